@@ -1,0 +1,53 @@
+# The kernels layer: one folder of compact/kernels per backend, fastest first. A new backend is a
+# folder and its name in this list.
+set(COMPACT_BACKENDS cpu reference meta)
+if(COMPACT_CUDA)
+  if(NOT CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES 80 90)
+  endif()
+  if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})  # nvcc on the PATH may be a wrapper
+    find_program(CMAKE_CUDA_COMPILER nvcc PATHS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin NO_DEFAULT_PATH)
+    if(NOT CMAKE_CUDA_COMPILER)
+      unset(CMAKE_CUDA_COMPILER CACHE)
+    endif()
+  endif()
+  enable_language(CUDA)
+  find_package(CUDAToolkit REQUIRED)
+  set(CMAKE_CUDA_STANDARD 20)
+  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know CUDA20
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+  endif()
+  list(PREPEND COMPACT_BACKENDS cuda)
+endif()
+
+set(backend_list "")
+set(kernel_sources "")
+foreach(backend IN LISTS COMPACT_BACKENDS)
+  file(GLOB sources CONFIGURE_DEPENDS
+    ${PROJECT_SOURCE_DIR}/compact/kernels/${backend}/*.cpp ${PROJECT_SOURCE_DIR}/compact/kernels/${backend}/*.cu)
+  list(APPEND kernel_sources ${sources})
+  string(APPEND backend_list "X(${backend}) ")
+  if(backend STREQUAL cpu)
+    set_source_files_properties(${sources} PROPERTIES
+      COMPILE_OPTIONS "-O3;-march=${COMPACT_CPU_ARCH};-fno-math-errno;-fno-trapping-math;-ffp-contract=off")
+  elseif(backend STREQUAL reference)
+    set_source_files_properties(${sources} PROPERTIES COMPILE_OPTIONS "-ffp-contract=off")
+  endif()
+endforeach()
+compact_layer(kernels DEPENDS base)
+target_sources(compact_kernels PRIVATE ${kernel_sources})
+target_compile_definitions(compact_kernels PRIVATE "COMPACT_BACKENDS=${backend_list}")
+target_link_libraries(compact_kernels PUBLIC compact_base)
+if(COMPACT_CUDA)
+  target_link_libraries(compact_kernels PUBLIC CUDA::cudart)
+  target_compile_options(compact_kernels PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false>)
+endif()
+
+# kernel_check: every kernel against the reference; needs no test library.
+add_executable(kernel_check EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/tests/kernels/kernel_check.cpp)
+target_link_libraries(kernel_check PRIVATE compact_kernels)
+compact_flags(kernel_check)
+if(COMPACT_CUDA)
+  target_compile_definitions(kernel_check PRIVATE COMPACT_HAS_CUDA)
+endif()

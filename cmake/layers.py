@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Fails, naming file and line, where the shape of the code is left:
+ - a layer includes only what stands left of it; torch begins at codecs; nobody includes torch/torch.h
+ - headers of ours are included by their full path; a backend's own headers stay inside kernels/
+ - every folder of kernels/ with sources is a backend, and is in the list of cmake/backends.cmake
+ - every `extern const SomethingInfo name` (a codec, projection, model, ...) is in a table beside it
+
+    layers.py [ROOT]
+"""
+import pathlib
+import re
+import sys
+
+ATEN = ("ATen", "c10")
+TORCH = ATEN + ("torch",)
+BELOW_OPS = {"base", "kernels", "codecs"}
+EVERYTHING = BELOW_OPS | {"ops", "optim", "plan", "models", "data", "io", "train"}
+# layer: (other layers that it may include, folders of torch's headers that it may include)
+LAYERS = {
+    "base": (set(), ()),
+    "kernels": ({"base"}, ()),
+    "codecs": ({"base", "kernels"}, TORCH),
+    "data": ({"base"}, ATEN),
+    "io": ({"base"}, ATEN),
+    "ops": (BELOW_OPS, TORCH),
+    "optim": (BELOW_OPS, TORCH),
+    "plan": ({"base", "codecs"}, TORCH),
+    "models": (BELOW_OPS | {"ops"}, TORCH),
+    "train": (EVERYTHING, TORCH),
+    "cli": (EVERYTHING, TORCH),
+}
+WHOLE_TORCH = {"torch/torch.h", "torch/all.h", "torch/extension.h"}  # 11 s of compiling a file
+SOURCES = {".h", ".cpp", ".cu", ".cuh"}
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+INFO = re.compile(r"^\s*extern\s+const\s+\w*Info\s+(\w+)\s*(?:=|\{)", re.M)
+
+
+def sources(folder):
+    return sorted(f for f in folder.rglob("*") if f.suffix in SOURCES) if folder.is_dir() else []
+
+
+def includes(file):
+    for number, line in enumerate(file.read_text().splitlines(), 1):
+        if match := INCLUDE.match(line):
+            yield number, match[1] == '"', match[2]
+
+
+def without_comments(text):
+    return re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.S)
+
+
+def check_includes(root):
+    for file in sources(root / "compact"):
+        path = file.relative_to(root)
+        layer = path.parts[1]
+        if len(path.parts) < 3 or layer not in LAYERS:
+            yield f"{path}: is in no layer; the layers are {', '.join(LAYERS)}"
+            continue
+        known, torch = LAYERS[layer]
+        for number, quoted, header in includes(file):
+            parts = header.split("/")
+            where = f"{path}:{number}:"
+            if parts[0] == "compact":
+                if parts[1] != layer and parts[1] not in known:
+                    yield f"{where} {layer} must not include {parts[1]} ({header})"
+                elif parts[1] == "kernels" and len(parts) > 3 and layer != "kernels":
+                    yield f"{where} a backend's header is for kernels/ only ({header})"
+            elif parts[0] in TORCH + ("caffe2", "pybind11"):
+                if parts[0] not in torch:
+                    allowed = " and ".join(torch) or "nothing of torch"
+                    yield f"{where} {layer} may include {allowed} ({header})"
+            elif quoted:
+                yield f'{where} include "compact/...", or a library in <> ({header})'
+
+
+def check_whole_torch(root):
+    for folder in ("compact", "tests", "bench", "examples", "cmake"):
+        for file in sources(root / folder):
+            for number, _, header in includes(file):
+                if header in WHOLE_TORCH:
+                    yield f"{file.relative_to(root)}:{number}: include what is used, not {header}"
+
+
+def check_backends(root):
+    text = re.sub(r"#[^\n]*", "", (root / "cmake/backends.cmake").read_text())
+    listed = set()
+    for names in re.findall(
+        r"(?:set\(COMPACT_BACKENDS|list\(\w+ COMPACT_BACKENDS)([^)]*)\)", text
+    ):
+        listed.update(names.split())
+    kernels = root / "compact/kernels"
+    for folder in sorted(f for f in kernels.iterdir() if f.is_dir() and sources(f)):
+        name = folder.name
+        if name not in listed:
+            yield f"compact/kernels/{name}: is not in COMPACT_BACKENDS of cmake/backends.cmake"
+        code = "".join(without_comments(f.read_text()) for f in sources(folder))
+        if not re.search(rf"extern\s+const\s+Backend\s+{name}_backend\b", code):
+            yield f"compact/kernels/{name}: defines no `extern const Backend {name}_backend`"
+    for name in sorted(listed):
+        if not sources(kernels / name):
+            yield f"cmake/backends.cmake: backend {name} has no sources in compact/kernels/{name}"
+
+
+def check_tables(root):
+    for layer in LAYERS:
+        texts = {f: without_comments(f.read_text()) for f in sources(root / "compact" / layer)}
+        for file, text in texts.items():
+            for name in INFO.findall(text):
+                listed = re.compile(rf"(?:&\s*(?:\w+::)*|\bX\(\s*){name}\b")
+                if not any(listed.search(other) for f, other in texts.items() if f != file):
+                    yield f"{file.relative_to(root)}: `{name}` is in no table of compact/{layer}"
+
+
+def check(root):
+    return [
+        message
+        for rule in (check_includes, check_whole_torch, check_backends, check_tables)
+        for message in rule(root)
+    ]
+
+
+if __name__ == "__main__":
+    here = pathlib.Path(__file__).resolve().parent.parent
+    errors = check(pathlib.Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else here)
+    print("\n".join(errors) or "layers: as they should be")
+    sys.exit(bool(errors))

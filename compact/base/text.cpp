@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/base/text.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+
+namespace compact {
+
+std::vector<std::string> split(std::string_view text, char separator) {
+  std::vector<std::string> parts;
+  size_t start = 0;
+  while (true) {
+    const size_t end = text.find(separator, start);
+    parts.emplace_back(text.substr(start, end == text.npos ? text.npos : end - start));
+    if (end == text.npos) return parts;
+    start = end + 1;
+  }
+}
+
+std::string_view trim(std::string_view text) {
+  const char* const space = " \t\r\n";
+  const size_t first = text.find_first_not_of(space);
+  if (first == text.npos) return {};
+  return text.substr(first, text.find_last_not_of(space) - first + 1);
+}
+
+std::optional<double> parse_number(std::string_view text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) return {};
+  return value;
+}
+
+std::optional<int64_t> parse_integer(std::string_view text) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return {};
+  return value;
+}
+
+std::string format_bytes(int64_t bytes) {
+  static const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(bytes);
+  int unit = 0;
+  while (std::abs(value) >= 1024 && unit < 4) value /= 1024, ++unit;
+  char out[32];
+  if (unit == 0) {
+    std::snprintf(out, sizeof out, "%lld B", static_cast<long long>(bytes));
+  } else {
+    std::snprintf(out, sizeof out, "%.*f %s", std::abs(value) < 10 ? 2 : 1, value, units[unit]);
+  }
+  return out;
+}
+
+std::string format_duration(double seconds) {
+  const auto s = static_cast<long long>(std::llround(std::max(0.0, seconds)));
+  char out[48];
+  if (s >= 3600) {
+    std::snprintf(out, sizeof out, "%lldh%02lldm", s / 3600, s % 3600 / 60);
+  } else if (s >= 60) {
+    std::snprintf(out, sizeof out, "%lldm%02llds", s / 60, s % 60);
+  } else {
+    std::snprintf(out, sizeof out, "%llds", s);
+  }
+  return out;
+}
+
+std::string format_count(int64_t n) {
+  const std::string digits = std::to_string(n);
+  std::string out;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    const bool inside = i > 0 && digits[i - 1] != '-';
+    if (inside && (digits.size() - i) % 3 == 0) out += ',';
+    out += digits[i];
+  }
+  return out;
+}
+
+namespace {
+
+// Matches without braces: `*` and `?` only. Linear in practice, quadratic at worst.
+bool wildcard(std::string_view pattern, std::string_view text) {
+  size_t p = 0, t = 0, star = pattern.npos, mark = 0;
+  while (t < text.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      mark = t;
+    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == text[t])) {
+      ++p, ++t;
+    } else if (star != pattern.npos) {
+      p = star + 1;
+      t = ++mark;
+    } else {
+      return false;
+    }
+  }
+  while (p < pattern.size() && pattern[p] == '*') ++p;
+  return p == pattern.size();
+}
+
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t up = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
+      diagonal = up;
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace
+
+bool glob_match(std::string_view pattern, std::string_view text) {
+  const size_t open = pattern.find('{');
+  const size_t close = open == pattern.npos ? pattern.npos : pattern.find('}', open);
+  if (close == pattern.npos) return wildcard(pattern, text);
+  const std::string head(pattern.substr(0, open)), tail(pattern.substr(close + 1));
+  for (const std::string& choice : split(pattern.substr(open + 1, close - open - 1), ',')) {
+    if (glob_match(head + choice + tail, text)) return true;
+  }
+  return false;
+}
+
+std::string nearest(std::string_view name, std::span<const std::string> known) {
+  std::string best;
+  size_t least = std::max<size_t>(2, name.size() / 3) + 1;
+  for (const std::string& k : known) {
+    const size_t d = edit_distance(name, k);
+    if (d < least) least = d, best = k;
+  }
+  return best;
+}
+
+std::string suggestion(std::string_view name, std::span<const std::string> known) {
+  const std::string near = nearest(name, known);
+  if (!near.empty()) return "; did you mean `" + near + "`?";
+  std::string all = "; known:";
+  for (const std::string& k : known) all += " " + k;
+  return all;
+}
+
+}  // namespace compact

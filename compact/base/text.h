@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Small text helpers: numbers, byte counts, glob patterns, suggestions for misspelt names.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace compact {
+
+std::vector<std::string> split(std::string_view text, char separator);
+std::string_view trim(std::string_view text);
+
+// Whole-string numbers; nullopt on anything else. NaN and infinities are refused.
+std::optional<double> parse_number(std::string_view text);
+std::optional<int64_t> parse_integer(std::string_view text);
+
+// "1.50 GiB", "12.0 KiB", "17 B".
+std::string format_bytes(int64_t bytes);
+// "1h02m", "3m05s", "12s".
+std::string format_duration(double seconds);
+// 12345678 -> "12,345,678".
+std::string format_count(int64_t n);
+
+// `*` matches any run of characters, `?` one, `{a,b}` either.
+bool glob_match(std::string_view pattern, std::string_view text);
+
+// The known name nearest to `name` by edit distance, or empty where none is near.
+std::string nearest(std::string_view name, std::span<const std::string> known);
+// "; did you mean `x`?" where something is near, else "; known: a, b, c".
+std::string suggestion(std::string_view name, std::span<const std::string> known);
+
+}  // namespace compact

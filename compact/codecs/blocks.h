@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Work on large matrices in blocks of rows, so that f32 copies of them stay small.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace compact {
+
+// Elements of an f32 block: 4 MiB.
+inline constexpr int64_t kBlockElements = int64_t{1} << 20;
+
+// Rows of `width` elements in a block, at least 1.
+inline int64_t block_rows(int64_t width) {
+  return std::max<int64_t>(1, kBlockElements / std::max<int64_t>(1, width));
+}
+
+// Calls body(begin, length) on blocks that cover [begin, end) in order.
+template <class Body>
+void for_blocks(int64_t begin, int64_t end, int64_t step, Body body) {
+  for (int64_t i = begin; i < end; i += step) body(i, std::min(step, end - i));
+}
+
+}  // namespace compact

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// From ATen tensors to kernels: which element type, which backend, which threads or stream.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "compact/kernels/kernels.h"
+
+namespace compact {
+
+// The kernels' name of an element type. Throws InputError on any but float32 and bfloat16.
+kernels::Type type_of(const at::Tensor& t);
+kernels::Type type_of(at::ScalarType type);
+
+// The fastest backend for the tensor's device. Throws InputError on a device that has none.
+const kernels::Backend& backend_of(const at::Tensor& t);
+
+// CPU: torch's threads (ranges are whole multiples of the grain, the last one excepted). CUDA: the
+// current stream of the tensor's device. Meta: nothing runs.
+kernels::Launch launch_for(const at::Tensor& t);
+
+}  // namespace compact

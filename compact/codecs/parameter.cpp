@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/codecs/parameter.h"
+
+#include <ATen/ATen.h>
+
+#include "compact/base/check.h"
+#include "compact/base/philox.h"
+
+namespace compact {
+
+std::vector<at::Tensor> Carrier::project(const at::Tensor& x) const {
+  std::vector<at::Tensor> z;
+  z.reserve(projections.size());
+  for (const ProjectionPtr& p : projections) z.push_back(p->apply(x));
+  return z;
+}
+
+at::Tensor Carrier::gradient(const at::Tensor& gy, const std::vector<at::Tensor>& z) const {
+  const at::NoGradGuard no_grad;
+  if (z.size() == 1) return gy.t().mm(z[0]);
+  at::Tensor g = at::empty({gy.size(1), rank}, gy.options());
+  int64_t row = 0;
+  for (size_t i = 0; i < z.size(); ++i) {
+    at::Tensor part = g.narrow(0, row, rows[i]);
+    at::mm_out(part, gy.narrow(1, row, rows[i]).t(), z[i]);
+    row += rows[i];
+  }
+  return g;
+}
+
+void Carrier::redraw(int64_t number, at::TensorOptions options) {
+  COMPACT_CHECK(number >= 0, "[carrier] number of a draw must not be negative, is ", number);
+  const uint64_t drawn = derive(key, static_cast<uint64_t>(number));
+  std::vector<ProjectionPtr> fresh;
+  fresh.reserve(rows.size());
+  for (size_t group = 0; group < rows.size(); ++group) {
+    fresh.push_back(make_projection(type, in, rank, derive(drawn, group), options));
+  }
+  projections = std::move(fresh);
+  draw = number;
+}
+
+}  // namespace compact

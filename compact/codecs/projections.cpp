@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of projections, and what all of them share.
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "compact/base/check.h"
+#include "compact/base/text.h"
+#include "compact/codecs/blocks.h"
+#include "compact/codecs/projection_types.h"
+
+namespace compact {
+
+std::span<const ProjectionInfo* const> projections() {
+  static const ProjectionInfo* const all[] = {&gaussian_projection, &rademacher_projection,
+                                              &sparse_projection, &srht_projection};
+  return all;
+}
+
+ProjectionPtr make_projection(std::string_view name, int64_t n, int64_t r, uint64_t key,
+                              at::TensorOptions options) {
+  std::vector<std::string> known;
+  for (const ProjectionInfo* p : projections()) {
+    if (p->name != name) {
+      known.push_back(p->name);
+      continue;
+    }
+    COMPACT_CHECK(r >= 1 && r <= n, "[projection] rank must be from 1 to the input width ", n,
+                  ", is ", r);
+    return p->make(n, r, key, options);
+  }
+  fail("[projection] unknown type `", name, "`", suggestion(name, known));
+}
+
+int64_t resolve_rank(double rank, int64_t n) {
+  COMPACT_CHECK(rank > 0, "[projection] rank must be positive, is ", rank);
+  if (rank < 1) return std::max<int64_t>(1, std::llround(rank * static_cast<double>(n)));
+  COMPACT_CHECK(rank == std::floor(rank),
+                "[projection] rank must be a fraction below 1 or a whole number, is ", rank);
+  COMPACT_CHECK(rank <= static_cast<double>(n),
+                "[projection] rank must be at most the input width ", n, ", is ", rank);
+  return static_cast<int64_t>(rank);
+}
+
+at::Tensor Projection::overlap(const Projection& other) const {
+  COMPACT_CHECK(n_ == other.n_, "[projection] overlap needs bases of one space, has widths ", n_,
+                " and ", other.n_);
+  const at::Tensor identity = at::eye(r_, at::device(device_).dtype(at::kFloat));
+  at::Tensor result = at::empty({r_, other.r_}, identity.options());
+  for_blocks(0, r_, block_rows(n_), [&](int64_t begin, int64_t rows) {
+    const at::Tensor basis = transpose(identity.narrow(0, begin, rows));  // rows of P^T
+    result.narrow(0, begin, rows).copy_(other.apply(basis));
+  });
+  return result;
+}
+
+}  // namespace compact

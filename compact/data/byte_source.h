@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bytes of an input file, decompressed while reading: `.gz`, `.xz` and `.zst` by the name's
+// ending, everything else as it is. Memory is constant: two small buffers and the window that the
+// compressed stream asks for, at most 1 GiB (a stream that asks for more is refused).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace compact {
+
+class ByteSource {
+ public:
+  virtual ~ByteSource() = default;
+  // Fills up to `size` bytes and returns how many; 0 only at the end. Throws InputError where the
+  // file cannot be read, or its compressed data is corrupt or cut short.
+  virtual size_t read(char* out, size_t size) = 0;
+  // Bytes of the file itself, so compressed ones, taken so far.
+  virtual int64_t consumed() const = 0;
+};
+
+// Opens `path`, a regular and non-empty file; throws InputError with the path and the rule.
+std::unique_ptr<ByteSource> open_source(const std::string& path);
+
+// The size of a regular, non-empty, readable file in bytes; throws InputError on anything else.
+int64_t input_size(const std::string& path);
+
+// `name.jsonl.gz` -> `name.jsonl`.
+std::string_view without_compression(std::string_view path);
+
+}  // namespace compact

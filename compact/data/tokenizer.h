@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tokenizers: text to token ids and back, named by spec strings. A new tokenizer is one file and
+// its row in the table of tokenizer.cpp.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "compact/base/spec.h"
+
+namespace compact {
+
+// Where a text may be cut so that its parts, encoded one by one, give the tokens of the whole.
+enum class Cut {
+  kAnywhere,     // between any two bytes, and any bytes are allowed
+  kBeforeSpace,  // before a single space between two words
+  kAtSpace,      // there too, and the space itself falls away: the tokenizer puts it back
+  kNowhere,
+};
+
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  // The tokens of `text`, without end of text. Where cut() is not kAnywhere, invalid UTF-8 becomes
+  // U+FFFD first. Takes memory in proportion to `text`: StreamEncoder does not. Safe to call from
+  // several threads at once.
+  virtual std::vector<uint32_t> encode(std::string_view text) const = 0;
+  // The text of `tokens`; end of text gives nothing. Throws InputError on an id >= vocabulary().
+  virtual std::string decode(std::span<const uint32_t> tokens) const = 0;
+
+  virtual int64_t vocabulary() const = 0;    // ids are 0 .. vocabulary() - 1
+  virtual uint32_t end_of_text() const = 0;  // the id that ends a document
+  virtual Cut cut() const = 0;
+  // What make_tokenizer takes to make it again.
+  virtual std::string spec() const = 0;
+  // XXH3 of the kind and of the bytes of its model file: equal hashes, equal tokens.
+  virtual uint64_t hash() const = 0;
+  // The bytes of its model file, so that they can be stored beside a trained model; or empty.
+  virtual std::string_view model_bytes() const { return {}; }
+};
+
+struct TokenizerEntry {
+  const char* name;
+  const char* usage;    // the spec
+  const char* summary;  // one line
+  std::unique_ptr<Tokenizer> (*make)(const Spec& spec);
+};
+
+// Every tokenizer there is.
+std::span<const TokenizerEntry> tokenizers();
+
+// `bytes` or `sentencepiece:file=PATH`. Throws InputError, with a suggestion, on an unknown name
+// or setting, and on a model file that is missing or no such model.
+std::unique_ptr<Tokenizer> make_tokenizer(std::string_view spec);
+
+// The makers that the table names.
+std::unique_ptr<Tokenizer> make_bytes_tokenizer(const Spec& spec);
+std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const Spec& spec);
+
+}  // namespace compact

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/io/atomic_file.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <iterator>
+#include <system_error>
+
+#include "compact/base/check.h"
+#include "compact/base/text.h"
+
+namespace compact {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr size_t kBuffer = size_t{1} << 18;
+
+// Tells this process from an earlier one that had the same process id.
+const std::string& process_token() {
+  static const std::string token =
+      std::to_string(std::chrono::system_clock::now().time_since_epoch().count());
+  return token;
+}
+
+// A name that nothing in the folder has: prefix, process id, token, number.
+std::string temporary_name() {
+  static std::atomic<int64_t> number{0};
+  return cat(kTemporaryPrefix, ::getpid(), "-", process_token(), "-", number++);
+}
+
+fs::path folder_of(const fs::path& path) {
+  return path.has_parent_path() ? path.parent_path() : fs::path(".");
+}
+
+// `path` without separators at its end, so that it has a last component.
+fs::path without_slash(const fs::path& path) {
+  const fs::path result = path.has_filename() ? path : path.parent_path();
+  COMPACT_CHECK(result.has_filename() && result.filename() != "." && result.filename() != "..", "`",
+                path.string(), "`: must name a file or folder to write");
+  return result;
+}
+
+void sync(const fs::path& path, int flags) {
+  const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags));
+  if (fd.get() < 0) fail_with_errno(path, "cannot open to sync");
+  // Some file systems cannot sync a folder and say EINVAL: there is nothing more to do there.
+  if (::fsync(fd.get()) != 0 && !((flags & O_DIRECTORY) && errno == EINVAL)) {
+    fail_with_errno(path, "cannot sync to disk");
+  }
+}
+
+void sync_tree(const fs::path& folder) {
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (entry.is_symlink()) continue;
+    if (entry.is_directory()) sync(entry.path(), O_DIRECTORY);
+    if (entry.is_regular_file()) sync(entry.path(), 0);
+  }
+  sync(folder, O_DIRECTORY);
+}
+
+void rename_to(const fs::path& from, const fs::path& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) fail_with_errno(to, "cannot rename into place");
+}
+
+// Swaps two names in one step; false where the file system cannot.
+bool exchange(const fs::path& a, const fs::path& b) {
+#ifdef RENAME_EXCHANGE
+  if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
+  if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP) {
+    fail_with_errno(b, "cannot exchange with the new one");
+  }
+#endif
+  return false;
+}
+
+void remove_quietly(const fs::path& path) {
+  std::error_code ignored;
+  fs::remove_all(path, ignored);
+}
+
+// Removes the folder on leaving the scope.
+struct TemporaryFolder {
+  fs::path path;
+  ~TemporaryFolder() { remove_quietly(path); }
+};
+
+}  // namespace
+
+AtomicFileWriter::AtomicFileWriter(const fs::path& path) : path_(without_slash(path)) {
+  // rename() would refuse only after everything was written.
+  COMPACT_CHECK(!is_folder(path_), path_.string(), ": cannot write a file, is a folder");
+  do {
+    temporary_ = folder_of(path_) / temporary_name();
+    fd_ = FileDescriptor(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  } while (fd_.get() < 0 && errno == EEXIST);
+  if (fd_.get() < 0) fail_with_errno(path_, "cannot create");
+}
+
+AtomicFileWriter::~AtomicFileWriter() {
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+void AtomicFileWriter::flush() {
+  compact::write_at(fd_.get(), path_, flushed_, buffer_.data(), std::ssize(buffer_));
+  flushed_ += std::ssize(buffer_);
+  buffer_.clear();
+}
+
+void AtomicFileWriter::write(const void* data, size_t bytes) {
+  COMPACT_CHECK(fd_.get() >= 0, path_.string(), ": written to after commit");
+  if (buffer_.size() + bytes > kBuffer) flush();
+  if (bytes <= kBuffer) {
+    buffer_.append(static_cast<const char*>(data), bytes);
+  } else {
+    compact::write_at(fd_.get(), path_, flushed_, data, static_cast<int64_t>(bytes));
+    flushed_ += static_cast<int64_t>(bytes);
+  }
+}
+
+void AtomicFileWriter::write_at(int64_t offset, const void* data, size_t bytes) {
+  COMPACT_CHECK(fd_.get() >= 0, path_.string(), ": written to after commit");
+  flush();  // the buffer may hold bytes of the same place
+  compact::write_at(fd_.get(), path_, offset, data, static_cast<int64_t>(bytes));
+}
+
+void AtomicFileWriter::commit() {
+  COMPACT_CHECK(fd_.get() >= 0, path_.string(), ": committed twice");
+  flush();
+  if (::fsync(fd_.get()) != 0) fail_with_errno(path_, "cannot sync to disk");
+  // Network file systems report a full disk only here.
+  if (::close(fd_.release()) != 0) fail_with_errno(path_, "cannot close");
+  rename_to(temporary_, path_);
+  temporary_.clear();
+  sync(folder_of(path_), O_DIRECTORY);
+}
+
+void write_file_atomically(const fs::path& path, std::string_view content) {
+  AtomicFileWriter file(path);
+  file.write(content);
+  file.commit();
+}
+
+void write_directory_atomically(const fs::path& path, FunctionRef<void(const fs::path&)> fill) {
+  const fs::path target = without_slash(path);
+  COMPACT_CHECK(!is_file(target), target.string(), ": cannot write a folder, is a file");
+  TemporaryFolder temporary{folder_of(target) / temporary_name()};
+  if (::mkdir(temporary.path.c_str(), 0777) != 0) fail_with_errno(target, "cannot create");
+  fill(temporary.path);
+  sync_tree(temporary.path);
+  if (!is_folder(target)) {
+    rename_to(temporary.path, target);
+  } else if (!exchange(temporary.path, target)) {
+    const TemporaryFolder old{folder_of(target) / temporary_name()};
+    rename_to(target, old.path);
+    rename_to(temporary.path, target);
+  }
+  sync(folder_of(target), O_DIRECTORY);
+}
+
+void remove_atomically(const fs::path& path) {
+  const fs::path target = without_slash(path);
+  const fs::path temporary = folder_of(target) / temporary_name();
+  if (::rename(target.c_str(), temporary.c_str()) != 0) fail_with_errno(target, "cannot remove");
+  std::error_code error;
+  fs::remove_all(temporary, error);
+  COMPACT_CHECK(!error, target.string(), ": cannot remove (", error.message(), ")");
+}
+
+void remove_leftovers(const fs::path& folder) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(kTemporaryPrefix)) continue;
+    const auto fields = split(std::string_view(name).substr(kTemporaryPrefix.size()), '-');
+    const auto pid = fields.size() == 3 ? parse_integer(fields[0]) : std::nullopt;
+    if (!pid || *pid <= 0) continue;
+    const bool own_id = *pid == ::getpid();
+    const bool alive = ::kill(static_cast<pid_t>(*pid), 0) == 0 || errno == EPERM;
+    if (own_id ? fields[1] != process_token() : !alive) remove_quietly(entry.path());
+  }
+}
+
+}  // namespace compact

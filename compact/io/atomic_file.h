@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files and folders that appear whole or not at all: written beside their place under a temporary
+// name, synced to the disk, renamed, and the folder that holds them synced. What fails (disk full,
+// no permission, an exception of the caller) throws InputError or passes the exception on, removes
+// what was written, and leaves the place as it was.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "compact/base/function_ref.h"
+#include "compact/io/file.h"
+
+namespace compact {
+
+// Begins the name of everything written here until it is complete.
+inline constexpr std::string_view kTemporaryPrefix = ".compact-tmp-";
+
+// One file written in pieces. Replaces what is at `path` on commit(); without commit() nothing
+// remains. The folder of `path` must exist.
+class AtomicFileWriter {
+ public:
+  explicit AtomicFileWriter(const std::filesystem::path& path);
+  AtomicFileWriter(const AtomicFileWriter&) = delete;
+  AtomicFileWriter& operator=(const AtomicFileWriter&) = delete;
+  ~AtomicFileWriter();
+
+  // Appends, through a buffer: pieces may be as small as one likes.
+  void write(const void* data, size_t bytes);
+  void write(std::string_view text) { write(text.data(), text.size()); }
+  // Writes anywhere; holes read as zeros. Does not move the place where write() appends.
+  void write_at(int64_t offset, const void* data, size_t bytes);
+  // Syncs and renames. Nothing may be written afterwards.
+  void commit();
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  void flush();
+
+  std::filesystem::path path_;
+  std::filesystem::path temporary_;
+  FileDescriptor fd_;
+  int64_t flushed_ = 0;  // bytes in the file that write() appended
+  std::string buffer_;   // those after them
+};
+
+void write_file_atomically(const std::filesystem::path& path, std::string_view content);
+
+// Calls fill(folder) with an empty temporary folder beside `path`; what it holds afterwards (files
+// and folders, by any writer) becomes `path`. A folder already at `path` is exchanged in one step
+// and then removed; where the file system cannot exchange, it is first moved aside.
+void write_directory_atomically(const std::filesystem::path& path,
+                                FunctionRef<void(const std::filesystem::path&)> fill);
+
+// Moves the folder or file to a temporary name, then removes it: what is left of an interrupted
+// removal never looks like the whole.
+void remove_atomically(const std::filesystem::path& path);
+
+// Removes what killed processes left in `folder` under temporary names. Only for folders that
+// programs of one machine write.
+void remove_leftovers(const std::filesystem::path& folder);
+
+}  // namespace compact

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/io/checkpoint.h"
+
+#include <algorithm>
+#include <set>
+#include <system_error>
+
+#include "compact/base/check.h"
+#include "compact/base/text.h"
+#include "compact/io/atomic_file.h"
+#include "compact/io/checksum.h"
+#include "compact/io/json_file.h"
+
+namespace compact {
+namespace fs = std::filesystem;
+namespace {
+
+using nlohmann::json;
+
+constexpr std::string_view kFolderPrefix = "checkpoint-";
+constexpr const char* kModelFile = "model.safetensors";
+constexpr const char* kOptimizerFile = "optimizer.safetensors";
+constexpr const char* kConfigFile = "config.json";
+constexpr const char* kStateFile = "trainer_state.json";
+constexpr const char* kManifestKey = "checkpoint";
+
+bool is_own_file(std::string_view name) {
+  return name == kModelFile || name == kOptimizerFile || name == kConfigFile || name == kStateFile;
+}
+
+// A name that stays in its folder.
+bool is_plain_name(std::string_view name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == name.npos &&
+         name.find('\0') == name.npos;
+}
+
+// The checksum that a state carries of itself: of its text without that checksum. Objects have one
+// text only, since their keys are sorted and numbers read back exactly.
+std::string own_checksum(json state) {
+  state[kManifestKey].erase("xxh3");
+  return xxh3(state.dump());
+}
+
+// The manifest of a checkpoint, its own checksum verified. InputError where it is not as written.
+json read_state(const fs::path& path) {
+  const fs::path file = path / kStateFile;
+  json state = read_json(file);
+  COMPACT_CHECK(state.is_object() && state.contains(kManifestKey), file.string(),
+                ": must hold an object `", kManifestKey, "`");
+  const json& manifest = state[kManifestKey];
+  COMPACT_CHECK(manifest.is_object() && manifest.contains("version") &&
+                    manifest["version"].is_number_integer(),
+                file.string(), ": `", kManifestKey, "` must have a version");
+  COMPACT_CHECK(manifest["version"] == kCheckpointVersion, file.string(), ": version must be ",
+                kCheckpointVersion, ", is ", manifest["version"].dump());
+  const std::string expected = own_checksum(state);
+  COMPACT_CHECK(manifest.contains("xxh3") && manifest["xxh3"] == expected, file.string(),
+                ": its checksum must be that of its content, ", expected, ", is ",
+                manifest.value("xxh3", json()).dump());
+  COMPACT_CHECK(manifest.contains("step") && manifest["step"].is_number_integer() &&
+                    manifest.contains("files") && manifest["files"].is_object(),
+                file.string(), ": `", kManifestKey, "` must have a step and files");
+  return state;
+}
+
+void check_file(const fs::path& file, const json& expected) {
+  COMPACT_CHECK(expected.is_object() && expected.contains("bytes") && expected.contains("xxh3"),
+                file.string(), ": the manifest must have its bytes and xxh3");
+  const int64_t bytes = InputFile(file).size();
+  COMPACT_CHECK(expected["bytes"] == bytes, file.string(), ": must have ", expected["bytes"].dump(),
+                " bytes, has ", bytes);
+  const FileDigest digest = digest_file(file);
+  COMPACT_CHECK(expected["xxh3"] == digest.xxh3, file.string(), ": checksum must be ",
+                expected["xxh3"].dump(), ", is \"", digest.xxh3, "\"");
+}
+
+// The step that a folder's name gives, as save_checkpoint() writes it.
+std::optional<int64_t> step_of(const fs::path& path) {
+  const std::string name = path.filename().string();
+  if (!name.starts_with(kFolderPrefix)) return std::nullopt;
+  const auto step = parse_integer(std::string_view(name).substr(kFolderPrefix.size()));
+  if (!step || *step < 0 || name != cat(kFolderPrefix, *step)) return std::nullopt;
+  return step;
+}
+
+// The trainer state of a sound checkpoint; throws InputError where it is not sound.
+json verified_state(const fs::path& path) {
+  json state = read_state(path);
+  const json& manifest = state[kManifestKey];
+  const auto named = step_of(path);
+  COMPACT_CHECK(!named || manifest["step"] == *named, path.string(),
+                ": the folder's name must have the checkpoint's step, ", manifest["step"].dump());
+  for (const char* name : {kModelFile, kOptimizerFile, kConfigFile}) {
+    COMPACT_CHECK(manifest["files"].contains(name), path.string(), ": the manifest must list ",
+                  name);
+  }
+  for (const auto& [name, expected] : manifest["files"].items()) {
+    COMPACT_CHECK(is_plain_name(name), path.string(), ": the manifest must list plain names, has `",
+                  name, "`");
+    check_file(path / name, expected);
+  }
+  return state;
+}
+
+void write_content(const fs::path& to, int64_t step, const CheckpointContent& content) {
+  write_safetensors(to / kModelFile, content.model);
+  write_safetensors(to / kOptimizerFile, content.optimizer);
+  write_json(to / kConfigFile, content.config);
+  for (const auto& [name, text] : content.texts) write_file_atomically(to / name, text);
+  json files = json::object();
+  for (const auto& entry : fs::directory_iterator(to)) {
+    const FileDigest digest = digest_file(entry.path());
+    files[entry.path().filename().string()] = {{"bytes", digest.bytes}, {"xxh3", digest.xxh3}};
+  }
+  json state = content.trainer_state;
+  state[kManifestKey] = {{"version", kCheckpointVersion}, {"step", step}, {"files", files}};
+  json_text(state, (to / kStateFile).string());  // refuses what the checksum below cannot dump
+  state[kManifestKey]["xxh3"] = own_checksum(state);
+  write_json(to / kStateFile, state);
+}
+
+}  // namespace
+
+fs::path save_checkpoint(const fs::path& folder, int64_t step, const CheckpointContent& content) {
+  COMPACT_CHECK(step >= 0, folder.string(), ": a checkpoint's step must not be negative, is ",
+                step);
+  COMPACT_CHECK(content.trainer_state.is_object() && !content.trainer_state.contains(kManifestKey),
+                folder.string(), ": trainer state must be an object without `", kManifestKey, "`");
+  for (const auto& [name, text] : content.texts) {
+    COMPACT_CHECK(is_plain_name(name) && !is_own_file(name), folder.string(),
+                  ": a checkpoint's text must have a plain name of its own, has `", name, "`");
+  }
+  std::error_code error;
+  fs::create_directories(folder, error);
+  COMPACT_CHECK(is_folder(folder), folder.string(), ": cannot create the folder (", error.message(),
+                ")");
+  remove_leftovers(folder);
+  const fs::path path = folder / cat(kFolderPrefix, step);
+  write_directory_atomically(path, [&](const fs::path& to) { write_content(to, step, content); });
+  return path;
+}
+
+std::vector<CheckpointFolder> list_checkpoints(const fs::path& folder) {
+  std::vector<CheckpointFolder> found;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const auto step = step_of(entry.path());
+    if (step && is_folder(entry.path())) found.push_back({*step, entry.path()});
+  }
+  std::sort(found.begin(), found.end(),
+            [](const auto& a, const auto& b) { return a.step < b.step; });
+  return found;
+}
+
+std::optional<std::string> verify_checkpoint(const fs::path& path) {
+  try {
+    verified_state(path);
+    return std::nullopt;
+  } catch (const InputError& error) {
+    return error.what();
+  }
+}
+
+std::optional<fs::path> newest_valid_checkpoint(const fs::path& folder,
+                                                std::vector<std::string>& warnings) {
+  const auto all = list_checkpoints(folder);
+  for (auto found = all.rbegin(); found != all.rend(); ++found) {
+    const auto reason = verify_checkpoint(found->path);
+    if (!reason) return found->path;
+    warnings.push_back(cat("checkpoint passed over: ", *reason));
+  }
+  return std::nullopt;
+}
+
+OpenCheckpoint open_checkpoint(const fs::path& path, bool verified) {
+  json state = verified ? read_state(path) : verified_state(path);
+  const json manifest = state[kManifestKey];
+  state.erase(kManifestKey);
+  std::map<std::string, std::string> texts;
+  for (const auto& [name, digest] : manifest["files"].items()) {
+    if (!is_own_file(name)) texts[name] = read_text(path / name, digest["bytes"].get<int64_t>());
+  }
+  return {.path = path,
+          .step = manifest["step"].get<int64_t>(),
+          .model = SafetensorsFile(path / kModelFile),
+          .optimizer = SafetensorsFile(path / kOptimizerFile),
+          .config = read_json(path / kConfigFile),
+          .trainer_state = std::move(state),
+          .texts = std::move(texts)};
+}
+
+std::vector<fs::path> rotate_checkpoints(const fs::path& folder, int64_t save_total_limit) {
+  std::vector<fs::path> removed;
+  const auto all = list_checkpoints(folder);
+  const int64_t excess = static_cast<int64_t>(all.size()) - save_total_limit;
+  if (save_total_limit <= 0 || excess <= 0) return removed;
+  std::vector<std::string> ignored;
+  const auto newest = newest_valid_checkpoint(folder, ignored);
+  if (!newest) return removed;
+  for (int64_t i = 0; i < excess; ++i) {
+    if (all[i].path == *newest) continue;
+    remove_atomically(all[i].path);
+    removed.push_back(all[i].path);
+  }
+  return removed;
+}
+
+}  // namespace compact

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// XXH3, 64 bits: finds damage, not intent.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace compact {
+
+// 16 hexadecimal digits.
+std::string xxh3(std::string_view bytes);
+
+struct FileDigest {
+  int64_t bytes = 0;
+  std::string xxh3;
+  bool operator==(const FileDigest&) const = default;
+};
+
+// Reads the file once, in constant memory.
+FileDigest digest_file(const std::filesystem::path& path);
+
+}  // namespace compact

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/io/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "compact/base/check.h"
+
+namespace compact {
+namespace {
+
+constexpr int64_t kLargestTransfer = int64_t{1} << 30;  // Linux moves at most 2 GiB a call
+
+}  // namespace
+
+void fail_with_errno(const std::filesystem::path& path, std::string_view what) {
+  const int error = errno;
+  fail(path.string(), ": ", what, " (", std::generic_category().message(error), ")");
+}
+
+bool is_folder(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::is_directory(path, ignored);
+}
+
+bool is_file(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::is_regular_file(path, ignored);
+}
+
+FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
+  if (this != &other) {
+    reset();
+    fd_ = other.release();
+  }
+  return *this;
+}
+
+int FileDescriptor::release() { return std::exchange(fd_, -1); }
+
+void FileDescriptor::reset() {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = -1;
+}
+
+InputFile::InputFile(const std::filesystem::path& path) : path_(path) {
+  // Without O_NONBLOCK, opening a pipe waits for its writer.
+  fd_ = FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (fd_.get() < 0) fail_with_errno(path, "cannot open");
+  struct stat status;
+  if (::fstat(fd_.get(), &status) != 0) fail_with_errno(path, "cannot stat");
+  COMPACT_CHECK(S_ISREG(status.st_mode), path.string(), ": must be a regular file");
+  size_ = status.st_size;
+}
+
+void InputFile::read_at(int64_t offset, void* to, int64_t bytes) const {
+  char* out = static_cast<char*>(to);
+  while (bytes > 0) {
+    const ssize_t got = ::pread(fd_.get(), out, std::min(bytes, kLargestTransfer), offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail_with_errno(path_, "cannot read");
+    COMPACT_CHECK(got > 0, path_.string(), ": ends at byte ", offset, ", where ", bytes,
+                  " more are needed");
+    out += got;
+    offset += got;
+    bytes -= got;
+  }
+}
+
+void write_at(int fd, const std::filesystem::path& path, int64_t offset, const void* from,
+              int64_t bytes) {
+  const char* in = static_cast<const char*>(from);
+  while (bytes > 0) {
+    const ssize_t put = ::pwrite(fd, in, std::min(bytes, kLargestTransfer), offset);
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail_with_errno(path, "cannot write");
+    in += put;
+    offset += put;
+    bytes -= put;
+  }
+}
+
+std::string read_text(const std::filesystem::path& path, int64_t max_bytes) {
+  const InputFile file(path);
+  COMPACT_CHECK(file.size() <= max_bytes, path.string(), ": must be at most ", max_bytes,
+                " bytes, has ", file.size());
+  std::string text(static_cast<size_t>(file.size()), '\0');
+  file.read_at(0, text.data(), file.size());
+  return text;
+}
+
+}  // namespace compact

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/io/hf_config.h"
+
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "compact/base/check.h"
+#include "compact/io/file.h"
+#include "compact/io/json_file.h"
+
+namespace compact {
+namespace {
+
+using nlohmann::json;
+
+// Typed access to the keys of one object; null counts as absent, as it does in transformers.
+class Keys {
+ public:
+  Keys(const json& object, std::string where) : object_(object), where_(std::move(where)) {
+    COMPACT_CHECK(object.is_object(), where_, ": must be a JSON object");
+  }
+
+  const json* find(const char* key) const {
+    const auto found = object_.find(key);
+    return found == object_.end() || found->is_null() ? nullptr : &*found;
+  }
+
+  int64_t required_integer(const char* key) const {
+    const json* value = find(key);
+    COMPACT_CHECK(value, where_, ": ", key, " must be given");
+    return integer_of(*value, key);
+  }
+  int64_t integer(const char* key, int64_t fallback) const {
+    const json* value = find(key);
+    return value ? integer_of(*value, key) : fallback;
+  }
+  double number(const char* key, double fallback) const {
+    const json* value = find(key);
+    COMPACT_CHECK(!value || value->is_number(), where_, ": ", key, " must be a number, is ",
+                  value->dump());
+    return value ? value->get<double>() : fallback;
+  }
+  bool flag(const char* key, bool fallback) const {
+    const json* value = find(key);
+    COMPACT_CHECK(!value || value->is_boolean(), where_, ": ", key, " must be true or false, is ",
+                  value->dump());
+    return value ? value->get<bool>() : fallback;
+  }
+  std::string text(const char* key, const std::string& fallback) const {
+    const json* value = find(key);
+    COMPACT_CHECK(!value || value->is_string(), where_, ": ", key, " must be a text, is ",
+                  value->dump());
+    return value ? value->get<std::string>() : fallback;
+  }
+  int64_t integer_of(const json& value, const char* key) const {
+    // An unsigned value above 2^63 would wrap in get<int64_t>().
+    COMPACT_CHECK(value.is_number_integer() &&
+                      (!value.is_number_unsigned() || value.get<uint64_t>() <= kLargest),
+                  where_, ": ", key, " must be an integer below 2^63, is ", value.dump());
+    return value.get<int64_t>();
+  }
+  const std::string& where() const { return where_; }
+
+ private:
+  static constexpr uint64_t kLargest = std::numeric_limits<int64_t>::max();
+  const json& object_;
+  std::string where_;
+};
+
+void refuse_unsupported(const Keys& keys) {
+  const std::string type = keys.text("model_type", "");
+  COMPACT_CHECK(type == "llama", keys.where(), ": model_type must be llama, is `", type, "`");
+  const std::string activation = keys.text("hidden_act", "silu");
+  COMPACT_CHECK(activation == "silu", keys.where(), ": hidden_act must be silu, is `", activation,
+                "`");
+  for (const char* key : {"attention_bias", "mlp_bias"}) {
+    COMPACT_CHECK(!keys.flag(key, false), keys.where(), ": ", key, " must be false, is true");
+  }
+  const double dropout = keys.number("attention_dropout", 0);
+  COMPACT_CHECK(dropout == 0, keys.where(), ": attention_dropout must be 0, is ", dropout);
+  const json* quantization = keys.find("quantization_config");
+  COMPACT_CHECK(!quantization, keys.where(), ": quantized weights are not supported, ",
+                "quantization_config is ", quantization->dump());
+}
+
+// Rotary positions without scaling, wherever the version of transformers puts them.
+void check_rope(const Keys& rope) {
+  for (const char* key : {"rope_type", "type"}) {
+    const std::string type = rope.text(key, "default");
+    COMPACT_CHECK(type == "default", rope.where(), ": ", key, " must be default (no scaling), is `",
+                  type, "`");
+  }
+  const double partial = rope.number("partial_rotary_factor", 1);
+  COMPACT_CHECK(partial == 1, rope.where(), ": partial_rotary_factor must be 1, is ", partial);
+}
+
+double read_rope_theta(const Keys& keys) {
+  double theta = LlamaConfig{}.rope_theta;
+  const char* given = nullptr;
+  const auto take = [&](const Keys& from) {
+    if (!from.find("rope_theta")) return;
+    const double value = from.number("rope_theta", 0);
+    COMPACT_CHECK(!given || value == theta, from.where(), ": rope_theta must be given once, is ",
+                  theta, " and ", value);
+    theta = value;
+    given = "rope_theta";
+  };
+  check_rope(keys);
+  take(keys);
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    if (const json* value = keys.find(key)) {
+      const Keys inner(*value, keys.where() + ": " + key);
+      check_rope(inner);
+      take(inner);
+    }
+  }
+  return theta;
+}
+
+std::string read_dtype(const Keys& keys) {
+  std::string type;
+  for (const char* key : {"dtype", "torch_dtype"}) {
+    std::string value = keys.text(key, "");
+    if (value.starts_with("torch.")) value = value.substr(6);
+    COMPACT_CHECK(type.empty() || value.empty() || type == value, keys.where(),
+                  ": dtype and torch_dtype must agree, are `", type, "` and `", value, "`");
+    if (!value.empty()) type = value;
+  }
+  return type.empty() ? LlamaConfig{}.torch_dtype : type;
+}
+
+std::vector<int64_t> read_eos(const Keys& keys) {
+  std::vector<int64_t> ids;
+  const json* value = keys.find("eos_token_id");
+  if (!value) return ids;
+  if (!value->is_array()) return {keys.integer_of(*value, "eos_token_id")};
+  for (const json& id : *value) ids.push_back(keys.integer_of(id, "eos_token_id"));
+  return ids;
+}
+
+}  // namespace
+
+LlamaConfig llama_config_from_json(const json& object, std::string_view where) {
+  const Keys keys(object, std::string(where));
+  refuse_unsupported(keys);
+  const LlamaConfig defaults;
+  LlamaConfig config;
+  config.hidden_size = keys.required_integer("hidden_size");
+  config.intermediate_size = keys.required_integer("intermediate_size");
+  config.num_hidden_layers = keys.required_integer("num_hidden_layers");
+  config.num_attention_heads = keys.required_integer("num_attention_heads");
+  config.vocab_size = keys.required_integer("vocab_size");
+  config.num_key_value_heads = keys.integer("num_key_value_heads", config.num_attention_heads);
+  const bool divides = config.num_attention_heads > 0;
+  config.head_dim =
+      keys.integer("head_dim", divides ? config.hidden_size / config.num_attention_heads : 1);
+  config.max_position_embeddings =
+      keys.integer("max_position_embeddings", defaults.max_position_embeddings);
+  config.rms_norm_eps = keys.number("rms_norm_eps", defaults.rms_norm_eps);
+  config.rope_theta = read_rope_theta(keys);
+  config.tie_word_embeddings = keys.flag("tie_word_embeddings", defaults.tie_word_embeddings);
+  config.initializer_range = keys.number("initializer_range", defaults.initializer_range);
+  if (keys.find("bos_token_id")) config.bos_token_id = keys.integer("bos_token_id", 0);
+  config.eos_token_ids = read_eos(keys);
+  config.torch_dtype = read_dtype(keys);
+  check_llama_config(config, where);
+  return config;
+}
+
+LlamaConfig read_llama_config(const std::filesystem::path& path) {
+  const std::filesystem::path file = is_folder(path) ? path / "config.json" : path;
+  return llama_config_from_json(read_json(file), file.string());
+}
+
+json llama_config_to_json(const LlamaConfig& config) {
+  check_llama_config(config, "config");
+  json eos;
+  if (config.eos_token_ids.size() == 1) eos = config.eos_token_ids[0];
+  if (config.eos_token_ids.size() > 1) eos = config.eos_token_ids;
+  return {
+      {"architectures", {"LlamaForCausalLM"}},
+      {"model_type", "llama"},
+      {"hidden_act", "silu"},
+      {"attention_bias", false},
+      {"attention_dropout", 0.0},
+      {"mlp_bias", false},
+      {"use_cache", true},
+      {"pretraining_tp", 1},
+      {"hidden_size", config.hidden_size},
+      {"intermediate_size", config.intermediate_size},
+      {"num_hidden_layers", config.num_hidden_layers},
+      {"num_attention_heads", config.num_attention_heads},
+      {"num_key_value_heads", config.num_key_value_heads},
+      {"head_dim", config.head_dim},
+      {"vocab_size", config.vocab_size},
+      {"max_position_embeddings", config.max_position_embeddings},
+      {"rms_norm_eps", config.rms_norm_eps},
+      {"rope_theta", config.rope_theta},
+      {"rope_parameters", {{"rope_theta", config.rope_theta}, {"rope_type", "default"}}},
+      {"tie_word_embeddings", config.tie_word_embeddings},
+      {"initializer_range", config.initializer_range},
+      {"bos_token_id", config.bos_token_id ? json(*config.bos_token_id) : json()},
+      {"eos_token_id", eos},
+      {"torch_dtype", config.torch_dtype},
+      {"dtype", config.torch_dtype},
+  };
+}
+
+void write_llama_config(const std::filesystem::path& path, const LlamaConfig& config) {
+  write_json(path, llama_config_to_json(config));
+}
+
+}  // namespace compact

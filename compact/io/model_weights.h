@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The weights of a Hugging Face model folder: `model.safetensors`, or the shards that
+// `model.safetensors.index.json` names.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "compact/io/safetensors.h"
+
+namespace compact {
+
+class ModelWeights {
+ public:
+  // A folder, or one safetensors file. Opens every shard and checks that each holds what the index
+  // says; tensors that the index does not name are not seen. InputError names the file and rule.
+  explicit ModelWeights(const std::filesystem::path& path);
+
+  // In the order of the files' bytes, shard after shard.
+  const std::vector<std::string>& names() const { return names_; }
+  bool contains(std::string_view name) const { return shard_of_.count(name) != 0; }
+  const TensorEntry& entry(std::string_view name) const { return shard(name).entry(name); }
+  at::Tensor read(std::string_view name) const { return shard(name).read(name); }
+  void read_into(std::string_view name, at::Tensor& to, Cast cast = Cast::kRefuse) const {
+    shard(name).read_into(name, to, cast);
+  }
+
+ private:
+  const SafetensorsFile& shard(std::string_view name) const;
+
+  std::filesystem::path path_;
+  std::vector<std::string> names_;
+  std::map<std::string, SafetensorsFile> shards_;
+  std::map<std::string, const SafetensorsFile*, std::less<>> shard_of_;
+};
+
+// Writes model.safetensors and config.json into an existing folder, each atomically.
+void write_model_folder(const std::filesystem::path& folder, const NamedTensors& model,
+                        const nlohmann::json& config);
+
+}  // namespace compact

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads and writes safetensors files tensor by tensor: files are larger than the memory that one
+// wants to spend on them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "compact/io/atomic_file.h"
+#include "compact/io/file.h"
+#include "compact/io/safetensors_header.h"
+
+namespace compact {
+
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+// May a value change its floating type on the way into a tensor?
+enum class Cast { kRefuse, kAllow };
+
+// A safetensors file opened and checked. Tensors read own their memory.
+class SafetensorsFile {
+ public:
+  // Throws InputError naming the file and the rule; see parse_safetensors_header().
+  explicit SafetensorsFile(const std::filesystem::path& path);
+
+  const std::filesystem::path& path() const { return file_.path(); }
+  const std::vector<TensorEntry>& entries() const { return header_.entries; }
+  const Metadata& metadata() const { return header_.metadata; }
+  bool contains(std::string_view name) const { return index_.count(name) != 0; }
+  // InputError, with a suggestion, where there is no such tensor.
+  const TensorEntry& entry(std::string_view name) const;
+
+  // A new CPU tensor. Bytes of BOOL tensors must be 0 or 1.
+  at::Tensor read(std::string_view name) const;
+  // Into an existing tensor of the same shape, on any device, strided as it likes. Another dtype
+  // is an error under kRefuse and converted under kAllow.
+  void read_into(std::string_view name, at::Tensor& to, Cast cast = Cast::kRefuse) const;
+
+ private:
+  void read_bytes(const TensorEntry& entry, at::Tensor& to) const;
+
+  InputFile file_;
+  int64_t data_begin_ = 0;
+  SafetensorsHeader header_;
+  std::map<std::string_view, const TensorEntry*> index_;
+};
+
+// All tensors of a file in the order of their bytes, or those named in the order given.
+NamedTensors read_safetensors(const std::filesystem::path& path);
+NamedTensors read_safetensors(const std::filesystem::path& path,
+                              std::span<const std::string> names);
+
+// Writes a file whose tensors are announced first (name, dtype, shape; offsets are set here) and
+// then added one by one in the order announced, so that only one of them need exist at a time.
+// Nothing is at `path` before commit().
+class SafetensorsWriter {
+ public:
+  SafetensorsWriter(const std::filesystem::path& path, std::vector<TensorEntry> entries,
+                    const Metadata& metadata = {});
+  // Any device, any strides; InputError where it is not what was announced next.
+  void add(std::string_view name, const at::Tensor& tensor);
+  void commit();
+
+ private:
+  AtomicFileWriter file_;
+  std::vector<TensorEntry> entries_;
+  int64_t data_begin_ = 0;
+  size_t next_ = 0;
+};
+
+// transformers refuses weights without {"format": "pt"}.
+inline const Metadata kTorchFormat = {{"format", "pt"}};
+
+void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
+                       const Metadata& metadata = kTorchFormat);
+
+}  // namespace compact

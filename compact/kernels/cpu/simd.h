@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sixteen f32 lanes as one value, on GCC/Clang vector extensions: one AVX-512 register, or what the
+// compiler makes of it elsewhere. Sixteen lanes on every machine, so that sums come out the same.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#if defined(__AVX512F__)
+#if defined(__GNUC__) && !defined(__clang__)  // GCC 12's own headers, once inlined
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+#include <immintrin.h>
+#endif
+
+#include "compact/kernels/bfloat16.h"
+#include "compact/kernels/dispatch.h"
+#include "compact/kernels/kernels.h"
+
+#pragma GCC diagnostic ignored "-Wpsabi"  // all of it is inlined: there is no call to pass them in
+
+#define COMPACT_INLINE inline __attribute__((always_inline))
+
+namespace compact::kernels::cpu {
+
+inline constexpr int kLanes = 16;
+typedef float Vec __attribute__((vector_size(64)));
+typedef int32_t IVec __attribute__((vector_size(64)));
+typedef uint32_t UVec __attribute__((vector_size(64)));
+typedef uint16_t HVec __attribute__((vector_size(32)));
+
+using kernels::load;
+using kernels::store;
+using kernels::store_stochastic;
+
+COMPACT_INLINE Vec splat(float x) { return Vec{} + x; }
+
+// How many lanes of a Vec are in memory: all, or the first `n` of a row's end.
+struct Full {};
+
+template <class V>
+COMPACT_INLINE V load_raw(const void* p) {
+  V v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+
+COMPACT_INLINE Vec widen(HVec h) { return (Vec)(__builtin_convertvector(h, UVec) << 16); }
+
+COMPACT_INLINE Vec load(const float* p, Full = {}) { return load_raw<Vec>(p); }
+COMPACT_INLINE Vec load(const BFloat16* p, Full = {}) { return widen(load_raw<HVec>(p)); }
+template <class T>
+COMPACT_INLINE Vec load(const T* p, int n) {  // lanes beyond n are 0
+  T row[kLanes] = {};
+  std::memcpy(row, p, static_cast<size_t>(n) * sizeof(T));
+  return load(row);
+}
+
+// bf16 bits of x to nearest even, in the low halves.
+COMPACT_INLINE UVec nearest_bits(Vec x) {
+  const UVec b = (UVec)x;
+  const UVec rounded = (b + 0x7fffu + ((b >> 16) & 1u)) >> 16;
+  return (b & 0x7fffffffu) > 0x7f800000u ? (b >> 16) | 0x40u : rounded;
+}
+// The same rounded stochastically by 16 random bits a lane; as store_stochastic of bfloat16.h.
+COMPACT_INLINE UVec stochastic_bits(Vec x, UVec random) {
+  const UVec b = (UVec)x;
+  UVec up = b + (random & 0xffffu);
+  up = (up & 0x7f800000u) == 0x7f800000u ? b : up;
+  const UVec nan = (b & 0x7fffffffu) > 0x7f800000u ? UVec{} + 0x40u : UVec{};
+  return ((b & 0x7f800000u) == 0x7f800000u ? b : up) >> 16 | nan;
+}
+
+COMPACT_INLINE void store_bits(BFloat16* p, UVec bits, Full = {}) {
+  const HVec h = __builtin_convertvector(bits, HVec);
+  std::memcpy(p, &h, sizeof h);
+}
+COMPACT_INLINE void store_bits(BFloat16* p, UVec bits, int n) {
+  const HVec h = __builtin_convertvector(bits, HVec);
+  std::memcpy(p, &h, static_cast<size_t>(n) * sizeof(BFloat16));
+}
+COMPACT_INLINE void store(float* p, Vec x, Full = {}) { std::memcpy(p, &x, sizeof x); }
+COMPACT_INLINE void store(float* p, Vec x, int n) {
+  std::memcpy(p, &x, static_cast<size_t>(n) * sizeof(float));
+}
+template <class Count = Full>
+COMPACT_INLINE void store(BFloat16* p, Vec x, Count count = {}) {
+  store_bits(p, nearest_bits(x), count);
+}
+template <class Count>
+COMPACT_INLINE void store_stochastic(float* p, Vec x, UVec, Count count) {
+  store(p, x, count);
+}
+template <class Count>
+COMPACT_INLINE void store_stochastic(BFloat16* p, Vec x, UVec random, Count count) {
+  store_bits(p, stochastic_bits(x, random), count);
+}
+
+// x as it would be read back after a store as T.
+template <class T>
+COMPACT_INLINE Vec rounded(Vec x) {
+  if constexpr (std::is_same_v<T, BFloat16>) return (Vec)(nearest_bits(x) << 16);
+  return x;
+}
+
+// Calls body(i, count) for i = 0, 16, ... below n; count is Full, or what is left at the end.
+template <class Body>
+COMPACT_INLINE void for_lanes(int64_t n, Body&& body) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) body(i, Full{});
+  if (i < n) body(i, static_cast<int>(n - i));
+}
+
+COMPACT_INLINE Vec sqrt(Vec x) {
+#if defined(__AVX512F__)
+  return (Vec)_mm512_sqrt_ps((__m512)x);
+#else
+  for (int i = 0; i < kLanes; ++i) x[i] = __builtin_sqrtf(x[i]);
+  return x;
+#endif
+}
+
+// One value of all lanes, halves first: a fixed order.
+template <class Join>
+COMPACT_INLINE float across(Vec v, Join&& join) {
+  float lane[kLanes];
+  std::memcpy(lane, &v, sizeof v);
+  for (int h = kLanes / 2; h > 0; h /= 2) {
+    for (int i = 0; i < h; ++i) lane[i] = join(lane[i], lane[i + h]);
+  }
+  return lane[0];
+}
+
+// Sum over i < n of term(i, count), a Vec whose lanes beyond count are 0. Four running sums.
+template <class Term>
+COMPACT_INLINE float sum_lanes(int64_t n, Term&& term) {
+  Vec s0{}, s1{}, s2{}, s3{};
+  int64_t i = 0;
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
+    s0 += term(i, Full{});
+    s1 += term(i + kLanes, Full{});
+    s2 += term(i + 2 * kLanes, Full{});
+    s3 += term(i + 3 * kLanes, Full{});
+  }
+  for (; i + kLanes <= n; i += kLanes) s0 += term(i, Full{});
+  if (i < n) s1 += term(i, static_cast<int>(n - i));
+  return across((s0 + s1) + (s2 + s3), [](float a, float b) { return a + b; });
+}
+
+// exp(x), within 2 ulp: 0 below -104, infinity above 88.73, NaN stays. Cephes' expf, without
+// fused multiply-adds.
+COMPACT_INLINE Vec exp(Vec x) {
+  x = x > 89.0f ? splat(89.0f) : x;
+  x = x < -104.0f ? splat(-104.0f) : x;
+  const Vec magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
+  const Vec t = x * 1.44269504088896341f + magic;
+  const Vec k = t - magic;
+  const Vec r = x - k * 0.693359375f - k * -2.12194440e-4f;
+  Vec p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.0f;
+  const IVec n = (IVec)t - (IVec)magic;  // 2^n in two factors, for the ends of the range
+  const IVec half = n >> 1;
+  return p * (Vec)((half + 127) << 23) * (Vec)((n - half + 127) << 23);
+}
+
+COMPACT_INLINE Vec sigmoid(Vec x) { return 1.0f / (1.0f + exp(-x)); }
+
+// Rows that make a range worth a thread.
+inline int64_t row_grain(int64_t row) { return row >= 16384 ? 1 : 16384 / (row > 0 ? row : 1); }
+
+}  // namespace compact::kernels::cpu

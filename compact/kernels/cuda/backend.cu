@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA backend: every kernel runs on the caller's stream and returns at once.
+#include "compact/kernels/cuda/kernels.cuh"
+
+namespace compact::kernels {
+
+extern const Backend cuda_backend;
+const Backend cuda_backend = {
+    .name = "cuda",
+    .device = Device::kCuda,
+    .rms_norm = cuda::rms_norm,
+    .rms_norm_backward = cuda::rms_norm_backward,
+    .rope = cuda::rope,
+    .swiglu = cuda::swiglu,
+    .swiglu_backward = cuda::swiglu_backward,
+    .cross_entropy = cuda::cross_entropy,
+    .cross_entropy_backward = cuda::cross_entropy_backward,
+    .srht = cuda::srht,
+    .srht_transpose = cuda::srht_transpose,
+    .draw = cuda::draw,
+    .adamw = cuda::adamw,
+    .fold = cuda::fold,
+};
+
+}  // namespace compact::kernels

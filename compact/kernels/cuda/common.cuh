@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the CUDA kernels share: packs of elements read with one 16-byte load, reductions in a fixed
+// order, and launches that report their errors.
+//
+// A row is walked in packs of kPack<T> neighbours: pack t, t + threads, ... belongs to thread t.
+// Unaligned rows take the same walk with single loads, so sums do not depend on alignment.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <stdexcept>
+
+#include "compact/base/check.h"
+#include "compact/kernels/bfloat16.h"
+#include "compact/kernels/dispatch.h"
+#include "compact/kernels/kernels.h"
+
+namespace compact::kernels::cuda {
+
+inline constexpr int kWarp = 32;
+inline constexpr int kThreads = 256;
+inline constexpr int64_t kMaxBlocks = 1 << 20;  // grids stride over what is left
+
+// Elements of a 16-byte pack.
+template <class T>
+inline constexpr int kPack = 16 / static_cast<int>(sizeof(T));
+
+template <class T, int kCount>
+struct alignas(sizeof(T) * kCount) Words {
+  T v[kCount];
+};
+
+// The elements [0, V) of `from`, of which `left` exist (the others read as 0).
+template <int V, class T>
+__device__ inline void load_pack(float (&to)[V], const T* from, int64_t left, bool aligned) {
+  constexpr int kStep = V < kPack<T> ? V : kPack<T>;
+  if (aligned && left >= V) {
+#pragma unroll
+    for (int i = 0; i < V; i += kStep) {
+      const auto words = *reinterpret_cast<const Words<T, kStep>*>(from + i);
+#pragma unroll
+      for (int j = 0; j < kStep; ++j) to[i + j] = load(words.v[j]);
+    }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < V; ++i) to[i] = i < left ? load(from[i]) : 0.0f;
+}
+
+template <int V, class T>
+__device__ inline void store_pack(T* to, const float (&from)[V], int64_t left, bool aligned) {
+  constexpr int kStep = V < kPack<T> ? V : kPack<T>;
+  if (aligned && left >= V) {
+#pragma unroll
+    for (int i = 0; i < V; i += kStep) {
+      Words<T, kStep> words;
+#pragma unroll
+      for (int j = 0; j < kStep; ++j) store(words.v[j], from[i + j]);
+      *reinterpret_cast<Words<T, kStep>*>(to + i) = words;
+    }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    if (i < left) store(to[i], from[i]);
+  }
+}
+
+// Whether rows of `stride` elements of T from `p` on all start at 16 bytes. Null counts as aligned.
+template <class T>
+bool rows_aligned(const T* p, int64_t stride) {
+  return reinterpret_cast<uintptr_t>(p) % 16 == 0 && stride % kPack<T> == 0;
+}
+
+struct Sum {
+  static constexpr float kIdentity = 0.0f;
+  __device__ static float of(float a, float b) { return a + b; }
+};
+struct Max {  // a NaN is passed over
+  static constexpr float kIdentity = -__builtin_huge_valf();
+  __device__ static float of(float a, float b) { return fmaxf(a, b); }
+};
+
+// The reduction over a block of at most 1024 threads, the same value in each. Fixed order: within
+// a warp by halves, then over the warps by halves.
+template <class Op>
+__device__ inline float block_reduce(float x) {
+  __shared__ float partial[kWarp];
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int warps = static_cast<int>(blockDim.x) / kWarp;
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    x = Op::of(x, __shfl_xor_sync(0xffffffffu, x, step));
+  }
+  if (warps == 1) return x;
+  __syncthreads();  // an earlier reduction may still be read
+  if (lane == 0) partial[warp] = x;
+  __syncthreads();
+  x = lane < warps ? partial[lane] : Op::kIdentity;
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    x = Op::of(x, __shfl_xor_sync(0xffffffffu, x, step));
+  }
+  return x;
+}
+
+// Threads for a row of `packs` packs: a power of two from one warp to `most`.
+inline int threads_for(int64_t packs, int most = kThreads) {
+  int threads = kWarp;
+  while (threads < most && threads < packs) threads *= 2;
+  return threads;
+}
+inline unsigned blocks_for(int64_t work, int64_t per_block = 1) {
+  return static_cast<unsigned>(std::min((work + per_block - 1) / per_block, kMaxBlocks));
+}
+
+inline cudaStream_t stream_of(const Launch& launch) {
+  return static_cast<cudaStream_t>(launch.stream);
+}
+
+// Throws std::runtime_error where the call or the launch before it failed.
+inline void check(cudaError_t status, const char* kernel) {
+  if (status != cudaSuccess) {
+    throw std::runtime_error(cat("[cuda] ", kernel, ": ", cudaGetErrorString(status)));
+  }
+}
+
+}  // namespace compact::kernels::cuda

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cross-entropy from logits: one block per row, whose second reading comes from the cache.
+#include "compact/kernels/cuda/kernels.cuh"
+
+namespace compact::kernels::cuda {
+namespace {
+
+inline constexpr int kRowThreads = 512;
+
+template <class T>
+__global__ void forward(CrossEntropy a, bool aligned) {
+  constexpr int V = kPack<T>;
+  for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+    const T* logits = static_cast<const T*>(a.logits) + row * a.vocabulary;
+    float top = Max::kIdentity;
+    for (int64_t i = threadIdx.x * V; i < a.vocabulary; i += blockDim.x * V) {
+      float x[V];
+      load_pack(x, logits + i, a.vocabulary - i, aligned);
+#pragma unroll
+      for (int j = 0; j < V; ++j) {
+        if (i + j < a.vocabulary) top = Max::of(top, x[j]);
+      }
+    }
+    top = block_reduce<Max>(top);
+    float sum = 0;
+    for (int64_t i = threadIdx.x * V; i < a.vocabulary; i += blockDim.x * V) {
+      float x[V];
+      load_pack(x, logits + i, a.vocabulary - i, aligned);
+#pragma unroll
+      for (int j = 0; j < V; ++j) {
+        if (i + j < a.vocabulary) sum += expf(x[j] - top);
+      }
+    }
+    const float lse = top + logf(block_reduce<Sum>(sum));
+    if (threadIdx.x == 0) {
+      const int64_t target = a.targets[row];
+      a.lse[row] = lse;
+      a.loss[row] = target == kIgnoreIndex ? 0.0f : lse - load(logits[target]);
+    }
+    if (a.log_probs) {
+      float* log_probs = a.log_probs + row * a.vocabulary;
+      for (int64_t i = threadIdx.x * V; i < a.vocabulary; i += blockDim.x * V) {
+        float x[V];
+        load_pack(x, logits + i, a.vocabulary - i, aligned);
+#pragma unroll
+        for (int j = 0; j < V; ++j) x[j] -= lse;
+        store_pack(log_probs + i, x, a.vocabulary - i, aligned);
+      }
+    }
+  }
+}
+
+template <class T>
+__global__ void backward(CrossEntropyBackward a, bool aligned) {
+  constexpr int V = kPack<T>;
+  for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+    const int64_t at = row * a.vocabulary, target = a.targets[row];
+    const float lse = a.logits ? a.lse[row] : 0.0f;
+    T* grad = static_cast<T*>(a.grad) + at;
+    for (int64_t i = threadIdx.x * V; i < a.vocabulary; i += blockDim.x * V) {
+      float p[V] = {};
+      if (target != kIgnoreIndex) {
+        if (a.logits) {
+          load_pack(p, static_cast<const T*>(a.logits) + at + i, a.vocabulary - i, aligned);
+        } else {
+          load_pack(p, a.log_probs + at + i, a.vocabulary - i, aligned);
+        }
+#pragma unroll
+        for (int j = 0; j < V; ++j) {
+          const float log_prob = a.logits ? p[j] - lse : p[j];
+          p[j] = (expf(log_prob) - (i + j == target ? 1.0f : 0.0f)) * a.scale;
+        }
+      }
+      store_pack(grad + i, p, a.vocabulary - i, aligned);
+    }
+  }
+}
+
+}  // namespace
+
+void cross_entropy(const CrossEntropy& a, const Launch& launch) {
+  if (a.rows == 0 || a.vocabulary == 0) return;
+  with_type(a.type, [&]<class T>() {
+    const bool aligned = rows_aligned(static_cast<const T*>(a.logits), a.vocabulary) &&
+                         rows_aligned(a.log_probs, a.vocabulary);
+    const int threads = threads_for(a.vocabulary / kPack<T>, kRowThreads);
+    forward<T><<<blocks_for(a.rows), threads, 0, stream_of(launch)>>>(a, aligned);
+  });
+  check(cudaGetLastError(), "cross_entropy");
+}
+
+void cross_entropy_backward(const CrossEntropyBackward& a, const Launch& launch) {
+  if (a.rows == 0 || a.vocabulary == 0) return;
+  with_type(a.type, [&]<class T>() {
+    const bool aligned = rows_aligned(static_cast<const T*>(a.logits), a.vocabulary) &&
+                         rows_aligned(a.log_probs, a.vocabulary) &&
+                         rows_aligned(static_cast<const T*>(a.grad), a.vocabulary);
+    const int threads = threads_for(a.vocabulary / kPack<T>, kRowThreads);
+    backward<T><<<blocks_for(a.rows), threads, 0, stream_of(launch)>>>(a, aligned);
+  });
+  check(cudaGetLastError(), "cross_entropy_backward");
+}
+
+}  // namespace compact::kernels::cuda

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// The subsampled randomized Hadamard transform: one block holds a row in shared memory. A thread
+// takes 16 elements through four butterfly stages in registers at a time; a gap of one word after
+// every 16 keeps these accesses on different banks.
+#include <bit>
+#include <cmath>
+
+#include "compact/kernels/cuda/kernels.cuh"
+
+namespace compact::kernels::cuda {
+namespace {
+
+__device__ inline int place(int i) { return i + (i >> 4); }
+int padded(int64_t n) { return static_cast<int>(n + (n >> 4) + 1); }
+
+__device__ inline float signed_by(const uint32_t* signs, int64_t i, float x) {
+  return (signs[i >> 5] >> (i & 31)) & 1u ? -x : x;
+}
+
+// kStages butterfly stages of distances h, 2h, ... on the k elements from `offset` on.
+template <int kStages>
+__device__ inline void butterflies(float* row, int offset, int k, int h) {
+  constexpr int kRadix = 1 << kStages;
+  for (int t = threadIdx.x; t < k / kRadix; t += blockDim.x) {
+    const int base = offset + t / h * h * kRadix + t % h;
+    float v[kRadix];
+#pragma unroll
+    for (int j = 0; j < kRadix; ++j) v[j] = row[place(base + j * h)];
+#pragma unroll
+    for (int d = 1; d < kRadix; d *= 2) {
+#pragma unroll
+      for (int j = 0; j < kRadix; ++j) {
+        if ((j & d) == 0) {
+          const float a = v[j], b = v[j + d];
+          v[j] = a + b;
+          v[j + d] = a - b;
+        }
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kRadix; ++j) row[place(base + j * h)] = v[j];
+  }
+  __syncthreads();
+}
+
+// Unscaled Hadamard transform of row[offset, offset + k), k a power of two.
+__device__ inline void hadamard(float* row, int offset, int k) {
+  int h = 1;
+  for (; h * 16 <= k; h *= 16) butterflies<4>(row, offset, k, h);
+  switch (k / h) {
+    case 2:
+      butterflies<1>(row, offset, k, h);
+      break;
+    case 4:
+      butterflies<2>(row, offset, k, h);
+      break;
+    case 8:
+      butterflies<3>(row, offset, k, h);
+      break;
+  }
+}
+
+// row[offset + i] <- +- scale * row[offset + i], signs from bit `first` on.
+__device__ inline void flip(float* row, int offset, int k, const uint32_t* signs, int64_t first,
+                            float scale) {
+  for (int i = threadIdx.x; i < k; i += blockDim.x) {
+    float& x = row[place(offset + i)];
+    x = signed_by(signs, first + i, x * scale);
+  }
+  __syncthreads();
+}
+
+// What both directions need beside the plan.
+struct Shape {
+  int n, k;
+  float half_scale;  // 1 / sqrt(k)
+  float out_scale;   // sqrt(n / r)
+  bool aligned;      // rows may be read (forward) or written (transpose) in packs
+};
+
+template <class T>
+__global__ void forward(Srht a, Shape s) {
+  constexpr int V = kPack<T>;
+  extern __shared__ float row[];
+  const int rest = s.n - s.k;
+  for (int64_t t = blockIdx.x; t < a.rows; t += gridDim.x) {
+    const T* x = static_cast<const T*>(a.x) + t * a.x_stride;
+    for (int i = threadIdx.x * V; i < s.n; i += blockDim.x * V) {
+      float v[V];
+      load_pack(v, x + i, s.n - i, s.aligned);
+#pragma unroll
+      for (int j = 0; j < V; ++j) {
+        if (i + j < s.n) row[place(i + j)] = signed_by(a.plan.signs, i + j, v[j]);
+      }
+    }
+    __syncthreads();
+    hadamard(row, 0, s.k);
+    if (rest > 0) {
+      for (int i = threadIdx.x; i < s.k; i += blockDim.x) row[place(i)] *= s.half_scale;
+      __syncthreads();
+      flip(row, rest, s.k, a.plan.signs, s.n, 1.0f);
+      hadamard(row, rest, s.k);
+    }
+    T* z = static_cast<T*>(a.z) + t * a.plan.r;
+    for (int64_t j = threadIdx.x; j < a.plan.r; j += blockDim.x) {
+      const int i = a.plan.index[j];
+      const float half = i >= rest ? s.half_scale : 1.0f;  // before `rest` it was applied above
+      store(z[j], row[place(i)] * half * s.out_scale);
+    }
+    __syncthreads();
+  }
+}
+
+template <class T>
+__global__ void transpose(SrhtTranspose a, Shape s) {
+  constexpr int V = kPack<float>;
+  extern __shared__ float row[];
+  const int rest = s.n - s.k;
+  for (int64_t t = blockIdx.x; t < a.rows; t += gridDim.x) {
+    const T* z = static_cast<const T*>(a.z) + t * a.plan.r;
+    for (int i = threadIdx.x; i < s.n; i += blockDim.x) row[place(i)] = 0.0f;
+    __syncthreads();
+    for (int64_t j = threadIdx.x; j < a.plan.r; j += blockDim.x) {
+      row[place(a.plan.index[j])] = load(z[j]) * s.out_scale;
+    }
+    __syncthreads();
+    if (rest > 0) {
+      hadamard(row, rest, s.k);
+      flip(row, rest, s.k, a.plan.signs, s.n, s.half_scale);
+    }
+    hadamard(row, 0, s.k);
+    float* x = a.x + t * s.n;
+    for (int i = threadIdx.x * V; i < s.n; i += blockDim.x * V) {
+      float v[V];
+#pragma unroll
+      for (int j = 0; j < V; ++j) {
+        if (i + j >= s.n) break;
+        const float scaled = row[place(i + j)] * (i + j < s.k ? s.half_scale : 1.0f);
+        v[j] = signed_by(a.plan.signs, i + j, scaled);
+      }
+      store_pack(x + i, v, s.n - i, s.aligned);
+    }
+    __syncthreads();
+  }
+}
+
+Shape shape_of(const SrhtPlan& plan, bool aligned) {
+  const int64_t k = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(plan.n)));
+  return {.n = static_cast<int>(plan.n),
+          .k = static_cast<int>(k),
+          .half_scale = 1.0f / std::sqrt(static_cast<float>(k)),
+          .out_scale = std::sqrt(static_cast<float>(plan.n) / static_cast<float>(plan.r)),
+          .aligned = aligned};
+}
+
+// Launches with a row in shared memory; throws where the device has less.
+template <class Args>
+void launch_rows(void (*kernel)(Args, Shape), const Args& a, const Shape& s, const Launch& launch,
+                 const char* name) {
+  const size_t bytes = padded(s.n) * sizeof(float);
+  if (bytes > 48 * 1024) {  // more has to be asked for
+    const cudaError_t status = cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+    if (status != cudaSuccess) {
+      (void)cudaGetLastError();
+      throw std::runtime_error(cat("[cuda] ", name, ": a row of ", s.n, " needs ", bytes,
+                                   " bytes of shared memory, more than this device has"));
+    }
+  }
+  kernel<<<blocks_for(a.rows), threads_for(s.k / 16, 512), bytes, stream_of(launch)>>>(a, s);
+  check(cudaGetLastError(), name);
+}
+
+}  // namespace
+
+void srht(const Srht& a, const Launch& launch) {
+  if (a.rows == 0 || a.plan.r == 0) return;
+  with_type(a.type, [&]<class T>() {
+    const bool aligned = rows_aligned(static_cast<const T*>(a.x), a.x_stride);
+    launch_rows(forward<T>, a, shape_of(a.plan, aligned), launch, "srht");
+  });
+}
+
+void srht_transpose(const SrhtTranspose& a, const Launch& launch) {
+  if (a.rows == 0 || a.plan.r == 0) return;
+  with_type(a.type, [&]<class T>() {
+    const bool aligned = rows_aligned(a.x, a.plan.n);
+    launch_rows(transpose<T>, a, shape_of(a.plan, aligned), launch, "srht_transpose");
+  });
+}
+
+}  // namespace compact::kernels::cuda

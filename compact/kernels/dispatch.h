@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a Type to the C++ type: the only place that lists element types.
+#pragma once
+
+#include <utility>
+
+#include "compact/kernels/bfloat16.h"
+#include "compact/kernels/kernels.h"
+
+namespace compact::kernels {
+
+// Calls f.template operator()<T>().
+template <class F>
+void with_type(Type type, F&& f) {
+  switch (type) {
+    case Type::kFloat32: return std::forward<F>(f).template operator()<float>();
+    case Type::kBFloat16: return std::forward<F>(f).template operator()<BFloat16>();
+  }
+}
+
+}  // namespace compact::kernels

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+// The contract between operations and hardware: one Backend per folder of kernels/, every kernel
+// required. reference/ is the definition of correct; the others are tested against it. No torch
+// here: plain pointers, shapes, and a Launch that says where to run.
+//
+// Rules for every kernel
+//  - Pointers are aligned to their element only. A count of zero is legal and does nothing.
+//  - Tensors are dense and row-major unless a stride is named. Strides are in elements.
+//  - Aliasing is allowed only where a comment says so.
+//  - Arithmetic is f32 inside; a bf16 result is rounded once, to nearest even, unless a comment
+//    says "stochastic". NaN and infinities propagate.
+//  - Results do not depend on the number of threads, nor on alignment.
+//  - Caller checks shapes; a kernel asserts only.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "compact/base/function_ref.h"
+
+namespace compact::kernels {
+
+enum class Type : uint8_t { kFloat32, kBFloat16 };
+enum class Device : uint8_t { kCpu, kCuda, kMeta };
+
+// How a kernel runs: threads are the caller's (CPU), the stream is the caller's (CUDA).
+struct Launch {
+  // Calls body(begin, end) on disjoint ranges that cover [0, n); a range is at least `grain` long
+  // unless it is the last one.
+  using Body = FunctionRef<void(int64_t begin, int64_t end)>;
+  void (*parallel_for)(int64_t n, int64_t grain, Body body) = nullptr;
+  void* stream = nullptr;  // a cudaStream_t
+};
+
+// Runs everything on the calling thread.
+Launch serial();
+
+// A kernel every backend must have: a Backend that leaves one out does not compile.
+template <class F>
+class Required;
+template <class... Args>
+class Required<void(Args...)> {
+ public:
+  Required(void (*f)(Args...)) : f_(f) {}  // NOLINT: implicit on purpose
+  void operator()(Args... args) const { f_(args...); }
+
+ private:
+  void (*f_)(Args...);
+};
+
+// y = x * rstd * weight per row, rstd = 1 / sqrt(mean(x^2) + eps).
+struct RmsNorm {
+  const void* x;       // [rows, n] type
+  const void* weight;  // [n] type
+  void* y;             // [rows, n] type
+  float* rstd;         // [rows]
+  int64_t rows, n;
+  float eps;
+  Type type;
+};
+
+// Gradients of RmsNorm. The weight's gradient is summed over kRmsNormParts fixed ranges of rows
+// (range p is rows [p*rows/parts, (p+1)*rows/parts)), then over the parts in order.
+inline constexpr int64_t kRmsNormParts = 32;
+struct RmsNormBackward {
+  const void* gy;      // [rows, n] type
+  const void* x;       // [rows, n] type
+  const void* weight;  // [n] type
+  const float* rstd;   // [rows]
+  const void* residual;  // [rows, n] type or null: added to gx in f32 before rounding
+  void* gx;              // [rows, n] type; may alias gy or residual
+  void* gweight;         // [n] type, overwritten; null: not wanted (parts is unused then)
+  float* parts;          // [kRmsNormParts, n] scratch
+  int64_t rows, n;
+  Type type;
+};
+
+// Rotary position embedding in place, rotate-half convention: for i < dim/2,
+// (a, b) = (x[i], x[i + dim/2]) -> (a cos - b sin, b cos + a sin); inverse: sin -> -sin.
+// Token t is at position t % length of the tables.
+struct Rope {
+  void* x;          // [tokens, >= heads*dim] type; head h of a token starts at h*dim
+  const float* cos;  // [length, dim/2]
+  const float* sin;  // [length, dim/2]
+  int64_t tokens, length, heads, dim, row_stride;
+  bool inverse;
+  Type type;
+};
+
+// gate = gate_up[:, :m], up = gate_up[:, m:]; silu = gate * sigmoid(gate), rounded to type;
+// product = silu * up.
+struct SwiGlu {
+  const void* gate_up;  // [rows, 2m] type
+  void* silu;           // [rows, m] type, or null
+  void* product;        // [rows, m] type, or null
+  int64_t rows, m;
+  Type type;
+};
+
+// With s = sigmoid(gate): g_gate = (gproduct * up) * (s + gate*s*(1-s)), g_up = gproduct * silu,
+// where silu is read, or made anew (rounded to type, so that both ways agree bit for bit).
+struct SwiGluBackward {
+  const void* gproduct;  // [rows, m] type
+  const void* gate_up;   // [rows, 2m] type
+  const void* silu;      // [rows, m] type, or null
+  void* ggate_up;        // [rows, 2m] type; may alias gate_up
+  int64_t rows, m;
+  Type type;
+};
+
+// Per row: lse = log sum exp(logits), loss = lse - logits[target]; a row whose target is
+// kIgnoreIndex has loss 0. log_probs = logits - lse.
+inline constexpr int64_t kIgnoreIndex = -100;
+struct CrossEntropy {
+  const void* logits;      // [rows, vocabulary] type
+  const int64_t* targets;  // [rows]
+  float* lse;              // [rows]
+  float* loss;             // [rows]
+  float* log_probs;        // [rows, vocabulary], or null
+  int64_t rows, vocabulary;
+  Type type;
+};
+
+// grad = (exp(p) - onehot(target)) * scale, 0 in ignored rows, with p = logits - lse (logits not
+// null) or p = log_probs: both ways agree bit for bit.
+struct CrossEntropyBackward {
+  const void* logits;       // [rows, vocabulary] type, or null
+  const float* log_probs;   // [rows, vocabulary], or null
+  const float* lse;         // [rows], read with logits
+  const int64_t* targets;   // [rows]
+  void* grad;               // [rows, vocabulary] type; may alias logits
+  int64_t rows, vocabulary;
+  float scale;
+  Type type;
+};
+
+// The subsampled randomized Hadamard transform for any n (design of P: [n, r]):
+//   Q = orthogonal [n, n]: with k the largest power of two <= n, flip signs[0..n), Hadamard / sqrt(k)
+//   on the first k coordinates; if k < n: flip signs[n..n+k) on the last k coordinates, Hadamard /
+//   sqrt(k) on the last k. P^T = sqrt(n / r) * Q[index, :], so that E[P P^T] = I and
+//   P^T P = (n / r) I.
+struct SrhtPlan {
+  const uint32_t* signs;  // bit i of word i/32 set: coordinate negated; n bits, then k bits if k < n
+  const int32_t* index;   // [r], distinct, ascending, in [0, n)
+  int64_t n, r;
+};
+struct Srht {  // z = x P
+  SrhtPlan plan;
+  const void* x;  // [rows, n] type
+  void* z;        // [rows, r] type
+  int64_t rows, x_stride;
+  Type type;
+};
+struct SrhtTranspose {  // x = z P^T, in f32
+  SrhtPlan plan;
+  const void* z;  // [rows, r] type
+  float* x;       // [rows, n]
+  int64_t rows;
+  Type type;
+};
+
+// Random matrices, element i from counter i/4 (one Philox call gives four elements) of `key`:
+//   kNormal: standard normal by the inverse distribution function, made of exact operations only
+//   (no libm), so that every backend gives the same bits; kRademacher: +-1; kSparse: +-sqrt(3) with
+//   probability 1/6 each, else 0 (Achlioptas 2003). Element i is sample(distribution, word i%4 of
+//   philox(key, i/4)) of normal.h, times `scale` in f32, rounded to type.
+enum class Distribution : uint8_t { kNormal, kRademacher, kSparse };
+struct Draw {
+  void* out;  // [count] type
+  int64_t count;
+  uint64_t key;
+  float scale;
+  Distribution distribution;
+  Type type;
+};
+
+// One AdamW step (Loshchilov and Hutter 2019) on one tensor, in the order of torch.optim.AdamW:
+//   g = grad * grad_scale; p -= lr * weight_decay * p; m += (1 - beta1)(g - m);
+//   v = beta2 v + (1 - beta2) g^2; p -= (lr / bias1) m / (sqrt(v) / sqrt(bias2) + eps).
+// lr * weight_decay, 1 - beta, lr / bias1 and 1 / sqrt(bias2) are made once, in f32. The step uses m
+// and v before they are rounded. bf16 m and v are rounded stochastically: to nearest, v at beta2 =
+// 0.999 would never decay. p: f32; or bf16 with an f32 master (the master is updated, p is its
+// nearest); or bf16 alone, rounded stochastically. Element i takes its random bits from word
+// w = word i%4 of philox(key, i/4): p the low half, m the high half, v the high half of
+// w * kThirdHalf (mod 2^32), each uniform on 16 bits. So nothing depends on threads, and one call
+// serves four elements.
+inline constexpr uint32_t kThirdHalf = 0x9E3779B1u;
+struct AdamW {
+  void* param;             // [count] type
+  float* master;           // [count], or null
+  const void* grad;        // [count] grad_type
+  const float* grad_scale;  // one value on the device, or null for 1
+  void* m;                 // [count] state_type
+  void* v;                 // [count] state_type
+  int64_t count;
+  float lr, beta1, beta2, eps, weight_decay;
+  float bias1, bias2;  // 1 - beta^step
+  uint64_t key;
+  Type type, grad_type, state_type;
+};
+
+// w = decay * w + alpha * d. bf16 w as in AdamW: with a master, else stochastic. One Philox call
+// serves eight elements: with e = offset + i, element i takes half e%2 (0: low) of word (e%8)/2 of
+// philox(key, e/8).
+struct Fold {
+  void* w;        // [count] type
+  float* master;  // [count], or null
+  const float* d;  // [count]
+  int64_t count;
+  float decay, alpha;
+  uint64_t key, offset;
+  Type type;
+};
+
+struct Backend {
+  const char* name;
+  Device device;
+  Required<void(const RmsNorm&, const Launch&)> rms_norm;
+  Required<void(const RmsNormBackward&, const Launch&)> rms_norm_backward;
+  Required<void(const Rope&, const Launch&)> rope;
+  Required<void(const SwiGlu&, const Launch&)> swiglu;
+  Required<void(const SwiGluBackward&, const Launch&)> swiglu_backward;
+  Required<void(const CrossEntropy&, const Launch&)> cross_entropy;
+  Required<void(const CrossEntropyBackward&, const Launch&)> cross_entropy_backward;
+  Required<void(const Srht&, const Launch&)> srht;
+  Required<void(const SrhtTranspose&, const Launch&)> srht_transpose;
+  Required<void(const Draw&, const Launch&)> draw;
+  Required<void(const AdamW&, const Launch&)> adamw;
+  Required<void(const Fold&, const Launch&)> fold;
+};
+
+// All backends of this build, fastest first.
+std::span<const Backend* const> backends();
+// The fastest backend for a device; throws where this build has none.
+const Backend& backend_for(Device);
+
+}  // namespace compact::kernels

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// The backend of the meta device: does nothing, so that a step can be planned without memory.
+#include "compact/kernels/kernels.h"
+
+namespace compact::kernels {
+namespace {
+
+template <class Args>
+void nothing(const Args&, const Launch&) {}
+
+}  // namespace
+
+extern const Backend meta_backend = {
+    .name = "meta",
+    .device = Device::kMeta,
+    .rms_norm = nothing<RmsNorm>,
+    .rms_norm_backward = nothing<RmsNormBackward>,
+    .rope = nothing<Rope>,
+    .swiglu = nothing<SwiGlu>,
+    .swiglu_backward = nothing<SwiGluBackward>,
+    .cross_entropy = nothing<CrossEntropy>,
+    .cross_entropy_backward = nothing<CrossEntropyBackward>,
+    .srht = nothing<Srht>,
+    .srht_transpose = nothing<SrhtTranspose>,
+    .draw = nothing<Draw>,
+    .adamw = nothing<AdamW>,
+    .fold = nothing<Fold>,
+};
+
+}  // namespace compact::kernels

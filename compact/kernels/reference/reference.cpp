@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/kernels/reference/reference.h"
+
+namespace compact::kernels {
+
+extern const Backend reference_backend = {
+    .name = "reference",
+    .device = Device::kCpu,
+    .rms_norm = reference::rms_norm,
+    .rms_norm_backward = reference::rms_norm_backward,
+    .rope = reference::rope,
+    .swiglu = reference::swiglu,
+    .swiglu_backward = reference::swiglu_backward,
+    .cross_entropy = reference::cross_entropy,
+    .cross_entropy_backward = reference::cross_entropy_backward,
+    .srht = reference::srht,
+    .srht_transpose = reference::srht_transpose,
+    .draw = reference::draw,
+    .adamw = reference::adamw,
+    .fold = reference::fold,
+};
+
+}  // namespace compact::kernels

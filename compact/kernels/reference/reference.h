@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// The reference backend: plain serial loops, the definition of correct. Nothing here is fast.
+#pragma once
+
+#include "compact/kernels/bfloat16.h"
+#include "compact/kernels/dispatch.h"
+#include "compact/kernels/kernels.h"
+
+namespace compact::kernels::reference {
+
+void rms_norm(const RmsNorm&, const Launch&);
+void rms_norm_backward(const RmsNormBackward&, const Launch&);
+void rope(const Rope&, const Launch&);
+void swiglu(const SwiGlu&, const Launch&);
+void swiglu_backward(const SwiGluBackward&, const Launch&);
+void cross_entropy(const CrossEntropy&, const Launch&);
+void cross_entropy_backward(const CrossEntropyBackward&, const Launch&);
+void srht(const Srht&, const Launch&);
+void srht_transpose(const SrhtTranspose&, const Launch&);
+void draw(const Draw&, const Launch&);
+void adamw(const AdamW&, const Launch&);
+void fold(const Fold&, const Launch&);
+
+}  // namespace compact::kernels::reference

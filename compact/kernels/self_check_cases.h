@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collects what self_check returns: runs one case on the reference and twice on the tested backend.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "compact/base/check.h"
+#include "compact/base/function_ref.h"
+#include "compact/kernels/self_check.h"
+#include "compact/kernels/self_check_side.h"
+
+namespace compact::kernels {
+
+inline constexpr Type kTypes[] = {Type::kFloat32, Type::kBFloat16};
+inline constexpr double kClose = 2e-5;  // f32 sums in another order, another library's exp
+
+class Checker {
+ public:
+  using Run = FunctionRef<void(const Backend&, Side&, const Launch&)>;
+  Checker(const Backend& backend, const Memory& memory, const Launch& launch)
+      : backend_(backend), memory_(memory), launch_(launch) {}
+
+  // Later cases belong to this kernel.
+  void begin(const char* kernel);
+  // The tested backend, aligned and not, against the reference. `run` makes tensors and calls.
+  void compare(double tolerance, const std::string& what, Run run);
+  // Values about 1 in size, the same for the same seed; with_specials: some NaN and infinities.
+  static std::vector<float> values(int64_t count, uint64_t seed, bool with_specials = false);
+  const std::vector<KernelCheck>& results() const { return results_; }
+
+ private:
+  const Backend& backend_;
+  Memory memory_;
+  Launch launch_;
+  std::vector<KernelCheck> results_;
+};
+
+inline const char* text_of(Type type) { return type == Type::kFloat32 ? "f32" : "bf16"; }
+
+void check_layers(Checker& c);   // norm, rope, swiglu, cross-entropy
+void check_updates(Checker& c);  // srht, draw, adamw, fold
+
+}  // namespace compact::kernels

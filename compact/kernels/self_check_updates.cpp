@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <bit>
+#include <cmath>
+
+#include "compact/base/check.h"
+#include "compact/base/philox.h"
+#include "compact/kernels/self_check_cases.h"
+
+namespace compact::kernels {
+namespace {
+
+void check_srht(Checker& c) {
+  for (const bool transposed : {false, true}) {
+    c.begin(transposed ? "srht_transpose" : "srht");
+    for (const Type type : kTypes) {
+      for (const int64_t n : {1, 3, 16, 31, 64, 344, 1376, 2048, 5461, 11008}) {
+        for (const int64_t r : {int64_t{1}, (n + 3) / 4, n}) {
+          const int64_t rows = n > 2048 ? 3 : 5, stride = n + (r == 1 ? 3 : 0);
+          const int64_t k = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(n)));
+          std::vector<uint32_t> signs(static_cast<size_t>((n + k + 31) / 32));
+          for (size_t i = 0; i < signs.size(); ++i) signs[i] = philox(9, i).v[0];
+          std::vector<int32_t> index(static_cast<size_t>(r));
+          for (int64_t j = 0; j < r; ++j) index[j] = static_cast<int32_t>(j * n / r);
+          const auto x = c.values(rows * stride, 1), z = c.values(rows * r, 2);
+          for (const int64_t used : {int64_t{0}, rows}) {
+            const auto what = cat(text_of(type), " n ", n, " r ", r, " rows ", used);
+            c.compare(kClose, what, [&](const Backend& b, Side& s, const Launch& launch) {
+              const SrhtPlan plan{s.data("signs", signs), s.data("index", index), n, r};
+              if (transposed) {
+                b.srht_transpose({.plan = plan,
+                                  .z = s.tensor("z", z, type),
+                                  .x = s.blank_floats("x", rows * n),
+                                  .rows = used,
+                                  .type = type},
+                                 launch);
+              } else {
+                b.srht({.plan = plan,
+                        .x = s.tensor("x", x, type),
+                        .z = s.blank("z", rows * r, type),
+                        .rows = used,
+                        .x_stride = stride,
+                        .type = type},
+                       launch);
+              }
+            });
+          }
+        }
+      }
+    }
+  }
+}
+
+void check_draw(Checker& c) {
+  c.begin("draw");
+  for (const Type type : kTypes) {
+    for (const auto distribution :
+         {Distribution::kNormal, Distribution::kRademacher, Distribution::kSparse}) {
+      for (const int64_t count : {0, 1, 7, 1030, 20000}) {
+        const auto what =
+            cat(text_of(type), " distribution ", static_cast<int>(distribution), " count ", count);
+        c.compare(0, what, [&](const Backend& b, Side& s, const Launch& launch) {
+          b.draw({.out = s.blank("out", count, type),
+                  .count = count,
+                  .key = 0x1234567890ull,
+                  .scale = 0.3f,
+                  .distribution = distribution,
+                  .type = type},
+                 launch);
+        });
+      }
+    }
+  }
+}
+
+void check_optimizer(Checker& c) {
+  c.begin("adamw");
+  for (const int mix : {0, 1, 2, 3, 4, 5, 6, 7}) {  // types of parameter, gradient, state
+    const Type type = kTypes[mix & 1], grad = kTypes[mix >> 1 & 1], state = kTypes[mix >> 2];
+    for (const int64_t count : {0, 1, 7, 1030}) {
+      for (const int variant : {0, 1, 2}) {  // 1: master and gradient scale; 2: NaN
+        const auto p = c.values(count, 1), g = c.values(count, 2, variant == 2);
+        const auto m = c.values(count, 3);
+        auto v = c.values(count, 4);
+        for (float& x : v) x = std::abs(x);
+        const auto what = cat("types ", mix, " count ", count, " variant ", variant);
+        c.compare(0, what, [&](const Backend& b, Side& s, const Launch& launch) {
+          b.adamw({.param = s.tensor("param", p, type),
+                   .master = variant == 1 ? s.floats("master", p) : nullptr,
+                   .grad = s.tensor("grad", g, grad),
+                   .grad_scale = variant == 1 ? s.floats("grad_scale", {{0.37f}}) : nullptr,
+                   .m = s.tensor("m", m, state),
+                   .v = s.tensor("v", v, state),
+                   .count = count,
+                   .lr = 0.01f,
+                   .beta1 = 0.9f,
+                   .beta2 = 0.999f,
+                   .eps = 1e-6f,
+                   .weight_decay = 0.1f,
+                   .bias1 = 0.271f,
+                   .bias2 = 0.003f,
+                   .key = 77,
+                   .type = type,
+                   .grad_type = grad,
+                   .state_type = state},
+                  launch);
+        });
+      }
+    }
+  }
+  c.begin("fold");
+  for (const Type type : kTypes) {
+    for (const int64_t count : {0, 1, 5, 1030}) {
+      for (const uint64_t offset : {0, 3, 8, 4097}) {
+        for (const int variant : {0, 1, 2}) {  // 1: master; 2: NaN
+          const auto w = c.values(count, 1), d = c.values(count, 2, variant == 2);
+          const auto what = cat(text_of(type), " count ", count, " offset ", offset, " ", variant);
+          c.compare(0, what, [&](const Backend& b, Side& s, const Launch& launch) {
+            b.fold({.w = s.tensor("w", w, type),
+                    .master = variant == 1 ? s.floats("master", w) : nullptr,
+                    .d = s.floats("d", d),
+                    .count = count,
+                    .decay = 0.99f,
+                    .alpha = 0.25f,
+                    .key = 5,
+                    .offset = offset,
+                    .type = type},
+                   launch);
+          });
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void check_updates(Checker& c) {
+  check_srht(c);
+  check_draw(c);
+  check_optimizer(c);
+}
+
+}  // namespace compact::kernels

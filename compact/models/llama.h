@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// LLaMA (Touvron et al. 2023): RMSNorm, rotary positions, grouped-query attention, SwiGLU, no
+// biases. Every block is one segment; products of one input are fused (q, k, v; gate, up).
+//
+// Parameters: embedding, layers.N.attn.{norm,qkv,out}, layers.N.mlp.{norm,gate_up,down},
+// final.norm, head (absent where tied). Slots: layers.N.attn.{input,norm,qkv,out},
+// layers.N.mlp.{input,norm,gate_up,silu,product}, final.{input,norm}, loss.logits.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "compact/base/llama_config.h"
+#include "compact/ops/loss.h"
+#include "compact/ops/policy.h"
+#include "compact/ops/segment.h"
+#include "compact/ops/stages.h"
+
+namespace compact {
+
+struct ModelOptions {
+  at::Device device = at::kCPU;
+  at::ScalarType dtype = at::kFloat;
+  int64_t max_length = 2048;  // longest sequence
+  uint64_t seed = 0;          // of weights and projections
+};
+
+class Llama {
+ public:
+  // Weights normal(0, initializer_range) as in Hugging Face, norms 1. Throws InputError where the
+  // policy names slots or parameters that the model has not, or treatments that cannot be.
+  Llama(const LlamaConfig& config, const Policy& policy, const ModelOptions& options);
+  Llama(const Llama&) = delete;
+
+  // scale * sum of next-token losses; ids, targets int64 [batch, sequence], ignored where -100.
+  at::Tensor loss(const at::Tensor& ids, const at::Tensor& targets, double scale) const;
+  // [batch, sequence, vocabulary], in the model's type; without a graph.
+  at::Tensor logits(const at::Tensor& ids) const;
+
+  const LlamaConfig& config() const { return config_; }
+  const ModelOptions& options() const { return options_; }
+  // All trainable tensors, in a fixed order.
+  std::vector<Parameter*> parameters() const;
+  int64_t parameter_count() const;
+
+  // Hugging Face names; fused products as views of their parts, so that copying into a view loads.
+  std::vector<std::pair<std::string, at::Tensor>> hugging_face_tensors() const;
+
+  // Every slot with its treatment and exact bytes for `batch` x `length` tokens.
+  std::vector<SlotBytes> bytes(int64_t batch, int64_t length) const;
+  // Bytes that the latest forward pass stored.
+  int64_t saved_bytes() const;
+  // Tensors rebuilt by backward passes so far.
+  int64_t recomputed() const;
+
+  struct Layer {
+    Parameter attn_norm, qkv, out, mlp_norm, gate_up, down;
+    std::unique_ptr<Segment> segment;
+  };
+  const std::vector<std::unique_ptr<Layer>>& layers() const { return layers_; }
+  const Parameter& embedding() const { return embedding_; }
+  const Parameter& head() const { return config_.tie_word_embeddings ? embedding_ : head_; }
+  const Parameter& final_norm() const { return final_norm_; }
+  std::shared_ptr<const RopeTables> rope() const { return rope_; }
+
+ private:
+  Parameter make(const std::string& name, std::vector<int64_t> shape, bool hidden,
+                 std::vector<int64_t> parts, const Policy& policy);
+  std::unique_ptr<Segment> block(const Layer& layer, int64_t index, const Policy& policy) const;
+  at::Tensor hidden(const at::Tensor& ids) const;
+
+  LlamaConfig config_;
+  ModelOptions options_;
+  std::shared_ptr<const RopeTables> rope_;
+  Parameter embedding_, final_norm_, head_;
+  std::vector<std::unique_ptr<Layer>> layers_;
+  std::unique_ptr<Segment> final_;
+  LossTreatment loss_treatment_;
+  mutable LossReport loss_report_;
+};
+
+}  // namespace compact

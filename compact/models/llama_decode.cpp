@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shapes: t new tokens, p earlier ones, n hidden, d the width of a head.
+#include "compact/models/llama_decode.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <cmath>
+#include <limits>
+
+#include "compact/base/check.h"
+#include "compact/ops/attention.h"
+
+namespace compact {
+namespace {
+
+at::Tensor run(const std::shared_ptr<const Stage>& stage, at::Tensor x) {
+  Stage::Forward forward;
+  forward.input = std::move(x);
+  return stage->forward(forward);
+}
+
+// Attention of the last t positions to all p + t, in f32. q [1, heads, t, d], k and v
+// [1, kv_heads, p + t, d] -> [1, heads, t, d]
+at::Tensor attend_to_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  const int64_t heads = q.size(1), t = q.size(2), d = q.size(3);
+  const int64_t kv_heads = k.size(1), all = k.size(2), group = heads / kv_heads;
+  // The queries of a group are rows of one product: keys and values are not repeated.
+  const at::Tensor rows = q.reshape({kv_heads, group * t, d}).to(at::kFloat);
+  at::Tensor scores = rows.bmm(k[0].to(at::kFloat).transpose(1, 2));  // [kv_heads, group*t, p+t]
+  scores.div_(std::sqrt(static_cast<double>(d)));
+  if (t > 1) {
+    const at::Tensor future = at::ones({t, all}, q.options().dtype(at::kBool)).triu(all - t + 1);
+    scores.view({kv_heads, group, t, all})
+        .masked_fill_(future, -std::numeric_limits<double>::infinity());
+  }
+  return at::softmax(scores, -1)
+      .bmm(v[0].to(at::kFloat))
+      .view({1, heads, t, d})
+      .to(q.scalar_type());
+}
+
+}  // namespace
+
+LlamaDecoder::LlamaDecoder(const Llama& model, int64_t capacity)
+    : model_(model), capacity_(capacity) {
+  COMPACT_CHECK(capacity > 0 && capacity <= model.options().max_length,
+                "[decode] capacity must be from 1 to the model's max_length ",
+                model.options().max_length, ", is ", capacity);
+  const LlamaConfig& c = model.config();
+  const auto options =
+      at::TensorOptions().device(model.options().device).dtype(model.options().dtype);
+  const std::vector<int64_t> shape = {1, c.num_key_value_heads, capacity, c.head_dim};
+  for (const auto& l : model.layers()) {
+    layers_.push_back({.attn_norm = rms_norm_stage(&l->attn_norm, c.rms_norm_eps),
+                       .qkv = linear_stage(&l->qkv),
+                       .out = linear_stage(&l->out),
+                       .mlp_norm = rms_norm_stage(&l->mlp_norm, c.rms_norm_eps),
+                       .gate_up = linear_stage(&l->gate_up),
+                       .swiglu = swiglu_stage(),
+                       .down = linear_stage(&l->down),
+                       .keys = at::empty(shape, options),
+                       .values = at::empty(shape, options)});
+  }
+  final_norm_ = rms_norm_stage(&model.final_norm(), c.rms_norm_eps);
+}
+
+// qkv [1, t, (heads + 2 kv_heads) d], rotated here -> [1, t, heads d]
+at::Tensor LlamaDecoder::attend(Layer& layer, const at::Tensor& qkv) const {
+  const LlamaConfig& c = model_.config();
+  const int64_t t = qkv.size(1), heads = c.num_attention_heads, kv = c.num_key_value_heads;
+  rope_in_place(qkv[0], *model_.rope(), heads + kv, c.head_dim, length_, false);
+  const at::Tensor split = qkv.view({1, t, heads + 2 * kv, c.head_dim}).transpose(1, 2);
+  const at::Tensor q = split.narrow(1, 0, heads);
+  layer.keys.narrow(2, length_, t).copy_(split.narrow(1, heads, kv));
+  layer.values.narrow(2, length_, t).copy_(split.narrow(1, heads + kv, kv));
+  const at::Tensor k = layer.keys.narrow(2, 0, length_ + t);
+  const at::Tensor v = layer.values.narrow(2, 0, length_ + t);
+  // A prompt takes the kernel of training, which never makes the scores of t x t positions.
+  const at::Tensor out = length_ == 0 ? attention_forward(q, k, v).out : attend_to_cache(q, k, v);
+  return out.transpose(1, 2).reshape({1, t, heads * c.head_dim});
+}
+
+at::Tensor LlamaDecoder::append(std::span<const int64_t> ids) {
+  const auto t = static_cast<int64_t>(ids.size());
+  COMPACT_CHECK(t > 0, "[decode] append needs at least one token");
+  COMPACT_CHECK(length_ + t <= capacity_, "[decode] ", length_, " + ", t,
+                " tokens are more than the capacity ", capacity_);
+  at::Tensor tokens = at::empty({1, t}, at::kLong);
+  for (int64_t i = 0; i < t; ++i) {
+    COMPACT_CHECK(ids[i] >= 0 && ids[i] < model_.config().vocab_size,
+                  "[decode] a token id must be below ", model_.config().vocab_size, ", is ",
+                  ids[i]);
+    tokens.mutable_data_ptr<int64_t>()[i] = ids[i];
+  }
+  at::NoGradGuard no_grad;
+  at::Tensor x = at::embedding(model_.embedding().weight, tokens.to(model_.options().device));
+  for (Layer& l : layers_) {
+    x = x + run(l.out, attend(l, run(l.qkv, run(l.attn_norm, x))));
+    x = x + run(l.down, run(l.swiglu, run(l.gate_up, run(l.mlp_norm, x))));
+  }
+  length_ += t;
+  const at::Tensor last = run(final_norm_, x.narrow(1, t - 1, 1));
+  return at::linear(last, model_.head().weight).view({-1});
+}
+
+void LlamaDecoder::truncate(int64_t length) {
+  COMPACT_CHECK(length >= 0 && length <= length_, "[decode] cannot keep ", length, " of ", length_,
+                " tokens");
+  length_ = length;
+}
+
+}  // namespace compact

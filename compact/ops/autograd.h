@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// What our autograd nodes share: making and connecting them, refusing tensors changed in place.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <memory>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace compact {
+
+// torch owns nodes by std::shared_ptr up to 2.12 and by c10::intrusive_ptr since.
+using NodePtr = decltype(torch::autograd::Edge::function);
+
+template <class T, class... Args>
+NodePtr make_node(Args&&... args) {
+  auto* node = new T(std::forward<Args>(args)...);
+  if constexpr (std::is_same_v<NodePtr, std::shared_ptr<torch::autograd::Node>>) {
+    return NodePtr(node, [](auto* n) { deleteNode(n); });
+  } else {
+    return NodePtr::unsafe_steal_from_new(node);
+  }
+}
+
+// Edges of `node` to the producers of `inputs`, in order; an input without gradient gets none.
+void connect(const NodePtr& node, std::span<const at::Tensor> inputs);
+
+bool any_requires_grad(const at::Tensor& x, std::span<const at::Tensor> more);
+
+// Sum of elements times element size; undefined tensors count nothing.
+int64_t bytes_of(std::span<const at::Tensor> tensors);
+
+// True where nobody else can see the tensor's memory, so that it may be written in place.
+bool owned(const at::Tensor& t);
+
+// Remembers versions of tensors that a backward pass will read.
+class VersionCheck {
+ public:
+  void add(const at::Tensor& t);
+  // Throws where one was changed in place since.
+  void check(const char* who) const;
+
+ private:
+  std::vector<std::pair<at::Tensor, uint32_t>> seen_;
+};
+
+}  // namespace compact

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+
+#include "compact/ops/autograd.h"
+#include "compact/ops/stages.h"
+
+namespace compact {
+namespace {
+
+at::Tensor rows_of(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}); }
+
+class LinearStage final : public Stage {
+ public:
+  explicit LinearStage(const Parameter* weight) : weight_(weight) {}
+
+  Needs needs() const override { return {.input = true}; }
+  std::vector<const Parameter*> parameters() const override { return {weight_}; }
+  int64_t sketch_width() const override {
+    const Carrier* c = weight_->carrier.get();
+    return c ? c->rank * static_cast<int64_t>(c->projections.size()) : 0;
+  }
+
+  at::Tensor forward(Forward& f) const override {
+    if (f.sketch) f.extras = weight_->carrier->project(f.input);
+    return at::linear(f.input, weight_->weight);
+  }
+
+  at::Tensor backward(Backward& b) const override {
+    if (b.want_parameters[0]) {
+      const at::Tensor gy = rows_of(b.gy);
+      if (!weight_->carrier) {
+        b.gparameters[0] = gy.t().mm(rows_of(b.input));
+      } else {
+        const Tensors z = b.sketch ? *b.extras : weight_->carrier->project(b.input);
+        b.input = at::Tensor();
+        b.gparameters[0] = weight_->carrier->gradient(gy, z);
+      }
+    }
+    b.input = at::Tensor();
+    if (!b.want_input) return {};
+    at::Tensor gx = at::matmul(b.gy, weight_->weight);
+    b.gy = at::Tensor();
+    return b.residual.defined() ? gx.add_(b.residual) : gx;
+  }
+
+ private:
+  const Parameter* weight_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Stage> linear_stage(const Parameter* weight) {
+  return std::make_shared<LinearStage>(weight);
+}
+
+}  // namespace compact

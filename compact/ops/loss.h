@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear layer and cross-entropy as one autograd node, so that the logits [tokens, vocabulary] need
+// never exist at once.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "compact/base/spec.h"
+#include "compact/codecs/parameter.h"
+
+namespace compact {
+
+// How the logits are treated.
+struct LossTreatment {
+  // 0: kept as plain PyTorch keeps them (logits, and f32 log-probabilities), gradients computed in
+  // the backward pass. Else: gradients of hidden states and head computed in the forward pass, this
+  // many tokens at a time.
+  int64_t chunk_tokens = 0;
+
+  // From the treatment of slot `loss.logits`: keep, or chunk:tokens=N. Without N, chunks of about
+  // 32 MiB of logits.
+  static LossTreatment from(const Spec& slot, int64_t vocabulary, int64_t element_size);
+};
+
+struct LossReport {
+  int64_t saved_bytes = 0;  // that the latest forward pass stored
+};
+
+// scale * sum of the cross-entropy of hidden W^T over the tokens whose target is not -100.
+//   hidden [.., n], targets int64 [..] of as many tokens; returns f32 []. For the mean over valid
+//   tokens, scale is one over their number (over all micro-batches of a step).
+// Log-softmax is f32 inside; with several chunks the head's gradient is summed in f32. A second
+// backward pass needs retain_graph in the first.
+at::Tensor linear_cross_entropy(const at::Tensor& hidden, const Parameter& head,
+                                const at::Tensor& targets, double scale,
+                                const LossTreatment& treatment, LossReport* report = nullptr);
+
+// Bytes that the treatment keeps from forward to backward beside the hidden states.
+int64_t loss_bytes(const LossTreatment& treatment, int64_t tokens, int64_t width,
+                   int64_t vocabulary, int64_t element_size);
+
+}  // namespace compact

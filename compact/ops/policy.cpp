@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/ops/policy.h"
+
+#include <fstream>
+#include <sstream>
+
+#include "compact/base/check.h"
+#include "compact/base/text.h"
+#include "compact/ops/treatments.h"
+
+namespace compact {
+namespace {
+
+constexpr std::array<const char*, 3> kKinds = {"slot", "grad", "moment"};
+
+PolicyKind kind_of(std::string_view word, const std::string& where) {
+  for (size_t i = 0; i < kKinds.size(); ++i) {
+    if (word == kKinds[i]) return static_cast<PolicyKind>(i);
+  }
+  const std::vector<std::string> known(kKinds.begin(), kKinds.end());
+  fail(where, ": a policy line starts with slot, grad or moment, got `", word, "`",
+       suggestion(word, known));
+}
+
+}  // namespace
+
+Policy Policy::parse(std::string_view text, const std::string& source) {
+  Policy policy;
+  int number = 0;
+  for (const std::string& raw : split(text, '\n')) {
+    ++number;
+    const std::string where = source + ":" + std::to_string(number);
+    const std::string_view whole = trim(raw);
+    if (whole.starts_with("#") && policy.lines_.empty()) {
+      policy.summary_ += (policy.summary_.empty() ? "" : " ") + std::string(trim(whole.substr(1)));
+    }
+    const std::string_view line = trim(whole.substr(0, whole.find('#')));
+    if (line.empty()) continue;
+    const size_t space = line.find_first_of(" \t"), equals = line.find('=');
+    COMPACT_CHECK(space != line.npos && equals != line.npos && space < equals, where,
+                  ": expected `slot|grad|moment PATTERN = TREATMENT`, got `", line, "`");
+    Line l{.kind = kind_of(line.substr(0, space), where),
+           .pattern = std::string(trim(line.substr(space, equals - space))),
+           .treatment = {},
+           .where = where};
+    COMPACT_CHECK(!l.pattern.empty() && l.pattern.find_first_of(" \t") == l.pattern.npos, where,
+                  ": one pattern before `=`, got `", l.pattern, "`");
+    try {
+      l.treatment = Spec::parse(line.substr(equals + 1));
+      check_treatment(l.kind, l.treatment);
+    } catch (const InputError& e) {
+      fail(where, ": ", e.what());
+    }
+    for (const Line& other : policy.lines_) {
+      COMPACT_CHECK(other.kind != l.kind || other.pattern != l.pattern || other.treatment == l.treatment,
+                    where, ": `", l.pattern, "` is given `", l.treatment.str(), "` here and `",
+                    other.treatment.str(), "` at ", other.where);
+    }
+    policy.lines_.push_back(std::move(l));
+  }
+  return policy;
+}
+
+Policy Policy::preset(const std::string& name) {
+  std::vector<std::string> known;
+  for (const EmbeddedPreset& p : embedded_presets()) {
+    if (p.name == name) return parse(p.text, "preset " + name);
+    known.push_back(p.name);
+  }
+  fail("no preset `", name, "`", suggestion(name, known));
+}
+
+Policy Policy::from_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  COMPACT_CHECK(in.good(), path, ": cannot be read as a policy file");
+  std::stringstream text;
+  text << in.rdbuf();
+  COMPACT_CHECK(text.str().size() < (1 << 20), path, ": a policy file is under 1 MiB, this has ",
+                text.str().size(), " bytes");
+  return parse(text.str(), path);
+}
+
+void Policy::append(const Policy& other) {
+  lines_.insert(lines_.end(), other.lines_.begin(), other.lines_.end());
+}
+
+Spec Policy::find(PolicyKind kind, std::string_view name) const {
+  for (auto line = lines_.rbegin(); line != lines_.rend(); ++line) {
+    if (line->kind == kind && glob_match(line->pattern, name)) return line->treatment;
+  }
+  Spec none;
+  if (kind == PolicyKind::kSlot) none.name = "keep";
+  if (kind == PolicyKind::kGrad) none.name = "full";
+  return none;
+}
+
+int Policy::override_projection(std::string_view key, std::string_view value) {
+  int changed = 0;
+  for (Line& line : lines_) {
+    if (line.kind != PolicyKind::kGrad || line.treatment.name != "project") continue;
+    line.treatment.set(key, value);
+    check_treatment(line.kind, line.treatment);
+    ++changed;
+  }
+  return changed;
+}
+
+bool Policy::sets_projection(std::string_view key, std::string_view value) const {
+  for (const Line& line : lines_) {
+    if (line.kind == PolicyKind::kGrad && line.treatment.has(key) &&
+        line.treatment.text(key, "") != value) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void Policy::check_patterns(PolicyKind kind, std::span<const std::string> names) const {
+  for (const Line& line : lines_) {
+    if (line.kind != kind) continue;
+    bool any = false;
+    for (const std::string& name : names) any = any || glob_match(line.pattern, name);
+    if (any) continue;
+    // Suggest with the layer number as a star, as people write patterns.
+    std::vector<std::string> general;
+    for (const std::string& name : names) {
+      std::vector<std::string> parts = split(name, '.');
+      if (parts.size() > 1 && parse_integer(parts[1])) parts[1] = "*";
+      std::string joined = parts[0];
+      for (size_t i = 1; i < parts.size(); ++i) joined += "." + parts[i];
+      if (std::find(general.begin(), general.end(), joined) == general.end()) general.push_back(joined);
+    }
+    fail(line.where, ": pattern `", line.pattern, "` matches no ", kKinds[static_cast<int>(kind)],
+         " of this model", suggestion(line.pattern, general));
+  }
+}
+
+std::string Policy::str() const {
+  std::string out;
+  for (const Line& line : lines_) {
+    out += std::string(kKinds[static_cast<int>(line.kind)]) + " " + line.pattern + " = " +
+           line.treatment.str() + "\n";
+  }
+  return out;
+}
+
+}  // namespace compact

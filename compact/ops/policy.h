@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// The policy: how each saved tensor, gradient and optimizer moment is held. Lines of text
+//   slot PATTERN = treatment     slot layers.*.mlp.gate_up = recompute
+//   grad PATTERN = gradient      grad layers.*.attn.qkv = project:rank=0.25,type=srht
+//   moment PATTERN = moment      moment * = bf16
+// with `#` comments. The last line that matches a name holds. Presets are policies built into the
+// program.
+#pragma once
+
+#include <array>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "compact/base/spec.h"
+
+namespace compact {
+
+enum class PolicyKind : uint8_t { kSlot, kGrad, kMoment };
+
+struct EmbeddedPreset {
+  std::string name, text;
+};
+// The presets of presets/*.policy, by name.
+std::span<const EmbeddedPreset> embedded_presets();
+
+class Policy {
+ public:
+  // Throws InputError with source and line number on a malformed line, an unknown treatment (with a
+  // suggestion), or a pattern that is given two different treatments in this text.
+  static Policy parse(std::string_view text, const std::string& source);
+  static Policy preset(const std::string& name);
+  static Policy from_file(const std::string& path);
+
+  // Lines of `other` come after, and so above, the ones here.
+  void append(const Policy& other);
+
+  // The treatment of a name; where no line matches: keep, full, and an empty name for moments.
+  Spec slot(std::string_view name) const { return find(PolicyKind::kSlot, name); }
+  Spec grad(std::string_view name) const { return find(PolicyKind::kGrad, name); }
+  Spec moment(std::string_view name) const { return find(PolicyKind::kMoment, name); }
+
+  // Sets `key` in every `project` gradient. Returns how many lines it changed.
+  int override_projection(std::string_view key, std::string_view value);
+
+  // Whether a `project` line here sets `key` to another value than `value`.
+  bool sets_projection(std::string_view key, std::string_view value) const;
+
+  // Throws InputError where a pattern matches none of the names, with a suggestion.
+  void check_patterns(PolicyKind kind, std::span<const std::string> names) const;
+
+  // Text that parses to the same policy.
+  std::string str() const;
+  // The comment lines at the top of a preset: what it is for.
+  const std::string& summary() const { return summary_; }
+
+ private:
+  struct Line {
+    PolicyKind kind;
+    std::string pattern;
+    Spec treatment;
+    std::string where;  // source:line
+  };
+  Spec find(PolicyKind kind, std::string_view name) const;
+  std::vector<Line> lines_;
+  std::string summary_;
+};
+
+}  // namespace compact

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+
+#include "compact/codecs/launch.h"
+#include "compact/ops/autograd.h"
+#include "compact/ops/stages.h"
+
+namespace compact {
+namespace {
+
+class RopeStage final : public Stage {
+ public:
+  RopeStage(std::shared_ptr<const RopeTables> tables, int64_t heads, int64_t dim)
+      : tables_(std::move(tables)), heads_(heads), dim_(dim) {}
+
+  Needs needs() const override { return {}; }
+
+  at::Tensor forward(Forward& f) const override {
+    return rotate(std::move(f.input), f.overwrite, false);
+  }
+  at::Tensor backward(Backward& b) const override {
+    const bool own = owned(b.gy);
+    at::Tensor gx = rotate(std::move(b.gy), own, true);
+    return b.residual.defined() ? gx.add_(b.residual) : gx;
+  }
+
+ private:
+  // x [batch, sequence, width]
+  at::Tensor rotate(at::Tensor x, bool in_place, bool inverse) const {
+    at::Tensor y = in_place && x.is_contiguous() ? x : x.clone(at::MemoryFormat::Contiguous);
+    const int64_t width = y.size(-1), length = y.size(-2);
+    if (y.numel() == 0) return y;
+    backend_of(y).rope({.x = y.data_ptr(),
+                        .cos = static_cast<const float*>(tables_->cos.const_data_ptr()),
+                        .sin = static_cast<const float*>(tables_->sin.const_data_ptr()),
+                        .tokens = y.numel() / width,
+                        .length = length,
+                        .heads = heads_,
+                        .dim = dim_,
+                        .row_stride = width,
+                        .inverse = inverse,
+                        .type = type_of(y)},
+                       launch_for(y));
+    return y;
+  }
+
+  std::shared_ptr<const RopeTables> tables_;
+  int64_t heads_, dim_;
+};
+
+}  // namespace
+
+RopeTables RopeTables::make(int64_t length, int64_t dim, double base, at::Device device) {
+  // In the order of Hugging Face: f32 inverse frequencies, f32 products.
+  const at::Tensor exponent = at::arange(0, dim, 2, at::kLong).to(at::kFloat) / static_cast<double>(dim);
+  const at::Tensor inverse_frequency = at::pow(base, exponent).reciprocal();
+  const at::Tensor angle =
+      at::arange(length, at::kLong).to(at::kFloat).unsqueeze(1) * inverse_frequency.unsqueeze(0);
+  return {angle.cos().to(device), angle.sin().to(device)};
+}
+
+void rope_in_place(at::Tensor x, const RopeTables& tables, int64_t heads, int64_t dim,
+                   int64_t offset, bool inverse) {
+  const int64_t half = dim / 2;
+  backend_of(x).rope({.x = x.data_ptr(),
+                      .cos = static_cast<const float*>(tables.cos.const_data_ptr()) + offset * half,
+                      .sin = static_cast<const float*>(tables.sin.const_data_ptr()) + offset * half,
+                      .tokens = x.size(0),
+                      .length = x.size(0),
+                      .heads = heads,
+                      .dim = dim,
+                      .row_stride = x.size(1),
+                      .inverse = inverse,
+                      .type = type_of(x)},
+                     launch_for(x));
+}
+
+std::shared_ptr<const Stage> rope_stage(std::shared_ptr<const RopeTables> tables, int64_t heads,
+                                        int64_t dim) {
+  return std::make_shared<RopeStage>(std::move(tables), heads, dim);
+}
+
+}  // namespace compact

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/ops/segment.h"
+
+#include "compact/base/check.h"
+#include "compact/ops/segment_node.h"
+
+namespace compact {
+
+Segment::Segment(Slot input) : slots_{std::move(input)} {
+  COMPACT_CHECK(slots_[0].storage == Storage::kKeep, "slot `", slots_[0].name,
+                "` is a segment's input and can only be `keep`: everything else is rebuilt from it");
+}
+
+int Segment::add(std::shared_ptr<const Stage> stage, Slot output, Slot side) {
+  Step step{.stage = std::move(stage), .input = static_cast<int>(steps_.size()), .side = std::move(side)};
+  step.first_parameter = static_cast<int>(parameters_.size());
+  for (const Parameter* p : step.stage->parameters()) parameters_.push_back(p);
+  steps_.push_back(std::move(step));
+  slots_.push_back(std::move(output));
+  return static_cast<int>(steps_.size());
+}
+
+int Segment::add_residual(int other, Slot output) {
+  steps_.push_back({.stage = nullptr, .input = static_cast<int>(steps_.size()), .other = other});
+  steps_.back().first_parameter = static_cast<int>(parameters_.size());
+  slots_.push_back(std::move(output));
+  return static_cast<int>(steps_.size());
+}
+
+bool Segment::read_in_backward(int tensor) const {
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    if (!steps_[i].stage) continue;
+    const Stage::Needs needs = steps_[i].stage->needs();
+    if (needs.input && !steps_[i].sketch && steps_[i].input == tensor) return true;
+    if (needs.output && static_cast<int>(i) + 1 == tensor) return true;
+  }
+  return false;
+}
+
+bool Segment::stored(int tensor) const {
+  return tensor == 0 || (!slots_[tensor].name.empty() && slots_[tensor].storage == Storage::kKeep);
+}
+
+void Segment::finish() {
+  const int count = static_cast<int>(slots_.size());
+  for (int t = 1; t < count; ++t) {
+    if (slots_[t].storage != Storage::kSketch) continue;
+    for (Step& step : steps_) {
+      if (step.input != t && step.other != t) continue;
+      COMPACT_CHECK(step.stage && step.stage->sketch_width() > 0, "slot `", slots_[t].name,
+                    "` = sketch: its reader must be a linear whose gradient is `project`; set that, "
+                    "or keep or recompute the slot");
+      step.sketch = true;
+    }
+  }
+  last_reader_.assign(count, -1);
+  std::vector<int> readers(count, 0);
+  for (int i = 0; i < static_cast<int>(steps_.size()); ++i) {
+    for (const int t : {steps_[i].input, steps_[i].other}) {
+      if (t < 0) continue;
+      last_reader_[t] = i;
+      ++readers[t];
+    }
+  }
+  overwritable_.assign(count, false);
+  for (int t = 1; t < count; ++t) {
+    overwritable_[t] = readers[t] == 1 && !stored(t) && !read_in_backward(t);
+    COMPACT_CHECK(slots_[t].name.empty() || slots_[t].storage != Storage::kKeep ||
+                      t + 1 == count || read_in_backward(t),
+                  "slot `", slots_[t].name, "` is never read by a backward pass");
+  }
+}
+
+at::Tensor Segment::run(size_t i, Tensors& t, Stage::Forward& f) const {
+  const Step& step = steps_[i];
+  f.overwrite = overwritable_[step.input];
+  // Where it may be overwritten the only reference is passed on.
+  f.input = f.overwrite ? std::move(t[step.input]) : t[step.input];
+  if (step.stage) return step.stage->forward(f);
+  return f.overwrite ? f.input.add_(t[step.other]) : f.input + t[step.other];
+}
+
+std::vector<SlotBytes> Segment::bytes(int64_t tokens, int64_t element_size) const {
+  std::vector<SlotBytes> rows;
+  int64_t extra_floats = 0;
+  const auto row = [&](const Slot& slot, int64_t sketch_width) {
+    if (slot.name.empty()) return;
+    SlotBytes b{.name = slot.name, .if_kept = tokens * slot.width * element_size};
+    switch (slot.storage) {
+      case Storage::kKeep: b.treatment = "keep", b.stored = b.if_kept; break;
+      case Storage::kRecompute: b.treatment = "recompute"; break;
+      case Storage::kSketch:
+        b.treatment = "sketch", b.stored = tokens * sketch_width * element_size;
+        break;
+    }
+    rows.push_back(std::move(b));
+  };
+  row(slots_[0], 0);
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    int64_t width = 0;
+    for (const Step& reader : steps_) {
+      if (reader.sketch && reader.input == static_cast<int>(i) + 1) width += reader.stage->sketch_width();
+    }
+    row(steps_[i].side, 0);
+    row(slots_[i + 1], width);
+    if (steps_[i].stage) extra_floats += steps_[i].stage->extra_floats();
+  }
+  const int64_t extras = tokens * extra_floats * static_cast<int64_t>(sizeof(float));
+  const std::string prefix = slots_[0].name.substr(0, slots_[0].name.find_last_of('.'));
+  if (extras) rows.push_back({prefix + ".extras", "keep", extras, extras});
+  return rows;
+}
+
+at::Tensor Segment::operator()(const at::Tensor& x) const { return run_segment(*this, x); }
+
+}  // namespace compact

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// A segment: an ordered list of stages that is one autograd node. Every tensor on the way is kept
+// or rebuilt from kept ones in the backward pass; both give the same gradients bit for bit.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "compact/codecs/parameter.h"
+
+namespace compact {
+
+using Tensors = std::vector<at::Tensor>;
+
+// One operation of a segment. Stages are immutable while a graph that uses them lives.
+class Stage {
+ public:
+  // What backward reads, beside its extras.
+  struct Needs {
+    bool input = false, output = false;
+  };
+  struct Forward {
+    at::Tensor input;
+    bool overwrite = false;    // `input` is read by nobody else: its memory may hold the output
+    bool want_extras = false;  // a backward pass will follow
+    bool want_side = false;    // the side output is to be kept
+    bool sketch = false;       // keep the projection of the input among the extras
+    Tensors extras;            // result: small tensors that are always kept
+    at::Tensor side;           // result: a second output that backward can read or make anew
+  };
+  struct Backward {
+    at::Tensor gy;                       // gradient of the output
+    at::Tensor input, output;            // where needed
+    bool consume = false;                // nobody else reads `input`: its memory may be reused
+    at::Tensor side;                     // where kept
+    const Tensors* extras = nullptr;     // as forward left them
+    bool sketch = false;                 // the input is not there, its projection is in the extras
+    at::Tensor residual;                 // where defined: to be added to the result
+    bool want_input = true;
+    std::vector<bool> want_parameters;   // one per parameter
+    Tensors gparameters;                 // result: one per parameter, undefined where not wanted
+  };
+
+  virtual ~Stage() = default;
+  virtual Needs needs() const = 0;
+  virtual std::vector<const Parameter*> parameters() const { return {}; }
+  virtual at::Tensor forward(Forward& f) const = 0;
+  // Gradient of the input, plus `residual`. Takes what it can of its arguments to free memory early.
+  virtual at::Tensor backward(Backward& b) const = 0;
+  // Elements per token of the extras (without sketches), in units of 4 bytes.
+  virtual int64_t extra_floats() const { return 0; }
+  // Elements per token of the projection of the input; 0: this stage cannot work from a sketch.
+  virtual int64_t sketch_width() const { return 0; }
+};
+
+enum class Storage : uint8_t { kKeep, kRecompute, kSketch };
+
+// A named tensor of a segment.
+struct Slot {
+  std::string name;          // layers.0.attn.norm
+  int64_t width = 0;         // elements per token
+  Storage storage = Storage::kKeep;
+};
+
+// What a slot costs for a number of tokens.
+struct SlotBytes {
+  std::string name, treatment;
+  int64_t stored = 0, if_kept = 0;
+};
+
+class Segment {
+ public:
+  // Tensor 0 is the segment's input. Its slot is always kept.
+  explicit Segment(Slot input);
+
+  // Appends a stage that reads the tensor made last. `output` describes what it makes (empty name:
+  // not a slot, never kept); `side` its second output, if the stage has one. Returns the tensor.
+  int add(std::shared_ptr<const Stage> stage, Slot output = {}, Slot side = {});
+  // Appends the sum of the tensor made last and tensor `other`.
+  int add_residual(int other, Slot output = {});
+
+  // Checks treatments against what stages can do; called once all stages are there. Throws
+  // InputError naming the slot, for example where a sketched slot is read by an operation that
+  // needs the tensor itself.
+  void finish();
+
+  // y = segment(x). One autograd node where gradients are on and something requires them. A second
+  // backward pass through it needs retain_graph in the first.
+  at::Tensor operator()(const at::Tensor& x) const;
+
+  // Exact bytes held for `tokens` tokens by element size: every slot, then "NAME extras".
+  std::vector<SlotBytes> bytes(int64_t tokens, int64_t element_size) const;
+  // Bytes that the latest forward pass stored, summed over slots and extras.
+  int64_t saved_bytes() const { return saved_bytes_; }
+  // How many tensors backward passes have rebuilt, since construction.
+  int64_t recomputed() const { return recomputed_; }
+
+ private:
+  friend struct SegmentNode;
+  struct Step {
+    std::shared_ptr<const Stage> stage;  // null: residual add
+    int input = 0, other = -1;
+    Slot side;
+    int first_parameter = 0;
+    bool sketch = false;
+  };
+
+  bool read_in_backward(int tensor) const;
+  bool stored(int tensor) const;
+  // Runs step i on tensors `t`.
+  at::Tensor run(size_t i, Tensors& t, Stage::Forward& f) const;
+
+  std::vector<Slot> slots_;  // one per tensor; [0] is the input
+  std::vector<Step> steps_;
+  std::vector<const Parameter*> parameters_;
+  std::vector<int> last_reader_;   // last step that reads a tensor in the forward pass
+  std::vector<bool> overwritable_;  // one forward reader, never stored nor read by a backward
+  mutable int64_t saved_bytes_ = 0, recomputed_ = 0;
+};
+
+}  // namespace compact

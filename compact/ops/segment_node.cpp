@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/ops/segment_node.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "compact/base/check.h"
+#include "compact/ops/autograd.h"
+#include "compact/ops/segment.h"
+
+namespace compact {
+
+using torch::autograd::variable_list;
+
+// Output 0 of the node's edges is the input's gradient, then one per parameter.
+struct SegmentNode : torch::autograd::Node {
+  const Segment* segment;
+  Tensors tensors;              // undefined where not stored
+  Tensors sides;                // per step
+  std::vector<Tensors> extras;  // per step
+  VersionCheck versions;
+  bool released = false;
+
+  explicit SegmentNode(const Segment& s) : segment(&s) {}
+  std::string name() const override { return "CompActSegment"; }
+  void release_variables() override {
+    released = true;
+    versions = {};
+    tensors.clear();
+    sides.clear();
+    extras.clear();
+  }
+  variable_list apply(variable_list&& grads) override;
+  static at::Tensor run(const Segment& segment, const at::Tensor& x);
+
+ private:
+  void restore(Tensors& t, int tensor) const;
+};
+
+void SegmentNode::restore(Tensors& t, int tensor) const {
+  if (t[tensor].defined()) return;
+  const Segment::Step& step = segment->steps_[tensor - 1];
+  restore(t, step.input);
+  if (step.other >= 0) restore(t, step.other);
+  Stage::Forward f;
+  t[tensor] = segment->run(tensor - 1, t, f);
+  ++segment->recomputed_;
+}
+
+variable_list SegmentNode::apply(variable_list&& grads) {
+  TORCH_CHECK(!released, "[segment] backward a second time: the saved tensors are freed; pass "
+                         "retain_graph=True to the first backward");
+  TORCH_CHECK(!at::GradMode::is_enabled(), "[segment] gradients of gradients are not supported");
+  versions.check("segment");
+  const auto& steps = segment->steps_;
+  const bool keep_graph = torch::autograd::get_current_graph_task_keep_graph();
+  Tensors t = keep_graph ? tensors : std::move(tensors);
+  Tensors side = keep_graph ? sides : std::move(sides);
+  if (!keep_graph) versions = {};
+  variable_list result(1 + segment->parameters_.size());
+  if (!grads[0].defined()) return result;
+  Tensors g(t.size());
+  g.back() = std::move(grads[0]);
+  for (int i = static_cast<int>(steps.size()) - 1; i >= 0; --i) {
+    const Segment::Step& step = steps[i];
+    at::Tensor gy = std::move(g[i + 1]);
+    if (!step.stage) {  // a sum passes its gradient to both; the later reader adds in place
+      t[i + 1] = at::Tensor();
+      g[step.other] = g[step.other].defined() ? g[step.other] + gy : gy;
+      g[step.input] = std::move(gy);
+      continue;
+    }
+    const Stage::Needs needs = step.stage->needs();
+    const bool need_input = needs.input && !step.sketch;
+    Stage::Backward b;
+    if (needs.output) {
+      restore(t, i + 1);
+      b.output = std::move(t[i + 1]);
+    }
+    t[i + 1] = at::Tensor();
+    // Tensor i has no reader before step i, so it dies here unless the stage that made it reads it.
+    const bool last = step.input == i && i > 0 &&
+                      !(steps[i - 1].stage && steps[i - 1].stage->needs().output);
+    if (need_input) {
+      restore(t, step.input);
+      b.consume = last && !(keep_graph && segment->stored(step.input));
+      b.input = last ? std::move(t[step.input]) : t[step.input];
+    }
+    b.gy = std::move(gy);
+    b.side = std::move(side[i]);
+    b.extras = &extras[i];
+    b.sketch = step.sketch;
+    b.residual = std::move(g[step.input]);
+    b.want_input = i > 0 || task_should_compute_output(0);
+    const size_t count = step.stage->parameters().size();
+    for (size_t p = 0; p < count; ++p) {
+      b.want_parameters.push_back(task_should_compute_output(1 + step.first_parameter + p));
+    }
+    b.gparameters.resize(count);
+    g[step.input] = step.stage->backward(b);
+    for (size_t p = 0; p < count; ++p) result[1 + step.first_parameter + p] = std::move(b.gparameters[p]);
+  }
+  result[0] = std::move(g[0]);
+  return result;
+}
+
+at::Tensor SegmentNode::run(const Segment& segment, const at::Tensor& x) {
+  Tensors leaves;
+  for (const Parameter* p : segment.parameters_) leaves.push_back(p->leaf());
+  const bool record = at::GradMode::is_enabled() && any_requires_grad(x, leaves);
+  const size_t count = segment.steps_.size();
+  Tensors t(count + 1), sides(count);
+  std::vector<Tensors> extras(count);
+  {
+    at::NoGradGuard no_grad;
+    t[0] = x.detach();
+    for (size_t i = 0; i < count; ++i) {
+      const Segment::Step& step = segment.steps_[i];
+      Stage::Forward f;
+      f.want_extras = record;
+      f.sketch = step.sketch && record;
+      f.want_side = record && !step.side.name.empty() && step.side.storage == Storage::kKeep;
+      t[i + 1] = segment.run(i, t, f);
+      sides[i] = std::move(f.side);
+      extras[i] = std::move(f.extras);
+      f.input = at::Tensor();
+      for (size_t j = 0; j <= i; ++j) {
+        const bool done = segment.last_reader_[j] <= static_cast<int>(i);
+        if (done && !(record && segment.stored(j))) t[j] = at::Tensor();
+      }
+    }
+  }
+  at::Tensor y = t[count];
+  if (!record) return y;
+  if (!segment.read_in_backward(static_cast<int>(count))) t[count] = at::Tensor();
+
+  const NodePtr owner = make_node<SegmentNode>(segment);
+  auto* const node = static_cast<SegmentNode*>(owner.get());
+  leaves.insert(leaves.begin(), x);
+  connect(owner, leaves);
+  int64_t bytes = 0;
+  for (const Tensors* list : {&t, &sides}) bytes += bytes_of(*list);
+  for (const Tensors& list : extras) bytes += bytes_of(list);
+  segment.saved_bytes_ = bytes;
+  node->versions.add(x);
+  for (const Parameter* p : segment.parameters_) node->versions.add(p->weight);
+  node->tensors = std::move(t);
+  node->sides = std::move(sides);
+  node->extras = std::move(extras);
+  torch::autograd::set_history(y, owner);
+  return y;
+}
+
+at::Tensor run_segment(const Segment& segment, const at::Tensor& x) {
+  return SegmentNode::run(segment, x);
+}
+
+}  // namespace compact

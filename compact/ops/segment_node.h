@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// The autograd node of a segment.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace compact {
+
+class Segment;
+
+// Runs the segment on x and, where something requires a gradient, records one node for it. The
+// segment must outlive the graph.
+at::Tensor run_segment(const Segment& segment, const at::Tensor& x);
+
+}  // namespace compact

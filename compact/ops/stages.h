@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The stages of transformer segments. Activations are [batch, sequence, width], contiguous.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+
+#include "compact/ops/segment.h"
+
+namespace compact {
+
+// y = x / sqrt(mean(x^2) + eps) * weight. Keeps rstd. Zhang and Sennrich 2019.
+std::shared_ptr<const Stage> rms_norm_stage(const Parameter* weight, double eps);
+
+// y = x W^T. With a carrier the gradient is (gy^T x) P, from the input or from its sketch.
+std::shared_ptr<const Stage> linear_stage(const Parameter* weight);
+
+// Angles of rotary position embedding, f32 [length, dim / 2]: position * base^(-2i / dim).
+struct RopeTables {
+  at::Tensor cos, sin;
+  static RopeTables make(int64_t length, int64_t dim, double base, at::Device device);
+};
+// Rotates the first `heads` heads (queries, then keys) of a fused product, in place where it may.
+// Su et al. 2021, rotate-half convention.
+std::shared_ptr<const Stage> rope_stage(std::shared_ptr<const RopeTables> tables, int64_t heads,
+                                        int64_t dim);
+// The same on [tokens, width] rows that start at position `offset`, in place.
+void rope_in_place(at::Tensor x, const RopeTables& tables, int64_t heads, int64_t dim,
+                   int64_t offset, bool inverse);
+
+// Causal attention on a fused product [.., (heads + 2 kv_heads) dim] -> [.., heads dim]. Keeps the
+// logsumexp. Reads input and output in backward.
+std::shared_ptr<const Stage> attention_stage(int64_t heads, int64_t kv_heads, int64_t dim);
+
+// silu(gate) * up on a fused product [.., 2m] -> [.., m]. Side output: silu(gate). Shazeer 2020.
+std::shared_ptr<const Stage> swiglu_stage();
+
+}  // namespace compact

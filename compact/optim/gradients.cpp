@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is known of all gradients together.
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "compact/base/check.h"
+#include "compact/optim/optimizer.h"
+
+namespace compact {
+namespace {
+
+at::Tensor norm_of(const at::Tensor& x) {
+  return at::linalg_vector_norm(x, 2, {}, false, at::kFloat);
+}
+
+}  // namespace
+
+at::Tensor Optimizer::gradient_norm() const {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> norms;
+  for (const ParameterState& s : states_) {
+    const at::Tensor& g = s.parameter->leaf().grad();
+    if (g.defined()) norms.push_back(norm_of(g));
+  }
+  return norms.empty() ? at::zeros({}, at::kFloat) : norm_of(at::stack(norms));
+}
+
+at::Tensor Optimizer::clip_factor(const at::Tensor& norm, double max_norm) {
+  COMPACT_CHECK(max_norm > 0, "[optimizer] max_grad_norm must be positive, is ", max_norm);
+  return at::add(norm, 1e-6).reciprocal_().mul_(max_norm).clamp_max_(1);
+}
+
+std::string Optimizer::nonfinite(const at::Tensor& norm) const {
+  if (std::isfinite(norm.item<float>())) return {};
+  for (const ParameterState& s : states_) {
+    const at::Tensor& g = s.parameter->leaf().grad();
+    if (g.defined() && !g.isfinite().all().item<bool>()) return s.parameter->name;
+  }
+  return "gradient norm";
+}
+
+}  // namespace compact

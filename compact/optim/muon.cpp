@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "compact/optim/update.h"
+
+namespace compact {
+namespace {
+
+// Rows of the matrices that lie one above the other in a parameter.
+std::vector<int64_t> matrices(const Parameter& p) {
+  if (!p.parts.empty()) return p.parts;
+  return p.carrier ? p.carrier->rows : std::vector<int64_t>{p.weight.size(0)};
+}
+
+}  // namespace
+
+at::Tensor orthogonalize(const at::Tensor& x, at::ScalarType type) {
+  constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;
+  const at::Tensor norm = at::linalg_vector_norm(x, 2, {}, false, at::kFloat).add_(1e-7);
+  at::Tensor y = x.div(norm).to(type);
+  const bool tall = y.size(0) > y.size(1);
+  if (tall) y = y.t();
+  for (int i = 0; i < 5; ++i) {
+    const at::Tensor a = y.mm(y.t());
+    const at::Tensor b = at::addmm(a, a, a, kB, kC);
+    y = at::addmm(y, b, y, kA);
+  }
+  return (tall ? y.t() : y).contiguous();
+}
+
+void muon_step(ParameterState& s, const at::Tensor& grad, const StepContext& context) {
+  const OptimizerOptions& o = context.options;
+  const Parameter& p = *s.parameter;
+  const double scale = p.carrier ? p.carrier->scale : 1;
+  int64_t row = 0;
+  for (const int64_t rows : matrices(p)) {
+    at::Tensor g = grad.narrow(0, row, rows).to(at::kFloat).contiguous();
+    if (context.grad_scale.defined()) g.mul_(context.grad_scale);  // the gradient is consumed
+    const at::Tensor m = s.m.narrow(0, row, rows);
+    accumulate(m, {}, g, o.momentum, 1, draws_key(s, context.step, Draws::kMomentum),
+               row * m.size(1));
+    at::Tensor direction = o.nesterov ? g.add_(m, o.momentum) : m;
+    g = at::Tensor();
+    const at::Tensor update = orthogonalize(direction, p.weight.scalar_type());
+    direction = at::Tensor();
+    const double size = 0.2 * std::sqrt(static_cast<double>(std::max(rows, grad.size(1))));
+    // The carrier stays zero: its value would only be written to be read back here.
+    fold_rows(s, row, update, decay_factor(s, context), -context.learning_rate * size * scale,
+              draws_key(s, context.step, Draws::kFold));
+    row += rows;
+  }
+}
+
+}  // namespace compact

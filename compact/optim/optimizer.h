@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// AdamW and Muon over a model's parameters, full and projected. A projected parameter (one with a
+// carrier C) is stepped in the projected space: the step makes C from zero, the fold adds
+// scale * C P^T to the weight and zeroes C (CompAct, arXiv 2410.15352).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "compact/codecs/parameter.h"
+#include "compact/optim/options.h"
+
+namespace compact {
+
+// What a parameter has beside weight and gradient.
+struct ParameterState {
+  Parameter* parameter = nullptr;
+  bool muon = false;
+  uint64_t key = 0;   // of its stochastic rounding: from seed and name
+  at::Tensor m;       // shape of the leaf: AdamW's first moment or Muon's momentum
+  at::Tensor v;       // shape of the leaf; undefined with Muon
+  at::Tensor master;  // f32, shape of the weight; undefined where the weight is f32 or has none
+};
+
+// Enough for a bit-exact resume: moments, master weights, pending gradients; update count and
+// numbers of the draws. Tensors are shared with the optimizer, not copied.
+struct OptimizerState {
+  std::vector<std::pair<std::string, at::Tensor>> tensors;  // NAME.m, .v, .master, .grad
+  std::map<std::string, int64_t> numbers;                   // updates, draw.NAME
+};
+
+class Optimizer {
+ public:
+  // Parameters must outlive the optimizer. Moments and masters are allocated here; a master takes
+  // the weight's values. Throws InputError on repeated names, weights that are not contiguous or of
+  // another type than f32 and bf16, and options out of range.
+  Optimizer(std::vector<Parameter*> parameters, OptimizerOptions options);
+
+  // The norm of all leaves' gradients together, f32 [] on the parameters' device. A projected
+  // parameter counts with |G P|, whose mean square is |G|^2.
+  at::Tensor gradient_norm() const;
+  // min(1, max_norm / (norm + 1e-6)), f32 []: what step() multiplies gradients with.
+  static at::Tensor clip_factor(const at::Tensor& norm, double max_norm);
+  // Empty where `norm` is finite; else the first parameter whose gradient is not, or "gradient
+  // norm" where only the sum overflows. Reads from the device.
+  std::string nonfinite(const at::Tensor& norm) const;
+
+  // One update of every parameter, gradients multiplied by `grad_scale` (f32 [], or undefined for
+  // 1). Consumes the gradients: each is released once its parameter is updated. Call it after the
+  // last backward pass of the step: it writes the weights, and at the end of a period re-draws the
+  // projections, so that the next forward and backward see one P. Throws InputError, with nothing
+  // changed, where a parameter has no gradient.
+  void step(double learning_rate, const at::Tensor& grad_scale = {});
+
+  int64_t updates() const { return updates_; }
+  const std::vector<ParameterState>& states() const { return states_; }
+
+  OptimizerState state() const;
+  // Throws InputError, with nothing changed, on a missing, unexpected or misshapen entry. Re-draws
+  // the projections in force.
+  void load(const OptimizerState& state);
+
+  // Bytes by kind: moment, second_moment, momentum, master, carrier, projection.
+  std::map<std::string, int64_t> bytes() const;
+
+ private:
+  std::vector<ParameterState> states_;
+  OptimizerOptions options_;
+  int64_t updates_ = 0;
+};
+
+}  // namespace compact

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/optim/options.h"
+
+#include <cmath>
+#include <vector>
+
+#include "compact/base/check.h"
+#include "compact/base/spec.h"
+#include "compact/base/text.h"
+
+namespace compact {
+
+OptimizerKind optimizer_kind(const std::string& name) {
+  if (name == "adamw") return OptimizerKind::kAdamW;
+  if (name == "muon") return OptimizerKind::kMuon;
+  fail("[optimizer] unknown kind `", name, "`",
+       suggestion(name, std::vector<std::string>{"adamw", "muon"}));
+}
+
+void check_options(const OptimizerOptions& o) {
+  const auto fraction = [](const char* name, double x) {
+    COMPACT_CHECK(x >= 0 && x < 1, "[optimizer] ", name, " must be in [0, 1), is ", x);
+  };
+  fraction("beta1", o.beta1);
+  fraction("beta2", o.beta2);
+  fraction("momentum", o.momentum);
+  COMPACT_CHECK(o.eps > 0 && std::isfinite(o.eps), "[optimizer] eps must be positive, is ", o.eps);
+  COMPACT_CHECK(o.weight_decay >= 0 && std::isfinite(o.weight_decay),
+                "[optimizer] weight decay must not be negative, is ", o.weight_decay);
+  COMPACT_CHECK(o.hidden_lr_factor >= 0 && std::isfinite(o.hidden_lr_factor),
+                "[optimizer] learning rate of hidden matrices must not be negative, its factor is ",
+                o.hidden_lr_factor);
+}
+
+at::ScalarType moment_type(const std::string& text) {
+  const Spec spec = Spec::parse(text);
+  const bool full = spec.name == "f32";
+  COMPACT_CHECK(full || spec.name == "bf16", "[optimizer] moments are held as f32 or bf16, not `",
+                text, "`");
+  spec.allow({});
+  return full ? at::kFloat : at::kBFloat16;
+}
+
+}  // namespace compact

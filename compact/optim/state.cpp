@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// Optimizer state to and from named tensors and numbers.
+#include <ATen/ATen.h>
+
+#include "compact/base/check.h"
+#include "compact/optim/optimizer.h"
+
+namespace compact {
+namespace {
+
+// Calls f(entry name, tensor) on every tensor that the optimizer itself holds.
+template <class F>
+void for_tensors(const ParameterState& s, F f) {
+  const std::string& name = s.parameter->name;
+  f(name + ".m", s.m);
+  if (s.v.defined()) f(name + ".v", s.v);
+  if (s.master.defined()) f(name + ".master", s.master);
+}
+
+std::string text_of(const at::Tensor& t) {
+  return cat(c10::toString(t.scalar_type()), " ", t.sizes());
+}
+
+// Entries not yet asked for; whatever is left at the end was not expected.
+template <class T>
+class Entries {
+ public:
+  explicit Entries(std::map<std::string, T> all) : all_(std::move(all)) {}
+  T take(const std::string& name) {
+    auto node = all_.extract(name);
+    COMPACT_CHECK(!node.empty(), "[optimizer state] `", name, "` is missing");
+    return std::move(node.mapped());
+  }
+  bool has(const std::string& name) const { return all_.contains(name); }
+  void finish() const {
+    COMPACT_CHECK(all_.empty(), "[optimizer state] `", all_.begin()->first,
+                  "` belongs to no parameter of this model and optimizer");
+  }
+
+ private:
+  std::map<std::string, T> all_;
+};
+
+void check_like(const std::string& name, const at::Tensor& t, const at::Tensor& wanted) {
+  COMPACT_CHECK(
+      t.defined() && t.scalar_type() == wanted.scalar_type() && t.sizes() == wanted.sizes(),
+      "[optimizer state] `", name, "` must be ", text_of(wanted), ", is ",
+      t.defined() ? text_of(t) : "undefined");
+}
+
+}  // namespace
+
+OptimizerState Optimizer::state() const {
+  OptimizerState result;
+  result.numbers["updates"] = updates_;
+  for (const ParameterState& s : states_) {
+    const Parameter& p = *s.parameter;
+    for_tensors(s, [&](const std::string& name, const at::Tensor& t) {
+      result.tensors.emplace_back(name, t);
+    });
+    if (p.leaf().grad().defined()) {
+      result.tensors.emplace_back(p.name + ".grad", p.leaf().grad().contiguous());
+    }
+    if (p.carrier) result.numbers["draw." + p.name] = p.carrier->draw;
+  }
+  return result;
+}
+
+void Optimizer::load(const OptimizerState& state) {
+  const at::NoGradGuard no_grad;
+  std::map<std::string, at::Tensor> named;
+  for (const auto& [name, tensor] : state.tensors) {
+    COMPACT_CHECK(named.emplace(name, tensor).second, "[optimizer state] `", name, "` comes twice");
+  }
+  Entries<at::Tensor> tensors(std::move(named));
+  Entries<int64_t> numbers(state.numbers);
+  const int64_t updates = numbers.take("updates");
+  COMPACT_CHECK(updates >= 0, "[optimizer state] updates must not be negative, is ", updates);
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // to, from
+  std::vector<at::Tensor> gradients;
+  std::vector<int64_t> draws;
+  for (const ParameterState& s : states_) {
+    const Parameter& p = *s.parameter;
+    for_tensors(s, [&](const std::string& name, const at::Tensor& t) {
+      copies.emplace_back(t, tensors.take(name));
+      check_like(name, copies.back().second, t);
+    });
+    const std::string grad = p.name + ".grad", draw = "draw." + p.name;
+    gradients.push_back(tensors.has(grad) ? tensors.take(grad) : at::Tensor());
+    if (gradients.back().defined()) check_like(grad, gradients.back(), p.leaf());
+    draws.push_back(p.carrier ? numbers.take(draw) : 0);
+    COMPACT_CHECK(draws.back() >= 0, "[optimizer state] `", draw, "` must not be negative, is ",
+                  draws.back());
+  }
+  tensors.finish();
+  numbers.finish();
+
+  updates_ = updates;
+  for (auto& [to, from] : copies) to.copy_(from);
+  for (size_t i = 0; i < states_.size(); ++i) {
+    Parameter& p = *states_[i].parameter;
+    at::Tensor& grad = p.leaf().mutable_grad();
+    grad = gradients[i].defined() ? gradients[i].to(p.leaf().device(), false, true) : at::Tensor();
+    if (p.carrier) {
+      p.carrier->value.zero_();
+      p.carrier->redraw(draws[i], p.weight.options());
+    }
+  }
+}
+
+}  // namespace compact

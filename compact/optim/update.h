@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parts of an optimizer step: one parameter each.
+#pragma once
+
+#include "compact/optim/optimizer.h"
+
+namespace compact {
+
+struct StepContext {
+  const OptimizerOptions& options;
+  double learning_rate;   // of this parameter
+  int64_t step;           // number of this update, from 1
+  at::Tensor grad_scale;  // f32 [], or undefined
+};
+
+// Where the random bits of one update go, so that no two uses share them.
+enum class Draws : uint64_t { kAdamW, kFold, kMomentum, kCarryFirst, kCarrySecond };
+uint64_t draws_key(const ParameterState& s, int64_t step, Draws use);
+
+// 1 - learning rate * weight decay, 1 where the parameter does not decay.
+double decay_factor(const ParameterState& s, const StepContext& context);
+
+// One step on the weight, or on the carrier followed by the fold.
+void adamw_step(ParameterState& s, const at::Tensor& grad, const StepContext& context);
+void muon_step(ParameterState& s, const at::Tensor& grad, const StepContext& context);
+
+// The orthogonal factor of x [rows, columns], nearly: five Newton-Schulz steps with the quintic
+// coefficients of Muon (Jordan et al. 2024), which bring every singular value to about 0.7..1.2.
+// Products in `type`. Zeros give zeros.
+at::Tensor orthogonalize(const at::Tensor& x, at::ScalarType type);
+
+// t = decay * t + alpha * d with the fold kernel: bf16 rounded stochastically, or with `master`.
+// d f32, of t's size; `offset` is the first element's place in the whole tensor.
+void accumulate(const at::Tensor& t, const at::Tensor& master, const at::Tensor& d, double decay,
+                double alpha, uint64_t key, int64_t offset);
+
+// weight[begin .. begin + rows) = decay * it + alpha * update, where update is [rows, in] or, with
+// a carrier, [rows, r] and taken through P^T; a block of rows at a time.
+void fold_rows(ParameterState& s, int64_t begin, const at::Tensor& update, double decay,
+               double alpha, uint64_t key);
+
+// Draws the next projections of a carrier; where its moments follow, m <- m P_old^T P_new r/n.
+void redraw(ParameterState& s, const OptimizerOptions& options, int64_t step);
+
+}  // namespace compact

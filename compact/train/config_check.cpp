@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "compact/base/check.h"
+#include "compact/base/text.h"
+#include "compact/models/models.h"
+#include "compact/train/config.h"
+
+namespace compact {
+namespace {
+
+void one_of(const char* name, const std::string& value, std::vector<std::string> known) {
+  COMPACT_CHECK(std::find(known.begin(), known.end(), value) != known.end(), "--", name,
+                ": no such value `", value, "`", suggestion(value, known));
+}
+
+template <class T>
+void at_least(const char* name, T value, T least) {
+  COMPACT_CHECK(value >= least, "--", name, " must be at least ", least, ", is ", value);
+}
+
+void within(const char* name, double value, double least, double most) {
+  COMPACT_CHECK(value >= least && value <= most, "--", name, " must be from ", least, " to ", most,
+                ", is ", value);
+}
+
+}  // namespace
+
+void check_config(const TrainConfig& c) {
+  COMPACT_CHECK(!c.model.empty() || !c.model_name_or_path.empty(),
+                "--model NAME or --model_name_or_path DIR is needed");
+  COMPACT_CHECK(c.model.empty() || c.model_name_or_path.empty(),
+                "--model and --model_name_or_path name the model twice: give one");
+  if (!c.model.empty()) model_named(c.model);
+  COMPACT_CHECK(!c.train_file.empty(), "--train_file is needed");
+  COMPACT_CHECK(!c.output_dir.empty(), "--output_dir is needed");
+  COMPACT_CHECK(c.validation_split >= 0 && c.validation_split < 1,
+                "--validation_split must be at least 0 and below 1, is ", c.validation_split);
+  at_least<int64_t>("block_size", c.block_size, 1);
+  at_least<int64_t>("max_eval_samples", c.max_eval_samples, 0);
+  at_least<int64_t>("per_device_train_batch_size", c.per_device_train_batch_size, 1);
+  at_least<int64_t>("per_device_eval_batch_size", c.per_device_eval_batch_size, 1);
+  at_least<int64_t>("gradient_accumulation_steps", c.gradient_accumulation_steps, 1);
+  COMPACT_CHECK(c.max_steps == -1 || c.max_steps > 0, "--max_steps must be positive, or -1, is ",
+                c.max_steps);
+  COMPACT_CHECK(c.max_steps > 0 || c.num_train_epochs > 0, "--num_train_epochs must be positive, is ",
+                c.num_train_epochs);
+  one_of("optim", c.optim, {"adamw", "muon"});
+  COMPACT_CHECK(c.learning_rate > 0, "--learning_rate must be positive, is ", c.learning_rate);
+  at_least<double>("projected_learning_rate", c.projected_learning_rate, 0);
+  one_of("lr_scheduler_type", c.lr_scheduler_type, {"cosine", "linear", "constant", "wsd"});
+  at_least<double>("warmup_steps", c.warmup_steps, 0);
+  within("min_lr_ratio", c.min_lr_ratio, 0, 1);
+  at_least<double>("weight_decay", c.weight_decay, 0);
+  COMPACT_CHECK(c.adam_beta1 >= 0 && c.adam_beta1 < 1, "--adam_beta1 must be in [0, 1), is ", c.adam_beta1);
+  COMPACT_CHECK(c.adam_beta2 >= 0 && c.adam_beta2 < 1, "--adam_beta2 must be in [0, 1), is ", c.adam_beta2);
+  COMPACT_CHECK(c.adam_epsilon > 0, "--adam_epsilon must be positive, is ", c.adam_epsilon);
+  at_least<double>("max_grad_norm", c.max_grad_norm, 0);
+  one_of("dtype", c.dtype, {"float32", "bfloat16"});
+  if (!c.optim_state_dtype.empty()) one_of("optim_state_dtype", c.optim_state_dtype, {"float32", "bfloat16"});
+  COMPACT_CHECK(!c.master_weights || c.dtype == "bfloat16", "--master_weights is for --dtype bfloat16: "
+                "float32 weights are their own master");
+  one_of("matmul_precision", c.matmul_precision, {"highest", "high"});
+  one_of("device", c.device, {"auto", "cpu", "cuda"});
+  at_least<int64_t>("threads", c.threads, 0);
+  at_least<int64_t>("seed", c.seed, 0);
+  COMPACT_CHECK(c.rank >= 0, "--rank must be positive (or 0: as the policy says), is ", c.rank);
+  COMPACT_CHECK(c.update_proj_gap >= -1, "--update_proj_gap must not be below -1, is ", c.update_proj_gap);
+  at_least<double>("scale", c.scale, 0);
+  if (!c.carry_moments.empty()) one_of("carry_moments", c.carry_moments, {"true", "false"});
+  at_least<int64_t>("logging_steps", c.logging_steps, 1);
+  at_least<int64_t>("eval_steps", c.eval_steps, 0);
+  at_least<int64_t>("save_steps", c.save_steps, 0);
+  at_least<int64_t>("save_total_limit", c.save_total_limit, 0);
+}
+
+}  // namespace compact

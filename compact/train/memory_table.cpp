@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/train/memory_table.h"
+
+#include <cstdio>
+
+#include "compact/base/text.h"
+
+namespace compact {
+
+std::vector<SlotBytes> by_kind(const std::vector<SlotBytes>& slots) {
+  std::vector<SlotBytes> kinds;
+  for (const SlotBytes& slot : slots) {
+    std::vector<std::string> parts = split(slot.name, '.');
+    if (parts.size() > 1 && parse_integer(parts[1])) parts[1] = "*";
+    std::string name = parts[0];
+    for (size_t i = 1; i < parts.size(); ++i) name += "." + parts[i];
+    SlotBytes* kind = nullptr;
+    for (SlotBytes& k : kinds) {
+      if (k.name == name && k.treatment == slot.treatment) kind = &k;
+    }
+    if (!kind) kind = &kinds.emplace_back(SlotBytes{name, slot.treatment, 0, 0});
+    kind->stored += slot.stored;
+    kind->if_kept += slot.if_kept;
+  }
+  return kinds;
+}
+
+int64_t stored_bytes(const std::vector<SlotBytes>& slots) {
+  int64_t sum = 0;
+  for (const SlotBytes& s : slots) sum += s.stored;
+  return sum;
+}
+
+std::string slot_table(const std::vector<SlotBytes>& slots) {
+  std::string out;
+  char line[160];
+  const auto row = [&](const std::string& a, const std::string& b, const std::string& c,
+                       const std::string& d) {
+    std::snprintf(line, sizeof line, "  %-24s %-18s %12s %12s\n", a.c_str(), b.c_str(), c.c_str(),
+                  d.c_str());
+    out += line;
+  };
+  row("saved tensor", "treatment", "stored", "if kept");
+  int64_t kept = 0;
+  for (const SlotBytes& kind : by_kind(slots)) {
+    row(kind.name, kind.treatment, format_bytes(kind.stored), format_bytes(kind.if_kept));
+    kept += kind.if_kept;
+  }
+  row("sum", "", format_bytes(stored_bytes(slots)), format_bytes(kept));
+  return out;
+}
+
+}  // namespace compact

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of a model's saved tensors by kind of slot.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "compact/ops/segment.h"
+
+namespace compact {
+
+// Slots of all layers under one name (layers.*.attn.norm) where they are treated alike; bytes summed.
+std::vector<SlotBytes> by_kind(const std::vector<SlotBytes>& slots);
+
+// Lines: slot, treatment, bytes as stored, bytes if kept; then the sums.
+std::string slot_table(const std::vector<SlotBytes>& slots);
+
+int64_t stored_bytes(const std::vector<SlotBytes>& slots);
+
+}  // namespace compact

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/train/metrics.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <ostream>
+
+#include "compact/base/check.h"
+#include "compact/io/atomic_file.h"
+
+namespace compact {
+namespace {
+
+// Rewrites the file without rows above `last_step`, and without a row that was cut off.
+void drop_later_rows(const std::string& path, int64_t last_step) {
+  std::ifstream in(path);
+  if (!in) return;
+  std::string kept, line;
+  while (std::getline(in, line)) {
+    const auto row = nlohmann::json::parse(line, nullptr, false);
+    if (row.is_object() && row.contains("step") && row["step"].is_number_integer() &&
+        row["step"].get<int64_t>() <= last_step) {
+      kept += line + "\n";
+    }
+  }
+  write_file_atomically(path, kept);
+}
+
+}  // namespace
+
+MetricsWriter::MetricsWriter(const std::string& folder, int64_t last_step)
+    : path_(folder + "/metrics.jsonl"), events_(folder) {
+  drop_later_rows(path_, last_step);
+  file_.open(path_, std::ios::app);
+  COMPACT_CHECK(file_.good(), path_, ": cannot be written");
+}
+
+void MetricsWriter::write(int64_t step, const MetricsRow& row) {
+  nlohmann::ordered_json json;
+  json["step"] = step;
+  std::vector<std::pair<std::string, float>> scalars;
+  for (const auto& [name, value] : row) {
+    if (value == static_cast<double>(static_cast<int64_t>(value)) && std::abs(value) < 1e15) {
+      json[name] = static_cast<int64_t>(value);
+    } else {
+      json[name] = value;
+    }
+    scalars.emplace_back(name.find('/') == name.npos ? "train/" + name : name, static_cast<float>(value));
+  }
+  file_ << json.dump() << "\n" << std::flush;
+  COMPACT_CHECK(file_.good(), path_, ": cannot be written; is the disk full?");
+  events_.write(step, scalars);
+}
+
+void Console::clear() {
+  if (bar_shown_) out_ << "\r\033[K";
+  bar_shown_ = false;
+}
+
+std::ostream& Console::stream() {
+  clear();
+  return out_;
+}
+
+void Console::line(const std::string& text) {
+  clear();
+  out_ << text << "\n" << std::flush;
+}
+
+void Console::bar(int64_t done, int64_t total, const std::string& text) {
+  if (!terminal_) return;
+  constexpr int kWidth = 24;
+  const int full = total > 0 ? static_cast<int>(kWidth * done / total) : 0;
+  out_ << "\r\033[K[" << std::string(full, '=') << std::string(kWidth - full, ' ') << "] " << done
+       << "/" << total << "  " << text << std::flush;
+  bar_shown_ = true;
+}
+
+}  // namespace compact

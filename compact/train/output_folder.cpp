@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/train/output_folder.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "compact/base/check.h"
+#include "compact/base/text.h"
+
+namespace compact {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What a run writes.
+bool ours(const std::string& name) {
+  for (const char* pattern : {"checkpoint-*", "events.out.tfevents.*"}) {
+    if (glob_match(pattern, name)) return true;
+  }
+  for (const char* file : {"metrics.jsonl", "all_results.json", "train_config.json", "config.json",
+                           "model.safetensors", "tokenizer_config.json", "tokenizer.model"}) {
+    if (name == file) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void check_output_folder(const TrainConfig& c) {
+  const fs::path folder(c.output_dir);
+  std::error_code error;
+  if (!fs::exists(folder, error)) {
+    fs::path parent = fs::absolute(folder).parent_path();
+    while (!fs::exists(parent, error) && parent.has_relative_path()) parent = parent.parent_path();
+    COMPACT_CHECK(fs::is_directory(parent, error) && access(parent.c_str(), W_OK) == 0,
+                  "--output_dir ", c.output_dir, ": ", parent.string(), " is not a writable folder");
+    return;
+  }
+  COMPACT_CHECK(fs::is_directory(folder, error), "--output_dir ", c.output_dir, ": is not a folder");
+  COMPACT_CHECK(access(folder.c_str(), W_OK) == 0, "--output_dir ", c.output_dir, ": is not writable");
+  COMPACT_CHECK(fs::is_empty(folder, error) || c.overwrite_output_dir || !c.resume_from_checkpoint.empty(),
+                "--output_dir ", c.output_dir,
+                ": is not empty; give another, or --overwrite_output_dir, or --resume_from_checkpoint");
+}
+
+void make_output_folder(const TrainConfig& c) {
+  const fs::path folder(c.output_dir);
+  std::error_code error;
+  fs::create_directories(folder, error);
+  COMPACT_CHECK(!error, "--output_dir ", c.output_dir, ": cannot be made: ", error.message());
+  if (!c.overwrite_output_dir || !c.resume_from_checkpoint.empty()) return;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (ours(entry.path().filename().string())) fs::remove_all(entry.path());
+  }
+}
+
+}  // namespace compact

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/train/run_state.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "compact/base/check.h"
+#include "compact/base/text.h"
+#include "compact/io/checkpoint.h"
+#include "compact/io/hf_config.h"
+#include "compact/train/tokenizer_store.h"
+
+namespace compact {
+namespace {
+
+using nlohmann::json;
+
+// Options that may differ in a resumed run: they change what is written, not what is computed.
+const std::set<std::string> kFree = {
+    "output_dir",       "overwrite_output_dir",        "logging_steps",    "eval_steps",
+    "save_steps",       "save_total_limit",            "cache_dir",        "resume_from_checkpoint",
+    "max_eval_samples", "per_device_eval_batch_size",  "validation_file",  "train_file",
+    "model_name_or_path", "preset", "policy", "set", "rank", "update_proj_gap", "scale", "proj_type",
+    "carry_moments"};  // the policy itself and the data's checksum are compared
+// Options that change numbers in a way a person may want.
+const std::set<std::string> kWarned = {"threads", "max_steps", "num_train_epochs", "device"};
+
+std::string checksum_text(uint64_t x) { return std::to_string(x); }
+
+}  // namespace
+
+std::string save_run(const TrainConfig& config, const RunState& s, const Llama& model,
+                     const Optimizer& optimizer, const Policy& policy, const DataSources& data) {
+  OptimizerState state = optimizer.state();
+  CheckpointContent content;
+  content.model = model.hugging_face_tensors();
+  content.optimizer = std::move(state.tensors);
+  content.config = llama_config_to_json(model.config());
+  content.trainer_state = {{"step", s.step},
+                           {"micro", s.micro},
+                           {"valid", s.valid},
+                           {"window", {s.window.epoch, s.window.index}},
+                           {"tokens", s.tokens},
+                           {"step_loss", s.step_loss},
+                           {"interval_loss", s.interval_loss},
+                           {"interval_steps", s.interval_steps},
+                           {"total_loss", s.total_loss},
+                           {"seconds", s.seconds},
+                           {"matmul_path", s.matmul_path},
+                           {"optimizer", state.numbers},
+                           {"data_checksum", checksum_text(data.checksum)},
+                           {"config", json::parse(config_json(config))}};
+  content.texts["policy.txt"] = policy.str();
+  content.texts.merge(tokenizer_files(*data.tokenizer));
+  const std::string path = save_checkpoint(config.output_dir, s.step, content).string();
+  rotate_checkpoints(config.output_dir, config.save_total_limit);
+  return path;
+}
+
+std::string find_checkpoint(const TrainConfig& config, std::vector<std::string>& warnings) {
+  if (config.resume_from_checkpoint != "latest") {
+    const auto reason = verify_checkpoint(config.resume_from_checkpoint);
+    COMPACT_CHECK(!reason, *reason);
+    return config.resume_from_checkpoint;
+  }
+  const auto path = newest_valid_checkpoint(config.output_dir, warnings);
+  COMPACT_CHECK(path, config.output_dir, ": has no valid checkpoint to resume from");
+  return path->string();
+}
+
+RunState read_run_state(const std::string& checkpoint) {
+  const OpenCheckpoint open = open_checkpoint(checkpoint, /*verified=*/true);
+  const json& j = open.trainer_state;
+  RunState s;
+  try {
+    s.step = j.at("step");
+    s.micro = j.at("micro");
+    s.valid = j.at("valid");
+    s.window = {j.at("window").at(0), j.at("window").at(1)};
+    s.tokens = j.at("tokens");
+    s.step_loss = j.at("step_loss");
+    s.interval_loss = j.at("interval_loss");
+    s.interval_steps = j.at("interval_steps");
+    s.total_loss = j.at("total_loss");
+    s.seconds = j.at("seconds");
+    s.matmul_path = j.at("matmul_path");
+  } catch (const json::exception& e) {
+    fail(checkpoint, "/trainer_state.json: not a trainer state of this program: ", e.what());
+  }
+  return s;
+}
+
+void check_same_run(const std::string& checkpoint, const TrainConfig& config, const Policy& policy,
+                    uint64_t data_checksum, std::vector<std::string>& warnings) {
+  const OpenCheckpoint open = open_checkpoint(checkpoint, /*verified=*/true);
+  const json& j = open.trainer_state;
+  COMPACT_CHECK(j.contains("config") && j.contains("data_checksum") && open.texts.contains("policy.txt"),
+                checkpoint, ": not a checkpoint of a training run");
+  const TrainConfig old = config_from_json(j["config"].dump(), checkpoint + "/trainer_state.json");
+  for (const ConfigOption& option : config_options()) {
+    const std::string before = option_text(old, option), now = option_text(config, option);
+    if (before == now || kFree.contains(option.name)) continue;
+    COMPACT_CHECK(kWarned.contains(option.name), "--", option.name, " is ", now, ", but was ", before,
+                  " in the run of ", checkpoint, ": a resumed run keeps what its numbers depend on");
+    warnings.push_back(cat("--", option.name, " is ", now, ", was ", before,
+                           ": from here on the run differs from an uninterrupted one"));
+  }
+  COMPACT_CHECK(open.texts.at("policy.txt") == policy.str(), "preset or policy differ from those of ",
+                checkpoint, " (policy.txt there): a resumed run keeps them");
+  COMPACT_CHECK(j["data_checksum"] == checksum_text(data_checksum), "the training data is not that of ",
+                checkpoint, ": its tokens have another checksum");
+}
+
+void load_run(const std::string& checkpoint, Llama& model, Optimizer& optimizer) {
+  at::NoGradGuard no_grad;
+  const OpenCheckpoint open = open_checkpoint(checkpoint, /*verified=*/true);
+  for (auto& [name, tensor] : model.hugging_face_tensors()) open.model.read_into(name, tensor);
+  OptimizerState state;
+  for (const TensorEntry& entry : open.optimizer.entries()) {
+    state.tensors.emplace_back(entry.name, open.optimizer.read(entry.name));
+  }
+  COMPACT_CHECK(open.trainer_state.contains("optimizer"), checkpoint, ": has no optimizer state");
+  state.numbers = open.trainer_state["optimizer"].get<std::map<std::string, int64_t>>();
+  optimizer.load(state);
+}
+
+}  // namespace compact

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Everything a run needs to go on bit for bit, and its checkpoints.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "compact/data/dataset.h"
+#include "compact/models/llama.h"
+#include "compact/optim/optimizer.h"
+#include "compact/train/config.h"
+#include "compact/train/setup.h"
+
+namespace compact {
+
+struct RunState {
+  int64_t step = 0;           // optimizer updates done
+  int64_t micro = 0;          // micro-batches of the next update already in the gradients
+  int64_t valid = 0;          // valid tokens of that update, over all its micro-batches
+  DataPosition window;        // where that update's data starts
+  int64_t tokens = 0;         // trained on
+  double step_loss = 0;       // of the micro-batches done
+  double interval_loss = 0;   // sum over updates since the last line
+  int64_t interval_steps = 0;
+  double total_loss = 0;      // sum over all updates
+  double seconds = 0;         // spent, over all parts of the run
+  std::string matmul_path;
+};
+
+// Saves output_dir/checkpoint-<step>, then deletes old ones beyond --save_total_limit. Returns its
+// path.
+std::string save_run(const TrainConfig& config, const RunState& state, const Llama& model,
+                     const Optimizer& optimizer, const Policy& policy, const DataSources& data);
+
+// The checkpoint folder that --resume_from_checkpoint names. Lines on invalid ones passed over go
+// to `warnings`. Throws InputError where there is none.
+std::string find_checkpoint(const TrainConfig& config, std::vector<std::string>& warnings);
+
+// What must be known before the model is made.
+RunState read_run_state(const std::string& checkpoint);
+
+// Throws InputError where the run of the checkpoint had other settings that change its numbers,
+// naming the first; lines on harmless ones go to `warnings`.
+void check_same_run(const std::string& checkpoint, const TrainConfig& config, const Policy& policy,
+                    uint64_t data_checksum, std::vector<std::string>& warnings);
+
+// Loads weights and optimizer.
+void load_run(const std::string& checkpoint, Llama& model, Optimizer& optimizer);
+
+}  // namespace compact

@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/train/trainer.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <ostream>
+
+#include "compact/base/check.h"
+#include "compact/base/text.h"
+#include "compact/io/hf_config.h"
+#include "compact/io/json_file.h"
+#include "compact/io/model_weights.h"
+#include "compact/ops/attention.h"
+#include "compact/ops/memory.h"
+#include "compact/optim/schedules.h"
+#include "compact/train/evaluate.h"
+#include "compact/train/exit_codes.h"
+#include "compact/train/memory_table.h"
+#include "compact/train/metrics.h"
+#include "compact/train/output_folder.h"
+#include "compact/train/precision.h"
+#include "compact/train/run_state.h"
+#include "compact/train/setup.h"
+#include "compact/train/signals.h"
+#include "compact/train/tokenizer_store.h"
+
+namespace compact {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double median(std::vector<double> x) {
+  if (x.empty()) return 0;
+  std::nth_element(x.begin(), x.begin() + x.size() / 2, x.end());
+  return x[x.size() / 2];
+}
+
+std::string format(const char* pattern, auto... values) {
+  char out[256];
+  std::snprintf(out, sizeof out, pattern, values...);
+  return out;
+}
+
+class Run {
+ public:
+  Run(const TrainConfig& config, Console& console, const TrainHooks& hooks)
+      : c_(config), console_(console), hooks_(hooks) {}
+  int go();
+
+ private:
+  void prepare();
+  void resume(const std::string& checkpoint);
+  void describe();
+  bool step();  // false: stopped inside the update, gradients pending
+  void log();
+  EvalResult evaluate_now();
+  void save(const char* why);
+  void finish();
+  bool last() const { return s_.step >= total_steps_; }
+
+  const TrainConfig& c_;
+  Console& console_;
+  const TrainHooks& hooks_;
+  std::vector<std::string> warnings_;
+  at::Device device_ = at::kCPU;
+  Policy policy_;
+  DataSources data_;
+  std::unique_ptr<Llama> model_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<Schedule> schedule_;
+  std::unique_ptr<MetricsWriter> metrics_;
+  RunState s_;
+  int64_t total_steps_ = 0, saved_step_ = -1;
+  // Of the latest update.
+  double grad_norm_ = 0, learning_rate_ = 0, update_loss_ = 0;
+  int64_t peak_bytes_ = 0, held_bytes_ = 0, saved_bytes_ = 0, reserved_bytes_ = 0;
+  // Of this process.
+  Clock::time_point started_ = Clock::now();
+  double seconds_before_ = 0;
+  std::vector<double> step_seconds_;
+  int64_t highest_peak_ = 0;
+  int64_t static_bytes_ = 0;  // weights and optimizer state
+};
+
+void Run::prepare() {
+  if (c_.threads > 0) at::set_num_threads(static_cast<int>(c_.threads));
+  install_counting_allocator();
+  device_ = device_of(c_.device);
+  policy_ = make_policy(c_, warnings_);
+  std::string checkpoint;
+  if (!c_.resume_from_checkpoint.empty()) checkpoint = find_checkpoint(c_, warnings_);
+  check_output_folder(c_);
+  Clock::time_point shown = Clock::now();
+  data_ = open_data(c_, [&](int64_t done, int64_t total) {
+    if (seconds_since(shown) > 0.2) console_.bar(done, total, "bytes tokenized"), shown = Clock::now();
+  }, warnings_);
+
+  const int64_t per_step = c_.per_device_train_batch_size * c_.gradient_accumulation_steps;
+  total_steps_ = c_.max_steps > 0
+                     ? c_.max_steps
+                     : std::max<int64_t>(1, std::llround(c_.num_train_epochs *
+                                                         static_cast<double>(data_.train->blocks()) /
+                                                         static_cast<double>(per_step)));
+  schedule_ = std::make_unique<Schedule>(c_.lr_scheduler_type, total_steps_, c_.warmup_steps,
+                                         c_.min_lr_ratio);
+  if (!checkpoint.empty()) {
+    s_ = read_run_state(checkpoint);
+    check_same_run(checkpoint, c_, policy_, data_.checksum, warnings_);
+  }
+  s_.matmul_path = set_matmul_precision(c_.matmul_precision, device_, s_.matmul_path).path;
+  const int64_t before = live_bytes(device_);
+  model_ = make_model(c_, model_config(c_, *data_.tokenizer), policy_, device_, warnings_);
+  optimizer_ = make_optimizer(c_, policy_, *model_);
+  static_bytes_ = live_bytes(device_) - before;
+  if (!checkpoint.empty()) resume(checkpoint);
+  make_output_folder(c_);
+  metrics_ = std::make_unique<MetricsWriter>(c_.output_dir, checkpoint.empty() ? -1 : s_.step);
+  write_json(c_.output_dir + "/train_config.json", nlohmann::json::parse(config_json(c_)));
+  save_tokenizer(c_.output_dir, *data_.tokenizer);
+}
+
+void Run::resume(const std::string& checkpoint) {
+  load_run(checkpoint, *model_, *optimizer_);
+  data_.train->seek(s_.window);
+  seconds_before_ = s_.seconds;
+  saved_step_ = s_.step;
+  console_.line(cat("resumed from ", checkpoint, " at step ", s_.step,
+                    s_.micro ? cat(", micro-batch ", s_.micro) : ""));
+}
+
+void Run::describe() {
+  const auto slots = model_->bytes(c_.per_device_train_batch_size, c_.block_size);
+  console_.line(cat("model    ", c_.model.empty() ? c_.model_name_or_path : c_.model, ", ",
+                    format_count(model_->parameter_count()), " parameters, vocabulary ",
+                    format_count(model_->config().vocab_size)));
+  console_.line(cat("data     ", format_count(data_.train->blocks()), " blocks of ", c_.block_size,
+                    " tokens", data_.validation ? cat(", validation ", format_count(data_.validation->blocks())) : ""));
+  console_.line(cat("run      ", format_count(total_steps_), " steps of ", c_.per_device_train_batch_size,
+                    " x ", c_.block_size,
+                    c_.gradient_accumulation_steps > 1 ? cat(" x ", c_.gradient_accumulation_steps) : "",
+                    " tokens, ", c_.optim, ", ", c_.dtype, " on ", device_.str(), " (products: ",
+                    s_.matmul_path, ", attention: ", attention_kernel(device_, dtype_of(c_.dtype)),
+                    device_.is_cpu() ? cat(", threads: ", at::get_num_threads()) : "", ")"));
+  console_.line(cat("preset   ", c_.preset, ", weights and optimizer state ", format_bytes(static_bytes_)));
+  console_.stream() << slot_table(slots);
+  for (const std::string& w : warnings_) console_.line("warning: " + w);
+}
+
+bool Run::step() {
+  const auto start = Clock::now();
+  reset_peak(device_);
+  const int64_t accumulation = c_.gradient_accumulation_steps;
+  // The window's micro-batches: all of them, so that their valid tokens are known; on resume those
+  // already in the gradients are passed over.
+  const DataPosition window = data_.train->position();
+  std::vector<Batch> batches;
+  int64_t valid = 0;
+  for (int64_t i = 0; i < accumulation; ++i) {
+    batches.push_back(data_.train->next(c_.per_device_train_batch_size));
+    valid += batches.back().target.ne(kernels::kIgnoreIndex).sum().item<int64_t>();
+  }
+  s_.window = window;
+  s_.valid = valid;
+  if (s_.micro == 0) s_.step_loss = 0;
+  at::Tensor loss_sum;
+  for (; s_.micro < accumulation; ++s_.micro) {
+    const Batch& batch = batches[s_.micro];
+    const at::Tensor ids = batch.input.to(device_), targets = batch.target.to(device_);
+    const int64_t live = live_bytes(device_);
+    at::Tensor loss = model_->loss(ids, targets, valid > 0 ? 1.0 / static_cast<double>(valid) : 0.0);
+    held_bytes_ = live_bytes(device_) - live;
+    saved_bytes_ = model_->saved_bytes();
+    torch::autograd::backward({loss}, {});
+    const double value = loss.item<double>();
+    if (!std::isfinite(value)) {
+      throw NonFiniteError(cat("step ", s_.step + 1, ": the loss is ", value,
+                               "; stopped before the update"));
+    }
+    s_.step_loss += value;
+    const bool stop = SignalScope::count() >= 2 || (hooks_.stop && hooks_.stop(s_.step, s_.micro));
+    if (stop && s_.micro + 1 < accumulation) {
+      ++s_.micro;
+      return false;
+    }
+  }
+  const at::Tensor norm = optimizer_->gradient_norm();
+  grad_norm_ = norm.item<double>();
+  if (!std::isfinite(grad_norm_)) {
+    throw NonFiniteError(cat("step ", s_.step + 1, ": the gradient of ", optimizer_->nonfinite(norm),
+                             " is not finite; stopped before the update"));
+  }
+  learning_rate_ = c_.learning_rate * schedule_->factor(s_.step);
+  optimizer_->step(learning_rate_,
+                   c_.max_grad_norm > 0 ? Optimizer::clip_factor(norm, c_.max_grad_norm) : at::Tensor());
+  synchronize(device_);
+  ++s_.step;
+  s_.micro = 0;
+  s_.window = data_.train->position();
+  s_.tokens += valid;
+  update_loss_ = s_.step_loss;
+  s_.interval_loss += update_loss_;
+  ++s_.interval_steps;
+  s_.total_loss += update_loss_;
+  peak_bytes_ = peak_bytes(device_);
+  reserved_bytes_ = reserved_bytes(device_);
+  highest_peak_ = std::max(highest_peak_, peak_bytes_);
+  step_seconds_.push_back(seconds_since(start));
+  s_.seconds = seconds_before_ + seconds_since(started_);
+  return true;
+}
+
+void Run::log() {
+  const auto recent = std::min<int64_t>(s_.interval_steps, static_cast<int64_t>(step_seconds_.size()));
+  double seconds = 0;
+  for (int64_t i = 0; i < recent; ++i) seconds += step_seconds_[step_seconds_.size() - 1 - i];
+  const double per_step = seconds / static_cast<double>(recent);
+  const double tokens_per_second = static_cast<double>(c_.per_device_train_batch_size * c_.block_size *
+                                                       c_.gradient_accumulation_steps) / per_step;
+  const double loss = s_.interval_loss / static_cast<double>(s_.interval_steps);
+  const double epoch = static_cast<double>(s_.window.epoch) +
+                       static_cast<double>(s_.window.index) / static_cast<double>(data_.train->blocks());
+  MetricsRow row = {{"epoch", epoch},
+                    {"loss", loss},
+                    {"grad_norm", grad_norm_},
+                    {"learning_rate", learning_rate_},
+                    {"tokens_per_second", tokens_per_second},
+                    {"step_seconds", per_step},
+                    {"memory/peak_bytes", static_cast<double>(peak_bytes_)},
+                    {"memory/held_bytes", static_cast<double>(held_bytes_)},
+                    {"memory/saved_bytes", static_cast<double>(saved_bytes_)}};
+  if (device_.is_cuda()) row.emplace_back("memory/reserved_bytes", static_cast<double>(reserved_bytes_));
+  metrics_->write(s_.step, row);
+  console_.line(format("step %*lld/%lld  loss %.4f  grad %.3g  lr %.2e  %s tok/s  peak %s  ETA %s",
+                       static_cast<int>(std::to_string(total_steps_).size()),
+                       static_cast<long long>(s_.step), static_cast<long long>(total_steps_), loss,
+                       grad_norm_, learning_rate_,
+                       format_count(std::llround(tokens_per_second)).c_str(),
+                       format_bytes(peak_bytes_).c_str(),
+                       format_duration(per_step * static_cast<double>(total_steps_ - s_.step)).c_str()));
+  s_.interval_loss = 0;
+  s_.interval_steps = 0;
+}
+
+EvalResult Run::evaluate_now() {
+  const EvalResult r = evaluate_blocks(*model_, *data_.validation, c_.max_eval_samples,
+                                       c_.per_device_eval_batch_size);
+  metrics_->write(s_.step, {{"eval_loss", r.eval_loss}, {"eval_perplexity", r.eval_perplexity}});
+  console_.line(format("step %lld  eval_loss %.4f  eval_perplexity %.2f  (%s tokens)",
+                       static_cast<long long>(s_.step), r.eval_loss, r.eval_perplexity,
+                       format_count(r.tokens).c_str()));
+  return r;
+}
+
+void Run::save(const char* why) {
+  console_.line(cat("saved ", save_run(c_, s_, *model_, *optimizer_, policy_, data_), why));
+  saved_step_ = s_.step;
+}
+
+void Run::finish() {
+  nlohmann::ordered_json results;
+  if (data_.validation) {
+    const EvalResult r = evaluate_now();
+    results["eval_loss"] = r.eval_loss;
+    results["eval_perplexity"] = r.eval_perplexity;
+    results["eval_tokens"] = r.tokens;
+  }
+  std::vector<double> timed = step_seconds_;
+  if (timed.size() > 1) timed.erase(timed.begin());  // the first step warms up
+  const double per_step = median(timed);
+  results["train_loss"] = s_.total_loss / static_cast<double>(std::max<int64_t>(1, s_.step));
+  results["train_runtime"] = s_.seconds;
+  results["steps"] = s_.step;
+  results["total_tokens"] = s_.tokens;
+  results["step_seconds"] = per_step;
+  results["tokens_per_second"] =
+      per_step > 0 ? static_cast<double>(c_.per_device_train_batch_size * c_.block_size *
+                                         c_.gradient_accumulation_steps) / per_step : 0.0;
+  results["parameters"] = model_->parameter_count();
+  results["memory/peak_bytes"] = highest_peak_;
+  results["memory/held_bytes"] = held_bytes_;
+  results["memory/saved_bytes"] = saved_bytes_;
+  if (device_.is_cuda()) results["memory/reserved_bytes"] = reserved_bytes_;
+  int64_t weights = 0, state = 0;
+  for (const auto& [kind, bytes] : optimizer_->bytes()) {
+    (kind == "carrier" || kind == "projection" ? weights : state) += bytes;
+  }
+  for (const Parameter* p : model_->parameters()) weights += static_cast<int64_t>(p->weight.nbytes());
+  results["memory/weights_bytes"] = weights;
+  results["memory/optimizer_bytes"] = state;
+  results["preset"] = c_.preset;
+  results["matmul_path"] = s_.matmul_path;
+  write_model_folder(c_.output_dir, model_->hugging_face_tensors(), llama_config_to_json(model_->config()));
+  write_json(c_.output_dir + "/all_results.json", results);
+  console_.line(format("done: %lld steps in %s, %.3f s a step, peak %s (held after forward %s, of it slots %s)",
+                       static_cast<long long>(s_.step), format_duration(s_.seconds).c_str(), per_step,
+                       format_bytes(highest_peak_).c_str(), format_bytes(held_bytes_).c_str(),
+                       format_bytes(saved_bytes_).c_str()));
+  console_.line(cat("model in ", c_.output_dir));
+}
+
+int Run::go() {
+  const SignalScope signals;
+  prepare();
+  describe();
+  while (!last()) {
+    const bool whole = step();
+    if (whole) {
+      if (s_.step == 1 && saved_bytes_ != held_bytes_) {
+        console_.line(cat("held after the forward pass ", format_count(held_bytes_), " B, slots ",
+                          format_count(saved_bytes_), " B; the difference is the loss value and what "
+                          "the graph keeps beside slots"));
+      }
+      if (s_.step % c_.logging_steps == 0 || last()) log();
+      console_.bar(s_.step, total_steps_, "");
+      if (c_.eval_steps > 0 && data_.validation && s_.step % c_.eval_steps == 0 && !last()) evaluate_now();
+      if (c_.save_steps > 0 && s_.step % c_.save_steps == 0) save("");
+    }
+    const bool asked = SignalScope::count() > 0 || !whole;
+    if (asked && !(whole && last())) {
+      if (saved_step_ != s_.step || !whole) save(" on request; go on with --resume_from_checkpoint latest");
+      return SignalScope::signal() == 2 || SignalScope::signal() == 0 ? kExitInterrupt : kExitTerminate;
+    }
+  }
+  finish();
+  return kExitOk;
+}
+
+}  // namespace
+
+int train(const TrainConfig& config, std::ostream& out, bool terminal, const TrainHooks& hooks) {
+  check_config(config);
+  Console console(out, terminal);
+  return Run(config, console, hooks).go();
+}
+
+}  // namespace compact

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// A training run from configuration to final model: the loop of `compact train`.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <iosfwd>
+
+#include "compact/train/config.h"
+
+namespace compact {
+
+// For programs that drive a run.
+struct TrainHooks {
+  // Asked after every micro-batch with the number of updates done and of the micro-batch in the
+  // update; true: save at once, with gradients pending, and return kExitInterrupt.
+  std::function<bool(int64_t step, int64_t micro)> stop;
+};
+
+// Runs, writing progress to `console` (with a progress bar if it is a `terminal`), and in
+// output_dir: metrics.jsonl, events.out.tfevents.*, checkpoint-N/, at the end config.json,
+// model.safetensors and all_results.json. Returns kExitOk, or kExitInterrupt or kExitTerminate
+// after a signal. Throws InputError and NonFiniteError.
+int train(const TrainConfig& config, std::ostream& console, bool terminal = false,
+          const TrainHooks& hooks = {});
+
+}  // namespace compact

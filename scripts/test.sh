@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Sets up, builds and runs every test; prints what failed, what was skipped and why, and counts.
+#   scripts/test.sh [--preset release|debug|asan] [arguments of ctest, for example -R kernels]
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+preset=release
+if [[ ${1:-} == --preset ]]; then
+  preset=${2:?--preset needs a name}
+  shift 2
+fi
+ensure_packages
+ensure_torch
+ensure_test_requirements
+build "$preset"
+
+# Tests share the cores: waiting threads sleep, and each has two, so that threading is tested even
+# on one core.
+export OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=${OMP_NUM_THREADS:-2}
+export UBSAN_OPTIONS=${UBSAN_OPTIONS:-halt_on_error=1:print_stacktrace=1}
+folder=$(build_folder "$preset")
+report=$folder/tests.xml
+rm -f "$report"
+run_tests() {
+  ctest --test-dir "$folder" --parallel "$(nproc)" --output-junit "$report" --no-tests=error \
+    --test-output-size-passed 16000 --test-output-size-failed 200000 "$@"
+}
+status=0
+step "test $preset" "run one alone with \`ctest --test-dir $folder --output-on-failure -R NAME\`" \
+  run_tests "$@" || status=$?
+if [[ -f $report ]]; then
+  python3 "$root/scripts/summary.py" "$report" | tee "$folder/tests.txt" || status=1
+fi
+exit "$status"

@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""cmake/layers.py finds each kind of violation, and finds none in a tree without one."""
+import importlib.util
+import pathlib
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+spec = importlib.util.spec_from_file_location("layers", ROOT / "cmake/layers.py")
+layers = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(layers)
+
+GOOD = {
+    "cmake/backends.cmake": "set(COMPACT_BACKENDS cpu)  # not gpu\nlist(PREPEND COMPACT_BACKENDS cuda)\n",
+    "compact/base/check.h": "#include <string>\n",
+    "compact/kernels/cpu/cpu.cpp": '#include "compact/kernels/cpu/simd.h"\nextern const Backend cpu_backend = {};\n',
+    "compact/kernels/cpu/simd.h": '#include "compact/kernels/kernels.h"\n',
+    "compact/kernels/kernels.h": '#include "compact/base/check.h"\n',
+    "compact/kernels/cuda/cuda.cu": "extern const Backend cuda_backend = {};\n",
+    "compact/codecs/srht.cpp": "#include <ATen/core/Tensor.h>\nextern const ProjectionInfo srht = {};\n",
+    "compact/codecs/table.cpp": "extern const ProjectionInfo srht;\nall[] = {&srht};\n",
+    "compact/ops/linear.cpp": "#include <torch/csrc/autograd/custom_function.h>\n",
+    "compact/cli/main.cpp": '#include "compact/train/loop.h"\n',
+}
+BAD = [
+    ("compact/base/x.h", '#include "compact/kernels/kernels.h"\n', "base must not include kernels"),
+    ("compact/base/x.h", "#include <ATen/core/Tensor.h>\n", "base may include nothing of torch"),
+    ("compact/kernels/x.h", "# include <c10/util/BFloat16.h>\n", "may include nothing of torch"),
+    ("compact/codecs/x.cpp", '#include "compact/ops/linear.h"\n', "codecs must not include ops"),
+    ("compact/data/x.cpp", "#include <torch/csrc/autograd/custom_function.h>\n", "ATen and c10"),
+    ("compact/io/x.cpp", '#include "compact/data/file.h"\n', "io must not include data"),
+    ("compact/optim/x.cpp", '#include "compact/ops/linear.h"\n', "optim must not include ops"),
+    ("compact/plan/x.cpp", '#include "compact/ops/linear.h"\n', "plan must not include ops"),
+    ("compact/train/x.cpp", '#include "compact/cli/args.h"\n', "train must not include cli"),
+    ("compact/codecs/x.cpp", '#include "compact/kernels/cpu/simd.h"\n', "for kernels/ only"),
+    ("compact/ops/x.cpp", '#include "linear.h"\n', 'include "compact/..."'),
+    ("compact/extra/x.cpp", "\n", "is in no layer"),
+    ("tests/ops/x_test.cpp", "#include <torch/torch.h>\n", "not torch/torch.h"),
+    ("compact/kernels/gpu/gpu.cpp", "extern const Backend gpu_backend = {};\n", "not in COMPACT_BACKENDS"),
+    ("compact/kernels/cpu/cpu.cpp", "// extern const Backend cpu_backend\n", "defines no"),
+    ("compact/kernels/cuda/cuda.cu", None, "has no sources"),
+    ("compact/codecs/x.cpp", "extern const ProjectionInfo lost{};\n", "`lost` is in no table"),
+    ("compact/codecs/table.cpp", "extern const ProjectionInfo srht;\n// &srht\n", "`srht` is in no"),
+    ("compact/models/x.cpp", "extern const ModelInfo lost = {};\n", "`lost` is in no table"),
+]
+
+
+def messages(files):
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in files.items():
+            if text is not None:
+                path = pathlib.Path(folder, name)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+        return layers.check(pathlib.Path(folder))
+
+
+class Layers(unittest.TestCase):
+    def test_accepts_a_good_tree(self):
+        self.assertEqual(messages(GOOD), [])
+
+    def test_finds_each_violation(self):
+        for path, text, expected in BAD:
+            with self.subTest(path=path, text=text):
+                found = messages(GOOD | {path: text})
+                self.assertEqual(len(found), 1, found)
+                self.assertIn(expected, found[0])
+
+
+if __name__ == "__main__":
+    unittest.main()

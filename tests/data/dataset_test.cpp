@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/data/dataset.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <map>
+
+#include "tests/data/files.h"
+#include "tests/data/wide_tokenizer.h"
+
+namespace compact {
+namespace {
+
+using test::error_of;
+using test::TemporaryFolder;
+using ::testing::HasSubstr;
+
+// A token file of 0, 1, 2, ... so that a token says where it stood.
+std::shared_ptr<const TokenFile> counting_file(const TemporaryFolder& folder, uint32_t count) {
+  TokenWriter writer(folder / "count.tokens", test::WideTokenizer(100000));
+  for (uint32_t i = 0; i < count; ++i) writer.append(std::span(&i, 1));
+  writer.finish();
+  return std::make_shared<TokenFile>(folder / "count.tokens");
+}
+
+// The blocks of a batch, checked to be whole ones.
+std::vector<int64_t> blocks_of(const Batch& batch, int64_t begin = 0) {
+  EXPECT_EQ(batch.input.sizes(), batch.target.sizes());
+  EXPECT_EQ(batch.input.scalar_type(), at::kLong);
+  const int64_t rows = batch.input.size(0), size = batch.input.size(1);
+  const int64_t* const input = batch.input.const_data_ptr<int64_t>();
+  const int64_t* const target = batch.target.const_data_ptr<int64_t>();
+  std::vector<int64_t> blocks;
+  for (int64_t b = 0; b < rows; ++b) {
+    EXPECT_EQ((input[b * size] - begin) % size, 0);
+    blocks.push_back((input[b * size] - begin) / size);
+    for (int64_t t = 0; t < size; ++t) {
+      EXPECT_EQ(input[b * size + t], input[b * size] + t);
+      EXPECT_EQ(target[b * size + t], input[b * size + t] + 1);
+    }
+  }
+  return blocks;
+}
+
+TEST(BlockDataset, CountsBlocks) {
+  const TemporaryFolder folder;
+  const auto file = counting_file(folder, 101);
+  EXPECT_EQ(BlockDataset(file, 10, 0).blocks(), 10);  // the last target is token 100
+  EXPECT_EQ(BlockDataset(file, {0, 100}, 10, 0).blocks(), 9);
+  EXPECT_EQ(BlockDataset(file, 100, 0).blocks(), 1);
+  EXPECT_EQ(BlockDataset(file, 1, 0).blocks(), 100);
+  EXPECT_EQ(BlockDataset(file, {40, 51}, 10, 0).blocks(), 1);
+}
+
+TEST(BlockDataset, EveryBlockOncePerEpochAcrossBatches) {
+  const TemporaryFolder folder;
+  const auto file = counting_file(folder, 150);
+  for (const int64_t batch : {1, 3, 7, 20, 61}) {
+    BlockDataset data(file, {10, 150}, 10, 5);
+    ASSERT_EQ(data.blocks(), 13);
+    std::vector<int64_t> order;
+    while (order.size() < 13 * 5) {
+      const Batch next = data.next(batch);
+      EXPECT_EQ(next.input.size(0), batch);
+      for (const int64_t block : blocks_of(next, 10)) order.push_back(block);
+    }
+    std::vector<std::vector<int64_t>> epochs;
+    for (int epoch = 0; epoch < 5; ++epoch) {
+      epochs.emplace_back(order.begin() + 13 * epoch, order.begin() + 13 * (epoch + 1));
+      std::vector<int64_t> sorted = epochs.back();
+      std::sort(sorted.begin(), sorted.end());
+      for (int64_t i = 0; i < 13; ++i) EXPECT_EQ(sorted[i], i);
+    }
+    EXPECT_NE(epochs[0], epochs[1]);
+    EXPECT_EQ(data.position().epoch, static_cast<int64_t>(order.size()) / 13);
+    EXPECT_EQ(data.position().index, static_cast<int64_t>(order.size()) % 13);
+  }
+}
+
+TEST(BlockDataset, SeekContinuesExactly) {
+  const TemporaryFolder folder;
+  const auto file = counting_file(folder, 1000);
+  BlockDataset through(file, 7, 3);
+  std::vector<std::pair<DataPosition, std::vector<int64_t>>> history;
+  for (int step = 0; step < 80; ++step) {
+    const DataPosition at = through.position();
+    history.emplace_back(at, blocks_of(through.next(5)));
+  }
+  EXPECT_GT(through.position().epoch, 1);
+  for (const auto& [at, blocks] : history) {
+    BlockDataset fresh(file, 7, 3);
+    fresh.seek(at);
+    EXPECT_EQ(fresh.position(), at);
+    EXPECT_EQ(blocks_of(fresh.next(5)), blocks);
+  }
+}
+
+TEST(BlockDataset, OrderDependsOnTheSeedOnly) {
+  const TemporaryFolder folder;
+  const auto file = counting_file(folder, 1000);
+  const auto first = [&](uint64_t seed) { return blocks_of(BlockDataset(file, 7, seed).next(50)); };
+  EXPECT_EQ(first(1), first(1));
+  EXPECT_NE(first(1), first(2));
+}
+
+TEST(BlockDataset, InOrderForEvaluation) {
+  const TemporaryFolder folder;
+  const BlockDataset data(counting_file(folder, 60), {20, 60}, 9, 0);
+  ASSERT_EQ(data.blocks(), 4);
+  EXPECT_THAT(blocks_of(data.in_order(0, 4), 20), testing::ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(blocks_of(data.in_order(3, 1), 20), testing::ElementsAre(3));
+  for (const auto& [from, count] :
+       {std::pair<int64_t, int64_t>{-1, 1}, {4, 1}, {0, 5}, {INT64_MAX, 2}}) {
+    EXPECT_THAT(error_of([&, f = from, c = count] { data.in_order(f, c); }),
+                HasSubstr("must be within 4"));
+  }
+  EXPECT_THAT(error_of([&] { data.in_order(0, 0); }), HasSubstr("must be positive, is 0"));
+}
+
+TEST(BlockDataset, BadArguments) {
+  const TemporaryFolder folder;
+  const auto file = counting_file(folder, 100);
+  const auto fails = [&](TokenRange range, int64_t block_size) {
+    return error_of([&] { BlockDataset(file, range, block_size, 0); });
+  };
+  EXPECT_EQ(fails({0, 100}, 100),
+            file->path() + ": block_size 100 needs at least 101 tokens, there are 100");
+  EXPECT_THAT(fails({50, 50}, 1), HasSubstr("needs at least 2 tokens, there are 0"));
+  EXPECT_THAT(fails({0, 100}, INT64_MAX), HasSubstr("needs at least 9223372036854775808 tokens"));
+  EXPECT_THAT(fails({0, 100}, 0), HasSubstr("block_size must be positive, is 0"));
+  EXPECT_THAT(fails({0, 100}, -3), HasSubstr("block_size must be positive, is -3"));
+  EXPECT_THAT(fails({0, 101}, 5), HasSubstr("must be within 100"));
+  EXPECT_THAT(fails({60, 50}, 5), HasSubstr("must be within 100"));
+  BlockDataset data(file, 10, 0);
+  EXPECT_THAT(error_of([&] { data.next(0); }), HasSubstr("batch size must be positive, is 0"));
+  EXPECT_THAT(error_of([&] { data.next(-1); }), HasSubstr("batch size must be positive, is -1"));
+  for (const DataPosition bad : {DataPosition{-1, 0}, {0, -1}, {0, 9}}) {
+    EXPECT_THAT(error_of([&] { data.seek(bad); }), HasSubstr("index in [0, 9)"));
+  }
+}
+
+TEST(SplitEnd, HoldsOutTheEnd) {
+  EXPECT_EQ(split_end(100, 0.1), (std::pair<TokenRange, TokenRange>{{0, 90}, {90, 100}}));
+  EXPECT_EQ(split_end(9, 0.1), (std::pair<TokenRange, TokenRange>{{0, 9}, {9, 9}}));
+  EXPECT_EQ(split_end(0, 0.5), (std::pair<TokenRange, TokenRange>{{0, 0}, {0, 0}}));
+  for (const double bad : {0.0, 1.0, -0.1, 2.0, std::nan(""), HUGE_VAL}) {
+    EXPECT_THAT(error_of([&] { split_end(100, bad); }),
+                HasSubstr("validation_split must be above 0"));
+  }
+}
+
+}  // namespace
+}  // namespace compact

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the tests of this layer share: a folder that goes away, files, compression, error texts.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <lzma.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "compact/base/check.h"
+
+namespace compact::test {
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "compact-XXXXXX").string();
+    path_ = ::mkdtemp(name.data());
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+  const std::string& path() const { return path_; }
+  std::vector<std::string> names() const {
+    std::vector<std::string> found;
+    for (const auto& entry : std::filesystem::directory_iterator(path_)) {
+      found.push_back(entry.path().filename().string());
+    }
+    std::sort(found.begin(), found.end());
+    return found;
+  }
+
+ private:
+  std::string path_;
+};
+
+inline std::string write_file(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+  return path;
+}
+
+inline std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream all;
+  all << file.rdbuf();
+  return all.str();
+}
+
+inline std::string example(const std::string& name) {
+  return std::string(COMPACT_SOURCE_DIR "/examples/data/") + name;
+}
+
+inline std::string shared_data(const std::string& name) {
+  const char* const folder = std::getenv("COMPACT_DATA");
+  return std::string(folder ? folder : COMPACT_SOURCE_DIR "/../shared/data") + "/" + name;
+}
+
+// `bytes` as ".gz", ".xz" or ".zst" stores them; as they are for "".
+inline std::string compressed(const std::string& bytes, const std::string& ending) {
+  const size_t most = bytes.size() + bytes.size() / 2 + 1024;
+  std::string out(most, '\0');
+  auto* const to = reinterpret_cast<unsigned char*>(out.data());
+  const auto* const from = reinterpret_cast<const unsigned char*>(bytes.data());
+  if (ending == ".gz") {
+    z_stream stream{};
+    deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY);
+    stream.next_in = const_cast<unsigned char*>(from);
+    stream.avail_in = static_cast<uInt>(bytes.size());
+    stream.next_out = to;
+    stream.avail_out = static_cast<uInt>(most);
+    EXPECT_EQ(deflate(&stream, Z_FINISH), Z_STREAM_END);
+    out.resize(stream.total_out);
+    deflateEnd(&stream);
+  } else if (ending == ".xz") {
+    size_t size = 0;
+    EXPECT_EQ(
+        lzma_easy_buffer_encode(1, LZMA_CHECK_CRC64, nullptr, from, bytes.size(), to, &size, most),
+        LZMA_OK);
+    out.resize(size);
+  } else if (ending == ".zst") {
+    ZSTD_CCtx* const context = ZSTD_createCCtx();
+    ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, 1);
+    out.resize(ZSTD_compress2(context, to, most, from, bytes.size()));
+    ZSTD_freeCCtx(context);
+  } else {
+    return bytes;
+  }
+  return out;
+}
+
+// The message of the InputError that `f` throws; a failure where it throws none.
+template <class F>
+std::string error_of(F&& f) {
+  try {
+    f();
+  } catch (const InputError& e) {
+    const std::string what = e.what();
+    EXPECT_EQ(what.find('\n'), what.npos) << "the message must be one line: " << what;
+    return what;
+  }
+  ADD_FAILURE() << "no InputError was thrown";
+  return {};
+}
+
+}  // namespace compact::test

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/data/prepare.h"
+
+#include <gmock/gmock.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "compact/data/token_file.h"
+#include "tests/data/counting_new.h"
+#include "tests/data/files.h"
+
+namespace compact {
+namespace {
+
+using test::compressed;
+using test::error_of;
+using test::example;
+using test::read_file;
+using test::TemporaryFolder;
+using test::write_file;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::vector<uint32_t> tokens_of(const std::string& path) {
+  const TokenFile file(path);
+  std::vector<int64_t> ids(static_cast<size_t>(file.count()));
+  file.copy(0, ids);
+  return {ids.begin(), ids.end()};
+}
+
+std::unique_ptr<Tokenizer> austen() {
+  return make_tokenizer("sentencepiece:file=" + example("austen-2048.model"));
+}
+
+TEST(Prepare, DocumentsEndWithEndOfText) {
+  const TemporaryFolder folder;
+  write_file(folder / "1.txt", "ab");
+  write_file(folder / "2.jsonl.gz",
+             compressed("{\"text\":\"c\"}\n{\"text\":\"\"}\n{\"text\":\"d\"}", ".gz"));
+  const auto bytes = make_tokenizer("bytes");
+  const Prepared made = prepare({folder / "1.txt", folder / "*.gz"}, *bytes, folder / "out");
+  EXPECT_THAT(tokens_of(folder / "out"), ElementsAre('a', 'b', 256, 'c', 256, 256, 'd', 256));
+  EXPECT_EQ(made.files, 2);
+  EXPECT_EQ(made.documents, 4);
+  EXPECT_EQ(made.tokens, 8);
+  EXPECT_EQ(made.text_bytes, 4);
+  EXPECT_EQ(made.replaced, 0);
+  TokenFile(folder / "out").check_tokenizer(*bytes);
+}
+
+TEST(Prepare, TheBundledNovels) {
+  const TemporaryFolder folder;
+  const auto tokenizer = austen();
+  const std::string text = read_file(example("pride-and-prejudice.txt"));
+  for (const std::string ending : {"", ".gz", ".xz", ".zst"}) {
+    const std::string path = write_file(folder / ("pride.txt" + ending), compressed(text, ending));
+    prepare({path}, *tokenizer, folder / "out");
+    std::vector<uint32_t> tokens = tokens_of(folder / "out");
+    ASSERT_FALSE(tokens.empty());
+    EXPECT_EQ(tokens.back(), 2u);
+    tokens.pop_back();
+    EXPECT_EQ(tokens, tokenizer->encode(text)) << ending;
+    EXPECT_EQ(tokenizer->decode(tokens), text);
+  }
+}
+
+TEST(Prepare, InvalidUtf8) {
+  const TemporaryFolder folder;
+  const std::string path = write_file(folder / "a.txt", "caf\xE9 \xFF");
+  // `bytes` takes it as it is, sentencepiece gets U+FFFD.
+  EXPECT_EQ(prepare({path}, *make_tokenizer("bytes"), folder / "out").replaced, 0);
+  EXPECT_THAT(tokens_of(folder / "out"), ElementsAre('c', 'a', 'f', 0xE9, ' ', 0xFF, 256));
+  EXPECT_EQ(prepare({path}, *austen(), folder / "out").replaced, 2);
+  EXPECT_EQ(austen()->decode(tokens_of(folder / "out")), "caf\xEF\xBF\xBD \xEF\xBF\xBD");
+}
+
+TEST(Prepare, BadInputLeavesNothing) {
+  const TemporaryFolder folder;
+  const auto bytes = make_tokenizer("bytes");
+  const std::string output = folder / "out.tokens";
+  const std::string good = write_file(folder / "good.txt", "fine");
+  const auto fails = [&](const std::string& name, const std::string& contents) {
+    const std::string path = folder / name;
+    if (!contents.empty()) write_file(path, contents);
+    const std::string error = error_of([&] { prepare({good, path}, *bytes, output); });
+    EXPECT_THAT(error, HasSubstr(path + ": "));
+    std::filesystem::remove(path);
+    EXPECT_THAT(folder.names(), ElementsAre("good.txt"));
+    return error;
+  };
+  EXPECT_THAT(fails("missing.txt", ""), HasSubstr("does not exist"));
+  EXPECT_THAT(fails("binary.txt", std::string(100, '\0')), HasSubstr("a binary file"));
+  EXPECT_THAT(fails("a.jsonl", "{\"text\": \"a\"}\n{"), HasSubstr("line 2"));
+  const std::string zst = compressed(std::string(100000, 'a'), ".zst");
+  EXPECT_THAT(fails("a.txt.zst", zst.substr(0, zst.size() - 1)), HasSubstr("cut short"));
+  EXPECT_THAT(error_of([&] { prepare({good}, *bytes, folder / "no/out"); }),
+              HasSubstr("cannot be written"));
+  EXPECT_THAT(error_of([&] { prepare({good}, *bytes, output, {.field = ""}); }),
+              HasSubstr("field"));
+}
+
+TEST(Prepare, ProtectsWhatIsNoTokenFile) {
+  const TemporaryFolder folder;
+  const auto bytes = make_tokenizer("bytes");
+  const std::string input = write_file(folder / "in.txt", "fine"),
+                    other = write_file(folder / "b.txt", "notes");
+  EXPECT_THAT(error_of([&] { prepare({input}, *bytes, folder.path() + "/./in.txt"); }),
+              HasSubstr("is an input"));
+  EXPECT_THAT(error_of([&] { prepare({input}, *bytes, other); }), HasSubstr("is no token file"));
+  EXPECT_EQ(read_file(input), "fine");
+  EXPECT_EQ(read_file(other), "notes");
+  prepare({input}, *bytes, folder / "out");
+  prepare({input, other}, *bytes, folder / "out");  // a token file may be made anew
+  EXPECT_EQ(TokenFile(folder / "out").count(), 11);
+}
+
+TEST(Prepare, AnExceptionOfTheProgressStopsIt) {
+  const TemporaryFolder folder;
+  struct Stop {};
+  const PrepareOptions options{.field = "text", .progress = [](int64_t, int64_t) { throw Stop(); }};
+  EXPECT_THROW(
+      prepare({example("hard-times.txt")}, *make_tokenizer("bytes"), folder / "out", options),
+      Stop);
+  EXPECT_TRUE(folder.names().empty());
+}
+
+TEST(Prepare, AFullDiskLeavesNothing) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "out";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{300000, 300000};
+    if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) ::_exit(1);
+    try {
+      prepare({example("hard-times.txt")}, *make_tokenizer("bytes"), path);
+    } catch (const InputError& e) {
+      ::_exit(std::string(e.what()) == path + ": cannot be written: File too large" ? 0 : 2);
+    }
+    ::_exit(3);
+  }
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_TRUE(folder.names().empty());
+}
+
+TEST(Prepare, MemoryDoesNotGrowWithTheText) {
+  const TemporaryFolder folder;
+  const std::string novel = read_file(example("pride-and-prejudice.txt"));
+  const auto peak = [&](int copies, const Tokenizer& tokenizer) {
+    std::string text;
+    for (int i = 0; i < copies; ++i) text += novel;
+    const std::string path = write_file(folder / "a.txt.zst", compressed(text, ".zst"));
+    text = {};
+    const test::PeakOfNew counter;
+    const Prepared made = prepare({path}, tokenizer, folder / "out");
+    EXPECT_EQ(made.text_bytes, static_cast<int64_t>(novel.size()) * copies);
+    return counter.peak();
+  };
+  for (const auto& tokenizer : {make_tokenizer("bytes"), austen()}) {
+    const int64_t small = peak(1, *tokenizer), large = peak(4, *tokenizer);
+    EXPECT_GT(small, 1 << 16);
+    EXPECT_LE(large, small + (1 << 18)) << tokenizer->spec();
+  }
+}
+
+TEST(Cache, IsReusedWhileNothingChanges) {
+  const TemporaryFolder folder;
+  const std::string input = write_file(folder / "in.txt", "some text"),
+                    cache = folder / "new/cache";
+  const auto bytes = make_tokenizer("bytes");
+  const CachedTokens first = cached_token_file({input}, *bytes, cache);
+  EXPECT_FALSE(first.reused);
+  EXPECT_EQ(first.prepared.tokens, 10);
+  EXPECT_THAT(first.path, HasSubstr("/new/cache/in-"));
+  const CachedTokens again = cached_token_file({folder.path() + "/./i*.txt"}, *bytes, cache);
+  EXPECT_TRUE(again.reused);
+  EXPECT_EQ(again.path, first.path);
+
+  const CachedTokens other_tokenizer = cached_token_file({input}, *austen(), cache);
+  EXPECT_FALSE(other_tokenizer.reused);
+  EXPECT_NE(other_tokenizer.path, first.path);
+  EXPECT_NE(cached_token_file({input}, *bytes, cache, {.field = "body"}).path, first.path);
+
+  const auto time = std::filesystem::last_write_time(input);
+  std::filesystem::last_write_time(input, time + std::chrono::milliseconds(1));
+  EXPECT_NE(cached_token_file({input}, *bytes, cache).path, first.path);
+  std::filesystem::last_write_time(input, time);
+  EXPECT_TRUE(cached_token_file({input}, *bytes, cache).reused);
+  write_file(input, "other size");
+  std::filesystem::last_write_time(input, time);
+  EXPECT_NE(cached_token_file({input}, *bytes, cache).path, first.path);
+}
+
+TEST(Cache, DamagedFilesAreMadeAnew) {
+  const TemporaryFolder folder;
+  const std::string input = write_file(folder / "in.txt", "some text"), cache = folder / "cache";
+  const auto bytes = make_tokenizer("bytes");
+  const std::string path = cached_token_file({input}, *bytes, cache).path;
+  const std::string whole = read_file(path);
+  for (const std::string& damaged :
+       {whole.substr(0, 70), whole + "x", std::string("?"), std::string()}) {
+    write_file(path, damaged);
+    EXPECT_FALSE(cached_token_file({input}, *bytes, cache).reused);
+    EXPECT_EQ(read_file(path), whole);
+  }
+}
+
+TEST(Cache, TokenFilesPassThrough) {
+  const TemporaryFolder folder;
+  const std::string input = write_file(folder / "in.txt", "some text"), path = folder / "in.tokens";
+  const auto bytes = make_tokenizer("bytes");
+  prepare({input}, *bytes, path);
+  const CachedTokens same = cached_token_file({path}, *bytes, folder / "cache");
+  EXPECT_TRUE(same.reused);
+  EXPECT_EQ(same.path, path);
+  EXPECT_FALSE(std::filesystem::exists(folder / "cache"));
+  EXPECT_THAT(error_of([&] { cached_token_file({path}, *austen(), folder / "cache"); }),
+              HasSubstr("was made with the tokenizer `bytes`"));
+  write_file(path, read_file(path).substr(0, 75));
+  EXPECT_THAT(error_of([&] { cached_token_file({path}, *bytes, folder / "cache"); }),
+              HasSubstr("cut short"));
+}
+
+TEST(Cache, BadFolders) {
+  const TemporaryFolder folder;
+  const std::string input = write_file(folder / "in.txt", "some text");
+  const auto bytes = make_tokenizer("bytes");
+  EXPECT_THAT(error_of([&] { cached_token_file({input}, *bytes, input + "/cache"); }),
+              HasSubstr("in.txt/cache: the cache folder cannot be made"));
+  EXPECT_THAT(error_of([&] { cached_token_file({folder / "no.txt"}, *bytes, folder / "cache"); }),
+              HasSubstr("does not exist"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "cache"));
+  EXPECT_FALSE(default_cache_folder().empty());
+}
+
+}  // namespace
+}  // namespace compact

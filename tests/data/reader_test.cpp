@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/data/reader.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/data/files.h"
+
+namespace compact {
+namespace {
+
+using test::compressed;
+using test::error_of;
+using test::TemporaryFolder;
+using test::write_file;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+const char* const kEndings[] = {"", ".gz", ".xz", ".zst"};
+
+std::vector<std::string> documents(const std::vector<std::string>& inputs,
+                                   const std::string& field = "text") {
+  DocumentReader reader(inputs, field);
+  std::vector<std::string> all;
+  std::string document;
+  DocumentPiece piece;
+  while (reader.next(piece)) {
+    EXPECT_LE(piece.text.size(), size_t{1} << 26);
+    document += piece.text;
+    if (piece.last) all.push_back(std::exchange(document, {}));
+  }
+  EXPECT_TRUE(document.empty()) << "the last piece must be marked";
+  EXPECT_EQ(reader.documents(), static_cast<int64_t>(all.size()));
+  return all;
+}
+
+// Text that no compressor makes small, so that every buffer is refilled.
+std::string noise(size_t size) {
+  std::string text(size, ' ');
+  uint64_t state = 1;
+  for (char& c : text) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    c = static_cast<char>('!' + (state >> 33) % 90);
+  }
+  return text;
+}
+
+TEST(Reader, TextOfEverySizeInEveryCompression) {
+  const TemporaryFolder folder;
+  for (const std::string ending : kEndings) {
+    for (const size_t size : {1, 2, 65535, 65536, 65537, 300001}) {
+      const std::string text = noise(size);
+      const std::string path = write_file(folder / ("a.txt" + ending), compressed(text, ending));
+      EXPECT_THAT(documents({path}), ElementsAre(text)) << path << " " << size;
+    }
+  }
+}
+
+TEST(Reader, StreamsJoinedEndToEndAreOneText) {
+  const TemporaryFolder folder;
+  for (const std::string ending : {".gz", ".xz", ".zst"}) {
+    const std::string a = noise(70000), b = noise(3);
+    const std::string path =
+        write_file(folder / ("a.txt" + ending), compressed(a, ending) + compressed(b, ending));
+    EXPECT_THAT(documents({path}), ElementsAre(a + b)) << path;
+  }
+}
+
+TEST(Reader, LinesInEveryCompression) {
+  const TemporaryFolder folder;
+  const std::string big = noise(200000);
+  std::string escaped;
+  for (const char c : big)
+    escaped += c == '"' || c == '\\' ? std::string("\\") + c : std::string{c};
+  const std::string lines =
+      "{\"text\": \"one\"}\n\n  \r\n{\"id\": [1, {\"text\": 5}], \"text\": \"tw\\u00f6\\n\"}\r\n"
+      "{\"text\": \"" +
+      escaped + "\"}\n{\"text\": \"\", \"x\": null}";
+  for (const std::string ending : kEndings) {
+    const std::string path = write_file(folder / ("a.jsonl" + ending), compressed(lines, ending));
+    EXPECT_THAT(documents({path}), ElementsAre("one", "tw\xC3\xB6\n", big, ""));
+  }
+}
+
+TEST(Reader, OtherFieldAndRepeatedKey) {
+  const TemporaryFolder folder;
+  const std::string path =
+      write_file(folder / "a.jsonl",
+                 "{\"body\": \"b\", \"text\": \"t\"}\n{\"body\": \"1\", \"body\": \"2\"}\n");
+  EXPECT_THAT(documents({path}, "body"), ElementsAre("b", "2"));
+}
+
+TEST(Reader, InvalidUtf8InJsonIsReplacedAndCounted) {
+  const TemporaryFolder folder;
+  const std::string path =
+      write_file(folder / "a.jsonl", "{\"text\": \"a\xFFz\"}\n{\"text\": \"\xE2\x82\"}\n");
+  DocumentReader reader({path});
+  DocumentPiece piece;
+  ASSERT_TRUE(reader.next(piece));
+  EXPECT_EQ(piece.text, "a\xEF\xBF\xBDz");
+  ASSERT_TRUE(reader.next(piece));
+  EXPECT_EQ(piece.text, "\xEF\xBF\xBD");
+  EXPECT_FALSE(reader.next(piece));
+  EXPECT_EQ(reader.replaced(), 2);
+}
+
+TEST(Reader, BadLinesNameFileAndLine) {
+  const TemporaryFolder folder;
+  const std::string good = "{\"text\": \"fine\"}\n\n";
+  const struct {
+    const char *line, *message;
+  } cases[] = {
+      {"{\"text\": \"cut", "must be JSON"},
+      {"{\"text\": \"a\"} more", "must be JSON"},
+      {"not json\x01\x02", "must be JSON"},
+      {"{\"text\": \"\\ud800\"}", "must be JSON"},
+      {"[\"text\", \"a\"]", "must be a JSON object, is an array"},
+      {"17", "must be a JSON object, is a number"},
+      {"{\"texts\": \"a\"}", "has no field `text`; did you mean `texts`?"},
+      {"{}", "has no field `text`"},
+      {"{\"a\": {\"text\": \"inner\"}}", "has no field `text`"},
+      {"{\"text\": 5}", "field `text` must be a string, is a number"},
+      {"{\"text\": [\"a\"]}", "field `text` must be a string, is an array"},
+      {"{\"text\": null}", "field `text` must be a string, is null"},
+  };
+  for (const auto& c : cases) {
+    const std::string path = write_file(folder / "a.jsonl", good + c.line + "\n");
+    const std::string error = error_of([&] { documents({path}); });
+    EXPECT_THAT(error, StartsWith(path + ": line 3 "));
+    EXPECT_THAT(error, HasSubstr(c.message));
+  }
+}
+
+TEST(Reader, ALineThatIsTooLongIsRefused) {
+  const TemporaryFolder folder;
+  const std::string path =
+      write_file(folder / "a.jsonl.zst",
+                 compressed("{\"text\": \"" + std::string((1 << 26) + 1, 'a'), ".zst"));
+  EXPECT_EQ(error_of([&] { documents({path}); }), path + ": line 1 must be at most 64.0 MiB long");
+}
+
+TEST(Reader, DeepNestingIsNoProblem) {
+  const TemporaryFolder folder;
+  const std::string deep(1 << 20, '[');
+  const std::string path =
+      write_file(folder / "a.jsonl", "{\"text\": \"a\", \"b\": " + deep + "\n");
+  EXPECT_THAT(error_of([&] { documents({path}); }), HasSubstr("line 1 must be JSON"));
+}
+
+TEST(Reader, CompressedDataCutAnywhereIsAnError) {
+  const TemporaryFolder folder;
+  const std::string text = noise(3000);
+  for (const std::string ending : {".gz", ".xz", ".zst"}) {
+    const std::string whole = compressed(text, ending);
+    const std::string path = folder / ("a.txt" + ending);
+    for (size_t size = 0; size < whole.size();
+         size += size < 100 || size + 100 > whole.size() ? 1 : 97) {
+      write_file(path, whole.substr(0, size));
+      const std::string error = error_of([&] { documents({path}); });
+      EXPECT_THAT(error, StartsWith(path + ": "));
+      EXPECT_THAT(error, HasSubstr(size == 0 ? "is empty" : "data is cut short")) << size;
+    }
+  }
+}
+
+TEST(Reader, CorruptCompressedDataIsAnError) {
+  const TemporaryFolder folder;
+  for (const std::string ending : {".gz", ".xz", ".zst"}) {
+    const std::string path = folder / ("a.txt" + ending);
+    write_file(path, "this is no compressed file at all, whatever its name says");
+    EXPECT_THAT(error_of([&] { documents({path}); }), HasSubstr("data is corrupt"));
+    std::string bytes = compressed(noise(3000), ending);
+    bytes[bytes.size() / 2] ^= 0x10;
+    write_file(path, bytes);
+    EXPECT_THAT(error_of([&] { documents({path}); }), HasSubstr("data is corrupt"));
+    write_file(path, compressed("a", ending) + "garbage after the end");
+    EXPECT_THAT(error_of([&] { documents({path}); }), HasSubstr("data is corrupt"));
+    write_file(path, compressed("", ending));
+    EXPECT_THAT(error_of([&] { documents({path}); }), HasSubstr("is empty after decompression"));
+  }
+}
+
+TEST(Reader, BadInputsSayPathAndRule) {
+  const TemporaryFolder folder;
+  const auto fails = [&](const std::vector<std::string>& inputs) {
+    return error_of([&] { documents(inputs); });
+  };
+  const std::string missing = folder / "missing.txt", empty = write_file(folder / "empty.txt", "");
+  EXPECT_EQ(fails({missing}), missing + ": does not exist");
+  EXPECT_EQ(fails({empty}), empty + ": is empty (0 bytes)");
+  EXPECT_THAT(fails({folder.path()}), HasSubstr(": is a folder; name files, or a pattern such as"));
+  EXPECT_THAT(fails({folder / "*.jsonl"}), HasSubstr("the pattern matches no file"));
+  EXPECT_THAT(fails({}), HasSubstr("at least one input file"));
+  EXPECT_THAT(fails({write_file(folder / "a.pdf", "x")}), HasSubstr("must end in .txt or .jsonl"));
+  EXPECT_THAT(fails({write_file(folder / "a.gz", "x")}), HasSubstr("must end in .txt or .jsonl"));
+  EXPECT_THAT(fails({write_file(folder / "b.txt", std::string("ab\0c", 4))}),
+              HasSubstr("b.txt: must be text, but byte 2 is NUL: a binary file"));
+  EXPECT_THAT(fails({write_file(folder / "blank.jsonl", "\n \n")}), HasSubstr("only blank lines"));
+  const std::string good = write_file(folder / "good.txt", "x");
+  EXPECT_THAT(fails({good, folder / "g*.txt"}), HasSubstr("good.txt: is given twice"));
+  ASSERT_EQ(::system(("mkfifo " + folder.path() + "/pipe.txt").c_str()), 0);
+  EXPECT_THAT(fails({folder / "pipe.txt"}), HasSubstr("must be a regular file"));
+}
+
+TEST(Reader, PatternsAreSortedAndInputsKeepTheirOrder) {
+  const TemporaryFolder folder;
+  for (const char* name : {"b2.txt", "b10.txt", "B1.txt", "c.jsonl", "a[1].txt"}) {
+    const std::string text = name;
+    write_file(folder / text, text.ends_with("jsonl") ? "{\"text\":\"" + text + "\"}" : text);
+  }
+  EXPECT_THAT(documents({folder / "c.*", folder / "[bB]*.txt", folder / "a[1].txt"}),
+              ElementsAre("c.jsonl", "B1.txt", "b10.txt", "b2.txt", "a[1].txt"));
+  EXPECT_THAT(documents({folder / "{b2.txt,c.jsonl}"}), ElementsAre("b2.txt", "c.jsonl"));
+}
+
+TEST(Reader, ProgressRisesToTheTotal) {
+  const TemporaryFolder folder;
+  const std::string a = write_file(folder / "a.txt", noise(200000));
+  const std::string b = write_file(folder / "b.txt.xz", compressed(noise(100000), ".xz"));
+  int64_t before = 0, last_total = 0;
+  DocumentReader reader({a, b}, "text", [&](int64_t done, int64_t total) {
+    EXPECT_GE(done, before);
+    EXPECT_LE(done, total);
+    before = done;
+    last_total = total;
+  });
+  DocumentPiece piece;
+  while (reader.next(piece)) {
+  }
+  EXPECT_EQ(last_total,
+            static_cast<int64_t>(std::filesystem::file_size(a) + std::filesystem::file_size(b)));
+  EXPECT_EQ(before, last_total);
+  EXPECT_EQ(reader.text_bytes(), 300000);
+}
+
+}  // namespace
+}  // namespace compact

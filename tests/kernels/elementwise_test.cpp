@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rope, SwiGLU and cross-entropy.
+#include "support.h"
+
+namespace compact::kernels {
+namespace {
+
+TEST(Rope, EqualsReferenceAndInverts) {
+  for (const Backend* backend : cpu_backends()) {
+    for (Type type : kTypes) {
+      for (const int64_t dim : {2, 6, 32, 44, 128}) {
+        const int64_t tokens = 11, length = 4, heads = 3, stride = heads * dim + 5;
+        Buffer x = random(type, tokens * stride, 1), x0 = random(type, tokens * stride, 1);
+        const Buffer before = random(type, tokens * stride, 1);
+        Buffer cos(Type::kFloat32, length * dim / 2), sin(Type::kFloat32, length * dim / 2);
+        for (int64_t i = 0; i < cos.count(); ++i) {
+          cos.set(i, static_cast<float>(std::cos(0.3 * i)));
+          sin.set(i, static_cast<float>(std::sin(0.3 * i)));
+        }
+        Rope a{x.data(), cos.f32(), sin.f32(), tokens, length, heads, dim, stride, false, type};
+        backend->rope(a, threaded());
+        a.x = x0.data();
+        reference_backend.rope(a, serial());
+        EXPECT_TRUE(x.same_bits(x0)) << backend->name << " " << name_of(type) << " " << dim;
+        EXPECT_FALSE(x.same_bits(before));
+        a.x = x.data();
+        a.inverse = true;
+        backend->rope(a, serial());
+        const float error = type == Type::kFloat32 ? 1e-6f : 0.04f;
+        for (int64_t i = 0; i < x.count(); ++i) ASSERT_NEAR(x[i], before[i], error) << dim;
+      }
+    }
+  }
+}
+
+TEST(SwiGlu, EqualsReference) {
+  for (const Backend* backend : cpu_backends()) {
+    for (Type type : kTypes) {
+      for (const int64_t m : {1, 3, 16, 67, 352}) {
+        const int64_t rows = m == 3 ? 0 : 7;
+        const std::string where = cat(backend->name, " ", name_of(type), " ", m);
+        Buffer x = random(type, rows * 2 * m, 1, 4), g = random(type, rows * m, 2);
+        Buffer silu(type, rows * m), silu0(type, rows * m), p(type, rows * m), p0(type, rows * m);
+        backend->swiglu({x.data(), silu.data(), p.data(), rows, m, type}, threaded());
+        reference_backend.swiglu({x.data(), silu0.data(), p0.data(), rows, m, type}, serial());
+        expect_near(silu, silu0, 1e-6f, 0, where);
+        expect_near(p, p0, type == Type::kFloat32 ? 1e-6f : 1.0f / 128, 0, where);
+        Buffer alone(type, rows * m);
+        backend->swiglu({x.data(), nullptr, alone.data(), rows, m, type}, serial());
+        EXPECT_TRUE(alone.same_bits(p)) << where;
+
+        Buffer gx(type, rows * 2 * m), gx0(type, rows * 2 * m);
+        SwiGluBackward b{g.data(), x.data(), nullptr, gx0.data(), rows, m, type};
+        reference_backend.swiglu_backward(b, serial());
+        b.ggate_up = gx.data();
+        b.silu = silu.data();
+        backend->swiglu_backward(b, threaded());
+        expect_near(gx, gx0, type == Type::kFloat32 ? 2e-6f : 1.0f / 128, 0.1f, where);
+        b.ggate_up = x.data();  // in place, silu made anew: the same bits
+        b.silu = nullptr;
+        backend->swiglu_backward(b, serial());
+        EXPECT_TRUE(x.same_bits(gx)) << where;
+      }
+    }
+  }
+}
+
+TEST(SwiGlu, SpecialValues) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const std::vector<float> gates = {0, -0.0f, 100, -100, 1e38f, -1e38f, inf, NAN, 88, -88, -90, 90};
+  const int64_t m = static_cast<int64_t>(gates.size());
+  std::vector<float> both = gates;
+  both.insert(both.end(), gates.size(), 1.0f);
+  for (const Backend* backend : cpu_backends()) {
+    Buffer x(Type::kFloat32, both), y(Type::kFloat32, m), y0(Type::kFloat32, m);
+    backend->swiglu({x.data(), y.data(), nullptr, 1, m, Type::kFloat32}, serial());
+    reference_backend.swiglu({x.data(), y0.data(), nullptr, 1, m, Type::kFloat32}, serial());
+    expect_near(y, y0, 3e-6f, 1e-30f, backend->name);
+    EXPECT_TRUE(std::isnan(y[7]));
+    EXPECT_EQ(y[6], inf);
+    EXPECT_EQ(y[2], 100);
+  }
+}
+
+TEST(CrossEntropy, EqualsReference) {
+  for (const Backend* backend : cpu_backends()) {
+    for (Type type : kTypes) {
+      for (const int64_t vocabulary : {1, 2, 17, 64, 259, 1003}) {
+        const int64_t rows = 9;
+        const std::string where = cat(backend->name, " ", name_of(type), " ", vocabulary);
+        Buffer x = random(type, rows * vocabulary, 1, 20);
+        std::vector<int64_t> targets(rows);
+        for (int64_t i = 0; i < rows; ++i) targets[i] = i == 3 ? kIgnoreIndex : i * 37 % vocabulary;
+        Buffer lse(Type::kFloat32, rows), lse0(Type::kFloat32, rows), loss(Type::kFloat32, rows),
+            loss0(Type::kFloat32, rows), p(Type::kFloat32, rows * vocabulary);
+        backend->cross_entropy(
+            {x.data(), targets.data(), lse.f32(), loss.f32(), p.f32(), rows, vocabulary, type},
+            threaded());
+        reference_backend.cross_entropy(
+            {x.data(), targets.data(), lse0.f32(), loss0.f32(), nullptr, rows, vocabulary, type},
+            serial());
+        expect_near(lse, lse0, 1e-6f, 1, where);
+        expect_near(loss, loss0, 2e-6f, 10, where);
+        EXPECT_EQ(loss[3], 0);
+
+        Buffer g(type, rows * vocabulary), g0(type, rows * vocabulary);
+        CrossEntropyBackward b{x.data(),   nullptr, lse.f32(), targets.data(), g0.data(), rows,
+                               vocabulary, 0.25f,   type};
+        reference_backend.cross_entropy_backward(b, serial());
+        b = {nullptr, p.f32(), nullptr, targets.data(), g.data(), rows, vocabulary, 0.25f, type};
+        backend->cross_entropy_backward(b, threaded());
+        expect_near(g, g0, 1e-6f, 0.1f, where);
+        b = {x.data(), nullptr, lse.f32(), targets.data(), x.data(), rows, vocabulary, 0.25f, type};
+        backend->cross_entropy_backward(b, serial());  // over the logits
+        EXPECT_TRUE(x.same_bits(g)) << where;
+        for (int64_t i = 0; i < vocabulary; ++i) EXPECT_EQ(g[3 * vocabulary + i], 0);
+      }
+    }
+  }
+}
+
+TEST(CrossEntropy, LargeLogitsAndNan) {
+  for (const Backend* backend : cpu_backends()) {
+    Buffer x(Type::kFloat32, std::vector<float>{1e38f, 0, -1e38f, 1000, 1000, 1000, 1, NAN, 1});
+    const int64_t targets[] = {0, 1, 2};
+    Buffer lse(Type::kFloat32, 3), loss(Type::kFloat32, 3);
+    backend->cross_entropy(
+        {x.data(), targets, lse.f32(), loss.f32(), nullptr, 3, 3, Type::kFloat32}, serial());
+    EXPECT_EQ(loss[0], 0) << backend->name;
+    EXPECT_NEAR(loss[1], std::log(3.0f), 1e-4f) << backend->name;
+    EXPECT_TRUE(std::isnan(loss[2])) << backend->name;
+  }
+}
+
+}  // namespace
+}  // namespace compact::kernels

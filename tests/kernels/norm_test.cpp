@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support.h"
+
+namespace compact::kernels {
+namespace {
+
+struct Shape {
+  int64_t rows, n;
+};
+const Shape kShapes[] = {{0, 8}, {1, 1}, {3, 5}, {2, 16}, {37, 67}, {64, 344}, {5, 1376}};
+
+TEST(RmsNorm, EqualsReference) {
+  for (const Backend* backend : cpu_backends()) {
+    for (Type type : kTypes) {
+      for (const auto& [rows, n] : kShapes) {
+        Buffer x = random(type, rows * n, 1), w = random(type, n, 2);
+        Buffer y(type, rows * n), y0(type, rows * n);
+        Buffer rstd(Type::kFloat32, rows), rstd0(Type::kFloat32, rows);
+        RmsNorm a{x.data(), w.data(), y.data(), rstd.f32(), rows, n, 1e-6f, type};
+        backend->rms_norm(a, threaded());
+        a.y = y0.data();
+        a.rstd = rstd0.f32();
+        reference_backend.rms_norm(a, serial());
+        const std::string where = cat(backend->name, " ", name_of(type), " ", rows, "x", n);
+        expect_near(y, y0, 2e-6f, 0, where);
+        expect_near(rstd, rstd0, 1e-6f, 0, where);
+      }
+    }
+  }
+}
+
+TEST(RmsNorm, IsTheFormula) {
+  Buffer x(Type::kFloat32, std::vector<float>{3, 4}), w(Type::kFloat32, std::vector<float>{1, 2});
+  Buffer y(Type::kFloat32, 2), rstd(Type::kFloat32, 1);
+  reference_backend.rms_norm({x.data(), w.data(), y.data(), rstd.f32(), 1, 2, 0.0f, Type::kFloat32},
+                             serial());
+  EXPECT_FLOAT_EQ(rstd[0], 1 / std::sqrt(12.5f));
+  EXPECT_FLOAT_EQ(y[1], 8 / std::sqrt(12.5f));
+}
+
+TEST(RmsNorm, NanStaysInItsRow) {
+  for (const Backend* backend : cpu_backends()) {
+    Buffer x = random(Type::kBFloat16, 3 * 40, 1), w = random(Type::kBFloat16, 40, 2);
+    x.set(45, NAN);
+    Buffer y(Type::kBFloat16, 3 * 40), rstd(Type::kFloat32, 3);
+    backend->rms_norm({x.data(), w.data(), y.data(), rstd.f32(), 3, 40, 1e-6f, Type::kBFloat16},
+                      serial());
+    for (int64_t i = 0; i < 120; ++i) EXPECT_EQ(std::isnan(y[i]), i / 40 == 1) << backend->name;
+  }
+}
+
+struct Backward {
+  Buffer gx, gweight;
+};
+Backward backward(const Backend& backend, Type type, Shape s, bool residual, bool alias,
+                  bool want_weight, const Launch& launch) {
+  Buffer gy = random(type, s.rows * s.n, 3), x = random(type, s.rows * s.n, 4);
+  Buffer w = random(type, s.n, 5), more = random(type, s.rows * s.n, 6);
+  Buffer rstd(Type::kFloat32, s.rows), y(type, s.rows * s.n);
+  reference_backend.rms_norm({x.data(), w.data(), y.data(), rstd.f32(), s.rows, s.n, 1e-6f, type},
+                             serial());
+  Backward out{Buffer(type, s.rows * s.n), Buffer(type, s.n)};
+  Buffer parts(Type::kFloat32, kRmsNormParts * s.n);
+  backend.rms_norm_backward(
+      {gy.data(), x.data(), w.data(), rstd.f32(), residual ? more.data() : nullptr,
+       alias ? more.data() : out.gx.data(), want_weight ? out.gweight.data() : nullptr,
+       want_weight ? parts.f32() : nullptr, s.rows, s.n, type},
+      launch);
+  if (alias) {
+    for (int64_t i = 0; i < s.rows * s.n; ++i) out.gx.set(i, more[i]);
+  }
+  return out;
+}
+
+TEST(RmsNormBackward, EqualsReferenceForAnyThreadsAndAliases) {
+  for (const Backend* backend : cpu_backends()) {
+    for (Type type : kTypes) {
+      for (const Shape& s : kShapes) {
+        const std::string where = cat(backend->name, " ", name_of(type), " ", s.rows, "x", s.n);
+        const Backward want = backward(reference_backend, type, s, true, false, true, serial());
+        const Backward got = backward(*backend, type, s, true, false, true, threaded());
+        expect_near(got.gx, want.gx, 1e-5f, 1, where);
+        expect_near(got.gweight, want.gweight, 1e-5f, 1, where);
+        const Backward aliased = backward(*backend, type, s, true, true, false, serial());
+        EXPECT_TRUE(aliased.gx.same_bits(got.gx)) << where;
+      }
+    }
+  }
+}
+
+TEST(RmsNormBackward, IsTheDerivative) {
+  const int64_t n = 6;
+  const std::vector<float> x = normals(n, 1), w = normals(n, 2), gy = normals(n, 3);
+  const auto value = [&](std::vector<double> at) {
+    double square = 0, sum = 0;
+    for (double v : at) square += v * v;
+    for (size_t i = 0; i < at.size(); ++i) sum += gy[i] * w[i] * at[i];
+    return sum / std::sqrt(square / n + 1e-6);
+  };
+  Buffer bx(Type::kFloat32, x), bw(Type::kFloat32, w), bgy(Type::kFloat32, gy);
+  Buffer y(Type::kFloat32, n), rstd(Type::kFloat32, 1), gx(Type::kFloat32, n);
+  reference_backend.rms_norm(
+      {bx.data(), bw.data(), y.data(), rstd.f32(), 1, n, 1e-6f, Type::kFloat32}, serial());
+  reference_backend.rms_norm_backward({bgy.data(), bx.data(), bw.data(), rstd.f32(), nullptr,
+                                       gx.data(), nullptr, nullptr, 1, n, Type::kFloat32},
+                                      serial());
+  for (int64_t i = 0; i < n; ++i) {
+    std::vector<double> up(x.begin(), x.end()), down = up;
+    up[static_cast<size_t>(i)] += 1e-5;
+    down[static_cast<size_t>(i)] -= 1e-5;
+    EXPECT_NEAR(gx[i], (value(up) - value(down)) / 2e-5, 1e-5);
+  }
+}
+
+}  // namespace
+}  // namespace compact::kernels

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/models/llama_decode.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "compact/base/check.h"
+
+namespace compact {
+namespace {
+
+LlamaConfig shape(int64_t heads, int64_t kv_heads, bool tied) {
+  LlamaConfig c;
+  c.hidden_size = 24;
+  c.intermediate_size = 40;
+  c.num_hidden_layers = 3;
+  c.num_attention_heads = heads;
+  c.num_key_value_heads = kv_heads;
+  c.head_dim = 6;
+  c.vocab_size = 37;
+  c.tie_word_embeddings = tied;
+  c.initializer_range = 0.4;  // so that attention is far from uniform
+  return c;
+}
+
+std::vector<int64_t> ids_of(int64_t count) {
+  std::vector<int64_t> ids;
+  for (int64_t i = 0; i < count; ++i) ids.push_back((i * i + 3) % 37);
+  return ids;
+}
+
+at::Tensor full_logits(const Llama& model, const std::vector<int64_t>& ids) {
+  const at::Tensor row = at::tensor(ids, at::kLong).unsqueeze(0);
+  return model.logits(row)[0];
+}
+
+double error(const at::Tensor& got, const at::Tensor& want) {
+  return ((got - want).to(at::kDouble).norm() / want.to(at::kDouble).norm()).item<double>();
+}
+
+class Decode : public testing::TestWithParam<std::tuple<int64_t, bool>> {
+ protected:
+  Llama model{shape(4, std::get<0>(GetParam()), std::get<1>(GetParam())), Policy(),
+              ModelOptions{.max_length = 32, .seed = 5}};
+};
+
+TEST_P(Decode, EveryPositionEqualsTheFullForwardPass) {
+  const std::vector<int64_t> ids = ids_of(17);
+  const at::Tensor want = full_logits(model, ids);
+  for (const size_t prompt : {size_t{1}, size_t{2}, size_t{9}, size_t{17}}) {
+    LlamaDecoder decoder(model, 17);
+    at::Tensor got = decoder.append(std::span(ids).first(prompt));
+    EXPECT_LT(error(got, want[static_cast<int64_t>(prompt) - 1]), 1e-5) << prompt;
+    for (size_t i = prompt; i < ids.size(); ++i) {
+      got = decoder.append(std::span(ids).subspan(i, 1));
+      EXPECT_LT(error(got, want[static_cast<int64_t>(i)]), 1e-5) << prompt << " " << i;
+    }
+    EXPECT_EQ(decoder.length(), 17);
+  }
+}
+
+TEST_P(Decode, SeveralTokensOntoAPrompt) {
+  const std::vector<int64_t> ids = ids_of(16);
+  const at::Tensor want = full_logits(model, ids);
+  LlamaDecoder decoder(model, 32);
+  decoder.append(std::span(ids).first(5));
+  EXPECT_LT(error(decoder.append(std::span(ids).subspan(5, 4)), want[8]), 1e-5);
+  EXPECT_LT(error(decoder.append(std::span(ids).subspan(9)), want[15]), 1e-5);
+}
+
+TEST_P(Decode, TruncateForgets) {
+  const std::vector<int64_t> ids = ids_of(12);
+  LlamaDecoder decoder(model, 12);
+  const at::Tensor first = decoder.append(ids);
+  decoder.truncate(7);
+  const at::Tensor again = decoder.append(std::span(ids).subspan(7));
+  EXPECT_LT(error(again, first), 1e-5);
+  decoder.truncate(0);
+  EXPECT_TRUE(at::equal(decoder.append(ids), first));
+}
+
+INSTANTIATE_TEST_SUITE_P(Heads, Decode,
+                         testing::Combine(testing::Values(4, 2, 1), testing::Bool()));
+
+TEST(DecodeBf16, FollowsTheFullForwardPass) {
+  const Llama model(shape(4, 2, false), Policy(),
+                    {.dtype = at::kBFloat16, .max_length = 16, .seed = 1});
+  const std::vector<int64_t> ids = ids_of(16);
+  const at::Tensor want = full_logits(model, ids);
+  LlamaDecoder decoder(model, 16);
+  decoder.append(std::span(ids).first(8));
+  for (int64_t i = 8; i < 16; ++i) {
+    const at::Tensor got = decoder.append(std::span(ids).subspan(static_cast<size_t>(i), 1));
+    EXPECT_EQ(got.scalar_type(), at::kBFloat16);
+    EXPECT_LT(error(got, want[i]), 0.03) << i;  // a few roundings of 2^-9 in each of three layers
+  }
+}
+
+TEST(DecodeErrors, AreInputErrors) {
+  const Llama model(shape(4, 4, false), Policy(), {.max_length = 8});
+  EXPECT_THROW(LlamaDecoder(model, 0), InputError);
+  EXPECT_THROW(LlamaDecoder(model, 9), InputError);
+  LlamaDecoder decoder(model, 4);
+  EXPECT_THROW(decoder.append({}), InputError);
+  EXPECT_THROW(decoder.append(std::vector<int64_t>{37}), InputError);
+  EXPECT_THROW(decoder.append(std::vector<int64_t>{-1}), InputError);
+  EXPECT_THROW(decoder.append(ids_of(5)), InputError);
+  EXPECT_EQ(decoder.length(), 0);
+  decoder.append(ids_of(4));
+  EXPECT_THROW(decoder.append(std::vector<int64_t>{1}), InputError);
+  EXPECT_THROW(decoder.truncate(5), InputError);
+}
+
+}  // namespace
+}  // namespace compact
