@@ -49,10 +49,12 @@ foreach(name c10 torch_cpu torch c10_cuda torch_cuda)
   if(EXISTS ${file})
     add_library(torch::${name} SHARED IMPORTED)
     set_target_properties(torch::${name} PROPERTIES IMPORTED_LOCATION ${file} IMPORTED_NO_SONAME OFF)
-    if(name MATCHES cuda)  # registers itself when loaded: nothing of it is called by name
-      target_link_libraries(compact_torch INTERFACE -Wl,--no-as-needed torch::${name} -Wl,--as-needed)
-    else()
-      target_link_libraries(compact_torch INTERFACE torch::${name})
+    target_link_libraries(compact_torch INTERFACE torch::${name})
+    if(name MATCHES cuda)
+      # It registers itself when loaded, and nothing of it is called by name: some linkers would leave
+      # it out. One item, since CMake removes repeated ones.
+      target_link_libraries(compact_torch INTERFACE
+        "-Wl,--push-state,--no-as-needed,${file},--pop-state")
     endif()
   endif()
 endforeach()

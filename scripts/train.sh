@@ -70,7 +70,7 @@ hint="the message above says what to change; options can follow: scripts/train.s
   printf 'FAILED: compact compare, exit code %s\nTo go on: %s\n' "$status" "$hint" >&2
   exit "$status"
 }
-last=${presets##*,}
+last=$(basename "${presets##*,}" .policy)
 # shellcheck disable=SC2016
 printf '\nThe model trained under `%s` writes:\n\n' "$last"
 "$compact" generate --model_name_or_path "$output/$last" --prompt "It was" \

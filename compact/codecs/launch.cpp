@@ -26,6 +26,10 @@ const kernels::Backend& backend_of(const at::Tensor& t) {
   fail("device must be cpu, cuda or meta, is ", t.device().str());
 }
 
+float* floats_of(const at::Tensor& t) {
+  return t.defined() ? static_cast<float*>(t.data_ptr()) : nullptr;
+}
+
 kernels::Launch launch_for(const at::Tensor& t) {
   if (t.is_cuda()) {
 #ifdef COMPACT_CUDA

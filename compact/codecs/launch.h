@@ -15,6 +15,10 @@ kernels::Type type_of(at::ScalarType type);
 // The fastest backend for the tensor's device. Throws InputError on a device that has none.
 const kernels::Backend& backend_of(const at::Tensor& t);
 
+// The values of an f32 tensor, null or unusable on the meta device (where at's typed data_ptr
+// throws); null for an undefined tensor.
+float* floats_of(const at::Tensor& t);
+
 // CPU: torch's threads (ranges are whole multiples of the grain, the last one excepted). CUDA: the
 // current stream of the tensor's device. Meta: nothing runs.
 kernels::Launch launch_for(const at::Tensor& t);

@@ -71,7 +71,7 @@ class Srht final : public Projection {
     at::Tensor x = at::empty({z.size(0), n_}, z.options().dtype(at::kFloat).requires_grad(false));
     backend_of(x).srht_transpose({.plan = plan(),
                                   .z = dense.data_ptr(),
-                                  .x = x.data_ptr<float>(),
+                                  .x = floats_of(x),
                                   .rows = z.size(0),
                                   .type = type_of(dense)},
                                  launch_for(x));

@@ -60,8 +60,8 @@ void StreamEncoder::drain(std::vector<uint32_t>& tokens) {
     encode(std::string_view(text_).substr(0, place), tokens);
     text_.erase(0, place);
   }
-  next_try_ =
-      text_.size() + kStreamGather;  // so that feeding byte by byte does not search each time
+  // Doubled, so that text without a place to cut is searched in linear time.
+  next_try_ = std::clamp(2 * text_.size(), kStreamGather, kMost);
 }
 
 void StreamEncoder::feed(std::string_view text, std::vector<uint32_t>& tokens) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Encodes a document of any length in constant memory. Text is gathered to 64 KiB and encoded up to
+// Encodes a document of any length in constant memory. Text is gathered to 16 KiB and encoded up to
 // the last place where a cut changes nothing (Tokenizer::cut): a single space between two words.
 // Where 1 MiB has none (or the tokenizer allows none), it is cut after the last line end, or else
 // between two characters; there, and only there, tokens may differ from those of the whole text.
@@ -15,7 +15,7 @@
 
 namespace compact {
 
-constexpr size_t kStreamGather = size_t{1} << 16;
+constexpr size_t kStreamGather = size_t{1} << 14;
 
 class StreamEncoder {
  public:

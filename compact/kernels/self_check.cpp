@@ -6,6 +6,9 @@
 
 #include "compact/base/philox.h"
 #include "compact/kernels/self_check_cases.h"
+#if defined(COMPACT_HAS_CUDA)
+#include "compact/kernels/cuda/memory.h"
+#endif
 
 namespace compact::kernels {
 namespace {
@@ -18,6 +21,13 @@ const Backend& reference() {
 }
 
 }  // namespace
+
+Memory memory_for([[maybe_unused]] Device device) {
+#if defined(COMPACT_HAS_CUDA)
+  if (device == Device::kCuda) return cuda_memory();
+#endif
+  return host_memory();
+}
 
 void Checker::begin(const char* kernel) {
   results_.emplace_back();

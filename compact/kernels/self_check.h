@@ -18,6 +18,8 @@ struct Memory {
   void (*copy)(void* to, const void* from, size_t bytes);
 };
 Memory host_memory();
+// That of a backend's device; meta has none and takes the host's.
+Memory memory_for(Device device);
 
 struct KernelCheck {
   std::string kernel;

@@ -87,7 +87,7 @@ struct LossNode : torch::autograd::Node {
 at::Tensor scaled(at::Tensor t, const at::Tensor& g, bool keep) {
   if (!t.defined()) return t;
   if (g.is_cpu() && g.item<double>() == 1.0) return keep ? t.clone() : t;
-  return keep ? t.mul(g.to(t.scalar_type())) : t.mul_(g.to(t.scalar_type()));
+  return keep ? t.mul(g) : t.mul_(g);
 }
 
 variable_list LossNode::apply(variable_list&& grads) {
@@ -116,6 +116,16 @@ variable_list LossNode::apply(variable_list&& grads) {
   return result;
 }
 
+// On the CPU only: elsewhere it would wait for the device.
+void check_targets(const at::Tensor& targets, int64_t vocabulary) {
+  if (!targets.is_cpu() || targets.numel() == 0) return;
+  const at::Tensor valid = targets.masked_select(targets.ne(kernels::kIgnoreIndex));
+  if (valid.numel() == 0) return;
+  const int64_t low = valid.min().item<int64_t>(), high = valid.max().item<int64_t>();
+  COMPACT_CHECK(low >= 0 && high < vocabulary, "[linear_cross_entropy] a target must be ",
+                kernels::kIgnoreIndex, " or in [0, ", vocabulary, "), is ", low < 0 ? low : high);
+}
+
 }  // namespace
 
 LossTreatment LossTreatment::from(const Spec& slot, int64_t vocabulary, int64_t element_size) {
@@ -141,6 +151,7 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const Parameter& head
                 hidden_.size(-1), " and a head of width ", w.size(1));
   COMPACT_CHECK(targets_.scalar_type() == at::kLong && targets_.numel() * w.size(1) == hidden_.numel(),
                 "[linear_cross_entropy] needs one int64 target per token");
+  check_targets(targets_, w.size(0));
   const at::Tensor leaf = head.leaf();
   const bool grad = at::GradMode::is_enabled();
   const bool want_hidden = grad && hidden_.requires_grad(), want_head = grad && leaf.requires_grad();

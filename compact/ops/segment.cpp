@@ -43,15 +43,21 @@ bool Segment::stored(int tensor) const {
 
 void Segment::finish() {
   const int count = static_cast<int>(slots_.size());
+  const auto check_sketch = [](bool possible, const Slot& slot) {
+    COMPACT_CHECK(possible, "slot `", slot.name,
+                  "` = sketch: its reader must be a linear whose gradient is `project`; set that, or "
+                  "keep or recompute the slot");
+  };
+  for (const Step& step : steps_) check_sketch(step.side.storage != Storage::kSketch, step.side);
   for (int t = 1; t < count; ++t) {
     if (slots_[t].storage != Storage::kSketch) continue;
+    bool read = false;
     for (Step& step : steps_) {
       if (step.input != t && step.other != t) continue;
-      COMPACT_CHECK(step.stage && step.stage->sketch_width() > 0, "slot `", slots_[t].name,
-                    "` = sketch: its reader must be a linear whose gradient is `project`; set that, "
-                    "or keep or recompute the slot");
-      step.sketch = true;
+      check_sketch(step.stage && step.stage->sketch_width() > 0, slots_[t]);
+      read = step.sketch = true;
     }
+    check_sketch(read, slots_[t]);
   }
   last_reader_.assign(count, -1);
   std::vector<int> readers(count, 0);

@@ -133,9 +133,11 @@ at::Tensor SegmentNode::run(const Segment& segment, const at::Tensor& x) {
       }
     }
   }
-  at::Tensor y = t[count];
+  const at::Tensor y = std::move(t[count]);
   if (!record) return y;
-  if (!segment.read_in_backward(static_cast<int>(count))) t[count] = at::Tensor();
+  // A node that held its own output would never be freed.
+  const int last = static_cast<int>(count);
+  t[count] = segment.stored(last) && segment.read_in_backward(last) ? y.detach() : at::Tensor();
 
   const NodePtr owner = make_node<SegmentNode>(segment);
   auto* const node = static_cast<SegmentNode*>(owner.get());
@@ -150,6 +152,7 @@ at::Tensor SegmentNode::run(const Segment& segment, const at::Tensor& x) {
   node->tensors = std::move(t);
   node->sides = std::move(sides);
   node->extras = std::move(extras);
+  if (node->tensors[count].defined()) node->versions.add(y);
   torch::autograd::set_history(y, owner);
   return y;
 }

@@ -10,8 +10,8 @@ namespace compact {
 void accumulate(const at::Tensor& t, const at::Tensor& master, const at::Tensor& d, double decay,
                 double alpha, uint64_t key, int64_t offset) {
   backend_of(t).fold({.w = t.data_ptr(),
-                      .master = master.defined() ? master.data_ptr<float>() : nullptr,
-                      .d = d.data_ptr<float>(),
+                      .master = floats_of(master),
+                      .d = floats_of(d),
                       .count = t.numel(),
                       .decay = static_cast<float>(decay),
                       .alpha = static_cast<float>(alpha),

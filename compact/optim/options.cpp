@@ -10,11 +10,22 @@
 
 namespace compact {
 
+std::span<const OptimizerInfo> optimizers() {
+  static const OptimizerInfo all[] = {
+      {"adamw", "AdamW (Loshchilov and Hutter 2019) for every parameter", OptimizerKind::kAdamW},
+      {"muon", "Muon (Jordan et al. 2024) for the matrices of blocks, AdamW for the rest",
+       OptimizerKind::kMuon},
+  };
+  return all;
+}
+
 OptimizerKind optimizer_kind(const std::string& name) {
-  if (name == "adamw") return OptimizerKind::kAdamW;
-  if (name == "muon") return OptimizerKind::kMuon;
-  fail("[optimizer] unknown kind `", name, "`",
-       suggestion(name, std::vector<std::string>{"adamw", "muon"}));
+  std::vector<std::string> known;
+  for (const OptimizerInfo& info : optimizers()) {
+    if (info.name == name) return info.kind;
+    known.push_back(info.name);
+  }
+  fail("[optimizer] unknown kind `", name, "`", suggestion(name, known));
 }
 
 void check_options(const OptimizerOptions& o) {

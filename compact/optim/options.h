@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 
 #include "compact/codecs/parameter.h"
@@ -31,6 +32,12 @@ struct OptimizerOptions {
   std::function<std::string(const Parameter&)> moment;
 };
 
+struct OptimizerInfo {
+  std::string name, summary;
+  OptimizerKind kind;
+};
+// Every optimizer there is.
+std::span<const OptimizerInfo> optimizers();
 // `adamw` or `muon`; throws InputError with a suggestion on another name.
 OptimizerKind optimizer_kind(const std::string& name);
 // Throws InputError on a value out of range.

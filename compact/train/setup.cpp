@@ -23,8 +23,9 @@ uint64_t key_of(const TrainConfig& c, uint64_t use) {
 }
 
 bool has_weights(const std::string& folder) {
-  return std::filesystem::exists(folder + "/model.safetensors") ||
-         std::filesystem::exists(folder + "/model.safetensors.index.json");
+  const std::filesystem::path path(folder);
+  return std::filesystem::exists(path / "model.safetensors") ||
+         std::filesystem::exists(path / "model.safetensors.index.json");
 }
 
 }  // namespace
@@ -88,7 +89,7 @@ DataSources open_data(const TrainConfig& c, const Progress& progress,
   if (!c.validation_file.empty()) {
     data.validation = std::make_unique<BlockDataset>(open(c.validation_file), c.block_size, key);
     if (c.validation_split != TrainConfig().validation_split) {
-      warnings.push_back("--validation_split takes no effect: there is a --validation_file");
+      warnings.push_back(cat("--validation_split takes no effect: there is a --validation_file"));
     }
   } else if (c.validation_split > 0) {
     const auto [first, last] = split_end(file->count(), c.validation_split);
@@ -144,7 +145,7 @@ std::unique_ptr<Llama> make_model(const TrainConfig& c, const LlamaConfig& shape
     if (has_weights(c.model_name_or_path)) {
       load_weights(*model, c.model_name_or_path);
     } else {
-      warnings.push_back(c.model_name_or_path + " has no weights: training starts from new ones");
+      warnings.push_back(cat(c.model_name_or_path, " has no weights: training starts from new ones"));
     }
   }
   return model;

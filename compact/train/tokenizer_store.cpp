@@ -31,9 +31,10 @@ std::unique_ptr<Tokenizer> make(const Spec& spec, const std::string& where) {
 
 std::map<std::string, std::string> tokenizer_files(const Tokenizer& tokenizer) {
   std::map<std::string, std::string> files;
-  Spec spec{Spec::parse(tokenizer.spec()).name, {}};
+  const std::string full = tokenizer.spec();
+  Spec spec{full.substr(0, full.find(':')), {}};
   if (!tokenizer.model_bytes().empty()) {
-    files[kModelFile] = std::string(tokenizer.model_bytes());
+    files[kModelFile] = tokenizer.model_bytes();
     spec.set("file", kModelFile);
   }
   files[kConfigFile] = json_text({{kKey, spec.str()}}, kConfigFile);

@@ -13,7 +13,7 @@
 
 namespace compact {
 
-// The files by name, as save_tokenizer writes them.
+// The files that keep a tokenizer, by name: tokenizer_config.json, tokenizer.model.
 std::map<std::string, std::string> tokenizer_files(const Tokenizer& tokenizer);
 
 // Writes tokenizer_config.json and, where the tokenizer has a model file, tokenizer.model into an

@@ -16,6 +16,7 @@
 #include "compact/io/hf_config.h"
 #include "compact/io/json_file.h"
 #include "compact/io/model_weights.h"
+#include "compact/kernels/kernels.h"
 #include "compact/ops/attention.h"
 #include "compact/ops/memory.h"
 #include "compact/optim/schedules.h"

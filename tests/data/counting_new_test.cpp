@@ -24,11 +24,14 @@ void* operator new(std::size_t size) {
   }
   return p;
 }
+void* operator new[](std::size_t size) { return operator new(size); }
 void operator delete(void* p) noexcept {
   if (counting && p) held -= static_cast<int64_t>(malloc_usable_size(p));
   std::free(p);
 }
 void operator delete(void* p, std::size_t) noexcept { operator delete(p); }
+void operator delete[](void* p) noexcept { operator delete(p); }
+void operator delete[](void* p, std::size_t) noexcept { operator delete(p); }
 
 namespace compact::test {
 

@@ -168,25 +168,30 @@ TEST(SentencePiece, InvalidUtf8BecomesTheReplacementCharacter) {
   EXPECT_EQ(encoder.replaced(), 3);
 }
 
+// Words and other things that may stand beside a space: white space, wide characters, combining
+// marks, ligatures, characters that normalisation turns into a space and more.
+const char* const kNeighbours[] = {"and",
+                                   ",",
+                                   "17",
+                                   "\n",
+                                   " ",
+                                   "\t",
+                                   "\xC2\xA0",
+                                   "\xC2\xA8",
+                                   "\xCC\x81",
+                                   "\xC3\xA9t",
+                                   "\xD0\xBE",
+                                   "\xE1\x9A\x80",
+                                   "\xE2\x80\x89",
+                                   "\xE3\x80\x80",
+                                   "\xE6\x97\xA5",
+                                   "\xEF\xAC\x81",
+                                   "\xF0\x9F\x98\x80"};
+
 TEST(StreamEncoder, AwkwardSpacesStayTogether) {
-  // Runs of spaces, line ends and wide characters around each possible cut.
   std::string text;
-  const char* const words[] = {"and",
-                               "Elizabeth",
-                               ",",
-                               "\n",
-                               "  ",
-                               " ",
-                               " \n ",
-                               "\xC2\xA0",
-                               "\xE3\x80\x80",
-                               "\xC3\xA9t\xC3\xA9",
-                               "\xCC\x81",
-                               "\xD0\xBE\xD0\xBD\xD0\xB0",
-                               "\xEF\xAC\x81",
-                               "17"};
-  for (uint64_t i = 0; text.size() < 400000; ++i) {
-    text += words[philox(3, i).v[0] % std::size(words)];
+  for (uint64_t i = 0; text.size() < 200000; ++i) {
+    text += kNeighbours[philox(3, i).v[0] % std::size(kNeighbours)];
     if (philox(4, i).v[0] % 3 == 0) text += ' ';
   }
   for (const std::string& spec : {austen_spec(), t5_spec()}) {
@@ -197,11 +202,31 @@ TEST(StreamEncoder, AwkwardSpacesStayTogether) {
   }
 }
 
+TEST(StreamEncoder, ACutBetweenAnyTwoNeighboursChangesNothing) {
+  // A model with pieces that are runs of spaces, and a normaliser that makes more spaces.
+  const auto tokenizer =
+      make_tokenizer("sentencepiece:file=" COMPACT_SOURCE_DIR "/tests/data/spaces.model");
+  std::string start;
+  while (start.size() < kStreamGather - 60) start += "to be ";
+  for (const std::string left : kNeighbours) {
+    for (const std::string right : kNeighbours) {
+      // The space between the two is the last one when the encoder looks for a cut.
+      const std::string text = start + left + " " + right + std::string(60, 'm') + " the end";
+      StreamEncoder encoder(*tokenizer);
+      std::vector<uint32_t> tokens;
+      encoder.feed(text, tokens);
+      EXPECT_FALSE(tokens.empty());
+      encoder.finish(tokens);
+      EXPECT_EQ(tokens, tokenizer->encode(text)) << "`" << left << " " << right << "`";
+    }
+  }
+}
+
 TEST(StreamEncoder, TextWithoutSpacesIsHeldWithinItsLimit) {
   const auto tokenizer = make_tokenizer(austen_spec());
   std::string wide, lines;
-  while (wide.size() < 2500000) wide += "\xE6\x97\xA5\xE6\x9C\xAC";
-  while (lines.size() < 2500000) lines += "and\nthe\n";
+  while (wide.size() < 1300000) wide += "\xE6\x97\xA5\xE6\x9C\xAC";
+  while (lines.size() < 1300000) lines += "and\nthe\n";
   for (const std::string& text : {wide, lines}) {
     size_t held = 0;
     const std::vector<uint32_t> tokens = streamed(*tokenizer, text, 100000, &held);

@@ -41,7 +41,8 @@ TEST(AtomicFile, WriteAtLeavesTheAppendingPlace) {
   AtomicFileWriter file(folder / "f");
   file.write("ab");
   file.write_at(4, "ef", 2);
-  file.write("cd");
+  file.write("cxyz");
+  file.write_at(3, "def", 3);  // over bytes that are still in the buffer
   file.commit();
   EXPECT_EQ(slurp(folder / "f"), "abcdef");
   EXPECT_THROW(file.write("more"), InputError);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/io/model_weights.h"
 
+#include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // safetensors files made to harm: every one must end in an InputError, within bounded memory.
+#include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>

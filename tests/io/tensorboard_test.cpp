@@ -126,8 +126,9 @@ TEST(TensorBoard, EventsReadBack) {
   const std::pair<std::string, float> one[] = {{"é", -0.0f}};
   writer.write(int64_t{1} << 40, one);
   writer.write(-1, one, 103.0);
+  writer.write(128, one, 104.0);
   const auto events = parse_file(writer.path());
-  ASSERT_EQ(events.size(), 5u);
+  ASSERT_EQ(events.size(), 6u);
   EXPECT_EQ(events[0].file_version, "brain.Event:2");
   EXPECT_EQ(events[0].wall_time, 100.5);
   EXPECT_TRUE(events[1].values.empty());
@@ -139,6 +140,7 @@ TEST(TensorBoard, EventsReadBack) {
   EXPECT_EQ(events[3].step, int64_t{1} << 40);
   EXPECT_GT(events[3].wall_time, 1.7e9);
   EXPECT_EQ(events[4].step, -1);
+  EXPECT_EQ(events[5].step, 128);
 }
 
 TEST(TensorBoard, TwoWritersOfOneFolderHaveTheirOwnFiles) {

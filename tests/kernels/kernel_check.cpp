@@ -8,19 +8,9 @@
 #include <vector>
 
 #include "compact/kernels/self_check.h"
-#if defined(COMPACT_HAS_CUDA)
-#include "compact/kernels/cuda/memory.h"
-#endif
 
 namespace compact::kernels {
 namespace {
-
-Memory memory_for([[maybe_unused]] Device device) {
-#if defined(COMPACT_HAS_CUDA)
-  if (device == Device::kCuda) return cuda_memory();
-#endif
-  return host_memory();
-}
 
 int run(const std::vector<std::string_view>& wanted) {
   int wrong = 0;

@@ -12,9 +12,7 @@ namespace {
 // Elements of one call of philox_words: two a word, low half first.
 constexpr uint64_t kBlock = 2 * kPhiloxWords;
 
-COMPACT_INLINE UVec halves(const uint16_t* p) {
-  return __builtin_convertvector(load_raw<HVec>(p), UVec);
-}
+COMPACT_INLINE UVec halves(const uint16_t* p) { return widen(load_raw<HVec>(p)); }
 
 template <class T>
 void fold_block(const Fold& a, uint64_t block, bool random) {

@@ -49,10 +49,25 @@ COMPACT_INLINE V load_raw(const void* p) {
   return v;
 }
 
-COMPACT_INLINE Vec widen(HVec h) { return (Vec)(__builtin_convertvector(h, UVec) << 16); }
+COMPACT_INLINE UVec widen(HVec h) {
+#if defined(__AVX512F__)  // GCC 12 makes four instructions of this conversion, three of the other
+  return (UVec)_mm512_cvtepu16_epi32((__m256i)h);
+#else
+  return __builtin_convertvector(h, UVec);
+#endif
+}
+COMPACT_INLINE HVec narrow(UVec u) {
+#if defined(__AVX512F__)
+  return (HVec)_mm512_cvtepi32_epi16((__m512i)u);
+#else
+  return __builtin_convertvector(u, HVec);
+#endif
+}
 
 COMPACT_INLINE Vec load(const float* p, Full = {}) { return load_raw<Vec>(p); }
-COMPACT_INLINE Vec load(const BFloat16* p, Full = {}) { return widen(load_raw<HVec>(p)); }
+COMPACT_INLINE Vec load(const BFloat16* p, Full = {}) {
+  return (Vec)(widen(load_raw<HVec>(p)) << 16);
+}
 template <class T>
 COMPACT_INLINE Vec load(const T* p, int n) {  // lanes beyond n are 0
   T row[kLanes] = {};
@@ -76,11 +91,11 @@ COMPACT_INLINE UVec stochastic_bits(Vec x, UVec random) {
 }
 
 COMPACT_INLINE void store_bits(BFloat16* p, UVec bits, Full = {}) {
-  const HVec h = __builtin_convertvector(bits, HVec);
+  const HVec h = narrow(bits);
   std::memcpy(p, &h, sizeof h);
 }
 COMPACT_INLINE void store_bits(BFloat16* p, UVec bits, int n) {
-  const HVec h = __builtin_convertvector(bits, HVec);
+  const HVec h = narrow(bits);
   std::memcpy(p, &h, static_cast<size_t>(n) * sizeof(BFloat16));
 }
 COMPACT_INLINE void store(float* p, Vec x, Full = {}) { std::memcpy(p, &x, sizeof x); }
@@ -151,24 +166,52 @@ COMPACT_INLINE float sum_lanes(int64_t n, Term&& term) {
   return across((s0 + s1) + (s2 + s3), [](float a, float b) { return a + b; });
 }
 
-// exp(x), within 2 ulp: 0 below -104, infinity above 88.73, NaN stays. Cephes' expf, without
-// fused multiply-adds.
-COMPACT_INLINE Vec exp(Vec x) {
-  x = x > 89.0f ? splat(89.0f) : x;
-  x = x < -104.0f ? splat(-104.0f) : x;
-  const Vec magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
-  const Vec t = x * 1.44269504088896341f + magic;
-  const Vec k = t - magic;
-  const Vec r = x - k * 0.693359375f - k * -2.12194440e-4f;
-  Vec p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + r + 1.0f;
-  const IVec n = (IVec)t - (IVec)magic;  // 2^n in two factors, for the ends of the range
-  const IVec half = n >> 1;
+// a * b + c: fused where the machine can. Only for approximations, whose last bit is free.
+COMPACT_INLINE Vec multiply_add(Vec a, Vec b, Vec c) {
+#if defined(__AVX512F__)
+  return (Vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#else
+  return a * b + c;
+#endif
+}
+COMPACT_INLINE Vec multiply_add(Vec a, float b, float c) {
+  return multiply_add(a, splat(b), splat(c));
+}
+COMPACT_INLINE Vec multiply_add(Vec a, Vec b, float c) { return multiply_add(a, b, splat(c)); }
+
+// x within [low, high]; NaN stays.
+COMPACT_INLINE Vec clamp(Vec x, float low, float high) {
+#if defined(__AVX512F__)  // where an operand is NaN, the second is the result
+  return (Vec)_mm512_max_ps(_mm512_set1_ps(low), _mm512_min_ps(_mm512_set1_ps(high), (__m512)x));
+#else
+  x = x > high ? splat(high) : x;
+  return x < low ? splat(low) : x;
+#endif
+}
+
+// p 2^k for integers |k| <= 150, through the ends of the range.
+COMPACT_INLINE Vec scale_by_power(Vec p, Vec k) {
+#if defined(__AVX512F__)
+  return (Vec)_mm512_scalef_ps((__m512)p, (__m512)k);
+#else
+  const IVec n = __builtin_convertvector(k == k ? k : Vec{}, IVec), half = n >> 1;
   return p * (Vec)((half + 127) << 23) * (Vec)((n - half + 127) << 23);
+#endif
+}
+
+// exp(x), within 2 ulp: 0 below -104, infinity above 88.73, NaN stays. Cephes' expf.
+COMPACT_INLINE Vec exp(Vec x) {
+  x = clamp(x, -104.0f, 89.0f);
+  const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  const Vec k = multiply_add(x, 1.44269504088896341f, magic) - magic;
+  const Vec r = multiply_add(k, splat(2.12194440e-4f), multiply_add(k, splat(-0.693359375f), x));
+  Vec p = multiply_add(r, 1.9875691500e-4f, 1.3981999507e-3f);
+  p = multiply_add(p, r, 8.3334519073e-3f);
+  p = multiply_add(p, r, 4.1665795894e-2f);
+  p = multiply_add(p, r, 1.6666665459e-1f);
+  p = multiply_add(p, r, 5.0000001201e-1f);
+  p = multiply_add(p, r * r, r) + 1.0f;
+  return scale_by_power(p, k);
 }
 
 COMPACT_INLINE Vec sigmoid(Vec x) { return 1.0f / (1.0f + exp(-x)); }

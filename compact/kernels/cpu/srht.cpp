@@ -40,31 +40,27 @@ struct Choice {
     }
   }
 
-  // out[j] = x[index[j]] * scale. Writes up to a register's width beyond r.
-  void gather(const float* x, float scale, float* out) const {
+  // out[j] = x[index[j]]. Writes up to a register's width beyond r.
+  void gather(const float* x, float* out) const {
 #if defined(__AVX512F__)
-    const __m512 factor = _mm512_set1_ps(scale);
     for (size_t b = 0; b < mask.size(); ++b) {
-      const __m512 v = _mm512_mul_ps(_mm512_loadu_ps(x + 16 * b), factor);
-      _mm512_storeu_ps(out, _mm512_maskz_compress_ps(mask[b], v));
+      _mm512_storeu_ps(out, _mm512_maskz_compress_ps(mask[b], _mm512_loadu_ps(x + 16 * b)));
       out += std::popcount(mask[b]);
     }
 #else
-    for (int64_t j = 0; j < r; ++j) out[j] = x[index[j]] * scale;
+    for (int64_t j = 0; j < r; ++j) out[j] = x[index[j]];
 #endif
   }
-  // x = 0 but x[index[j]] = z[j] * scale. Reads and writes up to a register's width beyond.
-  void scatter(const float* z, float scale, float* x) const {
+  // x = 0 but x[index[j]] = z[j]. Reads and writes up to a register's width beyond.
+  void scatter(const float* z, float* x) const {
 #if defined(__AVX512F__)
-    const __m512 factor = _mm512_set1_ps(scale);
     for (size_t b = 0; b < mask.size(); ++b) {
-      const __m512 v = _mm512_maskz_expand_ps(mask[b], _mm512_loadu_ps(z));
-      _mm512_storeu_ps(x + 16 * b, _mm512_mul_ps(v, factor));
+      _mm512_storeu_ps(x + 16 * b, _mm512_maskz_expand_ps(mask[b], _mm512_loadu_ps(z)));
       z += std::popcount(mask[b]);
     }
 #else
     std::fill(x, x + n, 0.0f);
-    for (int64_t j = 0; j < r; ++j) x[index[j]] = z[j] * scale;
+    for (int64_t j = 0; j < r; ++j) x[index[j]] = z[j];
 #endif
   }
 
@@ -111,9 +107,9 @@ void srht(const Srht& a, const Launch& launch) {
           });
           hadamard(buffer + t.gap, second.get(), buffer + t.gap, t.k);
         }
-        t.choice.gather(buffer, t.scale, picked);
+        t.choice.gather(buffer, picked);
         for_lanes(a.plan.r,
-                  [&](int64_t j, auto count) { store(z + j, load(picked + j, Full{}), count); });
+                  [&](int64_t j, auto count) { store(z + j, load(picked + j) * t.scale, count); });
       }
     });
   });
@@ -138,14 +134,14 @@ void srht_transpose(const SrhtTranspose& a, const Launch& launch) {
       for (int64_t row = begin; row < end; ++row) {
         const T* z = static_cast<const T*>(a.z) + row * a.plan.r;
         for_lanes(a.plan.r, [&](int64_t j, auto count) {
-          store(coordinates + j, load(z + j, count), count);
+          store(coordinates + j, load(z + j, count) * t.scale, count);
         });
-        t.choice.scatter(coordinates, t.scale, buffer);
+        t.choice.scatter(coordinates, buffer);
         if (t.gap > 0) hadamard(buffer + t.gap, norm.get(), buffer + t.gap, t.k);
         hadamard(buffer.get(), middle.get(), buffer.get(), t.k);
         float* x = a.x + row * t.n;
         for_lanes(t.n, [&](int64_t i, auto count) {
-          store(x + i, load(buffer + i, Full{}) * load(last + i, Full{}), count);
+          store(x + i, load(buffer + i) * load(last + i), count);
         });
       }
     });

@@ -11,9 +11,9 @@ void rms_norm(const RmsNorm& a, const Launch&) {
     for (int64_t row = 0; row < a.rows; ++row) {
       const T* x = static_cast<const T*>(a.x) + row * a.n;
       T* y = static_cast<T*>(a.y) + row * a.n;
-      float sum = 0;
+      double sum = 0;
       for (int64_t i = 0; i < a.n; ++i) sum += load(x[i]) * load(x[i]);
-      const float rstd = 1 / std::sqrt(sum / static_cast<float>(a.n) + a.eps);
+      const float rstd = 1 / std::sqrt(static_cast<float>(sum / static_cast<double>(a.n)) + a.eps);
       a.rstd[row] = rstd;
       for (int64_t i = 0; i < a.n; ++i) store(y[i], load(x[i]) * rstd * load(weight[i]));
     }
@@ -35,9 +35,9 @@ void rms_norm_backward(const RmsNormBackward& a, const Launch&) {
         const T* residual = static_cast<const T*>(a.residual) + row * a.n;
         T* gx = static_cast<T*>(a.gx) + row * a.n;
         const float rstd = a.rstd[row];
-        float dot = 0;
+        double dot = 0;
         for (int64_t i = 0; i < a.n; ++i) dot += load(gy[i]) * load(weight[i]) * load(x[i]);
-        const float pull = dot / static_cast<float>(a.n) * rstd * rstd;
+        const float pull = static_cast<float>(dot / static_cast<double>(a.n)) * rstd * rstd;
         for (int64_t i = 0; i < a.n; ++i) {
           const float g = load(gy[i]), normed = load(x[i]) * rstd;
           if (a.gweight) part[i] += g * normed;

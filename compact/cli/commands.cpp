@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/cli/commands.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <new>
+#include <string_view>
+
+#include "compact/base/check.h"
+#include "compact/base/text.h"
+#include "compact/ops/memory.h"
+#include "compact/train/exit_codes.h"
+#include "compact/train/version.h"
+
+namespace compact::cli {
+namespace {
+
+int report(std::string message, ExitCode code) {
+  std::cout << std::flush;
+  std::replace(message.begin(), message.end(), '\n', ' ');
+  std::cerr << "compact: error: " << message << std::endl;
+  return code;
+}
+
+std::string help() {
+  std::string out =
+      "Trains larger models in the memory a person has.\n\n"
+      "usage: compact COMMAND [--flag value]...\n\n";
+  for (const Command& c : commands()) {
+    out +=
+        cat("  ", c.name, std::string(10 - std::string_view(c.name).size(), ' '), c.summary, "\n");
+  }
+  return out +
+         "\n`compact COMMAND --help` shows the flags of a command, `compact --version` the "
+         "version.\n";
+}
+
+int dispatch(const std::vector<std::string>& arguments) {
+  const std::string first = arguments.empty() ? "" : arguments[0];
+  if (first == "--help" || first == "-h" || first == "help") {
+    std::cout << help();
+    return kExitOk;
+  }
+  if (first == "--version") {
+    std::cout << "compact " << version() << " (torch " << torch_version() << ")\n";
+    return kExitOk;
+  }
+  std::vector<std::string> names;
+  for (const Command& c : commands()) {
+    if (first == c.name) return c.run(c, {arguments.begin() + 1, arguments.end()});
+    names.emplace_back(c.name);
+  }
+  COMPACT_CHECK(!first.empty(), "a command is needed: see `compact --help`");
+  fail("unknown command `", first, "`", suggestion(first, names));
+}
+
+}  // namespace
+
+std::span<const Command> commands() {
+  static constexpr Command kAll[] = {
+      {"train", "Trains a model on text.", run_train},
+      {"eval", "Measures loss and perplexity of a model on text.", run_eval},
+      {"generate", "Writes text with a trained model.", run_generate},
+      {"prepare", "Turns text into a token file.", run_prepare},
+      {"compare", "Trains under several presets and compares loss, memory and time.", run_compare},
+      {"list", "Lists models, presets, treatments, projections, tokenizers, optimizers, schedules.",
+       run_list},
+      {"doctor", "Shows machine, build and paths in force, and tests every kernel.", run_doctor},
+  };
+  return kAll;
+}
+
+int run_program(const std::vector<std::string>& arguments) {
+  try {
+    return dispatch(arguments);
+  } catch (const InputError& e) {
+    return report(e.what(), kExitInput);
+  } catch (const NonFiniteError& e) {
+    return report(e.what(), kExitNonFinite);
+  } catch (const OutOfMemory& e) {
+    return report(e.what(), kExitBudget);
+  } catch (const c10::Error& e) {
+    const std::string message = e.what_without_backtrace();
+    return report(message.substr(0, message.find('\n')), kExitInternal);
+  } catch (const std::bad_alloc&) {
+    return report("out of memory", kExitInternal);
+  } catch (const std::exception& e) {
+    return report(e.what(), kExitInternal);
+  }
+}
+
+}  // namespace compact::cli

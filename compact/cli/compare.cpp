@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/train/compare.h"
+
+#include <iostream>
+
+#include "compact/base/text.h"
+#include "compact/cli/commands.h"
+#include "compact/cli/train_flags.h"
+#include "compact/train/exit_codes.h"
+
+namespace compact::cli {
+
+int run_compare(const Command& command, const std::vector<std::string>& arguments) {
+  Flags flags("compact compare", command.summary);
+  std::string presets = "off,exact,compact";
+  flags.group("Comparison");
+  flags.add("presets", presets, "what to compare: presets and policy files", "A,B,...");
+  TrainFlags settings(flags, {"preset", "resume_from_checkpoint"});
+  if (!flags.parse(arguments)) {
+    std::cout << flags.help();
+    return kExitOk;
+  }
+  CompareOptions options;
+  options.config = settings.config(flags);
+  if (settings.print_config()) {
+    std::cout << config_toml(options.config);
+    return kExitOk;
+  }
+  options.presets = split(presets, ',');
+  options.train_arguments = flags.given({"presets", "print_config", "output_dir"});
+  return compare(options, std::cout, std::cerr);
+}
+
+}  // namespace compact::cli

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "compact/base/text.h"
+#include "compact/cli/commands.h"
+#include "compact/cli/flags.h"
+#include "compact/io/json_file.h"
+#include "compact/train/evaluate.h"
+#include "compact/train/exit_codes.h"
+
+namespace compact::cli {
+
+int run_eval(const Command& command, const std::vector<std::string>& arguments) {
+  Flags flags("compact eval", command.summary);
+  EvalOptions o;
+  std::string json;
+  flags.add("model_name_or_path", o.model_name_or_path, "folder of the model", "DIR");
+  flags.add("validation_file", o.validation_file, "text or token file to measure on");
+  flags.add("tokenizer", o.tokenizer, "default: the one stored in the folder",
+            "bytes, sentencepiece:file=PATH");
+  flags.add("text_field", o.text_field, "field of a .jsonl line that holds the text", "NAME");
+  flags.add("block_size", o.block_size, "tokens in a sequence");
+  flags.add("per_device_eval_batch_size", o.per_device_eval_batch_size, "sequences in a batch");
+  flags.add("max_eval_samples", o.max_eval_samples, "blocks evaluated; 0: all");
+  flags.add("dtype", o.dtype, "type of weights and activations", "float32, bfloat16");
+  flags.add("matmul_precision", o.matmul_precision, "of f32 products", "highest, high");
+  flags.add("device", o.device, "auto: the GPU where there is one", "auto, cpu, cuda");
+  flags.add("threads", o.threads, "CPU threads; 0: all cores");
+  flags.add("cache_dir", o.cache_dir, "where prepared text is kept; default: the user's cache",
+            "DIR");
+  flags.add("json", json, "write the figures here, too", "FILE");
+  if (!flags.parse(arguments)) {
+    std::cout << flags.help();
+    return kExitOk;
+  }
+  flags.apply();
+  const EvalResult r = evaluate(o);
+  std::cout << "eval_loss " << r.eval_loss << "\neval_perplexity " << r.eval_perplexity
+            << "\ntokens " << format_count(r.tokens) << "\n";
+  if (!json.empty()) {
+    write_json(
+        json,
+        {{"eval_loss", r.eval_loss}, {"eval_perplexity", r.eval_perplexity}, {"tokens", r.tokens}});
+  }
+  return kExitOk;
+}
+
+}  // namespace compact::cli

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/cli/flags.h"
+
+#include <algorithm>
+
+#include "compact/base/check.h"
+#include "compact/base/text.h"
+
+namespace compact::cli {
+namespace {
+
+constexpr size_t kHelpColumn = 34, kHelpWidth = 100;
+
+// "  --name      text", the text broken into lines that begin in its column.
+std::string help_row(const std::string& left, const std::string& text) {
+  std::string out = "  " + left;
+  out += out.size() + 2 > kHelpColumn ? "\n" + std::string(kHelpColumn, ' ')
+                                      : std::string(kHelpColumn - out.size(), ' ');
+  size_t column = kHelpColumn;
+  for (const std::string& word : split(text, ' ')) {
+    if (column > kHelpColumn && column + 1 + word.size() > kHelpWidth) {
+      out += "\n" + std::string(kHelpColumn, ' ');
+      column = kHelpColumn;
+    } else if (column > kHelpColumn) {
+      out += " ";
+      ++column;
+    }
+    out += word;
+    column += word.size();
+  }
+  return out + "\n";
+}
+
+template <class T>
+T parsed(const std::optional<T>& value, const std::string& source, const char* what,
+         const std::string& text) {
+  COMPACT_CHECK(value, source, ": must be ", what, ", is `", text, "`");
+  return *value;
+}
+
+}  // namespace
+
+Flags::Flags(std::string title, std::string summary)
+    : title_(std::move(title)), summary_(std::move(summary)) {
+  app_.allow_extras();  // they are looked at here, for a suggestion
+  app_.set_help_flag("-h,--help");
+}
+
+void Flags::add(Flag flag) {
+  if (flag.group.empty()) flag.group = group_;
+  entries_.push_back(std::make_unique<Entry>(Entry{std::move(flag), {}}));
+  Entry& entry = *entries_.back();
+  CLI::Option* option = app_.add_option("--" + entry.flag.name, entry.values);
+  option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  switch (entry.flag.shape) {
+    case FlagShape::kOne:
+      option->expected(1)->allow_extra_args(false);
+      break;
+    case FlagShape::kBool:
+      option->expected(0, 1)->allow_extra_args(false);
+      break;
+    case FlagShape::kList:
+      option->expected(1, 1 << 20);
+      break;
+  }
+}
+
+void Flags::add(const char* name, std::string& to, const char* help, const char* values) {
+  add({.name = name,
+       .help = help,
+       .values = values,
+       .fallback = to,
+       .set = [&to](const auto& v, const auto&) { to = v[0]; }});
+}
+
+void Flags::add(const char* name, int64_t& to, const char* help, const char* values) {
+  add({.name = name,
+       .help = help,
+       .values = values,
+       .fallback = cat(to),
+       .set = [&to](const auto& v, const auto& source) {
+         to = parsed(parse_integer(v[0]), source, "an integer", v[0]);
+       }});
+}
+
+void Flags::add(const char* name, double& to, const char* help, const char* values) {
+  add({.name = name,
+       .help = help,
+       .values = values,
+       .fallback = cat(to),
+       .set = [&to](const auto& v, const auto& source) {
+         to = parsed(parse_number(v[0]), source, "a finite number", v[0]);
+       }});
+}
+
+void Flags::add(const char* name, bool& to, const char* help) {
+  add({.name = name,
+       .help = help,
+       .fallback = to ? "true" : "false",
+       .shape = FlagShape::kBool,
+       .set = [&to](const auto& v, const auto& source) {
+         COMPACT_CHECK(v[0] == "true" || v[0] == "false", source, ": must be true or false, is `",
+                       v[0], "`");
+         to = v[0] == "true";
+       }});
+}
+
+void Flags::add(const char* name, std::vector<std::string>& to, const char* help,
+                const char* values) {
+  add({.name = name,
+       .help = help,
+       .values = values,
+       .shape = FlagShape::kList,
+       .set = [&to](const auto& v, const auto&) { to = v; }});
+}
+
+void Flags::add_positional(const char* name, std::string& to, const char* help) {
+  positional_ = name;
+  positional_help_ = help;
+  app_.add_option(name, to);
+}
+
+bool Flags::parse(const std::vector<std::string>& arguments) {
+  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 takes them
+  try {
+    app_.parse(reversed);
+  } catch (const CLI::CallForHelp&) {
+    return false;
+  } catch (const CLI::ParseError& e) {
+    fail(e.what());
+  }
+  if (app_.remaining_size() > 0) fail_on_extra();
+  for (const auto& entry : entries_) {
+    std::vector<std::string>& values = entry->values;
+    const std::string& name = entry->flag.name;
+    if (app_.get_option("--" + name)->count() > 0 && values.empty()) values = {""};
+    if (entry->flag.shape == FlagShape::kList) continue;
+    for (std::string& v : values) {
+      if (entry->flag.shape == FlagShape::kBool && v.empty()) v = "true";
+      COMPACT_CHECK(v == values[0], "--", name, " is given twice, as `", values[0], "` and as `", v,
+                    "`");
+    }
+    if (!values.empty()) values.resize(1);
+  }
+  return true;
+}
+
+void Flags::fail_on_extra() const {
+  const std::vector<std::string> extra = app_.remaining();
+  const std::string argument = extra[0].substr(0, extra[0].find('='));
+  if (!argument.starts_with("-")) fail("unexpected argument `", extra[0], "`");
+  std::vector<std::string> known;
+  for (const auto& entry : entries_) known.push_back("--" + entry->flag.name);
+  // A list of all flags would be no one-line message.
+  const std::string near = nearest(argument, known);
+  fail("unknown flag `", argument, "`",
+       near.empty() ? "; see `" + title_ + " --help`" : "; did you mean `" + near + "`?");
+}
+
+void Flags::apply() const {
+  for (const auto& entry : entries_) {
+    if (!entry->values.empty()) entry->flag.set(entry->values, "--" + entry->flag.name);
+  }
+}
+
+std::vector<std::string> Flags::given(const std::vector<std::string>& without) const {
+  std::vector<std::string> arguments;
+  for (const auto& entry : entries_) {
+    const std::string& name = entry->flag.name;
+    if (std::ranges::find(without, name) != without.end()) continue;
+    for (const std::string& v : entry->values) arguments.push_back("--" + name + "=" + v);
+  }
+  return arguments;
+}
+
+std::string Flags::help() const {
+  std::string out = summary_ + "\n\nusage: " + title_;
+  if (!positional_.empty()) out += " [" + positional_ + "]";
+  if (!entries_.empty()) out += " [--flag value]...";
+  out += "\n";
+  if (!positional_.empty()) out += "\n" + help_row(positional_, positional_help_);
+  std::string group;
+  for (const auto& entry : entries_) {
+    const Flag& f = entry->flag;
+    if (f.group != group) out += "\n" + (group = f.group) + "\n";
+    std::string text = f.help;
+    if (!f.values.empty()) text += " (" + f.values + ")";
+    if (!f.fallback.empty()) text += " [" + f.fallback + "]";
+    out += help_row("--" + f.name, text);
+  }
+  return out;
+}
+
+}  // namespace compact::cli

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// The flags of a command: `--name value`, `--name=value`, lists (`--name a b`, or repeated), and
+// booleans (`--name`, `--name=false`). A flag that is given twice with different values is an
+// error.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace compact::cli {
+
+enum class FlagShape : uint8_t { kOne, kBool, kList };
+
+struct Flag {
+  std::string name;  // without dashes
+  std::string group, help;
+  std::string values;    // what it takes, for --help
+  std::string fallback;  // the value where it is not given, for --help
+  FlagShape shape = FlagShape::kOne;
+  // Takes the values; `source` ("--name") begins the message of the InputError on a wrong one.
+  std::function<void(const std::vector<std::string>& values, const std::string& source)> set;
+};
+
+class Flags {
+ public:
+  // `title` is what the usage line begins with: "compact train".
+  Flags(std::string title, std::string summary);
+
+  void add(Flag flag);
+  // Flags that set a variable, whose value now is the one that --help shows.
+  void add(const char* name, std::string& to, const char* help, const char* values = "TEXT");
+  void add(const char* name, int64_t& to, const char* help, const char* values = "N");
+  void add(const char* name, double& to, const char* help, const char* values = "X");
+  void add(const char* name, bool& to, const char* help);
+  void add(const char* name, std::vector<std::string>& to, const char* help,
+           const char* values = "FILE...");
+  // One optional argument without a flag.
+  void add_positional(const char* name, std::string& to, const char* help);
+  // Of the flags added from here on.
+  void group(std::string name) { group_ = std::move(name); }
+
+  // Reads the command line (without program and command). Returns false where it asks for help,
+  // which is then in help(). Throws InputError, with a suggestion on an unknown flag.
+  bool parse(const std::vector<std::string>& arguments);
+  // Hands the values that were given to their `set`.
+  void apply() const;
+  // As `--name=value`, those given but the ones named.
+  std::vector<std::string> given(const std::vector<std::string>& without) const;
+  std::string help() const;
+
+ private:
+  struct Entry {
+    Flag flag;
+    std::vector<std::string> values;
+  };
+  [[noreturn]] void fail_on_extra() const;
+
+  std::string title_, summary_, group_ = "Flags", positional_, positional_help_;
+  CLI::App app_;
+  std::vector<std::unique_ptr<Entry>> entries_;
+};
+
+}  // namespace compact::cli

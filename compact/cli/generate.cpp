@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/train/generate.h"
+
+#include <iostream>
+
+#include "compact/cli/commands.h"
+#include "compact/cli/flags.h"
+#include "compact/train/exit_codes.h"
+
+namespace compact::cli {
+
+int run_generate(const Command& command, const std::vector<std::string>& arguments) {
+  Flags flags("compact generate", command.summary);
+  GenerateOptions o;
+  flags.add("model_name_or_path", o.model_name_or_path, "folder of the model", "DIR");
+  flags.add("prompt", o.prompt, "text to go on from; empty: the start of a document");
+  flags.add("max_new_tokens", o.max_new_tokens, "tokens to write, unless the text ends before");
+  flags.add("num_samples", o.num_samples, "texts to write");
+  flags.add("temperature", o.sampling.temperature, "0: always the likeliest token");
+  flags.add("top_k", o.sampling.top_k, "choose among the k likeliest; 0: all");
+  flags.add("top_p", o.sampling.top_p, "choose among the likeliest that together reach p",
+            "0 < x <= 1");
+  flags.add("seed", o.seed, "of the choices");
+  flags.add("tokenizer", o.tokenizer, "default: the one stored in the folder",
+            "bytes, sentencepiece:file=PATH");
+  flags.add("dtype", o.dtype, "type of weights and activations", "float32, bfloat16");
+  flags.add("matmul_precision", o.matmul_precision, "of f32 products", "highest, high");
+  flags.add("device", o.device, "auto: the GPU where there is one", "auto, cpu, cuda");
+  flags.add("threads", o.threads, "CPU threads; 0: all cores");
+  if (!flags.parse(arguments)) {
+    std::cout << flags.help();
+    return kExitOk;
+  }
+  flags.apply();
+  int64_t shown = -1;
+  generate(o, [&](int64_t sample, std::string_view text) {
+    for (; shown < sample; ++shown) {
+      if (shown >= 0) std::cout << "\n----------\n";
+      std::cout << o.prompt;
+    }
+    std::cout << text << std::flush;
+  });
+  std::cout << std::endl;
+  return kExitOk;
+}
+
+}  // namespace compact::cli

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <iostream>
+
+#include "compact/base/check.h"
+#include "compact/base/text.h"
+#include "compact/cli/commands.h"
+#include "compact/cli/flags.h"
+#include "compact/codecs/projection.h"
+#include "compact/data/tokenizer.h"
+#include "compact/models/models.h"
+#include "compact/ops/policy.h"
+#include "compact/ops/treatments.h"
+#include "compact/optim/options.h"
+#include "compact/optim/schedules.h"
+#include "compact/train/exit_codes.h"
+
+namespace compact::cli {
+namespace {
+
+using Rows = std::vector<std::pair<std::string, std::string>>;  // name, summary
+
+Rows model_rows() {
+  Rows rows;
+  for (const ModelInfo& m : models()) rows.emplace_back(m.name, m.summary);
+  return rows;
+}
+Rows preset_rows() {
+  Rows rows;
+  for (const EmbeddedPreset& p : embedded_presets()) {
+    rows.emplace_back(p.name, Policy::preset(p.name).summary());
+  }
+  return rows;
+}
+Rows treatment_rows() {
+  static const char* const kinds[] = {"slot", "grad", "moment"};
+  Rows rows;
+  for (const TreatmentInfo& t : treatments()) {
+    const std::string settings = t.settings.empty() ? "" : ":" + t.settings;
+    rows.emplace_back(cat(kinds[static_cast<int>(t.kind)], " ", t.name, settings), t.summary);
+  }
+  return rows;
+}
+Rows projection_rows() {
+  Rows rows;
+  for (const ProjectionInfo* p : projections()) rows.emplace_back(p->name, p->summary);
+  return rows;
+}
+Rows tokenizer_rows() {
+  Rows rows;
+  for (const TokenizerEntry& t : tokenizers()) rows.emplace_back(t.usage, t.summary);
+  return rows;
+}
+Rows optimizer_rows() {
+  Rows rows;
+  for (const OptimizerInfo& o : optimizers()) rows.emplace_back(o.name, o.summary);
+  return rows;
+}
+Rows schedule_rows() {
+  Rows rows;
+  for (const ScheduleInfo* s : schedules()) rows.emplace_back(s->name, s->summary);
+  return rows;
+}
+
+struct Kind {
+  const char* name;
+  Rows (*rows)();
+};
+constexpr Kind kKinds[] = {
+    {"models", model_rows},         {"presets", preset_rows},
+    {"treatments", treatment_rows}, {"projections", projection_rows},
+    {"tokenizers", tokenizer_rows}, {"optimizers", optimizer_rows},
+    {"schedules", schedule_rows},
+};
+
+void print(const Rows& rows, const char* indent) {
+  size_t width = 0;
+  for (const auto& [name, summary] : rows)
+    width = std::max(width, std::min<size_t>(28, name.size()));
+  for (const auto& [name, summary] : rows) {
+    std::cout << indent << name;
+    if (name.size() > width) {
+      std::cout << "\n" << indent << std::string(width, ' ');
+    } else {
+      std::cout << std::string(width - name.size(), ' ');
+    }
+    std::cout << "  " << summary << "\n";
+  }
+}
+
+}  // namespace
+
+int run_list(const Command& command, const std::vector<std::string>& arguments) {
+  Flags flags("compact list", command.summary);
+  std::string kind, kinds;
+  std::vector<std::string> names;
+  for (const Kind& k : kKinds) {
+    names.emplace_back(k.name);
+    kinds += (kinds.empty() ? "" : ", ") + names.back();
+  }
+  const std::string text = "one of " + kinds + "; default: all";
+  flags.add_positional("KIND", kind, text.c_str());
+  if (!flags.parse(arguments)) {
+    std::cout << flags.help();
+    return kExitOk;
+  }
+  COMPACT_CHECK(kind.empty() || std::ranges::find(names, kind) != names.end(),
+                "nothing to list as `", kind, "`", suggestion(kind, names));
+  for (const Kind& k : kKinds) {
+    if (kind == k.name) {
+      print(k.rows(), "");
+    } else if (kind.empty()) {
+      std::cout << (&k == kKinds ? "" : "\n") << k.name << "\n";
+      print(k.rows(), "  ");
+    }
+  }
+  return kExitOk;
+}
+
+}  // namespace compact::cli

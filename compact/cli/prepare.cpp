@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/data/prepare.h"
+
+#include <unistd.h>
+
+#include <iostream>
+
+#include "compact/base/check.h"
+#include "compact/base/text.h"
+#include "compact/cli/commands.h"
+#include "compact/cli/flags.h"
+#include "compact/train/exit_codes.h"
+#include "compact/train/metrics.h"
+
+namespace compact::cli {
+
+int run_prepare(const Command& command, const std::vector<std::string>& arguments) {
+  Flags flags("compact prepare", command.summary);
+  std::vector<std::string> input;
+  std::string tokenizer = "bytes", output;
+  PrepareOptions options;
+  flags.add("input", input, "text: .txt, .jsonl, each also .gz, .xz, .zst", "FILE_OR_PATTERN...");
+  flags.add("tokenizer", tokenizer, "how text becomes tokens", "bytes, sentencepiece:file=PATH");
+  flags.add("output", output, "token file to write", "PATH");
+  flags.add("field", options.field, "field of a .jsonl line that holds the text", "NAME");
+  if (!flags.parse(arguments)) {
+    std::cout << flags.help();
+    return kExitOk;
+  }
+  flags.apply();
+  COMPACT_CHECK(!input.empty(), "--input is needed");
+  COMPACT_CHECK(!output.empty(), "--output is needed");
+  Console console(std::cout, isatty(STDOUT_FILENO) != 0);
+  int64_t percent = -1;
+  options.progress = [&](int64_t done, int64_t total) {
+    if (total == 0 || done * 100 / total == percent) return;
+    percent = done * 100 / total;
+    console.bar(done, total, "bytes");
+  };
+  const Prepared p = prepare(input, *make_tokenizer(tokenizer), output, options);
+  console.line(cat(output, ": ", format_count(p.tokens), " tokens from ", format_count(p.documents),
+                   " documents in ", p.files, " files (", format_bytes(p.text_bytes), " of text)"));
+  if (p.replaced > 0) {
+    console.line(
+        cat("warning: ", format_count(p.replaced), " invalid UTF-8 sequences became U+FFFD"));
+  }
+  return kExitOk;
+}
+
+}  // namespace compact::cli

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <iostream>
+
+#include "compact/cli/commands.h"
+#include "compact/cli/train_flags.h"
+#include "compact/train/exit_codes.h"
+#include "compact/train/trainer.h"
+
+namespace compact::cli {
+
+int run_train(const Command& command, const std::vector<std::string>& arguments) {
+  Flags flags("compact train", command.summary);
+  TrainFlags settings(flags, {});
+  if (!flags.parse(arguments)) {
+    std::cout << flags.help();
+    return kExitOk;
+  }
+  const TrainConfig config = settings.config(flags);
+  if (settings.print_config()) {
+    std::cout << config_toml(config);
+    return kExitOk;
+  }
+  return train(config, std::cout, isatty(STDOUT_FILENO) != 0);
+}
+
+}  // namespace compact::cli

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Exact byte counts of tensor memory: a counting allocator on the CPU, the caching allocator's own
+// counters on CUDA.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+
+namespace compact {
+
+// An allocation that would pass the limit, or that the system refused (limit: the largest int64).
+// Nothing was allocated. Sizes in bytes.
+struct OutOfMemory : std::runtime_error {
+  OutOfMemory(int64_t requested, int64_t live, int64_t limit);
+  int64_t requested, live, limit;
+};
+
+// Replaces torch's CPU allocator by one that counts requested bytes, for the life of the process.
+// To be called before the first tensor is made; a second call does nothing. Tensors made before are
+// freed as before and not counted. Freed memory stays with the process for the next step.
+void install_counting_allocator();
+
+// Limits live bytes on the CPU; beyond it allocations throw OutOfMemory. nullopt: no limit.
+void limit_cpu_bytes(std::optional<int64_t> limit);
+
+// Bytes of tensors that live now; the most since reset_peak. On the CPU 0 without the counting
+// allocator. On CUDA what the caching allocator has given out (allocated), and holds (reserved).
+int64_t live_bytes(at::Device device);
+int64_t peak_bytes(at::Device device);
+int64_t reserved_bytes(at::Device device);  // peak; on the CPU the same as peak_bytes
+void reset_peak(at::Device device);
+
+// Waits for everything that was started on the device.
+void synchronize(at::Device device);
+
+}  // namespace compact

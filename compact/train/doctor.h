@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// What this machine and build are, and whether the kernels compute what they should.
+#pragma once
+
+#include <iosfwd>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace compact {
+
+// Prints versions, devices, memory and the paths in force, then runs every kernel of every backend
+// beside the reference. Returns whether all of them agree.
+bool doctor(std::ostream& out);
+
+// The instruction sets that matter to kernels and products here, out of the text of /proc/cpuinfo
+// ("avx2 avx512f amx_tile"), in a fixed order.
+std::vector<std::string> instruction_sets(std::string_view cpuinfo);
+
+}  // namespace compact

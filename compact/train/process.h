@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a program as a child process.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace compact {
+
+// The path of the program that is running.
+std::string own_program();
+
+struct ProcessResult {
+  int exit_code = 0;                // of the child; 128 + the signal that ended it
+  int signal = 0;                   // SIGINT or SIGTERM that came for this process meanwhile, or 0
+  std::vector<std::string> errors;  // the last lines that it wrote to standard error
+};
+
+// Runs `arguments` (the first is the program's path) to its end. Standard input and output are this
+// process's; each line of standard error goes to `on_error`. SIGTERM, and SIGINT from a process
+// (Ctrl-C reaches the child by itself), are passed on to the child, not obeyed here. Throws
+// InputError where the program cannot be started.
+ProcessResult run_process(const std::vector<std::string>& arguments,
+                          const std::function<void(const std::string&)>& on_error);
+
+}  // namespace compact

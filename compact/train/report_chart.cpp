@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/train/report_chart.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+
+#include "compact/base/check.h"
+#include "compact/base/text.h"
+
+namespace compact {
+namespace {
+
+std::string format(const char* pattern, auto... values) {
+  char out[320];
+  std::snprintf(out, sizeof out, pattern, values...);
+  return out;
+}
+
+// Maps [low, high] to pixels.
+struct Scale {
+  double low, high, from, to;
+  double operator()(double x) const { return from + (x - low) / (high - low) * (to - from); }
+};
+
+std::string tick_label(double value, double spacing) {
+  const int digits = spacing >= 1 ? 0 : static_cast<int>(std::ceil(-std::log10(spacing) - 1e-9));
+  return format("%.*f", std::min(digits, 9), value);
+}
+
+struct Range {
+  double low = INFINITY, high = -INFINITY;
+  void add(double x) {
+    low = std::min(low, x);
+    high = std::max(high, x);
+  }
+};
+
+std::string path_of(const Curve& curve, const Scale& x, const Scale& y) {
+  std::string d;
+  for (const auto& [step, value] : curve) {
+    d += format("%s%.1f %.1f", d.empty() ? "M" : "L", x(step), y(value));
+  }
+  return d;
+}
+
+// Moves labels apart, keeping their order: at least `gap` between neighbours, below `bottom`.
+void spread(std::vector<std::pair<double, size_t>>& labels, double gap, double bottom) {
+  std::sort(labels.begin(), labels.end());
+  for (size_t i = 1; i < labels.size(); ++i) {
+    labels[i].first = std::max(labels[i].first, labels[i - 1].first + gap);
+  }
+  for (size_t i = labels.size(); i-- > 0;) {
+    const double most = i + 1 < labels.size() ? labels[i + 1].first - gap : bottom;
+    labels[i].first = std::min(labels[i].first, most);
+  }
+}
+
+double part(const RunReport& run, size_t which) {
+  static const char* const keys[] = {"memory/weights_bytes", "memory/optimizer_bytes",
+                                     "memory/saved_bytes"};
+  const auto known = [&](size_t i) {
+    const double bytes = run.number(keys[i]);
+    return std::isfinite(bytes) ? bytes : 0.0;
+  };
+  if (which < 3) return known(which);
+  return std::max(0.0, run.number("memory/peak_bytes") - known(0) - known(1) - known(2));
+}
+
+}  // namespace
+
+std::string html_escape(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      default:
+        out += c;
+    }
+  }
+  return out;
+}
+
+std::vector<double> axis_ticks(double low, double high, int count) {
+  if (!(high > low)) high = low + 1;
+  const double rough = (high - low) / count;
+  const double power = std::pow(10.0, std::floor(std::log10(rough)));
+  double spacing = 10 * power;
+  for (const double round : {1.0, 2.0, 5.0}) {
+    if (round * power >= rough * 0.999) {
+      spacing = round * power;
+      break;
+    }
+  }
+  std::vector<double> ticks;
+  const auto first = static_cast<int64_t>(std::floor(low / spacing + 1e-9));
+  const auto last = static_cast<int64_t>(std::ceil(high / spacing - 1e-9));
+  for (int64_t i = first; i <= last; ++i) ticks.push_back(static_cast<double>(i) * spacing);
+  return ticks;
+}
+
+std::string loss_chart(std::span<const RunReport> runs) {
+  constexpr double kWidth = 860, kHeight = 400, kLeft = 56, kRight = 722, kTop = 16, kBottom = 350;
+  Range steps, losses;
+  for (const RunReport& run : runs) {
+    for (const Curve* curve : {&run.loss, &run.eval_loss}) {
+      for (const auto& [step, value] : *curve) {
+        steps.add(step);
+        losses.add(value);
+      }
+    }
+  }
+  if (!(losses.high >= losses.low)) return "";
+  const std::vector<double> y_ticks = axis_ticks(losses.low, losses.high, 6);
+  const std::vector<double> x_ticks = axis_ticks(0, std::max(steps.high, 1.0), 6);
+  const Scale x{0, std::max(steps.high, 1.0), kLeft, kRight};
+  const Scale y{y_ticks.front(), y_ticks.back(), kBottom, kTop};
+
+  std::string svg =
+      format("<svg viewBox=\"0 0 %.0f %.0f\" role=\"img\" aria-label=\"Loss over steps\">\n",
+             kWidth, kHeight);
+  for (const double t : y_ticks) {
+    svg += format("<path class=\"grid\" d=\"M%.1f %.1fH%.1f\"/>", kLeft, y(t), kRight);
+    svg += format("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n", kLeft - 8,
+                  y(t) + 4.5, tick_label(t, y_ticks[1] - y_ticks[0]).c_str());
+  }
+  for (const double t : x_ticks) {
+    if (t > x.high) continue;
+    svg += format("<path class=\"axis\" d=\"M%.1f %.1fv5\"/>", x(t), kBottom);
+    svg += format(
+        "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n", x(t), kBottom + 21,
+        t == std::floor(t) ? format_count(std::llround(t)).c_str() : tick_label(t, 0.1).c_str());
+  }
+  svg += format("<path class=\"axis\" d=\"M%.1f %.1fH%.1f\"/>", kLeft, kBottom, kRight);
+  svg += format("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">step</text>\n",
+                (kLeft + kRight) / 2, kHeight - 8);
+
+  // Equal curves lie upon each other: earlier ones are wider, so that they stay in sight.
+  std::vector<std::pair<double, size_t>> labels;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const double behind = static_cast<double>(runs.size() - 1 - i);
+    const RunReport& run = runs[i];
+    if (!run.loss.empty()) {
+      svg +=
+          format("<path class=\"line s%zu\" stroke-width=\"%.1f\" d=\"", i % 8, 2 + 2.6 * behind);
+      svg += path_of(run.loss, x, y) + "\"/>\n";
+    }
+    for (const auto& [step, value] : run.eval_loss) {
+      svg += format("<circle class=\"dot s%zu\" cx=\"%.1f\" cy=\"%.1f\" r=\"%.1f\"><title>", i % 8,
+                    x(step), y(value), 3.6 + 1.6 * behind);
+      svg += html_escape(run.preset) +
+             format(": evaluation loss %.4f at step %.0f</title></circle>\n", value, step);
+    }
+    const Curve& last = run.loss.empty() ? run.eval_loss : run.loss;
+    if (!last.empty()) labels.emplace_back(y(last.back().second), i);
+  }
+  spread(labels, 19, kBottom);
+  for (const auto& [at, i] : labels) {
+    const RunReport& run = runs[i];
+    const Curve& last = run.loss.empty() ? run.eval_loss : run.loss;
+    svg += format("<path class=\"leader s%zu\" d=\"M%.1f %.1fL%.1f %.1f\"/>", i % 8,
+                  x(last.back().first) + 3, y(last.back().second), kRight + 16, at);
+    svg +=
+        format("<text class=\"label s%zu\" x=\"%.1f\" y=\"%.1f\">", i % 8, kRight + 20, at + 4.5);
+    svg += html_escape(run.preset) + "</text>\n";
+  }
+  return svg + "</svg>\n";
+}
+
+std::span<const char* const> memory_parts() {
+  static const char* const names[] = {"weights", "optimizer state", "saved tensors",
+                                      "gradients and temporaries"};
+  return names;
+}
+
+std::string memory_chart(std::span<const RunReport> runs) {
+  constexpr double kWidth = 860, kLeft = 130, kRight = 700, kRow = 46, kBar = 28, kTop = 8;
+  double most = 0;
+  for (const RunReport& run : runs) {
+    const double peak = run.number("memory/peak_bytes");
+    if (std::isfinite(peak)) most = std::max(most, peak);
+  }
+  if (most == 0) return "";
+  double unit = 1;
+  const char* name = "B";
+  for (const char* larger : {"KiB", "MiB", "GiB", "TiB"}) {
+    if (most / unit < 1024) break;
+    unit *= 1024;
+    name = larger;
+  }
+  const std::vector<double> ticks = axis_ticks(0, most / unit, 6);
+  const Scale x{0, ticks.back() * unit, kLeft, kRight};
+  const double bottom = kTop + kRow * static_cast<double>(runs.size());
+  std::string svg =
+      format("<svg viewBox=\"0 0 %.0f %.0f\" role=\"img\" aria-label=\"Peak memory\">\n", kWidth,
+             bottom + 34);
+  for (const double t : ticks) {
+    svg += format("<path class=\"grid\" d=\"M%.1f %.1fV%.1f\"/>", x(t * unit), kTop, bottom);
+    svg += format("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s%s%s</text>\n", x(t * unit),
+                  bottom + 20, tick_label(t, ticks[1]).c_str(), &t == &ticks.back() ? " " : "",
+                  &t == &ticks.back() ? name : "");
+  }
+  const double first = runs[0].number("memory/peak_bytes");
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const RunReport& run = runs[i];
+    const double top = kTop + kRow * static_cast<double>(i) + (kRow - kBar) / 2;
+    svg += format("<text class=\"name\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">", kLeft - 12,
+                  top + kBar / 2 + 5);
+    svg += html_escape(run.preset) + "</text>\n";
+    const double peak = run.number("memory/peak_bytes");
+    if (!std::isfinite(peak)) {
+      svg +=
+          format("<text x=\"%.1f\" y=\"%.1f\">no figures</text>\n", kLeft + 8, top + kBar / 2 + 5);
+      continue;
+    }
+    double begin = 0;
+    for (size_t p = 0; p < memory_parts().size(); ++p) {
+      const double bytes = std::min(part(run, p), peak - begin);
+      if (bytes <= 0) continue;
+      svg += format(
+          "<rect class=\"p%zu\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"><title>", p,
+          x(begin), top, x(begin + bytes) - x(begin), kBar);
+      svg += format("%s: %s</title></rect>\n", memory_parts()[p],
+                    format_bytes(std::llround(bytes)).c_str());
+      begin += bytes;
+    }
+    std::string text = format_bytes(std::llround(peak));
+    if (i > 0 && std::isfinite(first) && first > 0) text += format(" (%.2f\u00d7)", peak / first);
+    svg += format("<text class=\"value\" x=\"%.1f\" y=\"%.1f\">%s</text>\n", x(peak) + 8,
+                  top + kBar / 2 + 5, text.c_str());
+  }
+  svg += format("<path class=\"axis\" d=\"M%.1f %.1fV%.1f\"/>\n", kLeft, kTop, bottom);
+  return svg + "</svg>\n";
+}
+
+}  // namespace compact

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// The comparison as one HTML page: a table, loss curves, memory bars. Everything is inside the
+// file: no scripts, no fonts or images from elsewhere. Follows the reader's light or dark setting.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "compact/train/run_report.h"
+
+namespace compact {
+
+// `title` and `subtitle` are plain text. Throws InputError on no runs.
+std::string report_page(std::span<const RunReport> runs, const std::string& title,
+                        const std::string& subtitle);
+
+}  // namespace compact

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/train/run_report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <limits>
+
+#include "compact/base/text.h"
+#include "compact/io/file.h"
+#include "compact/io/json_file.h"
+
+namespace compact {
+namespace {
+
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+
+std::string print(const char* pattern, double value) {
+  char out[64];
+  std::snprintf(out, sizeof out, pattern, value);
+  return out;
+}
+
+void append(Curve& curve, const nlohmann::json& row, const char* key) {
+  const auto step = row.find("step"), value = row.find(key);
+  if (step == row.end() || value == row.end()) return;
+  if (!step->is_number() || !value->is_number()) return;
+  curve.emplace_back(step->get<double>(), value->get<double>());
+}
+
+nlohmann::json number_or_null(double x) {
+  return std::isfinite(x) ? nlohmann::json(x) : nlohmann::json();
+}
+
+}  // namespace
+
+double RunReport::number(const std::string& name) const {
+  if (name == "loss") return loss.empty() ? kNone : loss.back().second;
+  if (results.is_object()) {
+    const auto found = results.find(name);
+    if (found != results.end() && found->is_number()) return found->get<double>();
+  }
+  if (name == "eval_loss" && !eval_loss.empty()) return eval_loss.back().second;
+  return kNone;
+}
+
+void read_run(const std::filesystem::path& folder, RunReport& report) {
+  report.folder = folder.string();
+  std::ifstream rows(folder / "metrics.jsonl");
+  for (std::string line; std::getline(rows, line);) {
+    const auto row = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!row.is_object()) continue;
+    append(report.loss, row, "loss");
+    append(report.eval_loss, row, "eval_loss");
+  }
+  if (const auto file = folder / "all_results.json"; is_file(file))
+    report.results = read_json(file);
+}
+
+std::span<const ReportColumn> report_columns() {
+  using Unit = ReportColumn::Unit;
+  static const ReportColumn all[] = {
+      {"loss", "train loss", Unit::kLoss},
+      {"eval_loss", "eval loss", Unit::kLoss},
+      {"eval_perplexity", "perplexity", Unit::kNumber},
+      {"memory/peak_bytes", "peak memory", Unit::kBytes},
+      {"memory/held_bytes", "held after forward", Unit::kBytes},
+      {"memory/saved_bytes", "saved tensors", Unit::kBytes},
+      {"step_seconds", "step time", Unit::kSeconds},
+      {"tokens_per_second", "tokens/s", Unit::kRate},
+  };
+  return all;
+}
+
+std::string format_value(const ReportColumn& column, double value) {
+  if (!std::isfinite(value)) return "-";
+  switch (column.unit) {
+    case ReportColumn::Unit::kLoss:
+      return print("%.4f", value);
+    case ReportColumn::Unit::kNumber:
+      return print(value < 1000 ? "%.3f" : "%.4g", value);
+    case ReportColumn::Unit::kBytes:
+      return format_bytes(std::llround(value));
+    case ReportColumn::Unit::kSeconds:
+      return value < 0.1 ? print("%.1f ms", value * 1e3) : print("%.3f s", value);
+    case ReportColumn::Unit::kRate:
+      return format_count(std::llround(value));
+  }
+  return "-";
+}
+
+std::string format_relative(const ReportColumn& column, double value, double first) {
+  if (!std::isfinite(value) || !std::isfinite(first)) return "";
+  if (column.unit == ReportColumn::Unit::kLoss) return print("%+.4f", value - first);
+  return first == 0 ? "" : print("%.2fx", value / first);
+}
+
+std::string report_table(std::span<const RunReport> runs) {
+  std::vector<std::vector<std::string>> rows = {{"preset"}};
+  for (const ReportColumn& c : report_columns()) rows[0].push_back(c.title);
+  for (const RunReport& run : runs) {
+    std::vector<std::string> values = {run.preset}, relative = {""};
+    for (const ReportColumn& c : report_columns()) {
+      const double value = run.number(c.key);
+      values.push_back(format_value(c, value));
+      relative.push_back(format_relative(c, value, runs[0].number(c.key)));
+    }
+    if (run.exit_code != 0) values[0] += " (failed)";
+    rows.push_back(std::move(values));
+    if (&run != &runs[0]) rows.push_back(std::move(relative));
+  }
+  std::vector<size_t> widths(rows[0].size());
+  for (const auto& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string out;
+  for (const auto& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) {
+      const std::string space(widths[i] - row[i].size(), ' ');
+      out += (i ? "  " + space : "") + row[i] + (i ? "" : space);
+    }
+    out += "\n";
+    if (&row == &rows[0]) {
+      for (size_t i = 0; i < row.size(); ++i) out += (i ? "  " : "") + std::string(widths[i], '-');
+      out += "\n";
+    }
+  }
+  return out;
+}
+
+nlohmann::ordered_json report_json(std::span<const RunReport> runs) {
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  for (const RunReport& run : runs) {
+    nlohmann::ordered_json values, relative, curves;
+    for (const ReportColumn& c : report_columns()) {
+      const double value = run.number(c.key), first = runs[0].number(c.key);
+      values[c.key] = number_or_null(value);
+      relative[c.key] =
+          number_or_null(c.unit == ReportColumn::Unit::kLoss ? value - first : value / first);
+    }
+    for (const auto& [name, curve] :
+         {std::pair{"loss", &run.loss}, {"eval_loss", &run.eval_loss}}) {
+      curves[name] = nlohmann::ordered_json::array();
+      for (const auto& [step, value] : *curve) curves[name].push_back({step, value});
+    }
+    all.push_back({{"preset", run.preset},
+                   {"folder", run.folder},
+                   {"exit_code", run.exit_code},
+                   {"message", run.message},
+                   {"values", values},
+                   {"relative_to_first", relative},
+                   {"results", run.results},
+                   {"curves", curves}});
+  }
+  return all;
+}
+
+}  // namespace compact

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// What finished runs say about themselves, and tables of them side by side.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace compact {
+
+using Curve = std::vector<std::pair<double, double>>;  // (step, value)
+
+struct RunReport {
+  std::string preset;
+  std::string folder;
+  int exit_code = 0;
+  std::string message;     // the error of a run that failed
+  nlohmann::json results;  // all_results.json; null where the run did not finish
+  Curve loss, eval_loss;   // of metrics.jsonl; finite values only
+
+  // A number of `results`, or of the curves' ends: "loss" (the last logged training loss) and
+  // "eval_loss". NaN where there is none.
+  double number(const std::string& name) const;
+};
+
+// Reads FOLDER/metrics.jsonl and all_results.json, as far as they are there: a row cut off is
+// passed over. Throws InputError on files that are no JSON.
+void read_run(const std::filesystem::path& folder, RunReport& report);
+
+// A column of the comparison: where the number stands and how it is written.
+struct ReportColumn {
+  std::string key, title;
+  enum class Unit { kLoss, kNumber, kBytes, kSeconds, kRate } unit;
+};
+std::span<const ReportColumn> report_columns();
+
+// The number as text ("1.53 GiB", "2.4310"), or "-" for NaN.
+std::string format_value(const ReportColumn& column, double value);
+// Beside the first run's: a difference for losses ("+0.0120"), else a factor ("0.35x").
+std::string format_relative(const ReportColumn& column, double value, double first);
+
+// One row per run with values and relative values, for a console.
+std::string report_table(std::span<const RunReport> runs);
+// All numbers, relative numbers and curves.
+nlohmann::ordered_json report_json(std::span<const RunReport> runs);
+
+}  // namespace compact

@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Gathers into gpu-pack/ what building and testing need on a machine that has an NVIDIA GPU, a
+# compiler, nvcc and a Python with torch, but neither network nor packages: then copy the repository
+# with that folder there and run scripts/gpu_check.sh. Needs apt-get (Debian or Ubuntu, x86_64, not
+# newer than the other machine) and pip, no root.
+#   gpu-pack/root    the libraries, laid out as in /usr
+#   gpu-pack/bin     pkg-config
+#   gpu-pack/wheels  cmake and ninja
+#   gpu-pack/env.sh  to be sourced: makes CMake find them, where this repository now lies
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+pack=$root/gpu-pack
+limit_mib=60
+
+# Development packages of the one list, with the libraries they link to; not what every compiler has.
+wanted_packages() {
+  local name
+  for name in "${packages[@]}"; do
+    [[ $name == lib*-dev || $name == *-dev ]] && printf '%s\n' "$name"
+  done
+  printf '%s\n' pkgconf pkgconf-bin libpkgconf3
+}
+with_dependencies() {
+  apt-cache depends --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces \
+    --no-enhances "$@" | sed -nE 's/^ *\|?(Depends|PreDepends): ([a-z0-9.+-]+)$/\2/p' |
+    grep -E '^lib|^zlib' | grep -vE '^(libc6|libc6-dev|libc-dev|libgcc|libstdc|linux-libc)' || true
+  printf '%s\n' "$@"
+}
+
+fetch_debs() {
+  local list
+  mapfile -t list < <(wanted_packages)
+  mapfile -t list < <(with_dependencies "${list[@]}" | sort -u)
+  mkdir -p "$pack/debs"
+  (cd "$pack/debs" && apt-get download -q "${list[@]}")
+  for deb in "$pack"/debs/*.deb; do dpkg -x "$deb" "$pack/root"; done
+  rm -rf "$pack/debs"
+}
+
+# Makes the unpacked tree work anywhere: one lib and one include folder, relative links and prefixes.
+settle_root() {
+  local usr=$pack/root/usr triple=x86_64-linux-gnu link target
+  if [[ -d $pack/root/lib ]]; then
+    cp -a "$pack/root/lib/." "$usr/lib/"
+    rm -rf "$pack/root/lib"
+  fi
+  if [[ -d $usr/include/$triple ]]; then  # searched by compilers in /usr only
+    cp -a "$usr/include/$triple/." "$usr/include/"
+    rm -rf "${usr:?}/include/$triple"
+  fi
+  rm -rf "$usr/src" "$usr/share/doc" "$usr/share/man" "$usr/share/lintian" "$usr/share/bug"
+  find "$usr" -name 'lib*.a' ! -name 'libgtest*' ! -name 'libgmock*' ! -name 'libbenchmark*' -delete
+  while read -r link; do
+    target=$(readlink "$link")
+    target=${target#/usr}
+    target=$usr/${target#/}
+    [[ -e $target ]] || die "$link points to $target, which is not in the pack"
+    ln -sfn "$(realpath --relative-to="$(dirname "$link")" "$target")" "$link"
+  done < <(find "$pack/root" -type l -lname '/*')
+  # shellcheck disable=SC2016  # ${pcfiledir} is pkg-config's
+  find "$usr/lib/$triple/pkgconfig" -name '*.pc' -exec \
+    sed -i -E -e 's#=/usr(/|$)#=${pcfiledir}/../../..\1#' -e "s#^(libdir=.*)/lib\$#\\1/lib/$triple#" {} +
+  # shellcheck disable=SC2016
+  find "$usr/share/pkgconfig" -name '*.pc' -exec sed -i -E 's#=/usr(/|$)#=${pcfiledir}/../..\1#' {} +
+}
+
+fetch_wheels() {
+  python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
+    --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
+    --platform manylinux_2_12_x86_64 --platform manylinux2010_x86_64 --python-version 3.12 \
+    -d "$pack/wheels" 'cmake>=3.25,<4' ninja
+}
+
+write_tools() {
+  mkdir -p "$pack/bin"
+  cat >"$pack/bin/pkg-config" <<'SCRIPT'
+#!/bin/sh
+# pkgconf of the pack with its own library.
+root=$(cd "$(dirname "$0")/../root/usr" && pwd)
+LD_LIBRARY_PATH=$root/lib/x86_64-linux-gnu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} exec "$root/bin/pkgconf" "$@"
+SCRIPT
+  chmod +x "$pack/bin/pkg-config"
+  cat >"$pack/env.sh" <<'SCRIPT'
+# shellcheck shell=bash
+# Source this: CMake then finds the pack, wherever it lies.
+pack=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+export CMAKE_PREFIX_PATH=$pack/root/usr${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}
+export PKG_CONFIG=$pack/bin/pkg-config
+export PKG_CONFIG_LIBDIR=$pack/root/usr/lib/x86_64-linux-gnu/pkgconfig:$pack/root/usr/share/pkgconfig
+SCRIPT
+}
+
+[[ $(uname -m) == x86_64 ]] || die "the pack is for x86_64; this machine is $(uname -m)"
+command -v apt-get >/dev/null || die "apt-get is needed to fetch the libraries"
+rm -rf "$pack"
+mkdir -p "$pack/root"
+again="check the network (apt-get update may be needed), then run this again"
+step "fetch libraries" "$again" fetch_debs || exit 1
+step "make them relocatable" "$again" settle_root || exit 1
+step "fetch cmake and ninja" "$again" fetch_wheels || exit 1
+write_tools
+size=$(du -sm "$pack" | cut -f1)
+((size <= limit_mib)) || die "gpu-pack has $size MiB, more than $limit_mib"
+printf 'gpu-pack: %s MiB\n' "$size"

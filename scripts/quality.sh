@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The quality study: methods of different memory trained on the same text, three learning rates
+# each on one seed, the best on two more; paired differences to the uncompressed run. Resumable: a
+# run whose result is there is not repeated. About an hour on two cores.
+#   scripts/quality.sh [--setting cpu|gpu] [--hours X] [--output DIR]
+# Text: the novels of $COMPACT_DATA/text (default ../shared/data); without them the study is refused.
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+ensure_packages
+ensure_torch
+ensure_build release
+exec "$(python_of)" "$root/scripts/quality.py" "$@"

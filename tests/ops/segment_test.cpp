@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a segment is as an autograd node.
+#include "compact/ops/segment.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "compact/base/check.h"
+#include "compact/ops/memory.h"
+#include "tests/ops/block.h"
+
+namespace compact {
+namespace {
+
+using testing::HasSubstr;
+
+// Nothing, exact, everything, and every second slot dropped.
+const Dropped kSome[] = {Dropped(0), Dropped(0b11010001), Dropped(0b11111111), Dropped(0b01010101),
+                         Dropped(0b10101010)};
+
+// A block of plain differentiable operations.
+at::Tensor plain_block(const Block& b, const at::Tensor& x) {
+  const auto norm = [](const at::Tensor& t, const at::Tensor& w) {
+    return t * (t.square().mean(-1, true) + 1e-5).rsqrt() * w;
+  };
+  const auto heads = [](const at::Tensor& t) {
+    return t.unflatten(2, {-1, Block::kDim}).transpose(1, 2);
+  };
+  const auto rotate = [&](const at::Tensor& t) {
+    const at::Tensor cos = b.rope->cos.narrow(0, 0, Block::kLength).to(t.scalar_type());
+    const at::Tensor sin = b.rope->sin.narrow(0, 0, Block::kLength).to(t.scalar_type());
+    const auto half = t.chunk(2, -1);
+    return at::cat({half[0] * cos - half[1] * sin, half[1] * cos + half[0] * sin}, -1);
+  };
+  const auto w = [&](const Parameter& p) { return p.weight.to(x.scalar_type()); };
+  const auto parts = at::linear(norm(x, w(b.attn_norm)), w(b.qkv))
+                         .split_with_sizes({Block::kWidth, Block::kKvHeads * Block::kDim,
+                                            Block::kKvHeads * Block::kDim},
+                                           2);
+  const int64_t group = Block::kHeads / Block::kKvHeads;
+  const at::Tensor q = rotate(heads(parts[0]));
+  const at::Tensor k = rotate(heads(parts[1])).repeat_interleave(group, 1);
+  const at::Tensor v = heads(parts[2]).repeat_interleave(group, 1);
+  const at::Tensor future =
+      at::ones({Block::kLength, Block::kLength}, at::kBool).triu(1);
+  const at::Tensor scores =
+      (q.matmul(k.transpose(2, 3)) / std::sqrt(double{Block::kDim})).masked_fill(future, -INFINITY);
+  const at::Tensor mixed = scores.softmax(-1).matmul(v).transpose(1, 2).flatten(2);
+  const at::Tensor middle = x + at::linear(mixed, w(b.out));
+  const auto gate_up = at::linear(norm(middle, w(b.mlp_norm)), w(b.gate_up)).chunk(2, -1);
+  return middle + at::linear(at::silu(gate_up[0]) * gate_up[1], w(b.down));
+}
+
+TEST(Segment, AgreesWithPlainOperationsInDouble) {
+  Block block(at::kFloat);
+  const std::vector<at::Tensor> got = run_block(block, *block.segment({}));
+  const at::Tensor x = block.input();
+  const at::Tensor y = plain_block(block, x.to(at::kDouble));
+  y.backward(block.output_gradient().to(at::kDouble));
+  std::vector<at::Tensor> want = block.take_gradients();
+  want.push_back(y);
+  want.push_back(x.grad());
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_LT(relative_error(got[i], want[i]), 2e-6) << i;
+}
+
+TEST(Segment, SecondBackwardWithRetainedGraphDoublesGradients) {
+  Block block(at::kFloat);
+  for (const Dropped dropped : kSome) {
+    const auto segment = block.segment(dropped);
+    std::vector<at::Tensor> once = run_block(block, *segment);
+    const at::Tensor x = block.input();
+    const at::Tensor y = (*segment)(x);
+    y.backward(block.output_gradient(), /*retain_graph=*/true);
+    y.backward(block.output_gradient());
+    std::vector<at::Tensor> twice = block.take_gradients();
+    for (size_t i = 0; i < twice.size(); ++i) {
+      EXPECT_TRUE(same_bits(twice[i], once[i] * 2)) << dropped << " " << i;
+    }
+    EXPECT_TRUE(same_bits(x.grad(), once.back() * 2)) << dropped;
+  }
+}
+
+TEST(Segment, SecondBackwardWithoutRetainedGraphIsRefused) {
+  Block block(at::kFloat);
+  const auto segment = block.segment({});
+  const at::Tensor y = (*segment)(block.input());
+  y.backward(block.output_gradient());
+  EXPECT_THROW(y.backward(block.output_gradient()), c10::Error);
+}
+
+TEST(Segment, GradientsOfGradientsAreRefused) {
+  Block block(at::kFloat);
+  const auto segment = block.segment({});
+  const at::Tensor y = (*segment)(block.input());
+  EXPECT_THROW(y.backward(block.output_gradient(), true, /*create_graph=*/true), c10::Error);
+}
+
+TEST(Segment, ChangesInPlaceBetweenForwardAndBackwardAreRefused) {
+  Block block(at::kFloat);
+  for (const Dropped dropped : kSome) {
+    const auto segment = block.segment(dropped);
+    const at::Tensor leaf = block.input();
+    at::Tensor x = leaf * 1;
+    const at::Tensor y = (*segment)(x);
+    x.detach().mul_(2);
+    EXPECT_THROW(y.backward(block.output_gradient()), c10::Error) << dropped;
+
+    for (Parameter* p : block.parameters()) {
+      const at::Tensor z = (*segment)(block.input());
+      at::NoGradGuard no_grad;
+      p->weight.mul_(1);
+      EXPECT_THROW(z.backward(block.output_gradient()), c10::Error) << dropped << p->name;
+    }
+  }
+}
+
+TEST(Segment, ADroppedGraphLeavesNothingBehind) {
+  install_counting_allocator();
+  Block block(at::kFloat);
+  for (const Dropped dropped : kSome) {
+    const auto segment = block.segment(dropped);
+    const at::Tensor x = block.input();
+    const int64_t before = live_bytes(at::kCPU);
+    (*segment)((*segment)(x));
+    EXPECT_EQ(live_bytes(at::kCPU), before) << dropped;
+  }
+}
+
+// A segment that ends in a tensor that its own backward pass reads.
+TEST(Segment, ANodeDoesNotHoldItself) {
+  install_counting_allocator();
+  for (const Storage storage : {Storage::kKeep, Storage::kRecompute}) {
+    Segment segment(Slot{"input", Block::kQkv});
+    segment.add(attention_stage(Block::kHeads, Block::kKvHeads, Block::kDim),
+                Slot{"out", Block::kWidth, storage});
+    segment.finish();
+    const at::Tensor x = noise({2, 5, Block::kQkv}, "x", at::kFloat).requires_grad_(true);
+    const int64_t before = live_bytes(at::kCPU);
+    at::Tensor y = segment(x);
+    const int64_t extras = 10 * Block::kHeads * 4;
+    EXPECT_EQ(live_bytes(at::kCPU) - before, static_cast<int64_t>(y.nbytes()) + extras);
+    y.backward(at::ones_like(y));
+    EXPECT_EQ(segment.recomputed(), storage == Storage::kRecompute ? 1 : 0);
+    y = segment(x);
+    x.mutable_grad() = at::Tensor();
+    y = at::Tensor();
+    EXPECT_EQ(live_bytes(at::kCPU), before);
+  }
+}
+
+TEST(Segment, GradientsAccumulateOverMicroBatches) {
+  Block block(at::kFloat);
+  for (const Dropped dropped : kSome) {
+    const auto segment = block.segment(dropped);
+    std::vector<std::vector<at::Tensor>> each;
+    for (const char* label : {"a", "b"}) {
+      (*segment)(block.input(label)).backward(block.output_gradient());
+      each.push_back(block.take_gradients());
+    }
+    const at::Tensor first = (*segment)(block.input("a")), second = (*segment)(block.input("b"));
+    first.backward(block.output_gradient());
+    second.backward(block.output_gradient());
+    const std::vector<at::Tensor> both = block.take_gradients();
+    for (size_t i = 0; i < both.size(); ++i) {
+      EXPECT_TRUE(same_bits(both[i], each[0][i] + each[1][i])) << dropped << " " << i;
+    }
+  }
+}
+
+TEST(Segment, WithoutGradientsNothingIsKept) {
+  install_counting_allocator();
+  Block block(at::kFloat);
+  const auto segment = block.segment({});
+  const at::Tensor x = block.input(), want = (*segment)(x).detach();
+  const at::NoGradGuard no_grad;
+  const int64_t before = live_bytes(at::kCPU);
+  const at::Tensor y = (*segment)(x);
+  EXPECT_FALSE(y.requires_grad());
+  EXPECT_EQ(live_bytes(at::kCPU) - before, static_cast<int64_t>(y.nbytes()));
+  EXPECT_TRUE(same_bits(y, want));
+}
+
+TEST(Segment, FrozenParametersGetNoGradientAndChangeNoOther) {
+  Block block(at::kFloat);
+  for (const Dropped dropped : kSome) {
+    const auto segment = block.segment(dropped);
+    const std::vector<at::Tensor> want = run_block(block, *segment);
+    const auto all = block.parameters();
+    for (size_t frozen = 0; frozen < all.size(); ++frozen) {
+      all[frozen]->weight.requires_grad_(false);
+      const std::vector<at::Tensor> got = run_block(block, *segment);
+      all[frozen]->weight.requires_grad_(true);
+      for (size_t i = 0; i < got.size(); ++i) {
+        EXPECT_TRUE(same_bits(got[i], i == frozen ? at::Tensor() : want[i])) << frozen << " " << i;
+      }
+    }
+  }
+}
+
+TEST(Segment, AnInputWithoutGradientGetsNone) {
+  Block block(at::kFloat);
+  const auto segment = block.segment(kSome[1]);
+  std::vector<at::Tensor> want = run_block(block, *segment);
+  const at::Tensor x = block.input().detach();
+  (*segment)(x).backward(block.output_gradient());
+  EXPECT_FALSE(x.grad().defined());
+  want.resize(6);
+  EXPECT_TRUE(same_bits(block.take_gradients(), want));
+}
+
+// Gradients that are expanded or strided come from sums and from other people's operations.
+TEST(Segment, TakesStridedGradientsAndLeavesThemAlone) {
+  Block block(at::kFloat);
+  for (const Dropped dropped : kSome) {
+    const auto segment = block.segment(dropped);
+    const at::Tensor dense = at::full({Block::kBatch, Block::kLength, Block::kWidth}, 0.5);
+    const at::Tensor expanded = at::full({1, 1, 1}, 0.5).expand(dense.sizes());
+    const at::Tensor strided = dense.transpose(0, 2).contiguous().transpose(0, 2);
+    std::vector<std::vector<at::Tensor>> got;
+    for (const at::Tensor& gy : {dense, expanded, strided}) {
+      const at::Tensor x = block.input(), copy = gy.clone();
+      (*segment)(x).backward(gy);
+      got.push_back(block.take_gradients());
+      got.back().push_back(x.grad());
+      EXPECT_TRUE(same_bits(gy, copy)) << dropped;
+    }
+    EXPECT_TRUE(same_bits(got[1], got[0])) << dropped;
+    EXPECT_TRUE(same_bits(got[2], got[0])) << dropped;
+  }
+}
+
+TEST(Segment, OneTokenAndNone) {
+  Block block(at::kFloat);
+  const auto segment = block.segment(kSome[1]);
+  for (const int64_t batch : {0, 1}) {
+    const at::Tensor x = at::ones({batch, 1, Block::kWidth}).requires_grad_(true);
+    const at::Tensor y = (*segment)(x);
+    EXPECT_EQ(y.sizes(), x.sizes());
+    if (batch == 0) continue;
+    y.backward(at::ones_like(y));
+    EXPECT_TRUE(x.grad().isfinite().all().item<bool>());
+    block.take_gradients();
+  }
+}
+
+TEST(Segment, RefusesWhatCannotBe) {
+  EXPECT_THROW(Segment(Slot{"in", 4, Storage::kRecompute}), InputError);
+  Block block(at::kFloat);
+  for (const char* name : kDroppable) {  // no gradient is projected
+    try {
+      block.segment({}, {name});
+      ADD_FAILURE() << name;
+    } catch (const InputError& e) {
+      EXPECT_THAT(e.what(), HasSubstr(name));
+      EXPECT_THAT(e.what(), HasSubstr("keep or recompute"));
+    }
+  }
+  Segment never(Slot{"in", 4});  // the sum's gradient needs neither of its terms
+  Parameter p;
+  never.add(linear_stage(&p), Slot{"unread", 4});
+  never.add_residual(0);
+  EXPECT_THROW(never.finish(), InputError);
+}
+
+}  // namespace
+}  // namespace compact

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// What stochastic rounding is for: bf16 moments and weights that move as f32 ones do, where
+// rounding to nearest would stand still.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "compact/optim/update.h"
+#include "tests/optim/toy.h"
+
+namespace compact {
+namespace {
+
+const auto kBf16Moments = [](const Parameter&) { return std::string("bf16"); };
+
+// v follows E[g^2] down after the gradients shrink tenfold. 2,048 elements, each within a few
+// percent, so their mean is known to about 0.2 %; 2 % is asked.
+TEST(Rounding, SecondMomentInBf16FollowsTheGradients) {
+  constexpr int64_t kCount = 2048, kLoud = 300, kSteps = 4000;
+  constexpr double kBeta = 0.999;
+  Parameter p{.name = "w", .weight = at::zeros({kCount})};
+  Optimizer optimizer({&p}, {.beta2 = kBeta, .moment = kBf16Moments});
+  at::Tensor nearest = at::zeros({kCount}, at::kBFloat16), exact = at::zeros({kCount}, at::kDouble);
+  for (int64_t step = 0; step < kSteps; ++step) {
+    const at::Tensor g =
+        normal({kCount}, 1000 + static_cast<uint64_t>(step), step < kLoud ? 1.0f : 0.1f);
+    nearest = (nearest.to(at::kFloat) * kBeta + g.square() * (1 - kBeta)).to(at::kBFloat16);
+    exact = exact * kBeta + g.to(at::kDouble).square() * (1 - kBeta);
+    p.weight.mutable_grad() = g;
+    optimizer.step(0);
+  }
+  const auto mean = [](const at::Tensor& t) { return t.to(at::kDouble).mean().item<double>(); };
+  EXPECT_NEAR(mean(optimizer.states()[0].v) / mean(exact), 1, 0.02);
+  EXPECT_GT(mean(nearest) / mean(exact), 2) << "rounding to nearest is no worse: idle test";
+}
+
+// Updates far below half a unit of a bf16 weight add up, projected ones too.
+TEST(Rounding, Bf16WeightsTakeSmallUpdates) {
+  for (const char* projection : {"", "srht"}) {
+    for (const OptimizerKind kind : {OptimizerKind::kAdamW, OptimizerKind::kMuon}) {
+      for (const bool master : {false, true}) {
+        SCOPED_TRACE(cat(projection, " ", static_cast<int>(kind), master ? " master" : ""));
+        Toy exact({.projection = projection}),
+            rounded({.projection = projection, .type = at::kBFloat16});
+        Optimizer first(exact.pointers(), {.kind = kind});
+        Optimizer second(rounded.pointers(), {.kind = kind, .master_weights = master});
+        const at::Tensor start = rounded.parameters[0].weight.to(at::kFloat);
+        exact.parameters[0].weight.copy_(start);
+        const at::Tensor gradient = normal(exact.parameters[0].leaf().sizes(), 9);
+        for (int64_t step = 0; step < 60; ++step) {
+          for (Toy* toy : {&exact, &rounded}) {
+            for (Parameter& p : toy->parameters) p.leaf().mutable_grad() = at::zeros_like(p.leaf());
+            toy->parameters[0].leaf().mutable_grad() = gradient.to(toy->type);
+          }
+          first.step(1e-5);
+          second.step(1e-5);
+        }
+        const at::Tensor wanted = exact.parameters[0].weight - start;
+        const at::Tensor got =
+            (master ? second.states()[0].master : rounded.parameters[0].weight.to(at::kFloat)) -
+            start;
+        // The share of the exact movement that was made, along it. A stochastic weight carries
+        // noise of up to a unit an element, hence the wide bound; a standing weight has 0.
+        const double share = ((got * wanted).sum() / wanted.square().sum()).item<double>();
+        EXPECT_NEAR(share, 1, master ? 0.02 : 0.5);
+      }
+    }
+  }
+}
+
+// Momentum carried to a new basis is m P_old^T P_new r/n, in expectation also where it is bf16.
+TEST(Rounding, RedrawCarriesMomentsWithoutBias) {
+  constexpr int64_t kRows = 4000, kIn = 16, kRank = 4;
+  auto c = std::make_shared<Carrier>();
+  c->value = at::zeros({kRows, kRank});
+  c->rows = {kRows};
+  c->type = "srht";
+  c->in = kIn;
+  c->rank = kRank;
+  c->period = 1;
+  c->redraw(0, at::kFloat);
+  Parameter p{.name = "w", .weight = at::zeros({kRows, kIn}), .carrier = c};
+  Optimizer optimizer({&p}, {.moment = kBf16Moments});
+  const at::Tensor row = at::tensor({1.01f, -0.37f, 0.113f, 2.7f}).to(at::kBFloat16);
+  optimizer.states()[0].m.copy_(row.expand({kRows, kRank}));
+  const ProjectionPtr old = c->projections[0];
+  ParameterState s = optimizer.states()[0];
+  redraw(s, {}, 1);
+  const at::Tensor overlap = old->matrix().t().mm(c->projections[0]->matrix());
+  const at::Tensor wanted = row.to(at::kFloat).unsqueeze(0).mm(overlap)[0] * kRank / kIn;
+  const at::Tensor mean = s.m.to(at::kFloat).mean(0);
+  // A bf16 unit is at most 2^-7 of a value; its rounding error has standard deviation up to half a
+  // unit, and 4,000 rows are averaged: five standard errors.
+  const at::Tensor bound = wanted.abs() * (std::pow(2.0, -8) * 5 / std::sqrt(kRows)) + 1e-6;
+  EXPECT_TRUE(((mean - wanted).abs() <= bound).all().item<bool>()) << mean << wanted;
+}
+
+}  // namespace
+}  // namespace compact
