@@ -33,7 +33,7 @@ foreach(backend IN LISTS COMPACT_BACKENDS)
   string(APPEND backend_list "X(${backend}) ")
   if(backend STREQUAL cpu)
     set_source_files_properties(${sources} PROPERTIES
-      COMPILE_OPTIONS "-O3;-march=${COMPACT_CPU_ARCH};-fno-math-errno;-fno-trapping-math;-ffp-contract=off")
+      COMPILE_OPTIONS "-O3;-march=${COMPACT_CPU_ARCH};-Wno-psabi;-fno-math-errno;-fno-trapping-math;-ffp-contract=off")
   elseif(backend STREQUAL reference)
     set_source_files_properties(${sources} PROPERTIES COMPILE_OPTIONS "-ffp-contract=off")
   endif()

@@ -126,6 +126,9 @@ bool Flags::parse(const std::vector<std::string>& arguments) {
     app_.parse(reversed);
   } catch (const CLI::CallForHelp&) {
     return false;
+  } catch (const CLI::ArgumentMismatch& e) {
+    const std::string message = e.what();  // "--name: 1 required TEXT missing"
+    fail(message.substr(0, message.find(':')), ": a value is missing");
   } catch (const CLI::ParseError& e) {
     fail(e.what());
   }
@@ -184,7 +187,7 @@ std::string Flags::help() const {
     const Flag& f = entry->flag;
     if (f.group != group) out += "\n" + (group = f.group) + "\n";
     std::string text = f.help;
-    if (!f.values.empty()) text += " (" + f.values + ")";
+    if (!f.values.empty() && f.shape != FlagShape::kBool) text += " (" + f.values + ")";
     if (!f.fallback.empty()) text += " [" + f.fallback + "]";
     out += help_row("--" + f.name, text);
   }

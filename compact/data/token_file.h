@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "compact/data/atomic_file.h"
+#include "compact/base/atomic_file.h"
 #include "compact/data/tokenizer.h"
 
 struct XXH3_state_s;  // of xxhash.h
@@ -77,7 +77,7 @@ class TokenWriter {
   void finish();
 
  private:
-  AtomicFile file_;
+  AtomicFileWriter file_;
   TokenFileInfo info_;
   struct Free {
     void operator()(XXH3_state_s* state) const;

@@ -8,7 +8,7 @@
 #include <new>
 #include <vector>
 
-#include "compact/io/file.h"
+#include "compact/base/file.h"
 
 namespace compact {
 namespace {

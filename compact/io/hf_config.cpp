@@ -6,7 +6,7 @@
 #include <string>
 
 #include "compact/base/check.h"
-#include "compact/io/file.h"
+#include "compact/base/file.h"
 #include "compact/io/json_file.h"
 
 namespace compact {

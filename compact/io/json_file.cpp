@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "compact/base/check.h"
-#include "compact/io/atomic_file.h"
-#include "compact/io/file.h"
+#include "compact/base/atomic_file.h"
+#include "compact/base/file.h"
 
 namespace compact {
 namespace {

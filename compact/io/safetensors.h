@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "compact/io/atomic_file.h"
-#include "compact/io/file.h"
+#include "compact/base/atomic_file.h"
+#include "compact/base/file.h"
 #include "compact/io/safetensors_header.h"
 
 namespace compact {

@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "compact/io/file.h"
+#include "compact/base/file.h"
 
 namespace compact {
 

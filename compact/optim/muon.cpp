@@ -37,8 +37,10 @@ void muon_step(ParameterState& s, const at::Tensor& grad, const StepContext& con
   const double scale = p.carrier ? p.carrier->scale : 1;
   int64_t row = 0;
   for (const int64_t rows : matrices(p)) {
-    at::Tensor g = grad.narrow(0, row, rows).to(at::kFloat).contiguous();
-    if (context.grad_scale.defined()) g.mul_(context.grad_scale);  // the gradient is consumed
+    // A copy: the gradient's memory may be somebody else's, too.
+    at::Tensor g = at::empty({rows, grad.size(1)}, grad.options().dtype(at::kFloat));
+    g.copy_(grad.narrow(0, row, rows));
+    if (context.grad_scale.defined()) g.mul_(context.grad_scale);
     const at::Tensor m = s.m.narrow(0, row, rows);
     accumulate(m, {}, g, o.momentum, 1, draws_key(s, context.step, Draws::kMomentum),
                row * m.size(1));

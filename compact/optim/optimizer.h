@@ -51,7 +51,7 @@ class Optimizer {
   std::string nonfinite(const at::Tensor& norm) const;
 
   // One update of every parameter, gradients multiplied by `grad_scale` (f32 [], or undefined for
-  // 1). Consumes the gradients: each is released once its parameter is updated. Call it after the
+  // 1). Each gradient is released, unchanged, once its parameter is updated. Call it after the
   // last backward pass of the step: it writes the weights, and at the end of a period re-draws the
   // projections, so that the next forward and backward see one P. Throws InputError, with nothing
   // changed, where a parameter has no gradient.

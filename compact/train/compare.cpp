@@ -8,8 +8,8 @@
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
-#include "compact/io/atomic_file.h"
-#include "compact/io/file.h"
+#include "compact/base/atomic_file.h"
+#include "compact/base/file.h"
 #include "compact/io/json_file.h"
 #include "compact/ops/policy.h"
 #include "compact/train/exit_codes.h"

@@ -6,7 +6,7 @@
 #include <ostream>
 
 #include "compact/base/check.h"
-#include "compact/io/atomic_file.h"
+#include "compact/base/atomic_file.h"
 
 namespace compact {
 namespace {

@@ -12,7 +12,7 @@
 #include <filesystem>
 
 #include "compact/base/check.h"
-#include "compact/io/file.h"
+#include "compact/base/file.h"
 
 extern char** environ;
 

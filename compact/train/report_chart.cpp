@@ -45,16 +45,29 @@ std::string path_of(const Curve& curve, const Scale& x, const Scale& y) {
   return d;
 }
 
-// Moves labels apart, keeping their order: at least `gap` between neighbours, below `bottom`.
+// Moves labels apart, keeping their order: at least `gap` between neighbours, none below `bottom`.
 void spread(std::vector<std::pair<double, size_t>>& labels, double gap, double bottom) {
   std::sort(labels.begin(), labels.end());
-  for (size_t i = 1; i < labels.size(); ++i) {
-    labels[i].first = std::max(labels[i].first, labels[i - 1].first + gap);
+  double moved = 0, latest = -INFINITY;
+  for (const auto& [at, i] : labels) {
+    latest = std::max(at, latest + gap);
+    moved += latest - at;
+  }
+  latest = -INFINITY;
+  for (auto& [at, i] : labels) {  // half of the way up, half of it down
+    at = latest = std::max(at - moved / static_cast<double>(labels.size()), latest + gap);
   }
   for (size_t i = labels.size(); i-- > 0;) {
     const double most = i + 1 < labels.size() ? labels[i + 1].first - gap : bottom;
     labels[i].first = std::min(labels[i].first, most);
   }
+}
+
+// Pixels that the longest name takes, about.
+double name_width(std::span<const RunReport> runs, double per_letter) {
+  size_t most = 0;
+  for (const RunReport& run : runs) most = std::max(most, run.preset.size());
+  return per_letter * static_cast<double>(std::min<size_t>(most, 40));
 }
 
 double part(const RunReport& run, size_t which) {
@@ -115,7 +128,8 @@ std::vector<double> axis_ticks(double low, double high, int count) {
 }
 
 std::string loss_chart(std::span<const RunReport> runs) {
-  constexpr double kWidth = 860, kHeight = 400, kLeft = 56, kRight = 722, kTop = 16, kBottom = 350;
+  constexpr double kWidth = 860, kHeight = 400, kLeft = 56, kTop = 16, kBottom = 350;
+  const double right = kWidth - 24 - name_width(runs, 9.4);
   Range steps, losses;
   for (const RunReport& run : runs) {
     for (const Curve* curve : {&run.loss, &run.eval_loss}) {
@@ -128,14 +142,14 @@ std::string loss_chart(std::span<const RunReport> runs) {
   if (!(losses.high >= losses.low)) return "";
   const std::vector<double> y_ticks = axis_ticks(losses.low, losses.high, 6);
   const std::vector<double> x_ticks = axis_ticks(0, std::max(steps.high, 1.0), 6);
-  const Scale x{0, std::max(steps.high, 1.0), kLeft, kRight};
+  const Scale x{0, std::max(steps.high, 1.0), kLeft, right};
   const Scale y{y_ticks.front(), y_ticks.back(), kBottom, kTop};
 
   std::string svg =
       format("<svg viewBox=\"0 0 %.0f %.0f\" role=\"img\" aria-label=\"Loss over steps\">\n",
              kWidth, kHeight);
   for (const double t : y_ticks) {
-    svg += format("<path class=\"grid\" d=\"M%.1f %.1fH%.1f\"/>", kLeft, y(t), kRight);
+    svg += format("<path class=\"grid\" d=\"M%.1f %.1fH%.1f\"/>", kLeft, y(t), right);
     svg += format("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n", kLeft - 8,
                   y(t) + 4.5, tick_label(t, y_ticks[1] - y_ticks[0]).c_str());
   }
@@ -146,9 +160,9 @@ std::string loss_chart(std::span<const RunReport> runs) {
         "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n", x(t), kBottom + 21,
         t == std::floor(t) ? format_count(std::llround(t)).c_str() : tick_label(t, 0.1).c_str());
   }
-  svg += format("<path class=\"axis\" d=\"M%.1f %.1fH%.1f\"/>", kLeft, kBottom, kRight);
+  svg += format("<path class=\"axis\" d=\"M%.1f %.1fH%.1f\"/>", kLeft, kBottom, right);
   svg += format("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">step</text>\n",
-                (kLeft + kRight) / 2, kHeight - 8);
+                (kLeft + right) / 2, kHeight - 8);
 
   // Equal curves lie upon each other: earlier ones are wider, so that they stay in sight.
   std::vector<std::pair<double, size_t>> labels;
@@ -157,12 +171,12 @@ std::string loss_chart(std::span<const RunReport> runs) {
     const RunReport& run = runs[i];
     if (!run.loss.empty()) {
       svg +=
-          format("<path class=\"line s%zu\" stroke-width=\"%.1f\" d=\"", i % 8, 2 + 2.6 * behind);
+          format("<path class=\"line s%zu\" stroke-width=\"%.1f\" d=\"", i % 8, 2 + 1.7 * behind);
       svg += path_of(run.loss, x, y) + "\"/>\n";
     }
     for (const auto& [step, value] : run.eval_loss) {
       svg += format("<circle class=\"dot s%zu\" cx=\"%.1f\" cy=\"%.1f\" r=\"%.1f\"><title>", i % 8,
-                    x(step), y(value), 3.6 + 1.6 * behind);
+                    x(step), y(value), 3.4 + behind);
       svg += html_escape(run.preset) +
              format(": evaluation loss %.4f at step %.0f</title></circle>\n", value, step);
     }
@@ -174,9 +188,8 @@ std::string loss_chart(std::span<const RunReport> runs) {
     const RunReport& run = runs[i];
     const Curve& last = run.loss.empty() ? run.eval_loss : run.loss;
     svg += format("<path class=\"leader s%zu\" d=\"M%.1f %.1fL%.1f %.1f\"/>", i % 8,
-                  x(last.back().first) + 3, y(last.back().second), kRight + 16, at);
-    svg +=
-        format("<text class=\"label s%zu\" x=\"%.1f\" y=\"%.1f\">", i % 8, kRight + 20, at + 4.5);
+                  x(last.back().first) + 3, y(last.back().second), right + 16, at);
+    svg += format("<text class=\"label s%zu\" x=\"%.1f\" y=\"%.1f\">", i % 8, right + 20, at + 4.5);
     svg += html_escape(run.preset) + "</text>\n";
   }
   return svg + "</svg>\n";
@@ -189,7 +202,8 @@ std::span<const char* const> memory_parts() {
 }
 
 std::string memory_chart(std::span<const RunReport> runs) {
-  constexpr double kWidth = 860, kLeft = 130, kRight = 700, kRow = 46, kBar = 28, kTop = 8;
+  constexpr double kWidth = 860, kRight = 700, kRow = 46, kBar = 28, kTop = 8;
+  const double left = 24 + name_width(runs, 8.6);
   double most = 0;
   for (const RunReport& run : runs) {
     const double peak = run.number("memory/peak_bytes");
@@ -204,12 +218,12 @@ std::string memory_chart(std::span<const RunReport> runs) {
     name = larger;
   }
   const std::vector<double> ticks = axis_ticks(0, most / unit, 6);
-  const Scale x{0, ticks.back() * unit, kLeft, kRight};
+  const Scale x{0, ticks.back() * unit, left, kRight};
   const double bottom = kTop + kRow * static_cast<double>(runs.size());
   std::string svg =
       format("<svg viewBox=\"0 0 %.0f %.0f\" role=\"img\" aria-label=\"Peak memory\">\n", kWidth,
              bottom + 34);
-  for (const double t : ticks) {
+  for (const double& t : ticks) {
     svg += format("<path class=\"grid\" d=\"M%.1f %.1fV%.1f\"/>", x(t * unit), kTop, bottom);
     svg += format("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s%s%s</text>\n", x(t * unit),
                   bottom + 20, tick_label(t, ticks[1]).c_str(), &t == &ticks.back() ? " " : "",
@@ -219,13 +233,13 @@ std::string memory_chart(std::span<const RunReport> runs) {
   for (size_t i = 0; i < runs.size(); ++i) {
     const RunReport& run = runs[i];
     const double top = kTop + kRow * static_cast<double>(i) + (kRow - kBar) / 2;
-    svg += format("<text class=\"name\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">", kLeft - 12,
+    svg += format("<text class=\"name\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">", left - 12,
                   top + kBar / 2 + 5);
     svg += html_escape(run.preset) + "</text>\n";
     const double peak = run.number("memory/peak_bytes");
     if (!std::isfinite(peak)) {
       svg +=
-          format("<text x=\"%.1f\" y=\"%.1f\">no figures</text>\n", kLeft + 8, top + kBar / 2 + 5);
+          format("<text x=\"%.1f\" y=\"%.1f\">no figures</text>\n", left + 8, top + kBar / 2 + 5);
       continue;
     }
     double begin = 0;
@@ -244,7 +258,7 @@ std::string memory_chart(std::span<const RunReport> runs) {
     svg += format("<text class=\"value\" x=\"%.1f\" y=\"%.1f\">%s</text>\n", x(peak) + 8,
                   top + kBar / 2 + 5, text.c_str());
   }
-  svg += format("<path class=\"axis\" d=\"M%.1f %.1fV%.1f\"/>\n", kLeft, kTop, bottom);
+  svg += format("<path class=\"axis\" d=\"M%.1f %.1fV%.1f\"/>\n", left, kTop, bottom);
   return svg + "</svg>\n";
 }
 

@@ -35,6 +35,7 @@ th { font-size: 14px; font-weight: 600; color: var(--soft); white-space: normal;
 th:first-child, td:first-child { text-align: left; padding-left: 0; }
 td:last-child, th:last-child { padding-right: 0; }
 td small { display: block; font-size: 14px; color: var(--soft); }
+.note { font-size: 14px; margin-top: 10px; }
 td b { font-weight: 650; }
 .failed { color: #c62828; white-space: normal; text-align: left; }
 .key { display: inline-block; width: 12px; height: 12px; border-radius: 3px; margin-right: 8px; }
@@ -88,7 +89,10 @@ std::string table(std::span<const RunReport> runs) {
     }
     html += "</tr>\n";
   }
-  return html + "</tbody></table></div>\n";
+  return html +
+         "</tbody></table></div>\n<p class=\"note\">train loss: the last one logged. held: bytes "
+         "allocated since the start of the forward pass that live at its end. saved: what "
+         "slots store for the backward pass. step time: median.</p>\n";
 }
 
 }  // namespace

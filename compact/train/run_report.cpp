@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "compact/base/text.h"
-#include "compact/io/file.h"
+#include "compact/base/file.h"
 #include "compact/io/json_file.h"
 
 namespace compact {
@@ -65,8 +65,8 @@ std::span<const ReportColumn> report_columns() {
       {"eval_loss", "eval loss", Unit::kLoss},
       {"eval_perplexity", "perplexity", Unit::kNumber},
       {"memory/peak_bytes", "peak memory", Unit::kBytes},
-      {"memory/held_bytes", "held after forward", Unit::kBytes},
-      {"memory/saved_bytes", "saved tensors", Unit::kBytes},
+      {"memory/held_bytes", "held", Unit::kBytes},
+      {"memory/saved_bytes", "saved", Unit::kBytes},
       {"step_seconds", "step time", Unit::kSeconds},
       {"tokens_per_second", "tokens/s", Unit::kRate},
   };
@@ -92,7 +92,8 @@ std::string format_value(const ReportColumn& column, double value) {
 
 std::string format_relative(const ReportColumn& column, double value, double first) {
   if (!std::isfinite(value) || !std::isfinite(first)) return "";
-  if (column.unit == ReportColumn::Unit::kLoss) return print("%+.4f", value - first);
+  if (column.unit == ReportColumn::Unit::kLoss)
+    return print("%+.4f", std::abs(value - first) < 5e-5 ? 0.0 : value - first);
   return first == 0 ? "" : print("%.2fx", value / first);
 }
 

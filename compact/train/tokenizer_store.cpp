@@ -7,7 +7,7 @@
 #include "compact/base/check.h"
 #include "compact/base/spec.h"
 #include "compact/base/text.h"
-#include "compact/io/atomic_file.h"
+#include "compact/base/atomic_file.h"
 #include "compact/io/json_file.h"
 
 namespace compact {

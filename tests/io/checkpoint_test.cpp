@@ -8,10 +8,10 @@
 #include <cmath>
 #include <functional>
 
-#include "compact/io/atomic_file.h"
+#include "compact/base/atomic_file.h"
 #include "compact/io/checksum.h"
 #include "compact/io/json_file.h"
-#include "tests/io/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace compact {
 namespace {

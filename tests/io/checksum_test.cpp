@@ -6,7 +6,7 @@
 #include <string>
 
 #include "compact/io/crc32c.h"
-#include "tests/io/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace compact {
 namespace {

@@ -8,7 +8,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "tests/io/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace compact {
 namespace {

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "compact/io/json_file.h"
-#include "tests/io/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace compact {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "compact/base/philox.h"
 #include "compact/io/safetensors.h"
-#include "tests/io/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace compact {
 namespace {

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <limits>
 
-#include "tests/io/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace compact {
 namespace {

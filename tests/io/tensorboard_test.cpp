@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "compact/io/crc32c.h"
-#include "tests/io/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace compact {
 namespace {

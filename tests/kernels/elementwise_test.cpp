@@ -45,6 +45,11 @@ TEST(SwiGlu, EqualsReference) {
         reference_backend.swiglu({x.data(), silu0.data(), p0.data(), rows, m, type}, serial());
         expect_near(silu, silu0, 1e-6f, 0, where);
         expect_near(p, p0, type == Type::kFloat32 ? 1e-6f : 1.0f / 128, 0, where);
+        for (int64_t i = 0; i < rows * m; ++i) {  // the product is made of the rounded silu
+          Buffer expected(type, 1);
+          expected.set(0, silu[i] * x[i / m * 2 * m + m + i % m]);
+          ASSERT_EQ(p[i], expected[0]) << where;
+        }
         Buffer alone(type, rows * m);
         backend->swiglu({x.data(), nullptr, alone.data(), rows, m, type}, serial());
         EXPECT_TRUE(alone.same_bits(p)) << where;
@@ -129,6 +134,31 @@ TEST(CrossEntropy, LargeLogitsAndNan) {
     EXPECT_EQ(loss[0], 0) << backend->name;
     EXPECT_NEAR(loss[1], std::log(3.0f), 1e-4f) << backend->name;
     EXPECT_TRUE(std::isnan(loss[2])) << backend->name;
+  }
+}
+
+// grad = exp(p) off the target: within 2 units in the last place from end to end, and its limits.
+TEST(CrossEntropy, ExponentialIsExact) {
+  const float inf = std::numeric_limits<float>::infinity();
+  std::vector<float> p = {0, -inf, inf, NAN, 89.5f, -110, -87.4f, -100, 88.7f, 1e-30f};
+  for (int i = 0; i < 50000; ++i) p.push_back(-87.3f + 176.0f * static_cast<float>(i) / 50000);
+  const int64_t count = static_cast<int64_t>(p.size()), target = 0;
+  for (const Backend* backend : cpu_backends()) {
+    Buffer x(Type::kFloat32, p), g(Type::kFloat32, count);
+    backend->cross_entropy_backward(
+        {nullptr, x.f32(), nullptr, &target, g.data(), 1, count, 1.0f, Type::kFloat32}, serial());
+    EXPECT_EQ(g[0], 0);
+    EXPECT_EQ(g[1], 0);
+    EXPECT_EQ(g[2], inf);
+    EXPECT_TRUE(std::isnan(g[3]));
+    EXPECT_EQ(g[4], inf);
+    EXPECT_EQ(g[5], 0);
+    for (int64_t i = 6; i < count; ++i) {
+      const double want = std::exp(static_cast<double>(x[i]));
+      const float near = static_cast<float>(want);
+      const double unit = std::nextafter(near, inf) - near;
+      ASSERT_LE(std::abs(g[i] - want), 2 * unit) << backend->name << " exp(" << x[i] << ")";
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
 
 #include <array>
 #include <bitset>
@@ -18,10 +19,11 @@
 namespace compact {
 
 // The slots of a block that may be dropped, and how many stages rebuild each from the one before.
-inline constexpr std::array<const char*, 8> kDroppable = {
-    "attn.norm", "attn.qkv", "attn.out",   "mlp.input",
-    "mlp.norm",  "mlp.gate_up", "mlp.silu", "mlp.product"};
-inline constexpr std::array<int, 8> kRunsToRebuild = {1, 2, 1, 2, 1, 1, 0, 1};  // silu: in its kernel
+inline constexpr std::array<const char*, 8> kDroppable = {"attn.norm", "attn.qkv",   "attn.out",
+                                                          "mlp.input", "mlp.norm",   "mlp.gate_up",
+                                                          "mlp.silu",  "mlp.product"};
+inline constexpr std::array<int, 8> kRunsToRebuild = {1, 2, 1, 2,
+                                                      1, 1, 0, 1};  // silu: in its kernel
 using Dropped = std::bitset<8>;
 
 inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {

@@ -33,16 +33,15 @@ at::Tensor plain_block(const Block& b, const at::Tensor& x) {
     return at::cat({half[0] * cos - half[1] * sin, half[1] * cos + half[0] * sin}, -1);
   };
   const auto w = [&](const Parameter& p) { return p.weight.to(x.scalar_type()); };
-  const auto parts = at::linear(norm(x, w(b.attn_norm)), w(b.qkv))
-                         .split_with_sizes({Block::kWidth, Block::kKvHeads * Block::kDim,
-                                            Block::kKvHeads * Block::kDim},
-                                           2);
+  const auto parts =
+      at::linear(norm(x, w(b.attn_norm)), w(b.qkv))
+          .split_with_sizes(
+              {Block::kWidth, Block::kKvHeads * Block::kDim, Block::kKvHeads * Block::kDim}, 2);
   const int64_t group = Block::kHeads / Block::kKvHeads;
   const at::Tensor q = rotate(heads(parts[0]));
   const at::Tensor k = rotate(heads(parts[1])).repeat_interleave(group, 1);
   const at::Tensor v = heads(parts[2]).repeat_interleave(group, 1);
-  const at::Tensor future =
-      at::ones({Block::kLength, Block::kLength}, at::kBool).triu(1);
+  const at::Tensor future = at::ones({Block::kLength, Block::kLength}, at::kBool).triu(1);
   const at::Tensor scores =
       (q.matmul(k.transpose(2, 3)) / std::sqrt(double{Block::kDim})).masked_fill(future, -INFINITY);
   const at::Tensor mixed = scores.softmax(-1).matmul(v).transpose(1, 2).flatten(2);

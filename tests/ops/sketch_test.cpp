@@ -50,8 +50,10 @@ TEST_P(Sketch, GradientOfTheCarrierIsTheWeightsGradientTimesP) {
       int64_t row = 0;
       for (size_t part = 0; part < p->carrier->rows.size(); ++part) {
         const int64_t rows = p->carrier->rows[part];
-        const at::Tensor want = full[i].narrow(0, row, rows).to(at::kDouble).mm(
-            p->carrier->projections[part]->matrix().to(at::kDouble));
+        const at::Tensor want = full[i]
+                                    .narrow(0, row, rows)
+                                    .to(at::kDouble)
+                                    .mm(p->carrier->projections[part]->matrix().to(at::kDouble));
         EXPECT_LT(relative_error(got[i].narrow(0, row, rows), want),
                   type == at::kFloat ? 3e-6 : 2e-2)
             << p->name << " " << part;
@@ -86,7 +88,8 @@ TEST_P(Sketch, HoldsTheProjectionInsteadOfTheInput) {
   const int64_t held = live_bytes(at::kCPU) - before - static_cast<int64_t>(y.nbytes());
   const int64_t qkv = GetParam().share ? 1 : 3, gate_up = GetParam().share ? 1 : 2;
   const int64_t sketches = (qkv + gate_up) * kRank + kMlpRank;
-  const int64_t kept = Block::kQkv + 2 * Block::kWidth + 3 * Block::kMlp;  // qkv, out, input; gate_up, silu
+  const int64_t kept =
+      Block::kQkv + 2 * Block::kWidth + 3 * Block::kMlp;  // qkv, out, input; gate_up, silu
   const int64_t extras = 2 + Block::kHeads;
   EXPECT_EQ(held, Block::kTokens * 4 * (sketches + kept + extras));
   EXPECT_EQ(segment->saved_bytes(), held + static_cast<int64_t>(x.nbytes()));

@@ -82,15 +82,21 @@ TEST(Optimizer, ClipsWhileReading) {
   }
 }
 
-TEST(Optimizer, ReleasesGradientsAndCountsVersions) {
+TEST(Optimizer, ReleasesGradientsUnchangedAndCountsVersions) {
   for (const OptimizerKind kind : {OptimizerKind::kAdamW, OptimizerKind::kMuon}) {
     Toy toy({.projection = "srht"});
     Optimizer optimizer(toy.pointers(), {.kind = kind});
     std::vector<int64_t> versions;
     for (const Parameter& p : toy.parameters) versions.push_back(p.weight._version());
     toy.accumulate(0);
-    optimizer.step(0.01);
+    std::vector<at::Tensor> held, copies;
+    for (const Parameter& p : toy.parameters) {
+      held.push_back(p.leaf().grad());
+      copies.push_back(held.back().clone());
+    }
+    optimizer.step(0.01, at::full({}, 0.5f));
     for (size_t i = 0; i < versions.size(); ++i) {
+      EXPECT_TRUE(at::equal(held[i], copies[i]));
       EXPECT_FALSE(toy.parameters[i].leaf().grad().defined());
       EXPECT_GT(toy.parameters[i].weight._version(), versions[i]);
     }
@@ -223,10 +229,12 @@ TEST(Muon, OrthogonalizesMatricesOfEveryShape) {
       const at::Tensor y = orthogonalize(x, at::kFloat);
       EXPECT_TRUE(y.is_contiguous());
       const at::Tensor s = at::linalg_svdvals(y);
-      EXPECT_GT(s.min().item<float>(), 0.3) << rows << "x" << columns;
       EXPECT_LT(s.max().item<float>(), 1.3) << rows << "x" << columns;
       // The singular vectors stay: y is x's polar factor up to the spread of singular values.
       const auto [u, sigma, vh] = at::linalg_svd(x, false);
+      if ((sigma.min() / sigma.norm()).item<float>() > 0.02) {  // five steps lift no smaller one
+        EXPECT_GT(s.min().item<float>(), 0.3) << rows << "x" << columns;
+      }
       EXPECT_GT((y * u.mm(vh)).sum().item<float>() / static_cast<float>(std::min(rows, columns)),
                 0.6);
       EXPECT_LT((orthogonalize(x, at::kBFloat16).to(at::kFloat) - y).abs().max().item<float>(),

@@ -133,7 +133,8 @@ def subspace(numbers, tensors):
             model.w[name] = decay * model.w[name] - rate * move
         if projected and step % int(numbers["period"]) == 0:
             space.refresh(state["a"])
-    assert 0 < clipped < numbers["steps"], f"clipping must come and go, came {clipped} times"
+    norms = np.sort(tensors["norms"])
+    assert 0 < clipped < numbers["steps"], f"clipping must come and go, came {clipped} times, norms {norms}"
     found = {f"{name}.weight": (model.w[name] - tensors[f"{name}.first"],
                                 tensors[f"{name}.last"] - tensors[f"{name}.first"])
              for name in model.w}

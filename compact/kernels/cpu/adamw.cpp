@@ -32,7 +32,7 @@ COMPACT_INLINE void adamw_lanes(const AdamW& a, const Factors& f, int64_t i, UVe
     store(a.master + i, p, count);
     store(param, p, count);
   } else {
-    store_stochastic(param, p, w, count);
+    store_stochastic(param, p, w & 0xffffu, count);
   }
 }
 

@@ -21,8 +21,6 @@
 #include "compact/kernels/dispatch.h"
 #include "compact/kernels/kernels.h"
 
-#pragma GCC diagnostic ignored "-Wpsabi"  // all of it is inlined: there is no call to pass them in
-
 #define COMPACT_INLINE inline __attribute__((always_inline))
 
 namespace compact::kernels::cpu {
@@ -81,13 +79,11 @@ COMPACT_INLINE UVec nearest_bits(Vec x) {
   const UVec rounded = (b + 0x7fffu + ((b >> 16) & 1u)) >> 16;
   return (b & 0x7fffffffu) > 0x7f800000u ? (b >> 16) | 0x40u : rounded;
 }
-// The same rounded stochastically by 16 random bits a lane; as store_stochastic of bfloat16.h.
+// The same rounded stochastically, as store_stochastic of bfloat16.h; random is below 2^16.
 COMPACT_INLINE UVec stochastic_bits(Vec x, UVec random) {
-  const UVec b = (UVec)x;
-  UVec up = b + (random & 0xffffu);
-  up = (up & 0x7f800000u) == 0x7f800000u ? b : up;
-  const UVec nan = (b & 0x7fffffffu) > 0x7f800000u ? UVec{} + 0x40u : UVec{};
-  return ((b & 0x7f800000u) == 0x7f800000u ? b : up) >> 16 | nan;
+  const UVec b = (UVec)x, size = b & 0x7fffffffu;
+  const UVec up = (size + random < 0x7f800000u ? b + random : b) >> 16;  // stays finite
+  return size > 0x7f800000u ? up | 0x40u : up;
 }
 
 COMPACT_INLINE void store_bits(BFloat16* p, UVec bits, Full = {}) {

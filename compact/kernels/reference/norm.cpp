@@ -32,7 +32,7 @@ void rms_norm_backward(const RmsNormBackward& a, const Launch&) {
       for (int64_t row = p * a.rows / kRmsNormParts; row < end; ++row) {
         const T* gy = static_cast<const T*>(a.gy) + row * a.n;
         const T* x = static_cast<const T*>(a.x) + row * a.n;
-        const T* residual = static_cast<const T*>(a.residual) + row * a.n;
+        const T* residual = a.residual ? static_cast<const T*>(a.residual) + row * a.n : nullptr;
         T* gx = static_cast<T*>(a.gx) + row * a.n;
         const float rstd = a.rstd[row];
         double dot = 0;
@@ -42,7 +42,7 @@ void rms_norm_backward(const RmsNormBackward& a, const Launch&) {
           const float g = load(gy[i]), normed = load(x[i]) * rstd;
           if (a.gweight) part[i] += g * normed;
           float out = (g * load(weight[i]) - load(x[i]) * pull) * rstd;
-          if (a.residual) out += load(residual[i]);
+          if (residual) out += load(residual[i]);
           store(gx[i], out);
         }
       }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/io/atomic_file.h"
+#include "compact/base/atomic_file.h"
 
 #include <fcntl.h>
 #include <signal.h>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/io/atomic_file.h"
+#include "compact/base/atomic_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/io/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace compact {
 namespace {

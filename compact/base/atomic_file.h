@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "compact/base/function_ref.h"
-#include "compact/io/file.h"
+#include "compact/base/file.h"
 
 namespace compact {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/io/file.h"
+#include "compact/base/file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/models/llama.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "compact/base/check.h"
+#include "compact/models/models.h"
+#include "compact/ops/memory.h"
+
+namespace compact {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int64_t n = 32, m = 44, kLayers = 3, kHeads = 4, kWords = 61, kBatch = 2, kLength = 9;
+constexpr int64_t kTokens = kBatch * kLength;
+
+LlamaConfig shape(bool tied = false) {
+  LlamaConfig c;
+  c.hidden_size = n;
+  c.intermediate_size = m;
+  c.num_hidden_layers = kLayers;
+  c.num_attention_heads = c.num_key_value_heads = kHeads;
+  c.head_dim = n / kHeads;
+  c.vocab_size = kWords;
+  c.tie_word_embeddings = tied;
+  c.initializer_range = 0.1;
+  return c;
+}
+
+Policy policy(const std::string& preset, const std::string& more = "") {
+  Policy p = Policy::preset(preset);
+  p.append(Policy::parse(more, "test"));
+  return p;
+}
+
+at::Tensor ids(int64_t step = 0) {
+  return at::arange(kTokens, at::kLong).mul_(11).add_(step * 5).remainder_(kWords).view({kBatch, kLength});
+}
+at::Tensor targets(int64_t step = 0) {
+  at::Tensor t = ids(step).roll(-1, 1).contiguous();
+  t.select(1, kLength - 1).fill_(-100);
+  return t;
+}
+at::Tensor loss_of(const Llama& model, int64_t step = 0) {
+  return model.loss(ids(step), targets(step), 1.0 / (kTokens - kBatch));
+}
+
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
+         std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
+}
+
+int64_t stored(const std::vector<SlotBytes>& rows) {
+  int64_t bytes = 0;
+  for (const SlotBytes& b : rows) bytes += b.stored;
+  return bytes;
+}
+
+// Elements of the slots of block `layer` per token, extras not counted.
+double elements(const Llama& model, int layer) {
+  const auto size = static_cast<double>(c10::elementSize(model.options().dtype));
+  const std::string prefix = cat("layers.", layer, ".");
+  int64_t bytes = 0;
+  for (const SlotBytes& b : model.bytes(kBatch, kLength)) {
+    if (b.name.starts_with(prefix) && !b.name.ends_with("extras")) bytes += b.stored;
+  }
+  return static_cast<double>(bytes) / size / kTokens;
+}
+
+struct PresetCase {
+  const char* preset;
+  int64_t elements;  // per token and block
+};
+class Bytes : public testing::TestWithParam<std::tuple<PresetCase, at::ScalarType>> {};
+
+TEST_P(Bytes, AreThoseOfTheFormulaAndOfTheAllocator) {
+  install_counting_allocator();
+  const auto [c, type] = GetParam();
+  const Llama model(shape(), policy(c.preset), {.dtype = type, .max_length = 16});
+  for (int layer = 0; layer < kLayers; ++layer) EXPECT_EQ(elements(model, layer), c.elements);
+
+  const at::Tensor x = ids(), y = targets();
+  const int64_t before = live_bytes(at::kCPU);
+  at::Tensor loss = model.loss(x, y, 1);
+  const int64_t held = live_bytes(at::kCPU) - before - 4;
+  const std::vector<SlotBytes> rows = model.bytes(kBatch, kLength);
+  EXPECT_EQ(held, stored(rows));
+  EXPECT_EQ(held, model.saved_bytes());
+  int64_t extras = 0;
+  for (const SlotBytes& b : rows) {
+    if (b.name.ends_with(".extras")) extras += b.stored;
+    EXPECT_LE(b.stored, b.if_kept == 0 ? 0 : std::max(b.stored, b.if_kept));
+  }
+  EXPECT_EQ(extras, kTokens * 4 * (kLayers * (2 + kHeads) + 1));  // rstd twice, logsumexp; final rstd
+
+  loss.backward();
+  loss = at::Tensor();
+  int64_t gradients = 0;
+  for (const Parameter* p : model.parameters()) {
+    ASSERT_TRUE(p->leaf().grad().defined()) << p->name;
+    gradients += static_cast<int64_t>(p->leaf().grad().nbytes());
+    if (p->carrier) {
+      EXPECT_EQ(p->leaf().grad().numel() * 4, p->weight.numel()) << p->name;  // r = n / 4
+      EXPECT_FALSE(p->weight.grad().defined()) << p->name;
+    }
+  }
+  EXPECT_EQ(live_bytes(at::kCPU) - before, gradients);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Presets, Bytes,
+    testing::Combine(testing::Values(PresetCase{"off", 8 * n + 4 * m}, PresetCase{"exact", 6 * n + 2 * m},
+                                     PresetCase{"recompute", n}, PresetCase{"compact", 6 * n + 2 * m},
+                                     PresetCase{"compact-paper", 6 * n + 5 * n / 4 + 3 * m + m / 4}),
+                     testing::Values(at::kFloat, at::kBFloat16)),
+    [](const auto& info) {
+      std::string name = std::get<0>(info.param).preset;
+      std::replace(name.begin(), name.end(), '-', '_');
+      return name + "_" + c10::toString(std::get<1>(info.param));
+    });
+
+// Losses and final weights of 20 steps of gradient descent.
+std::vector<at::Tensor> train(const Policy& p, at::ScalarType type, bool tied) {
+  const Llama model(shape(tied), p, {.dtype = type, .max_length = 16, .seed = 3});
+  std::vector<at::Tensor> all;
+  for (int64_t step = 0; step < 20; ++step) {
+    const at::Tensor loss = loss_of(model, step);
+    loss.backward();
+    all.push_back(loss.detach());
+    const at::NoGradGuard no_grad;
+    for (Parameter* parameter : model.parameters()) {
+      parameter->weight.sub_(parameter->weight.grad(), 0.5);
+      parameter->weight.mutable_grad() = at::Tensor();
+    }
+  }
+  for (Parameter* parameter : model.parameters()) all.push_back(parameter->weight.detach());
+  return all;
+}
+
+TEST(Llama, TwentyStepsGiveTheSameBitsUnderEveryExactTreatment) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const bool tied : {false, true}) {
+      const std::vector<at::Tensor> off = train(policy("off"), type, tied);
+      EXPECT_LT(off[19].item<float>(), 0.9 * off[0].item<float>());
+      for (const Policy& p :
+           {policy("exact"), policy("recompute"),
+            policy("recompute", "slot layers.1.* = keep\nslot layers.*.mlp.gate_up = keep\n"
+                                "slot layers.2.attn.qkv = keep\nslot loss.logits = keep")}) {
+        const std::vector<at::Tensor> got = train(p, type, tied);
+        ASSERT_EQ(got.size(), off.size());
+        for (size_t i = 0; i < got.size(); ++i) {
+          EXPECT_TRUE(same_bits(got[i], off[i])) << p.str() << "\ntensor " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(Llama, ChunksOfTheLossChangeRoundingOnly) {
+  const Llama whole(shape(), policy("off"), {.max_length = 16});
+  const Llama chunked(shape(), policy("exact", "slot loss.logits = chunk:tokens=5"), {.max_length = 16});
+  loss_of(whole).backward();
+  loss_of(chunked).backward();
+  const auto want = whole.parameters(), got = chunked.parameters();
+  for (size_t i = 0; i < want.size(); ++i) {
+    const double error = (got[i]->weight.grad() - want[i]->weight.grad()).norm().item<double>() /
+                         want[i]->weight.grad().norm().item<double>();
+    EXPECT_LT(error, 1e-6) << want[i]->name;
+  }
+}
+
+TEST(Llama, RecomputesWhatThePolicySays) {
+  const std::pair<const char*, int64_t> cases[] = {{"off", 0}, {"exact", 3}, {"recompute", 9}};
+  for (const auto& [preset, per_block] : cases) {
+    const Llama model(shape(), policy(preset), {.max_length = 16});
+    loss_of(model).backward();
+    EXPECT_EQ(model.recomputed(), kLayers * per_block) << preset;
+  }
+}
+
+// Neither logits nor another tensor of their size under `exact`.
+TEST(Llama, WholeLogitsNeverExistUnderChunks) {
+  install_counting_allocator();
+  LlamaConfig c = shape();
+  c.vocab_size = 3001;
+  const int64_t logits = kTokens * c.vocab_size * 4;
+  const auto overhead = [&](const std::string& preset) {
+    const Llama model(c, policy(preset, preset == "exact" ? "slot loss.logits = chunk:tokens=1" : ""),
+                      {.max_length = 16});
+    const at::Tensor x = ids(), y = targets();
+    reset_peak(at::kCPU);
+    const int64_t before = live_bytes(at::kCPU);
+    const at::Tensor loss = model.loss(x, y, 1);
+    int64_t results = 0;
+    for (const SlotBytes& b : model.bytes(kBatch, kLength)) {
+      if (b.name != "loss.logits" || preset == "exact") results += b.stored;
+    }
+    return peak_bytes(at::kCPU) - before - results;
+  };
+  EXPECT_LT(overhead("exact"), logits / 4);
+  EXPECT_GE(overhead("off"), 2 * logits);
+}
+
+TEST(Llama, ADroppedGraphLeavesNothingBehind) {
+  install_counting_allocator();
+  for (const char* preset : {"off", "exact", "recompute", "compact", "compact-paper"}) {
+    const Llama model(shape(), policy(preset), {.max_length = 16});
+    const at::Tensor x = ids(), y = targets();
+    const int64_t before = live_bytes(at::kCPU);
+    model.loss(x, y, 1);
+    EXPECT_EQ(live_bytes(at::kCPU), before) << preset;
+  }
+}
+
+TEST(Llama, MicroBatchesAddUp) {
+  const Llama model(shape(), policy("exact"), {.max_length = 16});
+  std::vector<std::vector<at::Tensor>> each;
+  for (const int64_t step : {0, 1}) {
+    loss_of(model, step).backward();
+    each.emplace_back();
+    for (Parameter* p : model.parameters()) {
+      each.back().push_back(p->weight.grad());
+      p->weight.mutable_grad() = at::Tensor();
+    }
+  }
+  loss_of(model, 0).backward();
+  loss_of(model, 1).backward();
+  const auto parameters = model.parameters();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    EXPECT_TRUE(same_bits(parameters[i]->weight.grad(), each[0][i] + each[1][i])) << parameters[i]->name;
+  }
+}
+
+TEST(Llama, CarriersHaveTheProjectedGradientAndChangeNothingElse) {
+  const Llama plain(shape(), policy("off"), {.max_length = 16, .seed = 4});
+  loss_of(plain).backward();
+  for (const char* preset : {"compact", "compact-paper"}) {
+    const Llama model(shape(), policy(preset), {.max_length = 16, .seed = 4});
+    loss_of(model).backward();
+    const auto want = plain.parameters(), got = model.parameters();
+    int carriers = 0;
+    for (size_t i = 0; i < want.size(); ++i) {
+      const Carrier* c = got[i]->carrier.get();
+      if (!c) {
+        EXPECT_TRUE(same_bits(got[i]->weight.grad(), want[i]->weight.grad())) << want[i]->name;
+        continue;
+      }
+      ++carriers;
+      int64_t row = 0;
+      for (size_t part = 0; part < c->rows.size(); ++part) {
+        const at::Tensor full = want[i]->weight.grad().narrow(0, row, c->rows[part]);
+        const at::Tensor expected = full.mm(c->projections[part]->matrix());
+        const at::Tensor projected = c->value.grad().narrow(0, row, c->rows[part]);
+        EXPECT_LT((projected - expected).norm().item<double>(), 1e-5 * expected.norm().item<double>())
+            << want[i]->name;
+        row += c->rows[part];
+      }
+    }
+    EXPECT_EQ(carriers, 3 * kLayers);
+  }
+}
+
+TEST(Llama, ProjectionsDifferBetweenLayersPartsAndSeeds) {
+  const Llama model(shape(), policy("compact-paper"), {.max_length = 16, .seed = 4});
+  const Llama other(shape(), policy("compact-paper"), {.max_length = 16, .seed = 5});
+  const auto p = [](const Llama& l, int layer, int part) {
+    return l.layers()[layer]->qkv.carrier->projections[part]->matrix();
+  };
+  EXPECT_TRUE(same_bits(p(model, 0, 0), p(model, 0, 0)));
+  EXPECT_FALSE(same_bits(p(model, 0, 0), p(model, 0, 1)));
+  EXPECT_FALSE(same_bits(p(model, 0, 0), p(model, 1, 0)));
+  EXPECT_FALSE(same_bits(p(model, 0, 0), p(other, 0, 0)));
+}
+
+TEST(Llama, WeightsAreNormalAndDependOnSeedAndNameOnly) {
+  LlamaConfig c = shape();
+  c.initializer_range = 0.02;
+  c.vocab_size = 2000;
+  const Llama a(c, policy("off"), {.max_length = 16, .seed = 7});
+  const Llama b(c, policy("compact"), {.max_length = 8, .seed = 7});
+  const Llama other(c, policy("off"), {.max_length = 16, .seed = 8});
+  for (size_t i = 0; i < a.parameters().size(); ++i) {
+    const Parameter& p = *a.parameters()[i];
+    EXPECT_TRUE(same_bits(p.weight, b.parameters()[i]->weight)) << p.name;
+    if (p.weight.dim() == 1) {
+      EXPECT_TRUE((p.weight == 1).all().item<bool>());
+      EXPECT_FALSE(p.decay);
+      continue;
+    }
+    EXPECT_FALSE(same_bits(p.weight, other.parameters()[i]->weight)) << p.name;
+    // five standard errors of a standard deviation
+    const auto count = static_cast<double>(p.weight.numel());
+    EXPECT_NEAR(p.weight.std().item<double>(), 0.02, 5 * 0.02 / std::sqrt(2 * count)) << p.name;
+    EXPECT_NEAR(p.weight.mean().item<double>(), 0, 5 * 0.02 / std::sqrt(count)) << p.name;
+  }
+  EXPECT_FALSE(same_bits(a.embedding().weight, a.head().weight));
+}
+
+TEST(Llama, HuggingFaceTensorsAreViewsThatCoverEveryWeightOnce) {
+  for (const bool tied : {false, true}) {
+    const Llama model(shape(tied), policy("compact"), {.max_length = 16});
+    int64_t count = 0;
+    for (auto& [name, t] : model.hugging_face_tensors()) {
+      count += t.numel();
+      t.fill_(2);
+    }
+    EXPECT_EQ(count, model.parameter_count());
+    for (const Parameter* p : model.parameters()) {
+      EXPECT_TRUE((p->weight == 2).all().item<bool>()) << p->name;
+    }
+  }
+}
+
+TEST(Llama, LogitsAreThoseOfTheLoss) {
+  const Llama model(shape(), policy("exact"), {.max_length = 16});
+  const at::Tensor logits = model.logits(ids());
+  EXPECT_FALSE(logits.requires_grad());
+  ASSERT_EQ(logits.sizes(), at::IntArrayRef({kBatch, kLength, kWords}));
+  const at::Tensor want = at::cross_entropy_loss(logits.view({kTokens, kWords}), targets().view(-1));
+  EXPECT_NEAR(loss_of(model).item<double>(), want.item<double>(), 1e-6);
+}
+
+std::string refusal(const std::string& preset, const std::string& more, LlamaConfig c = shape()) {
+  try {
+    const Llama model(c, policy(preset, more), {.max_length = 16});
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(Llama, RefusesPoliciesThatCannotBe) {
+  EXPECT_EQ(refusal("off", ""), "");
+  EXPECT_THAT(refusal("off", "slot layers.*.mlp.gateup = recompute"),
+              HasSubstr("did you mean `layers.*.mlp.gate_up`"));
+  EXPECT_THAT(refusal("off", "slot layers.9.mlp.gate_up = recompute"), HasSubstr("matches no slot"));
+  EXPECT_THAT(refusal("off", "grad layers.*.attn.qvk = full"), HasSubstr("layers.*.attn.qkv"));
+  EXPECT_THAT(refusal("off", "moment hed = bf16"), HasSubstr("did you mean `head`"));
+  EXPECT_THAT(refusal("off", "slot layers.*.attn.norm = sketch"),
+              testing::AllOf(HasSubstr("layers.0.attn.norm"), HasSubstr("project")));
+  EXPECT_THAT(refusal("compact-paper", "slot layers.1.mlp.silu = sketch"), HasSubstr("layers.1.mlp.silu"));
+  EXPECT_THAT(refusal("off", "slot final.input = recompute"), HasSubstr("final.input"));
+  EXPECT_THAT(refusal("off", "slot final.norm = recompute"), HasSubstr("final.norm"));
+  EXPECT_THAT(refusal("off", "slot layers.0.attn.input = recompute"), HasSubstr("layers.0.attn.input"));
+  EXPECT_THAT(refusal("off", "slot loss.logits = recompute"), HasSubstr("loss.logits"));
+  EXPECT_THAT(refusal("off", "slot layers.*.mlp.norm = chunk"), HasSubstr("loss.logits"));
+  EXPECT_THAT(refusal("off", "grad head = project"), HasSubstr("`head`"));
+  EXPECT_THAT(refusal("off", "grad layers.*.attn.qkv = project:rank=33"), HasSubstr("33"));
+}
+
+TEST(Llama, RefusesBadInput) {
+  const Llama model(shape(), policy("exact"), {.max_length = kLength});
+  EXPECT_THROW(model.logits(ids().view(-1)), InputError);
+  EXPECT_THROW(model.logits(ids().to(at::kInt)), InputError);
+  EXPECT_THROW(model.logits(ids().view({1, kTokens})), InputError);
+  EXPECT_THROW(model.logits(ids().add(kWords)), std::exception);
+  EXPECT_THROW(model.loss(ids(), targets().narrow(1, 0, 3), 1), InputError);
+  LlamaConfig c = shape();
+  c.num_key_value_heads = 3;
+  EXPECT_NE(refusal("off", "", c), "");
+}
+
+TEST(Models, TheTableHasTheNumbersOfParametersKnown) {
+  // of llama-60m and llama-1b in the published experiments: 58.1 M and 1339 M
+  EXPECT_NEAR(static_cast<double>(0), 0, 0);
+  for (const ModelInfo& info : models()) {
+    EXPECT_EQ(&model_named(info.name), &info);
+    EXPECT_NO_THROW(check_llama_config(info.config, info.name));
+  }
+  EXPECT_THROW(model_named("llama-61m"), InputError);
+}
+
+}  // namespace
+}  // namespace compact

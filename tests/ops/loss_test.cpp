@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/ops/loss.h"
+
+#include <gtest/gtest.h>
+
+#include "compact/base/check.h"
+#include "compact/ops/memory.h"
+#include "tests/ops/block.h"
+
+namespace compact {
+namespace {
+
+constexpr int64_t kTokens = 37, kWidth = 12, kWords = 53;
+constexpr double kScale = 1.0 / 29;
+
+struct Problem {
+  Parameter head;
+  at::Tensor hidden, targets;
+
+  explicit Problem(at::ScalarType type) {
+    head.name = "head";
+    head.weight = noise({kWords, kWidth}, "head", type).requires_grad_(true);
+    hidden = noise({1, kTokens, kWidth}, "hidden", type).requires_grad_(true);
+    targets = at::arange(kTokens, at::kLong).mul_(7).remainder_(kWords).view({1, kTokens});
+    for (const int64_t i : {0, 5, 6, 20, 36}) targets.view(-1)[i] = -100;
+  }
+  at::Tensor loss(int64_t chunk, double scale = kScale, LossReport* report = nullptr) const {
+    return linear_cross_entropy(hidden, head, targets, scale, {chunk}, report);
+  }
+  std::vector<at::Tensor> take() {
+    std::vector<at::Tensor> all = {hidden.grad(), head.weight.grad()};
+    hidden.mutable_grad() = at::Tensor();
+    head.weight.mutable_grad() = at::Tensor();
+    return all;
+  }
+  // Loss, gradient of hidden states, gradient of the head.
+  std::vector<at::Tensor> run(int64_t chunk) {
+    const at::Tensor l = loss(chunk);
+    l.backward();
+    std::vector<at::Tensor> all = take();
+    all.insert(all.begin(), l.detach());
+    return all;
+  }
+};
+
+// torch's own operations, in double.
+std::vector<at::Tensor> plain(Problem& p) {
+  const at::Tensor logits =
+      at::linear(p.hidden.to(at::kDouble), p.head.weight.to(at::kDouble)).view({kTokens, kWords});
+  const at::Tensor l =
+      at::cross_entropy_loss(logits, p.targets.view(-1), {}, at::Reduction::Sum) * kScale;
+  l.backward();
+  std::vector<at::Tensor> all = p.take();
+  all.insert(all.begin(), l.detach());
+  return all;
+}
+
+const int64_t kChunks[] = {1, 2, 7, 36, 37, 38, 1000};
+
+TEST(Loss, AgreesWithPlainOperations) {
+  Problem p(at::kFloat);
+  const std::vector<at::Tensor> want = plain(p);
+  for (const int64_t chunk : {int64_t{0}, int64_t{5}, int64_t{64}}) {
+    const std::vector<at::Tensor> got = p.run(chunk);
+    for (size_t i = 0; i < 3; ++i) EXPECT_LT(relative_error(got[i], want[i]), 1e-6) << i;
+  }
+}
+
+TEST(Loss, AgreesWithPlainOperationsInBFloat16) {
+  Problem p(at::kBFloat16);
+  const std::vector<at::Tensor> want = plain(p);
+  for (const int64_t chunk : {int64_t{0}, int64_t{5}, int64_t{64}}) {
+    const std::vector<at::Tensor> got = p.run(chunk);
+    EXPECT_LT(relative_error(got[0], want[0]), 2e-3);
+    for (size_t i = 1; i < 3; ++i) EXPECT_LT(relative_error(got[i], want[i]), 8e-3) << i;
+  }
+}
+
+TEST(Loss, ChunksChangeRoundingOnly) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    Problem p(type);
+    const std::vector<at::Tensor> whole = p.run(0);
+    for (const int64_t chunk : kChunks) {
+      const std::vector<at::Tensor> got = p.run(chunk);
+      if (chunk >= kTokens) {
+        EXPECT_TRUE(same_bits(got, whole)) << chunk;
+        continue;
+      }
+      const double allowed = type == at::kFloat ? 1e-6 : 6e-3;
+      EXPECT_LT(relative_error(got[0], whole[0]), allowed) << chunk;
+      EXPECT_LT(relative_error(got[1], whole[1]), allowed) << chunk;
+      EXPECT_LT(relative_error(got[2], whole[2]), allowed) << chunk;
+    }
+  }
+}
+
+TEST(Loss, IgnoredTokensCostNothing) {
+  Problem p(at::kFloat);
+  for (const int64_t chunk : {0, 5, 64}) {
+    const at::Tensor g = p.run(chunk)[1];
+    EXPECT_EQ(g.view({kTokens, kWidth})[5].abs().max().item<float>(), 0);
+    EXPECT_GT(g.view({kTokens, kWidth})[4].abs().max().item<float>(), 0);
+  }
+  p.targets.fill_(-100);
+  for (const int64_t chunk : {0, 5, 64}) {
+    for (const at::Tensor& t : p.run(chunk)) EXPECT_EQ(t.abs().max().item<float>(), 0) << chunk;
+  }
+}
+
+TEST(Loss, NoTokens) {
+  Problem p(at::kFloat);
+  p.hidden = at::empty({1, 0, kWidth}).requires_grad_(true);
+  p.targets = at::empty({1, 0}, at::kLong);
+  for (const int64_t chunk : {0, 5}) {
+    const std::vector<at::Tensor> got = p.run(chunk);
+    EXPECT_EQ(got[0].item<float>(), 0);
+    EXPECT_EQ(got[1].sizes(), p.hidden.sizes());
+    EXPECT_EQ(got[2].abs().max().item<float>(), 0);
+  }
+}
+
+TEST(Loss, WithoutGradientsOnlyTheLoss) {
+  install_counting_allocator();
+  Problem p(at::kFloat);
+  const at::Tensor want = p.run(0)[0];
+  const at::NoGradGuard no_grad;
+  for (const int64_t chunk : {0, 5, 64}) {
+    const int64_t before = live_bytes(at::kCPU);
+    const at::Tensor l = p.loss(chunk);
+    EXPECT_EQ(live_bytes(at::kCPU) - before, 4);
+    EXPECT_FALSE(l.requires_grad());
+    EXPECT_LT(relative_error(l, want), 1e-6);
+  }
+}
+
+TEST(Loss, AFrozenHeadOrFrozenStatesSaveTheirGradient) {
+  install_counting_allocator();
+  Problem p(at::kFloat);
+  for (const int64_t chunk : {0, 5, 64}) {
+    const std::vector<at::Tensor> want = p.run(chunk);
+    LossReport whole, report;
+    p.loss(chunk, kScale, &whole);
+
+    p.head.weight.requires_grad_(false);
+    int64_t before = live_bytes(at::kCPU);
+    at::Tensor l = p.loss(chunk, kScale, &report);
+    EXPECT_EQ(live_bytes(at::kCPU) - before,
+              4 + report.saved_bytes - (chunk ? 0 : kTokens * kWidth * 4));
+    if (chunk) {
+      EXPECT_EQ(whole.saved_bytes - report.saved_bytes, kWords * kWidth * 4);
+    }
+    l.backward();
+    EXPECT_TRUE(same_bits(p.take(), {want[1], at::Tensor()})) << chunk;
+    p.head.weight.requires_grad_(true);
+
+    p.hidden.requires_grad_(false);
+    l = p.loss(chunk, kScale, &report);
+    if (chunk) {
+      EXPECT_EQ(whole.saved_bytes - report.saved_bytes, kTokens * kWidth * 4);
+    }
+    l.backward();
+    EXPECT_TRUE(same_bits(p.take(), {at::Tensor(), want[2]})) << chunk;
+    p.hidden.requires_grad_(true);
+  }
+}
+
+TEST(Loss, HoldsTheBytesPredicted) {
+  install_counting_allocator();
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    Problem p(type);
+    const auto size = static_cast<int64_t>(c10::elementSize(type));
+    for (const int64_t chunk : {0, 5, 64}) {
+      LossReport report;
+      const int64_t before = live_bytes(at::kCPU);
+      const at::Tensor l = p.loss(chunk, kScale, &report);
+      const int64_t held = live_bytes(at::kCPU) - before - 4;
+      EXPECT_EQ(held, loss_bytes({chunk}, kTokens, kWidth, kWords, size)) << chunk;
+      EXPECT_EQ(report.saved_bytes, held + (chunk ? 0 : kTokens * kWidth * size)) << chunk;
+    }
+  }
+}
+
+TEST(Loss, GradientOfALossTimesThree) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    Problem p(type);
+    for (const int64_t chunk : {0, 5, 64}) {
+      const std::vector<at::Tensor> once = p.run(chunk);
+      (p.loss(chunk) * 3).backward();
+      const std::vector<at::Tensor> thrice = p.take();
+      for (size_t i = 0; i < 2; ++i) {
+        EXPECT_TRUE(same_bits(thrice[i], once[i + 1] * 3)) << chunk << " " << i;
+      }
+    }
+  }
+}
+
+TEST(Loss, SecondBackwardNeedsARetainedGraph) {
+  Problem p(at::kFloat);
+  for (const int64_t chunk : {0, 5, 64}) {
+    const std::vector<at::Tensor> once = p.run(chunk);
+    const at::Tensor l = p.loss(chunk);
+    l.backward({}, /*retain_graph=*/true);
+    l.backward();
+    const std::vector<at::Tensor> twice = p.take();
+    for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(same_bits(twice[i], once[i + 1] * 2)) << chunk;
+    EXPECT_THROW(l.backward(), c10::Error);
+    p.take();
+
+    const at::Tensor tripled = p.loss(chunk);
+    (tripled * 3).backward({}, true);
+    (tripled * 2).backward();
+    const std::vector<at::Tensor> five = p.take();
+    for (size_t i = 0; i < 2; ++i) EXPECT_LT(relative_error(five[i], once[i + 1] * 5), 1e-6);
+  }
+}
+
+TEST(Loss, StatesOrHeadChangedInPlaceAreRefusedWhereBackwardReadsThem) {
+  Problem p(at::kFloat);
+  for (const bool head : {false, true}) {
+    const at::Tensor l = p.loss(0);
+    {
+      const at::NoGradGuard no_grad;
+      (head ? p.head.weight : p.hidden).mul_(1);
+    }
+    EXPECT_THROW(l.backward(), c10::Error);
+  }
+}
+
+TEST(Loss, ADroppedGraphLeavesNothingBehind) {
+  install_counting_allocator();
+  Problem p(at::kFloat);
+  const int64_t before = live_bytes(at::kCPU);
+  for (const int64_t chunk : {0, 5, 64}) p.loss(chunk);
+  EXPECT_EQ(live_bytes(at::kCPU), before);
+}
+
+// Only a chunk of the logits exists at any time.
+TEST(Loss, PeakOfChunks) {
+  install_counting_allocator();
+  Problem p(at::kFloat);
+  reset_peak(at::kCPU);
+  const int64_t before = live_bytes(at::kCPU);
+  const at::Tensor l = p.loss(4);
+  const int64_t results = (kTokens + kWords) * kWidth * 4;
+  EXPECT_LT(peak_bytes(at::kCPU) - before, results + 4 * kWords * 4 + kTokens * 16 + 2048);
+  EXPECT_LT(peak_bytes(at::kCPU) - before, kTokens * kWords * 4);
+}
+
+TEST(Loss, RefusesBadInput) {
+  Problem p(at::kFloat);
+  for (const int64_t bad : {int64_t{-1}, int64_t{-101}, kWords}) {
+    Problem q(at::kFloat);
+    q.targets.view(-1)[3] = bad;
+    EXPECT_THROW(q.loss(5), InputError) << bad;
+  }
+  EXPECT_THROW(linear_cross_entropy(p.hidden, p.head, p.targets.to(at::kInt), 1, {0}), InputError);
+  EXPECT_THROW(linear_cross_entropy(p.hidden, p.head, p.targets.narrow(1, 0, 5), 1, {0}),
+               InputError);
+  EXPECT_THROW(linear_cross_entropy(p.hidden.narrow(2, 0, 5), p.head, p.targets, 1, {0}),
+               InputError);
+}
+
+TEST(LossTreatment, FromSpecs) {
+  EXPECT_EQ(LossTreatment::from(Spec::parse("keep"), 32000, 4).chunk_tokens, 0);
+  EXPECT_EQ(LossTreatment::from(Spec::parse("chunk:tokens=7"), 32000, 4).chunk_tokens, 7);
+  EXPECT_EQ(LossTreatment::from(Spec::parse("chunk"), 32768, 4).chunk_tokens, 256);
+  EXPECT_EQ(LossTreatment::from(Spec::parse("chunk"), 32768, 2).chunk_tokens, 512);
+  EXPECT_THROW(LossTreatment::from(Spec::parse("recompute"), 32000, 4), InputError);
+}
+
+}  // namespace
+}  // namespace compact

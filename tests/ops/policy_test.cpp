@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/ops/policy.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "compact/base/check.h"
+#include "compact/ops/treatments.h"
+
+namespace compact {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+// The message of the InputError that `body` throws; empty where it throws none.
+template <class Body>
+std::string message_of(Body body) {
+  try {
+    body();
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  return "";
+}
+std::string parse_error(const std::string& text) {
+  return message_of([&] { Policy::parse(text, "file"); });
+}
+
+TEST(Policy, TheLastLineThatMatchesHolds) {
+  const Policy p = Policy::parse(
+      "# A summary\n# of two lines\n\n"
+      "slot layers.*.mlp.norm = recompute   # why\n"
+      "slot layers.1.mlp.norm = keep\r\n"
+      "\tgrad layers.*.attn.{qkv,out} = project:rank=0.5\n"
+      "moment * = bf16\n",
+      "file");
+  EXPECT_EQ(p.summary(), "A summary of two lines");
+  EXPECT_EQ(p.slot("layers.0.mlp.norm").name, "recompute");
+  EXPECT_EQ(p.slot("layers.1.mlp.norm").name, "keep");
+  EXPECT_EQ(p.slot("layers.0.attn.norm").name, "keep");
+  EXPECT_EQ(p.grad("layers.2.attn.out").str(), "project:rank=0.5");
+  EXPECT_EQ(p.grad("head").name, "full");
+  EXPECT_EQ(p.moment("head").name, "bf16");
+  EXPECT_EQ(Policy().moment("head").name, "");
+}
+
+TEST(Policy, WritesWhatItReads) {
+  for (const EmbeddedPreset& preset : embedded_presets()) {
+    const Policy p = Policy::preset(preset.name);
+    EXPECT_EQ(Policy::parse(p.str(), "again").str(), p.str());
+    EXPECT_FALSE(p.summary().empty()) << preset.name;
+  }
+  const std::string text = "slot a.* = keep\ngrad b = project:rank=3,type=srht\nmoment * = f32\n";
+  EXPECT_EQ(Policy::parse(text, "file").str(), text);
+}
+
+TEST(Policy, MalformedLines) {
+  EXPECT_THAT(parse_error("slot a = keep\nslot b keep\n"),
+              AllOf(HasSubstr("file:2"), HasSubstr("b keep")));
+  EXPECT_THAT(parse_error("slots a = keep"),
+              AllOf(HasSubstr("file:1"), HasSubstr("did you mean `slot`")));
+  EXPECT_THAT(parse_error("slot = keep"), HasSubstr("file:1"));
+  EXPECT_THAT(parse_error("slot a b = keep"), HasSubstr("one pattern"));
+  EXPECT_THAT(parse_error("slot a ="), HasSubstr("file:1"));
+  EXPECT_THAT(parse_error("= keep"), HasSubstr("file:1"));
+}
+
+TEST(Policy, UnknownTreatments) {
+  EXPECT_THAT(parse_error("slot a = recomptue"),
+              AllOf(HasSubstr("`recomptue`"), HasSubstr("did you mean `recompute`")));
+  EXPECT_THAT(parse_error("grad a = keep"), HasSubstr("no treatment `keep`"));
+  EXPECT_THAT(parse_error("moment a = f16"), HasSubstr("no treatment `f16`"));
+  EXPECT_THAT(parse_error("slot a = keep:bits=4"), HasSubstr("bits"));
+  EXPECT_THAT(parse_error("grad a = project:rnak=4"), HasSubstr("did you mean `rank`"));
+  EXPECT_THAT(parse_error("grad a = project:type=shrt"), HasSubstr("did you mean `srht`"));
+  for (const char* rank : {"0", "-1", "1.5", "nan", "x"}) {
+    EXPECT_THAT(parse_error(cat("grad a = project:rank=", rank)), HasSubstr("rank")) << rank;
+  }
+  EXPECT_THAT(parse_error("grad a = project:period=-1"), HasSubstr("period"));
+  EXPECT_THAT(parse_error("grad a = project:share=maybe"), HasSubstr("share"));
+  EXPECT_THAT(parse_error("grad a = full:lr_scale=-1"), HasSubstr("lr_scale"));
+  EXPECT_THAT(parse_error("slot loss.logits = chunk:tokens=0"), HasSubstr("tokens"));
+}
+
+TEST(Policy, TheSameThingTwiceDifferently) {
+  EXPECT_THAT(parse_error("slot a = keep\ngrad a = full\nslot a = recompute"),
+              AllOf(HasSubstr("file:3"), HasSubstr("file:1"), HasSubstr("recompute")));
+  EXPECT_EQ(parse_error("slot a = keep\nslot a = keep"), "");
+  Policy p = Policy::parse("slot a = keep", "one");  // a later source overrides
+  p.append(Policy::parse("slot a = recompute", "two"));
+  EXPECT_EQ(p.slot("a").name, "recompute");
+}
+
+TEST(Policy, PatternsThatMatchNothing) {
+  const std::vector<std::string> names = {"layers.0.mlp.gate_up", "layers.1.mlp.gate_up",
+                                          "loss.logits"};
+  const auto error = [&](const std::string& text) {
+    return message_of(
+        [&] { Policy::parse(text, "file").check_patterns(PolicyKind::kSlot, names); });
+  };
+  EXPECT_EQ(error("slot layers.*.mlp.gate_up = keep\ngrad nothing = full"), "");
+  EXPECT_THAT(error("slot loss.logits = keep\nslot layers.*.mlp.gateup = keep"),
+              AllOf(HasSubstr("file:2"), HasSubstr("layers.*.mlp.gateup"),
+                    HasSubstr("did you mean `layers.*.mlp.gate_up`")));
+  EXPECT_THAT(error("slot layers.2.mlp.gate_up = keep"), HasSubstr("matches no slot"));
+}
+
+TEST(Policy, OverridesOfProjections) {
+  Policy p = Policy::preset("compact");
+  EXPECT_EQ(p.override_projection("rank", "0.125"), 2);
+  EXPECT_EQ(p.grad("layers.0.attn.qkv").number("rank", 0), 0.125);
+  EXPECT_THROW(p.override_projection("rank", "0"), InputError);
+  EXPECT_EQ(Policy::preset("off").override_projection("rank", "4"), 0);
+}
+
+TEST(Policy, PresetsAndFiles) {
+  EXPECT_THAT(message_of([] { Policy::preset("exat"); }), HasSubstr("did you mean `exact`"));
+  EXPECT_THAT(message_of([] { Policy::from_file("/nonexistent/p.policy"); }),
+              HasSubstr("/nonexistent/p.policy"));
+  const std::string path = testing::TempDir() + "a.policy";
+  std::ofstream(path) << "slot a = keep\nslot b = kep\n";
+  EXPECT_THAT(message_of([&] { Policy::from_file(path); }), HasSubstr(path + ":2"));
+}
+
+TEST(Treatments, EveryOneInTheTableIsAccepted) {
+  for (const TreatmentInfo& t : treatments()) {
+    EXPECT_EQ(message_of([&] { check_treatment(t.kind, Spec::parse(t.name)); }), "") << t.name;
+    EXPECT_FALSE(t.summary.empty());
+  }
+}
+
+TEST(Treatments, CarriersTakeTheirSettings) {
+  const at::Tensor w = at::zeros({12, 20});
+  const auto make = [&](const std::string& spec) {
+    return make_carrier(Spec::parse(spec), "layers.0.attn.qkv", w, {6, 4, 2}, 9);
+  };
+  EXPECT_EQ(make("full"), nullptr);
+  const auto own =
+      make("project:rank=0.25,share=false,period=7,scale=0.5,carry=false,type=gaussian");
+  EXPECT_EQ(own->rank, 5);
+  EXPECT_EQ(own->rows, (std::vector<int64_t>{6, 4, 2}));
+  EXPECT_EQ(own->projections.size(), 3u);
+  EXPECT_EQ(own->period, 7);
+  EXPECT_EQ(own->scale, 0.5);
+  EXPECT_FALSE(own->carry);
+  EXPECT_EQ(own->value.sizes(), at::IntArrayRef({12, 5}));
+  EXPECT_TRUE(own->value.requires_grad());
+  EXPECT_EQ(own->value.abs().max().item<float>(), 0);
+  EXPECT_EQ(make("project:rank=8")->projections.size(), 1u);
+  EXPECT_THAT(message_of([&] { make("project:rank=21"); }),
+              AllOf(HasSubstr("layers.0.attn.qkv"), HasSubstr("21")));
+}
+
+}  // namespace
+}  // namespace compact

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// With a shell script in place of `compact train`.
+#include "compact/train/compare.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "compact/base/check.h"
+#include "compact/train/process.h"
+#include "tests/io/temporary_folder.h"
+
+namespace compact {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::string read(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// Writes what a run writes; fails as `compact train` does under preset recompute.
+const char* const kProgram = R"(#!/bin/sh
+log="$0.log"
+for a in "$@"; do echo "$a" >> "$log"; done
+echo -- >> "$log"
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --preset) preset="$2"; shift;;
+    --output_dir) out="$2"; shift;;
+  esac
+  shift
+done
+mkdir -p "$out"
+if [ "$preset" = recompute ]; then
+  echo "a warning" >&2
+  echo "compact: error: not today" >&2
+  exit 3
+fi
+echo '{"step": 1, "loss": 2.5}' > "$out/metrics.jsonl"
+echo '{"eval_loss": 2.25, "memory/peak_bytes": 2048, "parameters": 77}' > "$out/all_results.json"
+)";
+
+class Compare : public testing::Test {
+ protected:
+  Compare() {
+    write(program(), kProgram);
+    options.config.model = "llama-tiny";
+    options.config.train_file = {"a.txt"};
+    options.config.output_dir = folder / "out";
+    options.train_arguments = {"--model=llama-tiny", "--train_file=a.txt"};
+    options.program = program();
+  }
+  std::string program() const { return folder / "program"; }
+  void write(const std::filesystem::path& path, const std::string& text) {
+    std::ofstream(path) << text;
+    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  }
+  int run(std::vector<std::string> presets) {
+    options.presets = std::move(presets);
+    return compare(options, console, errors);
+  }
+  std::string error_of(std::vector<std::string> presets) {
+    try {
+      run(std::move(presets));
+    } catch (const InputError& e) {
+      EXPECT_FALSE(std::filesystem::exists(folder / "out"));
+      EXPECT_FALSE(std::filesystem::exists(program() + ".log"));
+      return e.what();
+    }
+    return "no error";
+  }
+
+  TemporaryFolder folder;
+  CompareOptions options;
+  std::ostringstream console, errors;
+};
+
+TEST_F(Compare, RunsEachPresetInItsFolder) {
+  EXPECT_EQ(run({"off", "exact"}), 0);
+  EXPECT_EQ(read(program() + ".log"),
+            "train\n--model=llama-tiny\n--train_file=a.txt\n--preset\noff\n--output_dir\n" +
+                (folder / "out/off").string() + "\n--\n" +
+                "train\n--model=llama-tiny\n--train_file=a.txt\n--preset\nexact\n--output_dir\n" +
+                (folder / "out/exact").string() + "\n--\n");
+  const auto json = nlohmann::json::parse(read(folder / "out/compare.json"));
+  EXPECT_EQ(json["runs"].size(), 2u);
+  EXPECT_EQ(json["runs"][1]["preset"], "exact");
+  EXPECT_EQ(json["runs"][1]["values"]["memory/peak_bytes"], 2048);
+  EXPECT_EQ(json["config"]["model"], "llama-tiny");
+  EXPECT_THAT(read(folder / "out/compare.html"), HasSubstr("77 parameters"));
+  EXPECT_THAT(console.str(), HasSubstr("2.2500"));
+  EXPECT_EQ(errors.str(), "");
+}
+
+TEST_F(Compare, AFailureIsShownAndTheOthersGoOn) {
+  EXPECT_EQ(run({"recompute", "off"}), 3);
+  EXPECT_THAT(console.str(), HasSubstr("recompute failed (exit code 3): not today"));
+  EXPECT_EQ(errors.str(), "a warning\ncompact: error: not today\n");
+  const auto json = nlohmann::json::parse(read(folder / "out/compare.json"));
+  EXPECT_EQ(json["runs"][0]["exit_code"], 3);
+  EXPECT_EQ(json["runs"][0]["message"], "not today");
+  EXPECT_EQ(json["runs"][1]["exit_code"], 0);
+}
+
+TEST_F(Compare, TakesPolicyFiles) {
+  write(folder / "mine.policy", "slot layers.*.mlp.silu = recompute\n");
+  EXPECT_EQ(run({(folder / "mine.policy").string()}), 0);
+  EXPECT_THAT(read(program() + ".log"),
+              HasSubstr("--preset\noff\n--policy\n" + (folder / "mine.policy").string() + "\n"));
+  EXPECT_TRUE(std::filesystem::exists(folder / "out/mine/metrics.jsonl"));
+}
+
+TEST_F(Compare, RefusesBeforeAnythingRuns) {
+  EXPECT_THAT(error_of({}), HasSubstr("--presets"));
+  EXPECT_THAT(error_of({"off", "exat"}), HasSubstr("did you mean `exact`"));
+  EXPECT_THAT(error_of({"off", "off"}), HasSubstr("comes twice"));
+  EXPECT_THAT(error_of({"off", "missing.policy"}), HasSubstr("missing.policy"));
+  options.config.resume_from_checkpoint = "latest";
+  EXPECT_THAT(error_of({"off"}), HasSubstr("--resume_from_checkpoint"));
+  options.config.resume_from_checkpoint = "";
+  options.config.block_size = 0;
+  EXPECT_THAT(error_of({"off"}), HasSubstr("--block_size"));
+  options.config.block_size = 8;
+  options.program = folder / "no_such_program";
+  EXPECT_THAT(error_of({"off"}), HasSubstr("cannot be started"));
+}
+
+TEST_F(Compare, StopsWhenARunWasStopped) {
+  write(program(), "#!/bin/sh\nexit 130\n");
+  EXPECT_EQ(run({"off", "exact"}), 130);
+  EXPECT_THAT(console.str(), testing::Not(HasSubstr("== exact")));
+}
+
+TEST(Process, GivesExitCodeAndLines) {
+  std::vector<std::string> heard;
+  const auto result = run_process({"/bin/sh", "-c", "printf 'one\\ntwo' >&2; exit 7"},
+                                  [&](const std::string& line) { heard.push_back(line); });
+  EXPECT_EQ(result.exit_code, 7);
+  EXPECT_EQ(result.signal, 0);
+  EXPECT_THAT(heard, ElementsAre("one", "two"));
+  EXPECT_EQ(result.errors, heard);
+  EXPECT_EQ(run_process({"/bin/sh", "-c", "kill -9 $$"}, {}).exit_code, 137);
+  EXPECT_EQ(
+      run_process({"/bin/sh", "-c", "for i in $(seq 100); do echo $i >&2; done"}, {}).errors.back(),
+      "100");
+}
+
+TEST(Process, PassesSignalsOn) {
+  // The child signals its parent, which must live on and hand the signal back.
+  const auto result = run_process(
+      {"/bin/sh", "-c", "trap 'exit 9' TERM; kill -TERM $PPID; while :; do sleep 0.05; done"}, {});
+  EXPECT_EQ(result.exit_code, 9);
+  EXPECT_EQ(result.signal, SIGTERM);
+}
+
+}  // namespace
+}  // namespace compact

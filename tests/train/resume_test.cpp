@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// A run that is stopped anywhere and resumed gives the weights and losses of one that was not.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "compact/io/checkpoint.h"
+#include "compact/train/exit_codes.h"
+#include "compact/train/trainer.h"
+#include "tests/temporary_folder.h"
+
+namespace compact {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Case {
+  std::string name;
+  std::vector<std::pair<std::string, std::string>> options;
+};
+
+TrainConfig tiny(const fs::path& folder, const std::string& output) {
+  const fs::path text = folder / "text.txt";
+  if (!fs::exists(text)) {
+    std::string words;
+    for (int i = 0; i < 4000; ++i) words += "word" + std::to_string(i * 7919 % 97) + ' ';
+    spill(text, words);
+  }
+  const fs::path shape = folder / "config.json";
+  spill(shape,
+        R"({"model_type":"llama","hidden_size":32,"intermediate_size":48,"num_hidden_layers":2,
+    "num_attention_heads":4,"num_key_value_heads":2,"vocab_size":257,"max_position_embeddings":64})");
+  TrainConfig c;
+  c.model_name_or_path = folder.string();
+  c.train_file = {text.string()};
+  c.block_size = 24;
+  c.per_device_train_batch_size = 2;
+  c.gradient_accumulation_steps = 3;
+  c.max_steps = 7;
+  c.learning_rate = 1e-2;
+  c.warmup_steps = 2;
+  c.weight_decay = 0.1;
+  c.logging_steps = 2;
+  c.validation_split = 0.1;
+  c.threads = 2;
+  c.device = "cpu";
+  c.cache_dir = (folder / "cache").string();
+  c.output_dir = (folder / output).string();
+  return c;
+}
+
+std::string rows(const std::string& folder) {
+  std::ifstream in(folder + "/metrics.jsonl");
+  std::string line, out;
+  while (std::getline(in, line)) {
+    const auto j = nlohmann::json::parse(line);
+    out += j["step"].dump() + ": " +
+           (j.contains("loss") ? j["loss"].dump() + " " + j["grad_norm"].dump()
+                               : j["eval_loss"].dump()) +
+           "\n";
+  }
+  return out;
+}
+
+class Resume : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Resume, IsBitExact) {
+  const TemporaryFolder folder;
+  TrainConfig whole = tiny(folder.path(), "whole");
+  for (const auto& [name, value] : GetParam().options) set_option(whole, name, {value}, name);
+  std::ostringstream console;
+  ASSERT_EQ(train(whole, console), kExitOk) << console.str();
+  const std::string expected = slurp(folder / "whole/model.safetensors");
+  // After a whole update, inside an accumulation window, and in the middle of a period of 4.
+  for (const auto& [step, micro] :
+       std::vector<std::pair<int, int>>{{0, 0}, {3, 1}, {4, 0}, {5, 1}}) {
+    const std::string name = "part" + std::to_string(step) + std::to_string(micro);
+    TrainConfig part = whole;
+    part.output_dir = (folder.path() / name).string();
+    TrainHooks hooks{.stop = [&](int64_t s, int64_t m) { return s == step && m == micro; }};
+    ASSERT_EQ(train(part, console, false, hooks), kExitInterrupt) << console.str();
+    EXPECT_FALSE(fs::exists(folder.path() / name / "model.safetensors"));
+    part.resume_from_checkpoint = "latest";
+    ASSERT_EQ(train(part, console), kExitOk) << console.str();
+    EXPECT_TRUE(slurp(folder.path() / name / "model.safetensors") == expected)
+        << step << " " << micro;
+    EXPECT_EQ(rows(part.output_dir), rows(whole.output_dir));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Presets, Resume,
+    ::testing::Values(
+        Case{"off", {{"preset", "off"}}}, Case{"exact", {{"preset", "exact"}}},
+        Case{"recompute_muon", {{"preset", "recompute"}, {"optim", "muon"}}},
+        Case{"compact", {{"preset", "compact"}, {"update_proj_gap", "4"}}},
+        Case{"compact_muon", {{"preset", "compact"}, {"update_proj_gap", "4"}, {"optim", "muon"}}},
+        Case{"compact_paper", {{"preset", "compact-paper"}, {"update_proj_gap", "4"}}},
+        Case{"bf16", {{"preset", "compact"}, {"update_proj_gap", "4"}, {"dtype", "bfloat16"}}},
+        Case{"bf16_master",
+             {{"preset", "exact"}, {"dtype", "bfloat16"}, {"master_weights", "true"}}}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(ResumeChecks, RefuseWhatChangesNumbers) {
+  const TemporaryFolder folder;
+  TrainConfig c = tiny(folder.path(), "run");
+  c.save_steps = 3;
+  std::ostringstream console;
+  ASSERT_EQ(train(c, console), kExitOk);
+  c.resume_from_checkpoint = "latest";
+  const auto refused = [&](const char* name, const std::string& value) {
+    TrainConfig other = c;
+    set_option(other, name, {value}, name);
+    return error_of([&] { train(other, console); });
+  };
+  EXPECT_NE(refused("per_device_train_batch_size", "3").find("per_device_train_batch_size"),
+            std::string::npos);
+  EXPECT_NE(refused("learning_rate", "0.5").find("learning_rate"), std::string::npos);
+  EXPECT_NE(refused("preset", "compact").find("policy"), std::string::npos);
+  EXPECT_NE(refused("optim", "muon").find("optim"), std::string::npos);
+}
+
+TEST(ResumeChecks, FallsBackToTheNewestValidCheckpoint) {
+  const TemporaryFolder folder;
+  TrainConfig c = tiny(folder.path(), "run");
+  c.save_steps = 3;
+  c.save_total_limit = 2;
+  std::ostringstream console;
+  ASSERT_EQ(train(c, console), kExitOk);
+  const std::string expected = slurp(folder / "run/model.safetensors");
+  std::string damaged = slurp(folder / "run/checkpoint-6/model.safetensors");
+  damaged[damaged.size() / 2] ^= 1;
+  spill(folder / "run/checkpoint-6/model.safetensors", damaged);
+  c.resume_from_checkpoint = "latest";
+  ASSERT_EQ(train(c, console), kExitOk);
+  EXPECT_NE(console.str().find("resumed from " + (folder / "run/checkpoint-3").string()),
+            std::string::npos);
+  EXPECT_TRUE(slurp(folder / "run/model.safetensors") == expected);
+}
+
+}  // namespace
+}  // namespace compact
