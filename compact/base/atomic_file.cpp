@@ -2,6 +2,7 @@
 #include "compact/base/atomic_file.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -96,6 +97,11 @@ struct TemporaryFolder {
 AtomicFileWriter::AtomicFileWriter(const fs::path& path) : path_(without_slash(path)) {
   // rename() would refuse only after everything was written.
   COMPACT_CHECK(!is_folder(path_), path_.string(), ": cannot write a file, is a folder");
+  COMPACT_CHECK(path_.filename().native().size() <= NAME_MAX, path_.string(),
+                ": cannot create (File name too long)");
+  std::error_code ignored;
+  COMPACT_CHECK(!fs::exists(path_, ignored) || is_file(path_), path_.string(),
+                ": cannot write, is no regular file");
   do {
     temporary_ = folder_of(path_) / temporary_name();
     fd_ = FileDescriptor(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));

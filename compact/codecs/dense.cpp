@@ -2,6 +2,7 @@
 // Projections with independent entries. P is drawn at each use, in blocks of rows of P, block b
 // from key derive(key, b); its entries are rounded to one type, and both directions use these.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cmath>
 

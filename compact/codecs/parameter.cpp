@@ -2,6 +2,7 @@
 #include "compact/codecs/parameter.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "compact/base/check.h"
 #include "compact/base/philox.h"

@@ -41,7 +41,8 @@ void softmax_backward(const at::Tensor& logits, const at::Tensor& log_probs, con
                       const at::Tensor& targets, double scale, const at::Tensor& grad) {
   backend_of(grad).cross_entropy_backward(
       {.logits = logits.defined() ? logits.const_data_ptr() : nullptr,
-       .log_probs = log_probs.defined() ? static_cast<const float*>(log_probs.const_data_ptr()) : nullptr,
+       .log_probs =
+           log_probs.defined() ? static_cast<const float*>(log_probs.const_data_ptr()) : nullptr,
        .lse = lse.defined() ? static_cast<const float*>(lse.const_data_ptr()) : nullptr,
        .targets = static_cast<const int64_t*>(targets.const_data_ptr()),
        .grad = grad.data_ptr(),
@@ -67,10 +68,10 @@ void add_head_gradient(const at::Tensor& sum, const at::Tensor& g, const at::Ten
 struct LossNode : torch::autograd::Node {
   const Parameter* head = nullptr;
   double scale = 1;
-  std::vector<int64_t> sizes;           // of the hidden states
-  at::Tensor hidden, targets;           // keep only
-  at::Tensor logits, log_probs;         // keep only
-  at::Tensor ghidden, ghead;            // chunked only
+  std::vector<int64_t> sizes;    // of the hidden states
+  at::Tensor hidden, targets;    // keep only
+  at::Tensor logits, log_probs;  // keep only
+  at::Tensor ghidden, ghead;     // chunked only
   VersionCheck versions;
   bool released = false;
 
@@ -91,8 +92,9 @@ at::Tensor scaled(at::Tensor t, const at::Tensor& g, bool keep) {
 }
 
 variable_list LossNode::apply(variable_list&& grads) {
-  TORCH_CHECK(!released, "[linear_cross_entropy] backward a second time: the saved tensors are "
-                         "freed; pass retain_graph=True to the first backward");
+  TORCH_CHECK(!released,
+              "[linear_cross_entropy] backward a second time: the saved tensors are "
+              "freed; pass retain_graph=True to the first backward");
   TORCH_CHECK(!at::GradMode::is_enabled(),
               "[linear_cross_entropy] gradients of gradients are not supported");
   const bool keep = torch::autograd::get_current_graph_task_keep_graph();
@@ -146,23 +148,27 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const Parameter& head
                                 const at::Tensor& targets_, double scale,
                                 const LossTreatment& treatment, LossReport* report) {
   const at::Tensor& w = head.weight;
-  COMPACT_CHECK(!head.carrier, "[linear_cross_entropy] a projected gradient of the head is not supported");
+  COMPACT_CHECK(!head.carrier,
+                "[linear_cross_entropy] a projected gradient of the head is not supported");
   COMPACT_CHECK(hidden_.size(-1) == w.size(1), "[linear_cross_entropy] hidden states of width ",
                 hidden_.size(-1), " and a head of width ", w.size(1));
-  COMPACT_CHECK(targets_.scalar_type() == at::kLong && targets_.numel() * w.size(1) == hidden_.numel(),
-                "[linear_cross_entropy] needs one int64 target per token");
+  COMPACT_CHECK(
+      targets_.scalar_type() == at::kLong && targets_.numel() * w.size(1) == hidden_.numel(),
+      "[linear_cross_entropy] needs one int64 target per token");
   check_targets(targets_, w.size(0));
   const at::Tensor leaf = head.leaf();
   const bool grad = at::GradMode::is_enabled();
-  const bool want_hidden = grad && hidden_.requires_grad(), want_head = grad && leaf.requires_grad();
+  const bool want_hidden = grad && hidden_.requires_grad(),
+             want_head = grad && leaf.requires_grad();
   const bool record = want_hidden || want_head;
 
   at::NoGradGuard no_grad;
-  const at::Tensor h = hidden_.detach().reshape({-1, w.size(1)}), targets = targets_.reshape(-1).contiguous();
+  const at::Tensor h = hidden_.detach().reshape({-1, w.size(1)}),
+                   targets = targets_.reshape(-1).contiguous();
   const int64_t tokens = h.size(0), vocabulary = w.size(0);
   const auto f32 = h.options().dtype(at::kFloat);
-  const bool keep = treatment.chunk_tokens == 0 && record;
-  const int64_t chunk = keep ? std::max<int64_t>(tokens, 1)
+  const bool keep = treatment.chunk_tokens == 0 && record && tokens > 0;
+  const int64_t chunk = keep ? tokens
                         : treatment.chunk_tokens
                             ? treatment.chunk_tokens
                             : std::max<int64_t>(64, kChunkBytes / (vocabulary * 4));
@@ -217,7 +223,8 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const Parameter& head
     node->versions.add(w);
   }
   if (report) {
-    const at::Tensor kept[] = {node->hidden, node->logits, node->log_probs, node->ghidden, node->ghead};
+    const at::Tensor kept[] = {node->hidden, node->logits, node->log_probs, node->ghidden,
+                               node->ghead};
     report->saved_bytes = bytes_of(kept);
   }
   const at::Tensor inputs[] = {hidden_, leaf};

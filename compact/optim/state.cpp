@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Optimizer state to and from named tensors and numbers.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "compact/base/check.h"
 #include "compact/optim/optimizer.h"

@@ -97,7 +97,7 @@ TEST(Prepare, BadInputLeavesNothing) {
   const std::string zst = compressed(std::string(100000, 'a'), ".zst");
   EXPECT_THAT(fails("a.txt.zst", zst.substr(0, zst.size() - 1)), HasSubstr("cut short"));
   EXPECT_THAT(error_of([&] { prepare({good}, *bytes, folder / "no/out"); }),
-              HasSubstr("cannot be written"));
+              HasSubstr("cannot create"));
   EXPECT_THAT(error_of([&] { prepare({good}, *bytes, output, {.field = ""}); }),
               HasSubstr("field"));
 }
@@ -138,7 +138,7 @@ TEST(Prepare, AFullDiskLeavesNothing) {
     try {
       prepare({example("hard-times.txt")}, *make_tokenizer("bytes"), path);
     } catch (const InputError& e) {
-      ::_exit(std::string(e.what()) == path + ": cannot be written: File too large" ? 0 : 2);
+      ::_exit(std::string(e.what()) == path + ": cannot write (File too large)" ? 0 : 2);
     }
     ::_exit(3);
   }

@@ -234,12 +234,12 @@ TEST(TokenWriter, BadPaths) {
   const auto fails = [&](const std::string& path) {
     return error_of([&] { TokenWriter writer(path, *bytes); });
   };
-  EXPECT_THAT(fails(folder / "no/such"), HasSubstr("no/such: cannot be written: No such file"));
-  EXPECT_THAT(fails(folder.path()), HasSubstr("must be a regular file"));
-  EXPECT_THAT(fails("/dev/full"), HasSubstr("must be a regular file"));
-  EXPECT_THAT(fails("/proc/a.tokens"), HasSubstr("/proc/a.tokens: cannot be written"));
+  EXPECT_THAT(fails(folder / "no/such"), HasSubstr("no/such: cannot create (No such file"));
+  EXPECT_THAT(fails(folder.path()), HasSubstr("is a folder"));
+  EXPECT_THAT(fails("/dev/full"), HasSubstr("is no regular file"));
+  EXPECT_THAT(fails("/proc/a.tokens"), HasSubstr("/proc/a.tokens: cannot create"));
   EXPECT_THAT(fails(folder / std::string(300, 'n')), HasSubstr("File name too long"));
-  EXPECT_THAT(fails(""), HasSubstr("must not be empty"));
+  EXPECT_THAT(fails(""), HasSubstr("must name a file"));
   EXPECT_TRUE(folder.names().empty());
 }
 
@@ -254,7 +254,7 @@ int write_on_a_full_disk(const std::string& path, size_t tokens) {
     writer.append(some_tokens(tokens, 257));
     writer.finish();
   } catch (const InputError& e) {
-    return std::string(e.what()) == path + ": cannot be written: File too large" ? 0 : 2;
+    return std::string(e.what()) == path + ": cannot write (File too large)" ? 0 : 2;
   }
   return 3;
 }

@@ -13,7 +13,7 @@
 
 #include "compact/base/check.h"
 #include "compact/train/process.h"
-#include "tests/io/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace compact {
 namespace {

@@ -5,11 +5,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "compact/base/check.h"
+#include "compact/data/utf8.h"
 #include "compact/io/hf_config.h"
 #include "compact/io/model_weights.h"
 #include "compact/train/tokenizer_store.h"
-#include "tests/io/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace compact {
 namespace {

@@ -9,7 +9,7 @@
 #include "compact/train/report_chart.h"
 #include "compact/train/report_page.h"
 #include "compact/train/run_report.h"
-#include "tests/io/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace compact {
 namespace {

@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "compact/base/check.h"
-#include "tests/io/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace compact {
 namespace {

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a Hugging Face LLaMA through tests/models/exchange_test.cpp."""
+
+import os
+import pathlib
+import subprocess
+import tempfile
+
+import torch
+from safetensors.torch import load_file, save_file
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def run(model, ids: torch.Tensor, targets: torch.Tensor, scale: float, preset: str) -> dict:
+    """Loss, logits and gradients, by name, of `model` under a preset of ours."""
+    build = pathlib.Path(os.environ.get("COMPACT_BUILD_DIR", ROOT / "build"))
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        model.save_pretrained(folder)
+        save_file(
+            {
+                "ids": ids,
+                "targets": targets,
+                "scale": torch.tensor(scale, dtype=torch.float64),
+            },
+            folder / "input.safetensors",
+        )
+        result = subprocess.run(
+            [build / "tests/models_test", "--gtest_filter=Exchange.*"],
+            env={
+                **os.environ,
+                "COMPACT_EXCHANGE": name,
+                "COMPACT_EXCHANGE_PRESET": preset,
+                "OMP_WAIT_POLICY": "PASSIVE",
+            },
+            capture_output=True,
+            text=True,
+        )
+        assert result.returncode == 0 and "PASSED  ] 1 test" in result.stdout, result.stdout + result.stderr
+        return load_file(folder / "output.safetensors")
+
+
+def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
+    """|got - want| / |want|"""
+    got, want = got.double(), want.detach().double()
+    return ((got - want).norm() / want.norm().clamp_min(1e-300)).item()
