@@ -11,8 +11,8 @@
 #include <string>
 #include <string_view>
 
-#include "compact/base/function_ref.h"
 #include "compact/base/file.h"
+#include "compact/base/function_ref.h"
 
 namespace compact {
 

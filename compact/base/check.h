@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks at public borders: a violated rule becomes std::invalid_argument with the rule and the value.
+// Checks at public borders: a violated rule becomes std::invalid_argument with the rule and the
+// value.
 #pragma once
 
 #include <sstream>
@@ -29,7 +30,7 @@ template <class... Args>
 }  // namespace compact
 
 // COMPACT_CHECK(rank > 0, "[project] rank must be positive, is ", rank)
-#define COMPACT_CHECK(condition, ...)                 \
-  do {                                                \
-    if (!(condition)) ::compact::fail(__VA_ARGS__);   \
+#define COMPACT_CHECK(condition, ...)               \
+  do {                                              \
+    if (!(condition)) ::compact::fail(__VA_ARGS__); \
   } while (false)

@@ -47,7 +47,8 @@ COMPACT_HOST_DEVICE inline uint64_t derive(uint64_t key, uint64_t label) {
 // FNV-1a, for labels that are names. Not for hostile input.
 inline uint64_t label_of(const char* text, uint64_t length) {
   uint64_t h = 0xcbf29ce484222325ull;
-  for (uint64_t i = 0; i < length; ++i) h = (h ^ static_cast<unsigned char>(text[i])) * 0x100000001b3ull;
+  for (uint64_t i = 0; i < length; ++i)
+    h = (h ^ static_cast<unsigned char>(text[i])) * 0x100000001b3ull;
   return h;
 }
 

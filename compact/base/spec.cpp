@@ -17,8 +17,8 @@ Spec Spec::parse(std::string_view text) {
   if (colon == text.npos) return spec;
   for (const std::string& part : split(text.substr(colon + 1), ',')) {
     const size_t equals = part.find('=');
-    COMPACT_CHECK(equals != part.npos && equals > 0, "`", spec.name, "` takes key=value, got `", part,
-                  "` in `", text, "`");
+    COMPACT_CHECK(equals != part.npos && equals > 0, "`", spec.name, "` takes key=value, got `",
+                  part, "` in `", text, "`");
     const std::string key(trim(std::string_view(part).substr(0, equals)));
     COMPACT_CHECK(!spec.has(key), "`", key, "` is given twice in `", text, "`");
     spec.values.emplace_back(key, trim(std::string_view(part).substr(equals + 1)));
@@ -71,8 +71,8 @@ bool Spec::flag(std::string_view key, bool fallback) const {
   if (!has(key)) return fallback;
   const std::string value = text(key, "");
   if (value == "true" || value == "1") return true;
-  COMPACT_CHECK(value == "false" || value == "0", "`", name, ":", key, "` must be true or false, is `",
-                value, "`");
+  COMPACT_CHECK(value == "false" || value == "0", "`", name, ":", key,
+                "` must be true or false, is `", value, "`");
   return false;
 }
 

@@ -32,14 +32,18 @@ int run_generate(const Command& command, const std::vector<std::string>& argumen
     return kExitOk;
   }
   flags.apply();
-  int64_t shown = -1;
-  generate(o, [&](int64_t sample, std::string_view text) {
+  int64_t shown = -1;  // the sample whose prompt was printed last
+  const auto begin = [&](int64_t sample) {
     for (; shown < sample; ++shown) {
       if (shown >= 0) std::cout << "\n----------\n";
       std::cout << o.prompt;
     }
+  };
+  generate(o, [&](int64_t sample, std::string_view text) {
+    begin(sample);
     std::cout << text << std::flush;
   });
+  begin(o.num_samples - 1);
   std::cout << std::endl;
   return kExitOk;
 }

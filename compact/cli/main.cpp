@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <csignal>
+
 #include "compact/cli/commands.h"
 
-int main(int argc, char** argv) { return compact::cli::run_program({argv + 1, argv + argc}); }
+int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit is an error of the write, not an end
+  return compact::cli::run_program({argv + 1, argv + argc});
+}

@@ -16,16 +16,16 @@ namespace compact {
 // A zero-valued trainable leaf [out, r] whose gradient is (dL/dW) P. The optimizer steps it as any
 // parameter; the fold then adds scale * carrier P^T to the weight and zeroes it.
 struct Carrier {
-  at::Tensor value;                        // [out, r], requires_grad
-  std::vector<int64_t> rows;               // rows of each projection; sums to out; one entry: shared
+  at::Tensor value;           // [out, r], requires_grad
+  std::vector<int64_t> rows;  // rows of each projection; sums to out; one entry: shared
   std::vector<ProjectionPtr> projections;  // as many as rows
   std::string type;                        // of projection
   int64_t in = 0, rank = 0;
-  int64_t period = 0;      // optimizer updates between re-draws of P; 0: never
-  double scale = 1;        // alpha of the paper
-  bool carry = true;       // moments follow the basis at a re-draw
-  uint64_t key = 0;        // of this parameter; draw d has key derive(derive(key, d), group)
-  int64_t draw = 0;        // how often P was drawn, less one
+  int64_t period = 0;  // optimizer updates between re-draws of P; 0: never
+  double scale = 1;    // alpha of the paper
+  bool carry = true;   // moments follow the basis at a re-draw
+  uint64_t key = 0;    // of this parameter; draw d has key derive(derive(key, d), group)
+  int64_t draw = 0;    // how often P was drawn, less one
 
   // z = x P per projection (one entry where shared). x [..., in].
   std::vector<at::Tensor> project(const at::Tensor& x) const;
@@ -36,8 +36,8 @@ struct Carrier {
 };
 
 struct Parameter {
-  std::string name;          // as in policies: layers.3.attn.qkv, embedding, final.norm.weight
-  at::Tensor weight;         // the weight itself; a leaf that requires grad unless carrier is set
+  std::string name;   // as in policies: layers.3.attn.qkv, embedding, final.norm.weight
+  at::Tensor weight;  // the weight itself; a leaf that requires grad unless carrier is set
   std::shared_ptr<Carrier> carrier;  // null: full gradient
   std::vector<int64_t> parts;  // rows of the products fused into it (q, k, v); one entry: not fused
   bool hidden = false;         // a matrix inside a block: Muon and --projected_learning_rate apply

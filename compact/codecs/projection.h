@@ -23,7 +23,8 @@ class Projection {
   virtual at::Tensor transpose(const at::Tensor& z) const = 0;
   // P itself, f32 [n, r].
   virtual at::Tensor matrix() const = 0;
-  // P^T other, f32 [r, other.r]: how coordinates in this basis read in the other (m -> m P^T other).
+  // P^T other, f32 [r, other.r]: how coordinates in this basis read in the other (m -> m P^T
+  // other).
   at::Tensor overlap(const Projection& other) const;
   // Bytes that live as long as the projection (SRHT: signs and index; dense: none).
   virtual int64_t bytes() const = 0;

@@ -5,9 +5,9 @@
 #include <set>
 #include <system_error>
 
+#include "compact/base/atomic_file.h"
 #include "compact/base/check.h"
 #include "compact/base/text.h"
-#include "compact/base/atomic_file.h"
 #include "compact/io/checksum.h"
 #include "compact/io/json_file.h"
 

@@ -6,8 +6,8 @@
 #include <set>
 #include <vector>
 
-#include "compact/base/check.h"
 #include "compact/base/atomic_file.h"
+#include "compact/base/check.h"
 #include "compact/base/file.h"
 
 namespace compact {

@@ -6,8 +6,8 @@ namespace compact::kernels {
 
 Launch serial() {
   return {.parallel_for = [](int64_t n, int64_t, Launch::Body body) {
-            if (n > 0) body(0, n);
-          }};
+    if (n > 0) body(0, n);
+  }};
 }
 
 // COMPACT_BACKENDS is the list in CMake, fastest first: X(cuda) X(cpu) X(reference) X(meta).

@@ -13,8 +13,10 @@ namespace compact::kernels {
 template <class F>
 void with_type(Type type, F&& f) {
   switch (type) {
-    case Type::kFloat32: return std::forward<F>(f).template operator()<float>();
-    case Type::kBFloat16: return std::forward<F>(f).template operator()<BFloat16>();
+    case Type::kFloat32:
+      return std::forward<F>(f).template operator()<float>();
+    case Type::kBFloat16:
+      return std::forward<F>(f).template operator()<BFloat16>();
   }
 }
 

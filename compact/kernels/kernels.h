@@ -63,10 +63,10 @@ struct RmsNorm {
 // (range p is rows [p*rows/parts, (p+1)*rows/parts)), then over the parts in order.
 inline constexpr int64_t kRmsNormParts = 32;
 struct RmsNormBackward {
-  const void* gy;      // [rows, n] type
-  const void* x;       // [rows, n] type
-  const void* weight;  // [n] type
-  const float* rstd;   // [rows]
+  const void* gy;        // [rows, n] type
+  const void* x;         // [rows, n] type
+  const void* weight;    // [n] type
+  const float* rstd;     // [rows]
   const void* residual;  // [rows, n] type or null: added to gx in f32 before rounding
   void* gx;              // [rows, n] type; may alias gy or residual
   void* gweight;         // [n] type, overwritten; null: not wanted (parts is unused then)
@@ -79,7 +79,7 @@ struct RmsNormBackward {
 // (a, b) = (x[i], x[i + dim/2]) -> (a cos - b sin, b cos + a sin); inverse: sin -> -sin.
 // Token t is at position t % length of the tables.
 struct Rope {
-  void* x;          // [tokens, >= heads*dim] type; head h of a token starts at h*dim
+  void* x;           // [tokens, >= heads*dim] type; head h of a token starts at h*dim
   const float* cos;  // [length, dim/2]
   const float* sin;  // [length, dim/2]
   int64_t tokens, length, heads, dim, row_stride;
@@ -124,24 +124,25 @@ struct CrossEntropy {
 // grad = (exp(p) - onehot(target)) * scale, 0 in ignored rows, with p = logits - lse (logits not
 // null) or p = log_probs: both ways agree bit for bit.
 struct CrossEntropyBackward {
-  const void* logits;       // [rows, vocabulary] type, or null
-  const float* log_probs;   // [rows, vocabulary], or null
-  const float* lse;         // [rows], read with logits
-  const int64_t* targets;   // [rows]
-  void* grad;               // [rows, vocabulary] type; may alias logits
+  const void* logits;      // [rows, vocabulary] type, or null
+  const float* log_probs;  // [rows, vocabulary], or null
+  const float* lse;        // [rows], read with logits
+  const int64_t* targets;  // [rows]
+  void* grad;              // [rows, vocabulary] type; may alias logits
   int64_t rows, vocabulary;
   float scale;
   Type type;
 };
 
 // The subsampled randomized Hadamard transform for any n (design of P: [n, r]):
-//   Q = orthogonal [n, n]: with k the largest power of two <= n, flip signs[0..n), Hadamard / sqrt(k)
-//   on the first k coordinates; if k < n: flip signs[n..n+k) on the last k coordinates, Hadamard /
-//   sqrt(k) on the last k. P^T = sqrt(n / r) * Q[index, :], so that E[P P^T] = I and
-//   P^T P = (n / r) I.
+//   Q = orthogonal [n, n]: with k the largest power of two <= n, flip signs[0..n), Hadamard /
+//   sqrt(k) on the first k coordinates; if k < n: flip signs[n..n+k) on the last k coordinates,
+//   Hadamard / sqrt(k) on the last k. P^T = sqrt(n / r) * Q[index, :], so that E[P P^T] = I and P^T
+//   P = (n / r) I.
 struct SrhtPlan {
-  const uint32_t* signs;  // bit i of word i/32 set: coordinate negated; n bits, then k bits if k < n
-  const int32_t* index;   // [r], distinct, ascending, in [0, n)
+  const uint32_t*
+      signs;             // bit i of word i/32 set: coordinate negated; n bits, then k bits if k < n
+  const int32_t* index;  // [r], distinct, ascending, in [0, n)
   int64_t n, r;
 };
 struct Srht {  // z = x P
@@ -177,21 +178,21 @@ struct Draw {
 // One AdamW step (Loshchilov and Hutter 2019) on one tensor, in the order of torch.optim.AdamW:
 //   g = grad * grad_scale; p -= lr * weight_decay * p; m += (1 - beta1)(g - m);
 //   v = beta2 v + (1 - beta2) g^2; p -= (lr / bias1) m / (sqrt(v) / sqrt(bias2) + eps).
-// lr * weight_decay, 1 - beta, lr / bias1 and 1 / sqrt(bias2) are made once, in f32. The step uses m
-// and v before they are rounded. bf16 m and v are rounded stochastically: to nearest, v at beta2 =
-// 0.999 would never decay. p: f32; or bf16 with an f32 master (the master is updated, p is its
+// lr * weight_decay, 1 - beta, lr / bias1 and 1 / sqrt(bias2) are made once, in f32. The step uses
+// m and v before they are rounded. bf16 m and v are rounded stochastically: to nearest, v at beta2
+// = 0.999 would never decay. p: f32; or bf16 with an f32 master (the master is updated, p is its
 // nearest); or bf16 alone, rounded stochastically. Element i takes its random bits from word
 // w = word i%4 of philox(key, i/4): p the low half, m the high half, v the high half of
 // w * kThirdHalf (mod 2^32), each uniform on 16 bits. So nothing depends on threads, and one call
 // serves four elements.
 inline constexpr uint32_t kThirdHalf = 0x9E3779B1u;
 struct AdamW {
-  void* param;             // [count] type
-  float* master;           // [count], or null
-  const void* grad;        // [count] grad_type
+  void* param;              // [count] type
+  float* master;            // [count], or null
+  const void* grad;         // [count] grad_type
   const float* grad_scale;  // one value on the device, or null for 1
-  void* m;                 // [count] state_type
-  void* v;                 // [count] state_type
+  void* m;                  // [count] state_type
+  void* v;                  // [count] state_type
   int64_t count;
   float lr, beta1, beta2, eps, weight_decay;
   float bias1, bias2;  // 1 - beta^step
@@ -203,8 +204,8 @@ struct AdamW {
 // serves eight elements: with e = offset + i, element i takes half e%2 (0: low) of word (e%8)/2 of
 // philox(key, e/8).
 struct Fold {
-  void* w;        // [count] type
-  float* master;  // [count], or null
+  void* w;         // [count] type
+  float* master;   // [count], or null
   const float* d;  // [count]
   int64_t count;
   float decay, alpha;

@@ -14,8 +14,9 @@ namespace {
 
 std::string layer_name(int64_t i, const char* rest) { return cat("layers.", i, ".", rest); }
 
-const char* const kLayerSlots[] = {"attn.input", "attn.norm",   "attn.qkv", "attn.out",   "mlp.input",
-                                   "mlp.norm",   "mlp.gate_up", "mlp.silu", "mlp.product"};
+const char* const kLayerSlots[] = {"attn.input",  "attn.norm", "attn.qkv",
+                                   "attn.out",    "mlp.input", "mlp.norm",
+                                   "mlp.gate_up", "mlp.silu",  "mlp.product"};
 
 }  // namespace
 
@@ -38,18 +39,20 @@ Llama::Llama(const LlamaConfig& config, const Policy& policy, const ModelOptions
     layers_.push_back(std::move(layer));
   }
   final_norm_ = make("final.norm", {n}, false, {}, policy);
-  if (!config_.tie_word_embeddings) head_ = make("head", {config_.vocab_size, n}, false, {}, policy);
+  if (!config_.tie_word_embeddings)
+    head_ = make("head", {config_.vocab_size, n}, false, {}, policy);
 
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     layers_[i]->segment = block(*layers_[i], i, policy);
   }
-  final_ = std::make_unique<Segment>(
-      Slot{"final.input", n, storage_of(policy.slot("final.input"))});
+  final_ =
+      std::make_unique<Segment>(Slot{"final.input", n, storage_of(policy.slot("final.input"))});
   final_->add(rms_norm_stage(&final_norm_, config_.rms_norm_eps));
   final_->finish();
   loss_treatment_ = LossTreatment::from(policy.slot("loss.logits"), config_.vocab_size,
                                         static_cast<int64_t>(c10::elementSize(options_.dtype)));
-  COMPACT_CHECK(policy.slot("final.norm").name == "keep", "slot `final.norm` can only be `keep`: the "
+  COMPACT_CHECK(policy.slot("final.norm").name == "keep",
+                "slot `final.norm` can only be `keep`: the "
                 "loss reads it (under chunk it is freed in the forward pass)");
 
   std::vector<std::string> slots, parameters_names;
@@ -139,7 +142,8 @@ std::vector<Parameter*> Llama::parameters() const {
   const auto at_ = [](const Parameter& p) { return const_cast<Parameter*>(&p); };
   std::vector<Parameter*> all = {at_(embedding_)};
   for (const auto& l : layers_) {
-    for (const Parameter* p : {&l->attn_norm, &l->qkv, &l->out, &l->mlp_norm, &l->gate_up, &l->down}) {
+    for (const Parameter* p :
+         {&l->attn_norm, &l->qkv, &l->out, &l->mlp_norm, &l->gate_up, &l->down}) {
       all.push_back(at_(*p));
     }
   }
@@ -195,7 +199,8 @@ std::vector<SlotBytes> Llama::bytes(int64_t batch, int64_t length) const {
   const bool chunked = loss_treatment_.chunk_tokens > 0;
   const int64_t norm = tokens * config_.hidden_size * size;
   all.push_back({"final.norm", chunked ? "freed" : "keep", chunked ? 0 : norm, norm});
-  all.push_back({"loss.logits", chunked ? cat("chunk:tokens=", loss_treatment_.chunk_tokens) : "keep",
+  all.push_back({"loss.logits",
+                 chunked ? cat("chunk:tokens=", loss_treatment_.chunk_tokens) : "keep",
                  loss_bytes(loss_treatment_, tokens, config_.hidden_size, config_.vocab_size, size),
                  loss_bytes({0}, tokens, config_.hidden_size, config_.vocab_size, size)});
   return all;

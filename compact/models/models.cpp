@@ -23,10 +23,10 @@ ModelInfo llama(std::string name, int64_t hidden, int64_t mlp, int64_t layers, i
 
 std::span<const ModelInfo> models() {
   static const ModelInfo all[] = {
-      llama("llama-tiny", 128, 352, 4, 4),      llama("llama-mini", 256, 704, 4, 4),
-      llama("llama-60m", 512, 1376, 8, 8),      llama("llama-130m", 768, 2048, 12, 12),
-      llama("llama-350m", 1024, 2736, 24, 16),  llama("llama-1b", 2048, 5461, 24, 32),
-      llama("llama-3b", 2560, 6848, 32, 32),    llama("llama-7b", 4096, 11008, 32, 32),
+      llama("llama-tiny", 128, 352, 4, 4),     llama("llama-mini", 256, 704, 4, 4),
+      llama("llama-60m", 512, 1376, 8, 8),     llama("llama-130m", 768, 2048, 12, 12),
+      llama("llama-350m", 1024, 2736, 24, 16), llama("llama-1b", 2048, 5461, 24, 32),
+      llama("llama-3b", 2560, 6848, 32, 32),   llama("llama-7b", 4096, 11008, 32, 32),
   };
   return all;
 }

@@ -60,7 +60,8 @@ AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k_, con
           at::_scaled_dot_product_efficient_attention(q, k, v, {}, true, 0.0, true);
       return {out, {lse, seed, offset}};
     }
-    case Kernel::kMath: break;
+    case Kernel::kMath:
+      break;
   }
   const at::Tensor out = probabilities(q, k).matmul(v.to(at::kFloat)).to(q.scalar_type());
   return {out.transpose(1, 2).contiguous().transpose(1, 2), {}};
@@ -68,7 +69,8 @@ AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k_, con
 
 AttentionGradients attention_backward(const at::Tensor& gout, const at::Tensor& q,
                                       const at::Tensor& k_, const at::Tensor& v_,
-                                      const at::Tensor& out, const std::vector<at::Tensor>& extras) {
+                                      const at::Tensor& out,
+                                      const std::vector<at::Tensor>& extras) {
   const int64_t kv_heads = k_.size(1);
   const at::Tensor k = repeat(k_, q.size(1)), v = repeat(v_, q.size(1));
   at::Tensor gq, gk, gv;
@@ -105,10 +107,14 @@ AttentionGradients attention_backward(const at::Tensor& gout, const at::Tensor& 
 
 std::string attention_kernel(at::Device device, at::ScalarType type) {
   switch (kernel_for(device, type)) {
-    case Kernel::kCpuFlash: return "flash (cpu)";
-    case Kernel::kCudaFlash: return "flash (cuda)";
-    case Kernel::kCudaEfficient: return "efficient (cuda)";
-    case Kernel::kMath: break;
+    case Kernel::kCpuFlash:
+      return "flash (cpu)";
+    case Kernel::kCudaFlash:
+      return "flash (cuda)";
+    case Kernel::kCudaEfficient:
+      return "efficient (cuda)";
+    case Kernel::kMath:
+      break;
   }
   return "math";
 }

@@ -12,8 +12,8 @@ namespace compact {
 
 // q [batch, heads, sequence, dim], k and v [batch, kv_heads, sequence, dim], any strides.
 struct AttentionResult {
-  at::Tensor out;                   // [batch, heads, sequence, dim], memory [batch, sequence, heads, dim]
-  std::vector<at::Tensor> extras;   // logsumexp first, then what the kernel's backward asks for
+  at::Tensor out;  // [batch, heads, sequence, dim], memory [batch, sequence, heads, dim]
+  std::vector<at::Tensor> extras;  // logsumexp first, then what the kernel's backward asks for
 };
 AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);
 

@@ -8,8 +8,9 @@ namespace compact {
 void connect(const NodePtr& node, std::span<const at::Tensor> inputs) {
   torch::autograd::edge_list edges;
   for (const at::Tensor& input : inputs) {
-    edges.push_back(input.defined() && input.requires_grad() ? torch::autograd::impl::gradient_edge(input)
-                                                             : torch::autograd::Edge());
+    edges.push_back(input.defined() && input.requires_grad()
+                        ? torch::autograd::impl::gradient_edge(input)
+                        : torch::autograd::Edge());
   }
   node->set_next_edges(std::move(edges));
 }

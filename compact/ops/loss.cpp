@@ -19,6 +19,12 @@ namespace {
 
 using torch::autograd::variable_list;
 constexpr int64_t kChunkBytes = int64_t{32} << 20;
+
+// A multiple of 64, since matrix products like that.
+int64_t automatic_chunk(int64_t vocabulary, int64_t element_size) {
+  return std::max<int64_t>(64, kChunkBytes / (vocabulary * element_size) / 64 * 64);
+}
+
 constexpr int64_t kHeadRows = 4096;  // rows of the head's gradient made at a time, below f32
 
 // logits [rows, vocabulary] -> loss, lse [rows]; log_probs where defined.
@@ -134,8 +140,7 @@ LossTreatment LossTreatment::from(const Spec& slot, int64_t vocabulary, int64_t 
   if (slot.name == "keep") return {0};
   COMPACT_CHECK(slot.name == "chunk", "slot `loss.logits` takes `keep` or `chunk:tokens=N`, is `",
                 slot.str(), "`");
-  const int64_t automatic = std::max<int64_t>(64, kChunkBytes / (vocabulary * element_size));
-  return {slot.integer("tokens", automatic)};
+  return {slot.integer("tokens", automatic_chunk(vocabulary, element_size))};
 }
 
 int64_t loss_bytes(const LossTreatment& treatment, int64_t tokens, int64_t width,
@@ -168,10 +173,9 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const Parameter& head
   const int64_t tokens = h.size(0), vocabulary = w.size(0);
   const auto f32 = h.options().dtype(at::kFloat);
   const bool keep = treatment.chunk_tokens == 0 && record && tokens > 0;
-  const int64_t chunk = keep ? tokens
-                        : treatment.chunk_tokens
-                            ? treatment.chunk_tokens
-                            : std::max<int64_t>(64, kChunkBytes / (vocabulary * 4));
+  const int64_t chunk = keep                     ? tokens
+                        : treatment.chunk_tokens ? treatment.chunk_tokens
+                                                 : automatic_chunk(vocabulary, w.element_size());
   const at::Tensor weight = w.detach();
   at::Tensor lse = at::empty({tokens}, f32), loss = at::empty({tokens}, f32);
   const NodePtr owner = record ? make_node<LossNode>() : NodePtr();

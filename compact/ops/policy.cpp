@@ -52,9 +52,10 @@ Policy Policy::parse(std::string_view text, const std::string& source) {
       fail(where, ": ", e.what());
     }
     for (const Line& other : policy.lines_) {
-      COMPACT_CHECK(other.kind != l.kind || other.pattern != l.pattern || other.treatment == l.treatment,
-                    where, ": `", l.pattern, "` is given `", l.treatment.str(), "` here and `",
-                    other.treatment.str(), "` at ", other.where);
+      COMPACT_CHECK(
+          other.kind != l.kind || other.pattern != l.pattern || other.treatment == l.treatment,
+          where, ": `", l.pattern, "` is given `", l.treatment.str(), "` here and `",
+          other.treatment.str(), "` at ", other.where);
     }
     policy.lines_.push_back(std::move(l));
   }
@@ -128,7 +129,8 @@ void Policy::check_patterns(PolicyKind kind, std::span<const std::string> names)
       if (parts.size() > 1 && parse_integer(parts[1])) parts[1] = "*";
       std::string joined = parts[0];
       for (size_t i = 1; i < parts.size(); ++i) joined += "." + parts[i];
-      if (std::find(general.begin(), general.end(), joined) == general.end()) general.push_back(joined);
+      if (std::find(general.begin(), general.end(), joined) == general.end())
+        general.push_back(joined);
     }
     fail(line.where, ": pattern `", line.pattern, "` matches no ", kKinds[static_cast<int>(kind)],
          " of this model", suggestion(line.pattern, general));

@@ -52,7 +52,8 @@ class RopeStage final : public Stage {
 
 RopeTables RopeTables::make(int64_t length, int64_t dim, double base, at::Device device) {
   // In the order of Hugging Face: f32 inverse frequencies, f32 products.
-  const at::Tensor exponent = at::arange(0, dim, 2, at::kLong).to(at::kFloat) / static_cast<double>(dim);
+  const at::Tensor exponent =
+      at::arange(0, dim, 2, at::kLong).to(at::kFloat) / static_cast<double>(dim);
   const at::Tensor inverse_frequency = at::pow(base, exponent).reciprocal();
   const at::Tensor angle =
       at::arange(length, at::kLong).to(at::kFloat).unsqueeze(1) * inverse_frequency.unsqueeze(0);

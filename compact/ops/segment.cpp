@@ -7,12 +7,14 @@
 namespace compact {
 
 Segment::Segment(Slot input) : slots_{std::move(input)} {
-  COMPACT_CHECK(slots_[0].storage == Storage::kKeep, "slot `", slots_[0].name,
-                "` is a segment's input and can only be `keep`: everything else is rebuilt from it");
+  COMPACT_CHECK(
+      slots_[0].storage == Storage::kKeep, "slot `", slots_[0].name,
+      "` is a segment's input and can only be `keep`: everything else is rebuilt from it");
 }
 
 int Segment::add(std::shared_ptr<const Stage> stage, Slot output, Slot side) {
-  Step step{.stage = std::move(stage), .input = static_cast<int>(steps_.size()), .side = std::move(side)};
+  Step step{
+      .stage = std::move(stage), .input = static_cast<int>(steps_.size()), .side = std::move(side)};
   step.first_parameter = static_cast<int>(parameters_.size());
   for (const Parameter* p : step.stage->parameters()) parameters_.push_back(p);
   steps_.push_back(std::move(step));
@@ -44,9 +46,10 @@ bool Segment::stored(int tensor) const {
 void Segment::finish() {
   const int count = static_cast<int>(slots_.size());
   const auto check_sketch = [](bool possible, const Slot& slot) {
-    COMPACT_CHECK(possible, "slot `", slot.name,
-                  "` = sketch: its reader must be a linear whose gradient is `project`; set that, or "
-                  "keep or recompute the slot");
+    COMPACT_CHECK(
+        possible, "slot `", slot.name,
+        "` = sketch: its reader must be a linear whose gradient is `project`; set that, or "
+        "keep or recompute the slot");
   };
   for (const Step& step : steps_) check_sketch(step.side.storage != Storage::kSketch, step.side);
   for (int t = 1; t < count; ++t) {
@@ -71,8 +74,8 @@ void Segment::finish() {
   overwritable_.assign(count, false);
   for (int t = 1; t < count; ++t) {
     overwritable_[t] = readers[t] == 1 && !stored(t) && !read_in_backward(t);
-    COMPACT_CHECK(slots_[t].name.empty() || slots_[t].storage != Storage::kKeep ||
-                      t + 1 == count || read_in_backward(t),
+    COMPACT_CHECK(slots_[t].name.empty() || slots_[t].storage != Storage::kKeep || t + 1 == count ||
+                      read_in_backward(t),
                   "slot `", slots_[t].name, "` is never read by a backward pass");
   }
 }
@@ -93,8 +96,12 @@ std::vector<SlotBytes> Segment::bytes(int64_t tokens, int64_t element_size) cons
     if (slot.name.empty()) return;
     SlotBytes b{.name = slot.name, .if_kept = tokens * slot.width * element_size};
     switch (slot.storage) {
-      case Storage::kKeep: b.treatment = "keep", b.stored = b.if_kept; break;
-      case Storage::kRecompute: b.treatment = "recompute"; break;
+      case Storage::kKeep:
+        b.treatment = "keep", b.stored = b.if_kept;
+        break;
+      case Storage::kRecompute:
+        b.treatment = "recompute";
+        break;
       case Storage::kSketch:
         b.treatment = "sketch", b.stored = tokens * sketch_width * element_size;
         break;
@@ -105,7 +112,8 @@ std::vector<SlotBytes> Segment::bytes(int64_t tokens, int64_t element_size) cons
   for (size_t i = 0; i < steps_.size(); ++i) {
     int64_t width = 0;
     for (const Step& reader : steps_) {
-      if (reader.sketch && reader.input == static_cast<int>(i) + 1) width += reader.stage->sketch_width();
+      if (reader.sketch && reader.input == static_cast<int>(i) + 1)
+        width += reader.stage->sketch_width();
     }
     row(steps_[i].side, 0);
     row(slots_[i + 1], width);

@@ -34,23 +34,24 @@ class Stage {
     at::Tensor side;           // result: a second output that backward can read or make anew
   };
   struct Backward {
-    at::Tensor gy;                       // gradient of the output
-    at::Tensor input, output;            // where needed
-    bool consume = false;                // nobody else reads `input`: its memory may be reused
-    at::Tensor side;                     // where kept
-    const Tensors* extras = nullptr;     // as forward left them
-    bool sketch = false;                 // the input is not there, its projection is in the extras
-    at::Tensor residual;                 // where defined: to be added to the result
+    at::Tensor gy;                    // gradient of the output
+    at::Tensor input, output;         // where needed
+    bool consume = false;             // nobody else reads `input`: its memory may be reused
+    at::Tensor side;                  // where kept
+    const Tensors* extras = nullptr;  // as forward left them
+    bool sketch = false;              // the input is not there, its projection is in the extras
+    at::Tensor residual;              // where defined: to be added to the result
     bool want_input = true;
-    std::vector<bool> want_parameters;   // one per parameter
-    Tensors gparameters;                 // result: one per parameter, undefined where not wanted
+    std::vector<bool> want_parameters;  // one per parameter
+    Tensors gparameters;                // result: one per parameter, undefined where not wanted
   };
 
   virtual ~Stage() = default;
   virtual Needs needs() const = 0;
   virtual std::vector<const Parameter*> parameters() const { return {}; }
   virtual at::Tensor forward(Forward& f) const = 0;
-  // Gradient of the input, plus `residual`. Takes what it can of its arguments to free memory early.
+  // Gradient of the input, plus `residual`. Takes what it can of its arguments to free memory
+  // early.
   virtual at::Tensor backward(Backward& b) const = 0;
   // Elements per token of the extras (without sketches), in units of 4 bytes.
   virtual int64_t extra_floats() const { return 0; }
@@ -62,8 +63,8 @@ enum class Storage : uint8_t { kKeep, kRecompute, kSketch };
 
 // A named tensor of a segment.
 struct Slot {
-  std::string name;          // layers.0.attn.norm
-  int64_t width = 0;         // elements per token
+  std::string name;   // layers.0.attn.norm
+  int64_t width = 0;  // elements per token
   Storage storage = Storage::kKeep;
 };
 
@@ -118,7 +119,7 @@ class Segment {
   std::vector<Slot> slots_;  // one per tensor; [0] is the input
   std::vector<Step> steps_;
   std::vector<const Parameter*> parameters_;
-  std::vector<int> last_reader_;   // last step that reads a tensor in the forward pass
+  std::vector<int> last_reader_;    // last step that reads a tensor in the forward pass
   std::vector<bool> overwritable_;  // one forward reader, never stored nor read by a backward
   mutable int64_t saved_bytes_ = 0, recomputed_ = 0;
 };

@@ -51,8 +51,9 @@ void SegmentNode::restore(Tensors& t, int tensor) const {
 }
 
 variable_list SegmentNode::apply(variable_list&& grads) {
-  TORCH_CHECK(!released, "[segment] backward a second time: the saved tensors are freed; pass "
-                         "retain_graph=True to the first backward");
+  TORCH_CHECK(!released,
+              "[segment] backward a second time: the saved tensors are freed; pass "
+              "retain_graph=True to the first backward");
   TORCH_CHECK(!at::GradMode::is_enabled(), "[segment] gradients of gradients are not supported");
   versions.check("segment");
   const auto& steps = segment->steps_;
@@ -82,8 +83,8 @@ variable_list SegmentNode::apply(variable_list&& grads) {
     }
     t[i + 1] = at::Tensor();
     // Tensor i has no reader before step i, so it dies here unless the stage that made it reads it.
-    const bool last = step.input == i && i > 0 &&
-                      !(steps[i - 1].stage && steps[i - 1].stage->needs().output);
+    const bool last =
+        step.input == i && i > 0 && !(steps[i - 1].stage && steps[i - 1].stage->needs().output);
     if (need_input) {
       restore(t, step.input);
       b.consume = last && !(keep_graph && segment->stored(step.input));
@@ -101,7 +102,8 @@ variable_list SegmentNode::apply(variable_list&& grads) {
     }
     b.gparameters.resize(count);
     g[step.input] = step.stage->backward(b);
-    for (size_t p = 0; p < count; ++p) result[1 + step.first_parameter + p] = std::move(b.gparameters[p]);
+    for (size_t p = 0; p < count; ++p)
+      result[1 + step.first_parameter + p] = std::move(b.gparameters[p]);
   }
   result[0] = std::move(g[0]);
   return result;

@@ -6,10 +6,10 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
-#include "compact/base/check.h"
-#include "compact/base/text.h"
 #include "compact/base/atomic_file.h"
+#include "compact/base/check.h"
 #include "compact/base/file.h"
+#include "compact/base/text.h"
 #include "compact/io/json_file.h"
 #include "compact/ops/policy.h"
 #include "compact/train/exit_codes.h"

@@ -16,8 +16,8 @@ namespace compact {
 
 struct TrainConfig {
   // Model
-  std::string model;                // a name of `compact list models`
-  std::string model_name_or_path;   // or a folder with config.json (and weights: continue)
+  std::string model;               // a name of `compact list models`
+  std::string model_name_or_path;  // or a folder with config.json (and weights: continue)
   // Data
   std::vector<std::string> train_file, validation_file;
   double validation_split = 0.05;
@@ -69,9 +69,9 @@ struct TrainConfig {
 };
 
 struct ConfigOption {
-  using Member = std::variant<std::string TrainConfig::*, int64_t TrainConfig::*,
-                              double TrainConfig::*, bool TrainConfig::*,
-                              std::vector<std::string> TrainConfig::*>;
+  using Member =
+      std::variant<std::string TrainConfig::*, int64_t TrainConfig::*, double TrainConfig::*,
+                   bool TrainConfig::*, std::vector<std::string> TrainConfig::*>;
   std::string name;
   Member member;
   std::string group, help;

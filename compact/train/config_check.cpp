@@ -45,8 +45,8 @@ void check_config(const TrainConfig& c) {
   at_least<int64_t>("gradient_accumulation_steps", c.gradient_accumulation_steps, 1);
   COMPACT_CHECK(c.max_steps == -1 || c.max_steps > 0, "--max_steps must be positive, or -1, is ",
                 c.max_steps);
-  COMPACT_CHECK(c.max_steps > 0 || c.num_train_epochs > 0, "--num_train_epochs must be positive, is ",
-                c.num_train_epochs);
+  COMPACT_CHECK(c.max_steps > 0 || c.num_train_epochs > 0,
+                "--num_train_epochs must be positive, is ", c.num_train_epochs);
   one_of("optim", c.optim, {"adamw", "muon"});
   COMPACT_CHECK(c.learning_rate > 0, "--learning_rate must be positive, is ", c.learning_rate);
   at_least<double>("projected_learning_rate", c.projected_learning_rate, 0);
@@ -54,20 +54,25 @@ void check_config(const TrainConfig& c) {
   at_least<double>("warmup_steps", c.warmup_steps, 0);
   within("min_lr_ratio", c.min_lr_ratio, 0, 1);
   at_least<double>("weight_decay", c.weight_decay, 0);
-  COMPACT_CHECK(c.adam_beta1 >= 0 && c.adam_beta1 < 1, "--adam_beta1 must be in [0, 1), is ", c.adam_beta1);
-  COMPACT_CHECK(c.adam_beta2 >= 0 && c.adam_beta2 < 1, "--adam_beta2 must be in [0, 1), is ", c.adam_beta2);
+  COMPACT_CHECK(c.adam_beta1 >= 0 && c.adam_beta1 < 1, "--adam_beta1 must be in [0, 1), is ",
+                c.adam_beta1);
+  COMPACT_CHECK(c.adam_beta2 >= 0 && c.adam_beta2 < 1, "--adam_beta2 must be in [0, 1), is ",
+                c.adam_beta2);
   COMPACT_CHECK(c.adam_epsilon > 0, "--adam_epsilon must be positive, is ", c.adam_epsilon);
   at_least<double>("max_grad_norm", c.max_grad_norm, 0);
   one_of("dtype", c.dtype, {"float32", "bfloat16"});
-  if (!c.optim_state_dtype.empty()) one_of("optim_state_dtype", c.optim_state_dtype, {"float32", "bfloat16"});
-  COMPACT_CHECK(!c.master_weights || c.dtype == "bfloat16", "--master_weights is for --dtype bfloat16: "
+  if (!c.optim_state_dtype.empty())
+    one_of("optim_state_dtype", c.optim_state_dtype, {"float32", "bfloat16"});
+  COMPACT_CHECK(!c.master_weights || c.dtype == "bfloat16",
+                "--master_weights is for --dtype bfloat16: "
                 "float32 weights are their own master");
   one_of("matmul_precision", c.matmul_precision, {"highest", "high"});
   one_of("device", c.device, {"auto", "cpu", "cuda"});
   at_least<int64_t>("threads", c.threads, 0);
   at_least<int64_t>("seed", c.seed, 0);
   COMPACT_CHECK(c.rank >= 0, "--rank must be positive (or 0: as the policy says), is ", c.rank);
-  COMPACT_CHECK(c.update_proj_gap >= -1, "--update_proj_gap must not be below -1, is ", c.update_proj_gap);
+  COMPACT_CHECK(c.update_proj_gap >= -1, "--update_proj_gap must not be below -1, is ",
+                c.update_proj_gap);
   at_least<double>("scale", c.scale, 0);
   if (!c.carry_moments.empty()) one_of("carry_moments", c.carry_moments, {"true", "false"});
   at_least<int64_t>("logging_steps", c.logging_steps, 1);

@@ -39,8 +39,8 @@ EvalResult evaluate(const EvalOptions& o) {
   COMPACT_CHECK(!o.model_name_or_path.empty(), "--model_name_or_path is needed");
   COMPACT_CHECK(!o.validation_file.empty(), "--validation_file is needed");
   COMPACT_CHECK(o.block_size > 0, "--block_size must be positive, is ", o.block_size);
-  COMPACT_CHECK(o.per_device_eval_batch_size > 0, "--per_device_eval_batch_size must be positive, is ",
-                o.per_device_eval_batch_size);
+  COMPACT_CHECK(o.per_device_eval_batch_size > 0,
+                "--per_device_eval_batch_size must be positive, is ", o.per_device_eval_batch_size);
   if (o.threads > 0) at::set_num_threads(static_cast<int>(o.threads));
   const at::Device device = device_of(o.device);
   const LlamaConfig shape = read_llama_config(o.model_name_or_path);

@@ -23,10 +23,10 @@ EvalResult evaluate_blocks(const Llama& model, const BlockDataset& data, int64_t
 struct EvalOptions {
   std::string model_name_or_path;  // a folder with config.json and model.safetensors
   std::vector<std::string> validation_file;
-  std::string tokenizer;           // empty: as stored in the folder
+  std::string tokenizer;  // empty: as stored in the folder
   std::string text_field = "text";
   int64_t block_size = 256, per_device_eval_batch_size = 8;
-  int64_t max_eval_samples = 0;    // blocks; 0: all
+  int64_t max_eval_samples = 0;  // blocks; 0: all
   std::string dtype = "float32", device = "auto", matmul_precision = "highest";
   int64_t threads = 0;
   std::string cache_dir;

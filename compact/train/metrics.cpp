@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
-#include "compact/base/check.h"
 #include "compact/base/atomic_file.h"
+#include "compact/base/check.h"
 
 namespace compact {
 namespace {
@@ -45,7 +45,8 @@ void MetricsWriter::write(int64_t step, const MetricsRow& row) {
     } else {
       json[name] = value;
     }
-    scalars.emplace_back(name.find('/') == name.npos ? "train/" + name : name, static_cast<float>(value));
+    scalars.emplace_back(name.find('/') == name.npos ? "train/" + name : name,
+                         static_cast<float>(value));
   }
   file_ << json.dump() << "\n" << std::flush;
   COMPACT_CHECK(file_.good(), path_, ": cannot be written; is the disk full?");

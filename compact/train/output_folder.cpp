@@ -34,14 +34,18 @@ void check_output_folder(const TrainConfig& c) {
     fs::path parent = fs::absolute(folder).parent_path();
     while (!fs::exists(parent, error) && parent.has_relative_path()) parent = parent.parent_path();
     COMPACT_CHECK(fs::is_directory(parent, error) && access(parent.c_str(), W_OK) == 0,
-                  "--output_dir ", c.output_dir, ": ", parent.string(), " is not a writable folder");
+                  "--output_dir ", c.output_dir, ": ", parent.string(),
+                  " is not a writable folder");
     return;
   }
-  COMPACT_CHECK(fs::is_directory(folder, error), "--output_dir ", c.output_dir, ": is not a folder");
-  COMPACT_CHECK(access(folder.c_str(), W_OK) == 0, "--output_dir ", c.output_dir, ": is not writable");
-  COMPACT_CHECK(fs::is_empty(folder, error) || c.overwrite_output_dir || !c.resume_from_checkpoint.empty(),
-                "--output_dir ", c.output_dir,
-                ": is not empty; give another, or --overwrite_output_dir, or --resume_from_checkpoint");
+  COMPACT_CHECK(fs::is_directory(folder, error), "--output_dir ", c.output_dir,
+                ": is not a folder");
+  COMPACT_CHECK(access(folder.c_str(), W_OK) == 0, "--output_dir ", c.output_dir,
+                ": is not writable");
+  COMPACT_CHECK(
+      fs::is_empty(folder, error) || c.overwrite_output_dir || !c.resume_from_checkpoint.empty(),
+      "--output_dir ", c.output_dir,
+      ": is not empty; give another, or --overwrite_output_dir, or --resume_from_checkpoint");
 }
 
 void make_output_folder(const TrainConfig& c) {

@@ -10,9 +10,9 @@
 namespace compact {
 
 struct MatmulReport {
-  std::string path;         // "onednn", "default", "tf32", ...
-  double error = 0;         // relative error of an f32 product against f64
-  double gflops = 0;        // of that path, f32, in the measurement
+  std::string path;   // "onednn", "default", "tf32", ...
+  double error = 0;   // relative error of an f32 product against f64
+  double gflops = 0;  // of that path, f32, in the measurement
 };
 
 // Sets the path of f32 products for the process. `highest`: true f32. On a CPU, oneDNN's path

@@ -72,11 +72,23 @@ ProcessResult run_process(const std::vector<std::string>& arguments,
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, write_end.get(), STDERR_FILENO);
   const SignalsPassedOn signals;
+  // Signals wait until the child's number is known; the child itself starts with them open.
+  sigset_t waiting, before;
+  sigemptyset(&waiting);
+  sigaddset(&waiting, SIGINT);
+  sigaddset(&waiting, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &waiting, &before);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  posix_spawnattr_setsigmask(&attributes, &before);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
   pid_t child = 0;
-  const int error = posix_spawn(&child, argv[0], &actions, nullptr, argv.data(), environ);
+  const int error = posix_spawn(&child, argv[0], &actions, &attributes, argv.data(), environ);
+  if (error == 0) g_child = child;
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   COMPACT_CHECK(error == 0, arguments[0], ": cannot be started: ", std::strerror(error));
-  g_child = child;
   write_end.reset();
 
   ProcessResult result;
@@ -100,6 +112,7 @@ ProcessResult run_process(const std::vector<std::string>& arguments,
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
+  g_child = 0;
   result.exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   result.signal = g_signal;
   return result;

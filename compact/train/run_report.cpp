@@ -7,8 +7,8 @@
 #include <fstream>
 #include <limits>
 
-#include "compact/base/text.h"
 #include "compact/base/file.h"
+#include "compact/base/text.h"
 #include "compact/io/json_file.h"
 
 namespace compact {

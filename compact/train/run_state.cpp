@@ -20,10 +20,26 @@ using nlohmann::json;
 
 // Options that may differ in a resumed run: they change what is written, not what is computed.
 const std::set<std::string> kFree = {
-    "output_dir",       "overwrite_output_dir",        "logging_steps",    "eval_steps",
-    "save_steps",       "save_total_limit",            "cache_dir",        "resume_from_checkpoint",
-    "max_eval_samples", "per_device_eval_batch_size",  "validation_file",  "train_file",
-    "model_name_or_path", "preset", "policy", "set", "rank", "update_proj_gap", "scale", "proj_type",
+    "output_dir",
+    "overwrite_output_dir",
+    "logging_steps",
+    "eval_steps",
+    "save_steps",
+    "save_total_limit",
+    "cache_dir",
+    "resume_from_checkpoint",
+    "max_eval_samples",
+    "per_device_eval_batch_size",
+    "validation_file",
+    "train_file",
+    "model_name_or_path",
+    "preset",
+    "policy",
+    "set",
+    "rank",
+    "update_proj_gap",
+    "scale",
+    "proj_type",
     "carry_moments"};  // the policy itself and the data's checksum are compared
 // Options that change numbers in a way a person may want.
 const std::set<std::string> kWarned = {"threads", "max_steps", "num_train_epochs", "device"};
@@ -97,21 +113,25 @@ void check_same_run(const std::string& checkpoint, const TrainConfig& config, co
                     uint64_t data_checksum, std::vector<std::string>& warnings) {
   const OpenCheckpoint open = open_checkpoint(checkpoint, /*verified=*/true);
   const json& j = open.trainer_state;
-  COMPACT_CHECK(j.contains("config") && j.contains("data_checksum") && open.texts.contains("policy.txt"),
-                checkpoint, ": not a checkpoint of a training run");
+  COMPACT_CHECK(
+      j.contains("config") && j.contains("data_checksum") && open.texts.contains("policy.txt"),
+      checkpoint, ": not a checkpoint of a training run");
   const TrainConfig old = config_from_json(j["config"].dump(), checkpoint + "/trainer_state.json");
   for (const ConfigOption& option : config_options()) {
     const std::string before = option_text(old, option), now = option_text(config, option);
     if (before == now || kFree.contains(option.name)) continue;
-    COMPACT_CHECK(kWarned.contains(option.name), "--", option.name, " is ", now, ", but was ", before,
-                  " in the run of ", checkpoint, ": a resumed run keeps what its numbers depend on");
+    COMPACT_CHECK(kWarned.contains(option.name), "--", option.name, " is ", now, ", but was ",
+                  before, " in the run of ", checkpoint,
+                  ": a resumed run keeps what its numbers depend on");
     warnings.push_back(cat("--", option.name, " is ", now, ", was ", before,
                            ": from here on the run differs from an uninterrupted one"));
   }
-  COMPACT_CHECK(open.texts.at("policy.txt") == policy.str(), "preset or policy differ from those of ",
-                checkpoint, " (policy.txt there): a resumed run keeps them");
-  COMPACT_CHECK(j["data_checksum"] == checksum_text(data_checksum), "the training data is not that of ",
-                checkpoint, ": its tokens have another checksum");
+  COMPACT_CHECK(open.texts.at("policy.txt") == policy.str(),
+                "preset or policy differ from those of ", checkpoint,
+                " (policy.txt there): a resumed run keeps them");
+  COMPACT_CHECK(j["data_checksum"] == checksum_text(data_checksum),
+                "the training data is not that of ", checkpoint,
+                ": its tokens have another checksum");
 }
 
 void load_run(const std::string& checkpoint, Llama& model, Optimizer& optimizer) {

@@ -54,8 +54,8 @@ Policy make_policy(const TrainConfig& c, std::vector<std::string>& warnings) {
     COMPACT_CHECK(!sets.sets_projection(key, value), "--", flag, " ", value,
                   " and a --set line give `", key, "` different values");
     if (policy.override_projection(key, value) == 0) {
-      warnings.push_back(cat("--", flag, " takes no effect: preset `", c.preset,
-                             "` projects no gradient"));
+      warnings.push_back(
+          cat("--", flag, " takes no effect: preset `", c.preset, "` projects no gradient"));
     }
   };
   const auto text = [](double x) { return cat(x); };
@@ -77,8 +77,8 @@ DataSources open_data(const TrainConfig& c, const Progress& progress,
     PrepareOptions options{.field = c.text_field, .progress = progress};
     const CachedTokens tokens = cached_token_file(inputs, *data.tokenizer, cache, options);
     if (tokens.prepared.replaced > 0) {
-      warnings.push_back(cat(inputs[0], ": ", tokens.prepared.replaced,
-                             " invalid UTF-8 sequences became U+FFFD"));
+      warnings.push_back(
+          cat(inputs[0], ": ", tokens.prepared.replaced, " invalid UTF-8 sequences became U+FFFD"));
     }
     return std::make_shared<const TokenFile>(tokens.path);
   };
@@ -145,16 +145,17 @@ std::unique_ptr<Llama> make_model(const TrainConfig& c, const LlamaConfig& shape
     if (has_weights(c.model_name_or_path)) {
       load_weights(*model, c.model_name_or_path);
     } else {
-      warnings.push_back(cat(c.model_name_or_path, " has no weights: training starts from new ones"));
+      warnings.push_back(
+          cat(c.model_name_or_path, " has no weights: training starts from new ones"));
     }
   }
   return model;
 }
 
-std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& c, const Policy& policy, Llama& model) {
-  const bool bf16_state = c.optim_state_dtype.empty()
-                              ? c.dtype == "bfloat16" && !c.master_weights
-                              : c.optim_state_dtype == "bfloat16";
+std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& c, const Policy& policy,
+                                          Llama& model) {
+  const bool bf16_state = c.optim_state_dtype.empty() ? c.dtype == "bfloat16" && !c.master_weights
+                                                      : c.optim_state_dtype == "bfloat16";
   OptimizerOptions options;
   options.kind = optimizer_kind(c.optim);
   options.beta1 = c.adam_beta1;

@@ -4,10 +4,10 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "compact/base/atomic_file.h"
 #include "compact/base/check.h"
 #include "compact/base/spec.h"
 #include "compact/base/text.h"
-#include "compact/base/atomic_file.h"
 #include "compact/io/json_file.h"
 
 namespace compact {

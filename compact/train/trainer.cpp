@@ -13,9 +13,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
-#include "compact/io/hf_config.h"
 #include "compact/io/json_file.h"
-#include "compact/io/model_weights.h"
 #include "compact/kernels/kernels.h"
 #include "compact/ops/attention.h"
 #include "compact/ops/memory.h"
@@ -26,6 +24,7 @@
 #include "compact/train/metrics.h"
 #include "compact/train/output_folder.h"
 #include "compact/train/precision.h"
+#include "compact/train/results.h"
 #include "compact/train/run_state.h"
 #include "compact/train/setup.h"
 #include "compact/train/signals.h"
@@ -37,12 +36,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-double median(std::vector<double> x) {
-  if (x.empty()) return 0;
-  std::nth_element(x.begin(), x.begin() + x.size() / 2, x.end());
-  return x[x.size() / 2];
 }
 
 std::string format(const char* pattern, auto... values) {
@@ -83,12 +76,11 @@ class Run {
   int64_t total_steps_ = 0, saved_step_ = -1;
   // Of the latest update.
   double grad_norm_ = 0, learning_rate_ = 0, update_loss_ = 0;
-  int64_t peak_bytes_ = 0, held_bytes_ = 0, saved_bytes_ = 0, reserved_bytes_ = 0;
+  int64_t peak_bytes_ = 0;
   // Of this process.
   Clock::time_point started_ = Clock::now();
   double seconds_before_ = 0;
-  std::vector<double> step_seconds_;
-  int64_t highest_peak_ = 0;
+  RunFigures figures_;
   int64_t static_bytes_ = 0;  // weights and optimizer state
 };
 
@@ -101,16 +93,21 @@ void Run::prepare() {
   if (!c_.resume_from_checkpoint.empty()) checkpoint = find_checkpoint(c_, warnings_);
   check_output_folder(c_);
   Clock::time_point shown = Clock::now();
-  data_ = open_data(c_, [&](int64_t done, int64_t total) {
-    if (seconds_since(shown) > 0.2) console_.bar(done, total, "bytes tokenized"), shown = Clock::now();
-  }, warnings_);
+  data_ = open_data(
+      c_,
+      [&](int64_t done, int64_t total) {
+        if (seconds_since(shown) > 0.2)
+          console_.bar(done, total, "bytes tokenized"), shown = Clock::now();
+      },
+      warnings_);
 
   const int64_t per_step = c_.per_device_train_batch_size * c_.gradient_accumulation_steps;
-  total_steps_ = c_.max_steps > 0
-                     ? c_.max_steps
-                     : std::max<int64_t>(1, std::llround(c_.num_train_epochs *
-                                                         static_cast<double>(data_.train->blocks()) /
-                                                         static_cast<double>(per_step)));
+  total_steps_ =
+      c_.max_steps > 0
+          ? c_.max_steps
+          : std::max<int64_t>(
+                1, std::llround(c_.num_train_epochs * static_cast<double>(data_.train->blocks()) /
+                                static_cast<double>(per_step)));
   schedule_ = std::make_unique<Schedule>(c_.lr_scheduler_type, total_steps_, c_.warmup_steps,
                                          c_.min_lr_ratio);
   if (!checkpoint.empty()) {
@@ -143,15 +140,18 @@ void Run::describe() {
   console_.line(cat("model    ", c_.model.empty() ? c_.model_name_or_path : c_.model, ", ",
                     format_count(model_->parameter_count()), " parameters, vocabulary ",
                     format_count(model_->config().vocab_size)));
-  console_.line(cat("data     ", format_count(data_.train->blocks()), " blocks of ", c_.block_size,
-                    " tokens", data_.validation ? cat(", validation ", format_count(data_.validation->blocks())) : ""));
-  console_.line(cat("run      ", format_count(total_steps_), " steps of ", c_.per_device_train_batch_size,
-                    " x ", c_.block_size,
-                    c_.gradient_accumulation_steps > 1 ? cat(" x ", c_.gradient_accumulation_steps) : "",
-                    " tokens, ", c_.optim, ", ", c_.dtype, " on ", device_.str(), " (products: ",
-                    s_.matmul_path, ", attention: ", attention_kernel(device_, dtype_of(c_.dtype)),
-                    device_.is_cpu() ? cat(", threads: ", at::get_num_threads()) : "", ")"));
-  console_.line(cat("preset   ", c_.preset, ", weights and optimizer state ", format_bytes(static_bytes_)));
+  console_.line(
+      cat("data     ", format_count(data_.train->blocks()), " blocks of ", c_.block_size, " tokens",
+          data_.validation ? cat(", validation ", format_count(data_.validation->blocks())) : ""));
+  console_.line(cat(
+      "run      ", format_count(total_steps_), " steps of ", c_.per_device_train_batch_size, " x ",
+      c_.block_size,
+      c_.gradient_accumulation_steps > 1 ? cat(" x ", c_.gradient_accumulation_steps) : "",
+      " tokens, ", c_.optim, ", ", c_.dtype, " on ", device_.str(), " (products: ", s_.matmul_path,
+      ", attention: ", attention_kernel(device_, dtype_of(c_.dtype)),
+      device_.is_cpu() ? cat(", threads: ", at::get_num_threads()) : "", ")"));
+  console_.line(
+      cat("preset   ", c_.preset, ", weights and optimizer state ", format_bytes(static_bytes_)));
   console_.stream() << slot_table(slots);
   for (const std::string& w : warnings_) console_.line("warning: " + w);
 }
@@ -177,14 +177,15 @@ bool Run::step() {
     const Batch& batch = batches[s_.micro];
     const at::Tensor ids = batch.input.to(device_), targets = batch.target.to(device_);
     const int64_t live = live_bytes(device_);
-    at::Tensor loss = model_->loss(ids, targets, valid > 0 ? 1.0 / static_cast<double>(valid) : 0.0);
-    held_bytes_ = live_bytes(device_) - live;
-    saved_bytes_ = model_->saved_bytes();
+    at::Tensor loss =
+        model_->loss(ids, targets, valid > 0 ? 1.0 / static_cast<double>(valid) : 0.0);
+    figures_.held_bytes = live_bytes(device_) - live;
+    figures_.saved_bytes = model_->saved_bytes();
     torch::autograd::backward({loss}, {});
     const double value = loss.item<double>();
     if (!std::isfinite(value)) {
-      throw NonFiniteError(cat("step ", s_.step + 1, ": the loss is ", value,
-                               "; stopped before the update"));
+      throw NonFiniteError(
+          cat("step ", s_.step + 1, ": the loss is ", value, "; stopped before the update"));
     }
     s_.step_loss += value;
     const bool stop = SignalScope::count() >= 2 || (hooks_.stop && hooks_.stop(s_.step, s_.micro));
@@ -196,12 +197,14 @@ bool Run::step() {
   const at::Tensor norm = optimizer_->gradient_norm();
   grad_norm_ = norm.item<double>();
   if (!std::isfinite(grad_norm_)) {
-    throw NonFiniteError(cat("step ", s_.step + 1, ": the gradient of ", optimizer_->nonfinite(norm),
+    throw NonFiniteError(cat("step ", s_.step + 1, ": the gradient of ",
+                             optimizer_->nonfinite(norm),
                              " is not finite; stopped before the update"));
   }
   learning_rate_ = c_.learning_rate * schedule_->factor(s_.step);
-  optimizer_->step(learning_rate_,
-                   c_.max_grad_norm > 0 ? Optimizer::clip_factor(norm, c_.max_grad_norm) : at::Tensor());
+  optimizer_->step(learning_rate_, c_.max_grad_norm > 0
+                                       ? Optimizer::clip_factor(norm, c_.max_grad_norm)
+                                       : at::Tensor());
   synchronize(device_);
   ++s_.step;
   s_.micro = 0;
@@ -212,23 +215,28 @@ bool Run::step() {
   ++s_.interval_steps;
   s_.total_loss += update_loss_;
   peak_bytes_ = peak_bytes(device_);
-  reserved_bytes_ = reserved_bytes(device_);
-  highest_peak_ = std::max(highest_peak_, peak_bytes_);
-  step_seconds_.push_back(seconds_since(start));
+  figures_.reserved_bytes = reserved_bytes(device_);
+  figures_.highest_peak_bytes = std::max(figures_.highest_peak_bytes, peak_bytes_);
+  figures_.step_seconds.push_back(seconds_since(start));
   s_.seconds = seconds_before_ + seconds_since(started_);
   return true;
 }
 
 void Run::log() {
-  const auto recent = std::min<int64_t>(s_.interval_steps, static_cast<int64_t>(step_seconds_.size()));
+  const auto recent =
+      std::min<int64_t>(s_.interval_steps, static_cast<int64_t>(figures_.step_seconds.size()));
   double seconds = 0;
-  for (int64_t i = 0; i < recent; ++i) seconds += step_seconds_[step_seconds_.size() - 1 - i];
+  for (int64_t i = 0; i < recent; ++i)
+    seconds += figures_.step_seconds[figures_.step_seconds.size() - 1 - i];
   const double per_step = seconds / static_cast<double>(recent);
-  const double tokens_per_second = static_cast<double>(c_.per_device_train_batch_size * c_.block_size *
-                                                       c_.gradient_accumulation_steps) / per_step;
+  const double tokens_per_second =
+      static_cast<double>(c_.per_device_train_batch_size * c_.block_size *
+                          c_.gradient_accumulation_steps) /
+      per_step;
   const double loss = s_.interval_loss / static_cast<double>(s_.interval_steps);
-  const double epoch = static_cast<double>(s_.window.epoch) +
-                       static_cast<double>(s_.window.index) / static_cast<double>(data_.train->blocks());
+  const double epoch =
+      static_cast<double>(s_.window.epoch) +
+      static_cast<double>(s_.window.index) / static_cast<double>(data_.train->blocks());
   MetricsRow row = {{"epoch", epoch},
                     {"loss", loss},
                     {"grad_norm", grad_norm_},
@@ -236,17 +244,17 @@ void Run::log() {
                     {"tokens_per_second", tokens_per_second},
                     {"step_seconds", per_step},
                     {"memory/peak_bytes", static_cast<double>(peak_bytes_)},
-                    {"memory/held_bytes", static_cast<double>(held_bytes_)},
-                    {"memory/saved_bytes", static_cast<double>(saved_bytes_)}};
-  if (device_.is_cuda()) row.emplace_back("memory/reserved_bytes", static_cast<double>(reserved_bytes_));
+                    {"memory/held_bytes", static_cast<double>(figures_.held_bytes)},
+                    {"memory/saved_bytes", static_cast<double>(figures_.saved_bytes)}};
+  if (device_.is_cuda())
+    row.emplace_back("memory/reserved_bytes", static_cast<double>(figures_.reserved_bytes));
   metrics_->write(s_.step, row);
-  console_.line(format("step %*lld/%lld  loss %.4f  grad %.3g  lr %.2e  %s tok/s  peak %s  ETA %s",
-                       static_cast<int>(std::to_string(total_steps_).size()),
-                       static_cast<long long>(s_.step), static_cast<long long>(total_steps_), loss,
-                       grad_norm_, learning_rate_,
-                       format_count(std::llround(tokens_per_second)).c_str(),
-                       format_bytes(peak_bytes_).c_str(),
-                       format_duration(per_step * static_cast<double>(total_steps_ - s_.step)).c_str()));
+  console_.line(format(
+      "step %*lld/%lld  loss %.4f  grad %.3g  lr %.2e  %s tok/s  peak %s  ETA %s",
+      static_cast<int>(std::to_string(total_steps_).size()), static_cast<long long>(s_.step),
+      static_cast<long long>(total_steps_), loss, grad_norm_, learning_rate_,
+      format_count(std::llround(tokens_per_second)).c_str(), format_bytes(peak_bytes_).c_str(),
+      format_duration(per_step * static_cast<double>(total_steps_ - s_.step)).c_str()));
   s_.interval_loss = 0;
   s_.interval_steps = 0;
 }
@@ -267,44 +275,14 @@ void Run::save(const char* why) {
 }
 
 void Run::finish() {
-  nlohmann::ordered_json results;
-  if (data_.validation) {
-    const EvalResult r = evaluate_now();
-    results["eval_loss"] = r.eval_loss;
-    results["eval_perplexity"] = r.eval_perplexity;
-    results["eval_tokens"] = r.tokens;
-  }
-  std::vector<double> timed = step_seconds_;
-  if (timed.size() > 1) timed.erase(timed.begin());  // the first step warms up
-  const double per_step = median(timed);
-  results["train_loss"] = s_.total_loss / static_cast<double>(std::max<int64_t>(1, s_.step));
-  results["train_runtime"] = s_.seconds;
-  results["steps"] = s_.step;
-  results["total_tokens"] = s_.tokens;
-  results["step_seconds"] = per_step;
-  results["tokens_per_second"] =
-      per_step > 0 ? static_cast<double>(c_.per_device_train_batch_size * c_.block_size *
-                                         c_.gradient_accumulation_steps) / per_step : 0.0;
-  results["parameters"] = model_->parameter_count();
-  results["memory/peak_bytes"] = highest_peak_;
-  results["memory/held_bytes"] = held_bytes_;
-  results["memory/saved_bytes"] = saved_bytes_;
-  if (device_.is_cuda()) results["memory/reserved_bytes"] = reserved_bytes_;
-  int64_t weights = 0, state = 0;
-  for (const auto& [kind, bytes] : optimizer_->bytes()) {
-    (kind == "carrier" || kind == "projection" ? weights : state) += bytes;
-  }
-  for (const Parameter* p : model_->parameters()) weights += static_cast<int64_t>(p->weight.nbytes());
-  results["memory/weights_bytes"] = weights;
-  results["memory/optimizer_bytes"] = state;
-  results["preset"] = c_.preset;
-  results["matmul_path"] = s_.matmul_path;
-  write_model_folder(c_.output_dir, model_->hugging_face_tensors(), llama_config_to_json(model_->config()));
-  write_json(c_.output_dir + "/all_results.json", results);
-  console_.line(format("done: %lld steps in %s, %.3f s a step, peak %s (held after forward %s, of it slots %s)",
-                       static_cast<long long>(s_.step), format_duration(s_.seconds).c_str(), per_step,
-                       format_bytes(highest_peak_).c_str(), format_bytes(held_bytes_).c_str(),
-                       format_bytes(saved_bytes_).c_str()));
+  std::optional<EvalResult> evaluation;
+  if (data_.validation) evaluation = evaluate_now();
+  write_results(c_, s_, figures_, evaluation, *model_, *optimizer_);
+  console_.line(format(
+      "done: %lld steps in %s, %.3f s a step, peak %s (held after forward %s, of it slots %s)",
+      static_cast<long long>(s_.step), format_duration(s_.seconds).c_str(),
+      typical_step_seconds(figures_), format_bytes(figures_.highest_peak_bytes).c_str(),
+      format_bytes(figures_.held_bytes).c_str(), format_bytes(figures_.saved_bytes).c_str()));
   console_.line(cat("model in ", c_.output_dir));
 }
 
@@ -315,20 +293,24 @@ int Run::go() {
   while (!last()) {
     const bool whole = step();
     if (whole) {
-      if (s_.step == 1 && saved_bytes_ != held_bytes_) {
-        console_.line(cat("held after the forward pass ", format_count(held_bytes_), " B, slots ",
-                          format_count(saved_bytes_), " B; the difference is the loss value and what "
+      if (s_.step == 1 && figures_.saved_bytes != figures_.held_bytes) {
+        console_.line(cat("held after the forward pass ", format_count(figures_.held_bytes),
+                          " B, slots ", format_count(figures_.saved_bytes),
+                          " B; the difference is the loss value and what "
                           "the graph keeps beside slots"));
       }
       if (s_.step % c_.logging_steps == 0 || last()) log();
       console_.bar(s_.step, total_steps_, "");
-      if (c_.eval_steps > 0 && data_.validation && s_.step % c_.eval_steps == 0 && !last()) evaluate_now();
+      if (c_.eval_steps > 0 && data_.validation && s_.step % c_.eval_steps == 0 && !last())
+        evaluate_now();
       if (c_.save_steps > 0 && s_.step % c_.save_steps == 0) save("");
     }
     const bool asked = SignalScope::count() > 0 || !whole;
     if (asked && !(whole && last())) {
-      if (saved_step_ != s_.step || !whole) save(" on request; go on with --resume_from_checkpoint latest");
-      return SignalScope::signal() == 2 || SignalScope::signal() == 0 ? kExitInterrupt : kExitTerminate;
+      if (saved_step_ != s_.step || !whole)
+        save(" on request; go on with --resume_from_checkpoint latest");
+      return SignalScope::signal() == 2 || SignalScope::signal() == 0 ? kExitInterrupt
+                                                                      : kExitTerminate;
     }
   }
   finish();

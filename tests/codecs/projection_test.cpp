@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "compact/base/check.h"
+#include "compact/codecs/blocks.h"
 
 namespace compact {
 namespace {
@@ -134,6 +135,16 @@ TEST(Projection, SrhtIsOrthogonal) {
       const double ratio = static_cast<double>(n) / static_cast<double>(r);
       EXPECT_LE(max_difference(p.t().mm(p), at::eye(r) * ratio), 2e-5 * ratio) << n << " " << r;
     }
+  }
+}
+
+// Dense types draw a block of rows at a time, each from its own key.
+TEST(Projection, BlocksOfRowsDiffer) {
+  constexpr int64_t kRank = 1000;
+  const int64_t block = block_rows(kRank);
+  for (const char* name : {"gaussian", "rademacher", "sparse"}) {
+    const at::Tensor p = make_projection(name, block + 3, kRank, 1, at::kFloat)->matrix();
+    EXPECT_FALSE(at::equal(p[0], p[block])) << name;
   }
 }
 

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/train/results.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "compact/io/hf_config.h"
+#include "compact/io/json_file.h"
+#include "compact/io/model_weights.h"
+
+namespace compact {
+
+double typical_step_seconds(const RunFigures& figures) {
+  std::vector<double> x = figures.step_seconds;
+  if (x.size() > 1) x.erase(x.begin());
+  if (x.empty()) return 0;
+  const auto middle = x.begin() + static_cast<int64_t>(x.size() / 2);
+  std::nth_element(x.begin(), middle, x.end());
+  return *middle;
+}
+
+void write_results(const TrainConfig& config, const RunState& state, const RunFigures& figures,
+                   const std::optional<EvalResult>& evaluation, const Llama& model,
+                   const Optimizer& optimizer) {
+  nlohmann::ordered_json results;
+  if (evaluation) {
+    results["eval_loss"] = evaluation->eval_loss;
+    results["eval_perplexity"] = evaluation->eval_perplexity;
+    results["eval_tokens"] = evaluation->tokens;
+  }
+  const double seconds = typical_step_seconds(figures);
+  const auto tokens = static_cast<double>(config.per_device_train_batch_size * config.block_size *
+                                          config.gradient_accumulation_steps);
+  results["train_loss"] = state.total_loss / static_cast<double>(std::max<int64_t>(1, state.step));
+  results["train_runtime"] = state.seconds;
+  results["steps"] = state.step;
+  results["total_tokens"] = state.tokens;
+  results["step_seconds"] = seconds;
+  results["tokens_per_second"] = seconds > 0 ? tokens / seconds : 0.0;
+  results["parameters"] = model.parameter_count();
+  results["memory/peak_bytes"] = figures.highest_peak_bytes;
+  results["memory/held_bytes"] = figures.held_bytes;
+  results["memory/saved_bytes"] = figures.saved_bytes;
+  if (model.options().device.is_cuda()) results["memory/reserved_bytes"] = figures.reserved_bytes;
+  int64_t weights = 0, moments = 0;
+  for (const auto& [kind, bytes] : optimizer.bytes()) {
+    (kind == "carrier" || kind == "projection" ? weights : moments) += bytes;
+  }
+  for (const Parameter* p : model.parameters()) weights += static_cast<int64_t>(p->weight.nbytes());
+  results["memory/weights_bytes"] = weights;
+  results["memory/optimizer_bytes"] = moments;
+  results["preset"] = config.preset;
+  results["matmul_path"] = state.matmul_path;
+  write_model_folder(config.output_dir, model.hugging_face_tensors(),
+                     llama_config_to_json(model.config()));
+  write_json(config.output_dir + "/all_results.json", results);
+}
+
+}  // namespace compact

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a finished run leaves: the model, and all_results.json.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "compact/models/llama.h"
+#include "compact/optim/optimizer.h"
+#include "compact/train/config.h"
+#include "compact/train/evaluate.h"
+#include "compact/train/run_state.h"
+
+namespace compact {
+
+// Figures of this process's part of a run.
+struct RunFigures {
+  std::vector<double> step_seconds;                             // one per update
+  int64_t highest_peak_bytes = 0;                               // over all updates
+  int64_t held_bytes = 0, saved_bytes = 0, reserved_bytes = 0;  // of the latest update
+};
+
+// Median of the updates' seconds, without the first, which warms up.
+double typical_step_seconds(const RunFigures& figures);
+
+// Writes config.json, model.safetensors and all_results.json into output_dir.
+void write_results(const TrainConfig& config, const RunState& state, const RunFigures& figures,
+                   const std::optional<EvalResult>& evaluation, const Llama& model,
+                   const Optimizer& optimizer);
+
+}  // namespace compact

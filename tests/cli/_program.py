@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the program of this build."""
+import os
+import pathlib
+import subprocess
+import sys
+
+SOURCE = pathlib.Path(os.environ.get("COMPACT_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
+PROGRAM = pathlib.Path(os.environ.get("COMPACT_BUILD_DIR", SOURCE / "build")) / "compact"
+EXAMPLES = SOURCE / "examples/data"
+
+if not PROGRAM.exists():
+    print(f"skipped: there is no {PROGRAM}")
+    sys.exit(77)
+
+
+def environment():
+    return os.environ | {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "2"}
+
+
+def run(*arguments, cwd=None):
+    """The finished process, with text of both outputs."""
+    command = [PROGRAM, *map(str, arguments)]
+    return subprocess.run(
+        command, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=300
+    )
+
+
+def tiny(folder, *more):
+    """Flags of a training run of a second or two, with everything it writes below `folder`."""
+    return [
+        "--model=llama-tiny",
+        f"--train_file={EXAMPLES / 'hard-times.txt'}",
+        "--block_size=32",
+        "--per_device_train_batch_size=2",
+        "--max_steps=4",
+        "--logging_steps=1",
+        "--max_eval_samples=4",
+        "--device=cpu",
+        f"--cache_dir={folder / 'cache'}",
+        *more,
+    ]

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each command on small work: what it prints and writes."""
+import json
+import math
+import pathlib
+import signal
+import subprocess
+import tempfile
+import unittest
+
+from _program import EXAMPLES, PROGRAM, environment, run, tiny
+
+COMMANDS = ["train", "eval", "generate", "prepare", "compare", "list", "doctor"]
+
+
+class Commands(unittest.TestCase):
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(self.temporary.cleanup)
+        self.folder = pathlib.Path(self.temporary.name)
+
+    def good(self, *arguments):
+        done = run(*arguments, cwd=self.folder)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stderr, "")
+        return done.stdout
+
+    def train(self, name, *more):
+        out = self.folder / name
+        self.good("train", *tiny(self.folder, f"--output_dir={out}", *more))
+        return out
+
+    def test_help_and_version(self):
+        overview = self.good("--help")
+        for command in COMMANDS:
+            self.assertIn(f"  {command} ", overview)
+            text = self.good(command, "--help")
+            self.assertIn(f"usage: compact {command}", text)
+            if command != "list":  # whose one line of kinds is not a flag's
+                self.assertLessEqual(max(map(len, text.splitlines())), 100)
+        text = self.good("train", "--help")
+        self.assertRegex(text, r"--lr_scheduler_type +shape after warm-up \(.*wsd\) \[cosine\]")
+        self.assertRegex(self.good("--version"), r"^compact \d+\.\d+\.\d+ \(torch \d+\.\d+")
+
+    def test_list(self):
+        everything = self.good("list")
+        for name in ["llama-60m", "exact", "recompute", "srht", "sentencepiece", "muon", "wsd"]:
+            self.assertIn(name, everything)
+        presets = self.good("list", "presets")
+        self.assertIn("compact-paper", presets)
+        self.assertNotIn("llama-60m", presets)
+
+    def test_doctor(self):
+        self.assertIn("all kernels are right", self.good("doctor"))
+
+    def test_print_config(self):
+        (self.folder / "run.toml").write_text(
+            'learning_rate = 0.5\nmax_steps = 7\ntrain_file = ["a", "b"]\n'
+        )
+        text = self.good("train", "--config=run.toml", "--max_steps", "9", "--print_config",
+                         "--overwrite_output_dir", "--set", "slot a = keep", "slot b = keep")
+        for line in ["learning_rate = 0.5", "max_steps = 9", 'train_file = ["a", "b"]',
+                     "overwrite_output_dir = true", 'set = ["slot a = keep", "slot b = keep"]',
+                     'preset = "exact"']:
+            self.assertIn(line + "\n", text)
+        # What is printed is a configuration file that says the same.
+        (self.folder / "again.toml").write_text(text)
+        self.assertEqual(self.good("train", "--config=again.toml", "--print_config"), text)
+
+    def test_prepare_and_train_on_token_file(self):
+        tokenizer = f"--tokenizer=sentencepiece:file={EXAMPLES / 'austen-2048.model'}"
+        text = self.good("prepare", "--input", EXAMPLES / "hard-times.txt", "--output=tokens.bin",
+                         tokenizer)
+        self.assertRegex(text, r"tokens\.bin: [\d,]+ tokens from 1 documents in 1 files")
+        flags = [f for f in tiny(self.folder) if not f.startswith("--train_file=")]
+        self.good("train", *flags, "--train_file=tokens.bin", tokenizer, "--output_dir=out")
+        self.assertEqual(run("train", *flags, "--train_file=tokens.bin", "--output_dir=bytes",
+                             cwd=self.folder).returncode, 2)
+
+    def test_train_eval_generate(self):
+        spec = f"sentencepiece:file={EXAMPLES / 'austen-2048.model'}"
+        out = self.train("out", f"--tokenizer={spec}")
+        rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+        self.assertEqual([r["step"] for r in rows if "loss" in r], [1, 2, 3, 4])
+        results = json.loads((out / "all_results.json").read_text())
+
+        text = EXAMPLES / "pride-and-prejudice.txt"
+        shown = self.good("eval", f"--model_name_or_path={out}", f"--validation_file={text}",
+                          "--block_size=32", "--max_eval_samples=4", "--json=eval.json",
+                          f"--cache_dir={self.folder / 'cache'}")
+        figures = json.loads((self.folder / "eval.json").read_text())
+        self.assertEqual(figures["tokens"], 128)
+        self.assertAlmostEqual(figures["eval_perplexity"], math.exp(figures["eval_loss"]), places=3)
+        self.assertLess(abs(figures["eval_loss"] - results["eval_loss"]), 1.0)
+        self.assertIn("eval_loss", shown)
+
+        arguments = ["generate", f"--model_name_or_path={out}", "--prompt=It is a truth",
+                     "--max_new_tokens=20", "--seed=3"]
+        first = self.good(*arguments)
+        self.assertTrue(first.startswith("It is a truth"))
+        self.assertGreater(len(first), len("It is a truth\n"))
+        self.assertEqual(self.good(*arguments), first)
+        self.assertNotEqual(self.good(*arguments, "--temperature=5"), first)
+        three = self.good(*arguments, "--num_samples=3").split("\n----------\n")
+        self.assertEqual(len(three), 3)
+        self.assertEqual(three[0] + "\n", first)
+
+    def test_generate_without_anything_to_say(self):
+        out = self.train("out")
+        shown = self.good("generate", f"--model_name_or_path={out}", "--prompt=abc",
+                          "--max_new_tokens=0", "--num_samples=2")
+        self.assertEqual(shown, "abc\n----------\nabc\n")
+
+    def test_compare(self):
+        out = self.folder / "cmp"
+        policy = self.folder / "mine.policy"
+        policy.write_text("slot layers.*.mlp.silu = recompute\n")
+        shown = self.good("compare", f"--presets=off,exact,{policy}",
+                          *tiny(self.folder, f"--output_dir={out}"))
+        self.assertRegex(shown, r"step 4/4")
+        self.assertRegex(shown, r"(?m)^mine ")
+        report = json.loads((out / "compare.json").read_text())
+        off, exact, mine = report["runs"]
+        self.assertEqual([r["preset"] for r in report["runs"]], ["off", "exact", "mine"])
+        self.assertEqual(len(off["curves"]["loss"]), 4)
+        saved = [r["values"]["memory/saved_bytes"] for r in (off, exact, mine)]
+        self.assertLess(saved[1], saved[2])
+        self.assertLess(saved[2], saved[0])
+        self.assertEqual(mine["curves"]["loss"], off["curves"]["loss"])
+        self.assertIn("<svg", (out / "compare.html").read_text())
+        # The same again needs permission.
+        again = ["compare", "--presets=off", *tiny(self.folder, f"--output_dir={out}")]
+        self.assertEqual(run(*again).returncode, 2)
+        self.good(*again, "--overwrite_output_dir")
+
+    def test_compare_goes_on_after_a_failure(self):
+        out = self.folder / "cmp"
+        done = run("compare", "--presets=off,compact", "--rank=4096",
+                   *tiny(self.folder, f"--output_dir={out}"))
+        self.assertEqual(done.returncode, 2)
+        self.assertRegex(done.stdout, r"compact failed \(exit code 2\): .*4096")
+        runs = json.loads((out / "compare.json").read_text())["runs"]
+        self.assertEqual([r["exit_code"] for r in runs], [0, 2])
+
+    def test_compare_ends_when_asked(self):
+        out = self.folder / "cmp"
+        arguments = ["compare", "--presets=off,exact",
+                     *tiny(self.folder, f"--output_dir={out}"), "--max_steps=100000"]
+        arguments.remove("--max_steps=4")
+        child = subprocess.Popen([PROGRAM, *arguments], stdout=subprocess.PIPE, text=True,
+                                 env=environment())
+        lines = []
+        for line in child.stdout:
+            lines.append(line)
+            if line.startswith("step"):
+                child.send_signal(signal.SIGTERM)
+                break
+        rest = child.stdout.read()
+        self.assertEqual(child.wait(60), 143)
+        self.assertNotIn("== exact", "".join(lines) + rest)
+        self.assertTrue(any(out.glob("off/checkpoint-*")))
+        child.stdout.close()
+
+
+if __name__ == "__main__":
+    unittest.main()
