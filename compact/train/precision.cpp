@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <vector>
 
 #include "compact/base/check.h"
 
@@ -38,23 +37,18 @@ double seconds_of(const at::Tensor& x, const at::Tensor& y) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Errors and speeds of the paths (true: oneDNN); timed in turn, so that a busy machine slows
-// both alike. Leaves the last one in force.
-std::vector<MatmulReport> measure(std::vector<bool> paths) {
+// Error and speed of a path, which stays in force.
+MatmulReport measure(bool onednn) {
   at::NoGradGuard no_grad;
   const auto generator = at::detail::createCPUGenerator(2);
   const at::Tensor x = at::randn({1024, 512}, generator), y = at::randn({512, 1024}, generator);
   constexpr double kOperations = 2.0 * 1024 * 512 * 1024;
-  std::vector<MatmulReport> reports(paths.size());
-  for (int round = 0; round < 6; ++round) {
-    for (size_t i = 0; i < paths.size(); ++i) {
-      use_onednn(paths[i]);
-      MatmulReport& r = reports[i];
-      if (round == 0) r.path = paths[i] ? "onednn" : "default", r.error = relative_error();
-      r.gflops = std::max(r.gflops, kOperations / seconds_of(x, y) * 1e-9);
-    }
+  use_onednn(onednn);
+  MatmulReport report{.path = onednn ? "onednn" : "default", .error = relative_error()};
+  for (int round = 0; round < 3; ++round) {
+    report.gflops = std::max(report.gflops, kOperations / seconds_of(x, y) * 1e-9);
   }
-  return reports;
+  return report;
 }
 
 // f32 products of length 512 err by some 1e-7; a path through bf16 errs by 1e-3.
@@ -72,16 +66,13 @@ MatmulReport set_matmul_precision(std::string_view precision, at::Device device,
                                             high ? Float32Precision::TF32 : Float32Precision::IEEE);
     return {.path = high ? "tf32" : "ieee"};
   }
-  if (!at::globalContext().hasMKLDNN()) return measure({false})[0];
-  if (!forced.empty()) return measure({forced == "onednn"})[0];
-  const std::vector<MatmulReport> both = measure({false, true});
-  const MatmulReport &plain = both[0], &onednn = both[1];
-  // A run's numbers depend on the path, so the choice must not follow noise: only a default that is
-  // clearly faster is taken.
-  const bool exact = onednn.error < kFloat32Error;
-  if ((exact || high) && onednn.gflops > 0.6 * plain.gflops) return onednn;
-  use_onednn(false);
-  return plain;
+  if (!at::globalContext().hasMKLDNN()) return measure(false);
+  if (!forced.empty()) return measure(forced == "onednn");
+  // The choice is by error alone: a run's numbers depend on the path, so it must not follow a
+  // measured speed, which is noise on a busy machine. oneDNN was the faster wherever it was tried.
+  const MatmulReport onednn = measure(true);
+  if (onednn.error < kFloat32Error || high) return onednn;
+  return measure(false);
 }
 
 }  // namespace compact

@@ -129,7 +129,7 @@ std::vector<double> axis_ticks(double low, double high, int count) {
 
 std::string loss_chart(std::span<const RunReport> runs) {
   constexpr double kWidth = 860, kHeight = 400, kLeft = 56, kTop = 16, kBottom = 350;
-  const double right = kWidth - 24 - name_width(runs, 9.4);
+  const double right = kWidth - 24 - name_width(runs, 10.2);
   Range steps, losses;
   for (const RunReport& run : runs) {
     for (const Curve* curve : {&run.loss, &run.eval_loss}) {

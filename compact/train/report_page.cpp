@@ -40,7 +40,7 @@ td b { font-weight: 650; }
 .failed { color: #c62828; white-space: normal; text-align: left; }
 .key { display: inline-block; width: 12px; height: 12px; border-radius: 3px; margin-right: 8px; }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 22px; font-size: 15px; color: var(--ink); }
-svg { display: block; width: 100%; min-width: 620px; height: auto; }
+svg { display: block; width: 100%; min-width: 740px; height: auto; }
 svg text { font-size: 14px; fill: var(--soft); }
 svg text.name, svg text.value { font-size: 15px; fill: var(--ink); }
 svg text.label { font-size: 15px; font-weight: 600; stroke: none; }

@@ -54,7 +54,7 @@ def load_model(folder: pathlib.Path) -> transformers.LlamaForCausalLM:
 
 class Tokenizer:
     """tok512.bin of llama2.c: the longest token's length, then score f32, length int32 and bytes of
-    every token. Byte pairs are merged by best score, the first of equals."""
+    every token. Byte pairs are merged by best score."""
 
     def __init__(self, path: pathlib.Path) -> None:
         data, offset = path.read_bytes(), 4
@@ -66,16 +66,20 @@ class Tokenizer:
             self.scores.append(score)
             offset += length
         self.ids = {token: i for i, token in reversed(list(enumerate(self.tokens)))}
+        single = 3 + 256  # three marks and the bytes; then tokens that are merged, then characters
+        self.merges = [i for i in range(single, len(self.tokens)) if len(self.tokens[i].decode()) > 1]
+        assert sorted(self.merges, key=lambda i: -self.scores[i]) == self.merges
 
     def encode(self, text: str) -> list[int]:
         ids = [self.ids[b" "]]
         for character in text:
             data = character.encode()
             ids += [self.ids[data]] if data in self.ids else [byte + 3 for byte in data]
-        while True:
-            pairs = [self.ids.get(self.tokens[a] + self.tokens[b]) for a, b in zip(ids, ids[1:])]
-            merged = [i for i, pair in enumerate(pairs) if pair is not None]
-            if not merged:
-                return [BEGIN] + ids
-            best = max(merged, key=lambda i: self.scores[pairs[i]])
-            ids[best : best + 2] = [pairs[best]]
+        # A merged token's later merges have worse scores, so one pass per token, best first, is enough.
+        for merged in self.merges:
+            i = 0
+            while i + 1 < len(ids):
+                if self.tokens[ids[i]] + self.tokens[ids[i + 1]] == self.tokens[merged]:
+                    ids[i : i + 2] = [merged]
+                i += 1
+        return [BEGIN] + ids

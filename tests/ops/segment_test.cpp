@@ -229,6 +229,32 @@ TEST(Segment, TakesStridedGradientsAndLeavesThemAlone) {
   }
 }
 
+// Each stage as the last one of a segment, where the gradient is the caller's.
+TEST(Segment, LastStagesLeaveTheCallersGradientAlone) {
+  Block block(at::kFloat);
+  const std::pair<std::shared_ptr<const Stage>, int64_t> stages[] = {
+      {rms_norm_stage(&block.attn_norm, 1e-5), Block::kWidth},
+      {linear_stage(&block.out), Block::kWidth},
+      {rope_stage(block.rope, Block::kHeads + Block::kKvHeads, Block::kDim), Block::kQkv},
+      {attention_stage(Block::kHeads, Block::kKvHeads, Block::kDim), Block::kQkv},
+      {swiglu_stage(), 2 * Block::kMlp}};
+  for (const auto& [stage, width] : stages) {
+    Segment segment(Slot{"in", width});
+    segment.add(stage);
+    segment.finish();
+    const at::Tensor x = noise({2, 5, width}, "x", at::kFloat).requires_grad_(true);
+    const at::Tensor copy = x.detach().clone(), y = segment(x);
+    const at::Tensor gy = noise(y.sizes(), "gy", at::kFloat), same = gy.clone();
+    y.backward(gy, /*retain_graph=*/true);
+    const at::Tensor once = x.grad().clone();
+    y.backward(gy);
+    EXPECT_TRUE(same_bits(gy, same)) << width;
+    EXPECT_TRUE(same_bits(x, copy)) << width;
+    EXPECT_TRUE(same_bits(x.grad(), once * 2)) << width;
+    EXPECT_GT(once.abs().max().item<float>(), 0) << width;
+  }
+}
+
 TEST(Segment, OneTokenAndNone) {
   Block block(at::kFloat);
   const auto segment = block.segment(kSome[1]);

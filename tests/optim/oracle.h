@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hands tensors and settings to tests/optim/oracle.py, which computes the same in NumPy or PyTorch
+// Hands tensors and settings to tests/optim/_oracle.py, which computes the same in NumPy or PyTorch
 // and fails where the results differ.
 #pragma once
 
@@ -70,7 +70,7 @@ class OracleFolder {
   // Runs the oracle on every case in the folder; its exit status.
   int run(const std::string& mode) const {
     const std::string command = "\"" + python() +
-                                "\" \"" COMPACT_SOURCE_DIR "/tests/optim/oracle.py\" " + mode +
+                                "\" \"" COMPACT_SOURCE_DIR "/tests/optim/_oracle.py\" " + mode +
                                 " \"" + path_.string() + "\"";
     return std::system(command.c_str());
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Training with carriers equals training in the subspace, and AdamW equals torch's, both written
-// independently in Python (oracle.py).
+// independently in Python (_oracle.py).
 #include "tests/optim/oracle.h"
 
 #include <gtest/gtest.h>

@@ -156,7 +156,9 @@ TEST(Process, GivesExitCodeAndLines) {
 TEST(Process, PassesSignalsOn) {
   // The child signals its parent, which must live on and hand the signal back.
   const auto result = run_process(
-      {"/bin/sh", "-c", "trap 'exit 9' TERM; kill -TERM $PPID; while :; do sleep 0.05; done"}, {});
+      {"/bin/sh", "-c",
+       "trap 'exit 9' TERM; kill -TERM $PPID; for i in $(seq 200); do sleep 0.05; done"},
+      {});
   EXPECT_EQ(result.exit_code, 9);
   EXPECT_EQ(result.signal, SIGTERM);
 }

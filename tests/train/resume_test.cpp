@@ -21,6 +21,8 @@ struct Case {
   std::vector<std::pair<std::string, std::string>> options;
 };
 
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
 TrainConfig tiny(const fs::path& folder, const std::string& output) {
   const fs::path text = folder / "text.txt";
   if (!fs::exists(text)) {

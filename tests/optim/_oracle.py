@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Optimizers written independently, to compare the C++ ones with.
 
-  oracle.py subspace FOLDER   subspace AdamW and Muon in NumPy, f64, P read as matrices
-  oracle.py adamw FOLDER      torch.optim.AdamW on the same gradients
+  _oracle.py subspace FOLDER   subspace AdamW and Muon in NumPy, f64, P read as matrices
+  _oracle.py adamw FOLDER      torch.optim.AdamW on the same gradients
 
 FOLDER holds one folder a case; tests/optim/oracle.h says how a case is written. Exit status 0:
 every case agrees within its `tolerance`.

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// A LLaMA small enough for tests, and its data.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstring>
+#include <string>
+
+#include "compact/base/check.h"
+#include "compact/models/llama.h"
+
+namespace compact {
+
+inline constexpr int64_t n = 32, m = 44, kLayers = 3, kHeads = 4, kWords = 61, kBatch = 2,
+                         kLength = 9;
+inline constexpr int64_t kTokens = kBatch * kLength;
+
+inline LlamaConfig shape(bool tied = false) {
+  LlamaConfig c;
+  c.hidden_size = n;
+  c.intermediate_size = m;
+  c.num_hidden_layers = kLayers;
+  c.num_attention_heads = c.num_key_value_heads = kHeads;
+  c.head_dim = n / kHeads;
+  c.vocab_size = kWords;
+  c.tie_word_embeddings = tied;
+  c.initializer_range = 0.1;
+  return c;
+}
+
+inline Policy policy(const std::string& preset, const std::string& more = "") {
+  Policy p = Policy::preset(preset);
+  p.append(Policy::parse(more, "test"));
+  return p;
+}
+
+inline at::Tensor ids(int64_t step = 0) {
+  return at::arange(kTokens, at::kLong)
+      .mul_(11)
+      .add_(step * 5)
+      .remainder_(kWords)
+      .view({kBatch, kLength});
+}
+inline at::Tensor targets(int64_t step = 0) {
+  at::Tensor t = ids(step).roll(-1, 1).contiguous();
+  t.select(1, kLength - 1).fill_(-100);
+  return t;
+}
+inline at::Tensor loss_of(const Llama& model, int64_t step = 0) {
+  return model.loss(ids(step), targets(step), 1.0 / (kTokens - kBatch));
+}
+
+inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
+         std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
+}
+
+}  // namespace compact
