@@ -15,7 +15,7 @@ import sys
 ATEN = ("ATen", "c10")
 TORCH = ATEN + ("torch",)
 BELOW_OPS = {"base", "kernels", "codecs"}
-EVERYTHING = BELOW_OPS | {"ops", "optim", "plan", "models", "data", "io", "train"}
+EVERYTHING = BELOW_OPS | {"ops", "optim", "models", "plan", "data", "io", "train"}
 # layer: (other layers that it may include, folders of torch's headers that it may include)
 LAYERS = {
     "base": (set(), ()),
@@ -25,8 +25,8 @@ LAYERS = {
     "io": ({"base"}, ATEN),
     "ops": (BELOW_OPS, TORCH),
     "optim": (BELOW_OPS, TORCH),
-    "plan": ({"base", "codecs"}, TORCH),
     "models": (BELOW_OPS | {"ops"}, TORCH),
+    "plan": (BELOW_OPS | {"ops", "optim", "models"}, TORCH),
     "train": (EVERYTHING, TORCH),
     "cli": (EVERYTHING, TORCH),
 }

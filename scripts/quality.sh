@@ -10,5 +10,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 ensure_packages
 ensure_torch
-ensure_build release
-exec "$(python_of)" "$root/scripts/quality.py" "$@"
+build release compact
+# Waiting threads sleep: on a machine shared with other work, spinning ones cost minutes.
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-PASSIVE}
+exec python3 "$root/scripts/quality.py" "$@"

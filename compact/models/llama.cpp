@@ -7,6 +7,7 @@
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
 #include "compact/codecs/launch.h"
+#include "compact/ops/memory_trace.h"
 #include "compact/ops/treatments.h"
 
 namespace compact {
@@ -46,7 +47,7 @@ Llama::Llama(const LlamaConfig& config, const Policy& policy, const ModelOptions
     layers_[i]->segment = block(*layers_[i], i, policy);
   }
   final_ =
-      std::make_unique<Segment>(Slot{"final.input", n, storage_of(policy.slot("final.input"))});
+      std::make_unique<Segment>("final", Slot{"final.input", n, storage_of(policy.slot("final.input"))});
   final_->add(rms_norm_stage(&final_norm_, config_.rms_norm_eps));
   final_->finish();
   loss_treatment_ = LossTreatment::from(policy.slot("loss.logits"), config_.vocab_size,
@@ -102,7 +103,7 @@ std::unique_ptr<Segment> Llama::block(const Layer& layer, int64_t i, const Polic
     const std::string name = layer_name(i, rest);
     return Slot{name, width, storage_of(policy.slot(name))};
   };
-  auto s = std::make_unique<Segment>(slot("attn.input", n));
+  auto s = std::make_unique<Segment>(cat("layers.", i), slot("attn.input", n));
   s->add(rms_norm_stage(&layer.attn_norm, config_.rms_norm_eps), slot("attn.norm", n));
   s->add(linear_stage(&layer.qkv));
   s->add(rope_stage(rope_, heads + kv_heads, d), slot("attn.qkv", (heads + 2 * kv_heads) * d));
@@ -123,6 +124,7 @@ at::Tensor Llama::hidden(const at::Tensor& ids) const {
                 "[llama] ids must be int64 [batch, sequence]");
   COMPACT_CHECK(ids.size(1) <= options_.max_length, "[llama] a sequence of ", ids.size(1),
                 " tokens is longer than max_length ", options_.max_length);
+  trace_moment("forward of ", "embedding");
   at::Tensor x = at::embedding(embedding_.weight, ids);
   for (const auto& layer : layers_) x = (*layer->segment)(x);
   return (*final_)(x);

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <atomic>
 #include <cmath>
 #include <limits>
 
@@ -11,10 +12,12 @@ namespace {
 
 enum class Kernel { kCpuFlash, kCudaFlash, kCudaEfficient, kMath };
 
+std::atomic<c10::DeviceType> g_meta_device{c10::kCPU};
+
 Kernel kernel_for(at::Device device, at::ScalarType type) {
-  if (device.is_cuda()) return type == at::kFloat ? Kernel::kCudaEfficient : Kernel::kCudaFlash;
-  if (device.is_cpu() || device.is_meta()) return Kernel::kCpuFlash;
-  return Kernel::kMath;
+  const c10::DeviceType on = device.is_meta() ? meta_device() : device.type();
+  if (on == c10::kCUDA) return type == at::kFloat ? Kernel::kCudaEfficient : Kernel::kCudaFlash;
+  return on == c10::kCPU ? Kernel::kCpuFlash : Kernel::kMath;
 }
 
 // Heads of keys and values repeated for grouped queries. [batch, heads, sequence, dim]
@@ -42,6 +45,9 @@ at::Tensor probabilities(const at::Tensor& q, const at::Tensor& k) {
 }
 
 }  // namespace
+
+void set_meta_device(c10::DeviceType type) { g_meta_device = type; }
+c10::DeviceType meta_device() { return g_meta_device; }
 
 AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k_, const at::Tensor& v_) {
   const at::Tensor k = repeat(k_, q.size(1)), v = repeat(v_, q.size(1));

@@ -24,6 +24,11 @@ AttentionGradients attention_backward(const at::Tensor& gout, const at::Tensor& 
                                       const at::Tensor& k, const at::Tensor& v,
                                       const at::Tensor& out, const std::vector<at::Tensor>& extras);
 
+// Meta tensors are treated as those of this type of device (CPU at first): its kernels, and so the
+// memory that they take. For the whole process.
+void set_meta_device(c10::DeviceType type);
+c10::DeviceType meta_device();
+
 // The kernel in use: flash (cpu), flash (cuda), efficient (cuda) or math.
 std::string attention_kernel(at::Device device, at::ScalarType type);
 

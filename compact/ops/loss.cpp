@@ -13,6 +13,7 @@
 #include "compact/base/check.h"
 #include "compact/codecs/launch.h"
 #include "compact/ops/autograd.h"
+#include "compact/ops/memory_trace.h"
 
 namespace compact {
 namespace {
@@ -103,6 +104,7 @@ variable_list LossNode::apply(variable_list&& grads) {
               "freed; pass retain_graph=True to the first backward");
   TORCH_CHECK(!at::GradMode::is_enabled(),
               "[linear_cross_entropy] gradients of gradients are not supported");
+  trace_moment("backward of ", "loss");
   const bool keep = torch::autograd::get_current_graph_task_keep_graph();
   variable_list result(2);
   if (!grads[0].defined()) return result;
@@ -160,6 +162,7 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const Parameter& head
   COMPACT_CHECK(
       targets_.scalar_type() == at::kLong && targets_.numel() * w.size(1) == hidden_.numel(),
       "[linear_cross_entropy] needs one int64 target per token");
+  trace_moment("loss");
   check_targets(targets_, w.size(0));
   const at::Tensor leaf = head.leaf();
   const bool grad = at::GradMode::is_enabled();

@@ -14,39 +14,71 @@
 #include <limits>
 
 #include "compact/base/text.h"
+#include "compact/ops/memory_trace.h"
 
 namespace compact {
 namespace {
 
 constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
-std::atomic<int64_t> g_live{0}, g_peak{0}, g_limit{kNoLimit};
+
+struct Counter {
+  std::atomic<int64_t> live{0}, peak{0}, limit{kNoLimit};
+
+  void add(int64_t bytes) {
+    const int64_t now = live += bytes, most = limit;
+    if (now > most) {
+      live -= bytes;
+      throw OutOfMemory(bytes, now - bytes, most);
+    }
+    for (int64_t p = peak; now > p && !peak.compare_exchange_weak(p, now);) {
+    }
+  }
+};
+Counter g_cpu, g_meta;
 
 // Every block starts with the bytes asked for, at a distance that keeps tensors aligned as torch
 // does.
 constexpr size_t kAlignment = 64;
 
+int64_t& size_of(void* data) {
+  return *reinterpret_cast<int64_t*>(static_cast<char*>(data) - kAlignment);
+}
+
 void release(void* data) {
   if (!data) return;
-  char* const block = static_cast<char*>(data) - kAlignment;
-  g_live -= *reinterpret_cast<int64_t*>(block);
-  std::free(block);
+  trace_free(c10::kCPU, data, size_of(data));
+  g_cpu.live -= size_of(data);
+  std::free(static_cast<char*>(data) - kAlignment);
 }
 
 void* acquire(int64_t requested) {
-  const int64_t live = g_live += requested, limit = g_limit;
-  void* block = nullptr;
-  if (live <= limit) {
-    const size_t whole = static_cast<size_t>(requested) + 2 * kAlignment - 1;
-    block = std::aligned_alloc(kAlignment, whole / kAlignment * kAlignment);
-  }
+  g_cpu.add(requested);
+  const size_t whole = static_cast<size_t>(requested) + 2 * kAlignment - 1;
+  void* const block = std::aligned_alloc(kAlignment, whole / kAlignment * kAlignment);
   if (!block) {
-    g_live -= requested;
-    throw OutOfMemory(requested, live - requested, limit);
+    g_cpu.live -= requested;
+    throw OutOfMemory(requested, g_cpu.live, kNoLimit);
   }
-  for (int64_t peak = g_peak; live > peak && !g_peak.compare_exchange_weak(peak, live);) {
-  }
-  *static_cast<int64_t*>(block) = requested;
-  return static_cast<char*>(block) + kAlignment;
+  void* const data = static_cast<char*>(block) + kAlignment;
+  size_of(data) = requested;
+  trace_allocate(c10::kCPU, data, requested);
+  return data;
+}
+
+// Of a meta tensor there is only its size: the address is that of the number.
+void release_meta(void* data) {
+  if (!data) return;
+  auto* const size = static_cast<int64_t*>(data);
+  trace_free(c10::kMeta, data, *size);
+  g_meta.live -= *size;
+  delete size;
+}
+
+void* acquire_meta(int64_t requested) {
+  g_meta.add(requested);
+  auto* const size = new int64_t(requested);
+  trace_allocate(c10::kMeta, size, requested);
+  return size;
 }
 
 // A step frees and allocates the same sizes again and again. By default glibc maps and unmaps the
@@ -73,6 +105,18 @@ class CountingAllocator final : public c10::Allocator {
   }
 };
 
+class CountingMetaAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    void* const data = bytes ? acquire_meta(static_cast<int64_t>(bytes)) : nullptr;
+    return {data, data, &release_meta, c10::Device(c10::kMeta)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release_meta; }
+  void copy_data(void*, const void*, size_t) const override {}
+};
+
+Counter& counter_of(at::Device device) { return device.is_meta() ? g_meta : g_cpu; }
+
 constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
 
 c10::DeviceIndex index_of(at::Device device) {
@@ -94,34 +138,36 @@ OutOfMemory::OutOfMemory(int64_t requested, int64_t live, int64_t limit)
       limit(limit) {}
 
 void install_counting_allocator() {
-  static CountingAllocator* const allocator = [] {
+  static const bool installed = [] {
     keep_freed_memory();
-    auto* const a = new CountingAllocator;  // outlives every tensor
-    c10::SetAllocator(c10::kCPU, a, /*priority=*/100);
-    return a;
+    // They outlive every tensor.
+    c10::SetAllocator(c10::kCPU, new CountingAllocator, /*priority=*/100);
+    c10::SetAllocator(c10::kMeta, new CountingMetaAllocator, /*priority=*/100);
+    return true;
   }();
-  (void)allocator;
+  (void)installed;
 }
 
-void limit_cpu_bytes(std::optional<int64_t> limit) { g_limit = limit.value_or(kNoLimit); }
+void limit_cpu_bytes(std::optional<int64_t> limit) { g_cpu.limit = limit.value_or(kNoLimit); }
 
 int64_t live_bytes(at::Device device) {
-  return device.is_cuda() ? cuda_stats(device).allocated_bytes[kAll].current : g_live.load();
+  return device.is_cuda() ? cuda_stats(device).allocated_bytes[kAll].current : counter_of(device).live.load();
 }
 
 int64_t peak_bytes(at::Device device) {
-  return device.is_cuda() ? cuda_stats(device).allocated_bytes[kAll].peak : g_peak.load();
+  return device.is_cuda() ? cuda_stats(device).allocated_bytes[kAll].peak : counter_of(device).peak.load();
 }
 
 int64_t reserved_bytes(at::Device device) {
-  return device.is_cuda() ? cuda_stats(device).reserved_bytes[kAll].peak : g_peak.load();
+  return device.is_cuda() ? cuda_stats(device).reserved_bytes[kAll].peak : counter_of(device).peak.load();
 }
 
 void reset_peak(at::Device device) {
   if (device.is_cuda()) {
     c10::getDeviceAllocator(device.type())->resetPeakStats(index_of(device));
   } else {
-    g_peak = g_live.load();
+    Counter& counter = counter_of(device);
+    counter.peak = counter.live.load();
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exact byte counts of tensor memory: a counting allocator on the CPU, the caching allocator's own
-// counters on CUDA.
+// Exact byte counts of tensor memory: a counting allocator on the CPU, the same without memory on
+// the meta device, the caching allocator's own counters on CUDA.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,19 +18,20 @@ struct OutOfMemory : std::runtime_error {
   int64_t requested, live, limit;
 };
 
-// Replaces torch's CPU allocator by one that counts requested bytes, for the life of the process.
-// To be called before the first tensor is made; a second call does nothing. Tensors made before are
-// freed as before and not counted. Freed memory stays with the process for the next step.
+// Replaces torch's allocators for CPU and meta by ones that count requested bytes, for the life of
+// the process. To be called before the first tensor is made; a second call does nothing. Tensors
+// made before are freed as before and not counted. Freed CPU memory stays with the process for the
+// next step. Meta tensors get addresses, one for each storage, which must not be read.
 void install_counting_allocator();
 
 // Limits live bytes on the CPU; beyond it allocations throw OutOfMemory. nullopt: no limit.
 void limit_cpu_bytes(std::optional<int64_t> limit);
 
-// Bytes of tensors that live now; the most since reset_peak. On the CPU 0 without the counting
+// Bytes of tensors that live now; the most since reset_peak. On CPU and meta 0 without the counting
 // allocator. On CUDA what the caching allocator has given out (allocated), and holds (reserved).
 int64_t live_bytes(at::Device device);
 int64_t peak_bytes(at::Device device);
-int64_t reserved_bytes(at::Device device);  // peak; on the CPU the same as peak_bytes
+int64_t reserved_bytes(at::Device device);  // peak; on CPU and meta the same as peak_bytes
 void reset_peak(at::Device device);
 
 // Waits for everything that was started on the device.

@@ -76,8 +76,8 @@ struct SlotBytes {
 
 class Segment {
  public:
-  // Tensor 0 is the segment's input. Its slot is always kept.
-  explicit Segment(Slot input);
+  // Tensor 0 is the segment's input. Its slot is always kept. `name`: layers.3.
+  Segment(std::string name, Slot input);
 
   // Appends a stage that reads the tensor made last. `output` describes what it makes (empty name:
   // not a slot, never kept); `side` its second output, if the stage has one. Returns the tensor.
@@ -93,6 +93,8 @@ class Segment {
   // y = segment(x). One autograd node where gradients are on and something requires them. A second
   // backward pass through it needs retain_graph in the first.
   at::Tensor operator()(const at::Tensor& x) const;
+
+  const std::string& name() const { return name_; }
 
   // Exact bytes held for `tokens` tokens by element size: every slot, then "NAME extras".
   std::vector<SlotBytes> bytes(int64_t tokens, int64_t element_size) const;
@@ -116,6 +118,7 @@ class Segment {
   // Runs step i on tensors `t`.
   at::Tensor run(size_t i, Tensors& t, Stage::Forward& f) const;
 
+  std::string name_;
   std::vector<Slot> slots_;  // one per tensor; [0] is the input
   std::vector<Step> steps_;
   std::vector<const Parameter*> parameters_;

@@ -9,6 +9,7 @@
 
 #include "compact/base/check.h"
 #include "compact/ops/autograd.h"
+#include "compact/ops/memory_trace.h"
 #include "compact/ops/segment.h"
 
 namespace compact {
@@ -57,6 +58,7 @@ variable_list SegmentNode::apply(variable_list&& grads) {
   TORCH_CHECK(!at::GradMode::is_enabled(), "[segment] gradients of gradients are not supported");
   versions.check("segment");
   const auto& steps = segment->steps_;
+  trace_moment("backward of ", segment->name_);
   const bool keep_graph = torch::autograd::get_current_graph_task_keep_graph();
   Tensors t = keep_graph ? tensors : std::move(tensors);
   Tensors side = keep_graph ? sides : std::move(sides);
@@ -106,10 +108,12 @@ variable_list SegmentNode::apply(variable_list&& grads) {
       result[1 + step.first_parameter + p] = std::move(b.gparameters[p]);
   }
   result[0] = std::move(g[0]);
+  trace_moment("backward before ", segment->name_);
   return result;
 }
 
 at::Tensor SegmentNode::run(const Segment& segment, const at::Tensor& x) {
+  trace_moment("forward of ", segment.name_);
   Tensors leaves;
   for (const Parameter* p : segment.parameters_) leaves.push_back(p->leaf());
   const bool record = at::GradMode::is_enabled() && any_requires_grad(x, leaves);

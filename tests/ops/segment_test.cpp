@@ -130,7 +130,7 @@ TEST(Segment, ADroppedGraphLeavesNothingBehind) {
 TEST(Segment, ANodeDoesNotHoldItself) {
   install_counting_allocator();
   for (const Storage storage : {Storage::kKeep, Storage::kRecompute}) {
-    Segment segment(Slot{"input", Block::kQkv});
+    Segment segment("block", Slot{"input", Block::kQkv});
     segment.add(attention_stage(Block::kHeads, Block::kKvHeads, Block::kDim),
                 Slot{"out", Block::kWidth, storage});
     segment.finish();
@@ -239,7 +239,7 @@ TEST(Segment, LastStagesLeaveTheCallersGradientAlone) {
       {attention_stage(Block::kHeads, Block::kKvHeads, Block::kDim), Block::kQkv},
       {swiglu_stage(), 2 * Block::kMlp}};
   for (const auto& [stage, width] : stages) {
-    Segment segment(Slot{"in", width});
+    Segment segment("block", Slot{"in", width});
     segment.add(stage);
     segment.finish();
     const at::Tensor x = noise({2, 5, width}, "x", at::kFloat).requires_grad_(true);
@@ -270,7 +270,7 @@ TEST(Segment, OneTokenAndNone) {
 }
 
 TEST(Segment, RefusesWhatCannotBe) {
-  EXPECT_THROW(Segment(Slot{"in", 4, Storage::kRecompute}), InputError);
+  EXPECT_THROW(Segment("block", Slot{"in", 4, Storage::kRecompute}), InputError);
   Block block(at::kFloat);
   for (const char* name : kDroppable) {  // no gradient is projected
     try {

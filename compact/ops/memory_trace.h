@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a training step allocates and frees, in order, and what its peak is made of.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace compact {
+
+enum class MemoryEventKind : uint8_t {
+  kAllocate,      // `bytes` at `address`
+  kFree,          // of `bytes` at `address`
+  kMoment,        // from here on it is moment number `bytes`
+  kGradient,      // what lives at `address` is a gradient
+  kForwardBegin,  // of a micro-batch
+  kForwardEnd,    // what was allocated since kForwardBegin and lives is held for backward
+};
+
+struct MemoryEvent {
+  MemoryEventKind kind;
+  uintptr_t address = 0;
+  int64_t bytes = 0;
+};
+
+struct MemoryTrace {
+  std::vector<MemoryEvent> events;
+  std::vector<std::string> moments;  // names, in the order first seen
+};
+
+// Records what happens on one type of device (CPU or meta, with the counting allocator) until
+// stop_trace. One trace at a time.
+void start_trace(c10::DeviceType type);
+MemoryTrace stop_trace();
+
+// Called where a step passes: `what` of `whom`, for example "backward of " "layers.3". Next to
+// nothing while no trace is recorded.
+void trace_moment(const char* what, const std::string& whom = {});
+void trace_mark(MemoryEventKind kind);
+void trace_gradient(const at::Tensor& gradient);
+
+// Called by the counting allocators.
+void trace_allocate(c10::DeviceType type, const void* address, int64_t bytes);
+void trace_free(c10::DeviceType type, const void* address, int64_t bytes);
+
+// Bytes at a moment, above what lived when the trace began.
+struct MemoryPeak {
+  int64_t total = 0;
+  int64_t gradients = 0, saved = 0;  // of it; the rest is workspace
+  int64_t workspace() const { return total - gradients - saved; }
+  std::string moment;
+};
+struct MemoryTimeline {
+  MemoryPeak peak;
+  std::vector<std::pair<std::string, int64_t>> moments;  // the most of each, in order
+  int64_t gradients = 0;  // all blocks that were marked so, together
+  int64_t held = 0;       // at the last end of a forward pass
+};
+MemoryTimeline timeline_of(const MemoryTrace& trace);
+
+}  // namespace compact

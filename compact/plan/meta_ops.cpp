@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/plan/meta_ops.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <tuple>
+
+#include "compact/ops/memory.h"
+
+namespace compact {
+namespace {
+
+using at::Tensor;
+using MaybeTensor = std::optional<at::Tensor>;
+
+int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// As attention kernels return it: shape of `like`, memory [batch, sequence, heads, dim].
+Tensor by_token(const Tensor& like) {
+  const auto s = like.sizes();
+  return at::empty({s[0], s[2], s[1], s[3]}, like.options()).transpose(1, 2);
+}
+
+Tensor bytes_on(const Tensor& like, int64_t bytes) {
+  return at::empty({bytes}, like.options().dtype(at::kByte));
+}
+
+Tensor index_select(const Tensor& self, int64_t dim, const Tensor& index) {
+  auto sizes = self.sizes().vec();
+  sizes[at::maybe_wrap_dim(dim, self.dim())] = index.numel();
+  return at::empty(sizes, self.options());
+}
+
+Tensor embedding_dense_backward(const Tensor& grad, const Tensor&, const c10::SymInt& rows,
+                                const c10::SymInt&, bool) {
+  return at::empty({rows.expect_int(), grad.size(-1)}, grad.options());
+}
+
+// Bytes that the CPU's attention takes beside its results: a buffer for each thread, whose size
+// depends on sequence, dim and type alone, so that one head shows it.
+struct Scratch {
+  int64_t forward = 0, backward = 0;
+};
+Scratch cpu_attention_scratch(int64_t length, int64_t dim, at::ScalarType type) {
+  static std::mutex mutex;
+  static std::map<std::tuple<int64_t, int64_t, at::ScalarType>, Scratch> known;
+  length = std::min<int64_t>(length, 2048);  // from 768 up the tiles are the same
+  const std::lock_guard lock(mutex);
+  const auto [entry, fresh] = known.try_emplace({length, dim, type});
+  if (!fresh) return entry->second;
+  const at::NoGradGuard no_grad;
+  const Tensor x = at::zeros({1, 1, length, dim}, at::device(at::kCPU).dtype(type));
+  const auto beside = [&](const auto& run) {
+    reset_peak(at::kCPU);
+    const auto results = run();
+    return std::pair(results, peak_bytes(at::kCPU) - live_bytes(at::kCPU));
+  };
+  const auto [forward, forward_bytes] = beside(
+      [&] { return at::_scaled_dot_product_flash_attention_for_cpu(x, x, x, 0.0, true); });
+  const auto [out, lse] = forward;
+  const auto backward = beside([&, out = out, lse = lse] {
+    return at::_scaled_dot_product_flash_attention_for_cpu_backward(x, x, x, x, out, lse, 0.0,
+                                                                    true);
+  });
+  return entry->second = {forward_bytes, backward.second};
+}
+
+std::tuple<Tensor, Tensor> flash_cpu(const Tensor& q, const Tensor&, const Tensor&, double, bool,
+                                     const MaybeTensor&, std::optional<double>) {
+  const Tensor out = by_token(q),
+               lse = at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat));
+  bytes_on(q, cpu_attention_scratch(q.size(2), q.size(3), q.scalar_type()).forward);
+  return {out, lse};
+}
+
+std::tuple<Tensor, Tensor, Tensor> flash_cpu_backward(const Tensor&, const Tensor& q,
+                                                      const Tensor& k, const Tensor& v,
+                                                      const Tensor&, const Tensor&, double, bool,
+                                                      const MaybeTensor&, std::optional<double>) {
+  const Tensor gq = by_token(q), gk = by_token(k), gv = by_token(v);
+  bytes_on(q, cpu_attention_scratch(q.size(2), q.size(3), q.scalar_type()).backward);
+  return {gq, gk, gv};
+}
+
+// CUDA, FlashAttention-2: logsumexp in f32 and the generator's state.
+std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor>
+flash_cuda(const Tensor& q, const Tensor& k, const Tensor&, double, bool, bool,
+           std::optional<double>) {
+  const auto state = q.options().dtype(at::kLong);
+  return {by_token(q),
+          at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat)),
+          Tensor(),
+          Tensor(),
+          q.size(2),
+          k.size(2),
+          at::empty({2}, state),
+          at::empty({}, state),
+          Tensor()};
+}
+
+// Its backward pass sums the queries' gradient in f32, sequence and dim rounded up to tiles.
+std::tuple<Tensor, Tensor, Tensor> flash_cuda_backward(
+    const Tensor&, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor&, const Tensor&,
+    const Tensor&, const Tensor&, c10::SymInt, c10::SymInt, double, bool, const Tensor&,
+    const Tensor&, std::optional<double>) {
+  const Tensor gq = by_token(q), gk = by_token(k), gv = by_token(v);
+  const int64_t length = round_up(q.size(2), 128), dim = round_up(q.size(3), 32);
+  const auto f32 = q.options().dtype(at::kFloat);
+  const Tensor sums = at::empty({q.size(0), q.size(1), length}, f32);
+  const Tensor accumulated = at::empty({q.size(0), q.size(1), length, dim}, f32);
+  return {gq, gk, gv};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_cuda(const Tensor& q, const Tensor&,
+                                                          const Tensor&, const MaybeTensor&, bool,
+                                                          double, bool, std::optional<double>) {
+  const auto state = q.options().dtype(at::kLong);
+  return {by_token(q),
+          at::empty({q.size(0), q.size(1), round_up(q.size(2), 32)}, q.options().dtype(at::kFloat)),
+          at::empty({}, state), at::empty({}, state)};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_cuda_backward(
+    const Tensor&, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor&, const Tensor&,
+    const Tensor&, const Tensor&, const Tensor&, double, std::array<bool, 4>, bool,
+    std::optional<double>) {
+  const Tensor gq = by_token(q), gk = by_token(k), gv = by_token(v);
+  const Tensor delta =
+      at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat));
+  return {gq, gk, gv, Tensor()};
+}
+
+}  // namespace
+
+void register_meta_ops() {
+  static std::once_flag once;
+  static std::unique_ptr<torch::Library> library;  // registrations live as long as it does
+  std::call_once(once, [] {
+    library = std::make_unique<torch::Library>(torch::Library::IMPL, "aten",
+                                               c10::DispatchKey::Meta, __FILE__, __LINE__);
+    const auto add = [](const char* name, auto* function) {
+      const auto op = c10::Dispatcher::singleton().findSchema({std::string("aten::") + name, ""});
+      if (op && !op->hasKernelForDispatchKey(c10::DispatchKey::Meta)) {
+        library->impl(name, function);
+      }
+    };
+    add("index_select", &index_select);
+    add("embedding_dense_backward", &embedding_dense_backward);
+    add("_scaled_dot_product_flash_attention_for_cpu", &flash_cpu);
+    add("_scaled_dot_product_flash_attention_for_cpu_backward", &flash_cpu_backward);
+    add("_scaled_dot_product_flash_attention", &flash_cuda);
+    add("_scaled_dot_product_flash_attention_backward", &flash_cuda_backward);
+    add("_scaled_dot_product_efficient_attention", &efficient_cuda);
+    add("_scaled_dot_product_efficient_attention_backward", &efficient_cuda_backward);
+  });
+}
+
+}  // namespace compact

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/plan/step_memory.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "compact/base/check.h"
+#include "compact/kernels/kernels.h"
+#include "compact/ops/memory.h"
+#include "compact/plan/meta_ops.h"
+
+namespace compact {
+
+StepRecorder::StepRecorder(const Llama& model, const Optimizer& optimizer, const StepShape& shape)
+    : model_(model), optimizer_(optimizer), shape_(shape) {}
+
+void StepRecorder::begin() {
+  before_ = live_bytes(model_.options().device);
+  start_trace(model_.options().device.type());
+}
+
+void StepRecorder::mark_gradients() {
+  for (const Parameter* p : model_.parameters()) trace_gradient(p->leaf().grad());
+}
+
+StepMemory StepRecorder::finish() {
+  const MemoryTimeline timeline = timeline_of(stop_trace());
+  StepMemory m;
+  for (const Parameter* p : model_.parameters()) {
+    m.weights += static_cast<int64_t>(p->weight.nbytes());
+    m.gradients += static_cast<int64_t>(p->leaf().nbytes());
+  }
+  for (const auto& [kind, bytes] : optimizer_.bytes()) {
+    (kind == "carrier" || kind == "projection" ? m.projections : m.optimizer) += bytes;
+  }
+  m.other = before_ - m.weights - m.optimizer - m.projections;
+  m.slots = model_.bytes(shape_.batch, shape_.length);
+  for (const SlotBytes& slot : m.slots) m.saved += slot.stored;
+  m.held = timeline.held;
+  m.at_peak = timeline.peak;
+  m.peak = before_ + timeline.peak.total;
+  for (const auto& [name, bytes] : timeline.moments) m.moments.emplace_back(name, before_ + bytes);
+  return m;
+}
+
+StepMemory step_on_meta(const Llama& model, Optimizer& optimizer, const StepShape& shape) {
+  COMPACT_CHECK(model.options().device.is_meta(), "[plan] the model must be on the meta device");
+  register_meta_ops();
+  StepRecorder recorder(model, optimizer, shape);
+  recorder.begin();
+  trace_moment("batch");
+  const auto ids = at::TensorOptions().device(at::kMeta).dtype(at::kLong);
+  std::vector<std::pair<at::Tensor, at::Tensor>> batches;
+  for (int64_t i = 0; i < shape.accumulation; ++i) {
+    const auto& [input, target] = batches.emplace_back(at::empty({shape.batch, shape.length}, ids),
+                                                       at::empty({shape.batch, shape.length}, ids));
+    target.ne(kernels::kIgnoreIndex).sum();
+  }
+  for (const auto& [input, target] : batches) {
+    trace_mark(MemoryEventKind::kForwardBegin);
+    at::Tensor loss = model.loss(input, target, 1);
+    trace_mark(MemoryEventKind::kForwardEnd);
+    torch::autograd::backward({loss}, {});
+    recorder.mark_gradients();
+  }
+  trace_moment("gradient norm");
+  const at::Tensor norm = optimizer.gradient_norm();
+  trace_moment("optimizer");
+  optimizer.step(1e-3, shape.clip ? Optimizer::clip_factor(norm, 1) : at::Tensor());
+  return recorder.finish();
+}
+
+}  // namespace compact

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory of a training step by what it is for: predicted on the meta device, or measured while
+// a real step runs. Both come from the same record of allocations.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "compact/models/llama.h"
+#include "compact/ops/memory_trace.h"
+#include "compact/optim/optimizer.h"
+
+namespace compact {
+
+struct StepShape {
+  int64_t batch = 1, length = 1;  // of a micro-batch
+  int64_t accumulation = 1;       // micro-batches in a step
+  bool clip = true;               // by the norm of all gradients
+};
+
+// Bytes. weights + optimizer + projections + other live before a step; at the peak gradients, saved
+// tensors and workspace are on top of them.
+struct StepMemory {
+  int64_t weights = 0;
+  int64_t optimizer = 0;    // moments and master weights
+  int64_t projections = 0;  // carriers, signs and indices
+  int64_t other = 0;        // what else lives, as rotary tables
+  int64_t gradients = 0;    // of all parameters
+  std::vector<SlotBytes> slots;
+  int64_t saved = 0;        // sum of the slots as stored
+  int64_t held = 0;         // from the last forward pass to its backward pass
+  int64_t peak = 0;
+  MemoryPeak at_peak;       // above what lives before a step
+  std::vector<std::pair<std::string, int64_t>> moments;  // the most at each, all included
+  int64_t fixed() const { return weights + optimizer + projections + other; }
+};
+
+// Records one step of a model. The device is the model's: CPU or meta.
+class StepRecorder {
+ public:
+  StepRecorder(const Llama& model, const Optimizer& optimizer, const StepShape& shape);
+  void begin();           // before the step allocates anything
+  void mark_gradients();  // after every backward pass
+  StepMemory finish();    // after the optimizer's step
+
+ private:
+  const Llama& model_;
+  const Optimizer& optimizer_;
+  StepShape shape_;
+  int64_t before_ = 0;
+};
+
+// One step of a model on the meta device, as the trainer runs it.
+StepMemory step_on_meta(const Llama& model, Optimizer& optimizer, const StepShape& shape);
+
+}  // namespace compact
