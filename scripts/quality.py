@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the quality study of scripts/quality.sh and writes its table. Standard library only."""
 import argparse
+import concurrent.futures
 import datetime
 import json
 import math
 import os
 import pathlib
 import platform
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -30,8 +32,9 @@ METHODS = {
 SETTINGS = {
     "cpu": {
         "flags": ["--model", "llama-mini", "--tokenizer", "bytes", "--block_size", "128",
-                  "--per_device_train_batch_size", "16", "--device", "cpu"],
-        "steps": 1200, "rates": [1e-3, 2e-3, 4e-3], "other_rate": 2e-3, "eval_blocks": 1024,
+                  "--per_device_train_batch_size", "16", "--device", "cpu",
+                  "--dtype", "bfloat16", "--master_weights"],
+        "steps": 1200, "rates": [1e-3, 2e-3, 4e-3], "other_rate": 2e-3, "eval_blocks": 512,
     },
     "gpu": {
         "flags": ["--model", "llama-60m", "--tokenizer",
@@ -59,23 +62,23 @@ def novels(cache):
     return [f for f in files if f not in held], held
 
 
-def run(setting, method, rate, seed, folder, files, held, cache):
+def run(program, threads, setting, method, rate, seed, folder, files, held, cache):
     """One training run, or its stored result."""
     name = f"{method.replace(' ', '_').replace('/', '')}-{rate:g}-s{seed}"
     result = folder / f"{name}.json"
     if result.exists():
         return json.loads(result.read_text())
     flags, factor = METHODS[method]
-    out = folder / "run"
+    out = folder / "runs" / name
     steps = setting["steps"]
-    command = [str(ROOT / "build/compact"), "train", *setting["flags"], *flags,
+    command = [program, "train", *setting["flags"], *flags,
                "--train_file", *map(str, files), "--validation_file", *map(str, held),
                "--max_steps", str(steps), "--warmup_steps", "0.1", "--min_lr_ratio", "0.1",
                "--learning_rate", str(setting["other_rate"]),
                "--projected_learning_rate", str(rate * factor),
                "--max_eval_samples", str(setting["eval_blocks"]), "--logging_steps", "50",
                "--seed", str(seed), "--cache_dir", str(cache), "--output_dir", str(out),
-               "--overwrite_output_dir"]
+               "--overwrite_output_dir", "--threads", str(threads)]
     started = time.time()
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
@@ -88,6 +91,7 @@ def run(setting, method, rate, seed, folder, files, held, cache):
     row = {"method": method, "rate": rate, "seed": seed, "seconds": time.time() - started,
            **{k: values.get(k) for k in ("eval_loss", "train_loss", "step_seconds", "memory/peak_bytes",
                                          "memory/optimizer_bytes", "memory/saved_bytes")}}
+    shutil.rmtree(out, ignore_errors=True)
     temporary = result.with_suffix(".tmp")
     temporary.write_text(json.dumps(row))
     temporary.replace(result)
@@ -111,7 +115,7 @@ def report(rows, setting_name, setting, path):
     lines = [f"# Quality study ({setting_name})", "",
              f"{datetime.date.today()}, {platform.processor() or platform.machine()}, "
              f"{os.cpu_count()} cores; `scripts/quality.sh --setting {setting_name}`; "
-             f"{setting['steps']} steps, flags `{' '.join(setting['flags'][:8])}`, other parameters at "
+             f"{setting['steps']} steps, flags `{' '.join(setting['flags'])}`, other parameters at "
              f"learning rate {setting['other_rate']:g}. Loss in nats a token on unseen books; difference "
              f"to `{base}` at its own best rate, paired by seed, with its 95 % interval.", "",
              "| method | " + " | ".join(f"rate {r:g}" for r in setting["rates"]) +
@@ -141,6 +145,9 @@ def report(rows, setting_name, setting, path):
 def main():
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--setting", choices=SETTINGS, default="cpu")
+    p.add_argument("--program", default=str(ROOT / "build/compact"))
+    p.add_argument("--jobs", type=int, default=1 if "gpu" in sys.argv else os.cpu_count(),
+                   help="runs at a time; default: as many as cores, 1 on a GPU")
     p.add_argument("--hours", type=float, default=1e9, help="start no run after this time")
     p.add_argument("--output", type=pathlib.Path, default=None, help="where results of runs are kept")
     a = p.parse_args()
@@ -152,20 +159,27 @@ def main():
     deadline = time.time() + a.hours * 3600
     rows = []
 
-    def go(method, rate, seed):
-        if time.time() < deadline:
-            rows.append(run(setting, method, rate, seed, folder, files, held, cache))
+    def go(wanted):
+        """Runs (method, rate, seed) rows, `jobs` at a time, each on its share of the cores."""
+        def one(method, rate, seed):
+            if time.time() < deadline:
+                rows.append(run(a.program, threads, setting, method, rate, seed, folder, files, held, cache))
+        threads = max(1, os.cpu_count() // a.jobs)
+        with concurrent.futures.ThreadPoolExecutor(a.jobs) as pool:
+            for done in [pool.submit(one, *w) for w in wanted]:
+                done.result()
 
     # Middle rates first, so that a stopped study already compares all methods.
     middle = len(setting["rates"]) // 2
-    for rate in sorted(setting["rates"], key=lambda r: abs(setting["rates"].index(r) - middle)):
-        for method in METHODS:
-            go(method, rate, FIRST_SEED)
-    for seed in MORE_SEEDS:
-        for method in METHODS:
-            first = [r for r in rows if r["method"] == method and r["seed"] == FIRST_SEED]
-            if len(first) == len(setting["rates"]):
-                go(method, min(first, key=lambda r: r["eval_loss"])["rate"], seed)
+    rates = sorted(setting["rates"], key=lambda r: abs(setting["rates"].index(r) - middle))
+    go([(method, rate, FIRST_SEED) for rate in rates for method in METHODS])
+    best = {}
+    for method in METHODS:
+        first = [r for r in rows if r["method"] == method and r["seed"] == FIRST_SEED]
+        if len(first) == len(rates):
+            best[method] = min(first, key=lambda r: r["eval_loss"])["rate"]
+    go([(method, rate, seed) for seed in MORE_SEEDS for method, rate in best.items()])
+    rows.sort(key=lambda r: (list(METHODS).index(r["method"]), r["seed"], r["rate"]))
     results = ROOT / "bench/results"
     results.mkdir(parents=True, exist_ok=True)
     report(rows, a.setting, setting, results / f"quality-{a.setting}")

@@ -112,7 +112,7 @@ std::unique_ptr<Segment> Llama::block(const Layer& layer, int64_t i, const Polic
   const int middle = s->add_residual(0, slot("mlp.input", n));
   s->add(rms_norm_stage(&layer.mlp_norm, config_.rms_norm_eps), slot("mlp.norm", n));
   s->add(linear_stage(&layer.gate_up), slot("mlp.gate_up", 2 * m));
-  s->add(swiglu_stage(), slot("mlp.product", m), slot("mlp.silu", m));
+  s->add(swiglu_stage(m), slot("mlp.product", m), slot("mlp.silu", m));
   s->add(linear_stage(&layer.down));
   s->add_residual(middle);
   s->finish();

@@ -57,7 +57,7 @@ LlamaDecoder::LlamaDecoder(const Llama& model, int64_t capacity)
                        .out = linear_stage(&l->out),
                        .mlp_norm = rms_norm_stage(&l->mlp_norm, c.rms_norm_eps),
                        .gate_up = linear_stage(&l->gate_up),
-                       .swiglu = swiglu_stage(),
+                       .swiglu = swiglu_stage(c.intermediate_size),
                        .down = linear_stage(&l->down),
                        .keys = at::empty(shape, options),
                        .values = at::empty(shape, options)});

@@ -15,6 +15,12 @@ class LinearStage final : public Stage {
 
   Needs needs() const override { return {.input = true}; }
   std::vector<const Parameter*> parameters() const override { return {weight_}; }
+  Work work(int64_t tokens, int64_t, int64_t element_size) const override {
+    const auto out = static_cast<double>(weight_->weight.size(0)),
+               in = static_cast<double>(weight_->weight.size(1)), t = static_cast<double>(tokens);
+    return {.products = 2 * t * out * in,
+            .bytes = (t * (in + out) + in * out) * static_cast<double>(element_size)};
+  }
   int64_t sketch_width() const override {
     const Carrier* c = weight_->carrier.get();
     return c ? c->rank * static_cast<int64_t>(c->projections.size()) : 0;

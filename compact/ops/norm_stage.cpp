@@ -15,6 +15,9 @@ class RmsNormStage final : public Stage {
   Needs needs() const override { return {.input = true}; }
   std::vector<const Parameter*> parameters() const override { return {weight_}; }
   int64_t extra_floats() const override { return 1; }
+  Work work(int64_t tokens, int64_t, int64_t element_size) const override {
+    return {.bytes = 2.0 * static_cast<double>(tokens * weight_->weight.size(0) * element_size)};
+  }
 
   at::Tensor forward(Forward& f) const override {
     const at::Tensor x = f.input.contiguous();

@@ -14,6 +14,9 @@ class RopeStage final : public Stage {
       : tables_(std::move(tables)), heads_(heads), dim_(dim) {}
 
   Needs needs() const override { return {}; }
+  Work work(int64_t tokens, int64_t, int64_t element_size) const override {
+    return {.bytes = 2.0 * static_cast<double>(tokens * heads_ * dim_ * element_size)};
+  }
 
   at::Tensor forward(Forward& f) const override {
     return rotate(std::move(f.input), f.overwrite, false);

@@ -17,6 +17,13 @@ namespace compact {
 
 using Tensors = std::vector<at::Tensor>;
 
+// What running a stage forward takes, whatever the device.
+struct Work {
+  double products = 0;  // floating-point operations of matrix products
+  double bytes = 0;     // read and written
+};
+inline Work operator+(Work a, const Work& b) { return {a.products + b.products, a.bytes + b.bytes}; }
+
 // One operation of a segment. Stages are immutable while a graph that uses them lives.
 class Stage {
  public:
@@ -53,6 +60,8 @@ class Stage {
   // Gradient of the input, plus `residual`. Takes what it can of its arguments to free memory
   // early.
   virtual at::Tensor backward(Backward& b) const = 0;
+  // Of the forward pass on `tokens` tokens in sequences of `length`.
+  virtual Work work(int64_t tokens, int64_t length, int64_t element_size) const = 0;
   // Elements per token of the extras (without sketches), in units of 4 bytes.
   virtual int64_t extra_floats() const { return 0; }
   // Elements per token of the projection of the input; 0: this stage cannot work from a sketch.
@@ -98,6 +107,14 @@ class Segment {
 
   // Exact bytes held for `tokens` tokens by element size: every slot, then "NAME extras".
   std::vector<SlotBytes> bytes(int64_t tokens, int64_t element_size) const;
+  // Names of the slots that a policy may treat: all but the input.
+  std::vector<std::string> treatable() const;
+  // What each step takes, in order; whether the backward pass runs it again.
+  std::vector<Work> work(int64_t tokens, int64_t length, int64_t element_size) const;
+  std::vector<bool> rerun() const;
+  // Seconds of each step of a forward pass on x, the least of `rounds`.
+  std::vector<double> forward_seconds(const at::Tensor& x, int rounds) const;
+
   // Bytes that the latest forward pass stored, summed over slots and extras.
   int64_t saved_bytes() const { return saved_bytes_; }
   // How many tensors backward passes have rebuilt, since construction.

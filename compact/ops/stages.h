@@ -34,6 +34,6 @@ void rope_in_place(at::Tensor x, const RopeTables& tables, int64_t heads, int64_
 std::shared_ptr<const Stage> attention_stage(int64_t heads, int64_t kv_heads, int64_t dim);
 
 // silu(gate) * up on a fused product [.., 2m] -> [.., m]. Side output: silu(gate). Shazeer 2020.
-std::shared_ptr<const Stage> swiglu_stage();
+std::shared_ptr<const Stage> swiglu_stage(int64_t m);
 
 }  // namespace compact

@@ -16,6 +16,11 @@ at::Tensor half_of(const at::Tensor& gate_up) {
 
 class SwiGluStage final : public Stage {
  public:
+  explicit SwiGluStage(int64_t m) : m_(m) {}
+
+  Work work(int64_t tokens, int64_t, int64_t element_size) const override {
+    return {.bytes = 3.0 * static_cast<double>(tokens * m_ * element_size)};
+  }
   Needs needs() const override { return {.input = true}; }
 
   at::Tensor forward(Forward& f) const override {
@@ -50,10 +55,15 @@ class SwiGluStage final : public Stage {
                                   launch_for(x));
     return b.residual.defined() ? gx.add_(b.residual) : gx;
   }
+
+ private:
+  int64_t m_;
 };
 
 }  // namespace
 
-std::shared_ptr<const Stage> swiglu_stage() { return std::make_shared<SwiGluStage>(); }
+std::shared_ptr<const Stage> swiglu_stage(int64_t m) {
+  return std::make_shared<SwiGluStage>(m);
+}
 
 }  // namespace compact

@@ -38,9 +38,8 @@ Tensor index_select(const Tensor& self, int64_t dim, const Tensor& index) {
   return at::empty(sizes, self.options());
 }
 
-Tensor embedding_dense_backward(const Tensor& grad, const Tensor&, const c10::SymInt& rows,
-                                const c10::SymInt&, bool) {
-  return at::empty({rows.expect_int(), grad.size(-1)}, grad.options());
+Tensor embedding_dense_backward(const Tensor& grad, const Tensor&, int64_t rows, int64_t, bool) {
+  return at::empty({rows, grad.size(-1)}, grad.options());
 }
 
 // Bytes that the CPU's attention takes beside its results: a buffer for each thread, whose size

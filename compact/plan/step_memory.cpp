@@ -7,7 +7,6 @@
 #include "compact/base/check.h"
 #include "compact/kernels/kernels.h"
 #include "compact/ops/memory.h"
-#include "compact/plan/meta_ops.h"
 
 namespace compact {
 
@@ -24,7 +23,8 @@ void StepRecorder::mark_gradients() {
 }
 
 StepMemory StepRecorder::finish() {
-  const MemoryTimeline timeline = timeline_of(stop_trace());
+  trace_ = stop_trace();
+  const MemoryTimeline timeline = timeline_of(trace_);
   StepMemory m;
   for (const Parameter* p : model_.parameters()) {
     m.weights += static_cast<int64_t>(p->weight.nbytes());
@@ -43,10 +43,9 @@ StepMemory StepRecorder::finish() {
   return m;
 }
 
-StepMemory step_on_meta(const Llama& model, Optimizer& optimizer, const StepShape& shape) {
+StepMemory step_on_meta(const Llama& model, Optimizer& optimizer, const StepShape& shape,
+                        StepRecorder& recorder) {
   COMPACT_CHECK(model.options().device.is_meta(), "[plan] the model must be on the meta device");
-  register_meta_ops();
-  StepRecorder recorder(model, optimizer, shape);
   recorder.begin();
   trace_moment("batch");
   const auto ids = at::TensorOptions().device(at::kMeta).dtype(at::kLong);

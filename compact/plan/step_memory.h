@@ -45,15 +45,18 @@ class StepRecorder {
   void begin();           // before the step allocates anything
   void mark_gradients();  // after every backward pass
   StepMemory finish();    // after the optimizer's step
+  const MemoryTrace& trace() const { return trace_; }
 
  private:
   const Llama& model_;
   const Optimizer& optimizer_;
   StepShape shape_;
   int64_t before_ = 0;
+  MemoryTrace trace_;
 };
 
 // One step of a model on the meta device, as the trainer runs it.
-StepMemory step_on_meta(const Llama& model, Optimizer& optimizer, const StepShape& shape);
+StepMemory step_on_meta(const Llama& model, Optimizer& optimizer, const StepShape& shape,
+                        StepRecorder& recorder);
 
 }  // namespace compact

@@ -102,7 +102,7 @@ struct Block {
     const int middle = s->add_residual(0, slot(3, kWidth));
     s->add(rms_norm_stage(&mlp_norm, 1e-5), slot(4, kWidth));
     s->add(linear_stage(&gate_up), slot(5, 2 * kMlp));
-    s->add(swiglu_stage(), slot(7, kMlp), slot(6, kMlp));
+    s->add(swiglu_stage(kMlp), slot(7, kMlp), slot(6, kMlp));
     s->add(linear_stage(&down));
     s->add_residual(middle);
     s->finish();

@@ -237,7 +237,7 @@ TEST(Segment, LastStagesLeaveTheCallersGradientAlone) {
       {linear_stage(&block.out), Block::kWidth},
       {rope_stage(block.rope, Block::kHeads + Block::kKvHeads, Block::kDim), Block::kQkv},
       {attention_stage(Block::kHeads, Block::kKvHeads, Block::kDim), Block::kQkv},
-      {swiglu_stage(), 2 * Block::kMlp}};
+      {swiglu_stage(Block::kMlp), 2 * Block::kMlp}};
   for (const auto& [stage, width] : stages) {
     Segment segment("block", Slot{"in", width});
     segment.add(stage);

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/plan/budget.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <optional>
+
+#include "compact/base/check.h"
+#include "compact/base/text.h"
+#include "compact/codecs/projection.h"
+#include "compact/plan/block_options.h"
+
+namespace compact {
+namespace {
+
+constexpr double kRanks[] = {0.5, 0.25, 0.125};
+
+// What holds for the whole model beside the slots of its blocks.
+struct Variant {
+  bool bf16_moments = false;
+  double rank = 0;            // of projected gradients; 0: none
+  int64_t projected = 0;      // layers, the last ones: their gradients come first
+  int64_t chunk = 0;          // tokens of the loss at a time
+};
+
+struct Candidate {
+  Variant variant;
+  LayerSolution solution;
+  std::vector<const BlockOption*> layers;
+  std::string text;
+  int64_t cost = 0;
+};
+
+std::string projection_lines(double rank, const std::string& layers) {
+  const std::string how =
+      cat(" = project:rank=", rank, ",type=srht,share=true,period=200,scale=1,carry=true\n");
+  return cat("grad layers.", layers, ".attn.qkv", how, "grad layers.", layers,
+             ".mlp.{gate_up,down}", how);
+}
+
+class Planner {
+ public:
+  Planner(const PlanRequest& request, Allowed allowed, const Speed& speed)
+      : r_(request), allowed_(allowed), speed_(speed), layers_(r_.shape.num_hidden_layers) {}
+
+  // The best under the budget, by the solver's own prediction of the peak.
+  std::optional<Candidate> best(int64_t budget);
+  // The smallest peak of all variants.
+  int64_t least();
+  double error(const Variant& v) const;
+
+ private:
+  std::vector<Variant> levels() const;
+  std::vector<int64_t> chunks() const;
+  std::string lines(const Variant& v) const;
+  const std::vector<BlockOption>& options(double rank);
+  const LayerProblem& problem(const Variant& v);
+  std::vector<const std::vector<BlockOption>*> layer_options(const Variant& v);
+  std::optional<Candidate> best_of(Variant v, int64_t budget);
+  int64_t chunk_cost(int64_t chunk) const;
+
+  const PlanRequest& r_;
+  Allowed allowed_;
+  const Speed& speed_;
+  int64_t layers_;
+  std::map<double, std::vector<BlockOption>> options_;
+  std::map<std::string, LayerProblem> problems_;
+};
+
+// Ways to lose nothing, then precision, then more and more of the gradient.
+std::vector<Variant> Planner::levels() const {
+  std::vector<Variant> all = {{}};
+  const bool moments = allowed_.quantize &&
+                       r_.optimizer(Policy::parse("", "auto")).moment(Parameter{}) == "f32";
+  if (moments) all.push_back({.bf16_moments = true});
+  if (allowed_.project) {
+    for (const double rank : kRanks) all.push_back({.bf16_moments = moments, .rank = rank});
+  }
+  return all;
+}
+
+std::vector<int64_t> Planner::chunks() const {
+  const auto size = static_cast<int64_t>(c10::elementSize(r_.dtype));
+  const int64_t usual =
+      LossTreatment::from(Spec::parse("chunk"), r_.shape.vocab_size, size).chunk_tokens;
+  std::vector<int64_t> all;
+  for (const int64_t chunk : {usual, usual / 4 / 64 * 64, int64_t{64}}) {
+    if (chunk >= 64 && (all.empty() || chunk < all.back())) all.push_back(chunk);
+  }
+  return all;
+}
+
+// Every chunk adds its part of the head's gradient to an f32 sum. Nanoseconds of a step.
+int64_t Planner::chunk_cost(int64_t chunk) const {
+  const int64_t tokens = r_.step.batch * r_.step.length;
+  const auto sums = static_cast<double>((tokens + chunk - 1) / chunk * r_.step.accumulation);
+  const auto bytes = 12.0 * static_cast<double>(r_.shape.vocab_size * r_.shape.hidden_size);
+  return std::llround(sums * bytes / speed_.bytes_per_second * 1e9);
+}
+
+std::string Planner::lines(const Variant& v) const {
+  std::string text = cat("slot loss.logits = chunk:tokens=", v.chunk, "\n");
+  if (v.bf16_moments) text += "moment * = bf16\n";
+  if (v.projected > 0) {
+    std::string numbers;
+    for (int64_t i = layers_ - v.projected; i < layers_; ++i) {
+      numbers += cat(numbers.empty() ? "" : ",", i);
+    }
+    text += projection_lines(v.rank, v.projected == layers_ ? "*"
+                                     : v.projected == 1     ? numbers
+                                                            : "{" + numbers + "}");
+  }
+  return text;
+}
+
+const std::vector<BlockOption>& Planner::options(double rank) {
+  auto& found = options_[rank];
+  if (found.empty()) found = block_options(r_, rank > 0 ? projection_lines(rank, "*") : "", speed_);
+  return found;
+}
+
+std::vector<const std::vector<BlockOption>*> Planner::layer_options(const Variant& v) {
+  std::vector<const std::vector<BlockOption>*> all;
+  for (int64_t i = 0; i < layers_; ++i) {
+    all.push_back(&options(i >= layers_ - v.projected ? v.rank : 0));
+  }
+  return all;
+}
+
+const LayerProblem& Planner::problem(const Variant& v) {
+  const std::string key = lines(v);
+  const auto found = problems_.find(key);
+  if (found != problems_.end()) return found->second;
+  return problems_[key] = layer_problem(r_, key, layer_options(v));
+}
+
+// Over the chunks of the loss; ties go to the smaller peak.
+std::optional<Candidate> Planner::best_of(Variant v, int64_t budget) {
+  std::optional<Candidate> best;
+  for (const int64_t chunk : chunks()) {
+    v.chunk = chunk;
+    const std::optional<LayerSolution> solution = solve(problem(v), budget);
+    if (!solution) continue;
+    const int64_t cost = solution->cost + chunk_cost(chunk);
+    if (best && (cost > best->cost || (cost == best->cost &&
+                                       solution->peak >= best->solution.peak)))
+      continue;
+    best = Candidate{.variant = v, .solution = *solution, .cost = cost};
+  }
+  if (!best) return best;
+  const auto all = layer_options(best->variant);
+  for (size_t i = 0; i < all.size(); ++i) {
+    best->layers.push_back(&(*all[i])[best->solution.choice[i]]);
+  }
+  best->text = lines(best->variant) + slot_lines(best->layers);
+  return best;
+}
+
+std::optional<Candidate> Planner::best(int64_t budget) {
+  for (Variant v : levels()) {
+    if (v.rank == 0) {
+      if (auto found = best_of(v, budget)) return found;
+      continue;
+    }
+    // As few projected layers as will do.
+    v.projected = layers_;
+    std::optional<Candidate> found = best_of(v, budget);
+    if (!found) continue;
+    int64_t low = 1, high = layers_;
+    while (low < high) {
+      v.projected = (low + high) / 2;
+      if (auto fewer = best_of(v, budget)) {
+        found = std::move(fewer);
+        high = v.projected;
+      } else {
+        low = v.projected + 1;
+      }
+    }
+    return found;
+  }
+  return std::nullopt;
+}
+
+int64_t Planner::least() {
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (Variant v : levels()) {
+    if (v.rank > 0) v.projected = layers_;
+    v.chunk = chunks().back();
+    least = std::min(least, least_peak(problem(v)));
+  }
+  return least;
+}
+
+double Planner::error(const Variant& v) const {
+  if (v.projected == 0) return 0;
+  // Weighted by elements; the projection of the attention's output is full.
+  const auto n = static_cast<double>(r_.shape.hidden_size),
+             m = static_cast<double>(r_.shape.intermediate_size);
+  double sum = 0, all = n * n;
+  for (const auto& [in, out] : {std::pair(n, 3 * n), std::pair(n, 2 * m), std::pair(m, n)}) {
+    const auto rank = static_cast<double>(resolve_rank(v.rank, static_cast<int64_t>(in)));
+    sum += in * out * (in / rank - 1);
+    all += in * out;
+  }
+  return sum / all * static_cast<double>(v.projected) / static_cast<double>(layers_);
+}
+
+int64_t measured(const StepPlan& plan, const PlanRequest& r) {
+  return r.device == c10::kCUDA ? plan.reserved : plan.memory.peak;
+}
+
+// What else would bring the least peak under the budget, the mildest first.
+std::string ways(const PlanRequest& request, int64_t budget, Allowed allowed, const Speed& speed) {
+  std::string text;
+  int found = 0;
+  const auto offer = [&](const std::string& what, const PlanRequest& r, Allowed a) {
+    const int64_t least = Planner(r, a, speed).least();
+    if (least > budget) return false;
+    text += cat(found++ ? "; " : "", what, " (from ", format_bytes(least), ")");
+    return true;
+  };
+  for (int64_t batch = request.step.batch / 2; batch >= 1; batch /= 2) {
+    PlanRequest r = request;
+    r.step.batch = batch;
+    if (offer(cat("--per_device_train_batch_size ", batch), r, allowed)) break;
+  }
+  for (int64_t length = request.step.length / 2; length >= 32; length /= 2) {
+    PlanRequest r = request;
+    r.step.length = length;
+    if (offer(cat("--block_size ", length), r, allowed)) break;
+  }
+  if (request.dtype == at::kFloat) {
+    PlanRequest r = request;
+    r.dtype = at::kBFloat16;
+    offer("--dtype bfloat16", r, allowed);
+  }
+  if (!allowed.project) {
+    Allowed more = allowed;
+    more.project = true;
+    if (!offer("--allow project", request, more) && !allowed.quantize) {
+      more.quantize = true;
+      offer("--allow quantize,project", request, more);
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+Allowed Allowed::parse(const std::string& text) {
+  Allowed allowed;
+  for (const std::string& part : split(text, ',')) {
+    const std::vector<std::string> known = {"lossless", "quantize", "project"};
+    COMPACT_CHECK(std::ranges::find(known, part) != known.end(), "--allow: no such value `", part,
+                  "`", suggestion(part, known));
+    allowed.quantize |= part == "quantize";
+    allowed.project |= part == "project";
+  }
+  return allowed;
+}
+
+Chosen choose_policy(const PlanRequest& request, int64_t budget, Allowed allowed,
+                     const Speed& speed) {
+  COMPACT_CHECK(budget > 0, "--budget must be positive, is ", budget, " B");
+  Planner planner(request, allowed, speed);
+  PlanRequest final_request = request;
+  // The solver counts bytes that tensors ask for; what a CUDA allocator rounds up, and whatever
+  // the bases missed, shows in the plan of the whole step and is taken off the solver's budget.
+  int64_t solver_budget = budget;
+  for (int round = 0; round < 8; ++round) {
+    const std::optional<Candidate> best = planner.best(solver_budget);
+    if (!best) break;
+    final_request.policy = Policy::parse(best->text, "auto");
+    StepPlan plan = plan_step(final_request);
+    const int64_t peak = measured(plan, request);
+    if (peak > budget) {
+      solver_budget = std::min(solver_budget, best->solution.peak) - (peak - budget);
+      continue;
+    }
+    Chosen chosen;
+    chosen.policy = final_request.policy;
+    chosen.error = planner.error(best->variant);
+    chosen.lossless = best->variant.rank == 0 && !best->variant.bf16_moments;
+    chosen.states = best->solution.states;
+    chosen.added_seconds = static_cast<double>(best->solution.cost) * 1e-9;
+    chosen.seconds = step_seconds(request, speed, plan.memory) + chosen.added_seconds;
+    for (const BlockOption* layer : best->layers) chosen.added_products += layer->products;
+    chosen.plan = std::move(plan);
+    return chosen;
+  }
+  const int64_t least = planner.least();
+  const std::string other = ways(request, budget, allowed, speed);
+  throw BudgetError(
+      cat("--budget ", format_bytes(budget), " (", format_count(budget), " B) cannot be met: the ",
+          "least peak of what is allowed is ", format_bytes(least), " (", format_count(least),
+          " B)", other.empty() ? "; neither batch, length, type nor lossy treatments reach it"
+                               : cat("; it would fit with ", other)),
+      least);
+}
+
+int64_t least_peak(const PlanRequest& request, Allowed allowed, const Speed& speed) {
+  return Planner(request, allowed, speed).least();
+}
+
+}  // namespace compact

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cheapest policy whose peak stays under a byte budget.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "compact/plan/request.h"
+#include "compact/plan/speed.h"
+
+namespace compact {
+
+// What may be given up, in this order: nothing; the precision of moments; gradients and moments of
+// the block matrices in a random projection.
+struct Allowed {
+  bool quantize = false, project = false;
+  // "lossless", or "quantize", "project" joined by commas. Throws InputError on another.
+  static Allowed parse(const std::string& text);
+};
+
+struct Chosen {
+  Policy policy;
+  StepPlan plan;
+  double seconds = 0;        // predicted, of a step
+  double added_seconds = 0;  // of it for rebuilding
+  double added_products = 0; // operations of matrix products, beside a step that rebuilds nothing
+  double error = 0;          // mean E|g' - g|^2 / |g|^2 of the block matrices' gradients
+  bool lossless = true;
+  int64_t states = 0;        // of the search, which is exact
+};
+
+// No policy fits. `least`: the smallest peak that the allowed treatments reach.
+struct BudgetError : std::runtime_error {
+  BudgetError(const std::string& message, int64_t least)
+      : std::runtime_error(message), least(least) {}
+  int64_t least;
+};
+
+// The least predicted time among lossless policies under the budget (bytes of tensors on the CPU,
+// of reserved memory on CUDA); only where none fits, the allowed lossy ones, with the least error
+// first. request.policy is not read. Throws BudgetError, which names what would fit.
+Chosen choose_policy(const PlanRequest& request, int64_t budget, Allowed allowed,
+                     const Speed& speed);
+
+// Least peak of the allowed policies.
+int64_t least_peak(const PlanRequest& request, Allowed allowed, const Speed& speed);
+
+}  // namespace compact

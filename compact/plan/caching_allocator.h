@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model of torch's CUDA caching allocator: what it reserves for a sequence of allocations. Rules
+// of its documentation: sizes are rounded up to 512 B; up to 1 MiB comes from segments of 2 MiB,
+// below 10 MiB from segments of 20 MiB, more from segments of their own rounded up to 2 MiB; the
+// smallest free block that fits is taken and split; neighbours that are free are joined.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <unordered_map>
+
+#include "compact/ops/memory_trace.h"
+
+namespace compact {
+
+// The workspace that the matrix library takes for a stream: 32 MiB from Hopper on, 8.1 MiB before.
+inline constexpr int64_t kCublasWorkspaceBytes = int64_t{32} << 20;
+
+class CachingAllocatorModel {
+ public:
+  void allocate(uintptr_t address, int64_t bytes);
+  void free(uintptr_t address);
+  void replay(const MemoryTrace& trace);
+  int64_t most_reserved() const { return most_; }
+
+ private:
+  struct Block {
+    int64_t bytes;
+    int64_t segment;
+    bool free, small;
+  };
+  using Place = std::list<Block>::iterator;
+  std::list<Block> blocks_;  // by segment, then by place in it
+  std::unordered_map<uintptr_t, Place> at_;
+  int64_t segments_ = 0, reserved_ = 0, most_ = 0;
+};
+
+}  // namespace compact

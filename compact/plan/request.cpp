@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/plan/request.h"
+
+#include "compact/ops/attention.h"
+#include "compact/ops/memory.h"
+#include "compact/plan/caching_allocator.h"
+#include "compact/plan/meta_ops.h"
+
+namespace compact {
+
+StepPlan plan_step(const PlanRequest& request) {
+  install_counting_allocator();
+  register_meta_ops();
+  set_meta_device(request.device);
+  const bool cuda = request.device == c10::kCUDA;
+  if (cuda) start_trace(c10::kMeta);
+  const Llama model(
+      request.shape, request.policy,
+      {.device = at::kMeta, .dtype = request.dtype, .max_length = request.step.length});
+  Optimizer optimizer(model.parameters(), request.optimizer(request.policy));
+  MemoryTrace built;
+  if (cuda) built = stop_trace();
+  StepRecorder recorder(model, optimizer, request.step);
+  StepPlan plan{.memory = step_on_meta(model, optimizer, request.step, recorder),
+                .parameters = model.parameter_count()};
+  plan.reserved = plan.memory.peak;
+  if (cuda) {
+    CachingAllocatorModel allocator;
+    plan.workspace = kCublasWorkspaceBytes;
+    allocator.allocate(0, plan.workspace);
+    allocator.replay(built);
+    allocator.replay(recorder.trace());
+    plan.reserved = allocator.most_reserved();
+  }
+  return plan;
+}
+
+}  // namespace compact

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is to be planned: a model, how it is trained, and on what.
+#pragma once
+
+#include <c10/core/DeviceType.h>
+
+#include <cstdint>
+
+#include "compact/base/llama_config.h"
+#include "compact/models/llama.h"
+#include "compact/ops/policy.h"
+#include "compact/optim/options.h"
+#include "compact/plan/step_memory.h"
+
+namespace compact {
+
+struct PlanRequest {
+  LlamaConfig shape;
+  Policy policy;
+  at::ScalarType dtype = at::kFloat;
+  // Of the optimizer, given the policy that says how moments are held.
+  std::function<OptimizerOptions(const Policy&)> optimizer;
+  StepShape step;
+  c10::DeviceType device = c10::kCPU;
+};
+
+struct StepPlan {
+  StepMemory memory;
+  int64_t reserved = 0;   // CUDA: what the caching allocator holds at the peak; CPU: the peak
+  int64_t workspace = 0;  // CUDA: of the matrix library, in `reserved`
+  int64_t parameters = 0;
+};
+
+// A training step on the meta device: no tensor of the model is allocated.
+StepPlan plan_step(const PlanRequest& request);
+
+}  // namespace compact

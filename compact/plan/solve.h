@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which option every layer takes so that the cost is least and memory never passes a budget. A
+// training step keeps tensors layer by layer and frees them in the opposite order, so at every
+// moment what earlier layers keep is a prefix sum; one pass over the layers that carries every
+// Pareto-optimal (prefix, cost) is exact.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace compact {
+
+// One way to treat a layer. Bytes; cost in any integer unit.
+struct LayerOption {
+  int64_t saved = 0;     // kept from its forward to its backward pass
+  int64_t forward = 0;   // the most that its forward pass takes above what earlier layers keep
+  int64_t backward = 0;  // the same of its backward pass, its own saved tensors included
+  int64_t cost = 0;
+};
+
+struct LayerProblem {
+  std::vector<std::vector<LayerOption>> options;  // of each layer, first to last
+  std::vector<int64_t> forward_base;              // of each layer: beside saved tensors
+  std::vector<int64_t> backward_base;             // the same in backward: gradients of later layers
+  int64_t top_base = 0;                           // when all layers keep: the loss
+  int64_t rest = 0;                               // the most of moments that no choice changes
+};
+
+struct LayerSolution {
+  std::vector<int> choice;  // an option of each layer
+  int64_t cost = 0, peak = 0;
+  int64_t states = 0;  // Pareto-optimal states that were carried
+};
+
+// The most of a choice.
+int64_t peak_of(const LayerProblem& problem, const std::vector<int>& choice);
+
+// The least cost under the budget, and of equals the least peak; nullopt where nothing fits. Exact.
+// The peak never rises when the budget falls.
+std::optional<LayerSolution> solve(const LayerProblem& problem, int64_t budget);
+
+// The least peak that any choice reaches.
+int64_t least_peak(const LayerProblem& problem);
+
+// Without options that another one beats or equals in every number. Returns their indices.
+std::vector<int> pareto(const std::vector<LayerOption>& options);
+
+}  // namespace compact

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/plan/speed.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "compact/base/atomic_file.h"
+#include "compact/base/check.h"
+#include "compact/base/file.h"
+
+namespace compact {
+namespace {
+
+constexpr int64_t kMostTokens = 2048;
+constexpr int kRounds = 3;
+
+LlamaConfig one_block(LlamaConfig shape) {
+  shape.num_hidden_layers = 1;
+  shape.vocab_size = 64;
+  shape.bos_token_id.reset();
+  shape.eos_token_ids.clear();
+  return shape;
+}
+
+Llama block_on(at::Device device, const PlanRequest& r, int64_t length) {
+  return {one_block(r.shape), Policy::preset("off"),
+          {.device = device, .dtype = r.dtype, .max_length = length}};
+}
+
+template <class F>
+double least_seconds(F run) {
+  double least = 1e30;
+  for (int i = 0; i < kRounds; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    run();
+    least = std::min(
+        least,
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  return least;
+}
+
+// What the figures depend on.
+std::string key_of(const PlanRequest& r) {
+  const LlamaConfig& c = r.shape;
+  return cat("cpu ", at::get_num_threads(), " threads ", c10::toString(r.dtype), " ",
+             c.hidden_size, " ", c.intermediate_size, " ", c.num_attention_heads, " ",
+             c.num_key_value_heads, " ", c.head_dim, " length ",
+             std::min(r.step.length, kMostTokens));
+}
+
+}  // namespace
+
+Speed measured_speed(const PlanRequest& r, const std::string& folder) {
+  using nlohmann::json;
+  const int64_t length = std::min(r.step.length, kMostTokens);
+  const int64_t batch = std::clamp<int64_t>(kMostTokens / length, 1, r.step.batch);
+  const auto tokens = static_cast<double>(batch * length);
+  const std::filesystem::path file = std::filesystem::path(folder) / "speed.json";
+  json all = json::object(), entry;
+  if (!folder.empty() && std::filesystem::exists(file)) {
+    all = json::parse(read_text(file, int64_t{1} << 24), nullptr, /*allow_exceptions=*/false);
+    if (!all.is_object()) all = json::object();
+    entry = all.value(key_of(r), json());
+  }
+  const auto usable = [](const json& e) {
+    return e.is_object() && e.contains("block") && e["block"].is_array() && !e["block"].empty() &&
+           std::ranges::all_of(e["block"], [](const json& x) { return x.is_number(); }) &&
+           e.contains("products") && e["products"].is_number() && e.contains("bytes") &&
+           e["bytes"].is_number();
+  };
+  if (!usable(entry)) {
+    const at::NoGradGuard no_grad;
+    const Llama model = block_on(at::kCPU, r, length);
+    const auto options = at::device(at::kCPU).dtype(r.dtype);
+    const at::Tensor x = at::ones({batch, length, r.shape.hidden_size}, options);
+    std::vector<double> seconds = model.layers()[0]->segment->forward_seconds(x, kRounds);
+    for (double& s : seconds) s /= tokens;
+    const at::Tensor rows = x.reshape({-1, r.shape.hidden_size}),
+                     head = at::ones({4096, r.shape.hidden_size}, options);
+    const double product = least_seconds([&] { rows.mm(head.t()); });
+    const at::Tensor from = at::zeros({16 << 20}, at::kFloat), to = at::zeros_like(from);
+    const double copy = least_seconds([&] { to.copy_(from); });
+    entry = {{"block", seconds},
+             {"products", 2 * tokens * 4096 * static_cast<double>(r.shape.hidden_size) / product},
+             {"bytes", 2 * static_cast<double>(from.nbytes()) / copy}};
+    if (!folder.empty()) {
+      all[key_of(r)] = entry;
+      std::filesystem::create_directories(folder);
+      write_file_atomically(file, all.dump(1) + "\n");
+    }
+  }
+  Speed speed{.source = cat("measured on this machine, ", at::get_num_threads(), " threads"),
+              .block = entry["block"].get<std::vector<double>>(),
+              .bytes_per_second = entry["bytes"]};
+  const auto step_tokens = static_cast<double>(r.step.batch * r.step.length);
+  for (double& s : speed.block) s *= step_tokens;
+  speed.head = 2 * step_tokens * static_cast<double>(r.shape.hidden_size * r.shape.vocab_size) /
+               entry["products"].get<double>();
+  return speed;
+}
+
+Speed stated_speed(const PlanRequest& r, double products, double bytes) {
+  COMPACT_CHECK(products > 0 && bytes > 0,
+                "a device's operations and bytes a second must be positive, are ", products,
+                " and ", bytes);
+  const auto size = static_cast<int64_t>(c10::elementSize(r.dtype));
+  const int64_t tokens = r.step.batch * r.step.length;
+  const Llama model = block_on(at::kMeta, r, r.step.length);
+  Speed speed{.source = cat("stated: ", products * 1e-12, " TFLOP/s, ", bytes * 1e-9, " GB/s"),
+              .bytes_per_second = bytes};
+  for (const Work& w : model.layers()[0]->segment->work(tokens, r.step.length, size)) {
+    speed.block.push_back(std::max(w.products / products, w.bytes / bytes));
+  }
+  speed.head = 2 * static_cast<double>(tokens) *
+               static_cast<double>(r.shape.hidden_size * r.shape.vocab_size) / products;
+  return speed;
+}
+
+double step_seconds(const PlanRequest& r, const Speed& speed, const StepMemory& memory) {
+  double block = 0;
+  for (const double s : speed.block) block += s;
+  const double micro =
+      3 * (block * static_cast<double>(r.shape.num_hidden_layers) + speed.head);
+  const auto optimizer =
+      static_cast<double>(2 * memory.weights + memory.gradients + 2 * memory.optimizer);
+  return micro * static_cast<double>(r.step.accumulation) + optimizer / speed.bytes_per_second;
+}
+
+}  // namespace compact

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// How long the steps of a block and the products of the head take: measured on this machine once
+// and remembered, or from stated figures of another device.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "compact/plan/request.h"
+
+namespace compact {
+
+struct Speed {
+  std::string source;            // what the figures come from
+  std::vector<double> block;     // seconds of each step of a block's forward pass, one micro-batch
+  double head = 0;               // seconds of the head's forward product
+  double bytes_per_second = 0;   // of a copy, read and written
+};
+
+// Runs one block forward in the request's shape, on at most 2048 tokens, and scales. Remembered in
+// `folder`/speed.json; a file that cannot be read is made anew. Empty folder: not remembered.
+Speed measured_speed(const PlanRequest& request, const std::string& folder);
+
+// From floating-point operations and bytes a second. Throws InputError where one is not positive.
+Speed stated_speed(const PlanRequest& request, double products_per_second, double bytes_per_second);
+
+// Seconds of a whole step that rebuilds nothing: forward and twice as much backward of all blocks,
+// three products of the head, one pass over weights, gradients and moments.
+double step_seconds(const PlanRequest& request, const Speed& speed, const StepMemory& memory);
+
+}  // namespace compact
