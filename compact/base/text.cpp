@@ -54,6 +54,21 @@ std::string format_bytes(int64_t bytes) {
   return out;
 }
 
+std::optional<int64_t> parse_bytes(std::string_view text) {
+  static constexpr std::pair<std::string_view, double> kUnits[] = {
+      {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}, {"KB", 1e3},
+      {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12},    {"B", 1}};
+  text = trim(text);
+  for (const auto& [unit, size] : kUnits) {
+    if (!text.ends_with(unit)) continue;
+    const auto number = parse_number(trim(text.substr(0, text.size() - unit.size())));
+    if (!number || !(*number > 0) || *number * size >= 0x1p62 || *number * size < 1)
+      return std::nullopt;
+    return static_cast<int64_t>(*number * size);
+  }
+  return std::nullopt;
+}
+
 std::string format_duration(double seconds) {
   const auto s = static_cast<long long>(std::llround(std::max(0.0, seconds)));
   char out[48];

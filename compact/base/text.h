@@ -20,6 +20,8 @@ std::optional<int64_t> parse_integer(std::string_view text);
 
 // "1.50 GiB", "12.0 KiB", "17 B".
 std::string format_bytes(int64_t bytes);
+// "10GiB", "1.5 GB", "800MiB", "4096B": a positive number and a unit; nullopt on anything else.
+std::optional<int64_t> parse_bytes(std::string_view text);
 // "1h02m", "3m05s", "12s".
 std::string format_duration(double seconds);
 // 12345678 -> "12,345,678".

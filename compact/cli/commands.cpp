@@ -12,6 +12,7 @@
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/ops/memory.h"
+#include "compact/plan/budget.h"
 #include "compact/train/exit_codes.h"
 #include "compact/train/version.h"
 
@@ -66,6 +67,7 @@ std::span<const Command> commands() {
       {"generate", "Writes text with a trained model.", run_generate},
       {"prepare", "Turns text into a token file.", run_prepare},
       {"compare", "Trains under several presets and compares loss, memory and time.", run_compare},
+      {"plan", "Says what a training step takes, and what fits, before it runs.", run_plan},
       {"list", "Lists models, presets, treatments, projections, tokenizers, optimizers, schedules.",
        run_list},
       {"doctor", "Shows machine, build and paths in force, and tests every kernel.", run_doctor},
@@ -80,6 +82,8 @@ int run_program(const std::vector<std::string>& arguments) {
     return report(e.what(), kExitInput);
   } catch (const NonFiniteError& e) {
     return report(e.what(), kExitNonFinite);
+  } catch (const BudgetError& e) {
+    return report(e.what(), kExitBudget);
   } catch (const OutOfMemory& e) {
     return report(e.what(), kExitBudget);
   } catch (const c10::Error& e) {

@@ -29,6 +29,12 @@ at::Tensor Carrier::gradient(const at::Tensor& gy, const std::vector<at::Tensor>
   return g;
 }
 
+at::Tensor zero_leaf(at::IntArrayRef sizes, at::TensorOptions options) {
+  const at::NoGradGuard no_grad;
+  const std::vector<int64_t> one(sizes.size(), 1);
+  return at::zeros(one, options).expand(sizes).requires_grad_(true);
+}
+
 void Carrier::redraw(int64_t number, at::TensorOptions options) {
   COMPACT_CHECK(number >= 0, "[carrier] number of a draw must not be negative, is ", number);
   const uint64_t drawn = derive(key, static_cast<uint64_t>(number));

@@ -16,7 +16,7 @@ namespace compact {
 // A zero-valued trainable leaf [out, r] whose gradient is (dL/dW) P. The optimizer steps it as any
 // parameter; the fold then adds scale * carrier P^T to the weight and zeroes it.
 struct Carrier {
-  at::Tensor value;           // [out, r], requires_grad
+  at::Tensor value;           // [out, r], requires_grad; see zero_leaf
   std::vector<int64_t> rows;  // rows of each projection; sums to out; one entry: shared
   std::vector<ProjectionPtr> projections;  // as many as rows
   std::string type;                        // of projection
@@ -34,6 +34,10 @@ struct Carrier {
   // Draws projections number `draw` (no change of moments: the optimizer sees to them).
   void redraw(int64_t draw, at::TensorOptions options);
 };
+
+// A leaf of zeros of a shape, which takes the memory of one element: a carrier is zero whenever
+// anybody looks at it.
+at::Tensor zero_leaf(at::IntArrayRef sizes, at::TensorOptions options);
 
 struct Parameter {
   std::string name;   // as in policies: layers.3.attn.qkv, embedding, final.norm.weight

@@ -68,7 +68,8 @@ void add_head_gradient(const at::Tensor& sum, const at::Tensor& g, const at::Ten
   }
   for (int64_t v = 0; v < sum.size(0); v += kHeadRows) {
     const int64_t rows = std::min(kHeadRows, sum.size(0) - v);
-    sum.narrow(0, v, rows).add_(g.narrow(1, v, rows).t().mm(h));
+    // Cast by name: add_ would do so unseen on the CPU, and not on other devices.
+    sum.narrow(0, v, rows).add_(g.narrow(1, v, rows).t().mm(h).to(at::kFloat));
   }
 }
 
@@ -216,7 +217,9 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const Parameter& head
     }
   }
   lse = at::Tensor();
-  at::Tensor result = loss.sum(at::kDouble).mul_(scale).to(at::kFloat);
+  // The factor as a tensor of the device: a number would become one of the CPU, unseen.
+  at::Tensor result = loss.to(at::kDouble).sum();
+  result = result.mul_(at::full({}, scale, result.options())).to(at::kFloat);
   if (!record) return result;
   if (want_head && tokens == 0) ghead = at::zeros_like(weight);
   node->ghidden = ghidden;

@@ -94,8 +94,7 @@ std::shared_ptr<Carrier> make_carrier(const Spec& grad, const std::string& name,
   carrier->scale = grad.number("scale", 1);
   carrier->carry = grad.flag("carry", true);
   carrier->key = key;
-  carrier->value =
-      at::zeros({weight.size(0), carrier->rank}, weight.options()).requires_grad_(true);
+  carrier->value = zero_leaf({weight.size(0), carrier->rank}, weight.options());
   carrier->redraw(0, weight.options());
   return carrier;
 }

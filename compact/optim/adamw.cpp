@@ -11,7 +11,9 @@ namespace compact {
 void adamw_step(ParameterState& s, const at::Tensor& grad, const StepContext& context) {
   const OptimizerOptions& o = context.options;
   const Carrier* carrier = s.parameter->carrier.get();
-  const at::Tensor& target = s.parameter->leaf();
+  // A carrier's step starts from zero and goes into the weight at once.
+  const at::Tensor target = carrier ? at::zeros(grad.sizes(), s.parameter->weight.options())
+                                    : s.parameter->weight;
   const at::Tensor dense = grad.contiguous();
   const auto step = static_cast<double>(context.step);
   // Decay inside the step would do nothing to a carrier, which is zero: there it is in the fold.
@@ -35,11 +37,9 @@ void adamw_step(ParameterState& s, const at::Tensor& grad, const StepContext& co
                             .grad_type = type_of(dense),
                             .state_type = type_of(s.m)},
                            launch_for(target));
-  target.unsafeGetTensorImpl()->bump_version();
-  if (!carrier) return;
+  if (!carrier) return target.unsafeGetTensorImpl()->bump_version();
   fold_rows(s, 0, target, decay_factor(s, context), carrier->scale,
             draws_key(s, context.step, Draws::kFold));
-  carrier->value.zero_();
 }
 
 }  // namespace compact

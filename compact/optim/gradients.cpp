@@ -6,13 +6,21 @@
 #include <cmath>
 
 #include "compact/base/check.h"
+#include "compact/codecs/blocks.h"
 #include "compact/optim/optimizer.h"
 
 namespace compact {
 namespace {
 
-at::Tensor norm_of(const at::Tensor& x) {
-  return at::linalg_vector_norm(x, 2, {}, false, at::kFloat);
+at::Tensor norm_of(const at::Tensor& x) { return at::linalg_vector_norm(x); }
+
+// Appends norms whose own norm is that of x. Below f32 in blocks, since the CPU casts as a whole.
+void append_norms(const at::Tensor& x, std::vector<at::Tensor>& norms) {
+  if (x.scalar_type() == at::kFloat) return norms.push_back(norm_of(x));
+  const at::Tensor flat = x.reshape({-1});
+  for_blocks(0, flat.numel(), kBlockElements, [&](int64_t first, int64_t count) {
+    norms.push_back(norm_of(flat.narrow(0, first, count).to(at::kFloat)));
+  });
 }
 
 }  // namespace
@@ -22,7 +30,7 @@ at::Tensor Optimizer::gradient_norm() const {
   std::vector<at::Tensor> norms;
   for (const ParameterState& s : states_) {
     const at::Tensor& g = s.parameter->leaf().grad();
-    if (g.defined()) norms.push_back(norm_of(g));
+    if (g.defined()) append_norms(g, norms);
   }
   return norms.empty() ? at::zeros({}, at::kFloat) : norm_of(at::stack(norms));
 }

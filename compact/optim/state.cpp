@@ -102,10 +102,7 @@ void Optimizer::load(const OptimizerState& state) {
     Parameter& p = *states_[i].parameter;
     at::Tensor& grad = p.leaf().mutable_grad();
     grad = gradients[i].defined() ? gradients[i].to(p.leaf().device(), false, true) : at::Tensor();
-    if (p.carrier) {
-      p.carrier->value.zero_();
-      p.carrier->redraw(draws[i], p.weight.options());
-    }
+    if (p.carrier) p.carrier->redraw(draws[i], p.weight.options());
   }
 }
 

@@ -50,6 +50,8 @@ class Planner {
   // The smallest peak of all variants.
   int64_t least();
   double error(const Variant& v) const;
+  // What the loss costs where memory is no matter.
+  int64_t usual_cost() const { return chunk_cost(chunks().front()); }
 
  private:
   std::vector<Variant> levels() const;
@@ -211,42 +213,6 @@ int64_t measured(const StepPlan& plan, const PlanRequest& r) {
   return r.device == c10::kCUDA ? plan.reserved : plan.memory.peak;
 }
 
-// What else would bring the least peak under the budget, the mildest first.
-std::string ways(const PlanRequest& request, int64_t budget, Allowed allowed, const Speed& speed) {
-  std::string text;
-  int found = 0;
-  const auto offer = [&](const std::string& what, const PlanRequest& r, Allowed a) {
-    const int64_t least = Planner(r, a, speed).least();
-    if (least > budget) return false;
-    text += cat(found++ ? "; " : "", what, " (from ", format_bytes(least), ")");
-    return true;
-  };
-  for (int64_t batch = request.step.batch / 2; batch >= 1; batch /= 2) {
-    PlanRequest r = request;
-    r.step.batch = batch;
-    if (offer(cat("--per_device_train_batch_size ", batch), r, allowed)) break;
-  }
-  for (int64_t length = request.step.length / 2; length >= 32; length /= 2) {
-    PlanRequest r = request;
-    r.step.length = length;
-    if (offer(cat("--block_size ", length), r, allowed)) break;
-  }
-  if (request.dtype == at::kFloat) {
-    PlanRequest r = request;
-    r.dtype = at::kBFloat16;
-    offer("--dtype bfloat16", r, allowed);
-  }
-  if (!allowed.project) {
-    Allowed more = allowed;
-    more.project = true;
-    if (!offer("--allow project", request, more) && !allowed.quantize) {
-      more.quantize = true;
-      offer("--allow quantize,project", request, more);
-    }
-  }
-  return text;
-}
-
 }  // namespace
 
 Allowed Allowed::parse(const std::string& text) {
@@ -284,20 +250,56 @@ Chosen choose_policy(const PlanRequest& request, int64_t budget, Allowed allowed
     chosen.error = planner.error(best->variant);
     chosen.lossless = best->variant.rank == 0 && !best->variant.bf16_moments;
     chosen.states = best->solution.states;
-    chosen.added_seconds = static_cast<double>(best->solution.cost) * 1e-9;
+    chosen.added_seconds = static_cast<double>(best->cost - planner.usual_cost()) * 1e-9;
     chosen.seconds = step_seconds(request, speed, plan.memory) + chosen.added_seconds;
     for (const BlockOption* layer : best->layers) chosen.added_products += layer->products;
     chosen.plan = std::move(plan);
     return chosen;
   }
   const int64_t least = planner.least();
-  const std::string other = ways(request, budget, allowed, speed);
+  const std::string other = ways_to_fit(request, budget, allowed, speed);
   throw BudgetError(
       cat("--budget ", format_bytes(budget), " (", format_count(budget), " B) cannot be met: the ",
           "least peak of what is allowed is ", format_bytes(least), " (", format_count(least),
           " B)", other.empty() ? "; neither batch, length, type nor lossy treatments reach it"
                                : cat("; it would fit with ", other)),
       least);
+}
+
+std::string ways_to_fit(const PlanRequest& request, int64_t budget, Allowed allowed,
+                        const Speed& speed) {
+  std::string text;
+  int found = 0;
+  const auto offer = [&](const std::string& what, const PlanRequest& r, Allowed a) {
+    const int64_t least = Planner(r, a, speed).least();
+    if (least > budget) return false;
+    text += cat(found++ ? "; " : "", what, " (from ", format_bytes(least), ")");
+    return true;
+  };
+  for (int64_t batch = request.step.batch / 2; batch >= 1; batch /= 2) {
+    PlanRequest r = request;
+    r.step.batch = batch;
+    if (offer(cat("--per_device_train_batch_size ", batch), r, allowed)) break;
+  }
+  for (int64_t length = request.step.length / 2; length >= 32; length /= 2) {
+    PlanRequest r = request;
+    r.step.length = length;
+    if (offer(cat("--block_size ", length), r, allowed)) break;
+  }
+  if (request.dtype == at::kFloat) {
+    PlanRequest r = request;
+    r.dtype = at::kBFloat16;
+    offer("--dtype bfloat16", r, allowed);
+  }
+  if (!allowed.project) {
+    Allowed more = allowed;
+    more.project = true;
+    if (!offer("--allow project", request, more) && !allowed.quantize) {
+      more.quantize = true;
+      offer("--allow quantize,project", request, more);
+    }
+  }
+  return text;
 }
 
 int64_t least_peak(const PlanRequest& request, Allowed allowed, const Speed& speed) {

@@ -44,6 +44,11 @@ struct BudgetError : std::runtime_error {
 Chosen choose_policy(const PlanRequest& request, int64_t budget, Allowed allowed,
                      const Speed& speed);
 
+// What would bring the least peak under the budget, the mildest first: a smaller batch, a shorter
+// block, bf16, lossy treatments. Empty where nothing does.
+std::string ways_to_fit(const PlanRequest& request, int64_t budget, Allowed allowed,
+                        const Speed& speed);
+
 // Least peak of the allowed policies.
 int64_t least_peak(const PlanRequest& request, Allowed allowed, const Speed& speed);
 

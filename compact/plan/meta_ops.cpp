@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <mutex>
 #include <tuple>
 
+#include "compact/ops/attention.h"
 #include "compact/ops/memory.h"
 
 namespace compact {
@@ -69,6 +71,73 @@ Scratch cpu_attention_scratch(int64_t length, int64_t dim, at::ScalarType type) 
                                                                     true);
   });
   return entry->second = {forward_bytes, backward.second};
+}
+
+// Bytes that the CPU's matrix library takes beside the result of a [m, k] times b [k, n]: packed
+// operands, a block for each thread. It depends on sizes and layout; the real product shows it,
+// with sizes above which it no longer grows cut off. Products too large to try count nothing: there
+// it is far below a thousandth of the operands.
+int64_t cpu_product_scratch(const Tensor& a, const Tensor& b, bool add) {
+  constexpr int64_t kMostSize = 4096;
+  constexpr double kMostProducts = 3e10;
+  const int64_t m = std::min(a.size(0), kMostSize), k = std::min(a.size(1), kMostSize),
+                n = std::min(b.size(1), kMostSize);
+  if (m == 0 || k == 0 || n == 0) return 0;
+  if (static_cast<double>(m) * static_cast<double>(k) * static_cast<double>(n) > kMostProducts) {
+    return 0;
+  }
+  const bool rows_a = a.stride(1) == 1, rows_b = b.stride(1) == 1;
+  static std::mutex mutex;
+  static std::map<std::tuple<int64_t, int64_t, int64_t, bool, bool, bool, at::ScalarType>, int64_t>
+      known;
+  const std::lock_guard lock(mutex);
+  const auto [entry, fresh] =
+      known.try_emplace({m, k, n, rows_a, rows_b, add, a.scalar_type()});
+  if (!fresh) return entry->second;
+  const at::NoGradGuard no_grad;
+  const auto options = at::device(at::kCPU).dtype(a.scalar_type());
+  const auto make = [&](int64_t rows, int64_t columns, bool by_rows) {
+    return by_rows ? at::zeros({rows, columns}, options) : at::zeros({columns, rows}, options).t();
+  };
+  const Tensor x = make(m, k, rows_a), y = make(k, n, rows_b);
+  Tensor out = at::zeros({m, n}, options);
+  reset_peak(at::kCPU);
+  const int64_t before = live_bytes(at::kCPU);
+  if (add) {
+    out.addmm_(x, y);
+  } else {
+    at::mm_out(out, x, y);
+  }
+  return entry->second = peak_bytes(at::kCPU) - before;
+}
+
+void product_scratch(const Tensor& a, const Tensor& b, bool add) {
+  if (meta_device() != c10::kCPU) return;
+  const int64_t bytes = cpu_product_scratch(a, b, add);
+  if (bytes > 0) bytes_on(a, bytes);
+}
+
+void check_product(const Tensor& a, const Tensor& b) {
+  TORCH_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0),
+              "mm: shapes ", a.sizes(), " and ", b.sizes(), " cannot be multiplied");
+}
+
+Tensor mm(const Tensor& a, const Tensor& b) {
+  check_product(a, b);
+  Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
+  product_scratch(a, b, false);
+  return out;
+}
+Tensor& mm_out(const Tensor& a, const Tensor& b, Tensor& out) {
+  check_product(a, b);
+  product_scratch(a, b, false);
+  return out;
+}
+Tensor& addmm_in_place(Tensor& self, const Tensor& a, const Tensor& b, const at::Scalar&,
+                       const at::Scalar&) {
+  check_product(a, b);
+  product_scratch(a, b, true);
+  return self;
 }
 
 std::tuple<Tensor, Tensor> flash_cpu(const Tensor& q, const Tensor&, const Tensor&, double, bool,
@@ -144,6 +213,16 @@ void register_meta_ops() {
   std::call_once(once, [] {
     library = std::make_unique<torch::Library>(torch::Library::IMPL, "aten",
                                                c10::DispatchKey::Meta, __FILE__, __LINE__);
+    // Those that are there, but do not count what the library takes.
+    struct Silent final : c10::WarningHandler {
+      void process(const c10::Warning&) override {}
+    } silent;
+    {
+      const c10::WarningUtils::WarningHandlerGuard quiet(&silent);
+      library->impl("mm", &mm);
+      library->impl("mm.out", &mm_out);
+      library->impl("addmm_", &addmm_in_place);
+    }
     const auto add = [](const char* name, auto* function) {
       const auto op = c10::Dispatcher::singleton().findSchema({std::string("aten::") + name, ""});
       if (op && !op->hasKernelForDispatchKey(c10::DispatchKey::Meta)) {

@@ -57,6 +57,8 @@ struct TrainConfig {
   double scale = 0;
   std::string proj_type;
   std::string carry_moments;  // empty: as the policy says
+  std::string budget;         // of peak memory: "10GiB"; empty: none
+  std::string allow = "lossless";
   // Output
   std::string output_dir;
   bool overwrite_output_dir = false;

@@ -6,6 +6,7 @@
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/models/models.h"
+#include "compact/plan/budget.h"
 #include "compact/train/config.h"
 
 namespace compact {
@@ -75,6 +76,17 @@ void check_config(const TrainConfig& c) {
                 c.update_proj_gap);
   at_least<double>("scale", c.scale, 0);
   if (!c.carry_moments.empty()) one_of("carry_moments", c.carry_moments, {"true", "false"});
+  COMPACT_CHECK(c.budget.empty() || parse_bytes(c.budget),
+                "--budget must be a positive number with a unit, as 10GiB or 800MB, is `", c.budget,
+                "`");
+  Allowed::parse(c.allow);
+  if (c.preset == "auto") {
+    COMPACT_CHECK(!c.budget.empty(), "--preset auto needs a --budget, as 10GiB");
+    COMPACT_CHECK(c.policy.empty() && c.set.empty() && c.rank == 0 && c.update_proj_gap == -1 &&
+                      c.scale == 0 && c.proj_type.empty() && c.carry_moments.empty(),
+                  "--preset auto chooses the whole policy: --policy, --set, --rank, "
+                  "--update_proj_gap, --scale, --proj_type and --carry_moments cannot be given");
+  }
   at_least<int64_t>("logging_steps", c.logging_steps, 1);
   at_least<int64_t>("eval_steps", c.eval_steps, 0);
   at_least<int64_t>("save_steps", c.save_steps, 0);

@@ -11,7 +11,7 @@ enum ExitCode : int {
   kExitInternal = 1,
   kExitInput = 2,      // InputError
   kExitNonFinite = 3,  // NonFiniteError
-  kExitBudget = 4,
+  kExitBudget = 4,  // BudgetError, OutOfMemory
   kExitInterrupt = 130,  // SIGINT: the step was finished and saved
   kExitTerminate = 143,  // SIGTERM: the same
 };

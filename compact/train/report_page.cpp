@@ -97,14 +97,20 @@ std::string table(std::span<const RunReport> runs) {
 
 }  // namespace
 
-std::string report_page(std::span<const RunReport> runs, const std::string& title,
-                        const std::string& subtitle) {
-  COMPACT_CHECK(!runs.empty(), "[report] there are no runs");
-  std::string html = cat(
+std::string html_page(const std::string& title, const std::string& subtitle,
+                      const std::string& body) {
+  return cat(
       "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n",
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n", "<title>",
       html_escape(title), "</title>\n<style>", kStyle, colours(), "</style>\n</head>\n<body>\n<h1>",
-      html_escape(title), "</h1>\n<p>", html_escape(subtitle), "</p>\n", table(runs));
+      html_escape(title), "</h1>\n<p>", html_escape(subtitle), "</p>\n", body,
+      "</body>\n</html>\n");
+}
+
+std::string report_page(std::span<const RunReport> runs, const std::string& title,
+                        const std::string& subtitle) {
+  COMPACT_CHECK(!runs.empty(), "[report] there are no runs");
+  std::string html = table(runs);
   if (const std::string chart = loss_chart(runs); !chart.empty()) {
     html +=
         "<h2>Loss over steps</h2>\n<p>Lines: training loss. Dots: evaluation loss. Equal curves "
@@ -118,7 +124,7 @@ std::string report_page(std::span<const RunReport> runs, const std::string& titl
     }
     html += "</p>\n<div class=\"scroll\">" + chart + "</div>\n";
   }
-  return html + "</body>\n</html>\n";
+  return html_page(title, subtitle, html);
 }
 
 }  // namespace compact

@@ -40,7 +40,9 @@ const std::set<std::string> kFree = {
     "update_proj_gap",
     "scale",
     "proj_type",
-    "carry_moments"};  // the policy itself and the data's checksum are compared
+    "carry_moments",
+    "budget",
+    "allow"};  // the policy itself and the data's checksum are compared
 // Options that change numbers in a way a person may want.
 const std::set<std::string> kWarned = {"threads", "max_steps", "num_train_epochs", "device"};
 
@@ -132,6 +134,13 @@ void check_same_run(const std::string& checkpoint, const TrainConfig& config, co
   COMPACT_CHECK(j["data_checksum"] == checksum_text(data_checksum),
                 "the training data is not that of ", checkpoint,
                 ": its tokens have another checksum");
+}
+
+Policy stored_policy(const std::string& checkpoint) {
+  const OpenCheckpoint open = open_checkpoint(checkpoint, /*verified=*/true);
+  COMPACT_CHECK(open.texts.contains("policy.txt"), checkpoint,
+                ": not a checkpoint of a training run");
+  return Policy::parse(open.texts.at("policy.txt"), checkpoint + "/policy.txt");
 }
 
 void load_run(const std::string& checkpoint, Llama& model, Optimizer& optimizer) {

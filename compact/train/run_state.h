@@ -45,6 +45,9 @@ RunState read_run_state(const std::string& checkpoint);
 void check_same_run(const std::string& checkpoint, const TrainConfig& config, const Policy& policy,
                     uint64_t data_checksum, std::vector<std::string>& warnings);
 
+// The policy that the run was trained with.
+Policy stored_policy(const std::string& checkpoint);
+
 // Loads weights and optimizer.
 void load_run(const std::string& checkpoint, Llama& model, Optimizer& optimizer);
 

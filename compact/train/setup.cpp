@@ -152,8 +152,7 @@ std::unique_ptr<Llama> make_model(const TrainConfig& c, const LlamaConfig& shape
   return model;
 }
 
-std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& c, const Policy& policy,
-                                          Llama& model) {
+OptimizerOptions optimizer_options(const TrainConfig& c, const Policy& policy) {
   const bool bf16_state = c.optim_state_dtype.empty() ? c.dtype == "bfloat16" && !c.master_weights
                                                       : c.optim_state_dtype == "bfloat16";
   OptimizerOptions options;
@@ -171,7 +170,12 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& c, const Policy& po
     const Spec moment = policy.moment(p.name);
     return moment.name.empty() ? std::string(bf16_state ? "bf16" : "f32") : moment.name;
   };
-  return std::make_unique<Optimizer>(model.parameters(), options);
+  return options;
+}
+
+std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& c, const Policy& policy,
+                                          Llama& model) {
+  return std::make_unique<Optimizer>(model.parameters(), optimizer_options(c, policy));
 }
 
 }  // namespace compact

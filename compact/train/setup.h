@@ -23,7 +23,7 @@ at::Device device_of(const std::string& name);
 at::ScalarType dtype_of(const std::string& name);
 
 // Preset, then policy file, then --rank and its like, then --set. Options that take no effect add a
-// line to `warnings`.
+// line to `warnings`. Not for --preset auto, which needs the model: see planning.h.
 Policy make_policy(const TrainConfig& config, std::vector<std::string>& warnings);
 
 struct DataSources {
@@ -43,6 +43,7 @@ std::unique_ptr<Llama> make_model(const TrainConfig& config, const LlamaConfig& 
                                   const Policy& policy, at::Device device,
                                   std::vector<std::string>& warnings);
 
+OptimizerOptions optimizer_options(const TrainConfig& config, const Policy& policy);
 std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, const Policy& policy,
                                           Llama& model);
 

@@ -11,18 +11,22 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
+#include "compact/base/atomic_file.h"
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/io/json_file.h"
 #include "compact/kernels/kernels.h"
 #include "compact/ops/attention.h"
 #include "compact/ops/memory.h"
+#include "compact/ops/memory_trace.h"
 #include "compact/optim/schedules.h"
 #include "compact/train/evaluate.h"
 #include "compact/train/exit_codes.h"
 #include "compact/train/memory_table.h"
 #include "compact/train/metrics.h"
 #include "compact/train/output_folder.h"
+#include "compact/train/plan_report.h"
+#include "compact/train/planning.h"
 #include "compact/train/precision.h"
 #include "compact/train/results.h"
 #include "compact/train/run_state.h"
@@ -49,9 +53,11 @@ class Run {
   Run(const TrainConfig& config, Console& console, const TrainHooks& hooks)
       : c_(config), console_(console), hooks_(hooks) {}
   int go();
+  void show_plan();  // after memory ran out
 
  private:
   void prepare();
+  void plan(const std::string& checkpoint);
   void resume(const std::string& checkpoint);
   void describe();
   bool step();  // false: stopped inside the update, gradients pending
@@ -82,13 +88,17 @@ class Run {
   double seconds_before_ = 0;
   RunFigures figures_;
   int64_t static_bytes_ = 0;  // weights and optimizer state
+  LlamaConfig shape_;
+  StepPlan plan_;
+  MemoryLimit limit_;
+  std::optional<StepRecorder> recorder_;  // while the step that is compared with the plan runs
 };
 
 void Run::prepare() {
   if (c_.threads > 0) at::set_num_threads(static_cast<int>(c_.threads));
   install_counting_allocator();
   device_ = device_of(c_.device);
-  policy_ = make_policy(c_, warnings_);
+  if (c_.preset != "auto") policy_ = make_policy(c_, warnings_);
   std::string checkpoint;
   if (!c_.resume_from_checkpoint.empty()) checkpoint = find_checkpoint(c_, warnings_);
   check_output_folder(c_);
@@ -112,18 +122,38 @@ void Run::prepare() {
                                          c_.min_lr_ratio);
   if (!checkpoint.empty()) {
     s_ = read_run_state(checkpoint);
+    if (c_.preset == "auto") policy_ = stored_policy(checkpoint);
     check_same_run(checkpoint, c_, policy_, data_.checksum, warnings_);
   }
   s_.matmul_path = set_matmul_precision(c_.matmul_precision, device_, s_.matmul_path).path;
+  shape_ = model_config(c_, *data_.tokenizer);
+  plan(checkpoint);
   const int64_t before = live_bytes(device_);
-  model_ = make_model(c_, model_config(c_, *data_.tokenizer), policy_, device_, warnings_);
+  model_ = make_model(c_, shape_, policy_, device_, warnings_);
   optimizer_ = make_optimizer(c_, policy_, *model_);
   static_bytes_ = live_bytes(device_) - before;
   if (!checkpoint.empty()) resume(checkpoint);
   make_output_folder(c_);
   metrics_ = std::make_unique<MetricsWriter>(c_.output_dir, checkpoint.empty() ? -1 : s_.step);
+  write_file_atomically(c_.output_dir + "/policy.txt", policy_.str());
   write_json(c_.output_dir + "/train_config.json", nlohmann::json::parse(config_json(c_)));
   save_tokenizer(c_.output_dir, *data_.tokenizer);
+}
+
+// Chooses the policy where that is asked for, and knows what a step will take before it runs.
+void Run::plan(const std::string& checkpoint) {
+  const c10::DeviceType device = device_.type();
+  if (c_.preset == "auto" && checkpoint.empty()) {
+    const Chosen chosen = choose(c_, shape_, device);
+    policy_ = chosen.policy;
+    console_.stream() << choice_text(chosen, plan_request(c_, shape_, policy_, device));
+  }
+  const PlanRequest request = plan_request(c_, shape_, policy_, device);
+  plan_ = plan_step(request);
+  limit_ = device_.is_cpu() ? memory_limit(c_)
+                            : MemoryLimit{parse_bytes(c_.budget).value_or(INT64_MAX), "--budget"};
+  check_fits(c_, request, plan_, limit_);
+  if (device_.is_cpu()) limit_cpu_bytes(limit_.bytes);
 }
 
 void Run::resume(const std::string& checkpoint) {
@@ -153,12 +183,21 @@ void Run::describe() {
   console_.line(
       cat("preset   ", c_.preset, ", weights and optimizer state ", format_bytes(static_bytes_)));
   console_.stream() << slot_table(slots);
+  console_.line(cat("plan     peak ", format_bytes(plan_.memory.peak), " in ",
+                    plan_.memory.at_peak.moment, "; limit ", format_bytes(limit_.bytes), ", ",
+                    limit_.source));
   for (const std::string& w : warnings_) console_.line("warning: " + w);
 }
 
 bool Run::step() {
   const auto start = Clock::now();
   reset_peak(device_);
+  if (device_.is_cpu() && figures_.step_seconds.size() == 1 && s_.micro == 0) {
+    recorder_.emplace(*model_, *optimizer_,
+                      plan_request(c_, shape_, policy_, device_.type()).step);
+    recorder_->begin();
+    trace_moment("batch");
+  }
   const int64_t accumulation = c_.gradient_accumulation_steps;
   // The window's micro-batches: all of them, so that their valid tokens are known; on resume those
   // already in the gradients are passed over.
@@ -177,11 +216,14 @@ bool Run::step() {
     const Batch& batch = batches[s_.micro];
     const at::Tensor ids = batch.input.to(device_), targets = batch.target.to(device_);
     const int64_t live = live_bytes(device_);
+    trace_mark(MemoryEventKind::kForwardBegin);
     at::Tensor loss =
         model_->loss(ids, targets, valid > 0 ? 1.0 / static_cast<double>(valid) : 0.0);
     figures_.held_bytes = live_bytes(device_) - live;
     figures_.saved_bytes = model_->saved_bytes();
+    trace_mark(MemoryEventKind::kForwardEnd);
     torch::autograd::backward({loss}, {});
+    if (recorder_) recorder_->mark_gradients();
     const double value = loss.item<double>();
     if (!std::isfinite(value)) {
       throw NonFiniteError(
@@ -194,6 +236,7 @@ bool Run::step() {
       return false;
     }
   }
+  trace_moment("gradient norm");
   const at::Tensor norm = optimizer_->gradient_norm();
   grad_norm_ = norm.item<double>();
   if (!std::isfinite(grad_norm_)) {
@@ -202,10 +245,17 @@ bool Run::step() {
                              " is not finite; stopped before the update"));
   }
   learning_rate_ = c_.learning_rate * schedule_->factor(s_.step);
+  trace_moment("optimizer");
   optimizer_->step(learning_rate_, c_.max_grad_norm > 0
                                        ? Optimizer::clip_factor(norm, c_.max_grad_norm)
                                        : at::Tensor());
   synchronize(device_);
+  if (recorder_) {
+    const StepMemory measured = recorder_->finish();
+    recorder_.reset();
+    console_.stream() << "memory of step " << s_.step + 1 << "\n"
+                      << measured_table(plan_.memory, measured);
+  }
   ++s_.step;
   s_.micro = 0;
   s_.window = data_.train->position();
@@ -286,6 +336,13 @@ void Run::finish() {
   console_.line(cat("model in ", c_.output_dir));
 }
 
+void Run::show_plan() {
+  if (plan_.parameters == 0) return;
+  console_.line(cat("memory ran out under the limit of ", format_bytes(limit_.bytes), ", ",
+                    limit_.source, "; planned was:"));
+  console_.stream() << plan_table(plan_, device_.type());
+}
+
 int Run::go() {
   const SignalScope signals;
   prepare();
@@ -322,7 +379,13 @@ int Run::go() {
 int train(const TrainConfig& config, std::ostream& out, bool terminal, const TrainHooks& hooks) {
   check_config(config);
   Console console(out, terminal);
-  return Run(config, console, hooks).go();
+  Run run(config, console, hooks);
+  try {
+    return run.go();
+  } catch (const OutOfMemory&) {
+    run.show_plan();
+    throw;
+  }
 }
 
 }  // namespace compact

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/train/plan_curve.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "compact/base/atomic_file.h"
+#include "compact/base/check.h"
+#include "compact/base/text.h"
+#include "compact/plan/block_options.h"
+#include "compact/train/report_chart.h"
+#include "compact/train/report_page.h"
+
+namespace compact {
+namespace {
+
+constexpr int kPoints = 24;
+
+int64_t bytes_of(const StepPlan& plan, const PlanRequest& r) {
+  return r.device == c10::kCUDA ? plan.reserved : plan.memory.peak;
+}
+
+// Policies for budgets that rise from the least peak by equal factors; equal ones once.
+std::vector<CurvePoint> sweep(const char* name, const PlanRequest& request, Allowed allowed,
+                              const Speed& speed, int64_t most) {
+  std::vector<CurvePoint> points;
+  const auto low = static_cast<double>(least_peak(request, allowed, speed));
+  const double high = std::max(static_cast<double>(most), low);
+  for (int i = 0; i < kPoints; ++i) {
+    const double budget = low * std::pow(high / low, static_cast<double>(i) / (kPoints - 1));
+    try {
+      const Chosen c =
+          choose_policy(request, static_cast<int64_t>(std::ceil(budget)), allowed, speed);
+      const CurvePoint point{name, bytes_of(c.plan, request), c.seconds, c.added_products, c.error};
+      if (points.empty() || point.peak != points.back().peak) points.push_back(point);
+    } catch (const BudgetError&) {  // on CUDA the least reserved memory is above the least peak
+    }
+  }
+  return points;
+}
+
+CurvePoint preset_point(const std::string& name, PlanRequest request, const Speed& speed) {
+  request.policy = Policy::preset(name);
+  const StepPlan plan = plan_step(request);
+  const Llama model(request.shape, request.policy,
+                    {.device = at::kMeta, .dtype = request.dtype,
+                     .max_length = request.step.length});
+  CurvePoint point{.name = name, .peak = bytes_of(plan, request)};
+  double added = 0;
+  for (const auto& layer : model.layers()) {
+    const std::vector<bool> again = layer->segment->rerun();
+    const std::vector<Work> work =
+        layer->segment->work(request.step.batch * request.step.length, request.step.length,
+                             static_cast<int64_t>(c10::elementSize(request.dtype)));
+    for (size_t i = 0; i < again.size(); ++i) {
+      if (!again[i]) continue;
+      added += speed.block[i] * static_cast<double>(request.step.accumulation);
+      point.products += work[i].products * static_cast<double>(request.step.accumulation);
+    }
+  }
+  point.seconds = step_seconds(request, speed, plan.memory) + added;
+  return point;
+}
+
+nlohmann::ordered_json json_of(const std::vector<CurvePoint>& points) {
+  auto rows = nlohmann::ordered_json::array();
+  for (const CurvePoint& p : points) {
+    rows.push_back({{"name", p.name},
+                    {"peak_bytes", p.peak},
+                    {"step_seconds", p.seconds},
+                    {"added_flops", p.products},
+                    {"gradient_error", p.error}});
+  }
+  return rows;
+}
+
+std::string table_of(const std::vector<CurvePoint>& points) {
+  std::string out;
+  for (const CurvePoint& p : points) {
+    char line[160];
+    std::snprintf(line, sizeof line, "  %-16s %12s %14.4g %16.4g %14.3f\n", p.name.c_str(),
+                  format_bytes(p.peak).c_str(), p.seconds, p.products * 1e-12, p.error);
+    out += line;
+  }
+  return out;
+}
+
+std::string svg_of(const PlanCurve& curve) {
+  constexpr double kWidth = 860, kHeight = 420, kLeft = 76, kRight = 700, kTop = 20, kBottom = 360;
+  double x_high = 0, y_low = INFINITY, y_high = 0;
+  for (const auto* points : {&curve.lossless, &curve.lossy, &curve.presets}) {
+    for (const CurvePoint& p : *points) {
+      x_high = std::max(x_high, static_cast<double>(p.peak) * 0x1p-30);
+      y_low = std::min(y_low, p.seconds);
+      y_high = std::max(y_high, p.seconds);
+    }
+  }
+  const auto x_ticks = axis_ticks(0, x_high, 8), y_ticks = axis_ticks(y_low, y_high, 6);
+  const auto x = [&](int64_t bytes) {
+    return kLeft + static_cast<double>(bytes) * 0x1p-30 / x_ticks.back() * (kRight - kLeft);
+  };
+  const auto y = [&](double seconds) {
+    return kBottom - (seconds - y_ticks.front()) / (y_ticks.back() - y_ticks.front()) *
+                         (kBottom - kTop);
+  };
+  std::string svg = cat("<svg viewBox=\"0 0 ", kWidth, " ", kHeight,
+                        "\" role=\"img\" aria-label=\"Step time against peak memory\">\n");
+  for (const double t : y_ticks) {
+    svg += cat("<path class=\"grid\" d=\"M", kLeft, " ", y(t), "H", kRight, "\"/><text x=\"",
+               kLeft - 8, "\" y=\"", y(t) + 4.5, "\" text-anchor=\"end\">", t, "</text>\n");
+  }
+  for (const double t : x_ticks) {
+    const double at = x(static_cast<int64_t>(t * 0x1p30));
+    svg += cat("<path class=\"axis\" d=\"M", at, " ", kBottom, "v5\"/><text x=\"", at, "\" y=\"",
+               kBottom + 21, "\" text-anchor=\"middle\">", t, "</text>\n");
+  }
+  svg += cat("<text x=\"", (kLeft + kRight) / 2, "\" y=\"", kHeight - 12,
+             "\" text-anchor=\"middle\">peak memory of a step, GiB</text>\n",
+             "<text x=\"16\" y=\"", (kTop + kBottom) / 2, "\" text-anchor=\"middle\" ",
+             "transform=\"rotate(-90 16 ", (kTop + kBottom) / 2,
+             ")\">predicted step time, s</text>\n");
+  const auto line = [&](const std::vector<CurvePoint>& points, int colour) {
+    if (points.empty()) return;
+    std::string d;
+    for (const CurvePoint& p : points) d += cat(d.empty() ? "M" : "L", x(p.peak), " ", y(p.seconds));
+    svg += cat("<path class=\"line s", colour, "\" stroke-width=\"2.5\" d=\"", d, "\"/>\n");
+    for (const CurvePoint& p : points) {
+      svg += cat("<circle class=\"dot s", colour, "\" cx=\"", x(p.peak), "\" cy=\"", y(p.seconds),
+                 "\" r=\"3\"/>\n");
+    }
+  };
+  line(curve.lossy, 2);
+  line(curve.lossless, 1);
+  std::vector<double> used;
+  for (const CurvePoint& p : curve.presets) {
+    double at = y(p.seconds) + 5;
+    while (std::ranges::any_of(used, [&](double u) { return std::abs(u - at) < 17; })) at -= 17;
+    used.push_back(at);
+    svg += cat("<circle class=\"dot s0\" cx=\"", x(p.peak), "\" cy=\"", y(p.seconds),
+               "\" r=\"6\"/><path class=\"leader s0\" d=\"M", x(p.peak) + 7, " ", y(p.seconds),
+               "L", kRight + 6, " ", at - 5, "\"/><text class=\"name\" x=\"", kRight + 10,
+               "\" y=\"", at, "\">", html_escape(p.name), "</text>\n");
+  }
+  return svg + "</svg>\n";
+}
+
+}  // namespace
+
+PlanCurve plan_curve(const TrainConfig& c, const LlamaConfig& shape, c10::DeviceType device,
+                     const StatedSpeed& stated) {
+  const PlanRequest request = plan_request(c, shape, Policy::preset("off"), device);
+  const Speed speed = speed_for(c, request, stated);
+  PlanCurve curve;
+  for (const char* name : {"off", "exact", "recompute", "compact-paper"}) {
+    curve.presets.push_back(preset_point(name, request, speed));
+  }
+  const int64_t most = curve.presets[0].peak;
+  curve.lossless = sweep("lossless", request, {}, speed, most);
+  Allowed all;
+  all.quantize = all.project = true;
+  curve.lossy = sweep("lossy", request, all, speed, most);
+  char head[160];
+  std::snprintf(head, sizeof head, "  %-16s %12s %14s %16s %14s\n", "policy", "peak", "step s",
+                "added TFLOP", "gradient error");
+  curve.text = cat("predicted step time against peak; speed: ", speed.source, "\n", head,
+                   table_of(curve.presets), table_of(curve.lossless), table_of(curve.lossy));
+  curve.json["speed"] = speed.source;
+  curve.json["presets"] = json_of(curve.presets);
+  curve.json["lossless"] = json_of(curve.lossless);
+  curve.json["lossy"] = json_of(curve.lossy);
+  curve.title = "What memory buys";
+  curve.subtitle = cat(c.model.empty() ? c.model_name_or_path : c.model, ", ", c.dtype, ", ",
+                       request.step.batch, " \u00d7 ", request.step.length,
+                       " tokens; speed: ", speed.source);
+  return curve;
+}
+
+void write_curve_page(const PlanCurve& curve, const std::string& path) {
+  const std::string body =
+      "<p class=\"legend\"><span><span class=\"key s1\"></span>cheapest lossless policy</span>"
+      "<span><span class=\"key s2\"></span>cheapest where moments may be bf16 and gradients "
+      "projected</span><span><span class=\"key s0\"></span>presets</span></p>\n"
+      "<div class=\"scroll\">" +
+      svg_of(curve) + "</div>\n";
+  write_file_atomically(path, html_page(curve.title, curve.subtitle, body));
+}
+
+MaxBatch largest_batch(const TrainConfig& c, const LlamaConfig& shape, const PlanRequest& request,
+                       const StatedSpeed& stated) {
+  COMPACT_CHECK(!c.budget.empty(), "--max_batch needs a --budget, as 10GiB");
+  const int64_t budget = parse_bytes(c.budget).value();
+  const bool automatic = c.preset == "auto";
+  const auto peak = [&](int64_t batch) {
+    PlanRequest r = request;
+    r.step.batch = batch;
+    if (!automatic) return bytes_of(plan_step(r), r);
+    TrainConfig with = c;
+    with.per_device_train_batch_size = batch;
+    try {
+      return bytes_of(choose(with, shape, r.device, stated).plan, r);
+    } catch (const BudgetError& e) {
+      return std::max(e.least, budget + 1);
+    }
+  };
+  int64_t fits = 0, too_many = 1;
+  int64_t fits_peak = 0, too_many_peak = 0;
+  const auto ask = [&](int64_t batch) {
+    const int64_t bytes = peak(batch);
+    (bytes <= budget ? fits : too_many) = batch;
+    (bytes <= budget ? fits_peak : too_many_peak) = bytes;
+    return bytes <= budget;
+  };
+  while (ask(too_many) && too_many < (int64_t{1} << 20)) too_many *= 2;
+  if (fits == 0) {
+    throw BudgetError(cat("--budget ", c.budget, ": not even one sequence fits: it takes ",
+                          format_bytes(too_many_peak)),
+                      too_many_peak);
+  }
+  while (too_many - fits > 1) ask(fits + (too_many - fits) / 2);
+  return {fits, cat("max batch ", fits, " x ", request.step.length, " tokens: peak ",
+                    format_bytes(fits_peak), " under ", c.budget, "; ", too_many, " would take ",
+                    automatic ? "at least " : "", format_bytes(too_many_peak), "\n")};
+}
+
+}  // namespace compact

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a planned, or measured, step takes: as text and as JSON.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "compact/plan/request.h"
+
+namespace compact {
+
+// Weights, gradients, optimizer, projections, and the peak by its parts, with the moment it is at.
+std::string plan_table(const StepPlan& plan, c10::DeviceType device);
+
+// The same of a step that ran beside what was planned, and the difference.
+std::string measured_table(const StepMemory& planned, const StepMemory& measured);
+
+// Keys: weights_bytes, gradients_bytes, optimizer_bytes, projections_bytes, other_bytes,
+// saved_bytes, held_bytes, workspace_bytes (at the peak), peak_bytes, peak_at, at_peak, moments,
+// slots; on CUDA reserved_bytes.
+nlohmann::ordered_json plan_json(const StepPlan& plan, c10::DeviceType device);
+
+}  // namespace compact

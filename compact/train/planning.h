@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Planning in the words of a training configuration: what a step will take, the policy of
+// --preset auto, and how much memory there is.
+#pragma once
+
+#include <string>
+
+#include "compact/plan/budget.h"
+#include "compact/plan/request.h"
+#include "compact/plan/speed.h"
+#include "compact/train/config.h"
+
+namespace compact {
+
+PlanRequest plan_request(const TrainConfig& config, const LlamaConfig& shape, const Policy& policy,
+                         c10::DeviceType device);
+
+// Speeds for choosing: measured on this machine for the CPU, else `products` floating-point
+// operations and `bytes` a second.
+struct StatedSpeed {
+  double products = 2e14, bytes = 1.5e12;
+};
+Speed speed_for(const TrainConfig& config, const PlanRequest& request, const StatedSpeed& stated);
+
+// What --preset auto chooses. Throws BudgetError.
+Chosen choose(const TrainConfig& config, const LlamaConfig& shape, c10::DeviceType device,
+              const StatedSpeed& stated = {});
+// "chosen   ..." lines: peak, what is rebuilt, what it costs.
+std::string choice_text(const Chosen& chosen, const PlanRequest& request);
+
+// Memory that tensors may take: the smallest of --budget, what the control group has left, and what
+// the machine has; and which of them it is.
+struct MemoryLimit {
+  int64_t bytes = 0;
+  std::string source;
+};
+MemoryLimit memory_limit(const TrainConfig& config);
+
+// Throws BudgetError, with what would fit, where the planned step passes the limit.
+void check_fits(const TrainConfig& config, const PlanRequest& request, const StepPlan& plan,
+                const MemoryLimit& limit);
+
+}  // namespace compact

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/plan/caching_allocator.h"
+
+#include <gtest/gtest.h>
+
+namespace compact {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+TEST(CachingAllocator, SegmentsByTheRules) {
+  CachingAllocatorModel a;
+  a.allocate(1, 1);  // 512 B of a segment of 2 MiB
+  EXPECT_EQ(a.most_reserved(), 2 * kMiB);
+  a.allocate(2, kMiB);  // still small
+  EXPECT_EQ(a.most_reserved(), 2 * kMiB);
+  a.allocate(3, kMiB + 1);  // 20 MiB
+  EXPECT_EQ(a.most_reserved(), 22 * kMiB);
+  a.allocate(4, 9 * kMiB);
+  EXPECT_EQ(a.most_reserved(), 22 * kMiB);
+  a.allocate(5, 11 * kMiB - 1);  // its own, rounded to 2 MiB
+  EXPECT_EQ(a.most_reserved(), 34 * kMiB);
+}
+
+TEST(CachingAllocator, TakesTheSmallestThatFitsAndJoinsNeighbours) {
+  CachingAllocatorModel a;
+  a.allocate(1, 40 * kMiB);
+  a.allocate(2, 30 * kMiB);
+  a.free(1);
+  a.free(2);
+  a.allocate(3, 28 * kMiB);  // of the 30
+  a.allocate(4, 39 * kMiB);  // of the 40
+  EXPECT_EQ(a.most_reserved(), 70 * kMiB);
+  a.free(4);
+  a.allocate(5, 20 * kMiB);
+  a.allocate(6, 20 * kMiB);  // both halves of the 40
+  a.free(5);
+  a.free(6);
+  a.allocate(7, 40 * kMiB);  // joined again
+  EXPECT_EQ(a.most_reserved(), 70 * kMiB);
+}
+
+TEST(CachingAllocator, FragmentationReservesMore) {
+  CachingAllocatorModel a;
+  a.allocate(1, 40 * kMiB);
+  a.free(1);
+  a.allocate(2, 12 * kMiB);
+  a.allocate(3, 30 * kMiB);  // what is left of the 40 is too small
+  EXPECT_EQ(a.most_reserved(), 70 * kMiB);
+}
+
+}  // namespace
+}  // namespace compact

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// Small models to plan, and the same step run for real.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <random>
+#include <string>
+
+#include "compact/kernels/kernels.h"
+#include "compact/ops/memory.h"
+#include "compact/ops/memory_trace.h"
+#include "compact/plan/request.h"
+
+namespace compact {
+
+inline PlanRequest small_request(const std::string& policy, at::ScalarType type, StepShape step,
+                                 LlamaConfig shape, bool muon = false) {
+  PlanRequest r;
+  r.shape = shape;
+  r.policy = policy.find('=') == std::string::npos ? Policy::preset(policy)
+                                                   : Policy::parse(policy, "test");
+  r.dtype = type;
+  r.optimizer = [type, muon](const Policy& p) {
+    OptimizerOptions o;
+    o.kind = muon ? OptimizerKind::kMuon : OptimizerKind::kAdamW;
+    o.moment = [type, p](const Parameter& q) {
+      const Spec moment = p.moment(q.name);
+      return moment.name.empty() ? std::string(type == at::kFloat ? "f32" : "bf16") : moment.name;
+    };
+    return o;
+  };
+  r.step = step;
+  return r;
+}
+
+inline LlamaConfig small_shape(int64_t layers = 2) {
+  LlamaConfig c;
+  c.hidden_size = 64;
+  c.intermediate_size = 172;
+  c.num_hidden_layers = layers;
+  c.num_attention_heads = 4;
+  c.num_key_value_heads = 2;
+  c.head_dim = 16;
+  c.vocab_size = 512;
+  return c;
+}
+
+inline LlamaConfig random_shape(std::mt19937& random) {
+  const auto from = [&](int64_t low, int64_t high) {
+    return low + static_cast<int64_t>(random() % (high - low + 1));
+  };
+  LlamaConfig c;
+  c.num_key_value_heads = from(1, 2);
+  c.num_attention_heads = c.num_key_value_heads * from(1, 3);
+  c.head_dim = 2 * from(4, 16);
+  c.hidden_size = c.num_attention_heads * c.head_dim;
+  c.intermediate_size = from(20, 200);
+  c.num_hidden_layers = from(1, 3);
+  c.vocab_size = from(50, 3000);
+  c.tie_word_embeddings = random() % 2 == 0;
+  return c;
+}
+
+// The step that the plan is for, on the CPU.
+inline StepMemory run_for_real(const PlanRequest& r) {
+  const Llama model(r.shape, r.policy,
+                    {.device = at::kCPU, .dtype = r.dtype, .max_length = r.step.length});
+  Optimizer optimizer(model.parameters(), r.optimizer(r.policy));
+  StepRecorder recorder(model, optimizer, r.step);
+  StepMemory memory;
+  for (int round = 0; round < 2; ++round) {  // the second is measured
+    recorder.begin();
+    trace_moment("batch");
+    std::vector<std::pair<at::Tensor, at::Tensor>> batches;
+    for (int64_t i = 0; i < r.step.accumulation; ++i) {
+      at::Tensor ids = at::empty({r.step.batch, r.step.length}, at::kLong);
+      at::Tensor targets = at::empty({r.step.batch, r.step.length}, at::kLong);
+      ids.fill_(i + 1);
+      targets.fill_(i + 2);
+      batches.emplace_back(ids, targets);
+    }
+    for (const auto& [ids, targets] : batches) {
+      trace_mark(MemoryEventKind::kForwardBegin);
+      const at::Tensor loss = model.loss(ids, targets, 1e-3);
+      trace_mark(MemoryEventKind::kForwardEnd);
+      torch::autograd::backward({loss}, {});
+      recorder.mark_gradients();
+    }
+    trace_moment("gradient norm");
+    const at::Tensor norm = optimizer.gradient_norm();
+    trace_moment("optimizer");
+    optimizer.step(1e-3, r.step.clip ? Optimizer::clip_factor(norm, 1) : at::Tensor());
+    memory = recorder.finish();
+  }
+  return memory;
+}
+
+}  // namespace compact
