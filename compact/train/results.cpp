@@ -39,6 +39,7 @@ void write_results(const TrainConfig& config, const RunState& state, const RunFi
   results["tokens_per_second"] = seconds > 0 ? tokens / seconds : 0.0;
   results["parameters"] = model.parameter_count();
   results["memory/peak_bytes"] = figures.highest_peak_bytes;
+  results["memory/planned_peak_bytes"] = figures.planned_peak_bytes;
   results["memory/held_bytes"] = figures.held_bytes;
   results["memory/saved_bytes"] = figures.saved_bytes;
   if (model.options().device.is_cuda()) results["memory/reserved_bytes"] = figures.reserved_bytes;

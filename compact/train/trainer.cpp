@@ -25,10 +25,9 @@
 #include "compact/train/memory_table.h"
 #include "compact/train/metrics.h"
 #include "compact/train/output_folder.h"
-#include "compact/train/plan_report.h"
-#include "compact/train/planning.h"
 #include "compact/train/precision.h"
 #include "compact/train/results.h"
+#include "compact/train/run_plan.h"
 #include "compact/train/run_state.h"
 #include "compact/train/setup.h"
 #include "compact/train/signals.h"
@@ -57,7 +56,6 @@ class Run {
 
  private:
   void prepare();
-  void plan(const std::string& checkpoint);
   void resume(const std::string& checkpoint);
   void describe();
   bool step();  // false: stopped inside the update, gradients pending
@@ -89,9 +87,7 @@ class Run {
   RunFigures figures_;
   int64_t static_bytes_ = 0;  // weights and optimizer state
   LlamaConfig shape_;
-  StepPlan plan_;
-  MemoryLimit limit_;
-  std::optional<StepRecorder> recorder_;  // while the step that is compared with the plan runs
+  std::optional<RunPlan> plan_;
 };
 
 void Run::prepare() {
@@ -127,7 +123,7 @@ void Run::prepare() {
   }
   s_.matmul_path = set_matmul_precision(c_.matmul_precision, device_, s_.matmul_path).path;
   shape_ = model_config(c_, *data_.tokenizer);
-  plan(checkpoint);
+  plan_.emplace(c_, shape_, device_, policy_, /*given=*/!checkpoint.empty(), console_);
   const int64_t before = live_bytes(device_);
   model_ = make_model(c_, shape_, policy_, device_, warnings_);
   optimizer_ = make_optimizer(c_, policy_, *model_);
@@ -138,22 +134,6 @@ void Run::prepare() {
   write_file_atomically(c_.output_dir + "/policy.txt", policy_.str());
   write_json(c_.output_dir + "/train_config.json", nlohmann::json::parse(config_json(c_)));
   save_tokenizer(c_.output_dir, *data_.tokenizer);
-}
-
-// Chooses the policy where that is asked for, and knows what a step will take before it runs.
-void Run::plan(const std::string& checkpoint) {
-  const c10::DeviceType device = device_.type();
-  if (c_.preset == "auto" && checkpoint.empty()) {
-    const Chosen chosen = choose(c_, shape_, device);
-    policy_ = chosen.policy;
-    console_.stream() << choice_text(chosen, plan_request(c_, shape_, policy_, device));
-  }
-  const PlanRequest request = plan_request(c_, shape_, policy_, device);
-  plan_ = plan_step(request);
-  limit_ = device_.is_cpu() ? memory_limit(c_)
-                            : MemoryLimit{parse_bytes(c_.budget).value_or(INT64_MAX), "--budget"};
-  check_fits(c_, request, plan_, limit_);
-  if (device_.is_cpu()) limit_cpu_bytes(limit_.bytes);
 }
 
 void Run::resume(const std::string& checkpoint) {
@@ -183,21 +163,16 @@ void Run::describe() {
   console_.line(
       cat("preset   ", c_.preset, ", weights and optimizer state ", format_bytes(static_bytes_)));
   console_.stream() << slot_table(slots);
-  console_.line(cat("plan     peak ", format_bytes(plan_.memory.peak), " in ",
-                    plan_.memory.at_peak.moment, "; limit ", format_bytes(limit_.bytes), ", ",
-                    limit_.source));
+  console_.line(plan_->line());
   for (const std::string& w : warnings_) console_.line("warning: " + w);
 }
 
 bool Run::step() {
   const auto start = Clock::now();
   reset_peak(device_);
-  if (device_.is_cpu() && figures_.step_seconds.size() == 1 && s_.micro == 0) {
-    recorder_.emplace(*model_, *optimizer_,
-                      plan_request(c_, shape_, policy_, device_.type()).step);
-    recorder_->begin();
-    trace_moment("batch");
-  }
+  if (figures_.step_seconds.size() == 1 && s_.micro == 0)
+    plan_->begin_record(*model_, *optimizer_);
+  trace_moment("batch");
   const int64_t accumulation = c_.gradient_accumulation_steps;
   // The window's micro-batches: all of them, so that their valid tokens are known; on resume those
   // already in the gradients are passed over.
@@ -223,7 +198,7 @@ bool Run::step() {
     figures_.saved_bytes = model_->saved_bytes();
     trace_mark(MemoryEventKind::kForwardEnd);
     torch::autograd::backward({loss}, {});
-    if (recorder_) recorder_->mark_gradients();
+    plan_->mark_gradients();
     const double value = loss.item<double>();
     if (!std::isfinite(value)) {
       throw NonFiniteError(
@@ -250,13 +225,8 @@ bool Run::step() {
                                        ? Optimizer::clip_factor(norm, c_.max_grad_norm)
                                        : at::Tensor());
   synchronize(device_);
-  if (recorder_) {
-    const StepMemory measured = recorder_->finish();
-    recorder_.reset();
-    console_.stream() << "memory of step " << s_.step + 1 << "\n"
-                      << measured_table(plan_.memory, measured);
-  }
   ++s_.step;
+  plan_->end_record(s_.step, console_);
   s_.micro = 0;
   s_.window = data_.train->position();
   s_.tokens += valid;
@@ -327,6 +297,7 @@ void Run::save(const char* why) {
 void Run::finish() {
   std::optional<EvalResult> evaluation;
   if (data_.validation) evaluation = evaluate_now();
+  figures_.planned_peak_bytes = plan_->peak_bytes();
   write_results(c_, s_, figures_, evaluation, *model_, *optimizer_);
   console_.line(format(
       "done: %lld steps in %s, %.3f s a step, peak %s (held after forward %s, of it slots %s)",
@@ -337,10 +308,7 @@ void Run::finish() {
 }
 
 void Run::show_plan() {
-  if (plan_.parameters == 0) return;
-  console_.line(cat("memory ran out under the limit of ", format_bytes(limit_.bytes), ", ",
-                    limit_.source, "; planned was:"));
-  console_.stream() << plan_table(plan_, device_.type());
+  if (plan_) plan_->explain(console_);
 }
 
 int Run::go() {

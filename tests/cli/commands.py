@@ -10,7 +10,7 @@ import unittest
 
 from _program import EXAMPLES, PROGRAM, environment, run, tiny
 
-COMMANDS = ["train", "eval", "generate", "prepare", "compare", "list", "doctor"]
+COMMANDS = ["train", "eval", "generate", "prepare", "compare", "plan", "list", "doctor"]
 
 
 class Commands(unittest.TestCase):

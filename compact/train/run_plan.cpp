@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/train/run_plan.h"
+
+#include <limits>
+#include <ostream>
+
+#include "compact/base/check.h"
+#include "compact/base/text.h"
+#include "compact/ops/memory.h"
+#include "compact/train/plan_report.h"
+
+namespace compact {
+
+RunPlan::RunPlan(const TrainConfig& c, const LlamaConfig& shape, at::Device device, Policy& policy,
+                 bool given, Console& console)
+    : device_(device) {
+  if (c.preset == "auto" && !given) {
+    const Chosen chosen = choose(c, shape, device.type());
+    policy = chosen.policy;
+    console.stream() << choice_text(chosen, plan_request(c, shape, policy, device.type()));
+  }
+  const PlanRequest request = plan_request(c, shape, policy, device.type());
+  step_ = request.step;
+  plan_ = plan_step(request);
+  limit_ = device.is_cpu() ? memory_limit(c)
+                           : MemoryLimit{parse_bytes(c.budget).value_or(
+                                             std::numeric_limits<int64_t>::max()),
+                                         "--budget"};
+  check_fits(c, request, plan_, limit_);
+  if (device.is_cpu()) limit_cpu_bytes(limit_.bytes);
+}
+
+void RunPlan::begin_record(const Llama& model, const Optimizer& optimizer) {
+  if (!device_.is_cpu()) return;
+  recorder_.emplace(model, optimizer, step_);
+  recorder_->begin();
+}
+
+void RunPlan::mark_gradients() {
+  if (recorder_) recorder_->mark_gradients();
+}
+
+void RunPlan::end_record(int64_t step, Console& console) {
+  if (!recorder_) return;
+  const StepMemory measured = recorder_->finish();
+  recorder_.reset();
+  console.stream() << "memory of step " << step << "\n" << measured_table(plan_.memory, measured);
+}
+
+std::string RunPlan::line() const {
+  return cat("plan     peak ", format_bytes(plan_.memory.peak), " in ",
+             plan_.memory.at_peak.moment,
+             limit_.bytes < std::numeric_limits<int64_t>::max()
+                 ? cat("; limit ", format_bytes(limit_.bytes), ", ", limit_.source)
+                 : "");
+}
+
+void RunPlan::explain(Console& console) const {
+  console.line(cat("memory ran out under the limit of ", format_bytes(limit_.bytes), ", ",
+                   limit_.source, "; planned was:"));
+  console.stream() << plan_table(plan_, device_.type());
+}
+
+}  // namespace compact

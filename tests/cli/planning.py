@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`compact plan`, and training under a budget."""
+import json
+import pathlib
+import re
+import tempfile
+import unittest
+
+from _program import run, tiny
+
+MODEL = ["--model=llama-tiny", "--tokenizer=bytes", "--block_size=64", "--device=cpu"]
+BATCH = "--per_device_train_batch_size="
+
+
+class Planning(unittest.TestCase):
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(self.temporary.cleanup)
+        self.folder = pathlib.Path(self.temporary.name)
+        self.cache = f"--cache_dir={self.folder / 'cache'}"
+
+    def plan(self, *more, code=0):
+        out = self.folder / "plan.json"
+        batch = [] if any(m.startswith(BATCH) for m in more) else [BATCH + "8"]
+        done = run("plan", *MODEL, *batch, self.cache, f"--json={out}", *more, cwd=self.folder)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return json.loads(out.read_text()) if code == 0 else done.stderr, done.stdout
+
+    def train(self, name, *more):
+        out = self.folder / name
+        usual = [f for f in tiny(self.folder, f"--output_dir={out}", *more)
+                 if not f.startswith((BATCH, "--block_size", "--model", "--device"))]
+        done = run("train", *MODEL, BATCH + "8", *usual, cwd=self.folder)
+        return done, out
+
+    def test_plan_adds_up(self):
+        result, text = self.plan("--preset=exact")
+        for key in ["weights_bytes", "gradients_bytes", "optimizer_bytes", "saved_bytes",
+                    "workspace_bytes", "peak_bytes", "peak_at", "slots"]:
+            self.assertIn(key, result)
+        self.assertEqual(sum(result["at_peak"].values()), result["peak_bytes"])
+        self.assertEqual(sum(s["stored_bytes"] for s in result["slots"]), result["saved_bytes"])
+        self.assertEqual(max(result["moments"].values()), result["peak_bytes"])
+        self.assertIn(f"{result['peak_bytes']:,}", text)
+        off, _ = self.plan("--preset=off")
+        self.assertGreater(off["peak_bytes"], result["peak_bytes"])
+
+    def test_a_run_takes_what_was_planned(self):
+        for flags in (["--preset=exact"], ["--preset=compact", "--gradient_accumulation_steps=2"],
+                      ["--preset=recompute", "--dtype=bfloat16"]):
+            done, out = self.train("run", "--overwrite_output_dir", *flags)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            row = re.search(r"^  peak +([\d,]+) +([\d,]+) +([+-]\d+)$", done.stdout, re.M)
+            planned, measured = (int(row[i].replace(",", "")) for i in (1, 2))
+            self.assertLessEqual(abs(measured - planned), planned / 100, done.stdout)
+            results = json.loads((out / "all_results.json").read_text())
+            self.assertEqual(results["memory/planned_peak_bytes"], planned)
+
+    def test_auto_meets_its_budget_and_resumes(self):
+        peaks = {p: self.plan(f"--preset={p}")[0]["peak_bytes"]
+                 for p in ("off", "recompute")}
+        budget = (peaks["off"] + peaks["recompute"]) // 2
+        flags = ["--preset=auto", f"--budget={budget}B", "--save_steps=2"]
+        done, out = self.train("auto", *flags)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        results = json.loads((out / "all_results.json").read_text())
+        self.assertLessEqual(results["memory/peak_bytes"], budget)
+        policy = (out / "policy.txt").read_text()
+        self.assertEqual((out / "checkpoint-2/policy.txt").read_text(), policy)
+        done, _ = self.train("auto", *flags, f"--resume_from_checkpoint={out / 'checkpoint-2'}")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("resumed from", done.stdout)
+        again = json.loads((out / "all_results.json").read_text())
+        self.assertEqual(again["eval_loss"], results["eval_loss"])
+
+    def test_budgets_that_cannot_be_met(self):
+        message, _ = self.plan("--preset=auto", "--budget=1MiB", code=4)
+        self.assertIn("cannot be met", message)
+        self.assertIn("least peak", message)
+        done, out = self.train("small", "--budget=1MiB")
+        self.assertEqual(done.returncode, 4)
+        self.assertIn("--budget", done.stderr)
+        self.assertEqual(len(done.stderr.splitlines()), 1)
+        self.assertFalse(out.exists())
+
+    def test_bad_input(self):
+        for flags, expected in [
+            (["--budget=0GiB"], "`0GiB`"),
+            (["--budget=-1GiB"], "`-1GiB`"),
+            (["--budget=10"], "`10`"),
+            (["--budget=nanGiB"], "`nanGiB`"),
+            (["--preset=auto"], "needs a --budget"),
+            (["--preset=auto", "--budget=1GiB", "--rank=0.5"], "--rank"),
+            (["--allow=everything"], "no such value `everything`"),
+            (["--max_batch"], "needs a --budget"),
+            (["--pareto", f"--chart={self.folder / 'none/page.html'}"], "none"),
+        ]:
+            message, _ = self.plan(*flags, code=2)
+            self.assertIn(expected, message)
+            self.assertEqual(len(message.splitlines()), 1, message)
+
+    def test_a_broken_cache_is_made_anew(self):
+        flags = ["--preset=auto", "--budget=1GiB"]
+        self.plan(*flags)
+        cache = self.folder / "cache/speed.json"
+        whole = cache.read_text()
+        for broken in (whole[:40], "", "[]", '{"cpu": 3}'):
+            cache.write_text(broken)
+            self.plan(*flags)
+            self.assertIsInstance(json.loads(cache.read_text()), dict)
+
+    def test_largest_batch(self):
+        result, text = self.plan("--max_batch", "--budget=40MiB", "--preset=exact")
+        batch = result["max_batch"]
+        self.assertIn(f"max batch {batch}", text)
+        self.assertLessEqual(result["peak_bytes"], 40 << 20)
+        more, _ = self.plan("--preset=exact", f"{BATCH}{batch + 1}")
+        self.assertGreater(more["peak_bytes"], 40 << 20)
+
+    def test_curve(self):
+        page = self.folder / "curve.html"
+        result, _ = self.plan("--pareto", f"--chart={page}")
+        curve = result["pareto"]
+        self.assertEqual({p["name"] for p in curve["presets"]},
+                         {"off", "exact", "recompute", "compact-paper"})
+        for name in ("lossless", "lossy"):
+            if name == "lossless":  # projected gradients also make the optimizer faster
+                seconds = [p["step_seconds"] for p in curve[name]]
+                self.assertEqual(seconds, sorted(seconds, reverse=True))
+            peaks = [p["peak_bytes"] for p in curve[name]]
+            self.assertEqual(peaks, sorted(peaks))
+        self.assertIn("<svg", page.read_text())
+
+
+if __name__ == "__main__":
+    unittest.main()
