@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 
-#include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -17,17 +17,20 @@
 #include "compact/train/plan_curve.h"
 #include "compact/train/plan_report.h"
 #include "compact/train/planning.h"
+#include "compact/train/precision.h"
 #include "compact/train/setup.h"
 
 namespace compact::cli {
 namespace {
 
-// The model's shape; with a tokenizer that was named, its vocabulary.
-LlamaConfig shape_of(const TrainConfig& c, bool tokenizer_given) {
-  if (tokenizer_given) return model_config(c, *make_tokenizer(c.tokenizer));
-  LlamaConfig shape =
-      c.model.empty() ? read_llama_config(c.model_name_or_path) : model_named(c.model).config;
-  shape.max_position_embeddings = std::max(shape.max_position_embeddings, c.block_size);
+// The model's shape; with a tokenizer that was named, its vocabulary, as in training.
+LlamaConfig shape_of(const TrainConfig& c) {
+  if (!c.tokenizer.empty()) return model_config(c, *make_tokenizer(c.tokenizer));
+  if (!c.model.empty()) return model_named(c.model).config;
+  const LlamaConfig shape = read_llama_config(c.model_name_or_path);
+  COMPACT_CHECK(c.block_size <= shape.max_position_embeddings, "--block_size ", c.block_size,
+                " is longer than the model's max_position_embeddings ",
+                shape.max_position_embeddings);
   return shape;
 }
 
@@ -46,11 +49,14 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
   flags.add("max_batch", max_batch, "the largest micro-batch that fits --budget");
   flags.add("device_tflops", tflops, "speed of products of a device that is not here", "X");
   flags.add("device_gbps", gbps, "bytes that it reads and writes a second, in 10^9", "X");
+  TrainConfig defaults;
+  defaults.tokenizer.clear();  // not named: the vocabulary of the model
   TrainFlags settings(flags, {"train_file", "validation_file", "validation_split", "text_field",
                               "max_eval_samples", "per_device_eval_batch_size", "max_steps",
                               "num_train_epochs", "output_dir", "overwrite_output_dir",
                               "logging_steps", "eval_steps", "save_steps", "save_total_limit",
-                              "resume_from_checkpoint"});
+                              "resume_from_checkpoint"},
+                      defaults);
   if (!flags.parse(arguments)) {
     std::cout << flags.help();
     return kExitOk;
@@ -65,10 +71,11 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
   check_config(c);
   const bool cuda = c.device == "cuda" || (c.device == "auto" && at::globalContext().hasCUDA());
   const c10::DeviceType device = cuda ? c10::kCUDA : c10::kCPU;
-  const auto given = flags.given({});
-  const LlamaConfig shape = shape_of(c, std::ranges::any_of(given, [](const std::string& f) {
-                                       return f.starts_with("--tokenizer=");
-                                     }));
+  COMPACT_CHECK(page.empty() || pareto, "--chart takes no effect without --pareto");
+  const LlamaConfig shape = shape_of(c);
+  // As a run would: both decide what products take beside their operands.
+  if (c.threads > 0) at::set_num_threads(static_cast<int>(c.threads));
+  if (!cuda) set_matmul_precision(c.matmul_precision, at::kCPU);
   stated = {.products = tflops * 1e12, .bytes = gbps * 1e9};
 
   std::vector<std::string> warnings;
@@ -80,7 +87,7 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
   result["preset"] = c.preset;
   result["device"] = cuda ? "cuda" : "cpu";
   if (max_batch) {
-    const MaxBatch found = largest_batch(c, shape, request, stated);
+    const MaxBatch found = largest_batch(c, request, stated);
     request.step.batch = c.per_device_train_batch_size = found.batch;
     std::cout << found.text;
     result["max_batch"] = found.batch;
@@ -102,7 +109,8 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
   result["policy"] = request.policy.str();
   result.update(plan_json(plan, device));
   std::cout << "model    " << result["model"].get<std::string>() << ", "
-            << format_count(plan.parameters) << " parameters, " << c.dtype << " on "
+            << format_count(plan.parameters) << " parameters, vocabulary "
+            << format_count(shape.vocab_size) << ", " << c.dtype << " on "
             << (cuda ? "cuda" : "cpu") << ", " << request.step.batch << " x "
             << request.step.length << " tokens";
   if (request.step.accumulation > 1) std::cout << " x " << request.step.accumulation;

@@ -14,7 +14,9 @@ FlagShape shape_of(const ConfigOption& option) {
 
 }  // namespace
 
-TrainFlags::TrainFlags(Flags& flags, const std::vector<std::string>& without) {
+TrainFlags::TrainFlags(Flags& flags, const std::vector<std::string>& without,
+                       const TrainConfig& defaults)
+    : config_(defaults), defaults_(defaults) {
   flags.group("Configuration");
   flags.add("config", file_, "settings under those of flags", "FILE.toml, FILE.json");
   flags.add("print_config", print_, "show what is in force, as TOML, and stop");
@@ -35,7 +37,7 @@ TrainFlags::TrainFlags(Flags& flags, const std::vector<std::string>& without) {
 TrainConfig TrainFlags::config(const Flags& flags) {
   flags.apply();
   if (file_.empty()) return config_;
-  config_ = TrainConfig();
+  config_ = defaults_;
   read_config_file(config_, file_);
   flags.apply();
   return config_;

@@ -13,7 +13,8 @@ namespace compact::cli {
 class TrainFlags {
  public:
   // Adds --config, --print_config and all settings but those named.
-  TrainFlags(Flags& flags, const std::vector<std::string>& without);
+  TrainFlags(Flags& flags, const std::vector<std::string>& without,
+             const TrainConfig& defaults = {});
 
   // Defaults, then the configuration file, then flags.
   TrainConfig config(const Flags& flags);
@@ -21,7 +22,7 @@ class TrainFlags {
   bool print_config() const { return print_; }
 
  private:
-  TrainConfig config_;
+  TrainConfig config_, defaults_;
   std::string file_;
   bool print_ = false;
 };

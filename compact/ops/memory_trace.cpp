@@ -75,9 +75,8 @@ void trace_free(c10::DeviceType type, const void* address, int64_t bytes) {
 MemoryTimeline timeline_of(const MemoryTrace& trace) {
   struct Block {
     int64_t bytes = 0;
-    size_t allocated = 0;          // event number
-    size_t held_from = SIZE_MAX;   // event number from which it is held for backward
-    bool gradient = false;
+    size_t allocated = 0;  // event number
+    bool held = false, gradient = false;
   };
   // Blocks in order of allocation; what a block becomes is known only later in the trace.
   std::vector<Block> blocks;
@@ -113,7 +112,7 @@ MemoryTimeline timeline_of(const MemoryTrace& trace) {
         for (const auto& [address, index] : at) {
           Block& block = blocks[index];
           if (block.allocated < forward) continue;
-          block.held_from = block.allocated;
+          block.held = true;
           result.held += block.bytes;
         }
         break;
@@ -135,7 +134,7 @@ MemoryTimeline timeline_of(const MemoryTrace& trace) {
       now.total += change;
       if (block.gradient) {
         now.gradients += change;
-      } else if (block.held_from != SIZE_MAX) {
+      } else if (block.held) {
         now.saved += change;
       }
     }

@@ -72,7 +72,7 @@ std::vector<BlockOption> block_options(const PlanRequest& request, const std::st
   COMPACT_CHECK(slots.size() <= 12, "[plan] a block of ", slots.size(), " slots has too many ways");
 
   std::vector<BlockOption> all;
-  for (uint32_t mask = 0; mask < 1U << slots.size(); ++mask) {
+  for (uint32_t mask = 0; mask < (1U << slots.size()); ++mask) {
     BlockOption option;
     std::string text = common;
     for (size_t i = 0; i < slots.size(); ++i) {

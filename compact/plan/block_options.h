@@ -19,7 +19,7 @@ struct BlockOption {
 };
 
 // Pareto-optimal options of a block under the request's step, with policy lines that hold for all
-// of its layers (gradients). The first keeps the most. Bytes come from steps of a model of two such
+// of its layers (gradients). Bytes come from steps of a model of two such
 // blocks on the meta device; `forward` and `backward` count from a common level that
 // layer_problem takes out again.
 std::vector<BlockOption> block_options(const PlanRequest& request, const std::string& lines,

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <limits>
 #include <map>
-#include <optional>
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
@@ -38,6 +37,11 @@ std::string projection_lines(double rank, const std::string& layers) {
       cat(" = project:rank=", rank, ",type=srht,share=true,period=200,scale=1,carry=true\n");
   return cat("grad layers.", layers, ".attn.qkv", how, "grad layers.", layers,
              ".mlp.{gate_up,down}", how);
+}
+
+// What the budget bounds.
+int64_t measured(const StepPlan& plan, const PlanRequest& r) {
+  return r.device == c10::kCUDA ? plan.reserved : plan.memory.peak;
 }
 
 class Planner {
@@ -190,7 +194,10 @@ int64_t Planner::least() {
   for (Variant v : levels()) {
     if (v.rank > 0) v.projected = layers_;
     v.chunk = chunks().back();
-    least = std::min(least, least_peak(problem(v)));
+    const auto best = best_of(v, least_peak(problem(v)));
+    PlanRequest r = r_;
+    r.policy = Policy::parse(best->text, "auto");
+    least = std::min(least, measured(plan_step(r), r));
   }
   return least;
 }
@@ -198,19 +205,18 @@ int64_t Planner::least() {
 double Planner::error(const Variant& v) const {
   if (v.projected == 0) return 0;
   // Weighted by elements; the projection of the attention's output is full.
-  const auto n = static_cast<double>(r_.shape.hidden_size),
-             m = static_cast<double>(r_.shape.intermediate_size);
-  double sum = 0, all = n * n;
-  for (const auto& [in, out] : {std::pair(n, 3 * n), std::pair(n, 2 * m), std::pair(m, n)}) {
+  const LlamaConfig& c = r_.shape;
+  const auto n = static_cast<double>(c.hidden_size), m = static_cast<double>(c.intermediate_size),
+             heads = static_cast<double>(c.num_attention_heads * c.head_dim),
+             kv = static_cast<double>(c.num_key_value_heads * c.head_dim);
+  double sum = 0, all = n * heads;
+  for (const auto& [in, out] :
+       {std::pair(n, heads + 2 * kv), std::pair(n, 2 * m), std::pair(m, n)}) {
     const auto rank = static_cast<double>(resolve_rank(v.rank, static_cast<int64_t>(in)));
     sum += in * out * (in / rank - 1);
     all += in * out;
   }
   return sum / all * static_cast<double>(v.projected) / static_cast<double>(layers_);
-}
-
-int64_t measured(const StepPlan& plan, const PlanRequest& r) {
-  return r.device == c10::kCUDA ? plan.reserved : plan.memory.peak;
 }
 
 }  // namespace
@@ -227,37 +233,55 @@ Allowed Allowed::parse(const std::string& text) {
   return allowed;
 }
 
-Chosen choose_policy(const PlanRequest& request, int64_t budget, Allowed allowed,
-                     const Speed& speed) {
+struct BudgetPlanner::Impl {
+  PlanRequest request;
+  Allowed allowed;
+  Speed speed;
+  Planner planner{request, allowed, speed};
+};
+
+BudgetPlanner::BudgetPlanner(const PlanRequest& request, Allowed allowed, const Speed& speed)
+    : impl_(new Impl{request, allowed, speed}) {}
+BudgetPlanner::~BudgetPlanner() = default;
+
+int64_t BudgetPlanner::least_peak() { return impl_->planner.least(); }
+
+std::optional<Chosen> BudgetPlanner::find(int64_t budget) {
   COMPACT_CHECK(budget > 0, "--budget must be positive, is ", budget, " B");
-  Planner planner(request, allowed, speed);
-  PlanRequest final_request = request;
+  Planner& planner = impl_->planner;
+  PlanRequest request = impl_->request;
   // The solver counts bytes that tensors ask for; what a CUDA allocator rounds up, and whatever
   // the bases missed, shows in the plan of the whole step and is taken off the solver's budget.
   int64_t solver_budget = budget;
   for (int round = 0; round < 8; ++round) {
     const std::optional<Candidate> best = planner.best(solver_budget);
     if (!best) break;
-    final_request.policy = Policy::parse(best->text, "auto");
-    StepPlan plan = plan_step(final_request);
+    request.policy = Policy::parse(best->text, "auto");
+    StepPlan plan = plan_step(request);
     const int64_t peak = measured(plan, request);
     if (peak > budget) {
       solver_budget = std::min(solver_budget, best->solution.peak) - (peak - budget);
       continue;
     }
     Chosen chosen;
-    chosen.policy = final_request.policy;
+    chosen.policy = request.policy;
     chosen.error = planner.error(best->variant);
     chosen.lossless = best->variant.rank == 0 && !best->variant.bf16_moments;
     chosen.states = best->solution.states;
     chosen.added_seconds = static_cast<double>(best->cost - planner.usual_cost()) * 1e-9;
-    chosen.seconds = step_seconds(request, speed, plan.memory) + chosen.added_seconds;
+    chosen.seconds = step_seconds(request, impl_->speed, plan.memory) + chosen.added_seconds;
     for (const BlockOption* layer : best->layers) chosen.added_products += layer->products;
     chosen.plan = std::move(plan);
     return chosen;
   }
-  const int64_t least = planner.least();
-  const std::string other = ways_to_fit(request, budget, allowed, speed);
+  return std::nullopt;
+}
+
+Chosen BudgetPlanner::choose(int64_t budget) {
+  if (auto found = find(budget)) return std::move(*found);
+  const int64_t least = least_peak();
+  const std::string other =
+      ways_to_fit(impl_->request, budget, impl_->allowed, impl_->speed);
   throw BudgetError(
       cat("--budget ", format_bytes(budget), " (", format_count(budget), " B) cannot be met: the ",
           "least peak of what is allowed is ", format_bytes(least), " (", format_count(least),
@@ -300,10 +324,6 @@ std::string ways_to_fit(const PlanRequest& request, int64_t budget, Allowed allo
     }
   }
   return text;
-}
-
-int64_t least_peak(const PlanRequest& request, Allowed allowed, const Speed& speed) {
-  return Planner(request, allowed, speed).least();
 }
 
 }  // namespace compact

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -38,18 +40,30 @@ struct BudgetError : std::runtime_error {
   int64_t least;
 };
 
-// The least predicted time among lossless policies under the budget (bytes of tensors on the CPU,
-// of reserved memory on CUDA); only where none fits, the allowed lossy ones, with the least error
-// first. request.policy is not read. Throws BudgetError, which names what would fit.
-Chosen choose_policy(const PlanRequest& request, int64_t budget, Allowed allowed,
-                     const Speed& speed);
+// Finds policies for one model and step under any budget. Knows what it has planned before.
+class BudgetPlanner {
+ public:
+  // request.policy is not read.
+  BudgetPlanner(const PlanRequest& request, Allowed allowed, const Speed& speed);
+  ~BudgetPlanner();
+
+  // The least predicted time among lossless policies under the budget (bytes of tensors on the CPU,
+  // of reserved memory on CUDA); only where none fits, the allowed lossy ones, with the least error
+  // first. nullopt where nothing fits. Throws InputError on a budget that is not positive.
+  std::optional<Chosen> find(int64_t budget);
+  // The same; throws BudgetError, which names what would fit.
+  Chosen choose(int64_t budget);
+  // The least peak of the allowed policies.
+  int64_t least_peak();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
 
 // What would bring the least peak under the budget, the mildest first: a smaller batch, a shorter
 // block, bf16, lossy treatments. Empty where nothing does.
 std::string ways_to_fit(const PlanRequest& request, int64_t budget, Allowed allowed,
                         const Speed& speed);
-
-// Least peak of the allowed policies.
-int64_t least_peak(const PlanRequest& request, Allowed allowed, const Speed& speed);
 
 }  // namespace compact

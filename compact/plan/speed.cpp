@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -60,20 +61,28 @@ std::string key_of(const PlanRequest& r) {
 Speed measured_speed(const PlanRequest& r, const std::string& folder) {
   using nlohmann::json;
   const int64_t length = std::min(r.step.length, kMostTokens);
-  const int64_t batch = std::clamp<int64_t>(kMostTokens / length, 1, r.step.batch);
+  const int64_t batch = kMostTokens / length;
   const auto tokens = static_cast<double>(batch * length);
   const std::filesystem::path file = std::filesystem::path(folder) / "speed.json";
   json all = json::object(), entry;
-  if (!folder.empty() && std::filesystem::exists(file)) {
-    all = json::parse(read_text(file, int64_t{1} << 24), nullptr, /*allow_exceptions=*/false);
+  if (!folder.empty() && is_file(file)) {
+    try {
+      all = json::parse(read_text(file, int64_t{1} << 24), nullptr, /*allow_exceptions=*/false);
+    } catch (const InputError&) {  // cannot be read: made anew
+    }
     if (!all.is_object()) all = json::object();
     entry = all.value(key_of(r), json());
   }
-  const auto usable = [](const json& e) {
-    return e.is_object() && e.contains("block") && e["block"].is_array() && !e["block"].empty() &&
-           std::ranges::all_of(e["block"], [](const json& x) { return x.is_number(); }) &&
-           e.contains("products") && e["products"].is_number() && e.contains("bytes") &&
-           e["bytes"].is_number();
+  const size_t steps =
+      block_on(at::kMeta, r, length).layers()[0]->segment->work(1, 1, 1).size();
+  const auto positive = [](const json& x) {
+    return x.is_number() && std::isfinite(x.get<double>()) && x.get<double>() > 0;
+  };
+  const auto usable = [&](const json& e) {
+    return e.is_object() && e.contains("block") && e["block"].is_array() &&
+           e["block"].size() == steps && std::ranges::all_of(e["block"], positive) &&
+           e.contains("products") && positive(e["products"]) && e.contains("bytes") &&
+           positive(e["bytes"]);
   };
   if (!usable(entry)) {
     const at::NoGradGuard no_grad;
@@ -92,8 +101,11 @@ Speed measured_speed(const PlanRequest& r, const std::string& folder) {
              {"bytes", 2 * static_cast<double>(from.nbytes()) / copy}};
     if (!folder.empty()) {
       all[key_of(r)] = entry;
-      std::filesystem::create_directories(folder);
-      write_file_atomically(file, all.dump(1) + "\n");
+      try {
+        std::filesystem::create_directories(folder);
+        write_file_atomically(file, all.dump(1) + "\n");
+      } catch (const std::exception&) {  // not remembered, then
+      }
     }
   }
   Speed speed{.source = cat("measured on this machine, ", at::get_num_threads(), " threads"),
@@ -108,8 +120,8 @@ Speed measured_speed(const PlanRequest& r, const std::string& folder) {
 
 Speed stated_speed(const PlanRequest& r, double products, double bytes) {
   COMPACT_CHECK(products > 0 && bytes > 0,
-                "a device's operations and bytes a second must be positive, are ", products,
-                " and ", bytes);
+                "--device_tflops and --device_gbps must be positive, are ", products * 1e-12, " and ",
+                bytes * 1e-9);
   const auto size = static_cast<int64_t>(c10::elementSize(r.dtype));
   const int64_t tokens = r.step.batch * r.step.length;
   const Llama model = block_on(at::kMeta, r, r.step.length);

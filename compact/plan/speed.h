@@ -17,8 +17,9 @@ struct Speed {
   double bytes_per_second = 0;   // of a copy, read and written
 };
 
-// Runs one block forward in the request's shape, on at most 2048 tokens, and scales. Remembered in
-// `folder`/speed.json; a file that cannot be read is made anew. Empty folder: not remembered.
+// Runs one block forward in the request's shape, on about 2048 tokens whatever the batch, and
+// scales. Remembered in `folder`/speed.json; one that cannot be read is made anew, one that cannot
+// be written is left. Empty folder: not remembered.
 Speed measured_speed(const PlanRequest& request, const std::string& folder);
 
 // From floating-point operations and bytes a second. Throws InputError where one is not positive.

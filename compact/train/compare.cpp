@@ -31,7 +31,7 @@ struct Entry {
 Entry entry_of(const std::string& text, const TrainConfig& config) {
   const bool file = text.find('/') != text.npos || text.ends_with(".policy");
   if (!file) {
-    Policy::preset(text);
+    if (text != "auto") Policy::preset(text);
     return {text, {"--preset", text}};
   }
   COMPACT_CHECK(config.policy.empty(), "--presets ", text, ": --policy ", config.policy,

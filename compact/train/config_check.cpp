@@ -42,6 +42,10 @@ void check_config(const TrainConfig& c) {
   at_least<int64_t>("block_size", c.block_size, 1);
   at_least<int64_t>("max_eval_samples", c.max_eval_samples, 0);
   at_least<int64_t>("per_device_train_batch_size", c.per_device_train_batch_size, 1);
+  constexpr int64_t kMostTokens = int64_t{1} << 32;
+  COMPACT_CHECK(c.per_device_train_batch_size <= kMostTokens / std::min(c.block_size, kMostTokens),
+                "--per_device_train_batch_size times --block_size must be at most 2^32 tokens, is ",
+                c.per_device_train_batch_size, " x ", c.block_size);
   at_least<int64_t>("per_device_eval_batch_size", c.per_device_eval_batch_size, 1);
   at_least<int64_t>("gradient_accumulation_steps", c.gradient_accumulation_steps, 1);
   COMPACT_CHECK(c.max_steps == -1 || c.max_steps > 0, "--max_steps must be positive, or -1, is ",
@@ -69,7 +73,7 @@ void check_config(const TrainConfig& c) {
                 "float32 weights are their own master");
   one_of("matmul_precision", c.matmul_precision, {"highest", "high"});
   one_of("device", c.device, {"auto", "cpu", "cuda"});
-  at_least<int64_t>("threads", c.threads, 0);
+  within("threads", static_cast<double>(c.threads), 0, 1024);
   at_least<int64_t>("seed", c.seed, 0);
   COMPACT_CHECK(c.rank >= 0, "--rank must be positive (or 0: as the policy says), is ", c.rank);
   COMPACT_CHECK(c.update_proj_gap >= -1, "--update_proj_gap must not be below -1, is ",

@@ -74,7 +74,8 @@ std::span<const ConfigOption> config_options() {
        "how saved tensors and gradients are held; auto: the fastest way under --budget",
        "auto; see `compact list presets`"},
       {"budget", &C::budget, "Memory",
-       "most bytes that a step may take, all included; enforced; default: what the machine has",
+       "most bytes that a step may take, all included; enforced on the CPU, where the default is "
+       "what the machine has; on a GPU compared with the plan",
        "10GiB, 800MB"},
       {"allow", &C::allow, "Memory", "what --preset auto may give up where nothing exact fits",
        "lossless, quantize, project or A,B"},

@@ -23,18 +23,18 @@ int64_t bytes_of(const StepPlan& plan, const PlanRequest& r) {
 // Policies for budgets that rise from the least peak by equal factors; equal ones once.
 std::vector<CurvePoint> sweep(const char* name, const PlanRequest& request, Allowed allowed,
                               const Speed& speed, int64_t most) {
+  BudgetPlanner planner(request, allowed, speed);
   std::vector<CurvePoint> points;
-  const auto low = static_cast<double>(least_peak(request, allowed, speed));
+  const auto low = static_cast<double>(planner.least_peak());
   const double high = std::max(static_cast<double>(most), low);
   for (int i = 0; i < kPoints; ++i) {
     const double budget = low * std::pow(high / low, static_cast<double>(i) / (kPoints - 1));
-    try {
-      const Chosen c =
-          choose_policy(request, static_cast<int64_t>(std::ceil(budget)), allowed, speed);
-      const CurvePoint point{name, bytes_of(c.plan, request), c.seconds, c.added_products, c.error};
-      if (points.empty() || point.peak != points.back().peak) points.push_back(point);
-    } catch (const BudgetError&) {  // on CUDA the least reserved memory is above the least peak
-    }
+    // On CUDA the least reserved memory may be above the least peak.
+    const auto c = planner.find(static_cast<int64_t>(std::ceil(budget)));
+    if (!c) continue;
+    const CurvePoint point{name, bytes_of(c->plan, request), c->seconds, c->added_products,
+                           c->error};
+    if (points.empty() || point.peak != points.back().peak) points.push_back(point);
   }
   return points;
 }
@@ -178,29 +178,27 @@ PlanCurve plan_curve(const TrainConfig& c, const LlamaConfig& shape, c10::Device
 void write_curve_page(const PlanCurve& curve, const std::string& path) {
   const std::string body =
       "<p class=\"legend\"><span><span class=\"key s1\"></span>cheapest lossless policy</span>"
-      "<span><span class=\"key s2\"></span>cheapest where moments may be bf16 and gradients "
-      "projected</span><span><span class=\"key s0\"></span>presets</span></p>\n"
+      "<span><span class=\"key s2\"></span>where nothing lossless fits: bf16 moments, then "
+      "projected gradients</span><span><span class=\"key s0\"></span>presets</span></p>\n"
       "<div class=\"scroll\">" +
       svg_of(curve) + "</div>\n";
   write_file_atomically(path, html_page(curve.title, curve.subtitle, body));
 }
 
-MaxBatch largest_batch(const TrainConfig& c, const LlamaConfig& shape, const PlanRequest& request,
+MaxBatch largest_batch(const TrainConfig& c, const PlanRequest& request,
                        const StatedSpeed& stated) {
   COMPACT_CHECK(!c.budget.empty(), "--max_batch needs a --budget, as 10GiB");
   const int64_t budget = parse_bytes(c.budget).value();
   const bool automatic = c.preset == "auto";
+  const Allowed allowed = Allowed::parse(c.allow);
+  const Speed speed = automatic ? speed_for(c, request, stated) : Speed();
   const auto peak = [&](int64_t batch) {
     PlanRequest r = request;
     r.step.batch = batch;
     if (!automatic) return bytes_of(plan_step(r), r);
-    TrainConfig with = c;
-    with.per_device_train_batch_size = batch;
-    try {
-      return bytes_of(choose(with, shape, r.device, stated).plan, r);
-    } catch (const BudgetError& e) {
-      return std::max(e.least, budget + 1);
-    }
+    BudgetPlanner planner(r, allowed, speed);
+    if (const auto chosen = planner.find(budget)) return bytes_of(chosen->plan, r);
+    return std::max(planner.least_peak(), budget + 1);
   };
   int64_t fits = 0, too_many = 1;
   int64_t fits_peak = 0, too_many_peak = 0;
@@ -210,16 +208,21 @@ MaxBatch largest_batch(const TrainConfig& c, const LlamaConfig& shape, const Pla
     (bytes <= budget ? fits_peak : too_many_peak) = bytes;
     return bytes <= budget;
   };
-  while (ask(too_many) && too_many < (int64_t{1} << 20)) too_many *= 2;
+  const int64_t most = std::min(int64_t{1} << 20, (int64_t{1} << 32) / request.step.length);
+  while (ask(too_many) && 2 * too_many <= most) too_many *= 2;
   if (fits == 0) {
-    throw BudgetError(cat("--budget ", c.budget, ": not even one sequence fits: it takes ",
+    throw BudgetError(cat("--budget ", c.budget, ": not even one sequence of ", request.step.length,
+                          " tokens fits: it takes ", automatic ? "at least " : "",
                           format_bytes(too_many_peak)),
                       too_many_peak);
   }
-  while (too_many - fits > 1) ask(fits + (too_many - fits) / 2);
-  return {fits, cat("max batch ", fits, " x ", request.step.length, " tokens: peak ",
-                    format_bytes(fits_peak), " under ", c.budget, "; ", too_many, " would take ",
-                    automatic ? "at least " : "", format_bytes(too_many_peak), "\n")};
+  while (too_many_peak > 0 && too_many - fits > 1) ask(fits + (too_many - fits) / 2);
+  std::string text = cat("max batch ", fits, " x ", request.step.length, " tokens: peak ",
+                         format_bytes(fits_peak), " under ", c.budget);
+  text += too_many_peak > 0 ? cat("; ", too_many, " would take ", automatic ? "at least " : "",
+                                  format_bytes(too_many_peak), "\n")
+                            : "; larger ones were not tried\n";
+  return {fits, text};
 }
 
 }  // namespace compact

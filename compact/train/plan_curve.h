@@ -21,8 +21,8 @@ struct PlanCurve {
   std::vector<CurvePoint> lossless, lossy, presets;
 };
 
-// The cheapest lossless policy, and the cheapest of all, for budgets from the least peak up to what
-// keeps everything that is worth keeping; beside presets.
+// The cheapest lossless policy for budgets from the least peak up to what keeps everything that is
+// worth keeping; the same where lossy treatments stand in for it below; and presets.
 PlanCurve plan_curve(const TrainConfig& config, const LlamaConfig& shape, c10::DeviceType device,
                      const StatedSpeed& stated);
 
@@ -36,7 +36,7 @@ struct MaxBatch {
   int64_t batch = 0;
   std::string text;
 };
-MaxBatch largest_batch(const TrainConfig& config, const LlamaConfig& shape,
-                       const PlanRequest& request, const StatedSpeed& stated);
+MaxBatch largest_batch(const TrainConfig& config, const PlanRequest& request,
+                       const StatedSpeed& stated);
 
 }  // namespace compact

@@ -3,42 +3,12 @@
 
 #include <ATen/Parallel.h>
 
-#include <algorithm>
-#include <fstream>
-#include <limits>
-#include <sstream>
-
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/data/prepare.h"
 #include "compact/train/setup.h"
 
 namespace compact {
-namespace {
-
-// "kB" lines of /proc/meminfo.
-int64_t meminfo(const std::string& key) {
-  std::ifstream in("/proc/meminfo");
-  for (std::string line; std::getline(in, line);) {
-    if (!line.starts_with(key + ":")) continue;
-    std::istringstream rest(line.substr(key.size() + 1));
-    int64_t kib = 0;
-    rest >> kib;
-    return kib * 1024;
-  }
-  return 0;
-}
-
-// The number in a file of the control group, or nullopt where there is none ("max").
-std::optional<int64_t> number_in(const char* path) {
-  std::ifstream in(path);
-  int64_t number = 0;
-  if (in >> number) return number;
-  return std::nullopt;
-}
-
-}  // namespace
-
 PlanRequest plan_request(const TrainConfig& c, const LlamaConfig& shape, const Policy& policy,
                          c10::DeviceType device) {
   PlanRequest r;
@@ -63,8 +33,8 @@ Speed speed_for(const TrainConfig& c, const PlanRequest& request, const StatedSp
 Chosen choose(const TrainConfig& c, const LlamaConfig& shape, c10::DeviceType device,
               const StatedSpeed& stated) {
   const PlanRequest request = plan_request(c, shape, Policy::preset("off"), device);
-  return choose_policy(request, parse_bytes(c.budget).value(), Allowed::parse(c.allow),
-                       speed_for(c, request, stated));
+  return BudgetPlanner(request, Allowed::parse(c.allow), speed_for(c, request, stated))
+      .choose(parse_bytes(c.budget).value());
 }
 
 std::string choice_text(const Chosen& chosen, const PlanRequest& request) {
@@ -72,9 +42,9 @@ std::string choice_text(const Chosen& chosen, const PlanRequest& request) {
       request.device == c10::kCUDA ? chosen.plan.reserved : chosen.plan.memory.peak;
   char added[160];
   std::snprintf(added, sizeof added,
-                "rebuilding takes %.1f %% of a predicted step of %.3g s (%.3g TFLOP more)",
+                "recomputation takes %.1f %% of a predicted step of %.3g s (%.3g GFLOP more)",
                 100 * chosen.added_seconds / chosen.seconds, chosen.seconds,
-                chosen.added_products * 1e-12);
+                chosen.added_products * 1e-9);
   std::string out = cat("auto     peak ", format_bytes(peak), ", ",
                         chosen.lossless ? "lossless" : "lossy", "; ", added, "\n");
   if (chosen.error > 0) {
@@ -89,40 +59,22 @@ std::string choice_text(const Chosen& chosen, const PlanRequest& request) {
   return out;
 }
 
-MemoryLimit memory_limit(const TrainConfig& c) {
-  MemoryLimit limit{std::numeric_limits<int64_t>::max(), "none"};
-  const auto consider = [&](int64_t bytes, const char* source) {
-    if (bytes > 0 && bytes < limit.bytes) limit = {bytes, source};
-  };
-  consider(meminfo("MemAvailable"), "the machine's available memory");
-  // Version 2, then 1, of control groups; what is in use already is not to be had.
-  for (const auto& [most, now] :
-       {std::pair("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        std::pair("/sys/fs/cgroup/memory/memory.limit_in_bytes",
-                  "/sys/fs/cgroup/memory/memory.usage_in_bytes")}) {
-    if (const auto bytes = number_in(most)) {
-      consider(*bytes - number_in(now).value_or(0), "the control group's memory limit");
-    }
-  }
-  if (!c.budget.empty()) consider(parse_bytes(c.budget).value_or(0), "--budget");
-  return limit;
-}
-
 void check_fits(const TrainConfig& c, const PlanRequest& request, const StepPlan& plan,
-                const MemoryLimit& limit) {
+                const MemoryLimit& limit, bool resumed) {
   const int64_t peak = request.device == c10::kCUDA ? plan.reserved : plan.memory.peak;
   if (peak <= limit.bytes) return;
-  const Speed speed = speed_for(c, request, {});
-  const Allowed allowed = Allowed::parse(c.allow);
-  const int64_t least = least_peak(request, allowed, speed);
-  std::string other = least <= limit.bytes
-                          ? cat("--preset auto --budget ", limit.bytes / (1 << 20), "MiB")
-                          : ways_to_fit(request, limit.bytes, allowed, speed);
-  throw BudgetError(
+  const std::string what =
       cat("a step would take ", format_bytes(peak), " (", format_count(peak), " B, in ",
           plan.memory.at_peak.moment, "), more than the ", format_bytes(limit.bytes), " of ",
-          limit.source, other.empty() ? "" : "; it would fit with " + other),
-      least);
+          limit.source);
+  if (resumed) throw BudgetError(what + "; a resumed run keeps its policy", peak);
+  const Speed speed = speed_for(c, request, {});
+  const Allowed allowed = Allowed::parse(c.allow);
+  const int64_t least = BudgetPlanner(request, allowed, speed).least_peak();
+  const std::string other = least <= limit.bytes
+                                ? cat("--preset auto --budget ", limit.bytes, "B")
+                                : ways_to_fit(request, limit.bytes, allowed, speed);
+  throw BudgetError(what + (other.empty() ? "" : "; it would fit with " + other), least);
 }
 
 }  // namespace compact

@@ -9,6 +9,7 @@
 #include "compact/plan/request.h"
 #include "compact/plan/speed.h"
 #include "compact/train/config.h"
+#include "compact/train/memory_limit.h"
 
 namespace compact {
 
@@ -25,19 +26,12 @@ Speed speed_for(const TrainConfig& config, const PlanRequest& request, const Sta
 // What --preset auto chooses. Throws BudgetError.
 Chosen choose(const TrainConfig& config, const LlamaConfig& shape, c10::DeviceType device,
               const StatedSpeed& stated = {});
-// "chosen   ..." lines: peak, what is rebuilt, what it costs.
+// "auto     ..." lines: peak, what is rebuilt, what it costs.
 std::string choice_text(const Chosen& chosen, const PlanRequest& request);
 
-// Memory that tensors may take: the smallest of --budget, what the control group has left, and what
-// the machine has; and which of them it is.
-struct MemoryLimit {
-  int64_t bytes = 0;
-  std::string source;
-};
-MemoryLimit memory_limit(const TrainConfig& config);
-
-// Throws BudgetError, with what would fit, where the planned step passes the limit.
+// Throws BudgetError where the planned step passes the limit; with what would fit, unless the
+// policy is that of a resumed run.
 void check_fits(const TrainConfig& config, const PlanRequest& request, const StepPlan& plan,
-                const MemoryLimit& limit);
+                const MemoryLimit& limit, bool resumed);
 
 }  // namespace compact

@@ -19,6 +19,11 @@ double typical_step_seconds(const RunFigures& figures) {
   return *middle;
 }
 
+void write_model(const TrainConfig& config, const Llama& model) {
+  write_model_folder(config.output_dir, model.hugging_face_tensors(),
+                     llama_config_to_json(model.config()));
+}
+
 void write_results(const TrainConfig& config, const RunState& state, const RunFigures& figures,
                    const std::optional<EvalResult>& evaluation, const Llama& model,
                    const Optimizer& optimizer) {
@@ -52,8 +57,6 @@ void write_results(const TrainConfig& config, const RunState& state, const RunFi
   results["memory/optimizer_bytes"] = moments;
   results["preset"] = config.preset;
   results["matmul_path"] = state.matmul_path;
-  write_model_folder(config.output_dir, model.hugging_face_tensors(),
-                     llama_config_to_json(model.config()));
   write_json(config.output_dir + "/all_results.json", results);
 }
 

@@ -24,7 +24,10 @@ struct RunFigures {
 // Median of the updates' seconds, without the first, which warms up.
 double typical_step_seconds(const RunFigures& figures);
 
-// Writes config.json, model.safetensors and all_results.json into output_dir.
+// Writes config.json and model.safetensors into output_dir.
+void write_model(const TrainConfig& config, const Llama& model);
+
+// Writes all_results.json there.
 void write_results(const TrainConfig& config, const RunState& state, const RunFigures& figures,
                    const std::optional<EvalResult>& evaluation, const Llama& model,
                    const Optimizer& optimizer);

@@ -12,9 +12,9 @@
 namespace compact {
 
 RunPlan::RunPlan(const TrainConfig& c, const LlamaConfig& shape, at::Device device, Policy& policy,
-                 bool given, Console& console)
+                 bool resumed, Console& console)
     : device_(device) {
-  if (c.preset == "auto" && !given) {
+  if (c.preset == "auto" && !resumed) {
     const Chosen chosen = choose(c, shape, device.type());
     policy = chosen.policy;
     console.stream() << choice_text(chosen, plan_request(c, shape, policy, device.type()));
@@ -22,12 +22,15 @@ RunPlan::RunPlan(const TrainConfig& c, const LlamaConfig& shape, at::Device devi
   const PlanRequest request = plan_request(c, shape, policy, device.type());
   step_ = request.step;
   plan_ = plan_step(request);
-  limit_ = device.is_cpu() ? memory_limit(c)
+  limit_ = device.is_cpu() ? memory_limit(parse_bytes(c.budget).value_or(0))
                            : MemoryLimit{parse_bytes(c.budget).value_or(
                                              std::numeric_limits<int64_t>::max()),
                                          "--budget"};
-  check_fits(c, request, plan_, limit_);
-  if (device.is_cpu()) limit_cpu_bytes(limit_.bytes);
+  check_fits(c, request, plan_, limit_, resumed);
+}
+
+void RunPlan::enforce() const {
+  if (device_.is_cpu()) limit_cpu_bytes(limit_.bytes);
 }
 
 void RunPlan::begin_record(const Llama& model, const Optimizer& optimizer) {

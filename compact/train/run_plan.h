@@ -14,10 +14,12 @@ namespace compact {
 
 class RunPlan {
  public:
-  // Under --preset auto `policy` is chosen here, unless it is `given` (a resumed run's). Limits the
-  // CPU's allocator. Throws BudgetError where a step would not fit; nothing is allocated then.
+  // Under --preset auto `policy` is chosen here, unless the run is `resumed`, whose policy it is.
+  // Throws BudgetError where a step would not fit; nothing is allocated then.
   RunPlan(const TrainConfig& config, const LlamaConfig& shape, at::Device device, Policy& policy,
-          bool given, Console& console);
+          bool resumed, Console& console);
+  // Limits the CPU's allocator from here on.
+  void enforce() const;
 
   // Around one step on the CPU: prints what it took beside what was planned.
   void begin_record(const Llama& model, const Optimizer& optimizer);

@@ -88,6 +88,7 @@ class Run {
   int64_t static_bytes_ = 0;  // weights and optimizer state
   LlamaConfig shape_;
   std::optional<RunPlan> plan_;
+  int64_t eval_batch_ = c_.per_device_eval_batch_size;
 };
 
 void Run::prepare() {
@@ -123,12 +124,13 @@ void Run::prepare() {
   }
   s_.matmul_path = set_matmul_precision(c_.matmul_precision, device_, s_.matmul_path).path;
   shape_ = model_config(c_, *data_.tokenizer);
-  plan_.emplace(c_, shape_, device_, policy_, /*given=*/!checkpoint.empty(), console_);
+  plan_.emplace(c_, shape_, device_, policy_, /*resumed=*/!checkpoint.empty(), console_);
   const int64_t before = live_bytes(device_);
   model_ = make_model(c_, shape_, policy_, device_, warnings_);
   optimizer_ = make_optimizer(c_, policy_, *model_);
   static_bytes_ = live_bytes(device_) - before;
   if (!checkpoint.empty()) resume(checkpoint);
+  plan_->enforce();
   make_output_folder(c_);
   metrics_ = std::make_unique<MetricsWriter>(c_.output_dir, checkpoint.empty() ? -1 : s_.step);
   write_file_atomically(c_.output_dir + "/policy.txt", policy_.str());
@@ -280,8 +282,19 @@ void Run::log() {
 }
 
 EvalResult Run::evaluate_now() {
-  const EvalResult r = evaluate_blocks(*model_, *data_.validation, c_.max_eval_samples,
-                                       c_.per_device_eval_batch_size);
+  // The plan is for training: a larger batch of evaluation gives way to the limit.
+  EvalResult r;
+  for (;;) {
+    try {
+      r = evaluate_blocks(*model_, *data_.validation, c_.max_eval_samples, eval_batch_);
+      break;
+    } catch (const OutOfMemory& e) {
+      if (eval_batch_ == 1) throw;
+      eval_batch_ /= 2;
+      console_.line(cat("warning: ", e.what(), "; evaluation goes on with batches of ",
+                        eval_batch_));
+    }
+  }
   metrics_->write(s_.step, {{"eval_loss", r.eval_loss}, {"eval_perplexity", r.eval_perplexity}});
   console_.line(format("step %lld  eval_loss %.4f  eval_perplexity %.2f  (%s tokens)",
                        static_cast<long long>(s_.step), r.eval_loss, r.eval_perplexity,
@@ -295,6 +308,7 @@ void Run::save(const char* why) {
 }
 
 void Run::finish() {
+  write_model(c_, *model_);
   std::optional<EvalResult> evaluation;
   if (data_.validation) evaluation = evaluate_now();
   figures_.planned_peak_bytes = plan_->peak_bytes();

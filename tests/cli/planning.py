@@ -29,7 +29,8 @@ class Planning(unittest.TestCase):
     def train(self, name, *more):
         out = self.folder / name
         usual = [f for f in tiny(self.folder, f"--output_dir={out}", *more)
-                 if not f.startswith((BATCH, "--block_size", "--model", "--device"))]
+                 if not f.startswith((BATCH, "--block_size", "--model", "--device="))
+                 and (f != "--max_eval_samples=4" or "--max_eval_samples=64" not in more)]
         done = run("train", *MODEL, BATCH + "8", *usual, cwd=self.folder)
         return done, out
 
@@ -73,6 +74,22 @@ class Planning(unittest.TestCase):
         again = json.loads((out / "all_results.json").read_text())
         self.assertEqual(again["eval_loss"], results["eval_loss"])
 
+    def test_a_run_resumes_under_its_own_peak(self):
+        peak = self.plan("--preset=exact")[0]["peak_bytes"]
+        flags = ["--preset=exact", f"--budget={peak}B", "--save_steps=2",
+                 "--per_device_eval_batch_size=64", "--max_eval_samples=64"]
+        done, out = self.train("tight", *flags)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        done, _ = self.train("tight", *flags, f"--resume_from_checkpoint={out / 'checkpoint-2'}")
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_plan_and_train_agree(self):
+        for flags in ([], ["--threads=1"], ["--dtype=bfloat16"]):
+            plan, _ = self.plan("--preset=exact", *flags)
+            _, out = self.train("agree", "--overwrite_output_dir", "--preset=exact", *flags)
+            results = json.loads((out / "all_results.json").read_text())
+            self.assertEqual(results["memory/planned_peak_bytes"], plan["peak_bytes"], flags)
+
     def test_budgets_that_cannot_be_met(self):
         message, _ = self.plan("--preset=auto", "--budget=1MiB", code=4)
         self.assertIn("cannot be met", message)
@@ -93,6 +110,9 @@ class Planning(unittest.TestCase):
             (["--preset=auto", "--budget=1GiB", "--rank=0.5"], "--rank"),
             (["--allow=everything"], "no such value `everything`"),
             (["--max_batch"], "needs a --budget"),
+            (["--chart=page.html"], "--pareto"),
+            (["--threads=100000"], "--threads"),
+            ([f"{BATCH}9000000000000"], "--per_device_train_batch_size"),
             (["--pareto", f"--chart={self.folder / 'none/page.html'}"], "none"),
         ]:
             message, _ = self.plan(*flags, code=2)
@@ -104,7 +124,9 @@ class Planning(unittest.TestCase):
         self.plan(*flags)
         cache = self.folder / "cache/speed.json"
         whole = cache.read_text()
-        for broken in (whole[:40], "", "[]", '{"cpu": 3}'):
+        negative = json.dumps({k: {**v, "bytes": -1.0} for k, v in json.loads(whole).items()})
+        short = json.dumps({k: {**v, "block": [1.0]} for k, v in json.loads(whole).items()})
+        for broken in (whole[:40], "", "[]", '{"cpu": 3}', negative, short):
             cache.write_text(broken)
             self.plan(*flags)
             self.assertIsInstance(json.loads(cache.read_text()), dict)

@@ -22,14 +22,15 @@ class Budget : public testing::Test {
 };
 
 TEST_F(Budget, TruePeakStaysUnderItAndNeverRises) {
-  const int64_t off = plan_step(request_).memory.peak, least = least_peak(request_, {}, speed_);
+  BudgetPlanner planner(request_, {}, speed_);
+  const int64_t off = plan_step(request_).memory.peak, least = planner.least_peak();
   EXPECT_LT(least, off * 2 / 3);
   int64_t before = INT64_MAX;
   double seconds = 0;
   int distinct = 0;
   for (int i = 0; i <= 20; ++i) {
     const int64_t budget = off - (off - least) * i / 20;
-    const Chosen chosen = choose_policy(request_, budget, {}, speed_);
+    const Chosen chosen = planner.choose(budget);
     PlanRequest r = request_;
     r.policy = chosen.policy;
     const int64_t real = run_for_real(r).peak;
@@ -77,15 +78,16 @@ TEST_F(Budget, NoPolicyOfTwoLayersIsCheaper) {
 }
 
 TEST_F(Budget, LossyOnlyWhereNothingExactFits) {
-  const int64_t least = least_peak(request_, {}, speed_);
+  const int64_t least = BudgetPlanner(request_, {}, speed_).least_peak();
   Allowed all;
   all.project = true;
-  const int64_t lossy = least_peak(request_, all, speed_);
+  BudgetPlanner planner(request_, all, speed_);
+  const int64_t lossy = planner.least_peak();
   EXPECT_LT(lossy, least);
-  const Chosen exact = choose_policy(request_, least, all, speed_);
+  const Chosen exact = planner.choose(least);
   EXPECT_TRUE(exact.lossless);
   EXPECT_EQ(exact.error, 0);
-  const Chosen projected = choose_policy(request_, (least + lossy) / 2, all, speed_);
+  const Chosen projected = planner.choose((least + lossy) / 2);
   EXPECT_FALSE(projected.lossless);
   EXPECT_GT(projected.error, 0);
   PlanRequest r = request_;
@@ -94,9 +96,10 @@ TEST_F(Budget, LossyOnlyWhereNothingExactFits) {
 }
 
 TEST_F(Budget, ImpossibleOnesSayWhatWouldFit) {
-  const int64_t least = least_peak(request_, {}, speed_);
+  BudgetPlanner planner(request_, {}, speed_);
+  const int64_t least = planner.least_peak();
   try {
-    choose_policy(request_, least - 1, {}, speed_);
+    planner.choose(least - 1);
     FAIL() << "a budget below the least peak was met";
   } catch (const BudgetError& e) {
     EXPECT_EQ(e.least, least);
@@ -104,7 +107,7 @@ TEST_F(Budget, ImpossibleOnesSayWhatWouldFit) {
     EXPECT_THAT(e.what(), HasSubstr("--dtype bfloat16"));
     EXPECT_THAT(e.what(), HasSubstr("--allow project"));
   }
-  EXPECT_THROW(choose_policy(request_, 0, {}, speed_), InputError);
+  EXPECT_THROW(planner.choose(0), InputError);
   EXPECT_THROW(Allowed::parse("lossy"), InputError);
 }
 
