@@ -13,7 +13,7 @@ packages=(
   libgtest-dev libgmock-dev libbenchmark-dev libcli11-dev nlohmann-json3-dev libtomlplusplus-dev
   libsentencepiece-dev libxxhash-dev zlib1g-dev libzstd-dev liblzma-dev
 )
-tried_torch="2.11 2.12 2.13 2.14"
+tried_torch="2.13"
 
 die() {
   printf 'error: %s\n' "$*" >&2

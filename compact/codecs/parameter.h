@@ -47,6 +47,7 @@ struct Parameter {
   bool hidden = false;         // a matrix inside a block: Muon and --projected_learning_rate apply
   bool decay = true;           // weight decay applies (not to norms and biases)
   double lr_scale = 1;         // multiplies the learning rate
+  bool release = false;        // updated, and its gradient freed, inside the backward pass
 
   // What autograd and the optimizer see.
   const at::Tensor& leaf() const { return carrier ? carrier->value : weight; }

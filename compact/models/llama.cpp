@@ -50,8 +50,7 @@ Llama::Llama(const LlamaConfig& config, const Policy& policy, const ModelOptions
       std::make_unique<Segment>("final", Slot{"final.input", n, storage_of(policy.slot("final.input"))});
   final_->add(rms_norm_stage(&final_norm_, config_.rms_norm_eps));
   final_->finish();
-  loss_treatment_ = LossTreatment::from(policy.slot("loss.logits"), config_.vocab_size,
-                                        static_cast<int64_t>(c10::elementSize(options_.dtype)));
+  loss_treatment_ = LossTreatment::from(policy.slot("loss.logits"), config_.vocab_size);
   COMPACT_CHECK(policy.slot("final.norm").name == "keep",
                 "slot `final.norm` can only be `keep`: the "
                 "loss reads it (under chunk it is freed in the forward pass)");
@@ -89,6 +88,7 @@ Parameter Llama::make(const std::string& name, std::vector<int64_t> shape, bool 
   }
   const Spec grad = policy.grad(name);
   p.lr_scale = lr_scale_of(grad);
+  p.release = grad.flag("release", false);
   COMPACT_CHECK(grad.name == "full" || hidden, "grad `", name,
                 "` can only be `full`: projected gradients are for the matrices of blocks");
   p.carrier = make_carrier(grad, name, p.weight, p.parts, derive(key, 1));

@@ -19,11 +19,11 @@ namespace compact {
 namespace {
 
 using torch::autograd::variable_list;
-constexpr int64_t kChunkBytes = int64_t{32} << 20;
+constexpr int64_t kChunkLogits = int64_t{16} << 20;
 
 // A multiple of 64, since matrix products like that.
-int64_t automatic_chunk(int64_t vocabulary, int64_t element_size) {
-  return std::max<int64_t>(64, kChunkBytes / (vocabulary * element_size) / 64 * 64);
+int64_t automatic_chunk(int64_t vocabulary) {
+  return std::max<int64_t>(64, kChunkLogits / vocabulary / 64 * 64);
 }
 
 constexpr int64_t kHeadRows = 4096;  // rows of the head's gradient made at a time, below f32
@@ -139,11 +139,11 @@ void check_targets(const at::Tensor& targets, int64_t vocabulary) {
 
 }  // namespace
 
-LossTreatment LossTreatment::from(const Spec& slot, int64_t vocabulary, int64_t element_size) {
+LossTreatment LossTreatment::from(const Spec& slot, int64_t vocabulary) {
   if (slot.name == "keep") return {0};
   COMPACT_CHECK(slot.name == "chunk", "slot `loss.logits` takes `keep` or `chunk:tokens=N`, is `",
                 slot.str(), "`");
-  return {slot.integer("tokens", automatic_chunk(vocabulary, element_size))};
+  return {slot.integer("tokens", automatic_chunk(vocabulary))};
 }
 
 int64_t loss_bytes(const LossTreatment& treatment, int64_t tokens, int64_t width,
@@ -179,7 +179,7 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const Parameter& head
   const bool keep = treatment.chunk_tokens == 0 && record && tokens > 0;
   const int64_t chunk = keep                     ? tokens
                         : treatment.chunk_tokens ? treatment.chunk_tokens
-                                                 : automatic_chunk(vocabulary, w.element_size());
+                                                 : automatic_chunk(vocabulary);
   const at::Tensor weight = w.detach();
   at::Tensor lse = at::empty({tokens}, f32), loss = at::empty({tokens}, f32);
   const NodePtr owner = record ? make_node<LossNode>() : NodePtr();

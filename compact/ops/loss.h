@@ -20,8 +20,8 @@ struct LossTreatment {
   int64_t chunk_tokens = 0;
 
   // From the treatment of slot `loss.logits`: keep, or chunk:tokens=N. Without N, chunks of about
-  // 32 MiB of logits.
-  static LossTreatment from(const Spec& slot, int64_t vocabulary, int64_t element_size);
+  // 2^24 logits.
+  static LossTreatment from(const Spec& slot, int64_t vocabulary);
 };
 
 struct LossReport {

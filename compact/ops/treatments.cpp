@@ -14,11 +14,12 @@ std::span<const TreatmentInfo> treatments() {
       {PolicyKind::kSlot, "recompute", "", "rebuilt exactly in the backward pass"},
       {PolicyKind::kSlot, "sketch", "",
        "only its random projection, where every reader is a linear whose gradient is `project`"},
-      {PolicyKind::kSlot, "chunk", "tokens=N (default: chunks of about 32 MiB)",
+      {PolicyKind::kSlot, "chunk", "tokens=N (default: chunks of about 2^24 logits)",
        "loss.logits only: loss and gradients one chunk of tokens at a time"},
-      {PolicyKind::kGrad, "full", "lr_scale=1", "the weight's whole gradient"},
+      {PolicyKind::kGrad, "full", "lr_scale=1,release=false",
+       "the weight's whole gradient; release: updated and freed inside the backward pass"},
       {PolicyKind::kGrad, "project",
-       "rank=0.25,type=srht,share=true,period=200,scale=1,carry=true,lr_scale=1",
+       "rank=0.25,type=srht,share=true,period=200,scale=1,carry=true,lr_scale=1,release=false",
        "gradient and moments in a random projection of the input space (CompAct)"},
       {PolicyKind::kMoment, "f32", "", "optimizer state in f32"},
       {PolicyKind::kMoment, "bf16", "", "optimizer state in bf16, rounded stochastically"},
@@ -40,9 +41,9 @@ void check_treatment(PolicyKind kind, const Spec& spec) {
     COMPACT_CHECK(spec.integer("tokens", 1) >= 1, "chunk:tokens must be at least 1, is ",
                   spec.text("tokens", ""));
   } else if (spec.name == "full") {
-    spec.allow({"lr_scale"});
+    spec.allow({"lr_scale", "release"});
   } else if (spec.name == "project") {
-    spec.allow({"rank", "type", "share", "period", "scale", "carry", "lr_scale"});
+    spec.allow({"rank", "type", "share", "period", "scale", "carry", "lr_scale", "release"});
     const double rank = spec.number("rank", 0.25);
     COMPACT_CHECK(rank > 0 && (rank < 1 || rank == static_cast<double>(static_cast<int64_t>(rank))),
                   "project:rank must be a fraction below 1 or an integer from 1 up, is ",
@@ -61,6 +62,7 @@ void check_treatment(PolicyKind kind, const Spec& spec) {
     spec.allow({});
   }
   lr_scale_of(spec);
+  spec.flag("release", false);
 }
 
 Storage storage_of(const Spec& slot) {

@@ -7,14 +7,15 @@
 
 #include "compact/base/check.h"
 #include "compact/codecs/blocks.h"
-#include "compact/optim/optimizer.h"
+#include "compact/optim/update.h"
 
 namespace compact {
 namespace {
 
 at::Tensor norm_of(const at::Tensor& x) { return at::linalg_vector_norm(x); }
 
-// Appends norms whose own norm is that of x. Below f32 in blocks, since the CPU casts as a whole.
+}  // namespace
+
 void append_norms(const at::Tensor& x, std::vector<at::Tensor>& norms) {
   if (x.scalar_type() == at::kFloat) return norms.push_back(norm_of(x));
   const at::Tensor flat = x.reshape({-1});
@@ -23,11 +24,9 @@ void append_norms(const at::Tensor& x, std::vector<at::Tensor>& norms) {
   });
 }
 
-}  // namespace
-
 at::Tensor Optimizer::gradient_norm() const {
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> norms;
+  std::vector<at::Tensor> norms = released_norms_;
   for (const ParameterState& s : states_) {
     const at::Tensor& g = s.parameter->leaf().grad();
     if (g.defined()) append_norms(g, norms);

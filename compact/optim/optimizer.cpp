@@ -3,8 +3,12 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <set>
 
@@ -39,6 +43,20 @@ void check_parameter(const Parameter& p) {
                 "` must not be negative, is ", c.period);
 }
 
+void check_rate(double learning_rate) {
+  COMPACT_CHECK(std::isfinite(learning_rate) && learning_rate >= 0,
+                "[optimizer] learning rate must not be negative, is ", learning_rate);
+}
+
+class ReleaseHook final : public torch::autograd::PostAccumulateGradHook {
+ public:
+  explicit ReleaseHook(std::function<void()> release) : release_(std::move(release)) {}
+  void operator()(const at::Tensor&) override { release_(); }
+
+ private:
+  std::function<void()> release_;
+};
+
 }  // namespace
 
 uint64_t draws_key(const ParameterState& s, int64_t step, Draws use) {
@@ -69,29 +87,93 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions option
     if (options_.master_weights && p->weight.scalar_type() != at::kFloat) {
       s.master = p->weight.detach().to(at::kFloat);
     }
+    if (p->release) {
+      torch::autograd::impl::set_post_acc_grad_hooks(
+          p->leaf(), std::make_unique<ReleaseHook>([this, i = states_.size()] { release(i); }));
+    }
     states_.push_back(std::move(s));
   }
 }
 
-void Optimizer::step(double learning_rate, const at::Tensor& grad_scale) {
-  COMPACT_CHECK(std::isfinite(learning_rate) && learning_rate >= 0,
-                "[optimizer] learning rate must not be negative, is ", learning_rate);
+Optimizer::~Optimizer() {
   for (const ParameterState& s : states_) {
-    COMPACT_CHECK(s.parameter->leaf().grad().defined(), "[optimizer] `", s.parameter->name,
-                  "` has no gradient");
-  }
-  const at::NoGradGuard no_grad;
-  ++updates_;
-  for (ParameterState& s : states_) {
-    Parameter& p = *s.parameter;
-    const double factor = p.hidden || p.carrier ? options_.hidden_lr_factor : 1;
-    const StepContext context{options_, learning_rate * factor * p.lr_scale, updates_, grad_scale};
-    (s.muon ? muon_step : adamw_step)(s, p.leaf().grad(), context);
-    p.leaf().mutable_grad().reset();
-    if (p.carrier && p.carrier->period > 0 && updates_ % p.carrier->period == 0) {
-      redraw(s, options_, updates_);
+    if (s.parameter->release) {
+      torch::autograd::impl::set_post_acc_grad_hooks(s.parameter->leaf(), nullptr);
     }
   }
+}
+
+StepContext Optimizer::context_of(const ParameterState& s, double learning_rate,
+                                  const at::Tensor& grad_scale) const {
+  const Parameter& p = *s.parameter;
+  const double factor = p.hidden || p.carrier ? options_.hidden_lr_factor : 1;
+  return {options_, learning_rate * factor * p.lr_scale, updates_ + 1, grad_scale};
+}
+
+void Optimizer::update(ParameterState& s, const StepContext& context) {
+  Parameter& p = *s.parameter;
+  (s.muon ? muon_step : adamw_step)(s, p.leaf().grad(), context);
+  p.leaf().mutable_grad().reset();
+  if (p.carrier && p.carrier->period > 0 && context.step % p.carrier->period == 0) {
+    redraw(s, options_, context.step);
+  }
+}
+
+void Optimizer::begin_backward(double learning_rate) {
+  check_rate(learning_rate);
+  COMPACT_CHECK(!backward_rate_ || std::ranges::count(released_, true) == 0,
+                "[optimizer] parameters that are updated inside the backward pass allow one such "
+                "pass a step");
+  backward_rate_ = learning_rate;
+  released_.assign(states_.size(), false);
+  released_norms_.clear();
+  for (const ParameterState& s : states_) {
+    COMPACT_CHECK(!s.parameter->release || !s.parameter->leaf().grad().defined(), "[optimizer] `",
+                  s.parameter->name,
+                  "` is updated inside the backward pass, which cannot be one of several");
+  }
+}
+
+// Called by autograd when the gradient of a parameter is whole.
+void Optimizer::release(size_t index) {
+  if (!backward_rate_) return;
+  const at::NoGradGuard no_grad;
+  ParameterState& s = states_[index];
+  std::vector<at::Tensor> norms;
+  append_norms(s.parameter->leaf().grad(), norms);
+  // On the CPU that is no wait; elsewhere a step that is not finite is noticed by its norm.
+  const auto finite = [](const at::Tensor& norm) {
+    return !norm.is_cpu() || std::isfinite(norm.item<float>());
+  };
+  if (!std::ranges::all_of(norms, finite)) return;
+  update(s, context_of(s, *backward_rate_, {}));
+  released_[index] = true;
+  released_norms_.insert(released_norms_.end(), norms.begin(), norms.end());
+}
+
+void Optimizer::step(double learning_rate, const at::Tensor& grad_scale) {
+  check_rate(learning_rate);
+  bool any_released = false;
+  for (size_t i = 0; i < states_.size(); ++i) {
+    const bool released = backward_rate_ && released_[i];
+    any_released |= released;
+    COMPACT_CHECK(released || states_[i].parameter->leaf().grad().defined(), "[optimizer] `",
+                  states_[i].parameter->name, "` has no gradient");
+  }
+  COMPACT_CHECK(!any_released || !grad_scale.defined(),
+                "[optimizer] gradients cannot be clipped where some were released before all were "
+                "known");
+  COMPACT_CHECK(!any_released || learning_rate == *backward_rate_,
+                "[optimizer] learning rate ", learning_rate, " is not the one the backward pass "
+                "began with, ", *backward_rate_);
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < states_.size(); ++i) {
+    if (backward_rate_ && released_[i]) continue;
+    update(states_[i], context_of(states_[i], learning_rate, grad_scale));
+  }
+  ++updates_;
+  backward_rate_.reset();
+  released_norms_.clear();
 }
 
 std::map<std::string, int64_t> Optimizer::bytes() const {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,14 +35,18 @@ struct OptimizerState {
   std::map<std::string, int64_t> numbers;                   // updates, draw.NAME
 };
 
+struct StepContext;
+
 class Optimizer {
  public:
   // Parameters must outlive the optimizer. Moments and masters are allocated here; a master takes
   // the weight's values. Throws InputError on repeated names, weights that are not contiguous or of
   // another type than f32 and bf16, and options out of range.
   Optimizer(std::vector<Parameter*> parameters, OptimizerOptions options);
+  Optimizer(const Optimizer&) = delete;  // parameters' hooks point to it
+  ~Optimizer();
 
-  // The norm of all leaves' gradients together, f32 [] on the parameters' device. A projected
+  // The norm of all leaves' gradients together, released ones included, f32 [] on the parameters' device. A projected
   // parameter counts with |G P|, whose mean square is |G|^2.
   at::Tensor gradient_norm() const;
   // min(1, max_norm / (norm + 1e-6)), f32 []: what step() multiplies gradients with.
@@ -50,11 +55,18 @@ class Optimizer {
   // norm" where only the sum overflows. Reads from the device.
   std::string nonfinite(const at::Tensor& norm) const;
 
-  // One update of every parameter, gradients multiplied by `grad_scale` (f32 [], or undefined for
+  // To be called before the only backward pass of a step where a parameter is to be updated inside
+  // it (Parameter::release): each such one is, as soon as its gradient is whole, and the gradient
+  // is freed. step() then updates the others. A gradient that is not finite is left, with its
+  // parameter, as it is. Throws InputError, where a parameter that is to be released has a gradient.
+  void begin_backward(double learning_rate);
+
+  // One update of every parameter that still has a gradient to give, gradients multiplied by `grad_scale` (f32 [], or undefined for
   // 1). Each gradient is released, unchanged, once its parameter is updated. Call it after the
   // last backward pass of the step: it writes the weights, and at the end of a period re-draws the
   // projections, so that the next forward and backward see one P. Throws InputError, with nothing
-  // changed, where a parameter has no gradient.
+  // changed, where a parameter has no gradient, or where some are released and `grad_scale` is
+  // given: they were updated without it.
   void step(double learning_rate, const at::Tensor& grad_scale = {});
 
   int64_t updates() const { return updates_; }
@@ -69,9 +81,18 @@ class Optimizer {
   std::map<std::string, int64_t> bytes() const;
 
  private:
+  void update(ParameterState& state, const StepContext& context);
+  StepContext context_of(const ParameterState& state, double learning_rate,
+                         const at::Tensor& grad_scale) const;
+  void release(size_t index);
+
   std::vector<ParameterState> states_;
   OptimizerOptions options_;
   int64_t updates_ = 0;
+  // Of the step whose backward pass began: its learning rate, what is updated, with which norms.
+  std::optional<double> backward_rate_;
+  std::vector<bool> released_;
+  std::vector<at::Tensor> released_norms_;
 };
 
 }  // namespace compact

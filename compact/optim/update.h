@@ -20,6 +20,9 @@ uint64_t draws_key(const ParameterState& s, int64_t step, Draws use);
 // 1 - learning rate * weight decay, 1 where the parameter does not decay.
 double decay_factor(const ParameterState& s, const StepContext& context);
 
+// Appends norms whose own norm is that of x. Below f32 in blocks, since the CPU casts as a whole.
+void append_norms(const at::Tensor& x, std::vector<at::Tensor>& norms);
+
 // One step on the weight, or on the carrier followed by the fold.
 void adamw_step(ParameterState& s, const at::Tensor& grad, const StepContext& context);
 void muon_step(ParameterState& s, const at::Tensor& grad, const StepContext& context);

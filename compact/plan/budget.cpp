@@ -32,9 +32,10 @@ struct Candidate {
   int64_t cost = 0;
 };
 
-std::string projection_lines(double rank, const std::string& layers) {
+std::string projection_lines(double rank, const std::string& layers, bool release) {
   const std::string how =
-      cat(" = project:rank=", rank, ",type=srht,share=true,period=200,scale=1,carry=true\n");
+      cat(" = project:rank=", rank, ",type=srht,share=true,period=200,scale=1,carry=true",
+          release ? ",release=true\n" : "\n");
   return cat("grad layers.", layers, ".attn.qkv", how, "grad layers.", layers,
              ".mlp.{gate_up,down}", how);
 }
@@ -61,6 +62,9 @@ class Planner {
   std::vector<Variant> levels() const;
   std::vector<int64_t> chunks() const;
   std::string lines(const Variant& v) const;
+  // Updating inside the backward pass costs nothing and loses nothing where it may be done.
+  bool release() const { return !r_.step.clip && r_.step.accumulation == 1; }
+  std::string release_line() const { return release() ? "grad * = full:release=true\n" : ""; }
   const std::vector<BlockOption>& options(double rank);
   const LayerProblem& problem(const Variant& v);
   std::vector<const std::vector<BlockOption>*> layer_options(const Variant& v);
@@ -88,9 +92,7 @@ std::vector<Variant> Planner::levels() const {
 }
 
 std::vector<int64_t> Planner::chunks() const {
-  const auto size = static_cast<int64_t>(c10::elementSize(r_.dtype));
-  const int64_t usual =
-      LossTreatment::from(Spec::parse("chunk"), r_.shape.vocab_size, size).chunk_tokens;
+  const int64_t usual = LossTreatment::from(Spec::parse("chunk"), r_.shape.vocab_size).chunk_tokens;
   std::vector<int64_t> all;
   for (const int64_t chunk : {usual, usual / 4 / 64 * 64, int64_t{64}}) {
     if (chunk >= 64 && (all.empty() || chunk < all.back())) all.push_back(chunk);
@@ -109,6 +111,7 @@ int64_t Planner::chunk_cost(int64_t chunk) const {
 std::string Planner::lines(const Variant& v) const {
   std::string text = cat("slot loss.logits = chunk:tokens=", v.chunk, "\n");
   if (v.bf16_moments) text += "moment * = bf16\n";
+  text += release_line();
   if (v.projected > 0) {
     std::string numbers;
     for (int64_t i = layers_ - v.projected; i < layers_; ++i) {
@@ -116,14 +119,18 @@ std::string Planner::lines(const Variant& v) const {
     }
     text += projection_lines(v.rank, v.projected == layers_ ? "*"
                                      : v.projected == 1     ? numbers
-                                                            : "{" + numbers + "}");
+                                                            : "{" + numbers + "}",
+                             release());
   }
   return text;
 }
 
 const std::vector<BlockOption>& Planner::options(double rank) {
   auto& found = options_[rank];
-  if (found.empty()) found = block_options(r_, rank > 0 ? projection_lines(rank, "*") : "", speed_);
+  if (found.empty()) {
+    const std::string projected = rank > 0 ? projection_lines(rank, "*", release()) : "";
+    found = block_options(r_, release_line() + projected, speed_);
+  }
   return found;
 }
 

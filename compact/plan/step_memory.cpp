@@ -59,6 +59,7 @@ StepMemory step_on_meta(const Llama& model, Optimizer& optimizer, const StepShap
     trace_mark(MemoryEventKind::kForwardBegin);
     at::Tensor loss = model.loss(input, target, 1);
     trace_mark(MemoryEventKind::kForwardEnd);
+    optimizer.begin_backward(1e-3);
     torch::autograd::backward({loss}, {});
     recorder.mark_gradients();
   }

@@ -58,6 +58,7 @@ class Run {
   void prepare();
   void resume(const std::string& checkpoint);
   void describe();
+  double check_loss(const at::Tensor& loss) const;
   bool step();  // false: stopped inside the update, gradients pending
   void log();
   EvalResult evaluate_now();
@@ -88,6 +89,7 @@ class Run {
   int64_t static_bytes_ = 0;  // weights and optimizer state
   LlamaConfig shape_;
   std::optional<RunPlan> plan_;
+  bool releases_ = false;  // some parameters are updated inside the backward pass
   int64_t eval_batch_ = c_.per_device_eval_batch_size;
 };
 
@@ -129,6 +131,7 @@ void Run::prepare() {
   model_ = make_model(c_, shape_, policy_, device_, warnings_);
   optimizer_ = make_optimizer(c_, policy_, *model_);
   static_bytes_ = live_bytes(device_) - before;
+  releases_ = check_release(c_, *model_);
   if (!checkpoint.empty()) resume(checkpoint);
   plan_->enforce();
   make_output_folder(c_);
@@ -169,6 +172,13 @@ void Run::describe() {
   for (const std::string& w : warnings_) console_.line("warning: " + w);
 }
 
+double Run::check_loss(const at::Tensor& loss) const {
+  const double value = loss.item<double>();
+  if (std::isfinite(value)) return value;
+  throw NonFiniteError(
+      cat("step ", s_.step + 1, ": the loss is ", value, "; stopped before the update"));
+}
+
 bool Run::step() {
   const auto start = Clock::now();
   reset_peak(device_);
@@ -176,6 +186,7 @@ bool Run::step() {
     plan_->begin_record(*model_, *optimizer_);
   trace_moment("batch");
   const int64_t accumulation = c_.gradient_accumulation_steps;
+  const double rate = c_.learning_rate * schedule_->factor(s_.step);
   // The window's micro-batches: all of them, so that their valid tokens are known; on resume those
   // already in the gradients are passed over.
   const DataPosition window = data_.train->position();
@@ -199,13 +210,11 @@ bool Run::step() {
     figures_.held_bytes = live_bytes(device_) - live;
     figures_.saved_bytes = model_->saved_bytes();
     trace_mark(MemoryEventKind::kForwardEnd);
+    optimizer_->begin_backward(rate);
+    if (releases_) check_loss(loss);  // before it changes weights
     torch::autograd::backward({loss}, {});
     plan_->mark_gradients();
-    const double value = loss.item<double>();
-    if (!std::isfinite(value)) {
-      throw NonFiniteError(
-          cat("step ", s_.step + 1, ": the loss is ", value, "; stopped before the update"));
-    }
+    const double value = check_loss(loss);
     s_.step_loss += value;
     const bool stop = SignalScope::count() >= 2 || (hooks_.stop && hooks_.stop(s_.step, s_.micro));
     if (stop && s_.micro + 1 < accumulation) {
@@ -221,7 +230,7 @@ bool Run::step() {
                              optimizer_->nonfinite(norm),
                              " is not finite; stopped before the update"));
   }
-  learning_rate_ = c_.learning_rate * schedule_->factor(s_.step);
+  learning_rate_ = rate;
   trace_moment("optimizer");
   optimizer_->step(learning_rate_, c_.max_grad_norm > 0
                                        ? Optimizer::clip_factor(norm, c_.max_grad_norm)

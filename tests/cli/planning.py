@@ -83,8 +83,18 @@ class Planning(unittest.TestCase):
         done, _ = self.train("tight", *flags, f"--resume_from_checkpoint={out / 'checkpoint-2'}")
         self.assertEqual(done.returncode, 0, done.stderr)
 
+    def test_release_needs_all_gradients_elsewhere(self):
+        flags = ["--preset=exact", "--set=grad * = full:release=true"]
+        done, out = self.train("clipped", *flags)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--max_grad_norm 0", done.stderr)
+        self.assertFalse(out.exists())
+        done, _ = self.train("released", *flags, "--max_grad_norm=0")
+        self.assertEqual(done.returncode, 0, done.stderr)
+
     def test_plan_and_train_agree(self):
-        for flags in ([], ["--threads=1"], ["--dtype=bfloat16"]):
+        for flags in ([], ["--threads=1"], ["--dtype=bfloat16"],
+                      ["--set=grad * = full:release=true", "--max_grad_norm=0"]):
             plan, _ = self.plan("--preset=exact", *flags)
             _, out = self.train("agree", "--overwrite_output_dir", "--preset=exact", *flags)
             results = json.loads((out / "all_results.json").read_text())
@@ -111,6 +121,7 @@ class Planning(unittest.TestCase):
             (["--allow=everything"], "no such value `everything`"),
             (["--max_batch"], "needs a --budget"),
             (["--chart=page.html"], "--pareto"),
+            (["--set=grad * = full:relase=true"], "relase"),
             (["--threads=100000"], "--threads"),
             ([f"{BATCH}9000000000000"], "--per_device_train_batch_size"),
             (["--pareto", f"--chart={self.folder / 'none/page.html'}"], "none"),

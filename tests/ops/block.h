@@ -93,7 +93,7 @@ struct Block {
       }
       return Slot{kDroppable[i], width, storage};
     };
-    auto s = std::make_unique<Segment>(Slot{"attn.input", kWidth});
+    auto s = std::make_unique<Segment>("block", Slot{"attn.input", kWidth});
     s->add(rms_norm_stage(&attn_norm, 1e-5), slot(0, kWidth));
     s->add(linear_stage(&qkv));
     s->add(rope_stage(rope, kHeads + kKvHeads, kDim), slot(1, kQkv));

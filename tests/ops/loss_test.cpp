@@ -261,11 +261,10 @@ TEST(Loss, RefusesBadInput) {
 }
 
 TEST(LossTreatment, FromSpecs) {
-  EXPECT_EQ(LossTreatment::from(Spec::parse("keep"), 32000, 4).chunk_tokens, 0);
-  EXPECT_EQ(LossTreatment::from(Spec::parse("chunk:tokens=7"), 32000, 4).chunk_tokens, 7);
-  EXPECT_EQ(LossTreatment::from(Spec::parse("chunk"), 32768, 4).chunk_tokens, 256);
-  EXPECT_EQ(LossTreatment::from(Spec::parse("chunk"), 32768, 2).chunk_tokens, 512);
-  EXPECT_THROW(LossTreatment::from(Spec::parse("recompute"), 32000, 4), InputError);
+  EXPECT_EQ(LossTreatment::from(Spec::parse("keep"), 32000).chunk_tokens, 0);
+  EXPECT_EQ(LossTreatment::from(Spec::parse("chunk:tokens=7"), 32000).chunk_tokens, 7);
+  EXPECT_EQ(LossTreatment::from(Spec::parse("chunk"), 32768).chunk_tokens, 512);
+  EXPECT_THROW(LossTreatment::from(Spec::parse("recompute"), 32000), InputError);
 }
 
 }  // namespace

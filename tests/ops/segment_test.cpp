@@ -281,7 +281,7 @@ TEST(Segment, RefusesWhatCannotBe) {
       EXPECT_THAT(e.what(), HasSubstr("keep or recompute"));
     }
   }
-  Segment never(Slot{"in", 4});  // the sum's gradient needs neither of its terms
+  Segment never("block", Slot{"in", 4});  // the sum's gradient needs neither of its terms
   Parameter p;
   never.add(linear_stage(&p), Slot{"unread", 4});
   never.add_residual(0);

@@ -17,6 +17,7 @@ run(${CMAKE_COMMAND} -S ${SOURCE} -B ${work}/build -G ${GENERATOR}
   -D CMAKE_CXX_COMPILER=${COMPILER} -D CMAKE_PREFIX_PATH=${work}/prefix)
 run(${CMAKE_COMMAND} --build ${work}/build)
 run(${CMAKE_COMMAND} -E env --unset=LD_LIBRARY_PATH ${work}/build/consumer)
+run(${CMAKE_COMMAND} -E env --unset=LD_LIBRARY_PATH ${work}/build/train_step)
 if(EXISTS ${work}/prefix/bin/compact)
   run(${CMAKE_COMMAND} -E env --unset=LD_LIBRARY_PATH ${work}/prefix/bin/compact list)
 endif()

@@ -85,6 +85,7 @@ inline StepMemory run_for_real(const PlanRequest& r) {
       trace_mark(MemoryEventKind::kForwardBegin);
       const at::Tensor loss = model.loss(ids, targets, 1e-3);
       trace_mark(MemoryEventKind::kForwardEnd);
+      optimizer.begin_backward(1e-3);
       torch::autograd::backward({loss}, {});
       recorder.mark_gradients();
     }

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parameters that are updated, and their gradients freed, inside the backward pass.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "compact/base/check.h"
+#include "tests/plan/requests.h"
+
+namespace compact {
+namespace {
+
+using testing::HasSubstr;
+
+const std::string kRelease = "grad * = full:release=true\n";
+std::string projected(const char* more) {
+  return std::string("grad layers.*.{attn.qkv,mlp.down} = project:rank=0.25,period=3") + more + "\n";
+}
+
+struct Trained {
+  std::vector<at::Tensor> weights;
+  std::vector<float> norms;
+};
+Trained train(const std::string& policy, at::ScalarType type, bool muon, bool tied) {
+  LlamaConfig shape = small_shape();
+  shape.tie_word_embeddings = tied;
+  const PlanRequest r = small_request(policy, type, {}, shape, muon);
+  const Llama model(shape, r.policy, {.dtype = type, .max_length = 16, .seed = 5});
+  Optimizer optimizer(model.parameters(), r.optimizer(r.policy));
+  const at::Tensor ids = at::arange(32, at::kLong).mul_(7).remainder_(512).view({2, 16});
+  Trained result;
+  for (int step = 0; step < 7; ++step) {
+    optimizer.begin_backward(1e-2);
+    torch::autograd::backward({model.loss(ids, ids.roll(-1, 1), 1.0 / 32)}, {});
+    result.norms.push_back(optimizer.gradient_norm().item<float>());
+    optimizer.step(1e-2);
+  }
+  for (const Parameter* p : model.parameters()) result.weights.push_back(p->weight.detach());
+  return result;
+}
+
+TEST(Release, GivesTheSameBits) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const bool muon : {false, true}) {
+      for (const bool project : {false, true}) {
+        for (const bool tied : {false, true}) {
+          const Trained want = train("grad * = full\n" + (project ? projected("") : ""), type, muon,
+                                     tied);
+          const Trained got = train(
+              kRelease + (project ? projected(",release=true") : ""), type, muon, tied);
+          ASSERT_EQ(got.weights.size(), want.weights.size());
+          for (size_t i = 0; i < want.weights.size(); ++i) {
+            EXPECT_TRUE(at::equal(got.weights[i], want.weights[i]))
+                << i << " " << type << muon << project << tied;
+          }
+          for (size_t i = 0; i < want.norms.size(); ++i) {
+            EXPECT_NEAR(got.norms[i], want.norms[i], 1e-5 * want.norms[i]);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Release, GradientsNeverLiveTogether) {
+  install_counting_allocator();
+  const StepShape step{.batch = 1, .length = 16, .clip = false};
+  const std::string exact = Policy::preset("exact").str();
+  const PlanRequest kept = small_request(exact, at::kFloat, step, small_shape(4)),
+                    released = small_request(exact + kRelease, at::kFloat, step, small_shape(4));
+  const StepMemory a = plan_step(kept).memory, b = plan_step(released).memory;
+  EXPECT_LT(b.peak, a.peak - a.gradients / 3);
+  EXPECT_EQ(run_for_real(released).peak, b.peak);
+}
+
+TEST(Release, LeavesWhatIsNotFinite) {
+  const PlanRequest r = small_request(kRelease, at::kFloat, {}, small_shape());
+  const Llama model(r.shape, r.policy, {.max_length = 16});
+  Optimizer optimizer(model.parameters(), r.optimizer(r.policy));
+  at::Tensor norm = model.final_norm().weight.detach();
+  norm.select(0, 3).fill_(INFINITY);
+  std::vector<at::Tensor> before;
+  for (const Parameter* p : model.parameters()) before.push_back(p->weight.detach().clone());
+  const at::Tensor ids = at::ones({1, 16}, at::kLong);
+  optimizer.begin_backward(1e-2);
+  torch::autograd::backward({model.loss(ids, ids, 1.0)}, {});
+  EXPECT_FALSE(optimizer.nonfinite(optimizer.gradient_norm()).empty());
+  for (size_t i = 0; i < before.size(); ++i) {
+    EXPECT_TRUE(at::equal(model.parameters()[i]->weight, before[i])) << i;
+  }
+}
+
+TEST(Release, RefusesWhatNeedsAllGradients) {
+  const PlanRequest r = small_request(kRelease, at::kFloat, {}, small_shape());
+  const Llama model(r.shape, r.policy, {.max_length = 16});
+  Optimizer optimizer(model.parameters(), r.optimizer(r.policy));
+  const at::Tensor ids = at::ones({1, 16}, at::kLong);
+  const auto backward = [&] {
+    torch::autograd::backward({model.loss(ids, ids, 1.0)}, {});
+  };
+  optimizer.begin_backward(1e-2);
+  backward();
+  EXPECT_THROW(optimizer.step(1e-2, at::ones({})), InputError);
+  EXPECT_THROW(optimizer.step(2e-2), InputError);
+  EXPECT_THROW(optimizer.begin_backward(1e-2), InputError);
+  optimizer.step(1e-2);
+  backward();  // not announced: gradients stay
+  EXPECT_THROW(optimizer.begin_backward(1e-2), InputError);
+  optimizer.step(1e-2);
+}
+
+}  // namespace
+}  // namespace compact
