@@ -51,11 +51,11 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
   flags.add("device_gbps", gbps, "bytes that it reads and writes a second, in 10^9", "X");
   TrainConfig defaults;
   defaults.tokenizer.clear();  // not named: the vocabulary of the model
-  TrainFlags settings(flags, {"train_file", "validation_file", "validation_split", "text_field",
-                              "max_eval_samples", "per_device_eval_batch_size", "max_steps",
-                              "num_train_epochs", "output_dir", "overwrite_output_dir",
-                              "logging_steps", "eval_steps", "save_steps", "save_total_limit",
-                              "resume_from_checkpoint"},
+  TrainFlags settings(flags,
+                      {"train_file", "validation_file", "validation_split", "text_field",
+                       "max_eval_samples", "per_device_eval_batch_size", "max_steps",
+                       "num_train_epochs", "output_dir", "overwrite_output_dir", "logging_steps",
+                       "eval_steps", "save_steps", "save_total_limit", "resume_from_checkpoint"},
                       defaults);
   if (!flags.parse(arguments)) {
     std::cout << flags.help();
@@ -111,8 +111,8 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
   std::cout << "model    " << result["model"].get<std::string>() << ", "
             << format_count(plan.parameters) << " parameters, vocabulary "
             << format_count(shape.vocab_size) << ", " << c.dtype << " on "
-            << (cuda ? "cuda" : "cpu") << ", " << request.step.batch << " x "
-            << request.step.length << " tokens";
+            << (cuda ? "cuda" : "cpu") << ", " << request.step.batch << " x " << request.step.length
+            << " tokens";
   if (request.step.accumulation > 1) std::cout << " x " << request.step.accumulation;
   std::cout << ", " << c.optim << ", preset " << c.preset << "\n" << plan_table(plan, device);
   for (const std::string& w : warnings) std::cout << "warning: " << w << "\n";

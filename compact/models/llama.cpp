@@ -46,8 +46,8 @@ Llama::Llama(const LlamaConfig& config, const Policy& policy, const ModelOptions
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     layers_[i]->segment = block(*layers_[i], i, policy);
   }
-  final_ =
-      std::make_unique<Segment>("final", Slot{"final.input", n, storage_of(policy.slot("final.input"))});
+  final_ = std::make_unique<Segment>(
+      "final", Slot{"final.input", n, storage_of(policy.slot("final.input"))});
   final_->add(rms_norm_stage(&final_norm_, config_.rms_norm_eps));
   final_->finish();
   loss_treatment_ = LossTreatment::from(policy.slot("loss.logits"), config_.vocab_size);

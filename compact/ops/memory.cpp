@@ -151,15 +151,18 @@ void install_counting_allocator() {
 void limit_cpu_bytes(std::optional<int64_t> limit) { g_cpu.limit = limit.value_or(kNoLimit); }
 
 int64_t live_bytes(at::Device device) {
-  return device.is_cuda() ? cuda_stats(device).allocated_bytes[kAll].current : counter_of(device).live.load();
+  return device.is_cuda() ? cuda_stats(device).allocated_bytes[kAll].current
+                          : counter_of(device).live.load();
 }
 
 int64_t peak_bytes(at::Device device) {
-  return device.is_cuda() ? cuda_stats(device).allocated_bytes[kAll].peak : counter_of(device).peak.load();
+  return device.is_cuda() ? cuda_stats(device).allocated_bytes[kAll].peak
+                          : counter_of(device).peak.load();
 }
 
 int64_t reserved_bytes(at::Device device) {
-  return device.is_cuda() ? cuda_stats(device).reserved_bytes[kAll].peak : counter_of(device).peak.load();
+  return device.is_cuda() ? cuda_stats(device).reserved_bytes[kAll].peak
+                          : counter_of(device).peak.load();
 }
 
 void reset_peak(at::Device device) {

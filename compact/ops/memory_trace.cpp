@@ -21,9 +21,7 @@ void record(const MemoryEvent& event) {
 
 uintptr_t number_of(const void* address) { return reinterpret_cast<uintptr_t>(address); }
 
-bool traced(c10::DeviceType type) {
-  return g_on.load(std::memory_order_relaxed) && type == g_type;
-}
+bool traced(c10::DeviceType type) { return g_on.load(std::memory_order_relaxed) && type == g_type; }
 
 }  // namespace
 

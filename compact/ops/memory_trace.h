@@ -56,8 +56,8 @@ struct MemoryPeak {
 struct MemoryTimeline {
   MemoryPeak peak;
   std::vector<std::pair<std::string, int64_t>> moments;  // the most of each, in order
-  int64_t gradients = 0;  // all blocks that were marked so, together
-  int64_t held = 0;       // at the last end of a forward pass
+  int64_t gradients = 0;                                 // all blocks that were marked so, together
+  int64_t held = 0;                                      // at the last end of a forward pass
 };
 MemoryTimeline timeline_of(const MemoryTrace& trace);
 

@@ -6,8 +6,7 @@
 
 namespace compact {
 
-Segment::Segment(std::string name, Slot input)
-    : name_(std::move(name)), slots_{std::move(input)} {
+Segment::Segment(std::string name, Slot input) : name_(std::move(name)), slots_{std::move(input)} {
   COMPACT_CHECK(
       slots_[0].storage == Storage::kKeep, "slot `", slots_[0].name,
       "` is a segment's input and can only be `keep`: everything else is rebuilt from it");

@@ -22,7 +22,9 @@ struct Work {
   double products = 0;  // floating-point operations of matrix products
   double bytes = 0;     // read and written
 };
-inline Work operator+(Work a, const Work& b) { return {a.products + b.products, a.bytes + b.bytes}; }
+inline Work operator+(Work a, const Work& b) {
+  return {a.products + b.products, a.bytes + b.bytes};
+}
 
 // One operation of a segment. Stages are immutable while a graph that uses them lives.
 class Stage {

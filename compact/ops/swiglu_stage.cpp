@@ -62,8 +62,6 @@ class SwiGluStage final : public Stage {
 
 }  // namespace
 
-std::shared_ptr<const Stage> swiglu_stage(int64_t m) {
-  return std::make_shared<SwiGluStage>(m);
-}
+std::shared_ptr<const Stage> swiglu_stage(int64_t m) { return std::make_shared<SwiGluStage>(m); }
 
 }  // namespace compact

@@ -12,8 +12,8 @@ void adamw_step(ParameterState& s, const at::Tensor& grad, const StepContext& co
   const OptimizerOptions& o = context.options;
   const Carrier* carrier = s.parameter->carrier.get();
   // A carrier's step starts from zero and goes into the weight at once.
-  const at::Tensor target = carrier ? at::zeros(grad.sizes(), s.parameter->weight.options())
-                                    : s.parameter->weight;
+  const at::Tensor target =
+      carrier ? at::zeros(grad.sizes(), s.parameter->weight.options()) : s.parameter->weight;
   const at::Tensor dense = grad.contiguous();
   const auto step = static_cast<double>(context.step);
   // Decay inside the step would do nothing to a carrier, which is zero: there it is in the fold.

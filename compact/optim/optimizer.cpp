@@ -163,9 +163,11 @@ void Optimizer::step(double learning_rate, const at::Tensor& grad_scale) {
   COMPACT_CHECK(!any_released || !grad_scale.defined(),
                 "[optimizer] gradients cannot be clipped where some were released before all were "
                 "known");
-  COMPACT_CHECK(!any_released || learning_rate == *backward_rate_,
-                "[optimizer] learning rate ", learning_rate, " is not the one the backward pass "
-                "began with, ", *backward_rate_);
+  COMPACT_CHECK(!any_released || learning_rate == *backward_rate_, "[optimizer] learning rate ",
+                learning_rate,
+                " is not the one the backward pass "
+                "began with, ",
+                *backward_rate_);
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < states_.size(); ++i) {
     if (backward_rate_ && released_[i]) continue;

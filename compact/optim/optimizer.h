@@ -46,8 +46,8 @@ class Optimizer {
   Optimizer(const Optimizer&) = delete;  // parameters' hooks point to it
   ~Optimizer();
 
-  // The norm of all leaves' gradients together, released ones included, f32 [] on the parameters' device. A projected
-  // parameter counts with |G P|, whose mean square is |G|^2.
+  // The norm of all leaves' gradients together, released ones included, f32 [] on the parameters'
+  // device. A projected parameter counts with |G P|, whose mean square is |G|^2.
   at::Tensor gradient_norm() const;
   // min(1, max_norm / (norm + 1e-6)), f32 []: what step() multiplies gradients with.
   static at::Tensor clip_factor(const at::Tensor& norm, double max_norm);
@@ -58,15 +58,16 @@ class Optimizer {
   // To be called before the only backward pass of a step where a parameter is to be updated inside
   // it (Parameter::release): each such one is, as soon as its gradient is whole, and the gradient
   // is freed. step() then updates the others. A gradient that is not finite is left, with its
-  // parameter, as it is. Throws InputError, where a parameter that is to be released has a gradient.
+  // parameter, as it is. Throws InputError, where a parameter that is to be released has a
+  // gradient.
   void begin_backward(double learning_rate);
 
-  // One update of every parameter that still has a gradient to give, gradients multiplied by `grad_scale` (f32 [], or undefined for
-  // 1). Each gradient is released, unchanged, once its parameter is updated. Call it after the
-  // last backward pass of the step: it writes the weights, and at the end of a period re-draws the
-  // projections, so that the next forward and backward see one P. Throws InputError, with nothing
-  // changed, where a parameter has no gradient, or where some are released and `grad_scale` is
-  // given: they were updated without it.
+  // One update of every parameter that still has a gradient to give, gradients multiplied by
+  // `grad_scale` (f32 [], or undefined for 1). Each gradient is released, unchanged, once its
+  // parameter is updated. Call it after the last backward pass of the step: it writes the weights,
+  // and at the end of a period re-draws the projections, so that the next forward and backward see
+  // one P. Throws InputError, with nothing changed, where a parameter has no gradient, or where
+  // some are released and `grad_scale` is given: they were updated without it.
   void step(double learning_rate, const at::Tensor& grad_scale = {});
 
   int64_t updates() const { return updates_; }

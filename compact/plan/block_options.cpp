@@ -62,8 +62,8 @@ std::vector<BlockOption> block_options(const PlanRequest& request, const std::st
   two.shape.bos_token_id.reset();
   two.shape.eos_token_ids.clear();
   const std::string common = lines + "slot loss.logits = chunk:tokens=64\n";
-  const ModelOptions meta{.device = at::kMeta, .dtype = request.dtype,
-                          .max_length = request.step.length};
+  const ModelOptions meta{
+      .device = at::kMeta, .dtype = request.dtype, .max_length = request.step.length};
   std::vector<std::string> slots;
   for (const std::string& name :
        Llama(two.shape, policy_of(common), meta).layers()[0]->segment->treatable()) {
@@ -86,11 +86,10 @@ std::vector<BlockOption> block_options(const PlanRequest& request, const std::st
     const StepMemory memory = plan_step(two).memory;
     const int64_t saved = saved_of(memory, "layers.0");
     option.products = costs.products;
-    option.bytes = {
-        .saved = saved,
-        .forward = at_moment(memory, "forward of layers.1") - memory.fixed() - saved,
-        .backward = at_moment(memory, "backward of layers.0") - memory.fixed(),
-        .cost = std::llround(costs.seconds * 1e9)};
+    option.bytes = {.saved = saved,
+                    .forward = at_moment(memory, "forward of layers.1") - memory.fixed() - saved,
+                    .backward = at_moment(memory, "backward of layers.0") - memory.fixed(),
+                    .cost = std::llround(costs.seconds * 1e9)};
     all.push_back(std::move(option));
   }
   std::vector<LayerOption> bytes;
@@ -115,8 +114,9 @@ std::string slot_lines(const std::vector<const BlockOption*>& layers) {
       if (std::ranges::find(layers[i]->recomputed, slot) == layers[i]->recomputed.end()) continue;
       numbers += cat(count++ ? "," : "", i);
     }
-    const std::string which = count == layers.size() ? "*" : count == 1 ? numbers
-                                                                        : "{" + numbers + "}";
+    const std::string which = count == layers.size() ? "*"
+                              : count == 1           ? numbers
+                                                     : "{" + numbers + "}";
     text += cat("slot layers.", which, ".", slot, " = recompute\n");
   }
   return text;
@@ -146,8 +146,7 @@ LayerProblem layer_problem(const PlanRequest& request, const std::string& fixed_
     for (const BlockOption& o : *layers[i]) options.push_back(o.bytes);
   }
   for (const auto& [moment, bytes] : memory.moments) {
-    const bool top = moment == "loss" || moment == "backward of loss" ||
-                     moment.ends_with(" final");
+    const bool top = moment == "loss" || moment == "backward of loss" || moment.ends_with(" final");
     const bool layer = moment.find(" layers.") != std::string::npos;
     if (top) {
       problem.top_base = std::max(problem.top_base, bytes - saved);

@@ -19,9 +19,9 @@ constexpr double kRanks[] = {0.5, 0.25, 0.125};
 // What holds for the whole model beside the slots of its blocks.
 struct Variant {
   bool bf16_moments = false;
-  double rank = 0;            // of projected gradients; 0: none
-  int64_t projected = 0;      // layers, the last ones: their gradients come first
-  int64_t chunk = 0;          // tokens of the loss at a time
+  double rank = 0;        // of projected gradients; 0: none
+  int64_t projected = 0;  // layers, the last ones: their gradients come first
+  int64_t chunk = 0;      // tokens of the loss at a time
 };
 
 struct Candidate {
@@ -82,8 +82,8 @@ class Planner {
 // Ways to lose nothing, then precision, then more and more of the gradient.
 std::vector<Variant> Planner::levels() const {
   std::vector<Variant> all = {{}};
-  const bool moments = allowed_.quantize &&
-                       r_.optimizer(Policy::parse("", "auto")).moment(Parameter{}) == "f32";
+  const bool moments =
+      allowed_.quantize && r_.optimizer(Policy::parse("", "auto")).moment(Parameter{}) == "f32";
   if (moments) all.push_back({.bf16_moments = true});
   if (allowed_.project) {
     for (const double rank : kRanks) all.push_back({.bf16_moments = moments, .rank = rank});
@@ -117,9 +117,10 @@ std::string Planner::lines(const Variant& v) const {
     for (int64_t i = layers_ - v.projected; i < layers_; ++i) {
       numbers += cat(numbers.empty() ? "" : ",", i);
     }
-    text += projection_lines(v.rank, v.projected == layers_ ? "*"
-                                     : v.projected == 1     ? numbers
-                                                            : "{" + numbers + "}",
+    text += projection_lines(v.rank,
+                             v.projected == layers_ ? "*"
+                             : v.projected == 1     ? numbers
+                                                    : "{" + numbers + "}",
                              release());
   }
   return text;
@@ -157,8 +158,8 @@ std::optional<Candidate> Planner::best_of(Variant v, int64_t budget) {
     const std::optional<LayerSolution> solution = solve(problem(v), budget);
     if (!solution) continue;
     const int64_t cost = solution->cost + chunk_cost(chunk);
-    if (best && (cost > best->cost || (cost == best->cost &&
-                                       solution->peak >= best->solution.peak)))
+    if (best &&
+        (cost > best->cost || (cost == best->cost && solution->peak >= best->solution.peak)))
       continue;
     best = Candidate{.variant = v, .solution = *solution, .cost = cost};
   }
@@ -287,13 +288,13 @@ std::optional<Chosen> BudgetPlanner::find(int64_t budget) {
 Chosen BudgetPlanner::choose(int64_t budget) {
   if (auto found = find(budget)) return std::move(*found);
   const int64_t least = least_peak();
-  const std::string other =
-      ways_to_fit(impl_->request, budget, impl_->allowed, impl_->speed);
+  const std::string other = ways_to_fit(impl_->request, budget, impl_->allowed, impl_->speed);
   throw BudgetError(
       cat("--budget ", format_bytes(budget), " (", format_count(budget), " B) cannot be met: the ",
           "least peak of what is allowed is ", format_bytes(least), " (", format_count(least),
-          " B)", other.empty() ? "; neither batch, length, type nor lossy treatments reach it"
-                               : cat("; it would fit with ", other)),
+          " B)",
+          other.empty() ? "; neither batch, length, type nor lossy treatments reach it"
+                        : cat("; it would fit with ", other)),
       least);
 }
 

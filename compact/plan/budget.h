@@ -25,12 +25,12 @@ struct Allowed {
 struct Chosen {
   Policy policy;
   StepPlan plan;
-  double seconds = 0;        // predicted, of a step
-  double added_seconds = 0;  // of it for rebuilding
-  double added_products = 0; // operations of matrix products, beside a step that rebuilds nothing
-  double error = 0;          // mean E|g' - g|^2 / |g|^2 of the block matrices' gradients
+  double seconds = 0;         // predicted, of a step
+  double added_seconds = 0;   // of it for rebuilding
+  double added_products = 0;  // operations of matrix products, beside a step that rebuilds nothing
+  double error = 0;           // mean E|g' - g|^2 / |g|^2 of the block matrices' gradients
   bool lossless = true;
-  int64_t states = 0;        // of the search, which is exact
+  int64_t states = 0;  // of the search, which is exact
 };
 
 // No policy fits. `least`: the smallest peak that the allowed treatments reach.

@@ -63,8 +63,8 @@ Scratch cpu_attention_scratch(int64_t length, int64_t dim, at::ScalarType type) 
     const auto results = run();
     return std::pair(results, peak_bytes(at::kCPU) - live_bytes(at::kCPU));
   };
-  const auto [forward, forward_bytes] = beside(
-      [&] { return at::_scaled_dot_product_flash_attention_for_cpu(x, x, x, 0.0, true); });
+  const auto [forward, forward_bytes] =
+      beside([&] { return at::_scaled_dot_product_flash_attention_for_cpu(x, x, x, 0.0, true); });
   const auto [out, lse] = forward;
   const auto backward = beside([&, out = out, lse = lse] {
     return at::_scaled_dot_product_flash_attention_for_cpu_backward(x, x, x, x, out, lse, 0.0,
@@ -91,8 +91,7 @@ int64_t cpu_product_scratch(const Tensor& a, const Tensor& b, bool add) {
   static std::map<std::tuple<int64_t, int64_t, int64_t, bool, bool, bool, at::ScalarType>, int64_t>
       known;
   const std::lock_guard lock(mutex);
-  const auto [entry, fresh] =
-      known.try_emplace({m, k, n, rows_a, rows_b, add, a.scalar_type()});
+  const auto [entry, fresh] = known.try_emplace({m, k, n, rows_a, rows_b, add, a.scalar_type()});
   if (!fresh) return entry->second;
   const at::NoGradGuard no_grad;
   const auto options = at::device(at::kCPU).dtype(a.scalar_type());
@@ -118,8 +117,8 @@ void product_scratch(const Tensor& a, const Tensor& b, bool add) {
 }
 
 void check_product(const Tensor& a, const Tensor& b) {
-  TORCH_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0),
-              "mm: shapes ", a.sizes(), " and ", b.sizes(), " cannot be multiplied");
+  TORCH_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0), "mm: shapes ", a.sizes(),
+              " and ", b.sizes(), " cannot be multiplied");
 }
 
 Tensor mm(const Tensor& a, const Tensor& b) {
@@ -174,10 +173,12 @@ flash_cuda(const Tensor& q, const Tensor& k, const Tensor&, double, bool, bool,
 }
 
 // Its backward pass sums the queries' gradient in f32, sequence and dim rounded up to tiles.
-std::tuple<Tensor, Tensor, Tensor> flash_cuda_backward(
-    const Tensor&, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor&, const Tensor&,
-    const Tensor&, const Tensor&, c10::SymInt, c10::SymInt, double, bool, const Tensor&,
-    const Tensor&, std::optional<double>) {
+std::tuple<Tensor, Tensor, Tensor> flash_cuda_backward(const Tensor&, const Tensor& q,
+                                                       const Tensor& k, const Tensor& v,
+                                                       const Tensor&, const Tensor&, const Tensor&,
+                                                       const Tensor&, c10::SymInt, c10::SymInt,
+                                                       double, bool, const Tensor&, const Tensor&,
+                                                       std::optional<double>) {
   const Tensor gq = by_token(q), gk = by_token(k), gv = by_token(v);
   const int64_t length = round_up(q.size(2), 128), dim = round_up(q.size(3), 32);
   const auto f32 = q.options().dtype(at::kFloat);
@@ -200,8 +201,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_cuda_backward(
     const Tensor&, const Tensor&, const Tensor&, double, std::array<bool, 4>, bool,
     std::optional<double>) {
   const Tensor gq = by_token(q), gk = by_token(k), gv = by_token(v);
-  const Tensor delta =
-      at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat));
+  const Tensor delta = at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat));
   return {gq, gk, gv, Tensor()};
 }
 
@@ -211,8 +211,8 @@ void register_meta_ops() {
   static std::once_flag once;
   static std::unique_ptr<torch::Library> library;  // registrations live as long as it does
   std::call_once(once, [] {
-    library = std::make_unique<torch::Library>(torch::Library::IMPL, "aten",
-                                               c10::DispatchKey::Meta, __FILE__, __LINE__);
+    library = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", c10::DispatchKey::Meta,
+                                               __FILE__, __LINE__);
     // Those that are there, but do not count what the library takes.
     struct Silent final : c10::WarningHandler {
       void process(const c10::Warning&) override {}

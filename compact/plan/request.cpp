@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/plan/request.h"
 
+#include "compact/base/check.h"
 #include "compact/ops/attention.h"
 #include "compact/ops/memory.h"
 #include "compact/plan/caching_allocator.h"
@@ -17,6 +18,12 @@ StepPlan plan_step(const PlanRequest& request) {
   const Llama model(
       request.shape, request.policy,
       {.device = at::kMeta, .dtype = request.dtype, .max_length = request.step.length});
+  for (const Parameter* p : model.parameters()) {
+    COMPACT_CHECK(!p->release || (request.step.accumulation == 1 && !request.step.clip), "grad `",
+                  p->name,
+                  "`: release=true updates it before all gradients are known: it needs "
+                  "--gradient_accumulation_steps 1 and --max_grad_norm 0");
+  }
   Optimizer optimizer(model.parameters(), request.optimizer(request.policy));
   MemoryTrace built;
   if (cuda) built = stop_trace();

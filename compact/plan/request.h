@@ -31,7 +31,8 @@ struct StepPlan {
   int64_t parameters = 0;
 };
 
-// A training step on the meta device: no tensor of the model is allocated. With tied embeddings the
+// A training step on the meta device: no tensor of the model is allocated. Throws InputError where
+// the policy does not go with the model or the step. With tied embeddings the
 // peak may come out too high by one such matrix, where the backward pass of the embedding is the
 // peak: autograd adds the matrix's two gradients in place on real devices, but not on meta.
 StepPlan plan_step(const PlanRequest& request);

@@ -30,7 +30,8 @@ LlamaConfig one_block(LlamaConfig shape) {
 }
 
 Llama block_on(at::Device device, const PlanRequest& r, int64_t length) {
-  return {one_block(r.shape), Policy::preset("off"),
+  return {one_block(r.shape),
+          Policy::preset("off"),
           {.device = device, .dtype = r.dtype, .max_length = length}};
 }
 
@@ -41,8 +42,7 @@ double least_seconds(F run) {
     const auto start = std::chrono::steady_clock::now();
     run();
     least = std::min(
-        least,
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+        least, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
   return least;
 }
@@ -50,10 +50,9 @@ double least_seconds(F run) {
 // What the figures depend on.
 std::string key_of(const PlanRequest& r) {
   const LlamaConfig& c = r.shape;
-  return cat("cpu ", at::get_num_threads(), " threads ", c10::toString(r.dtype), " ",
-             c.hidden_size, " ", c.intermediate_size, " ", c.num_attention_heads, " ",
-             c.num_key_value_heads, " ", c.head_dim, " length ",
-             std::min(r.step.length, kMostTokens));
+  return cat("cpu ", at::get_num_threads(), " threads ", c10::toString(r.dtype), " ", c.hidden_size,
+             " ", c.intermediate_size, " ", c.num_attention_heads, " ", c.num_key_value_heads, " ",
+             c.head_dim, " length ", std::min(r.step.length, kMostTokens));
 }
 
 }  // namespace
@@ -73,8 +72,7 @@ Speed measured_speed(const PlanRequest& r, const std::string& folder) {
     if (!all.is_object()) all = json::object();
     entry = all.value(key_of(r), json());
   }
-  const size_t steps =
-      block_on(at::kMeta, r, length).layers()[0]->segment->work(1, 1, 1).size();
+  const size_t steps = block_on(at::kMeta, r, length).layers()[0]->segment->work(1, 1, 1).size();
   const auto positive = [](const json& x) {
     return x.is_number() && std::isfinite(x.get<double>()) && x.get<double>() > 0;
   };
@@ -120,8 +118,8 @@ Speed measured_speed(const PlanRequest& r, const std::string& folder) {
 
 Speed stated_speed(const PlanRequest& r, double products, double bytes) {
   COMPACT_CHECK(products > 0 && bytes > 0,
-                "--device_tflops and --device_gbps must be positive, are ", products * 1e-12, " and ",
-                bytes * 1e-9);
+                "--device_tflops and --device_gbps must be positive, are ", products * 1e-12,
+                " and ", bytes * 1e-9);
   const auto size = static_cast<int64_t>(c10::elementSize(r.dtype));
   const int64_t tokens = r.step.batch * r.step.length;
   const Llama model = block_on(at::kMeta, r, r.step.length);
@@ -138,8 +136,7 @@ Speed stated_speed(const PlanRequest& r, double products, double bytes) {
 double step_seconds(const PlanRequest& r, const Speed& speed, const StepMemory& memory) {
   double block = 0;
   for (const double s : speed.block) block += s;
-  const double micro =
-      3 * (block * static_cast<double>(r.shape.num_hidden_layers) + speed.head);
+  const double micro = 3 * (block * static_cast<double>(r.shape.num_hidden_layers) + speed.head);
   const auto optimizer =
       static_cast<double>(2 * memory.weights + memory.gradients + 2 * memory.optimizer);
   return micro * static_cast<double>(r.step.accumulation) + optimizer / speed.bytes_per_second;

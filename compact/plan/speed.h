@@ -11,10 +11,10 @@
 namespace compact {
 
 struct Speed {
-  std::string source;            // what the figures come from
-  std::vector<double> block;     // seconds of each step of a block's forward pass, one micro-batch
-  double head = 0;               // seconds of the head's forward product
-  double bytes_per_second = 0;   // of a copy, read and written
+  std::string source;           // what the figures come from
+  std::vector<double> block;    // seconds of each step of a block's forward pass, one micro-batch
+  double head = 0;              // seconds of the head's forward product
+  double bytes_per_second = 0;  // of a copy, read and written
 };
 
 // Runs one block forward in the request's shape, on about 2048 tokens whatever the batch, and

@@ -30,10 +30,10 @@ struct StepMemory {
   int64_t other = 0;        // what else lives, as rotary tables
   int64_t gradients = 0;    // of all parameters
   std::vector<SlotBytes> slots;
-  int64_t saved = 0;        // sum of the slots as stored
-  int64_t held = 0;         // from the last forward pass to its backward pass
+  int64_t saved = 0;  // sum of the slots as stored
+  int64_t held = 0;   // from the last forward pass to its backward pass
   int64_t peak = 0;
-  MemoryPeak at_peak;       // above what lives before a step
+  MemoryPeak at_peak;                                    // above what lives before a step
   std::vector<std::pair<std::string, int64_t>> moments;  // the most at each, all included
   int64_t fixed() const { return weights + optimizer + projections + other; }
 };

@@ -9,9 +9,9 @@ namespace compact {
 enum ExitCode : int {
   kExitOk = 0,
   kExitInternal = 1,
-  kExitInput = 2,      // InputError
-  kExitNonFinite = 3,  // NonFiniteError
-  kExitBudget = 4,  // BudgetError, OutOfMemory
+  kExitInput = 2,        // InputError
+  kExitNonFinite = 3,    // NonFiniteError
+  kExitBudget = 4,       // BudgetError, OutOfMemory
   kExitInterrupt = 130,  // SIGINT: the step was finished and saved
   kExitTerminate = 143,  // SIGTERM: the same
 };

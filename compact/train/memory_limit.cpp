@@ -37,13 +37,12 @@ std::optional<int64_t> number_in(const fs::path& path) {
 
 // What a control group has left.
 std::optional<int64_t> left_in(const fs::path& group, bool second_version) {
-  const auto most =
-      number_in(group / (second_version ? "memory.max" : "memory.limit_in_bytes"));
+  const auto most = number_in(group / (second_version ? "memory.max" : "memory.limit_in_bytes"));
   if (!most) return std::nullopt;
   const auto used =
       number_in(group / (second_version ? "memory.current" : "memory.usage_in_bytes"));
-  const auto cache = field(group / "memory.stat",
-                           second_version ? "inactive_file" : "total_inactive_file");
+  const auto cache =
+      field(group / "memory.stat", second_version ? "inactive_file" : "total_inactive_file");
   return *most - std::max<int64_t>(0, used.value_or(0) - cache.value_or(0));
 }
 

@@ -42,9 +42,9 @@ std::vector<CurvePoint> sweep(const char* name, const PlanRequest& request, Allo
 CurvePoint preset_point(const std::string& name, PlanRequest request, const Speed& speed) {
   request.policy = Policy::preset(name);
   const StepPlan plan = plan_step(request);
-  const Llama model(request.shape, request.policy,
-                    {.device = at::kMeta, .dtype = request.dtype,
-                     .max_length = request.step.length});
+  const Llama model(
+      request.shape, request.policy,
+      {.device = at::kMeta, .dtype = request.dtype, .max_length = request.step.length});
   CurvePoint point{.name = name, .peak = bytes_of(plan, request)};
   double added = 0;
   for (const auto& layer : model.layers()) {
@@ -100,8 +100,8 @@ std::string svg_of(const PlanCurve& curve) {
     return kLeft + static_cast<double>(bytes) * 0x1p-30 / x_ticks.back() * (kRight - kLeft);
   };
   const auto y = [&](double seconds) {
-    return kBottom - (seconds - y_ticks.front()) / (y_ticks.back() - y_ticks.front()) *
-                         (kBottom - kTop);
+    return kBottom -
+           (seconds - y_ticks.front()) / (y_ticks.back() - y_ticks.front()) * (kBottom - kTop);
   };
   std::string svg = cat("<svg viewBox=\"0 0 ", kWidth, " ", kHeight,
                         "\" role=\"img\" aria-label=\"Step time against peak memory\">\n");
@@ -115,14 +115,14 @@ std::string svg_of(const PlanCurve& curve) {
                kBottom + 21, "\" text-anchor=\"middle\">", t, "</text>\n");
   }
   svg += cat("<text x=\"", (kLeft + kRight) / 2, "\" y=\"", kHeight - 12,
-             "\" text-anchor=\"middle\">peak memory of a step, GiB</text>\n",
-             "<text x=\"16\" y=\"", (kTop + kBottom) / 2, "\" text-anchor=\"middle\" ",
-             "transform=\"rotate(-90 16 ", (kTop + kBottom) / 2,
-             ")\">predicted step time, s</text>\n");
+             "\" text-anchor=\"middle\">peak memory of a step, GiB</text>\n", "<text x=\"16\" y=\"",
+             (kTop + kBottom) / 2, "\" text-anchor=\"middle\" ", "transform=\"rotate(-90 16 ",
+             (kTop + kBottom) / 2, ")\">predicted step time, s</text>\n");
   const auto line = [&](const std::vector<CurvePoint>& points, int colour) {
     if (points.empty()) return;
     std::string d;
-    for (const CurvePoint& p : points) d += cat(d.empty() ? "M" : "L", x(p.peak), " ", y(p.seconds));
+    for (const CurvePoint& p : points)
+      d += cat(d.empty() ? "M" : "L", x(p.peak), " ", y(p.seconds));
     svg += cat("<path class=\"line s", colour, "\" stroke-width=\"2.5\" d=\"", d, "\"/>\n");
     for (const CurvePoint& p : points) {
       svg += cat("<circle class=\"dot s", colour, "\" cx=\"", x(p.peak), "\" cy=\"", y(p.seconds),
@@ -137,9 +137,9 @@ std::string svg_of(const PlanCurve& curve) {
     while (std::ranges::any_of(used, [&](double u) { return std::abs(u - at) < 17; })) at -= 17;
     used.push_back(at);
     svg += cat("<circle class=\"dot s0\" cx=\"", x(p.peak), "\" cy=\"", y(p.seconds),
-               "\" r=\"6\"/><path class=\"leader s0\" d=\"M", x(p.peak) + 7, " ", y(p.seconds),
-               "L", kRight + 6, " ", at - 5, "\"/><text class=\"name\" x=\"", kRight + 10,
-               "\" y=\"", at, "\">", html_escape(p.name), "</text>\n");
+               "\" r=\"6\"/><path class=\"leader s0\" d=\"M", x(p.peak) + 7, " ", y(p.seconds), "L",
+               kRight + 6, " ", at - 5, "\"/><text class=\"name\" x=\"", kRight + 10, "\" y=\"", at,
+               "\">", html_escape(p.name), "</text>\n");
   }
   return svg + "</svg>\n";
 }
@@ -169,9 +169,9 @@ PlanCurve plan_curve(const TrainConfig& c, const LlamaConfig& shape, c10::Device
   curve.json["lossless"] = json_of(curve.lossless);
   curve.json["lossy"] = json_of(curve.lossy);
   curve.title = "What memory buys";
-  curve.subtitle = cat(c.model.empty() ? c.model_name_or_path : c.model, ", ", c.dtype, ", ",
-                       request.step.batch, " \u00d7 ", request.step.length,
-                       " tokens; speed: ", speed.source);
+  curve.subtitle =
+      cat(c.model.empty() ? c.model_name_or_path : c.model, ", ", c.dtype, ", ", request.step.batch,
+          " \u00d7 ", request.step.length, " tokens; speed: ", speed.source);
   return curve;
 }
 
@@ -211,10 +211,10 @@ MaxBatch largest_batch(const TrainConfig& c, const PlanRequest& request,
   const int64_t most = std::min(int64_t{1} << 20, (int64_t{1} << 32) / request.step.length);
   while (ask(too_many) && 2 * too_many <= most) too_many *= 2;
   if (fits == 0) {
-    throw BudgetError(cat("--budget ", c.budget, ": not even one sequence of ", request.step.length,
-                          " tokens fits: it takes ", automatic ? "at least " : "",
-                          format_bytes(too_many_peak)),
-                      too_many_peak);
+    throw BudgetError(
+        cat("--budget ", c.budget, ": not even one sequence of ", request.step.length,
+            " tokens fits: it takes ", automatic ? "at least " : "", format_bytes(too_many_peak)),
+        too_many_peak);
   }
   while (too_many_peak > 0 && too_many - fits > 1) ask(fits + (too_many - fits) / 2);
   std::string text = cat("max batch ", fits, " x ", request.step.length, " tokens: peak ",

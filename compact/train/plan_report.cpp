@@ -12,7 +12,7 @@ namespace {
 
 struct Row {
   const char* name;
-  int64_t StepMemory::* bytes;
+  int64_t StepMemory::*bytes;
   const char* note;
 };
 // What lives whenever a step begins, and what is added to it.

@@ -63,10 +63,9 @@ void check_fits(const TrainConfig& c, const PlanRequest& request, const StepPlan
                 const MemoryLimit& limit, bool resumed) {
   const int64_t peak = request.device == c10::kCUDA ? plan.reserved : plan.memory.peak;
   if (peak <= limit.bytes) return;
-  const std::string what =
-      cat("a step would take ", format_bytes(peak), " (", format_count(peak), " B, in ",
-          plan.memory.at_peak.moment, "), more than the ", format_bytes(limit.bytes), " of ",
-          limit.source);
+  const std::string what = cat("a step would take ", format_bytes(peak), " (", format_count(peak),
+                               " B, in ", plan.memory.at_peak.moment, "), more than the ",
+                               format_bytes(limit.bytes), " of ", limit.source);
   if (resumed) throw BudgetError(what + "; a resumed run keeps its policy", peak);
   const Speed speed = speed_for(c, request, {});
   const Allowed allowed = Allowed::parse(c.allow);

@@ -99,12 +99,11 @@ std::string table(std::span<const RunReport> runs) {
 
 std::string html_page(const std::string& title, const std::string& subtitle,
                       const std::string& body) {
-  return cat(
-      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n",
-      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n", "<title>",
-      html_escape(title), "</title>\n<style>", kStyle, colours(), "</style>\n</head>\n<body>\n<h1>",
-      html_escape(title), "</h1>\n<p>", html_escape(subtitle), "</p>\n", body,
-      "</body>\n</html>\n");
+  return cat("<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n",
+             "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n",
+             "<title>", html_escape(title), "</title>\n<style>", kStyle, colours(),
+             "</style>\n</head>\n<body>\n<h1>", html_escape(title), "</h1>\n<p>",
+             html_escape(subtitle), "</p>\n", body, "</body>\n</html>\n");
 }
 
 std::string report_page(std::span<const RunReport> runs, const std::string& title,

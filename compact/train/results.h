@@ -15,8 +15,8 @@ namespace compact {
 
 // Figures of this process's part of a run.
 struct RunFigures {
-  std::vector<double> step_seconds;                             // one per update
-  int64_t highest_peak_bytes = 0;                               // over all updates
+  std::vector<double> step_seconds;  // one per update
+  int64_t highest_peak_bytes = 0;    // over all updates
   int64_t planned_peak_bytes = 0;
   int64_t held_bytes = 0, saved_bytes = 0, reserved_bytes = 0;  // of the latest update
 };

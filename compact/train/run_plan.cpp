@@ -22,10 +22,10 @@ RunPlan::RunPlan(const TrainConfig& c, const LlamaConfig& shape, at::Device devi
   const PlanRequest request = plan_request(c, shape, policy, device.type());
   step_ = request.step;
   plan_ = plan_step(request);
-  limit_ = device.is_cpu() ? memory_limit(parse_bytes(c.budget).value_or(0))
-                           : MemoryLimit{parse_bytes(c.budget).value_or(
-                                             std::numeric_limits<int64_t>::max()),
-                                         "--budget"};
+  limit_ = device.is_cpu()
+               ? memory_limit(parse_bytes(c.budget).value_or(0))
+               : MemoryLimit{parse_bytes(c.budget).value_or(std::numeric_limits<int64_t>::max()),
+                             "--budget"};
   check_fits(c, request, plan_, limit_, resumed);
 }
 
@@ -51,8 +51,7 @@ void RunPlan::end_record(int64_t step, Console& console) {
 }
 
 std::string RunPlan::line() const {
-  return cat("plan     peak ", format_bytes(plan_.memory.peak), " in ",
-             plan_.memory.at_peak.moment,
+  return cat("plan     peak ", format_bytes(plan_.memory.peak), " in ", plan_.memory.at_peak.moment,
              limit_.bytes < std::numeric_limits<int64_t>::max()
                  ? cat("; limit ", format_bytes(limit_.bytes), ", ", limit_.source)
                  : "");

@@ -125,17 +125,6 @@ LlamaConfig model_config(const TrainConfig& c, const Tokenizer& tokenizer) {
   return shape;
 }
 
-bool check_release(const TrainConfig& c, const Llama& model) {
-  for (const Parameter* p : model.parameters()) {
-    if (!p->release) continue;
-    COMPACT_CHECK(c.gradient_accumulation_steps == 1 && c.max_grad_norm == 0, "grad `", p->name,
-                  "`: release=true updates it before all gradients are known: it needs "
-                  "--gradient_accumulation_steps 1 and --max_grad_norm 0");
-    return true;
-  }
-  return false;
-}
-
 void load_weights(Llama& model, const std::string& folder) {
   at::NoGradGuard no_grad;
   const ModelWeights weights(folder);

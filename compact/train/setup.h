@@ -47,10 +47,6 @@ OptimizerOptions optimizer_options(const TrainConfig& config, const Policy& poli
 std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, const Policy& policy,
                                           Llama& model);
 
-// Whether the policy releases gradients inside the backward pass. Throws InputError where
-// accumulation or clipping, which need them all at once, forbids it.
-bool check_release(const TrainConfig& config, const Llama& model);
-
 // Copies weights by Hugging Face names into the model; throws InputError on a missing tensor.
 void load_weights(Llama& model, const std::string& folder);
 

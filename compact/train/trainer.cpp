@@ -131,7 +131,8 @@ void Run::prepare() {
   model_ = make_model(c_, shape_, policy_, device_, warnings_);
   optimizer_ = make_optimizer(c_, policy_, *model_);
   static_bytes_ = live_bytes(device_) - before;
-  releases_ = check_release(c_, *model_);
+  releases_ =
+      std::ranges::any_of(model_->parameters(), [](const Parameter* p) { return p->release; });
   if (!checkpoint.empty()) resume(checkpoint);
   plan_->enforce();
   make_output_folder(c_);
@@ -182,8 +183,7 @@ double Run::check_loss(const at::Tensor& loss) const {
 bool Run::step() {
   const auto start = Clock::now();
   reset_peak(device_);
-  if (figures_.step_seconds.size() == 1 && s_.micro == 0)
-    plan_->begin_record(*model_, *optimizer_);
+  if (figures_.step_seconds.size() == 1 && s_.micro == 0) plan_->begin_record(*model_, *optimizer_);
   trace_moment("batch");
   const int64_t accumulation = c_.gradient_accumulation_steps;
   const double rate = c_.learning_rate * schedule_->factor(s_.step);
@@ -300,8 +300,8 @@ EvalResult Run::evaluate_now() {
     } catch (const OutOfMemory& e) {
       if (eval_batch_ == 1) throw;
       eval_batch_ /= 2;
-      console_.line(cat("warning: ", e.what(), "; evaluation goes on with batches of ",
-                        eval_batch_));
+      console_.line(
+          cat("warning: ", e.what(), "; evaluation goes on with batches of ", eval_batch_));
     }
   }
   metrics_->write(s_.step, {{"eval_loss", r.eval_loss}, {"eval_perplexity", r.eval_perplexity}});

@@ -13,7 +13,8 @@ using testing::HasSubstr;
 
 const std::string kRelease = "grad * = full:release=true\n";
 std::string projected(const char* more) {
-  return std::string("grad layers.*.{attn.qkv,mlp.down} = project:rank=0.25,period=3") + more + "\n";
+  return std::string("grad layers.*.{attn.qkv,mlp.down} = project:rank=0.25,period=3") + more +
+         "\n";
 }
 
 struct Trained {
@@ -43,10 +44,10 @@ TEST(Release, GivesTheSameBits) {
     for (const bool muon : {false, true}) {
       for (const bool project : {false, true}) {
         for (const bool tied : {false, true}) {
-          const Trained want = train("grad * = full\n" + (project ? projected("") : ""), type, muon,
-                                     tied);
-          const Trained got = train(
-              kRelease + (project ? projected(",release=true") : ""), type, muon, tied);
+          const Trained want =
+              train("grad * = full\n" + (project ? projected("") : ""), type, muon, tied);
+          const Trained got =
+              train(kRelease + (project ? projected(",release=true") : ""), type, muon, tied);
           ASSERT_EQ(got.weights.size(), want.weights.size());
           for (size_t i = 0; i < want.weights.size(); ++i) {
             EXPECT_TRUE(at::equal(got.weights[i], want.weights[i]))
@@ -94,9 +95,7 @@ TEST(Release, RefusesWhatNeedsAllGradients) {
   const Llama model(r.shape, r.policy, {.max_length = 16});
   Optimizer optimizer(model.parameters(), r.optimizer(r.policy));
   const at::Tensor ids = at::ones({1, 16}, at::kLong);
-  const auto backward = [&] {
-    torch::autograd::backward({model.loss(ids, ids, 1.0)}, {});
-  };
+  const auto backward = [&] { torch::autograd::backward({model.loss(ids, ids, 1.0)}, {}); };
   optimizer.begin_backward(1e-2);
   backward();
   EXPECT_THROW(optimizer.step(1e-2, at::ones({})), InputError);

@@ -33,7 +33,8 @@ std::string text_of(const PlanRequest& r, const std::string& policy) {
 // Shapes, policies and accumulation drawn at random. In f32 by the default products no library
 // takes memory that is not known: equal to the byte. In bf16 within a hundredth.
 TEST_F(Planned, EqualsARealStep) {
-  const char* const policies[] = {"off",           "exact", "recompute", "compact",
+  const char* const policies[] = {"off",           "exact",
+                                  "recompute",     "compact",
                                   "compact-paper", "slot loss.logits = chunk:tokens=16\n"};
   std::mt19937 random(7);
   int above = 0, below = 0;
@@ -59,8 +60,8 @@ TEST_F(Planned, EqualsARealStep) {
     below += difference < 0;
     if (r.shape.tie_word_embeddings) {
       // Autograd adds the two gradients of the matrix in place on the CPU but not on meta.
-      const int64_t matrix = r.shape.vocab_size * r.shape.hidden_size *
-                             static_cast<int64_t>(c10::elementSize(type));
+      const int64_t matrix =
+          r.shape.vocab_size * r.shape.hidden_size * static_cast<int64_t>(c10::elementSize(type));
       EXPECT_LE(difference, plan.peak / 100) << text;
       EXPECT_GE(difference, -matrix - plan.peak / 100) << text;
     } else if (type == at::kFloat) {
@@ -101,16 +102,18 @@ TEST_F(Planned, SavingsOfThePaperComeOut) {
                {"llama-130m", .69, 1.88, 2.47},
                {"llama-350m", 2.03, 5.26, 6.94}};
   const auto peak = [](const char* model, const char* preset, const char* rank) {
-    PlanRequest r = small_request(preset, at::kBFloat16,
-                                  {.batch = 128, .length = 256, .accumulation = 4},
-                                  model_named(model).config);
+    PlanRequest r =
+        small_request(preset, at::kBFloat16, {.batch = 128, .length = 256, .accumulation = 4},
+                      model_named(model).config);
     if (*rank) r.policy.override_projection("rank", rank);
     r.device = c10::kCUDA;
     return static_cast<double>(plan_step(r).memory.peak) * 0x1p-30;
   };
   for (const auto& row : paper) {
     const double off = peak(row.model, "off", "");
-    const auto saves = [&](const char* rank) { return off - peak(row.model, "compact-paper", rank); };
+    const auto saves = [&](const char* rank) {
+      return off - peak(row.model, "compact-paper", rank);
+    };
     EXPECT_NEAR(saves("0.5"), row.half, .05 * row.half) << row.model;
     EXPECT_NEAR(saves("0.25"), row.quarter, .05 * row.quarter) << row.model;
     EXPECT_NEAR(saves("0.125"), row.eighth, .05 * row.eighth) << row.model;
