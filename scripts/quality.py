@@ -62,9 +62,23 @@ def novels(cache):
     return [f for f in files if f not in held], held
 
 
+def name_of(method, rate, seed):
+    return f"{method.replace(' ', '_').replace('/', '')}-{rate:g}-s{seed}"
+
+
+def known_rows(folder, results):
+    """Rows of earlier parts of the study: of this folder, and of the committed results."""
+    if results.exists():
+        for row in json.loads(results.read_text())["rows"]:
+            file = folder / f"{name_of(row['method'], row['rate'], row['seed'])}.json"
+            if not file.exists():
+                file.write_text(json.dumps(row))
+    return [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
+
+
 def run(program, threads, setting, method, rate, seed, folder, files, held, cache):
     """One training run, or its stored result."""
-    name = f"{method.replace(' ', '_').replace('/', '')}-{rate:g}-s{seed}"
+    name = name_of(method, rate, seed)
     result = folder / f"{name}.json"
     if result.exists():
         return json.loads(result.read_text())
@@ -135,7 +149,8 @@ def report(rows, setting_name, setting, path):
             difference = f"{mean:+.4f} ± {half:.4f}"
         else:
             difference = f"{mean:+.4f}"
-        lines.append(f"| {m} | " + " | ".join(f"{first[r]:.4f}" if r in first else "" for r in setting["rates"]) +
+        whole = len(first) == len(setting["rates"])
+        lines.append(f"| {m}{'' if whole else ' (not finished)'} | " + " | ".join(f"{first[r]:.4f}" if r in first else "" for r in setting["rates"]) +
                      f" | {sum(losses.values()) / len(losses):.4f} | {difference} | {len(losses)} |")
     path.with_suffix(".md").write_text("\n".join(lines) + "\n")
     path.with_suffix(".json").write_text(json.dumps({"setting": setting_name, "rows": rows}, indent=1) + "\n")
@@ -148,7 +163,8 @@ def main():
     p.add_argument("--program", default=str(ROOT / "build/compact"))
     p.add_argument("--jobs", type=int, default=1 if "gpu" in sys.argv else os.cpu_count(),
                    help="runs at a time; default: as many as cores, 1 on a GPU")
-    p.add_argument("--hours", type=float, default=1e9, help="start no run after this time")
+    p.add_argument("--hours", type=float, default=1e9,
+                   help="start no run after this time; 0: only the report of what is there")
     p.add_argument("--output", type=pathlib.Path, default=None, help="where results of runs are kept")
     a = p.parse_args()
     setting = SETTINGS[a.setting]
@@ -157,12 +173,15 @@ def main():
     cache.mkdir(parents=True, exist_ok=True)
     files, held = novels(cache)
     deadline = time.time() + a.hours * 3600
-    rows = []
+    results = ROOT / "bench/results" / f"quality-{a.setting}.json"
+    results.parent.mkdir(parents=True, exist_ok=True)
+    rows = known_rows(folder, results)
 
     def go(wanted):
         """Runs (method, rate, seed) rows, `jobs` at a time, each on its share of the cores."""
         def one(method, rate, seed):
-            if time.time() < deadline:
+            done = any((r["method"], r["rate"], r["seed"]) == (method, rate, seed) for r in rows)
+            if time.time() < deadline and not done:
                 rows.append(run(a.program, threads, setting, method, rate, seed, folder, files, held, cache))
         threads = max(1, os.cpu_count() // a.jobs)
         with concurrent.futures.ThreadPoolExecutor(a.jobs) as pool:
@@ -180,9 +199,7 @@ def main():
             best[method] = min(first, key=lambda r: r["eval_loss"])["rate"]
     go([(method, rate, seed) for seed in MORE_SEEDS for method, rate in best.items()])
     rows.sort(key=lambda r: (list(METHODS).index(r["method"]), r["seed"], r["rate"]))
-    results = ROOT / "bench/results"
-    results.mkdir(parents=True, exist_ok=True)
-    report(rows, a.setting, setting, results / f"quality-{a.setting}")
+    report(rows, a.setting, setting, results)
 
 
 if __name__ == "__main__":
