@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "compact/base/atomic_file.h"
 #include "compact/base/check.h"
@@ -131,11 +132,12 @@ std::string svg_of(const PlanCurve& curve) {
   };
   line(curve.lossy, 2);
   line(curve.lossless, 1);
-  std::vector<double> used;
-  for (const CurvePoint& p : curve.presets) {
-    double at = y(p.seconds) + 5;
-    while (std::ranges::any_of(used, [&](double u) { return std::abs(u - at) < 17; })) at -= 17;
-    used.push_back(at);
+  // Labels from the top down, so that their lines do not cross.
+  std::vector<CurvePoint> presets = curve.presets;
+  std::ranges::sort(presets, std::greater{}, &CurvePoint::seconds);
+  double latest = 0;
+  for (const CurvePoint& p : presets) {
+    const double at = latest = std::max(y(p.seconds) + 5, latest + 18);
     svg += cat("<circle class=\"dot s0\" cx=\"", x(p.peak), "\" cy=\"", y(p.seconds),
                "\" r=\"6\"/><path class=\"leader s0\" d=\"M", x(p.peak) + 7, " ", y(p.seconds), "L",
                kRight + 6, " ", at - 5, "\"/><text class=\"name\" x=\"", kRight + 10, "\" y=\"", at,
