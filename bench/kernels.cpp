@@ -60,6 +60,7 @@ class Bench {
       srht(type, 1376);
       draw(type);
       adamw(type);
+      if (type == at::kFloat) float8();
       fold(type);
     }
   }
@@ -238,6 +239,31 @@ class Bench {
                     launch_);
         },
         [&] { out.normal_(); });
+  }
+
+  // Beside the cast to one byte that ATen has, which has no scale and rounds to nearest.
+  void float8() const {
+    const Tensor x = at::randn({1 << 13, 1 << 10}), y = at::empty_like(x);
+    const Tensor codes = at::empty(x.sizes(), at::kByte), scales = at::empty({x.size(0), 4});
+    const Tensor plain = x.to(at::kFloat8_e4m3fn);
+    auto* bytes = static_cast<uint8_t*>(codes.data_ptr());
+    const k::Float8Pack pack{.x = x.const_data_ptr<float>(),
+                             .codes = bytes,
+                             .scales = scales.data_ptr<float>(),
+                             .rows = x.size(0),
+                             .n = x.size(1),
+                             .is_signed = true,
+                             .key = 3};
+    measure("float8_pack", at::kFloat, x.nbytes() + codes.nbytes(),
+            [&] { cpu_.float8_pack(pack, launch_); }, [&] { plain.copy_(x); });
+    const k::Float8Unpack unpack{.codes = bytes,
+                                 .scales = scales.const_data_ptr<float>(),
+                                 .x = y.data_ptr<float>(),
+                                 .rows = x.size(0),
+                                 .n = x.size(1),
+                                 .is_signed = true};
+    measure("float8_unpack", at::kFloat, x.nbytes() + codes.nbytes(),
+            [&] { cpu_.float8_unpack(unpack, launch_); }, [&] { y.copy_(plain); });
   }
 
   void adamw(at::ScalarType type) const {

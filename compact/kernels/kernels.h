@@ -213,6 +213,27 @@ struct Fold {
   Type type;
 };
 
+// Rows in 8-bit floats that share a power of two over kFloat8Block neighbours of a row (float8.h
+// says what a code means). With b the block's number, rows after rows, its element j takes half
+// j%2 (0: low) of word (j%8)/2 of philox(key, 32 b + j/8). A block with a NaN or an infinity reads
+// back as NaN.
+inline constexpr int64_t kFloat8Block = 256;
+struct Float8Pack {
+  const float* x;   // [rows, n]
+  uint8_t* codes;   // [rows, n]
+  float* scales;    // [rows, ceil(n / kFloat8Block)]
+  int64_t rows, n;
+  bool is_signed;   // else x >= 0, and what is not 0 stays so
+  uint64_t key;
+};
+struct Float8Unpack {
+  const uint8_t* codes;  // [rows, n]
+  const float* scales;   // [rows, ceil(n / kFloat8Block)]
+  float* x;              // [rows, n]
+  int64_t rows, n;
+  bool is_signed;
+};
+
 struct Backend {
   const char* name;
   Device device;
@@ -228,6 +249,8 @@ struct Backend {
   Required<void(const Draw&, const Launch&)> draw;
   Required<void(const AdamW&, const Launch&)> adamw;
   Required<void(const Fold&, const Launch&)> fold;
+  Required<void(const Float8Pack&, const Launch&)> float8_pack;
+  Required<void(const Float8Unpack&, const Launch&)> float8_unpack;
 };
 
 // All backends of this build, fastest first.

@@ -39,6 +39,6 @@ class Checker {
 inline const char* text_of(Type type) { return type == Type::kFloat32 ? "f32" : "bf16"; }
 
 void check_layers(Checker& c);   // norm, rope, swiglu, cross-entropy
-void check_updates(Checker& c);  // srht, draw, adamw, fold
+void check_updates(Checker& c);  // srht, draw, adamw, fold, float8
 
 }  // namespace compact::kernels

@@ -83,6 +83,11 @@ void* Side::blank(const char* name, int64_t count, Type type) {
   return put(name, garbage, element, f32 ? Kind::kFloat32 : Kind::kBFloat16);
 }
 
+uint8_t* Side::blank_bytes(const char* name, int64_t count) {
+  const std::vector<std::byte> garbage(static_cast<size_t>(count), kPattern);
+  return static_cast<uint8_t*>(put(name, garbage, 1, Kind::kData));
+}
+
 float* Side::scratch(const char* name, int64_t count) {
   const std::vector<std::byte> garbage(static_cast<size_t>(count) * sizeof(float), kPattern);
   return static_cast<float*>(put(name, garbage, sizeof(float), Kind::kScratch));
@@ -106,7 +111,7 @@ std::string Side::difference(const Side& want, double tolerance, double& worst) 
     const auto ours = std::span(got.host).subspan(got.begin, got.bytes);
     const auto theirs = std::span(other.host).subspan(other.begin, other.bytes);
     if (got.kind == Kind::kData) {
-      if (!std::equal(ours.begin(), ours.end(), theirs.begin())) return cat(got.name, ": changed");
+      if (!std::equal(ours.begin(), ours.end(), theirs.begin())) return cat(got.name, ": other bytes");
       continue;
     }
     const bool f32 = got.kind == Kind::kFloat32;

@@ -32,6 +32,8 @@ class Side {
   float* blank_floats(const char* name, int64_t count) {
     return static_cast<float*>(blank(name, count, Type::kFloat32));
   }
+  // Bytes that hold garbage; compared bit for bit.
+  uint8_t* blank_bytes(const char* name, int64_t count);
   // Plain data that no kernel writes.
   template <class T>
   const T* data(const char* name, const std::vector<T>& values) {

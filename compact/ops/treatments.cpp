@@ -23,6 +23,8 @@ std::span<const TreatmentInfo> treatments() {
        "gradient and moments in a random projection of the input space (CompAct)"},
       {PolicyKind::kMoment, "f32", "", "optimizer state in f32"},
       {PolicyKind::kMoment, "bf16", "", "optimizer state in bf16, rounded stochastically"},
+      {PolicyKind::kMoment, "f8", "",
+       "optimizer state in 8-bit floats that share a power of two over 256 neighbours"},
   };
   return all;
 }

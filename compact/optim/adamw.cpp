@@ -3,27 +3,29 @@
 
 #include <cmath>
 
+#include "compact/base/philox.h"
+#include "compact/codecs/blocks.h"
 #include "compact/codecs/launch.h"
 #include "compact/optim/update.h"
 
 namespace compact {
 
-void adamw_step(ParameterState& s, const at::Tensor& grad, const StepContext& context) {
+namespace {
+
+// The kernel on `target`, with moments m and v of its size, f32 or bf16.
+void adamw_on(const ParameterState& s, const at::Tensor& target, const at::Tensor& master,
+              const at::Tensor& grad, const at::Tensor& m, const at::Tensor& v, uint64_t key,
+              const StepContext& context) {
   const OptimizerOptions& o = context.options;
-  const Carrier* carrier = s.parameter->carrier.get();
-  // A carrier's step starts from zero and goes into the weight at once.
-  const at::Tensor target =
-      carrier ? at::zeros(grad.sizes(), s.parameter->weight.options()) : s.parameter->weight;
-  const at::Tensor dense = grad.contiguous();
   const auto step = static_cast<double>(context.step);
   // Decay inside the step would do nothing to a carrier, which is zero: there it is in the fold.
-  const double decay = carrier || !s.parameter->decay ? 0 : o.weight_decay;
+  const double decay = s.parameter->carrier || !s.parameter->decay ? 0 : o.weight_decay;
   backend_of(target).adamw({.param = target.data_ptr(),
-                            .master = carrier ? nullptr : floats_of(s.master),
-                            .grad = dense.data_ptr(),
+                            .master = floats_of(master),
+                            .grad = grad.data_ptr(),
                             .grad_scale = floats_of(context.grad_scale),
-                            .m = s.m.data_ptr(),
-                            .v = s.v.data_ptr(),
+                            .m = m.data_ptr(),
+                            .v = v.data_ptr(),
                             .count = target.numel(),
                             .lr = static_cast<float>(context.learning_rate),
                             .beta1 = static_cast<float>(o.beta1),
@@ -32,11 +34,45 @@ void adamw_step(ParameterState& s, const at::Tensor& grad, const StepContext& co
                             .weight_decay = static_cast<float>(decay),
                             .bias1 = static_cast<float>(1 - std::pow(o.beta1, step)),
                             .bias2 = static_cast<float>(1 - std::pow(o.beta2, step)),
-                            .key = draws_key(s, context.step, Draws::kAdamW),
+                            .key = key,
                             .type = type_of(target),
-                            .grad_type = type_of(dense),
-                            .state_type = type_of(s.m)},
+                            .grad_type = type_of(grad),
+                            .state_type = type_of(m)},
                            launch_for(target));
+}
+
+// A block of rows at a time, whose moments are f32 meanwhile.
+void adamw_packed(const ParameterState& s, const at::Tensor& target, const at::Tensor& master,
+                  const at::Tensor& grad, uint64_t key, const StepContext& context) {
+  const auto part = [&](const at::Tensor& t, int64_t row, int64_t rows) {
+    return t.defined() && t.dim() >= 2 ? t.narrow(0, row, rows) : t;
+  };
+  const int64_t all = s.m.rows();
+  for_blocks(0, all, block_rows(target.numel() / std::max<int64_t>(1, all)),
+             [&](int64_t row, int64_t rows) {
+               const uint64_t own = derive(key, static_cast<uint64_t>(row));
+               const at::Tensor m = s.m.read(row, rows), v = s.v.read(row, rows);
+               adamw_on(s, part(target, row, rows), part(master, row, rows), part(grad, row, rows),
+                        m, v, own, context);
+               s.m.write(row, m, derive(own, 1));
+               s.v.write(row, v, derive(own, 2));
+             });
+}
+
+}  // namespace
+
+void adamw_step(ParameterState& s, const at::Tensor& grad, const StepContext& context) {
+  const Carrier* carrier = s.parameter->carrier.get();
+  // A carrier's step starts from zero and goes into the weight at once.
+  const at::Tensor target =
+      carrier ? at::zeros(grad.sizes(), s.parameter->weight.options()) : s.parameter->weight;
+  const at::Tensor master = carrier ? at::Tensor() : s.master;
+  const uint64_t key = draws_key(s, context.step, Draws::kAdamW);
+  if (s.m.packed()) {
+    adamw_packed(s, target, master, grad.contiguous(), key, context);
+  } else {
+    adamw_on(s, target, master, grad.contiguous(), s.m.value(), s.v.value(), key, context);
+  }
   if (!carrier) return target.unsafeGetTensorImpl()->bump_version();
   fold_rows(s, 0, target, decay_factor(s, context), carrier->scale,
             draws_key(s, context.step, Draws::kFold));

@@ -41,11 +41,10 @@ void muon_step(ParameterState& s, const at::Tensor& grad, const StepContext& con
     at::Tensor g = at::empty({rows, grad.size(1)}, grad.options().dtype(at::kFloat));
     g.copy_(grad.narrow(0, row, rows));
     if (context.grad_scale.defined()) g.mul_(context.grad_scale);
-    const at::Tensor m = s.m.narrow(0, row, rows);
-    accumulate(m, {}, g, o.momentum, 1, draws_key(s, context.step, Draws::kMomentum),
-               row * m.size(1));
+    at::Tensor m =
+        s.m.accumulate(row, g, o.momentum, 1, draws_key(s, context.step, Draws::kMomentum));
     at::Tensor direction = o.nesterov ? g.add_(m, o.momentum) : m;
-    g = at::Tensor();
+    g = m = at::Tensor();
     const at::Tensor update = orthogonalize(direction, p.weight.scalar_type());
     direction = at::Tensor();
     const double size = 0.2 * std::sqrt(static_cast<double>(std::max(rows, grad.size(1))));

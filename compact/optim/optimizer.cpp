@@ -80,10 +80,9 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions option
     ParameterState s{.parameter = p, .key = derive(key, label_of(p->name.data(), p->name.size()))};
     const bool matrix = p->weight.dim() == 2;
     s.muon = options_.kind == OptimizerKind::kMuon && matrix && (p->hidden || p->carrier);
-    const at::TensorOptions type =
-        p->weight.options().dtype(options_.moment ? moment_type(options_.moment(*p)) : at::kFloat);
-    s.m = at::zeros(p->leaf().sizes(), type);
-    if (!s.muon) s.v = at::zeros(p->leaf().sizes(), type);
+    const MomentType type = moment_type(options_.moment ? options_.moment(*p) : "");
+    s.m = Moment(p->leaf().sizes(), p->weight.options(), type, true);
+    if (!s.muon) s.v = Moment(p->leaf().sizes(), p->weight.options(), type, false);
     if (options_.master_weights && p->weight.scalar_type() != at::kFloat) {
       s.master = p->weight.detach().to(at::kFloat);
     }
@@ -180,7 +179,7 @@ void Optimizer::step(double learning_rate, const at::Tensor& grad_scale) {
 
 std::map<std::string, int64_t> Optimizer::bytes() const {
   std::map<std::string, int64_t> result;
-  const auto add = [&](const char* kind, const at::Tensor& t) {
+  const auto add = [&](const char* kind, const auto& t) {
     if (t.defined()) result[kind] += static_cast<int64_t>(t.nbytes());
   };
   for (const ParameterState& s : states_) {

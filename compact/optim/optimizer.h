@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "compact/codecs/parameter.h"
+#include "compact/optim/moment.h"
 #include "compact/optim/options.h"
 
 namespace compact {
@@ -23,15 +24,15 @@ struct ParameterState {
   Parameter* parameter = nullptr;
   bool muon = false;
   uint64_t key = 0;   // of its stochastic rounding: from seed and name
-  at::Tensor m;       // shape of the leaf: AdamW's first moment or Muon's momentum
-  at::Tensor v;       // shape of the leaf; undefined with Muon
+  Moment m;           // shape of the leaf: AdamW's first moment or Muon's momentum
+  Moment v;           // shape of the leaf; undefined with Muon
   at::Tensor master;  // f32, shape of the weight; undefined where the weight is f32 or has none
 };
 
 // Enough for a bit-exact resume: moments, master weights, pending gradients; update count and
 // numbers of the draws. Tensors are shared with the optimizer, not copied.
 struct OptimizerState {
-  std::vector<std::pair<std::string, at::Tensor>> tensors;  // NAME.m, .v, .master, .grad
+  std::vector<std::pair<std::string, at::Tensor>> tensors;  // NAME.m, .v, .master, .grad, .m.scales
   std::map<std::string, int64_t> numbers;                   // updates, draw.NAME
 };
 

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "compact/base/check.h"
-#include "compact/base/spec.h"
 #include "compact/base/text.h"
 
 namespace compact {
@@ -41,15 +40,6 @@ void check_options(const OptimizerOptions& o) {
   COMPACT_CHECK(o.hidden_lr_factor >= 0 && std::isfinite(o.hidden_lr_factor),
                 "[optimizer] learning rate of hidden matrices must not be negative, its factor is ",
                 o.hidden_lr_factor);
-}
-
-at::ScalarType moment_type(const std::string& text) {
-  const Spec spec = Spec::parse(text);
-  const bool full = spec.name == "f32";
-  COMPACT_CHECK(full || spec.name == "bf16", "[optimizer] moments are held as f32 or bf16, not `",
-                text, "`");
-  spec.allow({});
-  return full ? at::kFloat : at::kBFloat16;
 }
 
 }  // namespace compact

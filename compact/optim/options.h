@@ -28,7 +28,7 @@ struct OptimizerOptions {
   // Multiplies the learning rate of hidden and of projected matrices.
   double hidden_lr_factor = 1;
   uint64_t seed = 0;  // of stochastic rounding
-  // How a parameter's moments are held, `f32` or `bf16`; empty: f32 everywhere.
+  // How a parameter's moments are held, `f32`, `bf16` or `f8`; empty: f32 everywhere.
   std::function<std::string(const Parameter&)> moment;
 };
 
@@ -42,7 +42,5 @@ std::span<const OptimizerInfo> optimizers();
 OptimizerKind optimizer_kind(const std::string& name);
 // Throws InputError on a value out of range.
 void check_options(const OptimizerOptions& options);
-// `f32` or `bf16`; throws InputError on another treatment.
-at::ScalarType moment_type(const std::string& spec);
 
 }  // namespace compact

@@ -8,17 +8,18 @@ namespace compact {
 namespace {
 
 // m <- m overlap r/n, exact for orthonormal bases (columns of length sqrt(n/r)).
-void carry_first(const at::Tensor& m, const at::Tensor& overlap, double scale, uint64_t key,
-                 int64_t offset) {
-  accumulate(m, {}, m.to(at::kFloat).mm(overlap), 0, scale, key, offset);
+void carry_first(const Moment& m, int64_t row, int64_t rows, const at::Tensor& overlap,
+                 double scale, uint64_t key) {
+  m.accumulate(row, m.read(row, rows).to(at::kFloat).mm(overlap), 0, scale, key);
 }
 
 // v <- v overlap^2 (element-wise square), each row scaled to keep its mean.
-void carry_second(const at::Tensor& v, const at::Tensor& overlap, uint64_t key, int64_t offset) {
-  const at::Tensor old = v.to(at::kFloat);
+void carry_second(const Moment& v, int64_t row, int64_t rows, const at::Tensor& overlap,
+                  uint64_t key) {
+  const at::Tensor old = v.read(row, rows).to(at::kFloat);
   at::Tensor fresh = old.mm(overlap.square());
   const at::Tensor mean = fresh.mean(1, true).clamp_min_(1e-38);
-  accumulate(v, {}, fresh.mul_(old.mean(1, true).div_(mean)), 0, 1, key, offset);
+  v.accumulate(row, fresh.mul_(old.mean(1, true).div_(mean)), 0, 1, key);
 }
 
 }  // namespace
@@ -33,11 +34,9 @@ void redraw(ParameterState& s, const OptimizerOptions& options, int64_t step) {
   for (size_t i = 0; i < c.rows.size(); ++i) {
     const at::Tensor overlap = old[i]->overlap(*c.projections[i]);
     for_blocks(first, first + c.rows[i], block_rows(c.rank), [&](int64_t row, int64_t rows) {
-      carry_first(s.m.narrow(0, row, rows), overlap, scale, draws_key(s, step, Draws::kCarryFirst),
-                  row * c.rank);
+      carry_first(s.m, row, rows, overlap, scale, draws_key(s, step, Draws::kCarryFirst));
       if (s.v.defined() && options.carry_second) {
-        carry_second(s.v.narrow(0, row, rows), overlap, draws_key(s, step, Draws::kCarrySecond),
-                     row * c.rank);
+        carry_second(s.v, row, rows, overlap, draws_key(s, step, Draws::kCarrySecond));
       }
     });
     first += c.rows[i];

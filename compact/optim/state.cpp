@@ -13,8 +13,11 @@ namespace {
 template <class F>
 void for_tensors(const ParameterState& s, F f) {
   const std::string& name = s.parameter->name;
-  f(name + ".m", s.m);
-  if (s.v.defined()) f(name + ".v", s.v);
+  for (const auto& [suffix, moment] : {std::pair(".m", &s.m), std::pair(".v", &s.v)}) {
+    if (!moment->defined()) continue;
+    f(name + suffix, moment->value());
+    if (moment->packed()) f(name + suffix + ".scales", moment->scales());
+  }
   if (s.master.defined()) f(name + ".master", s.master);
 }
 

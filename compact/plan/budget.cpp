@@ -18,7 +18,7 @@ constexpr double kRanks[] = {0.5, 0.25, 0.125};
 
 // What holds for the whole model beside the slots of its blocks.
 struct Variant {
-  bool bf16_moments = false;
+  std::string moments;    // type of all moments; empty: as asked for
   double rank = 0;        // of projected gradients; 0: none
   int64_t projected = 0;  // layers, the last ones: their gradients come first
   int64_t chunk = 0;      // tokens of the loss at a time
@@ -82,11 +82,13 @@ class Planner {
 // Ways to lose nothing, then precision, then more and more of the gradient.
 std::vector<Variant> Planner::levels() const {
   std::vector<Variant> all = {{}};
-  const bool moments =
-      allowed_.quantize && r_.optimizer(Policy::parse("", "auto")).moment(Parameter{}) == "f32";
-  if (moments) all.push_back({.bf16_moments = true});
+  if (allowed_.quantize) {
+    const std::string asked = r_.optimizer(Policy::parse("", "auto")).moment(Parameter{});
+    if (asked == "f32") all.push_back({.moments = "bf16"});
+    if (asked != "f8") all.push_back({.moments = "f8"});
+  }
   if (allowed_.project) {
-    for (const double rank : kRanks) all.push_back({.bf16_moments = moments, .rank = rank});
+    for (const double rank : kRanks) all.push_back({.moments = all.back().moments, .rank = rank});
   }
   return all;
 }
@@ -110,7 +112,7 @@ int64_t Planner::chunk_cost(int64_t chunk) const {
 
 std::string Planner::lines(const Variant& v) const {
   std::string text = cat("slot loss.logits = chunk:tokens=", v.chunk, "\n");
-  if (v.bf16_moments) text += "moment * = bf16\n";
+  if (!v.moments.empty()) text += cat("moment * = ", v.moments, "\n");
   text += release_line();
   if (v.projected > 0) {
     std::string numbers;
@@ -274,7 +276,7 @@ std::optional<Chosen> BudgetPlanner::find(int64_t budget) {
     Chosen chosen;
     chosen.policy = request.policy;
     chosen.error = planner.error(best->variant);
-    chosen.lossless = best->variant.rank == 0 && !best->variant.bf16_moments;
+    chosen.lossless = best->variant.rank == 0 && best->variant.moments.empty();
     chosen.states = best->solution.states;
     chosen.added_seconds = static_cast<double>(best->cost - planner.usual_cost()) * 1e-9;
     chosen.seconds = step_seconds(request, impl_->speed, plan.memory) + chosen.added_seconds;

@@ -67,7 +67,7 @@ void check_config(const TrainConfig& c) {
   at_least<double>("max_grad_norm", c.max_grad_norm, 0);
   one_of("dtype", c.dtype, {"float32", "bfloat16"});
   if (!c.optim_state_dtype.empty())
-    one_of("optim_state_dtype", c.optim_state_dtype, {"float32", "bfloat16"});
+    one_of("optim_state_dtype", c.optim_state_dtype, {"float32", "bfloat16", "float8"});
   COMPACT_CHECK(!c.master_weights || c.dtype == "bfloat16",
                 "--master_weights is for --dtype bfloat16: "
                 "float32 weights are their own master");

@@ -61,7 +61,7 @@ std::span<const ConfigOption> config_options() {
        "true, false"},
       {"optim_state_dtype", &C::optim_state_dtype, "Precision and device",
        "type of moments; default: bfloat16 with bfloat16 weights without master, else float32",
-       "float32, bfloat16"},
+       "float32, bfloat16, float8"},
       {"matmul_precision", &C::matmul_precision, "Precision and device",
        "highest: true f32 products; high: the fastest path", "highest, high"},
       {"device", &C::device, "Precision and device", "auto: the GPU where there is one",

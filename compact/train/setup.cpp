@@ -153,8 +153,9 @@ std::unique_ptr<Llama> make_model(const TrainConfig& c, const LlamaConfig& shape
 }
 
 OptimizerOptions optimizer_options(const TrainConfig& c, const Policy& policy) {
-  const bool bf16_state = c.optim_state_dtype.empty() ? c.dtype == "bfloat16" && !c.master_weights
-                                                      : c.optim_state_dtype == "bfloat16";
+  std::string state = c.optim_state_dtype;
+  if (state.empty()) state = c.dtype == "bfloat16" && !c.master_weights ? "bfloat16" : "float32";
+  state = state == "float8" ? "f8" : state == "bfloat16" ? "bf16" : "f32";
   OptimizerOptions options;
   options.kind = optimizer_kind(c.optim);
   options.beta1 = c.adam_beta1;
@@ -166,9 +167,9 @@ OptimizerOptions optimizer_options(const TrainConfig& c, const Policy& policy) {
     options.hidden_lr_factor = c.projected_learning_rate / c.learning_rate;
   }
   options.seed = key_of(c, kOptimizerKey);
-  options.moment = [policy, bf16_state](const Parameter& p) {
+  options.moment = [policy, state](const Parameter& p) {
     const Spec moment = policy.moment(p.name);
-    return moment.name.empty() ? std::string(bf16_state ? "bf16" : "f32") : moment.name;
+    return moment.name.empty() ? state : moment.name;
   };
   return options;
 }

@@ -55,8 +55,8 @@ void record(const OracleFolder& folder, const Variant& v) {
   EXPECT_EQ(carrier ? carrier->draw : 0, carrier ? kSteps / v.toy.period : 0);
   for (const ParameterState& s : optimizer.states()) {
     out.tensor(s.parameter->name + ".last", s.parameter->weight);
-    out.tensor(s.parameter->name + ".m", s.m);
-    if (s.v.defined()) out.tensor(s.parameter->name + ".v", s.v);
+    out.tensor(s.parameter->name + ".m", s.m.value());
+    if (s.v.defined()) out.tensor(s.parameter->name + ".v", s.v.value());
   }
   out.tensor("norms", at::tensor(norms, at::kDouble));
   out.tensor("rates", at::tensor(rates, at::kDouble));
@@ -157,8 +157,8 @@ TEST(FullOracle, AdamWIsTorchAdamW) {
       optimizer.step(rates.back());
     }
     out.tensor("last", p.weight);
-    out.tensor("m", optimizer.states()[0].m);
-    out.tensor("v", optimizer.states()[0].v);
+    out.tensor("m", optimizer.states()[0].m.value());
+    out.tensor("v", optimizer.states()[0].v.value());
     out.tensor("gradients", at::stack(gradients));
     out.tensor("rates", at::tensor(rates, at::kDouble));
     out.set("beta1", o.beta1);

@@ -60,7 +60,7 @@ TEST(State, ResumesBitForBit) {
     for (const OptimizerKind kind : {OptimizerKind::kAdamW, OptimizerKind::kMuon}) {
       for (const auto& [type, master] :
            {std::pair{at::kFloat, false}, {at::kBFloat16, false}, {at::kBFloat16, true}}) {
-        for (const char* moment : {"f32", "bf16"}) {
+        for (const char* moment : {"f32", "bf16", "f8"}) {
           SCOPED_TRACE(cat(projection, " kind ", static_cast<int>(kind), " ", c10::toString(type),
                            master ? " master " : " ", moment));
           check_resume({.projection = projection, .type = type},

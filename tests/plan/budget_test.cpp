@@ -95,6 +95,24 @@ TEST_F(Budget, LossyOnlyWhereNothingExactFits) {
   EXPECT_LE(run_for_real(r).peak, (least + lossy) / 2);
 }
 
+TEST_F(Budget, MomentsAreQuantizedBeforeGradientsAreProjected) {
+  Allowed all;
+  all.quantize = all.project = true;
+  BudgetPlanner planner(request_, all, speed_);
+  const int64_t exact = BudgetPlanner(request_, {}, speed_).least_peak();
+  const int64_t quantized = BudgetPlanner(request_, {.quantize = true}, speed_).least_peak();
+  EXPECT_LT(quantized, exact);
+  for (const auto& [budget, moment] :
+       {std::pair(exact, ""), {exact - 1, "bf16"}, {quantized, "f8"}, {quantized - 1, "f8"}}) {
+    PlanRequest r = request_;
+    const Chosen chosen = planner.choose(budget);
+    r.policy = chosen.policy;
+    EXPECT_EQ(chosen.policy.moment("any").name, moment);
+    EXPECT_EQ(chosen.error > 0, budget < quantized);
+    EXPECT_LE(run_for_real(r).peak, budget);
+  }
+}
+
 TEST_F(Budget, ImpossibleOnesSayWhatWouldFit) {
   BudgetPlanner planner(request_, {}, speed_);
   const int64_t least = planner.least_peak();

@@ -35,12 +35,13 @@ std::string text_of(const PlanRequest& r, const std::string& policy) {
 TEST_F(Planned, EqualsARealStep) {
   const char* const policies[] = {"off",           "exact",
                                   "recompute",     "compact",
-                                  "compact-paper", "slot loss.logits = chunk:tokens=16\n"};
+                                  "compact-paper", "slot loss.logits = chunk:tokens=16\n",
+                                  "moment * = f8\n"};
   std::mt19937 random(7);
   int above = 0, below = 0;
-  for (int round = 0; round < 60; ++round) {
-    const std::string policy = policies[round % 6];
-    const at::ScalarType type = round / 6 % 2 ? at::kBFloat16 : at::kFloat;
+  for (int round = 0; round < 70; ++round) {
+    const std::string policy = policies[round % 7];
+    const at::ScalarType type = round / 7 % 2 ? at::kBFloat16 : at::kFloat;
     const StepShape step{.batch = 1 + static_cast<int64_t>(random() % 4),
                          .length = 8 + static_cast<int64_t>(random() % 90),
                          .accumulation = 1 + static_cast<int64_t>(random() % 3),

@@ -18,6 +18,8 @@ extern const Backend cpu_backend = {
     .draw = cpu::draw,
     .adamw = cpu::adamw,
     .fold = cpu::fold,
+    .float8_pack = cpu::float8_pack,
+    .float8_unpack = cpu::float8_unpack,
 };
 
 }  // namespace compact::kernels

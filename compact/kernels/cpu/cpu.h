@@ -18,5 +18,7 @@ void srht_transpose(const SrhtTranspose&, const Launch&);
 void draw(const Draw&, const Launch&);
 void adamw(const AdamW&, const Launch&);
 void fold(const Fold&, const Launch&);
+void float8_pack(const Float8Pack&, const Launch&);
+void float8_unpack(const Float8Unpack&, const Launch&);
 
 }  // namespace compact::kernels::cpu

@@ -20,6 +20,8 @@ const Backend cuda_backend = {
     .draw = cuda::draw,
     .adamw = cuda::adamw,
     .fold = cuda::fold,
+    .float8_pack = cuda::float8_pack,
+    .float8_unpack = cuda::float8_unpack,
 };
 
 }  // namespace compact::kernels

@@ -25,6 +25,8 @@ extern const Backend meta_backend = {
     .draw = nothing<Draw>,
     .adamw = nothing<AdamW>,
     .fold = nothing<Fold>,
+    .float8_pack = nothing<Float8Pack>,
+    .float8_unpack = nothing<Float8Unpack>,
 };
 
 }  // namespace compact::kernels

@@ -18,6 +18,8 @@ extern const Backend reference_backend = {
     .draw = reference::draw,
     .adamw = reference::adamw,
     .fold = reference::fold,
+    .float8_pack = reference::float8_pack,
+    .float8_unpack = reference::float8_unpack,
 };
 
 }  // namespace compact::kernels

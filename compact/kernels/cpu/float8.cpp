@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/kernels/float8.h"
+
+#include <algorithm>
+
+#include "compact/kernels/cpu/cpu.h"
+#include "compact/kernels/cpu/philox_lanes.h"
+#include "compact/kernels/cpu/simd.h"
+
+namespace compact::kernels::cpu {
+namespace {
+
+static_assert(kFloat8Block == 2 * kPhiloxWords);
+typedef uint8_t BVec __attribute__((vector_size(16)));
+
+COMPACT_INLINE UVec widen_bytes(BVec b) {
+#if defined(__AVX512F__)
+  return (UVec)_mm512_cvtepu8_epi32((__m128i)b);
+#else
+  return __builtin_convertvector(b, UVec);
+#endif
+}
+COMPACT_INLINE BVec narrow_bytes(UVec u) {
+#if defined(__AVX512F__)
+  return (BVec)_mm512_cvtepi32_epi8((__m512i)u);
+#else
+  return __builtin_convertvector(u, BVec);
+#endif
+}
+COMPACT_INLINE size_t lanes_of(Full) { return kLanes; }
+COMPACT_INLINE size_t lanes_of(int n) { return static_cast<size_t>(n); }
+
+// What float8_code gives, on all lanes.
+template <bool kSigned>
+COMPACT_INLINE UVec codes_of(Vec x, float inverse, UVec random) {
+  constexpr Float8Format kFormat = float8_format(kSigned);
+  const UVec bits = (UVec)x;
+  const Vec y = (Vec)(bits & 0x7fffffffu) * inverse;
+  const UVec y_bits = (UVec)y;
+  const auto is_small = y_bits < (kFormat.shift() + 1) << 23;
+  const Vec fraction = __builtin_convertvector((IVec)random, Vec) * 0x1p-16f;
+  const Vec counted = is_small ? y * kFormat.steps() + fraction : Vec{};
+  const UVec small = (UVec)__builtin_convertvector(counted, IVec);
+  const UVec normal = ((y_bits + (random << 4)) >> 20) - (kFormat.shift() << 3);
+  UVec code = is_small ? small : (y < 0.9375f ? normal : UVec{} + kFormat.most());
+  if constexpr (kSigned) return code | (bits >> 31 << 7);
+  code = ((code == 0u) & (UVec)(y > 0.0f)) != 0u ? UVec{} + 1u : code;
+  return code;
+}
+
+template <bool kSigned>
+void pack_block(const Float8Pack& a, int64_t block, int64_t at, int64_t count) {
+  const float* x = a.x + at;
+  UVec most{};
+  for_lanes(count, [&](int64_t i, auto n) {
+    const UVec size = (UVec)load(x + i, n) & 0x7fffffffu;
+    most = size > most ? size : most;
+  });
+  uint32_t largest = 0;
+  for (int i = 0; i < kLanes; ++i) largest = std::max<uint32_t>(largest, most[i]);
+  a.scales[block] = float8_scale(largest);
+  const float inverse = float8_inverse(a.scales[block]);
+  uint32_t words[kPhiloxWords];
+  philox_words(a.key, static_cast<uint64_t>(block) * kPhiloxCounters, words);
+  uint16_t halves[kFloat8Block];
+  for (int j = 0; j < kPhiloxWords; ++j) {
+    halves[2 * j] = static_cast<uint16_t>(words[j]);
+    halves[2 * j + 1] = static_cast<uint16_t>(words[j] >> 16);
+  }
+  for_lanes(count, [&](int64_t i, auto n) {
+    const UVec random = widen(load_raw<HVec>(halves + i));
+    const BVec code = narrow_bytes(codes_of<kSigned>(load(x + i, n), inverse, random));
+    std::memcpy(a.codes + at + i, &code, lanes_of(n));
+  });
+}
+
+// What float8_value gives, on all lanes, before the block's power.
+template <bool kSigned>
+COMPACT_INLINE Vec values_of(UVec code) {
+  constexpr Float8Format kFormat = float8_format(kSigned);
+  const UVec size = kSigned ? code & 0x7fu : code;
+  const Vec small = __builtin_convertvector((IVec)size, Vec) * (1 / kFormat.steps());
+  const UVec normal = (size << 20) + (kFormat.shift() << 23);
+  const UVec y = size < 8u ? (UVec)small : normal;
+  return (Vec)(kSigned ? y | (code >> 7 << 31) : y);
+}
+
+template <bool kSigned>
+void unpack_block(const Float8Unpack& a, int64_t block, int64_t at, int64_t count) {
+  const float scale = a.scales[block];
+  for_lanes(count, [&](int64_t i, auto n) {
+    BVec code{};
+    std::memcpy(&code, a.codes + at + i, lanes_of(n));
+    store(a.x + at + i, values_of<kSigned>(widen_bytes(code)) * scale, n);
+  });
+}
+
+// Calls block(number, first element, elements) for every block.
+template <class Block>
+void for_blocks_of(int64_t rows, int64_t n, const Launch& launch, Block block) {
+  const int64_t blocks = (n + kFloat8Block - 1) / kFloat8Block;
+  launch.parallel_for(rows * blocks, 64, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      const int64_t column = b % blocks * kFloat8Block;
+      block(b, b / blocks * n + column, std::min(kFloat8Block, n - column));
+    }
+  });
+}
+
+}  // namespace
+
+void float8_pack(const Float8Pack& a, const Launch& launch) {
+  for_blocks_of(a.rows, a.n, launch, [&](int64_t b, int64_t at, int64_t count) {
+    (a.is_signed ? pack_block<true> : pack_block<false>)(a, b, at, count);
+  });
+}
+
+void float8_unpack(const Float8Unpack& a, const Launch& launch) {
+  for_blocks_of(a.rows, a.n, launch, [&](int64_t b, int64_t at, int64_t count) {
+    (a.is_signed ? unpack_block<true> : unpack_block<false>)(a, b, at, count);
+  });
+}
+
+}  // namespace compact::kernels::cpu

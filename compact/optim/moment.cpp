@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/optim/moment.h"
+
+#include <ATen/ATen.h>
+
+#include "compact/base/check.h"
+#include "compact/base/philox.h"
+#include "compact/base/spec.h"
+#include "compact/codecs/launch.h"
+#include "compact/optim/update.h"
+
+namespace compact {
+namespace {
+
+uint8_t* bytes_of(const at::Tensor& t) { return static_cast<uint8_t*>(t.data_ptr()); }
+
+}  // namespace
+
+MomentType moment_type(const std::string& text) {
+  const Spec spec = Spec::parse(text.empty() ? "f32" : text);
+  const MomentType type = spec.name == "f8"     ? MomentType::kFloat8
+                          : spec.name == "bf16" ? MomentType::kBFloat16
+                                                : MomentType::kFloat32;
+  COMPACT_CHECK(spec.name == "f32" || type != MomentType::kFloat32,
+                "[optimizer] moments are held as f32, bf16 or f8, not `", text, "`");
+  spec.allow({});
+  return type;
+}
+
+Moment::Moment(at::IntArrayRef sizes, const at::TensorOptions& options, MomentType type,
+               bool is_signed)
+    : is_signed_(is_signed) {
+  const bool packed = type == MomentType::kFloat8;
+  value_ = at::zeros(sizes, options.dtype(packed                          ? at::kByte
+                                          : type == MomentType::kBFloat16 ? at::kBFloat16
+                                                                          : at::kFloat));
+  if (!packed) return;
+  const int64_t blocks = (width() + kernels::kFloat8Block - 1) / kernels::kFloat8Block;
+  scales_ = at::zeros({rows(), blocks}, options.dtype(at::kFloat));
+}
+
+int64_t Moment::nbytes() const {
+  return static_cast<int64_t>((value_.defined() ? value_.nbytes() : 0) +
+                              (scales_.defined() ? scales_.nbytes() : 0));
+}
+
+int64_t Moment::rows() const { return value_.dim() < 2 ? 1 : value_.size(0); }
+
+int64_t Moment::width() const { return rows() == 0 ? 0 : value_.numel() / rows(); }
+
+at::Tensor Moment::read(int64_t begin, int64_t count) const {
+  const at::Tensor part = value_.dim() < 2 ? value_ : value_.narrow(0, begin, count);
+  if (!packed()) return part;
+  const at::Tensor scales = scales_.narrow(0, begin, count);
+  const at::Tensor x = at::empty(part.sizes(), part.options().dtype(at::kFloat));
+  backend_of(x).float8_unpack({.codes = bytes_of(part),
+                               .scales = floats_of(scales),
+                               .x = floats_of(x),
+                               .rows = count,
+                               .n = width(),
+                               .is_signed = is_signed_},
+                              launch_for(x));
+  return x;
+}
+
+void Moment::write(int64_t begin, const at::Tensor& rows, uint64_t key) const {
+  if (!packed()) return;
+  const int64_t count = value_.dim() < 2 ? 1 : rows.size(0);
+  const at::Tensor part = value_.dim() < 2 ? value_ : value_.narrow(0, begin, count);
+  const at::Tensor scales = scales_.narrow(0, begin, count);
+  backend_of(rows).float8_pack({.x = floats_of(rows),
+                                .codes = bytes_of(part),
+                                .scales = floats_of(scales),
+                                .rows = count,
+                                .n = width(),
+                                .is_signed = is_signed_,
+                                .key = derive(key, static_cast<uint64_t>(begin))},
+                               launch_for(rows));
+}
+
+at::Tensor Moment::accumulate(int64_t begin, const at::Tensor& d, double decay, double alpha,
+                              uint64_t key) const {
+  const at::Tensor rows = read(begin, value_.dim() < 2 ? 1 : d.size(0));
+  compact::accumulate(rows, {}, d, decay, alpha, key, begin * width());
+  write(begin, rows, key);
+  return rows;
+}
+
+}  // namespace compact

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// A moment of an optimizer, in the type that the policy says.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+
+namespace compact {
+
+enum class MomentType : uint8_t { kFloat32, kBFloat16, kFloat8 };
+// `f32` (or empty), `bf16` or `f8`; throws InputError on another treatment.
+MomentType moment_type(const std::string& text);
+
+// f32; bf16, rounded stochastically; or 8-bit floats with a power of two for 256 neighbours of a
+// row (kernels/float8.h), rounded stochastically: bf16's range in 1.02 bytes an element. Rows are
+// those of the first dimension; a moment of one dimension is one row.
+class Moment {
+ public:
+  Moment() = default;
+  // Zeros. Of an unsigned moment no value may be negative.
+  Moment(at::IntArrayRef sizes, const at::TensorOptions& options, MomentType type, bool is_signed);
+
+  bool defined() const { return value_.defined(); }
+  bool packed() const { return scales_.defined(); }
+  // f32, bf16, or bytes; of the moment's sizes.
+  const at::Tensor& value() const { return value_; }
+  // f32 [rows, ceil(row / 256)] where packed, else undefined.
+  const at::Tensor& scales() const { return scales_; }
+  int64_t nbytes() const;
+
+  int64_t rows() const;
+  // Rows [begin, begin + count) as floats: themselves, or an f32 copy where packed.
+  at::Tensor read(int64_t begin, int64_t count) const;
+  // Puts back what read() gave, after changes; `key` is of the rounding.
+  void write(int64_t begin, const at::Tensor& rows, uint64_t key) const;
+  // Rows from `begin` on: decay * them + alpha * d; d f32 [count, ...]. Returns them as read().
+  at::Tensor accumulate(int64_t begin, const at::Tensor& d, double decay, double alpha,
+                        uint64_t key) const;
+
+ private:
+  int64_t width() const;
+
+  at::Tensor value_, scales_;
+  bool is_signed_ = true;
+};
+
+}  // namespace compact

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Moments in 8-bit floats: sizes, range, unbiased rounding, and AdamW that moves as with f32 ones.
+#include "compact/optim/moment.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "compact/base/check.h"
+#include "tests/optim/toy.h"
+
+namespace compact {
+namespace {
+
+Moment f8(at::IntArrayRef sizes, bool is_signed) {
+  return {sizes, at::TensorOptions(), MomentType::kFloat8, is_signed};
+}
+
+TEST(Moment, TakesOneByteAndAPowerForEach256) {
+  EXPECT_EQ(f8({3, 256}, true).nbytes(), 3 * 256 + 3 * 4);
+  EXPECT_EQ(f8({3, 257}, true).nbytes(), 3 * 257 + 3 * 2 * 4);
+  EXPECT_EQ(f8({1000}, false).nbytes(), 1000 + 4 * 4);
+  EXPECT_EQ(Moment({5, 3}, at::TensorOptions(), MomentType::kBFloat16, true).nbytes(), 30);
+}
+
+// Every value between two codes comes out as one of them, and on average as itself. 65,536 draws:
+// five standard errors of a draw between values `unit` apart are 5 * unit / 2 / 256.
+TEST(Moment, RoundsWithoutBias) {
+  constexpr int64_t kRows = 1024, kWidth = 256;
+  for (const bool is_signed : {true, false}) {
+    const Moment m = f8({kRows, kWidth}, is_signed);
+    for (const float value : {1.0f, 0.77f, 0.031f, 1e-3f, 3.1e-5f}) {
+      at::Tensor x = at::full({kRows, kWidth}, is_signed ? -value : value);
+      x.select(1, 0).fill_(1);
+      m.write(0, x, 3);
+      const at::Tensor got = m.read(0, kRows).slice(1, 1).abs();
+      // Three bits of mantissa; below 2^-15 of the block's power equal steps of 2^-18.
+      const double unit = std::max<double>(std::exp2(std::floor(std::log2(value)) - 3),
+                                           is_signed ? std::exp2(-16) : 0);
+      EXPECT_LE((got - value).abs().max().item<double>(), unit) << value;
+      EXPECT_NEAR(got.to(at::kDouble).mean().item<double>(), value, 5 * unit / 2 / 510) << value;
+    }
+  }
+}
+
+TEST(Moment, KeepsWhatIsSmallAndShowsWhatIsBroken) {
+  const Moment v = f8({1, 256}, false);
+  at::Tensor x = at::full({1, 256}, 1e-30f);
+  x[0][0] = 1;
+  x[0][1] = 0;
+  v.write(0, x, 3);
+  const at::Tensor got = v.read(0, 1);
+  EXPECT_EQ(got[0][1].item<float>(), 0);
+  EXPECT_GT(got[0][2].item<float>(), 0) << "a second moment of 0 makes steps infinite";
+  x[0][5] = NAN;
+  v.write(0, x, 3);
+  EXPECT_TRUE(v.read(0, 1).isnan().all().item<bool>());
+  v.write(0, at::zeros({1, 256}), 3);
+  EXPECT_TRUE(at::equal(v.read(0, 1), at::zeros({1, 256})));
+}
+
+// The same steps as with f32 moments, up to the rounding of moments: the loss falls as far.
+TEST(Moment, AdamWMovesAsWithFloats) {
+  for (const char* projection : {"", "srht"}) {
+    double last[2];
+    for (const bool packed : {false, true}) {
+      Toy toy({.projection = projection});
+      Optimizer optimizer(toy.pointers(), {.moment = [&](const Parameter&) {
+                            return std::string(packed ? "f8" : "f32");
+                          }});
+      const at::Tensor start = toy.parameters[0].weight.clone();
+      for (int64_t step = 0; step < 60; ++step) {
+        toy.accumulate(step);
+        optimizer.step(0.01);
+      }
+      last[packed] = (toy.parameters[0].weight - start).norm().item<double>();
+    }
+    EXPECT_NEAR(last[1] / last[0], 1, 0.1) << projection;
+  }
+}
+
+}  // namespace
+}  // namespace compact
