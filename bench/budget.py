@@ -24,13 +24,6 @@ PARTS = [0.9, 0.75, 0.6, 0.5, 0.4]
 BATCH = {"llama-60m": (16, 256), "llama-mini": (16, 128)}
 
 
-def mini_config():
-    config = table.hf_config("llama-60m")
-    config.update(hidden_size=256, intermediate_size=704, num_hidden_layers=4, num_attention_heads=4,
-                  num_key_value_heads=4, vocab_size=257)
-    return config
-
-
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     p.add_argument("--program", default=str(ROOT / "build/compact"))
@@ -53,12 +46,7 @@ def main():
             options = types.SimpleNamespace(**{**vars(a), "batch": batch, "block": block, "device": "cpu"})
             with tempfile.TemporaryDirectory() as folder:
                 folder = pathlib.Path(folder)
-                config, table.hf_config = table.hf_config, (
-                    table.hf_config if model == "llama-60m" else lambda _: mini_config())
-                try:
-                    command = table.ours(options, model, flags, folder)
-                finally:
-                    table.hf_config = config
+                command = table.ours(options, model, flags, folder)
                 code, _, errors = table.run(command, 600)
                 if code != 0:
                     peaks[name] = errors.strip()[-200:]

@@ -254,16 +254,18 @@ class Bench {
                              .n = x.size(1),
                              .is_signed = true,
                              .key = 3};
-    measure("float8_pack", at::kFloat, x.nbytes() + codes.nbytes(),
-            [&] { cpu_.float8_pack(pack, launch_); }, [&] { plain.copy_(x); });
+    measure(
+        "float8_pack", at::kFloat, x.nbytes() + codes.nbytes(),
+        [&] { cpu_.float8_pack(pack, launch_); }, [&] { plain.copy_(x); });
     const k::Float8Unpack unpack{.codes = bytes,
                                  .scales = scales.const_data_ptr<float>(),
                                  .x = y.data_ptr<float>(),
                                  .rows = x.size(0),
                                  .n = x.size(1),
                                  .is_signed = true};
-    measure("float8_unpack", at::kFloat, x.nbytes() + codes.nbytes(),
-            [&] { cpu_.float8_unpack(unpack, launch_); }, [&] { y.copy_(plain); });
+    measure(
+        "float8_unpack", at::kFloat, x.nbytes() + codes.nbytes(),
+        [&] { cpu_.float8_unpack(unpack, launch_); }, [&] { y.copy_(plain); });
   }
 
   void adamw(at::ScalarType type) const {

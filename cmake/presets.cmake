@@ -2,7 +2,7 @@
 file(GLOB preset_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/presets/*.policy)
 set(preset_rows "")
 foreach(file IN LISTS preset_files)
-  get_filename_component(name ${file} NAME_WE)
+  get_filename_component(name ${file} NAME_WLE)
   file(READ ${file} text)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
   string(APPEND preset_rows "    {\"${name}\", R\"policy(${text})policy\"},\n")

@@ -32,6 +32,12 @@ std::vector<Spec> Spec::parse_chain(std::string_view text) {
   return chain;
 }
 
+std::string Spec::chain_str(const std::vector<Spec>& chain) {
+  std::string text;
+  for (const Spec& spec : chain) text += (text.empty() ? "" : "+") + spec.str();
+  return text;
+}
+
 bool Spec::has(std::string_view key) const {
   return std::any_of(values.begin(), values.end(), [&](const auto& v) { return v.first == key; });
 }

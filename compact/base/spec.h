@@ -22,6 +22,9 @@ class Spec {
   // Parses specs joined by `+`. The last value of a spec may hold a path with any other character.
   static std::vector<Spec> parse_chain(std::string_view text);
 
+  // Text that parses to the same chain.
+  static std::string chain_str(const std::vector<Spec>& chain);
+
   // The value of `key`, or `fallback`. Throws InputError where the text is no such number.
   std::string text(std::string_view key, std::string_view fallback) const;
   double number(std::string_view key, double fallback) const;

@@ -39,6 +39,10 @@ Rows treatment_rows() {
     const std::string settings = t.settings.empty() ? "" : ":" + t.settings;
     rows.emplace_back(cat(kinds[static_cast<int>(t.kind)], " ", t.name, settings), t.summary);
   }
+  for (const CodecInfo* c : codecs()) {
+    const std::string settings = c->settings.empty() ? "" : ":" + c->settings;
+    rows.emplace_back(cat("slot ", c->name, settings), c->summary);
+  }
   return rows;
 }
 Rows projection_rows() {

@@ -20,4 +20,12 @@ void with_type(Type type, F&& f) {
   }
 }
 
+// Calls f.template operator()<U>() with the unsigned integer of 1, 2 or 4 bytes.
+template <class F>
+void with_word(int bytes, F&& f) {
+  if (bytes == 1) return std::forward<F>(f).template operator()<uint8_t>();
+  if (bytes == 2) return std::forward<F>(f).template operator()<uint16_t>();
+  std::forward<F>(f).template operator()<uint32_t>();
+}
+
 }  // namespace compact::kernels

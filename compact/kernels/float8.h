@@ -57,8 +57,8 @@ COMPACT_HOST_DEVICE inline uint8_t float8_code(Float8Format f, float x, float in
 
 COMPACT_HOST_DEVICE inline float float8_value(Float8Format f, uint8_t code, float scale) {
   const uint32_t size = f.is_signed ? code & 0x7fu : code;
-  const float y = size < 8 ? static_cast<float>(size) / f.steps()
-                           : float_of((size << 20) + (f.shift() << 23));
+  const float y =
+      size < 8 ? static_cast<float>(size) / f.steps() : float_of((size << 20) + (f.shift() << 23));
   return (f.is_signed && code >= 128 ? -y : y) * scale;
 }
 

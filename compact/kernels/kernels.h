@@ -17,6 +17,7 @@
 #include <span>
 
 #include "compact/base/function_ref.h"
+#include "compact/base/philox.h"
 
 namespace compact::kernels {
 
@@ -219,11 +220,11 @@ struct Fold {
 // back as NaN.
 inline constexpr int64_t kFloat8Block = 256;
 struct Float8Pack {
-  const float* x;   // [rows, n]
-  uint8_t* codes;   // [rows, n]
-  float* scales;    // [rows, ceil(n / kFloat8Block)]
+  const float* x;  // [rows, n]
+  uint8_t* codes;  // [rows, n]
+  float* scales;   // [rows, ceil(n / kFloat8Block)]
   int64_t rows, n;
-  bool is_signed;   // else x >= 0, and what is not 0 stays so
+  bool is_signed;  // else x >= 0, and what is not 0 stays so
   uint64_t key;
 };
 struct Float8Unpack {
@@ -232,6 +233,69 @@ struct Float8Unpack {
   float* x;              // [rows, n]
   int64_t rows, n;
   bool is_signed;
+};
+
+// Rows in groups of `group` neighbours, each with an offset and a step, a value as a code of `bits`
+// bits: GACT's quantizer (arXiv 2206.11357) and two more. Uniform levels span the group's range.
+// Lloyd's levels are those of least error for a normal (quantize.h): rounded to nearest they sit
+// on the group's mean and standard deviation, rounded stochastically they are stretched over its
+// range. Stochastic rounding is unbiased but for 2^-16 of a step. A group with a NaN, an infinity
+// or a range beyond f32 reads back as NaN.
+//   Groups do not cross rows. A group of c values has b = ceil(c bits / 8) bytes: byte k holds the
+// codes of its elements k, b + k, 2b + k, ..., the first in the low bits. Groups lie one after the
+// other. Element j of group g (rows after rows) takes half j%2 (0: low) of word (j%8)/2 of
+// philox(key, g group/8 + j/8). Sums run over lanes: element j belongs to lane j%16, lanes are
+// added by halves.
+enum class Rounding : uint8_t { kNearest, kStochastic };
+enum class Levels : uint8_t { kUniform, kLloyd };
+struct QuantizeFormat {
+  int bits;       // 1, 2, 4, 8; Lloyd's levels: at most 4
+  int64_t group;  // 32, 64, ..., 2048
+  Rounding rounding;
+  Levels levels;
+  Type scale;  // of offsets and steps
+
+  COMPACT_HOST_DEVICE constexpr int64_t groups(int64_t n) const { return (n + group - 1) / group; }
+  COMPACT_HOST_DEVICE constexpr int64_t row_bytes(int64_t n) const {
+    return n / group * (group * bits / 8) + (n % group * bits + 7) / 8;
+  }
+};
+struct Quantize {
+  QuantizeFormat format;
+  const void* x;   // [rows, n] type
+  uint8_t* codes;  // [rows, row_bytes(n)]
+  void* scales;    // [rows, groups(n), 2] scale: offset, step
+  int64_t rows, n;
+  uint64_t key;
+  Type type;
+};
+struct Dequantize {
+  QuantizeFormat format;
+  const uint8_t* codes;  // [rows, row_bytes(n)]
+  const void* scales;    // [rows, groups(n), 2] scale
+  void* x;               // [rows, n] type
+  int64_t rows, n;
+  Type type;
+};
+
+// One bit an element, by its bits as an unsigned number u: set where low <= u < low + span. Bit i
+// is bit i%8 of byte i/8; bits beyond the end are 0. Where an element is neither in the range nor
+// equal to `other`, *strays is set to 1 (it is not cleared; null: nobody asks).
+struct BitPack {
+  const void* x;    // [count] of `element` bytes
+  uint8_t* bits;    // [ceil(count / 8)]
+  int32_t* strays;  // on the device, or null
+  int64_t count;
+  int element;  // 1, 2, 4
+  uint32_t low, span, other;
+};
+// x[i] = bit i ? one : zero.
+struct BitUnpack {
+  const uint8_t* bits;  // [ceil(count / 8)]
+  void* x;              // [count] of `element` bytes
+  int64_t count;
+  int element;  // 1, 2, 4
+  uint32_t zero, one;
 };
 
 struct Backend {
@@ -251,6 +315,10 @@ struct Backend {
   Required<void(const Fold&, const Launch&)> fold;
   Required<void(const Float8Pack&, const Launch&)> float8_pack;
   Required<void(const Float8Unpack&, const Launch&)> float8_unpack;
+  Required<void(const Quantize&, const Launch&)> quantize;
+  Required<void(const Dequantize&, const Launch&)> dequantize;
+  Required<void(const BitPack&, const Launch&)> bit_pack;
+  Required<void(const BitUnpack&, const Launch&)> bit_unpack;
 };
 
 // All backends of this build, fastest first.

@@ -70,6 +70,7 @@ std::vector<KernelCheck> self_check(const Backend& backend, const Memory& memory
   Checker checker(backend, memory, launch);
   check_layers(checker);
   check_updates(checker);
+  check_codecs(checker);
   return checker.results();
 }
 

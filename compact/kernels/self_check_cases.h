@@ -39,6 +39,7 @@ class Checker {
 inline const char* text_of(Type type) { return type == Type::kFloat32 ? "f32" : "bf16"; }
 
 void check_layers(Checker& c);   // norm, rope, swiglu, cross-entropy
-void check_updates(Checker& c);  // srht, draw, adamw, fold, float8
+void check_updates(Checker& c);  // srht, draw, adamw, fold
+void check_codecs(Checker& c);   // float8, quantize, bits
 
 }  // namespace compact::kernels

@@ -111,7 +111,8 @@ std::string Side::difference(const Side& want, double tolerance, double& worst) 
     const auto ours = std::span(got.host).subspan(got.begin, got.bytes);
     const auto theirs = std::span(other.host).subspan(other.begin, other.bytes);
     if (got.kind == Kind::kData) {
-      if (!std::equal(ours.begin(), ours.end(), theirs.begin())) return cat(got.name, ": other bytes");
+      if (!std::equal(ours.begin(), ours.end(), theirs.begin()))
+        return cat(got.name, ": other bytes");
       continue;
     }
     const bool f32 = got.kind == Kind::kFloat32;

@@ -132,56 +132,12 @@ void check_optimizer(Checker& c) {
   }
 }
 
-void check_float8(Checker& c) {
-  for (const bool unpack : {false, true}) {
-    c.begin(unpack ? "float8_unpack" : "float8_pack");
-    for (const bool is_signed : {false, true}) {
-      for (const auto& [rows, n] : {std::pair{0, 5}, {1, 1}, {3, 7}, {2, 256}, {5, 1030}}) {
-        for (const int variant : {0, 1, 2, 3}) {  // 1: NaN; 2: far apart in size; 3: tiny
-          auto x = c.values(rows * n, 1, variant == 1);
-          for (size_t i = 0; i < x.size(); ++i) {
-            if (!is_signed) x[i] = std::abs(x[i]);
-            if (variant == 2) x[i] = std::ldexp(x[i], static_cast<int>(i % 250) - 125);
-            if (variant == 3) x[i] *= 1e-38f;
-          }
-          const int64_t blocks = rows * ((n + kFloat8Block - 1) / kFloat8Block);
-          std::vector<uint8_t> codes(x.size());
-          for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i);
-          const auto scales = c.values(blocks, 2, variant == 1);
-          const auto what = cat(is_signed, " ", rows, " x ", n, " variant ", variant);
-          c.compare(0, what, [&](const Backend& b, Side& s, const Launch& launch) {
-            if (unpack) {
-              b.float8_unpack({.codes = s.data("codes", codes),
-                               .scales = s.floats("scales", scales),
-                               .x = s.blank_floats("x", rows * n),
-                               .rows = rows,
-                               .n = n,
-                               .is_signed = is_signed},
-                              launch);
-            } else {
-              b.float8_pack({.x = s.floats("x", x),
-                             .codes = s.blank_bytes("codes", rows * n),
-                             .scales = s.blank_floats("scales", blocks),
-                             .rows = rows,
-                             .n = n,
-                             .is_signed = is_signed,
-                             .key = 11},
-                            launch);
-            }
-          });
-        }
-      }
-    }
-  }
-}
-
 }  // namespace
 
 void check_updates(Checker& c) {
   check_srht(c);
   check_draw(c);
   check_optimizer(c);
-  check_float8(c);
 }
 
 }  // namespace compact::kernels

@@ -46,8 +46,7 @@ Llama::Llama(const LlamaConfig& config, const Policy& policy, const ModelOptions
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     layers_[i]->segment = block(*layers_[i], i, policy);
   }
-  final_ = std::make_unique<Segment>(
-      "final", Slot{"final.input", n, storage_of(policy.slot("final.input"))});
+  final_ = std::make_unique<Segment>("final", slot_of(policy, "final.input", n));
   final_->add(rms_norm_stage(&final_norm_, config_.rms_norm_eps));
   final_->finish();
   loss_treatment_ = LossTreatment::from(policy.slot("loss.logits"), config_.vocab_size);
@@ -100,8 +99,7 @@ std::unique_ptr<Segment> Llama::block(const Layer& layer, int64_t i, const Polic
   const int64_t n = config_.hidden_size, m = config_.intermediate_size, d = config_.head_dim;
   const int64_t heads = config_.num_attention_heads, kv_heads = config_.num_key_value_heads;
   const auto slot = [&](const char* rest, int64_t width) {
-    const std::string name = layer_name(i, rest);
-    return Slot{name, width, storage_of(policy.slot(name))};
+    return slot_of(policy, layer_name(i, rest), width);
   };
   auto s = std::make_unique<Segment>(cat("layers.", i), slot("attn.input", n));
   s->add(rms_norm_stage(&layer.attn_norm, config_.rms_norm_eps), slot("attn.norm", n));
@@ -128,6 +126,11 @@ at::Tensor Llama::hidden(const at::Tensor& ids) const {
   at::Tensor x = at::embedding(embedding_.weight, ids);
   for (const auto& layer : layers_) x = (*layer->segment)(x);
   return (*final_)(x);
+}
+
+void Llama::set_noise(uint64_t key) const {
+  for (const auto& layer : layers_) layer->segment->set_noise(key);
+  final_->set_noise(key);
 }
 
 at::Tensor Llama::loss(const at::Tensor& ids, const at::Tensor& targets, double scale) const {

@@ -38,6 +38,8 @@ class Llama {
 
   // scale * sum of next-token losses; ids, targets int64 [batch, sequence], ignored where -100.
   at::Tensor loss(const at::Tensor& ids, const at::Tensor& targets, double scale) const;
+  // What the random bits of codecs come from in the forward passes to come.
+  void set_noise(uint64_t key) const;
   // [batch, sequence, vocabulary], in the model's type; without a graph.
   at::Tensor logits(const at::Tensor& ids) const;
 

@@ -46,7 +46,7 @@ Policy Policy::parse(std::string_view text, const std::string& source) {
     COMPACT_CHECK(!l.pattern.empty() && l.pattern.find_first_of(" \t") == l.pattern.npos, where,
                   ": one pattern before `=`, got `", l.pattern, "`");
     try {
-      l.treatment = Spec::parse(line.substr(equals + 1));
+      l.treatment = Spec::parse_chain(line.substr(equals + 1));
       check_treatment(l.kind, l.treatment);
     } catch (const InputError& e) {
       fail(where, ": ", e.what());
@@ -54,8 +54,8 @@ Policy Policy::parse(std::string_view text, const std::string& source) {
     for (const Line& other : policy.lines_) {
       COMPACT_CHECK(
           other.kind != l.kind || other.pattern != l.pattern || other.treatment == l.treatment,
-          where, ": `", l.pattern, "` is given `", l.treatment.str(), "` here and `",
-          other.treatment.str(), "` at ", other.where);
+          where, ": `", l.pattern, "` is given `", Spec::chain_str(l.treatment), "` here and `",
+          Spec::chain_str(other.treatment), "` at ", other.where);
     }
     policy.lines_.push_back(std::move(l));
   }
@@ -85,21 +85,21 @@ void Policy::append(const Policy& other) {
   lines_.insert(lines_.end(), other.lines_.begin(), other.lines_.end());
 }
 
-Spec Policy::find(PolicyKind kind, std::string_view name) const {
+std::vector<Spec> Policy::find(PolicyKind kind, std::string_view name) const {
   for (auto line = lines_.rbegin(); line != lines_.rend(); ++line) {
     if (line->kind == kind && glob_match(line->pattern, name)) return line->treatment;
   }
   Spec none;
   if (kind == PolicyKind::kSlot) none.name = "keep";
   if (kind == PolicyKind::kGrad) none.name = "full";
-  return none;
+  return {none};
 }
 
 int Policy::override_projection(std::string_view key, std::string_view value) {
   int changed = 0;
   for (Line& line : lines_) {
-    if (line.kind != PolicyKind::kGrad || line.treatment.name != "project") continue;
-    line.treatment.set(key, value);
+    if (line.kind != PolicyKind::kGrad || line.treatment[0].name != "project") continue;
+    line.treatment[0].set(key, value);
     check_treatment(line.kind, line.treatment);
     ++changed;
   }
@@ -108,8 +108,8 @@ int Policy::override_projection(std::string_view key, std::string_view value) {
 
 bool Policy::sets_projection(std::string_view key, std::string_view value) const {
   for (const Line& line : lines_) {
-    if (line.kind == PolicyKind::kGrad && line.treatment.has(key) &&
-        line.treatment.text(key, "") != value) {
+    if (line.kind == PolicyKind::kGrad && line.treatment[0].has(key) &&
+        line.treatment[0].text(key, "") != value) {
       return true;
     }
   }
@@ -141,7 +141,7 @@ std::string Policy::str() const {
   std::string out;
   for (const Line& line : lines_) {
     out += std::string(kKinds[static_cast<int>(line.kind)]) + " " + line.pattern + " = " +
-           line.treatment.str() + "\n";
+           Spec::chain_str(line.treatment) + "\n";
   }
   return out;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The policy: how each saved tensor, gradient and optimizer moment is held. Lines of text
 //   slot PATTERN = treatment     slot layers.*.mlp.gate_up = recompute
+//   slot PATTERN = codecs        slot layers.*.attn.qkv = quantize:bits=4+offload
 //   grad PATTERN = gradient      grad layers.*.attn.qkv = project:rank=0.25,type=srht
 //   moment PATTERN = moment      moment * = bf16
 // with `#` comments. The last line that matches a name holds. Presets are policies built into the
@@ -37,9 +38,13 @@ class Policy {
   void append(const Policy& other);
 
   // The treatment of a name; where no line matches: keep, full, and an empty name for moments.
-  Spec slot(std::string_view name) const { return find(PolicyKind::kSlot, name); }
-  Spec grad(std::string_view name) const { return find(PolicyKind::kGrad, name); }
-  Spec moment(std::string_view name) const { return find(PolicyKind::kMoment, name); }
+  // Of a chain of codecs slot() is the first, slot_text() all.
+  Spec slot(std::string_view name) const { return find(PolicyKind::kSlot, name)[0]; }
+  std::string slot_text(std::string_view name) const {
+    return Spec::chain_str(find(PolicyKind::kSlot, name));
+  }
+  Spec grad(std::string_view name) const { return find(PolicyKind::kGrad, name)[0]; }
+  Spec moment(std::string_view name) const { return find(PolicyKind::kMoment, name)[0]; }
 
   // Sets `key` in every `project` gradient. Returns how many lines it changed.
   int override_projection(std::string_view key, std::string_view value);
@@ -59,10 +64,10 @@ class Policy {
   struct Line {
     PolicyKind kind;
     std::string pattern;
-    Spec treatment;
-    std::string where;  // source:line
+    std::vector<Spec> treatment;  // one, or codecs after each other
+    std::string where;            // source:line
   };
-  Spec find(PolicyKind kind, std::string_view name) const;
+  std::vector<Spec> find(PolicyKind kind, std::string_view name) const;
   std::vector<Line> lines_;
   std::string summary_;
 };

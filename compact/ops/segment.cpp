@@ -7,9 +7,10 @@
 namespace compact {
 
 Segment::Segment(std::string name, Slot input) : name_(std::move(name)), slots_{std::move(input)} {
-  COMPACT_CHECK(
-      slots_[0].storage == Storage::kKeep, "slot `", slots_[0].name,
-      "` is a segment's input and can only be `keep`: everything else is rebuilt from it");
+  const Storage storage = slots_[0].storage;
+  COMPACT_CHECK(storage == Storage::kKeep || storage == Storage::kCodec, "slot `", slots_[0].name,
+                "` is a segment's input and can only be `keep` or a codec: everything else is "
+                "rebuilt from it");
 }
 
 int Segment::add(std::shared_ptr<const Stage> stage, Slot output, Slot side) {
@@ -40,7 +41,9 @@ bool Segment::read_in_backward(int tensor) const {
 }
 
 bool Segment::stored(int tensor) const {
-  return tensor == 0 || (!slots_[tensor].name.empty() && slots_[tensor].storage == Storage::kKeep);
+  const Slot& slot = slots_[tensor];
+  return tensor == 0 || (!slot.name.empty() &&
+                         (slot.storage == Storage::kKeep || slot.storage == Storage::kCodec));
 }
 
 void Segment::finish() {
@@ -74,8 +77,7 @@ void Segment::finish() {
   overwritable_.assign(count, false);
   for (int t = 1; t < count; ++t) {
     overwritable_[t] = readers[t] == 1 && !stored(t) && !read_in_backward(t);
-    COMPACT_CHECK(slots_[t].name.empty() || slots_[t].storage != Storage::kKeep || t + 1 == count ||
-                      read_in_backward(t),
+    COMPACT_CHECK(slots_[t].name.empty() || !stored(t) || t + 1 == count || read_in_backward(t),
                   "slot `", slots_[t].name, "` is never read by a backward pass");
   }
 }
@@ -92,6 +94,7 @@ at::Tensor Segment::run(size_t i, Tensors& t, Stage::Forward& f) const {
 std::vector<SlotBytes> Segment::bytes(int64_t tokens, int64_t element_size) const {
   std::vector<SlotBytes> rows;
   int64_t extra_floats = 0;
+  const at::ScalarType type = element_size == 4 ? at::kFloat : at::kBFloat16;
   const auto row = [&](const Slot& slot, int64_t sketch_width) {
     if (slot.name.empty()) return;
     SlotBytes b{.name = slot.name, .if_kept = tokens * slot.width * element_size};
@@ -104,6 +107,10 @@ std::vector<SlotBytes> Segment::bytes(int64_t tokens, int64_t element_size) cons
         break;
       case Storage::kSketch:
         b.treatment = "sketch", b.stored = tokens * sketch_width * element_size;
+        break;
+      case Storage::kCodec:
+        b.treatment = slot.treatment;
+        b.stored = slot.codec->bytes(tokens, slot.width, type).value_or(0);
         break;
     }
     rows.push_back(std::move(b));

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "compact/codecs/codec.h"
 #include "compact/codecs/parameter.h"
 
 namespace compact {
@@ -70,13 +71,15 @@ class Stage {
   virtual int64_t sketch_width() const { return 0; }
 };
 
-enum class Storage : uint8_t { kKeep, kRecompute, kSketch };
+enum class Storage : uint8_t { kKeep, kRecompute, kSketch, kCodec };
 
 // A named tensor of a segment.
 struct Slot {
   std::string name;   // layers.0.attn.norm
   int64_t width = 0;  // elements per token
   Storage storage = Storage::kKeep;
+  CodecPtr codec = {};    // with kCodec
+  std::string treatment;  // as written, with kCodec
 };
 
 // What a slot costs for a number of tokens.
@@ -87,7 +90,7 @@ struct SlotBytes {
 
 class Segment {
  public:
-  // Tensor 0 is the segment's input. Its slot is always kept. `name`: layers.3.
+  // Tensor 0 is the segment's input. Its slot is kept, as it is or by a codec. `name`: layers.3.
   Segment(std::string name, Slot input);
 
   // Appends a stage that reads the tensor made last. `output` describes what it makes (empty name:
@@ -104,6 +107,9 @@ class Segment {
   // y = segment(x). One autograd node where gradients are on and something requires them. A second
   // backward pass through it needs retain_graph in the first.
   at::Tensor operator()(const at::Tensor& x) const;
+
+  // What the random bits of codecs come from, until the next call: every forward pass has others.
+  void set_noise(uint64_t key) const { noise_ = key, passes_ = 0; }
 
   const std::string& name() const { return name_; }
 
@@ -133,7 +139,7 @@ class Segment {
   };
 
   bool read_in_backward(int tensor) const;
-  bool stored(int tensor) const;
+  bool stored(int tensor) const;  // as it is or by a codec
   // Runs step i on tensors `t`.
   at::Tensor run(size_t i, Tensors& t, Stage::Forward& f) const;
 
@@ -144,6 +150,7 @@ class Segment {
   std::vector<int> last_reader_;    // last step that reads a tensor in the forward pass
   std::vector<bool> overwritable_;  // one forward reader, never stored nor read by a backward
   mutable int64_t saved_bytes_ = 0, recomputed_ = 0;
+  mutable uint64_t noise_ = 0, passes_ = 0;
 };
 
 }  // namespace compact

@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "compact/base/check.h"
+#include "compact/base/philox.h"
 #include "compact/ops/autograd.h"
 #include "compact/ops/memory_trace.h"
 #include "compact/ops/segment.h"
@@ -19,9 +20,10 @@ using torch::autograd::variable_list;
 // Output 0 of the node's edges is the input's gradient, then one per parameter.
 struct SegmentNode : torch::autograd::Node {
   const Segment* segment;
-  Tensors tensors;              // undefined where not stored
-  Tensors sides;                // per step
-  std::vector<Tensors> extras;  // per step
+  Tensors tensors;                              // undefined where not stored as they are
+  Tensors sides;                                // per step
+  std::vector<Encoded> encoded, encoded_sides;  // where a codec stores them
+  std::vector<Tensors> extras;                  // per step
   VersionCheck versions;
   bool released = false;
 
@@ -32,20 +34,37 @@ struct SegmentNode : torch::autograd::Node {
     versions = {};
     tensors.clear();
     sides.clear();
+    encoded.clear();
+    encoded_sides.clear();
     extras.clear();
   }
   variable_list apply(variable_list&& grads) override;
   static at::Tensor run(const Segment& segment, const at::Tensor& x);
 
  private:
-  void restore(Tensors& t, int tensor) const;
+  void restore(Tensors& t, int tensor, bool keep);
+  // What a slot's codec left, where it has one; `x` is let go.
+  static Encoded encode(const Slot& slot, at::Tensor& x, uint64_t key);
 };
 
-void SegmentNode::restore(Tensors& t, int tensor) const {
+Encoded SegmentNode::encode(const Slot& slot, at::Tensor& x, uint64_t key) {
+  if (slot.storage != Storage::kCodec || slot.name.empty() || !x.defined()) return {};
+  Encoded e = slot.codec->encode(x, derive(key, label_of(slot.name.data(), slot.name.size())));
+  x = at::Tensor();
+  return e;
+}
+
+// `keep`: for another backward pass.
+void SegmentNode::restore(Tensors& t, int tensor, bool keep) {
   if (t[tensor].defined()) return;
+  if (encoded[tensor].defined()) {
+    t[tensor] = encoded[tensor].restore();
+    if (!keep) encoded[tensor] = {};
+    return;
+  }
   const Segment::Step& step = segment->steps_[tensor - 1];
-  restore(t, step.input);
-  if (step.other >= 0) restore(t, step.other);
+  restore(t, step.input, keep);
+  if (step.other >= 0) restore(t, step.other, keep);
   Stage::Forward f;
   t[tensor] = segment->run(tensor - 1, t, f);
   ++segment->recomputed_;
@@ -80,7 +99,7 @@ variable_list SegmentNode::apply(variable_list&& grads) {
     const bool need_input = needs.input && !step.sketch;
     Stage::Backward b;
     if (needs.output) {
-      restore(t, i + 1);
+      restore(t, i + 1, keep_graph);
       b.output = std::move(t[i + 1]);
     }
     t[i + 1] = at::Tensor();
@@ -88,12 +107,16 @@ variable_list SegmentNode::apply(variable_list&& grads) {
     const bool last =
         step.input == i && i > 0 && !(steps[i - 1].stage && steps[i - 1].stage->needs().output);
     if (need_input) {
-      restore(t, step.input);
+      restore(t, step.input, keep_graph);
       b.consume = last && !(keep_graph && segment->stored(step.input));
       b.input = last ? std::move(t[step.input]) : t[step.input];
     }
     b.gy = std::move(gy);
     b.side = std::move(side[i]);
+    if (encoded_sides[i].defined()) {
+      b.side = encoded_sides[i].restore();
+      if (!keep_graph) encoded_sides[i] = {};
+    }
     b.extras = &extras[i];
     b.sketch = step.sketch;
     b.residual = std::move(g[step.input]);
@@ -120,6 +143,10 @@ at::Tensor SegmentNode::run(const Segment& segment, const at::Tensor& x) {
   const size_t count = segment.steps_.size();
   Tensors t(count + 1), sides(count);
   std::vector<Tensors> extras(count);
+  std::vector<Encoded> encoded(count + 1), encoded_sides(count);
+  const auto& slots = segment.slots_;
+  const uint64_t noise = derive(derive(segment.noise_, segment.passes_++),
+                                label_of(segment.name_.data(), segment.name_.size()));
   {
     at::NoGradGuard no_grad;
     t[0] = x.detach();
@@ -128,14 +155,18 @@ at::Tensor SegmentNode::run(const Segment& segment, const at::Tensor& x) {
       Stage::Forward f;
       f.want_extras = record;
       f.sketch = step.sketch && record;
-      f.want_side = record && !step.side.name.empty() && step.side.storage == Storage::kKeep;
+      f.want_side = record && !step.side.name.empty() && step.side.storage != Storage::kRecompute;
       t[i + 1] = segment.run(i, t, f);
       sides[i] = std::move(f.side);
+      encoded_sides[i] = encode(step.side, sides[i], noise);
       extras[i] = std::move(f.extras);
       f.input = at::Tensor();
       for (size_t j = 0; j <= i; ++j) {
-        const bool done = segment.last_reader_[j] <= static_cast<int>(i);
-        if (done && !(record && segment.stored(j))) t[j] = at::Tensor();
+        if (segment.last_reader_[j] > static_cast<int>(i)) continue;
+        if (record && t[j].defined() && slots[j].storage == Storage::kCodec) {
+          encoded[j] = encode(slots[j], t[j], noise);
+        }
+        if (!(record && segment.stored(j))) t[j] = at::Tensor();
       }
     }
   }
@@ -144,6 +175,7 @@ at::Tensor SegmentNode::run(const Segment& segment, const at::Tensor& x) {
   // A node that held its own output would never be freed.
   const int last = static_cast<int>(count);
   t[count] = segment.stored(last) && segment.read_in_backward(last) ? y.detach() : at::Tensor();
+  encoded[count] = encode(slots[count], t[count], noise);
 
   const NodePtr owner = make_node<SegmentNode>(segment);
   auto* const node = static_cast<SegmentNode*>(owner.get());
@@ -152,11 +184,16 @@ at::Tensor SegmentNode::run(const Segment& segment, const at::Tensor& x) {
   int64_t bytes = 0;
   for (const Tensors* list : {&t, &sides}) bytes += bytes_of(*list);
   for (const Tensors& list : extras) bytes += bytes_of(list);
+  for (const auto* list : {&encoded, &encoded_sides}) {
+    for (const Encoded& e : *list) bytes += e.bytes();
+  }
   segment.saved_bytes_ = bytes;
-  node->versions.add(x);
+  if (t[0].defined()) node->versions.add(x);
   for (const Parameter* p : segment.parameters_) node->versions.add(p->weight);
   node->tensors = std::move(t);
   node->sides = std::move(sides);
+  node->encoded = std::move(encoded);
+  node->encoded_sides = std::move(encoded_sides);
   node->extras = std::move(extras);
   if (node->tensors[count].defined()) node->versions.add(y);
   torch::autograd::set_history(y, owner);

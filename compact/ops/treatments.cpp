@@ -29,13 +29,23 @@ std::span<const TreatmentInfo> treatments() {
   return all;
 }
 
-void check_treatment(PolicyKind kind, const Spec& spec) {
+void check_treatment(PolicyKind kind, const std::vector<Spec>& chain) {
+  const Spec& spec = chain[0];
+  if (kind == PolicyKind::kSlot && find_codec(spec.name)) {
+    make_codec(Spec::chain_str(chain));
+    return;
+  }
+  COMPACT_CHECK(chain.size() == 1, "treatment `", Spec::chain_str(chain),
+                "`: only codecs of slots are joined by `+`");
   std::vector<std::string> known;
   bool found = false;
   for (const TreatmentInfo& t : treatments()) {
     if (t.kind != kind) continue;
     known.push_back(t.name);
     found = found || t.name == spec.name;
+  }
+  if (kind == PolicyKind::kSlot) {
+    for (const CodecInfo* c : codecs()) known.push_back(c->name);
   }
   COMPACT_CHECK(found, "no treatment `", spec.name, "`", suggestion(spec.name, known));
   if (spec.name == "chunk") {
@@ -67,11 +77,19 @@ void check_treatment(PolicyKind kind, const Spec& spec) {
   spec.flag("release", false);
 }
 
-Storage storage_of(const Spec& slot) {
-  if (slot.name == "recompute") return Storage::kRecompute;
-  if (slot.name == "sketch") return Storage::kSketch;
-  COMPACT_CHECK(slot.name == "keep", "treatment `", slot.str(), "` is for loss.logits only");
-  return Storage::kKeep;
+Slot slot_of(const Policy& policy, const std::string& name, int64_t width) {
+  Slot slot{.name = name, .width = width};
+  const Spec how = policy.slot(name);
+  if (find_codec(how.name)) {
+    slot.storage = Storage::kCodec;
+    slot.treatment = policy.slot_text(name);
+    slot.codec = make_codec(slot.treatment);
+    return slot;
+  }
+  if (how.name == "recompute") slot.storage = Storage::kRecompute;
+  if (how.name == "sketch") slot.storage = Storage::kSketch;
+  COMPACT_CHECK(how.name != "chunk", "treatment `", how.str(), "` is for loss.logits only");
+  return slot;
 }
 
 double lr_scale_of(const Spec& grad) {

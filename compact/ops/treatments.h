@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of treatments that policies may name, and what their settings mean.
+// The table of treatments that policies may name beside codecs, and what their settings mean.
 #pragma once
 
 #include <span>
@@ -18,10 +18,11 @@ struct TreatmentInfo {
 std::span<const TreatmentInfo> treatments();
 
 // Throws InputError, with a suggestion, on an unknown treatment or setting or a value out of range.
-void check_treatment(PolicyKind kind, const Spec& spec);
+// A slot may have a chain of codecs, all else has one treatment.
+void check_treatment(PolicyKind kind, const std::vector<Spec>& chain);
 
-// How a slot of a segment is stored.
-Storage storage_of(const Spec& slot);
+// A slot of a segment, treated as the policy says.
+Slot slot_of(const Policy& policy, const std::string& name, int64_t width);
 
 // The carrier that `grad` asks for on a weight [out, in] of fused parts, or null for `full`.
 // `key` is the parameter's own. Throws InputError on a rank that `in` cannot have.

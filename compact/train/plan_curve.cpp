@@ -180,7 +180,8 @@ PlanCurve plan_curve(const TrainConfig& c, const LlamaConfig& shape, c10::Device
 void write_curve_page(const PlanCurve& curve, const std::string& path) {
   const std::string body =
       "<p class=\"legend\"><span><span class=\"key s1\"></span>cheapest lossless policy</span>"
-      "<span><span class=\"key s2\"></span>where nothing lossless fits: moments in 16 and 8 bits, then "
+      "<span><span class=\"key s2\"></span>where nothing lossless fits: moments in 16 and 8 bits, "
+      "then "
       "projected gradients</span><span><span class=\"key s0\"></span>presets</span></p>\n"
       "<div class=\"scroll\">" +
       svg_of(curve) + "</div>\n";

@@ -16,7 +16,7 @@
 namespace compact {
 namespace {
 
-constexpr uint64_t kWeightsKey = 1, kDataKey = 2, kOptimizerKey = 3;
+constexpr uint64_t kWeightsKey = 1, kDataKey = 2, kOptimizerKey = 3, kNoiseKey = 4;
 
 uint64_t key_of(const TrainConfig& c, uint64_t use) {
   return derive(static_cast<uint64_t>(c.seed), use);
@@ -172,6 +172,11 @@ OptimizerOptions optimizer_options(const TrainConfig& c, const Policy& policy) {
     return moment.name.empty() ? state : moment.name;
   };
   return options;
+}
+
+uint64_t noise_key(const TrainConfig& c, int64_t step, int64_t micro) {
+  return derive(derive(key_of(c, kNoiseKey), static_cast<uint64_t>(step)),
+                static_cast<uint64_t>(micro));
 }
 
 std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& c, const Policy& policy,

@@ -43,6 +43,9 @@ std::unique_ptr<Llama> make_model(const TrainConfig& config, const LlamaConfig& 
                                   const Policy& policy, at::Device device,
                                   std::vector<std::string>& warnings);
 
+// Of the random bits of codecs in one forward pass, so that a resumed run draws the same.
+uint64_t noise_key(const TrainConfig& config, int64_t step, int64_t micro);
+
 OptimizerOptions optimizer_options(const TrainConfig& config, const Policy& policy);
 std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, const Policy& policy,
                                           Llama& model);

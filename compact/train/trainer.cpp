@@ -205,6 +205,7 @@ bool Run::step() {
     const at::Tensor ids = batch.input.to(device_), targets = batch.target.to(device_);
     const int64_t live = live_bytes(device_);
     trace_mark(MemoryEventKind::kForwardBegin);
+    model_->set_noise(noise_key(c_, s_.step, s_.micro));
     at::Tensor loss =
         model_->loss(ids, targets, valid > 0 ? 1.0 / static_cast<double>(valid) : 0.0);
     figures_.held_bytes = live_bytes(device_) - live;

@@ -127,7 +127,7 @@ TEST(Policy, PresetsAndFiles) {
 
 TEST(Treatments, EveryOneInTheTableIsAccepted) {
   for (const TreatmentInfo& t : treatments()) {
-    EXPECT_EQ(message_of([&] { check_treatment(t.kind, Spec::parse(t.name)); }), "") << t.name;
+    EXPECT_EQ(message_of([&] { check_treatment(t.kind, {Spec::parse(t.name)}); }), "") << t.name;
     EXPECT_FALSE(t.summary.empty());
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stochastic rounding is for: bf16 and 8-bit moments and bf16 weights that move as f32 ones do, where
-// rounding to nearest would stand still.
+// What stochastic rounding is for: bf16 and 8-bit moments and bf16 weights that move as f32 ones
+// do, where rounding to nearest would stand still.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -103,7 +103,8 @@ TEST(Rounding, RedrawCarriesMomentsWithoutBias) {
     const at::Tensor wanted = row.unsqueeze(0).mm(overlap)[0] * kRank / kIn;
     // A unit is at most 2^-bits of a value; its rounding error has standard deviation up to half a
     // unit, and 4,000 rows are averaged: five standard errors.
-    const at::Tensor bound = wanted.abs() * (std::pow(2.0, -bits) / 2 * 5 / std::sqrt(kRows)) + 1e-6;
+    const at::Tensor bound =
+        wanted.abs() * (std::pow(2.0, -bits) / 2 * 5 / std::sqrt(kRows)) + 1e-6;
     const at::Tensor mean = values(s.m).mean(0);
     EXPECT_TRUE(((mean - wanted).abs() <= bound).all().item<bool>()) << type << mean << wanted;
   }

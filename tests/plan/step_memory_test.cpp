@@ -33,9 +33,12 @@ std::string text_of(const PlanRequest& r, const std::string& policy) {
 // Shapes, policies and accumulation drawn at random. In f32 by the default products no library
 // takes memory that is not known: equal to the byte. In bf16 within a hundredth.
 TEST_F(Planned, EqualsARealStep) {
-  const char* const policies[] = {"off",           "exact",
-                                  "recompute",     "compact",
-                                  "compact-paper", "slot loss.logits = chunk:tokens=16\n",
+  const char* const policies[] = {"off",
+                                  "exact",
+                                  "recompute",
+                                  "compact",
+                                  "compact-paper",
+                                  "slot loss.logits = chunk:tokens=16\n",
                                   "moment * = f8\n"};
   std::mt19937 random(7);
   int above = 0, below = 0;

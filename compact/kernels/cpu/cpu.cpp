@@ -20,6 +20,10 @@ extern const Backend cpu_backend = {
     .fold = cpu::fold,
     .float8_pack = cpu::float8_pack,
     .float8_unpack = cpu::float8_unpack,
+    .quantize = cpu::quantize,
+    .dequantize = cpu::dequantize,
+    .bit_pack = cpu::bit_pack,
+    .bit_unpack = cpu::bit_unpack,
 };
 
 }  // namespace compact::kernels

@@ -4,31 +4,12 @@
 #include <algorithm>
 
 #include "compact/kernels/cpu/cpu.h"
-#include "compact/kernels/cpu/philox_lanes.h"
-#include "compact/kernels/cpu/simd.h"
+#include "compact/kernels/cpu/lanes8.h"
 
 namespace compact::kernels::cpu {
 namespace {
 
-static_assert(kFloat8Block == 2 * kPhiloxWords);
-typedef uint8_t BVec __attribute__((vector_size(16)));
-
-COMPACT_INLINE UVec widen_bytes(BVec b) {
-#if defined(__AVX512F__)
-  return (UVec)_mm512_cvtepu8_epi32((__m128i)b);
-#else
-  return __builtin_convertvector(b, UVec);
-#endif
-}
-COMPACT_INLINE BVec narrow_bytes(UVec u) {
-#if defined(__AVX512F__)
-  return (BVec)_mm512_cvtepi32_epi8((__m512i)u);
-#else
-  return __builtin_convertvector(u, BVec);
-#endif
-}
-COMPACT_INLINE size_t lanes_of(Full) { return kLanes; }
-COMPACT_INLINE size_t lanes_of(int n) { return static_cast<size_t>(n); }
+static_assert(kFloat8Block == kPhiloxHalves);
 
 // What float8_code gives, on all lanes.
 template <bool kSigned>
@@ -40,7 +21,7 @@ COMPACT_INLINE UVec codes_of(Vec x, float inverse, UVec random) {
   const auto is_small = y_bits < (kFormat.shift() + 1) << 23;
   const Vec fraction = __builtin_convertvector((IVec)random, Vec) * 0x1p-16f;
   const Vec counted = is_small ? y * kFormat.steps() + fraction : Vec{};
-  const UVec small = (UVec)__builtin_convertvector(counted, IVec);
+  const UVec small = (UVec) __builtin_convertvector(counted, IVec);
   const UVec normal = ((y_bits + (random << 4)) >> 20) - (kFormat.shift() << 3);
   UVec code = is_small ? small : (y < 0.9375f ? normal : UVec{} + kFormat.most());
   if constexpr (kSigned) return code | (bits >> 31 << 7);
@@ -60,17 +41,11 @@ void pack_block(const Float8Pack& a, int64_t block, int64_t at, int64_t count) {
   for (int i = 0; i < kLanes; ++i) largest = std::max<uint32_t>(largest, most[i]);
   a.scales[block] = float8_scale(largest);
   const float inverse = float8_inverse(a.scales[block]);
-  uint32_t words[kPhiloxWords];
-  philox_words(a.key, static_cast<uint64_t>(block) * kPhiloxCounters, words);
-  uint16_t halves[kFloat8Block];
-  for (int j = 0; j < kPhiloxWords; ++j) {
-    halves[2 * j] = static_cast<uint16_t>(words[j]);
-    halves[2 * j + 1] = static_cast<uint16_t>(words[j] >> 16);
-  }
+  uint16_t random[kPhiloxHalves];
+  philox_halves(a.key, static_cast<uint64_t>(block) * kPhiloxCounters, random);
   for_lanes(count, [&](int64_t i, auto n) {
-    const UVec random = widen(load_raw<HVec>(halves + i));
-    const BVec code = narrow_bytes(codes_of<kSigned>(load(x + i, n), inverse, random));
-    std::memcpy(a.codes + at + i, &code, lanes_of(n));
+    const Vec v = load(x + i, n);
+    store_bytes(a.codes + at + i, codes_of<kSigned>(v, inverse, load_halves(random + i)), n);
   });
 }
 
@@ -89,9 +64,7 @@ template <bool kSigned>
 void unpack_block(const Float8Unpack& a, int64_t block, int64_t at, int64_t count) {
   const float scale = a.scales[block];
   for_lanes(count, [&](int64_t i, auto n) {
-    BVec code{};
-    std::memcpy(&code, a.codes + at + i, lanes_of(n));
-    store(a.x + at + i, values_of<kSigned>(widen_bytes(code)) * scale, n);
+    store(a.x + at + i, values_of<kSigned>(load_bytes(a.codes + at + i, n)) * scale, n);
   });
 }
 

@@ -3,28 +3,18 @@
 #include <type_traits>
 
 #include "compact/kernels/cpu/cpu.h"
-#include "compact/kernels/cpu/philox_lanes.h"
-#include "compact/kernels/cpu/simd.h"
+#include "compact/kernels/cpu/lanes8.h"
 
 namespace compact::kernels::cpu {
 namespace {
 
 // Elements of one call of philox_words: two a word, low half first.
-constexpr uint64_t kBlock = 2 * kPhiloxWords;
-
-COMPACT_INLINE UVec halves(const uint16_t* p) { return widen(load_raw<HVec>(p)); }
+constexpr uint64_t kBlock = kPhiloxHalves;
 
 template <class T>
 void fold_block(const Fold& a, uint64_t block, bool random) {
   uint16_t bits[kBlock + kLanes] = {};
-  if (random) {
-    uint32_t words[kPhiloxWords];
-    philox_words(a.key, block * kPhiloxCounters, words);
-    for (int j = 0; j < kPhiloxWords; ++j) {
-      bits[2 * j] = static_cast<uint16_t>(words[j]);
-      bits[2 * j + 1] = static_cast<uint16_t>(words[j] >> 16);
-    }
-  }
+  if (random) philox_halves(a.key, block * kPhiloxCounters, bits);
   const uint64_t first = std::max(a.offset, block * kBlock);
   const uint64_t last = std::min(a.offset + static_cast<uint64_t>(a.count), (block + 1) * kBlock);
   const uint16_t* own = bits + (first - block * kBlock);
@@ -39,7 +29,7 @@ void fold_block(const Fold& a, uint64_t block, bool random) {
       store(master + i, w, count);
       store(out + i, w, count);
     } else {
-      store_stochastic(out + i, w, halves(own + i), count);
+      store_stochastic(out + i, w, load_halves(own + i), count);
     }
   });
 }

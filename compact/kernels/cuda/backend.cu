@@ -22,6 +22,10 @@ const Backend cuda_backend = {
     .fold = cuda::fold,
     .float8_pack = cuda::float8_pack,
     .float8_unpack = cuda::float8_unpack,
+    .quantize = cuda::quantize,
+    .dequantize = cuda::dequantize,
+    .bit_pack = cuda::bit_pack,
+    .bit_unpack = cuda::bit_unpack,
 };
 
 }  // namespace compact::kernels

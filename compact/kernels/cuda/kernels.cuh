@@ -20,5 +20,9 @@ void adamw(const AdamW&, const Launch&);
 void fold(const Fold&, const Launch&);
 void float8_pack(const Float8Pack&, const Launch&);
 void float8_unpack(const Float8Unpack&, const Launch&);
+void quantize(const Quantize&, const Launch&);
+void dequantize(const Dequantize&, const Launch&);
+void bit_pack(const BitPack&, const Launch&);
+void bit_unpack(const BitUnpack&, const Launch&);
 
 }  // namespace compact::kernels::cuda

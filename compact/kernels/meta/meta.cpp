@@ -27,6 +27,10 @@ extern const Backend meta_backend = {
     .fold = nothing<Fold>,
     .float8_pack = nothing<Float8Pack>,
     .float8_unpack = nothing<Float8Unpack>,
+    .quantize = nothing<Quantize>,
+    .dequantize = nothing<Dequantize>,
+    .bit_pack = nothing<BitPack>,
+    .bit_unpack = nothing<BitUnpack>,
 };
 
 }  // namespace compact::kernels

@@ -20,6 +20,10 @@ extern const Backend reference_backend = {
     .fold = reference::fold,
     .float8_pack = reference::float8_pack,
     .float8_unpack = reference::float8_unpack,
+    .quantize = reference::quantize,
+    .dequantize = reference::dequantize,
+    .bit_pack = reference::bit_pack,
+    .bit_unpack = reference::bit_unpack,
 };
 
 }  // namespace compact::kernels

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
+#include "compact/base/check.h"
+#include "compact/kernels/self_check_cases.h"
+
+namespace compact::kernels {
+namespace {
+
+// 1: some NaN and infinities; 2: far apart in size; 3: tiny; 4: all the same; 5: huge.
+constexpr int kVariants = 6;
+std::vector<float> hard_values(int64_t count, int variant, bool is_signed = true) {
+  auto x = Checker::values(count, 1, variant == 1);
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (variant == 2) x[i] = std::ldexp(x[i], static_cast<int>(i % 250) - 125);
+    if (variant == 3) x[i] *= 1e-38f;
+    if (variant == 4) x[i] = -0.75f;
+    if (variant == 5) x[i] *= 1e38f;
+    if (!is_signed) x[i] = std::abs(x[i]);
+  }
+  return x;
+}
+
+std::vector<uint8_t> all_codes(int64_t count) {
+  std::vector<uint8_t> codes(static_cast<size_t>(count));
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i * 37);
+  return codes;
+}
+
+constexpr std::pair<int64_t, int64_t> kShapes[] = {{0, 5}, {1, 1}, {3, 7}, {2, 256}, {5, 1030}};
+
+void check_float8(Checker& c) {
+  for (const bool unpack : {false, true}) {
+    c.begin(unpack ? "float8_unpack" : "float8_pack");
+    for (const bool is_signed : {false, true}) {
+      for (const auto& [rows, n] : kShapes) {
+        for (int variant = 0; variant < kVariants; ++variant) {
+          const auto x = hard_values(rows * n, variant, is_signed);
+          const int64_t blocks = rows * ((n + kFloat8Block - 1) / kFloat8Block);
+          const auto codes = all_codes(rows * n);
+          const auto scales = c.values(blocks, 2, variant == 1);
+          const auto what = cat(is_signed, " ", rows, " x ", n, " variant ", variant);
+          c.compare(0, what, [&](const Backend& b, Side& s, const Launch& launch) {
+            if (unpack) {
+              b.float8_unpack({.codes = s.data("codes", codes),
+                               .scales = s.floats("scales", scales),
+                               .x = s.blank_floats("x", rows * n),
+                               .rows = rows,
+                               .n = n,
+                               .is_signed = is_signed},
+                              launch);
+            } else {
+              b.float8_pack({.x = s.floats("x", x),
+                             .codes = s.blank_bytes("codes", rows * n),
+                             .scales = s.blank_floats("scales", blocks),
+                             .rows = rows,
+                             .n = n,
+                             .is_signed = is_signed,
+                             .key = 11},
+                            launch);
+            }
+          });
+        }
+      }
+    }
+  }
+}
+
+void check_quantize(Checker& c, bool back, const QuantizeFormat& f, Type type) {
+  for (const auto& [rows, n] : kShapes) {
+    for (int variant = 0; variant < (back ? 2 : kVariants); ++variant) {
+      const auto x = hard_values(rows * n, variant);
+      const auto codes = all_codes(rows * f.row_bytes(n));
+      const auto scales = Checker::values(2 * rows * f.groups(n), 2, variant == 1);
+      const auto what = cat(text_of(type), " bits ", f.bits, " group ", f.group, " rounding ",
+                            static_cast<int>(f.rounding), " levels ", static_cast<int>(f.levels),
+                            " ", rows, " x ", n, " variant ", variant);
+      c.compare(0, what, [&](const Backend& b, Side& s, const Launch& launch) {
+        if (back) {
+          b.dequantize({.format = f,
+                        .codes = s.data("codes", codes),
+                        .scales = s.tensor("scales", scales, f.scale),
+                        .x = s.blank("x", rows * n, type),
+                        .rows = rows,
+                        .n = n,
+                        .type = type},
+                       launch);
+        } else {
+          b.quantize({.format = f,
+                      .x = s.tensor("x", x, type),
+                      .codes = s.blank_bytes("codes", rows * f.row_bytes(n)),
+                      .scales = s.blank("scales", 2 * rows * f.groups(n), f.scale),
+                      .rows = rows,
+                      .n = n,
+                      .key = 13,
+                      .type = type},
+                     launch);
+        }
+      });
+    }
+  }
+}
+
+void check_quantizers(Checker& c) {
+  for (const bool back : {false, true}) {
+    c.begin(back ? "dequantize" : "quantize");
+    for (const int bits : {1, 2, 4, 8}) {
+      for (const Levels levels : {Levels::kUniform, Levels::kLloyd}) {
+        if (levels == Levels::kLloyd && bits == 8) continue;
+        for (const Rounding rounding : {Rounding::kNearest, Rounding::kStochastic}) {
+          for (const int64_t group : {32, 64, 256, 1024}) {
+            for (const Type type : kTypes) {
+              const Type scale = kTypes[(group == 256) ^ (type == Type::kBFloat16)];
+              check_quantize(c, back, {bits, group, rounding, levels, scale}, type);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+void check_bits(Checker& c) {
+  constexpr int64_t kCounts[] = {0, 1, 8, 17, 1030, 40003};
+  c.begin("bit_pack");
+  for (const Type type : kTypes) {
+    const uint32_t infinity = type == Type::kFloat32 ? 0x7f800000u : 0x7f80u;
+    for (const int64_t count : kCounts) {
+      for (const int variant : {0, 1, 4}) {
+        const auto x = hard_values(count, variant);
+        c.compare(0, cat(text_of(type), " count ", count, " variant ", variant),
+                  [&](const Backend& b, Side& s, const Launch& launch) {
+                    b.bit_pack({.x = s.tensor("x", x, type),
+                                .bits = s.blank_bytes("bits", (count + 7) / 8),
+                                .count = count,
+                                .element = type == Type::kFloat32 ? 4 : 2,
+                                .low = 1,
+                                .span = infinity},
+                               launch);
+                  });
+      }
+    }
+  }
+  for (const int64_t count : kCounts) {
+    const auto x = all_codes(count);
+    c.compare(0, cat("bytes, count ", count), [&](const Backend& b, Side& s, const Launch& launch) {
+      b.bit_pack({.x = s.data("x", x),
+                  .bits = s.blank_bytes("bits", (count + 7) / 8),
+                  .count = count,
+                  .element = 1,
+                  .low = 37,
+                  .span = 100},
+                 launch);
+    });
+  }
+  c.begin("bit_unpack");
+  for (const Type type : kTypes) {
+    for (const int64_t count : kCounts) {
+      const auto bits = all_codes((count + 7) / 8);
+      c.compare(0, cat(text_of(type), " count ", count),
+                [&](const Backend& b, Side& s, const Launch& launch) {
+                  b.bit_unpack({.bits = s.data("bits", bits),
+                                .x = s.blank("x", count, type),
+                                .count = count,
+                                .element = type == Type::kFloat32 ? 4 : 2,
+                                .zero = 0xbf80,
+                                .one = type == Type::kFloat32 ? 0x3f9d70a4u : 0x3f9du},
+                               launch);
+                });
+    }
+  }
+}
+
+}  // namespace
+
+void check_codecs(Checker& c) {
+  check_float8(c);
+  check_quantizers(c);
+  check_bits(c);
+}
+
+}  // namespace compact::kernels

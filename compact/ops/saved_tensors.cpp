@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/ops/saved_tensors.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/saved_variable_hooks.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <tuple>
+
+#include "compact/base/check.h"
+#include "compact/base/philox.h"
+#include "compact/codecs/codec.h"
+#include "compact/ops/op_names.h"
+
+namespace compact {
+namespace {
+
+// What is held of one piece of memory, by all who saved it.
+struct Held {
+  Encoded encoded;   // or, where nothing encodes it,
+  at::Tensor plain;  // the tensor, without its history
+  uint32_t version = 0;
+  int64_t bytes = 0;
+  std::shared_ptr<std::atomic<int64_t>> live;
+  ~Held() { *live -= bytes; }
+};
+
+// Which memory, at which of its versions, read how.
+using Key = std::tuple<const void*, uint32_t, at::ScalarType, int64_t, std::vector<int64_t>,
+                       std::vector<int64_t>, std::string>;
+struct Entry {
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // keeps the address from being reused
+  std::weak_ptr<Held> held;
+};
+
+// Through views and casts: whether the tensor is a parameter's, or any leaf's.
+bool of_leaf(const at::Tensor& t) {
+  if (!t.requires_grad()) return false;
+  if (t.is_leaf() || (t.is_view() && t._base().is_leaf())) return true;
+  auto node = t.grad_fn();
+  for (int depth = 0; node && depth < 4; ++depth) {
+    static const std::set<std::string> kSame = {
+        "ToCopyBackward0",    "TBackward0",       "TransposeBackward0",  "ViewBackward0",
+        "AsStridedBackward0", "PermuteBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0"};
+    if (!kSame.contains(node->name()) || node->num_outputs() == 0) return false;
+    const auto& next = node->next_edge(0).function;
+    if (next && next->name() == "torch::autograd::AccumulateGrad") return true;
+    node = next;
+  }
+  return false;
+}
+
+}  // namespace
+
+struct SavedTensorScope::State {
+  Policy policy;
+  SavedTensorOptions options;
+  std::map<const void*, std::string> parameters;  // storage -> name
+  std::vector<SavedTensor> saved;
+  std::map<Key, Entry> entries;
+  std::map<std::string, CodecPtr> codecs;
+  std::shared_ptr<std::atomic<int64_t>> live = std::make_shared<std::atomic<int64_t>>(0);
+  OpWatch watch;
+  // Of identities: the last parameter that an operation read, operations without any since.
+  std::string nearest;
+  int64_t since = 0;
+  uint64_t last_op = 0;
+  std::map<std::string, int64_t> repeated;
+
+  CodecPtr codec(const std::string& text) {
+    CodecPtr& found = codecs[text];
+    if (!found) found = make_codec(text);
+    return found;
+  }
+  std::string name_of(const at::Tensor& t, bool& result);
+  std::string treatment_of(const at::Tensor& t, const std::string& name, bool result);
+  std::shared_ptr<Held> hold(const at::Tensor& t);
+};
+
+namespace {
+
+thread_local SavedTensorScope::State* active = nullptr;
+
+class Hooks final : public torch::autograd::SavedVariableHooks {
+ public:
+  void call_pack_hook(const at::Tensor& t) override {
+    const at::NoGradGuard no_grad;
+    sizes_ = t.sizes().vec();
+    strides_ = t.strides().vec();
+    flat_ = t.is_non_overlapping_and_dense();
+    held_ = active->hold(t);
+  }
+  at::Tensor call_unpack_hook() override {
+    if (!held_->encoded.defined()) {
+      TORCH_CHECK(held_->plain._version() == held_->version,
+                  "[saved tensors] one of the tensors needed for gradients was changed in place: ",
+                  held_->plain.sizes(), " is at version ", held_->plain._version(), ", expected ",
+                  held_->version);
+      return held_->plain;
+    }
+    const at::NoGradGuard no_grad;
+    const at::Tensor x = held_->encoded.restore();
+    return flat_ ? x.as_strided(sizes_, strides_) : x;
+  }
+
+ private:
+  std::shared_ptr<Held> held_;
+  std::vector<int64_t> sizes_, strides_;
+  bool flat_ = false;
+};
+
+// The engine of a process without Python, asked for hooks whenever a tensor is saved.
+class ScopeEngine final : public torch::autograd::Engine {
+ public:
+  ~ScopeEngine() override { stop(); }
+  std::unique_ptr<torch::autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
+    return active ? std::make_unique<Hooks>() : nullptr;
+  }
+  static torch::autograd::Engine& get() {
+    static auto* const engine = new ScopeEngine;  // outlives every thread
+    return *engine;
+  }
+};
+
+void install_engine() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    if (&torch::autograd::Engine::get_default_engine() !=
+        &torch::autograd::Engine::get_base_engine()) {
+      throw std::logic_error(
+          "[saved tensors] this process has an autograd engine of its own, as Python has; use "
+          "torch.autograd.graph.saved_tensors_hooks there");
+    }
+    torch::autograd::set_default_engine_stub(ScopeEngine::get);
+  });
+}
+
+}  // namespace
+
+// NEAREST.OP.ROLE, or NEAREST~K.OP.ROLE for the K-th operation behind it that reads no parameter.
+std::string SavedTensorScope::State::name_of(const at::Tensor& t, bool& result) {
+  const RunningOp* op = OpWatch::current();
+  result = true;
+  if (!op) return cat(nearest, "~", ++since, ".tensor");
+  std::string role = "result";
+  const void* const storage = storage_of(t);
+  const std::string* parameter = nullptr;
+  for (size_t i = 0; i < op->inputs.size(); ++i) {
+    const auto found = parameters.find(op->inputs[i]);
+    if (found != parameters.end() && !parameter) parameter = &found->second;
+    if (op->inputs[i] == storage && storage) {
+      result = false;
+      role = i == 0 ? "input" : cat("input", i);
+    }
+  }
+  if (parameter) {
+    const size_t dot = parameter->rfind('.');
+    nearest = dot == std::string::npos ? *parameter : parameter->substr(0, dot);
+    since = 0;
+  } else if (last_op != op->serial) {
+    ++since;
+  }
+  last_op = op->serial;
+  std::string name = since ? cat(nearest, "~", since) : nearest;
+  name += "." + op->name + "." + role;
+  const int64_t before = repeated[name]++;
+  return before ? cat(name, "#", before + 1) : name;
+}
+
+std::string SavedTensorScope::State::treatment_of(const at::Tensor& t, const std::string& name,
+                                                  bool result) {
+  const bool is_float = t.is_floating_point() && t.scalar_type() != at::kDouble;
+  if (t.numel() < options.least_elements) return "keep";
+  if (options.lossless) {
+    const RunningOp* op = OpWatch::current();
+    // A ReLU asks where its result is above 0. Quantized values would not tell.
+    const bool relu = op && ((op->name == "relu" && result) || op->name == "relu_");
+    if (relu && is_float) return "mask:of=sign";
+    for (const char* lossless : {"mask", "index"}) {
+      if (codec(lossless)->takes(t)) return lossless;
+    }
+  }
+  const Spec how = policy.slot(name);
+  if (!is_float || how.name == "keep") return "keep";
+  COMPACT_CHECK(find_codec(how.name), "slot `", name, "` = ", how.str(),
+                ": tensors that autograd saves can be kept or encoded; this is for the slots of "
+                "segments");
+  return policy.slot_text(name);
+}
+
+std::shared_ptr<Held> SavedTensorScope::State::hold(const at::Tensor& t) {
+  SavedTensor row{.sizes = t.sizes().vec(), .type = t.scalar_type()};
+  row.bytes = static_cast<int64_t>(t.numel() * t.element_size());
+  bool result = false;
+  auto held = std::make_shared<Held>();
+  held->live = live;
+  const auto keep = [&] {
+    held->plain = t.detach();
+    held->version = t._version();
+  };
+  const bool dense_tensor = t.layout() == at::kStrided && t.has_storage();
+  if (of_leaf(t) || parameters.contains(storage_of(t)) || !dense_tensor) {
+    row.name = name_of(t, result);
+    row.treatment = dense_tensor ? "parameter" : "keep";
+    keep();
+    saved.push_back(std::move(row));
+    return held;
+  }
+  row.name = name_of(t, result);
+  row.treatment = treatment_of(t, row.name, result);
+  const bool flat = t.is_non_overlapping_and_dense();
+  // Dense tensors are shared whatever their view of the memory is.
+  const std::vector<int64_t> none;
+  const Key key{storage_of(t),
+                t._version(),
+                t.scalar_type(),
+                t.storage_offset(),
+                flat ? std::vector<int64_t>{t.numel()} : row.sizes,
+                flat ? none : t.strides().vec(),
+                row.treatment};
+  if (const auto found = entries.find(key); found != entries.end()) {
+    if (auto known = found->second.held.lock(); known && !found->second.storage.expired()) {
+      if (known->encoded.defined() || known->plain.sizes() == t.sizes()) {
+        row.shared = true;
+        saved.push_back(std::move(row));
+        return known;
+      }
+    }
+  }
+  if (row.treatment == "keep") {
+    keep();
+    held->bytes = row.bytes;
+  } else {
+    const at::Tensor x = flat ? t.detach().as_strided({t.numel()}, {1}) : t.detach();
+    held->encoded = codec(row.treatment)->encode(x, derive(options.noise, saved.size()));
+    held->bytes = held->encoded.bytes();
+  }
+  *live += held->bytes;
+  row.stored = held->bytes;
+  entries.insert_or_assign(key, Entry{t.storage().getWeakStorageImpl(), held});
+  saved.push_back(std::move(row));
+  return held;
+}
+
+int64_t SavedTensorReport::bytes() const {
+  int64_t sum = 0;
+  for (const SavedTensor& t : tensors) {
+    if (!t.shared && t.treatment != "parameter") sum += t.bytes;
+  }
+  return sum;
+}
+
+int64_t SavedTensorReport::stored() const {
+  int64_t sum = 0;
+  for (const SavedTensor& t : tensors) sum += t.stored;
+  return sum;
+}
+
+SavedTensorScope::SavedTensorScope(Policy policy, SavedTensorOptions options) : outer_(active) {
+  install_engine();
+  state_ = std::make_shared<State>();
+  state_->policy = std::move(policy);
+  state_->options = std::move(options);
+  for (const auto& [name, tensor] : state_->options.parameters) {
+    state_->parameters.emplace(storage_of(tensor), name);
+  }
+  active = state_.get();
+}
+
+SavedTensorScope::~SavedTensorScope() { active = outer_; }
+
+SavedTensorReport SavedTensorScope::report() const { return {state_->saved}; }
+
+int64_t SavedTensorScope::live_bytes() const { return *state_->live; }
+
+}  // namespace compact

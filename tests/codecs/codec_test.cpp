@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// The lossless codecs, chains, and what holds of every codec in the table.
+#include "compact/codecs/codec.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "compact/base/check.h"
+
+namespace compact {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+at::Tensor normal(at::IntArrayRef sizes, at::ScalarType type = at::kFloat) {
+  return at::randn(sizes, at::detail::createCPUGenerator(3), at::kFloat).to(type);
+}
+// Bit for bit, layout included.
+void expect_lossless(const std::string& codec, const at::Tensor& x) {
+  const CodecPtr c = make_codec(codec);
+  ASSERT_TRUE(c->takes(x)) << codec << " " << x.sizes() << x.scalar_type();
+  const Encoded e = c->encode(x, 1);
+  const at::Tensor y = e.restore();
+  EXPECT_EQ(y.scalar_type(), x.scalar_type());
+  EXPECT_TRUE(at::equal(y.isnan(), x.isnan()) && at::equal(y.nan_to_num(), x.nan_to_num()));
+  if (x.is_non_overlapping_and_dense()) {
+    EXPECT_EQ(y.strides(), x.strides());
+  }
+  const auto bytes = c->bytes(1, x.numel(), x.scalar_type());
+  EXPECT_EQ(e.bytes(), bytes.value_or(e.bytes()));
+}
+
+TEST(Mask, HoldsTwoValuesInABit) {
+  for (const int64_t count : {0, 1, 7, 8, 17, 16384, 16385, 100003}) {
+    const at::Tensor mask = normal({count}).gt(0.3);
+    expect_lossless("mask", mask);
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf, at::kByte, at::kInt}) {
+      expect_lossless("mask", mask.to(type) * 3);
+    }
+  }
+  // Dropout's noise, an attention mask, the same value everywhere, a late second value.
+  expect_lossless("mask", normal({50, 60}).gt(0).to(at::kFloat) / 0.9);
+  expect_lossless("mask", at::zeros({64, 64}).masked_fill(normal({64, 64}).gt(0), -INFINITY));
+  expect_lossless("mask", at::full({100}, NAN));
+  at::Tensor late = at::zeros({9000});
+  late[8000] = 1;
+  expect_lossless("mask", late);
+  expect_lossless("mask", normal({6, 5}).gt(0).t());
+  EXPECT_EQ(make_codec("mask")->encode(at::ones({1000}, at::kBool), 1).bytes(), 125);
+}
+
+TEST(Mask, RefusesThreeValues) {
+  const CodecPtr mask = make_codec("mask");
+  EXPECT_FALSE(mask->takes(normal({10})));
+  EXPECT_FALSE(mask->takes(at::arange(3).to(at::kFloat)));
+  at::Tensor late = normal({20000}).gt(0).to(at::kFloat);
+  late[15000] = 0.5;
+  EXPECT_FALSE(mask->takes(late));
+  EXPECT_THROW(mask->encode(late, 1), InputError);
+  EXPECT_FALSE(mask->takes(at::ones({4}, at::kLong)));
+}
+
+TEST(Mask, SignIsWhatAReluAsks) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    at::Tensor x = normal({1003}, type).relu();
+    x[5] = INFINITY;
+    x[6] = NAN;
+    x[7] = -0.0;
+    x[8] = type == at::kHalf ? 6e-8 : 1e-39;
+    const at::Tensor got = make_codec("mask:of=sign")->encode(x, 1).restore();
+    EXPECT_TRUE(at::equal(got.gt(0), x.gt(0))) << c10::toString(type);
+  }
+}
+
+TEST(Index, TakesTheFewestBytes) {
+  const CodecPtr index = make_codec("index");
+  for (const auto& [high, size] : {std::pair<int64_t, int64_t>{255, 1},
+                                   {256, 2},
+                                   {32767, 2},
+                                   {32768, 4},
+                                   {int64_t{1} << 40, 8}}) {
+    at::Tensor x = at::arange(100).remainder(7);
+    x[50] = high;
+    expect_lossless("index", x);
+    EXPECT_EQ(index->encode(x, 1).bytes(), 100 * size) << high;
+  }
+  expect_lossless("index", -at::arange(300));
+  expect_lossless("index", at::empty({0}, at::kLong));
+  expect_lossless("index:limit=1000", at::arange(1000));
+  EXPECT_EQ(make_codec("index:limit=256")->bytes(1, 10, at::kLong), 10);
+}
+
+TEST(Offload, GivesBackTheSame) {
+  expect_lossless("offload", normal({3, 4}).t());
+  expect_lossless("offload", normal({3, 4}, at::kBFloat16));
+  expect_lossless("offload", normal({3, 4, 5}).slice(2, 0, 5, 2));
+}
+
+TEST(Chain, IsTheLastOfTheFirst) {
+  const at::Tensor x = normal({10, 100});
+  const Encoded plain = make_codec("quantize:bits=4")->encode(x, 9);
+  const Encoded moved = make_codec("quantize:bits=4+offload")->encode(x, 9);
+  EXPECT_TRUE(at::equal(moved.restore(), plain.restore()));
+  EXPECT_EQ(moved.bytes(), plain.bytes());
+  EXPECT_EQ(make_codec("quantize:bits=4+offload")->bytes(10, 100, at::kFloat), plain.bytes());
+  // Parts that a codec does not take stay as they are.
+  EXPECT_TRUE(
+      at::equal(make_codec("quantize:bits=4+index")->encode(x, 9).restore(), plain.restore()));
+}
+
+TEST(Codecs, AllAreListedAndTheirDefaultsWork) {
+  for (const CodecInfo* info : codecs()) {
+    EXPECT_EQ(find_codec(info->name), info);
+    EXPECT_FALSE(info->summary.empty());
+    EXPECT_THROW(make_codec(info->name + ":nonsense=1"), InputError);
+    make_codec(info->name);
+  }
+  EXPECT_THAT([] { make_codec("quantise"); },
+              ThrowsMessage<InputError>(HasSubstr("did you mean `quantize`")));
+}
+
+}  // namespace
+}  // namespace compact

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// Slots of a block that codecs hold.
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "compact/ops/memory.h"
+#include "compact/ops/treatments.h"
+#include "tests/ops/block.h"
+
+namespace compact {
+namespace {
+
+// The block of block.h, with slots as a policy says.
+std::unique_ptr<Segment> treated(Block& b, const std::string& text) {
+  const Policy policy = Policy::parse(text, "test");
+  const auto slot = [&](const char* name, int64_t width) { return slot_of(policy, name, width); };
+  auto s = std::make_unique<Segment>("block", slot("attn.input", Block::kWidth));
+  s->add(rms_norm_stage(&b.attn_norm, 1e-5), slot("attn.norm", Block::kWidth));
+  s->add(linear_stage(&b.qkv));
+  s->add(rope_stage(b.rope, Block::kHeads + Block::kKvHeads, Block::kDim),
+         slot("attn.qkv", Block::kQkv));
+  s->add(attention_stage(Block::kHeads, Block::kKvHeads, Block::kDim),
+         slot("attn.out", Block::kWidth));
+  s->add(linear_stage(&b.out));
+  const int middle = s->add_residual(0, slot("mlp.input", Block::kWidth));
+  s->add(rms_norm_stage(&b.mlp_norm, 1e-5), slot("mlp.norm", Block::kWidth));
+  s->add(linear_stage(&b.gate_up), slot("mlp.gate_up", 2 * Block::kMlp));
+  s->add(swiglu_stage(Block::kMlp), slot("mlp.product", Block::kMlp),
+         slot("mlp.silu", Block::kMlp));
+  s->add(linear_stage(&b.down));
+  s->add_residual(middle);
+  s->finish();
+  return s;
+}
+
+class CodecSlots : public testing::TestWithParam<at::ScalarType> {
+ protected:
+  void SetUp() override { install_counting_allocator(); }
+};
+
+TEST_P(CodecSlots, HoldTheBytesTheySay) {
+  Block block(GetParam());
+  for (const char* text : {"slot * = quantize:bits=4,group=32\n",
+                           "slot * = quantize:bits=2\nslot mlp.silu = recompute\n",
+                           "slot * = quantize:bits=8,along=last\nslot attn.input = keep\n",
+                           "slot * = offload\n", "slot * = quantize:bits=1+offload\n"}) {
+    const auto segment = treated(block, text);
+    const auto size = static_cast<int64_t>(c10::elementSize(GetParam()));
+    int64_t want = 0;
+    for (const SlotBytes& b : segment->bytes(Block::kTokens, size)) want += b.stored;
+    // The input belongs to its maker, who lets go of it here.
+    at::Tensor x = block.input().mul(1);
+    const int64_t before = live_bytes(at::kCPU) - static_cast<int64_t>(x.nbytes());
+    at::Tensor y = (*segment)(x);
+    x = at::Tensor();
+    EXPECT_EQ(segment->saved_bytes(), want) << text;
+    EXPECT_EQ(live_bytes(at::kCPU) - before - static_cast<int64_t>(y.nbytes()), want) << text;
+    torch::autograd::backward({y}, {block.output_gradient()});
+    block.take_gradients();
+  }
+}
+
+TEST_P(CodecSlots, LosslessOnesChangeNoBit) {
+  Block block(GetParam());
+  const auto want = run_block(block, *block.segment({}));
+  EXPECT_TRUE(same_bits(run_block(block, *treated(block, "slot * = offload\n")), want));
+}
+
+TEST_P(CodecSlots, NoiseComesFromTheKey) {
+  Block block(GetParam());
+  const auto segment = treated(block, "slot * = quantize:bits=4,group=32\n");
+  const auto run = [&](uint64_t key) {
+    segment->set_noise(key);
+    return run_block(block, *segment);
+  };
+  const auto first = run(1);
+  EXPECT_TRUE(same_bits(run(1), first));
+  EXPECT_FALSE(same_bits(run(2), first));
+  segment->set_noise(1);
+  run_block(block, *segment);
+  EXPECT_FALSE(same_bits(run_block(block, *segment), first)) << "the second pass of a key";
+}
+
+TEST_P(CodecSlots, SecondBackwardGivesTheSame) {
+  Block block(GetParam());
+  const auto segment = treated(block, "slot * = quantize:bits=4,group=32\n");
+  const at::Tensor x = block.input();
+  const at::Tensor y = (*segment)(x);
+  torch::autograd::backward({y}, {block.output_gradient()}, true);
+  const auto first = block.take_gradients();
+  torch::autograd::backward({y}, {block.output_gradient()});
+  EXPECT_TRUE(same_bits(block.take_gradients(), first));
+}
+
+// Only the input of the last product is rounded: the gradient of its weight is linear in it, and
+// so unbiased; all others are exact. 2,000 keys, six standard errors.
+TEST(CodecSlotsBias, WeightGradientsAreUnbiased) {
+  Block block(at::kFloat);
+  const auto exact = run_block(block, *block.segment({}));
+  const auto segment = treated(block, "slot mlp.product = quantize:bits=2,group=32\n");
+  constexpr int kKeys = 2000;
+  std::vector<at::Tensor> sum(exact.size()), squares(exact.size());
+  for (int k = 0; k < kKeys; ++k) {
+    segment->set_noise(static_cast<uint64_t>(k));
+    const auto got = run_block(block, *segment);
+    for (size_t i = 0; i < got.size(); ++i) {
+      const at::Tensor g = got[i].to(at::kDouble);
+      sum[i] = k ? sum[i] + g : g;
+      squares[i] = k ? squares[i] + g.square() : g.square();
+    }
+  }
+  int moved = 0;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    const at::Tensor mean = sum[i] / kKeys, off = (mean - exact[i].to(at::kDouble)).abs();
+    const at::Tensor deviation = (squares[i] / kKeys - mean.square()).clamp_min(0).sqrt();
+    moved += deviation.max().item<double>() > 1e-3;
+    EXPECT_TRUE((off <= 6 * deviation / std::sqrt(kKeys) + 2e-4).all().item<bool>()) << i;
+  }
+  EXPECT_EQ(moved, 1) << "only the gradient of `down` may vary";
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, CodecSlots, testing::Values(at::kFloat, at::kBFloat16));
+
+}  // namespace
+}  // namespace compact

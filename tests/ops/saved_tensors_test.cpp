@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+// Saved tensors of plain ATen networks, held by codecs.
+#include "compact/ops/saved_tensors.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/grad_mode.h>
+
+#include <thread>
+
+#include "compact/base/check.h"
+#include "compact/ops/memory.h"
+
+namespace compact {
+namespace {
+
+using testing::HasSubstr;
+
+const Policy kKeep = Policy::parse("slot * = keep\n", "test");
+Policy quantized(int bits) {
+  return Policy::parse(cat("slot * = quantize:bits=", bits, "\n"), "test");
+}
+
+at::Tensor normal(at::IntArrayRef sizes, uint64_t seed) {
+  return at::randn(sizes, at::detail::createCPUGenerator(seed), at::kFloat);
+}
+
+// conv, batch norm, ReLU, max pool, conv, ReLU, linear: what a small image network saves.
+struct Network {
+  at::Tensor conv1 = leaf({8, 3, 3, 3}, 1), scale = leaf({8}, 2), shift = leaf({8}, 3),
+             conv2 = leaf({16, 8, 3, 3}, 4), linear = leaf({10, 256}, 5);
+  at::Tensor x = normal({4, 3, 16, 16}, 6);
+
+  static at::Tensor leaf(at::IntArrayRef sizes, uint64_t seed) {
+    return (normal(sizes, seed) * 0.3).requires_grad_();
+  }
+  std::vector<std::pair<std::string, at::Tensor>> parameters() const {
+    return {{"conv1.weight", conv1},
+            {"bn.weight", scale},
+            {"bn.bias", shift},
+            {"conv2.weight", conv2},
+            {"fc.weight", linear}};
+  }
+  at::Tensor forward() const {
+    at::Tensor h = at::conv2d(x, conv1, {}, 1, 1);
+    h = at::batch_norm(h, scale, shift, {}, {}, true, 0.1, 1e-5, false);
+    h = at::relu(h);
+    h = at::max_pool2d(h, 2);
+    h = at::conv2d(h, conv2, {}, 2, 1);
+    at::relu_(h);
+    return at::linear(h.flatten(1), linear).square().mean();
+  }
+  std::vector<at::Tensor> gradients() {
+    std::vector<at::Tensor> all;
+    for (const auto& [name, p] : parameters()) {
+      all.push_back(p.grad().clone());
+      at::Tensor(p).mutable_grad().reset();
+    }
+    return all;
+  }
+};
+
+void expect_same(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(at::equal(a[i], b[i])) << i;
+}
+
+const SavedTensor* find(const SavedTensorReport& report, const std::string& name) {
+  for (const SavedTensor& t : report.tensors) {
+    if (t.name == name) return &t;
+  }
+  return nullptr;
+}
+
+TEST(SavedTensors, LosslessOnesChangeNoBit) {
+  Network n;
+  torch::autograd::backward({n.forward()}, {});
+  const auto want = n.gradients();
+  for (const bool lossless : {false, true}) {
+    SavedTensorScope scope(
+        kKeep, {.parameters = n.parameters(), .least_elements = 1, .lossless = lossless});
+    torch::autograd::backward({n.forward()}, {});
+    expect_same(n.gradients(), want);
+    const SavedTensorReport report = scope.report();
+    if (!lossless) {
+      EXPECT_EQ(report.bytes(), report.stored());
+      continue;
+    }
+    const SavedTensor* sign = find(report, "bn~1.relu.result");
+    ASSERT_TRUE(sign);
+    EXPECT_EQ(sign->treatment, "mask:of=sign");
+    EXPECT_EQ(sign->stored, 4 * 8 * 16 * 16 / 8);
+    const SavedTensor* index = find(report, "bn~2.max_pool2d_with_indices.result");
+    ASSERT_TRUE(index);
+    EXPECT_EQ(index->treatment, "index");
+    EXPECT_EQ(index->stored, index->bytes / 8);
+  }
+}
+
+TEST(SavedTensors, NamesSayParameterOperationAndRole) {
+  Network n;
+  SavedTensorScope scope(quantized(4), {.parameters = n.parameters(), .least_elements = 1});
+  n.forward();
+  std::vector<std::string> names;
+  for (const SavedTensor& t : scope.report().tensors) names.push_back(t.name + " " + t.treatment);
+  EXPECT_THAT(names, testing::IsSupersetOf({
+                         "conv1.convolution.input quantize:bits=4",
+                         "conv1.convolution.input1 parameter",
+                         "bn.native_batch_norm.input quantize:bits=4",
+                         "bn~1.relu.result mask:of=sign",
+                         "conv2.convolution.input quantize:bits=4",
+                         "conv2~1.relu_.input mask:of=sign",
+                     }));
+}
+
+TEST(SavedTensors, PatternsChooseByName) {
+  Network n;
+  SavedTensorScope scope(
+      Policy::parse("slot * = quantize:bits=2\nslot conv2.* = quantize:bits=8\nslot fc.* = keep\n",
+                    "test"),
+      {.parameters = n.parameters(), .least_elements = 1});
+  n.forward();
+  const SavedTensorReport report = scope.report();
+  EXPECT_EQ(find(report, "conv1.convolution.input")->treatment, "quantize:bits=2");
+  EXPECT_EQ(find(report, "conv2.convolution.input")->treatment, "quantize:bits=8");
+}
+
+TEST(SavedTensors, StorageIsHeldOnceWhateverItsShape) {
+  const at::Tensor w = normal({64, 64}, 1).requires_grad_(), x = normal({32, 64}, 2);
+  SavedTensorScope scope(quantized(4), {.least_elements = 1});
+  const at::Tensor a = at::linear(x, w), b = at::linear(x.view({8, 4, 64}), w),
+                   c = at::mul(x.flatten(), w.flatten().slice(0, 0, 2048));
+  const SavedTensorReport report = scope.report();
+  int64_t encoded = 0;
+  for (const SavedTensor& t : report.tensors)
+    encoded += t.treatment.starts_with("quantize") && !t.shared;
+  EXPECT_EQ(encoded, 1);
+  EXPECT_EQ(report.bytes(), 32 * 64 * 4);
+  EXPECT_EQ(report.stored(), 32 * 64 / 2 + 8 * 4);
+}
+
+// An address that is used again after its tensor is gone must not be taken for the tensor.
+TEST(SavedTensors, FreedMemoryIsNotMistaken) {
+  const at::Tensor w = normal({64, 64}, 1).requires_grad_();
+  std::vector<at::Tensor> outputs, exact;
+  SavedTensorScope scope(quantized(8), {.least_elements = 1});
+  for (uint64_t i = 0; i < 20; ++i) {
+    const at::Tensor x = normal({64, 64}, 10 + i);  // gone after this round: only codes stay
+    outputs.push_back(at::mm(x, w).sum());
+    exact.push_back(x.sum(0).unsqueeze(1).expand({64, 64}));
+  }
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    torch::autograd::backward({outputs[i]}, {});
+    EXPECT_TRUE(at::allclose(w.grad(), exact[i], 0, 1.0)) << i;
+    w.mutable_grad().reset();
+  }
+}
+
+TEST(SavedTensors, ParametersStayAsTheyAre) {
+  const at::Tensor w = normal({64, 64}, 1).requires_grad_(),
+                   x = normal({32, 64}, 2).requires_grad_();
+  SavedTensorScope scope(quantized(1), {.least_elements = 1});
+  // A view, a cast, a tied use.
+  at::mm(x * 1.0, w.t());
+  at::mm((x * 1.0).to(at::kBFloat16), w.to(at::kBFloat16));
+  for (const SavedTensor& t : scope.report().tensors) {
+    if (t.sizes == std::vector<int64_t>{64, 64}) {
+      EXPECT_EQ(t.treatment, "parameter") << t.name;
+    }
+  }
+}
+
+TEST(SavedTensors, QuantizedGradientsAreNear) {
+  Network n;
+  torch::autograd::backward({n.forward()}, {});
+  const auto want = n.gradients();
+  SavedTensorScope scope(quantized(8), {.parameters = n.parameters(), .least_elements = 1});
+  torch::autograd::backward({n.forward()}, {});
+  const auto got = n.gradients();
+  for (size_t i = 0; i < want.size(); ++i) {
+    EXPECT_LT(((got[i] - want[i]).norm() / want[i].norm()).item<double>(), 0.03) << i;
+    EXPECT_FALSE(at::equal(got[i], want[i])) << i;
+  }
+}
+
+TEST(SavedTensors, GraphsMayBeUsedTwiceAndDropped) {
+  Network n;
+  SavedTensorScope scope(quantized(4), {.parameters = n.parameters(), .least_elements = 1});
+  {
+    const at::Tensor loss = n.forward();
+    EXPECT_EQ(scope.live_bytes(), scope.report().stored());
+    torch::autograd::backward({loss}, {}, true);
+    const auto first = n.gradients();
+    torch::autograd::backward({loss}, {});
+    expect_same(n.gradients(), first);
+    EXPECT_EQ(scope.live_bytes(), 0);
+  }
+  { const at::Tensor dropped = n.forward(); }
+  EXPECT_EQ(scope.live_bytes(), 0);
+}
+
+TEST(SavedTensors, TensorsChangedInPlaceAreNoticed) {
+  const at::Tensor w = normal({8, 8}, 1).requires_grad_();
+  SavedTensorScope scope(kKeep, {.least_elements = 1});
+  at::Tensor x = normal({8, 8}, 2);
+  const at::Tensor y = at::mm(x, w).sum();
+  x.add_(1);
+  EXPECT_THROW(torch::autograd::backward({y}, {}), c10::Error);
+}
+
+TEST(SavedTensors, ScopesNestAndEnd) {
+  Network n;
+  const auto forward = [&] { return n.forward(); };
+  SavedTensorScope outer(quantized(4), {.least_elements = 1});
+  {
+    SavedTensorScope inner(kKeep, {.least_elements = 1});
+    forward();
+    EXPECT_FALSE(inner.report().tensors.empty());
+  }
+  EXPECT_TRUE(outer.report().tensors.empty());
+  try {
+    SavedTensorScope inner(kKeep);
+    throw std::runtime_error("inside forward");
+  } catch (const std::runtime_error&) {
+  }
+  forward();
+  const size_t count = outer.report().tensors.size();
+  EXPECT_GT(count, 0u);
+  {
+    const at::NoGradGuard no_grad;
+    forward();
+  }
+  std::thread other([&] { forward(); });  // no scope of its own
+  other.join();
+  EXPECT_EQ(outer.report().tensors.size(), count);
+}
+
+TEST(SavedTensors, RefusesTreatmentsOfSegments) {
+  Network n;
+  SavedTensorScope scope(Policy::parse("slot * = recompute\n", "test"), {.least_elements = 1});
+  EXPECT_THROW(n.forward(), InputError);
+}
+
+// What the report says is what the allocator sees.
+TEST(SavedTensors, HeldBytesAreThoseReported) {
+  install_counting_allocator();
+  const at::Tensor w = normal({256, 256}, 1).requires_grad_();
+  SavedTensorScope scope(quantized(4), {.least_elements = 1});
+  const int64_t before = live_bytes(at::kCPU);
+  const at::Tensor y = at::mm(at::relu(at::mm(normal({128, 256}, 2), w)), w).sum();
+  const int64_t held = live_bytes(at::kCPU) - before;
+  EXPECT_EQ(held, scope.report().stored() + 4);  // and the sum
+}
+
+}  // namespace
+}  // namespace compact
