@@ -65,8 +65,11 @@ Policy Policy::parse(std::string_view text, const std::string& source) {
 Policy Policy::preset(const std::string& name) {
   std::vector<std::string> known;
   for (const EmbeddedPreset& p : embedded_presets()) {
-    if (p.name == name) return parse(p.text, "preset " + name);
     known.push_back(p.name);
+    if (p.name != name) continue;
+    Policy policy = parse(p.text, "preset " + name);
+    for (Line& line : policy.lines_) line.general = true;
+    return policy;
   }
   fail("no preset `", name, "`", suggestion(name, known));
 }
@@ -118,7 +121,7 @@ bool Policy::sets_projection(std::string_view key, std::string_view value) const
 
 void Policy::check_patterns(PolicyKind kind, std::span<const std::string> names) const {
   for (const Line& line : lines_) {
-    if (line.kind != kind) continue;
+    if (line.kind != kind || line.general) continue;
     bool any = false;
     for (const std::string& name : names) any = any || glob_match(line.pattern, name);
     if (any) continue;

@@ -52,7 +52,8 @@ class Policy {
   // Whether a `project` line here sets `key` to another value than `value`.
   bool sets_projection(std::string_view key, std::string_view value) const;
 
-  // Throws InputError where a pattern matches none of the names, with a suggestion.
+  // Throws InputError where a pattern matches none of the names, with a suggestion. Lines of presets
+  // may match nothing.
   void check_patterns(PolicyKind kind, std::span<const std::string> names) const;
 
   // Text that parses to the same policy.
@@ -66,6 +67,7 @@ class Policy {
     std::string pattern;
     std::vector<Spec> treatment;  // one, or codecs after each other
     std::string where;            // source:line
+    bool general = false;         // of a preset: written for many models, may match nothing
   };
   std::vector<Spec> find(PolicyKind kind, std::string_view name) const;
   std::vector<Line> lines_;

@@ -21,26 +21,36 @@ int64_t segment_bytes(int64_t bytes) {
 
 }  // namespace
 
+void CachingAllocatorModel::set_free(Place block) {
+  block->free = true;
+  free_[block->small].emplace(std::pair(block->bytes, block->begin), block);
+}
+
+void CachingAllocatorModel::set_used(Place block) {
+  free_[block->small].erase({block->bytes, block->begin});
+  block->free = false;
+}
+
 void CachingAllocatorModel::allocate(uintptr_t address, int64_t requested) {
   const int64_t bytes = std::max(kRound, round_up(requested, kRound));
   const bool small = bytes <= kSmall;
-  Place best = blocks_.end();
-  for (auto b = blocks_.begin(); b != blocks_.end(); ++b) {
-    if (!b->free || b->small != small || b->bytes < bytes) continue;
-    if (best == blocks_.end() || b->bytes < best->bytes) best = b;
-  }
-  if (best == blocks_.end()) {
+  const auto found = free_[small].lower_bound({bytes, 0});
+  Place best;
+  if (found == free_[small].end()) {
     const int64_t segment = segment_bytes(bytes);
-    best = blocks_.insert(blocks_.end(), {segment, segments_++, true, small});
+    best = blocks_.insert(blocks_.end(), {segment, reserved_, segments_++, false, small});
     reserved_ += segment;
     most_ = std::max(most_, reserved_);
+  } else {
+    best = found->second;
+    set_used(best);
   }
   const int64_t rest = best->bytes - bytes;
   if (small ? rest >= kRound : rest > kSmall) {
-    blocks_.insert(std::next(best), {rest, best->segment, true, small});
     best->bytes = bytes;
+    set_free(blocks_.insert(std::next(best),
+                            {rest, best->begin + bytes, best->segment, false, small}));
   }
-  best->free = false;
   at_[address] = best;
 }
 
@@ -49,18 +59,23 @@ void CachingAllocatorModel::free(uintptr_t address) {
   if (found == at_.end()) return;
   Place block = found->second;
   at_.erase(found);
-  block->free = true;
+  // One block with free neighbours of its segment.
+  const auto take = [&](Place from, Place to) {
+    if (from->free) set_used(from);
+    to->bytes += from->bytes;
+    blocks_.erase(from);
+  };
   const Place next = std::next(block);
-  if (next != blocks_.end() && next->free && next->segment == block->segment) {
-    block->bytes += next->bytes;
-    blocks_.erase(next);
+  if (next != blocks_.end() && next->free && next->segment == block->segment) take(next, block);
+  if (block != blocks_.begin()) {
+    const Place before = std::prev(block);
+    if (before->free && before->segment == block->segment) {
+      set_used(before);
+      take(block, before);
+      block = before;
+    }
   }
-  if (block == blocks_.begin()) return;
-  const Place before = std::prev(block);
-  if (before->free && before->segment == block->segment) {
-    before->bytes += block->bytes;
-    blocks_.erase(block);
-  }
+  set_free(block);
 }
 
 void CachingAllocatorModel::replay(const MemoryTrace& trace) {

@@ -7,7 +7,9 @@
 
 #include <cstdint>
 #include <list>
+#include <map>
 #include <unordered_map>
+#include <utility>
 
 #include "compact/ops/memory_trace.h"
 
@@ -25,12 +27,18 @@ class CachingAllocatorModel {
 
  private:
   struct Block {
-    int64_t bytes;
+    int64_t bytes, begin;  // segments lie one behind the other
     int64_t segment;
     bool free, small;
   };
   using Place = std::list<Block>::iterator;
-  std::list<Block> blocks_;  // by segment, then by place in it
+  // The free blocks of a pool by size, then by place.
+  using Free = std::map<std::pair<int64_t, int64_t>, Place>;
+  void set_free(Place block);
+  void set_used(Place block);
+
+  std::list<Block> blocks_;  // by place
+  Free free_[2];             // large, small
   std::unordered_map<uintptr_t, Place> at_;
   int64_t segments_ = 0, reserved_ = 0, most_ = 0;
 };
