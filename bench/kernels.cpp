@@ -6,40 +6,17 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstdio>
-#include <cstring>
-#include <ctime>
-#include <functional>
-#include <optional>
-#include <string>
-#include <vector>
 
-#include "compact/base/text.h"
+#include "bench/timing.h"
 #include "compact/codecs/launch.h"
-#include "compact/kernels/kernels.h"
 
 namespace {
 
 using at::Tensor;
 using compact::kernels::Launch;
 namespace k = compact::kernels;
-using Work = std::function<void()>;
-
-struct Settings {
-  int64_t threads = 1;
-  double seconds = 0.3;
-  std::string filter;
-};
-
-// One thread: its own processor time, which others on the machine disturb less.
-double clock_seconds(bool one_thread) {
-  timespec t{};
-  clock_gettime(one_thread ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
-  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
-}
 
 class Bench {
  public:
@@ -70,26 +47,9 @@ class Bench {
                const Work& theirs) const {
     name += type == at::kFloat ? " f32" : " bf16";
     if (name.find(settings_.filter) == std::string::npos) return;
-    const int64_t half = bytes / 2;
-    std::vector<char> from(static_cast<size_t>(half), 1), to(static_cast<size_t>(half));
-    const Work copy = [&] {
-      launch_.parallel_for(half, (half + settings_.threads - 1) / settings_.threads,
-                           [&](int64_t begin, int64_t end) {
-                             std::memcpy(to.data() + begin, from.data() + begin,
-                                         static_cast<size_t>(end - begin));
-                           });
-    };
-    const Work* const works[] = {&ours, &copy, &theirs};
-    double best[] = {1e9, 1e9, 1e9}, spent = 0;
-    for (int round = 0; round < 4 || spent < 3 * settings_.seconds; ++round) {
-      for (int i = 0; i < 3; ++i) {
-        const double start = clock_seconds(settings_.threads == 1);
-        (*works[i])();
-        const double t = clock_seconds(settings_.threads == 1) - start;
-        best[i] = std::min(best[i], t);
-        spent += t;
-      }
-    }
+    Copy copy(bytes / 2);
+    const std::vector<double> best =
+        best_times({ours, [&] { copy.run(launch_, settings_.threads); }, theirs}, settings_);
     std::printf("%-28s %9.3f %8.1f %10.2f %9.3f\n", name.c_str(), best[0] * 1e3,
                 static_cast<double>(bytes) / best[0] / 1e9, best[0] / best[1], best[0] / best[2]);
     std::fflush(stdout);
@@ -322,22 +282,9 @@ class Bench {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Settings settings;
-  for (int i = 1; i < argc; i += 2) {
-    const std::string name = argv[i], value = i + 1 < argc ? argv[i + 1] : "";
-    const std::optional<double> number = compact::parse_number(value);
-    if (name == "--threads" && number && *number >= 1) {
-      settings.threads = static_cast<int64_t>(*number);
-    } else if (name == "--seconds" && number) {
-      settings.seconds = *number;
-    } else if (name == "--filter" && i + 1 < argc) {
-      settings.filter = value;
-    } else {
-      std::fprintf(stderr, "usage: %s [--threads N] [--seconds S] [--filter TEXT]\n", argv[0]);
-      return 2;
-    }
-  }
-  at::set_num_threads(static_cast<int>(settings.threads));
+  const std::optional<Settings> settings = Settings::parse(argc, argv);
+  if (!settings) return 2;
+  at::set_num_threads(static_cast<int>(settings->threads));
   at::manual_seed(1);
-  Bench(settings).run();
+  Bench(*settings).run();
 }

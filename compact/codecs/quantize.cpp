@@ -100,9 +100,16 @@ CodecPtr make(const Spec& spec) {
                 "quantize:group must be a power of two from 32 to 2048, is ", f.group);
   f.rounding = choice("rounding", "nearest", "stochastic", true) ? Rounding::kStochastic
                                                                  : Rounding::kNearest;
-  f.levels = choice("levels", "uniform", "lloyd", false) ? Levels::kLloyd : Levels::kUniform;
-  COMPACT_CHECK(f.levels == Levels::kUniform || f.bits <= 4,
+  const std::string levels = spec.text("levels", "uniform");
+  COMPACT_CHECK(levels == "uniform" || levels == "lloyd" || levels == "positive",
+                "quantize:levels must be uniform, lloyd or positive, is `", levels, "`");
+  f.levels = levels == "lloyd"      ? Levels::kLloyd
+             : levels == "positive" ? Levels::kPositive
+                                    : Levels::kUniform;
+  COMPACT_CHECK(f.levels != Levels::kLloyd || f.bits <= 4,
                 "quantize:levels=lloyd has at most 4 bits, not ", f.bits);
+  COMPACT_CHECK(f.levels != Levels::kPositive || f.bits >= 2,
+                "quantize:levels=positive has at least 2 bits, not ", f.bits);
   f.scale =
       choice("scale", "f32", "bf16", true) ? kernels::Type::kBFloat16 : kernels::Type::kFloat32;
   return std::make_shared<Quantizer>(f, choice("along", "memory", "last", false));

@@ -239,17 +239,19 @@ struct Float8Unpack {
 // bits: GACT's quantizer (arXiv 2206.11357) and two more. Uniform levels span the group's range.
 // Lloyd's levels are those of least error for a normal (quantize.h): rounded to nearest they sit
 // on the group's mean and standard deviation, rounded stochastically they are stretched over its
-// range. Stochastic rounding is unbiased but for 2^-16 of a step. A group with a NaN, an infinity
-// or a range beyond f32 reads back as NaN.
+// range. Positive levels are for what a ReLU leaves: 0 has a code of its own, which nothing else
+// gets (what is below 0 reads back as 0), the others span the range from 0 up. Stochastic rounding
+// is unbiased but for 2^-16 of a step (positive levels: 2^-10). A group with a NaN, an infinity or a
+// range beyond f32 reads back as NaN.
 //   Groups do not cross rows. A group of c values has b = ceil(c bits / 8) bytes: byte k holds the
 // codes of its elements k, b + k, 2b + k, ..., the first in the low bits. Groups lie one after the
 // other. Element j of group g (rows after rows) takes half j%2 (0: low) of word (j%8)/2 of
 // philox(key, g group/8 + j/8). Sums run over lanes: element j belongs to lane j%16, lanes are
 // added by halves.
 enum class Rounding : uint8_t { kNearest, kStochastic };
-enum class Levels : uint8_t { kUniform, kLloyd };
+enum class Levels : uint8_t { kUniform, kLloyd, kPositive };
 struct QuantizeFormat {
-  int bits;       // 1, 2, 4, 8; Lloyd's levels: at most 4
+  int bits;       // 1, 2, 4, 8; Lloyd's levels: at most 4, positive ones: at least 2
   int64_t group;  // 32, 64, ..., 2048
   Rounding rounding;
   Levels levels;

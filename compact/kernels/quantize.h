@@ -73,12 +73,21 @@ COMPACT_HOST_DEVICE inline GroupScale stretched_scale(float low, float high, Typ
   const float reach = high - offset > offset - low ? high - offset : offset - low;
   return checked({offset, scale_up(reach / kTop, type)});
 }
+template <int kBits>
+COMPACT_HOST_DEVICE inline GroupScale positive_scale(float low, float high, Type type) {
+  constexpr float kTop = (1 << kBits) - 2;
+  const float reach = high > 0 ? high : 0;
+  return checked({low - low, scale_up(reach / kTop, type)});  // an offset of 0, or NaN
+}
 template <int kBits, Levels kLevels>
 COMPACT_HOST_DEVICE inline GroupScale range_scale(float low, float high, Type type) {
-  if constexpr (kLevels == Levels::kUniform)
+  if constexpr (kLevels == Levels::kUniform) {
     return uniform_scale<kBits>(low, high, type);
-  else
+  } else if constexpr (kLevels == Levels::kPositive) {
+    return positive_scale<kBits>(low, high, type);
+  } else {
     return stretched_scale<kBits>(low, high, type);
+  }
 }
 COMPACT_HOST_DEVICE inline GroupScale normal_scale(float mean, float deviation, Type type) {
   return checked({scale_nearest(mean, type), scale_nearest(deviation, type)});
@@ -94,6 +103,10 @@ COMPACT_HOST_DEVICE inline uint32_t quantize_code(float x, float offset, float i
   if constexpr (kLevels == Levels::kUniform) {
     const float t = z + (kRounding == Rounding::kNearest ? 0.5f : u);
     return t < kTop ? static_cast<uint32_t>(t) : kTop;
+  } else if constexpr (kLevels == Levels::kPositive) {
+    if (!(x > 0)) return 0;
+    const float t = z + (kRounding == Rounding::kNearest ? 0.5f : u);
+    return 1 + (t < kTop - 1 ? static_cast<uint32_t>(t) : kTop - 1);
   } else if constexpr (kRounding == Rounding::kNearest) {
     uint32_t code = 0;
     for (int k = 0; k < kTop; ++k) {
@@ -109,16 +122,24 @@ COMPACT_HOST_DEVICE inline uint32_t quantize_code(float x, float offset, float i
   }
 }
 
+// The least positive level stays above 0.
+COMPACT_HOST_DEVICE inline float positive_level(uint32_t code) {
+  return code == 0 ? 0.0f : code == 1 ? 0x1p-10f : static_cast<float>(code - 1);
+}
+
 template <int kBits, Levels kLevels>
 COMPACT_HOST_DEVICE inline float quantize_value(uint32_t code, GroupScale s) {
   if constexpr (kLevels == Levels::kUniform) {
     return static_cast<float>(code) * s.step + s.offset;
+  } else if constexpr (kLevels == Levels::kPositive) {
+    return positive_level(code) * s.step + s.offset;
   } else {
     return lloyd_level<kBits>(static_cast<int>(code)) * s.step + s.offset;
   }
 }
 
-// Calls f.template operator()<bits, levels, rounding>(); Lloyd's levels have at most 4 bits.
+// Calls f.template operator()<bits, levels, rounding>(); Lloyd's levels have at most 4 bits,
+// positive ones at least 2.
 template <class F>
 void with_format(const QuantizeFormat& f, F&& body) {
   const auto rounded = [&]<int kBits, Levels kLevels>() {
@@ -127,8 +148,15 @@ void with_format(const QuantizeFormat& f, F&& body) {
         : body.template operator()<kBits, kLevels, Rounding::kStochastic>();
   };
   const auto levelled = [&]<int kBits>() {
-    f.levels == Levels::kUniform ? rounded.template operator()<kBits, Levels::kUniform>()
-                                 : rounded.template operator()<kBits, Levels::kLloyd>();
+    if constexpr (kBits <= 4) {
+      if (f.levels == Levels::kLloyd) return rounded.template operator()<kBits, Levels::kLloyd>();
+    }
+    if constexpr (kBits >= 2) {
+      if (f.levels == Levels::kPositive) {
+        return rounded.template operator()<kBits, Levels::kPositive>();
+      }
+    }
+    rounded.template operator()<kBits, Levels::kUniform>();
   };
   switch (f.bits) {
     case 1:
@@ -138,7 +166,7 @@ void with_format(const QuantizeFormat& f, F&& body) {
     case 4:
       return levelled.template operator()<4>();
     default:
-      return rounded.template operator()<8, Levels::kUniform>();
+      return levelled.template operator()<8>();
   }
 }
 

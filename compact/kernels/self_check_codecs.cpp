@@ -105,8 +105,10 @@ void check_quantizers(Checker& c) {
   for (const bool back : {false, true}) {
     c.begin(back ? "dequantize" : "quantize");
     for (const int bits : {1, 2, 4, 8}) {
-      for (const Levels levels : {Levels::kUniform, Levels::kLloyd}) {
-        if (levels == Levels::kLloyd && bits == 8) continue;
+      for (const Levels levels : {Levels::kUniform, Levels::kLloyd, Levels::kPositive}) {
+        if ((levels == Levels::kLloyd && bits == 8) || (levels == Levels::kPositive && bits == 1)) {
+          continue;
+        }
         for (const Rounding rounding : {Rounding::kNearest, Rounding::kStochastic}) {
           for (const int64_t group : {32, 64, 256, 1024}) {
             for (const Type type : kTypes) {

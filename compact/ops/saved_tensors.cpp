@@ -24,8 +24,11 @@
 namespace compact {
 namespace {
 
+const std::string kSigns = "mask:of=sign";
+
 // What is held of one piece of memory, by all who saved it.
 struct Held {
+  std::string treatment;
   Encoded encoded;   // or, where nothing encodes it,
   at::Tensor plain;  // the tensor, without its history
   uint32_t version = 0;
@@ -34,9 +37,9 @@ struct Held {
   ~Held() { *live -= bytes; }
 };
 
-// Which memory, at which of its versions, read how.
+// Which memory, at which of its versions, read how; whether only signs are held.
 using Key = std::tuple<const void*, uint32_t, at::ScalarType, int64_t, std::vector<int64_t>,
-                       std::vector<int64_t>, std::string>;
+                       std::vector<int64_t>, bool>;
 struct Entry {
   c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // keeps the address from being reused
   std::weak_ptr<Held> held;
@@ -180,16 +183,22 @@ std::string SavedTensorScope::State::treatment_of(const at::Tensor& t, const std
                                                   bool result) {
   const bool is_float = t.is_floating_point() && t.scalar_type() != at::kDouble;
   if (t.numel() < options.least_elements) return "keep";
-  if (options.lossless) {
-    const RunningOp* op = OpWatch::current();
-    // A ReLU asks where its result is above 0. Quantized values would not tell.
-    const bool relu = op && ((op->name == "relu" && result) || op->name == "relu_");
-    if (relu && is_float) return "mask:of=sign";
+  const RunningOp* const op = OpWatch::current();
+  const bool relu = is_float && op && ((op->name == "relu" && result) || op->name == "relu_");
+  if (options.lossless && !relu) {
     for (const char* lossless : {"mask", "index"}) {
       if (codec(lossless)->takes(t)) return lossless;
     }
   }
-  const Spec how = policy.slot(name);
+  Spec how = policy.slot(name);
+  if (relu) {
+    // Its backward pass asks where the result is above 0, of which rounded values would not tell;
+    // the next operation asks for the values.
+    const bool values = how.name == "quantize" && how.integer("bits", 4) > 1;
+    if (!values) return options.lossless ? kSigns : "keep";
+    how.set("levels", "positive");
+    return how.str();
+  }
   if (!is_float || how.name == "keep") return "keep";
   COMPACT_CHECK(find_codec(how.name), "slot `", name, "` = ", how.str(),
                 ": tensors that autograd saves can be kept or encoded; this is for the slots of "
@@ -226,16 +235,18 @@ std::shared_ptr<Held> SavedTensorScope::State::hold(const at::Tensor& t) {
                 t.storage_offset(),
                 flat ? std::vector<int64_t>{t.numel()} : row.sizes,
                 flat ? none : t.strides().vec(),
-                row.treatment};
+                row.treatment == kSigns};
   if (const auto found = entries.find(key); found != entries.end()) {
     if (auto known = found->second.held.lock(); known && !found->second.storage.expired()) {
       if (known->encoded.defined() || known->plain.sizes() == t.sizes()) {
         row.shared = true;
+        row.treatment = known->treatment;
         saved.push_back(std::move(row));
         return known;
       }
     }
   }
+  held->treatment = row.treatment;
   if (row.treatment == "keep") {
     keep();
     held->bytes = row.bytes;

@@ -175,6 +175,34 @@ TEST(Quantize, ConstantsAndZerosAreExact) {
   EXPECT_TRUE((through("quantize:bits=4", x).masked_select(x.eq(0)).eq(0)).all().item<bool>());
 }
 
+// Zeros stay zeros and nothing else becomes one, so that a ReLU's mask can be read from the codes;
+// the mean over 2,000 keys lies within six standard errors and a thousandth of a step.
+TEST(Quantize, PositiveLevelsKeepAReluMask) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const int bits : {2, 4, 8}) {
+      const at::Tensor x = normal({4096}, 14, type).relu();
+      for (const char* rounding : {"nearest", "stochastic"}) {
+        const at::Tensor y =
+            through(cat("quantize:levels=positive,bits=", bits, ",rounding=", rounding), x);
+        EXPECT_TRUE(at::equal(y.gt(0), x.gt(0))) << bits << rounding << c10::toString(type);
+        EXPECT_TRUE(at::equal(y.eq(0), x.eq(0))) << bits << rounding;
+      }
+    }
+  }
+  constexpr int kKeys = 2000;
+  const at::Tensor x = normal({512}, 15).relu();
+  at::Tensor sum = at::zeros({512}, at::kDouble), squares = at::zeros({512}, at::kDouble);
+  const CodecPtr codec = make_codec("quantize:levels=positive,bits=2");
+  for (int k = 0; k < kKeys; ++k) {
+    const at::Tensor y = codec->encode(x, static_cast<uint64_t>(k)).restore().to(at::kDouble);
+    sum += y;
+    squares += y.square();
+  }
+  const at::Tensor mean = sum / kKeys, variance = (squares / kKeys - mean.square()).clamp_min(0);
+  const double step = x.max().item<double>() / 2;
+  EXPECT_TRUE(((mean - x).abs() <= 6 * (variance / kKeys).sqrt() + step / 900).all().item<bool>());
+}
+
 TEST(Quantize, BitsComeFromTheKeyAlone) {
   const at::Tensor x = normal({100000}, 13);
   const int threads = at::get_num_threads();
@@ -188,7 +216,7 @@ TEST(Quantize, BitsComeFromTheKeyAlone) {
 TEST(Quantize, RefusesWhatItCannotDo) {
   for (const char* bad : {"quantize:bits=3", "quantize:bits=0", "quantize:group=100",
                           "quantize:group=16", "quantize:group=4096", "quantize:rounding=up",
-                          "quantize:levels=lloyd,bits=8", "quantize:scale=f16", "quantize:bit=4"}) {
+                          "quantize:levels=lloyd,bits=8", "quantize:levels=positive,bits=1", "quantize:scale=f16", "quantize:bit=4"}) {
     EXPECT_THROW(make_codec(bad), InputError) << bad;
   }
   EXPECT_THROW(through("quantize", at::ones({3}, at::kLong)), InputError);

@@ -110,9 +110,9 @@ TEST(SavedTensors, NamesSayParameterOperationAndRole) {
                          "conv1.convolution.input quantize:bits=4",
                          "conv1.convolution.input1 parameter",
                          "bn.native_batch_norm.input quantize:bits=4",
-                         "bn~1.relu.result mask:of=sign",
+                         "bn~1.relu.result quantize:bits=4,levels=positive",
                          "conv2.convolution.input quantize:bits=4",
-                         "conv2~1.relu_.input mask:of=sign",
+                         "conv2~1.relu_.input quantize:bits=4,levels=positive",
                      }));
 }
 

@@ -83,6 +83,11 @@ COMPACT_INLINE UVec codes_of(Vec x, float offset, float inverse, const uint16_t*
     const Vec t = z + (kRounding == Rounding::kNearest ? splat(0.5f) : u);
     const Vec top = splat(kTop);
     return (UVec) __builtin_convertvector(t < top ? t : top, IVec);
+  } else if constexpr (kLevels == Levels::kPositive) {
+    const Vec t = z + (kRounding == Rounding::kNearest ? splat(0.5f) : u);
+    const Vec top = splat(kTop - 1);
+    const UVec code = (UVec) __builtin_convertvector(t < top ? t : top, IVec) + 1u;
+    return x > 0.0f ? code : UVec{};
   } else if constexpr (kRounding == Rounding::kNearest) {
     IVec below{};
     for (int k = 0; k < kTop; ++k) {
@@ -141,6 +146,10 @@ COMPACT_INLINE void dequantize_group(T* x, int64_t count, GroupScale s, const ui
       Vec level{};
       if constexpr (kLevels == Levels::kUniform) {
         level = __builtin_convertvector((IVec)code, Vec);
+      } else if constexpr (kLevels == Levels::kPositive) {
+        level = __builtin_convertvector((IVec)code - 1, Vec);
+        level = code == 1u ? splat(0x1p-10f) : level;
+        level = code == 0u ? Vec{} : level;
       } else {
         for (int k = 0; k < 1 << kBits; ++k) {
           level = code == static_cast<uint32_t>(k) ? splat(lloyd_level<kBits>(k)) : level;

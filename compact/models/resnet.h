@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// Residual networks (He et al. 2016): the ImageNet form (resnet18, resnet50, as in torchvision) and
+// the CIFAR form (resnet20 ... resnet56: 3 x 3 stem, shortcuts without weights). Plain operations:
+// what they save goes through a SavedTensorScope.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "compact/codecs/parameter.h"
+
+namespace compact {
+
+struct ResnetConfig {
+  std::vector<int64_t> blocks;  // of each stage; the stages halve the map and double the width
+  int64_t width = 64;           // of the first stage
+  bool bottleneck = false;      // 1 x 1, 3 x 3, 1 x 1 to four times the width; else 3 x 3, 3 x 3
+  bool small_images = false;    // the CIFAR form
+  int64_t channels = 3, classes = 1000;
+};
+
+struct ResnetInfo {
+  std::string name, summary;
+  ResnetConfig config;
+};
+std::span<const ResnetInfo> resnets();
+// Throws InputError with a suggestion on an unknown name.
+const ResnetInfo& resnet_named(const std::string& name);
+
+class Resnet {
+ public:
+  // Convolutions normal with variance 2 / (output channels * window), norms 1 and 0.
+  Resnet(const ResnetConfig& config, at::TensorOptions options, uint64_t seed);
+  Resnet(const Resnet&) = delete;
+
+  // images [batch, channels, height, width] -> logits [batch, classes]. In training batch norms use
+  // the batch's statistics and move their own.
+  at::Tensor forward(const at::Tensor& images, bool training) const;
+
+  const ResnetConfig& config() const { return config_; }
+  // Trainable tensors in the order of the forward pass.
+  std::vector<Parameter*> parameters();
+  // Parameters and running statistics, with the names of torchvision (CIFAR form: those of
+  // pytorch_resnet_cifar10): copying into them loads.
+  std::vector<std::pair<std::string, at::Tensor>> named_tensors() const;
+  int64_t parameter_count() const;
+
+ private:
+  struct Norm {
+    Parameter weight, bias;
+    at::Tensor mean, variance;
+  };
+  struct Layer {  // convolution and norm
+    Parameter weight;
+    Norm norm;
+    int64_t stride = 1, padding = 0;
+  };
+  struct Block {
+    std::vector<Layer> layers;
+    std::vector<Layer> shortcut;  // none or one
+    int64_t stride = 1;
+  };
+  Layer layer(const std::string& conv, const std::string& norm, int64_t in, int64_t out,
+              int64_t window, int64_t stride);
+  Parameter parameter(const std::string& name, const at::Tensor& value) const;
+  // Calls f on every layer, in the order of the forward pass.
+  template <class Self, class F>
+  static void for_layers(Self& self, F f);
+  static at::Tensor run(const Layer& layer, const at::Tensor& x, bool training);
+  at::Tensor run(const Block& block, const at::Tensor& x, bool training) const;
+
+  ResnetConfig config_;
+  at::TensorOptions options_;
+  uint64_t seed_;
+  Layer stem_;
+  std::vector<Block> blocks_;
+  Parameter head_, head_bias_;
+};
+
+}  // namespace compact

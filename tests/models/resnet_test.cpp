@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/models/resnet.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "compact/base/check.h"
+#include "compact/data/images.h"
+#include "compact/io/safetensors.h"
+#include "compact/ops/saved_tensors.h"
+
+namespace compact {
+namespace {
+
+TEST(Resnet, HasTheParametersOfItsPaper) {
+  const struct {
+    const char* name;
+    int64_t count;
+  } known[] = {{"resnet18", 11689512}, {"resnet50", 25557032}, {"resnet20", 269722},
+               {"resnet32", 464154},   {"resnet44", 658586},   {"resnet56", 853018}};
+  for (const auto& [name, count] : known) {
+    const Resnet net(resnet_named(name).config, at::kFloat, 1);
+    EXPECT_EQ(net.parameter_count(), count) << name;
+  }
+  EXPECT_THROW(resnet_named("resnet21"), InputError);
+}
+
+TEST(Resnet, MapsImagesToLogits) {
+  for (const char* name : {"resnet18", "resnet50", "resnet20"}) {
+    const Resnet net(resnet_named(name).config, at::kFloat, 1);
+    const at::Tensor y = net.forward(at::randn({2, 3, 64, 64}), true);
+    EXPECT_EQ(y.sizes(), at::IntArrayRef({2, net.config().classes}));
+    EXPECT_TRUE(y.isfinite().all().item<bool>());
+    EXPECT_THROW(net.forward(at::randn({2, 1, 64, 64}), true), InputError);
+  }
+}
+
+// Batches of one in training have no variance at 1 x 1: torch's own error, not a crash.
+TEST(Resnet, EvaluationUsesItsOwnStatistics) {
+  const Resnet net(resnet_named("resnet20").config, at::kFloat, 1);
+  const at::Tensor x = at::randn({4, 3, 32, 32});
+  const at::NoGradGuard no_grad;
+  const at::Tensor before = net.forward(x, false);
+  EXPECT_TRUE(at::allclose(net.forward(x.slice(0, 0, 1), false), before.slice(0, 0, 1), 1e-4, 1e-4));
+  net.forward(x, true);
+  EXPECT_FALSE(at::allclose(net.forward(x, false), before, 1e-4, 1e-4));
+}
+
+std::string data_folder() {
+  const char* folder = std::getenv("COMPACT_DATA");
+  return folder ? folder : COMPACT_SOURCE_DIR "/../shared/data";
+}
+
+// The published weights classify 99.9 % of images that they were trained on.
+TEST(Resnet, PublishedWeightsClassify) {
+  const std::string weights = data_folder() + "/pretrained/resnet20-12fca82f.safetensors";
+  const std::string archive = data_folder() + "/vision/cifar10-lossless-4000.bin.gz";
+  if (!std::filesystem::exists(weights) || !std::filesystem::exists(archive)) {
+    GTEST_SKIP() << "no " << weights << " or " << archive << " (COMPACT_DATA)";
+  }
+  const Resnet net(resnet_named("resnet20").config, at::kFloat, 1);
+  const SafetensorsFile file(weights);
+  const at::NoGradGuard no_grad;
+  for (auto& [name, tensor] : net.named_tensors()) tensor.copy_(file.read(name));
+  const LabelledImages data = read_cifar10(std::vector{archive});
+  EXPECT_EQ(data.images.size(0), 4000);
+  const at::Tensor mean = at::tensor({.485f, .456f, .406f}).view({1, 3, 1, 1});
+  const at::Tensor deviation = at::tensor({.229f, .224f, .225f}).view({1, 3, 1, 1});
+  const at::Tensor x = (data.images.slice(0, 0, 1000).to(at::kFloat) / 255 - mean) / deviation;
+  const at::Tensor right = net.forward(x, false).argmax(1).eq(data.labels.slice(0, 0, 1000));
+  EXPECT_GE(right.sum().item<int64_t>(), 998);
+}
+
+// What autograd saves of a ResNet-50, at rest: distinct storages, parameters excluded.
+TEST(Resnet, SavedTensorsAtRestUnderGact) {
+  Resnet net(resnet_named("resnet50").config, at::kFloat, 1);
+  SavedTensorOptions options;
+  for (const Parameter* p : net.parameters()) options.parameters.emplace_back(p->name, p->weight);
+  const at::Tensor x = at::randn({2, 3, 96, 96});
+  const struct {
+    const char* preset;
+    double smaller;
+  } levels[] = {{"gact-l1", 7}, {"gact-l1.1", 3.5}, {"gact-l1.2", 12}};
+  for (const auto& level : levels) {
+    const SavedTensorScope scope(Policy::preset(level.preset), options);
+    const at::Tensor loss = net.forward(x, true).square().mean();
+    const SavedTensorReport report = scope.report();
+    EXPECT_GT(static_cast<double>(report.bytes()) / static_cast<double>(report.stored()),
+              level.smaller)
+        << level.preset;
+    torch::autograd::backward({loss}, {});
+    EXPECT_EQ(scope.live_bytes(), 0);
+  }
+}
+
+}  // namespace
+}  // namespace compact
