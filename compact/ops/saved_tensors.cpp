@@ -176,7 +176,7 @@ std::string SavedTensorScope::State::name_of(const at::Tensor& t, bool& result) 
   std::string name = since ? cat(nearest, "~", since) : nearest;
   name += "." + op->name + "." + role;
   const int64_t before = repeated[name]++;
-  return before ? cat(name, "#", before + 1) : name;
+  return before ? cat(name, "@", before + 1) : name;
 }
 
 std::string SavedTensorScope::State::treatment_of(const at::Tensor& t, const std::string& name,
@@ -191,11 +191,10 @@ std::string SavedTensorScope::State::treatment_of(const at::Tensor& t, const std
     }
   }
   Spec how = policy.slot(name);
-  if (relu) {
+  if (relu && how.name == "quantize") {
     // Its backward pass asks where the result is above 0, of which rounded values would not tell;
     // the next operation asks for the values.
-    const bool values = how.name == "quantize" && how.integer("bits", 4) > 1;
-    if (!values) return options.lossless ? kSigns : "keep";
+    if (how.integer("bits", 4) == 1) return kSigns;
     how.set("levels", "positive");
     return how.str();
   }

@@ -26,7 +26,7 @@ struct SavedTensorOptions {
   // a number. Parameters are never encoded, whether named here or not.
   std::vector<std::pair<std::string, at::Tensor>> parameters;
   int64_t least_elements = 1024;  // smaller tensors are kept
-  bool lossless = true;           // bits for booleans, signs and two values; narrow indices
+  bool lossless = true;           // bits for booleans and two values; narrow indices
   uint64_t noise = 0;             // key of stochastic rounding; to differ from step to step
 };
 

@@ -80,8 +80,10 @@ TEST(SavedTensors, LosslessOnesChangeNoBit) {
   torch::autograd::backward({n.forward()}, {});
   const auto want = n.gradients();
   for (const bool lossless : {false, true}) {
+    const Policy signs = Policy::parse("slot *.relu.* = mask:of=sign\n", "test");
     SavedTensorScope scope(
-        kKeep, {.parameters = n.parameters(), .least_elements = 1, .lossless = lossless});
+        lossless ? signs : kKeep,
+        {.parameters = n.parameters(), .least_elements = 1, .lossless = lossless});
     torch::autograd::backward({n.forward()}, {});
     expect_same(n.gradients(), want);
     const SavedTensorReport report = scope.report();

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bits for quantized tensors under a budget of bytes: the least gradient error, sum over tensors of
+// sensitivity * error(bits) (GACT, arXiv 2206.11357, section 4), subject to the sum of bytes.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace compact {
+
+// A way to hold a tensor: bytes exact, scales included.
+struct BitChoice {
+  int bits = 0;
+  int64_t bytes = 0;
+  double error = 0;  // in units of the tensor's sensitivity
+};
+
+struct TensorBits {
+  std::string name;
+  double sensitivity = 0;
+  std::vector<BitChoice> choices;
+};
+
+struct BitAllocation {
+  std::vector<size_t> chosen;  // of each tensor's choices
+  int64_t bytes = 0;
+  double error = 0;
+};
+
+// Variance of stochastic rounding to uniform levels, in units of a sixth of the range squared:
+// 1 / (2^bits - 1)^2.
+double uniform_error(int bits);
+
+// From the fewest bytes up, always the step that takes off the most error a byte; GACT's way. Never
+// worse than its first step allows, and within one step of the optimum of the relaxed problem.
+// Throws InputError with both figures where the fewest bytes are more than the budget.
+BitAllocation allocate_greedy(std::span<const TensorBits> tensors, int64_t budget);
+// The optimum, by dynamic programming over what no other partial choice beats in bytes and error,
+// bounded by the relaxed problem of the tensors to come. No worse than any uniform number of bits
+// that fits.
+BitAllocation allocate_exact(std::span<const TensorBits> tensors, int64_t budget);
+
+}  // namespace compact
