@@ -83,7 +83,10 @@ class Quantizer final : public Codec {
 };
 
 CodecPtr make(const Spec& spec) {
-  spec.allow({"bits", "group", "rounding", "levels", "scale", "along"});
+  spec.allow({"bits", "group", "rounding", "levels", "scale", "along", "adapt"});
+  const double adapt = spec.number("adapt", 4);
+  COMPACT_CHECK(adapt >= 1 && adapt <= 8, "quantize:adapt must be from 1 to 8 bits on average, is ",
+                adapt);
   const auto choice = [&](const char* key, const char* first, const char* second, bool fallback) {
     const std::string text = spec.text(key, fallback ? second : first);
     COMPACT_CHECK(text == first || text == second, "quantize:", key, " must be ", first, " or ",
@@ -118,7 +121,10 @@ CodecPtr make(const Spec& spec) {
 }  // namespace
 
 extern const CodecInfo quantize_codec = {
-    "quantize", "bits=4,group=256,rounding=stochastic,levels=uniform,scale=bf16,along=memory",
-    "codes of 1, 2, 4 or 8 bits in groups with an offset and a step (GACT)", false, make};
+    "quantize",
+    "bits=4,group=256,rounding=stochastic,levels=uniform,scale=bf16,along=memory,adapt=N",
+    "codes of 1, 2, 4 or 8 bits in groups with an offset and a step; adapt: bits are chosen while "
+    "training, N on average (GACT)",
+    false, make};
 
 }  // namespace compact

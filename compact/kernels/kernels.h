@@ -241,8 +241,8 @@ struct Float8Unpack {
 // on the group's mean and standard deviation, rounded stochastically they are stretched over its
 // range. Positive levels are for what a ReLU leaves: 0 has a code of its own, which nothing else
 // gets (what is below 0 reads back as 0), the others span the range from 0 up. Stochastic rounding
-// is unbiased but for 2^-16 of a step (positive levels: 2^-10). A group with a NaN, an infinity or a
-// range beyond f32 reads back as NaN.
+// is unbiased but for 2^-16 of a step (positive levels: 2^-10). A group with a NaN, an infinity or
+// a range beyond f32 reads back as NaN.
 //   Groups do not cross rows. A group of c values has b = ceil(c bits / 8) bytes: byte k holds the
 // codes of its elements k, b + k, 2b + k, ..., the first in the low bits. Groups lie one after the
 // other. Element j of group g (rows after rows) takes half j%2 (0: low) of word (j%8)/2 of

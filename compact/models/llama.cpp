@@ -128,6 +128,26 @@ at::Tensor Llama::hidden(const at::Tensor& ids) const {
   return (*final_)(x);
 }
 
+std::vector<Slot> Llama::codec_slots() const {
+  std::vector<Slot> all;
+  const auto add = [&](const Segment& s) {
+    const std::vector<Slot> slots = s.codec_slots();
+    all.insert(all.end(), slots.begin(), slots.end());
+  };
+  for (const auto& layer : layers_) add(*layer->segment);
+  add(*final_);
+  return all;
+}
+
+void Llama::set_codec(const std::string& slot, const std::string& treatment) {
+  for (const auto& layer : layers_) {
+    if (slot.starts_with(layer->segment->name() + ".")) {
+      return layer->segment->set_codec(slot, treatment);
+    }
+  }
+  final_->set_codec(slot, treatment);
+}
+
 void Llama::set_noise(uint64_t key) const {
   for (const auto& layer : layers_) layer->segment->set_noise(key);
   final_->set_noise(key);

@@ -38,6 +38,9 @@ class Llama {
 
   // scale * sum of next-token losses; ids, targets int64 [batch, sequence], ignored where -100.
   at::Tensor loss(const at::Tensor& ids, const at::Tensor& targets, double scale) const;
+  // Slots that codecs hold, and giving one of them another codec for forward passes to come.
+  std::vector<Slot> codec_slots() const;
+  void set_codec(const std::string& slot, const std::string& treatment);
   // What the random bits of codecs come from in the forward passes to come.
   void set_noise(uint64_t key) const;
   // [batch, sequence, vocabulary], in the model's type; without a graph.

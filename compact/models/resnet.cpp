@@ -84,9 +84,9 @@ Resnet::Layer Resnet::layer(const std::string& conv, const std::string& norm, in
 
 Resnet::Resnet(const ResnetConfig& config, at::TensorOptions options, uint64_t seed)
     : config_(config), options_(options), seed_(seed) {
-  COMPACT_CHECK(!config.blocks.empty() && config.width >= 1 && config.classes >= 1 &&
-                    config.channels >= 1,
-                "[resnet] stages, width, classes and channels must be at least 1");
+  COMPACT_CHECK(
+      !config.blocks.empty() && config.width >= 1 && config.classes >= 1 && config.channels >= 1,
+      "[resnet] stages, width, classes and channels must be at least 1");
   const bool small = config.small_images;
   stem_ = layer("conv1", "bn1", config.channels, config.width, small ? 3 : 7, small ? 1 : 2);
   int64_t in = config.width, out = config.width;
@@ -120,8 +120,7 @@ Resnet::Resnet(const ResnetConfig& config, at::TensorOptions options, uint64_t s
 }
 
 at::Tensor Resnet::run(const Layer& l, const at::Tensor& x, bool training) {
-  const at::Tensor y =
-      at::conv2d(x, l.weight.weight, {}, l.stride, l.padding);
+  const at::Tensor y = at::conv2d(x, l.weight.weight, {}, l.stride, l.padding);
   return at::batch_norm(y, l.norm.weight.weight, l.norm.bias.weight, l.norm.mean, l.norm.variance,
                         training, 0.1, 1e-5, false);
 }

@@ -52,8 +52,8 @@ class Policy {
   // Whether a `project` line here sets `key` to another value than `value`.
   bool sets_projection(std::string_view key, std::string_view value) const;
 
-  // Throws InputError where a pattern matches none of the names, with a suggestion. Lines of presets
-  // may match nothing.
+  // Throws InputError where a pattern matches none of the names, with a suggestion. Lines of
+  // presets may match nothing.
   void check_patterns(PolicyKind kind, std::span<const std::string> names) const;
 
   // Text that parses to the same policy.

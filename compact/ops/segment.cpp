@@ -132,6 +132,29 @@ std::vector<SlotBytes> Segment::bytes(int64_t tokens, int64_t element_size) cons
   return rows;
 }
 
+std::vector<Slot> Segment::codec_slots() const {
+  std::vector<Slot> found;
+  const auto add = [&](const Slot& slot) {
+    if (!slot.name.empty() && slot.storage == Storage::kCodec) found.push_back(slot);
+  };
+  for (const Slot& slot : slots_) add(slot);
+  for (const Step& step : steps_) add(step.side);
+  return found;
+}
+
+void Segment::set_codec(const std::string& slot, const std::string& treatment) {
+  bool found = false;
+  const auto set = [&](Slot& s) {
+    if (s.name != slot || s.storage != Storage::kCodec) return;
+    s.codec = make_codec(treatment);
+    s.treatment = treatment;
+    found = true;
+  };
+  for (Slot& s : slots_) set(s);
+  for (Step& step : steps_) set(step.side);
+  COMPACT_CHECK(found, "no codec holds slot `", slot, "`");
+}
+
 at::Tensor Segment::operator()(const at::Tensor& x) const { return run_segment(*this, x); }
 
 }  // namespace compact

@@ -108,6 +108,10 @@ class Segment {
   // backward pass through it needs retain_graph in the first.
   at::Tensor operator()(const at::Tensor& x) const;
 
+  // Slots that codecs hold, and giving one of them another codec for forward passes to come.
+  std::vector<Slot> codec_slots() const;
+  void set_codec(const std::string& slot, const std::string& treatment);
+
   // What the random bits of codecs come from, until the next call: every forward pass has others.
   void set_noise(uint64_t key) const { noise_ = key, passes_ = 0; }
 

@@ -10,9 +10,7 @@
 namespace compact {
 namespace {
 
-double cost(const TensorBits& t, size_t choice) {
-  return t.sensitivity * t.choices[choice].error;
-}
+double cost(const TensorBits& t, size_t choice) { return t.sensitivity * t.choices[choice].error; }
 
 // Choices that no other beats in both bytes and error, by rising bytes.
 std::vector<size_t> undominated(const TensorBits& t) {
@@ -38,8 +36,7 @@ struct Step {
 std::vector<Step> hull_steps(const TensorBits& t, size_t tensor) {
   std::vector<size_t> hull;
   const auto rate = [&](size_t a, size_t b) {
-    return (cost(t, a) - cost(t, b)) /
-           static_cast<double>(t.choices[b].bytes - t.choices[a].bytes);
+    return (cost(t, a) - cost(t, b)) / static_cast<double>(t.choices[b].bytes - t.choices[a].bytes);
   };
   for (const size_t i : undominated(t)) {
     while (hull.size() > 1 && rate(hull[hull.size() - 2], hull.back()) <= rate(hull.back(), i)) {

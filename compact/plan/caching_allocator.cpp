@@ -48,8 +48,8 @@ void CachingAllocatorModel::allocate(uintptr_t address, int64_t requested) {
   const int64_t rest = best->bytes - bytes;
   if (small ? rest >= kRound : rest > kSmall) {
     best->bytes = bytes;
-    set_free(blocks_.insert(std::next(best),
-                            {rest, best->begin + bytes, best->segment, false, small}));
+    set_free(
+        blocks_.insert(std::next(best), {rest, best->begin + bytes, best->segment, false, small}));
   }
   at_[address] = best;
 }

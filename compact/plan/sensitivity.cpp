@@ -15,12 +15,21 @@ namespace {
 
 constexpr int kFine = 8, kCoarse = 4;
 
-// All in 8 bits but those that `coarse` names.
-Policy probe_policy(std::span<const std::string> names, const std::vector<bool>& coarse) {
+// The treatment in other bits.
+std::string in_bits(const std::string& treatment, int bits) {
+  std::vector<Spec> chain = Spec::parse_chain(treatment);
+  chain[0].set("bits", cat(bits));
+  return Spec::chain_str(chain);
+}
+
+std::string line(const AdaptiveTensor& t, int bits) {
+  return cat("slot ", t.name, " = ", in_bits(t.treatment, bits), "\n");
+}
+
+// All in 8 bits but the coarse ones. Whatever else there is stays as it is, in few bits.
+Policy probe_policy(std::span<const AdaptiveTensor> tensors, const std::vector<bool>& coarse) {
   std::string text = cat("slot * = quantize:bits=", kFine, "\n");
-  for (size_t i = 0; i < names.size(); ++i) {
-    if (coarse[i]) text += cat("slot ", names[i], " = quantize:bits=", kCoarse, "\n");
-  }
+  for (size_t i = 0; i < tensors.size(); ++i) text += line(tensors[i], coarse[i] ? kCoarse : kFine);
   return Policy::parse(text, "probe");
 }
 
@@ -61,103 +70,113 @@ std::vector<double> nonnegative_fit(const std::vector<Equation>& equations, doub
   return x;
 }
 
-std::string quantize(int bits) { return cat("quantize:bits=", bits); }
+int64_t bytes_of(const AdaptiveTensor& t, int bits) {
+  const auto bytes = make_codec(in_bits(t.treatment, bits))->bytes(1, t.elements, t.type);
+  COMPACT_CHECK(bytes, "[bits] the bytes of `", t.treatment, "` are not known beforehand");
+  return *bytes;
+}
 
 }  // namespace
 
 std::vector<double> sensitivity_by_tensor(const GradientProbe& probe,
-                                          std::span<const std::string> names, uint64_t noise) {
-  const at::Tensor fine = probe(probe_policy(names, std::vector<bool>(names.size())), noise);
+                                          std::span<const AdaptiveTensor> tensors, uint64_t noise) {
+  const at::Tensor fine = probe(probe_policy(tensors, std::vector<bool>(tensors.size())), noise);
   std::vector<double> result;
-  for (size_t i = 0; i < names.size(); ++i) {
-    std::vector<bool> coarse(names.size(), false);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    std::vector<bool> coarse(tensors.size(), false);
     coarse[i] = true;
-    const at::Tensor g = probe(probe_policy(names, coarse), noise);
+    const at::Tensor g = probe(probe_policy(tensors, coarse), noise);
     result.push_back(squared_distance(g, fine) / uniform_error(kCoarse));
   }
   return result;
 }
 
 std::vector<double> sensitivity_by_groups(const GradientProbe& probe,
-                                          std::span<const std::string> names, int runs,
+                                          std::span<const AdaptiveTensor> tensors, int runs,
                                           uint64_t noise) {
   COMPACT_CHECK(runs >= 2, "[bits] at least 2 probes are needed, not ", runs);
-  const at::Tensor fine = probe(probe_policy(names, std::vector<bool>(names.size())), noise);
+  const at::Tensor fine = probe(probe_policy(tensors, std::vector<bool>(tensors.size())), noise);
   std::vector<std::vector<bool>> groups;
   std::vector<at::Tensor> errors;
   for (int k = 0; k < runs; ++k) {
-    std::vector<bool> coarse(names.size());
-    for (size_t i = 0; i < names.size(); ++i) {
+    std::vector<bool> coarse(tensors.size());
+    for (size_t i = 0; i < tensors.size(); ++i) {
       coarse[i] = philox(derive(noise, 1 + static_cast<uint64_t>(k)), i).v[0] & 1;
     }
-    errors.push_back(probe(probe_policy(names, coarse), noise).sub_(fine));
+    errors.push_back(probe(probe_policy(tensors, coarse), noise).sub_(fine));
     groups.push_back(std::move(coarse));
   }
   std::vector<Equation> equations;
   double mean = 0;
   for (size_t a = 0; a < groups.size(); ++a) {
     for (size_t b = a; b < groups.size(); ++b) {
-      Equation e{std::vector<bool>(names.size()), errors[a].mul(errors[b]).sum(at::kDouble).item<double>()};
-      for (size_t i = 0; i < names.size(); ++i) e.members[i] = groups[a][i] && groups[b][i];
-      if (a == b) mean += 2 * e.sum / static_cast<double>(groups.size() * names.size());
+      Equation e{std::vector<bool>(tensors.size()),
+                 errors[a].mul(errors[b]).sum(at::kDouble).item<double>()};
+      for (size_t i = 0; i < tensors.size(); ++i) e.members[i] = groups[a][i] && groups[b][i];
+      if (a == b) mean += 2 * e.sum / static_cast<double>(groups.size() * tensors.size());
       equations.push_back(std::move(e));
     }
   }
-  std::vector<double> result = nonnegative_fit(equations, mean, names.size());
+  std::vector<double> result = nonnegative_fit(equations, mean, tensors.size());
   // What the fit could not tell from nothing is not nothing.
   for (double& c : result) c = std::max(c, 0.02 * mean) / uniform_error(kCoarse);
   return result;
 }
 
-std::vector<std::string> quantized_names(const SavedTensorReport& report) {
-  std::vector<std::string> names;
-  for (const SavedTensor& t : report.tensors) {
-    if (!t.shared && t.treatment.starts_with("quantize")) names.push_back(t.name);
-  }
-  return names;
-}
-
-BitPlan adaptive_bits(const SavedTensorReport& report, std::span<const double> sensitivity,
-                      double bits) {
-  COMPACT_CHECK(bits >= 1 && bits <= 8, "[bits] bits on average must be from 1 to 8, are ", bits);
-  const std::vector<std::string> names = quantized_names(report);
-  COMPACT_CHECK(sensitivity.size() == names.size(), "[bits] ", names.size(), " tensors have ",
-                sensitivity.size(), " sensitivities");
-  constexpr int kBits[] = {1, 2, 4, 8};
-  std::vector<TensorBits> tensors;
-  double budget = 0, uniform = 0;
+std::vector<AdaptiveTensor> adaptive_tensors(const SavedTensorReport& report, double average) {
+  std::vector<AdaptiveTensor> all;
   for (const SavedTensor& t : report.tensors) {
     if (t.shared || !t.treatment.starts_with("quantize")) continue;
-    const int64_t elements = t.bytes / static_cast<int64_t>(c10::elementSize(t.type));
-    TensorBits b{.name = t.name, .sensitivity = sensitivity[tensors.size()]};
+    all.push_back({t.name, t.treatment, t.bytes / static_cast<int64_t>(c10::elementSize(t.type)),
+                   t.type, average});
+  }
+  return all;
+}
+
+std::vector<AdaptiveTensor> adaptive_tensors(std::span<const Slot> slots, int64_t tokens) {
+  std::vector<AdaptiveTensor> all;
+  for (const Slot& s : slots) {
+    const Spec how = Spec::parse_chain(s.treatment)[0];
+    if (how.name != "quantize" || !how.has("adapt")) continue;
+    all.push_back({s.name, s.treatment, s.width * tokens, at::kFloat, how.number("adapt", 4)});
+  }
+  return all;
+}
+
+BitPlan adaptive_bits(std::span<const AdaptiveTensor> tensors,
+                      std::span<const double> sensitivity) {
+  COMPACT_CHECK(sensitivity.size() == tensors.size(), "[bits] ", tensors.size(), " tensors have ",
+                sensitivity.size(), " sensitivities");
+  constexpr int kBits[] = {1, 2, 4, 8};
+  std::vector<TensorBits> choices;
+  double budget = 0;
+  BitPlan plan;
+  for (const AdaptiveTensor& t : tensors) {
+    COMPACT_CHECK(t.average >= 1 && t.average <= 8, "[bits] bits of `", t.name,
+                  "` must be from 1 to 8 on average, are ", t.average);
+    TensorBits b{.name = t.name, .sensitivity = sensitivity[choices.size()]};
     // A ReLU's result needs 2 bits for its mask.
     const bool positive = t.treatment.find("levels=positive") != std::string::npos;
     for (const int n : kBits) {
-      if (positive && n == 1) continue;
-      b.choices.push_back(
-          {n, *make_codec(quantize(n))->bytes(1, elements, t.type), uniform_error(n)});
+      if (!positive || n > 1) b.choices.push_back({n, bytes_of(t, n), uniform_error(n)});
     }
-    // On the line between the neighbours of `bits`.
-    for (size_t k = 0; k + 1 < std::size(kBits); ++k) {
-      const double low = kBits[k], high = kBits[k + 1];
-      if (bits < low || bits > high) continue;
-      const auto at = [&](double n) {
-        return static_cast<double>(
-            *make_codec(quantize(static_cast<int>(n)))->bytes(1, elements, t.type));
-      };
-      budget += at(low) + (at(high) - at(low)) * (bits - low) / (high - low);
+    // On the line between the neighbours of the average.
+    for (size_t k = 0; k + 1 < b.choices.size(); ++k) {
+      const BitChoice &low = b.choices[k], &high = b.choices[k + 1];
+      if (t.average > high.bits && k + 2 < b.choices.size()) continue;
+      const double part = std::max(0.0, (t.average - low.bits) / (high.bits - low.bits));
+      budget += static_cast<double>(low.bytes) + static_cast<double>(high.bytes - low.bytes) * part;
       break;
     }
-    const double top = std::exp2(bits) - 1;
-    uniform += b.sensitivity / (top * top);
-    tensors.push_back(std::move(b));
+    const double top = std::exp2(t.average) - 1;
+    plan.uniform_error += b.sensitivity / (top * top);
+    choices.push_back(std::move(b));
   }
-  BitPlan plan{.allocation = allocate_exact(tensors, static_cast<int64_t>(budget)),
-               .uniform_error = uniform};
+  plan.allocation = allocate_exact(choices, static_cast<int64_t>(budget));
   std::string text;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    text += cat("slot ", names[i], " = ",
-                quantize(tensors[i].choices[plan.allocation.chosen[i]].bits), "\n");
+    plan.bits.push_back(choices[i].choices[plan.allocation.chosen[i]].bits);
+    text += line(tensors[i], plan.bits.back());
   }
   plan.policy = Policy::parse(text, "bits");
   return plan;

@@ -45,6 +45,7 @@ struct TrainConfig {
   bool master_weights = false;
   std::string optim_state_dtype;  // empty: float32, or bfloat16 with bfloat16 weights and no master
   std::string matmul_precision = "highest";
+  int64_t bits_interval = 1000, bits_probes = 8;
   std::string device = "auto";
   int64_t threads = 0;
   int64_t seed = 42;

@@ -48,6 +48,8 @@ void check_config(const TrainConfig& c) {
                 c.per_device_train_batch_size, " x ", c.block_size);
   at_least<int64_t>("per_device_eval_batch_size", c.per_device_eval_batch_size, 1);
   at_least<int64_t>("gradient_accumulation_steps", c.gradient_accumulation_steps, 1);
+  at_least<int64_t>("bits_interval", c.bits_interval, 1);
+  at_least<int64_t>("bits_probes", c.bits_probes, 2);
   COMPACT_CHECK(c.max_steps == -1 || c.max_steps > 0, "--max_steps must be positive, or -1, is ",
                 c.max_steps);
   COMPACT_CHECK(c.max_steps > 0 || c.num_train_epochs > 0,

@@ -68,6 +68,7 @@ std::string save_run(const TrainConfig& config, const RunState& s, const Llama& 
                            {"total_loss", s.total_loss},
                            {"seconds", s.seconds},
                            {"matmul_path", s.matmul_path},
+                           {"bits", s.bits},
                            {"optimizer", state.numbers},
                            {"data_checksum", checksum_text(data.checksum)},
                            {"config", json::parse(config_json(config))}};
@@ -105,6 +106,7 @@ RunState read_run_state(const std::string& checkpoint) {
     s.total_loss = j.at("total_loss");
     s.seconds = j.at("seconds");
     s.matmul_path = j.at("matmul_path");
+    s.bits = j.value("bits", "");
   } catch (const json::exception& e) {
     fail(checkpoint, "/trainer_state.json: not a trainer state of this program: ", e.what());
   }

@@ -26,6 +26,7 @@ struct RunState {
   double total_loss = 0;  // sum over all updates
   double seconds = 0;     // spent, over all parts of the run
   std::string matmul_path;
+  std::string bits;  // of slots that a policy leaves open, as chosen last
 };
 
 // Saves output_dir/checkpoint-<step>, then deletes old ones beyond --save_total_limit. Returns its

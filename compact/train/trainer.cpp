@@ -20,6 +20,7 @@
 #include "compact/ops/memory.h"
 #include "compact/ops/memory_trace.h"
 #include "compact/optim/schedules.h"
+#include "compact/train/bit_chooser.h"
 #include "compact/train/evaluate.h"
 #include "compact/train/exit_codes.h"
 #include "compact/train/memory_table.h"
@@ -59,6 +60,7 @@ class Run {
   void resume(const std::string& checkpoint);
   void describe();
   double check_loss(const at::Tensor& loss) const;
+  void choose_bits(const Batch& batch);
   bool step();  // false: stopped inside the update, gradients pending
   void log();
   EvalResult evaluate_now();
@@ -89,6 +91,7 @@ class Run {
   int64_t static_bytes_ = 0;  // weights and optimizer state
   LlamaConfig shape_;
   std::optional<RunPlan> plan_;
+  std::optional<BitChooser> bits_;
   bool releases_ = false;  // some parameters are updated inside the backward pass
   int64_t eval_batch_ = c_.per_device_eval_batch_size;
 };
@@ -133,6 +136,7 @@ void Run::prepare() {
   static_bytes_ = live_bytes(device_) - before;
   releases_ =
       std::ranges::any_of(model_->parameters(), [](const Parameter* p) { return p->release; });
+  bits_.emplace(c_, *model_);
   if (!checkpoint.empty()) resume(checkpoint);
   plan_->enforce();
   make_output_folder(c_);
@@ -144,6 +148,7 @@ void Run::prepare() {
 
 void Run::resume(const std::string& checkpoint) {
   load_run(checkpoint, *model_, *optimizer_);
+  bits_->restore(*model_, s_.bits);
   data_.train->seek(s_.window);
   seconds_before_ = s_.seconds;
   saved_step_ = s_.step;
@@ -180,6 +185,13 @@ double Run::check_loss(const at::Tensor& loss) const {
       cat("step ", s_.step + 1, ": the loss is ", value, "; stopped before the update"));
 }
 
+void Run::choose_bits(const Batch& batch) {
+  console_.line(bits_->choose(*model_, batch.input.to(device_), batch.target.to(device_),
+                              noise_key(c_, s_.step, -1)));
+  s_.bits = bits_->bits();
+  write_file_atomically(c_.output_dir + "/bits.policy", s_.bits);
+}
+
 bool Run::step() {
   const auto start = Clock::now();
   reset_peak(device_);
@@ -199,6 +211,7 @@ bool Run::step() {
   s_.window = window;
   s_.valid = valid;
   if (s_.micro == 0) s_.step_loss = 0;
+  if (s_.micro == 0 && bits_->due(s_.step)) choose_bits(batches[0]);
   at::Tensor loss_sum;
   for (; s_.micro < accumulation; ++s_.micro) {
     const Batch& batch = batches[s_.micro];

@@ -214,9 +214,10 @@ TEST(Quantize, BitsComeFromTheKeyAlone) {
 }
 
 TEST(Quantize, RefusesWhatItCannotDo) {
-  for (const char* bad : {"quantize:bits=3", "quantize:bits=0", "quantize:group=100",
-                          "quantize:group=16", "quantize:group=4096", "quantize:rounding=up",
-                          "quantize:levels=lloyd,bits=8", "quantize:levels=positive,bits=1", "quantize:scale=f16", "quantize:bit=4"}) {
+  for (const char* bad :
+       {"quantize:bits=3", "quantize:bits=0", "quantize:group=100", "quantize:group=16",
+        "quantize:group=4096", "quantize:rounding=up", "quantize:levels=lloyd,bits=8",
+        "quantize:levels=positive,bits=1", "quantize:scale=f16", "quantize:bit=4"}) {
     EXPECT_THROW(make_codec(bad), InputError) << bad;
   }
   EXPECT_THROW(through("quantize", at::ones({3}, at::kLong)), InputError);

@@ -79,11 +79,18 @@ TEST_F(Images, IdxRefusesBrokenFiles) {
   refused([&] { read_idx(images(number(0x1234) + start), labels); }, "begins with the number");
   refused([&] { read_idx(images(number(0x803) + number(2) + number(0) + number(3)), labels); },
           "must be from 1 to 4096");
-  refused([&] { read_idx(images(number(0x803) + number(1u << 20) + number(4096) + number(4096)), labels); },
-          "of pixels");
-  refused([&] { read_idx(images(number(0x803) + number(1) + number(2) + number(3) + "abcdef"), labels); },
-          "has 1 images");
-  refused([&] { read_idx(images(start + std::string(12, 'a')), labels, 5); }, "labels must be below 5");
+  refused(
+      [&] {
+        read_idx(images(number(0x803) + number(1u << 20) + number(4096) + number(4096)), labels);
+      },
+      "of pixels");
+  refused(
+      [&] {
+        read_idx(images(number(0x803) + number(1) + number(2) + number(3) + "abcdef"), labels);
+      },
+      "has 1 images");
+  refused([&] { read_idx(images(start + std::string(12, 'a')), labels, 5); },
+          "labels must be below 5");
 }
 
 }  // namespace

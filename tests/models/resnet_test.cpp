@@ -46,7 +46,8 @@ TEST(Resnet, EvaluationUsesItsOwnStatistics) {
   const at::Tensor x = at::randn({4, 3, 32, 32});
   const at::NoGradGuard no_grad;
   const at::Tensor before = net.forward(x, false);
-  EXPECT_TRUE(at::allclose(net.forward(x.slice(0, 0, 1), false), before.slice(0, 0, 1), 1e-4, 1e-4));
+  EXPECT_TRUE(
+      at::allclose(net.forward(x.slice(0, 0, 1), false), before.slice(0, 0, 1), 1e-4, 1e-4));
   net.forward(x, true);
   EXPECT_FALSE(at::allclose(net.forward(x, false), before, 1e-4, 1e-4));
 }

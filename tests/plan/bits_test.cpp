@@ -54,7 +54,8 @@ TEST(Bits, ExactEqualsBruteForce) {
   for (int round = 0; round < 200; ++round) {
     const auto all = random_tensors(random, 1 + static_cast<int>(random() % 6));
     const int64_t low = bytes_at(all, 0), high = bytes_at(all, 3);
-    const int64_t budget = low + static_cast<int64_t>(random() % static_cast<uint64_t>(high - low + 10));
+    const int64_t budget =
+        low + static_cast<int64_t>(random() % static_cast<uint64_t>(high - low + 10));
     const BitAllocation exact = allocate_exact(all, budget), greedy = allocate_greedy(all, budget);
     EXPECT_NEAR(exact.error, brute(all, 0, budget), 1e-9 * (exact.error + 1e-30));
     EXPECT_LE(exact.error, greedy.error);
@@ -75,7 +76,8 @@ TEST(Bits, NeverWorseThanUniformAtEqualBytes) {
       const BitAllocation a = allocate_exact(all, bytes_at(all, choice));
       EXPECT_LE(a.error, error_at(all, choice) * (1 + 1e-9));
     }
-    EXPECT_LT(allocate_exact(all, bytes_at(all, 2)).error, error_at(all, 2) * (count > 1 ? .9 : 1.1));
+    EXPECT_LT(allocate_exact(all, bytes_at(all, 2)).error,
+              error_at(all, 2) * (count > 1 ? .9 : 1.1));
   }
 }
 

@@ -18,11 +18,14 @@ namespace {
 
 class Sensitivity : public testing::Test {
  protected:
-  Sensitivity() : net_({.blocks = {1, 1, 1}, .width = 8, .small_images = true, .classes = 10}, at::kFloat, 1) {
+  Sensitivity()
+      : net_({.blocks = {1, 1, 1}, .width = 8, .small_images = true, .classes = 10}, at::kFloat,
+             1) {
     const auto generator = at::detail::createCPUGenerator(5);
     images_ = at::randn({16, 3, 16, 16}, generator);
     labels_ = at::arange(16).remainder(10);
-    for (const Parameter* p : net_.parameters()) options_.parameters.emplace_back(p->name, p->weight);
+    for (const Parameter* p : net_.parameters())
+      options_.parameters.emplace_back(p->name, p->weight);
     options_.least_elements = 256;
   }
 
@@ -55,7 +58,8 @@ class Sensitivity : public testing::Test {
     const at::Tensor exact = gradient(Policy::parse("slot * = keep\n", "test"), 0);
     double sum = 0;
     for (int k = 0; k < keys; ++k) {
-      sum += (gradient(policy, 100 + static_cast<uint64_t>(k)) - exact).square().sum().item<double>();
+      sum +=
+          (gradient(policy, 100 + static_cast<uint64_t>(k)) - exact).square().sum().item<double>();
     }
     return sum / keys;
   }
@@ -93,7 +97,7 @@ TEST_F(Sensitivity, ProbesLeaveNoTrace) {
 TEST_F(Sensitivity, AdaptiveBitsBeatUniformOnes) {
   gradient(uniform(4), 1);
   const SavedTensorReport report = report_;
-  const auto names = quantized_names(report);
+  const auto names = adaptive_tensors(report, 4);
   ASSERT_GT(names.size(), 10u);
   const auto by_tensor = sensitivity_by_tensor(probe(), names, 7);
   const auto by_groups = sensitivity_by_groups(probe(), names, 8, 7);
@@ -103,7 +107,7 @@ TEST_F(Sensitivity, AdaptiveBitsBeatUniformOnes) {
     gradient(uniform(bits), 1);
     const int64_t bytes = report_.stored();
     for (const auto* sensitivity : {&by_tensor, &by_groups}) {
-      const BitPlan plan = adaptive_bits(report, *sensitivity, bits);
+      const BitPlan plan = adaptive_bits(adaptive_tensors(report, bits), *sensitivity);
       EXPECT_LE(plan.allocation.error, plan.uniform_error);
       const double measured = error(plan.policy, 10);
       EXPECT_LE(report_.stored(), bytes);
@@ -118,14 +122,14 @@ TEST_F(Sensitivity, AdaptiveBitsBeatUniformOnes) {
 
 TEST_F(Sensitivity, NewTensorsGetTheRestOfThePolicy) {
   gradient(uniform(4), 1);
-  const auto names = quantized_names(report_);
-  const BitPlan plan = adaptive_bits(report_, std::vector<double>(names.size(), 1.0), 3);
+  const auto tensors = adaptive_tensors(report_, 3);
+  const BitPlan plan = adaptive_bits(tensors, std::vector<double>(tensors.size(), 1.0));
   Policy policy = uniform(4);
   policy.append(plan.policy);
   images_ = at::randn({8, 3, 24, 24});  // other shapes
   labels_ = at::arange(8);
   EXPECT_TRUE(gradient(policy, 1).isfinite().all().item<bool>());
-  EXPECT_THROW(adaptive_bits(report_, std::vector<double>(1), 4), InputError);
+  EXPECT_THROW(adaptive_bits(tensors, std::vector<double>(1)), InputError);
 }
 
 }  // namespace
