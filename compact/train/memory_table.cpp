@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/train/memory_table.h"
 
-#include <cstdio>
+#include <algorithm>
 
+#include "compact/base/check.h"
 #include "compact/base/text.h"
 
 namespace compact {
@@ -33,12 +34,15 @@ int64_t stored_bytes(const std::vector<SlotBytes>& slots) {
 
 std::string slot_table(const std::vector<SlotBytes>& slots) {
   std::string out;
-  char line[160];
+  size_t width = 18;
+  for (const SlotBytes& s : slots) width = std::max(width, s.treatment.size());
   const auto row = [&](const std::string& a, const std::string& b, const std::string& c,
                        const std::string& d) {
-    std::snprintf(line, sizeof line, "  %-24s %-18s %12s %12s\n", a.c_str(), b.c_str(), c.c_str(),
-                  d.c_str());
-    out += line;
+    const auto pad = [](const std::string& text, size_t to) {
+      return std::string(to - std::min(to, text.size()), ' ');
+    };
+    out += cat("  ", a, pad(a, 24), " ", b, pad(b, width), " ", pad(c, 12), c, " ", pad(d, 12), d,
+               "\n");
   };
   row("saved tensor", "treatment", "stored", "if kept");
   int64_t kept = 0;

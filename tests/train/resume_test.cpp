@@ -101,9 +101,31 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"compact_muon", {{"preset", "compact"}, {"update_proj_gap", "4"}, {"optim", "muon"}}},
         Case{"compact_paper", {{"preset", "compact-paper"}, {"update_proj_gap", "4"}}},
         Case{"bf16", {{"preset", "compact"}, {"update_proj_gap", "4"}, {"dtype", "bfloat16"}}},
+        Case{"gact_l1", {{"preset", "gact-l1"}}},
+        Case{"gact_l2", {{"preset", "gact-l2"}, {"bits_interval", "4"}}},
+        Case{"float8_moments",
+             {{"preset", "compact"}, {"update_proj_gap", "4"}, {"optim_state_dtype", "float8"}}},
         Case{"bf16_master",
              {{"preset", "exact"}, {"dtype", "bfloat16"}, {"master_weights", "true"}}}),
     [](const auto& info) { return info.param.name; });
+
+// Bits that come out as they would have been: measuring changed neither weights nor data nor noise.
+TEST(AdaptiveBits, ProbesLeaveNoTrace) {
+  const TemporaryFolder folder;
+  std::string models[2];
+  for (const bool adapt : {false, true}) {
+    TrainConfig c = tiny(folder.path(), adapt ? "adapt" : "fixed");
+    c.bits_interval = 2;
+    const std::string bits = adapt ? "quantize:bits=8,adapt=8" : "quantize:bits=8";
+    set_option(c, "set", {"slot layers.* = " + bits}, "set");
+    std::ostringstream console;
+    ASSERT_EQ(train(c, console), kExitOk) << console.str();
+    EXPECT_EQ(console.str().find("bits     18 x 8") != std::string::npos, adapt) << console.str();
+    EXPECT_EQ(fs::exists(folder.path() / "adapt/bits.policy"), adapt);
+    models[adapt] = slurp(c.output_dir + "/model.safetensors");
+  }
+  EXPECT_TRUE(models[0] == models[1]);
+}
 
 TEST(ResumeChecks, RefuseWhatChangesNumbers) {
   const TemporaryFolder folder;
