@@ -19,6 +19,7 @@ constexpr double kRanks[] = {0.5, 0.25, 0.125};
 // What holds for the whole model beside the slots of its blocks.
 struct Variant {
   std::string moments;    // type of all moments; empty: as asked for
+  std::string codec;      // of what blocks keep; empty: as it is
   double rank = 0;        // of projected gradients; 0: none
   int64_t projected = 0;  // layers, the last ones: their gradients come first
   int64_t chunk = 0;      // tokens of the loss at a time
@@ -65,7 +66,10 @@ class Planner {
   // Updating inside the backward pass costs nothing and loses nothing where it may be done.
   bool release() const { return !r_.step.clip && r_.step.accumulation == 1; }
   std::string release_line() const { return release() ? "grad * = full:release=true\n" : ""; }
-  const std::vector<BlockOption>& options(double rank);
+  static std::string codec_line(const Variant& v) {
+    return v.codec.empty() ? "" : cat("slot layers.* = ", v.codec, "\n");
+  }
+  const std::vector<BlockOption>& options(const Variant& v, bool projected);
   const LayerProblem& problem(const Variant& v);
   std::vector<const std::vector<BlockOption>*> layer_options(const Variant& v);
   std::optional<Candidate> best_of(Variant v, int64_t budget);
@@ -75,7 +79,7 @@ class Planner {
   Allowed allowed_;
   const Speed& speed_;
   int64_t layers_;
-  std::map<double, std::vector<BlockOption>> options_;
+  std::map<std::pair<double, std::string>, std::vector<BlockOption>> options_;
   std::map<std::string, LayerProblem> problems_;
 };
 
@@ -86,9 +90,13 @@ std::vector<Variant> Planner::levels() const {
     const std::string asked = r_.optimizer(Policy::parse("", "auto")).moment(Parameter{});
     if (asked == "f32") all.push_back({.moments = "bf16"});
     if (asked != "f8") all.push_back({.moments = "f8"});
+    all.push_back({.moments = all.back().moments, .codec = "quantize:bits=4"});
   }
   if (allowed_.project) {
-    for (const double rank : kRanks) all.push_back({.moments = all.back().moments, .rank = rank});
+    const Variant last = all.back();
+    for (const double rank : kRanks) {
+      all.push_back({.moments = last.moments, .codec = last.codec, .rank = rank});
+    }
   }
   return all;
 }
@@ -112,6 +120,7 @@ int64_t Planner::chunk_cost(int64_t chunk) const {
 
 std::string Planner::lines(const Variant& v) const {
   std::string text = cat("slot loss.logits = chunk:tokens=", v.chunk, "\n");
+  text += codec_line(v);
   if (!v.moments.empty()) text += cat("moment * = ", v.moments, "\n");
   text += release_line();
   if (v.projected > 0) {
@@ -128,11 +137,11 @@ std::string Planner::lines(const Variant& v) const {
   return text;
 }
 
-const std::vector<BlockOption>& Planner::options(double rank) {
-  auto& found = options_[rank];
+const std::vector<BlockOption>& Planner::options(const Variant& v, bool projected) {
+  auto& found = options_[{projected ? v.rank : 0, v.codec}];
   if (found.empty()) {
-    const std::string projected = rank > 0 ? projection_lines(rank, "*", release()) : "";
-    found = block_options(r_, release_line() + projected, speed_);
+    const std::string lines = projected ? projection_lines(v.rank, "*", release()) : "";
+    found = block_options(r_, codec_line(v) + release_line() + lines, speed_);
   }
   return found;
 }
@@ -140,7 +149,7 @@ const std::vector<BlockOption>& Planner::options(double rank) {
 std::vector<const std::vector<BlockOption>*> Planner::layer_options(const Variant& v) {
   std::vector<const std::vector<BlockOption>*> all;
   for (int64_t i = 0; i < layers_; ++i) {
-    all.push_back(&options(i >= layers_ - v.projected ? v.rank : 0));
+    all.push_back(&options(v, i >= layers_ - v.projected));
   }
   return all;
 }
@@ -213,7 +222,10 @@ int64_t Planner::least() {
 }
 
 double Planner::error(const Variant& v) const {
-  if (v.projected == 0) return 0;
+  // Of 4 bits on normal values in groups of 256: the part of a tensor's square, and at most that of
+  // the gradients made from it.
+  const double rounding = v.codec.empty() ? 0 : 0.0238;
+  if (v.projected == 0) return rounding;
   // Weighted by elements; the projection of the attention's output is full.
   const LlamaConfig& c = r_.shape;
   const auto n = static_cast<double>(c.hidden_size), m = static_cast<double>(c.intermediate_size),
@@ -226,7 +238,7 @@ double Planner::error(const Variant& v) const {
     sum += in * out * (in / rank - 1);
     all += in * out;
   }
-  return sum / all * static_cast<double>(v.projected) / static_cast<double>(layers_);
+  return rounding + sum / all * static_cast<double>(v.projected) / static_cast<double>(layers_);
 }
 
 }  // namespace
@@ -276,7 +288,8 @@ std::optional<Chosen> BudgetPlanner::find(int64_t budget) {
     Chosen chosen;
     chosen.policy = request.policy;
     chosen.error = planner.error(best->variant);
-    chosen.lossless = best->variant.rank == 0 && best->variant.moments.empty();
+    chosen.lossless = best->variant.rank == 0 && best->variant.moments.empty() &&
+                      best->variant.codec.empty();
     chosen.states = best->solution.states;
     chosen.added_seconds = static_cast<double>(best->cost - planner.usual_cost()) * 1e-9;
     chosen.seconds = step_seconds(request, impl_->speed, plan.memory) + chosen.added_seconds;

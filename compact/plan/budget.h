@@ -14,8 +14,8 @@
 
 namespace compact {
 
-// What may be given up, in this order: nothing; the precision of moments; gradients and moments of
-// the block matrices in a random projection.
+// What may be given up, in this order: nothing; the precision of moments, and then of what blocks
+// keep (4 bits); gradients and moments of the block matrices in a random projection.
 struct Allowed {
   bool quantize = false, project = false;
   // "lossless", or "quantize", "project" joined by commas. Throws InputError on another.

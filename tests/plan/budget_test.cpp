@@ -108,7 +108,9 @@ TEST_F(Budget, MomentsAreQuantizedBeforeGradientsAreProjected) {
     const Chosen chosen = planner.choose(budget);
     r.policy = chosen.policy;
     EXPECT_EQ(chosen.policy.moment("any").name, moment);
-    EXPECT_EQ(chosen.error > 0, budget < quantized);
+    EXPECT_EQ(chosen.policy.grad("layers.2.attn.qkv").name == "project", budget < quantized);
+    EXPECT_EQ(chosen.policy.slot("layers.0.attn.input").name == "quantize", budget <= quantized);
+    EXPECT_EQ(chosen.error > 0, budget <= quantized);
     EXPECT_LE(run_for_real(r).peak, budget);
   }
 }
