@@ -62,7 +62,8 @@ class Quantizer final : public Codec {
                                  .n = n,
                                  .type = type_of(to)},
                                 launch_for(to));
-      return half ? x.copy_(to) : x;
+      // The highest level may lie a little above the largest value.
+      return half ? x.copy_(to.clamp_(-65504, 65504)) : x;
     };
     return e;
   }
@@ -84,9 +85,6 @@ class Quantizer final : public Codec {
 
 CodecPtr make(const Spec& spec) {
   spec.allow({"bits", "group", "rounding", "levels", "scale", "along", "adapt"});
-  const double adapt = spec.number("adapt", 4);
-  COMPACT_CHECK(adapt >= 1 && adapt <= 8, "quantize:adapt must be from 1 to 8 bits on average, is ",
-                adapt);
   const auto choice = [&](const char* key, const char* first, const char* second, bool fallback) {
     const std::string text = spec.text(key, fallback ? second : first);
     COMPACT_CHECK(text == first || text == second, "quantize:", key, " must be ", first, " or ",
@@ -109,6 +107,12 @@ CodecPtr make(const Spec& spec) {
   f.levels = levels == "lloyd"      ? Levels::kLloyd
              : levels == "positive" ? Levels::kPositive
                                     : Levels::kUniform;
+  if (spec.has("adapt")) {
+    const double adapt = spec.number("adapt", 4);
+    COMPACT_CHECK(adapt >= 1 && adapt <= 8,
+                  "quantize:adapt must be from 1 to 8 bits on average, is ", adapt);
+    COMPACT_CHECK(f.levels != Levels::kLloyd, "quantize:levels=lloyd does not go with adapt");
+  }
   COMPACT_CHECK(f.levels != Levels::kLloyd || f.bits <= 4,
                 "quantize:levels=lloyd has at most 4 bits, not ", f.bits);
   COMPACT_CHECK(f.levels != Levels::kPositive || f.bits >= 2,

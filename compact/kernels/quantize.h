@@ -63,6 +63,7 @@ template <int kBits>
 COMPACT_HOST_DEVICE inline GroupScale uniform_scale(float low, float high, Type type) {
   constexpr float kTop = (1 << kBits) - 1;
   const float offset = scale_down(low + 0.0f, type);  // one zero
+  if (!(high - offset < 0x1.fp127f)) return {not_a_number(), not_a_number()};
   return checked({offset, scale_up(high / kTop - offset / kTop, type)});
 }
 // Lloyd's levels stretched over the range: all values lie within.

@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <mutex>
@@ -24,7 +25,16 @@
 namespace compact {
 namespace {
 
-const std::string kSigns = "mask:of=sign";
+constexpr const char* kSigns = "mask:of=sign";
+
+// What can be read from what is held.
+enum class Content : uint8_t { kExact, kRounded, kSigns };
+Content content_of(const std::string& treatment) {
+  if (treatment == "keep") return Content::kExact;
+  const Spec first = Spec::parse_chain(treatment)[0];
+  if (first.name == "mask" && first.text("of", "") == "sign") return Content::kSigns;
+  return find_codec(first.name)->lossless ? Content::kExact : Content::kRounded;
+}
 
 // What is held of one piece of memory, by all who saved it.
 struct Held {
@@ -37,9 +47,9 @@ struct Held {
   ~Held() { *live -= bytes; }
 };
 
-// Which memory, at which of its versions, read how; whether only signs are held.
+// Which memory, at which of its versions, read how; what is held of it.
 using Key = std::tuple<const void*, uint32_t, at::ScalarType, int64_t, std::vector<int64_t>,
-                       std::vector<int64_t>, bool>;
+                       std::vector<int64_t>, Content>;
 struct Entry {
   c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // keeps the address from being reused
   std::weak_ptr<Held> held;
@@ -86,39 +96,46 @@ struct SavedTensorScope::State {
   }
   std::string name_of(const at::Tensor& t, bool& result);
   std::string treatment_of(const at::Tensor& t, const std::string& name, bool result);
-  std::shared_ptr<Held> hold(const at::Tensor& t);
+  std::shared_ptr<Held> hold(const at::Tensor& t, bool strided);
 };
 
 namespace {
 
-thread_local SavedTensorScope::State* active = nullptr;
+thread_local std::vector<SavedTensorScope::State*> scopes;  // the innermost last
 
 class Hooks final : public torch::autograd::SavedVariableHooks {
  public:
   void call_pack_hook(const at::Tensor& t) override {
     const at::NoGradGuard no_grad;
-    sizes_ = t.sizes().vec();
-    strides_ = t.strides().vec();
-    flat_ = t.is_non_overlapping_and_dense();
-    held_ = active->hold(t);
+    strided_ = t.layout() == at::kStrided && t.has_storage();
+    if (strided_) {
+      sizes_ = t.sizes().vec();
+      strides_ = t.strides().vec();
+      offset_ = t.storage_offset();
+      flat_ = t.is_non_overlapping_and_dense();
+    }
+    held_ = scopes.back()->hold(t, strided_);
   }
   at::Tensor call_unpack_hook() override {
-    if (!held_->encoded.defined()) {
-      TORCH_CHECK(held_->plain._version() == held_->version,
-                  "[saved tensors] one of the tensors needed for gradients was changed in place: ",
-                  held_->plain.sizes(), " is at version ", held_->plain._version(), ", expected ",
-                  held_->version);
-      return held_->plain;
-    }
     const at::NoGradGuard no_grad;
-    const at::Tensor x = held_->encoded.restore();
-    return flat_ ? x.as_strided(sizes_, strides_) : x;
+    if (held_->encoded.defined()) {
+      const at::Tensor x = held_->encoded.restore();
+      return flat_ ? x.as_strided(sizes_, strides_) : x;
+    }
+    const at::Tensor& x = held_->plain;
+    TORCH_CHECK(x._version() == held_->version,
+                "[saved tensors] one of the tensors needed for gradients was changed in place: ",
+                x.sizes(), " is at version ", x._version(), ", expected ", held_->version);
+    // Another view of the same memory may have been saved first.
+    const bool same = !strided_ || (x.sizes() == sizes_ && x.strides() == strides_);
+    return same ? x : x.as_strided(sizes_, strides_, offset_);
   }
 
  private:
   std::shared_ptr<Held> held_;
   std::vector<int64_t> sizes_, strides_;
-  bool flat_ = false;
+  int64_t offset_ = 0;
+  bool strided_ = false, flat_ = false;
 };
 
 // The engine of a process without Python, asked for hooks whenever a tensor is saved.
@@ -126,7 +143,7 @@ class ScopeEngine final : public torch::autograd::Engine {
  public:
   ~ScopeEngine() override { stop(); }
   std::unique_ptr<torch::autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
-    return active ? std::make_unique<Hooks>() : nullptr;
+    return scopes.empty() ? nullptr : std::make_unique<Hooks>();
   }
   static torch::autograd::Engine& get() {
     static auto* const engine = new ScopeEngine;  // outlives every thread
@@ -182,68 +199,95 @@ std::string SavedTensorScope::State::name_of(const at::Tensor& t, bool& result) 
 std::string SavedTensorScope::State::treatment_of(const at::Tensor& t, const std::string& name,
                                                   bool result) {
   const bool is_float = t.is_floating_point() && t.scalar_type() != at::kDouble;
-  if (t.numel() < options.least_elements) return "keep";
+  const auto stored = static_cast<int64_t>(t.storage().nbytes());
+  const bool spread = t.numel() * t.element_size() > stored;  // a view that repeats its elements
+  if (t.numel() < options.least_elements || t.is_conj() || t.is_neg() || spread) return "keep";
   const RunningOp* const op = OpWatch::current();
+  const auto op_has = [&](const char* part) {
+    return op && op->name.find(part) != std::string::npos;
+  };
+  // Statistics of norms and softmaxes: little memory, and not linear in the gradient.
+  const bool statistic = result && (op_has("norm") || op_has("log_softmax") ||
+                                    (op_has("scaled_dot_product") && t.dim() < 4));
+  if (statistic) return "keep";
   const bool relu = is_float && op && ((op->name == "relu" && result) || op->name == "relu_");
+  std::vector<Spec> chain = Spec::parse_chain(policy.slot_text(name));
+  const auto with_rest = [&](const Spec& first) {
+    std::vector<Spec> all = chain;
+    all[0] = first;
+    return Spec::chain_str(all);
+  };
   if (options.lossless && !relu) {
     for (const char* lossless : {"mask", "index"}) {
-      if (codec(lossless)->takes(t)) return lossless;
+      if (codec(lossless)->takes(t)) return with_rest(Spec::parse(lossless));
     }
   }
-  Spec how = policy.slot(name);
+  Spec& how = chain[0];
   if (relu && how.name == "quantize") {
     // Its backward pass asks where the result is above 0, of which rounded values would not tell;
     // the next operation asks for the values.
-    if (how.integer("bits", 4) == 1) return kSigns;
+    if (how.integer("bits", 4) == 1) return with_rest(Spec::parse(kSigns));
     how.set("levels", "positive");
-    return how.str();
+    return Spec::chain_str(chain);
   }
   if (!is_float || how.name == "keep") return "keep";
   COMPACT_CHECK(find_codec(how.name), "slot `", name, "` = ", how.str(),
                 ": tensors that autograd saves can be kept or encoded; this is for the slots of "
                 "segments");
-  return policy.slot_text(name);
+  return Spec::chain_str(chain);
 }
 
-std::shared_ptr<Held> SavedTensorScope::State::hold(const at::Tensor& t) {
-  SavedTensor row{.sizes = t.sizes().vec(), .type = t.scalar_type()};
-  row.bytes = static_cast<int64_t>(t.numel() * t.element_size());
+std::shared_ptr<Held> SavedTensorScope::State::hold(const at::Tensor& t, bool strided) {
+  SavedTensor row{.type = t.scalar_type()};
   bool result = false;
+  row.name = name_of(t, result);
   auto held = std::make_shared<Held>();
   held->live = live;
   const auto keep = [&] {
     held->plain = t.detach();
     held->version = t._version();
   };
-  const bool dense_tensor = t.layout() == at::kStrided && t.has_storage();
-  if (of_leaf(t) || parameters.contains(storage_of(t)) || !dense_tensor) {
-    row.name = name_of(t, result);
-    row.treatment = dense_tensor ? "parameter" : "keep";
+  if (!strided || of_leaf(t) || parameters.contains(storage_of(t))) {
+    row.treatment = strided ? "parameter" : "keep";
     keep();
     saved.push_back(std::move(row));
     return held;
   }
-  row.name = name_of(t, result);
+  row.sizes = t.sizes().vec();
+  row.bytes = std::min(static_cast<int64_t>(t.numel() * t.element_size()),
+                       static_cast<int64_t>(t.storage().nbytes()));
   row.treatment = treatment_of(t, row.name, result);
   const bool flat = t.is_non_overlapping_and_dense();
+  const bool plain_bits = !t.is_conj() && !t.is_neg();
   // Dense tensors are shared whatever their view of the memory is.
-  const std::vector<int64_t> none;
-  const Key key{storage_of(t),
-                t._version(),
-                t.scalar_type(),
-                t.storage_offset(),
-                flat ? std::vector<int64_t>{t.numel()} : row.sizes,
-                flat ? none : t.strides().vec(),
-                row.treatment == kSigns};
-  if (const auto found = entries.find(key); found != entries.end()) {
-    if (auto known = found->second.held.lock(); known && !found->second.storage.expired()) {
-      if (known->encoded.defined() || known->plain.sizes() == t.sizes()) {
+  const auto key = [&](Content content) {
+    return Key{storage_of(t),
+               t._version(),
+               t.scalar_type(),
+               t.storage_offset(),
+               flat ? std::vector<int64_t>{t.numel()} : row.sizes,
+               flat ? std::vector<int64_t>{} : t.strides().vec(),
+               content};
+  };
+  const auto find = [&](Content content) -> std::shared_ptr<Held> {
+    const auto found = entries.find(key(content));
+    if (found == entries.end() || found->second.storage.expired()) return nullptr;
+    return found->second.held.lock();
+  };
+  const Content content = content_of(row.treatment);
+  if (plain_bits) {
+    // Whoever can do with less may read the exact tensor where it is held; nobody gets less.
+    for (const Content have : {content, Content::kExact}) {
+      if (auto known = find(have)) {
         row.shared = true;
         row.treatment = known->treatment;
         saved.push_back(std::move(row));
         return known;
       }
     }
+  }
+  for (const Content other : {Content::kExact, Content::kRounded, Content::kSigns}) {
+    row.shared |= plain_bits && find(other) != nullptr;  // held twice, in two ways: counted once
   }
   held->treatment = row.treatment;
   if (row.treatment == "keep") {
@@ -256,7 +300,9 @@ std::shared_ptr<Held> SavedTensorScope::State::hold(const at::Tensor& t) {
   }
   *live += held->bytes;
   row.stored = held->bytes;
-  entries.insert_or_assign(key, Entry{t.storage().getWeakStorageImpl(), held});
+  if (plain_bits) {
+    entries.insert_or_assign(key(content), Entry{t.storage().getWeakStorageImpl(), held});
+  }
   saved.push_back(std::move(row));
   return held;
 }
@@ -275,7 +321,7 @@ int64_t SavedTensorReport::stored() const {
   return sum;
 }
 
-SavedTensorScope::SavedTensorScope(Policy policy, SavedTensorOptions options) : outer_(active) {
+SavedTensorScope::SavedTensorScope(Policy policy, SavedTensorOptions options) {
   install_engine();
   state_ = std::make_shared<State>();
   state_->policy = std::move(policy);
@@ -283,10 +329,10 @@ SavedTensorScope::SavedTensorScope(Policy policy, SavedTensorOptions options) : 
   for (const auto& [name, tensor] : state_->options.parameters) {
     state_->parameters.emplace(storage_of(tensor), name);
   }
-  active = state_.get();
+  scopes.push_back(state_.get());
 }
 
-SavedTensorScope::~SavedTensorScope() { active = outer_; }
+SavedTensorScope::~SavedTensorScope() { std::erase(scopes, state_.get()); }
 
 SavedTensorReport SavedTensorScope::report() const { return {state_->saved}; }
 

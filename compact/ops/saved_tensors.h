@@ -5,8 +5,9 @@
 //   at::Tensor loss = network->forward(x);   // any module
 //   loss.backward();                         // inside or outside the scope
 //
-// What autograd saves on this thread while a scope lives goes through it; the innermost holds. Not
-// for a Python process, which has hooks of its own.
+// What autograd saves on this thread while a scope lives goes through it; the innermost holds.
+// Statistics of norms and softmaxes are kept. Codecs see tensors as they lie in memory. A scope
+// ends on the thread it began on. Not for a Python process, which has hooks of its own.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,8 +23,9 @@
 namespace compact {
 
 struct SavedTensorOptions {
-  // Of the network, with the names that identities begin with. Without them identities begin with
-  // a number. Parameters are never encoded, whether named here or not.
+  // Of the network, with the names that identities begin with. What is named here is never encoded,
+  // nor anything that requires gradients as a leaf, its views and casts. Frozen weights and buffers
+  // that operations save are known by their names only.
   std::vector<std::pair<std::string, at::Tensor>> parameters;
   int64_t least_elements = 1024;  // smaller tensors are kept
   bool lossless = true;           // bits for booleans and two values; narrow indices
@@ -37,8 +39,8 @@ struct SavedTensor {
   std::vector<int64_t> sizes;
   at::ScalarType type = at::kFloat;
   int64_t bytes = 0;    // of the tensor
-  int64_t stored = 0;   // of what is held for it; 0 where it is shared or a parameter
-  bool shared = false;  // held for an earlier one already
+  int64_t stored = 0;   // of what is held for it; 0 where that of another is read, or a parameter
+  bool shared = false;  // the same memory was saved before
 };
 
 struct SavedTensorReport {
@@ -65,7 +67,6 @@ class SavedTensorScope {
 
  private:
   std::shared_ptr<State> state_;
-  State* outer_;
 };
 
 }  // namespace compact

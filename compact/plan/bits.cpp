@@ -116,8 +116,8 @@ void check(std::span<const TensorBits> tensors, int64_t budget) {
 
 }  // namespace
 
-double uniform_error(int bits) {
-  const double top = std::exp2(bits) - 1;
+double uniform_error(double bits, bool zero_code) {
+  const double top = std::exp2(bits) - (zero_code ? 2 : 1);
   return 1 / (top * top);
 }
 

@@ -30,8 +30,8 @@ struct BitAllocation {
 };
 
 // Variance of stochastic rounding to uniform levels, in units of a sixth of the range squared:
-// 1 / (2^bits - 1)^2.
-double uniform_error(int bits);
+// 1 / (2^bits - 1)^2; where one code is taken for 0, 1 / (2^bits - 2)^2.
+double uniform_error(double bits, bool zero_code = false);
 
 // From the fewest bytes up, always the step that takes off the most error a byte; GACT's way. Never
 // worse than its first step allows, and within one step of the optimum of the relaxed problem.

@@ -288,8 +288,8 @@ std::optional<Chosen> BudgetPlanner::find(int64_t budget) {
     Chosen chosen;
     chosen.policy = request.policy;
     chosen.error = planner.error(best->variant);
-    chosen.lossless = best->variant.rank == 0 && best->variant.moments.empty() &&
-                      best->variant.codec.empty();
+    chosen.lossless =
+        best->variant.rank == 0 && best->variant.moments.empty() && best->variant.codec.empty();
     chosen.states = best->solution.states;
     chosen.added_seconds = static_cast<double>(best->cost - planner.usual_cost()) * 1e-9;
     chosen.seconds = step_seconds(request, impl_->speed, plan.memory) + chosen.added_seconds;

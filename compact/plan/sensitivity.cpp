@@ -4,7 +4,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
@@ -31,6 +30,10 @@ Policy probe_policy(std::span<const AdaptiveTensor> tensors, const std::vector<b
   std::string text = cat("slot * = quantize:bits=", kFine, "\n");
   for (size_t i = 0; i < tensors.size(); ++i) text += line(tensors[i], coarse[i] ? kCoarse : kFine);
   return Policy::parse(text, "probe");
+}
+
+bool has_zero_code(const AdaptiveTensor& t) {
+  return t.treatment.find("levels=positive") != std::string::npos;
 }
 
 double squared_distance(const at::Tensor& a, const at::Tensor& b) {
@@ -86,7 +89,7 @@ std::vector<double> sensitivity_by_tensor(const GradientProbe& probe,
     std::vector<bool> coarse(tensors.size(), false);
     coarse[i] = true;
     const at::Tensor g = probe(probe_policy(tensors, coarse), noise);
-    result.push_back(squared_distance(g, fine) / uniform_error(kCoarse));
+    result.push_back(squared_distance(g, fine) / uniform_error(kCoarse, has_zero_code(tensors[i])));
   }
   return result;
 }
@@ -119,7 +122,10 @@ std::vector<double> sensitivity_by_groups(const GradientProbe& probe,
   }
   std::vector<double> result = nonnegative_fit(equations, mean, tensors.size());
   // What the fit could not tell from nothing is not nothing.
-  for (double& c : result) c = std::max(c, 0.02 * mean) / uniform_error(kCoarse);
+  for (size_t i = 0; i < result.size(); ++i) {
+    result[i] =
+        std::max(result[i], 0.02 * mean) / uniform_error(kCoarse, has_zero_code(tensors[i]));
+  }
   return result;
 }
 
@@ -156,9 +162,9 @@ BitPlan adaptive_bits(std::span<const AdaptiveTensor> tensors,
                   "` must be from 1 to 8 on average, are ", t.average);
     TensorBits b{.name = t.name, .sensitivity = sensitivity[choices.size()]};
     // A ReLU's result needs 2 bits for its mask.
-    const bool positive = t.treatment.find("levels=positive") != std::string::npos;
+    const bool zero = has_zero_code(t);
     for (const int n : kBits) {
-      if (!positive || n > 1) b.choices.push_back({n, bytes_of(t, n), uniform_error(n)});
+      if (!zero || n > 1) b.choices.push_back({n, bytes_of(t, n), uniform_error(n, zero)});
     }
     // On the line between the neighbours of the average.
     for (size_t k = 0; k + 1 < b.choices.size(); ++k) {
@@ -168,8 +174,8 @@ BitPlan adaptive_bits(std::span<const AdaptiveTensor> tensors,
       budget += static_cast<double>(low.bytes) + static_cast<double>(high.bytes - low.bytes) * part;
       break;
     }
-    const double top = std::exp2(t.average) - 1;
-    plan.uniform_error += b.sensitivity / (top * top);
+    plan.uniform_error +=
+        b.sensitivity * uniform_error(std::max(t.average, zero ? 2.0 : 1.0), zero);
     choices.push_back(std::move(b));
   }
   plan.allocation = allocate_exact(choices, static_cast<int64_t>(budget));

@@ -48,7 +48,8 @@ std::vector<double> sensitivity_by_groups(const GradientProbe& probe,
                                           uint64_t noise);
 
 struct BitPlan {
-  Policy policy;          // `slot NAME = quantize:bits=N,...` for each tensor
+  // `slot NAME = quantize:bits=N,...` for each tensor: lines above the policy that named them.
+  Policy policy;
   std::vector<int> bits;  // of each
   BitAllocation allocation;
   double uniform_error = 0;  // of all in their average bits, predicted as allocation.error is

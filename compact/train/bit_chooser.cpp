@@ -33,17 +33,27 @@ at::Tensor sampled_gradient(const Llama& model) {
 }  // namespace
 
 BitChooser::BitChooser(const TrainConfig& config, const Llama& model)
-    : interval_(config.bits_interval),
-      probes_(config.bits_probes),
-      wanted_(!adaptive_tensors(model.codec_slots(), 1).empty()) {}
+    : interval_(config.bits_interval), probes_(config.bits_probes) {
+  for (const AdaptiveTensor& t : adaptive_tensors(model.codec_slots(), 1)) {
+    const int64_t bits = Spec::parse_chain(t.treatment)[0].integer("bits", 4);
+    COMPACT_CHECK(t.average <= static_cast<double>(bits), "slot `", t.name, "` = ", t.treatment,
+                  ": adapt must be at most bits, which plans count on");
+    fewest_ = std::min(fewest_.value_or(8), bits);
+  }
+}
 
-bool BitChooser::due(int64_t step) const { return wanted_ && step % interval_ == 0; }
+bool BitChooser::due(int64_t step) const { return fewest_ && step % interval_ == 0; }
 
 std::string BitChooser::choose(Llama& model, const at::Tensor& ids, const at::Tensor& targets,
                                uint64_t noise) {
-  const int64_t half = std::max<int64_t>(1, ids.size(0) / 2);
-  const at::Tensor some = ids.narrow(0, 0, half), wanted = targets.narrow(0, 0, half);
   const auto tensors = adaptive_tensors(model.codec_slots(), ids.numel());
+  // Probes hold 8 bits: of so many fewer tokens that the step's plan holds for them, too.
+  const int64_t rows = ids.size(0) * *fewest_ / 8;
+  const auto part = [&](const at::Tensor& x) {
+    if (rows > 0) return x.narrow(0, 0, rows);
+    return x.narrow(0, 0, 1).narrow(1, 0, std::max<int64_t>(1, x.numel() * *fewest_ / 8));
+  };
+  const at::Tensor some = part(ids), wanted = part(targets);
   const GradientProbe probe = [&](const Policy& policy, uint64_t key) {
     for (const AdaptiveTensor& t : tensors) model.set_codec(t.name, policy.slot_text(t.name));
     model.set_noise(key);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "compact/models/llama.h"
@@ -16,9 +17,9 @@ class BitChooser {
 
   // Whether bits are to be chosen before the update after `step`.
   bool due(int64_t step) const;
-  // Measures, on half of the batch, how much each slot's rounding moves the gradient, and gives the
-  // model the bits of least error in the bytes of N bits each. Parameters have no gradient before
-  // and after. Returns a line for the console.
+  // Measures, on a part of the batch, how much each slot's rounding moves the gradient, and gives
+  // the model the bits of least error in the bytes of N bits each. Parameters have no gradient
+  // before and after. Returns a line for the console.
   std::string choose(Llama& model, const at::Tensor& ids, const at::Tensor& targets,
                      uint64_t noise);
 
@@ -28,7 +29,7 @@ class BitChooser {
 
  private:
   int64_t interval_, probes_;
-  bool wanted_;
+  std::optional<int64_t> fewest_;  // bits of the slots that are open; none: none is
   std::string bits_;
 };
 

@@ -60,7 +60,7 @@ class Run {
   void resume(const std::string& checkpoint);
   void describe();
   double check_loss(const at::Tensor& loss) const;
-  void choose_bits(const Batch& batch);
+  void choose_bits();
   bool step();  // false: stopped inside the update, gradients pending
   void log();
   EvalResult evaluate_now();
@@ -185,7 +185,11 @@ double Run::check_loss(const at::Tensor& loss) const {
       cat("step ", s_.step + 1, ": the loss is ", value, "; stopped before the update"));
 }
 
-void Run::choose_bits(const Batch& batch) {
+// On the batch to come, which stays to come.
+void Run::choose_bits() {
+  const DataPosition here = data_.train->position();
+  const Batch batch = data_.train->next(c_.per_device_train_batch_size);
+  data_.train->seek(here);
   console_.line(bits_->choose(*model_, batch.input.to(device_), batch.target.to(device_),
                               noise_key(c_, s_.step, -1)));
   s_.bits = bits_->bits();
@@ -211,7 +215,6 @@ bool Run::step() {
   s_.window = window;
   s_.valid = valid;
   if (s_.micro == 0) s_.step_loss = 0;
-  if (s_.micro == 0 && bits_->due(s_.step)) choose_bits(batches[0]);
   at::Tensor loss_sum;
   for (; s_.micro < accumulation; ++s_.micro) {
     const Batch& batch = batches[s_.micro];
@@ -353,6 +356,7 @@ int Run::go() {
   prepare();
   describe();
   while (!last()) {
+    if (s_.micro == 0 && bits_->due(s_.step)) choose_bits();
     const bool whole = step();
     if (whole) {
       if (s_.step == 1 && figures_.saved_bytes != figures_.held_bytes) {

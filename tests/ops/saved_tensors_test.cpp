@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/grad_mode.h>
 
+#include <memory>
 #include <thread>
 
 #include "compact/base/check.h"
@@ -142,6 +143,66 @@ TEST(SavedTensors, StorageIsHeldOnceWhateverItsShape) {
   EXPECT_EQ(encoded, 1);
   EXPECT_EQ(report.bytes(), 32 * 64 * 4);
   EXPECT_EQ(report.stored(), 32 * 64 / 2 + 8 * 4);
+}
+
+// A square matrix and its transpose lie in the same memory: each must come back as it was saved.
+TEST(SavedTensors, ViewsOfKeptMemoryStayApart) {
+  const at::Tensor a = normal({16, 16}, 1).requires_grad_(),
+                   b = normal({16, 16}, 2).requires_grad_();
+  const at::Tensor x = normal({16, 16}, 3);
+  const auto gradients = [&] {
+    torch::autograd::backward({(at::mm(x, a) * at::mm(x.t(), b)).sum()}, {});
+    std::vector<at::Tensor> all = {a.grad(), b.grad()};
+    at::Tensor(a).mutable_grad().reset();
+    at::Tensor(b).mutable_grad().reset();
+    return all;
+  };
+  const auto want = gradients();
+  SavedTensorScope scope(kKeep, {.least_elements = 1});
+  expect_same(gradients(), want);
+}
+
+// Whoever asks for the tensor itself does not get what another left of it.
+TEST(SavedTensors, KeptOnesAreNotReadFromCodes) {
+  const at::Tensor w = normal({256, 8}, 1).requires_grad_(),
+                   h = normal({32, 256}, 2).requires_grad_();
+  SavedTensorScope scope(Policy::parse("slot * = quantize:bits=2\nslot fc.* = keep\n", "test"),
+                         {.parameters = {{"fc.weight", w}}, .least_elements = 1});
+  const at::Tensor y = at::relu(h * 1.0);
+  torch::autograd::backward({at::mm(y, w).sum()}, {});
+  EXPECT_TRUE(at::allclose(w.grad(), y.detach().sum(0).unsqueeze(1).expand({256, 8}), 1e-5, 1e-5));
+  const SavedTensor* input = find(scope.report(), "fc.mm.input");
+  ASSERT_TRUE(input);
+  EXPECT_EQ(input->treatment, "keep");
+}
+
+TEST(SavedTensors, StatisticsAndRepeatedElementsAreKept) {
+  const at::Tensor w = normal({64}, 1).requires_grad_(), x = normal({2048, 64}, 2).requires_grad_();
+  SavedTensorScope scope(quantized(2), {.least_elements = 16});
+  at::layer_norm(x * 1.0, {64}, w);
+  at::log_softmax(x * 1.0, 1);
+  at::mul(x, normal({64}, 3).expand({2048, 64}));
+  at::mm(x.to_sparse(), normal({64, 4}, 4).requires_grad_());
+  for (const SavedTensor& t : scope.report().tensors) {
+    const bool statistic = t.name.find("layer_norm.result") != std::string::npos ||
+                           t.name.find("log_softmax.result") != std::string::npos ||
+                           t.name.find("mul.input1") != std::string::npos;
+    if (statistic) {
+      EXPECT_EQ(t.treatment, "keep") << t.name;
+    }
+  }
+}
+
+TEST(SavedTensors, ScopesMayEndInAnyOrder) {
+  auto first = std::make_unique<SavedTensorScope>(kKeep);
+  auto second =
+      std::make_unique<SavedTensorScope>(quantized(4), SavedTensorOptions{.least_elements = 1});
+  first.reset();
+  Network n;
+  n.forward();
+  EXPECT_FALSE(second->report().tensors.empty());
+  second.reset();
+  torch::autograd::backward({n.forward()}, {});
 }
 
 // An address that is used again after its tensor is gone must not be taken for the tensor.
