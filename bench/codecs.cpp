@@ -4,7 +4,6 @@
 // three take turns, and the best of each counts. The tensor has 16 MiB: more than a core's own
 // caches, and less than what malloc maps anew at every call, whose cost would be the system's.
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include "bench/timing.h"
 #include "compact/base/check.h"
@@ -51,10 +50,8 @@ void measure(const Row& row, const Settings& settings) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::optional<Settings> settings = Settings::parse(argc, argv);
+  const std::optional<Settings> settings = Settings::begin(argc, argv);
   if (!settings) return 2;
-  at::set_num_threads(static_cast<int>(settings->threads));
-  at::manual_seed(1);
   std::printf("%lld threads; GB/s of input, and beside memcpy\n",
               static_cast<long long>(settings->threads));
   std::printf("%-44s %8s %8s %8s %8s %8s %8s\n", "codec", "smaller", "encode", "decode", "memcpy",

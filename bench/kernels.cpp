@@ -4,7 +4,6 @@
 // input) and beside PyTorch's own operations. One table, one run: the three take turns, and the
 // best of each counts, so that a busy machine disturbs the ratios little.
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <bit>
 #include <cmath>
@@ -282,9 +281,7 @@ class Bench {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::optional<Settings> settings = Settings::parse(argc, argv);
+  const std::optional<Settings> settings = Settings::begin(argc, argv);
   if (!settings) return 2;
-  at::set_num_threads(static_cast<int>(settings->threads));
-  at::manual_seed(1);
   Bench(*settings).run();
 }

@@ -26,6 +26,11 @@ PRESETS = {
 BUDGETS = ["24GiB", "16GiB", "12GiB", "10GiB", "8GiB", "6GiB"]
 
 
+def without_slots(results):
+    return {name: r if isinstance(r, str) else {k: v for k, v in r.items() if k != "slots"}
+            for name, r in results.items()}
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     p.add_argument("--program", default=str(ROOT / "build/compact"))
@@ -81,7 +86,7 @@ def main():
     out = pathlib.Path(a.out)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.with_suffix(".md").write_text(text)
-    out.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n")
+    out.with_suffix(".json").write_text(json.dumps(without_slots(results), indent=1) + "\n")
     print(text)
 
 

@@ -4,7 +4,6 @@
 // (distinct storages, parameters excluded), the step's peak (weights and gradients included), and
 // seconds of a step, as ratios to the plain one. Treatments take turns; the best time counts.
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -87,11 +86,9 @@ class Bench {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::optional<Settings> settings = Settings::parse(argc, argv);
+  std::optional<Settings> settings = Settings::begin(argc, argv);
   if (!settings) return 2;
   compact::install_counting_allocator();
-  at::set_num_threads(static_cast<int>(settings->threads));
-  at::manual_seed(1);
   constexpr Case kCases[] = {{"resnet50", 16, 224}, {"resnet20", 128, 32}, {"resnet56", 128, 32}};
   for (const Case& c : kCases) {
     if (std::string(c.network).find(settings->filter) == std::string::npos) continue;

@@ -3,6 +3,9 @@
 // machine disturbs their ratios little.
 #pragma once
 
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -24,7 +27,8 @@ struct Settings {
   std::string filter;
 
   // [--threads N] [--seconds S] [--filter TEXT]; nullopt, with a line on stderr, on anything else.
-  static std::optional<Settings> parse(int argc, char** argv) {
+  // Sets torch's threads, and its seed to 1.
+  static std::optional<Settings> begin(int argc, char** argv) {
     Settings settings;
     for (int i = 1; i < argc; i += 2) {
       const std::string name = argv[i], value = i + 1 < argc ? argv[i + 1] : "";
@@ -40,6 +44,8 @@ struct Settings {
         return std::nullopt;
       }
     }
+    at::set_num_threads(static_cast<int>(settings.threads));
+    at::manual_seed(1);
     return settings;
   }
 };

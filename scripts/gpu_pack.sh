@@ -4,7 +4,7 @@
 # compiler, nvcc and a Python with torch, but neither network nor packages: then copy the repository
 # with that folder there and run scripts/gpu_check.sh. Needs apt-get (Debian or Ubuntu, x86_64, not
 # newer than the other machine) and pip, no root.
-#   gpu-pack/root    the libraries, laid out as in /usr
+#   gpu-pack/tree    the libraries, laid out as in /usr
 #   gpu-pack/bin     pkg-config
 #   gpu-pack/wheels  cmake and ninja
 #   gpu-pack/env.sh  to be sourced: makes CMake find them, where this repository now lies
@@ -35,16 +35,16 @@ fetch_debs() {
   mapfile -t list < <(with_dependencies "${list[@]}" | sort -u)
   mkdir -p "$pack/debs"
   (cd "$pack/debs" && apt-get download -q "${list[@]}")
-  for deb in "$pack"/debs/*.deb; do dpkg -x "$deb" "$pack/root"; done
+  for deb in "$pack"/debs/*.deb; do dpkg -x "$deb" "$pack/tree"; done
   rm -rf "$pack/debs"
 }
 
 # Makes the unpacked tree work anywhere: one lib and one include folder, relative links and prefixes.
 settle_root() {
-  local usr=$pack/root/usr triple=x86_64-linux-gnu link target
-  if [[ -d $pack/root/lib ]]; then
-    cp -a "$pack/root/lib/." "$usr/lib/"
-    rm -rf "$pack/root/lib"
+  local usr=$pack/tree/usr triple=x86_64-linux-gnu link target
+  if [[ -d $pack/tree/lib ]]; then
+    cp -a "$pack/tree/lib/." "$usr/lib/"
+    rm -rf "$pack/tree/lib"
   fi
   if [[ -d $usr/include/$triple ]]; then  # searched by compilers in /usr only
     cp -a "$usr/include/$triple/." "$usr/include/"
@@ -58,7 +58,7 @@ settle_root() {
     target=$usr/${target#/}
     [[ -e $target ]] || die "$link points to $target, which is not in the pack"
     ln -sfn "$(realpath --relative-to="$(dirname "$link")" "$target")" "$link"
-  done < <(find "$pack/root" -type l -lname '/*')
+  done < <(find "$pack/tree" -type l -lname '/*')
   # shellcheck disable=SC2016  # ${pcfiledir} is pkg-config's
   find "$usr/lib/$triple/pkgconfig" -name '*.pc' -exec \
     sed -i -E -e 's#=/usr(/|$)#=${pcfiledir}/../../..\1#' -e "s#^(libdir=.*)/lib\$#\\1/lib/$triple#" {} +
@@ -78,7 +78,7 @@ write_tools() {
   cat >"$pack/bin/pkg-config" <<'SCRIPT'
 #!/bin/sh
 # pkgconf of the pack with its own library.
-root=$(cd "$(dirname "$0")/../root/usr" && pwd)
+root=$(cd "$(dirname "$0")/../tree/usr" && pwd)
 LD_LIBRARY_PATH=$root/lib/x86_64-linux-gnu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} exec "$root/bin/pkgconf" "$@"
 SCRIPT
   chmod +x "$pack/bin/pkg-config"
@@ -86,16 +86,16 @@ SCRIPT
 # shellcheck shell=bash
 # Source this: CMake then finds the pack, wherever it lies.
 pack=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-export CMAKE_PREFIX_PATH=$pack/root/usr${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}
+export CMAKE_PREFIX_PATH=$pack/tree/usr${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}
 export PKG_CONFIG=$pack/bin/pkg-config
-export PKG_CONFIG_LIBDIR=$pack/root/usr/lib/x86_64-linux-gnu/pkgconfig:$pack/root/usr/share/pkgconfig
+export PKG_CONFIG_LIBDIR=$pack/tree/usr/lib/x86_64-linux-gnu/pkgconfig:$pack/tree/usr/share/pkgconfig
 SCRIPT
 }
 
 [[ $(uname -m) == x86_64 ]] || die "the pack is for x86_64; this machine is $(uname -m)"
 command -v apt-get >/dev/null || die "apt-get is needed to fetch the libraries"
 rm -rf "$pack"
-mkdir -p "$pack/root"
+mkdir -p "$pack/tree"
 again="check the network (apt-get update may be needed), then run this again"
 step "fetch libraries" "$again" fetch_debs || exit 1
 step "make them relocatable" "$again" settle_root || exit 1

@@ -23,7 +23,8 @@ namespace compact {
 class TemporaryFolder {
  public:
   TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "compact-io-XXXXXX").string();
+    std::string name =
+        (std::filesystem::temp_directory_path() / ("compact-" + std::string(6, 'X'))).string();
     if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
     path_ = name;
   }

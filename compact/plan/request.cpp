@@ -28,7 +28,7 @@ StepPlan plan_step(const PlanRequest& request) {
   MemoryTrace built;
   if (cuda) built = stop_trace();
   StepRecorder recorder(model, optimizer, request.step);
-  StepPlan plan{.memory = step_on_meta(model, optimizer, request.step, recorder),
+  StepPlan plan{.memory = run_step(model, optimizer, request.step, recorder),
                 .parameters = model.parameter_count()};
   plan.reserved = plan.memory.peak;
   if (cuda) {

@@ -55,8 +55,9 @@ class StepRecorder {
   MemoryTrace trace_;
 };
 
-// One step of a model on the meta device, as the trainer runs it.
-StepMemory step_on_meta(const Llama& model, Optimizer& optimizer, const StepShape& shape,
-                        StepRecorder& recorder);
+// One step on tokens of no meaning, in the order of the trainer: planned where the model is on the
+// meta device, real where it is on the CPU.
+StepMemory run_step(const Llama& model, Optimizer& optimizer, const StepShape& shape,
+                    StepRecorder& recorder);
 
 }  // namespace compact

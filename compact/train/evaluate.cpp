@@ -7,11 +7,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 
 #include "compact/base/check.h"
+#include "compact/base/text.h"
 #include "compact/data/prepare.h"
 #include "compact/io/hf_config.h"
 #include "compact/kernels/kernels.h"
+#include "compact/ops/memory.h"
 #include "compact/train/precision.h"
 #include "compact/train/setup.h"
 #include "compact/train/tokenizer_store.h"
@@ -33,6 +36,27 @@ EvalResult evaluate_blocks(const Llama& model, const BlockDataset& data, int64_t
   result.eval_loss = sum / static_cast<double>(std::max<int64_t>(1, result.tokens));
   result.eval_perplexity = std::exp(result.eval_loss);
   return result;
+}
+
+EvalResult evaluate_within_memory(const Llama& model, const BlockDataset& data, int64_t max_blocks,
+                                  int64_t& batch, Console& console) {
+  for (;;) {
+    try {
+      return evaluate_blocks(model, data, max_blocks, batch);
+    } catch (const OutOfMemory& e) {
+      if (batch == 1) throw;
+      batch /= 2;
+      console.line(cat("warning: ", e.what(), "; evaluation goes on with batches of ", batch));
+    }
+  }
+}
+
+std::string eval_line(int64_t step, const EvalResult& r) {
+  char text[128];
+  std::snprintf(text, sizeof text, "step %lld  eval_loss %.4f  eval_perplexity %.2f  (%s tokens)",
+                static_cast<long long>(step), r.eval_loss, r.eval_perplexity,
+                format_count(r.tokens).c_str());
+  return text;
 }
 
 EvalResult evaluate(const EvalOptions& o) {

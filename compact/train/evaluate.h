@@ -8,6 +8,7 @@
 
 #include "compact/data/dataset.h"
 #include "compact/models/llama.h"
+#include "compact/train/metrics.h"
 
 namespace compact {
 
@@ -19,6 +20,13 @@ struct EvalResult {
 // Over the first `max_blocks` blocks (0: all) in the order of the file.
 EvalResult evaluate_blocks(const Llama& model, const BlockDataset& data, int64_t max_blocks,
                            int64_t batch);
+
+// The same; where memory runs out `batch` is halved, with a line on the console, down to 1.
+EvalResult evaluate_within_memory(const Llama& model, const BlockDataset& data, int64_t max_blocks,
+                                  int64_t& batch, Console& console);
+
+// For the console, after `step` updates.
+std::string eval_line(int64_t step, const EvalResult& result);
 
 struct EvalOptions {
   std::string model_name_or_path;  // a folder with config.json and model.safetensors

@@ -2,8 +2,10 @@
 #include "compact/train/results.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "compact/base/text.h"
 #include "compact/io/hf_config.h"
 #include "compact/io/json_file.h"
 #include "compact/io/model_weights.h"
@@ -17,6 +19,17 @@ double typical_step_seconds(const RunFigures& figures) {
   const auto middle = x.begin() + static_cast<int64_t>(x.size() / 2);
   std::nth_element(x.begin(), middle, x.end());
   return *middle;
+}
+
+std::string result_line(const RunState& s, const RunFigures& figures) {
+  char text[256];
+  std::snprintf(
+      text, sizeof text,
+      "done: %lld steps in %s, %.3f s a step, peak %s (held after forward %s, of it slots %s)",
+      static_cast<long long>(s.step), format_duration(s.seconds).c_str(),
+      typical_step_seconds(figures), format_bytes(figures.highest_peak_bytes).c_str(),
+      format_bytes(figures.held_bytes).c_str(), format_bytes(figures.saved_bytes).c_str());
+  return text;
 }
 
 void write_model(const TrainConfig& config, const Llama& model) {

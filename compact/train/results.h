@@ -24,6 +24,9 @@ struct RunFigures {
 // Median of the updates' seconds, without the first, which warms up.
 double typical_step_seconds(const RunFigures& figures);
 
+// The last line but one on the console.
+std::string result_line(const RunState& state, const RunFigures& figures);
+
 // Writes config.json and model.safetensors into output_dir.
 void write_model(const TrainConfig& config, const Llama& model);
 

@@ -4,6 +4,8 @@
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "compact/base/check.h"
@@ -103,6 +105,13 @@ DataSources open_data(const TrainConfig& c, const Progress& progress,
   }
   data.train = std::make_unique<BlockDataset>(file, train, c.block_size, key);
   return data;
+}
+
+int64_t total_steps(const TrainConfig& c, int64_t blocks) {
+  if (c.max_steps > 0) return c.max_steps;
+  const int64_t step = c.per_device_train_batch_size * c.gradient_accumulation_steps;
+  return std::max<int64_t>(1, std::llround(c.num_train_epochs * static_cast<double>(blocks) /
+                                           static_cast<double>(step)));
 }
 
 LlamaConfig model_config(const TrainConfig& c, const Tokenizer& tokenizer) {

@@ -35,6 +35,9 @@ struct DataSources {
 DataSources open_data(const TrainConfig& config, const Progress& progress,
                       std::vector<std::string>& warnings);
 
+// Updates of the whole run: --max_steps, or those of --num_train_epochs over `blocks` blocks.
+int64_t total_steps(const TrainConfig& config, int64_t blocks);
+
 // The model's shape: the table's or the folder's, with the tokenizer's vocabulary.
 LlamaConfig model_config(const TrainConfig& config, const Tokenizer& tokenizer);
 

@@ -16,11 +16,11 @@
 #include "compact/base/text.h"
 #include "compact/io/json_file.h"
 #include "compact/kernels/kernels.h"
-#include "compact/ops/attention.h"
 #include "compact/ops/memory.h"
 #include "compact/ops/memory_trace.h"
 #include "compact/optim/schedules.h"
 #include "compact/train/bit_chooser.h"
+#include "compact/train/description.h"
 #include "compact/train/evaluate.h"
 #include "compact/train/exit_codes.h"
 #include "compact/train/memory_table.h"
@@ -32,6 +32,7 @@
 #include "compact/train/run_state.h"
 #include "compact/train/setup.h"
 #include "compact/train/signals.h"
+#include "compact/train/step_figures.h"
 #include "compact/train/tokenizer_store.h"
 
 namespace compact {
@@ -40,12 +41,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-std::string format(const char* pattern, auto... values) {
-  char out[256];
-  std::snprintf(out, sizeof out, pattern, values...);
-  return out;
 }
 
 class Run {
@@ -113,13 +108,7 @@ void Run::prepare() {
       },
       warnings_);
 
-  const int64_t per_step = c_.per_device_train_batch_size * c_.gradient_accumulation_steps;
-  total_steps_ =
-      c_.max_steps > 0
-          ? c_.max_steps
-          : std::max<int64_t>(
-                1, std::llround(c_.num_train_epochs * static_cast<double>(data_.train->blocks()) /
-                                static_cast<double>(per_step)));
+  total_steps_ = total_steps(c_, data_.train->blocks());
   schedule_ = std::make_unique<Schedule>(c_.lr_scheduler_type, total_steps_, c_.warmup_steps,
                                          c_.min_lr_ratio);
   if (!checkpoint.empty()) {
@@ -157,23 +146,11 @@ void Run::resume(const std::string& checkpoint) {
 }
 
 void Run::describe() {
-  const auto slots = model_->bytes(c_.per_device_train_batch_size, c_.block_size);
-  console_.line(cat("model    ", c_.model.empty() ? c_.model_name_or_path : c_.model, ", ",
-                    format_count(model_->parameter_count()), " parameters, vocabulary ",
-                    format_count(model_->config().vocab_size)));
-  console_.line(
-      cat("data     ", format_count(data_.train->blocks()), " blocks of ", c_.block_size, " tokens",
-          data_.validation ? cat(", validation ", format_count(data_.validation->blocks())) : ""));
-  console_.line(cat(
-      "run      ", format_count(total_steps_), " steps of ", c_.per_device_train_batch_size, " x ",
-      c_.block_size,
-      c_.gradient_accumulation_steps > 1 ? cat(" x ", c_.gradient_accumulation_steps) : "",
-      " tokens, ", c_.optim, ", ", c_.dtype, " on ", device_.str(), " (products: ", s_.matmul_path,
-      ", attention: ", attention_kernel(device_, dtype_of(c_.dtype)),
-      device_.is_cpu() ? cat(", threads: ", at::get_num_threads()) : "", ")"));
-  console_.line(
-      cat("preset   ", c_.preset, ", weights and optimizer state ", format_bytes(static_bytes_)));
-  console_.stream() << slot_table(slots);
+  for (const std::string& line :
+       description({c_, *model_, data_, total_steps_, s_.matmul_path, static_bytes_})) {
+    console_.line(line);
+  }
+  console_.stream() << slot_table(model_->bytes(c_.per_device_train_batch_size, c_.block_size));
   console_.line(plan_->line());
   for (const std::string& w : warnings_) console_.line("warning: " + w);
 }
@@ -276,55 +253,31 @@ void Run::log() {
   double seconds = 0;
   for (int64_t i = 0; i < recent; ++i)
     seconds += figures_.step_seconds[figures_.step_seconds.size() - 1 - i];
-  const double per_step = seconds / static_cast<double>(recent);
-  const double tokens_per_second =
-      static_cast<double>(c_.per_device_train_batch_size * c_.block_size *
-                          c_.gradient_accumulation_steps) /
-      per_step;
-  const double loss = s_.interval_loss / static_cast<double>(s_.interval_steps);
-  const double epoch =
-      static_cast<double>(s_.window.epoch) +
-      static_cast<double>(s_.window.index) / static_cast<double>(data_.train->blocks());
-  MetricsRow row = {{"epoch", epoch},
-                    {"loss", loss},
-                    {"grad_norm", grad_norm_},
-                    {"learning_rate", learning_rate_},
-                    {"tokens_per_second", tokens_per_second},
-                    {"step_seconds", per_step},
-                    {"memory/peak_bytes", static_cast<double>(peak_bytes_)},
-                    {"memory/held_bytes", static_cast<double>(figures_.held_bytes)},
-                    {"memory/saved_bytes", static_cast<double>(figures_.saved_bytes)}};
-  if (device_.is_cuda())
-    row.emplace_back("memory/reserved_bytes", static_cast<double>(figures_.reserved_bytes));
-  metrics_->write(s_.step, row);
-  console_.line(format(
-      "step %*lld/%lld  loss %.4f  grad %.3g  lr %.2e  %s tok/s  peak %s  ETA %s",
-      static_cast<int>(std::to_string(total_steps_).size()), static_cast<long long>(s_.step),
-      static_cast<long long>(total_steps_), loss, grad_norm_, learning_rate_,
-      format_count(std::llround(tokens_per_second)).c_str(), format_bytes(peak_bytes_).c_str(),
-      format_duration(per_step * static_cast<double>(total_steps_ - s_.step)).c_str()));
+  const StepFigures f = {
+      .step = s_.step,
+      .steps = total_steps_,
+      .epoch = static_cast<double>(s_.window.epoch) +
+               static_cast<double>(s_.window.index) / static_cast<double>(data_.train->blocks()),
+      .loss = s_.interval_loss / static_cast<double>(s_.interval_steps),
+      .grad_norm = grad_norm_,
+      .learning_rate = learning_rate_,
+      .seconds = seconds / static_cast<double>(recent),
+      .tokens = c_.per_device_train_batch_size * c_.block_size * c_.gradient_accumulation_steps,
+      .peak_bytes = peak_bytes_,
+      .held_bytes = figures_.held_bytes,
+      .saved_bytes = figures_.saved_bytes,
+      .reserved_bytes = device_.is_cuda() ? std::optional(figures_.reserved_bytes) : std::nullopt};
+  metrics_->write(s_.step, step_row(f));
+  console_.line(step_line(f));
   s_.interval_loss = 0;
   s_.interval_steps = 0;
 }
 
 EvalResult Run::evaluate_now() {
-  // The plan is for training: a larger batch of evaluation gives way to the limit.
-  EvalResult r;
-  for (;;) {
-    try {
-      r = evaluate_blocks(*model_, *data_.validation, c_.max_eval_samples, eval_batch_);
-      break;
-    } catch (const OutOfMemory& e) {
-      if (eval_batch_ == 1) throw;
-      eval_batch_ /= 2;
-      console_.line(
-          cat("warning: ", e.what(), "; evaluation goes on with batches of ", eval_batch_));
-    }
-  }
+  const EvalResult r = evaluate_within_memory(*model_, *data_.validation, c_.max_eval_samples,
+                                              eval_batch_, console_);
   metrics_->write(s_.step, {{"eval_loss", r.eval_loss}, {"eval_perplexity", r.eval_perplexity}});
-  console_.line(format("step %lld  eval_loss %.4f  eval_perplexity %.2f  (%s tokens)",
-                       static_cast<long long>(s_.step), r.eval_loss, r.eval_perplexity,
-                       format_count(r.tokens).c_str()));
+  console_.line(eval_line(s_.step, r));
   return r;
 }
 
@@ -339,11 +292,7 @@ void Run::finish() {
   if (data_.validation) evaluation = evaluate_now();
   figures_.planned_peak_bytes = plan_->peak_bytes();
   write_results(c_, s_, figures_, evaluation, *model_, *optimizer_);
-  console_.line(format(
-      "done: %lld steps in %s, %.3f s a step, peak %s (held after forward %s, of it slots %s)",
-      static_cast<long long>(s_.step), format_duration(s_.seconds).c_str(),
-      typical_step_seconds(figures_), format_bytes(figures_.highest_peak_bytes).c_str(),
-      format_bytes(figures_.held_bytes).c_str(), format_bytes(figures_.saved_bytes).c_str()));
+  console_.line(result_line(s_, figures_));
   console_.line(cat("model in ", c_.output_dir));
 }
 

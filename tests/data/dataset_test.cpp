@@ -12,12 +12,12 @@
 namespace compact {
 namespace {
 
-using test::error_of;
-using test::TemporaryFolder;
+using test::one_line_error_of;
+using test::TextFolder;
 using ::testing::HasSubstr;
 
 // A token file of 0, 1, 2, ... so that a token says where it stood.
-std::shared_ptr<const TokenFile> counting_file(const TemporaryFolder& folder, uint32_t count) {
+std::shared_ptr<const TokenFile> counting_file(const TextFolder& folder, uint32_t count) {
   TokenWriter writer(folder / "count.tokens", test::WideTokenizer(100000));
   for (uint32_t i = 0; i < count; ++i) writer.append(std::span(&i, 1));
   writer.finish();
@@ -44,7 +44,7 @@ std::vector<int64_t> blocks_of(const Batch& batch, int64_t begin = 0) {
 }
 
 TEST(BlockDataset, CountsBlocks) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   const auto file = counting_file(folder, 101);
   EXPECT_EQ(BlockDataset(file, 10, 0).blocks(), 10);  // the last target is token 100
   EXPECT_EQ(BlockDataset(file, {0, 100}, 10, 0).blocks(), 9);
@@ -54,7 +54,7 @@ TEST(BlockDataset, CountsBlocks) {
 }
 
 TEST(BlockDataset, EveryBlockOncePerEpochAcrossBatches) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   const auto file = counting_file(folder, 150);
   for (const int64_t batch : {1, 3, 7, 20, 61}) {
     BlockDataset data(file, {10, 150}, 10, 5);
@@ -79,7 +79,7 @@ TEST(BlockDataset, EveryBlockOncePerEpochAcrossBatches) {
 }
 
 TEST(BlockDataset, SeekContinuesExactly) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   const auto file = counting_file(folder, 1000);
   BlockDataset through(file, 7, 3);
   std::vector<std::pair<DataPosition, std::vector<int64_t>>> history;
@@ -97,7 +97,7 @@ TEST(BlockDataset, SeekContinuesExactly) {
 }
 
 TEST(BlockDataset, OrderDependsOnTheSeedOnly) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   const auto file = counting_file(folder, 1000);
   const auto first = [&](uint64_t seed) { return blocks_of(BlockDataset(file, 7, seed).next(50)); };
   EXPECT_EQ(first(1), first(1));
@@ -105,24 +105,24 @@ TEST(BlockDataset, OrderDependsOnTheSeedOnly) {
 }
 
 TEST(BlockDataset, InOrderForEvaluation) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   const BlockDataset data(counting_file(folder, 60), {20, 60}, 9, 0);
   ASSERT_EQ(data.blocks(), 4);
   EXPECT_THAT(blocks_of(data.in_order(0, 4), 20), testing::ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(blocks_of(data.in_order(3, 1), 20), testing::ElementsAre(3));
   for (const auto& [from, count] :
        {std::pair<int64_t, int64_t>{-1, 1}, {4, 1}, {0, 5}, {INT64_MAX, 2}}) {
-    EXPECT_THAT(error_of([&, f = from, c = count] { data.in_order(f, c); }),
+    EXPECT_THAT(one_line_error_of([&, f = from, c = count] { data.in_order(f, c); }),
                 HasSubstr("must be within 4"));
   }
-  EXPECT_THAT(error_of([&] { data.in_order(0, 0); }), HasSubstr("must be positive, is 0"));
+  EXPECT_THAT(one_line_error_of([&] { data.in_order(0, 0); }), HasSubstr("must be positive, is 0"));
 }
 
 TEST(BlockDataset, BadArguments) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   const auto file = counting_file(folder, 100);
   const auto fails = [&](TokenRange range, int64_t block_size) {
-    return error_of([&] { BlockDataset(file, range, block_size, 0); });
+    return one_line_error_of([&] { BlockDataset(file, range, block_size, 0); });
   };
   EXPECT_EQ(fails({0, 100}, 100),
             file->path() + ": block_size 100 needs at least 101 tokens, there are 100");
@@ -133,10 +133,12 @@ TEST(BlockDataset, BadArguments) {
   EXPECT_THAT(fails({0, 101}, 5), HasSubstr("must be within 100"));
   EXPECT_THAT(fails({60, 50}, 5), HasSubstr("must be within 100"));
   BlockDataset data(file, 10, 0);
-  EXPECT_THAT(error_of([&] { data.next(0); }), HasSubstr("batch size must be positive, is 0"));
-  EXPECT_THAT(error_of([&] { data.next(-1); }), HasSubstr("batch size must be positive, is -1"));
+  EXPECT_THAT(one_line_error_of([&] { data.next(0); }),
+              HasSubstr("batch size must be positive, is 0"));
+  EXPECT_THAT(one_line_error_of([&] { data.next(-1); }),
+              HasSubstr("batch size must be positive, is -1"));
   for (const DataPosition bad : {DataPosition{-1, 0}, {0, -1}, {0, 9}}) {
-    EXPECT_THAT(error_of([&] { data.seek(bad); }), HasSubstr("index in [0, 9)"));
+    EXPECT_THAT(one_line_error_of([&] { data.seek(bad); }), HasSubstr("index in [0, 9)"));
   }
 }
 
@@ -145,7 +147,7 @@ TEST(SplitEnd, HoldsOutTheEnd) {
   EXPECT_EQ(split_end(9, 0.1), (std::pair<TokenRange, TokenRange>{{0, 9}, {9, 9}}));
   EXPECT_EQ(split_end(0, 0.5), (std::pair<TokenRange, TokenRange>{{0, 0}, {0, 0}}));
   for (const double bad : {0.0, 1.0, -0.1, 2.0, std::nan(""), HUGE_VAL}) {
-    EXPECT_THAT(error_of([&] { split_end(100, bad); }),
+    EXPECT_THAT(one_line_error_of([&] { split_end(100, bad); }),
                 HasSubstr("validation_split must be above 0"));
   }
 }

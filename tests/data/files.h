@@ -16,42 +16,20 @@
 #include <vector>
 
 #include "compact/base/check.h"
+#include "tests/temporary_folder.h"
 
 namespace compact::test {
 
-class TemporaryFolder {
+// A temporary folder whose paths are texts, to be put into messages.
+class TextFolder : public TemporaryFolder {
  public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "compact-XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-  const std::string& path() const { return path_; }
-  std::vector<std::string> names() const {
-    std::vector<std::string> found;
-    for (const auto& entry : std::filesystem::directory_iterator(path_)) {
-      found.push_back(entry.path().filename().string());
-    }
-    std::sort(found.begin(), found.end());
-    return found;
-  }
-
- private:
-  std::string path_;
+  std::string path() const { return TemporaryFolder::path().string(); }
+  std::string operator/(const std::string& name) const { return path() + "/" + name; }
 };
 
 inline std::string write_file(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary) << bytes;
+  spill(path, bytes);
   return path;
-}
-
-inline std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream all;
-  all << file.rdbuf();
-  return all.str();
 }
 
 inline std::string example(const std::string& name) {
@@ -98,7 +76,7 @@ inline std::string compressed(const std::string& bytes, const std::string& endin
 
 // The message of the InputError that `f` throws; a failure where it throws none.
 template <class F>
-std::string error_of(F&& f) {
+std::string one_line_error_of(F&& f) {
   try {
     f();
   } catch (const InputError& e) {

@@ -16,10 +16,9 @@ namespace compact {
 namespace {
 
 using test::compressed;
-using test::error_of;
 using test::example;
-using test::read_file;
-using test::TemporaryFolder;
+using test::one_line_error_of;
+using test::TextFolder;
 using test::write_file;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -36,7 +35,7 @@ std::unique_ptr<Tokenizer> austen() {
 }
 
 TEST(Prepare, DocumentsEndWithEndOfText) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   write_file(folder / "1.txt", "ab");
   write_file(folder / "2.jsonl.gz",
              compressed("{\"text\":\"c\"}\n{\"text\":\"\"}\n{\"text\":\"d\"}", ".gz"));
@@ -52,9 +51,9 @@ TEST(Prepare, DocumentsEndWithEndOfText) {
 }
 
 TEST(Prepare, TheBundledNovels) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   const auto tokenizer = austen();
-  const std::string text = read_file(example("pride-and-prejudice.txt"));
+  const std::string text = slurp(example("pride-and-prejudice.txt"));
   for (const std::string ending : {"", ".gz", ".xz", ".zst"}) {
     const std::string path = write_file(folder / ("pride.txt" + ending), compressed(text, ending));
     prepare({path}, *tokenizer, folder / "out");
@@ -68,7 +67,7 @@ TEST(Prepare, TheBundledNovels) {
 }
 
 TEST(Prepare, InvalidUtf8) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   const std::string path = write_file(folder / "a.txt", "caf\xE9 \xFF");
   // `bytes` takes it as it is, sentencepiece gets U+FFFD.
   EXPECT_EQ(prepare({path}, *make_tokenizer("bytes"), folder / "out").replaced, 0);
@@ -78,14 +77,14 @@ TEST(Prepare, InvalidUtf8) {
 }
 
 TEST(Prepare, BadInputLeavesNothing) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   const auto bytes = make_tokenizer("bytes");
   const std::string output = folder / "out.tokens";
   const std::string good = write_file(folder / "good.txt", "fine");
   const auto fails = [&](const std::string& name, const std::string& contents) {
     const std::string path = folder / name;
     if (!contents.empty()) write_file(path, contents);
-    const std::string error = error_of([&] { prepare({good, path}, *bytes, output); });
+    const std::string error = one_line_error_of([&] { prepare({good, path}, *bytes, output); });
     EXPECT_THAT(error, HasSubstr(path + ": "));
     std::filesystem::remove(path);
     EXPECT_THAT(folder.names(), ElementsAre("good.txt"));
@@ -96,29 +95,30 @@ TEST(Prepare, BadInputLeavesNothing) {
   EXPECT_THAT(fails("a.jsonl", "{\"text\": \"a\"}\n{"), HasSubstr("line 2"));
   const std::string zst = compressed(std::string(100000, 'a'), ".zst");
   EXPECT_THAT(fails("a.txt.zst", zst.substr(0, zst.size() - 1)), HasSubstr("cut short"));
-  EXPECT_THAT(error_of([&] { prepare({good}, *bytes, folder / "no/out"); }),
+  EXPECT_THAT(one_line_error_of([&] { prepare({good}, *bytes, folder / "no/out"); }),
               HasSubstr("cannot create"));
-  EXPECT_THAT(error_of([&] { prepare({good}, *bytes, output, {.field = ""}); }),
+  EXPECT_THAT(one_line_error_of([&] { prepare({good}, *bytes, output, {.field = ""}); }),
               HasSubstr("field"));
 }
 
 TEST(Prepare, ProtectsWhatIsNoTokenFile) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   const auto bytes = make_tokenizer("bytes");
   const std::string input = write_file(folder / "in.txt", "fine"),
                     other = write_file(folder / "b.txt", "notes");
-  EXPECT_THAT(error_of([&] { prepare({input}, *bytes, folder.path() + "/./in.txt"); }),
+  EXPECT_THAT(one_line_error_of([&] { prepare({input}, *bytes, folder.path() + "/./in.txt"); }),
               HasSubstr("is an input"));
-  EXPECT_THAT(error_of([&] { prepare({input}, *bytes, other); }), HasSubstr("is no token file"));
-  EXPECT_EQ(read_file(input), "fine");
-  EXPECT_EQ(read_file(other), "notes");
+  EXPECT_THAT(one_line_error_of([&] { prepare({input}, *bytes, other); }),
+              HasSubstr("is no token file"));
+  EXPECT_EQ(slurp(input), "fine");
+  EXPECT_EQ(slurp(other), "notes");
   prepare({input}, *bytes, folder / "out");
   prepare({input, other}, *bytes, folder / "out");  // a token file may be made anew
   EXPECT_EQ(TokenFile(folder / "out").count(), 11);
 }
 
 TEST(Prepare, AnExceptionOfTheProgressStopsIt) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   struct Stop {};
   const PrepareOptions options{.field = "text", .progress = [](int64_t, int64_t) { throw Stop(); }};
   EXPECT_THROW(
@@ -128,7 +128,7 @@ TEST(Prepare, AnExceptionOfTheProgressStopsIt) {
 }
 
 TEST(Prepare, AFullDiskLeavesNothing) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   const std::string path = folder / "out";
   const pid_t child = ::fork();
   if (child == 0) {
@@ -150,8 +150,8 @@ TEST(Prepare, AFullDiskLeavesNothing) {
 }
 
 TEST(Prepare, MemoryDoesNotGrowWithTheText) {
-  const TemporaryFolder folder;
-  const std::string novel = read_file(example("pride-and-prejudice.txt"));
+  const TextFolder folder;
+  const std::string novel = slurp(example("pride-and-prejudice.txt"));
   const auto peak = [&](int copies, const Tokenizer& tokenizer) {
     std::string text;
     for (int i = 0; i < copies; ++i) text += novel;
@@ -170,7 +170,7 @@ TEST(Prepare, MemoryDoesNotGrowWithTheText) {
 }
 
 TEST(Cache, IsReusedWhileNothingChanges) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   const std::string input = write_file(folder / "in.txt", "some text"),
                     cache = folder / "new/cache";
   const auto bytes = make_tokenizer("bytes");
@@ -198,21 +198,21 @@ TEST(Cache, IsReusedWhileNothingChanges) {
 }
 
 TEST(Cache, DamagedFilesAreMadeAnew) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   const std::string input = write_file(folder / "in.txt", "some text"), cache = folder / "cache";
   const auto bytes = make_tokenizer("bytes");
   const std::string path = cached_token_file({input}, *bytes, cache).path;
-  const std::string whole = read_file(path);
+  const std::string whole = slurp(path);
   for (const std::string& damaged :
        {whole.substr(0, 70), whole + "x", std::string("?"), std::string()}) {
     write_file(path, damaged);
     EXPECT_FALSE(cached_token_file({input}, *bytes, cache).reused);
-    EXPECT_EQ(read_file(path), whole);
+    EXPECT_EQ(slurp(path), whole);
   }
 }
 
 TEST(Cache, TokenFilesPassThrough) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   const std::string input = write_file(folder / "in.txt", "some text"), path = folder / "in.tokens";
   const auto bytes = make_tokenizer("bytes");
   prepare({input}, *bytes, path);
@@ -220,21 +220,22 @@ TEST(Cache, TokenFilesPassThrough) {
   EXPECT_TRUE(same.reused);
   EXPECT_EQ(same.path, path);
   EXPECT_FALSE(std::filesystem::exists(folder / "cache"));
-  EXPECT_THAT(error_of([&] { cached_token_file({path}, *austen(), folder / "cache"); }),
+  EXPECT_THAT(one_line_error_of([&] { cached_token_file({path}, *austen(), folder / "cache"); }),
               HasSubstr("was made with the tokenizer `bytes`"));
-  write_file(path, read_file(path).substr(0, 75));
-  EXPECT_THAT(error_of([&] { cached_token_file({path}, *bytes, folder / "cache"); }),
+  write_file(path, slurp(path).substr(0, 75));
+  EXPECT_THAT(one_line_error_of([&] { cached_token_file({path}, *bytes, folder / "cache"); }),
               HasSubstr("cut short"));
 }
 
 TEST(Cache, BadFolders) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   const std::string input = write_file(folder / "in.txt", "some text");
   const auto bytes = make_tokenizer("bytes");
-  EXPECT_THAT(error_of([&] { cached_token_file({input}, *bytes, input + "/cache"); }),
+  EXPECT_THAT(one_line_error_of([&] { cached_token_file({input}, *bytes, input + "/cache"); }),
               HasSubstr("in.txt/cache: the cache folder cannot be made"));
-  EXPECT_THAT(error_of([&] { cached_token_file({folder / "no.txt"}, *bytes, folder / "cache"); }),
-              HasSubstr("does not exist"));
+  EXPECT_THAT(
+      one_line_error_of([&] { cached_token_file({folder / "no.txt"}, *bytes, folder / "cache"); }),
+      HasSubstr("does not exist"));
   EXPECT_FALSE(std::filesystem::exists(folder / "cache"));
   EXPECT_FALSE(default_cache_folder().empty());
 }

@@ -9,8 +9,8 @@ namespace compact {
 namespace {
 
 using test::compressed;
-using test::error_of;
-using test::TemporaryFolder;
+using test::one_line_error_of;
+using test::TextFolder;
 using test::write_file;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -46,7 +46,7 @@ std::string noise(size_t size) {
 }
 
 TEST(Reader, TextOfEverySizeInEveryCompression) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   for (const std::string ending : kEndings) {
     for (const size_t size : {1, 2, 65535, 65536, 65537, 300001}) {
       const std::string text = noise(size);
@@ -57,7 +57,7 @@ TEST(Reader, TextOfEverySizeInEveryCompression) {
 }
 
 TEST(Reader, StreamsJoinedEndToEndAreOneText) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   for (const std::string ending : {".gz", ".xz", ".zst"}) {
     const std::string a = noise(70000), b = noise(3);
     const std::string path =
@@ -67,7 +67,7 @@ TEST(Reader, StreamsJoinedEndToEndAreOneText) {
 }
 
 TEST(Reader, LinesInEveryCompression) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   const std::string big = noise(200000);
   std::string escaped;
   for (const char c : big)
@@ -83,7 +83,7 @@ TEST(Reader, LinesInEveryCompression) {
 }
 
 TEST(Reader, OtherFieldAndRepeatedKey) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   const std::string path =
       write_file(folder / "a.jsonl",
                  "{\"body\": \"b\", \"text\": \"t\"}\n{\"body\": \"1\", \"body\": \"2\"}\n");
@@ -91,7 +91,7 @@ TEST(Reader, OtherFieldAndRepeatedKey) {
 }
 
 TEST(Reader, InvalidUtf8InJsonIsReplacedAndCounted) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   const std::string path =
       write_file(folder / "a.jsonl", "{\"text\": \"a\xFFz\"}\n{\"text\": \"\xE2\x82\"}\n");
   DocumentReader reader({path});
@@ -105,7 +105,7 @@ TEST(Reader, InvalidUtf8InJsonIsReplacedAndCounted) {
 }
 
 TEST(Reader, BadLinesNameFileAndLine) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   const std::string good = "{\"text\": \"fine\"}\n\n";
   const struct {
     const char *line, *message;
@@ -125,30 +125,31 @@ TEST(Reader, BadLinesNameFileAndLine) {
   };
   for (const auto& c : cases) {
     const std::string path = write_file(folder / "a.jsonl", good + c.line + "\n");
-    const std::string error = error_of([&] { documents({path}); });
+    const std::string error = one_line_error_of([&] { documents({path}); });
     EXPECT_THAT(error, StartsWith(path + ": line 3 "));
     EXPECT_THAT(error, HasSubstr(c.message));
   }
 }
 
 TEST(Reader, ALineThatIsTooLongIsRefused) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   const std::string path =
       write_file(folder / "a.jsonl.zst",
                  compressed("{\"text\": \"" + std::string((1 << 26) + 1, 'a'), ".zst"));
-  EXPECT_EQ(error_of([&] { documents({path}); }), path + ": line 1 must be at most 64.0 MiB long");
+  EXPECT_EQ(one_line_error_of([&] { documents({path}); }),
+            path + ": line 1 must be at most 64.0 MiB long");
 }
 
 TEST(Reader, DeepNestingIsNoProblem) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   const std::string deep(1 << 20, '[');
   const std::string path =
       write_file(folder / "a.jsonl", "{\"text\": \"a\", \"b\": " + deep + "\n");
-  EXPECT_THAT(error_of([&] { documents({path}); }), HasSubstr("line 1 must be JSON"));
+  EXPECT_THAT(one_line_error_of([&] { documents({path}); }), HasSubstr("line 1 must be JSON"));
 }
 
 TEST(Reader, CompressedDataCutAnywhereIsAnError) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   const std::string text = noise(3000);
   for (const std::string ending : {".gz", ".xz", ".zst"}) {
     const std::string whole = compressed(text, ending);
@@ -156,7 +157,7 @@ TEST(Reader, CompressedDataCutAnywhereIsAnError) {
     for (size_t size = 0; size < whole.size();
          size += size < 100 || size + 100 > whole.size() ? 1 : 97) {
       write_file(path, whole.substr(0, size));
-      const std::string error = error_of([&] { documents({path}); });
+      const std::string error = one_line_error_of([&] { documents({path}); });
       EXPECT_THAT(error, StartsWith(path + ": "));
       EXPECT_THAT(error, HasSubstr(size == 0 ? "is empty" : "data is cut short")) << size;
     }
@@ -164,26 +165,27 @@ TEST(Reader, CompressedDataCutAnywhereIsAnError) {
 }
 
 TEST(Reader, CorruptCompressedDataIsAnError) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   for (const std::string ending : {".gz", ".xz", ".zst"}) {
     const std::string path = folder / ("a.txt" + ending);
     write_file(path, "this is no compressed file at all, whatever its name says");
-    EXPECT_THAT(error_of([&] { documents({path}); }), HasSubstr("data is corrupt"));
+    EXPECT_THAT(one_line_error_of([&] { documents({path}); }), HasSubstr("data is corrupt"));
     std::string bytes = compressed(noise(3000), ending);
     bytes[bytes.size() / 2] ^= 0x10;
     write_file(path, bytes);
-    EXPECT_THAT(error_of([&] { documents({path}); }), HasSubstr("data is corrupt"));
+    EXPECT_THAT(one_line_error_of([&] { documents({path}); }), HasSubstr("data is corrupt"));
     write_file(path, compressed("a", ending) + "garbage after the end");
-    EXPECT_THAT(error_of([&] { documents({path}); }), HasSubstr("data is corrupt"));
+    EXPECT_THAT(one_line_error_of([&] { documents({path}); }), HasSubstr("data is corrupt"));
     write_file(path, compressed("", ending));
-    EXPECT_THAT(error_of([&] { documents({path}); }), HasSubstr("is empty after decompression"));
+    EXPECT_THAT(one_line_error_of([&] { documents({path}); }),
+                HasSubstr("is empty after decompression"));
   }
 }
 
 TEST(Reader, BadInputsSayPathAndRule) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   const auto fails = [&](const std::vector<std::string>& inputs) {
-    return error_of([&] { documents(inputs); });
+    return one_line_error_of([&] { documents(inputs); });
   };
   const std::string missing = folder / "missing.txt", empty = write_file(folder / "empty.txt", "");
   EXPECT_EQ(fails({missing}), missing + ": does not exist");
@@ -203,7 +205,7 @@ TEST(Reader, BadInputsSayPathAndRule) {
 }
 
 TEST(Reader, PatternsAreSortedAndInputsKeepTheirOrder) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   for (const char* name : {"b2.txt", "b10.txt", "B1.txt", "c.jsonl", "a[1].txt"}) {
     const std::string text = name;
     write_file(folder / text, text.ends_with("jsonl") ? "{\"text\":\"" + text + "\"}" : text);
@@ -214,7 +216,7 @@ TEST(Reader, PatternsAreSortedAndInputsKeepTheirOrder) {
 }
 
 TEST(Reader, ProgressRisesToTheTotal) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   const std::string a = write_file(folder / "a.txt", noise(200000));
   const std::string b = write_file(folder / "b.txt.xz", compressed(noise(100000), ".xz"));
   int64_t before = 0, last_total = 0;

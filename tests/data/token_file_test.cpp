@@ -18,9 +18,8 @@
 namespace compact {
 namespace {
 
-using test::error_of;
-using test::read_file;
-using test::TemporaryFolder;
+using test::one_line_error_of;
+using test::TextFolder;
 using test::write_file;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -45,7 +44,7 @@ std::vector<uint32_t> some_tokens(size_t count, uint32_t vocabulary) {
 }
 
 TEST(TokenFile, ComesBackInEitherWidth) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   const test::WideTokenizer wide(100000), full(1 << 16);
   const auto bytes = make_tokenizer("bytes");
   const std::pair<const Tokenizer*, int> cases[] = {{bytes.get(), 2}, {&full, 2}, {&wide, 4}};
@@ -69,28 +68,28 @@ TEST(TokenFile, ComesBackInEitherWidth) {
 }
 
 TEST(TokenFile, CopyStaysWithinTheFile) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   const auto bytes = make_tokenizer("bytes");
   const TokenFile file(write_tokens(folder / "a", *bytes, some_tokens(10, 257)));
   std::vector<int64_t> out(4);
   file.copy(6, out);
   for (const int64_t begin : {int64_t{-1}, int64_t{7}, int64_t{11}, INT64_MAX, INT64_MIN}) {
-    EXPECT_THAT(error_of([&] { file.copy(begin, out); }), HasSubstr("must be within 10"));
+    EXPECT_THAT(one_line_error_of([&] { file.copy(begin, out); }), HasSubstr("must be within 10"));
   }
 }
 
 TEST(TokenFile, CutAtEveryByteIsAnError) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   const test::WideTokenizer wide(100000);
   const auto bytes = make_tokenizer("bytes");
   const Tokenizer* const both[] = {&wide, bytes.get()};
   for (const Tokenizer* tokenizer : both) {
     const std::string whole =
-        read_file(write_tokens(folder / "whole", *tokenizer, some_tokens(21, 257)));
+        slurp(write_tokens(folder / "whole", *tokenizer, some_tokens(21, 257)));
     const std::string path = folder / "cut";
     for (size_t size = 0; size < whole.size(); ++size) {
       write_file(path, whole.substr(0, size));
-      const std::string error = error_of([&] { TokenFile file(path); });
+      const std::string error = one_line_error_of([&] { TokenFile file(path); });
       EXPECT_THAT(error, StartsWith(path + ": "));
       EXPECT_THAT(error, HasSubstr(size == 0  ? "is empty (0 bytes)"
                                    : size < 8 ? "does not start with CompActT"
@@ -98,21 +97,22 @@ TEST(TokenFile, CutAtEveryByteIsAnError) {
           << size;
     }
     write_file(path, whole + "x");
-    EXPECT_THAT(error_of([&] { TokenFile file(path); }), HasSubstr("1 bytes after its 21 ids"));
+    EXPECT_THAT(one_line_error_of([&] { TokenFile file(path); }),
+                HasSubstr("1 bytes after its 21 ids"));
   }
 }
 
 TEST(TokenFile, EveryChangedByteIsAnError) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   const auto bytes = make_tokenizer("bytes");
-  const std::string whole = read_file(write_tokens(folder / "whole", *bytes, some_tokens(9, 257)));
+  const std::string whole = slurp(write_tokens(folder / "whole", *bytes, some_tokens(9, 257)));
   const std::string path = folder / "changed";
   for (size_t i = 0; i < whole.size(); ++i) {
     for (const unsigned char flip : {0x01, 0x80, 0xFF}) {
       std::string changed = whole;
       changed[i] = static_cast<char>(changed[i] ^ flip);
       write_file(path, changed);
-      EXPECT_THAT(error_of([&] { TokenFile file(path); }), StartsWith(path + ": ")) << i;
+      EXPECT_THAT(one_line_error_of([&] { TokenFile file(path); }), StartsWith(path + ": ")) << i;
     }
   }
 }
@@ -124,7 +124,7 @@ std::string forged(TokenFileInfo info, const std::string& ids) {
 }
 
 TEST(TokenFile, ForgedHeadersAreRefused) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   const std::string path = folder / "forged";
   const std::string ids("\x01\x00\x05\x00\x09\x00\x00\x00", 8);
   TokenFileInfo good{
@@ -134,7 +134,7 @@ TEST(TokenFile, ForgedHeadersAreRefused) {
   const auto fails = [&](auto change) {
     TokenFileInfo info = good;
     change(info);
-    return error_of([&] { opens(forged(info, ids)); });
+    return one_line_error_of([&] { opens(forged(info, ids)); });
   };
   using Info = TokenFileInfo&;
   EXPECT_EQ(fails([](Info i) { i.vocabulary = 9, i.end_of_text = 8; }),
@@ -153,18 +153,20 @@ TEST(TokenFile, ForgedHeadersAreRefused) {
   EXPECT_THAT(fails([](Info i) { i.end_of_text = 10; }), HasSubstr("end of text must be below"));
   std::string other_version = forged(good, ids);
   other_version[8] = 2;
-  EXPECT_THAT(error_of([&] { opens(other_version); }), HasSubstr("version must be 1, is 2"));
+  EXPECT_THAT(one_line_error_of([&] { opens(other_version); }),
+              HasSubstr("version must be 1, is 2"));
   std::string long_name = forged(good, ids);
   std::memset(long_name.data() + 56, 0xFF, 4);
-  EXPECT_THAT(error_of([&] { opens(long_name); }),
+  EXPECT_THAT(one_line_error_of([&] { opens(long_name); }),
               HasSubstr("at most 65536 bytes, has 4294967295"));
   std::string bad_id = forged(good, ids);
   bad_id[bad_id.size() - 2] ^= 1;
-  EXPECT_THAT(error_of([&] { opens(bad_id); }), HasSubstr("checksum of its ids does not match"));
+  EXPECT_THAT(one_line_error_of([&] { opens(bad_id); }),
+              HasSubstr("checksum of its ids does not match"));
 }
 
 TEST(TokenFile, WideIdsAreCheckedInEveryPart) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   std::vector<uint32_t> ids(200000, 7);
   TokenFileInfo info{
       .width = 4, .count = 200000, .vocabulary = 100, .end_of_text = 0, .tokenizer = "x"};
@@ -172,15 +174,15 @@ TEST(TokenFile, WideIdsAreCheckedInEveryPart) {
     ids[place] = 0x80000001u;
     const std::string bytes(reinterpret_cast<const char*>(ids.data()), ids.size() * 4);
     const std::string path = write_file(folder / "a", forged(info, bytes));
-    EXPECT_THAT(error_of([&] { TokenFile file(path); }), HasSubstr("one is 2147483649"));
+    EXPECT_THAT(one_line_error_of([&] { TokenFile file(path); }), HasSubstr("one is 2147483649"));
     ids[place] = 7;
   }
 }
 
 TEST(TokenFile, OtherFilesAreRefused) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   const auto fails = [](const std::string& path) {
-    return error_of([&] { TokenFile file(path); });
+    return one_line_error_of([&] { TokenFile file(path); });
   };
   EXPECT_THAT(fails(folder / "missing"), HasSubstr("missing: cannot be read: No such file"));
   EXPECT_THAT(fails(folder.path()), HasSubstr("is a folder"));
@@ -190,33 +192,34 @@ TEST(TokenFile, OtherFilesAreRefused) {
 }
 
 TEST(TokenFile, OtherTokenizerIsNamed) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   const test::WideTokenizer wide(1000);
   const TokenFile file(write_tokens(folder / "a", wide, {1, 2}));
-  const std::string error = error_of([&] { file.check_tokenizer(*make_tokenizer("bytes")); });
+  const std::string error =
+      one_line_error_of([&] { file.check_tokenizer(*make_tokenizer("bytes")); });
   EXPECT_THAT(error,
               StartsWith(folder / "a" + ": was made with the tokenizer `wide:vocabulary=1000`"));
   EXPECT_THAT(error, HasSubstr("must be the one in use, `bytes`"));
 }
 
 TEST(TokenWriter, WithoutFinishNothingChanges) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   const auto bytes = make_tokenizer("bytes");
   const std::string path = write_tokens(folder / "a", *bytes, {1, 2, 3});
-  const std::string before = read_file(path);
+  const std::string before = slurp(path);
   {
     TokenWriter writer(path, *bytes);
     writer.append(some_tokens(500000, 257));
     EXPECT_EQ(folder.names().size(), 2u);  // the file being written stands beside
-    EXPECT_THAT(error_of([&] { writer.append(std::vector<uint32_t>{257}); }),
+    EXPECT_THAT(one_line_error_of([&] { writer.append(std::vector<uint32_t>{257}); }),
                 HasSubstr("one is 257"));
   }
   EXPECT_THAT(folder.names(), ElementsAre("a"));
-  EXPECT_EQ(read_file(path), before);
+  EXPECT_EQ(slurp(path), before);
 }
 
 TEST(TokenWriter, TwoWritersOfOnePathDoNotMix) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   const auto bytes = make_tokenizer("bytes");
   TokenWriter first(folder / "a", *bytes), second(folder / "a", *bytes);
   first.append(std::vector<uint32_t>{1});
@@ -229,10 +232,10 @@ TEST(TokenWriter, TwoWritersOfOnePathDoNotMix) {
 }
 
 TEST(TokenWriter, BadPaths) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   const auto bytes = make_tokenizer("bytes");
   const auto fails = [&](const std::string& path) {
-    return error_of([&] { TokenWriter writer(path, *bytes); });
+    return one_line_error_of([&] { TokenWriter writer(path, *bytes); });
   };
   EXPECT_THAT(fails(folder / "no/such"), HasSubstr("no/such: cannot create (No such file"));
   EXPECT_THAT(fails(folder.path()), HasSubstr("is a folder"));
@@ -260,10 +263,10 @@ int write_on_a_full_disk(const std::string& path, size_t tokens) {
 }
 
 TEST(TokenWriter, AFullDiskLeavesTheOlderFile) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   const auto bytes = make_tokenizer("bytes");
   const std::string path = write_tokens(folder / "a", *bytes, {1, 2, 3});
-  const std::string before = read_file(path);
+  const std::string before = slurp(path);
   for (const size_t tokens : {60000, 1000000}) {  // found out at finish(), and on the way
     const pid_t child = ::fork();
     if (child == 0) ::_exit(write_on_a_full_disk(path, tokens));
@@ -272,7 +275,7 @@ TEST(TokenWriter, AFullDiskLeavesTheOlderFile) {
     EXPECT_TRUE(WIFEXITED(status));
     EXPECT_EQ(WEXITSTATUS(status), 0);
     EXPECT_THAT(folder.names(), ElementsAre("a"));
-    EXPECT_EQ(read_file(path), before);
+    EXPECT_EQ(slurp(path), before);
   }
 }
 

@@ -12,10 +12,9 @@
 namespace compact {
 namespace {
 
-using test::error_of;
 using test::example;
-using test::read_file;
-using test::TemporaryFolder;
+using test::one_line_error_of;
+using test::TextFolder;
 using test::write_file;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -62,7 +61,7 @@ TEST(Tokenizers, TheTableMakesEachByItsName) {
 
 TEST(Tokenizers, BadSpecs) {
   const auto fails = [](const std::string& spec) {
-    return error_of([&] { make_tokenizer(spec); });
+    return one_line_error_of([&] { make_tokenizer(spec); });
   };
   EXPECT_THAT(fails("byte"), HasSubstr("did you mean `bytes`?"));
   EXPECT_THAT(fails("sentencpiece:file=a"), HasSubstr("did you mean `sentencepiece`?"));
@@ -74,9 +73,9 @@ TEST(Tokenizers, BadSpecs) {
 }
 
 TEST(Tokenizers, BadModelFiles) {
-  const TemporaryFolder folder;
+  const TextFolder folder;
   const auto fails = [](const std::string& path) {
-    return error_of([&] { make_tokenizer("sentencepiece:file=" + path); });
+    return one_line_error_of([&] { make_tokenizer("sentencepiece:file=" + path); });
   };
   const std::string missing = folder / "missing.model";
   EXPECT_THAT(fails(missing), HasSubstr(missing + ": cannot be read"));
@@ -84,7 +83,7 @@ TEST(Tokenizers, BadModelFiles) {
   EXPECT_THAT(fails(folder.path()), HasSubstr("is a folder"));
   EXPECT_THAT(fails(write_file(folder / "text.model", "just some text\n")),
               HasSubstr("must be a SentencePiece model"));
-  const std::string whole = read_file(example("austen-2048.model"));
+  const std::string whole = slurp(example("austen-2048.model"));
   for (const size_t size : {1u, 10u, 1000u, 20000u, static_cast<unsigned>(whole.size() - 1)}) {
     EXPECT_THAT(fails(write_file(folder / "cut.model", whole.substr(0, size))),
                 HasSubstr("cut.model: "))
@@ -103,7 +102,7 @@ TEST(BytesTokenizer, EveryByteComesBack) {
   EXPECT_EQ(tokenizer->end_of_text(), 256u);
   tokens.push_back(256);
   EXPECT_EQ(tokenizer->decode(tokens), all);
-  EXPECT_THAT(error_of([&] { tokenizer->decode(std::vector<uint32_t>{257}); }),
+  EXPECT_THAT(one_line_error_of([&] { tokenizer->decode(std::vector<uint32_t>{257}); }),
               HasSubstr("is 257"));
   EXPECT_EQ(streamed(*tokenizer, all + all, 5), tokenizer->encode(all + all));
   EXPECT_TRUE(tokenizer->encode("").empty());
@@ -113,7 +112,7 @@ TEST(BytesTokenizer, EveryByteComesBack) {
 void compare_with_python(const std::string& name, const std::string& spec) {
   const auto tokenizer = make_tokenizer(spec);
   const auto expected = nlohmann::json::parse(
-      read_file(COMPACT_SOURCE_DIR "/tests/data/sentencepiece_expected.json"))[name];
+      slurp(COMPACT_SOURCE_DIR "/tests/data/sentencepiece_expected.json"))[name];
   EXPECT_EQ(tokenizer->vocabulary(), expected["vocabulary"].get<int64_t>());
   EXPECT_EQ(tokenizer->end_of_text(), expected["end_of_text"].get<uint32_t>());
   ASSERT_GE(expected["texts"].size(), 10u);
@@ -124,7 +123,7 @@ void compare_with_python(const std::string& name, const std::string& spec) {
               row["decoded"].get<std::string>());
   }
   // A whole novel in one call there, in a stream of small parts here.
-  const std::string novel = read_file(example("hard-times.txt"));
+  const std::string novel = slurp(example("hard-times.txt"));
   size_t held = 0;
   const std::vector<uint32_t> tokens = streamed(*tokenizer, novel, 5000, &held);
   EXPECT_EQ(tokens.size(), expected["novel_tokens"].get<size_t>());
@@ -141,7 +140,7 @@ TEST(SentencePiece, T5AsInPython) {
 
 TEST(SentencePiece, TextComesBack) {
   const auto tokenizer = make_tokenizer(austen_spec());
-  const std::string novel = read_file(example("pride-and-prejudice.txt")).substr(0, 100000);
+  const std::string novel = slurp(example("pride-and-prejudice.txt")).substr(0, 100000);
   for (const std::string& text :
        {novel, std::string("  \n\n \xE2\x82\xAC \xF0\x9F\x98\x80\t"), std::string()}) {
     EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text);
@@ -149,11 +148,11 @@ TEST(SentencePiece, TextComesBack) {
   std::vector<uint32_t> tokens = tokenizer->encode("One.");
   tokens.push_back(tokenizer->end_of_text());
   EXPECT_EQ(tokenizer->decode(tokens), "One.");
-  EXPECT_THAT(error_of([&] { tokenizer->decode(std::vector<uint32_t>{2048}); }),
+  EXPECT_THAT(one_line_error_of([&] { tokenizer->decode(std::vector<uint32_t>{2048}); }),
               HasSubstr("must be below 2048, is 2048"));
-  EXPECT_THAT(error_of([&] { tokenizer->decode(std::vector<uint32_t>{~0u}); }),
+  EXPECT_THAT(one_line_error_of([&] { tokenizer->decode(std::vector<uint32_t>{~0u}); }),
               HasSubstr("is 4294967295"));
-  EXPECT_EQ(tokenizer->model_bytes(), read_file(example("austen-2048.model")));
+  EXPECT_EQ(tokenizer->model_bytes(), slurp(example("austen-2048.model")));
 }
 
 TEST(SentencePiece, InvalidUtf8BecomesTheReplacementCharacter) {

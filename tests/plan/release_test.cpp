@@ -2,6 +2,7 @@
 // Parameters that are updated, and their gradients freed, inside the backward pass.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "compact/base/check.h"
 #include "tests/plan/requests.h"

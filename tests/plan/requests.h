@@ -3,14 +3,11 @@
 #pragma once
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <random>
 #include <string>
 
-#include "compact/kernels/kernels.h"
 #include "compact/ops/memory.h"
-#include "compact/ops/memory_trace.h"
 #include "compact/plan/request.h"
 
 namespace compact {
@@ -63,39 +60,14 @@ inline LlamaConfig random_shape(std::mt19937& random) {
   return c;
 }
 
-// The step that the plan is for, on the CPU.
+// The step that the plan is for, on the CPU: the second, when moments and gradients were there.
 inline StepMemory run_for_real(const PlanRequest& r) {
   const Llama model(r.shape, r.policy,
                     {.device = at::kCPU, .dtype = r.dtype, .max_length = r.step.length});
   Optimizer optimizer(model.parameters(), r.optimizer(r.policy));
   StepRecorder recorder(model, optimizer, r.step);
-  StepMemory memory;
-  for (int round = 0; round < 2; ++round) {  // the second is measured
-    recorder.begin();
-    trace_moment("batch");
-    std::vector<std::pair<at::Tensor, at::Tensor>> batches;
-    for (int64_t i = 0; i < r.step.accumulation; ++i) {
-      at::Tensor ids = at::empty({r.step.batch, r.step.length}, at::kLong);
-      at::Tensor targets = at::empty({r.step.batch, r.step.length}, at::kLong);
-      ids.fill_(i + 1);
-      targets.fill_(i + 2);
-      batches.emplace_back(ids, targets);
-    }
-    for (const auto& [ids, targets] : batches) {
-      trace_mark(MemoryEventKind::kForwardBegin);
-      const at::Tensor loss = model.loss(ids, targets, 1e-3);
-      trace_mark(MemoryEventKind::kForwardEnd);
-      optimizer.begin_backward(1e-3);
-      torch::autograd::backward({loss}, {});
-      recorder.mark_gradients();
-    }
-    trace_moment("gradient norm");
-    const at::Tensor norm = optimizer.gradient_norm();
-    trace_moment("optimizer");
-    optimizer.step(1e-3, r.step.clip ? Optimizer::clip_factor(norm, 1) : at::Tensor());
-    memory = recorder.finish();
-  }
-  return memory;
+  run_step(model, optimizer, r.step, recorder);
+  return run_step(model, optimizer, r.step, recorder);
 }
 
 }  // namespace compact

@@ -116,6 +116,14 @@ inline unsigned blocks_for(int64_t work, int64_t per_block = 1) {
   return static_cast<unsigned>(std::min((work + per_block - 1) / per_block, kMaxBlocks));
 }
 
+// Calls body(i) for i in [0, count), one warp an i; all lanes of a warp get the same.
+template <class Body>
+__device__ inline void for_warps(int64_t count, Body body) {
+  const int64_t stride = int64_t{gridDim.x} * (blockDim.x / kWarp);
+  int64_t i = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / kWarp;
+  for (; i < count; i += stride) body(i);
+}
+
 inline cudaStream_t stream_of(const Launch& launch) {
   return static_cast<cudaStream_t>(launch.stream);
 }

@@ -21,9 +21,7 @@ __device__ inline Part part_of(int64_t b, int64_t blocks, int64_t n) {
 
 __global__ void pack(Float8Pack a, int64_t blocks) {
   const Float8Format format = float8_format(a.is_signed);
-  const int64_t stride = int64_t{gridDim.x} * (blockDim.x / kWarp);
-  int64_t b = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / kWarp;
-  for (; b < a.rows * blocks; b += stride) {
+  for_warps(a.rows * blocks, [&](int64_t b) {
     const Part part = part_of(b, blocks, a.n);
     float x[kShare];
     uint32_t largest = 0;
@@ -47,21 +45,19 @@ __global__ void pack(Float8Pack a, int64_t blocks) {
       a.codes[part.at + j] =
           float8_code(format, x[j], inverse, j % 2 ? word >> 16 : word & 0xffffu);
     }
-  }
+  });
 }
 
 __global__ void unpack(Float8Unpack a, int64_t blocks) {
   const Float8Format format = float8_format(a.is_signed);
-  const int64_t stride = int64_t{gridDim.x} * (blockDim.x / kWarp);
-  int64_t b = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / kWarp;
-  for (; b < a.rows * blocks; b += stride) {
+  for_warps(a.rows * blocks, [&](int64_t b) {
     const Part part = part_of(b, blocks, a.n);
     const float scale = a.scales[b];
 #pragma unroll
     for (int j = 0; j < kShare; ++j) {
       if (j < part.left) a.x[part.at + j] = float8_value(format, a.codes[part.at + j], scale);
     }
-  }
+  });
 }
 
 // Launches over the blocks of [rows, n].

@@ -67,9 +67,7 @@ __device__ inline GroupScale scale_of(const T* x, int64_t count, Type type) {
 template <int kBits, Levels kLevels, Rounding kRounding, class T, class S>
 __global__ void quantize_groups(Quantize a) {
   const QuantizeFormat& f = a.format;
-  const int64_t stride = int64_t{gridDim.x} * (blockDim.x / kWarp), all = a.rows * f.groups(a.n);
-  int64_t g = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / kWarp;
-  for (; g < all; g += stride) {
+  for_warps(a.rows * f.groups(a.n), [&](int64_t g) {
     const Place at = place_of(f, a.n, g);
     const T* x = static_cast<const T*>(a.x) + at.first;
     const GroupScale s = scale_of<kBits, kLevels, kRounding>(x, at.count, f.scale);
@@ -95,15 +93,13 @@ __global__ void quantize_groups(Quantize a) {
       }
       a.codes[at.byte + k] = static_cast<uint8_t>(byte);
     }
-  }
+  });
 }
 
 template <int kBits, Levels kLevels, class T, class S>
 __global__ void dequantize_groups(Dequantize a) {
   const QuantizeFormat& f = a.format;
-  const int64_t stride = int64_t{gridDim.x} * (blockDim.x / kWarp), all = a.rows * f.groups(a.n);
-  int64_t g = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / kWarp;
-  for (; g < all; g += stride) {
+  for_warps(a.rows * f.groups(a.n), [&](int64_t g) {
     const Place at = place_of(f, a.n, g);
     const S* scales = static_cast<const S*>(a.scales) + 2 * g;
     const GroupScale s = {load(scales[0]), load(scales[1])};
@@ -117,7 +113,7 @@ __global__ void dequantize_groups(Dequantize a) {
         store(static_cast<T*>(a.x)[at.first + j], quantize_value<kBits, kLevels>(code, s));
       }
     }
-  }
+  });
 }
 
 }  // namespace
