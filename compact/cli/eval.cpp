@@ -13,16 +13,18 @@ namespace compact::cli {
 
 int run_eval(const Command& command, const std::vector<std::string>& arguments) {
   Flags flags("compact eval", command.summary);
-  EvalOptions o;
+  TrainConfig o;
+  o.tokenizer.clear();  // as stored with the model
+  o.max_eval_samples = 0;
   std::string json;
   flags.add("model_name_or_path", o.model_name_or_path, "folder of the model", "DIR");
-  flags.add("validation_file", o.validation_file, "text or token file to measure on");
+  flags.add("validation_file", o.validation_file, "text, images or a graph, as in training");
   flags.add("tokenizer", o.tokenizer, "default: the one stored in the folder",
             "bytes, sentencepiece:file=PATH");
   flags.add("text_field", o.text_field, "field of a .jsonl line that holds the text", "NAME");
   flags.add("block_size", o.block_size, "tokens in a sequence");
-  flags.add("per_device_eval_batch_size", o.per_device_eval_batch_size, "sequences in a batch");
-  flags.add("max_eval_samples", o.max_eval_samples, "blocks evaluated; 0: all");
+  flags.add("per_device_eval_batch_size", o.per_device_eval_batch_size, "sequences, images or graphs in a batch");
+  flags.add("max_eval_samples", o.max_eval_samples, "blocks of text, images or graphs evaluated; 0: all");
   flags.add("dtype", o.dtype, "type of weights and activations", "float32, bfloat16");
   flags.add("matmul_precision", o.matmul_precision, "of f32 products", "highest, high");
   flags.add("device", o.device, "auto: the GPU where there is one", "auto, cpu, cuda");
@@ -35,14 +37,16 @@ int run_eval(const Command& command, const std::vector<std::string>& arguments) 
     return kExitOk;
   }
   flags.apply();
-  const EvalResult r = evaluate(o);
-  std::cout << "eval_loss " << r.eval_loss << "\neval_perplexity " << r.eval_perplexity
-            << "\ntokens " << format_count(r.tokens) << "\n";
-  if (!json.empty()) {
-    write_json(
-        json,
-        {{"eval_loss", r.eval_loss}, {"eval_perplexity", r.eval_perplexity}, {"tokens", r.tokens}});
+  std::string unit;
+  const EvalResult r = evaluate(o, unit);
+  nlohmann::ordered_json figures;
+  for (const auto& [name, value] : eval_row("eval", r)) {
+    std::cout << name << " " << value << "\n";
+    figures[name] = value;
   }
+  std::cout << unit << " " << format_count(r.targets) << "\n";
+  figures[unit] = r.targets;
+  if (!json.empty()) write_json(json, figures);
   return kExitOk;
 }
 

@@ -9,33 +9,16 @@
 #include "compact/base/text.h"
 #include "compact/cli/commands.h"
 #include "compact/cli/train_flags.h"
-#include "compact/data/tokenizer.h"
-#include "compact/io/hf_config.h"
 #include "compact/io/json_file.h"
-#include "compact/models/models.h"
 #include "compact/train/exit_codes.h"
 #include "compact/train/plan_curve.h"
 #include "compact/train/plan_report.h"
 #include "compact/train/planning.h"
 #include "compact/train/precision.h"
 #include "compact/train/setup.h"
+#include "compact/train/task.h"
 
 namespace compact::cli {
-namespace {
-
-// The model's shape; with a tokenizer that was named, its vocabulary, as in training.
-LlamaConfig shape_of(const TrainConfig& c) {
-  if (!c.tokenizer.empty()) return model_config(c, *make_tokenizer(c.tokenizer));
-  if (!c.model.empty()) return model_named(c.model).config;
-  const LlamaConfig shape = read_llama_config(c.model_name_or_path);
-  COMPACT_CHECK(c.block_size <= shape.max_position_embeddings, "--block_size ", c.block_size,
-                " is longer than the model's max_position_embeddings ",
-                shape.max_position_embeddings);
-  return shape;
-}
-
-}  // namespace
-
 int run_plan(const Command& command, const std::vector<std::string>& arguments) {
   Flags flags("compact plan", command.summary);
   std::string json, page;
@@ -52,7 +35,7 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
   TrainConfig defaults;
   defaults.tokenizer.clear();  // not named: the vocabulary of the model
   TrainFlags settings(flags,
-                      {"train_file", "validation_file", "validation_split", "text_field",
+                      {"validation_file", "test_file", "validation_split", "text_field",
                        "max_eval_samples", "per_device_eval_batch_size", "max_steps",
                        "num_train_epochs", "output_dir", "overwrite_output_dir", "logging_steps",
                        "eval_steps", "save_steps", "save_total_limit", "resume_from_checkpoint"},
@@ -66,37 +49,40 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
     std::cout << config_toml(c);
     return kExitOk;
   }
-  c.train_file = {"(none)"};
   c.output_dir = "(none)";
+  const std::vector<std::string> files = c.train_file;
+  if (c.train_file.empty()) c.train_file = {"(none)"};
   check_config(c);
+  c.train_file = c.task == language_modeling.name ? std::vector<std::string>() : files;
   const bool cuda = c.device == "cuda" || (c.device == "auto" && at::globalContext().hasCUDA());
   const c10::DeviceType device = cuda ? c10::kCUDA : c10::kCPU;
   COMPACT_CHECK(page.empty() || pareto, "--chart takes no effect without --pareto");
-  const LlamaConfig shape = shape_of(c);
   // As a run would: both decide what products take beside their operands.
   if (c.threads > 0) at::set_num_threads(static_cast<int>(c.threads));
   if (!cuda) set_matmul_precision(c.matmul_precision, at::kCPU);
   stated = {.products = tflops * 1e12, .bytes = gbps * 1e9};
 
   std::vector<std::string> warnings;
+  const Task task = task_named(c.task).open(c, {}, warnings);
   const bool automatic = c.preset == "auto";
-  PlanRequest request =
-      plan_request(c, shape, automatic ? Policy() : make_policy(c, warnings), device);
+  COMPACT_CHECK(task.llama || (!automatic && !pareto), "--preset auto and --pareto choose for ",
+                language_modeling.name, " only");
+  Policy policy = automatic ? Policy() : make_policy(c, warnings);
   nlohmann::ordered_json result;
   result["model"] = c.model.empty() ? c.model_name_or_path : c.model;
   result["preset"] = c.preset;
   result["device"] = cuda ? "cuda" : "cpu";
   if (max_batch) {
-    const MaxBatch found = largest_batch(c, request, stated);
-    request.step.batch = c.per_device_train_batch_size = found.batch;
+    const MaxBatch found = largest_batch(c, task, policy, device, stated);
+    c.per_device_train_batch_size = found.batch;
     std::cout << found.text;
     result["max_batch"] = found.batch;
   }
   StepPlan plan;
   if (automatic) {
-    const Chosen chosen = choose(c, shape, device, stated);
-    std::cout << choice_text(chosen, request);
-    request.policy = chosen.policy;
+    const Chosen chosen = choose(c, *task.llama, device, stated);
+    std::cout << choice_text(chosen, plan_request(c, *task.llama, policy, device));
+    policy = chosen.policy;
     plan = chosen.plan;
     result["lossless"] = chosen.lossless;
     result["added_flops"] = chosen.added_products;
@@ -104,20 +90,21 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
     result["added_seconds"] = chosen.added_seconds;
     result["gradient_error"] = chosen.error;
   } else {
-    plan = plan_step(request);
+    plan = plan_step(step_request(c, task, policy, device));
   }
-  result["policy"] = request.policy.str();
+  result["policy"] = policy.str();
   result.update(plan_json(plan, device));
   std::cout << "model    " << result["model"].get<std::string>() << ", "
-            << format_count(plan.parameters) << " parameters, vocabulary "
-            << format_count(shape.vocab_size) << ", " << c.dtype << " on "
-            << (cuda ? "cuda" : "cpu") << ", " << request.step.batch << " x " << request.step.length
-            << " tokens";
-  if (request.step.accumulation > 1) std::cout << " x " << request.step.accumulation;
+            << format_count(plan.parameters) << " parameters, " << task.network_text << ", "
+            << c.dtype << " on " << (cuda ? "cuda" : "cpu") << ", "
+            << c.per_device_train_batch_size;
+  if (task.units > 1) std::cout << " x " << task.units;
+  std::cout << " " << task.unit;
+  if (c.gradient_accumulation_steps > 1) std::cout << " x " << c.gradient_accumulation_steps;
   std::cout << ", " << c.optim << ", preset " << c.preset << "\n" << plan_table(plan, device);
   for (const std::string& w : warnings) std::cout << "warning: " << w << "\n";
   if (pareto) {
-    const PlanCurve curve = plan_curve(c, shape, device, stated);
+    const PlanCurve curve = plan_curve(c, *task.llama, device, stated);
     std::cout << "\n" << curve.text;
     result["pareto"] = curve.json;
     if (!page.empty()) write_curve_page(curve, page);

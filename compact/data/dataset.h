@@ -1,59 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks of tokens in a keyed random order. Block i of a range is its tokens [i*S, i*S + S] with
-// S = block_size: S inputs and, one further, S next-token targets. A rest of fewer than S + 1
-// tokens at the end is not used. The order of an epoch is a permutation keyed by (seed, epoch), so
-// that a position is two numbers.
+// Samples in a keyed random order: the order of an epoch is a permutation keyed by (seed, epoch),
+// so that a position is two numbers, and what is random about a sample is keyed by its place.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <memory>
 #include <span>
-#include <utility>
+#include <vector>
 
 #include "compact/data/permutation.h"
-#include "compact/data/token_file.h"
 
 namespace compact {
 
-// Tokens [begin, end) of a token file.
-struct TokenRange {
-  int64_t begin = 0, end = 0;
-  bool operator==(const TokenRange&) const = default;
-};
-
-// All but the last `fraction` of `count` tokens, and those (rounded down): training and validation.
-// Throws InputError unless 0 < fraction < 1.
-std::pair<TokenRange, TokenRange> split_end(int64_t count, double fraction);
-
+// On the CPU. What `input` and `target` are is the data set's to say; `more` is what a model reads
+// beside them, as the edges of graphs.
 struct Batch {
-  at::Tensor input, target;  // int64, CPU, [batch, block_size]; target[b, t] follows input[b, t]
+  at::Tensor input, target;
+  std::vector<at::Tensor> more = {};
 };
 
-// The block that comes next: number `index` in the order of `epoch`, both from 0.
+// The sample that comes next: number `index` in the order of `epoch`, both from 0.
 struct DataPosition {
   int64_t epoch = 0, index = 0;
   bool operator==(const DataPosition&) const = default;
 };
 
-class BlockDataset {
+class Dataset {
  public:
-  // Throws InputError, with both numbers, where the range holds no block.
-  BlockDataset(std::shared_ptr<const TokenFile> file, TokenRange range, int64_t block_size,
-               uint64_t seed);
-  // The whole file.
-  BlockDataset(std::shared_ptr<const TokenFile> file, int64_t block_size, uint64_t seed);
+  virtual ~Dataset() = default;
 
-  int64_t blocks() const { return blocks_; }  // in an epoch
-  int64_t block_size() const { return block_size_; }
-  const TokenFile& file() const { return *file_; }
+  int64_t size() const { return size_; }  // samples in an epoch
 
-  // The next `batch` blocks. A batch goes on into the next epoch: in each epoch every block comes
+  // The next `batch` samples. A batch goes on into the next epoch: in each epoch every sample comes
   // exactly once, and no batch is short. Throws InputError unless batch > 0.
   Batch next(int64_t batch);
-  // `count` blocks from `first` on in the order of the file, for evaluation. Throws InputError
-  // unless 0 <= first, 0 < count and first + count <= blocks().
+  // `count` samples from `first` on in their own order, for evaluation: nothing about them is
+  // random. Throws InputError unless 0 <= first, 0 < count and first + count <= size().
   Batch in_order(int64_t first, int64_t count) const;
 
   // Where next() stands. seek(position()) on a data set made with the same arguments continues
@@ -61,14 +44,22 @@ class BlockDataset {
   DataPosition position() const { return position_; }
   void seek(DataPosition position);
 
+ protected:
+  struct Sample {
+    int64_t number = 0;    // in [0, size)
+    bool training = true;  // as next() gives it; what is random about it comes from `key`
+    uint64_t key = 0;
+  };
+  Dataset() = default;
+  // To be called once the size, above 0, is known.
+  void begin(int64_t size, uint64_t seed);
+  virtual Batch collect(std::span<const Sample> samples) const = 0;
+
  private:
-  void copy_block(int64_t block, int64_t* input, int64_t* target) const;
   Permutation order_of(int64_t epoch) const;
 
-  std::shared_ptr<const TokenFile> file_;
-  TokenRange range_;
-  int64_t block_size_, blocks_ = 0;
-  uint64_t key_;
+  int64_t size_ = 0;
+  uint64_t seed_ = 0;
   DataPosition position_;
   Permutation order_{1, 0};
 };

@@ -7,6 +7,7 @@
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
 #include "compact/codecs/launch.h"
+#include "compact/kernels/kernels.h"
 #include "compact/ops/memory_trace.h"
 #include "compact/ops/treatments.h"
 
@@ -128,33 +129,47 @@ at::Tensor Llama::hidden(const at::Tensor& ids) const {
   return (*final_)(x);
 }
 
-std::vector<Slot> Llama::codec_slots() const {
-  std::vector<Slot> all;
-  const auto add = [&](const Segment& s) {
-    const std::vector<Slot> slots = s.codec_slots();
-    all.insert(all.end(), slots.begin(), slots.end());
-  };
-  for (const auto& layer : layers_) add(*layer->segment);
-  add(*final_);
+std::vector<const Segment*> Llama::segments() const {
+  std::vector<const Segment*> all;
+  for (const auto& layer : layers_) all.push_back(layer->segment.get());
+  all.push_back(final_.get());
   return all;
 }
 
-void Llama::set_codec(const std::string& slot, const std::string& treatment) {
-  for (const auto& layer : layers_) {
-    if (slot.starts_with(layer->segment->name() + ".")) {
-      return layer->segment->set_codec(slot, treatment);
+std::vector<CodecTensor> Llama::codec_tensors(const Tensors& inputs) const {
+  std::vector<CodecTensor> all;
+  for (const Segment* s : segments()) {
+    for (const Slot& slot : s->codec_slots()) {
+      all.push_back(
+          {slot.name, slot.treatment, slot.width * inputs.at(0).numel(), options_.dtype});
     }
   }
-  final_->set_codec(slot, treatment);
+  return all;
+}
+
+void Llama::set_codecs(const Policy& policy) {
+  const auto set = [&](Segment& s) {
+    for (const Slot& slot : s.codec_slots()) {
+      if (policy.names_slot(slot.name)) s.set_codec(slot.name, policy.slot_text(slot.name));
+    }
+  };
+  for (const auto& layer : layers_) set(*layer->segment);
+  set(*final_);
 }
 
 void Llama::set_noise(uint64_t key) const {
-  for (const auto& layer : layers_) layer->segment->set_noise(key);
-  final_->set_noise(key);
+  for (const Segment* s : segments()) s->set_noise(key);
 }
 
 at::Tensor Llama::loss(const at::Tensor& ids, const at::Tensor& targets, double scale) const {
+  tokens_ = ids.numel();
   return linear_cross_entropy(hidden(ids), head(), targets, scale, loss_treatment_, &loss_report_);
+}
+
+Score Llama::score(const Tensors& inputs, const at::Tensor& targets) const {
+  const at::NoGradGuard no_grad;
+  return {.loss = loss(inputs, targets, 1).item<double>(),
+          .targets = targets.ne(kernels::kIgnoreIndex).sum().item<int64_t>()};
 }
 
 at::Tensor Llama::logits(const at::Tensor& ids) const {
@@ -177,13 +192,7 @@ std::vector<Parameter*> Llama::parameters() const {
   return all;
 }
 
-int64_t Llama::parameter_count() const {
-  int64_t count = 0;
-  for (const Parameter* p : parameters()) count += p->weight.numel();
-  return count;
-}
-
-std::vector<std::pair<std::string, at::Tensor>> Llama::hugging_face_tensors() const {
+std::vector<std::pair<std::string, at::Tensor>> Llama::named_tensors() const {
   std::vector<std::pair<std::string, at::Tensor>> all;
   const auto put = [&](const std::string& name, const at::Tensor& t) {
     all.emplace_back(name, t.detach());
@@ -213,8 +222,7 @@ std::vector<std::pair<std::string, at::Tensor>> Llama::hugging_face_tensors() co
   return all;
 }
 
-std::vector<SlotBytes> Llama::bytes(int64_t batch, int64_t length) const {
-  const int64_t tokens = batch * length;
+std::vector<SlotBytes> Llama::bytes(int64_t tokens) const {
   const auto size = static_cast<int64_t>(c10::elementSize(options_.dtype));
   std::vector<SlotBytes> all;
   for (const auto& l : layers_) {
@@ -232,14 +240,14 @@ std::vector<SlotBytes> Llama::bytes(int64_t batch, int64_t length) const {
 }
 
 int64_t Llama::saved_bytes() const {
-  int64_t bytes = final_->saved_bytes() + loss_report_.saved_bytes;
-  for (const auto& l : layers_) bytes += l->segment->saved_bytes();
+  int64_t bytes = loss_report_.saved_bytes;
+  for (const Segment* s : segments()) bytes += s->saved_bytes();
   return bytes;
 }
 
 int64_t Llama::recomputed() const {
-  int64_t count = final_->recomputed();
-  for (const auto& l : layers_) count += l->segment->recomputed();
+  int64_t count = 0;
+  for (const Segment* s : segments()) count += s->recomputed();
   return count;
 }
 

@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "compact/base/llama_config.h"
+#include "compact/models/network.h"
 #include "compact/ops/loss.h"
 #include "compact/ops/policy.h"
-#include "compact/ops/segment.h"
 #include "compact/ops/stages.h"
 
 namespace compact {
@@ -29,7 +29,7 @@ struct ModelOptions {
   uint64_t seed = 0;          // of weights and projections
 };
 
-class Llama {
+class Llama final : public Network {
  public:
   // Weights normal(0, initializer_range) as in Hugging Face, norms 1. Throws InputError where the
   // policy names slots or parameters that the model has not, or treatments that cannot be.
@@ -38,27 +38,27 @@ class Llama {
 
   // scale * sum of next-token losses; ids, targets int64 [batch, sequence], ignored where -100.
   at::Tensor loss(const at::Tensor& ids, const at::Tensor& targets, double scale) const;
-  // Slots that codecs hold, and giving one of them another codec for forward passes to come.
-  std::vector<Slot> codec_slots() const;
-  void set_codec(const std::string& slot, const std::string& treatment);
-  // What the random bits of codecs come from in the forward passes to come.
-  void set_noise(uint64_t key) const;
+  at::Tensor loss(const Tensors& inputs, const at::Tensor& targets, double scale) const override {
+    return loss(inputs.at(0), targets, scale);
+  }
+  Score score(const Tensors& inputs, const at::Tensor& targets) const override;
+  void set_noise(uint64_t key) const override;
+  std::vector<CodecTensor> codec_tensors(const Tensors& inputs) const override;
+  void set_codecs(const Policy& policy) override;
   // [batch, sequence, vocabulary], in the model's type; without a graph.
   at::Tensor logits(const at::Tensor& ids) const;
 
   const LlamaConfig& config() const { return config_; }
   const ModelOptions& options() const { return options_; }
-  // All trainable tensors, in a fixed order.
-  std::vector<Parameter*> parameters() const;
-  int64_t parameter_count() const;
+  at::Device device() const override { return options_.device; }
+  std::vector<Parameter*> parameters() const override;
+  // Hugging Face names; fused products as views of their parts.
+  std::vector<std::pair<std::string, at::Tensor>> named_tensors() const override;
 
-  // Hugging Face names; fused products as views of their parts, so that copying into a view loads.
-  std::vector<std::pair<std::string, at::Tensor>> hugging_face_tensors() const;
-
-  // Every slot with its treatment and exact bytes for `batch` x `length` tokens.
-  std::vector<SlotBytes> bytes(int64_t batch, int64_t length) const;
-  // Bytes that the latest forward pass stored.
-  int64_t saved_bytes() const;
+  // Every slot with its treatment and exact bytes for so many tokens.
+  std::vector<SlotBytes> bytes(int64_t tokens) const;
+  std::vector<SlotBytes> slots() const override { return bytes(tokens_); }
+  int64_t saved_bytes() const override;
   // Tensors rebuilt by backward passes so far.
   int64_t recomputed() const;
 
@@ -77,6 +77,7 @@ class Llama {
                  std::vector<int64_t> parts, const Policy& policy);
   std::unique_ptr<Segment> block(const Layer& layer, int64_t index, const Policy& policy) const;
   at::Tensor hidden(const at::Tensor& ids) const;
+  std::vector<const Segment*> segments() const;
 
   LlamaConfig config_;
   ModelOptions options_;
@@ -86,6 +87,7 @@ class Llama {
   std::unique_ptr<Segment> final_;
   LossTreatment loss_treatment_;
   mutable LossReport loss_report_;
+  mutable int64_t tokens_ = 0;  // of the latest forward pass
 };
 
 }  // namespace compact

@@ -3,12 +3,9 @@
 
 #include <ATen/ATen.h>
 
-#include <cmath>
-
 #include "compact/base/check.h"
-#include "compact/base/philox.h"
 #include "compact/base/text.h"
-#include "compact/codecs/launch.h"
+#include "compact/ops/memory_trace.h"
 
 namespace compact {
 namespace {
@@ -18,19 +15,6 @@ ResnetInfo cifar(int64_t depth) {
   return {cat("resnet", depth),
           cat("CIFAR form, ", n, " blocks a stage, widths 16 to 64"),
           {.blocks = {n, n, n}, .width = 16, .small_images = true, .classes = 10}};
-}
-
-at::Tensor normal(at::IntArrayRef sizes, double variance, const at::TensorOptions& options,
-                  uint64_t key) {
-  const at::Tensor x = at::empty(sizes, options);
-  backend_of(x).draw({.out = x.data_ptr(),
-                      .count = x.numel(),
-                      .key = key,
-                      .scale = static_cast<float>(std::sqrt(variance)),
-                      .distribution = kernels::Distribution::kNormal,
-                      .type = type_of(x)},
-                     launch_for(x));
-  return x;
 }
 
 }  // namespace
@@ -58,32 +42,24 @@ const ResnetInfo& resnet_named(const std::string& name) {
   fail("no model `", name, "`", suggestion(name, known));
 }
 
-Parameter Resnet::parameter(const std::string& name, const at::Tensor& value) const {
-  Parameter p;
-  p.name = name;
-  p.weight = value.requires_grad_(true);
-  p.decay = value.dim() > 1;
-  return p;
-}
-
 Resnet::Layer Resnet::layer(const std::string& conv, const std::string& norm, int64_t in,
                             int64_t out, int64_t window, int64_t stride) {
   Layer l;
   const std::string name = conv + ".weight";
-  const uint64_t key = derive(seed_, label_of(name.data(), name.size()));
   const auto fan = static_cast<double>(out * window * window);
-  l.weight = parameter(name, normal({out, in, window, window}, 2 / fan, options_, key));
-  l.norm.weight = parameter(norm + ".weight", at::ones({out}, options_));
-  l.norm.bias = parameter(norm + ".bias", at::zeros({out}, options_));
-  l.norm.mean = at::zeros({out}, options_);
-  l.norm.variance = at::ones({out}, options_);
+  l.weight = parameter(name, normal(name, {out, in, window, window}, 2 / fan));
+  const at::TensorOptions f32 = tensor_options().dtype(at::kFloat);  // whatever the type of maps
+  l.norm.weight = parameter(norm + ".weight", at::ones({out}, f32));
+  l.norm.bias = parameter(norm + ".bias", at::zeros({out}, f32));
+  l.norm.mean = at::zeros({out}, f32);
+  l.norm.variance = at::ones({out}, f32);
   l.stride = stride;
   l.padding = window / 2;
   return l;
 }
 
-Resnet::Resnet(const ResnetConfig& config, at::TensorOptions options, uint64_t seed)
-    : config_(config), options_(options), seed_(seed) {
+Resnet::Resnet(const ResnetConfig& config, const Policy& policy, const ClassifierOptions& options)
+    : Classifier(policy, options), config_(config) {
   COMPACT_CHECK(
       !config.blocks.empty() && config.width >= 1 && config.classes >= 1 && config.channels >= 1,
       "[resnet] stages, width, classes and channels must be at least 1");
@@ -92,10 +68,9 @@ Resnet::Resnet(const ResnetConfig& config, at::TensorOptions options, uint64_t s
   int64_t in = config.width, out = config.width;
   for (size_t stage = 0; stage < config.blocks.size(); ++stage, out *= 2) {
     for (int64_t i = 0; i < config.blocks[stage]; ++i) {
-      const std::string name = cat("layer", stage + 1, ".", i, ".");
       const int64_t stride = stage > 0 && i == 0 ? 2 : 1, wide = config.bottleneck ? 4 * out : out;
-      Block b;
-      b.stride = stride;
+      Block b{.name = cat("layer", stage + 1, ".", i), .stride = stride};
+      const std::string name = b.name + ".";
       if (config.bottleneck) {
         b.layers.push_back(layer(name + "conv1", name + "bn1", in, out, 1, 1));
         b.layers.push_back(layer(name + "conv2", name + "bn2", out, out, 3, stride));
@@ -114,9 +89,9 @@ Resnet::Resnet(const ResnetConfig& config, at::TensorOptions options, uint64_t s
   }
   const std::string head = small ? "linear" : "fc";
   head_ = parameter(head + ".weight",
-                    normal({config.classes, in}, 1 / (3 * static_cast<double>(in)), options,
-                           derive(seed, label_of(head.data(), head.size()))));
-  head_bias_ = parameter(head + ".bias", at::zeros({config.classes}, options));
+                    normal(head, {config.classes, in}, 1 / (3 * static_cast<double>(in))));
+  head_bias_ = parameter(head + ".bias", at::zeros({config.classes}, tensor_options()));
+  finish();
 }
 
 at::Tensor Resnet::run(const Layer& l, const at::Tensor& x, bool training) {
@@ -147,36 +122,41 @@ at::Tensor Resnet::forward(const at::Tensor& images, bool training) const {
   COMPACT_CHECK(images.dim() == 4 && images.size(1) == config_.channels,
                 "[resnet] images must be [batch, ", config_.channels, ", height, width], are ",
                 images.sizes());
-  at::Tensor x = run(stem_, images, training);
+  at::Tensor x = run(stem_, images.to(stem_.weight.weight.scalar_type()), training);
   at::relu_(x);
   if (!config_.small_images) x = at::max_pool2d(x, 3, 2, 1);
-  for (const Block& b : blocks_) x = run(b, x, training);
+  for (const Block& b : blocks_) {
+    trace_moment("forward of ", b.name);
+    x = run(b, x, training);
+  }
   return at::linear(x.mean({2, 3}), head_.weight, head_bias_.weight);
 }
 
-template <class Self, class F>
-void Resnet::for_layers(Self& self, F f) {
-  f(self.stem_);
-  for (auto& b : self.blocks_) {
-    for (auto& l : b.layers) f(l);
-    for (auto& l : b.shortcut) f(l);
+template <class F>
+void Resnet::for_layers(F f) const {
+  f(stem_);
+  for (const auto& b : blocks_) {
+    for (const auto& l : b.layers) f(l);
+    for (const auto& l : b.shortcut) f(l);
   }
 }
 
-std::vector<Parameter*> Resnet::parameters() {
+std::vector<Parameter*> Resnet::parameters() const {
+  // Parameters are the caller's to train, also through a const model.
   std::vector<Parameter*> all;
-  for_layers(*this, [&](Layer& l) {
-    for (Parameter* p : {&l.weight, &l.norm.weight, &l.norm.bias}) all.push_back(p);
+  const auto add = [&](const Parameter& p) { all.push_back(const_cast<Parameter*>(&p)); };
+  for_layers([&](const Layer& l) {
+    for (const Parameter* p : {&l.weight, &l.norm.weight, &l.norm.bias}) add(*p);
   });
-  all.push_back(&head_);
-  all.push_back(&head_bias_);
+  add(head_);
+  add(head_bias_);
   return all;
 }
 
 std::vector<std::pair<std::string, at::Tensor>> Resnet::named_tensors() const {
   std::vector<std::pair<std::string, at::Tensor>> all;
   const auto add = [&](const Parameter& p) { all.emplace_back(p.name, p.weight.detach()); };
-  for_layers(*this, [&](const Layer& l) {
+  for_layers([&](const Layer& l) {
     add(l.weight);
     add(l.norm.weight);
     add(l.norm.bias);
@@ -188,14 +168,6 @@ std::vector<std::pair<std::string, at::Tensor>> Resnet::named_tensors() const {
   add(head_);
   add(head_bias_);
   return all;
-}
-
-int64_t Resnet::parameter_count() const {
-  int64_t count = head_.weight.numel() + head_bias_.weight.numel();
-  for_layers(*this, [&](const Layer& l) {
-    count += l.weight.weight.numel() + l.norm.weight.weight.numel() + l.norm.bias.weight.numel();
-  });
-  return count;
 }
 
 }  // namespace compact

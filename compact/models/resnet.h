@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "compact/codecs/parameter.h"
+#include "compact/models/classifier.h"
 
 namespace compact {
 
@@ -32,23 +32,26 @@ std::span<const ResnetInfo> resnets();
 // Throws InputError with a suggestion on an unknown name.
 const ResnetInfo& resnet_named(const std::string& name);
 
-class Resnet {
+class Resnet final : public Classifier {
  public:
   // Convolutions normal with variance 2 / (output channels * window), norms 1 and 0.
-  Resnet(const ResnetConfig& config, at::TensorOptions options, uint64_t seed);
+  Resnet(const ResnetConfig& config, const Policy& policy = {},
+         const ClassifierOptions& options = {});
   Resnet(const Resnet&) = delete;
 
   // images [batch, channels, height, width] -> logits [batch, classes]. In training batch norms use
   // the batch's statistics and move their own.
   at::Tensor forward(const at::Tensor& images, bool training) const;
+  at::Tensor logits(const Tensors& inputs, bool training) const override {
+    return forward(inputs.at(0), training);
+  }
 
   const ResnetConfig& config() const { return config_; }
-  // Trainable tensors in the order of the forward pass.
-  std::vector<Parameter*> parameters();
+  // In the order of the forward pass.
+  std::vector<Parameter*> parameters() const override;
   // Parameters and running statistics, with the names of torchvision (CIFAR form: those of
   // pytorch_resnet_cifar10): copying into them loads.
-  std::vector<std::pair<std::string, at::Tensor>> named_tensors() const;
-  int64_t parameter_count() const;
+  std::vector<std::pair<std::string, at::Tensor>> named_tensors() const override;
 
  private:
   struct Norm {
@@ -61,22 +64,20 @@ class Resnet {
     int64_t stride = 1, padding = 0;
   };
   struct Block {
-    std::vector<Layer> layers;
-    std::vector<Layer> shortcut;  // none or one
+    std::string name;
     int64_t stride = 1;
+    std::vector<Layer> layers = {};
+    std::vector<Layer> shortcut = {};  // none or one
   };
   Layer layer(const std::string& conv, const std::string& norm, int64_t in, int64_t out,
               int64_t window, int64_t stride);
-  Parameter parameter(const std::string& name, const at::Tensor& value) const;
   // Calls f on every layer, in the order of the forward pass.
-  template <class Self, class F>
-  static void for_layers(Self& self, F f);
+  template <class F>
+  void for_layers(F f) const;
   static at::Tensor run(const Layer& layer, const at::Tensor& x, bool training);
   at::Tensor run(const Block& block, const at::Tensor& x, bool training) const;
 
   ResnetConfig config_;
-  at::TensorOptions options_;
-  uint64_t seed_;
   Layer stem_;
   std::vector<Block> blocks_;
   Parameter head_, head_bias_;

@@ -98,6 +98,30 @@ std::vector<Spec> Policy::find(PolicyKind kind, std::string_view name) const {
   return {none};
 }
 
+bool Policy::has(PolicyKind kind) const {
+  return std::ranges::any_of(lines_, [&](const Line& l) { return l.kind == kind; });
+}
+
+bool Policy::names_slot(std::string_view name) const {
+  return std::ranges::any_of(lines_, [&](const Line& l) {
+    return l.kind == PolicyKind::kSlot && glob_match(l.pattern, name);
+  });
+}
+
+std::optional<int64_t> Policy::fewest_open_bits() const {
+  std::optional<int64_t> fewest;
+  for (const Line& line : lines_) {
+    const Spec& first = line.treatment[0];
+    if (line.kind != PolicyKind::kSlot || !first.has("adapt")) continue;
+    const int64_t bits = first.integer("bits", 4);
+    COMPACT_CHECK(first.number("adapt", 4) <= static_cast<double>(bits), line.where, ": slot `",
+                  line.pattern, "` = ", first.str(),
+                  ": adapt must be at most bits, which plans count on");
+    fewest = std::min(fewest.value_or(8), bits);
+  }
+  return fewest;
+}
+
 int Policy::override_projection(std::string_view key, std::string_view value) {
   int changed = 0;
   for (Line& line : lines_) {

@@ -9,6 +9,8 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -45,6 +47,13 @@ class Policy {
   }
   Spec grad(std::string_view name) const { return find(PolicyKind::kGrad, name)[0]; }
   Spec moment(std::string_view name) const { return find(PolicyKind::kMoment, name)[0]; }
+
+  // Whether there is any line of a kind; whether one matches a slot.
+  bool has(PolicyKind kind) const;
+  bool names_slot(std::string_view name) const;
+  // Of slot lines with `adapt`, the fewest `bits`; none: no line leaves bits open. Throws
+  // InputError where adapt is above bits, which plans count on.
+  std::optional<int64_t> fewest_open_bits() const;
 
   // Sets `key` in every `project` gradient. Returns how many lines it changed.
   int override_projection(std::string_view key, std::string_view value);

@@ -79,10 +79,13 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions option
                   "`");
     ParameterState s{.parameter = p, .key = derive(key, label_of(p->name.data(), p->name.size()))};
     const bool matrix = p->weight.dim() == 2;
-    s.muon = options_.kind == OptimizerKind::kMuon && matrix && (p->hidden || p->carrier);
+    const bool muon = matrix && (p->hidden || p->carrier);
+    s.kind = options_.kind == OptimizerKind::kMuon && !muon ? OptimizerKind::kAdamW : options_.kind;
     const MomentType type = moment_type(options_.moment ? options_.moment(*p) : "");
-    s.m = Moment(p->leaf().sizes(), p->weight.options(), type, true);
-    if (!s.muon) s.v = Moment(p->leaf().sizes(), p->weight.options(), type, false);
+    if (s.kind != OptimizerKind::kSgd || options_.sgd_momentum > 0) {
+      s.m = Moment(p->leaf().sizes(), p->weight.options(), type, true);
+    }
+    if (s.kind == OptimizerKind::kAdamW) s.v = Moment(p->leaf().sizes(), p->weight.options(), type, false);
     if (options_.master_weights && p->weight.scalar_type() != at::kFloat) {
       s.master = p->weight.detach().to(at::kFloat);
     }
@@ -111,7 +114,8 @@ StepContext Optimizer::context_of(const ParameterState& s, double learning_rate,
 
 void Optimizer::update(ParameterState& s, const StepContext& context) {
   Parameter& p = *s.parameter;
-  (s.muon ? muon_step : adamw_step)(s, p.leaf().grad(), context);
+  constexpr decltype(&adamw_step) kSteps[] = {adamw_step, muon_step, sgd_step};
+  kSteps[static_cast<size_t>(s.kind)](s, p.leaf().grad(), context);
   p.leaf().mutable_grad().reset();
   if (p.carrier && p.carrier->period > 0 && context.step % p.carrier->period == 0) {
     redraw(s, options_, context.step);
@@ -183,7 +187,7 @@ std::map<std::string, int64_t> Optimizer::bytes() const {
     if (t.defined()) result[kind] += static_cast<int64_t>(t.nbytes());
   };
   for (const ParameterState& s : states_) {
-    add(s.muon ? "momentum" : "moment", s.m);
+    add(s.kind == OptimizerKind::kAdamW ? "moment" : "momentum", s.m);
     add("second_moment", s.v);
     add("master", s.master);
     if (const Carrier* c = s.parameter->carrier.get()) {

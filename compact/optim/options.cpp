@@ -14,6 +14,8 @@ std::span<const OptimizerInfo> optimizers() {
       {"adamw", "AdamW (Loshchilov and Hutter 2019) for every parameter", OptimizerKind::kAdamW},
       {"muon", "Muon (Jordan et al. 2024) for the matrices of blocks, AdamW for the rest",
        OptimizerKind::kMuon},
+      {"sgd", "stochastic gradient descent with momentum, weight decay in the gradient",
+       OptimizerKind::kSgd},
   };
   return all;
 }
@@ -34,6 +36,7 @@ void check_options(const OptimizerOptions& o) {
   fraction("beta1", o.beta1);
   fraction("beta2", o.beta2);
   fraction("momentum", o.momentum);
+  fraction("momentum of SGD", o.sgd_momentum);
   COMPACT_CHECK(o.eps > 0 && std::isfinite(o.eps), "[optimizer] eps must be positive, is ", o.eps);
   COMPACT_CHECK(o.weight_decay >= 0 && std::isfinite(o.weight_decay),
                 "[optimizer] weight decay must not be negative, is ", o.weight_decay);

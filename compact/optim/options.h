@@ -14,15 +14,17 @@ namespace compact {
 // kAdamW: Loshchilov and Hutter 2019, for every parameter. kMuon: for hidden matrices, full or
 // projected, momentum orthogonalised by Newton-Schulz steps (Jordan et al. 2024), the update scaled
 // by 0.2 sqrt(max(rows, columns)) so that AdamW's learning rates serve (Liu et al. 2025); AdamW for
-// the rest.
-enum class OptimizerKind : uint8_t { kAdamW, kMuon };
+// the rest. kSgd: with momentum, as torch.optim.SGD.
+enum class OptimizerKind : uint8_t { kAdamW, kMuon, kSgd };
 
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::kAdamW;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-6;
-  double weight_decay = 0;      // decoupled: W <- (1 - learning rate * weight_decay) W
+  // Decoupled: W <- (1 - learning rate * weight_decay) W; of SGD a part of the gradient.
+  double weight_decay = 0;
   double momentum = 0.95;       // Muon: m <- momentum * m + gradient
   bool nesterov = true;         // Muon: orthogonalises gradient + momentum * m, else m
+  double sgd_momentum = 0.9;    // m <- momentum * m + gradient; 0: there is no m
   bool master_weights = false;  // bf16 weights: keep and update an f32 copy
   bool carry_second = false;    // a re-draw carries v by squared overlaps; else v is kept
   // Multiplies the learning rate of hidden and of projected matrices.

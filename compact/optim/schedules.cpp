@@ -33,11 +33,16 @@ const ScheduleInfo wsd = {
     .summary = "no decay, then a straight line over the last fifth",
     .shape = [](double p) { return std::min(1.0, (1 - p) / kDecayShare); },
 };
+const ScheduleInfo step = {
+    .name = "step",
+    .summary = "a tenth after half of the updates, a hundredth after three quarters",
+    .shape = [](double p) { return p < 0.5 ? 1 : p < 0.75 ? 0.1 : p < 1 ? 0.01 : 0; },
+};
 
 }  // namespace
 
 std::span<const ScheduleInfo* const> schedules() {
-  static const ScheduleInfo* const all[] = {&cosine, &linear, &constant, &wsd};
+  static const ScheduleInfo* const all[] = {&cosine, &linear, &constant, &wsd, &step};
   return all;
 }
 

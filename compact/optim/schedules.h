@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Learning rate schedules by their Hugging Face names: cosine, linear, constant, wsd (warm-up,
-// stable, decay). All start with a linear warm-up.
+// stable, decay), step (He et al. 2016). All start with a linear warm-up.
 #pragma once
 
 #include <cstdint>

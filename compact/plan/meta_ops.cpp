@@ -2,10 +2,8 @@
 #include "compact/plan/meta_ops.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <map>
@@ -15,6 +13,7 @@
 
 #include "compact/ops/attention.h"
 #include "compact/ops/memory.h"
+#include "compact/plan/meta_library.h"
 
 namespace compact {
 namespace {
@@ -28,10 +27,6 @@ int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / mult
 Tensor by_token(const Tensor& like) {
   const auto s = like.sizes();
   return at::empty({s[0], s[2], s[1], s[3]}, like.options()).transpose(1, 2);
-}
-
-Tensor bytes_on(const Tensor& like, int64_t bytes) {
-  return at::empty({bytes}, like.options().dtype(at::kByte));
 }
 
 Tensor index_select(const Tensor& self, int64_t dim, const Tensor& index) {
@@ -113,7 +108,7 @@ int64_t cpu_product_scratch(const Tensor& a, const Tensor& b, bool add) {
 void product_scratch(const Tensor& a, const Tensor& b, bool add) {
   if (meta_device() != c10::kCPU) return;
   const int64_t bytes = cpu_product_scratch(a, b, add);
-  if (bytes > 0) bytes_on(a, bytes);
+  if (bytes > 0) scratch_on(a, bytes);
 }
 
 void check_product(const Tensor& a, const Tensor& b) {
@@ -143,7 +138,7 @@ std::tuple<Tensor, Tensor> flash_cpu(const Tensor& q, const Tensor&, const Tenso
                                      const MaybeTensor&, std::optional<double>) {
   const Tensor out = by_token(q),
                lse = at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat));
-  bytes_on(q, cpu_attention_scratch(q.size(2), q.size(3), q.scalar_type()).forward);
+  scratch_on(q, cpu_attention_scratch(q.size(2), q.size(3), q.scalar_type()).forward);
   return {out, lse};
 }
 
@@ -152,7 +147,7 @@ std::tuple<Tensor, Tensor, Tensor> flash_cpu_backward(const Tensor&, const Tenso
                                                       const Tensor&, const Tensor&, double, bool,
                                                       const MaybeTensor&, std::optional<double>) {
   const Tensor gq = by_token(q), gk = by_token(k), gv = by_token(v);
-  bytes_on(q, cpu_attention_scratch(q.size(2), q.size(3), q.scalar_type()).backward);
+  scratch_on(q, cpu_attention_scratch(q.size(2), q.size(3), q.scalar_type()).backward);
   return {gq, gk, gv};
 }
 
@@ -207,36 +202,34 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_cuda_backward(
 
 }  // namespace
 
+Tensor scratch_on(const Tensor& like, int64_t bytes) {
+  return at::empty({bytes}, like.options().dtype(at::kByte));
+}
+
 void register_meta_ops() {
   static std::once_flag once;
-  static std::unique_ptr<torch::Library> library;  // registrations live as long as it does
+  static std::unique_ptr<MetaLibrary> library;  // registrations live as long as it does
   std::call_once(once, [] {
-    library = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", c10::DispatchKey::Meta,
-                                               __FILE__, __LINE__);
+    library = std::make_unique<MetaLibrary>();
     // Those that are there, but do not count what the library takes.
     struct Silent final : c10::WarningHandler {
       void process(const c10::Warning&) override {}
     } silent;
     {
       const c10::WarningUtils::WarningHandlerGuard quiet(&silent);
-      library->impl("mm", &mm);
-      library->impl("mm.out", &mm_out);
-      library->impl("addmm_", &addmm_in_place);
+      library->replace("mm", &mm);
+      library->replace("mm.out", &mm_out);
+      library->replace("addmm_", &addmm_in_place);
     }
-    const auto add = [](const char* name, auto* function) {
-      const auto op = c10::Dispatcher::singleton().findSchema({std::string("aten::") + name, ""});
-      if (op && !op->hasKernelForDispatchKey(c10::DispatchKey::Meta)) {
-        library->impl(name, function);
-      }
-    };
-    add("index_select", &index_select);
-    add("embedding_dense_backward", &embedding_dense_backward);
-    add("_scaled_dot_product_flash_attention_for_cpu", &flash_cpu);
-    add("_scaled_dot_product_flash_attention_for_cpu_backward", &flash_cpu_backward);
-    add("_scaled_dot_product_flash_attention", &flash_cuda);
-    add("_scaled_dot_product_flash_attention_backward", &flash_cuda_backward);
-    add("_scaled_dot_product_efficient_attention", &efficient_cuda);
-    add("_scaled_dot_product_efficient_attention_backward", &efficient_cuda_backward);
+    library->add("index_select", &index_select);
+    library->add("embedding_dense_backward", &embedding_dense_backward);
+    library->add("_scaled_dot_product_flash_attention_for_cpu", &flash_cpu);
+    library->add("_scaled_dot_product_flash_attention_for_cpu_backward", &flash_cpu_backward);
+    library->add("_scaled_dot_product_flash_attention", &flash_cuda);
+    library->add("_scaled_dot_product_flash_attention_backward", &flash_cuda_backward);
+    library->add("_scaled_dot_product_efficient_attention", &efficient_cuda);
+    library->add("_scaled_dot_product_efficient_attention_backward", &efficient_cuda_backward);
+    add_image_ops(*library);
   });
 }
 

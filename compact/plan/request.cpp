@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/plan/request.h"
 
+#include <ATen/ATen.h>
+
 #include "compact/base/check.h"
 #include "compact/ops/attention.h"
 #include "compact/ops/memory.h"
@@ -9,27 +11,46 @@
 
 namespace compact {
 
-StepPlan plan_step(const PlanRequest& request) {
+StepRequest step_request(const PlanRequest& r) {
+  return {.network =
+              [r](at::Device device) {
+                return std::make_unique<Llama>(
+                    r.shape, r.policy,
+                    ModelOptions{
+                        .device = device, .dtype = r.dtype, .max_length = r.step.length});
+              },
+          .micro_batch =
+              [r](at::Device device, int64_t i) {
+                const auto ids = at::TensorOptions().device(device).dtype(at::kLong);
+                const std::vector<int64_t> sizes = {r.step.batch, r.step.length};
+                return StepInputs{{at::full(sizes, i + 1, ids)}, at::full(sizes, i + 2, ids)};
+              },
+          .optimizer = r.optimizer(r.policy),
+          .step = r.step,
+          .device = r.device};
+}
+
+StepPlan plan_step(const StepRequest& request) {
   install_counting_allocator();
   register_meta_ops();
   set_meta_device(request.device);
   const bool cuda = request.device == c10::kCUDA;
   if (cuda) start_trace(c10::kMeta);
-  const Llama model(
-      request.shape, request.policy,
-      {.device = at::kMeta, .dtype = request.dtype, .max_length = request.step.length});
-  for (const Parameter* p : model.parameters()) {
+  const std::unique_ptr<Network> model = request.network(at::kMeta);
+  for (const Parameter* p : model->parameters()) {
     COMPACT_CHECK(!p->release || (request.step.accumulation == 1 && !request.step.clip), "grad `",
                   p->name,
                   "`: release=true updates it before all gradients are known: it needs "
                   "--gradient_accumulation_steps 1 and --max_grad_norm 0");
   }
-  Optimizer optimizer(model.parameters(), request.optimizer(request.policy));
+  Optimizer optimizer(model->parameters(), request.optimizer);
   MemoryTrace built;
   if (cuda) built = stop_trace();
-  StepRecorder recorder(model, optimizer, request.step);
-  StepPlan plan{.memory = run_step(model, optimizer, request.step, recorder),
-                .parameters = model.parameter_count()};
+  StepRecorder recorder(*model, optimizer);
+  StepPlan plan{.memory = run_step(
+                    *model, optimizer, request.step,
+                    [&](int64_t i) { return request.micro_batch(at::kMeta, i); }, recorder),
+                .parameters = model->parameter_count()};
   plan.reserved = plan.memory.peak;
   if (cuda) {
     CachingAllocatorModel allocator;

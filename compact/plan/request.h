@@ -5,6 +5,8 @@
 #include <c10/core/DeviceType.h>
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 
 #include "compact/base/llama_config.h"
 #include "compact/models/llama.h"
@@ -14,6 +16,15 @@
 
 namespace compact {
 
+struct StepRequest {
+  std::function<std::unique_ptr<Network>(at::Device)> network;
+  std::function<StepInputs(at::Device, int64_t micro)> micro_batch;  // of no meaning
+  OptimizerOptions optimizer;
+  StepShape step;
+  c10::DeviceType device = c10::kCPU;  // what the plan is for
+};
+
+// Of a LLaMA, whose parts may be planned one by one.
 struct PlanRequest {
   LlamaConfig shape;
   Policy policy;
@@ -32,9 +43,11 @@ struct StepPlan {
 };
 
 // A training step on the meta device: no tensor of the model is allocated. Throws InputError where
-// the policy does not go with the model or the step. With tied embeddings the
+// its policy does not go with the model or the step. With tied embeddings the
 // peak may come out too high by one such matrix, where the backward pass of the embedding is the
 // peak: autograd adds the matrix's two gradients in place on real devices, but not on meta.
-StepPlan plan_step(const PlanRequest& request);
+StepPlan plan_step(const StepRequest& request);
+StepRequest step_request(const PlanRequest& request);
+inline StepPlan plan_step(const PlanRequest& request) { return plan_step(step_request(request)); }
 
 }  // namespace compact

@@ -139,12 +139,12 @@ std::vector<AdaptiveTensor> adaptive_tensors(const SavedTensorReport& report, do
   return all;
 }
 
-std::vector<AdaptiveTensor> adaptive_tensors(std::span<const Slot> slots, int64_t tokens) {
+std::vector<AdaptiveTensor> adaptive_tensors(std::span<const CodecTensor> tensors) {
   std::vector<AdaptiveTensor> all;
-  for (const Slot& s : slots) {
-    const Spec how = Spec::parse_chain(s.treatment)[0];
+  for (const CodecTensor& t : tensors) {
+    const Spec how = Spec::parse_chain(t.treatment)[0];
     if (how.name != "quantize" || !how.has("adapt")) continue;
-    all.push_back({s.name, s.treatment, s.width * tokens, at::kFloat, how.number("adapt", 4)});
+    all.push_back({t.name, t.treatment, t.elements, t.type, how.number("adapt", 4)});
   }
   return all;
 }

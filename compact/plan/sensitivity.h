@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "compact/models/network.h"
 #include "compact/ops/policy.h"
 #include "compact/ops/saved_tensors.h"
-#include "compact/ops/segment.h"
 #include "compact/plan/bits.h"
 
 namespace compact {
@@ -31,8 +31,8 @@ struct AdaptiveTensor {
 };
 // Of a scope's report: the quantized tensors that are held for themselves, in order.
 std::vector<AdaptiveTensor> adaptive_tensors(const SavedTensorReport& report, double average);
-// Of slots for `tokens` tokens: those with `adapt`.
-std::vector<AdaptiveTensor> adaptive_tensors(std::span<const Slot> slots, int64_t tokens);
+// Those with `adapt`.
+std::vector<AdaptiveTensor> adaptive_tensors(std::span<const CodecTensor> tensors);
 
 // E|g' - g|^2 of each tensor in units of uniform_error(bits): one more gradient for each tensor,
 // with that tensor in 4 bits and the others in 8.

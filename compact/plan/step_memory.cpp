@@ -9,12 +9,12 @@
 
 namespace compact {
 
-StepRecorder::StepRecorder(const Llama& model, const Optimizer& optimizer, const StepShape& shape)
-    : model_(model), optimizer_(optimizer), shape_(shape) {}
+StepRecorder::StepRecorder(const Network& model, const Optimizer& optimizer)
+    : model_(model), optimizer_(optimizer) {}
 
 void StepRecorder::begin() {
-  before_ = live_bytes(model_.options().device);
-  start_trace(model_.options().device.type());
+  before_ = live_bytes(model_.device());
+  start_trace(model_.device().type());
 }
 
 void StepRecorder::mark_gradients() {
@@ -33,7 +33,7 @@ StepMemory StepRecorder::finish() {
     (kind == "carrier" || kind == "projection" ? m.projections : m.optimizer) += bytes;
   }
   m.other = before_ - m.weights - m.optimizer - m.projections;
-  m.slots = model_.bytes(shape_.batch, shape_.length);
+  m.slots = model_.slots();
   for (const SlotBytes& slot : m.slots) m.saved += slot.stored;
   m.held = timeline.held;
   m.at_peak = timeline.peak;
@@ -42,22 +42,18 @@ StepMemory StepRecorder::finish() {
   return m;
 }
 
-StepMemory run_step(const Llama& model, Optimizer& optimizer, const StepShape& shape,
-                    StepRecorder& recorder) {
+StepMemory run_step(const Network& model, Optimizer& optimizer, const StepShape& shape,
+                    const std::function<StepInputs(int64_t)>& micro_batch, StepRecorder& recorder) {
   recorder.begin();
   trace_moment("batch");
-  const auto ids = at::TensorOptions().device(model.options().device).dtype(at::kLong);
-  std::vector<std::pair<at::Tensor, at::Tensor>> batches;
+  std::vector<StepInputs> batches;
   for (int64_t i = 0; i < shape.accumulation; ++i) {
-    const auto& [input, target] = batches.emplace_back(at::empty({shape.batch, shape.length}, ids),
-                                                       at::empty({shape.batch, shape.length}, ids));
-    input.fill_(i + 1);
-    target.fill_(i + 2);
-    target.ne(kernels::kIgnoreIndex).sum();
+    batches.push_back(micro_batch(i));
+    batches.back().target.ne(kernels::kIgnoreIndex).sum();
   }
-  for (const auto& [input, target] : batches) {
+  for (const StepInputs& batch : batches) {
     trace_mark(MemoryEventKind::kForwardBegin);
-    at::Tensor loss = model.loss(input, target, 1e-3);
+    at::Tensor loss = model.loss(batch.inputs, batch.target, 1e-3);
     trace_mark(MemoryEventKind::kForwardEnd);
     optimizer.begin_backward(1e-3);
     torch::autograd::backward({loss}, {});

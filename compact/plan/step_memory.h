@@ -4,21 +4,28 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "compact/models/llama.h"
+#include "compact/models/network.h"
 #include "compact/ops/memory_trace.h"
 #include "compact/optim/optimizer.h"
 
 namespace compact {
 
 struct StepShape {
-  int64_t batch = 1, length = 1;  // of a micro-batch
+  int64_t batch = 1, length = 1;  // of a micro-batch; length: tokens of a sequence
   int64_t accumulation = 1;       // micro-batches in a step
   bool clip = true;               // by the norm of all gradients
+};
+
+// A micro-batch, as a network reads it.
+struct StepInputs {
+  Tensors inputs;
+  at::Tensor target;
 };
 
 // Bytes. weights + optimizer + projections + other live before a step; at the peak gradients, saved
@@ -41,23 +48,22 @@ struct StepMemory {
 // Records one step of a model. The device is the model's: CPU or meta.
 class StepRecorder {
  public:
-  StepRecorder(const Llama& model, const Optimizer& optimizer, const StepShape& shape);
+  StepRecorder(const Network& model, const Optimizer& optimizer);
   void begin();           // before the step allocates anything
   void mark_gradients();  // after every backward pass
   StepMemory finish();    // after the optimizer's step
   const MemoryTrace& trace() const { return trace_; }
 
  private:
-  const Llama& model_;
+  const Network& model_;
   const Optimizer& optimizer_;
-  StepShape shape_;
   int64_t before_ = 0;
   MemoryTrace trace_;
 };
 
-// One step on tokens of no meaning, in the order of the trainer: planned where the model is on the
-// meta device, real where it is on the CPU.
-StepMemory run_step(const Llama& model, Optimizer& optimizer, const StepShape& shape,
-                    StepRecorder& recorder);
+// One step on `micro_batch(i)`, in the order of the trainer: planned where the model is on the meta
+// device, real where it is on the CPU.
+StepMemory run_step(const Network& model, Optimizer& optimizer, const StepShape& shape,
+                    const std::function<StepInputs(int64_t)>& micro_batch, StepRecorder& recorder);
 
 }  // namespace compact

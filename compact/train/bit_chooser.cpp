@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "compact/base/check.h"
+#include "compact/ops/op_names.h"
 #include "compact/plan/sensitivity.h"
 
 namespace compact {
@@ -17,7 +19,7 @@ namespace {
 constexpr int64_t kSample = int64_t{1} << 18;  // elements of the gradient that are compared
 
 // Every so-many-th element of the gradients, which are freed.
-at::Tensor sampled_gradient(const Llama& model) {
+at::Tensor sampled_gradient(const Network& model) {
   int64_t all = 0;
   for (const Parameter* p : model.parameters()) all += p->leaf().numel();
   const int64_t stride = std::max<int64_t>(1, all / kSample);
@@ -30,40 +32,77 @@ at::Tensor sampled_gradient(const Llama& model) {
   return at::cat(parts);
 }
 
+// What is not trained but moves in a forward pass, as statistics of norms: put back at the end.
+class Restored {
+ public:
+  explicit Restored(const Network& network) {
+    std::set<const void*> trained;
+    for (const Parameter* p : network.parameters()) trained.insert(storage_of(p->weight));
+    for (auto& [name, tensor] : network.named_tensors()) {
+      if (!trained.contains(storage_of(tensor))) kept_.emplace_back(tensor, tensor.clone());
+    }
+  }
+  ~Restored() {
+    const at::NoGradGuard no_grad;
+    for (auto& [tensor, value] : kept_) tensor.copy_(value);
+  }
+  Restored(const Restored&) = delete;
+
+ private:
+  std::vector<std::pair<at::Tensor, at::Tensor>> kept_;
+};
+
+// Lines for these tensors alone.
+Policy lines_for(std::span<const AdaptiveTensor> tensors, const Policy& policy) {
+  std::string text;
+  for (const AdaptiveTensor& t : tensors) {
+    text += cat("slot ", t.name, " = ", policy.slot_text(t.name), "\n");
+  }
+  return Policy::parse(text, "bits");
+}
+
+// The first rows of a batch, at least one, or of one sequence a part.
+StepInputs part_of(const StepInputs& batch, int64_t eighths) {
+  if (batch.inputs.size() > 1) return batch;
+  const at::Tensor &x = batch.inputs[0], &y = batch.target;
+  const int64_t rows = x.size(0) * eighths / 8;
+  if (rows > 0) return {{x.narrow(0, 0, rows)}, y.narrow(0, 0, rows)};
+  if (y.dim() < 2) return {{x.narrow(0, 0, 1)}, y.narrow(0, 0, 1)};
+  const int64_t length = std::max<int64_t>(1, x.numel() * eighths / 8);
+  return {{x.narrow(0, 0, 1).narrow(1, 0, length)}, y.narrow(0, 0, 1).narrow(1, 0, length)};
+}
+
 }  // namespace
 
-BitChooser::BitChooser(const TrainConfig& config, const Llama& model)
-    : interval_(config.bits_interval), probes_(config.bits_probes) {
-  for (const AdaptiveTensor& t : adaptive_tensors(model.codec_slots(), 1)) {
-    const int64_t bits = Spec::parse_chain(t.treatment)[0].integer("bits", 4);
-    COMPACT_CHECK(t.average <= static_cast<double>(bits), "slot `", t.name, "` = ", t.treatment,
-                  ": adapt must be at most bits, which plans count on");
-    fewest_ = std::min(fewest_.value_or(8), bits);
-  }
-}
+BitChooser::BitChooser(const TrainConfig& config, const Policy& policy)
+    : interval_(config.bits_interval),
+      probes_(config.bits_probes),
+      fewest_(policy.fewest_open_bits()) {}
 
 bool BitChooser::due(int64_t step) const { return fewest_ && step % interval_ == 0; }
 
-std::string BitChooser::choose(Llama& model, const at::Tensor& ids, const at::Tensor& targets,
-                               uint64_t noise) {
-  const auto tensors = adaptive_tensors(model.codec_slots(), ids.numel());
-  // Probes hold 8 bits: of so many fewer tokens that the step's plan holds for them, too.
-  const int64_t rows = ids.size(0) * *fewest_ / 8;
-  const auto part = [&](const at::Tensor& x) {
-    if (rows > 0) return x.narrow(0, 0, rows);
-    return x.narrow(0, 0, 1).narrow(1, 0, std::max<int64_t>(1, x.numel() * *fewest_ / 8));
-  };
-  const at::Tensor some = part(ids), wanted = part(targets);
-  const GradientProbe probe = [&](const Policy& policy, uint64_t key) {
-    for (const AdaptiveTensor& t : tensors) model.set_codec(t.name, policy.slot_text(t.name));
-    model.set_noise(key);
-    const at::Tensor loss = model.loss(some, wanted, 1.0 / static_cast<double>(some.numel()));
+std::string BitChooser::choose(Network& network, const StepInputs& batch, uint64_t noise) {
+  const StepInputs some = part_of(batch, *fewest_);
+  const Restored statistics(network);
+  const double scale = 1 / static_cast<double>(some.target.numel());
+  const auto gradient = [&](uint64_t key) {
+    network.set_noise(key);
+    const at::Tensor loss = network.loss(some.inputs, some.target, scale);
     torch::autograd::backward({loss}, {});
-    return sampled_gradient(model);
+    return sampled_gradient(network);
+  };
+  // Some networks know what they save only once they have.
+  if (network.codec_tensors(batch.inputs).empty()) gradient(noise);
+  const std::vector<AdaptiveTensor> tensors =
+      adaptive_tensors(network.codec_tensors(batch.inputs));
+  if (tensors.empty()) return "bits     no tensor's are open";
+  const GradientProbe probe = [&](const Policy& policy, uint64_t key) {
+    network.set_codecs(lines_for(tensors, policy));
+    return gradient(key);
   };
   const BitPlan plan = adaptive_bits(
       tensors, sensitivity_by_groups(probe, tensors, static_cast<int>(probes_), noise));
-  restore(model, plan.policy.str());
+  restore(network, plan.policy.str());
   std::map<int, int> counts;
   for (size_t i = 0; i < tensors.size(); ++i) ++counts[plan.bits[i]];
   std::string text;
@@ -74,13 +113,9 @@ std::string BitChooser::choose(Llama& model, const at::Tensor& ids, const at::Te
              " % of that of equal bits");
 }
 
-void BitChooser::restore(Llama& model, const std::string& bits) {
+void BitChooser::restore(Network& network, const std::string& bits) {
   bits_ = bits;
-  if (bits.empty()) return;
-  const Policy policy = Policy::parse(bits, "bits");
-  for (const AdaptiveTensor& t : adaptive_tensors(model.codec_slots(), 1)) {
-    model.set_codec(t.name, policy.slot_text(t.name));
-  }
+  if (!bits.empty()) network.set_codecs(Policy::parse(bits, "bits"));
 }
 
 }  // namespace compact

@@ -6,30 +6,32 @@
 #include <optional>
 #include <string>
 
-#include "compact/models/llama.h"
+#include "compact/models/network.h"
+#include "compact/ops/policy.h"
+#include "compact/plan/step_memory.h"
 #include "compact/train/config.h"
 
 namespace compact {
 
 class BitChooser {
  public:
-  BitChooser(const TrainConfig& config, const Llama& model);
+  BitChooser(const TrainConfig& config, const Policy& policy);
 
   // Whether bits are to be chosen before the update after `step`.
   bool due(int64_t step) const;
-  // Measures, on a part of the batch, how much each slot's rounding moves the gradient, and gives
-  // the model the bits of least error in the bytes of N bits each. Parameters have no gradient
-  // before and after. Returns a line for the console.
-  std::string choose(Llama& model, const at::Tensor& ids, const at::Tensor& targets,
-                     uint64_t noise);
+  // Measures how much each tensor's rounding moves the gradient, and gives the network the bits of
+  // least error in the bytes of N bits each. On a part of the batch, so that probes in 8 bits take
+  // no more than the step; of a batch of graphs on all of it. Parameters have no gradient before
+  // and after; statistics of norms stay as they are. Returns a line for the console.
+  std::string choose(Network& network, const StepInputs& batch, uint64_t noise);
 
   // The bits in force, a policy; empty: those of the policy. Giving them back sets the model.
   const std::string& bits() const { return bits_; }
-  void restore(Llama& model, const std::string& bits);
+  void restore(Network& network, const std::string& bits);
 
  private:
   int64_t interval_, probes_;
-  std::optional<int64_t> fewest_;  // bits of the slots that are open; none: none is
+  std::optional<int64_t> fewest_;  // bits of the lines that leave them open; none: none does
   std::string bits_;
 };
 

@@ -15,15 +15,19 @@
 namespace compact {
 
 struct TrainConfig {
-  // Model
+  // Task and model
+  std::string task = "language-modeling";  // a name of `compact list tasks`
   std::string model;               // a name of `compact list models`
   std::string model_name_or_path;  // or a folder with config.json (and weights: continue)
+  double width_mult = 1;                   // of an image model's widths
   // Data
-  std::vector<std::string> train_file, validation_file;
+  std::vector<std::string> train_file, validation_file, test_file;
   double validation_split = 0.05;
   std::string tokenizer = "bytes";
   std::string text_field = "text";
   int64_t block_size = 256;
+  int64_t image_size = 0;  // of plans without images; 0: the model's usual
+  bool augment = true;
   int64_t max_eval_samples = 256;
   // Batch and length
   int64_t per_device_train_batch_size = 8, per_device_eval_batch_size = 8;
@@ -38,6 +42,8 @@ struct TrainConfig {
   double warmup_steps = 0;
   double min_lr_ratio = 0;
   double weight_decay = 0;
+  double momentum = 0.9;
+  double label_smoothing_factor = 0;
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
   double max_grad_norm = 1.0;
   // Precision and device

@@ -5,9 +5,10 @@
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
-#include "compact/models/models.h"
+#include "compact/optim/schedules.h"
 #include "compact/plan/budget.h"
 #include "compact/train/config.h"
+#include "compact/train/task.h"
 
 namespace compact {
 namespace {
@@ -34,18 +35,15 @@ void check_config(const TrainConfig& c) {
                 "--model NAME or --model_name_or_path DIR is needed");
   COMPACT_CHECK(c.model.empty() || c.model_name_or_path.empty(),
                 "--model and --model_name_or_path name the model twice: give one");
-  if (!c.model.empty()) model_named(c.model);
+  const TaskInfo& task = task_named(c.task);
   COMPACT_CHECK(!c.train_file.empty(), "--train_file is needed");
   COMPACT_CHECK(!c.output_dir.empty(), "--output_dir is needed");
   COMPACT_CHECK(c.validation_split >= 0 && c.validation_split < 1,
                 "--validation_split must be at least 0 and below 1, is ", c.validation_split);
   at_least<int64_t>("block_size", c.block_size, 1);
+  within("image_size", static_cast<double>(c.image_size), 0, 4096);
   at_least<int64_t>("max_eval_samples", c.max_eval_samples, 0);
   at_least<int64_t>("per_device_train_batch_size", c.per_device_train_batch_size, 1);
-  constexpr int64_t kMostTokens = int64_t{1} << 32;
-  COMPACT_CHECK(c.per_device_train_batch_size <= kMostTokens / std::min(c.block_size, kMostTokens),
-                "--per_device_train_batch_size times --block_size must be at most 2^32 tokens, is ",
-                c.per_device_train_batch_size, " x ", c.block_size);
   at_least<int64_t>("per_device_eval_batch_size", c.per_device_eval_batch_size, 1);
   at_least<int64_t>("gradient_accumulation_steps", c.gradient_accumulation_steps, 1);
   at_least<int64_t>("bits_interval", c.bits_interval, 1);
@@ -54,10 +52,15 @@ void check_config(const TrainConfig& c) {
                 c.max_steps);
   COMPACT_CHECK(c.max_steps > 0 || c.num_train_epochs > 0,
                 "--num_train_epochs must be positive, is ", c.num_train_epochs);
-  one_of("optim", c.optim, {"adamw", "muon"});
+  optimizer_kind(c.optim);
   COMPACT_CHECK(c.learning_rate > 0, "--learning_rate must be positive, is ", c.learning_rate);
   at_least<double>("projected_learning_rate", c.projected_learning_rate, 0);
-  one_of("lr_scheduler_type", c.lr_scheduler_type, {"cosine", "linear", "constant", "wsd"});
+  std::vector<std::string> shapes;
+  for (const ScheduleInfo* s : schedules()) shapes.push_back(s->name);
+  one_of("lr_scheduler_type", c.lr_scheduler_type, shapes);
+  COMPACT_CHECK(c.momentum >= 0 && c.momentum < 1, "--momentum must be in [0, 1), is ", c.momentum);
+  COMPACT_CHECK(c.label_smoothing_factor >= 0 && c.label_smoothing_factor < 1,
+                "--label_smoothing_factor must be in [0, 1), is ", c.label_smoothing_factor);
   at_least<double>("warmup_steps", c.warmup_steps, 0);
   within("min_lr_ratio", c.min_lr_ratio, 0, 1);
   at_least<double>("weight_decay", c.weight_decay, 0);
@@ -97,6 +100,7 @@ void check_config(const TrainConfig& c) {
   at_least<int64_t>("eval_steps", c.eval_steps, 0);
   at_least<int64_t>("save_steps", c.save_steps, 0);
   at_least<int64_t>("save_total_limit", c.save_total_limit, 0);
+  task.check(c);
 }
 
 }  // namespace compact

@@ -6,16 +6,16 @@
 #include <string>
 #include <vector>
 
-#include "compact/models/llama.h"
+#include "compact/models/network.h"
 #include "compact/train/config.h"
-#include "compact/train/setup.h"
+#include "compact/train/task.h"
 
 namespace compact {
 
 struct Described {
   const TrainConfig& config;
-  const Llama& model;
-  const DataSources& data;
+  const Task& task;
+  const Network& network;
   int64_t steps = 0;
   const std::string& matmul_path;
   int64_t static_bytes = 0;  // weights and optimizer state

@@ -1,44 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loss and perplexity on held-out text: `compact eval`, and evaluation in training.
+// Loss and accuracy on held-out data: `compact eval`, and evaluation in training.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "compact/data/dataset.h"
-#include "compact/models/llama.h"
+#include "compact/models/network.h"
+#include "compact/train/config.h"
 #include "compact/train/metrics.h"
 
 namespace compact {
 
 struct EvalResult {
-  double eval_loss = 0, eval_perplexity = 0;  // mean negative log-likelihood of a token; its exp
-  int64_t tokens = 0;
+  double loss = 0;      // mean over targets
+  int64_t targets = 0;  // tokens, images, ...
+  // Of tasks with classes: the part of targets whose class came first, and in the first five.
+  std::optional<double> accuracy, in_five;
 };
 
-// Over the first `max_blocks` blocks (0: all) in the order of the file.
-EvalResult evaluate_blocks(const Llama& model, const BlockDataset& data, int64_t max_blocks,
-                           int64_t batch);
+// Over the first `most` samples (0: all) in their own order.
+EvalResult evaluate_samples(const Network& network, const Dataset& data, int64_t most,
+                            int64_t batch);
 
 // The same; where memory runs out `batch` is halved, with a line on the console, down to 1.
-EvalResult evaluate_within_memory(const Llama& model, const BlockDataset& data, int64_t max_blocks,
+EvalResult evaluate_within_memory(const Network& network, const Dataset& data, int64_t most,
                                   int64_t& batch, Console& console);
 
-// For the console, after `step` updates.
-std::string eval_line(int64_t step, const EvalResult& result);
+// Rows `eval_loss`, `eval_accuracy`, ... for prefix `eval`; a perplexity where there are no classes.
+MetricsRow eval_row(const std::string& prefix, const EvalResult& result);
+// "eval_loss 1.2345  eval_accuracy 0.9180  (5,000 images)".
+std::string eval_text(const std::string& prefix, const EvalResult& result,
+                      const std::string& unit);
 
-struct EvalOptions {
-  std::string model_name_or_path;  // a folder with config.json and model.safetensors
-  std::vector<std::string> validation_file;
-  std::string tokenizer;  // empty: as stored in the folder
-  std::string text_field = "text";
-  int64_t block_size = 256, per_device_eval_batch_size = 8;
-  int64_t max_eval_samples = 0;  // blocks; 0: all
-  std::string dtype = "float32", device = "auto", matmul_precision = "highest";
-  int64_t threads = 0;
-  std::string cache_dir;
-};
-EvalResult evaluate(const EvalOptions& options);
+// Of the model in --model_name_or_path on --validation_file. `unit`: what was counted.
+EvalResult evaluate(TrainConfig config, std::string& unit);
 
 }  // namespace compact

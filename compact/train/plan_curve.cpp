@@ -188,17 +188,26 @@ void write_curve_page(const PlanCurve& curve, const std::string& path) {
   write_file_atomically(path, html_page(curve.title, curve.subtitle, body));
 }
 
-MaxBatch largest_batch(const TrainConfig& c, const PlanRequest& request,
-                       const StatedSpeed& stated) {
+MaxBatch largest_batch(const TrainConfig& c, const Task& task, const Policy& policy,
+                       c10::DeviceType device, const StatedSpeed& stated) {
   COMPACT_CHECK(!c.budget.empty(), "--max_batch needs a --budget, as 10GiB");
   const int64_t budget = parse_bytes(c.budget).value();
   const bool automatic = c.preset == "auto";
   const Allowed allowed = Allowed::parse(c.allow);
-  const Speed speed = automatic ? speed_for(c, request, stated) : Speed();
+  std::optional<PlanRequest> request;
+  Speed speed;
+  if (automatic) {
+    request = plan_request(c, *task.llama, policy, device);
+    speed = speed_for(c, *request, stated);
+  }
   const auto peak = [&](int64_t batch) {
-    PlanRequest r = request;
+    if (!automatic) {
+      TrainConfig other = c;
+      other.per_device_train_batch_size = batch;
+      return bounded_bytes(plan_step(step_request(other, task, policy, device)), device);
+    }
+    PlanRequest r = *request;
     r.step.batch = batch;
-    if (!automatic) return bytes_of(plan_step(r), r);
     BudgetPlanner planner(r, allowed, speed);
     if (const auto chosen = planner.find(budget)) return bytes_of(chosen->plan, r);
     return std::max(planner.least_peak(), budget + 1);
@@ -211,17 +220,17 @@ MaxBatch largest_batch(const TrainConfig& c, const PlanRequest& request,
     (bytes <= budget ? fits_peak : too_many_peak) = bytes;
     return bytes <= budget;
   };
-  const int64_t most = std::min(int64_t{1} << 20, (int64_t{1} << 32) / request.step.length);
+  const int64_t most = std::min(int64_t{1} << 20, (int64_t{1} << 32) / task.units);
+  const std::string one = cat(task.units > 1 ? cat(" x ", task.units) : "", " ", task.unit);
   while (ask(too_many) && 2 * too_many <= most) too_many *= 2;
   if (fits == 0) {
     throw BudgetError(
-        cat("--budget ", c.budget, ": not even one sequence of ", request.step.length,
-            " tokens fits: it takes ", automatic ? "at least " : "", format_bytes(too_many_peak)),
+        cat("--budget ", c.budget, ": not even a batch of 1", one, " fits: it takes ", automatic ? "at least " : "", format_bytes(too_many_peak)),
         too_many_peak);
   }
   while (too_many_peak > 0 && too_many - fits > 1) ask(fits + (too_many - fits) / 2);
-  std::string text = cat("max batch ", fits, " x ", request.step.length, " tokens: peak ",
-                         format_bytes(fits_peak), " under ", c.budget);
+  std::string text = cat("max batch ", fits, one, ": peak ", format_bytes(fits_peak), " under ",
+                         c.budget);
   text += too_many_peak > 0 ? cat("; ", too_many, " would take ", automatic ? "at least " : "",
                                   format_bytes(too_many_peak), "\n")
                             : "; larger ones were not tried\n";

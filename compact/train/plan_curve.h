@@ -29,14 +29,14 @@ PlanCurve plan_curve(const TrainConfig& config, const LlamaConfig& shape, c10::D
 // Atomically. The page needs nothing beside it.
 void write_curve_page(const PlanCurve& curve, const std::string& path);
 
-// The largest micro-batch whose peak stays under --budget, with the request's policy or, under
+// The largest micro-batch whose peak stays under --budget, with the policy or, under
 // --preset auto, with any that is allowed. Throws InputError without a budget, BudgetError where
 // not even one sequence fits.
 struct MaxBatch {
   int64_t batch = 0;
   std::string text;
 };
-MaxBatch largest_batch(const TrainConfig& config, const PlanRequest& request,
-                       const StatedSpeed& stated);
+MaxBatch largest_batch(const TrainConfig& config, const Task& task, const Policy& policy,
+                       c10::DeviceType device, const StatedSpeed& stated);
 
 }  // namespace compact

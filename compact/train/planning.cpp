@@ -9,6 +9,49 @@
 #include "compact/train/setup.h"
 
 namespace compact {
+namespace {
+
+// Of tasks whose blocks are not planned one by one: presets and smaller batches, the mildest first.
+std::string ways_to_fit(const TrainConfig& c, const Task& task, const Policy& policy,
+                        c10::DeviceType device, int64_t budget) {
+  std::string text;
+  const auto offer = [&](const std::string& what, const TrainConfig& other, const Policy& p) {
+    const int64_t peak =
+        bounded_bytes(plan_step(step_request(other, task, p, device)), device);
+    if (peak > budget) return false;
+    text += cat(text.empty() ? "" : "; ", what, " (", format_bytes(peak), ")");
+    return true;
+  };
+  for (const char* preset : {"exact", "gact-l1.1", "gact-l1", "gact-l1.2"}) {
+    if (offer(cat("--preset ", preset), c, Policy::preset(preset))) break;
+  }
+  TrainConfig fewer = c;
+  while ((fewer.per_device_train_batch_size /= 2) >= 1) {
+    if (offer(cat("--per_device_train_batch_size ", fewer.per_device_train_batch_size), fewer,
+              policy)) {
+      break;
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+StepRequest step_request(const TrainConfig& c, const Task& task, const Policy& policy,
+                         c10::DeviceType device) {
+  return {.network = [&task, policy](at::Device d) { return task.network(policy, d); },
+          .micro_batch =
+              [&task, batch = c.per_device_train_batch_size](at::Device d, int64_t) {
+                return task.inputs(d, batch);
+              },
+          .optimizer = optimizer_options(c, policy),
+          .step = {.batch = c.per_device_train_batch_size,
+                   .length = task.llama ? c.block_size : 1,
+                   .accumulation = c.gradient_accumulation_steps,
+                   .clip = c.max_grad_norm > 0},
+          .device = device};
+}
+
 PlanRequest plan_request(const TrainConfig& c, const LlamaConfig& shape, const Policy& policy,
                          c10::DeviceType device) {
   PlanRequest r;
@@ -38,8 +81,7 @@ Chosen choose(const TrainConfig& c, const LlamaConfig& shape, c10::DeviceType de
 }
 
 std::string choice_text(const Chosen& chosen, const PlanRequest& request) {
-  const int64_t peak =
-      request.device == c10::kCUDA ? chosen.plan.reserved : chosen.plan.memory.peak;
+  const int64_t peak = bounded_bytes(chosen.plan, request.device);
   char added[160];
   std::snprintf(added, sizeof added,
                 "recomputation takes %.1f %% of a predicted step of %.3g s (%.3g GFLOP more)",
@@ -59,14 +101,24 @@ std::string choice_text(const Chosen& chosen, const PlanRequest& request) {
   return out;
 }
 
-void check_fits(const TrainConfig& c, const PlanRequest& request, const StepPlan& plan,
-                const MemoryLimit& limit, bool resumed) {
-  const int64_t peak = request.device == c10::kCUDA ? plan.reserved : plan.memory.peak;
+int64_t bounded_bytes(const StepPlan& plan, c10::DeviceType device) {
+  return device == c10::kCUDA ? plan.reserved : plan.memory.peak;
+}
+
+void check_fits(const TrainConfig& c, const Task& task, const Policy& policy,
+                c10::DeviceType device, const StepPlan& plan, const MemoryLimit& limit,
+                bool resumed) {
+  const int64_t peak = bounded_bytes(plan, device);
   if (peak <= limit.bytes) return;
   const std::string what = cat("a step would take ", format_bytes(peak), " (", format_count(peak),
                                " B, in ", plan.memory.at_peak.moment, "), more than the ",
                                format_bytes(limit.bytes), " of ", limit.source);
   if (resumed) throw BudgetError(what + "; a resumed run keeps its policy", peak);
+  if (!task.llama) {
+    const std::string other = ways_to_fit(c, task, policy, device, limit.bytes);
+    throw BudgetError(what + (other.empty() ? "" : "; it would fit with " + other), peak);
+  }
+  const PlanRequest request = plan_request(c, *task.llama, policy, device);
   const Speed speed = speed_for(c, request, {});
   const Allowed allowed = Allowed::parse(c.allow);
   const int64_t least = BudgetPlanner(request, allowed, speed).least_peak();

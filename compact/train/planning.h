@@ -10,9 +10,14 @@
 #include "compact/plan/speed.h"
 #include "compact/train/config.h"
 #include "compact/train/memory_limit.h"
+#include "compact/train/task.h"
 
 namespace compact {
 
+// A step of any task.
+StepRequest step_request(const TrainConfig& config, const Task& task, const Policy& policy,
+                         c10::DeviceType device);
+// Of a language model, for --preset auto.
 PlanRequest plan_request(const TrainConfig& config, const LlamaConfig& shape, const Policy& policy,
                          c10::DeviceType device);
 
@@ -29,9 +34,13 @@ Chosen choose(const TrainConfig& config, const LlamaConfig& shape, c10::DeviceTy
 // "auto     ..." lines: peak, what is rebuilt, what it costs.
 std::string choice_text(const Chosen& chosen, const PlanRequest& request);
 
+// What a budget bounds: bytes of tensors on the CPU, of reserved memory on CUDA.
+int64_t bounded_bytes(const StepPlan& plan, c10::DeviceType device);
+
 // Throws BudgetError where the planned step passes the limit; with what would fit, unless the
 // policy is that of a resumed run.
-void check_fits(const TrainConfig& config, const PlanRequest& request, const StepPlan& plan,
-                const MemoryLimit& limit, bool resumed);
+void check_fits(const TrainConfig& config, const Task& task, const Policy& policy,
+                c10::DeviceType device, const StepPlan& plan, const MemoryLimit& limit,
+                bool resumed);
 
 }  // namespace compact

@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "compact/base/check.h"
 #include "compact/base/text.h"
-#include "compact/io/hf_config.h"
 #include "compact/io/json_file.h"
 #include "compact/io/model_weights.h"
 
@@ -32,40 +32,38 @@ std::string result_line(const RunState& s, const RunFigures& figures) {
   return text;
 }
 
-void write_model(const TrainConfig& config, const Llama& model) {
-  write_model_folder(config.output_dir, model.hugging_face_tensors(),
-                     llama_config_to_json(model.config()));
+void write_model(const TrainConfig& config, const Task& task, const Network& network) {
+  write_model_folder(config.output_dir, network.named_tensors(), task.config);
 }
 
 void write_results(const TrainConfig& config, const RunState& state, const RunFigures& figures,
-                   const std::optional<EvalResult>& evaluation, const Llama& model,
+                   const Evaluations& evaluations, const Task& task, const Network& network,
                    const Optimizer& optimizer) {
   nlohmann::ordered_json results;
-  if (evaluation) {
-    results["eval_loss"] = evaluation->eval_loss;
-    results["eval_perplexity"] = evaluation->eval_perplexity;
-    results["eval_tokens"] = evaluation->tokens;
+  for (const auto& [prefix, evaluation] : evaluations) {
+    for (const auto& [name, value] : eval_row(prefix, evaluation)) results[name] = value;
+    results[cat(prefix, "_", task.unit)] = evaluation.targets;
   }
   const double seconds = typical_step_seconds(figures);
-  const auto tokens = static_cast<double>(config.per_device_train_batch_size * config.block_size *
-                                          config.gradient_accumulation_steps);
+  const auto units = static_cast<double>(config.per_device_train_batch_size * task.units *
+                                         config.gradient_accumulation_steps);
   results["train_loss"] = state.total_loss / static_cast<double>(std::max<int64_t>(1, state.step));
   results["train_runtime"] = state.seconds;
   results["steps"] = state.step;
-  results["total_tokens"] = state.tokens;
+  results["total_" + task.unit] = state.tokens;
   results["step_seconds"] = seconds;
-  results["tokens_per_second"] = seconds > 0 ? tokens / seconds : 0.0;
-  results["parameters"] = model.parameter_count();
+  results[task.unit + "_per_second"] = seconds > 0 ? units / seconds : 0.0;
+  results["parameters"] = network.parameter_count();
   results["memory/peak_bytes"] = figures.highest_peak_bytes;
   results["memory/planned_peak_bytes"] = figures.planned_peak_bytes;
   results["memory/held_bytes"] = figures.held_bytes;
   results["memory/saved_bytes"] = figures.saved_bytes;
-  if (model.options().device.is_cuda()) results["memory/reserved_bytes"] = figures.reserved_bytes;
+  if (network.device().is_cuda()) results["memory/reserved_bytes"] = figures.reserved_bytes;
   int64_t weights = 0, moments = 0;
   for (const auto& [kind, bytes] : optimizer.bytes()) {
     (kind == "carrier" || kind == "projection" ? weights : moments) += bytes;
   }
-  for (const Parameter* p : model.parameters()) weights += static_cast<int64_t>(p->weight.nbytes());
+  for (const Parameter* p : network.parameters()) weights += static_cast<int64_t>(p->weight.nbytes());
   results["memory/weights_bytes"] = weights;
   results["memory/optimizer_bytes"] = moments;
   results["preset"] = config.preset;

@@ -2,14 +2,16 @@
 // What a finished run leaves: the model, and all_results.json.
 #pragma once
 
-#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
-#include "compact/models/llama.h"
+#include "compact/models/network.h"
 #include "compact/optim/optimizer.h"
 #include "compact/train/config.h"
 #include "compact/train/evaluate.h"
 #include "compact/train/run_state.h"
+#include "compact/train/task.h"
 
 namespace compact {
 
@@ -28,11 +30,14 @@ double typical_step_seconds(const RunFigures& figures);
 std::string result_line(const RunState& state, const RunFigures& figures);
 
 // Writes config.json and model.safetensors into output_dir.
-void write_model(const TrainConfig& config, const Llama& model);
+void write_model(const TrainConfig& config, const Task& task, const Network& network);
+
+// By prefix: eval, test.
+using Evaluations = std::vector<std::pair<std::string, EvalResult>>;
 
 // Writes all_results.json there.
 void write_results(const TrainConfig& config, const RunState& state, const RunFigures& figures,
-                   const std::optional<EvalResult>& evaluation, const Llama& model,
+                   const Evaluations& evaluations, const Task& task, const Network& network,
                    const Optimizer& optimizer);
 
 }  // namespace compact

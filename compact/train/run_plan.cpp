@@ -11,31 +11,31 @@
 
 namespace compact {
 
-RunPlan::RunPlan(const TrainConfig& c, const LlamaConfig& shape, at::Device device, Policy& policy,
+RunPlan::RunPlan(const TrainConfig& c, const Task& task, at::Device device, Policy& policy,
                  bool resumed, Console& console)
     : device_(device) {
   if (c.preset == "auto" && !resumed) {
-    const Chosen chosen = choose(c, shape, device.type());
+    COMPACT_CHECK(task.llama, "--preset auto chooses for language models; other tasks take a --budget "
+                  "with any other preset");
+    const Chosen chosen = choose(c, *task.llama, device.type());
     policy = chosen.policy;
-    console.stream() << choice_text(chosen, plan_request(c, shape, policy, device.type()));
+    console.stream() << choice_text(chosen, plan_request(c, *task.llama, policy, device.type()));
   }
-  const PlanRequest request = plan_request(c, shape, policy, device.type());
-  step_ = request.step;
-  plan_ = plan_step(request);
+  plan_ = plan_step(step_request(c, task, policy, device.type()));
   limit_ = device.is_cpu()
                ? memory_limit(parse_bytes(c.budget).value_or(0))
                : MemoryLimit{parse_bytes(c.budget).value_or(std::numeric_limits<int64_t>::max()),
                              "--budget"};
-  check_fits(c, request, plan_, limit_, resumed);
+  check_fits(c, task, policy, device.type(), plan_, limit_, resumed);
 }
 
 void RunPlan::enforce() const {
   if (device_.is_cpu()) limit_cpu_bytes(limit_.bytes);
 }
 
-void RunPlan::begin_record(const Llama& model, const Optimizer& optimizer) {
+void RunPlan::begin_record(const Network& network, const Optimizer& optimizer) {
   if (!device_.is_cpu()) return;
-  recorder_.emplace(model, optimizer, step_);
+  recorder_.emplace(network, optimizer);
   recorder_->begin();
 }
 

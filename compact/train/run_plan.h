@@ -16,13 +16,13 @@ class RunPlan {
  public:
   // Under --preset auto `policy` is chosen here, unless the run is `resumed`, whose policy it is.
   // Throws BudgetError where a step would not fit; nothing is allocated then.
-  RunPlan(const TrainConfig& config, const LlamaConfig& shape, at::Device device, Policy& policy,
+  RunPlan(const TrainConfig& config, const Task& task, at::Device device, Policy& policy,
           bool resumed, Console& console);
   // Limits the CPU's allocator from here on.
   void enforce() const;
 
   // Around one step on the CPU: prints what it took beside what was planned.
-  void begin_record(const Llama& model, const Optimizer& optimizer);
+  void begin_record(const Network& network, const Optimizer& optimizer);
   void mark_gradients();
   void end_record(int64_t step, Console& console);
 
@@ -31,10 +31,11 @@ class RunPlan {
   // The whole table, after memory ran out.
   void explain(Console& console) const;
   int64_t peak_bytes() const { return plan_.memory.peak; }
+  // Every slot with its treatment and bytes.
+  const std::vector<SlotBytes>& slots() const { return plan_.memory.slots; }
 
  private:
   at::Device device_;
-  StepShape step_;
   StepPlan plan_;
   MemoryLimit limit_;
   std::optional<StepRecorder> recorder_;

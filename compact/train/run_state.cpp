@@ -10,8 +10,6 @@
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/io/checkpoint.h"
-#include "compact/io/hf_config.h"
-#include "compact/train/tokenizer_store.h"
 
 namespace compact {
 namespace {
@@ -31,6 +29,7 @@ const std::set<std::string> kFree = {
     "max_eval_samples",
     "per_device_eval_batch_size",
     "validation_file",
+    "test_file",
     "train_file",
     "model_name_or_path",
     "preset",
@@ -50,13 +49,13 @@ std::string checksum_text(uint64_t x) { return std::to_string(x); }
 
 }  // namespace
 
-std::string save_run(const TrainConfig& config, const RunState& s, const Llama& model,
-                     const Optimizer& optimizer, const Policy& policy, const DataSources& data) {
+std::string save_run(const TrainConfig& config, const RunState& s, const Network& model,
+                     const Optimizer& optimizer, const Policy& policy, const Task& task) {
   OptimizerState state = optimizer.state();
   CheckpointContent content;
-  content.model = model.hugging_face_tensors();
+  content.model = model.named_tensors();
   content.optimizer = std::move(state.tensors);
-  content.config = llama_config_to_json(model.config());
+  content.config = task.config;
   content.trainer_state = {{"step", s.step},
                            {"micro", s.micro},
                            {"valid", s.valid},
@@ -70,10 +69,10 @@ std::string save_run(const TrainConfig& config, const RunState& s, const Llama& 
                            {"matmul_path", s.matmul_path},
                            {"bits", s.bits},
                            {"optimizer", state.numbers},
-                           {"data_checksum", checksum_text(data.checksum)},
+                           {"data_checksum", checksum_text(task.checksum)},
                            {"config", json::parse(config_json(config))}};
   content.texts["policy.txt"] = policy.str();
-  content.texts.merge(tokenizer_files(*data.tokenizer));
+  content.texts.insert(task.files.begin(), task.files.end());
   const std::string path = save_checkpoint(config.output_dir, s.step, content).string();
   rotate_checkpoints(config.output_dir, config.save_total_limit);
   return path;
@@ -135,7 +134,7 @@ void check_same_run(const std::string& checkpoint, const TrainConfig& config, co
                 " (policy.txt there): a resumed run keeps them");
   COMPACT_CHECK(j["data_checksum"] == checksum_text(data_checksum),
                 "the training data is not that of ", checkpoint,
-                ": its tokens have another checksum");
+                ": it has another checksum");
 }
 
 Policy stored_policy(const std::string& checkpoint) {
@@ -145,10 +144,10 @@ Policy stored_policy(const std::string& checkpoint) {
   return Policy::parse(open.texts.at("policy.txt"), checkpoint + "/policy.txt");
 }
 
-void load_run(const std::string& checkpoint, Llama& model, Optimizer& optimizer) {
+void load_run(const std::string& checkpoint, Network& model, Optimizer& optimizer) {
   at::NoGradGuard no_grad;
   const OpenCheckpoint open = open_checkpoint(checkpoint, /*verified=*/true);
-  for (auto& [name, tensor] : model.hugging_face_tensors()) open.model.read_into(name, tensor);
+  for (auto& [name, tensor] : model.named_tensors()) open.model.read_into(name, tensor);
   OptimizerState state;
   for (const TensorEntry& entry : open.optimizer.entries()) {
     state.tensors.emplace_back(entry.name, open.optimizer.read(entry.name));

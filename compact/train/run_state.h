@@ -6,20 +6,20 @@
 #include <string>
 #include <vector>
 
-#include "compact/data/dataset.h"
-#include "compact/models/llama.h"
+#include "compact/data/block_dataset.h"
+#include "compact/models/network.h"
 #include "compact/optim/optimizer.h"
 #include "compact/train/config.h"
-#include "compact/train/setup.h"
+#include "compact/train/task.h"
 
 namespace compact {
 
 struct RunState {
   int64_t step = 0;          // optimizer updates done
   int64_t micro = 0;         // micro-batches of the next update already in the gradients
-  int64_t valid = 0;         // valid tokens of that update, over all its micro-batches
+  int64_t valid = 0;         // valid targets of that update, over all its micro-batches
   DataPosition window;       // where that update's data starts
-  int64_t tokens = 0;        // trained on
+  int64_t tokens = 0;        // targets trained on
   double step_loss = 0;      // of the micro-batches done
   double interval_loss = 0;  // sum over updates since the last line
   int64_t interval_steps = 0;
@@ -31,8 +31,8 @@ struct RunState {
 
 // Saves output_dir/checkpoint-<step>, then deletes old ones beyond --save_total_limit. Returns its
 // path.
-std::string save_run(const TrainConfig& config, const RunState& state, const Llama& model,
-                     const Optimizer& optimizer, const Policy& policy, const DataSources& data);
+std::string save_run(const TrainConfig& config, const RunState& state, const Network& model,
+                     const Optimizer& optimizer, const Policy& policy, const Task& task);
 
 // The checkpoint folder that --resume_from_checkpoint names. Lines on invalid ones passed over go
 // to `warnings`. Throws InputError where there is none.
@@ -50,6 +50,6 @@ void check_same_run(const std::string& checkpoint, const TrainConfig& config, co
 Policy stored_policy(const std::string& checkpoint);
 
 // Loads weights and optimizer.
-void load_run(const std::string& checkpoint, Llama& model, Optimizer& optimizer);
+void load_run(const std::string& checkpoint, Network& model, Optimizer& optimizer);
 
 }  // namespace compact

@@ -9,7 +9,7 @@
 namespace compact {
 namespace {
 
-double tokens_per_second(const StepFigures& f) { return static_cast<double>(f.tokens) / f.seconds; }
+double units_per_second(const StepFigures& f) { return static_cast<double>(f.units) / f.seconds; }
 
 }  // namespace
 
@@ -18,7 +18,7 @@ MetricsRow step_row(const StepFigures& f) {
                     {"loss", f.loss},
                     {"grad_norm", f.grad_norm},
                     {"learning_rate", f.learning_rate},
-                    {"tokens_per_second", tokens_per_second(f)},
+                    {f.unit + "_per_second", units_per_second(f)},
                     {"step_seconds", f.seconds},
                     {"memory/peak_bytes", static_cast<double>(f.peak_bytes)},
                     {"memory/held_bytes", static_cast<double>(f.held_bytes)},
@@ -32,10 +32,10 @@ MetricsRow step_row(const StepFigures& f) {
 std::string step_line(const StepFigures& f) {
   char text[256];
   std::snprintf(text, sizeof text,
-                "step %*lld/%lld  loss %.4f  grad %.3g  lr %.2e  %s tok/s  peak %s  ETA %s",
+                "step %*lld/%lld  loss %.4f  grad %.3g  lr %.2e  %s %s/s  peak %s  ETA %s",
                 static_cast<int>(std::to_string(f.steps).size()), static_cast<long long>(f.step),
                 static_cast<long long>(f.steps), f.loss, f.grad_norm, f.learning_rate,
-                format_count(std::llround(tokens_per_second(f))).c_str(),
+                format_count(std::llround(units_per_second(f))).c_str(), f.unit == "tokens" ? "tok" : f.unit.c_str(),
                 format_bytes(f.peak_bytes).c_str(),
                 format_duration(f.seconds * static_cast<double>(f.steps - f.step)).c_str());
   return text;

@@ -16,7 +16,8 @@ struct StepFigures {
   double loss = 0;  // mean over the updates since the row before
   double grad_norm = 0, learning_rate = 0;
   double seconds = 0;  // of a step
-  int64_t tokens = 0;  // of a step
+  std::string unit = "tokens";
+  int64_t units = 0;  // of a step
   int64_t peak_bytes = 0, held_bytes = 0, saved_bytes = 0;
   std::optional<int64_t> reserved_bytes;  // on a GPU
 };

@@ -33,7 +33,7 @@
 #include "compact/train/setup.h"
 #include "compact/train/signals.h"
 #include "compact/train/step_figures.h"
-#include "compact/train/tokenizer_store.h"
+#include "compact/train/task.h"
 
 namespace compact {
 namespace {
@@ -58,7 +58,7 @@ class Run {
   void choose_bits();
   bool step();  // false: stopped inside the update, gradients pending
   void log();
-  EvalResult evaluate_now();
+  EvalResult evaluate_now(const std::string& prefix, const Dataset& data);
   void save(const char* why);
   void finish();
   bool last() const { return s_.step >= total_steps_; }
@@ -69,8 +69,8 @@ class Run {
   std::vector<std::string> warnings_;
   at::Device device_ = at::kCPU;
   Policy policy_;
-  DataSources data_;
-  std::unique_ptr<Llama> model_;
+  Task task_;
+  std::unique_ptr<Network> model_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<Schedule> schedule_;
   std::unique_ptr<MetricsWriter> metrics_;
@@ -84,7 +84,6 @@ class Run {
   double seconds_before_ = 0;
   RunFigures figures_;
   int64_t static_bytes_ = 0;  // weights and optimizer state
-  LlamaConfig shape_;
   std::optional<RunPlan> plan_;
   std::optional<BitChooser> bits_;
   bool releases_ = false;  // some parameters are updated inside the backward pass
@@ -100,7 +99,7 @@ void Run::prepare() {
   if (!c_.resume_from_checkpoint.empty()) checkpoint = find_checkpoint(c_, warnings_);
   check_output_folder(c_);
   Clock::time_point shown = Clock::now();
-  data_ = open_data(
+  task_ = task_named(c_.task).open(
       c_,
       [&](int64_t done, int64_t total) {
         if (seconds_since(shown) > 0.2)
@@ -108,37 +107,38 @@ void Run::prepare() {
       },
       warnings_);
 
-  total_steps_ = total_steps(c_, data_.train->blocks());
+  total_steps_ = total_steps(c_, task_.train->size());
   schedule_ = std::make_unique<Schedule>(c_.lr_scheduler_type, total_steps_, c_.warmup_steps,
                                          c_.min_lr_ratio);
   if (!checkpoint.empty()) {
     s_ = read_run_state(checkpoint);
     if (c_.preset == "auto") policy_ = stored_policy(checkpoint);
-    check_same_run(checkpoint, c_, policy_, data_.checksum, warnings_);
+    check_same_run(checkpoint, c_, policy_, task_.checksum, warnings_);
   }
   s_.matmul_path = set_matmul_precision(c_.matmul_precision, device_, s_.matmul_path).path;
-  shape_ = model_config(c_, *data_.tokenizer);
-  plan_.emplace(c_, shape_, device_, policy_, /*resumed=*/!checkpoint.empty(), console_);
+  plan_.emplace(c_, task_, device_, policy_, /*resumed=*/!checkpoint.empty(), console_);
   const int64_t before = live_bytes(device_);
-  model_ = make_model(c_, shape_, policy_, device_, warnings_);
+  model_ = make_network(c_, task_, policy_, device_, warnings_);
   optimizer_ = make_optimizer(c_, policy_, *model_);
   static_bytes_ = live_bytes(device_) - before;
   releases_ =
       std::ranges::any_of(model_->parameters(), [](const Parameter* p) { return p->release; });
-  bits_.emplace(c_, *model_);
+  bits_.emplace(c_, policy_);
   if (!checkpoint.empty()) resume(checkpoint);
   plan_->enforce();
   make_output_folder(c_);
   metrics_ = std::make_unique<MetricsWriter>(c_.output_dir, checkpoint.empty() ? -1 : s_.step);
   write_file_atomically(c_.output_dir + "/policy.txt", policy_.str());
   write_json(c_.output_dir + "/train_config.json", nlohmann::json::parse(config_json(c_)));
-  save_tokenizer(c_.output_dir, *data_.tokenizer);
+  for (const auto& [name, text] : task_.files) {
+    write_file_atomically(c_.output_dir + "/" + name, text);
+  }
 }
 
 void Run::resume(const std::string& checkpoint) {
   load_run(checkpoint, *model_, *optimizer_);
   bits_->restore(*model_, s_.bits);
-  data_.train->seek(s_.window);
+  task_.train->seek(s_.window);
   seconds_before_ = s_.seconds;
   saved_step_ = s_.step;
   console_.line(cat("resumed from ", checkpoint, " at step ", s_.step,
@@ -147,10 +147,10 @@ void Run::resume(const std::string& checkpoint) {
 
 void Run::describe() {
   for (const std::string& line :
-       description({c_, *model_, data_, total_steps_, s_.matmul_path, static_bytes_})) {
+       description({c_, task_, *model_, total_steps_, s_.matmul_path, static_bytes_})) {
     console_.line(line);
   }
-  console_.stream() << slot_table(model_->bytes(c_.per_device_train_batch_size, c_.block_size));
+  console_.stream() << slot_table(plan_->slots());
   console_.line(plan_->line());
   for (const std::string& w : warnings_) console_.line("warning: " + w);
 }
@@ -164,11 +164,11 @@ double Run::check_loss(const at::Tensor& loss) const {
 
 // On the batch to come, which stays to come.
 void Run::choose_bits() {
-  const DataPosition here = data_.train->position();
-  const Batch batch = data_.train->next(c_.per_device_train_batch_size);
-  data_.train->seek(here);
-  console_.line(bits_->choose(*model_, batch.input.to(device_), batch.target.to(device_),
-                              noise_key(c_, s_.step, -1)));
+  const DataPosition here = task_.train->position();
+  const Batch batch = task_.train->next(c_.per_device_train_batch_size);
+  task_.train->seek(here);
+  console_.line(
+      bits_->choose(*model_, inputs_of(batch, device_), noise_key(c_, s_.step, -1)));
   s_.bits = bits_->bits();
   write_file_atomically(c_.output_dir + "/bits.policy", s_.bits);
 }
@@ -182,11 +182,11 @@ bool Run::step() {
   const double rate = c_.learning_rate * schedule_->factor(s_.step);
   // The window's micro-batches: all of them, so that their valid tokens are known; on resume those
   // already in the gradients are passed over.
-  const DataPosition window = data_.train->position();
+  const DataPosition window = task_.train->position();
   std::vector<Batch> batches;
   int64_t valid = 0;
   for (int64_t i = 0; i < accumulation; ++i) {
-    batches.push_back(data_.train->next(c_.per_device_train_batch_size));
+    batches.push_back(task_.train->next(c_.per_device_train_batch_size));
     valid += batches.back().target.ne(kernels::kIgnoreIndex).sum().item<int64_t>();
   }
   s_.window = window;
@@ -194,13 +194,12 @@ bool Run::step() {
   if (s_.micro == 0) s_.step_loss = 0;
   at::Tensor loss_sum;
   for (; s_.micro < accumulation; ++s_.micro) {
-    const Batch& batch = batches[s_.micro];
-    const at::Tensor ids = batch.input.to(device_), targets = batch.target.to(device_);
+    const StepInputs batch = inputs_of(batches[s_.micro], device_);
     const int64_t live = live_bytes(device_);
     trace_mark(MemoryEventKind::kForwardBegin);
     model_->set_noise(noise_key(c_, s_.step, s_.micro));
     at::Tensor loss =
-        model_->loss(ids, targets, valid > 0 ? 1.0 / static_cast<double>(valid) : 0.0);
+        model_->loss(batch.inputs, batch.target, valid > 0 ? 1.0 / static_cast<double>(valid) : 0.0);
     figures_.held_bytes = live_bytes(device_) - live;
     figures_.saved_bytes = model_->saved_bytes();
     trace_mark(MemoryEventKind::kForwardEnd);
@@ -233,7 +232,7 @@ bool Run::step() {
   ++s_.step;
   plan_->end_record(s_.step, console_);
   s_.micro = 0;
-  s_.window = data_.train->position();
+  s_.window = task_.train->position();
   s_.tokens += valid;
   update_loss_ = s_.step_loss;
   s_.interval_loss += update_loss_;
@@ -257,12 +256,13 @@ void Run::log() {
       .step = s_.step,
       .steps = total_steps_,
       .epoch = static_cast<double>(s_.window.epoch) +
-               static_cast<double>(s_.window.index) / static_cast<double>(data_.train->blocks()),
+               static_cast<double>(s_.window.index) / static_cast<double>(task_.train->size()),
       .loss = s_.interval_loss / static_cast<double>(s_.interval_steps),
       .grad_norm = grad_norm_,
       .learning_rate = learning_rate_,
       .seconds = seconds / static_cast<double>(recent),
-      .tokens = c_.per_device_train_batch_size * c_.block_size * c_.gradient_accumulation_steps,
+      .unit = task_.unit,
+      .units = c_.per_device_train_batch_size * task_.units * c_.gradient_accumulation_steps,
       .peak_bytes = peak_bytes_,
       .held_bytes = figures_.held_bytes,
       .saved_bytes = figures_.saved_bytes,
@@ -273,25 +273,26 @@ void Run::log() {
   s_.interval_steps = 0;
 }
 
-EvalResult Run::evaluate_now() {
-  const EvalResult r = evaluate_within_memory(*model_, *data_.validation, c_.max_eval_samples,
-                                              eval_batch_, console_);
-  metrics_->write(s_.step, {{"eval_loss", r.eval_loss}, {"eval_perplexity", r.eval_perplexity}});
-  console_.line(eval_line(s_.step, r));
+EvalResult Run::evaluate_now(const std::string& prefix, const Dataset& data) {
+  const EvalResult r =
+      evaluate_within_memory(*model_, data, c_.max_eval_samples, eval_batch_, console_);
+  metrics_->write(s_.step, eval_row(prefix, r));
+  console_.line(cat("step ", s_.step, "  ", eval_text(prefix, r, task_.unit)));
   return r;
 }
 
 void Run::save(const char* why) {
-  console_.line(cat("saved ", save_run(c_, s_, *model_, *optimizer_, policy_, data_), why));
+  console_.line(cat("saved ", save_run(c_, s_, *model_, *optimizer_, policy_, task_), why));
   saved_step_ = s_.step;
 }
 
 void Run::finish() {
-  write_model(c_, *model_);
-  std::optional<EvalResult> evaluation;
-  if (data_.validation) evaluation = evaluate_now();
+  write_model(c_, task_, *model_);
+  Evaluations evaluations;
+  if (task_.validation) evaluations.emplace_back("eval", evaluate_now("eval", *task_.validation));
+  if (task_.test) evaluations.emplace_back("test", evaluate_now("test", *task_.test));
   figures_.planned_peak_bytes = plan_->peak_bytes();
-  write_results(c_, s_, figures_, evaluation, *model_, *optimizer_);
+  write_results(c_, s_, figures_, evaluations, task_, *model_, *optimizer_);
   console_.line(result_line(s_, figures_));
   console_.line(cat("model in ", c_.output_dir));
 }
@@ -316,8 +317,8 @@ int Run::go() {
       }
       if (s_.step % c_.logging_steps == 0 || last()) log();
       console_.bar(s_.step, total_steps_, "");
-      if (c_.eval_steps > 0 && data_.validation && s_.step % c_.eval_steps == 0 && !last())
-        evaluate_now();
+      if (c_.eval_steps > 0 && task_.validation && s_.step % c_.eval_steps == 0 && !last())
+        evaluate_now("eval", *task_.validation);
       if (c_.save_steps > 0 && s_.step % c_.save_steps == 0) save("");
     }
     const bool asked = SignalScope::count() > 0 || !whole;

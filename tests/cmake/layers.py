@@ -29,7 +29,7 @@ BAD = [
     ("compact/kernels/x.h", "# include <c10/util/BFloat16.h>\n", "may include nothing of torch"),
     ("compact/codecs/x.cpp", '#include "compact/ops/linear.h"\n', "codecs must not include ops"),
     ("compact/data/x.cpp", "#include <torch/csrc/autograd/custom_function.h>\n", "ATen and c10"),
-    ("compact/io/x.cpp", '#include "compact/data/dataset.h"\n', "io must not include data"),
+    ("compact/io/x.cpp", '#include "compact/data/block_dataset.h"\n', "io must not include data"),
     ("compact/optim/x.cpp", '#include "compact/ops/linear.h"\n', "optim must not include ops"),
     ("compact/plan/x.cpp", '#include "compact/io/json_file.h"\n', "plan must not include io"),
     ("compact/train/x.cpp", '#include "compact/cli/args.h"\n', "train must not include cli"),

@@ -65,9 +65,11 @@ inline StepMemory run_for_real(const PlanRequest& r) {
   const Llama model(r.shape, r.policy,
                     {.device = at::kCPU, .dtype = r.dtype, .max_length = r.step.length});
   Optimizer optimizer(model.parameters(), r.optimizer(r.policy));
-  StepRecorder recorder(model, optimizer, r.step);
-  run_step(model, optimizer, r.step, recorder);
-  return run_step(model, optimizer, r.step, recorder);
+  StepRecorder recorder(model, optimizer);
+  const auto step = step_request(r);
+  const auto batch = [&](int64_t i) { return step.micro_batch(at::kCPU, i); };
+  run_step(model, optimizer, r.step, batch, recorder);
+  return run_step(model, optimizer, r.step, batch, recorder);
 }
 
 }  // namespace compact

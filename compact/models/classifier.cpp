@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/models/classifier.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "compact/base/check.h"
+#include "compact/base/philox.h"
+#include "compact/codecs/launch.h"
+#include "compact/kernels/kernels.h"
+#include "compact/ops/memory_trace.h"
+#include "compact/ops/treatments.h"
+
+namespace compact {
+namespace {
+
+at::Tensor draw_normal(at::IntArrayRef sizes, double scale, const at::TensorOptions& options,
+                       uint64_t key) {
+  const at::Tensor x = at::empty(sizes, options);
+  backend_of(x).draw({.out = x.data_ptr(),
+                      .count = x.numel(),
+                      .key = key,
+                      .scale = static_cast<float>(scale),
+                      .distribution = kernels::Distribution::kNormal,
+                      .type = type_of(x)},
+                     launch_for(x));
+  return x;
+}
+
+// The value that a normal variable is below with probability p, 0 < p < 1.
+double normal_quantile(double p) {
+  double low = -10, high = 10;
+  for (int i = 0; i < 60; ++i) {
+    const double middle = (low + high) / 2;
+    (std::erfc(-middle / std::sqrt(2.0)) / 2 < p ? low : high) = middle;
+  }
+  return low;
+}
+
+}  // namespace
+
+Classifier::Classifier(Policy policy, const ClassifierOptions& options)
+    : policy_(std::move(policy)), options_(options) {
+  COMPACT_CHECK(options.label_smoothing >= 0 && options.label_smoothing < 1,
+                "label smoothing must be at least 0 and below 1, is ", options.label_smoothing);
+}
+
+void Classifier::finish() {
+  std::vector<std::string> names;
+  for (Parameter* p : parameters()) {
+    const Spec grad = policy_.grad(p->name);
+    COMPACT_CHECK(grad.name == "full", "grad `", p->name, "` = ", grad.str(),
+                  ": gradients are projected in the matrices of transformer blocks only");
+    p->lr_scale = lr_scale_of(grad);
+    p->release = grad.flag("release", false);
+    names.push_back(p->name);
+    saved_.parameters.emplace_back(p->name, p->weight);
+  }
+  policy_.check_patterns(PolicyKind::kGrad, names);
+  policy_.check_patterns(PolicyKind::kMoment, names);
+  saved_.lossless = policy_.has(PolicyKind::kSlot);
+}
+
+Parameter Classifier::parameter(const std::string& name, const at::Tensor& value) const {
+  Parameter p;
+  p.name = name;
+  p.weight = value.requires_grad_(true);
+  p.decay = value.dim() > 1;
+  p.parts = {value.size(0)};
+  return p;
+}
+
+at::Tensor Classifier::normal(const std::string& name, at::IntArrayRef sizes,
+                              double variance) const {
+  return draw_normal(sizes, std::sqrt(variance), tensor_options(),
+                     derive(options_.seed, label_of(name.data(), name.size())));
+}
+
+at::Tensor Classifier::dropout(const at::Tensor& x, double p) const {
+  if (p == 0) return x;
+  const uint64_t key = derive(derive(noise_, label_of("dropout", 7)), ++draws_);
+  const at::Tensor z = draw_normal(x.sizes(), 1, x.options().dtype(at::kFloat), key);
+  return x * z.gt(normal_quantile(p)).to(x.scalar_type()).mul_(1 / (1 - p));
+}
+
+at::Tensor Classifier::loss(const Tensors& inputs, const at::Tensor& target, double scale) const {
+  std::optional<SavedTensorScope> scope;
+  // Under `off` once, for the report: what passes through a scope costs a little.
+  if (saved_.lossless || report_.tensors.empty()) {
+    Policy policy = policy_;
+    policy.append(chosen_);
+    SavedTensorOptions options = saved_;
+    options.noise = noise_;
+    scope.emplace(std::move(policy), std::move(options));
+  }
+  trace_moment("forward");
+  const at::Tensor y = logits(inputs, /*training=*/true);
+  trace_moment("loss");
+  const at::Tensor sum =
+      at::cross_entropy_loss(y.to(at::kFloat), target, {}, at::Reduction::Sum,
+                             kernels::kIgnoreIndex, options_.label_smoothing)
+          .mul(scale);
+  if (scope) report_ = scope->report();
+  trace_moment("backward");
+  return sum;
+}
+
+Score Classifier::score(const Tensors& inputs, const at::Tensor& target) const {
+  const at::NoGradGuard no_grad;
+  const at::Tensor y = logits(inputs, /*training=*/false).to(at::kFloat);
+  const at::Tensor counted = target.ne(kernels::kIgnoreIndex);
+  const at::Tensor first = std::get<1>(y.topk(std::min<int64_t>(5, y.size(1)), 1));
+  const at::Tensor hit = first.eq(target.unsqueeze(1)).logical_and_(counted.unsqueeze(1));
+  return {.loss = at::cross_entropy_loss(y, target, {}, at::Reduction::Sum, kernels::kIgnoreIndex)
+                      .item<double>(),
+          .targets = counted.sum().item<int64_t>(),
+          .correct = hit.select(1, 0).sum().item<int64_t>(),
+          .in_five = hit.sum().item<int64_t>()};
+}
+
+std::vector<SlotBytes> Classifier::slots() const {
+  std::vector<SlotBytes> all;
+  for (const SavedTensor& t : report_.tensors) {
+    if (t.treatment == "parameter" || (t.shared && t.stored == 0)) continue;
+    all.push_back({t.name, t.treatment, t.stored, t.shared ? 0 : t.bytes});
+  }
+  return all;
+}
+
+std::vector<CodecTensor> Classifier::codec_tensors(const Tensors&) const {
+  std::vector<CodecTensor> all;
+  for (const SavedTensor& t : report_.tensors) {
+    if (t.stored == 0 || t.treatment == "keep" || t.treatment == "parameter") continue;
+    all.push_back(
+        {t.name, t.treatment, t.bytes / static_cast<int64_t>(c10::elementSize(t.type)), t.type});
+  }
+  return all;
+}
+
+void Classifier::set_codecs(const Policy& policy) { chosen_ = policy; }
+
+}  // namespace compact

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// A network of plain operations that gives logits: its cross-entropy, and the scope that holds what
+// autograd saves as a policy says. Under a policy without slot lines (`off`) tensors are saved as
+// plain PyTorch saves them.
+#pragma once
+
+#include "compact/models/network.h"
+#include "compact/ops/policy.h"
+#include "compact/ops/saved_tensors.h"
+
+namespace compact {
+
+struct ClassifierOptions {
+  at::Device device = at::kCPU;
+  at::ScalarType dtype = at::kFloat;
+  uint64_t seed = 0;           // of weights
+  double label_smoothing = 0;  // part of a target that is spread over all classes
+};
+
+class Classifier : public Network {
+ public:
+  // [samples, classes]. In training, batch norms use the batch's statistics and move their own, and
+  // dropout is drawn.
+  virtual at::Tensor logits(const Tensors& inputs, bool training) const = 0;
+
+  at::Tensor loss(const Tensors& inputs, const at::Tensor& target, double scale) const override;
+  Score score(const Tensors& inputs, const at::Tensor& target) const override;
+  at::Device device() const override { return options_.device; }
+  std::vector<SlotBytes> slots() const override;
+  int64_t saved_bytes() const override { return report_.stored(); }
+  void set_noise(uint64_t key) const override { noise_ = key, draws_ = 0; }
+  std::vector<CodecTensor> codec_tensors(const Tensors& inputs) const override;
+  void set_codecs(const Policy& policy) override;
+  // What the latest forward pass saved; under `off` the first one.
+  const SavedTensorReport& report() const { return report_; }
+
+ protected:
+  Classifier(Policy policy, const ClassifierOptions& options);
+  // To be called once all parameters are there. Throws InputError where the policy asks for what
+  // they cannot have.
+  void finish();
+
+  at::TensorOptions tensor_options() const {
+    return at::TensorOptions().device(options_.device).dtype(options_.dtype);
+  }
+  // A trainable tensor; biases and norms (one dimension) have no weight decay.
+  Parameter parameter(const std::string& name, const at::Tensor& value) const;
+  // Normal values of this variance, keyed by seed and name.
+  at::Tensor normal(const std::string& name, at::IntArrayRef sizes, double variance) const;
+  // x with each element zeroed with probability p and divided by 1 - p else, from the noise key.
+  at::Tensor dropout(const at::Tensor& x, double p) const;
+
+ private:
+  Policy policy_, chosen_;  // chosen_: codecs given later
+  ClassifierOptions options_;
+  SavedTensorOptions saved_;
+  mutable SavedTensorReport report_;
+  mutable uint64_t noise_ = 0, draws_ = 0;
+};
+
+}  // namespace compact

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/ops/neighbours.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <array>
+
+#include "compact/base/check.h"
+#include "compact/ops/autograd.h"
+
+namespace compact {
+namespace {
+
+// f32 inside.
+at::Tensor product(const Neighbours& graph, const at::Tensor& x) {
+  const at::NoGradGuard no_grad;
+  if (x.is_meta()) return at::empty_like(x, at::MemoryFormat::Contiguous);
+  const int64_t nodes = x.size(0);
+  const auto f32 = x.options().dtype(at::kFloat);
+  const at::Tensor matrix =
+      at::_sparse_csr_tensor_unsafe(graph.rows, graph.columns, at::ones({graph.columns.numel()}, f32),
+                                    {nodes, nodes}, f32.layout(at::kSparseCsr));
+  return at::mm(matrix, x.to(at::kFloat).contiguous()).to(x.scalar_type());
+}
+
+struct NeighbourNode final : torch::autograd::Node {
+  std::shared_ptr<const Neighbours> graph;
+  std::string name() const override { return "CompActNeighbours"; }
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override {
+    if (!grads[0].defined()) return {at::Tensor()};
+    return {product(*graph, grads[0])};
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<const Neighbours> neighbours_of(const at::Tensor& edges, int64_t nodes) {
+  COMPACT_CHECK(edges.dim() == 2 && edges.size(0) == 2 && edges.scalar_type() == at::kLong,
+                "[neighbours] edges must be int64 [2, count], are ", edges.sizes());
+  COMPACT_CHECK(edges.size(1) < int64_t{1} << 31 && nodes < int64_t{1} << 31,
+                "[neighbours] at most 2^31 edges and nodes, not ", edges.size(1), " and ", nodes);
+  const at::NoGradGuard no_grad;
+  auto graph = std::make_shared<Neighbours>();
+  const at::Tensor source = edges.select(0, 0);
+  const at::Tensor counts = at::zeros({nodes + 1}, edges.options());
+  counts.narrow(0, 1, nodes).index_add_(0, source, at::ones_like(source));
+  graph->rows = counts.cumsum(0).to(at::kInt);
+  graph->columns = edges.select(0, 1).to(at::kInt);
+  graph->degrees = counts.narrow(0, 1, nodes).to(at::kFloat).unsqueeze(1);
+  return graph;
+}
+
+at::Tensor sum_neighbours(const at::Tensor& x, const std::shared_ptr<const Neighbours>& graph) {
+  COMPACT_CHECK(x.dim() == 2 && x.size(0) == graph->degrees.size(0),
+                "[neighbours] x must be [", graph->degrees.size(0), ", width], is ", x.sizes());
+  at::Tensor y = product(*graph, x);
+  if (!at::GradMode::is_enabled() || !x.requires_grad()) return y;
+  NodePtr node = make_node<NeighbourNode>();
+  static_cast<NeighbourNode*>(node.get())->graph = graph;
+  connect(node, std::array{x});
+  torch::autograd::set_history(y, node);
+  return y;
+}
+
+}  // namespace compact

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Convolutions and batch norms on the meta device.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <mutex>
+#include <tuple>
+
+#include "compact/ops/attention.h"
+#include "compact/ops/memory.h"
+#include "compact/plan/meta_library.h"
+
+namespace compact {
+namespace {
+
+using at::Tensor;
+using MaybeTensor = std::optional<at::Tensor>;
+
+struct Window {
+  std::vector<int64_t> stride, padding, dilation;
+  int64_t groups = 1;
+  auto operator<=>(const Window&) const = default;
+};
+
+std::vector<int64_t> output_sizes(const Tensor& x, const Tensor& w, const Window& k) {
+  std::vector<int64_t> sizes = {x.size(0), w.size(0)};
+  for (int64_t i = 0; i < x.dim() - 2; ++i) {
+    const int64_t reach = k.dilation[i] * (w.size(i + 2) - 1) + 1;
+    sizes.push_back((x.size(i + 2) + 2 * k.padding[i] - reach) / k.stride[i] + 1);
+  }
+  return sizes;
+}
+
+// Bytes that the CPU's convolutions take beside their results; the real ones show it, on as few
+// images as take the same path. With one thread small batches go another way than large ones.
+struct Scratch {
+  int64_t forward = 0, backward = 0;
+};
+Scratch cpu_convolution_scratch(const Tensor& x, const Tensor& w, const Window& k, bool want_input) {
+  constexpr int64_t kImages = 2, kManyImages = 16;
+  const int64_t images = std::min(x.size(0), at::get_num_threads() > 1 ? kImages : kManyImages);
+  std::vector<int64_t> sizes = x.sizes().vec();
+  sizes[0] = images;
+  using Key = std::tuple<std::vector<int64_t>, std::vector<int64_t>, Window, at::ScalarType, bool>;
+  static std::mutex mutex;
+  static std::map<Key, Scratch> known;
+  const std::lock_guard lock(mutex);
+  const auto [entry, fresh] =
+      known.try_emplace({sizes, w.sizes().vec(), k, x.scalar_type(), want_input});
+  if (!fresh) return entry->second;
+  const at::NoGradGuard no_grad;
+  const auto options = at::device(at::kCPU).dtype(x.scalar_type());
+  const Tensor input = at::zeros(sizes, options), weight = at::zeros(w.sizes(), options);
+  const std::vector<int64_t> none(k.stride.size(), 0);
+  const auto beside = [&](const auto& run) {
+    reset_peak(at::kCPU);
+    const auto results = run();
+    return std::pair(results, peak_bytes(at::kCPU) - live_bytes(at::kCPU));
+  };
+  const auto [out, forward] = beside([&] {
+    return at::convolution(input, weight, {}, k.stride, k.padding, k.dilation, false, none,
+                           k.groups);
+  });
+  const auto backward = beside([&, out = out] {
+    return at::convolution_backward(out, input, weight, std::nullopt, k.stride, k.padding,
+                                    k.dilation, false, none, k.groups, {want_input, true, false});
+  });
+  return entry->second = {forward, backward.second};
+}
+
+Window window_of(at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
+                 int64_t groups) {
+  return {stride.vec(), padding.vec(), dilation.vec(), groups};
+}
+
+Tensor convolution(const Tensor& x, const Tensor& w, const MaybeTensor&, at::IntArrayRef stride,
+                   at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
+                   at::IntArrayRef, int64_t groups) {
+  TORCH_CHECK(!transposed, "no transposed convolutions on the meta device");
+  const Window k = window_of(stride, padding, dilation, groups);
+  const Tensor y = at::empty(output_sizes(x, w, k), x.options());
+  if (meta_device() == c10::kCPU) scratch_on(x, cpu_convolution_scratch(x, w, k, true).forward);
+  return y;
+}
+
+std::tuple<Tensor, Tensor, Tensor> convolution_backward(
+    const Tensor& gy, const Tensor& x, const Tensor& w, at::OptionalIntArrayRef,
+    at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool,
+    at::IntArrayRef, int64_t groups, std::array<bool, 3> want) {
+  const Window k = window_of(stride, padding, dilation, groups);
+  const auto like = [](bool wanted, const Tensor& t) {
+    return wanted ? at::empty(t.sizes(), t.options()) : Tensor();
+  };
+  const Tensor gx = like(want[0], x), gw = like(want[1], w);
+  if (meta_device() == c10::kCPU) scratch_on(x, cpu_convolution_scratch(x, w, k, want[0]).backward);
+  return {gx, gw, want[2] ? at::empty({gy.size(1)}, gy.options()) : Tensor()};
+}
+
+std::tuple<Tensor, Tensor, Tensor> native_batch_norm(const Tensor& x, const MaybeTensor& weight,
+                                                     const MaybeTensor&, const MaybeTensor&,
+                                                     const MaybeTensor&, bool training, double,
+                                                     double) {
+  const auto statistics =
+      (weight && weight->defined() ? weight->options() : x.options());
+  const std::vector<int64_t> sizes = {training ? x.size(1) : 0};
+  return {at::empty_like(x), at::empty(sizes, statistics), at::empty(sizes, statistics)};
+}
+
+std::tuple<Tensor, Tensor, Tensor> native_batch_norm_backward(
+    const Tensor&, const Tensor& x, const MaybeTensor& weight, const MaybeTensor&,
+    const MaybeTensor&, const MaybeTensor&, const MaybeTensor&, bool, double,
+    std::array<bool, 3> want) {
+  const auto affine = weight && weight->defined() ? weight->options() : x.options();
+  const auto channels = [&](bool wanted) {
+    return wanted ? at::empty({x.size(1)}, affine) : Tensor();
+  };
+  return {want[0] ? at::empty_like(x) : Tensor(), channels(want[1]), channels(want[2])};
+}
+
+}  // namespace
+
+void add_image_ops(MetaLibrary& library) {
+  library.add("convolution", &convolution);
+  library.add("convolution_backward", &convolution_backward);
+  library.add("native_batch_norm", &native_batch_norm);
+  library.add("native_batch_norm_backward", &native_batch_norm_backward);
+}
+
+}  // namespace compact

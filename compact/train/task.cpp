@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/train/task.h"
+
+#include <filesystem>
+
+#include "compact/base/check.h"
+#include "compact/base/text.h"
+#include "compact/io/json_file.h"
+#include "compact/train/setup.h"
+
+namespace compact {
+
+std::span<const TaskInfo> tasks() {
+  static const TaskInfo all[] = {language_modeling, image_classification};
+  return all;
+}
+
+const TaskInfo& task_named(const std::string& name) {
+  std::vector<std::string> known;
+  for (const TaskInfo& t : tasks()) {
+    if (t.name == name) return t;
+    known.push_back(t.name);
+  }
+  fail("--task: no such task `", name, "`", suggestion(name, known));
+}
+
+const TaskInfo& task_of_folder(const std::string& folder) {
+  const nlohmann::json config = read_json(std::filesystem::path(folder) / "config.json");
+  const std::string type = config.is_object() ? config.value("model_type", "") : "";
+  std::string known;
+  for (const TaskInfo& t : tasks()) {
+    for (const std::string& k : t.model_types) {
+      if (k == type) return t;
+      known += (known.empty() ? "" : ", ") + k;
+    }
+  }
+  fail(folder, "/config.json: model_type is `", type, "`; known: ", known);
+}
+
+std::unique_ptr<Network> make_network(const TrainConfig& c, const Task& task, const Policy& policy,
+                                      at::Device device, std::vector<std::string>& warnings) {
+  auto network = task.network(policy, device);
+  if (c.model_name_or_path.empty()) return network;
+  if (has_weights(c.model_name_or_path)) {
+    load_weights(*network, c.model_name_or_path);
+  } else {
+    warnings.push_back(
+        cat(c.model_name_or_path, " has no weights: training starts from new ones"));
+  }
+  return network;
+}
+
+StepInputs inputs_of(const Batch& batch, at::Device device) {
+  StepInputs result{{batch.input.to(device)}, batch.target.to(device)};
+  for (const at::Tensor& t : batch.more) result.inputs.push_back(t.to(device));
+  return result;
+}
+
+}  // namespace compact

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// Classes of images, by a residual network.
+#include <ATen/ATen.h>
+
+#include <filesystem>
+
+#include "compact/base/check.h"
+#include "compact/base/text.h"
+#include "compact/data/image_dataset.h"
+#include "compact/io/checksum.h"
+#include "compact/io/json_file.h"
+#include "compact/models/resnet.h"
+#include "compact/train/setup.h"
+#include "compact/train/task.h"
+
+namespace compact {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kModelType = "resnet";
+
+// What config.json holds.
+struct ImageModel {
+  ResnetConfig net;
+  int64_t pixels = 0;  // of a side
+  PixelStatistics statistics;
+};
+
+json to_json(const ImageModel& m, const std::vector<std::string>& names) {
+  return {{"model_type", kModelType},       {"blocks", m.net.blocks},
+          {"width", m.net.width},           {"bottleneck", m.net.bottleneck},
+          {"small_images", m.net.small_images}, {"channels", m.net.channels},
+          {"classes", m.net.classes},       {"image_size", m.pixels},
+          {"image_mean", m.statistics.mean}, {"image_std", m.statistics.deviation},
+          {"class_names", names}};
+}
+
+ImageModel read_model(const std::string& folder) {
+  const std::filesystem::path path = std::filesystem::path(folder) / "config.json";
+  const json j = read_json(path);
+  ImageModel m;
+  try {
+    COMPACT_CHECK(j.at("model_type") == kModelType, path.string(), ": model_type must be ",
+                  kModelType, ", is ", j.at("model_type").dump());
+    j.at("blocks").get_to(m.net.blocks);
+    j.at("width").get_to(m.net.width);
+    j.at("bottleneck").get_to(m.net.bottleneck);
+    j.at("small_images").get_to(m.net.small_images);
+    j.at("channels").get_to(m.net.channels);
+    j.at("classes").get_to(m.net.classes);
+    j.at("image_size").get_to(m.pixels);
+    j.at("image_mean").get_to(m.statistics.mean);
+    j.at("image_std").get_to(m.statistics.deviation);
+  } catch (const json::exception& e) {
+    fail(path.string(), ": not a model of this program: ", e.what());
+  }
+  return m;
+}
+
+ImageModel model_of(const TrainConfig& c) {
+  if (c.model.empty()) return read_model(c.model_name_or_path);
+  ImageModel m{.net = resnet_named(c.model).config};
+  m.net.width = std::max<int64_t>(
+      1, std::llround(c.width_mult * static_cast<double>(m.net.width)));
+  m.pixels = c.image_size > 0 ? c.image_size : m.net.small_images ? 32 : 224;
+  return m;
+}
+
+void check(const TrainConfig& c) {
+  if (!c.model.empty()) resnet_named(c.model);
+  COMPACT_CHECK(c.model.empty() || c.width_mult > 0, "--width_mult must be positive, is ",
+                c.width_mult);
+}
+
+uint64_t checksum_of(const LabelledImages& data) {
+  const at::Tensor images = data.images.contiguous(), labels = data.labels.contiguous();
+  const auto hash = [](const at::Tensor& t) {
+    return xxh3({static_cast<const char*>(t.const_data_ptr()), t.nbytes()});
+  };
+  return std::stoull(xxh3(hash(images) + hash(labels)), nullptr, 16);
+}
+
+void check_images(const LabelledImages& data, const std::string& file, const ImageModel& m) {
+  const auto s = data.images.sizes();
+  COMPACT_CHECK(s[1] == m.net.channels && data.classes <= m.net.classes, file, ": images have ",
+                s[1], " channels and ", data.classes, " classes, the model ", m.net.channels,
+                " and ", m.net.classes);
+}
+
+void open_data(const TrainConfig& c, ImageModel& m, Task& task) {
+  std::optional<LabelledImages> train;
+  if (!c.train_file.empty()) {
+    train = read_images(c.train_file);
+    task.checksum = checksum_of(*train);
+    if (!c.model.empty()) {
+      m.net.channels = train->images.size(1);
+      m.net.classes = train->classes;
+      m.statistics = pixel_statistics(train->images);
+    }
+    check_images(*train, c.train_file[0], m);
+    m.pixels = train->images.size(2);
+  }
+  const uint64_t key = key_of(c, RandomUse::kData);
+  const auto all = [](int64_t first, int64_t last, const Permutation& order) {
+    std::vector<int64_t> numbers;
+    for (int64_t i = first; i < last; ++i)
+      numbers.push_back(static_cast<int64_t>(order(static_cast<uint64_t>(i))));
+    return numbers;
+  };
+  const auto whole = [&](const std::vector<std::string>& files) -> std::unique_ptr<Dataset> {
+    if (files.empty()) return nullptr;
+    LabelledImages data = read_images(files);
+    check_images(data, files[0], m);
+    std::vector<int64_t> numbers(static_cast<size_t>(data.images.size(0)));
+    for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<int64_t>(i);
+    return std::make_unique<ImageDataset>(std::move(data), std::move(numbers), m.statistics,
+                                          Augmentation{}, key);
+  };
+  task.validation = whole(c.validation_file);
+  task.test = whole(c.test_file);
+  if (!train) return;
+  // Files may be ordered by class: what is held out is drawn.
+  const int64_t count = train->images.size(0);
+  const Permutation order(static_cast<uint64_t>(count), derive(key, 1));
+  const auto held_out = static_cast<int64_t>(
+      c.validation_file.empty() ? c.validation_split * static_cast<double>(count) : 0);
+  if (held_out > 0) {
+    task.validation = std::make_unique<ImageDataset>(*train, all(count - held_out, count, order),
+                                                     m.statistics, Augmentation{}, key);
+  }
+  task.train = std::make_unique<ImageDataset>(
+      *train, all(0, count - held_out, order), m.statistics,
+      c.augment ? Augmentation{.shift = m.pixels / 8, .mirror = true} : Augmentation{}, key);
+  task.data_text =
+      cat(format_count(task.train->size()), " images, ", train->images.size(1), " x ",
+          train->images.size(2), " x ", train->images.size(3), ", ", train->classes, " classes",
+          task.validation ? cat(", validation ", format_count(task.validation->size())) : "",
+          task.test ? cat(", test ", format_count(task.test->size())) : "");
+  task.config["class_names"] = train->class_names;
+}
+
+Task open(const TrainConfig& c, const Progress&, std::vector<std::string>& warnings) {
+  Task task;
+  ImageModel m = model_of(c);
+  open_data(c, m, task);
+  if (!c.validation_file.empty() && c.validation_split != TrainConfig().validation_split) {
+    warnings.push_back("--validation_split takes no effect: there is a --validation_file");
+  }
+  const auto names = task.config.value("class_names", std::vector<std::string>());
+  task.config = to_json(m, names);
+  task.unit = "images";
+  task.network_text = cat(m.net.classes, " classes, width ", m.net.width);
+  const ClassifierOptions options{.dtype = dtype_of(c.dtype),
+                                  .seed = key_of(c, RandomUse::kWeights),
+                                  .label_smoothing = c.label_smoothing_factor};
+  task.network = [net = m.net, options](const Policy& policy, at::Device device) {
+    ClassifierOptions here = options;
+    here.device = device;
+    return std::make_unique<Resnet>(net, policy, here);
+  };
+  task.inputs = [m](at::Device device, int64_t batch) {
+    return StepInputs{
+        {at::zeros({batch, m.net.channels, m.pixels, m.pixels}, at::device(device))},
+        at::zeros({batch}, at::device(device).dtype(at::kLong))};
+  };
+  return task;
+}
+
+}  // namespace
+
+extern const TaskInfo image_classification = {
+    "image-classification", "classes of images, by a residual network", check, open, {kModelType}};
+
+}  // namespace compact
