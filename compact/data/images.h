@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace compact {
 
@@ -14,6 +15,7 @@ struct LabelledImages {
   at::Tensor images;  // uint8 [count, channels, height, width]
   at::Tensor labels;  // int64 [count], in [0, classes)
   int64_t classes = 10;
+  std::vector<std::string> class_names = {};  // of every class, or empty where the file has none
 };
 
 // CIFAR-10's binary form, one file after the other: records of a label and 3 x 32 x 32 bytes.

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Labelled images from files of any form that is read, told apart by their names.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "compact/data/images.h"
+
+namespace compact {
+
+// One after the other, the images of
+//   NAME-images-idx3-ubyte[.gz|.xz|.zst]   idx (MNIST, Fashion-MNIST), with the labels beside it in
+//                                          NAME-labels-idx1-ubyte, compressed or not
+//   NAME.bin[.gz|.xz|.zst]                 records of CIFAR-10
+//   NAME.tar[.gz|.bz2|.xz|.zst], .tgz, .txz, .zip   class folders of JPEG files
+// Throws InputError on other names, on what the readers of these forms refuse, and where images of
+// several files differ in size or in the names of their classes.
+LabelledImages read_images(std::span<const std::string> paths);
+
+}  // namespace compact

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/data/image_archive.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+
+#include <filesystem>
+
+#include "compact/base/philox.h"
+#include "compact/data/archive.h"
+#include "compact/data/read_images.h"
+#include "tests/data/archives.h"
+#include "tests/data/files.h"
+
+namespace compact::test {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::string big_endian(uint32_t n) {
+  std::string s;
+  for (int shift = 24; shift >= 0; shift -= 8) s += static_cast<char>(n >> shift);
+  return s;
+}
+std::string colour(unsigned char r, unsigned char g, unsigned char b, int width = 8,
+                   int height = 8) {
+  return jpeg_of(width, height, {r, g, b});
+}
+
+class ImageArchive : public testing::Test {
+ protected:
+  LabelledImages read(const std::string& bytes) {
+    return read_image_archive(write_file(folder_ / "images.tar", bytes));
+  }
+  std::string error(const std::string& bytes) {
+    return one_line_error_of([&] { read(bytes); });
+  }
+  std::string error(const std::vector<Member>& members) {
+    return error(archive_of(members, "pax"));
+  }
+  TextFolder folder_;
+};
+
+const std::vector<Member>& small_set() {
+  static const std::vector<Member> members = {
+      {"train/", "", AE_IFDIR},
+      {"train/dog/", "", AE_IFDIR},
+      {"train/dog/0.jpg", colour(250, 10, 20)},
+      {"train/dog/.hidden", "not an image"},
+      {"train/ant/0.JPEG", jpeg_of(8, 8, {77})},
+      {"train/dog/1.jpg", jpeg_of(8, 8, {10, 20, 250}, JpegForm::kProgressive)},
+  };
+  return members;
+}
+
+void expect_small_set(const LabelledImages& all) {
+  EXPECT_EQ(all.images.sizes(), at::IntArrayRef({3, 3, 8, 8}));
+  EXPECT_EQ(all.images.scalar_type(), at::kByte);
+  EXPECT_EQ(all.classes, 2);
+  EXPECT_THAT(all.class_names, ElementsAre("ant", "dog"));
+  EXPECT_TRUE(at::equal(all.labels, at::tensor({1, 0, 1}, at::kLong)));
+  const int64_t expected[3][3] = {{250, 10, 20}, {77, 77, 77}, {10, 20, 250}};
+  for (int64_t i = 0; i < 3; ++i) {
+    for (int64_t c = 0; c < 3; ++c) {
+      const at::Tensor far = all.images[i][c].to(at::kLong).sub(expected[i][c]).abs().max();
+      EXPECT_LE(far.item<int64_t>(), 3) << i << " " << c;
+    }
+  }
+}
+
+TEST_F(ImageArchive, TarAndZipHoweverCompressed) {
+  for (const char* filter : {"none", "gzip", "bzip2", "xz", "zstd", "lz4"}) {
+    SCOPED_TRACE(filter);
+    expect_small_set(read(archive_of(small_set(), "pax", filter)));
+  }
+  expect_small_set(read(archive_of(small_set(), "ustar")));
+  expect_small_set(read(archive_of(small_set(), "zip")));
+}
+
+TEST_F(ImageArchive, WithoutAFolderAbove) {
+  const LabelledImages all =
+      read(archive_of({{"./b/0.jpg", colour(1, 2, 3)}, {"./a//1.jpg", colour(1, 2, 3)}}, "ustar"));
+  EXPECT_THAT(all.class_names, ElementsAre("a", "b"));
+  EXPECT_TRUE(at::equal(all.labels, at::tensor({1, 0}, at::kLong)));
+}
+
+TEST_F(ImageArchive, NamesOfOtherAlphabets) {
+  const std::vector<Member> members = {{"\u00fc/0.jpg", colour(1, 2, 3)},
+                                       {"\u4e2d/0.jpg", colour(1, 2, 3)}};
+  for (const char* format : {"ustar", "pax", "zip"}) {
+    EXPECT_THAT(read(archive_of(members, format)).class_names, ElementsAre("\u00fc", "\u4e2d"))
+        << format;
+  }
+}
+
+TEST_F(ImageArchive, RowsAndColumnsKeepTheirPlaces) {
+  const LabelledImages all = read(archive_of(
+      {{"a/0.jpg", colour(9, 9, 9, 3, 5)}, {"a/1.jpg", colour(200, 0, 0, 3, 5)}}, "ustar"));
+  EXPECT_EQ(all.images.sizes(), at::IntArrayRef({2, 3, 5, 3}));
+  EXPECT_GT(all.images[1][0].min().item<int>(), 190);
+  EXPECT_LT(all.images[1].slice(0, 1).max().item<int>(), 10);
+}
+
+TEST_F(ImageArchive, CutAnywhere) {
+  for (const char* filter : {"gzip", "bzip2", "xz", "zstd", "lz4"}) {
+    const std::string whole = archive_of(small_set(), "ustar", filter);
+    for (size_t size = 0; size < whole.size(); ++size) {
+      ASSERT_NE(error(whole.substr(0, size)), "") << filter << " " << size;
+    }
+  }
+  const std::string zip = archive_of(small_set(), "zip");
+  for (size_t size = 0; size < zip.size(); ++size) {
+    ASSERT_NE(error(zip.substr(0, size)), "") << "zip " << size;
+  }
+  // What follows the first block of zeros at the end is padding.
+  const std::string tar = archive_of(small_set(), "ustar");
+  const size_t end = (tar.find_last_not_of('\0') + 511) / 512 * 512;
+  for (size_t size = 0; size <= end; size += size % 512 == 0 || size % 512 == 511 ? 1 : 73) {
+    ASSERT_NE(error(tar.substr(0, size)), "") << "tar " << size;
+  }
+}
+
+TEST_F(ImageArchive, DamagedAnywhereIsAnErrorOrAnImage) {
+  int64_t refused = 0;
+  for (const char* kind : {"ustar", "zip", "pax"}) {
+    const std::string whole =
+        archive_of(small_set(), kind, std::string(kind) == "pax" ? "xz" : "none");
+    for (uint64_t i = 0; i < 1500; ++i) {
+      std::string damaged = whole;
+      const Random4 r = philox(7, i);
+      damaged[r.v[0] % damaged.size()] ^= static_cast<char>(1 + r.v[1] % 255);
+      if (r.v[2] % 2) damaged[r.v[3] % damaged.size()] = static_cast<char>(r.v[2] >> 8);
+      const std::string path = write_file(folder_ / "damaged.tar", damaged);
+      refused += error_of([&] { read_image_archive(path); }) != "";
+    }
+  }
+  EXPECT_GT(refused, 1500);
+}
+
+TEST_F(ImageArchive, RefusesWhatIsNoSetOfImages) {
+  const std::string good = colour(1, 2, 3);
+  EXPECT_THAT(error(std::vector<Member>{{"a/", "", AE_IFDIR}}), HasSubstr("has no images"));
+  EXPECT_THAT(error({{"a/README.txt", "x"}}), HasSubstr("CLASS/NAME.jpg only"));
+  EXPECT_THAT(error({{"0.jpg", good}}), HasSubstr("CLASS/NAME.jpg only"));
+  EXPECT_THAT(error({{"train/a/0.jpg", good}, {"test/a/0.jpg", good}}),
+              HasSubstr("in one folder, the first in `train/`"));
+  EXPECT_THAT(error({{"a/0.jpg", good}, {"a/1.jpg", colour(1, 2, 3, 8, 9)}}),
+              HasSubstr("the first is 8 x 8, this 9 x 8"));
+  EXPECT_THAT(error({{"a/0.jpg", good}, {"./a/0.jpg", good}}), HasSubstr("is there twice"));
+  EXPECT_THAT(error("no archive at all, but some text"), HasSubstr("no whole archive"));
+  EXPECT_THAT(error(std::string(20480, '\0')), HasSubstr("has no images"));
+  EXPECT_THAT(one_line_error_of([&] { read_image_archive(folder_.path()); }),
+              HasSubstr("is a folder"));
+  EXPECT_THAT(one_line_error_of([&] { read_image_archive(folder_ / "none.tar"); }),
+              HasSubstr("none.tar: cannot be read"));
+}
+
+TEST_F(ImageArchive, RefusesTricksWithNames) {
+  const std::string good = colour(1, 2, 3);
+  EXPECT_THAT(error({{"a/../../b/0.jpg", good}}), HasSubstr("without `..`"));
+  EXPECT_THAT(error({{"/a/0.jpg", good}}), HasSubstr("must be relative"));
+  EXPECT_THAT(error({{"a\\0.jpg", good}}), HasSubstr("backslashes"));
+  EXPECT_THAT(error({{"a/\x1b[31m\n0.jpg", good}}), HasSubstr("control characters"));
+  EXPECT_THAT(error({{"a/" + std::string(600, 'x') + ".jpg", good}}), HasSubstr("512 bytes"));
+  EXPECT_THAT(error({{"a/0.jpg", "", AE_IFLNK, "/etc/passwd"}}), HasSubstr("links are not read"));
+  EXPECT_THAT(error({{"a/1.jpg", good}, {"a/0.jpg", "", AE_IFREG, "a/1.jpg"}}),
+              HasSubstr("links are not read"));
+  EXPECT_THAT(error({{"a/0.jpg", "", AE_IFIFO}}), HasSubstr("must be a file or folder"));
+}
+
+TEST_F(ImageArchive, RefusesBrokenImages) {
+  const std::string good = jpeg_of(24, 24, {200, 30, 40});
+  for (const auto form : {JpegForm::kBaseline, JpegForm::kProgressive, JpegForm::kScanPerColour}) {
+    const std::string whole = jpeg_of(24, 24, {200, 30, 40}, form);
+    for (size_t size = 0; size < whole.size(); ++size) {
+      ASSERT_THAT(error({{"a/0.jpg", whole.substr(0, size)}}), HasSubstr("member a/0.jpg")) << size;
+    }
+  }
+  EXPECT_THAT(error({{"a/0.jpg", "\x89PNG\r\n\x1a\n"}}), HasSubstr("Not a JPEG file"));
+  EXPECT_THAT(error({{"a/0.jpg", jpeg_of(4097, 1, {1})}}), HasSubstr("from 1 to 4096 pixels"));
+  EXPECT_THAT(error({{"a/0.jpg", jpeg_of(1, 4097, {1})}}), HasSubstr("are 4097 x 1"));
+  EXPECT_THAT(error({{"a/0.jpg", jpeg_of(4, 4, {1, 2, 3, 4})}}), HasSubstr("4 components"));
+  EXPECT_THAT(error({{"a/0.jpg", good + std::string(1 << 24, 'x')}}),
+              HasSubstr("at most 16777216 bytes"));
+  const size_t frame = good.find("\xff\xc0");
+  ASSERT_NE(frame, good.npos);
+  std::string giant = good;
+  giant.replace(frame + 5, 4, "\xff\xdc\xff\xdc");
+  EXPECT_THAT(error({{"a/0.jpg", giant}}), HasSubstr("are 65500 x 65500"));
+  std::string empty = good;
+  empty.replace(frame + 5, 4, std::string(4, '\0'));
+  EXPECT_THAT(error({{"a/0.jpg", empty}}), HasSubstr("no whole JPEG"));
+  std::string more_rows = good;
+  more_rows[frame + 5] = 2;
+  EXPECT_THAT(error({{"a/0.jpg", more_rows}}), HasSubstr("no whole JPEG"));
+}
+
+// A file may repeat a scan as often as it likes, each as costly as the image is large.
+TEST_F(ImageArchive, RefusesJpegsOfVeryManyScans) {
+  const std::string whole = jpeg_of(24, 24, {200, 30, 40}, JpegForm::kScanPerColour);
+  const size_t scan = whole.rfind("\xff\xda"), end = whole.size() - 2;
+  const auto with = [&](int more) {
+    std::string scans = whole.substr(0, end);
+    for (int i = 0; i < more; ++i) scans += whole.substr(scan, end - scan);
+    return archive_of({{"a/0.jpg", scans + "\xff\xd9"}}, "ustar");
+  };
+  EXPECT_EQ(read(with(50)).images.size(0), 1);
+  EXPECT_THAT(error(with(200)), HasSubstr("more than 100 scans"));
+}
+
+TEST_F(ImageArchive, ImagesThatClaimMoreThanTheyHave) {
+  std::string tar = archive_of({{"a/0.jpg", colour(1, 2, 3)}}, "ustar");
+  tar.replace(124, 12, std::string("77777777777\0", 12));  // 8 GiB
+  unsigned sum = 8 * ' ';
+  for (size_t i = 0; i < 512; ++i) {
+    if (i < 148 || i >= 156) sum += static_cast<unsigned char>(tar[i]);
+  }
+  char text[8];
+  std::snprintf(text, sizeof text, "%06o", sum);
+  tar.replace(148, 8, std::string(text, 7) + " ");
+  EXPECT_THAT(error(tar), HasSubstr("no whole archive"));
+}
+
+TEST_F(ImageArchive, CifarAsJpeg) {
+  const std::string path = shared_data("vision/cifar10-jpeg-train.tar.xz");
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << "no " << path << " (COMPACT_DATA)";
+  const LabelledImages all = read_images(std::span(&path, 1));
+  EXPECT_EQ(all.images.sizes(), at::IntArrayRef({50000, 3, 32, 32}));
+  EXPECT_THAT(all.class_names, ElementsAre("airplane", "automobile", "bird", "cat", "deer", "dog",
+                                           "frog", "horse", "ship", "truck"));
+  EXPECT_TRUE(at::equal(at::bincount(all.labels), at::full({10}, 5000, at::kLong)));
+  // The published channel means of CIFAR-10's training images.
+  const double means[] = {.4914, .4822, .4465};
+  for (int64_t c = 0; c < 3; ++c) {
+    const double mean = all.images.select(1, c).to(at::kFloat).mean().item<double>() / 255;
+    EXPECT_NEAR(mean, means[c], 2e-3) << c;
+  }
+}
+
+class ReadImages : public testing::Test {
+ protected:
+  std::string put(const std::string& name, const std::string& bytes) {
+    return write_file(folder_ / name, bytes);
+  }
+  static std::string idx_images(char pixel) {
+    return big_endian(0x803) + big_endian(2) + big_endian(2) + big_endian(3) +
+           std::string(12, pixel);
+  }
+  static std::string idx_labels(const std::string& labels) {
+    return big_endian(0x801) + big_endian(2) + labels;
+  }
+  static LabelledImages read(const std::vector<std::string>& paths) { return read_images(paths); }
+  static std::string error(const std::vector<std::string>& paths) {
+    return one_line_error_of([&] { read_images(paths); });
+  }
+  TextFolder folder_;
+};
+
+TEST_F(ReadImages, IdxWithTheLabelsBesideIt) {
+  const std::string train = put("train-images-idx3-ubyte.gz", compressed(idx_images('a'), ".gz"));
+  put("train-labels-idx1-ubyte.gz", compressed(idx_labels("\x01\x02"), ".gz"));
+  const std::string test = put("t10k-images-idx3-ubyte", idx_images('b'));
+  put("t10k-labels-idx1-ubyte.xz", compressed(idx_labels("\x03\x04"), ".xz"));
+  const LabelledImages all = read({train, test});
+  EXPECT_EQ(all.images.sizes(), at::IntArrayRef({4, 1, 2, 3}));
+  EXPECT_TRUE(at::equal(all.labels, at::tensor({1, 2, 3, 4}, at::kLong)));
+  EXPECT_EQ(all.images[3].max().item<int>(), 'b');
+  EXPECT_TRUE(all.class_names.empty());
+  EXPECT_THAT(error({put("alone-images-idx3-ubyte", idx_images('c'))}),
+              HasSubstr("alone-labels-idx1-ubyte[.gz|.xz|.zst], there are none"));
+}
+
+TEST_F(ReadImages, RecordsAndArchives) {
+  const std::string record = "\x05" + std::string(3072, 'x');
+  const std::string first = put("a.bin", record),
+                    second = put("b.bin.gz", compressed(record, ".gz"));
+  EXPECT_EQ(read({first, second}).images.sizes(), at::IntArrayRef({2, 3, 32, 32}));
+  const std::string zip = put("a.zip", archive_of({{"x/0.jpg", colour(1, 2, 3, 32, 32)}}, "zip"));
+  const std::string tgz =
+      put("b.tgz", archive_of({{"x/0.jpg", colour(1, 2, 3, 32, 32)}}, "ustar", "gzip"));
+  const LabelledImages all = read({zip, tgz});
+  EXPECT_EQ(all.images.sizes(), at::IntArrayRef({2, 3, 32, 32}));
+  EXPECT_THAT(all.class_names, ElementsAre("x"));
+  EXPECT_THAT(error({zip, first}), HasSubstr("are not the 1 of"));
+  const std::string other = put("c.tar", archive_of({{"y/0.jpg", colour(1, 2, 3, 32, 32)}}, "pax"));
+  EXPECT_THAT(error({zip, other}), HasSubstr("classes are not"));
+  const std::string small = put("d.tar", archive_of({{"x/0.jpg", colour(1, 2, 3)}}, "pax"));
+  EXPECT_THAT(error({zip, small}), HasSubstr("[3, 8, 8]"));
+}
+
+TEST_F(ReadImages, OtherNamesAreToldWhatIsRead) {
+  for (const char* name : {"images.png", "data", "train-labels-idx1-ubyte.gz", "x.tar.7z"}) {
+    const std::string text = error({put(name, "x")});
+    EXPECT_THAT(text, HasSubstr(name));
+    EXPECT_THAT(text, HasSubstr("read are NAME-images-idx3-ubyte[.gz]"));
+  }
+  EXPECT_THAT(error({}), HasSubstr("at least one file"));
+}
+
+TEST_F(ReadImages, FashionMnist) {
+  const std::string folder = "/usr/share/datasets/fashion-mnist/";
+  const std::vector<std::string> train = {folder + "train-images-idx3-ubyte.gz"},
+                                 test = {folder + "t10k-images-idx3-ubyte.gz"};
+  if (!std::filesystem::exists(train[0])) {
+    GTEST_SKIP() << "no " << train[0] << " (Debian's package dataset-fashion-mnist)";
+  }
+  const LabelledImages all = read_images(train), other = read_images(test);
+  EXPECT_EQ(all.images.sizes(), at::IntArrayRef({60000, 1, 28, 28}));
+  EXPECT_EQ(other.images.sizes(), at::IntArrayRef({10000, 1, 28, 28}));
+  EXPECT_TRUE(at::equal(at::bincount(all.labels), at::full({10}, 6000, at::kLong)));
+  // The published mean of Fashion-MNIST's training images.
+  EXPECT_NEAR(all.images.to(at::kFloat).mean().item<double>() / 255, .2860, 1e-4);
+}
+
+}  // namespace
+}  // namespace compact::test
