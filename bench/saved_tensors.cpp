@@ -44,7 +44,7 @@ struct Result {
 class Bench {
  public:
   Bench(const Case& c)
-      : net_(compact::resnet_named(c.network).config, at::kFloat, 1),
+      : net_(compact::resnet_named(c.network).config),
         images_(at::randn({c.batch, 3, c.pixels, c.pixels})),
         labels_(at::randint(net_.config().classes, {c.batch}, at::kLong)) {
     for (const compact::Parameter* p : net_.parameters()) {

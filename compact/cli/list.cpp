@@ -8,12 +8,15 @@
 #include "compact/cli/flags.h"
 #include "compact/codecs/projection.h"
 #include "compact/data/tokenizer.h"
+#include "compact/models/graph_network.h"
 #include "compact/models/models.h"
+#include "compact/models/resnet.h"
 #include "compact/ops/policy.h"
 #include "compact/ops/treatments.h"
 #include "compact/optim/options.h"
 #include "compact/optim/schedules.h"
 #include "compact/train/exit_codes.h"
+#include "compact/train/task.h"
 
 namespace compact::cli {
 namespace {
@@ -23,6 +26,13 @@ using Rows = std::vector<std::pair<std::string, std::string>>;  // name, summary
 Rows model_rows() {
   Rows rows;
   for (const ModelInfo& m : models()) rows.emplace_back(m.name, m.summary);
+  for (const ResnetInfo& m : resnets()) rows.emplace_back(m.name, m.summary);
+  for (const GraphNetInfo& m : graph_networks()) rows.emplace_back(m.name, m.summary);
+  return rows;
+}
+Rows task_rows() {
+  Rows rows;
+  for (const TaskInfo& t : tasks()) rows.emplace_back(t.name, t.summary);
   return rows;
 }
 Rows preset_rows() {
@@ -71,7 +81,8 @@ struct Kind {
   Rows (*rows)();
 };
 constexpr Kind kKinds[] = {
-    {"models", model_rows},         {"presets", preset_rows},
+    {"tasks", task_rows},           {"models", model_rows},
+    {"presets", preset_rows},
     {"treatments", treatment_rows}, {"projections", projection_rows},
     {"tokenizers", tokenizer_rows}, {"optimizers", optimizer_rows},
     {"schedules", schedule_rows},

@@ -20,6 +20,9 @@ struct TrainConfig {
   std::string model;               // a name of `compact list models`
   std::string model_name_or_path;  // or a folder with config.json (and weights: continue)
   double width_mult = 1;                   // of an image model's widths
+  // Of graph networks; 0, and -1 of dropout: the model's usual.
+  int64_t hidden_size = 0, num_hidden_layers = 0;
+  double dropout = -1;
   // Data
   std::vector<std::string> train_file, validation_file, test_file;
   double validation_split = 0.05;

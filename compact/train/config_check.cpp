@@ -41,6 +41,8 @@ void check_config(const TrainConfig& c) {
   COMPACT_CHECK(c.validation_split >= 0 && c.validation_split < 1,
                 "--validation_split must be at least 0 and below 1, is ", c.validation_split);
   at_least<int64_t>("block_size", c.block_size, 1);
+  at_least<int64_t>("hidden_size", c.hidden_size, 0);
+  at_least<int64_t>("num_hidden_layers", c.num_hidden_layers, 0);
   within("image_size", static_cast<double>(c.image_size), 0, 4096);
   at_least<int64_t>("max_eval_samples", c.max_eval_samples, 0);
   at_least<int64_t>("per_device_train_batch_size", c.per_device_train_batch_size, 1);

@@ -12,6 +12,12 @@ std::span<const ConfigOption> config_options() {
       {"model_name_or_path", &C::model_name_or_path, "Task and model",
        "folder of a model: with weights to go on from, or config.json alone", "DIR"},
       {"width_mult", &C::width_mult, "Task and model", "factor of an image model's widths", "X"},
+      {"hidden_size", &C::hidden_size, "Task and model",
+       "width of a graph network's layers; 0: the model's usual", "N"},
+      {"num_hidden_layers", &C::num_hidden_layers, "Task and model",
+       "layers of a graph network; 0: the model's usual", "N"},
+      {"dropout", &C::dropout, "Task and model",
+       "of graph networks; -1: the model's usual", "0 <= x < 1"},
 
       {"train_file", &C::train_file, "Data",
        "training text (.txt, .jsonl, each also .gz, .xz, .zst; patterns allowed) or a token file; "

@@ -11,7 +11,8 @@
 namespace compact {
 
 std::span<const TaskInfo> tasks() {
-  static const TaskInfo all[] = {language_modeling, image_classification};
+  static const TaskInfo all[] = {language_modeling, image_classification, node_classification,
+                                 graph_classification};
   return all;
 }
 

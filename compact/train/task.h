@@ -52,7 +52,8 @@ const TaskInfo& task_named(const std::string& name);
 // The task of a model folder, by its config.json.
 const TaskInfo& task_of_folder(const std::string& folder);
 
-extern const TaskInfo language_modeling, image_classification;
+extern const TaskInfo language_modeling, image_classification, node_classification,
+    graph_classification;
 
 // The network on a device, with weights of --model_name_or_path where it has them.
 std::unique_ptr<Network> make_network(const TrainConfig& config, const Task& task,

@@ -7,6 +7,7 @@
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/data/image_dataset.h"
+#include "compact/data/read_images.h"
 #include "compact/io/checksum.h"
 #include "compact/io/json_file.h"
 #include "compact/models/resnet.h"

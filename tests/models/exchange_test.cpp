@@ -24,7 +24,7 @@ TEST(Exchange, LossLogitsAndGradients) {
                     Policy::preset(std::getenv("COMPACT_EXCHANGE_PRESET")),
                     {.max_length = ids.size(1)});
   const ModelWeights weights(folder);
-  for (auto& [name, t] : model.hugging_face_tensors()) weights.read_into(name, t);
+  for (auto& [name, t] : model.named_tensors()) weights.read_into(name, t);
 
   NamedTensors output;
   output.emplace_back("logits", model.logits(ids));
@@ -36,7 +36,7 @@ TEST(Exchange, LossLogitsAndGradients) {
     const at::NoGradGuard no_grad;
     for (Parameter* p : model.parameters()) p->weight.copy_(p->weight.grad());
   }
-  for (auto& [name, t] : model.hugging_face_tensors()) output.emplace_back(name, t);
+  for (auto& [name, t] : model.named_tensors()) output.emplace_back(name, t);
   write_safetensors(folder / "output.safetensors", output);
 }
 

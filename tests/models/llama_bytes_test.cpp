@@ -21,7 +21,7 @@ double elements(const Llama& model, int layer) {
   const auto size = static_cast<double>(c10::elementSize(model.options().dtype));
   const std::string prefix = cat("layers.", layer, ".");
   int64_t bytes = 0;
-  for (const SlotBytes& b : model.bytes(kBatch, kLength)) {
+  for (const SlotBytes& b : model.bytes(kBatch * kLength)) {
     if (b.name.starts_with(prefix) && !b.name.ends_with("extras")) bytes += b.stored;
   }
   return static_cast<double>(bytes) / size / kTokens;
@@ -43,7 +43,7 @@ TEST_P(Bytes, AreThoseOfTheFormulaAndOfTheAllocator) {
   const int64_t before = live_bytes(at::kCPU);
   at::Tensor loss = model.loss(x, y, 1);
   const int64_t held = live_bytes(at::kCPU) - before - 4;
-  const std::vector<SlotBytes> rows = model.bytes(kBatch, kLength);
+  const std::vector<SlotBytes> rows = model.bytes(kBatch * kLength);
   EXPECT_EQ(held, stored(rows));
   EXPECT_EQ(held, model.saved_bytes());
   int64_t extras = 0;
@@ -96,7 +96,7 @@ TEST(LlamaBytes, WholeLogitsNeverExistUnderChunks) {
     const int64_t before = live_bytes(at::kCPU);
     const at::Tensor loss = model.loss(x, y, 1);
     int64_t results = 0;
-    for (const SlotBytes& b : model.bytes(kBatch, kLength)) {
+    for (const SlotBytes& b : model.bytes(kBatch * kLength)) {
       if (b.name != "loss.logits" || preset == "exact") results += b.stored;
     }
     return peak_bytes(at::kCPU) - before - results;

@@ -163,7 +163,7 @@ TEST(Llama, HuggingFaceTensorsAreViewsThatCoverEveryWeightOnce) {
   for (const bool tied : {false, true}) {
     const Llama model(shape(tied), policy("compact"), {.max_length = 16});
     int64_t count = 0;
-    for (auto& [name, t] : model.hugging_face_tensors()) {
+    for (auto& [name, t] : model.named_tensors()) {
       count += t.numel();
       t.fill_(2);
     }

@@ -24,7 +24,7 @@ TEST(Resnet, HasTheParametersOfItsPaper) {
   } known[] = {{"resnet18", 11689512}, {"resnet50", 25557032}, {"resnet20", 269722},
                {"resnet32", 464154},   {"resnet44", 658586},   {"resnet56", 853018}};
   for (const auto& [name, count] : known) {
-    const Resnet net(resnet_named(name).config, at::kFloat, 1);
+    const Resnet net(resnet_named(name).config);
     EXPECT_EQ(net.parameter_count(), count) << name;
   }
   EXPECT_THROW(resnet_named("resnet21"), InputError);
@@ -32,7 +32,7 @@ TEST(Resnet, HasTheParametersOfItsPaper) {
 
 TEST(Resnet, MapsImagesToLogits) {
   for (const char* name : {"resnet18", "resnet50", "resnet20"}) {
-    const Resnet net(resnet_named(name).config, at::kFloat, 1);
+    const Resnet net(resnet_named(name).config);
     const at::Tensor y = net.forward(at::randn({2, 3, 64, 64}), true);
     EXPECT_EQ(y.sizes(), at::IntArrayRef({2, net.config().classes}));
     EXPECT_TRUE(y.isfinite().all().item<bool>());
@@ -42,7 +42,7 @@ TEST(Resnet, MapsImagesToLogits) {
 
 // Batches of one in training have no variance at 1 x 1: torch's own error, not a crash.
 TEST(Resnet, EvaluationUsesItsOwnStatistics) {
-  const Resnet net(resnet_named("resnet20").config, at::kFloat, 1);
+  const Resnet net(resnet_named("resnet20").config);
   const at::Tensor x = at::randn({4, 3, 32, 32});
   const at::NoGradGuard no_grad;
   const at::Tensor before = net.forward(x, false);
@@ -64,7 +64,7 @@ TEST(Resnet, PublishedWeightsClassify) {
   if (!std::filesystem::exists(weights) || !std::filesystem::exists(archive)) {
     GTEST_SKIP() << "no " << weights << " or " << archive << " (COMPACT_DATA)";
   }
-  const Resnet net(resnet_named("resnet20").config, at::kFloat, 1);
+  const Resnet net(resnet_named("resnet20").config);
   const SafetensorsFile file(weights);
   const at::NoGradGuard no_grad;
   for (auto& [name, tensor] : net.named_tensors()) tensor.copy_(file.read(name));
@@ -79,7 +79,7 @@ TEST(Resnet, PublishedWeightsClassify) {
 
 // What autograd saves of a ResNet-50, at rest: distinct storages, parameters excluded.
 TEST(Resnet, SavedTensorsAtRestUnderGact) {
-  Resnet net(resnet_named("resnet50").config, at::kFloat, 1);
+  Resnet net(resnet_named("resnet50").config);
   SavedTensorOptions options;
   for (const Parameter* p : net.parameters()) options.parameters.emplace_back(p->name, p->weight);
   const at::Tensor x = at::randn({2, 3, 96, 96});
