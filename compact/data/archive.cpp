@@ -3,6 +3,7 @@
 
 #include <archive.h>
 #include <archive_entry.h>
+#include <locale.h>
 
 #include <algorithm>
 #include <new>
@@ -44,6 +45,23 @@ std::string checked_name(std::string_view name, const std::string& path) {
   return out;
 }
 
+// While it lives, names are UTF-8 to this thread: libarchive turns them into the locale's letters,
+// and the locale C has but ASCII.
+class Utf8Names {
+ public:
+  Utf8Names() {
+    static const locale_t utf8 = ::newlocale(LC_CTYPE_MASK, "C.UTF-8", locale_t{});
+    if (utf8) before_ = ::uselocale(utf8);
+  }
+  Utf8Names(const Utf8Names&) = delete;
+  ~Utf8Names() {
+    if (before_) ::uselocale(before_);
+  }
+
+ private:
+  locale_t before_{};
+};
+
 }  // namespace
 
 void ArchiveReader::Close::operator()(archive* a) const { archive_read_free(a); }
@@ -84,6 +102,7 @@ void ArchiveReader::check_end() const {
 
 bool ArchiveReader::next() {
   archive* const a = archive_.get();
+  const Utf8Names utf8;
   while (true) {
     archive_entry* entry = nullptr;
     const int status = archive_read_next_header(a, &entry);
@@ -91,7 +110,7 @@ bool ArchiveReader::next() {
       check_end();
       return false;
     }
-    // A warning is that a name does not fit the locale.
+    // A warning is that a name is no UTF-8.
     if (status != ARCHIVE_OK && status != ARCHIVE_WARN) broken(path_);
     const char* name = archive_entry_pathname_utf8(entry);
     if (!name) name = archive_entry_pathname(entry);

@@ -92,6 +92,14 @@ TEST_F(ImageArchive, NamesOfOtherAlphabets) {
     EXPECT_THAT(read(archive_of(members, format)).class_names, ElementsAre("\u00fc", "\u4e2d"))
         << format;
   }
+  // As most programs write it: with the mark that names are UTF-8.
+  std::string zip = archive_of(members, "zip");
+  for (const auto& [header, flags] : {std::pair("PK\3\4", 6), std::pair("PK\1\2", 8)}) {
+    for (size_t at = zip.find(header); at != zip.npos; at = zip.find(header, at + 4)) {
+      zip[at + flags + 1] |= 8;
+    }
+  }
+  EXPECT_THAT(read(zip).class_names, ElementsAre("\u00fc", "\u4e2d"));
 }
 
 TEST_F(ImageArchive, RowsAndColumnsKeepTheirPlaces) {
