@@ -84,7 +84,7 @@ at::Tensor Classifier::dropout(const at::Tensor& x, double p) const {
   if (p == 0) return x;
   const uint64_t key = derive(derive(noise_, label_of("dropout", 7)), ++draws_);
   const at::Tensor z = draw_normal(x.sizes(), 1, x.options().dtype(at::kFloat), key);
-  return x * z.gt(normal_quantile(p)).to(x.scalar_type()).mul_(1 / (1 - p));
+  return at::where(z.gt(normal_quantile(p)), x.mul(1 / (1 - p)), at::zeros({}, x.options()));
 }
 
 at::Tensor Classifier::loss(const Tensors& inputs, const at::Tensor& target, double scale) const {

@@ -11,6 +11,7 @@
 
 #include "compact/base/check.h"
 #include "compact/ops/autograd.h"
+#include "compact/ops/quiet.h"
 
 namespace compact {
 namespace {
@@ -20,6 +21,7 @@ at::Tensor product(const Neighbours& graph, const at::Tensor& x) {
   const at::NoGradGuard no_grad;
   if (x.is_meta()) return at::empty_like(x, at::MemoryFormat::Contiguous);
   const int64_t nodes = x.size(0);
+  const QuietWarnings quiet;  // sparse tensors call themselves new
   const auto f32 = x.options().dtype(at::kFloat);
   const at::Tensor matrix =
       at::_sparse_csr_tensor_unsafe(graph.rows, graph.columns, at::ones({graph.columns.numel()}, f32),

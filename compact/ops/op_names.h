@@ -14,6 +14,7 @@ namespace compact {
 struct RunningOp {
   std::string name;                 // convolution
   std::vector<const void*> inputs;  // storages of its tensor arguments, in order
+  std::vector<int64_t> sizes = {};  // of the first of them
   uint64_t serial = 0;              // of its calls on this thread
 };
 

@@ -95,6 +95,7 @@ struct SavedTensorScope::State {
     return found;
   }
   std::string name_of(const at::Tensor& t, bool& result);
+  static int64_t index_limit(const at::Tensor& t, bool result);
   std::string treatment_of(const at::Tensor& t, const std::string& name, bool result);
   std::shared_ptr<Held> hold(const at::Tensor& t, bool strided);
 };
@@ -196,6 +197,22 @@ std::string SavedTensorScope::State::name_of(const at::Tensor& t, bool& result) 
   return before ? cat(name, "@", before + 1) : name;
 }
 
+// What the operation promises integers to be below; 0: nothing.
+int64_t SavedTensorScope::State::index_limit(const at::Tensor& t, bool result) {
+  const RunningOp* const op = OpWatch::current();
+  if (!op || op->sizes.empty() || t.scalar_type() != at::kLong) return 0;
+  const auto is = [&](const char* name) { return op->name.starts_with(name); };
+  // Positions in the input's map.
+  if (result && is("max_pool2d") && op->sizes.size() >= 2) {
+    return op->sizes[op->sizes.size() - 2] * op->sizes.back();
+  }
+  // Rows, or places along another dimension of the first argument; none may be negative.
+  if (!result && (is("index_select") || is("index_add") || is("gather") || is("embedding"))) {
+    return *std::ranges::max_element(op->sizes);
+  }
+  return 0;
+}
+
 std::string SavedTensorScope::State::treatment_of(const at::Tensor& t, const std::string& name,
                                                   bool result) {
   const bool is_float = t.is_floating_point() && t.scalar_type() != at::kDouble;
@@ -217,6 +234,9 @@ std::string SavedTensorScope::State::treatment_of(const at::Tensor& t, const std
     all[0] = first;
     return Spec::chain_str(all);
   };
+  if (const int64_t limit = index_limit(t, result); options.lossless && limit > 0) {
+    return with_rest(Spec::parse(cat("index:limit=", limit)));
+  }
   if (options.lossless && !relu) {
     for (const char* lossless : {"mask", "index"}) {
       if (codec(lossless)->takes(t)) return with_rest(Spec::parse(lossless));

@@ -38,6 +38,6 @@ class MetaLibrary {
 at::Tensor scratch_on(const at::Tensor& like, int64_t bytes);
 
 // Each the operations of one file.
-void add_image_ops(MetaLibrary& library);
+void add_layer_ops(MetaLibrary& library);
 
 }  // namespace compact

@@ -3,7 +3,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <map>
@@ -13,6 +12,7 @@
 
 #include "compact/ops/attention.h"
 #include "compact/ops/memory.h"
+#include "compact/ops/quiet.h"
 #include "compact/plan/meta_library.h"
 
 namespace compact {
@@ -212,11 +212,8 @@ void register_meta_ops() {
   std::call_once(once, [] {
     library = std::make_unique<MetaLibrary>();
     // Those that are there, but do not count what the library takes.
-    struct Silent final : c10::WarningHandler {
-      void process(const c10::Warning&) override {}
-    } silent;
     {
-      const c10::WarningUtils::WarningHandlerGuard quiet(&silent);
+      const QuietWarnings quiet;
       library->replace("mm", &mm);
       library->replace("mm.out", &mm_out);
       library->replace("addmm_", &addmm_in_place);
@@ -229,7 +226,7 @@ void register_meta_ops() {
     library->add("_scaled_dot_product_flash_attention_backward", &flash_cuda_backward);
     library->add("_scaled_dot_product_efficient_attention", &efficient_cuda);
     library->add("_scaled_dot_product_efficient_attention_backward", &efficient_cuda_backward);
-    add_image_ops(*library);
+    add_layer_ops(*library);
   });
 }
 

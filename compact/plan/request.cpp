@@ -35,6 +35,10 @@ StepPlan plan_step(const StepRequest& request) {
   register_meta_ops();
   set_meta_device(request.device);
   const bool cuda = request.device == c10::kCUDA;
+  const int64_t before = live_bytes(at::kMeta);
+  StepInputs resident;
+  if (request.resident) resident = request.micro_batch(at::kMeta, 0);
+  const int64_t outside = live_bytes(at::kMeta) - before;
   if (cuda) start_trace(c10::kMeta);
   const std::unique_ptr<Network> model = request.network(at::kMeta);
   for (const Parameter* p : model->parameters()) {
@@ -49,7 +53,10 @@ StepPlan plan_step(const StepRequest& request) {
   StepRecorder recorder(*model, optimizer);
   StepPlan plan{.memory = run_step(
                     *model, optimizer, request.step,
-                    [&](int64_t i) { return request.micro_batch(at::kMeta, i); }, recorder),
+                    [&](int64_t i) {
+                      return request.resident ? resident : request.micro_batch(at::kMeta, i);
+                    },
+                    recorder, outside),
                 .parameters = model->parameter_count()};
   plan.reserved = plan.memory.peak;
   if (cuda) {

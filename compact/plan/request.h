@@ -19,6 +19,7 @@ namespace compact {
 struct StepRequest {
   std::function<std::unique_ptr<Network>(at::Device)> network;
   std::function<StepInputs(at::Device, int64_t micro)> micro_batch;  // of no meaning
+  bool resident = false;  // micro-batches are the data set itself, which no step takes memory for
   OptimizerOptions optimizer;
   StepShape step;
   c10::DeviceType device = c10::kCPU;  // what the plan is for

@@ -12,8 +12,8 @@ namespace compact {
 StepRecorder::StepRecorder(const Network& model, const Optimizer& optimizer)
     : model_(model), optimizer_(optimizer) {}
 
-void StepRecorder::begin() {
-  before_ = live_bytes(model_.device());
+void StepRecorder::begin(int64_t outside) {
+  before_ = live_bytes(model_.device()) - outside;
   start_trace(model_.device().type());
 }
 
@@ -43,8 +43,9 @@ StepMemory StepRecorder::finish() {
 }
 
 StepMemory run_step(const Network& model, Optimizer& optimizer, const StepShape& shape,
-                    const std::function<StepInputs(int64_t)>& micro_batch, StepRecorder& recorder) {
-  recorder.begin();
+                    const std::function<StepInputs(int64_t)>& micro_batch, StepRecorder& recorder,
+                    int64_t outside) {
+  recorder.begin(outside);
   trace_moment("batch");
   std::vector<StepInputs> batches;
   for (int64_t i = 0; i < shape.accumulation; ++i) {

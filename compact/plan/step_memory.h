@@ -49,7 +49,8 @@ struct StepMemory {
 class StepRecorder {
  public:
   StepRecorder(const Network& model, const Optimizer& optimizer);
-  void begin();           // before the step allocates anything
+  // Before the step allocates anything. `outside`: bytes of data sets that live on the device.
+  void begin(int64_t outside = 0);
   void mark_gradients();  // after every backward pass
   StepMemory finish();    // after the optimizer's step
   const MemoryTrace& trace() const { return trace_; }
@@ -64,6 +65,7 @@ class StepRecorder {
 // One step on `micro_batch(i)`, in the order of the trainer: planned where the model is on the meta
 // device, real where it is on the CPU.
 StepMemory run_step(const Network& model, Optimizer& optimizer, const StepShape& shape,
-                    const std::function<StepInputs(int64_t)>& micro_batch, StepRecorder& recorder);
+                    const std::function<StepInputs(int64_t)>& micro_batch, StepRecorder& recorder,
+                    int64_t outside = 0);
 
 }  // namespace compact

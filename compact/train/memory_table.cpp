@@ -8,22 +8,46 @@
 
 namespace compact {
 
-std::vector<SlotBytes> by_kind(const std::vector<SlotBytes>& slots) {
+namespace {
+
+// layers.3.mlp.norm -> layers.*.mlp.norm
+std::string in_any_layer(const std::string& name) {
+  std::vector<std::string> parts = split(name, '.');
+  if (parts.size() > 1 && parse_integer(parts[1])) parts[1] = "*";
+  std::string out = parts[0];
+  for (size_t i = 1; i < parts.size(); ++i) out += "." + parts[i];
+  return out;
+}
+
+// layer1.0.bn1~1.relu_.result@2 -> relu_.result
+std::string operation_and_role(const std::string& name) {
+  const std::string plain = name.substr(0, name.find('@'));
+  const size_t role = plain.rfind('.');
+  const size_t operation = role == plain.npos || role == 0 ? plain.npos : plain.rfind('.', role - 1);
+  return operation == plain.npos ? plain : plain.substr(operation + 1);
+}
+
+template <class F>
+std::vector<SlotBytes> grouped(const std::vector<SlotBytes>& slots, F kind_of) {
   std::vector<SlotBytes> kinds;
   for (const SlotBytes& slot : slots) {
-    std::vector<std::string> parts = split(slot.name, '.');
-    if (parts.size() > 1 && parse_integer(parts[1])) parts[1] = "*";
-    std::string name = parts[0];
-    for (size_t i = 1; i < parts.size(); ++i) name += "." + parts[i];
-    SlotBytes* kind = nullptr;
-    for (SlotBytes& k : kinds) {
-      if (k.name == name && k.treatment == slot.treatment) kind = &k;
-    }
-    if (!kind) kind = &kinds.emplace_back(SlotBytes{name, slot.treatment, 0, 0});
+    const std::string name = kind_of(slot.name);
+    auto kind = std::ranges::find_if(kinds, [&](const SlotBytes& k) {
+      return k.name == name && k.treatment == slot.treatment;
+    });
+    if (kind == kinds.end()) kind = kinds.insert(kind, SlotBytes{name, slot.treatment, 0, 0});
     kind->stored += slot.stored;
     kind->if_kept += slot.if_kept;
   }
   return kinds;
+}
+
+}  // namespace
+
+std::vector<SlotBytes> by_kind(const std::vector<SlotBytes>& slots) {
+  constexpr size_t kMost = 24;
+  std::vector<SlotBytes> kinds = grouped(slots, in_any_layer);
+  return kinds.size() <= kMost ? kinds : grouped(slots, operation_and_role);
 }
 
 int64_t stored_bytes(const std::vector<SlotBytes>& slots) {

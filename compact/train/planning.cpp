@@ -44,6 +44,7 @@ StepRequest step_request(const TrainConfig& c, const Task& task, const Policy& p
               [&task, batch = c.per_device_train_batch_size](at::Device d, int64_t) {
                 return task.inputs(d, batch);
               },
+          .resident = task.resident && device == c10::kCPU,
           .optimizer = optimizer_options(c, policy),
           .step = {.batch = c.per_device_train_batch_size,
                    .length = task.llama ? c.block_size : 1,

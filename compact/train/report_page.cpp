@@ -65,7 +65,7 @@ std::string colours() {
 
 std::string table(std::span<const RunReport> runs) {
   std::string html = "<div class=\"scroll\"><table>\n<thead><tr><th>preset</th>";
-  for (const ReportColumn& c : report_columns()) html += "<th>" + html_escape(c.title) + "</th>";
+  for (const ReportColumn& c : columns_of(runs)) html += "<th>" + html_escape(c.title) + "</th>";
   html += "</tr></thead>\n<tbody>\n";
   for (size_t i = 0; i < runs.size(); ++i) {
     const RunReport& run = runs[i];
@@ -73,11 +73,11 @@ std::string table(std::span<const RunReport> runs) {
                 "</b></td>");
     if (run.exit_code != 0) {
       html +=
-          cat("<td class=\"failed\" colspan=\"", report_columns().size(), "\">failed (exit code ",
+          cat("<td class=\"failed\" colspan=\"", columns_of(runs).size(), "\">failed (exit code ",
               run.exit_code, "): ", html_escape(run.message), "</td></tr>\n");
       continue;
     }
-    for (const ReportColumn& c : report_columns()) {
+    for (const ReportColumn& c : columns_of(runs)) {
       const double value = run.number(c.key);
       html += "<td>" + html_escape(format_value(c, value));
       if (i > 0) {

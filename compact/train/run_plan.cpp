@@ -29,14 +29,15 @@ RunPlan::RunPlan(const TrainConfig& c, const Task& task, at::Device device, Poli
   check_fits(c, task, policy, device.type(), plan_, limit_, resumed);
 }
 
-void RunPlan::enforce() const {
-  if (device_.is_cpu()) limit_cpu_bytes(limit_.bytes);
+void RunPlan::enforce(int64_t outside) const {
+  if (device_.is_cpu()) limit_cpu_bytes(limit_.bytes + outside);
 }
 
-void RunPlan::begin_record(const Network& network, const Optimizer& optimizer) {
+void RunPlan::begin_record(const Network& network, const Optimizer& optimizer,
+                           int64_t outside) {
   if (!device_.is_cpu()) return;
   recorder_.emplace(network, optimizer);
-  recorder_->begin();
+  recorder_->begin(outside);
 }
 
 void RunPlan::mark_gradients() {

@@ -18,11 +18,12 @@ class RunPlan {
   // Throws BudgetError where a step would not fit; nothing is allocated then.
   RunPlan(const TrainConfig& config, const Task& task, at::Device device, Policy& policy,
           bool resumed, Console& console);
-  // Limits the CPU's allocator from here on.
-  void enforce() const;
+  // Limits the CPU's allocator from here on; data sets are not counted.
+  void enforce(int64_t outside) const;
 
-  // Around one step on the CPU: prints what it took beside what was planned.
-  void begin_record(const Network& network, const Optimizer& optimizer);
+  // Around one step on the CPU: prints what it took beside what was planned. `outside`: bytes of
+  // data sets.
+  void begin_record(const Network& network, const Optimizer& optimizer, int64_t outside);
   void mark_gradients();
   void end_record(int64_t step, Console& console);
 

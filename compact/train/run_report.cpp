@@ -29,6 +29,11 @@ void append(Curve& curve, const nlohmann::json& row, const char* key) {
   curve.emplace_back(step->get<double>(), value->get<double>());
 }
 
+// Whether runs differ by a difference, not a factor.
+bool is_difference(const ReportColumn& c) {
+  return c.unit == ReportColumn::Unit::kLoss || c.unit == ReportColumn::Unit::kShare;
+}
+
 nlohmann::json number_or_null(double x) {
   return std::isfinite(x) ? nlohmann::json(x) : nlohmann::json();
 }
@@ -64,13 +69,31 @@ std::span<const ReportColumn> report_columns() {
       {"loss", "train loss", Unit::kLoss},
       {"eval_loss", "eval loss", Unit::kLoss},
       {"eval_perplexity", "perplexity", Unit::kNumber},
+      {"eval_accuracy", "accuracy", Unit::kShare},
+      {"test_accuracy", "test accuracy", Unit::kShare},
       {"memory/peak_bytes", "peak memory", Unit::kBytes},
       {"memory/held_bytes", "held", Unit::kBytes},
       {"memory/saved_bytes", "saved", Unit::kBytes},
       {"step_seconds", "step time", Unit::kSeconds},
       {"tokens_per_second", "tokens/s", Unit::kRate},
+      {"images_per_second", "images/s", Unit::kRate},
+      {"nodes_per_second", "nodes/s", Unit::kRate},
+      {"graphs_per_second", "graphs/s", Unit::kRate},
   };
   return all;
+}
+
+std::vector<ReportColumn> columns_of(std::span<const RunReport> runs) {
+  std::vector<ReportColumn> some;
+  for (const ReportColumn& c : report_columns()) {
+    const bool common = c.unit != ReportColumn::Unit::kShare &&
+                        c.unit != ReportColumn::Unit::kRate && c.key != "eval_perplexity";
+    if (common || std::ranges::any_of(
+                      runs, [&](const RunReport& r) { return std::isfinite(r.number(c.key)); })) {
+      some.push_back(c);
+    }
+  }
+  return some;
 }
 
 std::string format_value(const ReportColumn& column, double value) {
@@ -78,6 +101,8 @@ std::string format_value(const ReportColumn& column, double value) {
   switch (column.unit) {
     case ReportColumn::Unit::kLoss:
       return print("%.4f", value);
+    case ReportColumn::Unit::kShare:
+      return print("%.2f %%", 100 * value);
     case ReportColumn::Unit::kNumber:
       return print(value < 1000 ? "%.3f" : "%.4g", value);
     case ReportColumn::Unit::kBytes:
@@ -94,15 +119,18 @@ std::string format_relative(const ReportColumn& column, double value, double fir
   if (!std::isfinite(value) || !std::isfinite(first)) return "";
   if (column.unit == ReportColumn::Unit::kLoss)
     return print("%+.4f", std::abs(value - first) < 5e-5 ? 0.0 : value - first);
+  if (column.unit == ReportColumn::Unit::kShare)
+    return print("%+.2f", std::abs(value - first) < 5e-5 ? 0.0 : 100 * (value - first));
   return first == 0 ? "" : print("%.2fx", value / first);
 }
 
 std::string report_table(std::span<const RunReport> runs) {
+  const std::vector<ReportColumn> columns = columns_of(runs);
   std::vector<std::vector<std::string>> rows = {{"preset"}};
-  for (const ReportColumn& c : report_columns()) rows[0].push_back(c.title);
+  for (const ReportColumn& c : columns) rows[0].push_back(c.title);
   for (const RunReport& run : runs) {
     std::vector<std::string> values = {run.preset}, relative = {""};
-    for (const ReportColumn& c : report_columns()) {
+    for (const ReportColumn& c : columns) {
       const double value = run.number(c.key);
       values.push_back(format_value(c, value));
       relative.push_back(format_relative(c, value, runs[0].number(c.key)));
@@ -134,11 +162,11 @@ nlohmann::ordered_json report_json(std::span<const RunReport> runs) {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (const RunReport& run : runs) {
     nlohmann::ordered_json values, relative, curves;
-    for (const ReportColumn& c : report_columns()) {
+    for (const ReportColumn& c : columns_of(runs)) {
       const double value = run.number(c.key), first = runs[0].number(c.key);
       values[c.key] = number_or_null(value);
       relative[c.key] =
-          number_or_null(c.unit == ReportColumn::Unit::kLoss ? value - first : value / first);
+          number_or_null(is_difference(c) ? value - first : value / first);
     }
     for (const auto& [name, curve] :
          {std::pair{"loss", &run.loss}, {"eval_loss", &run.eval_loss}}) {

@@ -33,13 +33,15 @@ void read_run(const std::filesystem::path& folder, RunReport& report);
 // A column of the comparison: where the number stands and how it is written.
 struct ReportColumn {
   std::string key, title;
-  enum class Unit { kLoss, kNumber, kBytes, kSeconds, kRate } unit;
+  enum class Unit { kLoss, kShare, kNumber, kBytes, kSeconds, kRate } unit;
 };
 std::span<const ReportColumn> report_columns();
+// Those that runs of their task have.
+std::vector<ReportColumn> columns_of(std::span<const RunReport> runs);
 
 // The number as text ("1.53 GiB", "2.4310"), or "-" for NaN.
 std::string format_value(const ReportColumn& column, double value);
-// Beside the first run's: a difference for losses ("+0.0120"), else a factor ("0.35x").
+// Beside the first run's: a difference for losses ("+0.0120") and shares (percent), else a factor ("0.35x").
 std::string format_relative(const ReportColumn& column, double value, double first);
 
 // One row per run with values and relative values, for a console.

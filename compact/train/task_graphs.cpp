@@ -112,6 +112,15 @@ const std::string& file_of(const TrainConfig& c) {
   return files[0];
 }
 
+uint64_t split_seed_of(const TrainConfig& c) {
+  if (!c.model.empty()) return static_cast<uint64_t>(c.seed);
+  const std::filesystem::path path = std::filesystem::path(c.model_name_or_path) / "config.json";
+  const json j = read_json(path);
+  COMPACT_CHECK(j.contains("split_seed") && j["split_seed"].is_number_unsigned(), path.string(),
+                ": split_seed must be a number");
+  return j["split_seed"];
+}
+
 Task open_nodes(const TrainConfig& c, const Progress&, std::vector<std::string>&) {
   Task task;
   const std::string& file = file_of(c);
@@ -125,9 +134,9 @@ Task open_nodes(const TrainConfig& c, const Progress&, std::vector<std::string>&
   COMPACT_CHECK(net.features == graph.features.size(1) && net.classes >= graph.classes, file,
                 ": nodes have ", graph.features.size(1), " features and ", graph.classes,
                 " classes, the model ", net.features, " and ", net.classes);
-  // One split whatever the seed of a run, so that runs compare and `compact eval` sees no node that
-  // was trained on.
-  const NodeSplit split = planetoid_split(graph, /*seed=*/0);
+  // Kept with the model, so that `compact eval` sees no node that was trained on.
+  const uint64_t split_seed = split_seed_of(c);
+  const NodeSplit split = planetoid_split(graph, split_seed);
   const uint64_t key = key_of(c, RandomUse::kData);
   task.train = std::make_unique<NodeDataset>(graph, split.train, key);
   task.validation = std::make_unique<NodeDataset>(graph, split.validation, key);
@@ -135,12 +144,14 @@ Task open_nodes(const TrainConfig& c, const Progress&, std::vector<std::string>&
   if (c.train_file.empty()) task.validation = std::move(task.test);
   task.checksum = checksum_of(file);
   task.unit = "nodes";
+  task.resident = true;
   task.units = graph.features.size(0);
   task.data_text = cat("a graph of ", format_count(task.units), " nodes, ",
                        format_count(graph.edges.size(1) / 2), " edges; ", split.train.numel(),
                        " nodes to train on, validation ", split.validation.numel(), ", test ",
                        split.test.numel());
   set_network(c, net, task);
+  task.config["split_seed"] = split_seed;
   task.inputs = [batch = task.validation->in_order(0, 1)](at::Device device, int64_t) {
     return like(batch, device);
   };

@@ -89,7 +89,7 @@ void check_images(const LabelledImages& data, const std::string& file, const Ima
                 " and ", m.net.classes);
 }
 
-void open_data(const TrainConfig& c, ImageModel& m, Task& task) {
+void open_data(const TrainConfig& c, ImageModel& m, std::vector<std::string>& names, Task& task) {
   std::optional<LabelledImages> train;
   if (!c.train_file.empty()) {
     train = read_images(c.train_file);
@@ -138,17 +138,17 @@ void open_data(const TrainConfig& c, ImageModel& m, Task& task) {
           train->images.size(2), " x ", train->images.size(3), ", ", train->classes, " classes",
           task.validation ? cat(", validation ", format_count(task.validation->size())) : "",
           task.test ? cat(", test ", format_count(task.test->size())) : "");
-  task.config["class_names"] = train->class_names;
+  names = train->class_names;
 }
 
 Task open(const TrainConfig& c, const Progress&, std::vector<std::string>& warnings) {
   Task task;
   ImageModel m = model_of(c);
-  open_data(c, m, task);
+  std::vector<std::string> names;  // of the classes
+  open_data(c, m, names, task);
   if (!c.validation_file.empty() && c.validation_split != TrainConfig().validation_split) {
     warnings.push_back("--validation_split takes no effect: there is a --validation_file");
   }
-  const auto names = task.config.value("class_names", std::vector<std::string>());
   task.config = to_json(m, names);
   task.unit = "images";
   task.network_text = cat(m.net.classes, " classes, width ", m.net.width);

@@ -83,7 +83,8 @@ class Run {
   Clock::time_point started_ = Clock::now();
   double seconds_before_ = 0;
   RunFigures figures_;
-  int64_t static_bytes_ = 0;  // weights and optimizer state
+  int64_t static_bytes_ = 0;   // weights and optimizer state
+  int64_t outside_bytes_ = 0;  // data sets
   std::optional<RunPlan> plan_;
   std::optional<BitChooser> bits_;
   bool releases_ = false;  // some parameters are updated inside the backward pass
@@ -117,15 +118,15 @@ void Run::prepare() {
   }
   s_.matmul_path = set_matmul_precision(c_.matmul_precision, device_, s_.matmul_path).path;
   plan_.emplace(c_, task_, device_, policy_, /*resumed=*/!checkpoint.empty(), console_);
-  const int64_t before = live_bytes(device_);
+  outside_bytes_ = live_bytes(device_);
   model_ = make_network(c_, task_, policy_, device_, warnings_);
   optimizer_ = make_optimizer(c_, policy_, *model_);
-  static_bytes_ = live_bytes(device_) - before;
+  static_bytes_ = live_bytes(device_) - outside_bytes_;
   releases_ =
       std::ranges::any_of(model_->parameters(), [](const Parameter* p) { return p->release; });
   bits_.emplace(c_, policy_);
   if (!checkpoint.empty()) resume(checkpoint);
-  plan_->enforce();
+  plan_->enforce(outside_bytes_);
   make_output_folder(c_);
   metrics_ = std::make_unique<MetricsWriter>(c_.output_dir, checkpoint.empty() ? -1 : s_.step);
   write_file_atomically(c_.output_dir + "/policy.txt", policy_.str());
@@ -176,7 +177,7 @@ void Run::choose_bits() {
 bool Run::step() {
   const auto start = Clock::now();
   reset_peak(device_);
-  if (figures_.step_seconds.size() == 1 && s_.micro == 0) plan_->begin_record(*model_, *optimizer_);
+  if (figures_.step_seconds.size() == 1 && s_.micro == 0) plan_->begin_record(*model_, *optimizer_, outside_bytes_);
   trace_moment("batch");
   const int64_t accumulation = c_.gradient_accumulation_steps;
   const double rate = c_.learning_rate * schedule_->factor(s_.step);
@@ -238,7 +239,7 @@ bool Run::step() {
   s_.interval_loss += update_loss_;
   ++s_.interval_steps;
   s_.total_loss += update_loss_;
-  peak_bytes_ = peak_bytes(device_);
+  peak_bytes_ = peak_bytes(device_) - outside_bytes_;
   figures_.reserved_bytes = reserved_bytes(device_);
   figures_.highest_peak_bytes = std::max(figures_.highest_peak_bytes, peak_bytes_);
   figures_.step_seconds.push_back(seconds_since(start));

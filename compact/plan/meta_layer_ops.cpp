@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Convolutions and batch norms on the meta device.
+// Convolutions, batch norms, ReLU and selection on the meta device.
 #include <ATen/ATen.h>
+#include <ATen/ExpandUtils.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 
@@ -35,14 +36,12 @@ std::vector<int64_t> output_sizes(const Tensor& x, const Tensor& w, const Window
   return sizes;
 }
 
-// Bytes that the CPU's convolutions take beside their results; the real ones show it, on as few
-// images as take the same path. With one thread small batches go another way than large ones.
+// Bytes that the CPU's convolutions take beside their results, as operands in blocked layouts.
 struct Scratch {
   int64_t forward = 0, backward = 0;
 };
-Scratch cpu_convolution_scratch(const Tensor& x, const Tensor& w, const Window& k, bool want_input) {
-  constexpr int64_t kImages = 2, kManyImages = 16;
-  const int64_t images = std::min(x.size(0), at::get_num_threads() > 1 ? kImages : kManyImages);
+Scratch measured_scratch(const Tensor& x, int64_t images, const Tensor& w, const Window& k,
+                         bool want_input) {
   std::vector<int64_t> sizes = x.sizes().vec();
   sizes[0] = images;
   using Key = std::tuple<std::vector<int64_t>, std::vector<int64_t>, Window, at::ScalarType, bool>;
@@ -72,16 +71,35 @@ Scratch cpu_convolution_scratch(const Tensor& x, const Tensor& w, const Window& 
   return entry->second = {forward, backward.second};
 }
 
-Window window_of(at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
-                 int64_t groups) {
-  return {stride.vec(), padding.vec(), dilation.vec(), groups};
+// Above a batch whose maps outweigh the weights it grows by as much with every image, so that two
+// batches tell of larger ones. With one thread small batches go another way than large ones.
+Scratch cpu_convolution_scratch(const Tensor& x, const Tensor& w, const Window& k,
+                                bool want_input) {
+  const int64_t images = x.size(0), map = std::max<int64_t>(1, x.numel() / std::max<int64_t>(1, images));
+  const int64_t few =
+      std::clamp<int64_t>(8 * w.numel() / map, at::get_num_threads() > 1 ? 2 : 16, 64);
+  constexpr int64_t kSmall = 1 << 18;  // elements, where trying costs nothing
+  if (images <= 2 * few || x.numel() <= kSmall) return measured_scratch(x, images, w, k, want_input);
+  const Scratch one = measured_scratch(x, few, w, k, want_input),
+                two = measured_scratch(x, 2 * few, w, k, want_input);
+  const auto at_size = [&](int64_t a, int64_t b) { return a + (b - a) * (images - few) / few; };
+  return {at_size(one.forward, two.forward), at_size(one.backward, two.backward)};
+}
+
+// One value may stand for all dimensions.
+Window window_of(const Tensor& x, at::IntArrayRef stride, at::IntArrayRef padding,
+                 at::IntArrayRef dilation, int64_t groups) {
+  const auto all = [&](at::IntArrayRef values) {
+    return values.size() == 1 ? std::vector<int64_t>(x.dim() - 2, values[0]) : values.vec();
+  };
+  return {all(stride), all(padding), all(dilation), groups};
 }
 
 Tensor convolution(const Tensor& x, const Tensor& w, const MaybeTensor&, at::IntArrayRef stride,
                    at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
                    at::IntArrayRef, int64_t groups) {
   TORCH_CHECK(!transposed, "no transposed convolutions on the meta device");
-  const Window k = window_of(stride, padding, dilation, groups);
+  const Window k = window_of(x, stride, padding, dilation, groups);
   const Tensor y = at::empty(output_sizes(x, w, k), x.options());
   if (meta_device() == c10::kCPU) scratch_on(x, cpu_convolution_scratch(x, w, k, true).forward);
   return y;
@@ -91,7 +109,7 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(
     const Tensor& gy, const Tensor& x, const Tensor& w, at::OptionalIntArrayRef,
     at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool,
     at::IntArrayRef, int64_t groups, std::array<bool, 3> want) {
-  const Window k = window_of(stride, padding, dilation, groups);
+  const Window k = window_of(x, stride, padding, dilation, groups);
   const auto like = [](bool wanted, const Tensor& t) {
     return wanted ? at::empty(t.sizes(), t.options()) : Tensor();
   };
@@ -121,9 +139,18 @@ std::tuple<Tensor, Tensor, Tensor> native_batch_norm_backward(
   return {want[0] ? at::empty_like(x) : Tensor(), channels(want[1]), channels(want[2])};
 }
 
+Tensor relu(const Tensor& x) { return at::empty_like(x); }
+
+Tensor where(const Tensor& condition, const Tensor& x, const Tensor& y) {
+  const auto sizes = at::infer_size(condition.sizes(), at::infer_size(x.sizes(), y.sizes()));
+  return at::empty(sizes, x.options().dtype(at::result_type(x, y)));
+}
+
 }  // namespace
 
-void add_image_ops(MetaLibrary& library) {
+void add_layer_ops(MetaLibrary& library) {
+  library.add("relu", &relu);
+  library.add("where.self", &where);
   library.add("convolution", &convolution);
   library.add("convolution_backward", &convolution_backward);
   library.add("native_batch_norm", &native_batch_norm);

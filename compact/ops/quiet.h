@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// LibTorch's warnings of what is meant, kept from the user's console on this thread while it lives.
+#pragma once
+
+#include <c10/util/Exception.h>
+
+namespace compact {
+
+class QuietWarnings {
+ private:
+  struct Silent final : c10::WarningHandler {
+    void process(const c10::Warning&) override {}
+  };
+  Silent silent_;
+  c10::WarningUtils::WarningHandlerGuard guard_{&silent_};
+};
+
+}  // namespace compact

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps of classifiers planned on the meta device beside real ones.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "compact/models/graph_network.h"
+#include "compact/models/resnet.h"
+#include "compact/ops/memory.h"
+#include "compact/plan/request.h"
+
+namespace compact {
+namespace {
+
+// The second step on the CPU.
+StepMemory run_for_real(const StepRequest& r) {
+  const StepInputs resident = r.resident ? r.micro_batch(at::kCPU, 0) : StepInputs();
+  int64_t outside = live_bytes(at::kCPU);
+  const auto network = r.network(at::kCPU);
+  Optimizer optimizer(network->parameters(), r.optimizer);
+  StepRecorder recorder(*network, optimizer);
+  const auto batch = [&](int64_t i) { return r.resident ? resident : r.micro_batch(at::kCPU, i); };
+  run_step(*network, optimizer, r.step, batch, recorder, outside);
+  return run_step(*network, optimizer, r.step, batch, recorder, outside);
+}
+
+void expect_equal(const StepRequest& r, double tolerance, const std::string& text) {
+  install_counting_allocator();
+  const StepMemory plan = plan_step(r).memory, real = run_for_real(r);
+  EXPECT_EQ(plan.weights, real.weights) << text;
+  EXPECT_EQ(plan.gradients, real.gradients) << text;
+  EXPECT_EQ(plan.optimizer, real.optimizer) << text;
+  EXPECT_EQ(plan.other, real.other) << text;
+  EXPECT_EQ(plan.saved, real.saved) << text;
+  EXPECT_EQ(plan.held, real.held) << text;
+  EXPECT_LE(std::abs(static_cast<double>(plan.peak - real.peak)),
+            tolerance * static_cast<double>(real.peak))
+      << text << ": planned " << plan.peak << " in " << plan.at_peak.moment << ", real " << real.peak
+      << " in " << real.at_peak.moment;
+}
+
+TEST(ClassifierMemory, OfResnetsIsPlanned) {
+  const ResnetConfig small{
+      .blocks = {1, 2}, .width = 16, .small_images = true, .classes = 10};
+  const ResnetConfig bottleneck{.blocks = {1, 1}, .width = 8, .bottleneck = true, .classes = 10};
+  for (const ResnetConfig& config : {small, bottleneck}) {
+    for (const char* preset : {"off", "exact", "gact-l1", "gact-l1.2"}) {
+      for (const int64_t batch : {6, 32}) {
+        StepRequest r;
+        r.network = [&](at::Device device) {
+          return std::make_unique<Resnet>(config, Policy::preset(preset),
+                                          ClassifierOptions{.device = device});
+        };
+        r.micro_batch = [&](at::Device device, int64_t) {
+          return StepInputs{{at::randn({batch, 3, 32, 32}, at::device(device))},
+                            at::ones({batch}, at::device(device).dtype(at::kLong))};
+        };
+        r.optimizer.kind = OptimizerKind::kSgd;
+        expect_equal(r, 0.01, std::string(preset) + " batch " + std::to_string(batch) +
+                                  (config.bottleneck ? " bottleneck" : ""));
+      }
+    }
+  }
+}
+
+TEST(ClassifierMemory, OfGraphNetworksIsPlanned) {
+  constexpr int64_t kNodes = 300;
+  // A ring with chords.
+  std::vector<at::Tensor> from, to;
+  const at::Tensor nodes = at::arange(kNodes);
+  for (const int64_t step : {int64_t{1}, int64_t{7}, kNodes - 7, kNodes - 1}) {
+    from.push_back(nodes);
+    to.push_back((nodes + step).remainder(kNodes));
+  }
+  const at::Tensor order = std::get<1>((at::cat(from) * kNodes + at::cat(to)).sort());
+  const at::Tensor edges =
+      at::stack({at::cat(from).index_select(0, order), at::cat(to).index_select(0, order)});
+  for (const GraphNetInfo& info : graph_networks()) {
+    for (const bool whole : {false, true}) {
+      for (const char* preset : {"off", "exact", "gact-l1"}) {
+        GraphNetConfig config = info.config;
+        config.features = 40;
+        config.classes = 7;
+        config.whole_graphs = whole;
+        StepRequest r;
+        r.network = [&](at::Device device) {
+          return std::make_unique<GraphNetwork>(config, Policy::preset(preset),
+                                                ClassifierOptions{.device = device});
+        };
+        r.resident = true;
+        r.micro_batch = [&](at::Device device, int64_t) {
+          const at::Tensor x = at::randn({kNodes, 40}, at::device(device));
+          const int64_t targets = whole ? 3 : kNodes;
+          StepInputs in{{x, edges.to(device)},
+                        at::ones({targets}, at::device(device).dtype(at::kLong))};
+          if (whole) {
+            in.inputs.push_back(at::arange(kNodes).div(100, "floor").to(at::kLong).to(device));
+            in.inputs.push_back(at::full({3, 1}, 100.0, at::device(device)));
+          }
+          return in;
+        };
+        expect_equal(r, 0.01, info.name + (whole ? " whole " : " ") + preset);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace compact
