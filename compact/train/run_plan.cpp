@@ -30,7 +30,9 @@ RunPlan::RunPlan(const TrainConfig& c, const LlamaConfig& shape, at::Device devi
 }
 
 void RunPlan::enforce() const {
-  if (device_.is_cpu()) limit_cpu_bytes(limit_.bytes);
+  if (device_.is_cpu()) return limit_cpu_bytes(limit_.bytes);
+  const bool limited = limit_.bytes < std::numeric_limits<int64_t>::max();
+  limit_cuda_bytes(device_, limited ? std::optional(limit_.bytes) : std::nullopt);
 }
 
 void RunPlan::begin_record(const Llama& model, const Optimizer& optimizer) {

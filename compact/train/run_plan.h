@@ -18,7 +18,7 @@ class RunPlan {
   // Throws BudgetError where a step would not fit; nothing is allocated then.
   RunPlan(const TrainConfig& config, const LlamaConfig& shape, at::Device device, Policy& policy,
           bool resumed, Console& console);
-  // Limits the CPU's allocator from here on.
+  // Limits the device's allocator from here on. Throws InputError where a GPU has less memory.
   void enforce() const;
 
   // Around one step on the CPU: prints what it took beside what was planned.
