@@ -8,6 +8,7 @@
 #include "compact/base/philox.h"
 #include "compact/codecs/launch.h"
 #include "compact/kernels/kernels.h"
+#include "compact/ops/fork.h"
 #include "compact/ops/memory_trace.h"
 #include "compact/ops/treatments.h"
 
@@ -118,13 +119,13 @@ std::unique_ptr<Segment> Llama::block(const Layer& layer, int64_t i, const Polic
   return s;
 }
 
-at::Tensor Llama::hidden(const at::Tensor& ids) const {
+at::Tensor Llama::hidden(const at::Tensor& ids, const at::Tensor& embedding) const {
   COMPACT_CHECK(ids.dim() == 2 && ids.scalar_type() == at::kLong,
                 "[llama] ids must be int64 [batch, sequence]");
   COMPACT_CHECK(ids.size(1) <= options_.max_length, "[llama] a sequence of ", ids.size(1),
                 " tokens is longer than max_length ", options_.max_length);
   trace_moment("forward of ", "embedding");
-  at::Tensor x = at::embedding(embedding_.weight, ids);
+  at::Tensor x = at::embedding(embedding, ids);
   for (const auto& layer : layers_) x = (*layer->segment)(x);
   return (*final_)(x);
 }
@@ -163,7 +164,11 @@ void Llama::set_noise(uint64_t key) const {
 
 at::Tensor Llama::loss(const at::Tensor& ids, const at::Tensor& targets, double scale) const {
   tokens_ = ids.numel();
-  return linear_cross_entropy(hidden(ids), head(), targets, scale, loss_treatment_, &loss_report_);
+  const bool tied = config_.tie_word_embeddings;
+  const auto [embedding, view] =
+      tied ? fork(embedding_.weight) : std::pair(embedding_.weight, at::Tensor());
+  return linear_cross_entropy(hidden(ids, embedding), head(), targets, scale, loss_treatment_,
+                              &loss_report_, view);
 }
 
 Score Llama::score(const Tensors& inputs, const at::Tensor& targets) const {
@@ -174,7 +179,7 @@ Score Llama::score(const Tensors& inputs, const at::Tensor& targets) const {
 
 at::Tensor Llama::logits(const at::Tensor& ids) const {
   at::NoGradGuard no_grad;
-  return at::linear(hidden(ids), head().weight);
+  return at::linear(hidden(ids, embedding_.weight), head().weight);
 }
 
 std::vector<Parameter*> Llama::parameters() const {

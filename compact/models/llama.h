@@ -76,7 +76,7 @@ class Llama final : public Network {
   Parameter make(const std::string& name, std::vector<int64_t> shape, bool hidden,
                  std::vector<int64_t> parts, const Policy& policy);
   std::unique_ptr<Segment> block(const Layer& layer, int64_t index, const Policy& policy) const;
-  at::Tensor hidden(const at::Tensor& ids) const;
+  at::Tensor hidden(const at::Tensor& ids, const at::Tensor& embedding) const;
   std::vector<const Segment*> segments() const;
 
   LlamaConfig config_;

@@ -154,7 +154,8 @@ int64_t loss_bytes(const LossTreatment& treatment, int64_t tokens, int64_t width
 
 at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const Parameter& head,
                                 const at::Tensor& targets_, double scale,
-                                const LossTreatment& treatment, LossReport* report) {
+                                const LossTreatment& treatment, LossReport* report,
+                                const at::Tensor& view) {
   const at::Tensor& w = head.weight;
   COMPACT_CHECK(!head.carrier,
                 "[linear_cross_entropy] a projected gradient of the head is not supported");
@@ -165,7 +166,7 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const Parameter& head
       "[linear_cross_entropy] needs one int64 target per token");
   trace_moment("loss");
   check_targets(targets_, w.size(0));
-  const at::Tensor leaf = head.leaf();
+  const at::Tensor leaf = view.defined() ? view : head.leaf();
   const bool grad = at::GradMode::is_enabled();
   const bool want_hidden = grad && hidden_.requires_grad(),
              want_head = grad && leaf.requires_grad();

@@ -32,10 +32,12 @@ struct LossReport {
 //   hidden [.., n], targets int64 [..] of as many tokens; returns f32 []. For the mean over valid
 //   tokens, scale is one over their number (over all micro-batches of a step).
 // Log-softmax is f32 inside; with several chunks the head's gradient is summed in f32. A second
-// backward pass needs retain_graph in the first.
+// backward pass needs retain_graph in the first. `view`: where defined, a view of the head's weight
+// that its gradient goes to.
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const Parameter& head,
                                 const at::Tensor& targets, double scale,
-                                const LossTreatment& treatment, LossReport* report = nullptr);
+                                const LossTreatment& treatment, LossReport* report = nullptr,
+                                const at::Tensor& view = {});
 
 // Bytes that the treatment keeps from forward to backward beside the hidden states.
 int64_t loss_bytes(const LossTreatment& treatment, int64_t tokens, int64_t width,

@@ -5,14 +5,20 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#ifdef COMPACT_CUDA
+#include <ATen/Context.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#endif
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <limits>
 
+#include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/ops/memory_trace.h"
 
@@ -149,6 +155,26 @@ void install_counting_allocator() {
 }
 
 void limit_cpu_bytes(std::optional<int64_t> limit) { g_cpu.limit = limit.value_or(kNoLimit); }
+
+double memory_fraction(std::optional<int64_t> limit, int64_t total) {
+  if (!limit) return 1;
+  COMPACT_CHECK(*limit > 0, "the limit of a GPU's memory must be positive, is ", *limit, " B");
+  COMPACT_CHECK(*limit <= total, "a budget of ", format_bytes(*limit), " (", format_count(*limit),
+                " B) is above the ", format_bytes(total), " (", format_count(total),
+                " B) of the GPU's memory");
+  return std::clamp(static_cast<double>(*limit) / static_cast<double>(total), 0.0, 1.0);
+}
+
+void limit_cuda_bytes(at::Device device, std::optional<int64_t> limit) {
+#ifdef COMPACT_CUDA
+  at::globalContext().lazyInitDevice(c10::kCUDA);
+  const auto [free, total] = c10::getDeviceAllocator(c10::kCUDA)->getMemoryInfo(index_of(device));
+  c10::cuda::CUDACachingAllocator::setMemoryFraction(
+      memory_fraction(limit, static_cast<int64_t>(total)), index_of(device));
+#else
+  fail("this build has no kernels for CUDA; configure with the preset `cuda`");
+#endif
+}
 
 int64_t live_bytes(at::Device device) {
   return device.is_cuda() ? cuda_stats(device).allocated_bytes[kAll].current

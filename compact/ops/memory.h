@@ -27,6 +27,13 @@ void install_counting_allocator();
 // Limits live bytes on the CPU; beyond it allocations throw OutOfMemory. nullopt: no limit.
 void limit_cpu_bytes(std::optional<int64_t> limit);
 
+// Limits what the caching allocator holds on a CUDA device, freed blocks included; beyond it
+// allocations throw c10::OutOfMemoryError. nullopt: no limit but the device's memory. Throws
+// InputError where the limit is above that or not positive.
+void limit_cuda_bytes(at::Device device, std::optional<int64_t> limit);
+// The part of a device's `total` bytes that the allocator may then hold; the same errors.
+double memory_fraction(std::optional<int64_t> limit, int64_t total);
+
 // Bytes of tensors that live now; the most since reset_peak. On CPU and meta 0 without the counting
 // allocator. On CUDA what the caching allocator has given out (allocated), and holds (reserved).
 int64_t live_bytes(at::Device device);

@@ -54,6 +54,10 @@ class RopeStage final : public Stage {
 }  // namespace
 
 RopeTables RopeTables::make(int64_t length, int64_t dim, double base, at::Device device) {
+  if (device.is_meta()) {  // plans are made of many models
+    const auto f32 = at::TensorOptions().device(device).dtype(at::kFloat);
+    return {at::empty({length, dim / 2}, f32), at::empty({length, dim / 2}, f32)};
+  }
   // In the order of Hugging Face: f32 inverse frequencies, f32 products.
   const at::Tensor exponent =
       at::arange(0, dim, 2, at::kLong).to(at::kFloat) / static_cast<double>(dim);

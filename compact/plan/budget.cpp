@@ -26,42 +26,49 @@ struct BudgetPlanner::Impl {
   Allowed allowed;
   Speed speed;
   BudgetSearch search{request, allowed, speed};
+
+  // With the plan of the whole step.
+  Chosen planned(const Candidate& c) const {
+    PlanRequest r = request;
+    r.policy = Policy::parse(c.text, "auto");
+    Chosen chosen;
+    chosen.policy = r.policy;
+    chosen.plan = plan_step(r);
+    chosen.error = search.error(c);
+    chosen.lossless = c.variant.moments.empty() && chosen.error == 0;
+    chosen.states = c.solution.states;
+    chosen.added_seconds = static_cast<double>(c.nanoseconds - search.usual_cost()) * 1e-9;
+    chosen.seconds = step_seconds(r, speed, chosen.plan.memory) + chosen.added_seconds;
+    for (const BlockOption* layer : c.layers) chosen.added_products += layer->products;
+    return chosen;
+  }
 };
 
 BudgetPlanner::BudgetPlanner(const PlanRequest& request, Allowed allowed, const Speed& speed)
     : impl_(new Impl{request, allowed, speed}) {}
 BudgetPlanner::~BudgetPlanner() = default;
 
-int64_t BudgetPlanner::least_peak() { return impl_->search.least(); }
+int64_t BudgetPlanner::least_peak() { return impl_->search.least_peak(); }
 
 std::optional<Chosen> BudgetPlanner::find(int64_t budget) {
   COMPACT_CHECK(budget > 0, "--budget must be positive, is ", budget, " B");
   BudgetSearch& search = impl_->search;
-  PlanRequest request = impl_->request;
-  // The solver counts bytes that tensors ask for; what a CUDA allocator rounds up, and whatever
-  // the bases missed, shows in the plan of the whole step and is taken off the solver's budget.
-  int64_t solver_budget = budget;
-  for (int round = 0; round < 8; ++round) {
-    const std::optional<Candidate> best = search.best(solver_budget);
-    if (!best) break;
-    request.policy = Policy::parse(best->text, "auto");
-    StepPlan plan = plan_step(request);
-    const int64_t peak = bounded_bytes(plan, request);
-    if (peak > budget) {
+  for (const Variant& level : search.levels()) {
+    // The solver counts bytes that tensors ask for; what a CUDA allocator rounds up, and whatever
+    // the bases missed, shows in the plan of the whole step and is taken off the solver's budget.
+    int64_t solver_budget = budget;
+    for (int round = 0; round < 8; ++round) {
+      const std::optional<Candidate> best = search.best(level, solver_budget);
+      if (!best) break;
+      Chosen chosen = impl_->planned(*best);
+      const int64_t peak = bounded_bytes(chosen.plan, impl_->request);
+      if (peak <= budget) return chosen;
       solver_budget = std::min(solver_budget, best->solution.peak) - (peak - budget);
-      continue;
     }
-    Chosen chosen;
-    chosen.policy = request.policy;
-    chosen.error = search.error(best->variant);
-    chosen.lossless =
-        best->variant.rank == 0 && best->variant.moments.empty() && best->variant.codec.empty();
-    chosen.states = best->solution.states;
-    chosen.added_seconds = static_cast<double>(best->cost - search.usual_cost()) * 1e-9;
-    chosen.seconds = step_seconds(request, impl_->speed, plan.memory) + chosen.added_seconds;
-    for (const BlockOption* layer : best->layers) chosen.added_products += layer->products;
-    chosen.plan = std::move(plan);
-    return chosen;
+    if (solver_budget == budget) continue;
+    // Too much was taken off: what asks for the least may still fit.
+    Chosen least = impl_->planned(search.least(level));
+    if (bounded_bytes(least.plan, impl_->request) <= budget) return least;
   }
   return std::nullopt;
 }
@@ -84,7 +91,7 @@ std::string ways_to_fit(const PlanRequest& request, int64_t budget, Allowed allo
   std::string text;
   int found = 0;
   const auto offer = [&](const std::string& what, const PlanRequest& r, Allowed a) {
-    const int64_t least = BudgetSearch(r, a, speed).least();
+    const int64_t least = BudgetSearch(r, a, speed).least_peak();
     if (least > budget) return false;
     text += cat(found++ ? "; " : "", what, " (from ", format_bytes(least), ")");
     return true;

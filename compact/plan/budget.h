@@ -15,7 +15,8 @@
 namespace compact {
 
 // What may be given up, in this order: nothing; the precision of moments, and then of what blocks
-// keep (4 bits); gradients and moments of the block matrices in a random projection.
+// keep (8, 4 or 2 bits, layer by layer); gradients and moments of the block matrices in a random
+// projection.
 struct Allowed {
   bool quantize = false, project = false;
   // "lossless", or "quantize", "project" joined by commas. Throws InputError on another.
@@ -26,9 +27,10 @@ struct Chosen {
   Policy policy;
   StepPlan plan;
   double seconds = 0;         // predicted, of a step
-  double added_seconds = 0;   // of it for rebuilding
+  double added_seconds = 0;   // of it for rebuilding, and for what codecs read and write
   double added_products = 0;  // operations of matrix products, beside a step that rebuilds nothing
-  double error = 0;           // mean E|g' - g|^2 / |g|^2 of the block matrices' gradients
+  double error = 0;           // mean E|g' - g|^2 / |g|^2 of the block matrices' gradients, layers
+                              // alike; of rounded tensors the part of their square
   bool lossless = true;
   int64_t states = 0;  // of the search, which is exact
 };

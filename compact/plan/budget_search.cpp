@@ -21,29 +21,24 @@ std::string projection_lines(double rank, const std::string& layers, bool releas
              ".mlp.{gate_up,down}", how);
 }
 
-std::string codec_line(const Variant& v) {
-  return v.codec.empty() ? "" : cat("slot layers.* = ", v.codec, "\n");
-}
-
 }  // namespace
 
 int64_t bounded_bytes(const StepPlan& plan, const PlanRequest& r) {
   return r.device == c10::kCUDA ? plan.reserved : plan.memory.peak;
 }
 
-// Ways to lose nothing, then precision, then more and more of the gradient.
 std::vector<Variant> BudgetSearch::levels() const {
   std::vector<Variant> all = {{}};
   if (allowed_.quantize) {
     const std::string asked = r_.optimizer(Policy::parse("", "auto")).moment(Parameter{});
     if (asked == "f32") all.push_back({.moments = "bf16"});
     if (asked != "f8") all.push_back({.moments = "f8"});
-    all.push_back({.moments = all.back().moments, .codec = "quantize:bits=4"});
+    all.push_back({.moments = all.back().moments, .quantize = true});
   }
   if (allowed_.project) {
     const Variant last = all.back();
     for (const double rank : kRanks) {
-      all.push_back({.moments = last.moments, .codec = last.codec, .rank = rank});
+      all.push_back({.moments = last.moments, .quantize = last.quantize, .rank = rank});
     }
   }
   return all;
@@ -68,7 +63,6 @@ int64_t BudgetSearch::chunk_cost(int64_t chunk) const {
 
 std::string BudgetSearch::lines(const Variant& v) const {
   std::string text = cat("slot loss.logits = chunk:tokens=", v.chunk, "\n");
-  text += codec_line(v);
   if (!v.moments.empty()) text += cat("moment * = ", v.moments, "\n");
   text += release_line();
   if (v.projected > 0) {
@@ -85,13 +79,25 @@ std::string BudgetSearch::lines(const Variant& v) const {
   return text;
 }
 
-const std::vector<BlockOption>& BudgetSearch::options(const Variant& v, bool projected) {
-  auto& found = options_[{projected ? v.rank : 0, v.codec}];
-  if (found.empty()) {
-    const std::string lines = projected ? projection_lines(v.rank, "*", release()) : "";
-    found = block_options(r_, codec_line(v) + release_line() + lines, speed_);
+double BudgetSearch::error_cost() {
+  if (!error_cost_) {
+    PlanRequest r = r_;
+    r.policy = Policy::parse(lines({.chunk = chunks().front()}), "auto");
+    error_cost_ = step_seconds(r, speed_, plan_step(r).memory) * 1e9 / static_cast<double>(layers_);
   }
-  return found;
+  return *error_cost_;
+}
+
+const std::vector<BlockOption>& BudgetSearch::options(const Variant& v, bool projected) {
+  const double rank = projected ? v.rank : 0;
+  const std::string fixed =
+      release_line() + (projected ? projection_lines(rank, "*", release()) : "");
+  auto& exact = options_[{rank, false}];
+  if (exact.empty()) exact = block_options(r_, fixed, speed_);
+  if (!v.quantize) return exact;
+  auto& quantized = options_[{rank, true}];
+  if (quantized.empty()) quantized = quantized_options(r_, fixed, speed_, exact, error_cost());
+  return quantized;
 }
 
 std::vector<const std::vector<BlockOption>*> BudgetSearch::layer_options(const Variant& v) {
@@ -103,10 +109,10 @@ std::vector<const std::vector<BlockOption>*> BudgetSearch::layer_options(const V
 }
 
 const LayerProblem& BudgetSearch::problem(const Variant& v) {
-  const std::string key = lines(v);
+  const std::string fixed = lines(v), key = fixed + (v.quantize ? "q" : "");
   const auto found = problems_.find(key);
   if (found != problems_.end()) return found->second;
-  return problems_[key] = layer_problem(r_, key, layer_options(v));
+  return problems_[key] = layer_problem(r_, fixed, layer_options(v));
 }
 
 // Over the chunks of the loss; ties go to the smaller peak.
@@ -114,7 +120,8 @@ std::optional<Candidate> BudgetSearch::best_of(Variant v, int64_t budget) {
   std::optional<Candidate> best;
   for (const int64_t chunk : chunks()) {
     v.chunk = chunk;
-    const std::optional<LayerSolution> solution = solve(problem(v), budget);
+    const std::optional<LayerSolution> solution =
+        solve(problem(v), budget, best ? best->cost - chunk_cost(chunk) : kAnyCost);
     if (!solution) continue;
     const int64_t cost = solution->cost + chunk_cost(chunk);
     if (best &&
@@ -124,55 +131,65 @@ std::optional<Candidate> BudgetSearch::best_of(Variant v, int64_t budget) {
   }
   if (!best) return best;
   const auto all = layer_options(best->variant);
+  best->nanoseconds = chunk_cost(best->variant.chunk);
   for (size_t i = 0; i < all.size(); ++i) {
     best->layers.push_back(&(*all[i])[best->solution.choice[i]]);
+    best->nanoseconds += best->layers.back()->nanoseconds;
   }
   best->text = lines(best->variant) + slot_lines(best->layers);
   return best;
 }
 
-std::optional<Candidate> BudgetSearch::best(int64_t budget) {
-  for (Variant v : levels()) {
-    if (v.rank == 0) {
-      if (auto found = best_of(v, budget)) return found;
-      continue;
-    }
+std::optional<Candidate> BudgetSearch::best(const Variant& level, int64_t budget) {
+  Variant v = level;
+  if (v.rank > 0) {
     // As few projected layers as will do.
     v.projected = layers_;
-    std::optional<Candidate> found = best_of(v, budget);
-    if (!found) continue;
-    int64_t low = 1, high = layers_;
-    while (low < high) {
-      v.projected = (low + high) / 2;
-      if (auto fewer = best_of(v, budget)) {
-        found = std::move(fewer);
-        high = v.projected;
+    if (!fits_one(v, budget)) return std::nullopt;
+    int64_t low = 1;
+    while (low < v.projected) {
+      Variant fewer = v;
+      fewer.projected = (low + v.projected) / 2;
+      if (fits_one(fewer, budget)) {
+        v = fewer;
       } else {
-        low = v.projected + 1;
+        low = fewer.projected + 1;
       }
     }
-    return found;
   }
-  return std::nullopt;
+  return best_of(v, budget);
 }
 
-int64_t BudgetSearch::least() {
-  int64_t least = std::numeric_limits<int64_t>::max();
-  for (Variant v : levels()) {
-    if (v.rank > 0) v.projected = layers_;
-    v.chunk = chunks().back();
-    const auto best = best_of(v, least_peak(problem(v)));
+bool BudgetSearch::fits_one(Variant v, int64_t budget) {
+  for (const int64_t chunk : chunks()) {
+    v.chunk = chunk;
+    if (fits(problem(v), budget)) return true;
+  }
+  return false;
+}
+
+Candidate BudgetSearch::least(const Variant& level) {
+  Variant v = level;
+  if (v.rank > 0) v.projected = layers_;
+  v.chunk = chunks().back();
+  return *best_of(v, ::compact::least_peak(problem(v)));
+}
+
+int64_t BudgetSearch::least_peak() {
+  int64_t least_of_all = std::numeric_limits<int64_t>::max();
+  for (const Variant& level : levels()) {
     PlanRequest r = r_;
-    r.policy = Policy::parse(best->text, "auto");
-    least = std::min(least, bounded_bytes(plan_step(r), r));
+    r.policy = Policy::parse(least(level).text, "auto");
+    least_of_all = std::min(least_of_all, bounded_bytes(plan_step(r), r));
   }
-  return least;
+  return least_of_all;
 }
 
-double BudgetSearch::error(const Variant& v) const {
-  // Of 4 bits on normal values in groups of 256: the part of a tensor's square, and at most that of
-  // the gradients made from it.
-  const double rounding = v.codec.empty() ? 0 : 0.0238;
+double BudgetSearch::error(const Candidate& candidate) const {
+  const Variant& v = candidate.variant;
+  double rounding = 0;
+  for (const BlockOption* layer : candidate.layers) rounding += layer->error;
+  rounding /= static_cast<double>(layers_);
   if (v.projected == 0) return rounding;
   // Weighted by elements; the projection of the attention's output is full.
   const LlamaConfig& c = r_.shape;

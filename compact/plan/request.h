@@ -44,9 +44,7 @@ struct StepPlan {
 };
 
 // A training step on the meta device: no tensor of the model is allocated. Throws InputError where
-// its policy does not go with the model or the step. With tied embeddings the
-// peak may come out too high by one such matrix, where the backward pass of the embedding is the
-// peak: autograd adds the matrix's two gradients in place on real devices, but not on meta.
+// its policy does not go with the model or the step.
 StepPlan plan_step(const StepRequest& request);
 StepRequest step_request(const PlanRequest& request);
 inline StepPlan plan_step(const PlanRequest& request) { return plan_step(step_request(request)); }

@@ -2,34 +2,129 @@
 #include "compact/plan/solve.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 namespace compact {
 namespace {
+
+constexpr size_t kBeam = 64;  // states of a layer in the search for a first solution
 
 struct State {
   int64_t saved, cost;
   int before, option;  // of the layer before; of this layer
 };
 
-// One pass under a budget; of solutions of equal cost any.
-std::optional<LayerSolution> pass(const LayerProblem& p, int64_t budget) {
+bool allowed(const LayerProblem& p, size_t layer, const LayerOption& option, int64_t saved,
+             int64_t budget) {
+  return p.forward_base[layer] + saved + option.forward <= budget &&
+         p.backward_base[layer] + saved + option.backward <= budget &&
+         p.top_base + saved + option.saved <= budget;
+}
+
+// The relaxed problem of layers [first, end): only the sum of what they keep is bounded, and a
+// layer may take two options in parts.
+class Relaxed {
+ public:
+  explicit Relaxed(const LayerProblem& p) : suffixes_(p.options.size() + 1) {
+    std::vector<Step> steps;
+    suffixes_.back().sums = {{0, 0, 0}};
+    for (size_t layer = p.options.size(); layer-- > 0;) {
+      Suffix& s = suffixes_[layer];
+      s.saved = suffixes_[layer + 1].saved;
+      s.cost = suffixes_[layer + 1].cost;
+      add_layer(p.options[layer], s, steps);
+      std::ranges::stable_sort(steps, [](const Step& a, const Step& b) { return a.rate > b.rate; });
+      Step sum{0, 0, 0};
+      for (const Step& step : steps) {
+        s.sums.push_back({sum.bytes, sum.gain, step.rate});
+        sum.bytes += step.bytes, sum.gain += step.gain;
+      }
+      s.sums.push_back({sum.bytes, sum.gain, 0});
+    }
+  }
+
+  // No cost of layers [first, end) that keep at most `bytes` is below it.
+  int64_t bound(size_t first, int64_t bytes) const {
+    const Suffix& s = suffixes_[first];
+    const auto room = static_cast<double>(bytes - s.saved);
+    if (room < 0) return kAnyCost;
+    const auto after = std::ranges::upper_bound(s.sums, room, {}, &Step::bytes);
+    const Step& at = *std::prev(after);
+    const double gain = at.gain + (room - at.bytes) * at.rate;
+    // Rounded down; exact where nothing is gained, and so where no layers are to come.
+    return gain > 0 ? s.cost - static_cast<int64_t>(std::ceil(gain * (1 + 1e-12))) - 1 : s.cost;
+  }
+
+ private:
+  struct Step {
+    double bytes, gain, rate;
+  };
+  struct Suffix {
+    int64_t saved = 0, cost = 0;  // where all keep the least
+    std::vector<Step> sums;       // bytes and gain before each step, and its rate
+  };
+
+  // Steps between neighbours on the lower convex hull of (saved, cost).
+  static void add_layer(std::vector<LayerOption> options, Suffix& s, std::vector<Step>& steps) {
+    std::ranges::sort(options, [](const LayerOption& a, const LayerOption& b) {
+      return a.saved != b.saved ? a.saved < b.saved : a.cost < b.cost;
+    });
+    std::vector<LayerOption> hull;
+    const auto step = [](const LayerOption& a, const LayerOption& b) {
+      const auto bytes = static_cast<double>(b.saved - a.saved),
+                 gain = static_cast<double>(a.cost - b.cost);
+      return Step{bytes, gain, gain / bytes};
+    };
+    for (const LayerOption& o : options) {
+      if (!hull.empty() && o.cost >= hull.back().cost) continue;
+      while (hull.size() > 1 &&
+             step(hull[hull.size() - 2], hull.back()).rate <= step(hull.back(), o).rate) {
+        hull.pop_back();
+      }
+      hull.push_back(o);
+    }
+    s.saved += hull.front().saved;
+    s.cost += hull.front().cost;
+    for (size_t i = 1; i < hull.size(); ++i) steps.push_back(step(hull[i - 1], hull[i]));
+  }
+
+  std::vector<Suffix> suffixes_;
+};
+
+// What all layers together may keep: at the top, and in the passes of the last layer.
+int64_t room_of(const LayerProblem& p, int64_t budget) {
+  if (p.options.empty()) return budget - p.top_base;
+  int64_t forward = kAnyCost, backward = kAnyCost;
+  for (const LayerOption& o : p.options.back()) {
+    forward = std::min(forward, o.forward - o.saved);
+    backward = std::min(backward, o.backward - o.saved);
+  }
+  return budget -
+         std::max({p.top_base, p.forward_base.back() + forward, p.backward_base.back() + backward});
+}
+
+// One pass under a budget: of solutions of at most `most` the cheapest, of equal cost any. At most
+// `width` states of a layer, those that promise the least; then it need not be the cheapest.
+std::optional<LayerSolution> pass(const LayerProblem& p, const Relaxed& relaxed, int64_t budget,
+                                  int64_t most, size_t width) {
   if (p.rest > budget) return std::nullopt;
+  const int64_t room = room_of(p, budget);
   std::vector<std::vector<State>> levels = {{{0, 0, -1, -1}}};
   int64_t states = 0;
   for (size_t layer = 0; layer < p.options.size(); ++layer) {
     const std::vector<State>& from = levels.back();
+    const auto promise = [&](const State& s) {
+      return s.cost + relaxed.bound(layer + 1, room - s.saved);
+    };
     std::vector<State> to;
     for (size_t s = 0; s < from.size(); ++s) {
       for (size_t o = 0; o < p.options[layer].size(); ++o) {
         const LayerOption& option = p.options[layer][o];
-        const int64_t saved = from[s].saved;
-        if (p.forward_base[layer] + saved + option.forward > budget ||
-            p.backward_base[layer] + saved + option.backward > budget ||
-            p.top_base + saved + option.saved > budget)
-          continue;
-        to.push_back({saved + option.saved, from[s].cost + option.cost, static_cast<int>(s),
-                      static_cast<int>(o)});
+        if (!allowed(p, layer, option, from[s].saved, budget)) continue;
+        const State next{from[s].saved + option.saved, from[s].cost + option.cost,
+                         static_cast<int>(s), static_cast<int>(o)};
+        if (promise(next) <= most) to.push_back(next);
       }
     }
     std::ranges::stable_sort(to, [](const State& a, const State& b) {
@@ -39,13 +134,19 @@ std::optional<LayerSolution> pass(const LayerProblem& p, int64_t budget) {
     for (const State& state : to) {
       if (kept.empty() || state.cost < kept.back().cost) kept.push_back(state);
     }
+    if (kept.size() > width) {
+      const auto after_least = kept.begin() + 1;  // the first keeps the least: it stays
+      std::ranges::nth_element(after_least, after_least + static_cast<int64_t>(width) - 1,
+                               kept.end(), {}, promise);
+      kept.resize(width);
+    }
     if (kept.empty()) return std::nullopt;
     states += static_cast<int64_t>(kept.size());
     levels.push_back(std::move(kept));
   }
-  // Costs fall as sums grow: the last is the cheapest.
-  LayerSolution solution{.cost = levels.back().back().cost, .states = states};
-  int at = static_cast<int>(levels.back().size()) - 1;
+  const auto& last = levels.back();
+  auto at = static_cast<int>(std::ranges::min_element(last, {}, &State::cost) - last.begin());
+  LayerSolution solution{.cost = last[at].cost, .states = states};
   for (size_t layer = p.options.size(); layer > 0; --layer) {
     const State& state = levels[layer][at];
     solution.choice.push_back(state.option);
@@ -54,6 +155,36 @@ std::optional<LayerSolution> pass(const LayerProblem& p, int64_t budget) {
   std::ranges::reverse(solution.choice);
   solution.peak = peak_of(p, solution.choice);
   return solution;
+}
+
+// The cheapest of at most `most`: first a quick solution, whose cost then bounds the exact pass.
+std::optional<LayerSolution> cheapest(const LayerProblem& p, const Relaxed& relaxed, int64_t budget,
+                                      int64_t most) {
+  const auto quick = pass(p, relaxed, budget, most, kBeam);
+  if (quick) most = quick->cost;
+  return pass(p, relaxed, budget, most, std::numeric_limits<size_t>::max());
+}
+
+// Of layers that all keep as little as they may, which leaves most room for those to come.
+std::optional<int64_t> least_keeping(const LayerProblem& p, int64_t budget) {
+  if (p.rest > budget) return std::nullopt;
+  int64_t saved = 0;
+  std::vector<int> choice;
+  for (size_t layer = 0; layer < p.options.size(); ++layer) {
+    const std::vector<LayerOption>& options = p.options[layer];
+    int best = -1;
+    for (size_t o = 0; o < options.size(); ++o) {
+      if (allowed(p, layer, options[o], saved, budget) &&
+          (best < 0 || options[o].saved < options[best].saved)) {
+        best = static_cast<int>(o);
+      }
+    }
+    if (best < 0) return std::nullopt;
+    saved += options[best].saved;
+    choice.push_back(best);
+  }
+  const int64_t peak = peak_of(p, choice);
+  return peak <= budget ? std::optional(peak) : std::nullopt;
 }
 
 // The least budget in [low, high] under which `fits`, which holds for `high`.
@@ -83,26 +214,32 @@ int64_t peak_of(const LayerProblem& p, const std::vector<int>& choice) {
   return std::max(peak, p.top_base + saved);
 }
 
-std::optional<LayerSolution> solve(const LayerProblem& problem, int64_t budget) {
-  std::optional<LayerSolution> best = pass(problem, budget);
+std::optional<LayerSolution> solve(const LayerProblem& problem, int64_t budget, int64_t most) {
+  if (!fits(problem, budget)) return std::nullopt;
+  const Relaxed relaxed(problem);
+  std::optional<LayerSolution> best = cheapest(problem, relaxed, budget, most);
   if (!best) return best;
   // The least budget of the same cost: whatever budget led here, the answer is then the same.
   least_budget(0, best->peak, [&](int64_t smaller) -> std::optional<int64_t> {
-    auto other = pass(problem, smaller);
-    if (!other || other->cost > best->cost) return std::nullopt;
+    if (!fits(problem, smaller)) return std::nullopt;
+    auto other = pass(problem, relaxed, smaller, best->cost, kBeam);
+    if (!other || other->cost > best->cost) {
+      other = pass(problem, relaxed, smaller, best->cost, std::numeric_limits<size_t>::max());
+    }
+    if (!other) return std::nullopt;
     best = std::move(other);
     return best->peak;
   });
   return best;
 }
 
+bool fits(const LayerProblem& problem, int64_t budget) {
+  return least_keeping(problem, budget).has_value();
+}
+
 int64_t least_peak(const LayerProblem& problem) {
-  int64_t high = 0;
-  if (const auto any = pass(problem, std::numeric_limits<int64_t>::max() / 4)) high = any->peak;
-  return least_budget(0, high, [&](int64_t budget) -> std::optional<int64_t> {
-    const auto other = pass(problem, budget);
-    return other ? std::optional(other->peak) : std::nullopt;
-  });
+  const int64_t high = least_keeping(problem, kAnyCost).value_or(0);
+  return least_budget(0, high, [&](int64_t budget) { return least_keeping(problem, budget); });
 }
 
 std::vector<int> pareto(const std::vector<LayerOption>& options) {

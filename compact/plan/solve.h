@@ -2,10 +2,13 @@
 // Which option every layer takes so that the cost is least and memory never passes a budget. A
 // training step keeps tensors layer by layer and frees them in the opposite order, so at every
 // moment what earlier layers keep is a prefix sum; one pass over the layers that carries every
-// Pareto-optimal (prefix, cost) is exact.
+// Pareto-optimal (prefix, cost) is exact. Left out are those whose cost, with the least that the
+// layers to come take when only the sum of what they keep is bounded and they may mix their
+// options, is above that of a solution already known.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -36,9 +39,14 @@ struct LayerSolution {
 // The most of a choice.
 int64_t peak_of(const LayerProblem& problem, const std::vector<int>& choice);
 
-// The least cost under the budget, and of equals the least peak; nullopt where nothing fits. Exact.
-// The peak never rises when the budget falls.
-std::optional<LayerSolution> solve(const LayerProblem& problem, int64_t budget);
+// The least cost under the budget, and of equals the least peak; nullopt where nothing of at most
+// the cost `most` fits. Exact. The peak never rises when the budget falls.
+inline constexpr int64_t kAnyCost = std::numeric_limits<int64_t>::max() / 4;
+std::optional<LayerSolution> solve(const LayerProblem& problem, int64_t budget,
+                                   int64_t most = kAnyCost);
+
+// Whether any choice fits.
+bool fits(const LayerProblem& problem, int64_t budget);
 
 // The least peak that any choice reaches.
 int64_t least_peak(const LayerProblem& problem);

@@ -30,7 +30,9 @@ RunPlan::RunPlan(const TrainConfig& c, const Task& task, at::Device device, Poli
 }
 
 void RunPlan::enforce(int64_t outside) const {
-  if (device_.is_cpu()) limit_cpu_bytes(limit_.bytes + outside);
+  if (device_.is_cpu()) return limit_cpu_bytes(limit_.bytes + outside);
+  const bool limited = limit_.bytes < std::numeric_limits<int64_t>::max();
+  limit_cuda_bytes(device_, limited ? std::optional(limit_.bytes) : std::nullopt);
 }
 
 void RunPlan::begin_record(const Network& network, const Optimizer& optimizer,

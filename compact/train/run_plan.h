@@ -18,7 +18,8 @@ class RunPlan {
   // Throws BudgetError where a step would not fit; nothing is allocated then.
   RunPlan(const TrainConfig& config, const Task& task, at::Device device, Policy& policy,
           bool resumed, Console& console);
-  // Limits the CPU's allocator from here on; data sets are not counted.
+  // Limits the device's allocator from here on; data sets on the CPU are not counted. Throws
+  // InputError where a GPU has less memory.
   void enforce(int64_t outside) const;
 
   // Around one step on the CPU: prints what it took beside what was planned. `outside`: bytes of

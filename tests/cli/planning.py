@@ -74,6 +74,20 @@ class Planning(unittest.TestCase):
         again = json.loads((out / "all_results.json").read_text())
         self.assertEqual(again["eval_loss"], results["eval_loss"])
 
+    def test_auto_mixes_codecs(self):
+        flags = ["--preset=auto", "--allow=quantize"]
+        message, _ = self.plan(*flags, "--budget=1MiB", code=4)
+        least = re.search(r"least peak of what is allowed is [^(]*\(([\d,]+) B\)", message)[1]
+        budget = int(least.replace(",", "")) * 101 // 100
+        done, out = self.train("mixed", *flags, f"--budget={budget}B")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        results = json.loads((out / "all_results.json").read_text())
+        self.assertLessEqual(results["memory/peak_bytes"], budget)
+        policy = (out / "policy.txt").read_text()
+        self.assertRegex(policy, r"slot layers\.\S+ = quantize:bits=[248]\n")
+        self.assertIn("moment * = f8", policy)
+        self.assertLess(results["eval_loss"], 6)  # ln 257 is 5.5
+
     def test_a_run_resumes_under_its_own_peak(self):
         peak = self.plan("--preset=exact")[0]["peak_bytes"]
         flags = ["--preset=exact", f"--budget={peak}B", "--save_steps=2",

@@ -215,6 +215,35 @@ TEST(Llama, RefusesPoliciesThatCannotBe) {
   EXPECT_THAT(refusal("off", "grad layers.*.attn.qkv = project:rank=33"), HasSubstr("33"));
 }
 
+// The engine's own sum of the two gradients of a matrix that is embedding and head.
+TEST(Llama, TiedGradientsAreThoseOfTheEngine) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const char* loss : {"keep", "chunk:tokens=5", "chunk:tokens=64"}) {
+      const Policy p = policy("off", std::string("slot loss.logits = ") + loss);
+      const Llama tied(shape(true), p, {.dtype = type, .max_length = 16, .seed = 3});
+      const Llama apart(shape(false), p, {.dtype = type, .max_length = 16, .seed = 3});
+      {
+        const at::NoGradGuard no_grad;
+        for (const Parameter* to : apart.parameters()) {
+          for (const Parameter* from : tied.parameters()) {
+            if (from->name == to->name || (from->name == "embedding" && to->name == "head")) {
+              to->weight.copy_(from->weight);
+            }
+          }
+        }
+      }
+      loss_of(apart).backward();
+      const at::Tensor want = apart.head().weight.grad() + apart.embedding().weight.grad();
+      const at::Tensor loss_value = loss_of(tied);
+      loss_value.backward({}, /*retain_graph=*/true);
+      const at::Tensor& got = tied.embedding().weight.grad();
+      EXPECT_TRUE(same_bits(got, want)) << type << loss;
+      loss_value.backward();
+      EXPECT_TRUE(same_bits(got, want * 2)) << type << loss;
+    }
+  }
+}
+
 TEST(Llama, RefusesBadInput) {
   const Llama model(shape(), policy("exact"), {.max_length = kLength});
   EXPECT_THROW(model.logits(ids().view(-1)), InputError);

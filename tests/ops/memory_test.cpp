@@ -7,6 +7,8 @@
 
 #include <thread>
 
+#include "compact/base/check.h"
+
 namespace compact {
 namespace {
 
@@ -94,6 +96,27 @@ TEST_F(Memory, MetaTensorsAreNotOnTheCpu) {
   const at::Tensor t = at::empty({int64_t{1} << 50}, at::kMeta);
   EXPECT_EQ(live(), start_);
   synchronize(at::kCPU);
+}
+
+TEST(CudaMemory, FractionOfTheDevice) {
+  constexpr int64_t kTotal = int64_t{80} << 30;
+  EXPECT_EQ(memory_fraction(std::nullopt, kTotal), 1);
+  EXPECT_EQ(memory_fraction(kTotal, kTotal), 1);
+  EXPECT_EQ(memory_fraction(kTotal / 4, kTotal), .25);
+  // What the allocator makes of it, which rounds down, is no more than the limit.
+  for (const int64_t limit : {int64_t{1}, int64_t{3}, kTotal / 3, kTotal / 7 * 5, kTotal - 1}) {
+    const double bytes = memory_fraction(limit, kTotal) * static_cast<double>(kTotal);
+    EXPECT_NEAR(bytes, static_cast<double>(limit), 1);
+    EXPECT_LE(static_cast<int64_t>(bytes), limit);
+  }
+  EXPECT_THROW(memory_fraction(0, kTotal), InputError);
+  EXPECT_THROW(memory_fraction(-1, kTotal), InputError);
+  try {
+    memory_fraction(kTotal + 1, kTotal);
+    FAIL() << "a limit above the device's memory was taken";
+  } catch (const InputError& e) {
+    EXPECT_THAT(e.what(), testing::HasSubstr("80.0 GiB"));
+  }
 }
 
 }  // namespace

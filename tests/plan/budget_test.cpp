@@ -5,7 +5,11 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <cmath>
+#include <set>
+
 #include "compact/base/check.h"
+#include "compact/plan/bits.h"
 #include "compact/plan/block_options.h"
 #include "tests/plan/requests.h"
 
@@ -114,6 +118,160 @@ TEST_F(Budget, MomentsAreQuantizedBeforeGradientsAreProjected) {
     EXPECT_EQ(chosen.error > 0, budget <= quantized);
     EXPECT_LE(run_for_real(r).peak, budget);
   }
+}
+
+// Options of two layers with codecs among them, mixed with exact ones: the whole step takes what
+// the solver counts, and no pair that fits costs less than what it chooses.
+TEST_F(Budget, NoMixOfCodecsIsCheaper) {
+  PlanRequest r = request_;
+  r.shape.num_hidden_layers = 2;
+  const double error_cost = 1e6;
+  const std::vector<BlockOption> exact = block_options(r, "", speed_),
+                                 all = quantized_options(r, "", speed_, exact, error_cost);
+  std::vector<const BlockOption*> chosen;  // of every kind some
+  int whole = 0, single = 0;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const BlockOption& o = all[i];
+    EXPECT_EQ(o.error > 0, !o.quantized.empty());
+    EXPECT_EQ(o.bytes.cost, o.nanoseconds + std::llround(o.error * error_cost));
+    whole += o.all_bits > 0;
+    single += !o.quantized.empty() && o.all_bits == 0;
+    if (i % 3 == 0) chosen.push_back(&o);
+  }
+  EXPECT_GT(whole, 10);
+  EXPECT_GT(single, 5);
+  const std::string loss = "slot loss.logits = chunk:tokens=64\n";
+  std::vector<BlockOption> some;
+  for (const BlockOption* o : chosen) some.push_back(*o);
+  const LayerProblem problem = layer_problem(r, loss, {&some, &some});
+  struct Whole {
+    int64_t cost, peak;
+  };
+  std::vector<Whole> pairs;
+  for (size_t i = 0; i < some.size(); ++i) {
+    for (size_t j = 0; j < some.size(); ++j) {
+      const std::string lines = slot_lines({&some[i], &some[j]});
+      r.policy = Policy::parse(loss + lines, "test");
+      for (const auto& [slot, bits] : some[j].quantized) {
+        EXPECT_EQ(r.policy.slot_text("layers.1." + slot), cat("quantize:bits=", bits)) << lines;
+      }
+      for (const std::string& slot : some[j].recomputed) {
+        EXPECT_EQ(r.policy.slot_text("layers.1." + slot), "recompute") << lines;
+      }
+      pairs.push_back({some[i].bytes.cost + some[j].bytes.cost, plan_step(r).memory.peak});
+      const std::vector<int> choice = {static_cast<int>(i), static_cast<int>(j)};
+      EXPECT_EQ(peak_of(problem, choice), pairs.back().peak) << lines;
+    }
+  }
+  int64_t least = INT64_MAX, most = 0;
+  for (const Whole& w : pairs) least = std::min(least, w.peak), most = std::max(most, w.peak);
+  for (int step = 0; step < 12; ++step) {
+    const int64_t budget = least + (most - least) * step / 12;
+    int64_t best = INT64_MAX;
+    for (const Whole& w : pairs) {
+      if (w.peak <= budget) best = std::min(best, w.cost);
+    }
+    EXPECT_EQ(solve(problem, budget)->cost, best);
+  }
+}
+
+// The peak when all blocks hold all they keep in 4 bits, the most that rounding was used for once.
+TEST_F(Budget, CodecsAreChosenLayerByLayer) {
+  PlanRequest r = request_;
+  r.shape.num_hidden_layers = 4;
+  const int64_t exact = BudgetPlanner(r, {}, speed_).least_peak();
+  PlanRequest moments = r;
+  const auto optimizer = r.optimizer;
+  moments.optimizer = [optimizer](const Policy&) {
+    return optimizer(Policy::parse("moment * = f8\n", "test"));
+  };
+  const int64_t lossless = BudgetPlanner(moments, {}, speed_).least_peak();  // beside moments
+  EXPECT_LT(lossless, exact);
+  const std::vector<BlockOption> options = block_options(r, "", speed_);
+  int64_t four = INT64_MAX;
+  for (const BlockOption& o : options) {
+    BlockOption q = o;
+    q.all_bits = 4;
+    PlanRequest all = moments;
+    all.policy = Policy::parse(
+        slot_lines({&q, &q, &q, &q}) + "slot loss.logits = chunk:tokens=64\n", "test");
+    four = std::min(four, plan_step(all).memory.peak);
+  }
+  ASSERT_LT(four, lossless);
+  BudgetPlanner planner(r, {.quantize = true}, speed_);
+  EXPECT_LT(planner.least_peak(), four);
+  std::set<std::string> ways;
+  int mixed = 0;
+  int64_t before = INT64_MAX;
+  for (int i = 1; i <= 16; ++i) {
+    const int64_t budget = lossless - (lossless - four) * i / 16;
+    const Chosen chosen = planner.choose(budget);
+    EXPECT_FALSE(chosen.lossless);
+    EXPECT_EQ(chosen.policy.moment("any").name, "f8");
+    EXPECT_GT(chosen.error, 0);
+    EXPECT_LE(chosen.error, rounding_error(4)) << i;
+    if (i < 16) {
+      EXPECT_LT(chosen.error, .999 * rounding_error(4)) << i << chosen.policy.str();
+    }
+    EXPECT_LE(chosen.plan.memory.peak, before);
+    before = chosen.plan.memory.peak;
+    PlanRequest real = r;
+    real.policy = chosen.policy;
+    EXPECT_EQ(run_for_real(real).peak, chosen.plan.memory.peak);
+    EXPECT_LE(chosen.plan.memory.peak, budget);
+    // The error said is that of the policy.
+    double error = 0;
+    std::set<std::string> bits;
+    for (int64_t layer = 0; layer < 4; ++layer) {
+      double sum = 0, all = 0;
+      for (const SlotBytes& s : chosen.plan.memory.slots) {
+        if (!s.name.starts_with(cat("layers.", layer, ".")) || s.treatment == "recompute" ||
+            s.name.ends_with("extras")) {
+          continue;
+        }
+        all += static_cast<double>(s.if_kept);
+        bits.insert(s.treatment);
+        if (s.treatment.starts_with("quantize")) {
+          sum += rounding_error(s.treatment.back() - '0') * static_cast<double>(s.if_kept);
+        }
+      }
+      error += sum / all / 4;
+    }
+    EXPECT_NEAR(chosen.error, error, 1e-12);
+    mixed += bits.size() > 1;
+    ways.insert(chosen.policy.str());
+  }
+  EXPECT_GT(ways.size(), 4);
+  EXPECT_GT(mixed, 3);
+  for (int64_t budget = four; budget > planner.least_peak(); budget -= four / 50) {
+    const int64_t peak = planner.choose(budget).plan.memory.peak;
+    EXPECT_LE(peak, before);
+    before = peak;
+  }
+}
+
+TEST(SlotLines, OneForAllLayersThatAgree) {
+  const BlockOption exact, rebuilt{.recomputed = {"attn.norm"}},
+      four{.recomputed = {"attn.norm"}, .quantized = {{"attn.input", 4}}, .all_bits = 4},
+      one{.recomputed = {"attn.norm"}, .quantized = {{"mlp.product", 2}}};
+  EXPECT_EQ(slot_lines({&exact, &exact}), "");
+  EXPECT_EQ(slot_lines({&four, &four}),
+            "slot layers.* = quantize:bits=4\nslot layers.*.attn.norm = recompute\n");
+  const std::string mixed = slot_lines({&four, &one, &exact, &four});
+  EXPECT_EQ(mixed,
+            "slot layers.{0,3}.* = quantize:bits=4\nslot layers.1.mlp.product = quantize:bits=2\n"
+            "slot layers.{0,1,3}.attn.norm = recompute\n");
+  const Policy p = Policy::parse(mixed, "test");
+  EXPECT_EQ(p.slot_text("layers.3.mlp.product"), "quantize:bits=4");
+  EXPECT_EQ(p.slot_text("layers.3.attn.norm"), "recompute");
+  EXPECT_EQ(p.slot_text("layers.1.mlp.product"), "quantize:bits=2");
+  EXPECT_EQ(p.slot_text("layers.1.attn.qkv"), "keep");
+  EXPECT_EQ(p.slot_text("layers.2.attn.norm"), "keep");
+  const BlockOption finer{.quantized = {{"attn.input", 4}, {"attn.out", 8}}, .all_bits = 4};
+  EXPECT_EQ(slot_lines({&finer, &rebuilt}),
+            "slot layers.0.* = quantize:bits=4\nslot layers.0.attn.out = quantize:bits=8\n"
+            "slot layers.1.attn.norm = recompute\n");
+  EXPECT_EQ(slot_lines({&rebuilt}), "slot layers.*.attn.norm = recompute\n");
 }
 
 TEST_F(Budget, ImpossibleOnesSayWhatWouldFit) {

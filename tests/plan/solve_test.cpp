@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <map>
 #include <random>
 
 namespace compact {
@@ -93,6 +94,67 @@ TEST(Solve, ParetoDropsOnlyWhatIsBeaten) {
   const std::vector<LayerOption> options = {
       {1, 5, 5, 9}, {2, 5, 5, 9}, {1, 5, 5, 9}, {3, 4, 9, 9}, {0, 9, 9, 20}};
   EXPECT_EQ(pareto(options), (std::vector<int>{0, 3, 4}));
+}
+
+// The cheapest by a pass that leaves out nothing but what another state beats.
+std::optional<int64_t> plain_cost(const LayerProblem& p, int64_t budget) {
+  if (p.rest > budget) return std::nullopt;
+  std::map<int64_t, int64_t> states = {{0, 0}};  // cost by what is kept
+  for (size_t l = 0; l < p.options.size(); ++l) {
+    std::map<int64_t, int64_t> next;
+    for (const auto& [saved, cost] : states) {
+      for (const LayerOption& o : p.options[l]) {
+        if (p.forward_base[l] + saved + o.forward > budget ||
+            p.backward_base[l] + saved + o.backward > budget ||
+            p.top_base + saved + o.saved > budget)
+          continue;
+        const auto [at, fresh] = next.try_emplace(saved + o.saved, cost + o.cost);
+        at->second = std::min(at->second, cost + o.cost);
+      }
+    }
+    states = std::move(next);
+  }
+  std::optional<int64_t> best;
+  for (const auto& [saved, cost] : states) best = std::min(best.value_or(cost), cost);
+  return best;
+}
+
+// More states than the quick search carries; layers alike and not; peaks anywhere in the step.
+TEST(Solve, BoundsLeaveOutNoSolution) {
+  std::mt19937 random(4);
+  const auto below = [&](int n) { return static_cast<int64_t>(random() % n); };
+  int found = 0;
+  for (int round = 0; round < 60; ++round) {
+    LayerProblem p;
+    for (int l = 0; l < 14; ++l) {
+      auto& options = p.options.emplace_back();
+      if (l > 0 && round % 2) options = p.options[0];
+      while (options.size() < 9) {
+        const int64_t saved = 20 + below(200);
+        options.push_back({saved, saved + below(60), saved + below(90), 20000 / saved + below(40)});
+      }
+      p.forward_base.push_back(below(100));
+      p.backward_base.push_back(round % 3 ? below(300) : 160 * (14 - l));
+    }
+    p.top_base = below(300);
+    p.rest = below(200);
+    const int64_t least = least_peak(p);
+    EXPECT_FALSE(plain_cost(p, least - 1));
+    for (int64_t budget = least; budget < 2 * least; budget += 1 + least / 7) {
+      const auto got = solve(p, budget);
+      ASSERT_TRUE(got);
+      EXPECT_EQ(got->cost, plain_cost(p, budget));
+      EXPECT_EQ(cost_of(p, got->choice), got->cost);
+      EXPECT_EQ(peak_of(p, got->choice), got->peak);
+      EXPECT_LE(got->peak, budget);
+      EXPECT_EQ(solve(p, budget, got->cost)->peak, got->peak);
+      EXPECT_FALSE(solve(p, budget, got->cost - 1));
+      // No smaller peak costs the same.
+      EXPECT_NE(plain_cost(p, got->peak - 1), got->cost);
+      ++found;
+    }
+  }
+  EXPECT_GT(found, 300);
 }
 
 // 32 layers and 40 ways each, as a large model has.
