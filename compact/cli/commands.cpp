@@ -62,13 +62,14 @@ int dispatch(const std::vector<std::string>& arguments) {
 
 std::span<const Command> commands() {
   static constexpr Command kAll[] = {
-      {"train", "Trains a model on text.", run_train},
+      {"train", "Trains a model on text, images or graphs.", run_train},
       {"eval", "Measures loss and perplexity of a model on text.", run_eval},
       {"generate", "Writes text with a trained model.", run_generate},
       {"prepare", "Turns text into a token file.", run_prepare},
       {"compare", "Trains under several presets and compares loss, memory and time.", run_compare},
       {"plan", "Says what a training step takes, and what fits, before it runs.", run_plan},
-      {"list", "Lists models, presets, treatments, projections, tokenizers, optimizers, schedules.",
+      {"list", "Lists tasks, models, presets, treatments, projections, tokenizers, optimizers, "
+       "schedules.",
        run_list},
       {"doctor", "Shows machine, build and paths in force, and tests every kernel.", run_doctor},
   };
@@ -86,6 +87,9 @@ int run_program(const std::vector<std::string>& arguments) {
     return report(e.what(), kExitBudget);
   } catch (const OutOfMemory& e) {
     return report(e.what(), kExitBudget);
+  } catch (const c10::OutOfMemoryError& e) {  // of a GPU
+    const std::string message = e.what_without_backtrace();
+    return report(message.substr(0, message.find('\n')), kExitBudget);
   } catch (const c10::Error& e) {
     const std::string message = e.what_without_backtrace();
     return report(message.substr(0, message.find('\n')), kExitInternal);

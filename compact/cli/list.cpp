@@ -32,7 +32,7 @@ Rows model_rows() {
 }
 Rows task_rows() {
   Rows rows;
-  for (const TaskInfo& t : tasks()) rows.emplace_back(t.name, t.summary);
+  for (const TaskInfo* t : tasks()) rows.emplace_back(t->name, t->summary);
   return rows;
 }
 Rows preset_rows() {

@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include <iostream>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "compact/base/check.h"
@@ -90,7 +91,10 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
     result["added_seconds"] = chosen.added_seconds;
     result["gradient_error"] = chosen.error;
   } else {
-    plan = plan_step(step_request(c, task, policy, device));
+    std::string note;
+    const int64_t budget = parse_bytes(c.budget).value_or(std::numeric_limits<int64_t>::max());
+    plan = plan_within(c, task, policy, device, budget, note);
+    if (!note.empty()) std::cout << note << "\n";
   }
   result["policy"] = policy.str();
   result.update(plan_json(plan, device));

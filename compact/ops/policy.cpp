@@ -122,6 +122,22 @@ std::optional<int64_t> Policy::fewest_open_bits() const {
   return fewest;
 }
 
+bool Policy::halve_bits() {
+  bool any = false;
+  for (Line& line : lines_) {
+    Spec& first = line.treatment[0];
+    if (line.kind != PolicyKind::kSlot || first.name != "quantize") continue;
+    const int64_t bits = first.integer("bits", 4);
+    if (bits < 2) continue;
+    any = true;
+    first.set("bits", cat(bits / 2));
+    if (first.number("adapt", 0) > static_cast<double>(bits / 2)) {
+      first.set("adapt", cat(bits / 2));
+    }
+  }
+  return any;
+}
+
 int Policy::override_projection(std::string_view key, std::string_view value) {
   int changed = 0;
   for (Line& line : lines_) {

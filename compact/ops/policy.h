@@ -54,6 +54,9 @@ class Policy {
   // Of slot lines with `adapt`, the fewest `bits`; none: no line leaves bits open. Throws
   // InputError where adapt is above bits, which plans count on.
   std::optional<int64_t> fewest_open_bits() const;
+  // Halves the bits of every slot line that quantizes in more than one, and of what is open no more
+  // than that. Returns whether there was one.
+  bool halve_bits();
 
   // Sets `key` in every `project` gradient. Returns how many lines it changed.
   int override_projection(std::string_view key, std::string_view value);

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "compact/base/check.h"
+#include "compact/base/philox.h"
 #include "compact/ops/op_names.h"
 #include "compact/plan/sensitivity.h"
 
@@ -72,11 +73,32 @@ StepInputs part_of(const StepInputs& batch, int64_t eighths) {
   return {{x.narrow(0, 0, 1).narrow(1, 0, length)}, y.narrow(0, 0, 1).narrow(1, 0, length)};
 }
 
+// Variance of the batch's gradient, over the elements compared: that of the difference between the
+// gradients of its two halves; of a graph, that between two draws of dropout, halved.
+template <class F>
+double own_variance(const StepInputs& batch, uint64_t noise, F gradient_of) {
+  const auto squared = [](const at::Tensor& x) {
+    return x.square().sum(at::kDouble).item<double>();
+  };
+  const at::Tensor &x = batch.inputs[0], &y = batch.target;
+  const int64_t dim = y.size(0) > 1 ? 0 : 1;
+  if (batch.inputs.size() > 1 || y.dim() <= dim || y.size(dim) < 2) {
+    const at::Tensor one = gradient_of(batch, derive(noise, 1));
+    return squared(one - gradient_of(batch, derive(noise, 2))) / 2;
+  }
+  const int64_t half = y.size(dim) / 2;
+  const at::Tensor one =
+      gradient_of({{x.narrow(dim, 0, half)}, y.narrow(dim, 0, half)}, noise);
+  return squared(one - gradient_of({{x.narrow(dim, half, half)}, y.narrow(dim, half, half)}, noise));
+}
+
 }  // namespace
 
 BitChooser::BitChooser(const TrainConfig& config, const Policy& policy)
     : interval_(config.bits_interval),
       probes_(config.bits_probes),
+      guard_(config.bits_guard),
+      bounded_(!config.budget.empty()),
       fewest_(policy.fewest_open_bits()) {}
 
 bool BitChooser::due(int64_t step) const { return fewest_ && step % interval_ == 0; }
@@ -85,23 +107,45 @@ std::string BitChooser::choose(Network& network, const StepInputs& batch, uint64
   const StepInputs some = part_of(batch, *fewest_);
   const Restored statistics(network);
   const double scale = 1 / static_cast<double>(some.target.numel());
-  const auto gradient = [&](uint64_t key) {
+  const auto gradient_of = [&](const StepInputs& in, uint64_t key) {
     network.set_noise(key);
-    const at::Tensor loss = network.loss(some.inputs, some.target, scale);
+    const at::Tensor loss = network.loss(in.inputs, in.target, scale);
     torch::autograd::backward({loss}, {});
     return sampled_gradient(network);
   };
   // Some networks know what they save only once they have.
-  if (network.codec_tensors(batch.inputs).empty()) gradient(noise);
-  const std::vector<AdaptiveTensor> tensors =
-      adaptive_tensors(network.codec_tensors(batch.inputs));
+  if (network.codec_tensors(batch.inputs).empty()) gradient_of(some, noise);
+  std::vector<AdaptiveTensor> tensors = adaptive_tensors(network.codec_tensors(batch.inputs));
   if (tensors.empty()) return "bits     no tensor's are open";
   const GradientProbe probe = [&](const Policy& policy, uint64_t key) {
     network.set_codecs(lines_for(tensors, policy));
-    return gradient(key);
+    return gradient_of(some, key);
   };
-  const BitPlan plan = adaptive_bits(
-      tensors, sensitivity_by_groups(probe, tensors, static_cast<int>(probes_), noise));
+  const std::vector<double> sensitivity =
+      sensitivity_by_groups(probe, tensors, static_cast<int>(probes_), noise);
+  BitPlan plan = adaptive_bits(tensors, sensitivity);
+  double own = 0;
+  if (guard_ > 0) {
+    std::vector<AdaptiveTensor> fine = tensors;
+    for (AdaptiveTensor& t : fine) t.average = 8;
+    const BitPlan finest = adaptive_bits(fine, sensitivity);
+    network.set_codecs(finest.policy);
+    own = own_variance(some, noise, gradient_of);
+    if (own < 4 * finest.allocation.error) own = 0;  // nothing but rounding
+  }
+  const double before = plan.allocation.error;
+  std::string raised;
+  const auto too_much = [&] { return own > 0 && plan.allocation.error > guard_ * own; };
+  const auto open = [](const AdaptiveTensor& t) { return t.average < 8; };
+  while (too_much() && !bounded_ && std::ranges::any_of(tensors, open)) {
+    for (AdaptiveTensor& t : tensors) t.average = std::min(8.0, t.average + 1);
+    plan = adaptive_bits(tensors, sensitivity);
+    raised = cat(", raised to ", tensors[0].average, " on average");
+  }
+  if (before > guard_ * own && own > 0) {
+    raised = cat("; rounding would have been ", std::lround(100 * before / own),
+                 " % of the gradient's own variance", raised.empty() ? " and is" : raised);
+  }
   restore(network, plan.policy.str());
   std::map<int, int> counts;
   for (size_t i = 0; i < tensors.size(); ++i) ++counts[plan.bits[i]];
@@ -110,7 +154,7 @@ std::string BitChooser::choose(Network& network, const StepInputs& batch, uint64
     text += cat(text.empty() ? "" : ", ", count, " x ", bits);
   return cat("bits     ", text, "; predicted error of the gradient ",
              std::lround(100 * plan.allocation.error / plan.uniform_error),
-             " % of that of equal bits");
+             " % of that of equal bits", raised);
 }
 
 void BitChooser::restore(Network& network, const std::string& bits) {

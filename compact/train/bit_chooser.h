@@ -22,7 +22,10 @@ class BitChooser {
   // Measures how much each tensor's rounding moves the gradient, and gives the network the bits of
   // least error in the bytes of N bits each. On a part of the batch, so that probes in 8 bits take
   // no more than the step; of a batch of graphs on all of it. Parameters have no gradient before
-  // and after; statistics of norms stay as they are. Returns a line for the console.
+  // and after; statistics of norms stay as they are. Where the predicted variance of rounding is
+  // more than bits_guard times the gradient's own (from the two halves of the batch, or for a graph
+  // from two draws of dropout), the bits are raised until it is not, or under a budget that is
+  // said. Returns a line for the console.
   std::string choose(Network& network, const StepInputs& batch, uint64_t noise);
 
   // The bits in force, a policy; empty: those of the policy. Giving them back sets the model.
@@ -31,6 +34,8 @@ class BitChooser {
 
  private:
   int64_t interval_, probes_;
+  double guard_;
+  bool bounded_;  // by a budget: bits may not be raised
   std::optional<int64_t> fewest_;  // bits of the lines that leave them open; none: none does
   std::string bits_;
 };

@@ -55,6 +55,7 @@ struct TrainConfig {
   std::string optim_state_dtype;  // empty: float32, or bfloat16 with bfloat16 weights and no master
   std::string matmul_precision = "highest";
   int64_t bits_interval = 1000, bits_probes = 8;
+  double bits_guard = 1;
   std::string device = "auto";
   int64_t threads = 0;
   int64_t seed = 42;

@@ -5,6 +5,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
+#include "compact/optim/options.h"
 #include "compact/optim/schedules.h"
 #include "compact/plan/budget.h"
 #include "compact/train/config.h"
@@ -50,11 +51,14 @@ void check_config(const TrainConfig& c) {
   at_least<int64_t>("gradient_accumulation_steps", c.gradient_accumulation_steps, 1);
   at_least<int64_t>("bits_interval", c.bits_interval, 1);
   at_least<int64_t>("bits_probes", c.bits_probes, 2);
+  at_least<double>("bits_guard", c.bits_guard, 0);
   COMPACT_CHECK(c.max_steps == -1 || c.max_steps > 0, "--max_steps must be positive, or -1, is ",
                 c.max_steps);
   COMPACT_CHECK(c.max_steps > 0 || c.num_train_epochs > 0,
                 "--num_train_epochs must be positive, is ", c.num_train_epochs);
-  optimizer_kind(c.optim);
+  std::vector<std::string> kinds;
+  for (const OptimizerInfo& o : optimizers()) kinds.push_back(o.name);
+  one_of("optim", c.optim, kinds);
   COMPACT_CHECK(c.learning_rate > 0, "--learning_rate must be positive, is ", c.learning_rate);
   at_least<double>("projected_learning_rate", c.projected_learning_rate, 0);
   std::vector<std::string> shapes;

@@ -93,8 +93,8 @@ std::span<const ConfigOption> config_options() {
        "how saved tensors and gradients are held; auto: the fastest way under --budget",
        "auto; see `compact list presets`"},
       {"budget", &C::budget, "Memory",
-       "most bytes that a step may take, all included; enforced on the CPU, where the default is "
-       "what the machine has; on a GPU compared with the plan",
+       "most bytes that a step may take, all included, and enforced; a preset that quantizes takes "
+       "fewer bits where it must; default: what the machine has",
        "10GiB, 800MB"},
       {"allow", &C::allow, "Memory", "what --preset auto may give up where nothing exact fits",
        "lossless, quantize, project or A,B"},
@@ -104,6 +104,10 @@ std::span<const ConfigOption> config_options() {
       {"bits_interval", &C::bits_interval, "Memory",
        "steps between choices of bits, where the policy leaves them open (`adapt=N`)", "N"},
       {"bits_probes", &C::bits_probes, "Memory", "gradients that a choice of bits takes", "N"},
+      {"bits_guard", &C::bits_guard, "Memory",
+       "bits are raised where rounding would add more than this part of the gradient's own variance "
+       "from batch to batch; under --budget only said; 0: never",
+       "X"},
       {"rank", &C::rank, "Memory",
        "rank of projections: below 1 a part of the input width; 0: as the policy says", "X"},
       {"update_proj_gap", &C::update_proj_gap, "Memory",

@@ -93,7 +93,7 @@ std::string choice_text(const Chosen& chosen, const PlanRequest& request) {
   if (chosen.error > 0) {
     char error[120];
     std::snprintf(error, sizeof error,
-                  "         mean relative error of the blocks' gradients %.2f\n", chosen.error);
+                  "         mean relative error of the blocks' gradients %.2g\n", chosen.error);
     out += error;
   }
   for (const std::string& line : split(chosen.policy.str(), '\n')) {
@@ -104,6 +104,23 @@ std::string choice_text(const Chosen& chosen, const PlanRequest& request) {
 
 int64_t bounded_bytes(const StepPlan& plan, c10::DeviceType device) {
   return device == c10::kCUDA ? plan.reserved : plan.memory.peak;
+}
+
+StepPlan plan_within(const TrainConfig& c, const Task& task, Policy& policy,
+                     c10::DeviceType device, int64_t budget, std::string& note) {
+  const auto plan_of = [&](const Policy& p) { return plan_step(step_request(c, task, p, device)); };
+  StepPlan plan = plan_of(policy);
+  Policy fewer = policy;
+  while (bounded_bytes(plan, device) > budget && fewer.halve_bits()) {
+    StepPlan other = plan_of(fewer);
+    if (bounded_bytes(other, device) > budget) continue;
+    note = cat("--budget ", c.budget, ": a step would take ",
+               format_bytes(bounded_bytes(plan, device)), " with preset ", c.preset,
+               "; in fewer bits it takes ", format_bytes(bounded_bytes(other, device)));
+    policy = fewer;
+    return other;
+  }
+  return plan;
 }
 
 void check_fits(const TrainConfig& c, const Task& task, const Policy& policy,

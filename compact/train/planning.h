@@ -34,6 +34,11 @@ Chosen choose(const TrainConfig& config, const LlamaConfig& shape, c10::DeviceTy
 // "auto     ..." lines: peak, what is rebuilt, what it costs.
 std::string choice_text(const Chosen& chosen, const PlanRequest& request);
 
+// The plan of a policy, and, where that passes the budget and the policy quantizes, of the same
+// policy in the most bits that fit (8, 4, 2, 1), which it becomes; `note` says so.
+StepPlan plan_within(const TrainConfig& config, const Task& task, Policy& policy,
+                     c10::DeviceType device, int64_t budget, std::string& note);
+
 // What a budget bounds: bytes of tensors on the CPU, of reserved memory on CUDA.
 int64_t bounded_bytes(const StepPlan& plan, c10::DeviceType device);
 

@@ -21,7 +21,11 @@ RunPlan::RunPlan(const TrainConfig& c, const Task& task, at::Device device, Poli
     policy = chosen.policy;
     console.stream() << choice_text(chosen, plan_request(c, *task.llama, policy, device.type()));
   }
-  plan_ = plan_step(step_request(c, task, policy, device.type()));
+  std::string note;
+  const int64_t budget = parse_bytes(c.budget).value_or(std::numeric_limits<int64_t>::max());
+  plan_ = resumed ? plan_step(step_request(c, task, policy, device.type()))
+                  : plan_within(c, task, policy, device.type(), budget, note);
+  if (!note.empty()) console.line(note);
   limit_ = device.is_cpu()
                ? memory_limit(parse_bytes(c.budget).value_or(0))
                : MemoryLimit{parse_bytes(c.budget).value_or(std::numeric_limits<int64_t>::max()),

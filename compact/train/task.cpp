@@ -10,17 +10,17 @@
 
 namespace compact {
 
-std::span<const TaskInfo> tasks() {
-  static const TaskInfo all[] = {language_modeling, image_classification, node_classification,
-                                 graph_classification};
+std::span<const TaskInfo* const> tasks() {
+  static const TaskInfo* const all[] = {&language_modeling, &image_classification,
+                                        &node_classification, &graph_classification};
   return all;
 }
 
 const TaskInfo& task_named(const std::string& name) {
   std::vector<std::string> known;
-  for (const TaskInfo& t : tasks()) {
-    if (t.name == name) return t;
-    known.push_back(t.name);
+  for (const TaskInfo* t : tasks()) {
+    if (t->name == name) return *t;
+    known.push_back(t->name);
   }
   fail("--task: no such task `", name, "`", suggestion(name, known));
 }
@@ -29,9 +29,9 @@ const TaskInfo& task_of_folder(const std::string& folder) {
   const nlohmann::json config = read_json(std::filesystem::path(folder) / "config.json");
   const std::string type = config.is_object() ? config.value("model_type", "") : "";
   std::string known;
-  for (const TaskInfo& t : tasks()) {
-    for (const std::string& k : t.model_types) {
-      if (k == type) return t;
+  for (const TaskInfo* t : tasks()) {
+    for (const std::string& k : t->model_types) {
+      if (k == type) return *t;
       known += (known.empty() ? "" : ", ") + k;
     }
   }

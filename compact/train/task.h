@@ -47,7 +47,7 @@ struct TaskInfo {
                std::vector<std::string>& warnings);
   std::vector<std::string> model_types;  // of config.json
 };
-std::span<const TaskInfo> tasks();
+std::span<const TaskInfo* const> tasks();
 // Throws InputError with a suggestion on an unknown name.
 const TaskInfo& task_named(const std::string& name);
 // The task of a model folder, by its config.json.

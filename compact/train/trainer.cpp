@@ -345,6 +345,9 @@ int train(const TrainConfig& config, std::ostream& out, bool terminal, const Tra
   } catch (const OutOfMemory&) {
     run.show_plan();
     throw;
+  } catch (const c10::OutOfMemoryError&) {  // of a GPU
+    run.show_plan();
+    throw;
   }
 }
 

@@ -39,12 +39,13 @@ class Commands(unittest.TestCase):
             if command != "list":  # whose one line of kinds is not a flag's
                 self.assertLessEqual(max(map(len, text.splitlines())), 100)
         text = self.good("train", "--help")
-        self.assertRegex(text, r"--lr_scheduler_type +shape after warm-up \(.*wsd\) \[cosine\]")
+        self.assertRegex(text, r"--lr_scheduler_type +shape after warm-up \(.*wsd, step\) \[cosine\]")
         self.assertRegex(self.good("--version"), r"^compact \d+\.\d+\.\d+ \(torch \d+\.\d+")
 
     def test_list(self):
         everything = self.good("list")
-        for name in ["llama-60m", "exact", "recompute", "srht", "sentencepiece", "muon", "wsd"]:
+        for name in ["llama-60m", "exact", "recompute", "srht", "sentencepiece", "muon", "wsd",
+                     "image-classification", "resnet20", "gcn"]:
             self.assertIn(name, everything)
         presets = self.good("list", "presets")
         self.assertIn("compact-paper", presets)

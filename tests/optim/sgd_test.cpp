@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// SGD beside its definition (torch.optim.SGD): g <- grad + decay w, m <- momentum m + g,
+// w <- w - rate m.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "compact/optim/optimizer.h"
+#include "tests/optim/toy.h"
+
+namespace compact {
+namespace {
+
+TEST(Sgd, FollowsItsDefinition) {
+  for (const double momentum : {0.0, 0.9}) {
+    const at::Tensor matrix = at::randn({5, 7}), bias = at::randn({5});
+    Parameter w{.name = "w", .weight = matrix.clone().requires_grad_(true), .parts = {5}};
+    Parameter b{.name = "b", .weight = bias.clone().requires_grad_(true), .decay = false};
+    Optimizer optimizer({&w, &b}, {.kind = OptimizerKind::kSgd,
+                                   .weight_decay = 0.1,
+                                   .sgd_momentum = momentum});
+    at::Tensor ws = matrix.to(at::kDouble), bs = bias.to(at::kDouble);
+    at::Tensor wm = at::zeros_like(ws), bm = at::zeros_like(bs);
+    for (int step = 0; step < 20; ++step) {
+      const at::Tensor wg = at::randn({5, 7}), bg = at::randn({5});
+      w.weight.mutable_grad() = wg.clone();
+      b.weight.mutable_grad() = bg.clone();
+      const double rate = 0.1 / (1 + step), scale = 0.5;
+      optimizer.step(rate, at::tensor(static_cast<float>(scale)));
+      wm = wm * momentum + wg.to(at::kDouble) * scale + ws * 0.1;
+      bm = bm * momentum + bg.to(at::kDouble) * scale;
+      ws = ws - wm * rate;
+      bs = bs - bm * rate;
+    }
+    EXPECT_TRUE(at::allclose(w.weight.to(at::kDouble), ws, 1e-5, 1e-5)) << momentum;
+    EXPECT_TRUE(at::allclose(b.weight.to(at::kDouble), bs, 1e-5, 1e-5)) << momentum;
+    EXPECT_EQ(optimizer.bytes().count("momentum"), momentum > 0);
+    EXPECT_EQ(optimizer.state().tensors.size(), momentum > 0 ? 2U : 0U);
+  }
+}
+
+// W <- W - rate * scale * (m + G P) P^T.
+TEST(Sgd, ProjectedOnesStepInTheSubspace) {
+  ToyOptions options;
+  options.projection = "gaussian";
+  options.share = true;
+  options.period = 0;
+  Toy plain({}), projected(options);
+  Parameter& a = projected.parameters[0];
+  Optimizer optimizer(projected.pointers(), {.kind = OptimizerKind::kSgd});
+  const at::Tensor p = a.carrier->projections[0]->matrix().to(at::kDouble);
+  at::Tensor want = a.weight.to(at::kDouble), m = at::zeros({Toy::kHidden, Toy::kRank}, at::kDouble);
+  for (int64_t step = 0; step < 4; ++step) {
+    for (size_t i = 0; i < plain.parameters.size(); ++i) {
+      plain.parameters[i].weight.copy_(projected.parameters[i].weight);
+      plain.parameters[i].weight.mutable_grad().reset();
+    }
+    plain.accumulate(step);
+    projected.accumulate(step);
+    optimizer.step(0.1);
+    m = m * 0.9 + plain.parameters[0].weight.grad().to(at::kDouble).mm(p);
+    want = want - m.mm(p.t()) * (0.1 * a.carrier->scale);
+    EXPECT_TRUE(at::allclose(a.weight.to(at::kDouble), want, 1e-4, 1e-5)) << step;
+  }
+}
+
+}  // namespace
+}  // namespace compact
