@@ -44,16 +44,19 @@ Scratch measured_scratch(const Tensor& x, int64_t images, const Tensor& w, const
                          bool want_input) {
   std::vector<int64_t> sizes = x.sizes().vec();
   sizes[0] = images;
-  using Key = std::tuple<std::vector<int64_t>, std::vector<int64_t>, Window, at::ScalarType, bool>;
+  using Key = std::tuple<std::vector<int64_t>, at::MemoryFormat, std::vector<int64_t>, Window,
+                         at::ScalarType, bool>;
   static std::mutex mutex;
   static std::map<Key, Scratch> known;
   const std::lock_guard lock(mutex);
   const auto [entry, fresh] =
-      known.try_emplace({sizes, w.sizes().vec(), k, x.scalar_type(), want_input});
+      known.try_emplace(
+      {sizes, x.suggest_memory_format(), w.sizes().vec(), k, x.scalar_type(), want_input});
   if (!fresh) return entry->second;
   const at::NoGradGuard no_grad;
   const auto options = at::device(at::kCPU).dtype(x.scalar_type());
-  const Tensor input = at::zeros(sizes, options), weight = at::zeros(w.sizes(), options);
+  const Tensor input = at::zeros(sizes, options).contiguous(x.suggest_memory_format()),
+               weight = at::zeros(w.sizes(), options);
   const std::vector<int64_t> none(k.stride.size(), 0);
   const auto beside = [&](const auto& run) {
     reset_peak(at::kCPU);
@@ -100,7 +103,8 @@ Tensor convolution(const Tensor& x, const Tensor& w, const MaybeTensor&, at::Int
                    at::IntArrayRef, int64_t groups) {
   TORCH_CHECK(!transposed, "no transposed convolutions on the meta device");
   const Window k = window_of(x, stride, padding, dilation, groups);
-  const Tensor y = at::empty(output_sizes(x, w, k), x.options());
+  const Tensor y =
+      at::empty(output_sizes(x, w, k), x.options().memory_format(x.suggest_memory_format()));
   if (meta_device() == c10::kCPU) scratch_on(x, cpu_convolution_scratch(x, w, k, true).forward);
   return y;
 }
@@ -111,7 +115,7 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(
     at::IntArrayRef, int64_t groups, std::array<bool, 3> want) {
   const Window k = window_of(x, stride, padding, dilation, groups);
   const auto like = [](bool wanted, const Tensor& t) {
-    return wanted ? at::empty(t.sizes(), t.options()) : Tensor();
+    return wanted ? at::empty_like(t) : Tensor();
   };
   const Tensor gx = like(want[0], x), gw = like(want[1], w);
   if (meta_device() == c10::kCPU) scratch_on(x, cpu_convolution_scratch(x, w, k, want[0]).backward);
@@ -136,7 +140,9 @@ std::tuple<Tensor, Tensor, Tensor> native_batch_norm_backward(
   const auto channels = [&](bool wanted) {
     return wanted ? at::empty({x.size(1)}, affine) : Tensor();
   };
-  return {want[0] ? at::empty_like(x) : Tensor(), channels(want[1]), channels(want[2])};
+  const Tensor gx = want[0] ? at::empty_like(x) : Tensor();
+  if (meta_device() == c10::kCPU) at::empty_like(x);  // the CPU's takes the map twice
+  return {gx, channels(want[1]), channels(want[2])};
 }
 
 Tensor relu(const Tensor& x) { return at::empty_like(x); }
