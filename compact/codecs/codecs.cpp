@@ -2,6 +2,8 @@
 // The table of codecs, chains of them, and what all of them share.
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
 #include "compact/base/text.h"
@@ -117,5 +119,10 @@ Shape::Shape(const at::Tensor& x) : sizes(x.sizes().vec()), options(x.options())
 }
 
 at::Tensor Shape::empty() const { return at::empty_strided(sizes, strides, options); }
+
+bool is_lossless(const std::string& chain) {
+  return std::ranges::all_of(Spec::parse_chain(chain),
+                             [](const Spec& s) { return find_codec(s.name)->lossless; });
+}
 
 }  // namespace compact

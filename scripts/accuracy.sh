@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The accuracy study: networks trained under GACT's levels beside plain training; differences paired
+# by seed. Resumable: a run whose result is there is not repeated. About two hours on two cores.
+#   scripts/accuracy.sh [--setting cpu|gpu] [--hours X] [--studies A,B] [--output DIR]
+# Data: $COMPACT_DATA (default ../shared/data); a study whose data are not there is passed over.
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+ensure_packages
+ensure_torch
+build release compact
+# Waiting threads sleep: on a machine shared with other work, spinning ones cost minutes.
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-PASSIVE}
+exec python3 "$root/scripts/accuracy.py" "$@"
