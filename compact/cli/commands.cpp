@@ -68,7 +68,8 @@ std::span<const Command> commands() {
       {"prepare", "Turns text into a token file.", run_prepare},
       {"compare", "Trains under several presets and compares loss, memory and time.", run_compare},
       {"plan", "Says what a training step takes, and what fits, before it runs.", run_plan},
-      {"list", "Lists tasks, models, presets, treatments, projections, tokenizers, optimizers, "
+      {"list",
+       "Lists tasks, models, presets, treatments, projections, tokenizers, optimizers, "
        "schedules.",
        run_list},
       {"doctor", "Shows machine, build and paths in force, and tests every kernel.", run_doctor},

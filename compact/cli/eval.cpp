@@ -23,8 +23,10 @@ int run_eval(const Command& command, const std::vector<std::string>& arguments) 
             "bytes, sentencepiece:file=PATH");
   flags.add("text_field", o.text_field, "field of a .jsonl line that holds the text", "NAME");
   flags.add("block_size", o.block_size, "tokens in a sequence");
-  flags.add("per_device_eval_batch_size", o.per_device_eval_batch_size, "sequences, images or graphs in a batch");
-  flags.add("max_eval_samples", o.max_eval_samples, "blocks of text, images or graphs evaluated; 0: all");
+  flags.add("per_device_eval_batch_size", o.per_device_eval_batch_size,
+            "sequences, images or graphs in a batch");
+  flags.add("max_eval_samples", o.max_eval_samples,
+            "blocks of text, images or graphs evaluated; 0: all");
   flags.add("dtype", o.dtype, "type of weights and activations", "float32, bfloat16");
   flags.add("matmul_precision", o.matmul_precision, "of f32 products", "highest, high");
   flags.add("device", o.device, "auto: the GPU where there is one", "auto, cpu, cuda");

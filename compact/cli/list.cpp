@@ -81,10 +81,13 @@ struct Kind {
   Rows (*rows)();
 };
 constexpr Kind kKinds[] = {
-    {"tasks", task_rows},           {"models", model_rows},
+    {"tasks", task_rows},
+    {"models", model_rows},
     {"presets", preset_rows},
-    {"treatments", treatment_rows}, {"projections", projection_rows},
-    {"tokenizers", tokenizer_rows}, {"optimizers", optimizer_rows},
+    {"treatments", treatment_rows},
+    {"projections", projection_rows},
+    {"tokenizers", tokenizer_rows},
+    {"optimizers", optimizer_rows},
     {"schedules", schedule_rows},
 };
 

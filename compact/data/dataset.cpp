@@ -23,9 +23,8 @@ Batch Dataset::next(int64_t batch) {
   std::vector<Sample> samples;
   for (int64_t b = 0; b < batch; ++b) {
     const auto index = static_cast<uint64_t>(position_.index);
-    samples.push_back(
-        {.number = static_cast<int64_t>(order_(index)),
-         .key = derive(derive(key, static_cast<uint64_t>(position_.epoch)), index)});
+    samples.push_back({.number = static_cast<int64_t>(order_(index)),
+                       .key = derive(derive(key, static_cast<uint64_t>(position_.epoch)), index)});
     if (++position_.index == size_) seek({position_.epoch + 1, 0});
   }
   return collect(samples);

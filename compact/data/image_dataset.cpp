@@ -59,8 +59,7 @@ Batch ImageDataset::collect(std::span<const Sample> samples) const {
   const int64_t channels = images_.images.size(1), height = images_.images.size(2),
                 width = images_.images.size(3), area = height * width;
   const auto count = static_cast<int64_t>(samples.size());
-  Batch out{at::empty({count, channels, height, width}, at::kFloat),
-            at::empty({count}, at::kLong)};
+  Batch out{at::empty({count, channels, height, width}, at::kFloat), at::empty({count}, at::kLong)};
   const uint8_t* const pixels = images_.images.const_data_ptr<uint8_t>();
   const int64_t* const labels = images_.labels.const_data_ptr<int64_t>();
   float* const input = out.input.mutable_data_ptr<float>();
@@ -75,29 +74,28 @@ Batch ImageDataset::collect(std::span<const Sample> samples) const {
   }
   const uint64_t places = 2 * static_cast<uint64_t>(augmentation_.shift) + 1;
   for (int64_t b = 0; b < count; ++b) {
-      const Sample& sample = samples[b];
-      const int64_t number = chosen_[sample.number];
-      const Random4 random = philox(sample.key, 0, 0);
-      const auto shift = [&](int i) {
-        return sample.training ? static_cast<int64_t>(random.v[i] % places) - augmentation_.shift
-                               : 0;
-      };
-      const int64_t down = shift(0), right = shift(1);
-      const bool mirror = sample.training && augmentation_.mirror && (random.v[2] & 1);
-      target[b] = labels[number];
-      for (int64_t c = 0; c < channels; ++c) {
-        const uint8_t* const from = pixels + (number * channels + c) * area;
-        float* const to = input + (b * channels + c) * area;
-        const auto& value = values[c];
-        for (int64_t y = 0; y < height; ++y) {
-          const int64_t row = y + down;
-          for (int64_t x = 0; x < width; ++x) {
-            const int64_t column = (mirror ? width - 1 - x : x) + right;
-            const bool inside = row >= 0 && row < height && column >= 0 && column < width;
-            to[y * width + x] = inside ? value[from[row * width + column]] : value[0];
-          }
+    const Sample& sample = samples[b];
+    const int64_t number = chosen_[sample.number];
+    const Random4 random = philox(sample.key, 0, 0);
+    const auto shift = [&](int i) {
+      return sample.training ? static_cast<int64_t>(random.v[i] % places) - augmentation_.shift : 0;
+    };
+    const int64_t down = shift(0), right = shift(1);
+    const bool mirror = sample.training && augmentation_.mirror && (random.v[2] & 1);
+    target[b] = labels[number];
+    for (int64_t c = 0; c < channels; ++c) {
+      const uint8_t* const from = pixels + (number * channels + c) * area;
+      float* const to = input + (b * channels + c) * area;
+      const auto& value = values[c];
+      for (int64_t y = 0; y < height; ++y) {
+        const int64_t row = y + down;
+        for (int64_t x = 0; x < width; ++x) {
+          const int64_t column = (mirror ? width - 1 - x : x) + right;
+          const bool inside = row >= 0 && row < height && column >= 0 && column < width;
+          to[y * width + x] = inside ? value[from[row * width + column]] : value[0];
         }
       }
+    }
   }
   return out;
 }

@@ -61,6 +61,12 @@ void Classifier::finish() {
     saved_.parameters.emplace_back(p->name, p->weight);
   }
   policy_.check_patterns(PolicyKind::kGrad, names);
+  COMPACT_CHECK(
+      !policy_.has(PolicyKind::kGrad) ||
+          std::ranges::any_of(
+              names, [&](const std::string& n) { return policy_.names(PolicyKind::kGrad, n); }),
+      "the policy or preset projects gradients of the matrices of transformer blocks, which "
+      "this network has not");
   policy_.check_patterns(PolicyKind::kMoment, names);
   saved_.lossless = policy_.has(PolicyKind::kSlot);
 }
@@ -100,10 +106,9 @@ at::Tensor Classifier::loss(const Tensors& inputs, const at::Tensor& target, dou
   trace_moment("forward");
   const at::Tensor y = logits(inputs, /*training=*/true);
   trace_moment("loss");
-  const at::Tensor sum =
-      at::cross_entropy_loss(y.to(at::kFloat), target, {}, at::Reduction::Sum,
-                             kernels::kIgnoreIndex, options_.label_smoothing)
-          .mul(scale);
+  const at::Tensor sum = at::cross_entropy_loss(y.to(at::kFloat), target, {}, at::Reduction::Sum,
+                                                kernels::kIgnoreIndex, options_.label_smoothing)
+                             .mul(scale);
   if (scope) report_ = scope->report();
   trace_moment("backward");
   return sum;

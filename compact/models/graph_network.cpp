@@ -116,9 +116,8 @@ at::Tensor GraphNetwork::logits(const Tensors& inputs, bool training) const {
   COMPACT_CHECK(features.dim() == 2 && features.size(1) == config_.features,
                 "[graph network] features must be [nodes, ", config_.features, "], are ",
                 features.sizes());
-  const Graph graph = config_.kind == GraphLayerKind::kAttention
-                          ? nullptr
-                          : neighbours_of(edges, features.size(0));
+  const Graph graph =
+      config_.kind == GraphLayerKind::kAttention ? nullptr : neighbours_of(edges, features.size(0));
   at::Tensor x = features.to(layers_[0].weight.weight.scalar_type());
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Layer& l = layers_[i];

@@ -21,7 +21,7 @@ struct GraphNetConfig {
   int64_t features = 1, classes = 2;
   int64_t hidden = 16;  // of every layer but the last; of attention, of each head
   int64_t layers = 2;
-  int64_t heads = 1;    // of attention; the last layer of a node classifier has one
+  int64_t heads = 1;  // of attention; the last layer of a node classifier has one
   double dropout = 0.5;
   bool whole_graphs = false;  // a class for each graph of a batch, not for each node
 };

@@ -141,8 +141,7 @@ std::vector<CodecTensor> Llama::codec_tensors(const Tensors& inputs) const {
   std::vector<CodecTensor> all;
   for (const Segment* s : segments()) {
     for (const Slot& slot : s->codec_slots()) {
-      all.push_back(
-          {slot.name, slot.treatment, slot.width * inputs.at(0).numel(), options_.dtype});
+      all.push_back({slot.name, slot.treatment, slot.width * inputs.at(0).numel(), options_.dtype});
     }
   }
   return all;
@@ -151,7 +150,8 @@ std::vector<CodecTensor> Llama::codec_tensors(const Tensors& inputs) const {
 void Llama::set_codecs(const Policy& policy) {
   const auto set = [&](Segment& s) {
     for (const Slot& slot : s.codec_slots()) {
-      if (policy.names_slot(slot.name)) s.set_codec(slot.name, policy.slot_text(slot.name));
+      if (policy.names(PolicyKind::kSlot, slot.name))
+        s.set_codec(slot.name, policy.slot_text(slot.name));
     }
   };
   for (const auto& layer : layers_) set(*layer->segment);

@@ -19,7 +19,8 @@ namespace compact {
 struct Score {
   double loss = 0;      // sum over targets
   int64_t targets = 0;  // those that are not ignored
-  int64_t correct = -1, in_five = -1;  // whose class is the first, one of the first five; -1: no classes
+  int64_t correct = -1,
+          in_five = -1;  // whose class is the first, one of the first five; -1: no classes
 };
 
 // A tensor that a codec holds from the forward to the backward pass.

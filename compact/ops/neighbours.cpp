@@ -23,9 +23,9 @@ at::Tensor product(const Neighbours& graph, const at::Tensor& x) {
   const int64_t nodes = x.size(0);
   const QuietWarnings quiet;  // sparse tensors call themselves new
   const auto f32 = x.options().dtype(at::kFloat);
-  const at::Tensor matrix =
-      at::_sparse_csr_tensor_unsafe(graph.rows, graph.columns, at::ones({graph.columns.numel()}, f32),
-                                    {nodes, nodes}, f32.layout(at::kSparseCsr));
+  const at::Tensor matrix = at::_sparse_csr_tensor_unsafe(
+      graph.rows, graph.columns, at::ones({graph.columns.numel()}, f32), {nodes, nodes},
+      f32.layout(at::kSparseCsr));
   return at::mm(matrix, x.to(at::kFloat).contiguous()).to(x.scalar_type());
 }
 
@@ -57,8 +57,8 @@ std::shared_ptr<const Neighbours> neighbours_of(const at::Tensor& edges, int64_t
 }
 
 at::Tensor sum_neighbours(const at::Tensor& x, const std::shared_ptr<const Neighbours>& graph) {
-  COMPACT_CHECK(x.dim() == 2 && x.size(0) == graph->degrees.size(0),
-                "[neighbours] x must be [", graph->degrees.size(0), ", width], is ", x.sizes());
+  COMPACT_CHECK(x.dim() == 2 && x.size(0) == graph->degrees.size(0), "[neighbours] x must be [",
+                graph->degrees.size(0), ", width], is ", x.sizes());
   at::Tensor y = product(*graph, x);
   if (!at::GradMode::is_enabled() || !x.requires_grad()) return y;
   NodePtr node = make_node<NeighbourNode>();

@@ -19,8 +19,8 @@ struct Neighbours {
 // other shapes.
 std::shared_ptr<const Neighbours> neighbours_of(const at::Tensor& edges, int64_t nodes);
 
-// y[i] = sum over the neighbours j of i of x[j]. x [nodes, width], f32 or bf16. The backward pass is
-// the same product, the matrix being symmetric, and keeps nothing but the graph.
+// y[i] = sum over the neighbours j of i of x[j]. x [nodes, width], f32 or bf16. The backward pass
+// is the same product, the matrix being symmetric, and keeps nothing but the graph.
 at::Tensor sum_neighbours(const at::Tensor& x, const std::shared_ptr<const Neighbours>& graph);
 
 }  // namespace compact

@@ -15,7 +15,8 @@ std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& f) {
   op.name = name.substr(name.rfind(':') == name.npos ? 0 : name.rfind(':') + 1);
   for (const c10::IValue& value : f.inputs()) {
     if (value.isTensor()) {
-      if (op.inputs.empty() && value.toTensor().defined()) op.sizes = value.toTensor().sizes().vec();
+      if (op.inputs.empty() && value.toTensor().defined())
+        op.sizes = value.toTensor().sizes().vec();
       op.inputs.push_back(storage_of(value.toTensor()));
     } else if (value.isTensorList()) {
       for (const at::Tensor& t : value.toTensorVector()) op.inputs.push_back(storage_of(t));

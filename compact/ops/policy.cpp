@@ -102,10 +102,9 @@ bool Policy::has(PolicyKind kind) const {
   return std::ranges::any_of(lines_, [&](const Line& l) { return l.kind == kind; });
 }
 
-bool Policy::names_slot(std::string_view name) const {
-  return std::ranges::any_of(lines_, [&](const Line& l) {
-    return l.kind == PolicyKind::kSlot && glob_match(l.pattern, name);
-  });
+bool Policy::names(PolicyKind kind, std::string_view name) const {
+  return std::ranges::any_of(
+      lines_, [&](const Line& l) { return l.kind == kind && glob_match(l.pattern, name); });
 }
 
 std::optional<int64_t> Policy::fewest_open_bits() const {

@@ -48,9 +48,9 @@ class Policy {
   Spec grad(std::string_view name) const { return find(PolicyKind::kGrad, name)[0]; }
   Spec moment(std::string_view name) const { return find(PolicyKind::kMoment, name)[0]; }
 
-  // Whether there is any line of a kind; whether one matches a slot.
+  // Whether there is any line of a kind; whether one matches a name.
   bool has(PolicyKind kind) const;
-  bool names_slot(std::string_view name) const;
+  bool names(PolicyKind kind, std::string_view name) const;
   // Of slot lines with `adapt`, the fewest `bits`; none: no line leaves bits open. Throws
   // InputError where adapt is above bits, which plans count on.
   std::optional<int64_t> fewest_open_bits() const;

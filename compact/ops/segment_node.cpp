@@ -76,7 +76,8 @@ void SegmentNode::restore(Tensors& t, int tensor, bool keep) {
   restore(t, step.input, keep);
   if (step.other >= 0) restore(t, step.other, keep);
   Stage::Forward f;
-  // Probabilities that do not sum to 1, or a norm that is not one, would be worse than the rounding.
+  // Probabilities that do not sum to 1, or a norm that is not one, would be worse than the
+  // rounding.
   f.want_extras = step.stage && rounded(step.input);
   t[tensor] = segment->run(tensor - 1, t, f);
   if (f.want_extras) extras[tensor - 1] = std::move(f.extras);

@@ -85,7 +85,8 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions option
     if (s.kind != OptimizerKind::kSgd || options_.sgd_momentum > 0) {
       s.m = Moment(p->leaf().sizes(), p->weight.options(), type, true);
     }
-    if (s.kind == OptimizerKind::kAdamW) s.v = Moment(p->leaf().sizes(), p->weight.options(), type, false);
+    if (s.kind == OptimizerKind::kAdamW)
+      s.v = Moment(p->leaf().sizes(), p->weight.options(), type, false);
     if (options_.master_weights && p->weight.scalar_type() != at::kFloat) {
       s.master = p->weight.detach().to(at::kFloat);
     }

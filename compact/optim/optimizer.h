@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdamW, Muon and SGD over a model's parameters, full and projected. A projected parameter (one with a
-// carrier C) is stepped in the projected space: the step makes C from zero, the fold adds
+// AdamW, Muon and SGD over a model's parameters, full and projected. A projected parameter (one
+// with a carrier C) is stepped in the projected space: the step makes C from zero, the fold adds
 // scale * C P^T to the weight and zeroes C (CompAct, arXiv 2410.15352).
 #pragma once
 
@@ -24,8 +24,8 @@ struct ParameterState {
   Parameter* parameter = nullptr;
   OptimizerKind kind = OptimizerKind::kAdamW;  // of its updates
   uint64_t key = 0;                            // of its stochastic rounding: from seed and name
-  Moment m;  // shape of the leaf: AdamW's first moment or the momentum; undefined without
-  Moment v;  // shape of the leaf; AdamW only
+  Moment m;           // shape of the leaf: AdamW's first moment or the momentum; undefined without
+  Moment v;           // shape of the leaf; AdamW only
   at::Tensor master;  // f32, shape of the weight; undefined where the weight is f32 or has none
 };
 

@@ -36,7 +36,10 @@ const ScheduleInfo wsd = {
 const ScheduleInfo step = {
     .name = "step",
     .summary = "a tenth after half of the updates, a hundredth after three quarters",
-    .shape = [](double p) { return p < 0.5 ? 1 : p < 0.75 ? 0.1 : p < 1 ? 0.01 : 0; },
+    .shape = [](double p) { return p < 0.5    ? 1
+                                   : p < 0.75 ? 0.1
+                                   : p < 1    ? 0.01
+                                              : 0; },
 };
 
 }  // namespace

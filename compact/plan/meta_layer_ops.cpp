@@ -49,8 +49,7 @@ Scratch measured_scratch(const Tensor& x, int64_t images, const Tensor& w, const
   static std::mutex mutex;
   static std::map<Key, Scratch> known;
   const std::lock_guard lock(mutex);
-  const auto [entry, fresh] =
-      known.try_emplace(
+  const auto [entry, fresh] = known.try_emplace(
       {sizes, x.suggest_memory_format(), w.sizes().vec(), k, x.scalar_type(), want_input});
   if (!fresh) return entry->second;
   const at::NoGradGuard no_grad;
@@ -78,11 +77,13 @@ Scratch measured_scratch(const Tensor& x, int64_t images, const Tensor& w, const
 // batches tell of larger ones. With one thread small batches go another way than large ones.
 Scratch cpu_convolution_scratch(const Tensor& x, const Tensor& w, const Window& k,
                                 bool want_input) {
-  const int64_t images = x.size(0), map = std::max<int64_t>(1, x.numel() / std::max<int64_t>(1, images));
+  const int64_t images = x.size(0),
+                map = std::max<int64_t>(1, x.numel() / std::max<int64_t>(1, images));
   const int64_t few =
       std::clamp<int64_t>(8 * w.numel() / map, at::get_num_threads() > 1 ? 2 : 16, 64);
   constexpr int64_t kSmall = 1 << 18;  // elements, where trying costs nothing
-  if (images <= 2 * few || x.numel() <= kSmall) return measured_scratch(x, images, w, k, want_input);
+  if (images <= 2 * few || x.numel() <= kSmall)
+    return measured_scratch(x, images, w, k, want_input);
   const Scratch one = measured_scratch(x, few, w, k, want_input),
                 two = measured_scratch(x, 2 * few, w, k, want_input);
   const auto at_size = [&](int64_t a, int64_t b) { return a + (b - a) * (images - few) / few; };
@@ -126,8 +127,7 @@ std::tuple<Tensor, Tensor, Tensor> native_batch_norm(const Tensor& x, const Mayb
                                                      const MaybeTensor&, const MaybeTensor&,
                                                      const MaybeTensor&, bool training, double,
                                                      double) {
-  const auto statistics =
-      (weight && weight->defined() ? weight->options() : x.options());
+  const auto statistics = (weight && weight->defined() ? weight->options() : x.options());
   const std::vector<int64_t> sizes = {training ? x.size(1) : 0};
   return {at::empty_like(x), at::empty(sizes, statistics), at::empty(sizes, statistics)};
 }

@@ -12,7 +12,8 @@ namespace compact {
 
 class MetaLibrary {
  public:
-  MetaLibrary() : library_(torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__, __LINE__) {}
+  MetaLibrary()
+      : library_(torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__, __LINE__) {}
 
   // Where LibTorch has none. `name` of an aten operation, with its overload after a dot.
   template <class F>

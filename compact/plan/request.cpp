@@ -16,8 +16,7 @@ StepRequest step_request(const PlanRequest& r) {
               [r](at::Device device) {
                 return std::make_unique<Llama>(
                     r.shape, r.policy,
-                    ModelOptions{
-                        .device = device, .dtype = r.dtype, .max_length = r.step.length});
+                    ModelOptions{.device = device, .dtype = r.dtype, .max_length = r.step.length});
               },
           .micro_batch =
               [r](at::Device device, int64_t i) {

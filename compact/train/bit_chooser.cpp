@@ -87,9 +87,9 @@ double own_variance(const StepInputs& batch, uint64_t noise, F gradient_of) {
     return squared(one - gradient_of(batch, derive(noise, 2))) / 2;
   }
   const int64_t half = y.size(dim) / 2;
-  const at::Tensor one =
-      gradient_of({{x.narrow(dim, 0, half)}, y.narrow(dim, 0, half)}, noise);
-  return squared(one - gradient_of({{x.narrow(dim, half, half)}, y.narrow(dim, half, half)}, noise));
+  const at::Tensor one = gradient_of({{x.narrow(dim, 0, half)}, y.narrow(dim, 0, half)}, noise);
+  return squared(one -
+                 gradient_of({{x.narrow(dim, half, half)}, y.narrow(dim, half, half)}, noise));
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ class BitChooser {
  private:
   int64_t interval_, probes_;
   double guard_;
-  bool bounded_;  // by a budget: bits may not be raised
+  bool bounded_;                   // by a budget: bits may not be raised
   std::optional<int64_t> fewest_;  // bits of the lines that leave them open; none: none does
   std::string bits_;
 };

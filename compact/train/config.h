@@ -17,8 +17,8 @@ namespace compact {
 struct TrainConfig {
   // Task and model
   std::string task = "language-modeling";  // a name of `compact list tasks`
-  std::string model;               // a name of `compact list models`
-  std::string model_name_or_path;  // or a folder with config.json (and weights: continue)
+  std::string model;                       // a name of `compact list models`
+  std::string model_name_or_path;          // or a folder with config.json (and weights: continue)
   double width_mult = 1;                   // of an image model's widths
   // Of graph networks; 0, and -1 of dropout: the model's usual.
   int64_t hidden_size = 0, num_hidden_layers = 0;

@@ -16,8 +16,8 @@ std::span<const ConfigOption> config_options() {
        "width of a graph network's layers; 0: the model's usual", "N"},
       {"num_hidden_layers", &C::num_hidden_layers, "Task and model",
        "layers of a graph network; 0: the model's usual", "N"},
-      {"dropout", &C::dropout, "Task and model",
-       "of graph networks; -1: the model's usual", "0 <= x < 1"},
+      {"dropout", &C::dropout, "Task and model", "of graph networks; -1: the model's usual",
+       "0 <= x < 1"},
 
       {"train_file", &C::train_file, "Data",
        "training text (.txt, .jsonl, each also .gz, .xz, .zst; patterns allowed) or a token file; "
@@ -37,7 +37,8 @@ std::span<const ConfigOption> config_options() {
        "pixels of a side in plans without images; 0: the model's usual", "N"},
       {"augment", &C::augment, "Data", "training images are shifted and mirrored at random",
        "true, false"},
-      {"max_eval_samples", &C::max_eval_samples, "Data", "blocks of text, images or graphs evaluated; 0: all", "N"},
+      {"max_eval_samples", &C::max_eval_samples, "Data",
+       "blocks of text, images or graphs evaluated; 0: all", "N"},
       {"cache_dir", &C::cache_dir, "Data", "where prepared text is kept; default: the user's cache",
        "DIR"},
 
@@ -62,7 +63,8 @@ std::span<const ConfigOption> config_options() {
        "steps of warm-up; below 1: a part of all steps", "N or ratio"},
       {"min_lr_ratio", &C::min_lr_ratio, "Optimizer", "last learning rate as a part of the peak",
        "0 <= x <= 1"},
-      {"weight_decay", &C::weight_decay, "Optimizer", "weight decay of matrices; decoupled, under sgd added to the gradient", "X"},
+      {"weight_decay", &C::weight_decay, "Optimizer",
+       "weight decay of matrices; decoupled, under sgd added to the gradient", "X"},
       {"momentum", &C::momentum, "Optimizer", "of sgd", "0 <= x < 1"},
       {"label_smoothing_factor", &C::label_smoothing_factor, "Optimizer",
        "classification: part of a target that is spread over all classes", "0 <= x < 1"},
@@ -105,7 +107,8 @@ std::span<const ConfigOption> config_options() {
        "steps between choices of bits, where the policy leaves them open (`adapt=N`)", "N"},
       {"bits_probes", &C::bits_probes, "Memory", "gradients that a choice of bits takes", "N"},
       {"bits_guard", &C::bits_guard, "Memory",
-       "bits are raised where rounding would add more than this part of the gradient's own variance "
+       "bits are raised where rounding would add more than this part of the gradient's own "
+       "variance "
        "from batch to batch; under --budget only said; 0: never",
        "X"},
       {"rank", &C::rank, "Memory",

@@ -23,8 +23,7 @@ EvalResult evaluate_samples(const Network& network, const Dataset& data, int64_t
   Score sum{.correct = 0, .in_five = 0};
   bool classes = false;
   for (int64_t i = 0; i < count; i += batch) {
-    const StepInputs b =
-        inputs_of(data.in_order(i, std::min(batch, count - i)), network.device());
+    const StepInputs b = inputs_of(data.in_order(i, std::min(batch, count - i)), network.device());
     const Score s = network.score(b.inputs, b.target);
     sum.loss += s.loss;
     sum.targets += s.targets;

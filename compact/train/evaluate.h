@@ -29,11 +29,11 @@ EvalResult evaluate_samples(const Network& network, const Dataset& data, int64_t
 EvalResult evaluate_within_memory(const Network& network, const Dataset& data, int64_t most,
                                   int64_t& batch, Console& console);
 
-// Rows `eval_loss`, `eval_accuracy`, ... for prefix `eval`; a perplexity where there are no classes.
+// Rows `eval_loss`, `eval_accuracy`, ... for prefix `eval`; a perplexity where there are no
+// classes.
 MetricsRow eval_row(const std::string& prefix, const EvalResult& result);
 // "eval_loss 1.2345  eval_accuracy 0.9180  (5,000 images)".
-std::string eval_text(const std::string& prefix, const EvalResult& result,
-                      const std::string& unit);
+std::string eval_text(const std::string& prefix, const EvalResult& result, const std::string& unit);
 
 // Of the model in --model_name_or_path on --validation_file. `unit`: what was counted.
 EvalResult evaluate(TrainConfig config, std::string& unit);

@@ -23,7 +23,8 @@ std::string in_any_layer(const std::string& name) {
 std::string operation_and_role(const std::string& name) {
   const std::string plain = name.substr(0, name.find('@'));
   const size_t role = plain.rfind('.');
-  const size_t operation = role == plain.npos || role == 0 ? plain.npos : plain.rfind('.', role - 1);
+  const size_t operation =
+      role == plain.npos || role == 0 ? plain.npos : plain.rfind('.', role - 1);
   return operation == plain.npos ? plain : plain.substr(operation + 1);
 }
 
@@ -32,9 +33,8 @@ std::vector<SlotBytes> grouped(const std::vector<SlotBytes>& slots, F kind_of) {
   std::vector<SlotBytes> kinds;
   for (const SlotBytes& slot : slots) {
     const std::string name = kind_of(slot.name);
-    auto kind = std::ranges::find_if(kinds, [&](const SlotBytes& k) {
-      return k.name == name && k.treatment == slot.treatment;
-    });
+    auto kind = std::ranges::find_if(
+        kinds, [&](const SlotBytes& k) { return k.name == name && k.treatment == slot.treatment; });
     if (kind == kinds.end()) kind = kinds.insert(kind, SlotBytes{name, slot.treatment, 0, 0});
     kind->stored += slot.stored;
     kind->if_kept += slot.if_kept;

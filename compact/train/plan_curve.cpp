@@ -224,13 +224,13 @@ MaxBatch largest_batch(const TrainConfig& c, const Task& task, const Policy& pol
   const std::string one = cat(task.units > 1 ? cat(" x ", task.units) : "", " ", task.unit);
   while (ask(too_many) && 2 * too_many <= most) too_many *= 2;
   if (fits == 0) {
-    throw BudgetError(
-        cat("--budget ", c.budget, ": not even a batch of 1", one, " fits: it takes ", automatic ? "at least " : "", format_bytes(too_many_peak)),
-        too_many_peak);
+    throw BudgetError(cat("--budget ", c.budget, ": not even a batch of 1", one, " fits: it takes ",
+                          automatic ? "at least " : "", format_bytes(too_many_peak)),
+                      too_many_peak);
   }
   while (too_many_peak > 0 && too_many - fits > 1) ask(fits + (too_many - fits) / 2);
-  std::string text = cat("max batch ", fits, one, ": peak ", format_bytes(fits_peak), " under ",
-                         c.budget);
+  std::string text =
+      cat("max batch ", fits, one, ": peak ", format_bytes(fits_peak), " under ", c.budget);
   text += too_many_peak > 0 ? cat("; ", too_many, " would take ", automatic ? "at least " : "",
                                   format_bytes(too_many_peak), "\n")
                             : "; larger ones were not tried\n";

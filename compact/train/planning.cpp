@@ -16,8 +16,7 @@ std::string ways_to_fit(const TrainConfig& c, const Task& task, const Policy& po
                         c10::DeviceType device, int64_t budget) {
   std::string text;
   const auto offer = [&](const std::string& what, const TrainConfig& other, const Policy& p) {
-    const int64_t peak =
-        bounded_bytes(plan_step(step_request(other, task, p, device)), device);
+    const int64_t peak = bounded_bytes(plan_step(step_request(other, task, p, device)), device);
     if (peak > budget) return false;
     text += cat(text.empty() ? "" : "; ", what, " (", format_bytes(peak), ")");
     return true;
@@ -40,10 +39,8 @@ std::string ways_to_fit(const TrainConfig& c, const Task& task, const Policy& po
 StepRequest step_request(const TrainConfig& c, const Task& task, const Policy& policy,
                          c10::DeviceType device) {
   return {.network = [&task, policy](at::Device d) { return task.network(policy, d); },
-          .micro_batch =
-              [&task, batch = c.per_device_train_batch_size](at::Device d, int64_t) {
-                return task.inputs(d, batch);
-              },
+          .micro_batch = [&task, batch = c.per_device_train_batch_size](
+                             at::Device d, int64_t) { return task.inputs(d, batch); },
           .resident = task.resident && device == c10::kCPU,
           .optimizer = optimizer_options(c, policy),
           .step = {.batch = c.per_device_train_batch_size,
@@ -106,8 +103,8 @@ int64_t bounded_bytes(const StepPlan& plan, c10::DeviceType device) {
   return device == c10::kCUDA ? plan.reserved : plan.memory.peak;
 }
 
-StepPlan plan_within(const TrainConfig& c, const Task& task, Policy& policy,
-                     c10::DeviceType device, int64_t budget, std::string& note) {
+StepPlan plan_within(const TrainConfig& c, const Task& task, Policy& policy, c10::DeviceType device,
+                     int64_t budget, std::string& note) {
   const auto plan_of = [&](const Policy& p) { return plan_step(step_request(c, task, p, device)); };
   StepPlan plan = plan_of(policy);
   Policy fewer = policy;

@@ -63,7 +63,8 @@ void write_results(const TrainConfig& config, const RunState& state, const RunFi
   for (const auto& [kind, bytes] : optimizer.bytes()) {
     (kind == "carrier" || kind == "projection" ? weights : moments) += bytes;
   }
-  for (const Parameter* p : network.parameters()) weights += static_cast<int64_t>(p->weight.nbytes());
+  for (const Parameter* p : network.parameters())
+    weights += static_cast<int64_t>(p->weight.nbytes());
   results["memory/weights_bytes"] = weights;
   results["memory/optimizer_bytes"] = moments;
   results["preset"] = config.preset;

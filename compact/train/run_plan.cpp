@@ -15,7 +15,8 @@ RunPlan::RunPlan(const TrainConfig& c, const Task& task, at::Device device, Poli
                  bool resumed, Console& console)
     : device_(device) {
   if (c.preset == "auto" && !resumed) {
-    COMPACT_CHECK(task.llama, "--preset auto chooses for language models; other tasks take a --budget "
+    COMPACT_CHECK(task.llama,
+                  "--preset auto chooses for language models; other tasks take a --budget "
                   "with any other preset");
     const Chosen chosen = choose(c, *task.llama, device.type());
     policy = chosen.policy;
@@ -33,14 +34,19 @@ RunPlan::RunPlan(const TrainConfig& c, const Task& task, at::Device device, Poli
   check_fits(c, task, policy, device.type(), plan_, limit_, resumed);
 }
 
-void RunPlan::enforce(int64_t outside) const {
+RunPlan::~RunPlan() {
+  if (!enforced_) return;
+  device_.is_cpu() ? limit_cpu_bytes(std::nullopt) : limit_cuda_bytes(device_, std::nullopt);
+}
+
+void RunPlan::enforce(int64_t outside) {
+  enforced_ = true;
   if (device_.is_cpu()) return limit_cpu_bytes(limit_.bytes + outside);
   const bool limited = limit_.bytes < std::numeric_limits<int64_t>::max();
   limit_cuda_bytes(device_, limited ? std::optional(limit_.bytes) : std::nullopt);
 }
 
-void RunPlan::begin_record(const Network& network, const Optimizer& optimizer,
-                           int64_t outside) {
+void RunPlan::begin_record(const Network& network, const Optimizer& optimizer, int64_t outside) {
   if (!device_.is_cpu()) return;
   recorder_.emplace(network, optimizer);
   recorder_->begin(outside);

@@ -18,9 +18,11 @@ class RunPlan {
   // Throws BudgetError where a step would not fit; nothing is allocated then.
   RunPlan(const TrainConfig& config, const Task& task, at::Device device, Policy& policy,
           bool resumed, Console& console);
+  ~RunPlan();  // lifts the limit
+  RunPlan(const RunPlan&) = delete;
   // Limits the device's allocator from here on; data sets on the CPU are not counted. Throws
   // InputError where a GPU has less memory.
-  void enforce(int64_t outside) const;
+  void enforce(int64_t outside);
 
   // Around one step on the CPU: prints what it took beside what was planned. `outside`: bytes of
   // data sets.
@@ -40,6 +42,7 @@ class RunPlan {
   at::Device device_;
   StepPlan plan_;
   MemoryLimit limit_;
+  bool enforced_ = false;
   std::optional<StepRecorder> recorder_;
 };
 

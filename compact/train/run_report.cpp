@@ -165,8 +165,7 @@ nlohmann::ordered_json report_json(std::span<const RunReport> runs) {
     for (const ReportColumn& c : columns_of(runs)) {
       const double value = run.number(c.key), first = runs[0].number(c.key);
       values[c.key] = number_or_null(value);
-      relative[c.key] =
-          number_or_null(is_difference(c) ? value - first : value / first);
+      relative[c.key] = number_or_null(is_difference(c) ? value - first : value / first);
     }
     for (const auto& [name, curve] :
          {std::pair{"loss", &run.loss}, {"eval_loss", &run.eval_loss}}) {

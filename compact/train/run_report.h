@@ -41,7 +41,8 @@ std::vector<ReportColumn> columns_of(std::span<const RunReport> runs);
 
 // The number as text ("1.53 GiB", "2.4310"), or "-" for NaN.
 std::string format_value(const ReportColumn& column, double value);
-// Beside the first run's: a difference for losses ("+0.0120") and shares (percent), else a factor ("0.35x").
+// Beside the first run's: a difference for losses ("+0.0120") and shares (percent), else a factor
+// ("0.35x").
 std::string format_relative(const ReportColumn& column, double value, double first);
 
 // One row per run with values and relative values, for a console.

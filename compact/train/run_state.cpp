@@ -133,8 +133,7 @@ void check_same_run(const std::string& checkpoint, const TrainConfig& config, co
                 "preset or policy differ from those of ", checkpoint,
                 " (policy.txt there): a resumed run keeps them");
   COMPACT_CHECK(j["data_checksum"] == checksum_text(data_checksum),
-                "the training data is not that of ", checkpoint,
-                ": it has another checksum");
+                "the training data is not that of ", checkpoint, ": it has another checksum");
 }
 
 Policy stored_policy(const std::string& checkpoint) {

@@ -45,8 +45,7 @@ std::unique_ptr<Network> make_network(const TrainConfig& c, const Task& task, co
   if (has_weights(c.model_name_or_path)) {
     load_weights(*network, c.model_name_or_path);
   } else {
-    warnings.push_back(
-        cat(c.model_name_or_path, " has no weights: training starts from new ones"));
+    warnings.push_back(cat(c.model_name_or_path, " has no weights: training starts from new ones"));
   }
   return network;
 }

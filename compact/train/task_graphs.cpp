@@ -216,11 +216,15 @@ Task open_graphs(const TrainConfig& c, const Progress&, std::vector<std::string>
 
 }  // namespace
 
-extern const TaskInfo node_classification = {
-    "node-classification", "classes of the nodes of a graph, by a graph network", check_nodes,
-    open_nodes, {kNodes}};
-extern const TaskInfo graph_classification = {
-    "graph-classification", "classes of whole graphs, by a graph network", check_common,
-    open_graphs, {kGraphs}};
+extern const TaskInfo node_classification = {"node-classification",
+                                             "classes of the nodes of a graph, by a graph network",
+                                             check_nodes,
+                                             open_nodes,
+                                             {kNodes}};
+extern const TaskInfo graph_classification = {"graph-classification",
+                                              "classes of whole graphs, by a graph network",
+                                              check_common,
+                                              open_graphs,
+                                              {kGraphs}};
 
 }  // namespace compact

@@ -29,11 +29,16 @@ struct ImageModel {
 };
 
 json to_json(const ImageModel& m, const std::vector<std::string>& names) {
-  return {{"model_type", kModelType},       {"blocks", m.net.blocks},
-          {"width", m.net.width},           {"bottleneck", m.net.bottleneck},
-          {"small_images", m.net.small_images}, {"channels", m.net.channels},
-          {"classes", m.net.classes},       {"image_size", m.pixels},
-          {"image_mean", m.statistics.mean}, {"image_std", m.statistics.deviation},
+  return {{"model_type", kModelType},
+          {"blocks", m.net.blocks},
+          {"width", m.net.width},
+          {"bottleneck", m.net.bottleneck},
+          {"small_images", m.net.small_images},
+          {"channels", m.net.channels},
+          {"classes", m.net.classes},
+          {"image_size", m.pixels},
+          {"image_mean", m.statistics.mean},
+          {"image_std", m.statistics.deviation},
           {"class_names", names}};
 }
 
@@ -62,8 +67,7 @@ ImageModel read_model(const std::string& folder) {
 ImageModel model_of(const TrainConfig& c) {
   if (c.model.empty()) return read_model(c.model_name_or_path);
   ImageModel m{.net = resnet_named(c.model).config};
-  m.net.width = std::max<int64_t>(
-      1, std::llround(c.width_mult * static_cast<double>(m.net.width)));
+  m.net.width = std::max<int64_t>(1, std::llround(c.width_mult * static_cast<double>(m.net.width)));
   m.pixels = c.image_size > 0 ? c.image_size : m.net.small_images ? 32 : 224;
   return m;
 }
@@ -161,9 +165,8 @@ Task open(const TrainConfig& c, const Progress&, std::vector<std::string>& warni
     return std::make_unique<Resnet>(net, policy, here);
   };
   task.inputs = [m](at::Device device, int64_t batch) {
-    return StepInputs{
-        {at::zeros({batch, m.net.channels, m.pixels, m.pixels}, at::device(device))},
-        at::zeros({batch}, at::device(device).dtype(at::kLong))};
+    return StepInputs{{at::zeros({batch, m.net.channels, m.pixels, m.pixels}, at::device(device))},
+                      at::zeros({batch}, at::device(device).dtype(at::kLong))};
   };
   return task;
 }

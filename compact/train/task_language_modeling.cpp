@@ -22,8 +22,7 @@ void check(const TrainConfig& c) {
   COMPACT_CHECK(c.per_device_train_batch_size <= kMostTokens / std::min(c.block_size, kMostTokens),
                 "--per_device_train_batch_size times --block_size must be at most 2^32 tokens, is ",
                 c.per_device_train_batch_size, " x ", c.block_size);
-  COMPACT_CHECK(c.test_file.empty(),
-                "--test_file: language models have a --validation_file only");
+  COMPACT_CHECK(c.test_file.empty(), "--test_file: language models have a --validation_file only");
 }
 
 // The model's shape: the table's or the folder's, with the tokenizer's vocabulary.
@@ -84,10 +83,9 @@ void open_data(const TrainConfig& c, const Tokenizer& tokenizer, const Progress&
     }
   }
   task.train = std::make_unique<BlockDataset>(file, train, c.block_size, key);
-  task.data_text = cat(format_count(task.train->size()), " blocks of ", c.block_size, " tokens",
-                       task.validation
-                           ? cat(", validation ", format_count(task.validation->size()))
-                           : "");
+  task.data_text =
+      cat(format_count(task.train->size()), " blocks of ", c.block_size, " tokens",
+          task.validation ? cat(", validation ", format_count(task.validation->size())) : "");
 }
 
 Task open(const TrainConfig& c, const Progress& progress, std::vector<std::string>& warnings) {
@@ -123,8 +121,7 @@ Task open(const TrainConfig& c, const Progress& progress, std::vector<std::strin
 
 }  // namespace
 
-extern const TaskInfo language_modeling = {"language-modeling",
-                                           "next-token prediction on text, by a LLaMA", check, open,
-                                           {"llama"}};
+extern const TaskInfo language_modeling = {
+    "language-modeling", "next-token prediction on text, by a LLaMA", check, open, {"llama"}};
 
 }  // namespace compact

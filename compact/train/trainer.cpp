@@ -168,8 +168,7 @@ void Run::choose_bits() {
   const DataPosition here = task_.train->position();
   const Batch batch = task_.train->next(c_.per_device_train_batch_size);
   task_.train->seek(here);
-  console_.line(
-      bits_->choose(*model_, inputs_of(batch, device_), noise_key(c_, s_.step, -1)));
+  console_.line(bits_->choose(*model_, inputs_of(batch, device_), noise_key(c_, s_.step, -1)));
   s_.bits = bits_->bits();
   write_file_atomically(c_.output_dir + "/bits.policy", s_.bits);
 }
@@ -177,7 +176,8 @@ void Run::choose_bits() {
 bool Run::step() {
   const auto start = Clock::now();
   reset_peak(device_);
-  if (figures_.step_seconds.size() == 1 && s_.micro == 0) plan_->begin_record(*model_, *optimizer_, outside_bytes_);
+  if (figures_.step_seconds.size() == 1 && s_.micro == 0)
+    plan_->begin_record(*model_, *optimizer_, outside_bytes_);
   trace_moment("batch");
   const int64_t accumulation = c_.gradient_accumulation_steps;
   const double rate = c_.learning_rate * schedule_->factor(s_.step);
@@ -199,8 +199,8 @@ bool Run::step() {
     const int64_t live = live_bytes(device_);
     trace_mark(MemoryEventKind::kForwardBegin);
     model_->set_noise(noise_key(c_, s_.step, s_.micro));
-    at::Tensor loss =
-        model_->loss(batch.inputs, batch.target, valid > 0 ? 1.0 / static_cast<double>(valid) : 0.0);
+    at::Tensor loss = model_->loss(batch.inputs, batch.target,
+                                   valid > 0 ? 1.0 / static_cast<double>(valid) : 0.0);
     figures_.held_bytes = live_bytes(device_) - live;
     figures_.saved_bytes = model_->saved_bytes();
     trace_mark(MemoryEventKind::kForwardEnd);

@@ -47,7 +47,8 @@ TEST(ImageDataset, InOrderGivesNormalisedImagesAsTheyAre) {
                           {.shift = 1, .mirror = true}, 1);
   const Batch b = data.in_order(0, 2);
   EXPECT_TRUE(b.target.equal(at::tensor({1, 2}, at::kLong)));
-  const at::Tensor x = counted(5).images.index_select(0, at::tensor({4, 2}, at::kLong)).to(at::kFloat) / 255;
+  const at::Tensor x =
+      counted(5).images.index_select(0, at::tensor({4, 2}, at::kLong)).to(at::kFloat) / 255;
   EXPECT_TRUE(at::allclose(b.input.select(1, 0), (x.select(1, 0) - .5) / .1, 1e-5, 1e-5));
   EXPECT_TRUE(at::allclose(b.input.select(1, 1), (x.select(1, 1) - .25) / .2, 1e-5, 1e-5));
 }

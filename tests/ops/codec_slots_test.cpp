@@ -125,8 +125,8 @@ TEST(CodecSlotsBias, RebuildingTheAttentionIsNearerThanRoundingItsOutput) {
   Block block(at::kFloat);
   const at::Tensor exact = run_block(block, *block.segment({}))[1].to(at::kDouble);
   const auto error = [&](const std::string& out) {
-    const auto segment = treated(
-        block, "slot attn.qkv = quantize:bits=4,group=32\nslot attn.out = " + out + "\n");
+    const auto segment =
+        treated(block, "slot attn.qkv = quantize:bits=4,group=32\nslot attn.out = " + out + "\n");
     double sum = 0;
     for (uint64_t key = 0; key < 200; ++key) {
       segment->set_noise(key);

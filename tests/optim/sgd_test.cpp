@@ -15,9 +15,8 @@ TEST(Sgd, FollowsItsDefinition) {
     const at::Tensor matrix = at::randn({5, 7}), bias = at::randn({5});
     Parameter w{.name = "w", .weight = matrix.clone().requires_grad_(true), .parts = {5}};
     Parameter b{.name = "b", .weight = bias.clone().requires_grad_(true), .decay = false};
-    Optimizer optimizer({&w, &b}, {.kind = OptimizerKind::kSgd,
-                                   .weight_decay = 0.1,
-                                   .sgd_momentum = momentum});
+    Optimizer optimizer(
+        {&w, &b}, {.kind = OptimizerKind::kSgd, .weight_decay = 0.1, .sgd_momentum = momentum});
     at::Tensor ws = matrix.to(at::kDouble), bs = bias.to(at::kDouble);
     at::Tensor wm = at::zeros_like(ws), bm = at::zeros_like(bs);
     for (int step = 0; step < 20; ++step) {
@@ -48,7 +47,8 @@ TEST(Sgd, ProjectedOnesStepInTheSubspace) {
   Parameter& a = projected.parameters[0];
   Optimizer optimizer(projected.pointers(), {.kind = OptimizerKind::kSgd});
   const at::Tensor p = a.carrier->projections[0]->matrix().to(at::kDouble);
-  at::Tensor want = a.weight.to(at::kDouble), m = at::zeros({Toy::kHidden, Toy::kRank}, at::kDouble);
+  at::Tensor want = a.weight.to(at::kDouble),
+             m = at::zeros({Toy::kHidden, Toy::kRank}, at::kDouble);
   for (int64_t step = 0; step < 4; ++step) {
     for (size_t i = 0; i < plain.parameters.size(); ++i) {
       plain.parameters[i].weight.copy_(projected.parameters[i].weight);

@@ -34,13 +34,12 @@ void expect_equal(const StepRequest& r, double tolerance, const std::string& tex
   EXPECT_EQ(plan.held, real.held) << text;
   EXPECT_LE(std::abs(static_cast<double>(plan.peak - real.peak)),
             tolerance * static_cast<double>(real.peak))
-      << text << ": planned " << plan.peak << " in " << plan.at_peak.moment << ", real " << real.peak
-      << " in " << real.at_peak.moment;
+      << text << ": planned " << plan.peak << " in " << plan.at_peak.moment << ", real "
+      << real.peak << " in " << real.at_peak.moment;
 }
 
 TEST(ClassifierMemory, OfResnetsIsPlanned) {
-  const ResnetConfig small{
-      .blocks = {1, 2}, .width = 16, .small_images = true, .classes = 10};
+  const ResnetConfig small{.blocks = {1, 2}, .width = 16, .small_images = true, .classes = 10};
   const ResnetConfig bottleneck{.blocks = {1, 1}, .width = 8, .bottleneck = true, .classes = 10};
   for (const ResnetConfig& config : {small, bottleneck}) {
     for (const char* preset : {"off", "exact", "gact-l1", "gact-l1.2"}) {
@@ -55,8 +54,9 @@ TEST(ClassifierMemory, OfResnetsIsPlanned) {
                             at::ones({batch}, at::device(device).dtype(at::kLong))};
         };
         r.optimizer.kind = OptimizerKind::kSgd;
-        expect_equal(r, 0.01, std::string(preset) + " batch " + std::to_string(batch) +
-                                  (config.bottleneck ? " bottleneck" : ""));
+        expect_equal(r, 0.01,
+                     std::string(preset) + " batch " + std::to_string(batch) +
+                         (config.bottleneck ? " bottleneck" : ""));
       }
     }
   }

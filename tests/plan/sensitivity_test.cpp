@@ -18,8 +18,7 @@ namespace {
 
 class Sensitivity : public testing::Test {
  protected:
-  Sensitivity()
-      : net_({.blocks = {1, 1, 1}, .width = 8, .small_images = true, .classes = 10}) {
+  Sensitivity() : net_({.blocks = {1, 1, 1}, .width = 8, .small_images = true, .classes = 10}) {
     const auto generator = at::detail::createCPUGenerator(5);
     images_ = at::randn({16, 3, 16, 16}, generator);
     labels_ = at::arange(16).remainder(10);

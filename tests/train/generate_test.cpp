@@ -146,8 +146,7 @@ TEST_F(Generate, RefusesBadOptions) {
 
 TEST_F(Generate, ReadsAFolder) {
   const TemporaryFolder folder;
-  write_model_folder(folder.path(), model.named_tensors(),
-                     llama_config_to_json(model.config()));
+  write_model_folder(folder.path(), model.named_tensors(), llama_config_to_json(model.config()));
   GenerateOptions options{.model_name_or_path = folder.path().string(),
                           .prompt = "ab",
                           .max_new_tokens = 20,

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs of the classification tasks: resumed bit for bit, evaluated alike, within budgets.
+#include "compact/train/task.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "compact/base/check.h"
+#include "compact/base/philox.h"
+#include "compact/plan/budget.h"
+#include "compact/train/evaluate.h"
+#include "compact/train/exit_codes.h"
+#include "compact/train/trainer.h"
+#include "tests/temporary_folder.h"
+
+namespace compact {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+// CIFAR-10 records whose brightness tells the class.
+void write_images(const fs::path& path, int count) {
+  std::string bytes;
+  for (int i = 0; i < count; ++i) {
+    const int label = i % 10;
+    bytes += static_cast<char>(label);
+    for (uint64_t p = 0; p < 3 * 32 * 32; ++p) {
+      bytes += static_cast<char>(20 * label + philox(7, p, static_cast<uint64_t>(i)).v[0] % 40);
+    }
+  }
+  spill(path, bytes);
+}
+
+// Rings of 5 or 6 nodes in two classes, tagged.
+void write_graphs(const fs::path& path, int count) {
+  std::ostringstream text;
+  text << count << "\n";
+  for (int i = 0; i < count; ++i) {
+    const int nodes = 5 + i % 2;
+    text << nodes << " " << i % 2 << "\n";
+    for (int n = 0; n < nodes; ++n) {
+      text << (n + i) % 3 << " 2 " << (n + nodes - 1) % nodes << " " << (n + 1) % nodes << "\n";
+    }
+  }
+  spill(path, text.str());
+}
+
+TrainConfig base(const fs::path& folder, const std::string& output) {
+  TrainConfig c;
+  c.per_device_train_batch_size = 4;
+  c.gradient_accumulation_steps = 2;
+  c.max_steps = 6;
+  c.learning_rate = 0.02;
+  c.optim = "sgd";
+  c.weight_decay = 1e-3;
+  c.logging_steps = 1;
+  c.validation_split = 0.25;
+  c.threads = 2;
+  c.device = "cpu";
+  c.bits_interval = 3;
+  c.bits_probes = 2;
+  c.output_dir = (folder / output).string();
+  return c;
+}
+
+TrainConfig images(const fs::path& folder, const std::string& output) {
+  if (!fs::exists(folder / "train.bin")) write_images(folder / "train.bin", 60);
+  TrainConfig c = base(folder, output);
+  c.task = "image-classification";
+  c.model = "resnet20";
+  c.width_mult = 0.25;
+  c.train_file = {(folder / "train.bin").string()};
+  return c;
+}
+
+TrainConfig graphs(const fs::path& folder, const std::string& output) {
+  if (!fs::exists(folder / "graphs.txt")) write_graphs(folder / "graphs.txt", 40);
+  TrainConfig c = base(folder, output);
+  c.task = "graph-classification";
+  c.model = "gat";
+  c.train_file = {(folder / "graphs.txt").string()};
+  return c;
+}
+
+using MakeConfig = TrainConfig (*)(const fs::path&, const std::string&);
+struct Case {
+  std::string name;
+  MakeConfig make;
+  std::string preset;
+};
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
+std::string losses(const std::string& folder) {
+  std::ifstream in(folder + "/metrics.jsonl");
+  std::string line, out;
+  while (std::getline(in, line)) {
+    const auto j = nlohmann::json::parse(line);
+    out += j["step"].dump() + (j.contains("loss") ? j["loss"].dump() : j["eval_loss"].dump()) + " ";
+  }
+  return out;
+}
+
+class TaskResume : public ::testing::TestWithParam<Case> {};
+
+TEST_P(TaskResume, IsBitExact) {
+  const TemporaryFolder folder;
+  TrainConfig whole = GetParam().make(folder.path(), "whole");
+  whole.preset = GetParam().preset;
+  std::ostringstream console;
+  ASSERT_EQ(train(whole, console), kExitOk) << console.str();
+  const std::string expected = slurp(folder / "whole/model.safetensors");
+  for (const auto& [step, micro] : std::vector<std::pair<int, int>>{{0, 0}, {2, 0}, {4, 0}}) {
+    TrainConfig part = whole;
+    part.output_dir =
+        (folder.path() / ("part" + std::to_string(step) + std::to_string(micro))).string();
+    TrainHooks hooks{.stop = [&](int64_t s, int64_t m) { return s == step && m == micro; }};
+    ASSERT_EQ(train(part, console, false, hooks), kExitInterrupt) << console.str();
+    part.resume_from_checkpoint = "latest";
+    ASSERT_EQ(train(part, console), kExitOk) << console.str();
+    EXPECT_TRUE(slurp(part.output_dir + "/model.safetensors") == expected) << step << " " << micro;
+    EXPECT_EQ(losses(part.output_dir), losses(whole.output_dir));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Tasks, TaskResume,
+                         ::testing::Values(Case{"images_off", images, "off"},
+                                           Case{"images_gact_l2", images, "gact-l2"},
+                                           Case{"graphs_exact", graphs, "exact"},
+                                           Case{"graphs_gact_l2", graphs, "gact-l2"}),
+                         [](const auto& info) { return info.param.name; });
+
+// Choosing bits moves neither weights nor statistics of norms, data order or dropout.
+TEST(TaskBits, ProbesLeaveNoTrace) {
+  const TemporaryFolder folder;
+  for (const MakeConfig make : {MakeConfig(images), MakeConfig(graphs)}) {
+    std::string models[2];
+    for (const bool adapt : {false, true}) {
+      TrainConfig c = make(folder.path(), adapt ? "adapt" : "fixed");
+      c.overwrite_output_dir = true;
+      c.preset = "off";
+      c.set = {adapt ? "slot * = quantize:bits=8,adapt=8" : "slot * = quantize:bits=8"};
+      std::ostringstream console;
+      ASSERT_EQ(train(c, console), kExitOk) << console.str();
+      EXPECT_EQ(console.str().find("bits  ") != std::string::npos, adapt) << console.str();
+      models[adapt] = slurp(c.output_dir + "/model.safetensors");
+    }
+    EXPECT_TRUE(models[0] == models[1]);
+  }
+}
+
+TEST(TaskEvaluation, OfAFolderIsThatOfTheRun) {
+  const TemporaryFolder folder;
+  TrainConfig c = images(folder.path(), "run");
+  write_images(folder / "held.bin", 20);
+  c.validation_file = {(folder / "held.bin").string()};
+  c.test_file = c.validation_file;
+  std::ostringstream console;
+  ASSERT_EQ(train(c, console), kExitOk) << console.str();
+  const auto results = nlohmann::json::parse(slurp(folder / "run/all_results.json"));
+  EXPECT_EQ(results["eval_accuracy"], results["test_accuracy"]);
+  EXPECT_EQ(results["eval_images"], 20);
+  TrainConfig e;
+  e.model_name_or_path = c.output_dir;
+  e.validation_file = c.validation_file;
+  e.device = "cpu";
+  e.max_eval_samples = 0;
+  std::string unit;
+  const EvalResult r = evaluate(e, unit);
+  EXPECT_EQ(unit, "images");
+  EXPECT_EQ(r.loss, results["eval_loss"].get<double>());
+  EXPECT_EQ(*r.accuracy, results["eval_accuracy"].get<double>());
+  EXPECT_GE(*r.in_five, *r.accuracy);
+}
+
+// A preset that quantizes takes the most bits that fit; what cannot fit is said with what would.
+TEST(TaskBudget, BoundsPresetsThatQuantize) {
+  const TemporaryFolder folder;
+  const auto run = [&](const std::string& preset, int64_t budget) {
+    TrainConfig c = images(folder.path(), "run");
+    c.overwrite_output_dir = true;
+    c.preset = preset;
+    c.max_steps = 2;
+    c.per_device_train_batch_size = 32;
+    c.gradient_accumulation_steps = 1;
+    if (budget > 0) c.budget = std::to_string(budget) + "B";
+    std::ostringstream console;
+    EXPECT_EQ(train(c, console), kExitOk) << console.str();
+    const auto results = nlohmann::json::parse(slurp(folder / "run/all_results.json"));
+    return std::pair(results["memory/peak_bytes"].get<int64_t>(), console.str());
+  };
+  const auto [eight, unused] = run("gact-l1.1", 0);
+  const auto [four, unused_too] = run("gact-l1", 0);
+  ASSERT_LT(four, eight);
+  const auto [bounded, text] = run("gact-l1.1", (four + eight) / 2);
+  EXPECT_EQ(bounded, four);
+  EXPECT_THAT(text, HasSubstr("in fewer bits it takes"));
+  TrainConfig c = images(folder.path(), "none");
+  c.per_device_train_batch_size = 32;
+  c.preset = "off";
+  c.budget = std::to_string((four + eight) / 2) + "B";
+  std::ostringstream console;
+  try {
+    train(c, console);
+    ADD_FAILURE() << "a budget that cannot be met";
+  } catch (const BudgetError& e) {
+    EXPECT_THAT(e.what(), HasSubstr("--preset gact-l1"));
+    EXPECT_THAT(e.what(), HasSubstr("--per_device_train_batch_size"));
+  }
+  EXPECT_FALSE(fs::exists(c.output_dir));
+}
+
+TEST(TaskErrors, NameTheRule) {
+  const TemporaryFolder folder;
+  const auto error = [&](const std::function<void(TrainConfig&)>& change) {
+    TrainConfig c = images(folder.path(), "run");
+    change(c);
+    std::ostringstream console;
+    return error_of([&] { train(c, console); });
+  };
+  EXPECT_THAT(error([](TrainConfig& c) { c.task = "image-classificatio"; }),
+              HasSubstr("did you mean `image-classification`"));
+  EXPECT_THAT(error([](TrainConfig& c) { c.model = "resnet21"; }), HasSubstr("no model"));
+  EXPECT_THAT(error([](TrainConfig& c) { c.preset = "compact"; }),
+              HasSubstr("projects gradients of"));
+  EXPECT_THAT(error([](TrainConfig& c) {
+                c.preset = "auto";
+                c.budget = "1GiB";
+              }),
+              HasSubstr("--preset auto"));
+  EXPECT_THAT(error([](TrainConfig& c) { c.width_mult = 0; }), HasSubstr("--width_mult"));
+  EXPECT_THAT(error([](TrainConfig& c) { c.label_smoothing_factor = 1; }),
+              HasSubstr("--label_smoothing_factor"));
+  EXPECT_THAT(error([](TrainConfig& c) {
+                c.task = "node-classification";
+                c.model = "gcn";
+              }),
+              HasSubstr("train.bin"));
+}
+
+}  // namespace
+}  // namespace compact
