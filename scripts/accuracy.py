@@ -53,7 +53,7 @@ SETTINGS = {
             (image_flags(10, 0.5), CIFAR, "eval_accuracy", 2),
         "GCN, Cora": (graph_flags("gcn", 0.01, 0.05, 200), CORA, "test_accuracy", 10),
         "GAT, Cora": (graph_flags("gat", 0.005, 0.05, 200), CORA, "test_accuracy", 10),
-        "llama-mini": (text_flags("llama-mini", 400, 16), TEXT, "eval_loss", 3),
+        "llama-mini": (text_flags("llama-mini", 200, 16), TEXT, "eval_loss", 3),
     },
     "gpu": {
         "resnet20, CIFAR-10, 200 epochs":

@@ -17,6 +17,7 @@
 #include "compact/train/process.h"
 #include "compact/train/report_page.h"
 #include "compact/train/run_report.h"
+#include "compact/train/task.h"
 
 namespace compact {
 namespace {
@@ -67,8 +68,9 @@ std::string subtitle_of(const TrainConfig& c, const RunReport& run) {
   if (const double n = run.number("parameters"); n > 0) {
     text += " (" + format_count(static_cast<int64_t>(n)) + " parameters)";
   }
-  text += cat(", ", c.optim, ", ", c.dtype, ", ", c.per_device_train_batch_size, " \u00d7 ",
-              c.block_size, " tokens");
+  text += cat(", ", c.optim, ", ", c.dtype, ", ", c.per_device_train_batch_size,
+              c.task == language_modeling.name ? cat(" \u00d7 ", c.block_size, " tokens")
+                                               : std::string(" samples"));
   if (c.gradient_accumulation_steps > 1) text += cat(" \u00d7 ", c.gradient_accumulation_steps);
   text += cat(" a step, seed ", c.seed, "; small figures: beside ", run.preset);
   return text;
