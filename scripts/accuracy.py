@@ -35,7 +35,7 @@ def image_flags(epochs, width):
 def graph_flags(model, rate, decay, steps):
     return ["--task", "node-classification", "--model", model, "--train_file", str(CORA),
             "--per_device_train_batch_size", "1", "--learning_rate", str(rate),
-            "--weight_decay", str(decay), "--max_steps", str(steps), "--max_grad_norm", "0",
+            "--optim", "adam", "--weight_decay", str(decay), "--max_steps", str(steps), "--max_grad_norm", "0",
             "--lr_scheduler_type", "constant", "--logging_steps", "100", "--bits_interval", "100"]
 
 
@@ -51,15 +51,15 @@ SETTINGS = {
     "cpu": {
         "resnet20, half width, CIFAR-10, 10 epochs":
             (image_flags(10, 0.5), CIFAR, "eval_accuracy", 2),
-        "GCN, Cora": (graph_flags("gcn", 0.01, 0.05, 200), CORA, "test_accuracy", 10),
-        "GAT, Cora": (graph_flags("gat", 0.005, 0.05, 200), CORA, "test_accuracy", 10),
+        "GCN, Cora": (graph_flags("gcn", 0.01, 5e-4, 200), CORA, "test_accuracy", 10),
+        "GAT, Cora": (graph_flags("gat", 0.005, 5e-4, 200), CORA, "test_accuracy", 10),
         "llama-mini": (text_flags("llama-mini", 200, 16), TEXT, "eval_loss", 3),
     },
     "gpu": {
         "resnet20, CIFAR-10, 200 epochs":
             (image_flags(200, 1), CIFAR, "eval_accuracy", 3),
-        "GCN, Cora": (graph_flags("gcn", 0.01, 0.05, 200), CORA, "test_accuracy", 10),
-        "GAT, Cora": (graph_flags("gat", 0.005, 0.05, 200), CORA, "test_accuracy", 10),
+        "GCN, Cora": (graph_flags("gcn", 0.01, 5e-4, 200), CORA, "test_accuracy", 10),
+        "GAT, Cora": (graph_flags("gat", 0.005, 5e-4, 200), CORA, "test_accuracy", 10),
         "llama-60m": (text_flags("llama-60m", 2000, 128), TEXT, "eval_loss", 3),
     },
 }

@@ -227,6 +227,10 @@ std::string SavedTensorScope::State::treatment_of(const at::Tensor& t, const std
   const bool statistic = result && (op_has("norm") || op_has("log_softmax") ||
                                     (op_has("scaled_dot_product") && t.dim() < 4));
   if (statistic) return "keep";
+  // Its backward pass asks for nothing but which side of 0 its input is on.
+  if (options.lossless && is_float && !result && op && op->name.starts_with("leaky_relu")) {
+    return kSigns;
+  }
   const bool relu = is_float && op && ((op->name == "relu" && result) || op->name == "relu_");
   std::vector<Spec> chain = Spec::parse_chain(policy.slot_text(name));
   const auto with_rest = [&](const Spec& first) {

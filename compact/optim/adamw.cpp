@@ -19,7 +19,8 @@ void adamw_on(const ParameterState& s, const at::Tensor& target, const at::Tenso
   const OptimizerOptions& o = context.options;
   const auto step = static_cast<double>(context.step);
   // Decay inside the step would do nothing to a carrier, which is zero: there it is in the fold.
-  const double decay = s.parameter->carrier || !s.parameter->decay ? 0 : o.weight_decay;
+  const bool decoupled = s.kind != OptimizerKind::kAdam && !s.parameter->carrier;
+  const double decay = decoupled && s.parameter->decay ? o.weight_decay : 0;
   backend_of(target).adamw({.param = target.data_ptr(),
                             .master = floats_of(master),
                             .grad = grad.data_ptr(),
@@ -76,6 +77,16 @@ void adamw_step(ParameterState& s, const at::Tensor& grad, const StepContext& co
   if (!carrier) return target.unsafeGetTensorImpl()->bump_version();
   fold_rows(s, 0, target, decay_factor(s, context), carrier->scale,
             draws_key(s, context.step, Draws::kFold));
+}
+
+void adam_step(ParameterState& s, const at::Tensor& grad, const StepContext& context) {
+  const Parameter& p = *s.parameter;
+  const double decay = context.options.weight_decay;
+  if (decay == 0 || !p.decay || p.carrier) return adamw_step(s, grad, context);
+  at::Tensor g = grad.to(at::kFloat);
+  if (context.grad_scale.defined()) g = g.mul(context.grad_scale);
+  g = g.add((s.master.defined() ? s.master : p.weight).detach().to(at::kFloat), decay);
+  adamw_step(s, g, {context.options, context.learning_rate, context.step, {}});
 }
 
 }  // namespace compact

@@ -85,7 +85,7 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions option
     if (s.kind != OptimizerKind::kSgd || options_.sgd_momentum > 0) {
       s.m = Moment(p->leaf().sizes(), p->weight.options(), type, true);
     }
-    if (s.kind == OptimizerKind::kAdamW)
+    if (s.kind == OptimizerKind::kAdamW || s.kind == OptimizerKind::kAdam)
       s.v = Moment(p->leaf().sizes(), p->weight.options(), type, false);
     if (options_.master_weights && p->weight.scalar_type() != at::kFloat) {
       s.master = p->weight.detach().to(at::kFloat);
@@ -115,7 +115,7 @@ StepContext Optimizer::context_of(const ParameterState& s, double learning_rate,
 
 void Optimizer::update(ParameterState& s, const StepContext& context) {
   Parameter& p = *s.parameter;
-  constexpr decltype(&adamw_step) kSteps[] = {adamw_step, muon_step, sgd_step};
+  constexpr decltype(&adamw_step) kSteps[] = {adamw_step, muon_step, sgd_step, adam_step};
   kSteps[static_cast<size_t>(s.kind)](s, p.leaf().grad(), context);
   p.leaf().mutable_grad().reset();
   if (p.carrier && p.carrier->period > 0 && context.step % p.carrier->period == 0) {
@@ -188,7 +188,7 @@ std::map<std::string, int64_t> Optimizer::bytes() const {
     if (t.defined()) result[kind] += static_cast<int64_t>(t.nbytes());
   };
   for (const ParameterState& s : states_) {
-    add(s.kind == OptimizerKind::kAdamW ? "moment" : "momentum", s.m);
+    add(s.v.defined() ? "moment" : "momentum", s.m);
     add("second_moment", s.v);
     add("master", s.master);
     if (const Carrier* c = s.parameter->carrier.get()) {

@@ -14,6 +14,7 @@ std::span<const OptimizerInfo> optimizers() {
       {"adamw", "AdamW (Loshchilov and Hutter 2019) for every parameter", OptimizerKind::kAdamW},
       {"muon", "Muon (Jordan et al. 2024) for the matrices of blocks, AdamW for the rest",
        OptimizerKind::kMuon},
+      {"adam", "Adam (Kingma and Ba 2015), weight decay in the gradient", OptimizerKind::kAdam},
       {"sgd", "stochastic gradient descent with momentum, weight decay in the gradient",
        OptimizerKind::kSgd},
   };

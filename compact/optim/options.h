@@ -14,13 +14,14 @@ namespace compact {
 // kAdamW: Loshchilov and Hutter 2019, for every parameter. kMuon: for hidden matrices, full or
 // projected, momentum orthogonalised by Newton-Schulz steps (Jordan et al. 2024), the update scaled
 // by 0.2 sqrt(max(rows, columns)) so that AdamW's learning rates serve (Liu et al. 2025); AdamW for
-// the rest. kSgd: with momentum, as torch.optim.SGD.
-enum class OptimizerKind : uint8_t { kAdamW, kMuon, kSgd };
+// the rest. kSgd: with momentum, as torch.optim.SGD. kAdam: AdamW, but with the weight decay
+// added to the gradient (Kingma and Ba 2015), as graph networks are trained.
+enum class OptimizerKind : uint8_t { kAdamW, kMuon, kSgd, kAdam };
 
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::kAdamW;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-6;
-  // Decoupled: W <- (1 - learning rate * weight_decay) W; of SGD a part of the gradient.
+  // Decoupled: W <- (1 - learning rate * weight_decay) W; of SGD and Adam a part of the gradient.
   double weight_decay = 0;
   double momentum = 0.95;       // Muon: m <- momentum * m + gradient
   bool nesterov = true;         // Muon: orthogonalises gradient + momentum * m, else m

@@ -26,6 +26,7 @@ void append_norms(const at::Tensor& x, std::vector<at::Tensor>& norms);
 // One step on the weight, or on the carrier followed by the fold.
 void adamw_step(ParameterState& s, const at::Tensor& grad, const StepContext& context);
 void muon_step(ParameterState& s, const at::Tensor& grad, const StepContext& context);
+void adam_step(ParameterState& s, const at::Tensor& grad, const StepContext& context);
 void sgd_step(ParameterState& s, const at::Tensor& grad, const StepContext& context);
 
 // The orthogonal factor of x [rows, columns], nearly: five Newton-Schulz steps with the quintic

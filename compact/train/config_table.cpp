@@ -53,7 +53,7 @@ std::span<const ConfigOption> config_options() {
        "X"},
 
       {"optim", &C::optim, "Optimizer", "muon: for the matrices of blocks, AdamW for the rest",
-       "adamw, muon, sgd"},
+       "adamw, muon, sgd, adam"},
       {"learning_rate", &C::learning_rate, "Optimizer", "peak learning rate", "X"},
       {"projected_learning_rate", &C::projected_learning_rate, "Optimizer",
        "peak learning rate of the matrices of blocks; 0: learning_rate", "X"},
@@ -64,7 +64,7 @@ std::span<const ConfigOption> config_options() {
       {"min_lr_ratio", &C::min_lr_ratio, "Optimizer", "last learning rate as a part of the peak",
        "0 <= x <= 1"},
       {"weight_decay", &C::weight_decay, "Optimizer",
-       "weight decay of matrices; decoupled, under sgd added to the gradient", "X"},
+       "weight decay of matrices; decoupled, under sgd and adam added to the gradient", "X"},
       {"momentum", &C::momentum, "Optimizer", "of sgd", "0 <= x < 1"},
       {"label_smoothing_factor", &C::label_smoothing_factor, "Optimizer",
        "classification: part of a target that is spread over all classes", "0 <= x < 1"},

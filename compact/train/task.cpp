@@ -25,6 +25,13 @@ const TaskInfo& task_named(const std::string& name) {
   fail("--task: no such task `", name, "`", suggestion(name, known));
 }
 
+TrainConfig for_task(TrainConfig c) {
+  if (task_named(c.task).one_sample) {
+    c.per_device_train_batch_size = c.per_device_eval_batch_size = 1;
+  }
+  return c;
+}
+
 const TaskInfo& task_of_folder(const std::string& folder) {
   const nlohmann::json config = read_json(std::filesystem::path(folder) / "config.json");
   const std::string type = config.is_object() ? config.value("model_type", "") : "";

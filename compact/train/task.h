@@ -46,10 +46,13 @@ struct TaskInfo {
   Task (*open)(const TrainConfig& config, const Progress& progress,
                std::vector<std::string>& warnings);
   std::vector<std::string> model_types;  // of config.json
+  bool one_sample = false;  // all there is makes one batch, whatever batch is asked for
 };
 std::span<const TaskInfo* const> tasks();
 // Throws InputError with a suggestion on an unknown name.
 const TaskInfo& task_named(const std::string& name);
+// The configuration as its task takes it.
+TrainConfig for_task(TrainConfig config);
 // The task of a model folder, by its config.json.
 const TaskInfo& task_of_folder(const std::string& folder);
 

@@ -220,7 +220,8 @@ extern const TaskInfo node_classification = {"node-classification",
                                              "classes of the nodes of a graph, by a graph network",
                                              check_nodes,
                                              open_nodes,
-                                             {kNodes}};
+                                             {kNodes},
+                                             /*one_sample=*/true};
 extern const TaskInfo graph_classification = {"graph-classification",
                                               "classes of whole graphs, by a graph network",
                                               check_common,

@@ -338,8 +338,9 @@ int Run::go() {
 
 int train(const TrainConfig& config, std::ostream& out, bool terminal, const TrainHooks& hooks) {
   check_config(config);
+  const TrainConfig taken = for_task(config);
   Console console(out, terminal);
-  Run run(config, console, hooks);
+  Run run(taken, console, hooks);
   try {
     return run.go();
   } catch (const OutOfMemory&) {

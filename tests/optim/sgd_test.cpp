@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// SGD beside its definition (torch.optim.SGD): g <- grad + decay w, m <- momentum m + g,
-// w <- w - rate m.
+// SGD and Adam beside their definitions (torch.optim): SGD: g <- grad + decay w, m <- momentum m +
+// g, w <- w - rate m.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+
+#include <cmath>
 
 #include "compact/optim/optimizer.h"
 #include "tests/optim/toy.h"
@@ -35,6 +37,25 @@ TEST(Sgd, FollowsItsDefinition) {
     EXPECT_EQ(optimizer.bytes().count("momentum"), momentum > 0);
     EXPECT_EQ(optimizer.state().tensors.size(), momentum > 0 ? 2U : 0U);
   }
+}
+
+// Adam's moments see the decay; beside its definition in f64.
+TEST(Adam, FollowsItsDefinition) {
+  const at::Tensor matrix = at::randn({5, 7});
+  Parameter w{.name = "w", .weight = matrix.clone().requires_grad_(true), .parts = {5}};
+  Optimizer optimizer({&w}, {.kind = OptimizerKind::kAdam, .eps = 1e-8, .weight_decay = 0.1});
+  at::Tensor ws = matrix.to(at::kDouble), m = at::zeros_like(ws), v = at::zeros_like(ws);
+  for (int step = 1; step <= 20; ++step) {
+    const at::Tensor g = at::randn({5, 7});
+    w.weight.mutable_grad() = g.clone();
+    optimizer.step(0.01, at::tensor(0.5f));
+    const at::Tensor whole = g.to(at::kDouble) * 0.5 + ws * 0.1;
+    m = m * 0.9 + whole * 0.1;
+    v = v * 0.999 + whole.square() * 0.001;
+    const at::Tensor down = (v / (1 - std::pow(0.999, step))).sqrt() + 1e-8;
+    ws = ws - m / (1 - std::pow(0.9, step)) / down * 0.01;
+  }
+  EXPECT_TRUE(at::allclose(w.weight.to(at::kDouble), ws, 1e-4, 1e-5));
 }
 
 // W <- W - rate * scale * (m + G P) P^T.
