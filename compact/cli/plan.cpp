@@ -3,7 +3,6 @@
 #include <ATen/Parallel.h>
 
 #include <iostream>
-#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "compact/base/check.h"
@@ -93,8 +92,7 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
     result["gradient_error"] = chosen.error;
   } else {
     std::string note;
-    const int64_t budget = parse_bytes(c.budget).value_or(std::numeric_limits<int64_t>::max());
-    plan = plan_within(c, task, policy, device, budget, note);
+    plan = plan_within(c, task, policy, device, budget_of(c), note);
     if (!note.empty()) std::cout << note << "\n";
   }
   result["policy"] = policy.str();
@@ -115,13 +113,10 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
     if (!page.empty()) write_curve_page(curve, page);
   }
   if (!json.empty()) write_json(json, result);
-  const int64_t peak = cuda ? plan.reserved : plan.memory.peak;
-  const int64_t budget = parse_bytes(c.budget).value_or(peak);
-  if (peak > budget) {
-    throw BudgetError(cat("--budget ", c.budget, " (", format_count(budget),
-                          " B) cannot be met with preset ", c.preset, ": the peak is ",
-                          format_bytes(peak), "; --preset auto looks for a policy that fits"),
-                      peak);
+  if (!c.budget.empty()) {
+    check_fits(c, task, policy, device, plan,
+               {budget_of(c), cat("--budget, under preset ", c.preset)},
+               /*resumed=*/false);
   }
   return kExitOk;
 }

@@ -8,6 +8,7 @@
 
 #include "compact/base/philox.h"
 #include "compact/codecs/blocks.h"
+#include "compact/codecs/draw.h"
 #include "compact/codecs/launch.h"
 #include "compact/codecs/projection_types.h"
 
@@ -60,13 +61,8 @@ class Dense final : public Projection {
   }
 
   void draw_block(const at::Tensor& rows, int64_t block) const {
-    backend_of(rows).draw({.out = rows.data_ptr(),
-                           .count = rows.numel(),
-                           .key = derive(key_, static_cast<uint64_t>(block)),
-                           .scale = 1 / std::sqrt(static_cast<float>(r_)),
-                           .distribution = distribution_,
-                           .type = type_of(rows)},
-                          launch_for(rows));
+    compact::draw(rows, distribution_, 1 / std::sqrt(static_cast<float>(r_)),
+                  derive(key_, static_cast<uint64_t>(block)));
   }
 
   kernels::Distribution distribution_;

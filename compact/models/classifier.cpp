@@ -10,38 +10,12 @@
 
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
-#include "compact/codecs/launch.h"
+#include "compact/codecs/draw.h"
 #include "compact/kernels/kernels.h"
 #include "compact/ops/memory_trace.h"
 #include "compact/ops/treatments.h"
 
 namespace compact {
-namespace {
-
-at::Tensor draw_normal(at::IntArrayRef sizes, double scale, const at::TensorOptions& options,
-                       uint64_t key) {
-  const at::Tensor x = at::empty(sizes, options);
-  backend_of(x).draw({.out = x.data_ptr(),
-                      .count = x.numel(),
-                      .key = key,
-                      .scale = static_cast<float>(scale),
-                      .distribution = kernels::Distribution::kNormal,
-                      .type = type_of(x)},
-                     launch_for(x));
-  return x;
-}
-
-// The value that a normal variable is below with probability p, 0 < p < 1.
-double normal_quantile(double p) {
-  double low = -10, high = 10;
-  for (int i = 0; i < 60; ++i) {
-    const double middle = (low + high) / 2;
-    (std::erfc(-middle / std::sqrt(2.0)) / 2 < p ? low : high) = middle;
-  }
-  return low;
-}
-
-}  // namespace
 
 Classifier::Classifier(Policy policy, const ClassifierOptions& options)
     : policy_(std::move(policy)), options_(options) {
@@ -82,15 +56,20 @@ Parameter Classifier::parameter(const std::string& name, const at::Tensor& value
 
 at::Tensor Classifier::normal(const std::string& name, at::IntArrayRef sizes,
                               double variance) const {
-  return draw_normal(sizes, std::sqrt(variance), tensor_options(),
-                     derive(options_.seed, label_of(name.data(), name.size())));
+  const at::Tensor x = at::empty(sizes, tensor_options());
+  draw(x, kernels::Distribution::kNormal, std::sqrt(variance),
+       derive(options_.seed, label_of(name.data(), name.size())));
+  return x;
+}
+
+uint64_t Classifier::dropout_key() const {
+  return derive(derive(noise_, label_of("dropout", 7)), ++draws_);
 }
 
 at::Tensor Classifier::dropout(const at::Tensor& x, double p) const {
   if (p == 0) return x;
-  const uint64_t key = derive(derive(noise_, label_of("dropout", 7)), ++draws_);
-  const at::Tensor z = draw_normal(x.sizes(), 1, x.options().dtype(at::kFloat), key);
-  return at::where(z.gt(normal_quantile(p)), x.mul(1 / (1 - p)), at::zeros({}, x.options()));
+  const at::Tensor kept = draw_kept(x.sizes(), p, x.device(), dropout_key());
+  return at::where(kept, x.mul(1 / (1 - p)), at::zeros({}, x.options()));
 }
 
 at::Tensor Classifier::loss(const Tensors& inputs, const at::Tensor& target, double scale) const {

@@ -47,7 +47,9 @@ class Classifier : public Network {
   Parameter parameter(const std::string& name, const at::Tensor& value) const;
   // Normal values of this variance, keyed by seed and name.
   at::Tensor normal(const std::string& name, at::IntArrayRef sizes, double variance) const;
-  // x with each element zeroed with probability p and divided by 1 - p else, from the noise key.
+  // Of the next dropout of this forward pass, from the noise key.
+  uint64_t dropout_key() const;
+  // x with each element zeroed with probability p and divided by 1 - p else.
   at::Tensor dropout(const at::Tensor& x, double p) const;
 
  private:

@@ -23,12 +23,6 @@ at::Tensor mean_of_neighbours(const at::Tensor& x, const Graph& graph) {
   return sum_neighbours(x, graph) * graph->degrees.clamp_min(1).reciprocal().to(x.scalar_type());
 }
 
-// Edges and one from every node to itself: where messages come from and where they go.
-std::pair<at::Tensor, at::Tensor> with_loops(const at::Tensor& edges, int64_t nodes) {
-  const at::Tensor self = at::arange(nodes, edges.options());
-  return {at::cat({edges.select(0, 1), self}), at::cat({edges.select(0, 0), self})};
-}
-
 }  // namespace
 
 std::span<const GraphNetInfo> graph_networks() {
@@ -87,25 +81,16 @@ GraphNetwork::GraphNetwork(const GraphNetConfig& c, const Policy& policy,
   finish();
 }
 
-at::Tensor GraphNetwork::attention(const Layer& l, const at::Tensor& x, const at::Tensor& edges,
+at::Tensor GraphNetwork::attention(const Layer& l, const at::Tensor& x,
+                                   const std::shared_ptr<const AttentionGraph>& graph,
                                    bool training) const {
   const int64_t nodes = x.size(0);
-  const auto [from, to] = with_loops(edges, nodes);
   const at::Tensor h = at::linear(x, l.weight.weight).view({nodes, l.heads, l.width});
   const at::Tensor source = (h * l.second.weight).sum(-1), target = (h * l.third.weight).sum(-1);
-  const at::Tensor score =
-      at::leaky_relu(source.index_select(0, from) + target.index_select(0, to), 0.2);
-  // Softmax over what comes to a node.
-  const at::Tensor most = at::zeros({nodes, l.heads}, score.options())
-                              .scatter_reduce(0, to.unsqueeze(1).expand_as(score), score.detach(),
-                                              "amax", /*include_self=*/false);
-  at::Tensor weight = (score - most.index_select(0, to)).to(at::kFloat).exp();
-  const at::Tensor sum = at::zeros({nodes, l.heads}, weight.options()).index_add(0, to, weight);
-  weight = (weight / sum.index_select(0, to)).to(x.scalar_type());
-  if (training) weight = dropout(weight, config_.dropout);
-  const at::Tensor messages = h.index_select(0, from) * weight.unsqueeze(-1);
-  return at::zeros_like(h).index_add(0, to, messages).view({nodes, l.heads * l.width}) +
-         l.bias.weight;
+  const double drop = training ? config_.dropout : 0;
+  const at::Tensor y = graph_attention(h, source, target, graph,
+                                       {.dropout = drop, .key = drop > 0 ? dropout_key() : 0});
+  return y.view({nodes, l.heads * l.width}) + l.bias.weight;
 }
 
 at::Tensor GraphNetwork::logits(const Tensors& inputs, bool training) const {
@@ -116,8 +101,9 @@ at::Tensor GraphNetwork::logits(const Tensors& inputs, bool training) const {
   COMPACT_CHECK(features.dim() == 2 && features.size(1) == config_.features,
                 "[graph network] features must be [nodes, ", config_.features, "], are ",
                 features.sizes());
-  const Graph graph =
-      config_.kind == GraphLayerKind::kAttention ? nullptr : neighbours_of(edges, features.size(0));
+  const bool attends = config_.kind == GraphLayerKind::kAttention;
+  const Graph graph = attends ? nullptr : neighbours_of(edges, features.size(0));
+  const auto attended = attends ? attention_graph_of(edges, features.size(0)) : nullptr;
   at::Tensor x = features.to(layers_[0].weight.weight.scalar_type());
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Layer& l = layers_[i];
@@ -132,11 +118,11 @@ at::Tensor GraphNetwork::logits(const Tensors& inputs, bool training) const {
             at::linear(x, l.second.weight) + l.bias.weight;
         break;
       case GraphLayerKind::kAttention:
-        x = attention(l, x, edges, training);
+        x = attention(l, x, attended, training);
         break;
     }
     if (i + 1 == layers_.size() && !config_.whole_graphs) return x;
-    x = config_.kind == GraphLayerKind::kAttention ? at::elu(x) : at::relu(x);
+    x = attends ? at::elu(x) : at::relu(x);
   }
   const at::Tensor &graph_of = inputs[2], &sizes = inputs[3];
   const at::Tensor sum =

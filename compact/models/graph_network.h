@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "compact/models/classifier.h"
-#include "compact/ops/neighbours.h"
+#include "compact/ops/graph_attention.h"
 
 namespace compact {
 
@@ -57,8 +57,8 @@ class GraphNetwork final : public Classifier {
     Parameter weight, bias;
     Parameter second, third;  // GraphSAGE: of the node itself; attention: source and target
   };
-  at::Tensor attention(const Layer& l, const at::Tensor& x, const at::Tensor& edges,
-                       bool training) const;
+  at::Tensor attention(const Layer& l, const at::Tensor& x,
+                       const std::shared_ptr<const AttentionGraph>& graph, bool training) const;
 
   GraphNetConfig config_;
   std::vector<Layer> layers_;

@@ -6,7 +6,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
-#include "compact/codecs/launch.h"
+#include "compact/codecs/draw.h"
 #include "compact/kernels/kernels.h"
 #include "compact/ops/fork.h"
 #include "compact/ops/memory_trace.h"
@@ -79,13 +79,7 @@ Parameter Llama::make(const std::string& name, std::vector<int64_t> shape, bool 
   if (shape.size() == 1) {
     p.weight.fill_(1);
   } else {
-    backend_of(p.weight).draw({.out = p.weight.data_ptr(),
-                               .count = p.weight.numel(),
-                               .key = key,
-                               .scale = static_cast<float>(config_.initializer_range),
-                               .distribution = kernels::Distribution::kNormal,
-                               .type = type_of(p.weight)},
-                              launch_for(p.weight));
+    draw(p.weight, kernels::Distribution::kNormal, config_.initializer_range, key);
   }
   const Spec grad = policy.grad(name);
   p.lr_scale = lr_scale_of(grad);

@@ -16,17 +16,8 @@
 namespace compact {
 namespace {
 
-// f32 inside.
 at::Tensor product(const Neighbours& graph, const at::Tensor& x) {
-  const at::NoGradGuard no_grad;
-  if (x.is_meta()) return at::empty_like(x, at::MemoryFormat::Contiguous);
-  const int64_t nodes = x.size(0);
-  const QuietWarnings quiet;  // sparse tensors call themselves new
-  const auto f32 = x.options().dtype(at::kFloat);
-  const at::Tensor matrix = at::_sparse_csr_tensor_unsafe(
-      graph.rows, graph.columns, at::ones({graph.columns.numel()}, f32), {nodes, nodes},
-      f32.layout(at::kSparseCsr));
-  return at::mm(matrix, x.to(at::kFloat).contiguous()).to(x.scalar_type());
+  return sparse_product(graph, at::ones({graph.columns.numel()}, x.options().dtype(at::kFloat)), x);
 }
 
 struct NeighbourNode final : torch::autograd::Node {
@@ -54,6 +45,16 @@ std::shared_ptr<const Neighbours> neighbours_of(const at::Tensor& edges, int64_t
   graph->columns = edges.select(0, 1).to(at::kInt);
   graph->degrees = counts.narrow(0, 1, nodes).to(at::kFloat).unsqueeze(1);
   return graph;
+}
+
+at::Tensor sparse_product(const Neighbours& graph, const at::Tensor& values, const at::Tensor& x) {
+  const at::NoGradGuard no_grad;
+  if (x.is_meta()) return at::empty_like(x, at::MemoryFormat::Contiguous);
+  const int64_t nodes = x.size(0);
+  const QuietWarnings quiet;  // sparse tensors call themselves new
+  const at::Tensor matrix = at::_sparse_csr_tensor_unsafe(
+      graph.rows, graph.columns, values, {nodes, nodes}, values.options().layout(at::kSparseCsr));
+  return at::mm(matrix, x.to(at::kFloat).contiguous()).to(x.scalar_type());
 }
 
 at::Tensor sum_neighbours(const at::Tensor& x, const std::shared_ptr<const Neighbours>& graph) {

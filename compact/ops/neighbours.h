@@ -23,4 +23,8 @@ std::shared_ptr<const Neighbours> neighbours_of(const at::Tensor& edges, int64_t
 // is the same product, the matrix being symmetric, and keeps nothing but the graph.
 at::Tensor sum_neighbours(const at::Tensor& x, const std::shared_ptr<const Neighbours>& graph);
 
+// y[i] = sum over the neighbours j of i of w[i, j] x[j], in f32 inside; without gradients. values:
+// w, f32 [edges] in the order of `columns`; x [nodes, width].
+at::Tensor sparse_product(const Neighbours& graph, const at::Tensor& values, const at::Tensor& x);
+
 }  // namespace compact

@@ -21,20 +21,11 @@
 #include "compact/base/philox.h"
 #include "compact/codecs/codec.h"
 #include "compact/ops/op_names.h"
+#include "compact/ops/saved_tensor_names.h"
+#include "compact/ops/saved_tensor_rules.h"
 
 namespace compact {
 namespace {
-
-constexpr const char* kSigns = "mask:of=sign";
-
-// What can be read from what is held.
-enum class Content : uint8_t { kExact, kRounded, kSigns };
-Content content_of(const std::string& treatment) {
-  if (treatment == "keep") return Content::kExact;
-  const Spec first = Spec::parse_chain(treatment)[0];
-  if (first.name == "mask" && first.text("of", "") == "sign") return Content::kSigns;
-  return find_codec(first.name)->lossless ? Content::kExact : Content::kRounded;
-}
 
 // What is held of one piece of memory, by all who saved it.
 struct Held {
@@ -77,26 +68,20 @@ bool of_leaf(const at::Tensor& t) {
 struct SavedTensorScope::State {
   Policy policy;
   SavedTensorOptions options;
-  std::map<const void*, std::string> parameters;  // storage -> name
+  SavedTensorNames names;
   std::vector<SavedTensor> saved;
   std::map<Key, Entry> entries;
   std::map<std::string, CodecPtr> codecs;
   std::shared_ptr<std::atomic<int64_t>> live = std::make_shared<std::atomic<int64_t>>(0);
   OpWatch watch;
-  // Of identities: the last parameter that an operation read, operations without any since.
-  std::string nearest;
-  int64_t since = 0;
-  uint64_t last_op = 0;
-  std::map<std::string, int64_t> repeated;
 
+  State(Policy p, SavedTensorOptions o)
+      : policy(std::move(p)), options(std::move(o)), names(options.parameters) {}
   CodecPtr codec(const std::string& text) {
     CodecPtr& found = codecs[text];
     if (!found) found = make_codec(text);
     return found;
   }
-  std::string name_of(const at::Tensor& t, bool& result);
-  static int64_t index_limit(const at::Tensor& t, bool result);
-  std::string treatment_of(const at::Tensor& t, const std::string& name, bool result);
   std::shared_ptr<Held> hold(const at::Tensor& t, bool strided);
 };
 
@@ -167,111 +152,17 @@ void install_engine() {
 
 }  // namespace
 
-// NEAREST.OP.ROLE, or NEAREST~K.OP.ROLE for the K-th operation behind it that reads no parameter.
-std::string SavedTensorScope::State::name_of(const at::Tensor& t, bool& result) {
-  const RunningOp* op = OpWatch::current();
-  result = true;
-  if (!op) return cat(nearest, "~", ++since, ".tensor");
-  std::string role = "result";
-  const void* const storage = storage_of(t);
-  const std::string* parameter = nullptr;
-  for (size_t i = 0; i < op->inputs.size(); ++i) {
-    const auto found = parameters.find(op->inputs[i]);
-    if (found != parameters.end() && !parameter) parameter = &found->second;
-    if (op->inputs[i] == storage && storage) {
-      result = false;
-      role = i == 0 ? "input" : cat("input", i);
-    }
-  }
-  if (parameter) {
-    const size_t dot = parameter->rfind('.');
-    nearest = dot == std::string::npos ? *parameter : parameter->substr(0, dot);
-    since = 0;
-  } else if (last_op != op->serial) {
-    ++since;
-  }
-  last_op = op->serial;
-  std::string name = since ? cat(nearest, "~", since) : nearest;
-  name += "." + op->name + "." + role;
-  const int64_t before = repeated[name]++;
-  return before ? cat(name, "@", before + 1) : name;
-}
-
-// What the operation promises integers to be below; 0: nothing.
-int64_t SavedTensorScope::State::index_limit(const at::Tensor& t, bool result) {
-  const RunningOp* const op = OpWatch::current();
-  if (!op || op->sizes.empty() || t.scalar_type() != at::kLong) return 0;
-  const auto is = [&](const char* name) { return op->name.starts_with(name); };
-  // Positions in the input's map.
-  if (result && is("max_pool2d") && op->sizes.size() >= 2) {
-    return op->sizes[op->sizes.size() - 2] * op->sizes.back();
-  }
-  // Rows, or places along another dimension of the first argument; none may be negative.
-  if (!result && (is("index_select") || is("index_add") || is("gather") || is("embedding"))) {
-    return *std::ranges::max_element(op->sizes);
-  }
-  return 0;
-}
-
-std::string SavedTensorScope::State::treatment_of(const at::Tensor& t, const std::string& name,
-                                                  bool result) {
-  const bool is_float = t.is_floating_point() && t.scalar_type() != at::kDouble;
-  const auto stored = static_cast<int64_t>(t.storage().nbytes());
-  const bool spread = t.numel() * t.element_size() > stored;  // a view that repeats its elements
-  if (t.numel() < options.least_elements || t.is_conj() || t.is_neg() || spread) return "keep";
-  const RunningOp* const op = OpWatch::current();
-  const auto op_has = [&](const char* part) {
-    return op && op->name.find(part) != std::string::npos;
-  };
-  // Statistics of norms and softmaxes: little memory, and not linear in the gradient.
-  const bool statistic = result && (op_has("norm") || op_has("log_softmax") ||
-                                    (op_has("scaled_dot_product") && t.dim() < 4));
-  if (statistic) return "keep";
-  // Its backward pass asks for nothing but which side of 0 its input is on.
-  if (options.lossless && is_float && !result && op && op->name.starts_with("leaky_relu")) {
-    return kSigns;
-  }
-  const bool relu = is_float && op && ((op->name == "relu" && result) || op->name == "relu_");
-  std::vector<Spec> chain = Spec::parse_chain(policy.slot_text(name));
-  const auto with_rest = [&](const Spec& first) {
-    std::vector<Spec> all = chain;
-    all[0] = first;
-    return Spec::chain_str(all);
-  };
-  if (const int64_t limit = index_limit(t, result); options.lossless && limit > 0) {
-    return with_rest(Spec::parse(cat("index:limit=", limit)));
-  }
-  if (options.lossless && !relu) {
-    for (const char* lossless : {"mask", "index"}) {
-      if (codec(lossless)->takes(t)) return with_rest(Spec::parse(lossless));
-    }
-  }
-  Spec& how = chain[0];
-  if (relu && how.name == "quantize") {
-    // Its backward pass asks where the result is above 0, of which rounded values would not tell;
-    // the next operation asks for the values.
-    if (how.integer("bits", 4) == 1) return with_rest(Spec::parse(kSigns));
-    how.set("levels", "positive");
-    return Spec::chain_str(chain);
-  }
-  if (!is_float || how.name == "keep") return "keep";
-  COMPACT_CHECK(find_codec(how.name), "slot `", name, "` = ", how.str(),
-                ": tensors that autograd saves can be kept or encoded; this is for the slots of "
-                "segments");
-  return Spec::chain_str(chain);
-}
-
 std::shared_ptr<Held> SavedTensorScope::State::hold(const at::Tensor& t, bool strided) {
   SavedTensor row{.type = t.scalar_type()};
-  bool result = false;
-  row.name = name_of(t, result);
+  const SavedTensorNames::Name name = names.next(t);
+  row.name = name.text;
   auto held = std::make_shared<Held>();
   held->live = live;
   const auto keep = [&] {
     held->plain = t.detach();
     held->version = t._version();
   };
-  if (!strided || of_leaf(t) || parameters.contains(storage_of(t))) {
+  if (!strided || of_leaf(t) || names.is_parameter(t)) {
     row.treatment = strided ? "parameter" : "keep";
     keep();
     saved.push_back(std::move(row));
@@ -280,7 +171,7 @@ std::shared_ptr<Held> SavedTensorScope::State::hold(const at::Tensor& t, bool st
   row.sizes = t.sizes().vec();
   row.bytes = std::min(static_cast<int64_t>(t.numel() * t.element_size()),
                        static_cast<int64_t>(t.storage().nbytes()));
-  row.treatment = treatment_of(t, row.name, result);
+  row.treatment = treatment_of(policy, options, OpWatch::current(), t, row.name, name.result);
   const bool flat = t.is_non_overlapping_and_dense();
   const bool plain_bits = !t.is_conj() && !t.is_neg();
   // Dense tensors are shared whatever their view of the memory is.
@@ -347,12 +238,7 @@ int64_t SavedTensorReport::stored() const {
 
 SavedTensorScope::SavedTensorScope(Policy policy, SavedTensorOptions options) {
   install_engine();
-  state_ = std::make_shared<State>();
-  state_->policy = std::move(policy);
-  state_->options = std::move(options);
-  for (const auto& [name, tensor] : state_->options.parameters) {
-    state_->parameters.emplace(storage_of(tensor), name);
-  }
+  state_ = std::make_shared<State>(std::move(policy), std::move(options));
   scopes.push_back(state_.get());
 }
 

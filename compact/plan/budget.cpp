@@ -61,14 +61,14 @@ std::optional<Chosen> BudgetPlanner::find(int64_t budget) {
       const std::optional<Candidate> best = search.best(level, solver_budget);
       if (!best) break;
       Chosen chosen = impl_->planned(*best);
-      const int64_t peak = bounded_bytes(chosen.plan, impl_->request);
+      const int64_t peak = chosen.plan.reserved;
       if (peak <= budget) return chosen;
       solver_budget = std::min(solver_budget, best->solution.peak) - (peak - budget);
     }
     if (solver_budget == budget) continue;
     // Too much was taken off: what asks for the least may still fit.
     Chosen least = impl_->planned(search.least(level));
-    if (bounded_bytes(least.plan, impl_->request) <= budget) return least;
+    if (least.plan.reserved <= budget) return least;
   }
   return std::nullopt;
 }

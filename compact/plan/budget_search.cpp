@@ -23,10 +23,6 @@ std::string projection_lines(double rank, const std::string& layers, bool releas
 
 }  // namespace
 
-int64_t bounded_bytes(const StepPlan& plan, const PlanRequest& r) {
-  return r.device == c10::kCUDA ? plan.reserved : plan.memory.peak;
-}
-
 std::vector<Variant> BudgetSearch::levels() const {
   std::vector<Variant> all = {{}};
   if (allowed_.quantize) {
@@ -180,7 +176,7 @@ int64_t BudgetSearch::least_peak() {
   for (const Variant& level : levels()) {
     PlanRequest r = r_;
     r.policy = Policy::parse(least(level).text, "auto");
-    least_of_all = std::min(least_of_all, bounded_bytes(plan_step(r), r));
+    least_of_all = std::min(least_of_all, plan_step(r).reserved);
   }
   return least_of_all;
 }

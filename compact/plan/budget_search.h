@@ -35,9 +35,6 @@ struct Candidate {
   int64_t nanoseconds = 0;  // of it: the rest is what errors are worth
 };
 
-// What a budget bounds: bytes of tensors on the CPU, of reserved memory on CUDA.
-int64_t bounded_bytes(const StepPlan& plan, const PlanRequest& request);
-
 // Remembers what it has planned. The request and the speed must outlive it.
 class BudgetSearch {
  public:

@@ -17,10 +17,6 @@ namespace {
 
 constexpr int kPoints = 24;
 
-int64_t bytes_of(const StepPlan& plan, const PlanRequest& r) {
-  return r.device == c10::kCUDA ? plan.reserved : plan.memory.peak;
-}
-
 // Policies for budgets that rise from the least peak by equal factors; equal ones once.
 std::vector<CurvePoint> sweep(const char* name, const PlanRequest& request, Allowed allowed,
                               const Speed& speed, int64_t most) {
@@ -33,8 +29,7 @@ std::vector<CurvePoint> sweep(const char* name, const PlanRequest& request, Allo
     // On CUDA the least reserved memory may be above the least peak.
     const auto c = planner.find(static_cast<int64_t>(std::ceil(budget)));
     if (!c) continue;
-    const CurvePoint point{name, bytes_of(c->plan, request), c->seconds, c->added_products,
-                           c->error};
+    const CurvePoint point{name, c->plan.reserved, c->seconds, c->added_products, c->error};
     if (points.empty() || point.peak != points.back().peak) points.push_back(point);
   }
   return points;
@@ -46,7 +41,7 @@ CurvePoint preset_point(const std::string& name, PlanRequest request, const Spee
   const Llama model(
       request.shape, request.policy,
       {.device = at::kMeta, .dtype = request.dtype, .max_length = request.step.length});
-  CurvePoint point{.name = name, .peak = bytes_of(plan, request)};
+  CurvePoint point{.name = name, .peak = plan.reserved};
   double added = 0;
   for (const auto& layer : model.layers()) {
     const std::vector<bool> again = layer->segment->rerun();
@@ -191,7 +186,7 @@ void write_curve_page(const PlanCurve& curve, const std::string& path) {
 MaxBatch largest_batch(const TrainConfig& c, const Task& task, const Policy& policy,
                        c10::DeviceType device, const StatedSpeed& stated) {
   COMPACT_CHECK(!c.budget.empty(), "--max_batch needs a --budget, as 10GiB");
-  const int64_t budget = parse_bytes(c.budget).value();
+  const int64_t budget = budget_of(c);
   const bool automatic = c.preset == "auto";
   const Allowed allowed = Allowed::parse(c.allow);
   std::optional<PlanRequest> request;
@@ -204,12 +199,12 @@ MaxBatch largest_batch(const TrainConfig& c, const Task& task, const Policy& pol
     if (!automatic) {
       TrainConfig other = c;
       other.per_device_train_batch_size = batch;
-      return bounded_bytes(plan_step(step_request(other, task, policy, device)), device);
+      return plan_step(step_request(other, task, policy, device)).reserved;
     }
     PlanRequest r = *request;
     r.step.batch = batch;
     BudgetPlanner planner(r, allowed, speed);
-    if (const auto chosen = planner.find(budget)) return bytes_of(chosen->plan, r);
+    if (const auto chosen = planner.find(budget)) return chosen->plan.reserved;
     return std::max(planner.least_peak(), budget + 1);
   };
   int64_t fits = 0, too_many = 1;

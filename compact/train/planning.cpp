@@ -3,6 +3,8 @@
 
 #include <ATen/Parallel.h>
 
+#include <limits>
+
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/data/prepare.h"
@@ -11,13 +13,13 @@
 namespace compact {
 namespace {
 
-// Of tasks whose blocks are not planned one by one: presets and smaller batches, the mildest first.
-std::string ways_to_fit(const TrainConfig& c, const Task& task, const Policy& policy,
-                        c10::DeviceType device, int64_t budget) {
+// Presets and smaller batches, the mildest first: where blocks are not planned one by one.
+std::string other_settings(const TrainConfig& c, const Task& task, const Policy& policy,
+                           c10::DeviceType device, int64_t bytes) {
   std::string text;
   const auto offer = [&](const std::string& what, const TrainConfig& other, const Policy& p) {
-    const int64_t peak = bounded_bytes(plan_step(step_request(other, task, p, device)), device);
-    if (peak > budget) return false;
+    const int64_t peak = plan_step(step_request(other, task, p, device)).reserved;
+    if (peak > bytes) return false;
     text += cat(text.empty() ? "" : "; ", what, " (", format_bytes(peak), ")");
     return true;
   };
@@ -35,6 +37,10 @@ std::string ways_to_fit(const TrainConfig& c, const Task& task, const Policy& po
 }
 
 }  // namespace
+
+int64_t budget_of(const TrainConfig& c) {
+  return parse_bytes(c.budget).value_or(std::numeric_limits<int64_t>::max());
+}
 
 StepRequest step_request(const TrainConfig& c, const Task& task, const Policy& policy,
                          c10::DeviceType device) {
@@ -75,11 +81,11 @@ Chosen choose(const TrainConfig& c, const LlamaConfig& shape, c10::DeviceType de
               const StatedSpeed& stated) {
   const PlanRequest request = plan_request(c, shape, Policy::preset("off"), device);
   return BudgetPlanner(request, Allowed::parse(c.allow), speed_for(c, request, stated))
-      .choose(parse_bytes(c.budget).value());
+      .choose(budget_of(c));
 }
 
 std::string choice_text(const Chosen& chosen, const PlanRequest& request) {
-  const int64_t peak = bounded_bytes(chosen.plan, request.device);
+  const int64_t peak = chosen.plan.reserved;
   char added[160];
   std::snprintf(added, sizeof added,
                 "recomputation takes %.1f %% of a predicted step of %.3g s (%.3g GFLOP more)",
@@ -99,48 +105,45 @@ std::string choice_text(const Chosen& chosen, const PlanRequest& request) {
   return out;
 }
 
-int64_t bounded_bytes(const StepPlan& plan, c10::DeviceType device) {
-  return device == c10::kCUDA ? plan.reserved : plan.memory.peak;
-}
-
 StepPlan plan_within(const TrainConfig& c, const Task& task, Policy& policy, c10::DeviceType device,
                      int64_t budget, std::string& note) {
   const auto plan_of = [&](const Policy& p) { return plan_step(step_request(c, task, p, device)); };
   StepPlan plan = plan_of(policy);
   Policy fewer = policy;
-  while (bounded_bytes(plan, device) > budget && fewer.halve_bits()) {
+  while (plan.reserved > budget && fewer.halve_bits()) {
     StepPlan other = plan_of(fewer);
-    if (bounded_bytes(other, device) > budget) continue;
-    note = cat("--budget ", c.budget, ": a step would take ",
-               format_bytes(bounded_bytes(plan, device)), " with preset ", c.preset,
-               "; in fewer bits it takes ", format_bytes(bounded_bytes(other, device)));
+    if (other.reserved > budget) continue;
+    note =
+        cat("--budget ", c.budget, ": a step would take ", format_bytes(plan.reserved),
+            " with preset ", c.preset, "; in fewer bits it takes ", format_bytes(other.reserved));
     policy = fewer;
     return other;
   }
   return plan;
 }
 
+std::string settings_that_fit(const TrainConfig& c, const Task& task, const Policy& policy,
+                              c10::DeviceType device, int64_t bytes) {
+  if (!task.llama) return other_settings(c, task, policy, device, bytes);
+  const PlanRequest request = plan_request(c, *task.llama, policy, device);
+  const Speed speed = speed_for(c, request, {});
+  const Allowed allowed = Allowed::parse(c.allow);
+  return BudgetPlanner(request, allowed, speed).least_peak() <= bytes
+             ? cat("--preset auto --budget ", bytes, "B")
+             : ways_to_fit(request, bytes, allowed, speed);
+}
+
 void check_fits(const TrainConfig& c, const Task& task, const Policy& policy,
                 c10::DeviceType device, const StepPlan& plan, const MemoryLimit& limit,
                 bool resumed) {
-  const int64_t peak = bounded_bytes(plan, device);
+  const int64_t peak = plan.reserved;
   if (peak <= limit.bytes) return;
   const std::string what = cat("a step would take ", format_bytes(peak), " (", format_count(peak),
                                " B, in ", plan.memory.at_peak.moment, "), more than the ",
                                format_bytes(limit.bytes), " of ", limit.source);
   if (resumed) throw BudgetError(what + "; a resumed run keeps its policy", peak);
-  if (!task.llama) {
-    const std::string other = ways_to_fit(c, task, policy, device, limit.bytes);
-    throw BudgetError(what + (other.empty() ? "" : "; it would fit with " + other), peak);
-  }
-  const PlanRequest request = plan_request(c, *task.llama, policy, device);
-  const Speed speed = speed_for(c, request, {});
-  const Allowed allowed = Allowed::parse(c.allow);
-  const int64_t least = BudgetPlanner(request, allowed, speed).least_peak();
-  const std::string other = least <= limit.bytes
-                                ? cat("--preset auto --budget ", limit.bytes, "B")
-                                : ways_to_fit(request, limit.bytes, allowed, speed);
-  throw BudgetError(what + (other.empty() ? "" : "; it would fit with " + other), least);
+  const std::string other = settings_that_fit(c, task, policy, device, limit.bytes);
+  throw BudgetError(what + (other.empty() ? "" : "; it would fit with " + other), peak);
 }
 
 }  // namespace compact

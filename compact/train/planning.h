@@ -14,6 +14,9 @@
 
 namespace compact {
 
+// --budget in bytes; without one the largest number.
+int64_t budget_of(const TrainConfig& config);
+
 // A step of any task.
 StepRequest step_request(const TrainConfig& config, const Task& task, const Policy& policy,
                          c10::DeviceType device);
@@ -39,8 +42,10 @@ std::string choice_text(const Chosen& chosen, const PlanRequest& request);
 StepPlan plan_within(const TrainConfig& config, const Task& task, Policy& policy,
                      c10::DeviceType device, int64_t budget, std::string& note);
 
-// What a budget bounds: bytes of tensors on the CPU, of reserved memory on CUDA.
-int64_t bounded_bytes(const StepPlan& plan, c10::DeviceType device);
+// Settings under which a step takes no more than so many bytes, the mildest first; empty where none
+// was found.
+std::string settings_that_fit(const TrainConfig& config, const Task& task, const Policy& policy,
+                              c10::DeviceType device, int64_t bytes);
 
 // Throws BudgetError where the planned step passes the limit; with what would fit, unless the
 // policy is that of a resumed run.

@@ -3,6 +3,7 @@
 
 #include <limits>
 #include <ostream>
+#include <utility>
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
@@ -13,7 +14,7 @@ namespace compact {
 
 RunPlan::RunPlan(const TrainConfig& c, const Task& task, at::Device device, Policy& policy,
                  bool resumed, Console& console)
-    : device_(device) {
+    : config_(c), task_(task), device_(device) {
   if (c.preset == "auto" && !resumed) {
     COMPACT_CHECK(task.llama,
                   "--preset auto chooses for language models; other tasks take a --budget "
@@ -23,19 +24,19 @@ RunPlan::RunPlan(const TrainConfig& c, const Task& task, at::Device device, Poli
     console.stream() << choice_text(chosen, plan_request(c, *task.llama, policy, device.type()));
   }
   std::string note;
-  const int64_t budget = parse_bytes(c.budget).value_or(std::numeric_limits<int64_t>::max());
   plan_ = resumed ? plan_step(step_request(c, task, policy, device.type()))
-                  : plan_within(c, task, policy, device.type(), budget, note);
+                  : plan_within(c, task, policy, device.type(), budget_of(c), note);
   if (!note.empty()) console.line(note);
-  limit_ = device.is_cpu()
-               ? memory_limit(parse_bytes(c.budget).value_or(0))
-               : MemoryLimit{parse_bytes(c.budget).value_or(std::numeric_limits<int64_t>::max()),
-                             "--budget"};
+  limit_ = device.is_cpu() ? memory_limit(parse_bytes(c.budget).value_or(0))
+                           : MemoryLimit{budget_of(c), "--budget"};
   check_fits(c, task, policy, device.type(), plan_, limit_, resumed);
+  policy_ = policy;
 }
 
-RunPlan::~RunPlan() {
-  if (!enforced_) return;
+RunPlan::~RunPlan() { lift(); }
+
+void RunPlan::lift() {
+  if (!std::exchange(enforced_, false)) return;
   device_.is_cpu() ? limit_cpu_bytes(std::nullopt) : limit_cuda_bytes(device_, std::nullopt);
 }
 
@@ -70,10 +71,14 @@ std::string RunPlan::line() const {
                  : "");
 }
 
-void RunPlan::explain(Console& console) const {
+void RunPlan::explain(Console& console) {
+  lift();
   console.line(cat("memory ran out under the limit of ", format_bytes(limit_.bytes), ", ",
                    limit_.source, "; planned was:"));
   console.stream() << plan_table(plan_, device_.type());
+  const std::string other =
+      settings_that_fit(config_, task_, policy_, device_.type(), plan_.reserved / 10 * 9);
+  if (!other.empty()) console.line("a step would take a tenth less with " + other);
 }
 
 }  // namespace compact

@@ -15,7 +15,8 @@ namespace compact {
 class RunPlan {
  public:
   // Under --preset auto `policy` is chosen here, unless the run is `resumed`, whose policy it is.
-  // Throws BudgetError where a step would not fit; nothing is allocated then.
+  // Throws BudgetError where a step would not fit; nothing is allocated then. Configuration and
+  // task must outlive it.
   RunPlan(const TrainConfig& config, const Task& task, at::Device device, Policy& policy,
           bool resumed, Console& console);
   ~RunPlan();  // lifts the limit
@@ -32,13 +33,19 @@ class RunPlan {
 
   // "plan     peak 1.2 GiB in loss; limit ...".
   std::string line() const;
-  // The whole table, after memory ran out.
-  void explain(Console& console) const;
+  // The whole table, and settings that would take a tenth less, after memory ran out. Lifts the
+  // limit.
+  void explain(Console& console);
   int64_t peak_bytes() const { return plan_.memory.peak; }
   // Every slot with its treatment and bytes.
   const std::vector<SlotBytes>& slots() const { return plan_.memory.slots; }
 
  private:
+  void lift();
+
+  const TrainConfig& config_;
+  const Task& task_;
+  Policy policy_;
   at::Device device_;
   StepPlan plan_;
   MemoryLimit limit_;

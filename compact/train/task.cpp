@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/train/task.h"
 
+#include <ATen/ATen.h>
+
 #include <filesystem>
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/io/json_file.h"
+#include "compact/kernels/kernels.h"
 #include "compact/train/setup.h"
 
 namespace compact {
@@ -55,6 +58,15 @@ std::unique_ptr<Network> make_network(const TrainConfig& c, const Task& task, co
     warnings.push_back(cat(c.model_name_or_path, " has no weights: training starts from new ones"));
   }
   return network;
+}
+
+BatchWindow next_window(Dataset& data, const TrainConfig& c) {
+  BatchWindow window;
+  for (int64_t i = 0; i < c.gradient_accumulation_steps; ++i) {
+    window.batches.push_back(data.next(c.per_device_train_batch_size));
+    window.targets += window.batches.back().target.ne(kernels::kIgnoreIndex).sum().item<int64_t>();
+  }
+  return window;
 }
 
 StepInputs inputs_of(const Batch& batch, at::Device device) {

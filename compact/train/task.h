@@ -64,6 +64,13 @@ std::unique_ptr<Network> make_network(const TrainConfig& config, const Task& tas
                                       const Policy& policy, at::Device device,
                                       std::vector<std::string>& warnings);
 
+// The micro-batches of the data set's next update, and their targets that are not ignored.
+struct BatchWindow {
+  std::vector<Batch> batches;
+  int64_t targets = 0;
+};
+BatchWindow next_window(Dataset& data, const TrainConfig& config);
+
 // A batch on a device, as the network reads it.
 StepInputs inputs_of(const Batch& batch, at::Device device);
 

@@ -15,7 +15,6 @@
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/io/json_file.h"
-#include "compact/kernels/kernels.h"
 #include "compact/ops/memory.h"
 #include "compact/ops/memory_trace.h"
 #include "compact/optim/schedules.h"
@@ -181,21 +180,15 @@ bool Run::step() {
   trace_moment("batch");
   const int64_t accumulation = c_.gradient_accumulation_steps;
   const double rate = c_.learning_rate * schedule_->factor(s_.step);
-  // The window's micro-batches: all of them, so that their valid tokens are known; on resume those
-  // already in the gradients are passed over.
-  const DataPosition window = task_.train->position();
-  std::vector<Batch> batches;
-  int64_t valid = 0;
-  for (int64_t i = 0; i < accumulation; ++i) {
-    batches.push_back(task_.train->next(c_.per_device_train_batch_size));
-    valid += batches.back().target.ne(kernels::kIgnoreIndex).sum().item<int64_t>();
-  }
-  s_.window = window;
-  s_.valid = valid;
+  // All micro-batches, so that their targets are counted; on resume those already in the gradients
+  // are passed over.
+  s_.window = task_.train->position();
+  const BatchWindow window = next_window(*task_.train, c_);
+  const int64_t valid = s_.valid = window.targets;
   if (s_.micro == 0) s_.step_loss = 0;
   at::Tensor loss_sum;
   for (; s_.micro < accumulation; ++s_.micro) {
-    const StepInputs batch = inputs_of(batches[s_.micro], device_);
+    const StepInputs batch = inputs_of(window.batches[s_.micro], device_);
     const int64_t live = live_bytes(device_);
     trace_mark(MemoryEventKind::kForwardBegin);
     model_->set_noise(noise_key(c_, s_.step, s_.micro));
@@ -299,6 +292,8 @@ void Run::finish() {
 }
 
 void Run::show_plan() {
+  optimizer_.reset();
+  model_.reset();
   if (plan_) plan_->explain(console_);
 }
 

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Identities of what autograd saves: layer1.0.conv1.convolution.input. Inside ops/ only.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+
+namespace compact {
+
+class SavedTensorNames {
+ public:
+  // Parameters, known by their storage, name the operations that read them.
+  explicit SavedTensorNames(std::span<const std::pair<std::string, at::Tensor>> parameters);
+
+  bool is_parameter(const at::Tensor& t) const;
+  struct Name {
+    std::string text;
+    bool result = true;  // of the operation that runs, not one of its inputs
+  };
+  // Of a tensor that the running operation saves: NEAREST.OP.ROLE, or NEAREST~K.OP.ROLE for the
+  // K-th operation behind it that reads no parameter; @N where that was there before.
+  Name next(const at::Tensor& t);
+
+ private:
+  std::map<const void*, std::string> parameters_;
+  std::string nearest_;  // the last parameter that an operation read
+  int64_t since_ = 0;    // operations without any since
+  uint64_t last_op_ = 0;
+  std::map<std::string, int64_t> repeated_;
+};
+
+}  // namespace compact

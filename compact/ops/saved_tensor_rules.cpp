@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/ops/saved_tensor_rules.h"
+
+#include <algorithm>
+
+#include "compact/base/check.h"
+#include "compact/codecs/codec.h"
+
+namespace compact {
+namespace {
+
+constexpr const char* kSigns = "mask:of=sign";
+
+// What the operation promises integers to be below; 0: nothing.
+int64_t index_limit(const RunningOp& op, const at::Tensor& t, bool result) {
+  if (op.sizes.empty() || t.scalar_type() != at::kLong) return 0;
+  // Positions in the input's map.
+  if (result && op.name.starts_with("max_pool2d") && op.sizes.size() >= 2) {
+    return op.sizes[op.sizes.size() - 2] * op.sizes.back();
+  }
+  // Rows, or places along another dimension of the first argument; none may be negative.
+  const std::string of_rows[] = {"index_select", "index_add", "index_add_", "gather", "embedding"};
+  if (result || std::ranges::find(of_rows, op.name) == std::end(of_rows)) return 0;
+  return *std::ranges::max_element(op.sizes);
+}
+
+// Statistics of norms and softmaxes: little memory, and not linear in the gradient.
+bool is_statistic(const RunningOp& op, const at::Tensor& t, bool result) {
+  const auto has = [&](const char* part) { return op.name.find(part) != std::string::npos; };
+  if (op.name == "graph_attention") return t.dim() == 2;  // scores, from which weights are rebuilt
+  return result &&
+         (has("norm") || has("log_softmax") || (has("scaled_dot_product") && t.dim() < 4));
+}
+
+bool takes(const char* codec, const at::Tensor& t) { return make_codec(codec)->takes(t); }
+
+}  // namespace
+
+Content content_of(const std::string& treatment) {
+  if (treatment == "keep") return Content::kExact;
+  const Spec first = Spec::parse_chain(treatment)[0];
+  if (first.name == "mask" && first.text("of", "") == "sign") return Content::kSigns;
+  return find_codec(first.name)->lossless ? Content::kExact : Content::kRounded;
+}
+
+std::string treatment_of(const Policy& policy, const SavedTensorOptions& options,
+                         const RunningOp* op, const at::Tensor& t, const std::string& name,
+                         bool result) {
+  static const RunningOp kNone;
+  if (!op) op = &kNone;
+  const bool is_float = t.is_floating_point() && t.scalar_type() != at::kDouble;
+  const auto stored = static_cast<int64_t>(t.storage().nbytes());
+  const bool spread = t.numel() * t.element_size() > stored;  // a view that repeats its elements
+  if (t.numel() < options.least_elements || t.is_conj() || t.is_neg() || spread) return "keep";
+  if (is_statistic(*op, t, result)) return "keep";
+  std::vector<Spec> chain = Spec::parse_chain(policy.slot_text(name));
+  const auto beginning_with = [&](const std::string& first) {
+    std::vector<Spec> all = chain;
+    all[0] = Spec::parse(first);
+    return Spec::chain_str(all);
+  };
+  const bool relu = is_float && ((op->name == "relu" && result) || op->name == "relu_");
+  if (options.lossless) {
+    // Its backward pass asks for nothing but which side of 0 its input is on.
+    if (is_float && !result && op->name == "leaky_relu") return beginning_with(kSigns);
+    const int64_t limit = index_limit(*op, t, result);
+    if (limit > 0) return beginning_with(cat("index:limit=", limit));
+    for (const char* codec : {"mask", "index"}) {
+      if (!relu && takes(codec, t)) return beginning_with(codec);
+    }
+  }
+  Spec& how = chain[0];
+  if (relu && how.name == "quantize") {
+    // Its backward pass asks where the result is above 0, of which rounded values would not tell;
+    // the next operation asks for the values.
+    if (how.integer("bits", 4) == 1) return beginning_with(kSigns);
+    how.set("levels", "positive");
+    return Spec::chain_str(chain);
+  }
+  if (!is_float || how.name == "keep") return "keep";
+  COMPACT_CHECK(find_codec(how.name), "slot `", name, "` = ", how.str(),
+                ": tensors that autograd saves can be kept or encoded; this is for the slots of "
+                "segments");
+  return Spec::chain_str(chain);
+}
+
+}  // namespace compact

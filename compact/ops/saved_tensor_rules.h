@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a tensor that autograd saves may be held: what the policy says of it, and what its
+// operation's backward pass reads of it. Inside ops/ only.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+
+#include "compact/ops/op_names.h"
+#include "compact/ops/policy.h"
+#include "compact/ops/saved_tensors.h"
+
+namespace compact {
+
+// What can be read from what is held.
+enum class Content : uint8_t { kExact, kRounded, kSigns };
+Content content_of(const std::string& treatment);
+
+// A chain of codecs, or keep. `op` saves the tensor, null where none is known; `result`: it made
+// it. Throws InputError where the policy names a treatment of segments.
+std::string treatment_of(const Policy& policy, const SavedTensorOptions& options,
+                         const RunningOp* op, const at::Tensor& t, const std::string& name,
+                         bool result);
+
+}  // namespace compact

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention over edges beside softmaxes of dense matrices under autograd, and what it keeps.
+#include "compact/ops/graph_attention.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "compact/base/check.h"
+#include "compact/codecs/draw.h"
+#include "compact/ops/saved_tensors.h"
+
+namespace compact {
+namespace {
+
+constexpr int64_t kNodes = 40, kHeads = 3, kWidth = 5;
+
+// A random graph in which node 7 has no neighbours.
+at::Tensor adjacency() {
+  at::Tensor a =
+      at::rand({kNodes, kNodes}, at::detail::createCPUGenerator(1)).lt(0.1).to(at::kFloat);
+  a = a.triu(1) + a.triu(1).t();
+  a.select(0, 7).zero_();
+  a.select(1, 7).zero_();
+  return a;
+}
+
+at::Tensor edges() { return adjacency().nonzero().t().contiguous(); }
+
+struct Leaves {
+  at::Tensor x, source, target;
+  explicit Leaves(double spread) {
+    const auto make = [&](at::IntArrayRef sizes, uint64_t seed, double scale) {
+      at::Tensor t = at::randn(sizes, at::detail::createCPUGenerator(seed)).mul_(scale);
+      return t.requires_grad_(true);
+    };
+    x = make({kNodes, kHeads, kWidth}, 2, 1);
+    source = make({kNodes, kHeads}, 3, spread);
+    target = make({kNodes, kHeads}, 4, spread);
+  }
+  std::vector<at::Tensor> grads() const { return {x.grad(), source.grad(), target.grad()}; }
+};
+
+at::Tensor dense(const Leaves& v, const AttentionGraph& graph, const GraphAttentionOptions& o) {
+  const at::Tensor score = at::leaky_relu(v.source.t().unsqueeze(1) + v.target.t().unsqueeze(2),
+                                          o.slope);  // [heads, i, j]
+  const at::Tensor absent = (adjacency() + at::eye(kNodes)).eq(0);
+  at::Tensor w = score.masked_fill(absent, -INFINITY).softmax(2);
+  if (o.dropout > 0) {
+    const at::Tensor kept =
+        draw_kept({kHeads, graph.to.size(0)}, o.dropout, at::kCPU, o.key).to(at::kFloat);
+    at::Tensor noise = at::zeros({kHeads, kNodes, kNodes});
+    noise.index_put_({at::arange(kHeads).unsqueeze(1), graph.to.to(at::kLong),
+                      graph.neighbours.columns.to(at::kLong)},
+                     kept / (1 - o.dropout));
+    w = w * noise;
+  }
+  return at::einsum("hij,jhw->ihw", {w, v.x});
+}
+
+TEST(GraphAttention, ValuesAndGradientsAreThoseOfDenseSoftmaxes) {
+  const auto graph = attention_graph_of(edges(), kNodes);
+  const at::Tensor g = at::randn({kNodes, kHeads, kWidth}, at::detail::createCPUGenerator(5));
+  // 100: beyond what exp() can hold without the largest score taken off.
+  for (const double spread : {1.0, 100.0}) {
+    for (const double dropout : {0.0, 0.6}) {
+      const GraphAttentionOptions o{.dropout = dropout, .key = 9};
+      const Leaves ours(spread), theirs(spread);
+      const at::Tensor y = graph_attention(ours.x, ours.source, ours.target, graph, o);
+      const at::Tensor z = dense(theirs, *graph, o);
+      EXPECT_TRUE(at::allclose(y, z, 1e-4, 1e-5)) << (y - z).abs().max();
+      torch::autograd::backward({(y * g).sum()}, {});
+      torch::autograd::backward({(z * g).sum()}, {});
+      for (size_t i = 0; i < 3; ++i) {
+        EXPECT_TRUE(at::allclose(ours.grads()[i], theirs.grads()[i], 1e-4, 1e-5))
+            << i << " " << spread << " " << dropout << " "
+            << (ours.grads()[i] - theirs.grads()[i]).abs().max();
+      }
+    }
+  }
+}
+
+// Weights are rebuilt from exact scores whatever the level; only x is rounded.
+TEST(GraphAttention, KeepsNothingOfTheEdgesSize) {
+  const auto graph = attention_graph_of(edges(), kNodes);
+  const Leaves v(1);
+  SavedTensorScope scope(Policy::preset("gact-l1"), {.least_elements = 0});
+  const at::Tensor x = v.x * 2, source = v.source * 2, target = v.target * 2;
+  const int64_t before = static_cast<int64_t>(scope.report().tensors.size());
+  const at::Tensor y = graph_attention(x, source, target, graph, {.dropout = 0.5, .key = 1});
+  const SavedTensorReport report = scope.report();
+  ASSERT_EQ(report.tensors.size() - before, 3);
+  const std::string treatments[] = {"quantize:bits=4", "keep", "keep"};
+  for (size_t i = 0; i < 3; ++i) {
+    const SavedTensor& t = report.tensors[before + i];
+    EXPECT_TRUE(t.treatment.starts_with(treatments[i])) << t.name << " " << t.treatment;
+    EXPECT_NE(t.name.find("graph_attention.input"), std::string::npos) << t.name;
+  }
+  torch::autograd::backward({y.sum()}, {});
+  EXPECT_THROW(torch::autograd::backward({y.sum()}, {}), std::exception);  // released
+}
+
+TEST(GraphAttention, RefusesOtherShapes) {
+  const auto graph = attention_graph_of(edges(), kNodes);
+  const Leaves v(1);
+  EXPECT_THROW(graph_attention(v.x.narrow(0, 0, 3), v.source, v.target, graph, {}), InputError);
+  EXPECT_THROW(graph_attention(v.x, v.source.t(), v.target, graph, {}), InputError);
+  EXPECT_THROW(graph_attention(v.x, v.source, v.target, graph, {.dropout = 1}), InputError);
+  EXPECT_THROW(attention_graph_of(at::zeros({3, 4}, at::kLong), kNodes), InputError);
+}
+
+}  // namespace
+}  // namespace compact
