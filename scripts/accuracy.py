@@ -1,21 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Runs the accuracy study of scripts/accuracy.sh and writes its table. Standard library only."""
-import argparse
-import concurrent.futures
-import datetime
-import json
-import math
-import os
 import pathlib
-import platform
-import shutil
-import subprocess
-import sys
-import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-DATA = pathlib.Path(os.environ.get("COMPACT_DATA", ROOT / "../shared/data"))
+from study import DATA, Study, arguments, difference
 
 LEVELS = ["off", "gact-l1", "gact-l2", "gact-l1.2", "gact-l2.2"]
 CIFAR = DATA / "vision/cifar10-jpeg-train.tar.xz"
@@ -46,7 +34,7 @@ def text_flags(model, steps, batch):
             "--validation_split", "0.1", "--logging_steps", "100", "--bits_interval", "200"]
 
 
-# name -> flags, the file that must be there, the figure that is compared, seeds, higher is better
+# name -> flags, the file that must be there, the figure that is compared, seeds
 SETTINGS = {
     "cpu": {
         "resnet20, half width, CIFAR-10, 10 epochs":
@@ -63,88 +51,14 @@ SETTINGS = {
         "llama-60m": (text_flags("llama-60m", 2000, 128), TEXT, "eval_loss", 3),
     },
 }
+
 KEPT = ("eval_accuracy", "test_accuracy", "eval_loss", "train_loss", "step_seconds",
         "memory/peak_bytes", "memory/saved_bytes")
 
 
-def name_of(study, preset, seed):
-    return "-".join("".join(c if c.isalnum() else "_" for c in part)
-                    for part in (study, preset, f"s{seed}"))
-
-
-def run(program, threads, study, flags, preset, seed, folder):
-    """One training run, or its stored result."""
-    name = name_of(study, preset, seed)
-    result = folder / f"{name}.json"
-    if result.exists():
-        return json.loads(result.read_text())
-    out = folder / "runs" / name
-    command = [program, "train", *flags, "--preset", preset, "--seed", str(seed),
-               "--max_eval_samples", "0", "--cache_dir", str(folder / "cache"),
-               "--output_dir", str(out), "--overwrite_output_dir", "--threads", str(threads)]
-    started = time.time()
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(command)}\n{done.stdout[-2000:]}\nfailed with {done.returncode}")
-    values = json.loads((out / "all_results.json").read_text())
-    row = {"study": study, "preset": preset, "seed": seed, "seconds": time.time() - started,
-           **{k: values.get(k) for k in KEPT}}
-    shutil.rmtree(out, ignore_errors=True)
-    temporary = result.with_suffix(".tmp")
-    temporary.write_text(json.dumps(row))
-    temporary.replace(result)
-    print(f"{name}: {row['eval_loss']:.4f} {row['eval_accuracy']} in {row['seconds']:.0f} s", flush=True)
-    return row
-
-
-def t_quantile(degrees):
-    """Two-sided 95 %."""
-    table = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262]
-    return table[degrees - 1] if degrees <= len(table) else 1.96
-
-
-def difference(values, base, unit):
-    """Mean paired difference with its 95 % interval."""
-    pairs = [values[s] - base[s] for s in values if s in base]
-    if not pairs:
-        return ""
-    mean = sum(pairs) / len(pairs)
-    if len(pairs) < 2:
-        return f"{mean * unit:+.3f}"
-    variance = sum((p - mean) ** 2 for p in pairs) / (len(pairs) - 1)
-    half = t_quantile(len(pairs) - 1) * math.sqrt(variance / len(pairs))
-    return f"{mean * unit:+.3f} ± {half * unit:.3f}"
-
-
-def report(rows, setting_name, path):
-    """The table, as JSON and Markdown."""
-    lines = [f"# Accuracy study ({setting_name})", "",
-             f"{datetime.date.today()}, {platform.processor() or platform.machine()}, "
-             f"{os.cpu_count()} cores; `scripts/accuracy.sh --setting {setting_name}`. Accuracy in "
-             "percent, loss in nats a token, both of data that no run trained on; differences to `off` "
-             "paired by seed, with their 95 % intervals. Bytes: what is kept from forward to backward.", ""]
-    for study, (flags, _, figure, _) in SETTINGS[setting_name].items():
-        mine = [r for r in rows if r["study"] == study]
-        if not mine:
-            continue
-        unit = 100 if figure.endswith("accuracy") else 1
-        lines += [f"## {study}", "", f"`{' '.join(shown(flags))}`", "",
-                  f"| preset | {figure} | difference | seeds | saved MiB | step ms |",
-                  "|---|---|---|---|---|---|"]
-        at = {p: {r["seed"]: r[figure] for r in mine if r["preset"] == p} for p in LEVELS}
-        for preset in LEVELS:
-            of = [r for r in mine if r["preset"] == preset]
-            if not of:
-                continue
-            mean = sum(at[preset].values()) / len(of) * unit
-            lines.append(
-                f"| {preset} | {mean:.3f} | {'' if preset == 'off' else difference(at[preset], at['off'], unit)}"
-                f" | {len(of)} | {of[0]['memory/saved_bytes'] / 2**20:.2f} | "
-                f"{sorted(r['step_seconds'] for r in of)[len(of) // 2] * 1e3:.0f} |")
-        lines.append("")
-    path.with_suffix(".md").write_text("\n".join(lines).rstrip() + "\n")
-    path.with_suffix(".json").write_text(json.dumps({"setting": setting_name, "rows": rows}, indent=1) + "\n")
-    print("\n".join(lines))
+def shown(flags):
+    """Without the paths of this machine."""
+    return [pathlib.Path(f).name if f.startswith("/") else f for f in flags]
 
 
 def order(seeds):
@@ -153,55 +67,49 @@ def order(seeds):
     return [(p, s) for s in range(seeds) for p in LEVELS if p != later] + [(later, s) for s in range(seeds)]
 
 
-def shown(flags):
-    """Without the paths of this machine."""
-    return [pathlib.Path(f).name if f.startswith("/") else f for f in flags]
+def table(name, flags, figure, rows):
+    unit = 100 if figure.endswith("accuracy") else 1
+    lines = [f"## {name}", "", f"`{' '.join(shown(flags))}`", "",
+             f"| preset | {figure} | difference | seeds | saved MiB | step ms |", "|---|---|---|---|---|---|"]
+    at = {p: {r["seed"]: r[figure] for r in rows if r["preset"] == p} for p in LEVELS}
+    for preset in LEVELS:
+        of = [r for r in rows if r["preset"] == preset]
+        if not of:
+            continue
+        mean = sum(at[preset].values()) / len(of) * unit
+        lines.append(
+            f"| {preset} | {mean:.3f} | {'' if preset == 'off' else difference(at[preset], at['off'], unit)}"
+            f" | {len(of)} | {of[0]['memory/saved_bytes'] / 2**20:.2f} | "
+            f"{sorted(r['step_seconds'] for r in of)[len(of) // 2] * 1e3:.0f} |")
+    return [*lines, ""]
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__)
-    p.add_argument("--setting", choices=SETTINGS, default="cpu")
+    p = arguments(__doc__, SETTINGS)
     p.add_argument("--studies", help="parts of names, joined by commas; default: all")
-    p.add_argument("--program", default=str(ROOT / "build/compact"))
-    cores = len(os.sched_getaffinity(0))
-    p.add_argument("--jobs", type=int, default=1 if "gpu" in sys.argv else cores,
-                   help="runs at a time; default: as many as cores, 1 on a GPU")
-    p.add_argument("--hours", type=float, default=1e9,
-                   help="start no run after this time; 0: only the report of what is there")
-    p.add_argument("--output", type=pathlib.Path, default=None, help="where results of runs are kept")
     a = p.parse_args()
-    folder = a.output or ROOT / "runs" / f"accuracy-{a.setting}"
-    folder.mkdir(parents=True, exist_ok=True)
-    deadline = time.time() + a.hours * 3600
-    results = ROOT / "bench/results" / f"accuracy-{a.setting}.json"
-    if results.exists():  # of earlier parts of the study
-        for row in json.loads(results.read_text())["rows"]:
-            file = folder / f"{name_of(row['study'], row['preset'], row['seed'])}.json"
-            if not file.exists():
-                file.write_text(json.dumps(row))
-    rows = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
-    threads = max(1, cores // a.jobs)
+    study = Study("accuracy", ("study", "preset", "seed"), KEPT, a)
     wanted = []
-    for study, (flags, file, _, seeds) in SETTINGS[a.setting].items():
-        if a.studies and not any(part in study for part in a.studies.split(",")):
+    for name, (flags, file, _, seeds) in SETTINGS[a.setting].items():
+        if a.studies and not any(part in name for part in a.studies.split(",")):
             continue
         if not file.exists():
-            print(f"{study}: passed over, {file} is not there")
+            print(f"{name}: passed over, {file} is not there")
             continue
-        wanted += [(study, flags, preset, seed) for preset, seed in order(seeds)]
-
-    def one(study, flags, preset, seed):
-        done = any((r["study"], r["preset"], r["seed"]) == (study, preset, seed) for r in rows)
-        if time.time() < deadline and not done:
-            rows.append(run(a.program, threads, study, flags, preset, seed, folder))
-
-    with concurrent.futures.ThreadPoolExecutor(a.jobs) as pool:
-        for done in [pool.submit(one, *w) for w in wanted]:
-            done.result()
-    studies = list(SETTINGS[a.setting])
-    rows = [r for r in rows if r["study"] in studies]
-    rows.sort(key=lambda r: (studies.index(r["study"]), LEVELS.index(r["preset"]), r["seed"]))
-    report(rows, a.setting, results)
+        wanted += [({"study": name, "preset": preset, "seed": seed}, [*flags, "--preset", preset])
+                   for preset, seed in order(seeds)]
+    study.run(wanted)
+    names = list(SETTINGS[a.setting])
+    study.rows = [r for r in study.rows if r["study"] in names]
+    study.rows.sort(key=lambda r: (names.index(r["study"]), LEVELS.index(r["preset"]), r["seed"]))
+    lines = []
+    for name, (flags, _, figure, _) in SETTINGS[a.setting].items():
+        mine = [r for r in study.rows if r["study"] == name]
+        lines += table(name, flags, figure, mine) if mine else []
+    study.write("Accuracy study",
+                f"`scripts/accuracy.sh --setting {a.setting}`. Accuracy in percent, loss in nats a token, "
+                "both of data that no run trained on; differences to `off` paired by seed, with their 95 % "
+                "intervals. Bytes: what is kept from forward to backward.", lines)
 
 
 if __name__ == "__main__":

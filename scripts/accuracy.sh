@@ -7,9 +7,4 @@
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-ensure_packages
-ensure_torch
-build release compact
-# Waiting threads sleep: on a machine shared with other work, spinning ones cost minutes.
-export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-PASSIVE}
-exec python3 "$root/scripts/accuracy.py" "$@"
+run_study accuracy "$@"

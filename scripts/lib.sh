@@ -204,6 +204,16 @@ configure() {
   (cd "$root" && cmake --preset "$1" -DTORCH_DIR="$TORCH_DIR" -DCOMPACT_PYTHON="$(test_python)")
 }
 
+# run_study NAME ARGUMENTS...: builds the program and runs scripts/NAME.py.
+run_study() {
+  ensure_packages
+  ensure_torch
+  build release compact
+  # Waiting threads sleep: on a machine shared with other work, spinning ones cost minutes.
+  export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-PASSIVE}
+  exec python3 "$root/scripts/$1.py" "${@:2}"
+}
+
 # The nvcc of a CUDA folder rather than a wrapper on the PATH, or nothing.
 find_nvcc() {
   local file

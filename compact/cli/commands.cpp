@@ -63,7 +63,8 @@ int dispatch(const std::vector<std::string>& arguments) {
 std::span<const Command> commands() {
   static constexpr Command kAll[] = {
       {"train", "Trains a model on text, images or graphs.", run_train},
-      {"eval", "Measures loss and perplexity of a model on text.", run_eval},
+      {"eval", "Measures loss, and perplexity or accuracy, of a model on text, images or graphs.",
+       run_eval},
       {"generate", "Writes text with a trained model.", run_generate},
       {"prepare", "Turns text into a token file.", run_prepare},
       {"compare", "Trains under several presets and compares loss, memory and time.", run_compare},

@@ -49,12 +49,9 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
     std::cout << config_toml(c);
     return kExitOk;
   }
-  c.output_dir = "(none)";
-  const std::vector<std::string> files = c.train_file;
-  if (c.train_file.empty()) c.train_file = {"(none)"};
   check_config(c);
   c = for_task(c);
-  c.train_file = c.task == language_modeling.name ? std::vector<std::string>() : files;
+  if (!task_named(c.task).planned_from_data) c.train_file.clear();
   const bool cuda = c.device == "cuda" || (c.device == "auto" && at::globalContext().hasCUDA());
   const c10::DeviceType device = cuda ? c10::kCUDA : c10::kCPU;
   COMPACT_CHECK(page.empty() || pareto, "--chart takes no effect without --pareto");

@@ -133,10 +133,9 @@ at::Tensor GraphNetwork::logits(const Tensors& inputs, bool training) const {
 }
 
 std::vector<Parameter*> GraphNetwork::parameters() const {
-  // Parameters are the caller's to train, also through a const model.
   std::vector<Parameter*> all;
   const auto add = [&](const Parameter& p) {
-    if (p.weight.defined()) all.push_back(const_cast<Parameter*>(&p));
+    if (p.weight.defined()) all.push_back(trainable(p));
   };
   for (const Layer& l : layers_) {
     for (const Parameter* p : {&l.weight, &l.second, &l.third, &l.bias}) add(*p);

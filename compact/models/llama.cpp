@@ -177,17 +177,15 @@ at::Tensor Llama::logits(const at::Tensor& ids) const {
 }
 
 std::vector<Parameter*> Llama::parameters() const {
-  // Parameters are the caller's to train, also through a const model.
-  const auto at_ = [](const Parameter& p) { return const_cast<Parameter*>(&p); };
-  std::vector<Parameter*> all = {at_(embedding_)};
+  std::vector<Parameter*> all = {trainable(embedding_)};
   for (const auto& l : layers_) {
     for (const Parameter* p :
          {&l->attn_norm, &l->qkv, &l->out, &l->mlp_norm, &l->gate_up, &l->down}) {
-      all.push_back(at_(*p));
+      all.push_back(trainable(*p));
     }
   }
-  all.push_back(at_(final_norm_));
-  if (!config_.tie_word_embeddings) all.push_back(at_(head_));
+  all.push_back(trainable(final_norm_));
+  if (!config_.tie_word_embeddings) all.push_back(trainable(head_));
   return all;
 }
 

@@ -63,6 +63,10 @@ class Network {
     for (const Parameter* p : parameters()) count += p->weight.numel();
     return count;
   }
+
+ protected:
+  // Parameters are the caller's to train, also through a const network.
+  static Parameter* trainable(const Parameter& p) { return const_cast<Parameter*>(&p); }
 };
 
 }  // namespace compact

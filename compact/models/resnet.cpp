@@ -147,9 +147,8 @@ void Resnet::for_layers(F f) const {
 }
 
 std::vector<Parameter*> Resnet::parameters() const {
-  // Parameters are the caller's to train, also through a const model.
   std::vector<Parameter*> all;
-  const auto add = [&](const Parameter& p) { all.push_back(const_cast<Parameter*>(&p)); };
+  const auto add = [&](const Parameter& p) { all.push_back(trainable(p)); };
   for_layers([&](const Layer& l) {
     for (const Parameter* p : {&l.weight, &l.norm.weight, &l.norm.bias}) add(*p);
   });

@@ -81,6 +81,9 @@ std::string treatment_of(const Policy& policy, const SavedTensorOptions& options
   COMPACT_CHECK(find_codec(how.name), "slot `", name, "` = ", how.str(),
                 ": tensors that autograd saves can be kept or encoded; this is for the slots of "
                 "segments");
+  COMPACT_CHECK(how.text("along", "memory") == "memory", "slot `", name, "` = ", how.str(),
+                ": tensors that autograd saves are encoded as they lie in memory, once for all "
+                "views; along=last is for the slots of segments");
   return Spec::chain_str(chain);
 }
 

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <map>
 #include <set>
@@ -101,7 +102,11 @@ BitChooser::BitChooser(const TrainConfig& config, const Policy& policy)
       bounded_(!config.budget.empty()),
       fewest_(policy.fewest_open_bits()) {}
 
-bool BitChooser::due(int64_t step) const { return fewest_ && step % interval_ == 0; }
+bool BitChooser::due(int64_t step) const {
+  // What a gradient feels changes fast at first: attention is uniform in a new network.
+  const bool early = step >= 8 && std::has_single_bit(static_cast<uint64_t>(step));
+  return fewest_ && (step % interval_ == 0 || (step < interval_ && early));
+}
 
 std::string BitChooser::choose(Network& network, const StepInputs& batch, uint64_t noise) {
   const StepInputs some = part_of(batch, *fewest_);

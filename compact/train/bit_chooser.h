@@ -17,7 +17,8 @@ class BitChooser {
  public:
   BitChooser(const TrainConfig& config, const Policy& policy);
 
-  // Whether bits are to be chosen before the update after `step`.
+  // Whether bits are to be chosen before the update after `step`: 0, the interval and its
+  // multiples, and before the interval 8 and its doubles.
   bool due(int64_t step) const;
   // Measures how much each tensor's rounding moves the gradient, and gives the network the bits of
   // least error in the bytes of N bits each. On a part of the batch, so that probes in 8 bits take

@@ -83,7 +83,7 @@ int compare(const CompareOptions& options, std::ostream& console, std::ostream& 
   const std::vector<Entry> entries = entries_of(options);
   COMPACT_CHECK(c.resume_from_checkpoint.empty(),
                 "--resume_from_checkpoint: a comparison starts its runs anew");
-  check_config(c);
+  check_run(c);
   check_output_folder(c);
   const fs::path folder(c.output_dir);
   const std::string program = options.program.empty() ? own_program() : options.program;

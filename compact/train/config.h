@@ -31,7 +31,7 @@ struct TrainConfig {
   int64_t block_size = 256;
   int64_t image_size = 0;  // of plans without images; 0: the model's usual
   bool augment = true;
-  int64_t max_eval_samples = 256;
+  int64_t max_eval_samples = -1;  // -1: as many as the task does; 0: all
   // Batch and length
   int64_t per_device_train_batch_size = 8, per_device_eval_batch_size = 8;
   int64_t gradient_accumulation_steps = 1;
@@ -111,5 +111,7 @@ TrainConfig config_from_json(const std::string& text, const std::string& source)
 // Checks values that need nothing but the configuration; throws InputError naming option, rule and
 // value.
 void check_config(const TrainConfig& config);
+// That, and that a run's data and folder are named.
+void check_run(const TrainConfig& config);
 
 }  // namespace compact

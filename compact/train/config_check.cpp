@@ -37,15 +37,13 @@ void check_config(const TrainConfig& c) {
   COMPACT_CHECK(c.model.empty() || c.model_name_or_path.empty(),
                 "--model and --model_name_or_path name the model twice: give one");
   const TaskInfo& task = task_named(c.task);
-  COMPACT_CHECK(!c.train_file.empty(), "--train_file is needed");
-  COMPACT_CHECK(!c.output_dir.empty(), "--output_dir is needed");
   COMPACT_CHECK(c.validation_split >= 0 && c.validation_split < 1,
                 "--validation_split must be at least 0 and below 1, is ", c.validation_split);
   at_least<int64_t>("block_size", c.block_size, 1);
   at_least<int64_t>("hidden_size", c.hidden_size, 0);
   at_least<int64_t>("num_hidden_layers", c.num_hidden_layers, 0);
   within("image_size", static_cast<double>(c.image_size), 0, 4096);
-  at_least<int64_t>("max_eval_samples", c.max_eval_samples, 0);
+  at_least<int64_t>("max_eval_samples", c.max_eval_samples, -1);
   at_least<int64_t>("per_device_train_batch_size", c.per_device_train_batch_size, 1);
   at_least<int64_t>("per_device_eval_batch_size", c.per_device_eval_batch_size, 1);
   at_least<int64_t>("gradient_accumulation_steps", c.gradient_accumulation_steps, 1);
@@ -107,6 +105,12 @@ void check_config(const TrainConfig& c) {
   at_least<int64_t>("save_steps", c.save_steps, 0);
   at_least<int64_t>("save_total_limit", c.save_total_limit, 0);
   task.check(c);
+}
+
+void check_run(const TrainConfig& c) {
+  check_config(c);
+  COMPACT_CHECK(!c.train_file.empty(), "--train_file is needed");
+  COMPACT_CHECK(!c.output_dir.empty(), "--output_dir is needed");
 }
 
 }  // namespace compact

@@ -38,7 +38,8 @@ std::span<const ConfigOption> config_options() {
       {"augment", &C::augment, "Data", "training images are shifted and mirrored at random",
        "true, false"},
       {"max_eval_samples", &C::max_eval_samples, "Data",
-       "blocks of text, images or graphs evaluated; 0: all", "N"},
+       "blocks of text, images or graphs evaluated; 0: all; -1: 256 blocks of text, all of others",
+       "N"},
       {"cache_dir", &C::cache_dir, "Data", "where prepared text is kept; default: the user's cache",
        "DIR"},
 

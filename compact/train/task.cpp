@@ -29,9 +29,9 @@ const TaskInfo& task_named(const std::string& name) {
 }
 
 TrainConfig for_task(TrainConfig c) {
-  if (task_named(c.task).one_sample) {
-    c.per_device_train_batch_size = c.per_device_eval_batch_size = 1;
-  }
+  const TaskInfo& task = task_named(c.task);
+  if (task.one_sample) c.per_device_train_batch_size = c.per_device_eval_batch_size = 1;
+  if (c.max_eval_samples < 0) c.max_eval_samples = task.eval_samples;
   return c;
 }
 

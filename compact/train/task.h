@@ -46,7 +46,9 @@ struct TaskInfo {
   Task (*open)(const TrainConfig& config, const Progress& progress,
                std::vector<std::string>& warnings);
   std::vector<std::string> model_types;  // of config.json
-  bool one_sample = false;  // all there is makes one batch, whatever batch is asked for
+  int64_t eval_samples = 0;       // that an evaluation reads at most where nobody says; 0: all
+  bool planned_from_data = true;  // what a step takes depends on them
+  bool one_sample = false;        // all there is makes one batch, whatever batch is asked for
 };
 std::span<const TaskInfo* const> tasks();
 // Throws InputError with a suggestion on an unknown name.

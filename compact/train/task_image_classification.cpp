@@ -8,6 +8,7 @@
 #include "compact/base/text.h"
 #include "compact/data/image_dataset.h"
 #include "compact/data/read_images.h"
+#include "compact/data/split.h"
 #include "compact/io/checksum.h"
 #include "compact/io/json_file.h"
 #include "compact/models/resnet.h"
@@ -107,35 +108,25 @@ void open_data(const TrainConfig& c, ImageModel& m, std::vector<std::string>& na
     m.pixels = train->images.size(2);
   }
   const uint64_t key = key_of(c, RandomUse::kData);
-  const auto all = [](int64_t first, int64_t last, const Permutation& order) {
-    std::vector<int64_t> numbers;
-    for (int64_t i = first; i < last; ++i)
-      numbers.push_back(static_cast<int64_t>(order(static_cast<uint64_t>(i))));
-    return numbers;
-  };
   const auto whole = [&](const std::vector<std::string>& files) -> std::unique_ptr<Dataset> {
     if (files.empty()) return nullptr;
     LabelledImages data = read_images(files);
     check_images(data, files[0], m);
-    std::vector<int64_t> numbers(static_cast<size_t>(data.images.size(0)));
-    for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<int64_t>(i);
-    return std::make_unique<ImageDataset>(std::move(data), std::move(numbers), m.statistics,
+    std::vector<int64_t> all = all_samples(data.images.size(0));
+    return std::make_unique<ImageDataset>(std::move(data), std::move(all), m.statistics,
                                           Augmentation{}, key);
   };
   task.validation = whole(c.validation_file);
   task.test = whole(c.test_file);
   if (!train) return;
-  // Files may be ordered by class: what is held out is drawn.
-  const int64_t count = train->images.size(0);
-  const Permutation order(static_cast<uint64_t>(count), derive(key, 1));
-  const auto held_out = static_cast<int64_t>(
-      c.validation_file.empty() ? c.validation_split * static_cast<double>(count) : 0);
-  if (held_out > 0) {
-    task.validation = std::make_unique<ImageDataset>(*train, all(count - held_out, count, order),
-                                                     m.statistics, Augmentation{}, key);
+  const double part = c.validation_file.empty() ? c.validation_split : 0;
+  const SampleSplit split = drawn_split(train->images.size(0), part, derive(key, 1));
+  if (!split.held_out.empty()) {
+    task.validation =
+        std::make_unique<ImageDataset>(*train, split.held_out, m.statistics, Augmentation{}, key);
   }
   task.train = std::make_unique<ImageDataset>(
-      *train, all(0, count - held_out, order), m.statistics,
+      *train, split.train, m.statistics,
       c.augment ? Augmentation{.shift = m.pixels / 8, .mirror = true} : Augmentation{}, key);
   task.data_text =
       cat(format_count(task.train->size()), " images, ", train->images.size(1), " x ",

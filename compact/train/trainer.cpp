@@ -332,7 +332,7 @@ int Run::go() {
 }  // namespace
 
 int train(const TrainConfig& config, std::ostream& out, bool terminal, const TrainHooks& hooks) {
-  check_config(config);
+  check_run(config);
   const TrainConfig taken = for_task(config);
   Console console(out, terminal);
   Run run(taken, console, hooks);

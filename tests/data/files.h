@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "compact/base/check.h"
+#include "tests/shared_data.h"
 #include "tests/temporary_folder.h"
 
 namespace compact::test {
@@ -36,11 +37,6 @@ inline std::string write_file(const std::string& path, const std::string& bytes)
 
 inline std::string example(const std::string& name) {
   return std::string(COMPACT_SOURCE_DIR "/examples/data/") + name;
-}
-
-inline std::string shared_data(const std::string& name) {
-  const char* const folder = std::getenv("COMPACT_DATA");
-  return std::string(folder ? folder : COMPACT_SOURCE_DIR "/../shared/data") + "/" + name;
 }
 
 // `bytes` as ".gz", ".xz" or ".zst" stores them; as they are for "".

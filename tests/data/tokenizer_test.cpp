@@ -20,10 +20,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 std::string austen_spec() { return "sentencepiece:file=" + example("austen-2048.model"); }
-std::string t5_spec() {
-  return "sentencepiece:file=" + test::shared_data("tokenizers/t5-spiece.model");
-}
-bool has_t5() { return std::filesystem::exists(test::shared_data("tokenizers/t5-spiece.model")); }
+std::string t5_spec() { return "sentencepiece:file=" + shared_data("tokenizers/t5-spiece.model"); }
+bool has_t5() { return std::filesystem::exists(shared_data("tokenizers/t5-spiece.model")); }
 
 uint32_t crc(const std::vector<uint32_t>& tokens) {
   return static_cast<uint32_t>(crc32(0, reinterpret_cast<const Bytef*>(tokens.data()),

@@ -5,10 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "compact/io/json_file.h"
+#include "tests/shared_data.h"
 #include "tests/temporary_folder.h"
 
 namespace compact {
@@ -81,10 +81,7 @@ TEST(ModelWeights, BadIndexes) {
 }
 
 TEST(ModelWeights, PublishedFiles) {
-  const char* given = std::getenv("COMPACT_DATA");
-  const std::filesystem::path data =
-      given ? given : std::filesystem::path(COMPACT_SOURCE_DIR) / "../shared/data";
-  const auto path = data / "pretrained/stories260K/stories260K.safetensors";
+  const std::filesystem::path path = shared_data("pretrained/stories260K/stories260K.safetensors");
   if (!std::filesystem::exists(path)) GTEST_SKIP() << "needs " << path;
   const ModelWeights weights(path);
   EXPECT_EQ(weights.entry("layers.0.attention.wk.weight").shape, (std::vector<int64_t>{32, 64}));

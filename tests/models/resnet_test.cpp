@@ -6,13 +6,13 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include <cstdlib>
 #include <filesystem>
 
 #include "compact/base/check.h"
 #include "compact/data/images.h"
 #include "compact/io/safetensors.h"
 #include "compact/ops/saved_tensors.h"
+#include "tests/shared_data.h"
 
 namespace compact {
 namespace {
@@ -52,15 +52,10 @@ TEST(Resnet, EvaluationUsesItsOwnStatistics) {
   EXPECT_FALSE(at::allclose(net.forward(x, false), before, 1e-4, 1e-4));
 }
 
-std::string data_folder() {
-  const char* folder = std::getenv("COMPACT_DATA");
-  return folder ? folder : COMPACT_SOURCE_DIR "/../shared/data";
-}
-
 // The published weights classify 99.9 % of images that they were trained on.
 TEST(Resnet, PublishedWeightsClassify) {
-  const std::string weights = data_folder() + "/pretrained/resnet20-12fca82f.safetensors";
-  const std::string archive = data_folder() + "/vision/cifar10-lossless-4000.bin.gz";
+  const std::string weights = shared_data("pretrained/resnet20-12fca82f.safetensors");
+  const std::string archive = shared_data("vision/cifar10-lossless-4000.bin.gz");
   if (!std::filesystem::exists(weights) || !std::filesystem::exists(archive)) {
     GTEST_SKIP() << "no " << weights << " or " << archive << " (COMPACT_DATA)";
   }

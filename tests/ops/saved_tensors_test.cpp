@@ -303,8 +303,11 @@ TEST(SavedTensors, ScopesNestAndEnd) {
 
 TEST(SavedTensors, RefusesTreatmentsOfSegments) {
   Network n;
-  SavedTensorScope scope(Policy::parse("slot * = recompute\n", "test"), {.least_elements = 1});
-  EXPECT_THROW(n.forward(), InputError);
+  for (const char* treatment : {"recompute", "quantize:bits=4,along=last"}) {
+    SavedTensorScope scope(Policy::parse(cat("slot * = ", treatment, "\n"), "test"),
+                           {.least_elements = 1});
+    EXPECT_THROW(n.forward(), InputError) << treatment;
+  }
 }
 
 // What the report says is what the allocator sees.

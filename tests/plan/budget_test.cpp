@@ -18,6 +18,39 @@ namespace {
 
 using testing::HasSubstr;
 
+// Two layers under all pairs of options, each planned as a whole: the solver counts its peak to the
+// byte, and no pair that fits a budget costs less than what the solver chooses. `check`: of a
+// pair's policy.
+void expect_no_pair_cheaper(PlanRequest r, const std::vector<BlockOption>& options, int budgets,
+                            const std::function<void(const Policy&, const BlockOption&)>& check) {
+  const std::string loss = "slot loss.logits = chunk:tokens=64\n";
+  struct Whole {
+    int64_t cost, peak;
+  };
+  std::vector<Whole> pairs;
+  const LayerProblem problem = layer_problem(r, loss, {&options, &options});
+  for (size_t i = 0; i < options.size(); ++i) {
+    for (size_t j = 0; j < options.size(); ++j) {
+      const std::string lines = slot_lines({&options[i], &options[j]});
+      r.policy = Policy::parse(loss + lines, "test");
+      check(r.policy, options[j]);
+      pairs.push_back({options[i].bytes.cost + options[j].bytes.cost, plan_step(r).memory.peak});
+      const std::vector<int> choice = {static_cast<int>(i), static_cast<int>(j)};
+      EXPECT_EQ(peak_of(problem, choice), pairs.back().peak) << lines;
+    }
+  }
+  int64_t least = INT64_MAX, most = 0;
+  for (const Whole& w : pairs) least = std::min(least, w.peak), most = std::max(most, w.peak);
+  for (int step = 0; step < budgets; ++step) {
+    const int64_t budget = least + (most - least) * step / budgets;
+    int64_t best = INT64_MAX;
+    for (const Whole& w : pairs) {
+      if (w.peak <= budget) best = std::min(best, w.cost);
+    }
+    EXPECT_EQ(solve(problem, budget)->cost, best);
+  }
+}
+
 class Budget : public testing::Test {
  protected:
   static void SetUpTestSuite() { install_counting_allocator(); }
@@ -51,35 +84,11 @@ TEST_F(Budget, TruePeakStaysUnderItAndNeverRises) {
   EXPECT_GT(distinct, 5);
 }
 
-// All assignments of two layers, each planned as a whole: none is cheaper and fits.
 TEST_F(Budget, NoPolicyOfTwoLayersIsCheaper) {
   PlanRequest r = request_;
   r.shape.num_hidden_layers = 2;
-  const std::vector<BlockOption> options = block_options(r, "", speed_);
-  const std::string loss = "slot loss.logits = chunk:tokens=64\n";
-  struct Whole {
-    int64_t cost, peak;
-  };
-  std::vector<Whole> all;
-  const LayerProblem problem = layer_problem(r, loss, {&options, &options});
-  for (size_t i = 0; i < options.size(); ++i) {
-    for (size_t j = 0; j < options.size(); ++j) {
-      r.policy = Policy::parse(loss + slot_lines({&options[i], &options[j]}), "test");
-      all.push_back({options[i].bytes.cost + options[j].bytes.cost, plan_step(r).memory.peak});
-      const std::vector<int> choice = {static_cast<int>(i), static_cast<int>(j)};
-      EXPECT_EQ(peak_of(problem, choice), all.back().peak);  // the solver counts to the byte
-    }
-  }
-  int64_t least = INT64_MAX, most = 0;
-  for (const Whole& w : all) least = std::min(least, w.peak), most = std::max(most, w.peak);
-  for (int step = 0; step < 8; ++step) {
-    const int64_t budget = least + (most - least) * step / 8;
-    int64_t best = INT64_MAX;
-    for (const Whole& w : all) {
-      if (w.peak <= budget) best = std::min(best, w.cost);
-    }
-    EXPECT_EQ(solve(problem, budget)->cost, best);
-  }
+  expect_no_pair_cheaper(r, block_options(r, "", speed_), 8,
+                         [](const Policy&, const BlockOption&) {});
 }
 
 TEST_F(Budget, LossyOnlyWhereNothingExactFits) {
@@ -120,8 +129,7 @@ TEST_F(Budget, MomentsAreQuantizedBeforeGradientsAreProjected) {
   }
 }
 
-// Options of two layers with codecs among them, mixed with exact ones: the whole step takes what
-// the solver counts, and no pair that fits costs less than what it chooses.
+// Options of two layers with codecs among them, mixed with exact ones.
 TEST_F(Budget, NoMixOfCodecsIsCheaper) {
   PlanRequest r = request_;
   r.shape.num_hidden_layers = 2;
@@ -140,39 +148,16 @@ TEST_F(Budget, NoMixOfCodecsIsCheaper) {
   }
   EXPECT_GT(whole, 10);
   EXPECT_GT(single, 5);
-  const std::string loss = "slot loss.logits = chunk:tokens=64\n";
   std::vector<BlockOption> some;
   for (const BlockOption* o : chosen) some.push_back(*o);
-  const LayerProblem problem = layer_problem(r, loss, {&some, &some});
-  struct Whole {
-    int64_t cost, peak;
-  };
-  std::vector<Whole> pairs;
-  for (size_t i = 0; i < some.size(); ++i) {
-    for (size_t j = 0; j < some.size(); ++j) {
-      const std::string lines = slot_lines({&some[i], &some[j]});
-      r.policy = Policy::parse(loss + lines, "test");
-      for (const auto& [slot, bits] : some[j].quantized) {
-        EXPECT_EQ(r.policy.slot_text("layers.1." + slot), cat("quantize:bits=", bits)) << lines;
-      }
-      for (const std::string& slot : some[j].recomputed) {
-        EXPECT_EQ(r.policy.slot_text("layers.1." + slot), "recompute") << lines;
-      }
-      pairs.push_back({some[i].bytes.cost + some[j].bytes.cost, plan_step(r).memory.peak});
-      const std::vector<int> choice = {static_cast<int>(i), static_cast<int>(j)};
-      EXPECT_EQ(peak_of(problem, choice), pairs.back().peak) << lines;
+  expect_no_pair_cheaper(r, some, 12, [](const Policy& policy, const BlockOption& second) {
+    for (const auto& [slot, bits] : second.quantized) {
+      EXPECT_EQ(policy.slot_text("layers.1." + slot), cat("quantize:bits=", bits));
     }
-  }
-  int64_t least = INT64_MAX, most = 0;
-  for (const Whole& w : pairs) least = std::min(least, w.peak), most = std::max(most, w.peak);
-  for (int step = 0; step < 12; ++step) {
-    const int64_t budget = least + (most - least) * step / 12;
-    int64_t best = INT64_MAX;
-    for (const Whole& w : pairs) {
-      if (w.peak <= budget) best = std::min(best, w.cost);
+    for (const std::string& slot : second.recomputed) {
+      EXPECT_EQ(policy.slot_text("layers.1." + slot), "recompute");
     }
-    EXPECT_EQ(solve(problem, budget)->cost, best);
-  }
+  });
 }
 
 // The peak when all blocks hold all they keep in 4 bits, the most that rounding was used for once.

@@ -5,33 +5,15 @@
 
 #include "compact/models/graph_network.h"
 #include "compact/models/resnet.h"
-#include "compact/ops/memory.h"
-#include "compact/plan/request.h"
+#include "tests/plan/requests.h"
 
 namespace compact {
 namespace {
 
-// The second step on the CPU.
-StepMemory run_for_real(const StepRequest& r) {
-  const StepInputs resident = r.resident ? r.micro_batch(at::kCPU, 0) : StepInputs();
-  int64_t outside = live_bytes(at::kCPU);
-  const auto network = r.network(at::kCPU);
-  Optimizer optimizer(network->parameters(), r.optimizer);
-  StepRecorder recorder(*network, optimizer);
-  const auto batch = [&](int64_t i) { return r.resident ? resident : r.micro_batch(at::kCPU, i); };
-  run_step(*network, optimizer, r.step, batch, recorder, outside);
-  return run_step(*network, optimizer, r.step, batch, recorder, outside);
-}
-
 void expect_equal(const StepRequest& r, double tolerance, const std::string& text) {
   install_counting_allocator();
   const StepMemory plan = plan_step(r).memory, real = run_for_real(r);
-  EXPECT_EQ(plan.weights, real.weights) << text;
-  EXPECT_EQ(plan.gradients, real.gradients) << text;
-  EXPECT_EQ(plan.optimizer, real.optimizer) << text;
-  EXPECT_EQ(plan.other, real.other) << text;
-  EXPECT_EQ(plan.saved, real.saved) << text;
-  EXPECT_EQ(plan.held, real.held) << text;
+  expect_equal_parts(plan, real, text);
   EXPECT_LE(std::abs(static_cast<double>(plan.peak - real.peak)),
             tolerance * static_cast<double>(real.peak))
       << text << ": planned " << plan.peak << " in " << plan.at_peak.moment << ", real "

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <gtest/gtest.h>
 
 #include <random>
 #include <string>
@@ -61,15 +62,28 @@ inline LlamaConfig random_shape(std::mt19937& random) {
 }
 
 // The step that the plan is for, on the CPU: the second, when moments and gradients were there.
-inline StepMemory run_for_real(const PlanRequest& r) {
-  const Llama model(r.shape, r.policy,
-                    {.device = at::kCPU, .dtype = r.dtype, .max_length = r.step.length});
-  Optimizer optimizer(model.parameters(), r.optimizer(r.policy));
-  StepRecorder recorder(model, optimizer);
-  const auto step = step_request(r);
-  const auto batch = [&](int64_t i) { return step.micro_batch(at::kCPU, i); };
-  run_step(model, optimizer, r.step, batch, recorder);
-  return run_step(model, optimizer, r.step, batch, recorder);
+inline StepMemory run_for_real(const StepRequest& r) {
+  const StepInputs resident = r.resident ? r.micro_batch(at::kCPU, 0) : StepInputs();
+  const int64_t outside = live_bytes(at::kCPU);
+  const auto network = r.network(at::kCPU);
+  Optimizer optimizer(network->parameters(), r.optimizer);
+  StepRecorder recorder(*network, optimizer);
+  const auto batch = [&](int64_t i) { return r.resident ? resident : r.micro_batch(at::kCPU, i); };
+  run_step(*network, optimizer, r.step, batch, recorder, outside);
+  return run_step(*network, optimizer, r.step, batch, recorder, outside);
+}
+inline StepMemory run_for_real(const PlanRequest& r) { return run_for_real(step_request(r)); }
+
+// All that is planned, but the peak.
+inline void expect_equal_parts(const StepMemory& plan, const StepMemory& real,
+                               const std::string& text) {
+  EXPECT_EQ(plan.weights, real.weights) << text;
+  EXPECT_EQ(plan.gradients, real.gradients) << text;
+  EXPECT_EQ(plan.optimizer, real.optimizer) << text;
+  EXPECT_EQ(plan.projections, real.projections) << text;
+  EXPECT_EQ(plan.other, real.other) << text;
+  EXPECT_EQ(plan.saved, real.saved) << text;
+  EXPECT_EQ(plan.held, real.held) << text;
 }
 
 }  // namespace compact

@@ -52,13 +52,7 @@ TEST_F(Planned, EqualsARealStep) {
     const PlanRequest r = small_request(policy, type, step, random_shape(random), round % 5 == 4);
     const StepMemory plan = plan_step(r).memory, real = run_for_real(r);
     const std::string text = text_of(r, policy);
-    EXPECT_EQ(plan.weights, real.weights) << text;
-    EXPECT_EQ(plan.gradients, real.gradients) << text;
-    EXPECT_EQ(plan.optimizer, real.optimizer) << text;
-    EXPECT_EQ(plan.projections, real.projections) << text;
-    EXPECT_EQ(plan.other, real.other) << text;
-    EXPECT_EQ(plan.held, real.held) << text;
-    EXPECT_EQ(plan.saved, real.saved) << text;
+    expect_equal_parts(plan, real, text);
     const int64_t difference = real.peak - plan.peak;
     above += difference > 0;
     below += difference < 0;

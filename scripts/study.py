@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What studies of many training runs share: their arguments, runs whose results are kept as rows and
+not repeated, differences paired by seed, tables. Standard library only."""
+import argparse
+import concurrent.futures
+import datetime
+import json
+import math
+import os
+import pathlib
+import platform
+import shutil
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+DATA = pathlib.Path(os.environ.get("COMPACT_DATA", ROOT / "../shared/data"))
+# Two-sided 95 % quantiles of Student's t.
+T_QUANTILES = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262]
+
+
+def arguments(description, settings):
+    p = argparse.ArgumentParser(description=description)
+    cores = len(os.sched_getaffinity(0))
+    p.add_argument("--setting", choices=settings, default="cpu")
+    p.add_argument("--program", default=str(ROOT / "build/compact"))
+    p.add_argument("--jobs", type=int, default=1 if "gpu" in sys.argv else cores,
+                   help="runs at a time; default: as many as cores, 1 on a GPU")
+    p.add_argument("--hours", type=float, default=1e9,
+                   help="start no run after this time; 0: only the report of what is there")
+    p.add_argument("--output", type=pathlib.Path, default=None, help="where results of runs are kept")
+    return p
+
+
+class Study:
+    """Rows of a study of this kind: in a folder of their own, and in the committed results. What makes
+    a row one of its kind is under the names in `key`."""
+
+    def __init__(self, kind, key, kept, args):
+        self.args, self.key, self.kept = args, key, kept
+        self.folder = args.output or ROOT / "runs" / f"{kind}-{args.setting}"
+        self.cache = self.folder / "cache"
+        self.cache.mkdir(parents=True, exist_ok=True)
+        self.results = ROOT / "bench/results" / f"{kind}-{args.setting}.json"
+        self.results.parent.mkdir(parents=True, exist_ok=True)
+        self.deadline = time.time() + args.hours * 3600
+        if self.results.exists():
+            for row in json.loads(self.results.read_text())["rows"]:
+                if not self._file(row).exists():
+                    self._file(row).write_text(json.dumps(row))
+        rows = [json.loads(file.read_text()) for file in sorted(self.folder.glob("*.json"))]
+        self.rows = list({self._name(row): row for row in rows}.values())
+
+    def _name(self, row):
+        texts = [f"s{row[k]}" if k == "seed" else str(row[k]) for k in self.key]
+        return "-".join("".join(c if c.isalnum() else "_" for c in text) for text in texts)
+
+    def _file(self, row):
+        return self.folder / f"{self._name(row)}.json"
+
+    def _train(self, row, flags):
+        name = self._name(row)
+        out = self.folder / "runs" / name
+        threads = max(1, len(os.sched_getaffinity(0)) // self.args.jobs)
+        command = [self.args.program, "train", *flags, "--seed", str(row["seed"]),
+                   "--cache_dir", str(self.cache), "--output_dir", str(out), "--overwrite_output_dir",
+                   "--threads", str(threads)]
+        started = time.time()
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode == 3:  # diverged: a result, too
+            values = {"eval_loss": math.inf}
+        elif done.returncode != 0:
+            sys.exit(f"{' '.join(command)}\n{done.stdout[-2000:]}\nfailed with {done.returncode}")
+        else:
+            values = json.loads((out / "all_results.json").read_text())
+        row = {**row, "seconds": time.time() - started, **{k: values.get(k) for k in self.kept}}
+        shutil.rmtree(out, ignore_errors=True)
+        temporary = self._file(row).with_suffix(".tmp")
+        temporary.write_text(json.dumps(row))
+        temporary.replace(self._file(row))
+        self.rows.append(row)
+        print(f"{name}: eval_loss {row['eval_loss']:.4f} in {row['seconds']:.0f} s", flush=True)
+
+    def run(self, wanted):
+        """(row's key, flags) that have no row yet, `jobs` at a time, each on its share of the cores."""
+        def one(key, flags):
+            done = any(all(r[k] == key[k] for k in self.key) for r in self.rows)
+            if time.time() < self.deadline and not done:
+                self._train(key, flags)
+        with concurrent.futures.ThreadPoolExecutor(self.args.jobs) as pool:
+            for done in [pool.submit(one, *w) for w in wanted]:
+                done.result()
+
+    def write(self, title, text, lines):
+        """The table beside its rows, as Markdown and JSON."""
+        page = [f"# {title} ({self.args.setting})", "",
+                f"{datetime.date.today()}, {platform.processor() or platform.machine()}, "
+                f"{os.cpu_count()} cores; {text}", "", *lines]
+        self.results.with_suffix(".md").write_text("\n".join(page).rstrip() + "\n")
+        self.results.write_text(
+            json.dumps({"setting": self.args.setting, "rows": self.rows}, indent=1) + "\n")
+        print("\n".join(page))
+
+
+def difference(values, base, unit=1, digits=3):
+    """Mean difference of values to base, both by seed, with its 95 % interval where there are two."""
+    pairs = [values[s] - base[s] for s in values if s in base]
+    if not pairs:
+        return ""
+    mean = sum(pairs) / len(pairs)
+    if len(pairs) < 2:
+        return f"{mean * unit:+.{digits}f}"
+    variance = sum((p - mean) ** 2 for p in pairs) / (len(pairs) - 1)
+    quantile = T_QUANTILES[len(pairs) - 2] if len(pairs) - 2 < len(T_QUANTILES) else 1.96
+    half = quantile * math.sqrt(variance / len(pairs))
+    return f"{mean * unit:+.{digits}f} ± {half * unit:.{digits}f}"
