@@ -16,6 +16,11 @@
 
 namespace compact {
 
+// Square windows over maps: their sides and the steps between them, in elements.
+struct Windows {
+  int64_t size = 0, stride = 0;
+};
+
 // What is held in place of a tensor.
 struct Encoded {
   using Parts = std::vector<at::Tensor>;
@@ -23,6 +28,9 @@ struct Encoded {
   // The tensor, or what is left of it, from parts like these: its shape, strides (of a dense
   // tensor) and type.
   std::function<at::Tensor(const Parts&)> decode;
+  // Of a tensor held as means over windows: the means; else null.
+  std::function<at::Tensor(const Parts&)> decode_means;
+  Windows windows;
 
   bool defined() const { return decode != nullptr; }
   at::Tensor restore() const { return decode(parts); }
@@ -49,7 +57,7 @@ struct CodecInfo {
   CodecPtr (*make)(const Spec& spec);
 };
 
-// quantize, mask, index, offload.
+// quantize, mask, index, pool, offload.
 std::span<const CodecInfo* const> codecs();
 const CodecInfo* find_codec(const std::string& name);  // null: there is none
 // One codec, or several by `+`: each takes the parts that the one before left, where it takes

@@ -9,6 +9,7 @@ namespace compact {
 extern const CodecInfo quantize_codec;
 extern const CodecInfo mask_codec;
 extern const CodecInfo index_codec;
+extern const CodecInfo pool_codec;
 extern const CodecInfo offload_codec;
 
 // The elements of a dense tensor as they lie in memory, flat; a copy where it has gaps.

@@ -50,16 +50,21 @@ class Chain final : public Codec {
       all.parts.insert(all.parts.end(), e.parts.begin(), e.parts.end());
       links.push_back({first, e.parts.size(), std::move(e.decode)});
     }
-    all.decode = [links, decode = inner.decode](const Encoded::Parts& parts) {
-      Encoded::Parts own;
-      for (const Link& link : links) {
-        const auto from = parts.begin() + static_cast<std::ptrdiff_t>(link.first);
-        own.push_back(link.decode
-                          ? link.decode({from, from + static_cast<std::ptrdiff_t>(link.count)})
-                          : *from);
-      }
-      return decode(own);
+    const auto after = [links](const std::function<at::Tensor(const Encoded::Parts&)>& decode) {
+      return [links, decode](const Encoded::Parts& parts) {
+        Encoded::Parts own;
+        for (const Link& link : links) {
+          const auto from = parts.begin() + static_cast<std::ptrdiff_t>(link.first);
+          own.push_back(link.decode
+                            ? link.decode({from, from + static_cast<std::ptrdiff_t>(link.count)})
+                            : *from);
+        }
+        return decode(own);
+      };
     };
+    all.decode = after(inner.decode);
+    all.windows = inner.windows;
+    if (inner.decode_means) all.decode_means = after(inner.decode_means);
     return all;
   }
 
@@ -70,7 +75,7 @@ class Chain final : public Codec {
 }  // namespace
 
 std::span<const CodecInfo* const> codecs() {
-  static const CodecInfo* const all[] = {&quantize_codec, &mask_codec, &index_codec,
+  static const CodecInfo* const all[] = {&quantize_codec, &mask_codec, &index_codec, &pool_codec,
                                          &offload_codec};
   return all;
 }

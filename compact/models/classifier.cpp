@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
 
 #include "compact/base/check.h"
@@ -106,8 +107,22 @@ Score Classifier::score(const Tensors& inputs, const at::Tensor& target) const {
           .in_five = hit.sum().item<int64_t>()};
 }
 
+int64_t Classifier::saved_bytes() const {
+  int64_t sum = report_.stored();
+  for (const Segment* s : segments()) sum += s->saved_bytes();
+  return sum;
+}
+
+void Classifier::set_noise(uint64_t key) const {
+  noise_ = key, draws_ = 0;
+  for (const Segment* s : segments()) s->set_noise(key);
+}
+
 std::vector<SlotBytes> Classifier::slots() const {
   std::vector<SlotBytes> all;
+  for (const Segment* s : segments()) {
+    all.insert(all.end(), s->latest().begin(), s->latest().end());
+  }
   for (const SavedTensor& t : report_.tensors) {
     if (t.treatment == "parameter" || (t.shared && t.stored == 0)) continue;
     all.push_back({t.name, t.treatment, t.stored, t.shared ? 0 : t.bytes});
@@ -117,6 +132,15 @@ std::vector<SlotBytes> Classifier::slots() const {
 
 std::vector<CodecTensor> Classifier::codec_tensors(const Tensors&) const {
   std::vector<CodecTensor> all;
+  const auto size = static_cast<int64_t>(c10::elementSize(options_.dtype));
+  for (const Segment* s : segments()) {
+    std::map<std::string, int64_t> bytes;
+    for (const SlotBytes& row : s->latest()) bytes[row.name] = row.if_kept;
+    for (const Slot& slot : s->codec_slots()) {
+      if (bytes[slot.name] == 0) continue;
+      all.push_back({slot.name, slot.treatment, bytes[slot.name] / size, options_.dtype});
+    }
+  }
   for (const SavedTensor& t : report_.tensors) {
     if (t.stored == 0 || t.treatment == "keep" || t.treatment == "parameter") continue;
     all.push_back(
@@ -125,6 +149,14 @@ std::vector<CodecTensor> Classifier::codec_tensors(const Tensors&) const {
   return all;
 }
 
-void Classifier::set_codecs(const Policy& policy) { chosen_ = policy; }
+void Classifier::set_codecs(const Policy& policy) {
+  chosen_ = policy;
+  for (Segment* s : segments()) {
+    for (const Slot& slot : s->codec_slots()) {
+      if (!policy.names(PolicyKind::kSlot, slot.name)) continue;
+      s->set_codec(slot.name, policy.slot_text(slot.name));
+    }
+  }
+}
 
 }  // namespace compact

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A network of plain operations that gives logits: its cross-entropy, and the scope that holds what
-// autograd saves as a policy says. Under a policy without slot lines (`off`) tensors are saved as
-// plain PyTorch saves them.
+// A network that gives logits: its cross-entropy, and what it saves, held as a policy says: in
+// segments by their slots, around plain operations by a scope. Under a policy without slot lines
+// (`off`) tensors are saved as plain PyTorch saves them.
 #pragma once
 
 #include "compact/models/network.h"
@@ -27,11 +27,11 @@ class Classifier : public Network {
   Score score(const Tensors& inputs, const at::Tensor& target) const override;
   at::Device device() const override { return options_.device; }
   std::vector<SlotBytes> slots() const override;
-  int64_t saved_bytes() const override { return report_.stored(); }
-  void set_noise(uint64_t key) const override { noise_ = key, draws_ = 0; }
+  int64_t saved_bytes() const override;
+  void set_noise(uint64_t key) const override;
   std::vector<CodecTensor> codec_tensors(const Tensors& inputs) const override;
   void set_codecs(const Policy& policy) override;
-  // What the latest forward pass saved; under `off` the first one.
+  // What the latest forward pass saved outside of segments; under `off` the first one.
   const SavedTensorReport& report() const { return report_; }
 
  protected:
@@ -39,6 +39,9 @@ class Classifier : public Network {
   // To be called once all parameters are there. Throws InputError where the policy asks for what
   // they cannot have.
   void finish();
+
+  // In the order of the forward pass.
+  virtual std::vector<Segment*> segments() const { return {}; }
 
   at::TensorOptions tensor_options() const {
     return at::TensorOptions().device(options_.device).dtype(options_.dtype);

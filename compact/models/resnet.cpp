@@ -5,7 +5,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
-#include "compact/ops/memory_trace.h"
+#include "compact/ops/treatments.h"
 
 namespace compact {
 namespace {
@@ -49,10 +49,9 @@ Resnet::Layer Resnet::layer(const std::string& conv, const std::string& norm, in
   const auto fan = static_cast<double>(out * window * window);
   l.weight = parameter(name, normal(name, {out, in, window, window}, 2 / fan));
   const at::TensorOptions f32 = tensor_options().dtype(at::kFloat);  // whatever the type of maps
-  l.norm.weight = parameter(norm + ".weight", at::ones({out}, f32));
-  l.norm.bias = parameter(norm + ".bias", at::zeros({out}, f32));
-  l.norm.mean = at::zeros({out}, f32);
-  l.norm.variance = at::ones({out}, f32);
+  l.norm_weight = parameter(norm + ".weight", at::ones({out}, f32));
+  l.norm_bias = parameter(norm + ".bias", at::zeros({out}, f32));
+  l.statistics = {at::zeros({out}, f32), at::ones({out}, f32)};
   l.stride = stride;
   l.padding = window / 2;
   return l;
@@ -92,49 +91,84 @@ Resnet::Resnet(const ResnetConfig& config, const Policy& policy, const Classifie
                     normal(head, {config.classes, in}, 1 / (3 * static_cast<double>(in))));
   head_bias_ = parameter(head + ".bias", at::zeros({config.classes}, tensor_options()));
   finish();
+  build_segments(policy);
 }
 
-at::Tensor Resnet::run(const Layer& l, const at::Tensor& x, bool training) {
-  const at::Tensor y = at::conv2d(x, l.weight.weight, {}, l.stride, l.padding);
-  return at::batch_norm(y, l.norm.weight.weight, l.norm.bias.weight, l.norm.mean, l.norm.variance,
-                        training, 0.1, 1e-5, false);
+void Resnet::add_layer(Segment& s, int input, const Layer& l, Slot slot) {
+  s.add_branch(input, conv_stage(&l.weight, l.stride, l.padding), std::move(slot));
+  s.add(batch_norm_stage(&l.norm_weight, &l.norm_bias, &l.statistics, &training_));
 }
 
-at::Tensor Resnet::run(const Block& b, const at::Tensor& x, bool training) const {
-  at::Tensor y = x;
+std::unique_ptr<Segment> Resnet::segment_of(const Block& b, bool first, const Policy& policy) {
+  const auto slot = [&](const std::string& rest) {
+    return slot_of(policy, b.name + "." + rest, 0);
+  };
+  // Only the block behind the pooled stem reads what is above 0 already.
+  const bool bent = first && !config_.small_images;
+  auto s = std::make_unique<Segment>(b.name, bent ? slot("input") : Slot{});
+  const int x = bent ? 0 : add_relu(*s, slot("input"), /*rounded=*/false);
+  int y = x;
   for (size_t i = 0; i < b.layers.size(); ++i) {
-    y = run(b.layers[i], y, training);
-    if (i + 1 < b.layers.size()) at::relu_(y);
+    const Slot conv = slot(cat("conv", i + 1));
+    const bool rounded = conv.storage == Storage::kCodec && !is_lossless(conv.treatment);
+    add_layer(*s, y, b.layers[i], conv);
+    if (i + 1 < b.layers.size()) y = add_relu(*s, slot(cat("relu", i + 1)), rounded);
   }
-  at::Tensor through = x;
+  const int last = s->tensors() - 1;
+  const int64_t more = b.layers.back().weight.weight.size(0) - b.layers[0].weight.weight.size(1);
   if (!b.shortcut.empty()) {
-    through = run(b.shortcut[0], x, training);
-  } else if (b.stride != 1 || x.size(1) != y.size(1)) {  // every second pixel, new channels zero
-    const int64_t more = y.size(1) - x.size(1);
-    through = at::constant_pad_nd(x.slice(2, 0, {}, b.stride).slice(3, 0, {}, b.stride),
-                                  {0, 0, 0, 0, more / 2, more - more / 2});
+    add_layer(*s, x, b.shortcut[0], slot("downsample"));
+    s->add_residual(last);
+  } else if (b.stride != 1 || more > 0) {  // every second pixel, new channels zero
+    s->add_branch(x, slice_pad_stage(b.stride, more));
+    s->add_residual(last);
+  } else {
+    s->add_residual(x);
   }
-  y.add_(through);
-  return at::relu_(y);
+  return s;
+}
+
+void Resnet::build_segments(const Policy& policy) {
+  auto stem = std::make_unique<Segment>("stem", slot_of(policy, "stem.input", 0));
+  const Slot conv = slot_of(policy, "stem.conv", 0);
+  const bool rounded = conv.storage == Storage::kCodec && !is_lossless(conv.treatment);
+  add_layer(*stem, 0, stem_, conv);
+  if (!config_.small_images) {
+    add_relu(*stem, slot_of(policy, "stem.relu", 0), rounded);
+    stem->add(max_pool_stage());
+  }
+  segments_.push_back(std::move(stem));
+  for (const Block& b : blocks_) {
+    segments_.push_back(segment_of(b, segments_.size() == 1, policy));
+  }
+  auto average = std::make_unique<Segment>("average", Slot{});
+  add_relu(*average, slot_of(policy, "average.input", 0), false);
+  average->add(average_stage());
+  segments_.push_back(std::move(average));
+  std::vector<std::string> names;
+  for (const auto& s : segments_) {
+    s->finish();
+    for (const std::string& name : s->named_slots()) names.push_back(name);
+  }
+  policy.check_patterns(PolicyKind::kSlot, names);
+}
+
+std::vector<Segment*> Resnet::segments() const {
+  std::vector<Segment*> all;
+  for (const auto& s : segments_) all.push_back(s.get());
+  return all;
 }
 
 at::Tensor Resnet::forward(const at::Tensor& images, bool training) const {
   COMPACT_CHECK(images.dim() == 4 && images.size(1) == config_.channels,
                 "[resnet] images must be [batch, ", config_.channels, ", height, width], are ",
                 images.sizes());
+  training_ = training;
   // Channels innermost: convolutions need not reorder their operands, 1.4 times as fast on the CPU.
-  const at::Tensor maps =
+  at::Tensor x =
       images.to(stem_.weight.weight.scalar_type(), false, false, at::MemoryFormat::ChannelsLast);
-  at::Tensor x = run(stem_, maps, training);
-  at::relu_(x);
-  if (!config_.small_images) x = at::max_pool2d(x, 3, 2, 1);
-  for (const Block& b : blocks_) {
-    trace_moment("forward of ", b.name);
-    x = run(b, x, training);
-  }
-  // So that its gradient has channels innermost, and all before it.
-  const at::Tensor pooled = x.permute({0, 2, 3, 1}).mean({1, 2});
-  return at::linear(pooled, head_.weight, head_bias_.weight);
+  for (const auto& s : segments_) x = (*s)(std::move(x));
+  return at::linear(x, head_.weight, head_bias_.weight);
 }
 
 template <class F>
@@ -150,7 +184,7 @@ std::vector<Parameter*> Resnet::parameters() const {
   std::vector<Parameter*> all;
   const auto add = [&](const Parameter& p) { all.push_back(trainable(p)); };
   for_layers([&](const Layer& l) {
-    for (const Parameter* p : {&l.weight, &l.norm.weight, &l.norm.bias}) add(*p);
+    for (const Parameter* p : {&l.weight, &l.norm_weight, &l.norm_bias}) add(*p);
   });
   add(head_);
   add(head_bias_);
@@ -162,12 +196,12 @@ std::vector<std::pair<std::string, at::Tensor>> Resnet::named_tensors() const {
   const auto add = [&](const Parameter& p) { all.emplace_back(p.name, p.weight.detach()); };
   for_layers([&](const Layer& l) {
     add(l.weight);
-    add(l.norm.weight);
-    add(l.norm.bias);
-    const std::string& name = l.norm.weight.name;
+    add(l.norm_weight);
+    add(l.norm_bias);
+    const std::string& name = l.norm_weight.name;
     const std::string norm = name.substr(0, name.rfind('.'));
-    all.emplace_back(norm + ".running_mean", l.norm.mean);
-    all.emplace_back(norm + ".running_var", l.norm.variance);
+    all.emplace_back(norm + ".running_mean", l.statistics.mean);
+    all.emplace_back(norm + ".running_var", l.statistics.variance);
   });
   add(head_);
   add(head_bias_);

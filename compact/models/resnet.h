@@ -1,18 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // Residual networks (He et al. 2016): the ImageNet form (resnet18, resnet50, as in torchvision) and
-// the CIFAR form (resnet20 ... resnet56: 3 x 3 stem, shortcuts without weights). Plain operations:
-// what they save goes through a SavedTensorScope.
+// the CIFAR form (resnet20 ... resnet56: 3 x 3 stem, shortcuts without weights). Every block is one
+// segment, that begins with the ReLU of its input.
+//
+// Slots: stem.{input,conv,relu}, of every block NAME.{input,conv1,relu1,conv2,...,downsample},
+// average.input. What a convolution reads is `input` or `relu`, what a norm reads is `conv` or
+// `downsample`.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "compact/models/classifier.h"
+#include "compact/ops/map_stages.h"
 
 namespace compact {
 
@@ -39,8 +45,7 @@ class Resnet final : public Classifier {
          const ClassifierOptions& options = {});
   Resnet(const Resnet&) = delete;
 
-  // images [batch, channels, height, width] -> logits [batch, classes]. In training batch norms use
-  // the batch's statistics and move their own.
+  // images [batch, channels, height, width] -> logits [batch, classes].
   at::Tensor forward(const at::Tensor& images, bool training) const;
   at::Tensor logits(const Tensors& inputs, bool training) const override {
     return forward(inputs.at(0), training);
@@ -54,13 +59,9 @@ class Resnet final : public Classifier {
   std::vector<std::pair<std::string, at::Tensor>> named_tensors() const override;
 
  private:
-  struct Norm {
-    Parameter weight, bias;
-    at::Tensor mean, variance;
-  };
   struct Layer {  // convolution and norm
-    Parameter weight;
-    Norm norm;
+    Parameter weight, norm_weight, norm_bias;
+    BatchNormStatistics statistics;
     int64_t stride = 1, padding = 0;
   };
   struct Block {
@@ -74,13 +75,19 @@ class Resnet final : public Classifier {
   // Calls f on every layer, in the order of the forward pass.
   template <class F>
   void for_layers(F f) const;
-  static at::Tensor run(const Layer& layer, const at::Tensor& x, bool training);
-  at::Tensor run(const Block& block, const at::Tensor& x, bool training) const;
+  // Once all layers are there.
+  void build_segments(const Policy& policy);
+  std::unique_ptr<Segment> segment_of(const Block& block, bool first, const Policy& policy);
+  // Appends convolution and norm, from tensor `input`; the convolution's output is NAME.SLOT.
+  void add_layer(Segment& segment, int input, const Layer& layer, Slot slot);
+  std::vector<Segment*> segments() const override;
 
   ResnetConfig config_;
   Layer stem_;
   std::vector<Block> blocks_;
   Parameter head_, head_bias_;
+  std::vector<std::unique_ptr<Segment>> segments_;  // stem, blocks, average
+  mutable bool training_ = false;
 };
 
 }  // namespace compact

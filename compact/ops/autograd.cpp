@@ -31,9 +31,17 @@ int64_t bytes_of(std::span<const at::Tensor> tensors) {
   return bytes;
 }
 
-bool owned(const at::Tensor& t) {
-  return t.defined() && t.use_count() == 1 && t.storage().use_count() == 1 && t.is_contiguous();
+at::Tensor sizes_only(at::IntArrayRef s, const at::Tensor& like) {
+  const int64_t strides[] = {s[1] * s[2] * s[3], 1, s[1] * s[3], s[1]};
+  if (like.is_meta()) return at::empty_strided(s, strides, like.options());
+  return at::from_blob(like.data_ptr(), s, strides, like.options());
 }
+
+bool alone(const at::Tensor& t) {
+  return t.defined() && t.use_count() == 1 && t.storage().use_count() == 1;
+}
+
+bool owned(const at::Tensor& t) { return alone(t) && t.is_contiguous(); }
 
 void VersionCheck::add(const at::Tensor& t) { seen_.emplace_back(t.detach(), t._version()); }
 

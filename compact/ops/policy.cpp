@@ -159,6 +159,15 @@ bool Policy::sets_projection(std::string_view key, std::string_view value) const
 }
 
 void Policy::check_patterns(PolicyKind kind, std::span<const std::string> names) const {
+  // A preset for other networks would do nothing and say nothing.
+  const Line* idle = nullptr;
+  bool works = kind != PolicyKind::kSlot;
+  for (const Line& line : lines_) {
+    if (line.kind != kind || !line.general) continue;
+    idle = &line;
+    for (const std::string& name : names) works = works || glob_match(line.pattern, name);
+  }
+  if (idle && !works) fail(idle->where, ": no slot of this model is in the preset");
   for (const Line& line : lines_) {
     if (line.kind != kind || line.general) continue;
     bool any = false;

@@ -2,20 +2,41 @@
 #include "compact/ops/segment.h"
 
 #include "compact/base/check.h"
+#include "compact/ops/autograd.h"
 #include "compact/ops/segment_node.h"
 
 namespace compact {
 
+std::string Slot::treatment_name() const {
+  switch (storage) {
+    case Storage::kKeep:
+      return "keep";
+    case Storage::kRecompute:
+      return "recompute";
+    case Storage::kSketch:
+      return "sketch";
+    case Storage::kCodec:
+      return treatment;
+  }
+  return "";
+}
+
 Segment::Segment(std::string name, Slot input) : name_(std::move(name)), slots_{std::move(input)} {
   const Storage storage = slots_[0].storage;
-  COMPACT_CHECK(storage == Storage::kKeep || storage == Storage::kCodec, "slot `", slots_[0].name,
+  COMPACT_CHECK(slots_[0].name.empty() || storage == Storage::kKeep || storage == Storage::kCodec,
+                "slot `", slots_[0].name,
                 "` is a segment's input and can only be `keep` or a codec: everything else is "
                 "rebuilt from it");
 }
 
 int Segment::add(std::shared_ptr<const Stage> stage, Slot output, Slot side) {
-  Step step{
-      .stage = std::move(stage), .input = static_cast<int>(steps_.size()), .side = std::move(side)};
+  const int made = add_branch(static_cast<int>(steps_.size()), std::move(stage), std::move(output));
+  steps_.back().side = std::move(side);
+  return made;
+}
+
+int Segment::add_branch(int input, std::shared_ptr<const Stage> stage, Slot output) {
+  Step step{.stage = std::move(stage), .input = input};
   step.first_parameter = static_cast<int>(parameters_.size());
   for (const Parameter* p : step.stage->parameters()) parameters_.push_back(p);
   steps_.push_back(std::move(step));
@@ -42,8 +63,14 @@ bool Segment::read_in_backward(int tensor) const {
 
 bool Segment::stored(int tensor) const {
   const Slot& slot = slots_[tensor];
-  return tensor == 0 || (!slot.name.empty() &&
-                         (slot.storage == Storage::kKeep || slot.storage == Storage::kCodec));
+  return !slot.name.empty() && (slot.storage == Storage::kKeep || slot.storage == Storage::kCodec);
+}
+
+bool Segment::rebuilt(int tensor) const {
+  if (stored(tensor)) return true;
+  if (tensor == 0) return false;
+  const Step& step = steps_[tensor - 1];
+  return rebuilt(step.input) && (step.other < 0 || rebuilt(step.other));
 }
 
 void Segment::finish() {
@@ -65,6 +92,18 @@ void Segment::finish() {
     }
     check_sketch(read, slots_[t]);
   }
+  for (const Step& step : steps_) {
+    const Slot& slot = slots_[step.input];
+    if (!step.stage || !step.stage->needs().input || slot.storage != Storage::kCodec) continue;
+    const Spec first = Spec::parse_chain(slot.treatment)[0];
+    COMPACT_CHECK(first.name != "mask", "slot `", slot.name, "` = ", slot.treatment,
+                  ": the operation behind it reads values, not signs");
+  }
+  for (int t = 0; t < count; ++t) {
+    COMPACT_CHECK(!read_in_backward(t) || stored(t) || rebuilt(t), "slot `", slots_[t].name,
+                  "` = recompute: it is made of what the segment before gives, which is not kept; "
+                  "keep it or give it a codec");
+  }
   last_reader_.assign(count, -1);
   std::vector<int> readers(count, 0);
   for (int i = 0; i < static_cast<int>(steps_.size()); ++i) {
@@ -75,16 +114,17 @@ void Segment::finish() {
     }
   }
   overwritable_.assign(count, false);
-  for (int t = 1; t < count; ++t) {
+  for (int t = 0; t < count; ++t) {
     overwritable_[t] = readers[t] == 1 && !stored(t) && !read_in_backward(t);
-    COMPACT_CHECK(slots_[t].name.empty() || !stored(t) || t + 1 == count || read_in_backward(t),
-                  "slot `", slots_[t].name, "` is never read by a backward pass");
+    COMPACT_CHECK(
+        t == 0 || slots_[t].name.empty() || !stored(t) || t + 1 == count || read_in_backward(t),
+        "slot `", slots_[t].name, "` is never read by a backward pass");
   }
 }
 
 at::Tensor Segment::run(size_t i, Tensors& t, Stage::Forward& f) const {
   const Step& step = steps_[i];
-  f.overwrite = overwritable_[step.input];
+  f.overwrite = overwritable_[step.input] && (step.input > 0 || alone(t[0]));
   // Where it may be overwritten the only reference is passed on.
   f.input = f.overwrite ? std::move(t[step.input]) : t[step.input];
   if (step.stage) return step.stage->forward(f);
@@ -98,20 +138,11 @@ std::vector<SlotBytes> Segment::bytes(int64_t tokens, int64_t element_size) cons
   const auto row = [&](const Slot& slot, int64_t sketch_width) {
     if (slot.name.empty()) return;
     SlotBytes b{.name = slot.name, .if_kept = tokens * slot.width * element_size};
-    switch (slot.storage) {
-      case Storage::kKeep:
-        b.treatment = "keep", b.stored = b.if_kept;
-        break;
-      case Storage::kRecompute:
-        b.treatment = "recompute";
-        break;
-      case Storage::kSketch:
-        b.treatment = "sketch", b.stored = tokens * sketch_width * element_size;
-        break;
-      case Storage::kCodec:
-        b.treatment = slot.treatment;
-        b.stored = slot.codec->bytes(tokens, slot.width, type).value_or(0);
-        break;
+    b.treatment = slot.treatment_name();
+    if (slot.storage == Storage::kKeep) b.stored = b.if_kept;
+    if (slot.storage == Storage::kSketch) b.stored = tokens * sketch_width * element_size;
+    if (slot.storage == Storage::kCodec) {
+      b.stored = slot.codec->bytes(tokens, slot.width, type).value_or(0);
     }
     rows.push_back(std::move(b));
   };
@@ -156,5 +187,6 @@ void Segment::set_codec(const std::string& slot, const std::string& treatment) {
 }
 
 at::Tensor Segment::operator()(const at::Tensor& x) const { return run_segment(*this, x); }
+at::Tensor Segment::operator()(at::Tensor&& x) const { return run_segment(*this, std::move(x)); }
 
 }  // namespace compact

@@ -40,6 +40,7 @@ class Stage {
     bool want_extras = false;  // a backward pass will follow
     bool want_side = false;    // the side output is to be kept
     bool sketch = false;       // keep the projection of the input among the extras
+    bool again = false;        // rebuilds in a backward pass: leaves no trace on statistics
     Tensors extras;            // result: small tensors that are always kept
     at::Tensor side;           // result: a second output that backward can read or make anew
   };
@@ -47,6 +48,8 @@ class Stage {
     at::Tensor gy;                    // gradient of the output
     at::Tensor input, output;         // where needed
     bool consume = false;             // nobody else reads `input`: its memory may be reused
+    at::Tensor means;                 // in place of `input`, where it is held as means
+    Windows windows;                  // of them
     at::Tensor side;                  // where kept
     const Tensors* extras = nullptr;  // as forward left them
     bool sketch = false;              // the input is not there, its projection is in the extras
@@ -63,8 +66,10 @@ class Stage {
   // Gradient of the input, plus `residual`. Takes what it can of its arguments to free memory
   // early.
   virtual at::Tensor backward(Backward& b) const = 0;
-  // Of the forward pass on `tokens` tokens in sequences of `length`.
-  virtual Work work(int64_t tokens, int64_t length, int64_t element_size) const = 0;
+  // Whether backward can do with means over windows of its input (as many windows as strides).
+  virtual bool reads_means() const { return false; }
+  // Of the forward pass on `tokens` tokens in sequences of `length`; nothing for stages of maps.
+  virtual Work work(int64_t, int64_t, int64_t) const { return {}; }
   // Elements per token of the extras (without sketches), in units of 4 bytes.
   virtual int64_t extra_floats() const { return 0; }
   // Elements per token of the projection of the input; 0: this stage cannot work from a sketch.
@@ -80,6 +85,7 @@ struct Slot {
   Storage storage = Storage::kKeep;
   CodecPtr codec = {};    // with kCodec
   std::string treatment;  // as written, with kCodec
+  std::string treatment_name() const;
 };
 
 // What a slot costs for a number of tokens.
@@ -90,12 +96,15 @@ struct SlotBytes {
 
 class Segment {
  public:
-  // Tensor 0 is the segment's input. Its slot is kept, as it is or by a codec. `name`: layers.3.
+  // Tensor 0 is the segment's input. Its slot is kept, as it is or by a codec; without a name it is
+  // not, and nothing may be rebuilt from it. `name`: layers.3.
   Segment(std::string name, Slot input);
 
   // Appends a stage that reads the tensor made last. `output` describes what it makes (empty name:
   // not a slot, never kept); `side` its second output, if the stage has one. Returns the tensor.
   int add(std::shared_ptr<const Stage> stage, Slot output = {}, Slot side = {});
+  // The same for a stage that reads tensor `input`: a branch.
+  int add_branch(int input, std::shared_ptr<const Stage> stage, Slot output = {});
   // Appends the sum of the tensor made last and tensor `other`.
   int add_residual(int other, Slot output = {});
 
@@ -107,6 +116,8 @@ class Segment {
   // y = segment(x). One autograd node where gradients are on and something requires them. A second
   // backward pass through it needs retain_graph in the first.
   at::Tensor operator()(const at::Tensor& x) const;
+  // The same where the caller gives x up: its memory may hold what is made of it.
+  at::Tensor operator()(at::Tensor&& x) const;
 
   // Slots that codecs hold, and giving one of them another codec for forward passes to come.
   std::vector<Slot> codec_slots() const;
@@ -116,17 +127,21 @@ class Segment {
   void set_noise(uint64_t key) const { noise_ = key, passes_ = 0; }
 
   const std::string& name() const { return name_; }
+  int tensors() const { return static_cast<int>(slots_.size()); }
 
   // Exact bytes held for `tokens` tokens by element size: every slot, then "NAME extras".
   std::vector<SlotBytes> bytes(int64_t tokens, int64_t element_size) const;
-  // Names of the slots that a policy may treat: all but the input.
+  // Names of the slots that a policy may treat: all but the input; and all.
   std::vector<std::string> treatable() const;
+  std::vector<std::string> named_slots() const;
   // What each step takes, in order; whether the backward pass runs it again.
   std::vector<Work> work(int64_t tokens, int64_t length, int64_t element_size) const;
   std::vector<bool> rerun() const;
   // Seconds of each step of a forward pass on x, the least of `rounds`.
   std::vector<double> forward_seconds(const at::Tensor& x, int rounds) const;
 
+  // Of the latest forward pass that made a graph: every slot, then "NAME extras".
+  const std::vector<SlotBytes>& latest() const { return latest_; }
   // Bytes that the latest forward pass stored, summed over slots and extras.
   int64_t saved_bytes() const { return saved_bytes_; }
   // How many tensors backward passes have rebuilt, since construction.
@@ -143,7 +158,8 @@ class Segment {
   };
 
   bool read_in_backward(int tensor) const;
-  bool stored(int tensor) const;  // as it is or by a codec
+  bool stored(int tensor) const;   // as it is or by a codec
+  bool rebuilt(int tensor) const;  // can be, from what is stored
   // Runs step i on tensors `t`.
   at::Tensor run(size_t i, Tensors& t, Stage::Forward& f) const;
 
@@ -153,6 +169,7 @@ class Segment {
   std::vector<const Parameter*> parameters_;
   std::vector<int> last_reader_;    // last step that reads a tensor in the forward pass
   std::vector<bool> overwritable_;  // one forward reader, never stored nor read by a backward
+  mutable std::vector<SlotBytes> latest_;
   mutable int64_t saved_bytes_ = 0, recomputed_ = 0;
   mutable uint64_t noise_ = 0, passes_ = 0;
 };

@@ -20,6 +20,12 @@ std::vector<std::string> Segment::treatable() const {
   return names;
 }
 
+std::vector<std::string> Segment::named_slots() const {
+  std::vector<std::string> names = treatable();
+  if (!slots_[0].name.empty()) names.insert(names.begin(), slots_[0].name);
+  return names;
+}
+
 std::vector<Work> Segment::work(int64_t tokens, int64_t length, int64_t element_size) const {
   std::vector<Work> all;
   for (const Step& step : steps_) {

@@ -39,7 +39,7 @@ struct SegmentNode : torch::autograd::Node {
     extras.clear();
   }
   variable_list apply(variable_list&& grads) override;
-  static at::Tensor run(const Segment& segment, const at::Tensor& x);
+  static at::Tensor run(const Segment& segment, at::Tensor x);
 
  private:
   void restore(Tensors& t, int tensor, bool keep);
@@ -76,11 +76,12 @@ void SegmentNode::restore(Tensors& t, int tensor, bool keep) {
   restore(t, step.input, keep);
   if (step.other >= 0) restore(t, step.other, keep);
   Stage::Forward f;
+  f.again = true;
   // Probabilities that do not sum to 1, or a norm that is not one, would be worse than the
   // rounding.
   f.want_extras = step.stage && rounded(step.input);
   t[tensor] = segment->run(tensor - 1, t, f);
-  if (f.want_extras) extras[tensor - 1] = std::move(f.extras);
+  if (!f.extras.empty()) extras[tensor - 1] = std::move(f.extras);
   ++segment->recomputed_;
 }
 
@@ -120,7 +121,12 @@ variable_list SegmentNode::apply(variable_list&& grads) {
     // Tensor i has no reader before step i, so it dies here unless the stage that made it reads it.
     const bool last =
         step.input == i && i > 0 && !(steps[i - 1].stage && steps[i - 1].stage->needs().output);
-    if (need_input) {
+    const Encoded& held = encoded[step.input];
+    if (need_input && !t[step.input].defined() && step.stage->reads_means() && held.decode_means &&
+        held.windows.size == held.windows.stride) {
+      b.means = held.decode_means(held.parts);
+      b.windows = held.windows;
+    } else if (need_input) {
       restore(t, step.input, keep_graph);
       b.consume = last && !(keep_graph && segment->stored(step.input));
       b.input = last ? std::move(t[step.input]) : t[step.input];
@@ -149,13 +155,24 @@ variable_list SegmentNode::apply(variable_list&& grads) {
   return result;
 }
 
-at::Tensor SegmentNode::run(const Segment& segment, const at::Tensor& x) {
+at::Tensor SegmentNode::run(const Segment& segment, at::Tensor x) {
   trace_moment("forward of ", segment.name_);
   Tensors leaves;
   for (const Parameter* p : segment.parameters_) leaves.push_back(p->leaf());
   const bool record = at::GradMode::is_enabled() && any_requires_grad(x, leaves);
+  NodePtr owner;
+  if (record) {
+    owner = make_node<SegmentNode>(segment);
+    leaves.insert(leaves.begin(), x);
+    connect(owner, leaves);
+  }
+  auto* const node = static_cast<SegmentNode*>(owner.get());
+  leaves.clear();
+  const bool whole = segment.stored(0) && segment.slots_[0].storage == Storage::kKeep;
+  if (record && whole) node->versions.add(x);
   const size_t count = segment.steps_.size();
   Tensors t(count + 1), sides(count);
+  std::vector<int64_t> if_kept(count + 1), sides_if_kept(count);
   std::vector<Tensors> extras(count);
   std::vector<Encoded> encoded(count + 1), encoded_sides(count);
   const auto& slots = segment.slots_;
@@ -164,6 +181,8 @@ at::Tensor SegmentNode::run(const Segment& segment, const at::Tensor& x) {
   {
     at::NoGradGuard no_grad;
     t[0] = x.detach();
+    if_kept[0] = static_cast<int64_t>(x.nbytes());
+    x.reset();
     for (size_t i = 0; i < count; ++i) {
       const Segment::Step& step = segment.steps_[i];
       Stage::Forward f;
@@ -171,7 +190,9 @@ at::Tensor SegmentNode::run(const Segment& segment, const at::Tensor& x) {
       f.sketch = step.sketch && record;
       f.want_side = record && !step.side.name.empty() && step.side.storage != Storage::kRecompute;
       t[i + 1] = segment.run(i, t, f);
+      if_kept[i + 1] = static_cast<int64_t>(t[i + 1].nbytes());
       sides[i] = std::move(f.side);
+      sides_if_kept[i] = sides[i].defined() ? static_cast<int64_t>(sides[i].nbytes()) : 0;
       encoded_sides[i] = encode(step.side, sides[i], noise);
       extras[i] = std::move(f.extras);
       f.input = at::Tensor();
@@ -191,18 +212,23 @@ at::Tensor SegmentNode::run(const Segment& segment, const at::Tensor& x) {
   t[count] = segment.stored(last) && segment.read_in_backward(last) ? y.detach() : at::Tensor();
   encoded[count] = encode(slots[count], t[count], noise);
 
-  const NodePtr owner = make_node<SegmentNode>(segment);
-  auto* const node = static_cast<SegmentNode*>(owner.get());
-  leaves.insert(leaves.begin(), x);
-  connect(owner, leaves);
-  int64_t bytes = 0;
-  for (const Tensors* list : {&t, &sides}) bytes += bytes_of(*list);
-  for (const Tensors& list : extras) bytes += bytes_of(list);
-  for (const auto* list : {&encoded, &encoded_sides}) {
-    for (const Encoded& e : *list) bytes += e.bytes();
+  std::vector<SlotBytes> rows;
+  const auto row = [&](const Slot& slot, const at::Tensor& held, const Encoded& e, int64_t whole) {
+    if (slot.name.empty()) return;
+    const int64_t stored = held.defined() ? static_cast<int64_t>(held.nbytes()) : e.bytes();
+    rows.push_back({slot.name, slot.treatment_name(), stored, whole});
+  };
+  int64_t small = 0;
+  for (const Tensors& list : extras) small += bytes_of(list);
+  row(slots[0], t[0], encoded[0], if_kept[0]);
+  for (size_t i = 0; i < count; ++i) {
+    row(segment.steps_[i].side, sides[i], encoded_sides[i], sides_if_kept[i]);
+    row(slots[i + 1], t[i + 1], encoded[i + 1], if_kept[i + 1]);
   }
-  segment.saved_bytes_ = bytes;
-  if (t[0].defined()) node->versions.add(x);
+  if (small) rows.push_back({segment.name_ + ".extras", "keep", small, small});
+  segment.saved_bytes_ = 0;
+  for (const SlotBytes& r : rows) segment.saved_bytes_ += r.stored;
+  segment.latest_ = std::move(rows);
   for (const Parameter* p : segment.parameters_) node->versions.add(p->weight);
   node->tensors = std::move(t);
   node->sides = std::move(sides);
@@ -214,8 +240,8 @@ at::Tensor SegmentNode::run(const Segment& segment, const at::Tensor& x) {
   return y;
 }
 
-at::Tensor run_segment(const Segment& segment, const at::Tensor& x) {
-  return SegmentNode::run(segment, x);
+at::Tensor run_segment(const Segment& segment, at::Tensor x) {
+  return SegmentNode::run(segment, std::move(x));
 }
 
 }  // namespace compact

@@ -9,7 +9,7 @@ namespace compact {
 class Segment;
 
 // Runs the segment on x and, where something requires a gradient, records one node for it. The
-// segment must outlive the graph.
-at::Tensor run_segment(const Segment& segment, const at::Tensor& x);
+// segment must outlive the graph. Where nobody else holds x, its memory may be reused.
+at::Tensor run_segment(const Segment& segment, at::Tensor x);
 
 }  // namespace compact

@@ -81,6 +81,82 @@ double part(const RunReport& run, size_t which) {
   return std::max(0.0, run.number("memory/peak_bytes") - known(0) - known(1) - known(2));
 }
 
+// Curves of runs: some as lines, some as dots, both of what `what` names, over what `over` names.
+struct LineChart {
+  Curve RunReport::*lines;
+  Curve RunReport::*dots;
+  const char *what, *over;
+  int digits;  // of values that are shown
+};
+
+std::string draw(const LineChart& chart, std::span<const RunReport> runs) {
+  constexpr double kWidth = 860, kHeight = 400, kLeft = 56, kTop = 16, kBottom = 350;
+  const double right = kWidth - 24 - name_width(runs, 10.2);
+  Range places, values;
+  for (const RunReport& run : runs) {
+    for (const Curve* curve : {&(run.*chart.lines), &(run.*chart.dots)}) {
+      for (const auto& [place, value] : *curve) {
+        places.add(place);
+        values.add(value);
+      }
+    }
+  }
+  if (!(values.high >= values.low)) return "";
+  const std::vector<double> y_ticks = axis_ticks(values.low, values.high, 6);
+  const std::vector<double> x_ticks = axis_ticks(0, std::max(places.high, 1.0), 6);
+  const Scale x{0, std::max(places.high, 1.0), kLeft, right};
+  const Scale y{y_ticks.front(), y_ticks.back(), kBottom, kTop};
+
+  std::string svg =
+      format("<svg viewBox=\"0 0 %.0f %.0f\" role=\"img\" aria-label=\"%s over %ss\">\n", kWidth,
+             kHeight, chart.what, chart.over);
+  for (const double t : y_ticks) {
+    svg += format("<path class=\"grid\" d=\"M%.1f %.1fH%.1f\"/>", kLeft, y(t), right);
+    svg += format("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n", kLeft - 8,
+                  y(t) + 4.5, tick_label(t, y_ticks[1] - y_ticks[0]).c_str());
+  }
+  for (const double t : x_ticks) {
+    if (t > x.high) continue;
+    svg += format("<path class=\"axis\" d=\"M%.1f %.1fv5\"/>", x(t), kBottom);
+    svg += format(
+        "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n", x(t), kBottom + 21,
+        t == std::floor(t) ? format_count(std::llround(t)).c_str() : tick_label(t, 0.1).c_str());
+  }
+  svg += format("<path class=\"axis\" d=\"M%.1f %.1fH%.1f\"/>", kLeft, kBottom, right);
+  svg += format("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n",
+                (kLeft + right) / 2, kHeight - 8, chart.over);
+
+  // Equal curves lie upon each other: earlier ones are wider, so that they stay in sight.
+  std::vector<std::pair<double, size_t>> labels;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const double behind = static_cast<double>(runs.size() - 1 - i);
+    const RunReport& run = runs[i];
+    if (const Curve& line = run.*chart.lines; !line.empty()) {
+      svg +=
+          format("<path class=\"line s%zu\" stroke-width=\"%.1f\" d=\"", i % 8, 2 + 1.7 * behind);
+      svg += path_of(line, x, y) + "\"/>\n";
+    }
+    for (const auto& [place, value] : run.*chart.dots) {
+      svg += format("<circle class=\"dot s%zu\" cx=\"%.1f\" cy=\"%.1f\" r=\"%.1f\"><title>", i % 8,
+                    x(place), y(value), 3.4 + behind);
+      svg += html_escape(run.preset) + format(": evaluation %s %.*f at %s %.4g</title></circle>\n",
+                                              chart.what, chart.digits, value, chart.over, place);
+    }
+    const Curve& last = (run.*chart.lines).empty() ? run.*chart.dots : run.*chart.lines;
+    if (!last.empty()) labels.emplace_back(y(last.back().second), i);
+  }
+  spread(labels, 19, kBottom);
+  for (const auto& [at, i] : labels) {
+    const RunReport& run = runs[i];
+    const Curve& last = (run.*chart.lines).empty() ? run.*chart.dots : run.*chart.lines;
+    svg += format("<path class=\"leader s%zu\" d=\"M%.1f %.1fL%.1f %.1f\"/>", i % 8,
+                  x(last.back().first) + 3, y(last.back().second), right + 16, at);
+    svg += format("<text class=\"label s%zu\" x=\"%.1f\" y=\"%.1f\">", i % 8, right + 20, at + 4.5);
+    svg += html_escape(run.preset) + "</text>\n";
+  }
+  return svg + "</svg>\n";
+}
+
 }  // namespace
 
 std::string html_escape(const std::string& text) {
@@ -128,71 +204,11 @@ std::vector<double> axis_ticks(double low, double high, int count) {
 }
 
 std::string loss_chart(std::span<const RunReport> runs) {
-  constexpr double kWidth = 860, kHeight = 400, kLeft = 56, kTop = 16, kBottom = 350;
-  const double right = kWidth - 24 - name_width(runs, 10.2);
-  Range steps, losses;
-  for (const RunReport& run : runs) {
-    for (const Curve* curve : {&run.loss, &run.eval_loss}) {
-      for (const auto& [step, value] : *curve) {
-        steps.add(step);
-        losses.add(value);
-      }
-    }
-  }
-  if (!(losses.high >= losses.low)) return "";
-  const std::vector<double> y_ticks = axis_ticks(losses.low, losses.high, 6);
-  const std::vector<double> x_ticks = axis_ticks(0, std::max(steps.high, 1.0), 6);
-  const Scale x{0, std::max(steps.high, 1.0), kLeft, right};
-  const Scale y{y_ticks.front(), y_ticks.back(), kBottom, kTop};
+  return draw({&RunReport::loss, &RunReport::eval_loss, "loss", "step", 4}, runs);
+}
 
-  std::string svg =
-      format("<svg viewBox=\"0 0 %.0f %.0f\" role=\"img\" aria-label=\"Loss over steps\">\n",
-             kWidth, kHeight);
-  for (const double t : y_ticks) {
-    svg += format("<path class=\"grid\" d=\"M%.1f %.1fH%.1f\"/>", kLeft, y(t), right);
-    svg += format("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n", kLeft - 8,
-                  y(t) + 4.5, tick_label(t, y_ticks[1] - y_ticks[0]).c_str());
-  }
-  for (const double t : x_ticks) {
-    if (t > x.high) continue;
-    svg += format("<path class=\"axis\" d=\"M%.1f %.1fv5\"/>", x(t), kBottom);
-    svg += format(
-        "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n", x(t), kBottom + 21,
-        t == std::floor(t) ? format_count(std::llround(t)).c_str() : tick_label(t, 0.1).c_str());
-  }
-  svg += format("<path class=\"axis\" d=\"M%.1f %.1fH%.1f\"/>", kLeft, kBottom, right);
-  svg += format("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">step</text>\n",
-                (kLeft + right) / 2, kHeight - 8);
-
-  // Equal curves lie upon each other: earlier ones are wider, so that they stay in sight.
-  std::vector<std::pair<double, size_t>> labels;
-  for (size_t i = 0; i < runs.size(); ++i) {
-    const double behind = static_cast<double>(runs.size() - 1 - i);
-    const RunReport& run = runs[i];
-    if (!run.loss.empty()) {
-      svg +=
-          format("<path class=\"line s%zu\" stroke-width=\"%.1f\" d=\"", i % 8, 2 + 1.7 * behind);
-      svg += path_of(run.loss, x, y) + "\"/>\n";
-    }
-    for (const auto& [step, value] : run.eval_loss) {
-      svg += format("<circle class=\"dot s%zu\" cx=\"%.1f\" cy=\"%.1f\" r=\"%.1f\"><title>", i % 8,
-                    x(step), y(value), 3.4 + behind);
-      svg += html_escape(run.preset) +
-             format(": evaluation loss %.4f at step %.0f</title></circle>\n", value, step);
-    }
-    const Curve& last = run.loss.empty() ? run.eval_loss : run.loss;
-    if (!last.empty()) labels.emplace_back(y(last.back().second), i);
-  }
-  spread(labels, 19, kBottom);
-  for (const auto& [at, i] : labels) {
-    const RunReport& run = runs[i];
-    const Curve& last = run.loss.empty() ? run.eval_loss : run.loss;
-    svg += format("<path class=\"leader s%zu\" d=\"M%.1f %.1fL%.1f %.1f\"/>", i % 8,
-                  x(last.back().first) + 3, y(last.back().second), right + 16, at);
-    svg += format("<text class=\"label s%zu\" x=\"%.1f\" y=\"%.1f\">", i % 8, right + 20, at + 4.5);
-    svg += html_escape(run.preset) + "</text>\n";
-  }
-  return svg + "</svg>\n";
+std::string accuracy_chart(std::span<const RunReport> runs) {
+  return draw({&RunReport::eval_accuracy, &RunReport::eval_accuracy, "accuracy", "epoch", 2}, runs);
 }
 
 std::span<const char* const> memory_parts() {

@@ -20,6 +20,8 @@ std::vector<double> axis_ticks(double low, double high, int count);
 // Training loss as lines, evaluation loss as dots, labels at the right end. Empty where no run has
 // a curve.
 std::string loss_chart(std::span<const RunReport> runs);
+// Evaluation accuracy in percent over epochs.
+std::string accuracy_chart(std::span<const RunReport> runs);
 
 // The highest memory of a step as one bar for each run: weights, optimizer state, saved tensors,
 // and the rest (gradients and temporaries). Empty where no run has memory figures.

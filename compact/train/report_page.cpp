@@ -116,6 +116,10 @@ std::string report_page(std::span<const RunReport> runs, const std::string& titl
         "lie upon each other.</p>\n<div class=\"scroll\">" +
         chart + "</div>\n";
   }
+  if (const std::string chart = accuracy_chart(runs); !chart.empty()) {
+    html += "<h2>Evaluation accuracy over epochs, percent</h2>\n<div class=\"scroll\">" + chart +
+            "</div>\n";
+  }
   if (const std::string chart = memory_chart(runs); !chart.empty()) {
     html += "<h2>Peak memory of a step</h2>\n<p class=\"legend\">";
     for (size_t i = 0; i < memory_parts().size(); ++i) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The comparison as one HTML page: a table, loss curves, memory bars. Everything is inside the
-// file: no scripts, no fonts or images from elsewhere. Follows the reader's light or dark setting.
+// The comparison as one HTML page: a table, curves of loss and accuracy, memory bars. Everything is
+// inside the file: no scripts, no fonts or images from elsewhere. Follows the reader's light or
+// dark setting.
 #pragma once
 
 #include <span>

@@ -22,11 +22,12 @@ std::string print(const char* pattern, double value) {
   return out;
 }
 
-void append(Curve& curve, const nlohmann::json& row, const char* key) {
-  const auto step = row.find("step"), value = row.find(key);
-  if (step == row.end() || value == row.end()) return;
-  if (!step->is_number() || !value->is_number()) return;
-  curve.emplace_back(step->get<double>(), value->get<double>());
+void append(Curve& curve, const nlohmann::json& row, const char* place, const char* key,
+            double unit = 1) {
+  const auto at = row.find(place), value = row.find(key);
+  if (at == row.end() || value == row.end()) return;
+  if (!at->is_number() || !value->is_number()) return;
+  curve.emplace_back(at->get<double>(), value->get<double>() * unit);
 }
 
 // Whether runs differ by a difference, not a factor.
@@ -56,8 +57,9 @@ void read_run(const std::filesystem::path& folder, RunReport& report) {
   for (std::string line; std::getline(rows, line);) {
     const auto row = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (!row.is_object()) continue;
-    append(report.loss, row, "loss");
-    append(report.eval_loss, row, "eval_loss");
+    append(report.loss, row, "step", "loss");
+    append(report.eval_loss, row, "step", "eval_loss");
+    append(report.eval_accuracy, row, "epoch", "eval_accuracy", 100);
   }
   if (const auto file = folder / "all_results.json"; is_file(file))
     report.results = read_json(file);

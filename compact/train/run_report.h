@@ -11,7 +11,7 @@
 
 namespace compact {
 
-using Curve = std::vector<std::pair<double, double>>;  // (step, value)
+using Curve = std::vector<std::pair<double, double>>;  // (step or epoch, value)
 
 struct RunReport {
   std::string preset;
@@ -20,6 +20,7 @@ struct RunReport {
   std::string message;     // the error of a run that failed
   nlohmann::json results;  // all_results.json; null where the run did not finish
   Curve loss, eval_loss;   // of metrics.jsonl; finite values only
+  Curve eval_accuracy;     // percent over epochs
 
   // A number of `results`, or of the curves' ends: "loss" (the last logged training loss) and
   // "eval_loss". NaN where there is none.

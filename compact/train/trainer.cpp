@@ -270,7 +270,12 @@ void Run::log() {
 EvalResult Run::evaluate_now(const std::string& prefix, const Dataset& data) {
   const EvalResult r =
       evaluate_within_memory(*model_, data, c_.max_eval_samples, eval_batch_, console_);
-  metrics_->write(s_.step, eval_row(prefix, r));
+  const DataPosition at = task_.train->position();
+  MetricsRow row = eval_row(prefix, r);
+  row.emplace_back("epoch",
+                   static_cast<double>(at.epoch) +
+                       static_cast<double>(at.index) / static_cast<double>(task_.train->size()));
+  metrics_->write(s_.step, row);
   console_.line(cat("step ", s_.step, "  ", eval_text(prefix, r, task_.unit)));
   return r;
 }

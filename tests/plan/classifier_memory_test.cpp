@@ -24,7 +24,7 @@ TEST(ClassifierMemory, OfResnetsIsPlanned) {
   const ResnetConfig small{.blocks = {1, 2}, .width = 16, .small_images = true, .classes = 10};
   const ResnetConfig bottleneck{.blocks = {1, 1}, .width = 8, .bottleneck = true, .classes = 10};
   for (const ResnetConfig& config : {small, bottleneck}) {
-    for (const char* preset : {"off", "exact", "gact-l1", "gact-l1.2"}) {
+    for (const char* preset : {"off", "exact", "gact-l1", "gact-l1.2", "pool", "pool-quant"}) {
       for (const int64_t batch : {6, 32}) {
         StepRequest r;
         r.network = [&](at::Device device) {

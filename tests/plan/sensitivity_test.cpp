@@ -11,7 +11,7 @@
 #include <numeric>
 
 #include "compact/base/check.h"
-#include "compact/models/resnet.h"
+#include "tests/models/plain_resnet.h"
 
 namespace compact {
 namespace {
@@ -33,7 +33,8 @@ class Sensitivity : public testing::Test {
     for (const auto& [name, t] : net_.named_tensors()) before.push_back(t.clone());
     options_.noise = noise;
     const SavedTensorScope scope(policy, options_);
-    const at::Tensor loss = at::cross_entropy_loss(net_.forward(images_, true), labels_);
+    const at::Tensor loss =
+        at::cross_entropy_loss(PlainResnet(net_).forward(images_, true), labels_);
     report_ = scope.report();
     torch::autograd::backward({loss}, {});
     std::vector<at::Tensor> flat;

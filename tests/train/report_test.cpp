@@ -42,11 +42,15 @@ TEST(RunReport, ReadsWhatARunWrote) {
                                   "\n"
                                   R"({"step": 30, "loss": 3.0})"
                                   "\n"
+                                  R"({"step": 30, "eval_accuracy": 0.5, "epoch": 1.5})"
+                                  "\n"
                                   R"({"step": 40, "lo)");
   RunReport report;
   read_run(folder.path(), report);
   EXPECT_EQ(report.loss, (Curve{{10, 3.5}, {30, 3.0}}));
   EXPECT_EQ(report.eval_loss, (Curve{{10, 3.25}}));
+  EXPECT_EQ(report.eval_accuracy, (Curve{{1.5, 50}}));
+  EXPECT_THAT(accuracy_chart(std::span(&report, 1)), HasSubstr("accuracy over epochs"));
   EXPECT_EQ(report.number("loss"), 3.0);
   EXPECT_EQ(report.number("eval_loss"), 3.25);  // of a run that did not finish
   EXPECT_TRUE(std::isnan(report.number("memory/peak_bytes")));
@@ -114,6 +118,7 @@ TEST(ReportPage, ManagesWithNextToNothing) {
   RunReport empty;
   empty.preset = "off";
   EXPECT_EQ(loss_chart(std::span(&empty, 1)), "");
+  EXPECT_EQ(accuracy_chart(std::span(&empty, 1)), "");
   EXPECT_EQ(memory_chart(std::span(&empty, 1)), "");
   EXPECT_THAT(report_page(std::span(&empty, 1), "t", "s"), Not(HasSubstr("<svg")));
   RunReport point = empty;

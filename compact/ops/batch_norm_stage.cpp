@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+
+#include "compact/ops/map_stages.h"
+
+namespace compact {
+namespace {
+
+class BatchNormStage final : public Stage {
+ public:
+  BatchNormStage(const Parameter* weight, const Parameter* bias,
+                 const BatchNormStatistics* statistics, const bool* training, double momentum,
+                 double eps)
+      : weight_(weight),
+        bias_(bias),
+        statistics_(statistics),
+        training_(training),
+        momentum_(momentum),
+        eps_(eps) {}
+
+  Needs needs() const override { return {.input = true}; }
+  std::vector<const Parameter*> parameters() const override { return {weight_, bias_}; }
+
+  at::Tensor forward(Forward& f) const override {
+    // The running statistics move once for a batch.
+    const bool running = !*training_ || !f.again;
+    auto [y, mean, scale] = at::native_batch_norm(
+        f.input, weight_->weight, bias_->weight, running ? statistics_->mean : at::Tensor(),
+        running ? statistics_->variance : at::Tensor(), *training_, momentum_, eps_);
+    if (f.want_extras && *training_) f.extras = {mean, scale};
+    return y;
+  }
+
+  at::Tensor backward(Backward& b) const override {
+    const bool trained = !b.extras->empty();  // by the batch's statistics
+    auto [gx, gweight, gbias] = at::native_batch_norm_backward(
+        b.gy, b.input, weight_->weight, statistics_->mean, statistics_->variance,
+        trained ? (*b.extras)[0] : at::Tensor(), trained ? (*b.extras)[1] : at::Tensor(), trained,
+        eps_, {b.want_input, b.want_parameters[0], b.want_parameters[1]});
+    b.gy = b.input = at::Tensor();
+    b.gparameters = {gweight, gbias};
+    if (!b.want_input) return {};
+    return b.residual.defined() ? gx.add_(b.residual) : gx;
+  }
+
+ private:
+  const Parameter *weight_, *bias_;
+  const BatchNormStatistics* statistics_;
+  const bool* training_;
+  double momentum_, eps_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Stage> batch_norm_stage(const Parameter* weight, const Parameter* bias,
+                                              const BatchNormStatistics* statistics,
+                                              const bool* training, double momentum, double eps) {
+  return std::make_shared<BatchNormStage>(weight, bias, statistics, training, momentum, eps);
+}
+
+}  // namespace compact

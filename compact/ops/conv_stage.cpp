@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+
+#include "compact/ops/autograd.h"
+#include "compact/ops/map_stages.h"
+
+namespace compact {
+namespace {
+
+class ConvStage final : public Stage {
+ public:
+  ConvStage(const Parameter* weight, int64_t stride, int64_t padding)
+      : weight_(weight), stride_(stride), padding_(padding) {}
+
+  Needs needs() const override { return {.input = true}; }
+  std::vector<const Parameter*> parameters() const override { return {weight_}; }
+  bool reads_means() const override {
+    const auto k = weight_->weight.sizes();
+    return k[2] == 1 && k[3] == 1 && stride_ == 1 && padding_ == 0;
+  }
+
+  at::Tensor forward(Forward& f) const override {
+    return at::conv2d(f.input, weight_->weight, {}, stride_, padding_);
+  }
+
+  at::Tensor backward(Backward& b) const override {
+    const bool want_weight = b.want_parameters[0];
+    at::Tensor gx;
+    if (b.means.defined()) {
+      if (want_weight) b.gparameters[0] = from_means(b);
+      b.means = at::Tensor();
+      if (b.want_input) {
+        std::vector<int64_t> sizes = b.gy.sizes().vec();
+        sizes[1] = weight_->weight.size(1);
+        gx = std::get<0>(gradients(b.gy, sizes_only(sizes, b.gy), true, false));
+      }
+    } else {
+      std::tie(gx, b.gparameters[0], std::ignore) =
+          gradients(b.gy, b.input, b.want_input, want_weight);
+    }
+    b.input = b.gy = at::Tensor();
+    if (!b.want_input) return {};
+    return b.residual.defined() ? gx.add_(b.residual) : gx;
+  }
+
+ private:
+  std::tuple<at::Tensor, at::Tensor, at::Tensor> gradients(const at::Tensor& gy,
+                                                           const at::Tensor& x, bool input,
+                                                           bool weight) const {
+    return at::convolution_backward(gy, x, weight_->weight, at::OptionalIntArrayRef(), stride_,
+                                    padding_, 1, false, 0, 1, {input, weight, false});
+  }
+
+  at::Tensor from_means(const Backward& b) const {
+    const int64_t k = b.windows.size;
+    const auto rows = [](const at::Tensor& x) {
+      return x.permute({0, 2, 3, 1}).reshape({-1, x.size(1)});
+    };
+    const at::Tensor sums =
+        at::avg_pool2d(b.gy, k, k, 0, /*ceil_mode=*/true, false, /*divisor_override=*/1);
+    return rows(sums).t().mm(rows(b.means)).view_as(weight_->weight);
+  }
+
+  const Parameter* weight_;
+  int64_t stride_, padding_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Stage> conv_stage(const Parameter* weight, int64_t stride, int64_t padding) {
+  return std::make_shared<ConvStage>(weight, stride, padding);
+}
+
+}  // namespace compact

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+
+#include "compact/ops/map_stages.h"
+
+namespace compact {
+namespace {
+
+class SlicePadStage final : public Stage {
+ public:
+  SlicePadStage(int64_t stride, int64_t more) : stride_(stride), more_(more) {}
+
+  Needs needs() const override { return {}; }
+
+  at::Tensor forward(Forward& f) const override {
+    if (f.want_extras) {  // sizes alone
+      f.extras = {at::empty({f.input.size(2), f.input.size(3), 0}, f.input.options())};
+    }
+    const at::Tensor some = f.input.slice(2, 0, {}, stride_).slice(3, 0, {}, stride_);
+    return at::constant_pad_nd(some, {0, 0, 0, 0, more_ / 2, more_ - more_ / 2});
+  }
+
+  at::Tensor backward(Backward& b) const override {
+    const int64_t channels = b.gy.size(1) - more_;
+    const at::Tensor& sizes = (*b.extras)[0];
+    at::Tensor gx = at::empty({b.gy.size(0), channels, sizes.size(0), sizes.size(1)},
+                              b.gy.options(), at::MemoryFormat::ChannelsLast)
+                        .zero_();
+    gx.slice(2, 0, {}, stride_).slice(3, 0, {}, stride_).copy_(b.gy.narrow(1, more_ / 2, channels));
+    b.gy = at::Tensor();
+    return b.residual.defined() ? gx.add_(b.residual) : gx;
+  }
+
+ private:
+  int64_t stride_, more_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Stage> slice_pad_stage(int64_t stride, int64_t more) {
+  return std::make_shared<SlicePadStage>(stride, more);
+}
+
+}  // namespace compact

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// Residual networks of segments beside plain ones: lossless treatments change no bit; pooled inputs
+// of convolutions change nothing but these convolutions' own gradients.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <random>
+
+#include "compact/base/check.h"
+#include "compact/base/text.h"
+#include "tests/models/plain_resnet.h"
+
+namespace compact {
+namespace {
+
+const ResnetConfig kCifar{.blocks = {2, 2}, .width = 8, .small_images = true, .classes = 5};
+const ResnetConfig kBottleneck{.blocks = {2, 1}, .width = 4, .bottleneck = true, .classes = 5};
+const ResnetConfig kBasic{.blocks = {1, 2}, .width = 8, .classes = 5};
+
+struct Step {
+  at::Tensor logits;
+  std::map<std::string, at::Tensor> gradients, tensors;  // tensors: after the forward pass
+};
+
+at::Tensor images() { return at::randn({6, 3, 32, 32}, at::detail::createCPUGenerator(1)); }
+
+template <class Net>
+Step step_of(const Resnet& net, const Net& forward) {
+  Step s;
+  s.logits = forward.forward(images(), true);
+  torch::autograd::backward({at::cross_entropy_loss(s.logits, at::arange(6).remainder(5))}, {});
+  for (Parameter* p : net.parameters()) {
+    s.gradients[p->name] = p->weight.grad().clone();
+    p->weight.mutable_grad().reset();
+  }
+  for (auto& [name, t] : net.named_tensors()) s.tensors[name] = t.clone();
+  return s;
+}
+
+Step step_under(const ResnetConfig& config, const std::string& policy) {
+  const Resnet net(config, Policy::parse(policy, "test"), {.seed = 3});
+  net.set_noise(5);
+  return step_of(net, net);
+}
+
+void expect_same(const Step& a, const Step& b, const std::string& text) {
+  EXPECT_TRUE(a.logits.equal(b.logits)) << text;
+  for (const auto& [name, g] : b.gradients)
+    EXPECT_TRUE(a.gradients.at(name).equal(g)) << name << text;
+  for (const auto& [name, t] : b.tensors) EXPECT_TRUE(a.tensors.at(name).equal(t)) << name << text;
+}
+
+TEST(ResnetSegments, OffIsThePlainNetworkBitForBit) {
+  for (const ResnetConfig& config : {kCifar, kBottleneck, kBasic}) {
+    const Resnet plain(config, {}, {.seed = 3});
+    expect_same(step_under(config, "slot * = keep\n"), step_of(plain, PlainResnet(plain)), "");
+    const at::NoGradGuard no_grad;
+    EXPECT_TRUE(plain.forward(images(), false).equal(PlainResnet(plain).forward(images(), false)));
+  }
+}
+
+// Slots that may be rebuilt, at random; others kept or moved.
+TEST(ResnetSegments, LosslessAssignmentsChangeNoBit) {
+  std::mt19937 random(11);
+  for (const ResnetConfig& config : {kCifar, kBottleneck, kBasic}) {
+    const Step off = step_under(config, "slot * = keep\n");
+    const Resnet named(config, {}, {.seed = 3});
+    step_of(named, named);
+    for (int round = 0; round < 20; ++round) {
+      std::string policy;
+      for (const SlotBytes& row : named.slots()) {
+        const bool input = row.name.ends_with(".input");
+        if (row.name.ends_with(".extras") || row.name.find('~') != std::string::npos ||
+            row.name.starts_with("fc") || row.name.starts_with("linear")) {
+          continue;
+        }
+        const char* const ways[] = {"keep", "offload", input ? "keep" : "recompute",
+                                    input ? "offload" : "recompute"};
+        policy += cat("slot ", row.name, " = ", ways[random() % 4], "\n");
+      }
+      expect_same(step_under(config, policy), off, "\n" + policy);
+    }
+  }
+}
+
+TEST(ResnetSegments, WhatNobodyKeepsCannotBeRebuilt) {
+  EXPECT_THROW(step_under(kCifar, "slot layer1.1.input = recompute\n"), InputError);
+  EXPECT_THROW(step_under(kCifar, "slot layer1.1.relu2 = keep\n"), InputError);  // no such slot
+  EXPECT_THROW(step_under(kCifar, "slot stem.input = recompute\n"), InputError);
+  EXPECT_THROW(step_under(kCifar, "slot layer1.0.relu1 = mask:of=sign\n"), InputError);
+  EXPECT_THROW(Resnet(kCifar, Policy::preset("recompute")), InputError);  // of transformers
+}
+
+TEST(ResnetSegments, PresetsWithoutErrorChangeNoBit) {
+  for (const ResnetConfig& config : {kCifar, kBottleneck, kBasic}) {
+    const Resnet exact(config, Policy::preset("exact"), {.seed = 3});
+    expect_same(step_of(exact, exact), step_under(config, "slot * = keep\n"), "exact");
+  }
+}
+
+// All gradients but those of the convolutions whose inputs are pooled: exact.
+TEST(ResnetSegments, PoolingLeavesAllOtherGradientsExact) {
+  for (const ResnetConfig& config : {kCifar, kBottleneck, kBasic}) {
+    const Step off = step_under(config, "slot * = keep\n");
+    for (const char* how : {"pool:size=2", "pool:size=3", "pool:size=2+quantize:bits=4"}) {
+      const Step pooled =
+          step_under(config, cat("slot {layer*.input,*.relu*} = ", how, "\n",
+                                 config.small_images ? "" : "slot stem.relu = recompute\n"));
+      EXPECT_TRUE(pooled.logits.equal(off.logits));
+      int changed = 0;
+      for (const auto& [name, g] : off.gradients) {
+        const bool conv = g.dim() == 4 && !name.starts_with("conv1");
+        if (conv) {
+          changed += !pooled.gradients.at(name).equal(g);
+        } else {
+          EXPECT_TRUE(pooled.gradients.at(name).equal(g)) << name << " " << how;
+        }
+      }
+      EXPECT_GE(changed, 4) << how;
+      for (const auto& [name, t] : off.tensors)
+        EXPECT_TRUE(pooled.tensors.at(name).equal(t)) << name;
+    }
+  }
+}
+
+// What is stored of each slot, to the byte.
+TEST(ResnetSegments, BytesAreThoseOfTheTreatments) {
+  const Resnet net(kCifar,
+                   Policy::parse("slot * = keep\nslot layer1.0.relu1 = recompute\n"
+                                 "slot layer1.1.input = pool:size=2\n"
+                                 "slot layer1.1.conv1 = quantize:bits=4\n",
+                                 "test"),
+                   {.seed = 3});
+  step_of(net, net);
+  const int64_t map = 6 * 8 * 32 * 32;
+  std::map<std::string, SlotBytes> rows;
+  for (const SlotBytes& row : net.slots()) rows[row.name] = row;
+  EXPECT_EQ(rows.at("layer1.0.conv1").stored, 4 * map);
+  EXPECT_EQ(rows.at("layer1.0.relu1").stored, 0);
+  EXPECT_EQ(rows.at("layer1.0.relu1").if_kept, 4 * map);
+  EXPECT_EQ(rows.at("layer1.1.input").stored, map);
+  EXPECT_EQ(rows.at("layer1.1.conv1").stored, map / 2 + map / 256 * 4);
+  // Mean and 1/deviation of two norms; the mask of the pooled input.
+  EXPECT_EQ(rows.at("layer1.0.extras").stored, 2 * 2 * 4 * 8);
+  EXPECT_EQ(rows.at("layer1.1.extras").stored, 2 * 2 * 4 * 8 + map / 8);
+}
+
+}  // namespace
+}  // namespace compact
