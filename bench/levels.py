@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What GACT's levels save and cost in whole training steps: bytes held from forward to backward, peak,
+"""What GACT's levels and pooled activations save and cost in whole training steps: bytes held from forward to backward, peak,
 and samples a second, of networks trained by `compact train`, with the largest batch that fits a budget
 and its speed. Prints tables and writes bench/results/levels.{md,json}.
 
@@ -24,6 +24,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DATA = pathlib.Path(os.environ.get("COMPACT_DATA", ROOT / "../shared/data"))
 LEVELS = ["off", "exact", "gact-l1", "gact-l2", "gact-l2.2"]
+POOLED = ["pool", "pool-quant"]  # of residual networks
 
 
 def images(model):
@@ -75,7 +76,7 @@ def measure(a, name):
         print(f"{name}: passed over, its data are not there")
         return []
     rows = []
-    for preset in LEVELS:
+    for preset in LEVELS + (POOLED if name.startswith("resnet") else []):
         results = train(a.program, flags, preset, batch, a.steps, a.threads)
         row = {"network": name, "preset": preset, "batch": batch or 1, "unit": unit,
                "saved_bytes": results["memory/saved_bytes"], "held_bytes": results["memory/held_bytes"],
@@ -93,7 +94,7 @@ def measure(a, name):
 
 
 def report(a, rows):
-    lines = ["# GACT's levels in training steps", "",
+    lines = ["# GACT's levels and pooled activations in training steps", "",
              f"{datetime.date.today()}, {platform.processor() or platform.machine()}, {a.threads} threads; "
              f"`bench/levels.py --steps {a.steps} --budget {a.budget}`. f32. held: allocated by the forward "
              "pass and living at its end; peak: the highest moment of a step, weights included. Ratios: "

@@ -5,15 +5,23 @@ import pathlib
 
 from study import DATA, Study, arguments, difference
 
-LEVELS = ["off", "gact-l1", "gact-l2", "gact-l1.2", "gact-l2.2"]
+# A way of training: its flags.
+LEVELS = {name: ["--preset", name] for name in ("off", "gact-l1", "gact-l2", "gact-l2.2", "gact-l1.2")}
+POOLED = {name: ["--preset", name] for name in ("pool", "pool-quant")}
+FASHION = pathlib.Path("/usr/share/datasets/fashion-mnist")  # Debian's package dataset-fashion-mnist
 CIFAR = DATA / "vision/cifar10-jpeg-train.tar.xz"
 CORA = DATA / "graph/cora.npz"
 TEXT = DATA / "text/tinyshakespeare.txt"
 
 
-def image_flags(epochs, width):
+def longer(ways, epochs):
+    return {f"{name}, {epochs} epochs": [*flags, "--num_train_epochs", str(epochs)]
+            for name, flags in ways.items()}
+
+
+def image_flags(files, epochs, width):
     return ["--task", "image-classification", "--model", "resnet20", "--width_mult", str(width),
-            "--train_file", str(CIFAR), "--validation_split", "0.1",
+            "--train_file", *map(str, files), "--validation_split", "0.1",
             "--per_device_train_batch_size", "128", "--per_device_eval_batch_size", "250",
             "--num_train_epochs", str(epochs), "--optim", "sgd", "--learning_rate", "0.2",
             "--weight_decay", "5e-4", "--warmup_steps", "0.3", "--max_grad_norm", "0",
@@ -34,21 +42,41 @@ def text_flags(model, steps, batch):
             "--validation_split", "0.1", "--logging_steps", "100", "--bits_interval", "200"]
 
 
-# name -> flags, the file that must be there, the figure that is compared, seeds
+class Case:
+    """Flags of all runs, the file that must be there, the figure that is compared to `off`, seeds."""
+
+    def __init__(self, flags, file, figure, seeds, ways=None):
+        self.flags, self.file, self.figure, self.seeds = flags, file, figure, seeds
+        self.ways = ways or LEVELS
+
+
+def image_cases(epochs, width, seeds):
+    fashion = [FASHION / "train-images-idx3-ubyte.gz"]
+    some = {name: LEVELS[name] for name in ("off", "gact-l2")}
+    more = longer(POOLED, epochs * 3 // 2)
+    form = "half width" if width == 0.5 else "full width"
+    return {
+        f"resnet20, {form}, CIFAR-10, {epochs} epochs":
+            Case(image_flags([CIFAR], epochs, width), CIFAR, "eval_accuracy", seeds,
+                 {**LEVELS, **POOLED, **more}),
+        f"resnet20, {form}, Fashion-MNIST, {epochs} epochs":
+            Case(image_flags(fashion, epochs, width), fashion[0], "eval_accuracy", seeds,
+                 {**some, **POOLED, **more}),
+    }
+
+
 SETTINGS = {
     "cpu": {
-        "resnet20, half width, CIFAR-10, 10 epochs":
-            (image_flags(10, 0.5), CIFAR, "eval_accuracy", 2),
-        "GCN, Cora": (graph_flags("gcn", 0.01, 5e-4, 200), CORA, "test_accuracy", 10),
-        "GAT, Cora": (graph_flags("gat", 0.005, 5e-4, 200), CORA, "test_accuracy", 10),
-        "llama-mini": (text_flags("llama-mini", 200, 16), TEXT, "eval_loss", 3),
+        **image_cases(10, 0.5, 2),
+        "GCN, Cora": Case(graph_flags("gcn", 0.01, 5e-4, 200), CORA, "test_accuracy", 10),
+        "GAT, Cora": Case(graph_flags("gat", 0.005, 5e-4, 200), CORA, "test_accuracy", 10),
+        "llama-mini": Case(text_flags("llama-mini", 200, 16), TEXT, "eval_loss", 3),
     },
     "gpu": {
-        "resnet20, CIFAR-10, 200 epochs":
-            (image_flags(200, 1), CIFAR, "eval_accuracy", 3),
-        "GCN, Cora": (graph_flags("gcn", 0.01, 5e-4, 200), CORA, "test_accuracy", 10),
-        "GAT, Cora": (graph_flags("gat", 0.005, 5e-4, 200), CORA, "test_accuracy", 10),
-        "llama-60m": (text_flags("llama-60m", 2000, 128), TEXT, "eval_loss", 3),
+        **image_cases(200, 1, 3),
+        "GCN, Cora": Case(graph_flags("gcn", 0.01, 5e-4, 200), CORA, "test_accuracy", 10),
+        "GAT, Cora": Case(graph_flags("gat", 0.005, 5e-4, 200), CORA, "test_accuracy", 10),
+        "llama-60m": Case(text_flags("llama-60m", 2000, 128), TEXT, "eval_loss", 3),
     },
 }
 
@@ -61,25 +89,21 @@ def shown(flags):
     return [pathlib.Path(f).name if f.startswith("/") else f for f in flags]
 
 
-def order(seeds):
-    """Seeds one after another; what only shows how far equal bits go comes last."""
-    later = "gact-l1.2"
-    return [(p, s) for s in range(seeds) for p in LEVELS if p != later] + [(later, s) for s in range(seeds)]
-
-
-def table(name, flags, figure, rows):
-    unit = 100 if figure.endswith("accuracy") else 1
-    lines = [f"## {name}", "", f"`{' '.join(shown(flags))}`", "",
-             f"| preset | {figure} | difference | seeds | saved MiB | step ms |", "|---|---|---|---|---|---|"]
-    at = {p: {r["seed"]: r[figure] for r in rows if r["preset"] == p} for p in LEVELS}
-    for preset in LEVELS:
-        of = [r for r in rows if r["preset"] == preset]
+def table(name, case, rows):
+    unit = 100 if case.figure.endswith("accuracy") else 1
+    lines = [f"## {name}", "", f"`{' '.join(shown(case.flags))}`", "",
+             f"| preset | {case.figure} | difference | seeds | saved MiB | peak MiB | step ms |",
+             "|---|---|---|---|---|---|---|"]
+    at = {w: {r["seed"]: r[case.figure] for r in rows if r["preset"] == w} for w in case.ways}
+    for way in case.ways:
+        of = [r for r in rows if r["preset"] == way]
         if not of:
             continue
-        mean = sum(at[preset].values()) / len(of) * unit
+        mean = sum(at[way].values()) / len(of) * unit
         lines.append(
-            f"| {preset} | {mean:.3f} | {'' if preset == 'off' else difference(at[preset], at['off'], unit)}"
+            f"| {way} | {mean:.3f} | {'' if way == 'off' else difference(at[way], at['off'], unit)}"
             f" | {len(of)} | {of[0]['memory/saved_bytes'] / 2**20:.2f} | "
+            f"{of[0]['memory/peak_bytes'] / 2**20:.1f} | "
             f"{sorted(r['step_seconds'] for r in of)[len(of) // 2] * 1e3:.0f} |")
     return [*lines, ""]
 
@@ -87,29 +111,34 @@ def table(name, flags, figure, rows):
 def main():
     p = arguments(__doc__, SETTINGS)
     p.add_argument("--studies", help="parts of names, joined by commas; default: all")
+    p.add_argument("--presets", help="names joined by commas; default: all")
     a = p.parse_args()
     study = Study("accuracy", ("study", "preset", "seed"), KEPT, a)
+    cases = SETTINGS[a.setting]
     wanted = []
-    for name, (flags, file, _, seeds) in SETTINGS[a.setting].items():
+    for name, case in cases.items():
         if a.studies and not any(part in name for part in a.studies.split(",")):
             continue
-        if not file.exists():
-            print(f"{name}: passed over, {file} is not there")
+        if not case.file.exists():
+            print(f"{name}: passed over, {case.file} is not there")
             continue
-        wanted += [({"study": name, "preset": preset, "seed": seed}, [*flags, "--preset", preset])
-                   for preset, seed in order(seeds)]
+        ways = {w: f for w, f in case.ways.items() if not a.presets or w in a.presets.split(",")}
+        wanted += [({"study": name, "preset": way, "seed": seed}, [*case.flags, *flags])
+                   for seed in range(case.seeds) for way, flags in ways.items()]
     study.run(wanted)
-    names = list(SETTINGS[a.setting])
-    study.rows = [r for r in study.rows if r["study"] in names]
-    study.rows.sort(key=lambda r: (names.index(r["study"]), LEVELS.index(r["preset"]), r["seed"]))
+    names = list(cases)
+    study.rows = [r for r in study.rows if r["study"] in names and r["preset"] in cases[r["study"]].ways]
+    study.rows.sort(key=lambda r: (names.index(r["study"]),
+                                   list(cases[r["study"]].ways).index(r["preset"]), r["seed"]))
     lines = []
-    for name, (flags, _, figure, _) in SETTINGS[a.setting].items():
+    for name, case in cases.items():
         mine = [r for r in study.rows if r["study"] == name]
-        lines += table(name, flags, figure, mine) if mine else []
+        lines += table(name, case, mine) if mine else []
     study.write("Accuracy study",
                 f"`scripts/accuracy.sh --setting {a.setting}`. Accuracy in percent, loss in nats a token, "
                 "both of data that no run trained on; differences to `off` paired by seed, with their 95 % "
-                "intervals. Bytes: what is kept from forward to backward.", lines)
+                "intervals. Bytes: what is kept from forward to backward, and a step's highest moment. Runs "
+                "shared two cores, so that times of steps tell little.", lines)
 
 
 if __name__ == "__main__":

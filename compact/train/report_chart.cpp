@@ -103,8 +103,9 @@ std::string draw(const LineChart& chart, std::span<const RunReport> runs) {
   }
   if (!(values.high >= values.low)) return "";
   const std::vector<double> y_ticks = axis_ticks(values.low, values.high, 6);
-  const std::vector<double> x_ticks = axis_ticks(0, std::max(places.high, 1.0), 6);
-  const Scale x{0, std::max(places.high, 1.0), kLeft, right};
+  const double last_place = places.high > 0 ? places.high : 1;
+  const std::vector<double> x_ticks = axis_ticks(0, last_place, 6);
+  const Scale x{0, last_place, kLeft, right};
   const Scale y{y_ticks.front(), y_ticks.back(), kBottom, kTop};
 
   std::string svg =
@@ -118,9 +119,10 @@ std::string draw(const LineChart& chart, std::span<const RunReport> runs) {
   for (const double t : x_ticks) {
     if (t > x.high) continue;
     svg += format("<path class=\"axis\" d=\"M%.1f %.1fv5\"/>", x(t), kBottom);
-    svg += format(
-        "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n", x(t), kBottom + 21,
-        t == std::floor(t) ? format_count(std::llround(t)).c_str() : tick_label(t, 0.1).c_str());
+    svg +=
+        format("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n", x(t), kBottom + 21,
+               t == std::floor(t) ? format_count(std::llround(t)).c_str()
+                                  : tick_label(t, x_ticks[1]).c_str());
   }
   svg += format("<path class=\"axis\" d=\"M%.1f %.1fH%.1f\"/>", kLeft, kBottom, right);
   svg += format("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n",
