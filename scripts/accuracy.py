@@ -14,16 +14,15 @@ CORA = DATA / "graph/cora.npz"
 TEXT = DATA / "text/tinyshakespeare.txt"
 
 
-def longer(ways, epochs):
-    return {f"{name}, {epochs} epochs": [*flags, "--num_train_epochs", str(epochs)]
-            for name, flags in ways.items()}
+def for_epochs(ways, epochs, suffix=""):
+    return {name + suffix: [*flags, "--num_train_epochs", str(epochs)] for name, flags in ways.items()}
 
 
-def image_flags(files, epochs, width):
+def image_flags(files, width):
     return ["--task", "image-classification", "--model", "resnet20", "--width_mult", str(width),
             "--train_file", *map(str, files), "--validation_split", "0.1",
             "--per_device_train_batch_size", "128", "--per_device_eval_batch_size", "250",
-            "--num_train_epochs", str(epochs), "--optim", "sgd", "--learning_rate", "0.2",
+            "--optim", "sgd", "--learning_rate", "0.2",
             "--weight_decay", "5e-4", "--warmup_steps", "0.3", "--max_grad_norm", "0",
             "--logging_steps", "100"]
 
@@ -53,15 +52,16 @@ class Case:
 def image_cases(epochs, width, seeds):
     fashion = [FASHION / "train-images-idx3-ubyte.gz"]
     some = {name: LEVELS[name] for name in ("off", "gact-l2")}
-    more = longer(POOLED, epochs * 3 // 2)
+    longer = epochs * 3 // 2
+    more = for_epochs(POOLED, longer, f" {longer} epochs")
     form = "half width" if width == 0.5 else "full width"
     return {
         f"resnet20, {form}, CIFAR-10, {epochs} epochs":
-            Case(image_flags([CIFAR], epochs, width), CIFAR, "eval_accuracy", seeds,
-                 {**LEVELS, **POOLED, **more}),
+            Case(image_flags([CIFAR], width), CIFAR, "eval_accuracy", seeds,
+                 {**for_epochs({**LEVELS, **POOLED}, epochs), **more}),
         f"resnet20, {form}, Fashion-MNIST, {epochs} epochs":
-            Case(image_flags(fashion, epochs, width), fashion[0], "eval_accuracy", seeds,
-                 {**some, **POOLED, **more}),
+            Case(image_flags(fashion, width), fashion[0], "eval_accuracy", seeds,
+                 {**for_epochs({**some, **POOLED}, epochs), **more}),
     }
 
 
@@ -70,7 +70,7 @@ SETTINGS = {
         **image_cases(10, 0.5, 2),
         "GCN, Cora": Case(graph_flags("gcn", 0.01, 5e-4, 200), CORA, "test_accuracy", 10),
         "GAT, Cora": Case(graph_flags("gat", 0.005, 5e-4, 200), CORA, "test_accuracy", 10),
-        "llama-mini": Case(text_flags("llama-mini", 200, 16), TEXT, "eval_loss", 3),
+        "llama-mini": Case(text_flags("llama-mini", 200, 16), TEXT, "eval_loss", 5),
     },
     "gpu": {
         **image_cases(200, 1, 3),
@@ -94,9 +94,13 @@ def table(name, case, rows):
     lines = [f"## {name}", "", f"`{' '.join(shown(case.flags))}`", "",
              f"| preset | {case.figure} | difference | seeds | saved MiB | peak MiB | step ms |",
              "|---|---|---|---|---|---|---|"]
-    at = {w: {r["seed"]: r[case.figure] for r in rows if r["preset"] == w} for w in case.ways}
+    done = [r for r in rows if r[case.figure] is not None and r["step_seconds"] is not None]
+    at = {w: {r["seed"]: r[case.figure] for r in done if r["preset"] == w} for w in case.ways}
     for way in case.ways:
-        of = [r for r in rows if r["preset"] == way]
+        of = [r for r in done if r["preset"] == way]
+        diverged = sum(r["preset"] == way for r in rows) - len(of)
+        if diverged:
+            lines.append(f"| {way} | diverged | | {diverged} | | | |")
         if not of:
             continue
         mean = sum(at[way].values()) / len(of) * unit

@@ -89,8 +89,12 @@ class Study:
             if time.time() < self.deadline and not done:
                 self._train(key, flags)
         with concurrent.futures.ThreadPoolExecutor(self.args.jobs) as pool:
-            for done in [pool.submit(one, *w) for w in wanted]:
-                done.result()
+            try:
+                for done in [pool.submit(one, *w) for w in wanted]:
+                    done.result()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
 
     def write(self, title, text, lines):
         """The table beside its rows, as Markdown and JSON."""

@@ -63,7 +63,7 @@ const CodecInfo* find_codec(const std::string& name);  // null: there is none
 // One codec, or several by `+`: each takes the parts that the one before left, where it takes
 // them (`quantize:bits=4+offload`). Throws InputError on an unknown name, with a suggestion.
 CodecPtr make_codec(const std::string& chain);
-// Whether a chain of known codecs gives back every bit.
+// Whether a chain of known codecs gives back every bit; of `mask:of=sign` every sign.
 bool is_lossless(const std::string& chain);
 
 }  // namespace compact

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "compact/base/check.h"
 #include "compact/codecs/codec_types.h"
@@ -30,7 +31,9 @@ class Pool final : public Codec {
     e.decode = [shape = Shape(x), w = windows_](const Encoded::Parts& parts) {
       at::Tensor y = shape.empty();
       const auto whole = [&](int64_t axis) { return y.size(axis) == parts[0].size(axis) * w.size; };
-      if (y.dim() == 4 && w.size == w.stride && whole(2) && whole(3)) {
+      // Of other sizes it rounds quotients, here and there to the neighbour.
+      const bool exact = std::has_single_bit(static_cast<uint64_t>(w.size));
+      if (y.dim() == 4 && exact && w.size == w.stride && whole(2) && whole(3)) {
         at::upsample_nearest2d_out(y, parts[0], {y.size(2), y.size(3)});
       } else {
         spread(parts[0], y, 2, w);
@@ -49,16 +52,16 @@ class Pool final : public Codec {
  private:
   // Windows that the edge cuts off are means of what is left of them.
   at::Tensor means(const at::Tensor& x) const {
-    const int64_t k = windows_.size, s = windows_.stride;
+    const int64_t s = windows_.stride;
+    const auto k = [&](int64_t axis) { return std::min(windows_.size, x.size(axis)); };
     switch (x.dim()) {
       case 3:
-        return at::avg_pool2d(x.unsqueeze(2), {1, k}, {1, s}, 0, true, false).squeeze(2);
+        return at::avg_pool2d(x.unsqueeze(2), {1, k(2)}, {1, s}, 0, true, false).squeeze(2);
       case 4:
-        return at::avg_pool2d(x, k, s, 0, /*ceil_mode=*/true, /*count_include_pad=*/false);
+        return at::avg_pool2d(x, {k(2), k(3)}, s, 0, /*ceil_mode=*/true,
+                              /*count_include_pad=*/false);
       default:
-        return at::avg_pool3d(
-            x, {std::min(k, x.size(2)), std::min(k, x.size(3)), std::min(k, x.size(4))}, s, 0, true,
-            false);
+        return at::avg_pool3d(x, {k(2), k(3), k(4)}, s, 0, true, false);
     }
   }
 

@@ -110,6 +110,10 @@ std::unique_ptr<Segment> Llama::block(const Layer& layer, int64_t i, const Polic
   s->add(linear_stage(&layer.down));
   s->add_residual(middle);
   s->finish();
+  for (const Slot& c : s->codec_slots()) {
+    COMPACT_CHECK(c.codec->bytes(1, c.width, options_.dtype), "slot `", c.name, "` = ", c.treatment,
+                  ": what it would take of a transformer's tensor cannot be planned");
+  }
   return s;
 }
 

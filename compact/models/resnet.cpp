@@ -106,13 +106,11 @@ std::unique_ptr<Segment> Resnet::segment_of(const Block& b, bool first, const Po
   // Only the block behind the pooled stem reads what is above 0 already.
   const bool bent = first && !config_.small_images;
   auto s = std::make_unique<Segment>(b.name, bent ? slot("input") : Slot{});
-  const int x = bent ? 0 : add_relu(*s, slot("input"), /*rounded=*/false);
+  const int x = bent ? 0 : add_relu(*s, slot("input"), /*read=*/true);
   int y = x;
   for (size_t i = 0; i < b.layers.size(); ++i) {
-    const Slot conv = slot(cat("conv", i + 1));
-    const bool rounded = conv.storage == Storage::kCodec && !is_lossless(conv.treatment);
-    add_layer(*s, y, b.layers[i], conv);
-    if (i + 1 < b.layers.size()) y = add_relu(*s, slot(cat("relu", i + 1)), rounded);
+    add_layer(*s, y, b.layers[i], slot(cat("conv", i + 1)));
+    if (i + 1 < b.layers.size()) y = add_relu(*s, slot(cat("relu", i + 1)), /*read=*/true);
   }
   const int last = s->tensors() - 1;
   const int64_t more = b.layers.back().weight.weight.size(0) - b.layers[0].weight.weight.size(1);
@@ -130,11 +128,9 @@ std::unique_ptr<Segment> Resnet::segment_of(const Block& b, bool first, const Po
 
 void Resnet::build_segments(const Policy& policy) {
   auto stem = std::make_unique<Segment>("stem", slot_of(policy, "stem.input", 0));
-  const Slot conv = slot_of(policy, "stem.conv", 0);
-  const bool rounded = conv.storage == Storage::kCodec && !is_lossless(conv.treatment);
-  add_layer(*stem, 0, stem_, conv);
+  add_layer(*stem, 0, stem_, slot_of(policy, "stem.conv", 0));
   if (!config_.small_images) {
-    add_relu(*stem, slot_of(policy, "stem.relu", 0), rounded);
+    add_relu(*stem, slot_of(policy, "stem.relu", 0), /*read=*/false);
     stem->add(max_pool_stage());
   }
   segments_.push_back(std::move(stem));
@@ -142,10 +138,12 @@ void Resnet::build_segments(const Policy& policy) {
     segments_.push_back(segment_of(b, segments_.size() == 1, policy));
   }
   auto average = std::make_unique<Segment>("average", Slot{});
-  add_relu(*average, slot_of(policy, "average.input", 0), false);
+  add_relu(*average, slot_of(policy, "average.input", 0), /*read=*/false);
   average->add(average_stage());
   segments_.push_back(std::move(average));
-  std::vector<std::string> names;
+  // What the scope holds of the head is known once it was held; patterns may name it.
+  std::vector<std::string> names = {config_.small_images ? "linear.addmm.input1"
+                                                         : "fc.addmm.input1"};
   for (const auto& s : segments_) {
     s->finish();
     for (const std::string& name : s->named_slots()) names.push_back(name);

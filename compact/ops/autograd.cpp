@@ -33,8 +33,11 @@ int64_t bytes_of(std::span<const at::Tensor> tensors) {
 
 at::Tensor sizes_only(at::IntArrayRef s, const at::Tensor& like) {
   const int64_t strides[] = {s[1] * s[2] * s[3], 1, s[1] * s[3], s[1]};
-  if (like.is_meta()) return at::empty_strided(s, strides, like.options());
-  return at::from_blob(like.data_ptr(), s, strides, like.options());
+  return at::for_blob(like.is_meta() ? nullptr : like.data_ptr(), s)
+      .strides(strides)
+      .options(like.options())
+      .target_device(like.device())
+      .make_tensor();
 }
 
 bool alone(const at::Tensor& t) {

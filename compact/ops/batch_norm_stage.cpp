@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 
+#include "compact/base/check.h"
 #include "compact/ops/map_stages.h"
 
 namespace compact {
@@ -22,12 +23,17 @@ class BatchNormStage final : public Stage {
   std::vector<const Parameter*> parameters() const override { return {weight_, bias_}; }
 
   at::Tensor forward(Forward& f) const override {
+    const bool batch = f.again ? !f.extras.empty() : *training_;
+    const auto sizes = f.input.sizes();
+    COMPACT_CHECK(!batch || sizes[0] * sizes[2] * sizes[3] > 1,
+                  "[batch norm] in training a channel needs more than one value, the maps are ",
+                  sizes);
     // The running statistics move once for a batch.
-    const bool running = !*training_ || !f.again;
+    const bool running = !batch || !f.again;
     auto [y, mean, scale] = at::native_batch_norm(
         f.input, weight_->weight, bias_->weight, running ? statistics_->mean : at::Tensor(),
-        running ? statistics_->variance : at::Tensor(), *training_, momentum_, eps_);
-    if (f.want_extras && *training_) f.extras = {mean, scale};
+        running ? statistics_->variance : at::Tensor(), batch, momentum_, eps_);
+    if (f.want_extras && batch) f.extras = {mean, scale};
     return y;
   }
 

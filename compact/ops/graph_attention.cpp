@@ -88,6 +88,8 @@ struct GraphAttentionNode final : torch::autograd::Node {
     for (auto* v : {&x, &source, &target}) v->reset_data();
   }
   torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override {
+    TORCH_CHECK(!at::GradMode::is_enabled(),
+                "[graph attention] gradients of gradients are not supported");
     if (!grads[0].defined()) return torch::autograd::variable_list(3);
     const at::NoGradGuard no_grad;
     const at::Tensor &g = grads[0], values = x.unpack(), s = source.unpack(), t = target.unpack();

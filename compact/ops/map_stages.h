@@ -33,12 +33,12 @@ std::shared_ptr<const Stage> batch_norm_stage(const Parameter* weight, const Par
 // max(x, 0). With a mask keeps one bit an element; else backward reads the output.
 std::shared_ptr<const Stage> relu_stage(bool mask);
 // Appends a ReLU whose output is `slot`. Where the slot holds it quantized, 0 gets a code of its
-// own (levels=positive); where what is held cannot tell signs, the ReLU has a mask. `rounded`: its
-// input comes back rounded where it is rebuilt.
-int add_relu(Segment& segment, Slot slot, bool rounded);
+// own (levels=positive); where what is held cannot tell signs, the ReLU has a mask. `read`: the
+// stage behind it reads the output in its backward pass; else a codec that rounds becomes one bit.
+int add_relu(Segment& segment, Slot slot, bool read);
 
-// Maximum over 3 x 3 windows with stride 2 and padding 1; keeps where it was, in 2 bytes an element
-// for maps up to 65,536.
+// Maximum over 3 x 3 windows with stride 2 and padding 1; keeps its place in the window, a byte for
+// each element of the output.
 std::shared_ptr<const Stage> max_pool_stage();
 
 // The mean over each map: [batch, channels].

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 
-#include "compact/base/check.h"
 #include "compact/ops/autograd.h"
 #include "compact/ops/map_stages.h"
 
@@ -18,10 +17,6 @@ class MaxPoolStage final : public Stage {
     const int64_t height = f.input.size(2), width = f.input.size(3);
     auto [y, places] = at::max_pool2d_with_indices(f.input, kSize, kStride, kPadding);
     if (f.want_extras) {
-      COMPACT_CHECK(height < 1 << 15 && width < 1 << 15,
-                    "[max pool] maps of at most 32,767 rows "
-                    "and columns, not ",
-                    height, " x ", width);
       // The place in the window, one of nine.
       const auto starts = [&](int64_t count, const at::Tensor& like) {
         return at::arange(count, like.options()).mul_(kStride).sub_(kPadding);

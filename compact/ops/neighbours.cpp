@@ -24,6 +24,8 @@ struct NeighbourNode final : torch::autograd::Node {
   std::shared_ptr<const Neighbours> graph;
   std::string name() const override { return "CompActNeighbours"; }
   torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override {
+    TORCH_CHECK(!at::GradMode::is_enabled(),
+                "[neighbours] gradients of gradients are not supported");
     if (!grads[0].defined()) return {at::Tensor()};
     return {product(*graph, grads[0])};
   }

@@ -124,14 +124,13 @@ std::optional<int64_t> Policy::fewest_open_bits() const {
 bool Policy::halve_bits() {
   bool any = false;
   for (Line& line : lines_) {
-    Spec& first = line.treatment[0];
-    if (line.kind != PolicyKind::kSlot || first.name != "quantize") continue;
-    const int64_t bits = first.integer("bits", 4);
-    if (bits < 2) continue;
-    any = true;
-    first.set("bits", cat(bits / 2));
-    if (first.number("adapt", 0) > static_cast<double>(bits / 2)) {
-      first.set("adapt", cat(bits / 2));
+    if (line.kind != PolicyKind::kSlot) continue;
+    for (Spec& link : line.treatment) {
+      const int64_t bits = link.name == "quantize" ? link.integer("bits", 4) : 1;
+      if (bits < 2) continue;
+      any = true;
+      link.set("bits", cat(bits / 2));
+      if (link.number("adapt", 0) > static_cast<double>(bits / 2)) link.set("adapt", cat(bits / 2));
     }
   }
   return any;

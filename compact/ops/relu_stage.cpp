@@ -58,17 +58,19 @@ class ReluStage final : public Stage {
 
 std::shared_ptr<const Stage> relu_stage(bool mask) { return std::make_shared<ReluStage>(mask); }
 
-int add_relu(Segment& segment, Slot slot, bool rounded) {
-  bool mask = slot.storage == Storage::kRecompute && rounded;
+int add_relu(Segment& segment, Slot slot, bool read) {
+  bool mask = slot.storage == Storage::kRecompute && segment.rounded(segment.tensors() - 1);
   if (slot.storage == Storage::kCodec && !is_lossless(slot.treatment)) {
     std::vector<Spec> chain = Spec::parse_chain(slot.treatment);
     Spec& first = chain[0];
-    mask = first.name != "quantize" || first.integer("bits", 4) == 1;
-    if (!mask) {
+    mask = read && (first.name != "quantize" || first.integer("bits", 4) == 1);
+    if (!read) {
+      slot.treatment = "mask:of=sign";
+    } else if (!mask) {
       first.set("levels", "positive");
       slot.treatment = Spec::chain_str(chain);
-      slot.codec = make_codec(slot.treatment);
     }
+    slot.codec = make_codec(slot.treatment);
   }
   return segment.add(relu_stage(mask), std::move(slot));
 }

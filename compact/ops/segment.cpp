@@ -73,6 +73,14 @@ bool Segment::rebuilt(int tensor) const {
   return rebuilt(step.input) && (step.other < 0 || rebuilt(step.other));
 }
 
+bool Segment::rounded(int tensor) const {
+  const Slot& slot = slots_[tensor];
+  if (!slot.name.empty() && slot.storage == Storage::kCodec) return !is_lossless(slot.treatment);
+  if (stored(tensor) || tensor == 0) return false;
+  const Step& step = steps_[tensor - 1];
+  return rounded(step.input) || (step.other >= 0 && rounded(step.other));
+}
+
 void Segment::finish() {
   const int count = static_cast<int>(slots_.size());
   const auto check_sketch = [](bool possible, const Slot& slot) {
@@ -92,12 +100,14 @@ void Segment::finish() {
     }
     check_sketch(read, slots_[t]);
   }
-  for (const Step& step : steps_) {
-    const Slot& slot = slots_[step.input];
-    if (!step.stage || !step.stage->needs().input || slot.storage != Storage::kCodec) continue;
-    const Spec first = Spec::parse_chain(slot.treatment)[0];
-    COMPACT_CHECK(first.name != "mask", "slot `", slot.name, "` = ", slot.treatment,
+  const auto check_values = [](const Slot& slot) {
+    COMPACT_CHECK(slot.storage != Storage::kCodec || !slot.treatment.starts_with("mask"), "slot `",
+                  slot.name, "` = ", slot.treatment,
                   ": the operation behind it reads values, not signs");
+  };
+  for (const Step& step : steps_) {
+    if (step.stage && step.stage->needs().input) check_values(slots_[step.input]);
+    check_values(step.side);
   }
   for (int t = 0; t < count; ++t) {
     COMPACT_CHECK(!read_in_backward(t) || stored(t) || rebuilt(t), "slot `", slots_[t].name,

@@ -41,7 +41,7 @@ class Stage {
     bool want_side = false;    // the side output is to be kept
     bool sketch = false;       // keep the projection of the input among the extras
     bool again = false;        // rebuilds in a backward pass: leaves no trace on statistics
-    Tensors extras;            // result: small tensors that are always kept
+    Tensors extras;            // result: small tensors that are always kept; again: what they are
     at::Tensor side;           // result: a second output that backward can read or make anew
   };
   struct Backward {
@@ -131,6 +131,8 @@ class Segment {
 
   // Exact bytes held for `tokens` tokens by element size: every slot, then "NAME extras".
   std::vector<SlotBytes> bytes(int64_t tokens, int64_t element_size) const;
+  // Whether a tensor comes back rounded: by its own codec, or made from one that does.
+  bool rounded(int tensor) const;
   // Names of the slots that a policy may treat: all but the input; and all.
   std::vector<std::string> treatable() const;
   std::vector<std::string> named_slots() const;

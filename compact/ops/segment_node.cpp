@@ -43,8 +43,6 @@ struct SegmentNode : torch::autograd::Node {
 
  private:
   void restore(Tensors& t, int tensor, bool keep);
-  // Whether a tensor comes back rounded: by its own codec, or made from one that does.
-  bool rounded(int tensor) const;
   // What a slot's codec left, where it has one; `x` is let go.
   static Encoded encode(const Slot& slot, at::Tensor& x, uint64_t key);
 };
@@ -54,14 +52,6 @@ Encoded SegmentNode::encode(const Slot& slot, at::Tensor& x, uint64_t key) {
   Encoded e = slot.codec->encode(x, derive(key, label_of(slot.name.data(), slot.name.size())));
   x = at::Tensor();
   return e;
-}
-
-bool SegmentNode::rounded(int tensor) const {
-  const Slot& slot = segment->slots_[tensor];
-  if (!slot.name.empty() && slot.storage == Storage::kCodec) return !is_lossless(slot.treatment);
-  if (segment->stored(tensor) || tensor == 0) return false;
-  const Segment::Step& step = segment->steps_[tensor - 1];
-  return rounded(step.input) || (step.other >= 0 && rounded(step.other));
 }
 
 // `keep`: for another backward pass.
@@ -77,9 +67,10 @@ void SegmentNode::restore(Tensors& t, int tensor, bool keep) {
   if (step.other >= 0) restore(t, step.other, keep);
   Stage::Forward f;
   f.again = true;
+  f.extras = extras[tensor - 1];
   // Probabilities that do not sum to 1, or a norm that is not one, would be worse than the
   // rounding.
-  f.want_extras = step.stage && rounded(step.input);
+  f.want_extras = step.stage && segment->rounded(step.input);
   t[tensor] = segment->run(tensor - 1, t, f);
   if (!f.extras.empty()) extras[tensor - 1] = std::move(f.extras);
   ++segment->recomputed_;

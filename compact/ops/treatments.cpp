@@ -33,6 +33,10 @@ void check_treatment(PolicyKind kind, const std::vector<Spec>& chain) {
   const Spec& spec = chain[0];
   if (kind == PolicyKind::kSlot && find_codec(spec.name)) {
     make_codec(Spec::chain_str(chain));
+    for (size_t i = 1; i < chain.size(); ++i) {
+      COMPACT_CHECK(!chain[i].has("adapt"), "treatment `", Spec::chain_str(chain),
+                    "`: bits are chosen of the first codec only");
+    }
     return;
   }
   COMPACT_CHECK(chain.size() == 1, "treatment `", Spec::chain_str(chain),

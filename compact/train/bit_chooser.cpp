@@ -140,12 +140,13 @@ std::string BitChooser::choose(Network& network, const StepInputs& batch, uint64
   }
   const double before = plan.allocation.error;
   std::string raised;
+  int more = 0;  // bits, of every average below 8
   const auto too_much = [&] { return own > 0 && plan.allocation.error > guard_ * own; };
   const auto open = [](const AdaptiveTensor& t) { return t.average < 8; };
   while (too_much() && !bounded_ && std::ranges::any_of(tensors, open)) {
     for (AdaptiveTensor& t : tensors) t.average = std::min(8.0, t.average + 1);
     plan = adaptive_bits(tensors, sensitivity);
-    raised = cat(", raised to ", tensors[0].average, " on average");
+    raised = cat(", raised by ", ++more);
   }
   if (before > guard_ * own && own > 0) {
     raised = cat("; rounding would have been ", std::lround(100 * before / own),

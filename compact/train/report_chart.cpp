@@ -141,7 +141,7 @@ std::string draw(const LineChart& chart, std::span<const RunReport> runs) {
     for (const auto& [place, value] : run.*chart.dots) {
       svg += format("<circle class=\"dot s%zu\" cx=\"%.1f\" cy=\"%.1f\" r=\"%.1f\"><title>", i % 8,
                     x(place), y(value), 3.4 + behind);
-      svg += html_escape(run.preset) + format(": evaluation %s %.*f at %s %.4g</title></circle>\n",
+      svg += html_escape(run.preset) + format(": evaluation %s %.*f at %s %.7g</title></circle>\n",
                                               chart.what, chart.digits, value, chart.over, place);
     }
     const Curve& last = (run.*chart.lines).empty() ? run.*chart.dots : run.*chart.lines;

@@ -14,7 +14,7 @@ namespace compact {
 
 RunPlan::RunPlan(const TrainConfig& c, const Task& task, at::Device device, Policy& policy,
                  bool resumed, Console& console)
-    : config_(c), task_(task), device_(device) {
+    : config_(c), task_(task), resumed_(resumed), device_(device) {
   if (c.preset == "auto" && !resumed) {
     COMPACT_CHECK(task.llama,
                   "--preset auto chooses for language models; other tasks take a --budget "
@@ -76,9 +76,13 @@ void RunPlan::explain(Console& console) {
   console.line(cat("memory ran out under the limit of ", format_bytes(limit_.bytes), ", ",
                    limit_.source, "; planned was:"));
   console.stream() << plan_table(plan_, device_.type());
-  const std::string other =
-      settings_that_fit(config_, task_, policy_, device_.type(), plan_.reserved / 10 * 9);
-  if (!other.empty()) console.line("a step would take a tenth less with " + other);
+  if (resumed_) return;  // which keeps its policy
+  try {
+    const std::string other =
+        settings_that_fit(config_, task_, policy_, device_.type(), plan_.reserved / 10 * 9);
+    if (!other.empty()) console.line("a step would take a tenth less with " + other);
+  } catch (const std::exception&) {  // what ran out is said already; nothing may take its place
+  }
 }
 
 }  // namespace compact

@@ -46,6 +46,7 @@ class RunPlan {
   const TrainConfig& config_;
   const Task& task_;
   Policy policy_;
+  bool resumed_;
   at::Device device_;
   StepPlan plan_;
   MemoryLimit limit_;

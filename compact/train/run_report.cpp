@@ -169,8 +169,9 @@ nlohmann::ordered_json report_json(std::span<const RunReport> runs) {
       values[c.key] = number_or_null(value);
       relative[c.key] = number_or_null(is_difference(c) ? value - first : value / first);
     }
-    for (const auto& [name, curve] :
-         {std::pair{"loss", &run.loss}, {"eval_loss", &run.eval_loss}}) {
+    for (const auto& [name, curve] : {std::pair{"loss", &run.loss},
+                                      {"eval_loss", &run.eval_loss},
+                                      {"eval_accuracy", &run.eval_accuracy}}) {
       curves[name] = nlohmann::ordered_json::array();
       for (const auto& [step, value] : *curve) curves[name].push_back({step, value});
     }

@@ -99,6 +99,44 @@ TEST(ResnetSegments, PresetsWithoutErrorChangeNoBit) {
   }
 }
 
+// The backward pass rebuilds in the mode of its own forward pass, not of one between.
+TEST(ResnetSegments, AnEvaluationBetweenChangesNoBit) {
+  const Resnet off(kCifar, {}, {.seed = 3}), exact(kCifar, Policy::preset("exact"), {.seed = 3});
+  const auto gradients = [](const Resnet& net) {
+    const at::Tensor loss = net.loss({images()}, at::arange(6).remainder(5), 1);
+    net.score({images()}, at::arange(6).remainder(5));
+    torch::autograd::backward({loss}, {});
+    std::vector<at::Tensor> all;
+    for (Parameter* p : net.parameters()) all.push_back(p->weight.grad());
+    return all;
+  };
+  const std::vector<at::Tensor> a = gradients(off), b = gradients(exact);
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(a[i].equal(b[i])) << i;
+}
+
+// A ReLU that is rebuilt from what was rounded, near or far, keeps its signs; one whose output
+// nobody reads needs no more than signs.
+TEST(ResnetSegments, SignsAreThoseOfTheForwardPass) {
+  const Resnet net(kCifar,
+                   Policy::parse("slot layer1.0.input = quantize:bits=8\n"
+                                 "slot layer1.0.{conv1,relu1} = recompute\n"
+                                 "slot average.input = quantize:bits=1\n",
+                                 "test"),
+                   {.seed = 3});
+  step_of(net, net);
+  std::map<std::string, int64_t> stored;
+  for (const SlotBytes& row : net.slots()) stored[row.name] = row.stored;
+  EXPECT_EQ(stored.at("layer1.0.extras"), 2 * 2 * 4 * 8 + 6 * 8 * 32 * 32 / 8);
+  EXPECT_EQ(stored.at("average.input"), 6 * 16 * 16 * 16 / 8);
+  for (const char* policy : {"slot * = quantize:bits=1\n", "slot *.input = pool:size=2\n"}) {
+    EXPECT_NO_THROW(step_under(kBasic, policy)) << policy;
+  }
+  // One value a channel has no variance.
+  const Resnet basic(kBasic);
+  EXPECT_THROW(basic.forward(at::randn({1, 3, 32, 32}).slice(2, 0, 8).slice(3, 0, 8), true),
+               InputError);
+}
+
 // All gradients but those of the convolutions whose inputs are pooled: exact.
 TEST(ResnetSegments, PoolingLeavesAllOtherGradientsExact) {
   for (const ResnetConfig& config : {kCifar, kBottleneck, kBasic}) {

@@ -41,7 +41,6 @@ TEST(Resnet, MapsImagesToLogits) {
   }
 }
 
-// Batches of one in training have no variance at 1 x 1: torch's own error, not a crash.
 TEST(Resnet, EvaluationUsesItsOwnStatistics) {
   const Resnet net(resnet_named("resnet20").config);
   const at::Tensor x = at::randn({4, 3, 32, 32});
