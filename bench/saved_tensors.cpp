@@ -2,8 +2,8 @@
 // bench_saved_tensors [--threads N] [--seconds S] [--filter TEXT]: training steps of ResNets in
 // f32: of plain operations, of these inside scopes of saved tensors, and of segments under presets.
 // Bytes at rest between forward and backward (distinct storages, parameters excluded), the step's
-// peak (weights and gradients included) beside the planned one, and seconds of a step, as ratios to
-// the plain one. Treatments take turns; the best time counts.
+// peak (weights and gradients included) and seconds of a step, as ratios to the plain one.
+// Treatments take turns; the best time counts.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -14,7 +14,6 @@
 #include "compact/base/check.h"
 #include "compact/ops/memory.h"
 #include "compact/ops/saved_tensors.h"
-#include "compact/plan/request.h"
 #include "tests/models/plain_resnet.h"
 
 namespace {
@@ -48,25 +47,8 @@ constexpr Treatment kTreatments[] = {
 
 struct Result {
   double seconds = 1e9;
-  int64_t rest = 0, peak = 0, planned = 0;
+  int64_t rest = 0, peak = 0;
 };
-
-// What a step of segments takes, as planned: without an optimizer's memory.
-int64_t planned_peak(const Case& c, const compact::Policy& policy) {
-  compact::StepRequest r;
-  r.network = [&](at::Device device) {
-    return std::make_unique<compact::Resnet>(compact::resnet_named(c.network).config, policy,
-                                             compact::ClassifierOptions{.device = device});
-  };
-  r.micro_batch = [&](at::Device device, int64_t) {
-    return compact::StepInputs{{at::zeros({c.batch, 3, c.pixels, c.pixels}, at::device(device))},
-                               at::zeros({c.batch}, at::device(device).dtype(at::kLong))};
-  };
-  r.optimizer.kind = compact::OptimizerKind::kSgd;
-  r.optimizer.momentum = 0;
-  r.resident = true;
-  return compact::plan_step(r).memory.peak;
-}
 
 class Bench {
  public:
@@ -79,7 +61,6 @@ class Bench {
       options_.parameters.emplace_back(p->name, p->weight);
     }
     options_.lossless = t.lossless;
-    if (t.preset) result.planned = planned_peak(c, compact::Policy::preset(t.preset));
   }
 
   void step(const at::Tensor& images, const at::Tensor& labels, bool one_thread) {
@@ -105,7 +86,7 @@ class Bench {
       p->weight.mutable_grad().reset();
     }
     result.seconds = std::min(result.seconds, clock_seconds(one_thread) - start);
-    // With the images, as a plan counts.
+    // With the images.
     result.peak = compact::peak_bytes(at::kCPU) - outside + static_cast<int64_t>(images.nbytes());
   }
 
@@ -137,8 +118,8 @@ int main(int argc, char** argv) {
     std::printf("%s, batch %lld, %lld x %lld, %lld threads\n", c.network,
                 static_cast<long long>(c.batch), static_cast<long long>(c.pixels),
                 static_cast<long long>(c.pixels), static_cast<long long>(settings->threads));
-    std::printf("%-20s %10s %8s %10s %8s %9s %9s %8s %9s\n", "", "rest MiB", "smaller", "peak MiB",
-                "smaller", "planned/", "step s", "slower", "images/s");
+    std::printf("%-20s %10s %8s %10s %8s %9s %8s %9s\n", "", "rest MiB", "smaller", "peak MiB",
+                "smaller", "step s", "slower", "images/s");
     const at::Tensor images = at::randn({c.batch, 3, c.pixels, c.pixels}),
                      labels = at::randint(10, {c.batch}, at::kLong);
     std::vector<std::unique_ptr<Bench>> all;
@@ -151,13 +132,11 @@ int main(int argc, char** argv) {
       const auto ratio = [](int64_t a, int64_t b) {
         return static_cast<double>(a) / static_cast<double>(b);
       };
-      std::printf(
-          "%-20s %10.1f %7.2fx %10.1f %7.2fx %9s %9.3f %8.3f %9.1f\n",
-          kTreatments[&bench - all.data()].name, static_cast<double>(r.rest) * 0x1p-20,
-          ratio(plain.rest, r.rest), static_cast<double>(r.peak) * 0x1p-20,
-          ratio(plain.peak, r.peak),
-          r.planned ? cat(std::to_string(ratio(r.planned, r.peak))).substr(0, 6).c_str() : "",
-          r.seconds, r.seconds / plain.seconds, static_cast<double>(c.batch) / r.seconds);
+      std::printf("%-20s %10.1f %7.2fx %10.1f %7.2fx %9.3f %8.3f %9.1f\n",
+                  kTreatments[&bench - all.data()].name, static_cast<double>(r.rest) * 0x1p-20,
+                  ratio(plain.rest, r.rest), static_cast<double>(r.peak) * 0x1p-20,
+                  ratio(plain.peak, r.peak), r.seconds, r.seconds / plain.seconds,
+                  static_cast<double>(c.batch) / r.seconds);
     }
     std::printf("\n");
   }

@@ -108,7 +108,8 @@ bool BitChooser::due(int64_t step) const {
   return fewest_ && (step % interval_ == 0 || (step < interval_ && early));
 }
 
-std::string BitChooser::choose(Network& network, const StepInputs& batch, uint64_t noise) {
+std::string BitChooser::choose(Network& network, const StepInputs& batch, uint64_t noise,
+                               const std::function<bool(const std::string& bits)>& fits) {
   const StepInputs some = part_of(batch, *fewest_);
   const Restored statistics(network);
   const double scale = 1 / static_cast<double>(some.target.numel());
@@ -151,6 +152,13 @@ std::string BitChooser::choose(Network& network, const StepInputs& batch, uint64
   if (before > guard_ * own && own > 0) {
     raised = cat("; rounding would have been ", std::lround(100 * before / own),
                  " % of the gradient's own variance", raised.empty() ? " and is" : raised);
+  }
+  if (!fits(plan.policy.str())) {
+    std::string before;
+    for (const AdaptiveTensor& t : tensors)
+      before += cat("slot ", t.name, " = ", t.treatment, "\n");
+    restore(network, before);
+    return "bits     as they were: the chosen ones would pass the budget at the peak";
   }
   restore(network, plan.policy.str());
   std::map<int, int> counts;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -26,8 +27,10 @@ class BitChooser {
   // and after; statistics of norms stay as they are. Where the predicted variance of rounding is
   // more than bits_guard times the gradient's own (from the two halves of the batch, or for a graph
   // from two draws of dropout), the bits are raised until it is not, or under a budget that is
-  // said. Returns a line for the console.
-  std::string choose(Network& network, const StepInputs& batch, uint64_t noise);
+  // said. Bits that do not fit, as `fits` says of their policy, are not taken: the same bytes may
+  // lie elsewhere at the peak. Returns a line for the console.
+  std::string choose(Network& network, const StepInputs& batch, uint64_t noise,
+                     const std::function<bool(const std::string& bits)>& fits);
 
   // The bits in force, a policy; empty: those of the policy. Giving them back sets the model.
   const std::string& bits() const { return bits_; }

@@ -71,6 +71,13 @@ std::string RunPlan::line() const {
                  : "");
 }
 
+bool RunPlan::fits(const std::string& bits) const {
+  if (config_.budget.empty()) return true;
+  Policy policy = policy_;
+  policy.append(Policy::parse(bits, "bits"));
+  return plan_step(step_request(config_, task_, policy, device_.type())).reserved <= limit_.bytes;
+}
+
 void RunPlan::explain(Console& console) {
   lift();
   console.line(cat("memory ran out under the limit of ", format_bytes(limit_.bytes), ", ",

@@ -33,6 +33,8 @@ class RunPlan {
 
   // "plan     peak 1.2 GiB in loss; limit ...".
   std::string line() const;
+  // Whether a step stays under a budget with these bits, `slot NAME = ...` lines, too.
+  bool fits(const std::string& bits) const;
   // The whole table, and settings that would take a tenth less, after memory ran out. Lifts the
   // limit.
   void explain(Console& console);

@@ -167,7 +167,8 @@ void Run::choose_bits() {
   const DataPosition here = task_.train->position();
   const Batch batch = task_.train->next(c_.per_device_train_batch_size);
   task_.train->seek(here);
-  console_.line(bits_->choose(*model_, inputs_of(batch, device_), noise_key(c_, s_.step, -1)));
+  console_.line(bits_->choose(*model_, inputs_of(batch, device_), noise_key(c_, s_.step, -1),
+                              [&](const std::string& bits) { return plan_->fits(bits); }));
   s_.bits = bits_->bits();
   write_file_atomically(c_.output_dir + "/bits.policy", s_.bits);
 }

@@ -210,6 +210,14 @@ TEST(TaskBudget, BoundsPresetsThatQuantize) {
   const auto [bounded, text] = run("gact-l1.1", (four + eight) / 2);
   EXPECT_EQ(bounded, four);
   EXPECT_THAT(text, HasSubstr("in fewer bits it takes"));
+  // Chosen bits are of as many bytes, which may lie elsewhere at the peak: all the same it holds.
+  for (const auto& [adaptive, uniform] :
+       {std::pair{"gact-l2", "gact-l1"}, {"gact-l2.2", "gact-l1.2"}}) {
+    const int64_t budget = run(uniform, 0).first + 4096;  // beside what plans do not count
+    const auto [peak, how] = run(adaptive, budget);
+    EXPECT_LE(peak, budget);
+    EXPECT_THAT(how, HasSubstr("bits  "));
+  }
   TrainConfig c = images(folder.path(), "none");
   c.per_device_train_batch_size = 32;
   c.preset = "off";
