@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // bench_saved_tensors [--threads N] [--seconds S] [--filter TEXT]: training steps of ResNets in
-// f32: of plain operations, of these inside scopes of saved tensors, and of segments under presets.
+// f32: of plain operations, of these with every block run again in the backward pass
+// (checkpointing), inside scopes of saved tensors, and of segments under presets.
 // Bytes at rest between forward and backward (distinct storages, parameters excluded), the step's
 // peak (weights and gradients included) and seconds of a step, as ratios to the plain one.
 // Treatments take turns; the best time counts.
@@ -28,16 +29,21 @@ struct Treatment {
   const char* name;
   const char* scope = nullptr;   // a policy of a scope around plain operations
   bool lossless = false;         // its typed treatments
-  const char* preset = nullptr;  // of segments
+  const char* preset = nullptr;  // of segments, or the lines of a policy
+  bool checkpoint = false;       // plain operations, every block run again
 };
 constexpr Treatment kTreatments[] = {
     {"plain"},
+    {"checkpointing", nullptr, false, nullptr, true},
     {"idle scope", "slot * = keep"},
     {"lossless scope", "slot * = keep", true},
     {"scope, 4 bit", "slot * = quantize:bits=4\nslot {fc,linear}.* = keep", true},
     {"scope, 2 bit", "slot * = quantize:bits=2\nslot {fc,linear}.* = keep", true},
     {"off", nullptr, false, "off"},
     {"exact", nullptr, false, "exact"},
+    {"blocks recomputed", nullptr, false,
+     "slot * = keep\nslot layer*.{conv*,relu*,downsample} = recompute\n"
+     "slot {stem.relu,average.input} = mask:of=sign\n"},
     {"gact-l1.1 (8 bit)", nullptr, false, "gact-l1.1"},
     {"gact-l1 (4 bit)", nullptr, false, "gact-l1"},
     {"gact-l1.2 (2 bit)", nullptr, false, "gact-l1.2"},
@@ -55,7 +61,9 @@ class Bench {
   Bench(const Case& c, const Treatment& t)
       : treatment_(t),
         net_(compact::resnet_named(c.network).config,
-             t.preset ? compact::Policy::preset(t.preset) : compact::Policy()),
+             !t.preset                    ? compact::Policy()
+             : std::strchr(t.preset, '=') ? compact::Policy::parse(t.preset, "bench")
+                                          : compact::Policy::preset(t.preset)),
         plain_(net_) {
     for (const compact::Parameter* p : net_.parameters()) {
       options_.parameters.emplace_back(p->name, p->weight);
@@ -76,7 +84,9 @@ class Bench {
       }
       const int64_t before = compact::live_bytes(at::kCPU);
       at::Tensor loss = at::cross_entropy_loss(
-          treatment_.preset ? net_.forward(images, true) : plain_.forward(images, true), labels);
+          treatment_.preset ? net_.forward(images, true)
+                            : plain_.forward(images, true, treatment_.checkpoint),
+          labels);
       result.rest = compact::live_bytes(at::kCPU) - before;
       torch::autograd::backward({loss}, {});
     }

@@ -69,6 +69,8 @@ std::span<const Command> commands() {
       {"prepare", "Turns text into a token file.", run_prepare},
       {"compare", "Trains under several presets and compares loss, memory and time.", run_compare},
       {"plan", "Says what a training step takes, and what fits, before it runs.", run_plan},
+      {"visualize", "Draws what trained image networks have learned: filters and feature maps.",
+       run_visualize},
       {"list",
        "Lists tasks, models, presets, treatments, projections, tokenizers, optimizers, "
        "schedules.",
@@ -87,18 +89,14 @@ int run_program(const std::vector<std::string>& arguments) {
     return report(e.what(), kExitNonFinite);
   } catch (const BudgetError& e) {
     return report(e.what(), kExitBudget);
-  } catch (const OutOfMemory& e) {
-    return report(e.what(), kExitBudget);
-  } catch (const c10::OutOfMemoryError& e) {  // of a GPU
-    const std::string message = e.what_without_backtrace();
-    return report(message.substr(0, message.find('\n')), kExitBudget);
   } catch (const c10::Error& e) {
+    if (const auto memory = out_of_memory(e)) return report(*memory, kExitBudget);
     const std::string message = e.what_without_backtrace();
     return report(message.substr(0, message.find('\n')), kExitInternal);
   } catch (const std::bad_alloc&) {
     return report("out of memory", kExitInternal);
   } catch (const std::exception& e) {
-    return report(e.what(), kExitInternal);
+    return report(e.what(), out_of_memory(e) ? kExitBudget : kExitInternal);
   }
 }
 

@@ -22,6 +22,7 @@ int run_generate(const Command& command, const std::vector<std::string>& argumen
 int run_prepare(const Command& command, const std::vector<std::string>& arguments);
 int run_compare(const Command& command, const std::vector<std::string>& arguments);
 int run_plan(const Command& command, const std::vector<std::string>& arguments);
+int run_visualize(const Command& command, const std::vector<std::string>& arguments);
 int run_list(const Command& command, const std::vector<std::string>& arguments);
 int run_doctor(const Command& command, const std::vector<std::string>& arguments);
 

@@ -63,8 +63,7 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
   std::vector<std::string> warnings;
   const Task task = task_named(c.task).open(c, {}, warnings);
   const bool automatic = c.preset == "auto";
-  COMPACT_CHECK(task.llama || (!automatic && !pareto), "--preset auto and --pareto choose for ",
-                language_modeling.name, " only");
+  COMPACT_CHECK(task.llama || !pareto, "--pareto is for ", language_modeling.name, " only");
   Policy policy = automatic ? Policy() : make_policy(c, warnings);
   nlohmann::ordered_json result;
   result["model"] = c.model.empty() ? c.model_name_or_path : c.model;
@@ -78,8 +77,8 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
   }
   StepPlan plan;
   if (automatic) {
-    const Chosen chosen = choose(c, *task.llama, device, stated);
-    std::cout << choice_text(chosen, plan_request(c, *task.llama, policy, device));
+    const Chosen chosen = planner_for(c, task, device, stated).choose(budget_of(c));
+    std::cout << choice_text(chosen);
     policy = chosen.policy;
     plan = chosen.plan;
     result["lossless"] = chosen.lossless;

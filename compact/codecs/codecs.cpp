@@ -125,9 +125,19 @@ Shape::Shape(const at::Tensor& x) : sizes(x.sizes().vec()), options(x.options())
 
 at::Tensor Shape::empty() const { return at::empty_strided(sizes, strides, options); }
 
-bool is_lossless(const std::string& chain) {
-  return std::ranges::all_of(Spec::parse_chain(chain),
-                             [](const Spec& s) { return find_codec(s.name)->lossless; });
+Content content_of(const std::string& chain) {
+  const std::vector<Spec> links = Spec::parse_chain(chain);
+  if (links[0].name == "mask" && links[0].text("of", "values") == "sign") return Content::kSigns;
+  const auto lossless = [](const Spec& s) { return find_codec(s.name)->lossless; };
+  return std::ranges::all_of(links, lossless) ? Content::kExact : Content::kRounded;
+}
+
+std::optional<std::string> with_signs(const std::string& chain) {
+  if (content_of(chain) != Content::kRounded) return chain;
+  std::vector<Spec> links = Spec::parse_chain(chain);
+  if (links[0].name != "quantize" || links[0].integer("bits", 4) == 1) return std::nullopt;
+  links[0].set("levels", "positive");
+  return Spec::chain_str(links);
 }
 
 }  // namespace compact

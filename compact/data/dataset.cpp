@@ -30,6 +30,13 @@ Batch Dataset::next(int64_t batch) {
   return collect(samples);
 }
 
+Batch Dataset::peek(int64_t batch) {
+  const DataPosition here = position_;
+  Batch result = next(batch);
+  seek(here);
+  return result;
+}
+
 Batch Dataset::in_order(int64_t first, int64_t count) const {
   COMPACT_CHECK(count > 0, "batch size must be positive, is ", count);
   COMPACT_CHECK(first >= 0 && count <= size_ && first <= size_ - count, "samples [", first, ", ",

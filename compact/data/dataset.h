@@ -35,6 +35,8 @@ class Dataset {
   // The next `batch` samples. A batch goes on into the next epoch: in each epoch every sample comes
   // exactly once, and no batch is short. Throws InputError unless batch > 0.
   Batch next(int64_t batch);
+  // The same samples stay to come.
+  Batch peek(int64_t batch);
   // `count` samples from `first` on in their own order, for evaluation: nothing about them is
   // random. Throws InputError unless 0 <= first, 0 < count and first + count <= size().
   Batch in_order(int64_t first, int64_t count) const;
@@ -43,6 +45,11 @@ class Dataset {
   // exactly. Throws InputError on a position that does not exist.
   DataPosition position() const { return position_; }
   void seek(DataPosition position);
+  // Epochs that are behind a position, as 1.5.
+  double epochs(DataPosition position) const {
+    return static_cast<double>(position.epoch) +
+           static_cast<double>(position.index) / static_cast<double>(size_);
+  }
 
  protected:
   struct Sample {

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
@@ -90,6 +91,14 @@ at::Tensor Classifier::loss(const Tensors& inputs, const at::Tensor& target, dou
                                                 kernels::kIgnoreIndex, options_.label_smoothing)
                              .mul(scale);
   if (scope) report_ = scope->report();
+  if (!std::exchange(checked_, true)) {
+    std::vector<std::string> names;
+    for (const Segment* s : segments()) {
+      for (const std::string& name : s->named_slots()) names.push_back(name);
+    }
+    for (const SavedTensor& t : report_.tensors) names.push_back(t.name);
+    policy_.check_patterns(PolicyKind::kSlot, names);
+  }
   trace_moment("backward");
   return sum;
 }
@@ -151,12 +160,7 @@ std::vector<CodecTensor> Classifier::codec_tensors(const Tensors&) const {
 
 void Classifier::set_codecs(const Policy& policy) {
   chosen_ = policy;
-  for (Segment* s : segments()) {
-    for (const Slot& slot : s->codec_slots()) {
-      if (!policy.names(PolicyKind::kSlot, slot.name)) continue;
-      s->set_codec(slot.name, policy.slot_text(slot.name));
-    }
-  }
+  for (Segment* s : segments()) s->set_codecs(policy);
 }
 
 }  // namespace compact

@@ -23,6 +23,8 @@ class Classifier : public Network {
   // dropout is drawn.
   virtual at::Tensor logits(const Tensors& inputs, bool training) const = 0;
 
+  // The first one throws InputError where a pattern of the policy is for no slot: what is saved
+  // outside of segments is known then.
   at::Tensor loss(const Tensors& inputs, const at::Tensor& target, double scale) const override;
   Score score(const Tensors& inputs, const at::Tensor& target) const override;
   at::Device device() const override { return options_.device; }
@@ -39,9 +41,6 @@ class Classifier : public Network {
   // To be called once all parameters are there. Throws InputError where the policy asks for what
   // they cannot have.
   void finish();
-
-  // In the order of the forward pass.
-  virtual std::vector<Segment*> segments() const { return {}; }
 
   at::TensorOptions tensor_options() const {
     return at::TensorOptions().device(options_.device).dtype(options_.dtype);
@@ -60,6 +59,7 @@ class Classifier : public Network {
   ClassifierOptions options_;
   SavedTensorOptions saved_;
   mutable SavedTensorReport report_;
+  mutable bool checked_ = false;  // the patterns of the policy
   mutable uint64_t noise_ = 0, draws_ = 0;
 };
 

@@ -128,8 +128,8 @@ at::Tensor Llama::hidden(const at::Tensor& ids, const at::Tensor& embedding) con
   return (*final_)(x);
 }
 
-std::vector<const Segment*> Llama::segments() const {
-  std::vector<const Segment*> all;
+std::vector<Segment*> Llama::segments() const {
+  std::vector<Segment*> all;
   for (const auto& layer : layers_) all.push_back(layer->segment.get());
   all.push_back(final_.get());
   return all;
@@ -146,14 +146,7 @@ std::vector<CodecTensor> Llama::codec_tensors(const Tensors& inputs) const {
 }
 
 void Llama::set_codecs(const Policy& policy) {
-  const auto set = [&](Segment& s) {
-    for (const Slot& slot : s.codec_slots()) {
-      if (policy.names(PolicyKind::kSlot, slot.name))
-        s.set_codec(slot.name, policy.slot_text(slot.name));
-    }
-  };
-  for (const auto& layer : layers_) set(*layer->segment);
-  set(*final_);
+  for (Segment* s : segments()) s->set_codecs(policy);
 }
 
 void Llama::set_noise(uint64_t key) const {

@@ -45,6 +45,7 @@ class Llama final : public Network {
   void set_noise(uint64_t key) const override;
   std::vector<CodecTensor> codec_tensors(const Tensors& inputs) const override;
   void set_codecs(const Policy& policy) override;
+  std::vector<Segment*> segments() const override;
   // [batch, sequence, vocabulary], in the model's type; without a graph.
   at::Tensor logits(const at::Tensor& ids) const;
 
@@ -77,7 +78,6 @@ class Llama final : public Network {
                  std::vector<int64_t> parts, const Policy& policy);
   std::unique_ptr<Segment> block(const Layer& layer, int64_t index, const Policy& policy) const;
   at::Tensor hidden(const at::Tensor& ids, const at::Tensor& embedding) const;
-  std::vector<const Segment*> segments() const;
 
   LlamaConfig config_;
   ModelOptions options_;

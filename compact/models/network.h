@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "compact/base/function_ref.h"
 #include "compact/codecs/parameter.h"
 #include "compact/ops/policy.h"
 #include "compact/ops/segment.h"
@@ -45,6 +46,13 @@ class Network {
   // What model.safetensors holds, by the names that other programs know; statistics included.
   // Copying into them loads.
   virtual std::vector<std::pair<std::string, at::Tensor>> named_tensors() const = 0;
+
+  // Parts that are one node of the graph each, in the order of the forward pass; none: all saved
+  // tensors are those of plain operations.
+  virtual std::vector<Segment*> segments() const { return {}; }
+  // Evaluates without a graph, up to the last segment; tells of each, first to last, what it reads.
+  using SeeSegment = FunctionRef<void(const Segment&, const at::Tensor& input)>;
+  virtual void each_segment(const Tensors&, SeeSegment) const {}
 
   // Of the latest forward pass that made a graph: every slot with its treatment and exact bytes,
   // and what was stored in all.

@@ -51,6 +51,9 @@ class Resnet final : public Classifier {
     return forward(inputs.at(0), training);
   }
 
+  std::vector<Segment*> segments() const override;
+  void each_segment(const Tensors& inputs, SeeSegment see) const override;
+
   const ResnetConfig& config() const { return config_; }
   // In the order of the forward pass.
   std::vector<Parameter*> parameters() const override;
@@ -78,9 +81,10 @@ class Resnet final : public Classifier {
   // Once all layers are there.
   void build_segments(const Policy& policy);
   std::unique_ptr<Segment> segment_of(const Block& block, bool first, const Policy& policy);
+  // Images as the first segment reads them. Sets the mode of the norms.
+  at::Tensor begin(const at::Tensor& images, bool training) const;
   // Appends convolution and norm, from tensor `input`; the convolution's output is NAME.SLOT.
   void add_layer(Segment& segment, int input, const Layer& layer, Slot slot);
-  std::vector<Segment*> segments() const override;
 
   ResnetConfig config_;
   Layer stem_;

@@ -31,15 +31,6 @@ int64_t bytes_of(std::span<const at::Tensor> tensors) {
   return bytes;
 }
 
-at::Tensor sizes_only(at::IntArrayRef s, const at::Tensor& like) {
-  const int64_t strides[] = {s[1] * s[2] * s[3], 1, s[1] * s[3], s[1]};
-  return at::for_blob(like.is_meta() ? nullptr : like.data_ptr(), s)
-      .strides(strides)
-      .options(like.options())
-      .target_device(like.device())
-      .make_tensor();
-}
-
 bool alone(const at::Tensor& t) {
   return t.defined() && t.use_count() == 1 && t.storage().use_count() == 1;
 }

@@ -35,10 +35,6 @@ bool any_requires_grad(const at::Tensor& x, std::span<const at::Tensor> more);
 // Sum of elements times element size; undefined tensors count nothing.
 int64_t bytes_of(std::span<const at::Tensor> tensors);
 
-// A map of these sizes [batch, channels, height, width], channels innermost, whose values nobody
-// may read, in no memory of its own: for operations that ask for no more than their input's sizes.
-at::Tensor sizes_only(at::IntArrayRef sizes, const at::Tensor& like);
-
 // True where nobody else can see the tensor's memory, so that it may be written in place; owned:
 // and its elements lie in order.
 bool alone(const at::Tensor& t);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 
+#include "compact/ops/map_shapes.h"
 #include "compact/ops/map_stages.h"
 
 namespace compact {
@@ -11,19 +12,16 @@ class AverageStage final : public Stage {
   Needs needs() const override { return {}; }
 
   at::Tensor forward(Forward& f) const override {
-    if (f.want_extras) {  // sizes alone
-      f.extras = {at::empty({f.input.size(2), f.input.size(3), 0}, f.input.options())};
-    }
+    if (f.want_extras) f.extras = {size_note(f.input)};
     return f.input.permute({0, 2, 3, 1}).mean({1, 2});
   }
 
   at::Tensor backward(Backward& b) const override {
-    const int64_t height = (*b.extras)[0].size(0), width = (*b.extras)[0].size(1);
-    at::Tensor gx = at::empty({b.gy.size(0), b.gy.size(1), height, width}, b.gy.options(),
-                              at::MemoryFormat::ChannelsLast);
-    gx.copy_((b.gy / (height * width)).unsqueeze(2).unsqueeze(3).expand(gx.sizes()));
+    at::Tensor gx = empty_map(noted_sizes((*b.extras)[0], b.gy), b.gy);
+    const at::Tensor each = b.gy / (gx.size(2) * gx.size(3));
+    gx.copy_(each.unsqueeze(2).unsqueeze(3).expand(gx.sizes()));
     b.gy = at::Tensor();
-    return b.residual.defined() ? gx.add_(b.residual) : gx;
+    return b.plus_residual(gx);
   }
 };
 

@@ -46,7 +46,7 @@ class BatchNormStage final : public Stage {
     b.gy = b.input = at::Tensor();
     b.gparameters = {gweight, gbias};
     if (!b.want_input) return {};
-    return b.residual.defined() ? gx.add_(b.residual) : gx;
+    return b.plus_residual(gx);
   }
 
  private:

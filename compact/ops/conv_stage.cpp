@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 
-#include "compact/ops/autograd.h"
+#include "compact/ops/map_shapes.h"
 #include "compact/ops/map_stages.h"
 
 namespace compact {
@@ -14,6 +14,12 @@ class ConvStage final : public Stage {
 
   Needs needs() const override { return {.input = true}; }
   std::vector<const Parameter*> parameters() const override { return {weight_}; }
+  Work map_work(const at::Tensor& input, const at::Tensor& output) const override {
+    Work w = Stage::map_work(input, output);
+    w.products =
+        2.0 * static_cast<double>(output.numel()) * static_cast<double>(weight_->weight[0].numel());
+    return w;
+  }
   bool reads_means() const override {
     const auto k = weight_->weight.sizes();
     return k[2] == 1 && k[3] == 1 && stride_ == 1 && padding_ == 0;
@@ -40,7 +46,7 @@ class ConvStage final : public Stage {
     }
     b.input = b.gy = at::Tensor();
     if (!b.want_input) return {};
-    return b.residual.defined() ? gx.add_(b.residual) : gx;
+    return b.plus_residual(gx);
   }
 
  private:

@@ -113,8 +113,7 @@ struct GraphAttentionNode final : torch::autograd::Node {
 }  // namespace
 
 std::shared_ptr<const AttentionGraph> attention_graph_of(const at::Tensor& edges, int64_t nodes) {
-  COMPACT_CHECK(edges.dim() == 2 && edges.size(0) == 2 && edges.scalar_type() == at::kLong,
-                "[graph attention] edges must be int64 [2, count], are ", edges.sizes());
+  check_edges(edges);
   const at::NoGradGuard no_grad;
   const at::Tensor self = at::arange(nodes, edges.options()).expand({2, nodes});
   const at::Tensor all = at::cat({edges, self}, 1);

@@ -46,7 +46,7 @@ class LinearStage final : public Stage {
     if (!b.want_input) return {};
     at::Tensor gx = at::matmul(b.gy, weight_->weight);
     b.gy = at::Tensor();
-    return b.residual.defined() ? gx.add_(b.residual) : gx;
+    return b.plus_residual(gx);
   }
 
  private:

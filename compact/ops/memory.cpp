@@ -143,6 +143,14 @@ OutOfMemory::OutOfMemory(int64_t requested, int64_t live, int64_t limit)
       live(live),
       limit(limit) {}
 
+std::optional<std::string> out_of_memory(const std::exception& error) {
+  if (dynamic_cast<const OutOfMemory*>(&error)) return error.what();
+  const auto* of_gpu = dynamic_cast<const c10::OutOfMemoryError*>(&error);
+  if (!of_gpu) return std::nullopt;
+  const std::string message = of_gpu->what_without_backtrace();
+  return message.substr(0, message.find('\n'));
+}
+
 void install_counting_allocator() {
   static const bool installed = [] {
     keep_freed_memory();

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <stdexcept>
+#include <string>
 
 namespace compact {
 
@@ -17,6 +18,8 @@ struct OutOfMemory : std::runtime_error {
   OutOfMemory(int64_t requested, int64_t live, int64_t limit);
   int64_t requested, live, limit;
 };
+// The message in one line where it is that, or the like of a GPU; none where it is another error.
+std::optional<std::string> out_of_memory(const std::exception& error);
 
 // Replaces torch's allocators for CPU and meta by ones that count requested bytes, for the life of
 // the process. To be called before the first tensor is made; a second call does nothing. Tensors

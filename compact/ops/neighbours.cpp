@@ -33,9 +33,13 @@ struct NeighbourNode final : torch::autograd::Node {
 
 }  // namespace
 
-std::shared_ptr<const Neighbours> neighbours_of(const at::Tensor& edges, int64_t nodes) {
+void check_edges(const at::Tensor& edges) {
   COMPACT_CHECK(edges.dim() == 2 && edges.size(0) == 2 && edges.scalar_type() == at::kLong,
                 "[neighbours] edges must be int64 [2, count], are ", edges.sizes());
+}
+
+std::shared_ptr<const Neighbours> neighbours_of(const at::Tensor& edges, int64_t nodes) {
+  check_edges(edges);
   COMPACT_CHECK(edges.size(1) < int64_t{1} << 31 && nodes < int64_t{1} << 31,
                 "[neighbours] at most 2^31 edges and nodes, not ", edges.size(1), " and ", nodes);
   const at::NoGradGuard no_grad;

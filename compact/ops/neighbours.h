@@ -15,6 +15,9 @@ struct Neighbours {
   at::Tensor degrees;  // f32 [nodes, 1]
 };
 
+// Throws InputError unless edges are int64 [2, count].
+void check_edges(const at::Tensor& edges);
+
 // From edges int64 [2, edges], ascending by row 0, both directions stored. Throws InputError on
 // other shapes.
 std::shared_ptr<const Neighbours> neighbours_of(const at::Tensor& edges, int64_t nodes);

@@ -18,6 +18,8 @@ class ReluStage final : public Stage {
 
   Needs needs() const override { return {.output = !mask_}; }
 
+  bool reads_signs() const override { return true; }
+
   at::Tensor forward(Forward& f) const override {
     const at::Tensor y = f.overwrite ? at::relu_(f.input) : at::relu(f.input);
     // Rebuilt from what was rounded, signs could be others.
@@ -46,7 +48,7 @@ class ReluStage final : public Stage {
       gx = at::threshold_backward(b.gy, b.output, 0);
       b.gy = b.output = at::Tensor();
     }
-    return b.residual.defined() ? gx.add_(b.residual) : gx;
+    return b.plus_residual(gx);
   }
 
  private:
@@ -60,16 +62,10 @@ std::shared_ptr<const Stage> relu_stage(bool mask) { return std::make_shared<Rel
 
 int add_relu(Segment& segment, Slot slot, bool read) {
   bool mask = slot.storage == Storage::kRecompute && segment.rounded(segment.tensors() - 1);
-  if (slot.storage == Storage::kCodec && !is_lossless(slot.treatment)) {
-    std::vector<Spec> chain = Spec::parse_chain(slot.treatment);
-    Spec& first = chain[0];
-    mask = read && (first.name != "quantize" || first.integer("bits", 4) == 1);
-    if (!read) {
-      slot.treatment = "mask:of=sign";
-    } else if (!mask) {
-      first.set("levels", "positive");
-      slot.treatment = Spec::chain_str(chain);
-    }
+  if (slot.storage == Storage::kCodec && content_of(slot.treatment) == Content::kRounded) {
+    const std::optional<std::string> signs = with_signs(slot.treatment);
+    mask = read && !signs;
+    if (!mask) slot.treatment = read ? *signs : "mask:of=sign";
     slot.codec = make_codec(slot.treatment);
   }
   return segment.add(relu_stage(mask), std::move(slot));

@@ -24,7 +24,7 @@ class RopeStage final : public Stage {
   at::Tensor backward(Backward& b) const override {
     const bool own = owned(b.gy);
     at::Tensor gx = rotate(std::move(b.gy), own, true);
-    return b.residual.defined() ? gx.add_(b.residual) : gx;
+    return b.plus_residual(gx);
   }
 
  private:

@@ -36,13 +36,6 @@ bool takes(const char* codec, const at::Tensor& t) { return make_codec(codec)->t
 
 }  // namespace
 
-Content content_of(const std::string& treatment) {
-  if (treatment == "keep") return Content::kExact;
-  const Spec first = Spec::parse_chain(treatment)[0];
-  if (first.name == "mask" && first.text("of", "") == "sign") return Content::kSigns;
-  return find_codec(first.name)->lossless ? Content::kExact : Content::kRounded;
-}
-
 std::string treatment_of(const Policy& policy, const SavedTensorOptions& options,
                          const RunningOp* op, const at::Tensor& t, const std::string& name,
                          bool result) {
@@ -69,14 +62,7 @@ std::string treatment_of(const Policy& policy, const SavedTensorOptions& options
       if (!relu && takes(codec, t)) return beginning_with(codec);
     }
   }
-  Spec& how = chain[0];
-  if (relu && how.name == "quantize") {
-    // Its backward pass asks where the result is above 0, of which rounded values would not tell;
-    // the next operation asks for the values.
-    if (how.integer("bits", 4) == 1) return beginning_with(kSigns);
-    how.set("levels", "positive");
-    return Spec::chain_str(chain);
-  }
+  const Spec& how = chain[0];
   if (!is_float || how.name == "keep") return "keep";
   COMPACT_CHECK(find_codec(how.name), "slot `", name, "` = ", how.str(),
                 ": tensors that autograd saves can be kept or encoded; this is for the slots of "
@@ -84,7 +70,10 @@ std::string treatment_of(const Policy& policy, const SavedTensorOptions& options
   COMPACT_CHECK(how.text("along", "memory") == "memory", "slot `", name, "` = ", how.str(),
                 ": tensors that autograd saves are encoded as they lie in memory, once for all "
                 "views; along=last is for the slots of segments");
-  return Spec::chain_str(chain);
+  // The backward pass of a ReLU asks where its result is above 0, the next operation for the
+  // values.
+  const std::string text = Spec::chain_str(chain);
+  return relu ? with_signs(text).value_or(beginning_with(kSigns)) : text;
 }
 
 }  // namespace compact

@@ -5,7 +5,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <string>
 
 #include "compact/ops/op_names.h"
@@ -13,10 +12,6 @@
 #include "compact/ops/saved_tensors.h"
 
 namespace compact {
-
-// What can be read from what is held.
-enum class Content : uint8_t { kExact, kRounded, kSigns };
-Content content_of(const std::string& treatment);
 
 // A chain of codecs, or keep. `op` saves the tensor, null where none is known; `result`: it made
 // it. Throws InputError where the policy names a treatment of segments.

@@ -75,7 +75,8 @@ bool Segment::rebuilt(int tensor) const {
 
 bool Segment::rounded(int tensor) const {
   const Slot& slot = slots_[tensor];
-  if (!slot.name.empty() && slot.storage == Storage::kCodec) return !is_lossless(slot.treatment);
+  if (!slot.name.empty() && slot.storage == Storage::kCodec)
+    return content_of(slot.treatment) == Content::kRounded;
   if (stored(tensor) || tensor == 0) return false;
   const Step& step = steps_[tensor - 1];
   return rounded(step.input) || (step.other >= 0 && rounded(step.other));
@@ -101,8 +102,8 @@ void Segment::finish() {
     check_sketch(read, slots_[t]);
   }
   const auto check_values = [](const Slot& slot) {
-    COMPACT_CHECK(slot.storage != Storage::kCodec || !slot.treatment.starts_with("mask"), "slot `",
-                  slot.name, "` = ", slot.treatment,
+    COMPACT_CHECK(slot.storage != Storage::kCodec || content_of(slot.treatment) != Content::kSigns,
+                  "slot `", slot.name, "` = ", slot.treatment,
                   ": the operation behind it reads values, not signs");
   };
   for (const Step& step : steps_) {
@@ -194,6 +195,13 @@ void Segment::set_codec(const std::string& slot, const std::string& treatment) {
   for (Slot& s : slots_) set(s);
   for (Step& step : steps_) set(step.side);
   COMPACT_CHECK(found, "no codec holds slot `", slot, "`");
+}
+
+void Segment::set_codecs(const Policy& policy) {
+  for (const Slot& slot : codec_slots()) {
+    if (policy.names(PolicyKind::kSlot, slot.name))
+      set_codec(slot.name, policy.slot_text(slot.name));
+  }
 }
 
 at::Tensor Segment::operator()(const at::Tensor& x) const { return run_segment(*this, x); }

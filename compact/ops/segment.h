@@ -13,6 +13,7 @@
 
 #include "compact/codecs/codec.h"
 #include "compact/codecs/parameter.h"
+#include "compact/ops/policy.h"
 
 namespace compact {
 
@@ -57,6 +58,11 @@ class Stage {
     bool want_input = true;
     std::vector<bool> want_parameters;  // one per parameter
     Tensors gparameters;                // result: one per parameter, undefined where not wanted
+
+    // In the memory of gx.
+    at::Tensor plus_residual(at::Tensor gx) const {
+      return residual.defined() ? gx.add_(residual) : gx;
+    }
   };
 
   virtual ~Stage() = default;
@@ -68,8 +74,14 @@ class Stage {
   virtual at::Tensor backward(Backward& b) const = 0;
   // Whether backward can do with means over windows of its input (as many windows as strides).
   virtual bool reads_means() const { return false; }
+  // Whether backward asks no more of its output, where it needs it, than what is above 0.
+  virtual bool reads_signs() const { return false; }
   // Of the forward pass on `tokens` tokens in sequences of `length`; nothing for stages of maps.
   virtual Work work(int64_t, int64_t, int64_t) const { return {}; }
+  // Of stages of maps, which are known by their sizes.
+  virtual Work map_work(const at::Tensor& input, const at::Tensor& output) const {
+    return {.bytes = static_cast<double>(input.nbytes() + output.nbytes())};
+  }
   // Elements per token of the extras (without sketches), in units of 4 bytes.
   virtual int64_t extra_floats() const { return 0; }
   // Elements per token of the projection of the input; 0: this stage cannot work from a sketch.
@@ -86,6 +98,12 @@ struct Slot {
   CodecPtr codec = {};    // with kCodec
   std::string treatment;  // as written, with kCodec
   std::string treatment_name() const;
+};
+
+struct SlotUse {
+  std::string name;
+  bool rebuilt = false;  // it can be: it is made of slots, or of what can be made of them
+  bool signs = false;    // backward asks no more of it than what is above 0
 };
 
 // What a slot costs for a number of tokens.
@@ -122,6 +140,8 @@ class Segment {
   // Slots that codecs hold, and giving one of them another codec for forward passes to come.
   std::vector<Slot> codec_slots() const;
   void set_codec(const std::string& slot, const std::string& treatment);
+  // The same for all that the policy names.
+  void set_codecs(const Policy& policy);
 
   // What the random bits of codecs come from, until the next call: every forward pass has others.
   void set_noise(uint64_t key) const { noise_ = key, passes_ = 0; }
@@ -133,11 +153,12 @@ class Segment {
   std::vector<SlotBytes> bytes(int64_t tokens, int64_t element_size) const;
   // Whether a tensor comes back rounded: by its own codec, or made from one that does.
   bool rounded(int tensor) const;
-  // Names of the slots that a policy may treat: all but the input; and all.
-  std::vector<std::string> treatable() const;
+  // What a policy may do with each slot, in the order of the forward pass; their names.
+  std::vector<SlotUse> uses() const;
   std::vector<std::string> named_slots() const;
   // What each step takes, in order; whether the backward pass runs it again.
   std::vector<Work> work(int64_t tokens, int64_t length, int64_t element_size) const;
+  std::vector<Work> work(const at::Tensor& x) const;  // of maps; run forward on x
   std::vector<bool> rerun() const;
   // Seconds of each step of a forward pass on x, the least of `rounds`.
   std::vector<double> forward_seconds(const at::Tensor& x, int rounds) const;
@@ -160,8 +181,9 @@ class Segment {
   };
 
   bool read_in_backward(int tensor) const;
-  bool stored(int tensor) const;   // as it is or by a codec
-  bool rebuilt(int tensor) const;  // can be, from what is stored
+  bool stored(int tensor) const;          // as it is or by a codec
+  bool rebuilt(int tensor) const;         // can be, from what is stored
+  bool can_be_rebuilt(int tensor) const;  // from what could be stored
   // Runs step i on tensors `t`.
   at::Tensor run(size_t i, Tensors& t, Stage::Forward& f) const;
 

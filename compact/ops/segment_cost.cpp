@@ -11,18 +11,32 @@
 
 namespace compact {
 
-std::vector<std::string> Segment::treatable() const {
-  std::vector<std::string> names;
-  for (size_t i = 0; i < steps_.size(); ++i) {
-    if (!steps_[i].side.name.empty()) names.push_back(steps_[i].side.name);
-    if (!slots_[i + 1].name.empty()) names.push_back(slots_[i + 1].name);
+bool Segment::can_be_rebuilt(int tensor) const {
+  if (tensor == 0) return false;
+  const auto there = [&](int t) { return t < 0 || !slots_[t].name.empty() || can_be_rebuilt(t); };
+  return there(steps_[tensor - 1].input) && there(steps_[tensor - 1].other);
+}
+
+std::vector<SlotUse> Segment::uses() const {
+  std::vector<SlotUse> uses;
+  if (!slots_[0].name.empty()) uses.push_back({slots_[0].name});
+  for (int i = 0; i < static_cast<int>(steps_.size()); ++i) {
+    const bool rebuilt = can_be_rebuilt(i + 1);
+    if (!steps_[i].side.name.empty()) uses.push_back({steps_[i].side.name, rebuilt});
+    if (slots_[i + 1].name.empty()) continue;
+    bool signs =
+        steps_[i].stage && steps_[i].stage->needs().output && steps_[i].stage->reads_signs();
+    for (const Step& reader : steps_) {
+      signs &= !(reader.stage && reader.input == i + 1 && reader.stage->needs().input);
+    }
+    uses.push_back({slots_[i + 1].name, rebuilt, signs});
   }
-  return names;
+  return uses;
 }
 
 std::vector<std::string> Segment::named_slots() const {
-  std::vector<std::string> names = treatable();
-  if (!slots_[0].name.empty()) names.insert(names.begin(), slots_[0].name);
+  std::vector<std::string> names;
+  for (const SlotUse& use : uses()) names.push_back(use.name);
   return names;
 }
 
@@ -33,6 +47,21 @@ std::vector<Work> Segment::work(int64_t tokens, int64_t length, int64_t element_
     all.push_back(step.stage ? step.stage->work(tokens, length, element_size)
                              : Work{.bytes = 3.0 * static_cast<double>(tokens * slots_[0].width *
                                                                        element_size)});
+  }
+  return all;
+}
+
+std::vector<Work> Segment::work(const at::Tensor& x) const {
+  const at::NoGradGuard no_grad;
+  std::vector<Work> all;
+  Tensors t(slots_.size());
+  t[0] = x;
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    const at::Tensor input = t[steps_[i].input];
+    Stage::Forward f;
+    t[i + 1] = run(i, t, f);
+    all.push_back(steps_[i].stage ? steps_[i].stage->map_work(input, t[i + 1])
+                                  : Work{.bytes = 3.0 * static_cast<double>(t[i + 1].nbytes())});
   }
   return all;
 }

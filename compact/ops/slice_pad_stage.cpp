@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 
+#include "compact/ops/map_shapes.h"
 #include "compact/ops/map_stages.h"
 
 namespace compact {
@@ -13,22 +14,18 @@ class SlicePadStage final : public Stage {
   Needs needs() const override { return {}; }
 
   at::Tensor forward(Forward& f) const override {
-    if (f.want_extras) {  // sizes alone
-      f.extras = {at::empty({f.input.size(2), f.input.size(3), 0}, f.input.options())};
-    }
+    if (f.want_extras) f.extras = {size_note(f.input)};
     const at::Tensor some = f.input.slice(2, 0, {}, stride_).slice(3, 0, {}, stride_);
     return at::constant_pad_nd(some, {0, 0, 0, 0, more_ / 2, more_ - more_ / 2});
   }
 
   at::Tensor backward(Backward& b) const override {
-    const int64_t channels = b.gy.size(1) - more_;
-    const at::Tensor& sizes = (*b.extras)[0];
-    at::Tensor gx = at::empty({b.gy.size(0), channels, sizes.size(0), sizes.size(1)},
-                              b.gy.options(), at::MemoryFormat::ChannelsLast)
-                        .zero_();
-    gx.slice(2, 0, {}, stride_).slice(3, 0, {}, stride_).copy_(b.gy.narrow(1, more_ / 2, channels));
+    at::Tensor gx = empty_map(noted_sizes((*b.extras)[0], b.gy), b.gy).zero_();
+    gx.slice(2, 0, {}, stride_)
+        .slice(3, 0, {}, stride_)
+        .copy_(b.gy.narrow(1, more_ / 2, gx.size(1)));
     b.gy = at::Tensor();
-    return b.residual.defined() ? gx.add_(b.residual) : gx;
+    return b.plus_residual(gx);
   }
 
  private:

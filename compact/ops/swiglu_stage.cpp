@@ -53,7 +53,7 @@ class SwiGluStage final : public Stage {
                                    .m = m,
                                    .type = type_of(x)},
                                   launch_for(x));
-    return b.residual.defined() ? gx.add_(b.residual) : gx;
+    return b.plus_residual(gx);
   }
 
  private:

@@ -13,22 +13,6 @@ namespace {
 
 Policy policy_of(const std::string& text) { return Policy::parse(text, "auto"); }
 
-// The most at a moment, or `otherwise` where a step has no such moment.
-int64_t at_moment(const StepMemory& memory, const std::string& name, int64_t otherwise) {
-  for (const auto& [moment, bytes] : memory.moments) {
-    if (moment == name) return bytes;
-  }
-  return otherwise;
-}
-
-int64_t at_moment(const StepMemory& memory, const std::string& name) {
-  const int64_t bytes = at_moment(memory, name, -1);
-  COMPACT_CHECK(bytes >= 0, "[plan] a step has no moment `", name, "`");
-  return bytes;
-}
-
-constexpr int kBits[] = {8, 4, 2};
-
 // Plans steps of two blocks.
 class BlockPlanner {
  public:
@@ -45,8 +29,8 @@ class BlockPlanner {
 
   std::vector<std::string> slots() const {
     std::vector<std::string> slots;
-    for (const std::string& name : model(lines_).layers()[0]->segment->treatable()) {
-      slots.push_back(name.substr(kFirst.size()));
+    for (const SlotUse& use : model(lines_).layers()[0]->segment->uses()) {
+      if (use.rebuilt) slots.push_back(use.name.substr(kFirst.size()));
     }
     return slots;
   }
@@ -56,22 +40,7 @@ class BlockPlanner {
     const std::string text = lines_ + slot_lines({&option, &option});
     two_.policy = policy_of(text);
     const StepMemory memory = plan_step(two_).memory;
-    int64_t saved = 0;  // extras included
-    double encoded = 0, kept = 0;
-    option.error = 0;
-    for (const SlotBytes& slot : memory.slots) {
-      if (!slot.name.starts_with(kFirst)) continue;
-      saved += slot.stored;
-      const auto elements = static_cast<double>(slot.if_kept);
-      const std::string name = slot.name.substr(kFirst.size());
-      if (name != "attn.extras" && slot.treatment != "recompute") kept += elements;
-      for (const auto& [quantized, bits] : option.quantized) {
-        if (quantized != name) continue;
-        encoded += elements + static_cast<double>(slot.stored);
-        option.error += rounding_error(bits) * elements;
-      }
-    }
-    if (option.error > 0) option.error /= kept;
+    const double encoded = add_slots(option, memory.slots, kFirst);
     // Read and written once by the encoder and once by the decoder.
     double seconds = 2 * encoded / speed_.bytes_per_second;
     option.products = 0;
@@ -82,16 +51,16 @@ class BlockPlanner {
         segment.work(two_.step.batch * two_.step.length, two_.step.length, element_size());
     for (size_t i = 0; i < again.size(); ++i) {
       if (!again[i]) continue;
-      seconds += speed_.block[i];
+      seconds += speed_.segments[0][i];
       option.products += work[i].products;
     }
     const auto micro = static_cast<double>(two_.step.accumulation);
     option.products *= micro;
     option.nanoseconds = std::llround(seconds * micro * 1e9);
-    option.bytes = {.saved = saved,
-                    .forward = at_moment(memory, "forward of layers.1") - memory.fixed() - saved,
-                    .backward = at_moment(memory, "backward of layers.0") - memory.fixed(),
-                    .cost = option.nanoseconds};
+    LayerOption& o = option.bytes;
+    o.forward = memory.at_moment("forward of layers.1") - memory.fixed() - o.saved;
+    o.backward = memory.at_moment("backward of layers.0") - memory.fixed();
+    o.cost = option.nanoseconds;
   }
 
  private:
@@ -107,14 +76,6 @@ class BlockPlanner {
   const Speed& speed_;
   std::string lines_;
 };
-
-std::vector<BlockOption> undominated(const std::vector<BlockOption>& all) {
-  std::vector<LayerOption> bytes;
-  for (const BlockOption& option : all) bytes.push_back(option.bytes);
-  std::vector<BlockOption> kept;
-  for (const int i : pareto(bytes)) kept.push_back(all[i]);
-  return kept;
-}
 
 // Whether mixing two others keeps no more and costs no more.
 bool on_hull(const LayerOption& o, const std::vector<BlockOption>& all) {
@@ -138,14 +99,59 @@ bool on_hull(const LayerOption& o, const std::vector<BlockOption>& all) {
   return true;
 }
 
-// "3", "{0,2}", or "*" where a line holds for all `count` layers.
-std::string which(const std::vector<size_t>& layers, size_t count) {
-  std::string numbers;
-  for (const size_t i : layers) numbers += cat(numbers.empty() ? "" : ",", i);
-  return layers.size() == count ? "*" : layers.size() == 1 ? numbers : "{" + numbers + "}";
+// "layers.3", "layers.{0,2}", or "layers.*" for all of `all` that begin so; one for each beginning.
+std::vector<std::string> patterns_of(const std::vector<std::string>& names,
+                                     const std::vector<std::string>& all) {
+  const auto beginning = [](const std::string& name) {
+    return name.substr(0, name.rfind('.') + 1);
+  };
+  std::vector<std::string> begun, patterns;
+  for (const std::string& name : names) {
+    const std::string b = beginning(name);
+    if (std::ranges::find(begun, b) != begun.end()) continue;
+    begun.push_back(b);
+    const auto same = [&](const std::string& other) { return beginning(other) == b; };
+    std::string ends;
+    for (const std::string& other : names) {
+      if (same(other)) ends += cat(ends.empty() ? "" : ",", other.substr(b.size()));
+    }
+    const auto count = std::ranges::count_if(names, same);
+    if (!b.empty() && count == std::ranges::count_if(all, same)) ends = "*";
+    patterns.push_back(b + (count > 1 && ends != "*" ? "{" + ends + "}" : ends));
+  }
+  return patterns;
 }
 
 }  // namespace
+
+double add_slots(BlockOption& option, const std::vector<SlotBytes>& slots,
+                 const std::string& prefix) {
+  option.bytes.saved = 0;  // extras included
+  option.error = 0;
+  double encoded = 0, kept = 0;
+  for (const SlotBytes& slot : slots) {
+    if (!slot.name.starts_with(prefix)) continue;
+    option.bytes.saved += slot.stored;
+    const auto elements = static_cast<double>(slot.if_kept);
+    const std::string name = slot.name.substr(prefix.size());
+    if (!name.ends_with("extras") && slot.treatment != "recompute") kept += elements;
+    for (const auto& [quantized, bits] : option.quantized) {
+      if (quantized != name) continue;
+      encoded += elements + static_cast<double>(slot.stored);
+      option.error += rounding_error(bits) * elements;
+    }
+  }
+  if (option.error > 0) option.error /= kept;
+  return encoded;
+}
+
+std::vector<BlockOption> undominated(const std::vector<BlockOption>& all) {
+  std::vector<LayerOption> bytes;
+  for (const BlockOption& option : all) bytes.push_back(option.bytes);
+  std::vector<BlockOption> kept;
+  for (const int i : pareto(bytes)) kept.push_back(all[i]);
+  return kept;
+}
 
 std::vector<BlockOption> block_options(const PlanRequest& request, const std::string& lines,
                                        const Speed& speed) {
@@ -188,53 +194,61 @@ std::vector<BlockOption> quantized_options(const PlanRequest& request, const std
       }
     }
     const bool by_slot = kept.size() > 1 && on_hull(option.bytes, exact);
-    for (size_t b = 0; b < std::size(kBits); ++b) {
+    for (size_t b = 0; b < std::size(kSlotBits); ++b) {
       std::vector<std::pair<std::string, int>> quantized;
-      for (const std::string& slot : kept) quantized.emplace_back(slot, kBits[b]);
-      add(option, quantized, kBits[b]);
+      for (const std::string& slot : kept) quantized.emplace_back(slot, kSlotBits[b]);
+      add(option, quantized, kSlotBits[b]);
       for (size_t i = 0; by_slot && i < kept.size(); ++i) {
         add(option, {quantized[i]}, 0);
         if (b == 0) continue;
         auto finer = quantized;
-        finer[i].second = kBits[b - 1];
-        add(option, std::move(finer), kBits[b]);
+        finer[i].second = kSlotBits[b - 1];
+        add(option, std::move(finer), kSlotBits[b]);
       }
     }
   }
   return undominated(all);
 }
 
-std::string slot_lines(const std::vector<const BlockOption*>& layers) {
-  // Lines in the order first seen; those of whole layers stand below the others.
+std::string slot_lines(const std::vector<std::string>& names,
+                       const std::vector<const BlockOption*>& options) {
+  // Lines in the order first seen; those of whole segments stand below the others.
   struct Line {
     std::string slot, how;
-    std::vector<size_t> layers;
+    std::vector<std::string> names;
   };
   std::vector<Line> whole, quantized, recomputed;
   const auto add = [](std::vector<Line>& lines, const std::string& slot, const std::string& how,
-                      size_t layer) {
+                      const std::string& name) {
     for (Line& line : lines) {
-      if (line.slot == slot && line.how == how) return line.layers.push_back(layer);
+      if (line.slot == slot && line.how == how) return line.names.push_back(name);
     }
-    lines.push_back({slot, how, {layer}});
+    lines.push_back({slot, how, {name}});
   };
-  for (size_t i = 0; i < layers.size(); ++i) {
-    const BlockOption& o = *layers[i];
-    if (o.all_bits > 0) add(whole, "*", cat("quantize:bits=", o.all_bits), i);
+  for (size_t i = 0; i < options.size(); ++i) {
+    const BlockOption& o = *options[i];
+    if (o.all_bits > 0) add(whole, "*", cat("quantize:bits=", o.all_bits), names[i]);
     for (const auto& [slot, bits] : o.quantized) {
-      if (bits != o.all_bits) add(quantized, slot, cat("quantize:bits=", bits), i);
+      if (bits != o.all_bits) add(quantized, slot, cat("quantize:bits=", bits), names[i]);
     }
-    for (const std::string& slot : o.recomputed) add(recomputed, slot, "recompute", i);
+    for (const std::string& slot : o.recomputed) add(recomputed, slot, "recompute", names[i]);
   }
   std::string text;
   for (const auto* lines : {&whole, &quantized, &recomputed}) {
     for (const Line& l : *lines) {
-      const std::string numbers = which(l.layers, layers.size());
-      text +=
-          cat("slot layers.", numbers, numbers == l.slot ? "" : "." + l.slot, " = ", l.how, "\n");
+      for (const std::string& pattern : patterns_of(l.names, names)) {
+        const bool all = pattern.ends_with("*") && l.slot == "*";
+        text += cat("slot ", pattern, all ? "" : "." + l.slot, " = ", l.how, "\n");
+      }
     }
   }
   return text;
+}
+
+std::string slot_lines(const std::vector<const BlockOption*>& layers) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < layers.size(); ++i) names.push_back(cat("layers.", i));
+  return slot_lines(names, layers);
 }
 
 LayerProblem layer_problem(const PlanRequest& request, const std::string& fixed_lines,
@@ -248,13 +262,11 @@ LayerProblem layer_problem(const PlanRequest& request, const std::string& fixed_
 
   LayerProblem problem;
   int64_t saved = 0;
-  const std::string last = cat("layers.", layers.size() - 1);
   for (size_t i = 0; i < layers.size(); ++i) {
     const std::string name = cat("layers.", i);
     const LayerOption& option = first[i]->bytes;
-    problem.forward_base.push_back(at_moment(memory, "forward of " + name) - saved -
-                                   option.forward);
-    problem.backward_base.push_back(at_moment(memory, "backward of " + name) - saved -
+    problem.forward_base.push_back(memory.at_moment("forward of " + name) - saved - option.forward);
+    problem.backward_base.push_back(memory.at_moment("backward of " + name) - saved -
                                     option.backward);
     saved += option.saved;
     auto& options = problem.options.emplace_back();

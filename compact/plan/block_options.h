@@ -42,10 +42,24 @@ std::vector<BlockOption> quantized_options(const PlanRequest& request, const std
                                            const std::vector<BlockOption>& exact,
                                            double error_cost);
 
-// For a choice of every layer "slot layers.{0,2}.* = quantize:bits=4", then
+// For a choice of every one of `names` "slot layers.{0,2}.* = quantize:bits=4", then
 // "slot layers.1.mlp.gate_up = quantize:bits=8" and "slot layers.{0,2}.attn.norm = recompute"
-// lines.
+// lines. Names are joined where they differ in their last part only.
+std::string slot_lines(const std::vector<std::string>& names,
+                       const std::vector<const BlockOption*>& options);
+// The same of layers.0, layers.1, ...
 std::string slot_lines(const std::vector<const BlockOption*>& layers);
+
+// The bits that codecs are chosen from.
+inline constexpr int kSlotBits[] = {8, 4, 2};
+
+// Fills in what the slots whose names begin with `prefix` keep, and the option's error. Returns the
+// bytes that codecs read and write to encode them once.
+double add_slots(BlockOption& option, const std::vector<SlotBytes>& slots,
+                 const std::string& prefix);
+
+// Without those that another one beats or equals in bytes and cost.
+std::vector<BlockOption> undominated(const std::vector<BlockOption>& all);
 
 // The problem of choosing for every layer, whose options are given; `fixed_lines` hold beside the
 // slots. Bases come from one step of the whole model on the meta device.

@@ -5,7 +5,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
-#include "compact/plan/budget_search.h"
+#include "compact/plan/transformer_search.h"
 
 namespace compact {
 
@@ -21,38 +21,31 @@ Allowed Allowed::parse(const std::string& text) {
   return allowed;
 }
 
-struct BudgetPlanner::Impl {
+// What a TransformerSearch looks at.
+struct BudgetPlanner::Model {
   PlanRequest request;
   Allowed allowed;
   Speed speed;
-  BudgetSearch search{request, allowed, speed};
-
-  // With the plan of the whole step.
-  Chosen planned(const Candidate& c) const {
-    PlanRequest r = request;
-    r.policy = Policy::parse(c.text, "auto");
-    Chosen chosen;
-    chosen.policy = r.policy;
-    chosen.plan = plan_step(r);
-    chosen.error = search.error(c);
-    chosen.lossless = c.variant.moments.empty() && chosen.error == 0;
-    chosen.states = c.solution.states;
-    chosen.added_seconds = static_cast<double>(c.nanoseconds - search.usual_cost()) * 1e-9;
-    chosen.seconds = step_seconds(r, speed, chosen.plan.memory) + chosen.added_seconds;
-    for (const BlockOption* layer : c.layers) chosen.added_products += layer->products;
-    return chosen;
-  }
 };
 
 BudgetPlanner::BudgetPlanner(const PlanRequest& request, Allowed allowed, const Speed& speed)
-    : impl_(new Impl{request, allowed, speed}) {}
+    : model_(new Model{request, allowed, speed}),
+      search_(new TransformerSearch(model_->request, allowed, model_->speed)),
+      ways_([m = model_.get()](int64_t budget) {
+        return ways_to_fit(m->request, budget, m->allowed, m->speed);
+      }) {}
+
+BudgetPlanner::BudgetPlanner(std::unique_ptr<BudgetSearch> search,
+                             std::function<std::string(int64_t)> ways)
+    : search_(std::move(search)), ways_(std::move(ways)) {}
+BudgetPlanner::BudgetPlanner(BudgetPlanner&&) noexcept = default;
 BudgetPlanner::~BudgetPlanner() = default;
 
-int64_t BudgetPlanner::least_peak() { return impl_->search.least_peak(); }
+int64_t BudgetPlanner::least_peak() { return search_->least_peak(); }
 
 std::optional<Chosen> BudgetPlanner::find(int64_t budget) {
   COMPACT_CHECK(budget > 0, "--budget must be positive, is ", budget, " B");
-  BudgetSearch& search = impl_->search;
+  BudgetSearch& search = *search_;
   for (const Variant& level : search.levels()) {
     // The solver counts bytes that tensors ask for; what a CUDA allocator rounds up, and whatever
     // the bases missed, shows in the plan of the whole step and is taken off the solver's budget.
@@ -60,14 +53,14 @@ std::optional<Chosen> BudgetPlanner::find(int64_t budget) {
     for (int round = 0; round < 8; ++round) {
       const std::optional<Candidate> best = search.best(level, solver_budget);
       if (!best) break;
-      Chosen chosen = impl_->planned(*best);
+      Chosen chosen = search.planned(*best);
       const int64_t peak = chosen.plan.reserved;
       if (peak <= budget) return chosen;
       solver_budget = std::min(solver_budget, best->solution.peak) - (peak - budget);
     }
     if (solver_budget == budget) continue;
     // Too much was taken off: what asks for the least may still fit.
-    Chosen least = impl_->planned(search.least(level));
+    Chosen least = search.planned(search.least(level));
     if (least.plan.reserved <= budget) return least;
   }
   return std::nullopt;
@@ -76,7 +69,7 @@ std::optional<Chosen> BudgetPlanner::find(int64_t budget) {
 Chosen BudgetPlanner::choose(int64_t budget) {
   if (auto found = find(budget)) return std::move(*found);
   const int64_t least = least_peak();
-  const std::string other = ways_to_fit(impl_->request, budget, impl_->allowed, impl_->speed);
+  const std::string other = ways_(budget);
   throw BudgetError(
       cat("--budget ", format_bytes(budget), " (", format_count(budget), " B) cannot be met: the ",
           "least peak of what is allowed is ", format_bytes(least), " (", format_count(least),
@@ -91,7 +84,7 @@ std::string ways_to_fit(const PlanRequest& request, int64_t budget, Allowed allo
   std::string text;
   int found = 0;
   const auto offer = [&](const std::string& what, const PlanRequest& r, Allowed a) {
-    const int64_t least = BudgetSearch(r, a, speed).least_peak();
+    const int64_t least = TransformerSearch(r, a, speed).least_peak();
     if (least > budget) return false;
     text += cat(found++ ? "; " : "", what, " (from ", format_bytes(least), ")");
     return true;

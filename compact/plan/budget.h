@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -35,18 +36,22 @@ struct Chosen {
   int64_t states = 0;  // of the search, which is exact
 };
 
-// No policy fits. `least`: the smallest peak that the allowed treatments reach.
+// No policy fits. `peak`: what a step would take, where policies are searched at least.
 struct BudgetError : std::runtime_error {
-  BudgetError(const std::string& message, int64_t least)
-      : std::runtime_error(message), least(least) {}
-  int64_t least;
+  BudgetError(const std::string& message, int64_t peak) : std::runtime_error(message), peak(peak) {}
+  int64_t peak;
 };
+
+class BudgetSearch;
 
 // Finds policies for one model and step under any budget. Knows what it has planned before.
 class BudgetPlanner {
  public:
-  // request.policy is not read.
+  // Of a language model; request.policy is not read.
   BudgetPlanner(const PlanRequest& request, Allowed allowed, const Speed& speed);
+  // Of any other. `ways` says what would fit a budget that the search cannot meet.
+  BudgetPlanner(std::unique_ptr<BudgetSearch> search, std::function<std::string(int64_t)> ways);
+  BudgetPlanner(BudgetPlanner&&) noexcept;
   ~BudgetPlanner();
 
   // The least predicted time among lossless policies under the budget (bytes of tensors on the CPU,
@@ -59,8 +64,10 @@ class BudgetPlanner {
   int64_t least_peak();
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  struct Model;
+  std::unique_ptr<Model> model_;  // of the first constructor
+  std::unique_ptr<BudgetSearch> search_;
+  std::function<std::string(int64_t)> ways_;
 };
 
 // What would bring the least peak under the budget, the mildest first: a smaller batch, a shorter

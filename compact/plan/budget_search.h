@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The search behind a budget: which variants of a model there are, the mildest first, and for each
-// the best treatment of every layer: the least predicted time, where codecs may be taken together
-// with what their error is worth: an error of 1 in every layer costs as much as one whole predicted
+// the best treatment of every segment: the least predicted time, where codecs may be taken together
+// with what their error is worth: an error of 1 everywhere costs as much as one whole predicted
 // step.
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "compact/plan/block_options.h"
@@ -17,10 +15,10 @@
 
 namespace compact {
 
-// What holds for the whole model beside the slots of its blocks.
+// What holds for the whole model beside the slots of its segments.
 struct Variant {
   std::string moments;    // type of all moments; empty: as asked for
-  bool quantize = false;  // what blocks keep may be held in fewer bits, layer by layer
+  bool quantize = false;  // what segments keep may be held in fewer bits
   double rank = 0;        // of projected gradients; 0: none
   int64_t projected = 0;  // layers, the last ones: their gradients come first
   int64_t chunk = 0;      // tokens of the loss at a time
@@ -35,48 +33,34 @@ struct Candidate {
   int64_t nanoseconds = 0;  // of it: the rest is what errors are worth
 };
 
-// Remembers what it has planned. The request and the speed must outlive it.
 class BudgetSearch {
  public:
-  BudgetSearch(const PlanRequest& request, Allowed allowed, const Speed& speed)
-      : r_(request), allowed_(allowed), speed_(speed), layers_(r_.shape.num_hidden_layers) {}
+  virtual ~BudgetSearch() = default;
 
   // Ways to lose nothing, then precision, then more and more of the gradient.
-  std::vector<Variant> levels() const;
+  virtual std::vector<Variant> levels() const = 0;
   // The best of a level under the budget, by the solver's own prediction of the peak.
-  std::optional<Candidate> best(const Variant& level, int64_t budget);
+  virtual std::optional<Candidate> best(const Variant& level, int64_t budget) = 0;
   // The one of a level whose predicted peak is the smallest.
-  Candidate least(const Variant& level);
+  virtual Candidate least(const Variant& level) = 0;
+  // Mean E|g' - g|^2 / |g|^2 of the gradients: rounding, the mean over segments, and projection.
+  virtual double error(const Candidate& candidate) const = 0;
+  // A whole step under a policy; seconds of one that rebuilds nothing.
+  virtual StepPlan plan(const Policy& policy) const = 0;
+  virtual double step_seconds(const StepMemory& memory) const = 0;
+  // Nanoseconds that every candidate pays.
+  virtual int64_t usual_cost() const { return 0; }
+
+  // With the plan of the whole step.
+  Chosen planned(const Candidate& candidate) const;
   // The smallest peak of all levels, planned as a whole.
   int64_t least_peak();
-  // Mean E|g' - g|^2 / |g|^2 of the block matrices' gradients: rounding, the mean over layers, and
-  // projection.
-  double error(const Candidate& c) const;
-  // What the loss costs where memory is no matter.
-  int64_t usual_cost() const { return chunk_cost(chunks().front()); }
-
- private:
-  std::vector<int64_t> chunks() const;
-  std::string lines(const Variant& v) const;
-  // Updating inside the backward pass costs nothing and loses nothing where it may be done.
-  bool release() const { return !r_.step.clip && r_.step.accumulation == 1; }
-  std::string release_line() const { return release() ? "grad * = full:release=true\n" : ""; }
-  const std::vector<BlockOption>& options(const Variant& v, bool projected);
-  // Nanoseconds that an error of 1 in one layer is worth.
-  double error_cost();
-  const LayerProblem& problem(const Variant& v);
-  std::vector<const std::vector<BlockOption>*> layer_options(const Variant& v);
-  std::optional<Candidate> best_of(Variant v, int64_t budget);
-  bool fits_one(Variant v, int64_t budget);
-  int64_t chunk_cost(int64_t chunk) const;
-
-  const PlanRequest& r_;
-  Allowed allowed_;
-  const Speed& speed_;
-  int64_t layers_;
-  std::optional<double> error_cost_;
-  std::map<std::pair<double, bool>, std::vector<BlockOption>> options_;  // by rank and quantize
-  std::map<std::string, LayerProblem> problems_;
 };
+
+// As asked for; then what may be held in fewer bits: moments, and what segments keep.
+std::vector<Variant> lossy_levels(const OptimizerOptions& optimizer, Allowed allowed);
+
+// Updating inside the backward pass costs nothing and loses nothing where it may be done.
+inline constexpr const char* kReleaseLine = "grad * = full:release=true\n";
 
 }  // namespace compact

@@ -14,6 +14,7 @@
 #include "compact/base/atomic_file.h"
 #include "compact/base/check.h"
 #include "compact/base/file.h"
+#include "compact/plan/meta_ops.h"
 
 namespace compact {
 namespace {
@@ -55,13 +56,12 @@ std::string key_of(const PlanRequest& r) {
              c.head_dim, " length ", std::min(r.step.length, kMostTokens));
 }
 
-}  // namespace
+using nlohmann::json;
 
-Speed measured_speed(const PlanRequest& r, const std::string& folder) {
-  using nlohmann::json;
-  const int64_t length = std::min(r.step.length, kMostTokens);
-  const int64_t batch = kMostTokens / length;
-  const auto tokens = static_cast<double>(batch * length);
+// What was measured under `key` in `folder`/speed.json, where `usable` takes it, else what
+// `measure` gives, which is then remembered.
+json remembered(const std::string& folder, const std::string& key,
+                FunctionRef<bool(const json&)> usable, FunctionRef<json()> measure) {
   const std::filesystem::path file = std::filesystem::path(folder) / "speed.json";
   json all = json::object(), entry;
   if (!folder.empty() && is_file(file)) {
@@ -70,19 +70,51 @@ Speed measured_speed(const PlanRequest& r, const std::string& folder) {
     } catch (const InputError&) {  // cannot be read: made anew
     }
     if (!all.is_object()) all = json::object();
-    entry = all.value(key_of(r), json());
+    entry = all.value(key, json());
   }
-  const size_t steps = block_on(at::kMeta, r, length).layers()[0]->segment->work(1, 1, 1).size();
-  const auto positive = [](const json& x) {
+  if (entry.is_object() && usable(entry)) return entry;
+  entry = measure();
+  if (folder.empty()) return entry;
+  all[key] = entry;
+  try {
+    std::filesystem::create_directories(folder);
+    write_file_atomically(file, all.dump(1) + "\n");
+  } catch (const std::exception&) {  // not remembered, then
+  }
+  return entry;
+}
+
+bool positive(const json& object, const char* key) {
+  const auto one = [](const json& x) {
     return x.is_number() && std::isfinite(x.get<double>()) && x.get<double>() > 0;
   };
+  if (!object.contains(key)) return false;
+  const json& value = object[key];
+  return value.is_array() ? std::ranges::all_of(value, one) : one(value);
+}
+
+std::string measured_here() {
+  return cat("measured on this machine, ", at::get_num_threads(), " threads");
+}
+
+// Read and written, a second.
+double copied_bytes() {
+  const at::Tensor from = at::zeros({16 << 20}, at::kFloat), to = at::zeros_like(from);
+  return 2 * static_cast<double>(from.nbytes()) / least_seconds([&] { to.copy_(from); });
+}
+
+}  // namespace
+
+Speed measured_speed(const PlanRequest& r, const std::string& folder) {
+  const int64_t length = std::min(r.step.length, kMostTokens);
+  const int64_t batch = kMostTokens / length;
+  const auto tokens = static_cast<double>(batch * length);
+  const size_t steps = block_on(at::kMeta, r, length).layers()[0]->segment->work(1, 1, 1).size();
   const auto usable = [&](const json& e) {
-    return e.is_object() && e.contains("block") && e["block"].is_array() &&
-           e["block"].size() == steps && std::ranges::all_of(e["block"], positive) &&
-           e.contains("products") && positive(e["products"]) && e.contains("bytes") &&
-           positive(e["bytes"]);
+    return positive(e, "block") && e["block"].size() == steps && positive(e, "products") &&
+           positive(e, "bytes");
   };
-  if (!usable(entry)) {
+  const auto measure = [&] {
     const at::NoGradGuard no_grad;
     const Llama model = block_on(at::kCPU, r, length);
     const auto options = at::device(at::kCPU).dtype(r.dtype);
@@ -92,54 +124,91 @@ Speed measured_speed(const PlanRequest& r, const std::string& folder) {
     const at::Tensor rows = x.reshape({-1, r.shape.hidden_size}),
                      head = at::ones({4096, r.shape.hidden_size}, options);
     const double product = least_seconds([&] { rows.mm(head.t()); });
-    const at::Tensor from = at::zeros({16 << 20}, at::kFloat), to = at::zeros_like(from);
-    const double copy = least_seconds([&] { to.copy_(from); });
-    entry = {{"block", seconds},
-             {"products", 2 * tokens * 4096 * static_cast<double>(r.shape.hidden_size) / product},
-             {"bytes", 2 * static_cast<double>(from.nbytes()) / copy}};
-    if (!folder.empty()) {
-      all[key_of(r)] = entry;
-      try {
-        std::filesystem::create_directories(folder);
-        write_file_atomically(file, all.dump(1) + "\n");
-      } catch (const std::exception&) {  // not remembered, then
-      }
-    }
-  }
-  Speed speed{.source = cat("measured on this machine, ", at::get_num_threads(), " threads"),
-              .block = entry["block"].get<std::vector<double>>(),
+    return json{
+        {"block", seconds},
+        {"products", 2 * tokens * 4096 * static_cast<double>(r.shape.hidden_size) / product},
+        {"bytes", copied_bytes()}};
+  };
+  const json entry = remembered(folder, key_of(r), usable, measure);
+  Speed speed{.source = measured_here(),
+              .segments = {entry["block"].get<std::vector<double>>()},
               .bytes_per_second = entry["bytes"]};
   const auto step_tokens = static_cast<double>(r.step.batch * r.step.length);
-  for (double& s : speed.block) s *= step_tokens;
+  for (double& s : speed.segments[0]) s *= step_tokens;
   speed.head = 2 * step_tokens * static_cast<double>(r.shape.hidden_size * r.shape.vocab_size) /
                entry["products"].get<double>();
   return speed;
 }
 
-Speed stated_speed(const PlanRequest& r, double products, double bytes) {
+Speed measured_speed(const SegmentBatch& b, const std::string& key, const std::string& folder) {
+  const auto usable = [](const json& e) {
+    return e.contains("segments") && e["segments"].is_array() && positive(e, "bytes") &&
+           std::ranges::all_of(e["segments"], [](const json& segment) {
+             return segment.is_array() && positive(json{{"steps", segment}}, "steps");
+           });
+  };
+  const auto measure = [&] {
+    std::vector<std::vector<double>> segments;
+    b.network()->each_segment(b.inputs(), [&](const Segment& s, const at::Tensor& x) {
+      segments.push_back(s.forward_seconds(x, kRounds));
+    });
+    return json{{"segments", segments}, {"bytes", copied_bytes()}};
+  };
+  const json entry =
+      remembered(folder, cat("cpu ", at::get_num_threads(), " threads ", key), usable, measure);
+  Speed speed{.source = measured_here(),
+              .segments = entry["segments"].get<std::vector<std::vector<double>>>(),
+              .bytes_per_second = entry["bytes"]};
+  for (auto& segment : speed.segments) {
+    for (double& s : segment) s /= b.part;
+  }
+  return speed;
+}
+
+std::vector<std::vector<Work>> forward_work(const Network& network, const Tensors& inputs) {
+  register_meta_ops();
+  std::vector<std::vector<Work>> all;
+  network.each_segment(inputs,
+                       [&](const Segment& s, const at::Tensor& x) { all.push_back(s.work(x)); });
+  return all;
+}
+
+Speed stated_speed(const std::vector<std::vector<Work>>& work, double products, double bytes) {
   COMPACT_CHECK(products > 0 && bytes > 0,
                 "--device_tflops and --device_gbps must be positive, are ", products * 1e-12,
                 " and ", bytes * 1e-9);
+  Speed speed{.source = cat("stated: ", products * 1e-12, " TFLOP/s, ", bytes * 1e-9, " GB/s"),
+              .bytes_per_second = bytes};
+  for (const std::vector<Work>& segment : work) {
+    auto& seconds = speed.segments.emplace_back();
+    for (const Work& w : segment) {
+      seconds.push_back(std::max(w.products / products, w.bytes / bytes));
+    }
+  }
+  return speed;
+}
+
+Speed stated_speed(const PlanRequest& r, double products, double bytes) {
   const auto size = static_cast<int64_t>(c10::elementSize(r.dtype));
   const int64_t tokens = r.step.batch * r.step.length;
   const Llama model = block_on(at::kMeta, r, r.step.length);
-  Speed speed{.source = cat("stated: ", products * 1e-12, " TFLOP/s, ", bytes * 1e-9, " GB/s"),
-              .bytes_per_second = bytes};
-  for (const Work& w : model.layers()[0]->segment->work(tokens, r.step.length, size)) {
-    speed.block.push_back(std::max(w.products / products, w.bytes / bytes));
-  }
+  const std::vector<Work> work = model.layers()[0]->segment->work(tokens, r.step.length, size);
+  Speed speed = stated_speed(std::vector<std::vector<Work>>{work}, products, bytes);
   speed.head = 2 * static_cast<double>(tokens) *
                static_cast<double>(r.shape.hidden_size * r.shape.vocab_size) / products;
   return speed;
 }
 
+double update_seconds(const StepMemory& m, double bytes_per_second) {
+  return static_cast<double>(2 * m.weights + m.gradients + 2 * m.optimizer) / bytes_per_second;
+}
+
 double step_seconds(const PlanRequest& r, const Speed& speed, const StepMemory& memory) {
   double block = 0;
-  for (const double s : speed.block) block += s;
+  for (const double s : speed.segments[0]) block += s;
   const double micro = 3 * (block * static_cast<double>(r.shape.num_hidden_layers) + speed.head);
-  const auto optimizer =
-      static_cast<double>(2 * memory.weights + memory.gradients + 2 * memory.optimizer);
-  return micro * static_cast<double>(r.step.accumulation) + optimizer / speed.bytes_per_second;
+  return micro * static_cast<double>(r.step.accumulation) +
+         update_seconds(memory, speed.bytes_per_second);
 }
 
 }  // namespace compact

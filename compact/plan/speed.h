@@ -11,8 +11,10 @@
 namespace compact {
 
 struct Speed {
-  std::string source;           // what the figures come from
-  std::vector<double> block;    // seconds of each step of a block's forward pass, one micro-batch
+  std::string source;  // what the figures come from
+  // Seconds of each step of each segment's forward pass, one micro-batch; of a transformer one
+  // segment, which stands for all blocks.
+  std::vector<std::vector<double>> segments;
   double head = 0;              // seconds of the head's forward product
   double bytes_per_second = 0;  // of a copy, read and written
 };
@@ -25,8 +27,23 @@ Speed measured_speed(const PlanRequest& request, const std::string& folder);
 // From floating-point operations and bytes a second. Throws InputError where one is not positive.
 Speed stated_speed(const PlanRequest& request, double products_per_second, double bytes_per_second);
 
+// Of a network on the CPU, run forward on a batch that is `part` of a micro-batch; remembered as
+// `key`, which says all that the figures depend on.
+struct SegmentBatch {
+  std::function<std::unique_ptr<Network>()> network;  // made where nothing is remembered
+  std::function<Tensors()> inputs;
+  double part = 1;
+};
+Speed measured_speed(const SegmentBatch& batch, const std::string& key, const std::string& folder);
+
+// What each step of each segment takes; `network` and inputs on the meta device.
+std::vector<std::vector<Work>> forward_work(const Network& network, const Tensors& inputs);
+Speed stated_speed(const std::vector<std::vector<Work>>& work, double products_per_second,
+                   double bytes_per_second);
+
 // Seconds of a whole step that rebuilds nothing: forward and twice as much backward of all blocks,
-// three products of the head, one pass over weights, gradients and moments.
+// three products of the head, one pass over weights, gradients and moments: update_seconds.
 double step_seconds(const PlanRequest& request, const Speed& speed, const StepMemory& memory);
+double update_seconds(const StepMemory& memory, double bytes_per_second);
 
 }  // namespace compact

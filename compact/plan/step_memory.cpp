@@ -4,10 +4,18 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "compact/base/check.h"
 #include "compact/kernels/kernels.h"
 #include "compact/ops/memory.h"
 
 namespace compact {
+
+int64_t StepMemory::at_moment(const std::string& name) const {
+  for (const auto& [moment, bytes] : moments) {
+    if (moment == name) return bytes;
+  }
+  fail("[plan] a step has no moment `", name, "`");
+}
 
 StepRecorder::StepRecorder(const Network& model, const Optimizer& optimizer)
     : model_(model), optimizer_(optimizer) {}

@@ -20,6 +20,8 @@ struct StepShape {
   int64_t batch = 1, length = 1;  // of a micro-batch; length: tokens of a sequence
   int64_t accumulation = 1;       // micro-batches in a step
   bool clip = true;               // by the norm of all gradients
+  // Whether weights may be updated inside the backward pass.
+  bool may_release() const { return !clip && accumulation == 1; }
 };
 
 // A micro-batch, as a network reads it.
@@ -43,6 +45,8 @@ struct StepMemory {
   MemoryPeak at_peak;                                    // above what lives before a step
   std::vector<std::pair<std::string, int64_t>> moments;  // the most at each, all included
   int64_t fixed() const { return weights + optimizer + projections + other; }
+  // The most at a moment, which must be one of the step's.
+  int64_t at_moment(const std::string& name) const;
 };
 
 // Records one step of a model. The device is the model's: CPU or meta.

@@ -2,7 +2,6 @@
 #include "compact/train/evaluate.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <cmath>
@@ -11,9 +10,8 @@
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/ops/memory.h"
-#include "compact/train/precision.h"
-#include "compact/train/setup.h"
 #include "compact/train/task.h"
+#include "compact/train/trained_model.h"
 
 namespace compact {
 
@@ -47,10 +45,11 @@ EvalResult evaluate_within_memory(const Network& network, const Dataset& data, i
   for (;;) {
     try {
       return evaluate_samples(network, data, most, batch);
-    } catch (const OutOfMemory& e) {
-      if (batch == 1) throw;
+    } catch (const std::exception& e) {
+      const std::optional<std::string> what = out_of_memory(e);
+      if (!what || batch == 1) throw;
       batch /= 2;
-      console.line(cat("warning: ", e.what(), "; evaluation goes on with batches of ", batch));
+      console.line(cat("warning: ", *what, "; evaluation goes on with batches of ", batch));
     }
   }
 }
@@ -76,25 +75,13 @@ std::string eval_text(const std::string& prefix, const EvalResult& r, const std:
   return cat(text, "(", format_count(r.targets), " ", unit, ")");
 }
 
-EvalResult evaluate(TrainConfig c, std::string& unit) {
-  COMPACT_CHECK(!c.model_name_or_path.empty(), "--model_name_or_path is needed");
-  COMPACT_CHECK(!c.validation_file.empty(), "--validation_file is needed");
+EvalResult evaluate(const TrainConfig& c, std::string& unit) {
   COMPACT_CHECK(c.block_size > 0, "--block_size must be positive, is ", c.block_size);
   COMPACT_CHECK(c.per_device_eval_batch_size > 0,
                 "--per_device_eval_batch_size must be positive, is ", c.per_device_eval_batch_size);
-  c.model.clear();
-  c.train_file.clear();
-  const TaskInfo& info = task_of_folder(c.model_name_or_path);
-  c.task = info.name;
-  if (c.threads > 0) at::set_num_threads(static_cast<int>(c.threads));
-  const at::Device device = device_of(c.device);
-  std::vector<std::string> warnings;
-  const Task task = info.open(c, {}, warnings);
-  set_matmul_precision(c.matmul_precision, device);
-  const auto network = task.network(Policy::preset("exact"), device);
-  load_weights(*network, c.model_name_or_path);
-  unit = task.unit;
-  return evaluate_samples(*network, *task.validation, c.max_eval_samples,
+  const TrainedModel model = open_trained_model(c);
+  unit = model.task.unit;
+  return evaluate_samples(*model.network, *model.task.validation, c.max_eval_samples,
                           c.per_device_eval_batch_size);
 }
 

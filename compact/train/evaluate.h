@@ -36,6 +36,6 @@ MetricsRow eval_row(const std::string& prefix, const EvalResult& result);
 std::string eval_text(const std::string& prefix, const EvalResult& result, const std::string& unit);
 
 // Of the model in --model_name_or_path on --validation_file. `unit`: what was counted.
-EvalResult evaluate(TrainConfig config, std::string& unit);
+EvalResult evaluate(const TrainConfig& config, std::string& unit);
 
 }  // namespace compact

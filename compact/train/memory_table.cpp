@@ -19,6 +19,14 @@ std::string in_any_layer(const std::string& name) {
   return out;
 }
 
+// layer2.*.conv1 -> layer*.*.conv1
+std::string in_any_stage(const std::string& name) {
+  const std::string layer = in_any_layer(name);
+  const size_t dot = layer.find(".*.");
+  const size_t end = dot == layer.npos ? dot : layer.find_last_not_of("0123456789", dot - 1);
+  return end == layer.npos ? layer : layer.substr(0, end + 1) + "*" + layer.substr(dot);
+}
+
 // layer1.0.bn1~1.relu_.result@2 -> relu_.result
 std::string operation_and_role(const std::string& name) {
   const std::string plain = name.substr(0, name.find('@'));
@@ -46,8 +54,12 @@ std::vector<SlotBytes> grouped(const std::vector<SlotBytes>& slots, F kind_of) {
 
 std::vector<SlotBytes> by_kind(const std::vector<SlotBytes>& slots) {
   constexpr size_t kMost = 24;
-  std::vector<SlotBytes> kinds = grouped(slots, in_any_layer);
-  return kinds.size() <= kMost ? kinds : grouped(slots, operation_and_role);
+  std::vector<SlotBytes> kinds;
+  for (const auto kind_of : {in_any_layer, in_any_stage, operation_and_role}) {
+    kinds = grouped(slots, kind_of);
+    if (kinds.size() <= kMost) break;
+  }
+  return kinds;
 }
 
 int64_t stored_bytes(const std::vector<SlotBytes>& slots) {

@@ -50,7 +50,7 @@ CurvePoint preset_point(const std::string& name, PlanRequest request, const Spee
                              static_cast<int64_t>(c10::elementSize(request.dtype)));
     for (size_t i = 0; i < again.size(); ++i) {
       if (!again[i]) continue;
-      added += speed.block[i] * static_cast<double>(request.step.accumulation);
+      added += speed.segments[0][i] * static_cast<double>(request.step.accumulation);
       point.products += work[i].products * static_cast<double>(request.step.accumulation);
     }
   }
@@ -188,22 +188,11 @@ MaxBatch largest_batch(const TrainConfig& c, const Task& task, const Policy& pol
   COMPACT_CHECK(!c.budget.empty(), "--max_batch needs a --budget, as 10GiB");
   const int64_t budget = budget_of(c);
   const bool automatic = c.preset == "auto";
-  const Allowed allowed = Allowed::parse(c.allow);
-  std::optional<PlanRequest> request;
-  Speed speed;
-  if (automatic) {
-    request = plan_request(c, *task.llama, policy, device);
-    speed = speed_for(c, *request, stated);
-  }
   const auto peak = [&](int64_t batch) {
-    if (!automatic) {
-      TrainConfig other = c;
-      other.per_device_train_batch_size = batch;
-      return plan_step(step_request(other, task, policy, device)).reserved;
-    }
-    PlanRequest r = *request;
-    r.step.batch = batch;
-    BudgetPlanner planner(r, allowed, speed);
+    TrainConfig other = c;
+    other.per_device_train_batch_size = batch;
+    if (!automatic) return plan_step(step_request(other, task, policy, device)).reserved;
+    BudgetPlanner planner = planner_for(other, task, device, stated);
     if (const auto chosen = planner.find(budget)) return chosen->plan.reserved;
     return std::max(planner.least_peak(), budget + 1);
   };

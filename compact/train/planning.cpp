@@ -3,11 +3,13 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/data/prepare.h"
+#include "compact/plan/segment_search.h"
 #include "compact/train/setup.h"
 
 namespace compact {
@@ -34,6 +36,49 @@ std::string other_settings(const TrainConfig& c, const Task& task, const Policy&
     }
   }
   return text;
+}
+
+// Pixels of a batch that segments are timed on.
+constexpr int64_t kTimedPixels = int64_t{1} << 18;
+
+Speed segment_speed(const TrainConfig& c, const Task& task, c10::DeviceType device,
+                    const StatedSpeed& stated) {
+  const int64_t batch = c.per_device_train_batch_size;
+  const Policy kept = Policy::parse("slot * = keep", "timing");
+  if (device != c10::kCPU) {
+    return stated_speed(
+        forward_work(*task.network(kept, at::kMeta), task.inputs(at::kMeta, batch).inputs),
+        stated.products, stated.bytes);
+  }
+  if (c.threads > 0) at::set_num_threads(static_cast<int>(c.threads));
+  const int64_t values = task.inputs(at::kMeta, 1).inputs[0].numel();
+  const int64_t some = std::clamp(kTimedPixels * 3 / values, int64_t{1}, batch);
+  const SegmentBatch timed{.network = [&] { return task.network(kept, at::kCPU); },
+                           .inputs = [&] { return task.inputs(at::kCPU, some).inputs; },
+                           .part = static_cast<double>(some) / static_cast<double>(batch)};
+  return measured_speed(timed, cat(task.config.dump(), " ", c.dtype, " batch ", some),
+                        c.cache_dir.empty() ? default_cache_folder() : c.cache_dir);
+}
+
+std::unique_ptr<BudgetSearch> segment_search(const TrainConfig& c, const Task& task,
+                                             c10::DeviceType device, const StatedSpeed& stated,
+                                             Allowed allowed) {
+  COMPACT_CHECK(!task.network(Policy::preset("off"), at::kMeta)->segments().empty(),
+                "--preset auto chooses for language models and residual networks; other tasks take "
+                "a --budget with any other preset");
+  COMPACT_CHECK(!allowed.project, "--allow project is for language models");
+  return std::make_unique<SegmentSearch>(
+      [&c, &task, device](const Policy& p) { return step_request(c, task, p, device); }, allowed,
+      segment_speed(c, task, device, stated));
+}
+
+// "--preset auto --allow quantize (...); " where that fits.
+std::string more_allowed(const TrainConfig& c, const Task& task, c10::DeviceType device,
+                         const StatedSpeed& stated, Allowed allowed, int64_t bytes) {
+  if (allowed.quantize) return "";
+  allowed.quantize = true;
+  const int64_t least = segment_search(c, task, device, stated, allowed)->least_peak();
+  return least > bytes ? "" : cat("--allow quantize (from ", format_bytes(least), "); ");
 }
 
 }  // namespace
@@ -77,14 +122,21 @@ Speed speed_for(const TrainConfig& c, const PlanRequest& request, const StatedSp
   return measured_speed(request, c.cache_dir.empty() ? default_cache_folder() : c.cache_dir);
 }
 
-Chosen choose(const TrainConfig& c, const LlamaConfig& shape, c10::DeviceType device,
-              const StatedSpeed& stated) {
-  const PlanRequest request = plan_request(c, shape, Policy::preset("off"), device);
-  return BudgetPlanner(request, Allowed::parse(c.allow), speed_for(c, request, stated))
-      .choose(budget_of(c));
+BudgetPlanner planner_for(const TrainConfig& c, const Task& task, c10::DeviceType device,
+                          const StatedSpeed& stated) {
+  const Allowed allowed = Allowed::parse(c.allow);
+  if (task.llama) {
+    const PlanRequest request = plan_request(c, *task.llama, Policy::preset("off"), device);
+    return {request, allowed, speed_for(c, request, stated)};
+  }
+  return {segment_search(c, task, device, stated, allowed),
+          [&c, &task, device, stated, allowed](int64_t bytes) {
+            return more_allowed(c, task, device, stated, allowed, bytes) +
+                   other_settings(c, task, Policy::preset("exact"), device, bytes);
+          }};
 }
 
-std::string choice_text(const Chosen& chosen, const PlanRequest& request) {
+std::string choice_text(const Chosen& chosen) {
   const int64_t peak = chosen.plan.reserved;
   char added[160];
   std::snprintf(added, sizeof added,

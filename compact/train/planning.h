@@ -20,7 +20,7 @@ int64_t budget_of(const TrainConfig& config);
 // A step of any task.
 StepRequest step_request(const TrainConfig& config, const Task& task, const Policy& policy,
                          c10::DeviceType device);
-// Of a language model, for --preset auto.
+// Of a language model.
 PlanRequest plan_request(const TrainConfig& config, const LlamaConfig& shape, const Policy& policy,
                          c10::DeviceType device);
 
@@ -31,11 +31,12 @@ struct StatedSpeed {
 };
 Speed speed_for(const TrainConfig& config, const PlanRequest& request, const StatedSpeed& stated);
 
-// What --preset auto chooses. Throws BudgetError.
-Chosen choose(const TrainConfig& config, const LlamaConfig& shape, c10::DeviceType device,
-              const StatedSpeed& stated = {});
+// What chooses for --preset auto. `config` and `task` must outlive it. Throws InputError on a task
+// whose network has no segments to choose for.
+BudgetPlanner planner_for(const TrainConfig& config, const Task& task, c10::DeviceType device,
+                          const StatedSpeed& stated = {});
 // "auto     ..." lines: peak, what is rebuilt, what it costs.
-std::string choice_text(const Chosen& chosen, const PlanRequest& request);
+std::string choice_text(const Chosen& chosen);
 
 // The plan of a policy, and, where that passes the budget and the policy quantizes, of the same
 // policy in the most bits that fit (8, 4, 2, 1), which it becomes; `note` says so.

@@ -16,12 +16,9 @@ RunPlan::RunPlan(const TrainConfig& c, const Task& task, at::Device device, Poli
                  bool resumed, Console& console)
     : config_(c), task_(task), resumed_(resumed), device_(device) {
   if (c.preset == "auto" && !resumed) {
-    COMPACT_CHECK(task.llama,
-                  "--preset auto chooses for language models; other tasks take a --budget "
-                  "with any other preset");
-    const Chosen chosen = choose(c, *task.llama, device.type());
+    const Chosen chosen = planner_for(c, task, device.type()).choose(budget_of(c));
     policy = chosen.policy;
-    console.stream() << choice_text(chosen, plan_request(c, *task.llama, policy, device.type()));
+    console.stream() << choice_text(chosen);
   }
   std::string note;
   plan_ = resumed ? plan_step(step_request(c, task, policy, device.type()))

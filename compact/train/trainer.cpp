@@ -164,9 +164,7 @@ double Run::check_loss(const at::Tensor& loss) const {
 
 // On the batch to come, which stays to come.
 void Run::choose_bits() {
-  const DataPosition here = task_.train->position();
-  const Batch batch = task_.train->next(c_.per_device_train_batch_size);
-  task_.train->seek(here);
+  const Batch batch = task_.train->peek(c_.per_device_train_batch_size);
   console_.line(bits_->choose(*model_, inputs_of(batch, device_), noise_key(c_, s_.step, -1),
                               [&](const std::string& bits) { return plan_->fits(bits); }));
   s_.bits = bits_->bits();
@@ -250,8 +248,7 @@ void Run::log() {
   const StepFigures f = {
       .step = s_.step,
       .steps = total_steps_,
-      .epoch = static_cast<double>(s_.window.epoch) +
-               static_cast<double>(s_.window.index) / static_cast<double>(task_.train->size()),
+      .epoch = task_.train->epochs(s_.window),
       .loss = s_.interval_loss / static_cast<double>(s_.interval_steps),
       .grad_norm = grad_norm_,
       .learning_rate = learning_rate_,
@@ -271,11 +268,8 @@ void Run::log() {
 EvalResult Run::evaluate_now(const std::string& prefix, const Dataset& data) {
   const EvalResult r =
       evaluate_within_memory(*model_, data, c_.max_eval_samples, eval_batch_, console_);
-  const DataPosition at = task_.train->position();
   MetricsRow row = eval_row(prefix, r);
-  row.emplace_back("epoch",
-                   static_cast<double>(at.epoch) +
-                       static_cast<double>(at.index) / static_cast<double>(task_.train->size()));
+  row.emplace_back("epoch", task_.train->epochs(task_.train->position()));
   metrics_->write(s_.step, row);
   console_.line(cat("step ", s_.step, "  ", eval_text(prefix, r, task_.unit)));
   return r;
@@ -344,11 +338,8 @@ int train(const TrainConfig& config, std::ostream& out, bool terminal, const Tra
   Run run(taken, console, hooks);
   try {
     return run.go();
-  } catch (const OutOfMemory&) {
-    run.show_plan();
-    throw;
-  } catch (const c10::OutOfMemoryError&) {  // of a GPU
-    run.show_plan();
+  } catch (const std::exception& e) {
+    if (out_of_memory(e)) run.show_plan();
     throw;
   }
 }

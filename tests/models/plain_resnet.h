@@ -4,13 +4,40 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
 
+#include <functional>
 #include <map>
 #include <string>
 
 #include "compact/models/resnet.h"
 
 namespace compact {
+
+// f(x) that keeps no more than x: the backward pass runs f again, as torch.utils.checkpoint does.
+struct Checkpoint : torch::autograd::Function<Checkpoint> {
+  using Block = std::function<at::Tensor(const at::Tensor&)>;
+  struct Held : torch::CustomClassHolder {
+    Block block;
+    explicit Held(Block b) : block(std::move(b)) {}
+  };
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            const Block& block) {
+    context->save_for_backward({x});
+    context->saved_data["block"] = c10::IValue::make_capsule(c10::make_intrusive<Held>(block));
+    return block(x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const at::Tensor x = context->get_saved_variables()[0].detach().requires_grad_(true);
+    const auto held = context->saved_data["block"].toCapsule();
+    const at::AutoGradMode on(true);
+    const at::Tensor y = static_cast<const Held&>(*held).block(x);
+    torch::autograd::backward({y}, {gradients[0]});
+    return {x.grad(), at::Tensor()};
+  }
+};
 
 class PlainResnet {
  public:
@@ -19,7 +46,8 @@ class PlainResnet {
     for (Parameter* p : net.parameters()) tensors_[p->name] = p->weight;
   }
 
-  at::Tensor forward(const at::Tensor& images, bool training) const {
+  // `checkpoint`: every block is run again in the backward pass.
+  at::Tensor forward(const at::Tensor& images, bool training, bool checkpoint = false) const {
     const bool small = config_.small_images;
     at::Tensor x = images.contiguous(at::MemoryFormat::ChannelsLast);
     x = layer("conv1", "bn1", x, small ? 1 : 2, training);
@@ -29,7 +57,9 @@ class PlainResnet {
       for (int64_t i = 0; i < config_.blocks[stage]; ++i) {
         const std::string name =
             "layer" + std::to_string(stage + 1) + "." + std::to_string(i) + ".";
-        x = block(name, x, stage > 0 && i == 0 ? 2 : 1, training);
+        const auto run = [this, name, stride = stage > 0 && i == 0 ? 2 : 1, training](
+                             const at::Tensor& in) { return block(name, in, stride, training); };
+        x = checkpoint ? Checkpoint::apply(x, Checkpoint::Block(run)) : run(x);
       }
     }
     const std::string head = small ? "linear" : "fc";

@@ -51,6 +51,15 @@ void expect_same(const Step& a, const Step& b, const std::string& text) {
   for (const auto& [name, t] : b.tensors) EXPECT_TRUE(a.tensors.at(name).equal(t)) << name << text;
 }
 
+// What a step stores, by slot.
+std::map<std::string, SlotBytes> rows_of(const std::string& policy) {
+  const Resnet net(kCifar, Policy::parse(policy, "test"), {.seed = 3});
+  step_of(net, net);
+  std::map<std::string, SlotBytes> rows;
+  for (const SlotBytes& row : net.slots()) rows[row.name] = row;
+  return rows;
+}
+
 TEST(ResnetSegments, OffIsThePlainNetworkBitForBit) {
   for (const ResnetConfig& config : {kCifar, kBottleneck, kBasic}) {
     const Resnet plain(config, {}, {.seed = 3});
@@ -86,10 +95,14 @@ TEST(ResnetSegments, LosslessAssignmentsChangeNoBit) {
 
 TEST(ResnetSegments, WhatNobodyKeepsCannotBeRebuilt) {
   EXPECT_THROW(step_under(kCifar, "slot layer1.1.input = recompute\n"), InputError);
-  EXPECT_THROW(step_under(kCifar, "slot layer1.1.relu2 = keep\n"), InputError);  // no such slot
   EXPECT_THROW(step_under(kCifar, "slot stem.input = recompute\n"), InputError);
   EXPECT_THROW(step_under(kCifar, "slot layer1.0.relu1 = mask:of=sign\n"), InputError);
-  EXPECT_THROW(Resnet(kCifar, Policy::preset("recompute")), InputError);  // of transformers
+  const auto loss_under = [](const Policy& policy) {
+    return Resnet(kCifar, policy).loss({images()}, at::arange(6).remainder(5), 1);
+  };
+  EXPECT_THROW(loss_under(Policy::parse("slot layer1.1.relu2 = keep\n", "test")), InputError);
+  EXPECT_THROW(loss_under(Policy::preset("recompute")), InputError);  // of transformers
+  EXPECT_NO_THROW(loss_under(Policy::parse("slot linear.* = quantize:bits=8\n", "test")));
 }
 
 TEST(ResnetSegments, PresetsWithoutErrorChangeNoBit) {
@@ -117,17 +130,11 @@ TEST(ResnetSegments, AnEvaluationBetweenChangesNoBit) {
 // A ReLU that is rebuilt from what was rounded, near or far, keeps its signs; one whose output
 // nobody reads needs no more than signs.
 TEST(ResnetSegments, SignsAreThoseOfTheForwardPass) {
-  const Resnet net(kCifar,
-                   Policy::parse("slot layer1.0.input = quantize:bits=8\n"
-                                 "slot layer1.0.{conv1,relu1} = recompute\n"
-                                 "slot average.input = quantize:bits=1\n",
-                                 "test"),
-                   {.seed = 3});
-  step_of(net, net);
-  std::map<std::string, int64_t> stored;
-  for (const SlotBytes& row : net.slots()) stored[row.name] = row.stored;
-  EXPECT_EQ(stored.at("layer1.0.extras"), 2 * 2 * 4 * 8 + 6 * 8 * 32 * 32 / 8);
-  EXPECT_EQ(stored.at("average.input"), 6 * 16 * 16 * 16 / 8);
+  const auto rows = rows_of(
+      "slot layer1.0.input = quantize:bits=8\nslot layer1.0.{conv1,relu1} = recompute\n"
+      "slot average.input = quantize:bits=1\n");
+  EXPECT_EQ(rows.at("layer1.0.extras").stored, 2 * 2 * 4 * 8 + 6 * 8 * 32 * 32 / 8);
+  EXPECT_EQ(rows.at("average.input").stored, 6 * 16 * 16 * 16 / 8);
   for (const char* policy : {"slot * = quantize:bits=1\n", "slot *.input = pool:size=2\n"}) {
     EXPECT_NO_THROW(step_under(kBasic, policy)) << policy;
   }
@@ -164,16 +171,10 @@ TEST(ResnetSegments, PoolingLeavesAllOtherGradientsExact) {
 
 // What is stored of each slot, to the byte.
 TEST(ResnetSegments, BytesAreThoseOfTheTreatments) {
-  const Resnet net(kCifar,
-                   Policy::parse("slot * = keep\nslot layer1.0.relu1 = recompute\n"
-                                 "slot layer1.1.input = pool:size=2\n"
-                                 "slot layer1.1.conv1 = quantize:bits=4\n",
-                                 "test"),
-                   {.seed = 3});
-  step_of(net, net);
+  const auto rows = rows_of(
+      "slot * = keep\nslot layer1.0.relu1 = recompute\nslot layer1.1.input = pool:size=2\n"
+      "slot layer1.1.conv1 = quantize:bits=4\n");
   const int64_t map = 6 * 8 * 32 * 32;
-  std::map<std::string, SlotBytes> rows;
-  for (const SlotBytes& row : net.slots()) rows[row.name] = row;
   EXPECT_EQ(rows.at("layer1.0.conv1").stored, 4 * map);
   EXPECT_EQ(rows.at("layer1.0.relu1").stored, 0);
   EXPECT_EQ(rows.at("layer1.0.relu1").if_kept, 4 * map);

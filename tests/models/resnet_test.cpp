@@ -41,6 +41,29 @@ TEST(Resnet, MapsImagesToLogits) {
   }
 }
 
+// What the head reads is the mean of the last map above 0.
+TEST(Resnet, SegmentsReadWhatTheyReadInAnEvaluation) {
+  const Resnet net({.blocks = {1, 1}, .width = 8, .small_images = true, .classes = 5});
+  const at::Tensor images = at::randn({2, 3, 16, 16});
+  std::vector<at::Tensor> maps;
+  std::vector<std::string> names;
+  net.each_segment({images}, [&](const Segment& s, const at::Tensor& x) {
+    names.push_back(s.name());
+    maps.push_back(x);
+  });
+  EXPECT_EQ(names, (std::vector<std::string>{"stem", "layer1.0", "layer2.0", "average"}));
+  EXPECT_TRUE(maps[0].equal(images));
+  EXPECT_EQ(maps[1].sizes(), at::IntArrayRef({2, 8, 16, 16}));
+  EXPECT_EQ(maps[3].sizes(), at::IntArrayRef({2, 16, 8, 8}));
+  at::Tensor weight, bias;
+  for (const auto& [name, t] : net.named_tensors()) {
+    if (name == "linear.weight") weight = t;
+    if (name == "linear.bias") bias = t;
+  }
+  const at::Tensor expected = at::linear(maps[3].relu().mean({2, 3}), weight, bias);
+  EXPECT_TRUE(at::allclose(net.forward(images, false), expected, 1e-5, 1e-6));
+}
+
 TEST(Resnet, EvaluationUsesItsOwnStatistics) {
   const Resnet net(resnet_named("resnet20").config);
   const at::Tensor x = at::randn({4, 3, 32, 32});

@@ -266,7 +266,7 @@ TEST_F(Budget, ImpossibleOnesSayWhatWouldFit) {
     planner.choose(least - 1);
     FAIL() << "a budget below the least peak was met";
   } catch (const BudgetError& e) {
-    EXPECT_EQ(e.least, least);
+    EXPECT_EQ(e.peak, least);
     EXPECT_THAT(e.what(), HasSubstr("--per_device_train_batch_size 2"));
     EXPECT_THAT(e.what(), HasSubstr("--dtype bfloat16"));
     EXPECT_THAT(e.what(), HasSubstr("--allow project"));

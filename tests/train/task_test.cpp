@@ -10,11 +10,11 @@
 #include <sstream>
 
 #include "compact/base/check.h"
-#include "compact/base/philox.h"
 #include "compact/plan/budget.h"
 #include "compact/train/evaluate.h"
 #include "compact/train/exit_codes.h"
 #include "compact/train/trainer.h"
+#include "tests/image_records.h"
 #include "tests/shared_data.h"
 #include "tests/temporary_folder.h"
 
@@ -23,19 +23,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
-
-// CIFAR-10 records whose brightness tells the class.
-void write_images(const fs::path& path, int count) {
-  std::string bytes;
-  for (int i = 0; i < count; ++i) {
-    const int label = i % 10;
-    bytes += static_cast<char>(label);
-    for (uint64_t p = 0; p < 3 * 32 * 32; ++p) {
-      bytes += static_cast<char>(20 * label + philox(7, p, static_cast<uint64_t>(i)).v[0] % 40);
-    }
-  }
-  spill(path, bytes);
-}
 
 // Rings of 5 or 6 nodes in two classes, tagged.
 void write_graphs(const fs::path& path, int count) {
@@ -233,6 +220,27 @@ TEST(TaskBudget, BoundsPresetsThatQuantize) {
   EXPECT_FALSE(fs::exists(c.output_dir));
 }
 
+// Images under --preset auto: the same weights in less memory.
+TEST(TaskAuto, StaysUnderTheBudgetAndChangesNoBit) {
+  const TemporaryFolder folder;
+  const auto run = [&](const std::string& preset, int64_t budget) {
+    TrainConfig c = images(folder.path(), preset);
+    c.per_device_train_batch_size = 16;
+    c.preset = preset;
+    c.cache_dir = (folder.path() / "cache").string();
+    if (budget > 0) c.budget = std::to_string(budget) + "B";
+    std::ostringstream console;
+    EXPECT_EQ(train(c, console), kExitOk) << console.str();
+    const auto results = nlohmann::json::parse(slurp(c.output_dir + "/all_results.json"));
+    return std::pair(results["memory/peak_bytes"].get<int64_t>(), console.str());
+  };
+  const int64_t off = run("off", 0).first, budget = off * 7 / 10;
+  const auto [peak, console] = run("auto", budget);
+  EXPECT_LE(peak, budget);
+  EXPECT_THAT(console, HasSubstr(".relu1 = recompute"));
+  EXPECT_TRUE(slurp(folder / "auto/model.safetensors") == slurp(folder / "off/model.safetensors"));
+}
+
 TEST(TaskErrors, NameTheRule) {
   const TemporaryFolder folder;
   const auto error = [&](const std::function<void(TrainConfig&)>& change) {
@@ -246,7 +254,8 @@ TEST(TaskErrors, NameTheRule) {
   EXPECT_THAT(error([](TrainConfig& c) { c.model = "resnet21"; }), HasSubstr("no model"));
   EXPECT_THAT(error([](TrainConfig& c) { c.preset = "compact"; }),
               HasSubstr("projects gradients of"));
-  EXPECT_THAT(error([](TrainConfig& c) {
+  EXPECT_THAT(error([&](TrainConfig& c) {
+                c = graphs(folder.path(), "run");
                 c.preset = "auto";
                 c.budget = "1GiB";
               }),

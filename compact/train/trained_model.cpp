@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/train/trained_model.h"
+
+#include <ATen/Parallel.h>
+
+#include "compact/base/check.h"
+#include "compact/io/model_weights.h"
+#include "compact/train/precision.h"
+#include "compact/train/setup.h"
+
+namespace compact {
+
+TrainedModel open_trained_model(TrainConfig c) {
+  COMPACT_CHECK(!c.model_name_or_path.empty(), "--model_name_or_path is needed");
+  COMPACT_CHECK(!c.validation_file.empty(), "--validation_file is needed");
+  c.model.clear();
+  c.train_file.clear();
+  const TaskInfo& info = task_of_folder(c.model_name_or_path);
+  c.task = info.name;
+  if (c.threads > 0) at::set_num_threads(static_cast<int>(c.threads));
+  const at::Device device = device_of(c.device);
+  std::vector<std::string> warnings;
+  TrainedModel model{.task = info.open(c, {}, warnings), .network = nullptr};
+  set_matmul_precision(c.matmul_precision, device);
+  model.network = model.task.network(Policy::preset("exact"), device);
+  load_weights(*model.network, c.model_name_or_path);
+  return model;
+}
+
+}  // namespace compact

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/plan/segment_search.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "compact/base/check.h"
+#include "compact/models/resnet.h"
+#include "tests/plan/requests.h"
+
+namespace compact {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int64_t kBatch = 8;
+
+const ResnetConfig kSmall{.blocks = {1, 2}, .width = 8, .small_images = true, .classes = 5};
+const ResnetConfig kBottleneck{.blocks = {1, 1}, .width = 8, .bottleneck = true, .classes = 5};
+
+StepRequest request_of(const ResnetConfig& config, const Policy& policy, int64_t accumulation = 1) {
+  return {.network =
+              [config, policy](at::Device device) {
+                return std::make_unique<Resnet>(config, policy,
+                                                ClassifierOptions{.device = device});
+              },
+          .micro_batch =
+              [](at::Device device, int64_t) {
+                return StepInputs{{at::zeros({kBatch, 3, 32, 32}, at::device(device))},
+                                  at::zeros({kBatch}, at::device(device).dtype(at::kLong))};
+              },
+          .optimizer = {.kind = OptimizerKind::kSgd,
+                        .moment =
+                            [policy](const Parameter& p) {
+                              const std::string name = policy.moment(p.name).name;
+                              return name.empty() ? "f32" : name;
+                            }},
+          .step = {.batch = kBatch, .accumulation = accumulation}};
+}
+
+class SegmentBudget : public testing::TestWithParam<ResnetConfig> {
+ protected:
+  static void SetUpTestSuite() { install_counting_allocator(); }
+  StepRequest step(const Policy& policy) const { return request_of(GetParam(), policy); }
+  Speed speed() const {
+    const StepRequest r = step(Policy());
+    return stated_speed(forward_work(*r.network(at::kMeta), r.micro_batch(at::kMeta, 0).inputs),
+                        1e11, 1e10);
+  }
+  std::unique_ptr<BudgetSearch> search(Allowed allowed = {}) const {
+    return std::make_unique<SegmentSearch>([this](const Policy& p) { return step(p); }, allowed,
+                                           speed());
+  }
+  BudgetPlanner planner(Allowed allowed = {}) const {
+    return {search(allowed), [](int64_t) { return std::string("less"); }};
+  }
+};
+
+TEST_P(SegmentBudget, TruePeakStaysUnderItAndNeverRises) {
+  BudgetPlanner planner = this->planner();
+  const int64_t off = plan_step(step(Policy::preset("off"))).memory.peak,
+                exact = plan_step(step(Policy::preset("exact"))).memory.peak,
+                least = planner.least_peak();
+  EXPECT_LT(least, exact);
+  EXPECT_LT(least, off * 3 / 4);
+  int64_t before = INT64_MAX;
+  double seconds = 0;
+  int distinct = 0;
+  for (int i = 0; i <= 12; ++i) {
+    const int64_t budget = off - (off - least) * i / 12;
+    const Chosen chosen = planner.choose(budget);
+    EXPECT_EQ(plan_step(step(chosen.policy)).memory.peak, chosen.plan.memory.peak);
+    const int64_t real = run_for_real(step(chosen.policy)).peak;
+    EXPECT_LE(std::abs(real - chosen.plan.memory.peak), real / 100);
+    EXPECT_LE(chosen.plan.memory.peak, budget);
+    EXPECT_LE(chosen.plan.memory.peak, before);
+    EXPECT_GE(chosen.seconds, seconds - 1e-9);
+    EXPECT_TRUE(chosen.lossless);
+    distinct += chosen.plan.memory.peak < before;
+    before = chosen.plan.memory.peak;
+    seconds = chosen.seconds;
+  }
+  EXPECT_GT(distinct, 5);
+}
+
+// Of assignments drawn at random, none that fits its own peak costs less than what is chosen.
+TEST_P(SegmentBudget, NoAssignmentIsCheaper) {
+  BudgetPlanner planner = this->planner();
+  const Speed speed = this->speed();
+  std::mt19937 random(5);
+  const auto named = step(Policy()).network(at::kMeta);
+  for (int round = 0; round < 60; ++round) {
+    std::string text = "slot * = keep\n";
+    const unsigned part = 1 + random() % 4;  // of five is rebuilt
+    for (const Segment* s : named->segments()) {
+      for (const SlotUse& use : s->uses()) {
+        if (use.signs) {
+          text += cat("slot ", use.name, " = mask:of=sign\n");
+        } else if (use.rebuilt && random() % 5 < part) {
+          text += cat("slot ", use.name, " = recompute\n");
+        }
+      }
+    }
+    const Policy policy = Policy::parse(text, "test");
+    double added = 0;
+    const auto network = step(policy).network(at::kMeta);
+    for (size_t i = 0; i < network->segments().size(); ++i) {
+      const std::vector<bool> again = network->segments()[i]->rerun();
+      for (size_t s = 0; s < again.size(); ++s) added += again[s] ? speed.segments[i][s] : 0;
+    }
+    const int64_t peak = plan_step(step(policy)).memory.peak;
+    const Chosen chosen = planner.choose(peak);
+    EXPECT_LE(chosen.plan.memory.peak, peak);
+    EXPECT_LE(chosen.added_seconds, added + 1e-7) << text;
+  }
+}
+
+TEST_P(SegmentBudget, LossyOnlyWhereNothingExactFits) {
+  const int64_t exact = planner().least_peak();
+  BudgetPlanner lossy = planner({.quantize = true});
+  const int64_t least = lossy.least_peak();
+  EXPECT_LT(least, exact * 5 / 6);
+  EXPECT_TRUE(lossy.choose(exact).lossless);
+  double error = 0;
+  for (int i = 1; i <= 6; ++i) {
+    const int64_t budget = exact - (exact - least) * i / 6;
+    const Chosen chosen = lossy.choose(budget);
+    EXPECT_FALSE(chosen.lossless);
+    EXPECT_GE(chosen.error, error * 0.99);
+    error = chosen.error;
+    const int64_t real = run_for_real(step(chosen.policy)).peak;
+    EXPECT_LE(std::abs(real - chosen.plan.memory.peak), real / 100);
+    EXPECT_LE(chosen.plan.memory.peak, budget);
+  }
+  EXPECT_GT(error, 0);
+}
+
+TEST_P(SegmentBudget, ImpossibleOnesSayWhatWouldFit) {
+  BudgetPlanner planner = this->planner();
+  const int64_t least = planner.least_peak();
+  EXPECT_FALSE(planner.find(least - 1));
+  try {
+    planner.choose(least - 1);
+    FAIL() << "a budget below the least peak was met";
+  } catch (const BudgetError& e) {
+    EXPECT_EQ(e.peak, least);
+    EXPECT_THAT(e.what(), HasSubstr("would fit with less"));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Nets, SegmentBudget, testing::Values(kSmall, kBottleneck),
+                         [](const auto& info) { return info.index == 0 ? "small" : "bottleneck"; });
+
+}  // namespace
+}  // namespace compact
