@@ -22,6 +22,10 @@ NAMES = {"pool:size=2": "pool 2 x 2", "pool:size=4": "pool 4 x 4", "pool:size=8"
          "quantize:bits=8": "8 bit", "quantize:bits=4": "4 bit", "quantize:bits=2": "2 bit",
          "pool:size=2+quantize:bits=8": "pool 2 x 2 + 8 bit",
          "pool:size=2+quantize:bits=4": "pool 2 x 2 + 4 bit"}
+# Of points that lie close: offsets of the label, and its side.
+LABELS = {"pool:size=4": (-8, 4, "right"), "quantize:bits=2": (8, 4, "left"), "pool:size=8": (0, 9, "center"),
+          "pool:size=2+quantize:bits=8": (-8, -13, "right"), "pool:size=2+quantize:bits=4": (4, -14, "center"),
+          "pool:size=2": (0, 9, "center")}
 
 
 def table(rows, ways, layers):
@@ -40,19 +44,23 @@ def table(rows, ways, layers):
 def picture(path, rows, ways, layers, mean, smaller):
     colours = dict(zip(ways, ["#0072b2", "#56b4e9", "#9ecae1", "#3f4a55", "#d55e00", "#e69f00", "#009e73", "#cc79a7"]))
     plt.rcParams.update({"font.size": 11, "svg.hashsalt": "compact", "svg.fonttype": "none"})
-    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.8), width_ratios=[3, 2], layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 5.6), width_ratios=[3, 2], layout="constrained")
     for w in ways:
         left.plot(range(len(layers)), [float(rows[l, w]["relative error"]) for l in layers],
                   marker="o", markersize=4, color=colours[w], label=NAMES[w])
         right.scatter(smaller[w], mean[w], s=60, color=colours[w])
-        right.annotate(NAMES[w], (smaller[w], mean[w]), xytext=(6, 6), textcoords="offset points")
+        x, y, side = LABELS.get(w, (8, -4, "left"))
+        right.annotate(NAMES[w], (smaller[w], mean[w]), xytext=(x, y), textcoords="offset points", ha=side)
     for axes in (left, right):
         axes.set_yscale("log")
+        axes.set_ylim(.002, 2)
+        axes.set_yticks([.003, .01, .03, .1, .3, 1], ["0.003", "0.01", "0.03", "0.1", "0.3", "1"])
+        axes.minorticks_off()
         axes.grid(alpha=.3)
         axes.spines[["top", "right"]].set_visible(False)
     left.set_xticks(range(len(layers)), layers, rotation=60, ha="right")
     left.set_ylabel("relative error of the weight's gradient")
-    left.legend(fontsize=9, ncols=2)
+    figure.legend(loc="outside lower left", ncols=4, frameon=False)
     right.set_xscale("log", base=2)
     right.set_xlim(1.8, 110)
     right.set_xticks([2, 4, 8, 16, 32, 64], [f"{n}x" for n in (2, 4, 8, 16, 32, 64)])

@@ -63,7 +63,7 @@ const CodecInfo* find_codec(const std::string& name);  // null: there is none
 // One codec, or several by `+`: each takes the parts that the one before left, where it takes
 // them (`quantize:bits=4+offload`). Throws InputError on an unknown name, with a suggestion.
 CodecPtr make_codec(const std::string& chain);
-// What can be read from what a chain of known codecs leaves.
+// What can be read from what a chain of codecs, or `keep`, leaves.
 enum class Content : uint8_t { kExact, kRounded, kSigns };
 Content content_of(const std::string& chain);
 // The chain where signs can be read from it, else one like it that gives 0 a code of its own; none

@@ -126,9 +126,17 @@ Shape::Shape(const at::Tensor& x) : sizes(x.sizes().vec()), options(x.options())
 at::Tensor Shape::empty() const { return at::empty_strided(sizes, strides, options); }
 
 Content content_of(const std::string& chain) {
+  if (chain == "keep") return Content::kExact;
   const std::vector<Spec> links = Spec::parse_chain(chain);
-  if (links[0].name == "mask" && links[0].text("of", "values") == "sign") return Content::kSigns;
-  const auto lossless = [](const Spec& s) { return find_codec(s.name)->lossless; };
+  const auto signs = [](const Spec& s) {
+    return s.name == "mask" && s.text("of", "values") == "sign";
+  };
+  if (std::ranges::any_of(links, signs)) return Content::kSigns;
+  const auto lossless = [](const Spec& s) {
+    const CodecInfo* codec = find_codec(s.name);
+    COMPACT_CHECK(codec, "no codec `", s.name, "`");
+    return codec->lossless;
+  };
   return std::ranges::all_of(links, lossless) ? Content::kExact : Content::kRounded;
 }
 

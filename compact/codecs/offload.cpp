@@ -9,13 +9,14 @@ namespace {
 
 class Offload final : public Codec {
  public:
-  bool takes(const at::Tensor& x) const override { return !x.is_meta(); }
+  bool takes(const at::Tensor&) const override { return true; }
   // From a GPU into pinned memory, on the current stream: the copy runs behind what was launched
   // before, and nobody waits. On the CPU a plain copy.
   Encoded encode(const at::Tensor& x, uint64_t) const override {
     const at::Tensor flat = flat_of(x);
-    at::Tensor host =
-        at::empty(flat.sizes(), flat.options().device(at::kCPU).pinned_memory(x.is_cuda()));
+    // Plans count it with the device, as it is on a CPU.
+    const at::Device to = x.is_meta() ? at::kMeta : at::kCPU;
+    at::Tensor host = at::empty(flat.sizes(), flat.options().device(to).pinned_memory(x.is_cuda()));
     host.copy_(flat, true);
     Encoded e;
     e.parts = {host};

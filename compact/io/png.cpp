@@ -13,9 +13,10 @@ namespace compact {
 
 void write_png(const std::filesystem::path& path, const at::Tensor& picture) {
   const bool grey = picture.dim() == 2, colour = picture.dim() == 3 && picture.size(2) == 3;
-  COMPACT_CHECK(picture.scalar_type() == at::kByte && (grey || colour),
-                "[png] a picture must be uint8 [height, width] or [height, width, 3], is ",
-                c10::toString(picture.scalar_type()), " ", picture.sizes());
+  COMPACT_CHECK(
+      picture.scalar_type() == at::kByte && picture.is_cpu() && (grey || colour),
+      "[png] a picture must be uint8 [height, width] or [height, width, 3] on the CPU, is ",
+      c10::toString(picture.scalar_type()), " ", picture.sizes());
   constexpr int64_t kMost = 65535;
   const int64_t height = picture.size(0), width = picture.size(1);
   COMPACT_CHECK(height >= 1 && width >= 1 && height <= kMost && width <= kMost,

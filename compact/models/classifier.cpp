@@ -8,7 +8,6 @@
 #include <cmath>
 #include <map>
 #include <optional>
-#include <utility>
 
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
@@ -91,13 +90,14 @@ at::Tensor Classifier::loss(const Tensors& inputs, const at::Tensor& target, dou
                                                 kernels::kIgnoreIndex, options_.label_smoothing)
                              .mul(scale);
   if (scope) report_ = scope->report();
-  if (!std::exchange(checked_, true)) {
+  if (!checked_) {
     std::vector<std::string> names;
     for (const Segment* s : segments()) {
       for (const std::string& name : s->named_slots()) names.push_back(name);
     }
     for (const SavedTensor& t : report_.tensors) names.push_back(t.name);
     policy_.check_patterns(PolicyKind::kSlot, names);
+    checked_ = true;
   }
   trace_moment("backward");
   return sum;

@@ -27,7 +27,7 @@ class BatchNormStage final : public Stage {
     const auto sizes = f.input.sizes();
     COMPACT_CHECK(!batch || sizes[0] * sizes[2] * sizes[3] > 1,
                   "[batch norm] in training a channel needs more than one value, the maps are ",
-                  sizes);
+                  sizes, ": a larger batch or larger images are needed");
     // The running statistics move once for a batch.
     const bool running = !batch || !f.again;
     auto [y, mean, scale] = at::native_batch_norm(

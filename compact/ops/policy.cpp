@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/ops/policy.h"
 
-#include <fstream>
-#include <sstream>
-
 #include "compact/base/check.h"
+#include "compact/base/file.h"
 #include "compact/base/text.h"
 #include "compact/ops/treatments.h"
 
@@ -75,13 +73,7 @@ Policy Policy::preset(const std::string& name) {
 }
 
 Policy Policy::from_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  COMPACT_CHECK(in.good(), path, ": cannot be read as a policy file");
-  std::stringstream text;
-  text << in.rdbuf();
-  COMPACT_CHECK(text.str().size() < (1 << 20), path, ": a policy file is under 1 MiB, this has ",
-                text.str().size(), " bytes");
-  return parse(text.str(), path);
+  return parse(read_text(path, int64_t{1} << 20), path);
 }
 
 void Policy::append(const Policy& other) {

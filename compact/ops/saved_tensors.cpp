@@ -189,8 +189,7 @@ std::shared_ptr<Held> SavedTensorScope::State::hold(const at::Tensor& t, bool st
     if (found == entries.end() || found->second.storage.expired()) return nullptr;
     return found->second.held.lock();
   };
-  const bool kept = row.treatment == "keep";
-  const Content content = kept ? Content::kExact : content_of(row.treatment);
+  const Content content = content_of(row.treatment);
   if (plain_bits) {
     // Whoever can do with less may read the exact tensor where it is held; nobody gets less.
     for (const Content have : {content, Content::kExact}) {
@@ -206,7 +205,7 @@ std::shared_ptr<Held> SavedTensorScope::State::hold(const at::Tensor& t, bool st
     row.shared |= plain_bits && find(other) != nullptr;  // held twice, in two ways: counted once
   }
   held->treatment = row.treatment;
-  if (kept) {
+  if (row.treatment == "keep") {
     keep();
     held->bytes = row.bytes;
   } else {

@@ -49,6 +49,8 @@ struct SegmentNode : torch::autograd::Node {
 
 Encoded SegmentNode::encode(const Slot& slot, at::Tensor& x, uint64_t key) {
   if (slot.storage != Storage::kCodec || slot.name.empty() || !x.defined()) return {};
+  COMPACT_CHECK(slot.codec->takes(x), "slot `", slot.name, "` = ", slot.treatment,
+                ": not for tensors of ", c10::toString(x.scalar_type()), " ", x.sizes());
   Encoded e = slot.codec->encode(x, derive(key, label_of(slot.name.data(), slot.name.size())));
   x = at::Tensor();
   return e;

@@ -43,19 +43,14 @@ class BlockPlanner {
     const double encoded = add_slots(option, memory.slots, kFirst);
     // Read and written once by the encoder and once by the decoder.
     double seconds = 2 * encoded / speed_.bytes_per_second;
-    option.products = 0;
     const Llama blocks = model(text);
     const Segment& segment = *blocks.layers()[0]->segment;
-    const std::vector<bool> again = segment.rerun();
-    const std::vector<Work> work =
-        segment.work(two_.step.batch * two_.step.length, two_.step.length, element_size());
-    for (size_t i = 0; i < again.size(); ++i) {
-      if (!again[i]) continue;
-      seconds += speed_.segments[0][i];
-      option.products += work[i].products;
-    }
+    const Rebuilding again = rebuilding(
+        segment, speed_.segments[0],
+        segment.work(two_.step.batch * two_.step.length, two_.step.length, element_size()));
+    seconds += again.seconds;
     const auto micro = static_cast<double>(two_.step.accumulation);
-    option.products *= micro;
+    option.products = again.products * micro;
     option.nanoseconds = std::llround(seconds * micro * 1e9);
     LayerOption& o = option.bytes;
     o.forward = memory.at_moment("forward of layers.1") - memory.fixed() - o.saved;
@@ -134,7 +129,9 @@ double add_slots(BlockOption& option, const std::vector<SlotBytes>& slots,
     option.bytes.saved += slot.stored;
     const auto elements = static_cast<double>(slot.if_kept);
     const std::string name = slot.name.substr(prefix.size());
-    if (!name.ends_with("extras") && slot.treatment != "recompute") kept += elements;
+    // Signs are exact.
+    const bool values = !name.ends_with("extras") && !slot.treatment.starts_with("mask");
+    if (values && slot.treatment != "recompute") kept += elements;
     for (const auto& [quantized, bits] : option.quantized) {
       if (quantized != name) continue;
       encoded += elements + static_cast<double>(slot.stored);

@@ -70,13 +70,12 @@ Chosen BudgetPlanner::choose(int64_t budget) {
   if (auto found = find(budget)) return std::move(*found);
   const int64_t least = least_peak();
   const std::string other = ways_(budget);
-  throw BudgetError(
-      cat("--budget ", format_bytes(budget), " (", format_count(budget), " B) cannot be met: the ",
-          "least peak of what is allowed is ", format_bytes(least), " (", format_count(least),
-          " B)",
-          other.empty() ? "; neither batch, length, type nor lossy treatments reach it"
-                        : cat("; it would fit with ", other)),
-      least);
+  throw BudgetError(cat("--budget ", format_bytes(budget), " (", format_count(budget),
+                        " B) cannot be met: the ", "least peak of what is allowed is ",
+                        format_bytes(least), " (", format_count(least), " B)",
+                        other.empty() ? "; none of the milder settings reaches it"
+                                      : cat("; it would fit with ", other)),
+                    least);
 }
 
 std::string ways_to_fit(const PlanRequest& request, int64_t budget, Allowed allowed,

@@ -29,10 +29,14 @@ StepRequest step_request(const PlanRequest& r) {
           .device = r.device};
 }
 
-StepPlan plan_step(const StepRequest& request) {
+void prepare_meta(c10::DeviceType device) {
   install_counting_allocator();
   register_meta_ops();
-  set_meta_device(request.device);
+  set_meta_device(device);
+}
+
+StepPlan plan_step(const StepRequest& request) {
+  prepare_meta(request.device);
   const bool cuda = request.device == c10::kCUDA;
   const int64_t before = live_bytes(at::kMeta);
   StepInputs resident;

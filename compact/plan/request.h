@@ -43,6 +43,9 @@ struct StepPlan {
   int64_t parameters = 0;
 };
 
+// Makes the meta device count as this one does, and run what only it cannot. Plans call it.
+void prepare_meta(c10::DeviceType device);
+
 // A training step on the meta device: no tensor of the model is allocated. Throws InputError where
 // its policy does not go with the model or the step.
 StepPlan plan_step(const StepRequest& request);

@@ -21,16 +21,16 @@ SegmentSearch::SegmentSearch(std::function<StepRequest(const Policy&)> step, All
     : step_(std::move(step)), allowed_(allowed), speed_(std::move(speed)) {
   const StepRequest request = step_(policy_of("slot * = keep\n"));
   shape_ = request.step;
+  const auto work = forward_work(request);
   const std::unique_ptr<Network> network = request.network(at::kMeta);
   for (const Segment* s : network->segments()) {
-    Part& part = parts_.emplace_back(Part{.name = s->name()});
+    Part& part = parts_.emplace_back(Part{.name = s->name(), .work = work[parts_.size()]});
     const size_t skip = s->name().size() + 1;
     for (const SlotUse& use : s->uses()) {
       if (use.signs) {
         signs_ += cat("slot ", use.name, " = mask:of=sign\n");
         continue;
       }
-      // Some segments name a slot after another part: stem.input.
       part.held.push_back(use.name.substr(skip));
       if (use.rebuilt) part.rebuilt.push_back(use.name.substr(skip));
     }
@@ -38,8 +38,8 @@ SegmentSearch::SegmentSearch(std::function<StepRequest(const Policy&)> step, All
                   part.rebuilt.size(), " slots has too many ways");
   }
   COMPACT_CHECK(!parts_.empty(), "[plan] the network has no segments to choose for");
-  const auto work = forward_work(*network, request.micro_batch(at::kMeta, 0).inputs);
-  for (size_t i = 0; i < parts_.size(); ++i) parts_[i].work = work[i];
+  COMPACT_CHECK(speed_.segments.size() == parts_.size(), "[plan] speeds of ",
+                speed_.segments.size(), " segments, the network has ", parts_.size());
   find_exact();
 }
 
@@ -64,14 +64,9 @@ void SegmentSearch::plan_options(std::vector<BlockOption*> options) const {
     BlockOption& o = *options[i];
     const std::string& name = parts_[i].name;
     const double encoded = add_slots(o, memory.slots, name + ".");
-    double seconds = 2 * encoded / speed_.bytes_per_second;
-    const std::vector<bool> again = segments[i]->rerun();
-    o.products = 0;
-    for (size_t s = 0; s < again.size(); ++s) {
-      if (!again[s]) continue;
-      seconds += speed_.segments[i][s];
-      o.products += parts_[i].work[s].products * micro;
-    }
+    const Rebuilding again = rebuilding(*segments[i], speed_.segments[i], parts_[i].work);
+    const double seconds = 2 * encoded / speed_.bytes_per_second + again.seconds;
+    o.products = again.products * micro;
     o.nanoseconds = o.bytes.cost = std::llround(seconds * micro * 1e9);
     o.bytes.forward = memory.at_moment("forward of " + name) - before;
     o.bytes.backward = std::max(memory.at_moment("backward of " + name),
@@ -155,7 +150,7 @@ const LayerProblem& SegmentSearch::problem(const Variant& v) {
   const std::string key = lines(v) + (v.quantize ? "q" : "");
   const auto found = problems_.find(key);
   if (found != problems_.end()) return found->second;
-  LayerProblem& p = problems_[key];
+  LayerProblem p;
   const StepMemory memory = plan(policy_of(lines(v))).memory;
   int64_t saved = 0;  // by what keeps everything
   for (const Part& part : parts_) {
@@ -175,7 +170,7 @@ const LayerProblem& SegmentSearch::problem(const Variant& v) {
       p.rest = std::max(p.rest, bytes);
     }
   }
-  return p;
+  return problems_[key] = std::move(p);
 }
 
 Candidate SegmentSearch::candidate(const Variant& v, const LayerSolution& solution) const {

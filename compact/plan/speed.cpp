@@ -14,7 +14,6 @@
 #include "compact/base/atomic_file.h"
 #include "compact/base/check.h"
 #include "compact/base/file.h"
-#include "compact/plan/meta_ops.h"
 
 namespace compact {
 namespace {
@@ -140,37 +139,64 @@ Speed measured_speed(const PlanRequest& r, const std::string& folder) {
   return speed;
 }
 
-Speed measured_speed(const SegmentBatch& b, const std::string& key, const std::string& folder) {
-  const auto usable = [](const json& e) {
-    return e.contains("segments") && e["segments"].is_array() && positive(e, "bytes") &&
-           std::ranges::all_of(e["segments"], [](const json& segment) {
-             return segment.is_array() && positive(json{{"steps", segment}}, "steps");
-           });
+Speed measured_speed(const TimedNetwork& timed, const std::string& folder) {
+  const auto usable = [&](const json& e) {
+    if (!positive(e, "bytes") || !e.contains("segments") || !e["segments"].is_array() ||
+        e["segments"].size() != timed.steps.size()) {
+      return false;
+    }
+    for (size_t i = 0; i < timed.steps.size(); ++i) {
+      const json segment = {{"steps", e["segments"][i]}};
+      if (!segment["steps"].is_array() || segment["steps"].size() != timed.steps[i] ||
+          !positive(segment, "steps")) {
+        return false;
+      }
+    }
+    return true;
   };
   const auto measure = [&] {
     std::vector<std::vector<double>> segments;
-    b.network()->each_segment(b.inputs(), [&](const Segment& s, const at::Tensor& x) {
-      segments.push_back(s.forward_seconds(x, kRounds));
-    });
+    timed.network()->each_segment(timed.inputs(timed.samples),
+                                  [&](const Segment& s, const at::Tensor& x) {
+                                    segments.push_back(s.forward_seconds(x, kRounds));
+                                  });
     return json{{"segments", segments}, {"bytes", copied_bytes()}};
   };
-  const json entry =
-      remembered(folder, cat("cpu ", at::get_num_threads(), " threads ", key), usable, measure);
+  const std::string key =
+      cat("cpu ", at::get_num_threads(), " threads ", timed.samples, " samples ", timed.key);
+  const json entry = remembered(folder, key, usable, measure);
   Speed speed{.source = measured_here(),
               .segments = entry["segments"].get<std::vector<std::vector<double>>>(),
               .bytes_per_second = entry["bytes"]};
   for (auto& segment : speed.segments) {
-    for (double& s : segment) s /= b.part;
+    for (double& s : segment) {
+      s *= static_cast<double>(timed.batch) / static_cast<double>(timed.samples);
+    }
   }
   return speed;
 }
 
-std::vector<std::vector<Work>> forward_work(const Network& network, const Tensors& inputs) {
-  register_meta_ops();
+std::vector<std::vector<Work>> forward_work(const StepRequest& request) {
+  prepare_meta(request.device);
   std::vector<std::vector<Work>> all;
-  network.each_segment(inputs,
-                       [&](const Segment& s, const at::Tensor& x) { all.push_back(s.work(x)); });
+  const auto network = request.network(at::kMeta);
+  network->each_segment(request.micro_batch(at::kMeta, 0).inputs,
+                        [&](const Segment& s, const at::Tensor& x) { all.push_back(s.work(x)); });
+  COMPACT_CHECK(all.size() == network->segments().size(),
+                "[plan] the network does not show its segments");
   return all;
+}
+
+Rebuilding rebuilding(const Segment& segment, const std::vector<double>& seconds,
+                      const std::vector<Work>& work) {
+  Rebuilding sum;
+  const std::vector<bool> again = segment.rerun();
+  for (size_t i = 0; i < again.size(); ++i) {
+    if (!again[i]) continue;
+    sum.seconds += seconds[i];
+    sum.products += work[i].products;
+  }
+  return sum;
 }
 
 Speed stated_speed(const std::vector<std::vector<Work>>& work, double products, double bytes) {

@@ -27,19 +27,28 @@ Speed measured_speed(const PlanRequest& request, const std::string& folder);
 // From floating-point operations and bytes a second. Throws InputError where one is not positive.
 Speed stated_speed(const PlanRequest& request, double products_per_second, double bytes_per_second);
 
-// Of a network on the CPU, run forward on a batch that is `part` of a micro-batch; remembered as
-// `key`, which says all that the figures depend on.
-struct SegmentBatch {
+// Of a network on the CPU, run forward on a batch of `samples`; scaled to micro-batches of `batch`.
+// Remembered as `key`, which says all that the figures depend on beside samples and threads.
+struct TimedNetwork {
   std::function<std::unique_ptr<Network>()> network;  // made where nothing is remembered
-  std::function<Tensors()> inputs;
-  double part = 1;
+  std::function<Tensors(int64_t samples)> inputs;
+  int64_t samples = 1, batch = 1;
+  std::string key;
+  std::vector<size_t> steps;  // of each segment
 };
-Speed measured_speed(const SegmentBatch& batch, const std::string& key, const std::string& folder);
+Speed measured_speed(const TimedNetwork& timed, const std::string& folder);
 
-// What each step of each segment takes; `network` and inputs on the meta device.
-std::vector<std::vector<Work>> forward_work(const Network& network, const Tensors& inputs);
+// What each step of each segment takes on one micro-batch; runs on the meta device.
+std::vector<std::vector<Work>> forward_work(const StepRequest& request);
 Speed stated_speed(const std::vector<std::vector<Work>>& work, double products_per_second,
                    double bytes_per_second);
+
+// What a segment's backward pass runs again, given seconds and work of its steps.
+struct Rebuilding {
+  double seconds = 0, products = 0;
+};
+Rebuilding rebuilding(const Segment& segment, const std::vector<double>& seconds,
+                      const std::vector<Work>& work);
 
 // Seconds of a whole step that rebuilds nothing: forward and twice as much backward of all blocks,
 // three products of the head, one pass over weights, gradients and moments: update_seconds.

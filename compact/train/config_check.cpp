@@ -44,16 +44,21 @@ void check_config(const TrainConfig& c) {
   at_least<int64_t>("num_hidden_layers", c.num_hidden_layers, 0);
   within("image_size", static_cast<double>(c.image_size), 0, 4096);
   at_least<int64_t>("max_eval_samples", c.max_eval_samples, -1);
-  at_least<int64_t>("per_device_train_batch_size", c.per_device_train_batch_size, 1);
+  // Counts beyond these would pass int64, or memory before anything can be said about it.
+  constexpr double kMostSamples = 1 << 30, kMostMicroBatches = 1 << 16, kMostEpochs = 1e6;
+  within("per_device_train_batch_size", static_cast<double>(c.per_device_train_batch_size), 1,
+         kMostSamples);
   at_least<int64_t>("per_device_eval_batch_size", c.per_device_eval_batch_size, 1);
-  at_least<int64_t>("gradient_accumulation_steps", c.gradient_accumulation_steps, 1);
+  within("gradient_accumulation_steps", static_cast<double>(c.gradient_accumulation_steps), 1,
+         kMostMicroBatches);
   at_least<int64_t>("bits_interval", c.bits_interval, 1);
   at_least<int64_t>("bits_probes", c.bits_probes, 2);
   at_least<double>("bits_guard", c.bits_guard, 0);
   COMPACT_CHECK(c.max_steps == -1 || c.max_steps > 0, "--max_steps must be positive, or -1, is ",
                 c.max_steps);
-  COMPACT_CHECK(c.max_steps > 0 || c.num_train_epochs > 0,
-                "--num_train_epochs must be positive, is ", c.num_train_epochs);
+  COMPACT_CHECK(c.max_steps > 0 || (c.num_train_epochs > 0 && c.num_train_epochs <= kMostEpochs),
+                "--num_train_epochs must be positive and at most ", kMostEpochs, ", is ",
+                c.num_train_epochs);
   std::vector<std::string> kinds;
   for (const OptimizerInfo& o : optimizers()) kinds.push_back(o.name);
   one_of("optim", c.optim, kinds);

@@ -24,7 +24,8 @@ std::string in_any_stage(const std::string& name) {
   const std::string layer = in_any_layer(name);
   const size_t dot = layer.find(".*.");
   const size_t end = dot == layer.npos ? dot : layer.find_last_not_of("0123456789", dot - 1);
-  return end == layer.npos ? layer : layer.substr(0, end + 1) + "*" + layer.substr(dot);
+  if (end == layer.npos || end + 1 == dot) return layer;
+  return layer.substr(0, end + 1) + "*" + layer.substr(dot);
 }
 
 // layer1.0.bn1~1.relu_.result@2 -> relu_.result

@@ -43,16 +43,15 @@ CurvePoint preset_point(const std::string& name, PlanRequest request, const Spee
       {.device = at::kMeta, .dtype = request.dtype, .max_length = request.step.length});
   CurvePoint point{.name = name, .peak = plan.reserved};
   double added = 0;
+  const auto micro = static_cast<double>(request.step.accumulation);
   for (const auto& layer : model.layers()) {
-    const std::vector<bool> again = layer->segment->rerun();
-    const std::vector<Work> work =
-        layer->segment->work(request.step.batch * request.step.length, request.step.length,
-                             static_cast<int64_t>(c10::elementSize(request.dtype)));
-    for (size_t i = 0; i < again.size(); ++i) {
-      if (!again[i]) continue;
-      added += speed.segments[0][i] * static_cast<double>(request.step.accumulation);
-      point.products += work[i].products * static_cast<double>(request.step.accumulation);
-    }
+    const Segment& segment = *layer->segment;
+    const Rebuilding again =
+        rebuilding(segment, speed.segments[0],
+                   segment.work(request.step.batch * request.step.length, request.step.length,
+                                static_cast<int64_t>(c10::elementSize(request.dtype))));
+    added += again.seconds * micro;
+    point.products += again.products * micro;
   }
   point.seconds = step_seconds(request, speed, plan.memory) + added;
   return point;

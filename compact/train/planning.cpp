@@ -9,13 +9,14 @@
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/data/prepare.h"
+#include "compact/io/checksum.h"
 #include "compact/plan/segment_search.h"
 #include "compact/train/setup.h"
 
 namespace compact {
 namespace {
 
-// Presets and smaller batches, the mildest first: where blocks are not planned one by one.
+// Other presets and smaller batches, the mildest first.
 std::string other_settings(const TrainConfig& c, const Task& task, const Policy& policy,
                            c10::DeviceType device, int64_t bytes) {
   std::string text;
@@ -38,47 +39,68 @@ std::string other_settings(const TrainConfig& c, const Task& task, const Policy&
   return text;
 }
 
-// Pixels of a batch that segments are timed on.
+// Pixels of the batch that segments are timed on, of three channels.
 constexpr int64_t kTimedPixels = int64_t{1} << 18;
+
+// What seconds of segments depend on: sizes of weights and samples, types.
+std::string timing_key(const TrainConfig& c, const Network& network, const at::Tensor& sample) {
+  std::string text = cat(sample.sizes());
+  for (const auto& [name, t] : network.named_tensors()) text += cat(" ", name, t.sizes());
+  return cat(c.dtype, " ", c.matmul_precision, " ", xxh3(text));
+}
 
 Speed segment_speed(const TrainConfig& c, const Task& task, c10::DeviceType device,
                     const StatedSpeed& stated) {
-  const int64_t batch = c.per_device_train_batch_size;
   const Policy kept = Policy::parse("slot * = keep", "timing");
   if (device != c10::kCPU) {
-    return stated_speed(
-        forward_work(*task.network(kept, at::kMeta), task.inputs(at::kMeta, batch).inputs),
-        stated.products, stated.bytes);
+    return stated_speed(forward_work(step_request(c, task, kept, device)), stated.products,
+                        stated.bytes);
   }
   if (c.threads > 0) at::set_num_threads(static_cast<int>(c.threads));
-  const int64_t values = task.inputs(at::kMeta, 1).inputs[0].numel();
-  const int64_t some = std::clamp(kTimedPixels * 3 / values, int64_t{1}, batch);
-  const SegmentBatch timed{.network = [&] { return task.network(kept, at::kCPU); },
-                           .inputs = [&] { return task.inputs(at::kCPU, some).inputs; },
-                           .part = static_cast<double>(some) / static_cast<double>(batch)};
-  return measured_speed(timed, cat(task.config.dump(), " ", c.dtype, " batch ", some),
-                        c.cache_dir.empty() ? default_cache_folder() : c.cache_dir);
+  const auto network = task.network(kept, at::kMeta);
+  const at::Tensor sample = task.inputs(at::kMeta, 1).inputs[0];
+  TimedNetwork timed{.network = [&] { return task.network(kept, at::kCPU); },
+                     .inputs = [&](int64_t n) { return task.inputs(at::kCPU, n).inputs; },
+                     .samples = std::max<int64_t>(1, 3 * kTimedPixels / sample.numel()),
+                     .batch = c.per_device_train_batch_size,
+                     .key = timing_key(c, *network, sample)};
+  for (const Segment* s : network->segments()) timed.steps.push_back(s->rerun().size());
+  return measured_speed(timed, c.cache_dir.empty() ? default_cache_folder() : c.cache_dir);
+}
+
+bool has_segments(const Task& task) {
+  return !task.network(Policy::preset("off"), at::kMeta)->segments().empty();
 }
 
 std::unique_ptr<BudgetSearch> segment_search(const TrainConfig& c, const Task& task,
                                              c10::DeviceType device, const StatedSpeed& stated,
                                              Allowed allowed) {
-  COMPACT_CHECK(!task.network(Policy::preset("off"), at::kMeta)->segments().empty(),
+  COMPACT_CHECK(has_segments(task),
                 "--preset auto chooses for language models and residual networks; other tasks take "
                 "a --budget with any other preset");
   COMPACT_CHECK(!allowed.project, "--allow project is for language models");
   return std::make_unique<SegmentSearch>(
-      [&c, &task, device](const Policy& p) { return step_request(c, task, p, device); }, allowed,
+      [c, &task, device](const Policy& p) { return step_request(c, task, p, device); }, allowed,
       segment_speed(c, task, device, stated));
 }
 
-// "--preset auto --allow quantize (...); " where that fits.
-std::string more_allowed(const TrainConfig& c, const Task& task, c10::DeviceType device,
-                         const StatedSpeed& stated, Allowed allowed, int64_t bytes) {
-  if (allowed.quantize) return "";
-  allowed.quantize = true;
-  const int64_t least = segment_search(c, task, device, stated, allowed)->least_peak();
-  return least > bytes ? "" : cat("--allow quantize (from ", format_bytes(least), "); ");
+// What `auto` could do with, the mildest first: a smaller batch, fewer bits.
+std::string ways_of_segments(const TrainConfig& c, const Task& task, c10::DeviceType device,
+                             const StatedSpeed& stated, Allowed allowed, int64_t bytes) {
+  std::string text;
+  const auto offer = [&](const std::string& what, const TrainConfig& other, Allowed a) {
+    const int64_t least = segment_search(other, task, device, stated, a)->least_peak();
+    if (least > bytes) return false;
+    text += cat(text.empty() ? "" : "; ", what, " (from ", format_bytes(least), ")");
+    return true;
+  };
+  TrainConfig fewer = c;
+  while ((fewer.per_device_train_batch_size /= 2) >= 1) {
+    const std::string batch = std::to_string(fewer.per_device_train_batch_size);
+    if (offer("--per_device_train_batch_size " + batch, fewer, allowed)) break;
+  }
+  if (!allowed.quantize) offer("--allow quantize", c, {.quantize = true});
+  return text;
 }
 
 }  // namespace
@@ -130,9 +152,8 @@ BudgetPlanner planner_for(const TrainConfig& c, const Task& task, c10::DeviceTyp
     return {request, allowed, speed_for(c, request, stated)};
   }
   return {segment_search(c, task, device, stated, allowed),
-          [&c, &task, device, stated, allowed](int64_t bytes) {
-            return more_allowed(c, task, device, stated, allowed, bytes) +
-                   other_settings(c, task, Policy::preset("exact"), device, bytes);
+          [c, &task, device, stated, allowed](int64_t bytes) {
+            return ways_of_segments(c, task, device, stated, allowed, bytes);
           }};
 }
 
@@ -176,7 +197,13 @@ StepPlan plan_within(const TrainConfig& c, const Task& task, Policy& policy, c10
 
 std::string settings_that_fit(const TrainConfig& c, const Task& task, const Policy& policy,
                               c10::DeviceType device, int64_t bytes) {
-  if (!task.llama) return other_settings(c, task, policy, device, bytes);
+  if (!task.llama) {
+    std::string text = other_settings(c, task, policy, device, bytes);
+    if (c.preset == "auto" || !has_segments(task)) return text;
+    const int64_t least = segment_search(c, task, device, {}, {})->least_peak();
+    if (least > bytes) return text;
+    return cat("--preset auto --budget ", bytes, "B", text.empty() ? "" : "; ", text);
+  }
   const PlanRequest request = plan_request(c, *task.llama, policy, device);
   const Speed speed = speed_for(c, request, {});
   const Allowed allowed = Allowed::parse(c.allow);

@@ -31,7 +31,7 @@ struct StatedSpeed {
 };
 Speed speed_for(const TrainConfig& config, const PlanRequest& request, const StatedSpeed& stated);
 
-// What chooses for --preset auto. `config` and `task` must outlive it. Throws InputError on a task
+// What chooses for --preset auto. `task` must outlive it. Throws InputError on a task
 // whose network has no segments to choose for.
 BudgetPlanner planner_for(const TrainConfig& config, const Task& task, c10::DeviceType device,
                           const StatedSpeed& stated = {});

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/train/run_plan.h"
 
+#include <algorithm>
 #include <limits>
 #include <ostream>
 #include <utility>
@@ -28,6 +29,7 @@ RunPlan::RunPlan(const TrainConfig& c, const Task& task, at::Device device, Poli
                            : MemoryLimit{budget_of(c), "--budget"};
   check_fits(c, task, policy, device.type(), plan_, limit_, resumed);
   policy_ = policy;
+  highest_peak_ = plan_.memory.peak;
 }
 
 RunPlan::~RunPlan() { lift(); }
@@ -68,11 +70,19 @@ std::string RunPlan::line() const {
                  : "");
 }
 
-bool RunPlan::fits(const std::string& bits) const {
-  if (config_.budget.empty()) return true;
+StepPlan RunPlan::with(const std::string& bits) const {
   Policy policy = policy_;
   policy.append(Policy::parse(bits, "bits"));
-  return plan_step(step_request(config_, task_, policy, device_.type())).reserved <= limit_.bytes;
+  return plan_step(step_request(config_, task_, policy, device_.type()));
+}
+
+bool RunPlan::fits(const std::string& bits) const {
+  return config_.budget.empty() || with(bits).reserved <= limit_.bytes;
+}
+
+void RunPlan::take(const std::string& bits, bool first) {
+  plan_ = with(bits);
+  highest_peak_ = first ? plan_.memory.peak : std::max(highest_peak_, plan_.memory.peak);
 }
 
 void RunPlan::explain(Console& console) {

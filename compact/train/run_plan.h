@@ -38,12 +38,16 @@ class RunPlan {
   // The whole table, and settings that would take a tenth less, after memory ran out. Lifts the
   // limit.
   void explain(Console& console);
-  int64_t peak_bytes() const { return plan_.memory.peak; }
+  // Of the policies that were in force, the highest.
+  int64_t peak_bytes() const { return highest_peak_; }
+  // From here on with these bits; `first`: no step was made without them.
+  void take(const std::string& bits, bool first);
   // Every slot with its treatment and bytes.
   const std::vector<SlotBytes>& slots() const { return plan_.memory.slots; }
 
  private:
   void lift();
+  StepPlan with(const std::string& bits) const;
 
   const TrainConfig& config_;
   const Task& task_;
@@ -51,6 +55,7 @@ class RunPlan {
   bool resumed_;
   at::Device device_;
   StepPlan plan_;
+  int64_t highest_peak_ = 0;
   MemoryLimit limit_;
   bool enforced_ = false;
   std::optional<StepRecorder> recorder_;

@@ -24,6 +24,8 @@ bool has_weights(const std::string& folder) {
 }
 
 at::Device device_of(const std::string& name) {
+  COMPACT_CHECK(name == "auto" || name == "cpu" || name == "cuda",
+                "--device must be auto, cpu or cuda, is `", name, "`");
   const bool cuda = at::globalContext().hasCUDA();
   if (name == "cpu" || (name == "auto" && !cuda)) return at::kCPU;
   COMPACT_CHECK(cuda, "--device cuda: this build of torch sees no GPU");

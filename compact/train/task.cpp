@@ -37,7 +37,9 @@ TrainConfig for_task(TrainConfig c) {
 
 const TaskInfo& task_of_folder(const std::string& folder) {
   const nlohmann::json config = read_json(std::filesystem::path(folder) / "config.json");
-  const std::string type = config.is_object() ? config.value("model_type", "") : "";
+  const bool named =
+      config.is_object() && config.contains("model_type") && config["model_type"].is_string();
+  const std::string type = named ? config["model_type"].get<std::string>() : "";
   std::string known;
   for (const TaskInfo* t : tasks()) {
     for (const std::string& k : t->model_types) {

@@ -2,6 +2,7 @@
 // Classes of images, by a residual network.
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "compact/base/check.h"
@@ -27,9 +28,10 @@ struct ImageModel {
   ResnetConfig net;
   int64_t pixels = 0;  // of a side
   PixelStatistics statistics;
+  std::vector<std::string> names;  // of the classes; empty: there are none
 };
 
-json to_json(const ImageModel& m, const std::vector<std::string>& names) {
+json to_json(const ImageModel& m) {
   return {{"model_type", kModelType},
           {"blocks", m.net.blocks},
           {"width", m.net.width},
@@ -40,7 +42,29 @@ json to_json(const ImageModel& m, const std::vector<std::string>& names) {
           {"image_size", m.pixels},
           {"image_mean", m.statistics.mean},
           {"image_std", m.statistics.deviation},
-          {"class_names", names}};
+          {"class_names", m.names}};
+}
+
+void check(const ImageModel& m, const std::string& file) {
+  const auto within = [&](const char* name, double value, double least, double most) {
+    COMPACT_CHECK(value >= least && value <= most, file, ": ", name, " must be from ", least,
+                  " to ", most, ", is ", value);
+  };
+  within("the number of blocks", static_cast<double>(m.net.blocks.size()), 1, 8);
+  for (const int64_t n : m.net.blocks) within("blocks", static_cast<double>(n), 1, 1000);
+  within("width", static_cast<double>(m.net.width), 1, 1 << 16);
+  within("classes", static_cast<double>(m.net.classes), 1, 1 << 20);
+  within("channels", static_cast<double>(m.net.channels), 1, 1024);
+  within("image_size", static_cast<double>(m.pixels), 1, 4096);
+  for (const auto* list : {&m.statistics.mean, &m.statistics.deviation}) {
+    COMPACT_CHECK(static_cast<int64_t>(list->size()) == m.net.channels, file,
+                  ": image_mean and image_std must have a value for each of ", m.net.channels,
+                  " channels, have ", list->size());
+  }
+  for (const double mean : m.statistics.mean) within("image_mean", mean, -1e3, 1e3);
+  for (const double deviation : m.statistics.deviation) within("image_std", deviation, 1e-6, 1e3);
+  COMPACT_CHECK(m.names.empty() || static_cast<int64_t>(m.names.size()) == m.net.classes, file,
+                ": class_names must be none or ", m.net.classes, ", are ", m.names.size());
 }
 
 ImageModel read_model(const std::string& folder) {
@@ -59,9 +83,11 @@ ImageModel read_model(const std::string& folder) {
     j.at("image_size").get_to(m.pixels);
     j.at("image_mean").get_to(m.statistics.mean);
     j.at("image_std").get_to(m.statistics.deviation);
+    m.names = j.value("class_names", m.names);
   } catch (const json::exception& e) {
     fail(path.string(), ": not a model of this program: ", e.what());
   }
+  check(m, path.string());
   return m;
 }
 
@@ -75,8 +101,9 @@ ImageModel model_of(const TrainConfig& c) {
 
 void check(const TrainConfig& c) {
   if (!c.model.empty()) resnet_named(c.model);
-  COMPACT_CHECK(c.model.empty() || c.width_mult > 0, "--width_mult must be positive, is ",
-                c.width_mult);
+  constexpr double kWidest = 16;
+  COMPACT_CHECK(c.model.empty() || (c.width_mult > 0 && c.width_mult <= kWidest),
+                "--width_mult must be positive and at most ", kWidest, ", is ", c.width_mult);
 }
 
 uint64_t checksum_of(const LabelledImages& data) {
@@ -87,14 +114,27 @@ uint64_t checksum_of(const LabelledImages& data) {
   return std::stoull(xxh3(hash(images) + hash(labels)), nullptr, 16);
 }
 
-void check_images(const LabelledImages& data, const std::string& file, const ImageModel& m) {
+// With labels as the model numbers its classes: by their names, where both have some.
+LabelledImages fitted(LabelledImages data, const std::string& file, const ImageModel& m) {
   const auto s = data.images.sizes();
   COMPACT_CHECK(s[1] == m.net.channels && data.classes <= m.net.classes, file, ": images have ",
                 s[1], " channels and ", data.classes, " classes, the model ", m.net.channels,
                 " and ", m.net.classes);
+  if (m.names.empty() || data.class_names.empty() || m.names == data.class_names) return data;
+  std::vector<int64_t> numbers;
+  for (const std::string& name : data.class_names) {
+    const auto found = std::ranges::find(m.names, name);
+    COMPACT_CHECK(found != m.names.end(), file, ": the model has no class `", name, "`",
+                  suggestion(name, m.names));
+    numbers.push_back(found - m.names.begin());
+  }
+  data.labels = at::tensor(numbers).index_select(0, data.labels);
+  data.class_names = m.names;
+  data.classes = m.net.classes;
+  return data;
 }
 
-void open_data(const TrainConfig& c, ImageModel& m, std::vector<std::string>& names, Task& task) {
+void open_data(const TrainConfig& c, ImageModel& m, Task& task) {
   std::optional<LabelledImages> train;
   if (!c.train_file.empty()) {
     train = read_images(c.train_file);
@@ -103,15 +143,15 @@ void open_data(const TrainConfig& c, ImageModel& m, std::vector<std::string>& na
       m.net.channels = train->images.size(1);
       m.net.classes = train->classes;
       m.statistics = pixel_statistics(train->images);
+      m.names = train->class_names;
     }
-    check_images(*train, c.train_file[0], m);
+    train = fitted(std::move(*train), c.train_file[0], m);
     m.pixels = train->images.size(2);
   }
   const uint64_t key = key_of(c, RandomUse::kData);
   const auto whole = [&](const std::vector<std::string>& files) -> std::unique_ptr<Dataset> {
     if (files.empty()) return nullptr;
-    LabelledImages data = read_images(files);
-    check_images(data, files[0], m);
+    LabelledImages data = fitted(read_images(files), files[0], m);
     std::vector<int64_t> all = all_samples(data.images.size(0));
     return std::make_unique<ImageDataset>(std::move(data), std::move(all), m.statistics,
                                           Augmentation{}, key);
@@ -133,18 +173,16 @@ void open_data(const TrainConfig& c, ImageModel& m, std::vector<std::string>& na
           train->images.size(2), " x ", train->images.size(3), ", ", train->classes, " classes",
           task.validation ? cat(", validation ", format_count(task.validation->size())) : "",
           task.test ? cat(", test ", format_count(task.test->size())) : "");
-  names = train->class_names;
 }
 
 Task open(const TrainConfig& c, const Progress&, std::vector<std::string>& warnings) {
   Task task;
   ImageModel m = model_of(c);
-  std::vector<std::string> names;  // of the classes
-  open_data(c, m, names, task);
+  open_data(c, m, task);
   if (!c.validation_file.empty() && c.validation_split != TrainConfig().validation_split) {
     warnings.push_back("--validation_split takes no effect: there is a --validation_file");
   }
-  task.config = to_json(m, names);
+  task.config = to_json(m);
   task.unit = "images";
   task.network_text = cat(m.net.classes, " classes, width ", m.net.width);
   const ClassifierOptions options{.dtype = dtype_of(c.dtype),

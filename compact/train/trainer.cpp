@@ -118,6 +118,7 @@ void Run::prepare() {
   s_.matmul_path = set_matmul_precision(c_.matmul_precision, device_, s_.matmul_path).path;
   plan_.emplace(c_, task_, device_, policy_, /*resumed=*/!checkpoint.empty(), console_);
   outside_bytes_ = live_bytes(device_);
+  plan_->enforce(outside_bytes_);
   model_ = make_network(c_, task_, policy_, device_, warnings_);
   optimizer_ = make_optimizer(c_, policy_, *model_);
   static_bytes_ = live_bytes(device_) - outside_bytes_;
@@ -125,7 +126,6 @@ void Run::prepare() {
       std::ranges::any_of(model_->parameters(), [](const Parameter* p) { return p->release; });
   bits_.emplace(c_, policy_);
   if (!checkpoint.empty()) resume(checkpoint);
-  plan_->enforce(outside_bytes_);
   make_output_folder(c_);
   metrics_ = std::make_unique<MetricsWriter>(c_.output_dir, checkpoint.empty() ? -1 : s_.step);
   write_file_atomically(c_.output_dir + "/policy.txt", policy_.str());
@@ -138,6 +138,7 @@ void Run::prepare() {
 void Run::resume(const std::string& checkpoint) {
   load_run(checkpoint, *model_, *optimizer_);
   bits_->restore(*model_, s_.bits);
+  if (!s_.bits.empty()) plan_->take(s_.bits, /*first=*/true);
   task_.train->seek(s_.window);
   seconds_before_ = s_.seconds;
   saved_step_ = s_.step;
@@ -168,6 +169,7 @@ void Run::choose_bits() {
   console_.line(bits_->choose(*model_, inputs_of(batch, device_), noise_key(c_, s_.step, -1),
                               [&](const std::string& bits) { return plan_->fits(bits); }));
   s_.bits = bits_->bits();
+  plan_->take(s_.bits, figures_.step_seconds.empty());
   write_file_atomically(c_.output_dir + "/bits.policy", s_.bits);
 }
 

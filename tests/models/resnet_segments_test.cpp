@@ -38,6 +38,16 @@ Step step_of(const Resnet& net, const Net& forward) {
   return s;
 }
 
+// In the order of the parameters, which have none afterwards.
+std::vector<at::Tensor> taken_gradients(const Resnet& net) {
+  std::vector<at::Tensor> all;
+  for (Parameter* p : net.parameters()) {
+    all.push_back(p->weight.grad());
+    p->weight.mutable_grad().reset();
+  }
+  return all;
+}
+
 Step step_under(const ResnetConfig& config, const std::string& policy) {
   const Resnet net(config, Policy::parse(policy, "test"), {.seed = 3});
   net.set_noise(5);
@@ -66,6 +76,55 @@ TEST(ResnetSegments, OffIsThePlainNetworkBitForBit) {
     expect_same(step_under(config, "slot * = keep\n"), step_of(plain, PlainResnet(plain)), "");
     const at::NoGradGuard no_grad;
     EXPECT_TRUE(plain.forward(images(), false).equal(PlainResnet(plain).forward(images(), false)));
+  }
+}
+
+TEST(ResnetSegments, OffIsThePlainNetworkInBfloat16) {
+  for (const ResnetConfig& config : {kCifar, kBottleneck, kBasic}) {
+    const ClassifierOptions options{.dtype = at::kBFloat16, .seed = 3};
+    const Resnet plain(config, {}, options), exact(config, Policy::preset("exact"), options);
+    const at::Tensor x = images().to(at::kBFloat16);
+    const at::Tensor target = at::arange(6).remainder(5);
+    const auto gradients = [&](const Resnet& net, const at::Tensor& logits) {
+      torch::autograd::backward({at::cross_entropy_loss(logits, target)}, {});
+      return taken_gradients(net);
+    };
+    const auto a = gradients(plain, PlainResnet(plain).forward(x, true));
+    for (const Resnet* net : {&plain, &exact}) {
+      const auto b = gradients(*net, net->forward(x, true));
+      for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(a[i].equal(b[i])) << i;
+    }
+  }
+}
+
+// A graph that is kept gives the same gradients again; one that is not says so.
+TEST(ResnetSegments, ASecondBackwardPass) {
+  for (const char* preset : {"exact", "pool", "pool-quant"}) {
+    const Resnet net(kBottleneck, Policy::preset(preset), {.seed = 3});
+    const at::Tensor loss =
+        at::cross_entropy_loss(net.forward(images(), true), at::arange(6).remainder(5));
+    const auto gradients = [&](bool keep) {
+      torch::autograd::backward({loss}, {}, keep);
+      return taken_gradients(net);
+    };
+    const auto a = gradients(true), b = gradients(false);
+    for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(a[i].equal(b[i])) << preset << i;
+    EXPECT_THROW(gradients(false), std::exception);
+  }
+}
+
+// With the running statistics, which then pass gradients as constants.
+TEST(ResnetSegments, GradientsOfAnEvaluation) {
+  for (const ResnetConfig& config : {kCifar, kBottleneck}) {
+    const Resnet net(config, Policy::preset("exact"), {.seed = 3});
+    const at::Tensor target = at::arange(6).remainder(5);
+    const auto gradients = [&](const at::Tensor& logits) {
+      torch::autograd::backward({at::cross_entropy_loss(logits, target)}, {});
+      return taken_gradients(net);
+    };
+    const auto a = gradients(PlainResnet(net).forward(images(), false)),
+               b = gradients(net.forward(images(), false));
+    for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(a[i].equal(b[i])) << i;
   }
 }
 
@@ -119,9 +178,7 @@ TEST(ResnetSegments, AnEvaluationBetweenChangesNoBit) {
     const at::Tensor loss = net.loss({images()}, at::arange(6).remainder(5), 1);
     net.score({images()}, at::arange(6).remainder(5));
     torch::autograd::backward({loss}, {});
-    std::vector<at::Tensor> all;
-    for (Parameter* p : net.parameters()) all.push_back(p->weight.grad());
-    return all;
+    return taken_gradients(net);
   };
   const std::vector<at::Tensor> a = gradients(off), b = gradients(exact);
   for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(a[i].equal(b[i])) << i;

@@ -44,6 +44,22 @@ TEST(ClassifierMemory, OfResnetsIsPlanned) {
   }
 }
 
+TEST(ClassifierMemory, OfOffloadedSlotsIsPlanned) {
+  const ResnetConfig small{.blocks = {1, 2}, .width = 16, .small_images = true, .classes = 10};
+  StepRequest r;
+  r.network = [&](at::Device device) {
+    return std::make_unique<Resnet>(
+        small, Policy::parse("slot layer*.{input,conv*,relu*} = offload\n", "test"),
+        ClassifierOptions{.device = device});
+  };
+  r.micro_batch = [&](at::Device device, int64_t) {
+    return StepInputs{{at::randn({6, 3, 32, 32}, at::device(device))},
+                      at::ones({6}, at::device(device).dtype(at::kLong))};
+  };
+  r.optimizer.kind = OptimizerKind::kSgd;
+  expect_equal(r, 0.01, "offload");
+}
+
 TEST(ClassifierMemory, OfGraphNetworksIsPlanned) {
   constexpr int64_t kNodes = 300;
   // A ring with chords.

@@ -241,6 +241,38 @@ TEST(TaskAuto, StaysUnderTheBudgetAndChangesNoBit) {
   EXPECT_TRUE(slurp(folder / "auto/model.safetensors") == slurp(folder / "off/model.safetensors"));
 }
 
+// Labels follow the names of classes, whatever else a file holds; a damaged config.json is named.
+TEST(TaskErrors, OfModelsAndTheirClasses) {
+  const TemporaryFolder folder;
+  TrainConfig c = images(folder.path(), "run");
+  c.max_steps = 1;
+  std::ostringstream console;
+  ASSERT_EQ(train(c, console), kExitOk) << console.str();
+  const std::string file = (folder.path() / "run/config.json").string();
+  const auto whole = nlohmann::json::parse(slurp(file));
+  const auto error = [&](const char* key, const nlohmann::json& value) {
+    nlohmann::json changed = whole;
+    changed[key] = value;
+    spill(file, changed.dump());
+    TrainConfig e;
+    e.model_name_or_path = c.output_dir;
+    e.validation_file = c.train_file;
+    e.device = "cpu";
+    e.max_eval_samples = 4;
+    std::string unit;
+    return error_of([&] { evaluate(e, unit); });
+  };
+  EXPECT_EQ(error("classes", whole["classes"]), "");
+  EXPECT_THAT(error("blocks", {-1, 3, 3}), HasSubstr("config.json: blocks must be from 1"));
+  EXPECT_THAT(error("blocks", {1000000000, 3, 3}), HasSubstr("is 1e+09"));
+  EXPECT_THAT(error("width", int64_t{1} << 62), HasSubstr("config.json: width"));
+  EXPECT_THAT(error("classes", int64_t{1} << 40), HasSubstr("config.json: classes"));
+  EXPECT_THAT(error("image_std", {0, 0, 0}), HasSubstr("config.json: image_std"));
+  EXPECT_THAT(error("image_mean", {0}), HasSubstr("config.json: image_mean"));
+  EXPECT_THAT(error("model_type", 3), HasSubstr("config.json: model_type"));
+  EXPECT_THAT(error("class_names", {"a", "b"}), HasSubstr("config.json: class_names"));
+}
+
 TEST(TaskErrors, NameTheRule) {
   const TemporaryFolder folder;
   const auto error = [&](const std::function<void(TrainConfig&)>& change) {
@@ -261,6 +293,16 @@ TEST(TaskErrors, NameTheRule) {
               }),
               HasSubstr("--preset auto"));
   EXPECT_THAT(error([](TrainConfig& c) { c.width_mult = 0; }), HasSubstr("--width_mult"));
+  EXPECT_THAT(error([](TrainConfig& c) { c.width_mult = 1e300; }), HasSubstr("--width_mult"));
+  EXPECT_THAT(error([](TrainConfig& c) { c.gradient_accumulation_steps = INT64_MAX; }),
+              HasSubstr("--gradient_accumulation_steps"));
+  EXPECT_THAT(error([](TrainConfig& c) { c.per_device_train_batch_size = INT64_MAX; }),
+              HasSubstr("--per_device_train_batch_size"));
+  EXPECT_THAT(error([](TrainConfig& c) {
+                c.max_steps = -1;
+                c.num_train_epochs = 1e300;
+              }),
+              HasSubstr("--num_train_epochs"));
   EXPECT_THAT(error([](TrainConfig& c) { c.label_smoothing_factor = 1; }),
               HasSubstr("--label_smoothing_factor"));
   EXPECT_THAT(error([](TrainConfig& c) {

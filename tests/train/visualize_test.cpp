@@ -7,6 +7,7 @@
 
 #include <sstream>
 
+#include "compact/base/check.h"
 #include "compact/train/exit_codes.h"
 #include "compact/train/picture.h"
 #include "compact/train/trainer.h"
@@ -96,7 +97,34 @@ TEST_F(Visualize, DrawsFiltersAndMapsOfEveryModel) {
   EXPECT_EQ(slurp(folder_ / "pictures/off-image.png"), slurp(folder_ / "pictures/pool-image.png"));
 }
 
+// Folders of the same name are told apart, and layers may be those of one model only.
+TEST_F(Visualize, ModelsThatDiffer) {
+  const auto copy = [&](const std::string& to) {
+    std::filesystem::create_directories((folder_ / to).parent_path());
+    std::filesystem::copy(folder_ / "off", folder_ / to, std::filesystem::copy_options::recursive);
+    options_.folders.push_back((folder_ / to).string());
+  };
+  copy("x/off");
+  copy("y/off-2");
+  copy("z/a b#");
+  options_.layers = {"layer3.2"};
+  std::ostringstream out;
+  visualize(options_, out);
+  for (const char* label : {"off", "off-2", "off-2-2", "a_b_"}) {
+    const std::string file = cat(label, "-layer3.2.png");
+    EXPECT_EQ(slurp(folder_ / "pictures" / file), slurp(folder_ / "pictures/off-layer3.2.png"));
+    EXPECT_THAT(slurp(folder_ / "pictures/index.html"), HasSubstr("src=\"" + file));
+  }
+}
+
 TEST_F(Visualize, ErrorsNameTheRule) {
+  std::filesystem::create_directories(folder_ / "text");
+  spill(folder_ / "text/config.json", R"({"model_type": "llama"})");
+  EXPECT_THAT(error([&](auto& o) { o.folders.push_back((folder_ / "text").string()); }),
+              HasSubstr("of task language-modeling"));
+  EXPECT_THAT(error([&](auto& o) { o.config.output_dir = (folder_ / "train.bin").string(); }),
+              HasSubstr("train.bin"));
+  EXPECT_THAT(error([](auto& o) { o.config.device = "gpu"; }), HasSubstr("--device"));
   EXPECT_THAT(error([](auto& o) { o.image = 40; }), HasSubstr("--image must be in [0, 40)"));
   EXPECT_THAT(error([](auto& o) { o.layers = {"layer4.0"}; }), HasSubstr("no layer `layer4.0`"));
   EXPECT_THAT(error([](auto& o) { o.channels = 0; }), HasSubstr("--max_channels"));
