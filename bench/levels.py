@@ -29,7 +29,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 DATA = pathlib.Path(os.environ.get("COMPACT_DATA", ROOT / "../shared/data"))
 LEVELS = ["off", "exact", "gact-l1", "gact-l2", "gact-l2.2"]
 POOLED = ["pool", "pool-quant"]  # of residual networks
-PART = 0.6                       # of the peak of `off`: the budget of `auto`
+PART = 0.7                       # of the peak of `off`: the budget of `auto`
 LARGE = ROOT / ".cache/images-224"  # made where it is not there
 
 

@@ -8,7 +8,7 @@ import tempfile
 try:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 except ImportError:
-    print("needs the Python package tensorboard")
+    print("SKIP: the Python package tensorboard is not installed")
     sys.exit(77)
 from _exchange import run
 
