@@ -96,7 +96,7 @@ def measure(a, name):
     for preset in LEVELS + ([*POOLED, "auto"] if name.startswith("resnet") else []):
         budget = ["--budget", f"{int(PART * rows[0]['peak_bytes'])}B"] if preset == "auto" else []
         results = train(a.program, [*flags, *budget], preset, batch, a.steps, a.threads)
-        row = {"network": name, "preset": preset, "batch": batch or 1, "unit": unit,
+        row = {"network": name, "preset": preset, "batch": batch or 1, "unit": unit, "threads": a.threads,
                "saved_bytes": results["memory/saved_bytes"], "held_bytes": results["memory/held_bytes"],
                "peak_bytes": results["memory/peak_bytes"],
                "planned_peak_bytes": results["memory/planned_peak_bytes"],
@@ -113,21 +113,21 @@ def measure(a, name):
 
 def report(a, rows):
     lines = ["# GACT's levels and pooled activations in training steps", "",
-             f"{datetime.date.today()}, {platform.processor() or platform.machine()}, {a.threads} threads; "
+             f"{datetime.date.today()}, {platform.processor() or platform.machine()}; "
              f"`bench/levels.py --steps {a.steps} --budget {a.budget}`. f32. held: allocated by the forward "
              "pass and living at its end; peak: the highest moment of a step, weights included, and beside it "
              "what was planned. Ratios: `off` over the level, of speed the level over `off`. `auto`: the "
              f"cheapest lossless policy under {PART:.0%} of the peak of `off`. Largest batch: by plan under the "
              "budget, then run.", "",
-             "| network | preset | held MiB | smaller | peak MiB | smaller | planned | per second | speed | "
+             "| network | threads | preset | held MiB | smaller | peak MiB | smaller | planned | per second | speed | "
              f"largest batch in {a.budget} | larger | its peak MiB | per second |",
-             "|---|---|---|---|---|---|---|---|---|---|---|---|---|"]
+             "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"]
     for row in rows:
         off = next(r for r in rows if r["network"] == row["network"] and r["preset"] == "off")
-        line = (f"| {row['network']} x {row['batch']} | {row['preset']} | {row['held_bytes'] / 2**20:.1f} | "
+        line = (f"| {row['network']} x {row['batch']} | {row['threads']} | {row['preset']} | {row['held_bytes'] / 2**20:.1f} | "
                 f"{off['held_bytes'] / row['held_bytes']:.2f} | {row['peak_bytes'] / 2**20:.1f} | "
                 f"{off['peak_bytes'] / row['peak_bytes']:.2f} | "
-                f"{row['planned_peak_bytes'] / row['peak_bytes'] - 1:+.2%} | {row['per_second']:,.0f} {row['unit']} | "
+                f"{row['planned_peak_bytes'] / row['peak_bytes'] - 1:+.2%} | {row['per_second']:,.{0 if row['per_second'] > 100 else 1}f} {row['unit']} | "
                 f"{row['per_second'] / off['per_second']:.2f} | ")
         if "max_batch" in row:
             line += (f"{row['max_batch']} | {row['max_batch'] / off['max_batch']:.2f} | "
