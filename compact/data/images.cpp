@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <vector>
@@ -121,6 +122,20 @@ LabelledImages read_idx(const std::string& images, const std::string& labels, in
       bytes_tensor(names.bytes, {names.sizes[0]}).to(at::kLong), classes};
   check_labels(result.labels, classes, labels);
   return result;
+}
+
+LabelledImages with_classes(LabelledImages data, const std::vector<std::string>& names) {
+  if (names.empty() || data.class_names.empty() || names == data.class_names) return data;
+  std::vector<int64_t> numbers;
+  for (const std::string& name : data.class_names) {
+    const auto found = std::ranges::find(names, name);
+    COMPACT_CHECK(found != names.end(), "[images] no class `", name, "`", suggestion(name, names));
+    numbers.push_back(found - names.begin());
+  }
+  data.labels = at::tensor(numbers).index_select(0, data.labels);
+  data.class_names = names;
+  data.classes = static_cast<int64_t>(names.size());
+  return data;
 }
 
 }  // namespace compact

@@ -18,6 +18,10 @@ struct LabelledImages {
   std::vector<std::string> class_names = {};  // of every class, or empty where the file has none
 };
 
+// The same with labels as `names` numbers the classes. Unchanged where either has no names. Throws
+// InputError on a class that is none of them.
+LabelledImages with_classes(LabelledImages data, const std::vector<std::string>& names);
+
 // CIFAR-10's binary form, one file after the other: records of a label and 3 x 32 x 32 bytes.
 // Files may be compressed (`.gz`, `.xz`, `.zst`). Throws InputError with the file, the rule and the
 // record on a file that is cut, a label above 9, and files of more than 2^20 images together.

@@ -21,19 +21,9 @@ Allowed Allowed::parse(const std::string& text) {
   return allowed;
 }
 
-// What a TransformerSearch looks at.
-struct BudgetPlanner::Model {
-  PlanRequest request;
-  Allowed allowed;
-  Speed speed;
-};
-
 BudgetPlanner::BudgetPlanner(const PlanRequest& request, Allowed allowed, const Speed& speed)
-    : model_(new Model{request, allowed, speed}),
-      search_(new TransformerSearch(model_->request, allowed, model_->speed)),
-      ways_([m = model_.get()](int64_t budget) {
-        return ways_to_fit(m->request, budget, m->allowed, m->speed);
-      }) {}
+    : BudgetPlanner(std::make_unique<TransformerSearch>(request, allowed, speed),
+                    [=](int64_t budget) { return ways_to_fit(request, budget, allowed, speed); }) {}
 
 BudgetPlanner::BudgetPlanner(std::unique_ptr<BudgetSearch> search,
                              std::function<std::string(int64_t)> ways)

@@ -64,8 +64,6 @@ class BudgetPlanner {
   int64_t least_peak();
 
  private:
-  struct Model;
-  std::unique_ptr<Model> model_;  // of the first constructor
   std::unique_ptr<BudgetSearch> search_;
   std::function<std::string(int64_t)> ways_;
 };

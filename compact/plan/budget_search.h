@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "compact/plan/block_options.h"
+#include "compact/plan/block_option.h"
 #include "compact/plan/budget.h"
 
 namespace compact {

@@ -10,8 +10,6 @@
 namespace compact {
 namespace {
 
-constexpr size_t kMostSlots = 8;  // of a segment that may be rebuilt
-
 Policy policy_of(const std::string& text) { return Policy::parse(text, "auto"); }
 
 }  // namespace
@@ -34,8 +32,6 @@ SegmentSearch::SegmentSearch(std::function<StepRequest(const Policy&)> step, All
       part.held.push_back(use.name.substr(skip));
       if (use.rebuilt) part.rebuilt.push_back(use.name.substr(skip));
     }
-    COMPACT_CHECK(part.rebuilt.size() <= kMostSlots, "[plan] segment ", part.name, " of ",
-                  part.rebuilt.size(), " slots has too many ways");
   }
   COMPACT_CHECK(!parts_.empty(), "[plan] the network has no segments to choose for");
   COMPACT_CHECK(speed_.segments.size() == parts_.size(), "[plan] speeds of ",
@@ -91,15 +87,7 @@ void SegmentSearch::plan_all(std::vector<std::vector<BlockOption>>& options) con
 
 void SegmentSearch::find_exact() {
   std::vector<std::vector<BlockOption>> options;
-  for (const Part& part : parts_) {
-    auto& of = options.emplace_back();
-    for (uint32_t mask = 0; mask < (1U << part.rebuilt.size()); ++mask) {
-      BlockOption& option = of.emplace_back();
-      for (size_t i = 0; i < part.rebuilt.size(); ++i) {
-        if (mask >> i & 1) option.recomputed.push_back(part.rebuilt[i]);
-      }
-    }
-  }
+  for (const Part& part : parts_) options.push_back(recompute_options(part.rebuilt));
   plan_all(options);
   for (size_t i = 0; i < parts_.size(); ++i) parts_[i].exact = undominated(options[i]);
 }

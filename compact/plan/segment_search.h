@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "compact/plan/block_options.h"
+#include "compact/plan/block_option.h"
 #include "compact/plan/budget_search.h"
 
 namespace compact {

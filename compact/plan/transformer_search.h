@@ -9,16 +9,19 @@
 #include <utility>
 #include <vector>
 
-#include "compact/plan/block_options.h"
 #include "compact/plan/budget_search.h"
+#include "compact/plan/transformer_options.h"
 
 namespace compact {
 
-// Remembers what it has planned. The request and the speed must outlive it.
+// Remembers what it has planned.
 class TransformerSearch final : public BudgetSearch {
  public:
-  TransformerSearch(const PlanRequest& request, Allowed allowed, const Speed& speed)
-      : r_(request), allowed_(allowed), speed_(speed), layers_(r_.shape.num_hidden_layers) {}
+  TransformerSearch(PlanRequest request, Allowed allowed, Speed speed)
+      : r_(std::move(request)),
+        allowed_(allowed),
+        speed_(std::move(speed)),
+        layers_(r_.shape.num_hidden_layers) {}
 
   // Then more and more of the gradient in a random projection.
   std::vector<Variant> levels() const override;
@@ -43,9 +46,9 @@ class TransformerSearch final : public BudgetSearch {
   bool fits_one(Variant v, int64_t budget);
   int64_t chunk_cost(int64_t chunk) const;
 
-  const PlanRequest& r_;
+  PlanRequest r_;
   Allowed allowed_;
-  const Speed& speed_;
+  Speed speed_;
   int64_t layers_;
   std::optional<double> error_cost_;
   std::map<std::pair<double, bool>, std::vector<BlockOption>> options_;  // by rank and quantize

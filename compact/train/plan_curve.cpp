@@ -8,7 +8,6 @@
 #include "compact/base/atomic_file.h"
 #include "compact/base/check.h"
 #include "compact/base/text.h"
-#include "compact/plan/block_options.h"
 #include "compact/train/report_chart.h"
 #include "compact/train/report_page.h"
 

@@ -2,7 +2,6 @@
 // Classes of images, by a residual network.
 #include <ATen/ATen.h>
 
-#include <algorithm>
 #include <filesystem>
 
 #include "compact/base/check.h"
@@ -50,7 +49,7 @@ void check(const ImageModel& m, const std::string& file) {
     COMPACT_CHECK(value >= least && value <= most, file, ": ", name, " must be from ", least,
                   " to ", most, ", is ", value);
   };
-  within("the number of blocks", static_cast<double>(m.net.blocks.size()), 1, 8);
+  within("the number of stages in blocks", static_cast<double>(m.net.blocks.size()), 1, 8);
   for (const int64_t n : m.net.blocks) within("blocks", static_cast<double>(n), 1, 1000);
   within("width", static_cast<double>(m.net.width), 1, 1 << 16);
   within("classes", static_cast<double>(m.net.classes), 1, 1 << 20);
@@ -114,24 +113,17 @@ uint64_t checksum_of(const LabelledImages& data) {
   return std::stoull(xxh3(hash(images) + hash(labels)), nullptr, 16);
 }
 
-// With labels as the model numbers its classes: by their names, where both have some.
+// As the model reads them.
 LabelledImages fitted(LabelledImages data, const std::string& file, const ImageModel& m) {
   const auto s = data.images.sizes();
   COMPACT_CHECK(s[1] == m.net.channels && data.classes <= m.net.classes, file, ": images have ",
                 s[1], " channels and ", data.classes, " classes, the model ", m.net.channels,
                 " and ", m.net.classes);
-  if (m.names.empty() || data.class_names.empty() || m.names == data.class_names) return data;
-  std::vector<int64_t> numbers;
-  for (const std::string& name : data.class_names) {
-    const auto found = std::ranges::find(m.names, name);
-    COMPACT_CHECK(found != m.names.end(), file, ": the model has no class `", name, "`",
-                  suggestion(name, m.names));
-    numbers.push_back(found - m.names.begin());
+  try {
+    return with_classes(std::move(data), m.names);
+  } catch (const InputError& e) {
+    fail(file, ": ", e.what());
   }
-  data.labels = at::tensor(numbers).index_select(0, data.labels);
-  data.class_names = m.names;
-  data.classes = m.net.classes;
-  return data;
 }
 
 void open_data(const TrainConfig& c, ImageModel& m, Task& task) {

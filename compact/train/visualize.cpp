@@ -23,7 +23,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kColumns = 8, kLeastSide = 48;
-constexpr const char* kFilters = "filters";
 constexpr int64_t kOfNoLayer = 2;  // the image and the filters come first
 
 // What is drawn of a model, in the order of the page.
@@ -44,7 +43,7 @@ Pictures pictures_of(const TrainedModel& model, const VisualizeOptions& o) {
   COMPACT_CHECK(o.image >= 0 && o.image < data.size(), "--image must be in [0, ", data.size(),
                 "), is ", o.image);
   const StepInputs image = inputs_of(data.in_order(o.image, 1), model.network->device());
-  Pictures all = {{"image", image.inputs[0]}, {kFilters, filters_of(*model.network, o.channels)}};
+  Pictures all = {{"image", image.inputs[0]}, {"filters", filters_of(*model.network, o.channels)}};
   // What every segment gives to the next, above 0.
   const Segment* before = nullptr;
   model.network->each_segment(image.inputs, [&](const Segment& s, const at::Tensor& x) {

@@ -69,6 +69,20 @@ TEST_F(Images, IdxImagesAndLabels) {
   EXPECT_EQ(all.labels[1].item<int64_t>(), 9);
 }
 
+// Whatever classes a file has, and in whatever order.
+TEST(LabelledImagesTest, LabelsFollowTheNamesOfClasses) {
+  const LabelledImages data{.images = at::zeros({4, 1, 2, 2}, at::kByte),
+                            .labels = at::tensor({0, 1, 1, 0}, at::kLong),
+                            .classes = 2,
+                            .class_names = {"cat", "dog"}};
+  const LabelledImages other = with_classes(data, {"bird", "dog", "cat"});
+  EXPECT_TRUE(other.labels.equal(at::tensor({2, 1, 1, 2}, at::kLong)));
+  EXPECT_EQ(other.classes, 3);
+  EXPECT_TRUE(with_classes(data, {"cat", "dog"}).labels.equal(data.labels));
+  EXPECT_TRUE(with_classes(data, {}).labels.equal(data.labels));
+  EXPECT_THROW(with_classes(data, {"cat", "bird"}), InputError);
+}
+
 TEST_F(Images, IdxRefusesBrokenFiles) {
   const std::string labels = write("labels", number(0x801) + number(2) + "\x01\x09");
   const auto images = [&](const std::string& bytes) { return write("images", bytes); };

@@ -10,7 +10,8 @@
 
 #include "compact/base/check.h"
 #include "compact/plan/bits.h"
-#include "compact/plan/block_options.h"
+#include "compact/plan/transformer_options.h"
+#include "tests/plan/budgets.h"
 #include "tests/plan/requests.h"
 
 namespace compact {
@@ -63,25 +64,11 @@ TEST_F(Budget, TruePeakStaysUnderItAndNeverRises) {
   BudgetPlanner planner(request_, {}, speed_);
   const int64_t off = plan_step(request_).memory.peak, least = planner.least_peak();
   EXPECT_LT(least, off * 2 / 3);
-  int64_t before = INT64_MAX;
-  double seconds = 0;
-  int distinct = 0;
-  for (int i = 0; i <= 20; ++i) {
-    const int64_t budget = off - (off - least) * i / 20;
-    const Chosen chosen = planner.choose(budget);
+  expect_peaks_fall(planner, off, 20, 0, [&](const Policy& policy) {
     PlanRequest r = request_;
-    r.policy = chosen.policy;
-    const int64_t real = run_for_real(r).peak;
-    EXPECT_EQ(real, chosen.plan.memory.peak);
-    EXPECT_LE(real, budget);
-    EXPECT_LE(real, before);
-    EXPECT_GE(chosen.seconds, seconds - 1e-9);
-    EXPECT_TRUE(chosen.lossless);
-    distinct += real < before;
-    before = real;
-    seconds = chosen.seconds;
-  }
-  EXPECT_GT(distinct, 5);
+    r.policy = policy;
+    return step_request(r);
+  });
 }
 
 TEST_F(Budget, NoPolicyOfTwoLayersIsCheaper) {

@@ -8,6 +8,7 @@
 
 #include "compact/base/check.h"
 #include "compact/models/resnet.h"
+#include "tests/plan/budgets.h"
 #include "tests/plan/requests.h"
 
 namespace compact {
@@ -70,24 +71,7 @@ TEST_P(SegmentBudget, TruePeakStaysUnderItAndNeverRises) {
                 least = planner.least_peak();
   EXPECT_LT(least, exact);
   EXPECT_LT(least, off * 3 / 4);
-  int64_t before = INT64_MAX;
-  double seconds = 0;
-  int distinct = 0;
-  for (int i = 0; i <= 12; ++i) {
-    const int64_t budget = off - (off - least) * i / 12;
-    const Chosen chosen = planner.choose(budget);
-    EXPECT_EQ(plan_step(step(chosen.policy)).memory.peak, chosen.plan.memory.peak);
-    const int64_t real = run_for_real(step(chosen.policy)).peak;
-    EXPECT_LE(std::abs(real - chosen.plan.memory.peak), real / 100);
-    EXPECT_LE(chosen.plan.memory.peak, budget);
-    EXPECT_LE(chosen.plan.memory.peak, before);
-    EXPECT_GE(chosen.seconds, seconds - 1e-9);
-    EXPECT_TRUE(chosen.lossless);
-    distinct += chosen.plan.memory.peak < before;
-    before = chosen.plan.memory.peak;
-    seconds = chosen.seconds;
-  }
-  EXPECT_GT(distinct, 5);
+  expect_peaks_fall(planner, off, 12, 0.01, [&](const Policy& policy) { return step(policy); });
 }
 
 // Of assignments drawn at random, none that fits its own peak costs less than what is chosen.

@@ -96,7 +96,9 @@ std::string losses(const std::string& folder) {
   std::string line, out;
   while (std::getline(in, line)) {
     const auto j = nlohmann::json::parse(line);
-    out += j["step"].dump() + (j.contains("loss") ? j["loss"].dump() : j["eval_loss"].dump()) + " ";
+    for (const char* key : {"step", "loss", "eval_loss", "test_loss"}) {
+      if (j.contains(key)) out += j[key].dump() + " ";
+    }
   }
   return out;
 }
@@ -151,6 +153,17 @@ TEST(TaskBits, ProbesLeaveNoTrace) {
   }
 }
 
+// Of what a run left.
+TrainConfig evaluation_of(const TrainConfig& run, const std::vector<std::string>& files,
+                          int64_t samples) {
+  TrainConfig c;
+  c.model_name_or_path = run.output_dir;
+  c.validation_file = files;
+  c.device = "cpu";
+  c.max_eval_samples = samples;
+  return c;
+}
+
 TEST(TaskEvaluation, OfAFolderIsThatOfTheRun) {
   const TemporaryFolder folder;
   TrainConfig c = images(folder.path(), "run");
@@ -162,12 +175,8 @@ TEST(TaskEvaluation, OfAFolderIsThatOfTheRun) {
   const auto results = nlohmann::json::parse(slurp(folder / "run/all_results.json"));
   EXPECT_EQ(results["eval_accuracy"], results["test_accuracy"]);
   EXPECT_EQ(results["eval_images"], 20);
-  TrainConfig e;
-  e.model_name_or_path = c.output_dir;
-  e.validation_file = c.validation_file;
-  e.device = "cpu";
-  e.max_eval_samples = 0;
   std::string unit;
+  const TrainConfig e = evaluation_of(c, c.validation_file, 0);
   const EvalResult r = evaluate(e, unit);
   EXPECT_EQ(unit, "images");
   EXPECT_EQ(r.loss, results["eval_loss"].get<double>());
@@ -241,8 +250,8 @@ TEST(TaskAuto, StaysUnderTheBudgetAndChangesNoBit) {
   EXPECT_TRUE(slurp(folder / "auto/model.safetensors") == slurp(folder / "off/model.safetensors"));
 }
 
-// Labels follow the names of classes, whatever else a file holds; a damaged config.json is named.
-TEST(TaskErrors, OfModelsAndTheirClasses) {
+// A damaged config.json is named.
+TEST(TaskErrors, OfModelFolders) {
   const TemporaryFolder folder;
   TrainConfig c = images(folder.path(), "run");
   c.max_steps = 1;
@@ -254,13 +263,8 @@ TEST(TaskErrors, OfModelsAndTheirClasses) {
     nlohmann::json changed = whole;
     changed[key] = value;
     spill(file, changed.dump());
-    TrainConfig e;
-    e.model_name_or_path = c.output_dir;
-    e.validation_file = c.train_file;
-    e.device = "cpu";
-    e.max_eval_samples = 4;
     std::string unit;
-    return error_of([&] { evaluate(e, unit); });
+    return error_of([&] { evaluate(evaluation_of(c, c.train_file, 4), unit); });
   };
   EXPECT_EQ(error("classes", whole["classes"]), "");
   EXPECT_THAT(error("blocks", {-1, 3, 3}), HasSubstr("config.json: blocks must be from 1"));
