@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/io/hf_config.h"
 
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "compact/base/check.h"
 #include "compact/base/file.h"
+#include "compact/io/config_keys.h"
 #include "compact/io/json_file.h"
 
 namespace compact {
@@ -14,61 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-// Typed access to the keys of one object; null counts as absent, as it does in transformers.
-class Keys {
- public:
-  Keys(const json& object, std::string where) : object_(object), where_(std::move(where)) {
-    COMPACT_CHECK(object.is_object(), where_, ": must be a JSON object");
-  }
-
-  const json* find(const char* key) const {
-    const auto found = object_.find(key);
-    return found == object_.end() || found->is_null() ? nullptr : &*found;
-  }
-
-  int64_t required_integer(const char* key) const {
-    const json* value = find(key);
-    COMPACT_CHECK(value, where_, ": ", key, " must be given");
-    return integer_of(*value, key);
-  }
-  int64_t integer(const char* key, int64_t fallback) const {
-    const json* value = find(key);
-    return value ? integer_of(*value, key) : fallback;
-  }
-  double number(const char* key, double fallback) const {
-    const json* value = find(key);
-    COMPACT_CHECK(!value || value->is_number(), where_, ": ", key, " must be a number, is ",
-                  value->dump());
-    return value ? value->get<double>() : fallback;
-  }
-  bool flag(const char* key, bool fallback) const {
-    const json* value = find(key);
-    COMPACT_CHECK(!value || value->is_boolean(), where_, ": ", key, " must be true or false, is ",
-                  value->dump());
-    return value ? value->get<bool>() : fallback;
-  }
-  std::string text(const char* key, const std::string& fallback) const {
-    const json* value = find(key);
-    COMPACT_CHECK(!value || value->is_string(), where_, ": ", key, " must be a text, is ",
-                  value->dump());
-    return value ? value->get<std::string>() : fallback;
-  }
-  int64_t integer_of(const json& value, const char* key) const {
-    // An unsigned value above 2^63 would wrap in get<int64_t>().
-    COMPACT_CHECK(value.is_number_integer() &&
-                      (!value.is_number_unsigned() || value.get<uint64_t>() <= kLargest),
-                  where_, ": ", key, " must be an integer below 2^63, is ", value.dump());
-    return value.get<int64_t>();
-  }
-  const std::string& where() const { return where_; }
-
- private:
-  static constexpr uint64_t kLargest = std::numeric_limits<int64_t>::max();
-  const json& object_;
-  std::string where_;
-};
-
-void refuse_unsupported(const Keys& keys) {
+void refuse_unsupported(const ConfigKeys& keys) {
   const std::string type = keys.text("model_type", "");
   COMPACT_CHECK(type == "llama", keys.where(), ": model_type must be llama, is `", type, "`");
   const std::string activation = keys.text("hidden_act", "silu");
@@ -85,7 +31,7 @@ void refuse_unsupported(const Keys& keys) {
 }
 
 // Rotary positions without scaling, wherever the version of transformers puts them.
-void check_rope(const Keys& rope) {
+void check_rope(const ConfigKeys& rope) {
   for (const char* key : {"rope_type", "type"}) {
     const std::string type = rope.text(key, "default");
     COMPACT_CHECK(type == "default", rope.where(), ": ", key, " must be default (no scaling), is `",
@@ -95,10 +41,10 @@ void check_rope(const Keys& rope) {
   COMPACT_CHECK(partial == 1, rope.where(), ": partial_rotary_factor must be 1, is ", partial);
 }
 
-double read_rope_theta(const Keys& keys) {
+double read_rope_theta(const ConfigKeys& keys) {
   double theta = LlamaConfig{}.rope_theta;
   const char* given = nullptr;
-  const auto take = [&](const Keys& from) {
+  const auto take = [&](const ConfigKeys& from) {
     if (!from.find("rope_theta")) return;
     const double value = from.number("rope_theta", 0);
     COMPACT_CHECK(!given || value == theta, from.where(), ": rope_theta must be given once, is ",
@@ -110,7 +56,7 @@ double read_rope_theta(const Keys& keys) {
   take(keys);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     if (const json* value = keys.find(key)) {
-      const Keys inner(*value, keys.where() + ": " + key);
+      const ConfigKeys inner(*value, keys.where() + ": " + key);
       check_rope(inner);
       take(inner);
     }
@@ -118,7 +64,7 @@ double read_rope_theta(const Keys& keys) {
   return theta;
 }
 
-std::string read_dtype(const Keys& keys) {
+std::string read_dtype(const ConfigKeys& keys) {
   std::string type;
   for (const char* key : {"dtype", "torch_dtype"}) {
     std::string value = keys.text(key, "");
@@ -130,7 +76,7 @@ std::string read_dtype(const Keys& keys) {
   return type.empty() ? LlamaConfig{}.torch_dtype : type;
 }
 
-std::vector<int64_t> read_eos(const Keys& keys) {
+std::vector<int64_t> read_eos(const ConfigKeys& keys) {
   std::vector<int64_t> ids;
   const json* value = keys.find("eos_token_id");
   if (!value) return ids;
@@ -142,7 +88,7 @@ std::vector<int64_t> read_eos(const Keys& keys) {
 }  // namespace
 
 LlamaConfig llama_config_from_json(const json& object, std::string_view where) {
-  const Keys keys(object, std::string(where));
+  const ConfigKeys keys(object, std::string(where));
   refuse_unsupported(keys);
   const LlamaConfig defaults;
   LlamaConfig config;

@@ -176,6 +176,22 @@ struct Draw {
   Type type;
 };
 
+// Dropout (Srivastava et al. 2014): y = x / (1 - p) or 0. Element i is zeroed where its 16 random
+// bits are below `dropped`, which is p in units of 2^-16: the low half (i even) or the high half of
+// word i%8/2 of philox(key, i/8). A zeroed NaN is 0.
+struct Dropout {
+  const void* x;  // [count] type
+  void* y;        // [count] type; may alias x
+  int64_t count;
+  uint64_t key;
+  uint32_t dropped;  // below 2^16
+  Type type;
+};
+// What the elements that stay are multiplied by.
+inline float dropout_scale(uint32_t dropped) {
+  return 65536.0f / static_cast<float>(65536 - dropped);
+}
+
 // One AdamW step (Loshchilov and Hutter 2019) on one tensor, in the order of torch.optim.AdamW:
 //   g = grad * grad_scale; p -= lr * weight_decay * p; m += (1 - beta1)(g - m);
 //   v = beta2 v + (1 - beta2) g^2; p -= (lr / bias1) m / (sqrt(v) / sqrt(bias2) + eps).
@@ -313,6 +329,7 @@ struct Backend {
   Required<void(const Srht&, const Launch&)> srht;
   Required<void(const SrhtTranspose&, const Launch&)> srht_transpose;
   Required<void(const Draw&, const Launch&)> draw;
+  Required<void(const Dropout&, const Launch&)> dropout;
   Required<void(const AdamW&, const Launch&)> adamw;
   Required<void(const Fold&, const Launch&)> fold;
   Required<void(const Float8Pack&, const Launch&)> float8_pack;

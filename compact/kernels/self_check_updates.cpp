@@ -72,6 +72,27 @@ void check_draw(Checker& c) {
   }
 }
 
+void check_dropout(Checker& c) {
+  c.begin("dropout");
+  for (const Type type : kTypes) {
+    for (const uint32_t dropped : {0u, 1u, 6554u, 65535u}) {
+      for (const int64_t count : {0, 1, 7, 256, 1030, 20001}) {
+        const auto x = c.values(count, 1, count == 1030);
+        const auto what = cat(text_of(type), " dropped ", dropped, " count ", count);
+        c.compare(0, what, [&](const Backend& b, Side& s, const Launch& launch) {
+          b.dropout({.x = s.tensor("x", x, type),
+                     .y = s.blank("y", count, type),
+                     .count = count,
+                     .key = 0x1234567890ull,
+                     .dropped = dropped,
+                     .type = type},
+                    launch);
+        });
+      }
+    }
+  }
+}
+
 void check_optimizer(Checker& c) {
   c.begin("adamw");
   for (const int mix : {0, 1, 2, 3, 4, 5, 6, 7}) {  // types of parameter, gradient, state
@@ -137,6 +158,7 @@ void check_optimizer(Checker& c) {
 void check_updates(Checker& c) {
   check_srht(c);
   check_draw(c);
+  check_dropout(c);
   check_optimizer(c);
 }
 

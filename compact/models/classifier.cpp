@@ -28,8 +28,10 @@ void Classifier::finish() {
   std::vector<std::string> names;
   for (Parameter* p : parameters()) {
     const Spec grad = policy_.grad(p->name);
-    COMPACT_CHECK(grad.name == "full", "grad `", p->name, "` = ", grad.str(),
+    COMPACT_CHECK(grad.name == "full" || p->hidden, "grad `", p->name, "` = ", grad.str(),
                   ": gradients are projected in the matrices of transformer blocks only");
+    p->carrier = make_carrier(grad, p->name, p->weight, p->parts, derive(key_of(p->name), 1));
+    if (p->carrier) p->weight.requires_grad_(false);
     p->lr_scale = lr_scale_of(grad);
     p->release = grad.flag("release", false);
     names.push_back(p->name);
@@ -55,11 +57,14 @@ Parameter Classifier::parameter(const std::string& name, const at::Tensor& value
   return p;
 }
 
+uint64_t Classifier::key_of(const std::string& name) const {
+  return derive(options_.seed, label_of(name.data(), name.size()));
+}
+
 at::Tensor Classifier::normal(const std::string& name, at::IntArrayRef sizes,
                               double variance) const {
   const at::Tensor x = at::empty(sizes, tensor_options());
-  draw(x, kernels::Distribution::kNormal, std::sqrt(variance),
-       derive(options_.seed, label_of(name.data(), name.size())));
+  draw(x, kernels::Distribution::kNormal, std::sqrt(variance), key_of(name));
   return x;
 }
 
@@ -71,6 +76,15 @@ at::Tensor Classifier::dropout(const at::Tensor& x, double p) const {
   if (p == 0) return x;
   const at::Tensor kept = draw_kept(x.sizes(), p, x.device(), dropout_key());
   return at::where(kept, x.mul(1 / (1 - p)), at::zeros({}, x.options()));
+}
+
+at::Tensor Classifier::loss_sum(const at::Tensor& y, const at::Tensor& target, double smoothing) {
+  if (!target.is_floating_point()) {
+    return at::cross_entropy_loss(y, target, {}, at::Reduction::Sum, kernels::kIgnoreIndex,
+                                  smoothing);
+  }
+  COMPACT_CHECK(y.size(1) == 1, "a regression has one output, the network ", y.size(1));
+  return at::mse_loss(y.select(1, 0), target, at::Reduction::Sum);
 }
 
 at::Tensor Classifier::loss(const Tensors& inputs, const at::Tensor& target, double scale) const {
@@ -86,9 +100,7 @@ at::Tensor Classifier::loss(const Tensors& inputs, const at::Tensor& target, dou
   trace_moment("forward");
   const at::Tensor y = logits(inputs, /*training=*/true);
   trace_moment("loss");
-  const at::Tensor sum = at::cross_entropy_loss(y.to(at::kFloat), target, {}, at::Reduction::Sum,
-                                                kernels::kIgnoreIndex, options_.label_smoothing)
-                             .mul(scale);
+  const at::Tensor sum = loss_sum(y.to(at::kFloat), target, options_.label_smoothing).mul(scale);
   if (scope) report_ = scope->report();
   if (!checked_) {
     std::vector<std::string> names;
@@ -106,14 +118,19 @@ at::Tensor Classifier::loss(const Tensors& inputs, const at::Tensor& target, dou
 Score Classifier::score(const Tensors& inputs, const at::Tensor& target) const {
   const at::NoGradGuard no_grad;
   const at::Tensor y = logits(inputs, /*training=*/false).to(at::kFloat);
+  if (target.is_floating_point()) {
+    return {.loss = loss_sum(y, target, 0).item<double>(),
+            .targets = target.numel(),
+            .predicted = y.select(1, 0).cpu()};
+  }
   const at::Tensor counted = target.ne(kernels::kIgnoreIndex);
   const at::Tensor first = std::get<1>(y.topk(std::min<int64_t>(5, y.size(1)), 1));
   const at::Tensor hit = first.eq(target.unsqueeze(1)).logical_and_(counted.unsqueeze(1));
-  return {.loss = at::cross_entropy_loss(y, target, {}, at::Reduction::Sum, kernels::kIgnoreIndex)
-                      .item<double>(),
+  return {.loss = loss_sum(y, target, 0).item<double>(),
           .targets = counted.sum().item<int64_t>(),
           .correct = hit.select(1, 0).sum().item<int64_t>(),
-          .in_five = hit.sum().item<int64_t>()};
+          .in_five = hit.sum().item<int64_t>(),
+          .predicted = first.select(1, 0).to(at::kFloat).cpu()};
 }
 
 int64_t Classifier::saved_bytes() const {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A network that gives logits: its cross-entropy, and what it saves, held as a policy says: in
-// segments by their slots, around plain operations by a scope. Under a policy without slot lines
+// A network that gives logits: their cross-entropy with classes (int64) or, of one output, its
+// squared error from values (f32), and what it saves, held as a policy says: in segments by their
+// slots, around plain operations by a scope. Under a policy without slot lines
 // (`off`) tensors are saved as plain PyTorch saves them.
 #pragma once
 
@@ -38,8 +39,8 @@ class Classifier : public Network {
 
  protected:
   Classifier(Policy policy, const ClassifierOptions& options);
-  // To be called once all parameters are there. Throws InputError where the policy asks for what
-  // they cannot have.
+  // To be called once all parameters are there: gives them their carriers. Throws InputError where
+  // the policy asks for what they cannot have.
   void finish();
 
   at::TensorOptions tensor_options() const {
@@ -55,6 +56,10 @@ class Classifier : public Network {
   at::Tensor dropout(const at::Tensor& x, double p) const;
 
  private:
+  // f32, over the targets that are not ignored.
+  static at::Tensor loss_sum(const at::Tensor& y, const at::Tensor& target, double smoothing);
+  uint64_t key_of(const std::string& name) const;
+
   Policy policy_, chosen_;  // chosen_: codecs given later
   ClassifierOptions options_;
   SavedTensorOptions saved_;

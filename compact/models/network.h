@@ -22,6 +22,8 @@ struct Score {
   int64_t targets = 0;  // those that are not ignored
   int64_t correct = -1,
           in_five = -1;  // whose class is the first, one of the first five; -1: no classes
+  at::Tensor
+      predicted;  // of networks that give logits: f32 [samples], the first class or the value
 };
 
 // A tensor that a codec holds from the forward to the backward pass.
@@ -46,6 +48,11 @@ class Network {
   // What model.safetensors holds, by the names that other programs know; statistics included.
   // Copying into them loads.
   virtual std::vector<std::pair<std::string, at::Tensor>> named_tensors() const = 0;
+  // By which other names a file may have one of them; whether a pretrained model may lack it, as
+  // one without a head: it is new then.
+  using Names = std::vector<std::string>;
+  virtual Names other_names(const std::string&) const { return {}; }
+  virtual bool may_be_new(const std::string&) const { return false; }
 
   // Parts that are one node of the graph each, in the order of the forward pass; none: all saved
   // tensors are those of plain operations.

@@ -96,7 +96,7 @@ Resnet::Resnet(const ResnetConfig& config, const Policy& policy, const Classifie
 
 void Resnet::add_layer(Segment& s, int input, const Layer& l, Slot slot) {
   s.add_branch(input, conv_stage(&l.weight, l.stride, l.padding), std::move(slot));
-  s.add(batch_norm_stage(&l.norm_weight, &l.norm_bias, &l.statistics, &training_));
+  s.add(batch_norm_stage(&l.norm_weight, &l.norm_bias, &l.statistics));
 }
 
 std::unique_ptr<Segment> Resnet::segment_of(const Block& b, bool first, const Policy& policy) {
@@ -154,7 +154,7 @@ at::Tensor Resnet::begin(const at::Tensor& images, bool training) const {
   COMPACT_CHECK(images.dim() == 4 && images.size(1) == config_.channels,
                 "[resnet] images must be [batch, ", config_.channels, ", height, width], are ",
                 images.sizes());
-  training_ = training;
+  for (const auto& s : segments_) s->set_training(training);
   // Channels innermost: convolutions need not reorder their operands, 1.4 times as fast on the CPU.
   return images.to(stem_.weight.weight.scalar_type(), false, false, at::MemoryFormat::ChannelsLast);
 }

@@ -91,7 +91,6 @@ class Resnet final : public Classifier {
   std::vector<Block> blocks_;
   Parameter head_, head_bias_;
   std::vector<std::unique_ptr<Segment>> segments_;  // stem, blocks, average
-  mutable bool training_ = false;
 };
 
 }  // namespace compact

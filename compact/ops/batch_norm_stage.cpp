@@ -10,20 +10,14 @@ namespace {
 class BatchNormStage final : public Stage {
  public:
   BatchNormStage(const Parameter* weight, const Parameter* bias,
-                 const BatchNormStatistics* statistics, const bool* training, double momentum,
-                 double eps)
-      : weight_(weight),
-        bias_(bias),
-        statistics_(statistics),
-        training_(training),
-        momentum_(momentum),
-        eps_(eps) {}
+                 const BatchNormStatistics* statistics, double momentum, double eps)
+      : weight_(weight), bias_(bias), statistics_(statistics), momentum_(momentum), eps_(eps) {}
 
   Needs needs() const override { return {.input = true}; }
   std::vector<const Parameter*> parameters() const override { return {weight_, bias_}; }
 
   at::Tensor forward(Forward& f) const override {
-    const bool batch = f.again ? !f.extras.empty() : *training_;
+    const bool batch = f.pass.training;
     const auto sizes = f.input.sizes();
     COMPACT_CHECK(!batch || sizes[0] * sizes[2] * sizes[3] > 1,
                   "[batch norm] in training a channel needs more than one value, the maps are ",
@@ -38,7 +32,7 @@ class BatchNormStage final : public Stage {
   }
 
   at::Tensor backward(Backward& b) const override {
-    const bool trained = !b.extras->empty();  // by the batch's statistics
+    const bool trained = b.pass.training;
     auto [gx, gweight, gbias] = at::native_batch_norm_backward(
         b.gy, b.input, weight_->weight, statistics_->mean, statistics_->variance,
         trained ? (*b.extras)[0] : at::Tensor(), trained ? (*b.extras)[1] : at::Tensor(), trained,
@@ -52,7 +46,6 @@ class BatchNormStage final : public Stage {
  private:
   const Parameter *weight_, *bias_;
   const BatchNormStatistics* statistics_;
-  const bool* training_;
   double momentum_, eps_;
 };
 
@@ -60,8 +53,8 @@ class BatchNormStage final : public Stage {
 
 std::shared_ptr<const Stage> batch_norm_stage(const Parameter* weight, const Parameter* bias,
                                               const BatchNormStatistics* statistics,
-                                              const bool* training, double momentum, double eps) {
-  return std::make_shared<BatchNormStage>(weight, bias, statistics, training, momentum, eps);
+                                              double momentum, double eps) {
+  return std::make_shared<BatchNormStage>(weight, bias, statistics, momentum, eps);
 }
 
 }  // namespace compact

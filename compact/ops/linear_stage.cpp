@@ -11,10 +11,13 @@ at::Tensor rows_of(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}); }
 
 class LinearStage final : public Stage {
  public:
-  explicit LinearStage(const Parameter* weight) : weight_(weight) {}
+  LinearStage(const Parameter* weight, const Parameter* bias) : weight_(weight), bias_(bias) {}
 
   Needs needs() const override { return {.input = true}; }
-  std::vector<const Parameter*> parameters() const override { return {weight_}; }
+  std::vector<const Parameter*> parameters() const override {
+    if (!bias_) return {weight_};
+    return {weight_, bias_};
+  }
   Work work(int64_t tokens, int64_t, int64_t element_size) const override {
     const auto out = static_cast<double>(weight_->weight.size(0)),
                in = static_cast<double>(weight_->weight.size(1)), t = static_cast<double>(tokens);
@@ -28,7 +31,8 @@ class LinearStage final : public Stage {
 
   at::Tensor forward(Forward& f) const override {
     if (f.sketch) f.extras = weight_->carrier->project(f.input);
-    return at::linear(f.input, weight_->weight);
+    at::Tensor y = at::linear(f.input, weight_->weight);
+    return bias_ ? y.add_(bias_->weight) : y;
   }
 
   at::Tensor backward(Backward& b) const override {
@@ -43,6 +47,7 @@ class LinearStage final : public Stage {
       }
     }
     b.input = at::Tensor();
+    if (bias_ && b.want_parameters[1]) b.gparameters[1] = rows_of(b.gy).sum(0);
     if (!b.want_input) return {};
     at::Tensor gx = at::matmul(b.gy, weight_->weight);
     b.gy = at::Tensor();
@@ -50,13 +55,13 @@ class LinearStage final : public Stage {
   }
 
  private:
-  const Parameter* weight_;
+  const Parameter *weight_, *bias_;
 };
 
 }  // namespace
 
-std::shared_ptr<const Stage> linear_stage(const Parameter* weight) {
-  return std::make_shared<LinearStage>(weight);
+std::shared_ptr<const Stage> linear_stage(const Parameter* weight, const Parameter* bias) {
+  return std::make_shared<LinearStage>(weight, bias);
 }
 
 }  // namespace compact

@@ -23,12 +23,11 @@ struct BatchNormStatistics {
   at::Tensor mean, variance;
 };
 // Ioffe and Szegedy 2015, as torch.nn.BatchNorm2d: in training by the batch's statistics, which
-// move the running ones (the variance unbiased), else by the running ones. `training` is read at
-// each forward pass. Keeps mean and 1/deviation of the batch.
+// move the running ones (the variance unbiased), else by the running ones. Keeps mean and
+// 1/deviation of the batch.
 std::shared_ptr<const Stage> batch_norm_stage(const Parameter* weight, const Parameter* bias,
                                               const BatchNormStatistics* statistics,
-                                              const bool* training, double momentum = 0.1,
-                                              double eps = 1e-5);
+                                              double momentum = 0.1, double eps = 1e-5);
 
 // max(x, 0). With a mask keeps one bit an element; else backward reads the output.
 std::shared_ptr<const Stage> relu_stage(bool mask);

@@ -95,8 +95,8 @@ void Segment::finish() {
     if (slots_[t].storage != Storage::kSketch) continue;
     bool read = false;
     for (Step& step : steps_) {
-      if (step.input != t && step.other != t) continue;
-      check_sketch(step.stage && step.stage->sketch_width() > 0, slots_[t]);
+      if (!step.stage || step.input != t) continue;  // no backward of a sum reads what it adds
+      check_sketch(step.stage->sketch_width() > 0, slots_[t]);
       read = step.sketch = true;
     }
     check_sketch(read, slots_[t]);
@@ -204,7 +204,11 @@ void Segment::set_codecs(const Policy& policy) {
   }
 }
 
-at::Tensor Segment::operator()(const at::Tensor& x) const { return run_segment(*this, x); }
-at::Tensor Segment::operator()(at::Tensor&& x) const { return run_segment(*this, std::move(x)); }
+at::Tensor Segment::operator()(const at::Tensor& x, const at::Tensor& lengths) const {
+  return run_segment(*this, x, lengths);
+}
+at::Tensor Segment::operator()(at::Tensor&& x, const at::Tensor& lengths) const {
+  return run_segment(*this, std::move(x), lengths);
+}
 
 }  // namespace compact

@@ -31,6 +31,12 @@ inline Work operator+(Work a, const Work& b) {
 // One operation of a segment. Stages are immutable while a graph that uses them lives.
 class Stage {
  public:
+  // What is said of a forward pass, the same in its backward pass.
+  struct Pass {
+    bool training = false;  // dropout is drawn, norms use the batch's statistics
+    uint64_t key = 0;       // of this stage's random bits
+    at::Tensor lengths;     // int64 [batch]: tokens that are not padding; undefined: all are not
+  };
   // What backward reads, beside its extras.
   struct Needs {
     bool input = false, output = false;
@@ -42,8 +48,9 @@ class Stage {
     bool want_side = false;    // the side output is to be kept
     bool sketch = false;       // keep the projection of the input among the extras
     bool again = false;        // rebuilds in a backward pass: leaves no trace on statistics
-    Tensors extras;            // result: small tensors that are always kept; again: what they are
-    at::Tensor side;           // result: a second output that backward can read or make anew
+    Pass pass;
+    Tensors extras;   // result: small tensors that are always kept; again: what they are
+    at::Tensor side;  // result: a second output that backward can read or make anew
   };
   struct Backward {
     at::Tensor gy;                    // gradient of the output
@@ -53,8 +60,9 @@ class Stage {
     Windows windows;                  // of them
     at::Tensor side;                  // where kept
     const Tensors* extras = nullptr;  // as forward left them
-    bool sketch = false;              // the input is not there, its projection is in the extras
-    at::Tensor residual;              // where defined: to be added to the result
+    Pass pass;
+    bool sketch = false;  // the input is not there, its projection is in the extras
+    at::Tensor residual;  // where defined: to be added to the result
     bool want_input = true;
     std::vector<bool> want_parameters;  // one per parameter
     Tensors gparameters;                // result: one per parameter, undefined where not wanted
@@ -132,10 +140,10 @@ class Segment {
   void finish();
 
   // y = segment(x). One autograd node where gradients are on and something requires them. A second
-  // backward pass through it needs retain_graph in the first.
-  at::Tensor operator()(const at::Tensor& x) const;
+  // backward pass through it needs retain_graph in the first. `lengths`: see Stage::Pass.
+  at::Tensor operator()(const at::Tensor& x, const at::Tensor& lengths = {}) const;
   // The same where the caller gives x up: its memory may hold what is made of it.
-  at::Tensor operator()(at::Tensor&& x) const;
+  at::Tensor operator()(at::Tensor&& x, const at::Tensor& lengths = {}) const;
 
   // Slots that codecs hold, and giving one of them another codec for forward passes to come.
   std::vector<Slot> codec_slots() const;
@@ -143,8 +151,11 @@ class Segment {
   // The same for all that the policy names.
   void set_codecs(const Policy& policy);
 
-  // What the random bits of codecs come from, until the next call: every forward pass has others.
+  // What the random bits of codecs and dropout come from, until the next call: every forward pass
+  // has others.
   void set_noise(uint64_t key) const { noise_ = key, passes_ = 0; }
+  // Whether forward passes to come are of training; at first they are not.
+  void set_training(bool training) const { training_ = training; }
 
   const std::string& name() const { return name_; }
   int tensors() const { return static_cast<int>(slots_.size()); }
@@ -196,6 +207,7 @@ class Segment {
   mutable std::vector<SlotBytes> latest_;
   mutable int64_t saved_bytes_ = 0, recomputed_ = 0;
   mutable uint64_t noise_ = 0, passes_ = 0;
+  mutable bool training_ = false;
 };
 
 }  // namespace compact

@@ -25,6 +25,7 @@ struct SegmentNode : torch::autograd::Node {
   std::vector<Encoded> encoded, encoded_sides;  // where a codec stores them
   std::vector<Tensors> extras;                  // per step
   VersionCheck versions;
+  Stage::Pass pass;  // key: of the whole pass
   bool released = false;
 
   explicit SegmentNode(const Segment& s) : segment(&s) {}
@@ -37,11 +38,15 @@ struct SegmentNode : torch::autograd::Node {
     encoded.clear();
     encoded_sides.clear();
     extras.clear();
+    pass.lengths = at::Tensor();
   }
   variable_list apply(variable_list&& grads) override;
-  static at::Tensor run(const Segment& segment, at::Tensor x);
+  static at::Tensor run(const Segment& segment, at::Tensor x, const at::Tensor& lengths);
 
  private:
+  static Stage::Pass of_step(const Stage::Pass& pass, size_t step) {
+    return {pass.training, derive(pass.key, step), pass.lengths};
+  }
   void restore(Tensors& t, int tensor, bool keep);
   // What a slot's codec left, where it has one; `x` is let go.
   static Encoded encode(const Slot& slot, at::Tensor& x, uint64_t key);
@@ -69,6 +74,7 @@ void SegmentNode::restore(Tensors& t, int tensor, bool keep) {
   if (step.other >= 0) restore(t, step.other, keep);
   Stage::Forward f;
   f.again = true;
+  f.pass = of_step(pass, tensor - 1);
   f.extras = extras[tensor - 1];
   // Probabilities that do not sum to 1, or a norm that is not one, would be worse than the
   // rounding.
@@ -131,6 +137,7 @@ variable_list SegmentNode::apply(variable_list&& grads) {
       if (!keep_graph) encoded_sides[i] = {};
     }
     b.extras = &extras[i];
+    b.pass = of_step(pass, i);
     b.sketch = step.sketch;
     b.residual = std::move(g[step.input]);
     b.want_input = i > 0 || task_should_compute_output(0);
@@ -148,7 +155,7 @@ variable_list SegmentNode::apply(variable_list&& grads) {
   return result;
 }
 
-at::Tensor SegmentNode::run(const Segment& segment, at::Tensor x) {
+at::Tensor SegmentNode::run(const Segment& segment, at::Tensor x, const at::Tensor& lengths) {
   trace_moment("forward of ", segment.name_);
   Tensors leaves;
   for (const Parameter* p : segment.parameters_) leaves.push_back(p->leaf());
@@ -171,6 +178,7 @@ at::Tensor SegmentNode::run(const Segment& segment, at::Tensor x) {
   const auto& slots = segment.slots_;
   const uint64_t noise = derive(derive(segment.noise_, segment.passes_++),
                                 label_of(segment.name_.data(), segment.name_.size()));
+  const Stage::Pass pass{segment.training_, noise, lengths};
   {
     at::NoGradGuard no_grad;
     t[0] = x.detach();
@@ -180,6 +188,7 @@ at::Tensor SegmentNode::run(const Segment& segment, at::Tensor x) {
       const Segment::Step& step = segment.steps_[i];
       Stage::Forward f;
       f.want_extras = record;
+      f.pass = of_step(pass, i);
       f.sketch = step.sketch && record;
       f.want_side = record && !step.side.name.empty() && step.side.storage != Storage::kRecompute;
       t[i + 1] = segment.run(i, t, f);
@@ -228,13 +237,14 @@ at::Tensor SegmentNode::run(const Segment& segment, at::Tensor x) {
   node->encoded = std::move(encoded);
   node->encoded_sides = std::move(encoded_sides);
   node->extras = std::move(extras);
+  node->pass = pass;
   if (node->tensors[count].defined()) node->versions.add(y);
   torch::autograd::set_history(y, owner);
   return y;
 }
 
-at::Tensor run_segment(const Segment& segment, at::Tensor x) {
-  return SegmentNode::run(segment, std::move(x));
+at::Tensor run_segment(const Segment& segment, at::Tensor x, const at::Tensor& lengths) {
+  return SegmentNode::run(segment, std::move(x), lengths);
 }
 
 }  // namespace compact

@@ -13,8 +13,17 @@ namespace compact {
 // y = x / sqrt(mean(x^2) + eps) * weight. Keeps rstd. Zhang and Sennrich 2019.
 std::shared_ptr<const Stage> rms_norm_stage(const Parameter* weight, double eps);
 
-// y = x W^T. With a carrier the gradient is (gy^T x) P, from the input or from its sketch.
-std::shared_ptr<const Stage> linear_stage(const Parameter* weight);
+// y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias. Keeps mean and 1/deviation. Ba et al.
+// 2016.
+std::shared_ptr<const Stage> layer_norm_stage(const Parameter* weight, const Parameter* bias,
+                                              double eps);
+
+// y = x W^T (+ bias). With a carrier the gradient of W is (gy^T x) P, from the input or from its
+// sketch.
+std::shared_ptr<const Stage> linear_stage(const Parameter* weight, const Parameter* bias = nullptr);
+
+// In training zeroes elements with probability p; keeps no mask.
+std::shared_ptr<const Stage> dropout_stage(double p, int64_t width);
 
 // Angles of rotary position embedding, f32 [length, dim / 2]: position * base^(-2i / dim).
 struct RopeTables {
@@ -32,6 +41,13 @@ void rope_in_place(at::Tensor x, const RopeTables& tables, int64_t heads, int64_
 // Causal attention on a fused product [.., (heads + 2 kv_heads) dim] -> [.., heads dim]. Keeps the
 // logsumexp. Reads input and output in backward.
 std::shared_ptr<const Stage> attention_stage(int64_t heads, int64_t kv_heads, int64_t dim);
+
+// Attention to all tokens of a sequence but padding, [.., 3 heads dim] -> [.., heads dim]; in
+// training with dropout of probabilities. Keeps nothing; reads its input in backward.
+std::shared_ptr<const Stage> masked_attention_stage(int64_t heads, int64_t dim, double dropout);
+
+// x Phi(x), or its approximation by tanh. Hendrycks and Gimpel 2016.
+std::shared_ptr<const Stage> gelu_stage(int64_t width, bool tanh);
 
 // silu(gate) * up on a fused product [.., 2m] -> [.., m]. Side output: silu(gate). Shazeer 2020.
 std::shared_ptr<const Stage> swiglu_stage(int64_t m);

@@ -70,12 +70,22 @@ int64_t total_steps(const TrainConfig& c, int64_t samples) {
                                            static_cast<double>(step)));
 }
 
-void load_weights(Network& model, const std::string& folder) {
+std::vector<std::string> load_weights(Network& model, const std::string& folder) {
   at::NoGradGuard no_grad;
   const ModelWeights weights(folder);
+  std::vector<std::string> fresh;
   for (auto& [name, tensor] : model.named_tensors()) {
-    weights.read_into(name, tensor, Cast::kAllow);
+    std::string found = name;
+    for (const std::string& other : model.other_names(name)) {
+      if (!weights.contains(found)) found = other;
+    }
+    if (!weights.contains(found) && model.may_be_new(name)) {
+      fresh.push_back(name);
+      continue;
+    }
+    weights.read_into(weights.contains(found) ? found : name, tensor, Cast::kAllow);
   }
+  return fresh;
 }
 
 OptimizerOptions optimizer_options(const TrainConfig& c, const Policy& policy) {

@@ -55,7 +55,12 @@ std::unique_ptr<Network> make_network(const TrainConfig& c, const Task& task, co
   auto network = task.network(policy, device);
   if (c.model_name_or_path.empty()) return network;
   if (has_weights(c.model_name_or_path)) {
-    load_weights(*network, c.model_name_or_path);
+    const std::vector<std::string> fresh = load_weights(*network, c.model_name_or_path);
+    if (!fresh.empty()) {
+      warnings.push_back(cat(c.model_name_or_path, " has no ", fresh[0],
+                             fresh.size() > 1 ? cat(" and ", fresh.size() - 1, " more") : "",
+                             ": new ones are trained"));
+    }
   } else {
     warnings.push_back(cat(c.model_name_or_path, " has no weights: training starts from new ones"));
   }

@@ -23,7 +23,9 @@ TrainedModel open_trained_model(TrainConfig c) {
   TrainedModel model{.task = info.open(c, {}, warnings), .network = nullptr};
   set_matmul_precision(c.matmul_precision, device);
   model.network = model.task.network(Policy::preset("exact"), device);
-  load_weights(*model.network, c.model_name_or_path);
+  const std::vector<std::string> missing = load_weights(*model.network, c.model_name_or_path);
+  COMPACT_CHECK(missing.empty(), c.model_name_or_path, ": has no tensor `", missing[0],
+                "`: it was not trained for this task");
   return model;
 }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a Hugging Face LLaMA through tests/models/exchange_test.cpp."""
+"""Runs a Hugging Face model through tests/models/*exchange_test.cpp."""
 
 import os
 import pathlib
@@ -13,25 +13,30 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def run(model, ids: torch.Tensor, targets: torch.Tensor, scale: float, preset: str) -> dict:
-    """Loss, logits and gradients, by name, of `model` under a preset of ours."""
+    """Loss, logits and gradients, by name, of a LLaMA under a preset of ours."""
+    return run_test(model, {"ids": ids, "targets": targets}, scale, preset, "Exchange")
+
+
+def run_test(model, inputs: dict, scale: float, preset: str, test: str, model_folder: str = "") -> dict:
+    """The same by a test of ours on its inputs; what it writes as a model goes to model_folder."""
     build = pathlib.Path(os.environ.get("COMPACT_BUILD_DIR", ROOT / "build"))
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         model.save_pretrained(folder)
         save_file(
             {
-                "ids": ids,
-                "targets": targets,
+                **inputs,
                 "scale": torch.tensor(scale, dtype=torch.float64),
             },
             folder / "input.safetensors",
         )
         result = subprocess.run(
-            [build / "tests/models_test", "--gtest_filter=Exchange.*"],
+            [build / "tests/models_test", f"--gtest_filter={test}.*"],
             env={
                 **os.environ,
                 "COMPACT_EXCHANGE": name,
                 "COMPACT_EXCHANGE_PRESET": preset,
+                "COMPACT_EXCHANGE_MODEL": str(model_folder),
                 "OMP_WAIT_POLICY": "PASSIVE",
             },
             capture_output=True,

@@ -16,6 +16,7 @@ extern const Backend cpu_backend = {
     .srht = cpu::srht,
     .srht_transpose = cpu::srht_transpose,
     .draw = cpu::draw,
+    .dropout = cpu::dropout,
     .adamw = cpu::adamw,
     .fold = cpu::fold,
     .float8_pack = cpu::float8_pack,

@@ -18,6 +18,7 @@ const Backend cuda_backend = {
     .srht = cuda::srht,
     .srht_transpose = cuda::srht_transpose,
     .draw = cuda::draw,
+    .dropout = cuda::dropout,
     .adamw = cuda::adamw,
     .fold = cuda::fold,
     .float8_pack = cuda::float8_pack,

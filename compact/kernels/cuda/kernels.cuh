@@ -16,6 +16,7 @@ void cross_entropy_backward(const CrossEntropyBackward&, const Launch&);
 void srht(const Srht&, const Launch&);
 void srht_transpose(const SrhtTranspose&, const Launch&);
 void draw(const Draw&, const Launch&);
+void dropout(const Dropout&, const Launch&);
 void adamw(const AdamW&, const Launch&);
 void fold(const Fold&, const Launch&);
 void float8_pack(const Float8Pack&, const Launch&);

@@ -23,6 +23,7 @@ extern const Backend meta_backend = {
     .srht = nothing<Srht>,
     .srht_transpose = nothing<SrhtTranspose>,
     .draw = nothing<Draw>,
+    .dropout = nothing<Dropout>,
     .adamw = nothing<AdamW>,
     .fold = nothing<Fold>,
     .float8_pack = nothing<Float8Pack>,

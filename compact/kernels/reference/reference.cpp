@@ -16,6 +16,7 @@ extern const Backend reference_backend = {
     .srht = reference::srht,
     .srht_transpose = reference::srht_transpose,
     .draw = reference::draw,
+    .dropout = reference::dropout,
     .adamw = reference::adamw,
     .fold = reference::fold,
     .float8_pack = reference::float8_pack,

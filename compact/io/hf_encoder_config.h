@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hugging Face `config.json` of model_type `bert` and `roberta` with a head for sequences. What
+// CompAct's encoder does not compute is refused.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <string_view>
+
+#include "compact/base/encoder_config.h"
+
+namespace compact {
+
+// InputError beginning with `where`: a missing or wrong size, another model_type, activation or
+// kind of positions, a decoder. Labels come from id2label, else num_labels; without either there
+// are two. Keys that do not change what the model computes are ignored.
+EncoderConfig encoder_config_from_json(const nlohmann::json& json, std::string_view where);
+// `path`: the file, or the folder that holds config.json.
+EncoderConfig read_encoder_config(const std::filesystem::path& path);
+
+// An object that transformers loads as a ...ForSequenceClassification.
+nlohmann::json encoder_config_to_json(const EncoderConfig& config);
+
+}  // namespace compact

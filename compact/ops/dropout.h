@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dropout whose mask is drawn anew from a key wherever it is needed, and kept nowhere. Srivastava
+// et al. 2014.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace compact {
+
+// x with each element zeroed with probability p, 0 <= p < 1 (rounded to multiples of 2^-16), and
+// divided by 1 - p else; in the memory of x where nobody else sees it. Its adjoint is the same on
+// gradients. Contiguous float32 or bfloat16.
+at::Tensor dropped(at::Tensor x, double p, uint64_t key);
+
+// The same into another tensor of the same type and sizes.
+void drop_into(const at::Tensor& y, const at::Tensor& x, double p, uint64_t key);
+
+}  // namespace compact

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+
+#include "compact/ops/autograd.h"
+#include "compact/ops/stages.h"
+
+namespace compact {
+namespace {
+
+class GeluStage final : public Stage {
+ public:
+  GeluStage(int64_t width, bool tanh) : width_(width), form_(tanh ? "tanh" : "none") {}
+
+  Needs needs() const override { return {.input = true}; }
+  Work work(int64_t tokens, int64_t, int64_t element_size) const override {
+    return {.bytes = 2.0 * static_cast<double>(tokens * width_ * element_size)};
+  }
+
+  at::Tensor forward(Forward& f) const override { return at::gelu(f.input, form_); }
+
+  at::Tensor backward(Backward& b) const override {
+    const at::Tensor x = std::move(b.input), gy = std::move(b.gy);
+    if (!alone(gy)) return b.plus_residual(at::gelu_backward(gy, x, form_));
+    at::Tensor gx = gy;
+    at::gelu_backward_out(gx, gy, x, form_);
+    return b.plus_residual(gx);
+  }
+
+ private:
+  int64_t width_;
+  const char* form_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Stage> gelu_stage(int64_t width, bool tanh) {
+  return std::make_shared<GeluStage>(width, tanh);
+}
+
+}  // namespace compact

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+
+#include "compact/ops/masked_attention.h"
+#include "compact/ops/stages.h"
+
+namespace compact {
+namespace {
+
+class MaskedAttentionStage final : public Stage {
+ public:
+  MaskedAttentionStage(int64_t heads, int64_t dim, double dropout)
+      : heads_(heads), dim_(dim), dropout_(dropout) {}
+
+  Needs needs() const override { return {.input = true}; }
+  // Scores are read and written about six times, in f32.
+  Work work(int64_t tokens, int64_t length, int64_t element_size) const override {
+    const auto t = static_cast<double>(tokens), l = static_cast<double>(length),
+               width = static_cast<double>(heads_ * dim_);
+    return {.products = 4 * t * l * width,
+            .bytes = t * (4 * width * static_cast<double>(element_size) +
+                          6 * l * static_cast<double>(heads_) * sizeof(float))};
+  }
+
+  at::Tensor forward(Forward& f) const override {
+    const auto [q, k, v] = split(f.input);
+    return masked_attention(q, k, v, how(f.pass)).transpose(1, 2).flatten(2);
+  }
+
+  at::Tensor backward(Backward& b) const override {
+    const at::Tensor gx = b.consume ? b.input : at::empty_like(b.input);
+    const auto [q, k, v] = split(b.input);
+    const auto [gq, gk, gv] = split(gx);
+    masked_attention_backward(by_head(b.gy), q, k, v, how(b.pass), gq, gk, gv);
+    b.gy = at::Tensor();
+    return b.residual.defined() ? gx + b.residual : gx;
+  }
+
+ private:
+  MaskedAttention how(const Pass& pass) const {
+    return {pass.lengths, pass.training ? dropout_ : 0, pass.key};
+  }
+  // [batch, sequence, heads dim] -> [batch, heads, sequence, dim]
+  at::Tensor by_head(const at::Tensor& t) const {
+    return t.unflatten(2, {-1, dim_}).transpose(1, 2);
+  }
+  std::tuple<at::Tensor, at::Tensor, at::Tensor> split(const at::Tensor& x) const {
+    const at::Tensor h = by_head(x);
+    return {h.narrow(1, 0, heads_), h.narrow(1, heads_, heads_), h.narrow(1, 2 * heads_, heads_)};
+  }
+
+  int64_t heads_, dim_;
+  double dropout_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Stage> masked_attention_stage(int64_t heads, int64_t dim, double dropout) {
+  return std::make_shared<MaskedAttentionStage>(heads, dim, dropout);
+}
+
+}  // namespace compact
