@@ -22,6 +22,12 @@ enum class Cut {
   kNowhere,
 };
 
+struct SequenceFormat {
+  std::vector<uint32_t> begin, middle, end;
+  uint32_t pad = 0;
+  bool second_type = false;
+};
+
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
