@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/data/json_field.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
-#include <vector>
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
@@ -11,20 +9,24 @@
 namespace compact {
 namespace {
 
-// Listens to the parser and remembers the field; nested values pass by unstored.
+constexpr size_t kMostKeys = 64;
+constexpr std::string_view kString = "a string", kNumber = "a number";
+
+// Listens to the parser and remembers the fields; nested values pass by unstored.
 class FieldListener final : public nlohmann::json_sax<nlohmann::json> {
  public:
-  FieldListener(std::string_view field, std::string& text) : field_(field), text_(text) {}
+  FieldListener(std::span<JsonField> fields, std::vector<std::string>& others)
+      : fields_(fields), others_(others) {}
 
   bool null() override { return value("null"); }
   bool boolean(bool) override { return value("a truth value"); }
-  bool number_integer(number_integer_t) override { return value("a number"); }
-  bool number_unsigned(number_unsigned_t) override { return value("a number"); }
-  bool number_float(number_float_t, const string_t&) override { return value("a number"); }
+  bool number_integer(number_integer_t v) override { return number(std::to_string(v)); }
+  bool number_unsigned(number_unsigned_t v) override { return number(std::to_string(v)); }
+  bool number_float(number_float_t, const string_t& v) override { return number(v); }
   bool binary(binary_t&) override { return value("binary"); }
   bool string(string_t& v) override {
-    if (here_) text_.swap(v);
-    return value("a string");
+    if (here_) here_->text.swap(v);
+    return value(kString);
   }
   bool start_object(std::size_t) override { return open("an object", true); }
   bool start_array(std::size_t) override { return open("an array", false); }
@@ -32,8 +34,11 @@ class FieldListener final : public nlohmann::json_sax<nlohmann::json> {
   bool end_array() override { return close(); }
   bool key(string_t& k) override {
     if (depth_ != 1) return true;
-    here_ = k == field_;
-    if (!here_ && keys_.size() < 16) keys_.push_back(k);
+    here_ = nullptr;
+    for (JsonField& field : fields_) {
+      if (field.name == k) here_ = &field;
+    }
+    if (!here_ && others_.size() < kMostKeys) others_.push_back(k);
     return true;
   }
   bool parse_error(std::size_t position, const std::string&,
@@ -49,22 +54,21 @@ class FieldListener final : public nlohmann::json_sax<nlohmann::json> {
 
   std::string problem() const {
     if (!error_.empty()) return error_;
-    if (!object_) return "must be a JSON object, is " + outer_;
-    if (kind_.empty()) {
-      return cat("has no field `", field_, "`", keys_.empty() ? "" : suggestion(field_, keys_));
-    }
-    if (kind_ != "a string") return cat("field `", field_, "` must be a string, is ", kind_);
-    return {};
+    return object_ ? "" : cat("must be a JSON object, is ", outer_);
   }
 
  private:
-  bool value(const char* kind) {
+  bool number(std::string text) {
+    if (here_) here_->text.swap(text);
+    return value(kNumber);
+  }
+  bool value(std::string_view kind) {
     if (depth_ == 0) outer_ = kind;
-    if (here_) kind_ = kind;
-    here_ = false;
+    if (here_) here_->kind = kind;
+    here_ = nullptr;
     return true;
   }
-  bool open(const char* kind, bool object) {
+  bool open(std::string_view kind, bool object) {
     if (depth_ == 0) object_ = object;
     value(kind);
     ++depth_;
@@ -75,21 +79,38 @@ class FieldListener final : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
 
-  std::string field_;
-  std::string& text_;
-  std::vector<std::string> keys_;
-  std::string kind_, outer_, error_;
+  std::span<JsonField> fields_;
+  std::vector<std::string>& others_;
+  JsonField* here_ = nullptr;  // whose value comes next
+  std::string_view outer_;
+  std::string error_;
   int64_t depth_ = 0;
-  bool here_ = false, object_ = false;
+  bool object_ = false;
 };
 
 }  // namespace
 
-bool json_text_field(std::string_view line, std::string_view field, std::string& text,
-                     std::string& error) {
-  FieldListener listener(field, text);
+bool json_fields(std::string_view line, std::span<JsonField> fields,
+                 std::vector<std::string>& others, std::string& error) {
+  for (JsonField& field : fields) field.text.clear(), field.kind = {};
+  others.clear();
+  FieldListener listener(fields, others);
   nlohmann::json::sax_parse(line.begin(), line.end(), &listener);
   error = listener.problem();
+  return error.empty();
+}
+
+bool json_text_field(std::string_view line, std::string_view field, std::string& text,
+                     std::string& error) {
+  JsonField wanted{field};
+  std::vector<std::string> others;
+  if (!json_fields(line, {&wanted, 1}, others, error)) return false;
+  if (wanted.kind.empty()) {
+    error = cat("has no field `", field, "`", others.empty() ? "" : suggestion(field, others));
+  } else if (wanted.kind != kString) {
+    error = cat("field `", field, "` must be a string, is ", wanted.kind);
+  }
+  text.swap(wanted.text);
   return error.empty();
 }
 

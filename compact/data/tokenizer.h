@@ -22,6 +22,14 @@ enum class Cut {
   kNowhere,
 };
 
+// What stands around the sentences that a model reads: `begin` before the first, `middle` between
+// the two of a pair, `end` after the last.
+struct SequenceFormat {
+  std::vector<uint32_t> begin, middle, end;
+  uint32_t pad = 0;          // fills up a batch
+  bool second_type = false;  // what follows `middle` has token type 1
+};
+
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// How predictions agree with labels, as scikit-learn and SciPy define it. Vectors are equally long
+// (InputError); of none, and where one holds NaN, the result is NaN.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+namespace compact {
+
+using Values = std::span<const double>;
+
+// Of classes, given by their numbers.
+double accuracy(Values predicted, Values labels);
+// Of class 1; 0 where neither side has it.
+double f1(Values predicted, Values labels);
+// Of any number of classes (Gorodkin 2004); 0 where either side has one class only.
+double matthews(Values predicted, Values labels);
+
+// Of values, from -1 to 1; NaN where either side is constant (so for one value), or infinite.
+double pearson(Values predicted, Values labels);
+// pearson() of the ranks, ties having the mean of theirs.
+double spearman(Values predicted, Values labels);
+
+// By the names that Hugging Face's metric `glue` gives them: accuracy, f1, matthews_correlation,
+// pearson, spearmanr. Throws InputError, with a suggestion, on another name.
+double named_score(std::string_view name, Values predicted, Values labels);
+
+}  // namespace compact

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of chosen columns out of a file of texts, perhaps compressed, in constant memory. `.tsv`: a
+// tab ends a column, quotes are plain characters, empty lines are skipped. `.jsonl`: an object a
+// line, whose fields are strings or numbers; blank lines are skipped.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace compact {
+
+struct TableCell {
+  enum Kind { kMissing, kText, kNumber };  // what a .tsv holds is text
+  Kind kind = kMissing;                    // missing: the row has no such column, or null
+  std::string text = {};                   // a number as decimal text
+};
+
+struct TableForm {
+  bool header = true;   // .tsv: the first line names the columns; otherwise they are 0, 1, 2, ...
+  bool ragged = false;  // .tsv: rows may have fewer columns (missing) or more (not looked at)
+  bool tsv = false;     // it is a .tsv whatever its name
+};
+
+class TextTable {
+ public:
+  virtual ~TextTable() = default;
+
+  // The names of the columns; in a .jsonl file the keys of the first object, 64 of them at most.
+  const std::vector<std::string>& names() const { return names_; }
+  bool has(const std::string& name) const;
+  // The columns that next() gives, in this order. Throws InputError, with a suggestion, where
+  // names() lacks one, or has it twice.
+  void choose(const std::vector<std::string>& names);
+
+  // The next row's cells; false after the last. Throws InputError with path, line and rule.
+  virtual bool next(std::vector<TableCell>& cells) = 0;
+  // "PATH: line 3", to begin a message about the row.
+  virtual std::string where() const = 0;
+  virtual int64_t replaced() const = 0;  // places of invalid UTF-8 so far
+  const std::string& path() const { return path_; }
+
+ protected:
+  explicit TextTable(std::string path) : path_(std::move(path)) {}
+  std::string path_;
+  std::vector<std::string> names_, chosen_;
+  std::vector<size_t> columns_;  // of chosen_, in names_
+};
+
+// Throws InputError with the path where the name is neither .tsv nor .jsonl, perhaps with .gz, .xz
+// or .zst, and where the file is missing, empty, or ends before its first row.
+std::unique_ptr<TextTable> open_table(const std::string& path, TableForm form = {});
+
+}  // namespace compact

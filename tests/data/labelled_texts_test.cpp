@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/data/labelled_texts.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+
+#include "tests/data/files.h"
+
+namespace compact {
+namespace {
+
+using test::compressed;
+using test::one_line_error_of;
+using test::TextFolder;
+using test::write_file;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+TEST(LabelledTexts, SinglesAndPairs) {
+  const TextFolder folder;
+  const auto single = read_labelled_texts(
+      write_file(folder / "a.tsv", "label\ttext\nneg\tbad \"film\"\npos\t a good one\nneg\t\n"));
+  EXPECT_THAT(single.first, ElementsAre("bad \"film\"", " a good one", ""));
+  EXPECT_THAT(single.second, IsEmpty());
+  EXPECT_THAT(single.labels, ElementsAre(0, 1, 0));
+  EXPECT_THAT(single.class_names, ElementsAre("neg", "pos"));
+  EXPECT_THAT(single.warnings, IsEmpty());
+
+  const auto pair = read_labelled_texts(write_file(
+      folder / "b.jsonl.gz",
+      compressed("{\"sentence1\": \"a\", \"sentence2\": \"b\", \"label\": 2}\n"
+                 "{\"sentence2\": \"d\", \"label\": \"10\", \"sentence1\": \"\\u00e9\"}\n",
+                 ".gz")));
+  EXPECT_THAT(pair.first, ElementsAre("a", "\xC3\xA9"));
+  EXPECT_THAT(pair.second, ElementsAre("b", "d"));
+  EXPECT_THAT(pair.labels, ElementsAre(0, 1));
+  EXPECT_THAT(pair.class_names, ElementsAre("2", "10"));  // as numbers
+}
+
+TEST(LabelledTexts, NamedFields) {
+  const TextFolder folder;
+  const std::string path = write_file(
+      folder / "a.tsv", "sentence1\tsentence2\tq\ta\tkind\nx\ty\tQ\tA\t1\nx\ty\tR\tB\t0");
+  const auto pair = read_labelled_texts(path, {.first = "q", .second = "a", .label = "kind"});
+  EXPECT_THAT(pair.first, ElementsAre("Q", "R"));
+  EXPECT_THAT(pair.second, ElementsAre("A", "B"));
+  EXPECT_THAT(pair.labels, ElementsAre(1, 0));
+  EXPECT_THAT(read_labelled_texts(path, {.first = "q", .label = "kind"}).second, IsEmpty());
+  EXPECT_THAT(one_line_error_of([&] { read_labelled_texts(path, {.label = "kin"}); }),
+              HasSubstr("no column `kin`; did you mean `kind`?"));
+  const std::string none = write_file(folder / "b.tsv", "words\tlabel\na\t1\n");
+  EXPECT_THAT(one_line_error_of([&] { read_labelled_texts(none); }),
+              HasSubstr("none of the fields sentence1, sentence and text"));
+}
+
+TEST(LabelledTexts, GivenClasses) {
+  const TextFolder folder;
+  const std::string path = write_file(folder / "a.tsv", "text\tlabel\na\tb\nc\ta\nd\tb\n");
+  const auto given = read_labelled_texts(path, {.class_names = {"c", "b", "a"}});
+  EXPECT_THAT(given.labels, ElementsAre(1, 2, 1));
+  EXPECT_THAT(given.class_names, ElementsAre("c", "b", "a"));
+  EXPECT_EQ(one_line_error_of([&] {
+              read_labelled_texts(path, {.class_names = {"b", "somewhat"}});
+            }),
+            path + ": line 3: the label must be one of 2 classes (did you mean `b`?), is `a`");
+  EXPECT_THAT(one_line_error_of([&] {
+                read_labelled_texts(path, {.class_names = {"b", "b"}});
+              }),
+              HasSubstr("the class `b` is given twice"));
+  // A number is no name: only where a layout says so.
+  const std::string numbers = write_file(folder / "n.tsv", "text\tlabel\na\t0\n");
+  EXPECT_THAT(one_line_error_of([&] {
+                read_labelled_texts(numbers, {.class_names = {"a", "b"}});
+              }),
+              HasSubstr("is `0`"));
+}
+
+TEST(LabelledTexts, Regression) {
+  const TextFolder folder;
+  const std::string path = write_file(
+      folder / "a.jsonl", "{\"text\":\"a\",\"label\":2.5}\n{\"text\":\"b\",\"label\":\"-1e-1\"}");
+  const auto texts = read_labelled_texts(path, {.regression = true});
+  EXPECT_THAT(texts.labels, ElementsAre(2.5f, -.1f));
+  EXPECT_THAT(texts.class_names, IsEmpty());
+  EXPECT_EQ(one_line_error_of([&] { read_labelled_texts(path); }),
+            path + ": line 1: the label must be a text or an integer, is `2.5`");
+  for (const char* bad : {"", "x", "nan", "inf", "1e39", "1,5"}) {
+    const std::string other =
+        write_file(folder / "b.tsv", std::string("text\tlabel\na\t") + bad + "\n");
+    EXPECT_EQ(one_line_error_of([&] { read_labelled_texts(other, {.regression = true}); }),
+              other + ": line 2: the label must be a finite number, is `" + bad + "`");
+  }
+}
+
+TEST(LabelledTexts, WithoutLabels) {
+  const TextFolder folder;
+  const std::string path = write_file(folder / "a.tsv", "text\na\nb\n");
+  EXPECT_THAT(one_line_error_of([&] { read_labelled_texts(path); }),
+              HasSubstr("has no column `label`"));
+  const auto texts = read_labelled_texts(path, {.need_labels = false, .class_names = {"x", "y"}});
+  ASSERT_EQ(texts.labels.size(), 2u);
+  EXPECT_TRUE(std::isnan(texts.labels[0]) && std::isnan(texts.labels[1]));
+  EXPECT_THAT(texts.class_names, ElementsAre("x", "y"));
+}
+
+TEST(LabelledTexts, RefusesBrokenRows) {
+  const TextFolder folder;
+  const auto fails = [&](const std::string& name, const std::string& bytes) {
+    const std::string path = write_file(folder / name, bytes);
+    return one_line_error_of([&] { read_labelled_texts(path); });
+  };
+  EXPECT_THAT(fails("a.jsonl", "{\"text\":\"a\",\"label\":1}\n{\"text\":\"b\"}"),
+              HasSubstr("a.jsonl: line 2 must have a text and a label"));
+  EXPECT_THAT(fails("a.jsonl", "{\"text\":null,\"label\":1}"),
+              HasSubstr("line 1 must have a text"));
+  EXPECT_THAT(fails("a.tsv", "text\tlabel\na\t1\nb\n"), HasSubstr("line 3 must have 2 columns"));
+  EXPECT_THAT(fails("a.tsv", "text\tlabel\na\t \n"),
+              HasSubstr("line 2: the label must be a class"));
+  EXPECT_THAT(fails("a.tsv", "text\tlabel\na\tx\nb\tx\n"),
+              HasSubstr("labels must be of at least two classes, all are `x`"));
+  std::string many = "text\tlabel\n";
+  for (int i = 0; i <= 65536; ++i) many += "a\t" + std::to_string(i) + "\n";
+  EXPECT_THAT(fails("many.tsv", many), HasSubstr("line 65538: there may be at most 65536 classes"));
+}
+
+TEST(LabelledTexts, WarnsOfInvalidBytes) {
+  const TextFolder folder;
+  const auto texts =
+      read_labelled_texts(write_file(folder / "a.tsv", "text\tlabel\ncaf\xE9\t0\n\xFF\xFF\t1\n"));
+  EXPECT_THAT(texts.first, ElementsAre("caf\xEF\xBF\xBD", "\xEF\xBF\xBD\xEF\xBF\xBD"));
+  EXPECT_THAT(texts.warnings, ElementsAre(HasSubstr("invalid UTF-8 was replaced in 3 places")));
+}
+
+}  // namespace
+}  // namespace compact

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/data/prompt_dataset.h"
+
+#include <ATen/ops/tensor.h>
+#include <gmock/gmock.h>
+
+#include "compact/data/split.h"
+#include "tests/data/files.h"
+#include "tests/data/wide_tokenizer.h"
+
+namespace compact {
+namespace {
+
+using test::compressed;
+using test::one_line_error_of;
+using test::TextFolder;
+using test::WideTokenizer;
+using test::write_file;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+const WideTokenizer kBytes(257);  // end of text is 256
+
+// Two letters of a kind, as in "aa", are one token.
+class DoublesTokenizer final : public Tokenizer {
+ public:
+  std::vector<uint32_t> encode(std::string_view text) const override {
+    std::vector<uint32_t> out;
+    for (size_t i = 0; i < text.size(); ++i) {
+      const bool twice = i + 1 < text.size() && text[i + 1] == text[i];
+      out.push_back(static_cast<uint32_t>(text[i]) + (twice ? 1000 : 0));
+      i += twice;
+    }
+    return out;
+  }
+  std::string decode(std::span<const uint32_t>) const override { return {}; }
+  int64_t vocabulary() const override { return 2000; }
+  uint32_t end_of_text() const override { return 1999; }
+  Cut cut() const override { return Cut::kNowhere; }
+  std::string spec() const override { return "doubles"; }
+  uint64_t hash() const override { return 0; }
+};
+
+std::string line_of(const std::string& prompt, const std::string& completion) {
+  return "{\"prompt\": \"" + prompt + "\", \"completion\": \"" + completion + "\"}\n";
+}
+
+TEST(Prompts, EndWithEndOfText) {
+  const TextFolder folder;
+  const auto samples = read_prompts(
+      write_file(folder / "a.jsonl.gz", compressed(line_of("ab", "c") + line_of("", "d"), ".gz")),
+      kBytes);
+  EXPECT_THAT(samples.ids, ElementsAre(ElementsAre('a', 'b', 'c', 256), ElementsAre('d', 256)));
+  EXPECT_THAT(samples.prompt_lengths, ElementsAre(2, 0));
+  EXPECT_THAT(samples.warnings, IsEmpty());
+  const auto named = read_prompts(write_file(folder / "b.tsv", "q\ta\nx\ty\n"), kBytes,
+                                  {.prompt = "q", .completion = "a"});
+  EXPECT_THAT(named.ids, ElementsAre(ElementsAre('x', 'y', 256)));
+}
+
+TEST(Prompts, AreCutAtTheirEnds) {
+  const TextFolder folder;
+  const std::string path = write_file(
+      folder / "a.jsonl", line_of("abc", "d") + line_of("abc", "de") + line_of("abcd", "e") +
+                              line_of("abcdef", "g") + line_of("", "") + line_of("a", ""));
+  const auto samples = read_prompts(path, kBytes, {.max_length = 4});
+  EXPECT_THAT(samples.ids, ElementsAre(ElementsAre('a', 'b', 'c', 'd'),
+                                       ElementsAre('a', 'b', 'c', 'd'), ElementsAre('a', 256)));
+  EXPECT_THAT(samples.prompt_lengths, ElementsAre(3, 3, 1));
+  EXPECT_THAT(
+      samples.warnings,
+      ElementsAre(path + ": 4 samples were cut at the end to 4 tokens",
+                  path + ": 3 samples were dropped: no token of the completion is within 4"));
+  EXPECT_THAT(one_line_error_of([&] { read_prompts(path, kBytes, {.max_length = 1}); }),
+              HasSubstr("at least 2, is 1"));
+  write_file(path, line_of("abcd", "e"));
+  EXPECT_THAT(one_line_error_of([&] { read_prompts(path, kBytes, {.max_length = 4}); }),
+              HasSubstr("no sample has a token of its completion within 4 tokens"));
+}
+
+// A token across the border is completion, though the prompt alone ends otherwise.
+TEST(Prompts, TokensAcrossTheBorder) {
+  const TextFolder folder;
+  const auto samples =
+      read_prompts(write_file(folder / "a.jsonl", line_of("xa", "ab") + line_of("xaa", "b")),
+                   DoublesTokenizer());
+  EXPECT_THAT(samples.ids, ElementsAre(ElementsAre('x', 'a' + 1000, 'b', 1999),
+                                       ElementsAre('x', 'a' + 1000, 'b', 1999)));
+  EXPECT_THAT(samples.prompt_lengths, ElementsAre(1, 2));
+  EXPECT_THAT(samples.warnings, ElementsAre(HasSubstr("1 samples have a token across the end")));
+}
+
+TEST(Prompts, RefusesOtherLines) {
+  const TextFolder folder;
+  for (const auto& [line, rule] : std::vector<std::pair<std::string, std::string>>{
+           {"{\"prompt\": \"a\"}", "line 2 must have a text `completion`"},
+           {"{\"completion\": \"a\"}", "line 2 must have a text `prompt`"},
+           {"{\"prompt\": 3, \"completion\": \"a\"}", "line 2 must have a text `prompt`"},
+           {"{\"prompt\": [], \"completion\": \"a\"}",
+            "field `prompt` must be a string or a number"},
+           {"{", "line 2 must be JSON"}}) {
+    const std::string path = write_file(folder / "a.jsonl", line_of("a", "b") + line);
+    EXPECT_THAT(one_line_error_of([&, p = path] { read_prompts(p, kBytes); }), HasSubstr(rule));
+  }
+  const std::string path =
+      write_file(folder / "a.jsonl", "{\"prompts\": \"a\", \"answer\": \"b\"}");
+  EXPECT_THAT(one_line_error_of([&] { read_prompts(path, kBytes); }),
+              HasSubstr("no column `prompt`; did you mean `prompts`?"));
+}
+
+TEST(PromptDataset, TargetsAreNextTokensOfCompletions) {
+  auto samples = std::make_shared<PromptSamples>();
+  samples->ids = {{1, 2, 3, 4}, {5, 6}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}};
+  samples->prompt_lengths = {2, 0, 9};
+  PromptDataset data(samples, all_samples(3), {.pad = 77, .max_length = 10}, 1);
+  EXPECT_EQ(data.longest_row(), 10);  // 9 inputs, rounded up, but never above the maximum
+  const Batch b = data.in_order(0, 2);
+  EXPECT_TRUE(b.input.equal(
+      at::tensor({1, 2, 3, 77, 77, 77, 77, 77, 5, 77, 77, 77, 77, 77, 77, 77}, at::kLong)
+          .view({2, 8})));
+  EXPECT_TRUE(b.target.equal(at::tensor({-100, 3, 4, -100, -100, -100, -100, -100, 6, -100, -100,
+                                         -100, -100, -100, -100, -100},
+                                        at::kLong)
+                                 .view({2, 8})));
+  EXPECT_TRUE(b.more.empty());
+  const Batch last = data.in_order(2, 1);
+  EXPECT_TRUE(
+      last.input.equal(at::tensor({1, 2, 3, 4, 5, 6, 7, 8, 9, 77}, at::kLong).view({1, 10})));
+  EXPECT_EQ((last.target != -100).sum().item<int64_t>(), 1);
+  EXPECT_EQ(last.target[0][8].item<int64_t>(), 10);
+}
+
+TEST(PromptDataset, PositionsContinueExactly) {
+  auto samples = std::make_shared<PromptSamples>();
+  for (int32_t i = 0; i < 9; ++i) {
+    samples->ids.emplace_back(i + 2, i);
+    samples->prompt_lengths.push_back(1);
+  }
+  const auto make = [&] { return PromptDataset(samples, all_samples(9), {.max_length = 16}, 5); };
+  PromptDataset whole = make();
+  for (int i = 0; i < 3; ++i) whole.next(4);
+  const DataPosition here = whole.position();
+  const Batch want = whole.next(4);
+  PromptDataset resumed = make();
+  resumed.seek(here);
+  const Batch got = resumed.next(4);
+  EXPECT_TRUE(got.input.equal(want.input));
+  EXPECT_TRUE(got.target.equal(want.target));
+}
+
+TEST(PromptDataset, RefusesWhatItCannotHave) {
+  auto samples = std::make_shared<PromptSamples>();
+  samples->ids = {{1}, {1, 2, 3}};
+  samples->prompt_lengths = {0, 1};
+  const auto fails = [&](std::vector<int64_t> chosen, Padding padding) {
+    return one_line_error_of([&] { PromptDataset(samples, std::move(chosen), padding, 1); });
+  };
+  EXPECT_THAT(fails({}, {.max_length = 8}), HasSubstr("no samples"));
+  EXPECT_THAT(fails({0}, {.max_length = 8}), HasSubstr("from 2 to 8 tokens, has 1"));
+  EXPECT_THAT(fails({1}, {.max_length = 2}), HasSubstr("from 2 to 2 tokens, has 3"));
+  EXPECT_THAT(fails({2}, {.max_length = 8}), HasSubstr("within 2, is 2"));
+  EXPECT_THAT(fails({1}, {.multiple = -8, .max_length = 8}), HasSubstr("positive number, is -8"));
+}
+
+}  // namespace
+}  // namespace compact

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/data/text_table.h"
+
+#include <gmock/gmock.h>
+
+#include "compact/data/text_lines.h"
+#include "tests/data/files.h"
+
+namespace compact {
+namespace {
+
+using test::compressed;
+using test::one_line_error_of;
+using test::TextFolder;
+using test::write_file;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::vector<std::string> lines_of(const std::string& path) {
+  TextLines lines(path);
+  std::vector<std::string> out;
+  while (lines.next()) out.emplace_back(lines.line());
+  return out;
+}
+
+TEST(TextLines, EndsMarksAndInvalidBytes) {
+  const TextFolder folder;
+  const auto of = [&](const std::string& bytes) {
+    return lines_of(write_file(folder / "a.tsv", bytes));
+  };
+  EXPECT_THAT(of("a\nb"), ElementsAre("a", "b"));
+  EXPECT_THAT(of("a\r\n\r\n b\n"), ElementsAre("a", "", " b"));
+  EXPECT_THAT(of("\n"), ElementsAre(""));
+  EXPECT_THAT(of("\xEF\xBB\xBF"
+                 "a\n\xEF\xBB\xBF"
+                 "b"),
+              ElementsAre("a",
+                          "\xEF\xBB\xBF"
+                          "b"));
+  EXPECT_THAT(of("a\rb\n"), ElementsAre("a\rb"));
+  EXPECT_THAT(of("caf\xE9 \xC3\n\xC3\xA9\n"),
+              ElementsAre("caf\xEF\xBF\xBD \xEF\xBF\xBD", "\xC3\xA9"));
+  // Lines that lie across blocks of 64 KiB.
+  const std::string x(65535, 'x'), y(200000, 'y');
+  EXPECT_THAT(of(x + "\n" + y + "\n\nz"), ElementsAre(x, y, "", "z"));
+}
+
+TEST(TextLines, RefusesWhatIsNoText) {
+  const TextFolder folder;
+  const auto fails = [&](const std::string& name, const std::string& bytes) {
+    const std::string path = write_file(folder / name, bytes);
+    return one_line_error_of([&] { lines_of(path); });
+  };
+  EXPECT_EQ(fails("a.tsv", std::string("a\nb\0c\n", 6)),
+            folder / "a.tsv" + ": line 2 must be text, but byte 1 of it is NUL: a binary file");
+  EXPECT_THAT(fails("empty.tsv", ""), HasSubstr("empty"));
+  EXPECT_THAT(fails("cut.tsv.gz", compressed("a\nb\n", ".gz").substr(0, 12)),
+              HasSubstr("cut short"));
+  // A line that never ends, out of a small file.
+  const std::string bomb = compressed("ok\n" + std::string((size_t{1} << 26) + 1, 'x'), ".zst");
+  EXPECT_LT(bomb.size(), 100000u);
+  EXPECT_EQ(fails("bomb.tsv.zst", bomb),
+            folder / "bomb.tsv.zst" + ": line 2 must be at most 64.0 MiB long");
+  EXPECT_THAT(one_line_error_of([&] { TextLines(folder / "none.tsv"); }), HasSubstr("none.tsv"));
+}
+
+// Cells of chosen columns, "-" for a missing one, "#" before a number.
+std::vector<std::string> rows_of(const std::string& path, const std::vector<std::string>& names,
+                                 TableForm form = {}) {
+  const auto table = open_table(path, form);
+  table->choose(names);
+  std::vector<std::string> out;
+  std::vector<TableCell> cells;
+  while (table->next(cells)) {
+    std::string row;
+    for (const TableCell& cell : cells) {
+      row += cell.kind == TableCell::kMissing ? "-" : cell.kind == TableCell::kNumber ? "#" : "";
+      row += cell.text + "|";
+    }
+    out.push_back(row);
+  }
+  return out;
+}
+
+TEST(TextTable, TabsEndColumns) {
+  const TextFolder folder;
+  for (const std::string ending : {"", ".gz", ".xz", ".zst"}) {
+    const std::string path = write_file(
+        folder / "a.tsv" + ending,
+        compressed("\xEF\xBB\xBFid\ttext\tlabel\r\n1\t\"a\t b \"\r\n\r\n2\t\t\n", ending));
+    EXPECT_THAT(open_table(path)->names(), ElementsAre("id", "text", "label"));
+    EXPECT_THAT(rows_of(path, {"label", "text"}), ElementsAre(" b \"|\"a|", "||"));
+  }
+  const std::string bare = write_file(folder / "bare.tsv", "x\ty\nz\tw");
+  EXPECT_THAT(rows_of(bare, {"1", "0"}, {.header = false}), ElementsAre("y|x|", "w|z|"));
+}
+
+TEST(TextTable, RowsOfOtherWidths) {
+  const TextFolder folder;
+  const std::string path = write_file(folder / "a.tsv", "x\ty\n1\t2\n3\n4\t5\t6\n");
+  EXPECT_THAT(rows_of(path, {"x", "y"}, {.ragged = true}), ElementsAre("1|2|", "3|-|", "4|5|"));
+  EXPECT_EQ(one_line_error_of([&] { rows_of(path, {"x"}); }),
+            path + ": line 3 must have 2 columns as the first line, has 1");
+}
+
+TEST(TextTable, ObjectsOfLines) {
+  const TextFolder folder;
+  const std::string path = write_file(
+      folder / "a.jsonl",
+      "{\"text\": \"a\\tb\", \"label\": 1, \"in\": {\"label\": 7}, \"text\": \"c\\u0000d\"}\n\n"
+      "{\"label\": -2.50, \"text\": null}\n {\"label\": \"x\"}\n");
+  EXPECT_THAT(open_table(path)->names(), ElementsAre("text", "label", "in"));
+  EXPECT_THAT(rows_of(path, {"text", "label"}),
+              ElementsAre(std::string("c\0d|#1|", 7), "-|#-2.50|", "-|x|"));
+  for (const auto& [line, rule] : std::vector<std::pair<std::string, std::string>>{
+           {"{\"text\": true}",
+            "line 2 field `text` must be a string or a number, is a truth value"},
+           {"{\"text\": [\"a\"]}", "line 2 field `text` must be a string or a number, is an array"},
+           {"[1]", "line 2 must be a JSON object, is an array"},
+           {"7", "line 2 must be a JSON object, is a number"},
+           {"{\"text\": 1", "line 2 must be JSON"}}) {
+    const std::string bad = write_file(folder / "bad.jsonl", "{\"text\": \"a\"}\n" + line);
+    EXPECT_THAT(one_line_error_of([&, b = bad] { rows_of(b, {"text"}); }), HasSubstr(rule));
+  }
+}
+
+TEST(TextTable, RefusesWhatIsNoTable) {
+  const TextFolder folder;
+  const auto fails = [&](const std::string& name, const std::string& bytes,
+                         const std::vector<std::string>& columns = {"text"}) {
+    const std::string path = write_file(folder / name, bytes);
+    return one_line_error_of([&] { rows_of(path, columns); });
+  };
+  EXPECT_THAT(fails("a.csv", "text\na\n"), HasSubstr("must end in .tsv or .jsonl"));
+  EXPECT_THAT(fails("a.tsv", "text\n\n\r\n"), HasSubstr("a.tsv: has a header and no rows"));
+  EXPECT_THAT(fails("a.tsv", "\n\n"), HasSubstr("a.tsv: has no lines"));
+  EXPECT_THAT(fails("a.jsonl", " \n\t\n"), HasSubstr("a.jsonl: has no lines"));
+  EXPECT_THAT(fails("a.tsv", "texts\na\n"), HasSubstr("no column `text`; did you mean `texts`?"));
+  EXPECT_THAT(fails("a.tsv", "text\ttext\na\tb\n"), HasSubstr("has the column `text` twice"));
+  EXPECT_THAT(fails("a.tsv", std::string(1000, '\t') + "\na\n"),
+              HasSubstr("line 1 must have at most 1000 columns, has 1001"));
+  EXPECT_THAT(fails("a.tsv", "text\na" + std::string(5000, '\t') + "\n"),
+              HasSubstr("line 2 must have 1 columns as the first line, has 5001"));
+}
+
+}  // namespace
+}  // namespace compact
