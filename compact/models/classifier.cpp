@@ -129,7 +129,7 @@ Score Classifier::score(const Tensors& inputs, const at::Tensor& target) const {
   return {.loss = loss_sum(y, target, 0).item<double>(),
           .targets = counted.sum().item<int64_t>(),
           .correct = hit.select(1, 0).sum().item<int64_t>(),
-          .in_five = hit.sum().item<int64_t>(),
+          .in_five = y.size(1) > 5 ? hit.sum().item<int64_t>() : -1,
           .predicted = first.select(1, 0).to(at::kFloat).cpu()};
 }
 

@@ -21,7 +21,7 @@ struct Score {
   double loss = 0;      // sum over targets
   int64_t targets = 0;  // those that are not ignored
   int64_t correct = -1,
-          in_five = -1;  // whose class is the first, one of the first five; -1: no classes
+          in_five = -1;  // whose class is the first, one of the first five; -1: there are no more
   at::Tensor
       predicted;  // of networks that give logits: f32 [samples], the first class or the value
 };

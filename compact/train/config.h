@@ -28,6 +28,11 @@ struct TrainConfig {
   double validation_split = 0.05;
   std::string tokenizer = "bytes";
   std::string text_field = "text";
+  std::string task_name, data_dir;  // of GLUE
+  std::string text_column, text_pair_column, label_column = "label";
+  bool do_regression = false;
+  int64_t max_seq_length = 128;
+  int64_t max_train_samples = 0;  // 0: all
   int64_t block_size = 256;
   int64_t image_size = 0;  // of plans without images; 0: the model's usual
   bool augment = true;
@@ -75,6 +80,9 @@ struct TrainConfig {
   bool overwrite_output_dir = false;
   int64_t logging_steps = 10;
   int64_t eval_steps = 0;
+  double eval_epochs = 0;
+  bool load_best_model_at_end = false;
+  std::string metric_for_best_model;  // empty: the task's first, else the loss
   int64_t save_steps = 0;
   int64_t save_total_limit = 0;
   std::string resume_from_checkpoint;

@@ -107,6 +107,7 @@ void check_config(const TrainConfig& c) {
   }
   at_least<int64_t>("logging_steps", c.logging_steps, 1);
   at_least<int64_t>("eval_steps", c.eval_steps, 0);
+  within("eval_epochs", c.eval_epochs, 0, kMostEpochs);
   at_least<int64_t>("save_steps", c.save_steps, 0);
   at_least<int64_t>("save_total_limit", c.save_total_limit, 0);
   task.check(c);
@@ -114,7 +115,8 @@ void check_config(const TrainConfig& c) {
 
 void check_run(const TrainConfig& c) {
   check_config(c);
-  COMPACT_CHECK(!c.train_file.empty(), "--train_file is needed");
+  COMPACT_CHECK(c.task != glue.name || !c.data_dir.empty(), "--data_dir is needed");
+  COMPACT_CHECK(c.task == glue.name || !c.train_file.empty(), "--train_file is needed");
   COMPACT_CHECK(!c.output_dir.empty(), "--output_dir is needed");
 }
 

@@ -8,6 +8,7 @@
 #include <cstdio>
 
 #include "compact/base/check.h"
+#include "compact/base/scores.h"
 #include "compact/base/text.h"
 #include "compact/ops/memory.h"
 #include "compact/train/task.h"
@@ -16,18 +17,29 @@
 namespace compact {
 
 EvalResult evaluate_samples(const Network& network, const Dataset& data, int64_t most,
-                            int64_t batch) {
+                            int64_t batch, const std::vector<std::string>& metrics) {
   const int64_t count = most > 0 ? std::min(most, data.size()) : data.size();
   Score sum{.correct = 0, .in_five = 0};
-  bool classes = false;
+  bool classes = false, five = false;
+  std::vector<double> predicted, labels;
+  const auto append = [](std::vector<double>& to, const at::Tensor& t) {
+    const at::Tensor values = t.to(at::kDouble).contiguous();
+    to.insert(to.end(), values.const_data_ptr<double>(),
+              values.const_data_ptr<double>() + values.numel());
+  };
   for (int64_t i = 0; i < count; i += batch) {
-    const StepInputs b = inputs_of(data.in_order(i, std::min(batch, count - i)), network.device());
+    const Batch samples = data.in_order(i, std::min(batch, count - i));
+    const StepInputs b = inputs_of(samples, network.device());
     const Score s = network.score(b.inputs, b.target);
     sum.loss += s.loss;
     sum.targets += s.targets;
     sum.correct += s.correct;
     sum.in_five += s.in_five;
     classes = s.correct >= 0;
+    five = s.in_five >= 0;
+    if (metrics.empty()) continue;
+    append(predicted, s.predicted);
+    append(labels, samples.target);
   }
   const auto of_targets = [&](double x) {
     return x / static_cast<double>(std::max<int64_t>(1, sum.targets));
@@ -35,16 +47,22 @@ EvalResult evaluate_samples(const Network& network, const Dataset& data, int64_t
   EvalResult result{.loss = of_targets(sum.loss), .targets = sum.targets};
   if (classes) {
     result.accuracy = of_targets(static_cast<double>(sum.correct));
-    result.in_five = of_targets(static_cast<double>(sum.in_five));
+    if (five) result.in_five = of_targets(static_cast<double>(sum.in_five));
+  }
+  result.values = !metrics.empty() && !classes;
+  for (const std::string& name : metrics) {
+    if (name == "accuracy" && classes) continue;
+    result.scores.emplace_back(name, named_score(name, predicted, labels));
   }
   return result;
 }
 
 EvalResult evaluate_within_memory(const Network& network, const Dataset& data, int64_t most,
-                                  int64_t& batch, Console& console) {
+                                  int64_t& batch, const std::vector<std::string>& metrics,
+                                  Console& console) {
   for (;;) {
     try {
-      return evaluate_samples(network, data, most, batch);
+      return evaluate_samples(network, data, most, batch, metrics);
     } catch (const std::exception& e) {
       const std::optional<std::string> what = out_of_memory(e);
       if (!what || batch == 1) throw;
@@ -58,10 +76,11 @@ MetricsRow eval_row(const std::string& prefix, const EvalResult& r) {
   MetricsRow row = {{prefix + "_loss", r.loss}};
   if (r.accuracy) {
     row.emplace_back(prefix + "_accuracy", *r.accuracy);
-    row.emplace_back(prefix + "_top5_accuracy", *r.in_five);
-  } else {
+    if (r.in_five) row.emplace_back(prefix + "_top5_accuracy", *r.in_five);
+  } else if (!r.values) {
     row.emplace_back(prefix + "_perplexity", std::exp(r.loss));
   }
+  for (const auto& [name, value] : r.scores) row.emplace_back(cat(prefix, "_", name), value);
   return row;
 }
 
@@ -84,7 +103,7 @@ EvalResult evaluate(const TrainConfig& c, std::string& unit) {
   const TrainedModel model = open_trained_model(c);
   unit = model.task.unit;
   return evaluate_samples(*model.network, *model.task.validation, c.max_eval_samples,
-                          c.per_device_eval_batch_size);
+                          c.per_device_eval_batch_size, model.task.metrics);
 }
 
 }  // namespace compact

@@ -17,20 +17,23 @@ namespace compact {
 struct EvalResult {
   double loss = 0;      // mean over targets
   int64_t targets = 0;  // tokens, images, ...
-  // Of tasks with classes: the part of targets whose class came first, and in the first five.
+  // Of tasks with classes: the part of targets whose class came first; of more than five, in the
+  // first five.
   std::optional<double> accuracy, in_five;
+  bool values = false;  // targets are values, the loss is their squared error
+  std::vector<std::pair<std::string, double>> scores;  // other metrics, by name
 };
 
-// Over the first `most` samples (0: all) in their own order.
+// Over the first `most` samples (0: all) in their own order. `metrics`: of base/scores.h.
 EvalResult evaluate_samples(const Network& network, const Dataset& data, int64_t most,
-                            int64_t batch);
+                            int64_t batch, const std::vector<std::string>& metrics);
 
 // The same; where memory runs out `batch` is halved, with a line on the console, down to 1.
 EvalResult evaluate_within_memory(const Network& network, const Dataset& data, int64_t most,
-                                  int64_t& batch, Console& console);
+                                  int64_t& batch, const std::vector<std::string>& metrics,
+                                  Console& console);
 
-// Rows `eval_loss`, `eval_accuracy`, ... for prefix `eval`; a perplexity where there are no
-// classes.
+// Rows `eval_loss`, `eval_accuracy`, ... for prefix `eval`; a perplexity of language models.
 MetricsRow eval_row(const std::string& prefix, const EvalResult& result);
 // "eval_loss 1.2345  eval_accuracy 0.9180  (5,000 images)".
 std::string eval_text(const std::string& prefix, const EvalResult& result, const std::string& unit);

@@ -14,8 +14,9 @@
 namespace compact {
 
 std::span<const TaskInfo* const> tasks() {
-  static const TaskInfo* const all[] = {&language_modeling, &image_classification,
-                                        &node_classification, &graph_classification};
+  static const TaskInfo* const all[] = {&language_modeling,   &image_classification,
+                                        &node_classification, &graph_classification,
+                                        &text_classification, &glue};
   return all;
 }
 

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tasks of GLUE, by an encoder.
+#include "compact/base/check.h"
+#include "compact/data/glue.h"
+#include "compact/train/sequence_task.h"
+
+namespace compact {
+namespace {
+
+void check(const TrainConfig& c) {
+  check_sequence_settings(c);
+  COMPACT_CHECK(!c.task_name.empty(), "--task_name is needed, as sst2");
+  glue_task(c.task_name);
+  COMPACT_CHECK(c.train_file.empty() && c.validation_file.empty() && c.test_file.empty(),
+                "--task glue takes its files from --data_dir; for others there is --task "
+                "text-classification");
+}
+
+Task open(const TrainConfig& c, const Progress&, std::vector<std::string>& warnings) {
+  const GlueTask& glue = glue_task(c.task_name);
+  SequenceTexts texts;
+  if (!c.data_dir.empty()) {
+    texts.train = read_glue(glue, c.data_dir, "train");
+    texts.validation = read_glue(glue, c.data_dir, glue.validation[0]);
+    // The second one of MultiNLI.
+    if (glue.validation.size() > 1) texts.test = read_glue(glue, c.data_dir, glue.validation[1]);
+  }
+  return open_sequences(c, std::move(texts), glue.metrics, warnings);
+}
+
+}  // namespace
+
+extern const TaskInfo glue = {"glue", "a task of GLUE (--task_name), by an encoder", check, open, {}};
+
+}  // namespace compact
