@@ -75,7 +75,7 @@ def check_includes(root):
 
 
 def check_whole_torch(root):
-    for folder in ("compact", "tests", "bench", "examples", "cmake"):
+    for folder in ("compact", "tests", "bench", "examples", "cmake", "fuzz"):
         for file in sources(root / folder):
             for number, _, header in includes(file):
                 if header in WHOLE_TORCH:

@@ -27,7 +27,7 @@ if [[ -z $formatter ]]; then
 fi
 
 cd "$root"
-mapfile -d '' sources < <(find compact tests bench examples cmake -type f \
+mapfile -d '' sources < <(find compact tests bench examples cmake fuzz -type f \
   \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) -print0)
 if [[ ${1:-} != --check ]]; then
   "$formatter" -i "${sources[@]}"
@@ -35,7 +35,7 @@ if [[ ${1:-} != --check ]]; then
 fi
 status=0
 "$formatter" --dry-run -Werror "${sources[@]}" || status=1
-mapfile -d '' scripts < <(find compact tests bench examples cmake scripts .ci -type f \
+mapfile -d '' scripts < <(find compact tests bench examples cmake fuzz scripts .ci -type f \
   \( -name '*.py' -o -name '*.sh' -o -path '.ci/run' \) -print0)
 for file in "${sources[@]}" "${scripts[@]}"; do
   head -n 3 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' || {

@@ -48,26 +48,52 @@ fs::path without_slash(const fs::path& path) {
   return result;
 }
 
+int fsync_whole(int fd) {
+  int status = 0;
+  while ((status = ::fsync(fd)) != 0 && errno == EINTR) continue;
+  return status;
+}
+
 void sync(const fs::path& path, int flags) {
   const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags));
   if (fd.get() < 0) fail_with_errno(path, "cannot open to sync");
   // Some file systems cannot sync a folder and say EINVAL: there is nothing more to do there.
-  if (::fsync(fd.get()) != 0 && !((flags & O_DIRECTORY) && errno == EINVAL)) {
+  if (fsync_whole(fd.get()) != 0 && !((flags & O_DIRECTORY) && errno == EINVAL)) {
     fail_with_errno(path, "cannot sync to disk");
   }
 }
 
+void sync_folder(const fs::path& folder) { sync(folder, O_DIRECTORY); }
+
 void sync_tree(const fs::path& folder) {
-  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-    if (entry.is_symlink()) continue;
-    if (entry.is_directory()) sync(entry.path(), O_DIRECTORY);
-    if (entry.is_regular_file()) sync(entry.path(), 0);
+  try {
+    for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+      if (entry.is_symlink()) continue;
+      if (entry.is_directory()) sync_folder(entry.path());
+      if (entry.is_regular_file()) sync(entry.path(), 0);
+    }
+  } catch (const fs::filesystem_error& error) {
+    fail(folder.string(), ": cannot list to sync (", error.code().message(), ")");
   }
-  sync(folder, O_DIRECTORY);
+  sync_folder(folder);
+}
+
+bool renamed(const fs::path& from, const fs::path& to) {
+  return ::rename(from.c_str(), to.c_str()) == 0;
 }
 
 void rename_to(const fs::path& from, const fs::path& to) {
-  if (::rename(from.c_str(), to.c_str()) != 0) fail_with_errno(to, "cannot rename into place");
+  if (!renamed(from, to)) fail_with_errno(to, "cannot rename into place");
+}
+
+// Calls action(); where it throws, undo() and on with the exception.
+void or_undo(FunctionRef<void()> action, FunctionRef<void()> undo) {
+  try {
+    action();
+  } catch (...) {
+    undo();
+    throw;
+  }
 }
 
 // Swaps two names in one step; false where the file system cannot.
@@ -91,6 +117,17 @@ struct TemporaryFolder {
   fs::path path;
   ~TemporaryFolder() { remove_quietly(path); }
 };
+
+// Where the file system cannot exchange names: `old` moves aside, `made` takes its place. A process
+// killed in between leaves `old` under a name from which remove_leftovers() moves it back.
+void replace_by_steps(const fs::path& made, const fs::path& old) {
+  const std::string number = temporary_name().substr(kTemporaryPrefix.size());
+  const fs::path aside = folder_of(old) / cat(kAsidePrefix, number, "-", old.filename().string());
+  rename_to(old, aside);
+  or_undo([&] { rename_to(made, old); }, [&] { renamed(aside, old); });
+  or_undo([&] { sync_folder(folder_of(old)); }, [&] { renamed(old, made) && renamed(aside, old); });
+  remove_quietly(aside);
+}
 
 }  // namespace
 
@@ -139,12 +176,12 @@ void AtomicFileWriter::write_at(int64_t offset, const void* data, size_t bytes) 
 void AtomicFileWriter::commit() {
   COMPACT_CHECK(fd_.get() >= 0, path_.string(), ": committed twice");
   flush();
-  if (::fsync(fd_.get()) != 0) fail_with_errno(path_, "cannot sync to disk");
-  // Network file systems report a full disk only here.
-  if (::close(fd_.release()) != 0) fail_with_errno(path_, "cannot close");
+  if (fsync_whole(fd_.get()) != 0) fail_with_errno(path_, "cannot sync to disk");
+  // Network file systems report a full disk only here. After EINTR it is closed as well.
+  if (::close(fd_.release()) != 0 && errno != EINTR) fail_with_errno(path_, "cannot close");
   rename_to(temporary_, path_);
   temporary_.clear();
-  sync(folder_of(path_), O_DIRECTORY);
+  sync_folder(folder_of(path_));
 }
 
 void write_file_atomically(const fs::path& path, std::string_view content) {
@@ -160,14 +197,26 @@ void write_directory_atomically(const fs::path& path, FunctionRef<void(const fs:
   if (::mkdir(temporary.path.c_str(), 0777) != 0) fail_with_errno(target, "cannot create");
   fill(temporary.path);
   sync_tree(temporary.path);
+  const fs::path& made = temporary.path;
+  const auto sync_place = [&] { sync_folder(folder_of(target)); };
   if (!is_folder(target)) {
-    rename_to(temporary.path, target);
-  } else if (!exchange(temporary.path, target)) {
-    const TemporaryFolder old{folder_of(target) / temporary_name()};
-    rename_to(target, old.path);
-    rename_to(temporary.path, target);
+    rename_to(made, target);
+    or_undo(sync_place, [&] { renamed(target, made); });
+  } else if (exchange(made, target)) {
+    or_undo(sync_place, [&] { exchange(made, target); });
+  } else {
+    replace_by_steps(made, target);
   }
-  sync(folder_of(target), O_DIRECTORY);
+}
+
+void make_folders(const fs::path& path) {
+  if (path.empty() || is_folder(path)) return;
+  make_folders(path.parent_path());
+  if (::mkdir(path.c_str(), 0777) == 0) {
+    sync_folder(folder_of(path));
+  } else if (!is_folder(path)) {  // another process may have been faster; "a/" after "a"
+    fail_with_errno(path, "cannot create the folder");
+  }
 }
 
 void remove_atomically(const fs::path& path) {
@@ -181,15 +230,29 @@ void remove_atomically(const fs::path& path) {
 
 void remove_leftovers(const fs::path& folder) {
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    if (!name.starts_with(kTemporaryPrefix)) continue;
-    const auto fields = split(std::string_view(name).substr(kTemporaryPrefix.size()), '-');
-    const auto pid = fields.size() == 3 ? parse_integer(fields[0]) : std::nullopt;
-    if (!pid || *pid <= 0) continue;
+  for (auto entry = fs::directory_iterator(folder, error);
+       !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    const bool aside = name.starts_with(kAsidePrefix);
+    if (!aside && !name.starts_with(kTemporaryPrefix)) continue;
+    // Process id, token, number, and of what was moved aside the name it had.
+    std::string_view rest = name;
+    rest.remove_prefix(aside ? kAsidePrefix.size() : kTemporaryPrefix.size());
+    const auto fields = split(rest, '-');
+    const auto pid = fields.size() >= 3 ? parse_integer(fields[0]) : std::nullopt;
+    if (!pid || *pid <= 0 || (fields.size() > 3) != aside) continue;
     const bool own_id = *pid == ::getpid();
     const bool alive = ::kill(static_cast<pid_t>(*pid), 0) == 0 || errno == EPERM;
-    if (own_id ? fields[1] != process_token() : !alive) remove_quietly(entry.path());
+    const bool own = own_id && fields[1] == process_token();
+    if (!own_id && alive) continue;
+    if (aside) {  // an own one whose place is free: moving it back failed
+      rest.remove_prefix(fields[0].size() + fields[1].size() + fields[2].size() + 3);
+      std::error_code ignored;
+      const fs::path place = folder / rest;
+      if (!fs::exists(fs::symlink_status(place, ignored)) && renamed(entry->path(), place))
+        continue;
+    }
+    if (!own) remove_quietly(entry->path());
   }
 }
 

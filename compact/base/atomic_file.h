@@ -18,6 +18,8 @@ namespace compact {
 
 // Begins the name of everything written here until it is complete.
 inline constexpr std::string_view kTemporaryPrefix = ".compact-tmp-";
+// Begins the name of a folder for as long as another takes its place.
+inline constexpr std::string_view kAsidePrefix = ".compact-old-";
 
 // One file written in pieces. Replaces what is at `path` on commit(); without commit() nothing
 // remains. The folder of `path` must exist.
@@ -33,7 +35,8 @@ class AtomicFileWriter {
   void write(std::string_view text) { write(text.data(), text.size()); }
   // Writes anywhere; holes read as zeros. Does not move the place where write() appends.
   void write_at(int64_t offset, const void* data, size_t bytes);
-  // Syncs and renames. Nothing may be written afterwards.
+  // Syncs and renames. Nothing may be written afterwards. Where only the last step fails, syncing
+  // the folder, the new file is in place.
   void commit();
   const std::filesystem::path& path() const { return path_; }
 
@@ -55,12 +58,15 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
 void write_directory_atomically(const std::filesystem::path& path,
                                 FunctionRef<void(const std::filesystem::path&)> fill);
 
+// Makes a folder and those above it where they are missing, each synced into the one above.
+void make_folders(const std::filesystem::path& path);
+
 // Moves the folder or file to a temporary name, then removes it: what is left of an interrupted
 // removal never looks like the whole.
 void remove_atomically(const std::filesystem::path& path);
 
-// Removes what killed processes left in `folder` under temporary names. Only for folders that
-// programs of one machine write.
+// Removes what killed processes left in `folder` under temporary names, and moves a folder back
+// that one had moved aside and not replaced. Only for folders that programs of one machine write.
 void remove_leftovers(const std::filesystem::path& folder);
 
 }  // namespace compact

@@ -80,6 +80,7 @@ void write_at(int fd, const std::filesystem::path& path, int64_t offset, const v
     const ssize_t put = ::pwrite(fd, in, std::min(bytes, kLargestTransfer), offset);
     if (put < 0 && errno == EINTR) continue;
     if (put < 0) fail_with_errno(path, "cannot write");
+    COMPACT_CHECK(put > 0, path.string(), ": cannot write (the system takes no more)");
     in += put;
     offset += put;
     bytes -= put;

@@ -107,10 +107,12 @@ void write_content(const fs::path& to, int64_t step, const CheckpointContent& co
   write_safetensors(to / kOptimizerFile, content.optimizer);
   write_json(to / kConfigFile, content.config);
   for (const auto& [name, text] : content.texts) write_file_atomically(to / name, text);
+  std::vector<std::string> names = {kModelFile, kOptimizerFile, kConfigFile};
+  for (const auto& [name, text] : content.texts) names.push_back(name);
   json files = json::object();
-  for (const auto& entry : fs::directory_iterator(to)) {
-    const FileDigest digest = digest_file(entry.path());
-    files[entry.path().filename().string()] = {{"bytes", digest.bytes}, {"xxh3", digest.xxh3}};
+  for (const std::string& name : names) {
+    const FileDigest digest = digest_file(to / name);
+    files[name] = {{"bytes", digest.bytes}, {"xxh3", digest.xxh3}};
   }
   json state = content.trainer_state;
   state[kManifestKey] = {{"version", kCheckpointVersion}, {"step", step}, {"files", files}};
@@ -130,10 +132,7 @@ fs::path save_checkpoint(const fs::path& folder, int64_t step, const CheckpointC
     COMPACT_CHECK(is_plain_name(name) && !is_own_file(name), folder.string(),
                   ": a checkpoint's text must have a plain name of its own, has `", name, "`");
   }
-  std::error_code error;
-  fs::create_directories(folder, error);
-  COMPACT_CHECK(is_folder(folder), folder.string(), ": cannot create the folder (", error.message(),
-                ")");
+  make_folders(folder);
   remove_leftovers(folder);
   const fs::path path = folder / cat(kFolderPrefix, step);
   write_directory_atomically(path, [&](const fs::path& to) { write_content(to, step, content); });
@@ -143,10 +142,19 @@ fs::path save_checkpoint(const fs::path& folder, int64_t step, const CheckpointC
 std::vector<CheckpointFolder> list_checkpoints(const fs::path& folder) {
   std::vector<CheckpointFolder> found;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const auto step = step_of(entry.path());
-    if (step && is_folder(entry.path())) found.push_back({*step, entry.path()});
+  auto entry = fs::directory_iterator(folder, error);
+  if (error == std::errc::no_such_file_or_directory) return found;
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    const auto step = step_of(entry->path());
+    std::error_code hidden;
+    const fs::file_type type = fs::status(entry->path(), hidden).type();
+    // One that cannot be looked at is listed: it is for verification to say what is wrong.
+    if (step && (type == fs::file_type::directory || type == fs::file_type::none)) {
+      found.push_back({*step, entry->path()});
+    }
   }
+  // An unreadable folder must not look like one without checkpoints.
+  COMPACT_CHECK(!error, folder.string(), ": cannot list its checkpoints (", error.message(), ")");
   std::sort(found.begin(), found.end(),
             [](const auto& a, const auto& b) { return a.step < b.step; });
   return found;
@@ -178,7 +186,11 @@ OpenCheckpoint open_checkpoint(const fs::path& path, bool verified) {
   state.erase(kManifestKey);
   std::map<std::string, std::string> texts;
   for (const auto& [name, digest] : manifest["files"].items()) {
-    if (!is_own_file(name)) texts[name] = read_text(path / name, digest["bytes"].get<int64_t>());
+    if (is_own_file(name)) continue;
+    COMPACT_CHECK(is_plain_name(name) && digest.is_object() && digest.contains("bytes") &&
+                      digest["bytes"].is_number_integer(),
+                  path.string(), ": the manifest must have the bytes of `", name, "`");
+    texts[name] = read_text(path / name, digest["bytes"].get<int64_t>());
   }
   return {.path = path,
           .step = manifest["step"].get<int64_t>(),
@@ -189,7 +201,8 @@ OpenCheckpoint open_checkpoint(const fs::path& path, bool verified) {
           .texts = std::move(texts)};
 }
 
-std::vector<fs::path> rotate_checkpoints(const fs::path& folder, int64_t save_total_limit) {
+std::vector<fs::path> rotate_checkpoints(const fs::path& folder, int64_t save_total_limit,
+                                         const fs::path& keep) {
   std::vector<fs::path> removed;
   const auto all = list_checkpoints(folder);
   const int64_t excess = static_cast<int64_t>(all.size()) - save_total_limit;
@@ -198,7 +211,7 @@ std::vector<fs::path> rotate_checkpoints(const fs::path& folder, int64_t save_to
   const auto newest = newest_valid_checkpoint(folder, ignored);
   if (!newest) return removed;
   for (int64_t i = 0; i < excess; ++i) {
-    if (all[i].path == *newest) continue;
+    if (all[i].path == *newest || all[i].path == keep) continue;
     remove_atomically(all[i].path);
     removed.push_back(all[i].path);
   }

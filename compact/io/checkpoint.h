@@ -50,11 +50,11 @@ struct OpenCheckpoint {
 
 // Writes FOLDER/checkpoint-<step>, making FOLDER where it is missing and replacing a checkpoint of
 // the same step; returns its path. On failure (disk full, ...) throws InputError and leaves the
-// folder as it was.
+// checkpoints of the folder as they were.
 std::filesystem::path save_checkpoint(const std::filesystem::path& folder, int64_t step,
                                       const CheckpointContent& content);
 
-// Oldest first. Empty where the folder does not exist.
+// Oldest first. Empty where the folder does not exist; InputError where it cannot be read.
 std::vector<CheckpointFolder> list_checkpoints(const std::filesystem::path& folder);
 
 // Why the checkpoint cannot be used (one line with the file and the rule), or nothing where it is
@@ -70,9 +70,11 @@ std::optional<std::filesystem::path> newest_valid_checkpoint(const std::filesyst
 OpenCheckpoint open_checkpoint(const std::filesystem::path& path, bool verified = false);
 
 // Removes the oldest checkpoints until `save_total_limit` are left (0 or less: all are), but never
-// the newest sound one. To be called after a save. Returns what was removed; nothing is removed
-// while no checkpoint is sound.
+// the newest sound one, nor `keep`: the one just saved, which is not of the highest step where a
+// run went on from an earlier one. To be called after a save. Returns what was removed; nothing is
+// removed while no checkpoint is sound.
 std::vector<std::filesystem::path> rotate_checkpoints(const std::filesystem::path& folder,
-                                                      int64_t save_total_limit);
+                                                      int64_t save_total_limit,
+                                                      const std::filesystem::path& keep = {});
 
 }  // namespace compact

@@ -72,8 +72,8 @@ const SafetensorsFile& ModelWeights::shard(std::string_view name) const {
 
 void write_model_folder(const fs::path& folder, const NamedTensors& model,
                         const nlohmann::json& config) {
-  write_safetensors(folder / kModelFile, model);
   write_json(folder / "config.json", config);
+  write_safetensors(folder / kModelFile, model);
 }
 
 }  // namespace compact

@@ -39,7 +39,8 @@ class ModelWeights {
   std::map<std::string, const SafetensorsFile*, std::less<>> shard_of_;
 };
 
-// Writes model.safetensors and config.json into an existing folder, each atomically.
+// Writes config.json, then model.safetensors into an existing folder, each atomically: where the
+// weights are, the model is whole.
 void write_model_folder(const std::filesystem::path& folder, const NamedTensors& model,
                         const nlohmann::json& config);
 

@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <cmath>
+
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 
@@ -61,7 +63,7 @@ void check_treatment(PolicyKind kind, const std::vector<Spec>& chain) {
   } else if (spec.name == "project") {
     spec.allow({"rank", "type", "share", "period", "scale", "carry", "lr_scale", "release"});
     const double rank = spec.number("rank", 0.25);
-    COMPACT_CHECK(rank > 0 && (rank < 1 || rank == static_cast<double>(static_cast<int64_t>(rank))),
+    COMPACT_CHECK(rank > 0 && (rank < 1 || (rank < 0x1p31 && rank == std::floor(rank))),
                   "project:rank must be a fraction below 1 or an integer from 1 up, is ",
                   spec.text("rank", ""));
     COMPACT_CHECK(spec.integer("period", 200) >= 0, "project:period must not be negative, is ",

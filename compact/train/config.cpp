@@ -9,11 +9,12 @@
 #define TOML_EXCEPTIONS 1
 #include <toml++/toml.h>
 
-#include <fstream>
-#include <sstream>
+#include <cstdio>
 
 #include "compact/base/check.h"
+#include "compact/base/file.h"
 #include "compact/base/text.h"
+#include "compact/io/json_file.h"
 #include "compact/ops/policy.h"
 
 namespace compact {
@@ -39,8 +40,10 @@ std::string toml_quoted(const std::string& text) {
   std::string out = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') out += '\\';
-    if (c == '\n') {
-      out += "\\n";
+    if (static_cast<unsigned char>(c) < 32 || c == 127) {
+      char code[8];
+      std::snprintf(code, sizeof code, "\\u%04x", static_cast<unsigned>(c));
+      out += code;
     } else {
       out += c;
     }
@@ -76,13 +79,14 @@ std::vector<std::string> texts_of(const nlohmann::json& value, const std::string
   }
   if (value.is_string()) return {value.get<std::string>()};
   if (value.is_boolean()) return {value.get<bool>() ? "true" : "false"};
+  if (value.is_number_unsigned()) return {std::to_string(value.get<uint64_t>())};
   if (value.is_number_integer()) return {std::to_string(value.get<int64_t>())};
   if (value.is_number_float()) return {text_of(value.get<double>())};
   fail(source, ": expected a string, a number, true, false or a list of strings");
 }
 
-void read_json(TrainConfig& config, const std::string& text, const std::string& source) {
-  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+void read_config_json(TrainConfig& config, const std::string& text, const std::string& source) {
+  const nlohmann::json json = parse_json(text, source);
   COMPACT_CHECK(json.is_object(), source, ": must be a JSON object of option names");
   for (const auto& [key, value] : json.items()) {
     set_option(config, key, texts_of(value, source + ": " + key), source + ": " + key);
@@ -145,15 +149,10 @@ std::string option_text(const TrainConfig& config, const ConfigOption& option) {
 }
 
 void read_config_file(TrainConfig& config, const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  COMPACT_CHECK(in.good(), path, ": cannot be read as a configuration file");
-  std::stringstream buffer;
-  buffer << in.rdbuf();
-  const std::string text = buffer.str();
-  COMPACT_CHECK(text.size() < (1 << 20), path, ": a configuration file is under 1 MiB, this has ",
-                text.size(), " bytes");
-  if (path.ends_with(".json")) return read_json(config, text, path);
+  constexpr int64_t kMostBytes = 1 << 20;
+  if (path.ends_with(".json")) return read_config_json(config, read_text(path, kMostBytes), path);
   COMPACT_CHECK(path.ends_with(".toml"), path, ": a configuration file ends in .toml or .json");
+  const std::string text = read_text(path, kMostBytes);
   try {
     const toml::table table = toml::parse(text);
     for (const auto& [key, value] : table) {
@@ -200,7 +199,7 @@ std::string config_json(const TrainConfig& config) {
 
 TrainConfig config_from_json(const std::string& text, const std::string& source) {
   TrainConfig config;
-  read_json(config, text, source);
+  read_config_json(config, text, source);
   return config;
 }
 

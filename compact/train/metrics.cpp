@@ -40,7 +40,7 @@ void MetricsWriter::write(int64_t step, const MetricsRow& row) {
   json["step"] = step;
   std::vector<std::pair<std::string, float>> scalars;
   for (const auto& [name, value] : row) {
-    if (value == static_cast<double>(static_cast<int64_t>(value)) && std::abs(value) < 1e15) {
+    if (std::abs(value) < 1e15 && value == static_cast<double>(static_cast<int64_t>(value))) {
       json[name] = static_cast<int64_t>(value);
     } else {
       json[name] = value;

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include "compact/base/atomic_file.h"
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 
@@ -50,12 +51,14 @@ void check_output_folder(const TrainConfig& c) {
 
 void make_output_folder(const TrainConfig& c) {
   const fs::path folder(c.output_dir);
-  std::error_code error;
-  fs::create_directories(folder, error);
-  COMPACT_CHECK(!error, "--output_dir ", c.output_dir, ": cannot be made: ", error.message());
+  make_folders(folder);
   if (!c.overwrite_output_dir || !c.resume_from_checkpoint.empty()) return;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    if (ours(entry.path().filename().string())) fs::remove_all(entry.path());
+  try {
+    for (const auto& entry : fs::directory_iterator(folder)) {
+      if (ours(entry.path().filename().string())) fs::remove_all(entry.path());
+    }
+  } catch (const fs::filesystem_error& error) {
+    fail("--output_dir ", c.output_dir, ": cannot remove an earlier run: ", error.what());
   }
 }
 

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "compact/base/atomic_file.h"
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/io/checkpoint.h"
@@ -56,26 +57,15 @@ std::string save_run(const TrainConfig& config, const RunState& s, const Network
   content.model = model.named_tensors();
   content.optimizer = std::move(state.tensors);
   content.config = task.config;
-  content.trainer_state = {{"step", s.step},
-                           {"micro", s.micro},
-                           {"valid", s.valid},
-                           {"window", {s.window.epoch, s.window.index}},
-                           {"tokens", s.tokens},
-                           {"step_loss", s.step_loss},
-                           {"interval_loss", s.interval_loss},
-                           {"interval_steps", s.interval_steps},
-                           {"total_loss", s.total_loss},
-                           {"seconds", s.seconds},
-                           {"matmul_path", s.matmul_path},
-                           {"bits", s.bits},
-                           {"optimizer", state.numbers},
-                           {"data_checksum", checksum_text(task.checksum)},
-                           {"config", json::parse(config_json(config))}};
+  content.trainer_state = run_state_to_json(s);
+  content.trainer_state["optimizer"] = state.numbers;
+  content.trainer_state["data_checksum"] = checksum_text(task.checksum);
+  content.trainer_state["config"] = json::parse(config_json(config));
   content.texts["policy.txt"] = policy.str();
   content.texts.insert(task.files.begin(), task.files.end());
-  const std::string path = save_checkpoint(config.output_dir, s.step, content).string();
-  rotate_checkpoints(config.output_dir, config.save_total_limit);
-  return path;
+  const std::filesystem::path path = save_checkpoint(config.output_dir, s.step, content);
+  rotate_checkpoints(config.output_dir, config.save_total_limit, path);
+  return path.string();
 }
 
 std::string find_checkpoint(const TrainConfig& config, std::vector<std::string>& warnings) {
@@ -84,32 +74,16 @@ std::string find_checkpoint(const TrainConfig& config, std::vector<std::string>&
     COMPACT_CHECK(!reason, *reason);
     return config.resume_from_checkpoint;
   }
+  remove_leftovers(config.output_dir);
   const auto path = newest_valid_checkpoint(config.output_dir, warnings);
-  COMPACT_CHECK(path, config.output_dir, ": has no valid checkpoint to resume from");
+  COMPACT_CHECK(path, config.output_dir, ": has no valid checkpoint to resume from",
+                warnings.empty() ? "" : "; " + warnings.front());
   return path->string();
 }
 
 RunState read_run_state(const std::string& checkpoint) {
   const OpenCheckpoint open = open_checkpoint(checkpoint, /*verified=*/true);
-  const json& j = open.trainer_state;
-  RunState s;
-  try {
-    s.step = j.at("step");
-    s.micro = j.at("micro");
-    s.valid = j.at("valid");
-    s.window = {j.at("window").at(0), j.at("window").at(1)};
-    s.tokens = j.at("tokens");
-    s.step_loss = j.at("step_loss");
-    s.interval_loss = j.at("interval_loss");
-    s.interval_steps = j.at("interval_steps");
-    s.total_loss = j.at("total_loss");
-    s.seconds = j.at("seconds");
-    s.matmul_path = j.at("matmul_path");
-    s.bits = j.value("bits", "");
-  } catch (const json::exception& e) {
-    fail(checkpoint, "/trainer_state.json: not a trainer state of this program: ", e.what());
-  }
-  return s;
+  return run_state_from_json(open.trainer_state, checkpoint + "/trainer_state.json");
 }
 
 void check_same_run(const std::string& checkpoint, const TrainConfig& config, const Policy& policy,
@@ -152,7 +126,11 @@ void load_run(const std::string& checkpoint, Network& model, Optimizer& optimize
     state.tensors.emplace_back(entry.name, open.optimizer.read(entry.name));
   }
   COMPACT_CHECK(open.trainer_state.contains("optimizer"), checkpoint, ": has no optimizer state");
-  state.numbers = open.trainer_state["optimizer"].get<std::map<std::string, int64_t>>();
+  try {
+    state.numbers = open.trainer_state["optimizer"].get<std::map<std::string, int64_t>>();
+  } catch (const json::exception& e) {
+    fail(checkpoint, "/trainer_state.json: `optimizer` must be named integers: ", e.what());
+  }
   optimizer.load(state);
 }
 

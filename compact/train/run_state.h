@@ -6,28 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "compact/data/block_dataset.h"
 #include "compact/models/network.h"
 #include "compact/optim/optimizer.h"
 #include "compact/train/config.h"
+#include "compact/train/run_state_json.h"
 #include "compact/train/task.h"
 
 namespace compact {
-
-struct RunState {
-  int64_t step = 0;          // optimizer updates done
-  int64_t micro = 0;         // micro-batches of the next update already in the gradients
-  int64_t valid = 0;         // valid targets of that update, over all its micro-batches
-  DataPosition window;       // where that update's data starts
-  int64_t tokens = 0;        // targets trained on
-  double step_loss = 0;      // of the micro-batches done
-  double interval_loss = 0;  // sum over updates since the last line
-  int64_t interval_steps = 0;
-  double total_loss = 0;  // sum over all updates
-  double seconds = 0;     // spent, over all parts of the run
-  std::string matmul_path;
-  std::string bits;  // of slots that a policy leaves open, as chosen last
-};
 
 // Saves output_dir/checkpoint-<step>, then deletes old ones beyond --save_total_limit. Returns its
 // path.

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a run stands, as numbers: what a checkpoint tells beside tensors.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "compact/data/dataset.h"
+
+namespace compact {
+
+struct RunState {
+  int64_t step = 0;          // optimizer updates done
+  int64_t micro = 0;         // micro-batches of the next update already in the gradients
+  int64_t valid = 0;         // valid targets of that update, over all its micro-batches
+  DataPosition window;       // where that update's data starts
+  int64_t tokens = 0;        // targets trained on
+  double step_loss = 0;      // of the micro-batches done
+  double interval_loss = 0;  // sum over updates since the last line
+  int64_t interval_steps = 0;
+  double total_loss = 0;  // sum over all updates
+  double seconds = 0;     // spent, over all parts of the run
+  std::string matmul_path;
+  std::string bits;  // of slots that a policy leaves open, as chosen last
+};
+
+nlohmann::json run_state_to_json(const RunState& state);
+// Throws InputError beginning with `where` on anything that run_state_to_json() does not write: a
+// missing or mistyped value, a negative count.
+RunState run_state_from_json(const nlohmann::json& json, const std::string& where);
+
+}  // namespace compact

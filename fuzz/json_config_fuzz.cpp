@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// JSON text, and what it says of a model.
+#include <nlohmann/json.hpp>
+
+#include "compact/io/hf_config.h"
+#include "compact/io/json_file.h"
+#include "fuzz/fuzz.h"
+
+FUZZ(bytes) {
+  using namespace compact;
+  fuzz::accepted([&] {
+    const nlohmann::json json = parse_json(bytes, "config.json");
+    fuzz::accepted([&] { fuzz::require(parse_json(json_text(json, "again"), "again") == json); });
+    const LlamaConfig config = llama_config_from_json(json, "config.json");
+    llama_config_from_json(llama_config_to_json(config), "again");
+  });
+}
