@@ -76,17 +76,22 @@ class Study:
             values = json.loads((out / "all_results.json").read_text())
         row = {**row, "seconds": time.time() - started, **{k: values.get(k) for k in self.kept}}
         shutil.rmtree(out, ignore_errors=True)
+        self.add(row)
+        print(f"{name}: eval_loss {row['eval_loss']:.4f} in {row['seconds']:.0f} s", flush=True)
+
+    def has(self, key):
+        return any(all(r[k] == key[k] for k in self.key) for r in self.rows)
+
+    def add(self, row):
         temporary = self._file(row).with_suffix(".tmp")
         temporary.write_text(json.dumps(row))
         temporary.replace(self._file(row))
         self.rows.append(row)
-        print(f"{name}: eval_loss {row['eval_loss']:.4f} in {row['seconds']:.0f} s", flush=True)
 
     def run(self, wanted):
         """(row's key, flags) that have no row yet, `jobs` at a time, each on its share of the cores."""
         def one(key, flags):
-            done = any(all(r[k] == key[k] for k in self.key) for r in self.rows)
-            if time.time() < self.deadline and not done:
+            if time.time() < self.deadline and not self.has(key):
                 self._train(key, flags)
         with concurrent.futures.ThreadPoolExecutor(self.args.jobs) as pool:
             try:

@@ -40,5 +40,6 @@ at::Tensor scratch_on(const at::Tensor& like, int64_t bytes);
 
 // Each the operations of one file.
 void add_layer_ops(MetaLibrary& library);
+void add_encoder_ops(MetaLibrary& library);
 
 }  // namespace compact

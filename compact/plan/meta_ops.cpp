@@ -217,6 +217,7 @@ void register_meta_ops() {
       library->replace("mm", &mm);
       library->replace("mm.out", &mm_out);
       library->replace("addmm_", &addmm_in_place);
+      add_encoder_ops(*library);
     }
     library->add("index_select", &index_select);
     library->add("embedding_dense_backward", &embedding_dense_backward);

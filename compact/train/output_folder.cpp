@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 // What a run writes.
 bool ours(const std::string& name) {
-  for (const char* pattern : {"checkpoint-*", "events.out.tfevents.*"}) {
+  for (const char* pattern : {"checkpoint-*", "events.out.tfevents.*", "best"}) {
     if (glob_match(pattern, name)) return true;
   }
   for (const char* file : {"metrics.jsonl", "all_results.json", "train_config.json", "config.json",

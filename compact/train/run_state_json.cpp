@@ -31,7 +31,9 @@ json run_state_to_json(const RunState& s) {
           {"total_loss", s.total_loss},
           {"seconds", s.seconds},
           {"matmul_path", s.matmul_path},
-          {"bits", s.bits}};
+          {"bits", s.bits},
+          {"best_step", s.best_step},
+          {"best_value", s.best_value}};
 }
 
 RunState run_state_from_json(const json& j, const std::string& where) {
@@ -51,6 +53,10 @@ RunState run_state_from_json(const json& j, const std::string& where) {
     s.seconds = j.at("seconds");
     s.matmul_path = j.at("matmul_path");
     s.bits = j.value("bits", "");
+    if (j.contains("best_step")) {
+      s.best_step = count("best_step");
+      s.best_value = j.at("best_value");
+    }
   } catch (const json::exception& e) {
     fail(where, ": not a trainer state of this program: ", e.what());
   }

@@ -156,7 +156,7 @@ Task open_sequences(const TrainConfig& c, SequenceTexts texts, std::vector<std::
   task.validation = whole(texts.validation, "validation");
   task.test = whole(texts.test, "test");
   if (!texts.train) return task;
-  task.checksum = checksum_of(*texts.train);
+  task.checksum = derive(checksum_of(*texts.train), tokenizer->hash());
   const auto e = encoded(*texts.train, "training");
   const double part = texts.validation ? 0 : c.validation_split;
   const SampleSplit split =

@@ -13,6 +13,16 @@
 #include "compact/io/model_weights.h"
 
 namespace compact {
+namespace {
+
+int64_t updates_of(const TrainConfig& c, double epochs, int64_t samples) {
+  const int64_t step = c.per_device_train_batch_size * c.gradient_accumulation_steps;
+  return std::max<int64_t>(
+      1, std::llround(epochs * static_cast<double>(samples) / static_cast<double>(step)));
+}
+
+}  // namespace
+
 uint64_t key_of(const TrainConfig& c, RandomUse use) {
   return derive(static_cast<uint64_t>(c.seed), static_cast<uint64_t>(use));
 }
@@ -64,10 +74,11 @@ Policy make_policy(const TrainConfig& c, std::vector<std::string>& warnings) {
 }
 
 int64_t total_steps(const TrainConfig& c, int64_t samples) {
-  if (c.max_steps > 0) return c.max_steps;
-  const int64_t step = c.per_device_train_batch_size * c.gradient_accumulation_steps;
-  return std::max<int64_t>(1, std::llround(c.num_train_epochs * static_cast<double>(samples) /
-                                           static_cast<double>(step)));
+  return c.max_steps > 0 ? c.max_steps : updates_of(c, c.num_train_epochs, samples);
+}
+
+int64_t evaluation_interval(const TrainConfig& c, int64_t samples) {
+  return c.eval_epochs > 0 ? updates_of(c, c.eval_epochs, samples) : c.eval_steps;
 }
 
 std::vector<std::string> load_weights(Network& model, const std::string& folder) {
@@ -79,7 +90,9 @@ std::vector<std::string> load_weights(Network& model, const std::string& folder)
     for (const std::string& other : model.other_names(name)) {
       if (!weights.contains(found)) found = other;
     }
-    if (!weights.contains(found) && model.may_be_new(name)) {
+    // A head for other classes is new as well.
+    if (model.may_be_new(name) &&
+        (!weights.contains(found) || tensor.sizes() != weights.entry(found).shape)) {
       fresh.push_back(name);
       continue;
     }

@@ -25,6 +25,8 @@ Policy make_policy(const TrainConfig& config, std::vector<std::string>& warnings
 
 // Updates of the whole run: --max_steps, or those of --num_train_epochs over so many samples.
 int64_t total_steps(const TrainConfig& config, int64_t samples);
+// Updates between evaluations: --eval_epochs over so many samples, else --eval_steps; 0: none.
+int64_t evaluation_interval(const TrainConfig& config, int64_t samples);
 
 // What the seed is for: no two uses share random bits.
 enum class RandomUse : uint64_t { kWeights = 1, kData, kOptimizer, kNoise };

@@ -18,6 +18,7 @@
 #include "compact/ops/memory.h"
 #include "compact/ops/memory_trace.h"
 #include "compact/optim/schedules.h"
+#include "compact/train/best_model.h"
 #include "compact/train/bit_chooser.h"
 #include "compact/train/description.h"
 #include "compact/train/evaluate.h"
@@ -58,6 +59,7 @@ class Run {
   bool step();  // false: stopped inside the update, gradients pending
   void log();
   EvalResult evaluate_now(const std::string& prefix, const Dataset& data);
+  void validate();  // and keeps the best model
   void save(const char* why);
   void finish();
   bool last() const { return s_.step >= total_steps_; }
@@ -74,7 +76,7 @@ class Run {
   std::unique_ptr<Schedule> schedule_;
   std::unique_ptr<MetricsWriter> metrics_;
   RunState s_;
-  int64_t total_steps_ = 0, saved_step_ = -1;
+  int64_t total_steps_ = 0, eval_interval_ = 0, saved_step_ = -1;
   // Of the latest update.
   double grad_norm_ = 0, learning_rate_ = 0, update_loss_ = 0;
   int64_t peak_bytes_ = 0;
@@ -86,6 +88,7 @@ class Run {
   int64_t outside_bytes_ = 0;  // data sets
   std::optional<RunPlan> plan_;
   std::optional<BitChooser> bits_;
+  std::optional<BestModel> best_;
   bool releases_ = false;  // some parameters are updated inside the backward pass
   int64_t eval_batch_ = c_.per_device_eval_batch_size;
 };
@@ -108,6 +111,8 @@ void Run::prepare() {
       warnings_);
 
   total_steps_ = total_steps(c_, task_.train->size());
+  eval_interval_ = evaluation_interval(c_, task_.train->size());
+  if (c_.load_best_model_at_end) best_.emplace(c_, task_);
   schedule_ = std::make_unique<Schedule>(c_.lr_scheduler_type, total_steps_, c_.warmup_steps,
                                          c_.min_lr_ratio);
   if (!checkpoint.empty()) {
@@ -269,12 +274,20 @@ void Run::log() {
 
 EvalResult Run::evaluate_now(const std::string& prefix, const Dataset& data) {
   const EvalResult r =
-      evaluate_within_memory(*model_, data, c_.max_eval_samples, eval_batch_, console_);
+      evaluate_within_memory(*model_, data, c_.max_eval_samples, eval_batch_, task_.metrics,
+                             console_);
   MetricsRow row = eval_row(prefix, r);
   row.emplace_back("epoch", task_.train->epochs(task_.train->position()));
   metrics_->write(s_.step, row);
   console_.line(cat("step ", s_.step, "  ", eval_text(prefix, r, task_.unit)));
   return r;
+}
+
+void Run::validate() {
+  const EvalResult r = evaluate_now("eval", *task_.validation);
+  if (best_ && best_->offer(r, *model_, s_)) {
+    console_.line(cat("step ", s_.step, "  best ", best_->metric(), " so far"));
+  }
 }
 
 void Run::save(const char* why) {
@@ -283,6 +296,11 @@ void Run::save(const char* why) {
 }
 
 void Run::finish() {
+  if (best_) {
+    validate();
+    best_->load(*model_);
+    console_.line(cat("the model of step ", s_.best_step, " had the best ", best_->metric()));
+  }
   write_model(c_, task_, *model_);
   Evaluations evaluations;
   if (task_.validation) evaluations.emplace_back("eval", evaluate_now("eval", *task_.validation));
@@ -315,8 +333,8 @@ int Run::go() {
       }
       if (s_.step % c_.logging_steps == 0 || last()) log();
       console_.bar(s_.step, total_steps_, "");
-      if (c_.eval_steps > 0 && task_.validation && s_.step % c_.eval_steps == 0 && !last())
-        evaluate_now("eval", *task_.validation);
+      if (eval_interval_ > 0 && task_.validation && s_.step % eval_interval_ == 0 && !last())
+        validate();
       if (c_.save_steps > 0 && s_.step % c_.save_steps == 0) save("");
     }
     const bool asked = SignalScope::count() > 0 || !whole;

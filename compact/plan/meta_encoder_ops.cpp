@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layer norms on the meta device.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <array>
+#include <tuple>
+
+#include "compact/ops/attention.h"
+#include "compact/plan/meta_library.h"
+
+namespace compact {
+namespace {
+
+using at::Tensor;
+using MaybeTensor = std::optional<at::Tensor>;
+
+// Statistics have the type of the weight on the CPU, f32 on a GPU.
+std::tuple<Tensor, Tensor, Tensor> layer_norm(const Tensor& x, c10::SymIntArrayRef normalized,
+                                              const MaybeTensor& weight, const MaybeTensor&,
+                                              double) {
+  auto sizes = x.sizes().vec();
+  for (size_t i = 0; i < normalized.size(); ++i) sizes[sizes.size() - 1 - i] = 1;
+  const bool cuda = meta_device() == c10::kCUDA;
+  const at::ScalarType type =
+      cuda ? at::kFloat : weight ? weight->scalar_type() : x.scalar_type();
+  const auto small = x.options().dtype(type);
+  return {at::empty(x.sizes(), x.options()), at::empty(sizes, small), at::empty(sizes, small)};
+}
+
+std::tuple<Tensor, Tensor, Tensor> layer_norm_backward(const Tensor&, const Tensor& x,
+                                                       c10::SymIntArrayRef normalized,
+                                                       const Tensor&, const Tensor&,
+                                                       const MaybeTensor& weight,
+                                                       const MaybeTensor& bias,
+                                                       std::array<bool, 3> wanted) {
+  const auto like = [](const Tensor& t) { return at::empty(t.sizes(), t.options()); };
+  std::tuple<Tensor, Tensor, Tensor> result{wanted[0] ? like(x) : Tensor(),
+                                            wanted[1] && weight ? like(*weight) : Tensor(),
+                                            wanted[2] && bias ? like(*bias) : Tensor()};
+  int64_t width = 1;
+  for (const auto& n : normalized) width *= n.expect_int();
+  // The CPU sums both for each thread.
+  if (meta_device() == c10::kCPU && (wanted[1] || wanted[2])) {
+    scratch_on(x, 2 * at::get_num_threads() * width * static_cast<int64_t>(sizeof(float)));
+  }
+  return result;
+}
+
+}  // namespace
+
+void add_encoder_ops(MetaLibrary& library) {
+  library.replace("native_layer_norm", &layer_norm);
+  library.add("native_layer_norm_backward", &layer_norm_backward);
+}
+
+}  // namespace compact

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// The model of a run's best evaluation, kept in output_dir/best.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "compact/models/network.h"
+#include "compact/train/config.h"
+#include "compact/train/evaluate.h"
+#include "compact/train/run_state_json.h"
+#include "compact/train/task.h"
+
+namespace compact {
+
+class BestModel {
+ public:
+  // By --metric_for_best_model, else the task's first metric, else the loss. Throws InputError where
+  // there is nothing to evaluate.
+  BestModel(const TrainConfig& config, const Task& task);
+
+  // Keeps the model, and its place in `state`, where the evaluation is better than all before.
+  // Returns whether it was. Throws InputError where the evaluation has no such figure.
+  bool offer(const EvalResult& result, const Network& network, RunState& state) const;
+  // Copies the weights kept into the network.
+  void load(Network& network) const;
+  const std::string& metric() const { return metric_; }
+
+ private:
+  std::string folder_, metric_;
+  const Task& task_;
+};
+
+}  // namespace compact
