@@ -20,7 +20,7 @@ int run_eval(const Command& command, const std::vector<std::string>& arguments) 
   flags.add("model_name_or_path", o.model_name_or_path, "folder of the model", "DIR");
   flags.add("validation_file", o.validation_file, "text, images or a graph, as in training");
   flags.add("tokenizer", o.tokenizer, "default: the one stored in the folder",
-            "bytes, sentencepiece:file=PATH");
+            "bytes, {sentencepiece,wordpiece,bpe}:file=PATH");
   flags.add("text_field", o.text_field, "field of a .jsonl line that holds the text", "NAME");
   flags.add("block_size", o.block_size, "tokens in a sequence");
   flags.add("per_device_eval_batch_size", o.per_device_eval_batch_size,

@@ -22,7 +22,7 @@ int run_generate(const Command& command, const std::vector<std::string>& argumen
             "0 < x <= 1");
   flags.add("seed", o.seed, "of the choices");
   flags.add("tokenizer", o.tokenizer, "default: the one stored in the folder",
-            "bytes, sentencepiece:file=PATH");
+            "bytes, {sentencepiece,wordpiece,bpe}:file=PATH");
   flags.add("dtype", o.dtype, "type of weights and activations", "float32, bfloat16");
   flags.add("matmul_precision", o.matmul_precision, "of f32 products", "highest, high");
   flags.add("device", o.device, "auto: the GPU where there is one", "auto, cpu, cuda");

@@ -20,7 +20,8 @@ int run_prepare(const Command& command, const std::vector<std::string>& argument
   std::string tokenizer = "bytes", output;
   PrepareOptions options;
   flags.add("input", input, "text: .txt, .jsonl, each also .gz, .xz, .zst", "FILE_OR_PATTERN...");
-  flags.add("tokenizer", tokenizer, "how text becomes tokens", "bytes, sentencepiece:file=PATH");
+  flags.add("tokenizer", tokenizer, "how text becomes tokens",
+            "bytes, {sentencepiece,wordpiece,bpe}:file=PATH");
   flags.add("output", output, "token file to write", "PATH");
   flags.add("field", options.field, "field of a .jsonl line that holds the text", "NAME");
   if (!flags.parse(arguments)) {

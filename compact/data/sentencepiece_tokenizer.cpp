@@ -70,7 +70,12 @@ class SentencePieceTokenizer final : public Tokenizer {
   Cut cut() const override { return cut_; }
   std::string spec() const override { return "sentencepiece:file=" + path_; }
   uint64_t hash() const override { return hash_; }
-  std::string_view model_bytes() const override { return bytes_; }
+  std::map<std::string, std::string> files() const override {
+    return {{"tokenizer.model", bytes_}};
+  }
+  Spec spec_in(const std::string& folder) const override {
+    return {"sentencepiece", {{"file", folder + "tokenizer.model"}}};
+  }
 
  private:
   // How a model treats spaces is in its settings, which the library does not show: so try it out.

@@ -13,6 +13,11 @@ std::span<const TokenizerEntry> tokenizers() {
       {"sentencepiece", "sentencepiece:file=PATH",
        "a SentencePiece model (T5, LLaMA 2 and others); end of text is its </s>",
        make_sentencepiece_tokenizer},
+      {"wordpiece", "wordpiece:file=PATH[,lowercase=false]",
+       "a vocab.txt or tokenizer.json as BERT has them", make_wordpiece_tokenizer},
+      {"bpe", "bpe:file=PATH | bpe:vocab=PATH,merges=PATH",
+       "byte-level BPE: a tokenizer.json (GPT-2, RoBERTa, LLaMA 3) or GPT-2's pair of files",
+       make_bpe_tokenizer},
   };
   return kTable;
 }

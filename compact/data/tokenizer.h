@@ -4,7 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -46,10 +48,18 @@ class Tokenizer {
   virtual Cut cut() const = 0;
   // What make_tokenizer takes to make it again.
   virtual std::string spec() const = 0;
-  // XXH3 of the kind and of the bytes of its model file: equal hashes, equal tokens.
+  // XXH3 of the kind, the settings and the bytes of its files: equal hashes, equal tokens.
   virtual uint64_t hash() const = 0;
-  // The bytes of its model file, so that they can be stored beside a trained model; or empty.
-  virtual std::string_view model_bytes() const { return {}; }
+  // The files it consists of, by the names that Hugging Face folders give them (tokenizer.model;
+  // tokenizer.json; vocab.txt; vocab.json and merges.txt), so that they can be stored beside a
+  // trained model.
+  virtual std::map<std::string, std::string> files() const { return {}; }
+  // The spec of the same tokenizer whose files lie in `folder` (empty: here) under those names.
+  virtual Spec spec_in(const std::string& folder) const { return Spec::parse(spec()); }
+  // What Hugging Face's tokenizer_config.json says of it, key by key, as JSON texts.
+  virtual std::map<std::string, std::string> config() const { return {}; }
+  // How sentences are put together for a model; nothing where that is not known.
+  virtual std::optional<SequenceFormat> sequence_format() const { return {}; }
 };
 
 struct TokenizerEntry {
@@ -62,12 +72,15 @@ struct TokenizerEntry {
 // Every tokenizer there is.
 std::span<const TokenizerEntry> tokenizers();
 
-// `bytes` or `sentencepiece:file=PATH`. Throws InputError, with a suggestion, on an unknown name
-// or setting, and on a model file that is missing or no such model.
+// A name of the table and its settings, such as `bytes` or `sentencepiece:file=PATH`. Throws
+// InputError, with a suggestion, on an unknown name or setting, and on a file that is missing or
+// holds no such model.
 std::unique_ptr<Tokenizer> make_tokenizer(std::string_view spec);
 
 // The makers that the table names.
 std::unique_ptr<Tokenizer> make_bytes_tokenizer(const Spec& spec);
 std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const Spec& spec);
+std::unique_ptr<Tokenizer> make_wordpiece_tokenizer(const Spec& spec);
+std::unique_ptr<Tokenizer> make_bpe_tokenizer(const Spec& spec);
 
 }  // namespace compact

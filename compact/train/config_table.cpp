@@ -32,7 +32,7 @@ std::span<const ConfigOption> config_options() {
        "without a validation file: the part of the training data held out, of text the end",
        "0 <= x < 1"},
       {"tokenizer", &C::tokenizer, "Data", "how text becomes tokens",
-       "bytes, sentencepiece:file=PATH"},
+       "bytes, {sentencepiece,wordpiece,bpe}:file=PATH"},
       {"text_field", &C::text_field, "Data", "field of a .jsonl line that holds the text", "NAME"},
       {"block_size", &C::block_size, "Data", "tokens in a training sequence", "N"},
       {"data_dir", &C::data_dir, "Data", "glue: the folder with the task's folder, as CoLA", "DIR"},

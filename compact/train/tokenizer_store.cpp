@@ -6,16 +6,18 @@
 
 #include "compact/base/atomic_file.h"
 #include "compact/base/check.h"
+#include "compact/base/file.h"
 #include "compact/base/spec.h"
 #include "compact/base/text.h"
+#include "compact/data/tokenizer_json.h"
 #include "compact/io/json_file.h"
 
 namespace compact {
 namespace {
 
 const char* const kConfigFile = "tokenizer_config.json";
-const char* const kModelFile = "tokenizer.model";
 const char* const kKey = "compact_tokenizer";
+const char* const kLowerCase = "do_lower_case";
 
 // As make_tokenizer, without the detour through text: a folder's name may hold a comma.
 std::unique_ptr<Tokenizer> make(const Spec& spec, const std::string& where) {
@@ -30,14 +32,15 @@ std::unique_ptr<Tokenizer> make(const Spec& spec, const std::string& where) {
 }  // namespace
 
 std::map<std::string, std::string> tokenizer_files(const Tokenizer& tokenizer) {
-  std::map<std::string, std::string> files;
-  const std::string full = tokenizer.spec();
-  Spec spec{full.substr(0, full.find(':')), {}};
-  if (!tokenizer.model_bytes().empty()) {
-    files[kModelFile] = tokenizer.model_bytes();
-    spec.set("file", kModelFile);
+  std::map<std::string, std::string> files = tokenizer.files();
+  // What the tokenizer came with stays; what it lacks is added, so that `transformers` loads it.
+  std::string& text = files[kConfigFile];
+  nlohmann::json config = text.empty() ? nlohmann::json::object() : parse_json(text, kConfigFile);
+  for (const auto& [key, value] : tokenizer.config()) {
+    if (!config.contains(key) || key == kLowerCase) config[key] = nlohmann::json::parse(value);
   }
-  files[kConfigFile] = json_text({{kKey, spec.str()}}, kConfigFile);
+  config[kKey] = tokenizer.spec_in("").str();
+  text = json_text(config, kConfigFile);
   return files;
 }
 
@@ -48,23 +51,53 @@ void save_tokenizer(const std::filesystem::path& folder, const Tokenizer& tokeni
 }
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& folder) {
-  const std::filesystem::path file = folder / kConfigFile;
-  const bool has_model = is_file(folder / kModelFile);
-  if (is_file(file)) {
+  const auto path = [&](const char* name) { return (folder / name).string(); };
+  const auto has = [&](const char* name) { return is_file(folder / name); };
+  bool lower_case = true;
+  if (has(kConfigFile)) {
+    const std::string file = path(kConfigFile);
     const nlohmann::json json = read_json(file);
-    COMPACT_CHECK(json.is_object(), file.string(), ": must be a JSON object");
+    COMPACT_CHECK(json.is_object(), file, ": must be a JSON object");
     if (const auto found = json.find(kKey); found != json.end()) {
-      const std::string where = cat(file.string(), ": ", kKey);
+      const std::string where = cat(file, ": ", kKey);
       COMPACT_CHECK(found->is_string(), where, " must be a string");
       Spec spec = Spec::parse(found->get<std::string>());
-      if (spec.has("file")) spec.set("file", (folder / spec.text("file", "")).string());
+      for (const char* const key : {"file", "vocab", "merges"}) {
+        if (spec.has(key)) spec.set(key, path(spec.text(key, "").c_str()));
+      }
       return make(spec, where);
     }
+    lower_case = json_flag(json, kLowerCase, true, file);
+    // Vocabularies alone do not say what goes with them; a tokenizer.json does.
+    if (!has("tokenizer.json") && !has("tokenizer.model")) {
+      for (const auto& [key, known] :
+           {std::pair{"strip_accents", lower_case}, std::pair{"tokenize_chinese_chars", true},
+            std::pair{"add_prefix_space", false}}) {
+        COMPACT_CHECK(json_flag(json, key, known, file) == known, file, ": ", key, " ",
+                      known ? "false" : "true", " is not known here without a tokenizer.json");
+      }
+    }
   }
-  COMPACT_CHECK(has_model, folder.string(),
+  if (has("tokenizer.model")) {
+    return make({"sentencepiece", {{"file", path("tokenizer.model")}}}, folder.string());
+  }
+  if (has("tokenizer.json")) {
+    const std::string file = path("tokenizer.json"), type = tokenizer_json_type(file);
+    COMPACT_CHECK(type == "WordPiece" || type == "BPE", file, ": a model of type `", type,
+                  "` is not known here; known: WordPiece, BPE");
+    return make({type == "BPE" ? "bpe" : "wordpiece", {{"file", file}}}, folder.string());
+  }
+  if (has("vocab.json") && has("merges.txt")) {
+    return make({"bpe", {{"vocab", path("vocab.json")}, {"merges", path("merges.txt")}}},
+                folder.string());
+  }
+  COMPACT_CHECK(has("vocab.txt"), folder.string(),
                 ": has no tokenizer: neither `compact_tokenizer` in tokenizer_config.json nor a "
-                "SentencePiece tokenizer.model");
-  return make(Spec{"sentencepiece", {{"file", (folder / kModelFile).string()}}}, folder.string());
+                "SentencePiece tokenizer.model, a tokenizer.json, vocab.json with merges.txt, or "
+                "vocab.txt");
+  Spec spec{"wordpiece", {{"file", path("vocab.txt")}}};
+  if (!lower_case) spec.set("lowercase", "false");
+  return make(spec, folder.string());
 }
 
 }  // namespace compact

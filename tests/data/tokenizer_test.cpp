@@ -8,6 +8,7 @@
 #include "compact/base/philox.h"
 #include "compact/data/stream_encoder.h"
 #include "tests/data/files.h"
+#include "tests/data/small_tokenizers.h"
 
 namespace compact {
 namespace {
@@ -45,9 +46,14 @@ std::vector<uint32_t> streamed(const Tokenizer& tokenizer, const std::string& te
 }
 
 TEST(Tokenizers, TheTableMakesEachByItsName) {
-  EXPECT_EQ(tokenizers().size(), 2u);
+  const TextFolder folder;
+  EXPECT_EQ(tokenizers().size(), 4u);
   for (const TokenizerEntry& entry : tokenizers()) {
-    const std::string spec = entry.name == std::string("bytes") ? "bytes" : austen_spec();
+    const std::string name = entry.name;
+    const std::string spec = name == "bytes"           ? name
+                             : name == "sentencepiece" ? austen_spec()
+                             : name == "wordpiece"     ? test::small_wordpiece(folder)
+                                                       : test::small_bpe(folder);
     const auto tokenizer = make_tokenizer(spec);
     EXPECT_EQ(tokenizer->spec(), spec);
     EXPECT_THAT(entry.usage, HasSubstr(entry.name));
@@ -63,7 +69,7 @@ TEST(Tokenizers, BadSpecs) {
   };
   EXPECT_THAT(fails("byte"), HasSubstr("did you mean `bytes`?"));
   EXPECT_THAT(fails("sentencpiece:file=a"), HasSubstr("did you mean `sentencepiece`?"));
-  EXPECT_THAT(fails("gpt2"), HasSubstr("known: bytes sentencepiece"));
+  EXPECT_THAT(fails("gpt2"), HasSubstr("known: bytes sentencepiece wordpiece bpe"));
   EXPECT_THAT(fails("bytes:file=a"), HasSubstr("no setting `file`"));
   EXPECT_THAT(fails("sentencepiece"), HasSubstr("needs file=PATH"));
   EXPECT_THAT(fails("sentencepiece:files=a"), HasSubstr("did you mean `file`?"));
@@ -150,7 +156,9 @@ TEST(SentencePiece, TextComesBack) {
               HasSubstr("must be below 2048, is 2048"));
   EXPECT_THAT(one_line_error_of([&] { tokenizer->decode(std::vector<uint32_t>{~0u}); }),
               HasSubstr("is 4294967295"));
-  EXPECT_EQ(tokenizer->model_bytes(), slurp(example("austen-2048.model")));
+  const std::map<std::string, std::string> files = tokenizer->files();
+  ASSERT_EQ(files.size(), 1u);
+  EXPECT_EQ(files.at("tokenizer.model"), slurp(example("austen-2048.model")));
 }
 
 TEST(SentencePiece, InvalidUtf8BecomesTheReplacementCharacter) {

@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "compact/base/check.h"
+#include "compact/base/json.h"
 #include "tests/temporary_folder.h"
 
 namespace compact {
@@ -61,6 +63,69 @@ TEST(TokenizerStore, TakesTheModelOfAHuggingFaceFolder) {
   fs::copy_file(kModel, folder / "tokenizer.model");
   write(folder / "tokenizer_config.json", R"({"tokenizer_class": "LlamaTokenizer"})");
   EXPECT_EQ(load_tokenizer(folder.path())->vocabulary(), 2048);
+}
+
+const char* const kWords = "[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\nThe\n";
+
+TEST(TokenizerStore, WordPieceOfAHuggingFaceFolder) {
+  const TemporaryFolder folder, saved;
+  write(folder / "vocab.txt", kWords);
+  EXPECT_EQ(load_tokenizer(folder.path())->encode("The"), std::vector<uint32_t>{4});
+  write(folder / "tokenizer_config.json",
+        R"({"do_lower_case": false, "tokenizer_class": "BertTokenizer", "model_max_length": 512})");
+  const auto tokenizer = load_tokenizer(folder.path());
+  EXPECT_EQ(tokenizer->encode("The"), std::vector<uint32_t>{5});
+  save_tokenizer(saved.path(), *tokenizer);
+  EXPECT_EQ(load_tokenizer(saved.path())->hash(), tokenizer->hash());
+  const auto config = read_json(saved / "tokenizer_config.json");
+  EXPECT_EQ(config["model_max_length"], 512);
+  EXPECT_EQ(config["do_lower_case"], false);
+  EXPECT_EQ(config["compact_tokenizer"], "wordpiece:lowercase=false,file=vocab.txt");
+  write(folder / "tokenizer_config.json", R"({"strip_accents": false})");
+  EXPECT_THAT(error_of(folder.path()), testing::HasSubstr("strip_accents false is not known"));
+}
+
+TEST(TokenizerStore, PairsAndJsonOfHuggingFaceFolders) {
+  const TemporaryFolder folder, saved;
+  write(folder / "vocab.json", R"({"a": 0, "b": 1, "ab": 2, "<|endoftext|>": 3})");
+  write(folder / "merges.txt", "#version: 0.2\na b\n");
+  const auto pair = load_tokenizer(folder.path());
+  EXPECT_EQ(pair->encode("aba<|endoftext|>"), (std::vector<uint32_t>{2, 0, 3}));
+  save_tokenizer(saved.path(), *pair);
+  EXPECT_EQ(saved.names(),
+            (std::vector<std::string>{"merges.txt", "tokenizer_config.json", "vocab.json"}));
+  EXPECT_EQ(load_tokenizer(saved.path())->hash(), pair->hash());
+  write(folder / "tokenizer.json", R"({"model": {"type": "Unigram"}})");
+  EXPECT_THAT(error_of(folder.path()), testing::HasSubstr("a model of type `Unigram`"));
+  write(folder / "tokenizer.json", R"({
+    "added_tokens": [{"id": 2, "content": "</s>", "single_word": false, "lstrip": false,
+                      "rstrip": false, "normalized": false, "special": true}],
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false},
+    "decoder": {"type": "ByteLevel"},
+    "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}})");
+  const auto json = load_tokenizer(folder.path());
+  EXPECT_EQ(json->encode("ab</s>"), (std::vector<uint32_t>{0, 1, 2}));
+  EXPECT_EQ(json->end_of_text(), 2u);
+  const TemporaryFolder again;
+  save_tokenizer(again.path(), *json);
+  EXPECT_EQ(load_tokenizer(again.path())->hash(), json->hash());
+}
+
+// The C++ half of tests/train/tokenizer_folders.py: every folder of COMPACT_EXCHANGE is loaded,
+// saved as FOLDER/saved, loaded from there, and encodes the lines of `lines` into FOLDER/ids.json.
+TEST(TokenizerFolders, Exchange) {
+  const char* const given = std::getenv("COMPACT_EXCHANGE");
+  if (!given) GTEST_SKIP() << "run by tests/train/tokenizer_folders.py";
+  const nlohmann::json lines = read_json(fs::path(given) / "lines");
+  for (const auto& entry : fs::directory_iterator(given)) {
+    if (!entry.is_directory()) continue;
+    fs::create_directory(entry.path() / "saved");
+    save_tokenizer(entry.path() / "saved", *load_tokenizer(entry.path()));
+    const auto tokenizer = load_tokenizer(entry.path() / "saved");
+    nlohmann::json ids = nlohmann::json::array();
+    for (const auto& line : lines) ids.push_back(tokenizer->encode(line.get<std::string>()));
+    write(entry.path() / "ids.json", ids.dump());
+  }
 }
 
 TEST(TokenizerStore, ErrorsNameTheFileAndTheRule) {

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// The files that a tokenizer in the formats of Hugging Face consists of, kept to be stored again.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+namespace compact {
+
+class TokenizerFiles {
+ public:
+  // Reads `path` (at most 256 MiB, not empty; InputError) to be kept as `name`. With it goes what
+  // lies beside it in the same folder and says how `transformers` loads it: tokenizer_config.json
+  // and special_tokens_map.json; they change no token.
+  void read(const std::string& path, const std::string& name);
+
+  const std::string& operator[](const std::string& name) const { return files_.at(name); }
+  const std::map<std::string, std::string>& all() const { return files_; }
+  // XXH3 of `kind` and of the names and bytes that read() was called with.
+  uint64_t hash(std::string_view kind) const;
+
+ private:
+  std::map<std::string, std::string> files_;
+};
+
+}  // namespace compact
