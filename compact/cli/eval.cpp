@@ -14,7 +14,6 @@ namespace compact::cli {
 int run_eval(const Command& command, const std::vector<std::string>& arguments) {
   Flags flags("compact eval", command.summary);
   TrainConfig o;
-  o.tokenizer.clear();  // as stored with the model
   o.max_eval_samples = 0;
   std::string json;
   flags.add("model_name_or_path", o.model_name_or_path, "folder of the model", "DIR");

@@ -34,8 +34,8 @@ EncoderInfo roberta(std::string name, int64_t hidden, int64_t layers, int64_t he
 
 std::span<const EncoderInfo> encoders() {
   static const EncoderInfo all[] = {
-      bert("bert-tiny", 128, 2, 2),     bert("minilm-l6", 384, 6, 12),
-      bert("bert-base", 768, 12, 12),   bert("bert-large", 1024, 24, 16),
+      bert("bert-tiny", 128, 2, 2),         bert("minilm-l6", 384, 6, 12),
+      bert("bert-base", 768, 12, 12),       bert("bert-large", 1024, 24, 16),
       roberta("roberta-base", 768, 12, 12), roberta("roberta-large", 1024, 24, 16),
   };
   return all;

@@ -22,18 +22,14 @@ std::tuple<Tensor, Tensor, Tensor> layer_norm(const Tensor& x, c10::SymIntArrayR
   auto sizes = x.sizes().vec();
   for (size_t i = 0; i < normalized.size(); ++i) sizes[sizes.size() - 1 - i] = 1;
   const bool cuda = meta_device() == c10::kCUDA;
-  const at::ScalarType type =
-      cuda ? at::kFloat : weight ? weight->scalar_type() : x.scalar_type();
+  const at::ScalarType type = cuda ? at::kFloat : weight ? weight->scalar_type() : x.scalar_type();
   const auto small = x.options().dtype(type);
   return {at::empty(x.sizes(), x.options()), at::empty(sizes, small), at::empty(sizes, small)};
 }
 
-std::tuple<Tensor, Tensor, Tensor> layer_norm_backward(const Tensor&, const Tensor& x,
-                                                       c10::SymIntArrayRef normalized,
-                                                       const Tensor&, const Tensor&,
-                                                       const MaybeTensor& weight,
-                                                       const MaybeTensor& bias,
-                                                       std::array<bool, 3> wanted) {
+std::tuple<Tensor, Tensor, Tensor> layer_norm_backward(
+    const Tensor&, const Tensor& x, c10::SymIntArrayRef normalized, const Tensor&, const Tensor&,
+    const MaybeTensor& weight, const MaybeTensor& bias, std::array<bool, 3> wanted) {
   const auto like = [](const Tensor& t) { return at::empty(t.sizes(), t.options()); };
   std::tuple<Tensor, Tensor, Tensor> result{wanted[0] ? like(x) : Tensor(),
                                             wanted[1] && weight ? like(*weight) : Tensor(),

@@ -34,8 +34,8 @@ bool BestModel::offer(const EvalResult& result, const Network& network, RunState
   for (const auto& [name, value] : row) {
     known.push_back(name.substr(5));
     if (known.back() != metric_) continue;
-    const bool better = s.best_step == 0 || (smaller_is_better(metric_) ? value < s.best_value
-                                                                        : value > s.best_value);
+    const bool better = s.best_step == 0 ||
+                        (smaller_is_better(metric_) ? value < s.best_value : value > s.best_value);
     if (!better || std::isnan(value)) return false;
     write_directory_atomically(folder_, [&](const std::filesystem::path& folder) {
       write_model_folder(folder, network.named_tensors(), task_.config);
@@ -45,8 +45,7 @@ bool BestModel::offer(const EvalResult& result, const Network& network, RunState
     s.best_step = s.step;
     return true;
   }
-  fail("--metric_for_best_model: an evaluation has no `", metric_, "`",
-       suggestion(metric_, known));
+  fail("--metric_for_best_model: an evaluation has no `", metric_, "`", suggestion(metric_, known));
 }
 
 void BestModel::load(Network& network) const { load_weights(network, folder_); }

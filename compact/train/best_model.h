@@ -15,8 +15,8 @@ namespace compact {
 
 class BestModel {
  public:
-  // By --metric_for_best_model, else the task's first metric, else the loss. Throws InputError where
-  // there is nothing to evaluate.
+  // By --metric_for_best_model, else the task's first metric, else the loss. Throws InputError
+  // where there is nothing to evaluate.
   BestModel(const TrainConfig& config, const Task& task);
 
   // Keeps the model, and its place in `state`, where the evaluation is better than all before.

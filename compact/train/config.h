@@ -26,11 +26,12 @@ struct TrainConfig {
   // Data
   std::vector<std::string> train_file, validation_file, test_file;
   double validation_split = 0.05;
-  std::string tokenizer = "bytes";
+  std::string tokenizer;  // empty: the model's own, else bytes
   std::string text_field = "text";
   std::string task_name, data_dir;  // of GLUE
   std::string text_column, text_pair_column, label_column = "label";
   bool do_regression = false;
+  std::string prompt_column = "prompt", completion_column = "completion";
   int64_t max_seq_length = 128;
   int64_t max_train_samples = 0;  // 0: all
   int64_t block_size = 256;

@@ -14,7 +14,7 @@ std::vector<std::string> description(const Described& run) {
   const TrainConfig& c = run.config;
   const at::Device device = run.network.device();
   const int64_t accumulation = c.gradient_accumulation_steps;
-  const bool text = run.task.llama.has_value();
+  const bool text = run.task.llama && run.task.units > 1;
   return {
       cat("model    ", c.model.empty() ? c.model_name_or_path : c.model, ", ",
           format_count(run.network.parameter_count()), " parameters, ", run.task.network_text),

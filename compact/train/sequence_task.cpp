@@ -72,12 +72,6 @@ EncoderConfig shape_of(const TrainConfig& c, const LabelledTexts* train,
   return shape;
 }
 
-std::unique_ptr<Tokenizer> tokenizer_of(const TrainConfig& c) {
-  if (!c.tokenizer.empty()) return make_tokenizer(c.tokenizer);
-  COMPACT_CHECK(!c.model_name_or_path.empty(), "--tokenizer is needed with --model ", c.model);
-  return load_tokenizer(c.model_name_or_path);
-}
-
 void set_network(const TrainConfig& c, const EncoderConfig& shape, Task& task) {
   task.config = encoder_config_to_json(shape);
   task.config["torch_dtype"] = c.dtype;
@@ -120,15 +114,14 @@ Task open_sequences(const TrainConfig& c, SequenceTexts texts, std::vector<std::
   const bool data = texts.train || texts.validation || texts.test;
   const std::unique_ptr<Tokenizer> tokenizer = data ? tokenizer_of(c) : nullptr;
   if (texts.train) keep_first(*texts.train, c.max_train_samples);
-  const EncoderConfig shape =
-      shape_of(c, texts.train ? &*texts.train : nullptr, tokenizer.get());
+  const EncoderConfig shape = shape_of(c, texts.train ? &*texts.train : nullptr, tokenizer.get());
   set_network(c, shape, task);
   set_inputs(c.max_seq_length, shape.regression, task);
   if (!data) return task;
   task.files = tokenizer_files(*tokenizer);
   const std::optional<SequenceFormat> format = tokenizer->sequence_format();
   COMPACT_CHECK(format, "the tokenizer ", tokenizer->spec(),
-                " does not say how sentences begin and end");
+                " does not say how sentences begin and end: --tokenizer must name one that does");
   COMPACT_CHECK(!format->second_type || shape.type_vocab_size > 1, "the tokenizer ",
                 tokenizer->spec(), " gives second sentences a type of their own, the model has ",
                 "one type");
@@ -139,8 +132,8 @@ Task open_sequences(const TrainConfig& c, SequenceTexts texts, std::vector<std::
         of, [&](std::string_view s) { return tokenizer->encode(s); }, *format, c.max_seq_length));
     for (const std::string& line : of.warnings) warnings.push_back(line);
     if (e->cut > 0) {
-      warnings.push_back(cat(e->cut, " of ", format_count(static_cast<int64_t>(e->ids.size())),
-                             " ", what, " texts were cut to --max_seq_length ", c.max_seq_length));
+      warnings.push_back(cat(e->cut, " of ", format_count(static_cast<int64_t>(e->ids.size())), " ",
+                             what, " texts were cut to --max_seq_length ", c.max_seq_length));
     }
     return std::shared_ptr<const EncodedTexts>(e);
   };
@@ -159,8 +152,7 @@ Task open_sequences(const TrainConfig& c, SequenceTexts texts, std::vector<std::
   task.checksum = derive(checksum_of(*texts.train), tokenizer->hash());
   const auto e = encoded(*texts.train, "training");
   const double part = texts.validation ? 0 : c.validation_split;
-  const SampleSplit split =
-      drawn_split(static_cast<int64_t>(e->ids.size()), part, derive(key, 1));
+  const SampleSplit split = drawn_split(static_cast<int64_t>(e->ids.size()), part, derive(key, 1));
   if (!split.held_out.empty()) task.validation = part_of(e, split.held_out);
   auto train = part_of(e, split.train);
   const int64_t length = train->longest_row();

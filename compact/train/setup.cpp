@@ -11,6 +11,7 @@
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
 #include "compact/io/model_weights.h"
+#include "compact/train/tokenizer_store.h"
 
 namespace compact {
 namespace {
@@ -122,6 +123,12 @@ OptimizerOptions optimizer_options(const TrainConfig& c, const Policy& policy) {
     return moment.name.empty() ? state : moment.name;
   };
   return options;
+}
+
+std::unique_ptr<Tokenizer> tokenizer_of(const TrainConfig& c) {
+  if (!c.tokenizer.empty()) return make_tokenizer(c.tokenizer);
+  const bool trained = !c.model_name_or_path.empty() && has_weights(c.model_name_or_path);
+  return trained ? load_tokenizer(c.model_name_or_path) : make_tokenizer("bytes");
 }
 
 uint64_t noise_key(const TrainConfig& c, int64_t step, int64_t micro) {

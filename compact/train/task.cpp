@@ -16,7 +16,8 @@ namespace compact {
 std::span<const TaskInfo* const> tasks() {
   static const TaskInfo* const all[] = {&language_modeling,   &image_classification,
                                         &node_classification, &graph_classification,
-                                        &text_classification, &glue};
+                                        &text_classification, &glue,
+                                        &prompt_completion};
   return all;
 }
 

@@ -35,8 +35,8 @@ struct Task {
   std::optional<LlamaConfig> llama;          // whose blocks --preset auto knows
   std::string unit = "samples";              // what speed is counted in: tokens, images, nodes
   int64_t units = 1;                         // of them in a sample
-  std::vector<std::string> metrics;          // by their names in base/scores.h, the first counts most
-  std::string network_text, data_text;       // "vocabulary 257"; "1,024 blocks of 256 tokens"
+  std::vector<std::string> metrics;     // by their names in base/scores.h, the first counts most
+  std::string network_text, data_text;  // "vocabulary 257"; "1,024 blocks of 256 tokens"
 };
 
 struct TaskInfo {
@@ -60,7 +60,7 @@ TrainConfig for_task(TrainConfig config);
 const TaskInfo& task_of_folder(const std::string& folder);
 
 extern const TaskInfo language_modeling, image_classification, node_classification,
-    graph_classification, text_classification, glue;
+    graph_classification, text_classification, glue, prompt_completion;
 
 // The network on a device, with weights of --model_name_or_path where it has them.
 std::unique_ptr<Network> make_network(const TrainConfig& config, const Task& task,

@@ -30,6 +30,7 @@ Task open(const TrainConfig& c, const Progress&, std::vector<std::string>& warni
 
 }  // namespace
 
-extern const TaskInfo glue = {"glue", "a task of GLUE (--task_name), by an encoder", check, open, {}};
+extern const TaskInfo glue = {
+    "glue", "a task of GLUE (--task_name), by an encoder", check, open, {}};
 
 }  // namespace compact

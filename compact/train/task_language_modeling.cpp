@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Next-token prediction on text, by a LLaMA.
-#include <ATen/ATen.h>
-
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/data/block_dataset.h"
 #include "compact/data/prepare.h"
-#include "compact/io/hf_config.h"
-#include "compact/models/llama.h"
 #include "compact/models/models.h"
+#include "compact/train/llama_task.h"
 #include "compact/train/setup.h"
 #include "compact/train/task.h"
-#include "compact/train/tokenizer_store.h"
 
 namespace compact {
 namespace {
@@ -23,29 +19,6 @@ void check(const TrainConfig& c) {
                 "--per_device_train_batch_size times --block_size must be at most 2^32 tokens, is ",
                 c.per_device_train_batch_size, " x ", c.block_size);
   COMPACT_CHECK(c.test_file.empty(), "--test_file: language models have a --validation_file only");
-}
-
-// The model's shape: the table's or the folder's, with the tokenizer's vocabulary.
-LlamaConfig shape_of(const TrainConfig& c, const Tokenizer* tokenizer) {
-  LlamaConfig shape;
-  if (c.model.empty()) {
-    shape = read_llama_config(c.model_name_or_path);
-    COMPACT_CHECK(!tokenizer || tokenizer->vocabulary() <= shape.vocab_size, "--tokenizer ",
-                  tokenizer->spec(), " has ", tokenizer->vocabulary(), " tokens, the model of ",
-                  c.model_name_or_path, " only ", shape.vocab_size);
-  } else {
-    shape = model_named(c.model).config;
-    if (tokenizer) {
-      shape.vocab_size = tokenizer->vocabulary();
-      shape.eos_token_ids = {static_cast<int64_t>(tokenizer->end_of_text())};
-    }
-    shape.max_position_embeddings = std::max(shape.max_position_embeddings, c.block_size);
-  }
-  COMPACT_CHECK(c.block_size <= shape.max_position_embeddings, "--block_size ", c.block_size,
-                " is longer than the model's max_position_embeddings ",
-                shape.max_position_embeddings);
-  shape.torch_dtype = c.dtype;
-  return shape;
 }
 
 void open_data(const TrainConfig& c, const Tokenizer& tokenizer, const Progress& progress,
@@ -90,32 +63,13 @@ void open_data(const TrainConfig& c, const Tokenizer& tokenizer, const Progress&
 
 Task open(const TrainConfig& c, const Progress& progress, std::vector<std::string>& warnings) {
   Task task;
-  std::unique_ptr<Tokenizer> tokenizer;
   const bool data = !c.train_file.empty() || !c.validation_file.empty();
-  if (!c.tokenizer.empty()) {
-    tokenizer = make_tokenizer(c.tokenizer);
-  } else if (data) {
-    tokenizer = load_tokenizer(c.model_name_or_path);
-  }
+  const bool named = !c.tokenizer.empty() || !c.model.empty();
+  const std::unique_ptr<Tokenizer> tokenizer = data || named ? tokenizer_of(c) : nullptr;
   if (data) open_data(c, *tokenizer, progress, warnings, task);
-  const LlamaConfig shape = shape_of(c, tokenizer.get());
-  task.llama = shape;
-  task.config = llama_config_to_json(shape);
-  if (tokenizer) task.files = tokenizer_files(*tokenizer);
   task.unit = "tokens";
   task.units = c.block_size;
-  task.network_text = cat("vocabulary ", format_count(shape.vocab_size));
-  task.network = [c, shape](const Policy& policy, at::Device device) {
-    return std::make_unique<Llama>(shape, policy,
-                                   ModelOptions{.device = device,
-                                                .dtype = dtype_of(c.dtype),
-                                                .max_length = c.block_size,
-                                                .seed = key_of(c, RandomUse::kWeights)});
-  };
-  task.inputs = [length = c.block_size](at::Device device, int64_t batch) {
-    const auto ids = at::TensorOptions().device(device).dtype(at::kLong);
-    return StepInputs{{at::ones({batch, length}, ids)}, at::ones({batch, length}, ids)};
-  };
+  set_llama(c, tokenizer.get(), task);
   return task;
 }
 

@@ -9,8 +9,8 @@ namespace {
 void check(const TrainConfig& c) {
   check_sequence_settings(c);
   for (const auto* files : {&c.train_file, &c.validation_file, &c.test_file}) {
-    COMPACT_CHECK(files->size() <= 1, "--task text-classification takes one file of each kind, not ",
-                  files->size());
+    COMPACT_CHECK(files->size() <= 1,
+                  "--task text-classification takes one file of each kind, not ", files->size());
   }
 }
 

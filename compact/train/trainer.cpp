@@ -273,9 +273,8 @@ void Run::log() {
 }
 
 EvalResult Run::evaluate_now(const std::string& prefix, const Dataset& data) {
-  const EvalResult r =
-      evaluate_within_memory(*model_, data, c_.max_eval_samples, eval_batch_, task_.metrics,
-                             console_);
+  const EvalResult r = evaluate_within_memory(*model_, data, c_.max_eval_samples, eval_batch_,
+                                              task_.metrics, console_);
   MetricsRow row = eval_row(prefix, r);
   row.emplace_back("epoch", task_.train->epochs(task_.train->position()));
   metrics_->write(s_.step, row);

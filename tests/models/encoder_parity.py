@@ -15,6 +15,7 @@ except ImportError as error:
     sys.exit(77)
 
 import _exchange
+from _exchange import ROOT
 
 TOLERANCE = 1e-5  # |difference| / |tensor|, per tensor
 SHAPE = dict(hidden_size=48, intermediate_size=100, num_hidden_layers=3, num_attention_heads=4,
@@ -93,9 +94,9 @@ def check(name: str, kind: str, changes: dict, labels: int, preset: str) -> None
 
 
 def check_minilm() -> None:
-    data = pathlib.Path(os.environ.get("COMPACT_MINILM", "missing"))
+    data = pathlib.Path(os.environ.get("COMPACT_MINILM", ROOT / ".cache/minilm"))
     if not (data / "model.safetensors").exists():
-        print("skipped: MiniLM's weights: COMPACT_MINILM names no folder with them")
+        print("skipped: MiniLM's weights: see scripts/fetch_minilm.sh")
         return
     torch.manual_seed(5)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(data, num_labels=2).eval()

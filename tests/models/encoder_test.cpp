@@ -151,8 +151,7 @@ TEST(Encoder, ProjectedGradientsAreThoseOfTheWeights) {
       int64_t row = 0;
       for (size_t i = 0; i < p->carrier->rows.size(); ++i) {
         const int64_t rows = p->carrier->rows[i];
-        const at::Tensor g = want.narrow(0, row, rows),
-                         z = p->carrier->projections[i]->apply(g),
+        const at::Tensor g = want.narrow(0, row, rows), z = p->carrier->projections[i]->apply(g),
                          got = p->leaf().grad().narrow(0, row, rows);
         EXPECT_LT(((got - z).norm() / z.norm()).item<double>(), 1e-5) << p->name;
         row += rows;

@@ -121,8 +121,8 @@ TEST(MaskedAttention, GradientsBelongToTheMaskThatWasDrawn) {
     EXPECT_NEAR(along(gk, by), dk, 2e-3 * (std::abs(dk) + 1));
     // Another key, another mask.
     const MaskedAttention other{.lengths = in.lengths, .dropout = 0.4, .key = 78};
-    EXPECT_FALSE(masked_attention(in.q, in.k, in.v, other)
-                     .equal(masked_attention(in.q, in.k, in.v, how)));
+    EXPECT_FALSE(
+        masked_attention(in.q, in.k, in.v, other).equal(masked_attention(in.q, in.k, in.v, how)));
   }
 }
 

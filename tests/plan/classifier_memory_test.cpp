@@ -54,7 +54,8 @@ TEST(ClassifierMemory, OfEncodersIsPlanned) {
   config.vocab_size = 500;
   config.labels = {"a", "b"};
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-    for (const char* preset : {"off", "exact", "recompute", "compact", "compact-paper", "gact-l1"}) {
+    for (const char* preset :
+         {"off", "exact", "recompute", "compact", "compact-paper", "gact-l1"}) {
       StepRequest r;
       r.network = [&](at::Device device) {
         return std::make_unique<Encoder>(config, Policy::preset(preset),
@@ -62,9 +63,9 @@ TEST(ClassifierMemory, OfEncodersIsPlanned) {
       };
       r.micro_batch = [&](at::Device device, int64_t) {
         const auto whole = at::TensorOptions().device(device).dtype(at::kLong);
-        return StepInputs{{at::ones({8, 96}, whole), at::zeros({8, 96}, whole),
-                           at::full({8}, 96, whole)},
-                          at::zeros({8}, whole)};
+        return StepInputs{
+            {at::ones({8, 96}, whole), at::zeros({8, 96}, whole), at::full({8}, 96, whole)},
+            at::zeros({8}, whole)};
       };
       expect_equal(r, 0.01, std::string(preset) + " " + c10::toString(type));
     }
