@@ -76,6 +76,7 @@ void set_network(const TrainConfig& c, const EncoderConfig& shape, Task& task) {
   task.config = encoder_config_to_json(shape);
   task.config["torch_dtype"] = c.dtype;
   task.unit = "sentences";
+  task.lengths_vary = true;
   task.network_text =
       cat("vocabulary ", format_count(shape.vocab_size), ", ",
           shape.regression ? std::string("one value") : cat(shape.outputs(), " classes"));

@@ -29,6 +29,7 @@ struct Task {
   std::function<std::unique_ptr<Network>(const Policy&, at::Device)> network;
   // A micro-batch of so many samples, of no meaning but the sizes of real ones (the largest).
   std::function<StepInputs(at::Device, int64_t batch)> inputs;
+  bool lengths_vary = false;                 // of real ones, so that most are smaller
   bool resident = false;                     // on the CPU batches are the data set's own tensors
   nlohmann::json config;                     // config.json of the model
   std::map<std::string, std::string> files;  // kept beside it: the tokenizer

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs of the tasks on texts: resumed bit for bit, the best model kept, evaluated alike, wrong
+// settings refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <sstream>
+
+#include "compact/base/check.h"
+#include "compact/train/evaluate.h"
+#include "compact/train/exit_codes.h"
+#include "compact/train/task.h"
+#include "compact/train/trainer.h"
+#include "tests/shared_data.h"
+#include "tests/temporary_folder.h"
+
+namespace compact {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+const char* const kWords[] = {"a", "film", "that", "is", "good", "bad", "very", "not", "it", "was"};
+
+// Sentences are positive where they have more `good` than `bad`; of pairs, by the first.
+void write_texts(const fs::path& folder, bool pairs) {
+  std::string vocabulary = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n";
+  for (const char* word : kWords) vocabulary += std::string(word) + "\n";
+  spill(folder / "vocab.txt", vocabulary);
+  std::mt19937 random(7);
+  for (const char* name : {"train.tsv", "dev.tsv"}) {
+    std::string text = pairs ? "sentence1\tsentence2\tlabel\n" : "sentence\tlabel\n";
+    for (int i = 0; i < 60; ++i) {
+      const auto sentence = [&] {
+        std::string words;
+        for (int n = 1 + static_cast<int>(random() % 9); n > 0; --n) {
+          words += std::string(words.empty() ? "" : " ") + kWords[random() % 10];
+        }
+        return words;
+      };
+      const std::string first = sentence() + (i % 2 ? " good" : " bad");
+      text += first + (pairs ? "\t" + sentence() : "") + (i % 2 ? "\tyes\n" : "\tno\n");
+    }
+    spill(folder / name, text);
+  }
+}
+
+TrainConfig base(const fs::path& folder, const std::string& output) {
+  TrainConfig c;
+  c.per_device_train_batch_size = 4;
+  c.gradient_accumulation_steps = 2;
+  c.max_steps = 6;
+  c.learning_rate = 1e-3;
+  c.logging_steps = 1;
+  c.eval_steps = 2;
+  c.threads = 2;
+  c.device = "cpu";
+  c.bits_interval = 3;
+  c.bits_probes = 2;
+  c.update_proj_gap = -1;
+  c.cache_dir = (folder / "cache").string();
+  c.output_dir = (folder / output).string();
+  return c;
+}
+
+TrainConfig texts(const fs::path& folder, const std::string& output, bool pairs = false) {
+  if (!fs::exists(folder / "train.tsv")) write_texts(folder, pairs);
+  TrainConfig c = base(folder, output);
+  c.task = "text-classification";
+  c.model = "bert-tiny";
+  c.tokenizer = "wordpiece:file=" + (folder / "vocab.txt").string();
+  c.max_seq_length = 24;
+  c.train_file = {(folder / "train.tsv").string()};
+  c.validation_file = {(folder / "dev.tsv").string()};
+  return c;
+}
+TrainConfig sentences(const fs::path& folder, const std::string& output) {
+  return texts(folder, output);
+}
+TrainConfig best_of_pairs(const fs::path& folder, const std::string& output) {
+  TrainConfig c = texts(folder, output, true);
+  c.load_best_model_at_end = true;
+  c.eval_steps = 1;
+  return c;
+}
+
+TrainConfig prompts(const fs::path& folder, const std::string& output) {
+  std::string lines;
+  for (int i = 0; i < 40; ++i) {
+    const std::string number = std::to_string(i * 37);
+    lines += R"({"prompt": "twice )" + number + R"( is ", "completion": ")" +
+             std::to_string(i * 74) + "\"}\n";
+  }
+  spill(folder / "train.jsonl", lines);
+  TrainConfig c = base(folder, output);
+  c.task = "prompt-completion";
+  c.model = "llama-tiny";
+  c.block_size = 32;
+  c.validation_split = 0.2;
+  c.train_file = {(folder / "train.jsonl").string()};
+  return c;
+}
+
+struct Case {
+  std::string name;
+  TrainConfig (*make)(const fs::path&, const std::string&);
+  std::string preset;
+};
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
+std::string figures(const std::string& folder) {
+  std::ifstream in(folder + "/metrics.jsonl");
+  std::string line, out;
+  while (std::getline(in, line)) {
+    const auto j = nlohmann::json::parse(line);
+    for (const char* key : {"step", "loss", "grad_norm", "eval_loss", "eval_accuracy"}) {
+      if (j.contains(key)) out += j[key].dump() + " ";
+    }
+  }
+  return out;
+}
+
+nlohmann::json results_of(const TrainConfig& c) {
+  return nlohmann::json::parse(slurp(c.output_dir + "/all_results.json"));
+}
+
+class TextResume : public ::testing::TestWithParam<Case> {};
+
+// At the start, in the middle of a window of accumulation, between choices of bits, with 15 batches
+// in an epoch.
+TEST_P(TextResume, IsBitExact) {
+  const TemporaryFolder folder;
+  TrainConfig whole = GetParam().make(folder.path(), "whole");
+  whole.preset = GetParam().preset;
+  if (whole.preset.starts_with("compact")) {
+    whole.rank = 8;
+    whole.update_proj_gap = 3;
+  }
+  std::ostringstream console;
+  ASSERT_EQ(train(whole, console), kExitOk) << console.str();
+  const std::string expected = slurp(whole.output_dir + "/model.safetensors");
+  for (const auto& [step, micro] : std::vector<std::pair<int, int>>{{0, 0}, {2, 0}, {4, 1}}) {
+    TrainConfig part = whole;
+    part.output_dir = whole.output_dir + std::to_string(step) + std::to_string(micro);
+    TrainHooks hooks{.stop = [&](int64_t s, int64_t m) { return s == step && m == micro; }};
+    ASSERT_EQ(train(part, console, false, hooks), kExitInterrupt) << console.str();
+    part.resume_from_checkpoint = "latest";
+    ASSERT_EQ(train(part, console), kExitOk) << console.str();
+    EXPECT_TRUE(slurp(part.output_dir + "/model.safetensors") == expected) << step << " " << micro;
+    EXPECT_EQ(figures(part.output_dir), figures(whole.output_dir));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Tasks, TextResume,
+                         ::testing::Values(Case{"sentences_off", sentences, "off"},
+                                           Case{"sentences_compact", sentences, "compact"},
+                                           Case{"sentences_compact_paper", sentences,
+                                                "compact-paper"},
+                                           Case{"sentences_gact_l2", sentences, "gact-l2"},
+                                           Case{"best_of_pairs_exact", best_of_pairs, "exact"},
+                                           Case{"prompts_exact", prompts, "exact"}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(TextTask, LosslessPresetsTrainTheSameModel) {
+  const TemporaryFolder folder;
+  std::string models[2];
+  int i = 0;
+  for (const char* preset : {"off", "exact"}) {
+    TrainConfig c = sentences(folder.path(), preset);
+    c.preset = preset;
+    std::ostringstream console;
+    ASSERT_EQ(train(c, console), kExitOk) << console.str();
+    models[i++] = slurp(c.output_dir + "/model.safetensors");
+  }
+  EXPECT_TRUE(models[0] == models[1]);
+}
+
+TEST(TextTask, LearnsAndTheBestModelIsTheLastOne) {
+  const TemporaryFolder folder;
+  TrainConfig c = sentences(folder.path(), "run");
+  c.max_steps = -1;
+  c.num_train_epochs = 12;
+  c.eval_epochs = 1;
+  c.load_best_model_at_end = true;
+  c.metric_for_best_model = "matthews_correlation";
+  std::ostringstream console;
+  ASSERT_EQ(train(c, console), kExitOk) << console.str();
+  std::ifstream in(c.output_dir + "/metrics.jsonl");
+  std::string line;
+  double best = -2;
+  int evaluations = 0;
+  while (std::getline(in, line)) {
+    const auto j = nlohmann::json::parse(line);
+    if (!j.contains("eval_matthews_correlation")) continue;
+    ++evaluations;
+    best = std::max(best, j["eval_matthews_correlation"].get<double>());
+  }
+  EXPECT_GE(evaluations, 12);
+  EXPECT_GT(best, 0.8);
+  const auto results = results_of(c);
+  EXPECT_EQ(results["eval_matthews_correlation"].get<double>(), best);
+  EXPECT_TRUE(slurp(c.output_dir + "/model.safetensors") ==
+              slurp(c.output_dir + "/best/model.safetensors"));
+  // The folder knows its tokenizer and classes.
+  TrainConfig e;
+  e.model_name_or_path = c.output_dir;
+  e.validation_file = c.validation_file;
+  e.max_seq_length = c.max_seq_length;
+  e.max_eval_samples = 0;
+  e.device = "cpu";
+  std::string unit;
+  const EvalResult r = evaluate(e, unit);
+  EXPECT_EQ(*r.accuracy, results["eval_accuracy"].get<double>());
+  EXPECT_FALSE(r.in_five);
+  // A head for other classes is a new one.
+  std::string three = slurp(folder / "train.tsv");
+  three += "it was\tperhaps\n";
+  spill(folder / "three.tsv", three);
+  TrainConfig more = sentences(folder.path(), "more");
+  more.model.clear();
+  more.tokenizer.clear();
+  more.model_name_or_path = c.output_dir;
+  more.train_file = {(folder / "three.tsv").string()};
+  more.max_steps = 1;
+  std::ostringstream text;
+  ASSERT_EQ(train(more, text), kExitOk) << text.str();
+  EXPECT_THAT(text.str(), HasSubstr("has no classifier.weight and 1 more: new ones are trained"));
+}
+
+TEST(TextTask, RegressionHasCorrelations) {
+  const TemporaryFolder folder;
+  TrainConfig c = sentences(folder.path(), "run");
+  std::string text = "text\tlabel\n";
+  for (int i = 0; i < 40; ++i) text += std::string(i % 2 ? "good film" : "bad film") + "\t" +
+                                       std::to_string(i % 2 + 0.25) + "\n";
+  spill(folder / "values.tsv", text);
+  c.train_file = c.validation_file = {(folder / "values.tsv").string()};
+  c.do_regression = true;
+  std::ostringstream console;
+  ASSERT_EQ(train(c, console), kExitOk) << console.str();
+  const auto results = results_of(c);
+  EXPECT_TRUE(results.contains("eval_pearson") && results.contains("eval_spearmanr"));
+  EXPECT_FALSE(results.contains("eval_accuracy") || results.contains("eval_perplexity"));
+}
+
+TEST(TextTask, RefusesWhatDoesNotGoTogether) {
+  const TemporaryFolder folder;
+  const auto error = [&](const auto& change) -> std::string {
+    TrainConfig c = sentences(folder.path(), "run");
+    c.overwrite_output_dir = true;
+    c.max_steps = 1;
+    change(c);
+    std::ostringstream console;
+    try {
+      train(c, console);
+    } catch (const InputError& e) {
+      return e.what();
+    }
+    return console.str();
+  };
+  EXPECT_THAT(error([](TrainConfig& c) { c.tokenizer = "bytes"; }), HasSubstr("--tokenizer"));
+  EXPECT_THAT(error([](TrainConfig& c) { c.max_seq_length = 1000; }), HasSubstr("512 positions"));
+  EXPECT_THAT(error([](TrainConfig& c) { c.max_seq_length = 2; }), HasSubstr("room"));
+  EXPECT_THAT(error([](TrainConfig& c) { c.model = "bert-tni"; }), HasSubstr("bert-tiny"));
+  EXPECT_THAT(error([](TrainConfig& c) { c.label_column = "lable"; }), HasSubstr("label"));
+  EXPECT_THAT(error([](TrainConfig& c) { c.task = "glue"; }), HasSubstr("--task_name"));
+  EXPECT_THAT(error([](TrainConfig& c) {
+                c.load_best_model_at_end = true;
+                c.metric_for_best_model = "acuracy";
+              }),
+              HasSubstr("did you mean `accuracy`"));
+  EXPECT_THAT(error([](TrainConfig& c) {
+                c.validation_file.clear();
+                c.validation_split = 0;
+                c.load_best_model_at_end = true;
+              }),
+              HasSubstr("nothing to evaluate on"));
+  EXPECT_THAT(error([&](TrainConfig& c) {
+                spill(folder / "other.tsv", "sentence\tlabel\na film\tmaybe\n");
+                c.validation_file = {(folder / "other.tsv").string()};
+              }),
+              HasSubstr("maybe"));
+}
+
+}  // namespace
+}  // namespace compact
