@@ -93,6 +93,8 @@ def killed_anywhere(folder, log):
             reached.append(max(steps, default=0))
     finish(resume_flags(folder, "killed"), log)
     check_same(output, folder / "whole")
+    finish(resume_flags(folder, "killed"), log)  # as one that was killed while it ended
+    assert losses(output) == losses(folder / "whole")
     assert not list(output.glob(".compact-*"))
     print(f"{kills} kills, at steps {reached}")
 
