@@ -28,6 +28,7 @@ SHAPE = {
 FLAGS = {
     "model_name_or_path": ".",
     "train_file": "text.txt",
+    "tokenizer": "bytes",
     "output_dir": "out",
     "cache_dir": "cache",
     "block_size": 16,
