@@ -141,12 +141,15 @@ at::Tensor parse_npy(std::string_view bytes, const std::string& where) {
   HeaderParser header(bytes.substr(begin, length), where);
   header.parse();
 
-  int64_t values = 1;
+  int64_t values = 1;  // zeros taken as ones, so that strides fit too
+  bool empty = false;
   for (const int64_t size : header.sizes()) {
+    empty |= size == 0;
     COMPACT_CHECK(size == 0 || values <= kMostValues / size, where, ": shape ",
                   at::IntArrayRef(header.sizes()), " has too many values");
-    values *= size;
+    values *= std::max<int64_t>(size, 1);
   }
+  if (empty) values = 0;
   const std::string_view data = bytes.substr(begin + length);
   const auto wanted = static_cast<size_t>(values) * c10::elementSize(header.type());
   COMPACT_CHECK(data.size() == wanted, where, ": shape ", at::IntArrayRef(header.sizes()), " of ",

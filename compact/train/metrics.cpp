@@ -11,15 +11,17 @@
 namespace compact {
 namespace {
 
-// Rewrites the file without rows above `last_step`, and without a row that was cut off.
-void drop_later_rows(const std::string& path, int64_t last_step) {
+// Rewrites the file without rows above `last_step`, those of that step that are no training where
+// `ends`, and without a row that was cut off.
+void drop_later_rows(const std::string& path, int64_t last_step, bool ends) {
   std::ifstream in(path);
   if (!in) return;
   std::string kept, line;
   while (std::getline(in, line)) {
     const auto row = nlohmann::json::parse(line, nullptr, false);
-    if (row.is_object() && row.contains("step") && row["step"].is_number_integer() &&
-        row["step"].get<int64_t>() <= last_step) {
+    if (!row.is_object() || !row.contains("step") || !row["step"].is_number_integer()) continue;
+    const auto step = row["step"].get<int64_t>();
+    if (step < last_step || (step == last_step && (!ends || row.contains("loss")))) {
       kept += line + "\n";
     }
   }
@@ -28,9 +30,9 @@ void drop_later_rows(const std::string& path, int64_t last_step) {
 
 }  // namespace
 
-MetricsWriter::MetricsWriter(const std::string& folder, int64_t last_step)
+MetricsWriter::MetricsWriter(const std::string& folder, int64_t last_step, bool ends)
     : path_(folder + "/metrics.jsonl"), events_(folder) {
-  drop_later_rows(path_, last_step);
+  drop_later_rows(path_, last_step, ends);
   file_.open(path_, std::ios::app);
   COMPACT_CHECK(file_.good(), path_, ": cannot be written");
 }

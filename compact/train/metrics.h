@@ -19,8 +19,9 @@ using MetricsRow = std::vector<std::pair<std::string, double>>;
 // The file `folder`/metrics.jsonl and the event file beside it.
 class MetricsWriter {
  public:
-  // Rows of steps above `last_step` that an interrupted run left are dropped first (-1: all).
-  MetricsWriter(const std::string& folder, int64_t last_step);
+  // Rows of steps above `last_step` that an interrupted run left are dropped first (-1: all), and
+  // where that step is the run's last (`ends`) its evaluations, which come again.
+  MetricsWriter(const std::string& folder, int64_t last_step, bool ends = false);
   // Appends one row; in the file when the call returns. Throws InputError where the disk is full.
   void write(int64_t step, const MetricsRow& row);
 

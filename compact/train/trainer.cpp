@@ -132,7 +132,8 @@ void Run::prepare() {
   bits_.emplace(c_, policy_);
   if (!checkpoint.empty()) resume(checkpoint);
   make_output_folder(c_);
-  metrics_ = std::make_unique<MetricsWriter>(c_.output_dir, checkpoint.empty() ? -1 : s_.step);
+  metrics_ =
+      std::make_unique<MetricsWriter>(c_.output_dir, checkpoint.empty() ? -1 : s_.step, last());
   write_file_atomically(c_.output_dir + "/policy.txt", policy_.str());
   write_json(c_.output_dir + "/train_config.json", nlohmann::json::parse(config_json(c_)));
   for (const auto& [name, text] : task_.files) {

@@ -208,6 +208,7 @@ TEST(Npy, RefusesWhatItDoesNotKnow) {
       {npy("<i4", "(1,)", "abcde"), "has 4 bytes, there are 5"},
       {npy("<i4", "(9223372036854775807, 9223372036854775807)", ""), "too many values"},
       {npy("<i4", "(4611686018427387905, 4)", "abcd"), "too many values"},
+      {npy("<i4", "(0, 922337203680, 4294967296)", ""), "too many values"},
       {npy("<i4", "(1099511627776,)", ""), "has 4398046511104 bytes, there are 0"},
       {npy("<i4", "(99999999999999999999,)", ""), "is wrong at"},
       {npy("<i4", "(-1,)", ""), "is wrong at"},
