@@ -5,6 +5,8 @@
 #include <unicode/ustring.h>
 #include <unicode/utf16.h>
 
+#include <algorithm>
+
 #include "compact/base/check.h"
 #include "compact/data/hf_characters.h"
 #include "compact/data/printable.h"
@@ -30,6 +32,9 @@ void check_dialect(std::string_view text, const std::string& where) {
       if ((letter && std::string_view("pPsSrntfdD").find(c) == std::string_view::npos) ||
           (c >= '0' && c <= '9')) {
         refuse(text.substr(i - 1, 2));
+      }
+      if ((c == 'p' || c == 'P') && i + 1 < text.size() && text[i + 1] == '{') {
+        i = std::min(text.find('}', i), text.size());
       }
       continue;
     }

@@ -66,7 +66,9 @@ class WordPieceTokenizer final : public Tokenizer {
     for (const AddedToken& token : added_) {
       if (token.special) special_[token.id] = true;
       if (token.normalized) {
-        after_.add(token, normalize_ ? normalizer_(token.content) : token.content, path);
+        std::string content = normalize_ ? normalizer_(token.content) : token.content;
+        after_.add(token, content, path);
+        decoded_[token.id] = std::move(content);
       } else {
         before_.add(token, token.content, path);
       }
@@ -100,7 +102,9 @@ class WordPieceTokenizer final : public Tokenizer {
     for (const uint32_t id : tokens) {
       COMPACT_CHECK(id < static_cast<uint64_t>(vocabulary()), path_, ": a token id must be below ",
                     vocabulary(), ", is ", id);
-      const std::string& token = *vocabulary_.token(id);
+      const auto normalized = decoded_.find(id);
+      const std::string& token =
+          normalized == decoded_.end() ? *vocabulary_.token(id) : normalized->second;
       if (special_[id] || token.empty()) continue;
       std::string part = token;
       if (!first) {
@@ -256,7 +260,8 @@ class WordPieceTokenizer final : public Tokenizer {
   ByteTrie pieces_;
   uint32_t continued_ = ByteTrie::kNone;  // the node of prefix_
   uint32_t unknown_ = 0, end_of_text_ = 0;
-  std::vector<bool> special_;  // by id: gives no text
+  std::vector<bool> special_;                // by id: gives no text
+  std::map<uint32_t, std::string> decoded_;  // added tokens that come back normalised
   std::optional<SequenceFormat> format_;
 };
 
