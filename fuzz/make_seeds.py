@@ -180,6 +180,58 @@ def sentencepiece():
     yield "length", b"\n\xff\xff\xff\xff\x0f"
 
 
+SMALL_BPE = {"version": "1.0", "added_tokens": [], "normalizer": None,
+             "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
+             "post_processor": None, "decoder": {"type": "ByteLevel"},
+             "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2, "</s>": 3}, "merges": ["a b"]}}
+SMALL_WORDPIECE = {"version": "1.0", "added_tokens": [
+                       {"id": 0, "content": "[SEP]", "special": True, "normalized": False,
+                        "single_word": False, "lstrip": False, "rstrip": False}],
+                   "normalizer": {"type": "BertNormalizer", "clean_text": True,
+                                  "handle_chinese_chars": True, "strip_accents": None,
+                                  "lowercase": True},
+                   "pre_tokenizer": {"type": "BertPreTokenizer"},
+                   "post_processor": {"type": "BertProcessing", "sep": ["[SEP]", 0],
+                                      "cls": ["[CLS]", 1]},
+                   "model": {"type": "WordPiece", "unk_token": "[UNK]",
+                             "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
+                             "vocab": {"[SEP]": 0, "[CLS]": 1, "[UNK]": 2, "it": 3, "##s": 4}}}
+
+
+def tokenizer_file():
+    yield "vocabulary", b"\0[PAD]\n[UNK]\n[CLS]\n[SEP]\nit\n##s\n"
+    yield "twice", b"\0[UNK]\n[UNK]\n[CLS]\n[SEP]\n"
+    yield "wordpiece", b"\1" + json.dumps(SMALL_WORDPIECE).encode()
+    yield "bpe", b"\2" + json.dumps(SMALL_BPE).encode()
+    split = {**SMALL_BPE, "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a+)+$|\\p{L}"},
+                                            "behavior": "Isolated", "invert": False}}
+    yield "slow_expression", b"\2" + json.dumps(split).encode()
+    huge = json.loads(json.dumps(SMALL_BPE))
+    huge["model"]["vocab"]["ab"] = 2**62
+    yield "huge_id", b"\2" + json.dumps(huge).encode()
+    yield "deep", b"\2" + b'{"model":' * 2000
+    yield "pair", b'\3{"a": 0, "b": 1, "ab": 2, "</s>": 3}\0#version: 0.2\na b\n'
+    yield "unknown_merge", b'\3{"a": 0}\0a zz\n'
+
+
+def encode():
+    yield "words", "The cab, abab unaB 日本 e\u0301".encode()
+    yield "long", b"ab" * 4000
+    yield "invalid", b"\xff\xc0\x80\xed\xa0\x80 a\0b"
+    yield "marks", ("a" + "\u0301" * 2000).encode()
+
+
+def labelled_texts():
+    yield "tsv", b"\0sentence\tlabel\na b\tyes\nc\tno\n"
+    yield "jsonl", b'\1{"text": "a", "label": 1}\n{"text": "b", "label": 0}\n'
+    yield "values", b"\2sentence\tlabel\na\t1e308\nb\t-2.5\n"
+    yield "prompts", b'\3{"prompt": "a", "completion": "b"}\n'
+    yield "cola", b"\4gj04\t1\t\tWe sail.\ngj04\t0\t*\tSail we.\n"
+    yield "qqp", b"\5id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n1\t2\t3\ta\tb\t0\n1\t2\n"
+    yield "wide", b"\0" + b"\t".join(b"c%d" % i for i in range(3000)) + b"\n"
+    yield "twice", b"\0sentence\tsentence\tlabel\na\tb\t1\n"
+
+
 def compressed(bytes_):
     yield 0, bytes_
     yield 1, gzip.compress(bytes_, mtime=0)
@@ -402,7 +454,7 @@ def checkpoint():
 MAKERS = {maker.__name__: maker for maker in (
     safetensors, safetensors_header, model_index, token_file, json_config, train_config, policy,
     sentencepiece, cifar, idx, image_archive, jpeg, graph_npz, graph_set_file, graph_set_folder,
-    json_field, documents, checkpoint,
+    json_field, documents, checkpoint, tokenizer_file, encode, labelled_texts,
 )} | {"npy": npys}
 
 if __name__ == "__main__":

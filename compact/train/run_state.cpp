@@ -48,6 +48,9 @@ const std::set<std::string> kFree = {
     "carry_moments",
     "budget",
     "allow"};  // the policy itself and the data's checksum are compared
+// Those of them that make the policy.
+const std::set<std::string> kOfPolicy = {"preset", "policy",    "set",          "rank",
+                                         "scale",  "proj_type", "carry_moments", "update_proj_gap"};
 // Options that change numbers in a way a person may want.
 const std::set<std::string> kWarned = {"threads", "max_steps", "num_train_epochs", "device"};
 
@@ -113,6 +116,16 @@ void check_same_run(const std::string& checkpoint, const TrainConfig& config, co
                 " (policy.txt there): a resumed run keeps them");
   COMPACT_CHECK(j["data_checksum"] == checksum_text(data_checksum),
                 "the training data is not that of ", checkpoint, ": it has another checksum");
+}
+
+bool same_policy_options(const std::string& checkpoint, const TrainConfig& c) {
+  const OpenCheckpoint open = open_checkpoint(checkpoint, /*verified=*/true);
+  if (!c.policy.empty() || !open.trainer_state.contains("config")) return false;
+  const TrainConfig old = config_from_json(open.trainer_state["config"].dump(),
+                                           checkpoint + "/trainer_state.json");
+  return std::ranges::all_of(config_options(), [&](const ConfigOption& option) {
+    return !kOfPolicy.contains(option.name) || option_text(old, option) == option_text(c, option);
+  });
 }
 
 Policy stored_policy(const std::string& checkpoint) {

@@ -117,7 +117,8 @@ void Run::prepare() {
                                          c_.min_lr_ratio);
   if (!checkpoint.empty()) {
     s_ = read_run_state(checkpoint);
-    if (c_.preset == "auto") policy_ = stored_policy(checkpoint);
+    if (c_.preset == "auto" || same_policy_options(checkpoint, c_))
+      policy_ = stored_policy(checkpoint);
     check_same_run(checkpoint, c_, policy_, task_.checksum, warnings_);
   }
   s_.matmul_path = set_matmul_precision(c_.matmul_precision, device_, s_.matmul_path).path;
