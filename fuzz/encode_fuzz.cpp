@@ -13,7 +13,8 @@ std::string vocabulary_of_bytes() {
   std::string text = "{";
   int id = 0;
   for (int byte = 0; byte < 256; ++byte) {
-    const bool shown = (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
+    const bool shown =
+        (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
     static int hidden = 0;
     char unit[16];
     snprintf(unit, sizeof unit, "\\u%04x", shown ? byte : 256 + hidden++);

@@ -30,7 +30,8 @@ FUZZ(bytes) {
   fuzz::accepted([&] {
     const auto tokenizer = make_tokenizer(spec_of(bytes));
     tokenizer->sequence_format();
-    const auto ids = tokenizer->encode("It was the b\xc3\xa9st of 1234 times, \xe6\x97\xa5\xff [SEP] \n");
+    const auto ids =
+        tokenizer->encode("It was the b\xc3\xa9st of 1234 times, \xe6\x97\xa5\xff [SEP] \n");
     for (const uint32_t id : ids) fuzz::require(id < tokenizer->vocabulary());
     tokenizer->decode(ids);
   });

@@ -66,7 +66,7 @@ Policy Policy::preset(const std::string& name) {
     known.push_back(p.name);
     if (p.name != name) continue;
     Policy policy = parse(p.text, "preset " + name);
-    for (Line& line : policy.lines_) line.general = true;
+    policy.make_general();
     return policy;
   }
   fail("no preset `", name, "`", suggestion(name, known));

@@ -36,6 +36,10 @@ class Policy {
   static Policy preset(const std::string& name);
   static Policy from_file(const std::string& path);
 
+  // From now on its lines may match nothing, as those of presets may.
+  void make_general() {
+    for (Line& line : lines_) line.general = true;
+  }
   // Lines of `other` come after, and so above, the ones here.
   void append(const Policy& other);
 

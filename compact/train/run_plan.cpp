@@ -61,7 +61,8 @@ void RunPlan::end_record(int64_t step, Console& console) {
   const StepMemory measured = recorder_->finish();
   recorder_.reset();
   console.stream() << "memory of step " << step << "\n" << measured_table(plan_.memory, measured);
-  if (task_.lengths_vary) console.line("  planned for the longest samples, of which few batches are");
+  if (task_.lengths_vary)
+    console.line("  planned for the longest samples, of which few batches are");
 }
 
 std::string RunPlan::line() const {

@@ -49,7 +49,7 @@ const std::set<std::string> kFree = {
     "budget",
     "allow"};  // the policy itself and the data's checksum are compared
 // Those of them that make the policy.
-const std::set<std::string> kOfPolicy = {"preset", "policy",    "set",          "rank",
+const std::set<std::string> kOfPolicy = {"preset", "policy",    "set",           "rank",
                                          "scale",  "proj_type", "carry_moments", "update_proj_gap"};
 // Options that change numbers in a way a person may want.
 const std::set<std::string> kWarned = {"threads", "max_steps", "num_train_epochs", "device"};
@@ -121,8 +121,8 @@ void check_same_run(const std::string& checkpoint, const TrainConfig& config, co
 bool same_policy_options(const std::string& checkpoint, const TrainConfig& c) {
   const OpenCheckpoint open = open_checkpoint(checkpoint, /*verified=*/true);
   if (!c.policy.empty() || !open.trainer_state.contains("config")) return false;
-  const TrainConfig old = config_from_json(open.trainer_state["config"].dump(),
-                                           checkpoint + "/trainer_state.json");
+  const TrainConfig old =
+      config_from_json(open.trainer_state["config"].dump(), checkpoint + "/trainer_state.json");
   return std::ranges::all_of(config_options(), [&](const ConfigOption& option) {
     return !kOfPolicy.contains(option.name) || option_text(old, option) == option_text(c, option);
   });
@@ -132,7 +132,9 @@ Policy stored_policy(const std::string& checkpoint) {
   const OpenCheckpoint open = open_checkpoint(checkpoint, /*verified=*/true);
   COMPACT_CHECK(open.texts.contains("policy.txt"), checkpoint,
                 ": not a checkpoint of a training run");
-  return Policy::parse(open.texts.at("policy.txt"), checkpoint + "/policy.txt");
+  Policy policy = Policy::parse(open.texts.at("policy.txt"), checkpoint + "/policy.txt");
+  policy.make_general();  // the run that stored it has checked it
+  return policy;
 }
 
 void load_run(const std::string& checkpoint, Network& model, Optimizer& optimizer) {
