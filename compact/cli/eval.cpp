@@ -22,6 +22,10 @@ int run_eval(const Command& command, const std::vector<std::string>& arguments) 
             "bytes, {sentencepiece,wordpiece,bpe}:file=PATH");
   flags.add("text_field", o.text_field, "field of a .jsonl line that holds the text", "NAME");
   flags.add("block_size", o.block_size, "tokens in a sequence");
+  flags.add("text_column", o.text_column, "text-classification: column of the text", "NAME");
+  flags.add("text_pair_column", o.text_pair_column, "of the second text of a pair", "NAME");
+  flags.add("label_column", o.label_column, "of the class or value", "NAME");
+  flags.add("max_seq_length", o.max_seq_length, "tokens that a text or pair is cut to");
   flags.add("per_device_eval_batch_size", o.per_device_eval_batch_size,
             "sequences, images or graphs in a batch");
   flags.add("max_eval_samples", o.max_eval_samples,

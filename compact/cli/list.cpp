@@ -8,6 +8,7 @@
 #include "compact/cli/flags.h"
 #include "compact/codecs/projection.h"
 #include "compact/data/tokenizer.h"
+#include "compact/models/encoders.h"
 #include "compact/models/graph_network.h"
 #include "compact/models/models.h"
 #include "compact/models/resnet.h"
@@ -26,6 +27,7 @@ using Rows = std::vector<std::pair<std::string, std::string>>;  // name, summary
 Rows model_rows() {
   Rows rows;
   for (const ModelInfo& m : models()) rows.emplace_back(m.name, m.summary);
+  for (const EncoderInfo& m : encoders()) rows.emplace_back(m.name, m.summary);
   for (const ResnetInfo& m : resnets()) rows.emplace_back(m.name, m.summary);
   for (const GraphNetInfo& m : graph_networks()) rows.emplace_back(m.name, m.summary);
   return rows;

@@ -90,6 +90,12 @@ void set_network(const TrainConfig& c, const EncoderConfig& shape, Task& task) {
   };
 }
 
+// Of a model that is evaluated, not trained.
+std::optional<EncoderConfig> trained_shape(const TrainConfig& c) {
+  if (c.model_name_or_path.empty() || !c.train_file.empty() || !c.data_dir.empty()) return {};
+  return read_encoder_config(c.model_name_or_path);
+}
+
 // The most that a batch can be: samples as long as the longest there is.
 void set_inputs(int64_t length, bool regression, Task& task) {
   task.inputs = [=](at::Device device, int64_t batch) {
@@ -103,9 +109,13 @@ void set_inputs(int64_t length, bool regression, Task& task) {
 }  // namespace
 
 std::vector<std::string> known_classes(const TrainConfig& c) {
-  if (c.model_name_or_path.empty() || !c.train_file.empty() || !c.data_dir.empty()) return {};
-  const EncoderConfig shape = read_encoder_config(c.model_name_or_path);
-  return shape.regression ? std::vector<std::string>{} : shape.labels;
+  const std::optional<EncoderConfig> shape = trained_shape(c);
+  return !shape || shape->regression ? std::vector<std::string>{} : shape->labels;
+}
+
+bool knows_values(const TrainConfig& c) {
+  const std::optional<EncoderConfig> shape = trained_shape(c);
+  return shape && shape->regression;
 }
 
 Task open_sequences(const TrainConfig& c, SequenceTexts texts, std::vector<std::string> metrics,

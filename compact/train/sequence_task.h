@@ -18,6 +18,8 @@ struct SequenceTexts {
 
 // The classes that a trained model knows; empty where it is a new one, or one for values.
 std::vector<std::string> known_classes(const TrainConfig& config);
+// Whether a trained model is one for values.
+bool knows_values(const TrainConfig& config);
 
 // The task of these texts. Where there is no validation set, --validation_split holds part of the
 // training set out. Throws InputError where tokenizer, model and texts do not go together.

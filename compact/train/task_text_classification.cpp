@@ -16,10 +16,11 @@ void check(const TrainConfig& c) {
 
 Task open(const TrainConfig& c, const Progress&, std::vector<std::string>& warnings) {
   SequenceTexts texts;
+  const bool regression = c.do_regression || knows_values(c);
   TextFields fields{.first = c.text_column,
                     .second = c.text_pair_column,
                     .label = c.label_column,
-                    .regression = c.do_regression,
+                    .regression = regression,
                     .class_names = known_classes(c)};
   const auto read = [&](const std::vector<std::string>& files, std::optional<LabelledTexts>& to) {
     if (!files.empty()) to = read_labelled_texts(files[0], fields);
@@ -30,7 +31,7 @@ Task open(const TrainConfig& c, const Progress&, std::vector<std::string>& warni
   read(c.test_file, texts.test);
   std::vector<std::string> metrics = {"accuracy", "matthews_correlation"};
   if (fields.class_names.size() == 2) metrics.insert(metrics.begin() + 1, "f1");
-  if (c.do_regression) metrics = {"pearson", "spearmanr"};
+  if (regression) metrics = {"pearson", "spearmanr"};
   return open_sequences(c, std::move(texts), std::move(metrics), warnings);
 }
 

@@ -244,6 +244,14 @@ TEST(TextTask, RegressionHasCorrelations) {
   const auto results = results_of(c);
   EXPECT_TRUE(results.contains("eval_pearson") && results.contains("eval_spearmanr"));
   EXPECT_FALSE(results.contains("eval_accuracy") || results.contains("eval_perplexity"));
+  TrainConfig e;
+  e.model_name_or_path = c.output_dir;
+  e.validation_file = c.validation_file;
+  e.max_seq_length = c.max_seq_length;
+  e.max_eval_samples = 0;
+  e.device = "cpu";
+  std::string unit;
+  EXPECT_EQ(evaluate(e, unit).loss, results["eval_loss"].get<double>());
 }
 
 TEST(TextTask, RefusesWhatDoesNotGoTogether) {
