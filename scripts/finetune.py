@@ -30,7 +30,11 @@ WAYS = {
     "compact-paper r=8": projected("compact-paper", 8, 2),
     "gact-l2": ["--preset", "gact-l2"],
 }
-RIVALS = {"transformers": [], "transformers, LoRA r=8": ["--lora", "8"]}
+# LoRA is given the larger rate that it needs.
+RIVALS = {
+    "transformers": [],
+    "transformers, LoRA r=8": ["--lora", "8", "--learning_rate", "5e-4"],
+}
 
 
 class Case:
@@ -78,6 +82,7 @@ def run_rivals(study, a, name, case, seeds):
             library = ROOT / "build/bench/rivals/libcounting_allocator.so"
             command = [a.python, str(ROOT / "bench/rivals/hf_sequence.py"),
                        *case.rival_flags(a.model_folder), *flags, "--seed", str(seed),
+                       "--threads", str(study.threads),
                        *(["--allocator", str(library)] if library.exists() else []),
                        *(["--device", "cuda"] if a.setting == "gpu" else [])]
             done = subprocess.run(command, capture_output=True, text=True)

@@ -44,6 +44,7 @@ class Study:
         self.cache.mkdir(parents=True, exist_ok=True)
         self.results = ROOT / "bench/results" / f"{kind}-{args.setting}.json"
         self.results.parent.mkdir(parents=True, exist_ok=True)
+        self.threads = max(1, len(os.sched_getaffinity(0)) // args.jobs)  # of each run
         self.deadline = time.time() + args.hours * 3600
         if self.results.exists():
             for row in json.loads(self.results.read_text())["rows"]:
@@ -62,10 +63,9 @@ class Study:
     def _train(self, row, flags):
         name = self._name(row)
         out = self.folder / "runs" / name
-        threads = max(1, len(os.sched_getaffinity(0)) // self.args.jobs)
         command = [self.args.program, "train", *flags, "--seed", str(row["seed"]),
                    "--cache_dir", str(self.cache), "--output_dir", str(out), "--overwrite_output_dir",
-                   "--threads", str(threads)]
+                   "--threads", str(self.threads)]
         started = time.time()
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode == 3:  # diverged: a result, too

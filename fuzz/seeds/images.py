@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images and their archives."""
+import gzip
+import io
+import lzma
+import struct
+import tarfile
+import zipfile
+
+from seeds.common import ROOT, compressed
+
+
+def cifar():
+    for kind, bytes_ in compressed(b"\3" + bytes(3072) + b"\11" + bytes(3072)):
+        yield f"sound_{kind}", bytes([kind]) + bytes_
+        yield f"cut_{kind}", bytes([kind]) + bytes_[:-5]
+        yield f"trailing_{kind}", bytes([kind]) + bytes_ + b"x"
+    yield "label", b"\0\12" + bytes(3072)
+
+
+def idx():
+    def one(count=2, height=3, width=4, labels=2, pixels=24, values=b"\1\2"):
+        text = struct.pack(">II", 0x801, labels) + values
+        return bytes([len(text)]) + text + struct.pack(">IIII", 0x803, count, height, width) + bytes(pixels)
+
+    yield "sound", one()
+    yield "huge", one(count=2**32 - 1, height=2**32 - 1, width=2**32 - 1)
+    yield "large", one(count=2**20, height=4096, width=2)
+    yield "zero", one(count=0, pixels=0)
+    yield "labels", one(labels=3, values=b"\1\2\3")
+    yield "label", one(values=b"\1\377")
+    yield "trailing", one(pixels=25)
+
+
+def jpeg_file():
+    return (ROOT / "fuzz/corpus/jpeg/sound").read_bytes()
+
+
+def tar(names, data, kind=tarfile.REGTYPE):
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name in names:
+            info = tarfile.TarInfo(name)
+            info.size, info.type = (len(data) if kind == tarfile.REGTYPE else 0), kind
+            info.linkname = "/etc/passwd"
+            archive.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+def image_archive():
+    image = jpeg_file()
+    sound = tar(["train/cat/1.jpg", "train/dog/2.jpeg"], image)
+    yield "sound", sound
+    yield "gz", gzip.compress(sound, mtime=0)
+    yield "xz", lzma.compress(sound)
+    yield "cut", sound[:1200]
+    yield "bomb", gzip.compress(tar(["a/b.jpg"], bytes(3 << 20)), mtime=0)
+    for name in ("../x.jpg", "/a/b.jpg", "a/../../b.jpg", "a\nb/c.jpg", "x" * 90 + "/" + "y" * 600):
+        yield f"name_{len(name)}_{name[0] == '/'}", tar([name], image)
+    yield "twice", tar(["a/b.jpg", "a/b.jpg"], image)
+    yield "link", tar(["a/b.jpg"], b"", tarfile.SYMTYPE)
+    yield "hard_link", tar(["a/b.jpg"], b"", tarfile.LNKTYPE)
+    yield "device", tar(["a/b.jpg"], b"", tarfile.CHRTYPE)
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("cat/1.jpg", image)
+    yield "zip", out.getvalue()
+    yield "zip_size", out.getvalue().replace(struct.pack("<I", len(image)), b"\xff\xff\xff\x7f")
+
+
+def jpeg():
+    image = jpeg_file()
+    at = image.find(b"\xff\xc0") + 5
+    yield "cut", image[:-20]
+    yield "huge", image[:at] + b"\xff\xff\xff\xff" + image[at + 4 :]
+    yield "large", image[:at] + b"\x10\x00\x10\x00" + image[at + 4 :]
+    yield "zero", image[:at] + bytes(4) + image[at + 4 :]
+    yield "trailing", image + bytes(100)

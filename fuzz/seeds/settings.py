@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a person writes: configurations, policies."""
+import json
+
+from seeds.common import HUGE, ROOT, json_texts
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 257,
+    "max_position_embeddings": 64,
+    "rope_theta": 1e4,
+    "rms_norm_eps": 1e-6,
+}
+
+
+def json_config():
+    yield "llama", json.dumps(LLAMA).encode()
+    for key in LLAMA:
+        for value in (0, -1, HUGE, 2**63, 1e300, 0.5, [], {}, None, "x", True):
+            if key in ("hidden_size", "rope_theta", "num_attention_heads") or value == HUGE:
+                yield f"{key}_{type(value).__name__}_{str(value)[:4]}", json.dumps(
+                    LLAMA | {key: value}
+                ).encode()
+    yield from json_texts()
+
+
+def train_config():
+    toml = {
+        "sound": 'model = "llama-tiny"\nmax_steps = 3\nlearning_rate = 1e-3\ntrain_file = ["a", "b"]\nbf16 = true\n',
+        "kinds": 'max_steps = "x"\nset = [1]\n',
+        "control": 'model = "a\\u0001\\n\\t\\u007f\\"\\\\"\n',
+        "dates": "max_steps = 1979-05-27T07:32:00Z\n",
+        "huge": "max_steps = 9223372036854775808\nlearning_rate = inf\n",
+        "tables": "[a]\n[[b]]\nx.y.z = 1\n",
+        "deep": "set = " + "[" * 5000,
+        "deep_keys": ".".join("a" * 5000) + " = 1\n",
+        "twice": "seed = 1\nseed = 2\n",
+    }
+    for name, text in toml.items():
+        yield "toml_" + name, b"\0" + text.encode()
+    yield "json_sound", b"\1" + json.dumps({"max_steps": 3, "set": ["a"], "scale": 0.1}).encode()
+    yield "json_wraps", b'\1{"seed": 18446744073709551615}'
+    for name, text in json_texts():
+        yield "json_" + name, b"\1" + text
+
+
+def policy():
+    root = ROOT / "presets"
+    for file in sorted(root.glob("*.policy")):
+        yield "preset_" + file.stem, b"\1" + file.read_bytes()
+    for name, text in {
+        "rank": "grad * = project:rank=1e300\n",
+        "bits": "slot * = quantize:bits=99999999999999999999\n",
+        "group": "slot * = quantize:bits=4,group=0\n",
+        "pool": "slot * = pool:size=9223372036854775807\n",
+        "chunk": "slot loss.logits = chunk:tokens=-1\n",
+        "chain": "slot * = pool:size=4+quantize:bits=2+offload\n",
+        "stars": "slot " + "*a" * 200 + " = keep\n",
+        "nul": "slot * \0= keep\n",
+        "twice": "slot a = keep\nslot a = recompute\n",
+    }.items():
+        yield name, b"\1" + text.encode()
+    for name, text in {
+        "chain": "pool:size=4+quantize:bits=2,levels=normal",
+        "path": "sentencepiece:file=/a,b=c:d+e",
+        "empty": ":=,+",
+    }.items():
+        yield "spec_" + name, b"\0" + text.encode()
