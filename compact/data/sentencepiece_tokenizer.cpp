@@ -7,6 +7,7 @@
 
 #include "compact/base/check.h"
 #include "compact/data/byte_source.h"
+#include "compact/data/sentencepiece_model.h"
 #include "compact/data/tokenizer.h"
 #include "compact/data/utf8.h"
 
@@ -29,6 +30,7 @@ std::string read_model(const std::string& path) {
 class SentencePieceTokenizer final : public Tokenizer {
  public:
   explicit SentencePieceTokenizer(const std::string& path) : path_(path), bytes_(read_model(path)) {
+    check_sentencepiece_model(bytes_, path);
     const auto status = processor_.LoadFromSerializedProto(bytes_);
     COMPACT_CHECK(status.ok(), path, ": must be a SentencePiece model: ", status.message());
     COMPACT_CHECK(processor_.GetPieceSize() > 0, path, ": has an empty vocabulary");

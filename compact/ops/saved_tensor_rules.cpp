@@ -19,8 +19,10 @@ int64_t index_limit(const RunningOp& op, const at::Tensor& t, bool result) {
     return op.sizes[op.sizes.size() - 2] * op.sizes.back();
   }
   // Rows, or places along another dimension of the first argument; none may be negative.
-  const std::string of_rows[] = {"index_select", "index_add", "index_add_", "gather", "embedding"};
-  if (result || std::ranges::find(of_rows, op.name) == std::end(of_rows)) return 0;
+  if (result) return 0;
+  if (op.name == "embedding") return op.sizes.front();
+  const std::string of_rows[] = {"index_select", "index_add", "index_add_", "gather"};
+  if (std::ranges::find(of_rows, op.name) == std::end(of_rows)) return 0;
   return *std::ranges::max_element(op.sizes);
 }
 

@@ -39,8 +39,13 @@ std::string other_settings(const TrainConfig& c, const Task& task, const Policy&
   return text;
 }
 
-// Pixels of the batch that segments are timed on, of three channels.
-constexpr int64_t kTimedPixels = int64_t{1} << 18;
+// What the batch that segments are timed on holds: pixels of three channels, or tokens.
+constexpr int64_t kTimedPixels = int64_t{1} << 18, kTimedTokens = 2048;
+
+int64_t timed_samples(const at::Tensor& sample) {
+  const int64_t all = sample.is_floating_point() ? 3 * kTimedPixels : kTimedTokens;
+  return std::max<int64_t>(1, all / sample.numel());
+}
 
 // What seconds of segments depend on: sizes of weights and samples, types.
 std::string timing_key(const TrainConfig& c, const Network& network, const at::Tensor& sample) {
@@ -61,7 +66,7 @@ Speed segment_speed(const TrainConfig& c, const Task& task, c10::DeviceType devi
   const at::Tensor sample = task.inputs(at::kMeta, 1).inputs[0];
   TimedNetwork timed{.network = [&] { return task.network(kept, at::kCPU); },
                      .inputs = [&](int64_t n) { return task.inputs(at::kCPU, n).inputs; },
-                     .samples = std::max<int64_t>(1, 3 * kTimedPixels / sample.numel()),
+                     .samples = timed_samples(sample),
                      .batch = c.per_device_train_batch_size,
                      .key = timing_key(c, *network, sample)};
   for (const Segment* s : network->segments()) timed.steps.push_back(s->rerun().size());

@@ -103,6 +103,19 @@ TEST(SavedTensors, LosslessOnesChangeNoBit) {
   }
 }
 
+// A table that is wider than it is long: of positions there are as many as rows.
+TEST(SavedTensors, IndicesTakeTheBitsOfTheTablesRows) {
+  const at::Tensor table = Network::leaf({100, 400}, 1);
+  const at::Tensor ids = at::arange(64).remainder(100);
+  SavedTensorScope scope(kKeep, {.parameters = {{"types.weight", table}}, .least_elements = 1});
+  at::embedding(table, ids).sum().backward();
+  const SavedTensorReport report = scope.report();
+  const SavedTensor* index = find(report, "types.embedding.input1");
+  ASSERT_TRUE(index);
+  EXPECT_EQ(index->treatment, "index:limit=100");
+  EXPECT_EQ(index->stored, 64);
+}
+
 TEST(SavedTensors, NamesSayParameterOperationAndRole) {
   Network n;
   SavedTensorScope scope(quantized(4), {.parameters = n.parameters(), .least_elements = 1});

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "compact/base/check.h"
+#include "compact/models/encoder.h"
 #include "compact/models/resnet.h"
 #include "tests/plan/budgets.h"
 #include "tests/plan/requests.h"
@@ -21,9 +22,43 @@ constexpr int64_t kBatch = 8;
 const ResnetConfig kSmall{.blocks = {1, 2}, .width = 8, .small_images = true, .classes = 5};
 const ResnetConfig kBottleneck{.blocks = {1, 1}, .width = 8, .bottleneck = true, .classes = 5};
 
+EncoderConfig small_encoder() {
+  EncoderConfig c;
+  c.hidden_size = 64;
+  c.intermediate_size = 256;
+  c.num_hidden_layers = 3;
+  c.num_attention_heads = 4;
+  c.vocab_size = 200;
+  c.labels = {"a", "b"};
+  return c;
+}
+
+using MakeNetwork =
+    std::function<std::unique_ptr<Network>(const Policy&, const ClassifierOptions&)>;
+using MakeInputs = std::function<Tensors(at::Device)>;
+
+MakeNetwork resnet(const ResnetConfig& config) {
+  return [config](const Policy& policy, const ClassifierOptions& options) {
+    return std::make_unique<Resnet>(config, policy, options);
+  };
+}
+
+std::unique_ptr<Network> encoder(const Policy& policy, const ClassifierOptions& options) {
+  return std::make_unique<Encoder>(small_encoder(), policy, options);
+}
+
+Tensors images(at::Device device) { return {at::zeros({kBatch, 3, 32, 32}, at::device(device))}; }
+
+Tensors texts(at::Device device) {
+  const auto whole = at::device(device).dtype(at::kLong);
+  return {at::ones({kBatch, 48}, whole), at::zeros({kBatch, 48}, whole),
+          at::full({kBatch}, 48, whole)};
+}
+
 struct Setting {
   const char* name;
-  ResnetConfig config;
+  MakeNetwork network;
+  MakeInputs inputs = images;
   at::ScalarType dtype = at::kFloat;
   int64_t accumulation = 1;
   bool clip = true;
@@ -33,12 +68,11 @@ void PrintTo(const Setting& s, std::ostream* out) { *out << s.name; }
 StepRequest request_of(const Setting& s, const Policy& policy) {
   return {.network =
               [s, policy](at::Device device) {
-                return std::make_unique<Resnet>(
-                    s.config, policy, ClassifierOptions{.device = device, .dtype = s.dtype});
+                return s.network(policy, {.device = device, .dtype = s.dtype});
               },
           .micro_batch =
-              [](at::Device device, int64_t) {
-                return StepInputs{{at::zeros({kBatch, 3, 32, 32}, at::device(device))},
+              [s](at::Device device, int64_t) {
+                return StepInputs{s.inputs(device),
                                   at::zeros({kBatch}, at::device(device).dtype(at::kLong))};
               },
           .optimizer = {.kind = OptimizerKind::kSgd,
@@ -139,12 +173,15 @@ TEST_P(SegmentBudget, ImpossibleOnesSayWhatWouldFit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Nets, SegmentBudget,
-                         testing::Values(Setting{"small", kSmall},
-                                         Setting{"bottleneck", kBottleneck},
-                                         Setting{"bf16", kSmall, at::kBFloat16},
-                                         Setting{"accumulated", kSmall, at::kFloat, 2},
-                                         Setting{"released", kBottleneck, at::kFloat, 1, false}),
+const Setting kSettings[] = {{"small", resnet(kSmall)},
+                             {"bottleneck", resnet(kBottleneck)},
+                             {"bf16", resnet(kSmall), images, at::kBFloat16},
+                             {"accumulated", resnet(kSmall), images, at::kFloat, 2},
+                             {"released", resnet(kBottleneck), images, at::kFloat, 1, false},
+                             {"encoder", encoder, texts},
+                             {"encoder_accumulated", encoder, texts, at::kFloat, 2}};
+
+INSTANTIATE_TEST_SUITE_P(Nets, SegmentBudget, testing::ValuesIn(kSettings),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
