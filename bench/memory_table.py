@@ -40,6 +40,8 @@ def row_commands():
     for preset in ("compact-paper", "compact"):
         for name, rank in RANKS.items():
             rows[f"{preset} {name}"] = ("compact", ["--preset", preset, "--rank", rank])
+    for preset in ("gact-l1", "gact-l2"):
+        rows[preset] = ("compact", ["--preset", preset])
     return rows
 
 
@@ -74,25 +76,16 @@ def device_name(device):
 
 
 def hf_config(model):
-    """The config.json of a model with 32,000 words, whatever the tokenizer has."""
-    hidden, width, layers, heads = MODELS[model]
+    """The config.json of a model with its own vocabulary, whatever the tokenizer has."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "hidden_act": "silu",
-        "hidden_size": hidden,
-        "intermediate_size": width,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": heads,
-        "vocab_size": 32000,
-        "max_position_embeddings": 1024,
-        "rms_norm_eps": 1e-6,
         "rope_theta": 10000.0,
         "initializer_range": 0.02,
-        "tie_word_embeddings": False,
         "bos_token_id": 1,
         "eos_token_id": 2,
+        **MODELS[model],
     }
 
 

@@ -3,7 +3,7 @@
 """Runs the accuracy study of scripts/accuracy.sh and writes its table. Standard library only."""
 import pathlib
 
-from study import DATA, Study, arguments, difference
+from study import DATA, Study, arguments, shown, table
 
 # A way of training: its flags.
 LEVELS = {name: ["--preset", name] for name in ("off", "gact-l1", "gact-l2", "gact-l2.2", "gact-l1.2")}
@@ -84,34 +84,6 @@ KEPT = ("eval_accuracy", "test_accuracy", "eval_loss", "train_loss", "step_secon
         "memory/peak_bytes", "memory/saved_bytes")
 
 
-def shown(flags):
-    """Without the paths of this machine."""
-    return [pathlib.Path(f).name if f.startswith("/") else f for f in flags]
-
-
-def table(name, case, rows):
-    unit = 100 if case.figure.endswith("accuracy") else 1
-    lines = [f"## {name}", "", f"`{' '.join(shown(case.flags))}`", "",
-             f"| preset | {case.figure} | difference | seeds | saved MiB | peak MiB | step ms |",
-             "|---|---|---|---|---|---|---|"]
-    done = [r for r in rows if r[case.figure] is not None and r["step_seconds"] is not None]
-    at = {w: {r["seed"]: r[case.figure] for r in done if r["preset"] == w} for w in case.ways}
-    for way in case.ways:
-        of = [r for r in done if r["preset"] == way]
-        diverged = sum(r["preset"] == way for r in rows) - len(of)
-        if diverged:
-            lines.append(f"| {way} | diverged | | {diverged} | | | |")
-        if not of:
-            continue
-        mean = sum(at[way].values()) / len(of) * unit
-        lines.append(
-            f"| {way} | {mean:.3f} | {'' if way == 'off' else difference(at[way], at['off'], unit)}"
-            f" | {len(of)} | {of[0]['memory/saved_bytes'] / 2**20:.2f} | "
-            f"{of[0]['memory/peak_bytes'] / 2**20:.1f} | "
-            f"{sorted(r['step_seconds'] for r in of)[len(of) // 2] * 1e3:.0f} |")
-    return [*lines, ""]
-
-
 def main():
     p = arguments(__doc__, SETTINGS)
     p.add_argument("--studies", help="parts of names, joined by commas; default: all")
@@ -137,7 +109,7 @@ def main():
     lines = []
     for name, case in cases.items():
         mine = [r for r in study.rows if r["study"] == name]
-        lines += table(name, case, mine) if mine else []
+        lines += table(name, f"`{shown(case.flags)}`", mine, case.ways, case.figure) if mine else []
     study.write("Accuracy study",
                 f"`scripts/accuracy.sh --setting {a.setting}`. Accuracy in percent, loss in nats a token, "
                 "both of data that no run trained on; differences to `off` paired by seed, with their 95 % "

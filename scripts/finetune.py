@@ -1,27 +1,25 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fine-tunes an encoder on GLUE under several presets, and with Hugging Face's code beside them, and
-writes a table with differences paired by seed. Needs the folder of a pretrained encoder (MODEL) and
-GLUE's data (COMPACT_DATA/glue). The rivals need torch, transformers and, for LoRA, peft in --python.
+"""Fine-tunes pretrained models under several presets and writes a table with differences paired by
+seed: an encoder on GLUE, with Hugging Face's code beside, and a small LLaMA on novels. Needs the
+encoder's folder and data (COMPACT_DATA). What runs Hugging Face's code is --python; it needs torch,
+transformers and, for LoRA, peft.
 
-    scripts/finetune.py --model_folder DIR
+    scripts/finetune.py --model_folder "$(scripts/fetch_minilm.sh)"
 """
 import json
-import pathlib
 import subprocess
 import sys
-import time
 
-from study import DATA, ROOT, Study, arguments, difference
-
-GLUE = DATA / "glue"
+from study import DATA, ROOT, Study, arguments, novels, shown, table
 
 
 def projected(preset, rank, alpha):
     return ["--preset", preset, "--rank", str(rank), "--scale", str(alpha), "--update_proj_gap", "500"]
 
 
-# A way of training: its flags; of rivals what bench/rivals/hf_sequence.py takes.
+# Ways of training: their flags; of Hugging Face's code those of bench/rivals/hf_sequence.py. LoRA is
+# given the larger rate that it needs.
 WAYS = {
     "off": ["--preset", "off"],
     "exact": ["--preset", "exact"],
@@ -30,87 +28,114 @@ WAYS = {
     "compact-paper r=8": projected("compact-paper", 8, 2),
     "gact-l2": ["--preset", "gact-l2"],
 }
-# LoRA is given the larger rate that it needs.
 RIVALS = {
     "transformers": [],
     "transformers, LoRA r=8": ["--lora", "8", "--learning_rate", "5e-4"],
 }
-
-
-class Case:
-    """A task with flags that both programs take alike, and its figure."""
-
-    def __init__(self, task, folder, figure, batch, epochs, rate, samples=0):
-        self.task, self.folder, self.figure = task, GLUE / folder, figure
-        self.batch, self.epochs, self.rate, self.samples = batch, epochs, rate, samples
-
-    def flags(self, model):
-        return ["--task", "glue", "--task_name", self.task, "--data_dir", str(self.folder),
-                "--model_name_or_path", model, "--per_device_train_batch_size", str(self.batch),
-                "--per_device_eval_batch_size", "64", "--num_train_epochs", str(self.epochs),
-                "--learning_rate", str(self.rate), "--lr_scheduler_type", "linear",
-                "--warmup_steps", "0.1", "--max_train_samples", str(self.samples),
-                "--logging_steps", "100"]
-
-    def rival_flags(self, model):
-        return ["--task_name", self.task, "--data_dir", str(self.folder), "--model", model,
-                "--batch", str(self.batch), "--epochs", str(self.epochs),
-                "--learning_rate", str(self.rate), "--max_train_samples", str(self.samples)]
-
-
-SETTINGS = {
-    "cpu": {
-        "CoLA": Case("cola", "CoLA", "eval_matthews_correlation", 32, 3, 1e-4),
-        "SST-2, 10,000 sentences": Case("sst2", "SST-2", "eval_accuracy", 32, 2, 5e-5, 10000),
-    },
-    "gpu": {
-        "CoLA": Case("cola", "CoLA", "eval_matthews_correlation", 32, 30, 2e-5),
-        "SST-2": Case("sst2", "SST-2", "eval_accuracy", 16, 30, 2e-5),
-    },
+DECODER_WAYS = {
+    "not trained": ["--preset", "off", "--learning_rate", "0", "--max_steps", "1"],
+    "off": ["--preset", "off"],
+    "exact": ["--preset", "exact"],
+    "compact n/4": ["--preset", "compact", "--update_proj_gap", "50"],
+    "compact-paper n/4": ["--preset", "compact-paper", "--projected_learning_rate", "4e-3"],
+    "gact-l1": ["--preset", "gact-l1"],
+    "gact-l2": ["--preset", "gact-l2"],
 }
 KEPT = ("eval_loss", "eval_accuracy", "eval_matthews_correlation", "step_seconds",
         "memory/peak_bytes", "memory/saved_bytes")
 
 
-def run_rivals(study, a, name, case, seeds):
-    """Rows of Hugging Face's code that are not there yet."""
-    for seed in range(seeds):
-        for way, flags in RIVALS.items():
-            key = {"study": name, "preset": way, "seed": seed}
-            if time.time() > study.deadline or study.has(key):
-                continue
-            library = ROOT / "build/bench/rivals/libcounting_allocator.so"
-            command = [a.python, str(ROOT / "bench/rivals/hf_sequence.py"),
-                       *case.rival_flags(a.model_folder), *flags, "--seed", str(seed),
-                       "--threads", str(study.threads),
-                       *(["--allocator", str(library)] if library.exists() else []),
-                       *(["--device", "cuda"] if a.setting == "gpu" else [])]
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode == 3:
-                print(f"{way}: {done.stderr.strip().splitlines()[-1]}", flush=True)
-                continue
-            if done.returncode != 0:
-                sys.exit(f"{' '.join(command)}\n{done.stderr[-2000:]}")
-            values = json.loads(done.stdout.splitlines()[-1])
-            study.add({**key, **{k: values.get(k) for k in KEPT}})
+class Glue:
+    """A task with flags that both programs take alike, and its figure."""
+    ways, rivals = WAYS, RIVALS
+
+    def __init__(self, task, folder, figure, batch, epochs, rate, samples=0):
+        self.task, self.folder, self.figure = task, DATA / "glue" / folder, figure
+        self.batch, self.epochs, self.rate, self.samples = batch, epochs, rate, samples
+
+    def flags(self, args, cache):
+        return ["--task", "glue", "--task_name", self.task, "--data_dir", str(self.folder),
+                "--model_name_or_path", str(args.model_folder),
+                "--per_device_train_batch_size", str(self.batch),
+                "--per_device_eval_batch_size", "64", "--num_train_epochs", str(self.epochs),
+                "--learning_rate", str(self.rate), "--lr_scheduler_type", "linear",
+                "--warmup_steps", "0.1", "--max_train_samples", str(self.samples),
+                "--logging_steps", "100"]
+
+    def rival_flags(self, args):
+        return ["--task_name", self.task, "--data_dir", str(self.folder), "--model", args.model_folder,
+                "--batch", str(self.batch), "--epochs", str(self.epochs),
+                "--learning_rate", str(self.rate), "--max_train_samples", str(self.samples)]
+
+    def text(self):
+        return f"batch {self.batch}, {self.epochs} epochs, learning rate {self.rate:g}"
 
 
-def table(name, case, rows, ways):
-    lines = [f"## {name}", "",
-             f"batch {case.batch}, {case.epochs} epochs, learning rate {case.rate:g}", "",
-             "| way | score | difference to off | seeds | peak MiB | step ms |", "|---|---|---|---|---|---|"]
-    at = {w: {r["seed"]: r[case.figure] for r in rows if r["preset"] == w} for w in ways}
-    for way in ways:
-        of = [r for r in rows if r["preset"] == way]
-        if not of:
-            continue
-        peaks = sorted(r["memory/peak_bytes"] for r in of if r["memory/peak_bytes"])
-        lines.append(
-            f"| {way} | {100 * sum(at[way].values()) / len(of):.2f} | "
-            f"{'' if way == 'off' else difference(at[way], at['off'], 100, 2)} | {len(of)} | "
-            f"{f'{peaks[-1] / 2**20:.0f}' if peaks else ''} | "
-            f"{sorted(r['step_seconds'] for r in of)[len(of) // 2] * 1e3:.0f} |")
-    return [*lines, ""]
+class Novels:
+    """stories260K, trained on children's stories, goes on with novels."""
+    ways, rivals, figure = DECODER_WAYS, {}, "eval_loss"
+    SETTINGS = ["--block_size", "256", "--per_device_train_batch_size", "16", "--max_steps", "300",
+                "--learning_rate", "1e-3", "--warmup_steps", "0.1", "--min_lr_ratio", "0.1",
+                "--max_eval_samples", "256", "--logging_steps", "50"]
+
+    def flags(self, args, cache):
+        folder = cache / "stories260K"
+        if not (folder / "config.json").exists():
+            subprocess.run([args.python, str(ROOT / "scripts/stories_folder.py"),
+                            str(DATA / "pretrained/stories260K"), str(folder)], check=True)
+        files, held = novels(cache)
+        return ["--model_name_or_path", str(folder), "--train_file", *map(str, files),
+                "--validation_file", *map(str, held), *self.SETTINGS]
+
+    def text(self):
+        return f"`{shown(self.SETTINGS)}`, loss on unseen books"
+
+
+SETTINGS = {
+    "cpu": {
+        "CoLA": Glue("cola", "CoLA", "eval_matthews_correlation", 32, 3, 1e-4),
+        "SST-2, 10,000 sentences": Glue("sst2", "SST-2", "eval_accuracy", 32, 2, 5e-5, 10000),
+        "stories260K on novels": Novels(),
+    },
+    "gpu": {
+        "CoLA": Glue("cola", "CoLA", "eval_matthews_correlation", 32, 30, 2e-5),
+        "SST-2": Glue("sst2", "SST-2", "eval_accuracy", 16, 30, 2e-5),
+        "stories260K on novels": Novels(),
+    },
+}
+
+
+def run_rival(study, key, flags):
+    """Adds a row of Hugging Face's code."""
+    library = ROOT / "build/bench/rivals/libcounting_allocator.so"
+    command = [study.args.python, str(ROOT / "bench/rivals/hf_sequence.py"), *flags,
+               "--seed", str(key["seed"]), "--threads", str(study.threads),
+               *(["--allocator", str(library)] if library.exists() else []),
+               *(["--device", "cuda"] if study.args.setting == "gpu" else [])]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode == 3:
+        print(f"{key['preset']}: {done.stderr.strip().splitlines()[-1]}", flush=True)
+        return
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)}\n{done.stderr[-2000:]}")
+    values = json.loads(done.stdout.splitlines()[-1])
+    study.add({**key, **{k: values.get(k) for k in KEPT}})
+
+
+def run_all(study, cases):
+    """Seed by seed, so that a stopped study already compares all ways."""
+    a = study.args
+
+    def keys(name, ways, seed):
+        return [{"study": name, "preset": way, "seed": seed} for way in ways]
+    for seed in range(a.seeds):
+        for name, case in cases.items():
+            flags = case.flags(a, study.cache)
+            study.run([(key, [*flags, *case.ways[key["preset"]]]) for key in keys(name, case.ways, seed)])
+        for name, case in cases.items():
+            study.each([(key, [*case.rival_flags(a), *case.rivals[key["preset"]]])
+                        for key in keys(name, case.rivals, seed)],
+                       lambda key, flags: run_rival(study, key, flags))
 
 
 def main():
@@ -122,22 +147,19 @@ def main():
     a = p.parse_args()
     study = Study("finetune", ("study", "preset", "seed"), KEPT, a)
     cases = SETTINGS[a.setting]
-    if a.hours > 0 and not a.model_folder:
-        p.error("--model_folder is needed to run anything")
-    wanted = [({"study": name, "preset": way, "seed": seed}, [*case.flags(a.model_folder), *flags])
-              for seed in range(a.seeds) for name, case in cases.items() if a.studies in name
-              for way, flags in WAYS.items()] if a.hours > 0 else []
-    study.run(wanted)
-    for name, case in cases.items():
-        if a.hours > 0 and a.studies in name:
-            run_rivals(study, a, name, case, a.seeds)
+    chosen = {name: case for name, case in cases.items() if a.studies in name}
+    if a.hours > 0:
+        if not a.model_folder and any(isinstance(case, Glue) for case in chosen.values()):
+            p.error("--model_folder is needed for GLUE")
+        run_all(study, chosen)
     lines = []
     for name, case in cases.items():
         rows = [r for r in study.rows if r["study"] == name]
         if rows:
-            lines += table(name, case, rows, [*WAYS, *RIVALS])
-    study.write("Fine-tuning", "MiniLM-L6 (sentence embeddings) on GLUE's dev sets; scores in "
-                "percent, differences paired by seed with their 95 % interval.", lines)
+            lines += table(name, case.text(), rows, [*case.ways, *case.rivals], case.figure)
+    study.write("Fine-tuning", "GLUE: MiniLM-L6 (sentence embeddings), scores on dev sets in percent. "
+                "Differences are paired by seed, with their 95 % interval. Runs shared the cores, so "
+                "that times of steps tell little.", lines)
 
 
 if __name__ == "__main__":

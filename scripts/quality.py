@@ -1,10 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Runs the quality study of scripts/quality.sh and writes its table. Standard library only."""
-import sys
-import tarfile
-
-from study import DATA, Study, arguments, difference
+from study import DATA, Study, arguments, difference, novels
 
 # name: flags, and what the peak learning rate of the block matrices is multiplied with, so that
 # `rate` means the same effective step for all (the paper's preset scales its update by 1/4).
@@ -31,23 +28,7 @@ SETTINGS = {
         "steps": 2000, "rates": [1e-3, 2e-3, 4e-3], "other_rate": 2e-3, "eval_blocks": 512,
     },
 }
-# Books that no run trains on.
-HELD_OUT = ["ABronte_Agnes.txt", "CBronte_Professor.txt", "Sterne_Sentimental.txt"]
 FIRST_SEED, MORE_SEEDS = 0, [1, 2]
-
-
-def novels(cache):
-    """Unpacks the novels; returns (training files, held-out files)."""
-    archive = DATA / "text/british-fiction.tar.xz"
-    if not archive.exists():
-        sys.exit(f"{archive}: not found; set COMPACT_DATA to a folder that has text/british-fiction.tar.xz")
-    folder = cache / "british-fiction"
-    if not folder.exists():
-        with tarfile.open(archive) as tar:
-            tar.extractall(cache, filter="data")
-    files = sorted(folder.glob("*.txt"))
-    held = [f for f in files if f.name in HELD_OUT]
-    return [f for f in files if f not in held], held
 
 
 def best_rates(rows, counts):

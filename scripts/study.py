@@ -12,12 +12,31 @@ import platform
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DATA = pathlib.Path(os.environ.get("COMPACT_DATA", ROOT / "../shared/data"))
 # Two-sided 95 % quantiles of Student's t.
 T_QUANTILES = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262]
+
+
+# Books that no run trains on.
+HELD_OUT = ["ABronte_Agnes.txt", "CBronte_Professor.txt", "Sterne_Sentimental.txt"]
+
+
+def novels(cache):
+    """Unpacks the novels; returns (training files, held-out files)."""
+    archive = DATA / "text/british-fiction.tar.xz"
+    if not archive.exists():
+        sys.exit(f"{archive}: not found; set COMPACT_DATA to a folder that has text/british-fiction.tar.xz")
+    folder = cache / "british-fiction"
+    if not folder.exists():
+        with tarfile.open(archive) as tar:
+            tar.extractall(cache, filter="data")
+    files = sorted(folder.glob("*.txt"))
+    held = [f for f in files if f.name in HELD_OUT]
+    return [f for f in files if f not in held], held
 
 
 def arguments(description, settings):
@@ -90,9 +109,14 @@ class Study:
 
     def run(self, wanted):
         """(row's key, flags) that have no row yet, `jobs` at a time, each on its share of the cores."""
-        def one(key, flags):
+        self.each(wanted, self._train)
+
+    def each(self, wanted, make):
+        """Calls make(key, rest) for those (key, rest) that have no row yet, `jobs` at a time; it adds
+        the row."""
+        def one(key, rest):
             if time.time() < self.deadline and not self.has(key):
-                self._train(key, flags)
+                make(key, rest)
         with concurrent.futures.ThreadPoolExecutor(self.args.jobs) as pool:
             try:
                 for done in [pool.submit(one, *w) for w in wanted]:
@@ -124,3 +148,36 @@ def difference(values, base, unit=1, digits=3):
     quantile = T_QUANTILES[len(pairs) - 2] if len(pairs) - 2 < len(T_QUANTILES) else 1.96
     half = quantile * math.sqrt(variance / len(pairs))
     return f"{mean * unit:+.{digits}f} ± {half * unit:.{digits}f}"
+
+
+def shown(flags):
+    """Without the paths of this machine."""
+    return " ".join(pathlib.Path(f).name if f.startswith("/") else f for f in map(str, flags))
+
+
+def table(name, text, rows, ways, figure):
+    """Lines of a section: every way's mean figure and what it is away from `off`, of rows that have
+    `preset` (a way), `seed`, step_seconds and bytes. Scores are in percent, losses in nats."""
+    unit = 1 if figure.endswith("loss") else 100
+    lines = [f"## {name}", "", text, "",
+             f"| way | {figure} | difference to off | seeds | saved MiB | peak MiB | step ms |",
+             "|---|---|---|---|---|---|---|"]
+    done = [r for r in rows if r[figure] is not None and r["step_seconds"] is not None]
+    at = {w: {r["seed"]: r[figure] for r in done if r["preset"] == w} for w in ways}
+    for way in ways:
+        of = [r for r in done if r["preset"] == way]
+        diverged = sum(r["preset"] == way for r in rows) - len(of)
+        if diverged:
+            lines.append(f"| {way} | diverged | | {diverged} | | | |")
+        if not of:
+            continue
+
+        def mib(key, digits):
+            known = [r[key] for r in of if r.get(key)]
+            return f"{max(known) / 2**20:.{digits}f}" if known else ""
+        lines.append(
+            f"| {way} | {sum(at[way].values()) / len(of) * unit:.3f} | "
+            f"{'' if way == 'off' else difference(at[way], at.get('off', {}), unit)} | {len(of)} | "
+            f"{mib('memory/saved_bytes', 2)} | {mib('memory/peak_bytes', 1)} | "
+            f"{sorted(r['step_seconds'] for r in of)[len(of) // 2] * 1e3:.0f} |")
+    return [*lines, ""]

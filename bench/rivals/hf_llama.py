@@ -14,17 +14,36 @@ import statistics
 import sys
 import time
 
-# hidden, MLP width, layers, heads; vocabulary 32,000, head not tied to the embedding
+
+def shape(hidden, width, layers, heads, **other):
+    """What a config.json says of a LLaMA."""
+    return {
+        "hidden_size": hidden,
+        "intermediate_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "vocab_size": 32000,
+        "max_position_embeddings": 1024,
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": False,
+        **other,
+    }
+
+
 MODELS = {
-    "llama-tiny": (128, 352, 4, 4),
-    "llama-mini": (256, 704, 4, 4),
-    "llama-60m": (512, 1376, 8, 8),
-    "llama-130m": (768, 2048, 12, 12),
-    "llama-350m": (1024, 2736, 24, 16),
-    "llama-1b": (2048, 5461, 24, 32),
-    "llama-3b": (2560, 6848, 32, 32),
-    "llama-7b": (4096, 11008, 32, 32),
-}
+    "llama-tiny": shape(128, 352, 4, 4),
+    "llama-mini": shape(256, 704, 4, 4),
+    "llama-60m": shape(512, 1376, 8, 8),
+    "llama-130m": shape(768, 2048, 12, 12),
+    "llama-350m": shape(1024, 2736, 24, 16),
+    "llama-1b": shape(2048, 5461, 24, 32),
+    "llama-3b": shape(2560, 6848, 32, 32),
+    "llama-7b": shape(4096, 11008, 32, 32),
+    "smollm2-135m": shape(
+        576, 1536, 30, 9, num_key_value_heads=3, vocab_size=49152, max_position_embeddings=8192,
+        rms_norm_eps=1e-5, tie_word_embeddings=True),
+}  # fmt: skip
 UNAVAILABLE = 3  # exit code where this machine lacks something that the run needs
 
 
@@ -36,7 +55,7 @@ def arguments():
     p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     p.add_argument("--batch", type=int, default=16, help="sequences a step")
     p.add_argument("--block", type=int, default=256, help="tokens a sequence")
-    p.add_argument("--vocabulary", type=int, default=32000)
+    p.add_argument("--vocabulary", type=int, help="default: the model's")
     p.add_argument("--steps", type=int, default=5, help="measured steps")
     p.add_argument("--warmup", type=int, default=2, help="steps before them")
     p.add_argument("--threads", type=int, default=2, help="CPU threads")
@@ -114,17 +133,14 @@ def main():
     if a.matmul == "onednn":
         torch.backends.mkldnn.matmul.fp32_precision = "bf16"
     memory = CudaMemory(torch) if a.device == "cuda" else CpuMemory(a.allocator)
-    hidden, width, layers, heads = MODELS[a.model]
+    known = MODELS[a.model]
+    vocabulary = a.vocabulary or known["vocab_size"]
     config = transformers.LlamaConfig(
-        vocab_size=a.vocabulary,
-        hidden_size=hidden,
-        intermediate_size=width,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=heads,
-        max_position_embeddings=max(1024, a.block),
-        rms_norm_eps=1e-6,
-        tie_word_embeddings=False,
+        **{
+            **known,
+            "vocab_size": vocabulary,
+            "max_position_embeddings": max(known["max_position_embeddings"], a.block),
+        },
         use_cache=False,
         attn_implementation="sdpa",
     )
@@ -136,7 +152,7 @@ def main():
     step_model = torch.compile(model, dynamic=False) if a.mode == "compile" else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0, fused=True)
     batches = torch.randint(
-        a.vocabulary,
+        vocabulary,
         (a.warmup + a.steps, a.batch, a.block),
         generator=torch.Generator().manual_seed(a.seed),
     ).to(a.device)

@@ -85,7 +85,6 @@ class DoubleArray {
 
   // What is wrong with what can be reached from the root; empty where nothing is.
   std::string fault() {
-    if (units_.size() < 256) return cat("a table of ", units_.size(), " units");
     most_.assign(units_.size(), kUnseen);
     std::vector<Place> path;
     if (std::string wrong = enter(0, path); !wrong.empty()) return wrong;
@@ -147,6 +146,8 @@ class DoubleArray {
   std::vector<int> most_;  // by unit, once it is known
 };
 
+constexpr uint32_t kLeastTable = 256 * 4;  // a child for every byte
+
 // Four bytes of the table's length, the table, the replacements one after another.
 void check_rules(std::string_view map, const std::string& path) {
   if (map.empty()) return;
@@ -157,7 +158,7 @@ void check_rules(std::string_view map, const std::string& path) {
   uint32_t length = 0;
   std::memcpy(&length, map.data(), 4);
   map.remove_prefix(4);
-  check(length % 4 == 0 && length < map.size(),
+  check(length % 4 == 0 && length >= kLeastTable && length < map.size(),
         cat("a table of ", length, " bytes within ", map.size()));
   check(map.back() == '\0', "the last replacement has no end");
   const std::string fault = DoubleArray(map.substr(0, length), map.size() - length).fault();

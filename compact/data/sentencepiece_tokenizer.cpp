@@ -30,9 +30,7 @@ std::string read_model(const std::string& path) {
 class SentencePieceTokenizer final : public Tokenizer {
  public:
   explicit SentencePieceTokenizer(const std::string& path) : path_(path), bytes_(read_model(path)) {
-    check_sentencepiece_model(bytes_, path);
-    const auto status = processor_.LoadFromSerializedProto(bytes_);
-    COMPACT_CHECK(status.ok(), path, ": must be a SentencePiece model: ", status.message());
+    load();
     COMPACT_CHECK(processor_.GetPieceSize() > 0, path, ": has an empty vocabulary");
     COMPACT_CHECK(processor_.eos_id() >= 0, path, ": needs an end-of-sentence piece (</s>)");
     XXH3_state_t* const state = XXH3_createState();
@@ -80,6 +78,16 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
  private:
+  void load() try {
+    check_sentencepiece_model(bytes_, path_);
+    const auto status = processor_.LoadFromSerializedProto(bytes_);
+    COMPACT_CHECK(status.ok(), path_, ": must be a SentencePiece model: ", status.message());
+  } catch (const InputError&) {
+    throw;
+  } catch (const std::exception& e) {  // of the library's tries
+    fail(path_, ": must be a SentencePiece model: ", e.what());
+  }
+
   // How a model treats spaces is in its settings, which the library does not show: so try it out.
   Cut find_cut() const {
     const auto joined = [&](const char* second) {

@@ -74,7 +74,8 @@ TEST(SentencePieceModel, RulesThatLeadAstrayAreRefused) {
   units[0] = 1 << 10;
   units[96] = 97 << 10 | 'a';
   EXPECT_THAT(error_of(model_of(units)), HasSubstr("a way that comes back to unit 96"));
-  EXPECT_THAT(error_of(model_of({0})), HasSubstr("a table of 1 units"));
+  EXPECT_THAT(error_of(model_of({0})), HasSubstr("a table of 4 bytes"));
+  EXPECT_THAT(error_of(model_of({})), HasSubstr("a table of 0 bytes"));
 }
 
 TEST(SentencePieceModel, MessagesCutOffAreRefused) {

@@ -6,16 +6,21 @@ import os
 import pathlib
 import re
 import sys
+import tempfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
 try:
+    import sentencepiece
+    import stories_folder
     import torch
+    import transformers
     import _exchange
-    import _stories
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
 DATA = pathlib.Path(os.environ.get("COMPACT_DATA", _exchange.ROOT.parent / "shared/data"))
+BEGIN = 1  # the token before a text
 # Stories follow one another without a mark: one begins at a paragraph that begins like a story.
 STORY = re.compile(r"\n\n(?=Once|One day|There was|In a|Lily|Tom)")
 
@@ -43,12 +48,19 @@ def main() -> int:
     if not folder.is_dir():
         print(f"skipped: no {folder} (COMPACT_DATA)")
         return 77
-    model, tokenizer = _stories.load_model(folder), _stories.Tokenizer(folder / "tok512.bin")
+    with tempfile.TemporaryDirectory() as name:
+        stories_folder.write_folder(folder, pathlib.Path(name))
+        model = transformers.LlamaForCausalLM.from_pretrained(name, attn_implementation="sdpa").eval()
+        tokenizer = sentencepiece.SentencePieceProcessor(model_file=f"{name}/tokenizer.model")
+
+    def tokens(text: str) -> list[int]:
+        return [BEGIN, *tokenizer.encode(text)]
+
     stories = STORY.split((DATA / "text/tinystories.txt").read_text(encoding="utf-8"))[:60]
-    check("TinyStories", model, [tokenizer.encode(s)[:256] for s in stories], 1.360)
+    check("TinyStories", model, [tokens(s)[:256] for s in stories], 1.360)
     plays = (DATA / "text/tinyshakespeare.txt").read_text(encoding="utf-8")
     pieces = [plays[i : i + 1000] for i in range(0, 40_000, 1000)]
-    check("tiny Shakespeare", model, [tokenizer.encode(p)[:512] for p in pieces], 4.659)
+    check("tiny Shakespeare", model, [tokens(p)[:512] for p in pieces], 4.659)
     return 0
 
 
