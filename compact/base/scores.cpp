@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "compact/base/check.h"
+#include "compact/base/named.h"
 #include "compact/base/text.h"
 
 namespace compact {
@@ -117,14 +117,16 @@ double spearman(Values predicted, Values labels) {
 }
 
 double named_score(std::string_view name, Values predicted, Values labels) {
-  if (name == "accuracy") return accuracy(predicted, labels);
-  if (name == "f1") return f1(predicted, labels);
-  if (name == "matthews_correlation") return matthews(predicted, labels);
-  if (name == "pearson") return pearson(predicted, labels);
-  if (name == "spearmanr") return spearman(predicted, labels);
-  const std::vector<std::string> known = {"accuracy", "f1", "matthews_correlation", "pearson",
-                                          "spearmanr"};
-  fail("no score is named `", name, "`", suggestion(name, known));
+  struct Score {
+    const char* name;
+    double (*of)(Values, Values);
+  };
+  static const Score all[] = {{"accuracy", accuracy},
+                              {"f1", f1},
+                              {"matthews_correlation", matthews},
+                              {"pearson", pearson},
+                              {"spearmanr", spearman}};
+  return named(all, name, "no score is named").of(predicted, labels);
 }
 
 }  // namespace compact

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "compact/base/check.h"
-#include "compact/base/text.h"
+#include "compact/base/named.h"
 #include "compact/codecs/blocks.h"
 #include "compact/codecs/projection_types.h"
 
@@ -19,17 +19,10 @@ std::span<const ProjectionInfo* const> projections() {
 
 ProjectionPtr make_projection(std::string_view name, int64_t n, int64_t r, uint64_t key,
                               at::TensorOptions options) {
-  std::vector<std::string> known;
-  for (const ProjectionInfo* p : projections()) {
-    if (p->name != name) {
-      known.push_back(p->name);
-      continue;
-    }
-    COMPACT_CHECK(r >= 1 && r <= n, "[projection] rank must be from 1 to the input width ", n,
-                  ", is ", r);
-    return p->make(n, r, key, options);
-  }
-  fail("[projection] unknown type `", name, "`", suggestion(name, known));
+  const ProjectionInfo& info = named(projections(), name, "[projection] unknown type");
+  COMPACT_CHECK(r >= 1 && r <= n, "[projection] rank must be from 1 to the input width ", n,
+                ", is ", r);
+  return info.make(n, r, key, options);
 }
 
 int64_t resolve_rank(double rank, int64_t n) {

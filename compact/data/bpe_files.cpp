@@ -140,11 +140,8 @@ BpeParts read_bpe_pair(std::string_view vocab, const std::string& vocab_where,
   parts.vocabulary = Vocabulary::from_json(
       parse_json(vocab, vocab_where, {.max_bytes = kLargestVocabulary}), vocab_where);
   parts.splitter = std::make_unique<WordSplitter>(WordSplitter::gpt2());
-  std::string valid;
-  Utf8Repair repair;
-  repair.feed(merges, valid);
-  repair.finish(valid);
-  COMPACT_CHECK(repair.replaced() == 0, merges_where, ": must be UTF-8");
+  const std::string valid = repaired_utf8(merges);
+  COMPACT_CHECK(valid == merges, merges_where, ": must be UTF-8");
   parts.model = std::make_unique<ByteBpe>(parts.vocabulary, merges_of_lines(valid, merges_where),
                                           BpeSettings{}, merges_where);
   const auto special = [&](const char* name) {

@@ -42,11 +42,7 @@ class BpeTokenizer final : public Tokenizer {
   }
 
   std::vector<uint32_t> encode(std::string_view text) const override {
-    std::string repaired;
-    repaired.reserve(text.size());
-    Utf8Repair repair;
-    repair.feed(text, repaired);
-    repair.finish(repaired);
+    const std::string repaired = repaired_utf8(text);
     const auto tools = tools_.borrow([&] {
       return std::make_unique<Tools>(Tools{parts_.splitter->clone(), {}});
     });
@@ -67,7 +63,7 @@ class BpeTokenizer final : public Tokenizer {
   }
 
   std::string decode(std::span<const uint32_t> tokens) const override {
-    std::string bytes, text;
+    std::string bytes;
     for (const uint32_t id : tokens) {
       COMPACT_CHECK(id < static_cast<uint64_t>(vocabulary()), path_, ": a token id must be below ",
                     vocabulary(), ", is ", id);
@@ -75,10 +71,7 @@ class BpeTokenizer final : public Tokenizer {
       const std::string& token = *parts_.vocabulary.token(id);
       bytes += alphabet_bytes(token).value_or(token);
     }
-    Utf8Repair repair;
-    repair.feed(bytes, text);
-    repair.finish(text);
-    return text;
+    return repaired_utf8(bytes);
   }
 
   int64_t vocabulary() const override { return parts_.vocabulary.size(); }

@@ -43,11 +43,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
   std::vector<uint32_t> encode(std::string_view text) const override {
-    std::string repaired;
-    repaired.reserve(text.size());
-    Utf8Repair repair;
-    repair.feed(text, repaired);
-    repair.finish(repaired);
+    const std::string repaired = repaired_utf8(text);
     std::vector<int> ids;
     const auto status = processor_.Encode(repaired, &ids);
     COMPACT_CHECK(status.ok(), path_, ": cannot encode: ", status.message());

@@ -58,4 +58,13 @@ void Utf8Repair::finish(std::string& out) {
   if (missing_ > 0) replace(out);
 }
 
+std::string repaired_utf8(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  Utf8Repair repair;
+  repair.feed(text, out);
+  repair.finish(out);
+  return out;
+}
+
 }  // namespace compact

@@ -28,4 +28,7 @@ class Utf8Repair {
   int64_t replaced_ = 0;
 };
 
+// All of `text`, repaired.
+std::string repaired_utf8(std::string_view text);
+
 }  // namespace compact

@@ -28,11 +28,8 @@ Vocabulary Vocabulary::from_lines(std::string_view text, const std::string& wher
     const size_t end = std::min(text.find('\n', at), text.size());
     std::string_view line = text.substr(at, end - at);
     if (line.ends_with('\r')) line.remove_suffix(1);
-    std::string token;
-    Utf8Repair repair;
-    repair.feed(line, token);
-    repair.finish(token);
-    COMPACT_CHECK(repair.replaced() == 0, where, ": line ", id + 1, " must be UTF-8");
+    std::string token = repaired_utf8(line);
+    COMPACT_CHECK(token == line, where, ": line ", id + 1, " must be UTF-8");
     vocabulary.add(std::move(token), id, where);
     at = end + 1;
   }

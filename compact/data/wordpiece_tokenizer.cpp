@@ -77,11 +77,7 @@ class WordPieceTokenizer final : public Tokenizer {
   }
 
   std::vector<uint32_t> encode(std::string_view text) const override {
-    std::string repaired;
-    repaired.reserve(text.size());
-    Utf8Repair repair;
-    repair.feed(text, repaired);
-    repair.finish(repaired);
+    const std::string repaired = repaired_utf8(text);
     std::vector<uint32_t> tokens;
     tokens.reserve(text.size() / 4);
     const auto found = [&](uint32_t id) { tokens.push_back(id); };

@@ -59,6 +59,11 @@ class ConfigKeys {
                   where_, ": ", key, " must be an integer below 2^63, is ", value.dump());
     return value.get<int64_t>();
   }
+  void refuse_quantized() const {
+    const nlohmann::json* quantization = find("quantization_config");
+    COMPACT_CHECK(!quantization, where_, ": quantized weights are not supported, ",
+                  "quantization_config is ", quantization->dump());
+  }
   const std::string& where() const { return where_; }
 
  private:

@@ -25,9 +25,7 @@ void refuse_unsupported(const ConfigKeys& keys) {
   }
   const double dropout = keys.number("attention_dropout", 0);
   COMPACT_CHECK(dropout == 0, keys.where(), ": attention_dropout must be 0, is ", dropout);
-  const json* quantization = keys.find("quantization_config");
-  COMPACT_CHECK(!quantization, keys.where(), ": quantized weights are not supported, ",
-                "quantization_config is ", quantization->dump());
+  keys.refuse_quantized();
 }
 
 // Rotary positions without scaling, wherever the version of transformers puts them.

@@ -47,9 +47,7 @@ void refuse_unsupported(const ConfigKeys& keys) {
   for (const char* key : {"is_decoder", "add_cross_attention"}) {
     COMPACT_CHECK(!keys.flag(key, false), keys.where(), ": ", key, " must be false, is true");
   }
-  const json* quantization = keys.find("quantization_config");
-  COMPACT_CHECK(!quantization, keys.where(), ": quantized weights are not supported, ",
-                "quantization_config is ", quantization->dump());
+  keys.refuse_quantized();
 }
 
 }  // namespace
@@ -90,7 +88,7 @@ EncoderConfig read_encoder_config(const std::filesystem::path& path) {
   return encoder_config_from_json(read_json(file), file.string());
 }
 
-json encoder_config_to_json(const EncoderConfig& c) {
+json encoder_config_to_json(const EncoderConfig& c, const std::string& dtype) {
   check_encoder_config(c, "config");
   const bool bert = c.kind == EncoderKind::kBert;
   json id2label = json::object(), label2id = json::object();
@@ -119,7 +117,7 @@ json encoder_config_to_json(const EncoderConfig& c) {
           {"id2label", id2label},
           {"label2id", label2id},
           {"problem_type", c.regression ? kRegression : "single_label_classification"},
-          {"torch_dtype", "float32"}};
+          {"torch_dtype", dtype}};
 }
 
 }  // namespace compact

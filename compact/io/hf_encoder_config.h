@@ -18,7 +18,8 @@ EncoderConfig encoder_config_from_json(const nlohmann::json& json, std::string_v
 // `path`: the file, or the folder that holds config.json.
 EncoderConfig read_encoder_config(const std::filesystem::path& path);
 
-// An object that transformers loads as a ...ForSequenceClassification.
-nlohmann::json encoder_config_to_json(const EncoderConfig& config);
+// An object that transformers loads as a ...ForSequenceClassification. `dtype`: of the weights.
+nlohmann::json encoder_config_to_json(const EncoderConfig& config,
+                                      const std::string& dtype = "float32");
 
 }  // namespace compact

@@ -2,6 +2,7 @@
 #include "compact/models/encoders.h"
 
 #include "compact/base/check.h"
+#include "compact/base/named.h"
 #include "compact/base/text.h"
 
 namespace compact {
@@ -42,12 +43,7 @@ std::span<const EncoderInfo> encoders() {
 }
 
 const EncoderInfo& encoder_named(const std::string& name) {
-  std::vector<std::string> known;
-  for (const EncoderInfo& e : encoders()) {
-    if (e.name == name) return e;
-    known.push_back(e.name);
-  }
-  fail("no model `", name, "`", suggestion(name, known));
+  return named(encoders(), name, "no model");
 }
 
 }  // namespace compact

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "compact/base/check.h"
+#include "compact/base/named.h"
 #include "compact/base/text.h"
 #include "compact/ops/memory_trace.h"
 
@@ -39,12 +40,7 @@ std::span<const GraphNetInfo> graph_networks() {
 }
 
 const GraphNetInfo& graph_network_named(const std::string& name) {
-  std::vector<std::string> known;
-  for (const GraphNetInfo& g : graph_networks()) {
-    if (g.name == name) return g;
-    known.push_back(g.name);
-  }
-  fail("no model `", name, "`", suggestion(name, known));
+  return named(graph_networks(), name, "no model");
 }
 
 GraphNetwork::GraphNetwork(const GraphNetConfig& c, const Policy& policy,

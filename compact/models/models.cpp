@@ -2,6 +2,7 @@
 #include "compact/models/models.h"
 
 #include "compact/base/check.h"
+#include "compact/base/named.h"
 #include "compact/base/text.h"
 
 namespace compact {
@@ -31,13 +32,6 @@ std::span<const ModelInfo> models() {
   return all;
 }
 
-const ModelInfo& model_named(const std::string& name) {
-  std::vector<std::string> known;
-  for (const ModelInfo& m : models()) {
-    if (m.name == name) return m;
-    known.push_back(m.name);
-  }
-  fail("no model `", name, "`", suggestion(name, known));
-}
+const ModelInfo& model_named(const std::string& name) { return named(models(), name, "no model"); }
 
 }  // namespace compact

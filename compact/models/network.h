@@ -53,6 +53,14 @@ class Network {
   using Names = std::vector<std::string>;
   virtual Names other_names(const std::string&) const { return {}; }
   virtual bool may_be_new(const std::string&) const { return false; }
+  // By which of its names a file that `has` some has this one; its own where by none.
+  std::string found_name(const std::string& name, FunctionRef<bool(const std::string&)> has) const {
+    if (has(name)) return name;
+    for (const std::string& other : other_names(name)) {
+      if (has(other)) return other;
+    }
+    return name;
+  }
 
   // Parts that are one node of the graph each, in the order of the forward pass; none: all saved
   // tensors are those of plain operations.

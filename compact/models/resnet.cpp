@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "compact/base/check.h"
+#include "compact/base/named.h"
 #include "compact/base/text.h"
 #include "compact/ops/treatments.h"
 
@@ -34,12 +35,7 @@ std::span<const ResnetInfo> resnets() {
 }
 
 const ResnetInfo& resnet_named(const std::string& name) {
-  std::vector<std::string> known;
-  for (const ResnetInfo& r : resnets()) {
-    if (r.name == name) return r;
-    known.push_back(r.name);
-  }
-  fail("no model `", name, "`", suggestion(name, known));
+  return named(resnets(), name, "no model");
 }
 
 Resnet::Layer Resnet::layer(const std::string& conv, const std::string& norm, int64_t in,

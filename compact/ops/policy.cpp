@@ -3,6 +3,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/file.h"
+#include "compact/base/named.h"
 #include "compact/base/text.h"
 #include "compact/ops/treatments.h"
 
@@ -61,15 +62,9 @@ Policy Policy::parse(std::string_view text, const std::string& source) {
 }
 
 Policy Policy::preset(const std::string& name) {
-  std::vector<std::string> known;
-  for (const EmbeddedPreset& p : embedded_presets()) {
-    known.push_back(p.name);
-    if (p.name != name) continue;
-    Policy policy = parse(p.text, "preset " + name);
-    policy.make_general();
-    return policy;
-  }
-  fail("no preset `", name, "`", suggestion(name, known));
+  Policy policy = parse(named(embedded_presets(), name, "no preset").text, "preset " + name);
+  policy.make_general();
+  return policy;
 }
 
 Policy Policy::from_file(const std::string& path) {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "compact/base/check.h"
-#include "compact/base/text.h"
+#include "compact/base/named.h"
 
 namespace compact {
 
@@ -22,12 +22,7 @@ std::span<const OptimizerInfo> optimizers() {
 }
 
 OptimizerKind optimizer_kind(const std::string& name) {
-  std::vector<std::string> known;
-  for (const OptimizerInfo& info : optimizers()) {
-    if (info.name == name) return info.kind;
-    known.push_back(info.name);
-  }
-  fail("[optimizer] unknown kind `", name, "`", suggestion(name, known));
+  return named(optimizers(), name, "[optimizer] unknown kind").kind;
 }
 
 void check_options(const OptimizerOptions& o) {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "compact/base/check.h"
-#include "compact/base/text.h"
+#include "compact/base/named.h"
 
 namespace compact {
 namespace {
@@ -50,13 +50,10 @@ std::span<const ScheduleInfo* const> schedules() {
 }
 
 Schedule::Schedule(std::string_view name, int64_t total, double warmup, double min_ratio)
-    : info_(nullptr), total_(total), warmup_(0), min_ratio_(min_ratio) {
-  std::vector<std::string> known;
-  for (const ScheduleInfo* s : schedules()) {
-    known.push_back(s->name);
-    if (s->name == name) info_ = s;
-  }
-  COMPACT_CHECK(info_, "[schedule] unknown type `", name, "`", suggestion(name, known));
+    : info_(&named(schedules(), name, "[schedule] unknown type")),
+      total_(total),
+      warmup_(0),
+      min_ratio_(min_ratio) {
   COMPACT_CHECK(total >= 1, "[schedule] needs at least 1 update, has ", total);
   COMPACT_CHECK(warmup >= 0 && warmup <= static_cast<double>(total),
                 "[schedule] warm-up must be from 0 to the ", total, " updates, is ", warmup);

@@ -13,7 +13,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/file.h"
-#include "compact/base/text.h"
+#include "compact/base/named.h"
 #include "compact/io/json_file.h"
 #include "compact/ops/policy.h"
 
@@ -21,12 +21,7 @@ namespace compact {
 namespace {
 
 const ConfigOption& option_named(std::string_view name, const std::string& source) {
-  std::vector<std::string> known;
-  for (const ConfigOption& o : config_options()) {
-    if (o.name == name) return o;
-    known.push_back(o.name);
-  }
-  fail(source, ": unknown option `", name, "`", suggestion(name, known));
+  return named(config_options(), name, source + ": unknown option");
 }
 
 // Shortest text that reads back to the same number.

@@ -10,6 +10,7 @@
 #include "compact/base/text.h"
 #include "compact/io/checksum.h"
 #include "compact/io/json_file.h"
+#include "compact/train/classifier_task.h"
 #include "compact/train/setup.h"
 
 namespace compact {
@@ -71,14 +72,7 @@ void set_graph_net(const TrainConfig& c, const GraphNetConfig& net, const std::s
                  {"hidden", net.hidden},     {"layers", net.layers},
                  {"heads", net.heads},       {"dropout", net.dropout}};
   task.network_text = cat(net.classes, " classes, hidden ", net.hidden);
-  const ClassifierOptions options{.dtype = dtype_of(c.dtype),
-                                  .seed = key_of(c, RandomUse::kWeights),
-                                  .label_smoothing = c.label_smoothing_factor};
-  task.network = [net, options](const Policy& policy, at::Device device) {
-    ClassifierOptions here = options;
-    here.device = device;
-    return std::make_unique<GraphNetwork>(net, policy, here);
-  };
+  set_classifier<GraphNetwork>(c, net, task);
 }
 
 StepInputs inputs_like(const Batch& batch, at::Device device) {

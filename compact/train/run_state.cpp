@@ -11,6 +11,7 @@
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/io/checkpoint.h"
+#include "compact/train/setup.h"
 
 namespace compact {
 namespace {
@@ -55,6 +56,16 @@ const std::set<std::string> kOfPolicy = {"preset", "policy",    "set",          
 const std::set<std::string> kWarned = {"threads", "max_steps", "num_train_epochs", "device"};
 
 std::string checksum_text(uint64_t x) { return std::to_string(x); }
+
+bool same_policy_options(const OpenCheckpoint& open, const std::string& checkpoint,
+                         const TrainConfig& c) {
+  if (!c.policy.empty() || !open.trainer_state.contains("config")) return false;
+  const TrainConfig old =
+      config_from_json(open.trainer_state["config"].dump(), checkpoint + "/trainer_state.json");
+  return std::ranges::all_of(config_options(), [&](const ConfigOption& option) {
+    return !kOfPolicy.contains(option.name) || option_text(old, option) == option_text(c, option);
+  });
+}
 
 }  // namespace
 
@@ -118,18 +129,12 @@ void check_same_run(const std::string& checkpoint, const TrainConfig& config, co
                 "the training data is not that of ", checkpoint, ": it has another checksum");
 }
 
-bool same_policy_options(const std::string& checkpoint, const TrainConfig& c) {
+Policy resumed_policy(const std::string& checkpoint, const TrainConfig& config,
+                      std::vector<std::string>& warnings) {
   const OpenCheckpoint open = open_checkpoint(checkpoint, /*verified=*/true);
-  if (!c.policy.empty() || !open.trainer_state.contains("config")) return false;
-  const TrainConfig old =
-      config_from_json(open.trainer_state["config"].dump(), checkpoint + "/trainer_state.json");
-  return std::ranges::all_of(config_options(), [&](const ConfigOption& option) {
-    return !kOfPolicy.contains(option.name) || option_text(old, option) == option_text(c, option);
-  });
-}
-
-Policy stored_policy(const std::string& checkpoint) {
-  const OpenCheckpoint open = open_checkpoint(checkpoint, /*verified=*/true);
+  if (config.preset != "auto" && !same_policy_options(open, checkpoint, config)) {
+    return make_policy(config, warnings);
+  }
   COMPACT_CHECK(open.texts.contains("policy.txt"), checkpoint,
                 ": not a checkpoint of a training run");
   Policy policy = Policy::parse(open.texts.at("policy.txt"), checkpoint + "/policy.txt");

@@ -31,12 +31,11 @@ RunState read_run_state(const std::string& checkpoint);
 void check_same_run(const std::string& checkpoint, const TrainConfig& config, const Policy& policy,
                     uint64_t data_checksum, std::vector<std::string>& warnings);
 
-// Whether the configuration asks for the policy of the checkpoint's run in the same words, none of
-// which is in a file: a preset may have other lines in another version of this program.
-bool same_policy_options(const std::string& checkpoint, const TrainConfig& config);
-
-// The policy that the run was trained with.
-Policy stored_policy(const std::string& checkpoint);
+// The policy that the run was trained with, where the configuration says `auto` or asks for it in
+// the same words, none of which is in a file: a preset may have other lines in another version of
+// this program. Else what the configuration says.
+Policy resumed_policy(const std::string& checkpoint, const TrainConfig& config,
+                      std::vector<std::string>& warnings);
 
 // Loads weights and optimizer.
 void load_run(const std::string& checkpoint, Network& model, Optimizer& optimizer);

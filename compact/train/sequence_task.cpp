@@ -16,6 +16,7 @@
 #include "compact/io/hf_encoder_config.h"
 #include "compact/models/encoder.h"
 #include "compact/models/encoders.h"
+#include "compact/train/classifier_task.h"
 #include "compact/train/setup.h"
 #include "compact/train/tokenizer_store.h"
 
@@ -73,21 +74,13 @@ EncoderConfig shape_of(const TrainConfig& c, const LabelledTexts* train,
 }
 
 void set_network(const TrainConfig& c, const EncoderConfig& shape, Task& task) {
-  task.config = encoder_config_to_json(shape);
-  task.config["torch_dtype"] = c.dtype;
+  task.config = encoder_config_to_json(shape, c.dtype);
   task.unit = "sentences";
   task.lengths_vary = true;
   task.network_text =
       cat("vocabulary ", format_count(shape.vocab_size), ", ",
           shape.regression ? std::string("one value") : cat(shape.outputs(), " classes"));
-  const ClassifierOptions options{.dtype = dtype_of(c.dtype),
-                                  .seed = key_of(c, RandomUse::kWeights),
-                                  .label_smoothing = c.label_smoothing_factor};
-  task.network = [shape, options](const Policy& policy, at::Device device) {
-    ClassifierOptions here = options;
-    here.device = device;
-    return std::make_unique<Encoder>(shape, policy, here);
-  };
+  set_classifier<Encoder>(c, shape, task);
 }
 
 // Of a model that is evaluated, not trained.

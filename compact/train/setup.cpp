@@ -87,17 +87,15 @@ std::vector<std::string> load_weights(Network& model, const std::string& folder)
   const ModelWeights weights(folder);
   std::vector<std::string> fresh;
   for (auto& [name, tensor] : model.named_tensors()) {
-    std::string found = name;
-    for (const std::string& other : model.other_names(name)) {
-      if (!weights.contains(found)) found = other;
-    }
+    const std::string found =
+        model.found_name(name, [&](const std::string& n) { return weights.contains(n); });
     // A head for other classes is new as well.
     if (model.may_be_new(name) &&
         (!weights.contains(found) || tensor.sizes() != weights.entry(found).shape)) {
       fresh.push_back(name);
-      continue;
+    } else {
+      weights.read_into(found, tensor, Cast::kAllow);
     }
-    weights.read_into(weights.contains(found) ? found : name, tensor, Cast::kAllow);
   }
   return fresh;
 }

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "compact/base/check.h"
+#include "compact/base/named.h"
 #include "compact/base/text.h"
 #include "compact/io/json_file.h"
 #include "compact/kernels/kernels.h"
@@ -22,12 +23,7 @@ std::span<const TaskInfo* const> tasks() {
 }
 
 const TaskInfo& task_named(const std::string& name) {
-  std::vector<std::string> known;
-  for (const TaskInfo* t : tasks()) {
-    if (t->name == name) return *t;
-    known.push_back(t->name);
-  }
-  fail("--task: no such task `", name, "`", suggestion(name, known));
+  return named(tasks(), name, "--task: no such task");
 }
 
 TrainConfig for_task(TrainConfig c) {

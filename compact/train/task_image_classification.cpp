@@ -12,6 +12,7 @@
 #include "compact/io/checksum.h"
 #include "compact/io/json_file.h"
 #include "compact/models/resnet.h"
+#include "compact/train/classifier_task.h"
 #include "compact/train/setup.h"
 #include "compact/train/task.h"
 
@@ -177,14 +178,7 @@ Task open(const TrainConfig& c, const Progress&, std::vector<std::string>& warni
   task.config = to_json(m);
   task.unit = "images";
   task.network_text = cat(m.net.classes, " classes, width ", m.net.width);
-  const ClassifierOptions options{.dtype = dtype_of(c.dtype),
-                                  .seed = key_of(c, RandomUse::kWeights),
-                                  .label_smoothing = c.label_smoothing_factor};
-  task.network = [net = m.net, options](const Policy& policy, at::Device device) {
-    ClassifierOptions here = options;
-    here.device = device;
-    return std::make_unique<Resnet>(net, policy, here);
-  };
+  set_classifier<Resnet>(c, m.net, task);
   task.inputs = [m](at::Device device, int64_t batch) {
     return StepInputs{{at::zeros({batch, m.net.channels, m.pixels, m.pixels}, at::device(device))},
                       at::zeros({batch}, at::device(device).dtype(at::kLong))};

@@ -18,16 +18,15 @@
 #include "compact/ops/memory.h"
 #include "compact/ops/memory_trace.h"
 #include "compact/optim/schedules.h"
-#include "compact/train/best_model.h"
 #include "compact/train/bit_chooser.h"
 #include "compact/train/description.h"
-#include "compact/train/evaluate.h"
 #include "compact/train/exit_codes.h"
 #include "compact/train/memory_table.h"
 #include "compact/train/metrics.h"
 #include "compact/train/output_folder.h"
 #include "compact/train/precision.h"
 #include "compact/train/results.h"
+#include "compact/train/run_evaluation.h"
 #include "compact/train/run_plan.h"
 #include "compact/train/run_state.h"
 #include "compact/train/setup.h"
@@ -58,8 +57,6 @@ class Run {
   void choose_bits();
   bool step();  // false: stopped inside the update, gradients pending
   void log();
-  EvalResult evaluate_now(const std::string& prefix, const Dataset& data);
-  void validate();  // and keeps the best model
   void save(const char* why);
   void finish();
   bool last() const { return s_.step >= total_steps_; }
@@ -76,7 +73,7 @@ class Run {
   std::unique_ptr<Schedule> schedule_;
   std::unique_ptr<MetricsWriter> metrics_;
   RunState s_;
-  int64_t total_steps_ = 0, eval_interval_ = 0, saved_step_ = -1;
+  int64_t total_steps_ = 0, saved_step_ = -1;
   // Of the latest update.
   double grad_norm_ = 0, learning_rate_ = 0, update_loss_ = 0;
   int64_t peak_bytes_ = 0;
@@ -88,18 +85,21 @@ class Run {
   int64_t outside_bytes_ = 0;  // data sets
   std::optional<RunPlan> plan_;
   std::optional<BitChooser> bits_;
-  std::optional<BestModel> best_;
+  std::optional<RunEvaluation> evaluation_;
   bool releases_ = false;  // some parameters are updated inside the backward pass
-  int64_t eval_batch_ = c_.per_device_eval_batch_size;
 };
 
 void Run::prepare() {
   if (c_.threads > 0) at::set_num_threads(static_cast<int>(c_.threads));
   install_counting_allocator();
   device_ = device_of(c_.device);
-  if (c_.preset != "auto") policy_ = make_policy(c_, warnings_);
   std::string checkpoint;
-  if (!c_.resume_from_checkpoint.empty()) checkpoint = find_checkpoint(c_, warnings_);
+  if (!c_.resume_from_checkpoint.empty()) {
+    checkpoint = find_checkpoint(c_, warnings_);
+    policy_ = resumed_policy(checkpoint, c_, warnings_);
+  } else if (c_.preset != "auto") {
+    policy_ = make_policy(c_, warnings_);
+  }
   check_output_folder(c_);
   Clock::time_point shown = Clock::now();
   task_ = task_named(c_.task).open(
@@ -111,14 +111,11 @@ void Run::prepare() {
       warnings_);
 
   total_steps_ = total_steps(c_, task_.train->size());
-  eval_interval_ = evaluation_interval(c_, task_.train->size());
-  if (c_.load_best_model_at_end) best_.emplace(c_, task_);
+  evaluation_.emplace(c_, task_, console_);
   schedule_ = std::make_unique<Schedule>(c_.lr_scheduler_type, total_steps_, c_.warmup_steps,
                                          c_.min_lr_ratio);
   if (!checkpoint.empty()) {
     s_ = read_run_state(checkpoint);
-    if (c_.preset == "auto" || same_policy_options(checkpoint, c_))
-      policy_ = stored_policy(checkpoint);
     check_same_run(checkpoint, c_, policy_, task_.checksum, warnings_);
   }
   s_.matmul_path = set_matmul_precision(c_.matmul_precision, device_, s_.matmul_path).path;
@@ -274,38 +271,15 @@ void Run::log() {
   s_.interval_steps = 0;
 }
 
-EvalResult Run::evaluate_now(const std::string& prefix, const Dataset& data) {
-  const EvalResult r = evaluate_within_memory(*model_, data, c_.max_eval_samples, eval_batch_,
-                                              task_.metrics, console_);
-  MetricsRow row = eval_row(prefix, r);
-  row.emplace_back("epoch", task_.train->epochs(task_.train->position()));
-  metrics_->write(s_.step, row);
-  console_.line(cat("step ", s_.step, "  ", eval_text(prefix, r, task_.unit)));
-  return r;
-}
-
-void Run::validate() {
-  const EvalResult r = evaluate_now("eval", *task_.validation);
-  if (best_ && best_->offer(r, *model_, s_)) {
-    console_.line(cat("step ", s_.step, "  best ", best_->metric(), " so far"));
-  }
-}
-
 void Run::save(const char* why) {
   console_.line(cat("saved ", save_run(c_, s_, *model_, *optimizer_, policy_, task_), why));
   saved_step_ = s_.step;
 }
 
 void Run::finish() {
-  if (best_) {
-    validate();
-    best_->load(*model_);
-    console_.line(cat("the model of step ", s_.best_step, " had the best ", best_->metric()));
-  }
+  evaluation_->take_best(*model_, s_, *metrics_);
   write_model(c_, task_, *model_);
-  Evaluations evaluations;
-  if (task_.validation) evaluations.emplace_back("eval", evaluate_now("eval", *task_.validation));
-  if (task_.test) evaluations.emplace_back("test", evaluate_now("test", *task_.test));
+  const Evaluations evaluations = evaluation_->all(*model_, s_, *metrics_);
   figures_.planned_peak_bytes = plan_->peak_bytes();
   write_results(c_, s_, figures_, evaluations, task_, *model_, *optimizer_);
   console_.line(result_line(s_, figures_));
@@ -334,8 +308,7 @@ int Run::go() {
       }
       if (s_.step % c_.logging_steps == 0 || last()) log();
       console_.bar(s_.step, total_steps_, "");
-      if (eval_interval_ > 0 && task_.validation && s_.step % eval_interval_ == 0 && !last())
-        validate();
+      if (evaluation_->due(s_.step) && !last()) evaluation_->validate(*model_, s_, *metrics_);
       if (c_.save_steps > 0 && s_.step % c_.save_steps == 0) save("");
     }
     const bool asked = SignalScope::count() > 0 || !whole;

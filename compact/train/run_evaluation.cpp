@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/train/run_evaluation.h"
+
+#include "compact/base/check.h"
+#include "compact/base/text.h"
+#include "compact/train/setup.h"
+
+namespace compact {
+
+RunEvaluation::RunEvaluation(const TrainConfig& config, const Task& task, Console& console)
+    : config_(config),
+      task_(task),
+      console_(console),
+      interval_(evaluation_interval(config, task.train->size())),
+      batch_(config.per_device_eval_batch_size) {
+  if (config.load_best_model_at_end) best_.emplace(config, task);
+}
+
+bool RunEvaluation::due(int64_t step) const {
+  return interval_ > 0 && task_.validation && step % interval_ == 0;
+}
+
+EvalResult RunEvaluation::evaluate(const std::string& prefix, const Dataset& data,
+                                   const Network& network, const RunState& state,
+                                   MetricsWriter& metrics) {
+  const EvalResult r = evaluate_within_memory(network, data, config_.max_eval_samples, batch_,
+                                              task_.metrics, console_);
+  MetricsRow row = eval_row(prefix, r);
+  row.emplace_back("epoch", task_.train->epochs(state.window));
+  metrics.write(state.step, row);
+  console_.line(cat("step ", state.step, "  ", eval_text(prefix, r, task_.unit)));
+  return r;
+}
+
+void RunEvaluation::validate(const Network& network, RunState& state, MetricsWriter& metrics) {
+  const EvalResult r = evaluate("eval", *task_.validation, network, state, metrics);
+  if (best_ && best_->offer(r, network, state)) {
+    console_.line(cat("step ", state.step, "  best ", best_->metric(), " so far"));
+  }
+}
+
+void RunEvaluation::take_best(Network& network, RunState& state, MetricsWriter& metrics) {
+  if (!best_) return;
+  validate(network, state, metrics);
+  best_->load(network);
+  console_.line(cat("the model of step ", state.best_step, " had the best ", best_->metric()));
+}
+
+Evaluations RunEvaluation::all(const Network& network, const RunState& state,
+                               MetricsWriter& metrics) {
+  Evaluations all;
+  for (const auto& [prefix, data] :
+       {std::pair("eval", task_.validation.get()), std::pair("test", task_.test.get())}) {
+    if (data) all.emplace_back(prefix, evaluate(prefix, *data, network, state, metrics));
+  }
+  return all;
+}
+
+}  // namespace compact

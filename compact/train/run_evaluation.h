@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Evaluation while a run trains and at its end, and the best model among what it saw.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "compact/models/network.h"
+#include "compact/train/best_model.h"
+#include "compact/train/config.h"
+#include "compact/train/evaluate.h"
+#include "compact/train/metrics.h"
+#include "compact/train/results.h"
+#include "compact/train/run_state_json.h"
+#include "compact/train/task.h"
+
+namespace compact {
+
+class RunEvaluation {
+ public:
+  // Throws InputError where the best model is asked for and there is nothing to judge by.
+  RunEvaluation(const TrainConfig& config, const Task& task, Console& console);
+
+  // Whether it is time after this step.
+  bool due(int64_t step) const;
+  // On validation data; a row, a line, and the model kept where it is the best so far.
+  void validate(const Network& network, RunState& state, MetricsWriter& metrics);
+  // After the last step: puts the best model into the network, where it is asked for.
+  void take_best(Network& network, RunState& state, MetricsWriter& metrics);
+  // Of all data there is for it.
+  Evaluations all(const Network& network, const RunState& state, MetricsWriter& metrics);
+
+ private:
+  EvalResult evaluate(const std::string& prefix, const Dataset& data, const Network& network,
+                      const RunState& state, MetricsWriter& metrics);
+
+  const TrainConfig& config_;
+  const Task& task_;
+  Console& console_;
+  int64_t interval_, batch_;
+  std::optional<BestModel> best_;
+};
+
+}  // namespace compact
