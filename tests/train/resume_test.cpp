@@ -2,14 +2,10 @@
 // A run that is stopped anywhere and resumed gives the weights and losses of one that was not.
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "compact/io/checkpoint.h"
-#include "compact/train/exit_codes.h"
-#include "compact/train/trainer.h"
-#include "tests/temporary_folder.h"
+#include "tests/train/resume.h"
 
 namespace compact {
 namespace {
@@ -53,43 +49,14 @@ TrainConfig tiny(const fs::path& folder, const std::string& output) {
   return c;
 }
 
-std::string rows(const std::string& folder) {
-  std::ifstream in(folder + "/metrics.jsonl");
-  std::string line, out;
-  while (std::getline(in, line)) {
-    const auto j = nlohmann::json::parse(line);
-    out += j["step"].dump() + ": " +
-           (j.contains("loss") ? j["loss"].dump() + " " + j["grad_norm"].dump()
-                               : j["eval_loss"].dump()) +
-           "\n";
-  }
-  return out;
-}
-
 class Resume : public ::testing::TestWithParam<Case> {};
 
 TEST_P(Resume, IsBitExact) {
   const TemporaryFolder folder;
   TrainConfig whole = tiny(folder.path(), "whole");
   for (const auto& [name, value] : GetParam().options) set_option(whole, name, {value}, name);
-  std::ostringstream console;
-  ASSERT_EQ(train(whole, console), kExitOk) << console.str();
-  const std::string expected = slurp(folder / "whole/model.safetensors");
   // After a whole update, inside an accumulation window, and in the middle of a period of 4.
-  for (const auto& [step, micro] :
-       std::vector<std::pair<int, int>>{{0, 0}, {3, 1}, {4, 0}, {5, 1}}) {
-    const std::string name = "part" + std::to_string(step) + std::to_string(micro);
-    TrainConfig part = whole;
-    part.output_dir = (folder.path() / name).string();
-    TrainHooks hooks{.stop = [&](int64_t s, int64_t m) { return s == step && m == micro; }};
-    ASSERT_EQ(train(part, console, false, hooks), kExitInterrupt) << console.str();
-    EXPECT_FALSE(fs::exists(folder.path() / name / "model.safetensors"));
-    part.resume_from_checkpoint = "latest";
-    ASSERT_EQ(train(part, console), kExitOk) << console.str();
-    EXPECT_TRUE(slurp(folder.path() / name / "model.safetensors") == expected)
-        << step << " " << micro;
-    EXPECT_EQ(rows(part.output_dir), rows(whole.output_dir));
-  }
+  expect_bit_exact_resume(whole, {{0, 0}, {3, 1}, {4, 0}, {5, 1}});
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -140,6 +107,8 @@ TEST(ResumeChecks, RefuseWhatChangesNumbers) {
     return error_of([&] { train(other, console); });
   };
   EXPECT_NE(refused("per_device_train_batch_size", "3").find("per_device_train_batch_size"),
+            std::string::npos);
+  EXPECT_NE(refused("gradient_accumulation_steps", "2").find("gradient_accumulation_steps"),
             std::string::npos);
   EXPECT_NE(refused("learning_rate", "0.5").find("learning_rate"), std::string::npos);
   EXPECT_NE(refused("preset", "compact").find("policy"), std::string::npos);

@@ -12,11 +12,9 @@
 #include "compact/base/check.h"
 #include "compact/plan/budget.h"
 #include "compact/train/evaluate.h"
-#include "compact/train/exit_codes.h"
-#include "compact/train/trainer.h"
 #include "tests/image_records.h"
 #include "tests/shared_data.h"
-#include "tests/temporary_folder.h"
+#include "tests/train/resume.h"
 
 namespace compact {
 namespace {
@@ -91,18 +89,6 @@ struct Case {
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
-std::string losses(const std::string& folder) {
-  std::ifstream in(folder + "/metrics.jsonl");
-  std::string line, out;
-  while (std::getline(in, line)) {
-    const auto j = nlohmann::json::parse(line);
-    for (const char* key : {"step", "loss", "eval_loss", "test_loss"}) {
-      if (j.contains(key)) out += j[key].dump() + " ";
-    }
-  }
-  return out;
-}
-
 class TaskResume : public ::testing::TestWithParam<Case> {};
 
 TEST_P(TaskResume, IsBitExact) {
@@ -110,20 +96,7 @@ TEST_P(TaskResume, IsBitExact) {
   TrainConfig whole = GetParam().make(folder.path(), "whole");
   if (!fs::exists(whole.train_file[0])) GTEST_SKIP() << "no " << whole.train_file[0];
   whole.preset = GetParam().preset;
-  std::ostringstream console;
-  ASSERT_EQ(train(whole, console), kExitOk) << console.str();
-  const std::string expected = slurp(folder / "whole/model.safetensors");
-  for (const auto& [step, micro] : std::vector<std::pair<int, int>>{{0, 0}, {2, 0}, {4, 0}}) {
-    TrainConfig part = whole;
-    part.output_dir =
-        (folder.path() / ("part" + std::to_string(step) + std::to_string(micro))).string();
-    TrainHooks hooks{.stop = [&](int64_t s, int64_t m) { return s == step && m == micro; }};
-    ASSERT_EQ(train(part, console, false, hooks), kExitInterrupt) << console.str();
-    part.resume_from_checkpoint = "latest";
-    ASSERT_EQ(train(part, console), kExitOk) << console.str();
-    EXPECT_TRUE(slurp(part.output_dir + "/model.safetensors") == expected) << step << " " << micro;
-    EXPECT_EQ(losses(part.output_dir), losses(whole.output_dir));
-  }
+  expect_bit_exact_resume(whole, {{0, 0}, {2, 0}, {4, 0}});
 }
 
 INSTANTIATE_TEST_SUITE_P(Tasks, TaskResume,

@@ -11,11 +11,9 @@
 
 #include "compact/base/check.h"
 #include "compact/train/evaluate.h"
-#include "compact/train/exit_codes.h"
 #include "compact/train/task.h"
-#include "compact/train/trainer.h"
 #include "tests/shared_data.h"
-#include "tests/temporary_folder.h"
+#include "tests/train/resume.h"
 
 namespace compact {
 namespace {
@@ -111,18 +109,6 @@ struct Case {
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
-std::string figures(const std::string& folder) {
-  std::ifstream in(folder + "/metrics.jsonl");
-  std::string line, out;
-  while (std::getline(in, line)) {
-    const auto j = nlohmann::json::parse(line);
-    for (const char* key : {"step", "loss", "grad_norm", "eval_loss", "eval_accuracy"}) {
-      if (j.contains(key)) out += j[key].dump() + " ";
-    }
-  }
-  return out;
-}
-
 nlohmann::json results_of(const TrainConfig& c) {
   return nlohmann::json::parse(slurp(c.output_dir + "/all_results.json"));
 }
@@ -138,19 +124,7 @@ TEST_P(TextResume, IsBitExact) {
     whole.rank = 8;
     whole.update_proj_gap = 3;
   }
-  std::ostringstream console;
-  ASSERT_EQ(train(whole, console), kExitOk) << console.str();
-  const std::string expected = slurp(whole.output_dir + "/model.safetensors");
-  for (const auto& [step, micro] : std::vector<std::pair<int, int>>{{0, 0}, {2, 0}, {5, 0}}) {
-    TrainConfig part = whole;
-    part.output_dir = whole.output_dir + std::to_string(step) + std::to_string(micro);
-    TrainHooks hooks{.stop = [&](int64_t s, int64_t m) { return s == step && m == micro; }};
-    ASSERT_EQ(train(part, console, false, hooks), kExitInterrupt) << console.str();
-    part.resume_from_checkpoint = "latest";
-    ASSERT_EQ(train(part, console), kExitOk) << console.str();
-    EXPECT_TRUE(slurp(part.output_dir + "/model.safetensors") == expected) << step << " " << micro;
-    EXPECT_EQ(figures(part.output_dir), figures(whole.output_dir));
-  }
+  expect_bit_exact_resume(whole, {{0, 0}, {2, 0}, {5, 0}});
 }
 
 INSTANTIATE_TEST_SUITE_P(Tasks, TextResume,

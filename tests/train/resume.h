@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// What holds of every run that is stopped and resumed.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "compact/train/exit_codes.h"
+#include "compact/train/trainer.h"
+#include "tests/temporary_folder.h"
+
+namespace compact {
+
+// The rows of a run's metrics, but for times and the most bytes of a process's first step.
+inline std::string figures(const std::string& folder) {
+  std::ifstream in(folder + "/metrics.jsonl");
+  std::string line, out;
+  while (std::getline(in, line)) {
+    auto row = nlohmann::json::parse(line);
+    for (auto i = row.begin(); i != row.end();) {
+      const std::string& key = i.key();
+      const bool passing = key.ends_with("_per_second") || key.ends_with("seconds") ||
+                           key == "memory/peak_bytes" || key == "memory/reserved_bytes";
+      i = passing ? row.erase(i) : ++i;
+    }
+    out += row.dump() + "\n";
+  }
+  return out;
+}
+
+// A run stopped after any of these (update, micro-batch) and resumed gives the weights and figures
+// of one that was not, and leaves no model while it is not done.
+inline void expect_bit_exact_resume(const TrainConfig& whole,
+                                    const std::vector<std::pair<int64_t, int64_t>>& stops) {
+  std::ostringstream console;
+  ASSERT_EQ(train(whole, console), kExitOk) << console.str();
+  const std::string expected = slurp(whole.output_dir + "/model.safetensors");
+  ASSERT_FALSE(figures(whole.output_dir).empty());
+  for (const auto& [step, micro] : stops) {
+    TrainConfig part = whole;
+    part.output_dir = whole.output_dir + std::to_string(step) + std::to_string(micro);
+    TrainHooks hooks{.stop = [&](int64_t s, int64_t m) { return s == step && m == micro; }};
+    ASSERT_EQ(train(part, console, false, hooks), kExitInterrupt) << console.str();
+    EXPECT_FALSE(std::filesystem::exists(part.output_dir + "/model.safetensors"));
+    part.resume_from_checkpoint = "latest";
+    ASSERT_EQ(train(part, console), kExitOk) << console.str();
+    EXPECT_TRUE(slurp(part.output_dir + "/model.safetensors") == expected) << step << " " << micro;
+    EXPECT_EQ(figures(part.output_dir), figures(whole.output_dir));
+  }
+}
+
+}  // namespace compact
