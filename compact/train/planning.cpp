@@ -80,9 +80,10 @@ bool has_segments(const Task& task) {
 std::unique_ptr<BudgetSearch> segment_search(const TrainConfig& c, const Task& task,
                                              c10::DeviceType device, const StatedSpeed& stated,
                                              Allowed allowed) {
-  COMPACT_CHECK(has_segments(task),
-                "--preset auto chooses for language models and residual networks; other tasks take "
-                "a --budget with any other preset");
+  COMPACT_CHECK(
+      has_segments(task),
+      "--preset auto chooses for language models, encoders and residual networks; other tasks take "
+      "a --budget with any other preset");
   COMPACT_CHECK(!allowed.project, "--allow project is for language models");
   return std::make_unique<SegmentSearch>(
       [c, &task, device](const Policy& p) { return step_request(c, task, p, device); }, allowed,

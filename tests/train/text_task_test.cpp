@@ -113,6 +113,18 @@ nlohmann::json results_of(const TrainConfig& c) {
   return nlohmann::json::parse(slurp(c.output_dir + "/all_results.json"));
 }
 
+// What `compact eval` says of the model that a run left.
+EvalResult evaluated(const TrainConfig& run) {
+  TrainConfig c;
+  c.model_name_or_path = run.output_dir;
+  c.validation_file = run.validation_file;
+  c.max_seq_length = run.max_seq_length;
+  c.max_eval_samples = 0;
+  c.device = "cpu";
+  std::string unit;
+  return evaluate(c, unit);
+}
+
 class TextResume : public ::testing::TestWithParam<Case> {};
 
 // In the middle of the first window of accumulation and of later ones, between choices of bits.
@@ -178,14 +190,7 @@ TEST(TextTask, LearnsAndTheBestModelIsTheLastOne) {
   EXPECT_TRUE(slurp(c.output_dir + "/model.safetensors") ==
               slurp(c.output_dir + "/best/model.safetensors"));
   // The folder knows its tokenizer and classes.
-  TrainConfig e;
-  e.model_name_or_path = c.output_dir;
-  e.validation_file = c.validation_file;
-  e.max_seq_length = c.max_seq_length;
-  e.max_eval_samples = 0;
-  e.device = "cpu";
-  std::string unit;
-  const EvalResult r = evaluate(e, unit);
+  const EvalResult r = evaluated(c);
   EXPECT_EQ(*r.accuracy, results["eval_accuracy"].get<double>());
   EXPECT_FALSE(r.in_five);
   // A head for other classes is a new one.
@@ -218,14 +223,7 @@ TEST(TextTask, RegressionHasCorrelations) {
   const auto results = results_of(c);
   EXPECT_TRUE(results.contains("eval_pearson") && results.contains("eval_spearmanr"));
   EXPECT_FALSE(results.contains("eval_accuracy") || results.contains("eval_perplexity"));
-  TrainConfig e;
-  e.model_name_or_path = c.output_dir;
-  e.validation_file = c.validation_file;
-  e.max_seq_length = c.max_seq_length;
-  e.max_eval_samples = 0;
-  e.device = "cpu";
-  std::string unit;
-  EXPECT_EQ(evaluate(e, unit).loss, results["eval_loss"].get<double>());
+  EXPECT_EQ(evaluated(c).loss, results["eval_loss"].get<double>());
 }
 
 TEST(TextTask, RefusesWhatDoesNotGoTogether) {
