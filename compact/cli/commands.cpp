@@ -94,7 +94,7 @@ int run_program(const std::vector<std::string>& arguments) {
     const std::string message = e.what_without_backtrace();
     return report(message.substr(0, message.find('\n')), kExitInternal);
   } catch (const std::bad_alloc&) {
-    return report("out of memory", kExitInternal);
+    return report("out of memory", kExitBudget);
   } catch (const std::exception& e) {
     return report(e.what(), out_of_memory(e) ? kExitBudget : kExitInternal);
   }

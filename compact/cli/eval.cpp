@@ -43,11 +43,13 @@ int run_eval(const Command& command, const std::vector<std::string>& arguments) 
   }
   flags.apply();
   std::string unit;
-  const EvalResult r = evaluate(o, unit);
+  std::vector<std::string> warnings;
+  const EvalResult r = evaluate(o, unit, warnings);
+  for (const std::string& line : warnings) std::cerr << "warning: " << line << "\n";
   nlohmann::ordered_json figures;
   for (const auto& [name, value] : eval_row("eval", r)) {
     std::cout << name << " " << value << "\n";
-    figures[name] = value;
+    figures[name] = number_or_null(value);
   }
   std::cout << unit << " " << format_count(r.targets) << "\n";
   figures[unit] = r.targets;

@@ -135,7 +135,21 @@ LabelledTexts read_labelled_texts(const std::string& path, const TextFields& fie
   }
   COMPACT_CHECK(!first.empty(), path, ": has none of the fields sentence1, sentence and text; name",
                 " the one that holds the texts");
-  if (second.empty() && fields.first.empty() && table->has("sentence2")) second = "sentence2";
+  if (second.empty() && fields.first.empty()) {
+    if (table->has("sentence2")) {
+      second = "sentence2";
+    } else {
+      table->refuse("sentence2");
+    }
+  }
+  COMPACT_CHECK(first != second, path, ": the texts of a pair are in two fields, not both in `",
+                printable(first), "`");
+  if (fields.pair) {
+    COMPACT_CHECK(!*fields.pair || !second.empty(), path,
+                  ": must have pairs of texts as the training file has, has no sentence2");
+    COMPACT_CHECK(*fields.pair || second.empty(), path,
+                  ": must have single texts as the training file has, has pairs (", second, ")");
+  }
   RowRules rules{.pair = !second.empty(),
                  .label = fields.need_labels || table->has(fields.label),
                  .regression = fields.regression,

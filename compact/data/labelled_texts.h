@@ -2,6 +2,7 @@
 // Texts, or pairs of texts, with a class or a value each, out of .tsv and .jsonl files.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,8 +19,9 @@ struct LabelledTexts {
 
 // Which fields of a file are what.
 struct TextFields {
-  std::string first;   // empty: the first of sentence1, sentence, text that there is
-  std::string second;  // empty: sentence2 where there is one
+  std::string first;              // empty: the first of sentence1, sentence, text that there is
+  std::string second;             // empty: sentence2 where there is one
+  std::optional<bool> pair = {};  // whether there must be a second one; none: as the file has it
   std::string label = "label";
   bool regression = false;                    // labels are finite numbers, not classes
   bool need_labels = true;                    // otherwise a file without them gives NaN

@@ -103,6 +103,8 @@ class JsonTable final : public LineTable {
     for (size_t i = 0; i < chosen_.size(); ++i) fields_[i].name = chosen_[i];
     std::string error;
     COMPACT_CHECK(json_fields(lines_.line(), fields_, others_, error), where(), " ", error);
+    COMPACT_CHECK(refused_.empty() || std::ranges::find(others_, refused_) == others_.end(),
+                  where(), " has a field `", refused_, "`, which the first line has not");
     cells.resize(fields_.size());
     for (size_t i = 0; i < fields_.size(); ++i) {
       const std::string_view kind = fields_[i].kind;

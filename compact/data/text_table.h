@@ -33,6 +33,9 @@ class TextTable {
   // names() lacks one, or has it twice.
   void choose(const std::vector<std::string>& names);
 
+  // No later row of a .jsonl file may have this field, which the first has not.
+  void refuse(const std::string& name) { refused_ = name; }
+
   // The next row's cells; false after the last. Throws InputError with path, line and rule.
   virtual bool next(std::vector<TableCell>& cells) = 0;
   // "PATH: line 3", to begin a message about the row.
@@ -44,6 +47,7 @@ class TextTable {
   explicit TextTable(std::string path) : path_(std::move(path)) {}
   std::string path_;
   std::vector<std::string> names_, chosen_;
+  std::string refused_;
   std::vector<size_t> columns_;  // of chosen_, in names_
 };
 

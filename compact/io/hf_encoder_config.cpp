@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kRegression = "regression";
+constexpr const char *kRegression = "regression", *kClasses = "single_label_classification";
 
 std::vector<std::string> read_labels(const ConfigKeys& keys) {
   std::vector<std::string> labels;
@@ -78,7 +78,10 @@ EncoderConfig encoder_config_from_json(const json& object, std::string_view wher
   c.classifier_dropout = keys.number("classifier_dropout", c.classifier_dropout);
   c.initializer_range = keys.number("initializer_range", c.initializer_range);
   c.labels = read_labels(keys);
-  c.regression = keys.text("problem_type", c.outputs() == 1 ? kRegression : "") == kRegression;
+  const std::string problem = keys.text("problem_type", c.outputs() == 1 ? kRegression : kClasses);
+  COMPACT_CHECK(problem == kRegression || problem == kClasses, where, ": problem_type must be ",
+                kRegression, " or ", kClasses, ", is `", problem, "`");
+  c.regression = problem == kRegression;
   check_encoder_config(c, where);
   return c;
 }
@@ -116,7 +119,7 @@ json encoder_config_to_json(const EncoderConfig& c, const std::string& dtype) {
           {"initializer_range", c.initializer_range},
           {"id2label", id2label},
           {"label2id", label2id},
-          {"problem_type", c.regression ? kRegression : "single_label_classification"},
+          {"problem_type", c.regression ? kRegression : kClasses},
           {"torch_dtype", dtype}};
 }
 

@@ -39,6 +39,8 @@ std::string json_text(const json& value, std::string_view where, int indent) {
   return text;
 }
 
+json number_or_null(double value) { return std::isfinite(value) ? json(value) : json(); }
+
 void write_json(const std::filesystem::path& path, const json& value) {
   write_file_atomically(path, json_text(value, path.string()));
 }

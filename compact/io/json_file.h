@@ -15,6 +15,8 @@ namespace compact {
 // InputError beginning with `where` on NaN and infinities (which JSON has no word for), invalid
 // UTF-8, and what read_json would refuse for its size or depth. indent < 0: one line.
 std::string json_text(const nlohmann::json& value, std::string_view where, int indent = 2);
+// A figure that there may not be, as a correlation of constants: null where it is not finite.
+nlohmann::json number_or_null(double value);
 // Atomically (see atomic_file.h).
 void write_json(const std::filesystem::path& path, const nlohmann::json& value);
 

@@ -49,6 +49,7 @@ class GraphNetwork final : public Classifier {
   const GraphNetConfig& config() const { return config_; }
   std::vector<Parameter*> parameters() const override;
   std::vector<std::pair<std::string, at::Tensor>> named_tensors() const override;
+  bool divisible() const override { return false; }
 
  private:
   struct Layer {

@@ -74,6 +74,9 @@ class Network {
   virtual std::vector<SlotBytes> slots() const = 0;
   virtual int64_t saved_bytes() const = 0;
 
+  // Whether the rows of inputs and target are samples of their own, so that part of a batch is one.
+  virtual bool divisible() const { return true; }
+
   // What random bits of codecs and dropout come from in the forward passes to come.
   virtual void set_noise(uint64_t key) const = 0;
   // What codecs hold in a forward pass on these inputs, as known from shapes or from the latest

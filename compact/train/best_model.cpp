@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/train/best_model.h"
 
+#include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "compact/base/atomic_file.h"
 #include "compact/base/check.h"
+#include "compact/base/file.h"
 #include "compact/base/text.h"
+#include "compact/io/json_file.h"
 #include "compact/io/model_weights.h"
+#include "compact/train/load_weights.h"
 #include "compact/train/setup.h"
 
 namespace compact {
@@ -15,6 +20,22 @@ namespace {
 bool smaller_is_better(const std::string& metric) {
   return metric == "loss" || metric == "perplexity";
 }
+
+// That evaluations of the task have.
+std::vector<std::string> figures_of(const Task& task) {
+  std::vector<std::string> all = {"loss"};
+  if (task.llama) {
+    all.emplace_back("perplexity");
+  } else if (std::ranges::find(task.metrics, "pearson") == task.metrics.end()) {
+    all.insert(all.end(), {"accuracy", "top5_accuracy"});
+  }
+  for (const std::string& name : task.metrics) {
+    if (std::ranges::find(all, name) == all.end()) all.push_back(name);
+  }
+  return all;
+}
+
+constexpr const char* kFile = "best_model.json";
 
 }  // namespace
 
@@ -26,6 +47,31 @@ BestModel::BestModel(const TrainConfig& c, const Task& task)
       task_(task) {
   if (metric_.starts_with("eval_")) metric_ = metric_.substr(5);
   COMPACT_CHECK(task.validation, "--load_best_model_at_end: there is nothing to evaluate on");
+  const std::vector<std::string> known = figures_of(task);
+  COMPACT_CHECK(std::ranges::find(known, metric_) != known.end(),
+                "--metric_for_best_model: an evaluation has no `", metric_, "`",
+                suggestion(metric_, known));
+}
+
+std::string BestModel::take_over(RunState& s) const {
+  if (s.best_step == 0) return {};
+  const std::filesystem::path file = std::filesystem::path(folder_) / kFile;
+  std::string reason;
+  if (s.best_metric != metric_) {
+    reason = cat("was the best by ", s.best_metric.empty() ? "a metric not known" : s.best_metric,
+                 ", not by ", metric_);
+  } else if (!is_file(file)) {
+    reason = cat("is not in ", folder_);
+  } else {
+    const nlohmann::json kept = read_json(file);
+    if (!kept.is_object() || kept.value("step", nlohmann::json()) != s.best_step) {
+      reason = cat("is not the one in ", folder_);
+    }
+  }
+  if (reason.empty()) return {};
+  const int64_t step = std::exchange(s.best_step, 0);
+  return cat("the best model so far, of step ", step, ", ", reason,
+             ": from here on the best is looked for anew");
 }
 
 bool BestModel::offer(const EvalResult& result, const Network& network, RunState& s) const {
@@ -40,9 +86,11 @@ bool BestModel::offer(const EvalResult& result, const Network& network, RunState
     write_directory_atomically(folder_, [&](const std::filesystem::path& folder) {
       write_model_folder(folder, network.named_tensors(), task_.config);
       for (const auto& [file, text] : task_.files) write_file_atomically(folder / file, text);
+      write_json(folder / kFile, {{"step", s.step}, {"metric", metric_}, {"value", value}});
     });
     s.best_value = value;
     s.best_step = s.step;
+    s.best_metric = metric_;
     return true;
   }
   fail("--metric_for_best_model: an evaluation has no `", metric_, "`", suggestion(metric_, known));

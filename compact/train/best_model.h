@@ -16,9 +16,12 @@ namespace compact {
 class BestModel {
  public:
   // By --metric_for_best_model, else the task's first metric, else the loss. Throws InputError
-  // where there is nothing to evaluate.
+  // where there is nothing to evaluate, or evaluations have no such figure.
   BestModel(const TrainConfig& config, const Task& task);
 
+  // After a resume: forgets the best so far where it is not in the folder, or was the best by
+  // another metric. Returns a line that says so, else an empty one.
+  std::string take_over(RunState& state) const;
   // Keeps the model, and its place in `state`, where the evaluation is better than all before.
   // Returns whether it was. Throws InputError where the evaluation has no such figure.
   bool offer(const EvalResult& result, const Network& network, RunState& state) const;

@@ -12,19 +12,20 @@
 
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
+#include "compact/ops/memory.h"
 #include "compact/ops/op_names.h"
 #include "compact/plan/sensitivity.h"
 
 namespace compact {
 namespace {
 
-constexpr int64_t kSample = int64_t{1} << 18;  // elements of the gradient that are compared
+constexpr int64_t kSample = int64_t{1} << 16;  // elements of the gradient that are compared
 
 // Every so-many-th element of the gradients, which are freed.
 at::Tensor sampled_gradient(const Network& model) {
   int64_t all = 0;
   for (const Parameter* p : model.parameters()) all += p->leaf().numel();
-  const int64_t stride = std::max<int64_t>(1, all / kSample);
+  const int64_t stride = (all + kSample - 1) / kSample;
   std::vector<at::Tensor> parts;
   for (const Parameter* p : model.parameters()) {
     at::Tensor& grad = p->leaf().mutable_grad();
@@ -63,34 +64,58 @@ Policy lines_for(std::span<const AdaptiveTensor> tensors, const Policy& policy) 
   return Policy::parse(text, "bits");
 }
 
+// Of all tensors, whose sizes along `dim` are alike.
+StepInputs narrowed(const StepInputs& batch, int64_t dim, int64_t from, int64_t count) {
+  StepInputs part{{}, batch.target.narrow(dim, from, count)};
+  for (const at::Tensor& t : batch.inputs) part.inputs.push_back(t.narrow(dim, from, count));
+  return part;
+}
+
+// The dimension along which a batch can be taken apart: that of samples, or the sequence of one
+// that has a target for every token; -1: none.
+int64_t dimension_of(const Network& network, const StepInputs& batch) {
+  if (!network.divisible()) return -1;
+  if (batch.target.size(0) > 1) return 0;
+  const bool tokens = batch.target.dim() == 2 && batch.inputs.size() == 1;
+  return tokens && batch.target.size(1) > 1 ? 1 : -1;
+}
+
 // The first rows of a batch, at least one, or of one sequence a part.
-StepInputs part_of(const StepInputs& batch, int64_t eighths) {
-  if (batch.inputs.size() > 1) return batch;
-  const at::Tensor &x = batch.inputs[0], &y = batch.target;
-  const int64_t rows = x.size(0) * eighths / 8;
-  if (rows > 0) return {{x.narrow(0, 0, rows)}, y.narrow(0, 0, rows)};
-  if (y.dim() < 2) return {{x.narrow(0, 0, 1)}, y.narrow(0, 0, 1)};
-  const int64_t length = std::max<int64_t>(1, x.numel() * eighths / 8);
-  return {{x.narrow(0, 0, 1).narrow(1, 0, length)}, y.narrow(0, 0, 1).narrow(1, 0, length)};
+StepInputs part_of(const Network& network, const StepInputs& batch, int64_t eighths) {
+  const int64_t dim = dimension_of(network, batch);
+  if (dim < 0) return batch;
+  const int64_t some = batch.target.size(dim) * eighths / 8;
+  if (some > 0) return narrowed(batch, dim, 0, some);
+  const StepInputs one = narrowed(batch, dim, 0, 1);
+  return dim == 0 && dimension_of(network, one) == 1
+             ? narrowed(one, 1, 0, std::max<int64_t>(1, batch.target.numel() * eighths / 8))
+             : one;
 }
 
 // Variance of the batch's gradient, over the elements compared: that of the difference between the
-// gradients of its two halves; of a graph, that between two draws of dropout, halved.
+// gradients of its two halves; of a batch that is one whole, that between two draws of dropout,
+// halved.
 template <class F>
-double own_variance(const StepInputs& batch, uint64_t noise, F gradient_of) {
+double own_variance(const Network& network, const StepInputs& batch, uint64_t noise,
+                    F gradient_of) {
   const auto squared = [](const at::Tensor& x) {
     return x.square().sum(at::kDouble).item<double>();
   };
-  const at::Tensor &x = batch.inputs[0], &y = batch.target;
-  const int64_t dim = y.size(0) > 1 ? 0 : 1;
-  if (batch.inputs.size() > 1 || y.dim() <= dim || y.size(dim) < 2) {
+  const int64_t dim = dimension_of(network, batch);
+  if (dim < 0) {
     const at::Tensor one = gradient_of(batch, derive(noise, 1));
     return squared(one - gradient_of(batch, derive(noise, 2))) / 2;
   }
-  const int64_t half = y.size(dim) / 2;
-  const at::Tensor one = gradient_of({{x.narrow(dim, 0, half)}, y.narrow(dim, 0, half)}, noise);
-  return squared(one -
-                 gradient_of({{x.narrow(dim, half, half)}, y.narrow(dim, half, half)}, noise));
+  const int64_t half = batch.target.size(dim) / 2;
+  const at::Tensor one = gradient_of(narrowed(batch, dim, 0, half), noise);
+  return squared(one - gradient_of(narrowed(batch, dim, half, half), noise));
+}
+
+// What policies call these tensors' treatments before bits are chosen.
+std::string usual_lines(std::span<const AdaptiveTensor> tensors) {
+  std::string text;
+  for (const AdaptiveTensor& t : tensors) text += cat("slot ", t.name, " = ", t.treatment, "\n");
+  return text;
 }
 
 }  // namespace
@@ -110,7 +135,30 @@ bool BitChooser::due(int64_t step) const {
 
 std::string BitChooser::choose(Network& network, const StepInputs& batch, uint64_t noise,
                                const std::function<bool(const std::string& bits)>& fits) {
-  const StepInputs some = part_of(batch, *fewest_);
+  std::string before = bits_;
+  const auto as_before = [&](const std::string& reason) {
+    restore(network, before);
+    return "bits     as they were: " + reason;
+  };
+  try {
+    const Choice choice = measure(network, batch, noise, before);
+    if (choice.bits.empty()) return choice.line;
+    if (!fits(choice.bits)) {
+      return as_before("the chosen ones would pass the budget at the peak");
+    }
+    restore(network, choice.bits);
+    return choice.line;
+  } catch (const std::exception& e) {
+    const std::optional<std::string> what = out_of_memory(e);
+    if (!what) throw;
+    for (Parameter* p : network.parameters()) p->leaf().mutable_grad().reset();
+    return as_before("measuring them takes too much, " + *what);
+  }
+}
+
+BitChooser::Choice BitChooser::measure(Network& network, const StepInputs& batch, uint64_t noise,
+                                       std::string& before) const {
+  const StepInputs some = part_of(network, batch, *fewest_);
   const Restored statistics(network);
   const double scale = 1 / static_cast<double>(some.target.numel());
   const auto gradient_of = [&](const StepInputs& in, uint64_t key) {
@@ -122,7 +170,8 @@ std::string BitChooser::choose(Network& network, const StepInputs& batch, uint64
   // Some networks know what they save only once they have.
   if (network.codec_tensors(batch.inputs).empty()) gradient_of(some, noise);
   std::vector<AdaptiveTensor> tensors = adaptive_tensors(network.codec_tensors(batch.inputs));
-  if (tensors.empty()) return "bits     no tensor's are open";
+  if (tensors.empty()) return {"bits     no tensor's are open", bits_};
+  if (before.empty()) before = usual_lines(tensors);
   const GradientProbe probe = [&](const Policy& policy, uint64_t key) {
     network.set_codecs(lines_for(tensors, policy));
     return gradient_of(some, key);
@@ -136,10 +185,10 @@ std::string BitChooser::choose(Network& network, const StepInputs& batch, uint64
     for (AdaptiveTensor& t : fine) t.average = 8;
     const BitPlan finest = adaptive_bits(fine, sensitivity);
     network.set_codecs(finest.policy);
-    own = own_variance(some, noise, gradient_of);
+    own = own_variance(network, some, noise, gradient_of);
     if (own < 4 * finest.allocation.error) own = 0;  // nothing but rounding
   }
-  const double before = plan.allocation.error;
+  const double usual = plan.allocation.error;
   std::string raised;
   int more = 0;  // bits, of every average below 8
   const auto too_much = [&] { return own > 0 && plan.allocation.error > guard_ * own; };
@@ -149,26 +198,19 @@ std::string BitChooser::choose(Network& network, const StepInputs& batch, uint64
     plan = adaptive_bits(tensors, sensitivity);
     raised = cat(", raised by ", ++more);
   }
-  if (before > guard_ * own && own > 0) {
-    raised = cat("; rounding would have been ", std::lround(100 * before / own),
+  if (usual > guard_ * own && own > 0) {
+    raised = cat("; rounding would have been ", std::lround(100 * usual / own),
                  " % of the gradient's own variance", raised.empty() ? " and is" : raised);
   }
-  if (!fits(plan.policy.str())) {
-    std::string before;
-    for (const AdaptiveTensor& t : tensors)
-      before += cat("slot ", t.name, " = ", t.treatment, "\n");
-    restore(network, before);
-    return "bits     as they were: the chosen ones would pass the budget at the peak";
-  }
-  restore(network, plan.policy.str());
   std::map<int, int> counts;
   for (size_t i = 0; i < tensors.size(); ++i) ++counts[plan.bits[i]];
   std::string text;
   for (const auto& [bits, count] : counts)
     text += cat(text.empty() ? "" : ", ", count, " x ", bits);
-  return cat("bits     ", text, "; predicted error of the gradient ",
-             std::lround(100 * plan.allocation.error / plan.uniform_error),
-             " % of that of equal bits", raised);
+  return {cat("bits     ", text, "; predicted error of the gradient ",
+              std::lround(100 * plan.allocation.error / plan.uniform_error),
+              " % of that of equal bits", raised),
+          plan.policy.str()};
 }
 
 void BitChooser::restore(Network& network, const std::string& bits) {

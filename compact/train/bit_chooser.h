@@ -23,12 +23,13 @@ class BitChooser {
   bool due(int64_t step) const;
   // Measures how much each tensor's rounding moves the gradient, and gives the network the bits of
   // least error in the bytes of N bits each. On a part of the batch, so that probes in 8 bits take
-  // no more than the step; of a batch of graphs on all of it. Parameters have no gradient before
-  // and after; statistics of norms stay as they are. Where the predicted variance of rounding is
-  // more than bits_guard times the gradient's own (from the two halves of the batch, or for a graph
-  // from two draws of dropout), the bits are raised until it is not, or under a budget that is
-  // said. Bits that do not fit, as `fits` says of their policy, are not taken: the same bytes may
-  // lie elsewhere at the peak. Returns a line for the console.
+  // no more than the step; of a network that is not divisible() on all of it. Parameters have no
+  // gradient before and after; statistics of norms stay as they are. Where the predicted variance
+  // of rounding is more than bits_guard times the gradient's own (from the two halves of the batch,
+  // or where it has none from two draws of dropout), the bits are raised until it is not, or under
+  // a budget that is said. Bits that do not fit, as `fits` says of their policy, are not taken: the
+  // same bytes may lie elsewhere at the peak. Where memory runs out before they are known, bits
+  // stay as they were. Returns a line for the console.
   std::string choose(Network& network, const StepInputs& batch, uint64_t noise,
                      const std::function<bool(const std::string& bits)>& fits);
 
@@ -37,6 +38,13 @@ class BitChooser {
   void restore(Network& network, const std::string& bits);
 
  private:
+  struct Choice {
+    std::string line, bits;
+  };
+  // What is to be chosen; `before`: takes the bits in force, a policy. Leaves probes' bits.
+  Choice measure(Network& network, const StepInputs& batch, uint64_t noise,
+                 std::string& before) const;
+
   int64_t interval_, probes_;
   double guard_;
   bool bounded_;                   // by a budget: bits may not be raised

@@ -94,14 +94,15 @@ std::string eval_text(const std::string& prefix, const EvalResult& r, const std:
   return cat(text, "(", format_count(r.targets), " ", unit, ")");
 }
 
-EvalResult evaluate(const TrainConfig& c, std::string& unit) {
+EvalResult evaluate(const TrainConfig& c, std::string& unit, std::vector<std::string>& warnings) {
   COMPACT_CHECK(c.block_size > 0, "--block_size must be positive, is ", c.block_size);
   COMPACT_CHECK(c.per_device_eval_batch_size > 0,
                 "--per_device_eval_batch_size must be positive, is ", c.per_device_eval_batch_size);
   COMPACT_CHECK(c.max_eval_samples >= 0, "--max_eval_samples must be at least 0, is ",
                 c.max_eval_samples);
   const TrainedModel model = open_trained_model(c);
-  unit = model.task.unit;
+  unit = model.task.target_unit();
+  warnings = model.warnings;
   return evaluate_samples(*model.network, *model.task.validation, c.max_eval_samples,
                           c.per_device_eval_batch_size, model.task.metrics);
 }

@@ -38,7 +38,9 @@ MetricsRow eval_row(const std::string& prefix, const EvalResult& result);
 // "eval_loss 1.2345  eval_accuracy 0.9180  (5,000 images)".
 std::string eval_text(const std::string& prefix, const EvalResult& result, const std::string& unit);
 
-// Of the model in --model_name_or_path on --validation_file. `unit`: what was counted.
-EvalResult evaluate(const TrainConfig& config, std::string& unit);
+// Of the model in --model_name_or_path on --validation_file. `unit`: what was counted. Lines about
+// its files go to `warnings`.
+EvalResult evaluate(const TrainConfig& config, std::string& unit,
+                    std::vector<std::string>& warnings);
 
 }  // namespace compact

@@ -10,6 +10,7 @@
 #include "compact/base/philox.h"
 #include "compact/io/hf_config.h"
 #include "compact/models/llama_decode.h"
+#include "compact/train/load_weights.h"
 #include "compact/train/precision.h"
 #include "compact/train/setup.h"
 #include "compact/train/text_stream.h"

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "compact/base/atomic_file.h"
@@ -19,11 +20,20 @@ bool ours(const std::string& name) {
   for (const char* pattern : {"checkpoint-*", "events.out.tfevents.*", "best"}) {
     if (glob_match(pattern, name)) return true;
   }
-  for (const char* file : {"metrics.jsonl", "all_results.json", "train_config.json", "config.json",
-                           "model.safetensors", "tokenizer_config.json", "tokenizer.model"}) {
+  for (const char* file :
+       {"metrics.jsonl", "all_results.json", "train_config.json", "policy.txt", "bits.policy",
+        "config.json", "model.safetensors", "tokenizer_config.json", "tokenizer.model",
+        "tokenizer.json", "vocab.txt", "vocab.json", "merges.txt"}) {
     if (name == file) return true;
   }
   return false;
+}
+
+// Whether `path` is the folder or lies in it, links followed.
+bool within(const fs::path& path, const fs::path& folder) {
+  std::error_code error;
+  const fs::path a = fs::weakly_canonical(path, error), b = fs::weakly_canonical(folder, error);
+  return std::mismatch(b.begin(), b.end(), a.begin(), a.end()).first == b.end();
 }
 
 }  // namespace
@@ -47,6 +57,10 @@ void check_output_folder(const TrainConfig& c) {
       fs::is_empty(folder, error) || c.overwrite_output_dir || !c.resume_from_checkpoint.empty(),
       "--output_dir ", c.output_dir,
       ": is not empty; give another, or --overwrite_output_dir, or --resume_from_checkpoint");
+  COMPACT_CHECK(!c.overwrite_output_dir || !c.resume_from_checkpoint.empty() ||
+                    c.model_name_or_path.empty() || !within(c.model_name_or_path, folder),
+                "--overwrite_output_dir would remove --model_name_or_path ", c.model_name_or_path,
+                ", which lies in --output_dir: give another folder");
 }
 
 void make_output_folder(const TrainConfig& c) {

@@ -41,8 +41,9 @@ void write_results(const TrainConfig& config, const RunState& state, const RunFi
                    const Optimizer& optimizer) {
   nlohmann::ordered_json results;
   for (const auto& [prefix, evaluation] : evaluations) {
-    for (const auto& [name, value] : eval_row(prefix, evaluation)) results[name] = value;
-    results[cat(prefix, "_", task.unit)] = evaluation.targets;
+    for (const auto& [name, value] : eval_row(prefix, evaluation))
+      results[name] = number_or_null(value);
+    results[cat(prefix, "_", task.target_unit())] = evaluation.targets;
   }
   const double seconds = typical_step_seconds(figures);
   const auto units = static_cast<double>(config.per_device_train_batch_size * task.units *
@@ -50,7 +51,7 @@ void write_results(const TrainConfig& config, const RunState& state, const RunFi
   results["train_loss"] = state.total_loss / static_cast<double>(std::max<int64_t>(1, state.step));
   results["train_runtime"] = state.seconds;
   results["steps"] = state.step;
-  results["total_" + task.unit] = state.tokens;
+  results["total_" + task.target_unit()] = state.tokens;
   results["step_seconds"] = seconds;
   results[task.unit + "_per_second"] = seconds > 0 ? units / seconds : 0.0;
   results["parameters"] = network.parameter_count();

@@ -28,7 +28,7 @@ EvalResult RunEvaluation::evaluate(const std::string& prefix, const Dataset& dat
   MetricsRow row = eval_row(prefix, r);
   row.emplace_back("epoch", task_.train->epochs(state.window));
   metrics.write(state.step, row);
-  console_.line(cat("step ", state.step, "  ", eval_text(prefix, r, task_.unit)));
+  console_.line(cat("step ", state.step, "  ", eval_text(prefix, r, task_.target_unit())));
   return r;
 }
 
@@ -39,11 +39,18 @@ void RunEvaluation::validate(const Network& network, RunState& state, MetricsWri
   }
 }
 
-void RunEvaluation::take_best(Network& network, RunState& state, MetricsWriter& metrics) {
-  if (!best_) return;
+bool RunEvaluation::take_best(Network& network, RunState& state, MetricsWriter& metrics) {
+  if (!best_) return false;
   validate(network, state, metrics);
-  best_->load(network);
+  if (state.best_step == 0) {
+    console_.line(cat("warning: no evaluation gave a ", best_->metric(),
+                      "; the model is that of the last step"));
+    return false;
+  }
+  const bool other = state.best_step != state.step;
+  if (other) best_->load(network);
   console_.line(cat("the model of step ", state.best_step, " had the best ", best_->metric()));
+  return other;
 }
 
 Evaluations RunEvaluation::all(const Network& network, const RunState& state,

@@ -22,12 +22,17 @@ class RunEvaluation {
   // Throws InputError where the best model is asked for and there is nothing to judge by.
   RunEvaluation(const TrainConfig& config, const Task& task, Console& console);
 
+  // What the state of a resumed run says of the best model; a line where that does not hold here.
+  std::string take_over(RunState& state) const {
+    return best_ ? best_->take_over(state) : std::string();
+  }
   // Whether it is time after this step.
   bool due(int64_t step) const;
   // On validation data; a row, a line, and the model kept where it is the best so far.
   void validate(const Network& network, RunState& state, MetricsWriter& metrics);
-  // After the last step: puts the best model into the network, where it is asked for.
-  void take_best(Network& network, RunState& state, MetricsWriter& metrics);
+  // After the last step: puts the best model into the network, where it is asked for and there is
+  // one. Returns whether the network has changed.
+  bool take_best(Network& network, RunState& state, MetricsWriter& metrics);
   // Of all data there is for it.
   Evaluations all(const Network& network, const RunState& state, MetricsWriter& metrics);
 

@@ -35,10 +35,6 @@ bool is_difference(const ReportColumn& c) {
   return c.unit == ReportColumn::Unit::kLoss || c.unit == ReportColumn::Unit::kShare;
 }
 
-nlohmann::json number_or_null(double x) {
-  return std::isfinite(x) ? nlohmann::json(x) : nlohmann::json();
-}
-
 }  // namespace
 
 double RunReport::number(const std::string& name) const {

@@ -106,7 +106,7 @@ RunState read_run_state(const std::string& checkpoint) {
 }
 
 void check_same_run(const std::string& checkpoint, const TrainConfig& config, const Policy& policy,
-                    uint64_t data_checksum, std::vector<std::string>& warnings) {
+                    const Task& task, std::vector<std::string>& warnings) {
   const OpenCheckpoint open = open_checkpoint(checkpoint, /*verified=*/true);
   const json& j = open.trainer_state;
   COMPACT_CHECK(
@@ -125,7 +125,12 @@ void check_same_run(const std::string& checkpoint, const TrainConfig& config, co
   COMPACT_CHECK(open.texts.at("policy.txt") == policy.str(),
                 "preset or policy differ from those of ", checkpoint,
                 " (policy.txt there): a resumed run keeps them");
-  COMPACT_CHECK(j["data_checksum"] == checksum_text(data_checksum),
+  for (const auto& [key, before] : open.config.items()) {
+    COMPACT_CHECK(!task.config.contains(key) || task.config[key] == before, "the model's ", key,
+                  " is ", task.config.value(key, json()).dump(), ", but was ", before.dump(),
+                  " in the run of ", checkpoint, ": a resumed run keeps its model");
+  }
+  COMPACT_CHECK(j["data_checksum"] == checksum_text(task.checksum),
                 "the training data is not that of ", checkpoint, ": it has another checksum");
 }
 

@@ -29,7 +29,7 @@ RunState read_run_state(const std::string& checkpoint);
 // Throws InputError where the run of the checkpoint had other settings that change its numbers,
 // naming the first; lines on harmless ones go to `warnings`.
 void check_same_run(const std::string& checkpoint, const TrainConfig& config, const Policy& policy,
-                    uint64_t data_checksum, std::vector<std::string>& warnings);
+                    const Task& task, std::vector<std::string>& warnings);
 
 // The policy that the run was trained with, where the configuration says `auto` or asks for it in
 // the same words, none of which is in a file: a preset may have other lines in another version of

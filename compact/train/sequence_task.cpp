@@ -11,6 +11,7 @@
 #include "compact/base/philox.h"
 #include "compact/base/text.h"
 #include "compact/data/encoded_texts.h"
+#include "compact/data/printable.h"
 #include "compact/data/split.h"
 #include "compact/data/text_pair_dataset.h"
 #include "compact/io/hf_encoder_config.h"
@@ -73,6 +74,44 @@ EncoderConfig shape_of(const TrainConfig& c, const LabelledTexts* train,
   return shape;
 }
 
+// The classes of the folder's head, as far as they have names.
+std::vector<std::string> head_classes(const TrainConfig& c) {
+  if (c.model_name_or_path.empty()) return {};
+  const EncoderConfig shape = read_encoder_config(c.model_name_or_path);
+  const bool nameless = std::ranges::all_of(
+      shape.labels, [](const std::string& name) { return name.starts_with("LABEL_"); });
+  return shape.regression || nameless ? std::vector<std::string>{} : shape.labels;
+}
+
+// Numbers the classes as `order` does, which are the same.
+void renumber(LabelledTexts& texts, const std::vector<std::string>& order) {
+  std::vector<float> places;
+  for (const std::string& name : texts.class_names) {
+    places.push_back(static_cast<float>(std::ranges::find(order, name) - order.begin()));
+  }
+  for (float& label : texts.labels) {
+    if (!std::isnan(label)) label = places[static_cast<size_t>(label)];
+  }
+  texts.class_names = order;
+}
+
+// A head that was trained for these classes keeps their numbers.
+void take_numbers_of_head(const TrainConfig& c, SequenceTexts& texts,
+                          std::vector<std::string>& warnings) {
+  if (!texts.train || texts.train->class_names.empty()) return;
+  const std::vector<std::string> head = head_classes(c), &ours = texts.train->class_names;
+  if (head.empty() || head == ours) return;
+  if (std::ranges::is_permutation(head, ours)) {
+    for (auto* part : {&texts.train, &texts.validation, &texts.test}) {
+      if (*part) renumber(**part, head);
+    }
+  } else if (head.size() == ours.size()) {
+    warnings.push_back(cat(c.model_name_or_path, " was trained for other classes (",
+                           printable(head[0]), ", ...): its head goes on for ", printable(ours[0]),
+                           ", ..."));
+  }
+}
+
 void set_network(const TrainConfig& c, const EncoderConfig& shape, Task& task) {
   task.config = encoder_config_to_json(shape, c.dtype);
   task.unit = "sentences";
@@ -118,6 +157,7 @@ Task open_sequences(const TrainConfig& c, SequenceTexts texts, std::vector<std::
   const bool data = texts.train || texts.validation || texts.test;
   const std::unique_ptr<Tokenizer> tokenizer = data ? tokenizer_of(c) : nullptr;
   if (texts.train) keep_first(*texts.train, c.max_train_samples);
+  take_numbers_of_head(c, texts, warnings);
   const EncoderConfig shape = shape_of(c, texts.train ? &*texts.train : nullptr, tokenizer.get());
   set_network(c, shape, task);
   set_inputs(c.max_seq_length, shape.regression, task);

@@ -10,7 +10,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
-#include "compact/io/model_weights.h"
+#include "compact/train/load_weights.h"
 #include "compact/train/tokenizer_store.h"
 
 namespace compact {
@@ -26,12 +26,6 @@ int64_t updates_of(const TrainConfig& c, double epochs, int64_t samples) {
 
 uint64_t key_of(const TrainConfig& c, RandomUse use) {
   return derive(static_cast<uint64_t>(c.seed), static_cast<uint64_t>(use));
-}
-
-bool has_weights(const std::string& folder) {
-  const std::filesystem::path path(folder);
-  return std::filesystem::exists(path / "model.safetensors") ||
-         std::filesystem::exists(path / "model.safetensors.index.json");
 }
 
 at::Device device_of(const std::string& name) {
@@ -80,24 +74,6 @@ int64_t total_steps(const TrainConfig& c, int64_t samples) {
 
 int64_t evaluation_interval(const TrainConfig& c, int64_t samples) {
   return c.eval_epochs > 0 ? updates_of(c, c.eval_epochs, samples) : c.eval_steps;
-}
-
-std::vector<std::string> load_weights(Network& model, const std::string& folder) {
-  at::NoGradGuard no_grad;
-  const ModelWeights weights(folder);
-  std::vector<std::string> fresh;
-  for (auto& [name, tensor] : model.named_tensors()) {
-    const std::string found =
-        model.found_name(name, [&](const std::string& n) { return weights.contains(n); });
-    // A head for other classes is new as well.
-    if (model.may_be_new(name) &&
-        (!weights.contains(found) || tensor.sizes() != weights.entry(found).shape)) {
-      fresh.push_back(name);
-    } else {
-      weights.read_into(found, tensor, Cast::kAllow);
-    }
-  }
-  return fresh;
 }
 
 OptimizerOptions optimizer_options(const TrainConfig& c, const Policy& policy) {

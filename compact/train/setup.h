@@ -44,9 +44,4 @@ OptimizerOptions optimizer_options(const TrainConfig& config, const Policy& poli
 std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, const Policy& policy,
                                           const Network& model);
 
-// Whether a folder has weights; copying them by name into a model. Returns the names of those that
-// the folder lacks and that may be new. Throws InputError on another missing tensor.
-bool has_weights(const std::string& folder);
-std::vector<std::string> load_weights(Network& model, const std::string& folder);
-
 }  // namespace compact

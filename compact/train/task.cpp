@@ -10,6 +10,7 @@
 #include "compact/base/text.h"
 #include "compact/io/json_file.h"
 #include "compact/kernels/kernels.h"
+#include "compact/train/load_weights.h"
 #include "compact/train/setup.h"
 
 namespace compact {
@@ -53,7 +54,8 @@ std::unique_ptr<Network> make_network(const TrainConfig& c, const Task& task, co
   auto network = task.network(policy, device);
   if (c.model_name_or_path.empty()) return network;
   if (has_weights(c.model_name_or_path)) {
-    const std::vector<std::string> fresh = load_weights(*network, c.model_name_or_path);
+    const auto [fresh, lines] = load_weights(*network, c.model_name_or_path);
+    warnings.insert(warnings.end(), lines.begin(), lines.end());
     if (!fresh.empty()) {
       warnings.push_back(cat(c.model_name_or_path, " has no ", fresh[0],
                              fresh.size() > 1 ? cat(" and ", fresh.size() - 1, " more") : "",

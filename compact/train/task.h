@@ -36,6 +36,8 @@ struct Task {
   std::optional<LlamaConfig> llama;          // whose blocks --preset auto knows
   std::string unit = "samples";              // what speed is counted in: tokens, images, nodes
   int64_t units = 1;                         // of them in a sample
+  std::string target = {};                   // what has a loss; empty: the unit
+  const std::string& target_unit() const { return target.empty() ? unit : target; }
   std::vector<std::string> metrics;     // by their names in base/scores.h, the first counts most
   std::string network_text, data_text;  // "vocabulary 257"; "1,024 blocks of 256 tokens"
 };

@@ -34,6 +34,7 @@ uint64_t checksum_of(const PromptSamples& samples) {
 Task open(const TrainConfig& c, const Progress&, std::vector<std::string>& warnings) {
   Task task;
   task.unit = "samples";
+  task.target = "tokens";
   task.lengths_vary = true;
   const std::unique_ptr<Tokenizer> tokenizer = tokenizer_of(c);
   set_llama(c, tokenizer.get(), task);

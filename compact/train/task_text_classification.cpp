@@ -26,7 +26,10 @@ Task open(const TrainConfig& c, const Progress&, std::vector<std::string>& warni
     if (!files.empty()) to = read_labelled_texts(files[0], fields);
   };
   read(c.train_file, texts.train);
-  if (texts.train) fields.class_names = texts.train->class_names;
+  if (texts.train) {
+    fields.class_names = texts.train->class_names;
+    fields.pair = !texts.train->second.empty();
+  }
   read(c.validation_file, texts.validation);
   read(c.test_file, texts.test);
   std::vector<std::string> metrics = {"accuracy", "matthews_correlation"};

@@ -9,6 +9,7 @@
 #include "compact/base/file.h"
 #include "compact/base/spec.h"
 #include "compact/base/text.h"
+#include "compact/data/printable.h"
 #include "compact/data/tokenizer_json.h"
 #include "compact/io/json_file.h"
 
@@ -27,6 +28,21 @@ std::unique_ptr<Tokenizer> make(const Spec& spec, const std::string& where) {
     names.emplace_back(entry.name);
   }
   fail(where, ": no tokenizer `", spec.name, "`", suggestion(spec.name, names));
+}
+
+// Of a folder with both files: what tokenizer.json adds must be in the SentencePiece model, which
+// cannot be added to; a token that fills batches up stands in no text.
+void check_added_tokens(const std::string& file, const Tokenizer& tokenizer) {
+  const nlohmann::json json = read_json(file);
+  if (!json.is_object() || !json.contains("added_tokens")) return;
+  for (const nlohmann::json& token : json["added_tokens"]) {
+    if (!token.is_object() || !token.contains("id") || !token["id"].is_number_integer()) continue;
+    const std::string content = json_string(token, "content", "", file);
+    if (content == "<pad>" || content == "[PAD]") continue;
+    COMPACT_CHECK(token["id"] < tokenizer.vocabulary(), file, ": adds the token `",
+                  printable(content), "` to tokenizer.model, which is not done here; --tokenizer ",
+                  tokenizer.spec(), " does without");
+  }
 }
 
 }  // namespace
@@ -79,7 +95,9 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& folder) {
     }
   }
   if (has("tokenizer.model")) {
-    return make({"sentencepiece", {{"file", path("tokenizer.model")}}}, folder.string());
+    auto tokenizer = make({"sentencepiece", {{"file", path("tokenizer.model")}}}, folder.string());
+    if (has("tokenizer.json")) check_added_tokens(path("tokenizer.json"), *tokenizer);
+    return tokenizer;
   }
   if (has("tokenizer.json")) {
     const std::string file = path("tokenizer.json"), type = tokenizer_json_type(file);

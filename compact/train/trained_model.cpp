@@ -5,6 +5,7 @@
 
 #include "compact/base/check.h"
 #include "compact/io/model_weights.h"
+#include "compact/train/load_weights.h"
 #include "compact/train/precision.h"
 #include "compact/train/setup.h"
 
@@ -17,15 +18,19 @@ TrainedModel open_trained_model(TrainConfig c) {
   c.train_file.clear();
   const TaskInfo& info = task_of_folder(c.model_name_or_path);
   c.task = info.name;
+  COMPACT_CHECK(c.threads >= 0, "--threads must be at least 0, is ", c.threads);
+  info.check(c);
   if (c.threads > 0) at::set_num_threads(static_cast<int>(c.threads));
   const at::Device device = device_of(c.device);
   std::vector<std::string> warnings;
-  TrainedModel model{.task = info.open(c, {}, warnings), .network = nullptr};
+  TrainedModel model{
+      .task = info.open(c, {}, warnings), .network = nullptr, .warnings = std::move(warnings)};
   set_matmul_precision(c.matmul_precision, device);
   model.network = model.task.network(Policy::preset("exact"), device);
-  const std::vector<std::string> missing = load_weights(*model.network, c.model_name_or_path);
-  COMPACT_CHECK(missing.empty(), c.model_name_or_path, ": has no tensor `", missing[0],
+  const LoadedWeights loaded = load_weights(*model.network, c.model_name_or_path);
+  COMPACT_CHECK(loaded.fresh.empty(), c.model_name_or_path, ": has no tensor `", loaded.fresh[0],
                 "`: it was not trained for this task");
+  for (const std::string& line : loaded.warnings) model.warnings.push_back(line);
   return model;
 }
 

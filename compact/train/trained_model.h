@@ -13,6 +13,7 @@ namespace compact {
 struct TrainedModel {
   Task task;  // with the data of --validation_file
   std::unique_ptr<Network> network;
+  std::vector<std::string> warnings;  // about its files, one line each
 };
 
 // --model_name_or_path with its weights, on --device. Throws InputError where the folder, or

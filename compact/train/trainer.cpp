@@ -116,9 +116,10 @@ void Run::prepare() {
                                          c_.min_lr_ratio);
   if (!checkpoint.empty()) {
     s_ = read_run_state(checkpoint);
-    check_same_run(checkpoint, c_, policy_, task_.checksum, warnings_);
+    check_same_run(checkpoint, c_, policy_, task_, warnings_);
   }
   s_.matmul_path = set_matmul_precision(c_.matmul_precision, device_, s_.matmul_path).path;
+  if (std::string line = evaluation_->take_over(s_); !line.empty()) warnings_.push_back(line);
   plan_.emplace(c_, task_, device_, policy_, /*resumed=*/!checkpoint.empty(), console_);
   outside_bytes_ = live_bytes(device_);
   plan_->enforce(outside_bytes_);
@@ -277,8 +278,8 @@ void Run::save(const char* why) {
 }
 
 void Run::finish() {
-  evaluation_->take_best(*model_, s_, *metrics_);
-  write_model(c_, task_, *model_);
+  write_model(c_, task_, *model_);  // of the last step, before another may take its place
+  if (evaluation_->take_best(*model_, s_, *metrics_)) write_model(c_, task_, *model_);
   const Evaluations evaluations = evaluation_->all(*model_, s_, *metrics_);
   figures_.planned_peak_bytes = plan_->peak_bytes();
   write_results(c_, s_, figures_, evaluations, task_, *model_, *optimizer_);

@@ -55,6 +55,23 @@ TEST(LabelledTexts, NamedFields) {
               HasSubstr("none of the fields sentence1, sentence and text"));
 }
 
+TEST(LabelledTexts, SecondTextsAreNotLost) {
+  const TextFolder folder;
+  const std::string single = write_file(folder / "a.tsv", "text\tlabel\na\t0\nb\t1\n"),
+                    pairs = write_file(folder / "b.tsv", "text\tsentence2\tlabel\na\tb\t0\n"),
+                    mixed = write_file(folder / "c.jsonl",
+                                       "{\"text\": \"a\", \"label\": 0}\n"
+                                       "{\"text\": \"a\", \"sentence2\": \"b\", \"label\": 1}\n");
+  const auto error = [](const std::string& path, const TextFields& fields) {
+    return one_line_error_of([&] { read_labelled_texts(path, fields); });
+  };
+  EXPECT_THAT(error(single, {.pair = true}), HasSubstr("has no sentence2"));
+  EXPECT_THAT(error(pairs, {.pair = false}), HasSubstr("has pairs (sentence2)"));
+  EXPECT_THAT(error(mixed, {}), HasSubstr("line 2 has a field `sentence2`"));
+  EXPECT_THAT(error(pairs, {.first = "text", .second = "text"}), HasSubstr("not both in `text`"));
+  EXPECT_THAT(read_labelled_texts(single, {.pair = false}).first, ElementsAre("a", "b"));
+}
+
 TEST(LabelledTexts, GivenClasses) {
   const TextFolder folder;
   const std::string path = write_file(folder / "a.tsv", "text\tlabel\na\tb\nc\ta\nd\tb\n");

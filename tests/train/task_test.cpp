@@ -150,7 +150,8 @@ TEST(TaskEvaluation, OfAFolderIsThatOfTheRun) {
   EXPECT_EQ(results["eval_images"], 20);
   std::string unit;
   const TrainConfig e = evaluation_of(c, c.validation_file, 0);
-  const EvalResult r = evaluate(e, unit);
+  std::vector<std::string> warnings;
+  const EvalResult r = evaluate(e, unit, warnings);
   EXPECT_EQ(unit, "images");
   EXPECT_EQ(r.loss, results["eval_loss"].get<double>());
   EXPECT_EQ(*r.accuracy, results["eval_accuracy"].get<double>());
@@ -237,7 +238,8 @@ TEST(TaskErrors, OfModelFolders) {
     changed[key] = value;
     spill(file, changed.dump());
     std::string unit;
-    return error_of([&] { evaluate(evaluation_of(c, c.train_file, 4), unit); });
+    std::vector<std::string> warnings;
+    return error_of([&] { evaluate(evaluation_of(c, c.train_file, 4), unit, warnings); });
   };
   EXPECT_EQ(error("classes", whole["classes"]), "");
   EXPECT_THAT(error("blocks", {-1, 3, 3}), HasSubstr("config.json: blocks must be from 1"));

@@ -122,7 +122,8 @@ EvalResult evaluated(const TrainConfig& run) {
   c.max_eval_samples = 0;
   c.device = "cpu";
   std::string unit;
-  return evaluate(c, unit);
+  std::vector<std::string> warnings;
+  return evaluate(c, unit, warnings);
 }
 
 class TextResume : public ::testing::TestWithParam<Case> {};
@@ -226,6 +227,92 @@ TEST(TextTask, RegressionHasCorrelations) {
   EXPECT_EQ(evaluated(c).loss, results["eval_loss"].get<double>());
 }
 
+std::string ran(const TrainConfig& c) {
+  std::ostringstream console;
+  EXPECT_EQ(train(c, console), kExitOk) << console.str();
+  return console.str();
+}
+
+// Labels that are all alike have no correlation: no evaluation is the best.
+TEST(TextTask, ModelIsKeptWhereNoneIsTheBest) {
+  const TemporaryFolder folder;
+  TrainConfig c = sentences(folder.path(), "run");
+  spill(folder / "values.tsv", "text\tlabel\ngood film\t1\nbad film\t1\nit was\t1\nnot\t1\n");
+  c.train_file = c.validation_file = {(folder / "values.tsv").string()};
+  c.do_regression = c.load_best_model_at_end = true;
+  EXPECT_THAT(ran(c), HasSubstr("no evaluation gave a pearson"));
+  EXPECT_TRUE(fs::exists(folder / "run/model.safetensors"));
+}
+
+TEST(TextTask, BestModelOfAnotherFolderOrMetricIsForgotten) {
+  const TemporaryFolder folder;
+  TrainConfig c = best_of_pairs(folder.path(), "run");
+  c.save_steps = 2;
+  c.metric_for_best_model = "loss";
+  ran(c);
+  c.resume_from_checkpoint = (folder / "run/checkpoint-4").string();
+  c.output_dir = (folder / "other").string();
+  EXPECT_THAT(ran(c), HasSubstr("is not in " + c.output_dir + "/best: from here on"));
+  c.output_dir = (folder / "run").string();
+  c.metric_for_best_model = "accuracy";
+  EXPECT_THAT(ran(c), HasSubstr("was the best by loss, not by accuracy"));
+  EXPECT_TRUE(results_of(c).contains("eval_accuracy"));
+}
+
+// A head says which class is which: here the folder's classes change places, its weights do not.
+TEST(TextTask, ClassesKeepTheNumbersThatTheHeadHas) {
+  const TemporaryFolder folder;
+  TrainConfig c = sentences(folder.path(), "run");
+  c.max_steps = 60;
+  c.eval_steps = 0;
+  ran(c);
+  const double accuracy = *evaluated(c).accuracy;
+  EXPECT_GT(accuracy, 0.6);
+  auto shape = nlohmann::json::parse(slurp(folder / "run/config.json"));
+  shape["id2label"] = {{"0", "yes"}, {"1", "no"}};
+  spill(folder / "run/config.json", shape.dump());
+  TrainConfig more = sentences(folder.path(), "more");
+  more.model.clear();
+  more.model_name_or_path = c.output_dir;
+  more.max_steps = 1;
+  more.eval_steps = 0;
+  more.learning_rate = 1e-12;
+  ran(more);
+  EXPECT_NEAR(results_of(more)["eval_accuracy"].get<double>(), 1 - accuracy, 1e-9);
+  more.overwrite_output_dir = true;
+  more.output_dir = c.output_dir;
+  EXPECT_THAT(error_of([&] { ran(more); }), HasSubstr("--overwrite_output_dir would remove"));
+  EXPECT_TRUE(fs::exists(folder / "run/model.safetensors"));
+}
+
+TEST(TextTask, BitsAreChosenUnderABudget) {
+  const TemporaryFolder folder;
+  TrainConfig c = sentences(folder.path(), "run");
+  c.preset = "gact-l2";
+  ran(c);
+  const auto planned = results_of(c)["memory/planned_peak_bytes"].get<int64_t>();
+  c.output_dir = (folder / "within").string();
+  c.budget = std::to_string(planned + 4096) + "B";
+  EXPECT_THAT(ran(c), HasSubstr("bits     "));
+  EXPECT_LE(results_of(c)["memory/peak_bytes"].get<int64_t>(), planned + 4096);
+}
+
+TEST(TextTask, ResumedRunKeepsItsModel) {
+  const TemporaryFolder folder;
+  TrainConfig c = sentences(folder.path(), "run");
+  ran(c);
+  TrainConfig more = sentences(folder.path(), "more");
+  more.model.clear();
+  more.model_name_or_path = c.output_dir;
+  more.save_steps = 3;
+  ran(more);
+  auto shape = nlohmann::json::parse(slurp(folder / "run/config.json"));
+  shape["layer_norm_eps"] = 0.125;
+  spill(folder / "run/config.json", shape.dump());
+  more.resume_from_checkpoint = (folder / "more/checkpoint-3").string();
+  EXPECT_THAT(error_of([&] { ran(more); }), HasSubstr("the model's layer_norm_eps is 0.125"));
+}
+
 TEST(TextTask, RefusesWhatDoesNotGoTogether) {
   const TemporaryFolder folder;
   const auto error = [&](const auto& change) -> std::string {
@@ -258,6 +345,11 @@ TEST(TextTask, RefusesWhatDoesNotGoTogether) {
                 c.load_best_model_at_end = true;
               }),
               HasSubstr("nothing to evaluate on"));
+  EXPECT_THAT(error([&](TrainConfig& c) {
+                spill(folder / "pairs.tsv", "sentence1\tsentence2\tlabel\na\tfilm\tyes\n");
+                c.validation_file = {(folder / "pairs.tsv").string()};
+              }),
+              HasSubstr("must have single texts as the training file has"));
   EXPECT_THAT(error([&](TrainConfig& c) {
                 spill(folder / "other.tsv", "sentence\tlabel\na film\tmaybe\n");
                 c.validation_file = {(folder / "other.tsv").string()};

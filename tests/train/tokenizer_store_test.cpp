@@ -63,6 +63,12 @@ TEST(TokenizerStore, TakesTheModelOfAHuggingFaceFolder) {
   fs::copy_file(kModel, folder / "tokenizer.model");
   write(folder / "tokenizer_config.json", R"({"tokenizer_class": "LlamaTokenizer"})");
   EXPECT_EQ(load_tokenizer(folder.path())->vocabulary(), 2048);
+  // Beside it the same for another library, which may add tokens to it.
+  write(folder / "tokenizer.json", R"({"added_tokens": [{"id": 1, "content": "<s>"},
+                                                        {"id": 2048, "content": "<pad>"}]})");
+  EXPECT_EQ(load_tokenizer(folder.path())->vocabulary(), 2048);
+  write(folder / "tokenizer.json", R"({"added_tokens": [{"id": 2048, "content": "<|user|>"}]})");
+  EXPECT_THAT(error_of(folder.path()), testing::HasSubstr("adds the token `<|user|>`"));
 }
 
 const char* const kWords = "[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\nThe\n";

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Weights of a model folder, into a network.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "compact/models/network.h"
+
+namespace compact {
+
+struct LoadedWeights {
+  std::vector<std::string> fresh;     // names of tensors that the folder lacks and that may be new
+  std::vector<std::string> warnings;  // one line each
+};
+
+bool has_weights(const std::string& folder);
+// Copies them by name, whatever their type. Throws InputError where a tensor is missing that may
+// not be new, or has another shape.
+LoadedWeights load_weights(Network& model, const std::string& folder);
+
+}  // namespace compact
