@@ -169,7 +169,7 @@ class Segment {
   std::vector<std::string> named_slots() const;
   // What each step takes, in order; whether the backward pass runs it again.
   std::vector<Work> work(int64_t tokens, int64_t length, int64_t element_size) const;
-  std::vector<Work> work(const at::Tensor& x) const;  // of maps; run forward on x
+  std::vector<Work> work(const at::Tensor& x) const;  // on tokens, or maps, where it is run
   std::vector<bool> rerun() const;
   // Seconds of each step of a forward pass on x, the least of `rounds`.
   std::vector<double> forward_seconds(const at::Tensor& x, int rounds) const;

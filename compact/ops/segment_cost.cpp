@@ -52,6 +52,9 @@ std::vector<Work> Segment::work(int64_t tokens, int64_t length, int64_t element_
 }
 
 std::vector<Work> Segment::work(const at::Tensor& x) const {
+  if (x.dim() == 3) {
+    return work(x.size(0) * x.size(1), x.size(1), static_cast<int64_t>(x.element_size()));
+  }
   const at::NoGradGuard no_grad;
   std::vector<Work> all;
   Tensors t(slots_.size());

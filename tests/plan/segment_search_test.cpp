@@ -173,6 +173,19 @@ TEST_P(SegmentBudget, ImpossibleOnesSayWhatWouldFit) {
   }
 }
 
+TEST(ForwardWork, OfEncodersCountsTheirProducts) {
+  const EncoderConfig c = small_encoder();
+  const auto d = static_cast<double>(c.hidden_size), m = static_cast<double>(c.intermediate_size);
+  const double length = 48, tokens = kBatch * length;
+  const auto work = forward_work(request_of({"encoder", encoder, texts}, Policy()));
+  ASSERT_EQ(work.size(), c.num_hidden_layers + 1);
+  for (int64_t i = 0; i < c.num_hidden_layers; ++i) {
+    double products = 0;
+    for (const Work& w : work[i]) products += w.products;
+    EXPECT_EQ(products, tokens * (2 * (4 * d * d + 2 * d * m) + 4 * length * d));
+  }
+}
+
 const Setting kSettings[] = {{"small", resnet(kSmall)},
                              {"bottleneck", resnet(kBottleneck)},
                              {"bf16", resnet(kSmall), images, at::kBFloat16},
