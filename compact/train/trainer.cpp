@@ -21,6 +21,7 @@
 #include "compact/train/bit_chooser.h"
 #include "compact/train/description.h"
 #include "compact/train/exit_codes.h"
+#include "compact/train/ignored_options.h"
 #include "compact/train/memory_table.h"
 #include "compact/train/metrics.h"
 #include "compact/train/output_folder.h"
@@ -93,6 +94,7 @@ void Run::prepare() {
   if (c_.threads > 0) at::set_num_threads(static_cast<int>(c_.threads));
   install_counting_allocator();
   device_ = device_of(c_.device);
+  warnings_ = ignored_options(c_);
   std::string checkpoint;
   if (!c_.resume_from_checkpoint.empty()) {
     checkpoint = find_checkpoint(c_, warnings_);

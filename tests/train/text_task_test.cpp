@@ -20,6 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const char* const kWords[] = {"a", "film", "that", "is", "good", "bad", "very", "not", "it", "was"};
 
@@ -311,6 +312,18 @@ TEST(TextTask, ResumedRunKeepsItsModel) {
   spill(folder / "run/config.json", shape.dump());
   more.resume_from_checkpoint = (folder / "more/checkpoint-3").string();
   EXPECT_THAT(error_of([&] { ran(more); }), HasSubstr("the model's layer_norm_eps is 0.125"));
+}
+
+TEST(TextTask, OptionsOfOtherTasksAreNotIgnoredInSilence) {
+  const TemporaryFolder folder;
+  TrainConfig c = prompts(folder.path(), "run");
+  c.max_steps = 1;
+  c.max_seq_length = 64;
+  c.dropout = 0.1;
+  const std::string text = ran(c);
+  EXPECT_THAT(text, HasSubstr("--max_seq_length takes no effect: it is for glue, text-class"));
+  EXPECT_THAT(text, HasSubstr("--dropout takes no effect"));
+  EXPECT_THAT(ran(sentences(folder.path(), "other")), Not(HasSubstr("takes no effect")));
 }
 
 TEST(TextTask, RefusesWhatDoesNotGoTogether) {
