@@ -33,7 +33,6 @@ RIVALS = {
     "transformers, LoRA r=8": ["--lora", "8", "--learning_rate", "5e-4"],
 }
 DECODER_WAYS = {
-    "not trained": ["--preset", "off", "--learning_rate", "0", "--max_steps", "1"],
     "off": ["--preset", "off"],
     "exact": ["--preset", "exact"],
     "compact n/4": ["--preset", "compact", "--update_proj_gap", "50"],
