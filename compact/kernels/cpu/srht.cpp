@@ -121,13 +121,14 @@ void srht_transpose(const SrhtTranspose& a, const Launch& launch) {
   const Row norm(t.k), middle(t.k), last(t.n);
   for (int64_t i = 0; i < t.k; ++i) {
     norm[i] = t.norm;
-    middle[i] = t.norm * (i < t.gap ? 1.0f : sign_of(a.plan.signs, t.n + i - t.gap));
+    // Without a gap there is one transform, and no signs of a second one.
+    const bool plain = t.gap == 0 || i < t.gap;
+    middle[i] = t.norm * (plain ? 1.0f : sign_of(a.plan.signs, t.n + i - t.gap));
   }
   for (int64_t i = 0; i < t.n; ++i) {
     last[i] = sign_of(a.plan.signs, i);
     if (i >= t.k) last[i] *= sign_of(a.plan.signs, t.n + i - t.gap);
   }
-  if (t.gap == 0) std::copy_n(norm.get(), t.k, middle.get());
   with_type(a.type, [&]<class T>() {
     launch.parallel_for(a.rows, row_grain(t.n), [&](int64_t begin, int64_t end) {
       const Row buffer(t.n), coordinates(a.plan.r);
