@@ -25,6 +25,11 @@ void* operator new(std::size_t size) {
   return p;
 }
 void* operator new[](std::size_t size) { return operator new(size); }
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept try {
+  return operator new(size);
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
 void operator delete(void* p) noexcept {
   if (counting && p) held -= static_cast<int64_t>(malloc_usable_size(p));
   std::free(p);
