@@ -155,10 +155,10 @@ def main():
     for name, case in cases.items():
         rows = [r for r in study.rows if r["study"] == name]
         if rows:
-            lines += table(name, case.text(), rows, [*case.ways, *case.rivals], case.figure)
+            lines += table(name, case.text(), rows, [*case.ways, *case.rivals], case.figure,
+                           times=a.setting == "gpu")
     study.write("Fine-tuning", "GLUE: MiniLM-L6 (sentence embeddings), scores on dev sets in percent. "
-                "Differences are paired by seed, with their 95 % interval. Runs shared the cores, so "
-                "that times of steps tell little.", lines)
+                "Differences are paired by seed, with their 95 % interval.", lines)
 
 
 if __name__ == "__main__":

@@ -155,29 +155,30 @@ def shown(flags):
     return " ".join(pathlib.Path(f).name if f.startswith("/") else f for f in map(str, flags))
 
 
-def table(name, text, rows, ways, figure):
+def table(name, text, rows, ways, figure, times=True):
     """Lines of a section: every way's mean figure and what it is away from `off`, of rows that have
-    `preset` (a way), `seed`, step_seconds and bytes. Scores are in percent, losses in nats."""
+    `preset` (a way), `seed`, step_seconds and bytes. Scores are in percent, losses in nats. Without
+    `times` of steps where runs that are compared shared cores with other work."""
     unit = 1 if figure.endswith("loss") else 100
-    lines = [f"## {name}", "", text, "",
-             f"| way | {figure} | difference to off | seeds | saved MiB | peak MiB | step ms |",
-             "|---|---|---|---|---|---|---|"]
+    columns = ["way", figure, "difference to off", "seeds", "saved MiB", "peak MiB"]
+    columns += ["step ms"] * times
+    lines = [f"## {name}", "", text, "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     done = [r for r in rows if r[figure] is not None and r["step_seconds"] is not None]
     at = {w: {r["seed"]: r[figure] for r in done if r["preset"] == w} for w in ways}
     for way in ways:
         of = [r for r in done if r["preset"] == way]
         diverged = sum(r["preset"] == way for r in rows) - len(of)
         if diverged:
-            lines.append(f"| {way} | diverged | | {diverged} | | | |")
+            lines.append(f"| {way} | diverged | | {diverged} |" + " |" * (len(columns) - 4))
         if not of:
             continue
 
         def mib(key, digits):
             known = [r[key] for r in of if r.get(key)]
             return f"{max(known) / 2**20:.{digits}f}" if known else ""
+        step = f" {sorted(r['step_seconds'] for r in of)[len(of) // 2] * 1e3:.0f} |"
         lines.append(
             f"| {way} | {sum(at[way].values()) / len(of) * unit:.3f} | "
             f"{'' if way == 'off' else difference(at[way], at.get('off', {}), unit)} | {len(of)} | "
-            f"{mib('memory/saved_bytes', 2)} | {mib('memory/peak_bytes', 1)} | "
-            f"{sorted(r['step_seconds'] for r in of)[len(of) // 2] * 1e3:.0f} |")
+            f"{mib('memory/saved_bytes', 2)} | {mib('memory/peak_bytes', 1)} |{step * times}")
     return [*lines, ""]

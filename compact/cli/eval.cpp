@@ -42,17 +42,15 @@ int run_eval(const Command& command, const std::vector<std::string>& arguments) 
     return kExitOk;
   }
   flags.apply();
-  std::string unit;
-  std::vector<std::string> warnings;
-  const EvalResult r = evaluate(o, unit, warnings);
+  const auto [result, unit, warnings] = evaluate(o);
   for (const std::string& line : warnings) std::cerr << "warning: " << line << "\n";
   nlohmann::ordered_json figures;
-  for (const auto& [name, value] : eval_row("eval", r)) {
+  for (const auto& [name, value] : eval_row("eval", result)) {
     std::cout << name << " " << value << "\n";
     figures[name] = number_or_null(value);
   }
-  std::cout << unit << " " << format_count(r.targets) << "\n";
-  figures[unit] = r.targets;
+  std::cout << unit << " " << format_count(result.targets) << "\n";
+  figures[unit] = result.targets;
   if (!json.empty()) write_json(json, figures);
   return kExitOk;
 }

@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include <fstream>
+#include <new>
 
 #include "compact/base/check.h"
 #include "compact/data/byte_source.h"
@@ -74,14 +75,20 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
  private:
-  void load() try {
+  void load() {
     check_sentencepiece_model(bytes_, path_);
+    const std::string error = load_error();
+    COMPACT_CHECK(error.empty(), path_, ": must be a SentencePiece model: ", error);
+  }
+
+  // Of the library's reader, whose tries throw.
+  std::string load_error() try {
     const auto status = processor_.LoadFromSerializedProto(bytes_);
-    COMPACT_CHECK(status.ok(), path_, ": must be a SentencePiece model: ", status.message());
-  } catch (const InputError&) {
+    return status.ok() ? std::string() : cat(status.message());
+  } catch (const std::bad_alloc&) {
     throw;
-  } catch (const std::exception& e) {  // of the library's tries
-    fail(path_, ": must be a SentencePiece model: ", e.what());
+  } catch (const std::exception& e) {
+    return cat(e.what());
   }
 
   // How a model treats spaces is in its settings, which the library does not show: so try it out.

@@ -12,27 +12,12 @@
 #include "compact/io/json_file.h"
 #include "compact/io/model_weights.h"
 #include "compact/train/load_weights.h"
-#include "compact/train/setup.h"
 
 namespace compact {
 namespace {
 
 bool smaller_is_better(const std::string& metric) {
   return metric == "loss" || metric == "perplexity";
-}
-
-// That evaluations of the task have.
-std::vector<std::string> figures_of(const Task& task) {
-  std::vector<std::string> all = {"loss"};
-  if (task.llama) {
-    all.emplace_back("perplexity");
-  } else if (std::ranges::find(task.metrics, "pearson") == task.metrics.end()) {
-    all.insert(all.end(), {"accuracy", "top5_accuracy"});
-  }
-  for (const std::string& name : task.metrics) {
-    if (std::ranges::find(all, name) == all.end()) all.push_back(name);
-  }
-  return all;
 }
 
 constexpr const char* kFile = "best_model.json";
@@ -47,7 +32,7 @@ BestModel::BestModel(const TrainConfig& c, const Task& task)
       task_(task) {
   if (metric_.starts_with("eval_")) metric_ = metric_.substr(5);
   COMPACT_CHECK(task.validation, "--load_best_model_at_end: there is nothing to evaluate on");
-  const std::vector<std::string> known = figures_of(task);
+  const std::vector<std::string> known = eval_figures(task);
   COMPACT_CHECK(std::ranges::find(known, metric_) != known.end(),
                 "--metric_for_best_model: an evaluation has no `", metric_, "`",
                 suggestion(metric_, known));
@@ -57,14 +42,16 @@ std::string BestModel::take_over(RunState& s) const {
   if (s.best_step == 0) return {};
   const std::filesystem::path file = std::filesystem::path(folder_) / kFile;
   std::string reason;
-  if (s.best_metric != metric_) {
-    reason = cat("was the best by ", s.best_metric.empty() ? "a metric not known" : s.best_metric,
-                 ", not by ", metric_);
-  } else if (!is_file(file)) {
+  if (!is_file(file)) {
     reason = cat("is not in ", folder_);
   } else {
     const nlohmann::json kept = read_json(file);
-    if (!kept.is_object() || kept.value("step", nlohmann::json()) != s.best_step) {
+    const auto value = [&](const char* name) {
+      return kept.is_object() ? kept.value(name, nlohmann::json()) : nlohmann::json();
+    };
+    if (value("metric") != metric_) {
+      reason = cat("was chosen by another metric than ", metric_);
+    } else if (value("step") != s.best_step) {
       reason = cat("is not the one in ", folder_);
     }
   }
@@ -90,7 +77,6 @@ bool BestModel::offer(const EvalResult& result, const Network& network, RunState
     });
     s.best_value = value;
     s.best_step = s.step;
-    s.best_metric = metric_;
     return true;
   }
   fail("--metric_for_best_model: an evaluation has no `", metric_, "`", suggestion(metric_, known));

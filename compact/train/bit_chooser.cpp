@@ -111,7 +111,7 @@ double own_variance(const Network& network, const StepInputs& batch, uint64_t no
   return squared(one - gradient_of(narrowed(batch, dim, half, half), noise));
 }
 
-// What policies call these tensors' treatments before bits are chosen.
+// A policy of the treatments that these tensors had before bits were chosen.
 std::string usual_lines(std::span<const AdaptiveTensor> tensors) {
   std::string text;
   for (const AdaptiveTensor& t : tensors) text += cat("slot ", t.name, " = ", t.treatment, "\n");
@@ -135,13 +135,12 @@ bool BitChooser::due(int64_t step) const {
 
 std::string BitChooser::choose(Network& network, const StepInputs& batch, uint64_t noise,
                                const std::function<bool(const std::string& bits)>& fits) {
-  std::string before = bits_;
   const auto as_before = [&](const std::string& reason) {
-    restore(network, before);
+    restore(network, bits_);
     return "bits     as they were: " + reason;
   };
   try {
-    const Choice choice = measure(network, batch, noise, before);
+    const Choice choice = measure(network, batch, noise);
     if (choice.bits.empty()) return choice.line;
     if (!fits(choice.bits)) {
       return as_before("the chosen ones would pass the budget at the peak");
@@ -156,8 +155,7 @@ std::string BitChooser::choose(Network& network, const StepInputs& batch, uint64
   }
 }
 
-BitChooser::Choice BitChooser::measure(Network& network, const StepInputs& batch, uint64_t noise,
-                                       std::string& before) const {
+BitChooser::Choice BitChooser::measure(Network& network, const StepInputs& batch, uint64_t noise) {
   const StepInputs some = part_of(network, batch, *fewest_);
   const Restored statistics(network);
   const double scale = 1 / static_cast<double>(some.target.numel());
@@ -171,7 +169,7 @@ BitChooser::Choice BitChooser::measure(Network& network, const StepInputs& batch
   if (network.codec_tensors(batch.inputs).empty()) gradient_of(some, noise);
   std::vector<AdaptiveTensor> tensors = adaptive_tensors(network.codec_tensors(batch.inputs));
   if (tensors.empty()) return {"bits     no tensor's are open", bits_};
-  if (before.empty()) before = usual_lines(tensors);
+  if (bits_.empty()) bits_ = usual_lines(tensors);
   const GradientProbe probe = [&](const Policy& policy, uint64_t key) {
     network.set_codecs(lines_for(tensors, policy));
     return gradient_of(some, key);

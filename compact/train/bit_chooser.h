@@ -41,9 +41,8 @@ class BitChooser {
   struct Choice {
     std::string line, bits;
   };
-  // What is to be chosen; `before`: takes the bits in force, a policy. Leaves probes' bits.
-  Choice measure(Network& network, const StepInputs& batch, uint64_t noise,
-                 std::string& before) const;
+  // What is to be chosen. Leaves probes' bits in the network, and those in force in bits_.
+  Choice measure(Network& network, const StepInputs& batch, uint64_t noise);
 
   int64_t interval_, probes_;
   double guard_;

@@ -11,7 +11,6 @@
 #include "compact/base/scores.h"
 #include "compact/base/text.h"
 #include "compact/ops/memory.h"
-#include "compact/train/task.h"
 #include "compact/train/trained_model.h"
 
 namespace compact {
@@ -84,6 +83,19 @@ MetricsRow eval_row(const std::string& prefix, const EvalResult& r) {
   return row;
 }
 
+std::vector<std::string> eval_figures(const Task& task) {
+  std::vector<std::string> all = {"loss"};
+  if (task.llama) {
+    all.emplace_back("perplexity");
+  } else if (std::ranges::find(task.metrics, "pearson") == task.metrics.end()) {
+    all.insert(all.end(), {"accuracy", "top5_accuracy"});
+  }
+  for (const std::string& name : task.metrics) {
+    if (std::ranges::find(all, name) == all.end()) all.push_back(name);
+  }
+  return all;
+}
+
 std::string eval_text(const std::string& prefix, const EvalResult& r, const std::string& unit) {
   std::string text;
   for (const auto& [name, value] : eval_row(prefix, r)) {
@@ -94,17 +106,16 @@ std::string eval_text(const std::string& prefix, const EvalResult& r, const std:
   return cat(text, "(", format_count(r.targets), " ", unit, ")");
 }
 
-EvalResult evaluate(const TrainConfig& c, std::string& unit, std::vector<std::string>& warnings) {
+Evaluation evaluate(const TrainConfig& c) {
   COMPACT_CHECK(c.block_size > 0, "--block_size must be positive, is ", c.block_size);
   COMPACT_CHECK(c.per_device_eval_batch_size > 0,
                 "--per_device_eval_batch_size must be positive, is ", c.per_device_eval_batch_size);
   COMPACT_CHECK(c.max_eval_samples >= 0, "--max_eval_samples must be at least 0, is ",
                 c.max_eval_samples);
   const TrainedModel model = open_trained_model(c);
-  unit = model.task.target_unit();
-  warnings = model.warnings;
-  return evaluate_samples(*model.network, *model.task.validation, c.max_eval_samples,
-                          c.per_device_eval_batch_size, model.task.metrics);
+  return {evaluate_samples(*model.network, *model.task.validation, c.max_eval_samples,
+                           c.per_device_eval_batch_size, model.task.metrics),
+          model.task.target_unit(), model.warnings};
 }
 
 }  // namespace compact

@@ -11,6 +11,7 @@
 #include "compact/models/network.h"
 #include "compact/train/config.h"
 #include "compact/train/metrics.h"
+#include "compact/train/task.h"
 
 namespace compact {
 
@@ -35,12 +36,18 @@ EvalResult evaluate_within_memory(const Network& network, const Dataset& data, i
 
 // Rows `eval_loss`, `eval_accuracy`, ... for prefix `eval`; a perplexity of language models.
 MetricsRow eval_row(const std::string& prefix, const EvalResult& result);
+// Names of the figures, without the prefix, that rows of the task can have.
+std::vector<std::string> eval_figures(const Task& task);
 // "eval_loss 1.2345  eval_accuracy 0.9180  (5,000 images)".
 std::string eval_text(const std::string& prefix, const EvalResult& result, const std::string& unit);
 
-// Of the model in --model_name_or_path on --validation_file. `unit`: what was counted. Lines about
-// its files go to `warnings`.
-EvalResult evaluate(const TrainConfig& config, std::string& unit,
-                    std::vector<std::string>& warnings);
+struct Evaluation {
+  EvalResult result;
+  std::string unit;                   // what was counted
+  std::vector<std::string> warnings;  // about the model's files, one line each
+};
+
+// Of the model in --model_name_or_path on --validation_file.
+Evaluation evaluate(const TrainConfig& config);
 
 }  // namespace compact

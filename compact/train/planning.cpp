@@ -43,7 +43,8 @@ std::string other_settings(const TrainConfig& c, const Task& task, const Policy&
 constexpr int64_t kTimedPixels = int64_t{1} << 18, kTimedTokens = 2048;
 
 int64_t timed_samples(const at::Tensor& sample) {
-  const int64_t all = sample.is_floating_point() ? 3 * kTimedPixels : kTimedTokens;
+  const bool tokens = !sample.is_floating_point();
+  const int64_t all = tokens ? kTimedTokens : 3 * kTimedPixels;
   return std::max<int64_t>(1, all / sample.numel());
 }
 

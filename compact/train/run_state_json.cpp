@@ -33,8 +33,7 @@ json run_state_to_json(const RunState& s) {
           {"matmul_path", s.matmul_path},
           {"bits", s.bits},
           {"best_step", s.best_step},
-          {"best_value", s.best_value},
-          {"best_metric", s.best_metric}};
+          {"best_value", s.best_value}};
 }
 
 RunState run_state_from_json(const json& j, const std::string& where) {
@@ -57,7 +56,6 @@ RunState run_state_from_json(const json& j, const std::string& where) {
     if (j.contains("best_step")) {
       s.best_step = count("best_step");
       s.best_value = j.at("best_value");
-      s.best_metric = j.value("best_metric", "");
     }
   } catch (const json::exception& e) {
     fail(where, ": not a trainer state of this program: ", e.what());

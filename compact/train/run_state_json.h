@@ -25,7 +25,6 @@ struct RunState {
   std::string bits;       // of slots that a policy leaves open, as chosen last
   int64_t best_step = 0;  // whose model is kept as the best; 0: none
   double best_value = 0;  // of its metric
-  std::string best_metric;
 };
 
 nlohmann::json run_state_to_json(const RunState& state);

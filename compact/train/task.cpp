@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "compact/base/check.h"
@@ -32,6 +33,26 @@ TrainConfig for_task(TrainConfig c) {
   if (task.one_sample) c.per_device_train_batch_size = c.per_device_eval_batch_size = 1;
   if (c.max_eval_samples < 0) c.max_eval_samples = task.eval_samples;
   return c;
+}
+
+std::vector<std::string> ignored_options(const TrainConfig& c) {
+  const TrainConfig usual;
+  const auto reads = [](const TaskInfo& t, const std::string& option) {
+    return std::ranges::find(t.options, option) != t.options.end();
+  };
+  std::vector<std::string> lines;
+  for (const ConfigOption& option : config_options()) {
+    if (option_text(c, option) == option_text(usual, option)) continue;
+    if (reads(task_named(c.task), option.name)) continue;
+    std::string readers;
+    for (const TaskInfo* t : tasks()) {
+      if (reads(*t, option.name)) readers += (readers.empty() ? "" : ", ") + t->name;
+    }
+    if (!readers.empty()) {
+      lines.push_back(cat("--", option.name, " takes no effect: it is for ", readers));
+    }
+  }
+  return lines;
 }
 
 const TaskInfo& task_of_folder(const std::string& folder) {

@@ -30,7 +30,12 @@ Task open(const TrainConfig& c, const Progress&, std::vector<std::string>& warni
 
 }  // namespace
 
-extern const TaskInfo glue = {
-    "glue", "a task of GLUE (--task_name), by an encoder", check, open, {}};
+extern const TaskInfo glue = {"glue",
+                              "a task of GLUE (--task_name), by an encoder",
+                              check,
+                              open,
+                              {},
+                              {"task_name", "data_dir", "max_seq_length", "max_train_samples",
+                               "dropout", "label_smoothing_factor"}};
 
 }  // namespace compact

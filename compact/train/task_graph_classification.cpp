@@ -59,10 +59,12 @@ Task open(const TrainConfig& c, const Progress&, std::vector<std::string>&) {
 
 }  // namespace
 
-extern const TaskInfo graph_classification = {"graph-classification",
-                                              "classes of whole graphs, by a graph network",
-                                              check_graph_settings,
-                                              open,
-                                              {kModelType}};
+extern const TaskInfo graph_classification = {
+    "graph-classification",
+    "classes of whole graphs, by a graph network",
+    check_graph_settings,
+    open,
+    {kModelType},
+    {"hidden_size", "num_hidden_layers", "dropout", "label_smoothing_factor"}};
 
 }  // namespace compact

@@ -175,6 +175,9 @@ Task open(const TrainConfig& c, const Progress&, std::vector<std::string>& warni
   if (!c.validation_file.empty() && c.validation_split != TrainConfig().validation_split) {
     warnings.push_back("--validation_split takes no effect: there is a --validation_file");
   }
+  if (!c.train_file.empty() && c.image_size > 0) {
+    warnings.push_back("--image_size takes no effect: images keep their own size");
+  }
   task.config = to_json(m);
   task.unit = "images";
   task.network_text = cat(m.net.classes, " classes, width ", m.net.width);
@@ -189,6 +192,11 @@ Task open(const TrainConfig& c, const Progress&, std::vector<std::string>& warni
 }  // namespace
 
 extern const TaskInfo image_classification = {
-    "image-classification", "classes of images, by a residual network", check, open, {kModelType}};
+    "image-classification",
+    "classes of images, by a residual network",
+    check,
+    open,
+    {kModelType},
+    {"width_mult", "augment", "image_size", "label_smoothing_factor"}};
 
 }  // namespace compact

@@ -75,9 +75,13 @@ Task open(const TrainConfig& c, const Progress& progress, std::vector<std::strin
 
 }  // namespace
 
-extern const TaskInfo language_modeling = {
-    "language-modeling",        "next-token prediction on text, by a LLaMA", check, open, {"llama"},
-    /*eval_samples=*/256,
-    /*planned_from_data=*/false};
+extern const TaskInfo language_modeling = {"language-modeling",
+                                           "next-token prediction on text, by a LLaMA",
+                                           check,
+                                           open,
+                                           {"llama"},
+                                           {"text_field", "block_size"},
+                                           /*eval_samples=*/256,
+                                           /*planned_from_data=*/false};
 
 }  // namespace compact

@@ -60,13 +60,15 @@ Task open(const TrainConfig& c, const Progress&, std::vector<std::string>&) {
 
 }  // namespace
 
-extern const TaskInfo node_classification = {"node-classification",
-                                             "classes of the nodes of a graph, by a graph network",
-                                             check,
-                                             open,
-                                             {kModelType},
-                                             /*eval_samples=*/0,
-                                             /*planned_from_data=*/true,
-                                             /*one_sample=*/true};
+extern const TaskInfo node_classification = {
+    "node-classification",
+    "classes of the nodes of a graph, by a graph network",
+    check,
+    open,
+    {kModelType},
+    {"hidden_size", "num_hidden_layers", "dropout", "label_smoothing_factor"},
+    /*eval_samples=*/0,
+    /*planned_from_data=*/true,
+    /*one_sample=*/true};
 
 }  // namespace compact

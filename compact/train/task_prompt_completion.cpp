@@ -75,7 +75,11 @@ Task open(const TrainConfig& c, const Progress&, std::vector<std::string>& warni
 }  // namespace
 
 // `compact eval` reads a folder's model_type as language-modeling.
-extern const TaskInfo prompt_completion = {
-    "prompt-completion", "completions of prompts, by a LLaMA", check, open, {}};
+extern const TaskInfo prompt_completion = {"prompt-completion",
+                                           "completions of prompts, by a LLaMA",
+                                           check,
+                                           open,
+                                           {},
+                                           {"prompt_column", "completion_column", "block_size"}};
 
 }  // namespace compact

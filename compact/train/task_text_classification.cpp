@@ -40,10 +40,13 @@ Task open(const TrainConfig& c, const Progress&, std::vector<std::string>& warni
 
 }  // namespace
 
-extern const TaskInfo text_classification = {"text-classification",
-                                             "classes or values of sentences, by an encoder",
-                                             check,
-                                             open,
-                                             {"bert", "roberta"}};
+extern const TaskInfo text_classification = {
+    "text-classification",
+    "classes or values of sentences, by an encoder",
+    check,
+    open,
+    {"bert", "roberta"},
+    {"text_column", "text_pair_column", "label_column", "do_regression", "max_seq_length",
+     "max_train_samples", "dropout", "label_smoothing_factor"}};
 
 }  // namespace compact

@@ -21,7 +21,6 @@
 #include "compact/train/bit_chooser.h"
 #include "compact/train/description.h"
 #include "compact/train/exit_codes.h"
-#include "compact/train/ignored_options.h"
 #include "compact/train/memory_table.h"
 #include "compact/train/metrics.h"
 #include "compact/train/output_folder.h"

@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "compact/models/encoder.h"
 #include "compact/models/graph_network.h"
 #include "compact/models/resnet.h"
 #include "tests/plan/requests.h"
@@ -46,26 +45,17 @@ TEST(ClassifierMemory, OfResnetsIsPlanned) {
 }
 
 TEST(ClassifierMemory, OfEncodersIsPlanned) {
-  EncoderConfig config;
-  config.hidden_size = 64;
-  config.intermediate_size = 256;
-  config.num_hidden_layers = 3;
-  config.num_attention_heads = 4;
-  config.vocab_size = 500;
-  config.labels = {"a", "b"};
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     for (const char* preset :
          {"off", "exact", "recompute", "compact", "compact-paper", "gact-l1"}) {
       StepRequest r;
       r.network = [&](at::Device device) {
-        return std::make_unique<Encoder>(config, Policy::preset(preset),
+        return std::make_unique<Encoder>(small_encoder(), Policy::preset(preset),
                                          ClassifierOptions{.device = device, .dtype = type});
       };
       r.micro_batch = [&](at::Device device, int64_t) {
-        const auto whole = at::TensorOptions().device(device).dtype(at::kLong);
-        return StepInputs{
-            {at::ones({8, 96}, whole), at::zeros({8, 96}, whole), at::full({8}, 96, whole)},
-            at::zeros({8}, whole)};
+        return StepInputs{encoder_inputs(device, 8, 96),
+                          at::zeros({8}, at::device(device).dtype(at::kLong))};
       };
       expect_equal(r, 0.01, std::string(preset) + " " + c10::toString(type));
     }

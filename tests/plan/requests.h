@@ -8,6 +8,7 @@
 #include <random>
 #include <string>
 
+#include "compact/models/encoder.h"
 #include "compact/ops/memory.h"
 #include "compact/plan/request.h"
 
@@ -43,6 +44,24 @@ inline LlamaConfig small_shape(int64_t layers = 2) {
   c.head_dim = 16;
   c.vocab_size = 512;
   return c;
+}
+
+inline EncoderConfig small_encoder() {
+  EncoderConfig c;
+  c.hidden_size = 64;
+  c.intermediate_size = 256;
+  c.num_hidden_layers = 3;
+  c.num_attention_heads = 4;
+  c.vocab_size = 500;
+  c.labels = {"a", "b"};
+  return c;
+}
+
+// Whole sentences of an encoder.
+inline std::vector<at::Tensor> encoder_inputs(at::Device device, int64_t batch, int64_t length) {
+  const auto whole = at::device(device).dtype(at::kLong);
+  return {at::ones({batch, length}, whole), at::zeros({batch, length}, whole),
+          at::full({batch}, length, whole)};
 }
 
 inline LlamaConfig random_shape(std::mt19937& random) {

@@ -17,6 +17,30 @@
 
 namespace compact {
 
+// What the tests' runs have in common: six updates of two micro-batches of four.
+inline TrainConfig small_run(const std::filesystem::path& folder, const std::string& output) {
+  TrainConfig c;
+  c.per_device_train_batch_size = 4;
+  c.gradient_accumulation_steps = 2;
+  c.max_steps = 6;
+  c.logging_steps = 1;
+  c.threads = 2;
+  c.device = "cpu";
+  c.bits_interval = 3;
+  c.bits_probes = 2;
+  c.output_dir = (folder / output).string();
+  return c;
+}
+
+// A run of some task, made in a folder of its data, under a preset.
+using MakeConfig = TrainConfig (*)(const std::filesystem::path& folder, const std::string& output);
+struct ResumeCase {
+  std::string name;
+  MakeConfig make;
+  std::string preset;
+};
+inline void PrintTo(const ResumeCase& c, std::ostream* out) { *out << c.name; }
+
 // The rows of a run's metrics, but for times and the most bytes of a process's first step.
 inline std::string figures(const std::string& folder) {
   std::ifstream in(folder + "/metrics.jsonl");

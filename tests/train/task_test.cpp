@@ -37,20 +37,11 @@ void write_graphs(const fs::path& path, int count) {
 }
 
 TrainConfig base(const fs::path& folder, const std::string& output) {
-  TrainConfig c;
-  c.per_device_train_batch_size = 4;
-  c.gradient_accumulation_steps = 2;
-  c.max_steps = 6;
+  TrainConfig c = small_run(folder, output);
   c.learning_rate = 0.02;
   c.optim = "sgd";
   c.weight_decay = 1e-3;
-  c.logging_steps = 1;
   c.validation_split = 0.25;
-  c.threads = 2;
-  c.device = "cpu";
-  c.bits_interval = 3;
-  c.bits_probes = 2;
-  c.output_dir = (folder / output).string();
   return c;
 }
 
@@ -81,15 +72,7 @@ TrainConfig nodes(const fs::path& folder, const std::string& output) {
   return c;
 }
 
-using MakeConfig = TrainConfig (*)(const fs::path&, const std::string&);
-struct Case {
-  std::string name;
-  MakeConfig make;
-  std::string preset;
-};
-void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
-
-class TaskResume : public ::testing::TestWithParam<Case> {};
+class TaskResume : public ::testing::TestWithParam<ResumeCase> {};
 
 TEST_P(TaskResume, IsBitExact) {
   const TemporaryFolder folder;
@@ -100,11 +83,11 @@ TEST_P(TaskResume, IsBitExact) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Tasks, TaskResume,
-                         ::testing::Values(Case{"images_off", images, "off"},
-                                           Case{"images_gact_l2", images, "gact-l2"},
-                                           Case{"graphs_exact", graphs, "exact"},
-                                           Case{"graphs_gact_l2", graphs, "gact-l2"},
-                                           Case{"nodes_gact_l2", nodes, "gact-l2"}),
+                         ::testing::Values(ResumeCase{"images_off", images, "off"},
+                                           ResumeCase{"images_gact_l2", images, "gact-l2"},
+                                           ResumeCase{"graphs_exact", graphs, "exact"},
+                                           ResumeCase{"graphs_gact_l2", graphs, "gact-l2"},
+                                           ResumeCase{"nodes_gact_l2", nodes, "gact-l2"}),
                          [](const auto& info) { return info.param.name; });
 
 // Choosing bits moves neither weights nor statistics of norms, data order or dropout.
@@ -148,10 +131,7 @@ TEST(TaskEvaluation, OfAFolderIsThatOfTheRun) {
   const auto results = nlohmann::json::parse(slurp(folder / "run/all_results.json"));
   EXPECT_EQ(results["eval_accuracy"], results["test_accuracy"]);
   EXPECT_EQ(results["eval_images"], 20);
-  std::string unit;
-  const TrainConfig e = evaluation_of(c, c.validation_file, 0);
-  std::vector<std::string> warnings;
-  const EvalResult r = evaluate(e, unit, warnings);
+  const auto [r, unit, warnings] = evaluate(evaluation_of(c, c.validation_file, 0));
   EXPECT_EQ(unit, "images");
   EXPECT_EQ(r.loss, results["eval_loss"].get<double>());
   EXPECT_EQ(*r.accuracy, results["eval_accuracy"].get<double>());
@@ -237,9 +217,7 @@ TEST(TaskErrors, OfModelFolders) {
     nlohmann::json changed = whole;
     changed[key] = value;
     spill(file, changed.dump());
-    std::string unit;
-    std::vector<std::string> warnings;
-    return error_of([&] { evaluate(evaluation_of(c, c.train_file, 4), unit, warnings); });
+    return error_of([&] { evaluate(evaluation_of(c, c.train_file, 4)); });
   };
   EXPECT_EQ(error("classes", whole["classes"]), "");
   EXPECT_THAT(error("blocks", {-1, 3, 3}), HasSubstr("config.json: blocks must be from 1"));

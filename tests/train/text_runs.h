@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// Small runs of the tasks on texts.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <sstream>
+#include <string>
+
+#include "compact/train/evaluate.h"
+#include "tests/train/resume.h"
+
+namespace compact {
+
+namespace fs = std::filesystem;
+
+inline const char* const kWords[] = {"a",   "film", "that", "is", "good",
+                                     "bad", "very", "not",  "it", "was"};
+
+// Sentences are positive where they have more `good` than `bad`; of pairs, by the first.
+inline void write_texts(const fs::path& folder, bool pairs) {
+  std::string vocabulary = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n";
+  for (const char* word : kWords) vocabulary += std::string(word) + "\n";
+  spill(folder / "vocab.txt", vocabulary);
+  std::mt19937 random(7);
+  for (const char* name : {"train.tsv", "dev.tsv"}) {
+    std::string text = pairs ? "sentence1\tsentence2\tlabel\n" : "sentence\tlabel\n";
+    for (int i = 0; i < 60; ++i) {
+      const auto sentence = [&] {
+        std::string words;
+        for (int n = 1 + static_cast<int>(random() % 9); n > 0; --n) {
+          words += std::string(words.empty() ? "" : " ") + kWords[random() % 10];
+        }
+        return words;
+      };
+      const std::string first = sentence() + (i % 2 ? " good" : " bad");
+      text += first + (pairs ? "\t" + sentence() : "") + (i % 2 ? "\tyes\n" : "\tno\n");
+    }
+    spill(folder / name, text);
+  }
+}
+
+inline TrainConfig text_run(const fs::path& folder, const std::string& output) {
+  TrainConfig c = small_run(folder, output);
+  c.learning_rate = 1e-3;
+  c.eval_steps = 2;
+  c.update_proj_gap = -1;
+  c.cache_dir = (folder / "cache").string();
+  return c;
+}
+
+inline TrainConfig texts(const fs::path& folder, const std::string& output, bool pairs = false) {
+  if (!fs::exists(folder / "train.tsv")) write_texts(folder, pairs);
+  TrainConfig c = text_run(folder, output);
+  c.task = "text-classification";
+  c.model = "bert-tiny";
+  c.tokenizer = "wordpiece:file=" + (folder / "vocab.txt").string();
+  c.max_seq_length = 24;
+  c.train_file = {(folder / "train.tsv").string()};
+  c.validation_file = {(folder / "dev.tsv").string()};
+  return c;
+}
+inline TrainConfig sentences(const fs::path& folder, const std::string& output) {
+  return texts(folder, output);
+}
+inline TrainConfig best_of_pairs(const fs::path& folder, const std::string& output) {
+  TrainConfig c = texts(folder, output, true);
+  c.load_best_model_at_end = true;
+  c.eval_steps = 1;
+  return c;
+}
+
+inline TrainConfig prompts(const fs::path& folder, const std::string& output) {
+  std::string lines;
+  for (int i = 0; i < 40; ++i) {
+    const std::string number = std::to_string(i * 37);
+    lines += R"({"prompt": "twice )" + number + R"( is ", "completion": ")" +
+             std::to_string(i * 74) + "\"}\n";
+  }
+  spill(folder / "train.jsonl", lines);
+  TrainConfig c = text_run(folder, output);
+  c.task = "prompt-completion";
+  c.model = "llama-tiny";
+  c.block_size = 32;
+  c.validation_split = 0.2;
+  c.train_file = {(folder / "train.jsonl").string()};
+  return c;
+}
+
+inline std::string ran(const TrainConfig& c) {
+  std::ostringstream console;
+  EXPECT_EQ(train(c, console), kExitOk) << console.str();
+  return console.str();
+}
+
+inline nlohmann::json results_of(const TrainConfig& c) {
+  return nlohmann::json::parse(slurp(c.output_dir + "/all_results.json"));
+}
+
+// What `compact eval` says of the model that a run left.
+inline EvalResult evaluated(const TrainConfig& run) {
+  TrainConfig c;
+  c.model_name_or_path = run.output_dir;
+  c.validation_file = run.validation_file;
+  c.max_seq_length = run.max_seq_length;
+  c.max_eval_samples = 0;
+  c.device = "cpu";
+  return evaluate(c).result;
+}
+
+}  // namespace compact
