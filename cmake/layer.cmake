@@ -55,3 +55,8 @@ function(compact_layer name)
   compact_flags(compact_${name})
   set_property(GLOBAL APPEND PROPERTY COMPACT_LAYERS ${name})
 endfunction()
+
+# at::RecordFunction has a member more without NDEBUG, which the libraries of torch, built with it,
+# do not know.
+set_source_files_properties(${PROJECT_SOURCE_DIR}/compact/ops/op_names.cpp PROPERTIES
+  COMPILE_DEFINITIONS NDEBUG SKIP_PRECOMPILE_HEADERS ON)

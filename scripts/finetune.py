@@ -14,8 +14,9 @@ import sys
 from study import DATA, ROOT, Study, arguments, novels, shown, table
 
 
-def projected(preset, rank, alpha):
-    return ["--preset", preset, "--rank", str(rank), "--scale", str(alpha), "--update_proj_gap", "500"]
+def projected(preset, rank, alpha, period=500):
+    return ["--preset", preset, "--rank", str(rank), "--scale", str(alpha),
+            "--update_proj_gap", str(period)]
 
 
 # Ways of training: their flags; of Hugging Face's code those of bench/rivals/hf_sequence.py. LoRA is
@@ -24,6 +25,7 @@ WAYS = {
     "off": ["--preset", "off"],
     "exact": ["--preset", "exact"],
     "compact r=8": projected("compact", 8, 2),
+    "compact r=8, T=100": projected("compact", 8, 2, 100),
     "compact r=4": projected("compact", 4, 4),
     "compact-paper r=8": projected("compact-paper", 8, 2),
     "gact-l2": ["--preset", "gact-l2"],
@@ -35,8 +37,15 @@ RIVALS = {
 DECODER_WAYS = {
     "off": ["--preset", "off"],
     "exact": ["--preset", "exact"],
+    "off, blocks at 4e-3": ["--preset", "off", "--projected_learning_rate", "4e-3"],
     "compact n/4": ["--preset", "compact", "--update_proj_gap", "50"],
+    "compact n/4, blocks at 4e-3": ["--preset", "compact", "--update_proj_gap", "50",
+                                    "--projected_learning_rate", "4e-3"],
+    "compact n/4, Muon, blocks at 4e-3": ["--preset", "compact", "--optim", "muon", "--update_proj_gap",
+                                          "50", "--projected_learning_rate", "4e-3"],
     "compact-paper n/4": ["--preset", "compact-paper", "--projected_learning_rate", "4e-3"],
+    "compact-paper n/4, blocks at 16e-3": ["--preset", "compact-paper", "--projected_learning_rate",
+                                           "1.6e-2"],
     "gact-l1": ["--preset", "gact-l1"],
     "gact-l2": ["--preset", "gact-l2"],
 }

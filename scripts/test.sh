@@ -19,6 +19,7 @@ build "$preset"
 # Tests share the cores: waiting threads sleep, and each has two, so that threading is tested even
 # on one core.
 export OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=${OMP_NUM_THREADS:-2}
+export ASAN_OPTIONS=${ASAN_OPTIONS:-allocator_may_return_null=1}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-halt_on_error=1:print_stacktrace=1}
 folder=$(build_folder "$preset")
 report=$folder/tests.xml

@@ -184,7 +184,8 @@ TEST(SavedTensors, KeptOnesAreNotReadFromCodes) {
   const at::Tensor y = at::relu(h * 1.0);
   torch::autograd::backward({at::mm(y, w).sum()}, {});
   EXPECT_TRUE(at::allclose(w.grad(), y.detach().sum(0).unsqueeze(1).expand({256, 8}), 1e-5, 1e-5));
-  const SavedTensor* input = find(scope.report(), "fc.mm.input");
+  const SavedTensorReport report = scope.report();
+  const SavedTensor* input = find(report, "fc.mm.input");
   ASSERT_TRUE(input);
   EXPECT_EQ(input->treatment, "keep");
 }
