@@ -27,6 +27,7 @@ const kernels::Backend& backend_of(const at::Tensor& t) {
 }
 
 float* floats_of(const at::Tensor& t) {
+  TORCH_INTERNAL_ASSERT(!t.defined() || t.scalar_type() == at::kFloat);
   return t.defined() ? static_cast<float*>(t.data_ptr()) : nullptr;
 }
 

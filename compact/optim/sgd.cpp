@@ -16,7 +16,8 @@ void sgd_step(ParameterState& s, const at::Tensor& grad, const StepContext& cont
     g = g.add((s.master.defined() ? s.master : p.weight).detach().to(at::kFloat), decay);
   }
   if (s.m.defined()) {
-    g = s.m.accumulate(0, g, o.sgd_momentum, 1, draws_key(s, context.step, Draws::kMomentum));
+    g = s.m.accumulate(0, g, o.sgd_momentum, 1, draws_key(s, context.step, Draws::kMomentum))
+            .to(at::kFloat);
   }
   const uint64_t key = draws_key(s, context.step, Draws::kFold);
   if (p.carrier) {

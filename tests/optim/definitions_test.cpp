@@ -39,6 +39,33 @@ TEST(Sgd, FollowsItsDefinition) {
   }
 }
 
+// Weights of matrices and biases as with momentum in f32, but for rounding.
+TEST(Sgd, MomentumInFewBitsIsNearThatInF32) {
+  const at::Tensor matrix = at::randn({5, 70}), bias = at::randn({50});
+  std::vector<at::Tensor> want;
+  for (const char* type : {"f32", "bf16", "f8"}) {
+    at::manual_seed(3);
+    Parameter w{.name = "w", .weight = matrix.clone().requires_grad_(true), .parts = {5}};
+    Parameter b{.name = "b", .weight = bias.clone().requires_grad_(true), .decay = false};
+    OptimizerOptions options{.kind = OptimizerKind::kSgd};
+    options.moment = [type](const Parameter&) { return std::string(type); };
+    Optimizer optimizer({&w, &b}, options);
+    for (int step = 0; step < 10; ++step) {
+      w.weight.mutable_grad() = at::randn({5, 70});
+      b.weight.mutable_grad() = at::randn({50});
+      optimizer.step(0.1);
+    }
+    if (want.empty()) want = {w.weight.detach().clone(), b.weight.detach().clone()};
+    const double error = std::string(type) == "f8" ? 0.1 : 0.01;
+    EXPECT_LE((w.weight - want[0]).norm().item<double>(),
+              error * (want[0] - matrix).norm().item<double>())
+        << type;
+    EXPECT_LE((b.weight - want[1]).norm().item<double>(),
+              error * (want[1] - bias).norm().item<double>())
+        << type;
+  }
+}
+
 // Adam's moments see the decay; beside its definition in f64.
 TEST(Adam, FollowsItsDefinition) {
   const at::Tensor matrix = at::randn({5, 7});
