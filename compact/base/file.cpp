@@ -87,6 +87,21 @@ void write_at(int fd, const std::filesystem::path& path, int64_t offset, const v
   }
 }
 
+AppendedFile::AppendedFile(FileDescriptor fd, std::filesystem::path path)
+    : fd_(std::move(fd)), path_(std::move(path)), end_(::lseek(fd_.get(), 0, SEEK_END)) {
+  if (end_ < 0) fail_with_errno(path_, "cannot seek");
+}
+
+void AppendedFile::append(std::string_view record) {
+  try {
+    write_at(fd_.get(), path_, end_, record.data(), static_cast<int64_t>(record.size()));
+  } catch (const InputError&) {
+    if (::ftruncate(fd_.get(), end_) != 0) fail_with_errno(path_, "cannot cut back");
+    throw;
+  }
+  end_ += static_cast<int64_t>(record.size());
+}
+
 std::string read_text(const std::filesystem::path& path, int64_t max_bytes) {
   const InputFile file(path);
   COMPACT_CHECK(file.size() <= max_bytes, path.string(), ": must be at most ", max_bytes,

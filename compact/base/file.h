@@ -53,6 +53,22 @@ class InputFile {
 void write_at(int fd, const std::filesystem::path& path, int64_t offset, const void* from,
               int64_t bytes);
 
+// A file that grows by whole records. One that cannot be written (the disk is full) is cut off
+// again.
+class AppendedFile {
+ public:
+  AppendedFile() = default;
+  // Opened for writing; goes on at its end.
+  AppendedFile(FileDescriptor fd, std::filesystem::path path);
+  // In the file when the call returns; else InputError, and the file is as before.
+  void append(std::string_view record);
+
+ private:
+  FileDescriptor fd_;
+  std::filesystem::path path_;
+  int64_t end_ = 0;
+};
+
 // The whole content of a file of at most max_bytes.
 std::string read_text(const std::filesystem::path& path, int64_t max_bytes);
 

@@ -2,6 +2,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/cli/commands.h"
 #include "compact/cli/flags.h"
@@ -18,6 +19,8 @@ int run_eval(const Command& command, const std::vector<std::string>& arguments) 
   std::string json;
   flags.add("model_name_or_path", o.model_name_or_path, "folder of the model", "DIR");
   flags.add("validation_file", o.validation_file, "text, images or a graph, as in training");
+  flags.add("task_name", o.task_name, "instead of it: a task of GLUE, its dev set", "NAME");
+  flags.add("data_dir", o.data_dir, "with --task_name: the folder with the task's folder", "DIR");
   flags.add("tokenizer", o.tokenizer, "default: the one stored in the folder",
             "bytes, {sentencepiece,wordpiece,bpe}:file=PATH");
   flags.add("text_field", o.text_field, "field of a .jsonl line that holds the text", "NAME");
@@ -42,15 +45,18 @@ int run_eval(const Command& command, const std::vector<std::string>& arguments) 
     return kExitOk;
   }
   flags.apply();
-  const auto [result, unit, warnings] = evaluate(o);
+  const auto [results, unit, warnings] = evaluate(o);
   for (const std::string& line : warnings) std::cerr << "warning: " << line << "\n";
   nlohmann::ordered_json figures;
-  for (const auto& [name, value] : eval_row("eval", result)) {
-    std::cout << name << " " << value << "\n";
-    figures[name] = number_or_null(value);
+  for (const auto& [prefix, result] : results) {
+    for (const auto& [name, value] : eval_row(prefix, result)) {
+      std::cout << name << " " << value << "\n";
+      figures[name] = number_or_null(value);
+    }
+    const std::string counted = prefix == "eval" ? unit : cat(prefix, "_", unit);
+    std::cout << counted << " " << format_count(result.targets) << "\n";
+    figures[counted] = result.targets;
   }
-  std::cout << unit << " " << format_count(result.targets) << "\n";
-  figures[unit] = result.targets;
   if (!json.empty()) write_json(json, figures);
   return kExitOk;
 }

@@ -65,12 +65,14 @@ TensorBoardWriter::TensorBoardWriter(const fs::path& folder, std::optional<doubl
   const int64_t second = std::chrono::duration_cast<std::chrono::seconds>(
                              std::chrono::system_clock::now().time_since_epoch())
                              .count();
-  for (int number = 0; fd_.get() < 0; ++number) {
+  FileDescriptor fd;
+  for (int number = 0; fd.get() < 0; ++number) {
     path_ = folder /
             cat("events.out.tfevents.", second, ".", host_name(), ".", ::getpid(), ".", number);
-    fd_ = FileDescriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-    if (fd_.get() < 0 && errno != EEXIST) fail_with_errno(path_, "cannot create");
+    fd = FileDescriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (fd.get() < 0 && errno != EEXIST) fail_with_errno(path_, "cannot create");
   }
+  file_ = AppendedFile(std::move(fd), path_);
   std::string event = begin_event(wall_time);
   append_text(event, kEventFileVersion, "brain.Event:2");
   write_record(event);
@@ -99,13 +101,7 @@ void TensorBoardWriter::write_record(const std::string& event) {
   append_bytes(record, mask_crc(crc32c(record)));
   record += event;
   append_bytes(record, mask_crc(crc32c(event)));
-  try {
-    write_at(fd_.get(), path_, end_, record.data(), static_cast<int64_t>(record.size()));
-  } catch (const InputError&) {
-    if (::ftruncate(fd_.get(), end_) != 0) fail_with_errno(path_, "cannot cut back");
-    throw;
-  }
-  end_ += static_cast<int64_t>(record.size());
+  file_.append(record);
 }
 
 }  // namespace compact

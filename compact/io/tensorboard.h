@@ -31,8 +31,7 @@ class TensorBoardWriter {
   void write_record(const std::string& event);
 
   std::filesystem::path path_;
-  FileDescriptor fd_;
-  int64_t end_ = 0;
+  AppendedFile file_;
 };
 
 }  // namespace compact

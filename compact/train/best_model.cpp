@@ -61,7 +61,8 @@ std::string BestModel::take_over(RunState& s) const {
              ": from here on the best is looked for anew");
 }
 
-bool BestModel::offer(const EvalResult& result, const Network& network, RunState& s) const {
+bool BestModel::offer(const EvalResult& result, const Network& network, RunState& s,
+                      Console& console) const {
   const MetricsRow row = eval_row("eval", result);
   std::vector<std::string> known;
   for (const auto& [name, value] : row) {
@@ -70,11 +71,12 @@ bool BestModel::offer(const EvalResult& result, const Network& network, RunState
     const bool better = s.best_step == 0 ||
                         (smaller_is_better(metric_) ? value < s.best_value : value > s.best_value);
     if (!better || std::isnan(value)) return false;
-    write_directory_atomically(folder_, [&](const std::filesystem::path& folder) {
+    const auto fill = [&](const std::filesystem::path& folder) {
       write_model_folder(folder, network.named_tensors(), task_.config);
       for (const auto& [file, text] : task_.files) write_file_atomically(folder / file, text);
       write_json(folder / kFile, {{"step", s.step}, {"metric", metric_}, {"value", value}});
-    });
+    };
+    if (!written(console, [&] { write_directory_atomically(folder_, fill); })) return false;
     s.best_value = value;
     s.best_step = s.step;
     return true;

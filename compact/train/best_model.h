@@ -23,8 +23,10 @@ class BestModel {
   // another metric. Returns a line that says so, else an empty one.
   std::string take_over(RunState& state) const;
   // Keeps the model, and its place in `state`, where the evaluation is better than all before.
-  // Returns whether it was. Throws InputError where the evaluation has no such figure.
-  bool offer(const EvalResult& result, const Network& network, RunState& state) const;
+  // Returns whether it did; where it cannot be written, with a warning. Throws InputError where the
+  // evaluation has no such figure.
+  bool offer(const EvalResult& result, const Network& network, RunState& state,
+             Console& console) const;
   // Copies the weights kept into the network.
   void load(Network& network) const;
   const std::string& metric() const { return metric_; }

@@ -113,9 +113,16 @@ Evaluation evaluate(const TrainConfig& c) {
   COMPACT_CHECK(c.max_eval_samples >= 0, "--max_eval_samples must be at least 0, is ",
                 c.max_eval_samples);
   const TrainedModel model = open_trained_model(c);
-  return {evaluate_samples(*model.network, *model.task.validation, c.max_eval_samples,
-                           c.per_device_eval_batch_size, model.task.metrics),
-          model.task.target_unit(), model.warnings};
+  Evaluation evaluation{
+      .results = {}, .unit = model.task.target_unit(), .warnings = model.warnings};
+  for (const auto& [prefix, data] :
+       {std::pair("eval", model.task.validation.get()), std::pair("test", model.task.test.get())}) {
+    if (!data) continue;
+    evaluation.results.emplace_back(
+        prefix, evaluate_samples(*model.network, *data, c.max_eval_samples,
+                                 c.per_device_eval_batch_size, model.task.metrics));
+  }
+  return evaluation;
 }
 
 }  // namespace compact

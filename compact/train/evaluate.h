@@ -41,13 +41,17 @@ std::vector<std::string> eval_figures(const Task& task);
 // "eval_loss 1.2345  eval_accuracy 0.9180  (5,000 images)".
 std::string eval_text(const std::string& prefix, const EvalResult& result, const std::string& unit);
 
+// By their prefixes: `eval`, `test`.
+using Evaluations = std::vector<std::pair<std::string, EvalResult>>;
+
 struct Evaluation {
-  EvalResult result;
+  Evaluations results;                // of the validation set, and of a second one (MultiNLI)
   std::string unit;                   // what was counted
   std::vector<std::string> warnings;  // about the model's files, one line each
 };
 
-// Of the model in --model_name_or_path on --validation_file.
+// Of the model in --model_name_or_path on --validation_file, or on the files of GLUE that
+// --task_name and --data_dir name. Throws InputError.
 Evaluation evaluate(const TrainConfig& config);
 
 }  // namespace compact

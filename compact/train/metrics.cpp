@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/train/metrics.h"
 
-#include <filesystem>
+#include <fcntl.h>
+
+#include <chrono>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <ostream>
 
@@ -28,13 +31,30 @@ void drop_later_rows(const std::string& path, int64_t last_step, bool ends) {
   write_file_atomically(path, kept);
 }
 
+AppendedFile open_rows(const std::string& path) {
+  FileDescriptor fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+  if (fd.get() < 0) fail_with_errno(path, "cannot open");
+  return {std::move(fd), path};
+}
+
 }  // namespace
 
-MetricsWriter::MetricsWriter(const std::string& folder, int64_t last_step, bool ends)
-    : path_(folder + "/metrics.jsonl"), events_(folder) {
-  drop_later_rows(path_, last_step, ends);
-  file_.open(path_, std::ios::app);
-  COMPACT_CHECK(file_.good(), path_, ": cannot be written");
+bool written(Console& console, FunctionRef<void()> write) {
+  try {
+    write();
+    return true;
+  } catch (const InputError& e) {
+    console.line(cat("warning: ", e.what(), "; the run goes on without it"));
+    return false;
+  }
+}
+
+MetricsWriter::MetricsWriter(const std::string& folder, int64_t last_step, bool ends,
+                             Console& console)
+    : console_(console), events_(folder) {
+  const std::string path = folder + "/metrics.jsonl";
+  drop_later_rows(path, last_step, ends);
+  file_ = open_rows(path);
 }
 
 void MetricsWriter::write(int64_t step, const MetricsRow& row) {
@@ -50,9 +70,24 @@ void MetricsWriter::write(int64_t step, const MetricsRow& row) {
     scalars.emplace_back(name.find('/') == name.npos ? "train/" + name : name,
                          static_cast<float>(value));
   }
-  file_ << json.dump() << "\n" << std::flush;
-  COMPACT_CHECK(file_.good(), path_, ": cannot be written; is the disk full?");
-  events_.write(step, scalars);
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  waiting_.push_back({step, now.count(), json.dump() + "\n", std::move(scalars)});
+  try {
+    flush();
+  } catch (const InputError& e) {
+    if (waiting_.size() > 1) return;
+    console_.line(cat("warning: ", e.what(), "; figures wait until they can be written"));
+  }
+}
+
+void MetricsWriter::flush() {
+  for (; lines_ < waiting_.size(); ++lines_) file_.append(waiting_[lines_].line);
+  for (; scalars_ < waiting_.size(); ++scalars_) {
+    const Row& row = waiting_[scalars_];
+    events_.write(row.step, row.scalars, row.time);
+  }
+  waiting_.clear();
+  lines_ = scalars_ = 0;
 }
 
 void Console::clear() {

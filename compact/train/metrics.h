@@ -1,35 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run writes while it goes: metrics.jsonl, TensorBoard events, console lines.
+// What a run writes while it goes: console lines, metrics.jsonl, TensorBoard events.
 #pragma once
 
 #include <cstdint>
-#include <fstream>
 #include <iosfwd>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "compact/base/file.h"
+#include "compact/base/function_ref.h"
 #include "compact/io/tensorboard.h"
 
 namespace compact {
 
 // A row of numbers of one step, in the order they are to be written.
 using MetricsRow = std::vector<std::pair<std::string, double>>;
-
-// The file `folder`/metrics.jsonl and the event file beside it.
-class MetricsWriter {
- public:
-  // Rows of steps above `last_step` that an interrupted run left are dropped first (-1: all), and
-  // where that step is the run's last (`ends`) its evaluations, which come again.
-  MetricsWriter(const std::string& folder, int64_t last_step, bool ends = false);
-  // Appends one row; in the file when the call returns. Throws InputError where the disk is full.
-  void write(int64_t step, const MetricsRow& row);
-
- private:
-  std::string path_;
-  std::ofstream file_;
-  TensorBoardWriter events_;
-};
 
 // Lines on the console, and a progress bar where it is a terminal.
 class Console {
@@ -44,6 +30,37 @@ class Console {
   void clear();
   std::ostream& out_;
   bool terminal_, bar_shown_ = false;
+};
+
+// Calls write(). Where that fails (the disk is full, ...) a warning, and false: a run goes on,
+// since it may be possible later.
+bool written(Console& console, FunctionRef<void()> write);
+
+// The file `folder`/metrics.jsonl and the event file beside it.
+class MetricsWriter {
+ public:
+  // Rows of steps above `last_step` that an interrupted run left are dropped first (-1: all), and
+  // where that step is the run's last (`ends`) its evaluations, which come again.
+  MetricsWriter(const std::string& folder, int64_t last_step, bool ends, Console& console);
+  // Appends one row; in the files when the call returns. Rows that cannot be written wait for a
+  // later one, with a warning for the first.
+  void write(int64_t step, const MetricsRow& row);
+  // Throws InputError where rows still cannot be written.
+  void flush();
+
+ private:
+  struct Row {
+    int64_t step;
+    double time;  // seconds since 1970
+    std::string line;
+    std::vector<std::pair<std::string, float>> scalars;
+  };
+
+  Console& console_;
+  AppendedFile file_;
+  TensorBoardWriter events_;
+  std::vector<Row> waiting_;
+  size_t lines_ = 0, scalars_ = 0;  // of those waiting, what is in each file
 };
 
 }  // namespace compact

@@ -33,7 +33,6 @@ std::string result_line(const RunState& state, const RunFigures& figures);
 void write_model(const TrainConfig& config, const Task& task, const Network& network);
 
 // By prefix: eval, test.
-using Evaluations = std::vector<std::pair<std::string, EvalResult>>;
 
 // Writes all_results.json there.
 void write_results(const TrainConfig& config, const RunState& state, const RunFigures& figures,

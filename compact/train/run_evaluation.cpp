@@ -34,7 +34,7 @@ EvalResult RunEvaluation::evaluate(const std::string& prefix, const Dataset& dat
 
 void RunEvaluation::validate(const Network& network, RunState& state, MetricsWriter& metrics) {
   const EvalResult r = evaluate("eval", *task_.validation, network, state, metrics);
-  if (best_ && best_->offer(r, network, state)) {
+  if (best_ && best_->offer(r, network, state, console_)) {
     console_.line(cat("step ", state.step, "  best ", best_->metric(), " so far"));
   }
 }

@@ -95,16 +95,33 @@ void renumber(LabelledTexts& texts, const std::vector<std::string>& order) {
   texts.class_names = order;
 }
 
+// A model that is evaluated must have been trained for as many classes, or values, as there are.
+void check_head(const TrainConfig& c, const LabelledTexts& texts) {
+  const EncoderConfig shape = read_encoder_config(c.model_name_or_path);
+  const auto text = [](size_t classes) {
+    return classes == 0 ? std::string("values") : cat(classes, " classes");
+  };
+  const size_t head = shape.regression ? 0 : shape.labels.size(), ours = texts.class_names.size();
+  COMPACT_CHECK(head == ours, c.model_name_or_path, ": was trained for ", text(head),
+                ", the data have ", text(ours));
+}
+
 // A head that was trained for these classes keeps their numbers.
 void take_numbers_of_head(const TrainConfig& c, SequenceTexts& texts,
                           std::vector<std::string>& warnings) {
-  if (!texts.train || texts.train->class_names.empty()) return;
-  const std::vector<std::string> head = head_classes(c), &ours = texts.train->class_names;
+  const auto& first = c.only_evaluates ? texts.validation : texts.train;
+  if (!first) return;
+  if (c.only_evaluates) check_head(c, *first);
+  if (first->class_names.empty()) return;
+  const std::vector<std::string> head = head_classes(c), ours = first->class_names;
   if (head.empty() || head == ours) return;
   if (std::ranges::is_permutation(head, ours)) {
     for (auto* part : {&texts.train, &texts.validation, &texts.test}) {
       if (*part) renumber(**part, head);
     }
+  } else if (c.only_evaluates) {
+    fail(c.model_name_or_path, ": was trained for other classes (", printable(head[0]),
+         ", ...) than the data's (", printable(ours[0]), ", ...)");
   } else if (head.size() == ours.size()) {
     warnings.push_back(cat(c.model_name_or_path, " was trained for other classes (",
                            printable(head[0]), ", ...): its head goes on for ", printable(ours[0]),
@@ -124,7 +141,7 @@ void set_network(const TrainConfig& c, const EncoderConfig& shape, Task& task) {
 
 // Of a model that is evaluated, not trained.
 std::optional<EncoderConfig> trained_shape(const TrainConfig& c) {
-  if (c.model_name_or_path.empty() || !c.train_file.empty() || !c.data_dir.empty()) return {};
+  if (c.model_name_or_path.empty() || !c.train_file.empty()) return {};
   return read_encoder_config(c.model_name_or_path);
 }
 

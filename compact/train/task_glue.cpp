@@ -20,7 +20,7 @@ Task open(const TrainConfig& c, const Progress&, std::vector<std::string>& warni
   const GlueTask& glue = glue_task(c.task_name);
   SequenceTexts texts;
   if (!c.data_dir.empty()) {
-    texts.train = read_glue(glue, c.data_dir, "train");
+    if (!c.only_evaluates) texts.train = read_glue(glue, c.data_dir, "train");
     texts.validation = read_glue(glue, c.data_dir, glue.validation[0]);
     // The second one of MultiNLI.
     if (glue.validation.size() > 1) texts.test = read_glue(glue, c.data_dir, glue.validation[1]);

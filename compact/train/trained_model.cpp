@@ -10,14 +10,33 @@
 #include "compact/train/setup.h"
 
 namespace compact {
+namespace {
+
+// That of the folder; where a task of GLUE is named, on that task's files.
+const TaskInfo& evaluated_task(const TrainConfig& c) {
+  const TaskInfo& of_folder = task_of_folder(c.model_name_or_path);
+  if (c.task_name.empty() && c.data_dir.empty()) {
+    COMPACT_CHECK(!c.validation_file.empty(), "--validation_file is needed");
+    return of_folder;
+  }
+  COMPACT_CHECK(
+      !c.task_name.empty() && !c.data_dir.empty(),
+      "--task_name and --data_dir go together: a task of GLUE and the folder of its files");
+  COMPACT_CHECK(&of_folder == &text_classification, c.model_name_or_path, ": is a model for ",
+                of_folder.name, ", --task_name ", c.task_name, " is for models for ",
+                text_classification.name);
+  return glue;
+}
+
+}  // namespace
 
 TrainedModel open_trained_model(TrainConfig c) {
   COMPACT_CHECK(!c.model_name_or_path.empty(), "--model_name_or_path is needed");
-  COMPACT_CHECK(!c.validation_file.empty(), "--validation_file is needed");
+  const TaskInfo& info = evaluated_task(c);
+  c.task = info.name;
   c.model.clear();
   c.train_file.clear();
-  const TaskInfo& info = task_of_folder(c.model_name_or_path);
-  c.task = info.name;
+  c.only_evaluates = true;
   COMPACT_CHECK(c.threads >= 0, "--threads must be at least 0, is ", c.threads);
   info.check(c);
   if (c.threads > 0) at::set_num_threads(static_cast<int>(c.threads));

@@ -11,13 +11,14 @@
 namespace compact {
 
 struct TrainedModel {
-  Task task;  // with the data of --validation_file
+  Task task;  // with the data of --validation_file, or of --data_dir
   std::unique_ptr<Network> network;
   std::vector<std::string> warnings;  // about its files, one line each
 };
 
-// --model_name_or_path with its weights, on --device. Throws InputError where the folder, or
-// --validation_file, is not named or cannot be read.
+// --model_name_or_path with its weights, on --device. With --task_name what it is evaluated on are
+// that task's own files of GLUE. Throws InputError where the folder or the data are not named,
+// cannot be read or do not go together.
 TrainedModel open_trained_model(TrainConfig config);
 
 }  // namespace compact

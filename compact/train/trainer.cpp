@@ -132,8 +132,8 @@ void Run::prepare() {
   bits_.emplace(c_, policy_);
   if (!checkpoint.empty()) resume(checkpoint);
   make_output_folder(c_);
-  metrics_ =
-      std::make_unique<MetricsWriter>(c_.output_dir, checkpoint.empty() ? -1 : s_.step, last());
+  metrics_ = std::make_unique<MetricsWriter>(c_.output_dir, checkpoint.empty() ? -1 : s_.step,
+                                             last(), console_);
   write_file_atomically(c_.output_dir + "/policy.txt", policy_.str());
   write_json(c_.output_dir + "/train_config.json", nlohmann::json::parse(config_json(c_)));
   for (const auto& [name, text] : task_.files) {
@@ -176,7 +176,7 @@ void Run::choose_bits() {
                               [&](const std::string& bits) { return plan_->fits(bits); }));
   s_.bits = bits_->bits();
   plan_->take(s_.bits, figures_.step_seconds.empty());
-  write_file_atomically(c_.output_dir + "/bits.policy", s_.bits);
+  written(console_, [&] { write_file_atomically(c_.output_dir + "/bits.policy", s_.bits); });
 }
 
 bool Run::step() {
@@ -283,6 +283,7 @@ void Run::finish() {
   if (evaluation_->take_best(*model_, s_, *metrics_)) write_model(c_, task_, *model_);
   const Evaluations evaluations = evaluation_->all(*model_, s_, *metrics_);
   figures_.planned_peak_bytes = plan_->peak_bytes();
+  metrics_->flush();
   write_results(c_, s_, figures_, evaluations, task_, *model_, *optimizer_);
   console_.line(result_line(s_, figures_));
   console_.line(cat("model in ", c_.output_dir));
@@ -311,7 +312,7 @@ int Run::go() {
       if (s_.step % c_.logging_steps == 0 || last()) log();
       console_.bar(s_.step, total_steps_, "");
       if (evaluation_->due(s_.step) && !last()) evaluation_->validate(*model_, s_, *metrics_);
-      if (c_.save_steps > 0 && s_.step % c_.save_steps == 0) save("");
+      if (c_.save_steps > 0 && s_.step % c_.save_steps == 0) written(console_, [&] { save(""); });
     }
     const bool asked = SignalScope::count() > 0 || !whole;
     if (asked && !(whole && last())) {

@@ -131,7 +131,9 @@ TEST(TaskEvaluation, OfAFolderIsThatOfTheRun) {
   const auto results = nlohmann::json::parse(slurp(folder / "run/all_results.json"));
   EXPECT_EQ(results["eval_accuracy"], results["test_accuracy"]);
   EXPECT_EQ(results["eval_images"], 20);
-  const auto [r, unit, warnings] = evaluate(evaluation_of(c, c.validation_file, 0));
+  const auto [results_of, unit, warnings] = evaluate(evaluation_of(c, c.validation_file, 0));
+  ASSERT_EQ(results_of.size(), 1u);
+  const EvalResult& r = results_of.front().second;
   EXPECT_EQ(unit, "images");
   EXPECT_EQ(r.loss, results["eval_loss"].get<double>());
   EXPECT_EQ(*r.accuracy, results["eval_accuracy"].get<double>());

@@ -108,7 +108,7 @@ inline EvalResult evaluated(const TrainConfig& run) {
   c.max_seq_length = run.max_seq_length;
   c.max_eval_samples = 0;
   c.device = "cpu";
-  return evaluate(c).result;
+  return evaluate(c).results.front().second;
 }
 
 }  // namespace compact

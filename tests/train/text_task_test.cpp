@@ -67,6 +67,58 @@ TEST(TextTask, RegressionHasCorrelations) {
   EXPECT_EQ(evaluated(c).loss, results["eval_loss"].get<double>());
 }
 
+// Its files are GLUE's own; those for training are not needed.
+TEST(TextTask, ModelsAreEvaluatedOnTasksOfGlue) {
+  const TemporaryFolder folder;
+  const fs::path data = folder / "glue";
+  fs::create_directories(data / "CoLA");
+  fs::create_directories(data / "MNLI");
+  std::string cola, mnli = "sentence1\tsentence2\tgold_label\n";
+  const char* classes[] = {"neutral", "contradiction", "entailment"};
+  for (int i = 0; i < 30; ++i) {
+    const std::string text = std::string(i % 2 ? "a good film" : "it was bad") + kWords[i % 10];
+    cola += cat("x\t", i % 2, "\t\t", text, "\n");
+    mnli += cat(text, "\t", kWords[i % 7], "\t", classes[i % 3], "\n");
+  }
+  for (const char* name : {"train.tsv", "dev.tsv"}) spill(data / "CoLA" / name, cola);
+  for (const char* name : {"train.tsv", "dev_matched.tsv"}) spill(data / "MNLI" / name, mnli);
+  spill(data / "MNLI/dev_mismatched.tsv", mnli.substr(0, mnli.size() / 2) + "\n");
+  const auto run = [&](const std::string& name) {
+    TrainConfig c = sentences(folder.path(), name);
+    c.task = "glue";
+    c.task_name = name;
+    c.data_dir = data.string();
+    c.train_file.clear();
+    c.validation_file.clear();
+    ran(c);
+    return c;
+  };
+  const auto evaluation_of = [&](const TrainConfig& trained, const std::string& task) {
+    TrainConfig c;
+    c.model_name_or_path = trained.output_dir;
+    c.task_name = task;
+    c.data_dir = trained.data_dir;
+    c.max_eval_samples = 0;
+    c.device = "cpu";
+    return evaluate(c).results;
+  };
+  const TrainConfig one = run("cola"), other = run("mnli");
+  fs::remove(data / "CoLA/train.tsv");
+  fs::remove(data / "MNLI/train.tsv");
+  const Evaluations of_one = evaluation_of(one, "cola"), of_other = evaluation_of(other, "mnli");
+  ASSERT_EQ(of_one.size(), 1u);
+  EXPECT_EQ(of_one[0].second.loss, results_of(one)["eval_loss"].get<double>());
+  EXPECT_EQ(of_one[0].second.scores[0].first, "matthews_correlation");
+  ASSERT_EQ(of_other.size(), 2u);
+  EXPECT_EQ(of_other[0].second.loss, results_of(other)["eval_loss"].get<double>());
+  EXPECT_EQ(of_other[1].second.loss, results_of(other)["test_loss"].get<double>());
+  EXPECT_NE(of_other[1].second.targets, of_other[0].second.targets);
+  EXPECT_THAT(error_of([&] { evaluation_of(other, "cola"); }),
+              HasSubstr("was trained for 3 classes, the data have 2 classes"));
+  EXPECT_THAT(error_of([&] { evaluation_of(one, "sst2"); }), HasSubstr("has no dev.tsv"));
+  EXPECT_THAT(error_of([&] { evaluation_of(one, ""); }), HasSubstr("go together"));
+}
+
 TEST(TextTask, BitsAreChosenUnderABudget) {
   const TemporaryFolder folder;
   TrainConfig c = sentences(folder.path(), "run");

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// A disk that is full for a while does not end a run, and costs nothing but the checkpoints that
+// could not be written.
+#include <gmock/gmock.h>
+#include <sys/resource.h>
+
+#include <csignal>
+
+#include "compact/base/check.h"
+#include "compact/io/checkpoint.h"
+#include "tests/train/text_runs.h"
+
+namespace compact {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Files of this process may not grow past `bytes`, as on a full disk.
+class FileLimit {
+ public:
+  FileLimit() : ignored_(::signal(SIGXFSZ, SIG_IGN)) { ::getrlimit(RLIMIT_FSIZE, &before_); }
+  FileLimit(const FileLimit&) = delete;
+  FileLimit& operator=(const FileLimit&) = delete;
+  ~FileLimit() {
+    set(before_.rlim_cur);
+    ::signal(SIGXFSZ, ignored_);
+  }
+  void set(rlim_t bytes) const {
+    const rlimit limit{bytes, before_.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+  }
+  void lift() const { set(before_.rlim_cur); }
+
+ private:
+  void (*ignored_)(int);
+  rlimit before_{};
+};
+
+TrainConfig run_of(const fs::path& folder, const std::string& name) {
+  TrainConfig c = best_of_pairs(folder, name);
+  c.preset = "gact-l2";
+  c.save_steps = 1;
+  c.save_total_limit = 0;
+  return c;
+}
+
+std::uintmax_t size_of_events(const std::string& folder) {
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().filename().string().starts_with("events.")) return entry.file_size();
+  }
+  return 0;
+}
+
+TEST(FullDisk, ForAWhileCostsOnlyCheckpoints) {
+  const TemporaryFolder folder;
+  const TrainConfig whole = run_of(folder.path(), "whole"), c = run_of(folder.path(), "run");
+  ran(whole);
+  const FileLimit limit;
+  std::ostringstream console;
+  const TrainHooks hooks{.stop = [&](int64_t step, int64_t micro) {
+    if (micro == 0 && step == 1) limit.set(0);
+    if (micro == 0 && step == 4) limit.lift();
+    return false;
+  }};
+  ASSERT_EQ(train(c, console, false, hooks), kExitOk) << console.str();
+  std::vector<int64_t> steps;
+  for (const CheckpointFolder& checkpoint : list_checkpoints(c.output_dir)) {
+    EXPECT_EQ(verify_checkpoint(checkpoint.path), std::nullopt);
+    steps.push_back(checkpoint.step);
+  }
+  EXPECT_THAT(steps, ElementsAre(1, 5, 6));
+  EXPECT_THAT(console.str(), HasSubstr("; the run goes on without it"));
+  EXPECT_THAT(console.str(), HasSubstr("; figures wait until they can be written"));
+  EXPECT_EQ(figures(c.output_dir), figures(whole.output_dir));
+  EXPECT_EQ(size_of_events(c.output_dir), size_of_events(whole.output_dir));
+  for (const fs::path& left : fs::directory_iterator(c.output_dir)) {
+    EXPECT_FALSE(left.filename().string().starts_with(".")) << left;
+  }
+}
+
+TEST(FullDisk, AtTheEndIsAnErrorThatKeepsCheckpoints) {
+  const TemporaryFolder folder;
+  const TrainConfig c = run_of(folder.path(), "run");
+  const FileLimit limit;
+  std::ostringstream console;
+  const TrainHooks hooks{.stop = [&](int64_t step, int64_t) {
+    if (step == 3) limit.set(0);
+    return false;
+  }};
+  EXPECT_NE(error_of([&] { train(c, console, false, hooks); }), "");
+  limit.lift();
+  std::vector<std::string> warnings;
+  const auto newest = newest_valid_checkpoint(c.output_dir, warnings);
+  ASSERT_TRUE(newest);
+  EXPECT_EQ(newest->filename(), "checkpoint-3");
+  EXPECT_FALSE(fs::exists(c.output_dir + "/model.safetensors"));
+}
+
+TEST(FullDisk, OnRequestThereIsACheckpointOrAnError) {
+  const TemporaryFolder folder;
+  TrainConfig c = run_of(folder.path(), "run");
+  c.save_steps = 0;
+  const FileLimit limit;
+  std::ostringstream console;
+  const TrainHooks hooks{.stop = [&](int64_t step, int64_t) {
+    if (step == 2) limit.set(0);
+    return step == 2;
+  }};
+  EXPECT_THAT(error_of([&] { train(c, console, false, hooks); }),
+              HasSubstr("model.safetensors: cannot write"));
+}
+
+}  // namespace
+}  // namespace compact
