@@ -88,11 +88,16 @@ void write_at(int fd, const std::filesystem::path& path, int64_t offset, const v
 }
 
 AppendedFile::AppendedFile(FileDescriptor fd, std::filesystem::path path)
-    : fd_(std::move(fd)), path_(std::move(path)), end_(::lseek(fd_.get(), 0, SEEK_END)) {
-  if (end_ < 0) fail_with_errno(path_, "cannot seek");
+    : fd_(std::move(fd)), path_(std::move(path)), end_(size()) {}
+
+int64_t AppendedFile::size() const {
+  const int64_t bytes = ::lseek(fd_.get(), 0, SEEK_END);
+  if (bytes < 0) fail_with_errno(path_, "cannot seek");
+  return bytes;
 }
 
 void AppendedFile::append(std::string_view record) {
+  end_ = std::min(end_, size());
   try {
     write_at(fd_.get(), path_, end_, record.data(), static_cast<int64_t>(record.size()));
   } catch (const InputError&) {

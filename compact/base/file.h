@@ -54,7 +54,7 @@ void write_at(int fd, const std::filesystem::path& path, int64_t offset, const v
               int64_t bytes);
 
 // A file that grows by whole records. One that cannot be written (the disk is full) is cut off
-// again.
+// again, and where somebody has cut the file, it goes on at its end.
 class AppendedFile {
  public:
   AppendedFile() = default;
@@ -64,6 +64,8 @@ class AppendedFile {
   void append(std::string_view record);
 
  private:
+  int64_t size() const;
+
   FileDescriptor fd_;
   std::filesystem::path path_;
   int64_t end_ = 0;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <functional>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -71,12 +72,12 @@ double accuracy(Values predicted, Values labels) {
   return static_cast<double>(equal) / static_cast<double>(labels.size());
 }
 
-double f1(Values predicted, Values labels) {
+double f1(Values predicted, Values labels, double positive) {
   if (!comparable(predicted, labels)) return kNaN;
   size_t both = 0, either = 0;  // counted for each side
   for (size_t i = 0; i < labels.size(); ++i) {
-    both += predicted[i] == 1 && labels[i] == 1;
-    either += (predicted[i] == 1) + (labels[i] == 1);
+    both += predicted[i] == positive && labels[i] == positive;
+    either += (predicted[i] == positive) + (labels[i] == positive);
   }
   return either == 0 ? 0 : 2 * static_cast<double>(both) / static_cast<double>(either);
 }
@@ -116,16 +117,16 @@ double spearman(Values predicted, Values labels) {
   return pearson(ranks(predicted), ranks(labels));
 }
 
-double named_score(std::string_view name, Values predicted, Values labels) {
+double named_score(std::string_view name, Values predicted, Values labels, double positive) {
   struct Score {
     const char* name;
-    double (*of)(Values, Values);
+    std::function<double(Values, Values)> of;
   };
-  static const Score all[] = {{"accuracy", accuracy},
-                              {"f1", f1},
-                              {"matthews_correlation", matthews},
-                              {"pearson", pearson},
-                              {"spearmanr", spearman}};
+  const Score all[] = {{"accuracy", accuracy},
+                       {"f1", [=](Values a, Values b) { return f1(a, b, positive); }},
+                       {"matthews_correlation", matthews},
+                       {"pearson", pearson},
+                       {"spearmanr", spearman}};
   return named(all, name, "no score is named").of(predicted, labels);
 }
 

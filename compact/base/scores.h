@@ -12,8 +12,8 @@ using Values = std::span<const double>;
 
 // Of classes, given by their numbers.
 double accuracy(Values predicted, Values labels);
-// Of class 1; 0 where neither side has it.
-double f1(Values predicted, Values labels);
+// Of the class `positive`; 0 where neither side has it.
+double f1(Values predicted, Values labels, double positive = 1);
 // Of any number of classes (Gorodkin 2004); 0 where either side has one class only.
 double matthews(Values predicted, Values labels);
 
@@ -24,6 +24,6 @@ double spearman(Values predicted, Values labels);
 
 // By the names that Hugging Face's metric `glue` gives them: accuracy, f1, matthews_correlation,
 // pearson, spearmanr. Throws InputError, with a suggestion, on another name.
-double named_score(std::string_view name, Values predicted, Values labels);
+double named_score(std::string_view name, Values predicted, Values labels, double positive = 1);
 
 }  // namespace compact

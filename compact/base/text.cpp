@@ -95,24 +95,23 @@ std::string format_count(int64_t n) {
 
 namespace {
 
-// Matches without braces: `*` and `?` only. Linear in practice, quadratic at worst.
-bool wildcard(std::string_view pattern, std::string_view text) {
-  size_t p = 0, t = 0, star = pattern.npos, mark = 0;
-  while (t < text.size()) {
-    if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      mark = t;
-    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == text[t])) {
-      ++p, ++t;
-    } else if (star != pattern.npos) {
-      p = star + 1;
-      t = ++mark;
+// Where in a text a beginning of a pattern can end: so that no number of stars and braces takes
+// longer than the product of both lengths.
+using Ends = std::vector<bool>;
+
+// Those after `part` more of the pattern, which has no braces.
+Ends after(Ends ends, std::string_view part, std::string_view text) {
+  for (const char c : part) {
+    if (c == '*') {
+      for (size_t t = 1; t < ends.size(); ++t) ends[t] = ends[t] || ends[t - 1];
     } else {
-      return false;
+      for (size_t t = text.size(); t > 0; --t) {
+        ends[t] = ends[t - 1] && (c == '?' || c == text[t - 1]);
+      }
+      ends[0] = false;
     }
   }
-  while (p < pattern.size() && pattern[p] == '*') ++p;
-  return p == pattern.size();
+  return ends;
 }
 
 size_t edit_distance(std::string_view a, std::string_view b) {
@@ -133,14 +132,21 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 bool glob_match(std::string_view pattern, std::string_view text) {
-  const size_t open = pattern.find('{');
-  const size_t close = open == pattern.npos ? pattern.npos : pattern.find('}', open);
-  if (close == pattern.npos) return wildcard(pattern, text);
-  const std::string head(pattern.substr(0, open)), tail(pattern.substr(close + 1));
-  for (const std::string& choice : split(pattern.substr(open + 1, close - open - 1), ',')) {
-    if (glob_match(head + choice + tail, text)) return true;
+  Ends ends(text.size() + 1);
+  ends[0] = true;
+  for (;;) {
+    const size_t open = pattern.find('{');
+    const size_t close = open == pattern.npos ? pattern.npos : pattern.find('}', open);
+    if (close == pattern.npos) return after(std::move(ends), pattern, text).back();
+    ends = after(std::move(ends), pattern.substr(0, open), text);
+    Ends either(ends.size());
+    for (const std::string& choice : split(pattern.substr(open + 1, close - open - 1), ',')) {
+      const Ends with = after(ends, choice, text);
+      for (size_t t = 0; t < with.size(); ++t) either[t] = either[t] || with[t];
+    }
+    ends = std::move(either);
+    pattern.remove_prefix(close + 1);
   }
-  return false;
 }
 
 std::string nearest(std::string_view name, std::span<const std::string> known) {

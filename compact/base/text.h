@@ -27,7 +27,8 @@ std::string format_duration(double seconds);
 // 12345678 -> "12,345,678".
 std::string format_count(int64_t n);
 
-// `*` matches any run of characters, `?` one, `{a,b}` either.
+// `*` matches any run of characters, `?` one, `{a,b}` either. Braces in braces stand for
+// themselves.
 bool glob_match(std::string_view pattern, std::string_view text);
 
 // The known name nearest to `name` by edit distance, or empty where none is near.

@@ -19,7 +19,7 @@ int run_eval(const Command& command, const std::vector<std::string>& arguments) 
   std::string json;
   flags.add("model_name_or_path", o.model_name_or_path, "folder of the model", "DIR");
   flags.add("validation_file", o.validation_file, "text, images or a graph, as in training");
-  flags.add("task_name", o.task_name, "instead of it: a task of GLUE, its dev set", "NAME");
+  flags.add("task_name", o.task_name, "a task of GLUE, for its dev set instead of a file", "NAME");
   flags.add("data_dir", o.data_dir, "with --task_name: the folder with the task's folder", "DIR");
   flags.add("tokenizer", o.tokenizer, "default: the one stored in the folder",
             "bytes, {sentencepiece,wordpiece,bpe}:file=PATH");
@@ -53,7 +53,7 @@ int run_eval(const Command& command, const std::vector<std::string>& arguments) 
       std::cout << name << " " << value << "\n";
       figures[name] = number_or_null(value);
     }
-    const std::string counted = prefix == "eval" ? unit : cat(prefix, "_", unit);
+    const std::string counted = cat(prefix, "_", unit);
     std::cout << counted << " " << format_count(result.targets) << "\n";
     figures[counted] = result.targets;
   }

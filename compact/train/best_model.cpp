@@ -61,27 +61,32 @@ std::string BestModel::take_over(RunState& s) const {
              ": from here on the best is looked for anew");
 }
 
-bool BestModel::offer(const EvalResult& result, const Network& network, RunState& s,
-                      Console& console) const {
-  const MetricsRow row = eval_row("eval", result);
+std::optional<double> BestModel::better(const EvalResult& result, const RunState& s) const {
   std::vector<std::string> known;
-  for (const auto& [name, value] : row) {
+  for (const auto& [name, value] : eval_row("eval", result)) {
     known.push_back(name.substr(5));
     if (known.back() != metric_) continue;
+    if (std::isnan(value)) return {};
     const bool better = s.best_step == 0 ||
                         (smaller_is_better(metric_) ? value < s.best_value : value > s.best_value);
-    if (!better || std::isnan(value)) return false;
-    const auto fill = [&](const std::filesystem::path& folder) {
-      write_model_folder(folder, network.named_tensors(), task_.config);
-      for (const auto& [file, text] : task_.files) write_file_atomically(folder / file, text);
-      write_json(folder / kFile, {{"step", s.step}, {"metric", metric_}, {"value", value}});
-    };
-    if (!written(console, [&] { write_directory_atomically(folder_, fill); })) return false;
-    s.best_value = value;
-    s.best_step = s.step;
-    return true;
+    return better ? std::optional(value) : std::nullopt;
   }
   fail("--metric_for_best_model: an evaluation has no `", metric_, "`", suggestion(metric_, known));
+}
+
+bool BestModel::keep(double value, const Network& network, RunState& s, Console& console) const {
+  const auto fill = [&](const std::filesystem::path& folder) {
+    write_model_folder(folder, network.named_tensors(), task_.config);
+    for (const auto& [file, text] : task_.files) write_file_atomically(folder / file, text);
+    write_json(folder / kFile, {{"step", s.step}, {"metric", metric_}, {"value", value}});
+  };
+  if (!or_warn(console, cat("the best model, of step ", s.step),
+               [&] { write_directory_atomically(folder_, fill); })) {
+    return false;
+  }
+  s.best_value = value;
+  s.best_step = s.step;
+  return true;
 }
 
 void BestModel::load(Network& network) const { load_weights(network, folder_); }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "compact/models/network.h"
@@ -22,11 +23,12 @@ class BestModel {
   // After a resume: forgets the best so far where it is not in the folder, or was the best by
   // another metric. Returns a line that says so, else an empty one.
   std::string take_over(RunState& state) const;
-  // Keeps the model, and its place in `state`, where the evaluation is better than all before.
-  // Returns whether it did; where it cannot be written, with a warning. Throws InputError where the
-  // evaluation has no such figure.
-  bool offer(const EvalResult& result, const Network& network, RunState& state,
-             Console& console) const;
+  // The evaluation's figure, where it is better than that of the best so far. Throws InputError
+  // where it has none.
+  std::optional<double> better(const EvalResult& result, const RunState& state) const;
+  // Keeps the model of this figure, and then its place in `state`. False, with a warning, where it
+  // cannot be written.
+  bool keep(double value, const Network& network, RunState& state, Console& console) const;
   // Copies the weights kept into the network.
   void load(Network& network) const;
   const std::string& metric() const { return metric_; }

@@ -16,7 +16,7 @@
 namespace compact {
 
 EvalResult evaluate_samples(const Network& network, const Dataset& data, int64_t most,
-                            int64_t batch, const std::vector<std::string>& metrics) {
+                            int64_t batch, const Task& task) {
   const int64_t count = most > 0 ? std::min(most, data.size()) : data.size();
   Score sum{.correct = 0, .in_five = 0};
   bool classes = false, five = false;
@@ -36,7 +36,7 @@ EvalResult evaluate_samples(const Network& network, const Dataset& data, int64_t
     sum.in_five += s.in_five;
     classes = s.correct >= 0;
     five = s.in_five >= 0;
-    if (metrics.empty()) continue;
+    if (task.metrics.empty()) continue;
     append(predicted, s.predicted);
     append(labels, samples.target);
   }
@@ -48,20 +48,19 @@ EvalResult evaluate_samples(const Network& network, const Dataset& data, int64_t
     result.accuracy = of_targets(static_cast<double>(sum.correct));
     if (five) result.in_five = of_targets(static_cast<double>(sum.in_five));
   }
-  result.values = !metrics.empty() && !classes;
-  for (const std::string& name : metrics) {
+  result.values = !task.metrics.empty() && !classes;
+  for (const std::string& name : task.metrics) {
     if (name == "accuracy" && classes) continue;
-    result.scores.emplace_back(name, named_score(name, predicted, labels));
+    result.scores.emplace_back(name, named_score(name, predicted, labels, task.positive_class));
   }
   return result;
 }
 
 EvalResult evaluate_within_memory(const Network& network, const Dataset& data, int64_t most,
-                                  int64_t& batch, const std::vector<std::string>& metrics,
-                                  Console& console) {
+                                  int64_t& batch, const Task& task, Console& console) {
   for (;;) {
     try {
-      return evaluate_samples(network, data, most, batch, metrics);
+      return evaluate_samples(network, data, most, batch, task);
     } catch (const std::exception& e) {
       const std::optional<std::string> what = out_of_memory(e);
       if (!what || batch == 1) throw;
@@ -115,12 +114,12 @@ Evaluation evaluate(const TrainConfig& c) {
   const TrainedModel model = open_trained_model(c);
   Evaluation evaluation{
       .results = {}, .unit = model.task.target_unit(), .warnings = model.warnings};
-  for (const auto& [prefix, data] :
-       {std::pair("eval", model.task.validation.get()), std::pair("test", model.task.test.get())}) {
+  for (const auto& [prefix, data] : {std::pair(std::string("eval"), model.task.validation.get()),
+                                     std::pair(model.task.test_prefix, model.task.test.get())}) {
     if (!data) continue;
-    evaluation.results.emplace_back(
-        prefix, evaluate_samples(*model.network, *data, c.max_eval_samples,
-                                 c.per_device_eval_batch_size, model.task.metrics));
+    evaluation.results.emplace_back(prefix,
+                                    evaluate_samples(*model.network, *data, c.max_eval_samples,
+                                                     c.per_device_eval_batch_size, model.task));
   }
   return evaluation;
 }

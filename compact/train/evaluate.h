@@ -25,14 +25,13 @@ struct EvalResult {
   std::vector<std::pair<std::string, double>> scores;  // other metrics, by name
 };
 
-// Over the first `most` samples (0: all) in their own order. `metrics`: of base/scores.h.
+// By the task's metrics, over the first `most` samples (0: all) in their own order.
 EvalResult evaluate_samples(const Network& network, const Dataset& data, int64_t most,
-                            int64_t batch, const std::vector<std::string>& metrics);
+                            int64_t batch, const Task& task);
 
 // The same; where memory runs out `batch` is halved, with a line on the console, down to 1.
 EvalResult evaluate_within_memory(const Network& network, const Dataset& data, int64_t most,
-                                  int64_t& batch, const std::vector<std::string>& metrics,
-                                  Console& console);
+                                  int64_t& batch, const Task& task, Console& console);
 
 // Rows `eval_loss`, `eval_accuracy`, ... for prefix `eval`; a perplexity of language models.
 MetricsRow eval_row(const std::string& prefix, const EvalResult& result);
@@ -41,7 +40,7 @@ std::vector<std::string> eval_figures(const Task& task);
 // "eval_loss 1.2345  eval_accuracy 0.9180  (5,000 images)".
 std::string eval_text(const std::string& prefix, const EvalResult& result, const std::string& unit);
 
-// By their prefixes: `eval`, `test`.
+// By their prefixes: `eval`, and Task::test_prefix.
 using Evaluations = std::vector<std::pair<std::string, EvalResult>>;
 
 struct Evaluation {

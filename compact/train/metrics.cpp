@@ -39,12 +39,12 @@ AppendedFile open_rows(const std::string& path) {
 
 }  // namespace
 
-bool written(Console& console, FunctionRef<void()> write) {
+bool or_warn(Console& console, const std::string& what, FunctionRef<void()> write) {
   try {
     write();
     return true;
   } catch (const InputError& e) {
-    console.line(cat("warning: ", e.what(), "; the run goes on without it"));
+    console.line(cat("warning: the run goes on without ", what, ": ", e.what()));
     return false;
   }
 }
@@ -80,6 +80,13 @@ void MetricsWriter::write(int64_t step, const MetricsRow& row) {
   }
 }
 
+MetricsWriter::~MetricsWriter() {
+  try {
+    flush();
+  } catch (const InputError&) {
+  }
+}
+
 void MetricsWriter::flush() {
   for (; lines_ < waiting_.size(); ++lines_) file_.append(waiting_[lines_].line);
   for (; scalars_ < waiting_.size(); ++scalars_) {
@@ -90,7 +97,9 @@ void MetricsWriter::flush() {
   lines_ = scalars_ = 0;
 }
 
+// Output that failed (into a file on a disk that was full) is tried again with every line.
 void Console::clear() {
+  out_.clear();
   if (bar_shown_) out_ << "\r\033[K";
   bar_shown_ = false;
 }

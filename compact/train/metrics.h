@@ -32,9 +32,9 @@ class Console {
   bool terminal_, bar_shown_ = false;
 };
 
-// Calls write(). Where that fails (the disk is full, ...) a warning, and false: a run goes on,
-// since it may be possible later.
-bool written(Console& console, FunctionRef<void()> write);
+// Calls write(). Where that fails (the disk is full, ...) a warning that names `what`, and false: a
+// run goes on, since it may be possible later.
+bool or_warn(Console& console, const std::string& what, FunctionRef<void()> write);
 
 // The file `folder`/metrics.jsonl and the event file beside it.
 class MetricsWriter {
@@ -42,6 +42,9 @@ class MetricsWriter {
   // Rows of steps above `last_step` that an interrupted run left are dropped first (-1: all), and
   // where that step is the run's last (`ends`) its evaluations, which come again.
   MetricsWriter(const std::string& folder, int64_t last_step, bool ends, Console& console);
+  MetricsWriter(const MetricsWriter&) = delete;
+  MetricsWriter& operator=(const MetricsWriter&) = delete;
+  ~MetricsWriter();  // tries once more
   // Appends one row; in the files when the call returns. Rows that cannot be written wait for a
   // later one, with a warning for the first.
   void write(int64_t step, const MetricsRow& row);

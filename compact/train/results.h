@@ -32,8 +32,6 @@ std::string result_line(const RunState& state, const RunFigures& figures);
 // Writes config.json and model.safetensors into output_dir.
 void write_model(const TrainConfig& config, const Task& task, const Network& network);
 
-// By prefix: eval, test.
-
 // Writes all_results.json there.
 void write_results(const TrainConfig& config, const RunState& state, const RunFigures& figures,
                    const Evaluations& evaluations, const Task& task, const Network& network,

@@ -23,8 +23,8 @@ bool RunEvaluation::due(int64_t step) const {
 EvalResult RunEvaluation::evaluate(const std::string& prefix, const Dataset& data,
                                    const Network& network, const RunState& state,
                                    MetricsWriter& metrics) {
-  const EvalResult r = evaluate_within_memory(network, data, config_.max_eval_samples, batch_,
-                                              task_.metrics, console_);
+  const EvalResult r =
+      evaluate_within_memory(network, data, config_.max_eval_samples, batch_, task_, console_);
   MetricsRow row = eval_row(prefix, r);
   row.emplace_back("epoch", task_.train->epochs(state.window));
   metrics.write(state.step, row);
@@ -32,16 +32,19 @@ EvalResult RunEvaluation::evaluate(const std::string& prefix, const Dataset& dat
   return r;
 }
 
-void RunEvaluation::validate(const Network& network, RunState& state, MetricsWriter& metrics) {
+bool RunEvaluation::validate(const Network& network, RunState& state, MetricsWriter& metrics) {
   const EvalResult r = evaluate("eval", *task_.validation, network, state, metrics);
-  if (best_ && best_->offer(r, network, state, console_)) {
-    console_.line(cat("step ", state.step, "  best ", best_->metric(), " so far"));
-  }
+  const std::optional<double> value = best_ ? best_->better(r, state) : std::nullopt;
+  if (!value) return false;
+  console_.line(cat("step ", state.step, "  best ", best_->metric(), " so far"));
+  if (!best_->keep(*value, network, state, console_)) all_kept_ = false;
+  return true;
 }
 
 bool RunEvaluation::take_best(Network& network, RunState& state, MetricsWriter& metrics) {
   if (!best_) return false;
-  validate(network, state, metrics);
+  // The network is that model, whether it could be kept or not.
+  if (validate(network, state, metrics)) state.best_step = state.step;
   if (state.best_step == 0) {
     console_.line(cat("warning: no evaluation gave a ", best_->metric(),
                       "; the model is that of the last step"));
@@ -49,15 +52,16 @@ bool RunEvaluation::take_best(Network& network, RunState& state, MetricsWriter& 
   }
   const bool other = state.best_step != state.step;
   if (other) best_->load(network);
-  console_.line(cat("the model of step ", state.best_step, " had the best ", best_->metric()));
+  console_.line(cat("the model of step ", state.best_step, " had the best ", best_->metric(),
+                    other && !all_kept_ ? " of those that could be kept" : ""));
   return other;
 }
 
 Evaluations RunEvaluation::all(const Network& network, const RunState& state,
                                MetricsWriter& metrics) {
   Evaluations all;
-  for (const auto& [prefix, data] :
-       {std::pair("eval", task_.validation.get()), std::pair("test", task_.test.get())}) {
+  for (const auto& [prefix, data] : {std::pair(std::string("eval"), task_.validation.get()),
+                                     std::pair(task_.test_prefix, task_.test.get())}) {
     if (data) all.emplace_back(prefix, evaluate(prefix, *data, network, state, metrics));
   }
   return all;

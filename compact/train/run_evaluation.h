@@ -11,7 +11,6 @@
 #include "compact/train/config.h"
 #include "compact/train/evaluate.h"
 #include "compact/train/metrics.h"
-#include "compact/train/results.h"
 #include "compact/train/run_state_json.h"
 #include "compact/train/task.h"
 
@@ -28,8 +27,8 @@ class RunEvaluation {
   }
   // Whether it is time after this step.
   bool due(int64_t step) const;
-  // On validation data; a row, a line, and the model kept where it is the best so far.
-  void validate(const Network& network, RunState& state, MetricsWriter& metrics);
+  // On validation data; a row, a line, and the model kept where it is the best so far: then true.
+  bool validate(const Network& network, RunState& state, MetricsWriter& metrics);
   // After the last step: puts the best model into the network, where it is asked for and there is
   // one. Returns whether the network has changed.
   bool take_best(Network& network, RunState& state, MetricsWriter& metrics);
@@ -45,6 +44,7 @@ class RunEvaluation {
   Console& console_;
   int64_t interval_, batch_;
   std::optional<BestModel> best_;
+  bool all_kept_ = true;  // of the best so far
 };
 
 }  // namespace compact

@@ -82,9 +82,7 @@ std::string save_run(const TrainConfig& config, const RunState& s, const Network
   content.trainer_state["config"] = json::parse(config_json(config));
   content.texts["policy.txt"] = policy.str();
   content.texts.insert(task.files.begin(), task.files.end());
-  const std::filesystem::path path = save_checkpoint(config.output_dir, s.step, content);
-  rotate_checkpoints(config.output_dir, config.save_total_limit, path);
-  return path.string();
+  return save_checkpoint(config.output_dir, s.step, content).string();
 }
 
 std::string find_checkpoint(const TrainConfig& config, std::vector<std::string>& warnings) {

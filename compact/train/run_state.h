@@ -14,8 +14,7 @@
 
 namespace compact {
 
-// Saves output_dir/checkpoint-<step>, then deletes old ones beyond --save_total_limit. Returns its
-// path.
+// Saves output_dir/checkpoint-<step>. Returns its path.
 std::string save_run(const TrainConfig& config, const RunState& state, const Network& model,
                      const Optimizer& optimizer, const Policy& policy, const Task& task);
 

@@ -18,6 +18,7 @@
 #include "compact/models/encoder.h"
 #include "compact/models/encoders.h"
 #include "compact/train/classifier_task.h"
+#include "compact/train/head_classes.h"
 #include "compact/train/setup.h"
 #include "compact/train/tokenizer_store.h"
 
@@ -74,61 +75,6 @@ EncoderConfig shape_of(const TrainConfig& c, const LabelledTexts* train,
   return shape;
 }
 
-// The classes of the folder's head, as far as they have names.
-std::vector<std::string> head_classes(const TrainConfig& c) {
-  if (c.model_name_or_path.empty()) return {};
-  const EncoderConfig shape = read_encoder_config(c.model_name_or_path);
-  const bool nameless = std::ranges::all_of(
-      shape.labels, [](const std::string& name) { return name.starts_with("LABEL_"); });
-  return shape.regression || nameless ? std::vector<std::string>{} : shape.labels;
-}
-
-// Numbers the classes as `order` does, which are the same.
-void renumber(LabelledTexts& texts, const std::vector<std::string>& order) {
-  std::vector<float> places;
-  for (const std::string& name : texts.class_names) {
-    places.push_back(static_cast<float>(std::ranges::find(order, name) - order.begin()));
-  }
-  for (float& label : texts.labels) {
-    if (!std::isnan(label)) label = places[static_cast<size_t>(label)];
-  }
-  texts.class_names = order;
-}
-
-// A model that is evaluated must have been trained for as many classes, or values, as there are.
-void check_head(const TrainConfig& c, const LabelledTexts& texts) {
-  const EncoderConfig shape = read_encoder_config(c.model_name_or_path);
-  const auto text = [](size_t classes) {
-    return classes == 0 ? std::string("values") : cat(classes, " classes");
-  };
-  const size_t head = shape.regression ? 0 : shape.labels.size(), ours = texts.class_names.size();
-  COMPACT_CHECK(head == ours, c.model_name_or_path, ": was trained for ", text(head),
-                ", the data have ", text(ours));
-}
-
-// A head that was trained for these classes keeps their numbers.
-void take_numbers_of_head(const TrainConfig& c, SequenceTexts& texts,
-                          std::vector<std::string>& warnings) {
-  const auto& first = c.only_evaluates ? texts.validation : texts.train;
-  if (!first) return;
-  if (c.only_evaluates) check_head(c, *first);
-  if (first->class_names.empty()) return;
-  const std::vector<std::string> head = head_classes(c), ours = first->class_names;
-  if (head.empty() || head == ours) return;
-  if (std::ranges::is_permutation(head, ours)) {
-    for (auto* part : {&texts.train, &texts.validation, &texts.test}) {
-      if (*part) renumber(**part, head);
-    }
-  } else if (c.only_evaluates) {
-    fail(c.model_name_or_path, ": was trained for other classes (", printable(head[0]),
-         ", ...) than the data's (", printable(ours[0]), ", ...)");
-  } else if (head.size() == ours.size()) {
-    warnings.push_back(cat(c.model_name_or_path, " was trained for other classes (",
-                           printable(head[0]), ", ...): its head goes on for ", printable(ours[0]),
-                           ", ..."));
-  }
-}
-
 void set_network(const TrainConfig& c, const EncoderConfig& shape, Task& task) {
   task.config = encoder_config_to_json(shape, c.dtype);
   task.unit = "sentences";
@@ -141,7 +87,7 @@ void set_network(const TrainConfig& c, const EncoderConfig& shape, Task& task) {
 
 // Of a model that is evaluated, not trained.
 std::optional<EncoderConfig> trained_shape(const TrainConfig& c) {
-  if (c.model_name_or_path.empty() || !c.train_file.empty()) return {};
+  if (!c.only_evaluates) return {};
   return read_encoder_config(c.model_name_or_path);
 }
 
@@ -175,6 +121,7 @@ Task open_sequences(const TrainConfig& c, SequenceTexts texts, std::vector<std::
   const std::unique_ptr<Tokenizer> tokenizer = data ? tokenizer_of(c) : nullptr;
   if (texts.train) keep_first(*texts.train, c.max_train_samples);
   take_numbers_of_head(c, texts, warnings);
+  task.positive_class = static_cast<double>(texts.positive.value_or(1));
   const EncoderConfig shape = shape_of(c, texts.train ? &*texts.train : nullptr, tokenizer.get());
   set_network(c, shape, task);
   set_inputs(c.max_seq_length, shape.regression, task);

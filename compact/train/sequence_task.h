@@ -14,6 +14,7 @@ namespace compact {
 // Texts as files have them; `train` tells the classes, unless the model does.
 struct SequenceTexts {
   std::optional<LabelledTexts> train, validation, test;
+  std::optional<size_t> positive = {};  // the class that f1 is of; none: the head's second
 };
 
 // The classes that a trained model knows; empty where it is a new one, or one for values.

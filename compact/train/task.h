@@ -39,6 +39,8 @@ struct Task {
   std::string target = {};                   // what has a loss; empty: the unit
   const std::string& target_unit() const { return target.empty() ? unit : target; }
   std::vector<std::string> metrics;     // by their names in base/scores.h, the first counts most
+  double positive_class = 1;            // of f1
+  std::string test_prefix = "test";     // of the figures on `test`
   std::string network_text, data_text;  // "vocabulary 257"; "1,024 blocks of 256 tokens"
 };
 

@@ -15,13 +15,10 @@ namespace {
 // That of the folder; where a task of GLUE is named, on that task's files.
 const TaskInfo& evaluated_task(const TrainConfig& c) {
   const TaskInfo& of_folder = task_of_folder(c.model_name_or_path);
-  if (c.task_name.empty() && c.data_dir.empty()) {
-    COMPACT_CHECK(!c.validation_file.empty(), "--validation_file is needed");
-    return of_folder;
-  }
-  COMPACT_CHECK(
-      !c.task_name.empty() && !c.data_dir.empty(),
-      "--task_name and --data_dir go together: a task of GLUE and the folder of its files");
+  const bool file = !c.validation_file.empty(), name = !c.task_name.empty();
+  COMPACT_CHECK(name == !c.data_dir.empty() && file != name,
+                "either --validation_file is needed, or --task_name and --data_dir");
+  if (file) return of_folder;
   COMPACT_CHECK(&of_folder == &text_classification, c.model_name_or_path, ": is a model for ",
                 of_folder.name, ", --task_name ", c.task_name, " is for models for ",
                 text_classification.name);

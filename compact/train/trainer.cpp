@@ -14,6 +14,7 @@
 #include "compact/base/atomic_file.h"
 #include "compact/base/check.h"
 #include "compact/base/text.h"
+#include "compact/io/checkpoint.h"
 #include "compact/io/json_file.h"
 #include "compact/ops/memory.h"
 #include "compact/ops/memory_trace.h"
@@ -55,6 +56,7 @@ class Run {
   void describe();
   double check_loss(const at::Tensor& loss) const;
   void choose_bits();
+  void show_bits();
   bool step();  // false: stopped inside the update, gradients pending
   void log();
   void save(const char* why);
@@ -176,7 +178,12 @@ void Run::choose_bits() {
                               [&](const std::string& bits) { return plan_->fits(bits); }));
   s_.bits = bits_->bits();
   plan_->take(s_.bits, figures_.step_seconds.empty());
-  written(console_, [&] { write_file_atomically(c_.output_dir + "/bits.policy", s_.bits); });
+  show_bits();
+}
+
+void Run::show_bits() {
+  or_warn(console_, "bits.policy",
+          [&] { write_file_atomically(c_.output_dir + "/bits.policy", s_.bits); });
 }
 
 bool Run::step() {
@@ -274,8 +281,12 @@ void Run::log() {
 }
 
 void Run::save(const char* why) {
-  console_.line(cat("saved ", save_run(c_, s_, *model_, *optimizer_, policy_, task_), why));
+  or_warn(console_, "figures that wait", [&] { metrics_->flush(); });
+  const std::string path = save_run(c_, s_, *model_, *optimizer_, policy_, task_);
+  console_.line(cat("saved ", path, why));
   saved_step_ = s_.step;
+  or_warn(console_, "removing old checkpoints",
+          [&] { rotate_checkpoints(c_.output_dir, c_.save_total_limit, path); });
 }
 
 void Run::finish() {
@@ -283,8 +294,9 @@ void Run::finish() {
   if (evaluation_->take_best(*model_, s_, *metrics_)) write_model(c_, task_, *model_);
   const Evaluations evaluations = evaluation_->all(*model_, s_, *metrics_);
   figures_.planned_peak_bytes = plan_->peak_bytes();
-  metrics_->flush();
   write_results(c_, s_, figures_, evaluations, task_, *model_, *optimizer_);
+  if (!s_.bits.empty()) show_bits();
+  metrics_->flush();
   console_.line(result_line(s_, figures_));
   console_.line(cat("model in ", c_.output_dir));
 }
@@ -312,7 +324,9 @@ int Run::go() {
       if (s_.step % c_.logging_steps == 0 || last()) log();
       console_.bar(s_.step, total_steps_, "");
       if (evaluation_->due(s_.step) && !last()) evaluation_->validate(*model_, s_, *metrics_);
-      if (c_.save_steps > 0 && s_.step % c_.save_steps == 0) written(console_, [&] { save(""); });
+      if (c_.save_steps > 0 && s_.step % c_.save_steps == 0) {
+        or_warn(console_, cat("checkpoint-", s_.step), [&] { save(""); });
+      }
     }
     const bool asked = SignalScope::count() > 0 || !whole;
     if (asked && !(whole && last())) {

@@ -103,13 +103,13 @@ TEST(Scores, OfDegenerateInput) {
   }
   EXPECT_TRUE(std::isnan(pearson(Row{1, kInfinity, 3}, Row{1, 2, 3})));
   EXPECT_DOUBLE_EQ(spearman(Row{1, kInfinity, 3}, Row{1, 2, 3}), .5);
-  for (const auto score : {accuracy, f1, matthews}) {
-    EXPECT_TRUE(std::isnan(score({}, {})));
-    EXPECT_TRUE(std::isnan(score(Row{kNaN, 1}, Row{0, 1})));
-    EXPECT_TRUE(std::isnan(score(Row{0, 1}, Row{0, kNaN})));
+  for (const char* name : {"accuracy", "f1", "matthews_correlation"}) {
+    EXPECT_TRUE(std::isnan(named_score(name, {}, {})));
+    EXPECT_TRUE(std::isnan(named_score(name, Row{kNaN, 1}, Row{0, 1})));
+    EXPECT_TRUE(std::isnan(named_score(name, Row{0, 1}, Row{0, kNaN})));
   }
-  for (const auto score : {accuracy, f1, matthews, pearson, spearman}) {
-    EXPECT_THROW(score(Row{1, 2}, Row{1}), InputError);
+  for (const char* name : {"accuracy", "f1", "matthews_correlation", "pearson", "spearmanr"}) {
+    EXPECT_THROW(named_score(name, Row{1, 2}, Row{1}), InputError);
   }
 }
 
@@ -117,6 +117,7 @@ TEST(Scores, ByName) {
   const Row a = {0, 1, 1, 0, 1}, b = {0, 1, 0, 0, 1};
   EXPECT_EQ(named_score("accuracy", a, b), accuracy(a, b));
   EXPECT_EQ(named_score("f1", a, b), f1(a, b));
+  EXPECT_EQ(named_score("f1", a, b, 0), f1(Row{1, 0, 0, 1, 0}, Row{1, 0, 1, 1, 0}));
   EXPECT_EQ(named_score("matthews_correlation", a, b), matthews(a, b));
   EXPECT_EQ(named_score("pearson", a, b), pearson(a, b));
   EXPECT_EQ(named_score("spearmanr", a, b), spearman(a, b));

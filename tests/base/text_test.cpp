@@ -49,6 +49,14 @@ TEST(Text, MatchesPatterns) {
   EXPECT_TRUE(glob_match("*", ""));
   EXPECT_FALSE(glob_match("", "a"));
   EXPECT_TRUE(glob_match("{a,b}{c,d}", "bd"));
+  EXPECT_TRUE(glob_match("x*{,a?c}*y", "xabcabdy"));
+  EXPECT_FALSE(glob_match("{a,b}c", "abc"));
+  EXPECT_TRUE(glob_match("{a", "{a"));
+  EXPECT_TRUE(glob_match("a}", "a}"));
+  std::string groups, text;  // each doubles what could be tried
+  for (int i = 0; i < 64; ++i) groups += "{a,a}", text += "a";
+  EXPECT_TRUE(glob_match(groups, text));
+  EXPECT_FALSE(glob_match(groups, text + "b"));
 }
 
 TEST(Text, Suggests) {

@@ -90,7 +90,7 @@ class Commands(unittest.TestCase):
                           "--block_size=32", "--max_eval_samples=4", "--json=eval.json",
                           f"--cache_dir={self.folder / 'cache'}")
         figures = json.loads((self.folder / "eval.json").read_text())
-        self.assertEqual(figures["tokens"], 128)
+        self.assertEqual(figures["eval_tokens"], 128)
         self.assertAlmostEqual(figures["eval_perplexity"], math.exp(figures["eval_loss"]), places=3)
         self.assertLess(abs(figures["eval_loss"] - results["eval_loss"]), 1.0)
         self.assertIn("eval_loss", shown)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A disk that is full for a while does not end a run, and costs nothing but the checkpoints that
-// could not be written.
+// A disk that is full for a while does not end a run, and costs nothing but the checkpoints and
+// best models that could not be written.
+#include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <sys/resource.h>
 
@@ -8,6 +9,8 @@
 
 #include "compact/base/check.h"
 #include "compact/io/checkpoint.h"
+#include "compact/train/run_evaluation.h"
+#include "compact/train/task.h"
 #include "tests/train/text_runs.h"
 
 namespace compact {
@@ -40,6 +43,7 @@ class FileLimit {
 TrainConfig run_of(const fs::path& folder, const std::string& name) {
   TrainConfig c = best_of_pairs(folder, name);
   c.preset = "gact-l2";
+  c.metric_for_best_model = "loss";
   c.save_steps = 1;
   c.save_total_limit = 0;
   return c;
@@ -70,8 +74,12 @@ TEST(FullDisk, ForAWhileCostsOnlyCheckpoints) {
     steps.push_back(checkpoint.step);
   }
   EXPECT_THAT(steps, ElementsAre(1, 5, 6));
-  EXPECT_THAT(console.str(), HasSubstr("; the run goes on without it"));
+  EXPECT_THAT(console.str(), HasSubstr("the run goes on without checkpoint-2: "));
+  EXPECT_THAT(console.str(), HasSubstr("the run goes on without the best model, of step 3: "));
   EXPECT_THAT(console.str(), HasSubstr("; figures wait until they can be written"));
+  for (const char* file : {"model.safetensors", "bits.policy", "best/best_model.json"}) {
+    EXPECT_TRUE(slurp(c.output_dir + "/" + file) == slurp(whole.output_dir + "/" + file)) << file;
+  }
   EXPECT_EQ(figures(c.output_dir), figures(whole.output_dir));
   EXPECT_EQ(size_of_events(c.output_dir), size_of_events(whole.output_dir));
   for (const fs::path& left : fs::directory_iterator(c.output_dir)) {
@@ -95,6 +103,35 @@ TEST(FullDisk, AtTheEndIsAnErrorThatKeepsCheckpoints) {
   ASSERT_TRUE(newest);
   EXPECT_EQ(newest->filename(), "checkpoint-3");
   EXPECT_FALSE(fs::exists(c.output_dir + "/model.safetensors"));
+}
+
+TEST(FullDisk, TheBestModelIsTheLastWhereItCannotBeKept) {
+  const TemporaryFolder folder;
+  const TrainConfig c = run_of(folder.path(), "run");
+  std::ostringstream out;
+  Console console(out, false);
+  std::vector<std::string> warnings;
+  const Task task = task_named(c.task).open(c, {}, warnings);
+  RunEvaluation evaluation(c, task, console);
+  fs::create_directories(c.output_dir);
+  MetricsWriter metrics(c.output_dir, -1, false, console);
+  const std::unique_ptr<Network> network = task.network(Policy::preset("off"), at::kCPU);
+  RunState state;
+  state.step = 1;
+  evaluation.validate(*network, state, metrics);
+  ASSERT_EQ(state.best_step, 1);
+  state.best_value += 1;  // so that the next is better
+  state.step = 2;
+  const at::NoGradGuard no_grad;
+  const at::Tensor weight = network->named_tensors()[0].second;
+  weight.mul_(0.5);
+  const at::Tensor before = weight.clone();
+  const FileLimit limit;
+  limit.set(0);
+  EXPECT_FALSE(evaluation.take_best(*network, state, metrics)) << out.str();
+  limit.lift();
+  EXPECT_TRUE(at::equal(weight, before));
+  EXPECT_THAT(out.str(), HasSubstr("the model of step 2 had the best loss\n"));
 }
 
 TEST(FullDisk, OnRequestThereIsACheckpointOrAnError) {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "compact/base/check.h"
 #include "compact/train/task.h"
 #include "tests/train/text_runs.h"
@@ -111,12 +113,56 @@ TEST(TextTask, ModelsAreEvaluatedOnTasksOfGlue) {
   EXPECT_EQ(of_one[0].second.scores[0].first, "matthews_correlation");
   ASSERT_EQ(of_other.size(), 2u);
   EXPECT_EQ(of_other[0].second.loss, results_of(other)["eval_loss"].get<double>());
-  EXPECT_EQ(of_other[1].second.loss, results_of(other)["test_loss"].get<double>());
+  EXPECT_EQ(of_other[1].second.loss, results_of(other)["eval_mismatched_loss"].get<double>());
+  EXPECT_EQ(of_other[1].first, "eval_mismatched");
   EXPECT_NE(of_other[1].second.targets, of_other[0].second.targets);
   EXPECT_THAT(error_of([&] { evaluation_of(other, "cola"); }),
               HasSubstr("was trained for 3 classes, the data have 2 classes"));
   EXPECT_THAT(error_of([&] { evaluation_of(one, "sst2"); }), HasSubstr("has no dev.tsv"));
-  EXPECT_THAT(error_of([&] { evaluation_of(one, ""); }), HasSubstr("go together"));
+  EXPECT_THAT(error_of([&] { evaluation_of(one, ""); }), HasSubstr("--task_name and --data_dir"));
+}
+
+// F1 is of paraphrases, whatever number the head has for them.
+TEST(TextTask, HeadsKeepTheirNumbersOnTasksOfGlue) {
+  const TemporaryFolder folder;
+  const fs::path data = folder / "glue";
+  fs::create_directories(data / "MRPC");
+  TrainConfig c = sentences(folder.path(), "run");
+  std::string text = "sentence1\tsentence2\tlabel\n";
+  std::string mrpc = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n";
+  for (int i = 0; i < 40; ++i) {
+    const bool same = i % 4 == 0;
+    const std::string pair = std::string(kWords[i % 10]) + (same ? " good\t" : " bad\t") + "film";
+    text += pair + (same ? "\tEquivalent\n" : "\tNot_equivalent\n");
+    mrpc += cat(same ? 1 : 0, "\t1\t2\t", pair, "\n");
+  }
+  spill(folder / "pairs.tsv", text);
+  for (const char* name : {"train.tsv", "dev.tsv"}) spill(data / "MRPC" / name, mrpc);
+  c.train_file = c.validation_file = {(folder / "pairs.tsv").string()};
+  c.max_steps = 1;
+  ran(c);
+  TrainConfig of_glue;
+  of_glue.model_name_or_path = c.output_dir;
+  of_glue.task_name = "mrpc";
+  of_glue.data_dir = data.string();
+  of_glue.max_eval_samples = 0;
+  of_glue.device = "cpu";
+  const EvalResult got = evaluate(of_glue).results.front().second, want = evaluated(c);
+  EXPECT_EQ(got.loss, want.loss);
+  EXPECT_EQ(*got.accuracy, *want.accuracy);
+  const auto f1 = [](const EvalResult& r) {
+    for (const auto& [name, value] : r.scores) {
+      if (name == "f1") return value;
+    }
+    return -1.0;
+  };
+  // Of ten pairs that are equivalent so many are found; it follows from the score of the others.
+  const double right = *want.accuracy * 40;
+  int found = 10;
+  while (found > 0 && std::abs(2 * (right - found) / (40 + right - 2 * found) - f1(want)) > 1e-12) {
+    --found;
+  }
+  EXPECT_DOUBLE_EQ(f1(got), 2.0 * found / (40 + 2 * found - right));
 }
 
 TEST(TextTask, BitsAreChosenUnderABudget) {
