@@ -28,6 +28,7 @@ WAYS = {
     "compact r=8, T=100": projected("compact", 8, 2, 100),
     "compact r=8, α=8": projected("compact", 8, 8),
     "compact r=8, α=8, T=50": projected("compact", 8, 8, 50),
+    "compact r=32, α=2": projected("compact", 32, 2),
     "compact r=32, α=4": projected("compact", 32, 4),
     "compact r=4": projected("compact", 4, 4),
     "compact-paper r=8": projected("compact-paper", 8, 2),
