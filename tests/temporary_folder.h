@@ -74,31 +74,4 @@ std::string error_of(F&& f) {
   return "";
 }
 
-// What f() throws in a child process whose files may not grow past `bytes`, as on a full disk.
-template <class F>
-std::string error_on_full_disk(rlim_t bytes, F&& f) {
-  int ends[2];
-  if (::pipe(ends) != 0) throw std::runtime_error("no pipe");
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::signal(SIGXFSZ, SIG_IGN);
-    const rlimit limit{bytes, bytes};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-    const std::string text = error_of(f);
-    const ssize_t put = ::write(ends[1], text.data(), text.size());
-    ::_exit(put == static_cast<ssize_t>(text.size()) ? 0 : 1);
-  }
-  ::close(ends[1]);
-  std::string text;
-  char block[512];
-  for (ssize_t got; (got = ::read(ends[0], block, sizeof block)) > 0;) {
-    text.append(block, static_cast<size_t>(got));
-  }
-  ::close(ends[0]);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  return text;
-}
-
 }  // namespace compact

@@ -114,9 +114,7 @@ Evaluation evaluate(const TrainConfig& c) {
   const TrainedModel model = open_trained_model(c);
   Evaluation evaluation{
       .results = {}, .unit = model.task.target_unit(), .warnings = model.warnings};
-  for (const auto& [prefix, data] : {std::pair(std::string("eval"), model.task.validation.get()),
-                                     std::pair(model.task.test_prefix, model.task.test.get())}) {
-    if (!data) continue;
+  for (const auto& [prefix, data] : model.task.held_out()) {
     evaluation.results.emplace_back(prefix,
                                     evaluate_samples(*model.network, *data, c.max_eval_samples,
                                                      c.per_device_eval_batch_size, model.task));

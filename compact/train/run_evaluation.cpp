@@ -60,9 +60,8 @@ bool RunEvaluation::take_best(Network& network, RunState& state, MetricsWriter& 
 Evaluations RunEvaluation::all(const Network& network, const RunState& state,
                                MetricsWriter& metrics) {
   Evaluations all;
-  for (const auto& [prefix, data] : {std::pair(std::string("eval"), task_.validation.get()),
-                                     std::pair(task_.test_prefix, task_.test.get())}) {
-    if (data) all.emplace_back(prefix, evaluate(prefix, *data, network, state, metrics));
+  for (const auto& [prefix, data] : task_.held_out()) {
+    all.emplace_back(prefix, evaluate(prefix, *data, network, state, metrics));
   }
   return all;
 }

@@ -5,13 +5,11 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
 #include "compact/base/text.h"
 #include "compact/data/encoded_texts.h"
-#include "compact/data/printable.h"
 #include "compact/data/split.h"
 #include "compact/data/text_pair_dataset.h"
 #include "compact/io/hf_encoder_config.h"

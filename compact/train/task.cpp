@@ -24,6 +24,13 @@ std::span<const TaskInfo* const> tasks() {
   return all;
 }
 
+std::vector<std::pair<std::string, const Dataset*>> Task::held_out() const {
+  std::vector<std::pair<std::string, const Dataset*>> sets;
+  if (validation) sets.emplace_back("eval", validation.get());
+  if (test) sets.emplace_back(test_prefix, test.get());
+  return sets;
+}
+
 const TaskInfo& task_named(const std::string& name) {
   return named(tasks(), name, "--task: no such task");
 }

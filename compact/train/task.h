@@ -24,7 +24,9 @@ namespace compact {
 
 struct Task {
   std::unique_ptr<Dataset> train, validation, test;  // null where no file is named
-  uint64_t checksum = 0;                             // of the training data
+  // Those that it is evaluated on, by the prefixes of their figures.
+  std::vector<std::pair<std::string, const Dataset*>> held_out() const;
+  uint64_t checksum = 0;  // of the training data
   // With new weights and the policy's treatments.
   std::function<std::unique_ptr<Network>(const Policy&, at::Device)> network;
   // A micro-batch of so many samples, of no meaning but the sizes of real ones (the largest).

@@ -25,10 +25,9 @@ Task open(const TrainConfig& c, const Progress&, std::vector<std::string>& warni
     // The second one of MultiNLI.
     if (glue.validation.size() > 1) texts.test = read_glue(glue, c.data_dir, glue.validation[1]);
   }
-  const bool two = texts.test.has_value();
   texts.positive = 1;  // equivalent, duplicate
   Task task = open_sequences(c, std::move(texts), glue.metrics, warnings);
-  if (two) task.test_prefix = "eval_mismatched";
+  if (task.test) task.test_prefix = "eval_mismatched";
   return task;
 }
 

@@ -8,14 +8,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <ostream>
 
-#include "compact/base/atomic_file.h"
 #include "compact/base/check.h"
 #include "compact/base/text.h"
-#include "compact/io/checkpoint.h"
-#include "compact/io/json_file.h"
 #include "compact/ops/memory.h"
 #include "compact/ops/memory_trace.h"
 #include "compact/optim/schedules.h"
@@ -23,11 +19,11 @@
 #include "compact/train/description.h"
 #include "compact/train/exit_codes.h"
 #include "compact/train/memory_table.h"
-#include "compact/train/metrics.h"
 #include "compact/train/output_folder.h"
 #include "compact/train/precision.h"
 #include "compact/train/results.h"
 #include "compact/train/run_evaluation.h"
+#include "compact/train/run_output.h"
 #include "compact/train/run_plan.h"
 #include "compact/train/run_state.h"
 #include "compact/train/setup.h"
@@ -56,7 +52,6 @@ class Run {
   void describe();
   double check_loss(const at::Tensor& loss) const;
   void choose_bits();
-  void show_bits();
   bool step();  // false: stopped inside the update, gradients pending
   void log();
   void save(const char* why);
@@ -73,11 +68,11 @@ class Run {
   std::unique_ptr<Network> model_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<Schedule> schedule_;
-  std::unique_ptr<MetricsWriter> metrics_;
+  std::optional<RunOutput> output_;
   RunState s_;
   int64_t total_steps_ = 0, saved_step_ = -1;
   // Of the latest update.
-  double grad_norm_ = 0, learning_rate_ = 0, update_loss_ = 0;
+  double grad_norm_ = 0, learning_rate_ = 0;
   int64_t peak_bytes_ = 0;
   // Of this process.
   Clock::time_point started_ = Clock::now();
@@ -133,14 +128,7 @@ void Run::prepare() {
       std::ranges::any_of(model_->parameters(), [](const Parameter* p) { return p->release; });
   bits_.emplace(c_, policy_);
   if (!checkpoint.empty()) resume(checkpoint);
-  make_output_folder(c_);
-  metrics_ = std::make_unique<MetricsWriter>(c_.output_dir, checkpoint.empty() ? -1 : s_.step,
-                                             last(), console_);
-  write_file_atomically(c_.output_dir + "/policy.txt", policy_.str());
-  write_json(c_.output_dir + "/train_config.json", nlohmann::json::parse(config_json(c_)));
-  for (const auto& [name, text] : task_.files) {
-    write_file_atomically(c_.output_dir + "/" + name, text);
-  }
+  output_.emplace(c_, task_, policy_, checkpoint.empty() ? -1 : s_.step, last(), console_);
 }
 
 void Run::resume(const std::string& checkpoint) {
@@ -178,12 +166,7 @@ void Run::choose_bits() {
                               [&](const std::string& bits) { return plan_->fits(bits); }));
   s_.bits = bits_->bits();
   plan_->take(s_.bits, figures_.step_seconds.empty());
-  show_bits();
-}
-
-void Run::show_bits() {
-  or_warn(console_, "bits.policy",
-          [&] { write_file_atomically(c_.output_dir + "/bits.policy", s_.bits); });
+  output_->write_bits(s_.bits);
 }
 
 bool Run::step() {
@@ -200,7 +183,6 @@ bool Run::step() {
   const BatchWindow window = next_window(*task_.train, c_);
   const int64_t valid = s_.valid = window.targets;
   if (s_.micro == 0) s_.step_loss = 0;
-  at::Tensor loss_sum;
   for (; s_.micro < accumulation; ++s_.micro) {
     const StepInputs batch = inputs_of(window.batches[s_.micro], device_);
     const int64_t live = live_bytes(device_);
@@ -242,10 +224,9 @@ bool Run::step() {
   s_.micro = 0;
   s_.window = task_.train->position();
   s_.tokens += valid;
-  update_loss_ = s_.step_loss;
-  s_.interval_loss += update_loss_;
+  s_.interval_loss += s_.step_loss;
   ++s_.interval_steps;
-  s_.total_loss += update_loss_;
+  s_.total_loss += s_.step_loss;
   peak_bytes_ = peak_bytes(device_) - outside_bytes_;
   figures_.reserved_bytes = reserved_bytes(device_);
   figures_.highest_peak_bytes = std::max(figures_.highest_peak_bytes, peak_bytes_);
@@ -274,29 +255,26 @@ void Run::log() {
       .held_bytes = figures_.held_bytes,
       .saved_bytes = figures_.saved_bytes,
       .reserved_bytes = device_.is_cuda() ? std::optional(figures_.reserved_bytes) : std::nullopt};
-  metrics_->write(s_.step, step_row(f));
+  output_->metrics().write(s_.step, step_row(f));
   console_.line(step_line(f));
   s_.interval_loss = 0;
   s_.interval_steps = 0;
 }
 
 void Run::save(const char* why) {
-  or_warn(console_, "figures that wait", [&] { metrics_->flush(); });
-  const std::string path = save_run(c_, s_, *model_, *optimizer_, policy_, task_);
-  console_.line(cat("saved ", path, why));
+  output_->write_checkpoint(s_, *model_, *optimizer_, why);
   saved_step_ = s_.step;
-  or_warn(console_, "removing old checkpoints",
-          [&] { rotate_checkpoints(c_.output_dir, c_.save_total_limit, path); });
 }
 
 void Run::finish() {
   write_model(c_, task_, *model_);  // of the last step, before another may take its place
-  if (evaluation_->take_best(*model_, s_, *metrics_)) write_model(c_, task_, *model_);
-  const Evaluations evaluations = evaluation_->all(*model_, s_, *metrics_);
+  MetricsWriter& metrics = output_->metrics();
+  if (evaluation_->take_best(*model_, s_, metrics)) write_model(c_, task_, *model_);
+  const Evaluations evaluations = evaluation_->all(*model_, s_, metrics);
   figures_.planned_peak_bytes = plan_->peak_bytes();
   write_results(c_, s_, figures_, evaluations, task_, *model_, *optimizer_);
-  if (!s_.bits.empty()) show_bits();
-  metrics_->flush();
+  if (!s_.bits.empty()) output_->write_bits(s_.bits);
+  metrics.flush();
   console_.line(result_line(s_, figures_));
   console_.line(cat("model in ", c_.output_dir));
 }
@@ -323,7 +301,8 @@ int Run::go() {
       }
       if (s_.step % c_.logging_steps == 0 || last()) log();
       console_.bar(s_.step, total_steps_, "");
-      if (evaluation_->due(s_.step) && !last()) evaluation_->validate(*model_, s_, *metrics_);
+      if (evaluation_->due(s_.step) && !last())
+        evaluation_->validate(*model_, s_, output_->metrics());
       if (c_.save_steps > 0 && s_.step % c_.save_steps == 0) {
         or_warn(console_, cat("checkpoint-", s_.step), [&] { save(""); });
       }

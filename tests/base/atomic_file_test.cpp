@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/full_disk.h"
 #include "tests/temporary_folder.h"
 
 namespace compact {

@@ -11,6 +11,7 @@
 #include "compact/base/atomic_file.h"
 #include "compact/io/checksum.h"
 #include "compact/io/json_file.h"
+#include "tests/full_disk.h"
 #include "tests/temporary_folder.h"
 
 namespace compact {

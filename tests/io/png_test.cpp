@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <png.h>
 
+#include "tests/full_disk.h"
 #include "tests/temporary_folder.h"
 
 namespace compact {

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 
+#include "tests/full_disk.h"
 #include "tests/temporary_folder.h"
 
 namespace compact {

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "compact/io/crc32c.h"
+#include "tests/full_disk.h"
 #include "tests/temporary_folder.h"
 
 namespace compact {

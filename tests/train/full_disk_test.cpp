@@ -3,14 +3,12 @@
 // best models that could not be written.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
-#include <sys/resource.h>
-
-#include <csignal>
 
 #include "compact/base/check.h"
 #include "compact/io/checkpoint.h"
 #include "compact/train/run_evaluation.h"
 #include "compact/train/task.h"
+#include "tests/full_disk.h"
 #include "tests/train/text_runs.h"
 
 namespace compact {
@@ -18,27 +16,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-// Files of this process may not grow past `bytes`, as on a full disk.
-class FileLimit {
- public:
-  FileLimit() : ignored_(::signal(SIGXFSZ, SIG_IGN)) { ::getrlimit(RLIMIT_FSIZE, &before_); }
-  FileLimit(const FileLimit&) = delete;
-  FileLimit& operator=(const FileLimit&) = delete;
-  ~FileLimit() {
-    set(before_.rlim_cur);
-    ::signal(SIGXFSZ, ignored_);
-  }
-  void set(rlim_t bytes) const {
-    const rlimit limit{bytes, before_.rlim_max};
-    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
-  }
-  void lift() const { set(before_.rlim_cur); }
-
- private:
-  void (*ignored_)(int);
-  rlimit before_{};
-};
 
 TrainConfig run_of(const fs::path& folder, const std::string& name) {
   TrainConfig c = best_of_pairs(folder, name);

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/train/run_output.h"
+
+#include <nlohmann/json.hpp>
+
+#include "compact/base/atomic_file.h"
+#include "compact/base/check.h"
+#include "compact/io/checkpoint.h"
+#include "compact/io/json_file.h"
+#include "compact/train/output_folder.h"
+
+namespace compact {
+namespace {
+
+const std::string& made(const TrainConfig& config) {
+  make_output_folder(config);
+  return config.output_dir;
+}
+
+}  // namespace
+
+RunOutput::RunOutput(const TrainConfig& config, const Task& task, const Policy& policy,
+                     int64_t last_step, bool ends, Console& console)
+    : config_(config),
+      task_(task),
+      policy_(policy),
+      console_(console),
+      metrics_(made(config), last_step, ends, console) {
+  write_file_atomically(config.output_dir + "/policy.txt", policy.str());
+  write_json(config.output_dir + "/train_config.json", nlohmann::json::parse(config_json(config)));
+  for (const auto& [name, text] : task.files) {
+    write_file_atomically(config.output_dir + "/" + name, text);
+  }
+}
+
+void RunOutput::write_bits(const std::string& bits) {
+  or_warn(console_, "bits.policy",
+          [&] { write_file_atomically(config_.output_dir + "/bits.policy", bits); });
+}
+
+void RunOutput::write_checkpoint(const RunState& state, const Network& model,
+                                 const Optimizer& optimizer, const std::string& why) {
+  or_warn(console_, "figures that wait", [&] { metrics_.flush(); });
+  const std::string path = save_run(config_, state, model, optimizer, policy_, task_);
+  console_.line(cat("saved ", path, why));
+  or_warn(console_, "removing old checkpoints",
+          [&] { rotate_checkpoints(config_.output_dir, config_.save_total_limit, path); });
+}
+
+}  // namespace compact

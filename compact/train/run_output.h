@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run writes into its folder before it is done. What fails on the way (the disk is full) is
+// a warning, since it may be possible later.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "compact/models/network.h"
+#include "compact/ops/policy.h"
+#include "compact/optim/optimizer.h"
+#include "compact/train/config.h"
+#include "compact/train/metrics.h"
+#include "compact/train/run_state.h"
+#include "compact/train/task.h"
+
+namespace compact {
+
+class RunOutput {
+ public:
+  // Makes the folder, with policy.txt, train_config.json and the task's files. `last_step` and
+  // `ends` as of MetricsWriter. Throws InputError where that cannot be written.
+  RunOutput(const TrainConfig& config, const Task& task, const Policy& policy, int64_t last_step,
+            bool ends, Console& console);
+
+  MetricsWriter& metrics() { return metrics_; }
+  // bits.policy, or a warning.
+  void write_bits(const std::string& bits);
+  // Figures that wait, then checkpoint-<step>; then old ones beyond --save_total_limit are removed.
+  // Throws InputError where the checkpoint cannot be written. `why` ends the line on the console.
+  void write_checkpoint(const RunState& state, const Network& model, const Optimizer& optimizer,
+                        const std::string& why);
+
+ private:
+  const TrainConfig& config_;
+  const Task& task_;
+  const Policy& policy_;
+  Console& console_;
+  MetricsWriter metrics_;
+};
+
+}  // namespace compact
