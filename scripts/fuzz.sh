@@ -4,6 +4,8 @@
 # executed and covered. Findings are kept in .cache/fuzz/NAME/findings, and what was learnt in
 # .cache/fuzz/NAME/corpus for the next time. Exit code 1 where there was a finding.
 #   scripts/fuzz.sh [SECONDS_PER_TARGET (5)] [TARGET...]
+# FUZZ_SEED is the random seed (0: a new one each time); with one, and without what was learnt, the
+# inputs are the same every time.
 # A finding that is mended goes into fuzz/corpus/NAME, where it is tried from then on.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
@@ -27,7 +29,7 @@ python3 "$root/fuzz/make_seeds.py" "$work/seeds"
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:allocator_may_return_null=0}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-halt_on_error=1:print_stacktrace=1}
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE
-limits=(-rss_limit_mb=2560 -malloc_limit_mb=2048 -timeout=3 -max_len=16384)
+limits=(-rss_limit_mb=2560 -malloc_limit_mb=2048 -timeout=3 -max_len=16384 -seed="${FUZZ_SEED:-0}")
 
 targets=("$@")
 if ((${#targets[@]} == 0)); then

@@ -176,9 +176,12 @@ std::string config_toml(const TrainConfig& config) {
     } else if (std::holds_alternative<std::string TrainConfig::*>(option.member)) {
       out += toml_quoted(option_text(config, option)) + "\n";
     } else {
-      std::string text = option_text(config, option);
-      // A TOML float needs a point or an exponent; integers are read back as numbers either way.
-      out += text + "\n";
+      const std::string text = option_text(config, option);
+      // Whole numbers read back as TOML integers, unless those lack them: beyond 64 bits, and -0.
+      const bool whole = text.find_first_not_of("-0123456789") == std::string::npos;
+      const auto integer = parse_integer(text);
+      const bool lacking = whole && (!integer || std::to_string(*integer) != text);
+      out += text + (lacking ? ".0\n" : "\n");
     }
   }
   return out;

@@ -2,15 +2,11 @@
 #include "compact/data/prepare.h"
 
 #include <gmock/gmock.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <csignal>
 
 #include "compact/data/token_file.h"
 #include "tests/data/counting_new.h"
 #include "tests/data/files.h"
+#include "tests/full_disk.h"
 
 namespace compact {
 namespace {
@@ -130,22 +126,9 @@ TEST(Prepare, AnExceptionOfTheProgressStopsIt) {
 TEST(Prepare, AFullDiskLeavesNothing) {
   const TextFolder folder;
   const std::string path = folder / "out";
-  const pid_t child = ::fork();
-  if (child == 0) {
-    std::signal(SIGXFSZ, SIG_IGN);
-    const rlimit limit{300000, 300000};
-    if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) ::_exit(1);
-    try {
-      prepare({example("hard-times.txt")}, *make_tokenizer("bytes"), path);
-    } catch (const InputError& e) {
-      ::_exit(std::string(e.what()) == path + ": cannot write (File too large)" ? 0 : 2);
-    }
-    ::_exit(3);
-  }
-  int status = -1;
-  ::waitpid(child, &status, 0);
-  ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+  const std::string error = error_on_full_disk(
+      300000, [&] { prepare({example("hard-times.txt")}, *make_tokenizer("bytes"), path); });
+  EXPECT_EQ(error, path + ": cannot write (File too large)");
   EXPECT_TRUE(folder.names().empty());
 }
 

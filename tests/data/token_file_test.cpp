@@ -2,18 +2,15 @@
 #include "compact/data/token_file.h"
 
 #include <gmock/gmock.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 #include <xxhash.h>
 
-#include <csignal>
 #include <cstring>
 #include <numeric>
 
 #include "compact/data/token_header.h"
 #include "tests/data/files.h"
 #include "tests/data/wide_tokenizer.h"
+#include "tests/full_disk.h"
 
 namespace compact {
 namespace {
@@ -246,34 +243,18 @@ TEST(TokenWriter, BadPaths) {
   EXPECT_TRUE(folder.names().empty());
 }
 
-// In a child, since the limit holds for the whole process: 0 where all is as it should be.
-int write_on_a_full_disk(const std::string& path, size_t tokens) {
-  std::signal(SIGXFSZ, SIG_IGN);
-  const rlimit limit{100000, 100000};
-  if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) return 1;
-  const auto bytes = make_tokenizer("bytes");
-  try {
-    TokenWriter writer(path, *bytes);
-    writer.append(some_tokens(tokens, 257));
-    writer.finish();
-  } catch (const InputError& e) {
-    return std::string(e.what()) == path + ": cannot write (File too large)" ? 0 : 2;
-  }
-  return 3;
-}
-
 TEST(TokenWriter, AFullDiskLeavesTheOlderFile) {
   const TextFolder folder;
   const auto bytes = make_tokenizer("bytes");
   const std::string path = write_tokens(folder / "a", *bytes, {1, 2, 3});
   const std::string before = slurp(path);
   for (const size_t tokens : {60000, 1000000}) {  // found out at finish(), and on the way
-    const pid_t child = ::fork();
-    if (child == 0) ::_exit(write_on_a_full_disk(path, tokens));
-    int status = -1;
-    ::waitpid(child, &status, 0);
-    EXPECT_TRUE(WIFEXITED(status));
-    EXPECT_EQ(WEXITSTATUS(status), 0);
+    const std::string error = error_on_full_disk(100000, [&] {
+      TokenWriter writer(path, *bytes);
+      writer.append(some_tokens(tokens, 257));
+      writer.finish();
+    });
+    EXPECT_EQ(error, path + ": cannot write (File too large)");
     EXPECT_THAT(folder.names(), ElementsAre("a"));
     EXPECT_EQ(slurp(path), before);
   }

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cstdint>
 #include <sstream>
 
 #include "compact/train/setup.h"
@@ -36,6 +38,20 @@ TEST(Config, TomlAndJsonReadBackTheSame) {
     for (const ConfigOption& option : config_options()) {
       EXPECT_EQ(option_text(read, option), option_text(c, option)) << name << " " << option.name;
     }
+  }
+}
+
+// TOML's integers have 64 bits and no -0.
+TEST(Config, TomlKeepsNumbersThatAreNoIntegersOfItsOwn) {
+  const TemporaryFolder folder;
+  for (const double x : {1.8446744073709502e19, -1.8446744073709502e19, 9223372036854775808.0, -0.0,
+                         1e15, 1e300, 5e-324, 4.0}) {
+    TrainConfig c = valid();
+    c.learning_rate = x;
+    spill(folder / "c.toml", config_toml(c));
+    TrainConfig read;
+    read_config_file(read, (folder / "c.toml").string());
+    EXPECT_EQ(std::bit_cast<uint64_t>(read.learning_rate), std::bit_cast<uint64_t>(x)) << x;
   }
 }
 
