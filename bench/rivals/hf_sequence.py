@@ -32,6 +32,7 @@ def arguments():
     p.add_argument("--warmup", type=float, default=0.1, help="part of all steps")
     p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     p.add_argument("--threads", type=int, default=2, help="CPU threads")
+    p.add_argument("--matmul", choices=["default", "onednn"], default="default", help="as in hf_llama.py")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--allocator", help="libcounting_allocator.so; without it bytes are null on a CPU")
     return p.parse_args()
@@ -70,6 +71,8 @@ def main():
         return UNAVAILABLE
     torch.set_num_threads(a.threads)
     torch.manual_seed(a.seed)
+    if a.matmul == "onednn":
+        torch.backends.mkldnn.matmul.fp32_precision = "bf16"
     memory = CudaMemory(torch) if a.device == "cuda" else CpuMemory(a.allocator)
     tokenizer = transformers.AutoTokenizer.from_pretrained(a.model)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(a.model, num_labels=2)
