@@ -121,7 +121,9 @@ def section(name, of):
 def write(out, found, threads):
     lines = ["# Fine-tuning steps of an encoder beside Hugging Face's code", "",
              f"{table.device_name('cpu')}, {threads} threads, float32, AdamW; `bench/encoder.py`. Peak: highest "
-             "allocated bytes of a step, weights, gradients and optimizer state included.", ""]
+             "allocated bytes of a step, weights, gradients and optimizer state included. On a CPU PyTorch's "
+             "attention with dropout takes its plain path, which keeps scores, probabilities and masks; fused "
+             "kernels of GPUs would not.", ""]
     for name in SHAPES:
         lines += section(name, found[name]) if name in found else []
     out.with_suffix(".md").write_text("\n".join(lines).rstrip() + "\n")
