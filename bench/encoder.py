@@ -106,11 +106,14 @@ def measure(a, side, flags, batch, length):
 
 def section(name, of):
     """Lines of one shape's table."""
-    peaks, base = of["peak_bytes"], of["floor_seconds"]
+    peaks, floors = of["peak_bytes"], of["floor_seconds"]
+    base, calls = statistics.median(floors), len(floors)
+    rounds = sorted({len(all_) for all_ in of["step_seconds"].values()})
     seconds = {row: statistics.median(all_) for row, all_ in of["step_seconds"].items()}
     first = next(iter(peaks))
     lines = [f"## {name.replace('x', ' x ')} tokens; floor (matrix products alone) {base:.2f} s", "",
-             f"{of['date']}, {of['rounds']} rounds.", "",
+             f"{of['date']}, rounds: {' to '.join(map(str, (rounds[0], rounds[-1])[:len(rounds)]))}"
+             + (f", in {calls} calls with floors of {min(floors):.2f} to {max(floors):.2f} s" if calls > 1 else ""), "",
              f"| | peak MiB | beside {first} | step s | beside {first} | beside the floor |", "|---|---|---|---|---|---|"]
     for row, peak in peaks.items():
         lines.append(f"| {row} | {peak / 2**20:.0f} | {peak / peaks[first]:.3f} | {seconds[row]:.2f} | "
@@ -144,24 +147,27 @@ def main():
     p.add_argument("--limit", type=float, default=300, help="seconds a run may take")
     p.add_argument("--out", default=str(ROOT / "bench/results/encoder"),
                    help="PATH of PATH.md and PATH.json; shapes that are there and not run are kept")
+    p.add_argument("--add", action="store_true", help="add the rounds to those that are there of a shape")
     a = p.parse_args()
     out = pathlib.Path(a.out)
     kept = out.with_suffix(".json")
     found = json.loads(kept.read_text()) if kept.exists() else {}
     for name in a.shapes:
-        base = floor(a, *SHAPES[name])
-        peaks, seconds = {}, {}
+        of = found.get(name) if a.add else None
+        of = of or {"floor_seconds": [], "peak_bytes": {}, "step_seconds": {}}
+        of["date"] = str(datetime.date.today())
+        of["floor_seconds"].append(floor(a, *SHAPES[name]))
         for r in range(a.rounds):
             for row in a.rows:
                 values = measure(a, *ROWS[row], *SHAPES[name])
                 if values is None:
                     continue
-                peaks[row] = values[0]
-                seconds.setdefault(row, []).append(values[1])
-                print(f"{name} round {r} {row}: {values[0] / 2**20:.0f} MiB, {values[1]:.3f} s", flush=True)
-        if peaks:
-            found[name] = {"date": str(datetime.date.today()), "rounds": a.rounds, "floor_seconds": base,
-                           "peak_bytes": peaks, "step_seconds": seconds}
+                peak, seconds = values
+                of["peak_bytes"][row] = peak
+                of["step_seconds"].setdefault(row, []).append(seconds)
+                print(f"{name} round {r} {row}: {peak / 2**20:.0f} MiB, {seconds:.3f} s", flush=True)
+        if of["peak_bytes"]:
+            found[name] = of
     print("\n".join(write(out, found, a.threads)))
 
 

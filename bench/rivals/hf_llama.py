@@ -117,6 +117,12 @@ class CudaMemory:
         self.cuda.synchronize()
 
 
+def choose_products(torch, matmul):
+    """How f32 products are made on a CPU: `default` or `onednn`, as --matmul says."""
+    if matmul == "onednn":
+        torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+
+
 def main():
     a = arguments()
     try:
@@ -130,8 +136,7 @@ def main():
         return UNAVAILABLE
     torch.set_num_threads(a.threads)
     torch.manual_seed(a.seed)
-    if a.matmul == "onednn":
-        torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+    choose_products(torch, a.matmul)
     memory = CudaMemory(torch) if a.device == "cuda" else CpuMemory(a.allocator)
     known = MODELS[a.model]
     vocabulary = a.vocabulary or known["vocab_size"]

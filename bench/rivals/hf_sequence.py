@@ -15,7 +15,7 @@ import statistics
 import sys
 import time
 
-from hf_llama import UNAVAILABLE, CpuMemory, CudaMemory
+from hf_llama import UNAVAILABLE, CpuMemory, CudaMemory, choose_products
 
 
 def arguments():
@@ -71,8 +71,7 @@ def main():
         return UNAVAILABLE
     torch.set_num_threads(a.threads)
     torch.manual_seed(a.seed)
-    if a.matmul == "onednn":
-        torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+    choose_products(torch, a.matmul)
     memory = CudaMemory(torch) if a.device == "cuda" else CpuMemory(a.allocator)
     tokenizer = transformers.AutoTokenizer.from_pretrained(a.model)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(a.model, num_labels=2)

@@ -46,6 +46,13 @@ std::string toml_quoted(const std::string& text) {
   return out + "\"";
 }
 
+// A number, true or false. Whole numbers that TOML's integers lack (beyond 64 bits, -0) are floats.
+std::string toml_literal(const std::string& text) {
+  const bool whole = text.find_first_not_of("-0123456789") == std::string::npos;
+  const auto integer = parse_integer(text);
+  return whole && (!integer || std::to_string(*integer) != text) ? text + ".0" : text;
+}
+
 // Values of a TOML or JSON entry as text.
 std::vector<std::string> texts_of(const toml::node& node, const std::string& source) {
   if (const auto* list = node.as_array()) {
@@ -176,12 +183,7 @@ std::string config_toml(const TrainConfig& config) {
     } else if (std::holds_alternative<std::string TrainConfig::*>(option.member)) {
       out += toml_quoted(option_text(config, option)) + "\n";
     } else {
-      const std::string text = option_text(config, option);
-      // Whole numbers read back as TOML integers, unless those lack them: beyond 64 bits, and -0.
-      const bool whole = text.find_first_not_of("-0123456789") == std::string::npos;
-      const auto integer = parse_integer(text);
-      const bool lacking = whole && (!integer || std::to_string(*integer) != text);
-      out += text + (lacking ? ".0\n" : "\n");
+      out += toml_literal(option_text(config, option)) + "\n";
     }
   }
   return out;
