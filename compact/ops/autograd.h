@@ -17,14 +17,19 @@ namespace compact {
 // torch owns nodes by std::shared_ptr up to 2.12 and by c10::intrusive_ptr since.
 using NodePtr = decltype(torch::autograd::Edge::function);
 
+// A template, so that the branch for the other kind of pointer is not compiled.
+template <class Pointer>
+Pointer own_node(torch::autograd::Node* node) {
+  if constexpr (std::is_same_v<Pointer, std::shared_ptr<torch::autograd::Node>>) {
+    return Pointer(node, [](auto* n) { deleteNode(n); });
+  } else {
+    return Pointer::unsafe_steal_from_new(node);
+  }
+}
+
 template <class T, class... Args>
 NodePtr make_node(Args&&... args) {
-  auto* node = new T(std::forward<Args>(args)...);
-  if constexpr (std::is_same_v<NodePtr, std::shared_ptr<torch::autograd::Node>>) {
-    return NodePtr(node, [](auto* n) { deleteNode(n); });
-  } else {
-    return NodePtr::unsafe_steal_from_new(node);
-  }
+  return own_node<NodePtr>(new T(std::forward<Args>(args)...));
 }
 
 // Edges of `node` to the producers of `inputs`, in order; an input without gradient gets none.
