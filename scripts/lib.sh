@@ -6,6 +6,8 @@
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 logs=$root/.cache/logs
+# shellcheck source-path=SCRIPTDIR
+source "$root/scripts/cuda.sh"
 
 # The one list of Debian packages that building and testing need.
 packages=(
@@ -172,9 +174,11 @@ ensure_test_requirements() {
   printf '%s\n' "$key" >"$stamp"
 }
 
-# Compilers at once: as many as cores, but 1.5 GB of free memory for each.
+# Compilers at once: as CMake's own variable says, else as many as cores, but 1.5 GB of free memory
+# for each.
 build_jobs() {
   local cores memory
+  [[ -z ${CMAKE_BUILD_PARALLEL_LEVEL:-} ]] || { echo "$CMAKE_BUILD_PARALLEL_LEVEL" && return; }
   cores=$(nproc)
   memory=$(awk '/MemAvailable/ { print int($2 / 1500000) }' /proc/meminfo 2>/dev/null || echo "$cores")
   ((memory >= 1)) || memory=1
@@ -189,7 +193,8 @@ build() {
   local preset=$1 folder key
   shift
   folder=$(build_folder "$preset")
-  key=$({ cat "$root/CMakePresets.json"; echo "$TORCH_DIR" "$(test_python)" "${CUDACXX:-}"; } | hash_of)
+  key=$({ cat "$root/CMakePresets.json"; echo "$TORCH_DIR" "$(test_python)" "${CUDACXX:-}" \
+    "${cuda_architectures:-}"; } | hash_of)
   if [[ ! -f $folder/build.ninja ]] || ! stamped "$folder/.compact-configured" "$key"; then
     step "configure $preset" "mend what CMake names; \`rm -rf $folder\` starts afresh; then run this again" \
       configure "$preset" || exit 1
@@ -200,8 +205,19 @@ build() {
     ${1:+--target "$@"} || exit 1
 }
 
+# A folder that was made for another nvcc starts afresh: CMake keeps the compiler that it knows.
 configure() {
-  (cd "$root" && cmake --preset "$1" -DTORCH_DIR="$TORCH_DIR" -DCOMPACT_PYTHON="$(test_python)")
+  local folder options=()
+  folder=$(build_folder "$1")
+  if [[ $1 == cuda ]]; then
+    options=(${cuda_architectures:+"-DCMAKE_CUDA_ARCHITECTURES=$cuda_architectures"})
+    if [[ -n ${CUDACXX:-} && -f $folder/CMakeCache.txt ]] &&
+      ! grep -q "^CMAKE_CUDA_COMPILER:.*=$CUDACXX\$" "$folder/CMakeCache.txt"; then
+      options+=(--fresh)
+    fi
+  fi
+  (cd "$root" && cmake --preset "$1" -DTORCH_DIR="$TORCH_DIR" -DCOMPACT_PYTHON="$(test_python)" \
+    "${options[@]}")
 }
 
 # run_study NAME ARGUMENTS...: builds the program and runs scripts/NAME.py.
@@ -212,16 +228,4 @@ run_study() {
   # Waiting threads sleep: on a machine shared with other work, spinning ones cost minutes.
   export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-PASSIVE}
   exec python3 "$root/scripts/$1.py" "${@:2}"
-}
-
-# The nvcc of a CUDA folder rather than a wrapper on the PATH, or nothing.
-find_nvcc() {
-  local file
-  for file in "${CUDACXX:-}" "${CUDA_HOME:-}/bin/nvcc" /usr/local/cuda/bin/nvcc \
-    /usr/local/cuda-*/bin/nvcc "$(command -v nvcc || true)"; do
-    if [[ $file == */* && -x $file ]]; then
-      echo "$file"
-      return
-    fi
-  done
 }

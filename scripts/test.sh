@@ -6,14 +6,15 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-preset=release
+given=
 if [[ ${1:-} == --preset ]]; then
-  preset=${2:?--preset needs a name}
+  given=${2:?--preset needs a name}
   shift 2
 fi
 ensure_packages
 ensure_torch
 ensure_test_requirements
+if [[ -n $given ]]; then preset=$given; else choose_preset; fi
 build "$preset"
 
 # Tests share the cores: waiting threads sleep, and each has two, so that threading is tested even

@@ -59,8 +59,9 @@ presets=$(value --presets "off,exact,compact")
 
 ensure_packages
 ensure_torch
-build release compact
-compact=$(build_folder release)/compact
+choose_preset
+build "$preset" compact
+compact=$(build_folder "$preset")/compact
 
 # Waiting threads sleep: on a machine shared with other work, spinning ones cost minutes.
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-PASSIVE}

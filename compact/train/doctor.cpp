@@ -5,7 +5,6 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
-#include <ATen/detail/CUDAHooksInterface.h>
 
 #include <algorithm>
 #include <chrono>
@@ -23,6 +22,7 @@
 #include "compact/codecs/launch.h"
 #include "compact/kernels/self_check.h"
 #include "compact/ops/attention.h"
+#include "compact/train/gpu_facts.h"
 #include "compact/train/precision.h"
 #include "compact/train/version.h"
 
@@ -108,10 +108,7 @@ void describe_machine(std::ostream& out) {
   }
   const auto limit = cgroup_limit();
   row(out, "memory limit", limit ? cat(format_bytes(*limit), " (control group)") : "none");
-  const bool cuda = at::globalContext().hasCUDA();
-  row(out, "gpu",
-      cuda ? cat(static_cast<int>(at::detail::getCUDAHooks().deviceCount()), " (cuda:0 is used)")
-           : "none that torch sees");
+  for (const auto& [name, value] : describe_gpu(gpu_facts())) row(out, name.c_str(), value);
 }
 
 void describe_device(std::ostream& out, at::Device device) {

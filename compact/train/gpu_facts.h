@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// What this machine and build have of what training on an NVIDIA GPU needs, and what is missing.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace compact {
+
+struct GpuFacts {
+  std::string driver;      // version of NVIDIA's kernel driver; empty: none is loaded
+  std::string torch_cuda;  // CUDA of this build of torch ("13.0"); empty: it is one for the CPU
+  int devices = 0;         // GPUs that torch sees
+  bool kernels = false;    // whether this program has its CUDA kernels
+  std::string nvcc;        // path of the compiler of CUDA; empty: none was found
+};
+
+// Of this machine, program and torch.
+GpuFacts gpu_facts();
+
+// Rows (name, what is there) and a last one, `training on`, that says where the program trains
+// without --device and, where a GPU is of no use yet, the first thing to do about it.
+std::vector<std::pair<std::string, std::string>> describe_gpu(const GpuFacts& facts);
+
+}  // namespace compact
