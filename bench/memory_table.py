@@ -5,6 +5,7 @@ Every configuration runs in a process of its own with a time limit; results are 
 file and one markdown table as they come, and what is there already is not run again.
 
     python bench/memory_table.py --program build-cuda/compact --device cuda        the paper's table
+    python bench/memory_table.py --program build-cuda/compact --shapes             larger models, each at its own batch
     python bench/memory_table.py --program build/compact --device cpu --batch 16 --models llama-60m
 """
 import argparse
@@ -24,15 +25,30 @@ sys.path.insert(0, str(ROOT / "bench" / "rivals"))
 from hf_llama import MODELS, UNAVAILABLE  # noqa: E402
 
 RANKS = {"n/2": "0.5", "n/4": "0.25", "n/8": "0.125"}
+# Larger models at sequences x tokens a step: those at which others give tokens per second on one GPU
+# (Qwen2.5 up to 1.5B, LLaMA 3.1), for 3B and 7B fewer sequences, so that 80 GB hold more of the rows.
+SHAPES = {
+    "llama-qwen-0.5b": (32, 1024),
+    "llama-qwen-1.5b": (32, 1024),
+    "llama-qwen-3b": (16, 1024),
+    "llama-qwen-7b": (4, 1024),
+    "llama-3.1-8b": (2, 8192),
+}
+FLOOR = "the products alone"
 TYPES = {"bf16": "bfloat16", "f32": "float32"}
 
 
 def row_commands():
-    """Row name -> flags of compact train, or of hf_llama.py."""
+    """Row name -> whose run it is, and its flags of compact train or of hf_llama.py."""
     rows = {
+        FLOOR: ("floor", []),
         "Hugging Face, eager": ("hf", ["--mode", "eager"]),
         "Hugging Face, torch.compile": ("hf", ["--mode", "compile"]),
+        "torch.compile, activation_memory_budget 0.5": ("hf", ["--mode", "compile", "--memory_budget", "0.5"]),
+        "torch.compile, activation_memory_budget 0": ("hf", ["--mode", "compile", "--memory_budget", "0"]),
         "Hugging Face, checkpointing": ("hf", ["--mode", "checkpoint"]),
+        "Liger-Kernel": ("hf", ["--mode", "eager", "--liger"]),
+        "Liger-Kernel, torch.compile": ("hf", ["--mode", "compile", "--liger"]),
         "off": ("compact", ["--preset", "off"]),
         "exact": ("compact", ["--preset", "exact"]),
         "every block recomputed": ("compact", ["--preset", "recompute"]),
@@ -52,6 +68,7 @@ def arguments():
     p.add_argument("--allocator", help="libcounting_allocator.so (default: beside the program)")
     p.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     p.add_argument("--models", nargs="+", default=["llama-60m", "llama-130m", "llama-350m", "llama-1b"])
+    p.add_argument("--shapes", action="store_true", help="larger models at batches of their own, instead of --models")
     p.add_argument("--rows", nargs="+", help="only rows whose name contains one of these")
     p.add_argument("--dtype", choices=TYPES, default="bf16")
     p.add_argument("--batch", type=int, default=128)
@@ -75,8 +92,9 @@ def device_name(device):
     return "cpu"
 
 
-def hf_config(model):
+def hf_config(model, block):
     """The config.json of a model with its own vocabulary, whatever the tokenizer has."""
+    known = MODELS[model]
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -85,13 +103,14 @@ def hf_config(model):
         "initializer_range": 0.02,
         "bos_token_id": 1,
         "eos_token_id": 2,
-        **MODELS[model],
+        **known,
+        "max_position_embeddings": max(known["max_position_embeddings"], block),
     }
 
 
 def ours(a, model, flags, folder):
     (folder / "model").mkdir()
-    (folder / "model" / "config.json").write_text(json.dumps(hf_config(model)))
+    (folder / "model" / "config.json").write_text(json.dumps(hf_config(model, a.block)))
     command = [a.program, "train", "--model_name_or_path", str(folder / "model")]
     command += ["--train_file", str(ROOT / "examples" / "data" / "pride-and-prejudice.txt")]
     command += ["--tokenizer", "bytes", "--validation_split", "0", "--cache_dir", str(folder / "cache")]
@@ -102,12 +121,16 @@ def ours(a, model, flags, folder):
     return command + flags
 
 
-def rival(a, model, flags):
-    command = [a.python, str(ROOT / "bench" / "rivals" / "hf_llama.py"), "--model", model]
+def script(a, name, model):
+    """A script of rivals/ with the flags that all of them take."""
+    command = [a.python, str(ROOT / "bench" / "rivals" / name), "--model", model]
     command += ["--dtype", a.dtype, "--device", a.device, "--threads", str(a.threads)]
-    command += ["--batch", str(a.batch), "--block", str(a.block)]
+    return command + ["--batch", str(a.batch), "--block", str(a.block), "--matmul", a.matmul]
+
+
+def rival(a, model, flags):
+    command = script(a, "hf_llama.py", model)
     command += ["--steps", str(max(1, a.steps - 2)), "--warmup", "2"]
-    command += ["--matmul", a.matmul]
     library = a.allocator or pathlib.Path(a.program).parent / "bench/rivals/libcounting_allocator.so"
     if a.device == "cpu" and pathlib.Path(library).exists():
         command += ["--allocator", str(library)]
@@ -137,7 +160,10 @@ def run(command, limit):
 def measure(a, model, kind, flags, limit):
     with tempfile.TemporaryDirectory(prefix="compact-table-") as name:
         folder = pathlib.Path(name)
-        command = rival(a, model, flags) if kind == "hf" else ours(a, model, flags, folder)
+        if kind == "compact":
+            command = ours(a, model, flags, folder)
+        else:
+            command = rival(a, model, flags) if kind == "hf" else script(a, "products.py", model)
         begin = time.monotonic()
         code, out, errors = run(command, limit)
         result = {"command": shlex.join(command).replace(name, "TMP").replace(str(ROOT) + "/", "")}
@@ -147,10 +173,10 @@ def measure(a, model, kind, flags, limit):
         if code != 0:
             memory = re.search(r"out of memory|OutOfMemory|can't allocate", errors + out, re.IGNORECASE)
             status = "out of memory" if memory else f"failed ({code})"
-            if kind == "hf" and code == UNAVAILABLE:
-                status = "not installed"
+            if kind != "compact" and code == UNAVAILABLE:
+                status = errors.splitlines()[-1]  # "not run: ..."
             return {**result, "status": status, "message": errors[-600:]}
-        if kind == "hf":
+        if kind != "compact":
             found = json.loads(out.strip().splitlines()[-1])
             keys = ("peak_bytes", "reserved_bytes", "held_bytes", "tokens_per_second", "torch")
             return {**result, "status": "ok", **{k: found.get(k) for k in keys}}
@@ -160,33 +186,42 @@ def measure(a, model, kind, flags, limit):
         return {**result, "status": "ok", "tokens_per_second": found.get("tokens_per_second")}
 
 
+def final(status):
+    """Whether a row needs no other try; one that lacked something may have it the next time."""
+    return status in ("ok", "out of memory")
+
+
 def gib(n):
     return "" if n is None else f"{n / 2**30:.2f}"
 
 
 def markdown(table, names):
     lines = [
-        f"# Memory of a training step: {table['batch']} × {table['block']} tokens, {table['dtype']}",
+        f"# Memory of a training step, {table['dtype']}",
         "",
         f"{table['date']}, {table['device']}, commit {table['commit']}; made by",
         f"`{table['command']}`.",
         "Peak: the most bytes allocated in a step, with weights, gradients and optimizer state;"
-        " reserved: what the caching allocator took for it.",
+        " reserved: what the caching allocator took for it; bound: the step's matrix products alone.",
     ]
-    for model in dict.fromkeys(r["model"] for r in table["rows"]):
+    for model, batch, block in dict.fromkeys((r["model"], r["batch"], r["block"]) for r in table["rows"]):
         rows = {r["row"]: r for r in table["rows"] if r["model"] == model}
         base = rows.get("Hugging Face, eager", {}).get("peak_bytes") or rows.get("off", {}).get("peak_bytes")
-        lines += ["", f"## {model}", "", "| | peak GiB | of the first | reserved GiB | tokens/s |", "|---|---|---|---|---|"]
+        bound = rows.get(FLOOR, {}).get("tokens_per_second")
+        lines += ["", f"## {model}, {batch} × {block} tokens", ""]
+        lines += ["| | peak GiB | of the first | reserved GiB | tokens/s | of the bound |", "|---|---|---|---|---|---|"]
         for name in names:
             if name not in rows:
                 continue
             r = rows[name]
             if r["status"] != "ok":
-                lines.append(f"| {name} | {r['status']} | | | |")
+                lines.append(f"| {name} | {r['status']} | | | | |")
                 continue
-            part = f"{r['peak_bytes'] / base:.3f}" if base and r["peak_bytes"] else ""
-            speed = f"{r['tokens_per_second']:,.0f}"
-            lines.append(f"| {name} | {gib(r['peak_bytes'])} | {part} | {gib(r['reserved_bytes'])} | {speed} |")
+            peak = r.get("peak_bytes")
+            part = f"{peak / base:.3f}" if base and peak else ""
+            speed = r["tokens_per_second"]
+            share = f"{speed / bound:.2f}" if bound else ""
+            lines.append(f"| {name} | {gib(peak)} | {part} | {gib(r.get('reserved_bytes'))} | {speed:,.0f} | {share} |")
     return "\n".join(lines) + "\n"
 
 
@@ -197,7 +232,10 @@ def write(path, text):
 
 
 def commit():
-    found = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    try:
+        found = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    except FileNotFoundError:  # a machine without git
+        return "unknown"
     return found.stdout.strip() or "unknown"
 
 
@@ -214,24 +252,29 @@ def main():
     slug = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
     out = pathlib.Path(a.out)
     out.mkdir(parents=True, exist_ok=True)
-    path = out / f"memory-{slug}-{a.batch}x{a.block}-{a.dtype}.json"
+    size = "shapes" if a.shapes else f"{a.batch}x{a.block}"
+    path = out / f"memory-{slug}-{size}-{a.dtype}.json"
+    cases = [(model, a.batch, a.block) for model in a.models]
+    if a.shapes:
+        cases = [(model, batch, block) for model, (batch, block) in SHAPES.items()]
     table = {"rows": []}
     if path.exists():
         table = json.loads(path.read_text())
+    for row in table["rows"] if not a.shapes else []:  # older files have one size for all
+        row.setdefault("batch", a.batch)
+        row.setdefault("block", a.block)
     rows = row_commands()
     table.update(
         date=datetime.date.today().isoformat(),
         device=device,
         commit=commit(),
         command=shlex.join(["python", *sys.argv]).replace(str(ROOT) + "/", ""),
-        batch=a.batch,
-        block=a.block,
         dtype=a.dtype,
     )
-    final = ("ok", "out of memory", "not installed")
-    done = {(r["model"], r["row"]) for r in table["rows"] if r["status"] in final}
+    done = {(r["model"], r["row"]) for r in table["rows"] if final(r["status"])}
     failed = left = 0
-    for model in a.models:
+    for model, batch, block in cases:
+        a.batch, a.block = batch, block
         for name, (kind, flags) in rows.items():
             if a.rows and not any(part in name for part in a.rows):
                 continue
@@ -242,14 +285,14 @@ def main():
                 left += 1
                 continue
             result = measure(a, model, kind, flags, min(a.limit, remaining))
-            failed += result["status"] not in final
-            entry = {"model": model, "row": name, "date": table["date"], **result}
+            failed += not final(result["status"]) and not result["status"].startswith("not run")
+            entry = {"model": model, "batch": batch, "block": block, "row": name, "date": table["date"], **result}
             table["rows"] = [r for r in table["rows"] if (r["model"], r["row"]) != (model, name)] + [entry]
             write(path, json.dumps(table, indent=1) + "\n")
             write(path.with_suffix(".md"), markdown(table, rows))
             speed = f"{result['tokens_per_second']:,.0f} tok/s" if result["status"] == "ok" else ""
             peak = gib(result.get("peak_bytes")) + " GiB" if result["status"] == "ok" else result["status"]
-            print(f"{model:12} {name:30} {peak:>16} {speed:>16}  {result['seconds']:.0f} s", flush=True)
+            print(f"{model:12} {name:44} {peak:>16} {speed:>16}  {result['seconds']:.0f} s", flush=True)
             if result["status"].startswith("failed"):
                 print("   " + result["message"].replace("\n", "\n   "), flush=True)
     print(f"{path.with_suffix('.md')}: {len(table['rows'])} rows, {failed} failed, {left} left for another time")

@@ -43,27 +43,13 @@ GROUPS = {
     ("f32", 64): [("eager", "hf", ["--matmul", "onednn"]), ("exact", "ours", ["--preset", "exact"])],
 }
 
-FLOOR = """
-import sys, time, torch
-torch.set_num_threads({threads})
-if "{dtype}" == "f32": torch.backends.mkldnn.matmul.fp32_precision = "bf16"
-t, n, m, v = {tokens}, 512, 1376, 32000
-dtype = torch.bfloat16 if "{dtype}" == "bf16" else torch.float32
-def products(i, o, times):
-    x, w, g = torch.randn(t, i).to(dtype), torch.randn(o, i).to(dtype), torch.randn(t, o).to(dtype)
-    best = 1e9
-    for _ in range(3):
-        s = time.perf_counter(); x @ w.t(); g @ w; g.t() @ x
-        best = min(best, time.perf_counter() - s)
-    return times * best
-print(products(n, 3 * n, 8) + products(n, n, 8) + products(n, 2 * m, 8) + products(m, n, 8) + products(n, v, 1))
-"""
-
 
 def floor(a, dtype, batch):
     """Seconds of the step's products: forward, both gradients, all layers and the head."""
-    code = FLOOR.format(threads=a.threads, dtype=dtype, tokens=batch * 256)
-    return float(subprocess.run([a.python, "-c", code], capture_output=True, text=True, check=True).stdout)
+    command = [a.python, str(ROOT / "bench/rivals/products.py"), "--model", "llama-60m", "--dtype", dtype, "--batch", str(batch)]
+    command += ["--threads", str(a.threads), "--matmul", "onednn" if dtype == "f32" else "default"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return json.loads(found.splitlines()[-1])["step_seconds"]
 
 
 def main():

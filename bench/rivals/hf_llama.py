@@ -43,6 +43,12 @@ MODELS = {
     "smollm2-135m": shape(
         576, 1536, 30, 9, num_key_value_heads=3, vocab_size=49152, max_position_embeddings=8192,
         rms_norm_eps=1e-5, tie_word_embeddings=True),
+    # The sizes of Qwen2.5 and LLaMA 3.1, without biases and scaled positions.
+    "llama-qwen-0.5b": shape(896, 4864, 24, 14, num_key_value_heads=2, vocab_size=151936, tie_word_embeddings=True),
+    "llama-qwen-1.5b": shape(1536, 8960, 28, 12, num_key_value_heads=2, vocab_size=151936, tie_word_embeddings=True),
+    "llama-qwen-3b": shape(2048, 11008, 36, 16, num_key_value_heads=2, vocab_size=151936, tie_word_embeddings=True),
+    "llama-qwen-7b": shape(3584, 18944, 28, 28, num_key_value_heads=4, vocab_size=152064),
+    "llama-3.1-8b": shape(4096, 14336, 32, 32, num_key_value_heads=8, vocab_size=128256, max_position_embeddings=8192),
 }  # fmt: skip
 UNAVAILABLE = 3  # exit code where this machine lacks something that the run needs
 
@@ -51,6 +57,8 @@ def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     p.add_argument("--model", choices=MODELS, default="llama-60m")
     p.add_argument("--mode", choices=["eager", "compile", "checkpoint"], default="eager")
+    p.add_argument("--liger", action="store_true", help="with the kernels of Liger-Kernel (needs a GPU)")
+    p.add_argument("--memory_budget", type=float, help="activation_memory_budget of torch.compile")
     p.add_argument("--dtype", choices=["f32", "bf16"], default="bf16")
     p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     p.add_argument("--batch", type=int, default=16, help="sequences a step")
@@ -128,8 +136,13 @@ def main():
     try:
         import torch
         import transformers
+        if a.liger:
+            from liger_kernel.transformers import apply_liger_kernel_to_llama
     except ImportError as e:
         print(f"not run: {e}", file=sys.stderr)
+        return UNAVAILABLE
+    if a.liger and a.device == "cpu":
+        print("not run: Liger-Kernel has no kernels for a CPU", file=sys.stderr)
         return UNAVAILABLE
     if a.device == "cuda" and not torch.cuda.is_available():
         print("not run: no CUDA device", file=sys.stderr)
@@ -138,6 +151,12 @@ def main():
     torch.manual_seed(a.seed)
     choose_products(torch, a.matmul)
     memory = CudaMemory(torch) if a.device == "cuda" else CpuMemory(a.allocator)
+    if a.liger:
+        apply_liger_kernel_to_llama()  # with the head and the loss in one
+    if a.memory_budget is not None:
+        import torch._functorch.config
+
+        torch._functorch.config.activation_memory_budget = a.memory_budget
     known = MODELS[a.model]
     vocabulary = a.vocabulary or known["vocab_size"]
     config = transformers.LlamaConfig(
