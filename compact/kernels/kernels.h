@@ -110,8 +110,12 @@ struct SwiGluBackward {
 };
 
 // Per row: lse = log sum exp(logits), loss = lse - logits[target]; a row whose target is
-// kIgnoreIndex has loss 0. log_probs = logits - lse.
+// kIgnoreIndex has loss 0. log_probs = logits - lse. A row whose target is no class has loss and
+// gradient NaN; nothing outside of the row is read.
 inline constexpr int64_t kIgnoreIndex = -100;
+COMPACT_HOST_DEVICE constexpr bool is_class(int64_t target, int64_t vocabulary) {
+  return target >= 0 && target < vocabulary;
+}
 struct CrossEntropy {
   const void* logits;      // [rows, vocabulary] type
   const int64_t* targets;  // [rows]

@@ -137,6 +137,37 @@ TEST(CrossEntropy, LargeLogitsAndNan) {
   }
 }
 
+// Such a row has loss and gradient NaN, and nothing outside of it is read; its neighbours have
+// their own.
+TEST(CrossEntropy, TargetsThatAreNoClassGiveNan) {
+  constexpr int64_t kClasses = 37, kRows = 6;
+  const int64_t targets[kRows] = {0, kClasses, -1, kIgnoreIndex, INT64_MAX, kClasses - 1};
+  for (const Backend* backend : cpu_backends()) {
+    for (const Type type : {Type::kFloat32, Type::kBFloat16}) {
+      Buffer x = random(type, kRows * kClasses, 1, 3);
+      Buffer lse(Type::kFloat32, kRows), loss(Type::kFloat32, kRows),
+          p(Type::kFloat32, kRows * kClasses), g(type, kRows * kClasses);
+      backend->cross_entropy(
+          {x.data(), targets, lse.f32(), loss.f32(), p.f32(), kRows, kClasses, type}, serial());
+      for (const bool from_logits : {true, false}) {
+        backend->cross_entropy_backward(
+            {from_logits ? x.data() : nullptr, from_logits ? nullptr : p.f32(), lse.f32(), targets,
+             g.data(), kRows, kClasses, 0.5f, type},
+            serial());
+        for (int64_t row = 0; row < kRows; ++row) {
+          const bool none = row == 1 || row == 2 || row == 4;
+          EXPECT_EQ(std::isnan(loss[row]), none) << backend->name << " row " << row;
+          EXPECT_TRUE(std::isfinite(lse[row]));
+          for (int64_t i = 0; i < kClasses; ++i) {
+            ASSERT_EQ(std::isnan(g[row * kClasses + i]), none)
+                << backend->name << " row " << row << " of " << name_of(type) << " at " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
 // grad = exp(p) off the target: within 2 units in the last place from end to end, and its limits.
 TEST(CrossEntropy, ExponentialIsExact) {
   const float inf = std::numeric_limits<float>::infinity();

@@ -7,7 +7,8 @@
 namespace compact::kernels::cpu {
 namespace {
 
-constexpr float kLowest = -std::numeric_limits<float>::infinity();
+constexpr float kLowest = -std::numeric_limits<float>::infinity(),
+                kNotANumber = std::numeric_limits<float>::quiet_NaN();
 
 COMPACT_INLINE Vec larger(Vec a, Vec b) { return b > a ? b : a; }  // NaN in b is passed over
 
@@ -46,7 +47,9 @@ void cross_entropy(const CrossEntropy& a, const Launch& launch) {
         const float lse = highest + static_cast<float>(std::log(static_cast<double>(sum)));
         a.lse[row] = lse;
         const int64_t target = a.targets[row];
-        a.loss[row] = target == kIgnoreIndex ? 0 : lse - load(x[target]);
+        a.loss[row] = target == kIgnoreIndex           ? 0
+                      : is_class(target, a.vocabulary) ? lse - load(x[target])
+                                                       : kNotANumber;
         if (!a.log_probs) continue;
         float* log_probs = a.log_probs + row * a.vocabulary;
         for_lanes(a.vocabulary, [&](int64_t i, auto count) {
@@ -64,6 +67,10 @@ void cross_entropy_backward(const CrossEntropyBackward& a, const Launch& launch)
       T* grad = static_cast<T*>(a.grad) + row * a.vocabulary;
       if (target == kIgnoreIndex) {
         std::memset(grad, 0, static_cast<size_t>(a.vocabulary) * sizeof(T));
+        return;
+      }
+      if (!is_class(target, a.vocabulary)) {
+        for (int64_t i = 0; i < a.vocabulary; ++i) store(grad[i], kNotANumber);
         return;
       }
       const auto gradient = [&](auto&& log_prob) {

@@ -35,7 +35,9 @@ __global__ void forward(CrossEntropy a, bool aligned) {
     if (threadIdx.x == 0) {
       const int64_t target = a.targets[row];
       a.lse[row] = lse;
-      a.loss[row] = target == kIgnoreIndex ? 0.0f : lse - load(logits[target]);
+      a.loss[row] = target == kIgnoreIndex           ? 0.0f
+                    : is_class(target, a.vocabulary) ? lse - load(logits[target])
+                                                     : nanf("");
     }
     if (a.log_probs) {
       float* log_probs = a.log_probs + row * a.vocabulary;
@@ -56,6 +58,7 @@ __global__ void backward(CrossEntropyBackward a, bool aligned) {
   for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
     const int64_t at = row * a.vocabulary, target = a.targets[row];
     const float lse = a.logits ? a.lse[row] : 0.0f;
+    const bool valid = is_class(target, a.vocabulary);
     T* grad = static_cast<T*>(a.grad) + at;
     for (int64_t i = threadIdx.x * V; i < a.vocabulary; i += blockDim.x * V) {
       float p[V] = {};
@@ -68,7 +71,7 @@ __global__ void backward(CrossEntropyBackward a, bool aligned) {
 #pragma unroll
         for (int j = 0; j < V; ++j) {
           const float log_prob = a.logits ? p[j] - lse : p[j];
-          p[j] = (expf(log_prob) - (i + j == target ? 1.0f : 0.0f)) * a.scale;
+          p[j] = valid ? (expf(log_prob) - (i + j == target ? 1.0f : 0.0f)) * a.scale : nanf("");
         }
       }
       store_pack(grad + i, p, a.vocabulary - i, aligned);
