@@ -31,15 +31,15 @@ float* floats_of(const at::Tensor& t) {
   return t.defined() ? static_cast<float*>(t.data_ptr()) : nullptr;
 }
 
-kernels::Launch launch_for(const at::Tensor& t) {
+DeviceLaunch launch_for(const at::Tensor& t) {
   if (t.is_cuda()) {
 #ifdef COMPACT_CUDA
-    return {.stream = c10::cuda::getCurrentCUDAStream(t.device().index()).stream()};
+    return {{.stream = c10::cuda::getCurrentCUDAStream(t.device().index()).stream()}, t.device()};
 #else
     fail("this build has no kernels for CUDA; configure with the preset `cuda`");
 #endif
   }
-  return {.parallel_for = torch_parallel_for};
+  return {{.parallel_for = torch_parallel_for}, t.device()};
 }
 
 }  // namespace compact

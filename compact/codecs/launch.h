@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/DeviceGuard.h>
 
 #include "compact/kernels/kernels.h"
 
@@ -19,8 +20,19 @@ const kernels::Backend& backend_of(const at::Tensor& t);
 // throws); null for an undefined tensor.
 float* floats_of(const at::Tensor& t);
 
+// A launch on a device with a number, which is the current one as long as this lives.
+class DeviceLaunch : public kernels::Launch {
+ public:
+  DeviceLaunch(const kernels::Launch& launch, at::Device device) : kernels::Launch(launch) {
+    if (device.has_index() && !device.is_cpu() && !device.is_meta()) guard_.reset_device(device);
+  }
+
+ private:
+  c10::OptionalDeviceGuard guard_;
+};
+
 // CPU: torch's threads (ranges are whole multiples of the grain, the last one excepted). CUDA: the
-// current stream of the tensor's device. Meta: nothing runs.
-kernels::Launch launch_for(const at::Tensor& t);
+// current stream of the tensor's device, which becomes the current one. Meta: nothing runs.
+DeviceLaunch launch_for(const at::Tensor& t);
 
 }  // namespace compact

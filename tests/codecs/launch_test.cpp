@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <c10/core/impl/FakeGuardImpl.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,6 +13,10 @@
 #include <thread>
 
 #include "compact/base/check.h"
+
+namespace c10::impl {
+C10_REGISTER_GUARD_IMPL(PrivateUse1, FakeGuardImpl<DeviceType::PrivateUse1>);
+}  // namespace c10::impl
 
 namespace compact {
 namespace {
@@ -46,6 +52,22 @@ TEST(Launch, CoversTheRange) {
       EXPECT_THAT(seen, testing::Each(1)) << n << " by " << grain;
     }
   }
+}
+
+// The third of eight devices that are only numbers, while the first is the current one.
+TEST(Launch, MakesTheDeviceTheCurrentOne) {
+  const c10::impl::VirtualGuardImpl devices(c10::kPrivateUse1);
+  const at::Device third(c10::kPrivateUse1, 2);
+  int launches = 0;
+  const auto run = [&](const kernels::Launch&) {
+    ++launches;
+    return devices.getDevice().index();
+  };
+  EXPECT_EQ(run(DeviceLaunch(kernels::serial(), third)), 2);
+  EXPECT_EQ(devices.getDevice().index(), 0);
+  EXPECT_EQ(run(DeviceLaunch(kernels::serial(), at::kCPU)), 0);
+  EXPECT_EQ(run(DeviceLaunch(kernels::serial(), at::kMeta)), 0);
+  EXPECT_EQ(launches, 3);
 }
 
 TEST(Launch, RunsOnSeveralThreads) {
