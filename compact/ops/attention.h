@@ -1,14 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// Causal attention by the fastest exact kernel that LibTorch has for a device and type. Called by
-// name, so that nothing ever falls back to materialised scores unseen.
+// Causal attention by the fastest exact kernel that LibTorch has for a device, type and width of
+// heads. Called by name, so that nothing ever falls back to materialised scores unseen.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 namespace compact {
+
+enum class AttentionKernel : uint8_t { kCpuFlash, kCudaFlash, kCudaEfficient, kMath };
+
+// A kernel, and the width that heads are padded to for it, with zeros.
+struct AttentionChoice {
+  AttentionKernel kernel;
+  int64_t width;
+  bool operator==(const AttentionChoice&) const = default;
+};
+// For heads of width `dim` on a type of device; `capability` of a GPU is 10 * major + minor.
+AttentionChoice choose_attention(c10::DeviceType device, int capability, at::ScalarType type,
+                                 int64_t dim);
+// The same on this machine's GPU, or on the one that plans are for.
+AttentionChoice choose_attention(c10::DeviceType device, at::ScalarType type, int64_t dim);
+// "flash (cuda)", "math"; "flash (cuda), heads of 20 padded to 24".
+std::string attention_text(const AttentionChoice& choice, int64_t dim);
 
 // q [batch, heads, sequence, dim], k and v [batch, kv_heads, sequence, dim], any strides.
 struct AttentionResult {
@@ -16,6 +33,9 @@ struct AttentionResult {
   std::vector<at::Tensor> extras;  // logsumexp first, then what the kernel's backward asks for
 };
 AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);
+// By a kernel of one's choice.
+AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                  const AttentionChoice& choice);
 
 struct AttentionGradients {
   at::Tensor gq, gk, gv;  // shapes of q, k, v
@@ -23,13 +43,9 @@ struct AttentionGradients {
 AttentionGradients attention_backward(const at::Tensor& gout, const at::Tensor& q,
                                       const at::Tensor& k, const at::Tensor& v,
                                       const at::Tensor& out, const std::vector<at::Tensor>& extras);
-
-// Meta tensors are treated as those of this type of device (CPU at first): its kernels, and so the
-// memory that they take. For the whole process.
-void set_meta_device(c10::DeviceType type);
-c10::DeviceType meta_device();
-
-// The kernel in use: flash (cpu), flash (cuda), efficient (cuda) or math.
-std::string attention_kernel(at::Device device, at::ScalarType type);
+AttentionGradients attention_backward(const at::Tensor& gout, const at::Tensor& q,
+                                      const at::Tensor& k, const at::Tensor& v,
+                                      const at::Tensor& out, const std::vector<at::Tensor>& extras,
+                                      const AttentionChoice& choice);
 
 }  // namespace compact

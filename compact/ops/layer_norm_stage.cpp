@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 
+#include "compact/codecs/meta_device.h"
 #include "compact/ops/autograd.h"
 #include "compact/ops/stages.h"
 
@@ -20,23 +21,34 @@ class LayerNormStage final : public Stage {
   }
 
   at::Tensor forward(Forward& f) const override {
-    auto [y, mean, rstd] = at::native_layer_norm(f.input, weight_->weight.sizes(), weight_->weight,
-                                                 bias_->weight, eps_);
+    const at::Tensor weight = as_read(weight_->weight, f.input),
+                     bias = as_read(bias_->weight, f.input);
+    auto [y, mean, rstd] = at::native_layer_norm(f.input, weight.sizes(), weight, bias, eps_);
     if (f.want_extras) f.extras = {mean, rstd};
     return y;
   }
 
   at::Tensor backward(Backward& b) const override {
+    const at::Tensor weight = as_read(weight_->weight, b.input),
+                     bias = as_read(bias_->weight, b.input);
     auto [gx, gweight, gbias] = at::native_layer_norm_backward(
-        b.gy, b.input, weight_->weight.sizes(), (*b.extras)[0], (*b.extras)[1], weight_->weight,
-        bias_->weight, {b.want_input, b.want_parameters[0], b.want_parameters[1]});
+        b.gy, b.input, weight.sizes(), (*b.extras)[0], (*b.extras)[1], weight, bias,
+        {b.want_input, b.want_parameters[0], b.want_parameters[1]});
     b.gy = b.input = at::Tensor();
-    b.gparameters = {gweight, gbias};
+    b.gparameters = {as_held(gweight, weight_->weight), as_held(gbias, bias_->weight)};
     if (!b.want_input) return {};
     return b.plus_residual(gx);
   }
 
  private:
+  // The CPU's operation takes weights of another type than the input's, a GPU's does not.
+  static at::Tensor as_read(const at::Tensor& weight, const at::Tensor& input) {
+    return device_type_of(input) == at::kCPU ? weight : weight.to(input.scalar_type());
+  }
+  static at::Tensor as_held(const at::Tensor& gradient, const at::Tensor& weight) {
+    return gradient.defined() ? gradient.to(weight.scalar_type()) : gradient;
+  }
+
   const Parameter *weight_, *bias_;
   double eps_;
 };

@@ -6,7 +6,7 @@
 #include <array>
 #include <tuple>
 
-#include "compact/ops/attention.h"
+#include "compact/codecs/meta_device.h"
 #include "compact/plan/meta_library.h"
 
 namespace compact {
@@ -15,10 +15,20 @@ namespace {
 using at::Tensor;
 using MaybeTensor = std::optional<at::Tensor>;
 
+// The CUDA kernel reads weight and bias as of the input's type, and refuses others.
+void check_types(const Tensor& x, const MaybeTensor& weight, const MaybeTensor& bias) {
+  if (meta_device() != c10::kCUDA) return;
+  for (const MaybeTensor* t : {&weight, &bias}) {
+    TORCH_CHECK(!*t || (*t)->scalar_type() == x.scalar_type(), "native_layer_norm on CUDA takes ",
+                x.scalar_type(), " beside an input of that type, is given ", (*t)->scalar_type());
+  }
+}
+
 // Statistics have the type of the weight on the CPU, f32 on a GPU.
 std::tuple<Tensor, Tensor, Tensor> layer_norm(const Tensor& x, c10::SymIntArrayRef normalized,
-                                              const MaybeTensor& weight, const MaybeTensor&,
+                                              const MaybeTensor& weight, const MaybeTensor& bias,
                                               double) {
+  check_types(x, weight, bias);
   auto sizes = x.sizes().vec();
   for (size_t i = 0; i < normalized.size(); ++i) sizes[sizes.size() - 1 - i] = 1;
   const bool cuda = meta_device() == c10::kCUDA;
@@ -30,6 +40,7 @@ std::tuple<Tensor, Tensor, Tensor> layer_norm(const Tensor& x, c10::SymIntArrayR
 std::tuple<Tensor, Tensor, Tensor> layer_norm_backward(
     const Tensor&, const Tensor& x, c10::SymIntArrayRef normalized, const Tensor&, const Tensor&,
     const MaybeTensor& weight, const MaybeTensor& bias, std::array<bool, 3> wanted) {
+  check_types(x, weight, bias);
   const auto like = [](const Tensor& t) { return at::empty(t.sizes(), t.options()); };
   std::tuple<Tensor, Tensor, Tensor> result{wanted[0] ? like(x) : Tensor(),
                                             wanted[1] && weight ? like(*weight) : Tensor(),

@@ -11,7 +11,7 @@
 #include <mutex>
 #include <tuple>
 
-#include "compact/ops/attention.h"
+#include "compact/codecs/meta_device.h"
 #include "compact/ops/memory.h"
 #include "compact/plan/meta_library.h"
 

@@ -2,6 +2,7 @@
 #include "compact/plan/meta_ops.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
@@ -10,7 +11,8 @@
 #include <mutex>
 #include <tuple>
 
-#include "compact/ops/attention.h"
+#include "compact/codecs/meta_device.h"
+#include "compact/kernels/gpu.h"
 #include "compact/ops/memory.h"
 #include "compact/ops/quiet.h"
 #include "compact/plan/meta_library.h"
@@ -151,10 +153,27 @@ std::tuple<Tensor, Tensor, Tensor> flash_cpu_backward(const Tensor&, const Tenso
   return {gq, gk, gv};
 }
 
+// What the CUDA kernels of attention take; LibTorch's own meta devices do not ask.
+void check_flash(const Tensor& q) {
+  const auto type = q.scalar_type();
+  TORCH_CHECK(type == at::kBFloat16 || type == at::kHalf,
+              "flash attention on CUDA takes bf16 and f16, is given ", type);
+  TORCH_CHECK(q.size(3) % 8 == 0 && q.size(3) <= 256,
+              "flash attention on CUDA takes heads of a multiple of 8 up to 256, is given ",
+              q.size(3));
+}
+void check_efficient(const Tensor& q) {
+  const int64_t multiple = q.scalar_type() == at::kFloat ? 4 : 8;
+  TORCH_CHECK(q.scalar_type() != at::kDouble && q.size(3) % multiple == 0,
+              "efficient attention on CUDA takes heads of a multiple of ", multiple, ", is given ",
+              q.size(3), " in ", q.scalar_type());
+}
+
 // CUDA, FlashAttention-2: logsumexp in f32 and the generator's state.
 std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor>
 flash_cuda(const Tensor& q, const Tensor& k, const Tensor&, double, bool, bool,
            std::optional<double>) {
+  check_flash(q);
   const auto state = q.options().dtype(at::kLong);
   return {by_token(q),
           at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat)),
@@ -167,7 +186,8 @@ flash_cuda(const Tensor& q, const Tensor& k, const Tensor&, double, bool, bool,
           Tensor()};
 }
 
-// Its backward pass sums the queries' gradient in f32, sequence and dim rounded up to tiles.
+// Its backward pass sums the queries' gradient in f32, sequence and dim rounded up to tiles; where
+// sums must not depend on the order of blocks, in as many parts as fill the processors.
 std::tuple<Tensor, Tensor, Tensor> flash_cuda_backward(const Tensor&, const Tensor& q,
                                                        const Tensor& k, const Tensor& v,
                                                        const Tensor&, const Tensor&, const Tensor&,
@@ -178,13 +198,18 @@ std::tuple<Tensor, Tensor, Tensor> flash_cuda_backward(const Tensor&, const Tens
   const int64_t length = round_up(q.size(2), 128), dim = round_up(q.size(3), 32);
   const auto f32 = q.options().dtype(at::kFloat);
   const Tensor sums = at::empty({q.size(0), q.size(1), length}, f32);
-  const Tensor accumulated = at::empty({q.size(0), q.size(1), length, dim}, f32);
+  const int64_t blocks = q.size(0) * q.size(1);
+  const int64_t parts = at::globalContext().deterministicAlgorithms() && blocks > 0
+                            ? (kernels::planned_gpu().processors + blocks - 1) / blocks
+                            : 1;
+  const Tensor accumulated = at::empty({parts, q.size(0), q.size(1), length, dim}, f32);
   return {gq, gk, gv};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_cuda(const Tensor& q, const Tensor&,
                                                           const Tensor&, const MaybeTensor&, bool,
                                                           double, bool, std::optional<double>) {
+  check_efficient(q);
   const auto state = q.options().dtype(at::kLong);
   return {by_token(q),
           at::empty({q.size(0), q.size(1), round_up(q.size(2), 32)}, q.options().dtype(at::kFloat)),

@@ -4,7 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "compact/base/check.h"
-#include "compact/ops/attention.h"
+#include "compact/codecs/meta_device.h"
 #include "compact/ops/memory.h"
 #include "compact/plan/caching_allocator.h"
 #include "compact/plan/meta_ops.h"

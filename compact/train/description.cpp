@@ -15,6 +15,12 @@ std::vector<std::string> description(const Described& run) {
   const at::Device device = run.network.device();
   const int64_t accumulation = c.gradient_accumulation_steps;
   const bool text = run.task.llama && run.task.units > 1;
+  std::string attention;
+  if (run.task.llama) {
+    const int64_t dim = run.task.llama->head_dim;
+    attention = cat(", attention: ",
+                    attention_text(choose_attention(device.type(), dtype_of(c.dtype), dim), dim));
+  }
   return {
       cat("model    ", c.model.empty() ? c.model_name_or_path : c.model, ", ",
           format_count(run.network.parameter_count()), " parameters, ", run.task.network_text),
@@ -22,9 +28,8 @@ std::vector<std::string> description(const Described& run) {
       cat("run      ", format_count(run.steps), " steps of ",
           text ? c.per_device_train_batch_size : c.per_device_train_batch_size * run.task.units,
           text ? cat(" x ", c.block_size) : "", accumulation > 1 ? cat(" x ", accumulation) : "",
-          " ", run.task.unit, ", ", c.optim, ", ", c.dtype, " on ", device.str(),
-          " (products: ", run.matmul_path,
-          text ? cat(", attention: ", attention_kernel(device, dtype_of(c.dtype))) : "",
+          " ", run.task.unit, ", ", c.optim, ", ", c.dtype, " on ", device.str(), " (products: ",
+          run.matmul_path, attention, c.deterministic && device.is_cuda() ? ", deterministic" : "",
           device.is_cpu() ? cat(", threads: ", at::get_num_threads()) : "", ")"),
       cat("preset   ", c.preset, ", weights and optimizer state ", format_bytes(run.static_bytes)),
   };

@@ -133,9 +133,13 @@ void describe_device(std::ostream& out, at::Device device) {
         format("%s, %.0f GFLOP/s (cpu)", at::globalContext().hasMKLDNN() ? "onednn" : "default",
                2.0 * 2048 * 512 * 1024 / best * 1e-9));
   }
+  constexpr int64_t kDim = 64;
+  const auto attention = [&](at::ScalarType type) {
+    return attention_text(choose_attention(device.type(), type, kDim), kDim);
+  };
   row(out, "attention",
-      cat("f32 ", attention_kernel(device, at::kFloat), ", bf16 ",
-          attention_kernel(device, at::kBFloat16)));
+      cat("f32 ", attention(at::kFloat), ", bf16 ", attention(at::kBFloat16), " (heads of ", kDim,
+          ")"));
 }
 
 // Whether all kernels of the backend agree with the reference.

@@ -52,11 +52,71 @@ TEST(Attention, AgreesWithScoresInDouble) {
   }
 }
 
+constexpr auto kFlash = AttentionKernel::kCudaFlash, kEfficient = AttentionKernel::kCudaEfficient,
+               kMath = AttentionKernel::kMath;
+
+// What each kernel takes, as LibTorch's own choice among them asks it of a GPU.
+TEST(Attention, ChoosesByDeviceTypeAndWidth) {
+  const struct {
+    int capability;
+    at::ScalarType type;
+    int64_t dim;
+    AttentionChoice want;
+  } table[] = {
+      {90, at::kBFloat16, 64, {kFlash, 64}},       {90, at::kHalf, 128, {kFlash, 128}},
+      {80, at::kBFloat16, 256, {kFlash, 256}},     {90, at::kBFloat16, 6, {kFlash, 8}},
+      {90, at::kBFloat16, 20, {kFlash, 24}},       {90, at::kBFloat16, 250, {kFlash, 256}},
+      {90, at::kBFloat16, 264, {kEfficient, 264}}, {90, at::kBFloat16, 300, {kEfficient, 304}},
+      {86, at::kBFloat16, 192, {kFlash, 192}},     {86, at::kBFloat16, 224, {kEfficient, 224}},
+      {89, at::kHalf, 256, {kEfficient, 256}},     {120, at::kBFloat16, 256, {kEfficient, 256}},
+      {100, at::kBFloat16, 256, {kFlash, 256}},    {75, at::kHalf, 64, {kEfficient, 64}},
+      {75, at::kHalf, 12, {kEfficient, 16}},       {75, at::kBFloat16, 64, {kMath, 64}},
+      {90, at::kFloat, 64, {kEfficient, 64}},      {90, at::kFloat, 6, {kEfficient, 8}},
+      {90, at::kFloat, 12, {kEfficient, 12}},      {70, at::kFloat, 512, {kEfficient, 512}},
+      {90, at::kDouble, 64, {kMath, 64}},          {90, at::kDouble, 6, {kMath, 6}},
+  };
+  for (const auto& [capability, type, dim, want] : table) {
+    EXPECT_EQ(choose_attention(c10::kCUDA, capability, type, dim), want)
+        << capability << " " << type << " " << dim << ": "
+        << attention_text(choose_attention(c10::kCUDA, capability, type, dim), dim);
+  }
+  for (const int64_t dim : {6, 64, 512}) {
+    EXPECT_EQ(choose_attention(c10::kCPU, 0, at::kBFloat16, dim),
+              (AttentionChoice{AttentionKernel::kCpuFlash, dim}));
+    EXPECT_EQ(choose_attention(c10::kMPS, 0, at::kFloat, dim), (AttentionChoice{kMath, dim}));
+  }
+}
+
 TEST(Attention, NamesItsKernel) {
-  EXPECT_EQ(attention_kernel(at::kCPU, at::kFloat), "flash (cpu)");
-  EXPECT_EQ(attention_kernel(at::kCUDA, at::kBFloat16), "flash (cuda)");
-  EXPECT_EQ(attention_kernel(at::kCUDA, at::kFloat), "efficient (cuda)");
-  EXPECT_EQ(attention_kernel(at::kMPS, at::kFloat), "math");
+  EXPECT_EQ(attention_text({AttentionKernel::kCpuFlash, 6}, 6), "flash (cpu)");
+  EXPECT_EQ(attention_text({kFlash, 24}, 20), "flash (cuda), heads of 20 padded to 24");
+  EXPECT_EQ(attention_text({kEfficient, 64}, 64), "efficient (cuda)");
+  EXPECT_EQ(attention_text({kMath, 64}, 64), "math");
+}
+
+// Heads padded for a kernel, and scores in the open, give what the kernel gives by itself.
+TEST(Attention, PaddedHeadsAndScoresInTheOpenAgree) {
+  for (const AttentionChoice& choice :
+       {AttentionChoice{AttentionKernel::kCpuFlash, 8}, AttentionChoice{kMath, 6}}) {
+    for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
+      const at::Tensor fused = noise({2, 33, 8, 6}, "qkv", type).transpose(1, 2);
+      const auto parts = fused.split_with_sizes({4, 2, 2}, 1);
+      const at::Tensor gout = noise({2, 4, 33, 6}, "g", type);
+      const AttentionResult want = attention_forward(parts[0], parts[1], parts[2]);
+      const AttentionGradients g =
+          attention_backward(gout, parts[0], parts[1], parts[2], want.out, want.extras);
+      const AttentionResult got = attention_forward(parts[0], parts[1], parts[2], choice);
+      const AttentionGradients other =
+          attention_backward(gout, parts[0], parts[1], parts[2], got.out, got.extras, choice);
+      const double allowed = type == at::kDouble ? 1e-13 : 1e-6;
+      EXPECT_TRUE(got.out.transpose(1, 2).is_contiguous());
+      EXPECT_EQ(got.out.sizes(), want.out.sizes());
+      EXPECT_LT(relative_error(got.out, want.out.to(at::kDouble)), allowed) << type;
+      EXPECT_LT(relative_error(other.gq, g.gq.to(at::kDouble)), allowed) << type;
+      EXPECT_LT(relative_error(other.gk, g.gk.to(at::kDouble)), allowed) << type;
+      EXPECT_LT(relative_error(other.gv, g.gv.to(at::kDouble)), allowed) << type;
+    }
+  }
 }
 
 }  // namespace

@@ -7,8 +7,8 @@
 
 #include <sstream>
 
+#include "compact/codecs/meta_device.h"
 #include "compact/models/models.h"
-#include "compact/ops/attention.h"
 #include "tests/plan/requests.h"
 
 namespace compact {
