@@ -12,6 +12,8 @@
 #include <string>
 #include <string_view>
 
+#include "compact/kernels/gpu.h"
+
 namespace compact {
 
 class Projection {
@@ -52,6 +54,9 @@ std::span<const ProjectionInfo* const> projections();
 // Throws InputError with a suggestion on an unknown name, on r < 1 and r > n.
 ProjectionPtr make_projection(std::string_view name, int64_t n, int64_t r, uint64_t key,
                               at::TensorOptions options);
+
+// Throws InputError where the CUDA backend cannot hold a row of n of `srht` on this GPU.
+void check_srht_row(int64_t n, const kernels::Gpu& gpu);
 
 // A rank below 1 is a fraction of n (at least 1 after rounding), an integer from 1 up is absolute.
 // Throws InputError on rank <= 0, a fraction above 1, or a rank above n.

@@ -12,6 +12,7 @@
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
 #include "compact/codecs/launch.h"
+#include "compact/codecs/meta_device.h"
 #include "compact/codecs/projection_types.h"
 
 namespace compact {
@@ -44,10 +45,24 @@ at::Tensor make_index(int64_t n, int64_t r, uint64_t key) {
   return at::tensor(at::ArrayRef<int32_t>(all.data(), static_cast<size_t>(r)), at::kInt);
 }
 
+}  // namespace
+
+void check_srht_row(int64_t n, const kernels::Gpu& gpu) {
+  const int64_t bytes = kernels::srht_row_bytes(n);
+  COMPACT_CHECK(bytes <= gpu.shared_memory, "[srht] a row of ", n, " needs ", bytes,
+                " bytes of shared memory, a block of ", gpu.name, " has ", gpu.shared_memory,
+                "; other types of projection have no such limit");
+}
+
+namespace {
+
 class Srht final : public Projection {
  public:
   Srht(int64_t n, int64_t r, uint64_t key, at::Device device) : Projection(n, r, device) {
     COMPACT_CHECK(n < std::numeric_limits<int32_t>::max(), "[srht] n must be below 2^31, is ", n);
+    if ((device.is_meta() ? meta_device() : device.type()) == at::kCUDA) {
+      check_srht_row(n, kernels::planned_gpu());
+    }
     signs_ = make_signs(n, key).to(device);
     index_ = make_index(n, r, key).to(device);
   }

@@ -12,6 +12,7 @@
 
 #include "compact/base/check.h"
 #include "compact/codecs/blocks.h"
+#include "compact/codecs/meta_device.h"
 
 namespace compact {
 namespace {
@@ -191,6 +192,35 @@ TEST(Projection, ResolvesRanks) {
        {0.0, -1.0, 1.5, 9.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
     EXPECT_THROW(resolve_rank(rank, 8), InputError) << rank;
   }
+}
+
+// The longest rows that fit shared memory, from the layout that the kernel gives them.
+TEST(Srht, SaysWhichRowsAGpuHolds) {
+  const struct {
+    const char* name;
+    int64_t kib, most;
+  } gpus[] = {{"H200", 227, 54693}, {"A100", 163, 39273}, {"RTX 4090", 99, 23853}};
+  for (const auto& [name, kib, most] : gpus) {
+    const kernels::Gpu gpu{.name = name, .shared_memory = kib << 10};
+    check_srht_row(most, gpu);
+    try {
+      check_srht_row(most + 1, gpu);
+      ADD_FAILURE() << name;
+    } catch (const InputError& e) {
+      const std::string text = e.what();
+      EXPECT_NE(text.find(std::to_string(most + 1)), text.npos) << text;
+      EXPECT_NE(text.find(name), text.npos) << text;
+    }
+  }
+}
+
+// A plan for a GPU refuses what the step would; a CPU has no such limit.
+TEST(Srht, RefusesLongRowsWhenPlannedForAGpu) {
+  set_meta_device(c10::kCUDA);
+  EXPECT_THROW(make_projection("srht", 60000, 8, 1, at::kMeta), InputError);
+  make_projection("srht", 28672, 8, 1, at::kMeta);
+  set_meta_device(c10::kCPU);
+  make_projection("srht", 60000, 8, 1, at::kMeta);
 }
 
 }  // namespace

@@ -6,12 +6,12 @@
 #include <cmath>
 
 #include "compact/kernels/cuda/kernels.cuh"
+#include "compact/kernels/gpu.h"
 
 namespace compact::kernels::cuda {
 namespace {
 
 __device__ inline int place(int i) { return i + (i >> 4); }
-int padded(int64_t n) { return static_cast<int>(n + (n >> 4) + 1); }
 
 __device__ inline float signed_by(const uint32_t* signs, int64_t i, float x) {
   return (signs[i >> 5] >> (i & 31)) & 1u ? -x : x;
@@ -157,7 +157,7 @@ Shape shape_of(const SrhtPlan& plan, bool aligned) {
 template <class Args>
 void launch_rows(void (*kernel)(Args, Shape), const Args& a, const Shape& s, const Launch& launch,
                  const char* name) {
-  const size_t bytes = padded(s.n) * sizeof(float);
+  const auto bytes = static_cast<size_t>(srht_row_bytes(s.n));
   if (bytes > 48 * 1024) {  // more has to be asked for
     const cudaError_t status = cudaFuncSetAttribute(
         kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
