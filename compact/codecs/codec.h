@@ -61,7 +61,8 @@ struct CodecInfo {
 std::span<const CodecInfo* const> codecs();
 const CodecInfo* find_codec(const std::string& name);  // null: there is none
 // One codec, or several by `+`: each takes the parts that the one before left, where it takes
-// them (`quantize:bits=4+offload`). Throws InputError on an unknown name, with a suggestion.
+// them (`quantize:bits=4+offload`); `offload` must be the last. Throws InputError on an unknown
+// name, with a suggestion.
 CodecPtr make_codec(const std::string& chain);
 // What can be read from what a chain of codecs, or `keep`, leaves.
 enum class Content : uint8_t { kExact, kRounded, kSigns };

@@ -89,7 +89,7 @@ const CodecInfo* find_codec(const std::string& name) {
 
 CodecPtr make_codec(const std::string& chain) {
   std::vector<CodecPtr> links;
-  bool offload_only = true;
+  bool moved = false;
   for (const Spec& spec : Spec::parse_chain(chain)) {
     const CodecInfo* info = find_codec(spec.name);
     if (!info) {
@@ -97,12 +97,15 @@ CodecPtr make_codec(const std::string& chain) {
       for (const CodecInfo* c : codecs()) known.push_back(c->name);
       fail("no codec `", spec.name, "`", suggestion(spec.name, known));
     }
-    offload_only &= links.empty() || info == &offload_codec;
+    COMPACT_CHECK(!moved, "codecs `", chain,
+                  "`: `offload` must be the last, since what it leaves is still on its way");
+    moved = info == &offload_codec;
     links.push_back(info->make(spec));
   }
   if (links.size() == 1) return links[0];
+  const bool unchanged = moved && links.size() == 2;
   auto result = std::make_shared<Chain>(std::move(links));
-  if (offload_only) result->keeps_bytes();  // moved, not changed
+  if (unchanged) result->keeps_bytes();
   return result;
 }
 

@@ -2,21 +2,31 @@
 // `offload`: into the host's memory.
 #include <ATen/ATen.h>
 
+#include <optional>
+
 #include "compact/codecs/codec_types.h"
+#include "compact/codecs/meta_device.h"
 
 namespace compact {
 namespace {
+
+at::Tensor on_host(const at::Tensor& x) {
+  if (!x.is_meta()) {
+    return at::empty(x.sizes(), x.options().device(at::kCPU).pinned_memory(x.is_cuda()));
+  }
+  // A CPU's memory is the host's.
+  std::optional<MetaOnHost> host;
+  if (device_type_of(x) != at::kCPU) host.emplace();
+  return at::empty(x.sizes(), x.options());
+}
 
 class Offload final : public Codec {
  public:
   bool takes(const at::Tensor&) const override { return true; }
   // From a GPU into pinned memory, on the current stream: the copy runs behind what was launched
-  // before, and nobody waits. On the CPU a plain copy.
+  // before, and nobody waits, so that no other codec may read it here. On the CPU a plain copy.
   Encoded encode(const at::Tensor& x, uint64_t) const override {
-    const at::Tensor flat = flat_of(x);
-    // Plans count it with the device, as it is on a CPU.
-    const at::Device to = x.is_meta() ? at::kMeta : at::kCPU;
-    at::Tensor host = at::empty(flat.sizes(), flat.options().device(to).pinned_memory(x.is_cuda()));
+    const at::Tensor flat = flat_of(x), host = on_host(flat);
     host.copy_(flat, true);
     Encoded e;
     e.parts = {host};

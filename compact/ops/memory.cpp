@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/ops/memory.h"
 
+#include <ATen/Context.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #ifdef COMPACT_CUDA
-#include <ATen/Context.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #endif
 #ifdef __GLIBC__
@@ -15,11 +15,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstdlib>
 #include <limits>
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
+#include "compact/codecs/meta_device.h"
 #include "compact/ops/memory_trace.h"
 
 namespace compact {
@@ -39,8 +41,10 @@ struct Counter {
     for (int64_t p = peak; now > p && !peak.compare_exchange_weak(p, now);) {
     }
   }
+  void forget_peak() { peak = live.load(); }
 };
 Counter g_cpu, g_meta;
+Counter g_host, g_pinned;  // of meta tensors that stand for host memory
 
 // Every block starts with the bytes asked for, at a distance that keeps tensors aligned as torch
 // does.
@@ -71,20 +75,40 @@ void* acquire(int64_t requested) {
   return data;
 }
 
-// Of a meta tensor there is only its size: the address is that of the number.
+// All that there is of a meta tensor: its address is this one's.
+struct MetaBlock {
+  int64_t bytes;
+  bool on_host;
+
+  // As torch's allocator of pinned memory takes it.
+  int64_t pinned() const {
+    return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(bytes)));
+  }
+};
+
 void release_meta(void* data) {
   if (!data) return;
-  auto* const size = static_cast<int64_t*>(data);
-  trace_free(c10::kMeta, data, *size);
-  g_meta.live -= *size;
-  delete size;
+  auto* const block = static_cast<MetaBlock*>(data);
+  if (block->on_host) {
+    g_host.live -= block->bytes;
+    g_pinned.live -= block->pinned();
+  } else {
+    trace_free(c10::kMeta, data, block->bytes);
+    g_meta.live -= block->bytes;
+  }
+  delete block;
 }
 
 void* acquire_meta(int64_t requested) {
-  g_meta.add(requested);
-  auto* const size = new int64_t(requested);
-  trace_allocate(c10::kMeta, size, requested);
-  return size;
+  auto* const block = new MetaBlock{requested, MetaOnHost::active()};
+  if (block->on_host) {
+    g_host.add(requested);
+    g_pinned.add(block->pinned());
+  } else {
+    g_meta.add(requested);
+    trace_allocate(c10::kMeta, block, requested);
+  }
+  return block;
 }
 
 // A step frees and allocates the same sizes again and again. By default glibc maps and unmaps the
@@ -129,8 +153,14 @@ c10::DeviceIndex index_of(at::Device device) {
   return device.has_index() ? device.index() : c10::DeviceIndex{0};
 }
 
+// Before its first use CUDA's allocator knows of no device and refuses every question.
+c10::DeviceAllocator& cuda_allocator() {
+  at::globalContext().lazyInitDevice(c10::kCUDA);
+  return *c10::getDeviceAllocator(c10::kCUDA);
+}
+
 c10::CachingDeviceAllocator::DeviceStats cuda_stats(at::Device device) {
-  return c10::getDeviceAllocator(device.type())->getDeviceStats(index_of(device));
+  return cuda_allocator().getDeviceStats(index_of(device));
 }
 
 }  // namespace
@@ -175,8 +205,7 @@ double memory_fraction(std::optional<int64_t> limit, int64_t total) {
 
 void limit_cuda_bytes(at::Device device, std::optional<int64_t> limit) {
 #ifdef COMPACT_CUDA
-  at::globalContext().lazyInitDevice(c10::kCUDA);
-  const auto [free, total] = c10::getDeviceAllocator(c10::kCUDA)->getMemoryInfo(index_of(device));
+  const auto [free, total] = cuda_allocator().getMemoryInfo(index_of(device));
   c10::cuda::CUDACachingAllocator::setMemoryFraction(
       memory_fraction(limit, static_cast<int64_t>(total)), index_of(device));
 #else
@@ -201,12 +230,16 @@ int64_t reserved_bytes(at::Device device) {
 
 void reset_peak(at::Device device) {
   if (device.is_cuda()) {
-    c10::getDeviceAllocator(device.type())->resetPeakStats(index_of(device));
-  } else {
-    Counter& counter = counter_of(device);
-    counter.peak = counter.live.load();
+    cuda_allocator().resetPeakStats(index_of(device));
+    return;
   }
+  counter_of(device).forget_peak();
+  if (!device.is_meta()) return;
+  g_host.forget_peak();
+  g_pinned.forget_peak();
 }
+
+HostBytes peak_host_bytes() { return {g_host.peak, g_pinned.peak}; }
 
 void synchronize(at::Device device) {
   if (device.is_cuda())

@@ -44,6 +44,14 @@ int64_t peak_bytes(at::Device device);
 int64_t reserved_bytes(at::Device device);  // peak; on CPU and meta the same as peak_bytes
 void reset_peak(at::Device device);
 
+// The most host memory since reset_peak(at::kMeta) that meta tensors stood for (MetaOnHost), as
+// asked for and as torch's allocator of pinned memory takes it: every tensor rounded up to a power
+// of two.
+struct HostBytes {
+  int64_t asked = 0, pinned = 0;
+};
+HostBytes peak_host_bytes();
+
 // Waits for everything that was started on the device.
 void synchronize(at::Device device);
 

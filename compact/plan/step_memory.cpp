@@ -6,7 +6,6 @@
 
 #include "compact/base/check.h"
 #include "compact/kernels/kernels.h"
-#include "compact/ops/memory.h"
 
 namespace compact {
 
@@ -22,6 +21,7 @@ StepRecorder::StepRecorder(const Network& model, const Optimizer& optimizer)
 
 void StepRecorder::begin(int64_t outside) {
   before_ = live_bytes(model_.device()) - outside;
+  if (model_.device().is_meta()) reset_peak(at::kMeta);
   start_trace(model_.device().type());
 }
 
@@ -43,6 +43,7 @@ StepMemory StepRecorder::finish() {
   m.other = before_ - m.weights - m.optimizer - m.projections;
   m.slots = model_.slots();
   for (const SlotBytes& slot : m.slots) m.saved += slot.stored;
+  if (model_.device().is_meta()) m.host = peak_host_bytes();
   m.held = timeline.held;
   m.at_peak = timeline.peak;
   m.peak = before_ + timeline.peak.total;

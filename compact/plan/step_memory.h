@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "compact/models/network.h"
+#include "compact/ops/memory.h"
 #include "compact/ops/memory_trace.h"
 #include "compact/optim/optimizer.h"
 
@@ -40,6 +41,7 @@ struct StepMemory {
   int64_t gradients = 0;    // of all parameters
   std::vector<SlotBytes> slots;
   int64_t saved = 0;  // sum of the slots as stored
+  HostBytes host;     // offloaded from a GPU, of `saved` and of none of the rest, at the most
   int64_t held = 0;   // from the last forward pass to its backward pass
   int64_t peak = 0;
   MemoryPeak at_peak;                                    // above what lives before a step

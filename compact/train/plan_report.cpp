@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/train/memory_table.h"
 
@@ -51,6 +52,11 @@ std::string plan_table(const StepPlan& plan, c10::DeviceType device) {
     out += row("matrix library", plan.workspace, "workspace; modelled, 8.1 MiB before Hopper");
     out += row("reserved", plan.reserved,
                "by the caching allocator, modelled; the driver's context is not in it");
+    if (m.host.asked > 0) {
+      out +=
+          row("host", m.host.asked,
+              cat("of saved, offloaded; pinned in powers of two: ", format_bytes(m.host.pinned)));
+    }
   }
   return out;
 }
@@ -96,7 +102,11 @@ nlohmann::ordered_json plan_json(const StepPlan& plan, c10::DeviceType device) {
                   {"gradients_bytes", m.at_peak.gradients},
                   {"saved_bytes", m.at_peak.saved},
                   {"workspace_bytes", m.at_peak.workspace()}};
-  if (device == c10::kCUDA) j["reserved_bytes"] = plan.reserved;
+  if (device == c10::kCUDA) {
+    j["reserved_bytes"] = plan.reserved;
+    j["host_bytes"] = m.host.asked;
+    j["host_pinned_bytes"] = m.host.pinned;
+  }
   for (const auto& [moment, bytes] : m.moments) j["moments"][moment] = bytes;
   j["slots"] = nlohmann::ordered_json::array();
   for (const SlotBytes& slot : m.slots) {

@@ -17,7 +17,7 @@ std::string measured_table(const StepMemory& planned, const StepMemory& measured
 
 // Keys: weights_bytes, gradients_bytes, optimizer_bytes, projections_bytes, other_bytes,
 // saved_bytes, held_bytes, workspace_bytes (at the peak), peak_bytes, peak_at, at_peak, moments,
-// slots; on CUDA reserved_bytes.
+// slots; on CUDA reserved_bytes, host_bytes (offloaded), host_pinned_bytes (as rounded up).
 nlohmann::ordered_json plan_json(const StepPlan& plan, c10::DeviceType device);
 
 }  // namespace compact

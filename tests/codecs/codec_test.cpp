@@ -112,6 +112,16 @@ TEST(Chain, IsTheLastOfTheFirst) {
       at::equal(make_codec("quantize:bits=4+index")->encode(x, 9).restore(), plain.restore()));
 }
 
+// What `offload` leaves is still on its way from a GPU: nothing may read it there.
+TEST(Chain, EndsWithOffload) {
+  for (const char* chain : {"offload+quantize:bits=4", "offload+offload", "offload+mask",
+                            "quantize:bits=4+offload+index"}) {
+    EXPECT_THAT([&] { make_codec(chain); },
+                ThrowsMessage<InputError>(
+                    testing::AllOf(HasSubstr(chain), HasSubstr("`offload` must be the last"))));
+  }
+}
+
 TEST(Codecs, AllAreListedAndTheirDefaultsWork) {
   for (const CodecInfo* info : codecs()) {
     EXPECT_EQ(find_codec(info->name), info);

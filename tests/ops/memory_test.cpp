@@ -5,9 +5,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <thread>
+#include <utility>
 
 #include "compact/base/check.h"
+#include "compact/codecs/meta_device.h"
+#include "compact/ops/memory_trace.h"
 
 namespace compact {
 namespace {
@@ -46,6 +50,27 @@ TEST_F(Memory, PeakIsTheMostSinceItsReset) {
   EXPECT_EQ(peak_bytes(at::kCPU) - start_, 1500);
   reset_peak(at::kCPU);
   EXPECT_EQ(peak_bytes(at::kCPU) - start_, 1200);
+}
+
+// Meta tensors that stand for host memory are in no count and no trace of the device.
+TEST_F(Memory, HostMemoryOfPlansIsCountedByItself) {
+  reset_peak(at::kMeta);
+  const int64_t before = live_bytes(at::kMeta);
+  start_trace(c10::kMeta);
+  {
+    std::optional<MetaOnHost> host(std::in_place);
+    const at::Tensor a = at::empty({1000}, at::device(at::kMeta).dtype(at::kByte));
+    { const at::Tensor b = at::empty({3}, at::device(at::kMeta).dtype(at::kByte)); }
+    host.reset();
+    const at::Tensor c = at::empty({500}, at::device(at::kMeta).dtype(at::kByte));
+    EXPECT_EQ(live_bytes(at::kMeta) - before, 500);
+  }
+  EXPECT_EQ(live_bytes(at::kMeta), before);
+  EXPECT_EQ(stop_trace().events.size(), 2u);
+  EXPECT_EQ(peak_host_bytes().asked, 1003);
+  EXPECT_EQ(peak_host_bytes().pinned, 1024 + 4);
+  reset_peak(at::kMeta);
+  EXPECT_EQ(peak_host_bytes().asked, 0);
 }
 
 TEST_F(Memory, AnAllocationPastTheLimitThrows) {
