@@ -14,6 +14,7 @@
 #include "compact/ops/memory.h"
 #include "compact/plan/budget.h"
 #include "compact/train/exit_codes.h"
+#include "compact/train/precision.h"
 #include "compact/train/version.h"
 
 namespace compact::cli {
@@ -91,6 +92,7 @@ int run_program(const std::vector<std::string>& arguments) {
     return report(e.what(), kExitBudget);
   } catch (const c10::Error& e) {
     if (const auto memory = out_of_memory(e)) return report(*memory, kExitBudget);
+    if (const auto sentence = not_deterministic(e)) return report(*sentence, kExitInput);
     const std::string message = e.what_without_backtrace();
     return report(message.substr(0, message.find('\n')), kExitInternal);
   } catch (const std::bad_alloc&) {

@@ -35,7 +35,9 @@ int run_eval(const Command& command, const std::vector<std::string>& arguments) 
             "blocks of text, images or graphs evaluated; 0: all");
   flags.add("dtype", o.dtype, "type of weights and activations", "float32, bfloat16");
   flags.add("matmul_precision", o.matmul_precision, "of f32 products", "highest, high");
-  flags.add("device", o.device, "auto: the GPU where there is one", "auto, cpu, cuda");
+  flags.add("device", o.device, "auto: the GPU where there is one and kernels for it",
+            "auto, cpu, cuda");
+  flags.add("deterministic", o.deterministic, "on a GPU the same bits in every run");
   flags.add("threads", o.threads, "CPU threads; 0: all cores");
   flags.add("cache_dir", o.cache_dir, "where prepared text is kept; default: the user's cache",
             "DIR");

@@ -2,6 +2,7 @@
 #include "compact/train/generate.h"
 
 #include <iostream>
+#include <utility>
 
 #include "compact/cli/commands.h"
 #include "compact/cli/flags.h"
@@ -25,7 +26,8 @@ int run_generate(const Command& command, const std::vector<std::string>& argumen
             "bytes, {sentencepiece,wordpiece,bpe}:file=PATH");
   flags.add("dtype", o.dtype, "type of weights and activations", "float32, bfloat16");
   flags.add("matmul_precision", o.matmul_precision, "of f32 products", "highest, high");
-  flags.add("device", o.device, "auto: the GPU where there is one", "auto, cpu, cuda");
+  flags.add("device", o.device, "auto: the GPU where there is one and kernels for it",
+            "auto, cpu, cuda");
   flags.add("threads", o.threads, "CPU threads; 0: all cores");
   if (!flags.parse(arguments)) {
     std::cout << flags.help();
@@ -39,10 +41,21 @@ int run_generate(const Command& command, const std::vector<std::string>& argumen
       std::cout << o.prompt;
     }
   };
-  generate(o, [&](int64_t sample, std::string_view text) {
-    begin(sample);
-    std::cout << text << std::flush;
-  });
+  std::vector<std::string> warnings;
+  const auto warn = [&] {
+    for (const std::string& line : std::exchange(warnings, {})) {
+      std::cerr << "warning: " << line << std::endl;
+    }
+  };
+  generate(
+      o,
+      [&](int64_t sample, std::string_view text) {
+        warn();
+        begin(sample);
+        std::cout << text << std::flush;
+      },
+      warnings);
+  warn();
   begin(o.num_samples - 1);
   std::cout << std::endl;
   return kExitOk;

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 
 #include <iostream>
@@ -19,6 +18,19 @@
 #include "compact/train/task.h"
 
 namespace compact::cli {
+namespace {
+
+// Without --deterministic.
+StepPlan plan_of_any_order(const TrainConfig& c, const Task& task, const Policy& policy,
+                           c10::DeviceType device) {
+  set_deterministic(false, device);
+  StepPlan plan = plan_step(step_request(c, task, policy, device));
+  set_deterministic(c.deterministic, device);
+  return plan;
+}
+
+}  // namespace
+
 int run_plan(const Command& command, const std::vector<std::string>& arguments) {
   Flags flags("compact plan", command.summary);
   std::string json, page;
@@ -30,8 +42,10 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
   flags.add("pareto", pareto, "predicted step time against peak, lossless and lossy");
   flags.add("chart", page, "with --pareto: draw the curve into a page", "FILE.html");
   flags.add("max_batch", max_batch, "the largest micro-batch that fits --budget");
-  flags.add("device_tflops", tflops, "speed of products of a device that is not here", "X");
-  flags.add("device_gbps", gbps, "bytes that it reads and writes a second, in 10^9", "X");
+  flags.add("device_tflops", tflops,
+            "speed of products of a GPU; 0: as known of the one here, else of an H100", "X");
+  flags.add("device_gbps", gbps, "bytes that it reads and writes a second, in 10^9; 0: so, too",
+            "X");
   TrainConfig defaults;
   defaults.tokenizer.clear();  // not named: the vocabulary of the model
   TrainFlags settings(flags,
@@ -52,15 +66,16 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
   check_config(c);
   c = for_task(c);
   if (!task_named(c.task).planned_from_data) c.train_file.clear();
-  const bool cuda = c.device == "cuda" || (c.device == "auto" && at::globalContext().hasCUDA());
-  const c10::DeviceType device = cuda ? c10::kCUDA : c10::kCPU;
+  std::vector<std::string> warnings;
+  const c10::DeviceType device = planned_device_of(c.device, warnings);
+  const bool cuda = device == c10::kCUDA;
   COMPACT_CHECK(page.empty() || pareto, "--chart takes no effect without --pareto");
   // As a run would: both decide what products take beside their operands.
   if (c.threads > 0) at::set_num_threads(static_cast<int>(c.threads));
   if (!cuda) set_matmul_precision(c.matmul_precision, at::kCPU);
+  set_deterministic(c.deterministic, device);
   stated = {.products = tflops * 1e12, .bytes = gbps * 1e9};
 
-  std::vector<std::string> warnings;
   const Task task = task_named(c.task).open(c, {}, warnings);
   const bool automatic = c.preset == "auto";
   COMPACT_CHECK(task.llama || !pareto, "--pareto is for ", language_modeling.name, " only");
@@ -101,6 +116,11 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
   std::cout << " " << task.unit;
   if (c.gradient_accumulation_steps > 1) std::cout << " x " << c.gradient_accumulation_steps;
   std::cout << ", " << c.optim << ", preset " << c.preset << "\n" << plan_table(plan, device);
+  if (c.deterministic && cuda) {
+    const int64_t more = plan.reserved - plan_of_any_order(c, task, policy, device).reserved;
+    std::cout << "--deterministic takes " << format_bytes(more) << " of the reserved bytes\n";
+    result["deterministic_bytes"] = more;
+  }
   for (const std::string& w : warnings) std::cout << "warning: " << w << "\n";
   if (pareto) {
     const PlanCurve curve = plan_curve(c, *task.llama, device, stated);

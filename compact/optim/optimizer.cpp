@@ -145,7 +145,7 @@ void Optimizer::release(size_t index) {
   ParameterState& s = states_[index];
   std::vector<at::Tensor> norms;
   append_norms(s.parameter->leaf().grad(), norms);
-  // On the CPU that is no wait; elsewhere a step that is not finite is noticed by its norm.
+  // On the CPU that is no wait; elsewhere the update is made, and the step's norm tells of it.
   const auto finite = [](const at::Tensor& norm) {
     return !norm.is_cpu() || std::isfinite(norm.item<float>());
   };

@@ -58,9 +58,10 @@ class Optimizer {
 
   // To be called before the only backward pass of a step where a parameter is to be updated inside
   // it (Parameter::release): each such one is, as soon as its gradient is whole, and the gradient
-  // is freed. step() then updates the others. A gradient that is not finite is left, with its
-  // parameter, as it is. Throws InputError, where a parameter that is to be released has a
-  // gradient.
+  // is freed. step() then updates the others. On the CPU a gradient that is not finite is left,
+  // with its parameter, as it is; on a GPU, where seeing that would be a wait for each, it is taken
+  // like others, and gradient_norm() tells of it. Throws InputError, where a parameter that is to
+  // be released has a gradient.
   void begin_backward(double learning_rate);
 
   // One update of every parameter that still has a gradient to give, gradients multiplied by

@@ -64,6 +64,7 @@ struct TrainConfig {
   int64_t bits_interval = 1000, bits_probes = 8;
   double bits_guard = 1;
   std::string device = "auto";
+  bool deterministic = false;
   int64_t threads = 0;
   int64_t seed = 42;
   // Memory

@@ -133,12 +133,13 @@ std::vector<Sample> generate(const Llama& model, const Tokenizer& tokenizer,
   return samples;
 }
 
-std::vector<Sample> generate(const GenerateOptions& options, const TextSink& sink) {
+std::vector<Sample> generate(const GenerateOptions& options, const TextSink& sink,
+                             std::vector<std::string>& warnings) {
   COMPACT_CHECK(!options.model_name_or_path.empty(), "--model_name_or_path DIR is needed");
   COMPACT_CHECK(options.threads >= 0, "--threads must be at least 0, is ", options.threads);
   check_sampling(options.sampling);
   const at::ScalarType dtype = dtype_of(options.dtype);
-  const at::Device device = device_of(options.device);
+  const at::Device device = device_of(options.device, warnings);
   const LlamaConfig config = read_llama_config(options.model_name_or_path);
   const auto tokenizer = options.tokenizer.empty() ? load_tokenizer(options.model_name_or_path)
                                                    : make_tokenizer(options.tokenizer);

@@ -10,6 +10,8 @@
 #include "compact/base/text.h"
 #include "compact/data/prepare.h"
 #include "compact/io/checksum.h"
+#include "compact/kernels/gpu.h"
+#include "compact/plan/gpu_speed.h"
 #include "compact/plan/segment_search.h"
 #include "compact/train/setup.h"
 
@@ -55,12 +57,21 @@ std::string timing_key(const TrainConfig& c, const Network& network, const at::T
   return cat(c.dtype, " ", c.matmul_precision, " ", xxh3(text));
 }
 
+// With what is known of the GPU in place of what nobody stated.
+StatedSpeed known(const TrainConfig& c, const StatedSpeed& stated) {
+  const GpuSpeed& gpu = gpu_speed(kernels::planned_gpu().name);
+  const bool half = dtype_of(c.dtype) != at::kFloat, tf32 = c.matmul_precision == "high";
+  const double tflops = half ? gpu.half_tflops : tf32 ? gpu.half_tflops / 2 : gpu.float_tflops;
+  return {stated.products != 0 ? stated.products : kReachedProducts * tflops * 1e12,
+          stated.bytes != 0 ? stated.bytes : kReachedBytes * gpu.terabytes_a_second * 1e12};
+}
+
 Speed segment_speed(const TrainConfig& c, const Task& task, c10::DeviceType device,
                     const StatedSpeed& stated) {
   const Policy kept = Policy::parse("slot * = keep", "timing");
   if (device != c10::kCPU) {
-    return stated_speed(forward_work(step_request(c, task, kept, device)), stated.products,
-                        stated.bytes);
+    const auto [products, bytes] = known(c, stated);
+    return stated_speed(forward_work(step_request(c, task, kept, device)), products, bytes);
   }
   if (c.threads > 0) at::set_num_threads(static_cast<int>(c.threads));
   const auto network = task.network(kept, at::kMeta);
@@ -146,7 +157,10 @@ PlanRequest plan_request(const TrainConfig& c, const LlamaConfig& shape, const P
 }
 
 Speed speed_for(const TrainConfig& c, const PlanRequest& request, const StatedSpeed& stated) {
-  if (request.device != c10::kCPU) return stated_speed(request, stated.products, stated.bytes);
+  if (request.device != c10::kCPU) {
+    const auto [products, bytes] = known(c, stated);
+    return stated_speed(request, products, bytes);
+  }
   if (c.threads > 0) at::set_num_threads(static_cast<int>(c.threads));
   return measured_speed(request, c.cache_dir.empty() ? default_cache_folder() : c.cache_dir);
 }

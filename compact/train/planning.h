@@ -25,9 +25,10 @@ PlanRequest plan_request(const TrainConfig& config, const LlamaConfig& shape, co
                          c10::DeviceType device);
 
 // Speeds for choosing: measured on this machine for the CPU, else `products` floating-point
-// operations and `bytes` a second.
+// operations and `bytes` a second; 0: what is known of this machine's GPU by its name
+// (gpu_speed.h), or of an H100 where there is none.
 struct StatedSpeed {
-  double products = 2e14, bytes = 1.5e12;
+  double products = 0, bytes = 0;
 };
 Speed speed_for(const TrainConfig& config, const PlanRequest& request, const StatedSpeed& stated);
 

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 
 #include "compact/base/check.h"
 
@@ -73,6 +74,26 @@ MatmulReport set_matmul_precision(std::string_view precision, at::Device device,
   const MatmulReport onednn = measure(true);
   if (onednn.error < kFloat32Error || high) return onednn;
   return measure(false);
+}
+
+void set_deterministic(bool on, c10::DeviceType device) {
+  const bool strict = on && device == c10::kCUDA;
+  // cuBLAS reads it once; what the user set stays.
+  if (strict) setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+  at::Context& context = at::globalContext();
+  context.setDeterministicFillUninitializedMemory(false);
+  context.setDeterministicAlgorithms(strict, /*warn_only=*/false);
+  context.setDeterministicCuDNN(strict);
+}
+
+std::optional<std::string> not_deterministic(const std::exception& error) {
+  const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
+  if (!of_torch) return std::nullopt;
+  const std::string message = of_torch->what_without_backtrace();
+  const size_t at = message.find(" does not have a deterministic implementation");
+  if (at == message.npos) return std::nullopt;
+  return cat("--deterministic: torch has no form of ", message.substr(0, at),
+             " that gives the same bits every time on a GPU; leave the flag out, or use a CPU");
 }
 
 }  // namespace compact

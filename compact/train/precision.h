@@ -4,6 +4,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <exception>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -22,5 +24,12 @@ struct MatmulReport {
 // that a resumed run computes as the one before. Throws InputError on another word.
 MatmulReport set_matmul_precision(std::string_view precision, at::Device device,
                                   std::string_view forced = {});
+
+// Whether every run gives the same bits on this type of device. A CPU's operations do so anyway;
+// on CUDA it makes torch take its deterministic forms, for the process, and refuse an operation
+// that has none. To be called before the first product.
+void set_deterministic(bool on, c10::DeviceType device);
+// The sentence for such a refusal; none where it is another error.
+std::optional<std::string> not_deterministic(const std::exception& error);
 
 }  // namespace compact

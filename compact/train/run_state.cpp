@@ -53,7 +53,8 @@ const std::set<std::string> kFree = {
 const std::set<std::string> kOfPolicy = {"preset", "policy",    "set",           "rank",
                                          "scale",  "proj_type", "carry_moments", "update_proj_gap"};
 // Options that change numbers in a way a person may want.
-const std::set<std::string> kWarned = {"threads", "max_steps", "num_train_epochs", "device"};
+const std::set<std::string> kWarned = {"threads", "max_steps", "num_train_epochs", "device",
+                                       "deterministic"};
 
 std::string checksum_text(uint64_t x) { return std::to_string(x); }
 

@@ -10,6 +10,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
+#include "compact/kernels/kernels.h"
 #include "compact/train/load_weights.h"
 #include "compact/train/tokenizer_store.h"
 
@@ -28,13 +29,40 @@ uint64_t key_of(const TrainConfig& c, RandomUse use) {
   return derive(static_cast<uint64_t>(c.seed), static_cast<uint64_t>(use));
 }
 
-at::Device device_of(const std::string& name) {
+Accelerator accelerator() {
+  const auto for_cuda = [](const kernels::Backend* b) {
+    return b->device == kernels::Device::kCuda;
+  };
+  return {.gpu = at::globalContext().hasCUDA(),
+          .kernels = std::ranges::any_of(kernels::backends(), for_cuda)};
+}
+
+at::Device device_of(const std::string& name, const Accelerator& there,
+                     std::vector<std::string>& warnings) {
   COMPACT_CHECK(name == "auto" || name == "cpu" || name == "cuda",
                 "--device must be auto, cpu or cuda, is `", name, "`");
-  const bool cuda = at::globalContext().hasCUDA();
-  if (name == "cpu" || (name == "auto" && !cuda)) return at::kCPU;
-  COMPACT_CHECK(cuda, "--device cuda: this build of torch sees no GPU");
-  return at::Device(at::kCUDA, 0);
+  const at::Device gpu(at::kCUDA, 0);
+  const char* const how = "scripts/train.sh or the preset `cuda` of CMake builds them";
+  if (name == "cuda") {
+    COMPACT_CHECK(there.kernels, "--device cuda: this build has no kernels for CUDA; ", how);
+    COMPACT_CHECK(there.gpu, "--device cuda: torch sees no GPU here");
+    return gpu;
+  }
+  if (name == "auto" && there.gpu && there.kernels) return gpu;
+  if (name == "auto" && there.gpu) {
+    warnings.push_back(
+        cat("--device auto takes the CPU: there is a GPU, but this build has no kernels for it; ",
+            how));
+  }
+  return at::kCPU;
+}
+
+at::Device device_of(const std::string& name, std::vector<std::string>& warnings) {
+  return device_of(name, accelerator(), warnings);
+}
+
+c10::DeviceType planned_device_of(const std::string& name, std::vector<std::string>& warnings) {
+  return name == "cuda" ? c10::kCUDA : device_of(name, warnings).type();
 }
 
 at::ScalarType dtype_of(const std::string& name) {

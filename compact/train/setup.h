@@ -16,8 +16,21 @@
 
 namespace compact {
 
-// cpu or cuda; `auto` takes the GPU where there is one. Throws InputError where there is none.
-at::Device device_of(const std::string& name);
+// What there is for training beside the CPU.
+struct Accelerator {
+  bool gpu = false;      // that torch sees
+  bool kernels = false;  // of ours for it, in this build
+};
+Accelerator accelerator();
+
+// cpu or cuda. `auto` takes the GPU where there is one and this build has kernels for it; where
+// these alone are missing, it takes the CPU and adds a line to `warnings`. Throws InputError where
+// `cuda` lacks either.
+at::Device device_of(const std::string& name, const Accelerator& there,
+                     std::vector<std::string>& warnings);
+at::Device device_of(const std::string& name, std::vector<std::string>& warnings);
+// The same for a plan, which needs no GPU.
+c10::DeviceType planned_device_of(const std::string& name, std::vector<std::string>& warnings);
 at::ScalarType dtype_of(const std::string& name);
 
 // Preset, then policy file, then --rank and its like, then --set. Options that take no effect add a

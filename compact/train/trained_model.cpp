@@ -37,8 +37,9 @@ TrainedModel open_trained_model(TrainConfig c) {
   COMPACT_CHECK(c.threads >= 0, "--threads must be at least 0, is ", c.threads);
   info.check(c);
   if (c.threads > 0) at::set_num_threads(static_cast<int>(c.threads));
-  const at::Device device = device_of(c.device);
   std::vector<std::string> warnings;
+  const at::Device device = device_of(c.device, warnings);
+  set_deterministic(c.deterministic, device.type());
   TrainedModel model{
       .task = info.open(c, {}, warnings), .network = nullptr, .warnings = std::move(warnings)};
   set_matmul_precision(c.matmul_precision, device);

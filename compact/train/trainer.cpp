@@ -89,8 +89,9 @@ class Run {
 void Run::prepare() {
   if (c_.threads > 0) at::set_num_threads(static_cast<int>(c_.threads));
   install_counting_allocator();
-  device_ = device_of(c_.device);
   warnings_ = ignored_options(c_);
+  device_ = device_of(c_.device, warnings_);
+  set_deterministic(c_.deterministic, device_.type());
   std::string checkpoint;
   if (!c_.resume_from_checkpoint.empty()) {
     checkpoint = find_checkpoint(c_, warnings_);
@@ -211,7 +212,10 @@ bool Run::step() {
   if (!std::isfinite(grad_norm_)) {
     throw NonFiniteError(cat("step ", s_.step + 1, ": the gradient of ",
                              optimizer_->nonfinite(norm),
-                             " is not finite; stopped before the update"));
+                             releases_ && !device_.is_cpu()
+                                 ? " is not finite; stopped, but parameters with release=true have "
+                                   "taken theirs: go on from a checkpoint"
+                                 : " is not finite; stopped before the update"));
   }
   learning_rate_ = rate;
   trace_moment("optimizer");
@@ -296,8 +300,8 @@ int Run::go() {
       if (s_.step == 1 && figures_.saved_bytes != figures_.held_bytes) {
         console_.line(cat("held after the forward pass ", format_count(figures_.held_bytes),
                           " B, slots ", format_count(figures_.saved_bytes),
-                          " B; the difference is the loss value and what "
-                          "the graph keeps beside slots"));
+                          " B; the difference is the loss value, what the "
+                          "graph keeps beside slots and, on a GPU, what is offloaded"));
       }
       if (s_.step % c_.logging_steps == 0 || last()) log();
       console_.bar(s_.step, total_steps_, "");

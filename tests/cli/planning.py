@@ -21,8 +21,9 @@ class Planning(unittest.TestCase):
 
     def plan(self, *more, code=0):
         out = self.folder / "plan.json"
-        batch = [] if any(m.startswith(BATCH) for m in more) else [BATCH + "8"]
-        done = run("plan", *MODEL, *batch, self.cache, f"--json={out}", *more, cwd=self.folder)
+        given = {m.split("=")[0] for m in more}
+        usual = [f for f in [*MODEL, BATCH + "8"] if f.split("=")[0] not in given]
+        done = run("plan", *usual, self.cache, f"--json={out}", *more, cwd=self.folder)
         self.assertEqual(done.returncode, code, done.stderr)
         return json.loads(out.read_text()) if code == 0 else done.stderr, done.stdout
 
@@ -105,6 +106,28 @@ class Planning(unittest.TestCase):
         self.assertFalse(out.exists())
         done, _ = self.train("released", *flags, "--max_grad_norm=0")
         self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_a_gpu_that_is_not_here(self):
+        kept, text = self.plan("--preset=exact", "--device=cuda", "--dtype=bfloat16")
+        self.assertEqual(kept["host_bytes"], 0)
+        self.assertNotIn("  host ", text)
+        moved, text = self.plan("--preset=exact", "--device=cuda", "--dtype=bfloat16",
+                                "--set=slot layers.*.mlp.gate_up = offload")
+        bytes_moved = moved["host_bytes"]
+        self.assertGreater(bytes_moved, 0)
+        self.assertLessEqual(bytes_moved, moved["host_pinned_bytes"])
+        self.assertLess(moved["peak_bytes"], kept["peak_bytes"] - bytes_moved // 2)
+        self.assertEqual(moved["saved_bytes"], kept["saved_bytes"])
+        self.assertRegex(text, r"(?m)^  host .*pinned in powers of two")
+        same, text = self.plan("--preset=exact", "--device=cuda", "--dtype=bfloat16",
+                               "--deterministic=true")
+        self.assertGreaterEqual(same["peak_bytes"], kept["peak_bytes"])
+        self.assertEqual(same["deterministic_bytes"],
+                         same["reserved_bytes"] - kept["reserved_bytes"])
+        self.assertIn("--deterministic takes", text)
+        message, _ = self.plan("--preset=exact", "--set=slot layers.*.mlp.gate_up = "
+                               "offload+quantize:bits=4", code=2)
+        self.assertIn("`offload` must be the last", message)
 
     def test_plan_and_train_agree(self):
         for flags in ([], ["--threads=1"], ["--dtype=bfloat16"],
