@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The memory table: what a training step needs under Hugging Face and under CompAct's presets.
 Every configuration runs in a process of its own with a time limit; results are added to one JSON
-file and one markdown table as they come, and what is there already is not run again.
+file and one markdown table as they come, and what is there already is not run again. Exit code 1
+where a row failed, 2 where time ran out.
 
     python bench/memory_table.py --program build-cuda/compact --device cuda        the paper's table
     python bench/memory_table.py --program build-cuda/compact --shapes             larger models, each at its own batch
@@ -285,7 +286,10 @@ def main():
                 left += 1
                 continue
             result = measure(a, model, kind, flags, min(a.limit, remaining))
-            failed += not final(result["status"]) and not result["status"].startswith("not run")
+            if result["status"].startswith("over") and remaining < a.limit:
+                left += 1  # the end of this call, not of the row
+            else:
+                failed += not final(result["status"]) and not result["status"].startswith("not run")
             entry = {"model": model, "batch": batch, "block": block, "row": name, "date": table["date"], **result}
             table["rows"] = [r for r in table["rows"] if (r["model"], r["row"]) != (model, name)] + [entry]
             write(path, json.dumps(table, indent=1) + "\n")
@@ -296,7 +300,7 @@ def main():
             if result["status"].startswith("failed"):
                 print("   " + result["message"].replace("\n", "\n   "), flush=True)
     print(f"{path.with_suffix('.md')}: {len(table['rows'])} rows, {failed} failed, {left} left for another time")
-    return 1 if failed else 0
+    return 1 if failed else 2 if left else 0
 
 
 if __name__ == "__main__":

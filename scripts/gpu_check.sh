@@ -103,7 +103,8 @@ stage() {
   shift
   printf '%s ...\n' "$name"
   timeout "$(left)" "$@" >"$logs/$name.log" 2>&1 </dev/null || status=$?
-  if ((status == 124 || status == 137 || SECONDS - started >= minutes * 60)); then
+  # 2: train and table stopped in time.
+  if ((status == 124 || status == 137 || status == 2 || SECONDS - started >= minutes * 60)); then
     unfinished+=("$name") how="cut off; call again to go on"
   elif ((status)); then
     failed+=("$name") how="FAILED ($status)"
