@@ -6,6 +6,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "compact/base/ranges.h"
+
 namespace compact {
 
 std::vector<std::string> split(std::string_view text, char separator) {
@@ -114,6 +116,21 @@ Ends after(Ends ends, std::string_view part, std::string_view text) {
   return ends;
 }
 
+// Those after a number of the range.
+Ends after(const Ends& ends, const NumberRange& range, std::string_view text) {
+  Ends result(ends.size());
+  for (size_t t = 0; t < text.size(); ++t) {
+    int64_t number = 0;
+    for (size_t end = t; ends[t] && end < text.size() && end - t < kMostRangeDigits; ++end) {
+      const char c = text[end];
+      if (c < '0' || c > '9' || (end > t && text[t] == '0')) break;
+      number = 10 * number + (c - '0');
+      if (number >= range.first && number <= range.last) result[end + 1] = true;
+    }
+  }
+  return result;
+}
+
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -141,7 +158,8 @@ bool glob_match(std::string_view pattern, std::string_view text) {
     ends = after(std::move(ends), pattern.substr(0, open), text);
     Ends either(ends.size());
     for (const std::string& choice : split(pattern.substr(open + 1, close - open - 1), ',')) {
-      const Ends with = after(ends, choice, text);
+      const auto range = parse_range(choice);
+      const Ends with = range ? after(ends, *range, text) : after(ends, choice, text);
       for (size_t t = 0; t < with.size(); ++t) either[t] = either[t] || with[t];
     }
     ends = std::move(either);

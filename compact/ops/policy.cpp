@@ -4,6 +4,7 @@
 #include "compact/base/check.h"
 #include "compact/base/file.h"
 #include "compact/base/named.h"
+#include "compact/base/ranges.h"
 #include "compact/base/text.h"
 #include "compact/ops/treatments.h"
 
@@ -44,6 +45,7 @@ Policy Policy::parse(std::string_view text, const std::string& source) {
            .where = where};
     COMPACT_CHECK(!l.pattern.empty() && l.pattern.find_first_of(" \t") == l.pattern.npos, where,
                   ": one pattern before `=`, got `", l.pattern, "`");
+    check_ranges(l.pattern, where);
     try {
       l.treatment = Spec::parse_chain(line.substr(equals + 1));
       check_treatment(l.kind, l.treatment);

@@ -4,8 +4,8 @@
 //   slot PATTERN = codecs        slot layers.*.attn.qkv = quantize:bits=4+offload
 //   grad PATTERN = gradient      grad layers.*.attn.qkv = project:rank=0.25,type=srht
 //   moment PATTERN = moment      moment * = bf16
-// with `#` comments. The last line that matches a name holds. Presets are policies built into the
-// program.
+// with `#` comments; layers.{0,2} and layers.{0..13} name some of them. The last line that matches
+// a name holds. Presets are policies built into the program.
 #pragma once
 
 #include <array>

@@ -4,12 +4,14 @@
 #include <algorithm>
 
 #include "compact/base/check.h"
+#include "compact/base/ranges.h"
 #include "compact/plan/bits.h"
 
 namespace compact {
 namespace {
 
-// "layers.3", "layers.{0,2}", or "layers.*" for all of `all` that begin so; one for each beginning.
+// "layers.3", "layers.{0..2,5}", or "layers.*" for all of `all` that begin so; one for each
+// beginning.
 std::vector<std::string> patterns_of(const std::vector<std::string>& names,
                                      const std::vector<std::string>& all) {
   const auto beginning = [](const std::string& name) {
@@ -21,13 +23,13 @@ std::vector<std::string> patterns_of(const std::vector<std::string>& names,
     if (std::ranges::find(begun, b) != begun.end()) continue;
     begun.push_back(b);
     const auto same = [&](const std::string& other) { return beginning(other) == b; };
-    std::string ends;
+    std::vector<std::string> ends;
     for (const std::string& other : names) {
-      if (same(other)) ends += cat(ends.empty() ? "" : ",", other.substr(b.size()));
+      if (same(other)) ends.push_back(other.substr(b.size()));
     }
-    const auto count = std::ranges::count_if(names, same);
-    if (!b.empty() && count == std::ranges::count_if(all, same)) ends = "*";
-    patterns.push_back(b + (count > 1 && ends != "*" ? "{" + ends + "}" : ends));
+    const bool every =
+        !b.empty() && static_cast<int64_t>(ends.size()) == std::ranges::count_if(all, same);
+    patterns.push_back(b + (every ? "*" : braced(ends)));
   }
   return patterns;
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "compact/base/check.h"
+#include "compact/base/ranges.h"
 #include "compact/base/text.h"
 
 namespace compact {
@@ -37,6 +38,25 @@ std::string operation_and_role(const std::string& name) {
   return operation == plain.npos ? plain : plain.substr(operation + 1);
 }
 
+// Of slots that some layers hold otherwise than others: layers.*.mlp.norm ->
+// layers.{0..5}.mlp.norm.
+void name_layers(std::vector<SlotBytes>& kinds, const std::vector<SlotBytes>& slots) {
+  const std::vector<SlotBytes> all = kinds;
+  for (SlotBytes& kind : kinds) {
+    const auto same = [&](const SlotBytes& k) { return k.name == kind.name; };
+    const size_t star = kind.name.find(".*.");
+    if (star == kind.name.npos || std::ranges::count_if(all, same) < 2) continue;
+    std::vector<std::string> layers;
+    for (const SlotBytes& slot : slots) {
+      if (slot.treatment == kind.treatment && in_any_layer(slot.name) == kind.name) {
+        layers.push_back(split(slot.name, '.')[1]);
+      }
+    }
+    if (layers.empty()) continue;  // of all stages
+    kind.name.replace(star + 1, 1, braced(layers));
+  }
+}
+
 template <class F>
 std::vector<SlotBytes> grouped(const std::vector<SlotBytes>& slots, F kind_of) {
   std::vector<SlotBytes> kinds;
@@ -60,6 +80,7 @@ std::vector<SlotBytes> by_kind(const std::vector<SlotBytes>& slots) {
     kinds = grouped(slots, kind_of);
     if (kinds.size() <= kMost) break;
   }
+  name_layers(kinds, slots);
   return kinds;
 }
 
@@ -71,19 +92,23 @@ int64_t stored_bytes(const std::vector<SlotBytes>& slots) {
 
 std::string slot_table(const std::vector<SlotBytes>& slots) {
   std::string out;
-  size_t width = 18;
-  for (const SlotBytes& s : slots) width = std::max(width, s.treatment.size());
+  const std::vector<SlotBytes> kinds = by_kind(slots);
+  size_t name = 24, width = 18;
+  for (const SlotBytes& k : kinds) {
+    name = std::max(name, k.name.size());
+    width = std::max(width, k.treatment.size());
+  }
   const auto row = [&](const std::string& a, const std::string& b, const std::string& c,
                        const std::string& d) {
     const auto pad = [](const std::string& text, size_t to) {
       return std::string(to - std::min(to, text.size()), ' ');
     };
-    out += cat("  ", a, pad(a, 24), " ", b, pad(b, width), " ", pad(c, 12), c, " ", pad(d, 12), d,
+    out += cat("  ", a, pad(a, name), " ", b, pad(b, width), " ", pad(c, 12), c, " ", pad(d, 12), d,
                "\n");
   };
   row("saved tensor", "treatment", "stored", "if kept");
   int64_t kept = 0;
-  for (const SlotBytes& kind : by_kind(slots)) {
+  for (const SlotBytes& kind : kinds) {
     row(kind.name, kind.treatment, format_bytes(kind.stored), format_bytes(kind.if_kept));
     kept += kind.if_kept;
   }

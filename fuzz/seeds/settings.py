@@ -62,6 +62,11 @@ def policy():
         "chain": "slot * = pool:size=4+quantize:bits=2+offload\n",
         "stars": "slot " + "*a" * 200 + " = keep\n",
         "nul": "slot * \0= keep\n",
+        "range": "slot layers.{0..13,15}.mlp.* = recompute\ngrad layers.{2..3} = full\n",
+        "range_huge": "slot layers.{0..999999999}.* = keep\nslot {0..9999999999999999999} = keep\n",
+        "range_falls": "slot layers.{3..1}.* = keep\n",
+        "range_cut": "slot layers.{0..}.{..3}.{1..2..3}.{0.. = keep\n",
+        "ranges": "slot " + "{0..9}" * 300 + " = keep\n",
         "twice": "slot a = keep\nslot a = recompute\n",
     }.items():
         yield name, b"\1" + text.encode()

@@ -47,6 +47,27 @@ TEST(Policy, TheLastLineThatMatchesHolds) {
   EXPECT_EQ(Policy().moment("head").name, "");
 }
 
+TEST(Policy, RangesOfLayers) {
+  const Policy p = Policy::parse(
+      "slot layers.{0..13}.mlp.* = recompute\nslot layers.{2,4..5}.{attn.*,mlp.norm} = keep\n",
+      "file");
+  for (const int64_t layer : {0, 1, 2, 4, 5, 12, 13, 14, 113}) {
+    const std::string name = cat("layers.", layer, ".mlp.");
+    EXPECT_EQ(p.slot(name + "product").name, layer <= 13 ? "recompute" : "keep") << layer;
+    const bool kept = layer == 2 || layer == 4 || layer == 5 || layer > 13;
+    EXPECT_EQ(p.slot(name + "norm").name, kept ? "keep" : "recompute") << layer;
+  }
+  EXPECT_EQ(Policy::parse(p.str(), "again").str(), p.str());
+  // Nothing is written out.
+  EXPECT_EQ(
+      Policy::parse("slot layers.{0..999999999}.* = recompute", "file").slot("layers.31.x").name,
+      "recompute");
+  for (const char* bad : {"{3..1}", "{0..}", "{..3}", "{a..b}", "{1..2..3}", "{0..01}"}) {
+    EXPECT_THAT(parse_error(cat("slot layers.", bad, ".mlp.norm = keep")),
+                AllOf(HasSubstr("file:1"), HasSubstr(bad), HasSubstr("FIRST..LAST")));
+  }
+}
+
 TEST(Policy, WritesWhatItReads) {
   for (const EmbeddedPreset& preset : embedded_presets()) {
     const Policy p = Policy::preset(preset.name);
