@@ -35,25 +35,7 @@ int64_t BudgetPlanner::least_peak() { return search_->least_peak(); }
 
 std::optional<Chosen> BudgetPlanner::find(int64_t budget) {
   COMPACT_CHECK(budget > 0, "--budget must be positive, is ", budget, " B");
-  BudgetSearch& search = *search_;
-  for (const Variant& level : search.levels()) {
-    // The solver counts bytes that tensors ask for; what a CUDA allocator rounds up, and whatever
-    // the bases missed, shows in the plan of the whole step and is taken off the solver's budget.
-    int64_t solver_budget = budget;
-    for (int round = 0; round < 8; ++round) {
-      const std::optional<Candidate> best = search.best(level, solver_budget);
-      if (!best) break;
-      Chosen chosen = search.planned(*best);
-      const int64_t peak = chosen.plan.reserved;
-      if (peak <= budget) return chosen;
-      solver_budget = std::min(solver_budget, best->solution.peak) - (peak - budget);
-    }
-    if (solver_budget == budget) continue;
-    // Too much was taken off: what asks for the least may still fit.
-    Chosen least = search.planned(search.least(level));
-    if (least.plan.reserved <= budget) return least;
-  }
-  return std::nullopt;
+  return search_->find(budget);
 }
 
 Chosen BudgetPlanner::choose(int64_t budget) {

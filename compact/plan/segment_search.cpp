@@ -14,9 +14,11 @@ Policy policy_of(const std::string& text) { return Policy::parse(text, "auto"); 
 
 }  // namespace
 
-SegmentSearch::SegmentSearch(std::function<StepRequest(const Policy&)> step, Allowed allowed,
-                             Speed speed)
-    : step_(std::move(step)), allowed_(allowed), speed_(std::move(speed)) {
+SegmentSearch::SegmentSearch(const Step& step, Allowed allowed, Speed speed)
+    : BudgetSearch(step(Policy()).device),
+      step_(step),
+      allowed_(allowed),
+      speed_(std::move(speed)) {
   const StepRequest request = step_(policy_of("slot * = keep\n"));
   shape_ = request.step;
   const auto work = forward_work(request);
@@ -149,6 +151,7 @@ const LayerProblem& SegmentSearch::problem(const Variant& v) {
     for (const BlockOption& o : v.quantize ? part.all : part.exact) options.push_back(o.bytes);
     p.forward_base.push_back(memory.fixed());
     p.backward_base.push_back(memory.fixed());
+    p.after_base.push_back(memory.fixed());  // it is in the options
   }
   for (const auto& [moment, bytes] : memory.moments) {
     if (moment == "loss" || moment == "backward") {
@@ -180,9 +183,8 @@ std::optional<Candidate> SegmentSearch::best(const Variant& level, int64_t budge
   return candidate(level, *solution);
 }
 
-Candidate SegmentSearch::least(const Variant& level) {
-  const LayerProblem& p = problem(level);
-  return candidate(level, *solve(p, ::compact::least_peak(p)));
+int64_t SegmentSearch::least_predicted(const Variant& level) {
+  return ::compact::least_peak(problem(level));
 }
 
 double SegmentSearch::error(const Candidate& candidate) const {

@@ -16,15 +16,9 @@ namespace compact {
 
 class SegmentSearch final : public BudgetSearch {
  public:
+  using Step = std::function<StepRequest(const Policy&)>;
   // `step`: of a policy. Throws InputError on a network without segments.
-  SegmentSearch(std::function<StepRequest(const Policy&)> step, Allowed allowed, Speed speed);
-
-  std::vector<Variant> levels() const override;
-  std::optional<Candidate> best(const Variant& level, int64_t budget) override;
-  Candidate least(const Variant& level) override;
-  double error(const Candidate& candidate) const override;
-  StepPlan plan(const Policy& policy) const override { return plan_step(step_(policy)); }
-  double step_seconds(const StepMemory& memory) const override;
+  SegmentSearch(const Step& step, Allowed allowed, Speed speed);
 
  private:
   struct Part {
@@ -33,6 +27,13 @@ class SegmentSearch final : public BudgetSearch {
     std::vector<Work> work;                  // of its steps, one micro-batch
     std::vector<BlockOption> exact, all;     // all: with codecs
   };
+
+  std::vector<Variant> levels() const override;
+  std::optional<Candidate> best(const Variant& level, int64_t budget) override;
+  int64_t least_predicted(const Variant& level) override;
+  double error(const Candidate& candidate) const override;
+  StepPlan plan(const Policy& policy) const override { return plan_step(step_(policy)); }
+  double step_seconds(const StepMemory& memory) const override;
 
   // Lines that stand below those of the segments.
   std::string lines(const Variant& v) const;
@@ -45,7 +46,7 @@ class SegmentSearch final : public BudgetSearch {
   const LayerProblem& problem(const Variant& v);
   Candidate candidate(const Variant& v, const LayerSolution& solution) const;
 
-  std::function<StepRequest(const Policy&)> step_;
+  Step step_;
   Allowed allowed_;
   Speed speed_;
   StepShape shape_;

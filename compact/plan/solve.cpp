@@ -19,7 +19,7 @@ bool allowed(const LayerProblem& p, size_t layer, const LayerOption& option, int
              int64_t budget) {
   return p.forward_base[layer] + saved + option.forward <= budget &&
          p.backward_base[layer] + saved + option.backward <= budget &&
-         p.top_base + saved + option.saved <= budget;
+         p.after_base[layer] + saved <= budget && p.top_base + saved + option.saved <= budget;
 }
 
 // The relaxed problem of layers [first, end): only the sum of what they keep is bounded, and a
@@ -207,8 +207,9 @@ int64_t peak_of(const LayerProblem& p, const std::vector<int>& choice) {
   int64_t saved = 0, peak = p.rest;
   for (size_t layer = 0; layer < choice.size(); ++layer) {
     const LayerOption& option = p.options[layer][choice[layer]];
-    peak = std::max({peak, p.forward_base[layer] + saved + option.forward,
-                     p.backward_base[layer] + saved + option.backward});
+    peak =
+        std::max({peak, p.forward_base[layer] + saved + option.forward,
+                  p.backward_base[layer] + saved + option.backward, p.after_base[layer] + saved});
     saved += option.saved;
   }
   return std::max(peak, p.top_base + saved);
@@ -219,18 +220,21 @@ std::optional<LayerSolution> solve(const LayerProblem& problem, int64_t budget, 
   const Relaxed relaxed(problem);
   std::optional<LayerSolution> best = cheapest(problem, relaxed, budget, most);
   if (!best) return best;
-  // The least budget of the same cost: whatever budget led here, the answer is then the same.
+  const auto same_cost_in = [&](int64_t smaller) {
+    auto other = pass(problem, relaxed, smaller, best->cost, kBeam);
+    if (other) return other;
+    return pass(problem, relaxed, smaller, best->cost, std::numeric_limits<size_t>::max());
+  };
+  // The least budget of the same cost, and under it a choice that does not depend on how the search
+  // came there: whatever budget led here, the answer is then the same.
   least_budget(0, best->peak, [&](int64_t smaller) -> std::optional<int64_t> {
     if (!fits(problem, smaller)) return std::nullopt;
-    auto other = pass(problem, relaxed, smaller, best->cost, kBeam);
-    if (!other || other->cost > best->cost) {
-      other = pass(problem, relaxed, smaller, best->cost, std::numeric_limits<size_t>::max());
-    }
+    auto other = same_cost_in(smaller);
     if (!other) return std::nullopt;
     best = std::move(other);
     return best->peak;
   });
-  return best;
+  return same_cost_in(best->peak);
 }
 
 bool fits(const LayerProblem& problem, int64_t budget) {

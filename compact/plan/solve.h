@@ -26,8 +26,11 @@ struct LayerProblem {
   std::vector<std::vector<LayerOption>> options;  // of each layer, first to last
   std::vector<int64_t> forward_base;              // of each layer: beside saved tensors
   std::vector<int64_t> backward_base;             // the same in backward: gradients of later layers
-  int64_t top_base = 0;                           // when all layers keep: the loss
-  int64_t rest = 0;                               // the most of moments that no choice changes
+  // Of each layer, beside what earlier layers keep: when its backward pass is done, and released
+  // weights are updated.
+  std::vector<int64_t> after_base;
+  int64_t top_base = 0;  // when all layers keep: the loss
+  int64_t rest = 0;      // the most of moments that no choice changes
 };
 
 struct LayerSolution {
@@ -40,7 +43,8 @@ struct LayerSolution {
 int64_t peak_of(const LayerProblem& problem, const std::vector<int>& choice);
 
 // The least cost under the budget, and of equals the least peak; nullopt where nothing of at most
-// the cost `most` fits. Exact. The peak never rises when the budget falls.
+// the cost `most` fits. Exact. The peak never rises when the budget falls; budgets of the same cost
+// and peak have the same choice.
 inline constexpr int64_t kAnyCost = std::numeric_limits<int64_t>::max() / 4;
 std::optional<LayerSolution> solve(const LayerProblem& problem, int64_t budget,
                                    int64_t most = kAnyCost);

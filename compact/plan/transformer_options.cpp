@@ -167,6 +167,7 @@ LayerProblem layer_problem(const PlanRequest& request, const std::string& fixed_
     problem.forward_base.push_back(memory.at_moment("forward of " + name) - saved - option.forward);
     problem.backward_base.push_back(memory.at_moment("backward of " + name) - saved -
                                     option.backward);
+    problem.after_base.push_back(memory.at_moment("backward before " + name) - saved);
     saved += option.saved;
     auto& options = problem.options.emplace_back();
     for (const BlockOption& o : *layers[i]) options.push_back(o.bytes);
@@ -176,7 +177,7 @@ LayerProblem layer_problem(const PlanRequest& request, const std::string& fixed_
     const bool layer = moment.find(" layers.") != std::string::npos;
     if (top) {
       problem.top_base = std::max(problem.top_base, bytes - saved);
-    } else if (!layer || moment == "backward before layers.0") {
+    } else if (!layer) {
       problem.rest = std::max(problem.rest, bytes);
     }
   }

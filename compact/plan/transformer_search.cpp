@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "compact/base/check.h"
+#include "compact/base/ranges.h"
 #include "compact/codecs/projection.h"
 
 namespace compact {
@@ -55,14 +56,9 @@ std::string TransformerSearch::lines(const Variant& v) const {
   if (!v.moments.empty()) text += cat("moment * = ", v.moments, "\n");
   text += release_line();
   if (v.projected > 0) {
-    std::string numbers;
-    for (int64_t i = layers_ - v.projected; i < layers_; ++i) {
-      numbers += cat(numbers.empty() ? "" : ",", i);
-    }
-    text += projection_lines(v.rank,
-                             v.projected == layers_ ? "*"
-                             : v.projected == 1     ? numbers
-                                                    : "{" + numbers + "}",
+    std::vector<std::string> numbers;
+    for (int64_t i = layers_ - v.projected; i < layers_; ++i) numbers.push_back(std::to_string(i));
+    text += projection_lines(v.rank, v.projected == layers_ ? "*" : braced(numbers),
                              r_.step.may_release());
   }
   return text;
@@ -166,11 +162,11 @@ bool TransformerSearch::fits_one(Variant v, int64_t budget) {
   return false;
 }
 
-Candidate TransformerSearch::least(const Variant& level) {
+int64_t TransformerSearch::least_predicted(const Variant& level) {
   Variant v = level;
   if (v.rank > 0) v.projected = layers_;
   v.chunk = chunks().back();
-  return *best_of(v, ::compact::least_peak(problem(v)));
+  return ::compact::least_peak(problem(v));
 }
 
 double TransformerSearch::error(const Candidate& candidate) const {

@@ -18,22 +18,23 @@ namespace compact {
 class TransformerSearch final : public BudgetSearch {
  public:
   TransformerSearch(PlanRequest request, Allowed allowed, Speed speed)
-      : r_(std::move(request)),
+      : BudgetSearch(request.device),
+        r_(std::move(request)),
         allowed_(allowed),
         speed_(std::move(speed)),
         layers_(r_.shape.num_hidden_layers) {}
 
+ private:
   // Then more and more of the gradient in a random projection.
   std::vector<Variant> levels() const override;
   std::optional<Candidate> best(const Variant& level, int64_t budget) override;
-  Candidate least(const Variant& level) override;
+  int64_t least_predicted(const Variant& level) override;
   double error(const Candidate& candidate) const override;
   StepPlan plan(const Policy& policy) const override;
   double step_seconds(const StepMemory& memory) const override;
   // What the loss costs where memory is no matter.
   int64_t usual_cost() const override { return chunk_cost(chunks().front()); }
 
- private:
   std::vector<int64_t> chunks() const;
   std::string lines(const Variant& v) const;
   std::string release_line() const { return r_.step.may_release() ? kReleaseLine : ""; }

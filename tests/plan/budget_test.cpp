@@ -10,6 +10,7 @@
 
 #include "compact/base/check.h"
 #include "compact/plan/bits.h"
+#include "compact/plan/budget_search.h"
 #include "compact/plan/transformer_options.h"
 #include "tests/plan/budgets.h"
 #include "tests/plan/requests.h"
@@ -23,8 +24,9 @@ using testing::HasSubstr;
 // byte, and no pair that fits a budget costs less than what the solver chooses. `check`: of a
 // pair's policy.
 void expect_no_pair_cheaper(PlanRequest r, const std::vector<BlockOption>& options, int budgets,
-                            const std::function<void(const Policy&, const BlockOption&)>& check) {
-  const std::string loss = "slot loss.logits = chunk:tokens=64\n";
+                            const std::function<void(const Policy&, const BlockOption&)>& check,
+                            const std::string& more = "") {
+  const std::string loss = "slot loss.logits = chunk:tokens=64\n" + more;
   struct Whole {
     int64_t cost, peak;
   };
@@ -76,6 +78,27 @@ TEST_F(Budget, NoPolicyOfTwoLayersIsCheaper) {
   r.shape.num_hidden_layers = 2;
   expect_no_pair_cheaper(r, block_options(r, "", speed_), 8,
                          [](const Policy&, const BlockOption&) {});
+}
+
+// The updates of released weights take more than the backward pass: between blocks is the peak.
+TEST_F(Budget, NorIsOneWithReleasedWeights) {
+  LlamaConfig shape = small_shape(2);
+  shape.hidden_size = 128;
+  shape.intermediate_size = 512;
+  shape.head_dim = 32;
+  shape.vocab_size = 64;
+  PlanRequest r = small_request("off", at::kFloat, {.batch = 1, .length = 64, .clip = false}, shape,
+                                /*muon=*/true);
+  int between = 0;
+  expect_no_pair_cheaper(
+      r, block_options(r, kReleaseLine, speed_), 8,
+      [&](const Policy& policy, const BlockOption&) {
+        PlanRequest whole = r;
+        whole.policy = policy;
+        between += plan_step(whole).memory.at_peak.moment == "backward before layers.1";
+      },
+      kReleaseLine);
+  EXPECT_GT(between, 0);
 }
 
 TEST_F(Budget, LossyOnlyWhereNothingExactFits) {
@@ -239,6 +262,9 @@ TEST(SlotLines, OneForAllLayersThatAgree) {
   EXPECT_EQ(p.slot_text("layers.1.mlp.product"), "quantize:bits=2");
   EXPECT_EQ(p.slot_text("layers.1.attn.qkv"), "keep");
   EXPECT_EQ(p.slot_text("layers.2.attn.norm"), "keep");
+  // Layers that follow each other are a range.
+  EXPECT_EQ(slot_lines({&rebuilt, &rebuilt, &rebuilt, &rebuilt, &exact, &rebuilt}),
+            "slot layers.{0..3,5}.attn.norm = recompute\n");
   const BlockOption finer{.quantized = {{"attn.input", 4}, {"attn.out", 8}}, .all_bits = 4};
   EXPECT_EQ(slot_lines({&finer, &rebuilt}),
             "slot layers.0.* = quantize:bits=4\nslot layers.0.attn.out = quantize:bits=8\n"

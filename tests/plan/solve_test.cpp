@@ -22,6 +22,7 @@ LayerProblem random_problem(std::mt19937& random) {
     }
     p.forward_base.push_back(below(10));
     p.backward_base.push_back(below(30));
+    p.after_base.push_back(below(50));
   }
   p.top_base = below(30);
   p.rest = below(30);
@@ -105,7 +106,7 @@ std::optional<int64_t> plain_cost(const LayerProblem& p, int64_t budget) {
     for (const auto& [saved, cost] : states) {
       for (const LayerOption& o : p.options[l]) {
         if (p.forward_base[l] + saved + o.forward > budget ||
-            p.backward_base[l] + saved + o.backward > budget ||
+            p.backward_base[l] + saved + o.backward > budget || p.after_base[l] + saved > budget ||
             p.top_base + saved + o.saved > budget)
           continue;
         const auto [at, fresh] = next.try_emplace(saved + o.saved, cost + o.cost);
@@ -135,6 +136,7 @@ TEST(Solve, BoundsLeaveOutNoSolution) {
       }
       p.forward_base.push_back(below(100));
       p.backward_base.push_back(round % 3 ? below(300) : 160 * (14 - l));
+      p.after_base.push_back(below(400));
     }
     p.top_base = below(300);
     p.rest = below(200);
@@ -171,6 +173,7 @@ TEST(Solve, ManyLayersCarryFewStates) {
     p.options.push_back(options);
     p.forward_base.push_back(1 << 30);
     p.backward_base.push_back((int64_t{2} << 30) - l * (20 << 20));
+    p.after_base.push_back(0);
   }
   p.top_base = int64_t{1} << 30;
   const int64_t least = least_peak(p);

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// One budget has one answer, whatever was asked before: of neighbouring budgets the smaller never
+// has the higher peak, the larger never the slower policy, on the CPU and by the model of CUDA's
+// allocator.
+#include <gtest/gtest.h>
+
+#include "compact/base/check.h"
+#include "compact/models/resnet.h"
+#include "compact/plan/segment_search.h"
+#include "tests/plan/requests.h"
+
+namespace compact {
+namespace {
+
+constexpr int kBudgets = 120;
+
+struct Setting {
+  std::string name;
+  std::function<BudgetPlanner()> planner;
+  std::function<StepPlan()> off;
+};
+void PrintTo(const Setting& s, std::ostream* out) { *out << s.name; }
+
+Setting transformer(const std::string& name, c10::DeviceType device, bool muon, bool clip,
+                    int64_t batch) {
+  LlamaConfig shape;
+  shape.hidden_size = 512;
+  shape.intermediate_size = 1376;
+  shape.num_hidden_layers = 8;
+  shape.num_attention_heads = shape.num_key_value_heads = 8;
+  shape.head_dim = 64;
+  shape.vocab_size = 8192;
+  PlanRequest r = small_request("off", at::kBFloat16, {.batch = batch, .length = 256, .clip = clip},
+                                shape, muon);
+  r.device = device;
+  return {name, [r] { return BudgetPlanner(r, {}, stated_speed(r, 2e14, 1.5e12)); },
+          [r] { return plan_step(r); }};
+}
+
+using MakeNetwork = std::function<std::unique_ptr<Network>(const Policy&, at::Device)>;
+using MakeInputs = std::function<Tensors(at::Device)>;
+
+Setting segments(const std::string& name, c10::DeviceType device, const MakeNetwork& network,
+                 const MakeInputs& inputs, int64_t batch) {
+  const auto step = [=](const Policy& policy) {
+    return StepRequest{
+        .network = [=](at::Device d) { return network(policy, d); },
+        .micro_batch =
+            [=](at::Device d, int64_t) {
+              return StepInputs{inputs(d), at::zeros({batch}, at::device(d).dtype(at::kLong))};
+            },
+        .optimizer = {.kind = OptimizerKind::kAdamW},
+        .step = {.batch = batch},
+        .device = device};
+  };
+  return {name,
+          [=] {
+            const Speed speed = stated_speed(forward_work(step(Policy())), 2e14, 1.5e12);
+            return BudgetPlanner(std::make_unique<SegmentSearch>(step, Allowed{}, speed),
+                                 [](int64_t) { return std::string(); });
+          },
+          [=] { return plan_step(step(Policy::preset("off"))); }};
+}
+
+Setting encoder(const std::string& name, c10::DeviceType device) {
+  constexpr int64_t kBatch = 16;
+  EncoderConfig c = small_encoder();
+  c.hidden_size = 256;
+  c.intermediate_size = 1024;
+  c.num_hidden_layers = 6;
+  return segments(
+      name, device,
+      [c](const Policy& policy, at::Device d) {
+        return std::make_unique<Encoder>(c, policy, ClassifierOptions{.device = d});
+      },
+      [](at::Device d) { return encoder_inputs(d, kBatch, 128); }, kBatch);
+}
+
+Setting resnet(const std::string& name, c10::DeviceType device) {
+  constexpr int64_t kBatch = 64;
+  const ResnetConfig c{.blocks = {2, 2, 2}, .width = 32, .small_images = true, .classes = 10};
+  return segments(
+      name, device,
+      [c](const Policy& policy, at::Device d) {
+        return std::make_unique<Resnet>(c, policy, ClassifierOptions{.device = d});
+      },
+      [](at::Device d) {
+        return Tensors{at::zeros({kBatch, 3, 32, 32}, at::device(d))};
+      },
+      kBatch);
+}
+
+class OneAnswer : public testing::TestWithParam<Setting> {
+ protected:
+  static void SetUpTestSuite() { install_counting_allocator(); }
+  static void TearDownTestSuite() { prepare_meta(c10::kCPU); }
+};
+
+TEST_P(OneAnswer, ForEveryBudget) {
+  BudgetPlanner planner = GetParam().planner();
+  const int64_t least = planner.least_peak(), off = GetParam().off().reserved;
+  ASSERT_LT(least, off);
+  EXPECT_FALSE(planner.find(least - 1));
+  std::vector<int64_t> budgets;
+  std::vector<Chosen> answers;
+  int distinct = 0;
+  for (int i = 0; i < kBudgets; ++i) {
+    budgets.push_back(least + (off - least) * i / (kBudgets - 1));
+    std::optional<Chosen> chosen = planner.find(budgets.back());
+    ASSERT_TRUE(chosen) << i;
+    EXPECT_LE(chosen->plan.reserved, budgets.back()) << i;
+    EXPECT_TRUE(chosen->lossless);
+    if (i > 0) {
+      EXPECT_GE(chosen->plan.reserved, answers.back().plan.reserved) << i;
+      EXPECT_LE(chosen->seconds, answers.back().seconds + 1e-12) << i;
+      distinct += chosen->policy.str() != answers.back().policy.str();
+    }
+    answers.push_back(std::move(*chosen));
+  }
+  EXPECT_EQ(answers.front().plan.reserved, least);
+  EXPECT_GT(distinct, 10);
+  // The same of one who was asked little else, the other way round.
+  BudgetPlanner other = GetParam().planner();
+  for (int i = kBudgets - 1; i >= 0; i -= 17) {
+    EXPECT_EQ(other.choose(budgets[i]).policy.str(), answers[i].policy.str()) << i;
+  }
+  EXPECT_EQ(other.least_peak(), least);
+}
+
+std::vector<Setting> settings() {
+  std::vector<Setting> all;
+  for (const c10::DeviceType device : {c10::kCPU, c10::kCUDA}) {
+    const auto named = [&](const char* name) {
+      return cat(name, device == c10::kCUDA ? "_cuda" : "_cpu");
+    };
+    all.push_back(transformer(named("adamw_clipping"), device, false, true, 16));
+    all.push_back(transformer(named("muon_release"), device, true, false, 16));
+    all.push_back(transformer(named("muon_release_small_batch"), device, true, false, 2));
+    all.push_back(encoder(named("encoder"), device));
+    all.push_back(resnet(named("resnet"), device));
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Steps, OneAnswer, testing::ValuesIn(settings()),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace compact
