@@ -241,6 +241,9 @@ void reset_peak(at::Device device) {
 
 HostBytes peak_host_bytes() { return {g_host.peak, g_pinned.peak}; }
 
+CpuProbe::CpuProbe() : before_(g_cpu.peak) {}
+CpuProbe::~CpuProbe() { g_cpu.peak = before_; }
+
 void synchronize(at::Device device) {
   if (device.is_cuda())
     c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(index_of(device));

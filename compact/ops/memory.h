@@ -9,6 +9,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace compact {
 
@@ -51,6 +52,27 @@ struct HostBytes {
   int64_t asked = 0, pinned = 0;
 };
 HostBytes peak_host_bytes();
+
+// Measures what operations on the CPU take, in the middle of anything: when it dies peak_bytes is
+// what it was before it was made. To be made before the operands.
+class CpuProbe {
+ public:
+  CpuProbe();
+  ~CpuProbe();
+  CpuProbe(const CpuProbe&) = delete;
+  CpuProbe& operator=(const CpuProbe&) = delete;
+
+  // What `run` returns, and the most bytes that lived beside that and all that lived before.
+  template <class F>
+  auto beside(const F& run) const {
+    reset_peak(at::kCPU);
+    auto results = run();
+    return std::pair(std::move(results), peak_bytes(at::kCPU) - live_bytes(at::kCPU));
+  }
+
+ private:
+  int64_t before_;
+};
 
 // Waits for everything that was started on the device.
 void synchronize(at::Device device);

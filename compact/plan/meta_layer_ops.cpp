@@ -49,35 +49,30 @@ Scratch measured_scratch(const Tensor& x, int64_t images, const Tensor& w, const
   static std::mutex mutex;
   static std::map<Key, Scratch> known;
   const std::lock_guard lock(mutex);
-  const auto [entry, fresh] = known.try_emplace(
-      {sizes, x.suggest_memory_format(), w.sizes().vec(), k, x.scalar_type(), want_input});
-  if (!fresh) return entry->second;
+  const Key key(sizes, x.suggest_memory_format(), w.sizes().vec(), k, x.scalar_type(), want_input);
+  if (const auto found = known.find(key); found != known.end()) return found->second;
   // Too large to try: both operands once more.
   constexpr int64_t kMostTried = int64_t{1} << 26;
   if (w.numel() > kMostTried) {
     const auto both = static_cast<int64_t>(x.nbytes() + w.nbytes());
-    return entry->second = {both, both};
+    return known[key] = {both, both};
   }
   install_counting_allocator();
   const at::NoGradGuard no_grad;
+  const CpuProbe probe;
   const auto options = at::device(at::kCPU).dtype(x.scalar_type());
   const Tensor input = at::zeros(sizes, options).contiguous(x.suggest_memory_format()),
                weight = at::zeros(w.sizes(), options);
   const std::vector<int64_t> none(k.stride.size(), 0);
-  const auto beside = [&](const auto& run) {
-    reset_peak(at::kCPU);
-    const auto results = run();
-    return std::pair(results, peak_bytes(at::kCPU) - live_bytes(at::kCPU));
-  };
-  const auto [out, forward] = beside([&] {
+  const auto [out, forward] = probe.beside([&] {
     return at::convolution(input, weight, {}, k.stride, k.padding, k.dilation, false, none,
                            k.groups);
   });
-  const auto backward = beside([&, out = out] {
+  const auto backward = probe.beside([&, out = out] {
     return at::convolution_backward(out, input, weight, std::nullopt, k.stride, k.padding,
                                     k.dilation, false, none, k.groups, {want_input, true, false});
   });
-  return entry->second = {forward, backward.second};
+  return known[key] = {forward, backward.second};
 }
 
 // Above a batch whose maps outweigh the weights it grows by as much with every image, so that two

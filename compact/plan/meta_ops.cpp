@@ -51,60 +51,60 @@ Scratch cpu_attention_scratch(int64_t length, int64_t dim, at::ScalarType type) 
   static std::map<std::tuple<int64_t, int64_t, at::ScalarType>, Scratch> known;
   length = std::min<int64_t>(length, 2048);  // from 768 up the tiles are the same
   const std::lock_guard lock(mutex);
-  const auto [entry, fresh] = known.try_emplace({length, dim, type});
-  if (!fresh) return entry->second;
+  const std::tuple key(length, dim, type);
+  if (const auto found = known.find(key); found != known.end()) return found->second;
   const at::NoGradGuard no_grad;
+  const CpuProbe probe;
   const Tensor x = at::zeros({1, 1, length, dim}, at::device(at::kCPU).dtype(type));
-  const auto beside = [&](const auto& run) {
-    reset_peak(at::kCPU);
-    const auto results = run();
-    return std::pair(results, peak_bytes(at::kCPU) - live_bytes(at::kCPU));
-  };
-  const auto [forward, forward_bytes] =
-      beside([&] { return at::_scaled_dot_product_flash_attention_for_cpu(x, x, x, 0.0, true); });
+  const auto [forward, forward_bytes] = probe.beside(
+      [&] { return at::_scaled_dot_product_flash_attention_for_cpu(x, x, x, 0.0, true); });
   const auto [out, lse] = forward;
-  const auto backward = beside([&, out = out, lse = lse] {
+  const auto backward = probe.beside([&, out = out, lse = lse] {
     return at::_scaled_dot_product_flash_attention_for_cpu_backward(x, x, x, x, out, lse, 0.0,
                                                                     true);
   });
-  return entry->second = {forward_bytes, backward.second};
+  return known[key] = {forward_bytes, backward.second};
 }
 
-// Bytes that the CPU's matrix library takes beside the result of a [m, k] times b [k, n]: packed
-// operands, a block for each thread. It depends on sizes and layout; the real product shows it,
-// with sizes above which it no longer grows cut off. Products too large to try count nothing: there
-// it is far below a thousandth of the operands.
+// Bytes that the CPU's matrix library takes beside the result of a [m, k] times b [k, n], or of as
+// many of them as a batch holds: packed operands, a block for each thread. It depends on sizes and
+// layout; the real product shows it, with sizes above which it no longer grows cut off. Products
+// too large to try count nothing: there it is far below a thousandth of the operands.
 int64_t cpu_product_scratch(const Tensor& a, const Tensor& b, bool add) {
-  constexpr int64_t kMostSize = 4096;
+  constexpr int64_t kMostSize = 4096, kFewProducts = int64_t{1} << 22;
   constexpr double kMostProducts = 3e10;
-  const int64_t m = std::min(a.size(0), kMostSize), k = std::min(a.size(1), kMostSize),
-                n = std::min(b.size(1), kMostSize);
-  if (m == 0 || k == 0 || n == 0) return 0;
+  const bool batched = a.dim() == 3;
+  const int64_t m = std::min(a.size(-2), kMostSize), k = std::min(a.size(-1), kMostSize),
+                n = std::min(b.size(-1), kMostSize);
+  if (m == 0 || k == 0 || n == 0 || a.size(0) == 0) return 0;
   if (static_cast<double>(m) * static_cast<double>(k) * static_cast<double>(n) > kMostProducts) {
     return 0;
   }
-  const bool rows_a = a.stride(1) == 1, rows_b = b.stride(1) == 1;
+  // More of a batch take no more, but a few small ones may go another way.
+  const int64_t batch =
+      batched ? std::min(a.size(0), std::max<int64_t>(2, kFewProducts / (m * k * n))) : 0;
+  const bool rows_a = a.stride(-1) == 1, rows_b = b.stride(-1) == 1;
   static std::mutex mutex;
-  static std::map<std::tuple<int64_t, int64_t, int64_t, bool, bool, bool, at::ScalarType>, int64_t>
+  static std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, bool, bool, bool, at::ScalarType>,
+                  int64_t>
       known;
   const std::lock_guard lock(mutex);
-  const auto [entry, fresh] = known.try_emplace({m, k, n, rows_a, rows_b, add, a.scalar_type()});
-  if (!fresh) return entry->second;
+  const std::tuple key(batch, m, k, n, rows_a, rows_b, add, a.scalar_type());
+  if (const auto found = known.find(key); found != known.end()) return found->second;
   const at::NoGradGuard no_grad;
-  const auto options = at::device(at::kCPU).dtype(a.scalar_type());
+  const CpuProbe probe;
   const auto make = [&](int64_t rows, int64_t columns, bool by_rows) {
-    return by_rows ? at::zeros({rows, columns}, options) : at::zeros({columns, rows}, options).t();
+    std::vector<int64_t> sizes = {batch, by_rows ? rows : columns, by_rows ? columns : rows};
+    if (!batched) sizes.erase(sizes.begin());
+    const Tensor t = at::zeros(sizes, at::device(at::kCPU).dtype(a.scalar_type()));
+    return by_rows ? t : t.transpose(-2, -1);
   };
   const Tensor x = make(m, k, rows_a), y = make(k, n, rows_b);
-  Tensor out = at::zeros({m, n}, options);
-  reset_peak(at::kCPU);
-  const int64_t before = live_bytes(at::kCPU);
-  if (add) {
-    out.addmm_(x, y);
-  } else {
-    at::mm_out(out, x, y);
-  }
-  return entry->second = peak_bytes(at::kCPU) - before;
+  Tensor out = make(m, n, true);
+  const auto product = probe.beside([&] {
+    return add ? out.addmm_(x, y) : batched ? at::bmm_out(out, x, y) : at::mm_out(out, x, y);
+  });
+  return known[key] = product.second;
 }
 
 void product_scratch(const Tensor& a, const Tensor& b, bool add) {
@@ -126,6 +126,13 @@ Tensor mm(const Tensor& a, const Tensor& b) {
 }
 Tensor& mm_out(const Tensor& a, const Tensor& b, Tensor& out) {
   check_product(a, b);
+  product_scratch(a, b, false);
+  return out;
+}
+Tensor bmm(const Tensor& a, const Tensor& b) {
+  TORCH_CHECK(a.dim() == 3 && b.dim() == 3 && a.size(0) == b.size(0) && a.size(2) == b.size(1),
+              "bmm: shapes ", a.sizes(), " and ", b.sizes(), " cannot be multiplied");
+  Tensor out = at::empty({a.size(0), a.size(1), b.size(2)}, a.options());
   product_scratch(a, b, false);
   return out;
 }
@@ -241,6 +248,7 @@ void register_meta_ops() {
       const QuietWarnings quiet;
       library->replace("mm", &mm);
       library->replace("mm.out", &mm_out);
+      library->replace("bmm", &bmm);
       library->replace("addmm_", &addmm_in_place);
       add_encoder_ops(*library);
     }

@@ -209,5 +209,25 @@ TEST_F(Planned, NothingIsAllocated) {
   EXPECT_EQ(live_bytes(at::kMeta), 0);
 }
 
+// As one that is made while a run trains: what products and attention take beside their results is
+// tried on the CPU, whose counts stay those of the run. Sizes that nothing else here has.
+TEST_F(Planned, LeavesTheCountsOfARunAlone) {
+  const at::Tensor held = at::zeros({1000});
+  at::Tensor passing = at::zeros({5000});
+  passing = at::Tensor();
+  reset_peak(at::kCPU);
+  passing = at::zeros({3000});
+  passing = at::Tensor();
+  const int64_t live = live_bytes(at::kCPU), peak = peak_bytes(at::kCPU);
+  EXPECT_EQ(peak, live + 12000);
+  LlamaConfig shape = small_shape(1);
+  shape.intermediate_size = 179;
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    plan_step(small_request("exact", type, {.batch = 3, .length = 77}, shape));
+    EXPECT_EQ(live_bytes(at::kCPU), live);
+    EXPECT_EQ(peak_bytes(at::kCPU), peak);
+  }
+}
+
 }  // namespace
 }  // namespace compact
