@@ -61,7 +61,7 @@ wanted() { [[ ,$stages, == *,$1,* ]]; }
 
 # CMake, Ninja and the libraries, from the pack where this machine lacks them.
 prepare() {
-  local archive=$root/gpu-pack.tar.xz pack=$work/gpu-pack tools=$work/tools
+  local archive=$root/gpu-pack.tar.xz pack=$work/gpu-pack
   if [[ -f $archive ]]; then
     if [[ ! -f $pack/env.sh || $archive -nt $pack/.unpacked ]]; then
       rm -rf "$pack"
@@ -70,16 +70,11 @@ prepare() {
     fi
     # shellcheck disable=SC1091
     source "$pack/env.sh"
-    if ! command -v cmake >/dev/null || ! command -v ninja >/dev/null; then
-      [[ -d $pack/wheels ]] || die "no cmake or no ninja here: make the pack without --no-tools"
-      [[ -x $tools/bin/ninja ]] || "$python" -m pip install --quiet --disable-pip-version-check \
-        --no-index --no-deps --target "$tools" "$pack"/wheels/*.whl
-      export PATH=$PATH:$tools/cmake/data/bin:$tools/bin
-    fi
+    export PATH=$PATH:$pack/tools/bin
   fi
   for tool in cmake ninja; do
     command -v "$tool" >/dev/null ||
-      die "no $tool: run scripts/gpu_pack.sh on a machine with a network and bring gpu-pack.tar.xz"
+      die "no $tool: run scripts/gpu_pack.sh (without --no-tools) where there is a network and bring gpu-pack.tar.xz"
   done
   TORCH_DIR=${TORCH_DIR:-$(torch_of "$python")} || die "$python has no torch: set PYTHON or TORCH_DIR"
   export TORCH_DIR

@@ -8,17 +8,17 @@
 # In the archive:
 #   gpu-pack/tree    the libraries, laid out as in /usr
 #   gpu-pack/bin     pkg-config
-#   gpu-pack/wheels  cmake and ninja
+#   gpu-pack/tools   cmake and ninja
 #   gpu-pack/env.sh  to be sourced: makes CMake find them, where they now lie
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 pack=$root/.cache/gpu-pack
 archive=$root/gpu-pack.tar.xz
-tools=yes limit_mib=60
+tools=yes limit_mib=30
 case ${1:-} in
   '') ;;
-  --no-tools) tools=no limit_mib=30 ;;
+  --no-tools) tools=no ;;
   *) die "unknown argument $1; known: --no-tools" ;;
 esac
 
@@ -88,11 +88,17 @@ settle_root() {
   [[ ! -d $usr/share/pkgconfig ]] || find "$usr/share/pkgconfig" -name '*.pc' -exec sed -i -E 's#=/usr(/|$)#=${pcfiledir}/../..\1#' {} +
 }
 
-fetch_wheels() {
-  python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
-    --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
-    --platform manylinux_2_12_x86_64 --platform manylinux2010_x86_64 --python-version 3.12 \
-    -d "$pack/wheels" 'cmake>=3.25,<4' ninja
+# From pip's wheels the programs and CMake's modules, without what else lies there.
+fetch_tools() {
+  python3 -m pip install --quiet --disable-pip-version-check --no-deps --no-compile \
+    --only-binary=:all: --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 \
+    --platform manylinux2014_x86_64 --platform manylinux_2_12_x86_64 \
+    --platform manylinux2010_x86_64 --python-version 3.12 \
+    --target "$pack/wheels" 'cmake>=3.25,<4' ninja
+  mkdir -p "$pack/tools/bin" "$pack/tools/share"
+  mv "$pack"/wheels/cmake/data/bin/{cmake,ctest} "$pack/wheels/bin/ninja" "$pack/tools/bin/"
+  mv "$pack"/wheels/cmake/data/share/cmake-* "$pack/tools/share/"
+  rm -rf "$pack/wheels" "$pack"/tools/share/cmake-*/Help
 }
 
 write_tools() {
@@ -132,7 +138,7 @@ mkdir -p "$pack/tree"
 again="check the network (apt-get update may be needed), then run this again"
 step "fetch libraries" "$again" fetch_debs || exit 1
 step "make them relocatable" "$again" settle_root || exit 1
-[[ $tools == no ]] || step "fetch cmake and ninja" "$again" fetch_wheels || exit 1
+[[ $tools == no ]] || step "fetch cmake and ninja" "$again" fetch_tools || exit 1
 write_tools
 step "compress" "$again" compress || exit 1
 size=$(du -m "$archive" | cut -f1)
