@@ -3,6 +3,9 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "compact/base/check.h"
 
 namespace compact {
@@ -35,13 +38,11 @@ Batch BlockDataset::collect(std::span<const Sample> samples) const {
   Batch out{at::empty({count, block_size_}, at::kLong), at::empty({count, block_size_}, at::kLong)};
   int64_t* input = out.input.mutable_data_ptr<int64_t>();
   int64_t* target = out.target.mutable_data_ptr<int64_t>();
-  const auto size = static_cast<size_t>(block_size_);
+  std::vector<int64_t> tokens(static_cast<size_t>(block_size_) + 1);
   for (const Sample& sample : samples) {
-    const int64_t begin = range_.begin + sample.number * block_size_;
-    file_->copy(begin, {input, size});
-    file_->copy(begin + 1, {target, size});
-    input += block_size_;
-    target += block_size_;
+    file_->copy(range_.begin + sample.number * block_size_, tokens);
+    input = std::copy(tokens.begin(), tokens.end() - 1, input);
+    target = std::copy(tokens.begin() + 1, tokens.end(), target);
   }
   return out;
 }

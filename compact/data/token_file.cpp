@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/data/token_file.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <fstream>
 
@@ -19,18 +14,26 @@
 namespace compact {
 namespace {
 
+// Ids of a file in parts of so many bytes: the second look at one finds it in the cache.
+constexpr int64_t kPart = int64_t{1} << 18;
+
 template <class T>
 uint32_t largest(const unsigned char* bytes, size_t count) {
-  const T* const ids = reinterpret_cast<const T*>(bytes);  // 64-byte aligned by the format
+  const T* const ids = reinterpret_cast<const T*>(bytes);
   T most = 0;
   for (size_t i = 0; i < count; ++i) most = std::max(most, ids[i]);
   return most;
 }
 
 template <class T>
-void widen(const unsigned char* bytes, int64_t begin, std::span<int64_t> out) {
-  const T* const ids = reinterpret_cast<const T*>(bytes) + begin;
+void widen(const unsigned char* bytes, std::span<int64_t> out) {
+  const T* const ids = reinterpret_cast<const T*>(bytes);
   for (size_t i = 0; i < out.size(); ++i) out[i] = ids[i];
+}
+
+InputFile opened(const std::string& path) {
+  input_size(path);
+  return InputFile(path);
 }
 
 }  // namespace
@@ -41,39 +44,32 @@ bool is_token_file(const std::string& path) {
   return file.read(start, sizeof start) && std::memcmp(start, "CompActT", 8) == 0;
 }
 
-TokenFile::TokenFile(const std::string& path) : path_(path) {
-  size_ = static_cast<size_t>(input_size(path));
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  COMPACT_CHECK(file >= 0, path, ": cannot be opened: ", std::strerror(errno));
-  void* const mapping = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file, 0);
-  const int why = errno;
-  ::close(file);
-  COMPACT_CHECK(mapping != MAP_FAILED, path, ": cannot be mapped: ", std::strerror(why));
-  mapping_ = static_cast<const unsigned char*>(mapping);
-  try {
-    info_ = decode_token_header({mapping_, size_}, path);
-    ids_ = mapping_ + token_header_size(info_.tokenizer.size());
-    check_contents();
-  } catch (...) {
-    ::munmap(mapping, size_);
-    throw;
-  }
+TokenFile::TokenFile(const std::string& path) : path_(path), file_(opened(path)) {
+  const auto size = static_cast<size_t>(file_.size());
+  std::vector<unsigned char> head(std::min(size, longest_token_header()));
+  file_.read_at(0, head.data(), static_cast<int64_t>(head.size()));
+  info_ = decode_token_header(head, size, path);
+  begin_ = static_cast<int64_t>(token_header_size(info_.tokenizer.size()));
+  check_contents();
 }
 
-TokenFile::~TokenFile() { ::munmap(const_cast<unsigned char*>(mapping_), size_); }
+uint32_t TokenFile::largest_of(const unsigned char* bytes, int64_t count) const {
+  const auto size = static_cast<size_t>(count);
+  return info_.width == 2 ? largest<uint16_t>(bytes, size) : largest<uint32_t>(bytes, size);
+}
 
 void TokenFile::check_contents() const {
-  constexpr size_t kPart = size_t{1} << 18;  // bytes: the second reading finds them in the cache
-  const size_t size = static_cast<size_t>(info_.count) * static_cast<size_t>(info_.width);
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
                                                                        &XXH3_freeState);
   XXH3_64bits_reset(state.get());
   uint32_t most = 0;
-  for (size_t at = 0; at < size; at += kPart) {
-    const size_t part = std::min(kPart, size - at);
-    XXH3_64bits_update(state.get(), ids_ + at, part);
-    most = std::max(most, info_.width == 2 ? largest<uint16_t>(ids_ + at, part / 2)
-                                           : largest<uint32_t>(ids_ + at, part / 4));
+  std::vector<unsigned char> bytes(kPart);
+  const int64_t size = info_.count * info_.width;
+  for (int64_t at = 0; at < size; at += kPart) {
+    const int64_t part = std::min(kPart, size - at);
+    file_.read_at(begin_ + at, bytes.data(), part);
+    XXH3_64bits_update(state.get(), bytes.data(), static_cast<size_t>(part));
+    most = std::max(most, largest_of(bytes.data(), part / info_.width));
   }
   COMPACT_CHECK(XXH3_64bits_digest(state.get()) == info_.checksum, path_,
                 ": token file is corrupt: the checksum of its ids does not match");
@@ -86,10 +82,16 @@ void TokenFile::copy(int64_t begin, std::span<int64_t> out) const {
   const auto size = static_cast<int64_t>(out.size());
   COMPACT_CHECK(begin >= 0 && begin <= count() && size <= count() - begin, path_, ": ids [", begin,
                 ", ", begin, " + ", size, ") must be within ", count());
+  std::vector<unsigned char> bytes(out.size() * static_cast<size_t>(info_.width));
+  file_.read_at(begin_ + begin * info_.width, bytes.data(), static_cast<int64_t>(bytes.size()));
+  const uint32_t most = largest_of(bytes.data(), size);
+  COMPACT_CHECK(size == 0 || most < static_cast<uint64_t>(info_.vocabulary), path_,
+                ": was changed after it was opened: every token id must be below the vocabulary, ",
+                info_.vocabulary, ", one is ", most);
   if (info_.width == 2) {
-    widen<uint16_t>(ids_, begin, out);
+    widen<uint16_t>(bytes.data(), out);
   } else {
-    widen<uint32_t>(ids_, begin, out);
+    widen<uint32_t>(bytes.data(), out);
   }
 }
 

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "compact/base/atomic_file.h"
+#include "compact/base/file.h"
 #include "compact/data/tokenizer.h"
 
 struct XXH3_state_s;  // of xxhash.h
@@ -34,32 +35,32 @@ struct TokenFileInfo {
   std::string tokenizer;  // spec
 };
 
-// A token file mapped into memory, checked in full when opened: header, size, checksum, every id.
+// A token file, checked in full when opened: header, size, checksum, every id. Ids are read when
+// they are asked for, so that a file which is cut or changed meanwhile is an error and not a
+// signal; what was read lately is in the system's cache.
 class TokenFile {
  public:
   // Throws InputError with path, rule and value. Takes one pass over the file.
   explicit TokenFile(const std::string& path);
-  TokenFile(const TokenFile&) = delete;
-  TokenFile& operator=(const TokenFile&) = delete;
-  ~TokenFile();
 
   const std::string& path() const { return path_; }
   const TokenFileInfo& info() const { return info_; }
   int64_t count() const { return info_.count; }
 
-  // Copies ids [begin, begin + out.size()); throws InputError past the end.
+  // Copies ids [begin, begin + out.size()). Throws InputError past the end, and where the file by
+  // now ends before it or holds an id that is not below the vocabulary.
   void copy(int64_t begin, std::span<int64_t> out) const;
   // Throws InputError unless the file was made with this tokenizer (judged by its hash).
   void check_tokenizer(const Tokenizer& tokenizer) const;
 
  private:
   void check_contents() const;
+  uint32_t largest_of(const unsigned char* ids, int64_t count) const;
 
   std::string path_;
+  InputFile file_;
   TokenFileInfo info_;
-  const unsigned char* mapping_ = nullptr;
-  size_t size_ = 0;
-  const unsigned char* ids_ = nullptr;
+  int64_t begin_ = 0;  // of the ids, in the file
 };
 
 // Whether `path` is a file that starts as token files do.

@@ -47,6 +47,8 @@ bool printable(const std::string& spec) {
 
 size_t token_header_size(size_t spec_length) { return (kFixed + spec_length + 63) / 64 * 64; }
 
+size_t longest_token_header() { return token_header_size(kLongestSpec); }
+
 std::string encode_token_header(const TokenFileInfo& info) {
   COMPACT_CHECK(info.tokenizer.size() <= kLongestSpec, "a tokenizer's spec must be at most ",
                 kLongestSpec, " bytes, has ", info.tokenizer.size());
@@ -66,12 +68,13 @@ std::string encode_token_header(const TokenFileInfo& info) {
   return header;
 }
 
-TokenFileInfo decode_token_header(std::span<const unsigned char> file, const std::string& path) {
-  const unsigned char* const bytes = file.data();
-  COMPACT_CHECK(file.size() >= 8 && std::memcmp(bytes, kMagic, 8) == 0, path,
+TokenFileInfo decode_token_header(std::span<const unsigned char> head, uint64_t size,
+                                  const std::string& path) {
+  const unsigned char* const bytes = head.data();
+  COMPACT_CHECK(size >= 8 && std::memcmp(bytes, kMagic, 8) == 0, path,
                 ": must be a token file, but does not start with ", kMagic);
-  COMPACT_CHECK(file.size() >= kFixed, path, ": token file is cut short: the header has ", kFixed,
-                " bytes, the file ", file.size());
+  COMPACT_CHECK(size >= kFixed, path, ": token file is cut short: the header has ", kFixed,
+                " bytes, the file ", size);
   const auto version = load<uint32_t>(bytes, 8);
   COMPACT_CHECK(version == kVersion, path, ": token file version must be ", kVersion, ", is ",
                 version);
@@ -79,8 +82,8 @@ TokenFileInfo decode_token_header(std::span<const unsigned char> file, const std
   COMPACT_CHECK(spec_length <= kLongestSpec, path, ": tokenizer name must be at most ",
                 kLongestSpec, " bytes, has ", spec_length);
   const size_t start = token_header_size(spec_length);
-  COMPACT_CHECK(file.size() >= start, path, ": token file is cut short: the header has ", start,
-                " bytes, the file ", file.size());
+  COMPACT_CHECK(size >= start, path, ": token file is cut short: the header has ", start,
+                " bytes, the file ", size);
   const std::string header(reinterpret_cast<const char*>(bytes), start);
   COMPACT_CHECK(header_checksum(header) == load<uint32_t>(bytes, kChecksumAt), path,
                 ": token file header is corrupt: its checksum does not match");
@@ -88,11 +91,11 @@ TokenFileInfo decode_token_header(std::span<const unsigned char> file, const std
   const auto width = load<uint32_t>(bytes, 12);
   COMPACT_CHECK(width == 2 || width == 4, path, ": bytes per id must be 2 or 4, is ", width);
   const auto count = load<uint64_t>(bytes, 16);
-  const uint64_t stored = (file.size() - start) / width;
+  const uint64_t stored = (size - start) / width;
   COMPACT_CHECK(count <= stored, path, ": token file is cut short: its header tells of ", count,
                 " ids, the file holds ", stored);
-  COMPACT_CHECK(file.size() - start == count * width, path, ": token file has ",
-                file.size() - start - count * width, " bytes after its ", count, " ids");
+  COMPACT_CHECK(size - start == count * width, path, ": token file has ",
+                size - start - count * width, " bytes after its ", count, " ids");
   const auto vocabulary = load<uint64_t>(bytes, 24);
   const uint64_t most = width == 2 ? uint64_t{1} << 16 : uint64_t{1} << 31;
   COMPACT_CHECK(vocabulary >= 1 && vocabulary <= most, path, ": vocabulary must be in [1, ", most,

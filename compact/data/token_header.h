@@ -15,8 +15,13 @@ size_t token_header_size(size_t spec_length);
 // The header, checksum included.
 std::string encode_token_header(const TokenFileInfo& info);
 
-// Reads the header of a file whose bytes are `file`, without trusting any of it. Throws InputError,
-// starting with `path`, on the first rule that does not hold, the file's size included.
-TokenFileInfo decode_token_header(std::span<const unsigned char> file, const std::string& path);
+// The longest header that a file may have, in bytes.
+size_t longest_token_header();
+
+// Reads the header of a file of `size` bytes that begins with `head`, all of it or at least
+// longest_token_header() bytes, without trusting any of it. Throws InputError, starting with
+// `path`, on the first rule that does not hold, the file's size included.
+TokenFileInfo decode_token_header(std::span<const unsigned char> head, uint64_t size,
+                                  const std::string& path);
 
 }  // namespace compact

@@ -5,6 +5,7 @@
 #include <xxhash.h>
 
 #include <cstring>
+#include <fstream>
 #include <numeric>
 
 #include "compact/data/token_header.h"
@@ -73,6 +74,28 @@ TEST(TokenFile, CopyStaysWithinTheFile) {
   for (const int64_t begin : {int64_t{-1}, int64_t{7}, int64_t{11}, INT64_MAX, INT64_MIN}) {
     EXPECT_THAT(one_line_error_of([&] { file.copy(begin, out); }), HasSubstr("must be within 10"));
   }
+}
+
+// As somebody writes the file again, or a disk goes away, while it is trained on.
+TEST(TokenFile, ThatIsCutOrChangedAfterItWasOpenedIsAnError) {
+  const TextFolder folder;
+  const auto bytes = make_tokenizer("bytes");
+  const auto tokens = some_tokens(300000, 257);
+  const std::string path = write_tokens(folder / "a", *bytes, tokens);
+  const TokenFile file(path);
+  std::vector<int64_t> out(100);
+  const auto error_at = [&](int64_t begin) {
+    return one_line_error_of([&] { file.copy(begin, out); });
+  };
+  std::fstream(path, std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(static_cast<std::streamoff>(std::filesystem::file_size(path)) - 2)
+      .write("\xff\xff", 2);
+  EXPECT_THAT(error_at(299900), HasSubstr("was changed after it was opened"));
+  std::filesystem::resize_file(path, 5001);
+  EXPECT_THAT(error_at(200000), HasSubstr(path + ": ends at byte 400"));
+  EXPECT_THAT(error_at(2420), HasSubstr(path + ": ends at byte 5001"));
+  file.copy(2000, out);
+  EXPECT_TRUE(std::equal(out.begin(), out.end(), tokens.begin() + 2000));
 }
 
 TEST(TokenFile, CutAtEveryByteIsAnError) {
