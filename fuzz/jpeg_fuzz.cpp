@@ -9,7 +9,7 @@ FUZZ(bytes) {
   using namespace compact;
   static JpegDecoder decoder;  // as in an archive: one for all images, whatever went before
   fuzz::accepted([&] {
-    const JpegDecoder::Size size = decoder.open(bytes, "image");
+    const ImageSize size = decoder.open(bytes, "image");
     std::vector<uint8_t> planes(static_cast<size_t>(3 * size.height * size.width));
     decoder.decode(planes.data());
   });

@@ -4,12 +4,15 @@
 #include <archive.h>
 #include <archive_entry.h>
 #include <locale.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <new>
 #include <string_view>
 
 #include "compact/base/check.h"
+#include "compact/base/file.h"
+#include "compact/base/text.h"
 #include "compact/data/byte_source.h"
 #include "compact/data/printable.h"
 
@@ -66,7 +69,8 @@ class Utf8Names {
 
 void ArchiveReader::Close::operator()(archive* a) const { archive_read_free(a); }
 
-ArchiveReader::ArchiveReader(const std::string& path) : path_(path), archive_(archive_read_new()) {
+ArchiveReader::ArchiveReader(const std::string& path, int64_t most_members)
+    : path_(path), archive_(archive_read_new()), most_members_(most_members) {
   input_size(path);
   archive* const a = archive_.get();
   if (!a) throw std::bad_alloc();
@@ -92,10 +96,58 @@ void ArchiveReader::broken(const std::string& where) const {
        ": no whole archive of the kinds tar and zip: ", printable(why ? why : "unknown reason"));
 }
 
+bool ArchiveReader::is_format(int format) const {
+  return (archive_format(archive_.get()) & ARCHIVE_FORMAT_BASE_MASK) == format;
+}
+
+// A decompressor stops at the end of its data; as gzip, bzip2 and xz do, zeros behind it are let
+// be.
+void ArchiveReader::check_rest() const {
+  archive* const a = archive_.get();
+  if (archive_filter_code(a, 0) == ARCHIVE_FILTER_NONE) return;
+  const InputFile file(path_);
+  std::string bytes(kBlock, '\0');
+  for (int64_t at = archive_filter_bytes(a, -1); at < file.size();) {
+    bytes.resize(std::min(kBlock, static_cast<size_t>(file.size() - at)));
+    file.read_at(at, bytes.data(), static_cast<int64_t>(bytes.size()));
+    const size_t other = bytes.find_first_not_of('\0');
+    COMPACT_CHECK(other == bytes.npos, path_, ": ", archive_filter_name(a, 0),
+                  " data is corrupt at byte ", at + static_cast<int64_t>(other),
+                  ": what follows its end is neither more of it nor zeros");
+    at += static_cast<int64_t>(bytes.size());
+  }
+}
+
+// The end record of a zip archive states the length of the comment that follows it; there is
+// nothing behind that. A comment may hold what looks like an end record.
+void ArchiveReader::check_zip_end() const {
+  constexpr std::string_view kMark = "PK\5\6";
+  constexpr size_t kRecord = 22, kLongestComment = 0xffff;
+  const InputFile file(path_);
+  const auto size = static_cast<size_t>(file.size());
+  std::string end(std::min(size, kRecord + kLongestComment), '\0');
+  const size_t begin = size - end.size();
+  file.read_at(static_cast<int64_t>(begin), end.data(), static_cast<int64_t>(end.size()));
+  std::string last;
+  for (size_t at = end.rfind(kMark); at != end.npos;
+       at = at ? end.rfind(kMark, at - 1) : end.npos) {
+    if (end.size() - at < kRecord) continue;
+    const auto byte = [&](size_t i) { return size_t{static_cast<unsigned char>(end[at + i])}; };
+    const size_t stated = byte(20) | byte(21) << 8, there = end.size() - at - kRecord;
+    if (stated == there) return;
+    if (last.empty()) {
+      last = cat(": the zip archive's end record states a comment of ", stated,
+                 " bytes, from byte ", begin + at + kRecord, " on ", there, " follow");
+    }
+  }
+  fail(path_, last.empty() ? ": the zip archive has no end record in its last 65557 bytes" : last);
+}
+
 // A tar file that is cut between two members lacks the blocks of zeros at its end.
 void ArchiveReader::check_end() const {
   archive* const a = archive_.get();
-  if ((archive_format(a) & ARCHIVE_FORMAT_BASE_MASK) != ARCHIVE_FORMAT_TAR) return;
+  check_rest();
+  if (!is_format(ARCHIVE_FORMAT_TAR)) return;
   COMPACT_CHECK(archive_filter_bytes(a, 0) > archive_read_header_position(a), path_,
                 ": the tar archive is cut short after ", archive_filter_bytes(a, 0), " bytes");
 }
@@ -112,6 +164,9 @@ bool ArchiveReader::next() {
     }
     // A warning is that a name is no UTF-8.
     if (status != ARCHIVE_OK && status != ARCHIVE_WARN) broken(path_);
+    if (members_ == 0 && is_format(ARCHIVE_FORMAT_ZIP)) check_zip_end();
+    COMPACT_CHECK(++members_ <= most_members_, path_, ": must have at most ", most_members_,
+                  " members, has more");
     const char* name = archive_entry_pathname_utf8(entry);
     if (!name) name = archive_entry_pathname(entry);
     COMPACT_CHECK(name, path_, ": a member has no readable name");
@@ -123,7 +178,8 @@ bool ArchiveReader::next() {
     COMPACT_CHECK(type == AE_IFREG, where(), ": must be a file or folder");
     COMPACT_CHECK(!archive_entry_is_encrypted(entry), where(), ": is encrypted");
     COMPACT_CHECK(!name_.empty(), path_, ": a member has no name");
-    COMPACT_CHECK(seen_.insert(name_).second, where(), ": is there twice");
+    const XXH128_hash_t digest = XXH3_128bits(name_.data(), name_.size());
+    COMPACT_CHECK(seen_.insert({digest.low64, digest.high64}).second, where(), ": is there twice");
     return true;
   }
 }

@@ -4,10 +4,11 @@
 // started. Memory is that of libarchive and of the member being read.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
-#include <unordered_set>
 
 struct archive;
 
@@ -16,11 +17,13 @@ namespace compact {
 class ArchiveReader {
  public:
   // Throws InputError where `path` is no regular file or no such archive.
-  explicit ArchiveReader(const std::string& path);
+  ArchiveReader(const std::string& path, int64_t most_members);
 
   // Goes to the next regular file; false after the last. Folders are passed over. Throws InputError
   // on a corrupt or cut archive; on links, devices and encrypted members; on names that are
-  // absolute, have a part `..`, control characters or more than 512 bytes, or come twice.
+  // absolute, have a part `..`, control characters or more than 512 bytes, or come twice; on more
+  // than `most_members`, folders included; on what follows the archive's end, but for zeros after
+  // compressed data and a zip archive's own comment.
   bool next();
 
   // The name of the member, without "./" parts: "train/cat/0001.jpg".
@@ -36,11 +39,15 @@ class ArchiveReader {
     void operator()(archive* a) const;
   };
   [[noreturn]] void broken(const std::string& where) const;
+  bool is_format(int format) const;
   void check_end() const;
+  void check_rest() const;
+  void check_zip_end() const;
 
   std::string path_, name_;
   std::unique_ptr<archive, Close> archive_;
-  std::unordered_set<std::string> seen_;
+  int64_t most_members_, members_ = 0;
+  std::set<std::array<uint64_t, 2>> seen_;  // digests of the names
 };
 
 }  // namespace compact

@@ -70,6 +70,12 @@ class Decompressor : public ByteSource {
   [[noreturn]] void cut_short(const char* format) const {
     fail(file_.path(), ": ", format, " data is cut short after ", file_.consumed(), " bytes");
   }
+  // At the next byte that waits.
+  [[noreturn]] void trailing(const char* format) const {
+    fail(file_.path(), ": ", format, " data is corrupt at byte ",
+         file_.consumed() - static_cast<int64_t>(count()),
+         ": what follows its end is neither more of it nor zeros");
+  }
   [[noreturn]] void corrupt(const char* format, const char* why) const {
     fail(file_.path(), ": ", format, " data is corrupt before byte ", file_.consumed(), ": ", why);
   }
@@ -93,14 +99,14 @@ class GzipSource final : public Decompressor {
     const size_t wanted = stream_.avail_out;
     while (stream_.avail_out == wanted) {
       const bool more = refill();
-      if (!more && between_members_) return 0;
+      if (between_members_ && (!more || !member_begins())) return 0;
       stream_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(waiting()));
       stream_.avail_in = static_cast<uInt>(count());
       const int status = inflate(&stream_, Z_NO_FLUSH);
       take(count() - stream_.avail_in);
       between_members_ = status == Z_STREAM_END;
       if (status == Z_STREAM_END) {
-        inflateReset(&stream_);  // gzip files may be joined end to end
+        inflateReset(&stream_);
       } else if (status == Z_BUF_ERROR || (status == Z_OK && !more)) {
         if (!more && stream_.avail_out == wanted) cut_short("gzip");
       } else if (status != Z_OK) {
@@ -111,6 +117,19 @@ class GzipSource final : public Decompressor {
   }
 
  private:
+  // gzip files may be joined end to end, and filled up with zeros.
+  bool member_begins() {
+    constexpr char kMagic = '\x1f';
+    if (*waiting() == kMagic) return true;
+    while (refill()) {
+      const char* const from = waiting();
+      take(static_cast<size_t>(std::find_if(from, from + count(), [](char c) { return c != 0; }) -
+                               from));
+      if (count() > 0) trailing("gzip");
+    }
+    return false;
+  }
+
   z_stream stream_{};
   bool between_members_ = false;
 };

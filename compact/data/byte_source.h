@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The bytes of an input file, decompressed while reading: `.gz`, `.xz` and `.zst` by the name's
 // ending, everything else as it is. Memory is constant: two small buffers and the window that the
-// compressed stream asks for, at most 1 GiB (a stream that asks for more is refused).
+// compressed stream asks for, at most 1 GiB (a stream that asks for more is refused). Streams may
+// be joined end to end; what else follows one is refused, but for zeros after `.gz` and, by fours,
+// after `.xz`.
 #pragma once
 
 #include <cstddef>

@@ -23,7 +23,8 @@ struct Graph {
 // passed over. Edges are symmetrised; a stored 0 is none and other weights are dropped. Features
 // stay as they are. Throws InputError with the array's name on a cut or corrupt archive, a wrong
 // type or shape, row starts that descend, indices out of range or twice in a row, values that are
-// not finite, negative labels, more than 512 MiB an array, 2^27 nodes or 2^28 feature values.
+// not finite, negative labels, more than 1,024 members, 512 MiB an array, 2^27 nodes or 2^28
+// feature values.
 Graph read_graph_npz(const std::string& path);
 
 struct NodeSplit {

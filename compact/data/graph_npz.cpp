@@ -17,6 +17,7 @@
 namespace compact {
 namespace {
 
+constexpr int64_t kMostMembers = 1024;
 constexpr int64_t kMostArrayBytes = int64_t{1} << 29;
 constexpr int64_t kMostValues = int64_t{1} << 28;
 constexpr std::array<std::string_view, 9> kArrays = {"adj_data",    "adj_indices", "adj_indptr",
@@ -26,7 +27,7 @@ constexpr std::array<std::string_view, 9> kArrays = {"adj_data",    "adj_indices
 class Arrays {
  public:
   explicit Arrays(const std::string& path) : path_(path) {
-    ArchiveReader archive(path);
+    ArchiveReader archive(path, kMostMembers);
     while (archive.next()) {
       const std::string& file = archive.name();
       if (!file.ends_with(".npy")) continue;

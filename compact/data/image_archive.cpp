@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,6 +18,7 @@ namespace compact {
 namespace {
 
 constexpr int64_t kMostImages = int64_t{1} << 20;
+constexpr int64_t kMostMembers = 2 * kMostImages;  // with folders and hidden files
 constexpr int64_t kMostPixels = int64_t{1} << 33;
 constexpr int64_t kMostFileBytes = int64_t{1} << 24;
 
@@ -50,14 +52,16 @@ at::Tensor tensor_of(std::vector<uint8_t> pixels, at::IntArrayRef sizes) {
 
 }  // namespace
 
-LabelledImages read_image_archive(const std::string& path) {
-  ArchiveReader archive(path);
+LabelledImages read_image_archive(const std::string& path, std::optional<ImageSize> size) {
+  ArchiveReader archive(path, kMostMembers);
   JpegDecoder decoder;
   std::vector<uint8_t> pixels;
   std::vector<int64_t> labels;  // numbers of `classes`, given as folders are met
   std::map<std::string, int64_t> classes;
   std::optional<std::string> above;
-  JpegDecoder::Size size;
+  const bool any_size = size.has_value();
+  int64_t others = 0;  // of another size than the wanted one
+  ImageSize first_other;
   while (archive.next()) {
     const ImageName name = parts_of(archive.name());
     if (name.file.starts_with('.')) continue;
@@ -69,15 +73,22 @@ LabelledImages read_image_archive(const std::string& path) {
     COMPACT_CHECK(static_cast<int64_t>(labels.size()) < kMostImages, path, ": more than ",
                   kMostImages, " images");
     const std::string bytes = archive.read(kMostFileBytes);
-    const JpegDecoder::Size sides = decoder.open(bytes, archive.where());
-    if (labels.empty()) size = sides;
-    COMPACT_CHECK(sides == size, archive.where(), ": images must be of one size, the first is ",
-                  size.height, " x ", size.width, ", this ", sides.height, " x ", sides.width);
-    const size_t before = pixels.size(), more = static_cast<size_t>(3 * size.height * size.width);
+    const ImageSize sides = decoder.open(bytes, archive.where());
+    if (!size) size = sides;
+    COMPACT_CHECK(any_size || sides == *size, archive.where(),
+                  ": images must be of one size, the first is ", str(*size), ", this ", str(sides));
+    const size_t before = pixels.size(), more = static_cast<size_t>(3 * size->height * size->width);
     COMPACT_CHECK(before + more <= static_cast<size_t>(kMostPixels), path, ": more than ",
                   kMostPixels, " bytes of pixels");
     pixels.resize(before + more);
-    decoder.decode(pixels.data() + before);
+    if (sides == *size) {
+      decoder.decode(pixels.data() + before);
+    } else {
+      const at::Tensor image = at::empty({1, 3, sides.height, sides.width}, at::kByte);
+      decoder.decode(image.mutable_data_ptr<uint8_t>());
+      std::memcpy(pixels.data() + before, resized(image, *size).const_data_ptr<uint8_t>(), more);
+      if (others++ == 0) first_other = sides;
+    }
     labels.push_back(classes.emplace(name.folder, classes.size()).first->second);
   }
   COMPACT_CHECK(!labels.empty(), path, ": has no images CLASS/NAME.jpg");
@@ -92,7 +103,10 @@ LabelledImages read_image_archive(const std::string& path) {
   result.classes = static_cast<int64_t>(classes.size());
   result.labels = at::tensor(labels, at::kLong);
   result.images = tensor_of(std::move(pixels),
-                            {static_cast<int64_t>(labels.size()), 3, size.height, size.width});
+                            {static_cast<int64_t>(labels.size()), 3, size->height, size->width});
+  if (others > 0) {
+    result.warnings.push_back(resized_text(path, others, first_other, *size));
+  }
   return result;
 }
 

@@ -16,6 +16,7 @@ struct LabelledImages {
   at::Tensor labels;  // int64 [count], in [0, classes)
   int64_t classes = 10;
   std::vector<std::string> class_names = {};  // of every class, or empty where the file has none
+  std::vector<std::string> warnings = {};     // about the files, one line each
 };
 
 // The same with labels as `names` numbers the classes. Unchanged where either has no names. Throws

@@ -67,7 +67,7 @@ JpegDecoder::JpegDecoder() : state_(std::make_unique<State>()) {
 
 JpegDecoder::~JpegDecoder() { jpeg_destroy_decompress(&state_->image); }
 
-JpegDecoder::Size JpegDecoder::open(std::string_view bytes, const std::string& where) {
+ImageSize JpegDecoder::open(std::string_view bytes, const std::string& where) {
   State& s = *state_;
   s.where = where;
   jpeg_abort_decompress(&s.image);
@@ -77,7 +77,7 @@ JpegDecoder::Size JpegDecoder::open(std::string_view bytes, const std::string& w
     jpeg_mem_src(&s.image, data, size);
     jpeg_read_header(&s.image, TRUE);
   });
-  const Size sides{s.image.image_height, s.image.image_width};
+  const ImageSize sides{s.image.image_height, s.image.image_width};
   for (const int64_t side : {sides.height, sides.width}) {
     COMPACT_CHECK(side >= 1 && side <= kLargestSide, where, ": sides must be from 1 to ",
                   kLargestSide, " pixels, are ", sides.height, " x ", sides.width);

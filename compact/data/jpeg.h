@@ -8,15 +8,13 @@
 #include <string>
 #include <string_view>
 
+#include "compact/data/image_size.h"
+
 namespace compact {
 
 class JpegDecoder {
  public:
   static constexpr int64_t kLargestSide = 4096;
-  struct Size {
-    int64_t height = 0, width = 0;
-    bool operator==(const Size&) const = default;
-  };
 
   JpegDecoder();
   JpegDecoder(const JpegDecoder&) = delete;
@@ -24,7 +22,7 @@ class JpegDecoder {
 
   // Reads the header. `bytes` must live until decode() is done; `where` begins messages. Throws
   // InputError on what is no JPEG, on sides beyond kLargestSide and on other colours.
-  Size open(std::string_view bytes, const std::string& where);
+  ImageSize open(std::string_view bytes, const std::string& where);
 
   // Fills planes[3 * height * width] of the image opened last. Throws InputError where it is cut,
   // damaged or has more than 100 scans.

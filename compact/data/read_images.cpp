@@ -11,6 +11,7 @@
 #include "compact/base/check.h"
 #include "compact/data/byte_source.h"
 #include "compact/data/image_archive.h"
+#include "compact/data/resize_images.h"
 
 namespace compact {
 namespace {
@@ -42,10 +43,19 @@ std::string labels_beside(const std::string& path) {
   fail(path, ": its labels must be beside it as ", labels, "[.gz|.xz|.zst], there are none");
 }
 
-LabelledImages read_one(const std::string& path) {
-  if (is_idx(path)) return read_idx(path, labels_beside(path));
-  if (is_records(path)) return read_cifar10(std::span(&path, 1));
-  if (is_archive(path)) return read_image_archive(path);
+LabelledImages in_size(LabelledImages data, const std::string& path,
+                       std::optional<ImageSize> size) {
+  const ImageSize own = size_of(data.images);
+  if (!size || own == *size) return data;
+  data.images = resized(data.images, *size);
+  data.warnings.push_back(resized_text(path, data.images.size(0), own, *size));
+  return data;
+}
+
+LabelledImages read_one(const std::string& path, std::optional<ImageSize> size) {
+  if (is_idx(path)) return in_size(read_idx(path, labels_beside(path)), path, size);
+  if (is_records(path)) return in_size(read_cifar10(std::span(&path, 1)), path, size);
+  if (is_archive(path)) return read_image_archive(path, size);
   fail(path,
        ": no name of images; read are NAME-images-idx3-ubyte[.gz] with its labels beside it, "
        "records of CIFAR-10 (.bin, .bin.gz) and archives of class folders with JPEG files (.tar, "
@@ -54,14 +64,16 @@ LabelledImages read_one(const std::string& path) {
 
 }  // namespace
 
-LabelledImages read_images(std::span<const std::string> paths) {
+LabelledImages read_images(std::span<const std::string> paths, std::optional<ImageSize> size) {
   COMPACT_CHECK(!paths.empty(), "[images] at least one file is needed");
-  if (std::all_of(paths.begin(), paths.end(), is_records)) return read_cifar10(paths);
-  LabelledImages first = read_one(paths[0]);
+  if (std::all_of(paths.begin(), paths.end(), is_records)) {
+    return in_size(read_cifar10(paths), paths[0], size);
+  }
+  LabelledImages first = read_one(paths[0], size);
   if (paths.size() == 1) return first;
   std::vector<at::Tensor> images{first.images}, labels{first.labels};
   for (const std::string& path : paths.subspan(1)) {
-    const LabelledImages more = read_one(path);
+    const LabelledImages more = read_one(path, size);
     COMPACT_CHECK(more.images.sizes().slice(1) == first.images.sizes().slice(1), path,
                   ": images have [channels, height, width] ", more.images.sizes().slice(1),
                   ", those of ", paths[0], " ", first.images.sizes().slice(1));
@@ -69,6 +81,7 @@ LabelledImages read_images(std::span<const std::string> paths) {
                   ": its ", more.classes, " classes are not the ", first.classes, " of ", paths[0]);
     images.push_back(more.images);
     labels.push_back(more.labels);
+    first.warnings.insert(first.warnings.end(), more.warnings.begin(), more.warnings.end());
   }
   first.images = at::cat(images);
   first.labels = at::cat(labels);

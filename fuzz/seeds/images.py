@@ -53,7 +53,12 @@ def image_archive():
     yield "sound", sound
     yield "gz", gzip.compress(sound, mtime=0)
     yield "xz", lzma.compress(sound)
+    yield "gz_zeros", gzip.compress(sound, mtime=0) + bytes(100)
+    yield "gz_trailing", gzip.compress(sound, mtime=0) + b"x"
+    yield "xz_trailing", lzma.compress(sound) + b"xxxx"
     yield "cut", sound[:1200]
+    yield "trailing", sound + b"x"
+    yield "members", gzip.compress(tar(["a/"] * 9, b"", tarfile.DIRTYPE), mtime=0)
     yield "bomb", gzip.compress(tar(["a/b.jpg"], bytes(3 << 20)), mtime=0)
     for name in ("../x.jpg", "/a/b.jpg", "a/../../b.jpg", "a\nb/c.jpg", "x" * 90 + "/" + "y" * 600):
         yield f"name_{len(name)}_{name[0] == '/'}", tar([name], image)
@@ -65,6 +70,9 @@ def image_archive():
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("cat/1.jpg", image)
     yield "zip", out.getvalue()
+    yield "zip_trailing", out.getvalue() + b"x"
+    yield "zip_comment", out.getvalue()[:-2] + b"\4\0PK\5\6"
+    yield "zip_no_end", b"PK\3\4" + bytes(70_000)
     yield "zip_size", out.getvalue().replace(struct.pack("<I", len(image)), b"\xff\xff\xff\x7f")
 
 

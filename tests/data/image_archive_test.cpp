@@ -7,7 +7,6 @@
 #include <filesystem>
 
 #include "compact/base/philox.h"
-#include "compact/data/archive.h"
 #include "compact/data/read_images.h"
 #include "tests/data/archives.h"
 #include "tests/data/files.h"
@@ -126,6 +125,24 @@ TEST_F(ImageArchive, CutAnywhere) {
   const size_t end = (tar.find_last_not_of('\0') + 511) / 512 * 512;
   for (size_t size = 0; size <= end; size += size % 512 == 0 || size % 512 == 511 ? 1 : 73) {
     ASSERT_NE(error(tar.substr(0, size)), "") << "tar " << size;
+  }
+}
+
+TEST_F(ImageArchive, ImagesOfSeveralSizesAreBroughtToOne) {
+  const std::string bytes = archive_of({{"a/0.jpg", colour(200, 10, 10, 8, 8)},
+                                        {"a/1.jpg", colour(10, 200, 10, 30, 20)},
+                                        {"b/2.jpg", colour(10, 10, 200, 3, 4096)}},
+                                       "zip");
+  EXPECT_THAT(error(bytes), HasSubstr("the first is 8 x 8, this 20 x 30"));
+  const std::string path = write_file(folder_ / "images.zip", bytes);
+  const LabelledImages all = read_image_archive(path, ImageSize{8, 8});
+  EXPECT_EQ(all.images.sizes(), at::IntArrayRef({3, 3, 8, 8}));
+  EXPECT_TRUE(at::equal(all.labels, at::tensor({0, 0, 1}, at::kLong)));
+  EXPECT_THAT(all.warnings, ElementsAre(path + ": 2 images, the first of 20 x 30 pixels, were "
+                                               "scaled to 8 x 8"));
+  for (int64_t i = 0; i < 3; ++i) {
+    EXPECT_GT(all.images[i][i].min().item<int>(), 180) << i;
+    EXPECT_LT(all.images[i][(i + 1) % 3].max().item<int>(), 30) << i;
   }
 }
 
@@ -295,6 +312,27 @@ TEST_F(ReadImages, RecordsAndArchives) {
   EXPECT_THAT(error({zip, other}), HasSubstr("classes are not"));
   const std::string small = put("d.tar", archive_of({{"x/0.jpg", colour(1, 2, 3)}}, "pax"));
   EXPECT_THAT(error({zip, small}), HasSubstr("[3, 8, 8]"));
+}
+
+TEST_F(ReadImages, OfEveryFormComeInTheSizeAskedFor) {
+  const std::string idx = put("train-images-idx3-ubyte", idx_images('a'));
+  put("train-labels-idx1-ubyte", idx_labels("\x01\x02"));
+  const std::vector<std::string> one = {idx};
+  const LabelledImages grey = read_images(one, ImageSize{4, 4});
+  EXPECT_TRUE(grey.images.equal(at::full({2, 1, 4, 4}, 'a', at::kByte)));
+  EXPECT_THAT(grey.warnings,
+              ElementsAre(idx + ": 2 images, the first of 2 x 3 pixels, were scaled to 4 x 4"));
+  EXPECT_TRUE(read_images(one, ImageSize{2, 3}).warnings.empty());
+  const std::vector<std::string> records = {put("a.bin", "\x05" + std::string(3072, 'x'))};
+  const LabelledImages small = read_images(records, ImageSize{8, 8});
+  EXPECT_TRUE(small.images.equal(at::full({1, 3, 8, 8}, 'x', at::kByte)));
+  EXPECT_THAT(small.warnings, ElementsAre(HasSubstr("1 image, of 32 x 32 pixels, was scaled")));
+  const std::vector<std::string> both = {
+      put("a.zip", archive_of({{"x/0.jpg", colour(1, 2, 3, 32, 32)}}, "zip")),
+      put("b.tar", archive_of({{"x/0.jpg", colour(1, 2, 3, 8, 16)}}, "pax"))};
+  const LabelledImages all = read_images(both, ImageSize{8, 8});
+  EXPECT_EQ(all.images.sizes(), at::IntArrayRef({2, 3, 8, 8}));
+  EXPECT_EQ(all.warnings.size(), 2u);
 }
 
 TEST_F(ReadImages, OtherNamesAreToldWhatIsRead) {

@@ -66,6 +66,33 @@ TEST(Reader, StreamsJoinedEndToEndAreOneText) {
   }
 }
 
+// gzip ignores zeros behind its data, as blocks of a tape leave them, and warns of anything else.
+TEST(Reader, OnlyZerosMayFollowGzipData) {
+  const TextFolder folder;
+  const std::string a = noise(70000), gz = compressed(a, ".gz");
+  const auto of = [&](const std::string& bytes) {
+    return documents({write_file(folder / "a.txt.gz", bytes)});
+  };
+  const auto error = [&](const std::string& bytes) {
+    return one_line_error_of([&] { of(bytes); });
+  };
+  for (const size_t zeros : {1, 511, 70000}) {
+    EXPECT_THAT(of(gz + std::string(zeros, '\0')), ElementsAre(a)) << zeros;
+    EXPECT_THAT(of(gz + gz + std::string(zeros, '\0')), ElementsAre(a + a)) << zeros;
+    EXPECT_EQ(error(gz + std::string(zeros, '\0') + "x" + gz),
+              folder / "a.txt.gz" + ": gzip data is corrupt at byte " +
+                  std::to_string(gz.size() + zeros) +
+                  ": what follows its end is neither more of it nor zeros");
+  }
+  EXPECT_THAT(error(gz + "x"), HasSubstr("corrupt at byte " + std::to_string(gz.size()) + ":"));
+  EXPECT_THAT(error(gz + "\x1f"), HasSubstr("gzip data is cut short"));
+  EXPECT_THAT(error(gz + "\x1fno header"), HasSubstr("gzip data is corrupt"));
+  for (const std::string ending : {".xz", ".zst"}) {
+    const std::string path = write_file(folder / "b.txt" + ending, compressed(a, ending) + "xxxx");
+    EXPECT_THAT(one_line_error_of([&] { documents({path}); }), HasSubstr(path + ": ")) << ending;
+  }
+}
+
 TEST(Reader, LinesInEveryCompression) {
   const TextFolder folder;
   const std::string big = noise(200000);

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/data/resize_images.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+
+#include "tests/data/files.h"
+
+namespace compact {
+namespace {
+
+using test::one_line_error_of;
+using testing::HasSubstr;
+
+TEST(ResizedImages, ShowTheMiddle) {
+  // Three squares of 4 x 4 beside each other, then the same in large.
+  const at::Tensor squares =
+      at::cat({at::full({2, 1, 4, 4}, 10, at::kByte), at::full({2, 1, 4, 4}, 90, at::kByte),
+               at::full({2, 1, 4, 4}, 200, at::kByte)},
+              3);
+  EXPECT_TRUE(resized(squares, {4, 12}).is_same(squares));
+  EXPECT_TRUE(resized(squares, {4, 4}).equal(at::full({2, 1, 4, 4}, 90, at::kByte)));
+  EXPECT_TRUE(
+      resized(squares.transpose(2, 3), {8, 8}).equal(at::full({2, 1, 8, 8}, 90, at::kByte)));
+  const at::Tensor large = squares.repeat_interleave(8, 2).repeat_interleave(8, 3);
+  const at::Tensor back = resized(large, {4, 12});
+  EXPECT_EQ(back.sizes(), squares.sizes());
+  for (const int64_t column : {1, 5, 6, 10}) {  // away from the borders between squares
+    EXPECT_TRUE(back.select(3, column).equal(squares.select(3, column))) << column;
+  }
+  // Of a fine pattern the mean remains.
+  const at::Tensor stripes = at::tensor({0, 200}, at::kByte).repeat({1, 1, 64, 32});
+  EXPECT_LE((resized(stripes, {8, 8}).to(at::kInt) - 100).abs().max().item<int>(), 6);
+  EXPECT_THAT(one_line_error_of([&] { resized(squares, {0, 4}); }), HasSubstr("is 0 x 4"));
+}
+
+TEST(ResizedImages, AreAsManyHoweverManyThereAre) {
+  const at::Tensor images = at::arange(600).remainder(256).to(at::kByte).view({600, 1, 1, 1});
+  const at::Tensor all = images.expand({600, 3, 5, 9}).contiguous();
+  EXPECT_TRUE(resized(all, {7, 2}).equal(images.expand({600, 3, 7, 2})));
+}
+
+TEST(ResizedImages, AreSaidInALine) {
+  EXPECT_EQ(resized_text("a.zip", 20, {64, 48}, {32, 32}),
+            "a.zip: 20 images, the first of 64 x 48 pixels, were scaled to 32 x 32");
+  EXPECT_EQ(resized_text("a.zip", 1, {64, 48}, {32, 32}),
+            "a.zip: 1 image, of 64 x 48 pixels, was scaled to 32 x 32");
+}
+
+}  // namespace
+}  // namespace compact
