@@ -7,10 +7,11 @@
 
 FUZZ(bytes) {
   using namespace compact;
-  const size_t kind = fuzz::choice(bytes, 6);
+  const size_t kind = fuzz::choice(bytes, 7);
   fuzz::accepted([&] {
-    if (kind < 2) {
-      const std::string path = fuzz::folder().file(kind ? "texts.jsonl" : "texts.tsv", bytes);
+    if (kind < 2 || kind == 6) {
+      const char* const name = kind == 6 ? "texts.csv" : kind ? "texts.jsonl" : "texts.tsv";
+      const std::string path = fuzz::folder().file(name, bytes);
       const LabelledTexts texts = read_labelled_texts(path);
       fuzz::require(texts.first.size() == texts.labels.size());
     } else if (kind == 2) {

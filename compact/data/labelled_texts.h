@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts, or pairs of texts, with a class or a value each, out of .tsv and .jsonl files.
+// Texts, or pairs of texts, with a class or a value each, out of .csv, .tsv and .jsonl files.
 #pragma once
 
 #include <optional>
@@ -28,9 +28,10 @@ struct TextFields {
   std::vector<std::string> class_names = {};  // empty: those of the file
 };
 
-// A .tsv file with a header, or a .jsonl file. Classes are texts or integers: those given, or the
-// distinct ones of the file (at least two), sorted as numbers where all are integers, otherwise by
-// bytes. Throws InputError with path, line and rule: also on a class that is none of those given.
+// A .csv or .tsv file with a header, or a .jsonl file. Classes are texts or integers: those given,
+// or the distinct ones of the file (at least two), sorted as numbers where all are integers,
+// otherwise by bytes. Throws InputError with path, line and rule: also on a class that is none of
+// those given.
 LabelledTexts read_labelled_texts(const std::string& path, const TextFields& fields = {});
 
 // What rows of a table are, for readers of other layouts.

@@ -47,7 +47,8 @@ bool TextLines::next() {
                 " of it is NUL: a binary file");
   std::string_view text = raw_;
   if (number_ == 1 && text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
-  if (text.ends_with('\r')) text.remove_suffix(1);
+  carriage_ = text.ends_with('\r');
+  if (carriage_) text.remove_suffix(1);
   Utf8Repair repair;
   repair.feed(text, line_);
   repair.finish(line_);

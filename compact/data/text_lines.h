@@ -22,6 +22,7 @@ class TextLines {
   // longer than 64 MiB or has a NUL byte.
   bool next();
   std::string_view line() const { return line_; }  // until the next call of next()
+  bool carriage() const { return carriage_; }      // whether CR and LF ended it, not LF
   // "PATH: line 3", to begin a message.
   std::string where() const;
 
@@ -36,6 +37,7 @@ class TextLines {
   std::vector<char> buffer_;
   size_t begin_ = 0, end_ = 0;  // what waits in buffer_
   std::string raw_, line_;
+  bool carriage_ = false;
   int64_t number_ = 0, replaced_ = 0;
 };
 

@@ -5,6 +5,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
+#include "compact/data/csv_records.h"
 #include "compact/data/json_field.h"
 #include "compact/data/printable.h"
 #include "compact/data/text_lines.h"
@@ -14,91 +15,88 @@ namespace {
 
 constexpr size_t kMostColumns = 1000;
 
-class LineTable : public TextTable {
+// The lines of a .tsv file as rows.
+class TsvRows {
  public:
-  explicit LineTable(const std::string& path) : TextTable(path), lines_(path) {}
-  std::string where() const override { return lines_.where(); }
-  int64_t replaced() const override { return lines_.replaced(); }
+  TsvRows(const std::string& path, size_t most) : lines_(path), most_(most) {}
 
- protected:
-  // Goes to the next line that is not blank. The first row is read twice: for its names, as a row.
-  bool next_line() {
-    if (again_) {
-      again_ = false;
-      return true;
-    }
-    while (lines_.next()) {
-      if (!blank(lines_.line())) return true;
-    }
-    return false;
-  }
-  virtual bool blank(std::string_view line) const = 0;
-
-  TextLines lines_;
-  bool again_ = false;
-};
-
-class TsvTable final : public LineTable {
- public:
-  TsvTable(const std::string& path, TableForm form) : LineTable(path), form_(form) {
-    COMPACT_CHECK(next_line(), path, ": has no lines");
-    size_t count = split_line();
-    COMPACT_CHECK(count <= kMostColumns, where(), " must have at most ", kMostColumns,
-                  " columns, has ", count);
-    for (size_t c = 0; c < count; ++c) {
-      names_.push_back(form.header ? std::string(parts_[c]) : std::to_string(c));
-    }
-    if (form.header) COMPACT_CHECK(next_line(), path, ": has a header and no rows");
-    again_ = true;
-  }
-
-  bool next(std::vector<TableCell>& cells) override {
-    if (!next_line()) return false;
-    const size_t count = split_line();
-    COMPACT_CHECK(form_.ragged || count == names_.size(), where(), " must have ", names_.size(),
-                  " columns as the first line, has ", count);
-    cells.resize(columns_.size());
-    for (size_t i = 0; i < columns_.size(); ++i) {
-      const bool there = columns_[i] < count;
-      cells[i].kind = there ? TableCell::kText : TableCell::kMissing;
-      cells[i].text = there ? parts_[columns_[i]] : std::string_view();
+  bool next() {
+    do {
+      if (!lines_.next()) return false;
+    } while (lines_.line().empty());
+    const std::string_view line = lines_.line();
+    fields_.clear();
+    count_ = 0;
+    for (size_t start = 0; start <= line.size();) {
+      const size_t end = std::min(line.find('\t', start), line.size());
+      if (++count_ <= most_) fields_.push_back(line.substr(start, end - start));
+      start = end + 1;
     }
     return true;
   }
+  size_t count() const { return count_; }
+  std::string_view field(size_t i) const { return fields_[i]; }
+  std::string where() const { return lines_.where(); }
+  int64_t replaced() const { return lines_.replaced(); }
 
  private:
-  bool blank(std::string_view line) const override { return line.empty(); }
-  // How many columns the line has; the first of them are in parts_.
-  size_t split_line() {
-    const std::string_view line = lines_.line();
-    parts_.clear();
-    size_t count = 0;
-    for (size_t start = 0; start <= line.size();) {
-      const size_t end = std::min(line.find('\t', start), line.size());
-      if (++count <= kMostColumns) parts_.push_back(line.substr(start, end - start));
-      start = end + 1;
-    }
-    return count;
-  }
-
-  TableForm form_;
-  std::vector<std::string_view> parts_;
+  TextLines lines_;
+  std::vector<std::string_view> fields_;
+  size_t most_, count_ = 0;
 };
 
-class JsonTable final : public LineTable {
+// Rows of columns, of which the first kMostColumns are looked at. The first row is met twice: for
+// its names, or their number, and as a row.
+template <class Rows>
+class ColumnTable final : public TextTable {
  public:
-  explicit JsonTable(const std::string& path) : LineTable(path) {
+  ColumnTable(const std::string& path, TableForm form)
+      : TextTable(path), form_(form), rows_(path, kMostColumns) {
+    COMPACT_CHECK(rows_.next(), path, ": has no lines");
+    COMPACT_CHECK(rows_.count() <= kMostColumns, where(), " must have at most ", kMostColumns,
+                  " columns, has ", rows_.count());
+    for (size_t c = 0; c < rows_.count(); ++c) {
+      names_.push_back(form.header ? std::string(rows_.field(c)) : std::to_string(c));
+    }
+    if (form.header) COMPACT_CHECK(rows_.next(), path, ": has a header and no rows");
+  }
+
+  bool next(std::vector<TableCell>& cells) override {
+    if (!first_ && !rows_.next()) return false;
+    first_ = false;
+    COMPACT_CHECK(form_.ragged || rows_.count() == names_.size(), where(), " must have ",
+                  names_.size(), " columns as the first line, has ", rows_.count());
+    cells.resize(columns_.size());
+    for (size_t i = 0; i < columns_.size(); ++i) {
+      const bool there = columns_[i] < rows_.count();
+      cells[i].kind = there ? TableCell::kText : TableCell::kMissing;
+      cells[i].text = there ? rows_.field(columns_[i]) : std::string_view();
+    }
+    return true;
+  }
+  std::string where() const override { return rows_.where(); }
+  int64_t replaced() const override { return rows_.replaced(); }
+
+ private:
+  TableForm form_;
+  Rows rows_;
+  bool first_ = true;
+};
+
+class JsonTable final : public TextTable {
+ public:
+  explicit JsonTable(const std::string& path) : TextTable(path), lines_(path) {
     COMPACT_CHECK(next_line(), path, ": has no lines");
     std::string error;
     COMPACT_CHECK(json_fields(lines_.line(), {}, others_, error), where(), " ", error);
     for (const std::string& name : others_) {
       if (!has(name)) names_.push_back(name);  // of a key given twice the last counts
     }
-    again_ = true;
   }
 
   bool next(std::vector<TableCell>& cells) override {
-    if (!next_line()) return false;
+    if (!first_ && !next_line()) return false;
+    first_ = false;
     fields_.resize(chosen_.size());
     for (size_t i = 0; i < chosen_.size(); ++i) fields_[i].name = chosen_[i];
     std::string error;
@@ -117,10 +115,20 @@ class JsonTable final : public LineTable {
     }
     return true;
   }
+  std::string where() const override { return lines_.where(); }
+  int64_t replaced() const override { return lines_.replaced(); }
 
  private:
-  bool blank(std::string_view line) const override { return trim(line).empty(); }
+  // Goes to the next line that is not blank.
+  bool next_line() {
+    while (lines_.next()) {
+      if (!trim(lines_.line()).empty()) return true;
+    }
+    return false;
+  }
 
+  TextLines lines_;
+  bool first_ = true;  // it is read twice: for its names, and as a row
   std::vector<JsonField> fields_;
   std::vector<std::string> others_;
 };
@@ -146,10 +154,11 @@ void TextTable::choose(const std::vector<std::string>& names) {
 
 std::unique_ptr<TextTable> open_table(const std::string& path, TableForm form) {
   const std::string_view name = without_compression(path);
-  if (!form.tsv && name.ends_with(".jsonl")) return std::make_unique<JsonTable>(path);
-  COMPACT_CHECK(form.tsv || name.ends_with(".tsv"), path,
-                ": the name must end in .tsv or .jsonl, then perhaps .gz, .xz or .zst");
-  return std::make_unique<TsvTable>(path, form);
+  if (form.tsv || name.ends_with(".tsv")) return std::make_unique<ColumnTable<TsvRows>>(path, form);
+  if (name.ends_with(".csv")) return std::make_unique<ColumnTable<CsvRecords>>(path, form);
+  COMPACT_CHECK(name.ends_with(".jsonl"), path,
+                ": the name must end in .csv, .tsv or .jsonl, then perhaps .gz, .xz or .zst");
+  return std::make_unique<JsonTable>(path);
 }
 
 }  // namespace compact

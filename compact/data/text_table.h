@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows of chosen columns out of a file of texts, perhaps compressed, in constant memory. `.tsv`: a
-// tab ends a column, quotes are plain characters, empty lines are skipped. `.jsonl`: an object a
-// line, whose fields are strings or numbers; blank lines are skipped.
+// tab ends a column, quotes are plain characters, empty lines are skipped. `.csv`: a record of RFC
+// 4180 a row (csv_records.h). `.jsonl`: an object a line, whose fields are strings or numbers;
+// blank lines are skipped.
 #pragma once
 
 #include <memory>
@@ -11,14 +12,14 @@
 namespace compact {
 
 struct TableCell {
-  enum Kind { kMissing, kText, kNumber };  // what a .tsv holds is text
+  enum Kind { kMissing, kText, kNumber };  // what a .tsv or .csv holds is text
   Kind kind = kMissing;                    // missing: the row has no such column, or null
   std::string text = {};                   // a number as decimal text
 };
 
 struct TableForm {
-  bool header = true;   // .tsv: the first line names the columns; otherwise they are 0, 1, 2, ...
-  bool ragged = false;  // .tsv: rows may have fewer columns (missing) or more (not looked at)
+  bool header = true;   // not .jsonl: the first row names the columns; otherwise they are 0, 1, ...
+  bool ragged = false;  // the same: rows may have fewer columns (missing) or more (not looked at)
   bool tsv = false;     // it is a .tsv whatever its name
 };
 
@@ -51,7 +52,7 @@ class TextTable {
   std::vector<size_t> columns_;  // of chosen_, in names_
 };
 
-// Throws InputError with the path where the name is neither .tsv nor .jsonl, perhaps with .gz, .xz
+// Throws InputError with the path where the name is not .csv, .tsv or .jsonl, perhaps with .gz, .xz
 // or .zst, and where the file is missing, empty, or ends before its first row.
 std::unique_ptr<TextTable> open_table(const std::string& path, TableForm form = {});
 

@@ -45,6 +45,7 @@ def documents():
             yield f"{name}_{kind}", bytes([first + 2 * kind]) + packed
             yield f"{name}_{kind}_trailing", bytes([first + 2 * kind]) + packed + b"x"
             yield f"{name}_{kind}_twice", bytes([first + 2 * kind]) + packed + packed
+            yield f"{name}_{kind}_zeros", bytes([first + 2 * kind]) + packed + bytes(8) + packed
     yield "gz_bomb", b"\2" + gzip.compress(bytes(b"a" * (4 << 20)), mtime=0)
 
 
@@ -55,5 +56,11 @@ def labelled_texts():
     yield "prompts", b'\3{"prompt": "a", "completion": "b"}\n'
     yield "cola", b"\4gj04\t1\t\tWe sail.\ngj04\t0\t*\tSail we.\n"
     yield "qqp", b"\5id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n1\t2\t3\ta\tb\t0\n1\t2\n"
+    yield "csv", b'\6\xef\xbb\xbf"text",label\r\n"a, ""b""\r\nc",yes\r\n\r\nd,"no"'
+    yield "csv_quote", b'\6text,label\na"b,1\n'
+    yield "csv_behind", b'\6text,label\n"a" b,1\n'
+    yield "csv_open", b'\6text,label\n"a,1\nb,0\n'
+    yield "csv_wide", b"\6" + b",".join(b"c%d" % i for i in range(3000)) + b"\n"
+    yield "csv_lines", b'\6text,label\n"' + b"\n" * 5000 + b'",1\nb,0\n'
     yield "wide", b"\0" + b"\t".join(b"c%d" % i for i in range(3000)) + b"\n"
     yield "twice", b"\0sentence\tsentence\tlabel\na\tb\t1\n"

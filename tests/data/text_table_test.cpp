@@ -124,6 +124,65 @@ TEST(TextTable, ObjectsOfLines) {
   }
 }
 
+TEST(TextTable, RecordsOfRfc4180) {
+  const TextFolder folder;
+  const std::string text =
+      "\xEF\xBB\xBF"
+      "\"id\",text,\"the \"\"label\"\"\"\r\n"
+      "1,\"a, b\",x\r\n"
+      "\r\n"
+      "2,\"says \"\"no\"\"\",\"\"\r\n"
+      "3,\"one\r\ntwo\n\nfour\", z \r\n"
+      "4,,\"\"\"\"\n"
+      "5,a\tb,'c'";
+  const std::vector<std::string> names = {"text", "the \"label\"", "id"};
+  for (const std::string ending : {"", ".gz", ".xz", ".zst"}) {
+    const std::string path = write_file(folder / "a.csv" + ending, compressed(text, ending));
+    EXPECT_THAT(open_table(path)->names(), ElementsAre("id", "text", "the \"label\""));
+    EXPECT_THAT(rows_of(path, names),
+                ElementsAre("a, b|x|1|", "says \"no\"||2|", "one\r\ntwo\n\nfour| z |3|", "|\"|4|",
+                            "a\tb|'c'|5|"));
+  }
+  // A quoted name behind the mark, one column, an end without a line's end.
+  EXPECT_THAT(rows_of(write_file(folder / "one.csv", "x\n\"\"\n\"a\"\"\""), {"x"}),
+              ElementsAre("|", "a\"|"));
+  // A record that lies across blocks of 64 KiB.
+  const std::string big(200000, '\n');
+  EXPECT_THAT(rows_of(write_file(folder / "big.csv", "x,y\n\"" + big + "\",1\n2,3"), {"x", "y"}),
+              ElementsAre(big + "|1|", "2|3|"));
+}
+
+TEST(TextTable, RefusesBrokenRecords) {
+  const TextFolder folder;
+  const auto fails = [&](const std::string& bytes) {
+    const std::string path = write_file(folder / "a.csv", "text,label\n\"two\nlines\",1\n" + bytes);
+    const std::string error = one_line_error_of([&] { rows_of(path, {"text"}); });
+    EXPECT_THAT(error, testing::StartsWith(path + ": line "));
+    return error.substr(path.size() + 2);
+  };
+  EXPECT_EQ(fails("\"a,1\nb,2\n"), "line 4: a field in quotes is not closed before the file's end");
+  EXPECT_THAT(fails("a\"b,1\n"), HasSubstr("line 4: a field that holds a quote must be in quotes"));
+  EXPECT_THAT(fails("\"a\nb\" ,1\n"), HasSubstr("line 5: behind a closing quote"));
+  EXPECT_THAT(fails("\"a\"b\",1\n"), HasSubstr("line 4: behind a closing quote"));
+  EXPECT_EQ(fails("\"a\nb\"\n"), "line 4 must have 2 columns as the first line, has 1");
+  EXPECT_EQ(fails("a,1\nb,1,\n"), "line 5 must have 2 columns as the first line, has 3");
+  EXPECT_THAT(fails("a" + std::string(5000, ',') + "\n"), HasSubstr("has 5001"));
+  EXPECT_THAT(fails(std::string("a\0,1\n", 5)), HasSubstr("line 4 must be text"));
+  const auto whole = [&](const std::string& bytes) {
+    const std::string path = write_file(folder / "b.csv", bytes);
+    return one_line_error_of([&] { rows_of(path, {"text"}); });
+  };
+  EXPECT_THAT(whole("text,label\n"), HasSubstr("b.csv: has a header and no rows"));
+  EXPECT_THAT(whole("texts,label\na,1\n"), HasSubstr("did you mean `texts`?"));
+  EXPECT_THAT(whole(std::string(1000, ',') + "\na\n"), HasSubstr("at most 1000 columns, has 1001"));
+  // A quote that never closes, out of a small file.
+  std::string lines = "text\n\"";
+  for (int i = 0; i < 70; ++i) lines += std::string(size_t{1} << 20, 'x') + "\n";
+  const std::string bomb = write_file(folder / "bomb.csv.zst", compressed(lines, ".zst"));
+  EXPECT_EQ(one_line_error_of([&] { rows_of(bomb, {"text"}); }),
+            bomb + ": line 2: a record must have at most 64.0 MiB, is a quote not closed?");
+}
+
 TEST(TextTable, RefusesWhatIsNoTable) {
   const TextFolder folder;
   const auto fails = [&](const std::string& name, const std::string& bytes,
@@ -131,7 +190,7 @@ TEST(TextTable, RefusesWhatIsNoTable) {
     const std::string path = write_file(folder / name, bytes);
     return one_line_error_of([&] { rows_of(path, columns); });
   };
-  EXPECT_THAT(fails("a.csv", "text\na\n"), HasSubstr("must end in .tsv or .jsonl"));
+  EXPECT_THAT(fails("a.txt", "text\na\n"), HasSubstr("must end in .csv, .tsv or .jsonl"));
   EXPECT_THAT(fails("a.tsv", "text\n\n\r\n"), HasSubstr("a.tsv: has a header and no rows"));
   EXPECT_THAT(fails("a.tsv", "\n\n"), HasSubstr("a.tsv: has no lines"));
   EXPECT_THAT(fails("a.jsonl", " \n\t\n"), HasSubstr("a.jsonl: has no lines"));
