@@ -16,7 +16,7 @@ def reason(output):
     found = re.search(r"^SKIP:\s*(.+)$", output, re.M) or re.search(
         r": Skipped\n(.*?)\n*^\[", output, re.M | re.S
     )
-    return " ".join(found[1].split()) if found and found[1].strip() else "no reason given"
+    return " ".join(found[1].split()) if found else ""
 
 
 def main(path):
@@ -33,8 +33,10 @@ def main(path):
             said = "SKIP_RE" in what or "SKIP_RET" in what
             if status == "notrun" and not said:  # the program is missing: not a skip
                 failed.append((name, what))
+            elif why := reason(output) if said else what:
+                skipped[why].append(name)
             else:
-                skipped[reason(output) if said else what].append(name)
+                failed.append((name, "skipped without saying why"))
         else:
             silent = "no output: it crashed or ran past its time limit; see Testing/Temporary/LastTest.log"
             failed.append((name, output.strip() or silent))

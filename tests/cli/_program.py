@@ -10,7 +10,7 @@ PROGRAM = pathlib.Path(os.environ.get("COMPACT_BUILD_DIR", SOURCE / "build")) / 
 EXAMPLES = SOURCE / "examples/data"
 
 if not PROGRAM.exists():
-    print(f"skipped: there is no {PROGRAM}")
+    print(f"SKIP: there is no {PROGRAM}")
     sys.exit(77)
 
 

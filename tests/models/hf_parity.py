@@ -7,7 +7,7 @@ try:
     import torch
     import transformers
 except ImportError as error:
-    print(f"skipped: {error}")
+    print(f"SKIP: {error}")
     sys.exit(77)
 
 import _exchange

@@ -16,7 +16,7 @@ try:
     import transformers
     import _exchange
 except ImportError as error:
-    print(f"skipped: {error}")
+    print(f"SKIP: {error}")
     sys.exit(77)
 
 DATA = pathlib.Path(os.environ.get("COMPACT_DATA", _exchange.ROOT.parent / "shared/data"))
@@ -46,7 +46,7 @@ def check(name: str, model, rows: list[list[int]], known: float) -> None:
 def main() -> int:
     folder = DATA / "pretrained/stories260K"
     if not folder.is_dir():
-        print(f"skipped: no {folder} (COMPACT_DATA)")
+        print(f"SKIP: no {folder} (COMPACT_DATA)")
         return 77
     with tempfile.TemporaryDirectory() as name:
         stories_folder.write_folder(folder, pathlib.Path(name))
