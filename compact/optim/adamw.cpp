@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "compact/base/check.h"
 #include "compact/base/philox.h"
 #include "compact/codecs/blocks.h"
 #include "compact/codecs/launch.h"
@@ -18,6 +19,9 @@ void adamw_on(const ParameterState& s, const at::Tensor& target, const at::Tenso
               const StepContext& context) {
   const OptimizerOptions& o = context.options;
   const auto step = static_cast<double>(context.step);
+  COMPACT_CHECK(m.scalar_type() == v.scalar_type(), "[optimizer] both moments of `",
+                s.parameter->name, "` must be of one type, are ", m.scalar_type(), " and ",
+                v.scalar_type());
   // Decay inside the step would do nothing to a carrier, which is zero: there it is in the fold.
   const bool decoupled = s.kind != OptimizerKind::kAdam && !s.parameter->carrier;
   const double decay = decoupled && s.parameter->decay ? o.weight_decay : 0;

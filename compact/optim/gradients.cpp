@@ -28,8 +28,7 @@ at::Tensor Optimizer::gradient_norm() const {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> norms = released_norms_;
   for (const ParameterState& s : states_) {
-    const at::Tensor& g = s.parameter->leaf().grad();
-    if (g.defined()) append_norms(g, norms);
+    if (s.gradient().defined()) append_norms(s.gradient(), norms);
   }
   return norms.empty() ? at::zeros({}, at::kFloat) : norm_of(at::stack(norms));
 }
@@ -42,7 +41,7 @@ at::Tensor Optimizer::clip_factor(const at::Tensor& norm, double max_norm) {
 std::string Optimizer::nonfinite(const at::Tensor& norm) const {
   if (std::isfinite(norm.item<float>())) return {};
   for (const ParameterState& s : states_) {
-    const at::Tensor& g = s.parameter->leaf().grad();
+    const at::Tensor& g = s.gradient();
     if (g.defined() && !g.isfinite().all().item<bool>()) return s.parameter->name;
   }
   return "gradient norm";

@@ -14,6 +14,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
+#include "compact/codecs/blocks.h"
 #include "compact/codecs/launch.h"
 #include "compact/optim/update.h"
 
@@ -48,14 +49,28 @@ void check_rate(double learning_rate) {
                 "[optimizer] learning rate must not be negative, is ", learning_rate);
 }
 
-class ReleaseHook final : public torch::autograd::PostAccumulateGradHook {
+// Called by autograd when a backward pass has added to the gradient of a leaf.
+class GradientHook final : public torch::autograd::PostAccumulateGradHook {
  public:
-  explicit ReleaseHook(std::function<void()> release) : release_(std::move(release)) {}
-  void operator()(const at::Tensor&) override { release_(); }
+  explicit GradientHook(std::function<void()> call) : call_(std::move(call)) {}
+  void operator()(const at::Tensor&) override { call_(); }
 
  private:
-  std::function<void()> release_;
+  std::function<void()> call_;
 };
+
+void check_gradient(const ParameterState& s) {
+  const at::Tensor &g = s.gradient(), &leaf = s.parameter->leaf();
+  COMPACT_CHECK(g.defined(), "[optimizer] `", s.parameter->name, "` has no gradient");
+  COMPACT_CHECK(g.sizes() == leaf.sizes() && g.device() == leaf.device(),
+                "[optimizer] the gradient of `", s.parameter->name, "` must be of its shape ",
+                leaf.sizes(), " on ", leaf.device(), ", is ", g.sizes(), " on ", g.device());
+  COMPACT_CHECK(g.scalar_type() == at::kFloat || g.scalar_type() == at::kBFloat16,
+                "[optimizer] the gradient of `", s.parameter->name,
+                "` must be Float or BFloat16, is ", g.scalar_type());
+  COMPACT_CHECK(!s.sum.defined() || !leaf.grad().defined(), "[optimizer] `", s.parameter->name,
+                "` has a gradient beside the f32 sum of those before");
+}
 
 }  // namespace
 
@@ -90,19 +105,23 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions option
     if (options_.master_weights && p->weight.scalar_type() != at::kFloat) {
       s.master = p->weight.detach().to(at::kFloat);
     }
-    if (p->release) {
+    const bool sums = options_.f32_sums && p->leaf().scalar_type() != at::kFloat;
+    COMPACT_CHECK(!sums || !p->release, "[optimizer] `", p->name,
+                  "` is updated inside the backward pass, which cannot be one of several");
+    if (p->release || sums) {
       torch::autograd::impl::set_post_acc_grad_hooks(
-          p->leaf(), std::make_unique<ReleaseHook>([this, i = states_.size()] { release(i); }));
+          p->leaf(), std::make_unique<GradientHook>([this, sums, i = states_.size()] {
+            if (backward_rate_) sums ? gather(states_[i]) : release(i);
+          }));
+      hooked_.push_back(p);
     }
     states_.push_back(std::move(s));
   }
 }
 
 Optimizer::~Optimizer() {
-  for (const ParameterState& s : states_) {
-    if (s.parameter->release) {
-      torch::autograd::impl::set_post_acc_grad_hooks(s.parameter->leaf(), nullptr);
-    }
+  for (const Parameter* p : hooked_) {
+    torch::autograd::impl::set_post_acc_grad_hooks(p->leaf(), nullptr);
   }
 }
 
@@ -116,7 +135,8 @@ StepContext Optimizer::context_of(const ParameterState& s, double learning_rate,
 void Optimizer::update(ParameterState& s, const StepContext& context) {
   Parameter& p = *s.parameter;
   constexpr decltype(&adamw_step) kSteps[] = {adamw_step, muon_step, sgd_step, adam_step};
-  kSteps[static_cast<size_t>(s.kind)](s, p.leaf().grad(), context);
+  kSteps[static_cast<size_t>(s.kind)](s, s.gradient(), context);
+  s.sum.reset();
   p.leaf().mutable_grad().reset();
   if (p.carrier && p.carrier->period > 0 && context.step % p.carrier->period == 0) {
     redraw(s, options_, context.step);
@@ -138,9 +158,8 @@ void Optimizer::begin_backward(double learning_rate) {
   }
 }
 
-// Called by autograd when the gradient of a parameter is whole.
+// When the gradient of the parameter is whole.
 void Optimizer::release(size_t index) {
-  if (!backward_rate_) return;
   const at::NoGradGuard no_grad;
   ParameterState& s = states_[index];
   std::vector<at::Tensor> norms;
@@ -155,15 +174,33 @@ void Optimizer::release(size_t index) {
   released_norms_.insert(released_norms_.end(), norms.begin(), norms.end());
 }
 
+// A block at a time, whose f32 copy is all that lives beside gradient and sum.
+void Optimizer::gather(ParameterState& s) {
+  const at::NoGradGuard no_grad;
+  at::Tensor& grad = s.parameter->leaf().mutable_grad();
+  if (!s.sum.defined()) {
+    s.sum = grad.to(at::kFloat).contiguous();
+  } else {
+    const at::Tensor from = grad.reshape({-1}), to = s.sum.view({-1});
+    for_blocks(0, to.numel(), kBlockElements, [&](int64_t first, int64_t count) {
+      to.narrow(0, first, count).add_(from.narrow(0, first, count).to(at::kFloat));
+    });
+  }
+  grad.reset();
+}
+
 void Optimizer::step(double learning_rate, const at::Tensor& grad_scale) {
   check_rate(learning_rate);
   bool any_released = false;
   for (size_t i = 0; i < states_.size(); ++i) {
     const bool released = backward_rate_ && released_[i];
     any_released |= released;
-    COMPACT_CHECK(released || states_[i].parameter->leaf().grad().defined(), "[optimizer] `",
-                  states_[i].parameter->name, "` has no gradient");
+    if (!released) check_gradient(states_[i]);
   }
+  COMPACT_CHECK(
+      !grad_scale.defined() || (grad_scale.scalar_type() == at::kFloat && grad_scale.numel() == 1),
+      "[optimizer] grad_scale must be one Float, is ", grad_scale.scalar_type(), " ",
+      grad_scale.sizes());
   COMPACT_CHECK(!any_released || !grad_scale.defined(),
                 "[optimizer] gradients cannot be clipped where some were released before all were "
                 "known");

@@ -27,6 +27,10 @@ struct ParameterState {
   Moment m;           // shape of the leaf: AdamW's first moment or the momentum; undefined without
   Moment v;           // shape of the leaf; AdamW only
   at::Tensor master;  // f32, shape of the weight; undefined where the weight is f32 or has none
+  at::Tensor sum;     // f32, shape of the leaf: gradients so far, under OptimizerOptions::f32_sums
+
+  // What the next update takes; undefined where there is none.
+  const at::Tensor& gradient() const { return sum.defined() ? sum : parameter->leaf().grad(); }
 };
 
 // Enough for a bit-exact resume: moments, master weights, pending gradients; update count and
@@ -56,20 +60,21 @@ class Optimizer {
   // norm" where only the sum overflows. Reads from the device.
   std::string nonfinite(const at::Tensor& norm) const;
 
-  // To be called before the only backward pass of a step where a parameter is to be updated inside
-  // it (Parameter::release): each such one is, as soon as its gradient is whole, and the gradient
-  // is freed. step() then updates the others. On the CPU a gradient that is not finite is left,
-  // with its parameter, as it is; on a GPU, where seeing that would be a wait for each, it is taken
-  // like others, and gradient_norm() tells of it. Throws InputError, where a parameter that is to
-  // be released has a gradient.
+  // To be called before every backward pass of a step under OptimizerOptions::f32_sums, and before
+  // the only one where a parameter is to be updated inside it (Parameter::release): each such one
+  // is, as soon as its gradient is whole, and the gradient is freed. step() then updates the
+  // others. On the CPU a gradient that is not finite is left, with its parameter, as it is; on a
+  // GPU, where seeing that would be a wait for each, it is taken like others, and gradient_norm()
+  // tells of it. Throws InputError, where a parameter that is to be released has a gradient.
   void begin_backward(double learning_rate);
 
   // One update of every parameter that still has a gradient to give, gradients multiplied by
   // `grad_scale` (f32 [], or undefined for 1). Each gradient is released, unchanged, once its
   // parameter is updated. Call it after the last backward pass of the step: it writes the weights,
   // and at the end of a period re-draws the projections, so that the next forward and backward see
-  // one P. Throws InputError, with nothing changed, where a parameter has no gradient, or where
-  // some are released and `grad_scale` is given: they were updated without it.
+  // one P. Throws InputError, with nothing changed, where a parameter has no gradient or one of
+  // another shape or device, or where some are released and `grad_scale` is given: they were
+  // updated without it.
   void step(double learning_rate, const at::Tensor& grad_scale = {});
 
   int64_t updates() const { return updates_; }
@@ -88,8 +93,10 @@ class Optimizer {
   StepContext context_of(const ParameterState& state, double learning_rate,
                          const at::Tensor& grad_scale) const;
   void release(size_t index);
+  void gather(ParameterState& state);
 
   std::vector<ParameterState> states_;
+  std::vector<const Parameter*> hooked_;
   OptimizerOptions options_;
   int64_t updates_ = 0;
   // Of the step whose backward pass began: its learning rate, what is updated, with which norms.

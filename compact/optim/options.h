@@ -28,6 +28,10 @@ struct OptimizerOptions {
   double sgd_momentum = 0.9;    // m <- momentum * m + gradient; 0: there is no m
   bool master_weights = false;  // bf16 weights: keep and update an f32 copy
   bool carry_second = false;    // a re-draw carries v by squared overlaps; else v is kept
+  // For steps of several backward passes: from begin_backward() to step(), as soon as autograd has
+  // made the gradient of a bf16 parameter, it is moved into an f32 sum, so that small parts are not
+  // rounded away.
+  bool f32_sums = false;
   // Multiplies the learning rate of hidden and of projected matrices.
   double hidden_lr_factor = 1;
   uint64_t seed = 0;  // of stochastic rounding

@@ -21,8 +21,8 @@ void for_tensors(const ParameterState& s, F f) {
   if (s.master.defined()) f(name + ".master", s.master);
 }
 
-std::string text_of(const at::Tensor& t) {
-  return cat(c10::toString(t.scalar_type()), " ", t.sizes());
+std::string text_of(at::ScalarType type, at::IntArrayRef sizes) {
+  return cat(c10::toString(type), " ", sizes);
 }
 
 // Entries not yet asked for; whatever is left at the end was not expected.
@@ -45,11 +45,11 @@ class Entries {
   std::map<std::string, T> all_;
 };
 
-void check_like(const std::string& name, const at::Tensor& t, const at::Tensor& wanted) {
-  COMPACT_CHECK(
-      t.defined() && t.scalar_type() == wanted.scalar_type() && t.sizes() == wanted.sizes(),
-      "[optimizer state] `", name, "` must be ", text_of(wanted), ", is ",
-      t.defined() ? text_of(t) : "undefined");
+void check_like(const std::string& name, const at::Tensor& t, at::ScalarType type,
+                at::IntArrayRef sizes) {
+  COMPACT_CHECK(t.defined() && t.scalar_type() == type && t.sizes() == sizes, "[optimizer state] `",
+                name, "` must be ", text_of(type, sizes), ", is ",
+                t.defined() ? text_of(t.scalar_type(), t.sizes()) : "undefined");
 }
 
 }  // namespace
@@ -62,8 +62,8 @@ OptimizerState Optimizer::state() const {
     for_tensors(s, [&](const std::string& name, const at::Tensor& t) {
       result.tensors.emplace_back(name, t);
     });
-    if (p.leaf().grad().defined()) {
-      result.tensors.emplace_back(p.name + ".grad", p.leaf().grad().contiguous());
+    if (s.gradient().defined()) {
+      result.tensors.emplace_back(p.name + ".grad", s.gradient().contiguous());
     }
     if (p.carrier) result.numbers["draw." + p.name] = p.carrier->draw;
   }
@@ -87,11 +87,14 @@ void Optimizer::load(const OptimizerState& state) {
     const Parameter& p = *s.parameter;
     for_tensors(s, [&](const std::string& name, const at::Tensor& t) {
       copies.emplace_back(t, tensors.take(name));
-      check_like(name, copies.back().second, t);
+      check_like(name, copies.back().second, t.scalar_type(), t.sizes());
     });
     const std::string grad = p.name + ".grad", draw = "draw." + p.name;
     gradients.push_back(tensors.has(grad) ? tensors.take(grad) : at::Tensor());
-    if (gradients.back().defined()) check_like(grad, gradients.back(), p.leaf());
+    if (const at::Tensor& g = gradients.back(); g.defined()) {
+      const bool sum = options_.f32_sums && g.scalar_type() == at::kFloat;
+      check_like(grad, g, sum ? at::kFloat : p.leaf().scalar_type(), p.leaf().sizes());
+    }
     draws.push_back(p.carrier ? numbers.take(draw) : 0);
     COMPACT_CHECK(draws.back() >= 0, "[optimizer state] `", draw, "` must not be negative, is ",
                   draws.back());
@@ -103,8 +106,14 @@ void Optimizer::load(const OptimizerState& state) {
   for (auto& [to, from] : copies) to.copy_(from);
   for (size_t i = 0; i < states_.size(); ++i) {
     Parameter& p = *states_[i].parameter;
+    at::Tensor& sum = states_[i].sum;
     at::Tensor& grad = p.leaf().mutable_grad();
-    grad = gradients[i].defined() ? gradients[i].to(p.leaf().device(), false, true) : at::Tensor();
+    sum = grad = at::Tensor();
+    if (gradients[i].defined()) {
+      const bool own_type = gradients[i].scalar_type() == p.leaf().scalar_type();
+      (own_type ? grad : sum) = gradients[i].to(p.leaf().device(), false, true);
+      if (own_type && options_.f32_sums && grad.scalar_type() != at::kFloat) gather(states_[i]);
+    }
     if (p.carrier) p.carrier->redraw(draws[i], p.weight.options());
   }
 }

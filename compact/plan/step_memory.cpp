@@ -26,7 +26,14 @@ void StepRecorder::begin(int64_t outside) {
 }
 
 void StepRecorder::mark_gradients() {
-  for (const Parameter* p : model_.parameters()) trace_gradient(p->leaf().grad());
+  gradients_ = 0;
+  for (const ParameterState& s : optimizer_.states()) {
+    const at::Tensor& gradient = s.gradient();
+    trace_gradient(gradient);
+    // One that is released inside the backward pass is of its leaf's type.
+    gradients_ +=
+        static_cast<int64_t>(gradient.defined() ? gradient.nbytes() : s.parameter->leaf().nbytes());
+  }
 }
 
 StepMemory StepRecorder::finish() {
@@ -35,11 +42,11 @@ StepMemory StepRecorder::finish() {
   StepMemory m;
   for (const Parameter* p : model_.parameters()) {
     m.weights += static_cast<int64_t>(p->weight.nbytes());
-    m.gradients += static_cast<int64_t>(p->leaf().nbytes());
   }
   for (const auto& [kind, bytes] : optimizer_.bytes()) {
     (kind == "carrier" || kind == "projection" ? m.projections : m.optimizer) += bytes;
   }
+  m.gradients = gradients_;
   m.other = before_ - m.weights - m.optimizer - m.projections;
   m.slots = model_.slots();
   for (const SlotBytes& slot : m.slots) m.saved += slot.stored;

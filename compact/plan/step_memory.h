@@ -38,7 +38,7 @@ struct StepMemory {
   int64_t optimizer = 0;    // moments and master weights
   int64_t projections = 0;  // carriers, signs and indices
   int64_t other = 0;        // what else lives, as rotary tables
-  int64_t gradients = 0;    // of all parameters
+  int64_t gradients = 0;    // of all parameters, as they are summed
   std::vector<SlotBytes> slots;
   int64_t saved = 0;  // sum of the slots as stored
   HostBytes host;     // offloaded from a GPU, of `saved` and of none of the rest, at the most
@@ -64,7 +64,7 @@ class StepRecorder {
  private:
   const Network& model_;
   const Optimizer& optimizer_;
-  int64_t before_ = 0;
+  int64_t before_ = 0, gradients_ = 0;
   MemoryTrace trace_;
 };
 

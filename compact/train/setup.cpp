@@ -116,6 +116,7 @@ OptimizerOptions optimizer_options(const TrainConfig& c, const Policy& policy) {
   options.weight_decay = c.weight_decay;
   options.sgd_momentum = c.momentum;
   options.master_weights = c.master_weights;
+  options.f32_sums = c.gradient_accumulation_steps > 1;
   if (c.projected_learning_rate > 0) {
     options.hidden_lr_factor = c.projected_learning_rate / c.learning_rate;
   }

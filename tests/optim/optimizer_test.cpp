@@ -221,6 +221,43 @@ TEST(Optimizer, RefusesBadInput) {
   EXPECT_THROW(Optimizer({&parts}, {}), InputError);
 }
 
+// Kernels read memory by the type that they are told.
+TEST(Optimizer, RefusesGradientsAndMomentsOfOtherTypes) {
+  Toy toy({});
+  Optimizer optimizer(toy.pointers(), {});
+  const auto refused = [&](const at::Tensor& gradient, const at::Tensor& scale) {
+    toy.accumulate(0);
+    toy.parameters[3].leaf().mutable_grad() = gradient;
+    std::string error;
+    try {
+      optimizer.step(0.1, scale);
+    } catch (const InputError& e) {
+      error = e.what();
+    }
+    for (Parameter& p : toy.parameters) p.leaf().mutable_grad().reset();
+    return error;
+  };
+  const at::Tensor& v = toy.parameters[3].weight;
+  EXPECT_THAT(refused(v.to(at::kDouble), {}),
+              HasSubstr("gradient of `v` must be Float or BFloat16, is Double"));
+  EXPECT_THAT(refused(at::zeros({2, 3}), {}), HasSubstr("gradient of `v` must be of its shape"));
+  EXPECT_THAT(refused(at::zeros_like(v), at::ones({}, at::kDouble)),
+              HasSubstr("grad_scale must be one Float, is Double"));
+  EXPECT_EQ(optimizer.updates(), 0);
+  EXPECT_EQ(refused(v.to(at::kBFloat16), {}), "");
+
+  Parameter p{.name = "w", .weight = at::zeros({4, 4})};
+  ParameterState mixed{.parameter = &p,
+                       .m = Moment({4, 4}, p.weight.options(), MomentType::kBFloat16, true),
+                       .v = Moment({4, 4}, p.weight.options(), MomentType::kFloat32, false)};
+  const OptimizerOptions options;
+  EXPECT_THAT(
+      [&] {
+        adamw_step(mixed, at::ones({4, 4}), {options, 0.1, 1, {}});
+      },
+      ThrowsMessage<InputError>(HasSubstr("both moments of `w` must be of one type")));
+}
+
 TEST(Muon, OrthogonalizesMatricesOfEveryShape) {
   for (const auto& [rows, columns] :
        {std::pair<int64_t, int64_t>{1, 1}, {1, 9}, {9, 1}, {16, 16}, {12, 40}, {40, 12}}) {

@@ -24,9 +24,11 @@ void check_resume(const ToyOptions& toy, const OptimizerOptions& options) {
   Toy straight(toy), resumed(toy);
   Optimizer optimizer(straight.pointers(), options);
   for (int64_t step = 0; step < kStop; ++step) {
+    optimizer.begin_backward(0.01);
     straight.accumulate(step);
     optimizer.step(0.01);
   }
+  optimizer.begin_backward(0.01);
   straight.accumulate(kStop, 0);
   const OptimizerState saved = copy_of(optimizer.state());
   for (size_t i = 0; i < resumed.parameters.size(); ++i) {
@@ -37,6 +39,7 @@ void check_resume(const ToyOptions& toy, const OptimizerOptions& options) {
   EXPECT_EQ(again.updates(), kStop);
   for (int64_t step = kStop; step < kEnd; ++step) {
     for (auto [model, o] : {std::pair{&straight, &optimizer}, {&resumed, &again}}) {
+      o->begin_backward(0.01);
       if (step > kStop) model->accumulate(step, 0);
       model->accumulate(step, 1);
       o->step(0.01, Optimizer::clip_factor(o->gradient_norm(), 0.2));
@@ -68,12 +71,38 @@ TEST(State, ResumesBitForBit) {
                         .weight_decay = 0.1,
                         .master_weights = master,
                         .carry_second = true,
+                        .f32_sums = true,
                         .seed = 3,
                         .moment = [=](const Parameter&) { return std::string(moment); }});
         }
       }
     }
   }
+}
+
+// What was saved in the middle of a step by one that adds in bf16.
+TEST(State, TakesBf16GradientsIntoSums) {
+  Toy toy({.projection = "srht", .type = at::kBFloat16});
+  OptimizerState state;
+  {
+    Optimizer plain(toy.pointers(), {});
+    toy.accumulate(0, 0);
+    state = copy_of(plain.state());
+  }
+  Optimizer optimizer(toy.pointers(), {.f32_sums = true});
+  optimizer.load(state);
+  for (const ParameterState& s : optimizer.states()) {
+    EXPECT_EQ(s.gradient().scalar_type(), at::kFloat);
+    EXPECT_FALSE(s.parameter->leaf().grad().defined());
+  }
+  const OptimizerState sums = copy_of(optimizer.state());
+  optimizer.begin_backward(0.01);
+  toy.accumulate(0, 1);
+  optimizer.step(0.01);
+  Toy other({.projection = "srht", .type = at::kBFloat16});
+  Optimizer plain(other.pointers(), {});
+  EXPECT_THAT([&] { plain.load(sums); },
+              ThrowsMessage<InputError>(HasSubstr("`a.grad` must be BFloat16")));
 }
 
 TEST(State, SeedsChangeStochasticRoundingOnly) {

@@ -5,6 +5,8 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <string>
 #include <utility>
@@ -106,6 +108,8 @@ struct Toy {
   static void add(const Parameter& p, const at::Tensor& gradient) {
     at::Tensor& grad = p.leaf().mutable_grad();
     grad = grad.defined() ? grad + gradient : gradient;
+    const auto& hook = torch::autograd::impl::post_acc_grad_hooks(p.leaf());  // as autograd does
+    if (hook) (*hook)(p.leaf());
   }
 };
 

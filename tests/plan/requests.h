@@ -21,8 +21,9 @@ inline PlanRequest small_request(const std::string& policy, at::ScalarType type,
   r.policy = policy.find('=') == std::string::npos ? Policy::preset(policy)
                                                    : Policy::parse(policy, "test");
   r.dtype = type;
-  r.optimizer = [type, muon](const Policy& p) {
+  r.optimizer = [type, muon, sums = step.accumulation > 1](const Policy& p) {
     OptimizerOptions o;
+    o.f32_sums = sums;
     o.kind = muon ? OptimizerKind::kMuon : OptimizerKind::kAdamW;
     o.moment = [type, p](const Parameter& q) {
       const Spec moment = p.moment(q.name);

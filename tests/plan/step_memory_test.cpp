@@ -102,6 +102,32 @@ TEST_F(Planned, EqualsARealStepOfTiedModels) {
   EXPECT_GT(at_the_end, 5);
 }
 
+// Of several micro-batches gradients are summed in f32; of one nothing changes.
+TEST_F(Planned, SumsOfBf16GradientsAreF32) {
+  const auto planned = [](int64_t accumulation, bool sums, const char* policy) {
+    PlanRequest r =
+        small_request(policy, at::kBFloat16,
+                      {.batch = 1, .length = 8, .accumulation = accumulation}, small_shape());
+    r.optimizer = [usual = r.optimizer, sums](const Policy& p) {
+      OptimizerOptions o = usual(p);
+      o.f32_sums = sums;
+      return o;
+    };
+    return plan_step(r).memory;
+  };
+  for (const char* policy : {"exact", "compact"}) {
+    const StepMemory one = planned(1, false, policy), two = planned(2, true, policy);
+    const StepMemory plain = planned(2, false, policy);
+    EXPECT_EQ(plain.gradients, one.gradients) << policy;
+    EXPECT_EQ(two.gradients, 2 * one.gradients) << policy;
+    // As much more as the sums are, and one of them being added to.
+    EXPECT_GT(two.peak, plain.peak + one.gradients / 2) << policy;
+    EXPECT_LT(two.peak, plain.peak + one.gradients * 3 / 2) << policy;
+    const int64_t third = 2 * 8 * 8;  // its tokens and targets
+    EXPECT_EQ(planned(3, true, policy).peak, two.peak + third) << policy;
+  }
+}
+
 TEST_F(Planned, PartsOfThePeakAddUp) {
   for (const char* policy : {"off", "exact", "compact"}) {
     const StepMemory m =
@@ -130,6 +156,11 @@ TEST_F(Planned, SavingsOfThePaperComeOut) {
     PlanRequest r =
         small_request(preset, at::kBFloat16, {.batch = 128, .length = 256, .accumulation = 4},
                       model_named(model).config);
+    r.optimizer = [usual = r.optimizer](const Policy& p) {
+      OptimizerOptions o = usual(p);
+      o.f32_sums = false;  // autograd's own sums there
+      return o;
+    };
     if (*rank) r.policy.override_projection("rank", rank);
     r.device = c10::kCUDA;
     return static_cast<double>(plan_step(r).memory.peak) * 0x1p-30;

@@ -70,6 +70,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"bf16", {{"preset", "compact"}, {"update_proj_gap", "4"}, {"dtype", "bfloat16"}}},
         Case{"gact_l1", {{"preset", "gact-l1"}}},
         Case{"gact_l2", {{"preset", "gact-l2"}, {"bits_interval", "4"}}},
+        Case{"gact_l2_bf16",
+             {{"preset", "gact-l2"}, {"bits_interval", "4"}, {"dtype", "bfloat16"}}},
         Case{"float8_moments",
              {{"preset", "compact"}, {"update_proj_gap", "4"}, {"optim_state_dtype", "float8"}}},
         Case{"bf16_master",
