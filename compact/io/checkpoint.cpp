@@ -103,7 +103,7 @@ json verified_state(const fs::path& path) {
 }
 
 void write_content(const fs::path& to, int64_t step, const CheckpointContent& content) {
-  write_safetensors(to / kModelFile, content.model);
+  write_safetensors(to / kModelFile, content.model, kModelMetadata);
   write_safetensors(to / kOptimizerFile, content.optimizer);
   write_json(to / kConfigFile, content.config);
   for (const auto& [name, text] : content.texts) write_file_atomically(to / name, text);

@@ -8,8 +8,6 @@
 #include <new>
 #include <vector>
 
-#include "compact/base/file.h"
-
 namespace compact {
 namespace {
 
@@ -27,20 +25,24 @@ std::string xxh3(std::string_view bytes) {
   return hexadecimal(XXH3_64bits(bytes.data(), bytes.size()));
 }
 
-FileDigest digest_file(const std::filesystem::path& path) {
-  const InputFile file(path);
+std::string xxh3(const InputFile& file, int64_t begin, int64_t bytes) {
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
                                                                        &XXH3_freeState);
   if (!state) throw std::bad_alloc();
   XXH3_64bits_reset(state.get());
-  std::vector<char> block(static_cast<size_t>(std::min(kBlock, file.size())));
-  for (int64_t done = 0; done < file.size();) {
-    const int64_t bytes = std::min(kBlock, file.size() - done);
-    file.read_at(done, block.data(), bytes);
-    XXH3_64bits_update(state.get(), block.data(), static_cast<size_t>(bytes));
-    done += bytes;
+  std::vector<char> block(static_cast<size_t>(std::min(kBlock, bytes)));
+  for (int64_t done = 0; done < bytes;) {
+    const int64_t part = std::min(kBlock, bytes - done);
+    file.read_at(begin + done, block.data(), part);
+    XXH3_64bits_update(state.get(), block.data(), static_cast<size_t>(part));
+    done += part;
   }
-  return {file.size(), hexadecimal(XXH3_64bits_digest(state.get()))};
+  return hexadecimal(XXH3_64bits_digest(state.get()));
+}
+
+FileDigest digest_file(const std::filesystem::path& path) {
+  const InputFile file(path);
+  return {file.size(), xxh3(file, 0, file.size())};
 }
 
 }  // namespace compact

@@ -63,6 +63,10 @@ ModelWeights::ModelWeights(const fs::path& path) : path_(path) {
   }
 }
 
+void ModelWeights::verify() const {
+  for (const auto& [file, shard] : shards_) shard.verify();
+}
+
 const SafetensorsFile& ModelWeights::shard(std::string_view name) const {
   const auto found = shard_of_.find(name);
   COMPACT_CHECK(found != shard_of_.end(), path_.string(), ": has no tensor `", name, "`",
@@ -73,7 +77,7 @@ const SafetensorsFile& ModelWeights::shard(std::string_view name) const {
 void write_model_folder(const fs::path& folder, const NamedTensors& model,
                         const nlohmann::json& config) {
   write_json(folder / "config.json", config);
-  write_safetensors(folder / kModelFile, model);
+  write_safetensors(folder / kModelFile, model, kModelMetadata);
 }
 
 }  // namespace compact

@@ -21,6 +21,9 @@ class ModelWeights {
   // says; tensors that the index does not name are not seen. InputError names the file and rule.
   explicit ModelWeights(const std::filesystem::path& path);
 
+  // Throws InputError, naming the file, where one does not have the checksum that it states.
+  void verify() const;
+
   // In the order of the files' bytes, shard after shard.
   const std::vector<std::string>& names() const { return names_; }
   bool contains(std::string_view name) const { return shard_of_.count(name) != 0; }
@@ -39,8 +42,8 @@ class ModelWeights {
   std::map<std::string, const SafetensorsFile*, std::less<>> shard_of_;
 };
 
-// Writes config.json, then model.safetensors into an existing folder, each atomically: where the
-// weights are, the model is whole.
+// Writes config.json, then model.safetensors with its checksum into an existing folder, each
+// atomically: where the weights are, the model is whole.
 void write_model_folder(const std::filesystem::path& folder, const NamedTensors& model,
                         const nlohmann::json& config);
 

@@ -9,6 +9,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
+#include "compact/io/checksum.h"
 
 namespace compact {
 namespace {
@@ -19,6 +20,18 @@ constexpr int64_t kLengthBytes = 8;
 
 std::string describe(at::ScalarType dtype, at::IntArrayRef shape) {
   return cat(c10::toString(dtype), " [", c10::Join(", ", shape), "]");
+}
+
+// What a tensor adds to the checksum of its file.
+std::string checksum_line(const TensorEntry& entry, const std::string& digest) {
+  return cat(entry.name, " ", describe(entry.dtype, entry.shape), " ", digest, "\n");
+}
+
+std::string checksum_of(std::vector<std::string> lines) {
+  std::ranges::sort(lines);
+  std::string text;
+  for (const std::string& line : lines) text += line;
+  return xxh3(text);
 }
 
 }  // namespace
@@ -39,6 +52,18 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path
   data_begin_ = kLengthBytes + header_bytes;
   header_ = parse_safetensors_header(text, file_.size() - data_begin_, where);
   for (const TensorEntry& entry : header_.entries) index_.emplace(entry.name, &entry);
+}
+
+void SafetensorsFile::verify() const {
+  const auto expected = metadata().find(kChecksumKey);
+  if (expected == metadata().end()) return;
+  std::vector<std::string> lines;
+  for (const TensorEntry& e : entries()) {
+    lines.push_back(checksum_line(e, xxh3(file_, data_begin_ + e.begin, e.end - e.begin)));
+  }
+  const std::string found = checksum_of(std::move(lines));
+  COMPACT_CHECK(found == expected->second, path().string(), ": is damaged: the checksum of its ",
+                "tensors must be \"", expected->second, "\", is \"", found, "\"");
 }
 
 const TensorEntry& SafetensorsFile::entry(std::string_view name) const {
@@ -109,7 +134,14 @@ NamedTensors read_safetensors(const std::filesystem::path& path,
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
                                      std::vector<TensorEntry> entries, const Metadata& metadata)
     : file_(path), entries_(std::move(entries)) {
-  const std::string header = build_safetensors_header(entries_, metadata, path.string());
+  Metadata filled = metadata;
+  const auto checksum = filled.find(kChecksumKey);
+  if (checksum != filled.end()) checksum->second = xxh3("");  // as long as the one to come
+  const std::string header = build_safetensors_header(entries_, filled, path.string());
+  if (checksum != filled.end()) {
+    const std::string key = cat("\"", kChecksumKey, "\":\"");
+    checksum_at_ = static_cast<int64_t>(header.find(key) + key.size());
+  }
   file_.write(header);
   data_begin_ = static_cast<int64_t>(header.size());
 }
@@ -128,12 +160,21 @@ void SafetensorsWriter::add(std::string_view name, const at::Tensor& tensor) {
   const at::Tensor plain = tensor.detach().to(at::kCPU).contiguous();
   file_.write_at(data_begin_ + entry.begin, plain.const_data_ptr(),
                  static_cast<size_t>(entry.end - entry.begin));
+  if (checksum_at_ >= 0) {
+    const char* bytes = static_cast<const char*>(plain.const_data_ptr());
+    lines_.push_back(
+        checksum_line(entry, xxh3({bytes, static_cast<size_t>(entry.end - entry.begin)})));
+  }
   ++next_;
 }
 
 void SafetensorsWriter::commit() {
   COMPACT_CHECK(next_ == entries_.size(), file_.path().string(), ": tensor `",
                 next_ < entries_.size() ? entries_[next_].name : "", "` announced, but not added");
+  if (checksum_at_ >= 0) {
+    const std::string checksum = checksum_of(lines_);
+    file_.write_at(checksum_at_, checksum.data(), checksum.size());
+  }
   file_.commit();
 }
 

@@ -33,6 +33,9 @@ class SafetensorsFile {
   const std::vector<TensorEntry>& entries() const { return header_.entries; }
   const Metadata& metadata() const { return header_.metadata; }
   bool contains(std::string_view name) const { return index_.count(name) != 0; }
+  // Throws InputError where there is a checksum of the tensors (kChecksumKey) and they have
+  // another: reads every byte. Files of other programs have none.
+  void verify() const;
   // InputError, with a suggestion, where there is no such tensor.
   const TensorEntry& entry(std::string_view name) const;
 
@@ -56,6 +59,10 @@ NamedTensors read_safetensors(const std::filesystem::path& path);
 NamedTensors read_safetensors(const std::filesystem::path& path,
                               std::span<const std::string> names);
 
+// In the metadata of a file: the XXH3 of all tensors' names, types, shapes and bytes, whatever
+// their order. A writer that is given this key fills in its value.
+inline constexpr const char* kChecksumKey = "compact.xxh3";
+
 // Writes a file whose tensors are announced first (name, dtype, shape; offsets are set here) and
 // then added one by one in the order announced, so that only one of them need exist at a time.
 // Nothing is at `path` before commit().
@@ -72,10 +79,14 @@ class SafetensorsWriter {
   std::vector<TensorEntry> entries_;
   int64_t data_begin_ = 0;
   size_t next_ = 0;
+  int64_t checksum_at_ = -1;        // its place in the file; -1: none is written
+  std::vector<std::string> lines_;  // of the tensors added, what it is made of
 };
 
 // transformers refuses weights without {"format": "pt"}.
 inline const Metadata kTorchFormat = {{"format", "pt"}};
+// Of the weights of a model.
+inline const Metadata kModelMetadata = {{"format", "pt"}, {kChecksumKey, ""}};
 
 void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
                        const Metadata& metadata = kTorchFormat);

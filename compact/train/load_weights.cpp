@@ -35,6 +35,7 @@ bool has_weights(const std::string& folder) {
 LoadedWeights load_weights(Network& model, const std::string& folder) {
   at::NoGradGuard no_grad;
   const ModelWeights weights(folder);
+  weights.verify();
   LoadedWeights result;
   std::set<std::string> read;
   for (auto& [name, tensor] : model.named_tensors()) {

@@ -15,8 +15,8 @@ struct LoadedWeights {
 };
 
 bool has_weights(const std::string& folder);
-// Copies them by name, whatever their type. Throws InputError where a tensor is missing that may
-// not be new, or has another shape.
+// Copies them by name, whatever their type. Throws InputError where a file does not have the
+// checksum that it states, or a tensor is missing that may not be new or has another shape.
 LoadedWeights load_weights(Network& model, const std::string& folder);
 
 }  // namespace compact
