@@ -7,14 +7,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <iterator>
 #include <system_error>
 
 #include "compact/base/check.h"
+#include "compact/base/philox.h"
 #include "compact/base/text.h"
 
 namespace compact {
@@ -30,10 +33,22 @@ const std::string& process_token() {
   return token;
 }
 
-// A name that nothing in the folder has: prefix, process id, token, number.
+// Of the host and of what its process ids count in: those of a container are its own.
+const std::string& host_token() {
+  static const std::string token = [] {
+    char text[HOST_NAME_MAX + 64] = {};
+    ::gethostname(text, HOST_NAME_MAX);
+    const size_t used = std::strlen(text);
+    const ssize_t link = ::readlink("/proc/self/ns/pid", text + used, sizeof text - used);
+    return std::to_string(label_of(text, used + static_cast<size_t>(std::max<ssize_t>(0, link))));
+  }();
+  return token;
+}
+
+// A name that nothing in the folder has: prefix, host, process id, token, number.
 std::string temporary_name() {
   static std::atomic<int64_t> number{0};
-  return cat(kTemporaryPrefix, ::getpid(), "-", process_token(), "-", number++);
+  return cat(kTemporaryPrefix, host_token(), "-", ::getpid(), "-", process_token(), "-", number++);
 }
 
 fs::path folder_of(const fs::path& path) {
@@ -228,25 +243,25 @@ void remove_atomically(const fs::path& path) {
   COMPACT_CHECK(!error, target.string(), ": cannot remove (", error.message(), ")");
 }
 
-void remove_leftovers(const fs::path& folder) {
+void remove_leftovers(const fs::path& folder, bool alone) {
   std::error_code error;
   for (auto entry = fs::directory_iterator(folder, error);
        !error && entry != fs::directory_iterator(); entry.increment(error)) {
     const std::string name = entry->path().filename().string();
     const bool aside = name.starts_with(kAsidePrefix);
     if (!aside && !name.starts_with(kTemporaryPrefix)) continue;
-    // Process id, token, number, and of what was moved aside the name it had.
+    // Host, process id, token, number, and of what was moved aside the name it had.
     std::string_view rest = name;
     rest.remove_prefix(aside ? kAsidePrefix.size() : kTemporaryPrefix.size());
     const auto fields = split(rest, '-');
-    const auto pid = fields.size() >= 3 ? parse_integer(fields[0]) : std::nullopt;
-    if (!pid || *pid <= 0 || (fields.size() > 3) != aside) continue;
-    const bool own_id = *pid == ::getpid();
-    const bool alive = ::kill(static_cast<pid_t>(*pid), 0) == 0 || errno == EPERM;
-    const bool own = own_id && fields[1] == process_token();
-    if (!own_id && alive) continue;
+    const auto pid = fields.size() >= 4 ? parse_integer(fields[1]) : std::nullopt;
+    if (!pid || *pid <= 0 || (fields.size() > 4) != aside) continue;
+    const bool here = fields[0] == host_token(), own_id = here && *pid == ::getpid();
+    const bool alive = !here || ::kill(static_cast<pid_t>(*pid), 0) == 0 || errno == EPERM;
+    const bool own = own_id && fields[2] == process_token();
+    if (!own_id && alive && !alone) continue;
     if (aside) {  // an own one whose place is free: moving it back failed
-      rest.remove_prefix(fields[0].size() + fields[1].size() + fields[2].size() + 3);
+      for (int i = 0; i < 4; ++i) rest.remove_prefix(fields[i].size() + 1);
       std::error_code ignored;
       const fs::path place = folder / rest;
       if (!fs::exists(fs::symlink_status(place, ignored)) && renamed(entry->path(), place))

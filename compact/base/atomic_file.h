@@ -66,7 +66,8 @@ void make_folders(const std::filesystem::path& path);
 void remove_atomically(const std::filesystem::path& path);
 
 // Removes what killed processes left in `folder` under temporary names, and moves a folder back
-// that one had moved aside and not replaced. Only for folders that programs of one machine write.
-void remove_leftovers(const std::filesystem::path& folder);
+// that one had moved aside and not replaced. Of processes of other hosts nobody here knows whether
+// they live: theirs stay, unless `alone`, when no other process writes this folder (FolderLock).
+void remove_leftovers(const std::filesystem::path& folder, bool alone = false);
 
 }  // namespace compact

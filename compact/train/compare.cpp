@@ -84,7 +84,9 @@ int compare(const CompareOptions& options, std::ostream& console, std::ostream& 
   COMPACT_CHECK(c.resume_from_checkpoint.empty(),
                 "--resume_from_checkpoint: a comparison starts its runs anew");
   check_run(c);
-  check_output_folder(c);
+  std::vector<std::string> warnings;
+  const auto lock = take_output_folder(c, warnings);
+  for (const std::string& line : warnings) errors << "warning: " << line << std::endl;
   const fs::path folder(c.output_dir);
   const std::string program = options.program.empty() ? own_program() : options.program;
 
@@ -120,8 +122,8 @@ int compare(const CompareOptions& options, std::ostream& console, std::ostream& 
               << "\n";
     }
   }
-  // Where no run could begin, there is no folder and nothing to say in it.
-  if (is_folder(folder)) {
+  // Where no run could begin, there is nothing to say in a file.
+  if (std::ranges::any_of(runs, [](const RunReport& r) { return is_folder(r.folder); })) {
     nlohmann::ordered_json json;
     json["config"] = nlohmann::ordered_json::parse(config_json(c));
     json["runs"] = report_json(runs);

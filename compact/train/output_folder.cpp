@@ -36,7 +36,14 @@ bool within(const fs::path& path, const fs::path& folder) {
   return std::mismatch(b.begin(), b.end(), a.begin(), a.end()).first == b.end();
 }
 
-}  // namespace
+// Whether there is anything but a lock.
+bool in_use(const fs::path& folder) {
+  std::error_code error;
+  const fs::directory_iterator entries(folder, error);
+  return error || std::any_of(begin(entries), end(entries), [](const auto& entry) {
+           return entry.path().filename() != kLockName;
+         });
+}
 
 void check_output_folder(const TrainConfig& c) {
   const fs::path folder(c.output_dir);
@@ -54,7 +61,7 @@ void check_output_folder(const TrainConfig& c) {
   COMPACT_CHECK(access(folder.c_str(), W_OK) == 0, "--output_dir ", c.output_dir,
                 ": is not writable");
   COMPACT_CHECK(
-      fs::is_empty(folder, error) || c.overwrite_output_dir || !c.resume_from_checkpoint.empty(),
+      !in_use(folder) || c.overwrite_output_dir || !c.resume_from_checkpoint.empty(),
       "--output_dir ", c.output_dir,
       ": is not empty; give another, or --overwrite_output_dir, or --resume_from_checkpoint");
   COMPACT_CHECK(!c.overwrite_output_dir || !c.resume_from_checkpoint.empty() ||
@@ -63,12 +70,25 @@ void check_output_folder(const TrainConfig& c) {
                 ", which lies in --output_dir: give another folder");
 }
 
-void make_output_folder(const TrainConfig& c) {
-  const fs::path folder(c.output_dir);
-  make_folders(folder);
+}  // namespace
+
+std::unique_ptr<FolderLock> take_output_folder(const TrainConfig& c,
+                                               std::vector<std::string>& warnings) {
+  check_output_folder(c);
+  auto lock = std::make_unique<FolderLock>(c.output_dir);
+  check_output_folder(c);  // another run may have ended meanwhile
+  if (!lock->held()) {
+    warnings.push_back(cat("--output_dir ", c.output_dir,
+                           ": its file system has no locks; no other run may write there"));
+  }
+  remove_leftovers(c.output_dir, /*alone=*/lock->held());
+  return lock;
+}
+
+void clear_output_folder(const TrainConfig& c) {
   if (!c.overwrite_output_dir || !c.resume_from_checkpoint.empty()) return;
   try {
-    for (const auto& entry : fs::directory_iterator(folder)) {
+    for (const auto& entry : fs::directory_iterator(c.output_dir)) {
       if (ours(entry.path().filename().string())) fs::remove_all(entry.path());
     }
   } catch (const fs::filesystem_error& error) {

@@ -2,15 +2,23 @@
 // The folder of a run.
 #pragma once
 
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "compact/base/folder_lock.h"
 #include "compact/train/config.h"
 
 namespace compact {
 
-// Throws InputError where the folder cannot take this run: not writable, or something in it and
-// neither --overwrite_output_dir nor a resume. Changes nothing.
-void check_output_folder(const TrainConfig& config);
+// The folder, made where it is missing, for this run alone; what killed runs left half written in
+// it is removed. Throws InputError, with nothing changed, where the folder cannot take this run:
+// not writable, or another run writes there, or there is something in it and neither
+// --overwrite_output_dir nor a resume. A line goes to `warnings` where others cannot be kept out.
+std::unique_ptr<FolderLock> take_output_folder(const TrainConfig& config,
+                                               std::vector<std::string>& warnings);
 
-// Makes the folder; under --overwrite_output_dir removes what an earlier run wrote, and only that.
-void make_output_folder(const TrainConfig& config);
+// Under --overwrite_output_dir removes what an earlier run wrote, and only that.
+void clear_output_folder(const TrainConfig& config);
 
 }  // namespace compact

@@ -12,8 +12,8 @@
 namespace compact {
 namespace {
 
-const std::string& made(const TrainConfig& config) {
-  make_output_folder(config);
+const std::string& cleared(const TrainConfig& config) {
+  clear_output_folder(config);
   return config.output_dir;
 }
 
@@ -25,7 +25,7 @@ RunOutput::RunOutput(const TrainConfig& config, const Task& task, const Policy& 
       task_(task),
       policy_(policy),
       console_(console),
-      metrics_(made(config), last_step, ends, console) {
+      metrics_(cleared(config), last_step, ends, console) {
   write_file_atomically(config.output_dir + "/policy.txt", policy.str());
   write_json(config.output_dir + "/train_config.json", nlohmann::json::parse(config_json(config)));
   for (const auto& [name, text] : task.files) {

@@ -141,13 +141,34 @@ TEST(Leftovers, OfDeadProcessesGoThoseOfLivingOnesStay) {
   spill(folder / ".compact-tmp-strange", "");
   remove_leftovers(folder.path());
   EXPECT_EQ(folder.names().size(), 2u);
+  const std::string name = folder.names()[0];
+  ASSERT_THAT(name, HasSubstr(cat("-", ::getpid(), "-")));
+  const std::string host = name.substr(0, name.find(cat("-", ::getpid(), "-")));
   own.write("x");
   own.commit();
   EXPECT_THAT(folder.names(), ElementsAre(".compact-tmp-strange", "own"));
   // A process of the past that had the id of this one.
-  spill(folder / cat(".compact-tmp-", ::getpid(), "-123-0"), "");
+  spill(folder / cat(host, "-", ::getpid(), "-123-0"), "");
   remove_leftovers(folder.path());
   EXPECT_THAT(folder.names(), ElementsAre(".compact-tmp-strange", "own"));
+}
+
+// On a file system that hosts share, a process that does not live here may live there.
+TEST(Leftovers, OfOtherHostsGoOnlyWhereNobodyElseWrites) {
+  const TemporaryFolder folder;
+  const pid_t dead = ::fork();
+  if (dead == 0) ::_exit(0);
+  ::waitpid(dead, nullptr, 0);
+  const std::string written = cat(".compact-tmp-77-", dead, "-123-0");
+  const std::string aside = cat(".compact-old-77-", dead, "-123-1-checkpoint-5");
+  spill(folder / written, "");
+  fs::create_directory(folder / aside);
+  remove_leftovers(folder.path());
+  EXPECT_THAT(folder.names(), ElementsAre(aside, written));
+  const AtomicFileWriter own(folder / "own");
+  remove_leftovers(folder.path(), /*alone=*/true);
+  EXPECT_EQ(folder.names().size(), 2u);  // the one being written, and the one moved back
+  EXPECT_TRUE(fs::exists(folder / "checkpoint-5"));
 }
 
 TEST(RemoveAtomically, RemovesFoldersAndSaysWhatIsMissing) {
