@@ -2,6 +2,7 @@
 #include "compact/train/memory_limit.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -70,14 +71,26 @@ MemoryLimit memory_limit(int64_t budget) {
   const auto consider = [&](int64_t bytes, const char* source) {
     if (bytes < limit.bytes) limit = {std::max<int64_t>(bytes, 0), source};
   };
+  const auto with_margin = [](int64_t left) {
+    return left - std::max<int64_t>(int64_t{256} << 20, left / 20);
+  };
   if (const auto kib = field("/proc/meminfo", "MemAvailable")) {
-    consider(*kib * 1024, "the machine's available memory");
+    consider(with_margin(*kib * 1024), "the machine's available memory");
   }
   for_groups([&](const fs::path& group, bool second) {
-    if (const auto left = left_in(group, second)) consider(*left, "the control group's limit");
+    if (const auto left = left_in(group, second)) {
+      consider(with_margin(*left), "the control group's limit");
+    }
   });
   if (budget > 0) consider(budget, "--budget");
   return limit;
 }
+
+std::optional<int64_t> resident_peak() {
+  const auto kib = field("/proc/self/status", "VmHWM");
+  return kib ? std::optional(*kib * 1024) : std::nullopt;
+}
+
+void bound_primitive_cache() { ::setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64", /*replace=*/0); }
 
 }  // namespace compact

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much memory there is for tensors.
+// How much memory there is for tensors, and how much the process takes with all else.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace compact {
@@ -14,7 +15,18 @@ struct MemoryLimit {
 
 // The smallest of `budget` (bytes, 0: none), what this process's control groups have left (those
 // of versions 1 and 2, ancestors included; file cache that can be dropped counts as left), and the
-// machine's available memory.
+// machine's available memory. Of the last two a margin is kept for what is no tensor: 256 MiB or a
+// twentieth, whichever is more.
 MemoryLimit memory_limit(int64_t budget);
+
+// The most bytes of this process so far in the machine's memory, code and libraries' buffers
+// included. Linux only.
+std::optional<int64_t> resident_peak();
+
+// oneDNN keeps what it compiled for a product's shape, half a megabyte each, of the last 1,024
+// shapes. Where lengths vary from step to step that grows beyond the tensors; from here on it is of
+// so many as a few steps need, unless ONEDNN_PRIMITIVE_CACHE_CAPACITY says how many. To be called
+// before the process's first product.
+void bound_primitive_cache();
 
 }  // namespace compact

@@ -61,7 +61,8 @@ std::string plan_table(const StepPlan& plan, c10::DeviceType device) {
   return out;
 }
 
-std::string measured_table(const StepMemory& planned, const StepMemory& measured) {
+std::string measured_table(const StepMemory& planned, const StepMemory& measured,
+                           std::optional<int64_t> resident) {
   std::string out;
   char line[200];
   const auto put = [&](const std::string& name, int64_t plan, int64_t real) {
@@ -77,6 +78,11 @@ std::string measured_table(const StepMemory& planned, const StepMemory& measured
   for (const Row& r : kWhole) put(r.name, planned.*r.bytes, measured.*r.bytes);
   put("workspace at the peak", planned.at_peak.workspace(), measured.at_peak.workspace());
   put("peak", planned.peak, measured.peak);
+  if (resident) {
+    std::snprintf(line, sizeof line, "  %-24s %16s %16s   %s\n", "process", "",
+                  format_count(*resident).c_str(), "resident at most, all included");
+    out += line;
+  }
   return out + "  the peak is in " + measured.at_peak.moment +
          (measured.at_peak.moment == planned.at_peak.moment
               ? ""

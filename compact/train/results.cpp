@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
@@ -11,6 +12,12 @@
 #include "compact/io/model_weights.h"
 
 namespace compact {
+
+double recent_step_seconds(const RunFigures& figures, int64_t count) {
+  const std::vector<double>& all = figures.step_seconds;
+  const int64_t recent = std::min(count, std::ssize(all));
+  return std::accumulate(all.end() - recent, all.end(), 0.0) / static_cast<double>(recent);
+}
 
 double typical_step_seconds(const RunFigures& figures) {
   std::vector<double> x = figures.step_seconds;
@@ -25,10 +32,12 @@ std::string result_line(const RunState& s, const RunFigures& figures) {
   char text[256];
   std::snprintf(
       text, sizeof text,
-      "done: %lld steps in %s, %.3f s a step, peak %s (held after forward %s, of it slots %s)",
+      "done: %lld steps in %s, %.3f s a step, peak %s (held after forward %s, of it slots %s)%s",
       static_cast<long long>(s.step), format_duration(s.seconds).c_str(),
       typical_step_seconds(figures), format_bytes(figures.highest_peak_bytes).c_str(),
-      format_bytes(figures.held_bytes).c_str(), format_bytes(figures.saved_bytes).c_str());
+      format_bytes(figures.held_bytes).c_str(), format_bytes(figures.saved_bytes).c_str(),
+      figures.resident_bytes ? cat(", process ", format_bytes(*figures.resident_bytes)).c_str()
+                             : "");
   return text;
 }
 
@@ -60,6 +69,7 @@ void write_results(const TrainConfig& config, const RunState& state, const RunFi
   results["memory/held_bytes"] = figures.held_bytes;
   results["memory/saved_bytes"] = figures.saved_bytes;
   if (network.device().is_cuda()) results["memory/reserved_bytes"] = figures.reserved_bytes;
+  if (figures.resident_bytes) results["memory/resident_bytes"] = *figures.resident_bytes;
   int64_t weights = 0, moments = 0;
   for (const auto& [kind, bytes] : optimizer.bytes()) {
     (kind == "carrier" || kind == "projection" ? weights : moments) += bytes;

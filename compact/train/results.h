@@ -2,6 +2,7 @@
 // What a finished run leaves: the model, and all_results.json.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,7 +22,11 @@ struct RunFigures {
   int64_t highest_peak_bytes = 0;    // over all updates
   int64_t planned_peak_bytes = 0;
   int64_t held_bytes = 0, saved_bytes = 0, reserved_bytes = 0;  // of the latest update
+  std::optional<int64_t> resident_bytes;  // of the process, the most so far; on Linux
 };
+
+// Mean of the latest updates' seconds, at most `count` of them and at least one.
+double recent_step_seconds(const RunFigures& figures, int64_t count);
 
 // Median of the updates' seconds, without the first, which warms up.
 double typical_step_seconds(const RunFigures& figures);

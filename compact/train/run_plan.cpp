@@ -60,7 +60,8 @@ void RunPlan::end_record(int64_t step, Console& console) {
   if (!recorder_) return;
   const StepMemory measured = recorder_->finish();
   recorder_.reset();
-  console.stream() << "memory of step " << step << "\n" << measured_table(plan_.memory, measured);
+  console.stream() << "memory of step " << step << "\n"
+                   << measured_table(plan_.memory, measured, resident_peak());
   if (task_.lengths_vary)
     console.line("  planned for the longest samples, of which few batches are");
 }

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/train/run_state.h"
 
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
 
-#include "compact/base/atomic_file.h"
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/io/checkpoint.h"
@@ -48,13 +50,14 @@ const std::set<std::string> kFree = {
     "proj_type",
     "carry_moments",
     "budget",
-    "allow"};  // the policy itself and the data's checksum are compared
+    "allow",
+    "threads",
+    "device"};  // the policy itself, the data's checksum and the machine are compared
 // Those of them that make the policy.
 const std::set<std::string> kOfPolicy = {"preset", "policy",    "set",           "rank",
                                          "scale",  "proj_type", "carry_moments", "update_proj_gap"};
 // Options that change numbers in a way a person may want.
-const std::set<std::string> kWarned = {"threads", "max_steps", "num_train_epochs", "device",
-                                       "deterministic"};
+const std::set<std::string> kWarned = {"max_steps", "num_train_epochs", "deterministic"};
 
 std::string checksum_text(uint64_t x) { return std::to_string(x); }
 
@@ -92,7 +95,6 @@ std::string find_checkpoint(const TrainConfig& config, std::vector<std::string>&
     COMPACT_CHECK(!reason, *reason);
     return config.resume_from_checkpoint;
   }
-  remove_leftovers(config.output_dir);
   const auto path = newest_valid_checkpoint(config.output_dir, warnings);
   COMPACT_CHECK(path, config.output_dir, ": has no valid checkpoint to resume from",
                 warnings.empty() ? "" : "; " + warnings.front());
@@ -102,6 +104,19 @@ std::string find_checkpoint(const TrainConfig& config, std::vector<std::string>&
 RunState read_run_state(const std::string& checkpoint) {
   const OpenCheckpoint open = open_checkpoint(checkpoint, /*verified=*/true);
   return run_state_from_json(open.trainer_state, checkpoint + "/trainer_state.json");
+}
+
+std::string machine_of(at::Device device) {
+  if (device.is_cuda()) return "CUDA";
+  const int threads = at::get_num_threads();
+  return cat(threads, threads == 1 ? " thread, " : " threads, ", at::get_cpu_capability());
+}
+
+std::string take_over_machine(RunState& s, at::Device device) {
+  const std::string before = std::exchange(s.machine, machine_of(device));
+  if (before.empty() || before == s.machine) return {};
+  return cat("the run goes on with ", s.machine, ", after ", before,
+             ": from here on it differs from an uninterrupted one");
 }
 
 void check_same_run(const std::string& checkpoint, const TrainConfig& config, const Policy& policy,

@@ -25,6 +25,11 @@ std::string find_checkpoint(const TrainConfig& config, std::vector<std::string>&
 // What must be known before the model is made.
 RunState read_run_state(const std::string& checkpoint);
 
+// "2 threads, AVX512" or "CUDA": with others, sums end in other bits.
+std::string machine_of(at::Device device);
+// A line where that differs from what `state` says, which then says it.
+std::string take_over_machine(RunState& state, at::Device device);
+
 // Throws InputError where the run of the checkpoint had other settings that change its numbers,
 // naming the first; lines on harmless ones go to `warnings`.
 void check_same_run(const std::string& checkpoint, const TrainConfig& config, const Policy& policy,

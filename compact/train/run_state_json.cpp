@@ -31,6 +31,7 @@ json run_state_to_json(const RunState& s) {
           {"total_loss", s.total_loss},
           {"seconds", s.seconds},
           {"matmul_path", s.matmul_path},
+          {"machine", s.machine},
           {"bits", s.bits},
           {"best_step", s.best_step},
           {"best_value", s.best_value}};
@@ -52,6 +53,7 @@ RunState run_state_from_json(const json& j, const std::string& where) {
     s.total_loss = j.at("total_loss");
     s.seconds = j.at("seconds");
     s.matmul_path = j.at("matmul_path");
+    s.machine = j.value("machine", "");
     s.bits = j.value("bits", "");
     if (j.contains("best_step")) {
       s.best_step = count("best_step");

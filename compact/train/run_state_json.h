@@ -22,6 +22,7 @@ struct RunState {
   double total_loss = 0;  // sum over all updates
   double seconds = 0;     // spent, over all parts of the run
   std::string matmul_path;
+  std::string machine;    // on which the last bits of sums depend; of its last part
   std::string bits;       // of slots that a policy leaves open, as chosen last
   int64_t best_step = 0;  // whose model is kept as the best; 0: none
   double best_value = 0;  // of its metric

@@ -26,6 +26,9 @@ MetricsRow step_row(const StepFigures& f) {
   if (f.reserved_bytes) {
     row.emplace_back("memory/reserved_bytes", static_cast<double>(*f.reserved_bytes));
   }
+  if (f.resident_bytes) {
+    row.emplace_back("memory/resident_bytes", static_cast<double>(*f.resident_bytes));
+  }
   return row;
 }
 

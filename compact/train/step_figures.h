@@ -20,6 +20,7 @@ struct StepFigures {
   int64_t units = 0;  // of a step
   int64_t peak_bytes = 0, held_bytes = 0, saved_bytes = 0;
   std::optional<int64_t> reserved_bytes;  // on a GPU
+  std::optional<int64_t> resident_bytes;  // of the process, the most so far; on Linux
 };
 
 MetricsRow step_row(const StepFigures& figures);

@@ -6,6 +6,7 @@
 #include "compact/base/check.h"
 #include "compact/io/model_weights.h"
 #include "compact/train/load_weights.h"
+#include "compact/train/memory_limit.h"
 #include "compact/train/precision.h"
 #include "compact/train/setup.h"
 
@@ -42,6 +43,7 @@ TrainedModel open_trained_model(TrainConfig c) {
   set_deterministic(c.deterministic, device.type());
   TrainedModel model{
       .task = info.open(c, {}, warnings), .network = nullptr, .warnings = std::move(warnings)};
+  if (model.task.lengths_vary) bound_primitive_cache();
   set_matmul_precision(c.matmul_precision, device);
   model.network = model.task.network(Policy::preset("exact"), device);
   const LoadedWeights loaded = load_weights(*model.network, c.model_name_or_path);

@@ -18,6 +18,8 @@
 #include "compact/train/bit_chooser.h"
 #include "compact/train/description.h"
 #include "compact/train/exit_codes.h"
+#include "compact/train/last_writes.h"
+#include "compact/train/memory_limit.h"
 #include "compact/train/memory_table.h"
 #include "compact/train/output_folder.h"
 #include "compact/train/precision.h"
@@ -61,6 +63,7 @@ class Run {
   const TrainConfig& c_;
   Console& console_;
   const TrainHooks& hooks_;
+  std::unique_ptr<FolderLock> folder_;
   std::vector<std::string> warnings_;
   at::Device device_ = at::kCPU;
   Policy policy_;
@@ -92,6 +95,7 @@ void Run::prepare() {
   warnings_ = ignored_options(c_);
   device_ = device_of(c_.device, warnings_);
   set_deterministic(c_.deterministic, device_.type());
+  folder_ = take_output_folder(c_, warnings_);
   std::string checkpoint;
   if (!c_.resume_from_checkpoint.empty()) {
     checkpoint = find_checkpoint(c_, warnings_);
@@ -99,7 +103,6 @@ void Run::prepare() {
   } else if (c_.preset != "auto") {
     policy_ = make_policy(c_, warnings_);
   }
-  check_output_folder(c_);
   Clock::time_point shown = Clock::now();
   task_ = task_named(c_.task).open(
       c_,
@@ -109,6 +112,7 @@ void Run::prepare() {
       },
       warnings_);
 
+  if (task_.lengths_vary) bound_primitive_cache();
   total_steps_ = total_steps(c_, task_.train->size());
   evaluation_.emplace(c_, task_, console_);
   schedule_ = std::make_unique<Schedule>(c_.lr_scheduler_type, total_steps_, c_.warmup_steps,
@@ -117,6 +121,7 @@ void Run::prepare() {
     s_ = read_run_state(checkpoint);
     check_same_run(checkpoint, c_, policy_, task_, warnings_);
   }
+  if (std::string line = take_over_machine(s_, device_); !line.empty()) warnings_.push_back(line);
   s_.matmul_path = set_matmul_precision(c_.matmul_precision, device_, s_.matmul_path).path;
   if (std::string line = evaluation_->take_over(s_); !line.empty()) warnings_.push_back(line);
   plan_.emplace(c_, task_, device_, policy_, /*resumed=*/!checkpoint.empty(), console_);
@@ -240,11 +245,6 @@ bool Run::step() {
 }
 
 void Run::log() {
-  const auto recent =
-      std::min<int64_t>(s_.interval_steps, static_cast<int64_t>(figures_.step_seconds.size()));
-  double seconds = 0;
-  for (int64_t i = 0; i < recent; ++i)
-    seconds += figures_.step_seconds[figures_.step_seconds.size() - 1 - i];
   const StepFigures f = {
       .step = s_.step,
       .steps = total_steps_,
@@ -252,13 +252,14 @@ void Run::log() {
       .loss = s_.interval_loss / static_cast<double>(s_.interval_steps),
       .grad_norm = grad_norm_,
       .learning_rate = learning_rate_,
-      .seconds = seconds / static_cast<double>(recent),
+      .seconds = recent_step_seconds(figures_, s_.interval_steps),
       .unit = task_.unit,
       .units = c_.per_device_train_batch_size * task_.units * c_.gradient_accumulation_steps,
       .peak_bytes = peak_bytes_,
       .held_bytes = figures_.held_bytes,
       .saved_bytes = figures_.saved_bytes,
-      .reserved_bytes = device_.is_cuda() ? std::optional(figures_.reserved_bytes) : std::nullopt};
+      .reserved_bytes = device_.is_cuda() ? std::optional(figures_.reserved_bytes) : std::nullopt,
+      .resident_bytes = figures_.resident_bytes = resident_peak()};
   output_->metrics().write(s_.step, step_row(f));
   console_.line(step_line(f));
   s_.interval_loss = 0;
@@ -271,14 +272,21 @@ void Run::save(const char* why) {
 }
 
 void Run::finish() {
-  write_model(c_, task_, *model_);  // of the last step, before another may take its place
+  const auto keep = [this](const char* what, FunctionRef<void()> write) {
+    write_last(console_, what, write, hooks_.wait, saved_step_);
+  };
+  keep("the model", [&] { write_model(c_, task_, *model_); });  // before the best takes its place
   MetricsWriter& metrics = output_->metrics();
-  if (evaluation_->take_best(*model_, s_, metrics)) write_model(c_, task_, *model_);
+  if (evaluation_->take_best(*model_, s_, metrics)) {
+    keep("the best model", [&] { write_model(c_, task_, *model_); });
+  }
   const Evaluations evaluations = evaluation_->all(*model_, s_, metrics);
   figures_.planned_peak_bytes = plan_->peak_bytes();
-  write_results(c_, s_, figures_, evaluations, task_, *model_, *optimizer_);
+  keep("all_results.json", [&] {
+    write_results(c_, s_, figures_, evaluations, task_, *model_, *optimizer_);
+    metrics.flush();
+  });
   if (!s_.bits.empty()) output_->write_bits(s_.bits);
-  metrics.flush();
   console_.line(result_line(s_, figures_));
   console_.line(cat("model in ", c_.output_dir));
 }

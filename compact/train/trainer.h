@@ -15,6 +15,10 @@ struct TrainHooks {
   // Asked after every micro-batch with the number of updates done and of the micro-batch in the
   // update; true: save at once, with gradients pending, and return kExitInterrupt.
   std::function<bool(int64_t step, int64_t micro)> stop;
+  // Asked, with the number of attempts made, where the model of a finished run could not be written
+  // (the disk is full), before the next attempt; false: give up. By default there is one every ten
+  // seconds for ten minutes, or until a signal comes.
+  std::function<bool(int64_t attempts)> wait;
 };
 
 // Runs, writing progress to `console` (with a progress bar if it is a `terminal`), and in

@@ -64,17 +64,51 @@ TEST(FullDisk, ForAWhileCostsOnlyCheckpoints) {
   }
 }
 
+// The disk is full from update 3 on, until `room` attempts at the model have failed.
+struct EndsOnFullDisk {
+  const FileLimit limit;
+  std::ostringstream console;
+  int64_t attempts = 0;
+  TrainHooks hooks(int64_t room, int64_t most) {
+    return {.stop =
+                [this](int64_t step, int64_t) {
+                  if (step == 3) limit.set(0);
+                  return false;
+                },
+            .wait =
+                [this, room, most](int64_t made) {
+                  EXPECT_EQ(made, ++attempts);
+                  if (made == room) limit.lift();
+                  return made < most;
+                }};
+  }
+};
+
+TEST(FullDisk, AtTheEndTheModelWaitsForRoom) {
+  const TemporaryFolder folder;
+  const TrainConfig whole = run_of(folder.path(), "whole"), c = run_of(folder.path(), "run");
+  ran(whole);
+  EndsOnFullDisk disk;
+  ASSERT_EQ(train(c, disk.console, false, disk.hooks(3, 9)), kExitOk) << disk.console.str();
+  EXPECT_EQ(disk.attempts, 3);
+  const std::string said = disk.console.str(), line = "the model waits until it can be written: ";
+  EXPECT_THAT(said, HasSubstr(line));
+  EXPECT_EQ(said.find(line), said.rfind(line));
+  EXPECT_TRUE(slurp(c.output_dir + "/model.safetensors") ==
+              slurp(whole.output_dir + "/best/model.safetensors"));
+  EXPECT_EQ(figures(c.output_dir), figures(whole.output_dir));
+  EXPECT_TRUE(results_of(c).contains("eval_loss"));
+}
+
 TEST(FullDisk, AtTheEndIsAnErrorThatKeepsCheckpoints) {
   const TemporaryFolder folder;
   const TrainConfig c = run_of(folder.path(), "run");
-  const FileLimit limit;
-  std::ostringstream console;
-  const TrainHooks hooks{.stop = [&](int64_t step, int64_t) {
-    if (step == 3) limit.set(0);
-    return false;
-  }};
-  EXPECT_NE(error_of([&] { train(c, console, false, hooks); }), "");
-  limit.lift();
+  EndsOnFullDisk disk;
+  const std::string error = error_of([&] { train(c, disk.console, false, disk.hooks(9, 2)); });
+  disk.limit.lift();
+  EXPECT_EQ(disk.attempts, 2);
+  EXPECT_THAT(error, HasSubstr("the model of the finished run is not written: make room, then go "
+                               "on from checkpoint-3 with --resume_from_checkpoint latest"));
   std::vector<std::string> warnings;
   const auto newest = newest_valid_checkpoint(c.output_dir, warnings);
   ASSERT_TRUE(newest);

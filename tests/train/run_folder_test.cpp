@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is in a run's folder is of one run, and what it holds is what was written.
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+
+#include "compact/base/folder_lock.h"
+#include "compact/train/memory_limit.h"
+#include "tests/train/text_runs.h"
+
+namespace compact {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST(RunFolder, HasOneOwner) {
+  const TemporaryFolder folder;
+  TrainConfig c = sentences(folder.path(), "run");
+  c.save_steps = 2;
+  TrainConfig other = c;
+  other.overwrite_output_dir = true;
+  TrainConfig resumed = c;
+  resumed.resume_from_checkpoint = "latest";
+  std::ostringstream console;
+  std::vector<std::string> errors;
+  const TrainHooks hooks{.stop = [&](int64_t step, int64_t micro) {
+    if (step != 4 || micro != 0) return false;
+    for (const TrainConfig& second : {other, resumed}) {
+      errors.push_back(error_of([&] { train(second, console); }));
+      EXPECT_TRUE(fs::exists(folder / "run/checkpoint-4"));
+    }
+    return false;
+  }};
+  ASSERT_EQ(train(c, console, false, hooks), kExitOk) << console.str();
+  ASSERT_EQ(errors.size(), 2u);
+  for (const std::string& error : errors) {
+    EXPECT_THAT(error, AllOf(HasSubstr(c.output_dir), HasSubstr("writes here: wait for its end")));
+  }
+  EXPECT_FALSE(fs::exists(folder / ("run/" + std::string(kLockName))));
+  ran(other);
+}
+
+TEST(RunFolder, IsNotMadeByARunThatCannotBegin) {
+  const TemporaryFolder folder;
+  TrainConfig c = sentences(folder.path(), "a/run");
+  c.train_file = {(folder / "missing.tsv").string()};
+  EXPECT_NE(error_of([&] { ran(c); }), "");
+  EXPECT_FALSE(fs::exists(folder / "a"));
+}
+
+void flip_a_bit(const fs::path& file) {
+  std::string bytes = slurp(file);
+  ASSERT_FALSE(bytes.empty());
+  bytes[bytes.size() - bytes.size() / 3] ^= 4;
+  spill(file, bytes);
+}
+
+TEST(RunFolder, DamagedModelsAreRefused) {
+  const TemporaryFolder folder;
+  TrainConfig c = best_of_pairs(folder.path(), "run");
+  c.save_steps = 2;
+  c.save_total_limit = 0;
+  ran(c);
+  for (const char* part : {"", "/best", "/checkpoint-2"}) {
+    TrainConfig from = c;
+    from.model.clear();
+    from.tokenizer.clear();
+    from.model_name_or_path = c.output_dir + part;
+    from.output_dir = (folder / "more").string();
+    from.overwrite_output_dir = true;
+    from.max_eval_samples = 0;
+    EXPECT_EQ(error_of([&] { evaluate(from); }), "") << part;
+    flip_a_bit(from.model_name_or_path + "/model.safetensors");
+    const auto names_it =
+        HasSubstr(from.model_name_or_path + "/model.safetensors: is damaged: the checksum");
+    EXPECT_THAT(error_of([&] { evaluate(from); }), names_it);
+    EXPECT_THAT(error_of([&] { ran(from); }), names_it);
+  }
+}
+
+TEST(RunFolder, ResumedRunSaysWhereTheMachineIsAnother) {
+  const TemporaryFolder folder;
+  TrainConfig c = sentences(folder.path(), "run");
+  c.threads = 0;
+  c.save_steps = 2;
+  c.save_total_limit = 0;
+  at::set_num_threads(2);
+  ran(c);
+  c.resume_from_checkpoint = (folder / "run/checkpoint-2").string();
+  EXPECT_THAT(ran(c), Not(HasSubstr("from here on it differs")));
+  at::set_num_threads(1);
+  EXPECT_THAT(ran(c), AllOf(HasSubstr("the run goes on with 1 thread, "),
+                            HasSubstr(", after 2 threads, ")));
+  at::set_num_threads(2);
+  c.threads = 2;  // another option, the same number
+  EXPECT_THAT(ran(c), Not(HasSubstr("from here on it differs")));
+}
+
+TEST(RunFolder, SaysWhatTheProcessTook) {
+  const std::optional<int64_t> now = resident_peak();
+  if (!now) GTEST_SKIP() << "this system has no /proc/self/status";
+  const TemporaryFolder folder;
+  const TrainConfig c = sentences(folder.path(), "run");
+  const std::string console = ran(c);
+  EXPECT_THAT(console, AllOf(HasSubstr("resident at most, all included"), HasSubstr(", process ")));
+  const auto bytes = [results = results_of(c)](const char* name) {
+    return results.at(name).get<int64_t>();
+  };
+  EXPECT_GE(bytes("memory/resident_bytes"), *now);
+  EXPECT_GT(bytes("memory/resident_bytes"), bytes("memory/peak_bytes"));
+  std::ifstream rows(c.output_dir + "/metrics.jsonl");
+  std::string line;
+  std::getline(rows, line);
+  EXPECT_GE(nlohmann::json::parse(line)["memory/resident_bytes"].get<int64_t>(), *now);
+}
+
+TEST(MemoryLimit, KeepsAMarginOfWhatIsLeft) {
+  std::ifstream in("/proc/meminfo");
+  std::string key;
+  int64_t available = 0;
+  while (in >> key && key != "MemAvailable:") {
+  }
+  if (!(in >> available)) GTEST_SKIP() << "this system has no MemAvailable";
+  // Half of the margin is for what other processes free meanwhile.
+  EXPECT_LT(memory_limit(0).bytes, available * 1024 - (int64_t{128} << 20));
+  EXPECT_EQ(memory_limit(1000).bytes, 1000);
+}
+
+TEST(MemoryLimit, BoundsThePrimitiveCacheUnlessTheUserDoes) {
+  constexpr const char* kName = "ONEDNN_PRIMITIVE_CACHE_CAPACITY";
+  const char* const before = ::getenv(kName);
+  const std::string kept = before ? before : "";
+  ::setenv(kName, "7", 1);
+  bound_primitive_cache();
+  EXPECT_STREQ(::getenv(kName), "7");
+  ::unsetenv(kName);
+  bound_primitive_cache();
+  ASSERT_NE(::getenv(kName), nullptr);
+  EXPECT_LE(std::stoi(::getenv(kName)), 128);
+  before ? ::setenv(kName, kept.c_str(), 1) : ::unsetenv(kName);
+}
+
+}  // namespace
+}  // namespace compact
