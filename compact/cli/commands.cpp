@@ -36,13 +36,16 @@ std::string help() {
         cat("  ", c.name, std::string(10 - std::string_view(c.name).size(), ' '), c.summary, "\n");
   }
   return out +
+         "\nto start with:\n\n"
+         "  compact plan --model llama-60m --preset exact\n"
+         "  compact train --model llama-tiny --train_file book.txt --output_dir runs/one\n"
          "\n`compact COMMAND --help` shows the flags of a command, `compact --version` the "
          "version.\n";
 }
 
 int dispatch(const std::vector<std::string>& arguments) {
   const std::string first = arguments.empty() ? "" : arguments[0];
-  if (first == "--help" || first == "-h" || first == "help") {
+  if (first.empty() || first == "--help" || first == "-h" || first == "help") {
     std::cout << help();
     return kExitOk;
   }
@@ -55,7 +58,6 @@ int dispatch(const std::vector<std::string>& arguments) {
     if (first == c.name) return c.run(c, {arguments.begin() + 1, arguments.end()});
     names.emplace_back(c.name);
   }
-  COMPACT_CHECK(!first.empty(), "a command is needed: see `compact --help`");
   fail("unknown command `", first, "`", suggestion(first, names));
 }
 

@@ -14,7 +14,11 @@ int run_compare(const Command& command, const std::vector<std::string>& argument
   Flags flags("compact compare", command.summary);
   std::string presets = "off,exact,compact";
   flags.group("Comparison");
-  flags.add("presets", presets, "what to compare: presets and policy files", "A,B,...");
+  flags.add("presets", presets,
+            "the runs: each a preset or a policy file, before it NAME= where it is to have another "
+            "name, after it flags for this run alone (--budget 50%: half of the first run's peak): "
+            "\"off,half=auto --budget 50%,muon=compact --optim muon\"",
+            "A,B,...");
   TrainFlags settings(flags, {"preset", "resume_from_checkpoint"});
   if (!flags.parse(arguments)) {
     std::cout << flags.help();

@@ -93,8 +93,11 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
   StepPlan plan;
   if (automatic) {
     const Chosen chosen = planner_for(c, task, device, stated).choose(budget_of(c));
-    std::cout << choice_text(chosen);
     policy = chosen.policy;
+    for (const std::string& line : choice_lines(chosen)) std::cout << line << "\n";
+    for (const std::string& line : split(policy.str(), '\n')) {
+      if (!line.empty()) std::cout << "         " << line << "\n";
+    }
     plan = chosen.plan;
     result["lossless"] = chosen.lossless;
     result["added_flops"] = chosen.added_products;

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/train/compare.h"
 
-#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <ostream>
+#include <span>
 
 #include "compact/base/atomic_file.h"
 #include "compact/base/check.h"
 #include "compact/base/file.h"
 #include "compact/base/text.h"
-#include "compact/io/json_file.h"
-#include "compact/ops/policy.h"
+#include "compact/train/compare_entry.h"
 #include "compact/train/exit_codes.h"
 #include "compact/train/output_folder.h"
 #include "compact/train/process.h"
@@ -24,32 +24,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Entry {
-  std::string name;                // of the folder and in tables
-  std::vector<std::string> flags;  // of `compact train`
-};
-
-Entry entry_of(const std::string& text, const TrainConfig& config) {
-  const bool file = text.find('/') != text.npos || text.ends_with(".policy");
-  if (!file) {
-    if (text != "auto") Policy::preset(text);
-    return {text, {"--preset", text}};
-  }
-  COMPACT_CHECK(config.policy.empty(), "--presets ", text, ": --policy ", config.policy,
-                " would stand above it; give one of them");
-  Policy::from_file(text);
-  return {fs::path(text).stem().string(), {"--preset", "off", "--policy", text}};
-}
-
-std::vector<Entry> entries_of(const CompareOptions& options) {
+std::vector<CompareEntry> entries_of(const CompareOptions& options) {
   COMPACT_CHECK(!options.presets.empty(), "--presets A,B,... is needed");
-  std::vector<Entry> entries;
+  std::vector<CompareEntry> entries;
   for (const std::string& preset : options.presets) {
-    entries.push_back(entry_of(preset, options.config));
-    for (size_t i = 0; i + 1 < entries.size(); ++i) {
-      COMPACT_CHECK(entries[i].name != entries.back().name, "--presets: `", entries.back().name,
-                    "` comes twice");
+    CompareEntry entry = compare_entry(preset, options.config, options.train_arguments);
+    COMPACT_CHECK(entry.budget_share == 0 || !entries.empty(), "--presets: ", entry.name,
+                  ": a --budget in percent is of the first run's peak; this is the first");
+    for (const CompareEntry& other : entries) {
+      COMPACT_CHECK(other.name != entry.name, "--presets: `", entry.name,
+                    "` comes twice; name one: `NAME=", trim(preset), "`");
     }
+    check_run(entry.config);
+    entries.push_back(std::move(entry));
   }
   return entries;
 }
@@ -72,18 +59,45 @@ std::string subtitle_of(const TrainConfig& c, const RunReport& run) {
               c.task == language_modeling.name ? cat(" \u00d7 ", c.block_size, " tokens")
                                                : std::string(" samples"));
   if (c.gradient_accumulation_steps > 1) text += cat(" \u00d7 ", c.gradient_accumulation_steps);
-  text += cat(" a step, seed ", c.seed, "; small figures: beside ", run.preset);
+  text += cat(" a step, learning rate ", c.learning_rate, ", seed ", c.seed,
+              "; small figures: beside ", run.preset);
   return text;
+}
+
+// What `compact train` says of itself in its folder, and how it ended.
+RunReport trained(const CompareEntry& entry, const fs::path& folder, const std::string& program,
+                  std::span<const RunReport> earlier, std::ostream& errors, int& signal) {
+  RunReport run{.preset = entry.name, .flags = entry.flags};
+  std::vector<std::string> arguments = {program, "train"};
+  arguments.insert(arguments.end(), entry.arguments.begin(), entry.arguments.end());
+  if (entry.budget_share > 0) {
+    // What a budget holds to: on a GPU what its allocator reserves.
+    const double reserved = earlier[0].number("memory/reserved_bytes");
+    const double peak = reserved > 0 ? reserved : earlier[0].number("memory/peak_bytes");
+    if (!(peak > 0)) {
+      run.exit_code = kExitInput;
+      run.message = "--budget in percent: the first run left no peak to take it of";
+      return run;
+    }
+    arguments.push_back(cat("--budget=", std::llround(entry.budget_share * peak), "B"));
+  }
+  arguments.insert(arguments.end(), {"--output_dir", folder.string()});
+  const ProcessResult result =
+      run_process(arguments, [&](const std::string& line) { errors << line << std::endl; });
+  run.exit_code = result.exit_code;
+  if (result.exit_code != 0) run.message = message_of(result);
+  signal = result.signal;
+  read_run(folder, run);
+  return run;
 }
 
 }  // namespace
 
 int compare(const CompareOptions& options, std::ostream& console, std::ostream& errors) {
   const TrainConfig& c = options.config;
-  const std::vector<Entry> entries = entries_of(options);
   COMPACT_CHECK(c.resume_from_checkpoint.empty(),
                 "--resume_from_checkpoint: a comparison starts its runs anew");
-  check_run(c);
+  const std::vector<CompareEntry> entries = entries_of(options);
   std::vector<std::string> warnings;
   const auto lock = take_output_folder(c, warnings);
   for (const std::string& line : warnings) errors << "warning: " << line << std::endl;
@@ -93,26 +107,14 @@ int compare(const CompareOptions& options, std::ostream& console, std::ostream& 
   std::vector<RunReport> runs;
   int first_failure = kExitOk;
   for (size_t i = 0; i < entries.size(); ++i) {
-    const Entry& entry = entries[i];
+    const CompareEntry& entry = entries[i];
     console << (i ? "\n" : "") << "== " << entry.name << " (" << i + 1 << " of " << entries.size()
-            << ")" << std::endl;
-    std::vector<std::string> arguments = {program, "train"};
-    for (const auto* more : {&options.train_arguments, &entry.flags}) {
-      arguments.insert(arguments.end(), more->begin(), more->end());
-    }
-    arguments.insert(arguments.end(), {"--output_dir", (folder / entry.name).string()});
-    const ProcessResult result =
-        run_process(arguments, [&](const std::string& line) { errors << line << std::endl; });
-    RunReport run{.preset = entry.name, .exit_code = result.exit_code};
-    if (result.exit_code != 0) run.message = message_of(result);
-    read_run(folder / entry.name, run);
-    runs.push_back(std::move(run));
-    if (first_failure == kExitOk) first_failure = result.exit_code;
-    if (first_failure == kExitOk && result.signal != 0) first_failure = 128 + result.signal;
-    if (result.signal != 0 || result.exit_code == kExitInterrupt ||
-        result.exit_code == kExitTerminate) {
-      break;
-    }
+            << ")" << (entry.flags.empty() ? "" : ": ") << entry.flags << std::endl;
+    int signal = 0;
+    runs.push_back(trained(entry, folder / entry.name, program, runs, errors, signal));
+    const int code = runs.back().exit_code;
+    if (first_failure == kExitOk) first_failure = code != kExitOk || signal == 0 ? code : 128 + signal;
+    if (signal != 0 || code == kExitInterrupt || code == kExitTerminate) break;
   }
 
   console << "\n" << report_table(runs);

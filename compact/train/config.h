@@ -81,6 +81,7 @@ struct TrainConfig {
   // Output
   std::string output_dir;
   bool overwrite_output_dir = false;
+  bool verbose = false;
   int64_t logging_steps = 10;
   int64_t eval_steps = 0;
   double eval_epochs = 0;

@@ -19,6 +19,9 @@ void one_of(const char* name, const std::string& value, std::vector<std::string>
                 ": no such value `", value, "`", suggestion(value, known));
 }
 
+constexpr const char* kModelNeeded =
+    "--model NAME (see `compact list models`) or --model_name_or_path DIR";
+
 template <class T>
 void at_least(const char* name, T value, T least) {
   COMPACT_CHECK(value >= least, "--", name, " must be at least ", least, ", is ", value);
@@ -32,8 +35,7 @@ void within(const char* name, double value, double least, double most) {
 }  // namespace
 
 void check_config(const TrainConfig& c) {
-  COMPACT_CHECK(!c.model.empty() || !c.model_name_or_path.empty(),
-                "--model NAME or --model_name_or_path DIR is needed");
+  COMPACT_CHECK(!c.model.empty() || !c.model_name_or_path.empty(), kModelNeeded, " is needed");
   COMPACT_CHECK(c.model.empty() || c.model_name_or_path.empty(),
                 "--model and --model_name_or_path name the model twice: give one");
   const TaskInfo& task = task_named(c.task);
@@ -114,10 +116,18 @@ void check_config(const TrainConfig& c) {
 }
 
 void check_run(const TrainConfig& c) {
+  std::vector<std::string> missing;
+  if (c.model.empty() && c.model_name_or_path.empty()) missing.push_back(kModelNeeded);
+  if (c.task == glue.name ? c.data_dir.empty() : c.train_file.empty())
+    missing.push_back(c.task == glue.name ? "--data_dir DIR" : "--train_file FILE");
+  if (c.output_dir.empty()) missing.push_back("--output_dir DIR");
+  std::string all;
+  for (const std::string& m : missing) all += (all.empty() ? "" : ", ") + m;
+  COMPACT_CHECK(missing.empty(), all, missing.size() > 1 ? " are needed" : " is needed",
+                missing.size() > 2 ? "; for example: compact train --model llama-tiny --train_file "
+                                     "book.txt --output_dir runs/one"
+                                   : "");
   check_config(c);
-  COMPACT_CHECK(c.task != glue.name || !c.data_dir.empty(), "--data_dir is needed");
-  COMPACT_CHECK(c.task == glue.name || !c.train_file.empty(), "--train_file is needed");
-  COMPACT_CHECK(!c.output_dir.empty(), "--output_dir is needed");
 }
 
 }  // namespace compact

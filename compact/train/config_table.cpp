@@ -148,6 +148,10 @@ std::span<const ConfigOption> config_options() {
       {"output_dir", &C::output_dir, "Output", "folder of the run", "DIR"},
       {"overwrite_output_dir", &C::overwrite_output_dir, "Output", "replace a run that is there",
        "true, false"},
+      {"verbose", &C::verbose, "Output",
+       "what stands in output_dir/memory.txt (every kind of saved tensor, a step's memory) on the "
+       "console, too",
+       "true, false"},
       {"logging_steps", &C::logging_steps, "Output", "steps between lines", "N"},
       {"eval_steps", &C::eval_steps, "Output", "steps between evaluations; 0: at the end only",
        "N"},

@@ -90,6 +90,14 @@ int64_t stored_bytes(const std::vector<SlotBytes>& slots) {
   return sum;
 }
 
+std::string saved_line(const std::vector<SlotBytes>& slots) {
+  const int64_t stored = stored_bytes(slots);
+  int64_t kept = 0;
+  for (const SlotBytes& s : slots) kept += s.if_kept;
+  return cat("saved    ", format_bytes(stored), " for the backward pass",
+             stored == kept ? "" : cat(", ", format_bytes(kept), " if all were kept as it is"));
+}
+
 std::string slot_table(const std::vector<SlotBytes>& slots) {
   std::string out;
   const std::vector<SlotBytes> kinds = by_kind(slots);

@@ -178,25 +178,22 @@ BudgetPlanner planner_for(const TrainConfig& c, const Task& task, c10::DeviceTyp
           }};
 }
 
-std::string choice_text(const Chosen& chosen) {
+std::vector<std::string> choice_lines(const Chosen& chosen) {
   const int64_t peak = chosen.plan.reserved;
   char added[160];
   std::snprintf(added, sizeof added,
                 "recomputation takes %.1f %% of a predicted step of %.3g s (%.3g GFLOP more)",
                 100 * chosen.added_seconds / chosen.seconds, chosen.seconds,
                 chosen.added_products * 1e-9);
-  std::string out = cat("auto     peak ", format_bytes(peak), ", ",
-                        chosen.lossless ? "lossless" : "lossy", "; ", added, "\n");
+  std::vector<std::string> lines = {cat("auto     peak ", format_bytes(peak), ", ",
+                                        chosen.lossless ? "lossless" : "lossy", "; ", added)};
   if (chosen.error > 0) {
     char error[120];
     std::snprintf(error, sizeof error,
-                  "         mean relative error of the blocks' gradients %.2g\n", chosen.error);
-    out += error;
+                  "         mean relative error of the blocks' gradients %.2g", chosen.error);
+    lines.emplace_back(error);
   }
-  for (const std::string& line : split(chosen.policy.str(), '\n')) {
-    if (!line.empty()) out += "         " + line + "\n";
-  }
-  return out;
+  return lines;
 }
 
 StepPlan plan_within(const TrainConfig& c, const Task& task, Policy& policy, c10::DeviceType device,

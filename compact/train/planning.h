@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "compact/plan/budget.h"
 #include "compact/plan/request.h"
@@ -36,8 +37,8 @@ Speed speed_for(const TrainConfig& config, const PlanRequest& request, const Sta
 // whose network has no segments to choose for.
 BudgetPlanner planner_for(const TrainConfig& config, const Task& task, c10::DeviceType device,
                           const StatedSpeed& stated = {});
-// "auto     ..." lines: peak, what is rebuilt, what it costs.
-std::string choice_text(const Chosen& chosen);
+// "auto     ..." lines: the peak and what it costs.
+std::vector<std::string> choice_lines(const Chosen& chosen);
 
 // The plan of a policy, and, where that passes the budget and the policy quantizes, of the same
 // policy in the most bits that fit (8, 4, 2, 1), which it becomes; `note` says so.

@@ -35,6 +35,7 @@ th { font-size: 14px; font-weight: 600; color: var(--soft); white-space: normal;
 th:first-child, td:first-child { text-align: left; padding-left: 0; }
 td:last-child, th:last-child { padding-right: 0; }
 td small { display: block; font-size: 14px; color: var(--soft); }
+td small.flags { white-space: pre-line; }
 .note { font-size: 14px; margin-top: 10px; }
 td b { font-weight: 650; }
 .failed { color: #c62828; white-space: normal; text-align: left; }
@@ -70,7 +71,9 @@ std::string table(std::span<const RunReport> runs) {
   for (size_t i = 0; i < runs.size(); ++i) {
     const RunReport& run = runs[i];
     html += cat("<tr><td><span class=\"key s", i % 8, "\"></span><b>", html_escape(run.preset),
-                "</b></td>");
+                "</b>");
+    if (!run.flags.empty()) html += cat("<small class=\"flags\">", html_escape(run.flags), "</small>");
+    html += "</td>";
     if (run.exit_code != 0) {
       html +=
           cat("<td class=\"failed\" colspan=\"", columns_of(runs).size(), "\">failed (exit code ",

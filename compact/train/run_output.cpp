@@ -2,6 +2,7 @@
 #include "compact/train/run_output.h"
 
 #include <nlohmann/json.hpp>
+#include <ostream>
 
 #include "compact/base/atomic_file.h"
 #include "compact/base/check.h"
@@ -31,6 +32,13 @@ RunOutput::RunOutput(const TrainConfig& config, const Task& task, const Policy& 
   for (const auto& [name, text] : task.files) {
     write_file_atomically(config.output_dir + "/" + name, text);
   }
+}
+
+void RunOutput::write_memory(const std::string& tables) {
+  if (config_.verbose) console_.stream() << tables << std::flush;
+  memory_ += tables;
+  or_warn(console_, "memory.txt",
+          [&] { write_file_atomically(config_.output_dir + "/memory.txt", memory_); });
 }
 
 void RunOutput::write_bits(const std::string& bits) {

@@ -25,6 +25,8 @@ class RunOutput {
             bool ends, Console& console);
 
   MetricsWriter& metrics() { return metrics_; }
+  // Adds long tables to memory.txt, or a warning; under --verbose they are on the console, too.
+  void write_memory(const std::string& tables);
   // bits.policy, or a warning.
   void write_bits(const std::string& bits);
   // Figures that wait, then checkpoint-<step>; then old ones beyond --save_total_limit are removed.
@@ -38,6 +40,7 @@ class RunOutput {
   const Policy& policy_;
   Console& console_;
   MetricsWriter metrics_;
+  std::string memory_;  // memory.txt
 };
 
 }  // namespace compact

@@ -2,6 +2,7 @@
 #include "compact/train/run_plan.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <limits>
 #include <ostream>
 #include <utility>
@@ -14,17 +15,17 @@
 namespace compact {
 
 RunPlan::RunPlan(const TrainConfig& c, const Task& task, at::Device device, Policy& policy,
-                 bool resumed, Console& console)
+                 bool resumed)
     : config_(c), task_(task), resumed_(resumed), device_(device) {
   if (c.preset == "auto" && !resumed) {
     const Chosen chosen = planner_for(c, task, device.type()).choose(budget_of(c));
     policy = chosen.policy;
-    console.stream() << choice_text(chosen);
+    choice_ = choice_lines(chosen);
   }
   std::string note;
   plan_ = resumed ? plan_step(step_request(c, task, policy, device.type()))
                   : plan_within(c, task, policy, device.type(), budget_of(c), note);
-  if (!note.empty()) console.line(note);
+  if (!note.empty()) choice_.push_back(note);
   limit_ = device.is_cpu() ? memory_limit(parse_bytes(c.budget).value_or(0))
                            : MemoryLimit{budget_of(c), "--budget"};
   check_fits(c, task, policy, device.type(), plan_, limit_, resumed);
@@ -56,22 +57,30 @@ void RunPlan::mark_gradients() {
   if (recorder_) recorder_->mark_gradients();
 }
 
-void RunPlan::end_record(int64_t step, Console& console) {
-  if (!recorder_) return;
+std::string RunPlan::end_record(int64_t step, Console& console) {
+  if (!recorder_) return "";
   const StepMemory measured = recorder_->finish();
   recorder_.reset();
-  console.stream() << "memory of step " << step << "\n"
-                   << measured_table(plan_.memory, measured, resident_peak());
-  if (task_.lengths_vary)
-    console.line("  planned for the longest samples, of which few batches are");
+  const int64_t more = measured.peak - plan_.memory.peak;
+  console.line(cat("measured peak ", format_bytes(measured.peak), " in step ", step, ": ",
+                   more == 0 ? "as planned"
+                             : cat(format_count(std::abs(more)), " B ", more > 0 ? "more" : "less",
+                                   " than planned",
+                                   task_.lengths_vary ? " for the longest samples" : "")));
+  return cat("\nmemory of step ", step, "\n", measured_table(plan_.memory, measured, resident_peak()));
 }
 
-std::string RunPlan::line() const {
-  return cat("plan     peak ", format_bytes(plan_.memory.peak), " in ", plan_.memory.at_peak.moment,
-             limit_.bytes < std::numeric_limits<int64_t>::max()
-                 ? cat("; limit ", format_bytes(limit_.bytes), ", ", limit_.source)
-                 : "");
+std::vector<std::string> RunPlan::lines() const {
+  std::vector<std::string> lines = choice_;
+  lines.push_back(cat("plan     peak ", format_bytes(plan_.memory.peak), " in ",
+                      plan_.memory.at_peak.moment,
+                      limit_.bytes < std::numeric_limits<int64_t>::max()
+                          ? cat("; limit ", format_bytes(limit_.bytes), ", ", limit_.source)
+                          : ""));
+  return lines;
 }
+
+std::string RunPlan::table() const { return plan_table(plan_, device_.type()); }
 
 StepPlan RunPlan::with(const std::string& bits) const {
   Policy policy = policy_;
@@ -91,8 +100,9 @@ void RunPlan::take(const std::string& bits, bool first) {
 void RunPlan::explain(Console& console) {
   lift();
   console.line(cat("memory ran out under the limit of ", format_bytes(limit_.bytes), ", ",
-                   limit_.source, "; planned was:"));
-  console.stream() << plan_table(plan_, device_.type());
+                   limit_.source, "; planned was a peak of ", format_bytes(plan_.memory.peak),
+                   " in ", plan_.memory.at_peak.moment));
+  if (config_.verbose) console.stream() << table();
   if (resumed_) return;  // which keeps its policy
   try {
     const std::string other =

@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "compact/plan/step_memory.h"
 #include "compact/train/metrics.h"
@@ -18,25 +19,28 @@ class RunPlan {
   // Throws BudgetError where a step would not fit; nothing is allocated then. Configuration and
   // task must outlive it.
   RunPlan(const TrainConfig& config, const Task& task, at::Device device, Policy& policy,
-          bool resumed, Console& console);
+          bool resumed);
   ~RunPlan();  // lifts the limit
   RunPlan(const RunPlan&) = delete;
   // Limits the device's allocator from here on; data sets on the CPU are not counted. Throws
   // InputError where a GPU has less memory.
   void enforce(int64_t outside);
 
-  // Around one step on the CPU: prints what it took beside what was planned. `outside`: bytes of
-  // data sets.
+  // Around one step on the CPU. `outside`: bytes of data sets. The end gives a table of what the step
+  // took beside what was planned, and its peak as a line on the console; empty where no step was
+  // recorded.
   void begin_record(const Network& network, const Optimizer& optimizer, int64_t outside);
   void mark_gradients();
-  void end_record(int64_t step, Console& console);
+  std::string end_record(int64_t step, Console& console);
 
-  // "plan     peak 1.2 GiB in loss; limit ...".
-  std::string line() const;
+  // What `auto` or the budget made of the policy, then "plan     peak 1.2 GiB in loss; limit ...".
+  std::vector<std::string> lines() const;
+  // Every kind of saved tensor, and the peak by its parts.
+  std::string table() const;
   // Whether a step stays under a budget with these bits, `slot NAME = ...` lines, too.
   bool fits(const std::string& bits) const;
-  // The whole table, and settings that would take a tenth less, after memory ran out. Lifts the
-  // limit.
+  // What was planned, under --verbose the whole table, and settings that would take a tenth less,
+  // after memory ran out. Lifts the limit.
   void explain(Console& console);
   // Of the policies that were in force, the highest.
   int64_t peak_bytes() const { return highest_peak_; }
@@ -54,6 +58,7 @@ class RunPlan {
   Policy policy_;
   bool resumed_;
   at::Device device_;
+  std::vector<std::string> choice_;  // lines about the policy
   StepPlan plan_;
   int64_t highest_peak_ = 0;
   MemoryLimit limit_;

@@ -153,6 +153,9 @@ std::string report_table(std::span<const RunReport> runs) {
       out += "\n";
     }
   }
+  for (const RunReport& run : runs) {
+    if (!run.flags.empty()) out += run.preset + ": " + run.flags + "\n";
+  }
   return out;
 }
 
@@ -172,6 +175,7 @@ nlohmann::ordered_json report_json(std::span<const RunReport> runs) {
       for (const auto& [step, value] : *curve) curves[name].push_back({step, value});
     }
     all.push_back({{"preset", run.preset},
+                   {"flags", run.flags},
                    {"folder", run.folder},
                    {"exit_code", run.exit_code},
                    {"message", run.message},

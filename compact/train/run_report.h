@@ -14,7 +14,8 @@ namespace compact {
 using Curve = std::vector<std::pair<double, double>>;  // (step or epoch, value)
 
 struct RunReport {
-  std::string preset;
+  std::string preset;  // or the name that it was given
+  std::string flags;   // what it had beside the preset
   std::string folder;
   int exit_code = 0;
   std::string message;     // the error of a run that failed
@@ -46,7 +47,8 @@ std::string format_value(const ReportColumn& column, double value);
 // ("0.35x").
 std::string format_relative(const ReportColumn& column, double value, double first);
 
-// One row per run with values and relative values, for a console.
+// One row per run with values and relative values, for a console; then what runs had beside their
+// presets.
 std::string report_table(std::span<const RunReport> runs);
 // All numbers, relative numbers and curves.
 nlohmann::ordered_json report_json(std::span<const RunReport> runs);

@@ -24,6 +24,7 @@ using nlohmann::json;
 const std::set<std::string> kFree = {
     "output_dir",
     "overwrite_output_dir",
+    "verbose",
     "logging_steps",
     "eval_steps",
     "eval_epochs",

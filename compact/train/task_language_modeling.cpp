@@ -33,9 +33,19 @@ void open_data(const TrainConfig& c, const Tokenizer& tokenizer, const Progress&
     }
     return std::make_shared<const TokenFile>(tokens.path);
   };
-  const uint64_t key = key_of(c, RandomUse::kData);
+  // Of the tokens of a range, which the files' names stand for in what is said of them.
+  const auto blocks = [&](const std::vector<std::string>& inputs,
+                          const std::shared_ptr<const TokenFile>& file, TokenRange range) {
+    const int64_t tokens = range.end - range.begin;
+    COMPACT_CHECK(tokens > c.block_size, inputs[0], inputs.size() > 1 ? " and the other files" : "",
+                  ": --block_size ", c.block_size, " needs at least ", c.block_size + 1,
+                  " tokens, there are ", tokens,
+                  tokens < file->count() ? " beside those held out to evaluate on" : "");
+    return std::make_unique<BlockDataset>(file, range, c.block_size, key_of(c, RandomUse::kData));
+  };
   if (!c.validation_file.empty()) {
-    task.validation = std::make_unique<BlockDataset>(open(c.validation_file), c.block_size, key);
+    const auto file = open(c.validation_file);
+    task.validation = blocks(c.validation_file, file, {0, file->count()});
   }
   if (c.train_file.empty()) return;
   const auto file = open(c.train_file);
@@ -49,13 +59,13 @@ void open_data(const TrainConfig& c, const Tokenizer& tokenizer, const Progress&
     const auto [first, last] = split_end(file->count(), c.validation_split);
     train = first;
     if (last.end - last.begin > c.block_size) {
-      task.validation = std::make_unique<BlockDataset>(file, last, c.block_size, key);
+      task.validation = blocks(c.train_file, file, last);
     } else {
       warnings.push_back(cat("no validation: the part held out has ", last.end - last.begin,
                              " tokens, a block needs ", c.block_size + 1));
     }
   }
-  task.train = std::make_unique<BlockDataset>(file, train, c.block_size, key);
+  task.train = blocks(c.train_file, file, train);
   task.data_text =
       cat(format_count(task.train->size()), " blocks of ", c.block_size, " tokens",
           task.validation ? cat(", validation ", format_count(task.validation->size())) : "");

@@ -124,7 +124,7 @@ void Run::prepare() {
   if (std::string line = take_over_machine(s_, device_); !line.empty()) warnings_.push_back(line);
   s_.matmul_path = set_matmul_precision(c_.matmul_precision, device_, s_.matmul_path).path;
   if (std::string line = evaluation_->take_over(s_); !line.empty()) warnings_.push_back(line);
-  plan_.emplace(c_, task_, device_, policy_, /*resumed=*/!checkpoint.empty(), console_);
+  plan_.emplace(c_, task_, device_, policy_, /*resumed=*/!checkpoint.empty());
   outside_bytes_ = live_bytes(device_);
   plan_->enforce(outside_bytes_);
   model_ = make_network(c_, task_, policy_, device_, warnings_);
@@ -153,9 +153,11 @@ void Run::describe() {
        description({c_, task_, *model_, total_steps_, s_.matmul_path, static_bytes_})) {
     console_.line(line);
   }
-  console_.stream() << slot_table(plan_->slots());
-  console_.line(plan_->line());
+  console_.line(saved_line(plan_->slots()));
+  for (const std::string& line : plan_->lines()) console_.line(line);
+  console_.line(cat("tables   ", c_.output_dir, "/memory.txt; the policy in policy.txt"));
   for (const std::string& w : warnings_) console_.line("warning: " + w);
+  output_->write_memory(plan_->table());
 }
 
 double Run::check_loss(const at::Tensor& loss) const {
@@ -229,7 +231,8 @@ bool Run::step() {
                                        : at::Tensor());
   synchronize(device_);
   ++s_.step;
-  plan_->end_record(s_.step, console_);
+  if (const std::string table = plan_->end_record(s_.step, console_); !table.empty())
+    output_->write_memory(table);
   s_.micro = 0;
   s_.window = task_.train->position();
   s_.tokens += valid;
@@ -306,10 +309,13 @@ int Run::go() {
     const bool whole = step();
     if (whole) {
       if (s_.step == 1 && figures_.saved_bytes != figures_.held_bytes) {
-        console_.line(cat("held after the forward pass ", format_count(figures_.held_bytes),
-                          " B, slots ", format_count(figures_.saved_bytes),
-                          " B; the difference is the loss value, what the "
-                          "graph keeps beside slots and, on a GPU, what is offloaded"));
+        output_->write_memory(
+            cat("
+held after the forward pass ", format_count(figures_.held_bytes), " B, slots ",
+                format_count(figures_.saved_bytes),
+                " B; the difference is the loss value, what the graph keeps beside slots and, on a "
+                "GPU, what is offloaded
+"));
       }
       if (s_.step % c_.logging_steps == 0 || last()) log();
       console_.bar(s_.step, total_steps_, "");

@@ -32,6 +32,7 @@ class Commands(unittest.TestCase):
 
     def test_help_and_version(self):
         overview = self.good("--help")
+        self.assertEqual(self.good(), overview)
         for command in COMMANDS:
             self.assertIn(f"  {command} ", overview)
             text = self.good(command, "--help")
@@ -67,6 +68,33 @@ class Commands(unittest.TestCase):
         # What is printed is a configuration file that says the same.
         (self.folder / "again.toml").write_text(text)
         self.assertEqual(self.good("train", "--config=again.toml", "--print_config"), text)
+
+    def test_what_overview_and_errors_say_to_type_works(self):
+        (self.folder / "book.txt").write_bytes((EXAMPLES / "hard-times.txt").read_bytes()[:9000])
+        overview = self.good().splitlines()
+        said = [line.split()[1:] for line in overview if line.startswith("  compact ")]
+        said.append(run("train").stderr.partition("for example: compact ")[2].split())
+        self.assertEqual([words[0] for words in said], ["plan", "train", "train"])
+        for words in said:
+            less = ["--max_steps=1", "--overwrite_output_dir", "--max_eval_samples=1"]
+            self.good(*words, *(less if words[0] == "train" else []))
+
+    def test_a_run_says_little_unless_asked(self):
+        out = self.folder / "run"
+        shown = self.good("train", *tiny(self.folder, f"--output_dir={out}"))
+        head, steps = shown.split("step 1/4")[0], shown.count("\nstep ")
+        self.assertLessEqual(len(head.splitlines()), 10, head)
+        self.assertLessEqual(len(shown.splitlines()), 10 + steps + 4, shown)
+        tables = (out / "memory.txt").read_text()
+        for part in ["layers.*.mlp.norm", "at the peak, in ", "memory of step 2", "slots "]:
+            self.assertIn(part, tables)
+            self.assertNotIn(part, shown)
+        self.assertIn(f"{out}/memory.txt", shown)
+        self.assertRegex(shown, r"\nmeasured peak .* in step 2: as planned\n")
+        long = self.good("train", *tiny(self.folder, f"--output_dir={out}",
+                                        "--overwrite_output_dir", "--verbose"))
+        for line in (out / "memory.txt").read_text().splitlines():
+            self.assertIn(line, long)
 
     def test_prepare_and_train_on_token_file(self):
         tokenizer = f"--tokenizer=sentencepiece:file={EXAMPLES / 'austen-2048.model'}"
@@ -116,13 +144,21 @@ class Commands(unittest.TestCase):
         out = self.folder / "cmp"
         policy = self.folder / "mine.policy"
         policy.write_text("slot layers.*.mlp.silu = recompute\n")
-        shown = self.good("compare", f"--presets=off,exact,{policy}",
+        shown = self.good("compare",
+                          f"--presets=off,exact,{policy},less=auto --budget 90%,"
+                          "muon=compact --optim muon --learning_rate 4e-3",
                           *tiny(self.folder, f"--output_dir={out}"))
         self.assertRegex(shown, r"step 4/4")
         self.assertRegex(shown, r"(?m)^mine ")
         report = json.loads((out / "compare.json").read_text())
-        off, exact, mine = report["runs"]
-        self.assertEqual([r["preset"] for r in report["runs"]], ["off", "exact", "mine"])
+        off, exact, mine, less, muon = report["runs"]
+        self.assertEqual([r["preset"] for r in report["runs"]],
+                         ["off", "exact", "mine", "less", "muon"])
+        self.assertLessEqual(less["relative_to_first"]["memory/peak_bytes"], 0.9)
+        self.assertEqual(less["curves"]["loss"], off["curves"]["loss"])
+        config = json.loads((out / "muon/train_config.json").read_text())
+        self.assertEqual((config["optim"], config["learning_rate"]), ("muon", 0.004))
+        self.assertIn("--optim muon --learning_rate 4e-3", (out / "compare.html").read_text())
         self.assertEqual(len(off["curves"]["loss"]), 4)
         saved = [r["values"]["memory/saved_bytes"] for r in (off, exact, mine)]
         self.assertLess(saved[1], saved[2])

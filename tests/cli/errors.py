@@ -36,7 +36,6 @@ class Errors(unittest.TestCase):
         return path
 
     def test_commands(self):
-        self.refused("see `compact --help`")
         self.refused("did you mean `train`", "trian")
         self.refused("unknown command", "--frobnicate")
         self.refused("did you mean `models`", "list", "modls")
@@ -74,6 +73,12 @@ class Errors(unittest.TestCase):
     def test_needed_flags(self):
         for flag in ["model", "train_file", "output_dir"]:
             self.refused(f"--{flag}", *self.without(flag))
+        self.refused("--model NAME (see `compact list models`) or --model_name_or_path DIR, "
+                     "--train_file FILE, --output_dir DIR are needed; for example: compact train ",
+                     "train")
+        self.refused("--train_file FILE, --output_dir DIR are needed", "compare", "--model=llama-tiny")
+        self.refused("--data_dir DIR is needed", "train", "--task=glue", "--model=bert-tiny",
+                     f"--output_dir={self.out}")
         self.refused("--model_name_or_path", "eval")
         self.refused("--model_name_or_path", "generate")
         self.refused("--input", "prepare", "--output=x.bin")

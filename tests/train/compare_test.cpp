@@ -110,6 +110,38 @@ TEST_F(Compare, AFailureIsShownAndTheOthersGoOn) {
   EXPECT_EQ(json["runs"][1]["exit_code"], 0);
 }
 
+// Beside the preset a run may have flags of its own, which stand above those that all share.
+TEST_F(Compare, RunsHaveFlagsOfTheirOwn) {
+  options.train_arguments.emplace_back("--optim=adamw");
+  options.train_arguments.emplace_back("--set=slot a = keep");
+  EXPECT_EQ(run({"off", " muon=compact --optim muon --learning_rate=4e-3 "}), 0);
+  EXPECT_THAT(read(program() + ".log"),
+              HasSubstr("--\ntrain\n--model=llama-tiny\n--train_file=a.txt\n--set=slot a = keep\n"
+                        "--preset\ncompact\n--optim=muon\n--learning_rate=4e-3\n--output_dir\n" +
+                        (folder / "out/muon").string() + "\n--\n"));
+  EXPECT_THAT(console.str(), HasSubstr("== muon (2 of 2): --optim muon --learning_rate=4e-3\n"));
+  EXPECT_THAT(console.str(), HasSubstr("\nmuon: --optim muon --learning_rate=4e-3\n"));
+  const auto json = nlohmann::json::parse(read(folder / "out/compare.json"));
+  EXPECT_EQ(json["runs"][1]["flags"], "--optim muon --learning_rate=4e-3");
+  EXPECT_THAT(read(folder / "out/compare.html"), HasSubstr(">--optim muon --learning_rate=4e-3<"));
+}
+
+TEST_F(Compare, ABudgetCanBeAPartOfTheFirstPeak) {
+  EXPECT_EQ(run({"off", "half=auto --budget 50%", "auto --budget=12.5% --allow quantize"}), 0);
+  EXPECT_THAT(read(program() + ".log"), HasSubstr("--preset\nauto\n--budget=1024B\n--output_dir\n" +
+                                                  (folder / "out/half").string() + "\n"));
+  EXPECT_THAT(read(program() + ".log"),
+              HasSubstr("--preset\nauto\n--allow=quantize\n--budget=256B\n"));
+}
+
+TEST_F(Compare, APartOfAPeakThatIsNotKnownFails) {
+  EXPECT_EQ(run({"recompute", "auto --budget 50%", "off"}), 3);
+  EXPECT_THAT(console.str(), HasSubstr("auto failed (exit code 2): --budget in percent"));
+  const auto json = nlohmann::json::parse(read(folder / "out/compare.json"));
+  EXPECT_EQ(json["runs"][1]["exit_code"], 2);
+  EXPECT_EQ(json["runs"][2]["exit_code"], 0);
+}
+
 TEST_F(Compare, TakesPolicyFiles) {
   write(folder / "mine.policy", "slot layers.*.mlp.silu = recompute\n");
   EXPECT_EQ(run({(folder / "mine.policy").string()}), 0);
@@ -123,6 +155,19 @@ TEST_F(Compare, RefusesBeforeAnythingRuns) {
   EXPECT_THAT(error_of({"off", "exat"}), HasSubstr("did you mean `exact`"));
   EXPECT_THAT(error_of({"off", "off"}), HasSubstr("comes twice"));
   EXPECT_THAT(error_of({"off", "missing.policy"}), HasSubstr("missing.policy"));
+  EXPECT_THAT(error_of({"off", "off --seed 1"}), HasSubstr("name one: `NAME=off --seed 1`"));
+  EXPECT_THAT(error_of({"off", ""}), HasSubstr("missing beside a comma"));
+  EXPECT_THAT(error_of({"../x=off"}), HasSubstr("no preset `../x=off`"));
+  EXPECT_THAT(error_of({"=off"}), HasSubstr("a name consists of letters"));
+  EXPECT_THAT(error_of({"..=off"}), HasSubstr("a name consists of letters"));
+  EXPECT_THAT(error_of({"compact --optin muon"}), HasSubstr("did you mean `optim`?"));
+  EXPECT_THAT(error_of({"compact --optim moun"}), HasSubstr("did you mean `muon`?"));
+  EXPECT_THAT(error_of({"compact --optim"}), HasSubstr("--optim: a value is missing"));
+  EXPECT_THAT(error_of({"compact muon"}), HasSubstr("`muon` is no flag of train"));
+  EXPECT_THAT(error_of({"off", "x=off --output_dir y"}), HasSubstr("cannot differ"));
+  EXPECT_THAT(error_of({"auto"}), HasSubstr("--preset auto needs a --budget"));
+  EXPECT_THAT(error_of({"auto --budget 50%"}), HasSubstr("this is the first"));
+  EXPECT_THAT(error_of({"off", "auto --budget -5%"}), HasSubstr("is `-5%`"));
   options.config.resume_from_checkpoint = "latest";
   EXPECT_THAT(error_of({"off"}), HasSubstr("--resume_from_checkpoint"));
   options.config.resume_from_checkpoint = "";

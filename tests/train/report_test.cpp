@@ -79,6 +79,14 @@ TEST(RunReport, TableShowsValuesAndRatios) {
   }
 }
 
+TEST(RunReport, TableSaysWhatRunsHadOfTheirOwn) {
+  RunReport other = run("other", 2.125, 1024);
+  other.flags = "--optim muon";
+  const RunReport runs[] = {run("off", 2, 4096), other};
+  EXPECT_THAT(report_table(runs), testing::EndsWith("\nother: --optim muon\n"));
+  EXPECT_EQ(report_json(runs)[1]["flags"], "--optim muon");
+}
+
 TEST(RunReport, JsonHoldsNumbersRatiosAndCurves) {
   RunReport failed;
   failed.preset = "bad";
@@ -99,6 +107,7 @@ TEST(ReportPage, IsSelfContainedAndEscaped) {
   RunReport failed = run("<b>&", 1, 1e6);
   failed.exit_code = 3;
   failed.message = "<script>alert(1)</script>";
+  failed.flags = "--x <script>";
   const RunReport runs[] = {run("off", 2, 3e9), run("exact", 2, 1e9), failed};
   const std::string page = report_page(runs, "A < B", "it's");
   EXPECT_THAT(page, Not(HasSubstr("<script")));
