@@ -58,6 +58,7 @@ int dispatch(const std::vector<std::string>& arguments) {
     if (first == c.name) return c.run(c, {arguments.begin() + 1, arguments.end()});
     names.emplace_back(c.name);
   }
+  if (first.starts_with("-")) names = {"--help", "--version"};
   fail("unknown command `", first, "`", suggestion(first, names));
 }
 

@@ -31,6 +31,31 @@ std::string help_row(const std::string& left, const std::string& text) {
   return out + "\n";
 }
 
+// Those of `known` that have the words of `argument` in a row ("--batch_size" in
+// "--per_device_train_batch_size"), or whose words begin with its letters ("--lr").
+std::vector<std::string> related(const std::string& argument, const std::vector<std::string>& known) {
+  std::vector<std::string> some;
+  const size_t begin = argument.find_first_not_of('-');
+  if (begin == argument.npos) return some;
+  const std::string words = "_" + argument.substr(begin) + "_";
+  for (const std::string& flag : known) {
+    std::string initials;
+    for (const std::string& word : split(flag.substr(2), '_')) initials += word.substr(0, 1);
+    const bool holds = ("_" + flag.substr(2) + "_").find(words) != std::string::npos;
+    if (holds || (initials.size() > 1 && words == "_" + initials + "_")) some.push_back(flag);
+  }
+  return some;
+}
+
+// "`a`, `b` or `c`".
+std::string alternatives(const std::vector<std::string>& names) {
+  std::string out;
+  for (size_t i = 0; i < names.size(); ++i) {
+    out += (i == 0 ? "`" : i + 1 < names.size() ? ", `" : " or `") + names[i] + "`";
+  }
+  return out;
+}
+
 template <class T>
 T parsed(const std::optional<T>& value, const std::string& source, const char* what,
          const std::string& text) {
@@ -133,9 +158,14 @@ bool Flags::parse(const std::vector<std::string>& arguments) {
     fail(e.what());
   }
   if (app_.remaining_size() > 0) fail_on_extra();
+  const std::vector<std::string> flags = names();
   for (const auto& entry : entries_) {
     std::vector<std::string>& values = entry->values;
     const std::string& name = entry->flag.name;
+    for (const std::string& v : values) {
+      COMPACT_CHECK(std::ranges::find(flags, v.substr(0, v.find('='))) == flags.end(), "--", name,
+                    ": a value is missing before `", v, "`");
+    }
     if (app_.get_option("--" + name)->count() > 0 && values.empty()) values = {""};
     if (entry->flag.shape == FlagShape::kList) continue;
     for (std::string& v : values) {
@@ -151,13 +181,22 @@ bool Flags::parse(const std::vector<std::string>& arguments) {
 void Flags::fail_on_extra() const {
   const std::vector<std::string> extra = app_.remaining();
   const std::string argument = extra[0].substr(0, extra[0].find('='));
-  if (!argument.starts_with("-")) fail("unexpected argument `", extra[0], "`");
-  std::vector<std::string> known;
-  for (const auto& entry : entries_) known.push_back("--" + entry->flag.name);
-  // A list of all flags would be no one-line message.
-  const std::string near = nearest(argument, known);
+  if (!argument.starts_with("-")) {
+    fail("unexpected argument `", extra[0], "`: values follow a flag; see `", title_, " --help`");
+  }
+  constexpr size_t kMost = 4;  // a list of all flags would be no one-line message
+  std::vector<std::string> meant = related(argument, names());
+  if (const std::string near = nearest(argument, names()); meant.empty() && !near.empty())
+    meant = {near};
   fail("unknown flag `", argument, "`",
-       near.empty() ? "; see `" + title_ + " --help`" : "; did you mean `" + near + "`?");
+       meant.empty() || meant.size() > kMost ? "; see `" + title_ + " --help`"
+                                             : "; did you mean " + alternatives(meant) + "?");
+}
+
+std::vector<std::string> Flags::names() const {
+  std::vector<std::string> all;
+  for (const auto& entry : entries_) all.push_back("--" + entry->flag.name);
+  return all;
 }
 
 void Flags::apply() const {

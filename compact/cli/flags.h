@@ -59,6 +59,7 @@ class Flags {
     std::vector<std::string> values;
   };
   [[noreturn]] void fail_on_extra() const;
+  std::vector<std::string> names() const;  // with dashes
 
   std::string title_, summary_, group_ = "Flags", positional_, positional_help_;
   CLI::App app_;

@@ -29,8 +29,8 @@ int run_prepare(const Command& command, const std::vector<std::string>& argument
     return kExitOk;
   }
   flags.apply();
-  COMPACT_CHECK(!input.empty(), "--input is needed");
-  COMPACT_CHECK(!output.empty(), "--output is needed");
+  COMPACT_CHECK(!input.empty(), "--input FILE... is needed");
+  COMPACT_CHECK(!output.empty(), "--output PATH is needed");
   Console console(std::cout, isatty(STDOUT_FILENO) != 0);
   int64_t percent = -1;
   options.progress = [&](int64_t done, int64_t total) {

@@ -24,12 +24,14 @@ std::span<const TokenizerEntry> tokenizers() {
 
 std::unique_ptr<Tokenizer> make_tokenizer(std::string_view text) {
   const Spec spec = Spec::parse(text);
-  std::vector<std::string> names;
+  std::vector<std::string> names, usages;
   for (const TokenizerEntry& entry : tokenizers()) {
     if (spec.name == entry.name) return entry.make(spec);
     names.emplace_back(entry.name);
+    usages.emplace_back(entry.usage);
   }
-  fail("no tokenizer `", spec.name, "`", suggestion(spec.name, names));
+  const bool near = !nearest(spec.name, names).empty();
+  fail("no tokenizer `", spec.name, "`", suggestion(spec.name, near ? names : usages));
 }
 
 }  // namespace compact

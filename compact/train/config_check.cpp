@@ -9,6 +9,7 @@
 #include "compact/optim/schedules.h"
 #include "compact/plan/budget.h"
 #include "compact/train/config.h"
+#include "compact/train/load_weights.h"
 #include "compact/train/task.h"
 
 namespace compact {
@@ -38,6 +39,7 @@ void check_config(const TrainConfig& c) {
   COMPACT_CHECK(!c.model.empty() || !c.model_name_or_path.empty(), kModelNeeded, " is needed");
   COMPACT_CHECK(c.model.empty() || c.model_name_or_path.empty(),
                 "--model and --model_name_or_path name the model twice: give one");
+  if (!c.model_name_or_path.empty()) check_model_folder(c.model_name_or_path);
   const TaskInfo& task = task_named(c.task);
   COMPACT_CHECK(c.validation_split >= 0 && c.validation_split < 1,
                 "--validation_split must be at least 0 and below 1, is ", c.validation_split);

@@ -138,6 +138,7 @@ std::vector<Sample> generate(const GenerateOptions& options, const TextSink& sin
   COMPACT_CHECK(!options.model_name_or_path.empty(), "--model_name_or_path DIR is needed");
   COMPACT_CHECK(options.threads >= 0, "--threads must be at least 0, is ", options.threads);
   check_sampling(options.sampling);
+  check_model_folder(options.model_name_or_path);
   const at::ScalarType dtype = dtype_of(options.dtype);
   const at::Device device = device_of(options.device, warnings);
   const LlamaConfig config = read_llama_config(options.model_name_or_path);

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "compact/base/check.h"
+#include "compact/base/file.h"
 #include "compact/base/text.h"
 #include "compact/io/model_weights.h"
 
@@ -25,6 +26,16 @@ std::vector<std::string> unread_blocks(const ModelWeights& weights,
 }
 
 }  // namespace
+
+void check_model_folder(const std::string& folder) {
+  std::error_code ignored;
+  COMPACT_CHECK(std::filesystem::exists(folder, ignored), "--model_name_or_path ", folder,
+                ": there is no such folder; models are not downloaded, and those of `compact list "
+                "models` are for --model");
+  COMPACT_CHECK(
+      !is_folder(folder) || std::filesystem::exists(folder + "/config.json", ignored),
+      "--model_name_or_path ", folder, ": has no config.json, so it is not the folder of a model");
+}
 
 bool has_weights(const std::string& folder) {
   const std::filesystem::path path(folder);

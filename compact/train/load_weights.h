@@ -9,6 +9,10 @@
 
 namespace compact {
 
+// Throws InputError where the value of --model_name_or_path is nothing that is there, or a folder
+// without config.json.
+void check_model_folder(const std::string& folder);
+
 struct LoadedWeights {
   std::vector<std::string> fresh;     // names of tensors that the folder lacks and that may be new
   std::vector<std::string> warnings;  // one line each

@@ -240,7 +240,9 @@ void check_fits(const TrainConfig& c, const Task& task, const Policy& policy,
                                format_bytes(limit.bytes), " of ", limit.source);
   if (resumed) throw BudgetError(what + "; a resumed run keeps its policy", peak);
   const std::string other = settings_that_fit(c, task, policy, device, limit.bytes);
-  throw BudgetError(what + (other.empty() ? "" : "; it would fit with " + other), peak);
+  throw BudgetError(what + (other.empty() ? "; neither other presets nor smaller batches would fit"
+                                          : "; it would fit with " + other),
+                    peak);
 }
 
 }  // namespace compact

@@ -95,10 +95,10 @@ std::vector<std::string> labels_of(const std::vector<std::string>& folders) {
 
 void visualize(const VisualizeOptions& o, std::ostream& out) {
   COMPACT_CHECK(!o.folders.empty() && std::ranges::find(o.folders, "") == o.folders.end(),
-                "--model_name_or_path is needed");
+                "--model_name_or_path DIR... is needed");
   COMPACT_CHECK(o.channels >= 1, "--max_channels must be at least 1, is ", o.channels);
   const fs::path folder = o.config.output_dir;
-  COMPACT_CHECK(!folder.empty(), "--output_dir is needed");
+  COMPACT_CHECK(!folder.empty(), "--output_dir DIR is needed");
   const std::vector<std::string> labels = labels_of(o.folders);
   std::vector<Pictures> models;
   for (const std::string& model : o.folders) {

@@ -38,12 +38,22 @@ class Errors(unittest.TestCase):
     def test_commands(self):
         self.refused("did you mean `train`", "trian")
         self.refused("unknown command", "--frobnicate")
+        self.refused("did you mean `--version`?", "--verison")
         self.refused("did you mean `models`", "list", "modls")
 
     def test_flags(self):
         for arguments, expected in [
             (["--learning_rat=1"], "unknown flag `--learning_rat`; did you mean `--learning_rate`?"),
             (["--zzzzzzzzzzzz"], "see `compact train --help`"),
+            (["--batch_size=4"], "did you mean `--per_device_train_batch_size` or "
+                                 "`--per_device_eval_batch_size`?"),
+            (["--lr=1"], "did you mean `--learning_rate`, `--lr_scheduler_type` or"),
+            (["--steps=1"], "unknown flag `--steps`; see `compact train --help`"),
+            (["-"], "unknown flag `-`"),
+            (["--policy", "--seed=1"], "--policy: a value is missing before `--seed=1`"),
+            (["--set", "--seed", "1"], "--set: a value is missing before `--seed`"),
+            (["--tokenizer=gpt2"], "known: bytes sentencepiece:file=PATH"),
+            (["--tokenizer=bpe:file=missing.json"], "missing.json"),
             (["-x"], "unknown flag `-x`"),
             (["stray"], "unexpected argument `stray`"),
             (["--seed=1", "--seed=2"], "--seed is given twice, as `1` and as `2`"),
@@ -131,7 +141,15 @@ class Errors(unittest.TestCase):
             self.refused("not writable", *self.without("output_dir"), "--output_dir=/proc/x")
 
     def test_models(self):
-        self.refused("missing", "generate", "--model_name_or_path=missing")
+        empty = self.folder / "empty"
+        empty.mkdir()
+        here = ["--validation_file=x"]
+        for command in [["generate"], ["eval", *here], ["visualize", "--output_dir=x", *here],
+                        self.without("model"), ["plan"]]:
+            self.refused("--model_name_or_path llama-tiny: there is no such folder; models are not "
+                         "downloaded", *command, "--model_name_or_path=llama-tiny")
+            self.refused(f"{empty}: has no config.json", *command,
+                         f"--model_name_or_path={empty}")
         broken = self.folder / "broken"
         broken.mkdir()
         (broken / "config.json").write_text("{")

@@ -69,7 +69,7 @@ TEST(Tokenizers, BadSpecs) {
   };
   EXPECT_THAT(fails("byte"), HasSubstr("did you mean `bytes`?"));
   EXPECT_THAT(fails("sentencpiece:file=a"), HasSubstr("did you mean `sentencepiece`?"));
-  EXPECT_THAT(fails("gpt2"), HasSubstr("known: bytes sentencepiece wordpiece bpe"));
+  EXPECT_THAT(fails("gpt2"), HasSubstr("known: bytes sentencepiece:file=PATH wordpiece:file=PATH"));
   EXPECT_THAT(fails("bytes:file=a"), HasSubstr("no setting `file`"));
   EXPECT_THAT(fails("sentencepiece"), HasSubstr("needs file=PATH"));
   EXPECT_THAT(fails("sentencepiece:files=a"), HasSubstr("did you mean `file`?"));
