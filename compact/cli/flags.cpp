@@ -33,7 +33,8 @@ std::string help_row(const std::string& left, const std::string& text) {
 
 // Those of `known` that have the words of `argument` in a row ("--batch_size" in
 // "--per_device_train_batch_size"), or whose words begin with its letters ("--lr").
-std::vector<std::string> related(const std::string& argument, const std::vector<std::string>& known) {
+std::vector<std::string> related(const std::string& argument,
+                                 const std::vector<std::string>& known) {
   std::vector<std::string> some;
   const size_t begin = argument.find_first_not_of('-');
   if (begin == argument.npos) return some;

@@ -113,7 +113,8 @@ int compare(const CompareOptions& options, std::ostream& console, std::ostream& 
     int signal = 0;
     runs.push_back(trained(entry, folder / entry.name, program, runs, errors, signal));
     const int code = runs.back().exit_code;
-    if (first_failure == kExitOk) first_failure = code != kExitOk || signal == 0 ? code : 128 + signal;
+    if (first_failure == kExitOk)
+      first_failure = code != kExitOk || signal == 0 ? code : 128 + signal;
     if (signal != 0 || code == kExitInterrupt || code == kExitTerminate) break;
   }
 

@@ -10,9 +10,9 @@
 namespace compact {
 
 struct CompareEntry {
-  std::string name;                    // of its folder and in tables; the preset's where none is given
-  std::string flags;                   // what it has beside the preset, as written
-  TrainConfig config;                  // as it is trained, but for output_dir
+  std::string name;    // of its folder and in tables; the preset's where none is given
+  std::string flags;   // what it has beside the preset, as written
+  TrainConfig config;  // as it is trained, but for output_dir
   std::vector<std::string> arguments;  // of `compact train`, which give that configuration
   // Above 0: --budget is this part of the first run's peak, and not among `arguments`.
   double budget_share = 0;

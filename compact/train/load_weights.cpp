@@ -32,9 +32,9 @@ void check_model_folder(const std::string& folder) {
   COMPACT_CHECK(std::filesystem::exists(folder, ignored), "--model_name_or_path ", folder,
                 ": there is no such folder; models are not downloaded, and those of `compact list "
                 "models` are for --model");
-  COMPACT_CHECK(
-      !is_folder(folder) || std::filesystem::exists(folder + "/config.json", ignored),
-      "--model_name_or_path ", folder, ": has no config.json, so it is not the folder of a model");
+  COMPACT_CHECK(!is_folder(folder) || std::filesystem::exists(folder + "/config.json", ignored),
+                "--model_name_or_path ", folder,
+                ": has no config.json, so it is not the folder of a model");
 }
 
 bool has_weights(const std::string& folder) {

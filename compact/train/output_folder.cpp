@@ -22,8 +22,8 @@ bool ours(const std::string& name) {
   }
   for (const char* file :
        {"metrics.jsonl", "all_results.json", "train_config.json", "policy.txt", "bits.policy",
-        "memory.txt",        "config.json", "model.safetensors", "tokenizer_config.json", "tokenizer.model",
-        "tokenizer.json", "vocab.txt", "vocab.json", "merges.txt"}) {
+        "memory.txt", "config.json", "model.safetensors", "tokenizer_config.json",
+        "tokenizer.model", "tokenizer.json", "vocab.txt", "vocab.json", "merges.txt"}) {
     if (name == file) return true;
   }
   return false;

@@ -189,8 +189,8 @@ std::vector<std::string> choice_lines(const Chosen& chosen) {
                                         chosen.lossless ? "lossless" : "lossy", "; ", added)};
   if (chosen.error > 0) {
     char error[120];
-    std::snprintf(error, sizeof error,
-                  "         mean relative error of the blocks' gradients %.2g", chosen.error);
+    std::snprintf(error, sizeof error, "         mean relative error of the blocks' gradients %.2g",
+                  chosen.error);
     lines.emplace_back(error);
   }
   return lines;

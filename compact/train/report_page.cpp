@@ -70,9 +70,10 @@ std::string table(std::span<const RunReport> runs) {
   html += "</tr></thead>\n<tbody>\n";
   for (size_t i = 0; i < runs.size(); ++i) {
     const RunReport& run = runs[i];
-    html += cat("<tr><td><span class=\"key s", i % 8, "\"></span><b>", html_escape(run.preset),
-                "</b>");
-    if (!run.flags.empty()) html += cat("<small class=\"flags\">", html_escape(run.flags), "</small>");
+    html +=
+        cat("<tr><td><span class=\"key s", i % 8, "\"></span><b>", html_escape(run.preset), "</b>");
+    if (!run.flags.empty())
+      html += cat("<small class=\"flags\">", html_escape(run.flags), "</small>");
     html += "</td>";
     if (run.exit_code != 0) {
       html +=

@@ -62,12 +62,13 @@ std::string RunPlan::end_record(int64_t step, Console& console) {
   const StepMemory measured = recorder_->finish();
   recorder_.reset();
   const int64_t more = measured.peak - plan_.memory.peak;
-  console.line(cat("measured peak ", format_bytes(measured.peak), " in step ", step, ": ",
-                   more == 0 ? "as planned"
-                             : cat(format_count(std::abs(more)), " B ", more > 0 ? "more" : "less",
-                                   " than planned",
-                                   task_.lengths_vary ? " for the longest samples" : "")));
-  return cat("\nmemory of step ", step, "\n", measured_table(plan_.memory, measured, resident_peak()));
+  console.line(
+      cat("measured peak ", format_bytes(measured.peak), " in step ", step, ": ",
+          more == 0 ? "as planned"
+                    : cat(format_count(std::abs(more)), " B ", more > 0 ? "more" : "less",
+                          " than planned", task_.lengths_vary ? " for the longest samples" : "")));
+  return cat("\nmemory of step ", step, "\n",
+             measured_table(plan_.memory, measured, resident_peak()));
 }
 
 std::vector<std::string> RunPlan::lines() const {

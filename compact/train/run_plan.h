@@ -26,9 +26,9 @@ class RunPlan {
   // InputError where a GPU has less memory.
   void enforce(int64_t outside);
 
-  // Around one step on the CPU. `outside`: bytes of data sets. The end gives a table of what the step
-  // took beside what was planned, and its peak as a line on the console; empty where no step was
-  // recorded.
+  // Around one step on the CPU. `outside`: bytes of data sets. The end gives a table of what the
+  // step took beside what was planned, and its peak as a line on the console; empty where no step
+  // was recorded.
   void begin_record(const Network& network, const Optimizer& optimizer, int64_t outside);
   void mark_gradients();
   std::string end_record(int64_t step, Console& console);
