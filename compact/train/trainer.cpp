@@ -310,12 +310,10 @@ int Run::go() {
     if (whole) {
       if (s_.step == 1 && figures_.saved_bytes != figures_.held_bytes) {
         output_->write_memory(
-            cat("
-held after the forward pass ", format_count(figures_.held_bytes), " B, slots ",
+            cat("\nheld after the forward pass ", format_count(figures_.held_bytes), " B, slots ",
                 format_count(figures_.saved_bytes),
                 " B; the difference is the loss value, what the graph keeps beside slots and, on a "
-                "GPU, what is offloaded
-"));
+                "GPU, what is offloaded\n"));
       }
       if (s_.step % c_.logging_steps == 0 || last()) log();
       console_.bar(s_.step, total_steps_, "");
