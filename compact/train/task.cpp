@@ -63,6 +63,7 @@ std::vector<std::string> ignored_options(const TrainConfig& c) {
 }
 
 const TaskInfo& task_of_folder(const std::string& folder) {
+  check_model_folder(folder);
   const nlohmann::json config = read_json(std::filesystem::path(folder) / "config.json");
   const bool named =
       config.is_object() && config.contains("model_type") && config["model_type"].is_string();
