@@ -8,7 +8,7 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-steps=300 new_tokens=400
+steps=150 new_tokens=400
 if [[ ${1:-} == --quick ]]; then
   steps=20 new_tokens=40
   shift
@@ -21,8 +21,8 @@ options=(
   --train_file "$root/examples/data/pride-and-prejudice.txt"
   --validation_file "$root/examples/data/hard-times.txt"
   --tokenizer bytes
-  --block_size 128
-  --per_device_train_batch_size 16
+  --block_size 256
+  --per_device_train_batch_size 8
   --max_eval_samples 64
   --max_steps "$steps"
   --output_dir "$root/runs/quickstart"
