@@ -15,8 +15,7 @@ if [[ ${1:-} == --quick ]]; then
 fi
 user=("$@")
 options=(
-  --presets "off,exact,auto-half=auto --budget 50%,compact-muon=compact --optim muon \
---projected_learning_rate 4e-3"
+  --presets "off,exact,auto-half=auto --budget 50%,compact-muon=compact --optim muon"
   --model llama-tiny
   --train_file "$root/examples/data/pride-and-prejudice.txt"
   --validation_file "$root/examples/data/hard-times.txt"
@@ -24,6 +23,7 @@ options=(
   --block_size 256
   --per_device_train_batch_size 8
   --max_eval_samples 64
+  --learning_rate 4e-3
   --max_steps "$steps"
   --output_dir "$root/runs/quickstart"
 )

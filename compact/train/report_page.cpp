@@ -35,7 +35,6 @@ th { font-size: 14px; font-weight: 600; color: var(--soft); white-space: normal;
 th:first-child, td:first-child { text-align: left; padding-left: 0; }
 td:last-child, th:last-child { padding-right: 0; }
 td small { display: block; font-size: 14px; color: var(--soft); }
-td small.flags { white-space: pre-line; }
 .note { font-size: 14px; margin-top: 10px; }
 td b { font-weight: 650; }
 .failed { color: #c62828; white-space: normal; text-align: left; }
@@ -64,6 +63,13 @@ std::string colours() {
   return css;
 }
 
+// Flags as HTML.
+std::string one_a_line(const std::string& flags) {
+  std::string html = html_escape(flags);
+  for (size_t at = 0; (at = html.find(" --", at)) != html.npos;) html.replace(at, 1, "<br>");
+  return html;
+}
+
 std::string table(std::span<const RunReport> runs) {
   std::string html = "<div class=\"scroll\"><table>\n<thead><tr><th>preset</th>";
   for (const ReportColumn& c : columns_of(runs)) html += "<th>" + html_escape(c.title) + "</th>";
@@ -72,8 +78,7 @@ std::string table(std::span<const RunReport> runs) {
     const RunReport& run = runs[i];
     html +=
         cat("<tr><td><span class=\"key s", i % 8, "\"></span><b>", html_escape(run.preset), "</b>");
-    if (!run.flags.empty())
-      html += cat("<small class=\"flags\">", html_escape(run.flags), "</small>");
+    if (!run.flags.empty()) html += "<small>" + one_a_line(run.flags) + "</small>";
     html += "</td>";
     if (run.exit_code != 0) {
       html +=

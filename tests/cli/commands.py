@@ -158,7 +158,7 @@ class Commands(unittest.TestCase):
         self.assertEqual(less["curves"]["loss"], off["curves"]["loss"])
         config = json.loads((out / "muon/train_config.json").read_text())
         self.assertEqual((config["optim"], config["learning_rate"]), ("muon", 0.004))
-        self.assertIn("--optim muon --learning_rate 4e-3", (out / "compare.html").read_text())
+        self.assertIn("--optim muon<br>--learning_rate 4e-3", (out / "compare.html").read_text())
         self.assertEqual(len(off["curves"]["loss"]), 4)
         saved = [r["values"]["memory/saved_bytes"] for r in (off, exact, mine)]
         self.assertLess(saved[1], saved[2])
