@@ -11,7 +11,6 @@
 #include <ostream>
 
 #include "compact/base/check.h"
-#include "compact/base/text.h"
 #include "compact/ops/memory.h"
 #include "compact/ops/memory_trace.h"
 #include "compact/optim/schedules.h"
@@ -308,13 +307,6 @@ int Run::go() {
     if (s_.micro == 0 && bits_->due(s_.step)) choose_bits();
     const bool whole = step();
     if (whole) {
-      if (s_.step == 1 && figures_.saved_bytes != figures_.held_bytes) {
-        output_->write_memory(
-            cat("\nheld after the forward pass ", format_count(figures_.held_bytes), " B, slots ",
-                format_count(figures_.saved_bytes),
-                " B; the difference is the loss value, what the graph keeps beside slots and, on a "
-                "GPU, what is offloaded\n"));
-      }
       if (s_.step % c_.logging_steps == 0 || last()) log();
       console_.bar(s_.step, total_steps_, "");
       if (evaluation_->due(s_.step) && !last())
