@@ -33,7 +33,8 @@ int run_eval(const Command& command, const std::vector<std::string>& arguments) 
             "sequences, images or graphs in a batch");
   flags.add("max_eval_samples", o.max_eval_samples,
             "blocks of text, images or graphs evaluated; 0: all");
-  flags.add("dtype", o.dtype, "type of weights and activations", "float32, bfloat16");
+  flags.add("dtype", o.dtype, "type of weights and activations",
+            "float32 (f32, fp32), bfloat16 (bf16)");
   flags.add("matmul_precision", o.matmul_precision, "of f32 products", "highest, high");
   flags.add("device", o.device, "auto: the GPU where there is one and kernels for it",
             "auto, cpu, cuda");

@@ -24,7 +24,8 @@ int run_generate(const Command& command, const std::vector<std::string>& argumen
   flags.add("seed", o.seed, "of the choices");
   flags.add("tokenizer", o.tokenizer, "default: the one stored in the folder",
             "bytes, {sentencepiece,wordpiece,bpe}:file=PATH");
-  flags.add("dtype", o.dtype, "type of weights and activations", "float32, bfloat16");
+  flags.add("dtype", o.dtype, "type of weights and activations",
+            "float32 (f32, fp32), bfloat16 (bf16)");
   flags.add("matmul_precision", o.matmul_precision, "of f32 products", "highest, high");
   flags.add("device", o.device, "auto: the GPU where there is one and kernels for it",
             "auto, cpu, cuda");

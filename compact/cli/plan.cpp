@@ -65,11 +65,17 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
   }
   check_config(c);
   c = for_task(c);
-  if (!task_named(c.task).planned_from_data) c.train_file.clear();
+  if (!task_named(c.task).planned_from_data) {
+    // A run gives a new model the vocabulary that its text is read with.
+    const bool read = !c.train_file.empty() && c.tokenizer.empty() && !c.model.empty();
+    if (read) c.tokenizer = tokenizer_of(c)->spec();
+    c.train_file.clear();
+  }
   std::vector<std::string> warnings;
   const c10::DeviceType device = planned_device_of(c.device, warnings);
   const bool cuda = device == c10::kCUDA;
   COMPACT_CHECK(page.empty() || pareto, "--chart takes no effect without --pareto");
+  if (!pareto) check_budget(c);
   // As a run would: both decide what products take beside their operands.
   if (c.threads > 0) at::set_num_threads(static_cast<int>(c.threads));
   if (!cuda) set_matmul_precision(c.matmul_precision, at::kCPU);

@@ -97,6 +97,11 @@ void read_config_json(TrainConfig& config, const std::string& text, const std::s
 
 }  // namespace
 
+std::string type_name(const std::string& name) {
+  if (name == "bf16") return "bfloat16";
+  return name == "f32" || name == "fp32" ? "float32" : name;
+}
+
 void set_option(TrainConfig& config, std::string_view name, const std::vector<std::string>& values,
                 const std::string& source) {
   const ConfigOption& option = option_named(name, source);
@@ -109,7 +114,7 @@ void set_option(TrainConfig& config, std::string_view name, const std::vector<st
           COMPACT_CHECK(values.size() == 1, source, ": takes one value, got ", values.size());
           const std::string& text = values[0];
           if constexpr (std::is_same_v<T, std::string>) {
-            config.*member = text;
+            config.*member = option.name.ends_with("dtype") ? type_name(text) : text;
           } else if constexpr (std::is_same_v<T, bool>) {
             COMPACT_CHECK(text == "true" || text == "false" || text == "1" || text == "0", source,
                           ": must be true or false, is `", text, "`");

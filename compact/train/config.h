@@ -112,6 +112,9 @@ void set_option(TrainConfig& config, std::string_view name, const std::vector<st
 // The option's value as text, as it would be written in a flag; lists joined by a space.
 std::string option_text(const TrainConfig& config, const ConfigOption& option);
 
+// The name of an element type where `name` is another one of it (bf16, f32, fp32), else `name`.
+std::string type_name(const std::string& name);
+
 // Reads a TOML or JSON file (by its ending) whose keys are option names. Unknown keys are errors.
 void read_config_file(TrainConfig& config, const std::string& path);
 
@@ -123,7 +126,9 @@ TrainConfig config_from_json(const std::string& text, const std::string& source)
 // Checks values that need nothing but the configuration; throws InputError naming option, rule and
 // value.
 void check_config(const TrainConfig& config);
-// That, and that a run's data and folder are named.
+// That --preset auto has a --budget to choose under.
+void check_budget(const TrainConfig& config);
+// Both, and that a run's data and folder are named.
 void check_run(const TrainConfig& config);
 
 }  // namespace compact

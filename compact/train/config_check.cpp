@@ -103,7 +103,6 @@ void check_config(const TrainConfig& c) {
                 "`");
   Allowed::parse(c.allow);
   if (c.preset == "auto") {
-    COMPACT_CHECK(!c.budget.empty(), "--preset auto needs a --budget, as 10GiB");
     COMPACT_CHECK(c.policy.empty() && c.set.empty() && c.rank == 0 && c.update_proj_gap == -1 &&
                       c.scale == 0 && c.proj_type.empty() && c.carry_moments.empty(),
                   "--preset auto chooses the whole policy: --policy, --set, --rank, "
@@ -115,6 +114,11 @@ void check_config(const TrainConfig& c) {
   at_least<int64_t>("save_steps", c.save_steps, 0);
   at_least<int64_t>("save_total_limit", c.save_total_limit, 0);
   task.check(c);
+}
+
+void check_budget(const TrainConfig& c) {
+  COMPACT_CHECK(c.preset != "auto" || !c.budget.empty(),
+                "--preset auto needs a --budget, as 10GiB");
 }
 
 void check_run(const TrainConfig& c) {
@@ -130,6 +134,7 @@ void check_run(const TrainConfig& c) {
                                      "book.txt --output_dir runs/one"
                                    : "");
   check_config(c);
+  check_budget(c);
 }
 
 }  // namespace compact

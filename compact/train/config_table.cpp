@@ -96,7 +96,7 @@ std::span<const ConfigOption> config_options() {
        "gradients are clipped to this norm; 0: not", "X"},
 
       {"dtype", &C::dtype, "Precision and device", "type of weights and activations",
-       "float32, bfloat16"},
+       "float32 (f32, fp32), bfloat16 (bf16)"},
       {"master_weights", &C::master_weights, "Precision and device",
        "bfloat16: keep an f32 copy of weights; without it they are rounded stochastically",
        "true, false"},

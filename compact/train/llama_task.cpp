@@ -46,7 +46,8 @@ void set_llama(const TrainConfig& c, const Tokenizer* tokenizer, Task& task) {
   task.llama = shape;
   task.config = llama_config_to_json(shape);
   if (tokenizer) task.files = tokenizer_files(*tokenizer);
-  task.network_text = cat("vocabulary ", format_count(shape.vocab_size));
+  task.network_text =
+      cat("vocabulary ", format_count(shape.vocab_size), tokenizer ? "" : " (the model's own)");
   task.network = [c, shape](const Policy& policy, at::Device device) {
     return std::make_unique<Llama>(shape, policy,
                                    ModelOptions{.device = device,

@@ -73,12 +73,13 @@ EncoderConfig shape_of(const TrainConfig& c, const LabelledTexts* train,
   return shape;
 }
 
-void set_network(const TrainConfig& c, const EncoderConfig& shape, Task& task) {
+// `own`: without data the vocabulary is the model's.
+void set_network(const TrainConfig& c, const EncoderConfig& shape, bool own, Task& task) {
   task.config = encoder_config_to_json(shape, c.dtype);
   task.unit = "sentences";
   task.lengths_vary = true;
   task.network_text =
-      cat("vocabulary ", format_count(shape.vocab_size), ", ",
+      cat("vocabulary ", format_count(shape.vocab_size), own ? " (the model's own), " : ", ",
           shape.regression ? std::string("one value") : cat(shape.outputs(), " classes"));
   set_classifier<Encoder>(c, shape, task);
 }
@@ -121,7 +122,7 @@ Task open_sequences(const TrainConfig& c, SequenceTexts texts, std::vector<std::
   take_numbers_of_head(c, texts, warnings);
   task.positive_class = static_cast<double>(texts.positive.value_or(1));
   const EncoderConfig shape = shape_of(c, texts.train ? &*texts.train : nullptr, tokenizer.get());
-  set_network(c, shape, task);
+  set_network(c, shape, !data, task);
   set_inputs(c.max_seq_length, shape.regression, task);
   if (!data) return task;
   task.files = tokenizer_files(*tokenizer);

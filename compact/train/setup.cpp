@@ -66,9 +66,10 @@ c10::DeviceType planned_device_of(const std::string& name, std::vector<std::stri
 }
 
 at::ScalarType dtype_of(const std::string& name) {
-  COMPACT_CHECK(name == "float32" || name == "bfloat16", "dtype must be float32 or bfloat16, is `",
+  const std::string type = type_name(name);
+  COMPACT_CHECK(type == "float32" || type == "bfloat16", "dtype must be float32 or bfloat16, is `",
                 name, "`");
-  return name == "float32" ? at::kFloat : at::kBFloat16;
+  return type == "float32" ? at::kFloat : at::kBFloat16;
 }
 
 Policy make_policy(const TrainConfig& c, std::vector<std::string>& warnings) {

@@ -74,8 +74,9 @@ void open_data(const TrainConfig& c, const Tokenizer& tokenizer, const Progress&
 Task open(const TrainConfig& c, const Progress& progress, std::vector<std::string>& warnings) {
   Task task;
   const bool data = !c.train_file.empty() || !c.validation_file.empty();
-  const bool named = !c.tokenizer.empty() || !c.model.empty();
-  const std::unique_ptr<Tokenizer> tokenizer = data || named ? tokenizer_of(c) : nullptr;
+  // Without data the vocabulary is the model's own.
+  const bool reads = data || !c.tokenizer.empty();
+  const std::unique_ptr<Tokenizer> tokenizer = reads ? tokenizer_of(c) : nullptr;
   if (data) open_data(c, *tokenizer, progress, warnings, task);
   task.unit = "tokens";
   task.units = c.block_size;

@@ -130,6 +130,42 @@ class Planning(unittest.TestCase):
                                "offload+quantize:bits=4", code=2)
         self.assertIn("`offload` must be the last", message)
 
+    def test_without_data_the_vocabulary_is_the_model_s(self):
+        flags = ["--device=cpu", "--block_size=64", BATCH + "2"]
+        own = run("plan", "--model=llama-60m", *flags, cwd=self.folder)
+        self.assertEqual(own.returncode, 0, own.stderr)
+        self.assertIn("vocabulary 32,000 (the model's own)", own.stdout)
+        text = self.folder / "a.txt"
+        text.write_text("words\n" * 200)
+        for more in (["--tokenizer=bytes"], [f"--train_file={text}"]):
+            read = run("plan", "--model=llama-60m", *flags, *more, cwd=self.folder)
+            self.assertEqual(read.returncode, 0, read.stderr)
+            self.assertRegex(read.stdout, "vocabulary 257,")
+
+    def test_short_names_of_types(self):
+        for short in ("bf16", "bfloat16"):
+            done = run("plan", *MODEL, f"--dtype={short}", "--print_config", cwd=self.folder)
+            self.assertIn('dtype = "bfloat16"', done.stdout)
+            self.assertNotIn("bf16\"", done.stdout)
+        short, text = self.plan("--preset=exact", "--dtype=bf16")
+        self.assertEqual(short, self.plan("--preset=exact", "--dtype=bfloat16")[0])
+        self.assertIn(", bfloat16 on cpu", text)
+
+    def test_layers_are_ranges(self):
+        peaks = {p: self.plan(f"--preset={p}", "--model=llama-60m")[0]["peak_bytes"]
+                 for p in ("exact", "recompute")}
+        budget = (peaks["exact"] + peaks["recompute"]) // 2
+        result, text = self.plan("--preset=auto", "--model=llama-60m", f"--budget={budget}B")
+        self.assertRegex(result["policy"], r"layers\.\{[^}]*\.\.")
+        self.assertIn(result["policy"].splitlines()[0], text)
+        self.assertRegex(text, r"\n  layers\.\{[^}]*\.\.[^}]*\}\.\S+ +recompute ")
+        policy = self.folder / "chosen.policy"
+        policy.write_text(result["policy"])
+        again, _ = self.plan("--preset=off", f"--policy={policy}", "--model=llama-60m")
+        self.assertEqual(again["peak_bytes"], result["peak_bytes"])
+        message, _ = self.plan("--preset=off", "--set=slot layers.{3..1}.mlp.norm = keep", code=2)
+        self.assertIn("{3..1}", message)
+
     def test_plan_and_train_agree(self):
         for flags in ([], ["--threads=1"], ["--dtype=bfloat16"],
                       ["--set=grad * = full:release=true", "--max_grad_norm=0"]):
@@ -187,6 +223,23 @@ class Planning(unittest.TestCase):
         self.assertLessEqual(result["peak_bytes"], 40 << 20)
         more, _ = self.plan("--preset=exact", f"{BATCH}{batch + 1}")
         self.assertGreater(more["peak_bytes"], 40 << 20)
+
+    def test_largest_batches_grow_with_the_budget(self):
+        for flags in (["--preset=auto"], ["--preset=auto", "--device=cuda"]):
+            before = 0
+            for mib in (100, 101, 140):
+                result, _ = self.plan("--max_batch", f"--budget={mib}MiB", *flags)
+                self.assertGreaterEqual(result["max_batch"], before)
+                before = result["max_batch"]
+                peak = result.get("reserved_bytes", result["peak_bytes"])
+                self.assertLessEqual(peak, mib << 20)
+
+    def test_curve_of_auto_needs_no_budget(self):
+        result, text = self.plan("--preset=auto", "--pareto")
+        self.assertTrue(result["lossless"])
+        self.assertEqual(result["added_flops"], 0)
+        self.assertIn("predicted step time against peak", text)
+        self.assertGreater(len(result["pareto"]["lossless"]), 3)
 
     def test_curve(self):
         page = self.folder / "curve.html"

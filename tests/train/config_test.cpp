@@ -41,6 +41,22 @@ TEST(Config, TomlAndJsonReadBackTheSame) {
   }
 }
 
+TEST(Config, TypesHaveShortNames) {
+  for (const auto& [given, name] : {std::pair("bf16", "bfloat16"),
+                                    {"f32", "float32"},
+                                    {"fp32", "float32"},
+                                    {"bfloat16", "bfloat16"}}) {
+    TrainConfig c = valid();
+    set_option(c, "dtype", {given}, "--dtype");
+    set_option(c, "optim_state_dtype", {given}, "--optim_state_dtype");
+    EXPECT_EQ(c.dtype, name);
+    EXPECT_EQ(c.optim_state_dtype, name);
+    EXPECT_NO_THROW(check_config(c));
+    EXPECT_EQ(dtype_of(given), dtype_of(name));
+  }
+  EXPECT_THAT(error_of([] { dtype_of("f16"); }), HasSubstr("is `f16`"));
+}
+
 // TOML's integers have 64 bits and no -0.
 TEST(Config, TomlKeepsNumbersThatAreNoIntegersOfItsOwn) {
   const TemporaryFolder folder;
