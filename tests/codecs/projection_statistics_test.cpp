@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "compact/codecs/projection.h"
@@ -26,7 +27,7 @@ at::Tensor test_rows(int64_t n) {
   return x / x.norm(2, {1}, true);
 }
 
-class Statistics : public testing::TestWithParam<const ProjectionInfo*> {};
+class Statistics : public testing::TestWithParam<std::string> {};
 
 void check_statistics(const ProjectionInfo& info, int64_t n, int64_t r) {
   SCOPED_TRACE(testing::Message() << "n = " << n << ", r = " << r);
@@ -66,16 +67,27 @@ void check_statistics(const ProjectionInfo& info, int64_t n, int64_t r) {
   }
 }
 
+const ProjectionInfo* info_named(const std::string& name) {
+  return *std::ranges::find(projections(), name, [](const auto* info) { return info->name; });
+}
+
 TEST_P(Statistics, UnbiasedWithTheStatedVariance) {
+  const ProjectionInfo& info = *info_named(GetParam());
   for (const int64_t n : {64, 344, 1376, 2736, 5461}) {
     // Dense types at a smaller rank, to draw less.
-    const bool dense = GetParam()->name != "srht";
-    check_statistics(*GetParam(), n, dense ? std::min<int64_t>(n / 4, 48) : n / 4);
+    const bool dense = info.name != "srht";
+    check_statistics(info, n, dense ? std::min<int64_t>(n / 4, 48) : n / 4);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Statistics, testing::ValuesIn(projections()),
-                         [](const auto& info) { return info.param->name; });
+std::vector<std::string> projection_names() {
+  std::vector<std::string> all;
+  for (const ProjectionInfo* info : projections()) all.push_back(info->name);
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Statistics, testing::ValuesIn(projection_names()),
+                         [](const auto& info) { return info.param; });
 
 // |z|^2 of unit rows at r = n/4 has the same small spread for rows of every shape: overlapping
 // transforms mix widths that are no power of two as well as others.

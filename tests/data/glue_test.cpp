@@ -146,6 +146,7 @@ struct RealFile {
   size_t count, ones;
   uint32_t crc32;  // of the sentences, a line feed after each, as Python's csv module reads them
 };
+void PrintTo(const RealFile& f, std::ostream* out) { *out << f.task << " " << f.split; }
 
 class RealGlue : public testing::TestWithParam<RealFile> {};
 

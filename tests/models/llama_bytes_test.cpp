@@ -31,6 +31,7 @@ struct PresetCase {
   const char* preset;
   int64_t elements;  // per token and block
 };
+void PrintTo(const PresetCase& c, std::ostream* out) { *out << c.preset; }
 class Bytes : public testing::TestWithParam<std::tuple<PresetCase, at::ScalarType>> {};
 
 TEST_P(Bytes, AreThoseOfTheFormulaAndOfTheAllocator) {

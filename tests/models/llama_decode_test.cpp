@@ -79,8 +79,11 @@ TEST_P(Decode, TruncateForgets) {
   EXPECT_TRUE(at::equal(decoder.append(ids), first));
 }
 
-INSTANTIATE_TEST_SUITE_P(Heads, Decode,
-                         testing::Combine(testing::Values(4, 2, 1), testing::Bool()));
+INSTANTIATE_TEST_SUITE_P(Heads, Decode, testing::Combine(testing::Values(4, 2, 1), testing::Bool()),
+                         [](const auto& info) {
+                           return cat("kv_heads_", std::get<0>(info.param),
+                                      std::get<1>(info.param) ? "_tied" : "");
+                         });
 
 TEST(DecodeBf16, FollowsTheFullForwardPass) {
   const Llama model(shape(4, 2, false), Policy(),

@@ -141,7 +141,8 @@ TEST(CodecSlotsBias, RebuildingTheAttentionIsNearerThanRoundingItsOutput) {
   RecordProperty("rounded", std::to_string(rounded));
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, CodecSlots, testing::Values(at::kFloat, at::kBFloat16));
+INSTANTIATE_TEST_SUITE_P(Types, CodecSlots, testing::Values(at::kFloat, at::kBFloat16),
+                         [](const auto& info) { return std::string(c10::toString(info.param)); });
 
 }  // namespace
 }  // namespace compact

@@ -31,6 +31,7 @@ struct Case {
   std::string type;
   bool share;
 };
+void PrintTo(const Case& c, std::ostream* out) { *out << c.type << (c.share ? " shared" : " own"); }
 
 class Sketch : public testing::TestWithParam<Case> {};
 
