@@ -64,9 +64,9 @@ class Bench {
     measure(
         "rms_norm", type, 2 * bytes,
         [&] {
-          cpu_.rms_norm(
-              {x.data_ptr(), w.data_ptr(), y.data_ptr(), rstd.data_ptr<float>(), rows, n, 1e-6f, t},
-              launch_);
+          cpu_.rms_norm({x.data_ptr(), w.data_ptr(), y.data_ptr(), rstd.data_ptr<float>(), rows, n,
+                         1e-6f, t, t},
+                        launch_);
         },
         [&] { at::rms_norm(x, {n}, w, 1e-6); });
     measure(
@@ -74,7 +74,7 @@ class Bench {
         [&] {
           cpu_.rms_norm_backward(
               {gy.data_ptr(), x.data_ptr(), w.data_ptr(), rstd.data_ptr<float>(), nullptr,
-               y.data_ptr(), gw.data_ptr(), parts.data_ptr<float>(), rows, n, t},
+               y.data_ptr(), gw.data_ptr(), parts.data_ptr<float>(), rows, n, t, t},
               launch_);
         },
         [&] {  // the operations that autograd runs for the composite

@@ -43,6 +43,7 @@ int main(int argc, char** argv) {
     const at::Tensor x = maps(s.in, s.pixels), g = maps(s.out, s.pixels);
     Parameter w{.name = "w", .weight = at::randn({s.out, s.in, 1, 1})};
     const auto stage = compact::conv_stage(&w, 1, 0);
+    const std::vector<compact::Weight> weights = compact::weights_of(stage->parameters());
     const Encoded held = compact::make_codec("pool:size=2")->encode(x, 0);
     const at::Tensor means = held.decode_means(held.parts);
     const auto gradient = [&](const at::Tensor& input, const at::Tensor& of_means) {
@@ -51,6 +52,7 @@ int main(int argc, char** argv) {
       b.input = input;
       b.means = of_means;
       b.windows = held.windows;
+      b.weights = weights;
       b.want_input = false;
       b.want_parameters = {true};
       b.gparameters.resize(1);

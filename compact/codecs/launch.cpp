@@ -19,6 +19,20 @@ kernels::Type type_of(at::ScalarType type) {
 
 kernels::Type type_of(const at::Tensor& t) { return type_of(t.scalar_type()); }
 
+void check_like(const char* who, const at::Tensor& x, std::initializer_list<NamedTensor> others) {
+  check_like(who, x, others, x.scalar_type());
+}
+
+void check_like(const char* who, const at::Tensor& x, std::initializer_list<NamedTensor> others,
+                at::ScalarType type) {
+  for (const auto& [name, t] : others) {
+    COMPACT_CHECK(!t.defined() || (t.scalar_type() == type && t.device() == x.device()), "[", who,
+                  "] ", name, " must be ", c10::toString(type), " on ", x.device().str(),
+                  " beside activations of ", c10::toString(x.scalar_type()), ", is ",
+                  c10::toString(t.scalar_type()), " on ", t.device().str());
+  }
+}
+
 const kernels::Backend& backend_of(const at::Tensor& t) {
   if (t.is_cpu()) return kernels::backend_for(kernels::Device::kCpu);
   if (t.is_cuda()) return kernels::backend_for(kernels::Device::kCuda);

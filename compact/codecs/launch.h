@@ -5,6 +5,8 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/DeviceGuard.h>
 
+#include <initializer_list>
+
 #include "compact/kernels/kernels.h"
 
 namespace compact {
@@ -12,6 +14,16 @@ namespace compact {
 // The kernels' name of an element type. Throws InputError on any but float32 and bfloat16.
 kernels::Type type_of(const at::Tensor& t);
 kernels::Type type_of(at::ScalarType type);
+
+// What a kernel is told of one tensor must hold of all. Throws InputError naming function and
+// tensor where one that is defined has another element type or device: those of x, or `type`.
+struct NamedTensor {
+  const char* name;
+  const at::Tensor& tensor;
+};
+void check_like(const char* who, const at::Tensor& x, std::initializer_list<NamedTensor> others);
+void check_like(const char* who, const at::Tensor& x, std::initializer_list<NamedTensor> others,
+                at::ScalarType type);
 
 // The fastest backend for the tensor's device. Throws InputError on a device that has none.
 const kernels::Backend& backend_of(const at::Tensor& t);

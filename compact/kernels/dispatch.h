@@ -20,6 +20,12 @@ void with_type(Type type, F&& f) {
   }
 }
 
+// Calls f.template operator()<A, B>().
+template <class F>
+void with_types(Type a, Type b, F&& f) {
+  with_type(a, [&]<class A>() { with_type(b, [&]<class B>() { f.template operator()<A, B>(); }); });
+}
+
 // Calls f.template operator()<U>() with the unsigned integer of 1, 2 or 4 bytes.
 template <class F>
 void with_word(int bytes, F&& f) {

@@ -52,12 +52,12 @@ class Required<void(Args...)> {
 // y = x * rstd * weight per row, rstd = 1 / sqrt(mean(x^2) + eps).
 struct RmsNorm {
   const void* x;       // [rows, n] type
-  const void* weight;  // [n] type
+  const void* weight;  // [n] weight_type
   void* y;             // [rows, n] type
   float* rstd;         // [rows]
   int64_t rows, n;
   float eps;
-  Type type;
+  Type type, weight_type;
 };
 
 // Gradients of RmsNorm. The weight's gradient is summed over kRmsNormParts fixed ranges of rows
@@ -66,14 +66,14 @@ inline constexpr int64_t kRmsNormParts = 32;
 struct RmsNormBackward {
   const void* gy;        // [rows, n] type
   const void* x;         // [rows, n] type
-  const void* weight;    // [n] type
+  const void* weight;    // [n] weight_type
   const float* rstd;     // [rows]
   const void* residual;  // [rows, n] type or null: added to gx in f32 before rounding
   void* gx;              // [rows, n] type; may alias gy or residual
-  void* gweight;         // [n] type, overwritten; null: not wanted (parts is unused then)
+  void* gweight;         // [n] weight_type, overwritten; null: not wanted (parts is unused then)
   float* parts;          // [kRmsNormParts, n] scratch
   int64_t rows, n;
-  Type type;
+  Type type, weight_type;
 };
 
 // Rotary position embedding in place, rotate-half convention: for i < dim/2,

@@ -7,43 +7,54 @@
 namespace compact::kernels {
 namespace {
 
+struct TypePair {
+  Type type, weight_type;
+};
+constexpr TypePair kTypePairs[] = {{Type::kFloat32, Type::kFloat32},
+                                   {Type::kFloat32, Type::kBFloat16},
+                                   {Type::kBFloat16, Type::kFloat32},
+                                   {Type::kBFloat16, Type::kBFloat16}};
+
 void check_rms_norm(Checker& c) {
   for (const bool backward : {false, true}) {
     c.begin(backward ? "rms_norm_backward" : "rms_norm");
-    for (const Type type : kTypes) {
+    for (const auto [type, weight_type] : kTypePairs) {
       for (const int64_t rows : {0, 1, 3, 77}) {
         for (const int64_t n : {1, 7, 64, 100, 344, 2048}) {
           for (const int variant : {0, 1, 2}) {  // 1: no residual, no gweight; 2: NaN
             const bool full = variant != 1, special = variant == 2;
-            const auto what = cat(text_of(type), " [", rows, ", ", n, "] variant ", variant);
+            const auto what = cat(text_of(type), ", weight ", text_of(weight_type), " [", rows,
+                                  ", ", n, "] variant ", variant);
             const auto x = c.values(rows * n, 1, special), w = c.values(n, 2);
             const auto g = c.values(rows * n, 3), add = c.values(rows * n, 4);
             auto rstd = c.values(rows, 5, special);
             c.compare(kClose, what, [&](const Backend& b, Side& s, const Launch& launch) {
               if (!backward) {
                 b.rms_norm({.x = s.tensor("x", x, type),
-                            .weight = s.tensor("weight", w, type),
+                            .weight = s.tensor("weight", w, weight_type),
                             .y = s.blank("y", rows * n, type),
                             .rstd = s.blank_floats("rstd", rows),
                             .rows = rows,
                             .n = n,
                             .eps = 1e-6f,
-                            .type = type},
+                            .type = type,
+                            .weight_type = weight_type},
                            launch);
                 return;
               }
               void* gy = s.tensor("gy", g, type);
               b.rms_norm_backward({.gy = gy,
                                    .x = s.tensor("x", x, type),
-                                   .weight = s.tensor("weight", w, type),
+                                   .weight = s.tensor("weight", w, weight_type),
                                    .rstd = s.floats("rstd", rstd),
                                    .residual = full ? s.tensor("residual", add, type) : nullptr,
                                    .gx = full ? gy : s.blank("gx", rows * n, type),
-                                   .gweight = full ? s.blank("gweight", n, type) : nullptr,
+                                   .gweight = full ? s.blank("gweight", n, weight_type) : nullptr,
                                    .parts = s.scratch("parts", kRmsNormParts * n),
                                    .rows = rows,
                                    .n = n,
-                                   .type = type},
+                                   .type = type,
+                                   .weight_type = weight_type},
                                   launch);
             });
           }

@@ -15,8 +15,10 @@ namespace compact {
 namespace {
 
 at::Tensor run(const std::shared_ptr<const Stage>& stage, at::Tensor x) {
+  const std::vector<Weight> weights = weights_of(stage->parameters());
   Stage::Forward forward;
   forward.input = std::move(x);
+  forward.weights = weights;
   return stage->forward(forward);
 }
 

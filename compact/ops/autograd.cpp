@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/ops/autograd.h"
 
+#include <c10/core/DispatchKeySet.h>
 #include <torch/csrc/autograd/variable.h>
+
+#include "compact/base/check.h"
 
 namespace compact {
 
@@ -13,6 +16,25 @@ void connect(const NodePtr& node, std::span<const at::Tensor> inputs) {
                         : torch::autograd::Edge());
   }
   node->set_next_edges(std::move(edges));
+}
+
+void check_plain(const char* who, const at::Tensor& t) {
+  using c10::DispatchKey;
+  constexpr c10::DispatchKeySet kFunctorch(
+      {DispatchKey::FuncTorchBatched, DispatchKey::FuncTorchGradWrapper,
+       DispatchKey::BatchedNestedTensor, DispatchKey::Functionalize});
+  constexpr c10::DispatchKeySet kOther(
+      {DispatchKey::Python, DispatchKey::Negative, DispatchKey::ZeroTensor});
+  if (!t.defined()) return;
+  const c10::DispatchKeySet keys = t.key_set();
+  COMPACT_CHECK(!keys.has_any(kFunctorch), "[", who,
+                "] takes no tensors of functorch (vmap, grad, jvp): it is no operation that they "
+                "could transform");
+  COMPACT_CHECK(!keys.has_any(kOther) && t.layout() == at::kStrided, "[", who,
+                "] takes tensors of plain memory only, no subclass (DTensor, FakeTensor), sparse, "
+                "negated or zero tensor");
+  COMPACT_CHECK(!t._fw_grad(/*level=*/0).defined(), "[", who,
+                "] has no forward-mode derivative: the tangent of its input would be lost");
 }
 
 bool any_requires_grad(const at::Tensor& x, std::span<const at::Tensor> more) {

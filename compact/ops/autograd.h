@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/edge.h>
 #include <torch/csrc/autograd/function.h>
 
@@ -34,6 +35,17 @@ NodePtr make_node(Args&&... args) {
 
 // Edges of `node` to the producers of `inputs`, in order; an input without gradient gets none.
 void connect(const NodePtr& node, std::span<const at::Tensor> inputs);
+
+// While it lives, autocast does not reach what runs in this thread: inside our nodes the type of
+// the weights decides.
+struct NoAutocast {
+  c10::impl::ExcludeDispatchKeyGuard guard{c10::autocast_dispatch_keyset};
+};
+
+// Throws InputError where a tensor is none whose memory our nodes can read and write, and whose
+// derivatives they give: one of functorch or of forward-mode differentiation, or a subclass with a
+// dispatch of its own.
+void check_plain(const char* who, const at::Tensor& t);
 
 bool any_requires_grad(const at::Tensor& x, std::span<const at::Tensor> more);
 

@@ -22,21 +22,33 @@ class BatchNormStage final : public Stage {
     COMPACT_CHECK(!batch || sizes[0] * sizes[2] * sizes[3] > 1,
                   "[batch norm] in training a channel needs more than one value, the maps are ",
                   sizes, ": a larger batch or larger images are needed");
-    // The running statistics move once for a batch.
-    const bool running = !batch || !f.again;
-    auto [y, mean, scale] = at::native_batch_norm(
-        f.input, weight_->weight, bias_->weight, running ? statistics_->mean : at::Tensor(),
-        running ? statistics_->variance : at::Tensor(), batch, momentum_, eps_);
-    if (f.want_extras && batch) f.extras = {mean, scale};
+    // The running statistics move once for a batch. What runs again has those of the first time:
+    // the model's may have moved, or be gone.
+    at::Tensor running_mean, running_variance;
+    if (!f.again) {
+      running_mean = statistics_->mean, running_variance = statistics_->variance;
+    } else if (!batch) {
+      running_mean = f.extras[0], running_variance = f.extras[1];
+    }
+    auto [y, mean, scale] =
+        at::native_batch_norm(f.input, f.weights[0].value, f.weights[1].value, running_mean,
+                              running_variance, batch, momentum_, eps_);
+    if (!f.want_extras) return y;
+    if (batch) {
+      f.extras = {mean, scale};
+    } else if (!f.again) {
+      f.extras = {running_mean.clone(), running_variance.clone()};
+    }
     return y;
   }
 
   at::Tensor backward(Backward& b) const override {
     const bool trained = b.pass.training;
+    const at::Tensor &mean = (*b.extras)[0], &scale = (*b.extras)[1], none;
     auto [gx, gweight, gbias] = at::native_batch_norm_backward(
-        b.gy, b.input, weight_->weight, statistics_->mean, statistics_->variance,
-        trained ? (*b.extras)[0] : at::Tensor(), trained ? (*b.extras)[1] : at::Tensor(), trained,
-        eps_, {b.want_input, b.want_parameters[0], b.want_parameters[1]});
+        b.gy, b.input, b.weights[0].value, trained ? none : mean, trained ? none : scale,
+        trained ? mean : none, trained ? scale : none, trained, eps_,
+        {b.want_input, b.want_parameters[0], b.want_parameters[1]});
     b.gy = b.input = at::Tensor();
     b.gparameters = {gweight, gbias};
     if (!b.want_input) return {};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 
+#include "compact/codecs/launch.h"
 #include "compact/ops/map_shapes.h"
 #include "compact/ops/map_stages.h"
 
@@ -10,7 +11,10 @@ namespace {
 class ConvStage final : public Stage {
  public:
   ConvStage(const Parameter* weight, int64_t stride, int64_t padding)
-      : weight_(weight), stride_(stride), padding_(padding) {}
+      : weight_(weight), stride_(stride), padding_(padding) {
+    const auto k = weight->weight.sizes();
+    pixelwise_ = k[2] == 1 && k[3] == 1 && stride == 1 && padding == 0;
+  }
 
   Needs needs() const override { return {.input = true}; }
   std::vector<const Parameter*> parameters() const override { return {weight_}; }
@@ -20,13 +24,12 @@ class ConvStage final : public Stage {
         2.0 * static_cast<double>(output.numel()) * static_cast<double>(weight_->weight[0].numel());
     return w;
   }
-  bool reads_means() const override {
-    const auto k = weight_->weight.sizes();
-    return k[2] == 1 && k[3] == 1 && stride_ == 1 && padding_ == 0;
-  }
+  bool reads_means() const override { return pixelwise_; }
 
   at::Tensor forward(Forward& f) const override {
-    return at::conv2d(f.input, weight_->weight, {}, stride_, padding_);
+    const at::Tensor& weight = f.weights[0].value;
+    check_like("convolution", f.input, {{"weight", weight}});
+    return at::conv2d(f.input, weight, {}, stride_, padding_);
   }
 
   at::Tensor backward(Backward& b) const override {
@@ -37,12 +40,12 @@ class ConvStage final : public Stage {
       b.means = at::Tensor();
       if (b.want_input) {
         std::vector<int64_t> sizes = b.gy.sizes().vec();
-        sizes[1] = weight_->weight.size(1);
-        gx = std::get<0>(gradients(b.gy, sizes_only(sizes, b.gy), true, false));
+        sizes[1] = b.weights[0].value.size(1);
+        gx = std::get<0>(gradients(b, sizes_only(sizes, b.gy), true, false));
       }
     } else {
       std::tie(gx, b.gparameters[0], std::ignore) =
-          gradients(b.gy, b.input, b.want_input, want_weight);
+          gradients(b, b.input, b.want_input, want_weight);
     }
     b.input = b.gy = at::Tensor();
     if (!b.want_input) return {};
@@ -50,10 +53,9 @@ class ConvStage final : public Stage {
   }
 
  private:
-  std::tuple<at::Tensor, at::Tensor, at::Tensor> gradients(const at::Tensor& gy,
-                                                           const at::Tensor& x, bool input,
-                                                           bool weight) const {
-    return at::convolution_backward(gy, x, weight_->weight, at::OptionalIntArrayRef(), stride_,
+  std::tuple<at::Tensor, at::Tensor, at::Tensor> gradients(const Backward& b, const at::Tensor& x,
+                                                           bool input, bool weight) const {
+    return at::convolution_backward(b.gy, x, b.weights[0].value, at::OptionalIntArrayRef(), stride_,
                                     padding_, 1, false, 0, 1, {input, weight, false});
   }
 
@@ -64,11 +66,12 @@ class ConvStage final : public Stage {
     };
     const at::Tensor sums =
         at::avg_pool2d(b.gy, k, k, 0, /*ceil_mode=*/true, false, /*divisor_override=*/1);
-    return rows(sums).t().mm(rows(b.means)).view_as(weight_->weight);
+    return rows(sums).t().mm(rows(b.means)).view_as(b.weights[0].value);
   }
 
   const Parameter* weight_;
   int64_t stride_, padding_;
+  bool pixelwise_;
 };
 
 }  // namespace

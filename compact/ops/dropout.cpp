@@ -6,12 +6,17 @@
 #include <algorithm>
 #include <cmath>
 
+#include "compact/base/check.h"
 #include "compact/codecs/launch.h"
 #include "compact/ops/autograd.h"
 
 namespace compact {
 
 void drop_into(const at::Tensor& y, const at::Tensor& x, double p, uint64_t key) {
+  check_like("dropout", x, {{"result", y}});
+  COMPACT_CHECK(x.is_contiguous() && y.is_contiguous() && x.numel() == y.numel(),
+                "[dropout] needs two contiguous tensors of one size, not ", x.sizes(), " and ",
+                y.sizes());
   backend_of(x).dropout(
       {.x = x.const_data_ptr(),
        .y = y.data_ptr(),

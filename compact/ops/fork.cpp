@@ -29,6 +29,7 @@ struct ForkNode : torch::autograd::Node {
 
 std::pair<at::Tensor, at::Tensor> fork(const at::Tensor& t) {
   if (!at::GradMode::is_enabled() || !t.requires_grad()) return {t, t};
+  check_plain("fork", t);
   const NodePtr node = make_node<ForkNode>();
   const at::Tensor inputs[] = {t};
   connect(node, inputs);

@@ -132,6 +132,7 @@ at::Tensor graph_attention(const at::Tensor& x, const at::Tensor& source, const 
   const int64_t nodes = graph->neighbours.degrees.size(0);
   COMPACT_CHECK(x.dim() == 3 && x.size(0) == nodes, "[graph attention] x must be [", nodes,
                 ", heads, width], is ", x.sizes());
+  for (const at::Tensor* t : {&x, &source, &target}) check_plain("graph attention", *t);
   for (const at::Tensor* t : {&source, &target}) {
     COMPACT_CHECK(t->dim() == 2 && t->size(0) == nodes && t->size(1) == x.size(1),
                   "[graph attention] source and target must be [", nodes, ", ", x.size(1),

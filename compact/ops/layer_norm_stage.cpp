@@ -21,21 +21,21 @@ class LayerNormStage final : public Stage {
   }
 
   at::Tensor forward(Forward& f) const override {
-    const at::Tensor weight = as_read(weight_->weight, f.input),
-                     bias = as_read(bias_->weight, f.input);
+    const at::Tensor weight = as_read(f.weights[0].value, f.input),
+                     bias = as_read(f.weights[1].value, f.input);
     auto [y, mean, rstd] = at::native_layer_norm(f.input, weight.sizes(), weight, bias, eps_);
     if (f.want_extras) f.extras = {mean, rstd};
     return y;
   }
 
   at::Tensor backward(Backward& b) const override {
-    const at::Tensor weight = as_read(weight_->weight, b.input),
-                     bias = as_read(bias_->weight, b.input);
+    const at::Tensor weight = as_read(b.weights[0].value, b.input),
+                     bias = as_read(b.weights[1].value, b.input);
     auto [gx, gweight, gbias] = at::native_layer_norm_backward(
         b.gy, b.input, weight.sizes(), (*b.extras)[0], (*b.extras)[1], weight, bias,
         {b.want_input, b.want_parameters[0], b.want_parameters[1]});
     b.gy = b.input = at::Tensor();
-    b.gparameters = {as_held(gweight, weight_->weight), as_held(gbias, bias_->weight)};
+    b.gparameters = {as_held(gweight, b.weights[0].value), as_held(gbias, b.weights[1].value)};
     if (!b.want_input) return {};
     return b.plus_residual(gx);
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 
-#include "compact/ops/autograd.h"
+#include "compact/codecs/launch.h"
 #include "compact/ops/stages.h"
 
 namespace compact {
@@ -24,32 +24,38 @@ class LinearStage final : public Stage {
     return {.products = 2 * t * out * in,
             .bytes = (t * (in + out) + in * out) * static_cast<double>(element_size)};
   }
+  bool reads_input_for_weight() const override { return true; }
   int64_t sketch_width() const override {
     const Carrier* c = weight_->carrier.get();
     return c ? c->rank * static_cast<int64_t>(c->projections.size()) : 0;
   }
 
   at::Tensor forward(Forward& f) const override {
-    if (f.sketch) f.extras = weight_->carrier->project(f.input);
-    at::Tensor y = at::linear(f.input, weight_->weight);
-    return bias_ ? y.add_(bias_->weight) : y;
+    const Weight& weight = f.weights[0];
+    check_like("linear", f.input, {{"weight", weight.value}});
+    if (f.sketch) f.extras = weight.carrier->project(f.input);
+    at::Tensor y = at::linear(f.input, weight.value);
+    if (!bias_) return y;
+    check_like("linear", f.input, {{"bias", f.weights[1].value}});
+    return y.add_(f.weights[1].value);
   }
 
   at::Tensor backward(Backward& b) const override {
+    const Weight& weight = b.weights[0];
     if (b.want_parameters[0]) {
       const at::Tensor gy = rows_of(b.gy);
-      if (!weight_->carrier) {
+      if (!weight.carrier) {
         b.gparameters[0] = gy.t().mm(rows_of(b.input));
       } else {
-        const Tensors z = b.sketch ? *b.extras : weight_->carrier->project(b.input);
+        const Tensors z = b.sketch ? *b.extras : weight.carrier->project(b.input);
         b.input = at::Tensor();
-        b.gparameters[0] = weight_->carrier->gradient(gy, z);
+        b.gparameters[0] = weight.carrier->gradient(gy, z);
       }
     }
     b.input = at::Tensor();
     if (bias_ && b.want_parameters[1]) b.gparameters[1] = rows_of(b.gy).sum(0);
     if (!b.want_input) return {};
-    at::Tensor gx = at::matmul(b.gy, weight_->weight);
+    at::Tensor gx = at::matmul(b.gy, weight.value);
     b.gy = at::Tensor();
     return b.plus_residual(gx);
   }

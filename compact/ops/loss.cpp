@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "compact/base/check.h"
 #include "compact/codecs/launch.h"
@@ -74,20 +75,23 @@ void add_head_gradient(const at::Tensor& sum, const at::Tensor& g, const at::Ten
 }
 
 struct LossNode : torch::autograd::Node {
-  const Parameter* head = nullptr;
+  // What the forward pass leaves. A backward pass works on all of it by itself: on a copy where
+  // another one may follow, else it takes it away, so that none finds half of it.
+  struct Held {
+    at::Tensor hidden, head;                // keep only, where the other's gradient is wanted
+    at::Tensor targets, logits, log_probs;  // keep only
+    at::Tensor ghidden, ghead;              // chunked only
+    VersionCheck versions;
+  };
   double scale = 1;
-  std::vector<int64_t> sizes;    // of the hidden states
-  at::Tensor hidden, targets;    // keep only
-  at::Tensor logits, log_probs;  // keep only
-  at::Tensor ghidden, ghead;     // chunked only
-  VersionCheck versions;
+  std::vector<int64_t> sizes;  // of the hidden states
+  Held held;
   bool released = false;
 
   std::string name() const override { return "CompActLinearCrossEntropy"; }
   void release_variables() override {
     released = true;
-    hidden = targets = logits = log_probs = ghidden = ghead = at::Tensor();
-    versions = {};
+    held = {};
   }
   variable_list apply(variable_list&& grads) override;
 };
@@ -100,30 +104,32 @@ at::Tensor scaled(at::Tensor t, const at::Tensor& g, bool keep) {
 }
 
 variable_list LossNode::apply(variable_list&& grads) {
-  TORCH_CHECK(!released,
-              "[linear_cross_entropy] backward a second time: the saved tensors are "
-              "freed; pass retain_graph=True to the first backward");
+  TORCH_CHECK(
+      !released,
+      "[linear_cross_entropy] backward a second time, or after a backward pass that failed: "
+      "the saved tensors are freed; pass retain_graph=True to the first backward");
   TORCH_CHECK(!at::GradMode::is_enabled(),
               "[linear_cross_entropy] gradients of gradients are not supported");
+  held.versions.check("linear_cross_entropy");
+  const NoAutocast no_autocast;
   trace_moment("backward of ", "loss");
   const bool keep = torch::autograd::get_current_graph_task_keep_graph();
+  released = !keep;
+  Held h = keep ? held : std::exchange(held, {});
   variable_list result(2);
   if (!grads[0].defined()) return result;
   const bool want_hidden = task_should_compute_output(0), want_head = task_should_compute_output(1);
-  if (!log_probs.defined()) {
-    result[0] = scaled(keep ? ghidden : std::move(ghidden), grads[0], keep);
-    result[1] = scaled(keep ? ghead : std::move(ghead), grads[0], keep);
+  if (!h.log_probs.defined()) {
+    if (want_hidden) result[0] = scaled(std::move(h.ghidden), grads[0], keep);
+    if (want_head) result[1] = scaled(std::move(h.ghead), grads[0], keep);
   } else {
-    versions.check("linear_cross_entropy");
-    at::Tensor g = keep ? at::empty_like(logits) : std::move(logits);
-    softmax_backward({}, log_probs, {}, targets, scale, g);
-    if (!keep) log_probs = at::Tensor();
-    if (want_head) result[1] = scaled(g.t().mm(hidden), grads[0], false);
-    if (want_hidden) result[0] = scaled(g.mm(head->weight), grads[0], false);
+    at::Tensor g = keep ? at::empty_like(h.logits) : std::move(h.logits);
+    softmax_backward({}, h.log_probs, {}, h.targets, scale, g);
+    h.log_probs = at::Tensor();
+    if (want_head) result[1] = scaled(g.t().mm(h.hidden), grads[0], false);
+    if (want_hidden) result[0] = scaled(g.mm(h.head), grads[0], false);
   }
   if (result[0].defined()) result[0] = result[0].view(sizes);
-  if (!want_hidden) result[0] = at::Tensor();
-  if (!want_head) result[1] = at::Tensor();
   return result;
 }
 
@@ -157,6 +163,7 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const Parameter& head
                                 const LossTreatment& treatment, LossReport* report,
                                 const at::Tensor& view) {
   const at::Tensor& w = head.weight;
+  for (const at::Tensor& t : {hidden_, w, view, targets_}) check_plain("linear_cross_entropy", t);
   COMPACT_CHECK(!head.carrier,
                 "[linear_cross_entropy] a projected gradient of the head is not supported");
   COMPACT_CHECK(hidden_.size(-1) == w.size(1), "[linear_cross_entropy] hidden states of width ",
@@ -164,6 +171,8 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const Parameter& head
   COMPACT_CHECK(
       targets_.scalar_type() == at::kLong && targets_.numel() * w.size(1) == hidden_.numel(),
       "[linear_cross_entropy] needs one int64 target per token");
+  check_like("linear_cross_entropy", hidden_, {{"head", w}, {"view of the head", view}});
+  check_like("linear_cross_entropy", hidden_, {{"targets", targets_}}, at::kLong);
   trace_moment("loss");
   check_targets(targets_, w.size(0));
   const at::Tensor leaf = view.defined() ? view : head.leaf();
@@ -172,7 +181,8 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const Parameter& head
              want_head = grad && leaf.requires_grad();
   const bool record = want_hidden || want_head;
 
-  at::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
+  const NoAutocast no_autocast;
   const at::Tensor h = hidden_.detach().reshape({-1, w.size(1)}),
                    targets = targets_.reshape(-1).contiguous();
   const int64_t tokens = h.size(0), vocabulary = w.size(0);
@@ -197,10 +207,9 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const Parameter& head
     const at::Tensor log_probs = keep ? at::empty({rows, vocabulary}, f32) : at::Tensor();
     softmax_forward(logits, tc, lc, loss.narrow(0, i, rows), log_probs);
     if (keep) {
-      node->logits = logits;
-      node->log_probs = log_probs;
-      node->hidden = h;
-      node->targets = targets;
+      node->held.logits = logits;
+      node->held.log_probs = log_probs;
+      node->held.targets = targets;
       continue;
     }
     if (!record) continue;
@@ -223,19 +232,22 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const Parameter& head
   result = result.mul_(at::full({}, scale, result.options())).to(at::kFloat);
   if (!record) return result;
   if (want_head && tokens == 0) ghead = at::zeros_like(weight);
-  node->ghidden = ghidden;
-  node->ghead = ghead.defined() ? ghead.to(weight.scalar_type()) : ghead;
+  LossNode::Held& held = node->held;
+  held.ghidden = ghidden;
+  held.ghead = ghead.defined() ? ghead.to(weight.scalar_type()) : ghead;
   ghead = at::Tensor();
-  node->head = &head;
   node->scale = scale;
   node->sizes = hidden_.sizes().vec();
-  if (keep) {
-    node->versions.add(hidden_);
-    node->versions.add(w);
+  if (keep && want_head) {
+    held.hidden = h;
+    held.versions.add(hidden_);
+  }
+  if (keep && want_hidden) {
+    held.head = weight;
+    held.versions.add(w);
   }
   if (report) {
-    const at::Tensor kept[] = {node->hidden, node->logits, node->log_probs, node->ghidden,
-                               node->ghead};
+    const at::Tensor kept[] = {held.hidden, held.logits, held.log_probs, held.ghidden, held.ghead};
     report->saved_bytes = bytes_of(kept);
   }
   const at::Tensor inputs[] = {hidden_, leaf};

@@ -31,9 +31,12 @@ struct LossReport {
 // scale * sum of the cross-entropy of hidden W^T over the tokens whose target is not -100.
 //   hidden [.., n], targets int64 [..] of as many tokens; returns f32 []. For the mean over valid
 //   tokens, scale is one over their number (over all micro-batches of a step).
-// Log-softmax is f32 inside; with several chunks the head's gradient is summed in f32. A second
-// backward pass needs retain_graph in the first. `view`: where defined, a view of the head's weight
-// that its gradient goes to.
+// Hidden states and head have one type; autocast does not reach inside. Log-softmax is f32 inside;
+// with several chunks the head's gradient is summed in f32. The graph keeps what the gradients that
+// are required read, and needs neither parameter nor model to live. A second backward pass, also
+// after one that failed, needs retain_graph in the first. `view`: where defined, a view of the
+// head's weight that its gradient goes to. Throws InputError on other types and shapes, and on
+// tensors that are none of plain memory.
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const Parameter& head,
                                 const at::Tensor& targets, double scale,
                                 const LossTreatment& treatment, LossReport* report = nullptr,

@@ -24,7 +24,7 @@ struct BatchNormStatistics {
 };
 // Ioffe and Szegedy 2015, as torch.nn.BatchNorm2d: in training by the batch's statistics, which
 // move the running ones (the variance unbiased), else by the running ones. Keeps mean and
-// 1/deviation of the batch.
+// 1/deviation of the batch, or a copy of the running mean and variance.
 std::shared_ptr<const Stage> batch_norm_stage(const Parameter* weight, const Parameter* bias,
                                               const BatchNormStatistics* statistics,
                                               double momentum = 0.1, double eps = 1e-5);

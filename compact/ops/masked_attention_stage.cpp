@@ -23,15 +23,15 @@ class MaskedAttentionStage final : public Stage {
   }
 
   at::Tensor forward(Forward& f) const override {
-    const auto [q, k, v] = split(f.input);
+    const auto [q, k, v] = split_qkv(f.input);
     return masked_attention(q, k, v, how(f.pass)).transpose(1, 2).flatten(2);
   }
 
   at::Tensor backward(Backward& b) const override {
     const at::Tensor gx = b.consume ? b.input : at::empty_like(b.input);
-    const auto [q, k, v] = split(b.input);
-    const auto [gq, gk, gv] = split(gx);
-    masked_attention_backward(by_head(b.gy), q, k, v, how(b.pass), gq, gk, gv);
+    const auto [q, k, v] = split_qkv(b.input);
+    const auto [gq, gk, gv] = split_qkv(gx);
+    masked_attention_backward(heads_first(b.gy), q, k, v, how(b.pass), gq, gk, gv);
     b.gy = at::Tensor();
     return b.residual.defined() ? gx + b.residual : gx;
   }
@@ -41,11 +41,11 @@ class MaskedAttentionStage final : public Stage {
     return {pass.lengths, pass.training ? dropout_ : 0, pass.key};
   }
   // [batch, sequence, heads dim] -> [batch, heads, sequence, dim]
-  at::Tensor by_head(const at::Tensor& t) const {
+  at::Tensor heads_first(const at::Tensor& t) const {
     return t.unflatten(2, {-1, dim_}).transpose(1, 2);
   }
-  std::tuple<at::Tensor, at::Tensor, at::Tensor> split(const at::Tensor& x) const {
-    const at::Tensor h = by_head(x);
+  std::tuple<at::Tensor, at::Tensor, at::Tensor> split_qkv(const at::Tensor& x) const {
+    const at::Tensor h = heads_first(x);
     return {h.narrow(1, 0, heads_), h.narrow(1, heads_, heads_), h.narrow(1, 2 * heads_, heads_)};
   }
 

@@ -66,6 +66,7 @@ at::Tensor sparse_product(const Neighbours& graph, const at::Tensor& values, con
 at::Tensor sum_neighbours(const at::Tensor& x, const std::shared_ptr<const Neighbours>& graph) {
   COMPACT_CHECK(x.dim() == 2 && x.size(0) == graph->degrees.size(0), "[neighbours] x must be [",
                 graph->degrees.size(0), ", width], is ", x.sizes());
+  check_plain("neighbours", x);
   at::Tensor y = product(*graph, x);
   if (!at::GradMode::is_enabled() || !x.requires_grad()) return y;
   NodePtr node = make_node<NeighbourNode>();

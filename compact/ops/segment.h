@@ -7,106 +7,15 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "compact/codecs/codec.h"
 #include "compact/codecs/parameter.h"
 #include "compact/ops/policy.h"
+#include "compact/ops/recipe.h"
 
 namespace compact {
-
-using Tensors = std::vector<at::Tensor>;
-
-// What running a stage forward takes, whatever the device.
-struct Work {
-  double products = 0;  // floating-point operations of matrix products
-  double bytes = 0;     // read and written
-};
-inline Work operator+(Work a, const Work& b) {
-  return {a.products + b.products, a.bytes + b.bytes};
-}
-
-// One operation of a segment. Stages are immutable while a graph that uses them lives.
-class Stage {
- public:
-  // What is said of a forward pass, the same in its backward pass.
-  struct Pass {
-    bool training = false;  // dropout is drawn, norms use the batch's statistics
-    uint64_t key = 0;       // of this stage's random bits
-    at::Tensor lengths;     // int64 [batch]: tokens that are not padding; undefined: all are not
-  };
-  // What backward reads, beside its extras.
-  struct Needs {
-    bool input = false, output = false;
-  };
-  struct Forward {
-    at::Tensor input;
-    bool overwrite = false;    // `input` is read by nobody else: its memory may hold the output
-    bool want_extras = false;  // a backward pass will follow
-    bool want_side = false;    // the side output is to be kept
-    bool sketch = false;       // keep the projection of the input among the extras
-    bool again = false;        // rebuilds in a backward pass: leaves no trace on statistics
-    Pass pass;
-    Tensors extras;   // result: small tensors that are always kept; again: what they are
-    at::Tensor side;  // result: a second output that backward can read or make anew
-  };
-  struct Backward {
-    at::Tensor gy;                    // gradient of the output
-    at::Tensor input, output;         // where needed
-    bool consume = false;             // nobody else reads `input`: its memory may be reused
-    at::Tensor means;                 // in place of `input`, where it is held as means
-    Windows windows;                  // of them
-    at::Tensor side;                  // where kept
-    const Tensors* extras = nullptr;  // as forward left them
-    Pass pass;
-    bool sketch = false;  // the input is not there, its projection is in the extras
-    at::Tensor residual;  // where defined: to be added to the result
-    bool want_input = true;
-    std::vector<bool> want_parameters;  // one per parameter
-    Tensors gparameters;                // result: one per parameter, undefined where not wanted
-
-    // In the memory of gx.
-    at::Tensor plus_residual(at::Tensor gx) const {
-      return residual.defined() ? gx.add_(residual) : gx;
-    }
-  };
-
-  virtual ~Stage() = default;
-  virtual Needs needs() const = 0;
-  virtual std::vector<const Parameter*> parameters() const { return {}; }
-  virtual at::Tensor forward(Forward& f) const = 0;
-  // Gradient of the input, plus `residual`. Takes what it can of its arguments to free memory
-  // early.
-  virtual at::Tensor backward(Backward& b) const = 0;
-  // Whether backward can do with means over windows of its input (as many windows as strides).
-  virtual bool reads_means() const { return false; }
-  // Whether backward asks no more of its output, where it needs it, than what is above 0.
-  virtual bool reads_signs() const { return false; }
-  // Of the forward pass on `tokens` tokens in sequences of `length`; nothing for stages of maps.
-  virtual Work work(int64_t, int64_t, int64_t) const { return {}; }
-  // Of stages of maps, which are known by their sizes.
-  virtual Work map_work(const at::Tensor& input, const at::Tensor& output) const {
-    return {.bytes = static_cast<double>(input.nbytes() + output.nbytes())};
-  }
-  // Elements per token of the extras (without sketches), in units of 4 bytes.
-  virtual int64_t extra_floats() const { return 0; }
-  // Elements per token of the projection of the input; 0: this stage cannot work from a sketch.
-  virtual int64_t sketch_width() const { return 0; }
-};
-
-enum class Storage : uint8_t { kKeep, kRecompute, kSketch, kCodec };
-
-// A named tensor of a segment.
-struct Slot {
-  std::string name;   // layers.0.attn.norm
-  int64_t width = 0;  // elements per token
-  Storage storage = Storage::kKeep;
-  CodecPtr codec = {};    // with kCodec
-  std::string treatment;  // as written, with kCodec
-  std::string treatment_name() const;
-};
 
 struct SlotUse {
   std::string name;
@@ -125,6 +34,7 @@ class Segment {
   // Tensor 0 is the segment's input. Its slot is kept, as it is or by a codec; without a name it is
   // not, and nothing may be rebuilt from it. `name`: layers.3.
   Segment(std::string name, Slot input);
+  Segment(const Segment&) = delete;
 
   // Appends a stage that reads the tensor made last. `output` describes what it makes (empty name:
   // not a slot, never kept); `side` its second output, if the stage has one. Returns the tensor.
@@ -139,8 +49,12 @@ class Segment {
   // needs the tensor itself.
   void finish();
 
-  // y = segment(x). One autograd node where gradients are on and something requires them. A second
-  // backward pass through it needs retain_graph in the first. `lengths`: see Stage::Pass.
+  // y = segment(x). One autograd node where gradients are on and something requires them; it keeps
+  // what the gradients that are required read, and needs neither segment nor parameters to live. A
+  // second backward pass through it, also after one that failed, needs retain_graph in the first.
+  // x has the type of the weights (norms may be in f32); autocast does not reach inside. Throws
+  // InputError on another type, and on a tensor that is none of plain memory: one of functorch or
+  // with a tangent, a tensor subclass. `lengths`: see Stage::Pass.
   at::Tensor operator()(const at::Tensor& x, const at::Tensor& lengths = {}) const;
   // The same where the caller gives x up: its memory may hold what is made of it.
   at::Tensor operator()(at::Tensor&& x, const at::Tensor& lengths = {}) const;
@@ -157,13 +71,13 @@ class Segment {
   // Whether forward passes to come are of training; at first they are not.
   void set_training(bool training) const { training_ = training; }
 
-  const std::string& name() const { return name_; }
-  int tensors() const { return static_cast<int>(slots_.size()); }
+  const std::string& name() const { return recipe_->name; }
+  int tensors() const { return static_cast<int>(recipe_->slots.size()); }
 
   // Exact bytes held for `tokens` tokens by element size: every slot, then "NAME extras".
   std::vector<SlotBytes> bytes(int64_t tokens, int64_t element_size) const;
   // Whether a tensor comes back rounded: by its own codec, or made from one that does.
-  bool rounded(int tensor) const;
+  bool rounded(int tensor) const { return recipe_->rounded(tensor); }
   // What a policy may do with each slot, in the order of the forward pass; their names.
   std::vector<SlotUse> uses() const;
   std::vector<std::string> named_slots() const;
@@ -179,33 +93,18 @@ class Segment {
   // Bytes that the latest forward pass stored, summed over slots and extras.
   int64_t saved_bytes() const { return saved_bytes_; }
   // How many tensors backward passes have rebuilt, since construction.
-  int64_t recomputed() const { return recomputed_; }
+  int64_t recomputed() const { return *recomputed_; }
 
  private:
   friend struct SegmentNode;
-  struct Step {
-    std::shared_ptr<const Stage> stage;  // null: residual add
-    int input = 0, other = -1;
-    Slot side;
-    int first_parameter = 0;
-    bool sketch = false;
-  };
+  // Graphs keep the recipe that they were made by.
+  Recipe& change();
 
-  bool read_in_backward(int tensor) const;
-  bool stored(int tensor) const;          // as it is or by a codec
-  bool rebuilt(int tensor) const;         // can be, from what is stored
-  bool can_be_rebuilt(int tensor) const;  // from what could be stored
-  // Runs step i on tensors `t`.
-  at::Tensor run(size_t i, Tensors& t, Stage::Forward& f) const;
-
-  std::string name_;
-  std::vector<Slot> slots_;  // one per tensor; [0] is the input
-  std::vector<Step> steps_;
+  std::shared_ptr<Recipe> recipe_;
   std::vector<const Parameter*> parameters_;
-  std::vector<int> last_reader_;    // last step that reads a tensor in the forward pass
-  std::vector<bool> overwritable_;  // one forward reader, never stored nor read by a backward
+  std::shared_ptr<int64_t> recomputed_ = std::make_shared<int64_t>(0);
   mutable std::vector<SlotBytes> latest_;
-  mutable int64_t saved_bytes_ = 0, recomputed_ = 0;
+  mutable int64_t saved_bytes_ = 0;
   mutable uint64_t noise_ = 0, passes_ = 0;
   mutable bool training_ = false;
 };

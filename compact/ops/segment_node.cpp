@@ -7,6 +7,9 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
 #include "compact/ops/autograd.h"
@@ -19,26 +22,24 @@ using torch::autograd::variable_list;
 
 // Output 0 of the node's edges is the input's gradient, then one per parameter.
 struct SegmentNode : torch::autograd::Node {
-  const Segment* segment;
-  Tensors tensors;                              // undefined where not stored as they are
-  Tensors sides;                                // per step
-  std::vector<Encoded> encoded, encoded_sides;  // where a codec stores them
-  std::vector<Tensors> extras;                  // per step
-  VersionCheck versions;
-  Stage::Pass pass;  // key: of the whole pass
-  bool released = false;
+  // What the forward pass leaves. A backward pass works on all of it by itself: on a copy where
+  // another one may follow, else it takes it away, so that none finds half of it.
+  struct Held {
+    Tensors tensors;                              // undefined where not held as they are
+    Tensors sides;                                // per step
+    std::vector<Encoded> encoded, encoded_sides;  // where a codec holds them
+    std::vector<Tensors> extras;                  // per step
+    std::vector<Weight> weights;                  // per parameter
+    VersionCheck versions;
+    Stage::Pass pass;  // key: of the whole pass
+  };
 
-  explicit SegmentNode(const Segment& s) : segment(&s) {}
+  SegmentNode(std::shared_ptr<const Recipe> recipe, std::shared_ptr<int64_t> recomputed)
+      : recipe(std::move(recipe)), recomputed(std::move(recomputed)) {}
   std::string name() const override { return "CompActSegment"; }
   void release_variables() override {
     released = true;
-    versions = {};
-    tensors.clear();
-    sides.clear();
-    encoded.clear();
-    encoded_sides.clear();
-    extras.clear();
-    pass.lengths = at::Tensor();
+    held = {};
   }
   variable_list apply(variable_list&& grads) override;
   static at::Tensor run(const Segment& segment, at::Tensor x, const at::Tensor& lengths);
@@ -47,9 +48,30 @@ struct SegmentNode : torch::autograd::Node {
   static Stage::Pass of_step(const Stage::Pass& pass, size_t step) {
     return {pass.training, derive(pass.key, step), pass.lengths};
   }
-  void restore(Tensors& t, int tensor, bool keep);
+  // One backward pass.
+  struct Back {
+    Held h;
+    bool keep_graph = false;
+    Wanted wanted;
+    std::vector<bool> made;  // of which tensors a gradient is made
+    Tensors g;               // per tensor
+    variable_list result;
+  };
+  // Makes a tensor of `h` anew where it is not there.
+  void restore(Held& h, int tensor) const;
+  // Gradients of step i, from that of what it made.
+  void step_back(Back& back, int i, at::Tensor gy) const;
   // What a slot's codec left, where it has one; `x` is let go.
   static Encoded encode(const Slot& slot, at::Tensor& x, uint64_t key);
+  // What is held, slot by slot.
+  static std::vector<SlotBytes> rows(const Recipe& recipe, const Held& h,
+                                     const std::vector<int64_t>& if_kept,
+                                     const std::vector<int64_t>& sides_if_kept);
+
+  std::shared_ptr<const Recipe> recipe;
+  std::shared_ptr<int64_t> recomputed;  // the segment's counter
+  Held held;
+  bool released = false;
 };
 
 Encoded SegmentNode::encode(const Slot& slot, at::Tensor& x, uint64_t key) {
@@ -61,184 +83,216 @@ Encoded SegmentNode::encode(const Slot& slot, at::Tensor& x, uint64_t key) {
   return e;
 }
 
-// `keep`: for another backward pass.
-void SegmentNode::restore(Tensors& t, int tensor, bool keep) {
-  if (t[tensor].defined()) return;
-  if (encoded[tensor].defined()) {
-    t[tensor] = encoded[tensor].restore();
-    if (!keep) encoded[tensor] = {};
+void SegmentNode::restore(Held& h, int tensor) const {
+  if (h.tensors[tensor].defined()) return;
+  if (h.encoded[tensor].defined()) {
+    h.tensors[tensor] = h.encoded[tensor].restore();
+    h.encoded[tensor] = {};
     return;
   }
-  const Segment::Step& step = segment->steps_[tensor - 1];
-  restore(t, step.input, keep);
-  if (step.other >= 0) restore(t, step.other, keep);
+  const Recipe::Step& step = recipe->steps[tensor - 1];
+  restore(h, step.input);
+  if (step.other >= 0) restore(h, step.other);
   Stage::Forward f;
   f.again = true;
-  f.pass = of_step(pass, tensor - 1);
-  f.extras = extras[tensor - 1];
+  f.pass = of_step(h.pass, tensor - 1);
+  f.extras = h.extras[tensor - 1];
   // Probabilities that do not sum to 1, or a norm that is not one, would be worse than the
   // rounding.
-  f.want_extras = step.stage && segment->rounded(step.input);
-  t[tensor] = segment->run(tensor - 1, t, f);
-  if (!f.extras.empty()) extras[tensor - 1] = std::move(f.extras);
-  ++segment->recomputed_;
+  f.want_extras = step.stage && recipe->rounded(step.input);
+  h.tensors[tensor] = recipe->run(tensor - 1, h.tensors, h.weights, f);
+  if (!f.extras.empty()) h.extras[tensor - 1] = std::move(f.extras);
+  ++*recomputed;
+}
+
+void SegmentNode::step_back(Back& back, int i, at::Tensor gy) const {
+  const auto& steps = recipe->steps;
+  const Recipe::Step& step = steps[i];
+  Held& h = back.h;
+  Stage::Backward b;
+  if (step.stage->needs().output) {
+    restore(h, i + 1);
+    b.output = std::move(h.tensors[i + 1]);
+  }
+  h.tensors[i + 1] = at::Tensor();
+  const bool need_input = step.reads_input(back.wanted);
+  // Tensor i has no reader before step i, so it dies here unless the stage that made it reads it.
+  const bool last =
+      step.input == i && i > 0 && !(steps[i - 1].stage && steps[i - 1].stage->needs().output);
+  const Encoded& in_code = h.encoded[step.input];
+  if (need_input && !h.tensors[step.input].defined() && step.stage->reads_means() &&
+      in_code.decode_means && in_code.windows.size == in_code.windows.stride) {
+    b.means = in_code.decode_means(in_code.parts);
+    b.windows = in_code.windows;
+  } else if (need_input) {
+    restore(h, step.input);
+    b.consume = last && !(back.keep_graph && recipe->stored(step.input));
+    b.input = last ? std::move(h.tensors[step.input]) : h.tensors[step.input];
+  }
+  b.gy = std::move(gy);
+  b.side = std::move(h.sides[i]);
+  if (h.encoded_sides[i].defined()) {
+    b.side = h.encoded_sides[i].restore();
+    h.encoded_sides[i] = {};
+  }
+  b.extras = &h.extras[i];
+  b.pass = of_step(h.pass, i);
+  b.weights = step.of(h.weights);
+  b.sketch = step.sketch;
+  b.residual = std::move(back.g[step.input]);
+  b.want_input = back.made[step.input];
+  const auto first = back.wanted.begin() + 1 + step.first_parameter;
+  b.want_parameters.assign(first, first + step.parameters);
+  b.gparameters.resize(step.parameters);
+  at::Tensor gx = step.stage->backward(b);
+  if (b.want_input) back.g[step.input] = std::move(gx);
+  std::move(b.gparameters.begin(), b.gparameters.end(),
+            back.result.begin() + 1 + step.first_parameter);
 }
 
 variable_list SegmentNode::apply(variable_list&& grads) {
   TORCH_CHECK(!released,
-              "[segment] backward a second time: the saved tensors are freed; pass "
-              "retain_graph=True to the first backward");
+              "[segment] backward a second time, or after a backward pass that failed: the saved "
+              "tensors are freed; pass retain_graph=True to the first backward");
   TORCH_CHECK(!at::GradMode::is_enabled(), "[segment] gradients of gradients are not supported");
-  versions.check("segment");
-  const auto& steps = segment->steps_;
-  trace_moment("backward of ", segment->name_);
-  const bool keep_graph = torch::autograd::get_current_graph_task_keep_graph();
-  Tensors t = keep_graph ? tensors : std::move(tensors);
-  Tensors side = keep_graph ? sides : std::move(sides);
-  if (!keep_graph) versions = {};
-  variable_list result(1 + segment->parameters_.size());
-  if (!grads[0].defined()) return result;
-  Tensors g(t.size());
+  held.versions.check("segment");
+  for (const Weight& w : held.weights) {
+    TORCH_CHECK(!w.carrier || w.carrier->draw == w.draw,
+                "[segment] projections of a weight's gradient were drawn anew between the forward "
+                "and the backward pass: draw ",
+                w.carrier->draw, ", expected ", w.draw);
+  }
+  const NoAutocast no_autocast;
+  trace_moment("backward of ", recipe->name);
+  Back back{.keep_graph = torch::autograd::get_current_graph_task_keep_graph()};
+  released = !back.keep_graph;
+  back.h = back.keep_graph ? held : std::exchange(held, {});
+  back.h.versions = {};
+  back.result.resize(1 + static_cast<size_t>(recipe->parameters));
+  if (!grads[0].defined()) return std::move(back.result);
+  for (size_t k = 0; k < back.result.size(); ++k) {
+    back.wanted.push_back(task_should_compute_output(k));
+  }
+  const std::vector<bool>& made = back.made = recipe->gradients(back.wanted);
+  Tensors& g = back.g;
+  g.resize(back.h.tensors.size());
   g.back() = std::move(grads[0]);
-  for (int i = static_cast<int>(steps.size()) - 1; i >= 0; --i) {
-    const Segment::Step& step = steps[i];
+  for (int i = static_cast<int>(recipe->steps.size()) - 1; i >= 0; --i) {
+    const Recipe::Step& step = recipe->steps[i];
     at::Tensor gy = std::move(g[i + 1]);
-    if (!step.stage) {  // a sum passes its gradient to both; the later reader adds in place
-      t[i + 1] = at::Tensor();
-      g[step.other] = g[step.other].defined() ? g[step.other] + gy : gy;
-      g[step.input] = std::move(gy);
+    if (step.stage && made[i + 1]) {
+      step_back(back, i, std::move(gy));
       continue;
     }
-    const Stage::Needs needs = step.stage->needs();
-    const bool need_input = needs.input && !step.sketch;
-    Stage::Backward b;
-    if (needs.output) {
-      restore(t, i + 1, keep_graph);
-      b.output = std::move(t[i + 1]);
-    }
-    t[i + 1] = at::Tensor();
-    // Tensor i has no reader before step i, so it dies here unless the stage that made it reads it.
-    const bool last =
-        step.input == i && i > 0 && !(steps[i - 1].stage && steps[i - 1].stage->needs().output);
-    const Encoded& held = encoded[step.input];
-    if (need_input && !t[step.input].defined() && step.stage->reads_means() && held.decode_means &&
-        held.windows.size == held.windows.stride) {
-      b.means = held.decode_means(held.parts);
-      b.windows = held.windows;
-    } else if (need_input) {
-      restore(t, step.input, keep_graph);
-      b.consume = last && !(keep_graph && segment->stored(step.input));
-      b.input = last ? std::move(t[step.input]) : t[step.input];
-    }
-    b.gy = std::move(gy);
-    b.side = std::move(side[i]);
-    if (encoded_sides[i].defined()) {
-      b.side = encoded_sides[i].restore();
-      if (!keep_graph) encoded_sides[i] = {};
-    }
-    b.extras = &extras[i];
-    b.pass = of_step(pass, i);
-    b.sketch = step.sketch;
-    b.residual = std::move(g[step.input]);
-    b.want_input = i > 0 || task_should_compute_output(0);
-    const size_t count = step.stage->parameters().size();
-    for (size_t p = 0; p < count; ++p) {
-      b.want_parameters.push_back(task_should_compute_output(1 + step.first_parameter + p));
-    }
-    b.gparameters.resize(count);
-    g[step.input] = step.stage->backward(b);
-    for (size_t p = 0; p < count; ++p)
-      result[1 + step.first_parameter + p] = std::move(b.gparameters[p]);
+    back.h.tensors[i + 1] = at::Tensor();
+    if (step.stage) continue;
+    // A sum passes its gradient to both; the later reader adds in place.
+    if (made[step.other]) g[step.other] = g[step.other].defined() ? g[step.other] + gy : gy;
+    if (made[step.input]) g[step.input] = std::move(gy);
   }
-  result[0] = std::move(g[0]);
-  trace_moment("backward before ", segment->name_);
-  return result;
+  back.result[0] = std::move(g[0]);
+  trace_moment("backward before ", recipe->name);
+  return std::move(back.result);
+}
+
+std::vector<SlotBytes> SegmentNode::rows(const Recipe& recipe, const Held& h,
+                                         const std::vector<int64_t>& if_kept,
+                                         const std::vector<int64_t>& sides_if_kept) {
+  std::vector<SlotBytes> all;
+  const auto row = [&](const Slot& slot, const at::Tensor& held, const Encoded& e, int64_t whole) {
+    if (slot.name.empty()) return;
+    const int64_t stored = held.defined() ? static_cast<int64_t>(held.nbytes()) : e.bytes();
+    all.push_back({slot.name, slot.treatment_name(), stored, whole});
+  };
+  row(recipe.slots[0], h.tensors[0], h.encoded[0], if_kept[0]);
+  int64_t small = 0;
+  for (size_t i = 0; i < recipe.steps.size(); ++i) {
+    row(recipe.steps[i].side, h.sides[i], h.encoded_sides[i], sides_if_kept[i]);
+    row(recipe.slots[i + 1], h.tensors[i + 1], h.encoded[i + 1], if_kept[i + 1]);
+    small += bytes_of(h.extras[i]);
+  }
+  if (small) all.push_back({recipe.name + ".extras", "keep", small, small});
+  return all;
 }
 
 at::Tensor SegmentNode::run(const Segment& segment, at::Tensor x, const at::Tensor& lengths) {
-  trace_moment("forward of ", segment.name_);
-  Tensors leaves;
+  const Recipe& recipe = *segment.recipe_;
+  trace_moment("forward of ", recipe.name);
+  const NoAutocast no_autocast;
+  Tensors leaves = {x};
   for (const Parameter* p : segment.parameters_) leaves.push_back(p->leaf());
+  for (const at::Tensor& leaf : leaves) check_plain("segment", leaf);
   const bool record = at::GradMode::is_enabled() && any_requires_grad(x, leaves);
+  const size_t count = recipe.steps.size();
   NodePtr owner;
+  Wanted wanted;
   if (record) {
-    owner = make_node<SegmentNode>(segment);
-    leaves.insert(leaves.begin(), x);
+    owner = make_node<SegmentNode>(segment.recipe_, segment.recomputed_);
     connect(owner, leaves);
+    for (const at::Tensor& leaf : leaves) wanted.push_back(leaf.defined() && leaf.requires_grad());
+  } else {
+    wanted.assign(leaves.size(), false);
   }
-  auto* const node = static_cast<SegmentNode*>(owner.get());
   leaves.clear();
-  const bool whole = segment.stored(0) && segment.slots_[0].storage == Storage::kKeep;
-  if (record && whole) node->versions.add(x);
-  const size_t count = segment.steps_.size();
-  Tensors t(count + 1), sides(count);
+  const Recipe::Demand demand = recipe.demand(wanted);
+  const auto& slots = recipe.slots;
+  Held h;
+  h.weights = weights_of(segment.parameters_);
+  if (demand.tensors[0] && slots[0].storage == Storage::kKeep) h.versions.add(x);
+  h.tensors.resize(count + 1);
+  h.sides.resize(count);
+  h.encoded.resize(count + 1);
+  h.encoded_sides.resize(count);
+  h.extras.resize(count);
   std::vector<int64_t> if_kept(count + 1), sides_if_kept(count);
-  std::vector<Tensors> extras(count);
-  std::vector<Encoded> encoded(count + 1), encoded_sides(count);
-  const auto& slots = segment.slots_;
   const uint64_t noise = derive(derive(segment.noise_, segment.passes_++),
-                                label_of(segment.name_.data(), segment.name_.size()));
-  const Stage::Pass pass{segment.training_, noise, lengths};
+                                label_of(recipe.name.data(), recipe.name.size()));
+  h.pass = {segment.training_, noise, lengths};
+  Tensors& t = h.tensors;
   {
     at::NoGradGuard no_grad;
     t[0] = x.detach();
     if_kept[0] = static_cast<int64_t>(x.nbytes());
     x.reset();
     for (size_t i = 0; i < count; ++i) {
-      const Segment::Step& step = segment.steps_[i];
+      const Recipe::Step& step = recipe.steps[i];
       Stage::Forward f;
-      f.want_extras = record;
-      f.pass = of_step(pass, i);
-      f.sketch = step.sketch && record;
-      f.want_side = record && !step.side.name.empty() && step.side.storage != Storage::kRecompute;
-      t[i + 1] = segment.run(i, t, f);
+      f.want_extras = demand.back[i] || demand.again[i];
+      f.pass = of_step(h.pass, i);
+      f.sketch = step.sketch && wanted[1 + static_cast<size_t>(step.first_parameter)];
+      f.want_side =
+          demand.back[i] && !step.side.name.empty() && step.side.storage != Storage::kRecompute;
+      t[i + 1] = recipe.run(i, t, h.weights, f);
       if_kept[i + 1] = static_cast<int64_t>(t[i + 1].nbytes());
-      sides[i] = std::move(f.side);
-      sides_if_kept[i] = sides[i].defined() ? static_cast<int64_t>(sides[i].nbytes()) : 0;
-      encoded_sides[i] = encode(step.side, sides[i], noise);
-      extras[i] = std::move(f.extras);
+      h.sides[i] = std::move(f.side);
+      sides_if_kept[i] = h.sides[i].defined() ? static_cast<int64_t>(h.sides[i].nbytes()) : 0;
+      h.encoded_sides[i] = encode(step.side, h.sides[i], noise);
+      h.extras[i] = std::move(f.extras);
       f.input = at::Tensor();
       for (size_t j = 0; j <= i; ++j) {
-        if (segment.last_reader_[j] > static_cast<int>(i)) continue;
-        if (record && t[j].defined() && slots[j].storage == Storage::kCodec) {
-          encoded[j] = encode(slots[j], t[j], noise);
+        if (recipe.last_reader[j] > static_cast<int>(i)) continue;
+        if (demand.tensors[j] && t[j].defined() && slots[j].storage == Storage::kCodec) {
+          h.encoded[j] = encode(slots[j], t[j], noise);
         }
-        if (!(record && segment.stored(j))) t[j] = at::Tensor();
+        if (!demand.tensors[j]) t[j] = at::Tensor();
       }
     }
   }
   const at::Tensor y = std::move(t[count]);
   if (!record) return y;
   // A node that held its own output would never be freed.
-  const int last = static_cast<int>(count);
-  t[count] = segment.stored(last) && segment.read_in_backward(last) ? y.detach() : at::Tensor();
-  encoded[count] = encode(slots[count], t[count], noise);
+  t[count] = demand.tensors[count] ? y.detach() : at::Tensor();
+  h.encoded[count] = encode(slots[count], t[count], noise);
 
-  std::vector<SlotBytes> rows;
-  const auto row = [&](const Slot& slot, const at::Tensor& held, const Encoded& e, int64_t whole) {
-    if (slot.name.empty()) return;
-    const int64_t stored = held.defined() ? static_cast<int64_t>(held.nbytes()) : e.bytes();
-    rows.push_back({slot.name, slot.treatment_name(), stored, whole});
-  };
-  int64_t small = 0;
-  for (const Tensors& list : extras) small += bytes_of(list);
-  row(slots[0], t[0], encoded[0], if_kept[0]);
-  for (size_t i = 0; i < count; ++i) {
-    row(segment.steps_[i].side, sides[i], encoded_sides[i], sides_if_kept[i]);
-    row(slots[i + 1], t[i + 1], encoded[i + 1], if_kept[i + 1]);
-  }
-  if (small) rows.push_back({segment.name_ + ".extras", "keep", small, small});
+  segment.latest_ = rows(recipe, h, if_kept, sides_if_kept);
   segment.saved_bytes_ = 0;
-  for (const SlotBytes& r : rows) segment.saved_bytes_ += r.stored;
-  segment.latest_ = std::move(rows);
-  for (const Parameter* p : segment.parameters_) node->versions.add(p->weight);
-  node->tensors = std::move(t);
-  node->sides = std::move(sides);
-  node->encoded = std::move(encoded);
-  node->encoded_sides = std::move(encoded_sides);
-  node->extras = std::move(extras);
-  node->pass = pass;
-  if (node->tensors[count].defined()) node->versions.add(y);
+  for (const SlotBytes& r : segment.latest_) segment.saved_bytes_ += r.stored;
+  for (size_t i = 0; i < count; ++i) {
+    if (!demand.back[i] && !demand.again[i]) continue;
+    for (const Weight& w : recipe.steps[i].of(h.weights)) h.versions.add(w.value);
+  }
+  if (t[count].defined()) h.versions.add(y);
+  static_cast<SegmentNode*>(owner.get())->held = std::move(h);
   torch::autograd::set_history(y, owner);
   return y;
 }

@@ -8,8 +8,8 @@ namespace compact {
 
 class Segment;
 
-// Runs the segment on x and, where something requires a gradient, records one node for it. The
-// segment must outlive the graph. Where nobody else holds x, its memory may be reused.
+// Runs the segment on x and, where something requires a gradient, records one node for it, which
+// lives without the segment. Where nobody else holds x, its memory may be reused.
 at::Tensor run_segment(const Segment& segment, at::Tensor x, const at::Tensor& lengths);
 
 }  // namespace compact

@@ -10,7 +10,8 @@
 
 namespace compact {
 
-// y = x / sqrt(mean(x^2) + eps) * weight. Keeps rstd. Zhang and Sennrich 2019.
+// y = x / sqrt(mean(x^2) + eps) * weight, whose type is that of x or f32. Keeps rstd. Zhang and
+// Sennrich 2019.
 std::shared_ptr<const Stage> rms_norm_stage(const Parameter* weight, double eps);
 
 // y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias. Keeps mean and 1/deviation. Ba et al.

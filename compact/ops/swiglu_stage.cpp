@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 
+#include "compact/base/check.h"
 #include "compact/codecs/launch.h"
 #include "compact/ops/autograd.h"
 #include "compact/ops/stages.h"
@@ -25,6 +26,8 @@ class SwiGluStage final : public Stage {
 
   at::Tensor forward(Forward& f) const override {
     const at::Tensor x = f.input.contiguous();
+    COMPACT_CHECK(x.size(-1) == 2 * m_, "[swiglu] the product of gate and up must be ", 2 * m_,
+                  " wide, is ", x.size(-1));
     at::Tensor product = half_of(x);
     if (f.want_side) f.side = at::empty_like(product);
     const int64_t m = product.size(-1);
@@ -41,6 +44,7 @@ class SwiGluStage final : public Stage {
   at::Tensor backward(Backward& b) const override {
     at::Tensor x = std::move(b.input);
     const at::Tensor gy = b.gy.contiguous();
+    check_like("swiglu", x, {{"gradient", gy}, {"silu", b.side}});
     b.gy = at::Tensor();
     const at::Tensor gx = b.consume && owned(x) ? x : at::empty_like(x);
     x = x.contiguous();

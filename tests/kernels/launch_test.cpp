@@ -34,8 +34,9 @@ TEST_F(Splits, FastestBackendIsCpu) {
 TEST_F(Splits, RmsNorm) {
   Buffer x = random(Type::kFloat32, 256 * 512, 1), w = random(Type::kFloat32, 512, 2);
   Buffer y(Type::kFloat32, x.count()), rstd(Type::kFloat32, 256);
-  cpu.rms_norm({x.data(), w.data(), y.data(), rstd.f32(), 256, 512, 1e-6f, Type::kFloat32},
-               counting());
+  cpu.rms_norm(
+      {x.data(), w.data(), y.data(), rstd.f32(), 256, 512, 1e-6f, Type::kFloat32, Type::kFloat32},
+      counting());
 }
 
 TEST_F(Splits, SwiGlu) {

@@ -9,19 +9,34 @@ struct Shape {
 };
 const Shape kShapes[] = {{0, 8}, {1, 1}, {3, 5}, {2, 16}, {37, 67}, {64, 344}, {5, 1376}};
 
+// Of activations and of the weight.
+struct Types {
+  Type type, weight;
+};
+const Types kPairs[] = {{Type::kFloat32, Type::kFloat32},
+                        {Type::kFloat32, Type::kBFloat16},
+                        {Type::kBFloat16, Type::kFloat32},
+                        {Type::kBFloat16, Type::kBFloat16}};
+std::string text_of(const Backend& backend, Types types, Shape s) {
+  return cat(backend.name, " ", name_of(types.type), " weight ", name_of(types.weight), " ", s.rows,
+             "x", s.n);
+}
+
 TEST(RmsNorm, EqualsReference) {
   for (const Backend* backend : cpu_backends()) {
-    for (Type type : kTypes) {
-      for (const auto& [rows, n] : kShapes) {
-        Buffer x = random(type, rows * n, 1), w = random(type, n, 2);
+    for (const Types& types : kPairs) {
+      for (const Shape& s : kShapes) {
+        const auto [rows, n] = s;
+        const Type type = types.type;
+        Buffer x = random(type, rows * n, 1), w = random(types.weight, n, 2);
         Buffer y(type, rows * n), y0(type, rows * n);
         Buffer rstd(Type::kFloat32, rows), rstd0(Type::kFloat32, rows);
-        RmsNorm a{x.data(), w.data(), y.data(), rstd.f32(), rows, n, 1e-6f, type};
+        RmsNorm a{x.data(), w.data(), y.data(), rstd.f32(), rows, n, 1e-6f, type, types.weight};
         backend->rms_norm(a, threaded());
         a.y = y0.data();
         a.rstd = rstd0.f32();
         reference_backend.rms_norm(a, serial());
-        const std::string where = cat(backend->name, " ", name_of(type), " ", rows, "x", n);
+        const std::string where = text_of(*backend, types, s);
         expect_near(y, y0, 2e-6f, 0, where);
         expect_near(rstd, rstd0, 1e-6f, 0, where);
       }
@@ -32,8 +47,9 @@ TEST(RmsNorm, EqualsReference) {
 TEST(RmsNorm, IsTheFormula) {
   Buffer x(Type::kFloat32, std::vector<float>{3, 4}), w(Type::kFloat32, std::vector<float>{1, 2});
   Buffer y(Type::kFloat32, 2), rstd(Type::kFloat32, 1);
-  reference_backend.rms_norm({x.data(), w.data(), y.data(), rstd.f32(), 1, 2, 0.0f, Type::kFloat32},
-                             serial());
+  reference_backend.rms_norm(
+      {x.data(), w.data(), y.data(), rstd.f32(), 1, 2, 0.0f, Type::kFloat32, Type::kFloat32},
+      serial());
   EXPECT_FLOAT_EQ(rstd[0], 1 / std::sqrt(12.5f));
   EXPECT_FLOAT_EQ(y[1], 8 / std::sqrt(12.5f));
 }
@@ -43,8 +59,9 @@ TEST(RmsNorm, NanStaysInItsRow) {
     Buffer x = random(Type::kBFloat16, 3 * 40, 1), w = random(Type::kBFloat16, 40, 2);
     x.set(45, NAN);
     Buffer y(Type::kBFloat16, 3 * 40), rstd(Type::kFloat32, 3);
-    backend->rms_norm({x.data(), w.data(), y.data(), rstd.f32(), 3, 40, 1e-6f, Type::kBFloat16},
-                      serial());
+    backend->rms_norm(
+        {x.data(), w.data(), y.data(), rstd.f32(), 3, 40, 1e-6f, Type::kBFloat16, Type::kBFloat16},
+        serial());
     for (int64_t i = 0; i < 120; ++i) EXPECT_EQ(std::isnan(y[i]), i / 40 == 1) << backend->name;
   }
 }
@@ -52,19 +69,20 @@ TEST(RmsNorm, NanStaysInItsRow) {
 struct Backward {
   Buffer gx, gweight;
 };
-Backward backward(const Backend& backend, Type type, Shape s, bool residual, bool alias,
+Backward backward(const Backend& backend, Types types, Shape s, bool residual, bool alias,
                   bool want_weight, const Launch& launch) {
+  const Type type = types.type;
   Buffer gy = random(type, s.rows * s.n, 3), x = random(type, s.rows * s.n, 4);
-  Buffer w = random(type, s.n, 5), more = random(type, s.rows * s.n, 6);
+  Buffer w = random(types.weight, s.n, 5), more = random(type, s.rows * s.n, 6);
   Buffer rstd(Type::kFloat32, s.rows), y(type, s.rows * s.n);
-  reference_backend.rms_norm({x.data(), w.data(), y.data(), rstd.f32(), s.rows, s.n, 1e-6f, type},
-                             serial());
-  Backward out{Buffer(type, s.rows * s.n), Buffer(type, s.n)};
+  reference_backend.rms_norm(
+      {x.data(), w.data(), y.data(), rstd.f32(), s.rows, s.n, 1e-6f, type, types.weight}, serial());
+  Backward out{Buffer(type, s.rows * s.n), Buffer(types.weight, s.n)};
   Buffer parts(Type::kFloat32, kRmsNormParts * s.n);
   backend.rms_norm_backward(
       {gy.data(), x.data(), w.data(), rstd.f32(), residual ? more.data() : nullptr,
        alias ? more.data() : out.gx.data(), want_weight ? out.gweight.data() : nullptr,
-       want_weight ? parts.f32() : nullptr, s.rows, s.n, type},
+       want_weight ? parts.f32() : nullptr, s.rows, s.n, type, types.weight},
       launch);
   if (alias) {
     for (int64_t i = 0; i < s.rows * s.n; ++i) out.gx.set(i, more[i]);
@@ -74,17 +92,46 @@ Backward backward(const Backend& backend, Type type, Shape s, bool residual, boo
 
 TEST(RmsNormBackward, EqualsReferenceForAnyThreadsAndAliases) {
   for (const Backend* backend : cpu_backends()) {
-    for (Type type : kTypes) {
+    for (const Types& types : kPairs) {
       for (const Shape& s : kShapes) {
-        const std::string where = cat(backend->name, " ", name_of(type), " ", s.rows, "x", s.n);
-        const Backward want = backward(reference_backend, type, s, true, false, true, serial());
-        const Backward got = backward(*backend, type, s, true, false, true, threaded());
+        const std::string where = text_of(*backend, types, s);
+        const Backward want = backward(reference_backend, types, s, true, false, true, serial());
+        const Backward got = backward(*backend, types, s, true, false, true, threaded());
         expect_near(got.gx, want.gx, 1e-5f, 1, where);
         expect_near(got.gweight, want.gweight, 1e-5f, 1, where);
-        const Backward aliased = backward(*backend, type, s, true, true, false, serial());
+        const Backward aliased = backward(*backend, types, s, true, true, false, serial());
         EXPECT_TRUE(aliased.gx.same_bits(got.gx)) << where;
       }
     }
+  }
+}
+
+// The weight's type changes nothing but the rounding of its own gradient.
+TEST(RmsNormBackward, AWeightInFloat32GivesTheSameAsItsValuesInBFloat16) {
+  for (const Backend* backend : cpu_backends()) {
+    const Shape s{37, 67};
+    const Type half = Type::kBFloat16, single = Type::kFloat32;
+    Buffer x = random(half, s.rows * s.n, 1), gy = random(half, s.rows * s.n, 2);
+    Buffer w = random(half, s.n, 3), wide(single, s.n), parts(single, kRmsNormParts * s.n);
+    for (int64_t i = 0; i < s.n; ++i) wide.set(i, w[i]);
+    const auto run = [&](Buffer& weight, Buffer& gweight) {
+      Buffer y(half, s.rows * s.n), gx(half, s.rows * s.n), rstd(single, s.rows);
+      backend->rms_norm(
+          {x.data(), weight.data(), y.data(), rstd.f32(), s.rows, s.n, 1e-6f, half, weight.type()},
+          serial());
+      backend->rms_norm_backward(
+          {gy.data(), x.data(), weight.data(), rstd.f32(), nullptr, gx.data(), gweight.data(),
+           parts.f32(), s.rows, s.n, half, weight.type()},
+          serial());
+      return std::pair(y, gx);
+    };
+    Buffer narrow_gradient(half, s.n), wide_gradient(single, s.n), rounded(half, s.n);
+    const auto [y, gx] = run(w, narrow_gradient);
+    const auto [y_wide, gx_wide] = run(wide, wide_gradient);
+    EXPECT_TRUE(y.same_bits(y_wide)) << backend->name;
+    EXPECT_TRUE(gx.same_bits(gx_wide)) << backend->name;
+    for (int64_t i = 0; i < s.n; ++i) rounded.set(i, wide_gradient[i]);
+    EXPECT_TRUE(rounded.same_bits(narrow_gradient)) << backend->name;
   }
 }
 
@@ -100,10 +147,12 @@ TEST(RmsNormBackward, IsTheDerivative) {
   Buffer bx(Type::kFloat32, x), bw(Type::kFloat32, w), bgy(Type::kFloat32, gy);
   Buffer y(Type::kFloat32, n), rstd(Type::kFloat32, 1), gx(Type::kFloat32, n);
   reference_backend.rms_norm(
-      {bx.data(), bw.data(), y.data(), rstd.f32(), 1, n, 1e-6f, Type::kFloat32}, serial());
-  reference_backend.rms_norm_backward({bgy.data(), bx.data(), bw.data(), rstd.f32(), nullptr,
-                                       gx.data(), nullptr, nullptr, 1, n, Type::kFloat32},
-                                      serial());
+      {bx.data(), bw.data(), y.data(), rstd.f32(), 1, n, 1e-6f, Type::kFloat32, Type::kFloat32},
+      serial());
+  reference_backend.rms_norm_backward(
+      {bgy.data(), bx.data(), bw.data(), rstd.f32(), nullptr, gx.data(), nullptr, nullptr, 1, n,
+       Type::kFloat32, Type::kFloat32},
+      serial());
   for (int64_t i = 0; i < n; ++i) {
     std::vector<double> up(x.begin(), x.end()), down = up;
     up[static_cast<size_t>(i)] += 1e-5;

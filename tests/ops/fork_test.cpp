@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/ops/fork.h"
 
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -14,7 +15,7 @@ namespace {
 using torch::autograd::backward;
 using torch::autograd::grad;
 
-at::Tensor leaf(at::ScalarType type, int64_t rows = 7) {
+at::Tensor fork_leaf(at::ScalarType type, int64_t rows = 7) {
   return noise({rows, 5}, "leaf", type).requires_grad_(true);
 }
 
@@ -26,7 +27,7 @@ at::Tensor gradient(const at::Tensor& w, const at::Tensor& a, const at::Tensor& 
 
 TEST(Fork, GivesTheBitsOfTheEnginesSum) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-    const at::Tensor w = leaf(type);
+    const at::Tensor w = fork_leaf(type);
     const auto [a, b] = fork(w);
     EXPECT_TRUE(same_bits(a, w));
     EXPECT_EQ(a.const_data_ptr(), w.const_data_ptr());
@@ -52,7 +53,7 @@ TEST(Fork, AddsInPlace) {
 }
 
 TEST(Fork, OneGradientMayBeMissing) {
-  const at::Tensor w = leaf(at::kFloat), y = noise({7, 5}, "y", at::kFloat);
+  const at::Tensor w = fork_leaf(at::kFloat), y = noise({7, 5}, "y", at::kFloat);
   for (const bool first : {false, true}) {
     const auto [a, b] = fork(w);
     EXPECT_TRUE(same_bits(grad({((first ? a : b) * y).sum()}, {w})[0], y));
@@ -60,7 +61,7 @@ TEST(Fork, OneGradientMayBeMissing) {
 }
 
 TEST(Fork, LeavesAloneWhatOthersHold) {
-  const at::Tensor w = leaf(at::kFloat), y = noise({7, 5}, "y", at::kFloat);
+  const at::Tensor w = fork_leaf(at::kFloat), y = noise({7, 5}, "y", at::kFloat);
   // One gradient for both: the sum hands on what it was given.
   {
     const auto [a, b] = fork(w);
@@ -95,7 +96,7 @@ TEST(Fork, LeavesAloneWhatOthersHold) {
 }
 
 TEST(Fork, RunsBackwardAgain) {
-  const at::Tensor w = leaf(at::kFloat), y = noise({7, 5}, "y", at::kFloat);
+  const at::Tensor w = fork_leaf(at::kFloat), y = noise({7, 5}, "y", at::kFloat);
   const auto [a, b] = fork(w);
   const at::Tensor loss = (a * y).sum() + (b * b).sum();
   const at::Tensor once = grad({loss}, {w}, {}, /*retain_graph=*/true)[0];
@@ -106,7 +107,7 @@ TEST(Fork, RunsBackwardAgain) {
 }
 
 TEST(Fork, TwiceOfOneTensorAndOfForks) {
-  const at::Tensor w = leaf(at::kFloat);
+  const at::Tensor w = fork_leaf(at::kFloat);
   const auto [a, b] = fork(w);
   const auto [c, d] = fork(w);
   const auto [e, f] = fork(a);
@@ -115,7 +116,7 @@ TEST(Fork, TwiceOfOneTensorAndOfForks) {
 }
 
 TEST(Fork, NothingToRecord) {
-  const at::Tensor w = leaf(at::kFloat), plain = noise({2, 2}, "plain", at::kFloat);
+  const at::Tensor w = fork_leaf(at::kFloat), plain = noise({2, 2}, "plain", at::kFloat);
   EXPECT_FALSE(fork(plain).first.requires_grad());
   {
     const at::NoGradGuard no_grad;
@@ -129,7 +130,7 @@ TEST(Fork, NothingToRecord) {
 
 // A change in place between the passes is seen through the views as through the tensor.
 TEST(Fork, SharesTheVersionCounter) {
-  const at::Tensor w = leaf(at::kFloat);
+  const at::Tensor w = fork_leaf(at::kFloat);
   const auto [a, b] = fork(w);
   const at::Tensor loss = (a * a).sum() + b.sum();
   {

@@ -13,7 +13,7 @@
 namespace compact {
 namespace {
 
-constexpr int64_t kNodes = 40, kHeads = 3, kWidth = 5;
+constexpr int64_t kNodes = 40, kHeads = 3, kHeadWidth = 5;
 
 // A random graph in which node 7 has no neighbours.
 at::Tensor adjacency() {
@@ -34,7 +34,7 @@ struct Leaves {
       at::Tensor t = at::randn(sizes, at::detail::createCPUGenerator(seed)).mul_(scale);
       return t.requires_grad_(true);
     };
-    x = make({kNodes, kHeads, kWidth}, 2, 1);
+    x = make({kNodes, kHeads, kHeadWidth}, 2, 1);
     source = make({kNodes, kHeads}, 3, spread);
     target = make({kNodes, kHeads}, 4, spread);
   }
@@ -60,7 +60,7 @@ at::Tensor dense(const Leaves& v, const AttentionGraph& graph, const GraphAttent
 
 TEST(GraphAttention, ValuesAndGradientsAreThoseOfDenseSoftmaxes) {
   const auto graph = attention_graph_of(edges(), kNodes);
-  const at::Tensor g = at::randn({kNodes, kHeads, kWidth}, at::detail::createCPUGenerator(5));
+  const at::Tensor g = at::randn({kNodes, kHeads, kHeadWidth}, at::detail::createCPUGenerator(5));
   // 100: beyond what exp() can hold without the largest score taken off.
   for (const double spread : {1.0, 100.0}) {
     for (const double dropout : {0.0, 0.6}) {

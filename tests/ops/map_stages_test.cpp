@@ -23,8 +23,8 @@ struct Gradients {
 };
 
 // Of sum(conv(x) * g), with x held as `treatment` says.
-Gradients gradients(const std::string& treatment, const at::Tensor& input, const at::Tensor& weight,
-                    int64_t stride, const at::Tensor& g) {
+Gradients stage_gradients(const std::string& treatment, const at::Tensor& input,
+                          const at::Tensor& weight, int64_t stride, const at::Tensor& g) {
   Parameter w{.name = "w", .weight = weight.clone().requires_grad_(true)};
   Slot slot{.name = "input"};
   if (treatment != "keep") {
@@ -50,8 +50,8 @@ TEST(MapStages, ConstantWindowsHaveTheirExactGradient) {
   for (const int64_t k : {1, 3}) {
     const at::Tensor x = normal({3, 8, 6, 6}, 1).repeat_interleave(2, 2).repeat_interleave(2, 3);
     const at::Tensor w = normal({5, 8, k, k}, 2), g = normal({3, 5, 12, 12}, 3);
-    const Gradients exact = gradients("keep", x, w, 1, g),
-                    pooled = gradients("pool:size=2", x, w, 1, g);
+    const Gradients exact = stage_gradients("keep", x, w, 1, g),
+                    pooled = stage_gradients("pool:size=2", x, w, 1, g);
     EXPECT_TRUE(pooled.x.equal(exact.x)) << k;
     EXPECT_LT(relative(pooled.weight, exact.weight), 1e-5) << k;
   }
@@ -65,9 +65,10 @@ TEST(MapStages, ProductsOfMeansAreThoseOfTheSpreadMap) {
                      g = normal({2, 5, 9, 7}, 6);
     const std::string treatment = cat("pool:size=", size);
     const at::Tensor spread = make_codec(treatment)->encode(x, 0).restore();
-    const Gradients pooled = gradients(treatment, x, w, 1, g);
-    EXPECT_LT(relative(pooled.weight, gradients("keep", spread, w, 1, g).weight), 1e-5) << size;
-    EXPECT_TRUE(pooled.x.equal(gradients("keep", x, w, 1, g).x)) << size;
+    const Gradients pooled = stage_gradients(treatment, x, w, 1, g);
+    EXPECT_LT(relative(pooled.weight, stage_gradients("keep", spread, w, 1, g).weight), 1e-5)
+        << size;
+    EXPECT_TRUE(pooled.x.equal(stage_gradients("keep", x, w, 1, g).x)) << size;
   }
 }
 
@@ -86,8 +87,8 @@ TEST(MapStages, ErrorOfPooledGradientsIsThatOfTheory) {
           normal({2, 64, 6, 6}, 300 + draw).repeat_interleave(k, 2).repeat_interleave(k, 3);
       if (v < 1e9) x = base + x * std::sqrt(v);
       const at::Tensor w = at::zeros({64, 64, 1, 1}), g = normal({2, 64, 12, 12}, 500 + draw);
-      const at::Tensor exact = gradients("keep", x, w, 1, g).weight;
-      const double e = relative(gradients("pool:size=2", x, w, 1, g).weight, exact);
+      const at::Tensor exact = stage_gradients("keep", x, w, 1, g).weight;
+      const double e = relative(stage_gradients("pool:size=2", x, w, 1, g).weight, exact);
       error += e * e / kDraws;
     }
     const double within = 1 - 1.0 / static_cast<double>(k * k);

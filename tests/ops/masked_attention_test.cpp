@@ -26,8 +26,8 @@ Input input_of(int64_t batch, int64_t heads, int64_t length, int64_t dim) {
 }
 
 // As written down, all at once, in f64.
-at::Tensor plain(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                 const at::Tensor& lengths) {
+at::Tensor plain_masked(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                        const at::Tensor& lengths) {
   at::Tensor scores = q.matmul(k.transpose(2, 3)) / std::sqrt(static_cast<double>(q.size(3)));
   if (lengths.defined()) {
     const at::Tensor padding = at::arange(k.size(2)).ge(lengths.unsqueeze(1));
@@ -55,7 +55,7 @@ TEST(MaskedAttention, EqualsThePlainOne) {
       if (masked) how.lengths = in.lengths;
       const auto leaf = [](const at::Tensor& t) { return t.to(at::kDouble).requires_grad_(); };
       const at::Tensor q = leaf(in.q), k = leaf(in.k), v = leaf(in.v);
-      const at::Tensor want = plain(q, k, v, how.lengths);
+      const at::Tensor want = plain_masked(q, k, v, how.lengths);
       want.backward(in.gout.to(at::kDouble));
       const at::Tensor got = masked_attention(in.q, in.k, in.v, how);
       EXPECT_LT(error(got, want.detach()), 1e-6) << s.length;
@@ -81,7 +81,7 @@ TEST(MaskedAttention, EqualsThePlainOne) {
 TEST(MaskedAttention, DropoutIsUnbiased) {
   const Input in = input_of(2, 2, 5, 3);
   MaskedAttention how{.lengths = in.lengths, .dropout = 0.3};
-  const at::Tensor want = plain(in.q, in.k, in.v, in.lengths);
+  const at::Tensor want = plain_masked(in.q, in.k, in.v, in.lengths);
   constexpr int kDraws = 4000;
   at::Tensor sum = at::zeros_like(want), square = at::zeros_like(want);
   for (how.key = 1; how.key <= kDraws; ++how.key) {

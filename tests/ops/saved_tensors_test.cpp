@@ -25,7 +25,7 @@ Policy quantized(int bits) {
   return Policy::parse(cat("slot * = quantize:bits=", bits, "\n"), "test");
 }
 
-at::Tensor normal(at::IntArrayRef sizes, uint64_t seed) {
+at::Tensor normal_tensor(at::IntArrayRef sizes, uint64_t seed) {
   return at::randn(sizes, at::detail::createCPUGenerator(seed), at::kFloat);
 }
 
@@ -33,10 +33,10 @@ at::Tensor normal(at::IntArrayRef sizes, uint64_t seed) {
 struct Network {
   at::Tensor conv1 = leaf({8, 3, 3, 3}, 1), scale = leaf({8}, 2), shift = leaf({8}, 3),
              conv2 = leaf({16, 8, 3, 3}, 4), linear = leaf({10, 256}, 5);
-  at::Tensor x = normal({4, 3, 16, 16}, 6);
+  at::Tensor x = normal_tensor({4, 3, 16, 16}, 6);
 
   static at::Tensor leaf(at::IntArrayRef sizes, uint64_t seed) {
-    return (normal(sizes, seed) * 0.3).requires_grad_();
+    return (normal_tensor(sizes, seed) * 0.3).requires_grad_();
   }
   std::vector<std::pair<std::string, at::Tensor>> parameters() const {
     return {{"conv1.weight", conv1},
@@ -145,7 +145,7 @@ TEST(SavedTensors, PatternsChooseByName) {
 }
 
 TEST(SavedTensors, StorageIsHeldOnceWhateverItsShape) {
-  const at::Tensor w = normal({64, 64}, 1).requires_grad_(), x = normal({32, 64}, 2);
+  const at::Tensor w = normal_tensor({64, 64}, 1).requires_grad_(), x = normal_tensor({32, 64}, 2);
   SavedTensorScope scope(quantized(4), {.least_elements = 1});
   const at::Tensor a = at::linear(x, w), b = at::linear(x.view({8, 4, 64}), w),
                    c = at::mul(x.flatten(), w.flatten().slice(0, 0, 2048));
@@ -160,9 +160,9 @@ TEST(SavedTensors, StorageIsHeldOnceWhateverItsShape) {
 
 // A square matrix and its transpose lie in the same memory: each must come back as it was saved.
 TEST(SavedTensors, ViewsOfKeptMemoryStayApart) {
-  const at::Tensor a = normal({16, 16}, 1).requires_grad_(),
-                   b = normal({16, 16}, 2).requires_grad_();
-  const at::Tensor x = normal({16, 16}, 3);
+  const at::Tensor a = normal_tensor({16, 16}, 1).requires_grad_(),
+                   b = normal_tensor({16, 16}, 2).requires_grad_();
+  const at::Tensor x = normal_tensor({16, 16}, 3);
   const auto gradients = [&] {
     torch::autograd::backward({(at::mm(x, a) * at::mm(x.t(), b)).sum()}, {});
     std::vector<at::Tensor> all = {a.grad(), b.grad()};
@@ -177,8 +177,8 @@ TEST(SavedTensors, ViewsOfKeptMemoryStayApart) {
 
 // Whoever asks for the tensor itself does not get what another left of it.
 TEST(SavedTensors, KeptOnesAreNotReadFromCodes) {
-  const at::Tensor w = normal({256, 8}, 1).requires_grad_(),
-                   h = normal({32, 256}, 2).requires_grad_();
+  const at::Tensor w = normal_tensor({256, 8}, 1).requires_grad_(),
+                   h = normal_tensor({32, 256}, 2).requires_grad_();
   SavedTensorScope scope(Policy::parse("slot * = quantize:bits=2\nslot fc.* = keep\n", "test"),
                          {.parameters = {{"fc.weight", w}}, .least_elements = 1});
   const at::Tensor y = at::relu(h * 1.0);
@@ -191,12 +191,13 @@ TEST(SavedTensors, KeptOnesAreNotReadFromCodes) {
 }
 
 TEST(SavedTensors, StatisticsAndRepeatedElementsAreKept) {
-  const at::Tensor w = normal({64}, 1).requires_grad_(), x = normal({2048, 64}, 2).requires_grad_();
+  const at::Tensor w = normal_tensor({64}, 1).requires_grad_(),
+                   x = normal_tensor({2048, 64}, 2).requires_grad_();
   SavedTensorScope scope(quantized(2), {.least_elements = 16});
   at::layer_norm(x * 1.0, {64}, w);
   at::log_softmax(x * 1.0, 1);
-  at::mul(x, normal({64}, 3).expand({2048, 64}));
-  at::mm(x.to_sparse(), normal({64, 4}, 4).requires_grad_());
+  at::mul(x, normal_tensor({64}, 3).expand({2048, 64}));
+  at::mm(x.to_sparse(), normal_tensor({64, 4}, 4).requires_grad_());
   for (const SavedTensor& t : scope.report().tensors) {
     const bool statistic = t.name.find("layer_norm.result") != std::string::npos ||
                            t.name.find("log_softmax.result") != std::string::npos ||
@@ -221,11 +222,11 @@ TEST(SavedTensors, ScopesMayEndInAnyOrder) {
 
 // An address that is used again after its tensor is gone must not be taken for the tensor.
 TEST(SavedTensors, FreedMemoryIsNotMistaken) {
-  const at::Tensor w = normal({64, 64}, 1).requires_grad_();
+  const at::Tensor w = normal_tensor({64, 64}, 1).requires_grad_();
   std::vector<at::Tensor> outputs, exact;
   SavedTensorScope scope(quantized(8), {.least_elements = 1});
   for (uint64_t i = 0; i < 20; ++i) {
-    const at::Tensor x = normal({64, 64}, 10 + i);  // gone after this round: only codes stay
+    const at::Tensor x = normal_tensor({64, 64}, 10 + i);  // gone after this round: only codes stay
     outputs.push_back(at::mm(x, w).sum());
     exact.push_back(x.sum(0).unsqueeze(1).expand({64, 64}));
   }
@@ -237,8 +238,8 @@ TEST(SavedTensors, FreedMemoryIsNotMistaken) {
 }
 
 TEST(SavedTensors, ParametersStayAsTheyAre) {
-  const at::Tensor w = normal({64, 64}, 1).requires_grad_(),
-                   x = normal({32, 64}, 2).requires_grad_();
+  const at::Tensor w = normal_tensor({64, 64}, 1).requires_grad_(),
+                   x = normal_tensor({32, 64}, 2).requires_grad_();
   SavedTensorScope scope(quantized(1), {.least_elements = 1});
   // A view, a cast, a tied use.
   at::mm(x * 1.0, w.t());
@@ -280,9 +281,9 @@ TEST(SavedTensors, GraphsMayBeUsedTwiceAndDropped) {
 }
 
 TEST(SavedTensors, TensorsChangedInPlaceAreNoticed) {
-  const at::Tensor w = normal({8, 8}, 1).requires_grad_();
+  const at::Tensor w = normal_tensor({8, 8}, 1).requires_grad_();
   SavedTensorScope scope(kKeep, {.least_elements = 1});
-  at::Tensor x = normal({8, 8}, 2);
+  at::Tensor x = normal_tensor({8, 8}, 2);
   const at::Tensor y = at::mm(x, w).sum();
   x.add_(1);
   EXPECT_THROW(torch::autograd::backward({y}, {}), c10::Error);
@@ -327,10 +328,10 @@ TEST(SavedTensors, RefusesTreatmentsOfSegments) {
 // What the report says is what the allocator sees.
 TEST(SavedTensors, HeldBytesAreThoseReported) {
   install_counting_allocator();
-  const at::Tensor w = normal({256, 256}, 1).requires_grad_();
+  const at::Tensor w = normal_tensor({256, 256}, 1).requires_grad_();
   SavedTensorScope scope(quantized(4), {.least_elements = 1});
   const int64_t before = live_bytes(at::kCPU);
-  const at::Tensor y = at::mm(at::relu(at::mm(normal({128, 256}, 2), w)), w).sum();
+  const at::Tensor y = at::mm(at::relu(at::mm(normal_tensor({128, 256}, 2), w)), w).sum();
   const int64_t held = live_bytes(at::kCPU) - before;
   EXPECT_EQ(held, scope.report().stored() + 4);  // and the sum
 }

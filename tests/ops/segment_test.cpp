@@ -2,6 +2,7 @@
 // What a segment is as an autograd node.
 #include "compact/ops/segment.h"
 
+#include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Projected gradients: from the input, from the recomputed input, from its sketch.
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include "compact/base/check.h"
@@ -27,13 +28,15 @@ void project(Block& block, const std::string& type, bool share) {
   carry(block.down, {Block::kWidth});
 }
 
-struct Case {
+struct SketchCase {
   std::string type;
   bool share;
 };
-void PrintTo(const Case& c, std::ostream* out) { *out << c.type << (c.share ? " shared" : " own"); }
+void PrintTo(const SketchCase& c, std::ostream* out) {
+  *out << c.type << (c.share ? " shared" : " own");
+}
 
-class Sketch : public testing::TestWithParam<Case> {};
+class Sketch : public testing::TestWithParam<SketchCase> {};
 
 TEST_P(Sketch, GradientOfTheCarrierIsTheWeightsGradientTimesP) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
@@ -113,8 +116,8 @@ TEST_P(Sketch, SecondBackwardWithRetainedGraph) {
   for (size_t i = 0; i < twice.size(); ++i) EXPECT_TRUE(same_bits(twice[i], once[i] * 2)) << i;
 }
 
-std::vector<Case> cases() {
-  std::vector<Case> all;
+std::vector<SketchCase> cases() {
+  std::vector<SketchCase> all;
   for (const ProjectionInfo* p : projections()) {
     all.push_back({p->name, true});
     all.push_back({p->name, false});

@@ -7,10 +7,10 @@
 namespace compact::kernels::cpu {
 namespace {
 
-template <class T>
+template <class T, class W>
 void rms_norm_row(const RmsNorm& a, int64_t row) {
   const T* x = static_cast<const T*>(a.x) + row * a.n;
-  const T* weight = static_cast<const T*>(a.weight);
+  const W* weight = static_cast<const W*>(a.weight);
   T* y = static_cast<T*>(a.y) + row * a.n;
   const float sum = sum_lanes(a.n, [&](int64_t i, auto count) {
     const Vec v = load(x + i, count);
@@ -24,11 +24,11 @@ void rms_norm_row(const RmsNorm& a, int64_t row) {
 }
 
 // One row of gx; adds to `part` where it is not null.
-template <class T>
+template <class T, class W>
 void rms_norm_backward_row(const RmsNormBackward& a, int64_t row, float* part) {
   const T* gy = static_cast<const T*>(a.gy) + row * a.n;
   const T* x = static_cast<const T*>(a.x) + row * a.n;
-  const T* weight = static_cast<const T*>(a.weight);
+  const W* weight = static_cast<const W*>(a.weight);
   const T* residual = a.residual ? static_cast<const T*>(a.residual) + row * a.n : nullptr;
   T* gx = static_cast<T*>(a.gx) + row * a.n;
   const float rstd = a.rstd[row];
@@ -48,22 +48,22 @@ void rms_norm_backward_row(const RmsNormBackward& a, int64_t row, float* part) {
 }  // namespace
 
 void rms_norm(const RmsNorm& a, const Launch& launch) {
-  with_type(a.type, [&]<class T>() {
+  with_types(a.type, a.weight_type, [&]<class T, class W>() {
     launch.parallel_for(a.rows, row_grain(a.n), [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) rms_norm_row<T>(a, row);
+      for (int64_t row = begin; row < end; ++row) rms_norm_row<T, W>(a, row);
     });
   });
 }
 
 void rms_norm_backward(const RmsNormBackward& a, const Launch& launch) {
-  with_type(a.type, [&]<class T>() {
+  with_types(a.type, a.weight_type, [&]<class T, class W>() {
     launch.parallel_for(kRmsNormParts, 1, [&](int64_t begin, int64_t end) {
       for (int64_t p = begin; p < end; ++p) {
         float* part = a.gweight ? a.parts + p * a.n : nullptr;
         if (part) std::memset(part, 0, static_cast<size_t>(a.n) * sizeof(float));
         const int64_t last = (p + 1) * a.rows / kRmsNormParts;
         for (int64_t row = p * a.rows / kRmsNormParts; row < last; ++row) {
-          rms_norm_backward_row<T>(a, row, part);
+          rms_norm_backward_row<T, W>(a, row, part);
         }
       }
     });
@@ -71,7 +71,7 @@ void rms_norm_backward(const RmsNormBackward& a, const Launch& launch) {
     for_lanes(a.n, [&](int64_t i, auto count) {
       Vec sum{};
       for (int64_t p = 0; p < kRmsNormParts; ++p) sum += load(a.parts + p * a.n + i, count);
-      store(static_cast<T*>(a.gweight) + i, sum, count);
+      store(static_cast<W*>(a.gweight) + i, sum, count);
     });
   });
 }

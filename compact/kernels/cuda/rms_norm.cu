@@ -5,10 +5,10 @@
 namespace compact::kernels::cuda {
 namespace {
 
-template <class T>
+template <class T, class W>
 __global__ void forward(RmsNorm a, bool aligned) {
   constexpr int V = kPack<T>;
-  const T* weight = static_cast<const T*>(a.weight);
+  const W* weight = static_cast<const W*>(a.weight);
   for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
     const T* x = static_cast<const T*>(a.x) + row * a.n;
     T* y = static_cast<T*>(a.y) + row * a.n;
@@ -33,10 +33,10 @@ __global__ void forward(RmsNorm a, bool aligned) {
   }
 }
 
-template <class T>
+template <class T, class W>
 __global__ void backward(RmsNormBackward a, bool aligned) {
   constexpr int V = kPack<T>;
-  const T* weight = static_cast<const T*>(a.weight);
+  const W* weight = static_cast<const W*>(a.weight);
   for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
     const T* x = static_cast<const T*>(a.x) + row * a.n;
     const T* gy = static_cast<const T*>(a.gy) + row * a.n;
@@ -98,25 +98,25 @@ __global__ void weight_parts(RmsNormBackward a) {
   }
 }
 
-template <class T>
+template <class W>
 __global__ void weight_sum(RmsNormBackward a) {
   const int64_t column = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (column >= a.n) return;
   float sum = 0;
 #pragma unroll
   for (int64_t part = 0; part < kRmsNormParts; ++part) sum += a.parts[part * a.n + column];
-  store(static_cast<T*>(a.gweight)[column], sum);
+  store(static_cast<W*>(a.gweight)[column], sum);
 }
 
 }  // namespace
 
 void rms_norm(const RmsNorm& a, const Launch& launch) {
   if (a.rows == 0 || a.n == 0) return;
-  with_type(a.type, [&]<class T>() {
+  with_types(a.type, a.weight_type, [&]<class T, class W>() {
     const bool aligned = rows_aligned(static_cast<const T*>(a.x), a.n) &&
-                         rows_aligned(static_cast<const T*>(a.weight), a.n) &&
+                         rows_aligned(static_cast<const W*>(a.weight), a.n) &&
                          rows_aligned(static_cast<const T*>(a.y), a.n);
-    forward<T>
+    forward<T, W>
         <<<blocks_for(a.rows), threads_for(a.n / kPack<T>), 0, stream_of(launch)>>>(a, aligned);
   });
   check(cudaGetLastError(), "rms_norm");
@@ -125,20 +125,20 @@ void rms_norm(const RmsNorm& a, const Launch& launch) {
 void rms_norm_backward(const RmsNormBackward& a, const Launch& launch) {
   if (a.n == 0) return;
   const cudaStream_t stream = stream_of(launch);
-  with_type(a.type, [&]<class T>() {
+  with_types(a.type, a.weight_type, [&]<class T, class W>() {
     if (a.gweight) {  // first: gx may alias gy
       const dim3 grid(static_cast<unsigned>((a.n + kWarp - 1) / kWarp), kRmsNormParts);
       weight_parts<T><<<grid, dim3(kWarp, kRowLanes), 0, stream>>>(a);
       const unsigned blocks = static_cast<unsigned>((a.n + kThreads - 1) / kThreads);
-      weight_sum<T><<<blocks, kThreads, 0, stream>>>(a);
+      weight_sum<W><<<blocks, kThreads, 0, stream>>>(a);
     }
     if (a.rows == 0) return;
     const bool aligned = rows_aligned(static_cast<const T*>(a.x), a.n) &&
                          rows_aligned(static_cast<const T*>(a.gy), a.n) &&
-                         rows_aligned(static_cast<const T*>(a.weight), a.n) &&
+                         rows_aligned(static_cast<const W*>(a.weight), a.n) &&
                          rows_aligned(static_cast<const T*>(a.residual), a.n) &&
                          rows_aligned(static_cast<const T*>(a.gx), a.n);
-    backward<T><<<blocks_for(a.rows), threads_for(a.n / kPack<T>), 0, stream>>>(a, aligned);
+    backward<T, W><<<blocks_for(a.rows), threads_for(a.n / kPack<T>), 0, stream>>>(a, aligned);
   });
   check(cudaGetLastError(), "rms_norm_backward");
 }

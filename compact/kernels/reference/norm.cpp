@@ -6,8 +6,8 @@
 namespace compact::kernels::reference {
 
 void rms_norm(const RmsNorm& a, const Launch&) {
-  with_type(a.type, [&]<class T>() {
-    const T* weight = static_cast<const T*>(a.weight);
+  with_types(a.type, a.weight_type, [&]<class T, class W>() {
+    const W* weight = static_cast<const W*>(a.weight);
     for (int64_t row = 0; row < a.rows; ++row) {
       const T* x = static_cast<const T*>(a.x) + row * a.n;
       T* y = static_cast<T*>(a.y) + row * a.n;
@@ -21,8 +21,8 @@ void rms_norm(const RmsNorm& a, const Launch&) {
 }
 
 void rms_norm_backward(const RmsNormBackward& a, const Launch&) {
-  with_type(a.type, [&]<class T>() {
-    const T* weight = static_cast<const T*>(a.weight);
+  with_types(a.type, a.weight_type, [&]<class T, class W>() {
+    const W* weight = static_cast<const W*>(a.weight);
     for (int64_t p = 0; p < kRmsNormParts; ++p) {
       float* part = a.parts + p * a.n;
       if (a.gweight) {
@@ -51,7 +51,7 @@ void rms_norm_backward(const RmsNormBackward& a, const Launch&) {
     for (int64_t i = 0; i < a.n; ++i) {
       float sum = 0;
       for (int64_t p = 0; p < kRmsNormParts; ++p) sum += a.parts[p * a.n + i];
-      store(static_cast<T*>(a.gweight)[i], sum);
+      store(static_cast<W*>(a.gweight)[i], sum);
     }
   });
 }

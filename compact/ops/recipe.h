@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a segment is made of: which tensor is made of which, and which are held for the backward
+// pass. Fixed once made: graphs share it and may outlive the segment.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "compact/ops/stage.h"
+
+namespace compact {
+
+enum class Storage : uint8_t { kKeep, kRecompute, kSketch, kCodec };
+
+// A named tensor of a segment.
+struct Slot {
+  std::string name;   // layers.0.attn.norm
+  int64_t width = 0;  // elements per token
+  Storage storage = Storage::kKeep;
+  CodecPtr codec = {};    // with kCodec
+  std::string treatment;  // as written, with kCodec
+  std::string treatment_name() const;
+};
+
+// Which gradients a pass is to give: of the segment's input, then of each parameter.
+using Wanted = std::vector<bool>;
+
+struct Recipe {
+  struct Step {
+    std::shared_ptr<const Stage> stage;  // null: residual add
+    int input = 0, other = -1;
+    Slot side = {};
+    int first_parameter = 0, parameters = 0;
+    bool sketch = false;
+
+    // Whether its backward reads the tensor that it took, where these gradients are wanted.
+    bool reads_input(const Wanted& wanted) const;
+    Weights of(Weights all) const { return all.subspan(first_parameter, parameters); }
+  };
+  // What one pass leaves for its backward pass.
+  struct Demand {
+    std::vector<bool> tensors;  // to be held; of those with a slot that stores
+    std::vector<bool> back;     // steps that the backward pass runs back
+    std::vector<bool> again;    // steps that it runs again, to rebuild what they made
+  };
+
+  std::string name;         // layers.3
+  std::vector<Slot> slots;  // one per tensor; [0] is the input
+  std::vector<Step> steps;
+  int parameters = 0;
+  std::vector<int> last_reader;    // last step that reads a tensor in the forward pass
+  std::vector<bool> overwritable;  // one forward reader, never stored nor read by a backward
+
+  // Appends a step that makes tensor steps.size().
+  void add(Step step, Slot output);
+  // Fills what follows from slots and steps. Throws InputError naming the slot.
+  void finish();
+
+  Wanted everything() const { return Wanted(1 + static_cast<size_t>(parameters), true); }
+  // Of which tensors a gradient is made, where these are wanted.
+  std::vector<bool> gradients(const Wanted& wanted) const;
+  Demand demand(const Wanted& wanted) const;
+
+  bool read_in_backward(int tensor) const;
+  bool stored(int tensor) const;          // as it is or by a codec
+  bool rebuilt(int tensor) const;         // can be, from what is stored
+  bool can_be_rebuilt(int tensor) const;  // from what could be stored
+  // Whether a tensor comes back rounded: by its own codec, or made from one that does.
+  bool rounded(int tensor) const;
+  // Runs step i on tensors `t`, with the weights of all parameters.
+  at::Tensor run(size_t i, Tensors& t, Weights weights, Stage::Forward& f) const;
+};
+
+}  // namespace compact

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// One operation of a segment: what it is given in either direction, and what it says of itself.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "compact/codecs/codec.h"
+#include "compact/codecs/parameter.h"
+
+namespace compact {
+
+using Tensors = std::vector<at::Tensor>;
+
+// A parameter as a forward pass found it. Its backward pass reads this one, whatever became of the
+// model's own.
+struct Weight {
+  at::Tensor value;                        // without a graph
+  std::shared_ptr<const Carrier> carrier;  // null: full gradient
+  int64_t draw = 0;                        // of the carrier's projections
+};
+using Weights = std::span<const Weight>;
+// As they are now.
+std::vector<Weight> weights_of(std::span<const Parameter* const> parameters);
+
+// What running a stage forward takes, whatever the device.
+struct Work {
+  double products = 0;  // floating-point operations of matrix products
+  double bytes = 0;     // read and written
+};
+inline Work operator+(Work a, const Work& b) {
+  return {a.products + b.products, a.bytes + b.bytes};
+}
+
+// One operation of a segment. Both directions take the weights from their arguments, and backward
+// reads nothing else of the model, which may be gone by then. Stages are immutable while a graph
+// that uses them lives.
+class Stage {
+ public:
+  // What is said of a forward pass, the same in its backward pass.
+  struct Pass {
+    bool training = false;  // dropout is drawn, norms use the batch's statistics
+    uint64_t key = 0;       // of this stage's random bits
+    at::Tensor lengths;     // int64 [batch]: tokens that are not padding; undefined: all are not
+  };
+  // What backward reads, beside its extras.
+  struct Needs {
+    bool input = false, output = false;
+  };
+  struct Forward {
+    at::Tensor input;
+    bool overwrite = false;    // `input` is read by nobody else: its memory may hold the output
+    bool want_extras = false;  // a backward pass will follow
+    bool want_side = false;    // the side output is to be kept
+    bool sketch = false;       // keep the projection of the input among the extras
+    bool again = false;        // rebuilds in a backward pass: leaves no trace on statistics
+    Pass pass;
+    Weights weights;  // one per parameter
+    Tensors extras;   // result: small tensors that are always kept; again: what they are
+    at::Tensor side;  // result: a second output that backward can read or make anew
+  };
+  struct Backward {
+    at::Tensor gy;                    // gradient of the output
+    at::Tensor input, output;         // where needed; input: see reads_input_for_weight
+    bool consume = false;             // nobody else reads `input`: its memory may be reused
+    at::Tensor means;                 // in place of `input`, where it is held as means
+    Windows windows;                  // of them
+    at::Tensor side;                  // where kept
+    const Tensors* extras = nullptr;  // as forward left them
+    Pass pass;
+    Weights weights;      // those of the forward pass
+    bool sketch = false;  // the input is not there, its projection is in the extras
+    at::Tensor residual;  // where defined: to be added to the result
+    bool want_input = true;
+    std::vector<bool> want_parameters;  // one per parameter
+    Tensors gparameters;                // result: one per parameter, undefined where not wanted
+
+    // In the memory of gx.
+    at::Tensor plus_residual(at::Tensor gx) const {
+      return residual.defined() ? gx.add_(residual) : gx;
+    }
+  };
+
+  virtual ~Stage() = default;
+  virtual Needs needs() const = 0;
+  // For forward passes to come.
+  virtual std::vector<const Parameter*> parameters() const { return {}; }
+  virtual at::Tensor forward(Forward& f) const = 0;
+  // Gradient of the input, plus `residual`; undefined where it is not wanted. Takes what it can of
+  // its arguments to free memory early.
+  virtual at::Tensor backward(Backward& b) const = 0;
+  // Whether backward reads its input for the gradient of its first parameter alone.
+  virtual bool reads_input_for_weight() const { return false; }
+  // Whether backward can do with means over windows of its input (as many windows as strides).
+  virtual bool reads_means() const { return false; }
+  // Whether backward asks no more of its output, where it needs it, than what is above 0.
+  virtual bool reads_signs() const { return false; }
+  // Of the forward pass on `tokens` tokens in sequences of `length`; nothing for stages of maps.
+  virtual Work work(int64_t, int64_t, int64_t) const { return {}; }
+  // Of stages of maps, which are known by their sizes.
+  virtual Work map_work(const at::Tensor& input, const at::Tensor& output) const {
+    return {.bytes = static_cast<double>(input.nbytes() + output.nbytes())};
+  }
+  // Elements per token of the extras (without sketches), in units of 4 bytes.
+  virtual int64_t extra_floats() const { return 0; }
+  // Elements per token of the projection of the input; 0: this stage cannot work from a sketch.
+  virtual int64_t sketch_width() const { return 0; }
+};
+
+}  // namespace compact
