@@ -20,8 +20,8 @@ namespace compact {
 namespace {
 
 constexpr size_t kLongestName = 512;
-constexpr size_t kBlock = size_t{1} << 16;  // of the file
-constexpr size_t kStep = 4096;              // by which a member grows, at least
+constexpr size_t kArchiveBlock = size_t{1} << 16;  // of the file
+constexpr size_t kStep = 4096;                     // by which a member grows, at least
 
 // Without "./" parts and doubled slashes.
 std::string checked_name(std::string_view name, const std::string& path) {
@@ -85,7 +85,7 @@ ArchiveReader::ArchiveReader(const std::string& path, int64_t most_members)
         archive_read_set_option(a, "tar", "read_concatenated_archives", "1")}) {
     if (status != ARCHIVE_OK) broken(path_);
   }
-  if (archive_read_open_filename(a, path.c_str(), kBlock) != ARCHIVE_OK) broken(path_);
+  if (archive_read_open_filename(a, path.c_str(), kArchiveBlock) != ARCHIVE_OK) broken(path_);
 }
 
 std::string ArchiveReader::where() const { return path_ + ": member " + name_; }
@@ -106,9 +106,9 @@ void ArchiveReader::check_rest() const {
   archive* const a = archive_.get();
   if (archive_filter_code(a, 0) == ARCHIVE_FILTER_NONE) return;
   const InputFile file(path_);
-  std::string bytes(kBlock, '\0');
+  std::string bytes(kArchiveBlock, '\0');
   for (int64_t at = archive_filter_bytes(a, -1); at < file.size();) {
-    bytes.resize(std::min(kBlock, static_cast<size_t>(file.size() - at)));
+    bytes.resize(std::min(kArchiveBlock, static_cast<size_t>(file.size() - at)));
     file.read_at(at, bytes.data(), static_cast<int64_t>(bytes.size()));
     const size_t other = bytes.find_first_not_of('\0');
     COMPACT_CHECK(other == bytes.npos, path_, ": ", archive_filter_name(a, 0),

@@ -13,7 +13,7 @@ namespace compact {
 namespace {
 
 constexpr size_t kMostBytes = size_t{1} << 29;
-constexpr size_t kBlock = size_t{1} << 16;
+constexpr size_t kFieldBlock = size_t{1} << 16;
 constexpr std::string_view kBetween = " \t\r,";
 
 }  // namespace
@@ -22,7 +22,7 @@ FieldLines::FieldLines(const std::string& path) : path_(path) {
   const auto source = open_source(path);
   size_t done = 0;
   while (true) {
-    if (text_.size() - done < kBlock) text_.resize(done + done / 2 + kBlock);
+    if (text_.size() - done < kFieldBlock) text_.resize(done + done / 2 + kFieldBlock);
     const size_t got = source->read(text_.data() + done, text_.size() - done);
     if (got == 0) break;
     done += got;

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kMostMembers = 1024;
 constexpr int64_t kMostArrayBytes = int64_t{1} << 29;
-constexpr int64_t kMostValues = int64_t{1} << 28;
+constexpr int64_t kMostCells = int64_t{1} << 28;
 constexpr std::array<std::string_view, 9> kArrays = {"adj_data",    "adj_indices", "adj_indptr",
                                                      "adj_shape",   "attr_data",   "attr_indices",
                                                      "attr_indptr", "attr_shape",  "labels"};
@@ -120,7 +120,7 @@ Csr read_csr(const Arrays& arrays, const std::string& name) {
 }
 
 at::Tensor dense(const Csr& csr, const std::string& where) {
-  COMPACT_CHECK(csr.columns <= kMostValues / csr.rows, where, ": must have at most ", kMostValues,
+  COMPACT_CHECK(csr.columns <= kMostCells / csr.rows, where, ": must have at most ", kMostCells,
                 " values in all, has ", csr.rows, " x ", csr.columns);
   at::Tensor out = at::zeros({csr.rows, csr.columns}, at::kFloat);
   auto* const to = out.data_ptr<float>();

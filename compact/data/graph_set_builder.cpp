@@ -11,7 +11,7 @@
 namespace compact {
 namespace {
 
-constexpr int64_t kMostValues = int64_t{1} << 28;
+constexpr int64_t kMostFeatures = int64_t{1} << 28;
 
 void make_distinct(std::vector<int64_t>& values) {
   std::sort(values.begin(), values.end());
@@ -40,7 +40,7 @@ GraphSet build_graph_set(std::vector<StatedGraph> stated, bool with_tags, int64_
   GraphSet set;
   set.classes = static_cast<int64_t>(labels.size());
   set.features = columns + attributes;
-  COMPACT_CHECK(set.features <= kMostValues / nodes, where, ": must have at most ", kMostValues,
+  COMPACT_CHECK(set.features <= kMostFeatures / nodes, where, ": must have at most ", kMostFeatures,
                 " values of features, ", nodes, " nodes have ", set.features, " each");
   set.graphs.reserve(stated.size());
   for (StatedGraph& graph : stated) {

@@ -18,7 +18,7 @@ namespace compact {
 namespace {
 
 constexpr int64_t kMostImages = int64_t{1} << 20;
-constexpr int64_t kMostMembers = 2 * kMostImages;  // with folders and hidden files
+constexpr int64_t kMostArchiveMembers = 2 * kMostImages;  // with folders and hidden files
 constexpr int64_t kMostPixels = int64_t{1} << 33;
 constexpr int64_t kMostFileBytes = int64_t{1} << 24;
 
@@ -53,7 +53,7 @@ at::Tensor tensor_of(std::vector<uint8_t> pixels, at::IntArrayRef sizes) {
 }  // namespace
 
 LabelledImages read_image_archive(const std::string& path, std::optional<ImageSize> size) {
-  ArchiveReader archive(path, kMostMembers);
+  ArchiveReader archive(path, kMostArchiveMembers);
   JpegDecoder decoder;
   std::vector<uint8_t> pixels;
   std::vector<int64_t> labels;  // numbers of `classes`, given as folders are met

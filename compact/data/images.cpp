@@ -15,7 +15,7 @@
 namespace compact {
 namespace {
 
-constexpr int64_t kMostImages = int64_t{1} << 20;
+constexpr int64_t kMostRecords = int64_t{1} << 20;
 constexpr int64_t kCifarPixels = 3 * 32 * 32;
 
 // Fills `size` bytes, or as many as there are left.
@@ -56,7 +56,7 @@ Idx read_idx_file(const std::string& path, uint32_t dimensions) {
   int64_t count = 1;
   for (uint32_t d = 0; d < dimensions; ++d) {
     idx.sizes.push_back(number());
-    const int64_t most = d == 0 ? kMostImages : 4096;
+    const int64_t most = d == 0 ? kMostRecords : 4096;
     COMPACT_CHECK(idx.sizes[d] >= 1 && idx.sizes[d] <= most, path, ": size ", d,
                   " must be from 1 to ", most, ", is ", idx.sizes[d]);
     count *= idx.sizes[d];
@@ -101,8 +101,8 @@ LabelledImages read_cifar10(std::span<const std::string> paths) {
       const auto label = static_cast<unsigned char>(record[0]);
       COMPACT_CHECK(label < 10, path, ": labels must be below 10, that of image ", number, " is ",
                     int{label});
-      COMPACT_CHECK(static_cast<int64_t>(labels.size()) < kMostImages, path, ": more than ",
-                    kMostImages, " images");
+      COMPACT_CHECK(static_cast<int64_t>(labels.size()) < kMostRecords, path, ": more than ",
+                    kMostRecords, " images");
       labels.push_back(label);
       pixels.insert(pixels.end(), record.begin() + 1, record.end());
       ++number;

@@ -14,7 +14,7 @@
 namespace compact {
 namespace {
 
-constexpr size_t kMostBytes = size_t{1} << 32;
+constexpr size_t kMostTextBytes = size_t{1} << 32;
 constexpr size_t kRowBytes = 2 * sizeof(std::string) + sizeof(float);
 constexpr size_t kMostClasses = size_t{1} << 16;
 constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
@@ -107,8 +107,8 @@ LabelledTexts read_rows(TextTable& table, const RowRules& rules) {
     }
     for (size_t i = 0; i < texts; ++i) bytes += cells[i].text.size();
     bytes += kRowBytes;
-    COMPACT_CHECK(bytes <= kMostBytes, table.path(), ": must hold at most ",
-                  format_bytes(kMostBytes), " of texts, line by line it holds more");
+    COMPACT_CHECK(bytes <= kMostTextBytes, table.path(), ": must hold at most ",
+                  format_bytes(kMostTextBytes), " of texts, line by line it holds more");
     out.labels.push_back(label ? labels.number_of(*label, table) : kNone);
     out.first.push_back(std::move(cells[0].text));
     if (rules.pair) out.second.push_back(std::move(cells[1].text));

@@ -13,8 +13,8 @@
 namespace compact {
 namespace {
 
-constexpr int64_t kIgnored = -100;
-constexpr size_t kMostBytes = size_t{1} << 33;
+constexpr int64_t kIgnoredTarget = -100;
+constexpr size_t kMostPromptBytes = size_t{1} << 33;
 
 }  // namespace
 
@@ -47,8 +47,8 @@ PromptSamples read_prompts(const std::string& path, const Tokenizer& tokenizer,
       continue;
     }
     bytes += static_cast<size_t>(length) * sizeof(int32_t) + sizeof(std::vector<int32_t>);
-    COMPACT_CHECK(bytes <= kMostBytes, path, ": must give at most ", format_bytes(kMostBytes),
-                  " of tokens, gives more");
+    COMPACT_CHECK(bytes <= kMostPromptBytes, path, ": must give at most ",
+                  format_bytes(kMostPromptBytes), " of tokens, gives more");
     out.ids.emplace_back(all.begin(), all.begin() + length);
     out.prompt_lengths.push_back(begin);
   }
@@ -89,7 +89,7 @@ Batch PromptDataset::collect(std::span<const Sample> samples) const {
   for (const Sample& s : samples) longest = std::max(longest, samples_->ids[number_of(s)].size());
   const int64_t length = padding_.length_for(static_cast<int64_t>(longest) - 1);
   Batch out{at::full({count, length}, padding_.pad, at::kLong),
-            at::full({count, length}, kIgnored, at::kLong)};
+            at::full({count, length}, kIgnoredTarget, at::kLong)};
   int64_t* input = out.input.mutable_data_ptr<int64_t>();
   int64_t* target = out.target.mutable_data_ptr<int64_t>();
   for (const Sample& s : samples) {

@@ -10,14 +10,14 @@
 namespace compact {
 namespace {
 
-constexpr size_t kBlock = size_t{1} << 16;
-constexpr size_t kLongestLine = size_t{1} << 26;
+constexpr size_t kTextBlock = size_t{1} << 16;
+constexpr size_t kLongestTextLine = size_t{1} << 26;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 }  // namespace
 
 TextLines::TextLines(const std::string& path)
-    : path_(path), source_(open_source(path)), buffer_(kBlock) {}
+    : path_(path), source_(open_source(path)), buffer_(kTextBlock) {}
 
 bool TextLines::fill() {
   if (begin_ < end_) return true;
@@ -37,8 +37,8 @@ bool TextLines::next() {
     ended = newline != nullptr;
     const size_t length =
         ended ? static_cast<size_t>(static_cast<const char*>(newline) - start) : end_ - begin_;
-    COMPACT_CHECK(raw_.size() + length <= kLongestLine, where(), " must be at most ",
-                  format_bytes(kLongestLine), " long");
+    COMPACT_CHECK(raw_.size() + length <= kLongestTextLine, where(), " must be at most ",
+                  format_bytes(kLongestTextLine), " long");
     raw_.append(start, length);
     begin_ += length + ended;
   }

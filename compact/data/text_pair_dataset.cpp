@@ -14,7 +14,7 @@ namespace compact {
 namespace {
 
 constexpr int64_t kIgnored = -100;
-constexpr float kMostClasses = 1 << 24;  // that floats can count
+constexpr float kMostPairClasses = 1 << 24;  // that floats can count
 
 }  // namespace
 
@@ -36,7 +36,7 @@ TextPairDataset::TextPairDataset(std::shared_ptr<const EncodedTexts> texts,
     longest_ = std::max(longest_, length);
     const float label = texts_->labels[i];
     COMPACT_CHECK(target == TextTarget::kValue || std::isnan(label) ||
-                      (label >= 0 && label < kMostClasses && label == std::floor(label)),
+                      (label >= 0 && label < kMostPairClasses && label == std::floor(label)),
                   "[texts] the label of text ", number, " must be a class's number, is ", label);
   }
   begin(static_cast<int64_t>(chosen_.size()), seed);

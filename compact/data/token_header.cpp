@@ -38,7 +38,7 @@ uint32_t header_checksum(std::string header) {
 }
 
 // A message must stay one line.
-bool printable(const std::string& spec) {
+bool all_printable(const std::string& spec) {
   return std::all_of(spec.begin(), spec.end(),
                      [](char c) { return static_cast<unsigned char>(c) >= 0x20; });
 }
@@ -52,7 +52,8 @@ size_t longest_token_header() { return token_header_size(kLongestSpec); }
 std::string encode_token_header(const TokenFileInfo& info) {
   COMPACT_CHECK(info.tokenizer.size() <= kLongestSpec, "a tokenizer's spec must be at most ",
                 kLongestSpec, " bytes, has ", info.tokenizer.size());
-  COMPACT_CHECK(printable(info.tokenizer), "a tokenizer's spec must hold no control characters");
+  COMPACT_CHECK(all_printable(info.tokenizer),
+                "a tokenizer's spec must hold no control characters");
   std::string header(token_header_size(info.tokenizer.size()), '\0');
   header.replace(0, 8, kMagic);
   store<uint32_t>(header, 8, kVersion);
@@ -104,7 +105,7 @@ TokenFileInfo decode_token_header(std::span<const unsigned char> head, uint64_t 
   COMPACT_CHECK(end_of_text < vocabulary, path, ": end of text must be below the vocabulary, ",
                 vocabulary, ", is ", end_of_text);
   std::string spec = header.substr(kFixed, spec_length);
-  COMPACT_CHECK(printable(spec), path, ": tokenizer name must hold no control characters");
+  COMPACT_CHECK(all_printable(spec), path, ": tokenizer name must hold no control characters");
   return {.width = static_cast<int>(width),
           .count = static_cast<int64_t>(count),
           .vocabulary = static_cast<int64_t>(vocabulary),

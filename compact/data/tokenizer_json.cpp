@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kLargestFile = int64_t{256} << 20;
+constexpr int64_t kLargestJson = int64_t{256} << 20;
 const char* const kTokenKeys[] = {"single_word", "lstrip", "rstrip", "normalized", "special"};
 
 // The component at `key`, or nullptr.
@@ -26,7 +26,7 @@ const json* component(const json& object, const char* key) {
 
 json parse_tokenizer_json(std::string_view text, const std::string& where,
                           std::string_view model_type) {
-  json root = parse_json(text, where, {.max_bytes = kLargestFile});
+  json root = parse_json(text, where, {.max_bytes = kLargestJson});
   COMPACT_CHECK(root.is_object(), where, ": must be a JSON object");
   COMPACT_CHECK(json_string(root, "version", "1.0", where) == "1.0", where,
                 ": version must be 1.0, is ", printable(root["version"].dump()));
@@ -37,7 +37,7 @@ json parse_tokenizer_json(std::string_view text, const std::string& where,
 }
 
 std::string tokenizer_json_type(const std::string& path) {
-  const json root = read_json(path, {.max_bytes = kLargestFile});
+  const json root = read_json(path, {.max_bytes = kLargestJson});
   COMPACT_CHECK(root.is_object(), path, ": must be a JSON object");
   return component_type(root, "model", path);
 }

@@ -12,7 +12,14 @@
 namespace compact {
 namespace {
 
-std::string layer_name(int64_t i, const char* rest) { return cat("layers.", i, ".", rest); }
+std::string in_layer(int64_t i, const char* rest) { return cat("layers.", i, ".", rest); }
+
+// Tokens are counted from pad + 1 on; one that is padding, also within a text, is not counted and
+// lies at pad.
+at::Tensor roberta_positions(const at::Tensor& ids, int64_t pad) {
+  const at::Tensor counted = ids.ne(pad);
+  return counted.cumsum(1).mul_(counted).add_(pad);
+}
 
 }  // namespace
 
@@ -26,12 +33,12 @@ Encoder::Encoder(const EncoderConfig& config, const Policy& policy,
   types_ = table("types", config_.type_vocab_size);
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     auto layer = std::make_unique<Layer>();
-    layer->attn_norm = norm(layer_name(i, "attn.norm"));
-    layer->qkv = linear(layer_name(i, "attn.qkv"), 3 * n, n, true, 3);
-    layer->out = linear(layer_name(i, "attn.out"), n, n, true);
-    layer->mlp_norm = norm(layer_name(i, "mlp.norm"));
-    layer->up = linear(layer_name(i, "mlp.up"), m, n, true);
-    layer->down = linear(layer_name(i, "mlp.down"), n, m, true);
+    layer->attn_norm = norm(in_layer(i, "attn.norm"));
+    layer->qkv = linear(in_layer(i, "attn.qkv"), 3 * n, n, true, 3);
+    layer->out = linear(in_layer(i, "attn.out"), n, n, true);
+    layer->mlp_norm = norm(in_layer(i, "mlp.norm"));
+    layer->up = linear(in_layer(i, "mlp.up"), m, n, true);
+    layer->down = linear(in_layer(i, "mlp.down"), n, m, true);
     layers_.push_back(std::move(layer));
   }
   final_norm_ = norm("final.norm");
@@ -73,7 +80,7 @@ std::unique_ptr<Segment> Encoder::block(const Layer& l, int64_t i, const Policy&
   const int64_t n = config_.hidden_size, m = config_.intermediate_size,
                 heads = config_.num_attention_heads;
   const auto slot = [&](const char* rest, int64_t width) {
-    return slot_of(policy, layer_name(i, rest), width);
+    return slot_of(policy, in_layer(i, rest), width);
   };
   const auto drop = [&](Segment& s, Slot output = {}) {
     if (config_.hidden_dropout > 0)
@@ -114,8 +121,14 @@ at::Tensor Encoder::embedded(const Tensors& inputs) const {
   COMPACT_CHECK(ids.size(1) <= config_.max_length(), "[encoder] a sequence of ", ids.size(1),
                 " tokens is longer than the model's ", config_.max_length());
   trace_moment("forward of ", "embedding");
-  at::Tensor x = at::embedding(embedding_.weight, ids);
-  x.add_(positions_.weight.narrow(0, config_.first_position(), ids.size(1)));
+  const int64_t pad = config_.pad_token_id;
+  // As in Hugging Face a padding token is trained neither as a word nor, in RoBERTa, as a place.
+  at::Tensor x = at::embedding(embedding_.weight, ids, pad);
+  if (config_.kind == EncoderKind::kRoberta) {
+    x.add_(at::embedding(positions_.weight, roberta_positions(ids, pad), pad));
+  } else {
+    x.add_(positions_.weight.narrow(0, 0, ids.size(1)));
+  }
   return x.add_(at::embedding(types_.weight, types));
 }
 

@@ -12,6 +12,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
+#include "compact/kernels/kernels.h"
 #include "compact/ops/memory.h"
 #include "compact/ops/op_names.h"
 #include "compact/plan/sensitivity.h"
@@ -92,23 +93,37 @@ StepInputs part_of(const Network& network, const StepInputs& batch, int64_t eigh
              : one;
 }
 
+// The batch with every other of its targets, from the first or from the second on.
+StepInputs every_other_target(const StepInputs& batch, int64_t first) {
+  const at::Tensor flat = batch.target.reshape({-1});
+  const at::Tensor counted = flat.ne(kernels::kIgnoreIndex).nonzero().squeeze(1);
+  const at::Tensor left_out = counted.slice(0, 1 - first, {}, 2);
+  return {batch.inputs, flat.index_fill(0, left_out, kernels::kIgnoreIndex).view_as(batch.target)};
+}
+
 // Variance of the batch's gradient, over the elements compared: that of the difference between the
-// gradients of its two halves; of a batch that is one whole, that between two draws of dropout,
-// halved.
+// gradients of its two halves. Of a batch that is one whole, as a graph, that between two draws of
+// dropout, halved; where this is below `least`, that between the halves of its targets.
 template <class F>
-double own_variance(const Network& network, const StepInputs& batch, uint64_t noise,
+double own_variance(const Network& network, const StepInputs& batch, uint64_t noise, double least,
                     F gradient_of) {
   const auto squared = [](const at::Tensor& x) {
     return x.square().sum(at::kDouble).item<double>();
   };
+  const auto between = [&](const StepInputs& a, const StepInputs& b) {
+    const at::Tensor one = gradient_of(a, noise);
+    return squared(one - gradient_of(b, noise));
+  };
   const int64_t dim = dimension_of(network, batch);
-  if (dim < 0) {
-    const at::Tensor one = gradient_of(batch, derive(noise, 1));
-    return squared(one - gradient_of(batch, derive(noise, 2))) / 2;
+  if (dim >= 0) {
+    const int64_t half = batch.target.size(dim) / 2;
+    return between(narrowed(batch, dim, 0, half), narrowed(batch, dim, half, half));
   }
-  const int64_t half = batch.target.size(dim) / 2;
-  const at::Tensor one = gradient_of(narrowed(batch, dim, 0, half), noise);
-  return squared(one - gradient_of(narrowed(batch, dim, half, half), noise));
+  const at::Tensor one = gradient_of(batch, derive(noise, 1));
+  const double draws = squared(one - gradient_of(batch, derive(noise, 2))) / 2;
+  const bool several = batch.target.ne(kernels::kIgnoreIndex).sum().item<int64_t>() > 1;
+  if (draws >= least || !several) return draws;
+  return between(every_other_target(batch, 0), every_other_target(batch, 1));
 }
 
 // A policy of the treatments that these tensors had before bits were chosen.
@@ -183,8 +198,9 @@ BitChooser::Choice BitChooser::measure(Network& network, const StepInputs& batch
     for (AdaptiveTensor& t : fine) t.average = 8;
     const BitPlan finest = adaptive_bits(fine, sensitivity);
     network.set_codecs(finest.policy);
-    own = own_variance(network, some, noise, gradient_of);
-    if (own < 4 * finest.allocation.error) own = 0;  // nothing but rounding
+    const double rounding = 4 * finest.allocation.error;
+    own = own_variance(network, some, noise, rounding, gradient_of);
+    if (own < rounding) own = 0;
   }
   const double usual = plan.allocation.error;
   std::string raised;

@@ -13,12 +13,12 @@
 namespace compact {
 namespace {
 
-constexpr const char* kModelType = "compact-graph-classifier";
+constexpr const char* kGraphModelType = "compact-graph-classifier";
 
-Task open(const TrainConfig& c, const Progress&, std::vector<std::string>&) {
+Task open_graph(const TrainConfig& c, const Progress&, std::vector<std::string>&) {
   Task task;
   const auto set = std::make_shared<const GraphSet>(read_graph_set(graph_file_of(c)));
-  GraphNetConfig net = graph_net_of(c, kModelType, set->features, set->classes);
+  GraphNetConfig net = graph_net_of(c, kGraphModelType, set->features, set->classes);
   net.whole_graphs = true;
   const uint64_t key = key_of(c, RandomUse::kData);
   const auto number_of = [](const GraphSet& s) { return static_cast<int64_t>(s.graphs.size()); };
@@ -31,7 +31,7 @@ Task open(const TrainConfig& c, const Progress&, std::vector<std::string>&) {
   task.validation = whole(c.validation_file);
   task.test = whole(c.test_file);
   task.unit = "graphs";
-  set_graph_net(c, net, kModelType, task);
+  set_graph_net(c, net, kGraphModelType, task);
   if (c.train_file.empty()) return task;
   task.checksum = path_checksum(graph_file_of(c));
   const double part = c.validation_file.empty() ? c.validation_split : 0;
@@ -63,8 +63,8 @@ extern const TaskInfo graph_classification = {
     "graph-classification",
     "classes of whole graphs, by a graph network",
     check_graph_settings,
-    open,
-    {kModelType},
+    open_graph,
+    {kGraphModelType},
     {"hidden_size", "num_hidden_layers", "dropout", "label_smoothing_factor"}};
 
 }  // namespace compact

@@ -2,6 +2,7 @@
 // Encoders: ids, types int64 [batch, sequence], lengths int64 [batch], targets. Into the folder
 // COMPACT_EXCHANGE_MODEL, where it is named, goes the model.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -4,6 +4,7 @@
 #include "compact/models/encoder.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -73,6 +74,40 @@ TEST(Encoder, LosslessPresetsChangeNoBit) {
     for (const char* preset : {"exact", "recompute"}) {
       expect_same(step_under(config_of(kind), Policy::preset(preset)), off, preset);
     }
+  }
+}
+
+// Of RoBERTa a padding token within a text takes no place: what follows it lies where it would lie
+// without it. Neither its word nor its place is trained.
+TEST(Encoder, PaddingWithinATextTakesNoPlaceInRoberta) {
+  for (const EncoderKind kind : {EncoderKind::kBert, EncoderKind::kRoberta}) {
+    const EncoderConfig config = config_of(kind);
+    const Encoder net(config, Policy(), {.seed = 3});
+    const auto embedded = [&](const std::vector<int64_t>& ids) {
+      const at::Tensor row = at::tensor(ids, at::kLong).unsqueeze(0);
+      at::Tensor x;
+      net.each_segment({row, at::zeros_like(row), at::full({1}, row.size(1), at::kLong)},
+                       [&](const Segment& s, const at::Tensor& input) {
+                         if (&s == net.segments()[0]) x = input.squeeze(0).clone();
+                       });
+      return x;
+    };
+    const int64_t pad = config.pad_token_id;
+    const at::Tensor plain = embedded({5, 6, 7, 8}), with = embedded({5, pad, pad, 6, 7, 8});
+    const bool roberta = kind == EncoderKind::kRoberta;
+    EXPECT_TRUE(with[0].equal(plain[0]));
+    EXPECT_EQ(with.slice(0, 3).equal(plain.slice(0, 1)), roberta);
+    EXPECT_EQ(with[1].equal(with[2]), roberta);
+
+    const at::Tensor row = at::tensor({5, int(pad), 6, 7}, at::kLong).unsqueeze(0);
+    net.loss({row, at::zeros_like(row), at::full({1}, 4, at::kLong)}, at::zeros({1}, at::kLong), 1)
+        .backward();
+    std::map<std::string, at::Tensor> gradients;
+    for (Parameter* p : net.parameters()) gradients[p->name] = p->leaf().grad();
+    EXPECT_TRUE(gradients["embedding"][pad].eq(0).all().item<bool>());
+    EXPECT_TRUE(gradients["embedding"][6].ne(0).any().item<bool>());
+    EXPECT_EQ(gradients["positions"][1].eq(0).all().item<bool>(), roberta);
+    EXPECT_TRUE(gradients["positions"][2].ne(0).any().item<bool>());
   }
 }
 

@@ -9,7 +9,7 @@
 namespace compact {
 namespace {
 
-LlamaConfig shape(int64_t heads, int64_t kv_heads, bool tied) {
+LlamaConfig decode_shape(int64_t heads, int64_t kv_heads, bool tied) {
   LlamaConfig c;
   c.hidden_size = 24;
   c.intermediate_size = 40;
@@ -40,7 +40,7 @@ double error(const at::Tensor& got, const at::Tensor& want) {
 
 class Decode : public testing::TestWithParam<std::tuple<int64_t, bool>> {
  protected:
-  Llama model{shape(4, std::get<0>(GetParam()), std::get<1>(GetParam())), Policy(),
+  Llama model{decode_shape(4, std::get<0>(GetParam()), std::get<1>(GetParam())), Policy(),
               ModelOptions{.max_length = 32, .seed = 5}};
 };
 
@@ -86,7 +86,7 @@ INSTANTIATE_TEST_SUITE_P(Heads, Decode, testing::Combine(testing::Values(4, 2, 1
                          });
 
 TEST(DecodeBf16, FollowsTheFullForwardPass) {
-  const Llama model(shape(4, 2, false), Policy(),
+  const Llama model(decode_shape(4, 2, false), Policy(),
                     {.dtype = at::kBFloat16, .max_length = 16, .seed = 1});
   const std::vector<int64_t> ids = ids_of(16);
   const at::Tensor want = full_logits(model, ids);
@@ -100,7 +100,7 @@ TEST(DecodeBf16, FollowsTheFullForwardPass) {
 }
 
 TEST(DecodeErrors, AreInputErrors) {
-  const Llama model(shape(4, 4, false), Policy(), {.max_length = 8});
+  const Llama model(decode_shape(4, 4, false), Policy(), {.max_length = 8});
   EXPECT_THROW(LlamaDecoder(model, 0), InputError);
   EXPECT_THROW(LlamaDecoder(model, 9), InputError);
   LlamaDecoder decoder(model, 4);

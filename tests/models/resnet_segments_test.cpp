@@ -2,6 +2,7 @@
 // Residual networks of segments beside plain ones: lossless treatments change no bit; pooled inputs
 // of convolutions change nothing but these convolutions' own gradients.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -18,7 +19,7 @@ const ResnetConfig kCifar{.blocks = {2, 2}, .width = 8, .small_images = true, .c
 const ResnetConfig kBottleneck{.blocks = {2, 1}, .width = 4, .bottleneck = true, .classes = 5};
 const ResnetConfig kBasic{.blocks = {1, 2}, .width = 8, .classes = 5};
 
-struct Step {
+struct ResnetStep {
   at::Tensor logits;
   std::map<std::string, at::Tensor> gradients, tensors;  // tensors: after the forward pass
 };
@@ -26,8 +27,8 @@ struct Step {
 at::Tensor images() { return at::randn({6, 3, 32, 32}, at::detail::createCPUGenerator(1)); }
 
 template <class Net>
-Step step_of(const Resnet& net, const Net& forward) {
-  Step s;
+ResnetStep step_of(const Resnet& net, const Net& forward) {
+  ResnetStep s;
   s.logits = forward.forward(images(), true);
   torch::autograd::backward({at::cross_entropy_loss(s.logits, at::arange(6).remainder(5))}, {});
   for (Parameter* p : net.parameters()) {
@@ -48,13 +49,13 @@ std::vector<at::Tensor> taken_gradients(const Resnet& net) {
   return all;
 }
 
-Step step_under(const ResnetConfig& config, const std::string& policy) {
+ResnetStep step_under(const ResnetConfig& config, const std::string& policy) {
   const Resnet net(config, Policy::parse(policy, "test"), {.seed = 3});
   net.set_noise(5);
   return step_of(net, net);
 }
 
-void expect_same(const Step& a, const Step& b, const std::string& text) {
+void expect_same_step(const ResnetStep& a, const ResnetStep& b, const std::string& text) {
   EXPECT_TRUE(a.logits.equal(b.logits)) << text;
   for (const auto& [name, g] : b.gradients)
     EXPECT_TRUE(a.gradients.at(name).equal(g)) << name << text;
@@ -73,7 +74,7 @@ std::map<std::string, SlotBytes> rows_of(const std::string& policy) {
 TEST(ResnetSegments, OffIsThePlainNetworkBitForBit) {
   for (const ResnetConfig& config : {kCifar, kBottleneck, kBasic}) {
     const Resnet plain(config, {}, {.seed = 3});
-    expect_same(step_under(config, "slot * = keep\n"), step_of(plain, PlainResnet(plain)), "");
+    expect_same_step(step_under(config, "slot * = keep\n"), step_of(plain, PlainResnet(plain)), "");
     const at::NoGradGuard no_grad;
     EXPECT_TRUE(plain.forward(images(), false).equal(PlainResnet(plain).forward(images(), false)));
   }
@@ -132,7 +133,7 @@ TEST(ResnetSegments, GradientsOfAnEvaluation) {
 TEST(ResnetSegments, LosslessAssignmentsChangeNoBit) {
   std::mt19937 random(11);
   for (const ResnetConfig& config : {kCifar, kBottleneck, kBasic}) {
-    const Step off = step_under(config, "slot * = keep\n");
+    const ResnetStep off = step_under(config, "slot * = keep\n");
     const Resnet named(config, {}, {.seed = 3});
     step_of(named, named);
     for (int round = 0; round < 20; ++round) {
@@ -147,7 +148,7 @@ TEST(ResnetSegments, LosslessAssignmentsChangeNoBit) {
                                     input ? "offload" : "recompute"};
         policy += cat("slot ", row.name, " = ", ways[random() % 4], "\n");
       }
-      expect_same(step_under(config, policy), off, "\n" + policy);
+      expect_same_step(step_under(config, policy), off, "\n" + policy);
     }
   }
 }
@@ -167,7 +168,7 @@ TEST(ResnetSegments, WhatNobodyKeepsCannotBeRebuilt) {
 TEST(ResnetSegments, PresetsWithoutErrorChangeNoBit) {
   for (const ResnetConfig& config : {kCifar, kBottleneck, kBasic}) {
     const Resnet exact(config, Policy::preset("exact"), {.seed = 3});
-    expect_same(step_of(exact, exact), step_under(config, "slot * = keep\n"), "exact");
+    expect_same_step(step_of(exact, exact), step_under(config, "slot * = keep\n"), "exact");
   }
 }
 
@@ -204,9 +205,9 @@ TEST(ResnetSegments, SignsAreThoseOfTheForwardPass) {
 // All gradients but those of the convolutions whose inputs are pooled: exact.
 TEST(ResnetSegments, PoolingLeavesAllOtherGradientsExact) {
   for (const ResnetConfig& config : {kCifar, kBottleneck, kBasic}) {
-    const Step off = step_under(config, "slot * = keep\n");
+    const ResnetStep off = step_under(config, "slot * = keep\n");
     for (const char* how : {"pool:size=2", "pool:size=3", "pool:size=2+quantize:bits=4"}) {
-      const Step pooled =
+      const ResnetStep pooled =
           step_under(config, cat("slot {layer*.input,*.relu*} = ", how, "\n",
                                  config.small_images ? "" : "slot stem.relu = recompute\n"));
       EXPECT_TRUE(pooled.logits.equal(off.logits));
