@@ -15,7 +15,7 @@
 #   --out DIR        where results go (default $OUT, else build-cuda/check/out)
 #   --device cpu     the same stages with a build for the CPU, to try this script without a GPU
 # Environment: PYTHON (default python3), TORCH_DIR (default: of that Python), CUDACXX.
-# Exit code 0 where every stage that ran passed; 1 where one failed; 2 where time ran out.
+# Exit code 0 where every stage that ran passed; 1 where one failed; 75 where time ran out.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -98,8 +98,8 @@ stage() {
   shift
   printf '%s ...\n' "$name"
   timeout "$(left)" "$@" >"$logs/$name.log" 2>&1 </dev/null || status=$?
-  # 2: train and table stopped in time.
-  if ((status == 124 || status == 137 || status == 2 || SECONDS - started >= minutes * 60)); then
+  # 75: train and table stopped in time.
+  if ((status == 124 || status == 137 || status == 75 || SECONDS - started >= minutes * 60)); then
     unfinished+=("$name") how="cut off; call again to go on"
   elif ((status)); then
     failed+=("$name") how="FAILED ($status)"
@@ -135,6 +135,7 @@ run_tests() {
       printf '%s: passed before\n' "$group"
       continue
     fi
+    rm -f "$work/tests.xml"
     OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=2 ctest --test-dir "$build" -R "$group" --timeout 300 \
       --parallel "$(nproc)" --no-tests=error --test-output-size-passed 16000 \
       --output-junit "$work/tests.xml" >"$work/tests.txt" || true
@@ -194,6 +195,6 @@ done
 ((${#failed[@]} == 0)) || die "failed: ${failed[*]}; see $out"
 if ((${#unfinished[@]})); then
   printf 'time is up; call again for: %s (%s)\n' "${unfinished[*]}" "$summary"
-  exit 2
+  exit 75
 fi
 printf 'everything asked for passed (%ss); results in %s\n' $((SECONDS - started)) "$out"

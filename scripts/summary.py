@@ -48,7 +48,7 @@ def main(path):
         for name in names:
             print(f"    {name}")
     print(f"{passed} passed, {len(failed)} failed, {sum(map(len, skipped.values()))} skipped")
-    return 1 if failed else 0
+    return 1 if failed or not passed and not skipped else 0
 
 
 if __name__ == "__main__":

@@ -71,7 +71,8 @@ FolderLock::FolderLock(const fs::path& folder) : file_(folder / kLockName) {
 }
 
 FolderLock::~FolderLock() {
-  ::unlink(file_.c_str());
+  // Another's, where the folder was removed and made again meanwhile, stays.
+  if (held_ && is_named(fd_.get(), file_)) ::unlink(file_.c_str());
   for (const fs::path& folder : made_) ::rmdir(folder.c_str());
 }
 

@@ -108,14 +108,19 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions option
     const bool sums = options_.f32_sums && p->leaf().scalar_type() != at::kFloat;
     COMPACT_CHECK(!sums || !p->release, "[optimizer] `", p->name,
                   "` is updated inside the backward pass, which cannot be one of several");
-    if (p->release || sums) {
-      torch::autograd::impl::set_post_acc_grad_hooks(
-          p->leaf(), std::make_unique<GradientHook>([this, sums, i = states_.size()] {
-            if (backward_rate_) sums ? gather(states_[i]) : release(i);
-          }));
-      hooked_.push_back(p);
-    }
     states_.push_back(std::move(s));
+  }
+  // Once nothing throws any more: no destructor would take them away.
+  for (size_t i = 0; i < states_.size(); ++i) {
+    const Parameter* p = states_[i].parameter;
+    const bool sums = options_.f32_sums && p->leaf().scalar_type() != at::kFloat;
+    if (!p->release && !sums) continue;
+    hooked_.push_back(p);
+    torch::autograd::impl::set_post_acc_grad_hooks(p->leaf(),
+                                                   std::make_unique<GradientHook>([this, sums, i] {
+                                                     if (backward_rate_)
+                                                       sums ? gather(states_[i]) : release(i);
+                                                   }));
   }
 }
 

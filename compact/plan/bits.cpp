@@ -53,9 +53,9 @@ std::vector<Step> hull_steps(const TensorBits& t, size_t tensor) {
 }
 
 // Of tensors [first, end): the relaxed problem, in which the last step may be taken in part.
-class Relaxed {
+class RelaxedBits {
  public:
-  Relaxed(std::span<const TensorBits> tensors, size_t first) {
+  RelaxedBits(std::span<const TensorBits> tensors, size_t first) {
     std::vector<Step> steps;
     for (size_t i = first; i < tensors.size(); ++i) {
       const size_t least = undominated(tensors[i]).front();
@@ -158,7 +158,7 @@ BitAllocation allocate_exact(std::span<const TensorBits> tensors, int64_t budget
   };
   std::vector<std::vector<State>> all = {{{0, 0, 0, 0}}};
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const Relaxed rest(tensors, i + 1);
+    const RelaxedBits rest(tensors, i + 1);
     const std::vector<size_t> choices = undominated(tensors[i]);
     std::vector<State> next;
     for (size_t b = 0; b < all.back().size(); ++b) {

@@ -55,8 +55,8 @@ const Chosen& BudgetSearch::planned(const Candidate& c) {
   return planned_.emplace(c.text, std::move(chosen)).first->second;
 }
 
-// From the cheapest down, so that the first that fits is the answer of the whole set; the plan
-// never takes less than the solver predicts.
+// From the cheapest down, so that the first that fits is the answer of the whole set. Where a plan
+// takes less than the solver predicts, a budget can lie between the two: what takes least meets it.
 std::optional<Chosen> BudgetSearch::find(int64_t budget) {
   for (size_t i = 0; i < level_count(); ++i) {
     const Level& l = level(i);
@@ -67,19 +67,26 @@ std::optional<Chosen> BudgetSearch::find(int64_t budget) {
       candidate = below(l, candidate->solution.peak - 1);
     }
   }
-  return std::nullopt;
+  return budget >= least_peak() ? std::optional(*least_) : std::nullopt;
 }
 
 // The last level takes the least, as a rule; of the others only what could take less is planned.
 int64_t BudgetSearch::least_peak() {
+  if (least_) return least_->plan.reserved;
   int64_t peak = std::numeric_limits<int64_t>::max();
+  const auto consider = [&](const Candidate& candidate) {
+    const Chosen& chosen = planned(candidate);
+    if (chosen.plan.reserved >= peak) return;
+    peak = chosen.plan.reserved;
+    least_ = &chosen;
+  };
   for (size_t i = level_count(); i-- > 0;) {
     const Level& l = level(i);
     if (l.least + beside() >= peak) continue;
-    peak = std::min(peak, planned(*below(l, l.least)).plan.reserved);
+    consider(*below(l, l.least));
     auto candidate = below(l, peak - 1 - beside());
     while (candidate) {
-      peak = std::min(peak, planned(*candidate).plan.reserved);
+      consider(*candidate);
       candidate = below(l, candidate->solution.peak - 1);
     }
   }

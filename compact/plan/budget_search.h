@@ -85,6 +85,7 @@ class BudgetSearch {
   std::vector<Variant> variants_;
   std::map<size_t, Level> levels_;
   std::map<std::string, Chosen> planned_;  // by the policy's text
+  const Chosen* least_ = nullptr;          // what takes least of them, once it is known
 };
 
 // As asked for; then what may be held in fewer bits: moments, and what segments keep.

@@ -11,12 +11,14 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kRound = 512, kSmall = kMiB, kSmallSegment = 2 * kMiB;
 constexpr int64_t kLargeSegment = 20 * kMiB, kLarge = 10 * kMiB;
 
-int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+int64_t whole_multiple(int64_t n, int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
 
 int64_t segment_bytes(int64_t bytes) {
   if (bytes <= kSmall) return kSmallSegment;
   if (bytes < kLarge) return kLargeSegment;
-  return round_up(bytes, kSmallSegment);
+  return whole_multiple(bytes, kSmallSegment);
 }
 
 }  // namespace
@@ -32,7 +34,7 @@ void CachingAllocatorModel::set_used(Place block) {
 }
 
 void CachingAllocatorModel::allocate(uintptr_t address, int64_t requested) {
-  const int64_t bytes = std::max(kRound, round_up(requested, kRound));
+  const int64_t bytes = std::max(kRound, whole_multiple(requested, kRound));
   const bool small = bytes <= kSmall;
   const auto found = free_[small].lower_bound({bytes, 0});
   Place best;

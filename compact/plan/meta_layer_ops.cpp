@@ -37,17 +37,17 @@ std::vector<int64_t> output_sizes(const Tensor& x, const Tensor& w, const Window
 }
 
 // Bytes that the CPU's convolutions take beside their results, as operands in blocked layouts.
-struct Scratch {
+struct ConvolutionScratch {
   int64_t forward = 0, backward = 0;
 };
-Scratch measured_scratch(const Tensor& x, int64_t images, const Tensor& w, const Window& k,
-                         bool want_input) {
+ConvolutionScratch measured_scratch(const Tensor& x, int64_t images, const Tensor& w,
+                                    const Window& k, bool want_input) {
   std::vector<int64_t> sizes = x.sizes().vec();
   sizes[0] = images;
   using Key = std::tuple<std::vector<int64_t>, at::MemoryFormat, std::vector<int64_t>, Window,
                          at::ScalarType, bool>;
   static std::mutex mutex;
-  static std::map<Key, Scratch> known;
+  static std::map<Key, ConvolutionScratch> known;
   const std::lock_guard lock(mutex);
   const Key key(sizes, x.suggest_memory_format(), w.sizes().vec(), k, x.scalar_type(), want_input);
   if (const auto found = known.find(key); found != known.end()) return found->second;
@@ -77,8 +77,8 @@ Scratch measured_scratch(const Tensor& x, int64_t images, const Tensor& w, const
 
 // Above a batch whose maps outweigh the weights it grows by as much with every image, so that two
 // batches tell of larger ones. With one thread small batches go another way than large ones.
-Scratch cpu_convolution_scratch(const Tensor& x, const Tensor& w, const Window& k,
-                                bool want_input) {
+ConvolutionScratch cpu_convolution_scratch(const Tensor& x, const Tensor& w, const Window& k,
+                                           bool want_input) {
   const int64_t images = x.size(0),
                 map = std::max<int64_t>(1, x.numel() / std::max<int64_t>(1, images));
   const int64_t few =
@@ -86,8 +86,8 @@ Scratch cpu_convolution_scratch(const Tensor& x, const Tensor& w, const Window& 
   constexpr int64_t kSmall = 1 << 18;  // elements, where trying costs nothing
   if (images <= 2 * few || x.numel() <= kSmall)
     return measured_scratch(x, images, w, k, want_input);
-  const Scratch one = measured_scratch(x, few, w, k, want_input),
-                two = measured_scratch(x, 2 * few, w, k, want_input);
+  const ConvolutionScratch one = measured_scratch(x, few, w, k, want_input),
+                           two = measured_scratch(x, 2 * few, w, k, want_input);
   const auto at_size = [&](int64_t a, int64_t b) { return a + (b - a) * (images - few) / few; };
   return {at_size(one.forward, two.forward), at_size(one.backward, two.backward)};
 }

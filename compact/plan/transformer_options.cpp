@@ -10,7 +10,7 @@
 namespace compact {
 namespace {
 
-Policy policy_of(const std::string& text) { return Policy::parse(text, "auto"); }
+Policy policy_of_lines(const std::string& text) { return Policy::parse(text, "auto"); }
 
 // Plans steps of two blocks.
 class BlockPlanner {
@@ -37,7 +37,7 @@ class BlockPlanner {
   // Fills in what a step takes and costs, beside what the error is worth.
   void plan(BlockOption& option) {
     const std::string text = lines_ + slot_lines({&option, &option});
-    two_.policy = policy_of(text);
+    two_.policy = policy_of_lines(text);
     const StepMemory memory = plan_step(two_).memory;
     const double encoded = add_slots(option, memory.slots, kFirst);
     // Read and written once by the encoder and once by the decoder.
@@ -62,7 +62,7 @@ class BlockPlanner {
   int64_t element_size() const { return static_cast<int64_t>(c10::elementSize(two_.dtype)); }
   Llama model(const std::string& text) const {
     return {two_.shape,
-            policy_of(text),
+            policy_of_lines(text),
             {.device = at::kMeta, .dtype = two_.dtype, .max_length = two_.step.length}};
   }
 
@@ -156,7 +156,7 @@ LayerProblem layer_problem(const PlanRequest& request, const std::string& fixed_
   std::vector<const BlockOption*> first;
   for (const auto* options : layers) first.push_back(&options->front());
   PlanRequest reference = request;
-  reference.policy = policy_of(fixed_lines + slot_lines(first));
+  reference.policy = policy_of_lines(fixed_lines + slot_lines(first));
   const StepMemory memory = plan_step(reference).memory;
 
   LayerProblem problem;

@@ -23,6 +23,9 @@ class Summary(unittest.TestCase):
             done = subprocess.run([sys.executable, SUMMARY, path], capture_output=True, text=True)
         return done.returncode, done.stdout
 
+    def test_no_test_is_a_failure(self):
+        self.assertEqual(self.of(), (1, "0 passed, 0 failed, 0 skipped\n"))
+
     def test_skips_say_why(self):
         python = case("a", "SKIP: no data\n", "notrun", "SKIP_RETURN_CODE=77")
         google = case("b", "x.cpp:3: Skipped\nno GPU\n\n[  SKIPPED ] B.b", "notrun",

@@ -9,7 +9,7 @@
 namespace compact {
 namespace {
 
-constexpr int64_t kIn = 1376, kRank = 8, kRows = 2 * (kBlockElements / kIn) + 100;
+constexpr int64_t kIn = 1376, kRank = 8, kFoldRows = 2 * (kBlockElements / kIn) + 100;
 
 struct Folded {
   Parameter parameter;
@@ -24,16 +24,17 @@ Folded make(const std::string& type, std::vector<int64_t> rows, at::ScalarType d
   c->rank = kRank;
   c->redraw(0, dtype);
   Folded f;
-  f.parameter = {.name = "w", .weight = normal({kRows, kIn}, 1).to(dtype), .carrier = c};
+  f.parameter = {.name = "w", .weight = normal({kFoldRows, kIn}, 1).to(dtype), .carrier = c};
   return f;
 }
 
 TEST(Fold, BlocksAndGroupsAreOneProduct) {
   for (const ProjectionInfo* info : projections()) {
-    for (const std::vector<int64_t>& rows : {std::vector<int64_t>{kRows}, {900, kRows - 900}}) {
+    for (const std::vector<int64_t>& rows :
+         {std::vector<int64_t>{kFoldRows}, {900, kFoldRows - 900}}) {
       Folded f = make(info->name, rows, at::kFloat);
       f.state.parameter = &f.parameter;
-      const at::Tensor update = normal({kRows, kRank}, 2, 0.1f),
+      const at::Tensor update = normal({kFoldRows, kRank}, 2, 0.1f),
                        before = f.parameter.weight.clone();
       at::Tensor expected = before * 0.9;
       for (size_t i = 0; i < rows.size(); ++i) {
@@ -48,8 +49,8 @@ TEST(Fold, BlocksAndGroupsAreOneProduct) {
       const at::Tensor between = f.parameter.weight.clone();
       fold_rows(f.state, 700, update.narrow(0, 700, 800), 1, 0.25, 7);
       EXPECT_TRUE(at::equal(f.parameter.weight.narrow(0, 0, 700), between.narrow(0, 0, 700)));
-      EXPECT_TRUE(at::equal(f.parameter.weight.narrow(0, 1500, kRows - 1500),
-                            between.narrow(0, 1500, kRows - 1500)));
+      EXPECT_TRUE(at::equal(f.parameter.weight.narrow(0, 1500, kFoldRows - 1500),
+                            between.narrow(0, 1500, kFoldRows - 1500)));
       const at::Tensor moved = f.parameter.weight - between;
       const at::Tensor wanted = expected - before * 0.9;
       EXPECT_TRUE(at::allclose(moved.narrow(0, 700, 800), wanted.narrow(0, 700, 800), 1e-3, 1e-5));
@@ -59,10 +60,10 @@ TEST(Fold, BlocksAndGroupsAreOneProduct) {
 
 // Every element has its own random bits: equal rows do not round alike, within a block or across.
 TEST(Fold, StochasticBitsDoNotRepeat) {
-  Folded f = make("srht", {kRows}, at::kBFloat16);
+  Folded f = make("srht", {kFoldRows}, at::kBFloat16);
   f.state.parameter = &f.parameter;
   f.parameter.weight.fill_(1);
-  const at::Tensor update = at::full({kRows, kRank}, 1e-3f);
+  const at::Tensor update = at::full({kFoldRows, kRank}, 1e-3f);
   fold_rows(f.state, 0, update, 1, 1, 7);
   const at::Tensor& w = f.parameter.weight;
   EXPECT_FALSE(at::equal(w[0], w[1]));

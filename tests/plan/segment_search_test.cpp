@@ -24,11 +24,11 @@ const ResnetConfig kSmall{.blocks = {1, 2}, .width = 8, .small_images = true, .c
 const ResnetConfig kDeep{.blocks = {4, 4}, .width = 8, .small_images = true, .classes = 5};
 const ResnetConfig kBottleneck{.blocks = {1, 1}, .width = 8, .bottleneck = true, .classes = 5};
 
-using MakeNetwork =
+using NetworkMaker =
     std::function<std::unique_ptr<Network>(const Policy&, const ClassifierOptions&)>;
-using MakeInputs = std::function<Tensors(at::Device)>;
+using InputMaker = std::function<Tensors(at::Device)>;
 
-MakeNetwork resnet(const ResnetConfig& config) {
+NetworkMaker resnet(const ResnetConfig& config) {
   return [config](const Policy& policy, const ClassifierOptions& options) {
     return std::make_unique<Resnet>(config, policy, options);
   };
@@ -42,17 +42,17 @@ Tensors images(at::Device device) { return {at::zeros({kBatch, 3, 32, 32}, at::d
 
 Tensors texts(at::Device device) { return encoder_inputs(device, kBatch, 48); }
 
-struct Setting {
+struct SearchSetting {
   const char* name;
-  MakeNetwork network;
-  MakeInputs inputs = images;
+  NetworkMaker network;
+  InputMaker inputs = images;
   at::ScalarType dtype = at::kFloat;
   int64_t accumulation = 1;
   bool clip = true;
 };
-void PrintTo(const Setting& s, std::ostream* out) { *out << s.name; }
+void PrintTo(const SearchSetting& s, std::ostream* out) { *out << s.name; }
 
-StepRequest request_of(const Setting& s, const Policy& policy) {
+StepRequest request_of(const SearchSetting& s, const Policy& policy) {
   return {.network =
               [s, policy](at::Device device) {
                 return s.network(policy, {.device = device, .dtype = s.dtype});
@@ -71,7 +71,7 @@ StepRequest request_of(const Setting& s, const Policy& policy) {
           .step = {.batch = kBatch, .accumulation = s.accumulation, .clip = s.clip}};
 }
 
-class SegmentBudget : public testing::TestWithParam<Setting> {
+class SegmentBudget : public testing::TestWithParam<SearchSetting> {
  protected:
   static void SetUpTestSuite() { install_counting_allocator(); }
   StepRequest step(const Policy& policy) const { return request_of(GetParam(), policy); }
@@ -173,13 +173,13 @@ TEST(ForwardWork, OfEncodersCountsTheirProducts) {
   }
 }
 
-const Setting kSettings[] = {{"small", resnet(kSmall)},
-                             {"bottleneck", resnet(kBottleneck)},
-                             {"bf16", resnet(kDeep), images, at::kBFloat16},
-                             {"accumulated", resnet(kSmall), images, at::kFloat, 2},
-                             {"released", resnet(kBottleneck), images, at::kFloat, 1, false},
-                             {"encoder", encoder, texts},
-                             {"encoder_accumulated", encoder, texts, at::kFloat, 2}};
+const SearchSetting kSettings[] = {{"small", resnet(kSmall)},
+                                   {"bottleneck", resnet(kBottleneck)},
+                                   {"bf16", resnet(kDeep), images, at::kBFloat16},
+                                   {"accumulated", resnet(kSmall), images, at::kFloat, 2},
+                                   {"released", resnet(kBottleneck), images, at::kFloat, 1, false},
+                                   {"encoder", encoder, texts},
+                                   {"encoder_accumulated", encoder, texts, at::kFloat, 2}};
 
 INSTANTIATE_TEST_SUITE_P(Nets, SegmentBudget, testing::ValuesIn(kSettings),
                          [](const auto& info) { return std::string(info.param.name); });
