@@ -4,6 +4,7 @@
 // $COMPACT_DATA (default ../shared/data). One line of CSV for each layer and treatment: relative
 // error, the root of E|g' - g|^2 / |g|^2 over draws of the random bits, and the bytes held.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>

@@ -1,5 +1,7 @@
-# compact_layer(NAME [TORCH] DEPENDS layer... LIBRARIES library...): one static library from
-# compact/NAME/*.cpp. What a layer may include is checked by cmake/layers.py.
+# compact_layer(NAME [TORCH|TENSORS] [COLD] DEPENDS layer... LIBRARIES library...): one static
+# library from compact/NAME/*.cpp. TORCH: most files call operations of torch; TENSORS: most only
+# know what a tensor is, so that a smaller header is precompiled. COLD: no time is spent in it, so
+# that it is optimised less. What a layer may include is checked by cmake/layers.py.
 include(${CMAKE_CURRENT_LIST_DIR}/libraries.cmake)
 
 # Flags of every target of ours. g++ 12 warns of overflows in std::string that are none (-Wno-restrict
@@ -14,22 +16,30 @@ function(compact_flags target)
   endif()
 endfunction()
 
-# The precompiled header of the torch layers, made once.
-function(compact_precompiled target)
-  if(NOT TARGET compact_pch)
-    file(WRITE ${CMAKE_BINARY_DIR}/pch.cpp "")
-    add_library(compact_pch OBJECT ${CMAKE_BINARY_DIR}/pch.cpp)
-    target_link_libraries(compact_pch PRIVATE compact_torch)
-    target_precompile_headers(compact_pch PRIVATE ${PROJECT_SOURCE_DIR}/cmake/pch.h)
-    compact_flags(compact_pch)
+# The precompiled header cmake/HEADER.h of the targets that use torch, made once. Templates that a
+# header leaves to be instantiated are so in every file again: what few files need stays out of it.
+function(compact_precompiled target header)
+  set(maker compact_pch_${header})
+  if(NOT TARGET ${maker})
+    file(WRITE ${CMAKE_BINARY_DIR}/${maker}.cpp "")
+    add_library(${maker} OBJECT ${CMAKE_BINARY_DIR}/${maker}.cpp)
+    target_link_libraries(${maker} PRIVATE compact_torch)
+    target_precompile_headers(${maker} PRIVATE ${PROJECT_SOURCE_DIR}/cmake/${header}.h)
+    compact_flags(${maker})
   endif()
-  target_precompile_headers(${target} REUSE_FROM compact_pch)
+  target_precompile_headers(${target} REUSE_FROM ${maker})
   # CMake compiles programs with -fPIE; g++ takes a precompiled header only for its own kind of code.
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fPIC>)
 endfunction()
 
+# Several sources at a time, where COMPACT_UNITY is on: most of a file's time goes into its headers.
+function(compact_unity target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${COMPACT_UNITY}
+    UNITY_BUILD_BATCH_SIZE ${COMPACT_UNITY_BATCH})
+endfunction()
+
 function(compact_layer name)
-  cmake_parse_arguments(ARG "TORCH" "" "DEPENDS;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;TENSORS;COLD" "" "DEPENDS;LIBRARIES" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/compact/${name}/*.cpp)
   list(FILTER sources EXCLUDE REGEX "/main\\.cpp$")
   if(NOT sources)
@@ -43,10 +53,18 @@ function(compact_layer name)
   foreach(layer IN LISTS ARG_DEPENDS)
     target_link_libraries(compact_${name} PUBLIC compact_${layer})
   endforeach()
-  if(ARG_TORCH)
+  if(ARG_TORCH OR ARG_TENSORS)
     target_link_libraries(compact_${name} PUBLIC compact_torch)
-    compact_precompiled(compact_${name})
+    if(ARG_TORCH)
+      compact_precompiled(compact_${name} torch)
+    else()
+      compact_precompiled(compact_${name} tensors)
+    endif()
   endif()
+  if(ARG_COLD)
+    target_compile_options(compact_${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+  endif()
+  compact_unity(compact_${name})
   foreach(library IN LISTS ARG_LIBRARIES)
     compact_library(${library} target)
     target_link_libraries(compact_${name} PUBLIC ${target})
@@ -60,3 +78,6 @@ endfunction()
 # do not know.
 set_source_files_properties(${PROJECT_SOURCE_DIR}/compact/ops/op_names.cpp PROPERTIES
   COMPILE_DEFINITIONS NDEBUG SKIP_PRECOMPILE_HEADERS ON)
+# Its State has members of types that are the file's own, of which g++ warns in any but a main file.
+set_source_files_properties(${PROJECT_SOURCE_DIR}/compact/ops/saved_tensors.cpp PROPERTIES
+  SKIP_UNITY_BUILD_INCLUSION ON)

@@ -2,8 +2,10 @@
 #include <csignal>
 
 #include "compact/cli/commands.h"
+#include "compact/train/process.h"
 
 int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit is an error of the write, not an end
+  compact::end_with_parent();
   return compact::cli::run_program({argv + 1, argv + argc});
 }

@@ -51,7 +51,7 @@ class Index final : public Codec {
   std::optional<int64_t> limit_;  // values are in [0, limit)
 };
 
-CodecPtr make(const Spec& spec) {
+CodecPtr make_index(const Spec& spec) {
   spec.allow({"limit"});
   if (!spec.has("limit")) return std::make_shared<Index>(std::nullopt);
   const int64_t limit = spec.integer("limit", 1);
@@ -64,6 +64,6 @@ CodecPtr make(const Spec& spec) {
 extern const CodecInfo index_codec = {
     "index", "limit=N",
     "64-bit integers in the fewest bytes that hold them, or that hold what is below the limit",
-    true, make};
+    true, make_index};
 
 }  // namespace compact

@@ -125,7 +125,7 @@ class Sign final : public Codec {
   }
 };
 
-CodecPtr make(const Spec& spec) {
+CodecPtr make_mask(const Spec& spec) {
   spec.allow({"of"});
   const std::string of = spec.text("of", "values");
   COMPACT_CHECK(of == "values" || of == "sign", "mask:of must be values or sign, is `", of, "`");
@@ -138,6 +138,6 @@ CodecPtr make(const Spec& spec) {
 extern const CodecInfo mask_codec = {
     "mask", "of=values",
     "one bit: of bool tensors and of floats with two values; of=sign: where floats are above 0",
-    true, make};
+    true, make_mask};
 
 }  // namespace compact

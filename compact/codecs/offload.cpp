@@ -42,7 +42,7 @@ class Offload final : public Codec {
   }
 };
 
-CodecPtr make(const Spec& spec) {
+CodecPtr make_offload(const Spec& spec) {
   spec.allow({});
   return std::make_shared<Offload>();
 }
@@ -50,6 +50,6 @@ CodecPtr make(const Spec& spec) {
 }  // namespace
 
 extern const CodecInfo offload_codec = {"offload", "", "in the host's memory (on a CPU: a copy)",
-                                        true, make};
+                                        true, make_offload};
 
 }  // namespace compact

@@ -85,7 +85,7 @@ class Pool final : public Codec {
   Windows windows_;
 };
 
-CodecPtr make(const Spec& spec) {
+CodecPtr make_pool(const Spec& spec) {
   spec.allow({"size", "stride"});
   Windows w{.size = spec.integer("size", 2)};
   w.stride = spec.integer("stride", w.size);
@@ -99,6 +99,6 @@ CodecPtr make(const Spec& spec) {
 extern const CodecInfo pool_codec = {
     "pool", "size=2,stride=SIZE",
     "means over windows of maps [batch, channels, length(s)], read back as constant over each",
-    false, make};
+    false, make_pool};
 
 }  // namespace compact

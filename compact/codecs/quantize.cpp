@@ -83,7 +83,7 @@ class Quantizer final : public Codec {
   bool along_last_;
 };
 
-CodecPtr make(const Spec& spec) {
+CodecPtr make_quantize(const Spec& spec) {
   spec.allow({"bits", "group", "rounding", "levels", "scale", "along", "adapt"});
   const auto choice = [&](const char* key, const char* first, const char* second, bool fallback) {
     const std::string text = spec.text(key, fallback ? second : first);
@@ -129,6 +129,6 @@ extern const CodecInfo quantize_codec = {
     "bits=4,group=256,rounding=stochastic,levels=uniform,scale=bf16,along=memory,adapt=N",
     "codes of 1, 2, 4 or 8 bits in groups with an offset and a step; adapt: bits are chosen while "
     "training, N on average (GACT)",
-    false, make};
+    false, make_quantize};
 
 }  // namespace compact

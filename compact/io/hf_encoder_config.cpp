@@ -40,7 +40,7 @@ std::vector<std::string> read_labels(const ConfigKeys& keys) {
   return labels;
 }
 
-void refuse_unsupported(const ConfigKeys& keys) {
+void refuse_unsupported_encoder(const ConfigKeys& keys) {
   const std::string positions = keys.text("position_embedding_type", "absolute");
   COMPACT_CHECK(positions == "absolute", keys.where(),
                 ": position_embedding_type must be absolute, is `", positions, "`");
@@ -60,7 +60,7 @@ EncoderConfig encoder_config_from_json(const json& object, std::string_view wher
   const bool tanh = act == "gelu_new" || act == "gelu_pytorch_tanh";
   COMPACT_CHECK(tanh || act == "gelu", where,
                 ": hidden_act must be gelu, gelu_new or gelu_pytorch_tanh, is `", act, "`");
-  refuse_unsupported(keys);
+  refuse_unsupported_encoder(keys);
   EncoderConfig c;
   c.kind = type == "bert" ? EncoderKind::kBert : EncoderKind::kRoberta;
   c.gelu_tanh = tanh;

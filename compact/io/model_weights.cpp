@@ -11,7 +11,7 @@ namespace compact {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kModelFile = "model.safetensors";
+constexpr const char* kWholeModelFile = "model.safetensors";
 constexpr const char* kIndexFile = "model.safetensors.index.json";
 
 // Tensor name -> shard's file name. Shards must lie beside the index: a path could lead anywhere.
@@ -37,8 +37,8 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
 }  // namespace
 
 ModelWeights::ModelWeights(const fs::path& path) : path_(path) {
-  if (!is_folder(path) || is_file(path / kModelFile)) {
-    const fs::path file = is_folder(path) ? path / kModelFile : path;
+  if (!is_folder(path) || is_file(path / kWholeModelFile)) {
+    const fs::path file = is_folder(path) ? path / kWholeModelFile : path;
     const SafetensorsFile& shard =
         shards_.try_emplace(file.filename().string(), file).first->second;
     for (const TensorEntry& entry : shard.entries()) {
@@ -47,7 +47,7 @@ ModelWeights::ModelWeights(const fs::path& path) : path_(path) {
     }
     return;
   }
-  COMPACT_CHECK(is_file(path / kIndexFile), path.string(), ": must have ", kModelFile, " or ",
+  COMPACT_CHECK(is_file(path / kIndexFile), path.string(), ": must have ", kWholeModelFile, " or ",
                 kIndexFile);
   for (const auto& [name, file] : read_index(path / kIndexFile)) {
     const SafetensorsFile& shard = shards_.try_emplace(file, path / file).first->second;
@@ -77,7 +77,7 @@ const SafetensorsFile& ModelWeights::shard(std::string_view name) const {
 void write_model_folder(const fs::path& folder, const NamedTensors& model,
                         const nlohmann::json& config) {
   write_json(folder / "config.json", config);
-  write_safetensors(folder / kModelFile, model, kModelMetadata);
+  write_safetensors(folder / kWholeModelFile, model, kModelMetadata);
 }
 
 }  // namespace compact

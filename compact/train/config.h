@@ -36,7 +36,7 @@ struct TrainConfig {
   int64_t max_train_samples = 0;  // 0: all
   int64_t block_size = 256;
   bool only_evaluates = false;  // no option: training data stay closed, the model tells its classes
-  int64_t image_size = 0;       // of plans without images; 0: the model's usual
+  int64_t image_size = 0;       // pixels of a side; 0: that of the files
   bool augment = true;
   int64_t max_eval_samples = -1;  // -1: as many as the task does; 0: all
   // Batch and length

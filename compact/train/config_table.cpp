@@ -53,7 +53,10 @@ std::span<const ConfigOption> config_options() {
       {"max_train_samples", &C::max_train_samples, "Data",
        "glue and text-classification: the first so many are trained on; 0: all", "N"},
       {"image_size", &C::image_size, "Data",
-       "pixels of a side in plans without images; 0: the model's usual", "N"},
+       "pixels of a side: of each image the middle square is scaled to it; 0: as they are, in "
+       "plans "
+       "without images the model's usual",
+       "N"},
       {"augment", &C::augment, "Data", "training images are shifted and mirrored at random",
        "true, false"},
       {"max_eval_samples", &C::max_eval_samples, "Data",

@@ -75,40 +75,40 @@ std::optional<int64_t> cgroup_limit() {
   return least;
 }
 
-void row(std::ostream& out, const char* name, const std::string& value) {
+void fact(std::ostream& out, const char* name, const std::string& value) {
   out << format("%-14s", name) << value << "\n";
 }
 
 void describe_build(std::ostream& out) {
-  row(out, "compact", version());
-  row(out, "torch", torch_version());
+  fact(out, "compact", version());
+  fact(out, "torch", torch_version());
 #if defined(__clang__)
-  row(out, "compiler", "clang " __clang_version__);
+  fact(out, "compiler", "clang " __clang_version__);
 #else
-  row(out, "compiler", "g++ " __VERSION__);
+  fact(out, "compiler", "g++ " __VERSION__);
 #endif
   std::string names;
   for (const kernels::Backend* b : kernels::backends())
     names += cat(names.empty() ? "" : ", ", b->name);
-  row(out, "kernels", names);
+  fact(out, "kernels", names);
 }
 
 void describe_machine(std::ostream& out) {
   const std::string cpu = text_of("/proc/cpuinfo"), memory = text_of("/proc/meminfo");
   const std::string name = field(cpu, "model name");
-  row(out, "cpu",
-      cat(name.empty() ? "unknown" : name, ", ", std::thread::hardware_concurrency(), " cores"));
+  fact(out, "cpu",
+       cat(name.empty() ? "unknown" : name, ", ", std::thread::hardware_concurrency(), " cores"));
   std::string sets;
   for (const std::string& s : instruction_sets(cpu)) sets += (sets.empty() ? "" : " ") + s;
-  row(out, "instructions", cat(sets, " (torch uses ", at::get_cpu_capability(), ")"));
-  row(out, "threads", cat(at::get_num_threads()));
+  fact(out, "instructions", cat(sets, " (torch uses ", at::get_cpu_capability(), ")"));
+  fact(out, "threads", cat(at::get_num_threads()));
   const auto total = memory_field(memory, "MemTotal"), free = memory_field(memory, "MemAvailable");
   if (total && free) {
-    row(out, "memory", cat(format_bytes(*total), ", available ", format_bytes(*free)));
+    fact(out, "memory", cat(format_bytes(*total), ", available ", format_bytes(*free)));
   }
   const auto limit = cgroup_limit();
-  row(out, "memory limit", limit ? cat(format_bytes(*limit), " (control group)") : "none");
-  for (const auto& [name, value] : describe_gpu(gpu_facts())) row(out, name.c_str(), value);
+  fact(out, "memory limit", limit ? cat(format_bytes(*limit), " (control group)") : "none");
+  for (const auto& [name, value] : describe_gpu(gpu_facts())) fact(out, name.c_str(), value);
 }
 
 void describe_device(std::ostream& out, at::Device device) {
@@ -116,7 +116,7 @@ void describe_device(std::ostream& out, at::Device device) {
     const MatmulReport r = set_matmul_precision(precision, device);
     std::string text = cat(precision, ": ", r.path);
     if (r.gflops > 0) text += format(", %.0f GFLOP/s, relative error %.1e", r.gflops, r.error);
-    row(out, "f32 products", cat(text, " (", device.str(), ")"));
+    fact(out, "f32 products", cat(text, " (", device.str(), ")"));
   }
   set_matmul_precision("highest", device);
   if (device.is_cpu()) {
@@ -129,17 +129,17 @@ void describe_device(std::ostream& out, at::Device device) {
       const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
       best = std::min(best, spent.count());
     }
-    row(out, "bf16 products",
-        format("%s, %.0f GFLOP/s (cpu)", at::globalContext().hasMKLDNN() ? "onednn" : "default",
-               2.0 * 2048 * 512 * 1024 / best * 1e-9));
+    fact(out, "bf16 products",
+         format("%s, %.0f GFLOP/s (cpu)", at::globalContext().hasMKLDNN() ? "onednn" : "default",
+                2.0 * 2048 * 512 * 1024 / best * 1e-9));
   }
   constexpr int64_t kDim = 64;
   const auto attention = [&](at::ScalarType type) {
     return attention_text(choose_attention(device.type(), type, kDim), kDim);
   };
-  row(out, "attention",
-      cat("f32 ", attention(at::kFloat), ", bf16 ", attention(at::kBFloat16), " (heads of ", kDim,
-          ")"));
+  fact(out, "attention",
+       cat("f32 ", attention(at::kFloat), ", bf16 ", attention(at::kBFloat16), " (heads of ", kDim,
+           ")"));
 }
 
 // Whether all kernels of the backend agree with the reference.
@@ -154,9 +154,9 @@ bool check_backend(std::ostream& out, const kernels::Backend& backend, at::Devic
     ++wrong;
     failures += cat("  FAILED ", backend.name, " ", c.kernel, ": ", c.failure, "\n");
   }
-  row(out, "self-test",
-      cat(backend.name, ": ", checks.size() - static_cast<size_t>(wrong), " of ", checks.size(),
-          " kernels agree with the reference (", cases, " cases)"));
+  fact(out, "self-test",
+       cat(backend.name, ": ", checks.size() - static_cast<size_t>(wrong), " of ", checks.size(),
+           " kernels agree with the reference (", cases, " cases)"));
   out << failures;
   return wrong == 0;
 }
@@ -186,18 +186,18 @@ bool doctor(std::ostream& out) {
   bool good = true;
   for (const kernels::Backend* backend : kernels::backends()) {
     if (backend->device == kernels::Device::kMeta) {
-      row(out, "self-test", cat(backend->name, ": computes nothing"));
+      fact(out, "self-test", cat(backend->name, ": computes nothing"));
       continue;
     }
     if (backend->device == kernels::Device::kCuda && !cuda) {
-      row(out, "self-test", cat(backend->name, ": not run, no GPU"));
+      fact(out, "self-test", cat(backend->name, ": not run, no GPU"));
       continue;
     }
     const bool on_gpu = backend->device == kernels::Device::kCuda;
     good &= check_backend(out, *backend, on_gpu ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU));
   }
-  row(out, "result",
-      good ? "all kernels are right" : "some kernels are WRONG: results cannot be trusted");
+  fact(out, "result",
+       good ? "all kernels are right" : "some kernels are WRONG: results cannot be trusted");
   return good;
 }
 

@@ -3,16 +3,19 @@
 
 #include <fcntl.h>
 #include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 
 #include "compact/base/check.h"
 #include "compact/base/file.h"
+#include "compact/base/text.h"
 
 extern char** environ;
 
@@ -20,6 +23,7 @@ namespace compact {
 namespace {
 
 constexpr size_t kLinesKept = 20;
+constexpr const char* kParent = "COMPACT_PARENT";  // its number, for a child
 
 volatile std::sig_atomic_t g_child = 0, g_signal = 0;
 
@@ -55,6 +59,13 @@ class SignalsPassedOn {
 
 }  // namespace
 
+void end_with_parent() {
+  const char* parent = std::getenv(kParent);
+  if (!parent || std::to_string(getppid()) != parent) return;
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (std::to_string(getppid()) != parent) raise(SIGTERM);  // it has ended meanwhile
+}
+
 std::string own_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
 
 ProcessResult run_process(const std::vector<std::string>& arguments,
@@ -68,6 +79,12 @@ ProcessResult run_process(const std::vector<std::string>& arguments,
   std::vector<char*> argv;
   for (const std::string& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
   argv.push_back(nullptr);
+  std::string parent = cat(kParent, "=", getpid());
+  std::vector<char*> variables = {parent.data()};
+  for (char** v = environ; *v; ++v) {
+    if (!std::string_view(*v).starts_with(cat(kParent, "="))) variables.push_back(*v);
+  }
+  variables.push_back(nullptr);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, write_end.get(), STDERR_FILENO);
@@ -83,7 +100,8 @@ ProcessResult run_process(const std::vector<std::string>& arguments,
   posix_spawnattr_setsigmask(&attributes, &before);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
   pid_t child = 0;
-  const int error = posix_spawn(&child, argv[0], &actions, &attributes, argv.data(), environ);
+  const int error =
+      posix_spawn(&child, argv[0], &actions, &attributes, argv.data(), variables.data());
   if (error == 0) g_child = child;
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   posix_spawnattr_destroy(&attributes);

@@ -11,6 +11,10 @@ namespace compact {
 // The path of the program that is running.
 std::string own_program();
 
+// To be called first in a program that may be such a child: it then ends, as by SIGTERM, with the
+// process that started it, however that ends.
+void end_with_parent();
+
 struct ProcessResult {
   int exit_code = 0;                // of the child; 128 + the signal that ended it
   int signal = 0;                   // SIGINT or SIGTERM that came for this process meanwhile, or 0

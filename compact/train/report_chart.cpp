@@ -12,7 +12,7 @@
 namespace compact {
 namespace {
 
-std::string format(const char* pattern, auto... values) {
+std::string formatted(const char* pattern, auto... values) {
   char out[320];
   std::snprintf(out, sizeof out, pattern, values...);
   return out;
@@ -26,7 +26,7 @@ struct Scale {
 
 std::string tick_label(double value, double spacing) {
   const int digits = spacing >= 1 ? 0 : static_cast<int>(std::ceil(-std::log10(spacing) - 1e-9));
-  return format("%.*f", std::min(digits, 9), value);
+  return formatted("%.*f", std::min(digits, 9), value);
 }
 
 struct Range {
@@ -40,7 +40,7 @@ struct Range {
 std::string path_of(const Curve& curve, const Scale& x, const Scale& y) {
   std::string d;
   for (const auto& [step, value] : curve) {
-    d += format("%s%.1f %.1f", d.empty() ? "M" : "L", x(step), y(value));
+    d += formatted("%s%.1f %.1f", d.empty() ? "M" : "L", x(step), y(value));
   }
   return d;
 }
@@ -109,24 +109,24 @@ std::string draw(const LineChart& chart, std::span<const RunReport> runs) {
   const Scale y{y_ticks.front(), y_ticks.back(), kBottom, kTop};
 
   std::string svg =
-      format("<svg viewBox=\"0 0 %.0f %.0f\" role=\"img\" aria-label=\"%s over %ss\">\n", kWidth,
-             kHeight, chart.what, chart.over);
+      formatted("<svg viewBox=\"0 0 %.0f %.0f\" role=\"img\" aria-label=\"%s over %ss\">\n", kWidth,
+                kHeight, chart.what, chart.over);
   for (const double t : y_ticks) {
-    svg += format("<path class=\"grid\" d=\"M%.1f %.1fH%.1f\"/>", kLeft, y(t), right);
-    svg += format("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n", kLeft - 8,
-                  y(t) + 4.5, tick_label(t, y_ticks[1] - y_ticks[0]).c_str());
+    svg += formatted("<path class=\"grid\" d=\"M%.1f %.1fH%.1f\"/>", kLeft, y(t), right);
+    svg += formatted("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n", kLeft - 8,
+                     y(t) + 4.5, tick_label(t, y_ticks[1] - y_ticks[0]).c_str());
   }
   for (const double t : x_ticks) {
     if (t > x.high) continue;
-    svg += format("<path class=\"axis\" d=\"M%.1f %.1fv5\"/>", x(t), kBottom);
-    svg +=
-        format("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n", x(t), kBottom + 21,
-               t == std::floor(t) ? format_count(std::llround(t)).c_str()
-                                  : tick_label(t, x_ticks[1]).c_str());
+    svg += formatted("<path class=\"axis\" d=\"M%.1f %.1fv5\"/>", x(t), kBottom);
+    svg += formatted("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n", x(t),
+                     kBottom + 21,
+                     t == std::floor(t) ? format_count(std::llround(t)).c_str()
+                                        : tick_label(t, x_ticks[1]).c_str());
   }
-  svg += format("<path class=\"axis\" d=\"M%.1f %.1fH%.1f\"/>", kLeft, kBottom, right);
-  svg += format("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n",
-                (kLeft + right) / 2, kHeight - 8, chart.over);
+  svg += formatted("<path class=\"axis\" d=\"M%.1f %.1fH%.1f\"/>", kLeft, kBottom, right);
+  svg += formatted("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n",
+                   (kLeft + right) / 2, kHeight - 8, chart.over);
 
   // Equal curves lie upon each other: earlier ones are wider, so that they stay in sight.
   std::vector<std::pair<double, size_t>> labels;
@@ -134,14 +134,15 @@ std::string draw(const LineChart& chart, std::span<const RunReport> runs) {
     const double behind = static_cast<double>(runs.size() - 1 - i);
     const RunReport& run = runs[i];
     if (const Curve& line = run.*chart.lines; !line.empty()) {
-      svg +=
-          format("<path class=\"line s%zu\" stroke-width=\"%.1f\" d=\"", i % 8, 2 + 1.7 * behind);
+      svg += formatted("<path class=\"line s%zu\" stroke-width=\"%.1f\" d=\"", i % 8,
+                       2 + 1.7 * behind);
       svg += path_of(line, x, y) + "\"/>\n";
     }
     for (const auto& [place, value] : run.*chart.dots) {
-      svg += format("<circle class=\"dot s%zu\" cx=\"%.1f\" cy=\"%.1f\" r=\"%.1f\"><title>", i % 8,
-                    x(place), y(value), 3.4 + behind);
-      svg += html_escape(run.preset) + format(": evaluation %s %.*f at %s %.7g</title></circle>\n",
+      svg += formatted("<circle class=\"dot s%zu\" cx=\"%.1f\" cy=\"%.1f\" r=\"%.1f\"><title>",
+                       i % 8, x(place), y(value), 3.4 + behind);
+      svg +=
+          html_escape(run.preset) + formatted(": evaluation %s %.*f at %s %.7g</title></circle>\n",
                                               chart.what, chart.digits, value, chart.over, place);
     }
     const Curve& last = (run.*chart.lines).empty() ? run.*chart.dots : run.*chart.lines;
@@ -151,9 +152,10 @@ std::string draw(const LineChart& chart, std::span<const RunReport> runs) {
   for (const auto& [at, i] : labels) {
     const RunReport& run = runs[i];
     const Curve& last = (run.*chart.lines).empty() ? run.*chart.dots : run.*chart.lines;
-    svg += format("<path class=\"leader s%zu\" d=\"M%.1f %.1fL%.1f %.1f\"/>", i % 8,
-                  x(last.back().first) + 3, y(last.back().second), right + 16, at);
-    svg += format("<text class=\"label s%zu\" x=\"%.1f\" y=\"%.1f\">", i % 8, right + 20, at + 4.5);
+    svg += formatted("<path class=\"leader s%zu\" d=\"M%.1f %.1fL%.1f %.1f\"/>", i % 8,
+                     x(last.back().first) + 3, y(last.back().second), right + 16, at);
+    svg +=
+        formatted("<text class=\"label s%zu\" x=\"%.1f\" y=\"%.1f\">", i % 8, right + 20, at + 4.5);
     svg += html_escape(run.preset) + "</text>\n";
   }
   return svg + "</svg>\n";
@@ -239,44 +241,45 @@ std::string memory_chart(std::span<const RunReport> runs) {
   const Scale x{0, ticks.back() * unit, left, kRight};
   const double bottom = kTop + kRow * static_cast<double>(runs.size());
   std::string svg =
-      format("<svg viewBox=\"0 0 %.0f %.0f\" role=\"img\" aria-label=\"Peak memory\">\n", kWidth,
-             bottom + 34);
+      formatted("<svg viewBox=\"0 0 %.0f %.0f\" role=\"img\" aria-label=\"Peak memory\">\n", kWidth,
+                bottom + 34);
   for (const double& t : ticks) {
-    svg += format("<path class=\"grid\" d=\"M%.1f %.1fV%.1f\"/>", x(t * unit), kTop, bottom);
-    svg += format("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s%s%s</text>\n", x(t * unit),
-                  bottom + 20, tick_label(t, ticks[1]).c_str(), &t == &ticks.back() ? " " : "",
-                  &t == &ticks.back() ? name : "");
+    svg += formatted("<path class=\"grid\" d=\"M%.1f %.1fV%.1f\"/>", x(t * unit), kTop, bottom);
+    svg += formatted("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s%s%s</text>\n",
+                     x(t * unit), bottom + 20, tick_label(t, ticks[1]).c_str(),
+                     &t == &ticks.back() ? " " : "", &t == &ticks.back() ? name : "");
   }
   const double first = runs[0].number("memory/peak_bytes");
   for (size_t i = 0; i < runs.size(); ++i) {
     const RunReport& run = runs[i];
     const double top = kTop + kRow * static_cast<double>(i) + (kRow - kBar) / 2;
-    svg += format("<text class=\"name\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">", left - 12,
-                  top + kBar / 2 + 5);
+    svg += formatted("<text class=\"name\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">", left - 12,
+                     top + kBar / 2 + 5);
     svg += html_escape(run.preset) + "</text>\n";
     const double peak = run.number("memory/peak_bytes");
     if (!std::isfinite(peak)) {
-      svg +=
-          format("<text x=\"%.1f\" y=\"%.1f\">no figures</text>\n", left + 8, top + kBar / 2 + 5);
+      svg += formatted("<text x=\"%.1f\" y=\"%.1f\">no figures</text>\n", left + 8,
+                       top + kBar / 2 + 5);
       continue;
     }
     double begin = 0;
     for (size_t p = 0; p < memory_parts().size(); ++p) {
       const double bytes = std::min(part(run, p), peak - begin);
       if (bytes <= 0) continue;
-      svg += format(
+      svg += formatted(
           "<rect class=\"p%zu\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"><title>", p,
           x(begin), top, x(begin + bytes) - x(begin), kBar);
-      svg += format("%s: %s</title></rect>\n", memory_parts()[p],
-                    format_bytes(std::llround(bytes)).c_str());
+      svg += formatted("%s: %s</title></rect>\n", memory_parts()[p],
+                       format_bytes(std::llround(bytes)).c_str());
       begin += bytes;
     }
     std::string text = format_bytes(std::llround(peak));
-    if (i > 0 && std::isfinite(first) && first > 0) text += format(" (%.2f\u00d7)", peak / first);
-    svg += format("<text class=\"value\" x=\"%.1f\" y=\"%.1f\">%s</text>\n", x(peak) + 8,
-                  top + kBar / 2 + 5, text.c_str());
+    if (i > 0 && std::isfinite(first) && first > 0)
+      text += formatted(" (%.2f\u00d7)", peak / first);
+    svg += formatted("<text class=\"value\" x=\"%.1f\" y=\"%.1f\">%s</text>\n", x(peak) + 8,
+                     top + kBar / 2 + 5, text.c_str());
   }
-  svg += format("<path class=\"axis\" d=\"M%.1f %.1fV%.1f\"/>\n", left, kTop, bottom);
+  svg += formatted("<path class=\"axis\" d=\"M%.1f %.1fV%.1f\"/>\n", left, kTop, bottom);
   return svg + "</svg>\n";
 }
 

@@ -7,7 +7,7 @@
 namespace compact {
 namespace {
 
-void check(const TrainConfig& c) {
+void check_glue(const TrainConfig& c) {
   check_sequence_settings(c);
   COMPACT_CHECK(!c.task_name.empty(), "--task_name is needed, as sst2");
   glue_task(c.task_name);
@@ -16,7 +16,7 @@ void check(const TrainConfig& c) {
                 "text-classification");
 }
 
-Task open(const TrainConfig& c, const Progress&, std::vector<std::string>& warnings) {
+Task open_glue(const TrainConfig& c, const Progress&, std::vector<std::string>& warnings) {
   const GlueTask& glue = glue_task(c.task_name);
   SequenceTexts texts;
   if (!c.data_dir.empty()) {
@@ -35,8 +35,8 @@ Task open(const TrainConfig& c, const Progress&, std::vector<std::string>& warni
 
 extern const TaskInfo glue = {"glue",
                               "a task of GLUE (--task_name), by an encoder",
-                              check,
-                              open,
+                              check_glue,
+                              open_glue,
                               {},
                               {"task_name", "data_dir", "max_seq_length", "max_train_samples",
                                "dropout", "label_smoothing_factor"}};

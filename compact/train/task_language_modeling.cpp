@@ -12,7 +12,7 @@
 namespace compact {
 namespace {
 
-void check(const TrainConfig& c) {
+void check_language(const TrainConfig& c) {
   if (!c.model.empty()) model_named(c.model);
   constexpr int64_t kMostTokens = int64_t{1} << 32;
   COMPACT_CHECK(c.per_device_train_batch_size <= kMostTokens / std::min(c.block_size, kMostTokens),
@@ -71,7 +71,8 @@ void open_data(const TrainConfig& c, const Tokenizer& tokenizer, const Progress&
           task.validation ? cat(", validation ", format_count(task.validation->size())) : "");
 }
 
-Task open(const TrainConfig& c, const Progress& progress, std::vector<std::string>& warnings) {
+Task open_language(const TrainConfig& c, const Progress& progress,
+                   std::vector<std::string>& warnings) {
   Task task;
   const bool data = !c.train_file.empty() || !c.validation_file.empty();
   // Without data the vocabulary is the model's own.
@@ -88,8 +89,8 @@ Task open(const TrainConfig& c, const Progress& progress, std::vector<std::strin
 
 extern const TaskInfo language_modeling = {"language-modeling",
                                            "next-token prediction on text, by a LLaMA",
-                                           check,
-                                           open,
+                                           check_language,
+                                           open_language,
                                            {"llama"},
                                            {"text_field", "block_size"},
                                            /*eval_samples=*/256,

@@ -12,9 +12,9 @@
 namespace compact {
 namespace {
 
-constexpr const char* kModelType = "compact-node-classifier";
+constexpr const char* kNodeModelType = "compact-node-classifier";
 
-void check(const TrainConfig& c) {
+void check_node(const TrainConfig& c) {
   check_graph_settings(c);
   COMPACT_CHECK(c.test_file.empty(), "--test_file: the nodes of a graph are split");
 }
@@ -28,12 +28,12 @@ uint64_t split_seed_of(const TrainConfig& c) {
   return j["split_seed"];
 }
 
-Task open(const TrainConfig& c, const Progress&, std::vector<std::string>&) {
+Task open_node(const TrainConfig& c, const Progress&, std::vector<std::string>&) {
   Task task;
   const std::string& file = graph_file_of(c);
   Graph graph = read_graph_npz(file);
   graph.features = normalize_rows(graph.features);
-  const GraphNetConfig net = graph_net_of(c, kModelType, graph.features.size(1), graph.classes);
+  const GraphNetConfig net = graph_net_of(c, kNodeModelType, graph.features.size(1), graph.classes);
   // Kept with the model, so that `compact eval` sees no node that was trained on.
   const uint64_t split_seed = split_seed_of(c);
   const NodeSplit split = planetoid_split(graph, split_seed);
@@ -50,7 +50,7 @@ Task open(const TrainConfig& c, const Progress&, std::vector<std::string>&) {
                        format_count(graph.edges.size(1) / 2), " edges; ", split.train.numel(),
                        " nodes to train on, validation ", split.validation.numel(), ", test ",
                        split.test.numel());
-  set_graph_net(c, net, kModelType, task);
+  set_graph_net(c, net, kNodeModelType, task);
   task.config["split_seed"] = split_seed;
   task.inputs = [batch = task.validation->in_order(0, 1)](at::Device device, int64_t) {
     return inputs_like(batch, device);
@@ -63,9 +63,9 @@ Task open(const TrainConfig& c, const Progress&, std::vector<std::string>&) {
 extern const TaskInfo node_classification = {
     "node-classification",
     "classes of the nodes of a graph, by a graph network",
-    check,
-    open,
-    {kModelType},
+    check_node,
+    open_node,
+    {kNodeModelType},
     {"hidden_size", "num_hidden_layers", "dropout", "label_smoothing_factor"},
     /*eval_samples=*/0,
     /*planned_from_data=*/true,

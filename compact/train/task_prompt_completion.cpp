@@ -12,7 +12,7 @@
 namespace compact {
 namespace {
 
-void check(const TrainConfig& c) {
+void check_prompt(const TrainConfig& c) {
   if (!c.model.empty()) model_named(c.model);
   COMPACT_CHECK(c.test_file.empty(), "--test_file: language models have a --validation_file only");
   for (const auto* files : {&c.train_file, &c.validation_file}) {
@@ -31,7 +31,7 @@ uint64_t checksum_of(const PromptSamples& samples) {
   return sum;
 }
 
-Task open(const TrainConfig& c, const Progress&, std::vector<std::string>& warnings) {
+Task open_prompt(const TrainConfig& c, const Progress&, std::vector<std::string>& warnings) {
   Task task;
   task.unit = "samples";
   task.target = "tokens";
@@ -77,8 +77,8 @@ Task open(const TrainConfig& c, const Progress&, std::vector<std::string>& warni
 // `compact eval` reads a folder's model_type as language-modeling.
 extern const TaskInfo prompt_completion = {"prompt-completion",
                                            "completions of prompts, by a LLaMA",
-                                           check,
-                                           open,
+                                           check_prompt,
+                                           open_prompt,
                                            {},
                                            {"prompt_column", "completion_column", "block_size"}};
 

@@ -6,7 +6,7 @@
 namespace compact {
 namespace {
 
-void check(const TrainConfig& c) {
+void check_text(const TrainConfig& c) {
   check_sequence_settings(c);
   for (const auto* files : {&c.train_file, &c.validation_file, &c.test_file}) {
     COMPACT_CHECK(files->size() <= 1,
@@ -14,7 +14,7 @@ void check(const TrainConfig& c) {
   }
 }
 
-Task open(const TrainConfig& c, const Progress&, std::vector<std::string>& warnings) {
+Task open_text(const TrainConfig& c, const Progress&, std::vector<std::string>& warnings) {
   SequenceTexts texts;
   const bool regression = c.do_regression || knows_values(c);
   TextFields fields{.first = c.text_column,
@@ -43,8 +43,8 @@ Task open(const TrainConfig& c, const Progress&, std::vector<std::string>& warni
 extern const TaskInfo text_classification = {
     "text-classification",
     "classes or values of sentences, by an encoder",
-    check,
-    open,
+    check_text,
+    open_text,
     {"bert", "roberta"},
     {"text_column", "text_pair_column", "label_column", "do_regression", "max_seq_length",
      "max_train_samples", "dropout", "label_smoothing_factor"}};

@@ -13,7 +13,7 @@
 namespace compact {
 namespace {
 
-at::Tensor normal(at::IntArrayRef sizes) {
+at::Tensor normal_maps(at::IntArrayRef sizes) {
   return at::randn(sizes, at::detail::createCPUGenerator(3));
 }
 
@@ -58,7 +58,7 @@ TEST(Pool, ReadsBackTheMeanOfEachWindow) {
                         {6, 6, 1, 1}}) {
     const std::string text = cat("pool:size=", c.size, ",stride=", c.stride);
     const CodecPtr codec = make_codec(text);
-    const at::Tensor x = normal({2, 3, c.height, c.width});
+    const at::Tensor x = normal_maps({2, 3, c.height, c.width});
     for (const auto format : {at::MemoryFormat::Contiguous, at::MemoryFormat::ChannelsLast}) {
       const at::Tensor laid = x.contiguous(format);
       const Encoded e = codec->encode(laid, 0);
@@ -78,15 +78,15 @@ TEST(Pool, ReadsBackTheMeanOfEachWindow) {
 
 TEST(Pool, TakesOneToThreeAxesAndShortTypes) {
   const CodecPtr codec = make_codec("pool:size=2");
-  const at::Tensor line = normal({2, 3, 7});
+  const at::Tensor line = normal_maps({2, 3, 7});
   const at::Tensor map =
       codec->encode(line.unsqueeze(2).expand({2, 3, 2, 7}).contiguous(), 0).restore();
   EXPECT_TRUE(codec->encode(line, 0).restore().allclose(map.select(2, 0)));
-  const at::Tensor block = normal({2, 3, 1, 5, 7});
+  const at::Tensor block = normal_maps({2, 3, 1, 5, 7});
   EXPECT_TRUE(codec->encode(block, 0).restore().allclose(
       codec->encode(block.squeeze(2), 0).restore().unsqueeze(2)));
   for (const auto type : {at::kBFloat16, at::kHalf}) {
-    const at::Tensor x = normal({1, 2, 4, 4}).to(type);
+    const at::Tensor x = normal_maps({1, 2, 4, 4}).to(type);
     const at::Tensor y = codec->encode(x, 0).restore();
     EXPECT_EQ(y.scalar_type(), type);
     EXPECT_TRUE(
@@ -97,7 +97,7 @@ TEST(Pool, TakesOneToThreeAxesAndShortTypes) {
 // A map that is constant over windows comes back bit for bit, and so it does from means in 8 bits
 // where they are two values.
 TEST(Pool, ConstantWindowsComeBackAndChainsHold) {
-  const at::Tensor coarse = normal({2, 3, 4, 4});
+  const at::Tensor coarse = normal_maps({2, 3, 4, 4});
   const at::Tensor x = coarse.repeat_interleave(2, 2).repeat_interleave(2, 3);
   EXPECT_TRUE(make_codec("pool:size=2")->encode(x, 0).restore().equal(x));
   const CodecPtr chain = make_codec("pool:size=2+quantize:bits=4");

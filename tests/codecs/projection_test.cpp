@@ -101,14 +101,14 @@ TEST_P(EveryProjection, OverlapsAsMatricesDo) {
   });
 }
 
-std::vector<std::string> names() {
+std::vector<std::string> type_names() {
   std::vector<std::string> all;
   for (const ProjectionInfo* info : projections()) all.push_back(info->name);
   return all;
 }
 
 INSTANTIATE_TEST_SUITE_P(All, EveryProjection,
-                         testing::Combine(testing::ValuesIn(names()),
+                         testing::Combine(testing::ValuesIn(type_names()),
                                           testing::Values(at::kFloat, at::kBFloat16)),
                          [](const auto& info) {
                            return std::get<0>(info.param) +

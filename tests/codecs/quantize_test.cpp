@@ -12,7 +12,7 @@
 namespace compact {
 namespace {
 
-at::Tensor normal(at::IntArrayRef sizes, uint64_t seed, at::ScalarType type = at::kFloat) {
+at::Tensor normal_values(at::IntArrayRef sizes, uint64_t seed, at::ScalarType type = at::kFloat) {
   at::Generator generator = at::detail::createCPUGenerator(seed);
   return at::randn(sizes, generator, at::kFloat).to(type);
 }
@@ -57,7 +57,7 @@ TEST(Quantize, TakesTheBytesItSays) {
         const CodecPtr codec = make_codec(text_of(c, group) + ",along=" + along);
         for (const auto& [rows, n] :
              {std::pair<int64_t, int64_t>{1, 1}, {3, 256}, {5, 1000}, {0, 7}}) {
-          const Encoded e = codec->encode(normal({rows, n}, 3, c.type), 1);
+          const Encoded e = codec->encode(normal_values({rows, n}, 3, c.type), 1);
           EXPECT_EQ(e.bytes(), codec->bytes(rows, n, c.type)) << text_of(c, group);
           EXPECT_EQ(e.restore().sizes(), at::IntArrayRef({rows, n}));
           EXPECT_EQ(e.restore().scalar_type(), c.type);
@@ -76,7 +76,7 @@ TEST(Quantize, StochasticRoundingIsUnbiased) {
   constexpr int kKeys = 4000;
   for (const Case& c : cases()) {
     if (std::string(c.rounding) != "stochastic" || c.type == at::kHalf) continue;
-    const at::Tensor x = normal({512}, 5, c.type);
+    const at::Tensor x = normal_values({512}, 5, c.type);
     const CodecPtr codec = make_codec(text_of(c));
     at::Tensor sum = at::zeros({512}, at::kDouble);
     at::Tensor squares = at::zeros({512}, at::kDouble);
@@ -100,7 +100,7 @@ TEST(Quantize, StochasticRoundingIsUnbiased) {
 // is stochastic (f: the fraction of a step that x lies above a level), step^2 min(f, 1 - f)^2 to
 // nearest. 262,144 values: within 2 %.
 TEST(Quantize, UniformErrorIsThatOfTheory) {
-  const at::Tensor x = normal({1024, 256}, 7), low = x.amin(1, true), high = x.amax(1, true);
+  const at::Tensor x = normal_values({1024, 256}, 7), low = x.amin(1, true), high = x.amax(1, true);
   for (const int bits : {1, 2, 4, 8}) {
     const double top = (1 << bits) - 1;
     const at::Tensor step = ((high - low) / top).to(at::kDouble);
@@ -119,7 +119,7 @@ TEST(Quantize, UniformErrorIsThatOfTheory) {
 // Lloyd's levels on normal values have the published relative errors; the mean and deviation of 256
 // values cost about 1 %.
 TEST(Quantize, LloydLevelsHaveTheLeastError) {
-  const at::Tensor x = normal({1024, 256}, 8);
+  const at::Tensor x = normal_values({1024, 256}, 8);
   for (const auto& [bits, want] : {std::pair{1, 0.3634}, {2, 0.1175}, {4, 0.00950}}) {
     const std::string codec = cat("quantize:levels=lloyd,rounding=nearest,bits=", bits);
     EXPECT_NEAR(relative_error(through(codec, x), x) / want, 1, 0.03) << codec;
@@ -127,7 +127,7 @@ TEST(Quantize, LloydLevelsHaveTheLeastError) {
 }
 
 TEST(Quantize, ErrorFallsWithGroupAndBits) {
-  const at::Tensor x = normal({512, 512}, 9);
+  const at::Tensor x = normal_values({512, 512}, 9);
   // Published for normal values in groups of 256: 0.598 and 0.0238; in groups of 64 0.403.
   EXPECT_NEAR(relative_error(through("quantize:bits=2", x), x), 0.598, 0.02);
   EXPECT_NEAR(relative_error(through("quantize:bits=2,group=64", x), x), 0.403, 0.02);
@@ -135,7 +135,7 @@ TEST(Quantize, ErrorFallsWithGroupAndBits) {
 }
 
 TEST(Quantize, ReadsAnyLayoutAndKeepsIt) {
-  const at::Tensor x = normal({4, 6, 5, 7}, 10);
+  const at::Tensor x = normal_values({4, 6, 5, 7}, 10);
   const std::string codec = "quantize:bits=8,group=32";
   const at::Tensor want = through(codec, x);
   const at::Tensor last = x.to(at::MemoryFormat::ChannelsLast);
@@ -155,7 +155,7 @@ TEST(Quantize, ReadsAnyLayoutAndKeepsIt) {
 TEST(Quantize, NotANumberStaysInItsGroup) {
   for (const Case& c : cases()) {
     for (const float bad : {NAN, INFINITY, -INFINITY}) {
-      at::Tensor x = normal({768}, 11, c.type);
+      at::Tensor x = normal_values({768}, 11, c.type);
       x[300] = bad;
       const at::Tensor y = through(text_of(c), x);
       EXPECT_TRUE(y.slice(0, 256, 512).isnan().all().item<bool>()) << text_of(c);
@@ -171,7 +171,7 @@ TEST(Quantize, ConstantsAndZerosAreExact) {
     EXPECT_TRUE(at::equal(through("quantize:bits=2,scale=f32", x), x)) << value;
   }
   // A zero that is the least value of its group stays one: what a ReLU leaves.
-  const at::Tensor x = normal({4096}, 12).relu();
+  const at::Tensor x = normal_values({4096}, 12).relu();
   EXPECT_TRUE((through("quantize:bits=4", x).masked_select(x.eq(0)).eq(0)).all().item<bool>());
 }
 
@@ -180,7 +180,7 @@ TEST(Quantize, ConstantsAndZerosAreExact) {
 TEST(Quantize, PositiveLevelsKeepAReluMask) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
     for (const int bits : {2, 4, 8}) {
-      const at::Tensor x = normal({4096}, 14, type).relu();
+      const at::Tensor x = normal_values({4096}, 14, type).relu();
       for (const char* rounding : {"nearest", "stochastic"}) {
         const at::Tensor y =
             through(cat("quantize:levels=positive,bits=", bits, ",rounding=", rounding), x);
@@ -190,7 +190,7 @@ TEST(Quantize, PositiveLevelsKeepAReluMask) {
     }
   }
   constexpr int kKeys = 2000;
-  const at::Tensor x = normal({512}, 15).relu();
+  const at::Tensor x = normal_values({512}, 15).relu();
   at::Tensor sum = at::zeros({512}, at::kDouble), squares = at::zeros({512}, at::kDouble);
   const CodecPtr codec = make_codec("quantize:levels=positive,bits=2");
   for (int k = 0; k < kKeys; ++k) {
@@ -204,7 +204,7 @@ TEST(Quantize, PositiveLevelsKeepAReluMask) {
 }
 
 TEST(Quantize, BitsComeFromTheKeyAlone) {
-  const at::Tensor x = normal({100000}, 13);
+  const at::Tensor x = normal_values({100000}, 13);
   const int threads = at::get_num_threads();
   const at::Tensor first = through("quantize", x, 7);
   at::set_num_threads(1);

@@ -21,17 +21,17 @@ at::Tensor edges(const std::vector<int64_t>& values) {
 
 class GraphSetFile : public testing::Test {
  protected:
-  GraphSet read(const std::string& text) {
+  GraphSet read_set(const std::string& text) {
     return read_graph_set(write_file(folder_ / "set.txt", text));
   }
-  std::string error(const std::string& text) {
-    return one_line_error_of([&] { read(text); });
+  std::string set_error(const std::string& text) {
+    return one_line_error_of([&] { read_set(text); });
   }
   TextFolder folder_;
 };
 
 TEST_F(GraphSetFile, TagsBecomeColumns) {
-  const GraphSet set = read("2\n3 7\n5 2 1 2\n-4 1 0\n5 1 0\n1 -1\r\n9 0\r\n\n");
+  const GraphSet set = read_set("2\n3 7\n5 2 1 2\n-4 1 0\n5 1 0\n1 -1\r\n9 0\r\n\n");
   EXPECT_EQ(set.features, 3);
   EXPECT_EQ(set.classes, 2);
   ASSERT_EQ(set.graphs.size(), 2u);
@@ -46,13 +46,13 @@ TEST_F(GraphSetFile, TagsBecomeColumns) {
 }
 
 TEST_F(GraphSetFile, AttributesFollowTags) {
-  const GraphSet set = read("1\n2 0\n0 1 1 0.5 -2e1\n1 1 0 0 3\n");
+  const GraphSet set = read_set("1\n2 0\n0 1 1 0.5 -2e1\n1 1 0 0 3\n");
   EXPECT_TRUE(at::equal(set.graphs[0].features,
                         at::tensor({1.f, 0.f, .5f, -20.f, 0.f, 1.f, 0.f, 3.f}).view({2, 4})));
 }
 
 TEST_F(GraphSetFile, EdgesAreBothWaysOnce) {
-  const GraphSet set = read("1\n3 0\n0 4 0 1 1 2\n0 0\n0 1 0\n");
+  const GraphSet set = read_set("1\n3 0\n0 4 0 1 1 2\n0 0\n0 1 0\n");
   EXPECT_TRUE(at::equal(set.graphs[0].edges, edges({0, 0, 1, 2, 1, 2, 0, 0})));
 }
 
@@ -96,12 +96,12 @@ TEST_F(GraphSetFile, RefusesWhatIsWrong) {
       {tags, "at most 268435456 values of features, 20000 nodes have 20000 each"},
   };
   for (const auto& c : cases) {
-    const std::string text = error(c.text);
+    const std::string text = set_error(c.text);
     EXPECT_THAT(text, HasSubstr(c.rule)) << c.text.substr(0, 60);
     EXPECT_THAT(text, HasSubstr("set.txt"));
     EXPECT_LT(text.size(), 400u);
   }
-  EXPECT_THAT(error(""), HasSubstr("is empty"));
+  EXPECT_THAT(set_error(""), HasSubstr("is empty"));
   EXPECT_THAT(one_line_error_of([&] { read_graph_set(folder_ / "none"); }),
               HasSubstr("none: cannot be read"));
 }
@@ -110,9 +110,9 @@ TEST_F(GraphSetFile, RefusesWhatIsWrong) {
 TEST_F(GraphSetFile, CutAnywhere) {
   const std::string whole = "2\n2 1\n0 1 1\n0 1 0\n2 0\n1 1 1\n0 1 0";
   for (size_t size = 1; size < whole.size(); ++size) {
-    EXPECT_NE(error(whole.substr(0, size)), "") << size;
+    EXPECT_NE(set_error(whole.substr(0, size)), "") << size;
   }
-  EXPECT_EQ(read(whole).graphs.size(), 2u);
+  EXPECT_EQ(read_set(whole).graphs.size(), 2u);
 }
 
 TEST_F(GraphSetFile, DamagedAnywhereIsAnErrorOrASet) {
@@ -123,7 +123,7 @@ TEST_F(GraphSetFile, DamagedAnywhereIsAnErrorOrASet) {
     const Random4 r = philox(13, i);
     damaged[r.v[0] % damaged.size()] =
         static_cast<char>(r.v[2] % 2 ? r.v[1] : "0 \n9-.,e"[r.v[1] % 8]);
-    refused += error_of([&] { read(damaged); }) != "";
+    refused += error_of([&] { read_set(damaged); }) != "";
   }
   EXPECT_GT(refused, 1000);
 }
@@ -161,29 +161,29 @@ using Files = std::map<std::string, std::string>;
 
 class GraphSetFolder : public testing::Test {
  protected:
-  static Files small_set() {
+  static Files small_graph_set() {
     return {{"A", "1, 2\n2, 1\n3, 5\n5,3\n"},
             {"graph_indicator", "1\n1\n2\n1\n2\n"},
             {"graph_labels", "1\n-1\n"},
             {"node_labels", "3\n0\n3\n8\n0\n"},
             {"node_attributes", "1.5, 2\n0, 0\n3, 4\n5, 6\n7, 8\n"}};
   }
-  GraphSet read(const Files& files) {
+  GraphSet read_set(const Files& files) {
     std::filesystem::remove_all(folder_ / "DS");
     std::filesystem::create_directory(folder_ / "DS");
     for (const auto& [name, text] : files) write_file(folder_ / ("DS/DS_" + name + ".txt"), text);
     return read_graph_set(folder_ / "DS");
   }
-  std::string error(const std::string& name, const std::string& text) {
-    Files files = small_set();
+  std::string set_error(const std::string& name, const std::string& text) {
+    Files files = small_graph_set();
     files[name] = text;
-    return one_line_error_of([&] { read(files); });
+    return one_line_error_of([&] { read_set(files); });
   }
   TextFolder folder_;
 };
 
 TEST_F(GraphSetFolder, AllFiles) {
-  const GraphSet set = read(small_set());
+  const GraphSet set = read_set(small_graph_set());
   EXPECT_EQ(set.features, 5);
   EXPECT_EQ(set.classes, 2);
   ASSERT_EQ(set.graphs.size(), 2u);
@@ -200,15 +200,15 @@ TEST_F(GraphSetFolder, AllFiles) {
 }
 
 TEST_F(GraphSetFolder, WithoutLabelsOrAttributesOfNodes) {
-  Files files = small_set();
+  Files files = small_graph_set();
   files.erase("node_labels");
   EXPECT_TRUE(
-      at::equal(read(files).graphs[1].features, at::tensor({3.f, 4.f, 7.f, 8.f}).view({2, 2})));
+      at::equal(read_set(files).graphs[1].features, at::tensor({3.f, 4.f, 7.f, 8.f}).view({2, 2})));
   files.erase("node_attributes");
-  EXPECT_TRUE(at::equal(read(files).graphs[1].features, at::ones({2, 1})));
-  files = small_set();
+  EXPECT_TRUE(at::equal(read_set(files).graphs[1].features, at::ones({2, 1})));
+  files = small_graph_set();
   files.erase("node_attributes");
-  EXPECT_EQ(read(files).features, 3);
+  EXPECT_EQ(read_set(files).features, 3);
 }
 
 TEST_F(GraphSetFolder, RefusesWhatIsWrong) {
@@ -239,19 +239,19 @@ TEST_F(GraphSetFolder, RefusesWhatIsWrong) {
       {"node_attributes", "1, 2\n", "ends after 1"},
   };
   for (const auto& c : cases) {
-    const std::string text = error(c.name, c.text);
+    const std::string text = set_error(c.name, c.text);
     EXPECT_THAT(text, HasSubstr(c.rule)) << c.name << " " << c.text;
     EXPECT_THAT(text, HasSubstr("DS"));
   }
   for (const char* name : {"A", "graph_indicator", "graph_labels"}) {
-    Files files = small_set();
+    Files files = small_graph_set();
     files.erase(name);
-    EXPECT_THAT(one_line_error_of([&] { read(files); }), HasSubstr("DS")) << name;
+    EXPECT_THAT(one_line_error_of([&] { read_set(files); }), HasSubstr("DS")) << name;
   }
   EXPECT_THAT(one_line_error_of([&] {
-                Files files = small_set();
+                Files files = small_graph_set();
                 files["X_A"] = "1, 2\n";
-                read(files);
+                read_set(files);
               }),
               HasSubstr("one file NAME_A.txt, has more"));
 }

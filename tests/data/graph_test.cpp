@@ -61,20 +61,20 @@ class GraphNpz : public testing::Test {
     for (const auto& [name, bytes] : arrays) members.push_back({name + ".npy", bytes});
     return archive_of(members, "zip");
   }
-  Graph read(const Arrays& arrays) {
+  Graph read_graph(const Arrays& arrays) {
     return read_graph_npz(write_file(folder_ / "graph.npz", zip_of(arrays)));
   }
   // What is said of the small graph with one array replaced.
-  std::string error(const std::string& name, const std::string& bytes) {
+  std::string graph_error(const std::string& name, const std::string& bytes) {
     Arrays arrays = small_graph();
     arrays[name] = bytes;
-    return one_line_error_of([&] { read(arrays); });
+    return one_line_error_of([&] { read_graph(arrays); });
   }
   TextFolder folder_;
 };
 
 TEST_F(GraphNpz, SmallGraph) {
-  const Graph graph = read(small_graph());
+  const Graph graph = read_graph(small_graph());
   EXPECT_TRUE(at::equal(graph.edges, at::tensor({0, 0, 1, 2, 1, 2, 0, 0}, at::kLong).view({2, 4})));
   EXPECT_TRUE(at::equal(
       graph.features,
@@ -90,7 +90,7 @@ TEST_F(GraphNpz, WithoutEdgesOrFeatures) {
     arrays[name + std::string("_indices")] = ints({});
     arrays[name + std::string("_indptr")] = ints({0, 0, 0, 0, 0});
   }
-  const Graph graph = read(arrays);
+  const Graph graph = read_graph(arrays);
   EXPECT_EQ(graph.edges.sizes(), at::IntArrayRef({2, 0}));
   EXPECT_EQ(graph.features.abs().max().item<float>(), 0);
 }
@@ -133,7 +133,7 @@ TEST_F(GraphNpz, RefusesWrongArrays) {
       {"labels", "text", "begins with"},
   };
   for (const auto& c : cases) {
-    const std::string text = error(c.name, c.bytes);
+    const std::string text = graph_error(c.name, c.bytes);
     EXPECT_THAT(text, HasSubstr(c.rule)) << c.name;
     EXPECT_THAT(text, HasSubstr("graph.npz: array " + c.name.substr(0, 4))) << c.name;
   }
@@ -144,7 +144,7 @@ TEST_F(GraphNpz, RefusesMissingArraysAndNoZip) {
     if (name == "names") continue;
     Arrays arrays = small_graph();
     arrays.erase(name);
-    EXPECT_THAT(one_line_error_of([&] { read(arrays); }), HasSubstr("has no array " + name));
+    EXPECT_THAT(one_line_error_of([&] { read_graph(arrays); }), HasSubstr("has no array " + name));
   }
   EXPECT_THAT(one_line_error_of([&] { read_graph_npz(write_file(folder_ / "a.npz", "text")); }),
               HasSubstr("no whole archive"));

@@ -29,14 +29,14 @@ std::string colour(unsigned char r, unsigned char g, unsigned char b, int width 
 
 class ImageArchive : public testing::Test {
  protected:
-  LabelledImages read(const std::string& bytes) {
+  LabelledImages read_archive(const std::string& bytes) {
     return read_image_archive(write_file(folder_ / "images.tar", bytes));
   }
-  std::string error(const std::string& bytes) {
-    return one_line_error_of([&] { read(bytes); });
+  std::string archive_error(const std::string& bytes) {
+    return one_line_error_of([&] { read_archive(bytes); });
   }
-  std::string error(const std::vector<Member>& members) {
-    return error(archive_of(members, "pax"));
+  std::string archive_error(const std::vector<Member>& members) {
+    return archive_error(archive_of(members, "pax"));
   }
   TextFolder folder_;
 };
@@ -71,15 +71,15 @@ void expect_small_set(const LabelledImages& all) {
 TEST_F(ImageArchive, TarAndZipHoweverCompressed) {
   for (const char* filter : {"none", "gzip", "bzip2", "xz", "zstd", "lz4"}) {
     SCOPED_TRACE(filter);
-    expect_small_set(read(archive_of(small_set(), "pax", filter)));
+    expect_small_set(read_archive(archive_of(small_set(), "pax", filter)));
   }
-  expect_small_set(read(archive_of(small_set(), "ustar")));
-  expect_small_set(read(archive_of(small_set(), "zip")));
+  expect_small_set(read_archive(archive_of(small_set(), "ustar")));
+  expect_small_set(read_archive(archive_of(small_set(), "zip")));
 }
 
 TEST_F(ImageArchive, WithoutAFolderAbove) {
-  const LabelledImages all =
-      read(archive_of({{"./b/0.jpg", colour(1, 2, 3)}, {"./a//1.jpg", colour(1, 2, 3)}}, "ustar"));
+  const LabelledImages all = read_archive(
+      archive_of({{"./b/0.jpg", colour(1, 2, 3)}, {"./a//1.jpg", colour(1, 2, 3)}}, "ustar"));
   EXPECT_THAT(all.class_names, ElementsAre("a", "b"));
   EXPECT_TRUE(at::equal(all.labels, at::tensor({1, 0}, at::kLong)));
 }
@@ -88,7 +88,8 @@ TEST_F(ImageArchive, NamesOfOtherAlphabets) {
   const std::vector<Member> members = {{"\u00fc/0.jpg", colour(1, 2, 3)},
                                        {"\u4e2d/0.jpg", colour(1, 2, 3)}};
   for (const char* format : {"ustar", "pax", "zip"}) {
-    EXPECT_THAT(read(archive_of(members, format)).class_names, ElementsAre("\u00fc", "\u4e2d"))
+    EXPECT_THAT(read_archive(archive_of(members, format)).class_names,
+                ElementsAre("\u00fc", "\u4e2d"))
         << format;
   }
   // As most programs write it: with the mark that names are UTF-8.
@@ -98,11 +99,11 @@ TEST_F(ImageArchive, NamesOfOtherAlphabets) {
       zip[at + flags + 1] |= 8;
     }
   }
-  EXPECT_THAT(read(zip).class_names, ElementsAre("\u00fc", "\u4e2d"));
+  EXPECT_THAT(read_archive(zip).class_names, ElementsAre("\u00fc", "\u4e2d"));
 }
 
 TEST_F(ImageArchive, RowsAndColumnsKeepTheirPlaces) {
-  const LabelledImages all = read(archive_of(
+  const LabelledImages all = read_archive(archive_of(
       {{"a/0.jpg", colour(9, 9, 9, 3, 5)}, {"a/1.jpg", colour(200, 0, 0, 3, 5)}}, "ustar"));
   EXPECT_EQ(all.images.sizes(), at::IntArrayRef({2, 3, 5, 3}));
   EXPECT_GT(all.images[1][0].min().item<int>(), 190);
@@ -113,18 +114,18 @@ TEST_F(ImageArchive, CutAnywhere) {
   for (const char* filter : {"gzip", "bzip2", "xz", "zstd", "lz4"}) {
     const std::string whole = archive_of(small_set(), "ustar", filter);
     for (size_t size = 0; size < whole.size(); ++size) {
-      ASSERT_NE(error(whole.substr(0, size)), "") << filter << " " << size;
+      ASSERT_NE(archive_error(whole.substr(0, size)), "") << filter << " " << size;
     }
   }
   const std::string zip = archive_of(small_set(), "zip");
   for (size_t size = 0; size < zip.size(); ++size) {
-    ASSERT_NE(error(zip.substr(0, size)), "") << "zip " << size;
+    ASSERT_NE(archive_error(zip.substr(0, size)), "") << "zip " << size;
   }
   // What follows the first block of zeros at the end is padding.
   const std::string tar = archive_of(small_set(), "ustar");
   const size_t end = (tar.find_last_not_of('\0') + 511) / 512 * 512;
   for (size_t size = 0; size <= end; size += size % 512 == 0 || size % 512 == 511 ? 1 : 73) {
-    ASSERT_NE(error(tar.substr(0, size)), "") << "tar " << size;
+    ASSERT_NE(archive_error(tar.substr(0, size)), "") << "tar " << size;
   }
 }
 
@@ -133,7 +134,7 @@ TEST_F(ImageArchive, ImagesOfSeveralSizesAreBroughtToOne) {
                                         {"a/1.jpg", colour(10, 200, 10, 30, 20)},
                                         {"b/2.jpg", colour(10, 10, 200, 3, 4096)}},
                                        "zip");
-  EXPECT_THAT(error(bytes), HasSubstr("the first is 8 x 8, this 20 x 30"));
+  EXPECT_THAT(archive_error(bytes), HasSubstr("the first is 8 x 8, this 20 x 30"));
   const std::string path = write_file(folder_ / "images.zip", bytes);
   const LabelledImages all = read_image_archive(path, ImageSize{8, 8});
   EXPECT_EQ(all.images.sizes(), at::IntArrayRef({3, 3, 8, 8}));
@@ -165,16 +166,16 @@ TEST_F(ImageArchive, DamagedAnywhereIsAnErrorOrAnImage) {
 
 TEST_F(ImageArchive, RefusesWhatIsNoSetOfImages) {
   const std::string good = colour(1, 2, 3);
-  EXPECT_THAT(error(std::vector<Member>{{"a/", "", AE_IFDIR}}), HasSubstr("has no images"));
-  EXPECT_THAT(error({{"a/README.txt", "x"}}), HasSubstr("CLASS/NAME.jpg only"));
-  EXPECT_THAT(error({{"0.jpg", good}}), HasSubstr("CLASS/NAME.jpg only"));
-  EXPECT_THAT(error({{"train/a/0.jpg", good}, {"test/a/0.jpg", good}}),
+  EXPECT_THAT(archive_error(std::vector<Member>{{"a/", "", AE_IFDIR}}), HasSubstr("has no images"));
+  EXPECT_THAT(archive_error({{"a/README.txt", "x"}}), HasSubstr("CLASS/NAME.jpg only"));
+  EXPECT_THAT(archive_error({{"0.jpg", good}}), HasSubstr("CLASS/NAME.jpg only"));
+  EXPECT_THAT(archive_error({{"train/a/0.jpg", good}, {"test/a/0.jpg", good}}),
               HasSubstr("in one folder, the first in `train/`"));
-  EXPECT_THAT(error({{"a/0.jpg", good}, {"a/1.jpg", colour(1, 2, 3, 8, 9)}}),
+  EXPECT_THAT(archive_error({{"a/0.jpg", good}, {"a/1.jpg", colour(1, 2, 3, 8, 9)}}),
               HasSubstr("the first is 8 x 8, this 9 x 8"));
-  EXPECT_THAT(error({{"a/0.jpg", good}, {"./a/0.jpg", good}}), HasSubstr("is there twice"));
-  EXPECT_THAT(error("no archive at all, but some text"), HasSubstr("no whole archive"));
-  EXPECT_THAT(error(std::string(20480, '\0')), HasSubstr("has no images"));
+  EXPECT_THAT(archive_error({{"a/0.jpg", good}, {"./a/0.jpg", good}}), HasSubstr("is there twice"));
+  EXPECT_THAT(archive_error("no archive at all, but some text"), HasSubstr("no whole archive"));
+  EXPECT_THAT(archive_error(std::string(20480, '\0')), HasSubstr("has no images"));
   EXPECT_THAT(one_line_error_of([&] { read_image_archive(folder_.path()); }),
               HasSubstr("is a folder"));
   EXPECT_THAT(one_line_error_of([&] { read_image_archive(folder_ / "none.tar"); }),
@@ -183,15 +184,17 @@ TEST_F(ImageArchive, RefusesWhatIsNoSetOfImages) {
 
 TEST_F(ImageArchive, RefusesTricksWithNames) {
   const std::string good = colour(1, 2, 3);
-  EXPECT_THAT(error({{"a/../../b/0.jpg", good}}), HasSubstr("without `..`"));
-  EXPECT_THAT(error({{"/a/0.jpg", good}}), HasSubstr("must be relative"));
-  EXPECT_THAT(error({{"a\\0.jpg", good}}), HasSubstr("backslashes"));
-  EXPECT_THAT(error({{"a/\x1b[31m\n0.jpg", good}}), HasSubstr("control characters"));
-  EXPECT_THAT(error({{"a/" + std::string(600, 'x') + ".jpg", good}}), HasSubstr("512 bytes"));
-  EXPECT_THAT(error({{"a/0.jpg", "", AE_IFLNK, "/etc/passwd"}}), HasSubstr("links are not read"));
-  EXPECT_THAT(error({{"a/1.jpg", good}, {"a/0.jpg", "", AE_IFREG, "a/1.jpg"}}),
+  EXPECT_THAT(archive_error({{"a/../../b/0.jpg", good}}), HasSubstr("without `..`"));
+  EXPECT_THAT(archive_error({{"/a/0.jpg", good}}), HasSubstr("must be relative"));
+  EXPECT_THAT(archive_error({{"a\\0.jpg", good}}), HasSubstr("backslashes"));
+  EXPECT_THAT(archive_error({{"a/\x1b[31m\n0.jpg", good}}), HasSubstr("control characters"));
+  EXPECT_THAT(archive_error({{"a/" + std::string(600, 'x') + ".jpg", good}}),
+              HasSubstr("512 bytes"));
+  EXPECT_THAT(archive_error({{"a/0.jpg", "", AE_IFLNK, "/etc/passwd"}}),
               HasSubstr("links are not read"));
-  EXPECT_THAT(error({{"a/0.jpg", "", AE_IFIFO}}), HasSubstr("must be a file or folder"));
+  EXPECT_THAT(archive_error({{"a/1.jpg", good}, {"a/0.jpg", "", AE_IFREG, "a/1.jpg"}}),
+              HasSubstr("links are not read"));
+  EXPECT_THAT(archive_error({{"a/0.jpg", "", AE_IFIFO}}), HasSubstr("must be a file or folder"));
 }
 
 TEST_F(ImageArchive, RefusesBrokenImages) {
@@ -199,26 +202,28 @@ TEST_F(ImageArchive, RefusesBrokenImages) {
   for (const auto form : {JpegForm::kBaseline, JpegForm::kProgressive, JpegForm::kScanPerColour}) {
     const std::string whole = jpeg_of(24, 24, {200, 30, 40}, form);
     for (size_t size = 0; size < whole.size(); ++size) {
-      ASSERT_THAT(error({{"a/0.jpg", whole.substr(0, size)}}), HasSubstr("member a/0.jpg")) << size;
+      ASSERT_THAT(archive_error({{"a/0.jpg", whole.substr(0, size)}}), HasSubstr("member a/0.jpg"))
+          << size;
     }
   }
-  EXPECT_THAT(error({{"a/0.jpg", "\x89PNG\r\n\x1a\n"}}), HasSubstr("Not a JPEG file"));
-  EXPECT_THAT(error({{"a/0.jpg", jpeg_of(4097, 1, {1})}}), HasSubstr("from 1 to 4096 pixels"));
-  EXPECT_THAT(error({{"a/0.jpg", jpeg_of(1, 4097, {1})}}), HasSubstr("are 4097 x 1"));
-  EXPECT_THAT(error({{"a/0.jpg", jpeg_of(4, 4, {1, 2, 3, 4})}}), HasSubstr("4 components"));
-  EXPECT_THAT(error({{"a/0.jpg", good + std::string(1 << 24, 'x')}}),
+  EXPECT_THAT(archive_error({{"a/0.jpg", "\x89PNG\r\n\x1a\n"}}), HasSubstr("Not a JPEG file"));
+  EXPECT_THAT(archive_error({{"a/0.jpg", jpeg_of(4097, 1, {1})}}),
+              HasSubstr("from 1 to 4096 pixels"));
+  EXPECT_THAT(archive_error({{"a/0.jpg", jpeg_of(1, 4097, {1})}}), HasSubstr("are 4097 x 1"));
+  EXPECT_THAT(archive_error({{"a/0.jpg", jpeg_of(4, 4, {1, 2, 3, 4})}}), HasSubstr("4 components"));
+  EXPECT_THAT(archive_error({{"a/0.jpg", good + std::string(1 << 24, 'x')}}),
               HasSubstr("at most 16777216 bytes"));
   const size_t frame = good.find("\xff\xc0");
   ASSERT_NE(frame, good.npos);
   std::string giant = good;
   giant.replace(frame + 5, 4, "\xff\xdc\xff\xdc");
-  EXPECT_THAT(error({{"a/0.jpg", giant}}), HasSubstr("are 65500 x 65500"));
+  EXPECT_THAT(archive_error({{"a/0.jpg", giant}}), HasSubstr("are 65500 x 65500"));
   std::string empty = good;
   empty.replace(frame + 5, 4, std::string(4, '\0'));
-  EXPECT_THAT(error({{"a/0.jpg", empty}}), HasSubstr("no whole JPEG"));
+  EXPECT_THAT(archive_error({{"a/0.jpg", empty}}), HasSubstr("no whole JPEG"));
   std::string more_rows = good;
   more_rows[frame + 5] = 2;
-  EXPECT_THAT(error({{"a/0.jpg", more_rows}}), HasSubstr("no whole JPEG"));
+  EXPECT_THAT(archive_error({{"a/0.jpg", more_rows}}), HasSubstr("no whole JPEG"));
 }
 
 // A file may repeat a scan as often as it likes, each as costly as the image is large.
@@ -230,8 +235,8 @@ TEST_F(ImageArchive, RefusesJpegsOfVeryManyScans) {
     for (int i = 0; i < more; ++i) scans += whole.substr(scan, end - scan);
     return archive_of({{"a/0.jpg", scans + "\xff\xd9"}}, "ustar");
   };
-  EXPECT_EQ(read(with(50)).images.size(0), 1);
-  EXPECT_THAT(error(with(200)), HasSubstr("more than 100 scans"));
+  EXPECT_EQ(read_archive(with(50)).images.size(0), 1);
+  EXPECT_THAT(archive_error(with(200)), HasSubstr("more than 100 scans"));
 }
 
 TEST_F(ImageArchive, ImagesThatClaimMoreThanTheyHave) {
@@ -244,7 +249,7 @@ TEST_F(ImageArchive, ImagesThatClaimMoreThanTheyHave) {
   char text[8];
   std::snprintf(text, sizeof text, "%06o", sum);
   tar.replace(148, 8, std::string(text, 7) + " ");
-  EXPECT_THAT(error(tar), HasSubstr("no whole archive"));
+  EXPECT_THAT(archive_error(tar), HasSubstr("no whole archive"));
 }
 
 TEST_F(ImageArchive, CifarAsJpeg) {
@@ -275,8 +280,10 @@ class ReadImages : public testing::Test {
   static std::string idx_labels(const std::string& labels) {
     return big_endian(0x801) + big_endian(2) + labels;
   }
-  static LabelledImages read(const std::vector<std::string>& paths) { return read_images(paths); }
-  static std::string error(const std::vector<std::string>& paths) {
+  static LabelledImages read_archive(const std::vector<std::string>& paths) {
+    return read_images(paths);
+  }
+  static std::string archive_error(const std::vector<std::string>& paths) {
     return one_line_error_of([&] { read_images(paths); });
   }
   TextFolder folder_;
@@ -287,12 +294,12 @@ TEST_F(ReadImages, IdxWithTheLabelsBesideIt) {
   put("train-labels-idx1-ubyte.gz", compressed(idx_labels("\x01\x02"), ".gz"));
   const std::string test = put("t10k-images-idx3-ubyte", idx_images('b'));
   put("t10k-labels-idx1-ubyte.xz", compressed(idx_labels("\x03\x04"), ".xz"));
-  const LabelledImages all = read({train, test});
+  const LabelledImages all = read_archive({train, test});
   EXPECT_EQ(all.images.sizes(), at::IntArrayRef({4, 1, 2, 3}));
   EXPECT_TRUE(at::equal(all.labels, at::tensor({1, 2, 3, 4}, at::kLong)));
   EXPECT_EQ(all.images[3].max().item<int>(), 'b');
   EXPECT_TRUE(all.class_names.empty());
-  EXPECT_THAT(error({put("alone-images-idx3-ubyte", idx_images('c'))}),
+  EXPECT_THAT(archive_error({put("alone-images-idx3-ubyte", idx_images('c'))}),
               HasSubstr("alone-labels-idx1-ubyte[.gz|.xz|.zst], there are none"));
 }
 
@@ -300,18 +307,18 @@ TEST_F(ReadImages, RecordsAndArchives) {
   const std::string record = "\x05" + std::string(3072, 'x');
   const std::string first = put("a.bin", record),
                     second = put("b.bin.gz", compressed(record, ".gz"));
-  EXPECT_EQ(read({first, second}).images.sizes(), at::IntArrayRef({2, 3, 32, 32}));
+  EXPECT_EQ(read_archive({first, second}).images.sizes(), at::IntArrayRef({2, 3, 32, 32}));
   const std::string zip = put("a.zip", archive_of({{"x/0.jpg", colour(1, 2, 3, 32, 32)}}, "zip"));
   const std::string tgz =
       put("b.tgz", archive_of({{"x/0.jpg", colour(1, 2, 3, 32, 32)}}, "ustar", "gzip"));
-  const LabelledImages all = read({zip, tgz});
+  const LabelledImages all = read_archive({zip, tgz});
   EXPECT_EQ(all.images.sizes(), at::IntArrayRef({2, 3, 32, 32}));
   EXPECT_THAT(all.class_names, ElementsAre("x"));
-  EXPECT_THAT(error({zip, first}), HasSubstr("are not the 1 of"));
+  EXPECT_THAT(archive_error({zip, first}), HasSubstr("are not the 1 of"));
   const std::string other = put("c.tar", archive_of({{"y/0.jpg", colour(1, 2, 3, 32, 32)}}, "pax"));
-  EXPECT_THAT(error({zip, other}), HasSubstr("classes are not"));
+  EXPECT_THAT(archive_error({zip, other}), HasSubstr("classes are not"));
   const std::string small = put("d.tar", archive_of({{"x/0.jpg", colour(1, 2, 3)}}, "pax"));
-  EXPECT_THAT(error({zip, small}), HasSubstr("[3, 8, 8]"));
+  EXPECT_THAT(archive_error({zip, small}), HasSubstr("[3, 8, 8]"));
 }
 
 TEST_F(ReadImages, OfEveryFormComeInTheSizeAskedFor) {
@@ -337,11 +344,11 @@ TEST_F(ReadImages, OfEveryFormComeInTheSizeAskedFor) {
 
 TEST_F(ReadImages, OtherNamesAreToldWhatIsRead) {
   for (const char* name : {"images.png", "data", "train-labels-idx1-ubyte.gz", "x.tar.7z"}) {
-    const std::string text = error({put(name, "x")});
+    const std::string text = archive_error({put(name, "x")});
     EXPECT_THAT(text, HasSubstr(name));
     EXPECT_THAT(text, HasSubstr("read are NAME-images-idx3-ubyte[.gz]"));
   }
-  EXPECT_THAT(error({}), HasSubstr("at least one file"));
+  EXPECT_THAT(archive_error({}), HasSubstr("at least one file"));
 }
 
 TEST_F(ReadImages, FashionMnist) {

@@ -33,7 +33,7 @@ std::string model_of(const std::vector<uint32_t>& units) {
   return field(3, field(2, map));
 }
 
-std::string error_of(const std::string& model) {
+std::string model_error(const std::string& model) {
   try {
     check_sentencepiece_model(model, "m");
   } catch (const InputError& e) {
@@ -56,36 +56,36 @@ std::vector<uint32_t> chain(uint32_t length) {
 
 TEST(SentencePieceModel, OfTheLibraryIsTaken) {
   for (const char* file : {"examples/data/austen-2048.model", "tests/data/spaces.model"}) {
-    EXPECT_EQ(error_of(read_text(std::string(COMPACT_SOURCE_DIR "/") + file, 1 << 24)), "");
+    EXPECT_EQ(model_error(read_text(std::string(COMPACT_SOURCE_DIR "/") + file, 1 << 24)), "");
   }
-  EXPECT_EQ(error_of(model_of(chain(32))), "");
+  EXPECT_EQ(model_error(model_of(chain(32))), "");
 }
 
 TEST(SentencePieceModel, RulesThatLeadAstrayAreRefused) {
-  EXPECT_THAT(error_of(model_of(chain(33))), HasSubstr("over 32 rules that begin alike"));
+  EXPECT_THAT(model_error(model_of(chain(33))), HasSubstr("over 32 rules that begin alike"));
   std::vector<uint32_t> units(256, kNothing);
   units[0] = 256 << 10;
-  EXPECT_THAT(error_of(model_of(units)), HasSubstr("unit 0, which leads out of the table"));
+  EXPECT_THAT(model_error(model_of(units)), HasSubstr("unit 0, which leads out of the table"));
   units[0] = 1 << 10 | 0x200;  // one step of 256
-  EXPECT_THAT(error_of(model_of(units)), HasSubstr("unit 0, which leads out of the table"));
+  EXPECT_THAT(model_error(model_of(units)), HasSubstr("unit 0, which leads out of the table"));
   units[0] = 1 << 10 | kValue;
   units[1] = kNothing | 3;
-  EXPECT_THAT(error_of(model_of(units)), HasSubstr("outside of the replacements"));
+  EXPECT_THAT(model_error(model_of(units)), HasSubstr("outside of the replacements"));
   units[0] = 1 << 10;
   units[96] = 97 << 10 | 'a';
-  EXPECT_THAT(error_of(model_of(units)), HasSubstr("a way that comes back to unit 96"));
-  EXPECT_THAT(error_of(model_of({0})), HasSubstr("a table of 4 bytes"));
-  EXPECT_THAT(error_of(model_of({})), HasSubstr("a table of 0 bytes"));
+  EXPECT_THAT(model_error(model_of(units)), HasSubstr("a way that comes back to unit 96"));
+  EXPECT_THAT(model_error(model_of({0})), HasSubstr("a table of 4 bytes"));
+  EXPECT_THAT(model_error(model_of({})), HasSubstr("a table of 0 bytes"));
 }
 
 TEST(SentencePieceModel, MessagesCutOffAreRefused) {
   const std::string whole = model_of(chain(2));
-  EXPECT_EQ(error_of(whole), "");
+  EXPECT_EQ(model_error(whole), "");
   for (size_t length = 1; length < whole.size(); ++length) {
-    EXPECT_NE(error_of(whole.substr(0, length)), "") << length;
+    EXPECT_NE(model_error(whole.substr(0, length)), "") << length;
   }
-  EXPECT_THAT(error_of(std::string("\x1b", 1)), HasSubstr("a field of type 3"));
-  EXPECT_THAT(error_of(std::string(12, '\xff')), HasSubstr("a number of over ten bytes"));
+  EXPECT_THAT(model_error(std::string("\x1b", 1)), HasSubstr("a field of type 3"));
+  EXPECT_THAT(model_error(std::string(12, '\xff')), HasSubstr("a number of over ten bytes"));
 }
 
 }  // namespace

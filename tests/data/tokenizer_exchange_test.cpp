@@ -16,7 +16,7 @@
 namespace compact {
 namespace {
 
-void put(std::string& out, uint32_t value) {
+void put_number(std::string& out, uint32_t value) {
   out.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
@@ -63,10 +63,10 @@ TEST(TokenizerExchange, All) {
     std::vector<uint32_t> streamed;
     StreamEncoder stream(*tokenizer);
     for (size_t t = 0; t < texts.size(); ++t) {
-      put(encoded, static_cast<uint32_t>(ids[t].size()));
-      for (const uint32_t id : ids[t]) put(encoded, id);
+      put_number(encoded, static_cast<uint32_t>(ids[t].size()));
+      for (const uint32_t id : ids[t]) put_number(encoded, id);
       const std::string text = tokenizer->decode(ids[t]);
-      put(decoded, static_cast<uint32_t>(text.size()));
+      put_number(decoded, static_cast<uint32_t>(text.size()));
       decoded += text;
       if (whole.size() < (size_t{1} << 20)) {
         whole += texts[t] + " ";

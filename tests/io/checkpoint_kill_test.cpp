@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kLimit = 2;
+constexpr int64_t kKillLimit = 2;
 
 // Saves `step`, step + 1, ... with `mark`; writes each step's number to `report` once its save has
 // returned. Never ends by itself.
@@ -24,7 +24,7 @@ constexpr int64_t kLimit = 2;
   for (;; ++step) {
     const fs::path path = save_checkpoint(folder, step, content_of(step, mark));
     if (::write(report, &step, sizeof step) != sizeof step) ::_exit(1);
-    rotate_checkpoints(folder, kLimit, path);
+    rotate_checkpoints(folder, kKillLimit, path);
   }
 }
 
@@ -78,7 +78,7 @@ TEST(CheckpointKill, NothingIsLostAtAnyMoment) {
     // Of all that was ever saved, the newest two.
     EXPECT_TRUE(steps.contains(now - 1) || now == 1);
     // A process killed between save and rotation leaves one more, until another rotates.
-    EXPECT_LE(steps.size(), std::max<size_t>(kLimit, listed) + 1);
+    EXPECT_LE(steps.size(), std::max<size_t>(kKillLimit, listed) + 1);
     listed = steps.size();
     for (const int64_t step : steps) {
       const auto found = mark_of(folder / cat("checkpoint-", step));

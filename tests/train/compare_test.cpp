@@ -51,7 +51,7 @@ echo '{"eval_loss": 2.25, "memory/peak_bytes": 2048, "parameters": 77}' > "$out/
 class Compare : public testing::Test {
  protected:
   Compare() {
-    write(program(), kProgram);
+    write_text(program(), kProgram);
     options.config.model = "llama-tiny";
     options.config.train_file = {"a.txt"};
     options.config.output_dir = folder / "out";
@@ -59,7 +59,7 @@ class Compare : public testing::Test {
     options.program = program();
   }
   std::string program() const { return folder / "program"; }
-  void write(const std::filesystem::path& path, const std::string& text) {
+  void write_text(const std::filesystem::path& path, const std::string& text) {
     std::ofstream(path) << text;
     std::filesystem::permissions(path, std::filesystem::perms::owner_all);
   }
@@ -144,7 +144,7 @@ TEST_F(Compare, APartOfAPeakThatIsNotKnownFails) {
 }
 
 TEST_F(Compare, TakesPolicyFiles) {
-  write(folder / "mine.policy", "slot layers.*.mlp.silu = recompute\n");
+  write_text(folder / "mine.policy", "slot layers.*.mlp.silu = recompute\n");
   EXPECT_EQ(run({(folder / "mine.policy").string()}), 0);
   EXPECT_THAT(read(program() + ".log"),
               HasSubstr("--preset\noff\n--policy\n" + (folder / "mine.policy").string() + "\n"));
@@ -180,7 +180,7 @@ TEST_F(Compare, RefusesBeforeAnythingRuns) {
 }
 
 TEST_F(Compare, StopsWhenARunWasStopped) {
-  write(program(), "#!/bin/sh\nexit 130\n");
+  write_text(program(), "#!/bin/sh\nexit 130\n");
   EXPECT_EQ(run({"off", "exact"}), 130);
   EXPECT_THAT(console.str(), testing::Not(HasSubstr("== exact")));
 }

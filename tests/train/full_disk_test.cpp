@@ -2,6 +2,7 @@
 // A disk that is full for a while does not end a run, and costs nothing but the checkpoints and
 // best models that could not be written.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 
 #include "compact/base/check.h"

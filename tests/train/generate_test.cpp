@@ -2,6 +2,7 @@
 #include "compact/train/generate.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -152,9 +153,10 @@ TEST_F(Generate, ReadsAFolder) {
                           .max_new_tokens = 20,
                           .sampling = {.temperature = 1},
                           .device = "cpu"};
-  EXPECT_THROW(generate(options, {}), InputError);  // no tokenizer
+  std::vector<std::string> warnings;
+  EXPECT_THROW(generate(options, {}, warnings), InputError);  // no tokenizer
   save_tokenizer(folder.path(), *tokenizer);
-  EXPECT_EQ(generate(options, {}).at(0).text, text(options));
+  EXPECT_EQ(generate(options, {}, warnings).at(0).text, text(options));
 }
 
 }  // namespace

@@ -17,11 +17,11 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-void write(const std::filesystem::path& path, const std::string& text) {
+void write_report(const std::filesystem::path& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
 }
 
-RunReport run(const std::string& preset, double loss, double peak) {
+RunReport run_row(const std::string& preset, double loss, double peak) {
   RunReport r;
   r.preset = preset;
   r.loss = {{1, loss + 2}, {2, loss + 1}, {3, loss}};
@@ -34,17 +34,18 @@ RunReport run(const std::string& preset, double loss, double peak) {
 
 TEST(RunReport, ReadsWhatARunWrote) {
   const TemporaryFolder folder;
-  write(folder / "metrics.jsonl", R"({"step": 10, "loss": 3.5, "memory/peak_bytes": 7})"
-                                  "\n"
-                                  R"({"step": 10, "eval_loss": 3.25, "eval_perplexity": 25.8})"
-                                  "\n"
-                                  R"({"step": 20, "loss": null})"
-                                  "\n"
-                                  R"({"step": 30, "loss": 3.0})"
-                                  "\n"
-                                  R"({"step": 30, "eval_accuracy": 0.5, "epoch": 1.5})"
-                                  "\n"
-                                  R"({"step": 40, "lo)");
+  write_report(folder / "metrics.jsonl",
+               R"({"step": 10, "loss": 3.5, "memory/peak_bytes": 7})"
+               "\n"
+               R"({"step": 10, "eval_loss": 3.25, "eval_perplexity": 25.8})"
+               "\n"
+               R"({"step": 20, "loss": null})"
+               "\n"
+               R"({"step": 30, "loss": 3.0})"
+               "\n"
+               R"({"step": 30, "eval_accuracy": 0.5, "epoch": 1.5})"
+               "\n"
+               R"({"step": 40, "lo)");
   RunReport report;
   read_run(folder.path(), report);
   EXPECT_EQ(report.loss, (Curve{{10, 3.5}, {30, 3.0}}));
@@ -54,11 +55,11 @@ TEST(RunReport, ReadsWhatARunWrote) {
   EXPECT_EQ(report.number("loss"), 3.0);
   EXPECT_EQ(report.number("eval_loss"), 3.25);  // of a run that did not finish
   EXPECT_TRUE(std::isnan(report.number("memory/peak_bytes")));
-  write(folder / "all_results.json", R"({"eval_loss": 2.75, "memory/peak_bytes": 1024})");
+  write_report(folder / "all_results.json", R"({"eval_loss": 2.75, "memory/peak_bytes": 1024})");
   read_run(folder.path(), report);
   EXPECT_EQ(report.number("eval_loss"), 2.75);
   EXPECT_EQ(report.number("memory/peak_bytes"), 1024);
-  write(folder / "all_results.json", "{");
+  write_report(folder / "all_results.json", "{");
   EXPECT_THROW(read_run(folder.path(), report), InputError);
 }
 
@@ -71,7 +72,7 @@ TEST(RunReport, ReadsNothingFromNothing) {
 }
 
 TEST(RunReport, TableShowsValuesAndRatios) {
-  const RunReport runs[] = {run("off", 2, 4096), run("exact", 2.125, 1024)};
+  const RunReport runs[] = {run_row("off", 2, 4096), run_row("exact", 2.125, 1024)};
   const std::string table = report_table(runs);
   for (const char* part : {"preset", "off", "exact", "2.0000", "2.1250", "+0.1250", "4.00 KiB",
                            "1.00 KiB", "0.25x", "0.500 s", "1.00x"}) {
@@ -80,9 +81,9 @@ TEST(RunReport, TableShowsValuesAndRatios) {
 }
 
 TEST(RunReport, TableSaysWhatRunsHadOfTheirOwn) {
-  RunReport other = run("other", 2.125, 1024);
+  RunReport other = run_row("other", 2.125, 1024);
   other.flags = "--optim muon";
-  const RunReport runs[] = {run("off", 2, 4096), other};
+  const RunReport runs[] = {run_row("off", 2, 4096), other};
   EXPECT_THAT(report_table(runs), testing::EndsWith("\nother: --optim muon\n"));
   EXPECT_EQ(report_json(runs)[1]["flags"], "--optim muon");
 }
@@ -92,7 +93,7 @@ TEST(RunReport, JsonHoldsNumbersRatiosAndCurves) {
   failed.preset = "bad";
   failed.exit_code = 2;
   failed.message = "no \"such\" thing";
-  const RunReport runs[] = {run("off", 2, 4096), run("exact", 2.125, 1024), failed};
+  const RunReport runs[] = {run_row("off", 2, 4096), run_row("exact", 2.125, 1024), failed};
   const auto json = nlohmann::json::parse(report_json(runs).dump());
   EXPECT_EQ(json[1]["values"]["memory/peak_bytes"], 1024);
   EXPECT_EQ(json[1]["relative_to_first"]["memory/peak_bytes"], 0.25);
@@ -104,11 +105,11 @@ TEST(RunReport, JsonHoldsNumbersRatiosAndCurves) {
 }
 
 TEST(ReportPage, IsSelfContainedAndEscaped) {
-  RunReport failed = run("<b>&", 1, 1e6);
+  RunReport failed = run_row("<b>&", 1, 1e6);
   failed.exit_code = 3;
   failed.message = "<script>alert(1)</script>";
   failed.flags = "--x <script>";
-  const RunReport runs[] = {run("off", 2, 3e9), run("exact", 2, 1e9), failed};
+  const RunReport runs[] = {run_row("off", 2, 3e9), run_row("exact", 2, 1e9), failed};
   const std::string page = report_page(runs, "A < B", "it's");
   EXPECT_THAT(page, Not(HasSubstr("<script")));
   EXPECT_THAT(page, Not(HasSubstr("<b>&<")));
@@ -136,7 +137,7 @@ TEST(ReportPage, ManagesWithNextToNothing) {
 }
 
 TEST(ReportChart, MemoryPartsAddUpToThePeak) {
-  const RunReport one = run("off", 2, 8 << 20);
+  const RunReport one = run_row("off", 2, 8 << 20);
   const std::string chart = memory_chart(std::span(&one, 1));
   for (const char* part :
        {"weights: 1.00 MiB", "optimizer state: 2.00 MiB", "saved tensors: 4.00 MiB",

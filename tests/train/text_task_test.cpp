@@ -210,7 +210,9 @@ TEST(TextTask, RefusesWhatDoesNotGoTogether) {
   EXPECT_THAT(error([](TrainConfig& c) { c.max_seq_length = 2; }), HasSubstr("at least 3"));
   EXPECT_THAT(error([](TrainConfig& c) { c.model = "bert-tni"; }), HasSubstr("bert-tiny"));
   EXPECT_THAT(error([](TrainConfig& c) { c.label_column = "lable"; }), HasSubstr("label"));
-  EXPECT_THAT(error([](TrainConfig& c) { c.task = "glue"; }), HasSubstr("--task_name"));
+  EXPECT_THAT(error([](TrainConfig& c) { c.task = "glue"; }), HasSubstr("--data_dir"));
+  EXPECT_THAT(error([](TrainConfig& c) { c.task = "glue", c.data_dir = "glue"; }),
+              HasSubstr("--task_name"));
   EXPECT_THAT(error([](TrainConfig& c) {
                 c.load_best_model_at_end = true;
                 c.metric_for_best_model = "acuracy";

@@ -22,7 +22,7 @@ void write(const fs::path& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
 }
 
-std::string error_of(const fs::path& folder) {
+std::string folder_error(const fs::path& folder) {
   try {
     load_tokenizer(folder);
   } catch (const InputError& e) {
@@ -68,7 +68,7 @@ TEST(TokenizerStore, TakesTheModelOfAHuggingFaceFolder) {
                                                         {"id": 2048, "content": "<pad>"}]})");
   EXPECT_EQ(load_tokenizer(folder.path())->vocabulary(), 2048);
   write(folder / "tokenizer.json", R"({"added_tokens": [{"id": 2048, "content": "<|user|>"}]})");
-  EXPECT_THAT(error_of(folder.path()), testing::HasSubstr("adds the token `<|user|>`"));
+  EXPECT_THAT(folder_error(folder.path()), testing::HasSubstr("adds the token `<|user|>`"));
 }
 
 const char* const kWords = "[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\nThe\n";
@@ -88,7 +88,7 @@ TEST(TokenizerStore, WordPieceOfAHuggingFaceFolder) {
   EXPECT_EQ(config["do_lower_case"], false);
   EXPECT_EQ(config["compact_tokenizer"], "wordpiece:lowercase=false,file=vocab.txt");
   write(folder / "tokenizer_config.json", R"({"strip_accents": false})");
-  EXPECT_THAT(error_of(folder.path()), testing::HasSubstr("strip_accents false is not known"));
+  EXPECT_THAT(folder_error(folder.path()), testing::HasSubstr("strip_accents false is not known"));
 }
 
 TEST(TokenizerStore, PairsAndJsonOfHuggingFaceFolders) {
@@ -102,7 +102,7 @@ TEST(TokenizerStore, PairsAndJsonOfHuggingFaceFolders) {
             (std::vector<std::string>{"merges.txt", "tokenizer_config.json", "vocab.json"}));
   EXPECT_EQ(load_tokenizer(saved.path())->hash(), pair->hash());
   write(folder / "tokenizer.json", R"({"model": {"type": "Unigram"}})");
-  EXPECT_THAT(error_of(folder.path()), testing::HasSubstr("a model of type `Unigram`"));
+  EXPECT_THAT(folder_error(folder.path()), testing::HasSubstr("a model of type `Unigram`"));
   write(folder / "tokenizer.json", R"({
     "added_tokens": [{"id": 2, "content": "</s>", "single_word": false, "lstrip": false,
                       "rstrip": false, "normalized": false, "special": true}],
@@ -136,7 +136,7 @@ TEST(TokenizerFolders, Exchange) {
 
 TEST(TokenizerStore, ErrorsNameTheFileAndTheRule) {
   const TemporaryFolder folder;
-  EXPECT_THAT(error_of(folder.path()), testing::HasSubstr("has no tokenizer"));
+  EXPECT_THAT(folder_error(folder.path()), testing::HasSubstr("has no tokenizer"));
   const fs::path config = folder / "tokenizer_config.json";
   for (const auto& [text, rule] : {std::pair{"[]", "must be a JSON object"},
                                    {R"({"compact_tokenizer": 3})", "must be a string"},
@@ -144,7 +144,7 @@ TEST(TokenizerStore, ErrorsNameTheFileAndTheRule) {
                                    {R"({"compact_tokenizer": "sentencepiece:file=x"})", "x"},
                                    {"{", "tokenizer_config.json"}}) {
     write(config, text);
-    EXPECT_THAT(error_of(folder.path()), testing::HasSubstr(rule)) << text;
+    EXPECT_THAT(folder_error(folder.path()), testing::HasSubstr(rule)) << text;
   }
   EXPECT_THROW(save_tokenizer(folder / "missing", *make_tokenizer("bytes")), InputError);
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Precompiled for every torch layer.
-#include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
+// Precompiled for layers that know tensors and call few operations on them.
+#include <ATen/core/Tensor.h>
 
 #include <algorithm>
 #include <map>
