@@ -45,9 +45,11 @@ class BatchNormStage final : public Stage {
   at::Tensor backward(Backward& b) const override {
     const bool trained = b.pass.training;
     const at::Tensor &mean = (*b.extras)[0], &scale = (*b.extras)[1], none;
+    // CUDA's kernel wants statistics of the batch that are there, though it reads none.
+    const at::Tensor empty = at::empty({0}, mean.options());
     auto [gx, gweight, gbias] = at::native_batch_norm_backward(
         b.gy, b.input, b.weights[0].value, trained ? none : mean, trained ? none : scale,
-        trained ? mean : none, trained ? scale : none, trained, eps_,
+        trained ? mean : empty, trained ? scale : empty, trained, eps_,
         {b.want_input, b.want_parameters[0], b.want_parameters[1]});
     b.gy = b.input = at::Tensor();
     b.gparameters = {gweight, gbias};

@@ -20,7 +20,7 @@ class GeluStage final : public Stage {
 
   at::Tensor backward(Backward& b) const override {
     const at::Tensor x = std::move(b.input), gy = std::move(b.gy);
-    if (!alone(gy)) return b.plus_residual(at::gelu_backward(gy, x, form_));
+    if (!owned(gy)) return b.plus_residual(at::gelu_backward(gy, x, form_));
     at::Tensor gx = gy;
     at::gelu_backward_out(gx, gy, x, form_);
     return b.plus_residual(gx);

@@ -241,6 +241,7 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const Parameter& head
   if (keep && want_head) {
     held.hidden = h;
     held.versions.add(hidden_);
+    held.versions.add(targets_);
   }
   if (keep && want_hidden) {
     held.head = weight;

@@ -55,6 +55,7 @@ std::shared_ptr<const Neighbours> neighbours_of(const at::Tensor& edges, int64_t
 
 at::Tensor sparse_product(const Neighbours& graph, const at::Tensor& values, const at::Tensor& x) {
   const at::NoGradGuard no_grad;
+  const NoAutocast no_autocast;
   if (x.is_meta()) return at::empty_like(x, at::MemoryFormat::Contiguous);
   const int64_t nodes = x.size(0);
   const QuietWarnings quiet;  // sparse tensors call themselves new

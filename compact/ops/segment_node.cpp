@@ -186,9 +186,10 @@ variable_list SegmentNode::apply(variable_list&& grads) {
     }
     back.h.tensors[i + 1] = at::Tensor();
     if (step.stage) continue;
-    // A sum passes its gradient to both; the later reader adds in place.
-    if (made[step.other]) g[step.other] = g[step.other].defined() ? g[step.other] + gy : gy;
-    if (made[step.input]) g[step.input] = std::move(gy);
+    // A sum passes its gradient to both.
+    for (const int t : {step.other, step.input}) {
+      if (made[t]) g[t] = g[t].defined() ? g[t] + gy : gy;
+    }
   }
   back.result[0] = std::move(g[0]);
   trace_moment("backward before ", recipe->name);
@@ -239,6 +240,7 @@ at::Tensor SegmentNode::run(const Segment& segment, at::Tensor x, const at::Tens
   Held h;
   h.weights = weights_of(segment.parameters_);
   if (demand.tensors[0] && slots[0].storage == Storage::kKeep) h.versions.add(x);
+  if (lengths.defined()) h.versions.add(lengths);
   h.tensors.resize(count + 1);
   h.sides.resize(count);
   h.encoded.resize(count + 1);

@@ -6,8 +6,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "compact/base/check.h"
 #include "compact/ops/memory.h"
+#include "compact/ops/stages.h"
 #include "tests/ops/block.h"
 
 namespace compact {
@@ -113,6 +116,50 @@ TEST(Segment, ChangesInPlaceBetweenForwardAndBackwardAreRefused) {
       EXPECT_THROW(z.backward(block.output_gradient()), c10::Error) << dropped << p->name;
     }
   }
+}
+
+TEST(Segment, LengthsChangedBeforeTheBackwardPassAreRefused) {
+  Block block(at::kFloat);
+  const auto segment = block.segment({});
+  const at::Tensor lengths = at::full({block.input().size(0)}, 2, at::kLong);
+  const at::Tensor y = (*segment)(block.input(), lengths);
+  lengths.sub_(1);
+  EXPECT_THROW(y.backward(block.output_gradient()), c10::Error);
+}
+
+// A tensor added to itself; one that a sum begins with and a later sum reads.
+TEST(Segment, SumsPassGradientsToEveryReader) {
+  const auto gradient = [](const std::function<at::Tensor(const at::Tensor&)>& f) {
+    const at::Tensor x = at::linspace(-2, 2, 24).reshape({3, 8}).requires_grad_();
+    (f(x).sum() * 3).backward();
+    return x.grad();
+  };
+  Segment twice("block", Slot{"block.input", 8}), later("block", Slot{"block.input", 8});
+  twice.add(gelu_stage(8, false));
+  twice.add_residual(1);
+  twice.finish();
+  later.add(gelu_stage(8, false));
+  later.add_residual(0);
+  later.add_residual(1);
+  later.finish();
+  const auto g = [](const at::Tensor& x) { return at::gelu(x); };
+  EXPECT_TRUE(at::allclose(gradient([&](const at::Tensor& x) { return twice(x); }),
+                           gradient([&](const at::Tensor& x) { return g(x) * 2; })));
+  EXPECT_TRUE(at::allclose(gradient([&](const at::Tensor& x) { return later(x); }),
+                           gradient([&](const at::Tensor& x) { return g(x) * 2 + x; })));
+}
+
+// The gradient of a sum is one number seen as many.
+TEST(Segment, TakesExpandedGradients) {
+  Segment s("block", Slot{"block.input", 8});
+  s.add(gelu_stage(8, false));
+  s.finish();
+  const at::Tensor x = at::linspace(-2, 2, 24).reshape({3, 8}).requires_grad_();
+  (s(x).sum() * 3).backward();
+  const at::Tensor got = x.grad().clone();
+  x.mutable_grad().reset();
+  (at::gelu(x).sum() * 3).backward();
+  EXPECT_TRUE(at::equal(got, x.grad()));
 }
 
 TEST(Segment, ADroppedGraphLeavesNothingBehind) {
