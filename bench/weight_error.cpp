@@ -13,8 +13,8 @@
 
 #include "bench/timing.h"
 #include "compact/base/check.h"
-#include "compact/data/images.h"
-#include "compact/data/read_images.h"
+#include "compact/data/images/images.h"
+#include "compact/data/images/read_images.h"
 #include "compact/io/safetensors.h"
 #include "compact/models/resnet.h"
 

@@ -10,12 +10,16 @@ set(COMPACT_NEEDED "")                   # libraries, by the names of cmake/libr
 foreach(layer IN LISTS COMPACT_INSTALLED)
   set_target_properties(compact_${layer} PROPERTIES EXPORT_NAME ${layer})
   install(TARGETS compact_${layer} EXPORT CompActTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-  file(GLOB headers CONFIGURE_DEPENDS compact/${layer}/*.h)  # not those of one backend
-  install(FILES ${headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/compact/${layer})
   get_property(libraries GLOBAL PROPERTY COMPACT_LIBRARIES_${layer})
   list(APPEND COMPACT_NEEDED ${libraries})
 endforeach()
 list(REMOVE_DUPLICATES COMPACT_NEEDED)
+get_property(folders GLOBAL PROPERTY COMPACT_FOLDERS)  # not those of one backend
+list(REMOVE_ITEM folders compact/cli)
+foreach(folder IN LISTS folders)
+  file(GLOB headers CONFIGURE_DEPENDS ${folder}/*.h)
+  install(FILES ${headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/${folder})
+endforeach()
 install(EXPORT CompActTargets NAMESPACE CompAct:: DESTINATION ${COMPACT_PACKAGE_DIR})
 
 if(TARGET compact)

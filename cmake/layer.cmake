@@ -1,5 +1,5 @@
-# compact_layer(NAME [TORCH|TENSORS] [COLD] DEPENDS layer... LIBRARIES library...): one static
-# library from compact/NAME/*.cpp. TORCH: most files call operations of torch; TENSORS: most only
+# compact_layer(NAME [TORCH|TENSORS] [COLD] DEPENDS layer... LIBRARIES library... ROOMS folder...):
+# one static library from compact/NAME/*.cpp and the rooms in it. TORCH: most files call operations of torch; TENSORS: most only
 # know what a tensor is, so that a smaller header is precompiled. COLD: no time is spent in it, so
 # that it is optimised less. What a layer may include is checked by cmake/layers.py.
 include(${CMAKE_CURRENT_LIST_DIR}/libraries.cmake)
@@ -39,8 +39,14 @@ function(compact_unity target)
 endfunction()
 
 function(compact_layer name)
-  cmake_parse_arguments(ARG "TORCH;TENSORS;COLD" "" "DEPENDS;LIBRARIES" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/compact/${name}/*.cpp)
+  cmake_parse_arguments(ARG "TORCH;TENSORS;COLD" "" "DEPENDS;LIBRARIES;ROOMS" ${ARGN})
+  set(folders compact/${name})
+  foreach(room IN LISTS ARG_ROOMS)
+    list(APPEND folders compact/${name}/${room})
+  endforeach()
+  set_property(GLOBAL APPEND PROPERTY COMPACT_FOLDERS ${folders})
+  list(TRANSFORM folders REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/\\1/*.cpp" OUTPUT_VARIABLE patterns)
+  file(GLOB sources CONFIGURE_DEPENDS ${patterns})
   list(FILTER sources EXCLUDE REGEX "/main\\.cpp$")
   if(NOT sources)
     return()

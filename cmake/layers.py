@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Fails, naming file and line, where the shape of the code is left:
- - a layer includes only what stands left of it; torch begins at codecs; nobody includes torch/torch.h
+ - a layer includes only what its row of LAYERS names, a room of a layer what its row of ROOMS names;
+   torch begins at codecs; nobody includes torch/torch.h
  - headers of ours are included by their full path; a backend's own headers stay inside kernels/
  - every folder of kernels/ with sources is a backend, and is in the list of cmake/backends.cmake
  - every `extern const SomethingInfo name` (a codec, projection, model, ...) is in a table beside it
@@ -15,7 +16,8 @@ import sys
 ATEN = ("ATen", "c10")
 TORCH = ATEN + ("torch",)
 BELOW_OPS = {"base", "kernels", "codecs"}
-EVERYTHING = BELOW_OPS | {"ops", "optim", "models", "plan", "data", "io", "train"}
+BELOW_REPORT = BELOW_OPS | {"ops", "optim", "models", "plan", "io", "config"}
+BELOW_TRAIN = BELOW_REPORT | {"report", "data", "tasks"}
 # layer: (other layers that it may include, folders of torch's headers that it may include)
 LAYERS = {
     "base": (set(), ()),
@@ -27,8 +29,23 @@ LAYERS = {
     "optim": (BELOW_OPS, TORCH),
     "models": (BELOW_OPS | {"ops"}, TORCH),
     "plan": (BELOW_OPS | {"ops", "optim", "models"}, TORCH),
-    "train": (EVERYTHING, TORCH),
-    "cli": (EVERYTHING, TORCH),
+    "config": (BELOW_OPS | {"ops", "io"}, TORCH),
+    "report": (BELOW_REPORT, TORCH),
+    "tasks": (BELOW_TRAIN, TORCH),
+    "train": (BELOW_TRAIN, TORCH),
+    "apps": (BELOW_TRAIN | {"train"}, TORCH),
+    "cli": (BELOW_TRAIN | {"train", "apps"}, TORCH),
+}
+# room of a layer: the other rooms of it that it may include
+ROOMS = {
+    "data": {
+        "samples": set(),
+        "files": set(),
+        "tokenizers": {"files"},
+        "text": {"samples", "files", "tokenizers"},
+        "images": {"samples", "files"},
+        "graphs": {"samples", "files"},
+    },
 }
 WHOLE_TORCH = {"torch/torch.h", "torch/all.h", "torch/extension.h"}  # 11 s of compiling a file
 SOURCES = {".h", ".cpp", ".cu", ".cuh"}
@@ -58,12 +75,18 @@ def check_includes(root):
             yield f"{path}: is in no layer; the layers are {', '.join(LAYERS)}"
             continue
         known, torch = LAYERS[layer]
+        rooms, room = ROOMS.get(layer), path.parts[2]
+        if rooms and room not in rooms:
+            yield f"{path}: is in no room; those of {layer} are {', '.join(rooms)}"
+            continue
         for number, quoted, header in includes(file):
             parts = header.split("/")
             where = f"{path}:{number}:"
             if parts[0] == "compact":
                 if parts[1] != layer and parts[1] not in known:
                     yield f"{where} {layer} must not include {parts[1]} ({header})"
+                elif rooms and parts[1] == layer and parts[2] not in rooms[room] | {room}:
+                    yield f"{where} {layer}/{room} must not include {layer}/{parts[2]} ({header})"
                 elif parts[1] == "kernels" and len(parts) > 3 and layer != "kernels":
                     yield f"{where} a backend's header is for kernels/ only ({header})"
             elif parts[0] in TORCH + ("caffe2", "pybind11"):

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Records of CIFAR-10, compressed or not.
-#include "compact/data/images.h"
+#include "compact/data/images/images.h"
 #include "fuzz/fuzz.h"
 
 FUZZ(bytes) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Text files, compressed or not, as documents.
-#include "compact/data/reader.h"
+#include "compact/data/files/reader.h"
 #include "fuzz/fuzz.h"
 
 FUZZ(bytes) {

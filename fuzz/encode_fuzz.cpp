@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any text through tokenizers that are sound.
-#include "compact/data/tokenizer.h"
+#include "compact/data/tokenizers/tokenizer.h"
 #include "fuzz/fuzz.h"
 
 namespace {

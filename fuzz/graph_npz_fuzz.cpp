@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A graph in numpy's archive.
-#include "compact/data/graph.h"
+#include "compact/data/graphs/graph.h"
 #include "fuzz/fuzz.h"
 
 FUZZ(bytes) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Graphs in one text file.
-#include "compact/data/graph_set.h"
+#include "compact/data/graphs/graph_set.h"
 #include "fuzz/fuzz.h"
 
 FUZZ(bytes) {

@@ -2,7 +2,7 @@
 // Graphs in a folder of text files, which a NUL separates here.
 #include <algorithm>
 
-#include "compact/data/graph_set.h"
+#include "compact/data/graphs/graph_set.h"
 #include "fuzz/fuzz.h"
 
 FUZZ(bytes) {

@@ -2,7 +2,7 @@
 // Images and labels in idx files: the first byte says how many bytes are the labels.
 #include <algorithm>
 
-#include "compact/data/images.h"
+#include "compact/data/images/images.h"
 #include "fuzz/fuzz.h"
 
 FUZZ(bytes) {

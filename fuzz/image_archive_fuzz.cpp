@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // An archive of class folders of JPEG files, of one size or brought to one.
-#include "compact/data/image_archive.h"
+#include "compact/data/images/image_archive.h"
 #include "fuzz/fuzz.h"
 
 FUZZ(bytes) {

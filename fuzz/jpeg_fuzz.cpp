@@ -2,7 +2,7 @@
 // A JPEG file.
 #include <vector>
 
-#include "compact/data/jpeg.h"
+#include "compact/data/images/jpeg.h"
 #include "fuzz/fuzz.h"
 
 FUZZ(bytes) {

@@ -2,7 +2,7 @@
 // One field of a line of JSON.
 #include <string>
 
-#include "compact/data/json_field.h"
+#include "compact/data/files/json_field.h"
 #include "fuzz/fuzz.h"
 
 FUZZ(bytes) {

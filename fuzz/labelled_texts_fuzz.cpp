@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tables of labelled texts, GLUE's files, prompts with completions.
-#include "compact/data/glue.h"
-#include "compact/data/labelled_texts.h"
-#include "compact/data/prompt_dataset.h"
+#include "compact/data/text/glue.h"
+#include "compact/data/text/labelled_texts.h"
+#include "compact/data/text/prompt_dataset.h"
 #include "fuzz/fuzz.h"
 
 FUZZ(bytes) {

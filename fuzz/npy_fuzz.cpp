@@ -2,7 +2,7 @@
 // An array in numpy's form.
 #include <ATen/ATen.h>
 
-#include "compact/data/npy.h"
+#include "compact/data/files/npy.h"
 #include "fuzz/fuzz.h"
 
 FUZZ(bytes) {

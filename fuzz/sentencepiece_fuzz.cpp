@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A SentencePiece model, and text through it.
-#include "compact/data/tokenizer.h"
+#include "compact/data/tokenizers/tokenizer.h"
 #include "fuzz/fuzz.h"
 
 FUZZ(bytes) {

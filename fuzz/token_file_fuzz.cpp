@@ -4,8 +4,8 @@
 #include <cstring>
 #include <vector>
 
-#include "compact/data/token_file.h"
-#include "compact/data/token_header.h"
+#include "compact/data/text/token_file.h"
+#include "compact/data/text/token_header.h"
 #include "fuzz/fuzz.h"
 
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files of WordPiece and byte-level BPE tokenizers, and text through them.
-#include "compact/data/tokenizer.h"
+#include "compact/data/tokenizers/tokenizer.h"
 #include "fuzz/fuzz.h"
 
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A configuration file of a run, TOML or JSON. What is taken reads back the same.
-#include "compact/train/config.h"
+#include "compact/config/config.h"
 #include "fuzz/fuzz.h"
 
 FUZZ(bytes) {

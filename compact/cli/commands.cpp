@@ -11,11 +11,11 @@
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
+#include "compact/config/exit_codes.h"
+#include "compact/config/precision.h"
+#include "compact/config/version.h"
 #include "compact/ops/memory.h"
 #include "compact/plan/budget.h"
-#include "compact/train/exit_codes.h"
-#include "compact/train/precision.h"
-#include "compact/train/version.h"
 
 namespace compact::cli {
 namespace {

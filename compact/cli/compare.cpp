@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/train/compare.h"
+#include "compact/apps/compare.h"
 
 #include <iostream>
 
 #include "compact/base/text.h"
 #include "compact/cli/commands.h"
 #include "compact/cli/train_flags.h"
-#include "compact/train/exit_codes.h"
+#include "compact/config/exit_codes.h"
 
 namespace compact::cli {
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/train/doctor.h"
+#include "compact/apps/doctor.h"
 
 #include <iostream>
 
 #include "compact/cli/commands.h"
 #include "compact/cli/flags.h"
-#include "compact/train/exit_codes.h"
+#include "compact/config/exit_codes.h"
 
 namespace compact::cli {
 

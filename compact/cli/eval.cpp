@@ -6,9 +6,9 @@
 #include "compact/base/text.h"
 #include "compact/cli/commands.h"
 #include "compact/cli/flags.h"
+#include "compact/config/exit_codes.h"
 #include "compact/io/json_file.h"
-#include "compact/train/evaluate.h"
-#include "compact/train/exit_codes.h"
+#include "compact/tasks/evaluate.h"
 
 namespace compact::cli {
 

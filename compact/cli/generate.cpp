@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/train/generate.h"
+#include "compact/apps/generate.h"
 
 #include <iostream>
 #include <utility>
 
 #include "compact/cli/commands.h"
 #include "compact/cli/flags.h"
-#include "compact/train/exit_codes.h"
+#include "compact/config/exit_codes.h"
 
 namespace compact::cli {
 

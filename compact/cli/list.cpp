@@ -7,7 +7,8 @@
 #include "compact/cli/commands.h"
 #include "compact/cli/flags.h"
 #include "compact/codecs/projection.h"
-#include "compact/data/tokenizer.h"
+#include "compact/config/exit_codes.h"
+#include "compact/data/tokenizers/tokenizer.h"
 #include "compact/models/encoders.h"
 #include "compact/models/graph_network.h"
 #include "compact/models/models.h"
@@ -16,8 +17,7 @@
 #include "compact/ops/treatments.h"
 #include "compact/optim/options.h"
 #include "compact/optim/schedules.h"
-#include "compact/train/exit_codes.h"
-#include "compact/train/task.h"
+#include "compact/tasks/task.h"
 
 namespace compact::cli {
 namespace {

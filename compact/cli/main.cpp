@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
 
+#include "compact/apps/process.h"
 #include "compact/cli/commands.h"
-#include "compact/train/process.h"
 
 int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit is an error of the write, not an end

@@ -8,14 +8,15 @@
 #include "compact/base/text.h"
 #include "compact/cli/commands.h"
 #include "compact/cli/train_flags.h"
+#include "compact/config/exit_codes.h"
+#include "compact/config/precision.h"
 #include "compact/io/json_file.h"
-#include "compact/train/exit_codes.h"
+#include "compact/report/plan_report.h"
+#include "compact/tasks/config_check.h"
+#include "compact/tasks/setup.h"
+#include "compact/tasks/task.h"
 #include "compact/train/plan_curve.h"
-#include "compact/train/plan_report.h"
 #include "compact/train/planning.h"
-#include "compact/train/precision.h"
-#include "compact/train/setup.h"
-#include "compact/train/task.h"
 
 namespace compact::cli {
 namespace {

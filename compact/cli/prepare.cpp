@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/data/prepare.h"
+#include "compact/data/text/prepare.h"
 
 #include <unistd.h>
 
@@ -9,8 +9,8 @@
 #include "compact/base/text.h"
 #include "compact/cli/commands.h"
 #include "compact/cli/flags.h"
-#include "compact/train/exit_codes.h"
-#include "compact/train/metrics.h"
+#include "compact/config/exit_codes.h"
+#include "compact/report/metrics.h"
 
 namespace compact::cli {
 

@@ -5,7 +5,7 @@
 
 #include "compact/cli/commands.h"
 #include "compact/cli/train_flags.h"
-#include "compact/train/exit_codes.h"
+#include "compact/config/exit_codes.h"
 #include "compact/train/trainer.h"
 
 namespace compact::cli {

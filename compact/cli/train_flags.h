@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "compact/cli/flags.h"
-#include "compact/train/config.h"
+#include "compact/config/config.h"
 
 namespace compact::cli {
 

@@ -11,7 +11,7 @@
 #include "compact/base/text.h"
 #include "compact/io/json_file.h"
 #include "compact/io/model_weights.h"
-#include "compact/train/load_weights.h"
+#include "compact/tasks/load_weights.h"
 
 namespace compact {
 namespace {

@@ -7,10 +7,10 @@
 #include <optional>
 #include <string>
 
+#include "compact/config/config.h"
 #include "compact/models/network.h"
 #include "compact/ops/policy.h"
 #include "compact/plan/step_memory.h"
-#include "compact/train/config.h"
 
 namespace compact {
 

@@ -6,7 +6,7 @@
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/ops/attention.h"
-#include "compact/train/setup.h"
+#include "compact/tasks/setup.h"
 
 namespace compact {
 

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "compact/config/config.h"
 #include "compact/models/network.h"
-#include "compact/train/config.h"
-#include "compact/train/task.h"
+#include "compact/tasks/task.h"
 
 namespace compact {
 

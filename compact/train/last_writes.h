@@ -8,7 +8,7 @@
 #include <string>
 
 #include "compact/base/function_ref.h"
-#include "compact/train/metrics.h"
+#include "compact/report/metrics.h"
 
 namespace compact {
 

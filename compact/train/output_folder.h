@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "compact/base/folder_lock.h"
-#include "compact/train/config.h"
+#include "compact/config/config.h"
 
 namespace compact {
 

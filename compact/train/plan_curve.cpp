@@ -8,8 +8,8 @@
 #include "compact/base/atomic_file.h"
 #include "compact/base/check.h"
 #include "compact/base/text.h"
-#include "compact/train/report_chart.h"
-#include "compact/train/report_page.h"
+#include "compact/report/report_chart.h"
+#include "compact/report/report_page.h"
 
 namespace compact {
 namespace {

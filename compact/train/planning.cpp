@@ -8,12 +8,12 @@
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
-#include "compact/data/prepare.h"
+#include "compact/data/text/prepare.h"
 #include "compact/io/checksum.h"
 #include "compact/kernels/gpu.h"
 #include "compact/plan/gpu_speed.h"
 #include "compact/plan/segment_search.h"
-#include "compact/train/setup.h"
+#include "compact/tasks/setup.h"
 
 namespace compact {
 namespace {

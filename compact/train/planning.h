@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "compact/config/config.h"
+#include "compact/config/memory_limit.h"
 #include "compact/plan/budget.h"
 #include "compact/plan/request.h"
 #include "compact/plan/speed.h"
-#include "compact/train/config.h"
-#include "compact/train/memory_limit.h"
-#include "compact/train/task.h"
+#include "compact/tasks/task.h"
 
 namespace compact {
 

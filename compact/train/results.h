@@ -7,12 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include "compact/config/config.h"
 #include "compact/models/network.h"
 #include "compact/optim/optimizer.h"
-#include "compact/train/config.h"
-#include "compact/train/evaluate.h"
+#include "compact/tasks/evaluate.h"
+#include "compact/tasks/task.h"
 #include "compact/train/run_state.h"
-#include "compact/train/task.h"
 
 namespace compact {
 

@@ -6,13 +6,13 @@
 #include <optional>
 #include <string>
 
+#include "compact/config/config.h"
 #include "compact/models/network.h"
+#include "compact/report/metrics.h"
+#include "compact/tasks/evaluate.h"
+#include "compact/tasks/task.h"
 #include "compact/train/best_model.h"
-#include "compact/train/config.h"
-#include "compact/train/evaluate.h"
-#include "compact/train/metrics.h"
 #include "compact/train/run_state_json.h"
-#include "compact/train/task.h"
 
 namespace compact {
 

@@ -6,13 +6,13 @@
 #include <cstdint>
 #include <string>
 
+#include "compact/config/config.h"
 #include "compact/models/network.h"
 #include "compact/ops/policy.h"
 #include "compact/optim/optimizer.h"
-#include "compact/train/config.h"
-#include "compact/train/metrics.h"
+#include "compact/report/metrics.h"
+#include "compact/tasks/task.h"
 #include "compact/train/run_state.h"
-#include "compact/train/task.h"
 
 namespace compact {
 

@@ -10,7 +10,7 @@
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/ops/memory.h"
-#include "compact/train/plan_report.h"
+#include "compact/report/plan_report.h"
 
 namespace compact {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "compact/plan/step_memory.h"
-#include "compact/train/metrics.h"
+#include "compact/report/metrics.h"
 #include "compact/train/planning.h"
 
 namespace compact {

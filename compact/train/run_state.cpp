@@ -13,7 +13,7 @@
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/io/checkpoint.h"
-#include "compact/train/setup.h"
+#include "compact/tasks/setup.h"
 
 namespace compact {
 namespace {

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "compact/config/config.h"
 #include "compact/models/network.h"
 #include "compact/optim/optimizer.h"
-#include "compact/train/config.h"
+#include "compact/tasks/task.h"
 #include "compact/train/run_state_json.h"
-#include "compact/train/task.h"
 
 namespace compact {
 

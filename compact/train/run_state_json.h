@@ -6,7 +6,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "compact/data/dataset.h"
+#include "compact/data/samples/dataset.h"
 
 namespace compact {
 

@@ -6,7 +6,7 @@
 #include <functional>
 #include <iosfwd>
 
-#include "compact/train/config.h"
+#include "compact/config/config.h"
 
 namespace compact {
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where archives end, and how many members they may have; image_archive_test.cpp has the rest.
-#include "compact/data/archive.h"
+#include "compact/data/files/archive.h"
 
 #include <gmock/gmock.h>
 
-#include "compact/data/graph.h"
+#include "compact/data/graphs/graph.h"
 #include "tests/data/archives.h"
 #include "tests/data/files.h"
 

@@ -97,4 +97,10 @@ inline std::string jpeg_of(int width, int height, const std::vector<unsigned cha
   return out;
 }
 
+// A JPEG whose every pixel has this colour.
+inline std::string colour(unsigned char r, unsigned char g, unsigned char b, int width = 8,
+                          int height = 8) {
+  return jpeg_of(width, height, {r, g, b});
+}
+
 }  // namespace compact::test

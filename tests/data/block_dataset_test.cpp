@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/data/block_dataset.h"
+#include "compact/data/text/block_dataset.h"
 
 #include <gmock/gmock.h>
 

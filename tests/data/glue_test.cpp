@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/data/glue.h"
+#include "compact/data/text/glue.h"
 
 #include <gmock/gmock.h>
 #include <zlib.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/data/graph_set.h"
+#include "compact/data/graphs/graph_set.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>

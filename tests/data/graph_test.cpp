@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/data/graph.h"
+#include "compact/data/graphs/graph.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -9,7 +9,7 @@
 #include <map>
 
 #include "compact/base/philox.h"
-#include "compact/data/npy.h"
+#include "compact/data/files/npy.h"
 #include "tests/data/archives.h"
 #include "tests/data/files.h"
 

@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "compact/base/philox.h"
-#include "compact/data/stream_encoder.h"
-#include "compact/data/tokenizer.h"
+#include "compact/data/tokenizers/stream_encoder.h"
+#include "compact/data/tokenizers/tokenizer.h"
 #include "tests/data/small_tokenizers.h"
 
 namespace compact {

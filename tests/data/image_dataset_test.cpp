@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/data/image_dataset.h"
+#include "compact/data/images/image_dataset.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/data/images.h"
+#include "compact/data/images/images.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>

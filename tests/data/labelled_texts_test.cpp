@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/data/labelled_texts.h"
+#include "compact/data/text/labelled_texts.h"
 
 #include <gmock/gmock.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/data/permutation.h"
+#include "compact/data/samples/permutation.h"
 
 #include <gtest/gtest.h>
 

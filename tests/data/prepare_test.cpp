@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/data/prepare.h"
+#include "compact/data/text/prepare.h"
 
 #include <gmock/gmock.h>
 
-#include "compact/data/token_file.h"
+#include "compact/data/text/token_file.h"
 #include "tests/data/counting_new.h"
 #include "tests/data/files.h"
 #include "tests/full_disk.h"

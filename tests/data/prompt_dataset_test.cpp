@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/data/prompt_dataset.h"
+#include "compact/data/text/prompt_dataset.h"
 
 #include <ATen/ops/tensor.h>
 #include <gmock/gmock.h>
 
-#include "compact/data/split.h"
+#include "compact/data/samples/split.h"
 #include "tests/data/files.h"
 #include "tests/data/wide_tokenizer.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/data/reader.h"
+#include "compact/data/files/reader.h"
 
 #include <gmock/gmock.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/data/sentencepiece_model.h"
+#include "compact/data/tokenizers/sentencepiece_model.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

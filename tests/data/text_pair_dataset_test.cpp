@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/data/text_pair_dataset.h"
+#include "compact/data/text/text_pair_dataset.h"
 
 #include <ATen/ops/tensor.h>
 #include <gmock/gmock.h>
@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "compact/base/text.h"
-#include "compact/data/glue.h"
-#include "compact/data/split.h"
+#include "compact/data/samples/split.h"
+#include "compact/data/text/glue.h"
 #include "tests/data/files.h"
 
 namespace compact {

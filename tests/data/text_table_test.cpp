@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/data/text_table.h"
+#include "compact/data/text/text_table.h"
 
 #include <gmock/gmock.h>
 
-#include "compact/data/text_lines.h"
+#include "compact/data/files/text_lines.h"
 #include "tests/data/files.h"
 
 namespace compact {

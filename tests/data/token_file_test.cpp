@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/data/token_file.h"
+#include "compact/data/text/token_file.h"
 
 #include <gmock/gmock.h>
 #include <xxhash.h>
@@ -8,7 +8,7 @@
 #include <fstream>
 #include <numeric>
 
-#include "compact/data/token_header.h"
+#include "compact/data/text/token_header.h"
 #include "tests/data/files.h"
 #include "tests/data/wide_tokenizer.h"
 #include "tests/full_disk.h"

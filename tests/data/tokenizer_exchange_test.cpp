@@ -9,8 +9,8 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "compact/data/stream_encoder.h"
-#include "compact/data/tokenizer.h"
+#include "compact/data/tokenizers/stream_encoder.h"
+#include "compact/data/tokenizers/tokenizer.h"
 #include "tests/data/files.h"
 
 namespace compact {

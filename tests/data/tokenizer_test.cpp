@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/data/tokenizer.h"
+#include "compact/data/tokenizers/tokenizer.h"
 
 #include <gmock/gmock.h>
 
 #include <nlohmann/json.hpp>
 
 #include "compact/base/philox.h"
-#include "compact/data/stream_encoder.h"
+#include "compact/data/tokenizers/stream_encoder.h"
 #include "tests/data/files.h"
 #include "tests/data/small_tokenizers.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/data/utf8.h"
+#include "compact/data/files/utf8.h"
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "compact/base/check.h"
-#include "compact/data/tokenizer.h"
+#include "compact/data/tokenizers/tokenizer.h"
 
 namespace compact::test {
 

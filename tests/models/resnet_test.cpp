@@ -9,7 +9,7 @@
 #include <filesystem>
 
 #include "compact/base/check.h"
-#include "compact/data/images.h"
+#include "compact/data/images/images.h"
 #include "compact/io/safetensors.h"
 #include "compact/ops/saved_tensors.h"
 #include "tests/models/plain_resnet.h"

@@ -7,8 +7,8 @@
 #include <cstdlib>
 
 #include "compact/base/check.h"
-#include "compact/train/precision.h"
-#include "compact/train/setup.h"
+#include "compact/config/precision.h"
+#include "compact/tasks/setup.h"
 
 namespace compact {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "compact/base/check.h"
 #include "compact/io/checkpoint.h"
+#include "compact/tasks/task.h"
 #include "compact/train/run_evaluation.h"
-#include "compact/train/task.h"
 #include "tests/full_disk.h"
 #include "tests/train/text_runs.h"
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "compact/train/exit_codes.h"
+#include "compact/config/exit_codes.h"
 #include "compact/train/trainer.h"
 #include "tests/temporary_folder.h"
 

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "compact/base/folder_lock.h"
-#include "compact/train/memory_limit.h"
+#include "compact/config/memory_limit.h"
 #include "tests/train/text_runs.h"
 
 namespace compact {

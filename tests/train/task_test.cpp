@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs of the classification tasks: resumed bit for bit, evaluated alike, within budgets.
-#include "compact/train/task.h"
+#include "compact/tasks/task.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 
 #include "compact/base/check.h"
 #include "compact/plan/budget.h"
-#include "compact/train/evaluate.h"
+#include "compact/tasks/evaluate.h"
 #include "tests/image_records.h"
 #include "tests/shared_data.h"
 #include "tests/train/resume.h"

@@ -10,7 +10,7 @@
 #include <sstream>
 #include <string>
 
-#include "compact/train/evaluate.h"
+#include "compact/tasks/evaluate.h"
 #include "tests/train/resume.h"
 
 namespace compact {

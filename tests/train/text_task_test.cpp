@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "compact/base/check.h"
-#include "compact/train/task.h"
+#include "compact/tasks/task.h"
 #include "tests/train/text_runs.h"
 
 namespace compact {

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/apps/compare.h"
+
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <ostream>
+#include <span>
+
+#include "compact/apps/compare_entry.h"
+#include "compact/apps/process.h"
+#include "compact/base/atomic_file.h"
+#include "compact/base/check.h"
+#include "compact/base/file.h"
+#include "compact/base/text.h"
+#include "compact/config/exit_codes.h"
+#include "compact/report/report_page.h"
+#include "compact/report/run_report.h"
+#include "compact/tasks/config_check.h"
+#include "compact/tasks/task.h"
+#include "compact/train/output_folder.h"
+
+namespace compact {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<CompareEntry> entries_of(const CompareOptions& options) {
+  COMPACT_CHECK(!options.presets.empty(), "--presets A,B,... is needed");
+  std::vector<CompareEntry> entries;
+  for (const std::string& preset : options.presets) {
+    CompareEntry entry = compare_entry(preset, options.config, options.train_arguments);
+    COMPACT_CHECK(entry.budget_share == 0 || !entries.empty(), "--presets: ", entry.name,
+                  ": a --budget in percent is of the first run's peak; this is the first");
+    for (const CompareEntry& other : entries) {
+      COMPACT_CHECK(other.name != entry.name, "--presets: `", entry.name,
+                    "` comes twice; name one: `NAME=", trim(preset), "`");
+    }
+    check_run(entry.config);
+    entries.push_back(std::move(entry));
+  }
+  return entries;
+}
+
+// The program's own message, or else the last thing it said.
+std::string message_of(const ProcessResult& result) {
+  const std::string_view mark = "compact: error: ";
+  for (auto line = result.errors.rbegin(); line != result.errors.rend(); ++line) {
+    if (line->starts_with(mark)) return line->substr(mark.size());
+  }
+  return result.errors.empty() ? "no message" : result.errors.back();
+}
+
+std::string subtitle_of(const TrainConfig& c, const RunReport& run) {
+  std::string text = c.model.empty() ? c.model_name_or_path : c.model;
+  if (const double n = run.number("parameters"); n > 0) {
+    text += " (" + format_count(static_cast<int64_t>(n)) + " parameters)";
+  }
+  text += cat(", ", c.optim, ", ", c.dtype, ", ", c.per_device_train_batch_size,
+              c.task == language_modeling.name ? cat(" \u00d7 ", c.block_size, " tokens")
+                                               : std::string(" samples"));
+  if (c.gradient_accumulation_steps > 1) text += cat(" \u00d7 ", c.gradient_accumulation_steps);
+  text += cat(" a step, learning rate ", c.learning_rate, ", seed ", c.seed,
+              "; small figures: beside ", run.preset);
+  return text;
+}
+
+// What `compact train` says of itself in its folder, and how it ended.
+RunReport trained(const CompareEntry& entry, const fs::path& folder, const std::string& program,
+                  std::span<const RunReport> earlier, std::ostream& errors, int& signal) {
+  RunReport run{.preset = entry.name, .flags = entry.flags};
+  std::vector<std::string> arguments = {program, "train"};
+  arguments.insert(arguments.end(), entry.arguments.begin(), entry.arguments.end());
+  if (entry.budget_share > 0) {
+    // What a budget holds to: on a GPU what its allocator reserves.
+    const double reserved = earlier[0].number("memory/reserved_bytes");
+    const double peak = reserved > 0 ? reserved : earlier[0].number("memory/peak_bytes");
+    if (!(peak > 0)) {
+      run.exit_code = kExitInput;
+      run.message = "--budget in percent: the first run left no peak to take it of";
+      return run;
+    }
+    arguments.push_back(cat("--budget=", std::llround(entry.budget_share * peak), "B"));
+  }
+  arguments.insert(arguments.end(), {"--output_dir", folder.string()});
+  const ProcessResult result =
+      run_process(arguments, [&](const std::string& line) { errors << line << std::endl; });
+  run.exit_code = result.exit_code;
+  if (result.exit_code != 0) run.message = message_of(result);
+  signal = result.signal;
+  read_run(folder, run);
+  return run;
+}
+
+}  // namespace
+
+int compare(const CompareOptions& options, std::ostream& console, std::ostream& errors) {
+  const TrainConfig& c = options.config;
+  COMPACT_CHECK(c.resume_from_checkpoint.empty(),
+                "--resume_from_checkpoint: a comparison starts its runs anew");
+  const std::vector<CompareEntry> entries = entries_of(options);
+  std::vector<std::string> warnings;
+  const auto lock = take_output_folder(c, warnings);
+  for (const std::string& line : warnings) errors << "warning: " << line << std::endl;
+  const fs::path folder(c.output_dir);
+  const std::string program = options.program.empty() ? own_program() : options.program;
+
+  std::vector<RunReport> runs;
+  int first_failure = kExitOk;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const CompareEntry& entry = entries[i];
+    console << (i ? "\n" : "") << "== " << entry.name << " (" << i + 1 << " of " << entries.size()
+            << ")" << (entry.flags.empty() ? "" : ": ") << entry.flags << std::endl;
+    int signal = 0;
+    runs.push_back(trained(entry, folder / entry.name, program, runs, errors, signal));
+    const int code = runs.back().exit_code;
+    if (first_failure == kExitOk)
+      first_failure = code != kExitOk || signal == 0 ? code : 128 + signal;
+    if (signal != 0 || code == kExitInterrupt || code == kExitTerminate) break;
+  }
+
+  console << "\n" << report_table(runs);
+  for (const RunReport& run : runs) {
+    if (run.exit_code != 0) {
+      console << run.preset << " failed (exit code " << run.exit_code << "): " << run.message
+              << "\n";
+    }
+  }
+  // Where no run could begin, there is nothing to say in a file.
+  if (std::ranges::any_of(runs, [](const RunReport& r) { return is_folder(r.folder); })) {
+    nlohmann::ordered_json json;
+    json["config"] = nlohmann::ordered_json::parse(config_json(c));
+    json["runs"] = report_json(runs);
+    write_file_atomically(folder / "compare.json", json.dump(2) + "\n");
+    write_file_atomically(folder / "compare.html",
+                          report_page(runs, "Training compared", subtitle_of(c, runs[0])));
+    console << "comparison in " << (folder / "compare.html").string() << " and compare.json\n";
+  }
+  console << std::flush;
+  return first_failure;
+}
+
+}  // namespace compact

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/apps/compare_entry.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+#include <sstream>
+
+#include "compact/base/check.h"
+#include "compact/base/text.h"
+#include "compact/ops/policy.h"
+
+namespace compact {
+namespace {
+
+constexpr const char* kShared[] = {"preset", "output_dir", "overwrite_output_dir",
+                                   "resume_from_checkpoint"};
+
+// A name that is also that of a folder.
+bool is_name(const std::string& text) {
+  const auto letter = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+  };
+  return !text.empty() && letter(text[0]) && std::ranges::all_of(text, [&](char c) {
+    return letter(c) || c == '.' || c == '_' || c == '-';
+  });
+}
+
+// Takes `[NAME=]PRESET`.
+void take_preset(std::string preset, CompareEntry& entry) {
+  const size_t equal = preset.find('=');
+  if (equal != preset.npos && equal < preset.find('/')) {
+    entry.name = preset.substr(0, equal);
+    COMPACT_CHECK(is_name(entry.name),
+                  "--presets: a name consists of letters, digits, `.`, `_` and `-` and begins with "
+                  "one of the first two, is `",
+                  entry.name, "`");
+    preset = preset.substr(equal + 1);
+  }
+  TrainConfig& c = entry.config;
+  if (preset.find('/') == preset.npos && !preset.ends_with(".policy")) {
+    if (preset != "auto") Policy::preset(preset);
+    if (entry.name.empty()) entry.name = preset;
+    entry.arguments.insert(entry.arguments.end(), {"--preset", preset});
+    c.preset = preset;
+    return;
+  }
+  COMPACT_CHECK(c.policy.empty(), "--presets ", preset, ": --policy ", c.policy,
+                " would stand above it; give one of them");
+  Policy::from_file(preset);
+  if (entry.name.empty()) entry.name = std::filesystem::path(preset).stem().string();
+  entry.arguments.insert(entry.arguments.end(), {"--preset", "off", "--policy", preset});
+  c.preset = "off";
+  c.policy = preset;
+}
+
+void take_flag(const std::string& name, std::vector<std::string> values, CompareEntry& entry) {
+  const std::string source = cat("--presets: ", entry.name, ": --", name);
+  COMPACT_CHECK(std::ranges::find(kShared, name) == std::end(kShared), source,
+                " cannot differ from run to run");
+  if (values.empty()) {
+    const auto option = std::ranges::find(config_options(), name, &ConfigOption::name);
+    COMPACT_CHECK(option == config_options().end() ||
+                      std::holds_alternative<bool TrainConfig::*>(option->member),
+                  source, ": a value is missing");
+    values = {"true"};
+  }
+  std::erase_if(entry.arguments,
+                [&](const std::string& a) { return a.starts_with(cat("--", name, "=")); });
+  if (name == "budget" && values[0].ends_with("%")) {
+    const auto percent = parse_number(values[0].substr(0, values[0].size() - 1));
+    COMPACT_CHECK(percent && *percent > 0, source,
+                  ": a part of the first run's peak must be a positive number of percent, is `",
+                  values[0], "`");
+    entry.budget_share = *percent / 100;
+    entry.config.budget = "1TiB";  // for checks; which one it is, the first run tells
+    return;
+  }
+  set_option(entry.config, name, values, source);
+  for (const std::string& v : values) entry.arguments.push_back(cat("--", name, "=", v));
+}
+
+}  // namespace
+
+CompareEntry compare_entry(const std::string& text, const TrainConfig& config,
+                           const std::vector<std::string>& arguments) {
+  std::istringstream in(text);
+  const std::vector<std::string> words{std::istream_iterator<std::string>(in), {}};
+  COMPACT_CHECK(!words.empty(), "--presets: a preset is missing beside a comma");
+  CompareEntry entry{.config = config, .arguments = arguments};
+  take_preset(words[0], entry);
+  for (size_t i = 1; i < words.size();) {
+    const std::string& word = words[i++];
+    entry.flags += (entry.flags.empty() ? "" : " ") + word;
+    COMPACT_CHECK(word.starts_with("--"), "--presets: ", entry.name, ": `", word,
+                  "` is no flag of train; runs are parted by commas");
+    const size_t equal = word.find('=');
+    std::vector<std::string> values;
+    if (equal != word.npos) values.push_back(word.substr(equal + 1));
+    for (; i < words.size() && !words[i].starts_with("--"); ++i) {
+      values.push_back(words[i]);
+      entry.flags += " " + words[i];
+    }
+    take_flag(word.substr(2, equal == word.npos ? equal : equal - 2), values, entry);
+  }
+  return entry;
+}
+
+}  // namespace compact

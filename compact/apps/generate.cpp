@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/apps/generate.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+
+#include "compact/apps/text_stream.h"
+#include "compact/base/check.h"
+#include "compact/base/philox.h"
+#include "compact/config/precision.h"
+#include "compact/io/hf_config.h"
+#include "compact/models/llama_decode.h"
+#include "compact/tasks/load_weights.h"
+#include "compact/tasks/setup.h"
+#include "compact/tasks/tokenizer_store.h"
+
+namespace compact {
+namespace {
+
+constexpr uint64_t kSampleKey = 0x73616d706c65;
+
+std::vector<int64_t> prompt_ids(const LlamaConfig& config, const Tokenizer& tokenizer,
+                                const std::string& prompt) {
+  std::vector<int64_t> ids;
+  if (config.bos_token_id) ids.push_back(*config.bos_token_id);
+  for (const uint32_t id : tokenizer.encode(prompt)) ids.push_back(id);
+  if (ids.empty()) ids.push_back(tokenizer.end_of_text());
+  return ids;
+}
+
+class Generator {
+ public:
+  Generator(const Llama& model, const Tokenizer& tokenizer, const GenerateOptions& options,
+            int64_t window)
+      : tokenizer_(tokenizer),
+        options_(options),
+        prompt_(prompt_ids(model.config(), tokenizer, options.prompt)),
+        prompt_length_(static_cast<int64_t>(prompt_.size())),
+        decoder_(model, capacity(window)),
+        ends_(model.config().eos_token_ids) {
+    ends_.push_back(tokenizer.end_of_text());
+    after_prompt_ = decoder_.append(prompt_);
+  }
+
+  Sample sample(int64_t number, const TextSink& sink) {
+    decoder_.truncate(std::min(decoder_.length(), prompt_length_));
+    if (slid_) {
+      decoder_.truncate(0);
+      decoder_.append(prompt_);
+      slid_ = false;
+    }
+    std::vector<int64_t> ids = prompt_;
+    const std::vector<uint32_t> text_ids = tokenizer_.encode(options_.prompt);
+    TextStream stream(tokenizer_, text_ids);
+    const uint64_t key = derive(derive(static_cast<uint64_t>(options_.seed), kSampleKey),
+                                static_cast<uint64_t>(number));
+    Sample result;
+    const auto give = [&](const std::string& text) {
+      if (text.empty()) return;
+      result.text += text;
+      if (sink) sink(number, text);
+    };
+    at::Tensor logits = after_prompt_;
+    while (result.tokens < options_.max_new_tokens) {
+      const int64_t next = choose(logits, key, result.tokens);
+      ++result.tokens;
+      if (std::ranges::find(ends_, next) != ends_.end()) {
+        result.ended = true;
+        break;
+      }
+      give(stream.add(static_cast<uint32_t>(next)));
+      ids.push_back(next);
+      if (result.tokens < options_.max_new_tokens) logits = advance(ids);
+    }
+    give(stream.finish());
+    return result;
+  }
+
+ private:
+  int64_t capacity(int64_t window) const {
+    COMPACT_CHECK(prompt_length_ <= window, "--prompt has ", prompt_length_,
+                  " tokens, the model takes at most ", window);
+    return std::min(window, prompt_length_ + options_.max_new_tokens);
+  }
+
+  // Logits after the last of `ids`, which the decoder has not seen yet.
+  at::Tensor advance(const std::vector<int64_t>& ids) {
+    if (decoder_.length() < decoder_.capacity()) return decoder_.append(std::span(ids).last(1));
+    // Positions are rotations within keys that are already kept, so the newer half is run again.
+    slid_ = true;
+    const auto half = static_cast<size_t>(std::max<int64_t>(1, decoder_.capacity() / 2));
+    decoder_.truncate(0);
+    return decoder_.append(std::span(ids).last(std::min(half, ids.size())));
+  }
+
+  int64_t choose(const at::Tensor& logits, uint64_t key, int64_t position) const {
+    const at::Tensor row = logits.to(at::kCPU, at::kFloat).contiguous();
+    // A vocabulary may be padded beyond the tokenizer's: those ids have no text.
+    const auto count = static_cast<size_t>(std::min(row.numel(), tokenizer_.vocabulary()));
+    const Random4 r = philox(key, static_cast<uint64_t>(position));
+    const double uniform = ((uint64_t{r.v[0]} << 21) ^ (r.v[1] >> 11)) * 0x1p-53;
+    return compact::sample({row.const_data_ptr<float>(), count}, options_.sampling, uniform);
+  }
+
+  const Tokenizer& tokenizer_;
+  const GenerateOptions& options_;
+  std::vector<int64_t> prompt_;
+  int64_t prompt_length_;
+  LlamaDecoder decoder_;
+  std::vector<int64_t> ends_;
+  at::Tensor after_prompt_;
+  bool slid_ = false;
+};
+
+}  // namespace
+
+std::vector<Sample> generate(const Llama& model, const Tokenizer& tokenizer,
+                             const GenerateOptions& options, int64_t window, const TextSink& sink) {
+  check_sampling(options.sampling);
+  COMPACT_CHECK(options.max_new_tokens >= 0, "--max_new_tokens must be at least 0, is ",
+                options.max_new_tokens);
+  COMPACT_CHECK(options.num_samples >= 1, "--num_samples must be at least 1, is ",
+                options.num_samples);
+  COMPACT_CHECK(options.seed >= 0, "--seed must be at least 0, is ", options.seed);
+  const int64_t vocabulary = model.config().vocab_size;
+  COMPACT_CHECK(tokenizer.vocabulary() <= vocabulary, "the tokenizer ", tokenizer.spec(), " has ",
+                tokenizer.vocabulary(), " tokens, the model only ", vocabulary);
+  Generator generator(model, tokenizer, options, window);
+  std::vector<Sample> samples;
+  for (int64_t i = 0; i < options.num_samples; ++i) samples.push_back(generator.sample(i, sink));
+  return samples;
+}
+
+std::vector<Sample> generate(const GenerateOptions& options, const TextSink& sink,
+                             std::vector<std::string>& warnings) {
+  COMPACT_CHECK(!options.model_name_or_path.empty(), "--model_name_or_path DIR is needed");
+  COMPACT_CHECK(options.threads >= 0, "--threads must be at least 0, is ", options.threads);
+  check_sampling(options.sampling);
+  check_model_folder(options.model_name_or_path);
+  const at::ScalarType dtype = dtype_of(options.dtype);
+  const at::Device device = device_of(options.device, warnings);
+  const LlamaConfig config = read_llama_config(options.model_name_or_path);
+  const auto tokenizer = options.tokenizer.empty() ? load_tokenizer(options.model_name_or_path)
+                                                   : make_tokenizer(options.tokenizer);
+  if (options.threads > 0) at::set_num_threads(static_cast<int>(options.threads));
+  set_matmul_precision(options.matmul_precision, device);
+  Llama model(config, Policy(),
+              {.device = device, .dtype = dtype, .max_length = config.max_position_embeddings});
+  load_weights(model, options.model_name_or_path);
+  return generate(model, *tokenizer, options, config.max_position_embeddings, sink);
+}
+
+}  // namespace compact

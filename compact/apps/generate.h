@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Text from a trained model.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "compact/apps/sampling.h"
+#include "compact/data/tokenizers/tokenizer.h"
+#include "compact/models/llama.h"
+
+namespace compact {
+
+struct GenerateOptions {
+  std::string model_name_or_path;  // a folder with config.json, model.safetensors and a tokenizer
+  std::string tokenizer;           // empty: as stored in the folder
+  std::string prompt;
+  int64_t max_new_tokens = 200;
+  int64_t num_samples = 1;
+  SamplingOptions sampling;
+  int64_t seed = 0;
+  std::string dtype = "float32", device = "auto", matmul_precision = "highest";
+  int64_t threads = 0;
+};
+
+struct Sample {
+  std::string text;  // what follows the prompt
+  int64_t tokens = 0;
+  bool ended = false;  // by an end of text, which is not in the text
+};
+
+// Hears of each piece of text as it is made: well-formed UTF-8, never empty.
+using TextSink = std::function<void(int64_t sample, std::string_view text)>;
+
+// Continues the prompt num_samples times. Sample i takes its random numbers from (seed, i) alone.
+// The context starts with the model's begin-of-text token where its config names one; an empty
+// prompt without one starts after an end of text. Once the context fills the model's
+// max_position_embeddings, its older half is forgotten. Lines of `warnings` come before the first
+// text. Throws InputError on options out of range, a prompt longer than the context, and a model or
+// tokenizer that cannot be loaded.
+std::vector<Sample> generate(const GenerateOptions& options, const TextSink& sink,
+                             std::vector<std::string>& warnings);
+// The same with a model and a tokenizer at hand. `window`: the longest context, at most the
+// model's max_length.
+std::vector<Sample> generate(const Llama& model, const Tokenizer& tokenizer,
+                             const GenerateOptions& options, int64_t window, const TextSink& sink);
+
+}  // namespace compact

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// The settings of a training run, and the one table of them: names, defaults and help texts of
+// flags, of configuration files and of what a run prints all come from it. Names follow Hugging
+// Face's Trainer.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace compact {
+
+struct TrainConfig {
+  // Task and model
+  std::string task = "language-modeling";  // a name of `compact list tasks`
+  std::string model;                       // a name of `compact list models`
+  std::string model_name_or_path;          // or a folder with config.json (and weights: continue)
+  double width_mult = 1;                   // of an image model's widths
+  // Of graph networks; 0, and -1 of dropout: the model's usual.
+  int64_t hidden_size = 0, num_hidden_layers = 0;
+  double dropout = -1;
+  // Data
+  std::vector<std::string> train_file, validation_file, test_file;
+  double validation_split = 0.05;
+  std::string tokenizer;  // empty: the model's own, else bytes
+  std::string text_field = "text";
+  std::string task_name, data_dir;  // of GLUE
+  std::string text_column, text_pair_column, label_column = "label";
+  bool do_regression = false;
+  std::string prompt_column = "prompt", completion_column = "completion";
+  int64_t max_seq_length = 128;
+  int64_t max_train_samples = 0;  // 0: all
+  int64_t block_size = 256;
+  bool only_evaluates = false;  // no option: training data stay closed, the model tells its classes
+  int64_t image_size = 0;       // pixels of a side; 0: that of the files
+  bool augment = true;
+  int64_t max_eval_samples = -1;  // -1: as many as the task does; 0: all
+  // Batch and length
+  int64_t per_device_train_batch_size = 8, per_device_eval_batch_size = 8;
+  int64_t gradient_accumulation_steps = 1;
+  int64_t max_steps = -1;
+  double num_train_epochs = 1;
+  // Optimizer
+  std::string optim = "adamw";
+  double learning_rate = 1e-3;
+  double projected_learning_rate = 0;  // 0: as learning_rate
+  std::string lr_scheduler_type = "cosine";
+  double warmup_steps = 0;
+  double min_lr_ratio = 0;
+  double weight_decay = 0;
+  double momentum = 0.9;
+  double label_smoothing_factor = 0;
+  double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
+  double max_grad_norm = 1.0;
+  // Precision and device
+  std::string dtype = "float32";
+  bool master_weights = false;
+  std::string optim_state_dtype;  // empty: float32, or bfloat16 with bfloat16 weights and no master
+  std::string matmul_precision = "highest";
+  int64_t bits_interval = 1000, bits_probes = 8;
+  double bits_guard = 1;
+  std::string device = "auto";
+  bool deterministic = false;
+  int64_t threads = 0;
+  int64_t seed = 42;
+  // Memory
+  std::string preset = "exact";
+  std::string policy;
+  std::vector<std::string> set;
+  double rank = 0;
+  int64_t update_proj_gap = -1;
+  double scale = 0;
+  std::string proj_type;
+  std::string carry_moments;  // empty: as the policy says
+  std::string budget;         // of peak memory: "10GiB"; empty: none
+  std::string allow = "lossless";
+  // Output
+  std::string output_dir;
+  bool overwrite_output_dir = false;
+  bool verbose = false;
+  int64_t logging_steps = 10;
+  int64_t eval_steps = 0;
+  double eval_epochs = 0;
+  bool load_best_model_at_end = false;
+  std::string metric_for_best_model;  // empty: the task's first, else the loss
+  int64_t save_steps = 0;
+  int64_t save_total_limit = 0;
+  std::string resume_from_checkpoint;
+  std::string cache_dir;
+};
+
+struct ConfigOption {
+  using Member =
+      std::variant<std::string TrainConfig::*, int64_t TrainConfig::*, double TrainConfig::*,
+                   bool TrainConfig::*, std::vector<std::string> TrainConfig::*>;
+  std::string name;
+  Member member;
+  std::string group, help;
+  std::string values;  // what it takes, for --help: "cosine, linear, constant, wsd"
+};
+std::span<const ConfigOption> config_options();
+
+// Sets one option from text. `source` ("--max_steps", "run.toml: max_steps") begins the message of
+// the InputError on an unknown name (with a suggestion) or a value of the wrong type.
+void set_option(TrainConfig& config, std::string_view name, const std::vector<std::string>& values,
+                const std::string& source);
+
+// The option's value as text, as it would be written in a flag; lists joined by a space.
+std::string option_text(const TrainConfig& config, const ConfigOption& option);
+
+// The name of an element type where `name` is another one of it (bf16, f32, fp32), else `name`.
+std::string type_name(const std::string& name);
+
+// Reads a TOML or JSON file (by its ending) whose keys are option names. Unknown keys are errors.
+void read_config_file(TrainConfig& config, const std::string& path);
+
+// The configuration as TOML (--print_config) and as JSON text (stored with runs).
+std::string config_toml(const TrainConfig& config);
+std::string config_json(const TrainConfig& config);
+TrainConfig config_from_json(const std::string& text, const std::string& source);
+
+}  // namespace compact

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/data/files/json_field.h"
+
+#include <nlohmann/json.hpp>
+
+#include "compact/base/check.h"
+#include "compact/base/text.h"
+
+namespace compact {
+namespace {
+
+constexpr size_t kMostKeys = 64;
+constexpr std::string_view kString = "a string", kNumber = "a number";
+
+// Listens to the parser and remembers the fields; nested values pass by unstored.
+class FieldListener final : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  FieldListener(std::span<JsonField> fields, std::vector<std::string>& others)
+      : fields_(fields), others_(others) {}
+
+  bool null() override { return value("null"); }
+  bool boolean(bool) override { return value("a truth value"); }
+  bool number_integer(number_integer_t v) override { return number(std::to_string(v)); }
+  bool number_unsigned(number_unsigned_t v) override { return number(std::to_string(v)); }
+  bool number_float(number_float_t, const string_t& v) override { return number(v); }
+  bool binary(binary_t&) override { return value("binary"); }
+  bool string(string_t& v) override {
+    if (here_) here_->text.swap(v);
+    return value(kString);
+  }
+  bool start_object(std::size_t) override { return open("an object", true); }
+  bool start_array(std::size_t) override { return open("an array", false); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool key(string_t& k) override {
+    if (depth_ != 1) return true;
+    here_ = nullptr;
+    for (JsonField& field : fields_) {
+      if (field.name == k) here_ = &field;
+    }
+    if (!here_ && others_.size() < kMostKeys) others_.push_back(k);
+    return true;
+  }
+  bool parse_error(std::size_t position, const std::string&,
+                   const nlohmann::detail::exception& e) override {
+    std::string why = e.what();
+    const size_t start = why.find("] ");  // after the library's own error number
+    if (start != why.npos) why = why.substr(start + 2);
+    error_ = cat("must be JSON: ", why);
+    // Bytes of the file must not break the line of the message.
+    for (char& c : error_) c = static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+    return false;
+  }
+
+  std::string problem() const {
+    if (!error_.empty()) return error_;
+    return object_ ? "" : cat("must be a JSON object, is ", outer_);
+  }
+
+ private:
+  bool number(std::string text) {
+    if (here_) here_->text.swap(text);
+    return value(kNumber);
+  }
+  bool value(std::string_view kind) {
+    if (depth_ == 0) outer_ = kind;
+    if (here_) here_->kind = kind;
+    here_ = nullptr;
+    return true;
+  }
+  bool open(std::string_view kind, bool object) {
+    if (depth_ == 0) object_ = object;
+    value(kind);
+    ++depth_;
+    return true;
+  }
+  bool close() {
+    --depth_;
+    return true;
+  }
+
+  std::span<JsonField> fields_;
+  std::vector<std::string>& others_;
+  JsonField* here_ = nullptr;  // whose value comes next
+  std::string_view outer_;
+  std::string error_;
+  int64_t depth_ = 0;
+  bool object_ = false;
+};
+
+}  // namespace
+
+bool json_fields(std::string_view line, std::span<JsonField> fields,
+                 std::vector<std::string>& others, std::string& error) {
+  for (JsonField& field : fields) field.text.clear(), field.kind = {};
+  others.clear();
+  FieldListener listener(fields, others);
+  nlohmann::json::sax_parse(line.begin(), line.end(), &listener);
+  error = listener.problem();
+  return error.empty();
+}
+
+bool json_text_field(std::string_view line, std::string_view field, std::string& text,
+                     std::string& error) {
+  JsonField wanted{field};
+  std::vector<std::string> others;
+  if (!json_fields(line, {&wanted, 1}, others, error)) return false;
+  if (wanted.kind.empty()) {
+    error = cat("has no field `", field, "`", others.empty() ? "" : suggestion(field, others));
+  } else if (wanted.kind != kString) {
+    error = cat("field `", field, "` must be a string, is ", wanted.kind);
+  }
+  text.swap(wanted.text);
+  return error.empty();
+}
+
+}  // namespace compact

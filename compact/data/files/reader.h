@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Documents out of text files, streamed in constant memory. `.txt`: a file is a document, taken
+// byte by byte as it is. `.jsonl`: a line is a document, the string in one field of its object;
+// blank lines are skipped, a line may be up to 64 MiB, and invalid UTF-8, which JSON does not
+// allow, becomes U+FFFD and is counted. Either may also be `.gz`, `.xz` or `.zst`.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "compact/data/files/byte_source.h"
+
+namespace compact {
+
+// Bytes of the input files read so far, as stored, and in all. May throw to stop.
+using Progress = std::function<void(int64_t done, int64_t total)>;
+
+// The files named by paths and patterns (`*`, `?`, `[a-z]`, `{a,b}`): in the order given, those of
+// one pattern sorted by bytes. Throws InputError where a pattern matches nothing, a file is
+// missing, empty, no regular file, has an unknown ending, or comes twice.
+std::vector<std::string> expand_inputs(const std::vector<std::string>& inputs);
+
+// A part of a document. The view lives until the next call of next().
+struct DocumentPiece {
+  std::string_view text;
+  bool last = false;  // the document ends here
+};
+
+class DocumentReader {
+ public:
+  DocumentReader(const std::vector<std::string>& inputs, const std::string& field = "text",
+                 Progress progress = {});
+
+  // The next piece; false after the last. Throws InputError with the path (and the line) on
+  // unreadable, binary (a NUL in the first block, at most 64 KiB) or corrupt files.
+  bool next(DocumentPiece& piece);
+
+  const std::vector<std::string>& files() const { return files_; }
+  int64_t documents() const { return documents_; }
+  int64_t text_bytes() const { return text_bytes_; }  // given out so far
+  int64_t replaced() const { return replaced_; }      // invalid UTF-8 in `.jsonl`
+
+ private:
+  bool open_next();
+  bool fill();
+  bool next_line();
+  bool next_text(DocumentPiece& piece);
+  bool next_json(DocumentPiece& piece);
+  void close();
+
+  std::vector<std::string> files_;
+  std::string field_;
+  Progress progress_;
+  size_t file_ = 0;  // the next to open
+  std::string path_;
+  std::unique_ptr<ByteSource> source_;
+  bool json_ = false;
+  std::vector<char> buffer_;
+  size_t begin_ = 0, end_ = 0;  // what waits in buffer_
+  std::string line_, repaired_, text_;
+  int64_t line_number_ = 0, file_bytes_ = 0, file_documents_ = 0;
+  int64_t documents_ = 0, text_bytes_ = 0, replaced_ = 0;
+  int64_t done_ = 0, total_ = 0;
+};
+
+}  // namespace compact

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/data/images/image_archive.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "compact/base/check.h"
+#include "compact/data/files/archive.h"
+#include "compact/data/images/jpeg.h"
+
+namespace compact {
+namespace {
+
+constexpr int64_t kMostImages = int64_t{1} << 20;
+constexpr int64_t kMostArchiveMembers = 2 * kMostImages;  // with folders and hidden files
+constexpr int64_t kMostPixels = int64_t{1} << 33;
+constexpr int64_t kMostFileBytes = int64_t{1} << 24;
+
+// "train/cat/0001.jpg": above "train/", folder "cat", file "0001.jpg".
+struct ImageName {
+  std::string above, folder, file;
+};
+ImageName parts_of(const std::string& name) {
+  ImageName parts;
+  const size_t last = name.rfind('/');
+  parts.file = name.substr(last == name.npos ? 0 : last + 1);
+  if (last == name.npos) return parts;
+  const size_t before = last == 0 ? name.npos : name.rfind('/', last - 1);
+  const size_t begin = before == name.npos ? 0 : before + 1;
+  parts.above = name.substr(0, begin);
+  parts.folder = name.substr(begin, last - begin);
+  return parts;
+}
+
+bool is_jpeg_name(std::string name) {
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return name.ends_with(".jpg") || name.ends_with(".jpeg");
+}
+
+at::Tensor tensor_of(std::vector<uint8_t> pixels, at::IntArrayRef sizes) {
+  auto owner = std::make_shared<std::vector<uint8_t>>(std::move(pixels));
+  return at::from_blob(
+      owner->data(), sizes, [owner](void*) {}, at::TensorOptions(at::kByte));
+}
+
+}  // namespace
+
+LabelledImages read_image_archive(const std::string& path, std::optional<ImageSize> size) {
+  ArchiveReader archive(path, kMostArchiveMembers);
+  JpegDecoder decoder;
+  std::vector<uint8_t> pixels;
+  std::vector<int64_t> labels;  // numbers of `classes`, given as folders are met
+  std::map<std::string, int64_t> classes;
+  std::optional<std::string> above;
+  const bool any_size = size.has_value();
+  int64_t others = 0;  // of another size than the wanted one
+  ImageSize first_other;
+  while (archive.next()) {
+    const ImageName name = parts_of(archive.name());
+    if (name.file.starts_with('.')) continue;
+    COMPACT_CHECK(is_jpeg_name(name.file) && !name.folder.empty(), archive.where(),
+                  ": an archive of images holds CLASS/NAME.jpg only");
+    if (!above) above = name.above;
+    COMPACT_CHECK(name.above == *above, archive.where(),
+                  ": class folders must lie in one folder, the first in `", *above, "`");
+    COMPACT_CHECK(static_cast<int64_t>(labels.size()) < kMostImages, path, ": more than ",
+                  kMostImages, " images");
+    const std::string bytes = archive.read(kMostFileBytes);
+    const ImageSize sides = decoder.open(bytes, archive.where());
+    if (!size) size = sides;
+    COMPACT_CHECK(any_size || sides == *size, archive.where(),
+                  ": images must be of one size, the first is ", str(*size), ", this ", str(sides));
+    const size_t before = pixels.size(), more = static_cast<size_t>(3 * size->height * size->width);
+    COMPACT_CHECK(before + more <= static_cast<size_t>(kMostPixels), path, ": more than ",
+                  kMostPixels, " bytes of pixels");
+    pixels.resize(before + more);
+    if (sides == *size) {
+      decoder.decode(pixels.data() + before);
+    } else {
+      const at::Tensor image = at::empty({1, 3, sides.height, sides.width}, at::kByte);
+      decoder.decode(image.mutable_data_ptr<uint8_t>());
+      std::memcpy(pixels.data() + before, resized(image, *size).const_data_ptr<uint8_t>(), more);
+      if (others++ == 0) first_other = sides;
+    }
+    labels.push_back(classes.emplace(name.folder, classes.size()).first->second);
+  }
+  COMPACT_CHECK(!labels.empty(), path, ": has no images CLASS/NAME.jpg");
+
+  LabelledImages result;
+  std::vector<int64_t> rank(classes.size());
+  for (const auto& [name, number] : classes) {
+    rank[number] = static_cast<int64_t>(result.class_names.size());
+    result.class_names.push_back(name);
+  }
+  for (int64_t& label : labels) label = rank[label];
+  result.classes = static_cast<int64_t>(classes.size());
+  result.labels = at::tensor(labels, at::kLong);
+  result.images = tensor_of(std::move(pixels),
+                            {static_cast<int64_t>(labels.size()), 3, size->height, size->width});
+  if (others > 0) {
+    result.warnings.push_back(resized_text(path, others, first_other, *size));
+  }
+  return result;
+}
+
+}  // namespace compact

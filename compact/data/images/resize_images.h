@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Images brought to one size.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+
+#include "compact/data/images/image_size.h"
+
+namespace compact {
+
+// Of images [count, channels, height, width].
+ImageSize size_of(const at::Tensor& images);
+// uint8 images [count, channels, height, width] in another size: of each the middle, as much of it
+// as has the wanted shape, is scaled (bilinear, antialiased). Unchanged where they have that size.
+at::Tensor resized(const at::Tensor& images, const ImageSize& size);
+
+// "PATH: 20 images, the first of 64 x 48 pixels, were scaled to 32 x 32".
+std::string resized_text(const std::string& path, int64_t count, const ImageSize& first,
+                         const ImageSize& size);
+
+}  // namespace compact

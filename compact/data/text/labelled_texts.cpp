@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/data/text/labelled_texts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <optional>
+
+#include "compact/base/check.h"
+#include "compact/base/text.h"
+#include "compact/data/files/printable.h"
+
+namespace compact {
+namespace {
+
+constexpr size_t kMostTextBytes = size_t{1} << 32;
+constexpr size_t kRowBytes = 2 * sizeof(std::string) + sizeof(float);
+constexpr size_t kMostClasses = size_t{1} << 16;
+constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
+
+// Labels as texts become numbers.
+class Labels {
+ public:
+  explicit Labels(const RowRules& rules) : rules_(rules) {
+    for (const std::string& name : rules.class_names) {
+      COMPACT_CHECK(numbers_.emplace(name, numbers_.size()).second, "the class `", printable(name),
+                    "` is given twice");
+    }
+  }
+
+  float number_of(const TableCell& cell, const TextTable& table) {
+    const std::string text(trim(cell.text));
+    const auto wrong = [&](const auto& rule) {
+      fail(table.where(), ": the label must be ", rule, ", is `", printable(text), "`");
+    };
+    if (rules_.regression) {
+      const auto value = parse_number(text);
+      if (!value || !std::isfinite(static_cast<float>(*value))) wrong("a finite number");
+      return static_cast<float>(*value);
+    }
+    if (text.empty()) wrong("a class");
+    if (cell.kind == TableCell::kNumber && !parse_integer(text)) wrong("a text or an integer");
+    const auto found = numbers_.find(text);
+    if (found != numbers_.end()) return static_cast<float>(found->second);
+    if (!rules_.class_names.empty()) {
+      const auto count = static_cast<int64_t>(rules_.class_names.size());
+      const auto value = rules_.numbered ? parse_integer(text) : std::nullopt;
+      if (value && *value >= 0 && *value < count) return static_cast<float>(*value);
+      wrong(cat("one of ", count, " classes (",
+                printable(suggestion(text, rules_.class_names).substr(2)), ")"));
+    }
+    COMPACT_CHECK(numbers_.size() < kMostClasses, table.where(), ": there may be at most ",
+                  kMostClasses, " classes; values need regression");
+    return static_cast<float>(numbers_.emplace(text, numbers_.size()).first->second);
+  }
+
+  // Names in their order; classes that the file brought are numbered anew by it.
+  std::vector<std::string> finish(std::vector<float>& labels, const TextTable& table) const {
+    if (rules_.regression) return {};
+    if (!rules_.class_names.empty() || !rules_.label) return rules_.class_names;
+    COMPACT_CHECK(numbers_.size() > 1, table.path(), ": labels must be of at least two classes, ",
+                  numbers_.empty() ? "there are none"
+                                   : "all are `" + printable(numbers_.begin()->first) + "`");
+    std::vector<std::string> names;
+    bool integers = true;
+    for (const auto& [name, number] : numbers_) {
+      names.push_back(name);
+      integers = integers && parse_integer(name);
+    }
+    if (integers) {
+      std::stable_sort(names.begin(), names.end(), [](const auto& a, const auto& b) {
+        return *parse_integer(a) < *parse_integer(b);
+      });
+    }
+    std::vector<float> places(names.size());
+    for (size_t i = 0; i < names.size(); ++i) {
+      places[numbers_.at(names[i])] = static_cast<float>(i);
+    }
+    for (float& label : labels) label = places[static_cast<size_t>(label)];
+    return names;
+  }
+
+ private:
+  const RowRules& rules_;
+  std::map<std::string, size_t> numbers_;
+};
+
+}  // namespace
+
+LabelledTexts read_rows(TextTable& table, const RowRules& rules) {
+  LabelledTexts out;
+  Labels labels(rules);
+  size_t bytes = 0, skipped = 0;
+  std::vector<TableCell> cells;
+  while (table.next(cells)) {
+    TableCell* const label = rules.label ? &cells.back() : nullptr;
+    const size_t texts = rules.pair ? 2 : 1;
+    bool whole = !(label && label->kind == TableCell::kMissing);
+    for (size_t i = 0; i < texts; ++i) whole = whole && cells[i].kind != TableCell::kMissing;
+    if (rules.skip_broken && label && !rules.regression) whole = whole && !label->text.empty();
+    if (!whole) {
+      COMPACT_CHECK(rules.skip_broken, table.where(), " must have ",
+                    texts == 2 ? "two texts" : "a text", label ? " and a label" : "");
+      ++skipped;
+      continue;
+    }
+    for (size_t i = 0; i < texts; ++i) bytes += cells[i].text.size();
+    bytes += kRowBytes;
+    COMPACT_CHECK(bytes <= kMostTextBytes, table.path(), ": must hold at most ",
+                  format_bytes(kMostTextBytes), " of texts, line by line it holds more");
+    out.labels.push_back(label ? labels.number_of(*label, table) : kNone);
+    out.first.push_back(std::move(cells[0].text));
+    if (rules.pair) out.second.push_back(std::move(cells[1].text));
+  }
+  COMPACT_CHECK(!out.first.empty(), table.path(), ": has no whole row");
+  out.class_names = labels.finish(out.labels, table);
+  if (skipped > 0) {
+    out.warnings.push_back(cat(table.path(), ": ", skipped,
+                               skipped == 1 ? " row was" : " rows were",
+                               " skipped: a text or the label was missing"));
+  }
+  if (table.replaced() > 0) {
+    out.warnings.push_back(
+        cat(table.path(), ": invalid UTF-8 was replaced in ", table.replaced(), " places"));
+  }
+  return out;
+}
+
+LabelledTexts read_labelled_texts(const std::string& path, const TextFields& fields) {
+  const auto table = open_table(path);
+  std::string first = fields.first, second = fields.second;
+  for (const char* name : {"sentence1", "sentence", "text"}) {
+    if (first.empty() && table->has(name)) first = name;
+  }
+  COMPACT_CHECK(!first.empty(), path, ": has none of the fields sentence1, sentence and text; name",
+                " the one that holds the texts");
+  if (second.empty() && fields.first.empty()) {
+    if (table->has("sentence2")) {
+      second = "sentence2";
+    } else {
+      table->refuse("sentence2");
+    }
+  }
+  COMPACT_CHECK(first != second, path, ": the texts of a pair are in two fields, not both in `",
+                printable(first), "`");
+  if (fields.pair) {
+    COMPACT_CHECK(!*fields.pair || !second.empty(), path,
+                  ": must have pairs of texts as the training file has, has no sentence2");
+    COMPACT_CHECK(*fields.pair || second.empty(), path,
+                  ": must have single texts as the training file has, has pairs (", second, ")");
+  }
+  RowRules rules{.pair = !second.empty(),
+                 .label = fields.need_labels || table->has(fields.label),
+                 .regression = fields.regression,
+                 .class_names = fields.class_names};
+  std::vector<std::string> columns = {first};
+  if (rules.pair) columns.push_back(second);
+  if (rules.label) columns.push_back(fields.label);
+  table->choose(columns);
+  return read_rows(*table, rules);
+}
+
+}  // namespace compact

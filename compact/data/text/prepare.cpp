@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/data/text/prepare.h"
+
+#include <sys/stat.h>
+#include <xxhash.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+#include "compact/base/check.h"
+#include "compact/data/text/token_file.h"
+#include "compact/data/tokenizers/stream_encoder.h"
+
+namespace compact {
+namespace {
+
+namespace fs = std::filesystem;
+
+void check_output(const std::string& output, const std::vector<std::string>& files) {
+  std::error_code ignored;
+  for (const std::string& file : files) {
+    COMPACT_CHECK(!fs::equivalent(file, output, ignored), output,
+                  ": is an input and cannot be the output, too");
+  }
+  COMPACT_CHECK(!fs::is_regular_file(output, ignored) || fs::file_size(output, ignored) == 0 ||
+                    is_token_file(output),
+                output, ": exists and is no token file; remove it or name another output");
+}
+
+// Whether `path` holds a whole token file of this tokenizer.
+bool usable(const std::string& path, const Tokenizer& tokenizer) {
+  try {
+    TokenFile(path).check_tokenizer(tokenizer);
+    return true;
+  } catch (const InputError&) {
+    return false;
+  }
+}
+
+std::string cache_name(const std::vector<std::string>& files, const Tokenizer& tokenizer,
+                       const std::string& field) {
+  std::string key = cat("1\n", tokenizer.hash(), '\n', field, '\n');
+  for (const std::string& file : files) {
+    struct stat status {};
+    COMPACT_CHECK(::stat(file.c_str(), &status) == 0, file, ": cannot be read");
+    key += cat(fs::canonical(file).string(), '\n', status.st_size, '\n', status.st_mtim.tv_sec, '.',
+               status.st_mtim.tv_nsec, '\n');
+  }
+  char hash[17];
+  std::snprintf(hash, sizeof hash, "%016llx",
+                static_cast<unsigned long long>(XXH3_64bits(key.data(), key.size())));
+  const std::string first = fs::path(without_compression(files[0])).stem().string();
+  return first.substr(0, 64) + "-" + hash + ".tokens";
+}
+
+}  // namespace
+
+Prepared prepare(const std::vector<std::string>& inputs, const Tokenizer& tokenizer,
+                 const std::string& output, const PrepareOptions& options) {
+  DocumentReader reader(inputs, options.field, options.progress);
+  check_output(output, reader.files());
+  TokenWriter writer(output, tokenizer);
+  StreamEncoder encoder(tokenizer);
+  std::vector<uint32_t> tokens;
+  DocumentPiece piece;
+  while (reader.next(piece)) {
+    tokens.clear();
+    encoder.feed(piece.text, tokens);
+    if (piece.last) {
+      encoder.finish(tokens);
+      tokens.push_back(tokenizer.end_of_text());
+    }
+    writer.append(tokens);
+  }
+  writer.finish();
+  return {.files = static_cast<int64_t>(reader.files().size()),
+          .documents = reader.documents(),
+          .text_bytes = reader.text_bytes(),
+          .tokens = writer.count(),
+          .replaced = reader.replaced() + encoder.replaced()};
+}
+
+CachedTokens cached_token_file(const std::vector<std::string>& inputs, const Tokenizer& tokenizer,
+                               const std::string& cache_folder, const PrepareOptions& options) {
+  if (inputs.size() == 1 && is_token_file(inputs[0])) {
+    TokenFile(inputs[0]).check_tokenizer(tokenizer);
+    return {.path = inputs[0], .reused = true, .prepared = {}};
+  }
+  const std::vector<std::string> files = expand_inputs(inputs);
+  std::error_code error;
+  fs::create_directories(cache_folder, error);
+  COMPACT_CHECK(!error, cache_folder, ": the cache folder cannot be made: ", error.message());
+  const std::string path =
+      (fs::path(cache_folder) / cache_name(files, tokenizer, options.field)).string();
+  if (usable(path, tokenizer)) return {.path = path, .reused = true, .prepared = {}};
+  fs::remove(path, error);  // whatever else stands there under our name
+  return {.path = path, .reused = false, .prepared = prepare(files, tokenizer, path, options)};
+}
+
+std::string default_cache_folder() {
+  const auto given = [](const char* name) {
+    const char* const value = std::getenv(name);
+    return std::string(value ? value : "");
+  };
+  if (const std::string own = given("COMPACT_CACHE"); !own.empty()) return own;
+  if (const std::string xdg = given("XDG_CACHE_HOME"); !xdg.empty()) return xdg + "/compact";
+  const std::string home = given("HOME");
+  return (home.empty() ? "" : home + "/") + ".cache/compact";
+}
+
+}  // namespace compact

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Text files to a token file, each document followed by end of text; streamed in constant memory
+// (but a line of `.jsonl` is held whole). For `compact prepare`, and for training on raw text.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "compact/data/files/reader.h"
+#include "compact/data/tokenizers/tokenizer.h"
+
+namespace compact {
+
+struct Prepared {
+  int64_t files = 0, documents = 0;
+  int64_t text_bytes = 0;  // after decompression
+  int64_t tokens = 0;      // end of text included
+  int64_t replaced = 0;  // invalid UTF-8 sequences that became U+FFFD (never under `bytes` + .txt)
+};
+
+struct PrepareOptions {
+  std::string field = "text";  // of `.jsonl`
+  Progress progress;           // may throw to stop: nothing is left behind
+};
+
+// Writes the documents of `inputs` (files or patterns) to the token file `output`, which appears
+// whole or not at all; an older token file there is replaced. Throws InputError on bad input, where
+// `output` is one of the inputs or a file of another kind, or cannot be written.
+Prepared prepare(const std::vector<std::string>& inputs, const Tokenizer& tokenizer,
+                 const std::string& output, const PrepareOptions& options = {});
+
+struct CachedTokens {
+  std::string path;     // of the token file
+  bool reused = false;  // nothing had to be read but the cached file
+  Prepared prepared;    // where not reused
+};
+
+// The token file for `inputs`. A single input that is a token file already is returned as it is,
+// once its tokenizer is checked. Else the inputs are prepared into `cache_folder` (made if
+// missing) under a name that depends on path, size and time of change of each, on the tokenizer and
+// on `field`; a file of that name which is valid is used again, an invalid one made anew.
+CachedTokens cached_token_file(const std::vector<std::string>& inputs, const Tokenizer& tokenizer,
+                               const std::string& cache_folder, const PrepareOptions& options = {});
+
+// $COMPACT_CACHE, else $XDG_CACHE_HOME/compact, else $HOME/.cache/compact, else .cache/compact.
+std::string default_cache_folder();
+
+}  // namespace compact

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Prompts with the completions that a causal language model shall learn to give: the loss is on the
+// tokens of completions and on the end of text after them.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "compact/data/samples/dataset.h"
+#include "compact/data/text/padding.h"
+#include "compact/data/tokenizers/tokenizer.h"
+
+namespace compact {
+
+struct PromptSamples {
+  std::vector<std::vector<int32_t>> ids;  // prompt, completion, end of text
+  std::vector<int64_t> prompt_lengths;    // tokens without loss
+  std::vector<std::string> warnings;      // about the file, one line each
+};
+
+struct PromptOptions {
+  std::string prompt = "prompt", completion = "completion";  // fields
+  int64_t max_length = 1024;                                 // tokens of a sample, at least 2
+};
+
+// Samples of a .jsonl file (or a .csv or .tsv file with a header), perhaps compressed. As TRL's
+// SFTTrainer does it: prompt and completion are encoded as one text, of which the tokens that the
+// prompt alone has too are its prompt, and what is beyond max_length is cut from the end, the end
+// of text first. Other than there, a token across the border of the two counts as completion, and
+// samples without any completion left are dropped; both are counted in warnings. Throws InputError
+// with path, line and rule, also where no sample is left.
+PromptSamples read_prompts(const std::string& path, const Tokenizer& tokenizer,
+                           const PromptOptions& options = {});
+
+// Batches: input int64 [batch, length], padded on the right; target int64 [batch, length], the next
+// tokens, -100 where that is a token of the prompt and in the padding.
+class PromptDataset final : public Dataset {
+ public:
+  // Of `samples` those whose numbers are in `chosen`. Throws InputError where there are none, or
+  // one has fewer than 2 tokens or more than padding.max_length.
+  PromptDataset(std::shared_ptr<const PromptSamples> samples, std::vector<int64_t> chosen,
+                Padding padding, uint64_t seed);
+
+  int64_t longest_row() const { return padding_.length_for(longest_); }  // of any batch
+
+ private:
+  Batch collect(std::span<const Sample> samples) const override;
+
+  std::shared_ptr<const PromptSamples> samples_;
+  std::vector<int64_t> chosen_;
+  Padding padding_;
+  int64_t longest_ = 0;  // inputs of a sample: one fewer than its tokens
+};
+
+}  // namespace compact

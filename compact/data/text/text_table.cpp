@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/data/text/text_table.h"
+
+#include <algorithm>
+
+#include "compact/base/check.h"
+#include "compact/base/text.h"
+#include "compact/data/files/json_field.h"
+#include "compact/data/files/printable.h"
+#include "compact/data/files/text_lines.h"
+#include "compact/data/text/csv_records.h"
+
+namespace compact {
+namespace {
+
+constexpr size_t kMostColumns = 1000;
+
+// The lines of a .tsv file as rows.
+class TsvRows {
+ public:
+  TsvRows(const std::string& path, size_t most) : lines_(path), most_(most) {}
+
+  bool next() {
+    do {
+      if (!lines_.next()) return false;
+    } while (lines_.line().empty());
+    const std::string_view line = lines_.line();
+    fields_.clear();
+    count_ = 0;
+    for (size_t start = 0; start <= line.size();) {
+      const size_t end = std::min(line.find('\t', start), line.size());
+      if (++count_ <= most_) fields_.push_back(line.substr(start, end - start));
+      start = end + 1;
+    }
+    return true;
+  }
+  size_t count() const { return count_; }
+  std::string_view field(size_t i) const { return fields_[i]; }
+  std::string where() const { return lines_.where(); }
+  int64_t replaced() const { return lines_.replaced(); }
+
+ private:
+  TextLines lines_;
+  std::vector<std::string_view> fields_;
+  size_t most_, count_ = 0;
+};
+
+// Rows of columns, of which the first kMostColumns are looked at. The first row is met twice: for
+// its names, or their number, and as a row.
+template <class Rows>
+class ColumnTable final : public TextTable {
+ public:
+  ColumnTable(const std::string& path, TableForm form)
+      : TextTable(path), form_(form), rows_(path, kMostColumns) {
+    COMPACT_CHECK(rows_.next(), path, ": has no lines");
+    COMPACT_CHECK(rows_.count() <= kMostColumns, where(), " must have at most ", kMostColumns,
+                  " columns, has ", rows_.count());
+    for (size_t c = 0; c < rows_.count(); ++c) {
+      names_.push_back(form.header ? std::string(rows_.field(c)) : std::to_string(c));
+    }
+    if (form.header) COMPACT_CHECK(rows_.next(), path, ": has a header and no rows");
+  }
+
+  bool next(std::vector<TableCell>& cells) override {
+    if (!first_ && !rows_.next()) return false;
+    first_ = false;
+    COMPACT_CHECK(form_.ragged || rows_.count() == names_.size(), where(), " must have ",
+                  names_.size(), " columns as the first line, has ", rows_.count());
+    cells.resize(columns_.size());
+    for (size_t i = 0; i < columns_.size(); ++i) {
+      const bool there = columns_[i] < rows_.count();
+      cells[i].kind = there ? TableCell::kText : TableCell::kMissing;
+      cells[i].text = there ? rows_.field(columns_[i]) : std::string_view();
+    }
+    return true;
+  }
+  std::string where() const override { return rows_.where(); }
+  int64_t replaced() const override { return rows_.replaced(); }
+
+ private:
+  TableForm form_;
+  Rows rows_;
+  bool first_ = true;
+};
+
+class JsonTable final : public TextTable {
+ public:
+  explicit JsonTable(const std::string& path) : TextTable(path), lines_(path) {
+    COMPACT_CHECK(next_line(), path, ": has no lines");
+    std::string error;
+    COMPACT_CHECK(json_fields(lines_.line(), {}, others_, error), where(), " ", error);
+    for (const std::string& name : others_) {
+      if (!has(name)) names_.push_back(name);  // of a key given twice the last counts
+    }
+  }
+
+  bool next(std::vector<TableCell>& cells) override {
+    if (!first_ && !next_line()) return false;
+    first_ = false;
+    fields_.resize(chosen_.size());
+    for (size_t i = 0; i < chosen_.size(); ++i) fields_[i].name = chosen_[i];
+    std::string error;
+    COMPACT_CHECK(json_fields(lines_.line(), fields_, others_, error), where(), " ", error);
+    COMPACT_CHECK(refused_.empty() || std::ranges::find(others_, refused_) == others_.end(),
+                  where(), " has a field `", refused_, "`, which the first line has not");
+    cells.resize(fields_.size());
+    for (size_t i = 0; i < fields_.size(); ++i) {
+      const std::string_view kind = fields_[i].kind;
+      cells[i].kind = kind == "a string"   ? TableCell::kText
+                      : kind == "a number" ? TableCell::kNumber
+                                           : TableCell::kMissing;
+      COMPACT_CHECK(cells[i].kind != TableCell::kMissing || kind.empty() || kind == "null", where(),
+                    " field `", chosen_[i], "` must be a string or a number, is ", kind);
+      cells[i].text.swap(fields_[i].text);
+    }
+    return true;
+  }
+  std::string where() const override { return lines_.where(); }
+  int64_t replaced() const override { return lines_.replaced(); }
+
+ private:
+  // Goes to the next line that is not blank.
+  bool next_line() {
+    while (lines_.next()) {
+      if (!trim(lines_.line()).empty()) return true;
+    }
+    return false;
+  }
+
+  TextLines lines_;
+  bool first_ = true;  // it is read twice: for its names, and as a row
+  std::vector<JsonField> fields_;
+  std::vector<std::string> others_;
+};
+
+}  // namespace
+
+bool TextTable::has(const std::string& name) const {
+  return std::find(names_.begin(), names_.end(), name) != names_.end();
+}
+
+void TextTable::choose(const std::vector<std::string>& names) {
+  columns_.clear();
+  chosen_ = names;
+  for (const std::string& name : names) {
+    const auto found = std::find(names_.begin(), names_.end(), name);
+    COMPACT_CHECK(found != names_.end(), path_, ": has no column `", name, "`",
+                  printable(suggestion(name, names_)));
+    COMPACT_CHECK(std::find(found + 1, names_.end(), name) == names_.end(), path_,
+                  ": has the column `", name, "` twice");
+    columns_.push_back(static_cast<size_t>(found - names_.begin()));
+  }
+}
+
+std::unique_ptr<TextTable> open_table(const std::string& path, TableForm form) {
+  const std::string_view name = without_compression(path);
+  if (form.tsv || name.ends_with(".tsv")) return std::make_unique<ColumnTable<TsvRows>>(path, form);
+  if (name.ends_with(".csv")) return std::make_unique<ColumnTable<CsvRecords>>(path, form);
+  COMPACT_CHECK(name.ends_with(".jsonl"), path,
+                ": the name must end in .csv, .tsv or .jsonl, then perhaps .gz, .xz or .zst");
+  return std::make_unique<JsonTable>(path);
+}
+
+}  // namespace compact

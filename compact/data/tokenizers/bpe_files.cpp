@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/data/tokenizers/bpe_files.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "compact/base/check.h"
+#include "compact/base/json.h"
+#include "compact/base/text.h"
+#include "compact/data/files/printable.h"
+#include "compact/data/files/utf8.h"
+#include "compact/data/tokenizers/tokenizer_json.h"
+
+namespace compact {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kLargestVocabulary = int64_t{256} << 20;
+const char* const kEnds[] = {"<|endoftext|>", "<|end_of_text|>", "</s>",
+                             "<eos>",         "<|eot_id|>",      "<|im_end|>"};
+
+// "left right"
+ByteBpe::Merge merge_of(std::string_view line, const std::string& where, size_t number) {
+  const size_t space = line.find(' ');
+  COMPACT_CHECK(space != line.npos && line.find(' ', space + 1) == line.npos, where, ": merge ",
+                number, " must be two tokens with one space between, is `", printable(line), "`");
+  return {std::string(line.substr(0, space)), std::string(line.substr(space + 1))};
+}
+
+std::vector<ByteBpe::Merge> merges_of(const json& list, const std::string& where) {
+  COMPACT_CHECK(list.is_array(), where, " must be a list");
+  std::vector<ByteBpe::Merge> merges;
+  merges.reserve(list.size());
+  for (const json& merge : list) {
+    // One form for all, as in Hugging Face's library.
+    COMPACT_CHECK(merge.type() == list[0].type(), where, ": merge ", merges.size() + 1,
+                  " must be of the same form as the first");
+    if (merge.is_string()) {
+      const auto& text = merge.get_ref<const std::string&>();
+      if (!text.starts_with("#version")) merges.push_back(merge_of(text, where, merges.size() + 1));
+      continue;
+    }
+    COMPACT_CHECK(
+        merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string(),
+        where, ": merge ", merges.size() + 1, " must be \"left right\" or two strings");
+    merges.emplace_back(merge[0], merge[1]);
+  }
+  return merges;
+}
+
+std::vector<ByteBpe::Merge> merges_of_lines(std::string_view text, const std::string& where) {
+  std::vector<ByteBpe::Merge> merges;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    std::string_view line = text.substr(at, end - at);
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (!line.starts_with("#version")) merges.push_back(merge_of(line, where, merges.size() + 1));
+    at = end + 1;
+  }
+  return merges;
+}
+
+uint32_t end_of(const std::vector<AddedToken>& added, const std::string& where) {
+  for (const char* const name : kEnds) {
+    for (const AddedToken& token : added) {
+      if (token.special && token.content == name) return token.id;
+    }
+  }
+  const auto special = [](const AddedToken& token) { return token.special; };
+  const auto only = std::find_if(added.begin(), added.end(), special);
+  COMPACT_CHECK(std::count_if(added.begin(), added.end(), special) == 1, where,
+                ": needs a special added token that ends a text: <|endoftext|>, <|end_of_text|>, "
+                "</s>, <eos>, <|eot_id|> or <|im_end|>");
+  return only->id;
+}
+
+// Settings of a model that must be as they are where nobody asked for them.
+void refuse_others(const json& model, const std::string& where) {
+  allow_keys(model,
+             {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
+              "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"},
+             where);
+  const auto dropout = model.find("dropout");
+  COMPACT_CHECK(dropout == model.end() || dropout->is_null() || *dropout == 0, where,
+                ": dropout is not known here");
+  for (const char* const key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    COMPACT_CHECK(json_string(model, key, "", where).empty(), where, ": ", key,
+                  " is not known here, must be empty");
+  }
+  COMPACT_CHECK(
+      !json_flag(model, "byte_fallback", false, where), where,
+      ": byte_fallback is not known here; a SentencePiece tokenizer.model may be at hand");
+}
+
+}  // namespace
+
+BpeParts read_bpe_json(std::string_view text, const std::string& where) {
+  const json root = parse_tokenizer_json(text, where, "BPE");
+  const json& model = root["model"];
+  const std::string at = where + ": model";
+  refuse_others(model, at);
+  COMPACT_CHECK(model.contains("vocab") && model.contains("merges"), at,
+                " needs `vocab` and `merges`");
+  const auto normalizer = root.find("normalizer");
+  COMPACT_CHECK(normalizer == root.end() || normalizer->is_null() ||
+                    (component_type(root, "normalizer", where) == "Sequence" &&
+                     normalizer->value("normalizers", json::array({1})).empty()),
+                where, ": normalizer ", printable(component_type(root, "normalizer", where)),
+                " is not known here, must be null");
+  COMPACT_CHECK(component_type(root, "decoder", where) == "ByteLevel", where,
+                ": decoder must be ByteLevel");
+  BpeParts parts;
+  const auto words = root.find("pre_tokenizer");
+  parts.splitter =
+      std::make_unique<WordSplitter>(words == root.end() ? json(nullptr) : *words, where);
+  parts.vocabulary = Vocabulary::from_json(model["vocab"], at + ".vocab");
+  BpeSettings settings;
+  settings.fuse_unknown = json_flag(model, "fuse_unk", false, at);
+  settings.ignore_merges = json_flag(model, "ignore_merges", false, at);
+  if (const std::string unknown = json_string(model, "unk_token", "", at); !unknown.empty()) {
+    settings.unknown = parts.vocabulary.find(unknown);
+    COMPACT_CHECK(settings.unknown, at, ": unk_token `", printable(unknown),
+                  "` must be in the vocabulary");
+  }
+  parts.model = std::make_unique<ByteBpe>(parts.vocabulary,
+                                          merges_of(model["merges"], at + ".merges"), settings, at);
+  parts.added = read_added_tokens(root, parts.vocabulary, where);
+  parts.end_of_text = end_of(parts.added, where);
+  parts.format = read_sequence_format(root, parts.vocabulary, where);
+  if (parts.format) {
+    parts.format->pad = read_pad(root, parts.vocabulary, parts.end_of_text, where);
+  }
+  return parts;
+}
+
+BpeParts read_bpe_pair(std::string_view vocab, const std::string& vocab_where,
+                       std::string_view merges, const std::string& merges_where) {
+  BpeParts parts;
+  parts.vocabulary = Vocabulary::from_json(
+      parse_json(vocab, vocab_where, {.max_bytes = kLargestVocabulary}), vocab_where);
+  parts.splitter = std::make_unique<WordSplitter>(WordSplitter::gpt2());
+  const std::string valid = repaired_utf8(merges);
+  COMPACT_CHECK(valid == merges, merges_where, ": must be UTF-8");
+  parts.model = std::make_unique<ByteBpe>(parts.vocabulary, merges_of_lines(valid, merges_where),
+                                          BpeSettings{}, merges_where);
+  const auto special = [&](const char* name) {
+    const auto id = parts.vocabulary.find(name);
+    COMPACT_CHECK(id, vocab_where, ": needs the token ", name);
+    parts.added.push_back({name, *id});
+    return *id;
+  };
+  if (parts.vocabulary.find("<s>") && parts.vocabulary.find("</s>")) {
+    const uint32_t begin = special("<s>"), pad = special("<pad>"), end = special("</s>");
+    special("<unk>");
+    special("<mask>");
+    parts.added.back().lstrip = true;
+    parts.end_of_text = end;
+    parts.format = SequenceFormat{{begin}, {end, end}, {end}, pad, false};
+    parts.pair_class = "RobertaTokenizer";
+  } else {
+    parts.end_of_text = special("<|endoftext|>");
+    parts.format = SequenceFormat{{}, {}, {}, parts.end_of_text, true};
+    parts.pair_class = "GPT2Tokenizer";
+  }
+  return parts;
+}
+
+}  // namespace compact

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a byte-level BPE tokenizer is made of, out of its files. Every rule that does not hold, and
+// what is asked for that we do not do, is an InputError that names it.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "compact/data/tokenizers/added_tokens.h"
+#include "compact/data/tokenizers/byte_bpe.h"
+#include "compact/data/tokenizers/tokenizer.h"
+#include "compact/data/tokenizers/vocabulary.h"
+#include "compact/data/tokenizers/word_splitter.h"
+
+namespace compact {
+
+struct BpeParts {
+  Vocabulary vocabulary;
+  std::vector<AddedToken> added;
+  std::unique_ptr<WordSplitter> splitter;
+  std::unique_ptr<ByteBpe> model;
+  // The first of <|endoftext|>, <|end_of_text|>, </s>, <eos>, <|eot_id|>, <|im_end|> that is a
+  // special added token; else the only special one.
+  uint32_t end_of_text = 0;
+  std::optional<SequenceFormat> format;
+  std::string pair_class;  // how `transformers` calls a tokenizer of such a pair
+};
+
+// A tokenizer.json; `where` begins every error.
+BpeParts read_bpe_json(std::string_view text, const std::string& where);
+
+// vocab.json and merges.txt as GPT-2 has them. Where the vocabulary has <s> and </s> it is
+// RoBERTa's: then its special tokens are <s>, <pad>, </s>, <unk> and <mask>, else <|endoftext|>.
+BpeParts read_bpe_pair(std::string_view vocab, const std::string& vocab_where,
+                       std::string_view merges, const std::string& merges_where);
+
+}  // namespace compact

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/data/tokenizers/tokenizer_files.h"
+
+#include <xxhash.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "compact/base/check.h"
+#include "compact/base/file.h"
+#include "compact/base/json.h"
+
+namespace compact {
+namespace {
+
+constexpr int64_t kLargestFile = int64_t{256} << 20, kLargestConfig = int64_t{4} << 20;
+const char* const kBeside[] = {"tokenizer_config.json", "special_tokens_map.json"};
+
+}  // namespace
+
+void TokenizerFiles::read(const std::string& path, const std::string& name) {
+  COMPACT_CHECK(!is_folder(path), path, ": is a folder, must be a file");
+  std::string& bytes = files_[name];
+  bytes = read_text(path, kLargestFile);
+  COMPACT_CHECK(!bytes.empty(), path, ": is empty");
+  for (const char* const beside : kBeside) {
+    const std::filesystem::path file = std::filesystem::path(path).parent_path() / beside;
+    if (!is_file(file) || files_.contains(beside)) continue;
+    std::string text = read_text(file, kLargestConfig);
+    COMPACT_CHECK(parse_json(text, file.string()).is_object(), file.string(),
+                  ": must be a JSON object");
+    files_[beside] = std::move(text);
+  }
+}
+
+uint64_t TokenizerFiles::hash(std::string_view kind) const {
+  XXH3_state_t* const state = XXH3_createState();
+  XXH3_64bits_reset(state);
+  const auto add = [&](std::string_view text) {
+    const uint64_t size = text.size();
+    XXH3_64bits_update(state, &size, sizeof size);
+    XXH3_64bits_update(state, text.data(), text.size());
+  };
+  add(kind);
+  for (const auto& [name, bytes] : files_) {
+    if (name == kBeside[0] || name == kBeside[1]) continue;
+    add(name);
+    add(bytes);
+  }
+  const uint64_t hash = XXH3_64bits_digest(state);
+  XXH3_freeState(state);
+  return hash;
+}
+
+}  // namespace compact

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/report/plan_report.h"
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "compact/base/check.h"
+#include "compact/base/text.h"
+#include "compact/report/memory_table.h"
+
+namespace compact {
+namespace {
+
+struct Row {
+  const char* name;
+  int64_t StepMemory::*bytes;
+  const char* note;
+};
+// What lives whenever a step begins, and what is added to it.
+constexpr Row kFixed[] = {
+    {"weights", &StepMemory::weights, ""},
+    {"optimizer", &StepMemory::optimizer, "moments and master weights"},
+    {"projections", &StepMemory::projections, "carriers, signs and indices"},
+    {"other", &StepMemory::other, "rotary tables"},
+};
+constexpr Row kWhole[] = {
+    {"gradients", &StepMemory::gradients, "of all parameters"},
+    {"saved", &StepMemory::saved, "by the forward pass, all slots"},
+};
+
+std::string row(const std::string& name, int64_t bytes, const std::string& note) {
+  char line[200];
+  std::snprintf(line, sizeof line, "  %-24s %12s %18s  %s\n", name.c_str(),
+                format_bytes(bytes).c_str(), format_count(bytes).c_str(), note.c_str());
+  return line;
+}
+
+}  // namespace
+
+std::string plan_table(const StepPlan& plan, c10::DeviceType device) {
+  const StepMemory& m = plan.memory;
+  std::string out = "\n" + slot_table(m.slots) + "\n";
+  for (const Row& r : kFixed) out += row(r.name, m.*r.bytes, r.note);
+  for (const Row& r : kWhole) out += row(r.name, m.*r.bytes, r.note);
+  out += "at the peak, in " + m.at_peak.moment + "\n";
+  out += row("before the step", m.fixed(), "");
+  out += row("gradients", m.at_peak.gradients, "");
+  out += row("saved", m.at_peak.saved, "");
+  out += row("workspace", m.at_peak.workspace(), "");
+  out += row("peak", m.peak, m.at_peak.moment);
+  if (device == c10::kCUDA) {
+    out += row("matrix library", plan.workspace, "workspace; modelled, 8.1 MiB before Hopper");
+    out += row("reserved", plan.reserved,
+               "by the caching allocator, modelled; the driver's context is not in it");
+    if (m.host.asked > 0) {
+      out +=
+          row("host", m.host.asked,
+              cat("of saved, offloaded; pinned in powers of two: ", format_bytes(m.host.pinned)));
+    }
+  }
+  return out;
+}
+
+std::string measured_table(const StepMemory& planned, const StepMemory& measured,
+                           std::optional<int64_t> resident) {
+  std::string out;
+  char line[200];
+  const auto put = [&](const std::string& name, int64_t plan, int64_t real) {
+    std::snprintf(line, sizeof line, "  %-24s %16s %16s %+14lld\n", name.c_str(),
+                  format_count(plan).c_str(), format_count(real).c_str(),
+                  static_cast<long long>(real - plan));
+    out += line;
+  };
+  std::snprintf(line, sizeof line, "  %-24s %16s %16s %14s\n", "bytes", "planned", "measured",
+                "difference");
+  out += line;
+  for (const Row& r : kFixed) put(r.name, planned.*r.bytes, measured.*r.bytes);
+  for (const Row& r : kWhole) put(r.name, planned.*r.bytes, measured.*r.bytes);
+  put("workspace at the peak", planned.at_peak.workspace(), measured.at_peak.workspace());
+  put("peak", planned.peak, measured.peak);
+  if (resident) {
+    std::snprintf(line, sizeof line, "  %-24s %16s %16s   %s\n", "process", "",
+                  format_count(*resident).c_str(), "resident at most, all included");
+    out += line;
+  }
+  return out + "  the peak is in " + measured.at_peak.moment +
+         (measured.at_peak.moment == planned.at_peak.moment
+              ? ""
+              : ", planned in " + planned.at_peak.moment) +
+         "\n";
+}
+
+nlohmann::ordered_json plan_json(const StepPlan& plan, c10::DeviceType device) {
+  const StepMemory& m = plan.memory;
+  nlohmann::ordered_json j;
+  j["parameters"] = plan.parameters;
+  j["weights_bytes"] = m.weights;
+  j["gradients_bytes"] = m.gradients;
+  j["optimizer_bytes"] = m.optimizer;
+  j["projections_bytes"] = m.projections;
+  j["other_bytes"] = m.other;
+  j["saved_bytes"] = m.saved;
+  j["held_bytes"] = m.held;
+  j["workspace_bytes"] = m.at_peak.workspace();
+  j["peak_bytes"] = m.peak;
+  j["peak_at"] = m.at_peak.moment;
+  j["at_peak"] = {{"fixed_bytes", m.fixed()},
+                  {"gradients_bytes", m.at_peak.gradients},
+                  {"saved_bytes", m.at_peak.saved},
+                  {"workspace_bytes", m.at_peak.workspace()}};
+  if (device == c10::kCUDA) {
+    j["reserved_bytes"] = plan.reserved;
+    j["host_bytes"] = m.host.asked;
+    j["host_pinned_bytes"] = m.host.pinned;
+  }
+  for (const auto& [moment, bytes] : m.moments) j["moments"][moment] = bytes;
+  j["slots"] = nlohmann::ordered_json::array();
+  for (const SlotBytes& slot : m.slots) {
+    j["slots"].push_back({{"name", slot.name},
+                          {"treatment", slot.treatment},
+                          {"stored_bytes", slot.stored},
+                          {"if_kept_bytes", slot.if_kept}});
+  }
+  return j;
+}
+
+}  // namespace compact

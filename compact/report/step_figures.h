@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run says of a step: a row of metrics.jsonl and a line on the console.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "compact/report/metrics.h"
+
+namespace compact {
+
+struct StepFigures {
+  int64_t step = 0, steps = 0;  // updates done, and of the whole run
+  double epoch = 0;
+  double loss = 0;  // mean over the updates since the row before
+  double grad_norm = 0, learning_rate = 0;
+  double seconds = 0;  // of a step
+  std::string unit = "tokens";
+  int64_t units = 0;  // of a step
+  int64_t peak_bytes = 0, held_bytes = 0, saved_bytes = 0;
+  std::optional<int64_t> reserved_bytes;  // on a GPU
+  std::optional<int64_t> resident_bytes;  // of the process, the most so far; on Linux
+};
+
+MetricsRow step_row(const StepFigures& figures);
+std::string step_line(const StepFigures& figures);
+
+}  // namespace compact

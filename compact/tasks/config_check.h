@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// What must hold of a configuration before anything is opened.
+#pragma once
+
+#include "compact/config/config.h"
+
+namespace compact {
+
+// Checks values that need nothing but the configuration; throws InputError naming option, rule and
+// value.
+void check_config(const TrainConfig& config);
+// That --preset auto has a --budget to choose under.
+void check_budget(const TrainConfig& config);
+// Both, and that a run's data and folder are named.
+void check_run(const TrainConfig& config);
+
+}  // namespace compact

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loss and accuracy on held-out data: `compact eval`, and evaluation in training.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "compact/config/config.h"
+#include "compact/data/samples/dataset.h"
+#include "compact/models/network.h"
+#include "compact/report/metrics.h"
+#include "compact/tasks/task.h"
+
+namespace compact {
+
+struct EvalResult {
+  double loss = 0;      // mean over targets
+  int64_t targets = 0;  // tokens, images, ...
+  // Of tasks with classes: the part of targets whose class came first; of more than five, in the
+  // first five.
+  std::optional<double> accuracy, in_five;
+  bool values = false;  // targets are values, the loss is their squared error
+  std::vector<std::pair<std::string, double>> scores;  // other metrics, by name
+};
+
+// By the task's metrics, over the first `most` samples (0: all) in their own order.
+EvalResult evaluate_samples(const Network& network, const Dataset& data, int64_t most,
+                            int64_t batch, const Task& task);
+
+// The same; where memory runs out `batch` is halved, with a line on the console, down to 1.
+EvalResult evaluate_within_memory(const Network& network, const Dataset& data, int64_t most,
+                                  int64_t& batch, const Task& task, Console& console);
+
+// Rows `eval_loss`, `eval_accuracy`, ... for prefix `eval`; a perplexity of language models.
+MetricsRow eval_row(const std::string& prefix, const EvalResult& result);
+// Names of the figures, without the prefix, that rows of the task can have.
+std::vector<std::string> eval_figures(const Task& task);
+// "eval_loss 1.2345  eval_accuracy 0.9180  (5,000 images)".
+std::string eval_text(const std::string& prefix, const EvalResult& result, const std::string& unit);
+
+// By their prefixes: `eval`, and Task::test_prefix.
+using Evaluations = std::vector<std::pair<std::string, EvalResult>>;
+
+struct Evaluation {
+  Evaluations results;                // of the validation set, and of a second one (MultiNLI)
+  std::string unit;                   // what was counted
+  std::vector<std::string> warnings;  // about the model's files, one line each
+};
+
+// Of the model in --model_name_or_path on --validation_file, or on the files of GLUE that
+// --task_name and --data_dir name. Throws InputError.
+Evaluation evaluate(const TrainConfig& config);
+
+}  // namespace compact

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/tasks/load_weights.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <filesystem>
+#include <set>
+
+#include "compact/base/check.h"
+#include "compact/base/file.h"
+#include "compact/base/text.h"
+#include "compact/io/model_weights.h"
+
+namespace compact {
+namespace {
+
+// Tensors of blocks, as "encoder.layer.11.output.dense.weight", that nothing was read from.
+std::vector<std::string> unread_blocks(const ModelWeights& weights,
+                                       const std::set<std::string>& read) {
+  std::vector<std::string> all;
+  for (const std::string& name : weights.names()) {
+    const bool block = glob_match("*layer.*.weight", name) || glob_match("*layers.*.weight", name);
+    if (block && !read.contains(name)) all.push_back(name);
+  }
+  return all;
+}
+
+}  // namespace
+
+void check_model_folder(const std::string& folder) {
+  std::error_code ignored;
+  COMPACT_CHECK(std::filesystem::exists(folder, ignored), "--model_name_or_path ", folder,
+                ": there is no such folder; models are not downloaded, and those of `compact list "
+                "models` are for --model");
+  COMPACT_CHECK(!is_folder(folder) || std::filesystem::exists(folder + "/config.json", ignored),
+                "--model_name_or_path ", folder,
+                ": has no config.json, so it is not the folder of a model");
+}
+
+bool has_weights(const std::string& folder) {
+  const std::filesystem::path path(folder);
+  return std::filesystem::exists(path / "model.safetensors") ||
+         std::filesystem::exists(path / "model.safetensors.index.json");
+}
+
+LoadedWeights load_weights(Network& model, const std::string& folder) {
+  at::NoGradGuard no_grad;
+  const ModelWeights weights(folder);
+  weights.verify();
+  LoadedWeights result;
+  std::set<std::string> read;
+  for (auto& [name, tensor] : model.named_tensors()) {
+    const std::string found =
+        model.found_name(name, [&](const std::string& n) { return weights.contains(n); });
+    // A head for other classes is new as well.
+    if (model.may_be_new(name) &&
+        (!weights.contains(found) || tensor.sizes() != weights.entry(found).shape)) {
+      result.fresh.push_back(name);
+    } else {
+      weights.read_into(found, tensor, Cast::kAllow);
+      read.insert(found);
+    }
+  }
+  const std::vector<std::string> unread = unread_blocks(weights, read);
+  if (!unread.empty()) {
+    result.warnings.push_back(cat(folder, ": ", unread.size(),
+                                  " matrices of blocks are not in the model that config.json "
+                                  "describes, as ",
+                                  unread[0]));
+  }
+  return result;
+}
+
+}  // namespace compact

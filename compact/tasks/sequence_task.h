@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// What tasks on sentences and pairs of sentences share: their encoder, its head and its data.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "compact/data/text/labelled_texts.h"
+#include "compact/tasks/task.h"
+
+namespace compact {
+
+// Texts as files have them; `train` tells the classes, unless the model does.
+struct SequenceTexts {
+  std::optional<LabelledTexts> train, validation, test;
+  std::optional<size_t> positive = {};  // the class that f1 is of; none: the head's second
+};
+
+// The classes that a trained model knows; empty where it is a new one, or one for values.
+std::vector<std::string> known_classes(const TrainConfig& config);
+// Whether a trained model is one for values.
+bool knows_values(const TrainConfig& config);
+
+// The task of these texts. Where there is no validation set, --validation_split holds part of the
+// training set out. Throws InputError where tokenizer, model and texts do not go together.
+Task open_sequences(const TrainConfig& config, SequenceTexts texts,
+                    std::vector<std::string> metrics, std::vector<std::string>& warnings);
+
+// Settings that no such task can have; opens no file.
+void check_sequence_settings(const TrainConfig& config);
+
+}  // namespace compact

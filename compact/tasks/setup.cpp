@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/tasks/setup.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "compact/base/check.h"
+#include "compact/base/philox.h"
+#include "compact/kernels/kernels.h"
+#include "compact/tasks/load_weights.h"
+#include "compact/tasks/tokenizer_store.h"
+
+namespace compact {
+namespace {
+
+int64_t updates_of(const TrainConfig& c, double epochs, int64_t samples) {
+  const int64_t step = c.per_device_train_batch_size * c.gradient_accumulation_steps;
+  return std::max<int64_t>(
+      1, std::llround(epochs * static_cast<double>(samples) / static_cast<double>(step)));
+}
+
+}  // namespace
+
+uint64_t key_of(const TrainConfig& c, RandomUse use) {
+  return derive(static_cast<uint64_t>(c.seed), static_cast<uint64_t>(use));
+}
+
+Accelerator accelerator() {
+  const auto for_cuda = [](const kernels::Backend* b) {
+    return b->device == kernels::Device::kCuda;
+  };
+  return {.gpu = at::globalContext().hasCUDA(),
+          .kernels = std::ranges::any_of(kernels::backends(), for_cuda)};
+}
+
+at::Device device_of(const std::string& name, const Accelerator& there,
+                     std::vector<std::string>& warnings) {
+  COMPACT_CHECK(name == "auto" || name == "cpu" || name == "cuda",
+                "--device must be auto, cpu or cuda, is `", name, "`");
+  const at::Device gpu(at::kCUDA, 0);
+  const char* const how = "scripts/train.sh or the preset `cuda` of CMake builds them";
+  if (name == "cuda") {
+    COMPACT_CHECK(there.kernels, "--device cuda: this build has no kernels for CUDA; ", how);
+    COMPACT_CHECK(there.gpu, "--device cuda: torch sees no GPU here");
+    return gpu;
+  }
+  if (name == "auto" && there.gpu && there.kernels) return gpu;
+  if (name == "auto" && there.gpu) {
+    warnings.push_back(
+        cat("--device auto takes the CPU: there is a GPU, but this build has no kernels for it; ",
+            how));
+  }
+  return at::kCPU;
+}
+
+at::Device device_of(const std::string& name, std::vector<std::string>& warnings) {
+  return device_of(name, accelerator(), warnings);
+}
+
+c10::DeviceType planned_device_of(const std::string& name, std::vector<std::string>& warnings) {
+  return name == "cuda" ? c10::kCUDA : device_of(name, warnings).type();
+}
+
+at::ScalarType dtype_of(const std::string& name) {
+  const std::string type = type_name(name);
+  COMPACT_CHECK(type == "float32" || type == "bfloat16", "dtype must be float32 or bfloat16, is `",
+                name, "`");
+  return type == "float32" ? at::kFloat : at::kBFloat16;
+}
+
+Policy make_policy(const TrainConfig& c, std::vector<std::string>& warnings) {
+  Policy policy = Policy::preset(c.preset);
+  if (!c.policy.empty()) policy.append(Policy::from_file(c.policy));
+  std::string lines;
+  for (const std::string& line : c.set) lines += line + "\n";
+  const Policy sets = Policy::parse(lines, "--set");
+
+  const auto override_with = [&](const char* flag, const char* key, const std::string& value) {
+    COMPACT_CHECK(!sets.sets_projection(key, value), "--", flag, " ", value,
+                  " and a --set line give `", key, "` different values");
+    if (policy.override_projection(key, value) == 0) {
+      warnings.push_back(
+          cat("--", flag, " takes no effect: preset `", c.preset, "` projects no gradient"));
+    }
+  };
+  const auto text = [](double x) { return cat(x); };
+  if (c.rank > 0) override_with("rank", "rank", text(c.rank));
+  if (c.update_proj_gap >= 0) override_with("update_proj_gap", "period", cat(c.update_proj_gap));
+  if (c.scale > 0) override_with("scale", "scale", text(c.scale));
+  if (!c.proj_type.empty()) override_with("proj_type", "type", c.proj_type);
+  if (!c.carry_moments.empty()) override_with("carry_moments", "carry", c.carry_moments);
+  policy.append(sets);
+  return policy;
+}
+
+int64_t total_steps(const TrainConfig& c, int64_t samples) {
+  return c.max_steps > 0 ? c.max_steps : updates_of(c, c.num_train_epochs, samples);
+}
+
+int64_t evaluation_interval(const TrainConfig& c, int64_t samples) {
+  return c.eval_epochs > 0 ? updates_of(c, c.eval_epochs, samples) : c.eval_steps;
+}
+
+OptimizerOptions optimizer_options(const TrainConfig& c, const Policy& policy) {
+  std::string state = c.optim_state_dtype;
+  if (state.empty()) state = c.dtype == "bfloat16" && !c.master_weights ? "bfloat16" : "float32";
+  state = state == "float8" ? "f8" : state == "bfloat16" ? "bf16" : "f32";
+  OptimizerOptions options;
+  options.kind = optimizer_kind(c.optim);
+  options.beta1 = c.adam_beta1;
+  options.beta2 = c.adam_beta2;
+  options.eps = c.adam_epsilon;
+  options.weight_decay = c.weight_decay;
+  options.sgd_momentum = c.momentum;
+  options.master_weights = c.master_weights;
+  options.f32_sums = c.gradient_accumulation_steps > 1;
+  if (c.projected_learning_rate > 0) {
+    options.hidden_lr_factor = c.projected_learning_rate / c.learning_rate;
+  }
+  options.seed = key_of(c, RandomUse::kOptimizer);
+  options.moment = [policy, state](const Parameter& p) {
+    const Spec moment = policy.moment(p.name);
+    return moment.name.empty() ? state : moment.name;
+  };
+  return options;
+}
+
+std::unique_ptr<Tokenizer> tokenizer_of(const TrainConfig& c) {
+  if (!c.tokenizer.empty()) return make_tokenizer(c.tokenizer);
+  const bool trained = !c.model_name_or_path.empty() && has_weights(c.model_name_or_path);
+  return trained ? load_tokenizer(c.model_name_or_path) : make_tokenizer("bytes");
+}
+
+uint64_t noise_key(const TrainConfig& c, int64_t step, int64_t micro) {
+  return derive(derive(key_of(c, RandomUse::kNoise), static_cast<uint64_t>(step)),
+                static_cast<uint64_t>(micro));
+}
+
+std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& c, const Policy& policy,
+                                          const Network& model) {
+  return std::make_unique<Optimizer>(model.parameters(), optimizer_options(c, policy));
+}
+
+}  // namespace compact

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a configuration to the things a run is made of.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "compact/config/config.h"
+#include "compact/data/tokenizers/tokenizer.h"
+#include "compact/models/network.h"
+#include "compact/ops/policy.h"
+#include "compact/optim/optimizer.h"
+
+namespace compact {
+
+// What there is for training beside the CPU.
+struct Accelerator {
+  bool gpu = false;      // that torch sees
+  bool kernels = false;  // of ours for it, in this build
+};
+Accelerator accelerator();
+
+// cpu or cuda. `auto` takes the GPU where there is one and this build has kernels for it; where
+// these alone are missing, it takes the CPU and adds a line to `warnings`. Throws InputError where
+// `cuda` lacks either.
+at::Device device_of(const std::string& name, const Accelerator& there,
+                     std::vector<std::string>& warnings);
+at::Device device_of(const std::string& name, std::vector<std::string>& warnings);
+// The same for a plan, which needs no GPU.
+c10::DeviceType planned_device_of(const std::string& name, std::vector<std::string>& warnings);
+at::ScalarType dtype_of(const std::string& name);
+
+// Preset, then policy file, then --rank and its like, then --set. Options that take no effect add a
+// line to `warnings`. Not for --preset auto, which needs the model: see planning.h.
+Policy make_policy(const TrainConfig& config, std::vector<std::string>& warnings);
+
+// Updates of the whole run: --max_steps, or those of --num_train_epochs over so many samples.
+int64_t total_steps(const TrainConfig& config, int64_t samples);
+// Updates between evaluations: --eval_epochs over so many samples, else --eval_steps; 0: none.
+int64_t evaluation_interval(const TrainConfig& config, int64_t samples);
+
+// --tokenizer; else that of --model_name_or_path; else, for new weights, bytes. Throws InputError
+// where a folder with weights has none.
+std::unique_ptr<Tokenizer> tokenizer_of(const TrainConfig& config);
+
+// What the seed is for: no two uses share random bits.
+enum class RandomUse : uint64_t { kWeights = 1, kData, kOptimizer, kNoise };
+uint64_t key_of(const TrainConfig& config, RandomUse use);
+
+// Of the random bits of codecs in one forward pass, so that a resumed run draws the same.
+uint64_t noise_key(const TrainConfig& config, int64_t step, int64_t micro);
+
+OptimizerOptions optimizer_options(const TrainConfig& config, const Policy& policy);
+std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, const Policy& policy,
+                                          const Network& model);
+
+}  // namespace compact

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/tasks/task.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "compact/base/check.h"
+#include "compact/base/named.h"
+#include "compact/base/text.h"
+#include "compact/io/json_file.h"
+#include "compact/kernels/kernels.h"
+#include "compact/tasks/load_weights.h"
+#include "compact/tasks/setup.h"
+
+namespace compact {
+
+std::span<const TaskInfo* const> tasks() {
+  static const TaskInfo* const all[] = {&language_modeling,   &image_classification,
+                                        &node_classification, &graph_classification,
+                                        &text_classification, &glue,
+                                        &prompt_completion};
+  return all;
+}
+
+std::vector<std::pair<std::string, const Dataset*>> Task::held_out() const {
+  std::vector<std::pair<std::string, const Dataset*>> sets;
+  if (validation) sets.emplace_back("eval", validation.get());
+  if (test) sets.emplace_back(test_prefix, test.get());
+  return sets;
+}
+
+const TaskInfo& task_named(const std::string& name) {
+  return named(tasks(), name, "--task: no such task");
+}
+
+TrainConfig for_task(TrainConfig c) {
+  const TaskInfo& task = task_named(c.task);
+  if (task.one_sample) c.per_device_train_batch_size = c.per_device_eval_batch_size = 1;
+  if (c.max_eval_samples < 0) c.max_eval_samples = task.eval_samples;
+  return c;
+}
+
+std::vector<std::string> ignored_options(const TrainConfig& c) {
+  const TrainConfig usual;
+  const auto reads = [](const TaskInfo& t, const std::string& option) {
+    return std::ranges::find(t.options, option) != t.options.end();
+  };
+  std::vector<std::string> lines;
+  for (const ConfigOption& option : config_options()) {
+    if (option_text(c, option) == option_text(usual, option)) continue;
+    if (reads(task_named(c.task), option.name)) continue;
+    std::string readers;
+    for (const TaskInfo* t : tasks()) {
+      if (reads(*t, option.name)) readers += (readers.empty() ? "" : ", ") + t->name;
+    }
+    if (!readers.empty()) {
+      lines.push_back(cat("--", option.name, " takes no effect: it is for ", readers));
+    }
+  }
+  return lines;
+}
+
+const TaskInfo& task_of_folder(const std::string& folder) {
+  check_model_folder(folder);
+  const nlohmann::json config = read_json(std::filesystem::path(folder) / "config.json");
+  const bool named =
+      config.is_object() && config.contains("model_type") && config["model_type"].is_string();
+  const std::string type = named ? config["model_type"].get<std::string>() : "";
+  std::string known;
+  for (const TaskInfo* t : tasks()) {
+    for (const std::string& k : t->model_types) {
+      if (k == type) return *t;
+      known += (known.empty() ? "" : ", ") + k;
+    }
+  }
+  fail(folder, "/config.json: model_type is `", type, "`; known: ", known);
+}
+
+std::unique_ptr<Network> make_network(const TrainConfig& c, const Task& task, const Policy& policy,
+                                      at::Device device, std::vector<std::string>& warnings) {
+  auto network = task.network(policy, device);
+  if (c.model_name_or_path.empty()) return network;
+  if (has_weights(c.model_name_or_path)) {
+    const auto [fresh, lines] = load_weights(*network, c.model_name_or_path);
+    warnings.insert(warnings.end(), lines.begin(), lines.end());
+    if (!fresh.empty()) {
+      warnings.push_back(cat(c.model_name_or_path, " has no ", fresh[0],
+                             fresh.size() > 1 ? cat(" and ", fresh.size() - 1, " more") : "",
+                             ": new ones are trained"));
+    }
+  } else {
+    warnings.push_back(cat(c.model_name_or_path, " has no weights: training starts from new ones"));
+  }
+  return network;
+}
+
+BatchWindow next_window(Dataset& data, const TrainConfig& c) {
+  BatchWindow window;
+  for (int64_t i = 0; i < c.gradient_accumulation_steps; ++i) {
+    window.batches.push_back(data.next(c.per_device_train_batch_size));
+    window.targets += window.batches.back().target.ne(kernels::kIgnoreIndex).sum().item<int64_t>();
+  }
+  return window;
+}
+
+StepInputs inputs_of(const Batch& batch, at::Device device) {
+  StepInputs result{{batch.input.to(device)}, batch.target.to(device)};
+  for (const at::Tensor& t : batch.more) result.inputs.push_back(t.to(device));
+  return result;
+}
+
+}  // namespace compact

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run trains: data, a network for them, and how to name what it counts. One table of tasks.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "compact/base/llama_config.h"
+#include "compact/config/config.h"
+#include "compact/data/files/reader.h"
+#include "compact/data/samples/dataset.h"
+#include "compact/models/network.h"
+#include "compact/ops/policy.h"
+#include "compact/plan/step_memory.h"
+
+namespace compact {
+
+struct Task {
+  std::unique_ptr<Dataset> train, validation, test;  // null where no file is named
+  // Those that it is evaluated on, by the prefixes of their figures.
+  std::vector<std::pair<std::string, const Dataset*>> held_out() const;
+  uint64_t checksum = 0;  // of the training data
+  // With new weights and the policy's treatments.
+  std::function<std::unique_ptr<Network>(const Policy&, at::Device)> network;
+  // A micro-batch of so many samples, of no meaning but the sizes of real ones (the largest).
+  std::function<StepInputs(at::Device, int64_t batch)> inputs;
+  bool lengths_vary = false;                 // of real ones, so that most are smaller
+  bool resident = false;                     // on the CPU batches are the data set's own tensors
+  nlohmann::json config;                     // config.json of the model
+  std::map<std::string, std::string> files;  // kept beside it: the tokenizer
+  std::optional<LlamaConfig> llama;          // whose blocks --preset auto knows
+  std::string unit = "samples";              // what speed is counted in: tokens, images, nodes
+  int64_t units = 1;                         // of them in a sample
+  std::string target = {};                   // what has a loss; empty: the unit
+  const std::string& target_unit() const { return target.empty() ? unit : target; }
+  std::vector<std::string> metrics;     // by their names in base/scores.h, the first counts most
+  double positive_class = 1;            // of f1
+  std::string test_prefix = "test";     // of the figures on `test`
+  std::string network_text, data_text;  // "vocabulary 257"; "1,024 blocks of 256 tokens"
+};
+
+struct TaskInfo {
+  std::string name, summary;
+  // Throws InputError on settings that the task cannot have; opens no file but a model's config.
+  void (*check)(const TrainConfig& config);
+  // Opens what the configuration names of --train_file, --validation_file and --test_file.
+  Task (*open)(const TrainConfig& config, const Progress& progress,
+               std::vector<std::string>& warnings);
+  std::vector<std::string> model_types;  // of config.json
+  std::vector<std::string> options;      // that it reads and not every other task does
+  int64_t eval_samples = 0;       // that an evaluation reads at most where nobody says; 0: all
+  bool planned_from_data = true;  // what a step takes depends on them
+  bool one_sample = false;        // all there is makes one batch, whatever batch is asked for
+};
+std::span<const TaskInfo* const> tasks();
+// Throws InputError with a suggestion on an unknown name.
+const TaskInfo& task_named(const std::string& name);
+// The configuration as its task takes it.
+TrainConfig for_task(TrainConfig config);
+// A line for each option that was given and that other tasks read, not the configuration's.
+std::vector<std::string> ignored_options(const TrainConfig& config);
+// The task of a model folder, by its config.json.
+const TaskInfo& task_of_folder(const std::string& folder);
+
+extern const TaskInfo language_modeling, image_classification, node_classification,
+    graph_classification, text_classification, glue, prompt_completion;
+
+// The network on a device, with weights of --model_name_or_path where it has them.
+std::unique_ptr<Network> make_network(const TrainConfig& config, const Task& task,
+                                      const Policy& policy, at::Device device,
+                                      std::vector<std::string>& warnings);
+
+// The micro-batches of the data set's next update, and their targets that are not ignored.
+struct BatchWindow {
+  std::vector<Batch> batches;
+  int64_t targets = 0;
+};
+BatchWindow next_window(Dataset& data, const TrainConfig& config);
+
+// A batch on a device, as the network reads it.
+StepInputs inputs_of(const Batch& batch, at::Device device);
+
+}  // namespace compact

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tasks of GLUE, by an encoder.
+#include "compact/base/check.h"
+#include "compact/data/text/glue.h"
+#include "compact/tasks/sequence_task.h"
+
+namespace compact {
+namespace {
+
+void check_glue(const TrainConfig& c) {
+  check_sequence_settings(c);
+  COMPACT_CHECK(!c.task_name.empty(), "--task_name is needed, as sst2");
+  glue_task(c.task_name);
+  COMPACT_CHECK(c.train_file.empty() && c.validation_file.empty() && c.test_file.empty(),
+                "--task glue takes its files from --data_dir; for others there is --task "
+                "text-classification");
+}
+
+Task open_glue(const TrainConfig& c, const Progress&, std::vector<std::string>& warnings) {
+  const GlueTask& glue = glue_task(c.task_name);
+  SequenceTexts texts;
+  if (!c.data_dir.empty()) {
+    if (!c.only_evaluates) texts.train = read_glue(glue, c.data_dir, "train");
+    texts.validation = read_glue(glue, c.data_dir, glue.validation[0]);
+    // The second one of MultiNLI.
+    if (glue.validation.size() > 1) texts.test = read_glue(glue, c.data_dir, glue.validation[1]);
+  }
+  texts.positive = 1;  // equivalent, duplicate
+  Task task = open_sequences(c, std::move(texts), glue.metrics, warnings);
+  if (task.test) task.test_prefix = "eval_mismatched";
+  return task;
+}
+
+}  // namespace
+
+extern const TaskInfo glue = {"glue",
+                              "a task of GLUE (--task_name), by an encoder",
+                              check_glue,
+                              open_glue,
+                              {},
+                              {"task_name", "data_dir", "max_seq_length", "max_train_samples",
+                               "dropout", "label_smoothing_factor"}};
+
+}  // namespace compact

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// Next-token prediction on text, by a LLaMA.
+#include "compact/base/check.h"
+#include "compact/base/text.h"
+#include "compact/data/text/block_dataset.h"
+#include "compact/data/text/prepare.h"
+#include "compact/models/models.h"
+#include "compact/tasks/llama_task.h"
+#include "compact/tasks/setup.h"
+#include "compact/tasks/task.h"
+
+namespace compact {
+namespace {
+
+void check_language(const TrainConfig& c) {
+  if (!c.model.empty()) model_named(c.model);
+  constexpr int64_t kMostTokens = int64_t{1} << 32;
+  COMPACT_CHECK(c.per_device_train_batch_size <= kMostTokens / std::min(c.block_size, kMostTokens),
+                "--per_device_train_batch_size times --block_size must be at most 2^32 tokens, is ",
+                c.per_device_train_batch_size, " x ", c.block_size);
+  COMPACT_CHECK(c.test_file.empty(), "--test_file: language models have a --validation_file only");
+}
+
+void open_data(const TrainConfig& c, const Tokenizer& tokenizer, const Progress& progress,
+               std::vector<std::string>& warnings, Task& task) {
+  const std::string cache = c.cache_dir.empty() ? default_cache_folder() : c.cache_dir;
+  const auto open = [&](const std::vector<std::string>& inputs) {
+    PrepareOptions options{.field = c.text_field, .progress = progress};
+    const CachedTokens tokens = cached_token_file(inputs, tokenizer, cache, options);
+    if (tokens.prepared.replaced > 0) {
+      warnings.push_back(
+          cat(inputs[0], ": ", tokens.prepared.replaced, " invalid UTF-8 sequences became U+FFFD"));
+    }
+    return std::make_shared<const TokenFile>(tokens.path);
+  };
+  // Of the tokens of a range, which the files' names stand for in what is said of them.
+  const auto blocks = [&](const std::vector<std::string>& inputs,
+                          const std::shared_ptr<const TokenFile>& file, TokenRange range) {
+    const int64_t tokens = range.end - range.begin;
+    COMPACT_CHECK(tokens > c.block_size, inputs[0], inputs.size() > 1 ? " and the other files" : "",
+                  ": --block_size ", c.block_size, " needs at least ", c.block_size + 1,
+                  " tokens, there are ", tokens,
+                  tokens < file->count() ? " beside those held out to evaluate on" : "");
+    return std::make_unique<BlockDataset>(file, range, c.block_size, key_of(c, RandomUse::kData));
+  };
+  if (!c.validation_file.empty()) {
+    const auto file = open(c.validation_file);
+    task.validation = blocks(c.validation_file, file, {0, file->count()});
+  }
+  if (c.train_file.empty()) return;
+  const auto file = open(c.train_file);
+  task.checksum = file->info().checksum;
+  TokenRange train{0, file->count()};
+  if (!c.validation_file.empty()) {
+    if (c.validation_split != TrainConfig().validation_split) {
+      warnings.push_back(cat("--validation_split takes no effect: there is a --validation_file"));
+    }
+  } else if (c.validation_split > 0) {
+    const auto [first, last] = split_end(file->count(), c.validation_split);
+    train = first;
+    if (last.end - last.begin > c.block_size) {
+      task.validation = blocks(c.train_file, file, last);
+    } else {
+      warnings.push_back(cat("no validation: the part held out has ", last.end - last.begin,
+                             " tokens, a block needs ", c.block_size + 1));
+    }
+  }
+  task.train = blocks(c.train_file, file, train);
+  task.data_text =
+      cat(format_count(task.train->size()), " blocks of ", c.block_size, " tokens",
+          task.validation ? cat(", validation ", format_count(task.validation->size())) : "");
+}
+
+Task open_language(const TrainConfig& c, const Progress& progress,
+                   std::vector<std::string>& warnings) {
+  Task task;
+  const bool data = !c.train_file.empty() || !c.validation_file.empty();
+  // Without data the vocabulary is the model's own.
+  const bool reads = data || !c.tokenizer.empty();
+  const std::unique_ptr<Tokenizer> tokenizer = reads ? tokenizer_of(c) : nullptr;
+  if (data) open_data(c, *tokenizer, progress, warnings, task);
+  task.unit = "tokens";
+  task.units = c.block_size;
+  set_llama(c, tokenizer.get(), task);
+  return task;
+}
+
+}  // namespace
+
+extern const TaskInfo language_modeling = {"language-modeling",
+                                           "next-token prediction on text, by a LLaMA",
+                                           check_language,
+                                           open_language,
+                                           {"llama"},
+                                           {"text_field", "block_size"},
+                                           /*eval_samples=*/256,
+                                           /*planned_from_data=*/false};
+
+}  // namespace compact

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// Completions of prompts, by a LLaMA: the loss is on what is to be said, not on what was asked.
+#include "compact/base/check.h"
+#include "compact/base/philox.h"
+#include "compact/base/text.h"
+#include "compact/data/samples/split.h"
+#include "compact/data/text/prompt_dataset.h"
+#include "compact/models/models.h"
+#include "compact/tasks/llama_task.h"
+#include "compact/tasks/setup.h"
+
+namespace compact {
+namespace {
+
+void check_prompt(const TrainConfig& c) {
+  if (!c.model.empty()) model_named(c.model);
+  COMPACT_CHECK(c.test_file.empty(), "--test_file: language models have a --validation_file only");
+  for (const auto* files : {&c.train_file, &c.validation_file}) {
+    COMPACT_CHECK(files->size() <= 1, "--task prompt-completion takes one file of each kind, not ",
+                  files->size());
+  }
+}
+
+uint64_t checksum_of(const PromptSamples& samples) {
+  uint64_t sum = 0;
+  for (size_t i = 0; i < samples.ids.size(); ++i) {
+    const auto& ids = samples.ids[i];
+    sum = derive(derive(sum, static_cast<uint64_t>(samples.prompt_lengths[i])),
+                 label_of(reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(ids[0])));
+  }
+  return sum;
+}
+
+Task open_prompt(const TrainConfig& c, const Progress&, std::vector<std::string>& warnings) {
+  Task task;
+  task.unit = "samples";
+  task.target = "tokens";
+  task.lengths_vary = true;
+  const std::unique_ptr<Tokenizer> tokenizer = tokenizer_of(c);
+  set_llama(c, tokenizer.get(), task);
+  const uint64_t key = key_of(c, RandomUse::kData);
+  const Padding padding{.pad = static_cast<int64_t>(tokenizer->end_of_text()),
+                        .max_length = c.block_size};
+  // Of a sample the last token is target only.
+  const PromptOptions options{
+      .prompt = c.prompt_column, .completion = c.completion_column, .max_length = c.block_size + 1};
+  const auto read = [&](const std::string& file) {
+    auto samples = std::make_shared<const PromptSamples>(read_prompts(file, *tokenizer, options));
+    for (const std::string& line : samples->warnings) warnings.push_back(line);
+    return samples;
+  };
+  const auto part_of = [&](const std::shared_ptr<const PromptSamples>& of,
+                           std::vector<int64_t> chosen) {
+    return std::make_unique<PromptDataset>(of, std::move(chosen), padding, key);
+  };
+  const auto size_of = [](const PromptSamples& s) { return static_cast<int64_t>(s.ids.size()); };
+  if (!c.validation_file.empty()) {
+    const auto samples = read(c.validation_file[0]);
+    task.validation = part_of(samples, all_samples(size_of(*samples)));
+  }
+  if (c.train_file.empty()) return task;
+  const auto samples = read(c.train_file[0]);
+  task.checksum = checksum_of(*samples);
+  const double part = task.validation ? 0 : c.validation_split;
+  const SampleSplit split = drawn_split(size_of(*samples), part, derive(key, 1));
+  if (!split.held_out.empty()) task.validation = part_of(samples, split.held_out);
+  auto train = part_of(samples, split.train);
+  task.data_text =
+      cat(format_count(train->size()), " prompts with completions of up to ", train->longest_row(),
+          " tokens", task.validation ? cat(", validation ", task.validation->size()) : "");
+  task.train = std::move(train);
+  return task;
+}
+
+}  // namespace
+
+// `compact eval` reads a folder's model_type as language-modeling.
+extern const TaskInfo prompt_completion = {"prompt-completion",
+                                           "completions of prompts, by a LLaMA",
+                                           check_prompt,
+                                           open_prompt,
+                                           {},
+                                           {"prompt_column", "completion_column", "block_size"}};
+
+}  // namespace compact

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Classes or values of one's own sentences or pairs of sentences, by an encoder.
+#include "compact/base/check.h"
+#include "compact/tasks/sequence_task.h"
+
+namespace compact {
+namespace {
+
+void check_text(const TrainConfig& c) {
+  check_sequence_settings(c);
+  for (const auto* files : {&c.train_file, &c.validation_file, &c.test_file}) {
+    COMPACT_CHECK(files->size() <= 1,
+                  "--task text-classification takes one file of each kind, not ", files->size());
+  }
+}
+
+Task open_text(const TrainConfig& c, const Progress&, std::vector<std::string>& warnings) {
+  SequenceTexts texts;
+  const bool regression = c.do_regression || knows_values(c);
+  TextFields fields{.first = c.text_column,
+                    .second = c.text_pair_column,
+                    .label = c.label_column,
+                    .regression = regression,
+                    .class_names = known_classes(c)};
+  const auto read = [&](const std::vector<std::string>& files, std::optional<LabelledTexts>& to) {
+    if (!files.empty()) to = read_labelled_texts(files[0], fields);
+  };
+  read(c.train_file, texts.train);
+  if (texts.train) {
+    fields.class_names = texts.train->class_names;
+    fields.pair = !texts.train->second.empty();
+  }
+  read(c.validation_file, texts.validation);
+  read(c.test_file, texts.test);
+  std::vector<std::string> metrics = {"accuracy", "matthews_correlation"};
+  if (fields.class_names.size() == 2) metrics.insert(metrics.begin() + 1, "f1");
+  if (regression) metrics = {"pearson", "spearmanr"};
+  return open_sequences(c, std::move(texts), std::move(metrics), warnings);
+}
+
+}  // namespace
+
+extern const TaskInfo text_classification = {
+    "text-classification",
+    "classes or values of sentences, by an encoder",
+    check_text,
+    open_text,
+    {"bert", "roberta"},
+    {"text_column", "text_pair_column", "label_column", "do_regression", "max_seq_length",
+     "max_train_samples", "dropout", "label_smoothing_factor"}};
+
+}  // namespace compact

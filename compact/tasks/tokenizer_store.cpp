@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/tasks/tokenizer_store.h"
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "compact/base/atomic_file.h"
+#include "compact/base/check.h"
+#include "compact/base/file.h"
+#include "compact/base/spec.h"
+#include "compact/base/text.h"
+#include "compact/data/files/printable.h"
+#include "compact/data/tokenizers/tokenizer_json.h"
+#include "compact/io/json_file.h"
+
+namespace compact {
+namespace {
+
+const char* const kConfigFile = "tokenizer_config.json";
+const char* const kKey = "compact_tokenizer";
+const char* const kLowerCase = "do_lower_case";
+
+// As make_tokenizer, without the detour through text: a folder's name may hold a comma.
+std::unique_ptr<Tokenizer> make(const Spec& spec, const std::string& where) {
+  std::vector<std::string> names;
+  for (const TokenizerEntry& entry : tokenizers()) {
+    if (spec.name == entry.name) return entry.make(spec);
+    names.emplace_back(entry.name);
+  }
+  fail(where, ": no tokenizer `", spec.name, "`", suggestion(spec.name, names));
+}
+
+// Of a folder with both files: what tokenizer.json adds must be in the SentencePiece model, which
+// cannot be added to; a token that fills batches up stands in no text.
+void check_added_tokens(const std::string& file, const Tokenizer& tokenizer) {
+  const nlohmann::json json = read_json(file);
+  if (!json.is_object() || !json.contains("added_tokens")) return;
+  for (const nlohmann::json& token : json["added_tokens"]) {
+    if (!token.is_object() || !token.contains("id") || !token["id"].is_number_integer()) continue;
+    const std::string content = json_string(token, "content", "", file);
+    if (content == "<pad>" || content == "[PAD]") continue;
+    COMPACT_CHECK(token["id"] < tokenizer.vocabulary(), file, ": adds the token `",
+                  printable(content), "` to tokenizer.model, which is not done here; --tokenizer ",
+                  tokenizer.spec(), " does without");
+  }
+}
+
+}  // namespace
+
+std::map<std::string, std::string> tokenizer_files(const Tokenizer& tokenizer) {
+  std::map<std::string, std::string> files = tokenizer.files();
+  // What the tokenizer came with stays; what it lacks is added, so that `transformers` loads it.
+  std::string& text = files[kConfigFile];
+  nlohmann::json config = text.empty() ? nlohmann::json::object() : parse_json(text, kConfigFile);
+  for (const auto& [key, value] : tokenizer.config()) {
+    if (!config.contains(key) || key == kLowerCase) config[key] = nlohmann::json::parse(value);
+  }
+  config[kKey] = tokenizer.spec_in("").str();
+  text = json_text(config, kConfigFile);
+  return files;
+}
+
+void save_tokenizer(const std::filesystem::path& folder, const Tokenizer& tokenizer) {
+  for (const auto& [name, content] : tokenizer_files(tokenizer)) {
+    write_file_atomically(folder / name, content);
+  }
+}
+
+std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& folder) {
+  const auto path = [&](const char* name) { return (folder / name).string(); };
+  const auto has = [&](const char* name) { return is_file(folder / name); };
+  bool lower_case = true;
+  if (has(kConfigFile)) {
+    const std::string file = path(kConfigFile);
+    const nlohmann::json json = read_json(file);
+    COMPACT_CHECK(json.is_object(), file, ": must be a JSON object");
+    if (const auto found = json.find(kKey); found != json.end()) {
+      const std::string where = cat(file, ": ", kKey);
+      COMPACT_CHECK(found->is_string(), where, " must be a string");
+      Spec spec = Spec::parse(found->get<std::string>());
+      for (const char* const key : {"file", "vocab", "merges"}) {
+        if (spec.has(key)) spec.set(key, path(spec.text(key, "").c_str()));
+      }
+      return make(spec, where);
+    }
+    lower_case = json_flag(json, kLowerCase, true, file);
+    // Vocabularies alone do not say what goes with them; a tokenizer.json does.
+    if (!has("tokenizer.json") && !has("tokenizer.model")) {
+      for (const auto& [key, known] :
+           {std::pair{"strip_accents", lower_case}, std::pair{"tokenize_chinese_chars", true},
+            std::pair{"add_prefix_space", false}}) {
+        COMPACT_CHECK(json_flag(json, key, known, file) == known, file, ": ", key, " ",
+                      known ? "false" : "true", " is not known here without a tokenizer.json");
+      }
+    }
+  }
+  if (has("tokenizer.model")) {
+    auto tokenizer = make({"sentencepiece", {{"file", path("tokenizer.model")}}}, folder.string());
+    if (has("tokenizer.json")) check_added_tokens(path("tokenizer.json"), *tokenizer);
+    return tokenizer;
+  }
+  if (has("tokenizer.json")) {
+    const std::string file = path("tokenizer.json"), type = tokenizer_json_type(file);
+    COMPACT_CHECK(type == "WordPiece" || type == "BPE", file, ": a model of type `", type,
+                  "` is not known here; known: WordPiece, BPE");
+    return make({type == "BPE" ? "bpe" : "wordpiece", {{"file", file}}}, folder.string());
+  }
+  if (has("vocab.json") && has("merges.txt")) {
+    return make({"bpe", {{"vocab", path("vocab.json")}, {"merges", path("merges.txt")}}},
+                folder.string());
+  }
+  COMPACT_CHECK(has("vocab.txt"), folder.string(),
+                ": has no tokenizer: neither `compact_tokenizer` in tokenizer_config.json nor a "
+                "SentencePiece tokenizer.model, a tokenizer.json, vocab.json with merges.txt, or "
+                "vocab.txt");
+  Spec spec{"wordpiece", {{"file", path("vocab.txt")}}};
+  if (!lower_case) spec.set("lowercase", "false");
+  return make(spec, folder.string());
+}
+
+}  // namespace compact

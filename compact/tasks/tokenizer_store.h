@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// A tokenizer kept in the folder of the model that was trained with it: its own files by the names
+// that Hugging Face folders give them, and tokenizer_config.json with
+//   {"compact_tokenizer": "sentencepiece:file=tokenizer.model"}
+// and what `transformers` needs to load it, so that the folder needs nothing from outside.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "compact/data/tokenizers/tokenizer.h"
+
+namespace compact {
+
+// The files that keep a tokenizer, by name: tokenizer_config.json and Tokenizer::files().
+std::map<std::string, std::string> tokenizer_files(const Tokenizer& tokenizer);
+
+// Writes them into an existing folder, each atomically. Throws InputError where they cannot be
+// written.
+void save_tokenizer(const std::filesystem::path& folder, const Tokenizer& tokenizer);
+
+// The tokenizer of a model folder: the stored one, or what Hugging Face folders have, in this
+// order: a SentencePiece tokenizer.model; a tokenizer.json; vocab.json with merges.txt; vocab.txt
+// (lower case unless tokenizer_config.json says do_lower_case false). Throws InputError where there
+// is none, or a file is not valid.
+std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& folder);
+
+}  // namespace compact

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/tasks/trained_model.h"
+
+#include <ATen/Parallel.h>
+
+#include "compact/base/check.h"
+#include "compact/config/memory_limit.h"
+#include "compact/config/precision.h"
+#include "compact/io/model_weights.h"
+#include "compact/tasks/load_weights.h"
+#include "compact/tasks/setup.h"
+
+namespace compact {
+namespace {
+
+// That of the folder; where a task of GLUE is named, on that task's files.
+const TaskInfo& evaluated_task(const TrainConfig& c) {
+  const TaskInfo& of_folder = task_of_folder(c.model_name_or_path);
+  const bool file = !c.validation_file.empty(), name = !c.task_name.empty();
+  COMPACT_CHECK(name == !c.data_dir.empty() && file != name,
+                "either --validation_file is needed, or --task_name and --data_dir");
+  if (file) return of_folder;
+  COMPACT_CHECK(&of_folder == &text_classification, c.model_name_or_path, ": is a model for ",
+                of_folder.name, ", --task_name ", c.task_name, " is for models for ",
+                text_classification.name);
+  return glue;
+}
+
+}  // namespace
+
+TrainedModel open_trained_model(TrainConfig c) {
+  COMPACT_CHECK(!c.model_name_or_path.empty(), "--model_name_or_path DIR is needed");
+  const TaskInfo& info = evaluated_task(c);
+  c.task = info.name;
+  c.model.clear();
+  c.train_file.clear();
+  c.only_evaluates = true;
+  COMPACT_CHECK(c.threads >= 0, "--threads must be at least 0, is ", c.threads);
+  info.check(c);
+  if (c.threads > 0) at::set_num_threads(static_cast<int>(c.threads));
+  std::vector<std::string> warnings;
+  const at::Device device = device_of(c.device, warnings);
+  set_deterministic(c.deterministic, device.type());
+  TrainedModel model{
+      .task = info.open(c, {}, warnings), .network = nullptr, .warnings = std::move(warnings)};
+  if (model.task.lengths_vary) bound_primitive_cache();
+  set_matmul_precision(c.matmul_precision, device);
+  model.network = model.task.network(Policy::preset("exact"), device);
+  const LoadedWeights loaded = load_weights(*model.network, c.model_name_or_path);
+  COMPACT_CHECK(loaded.fresh.empty(), c.model_name_or_path, ": has no tensor `", loaded.fresh[0],
+                "`: it was not trained for this task");
+  for (const std::string& line : loaded.warnings) model.warnings.push_back(line);
+  return model;
+}
+
+}  // namespace compact

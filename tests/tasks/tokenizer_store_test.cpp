@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/tasks/tokenizer_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "compact/base/check.h"
+#include "compact/base/json.h"
+#include "tests/temporary_folder.h"
+
+namespace compact {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kModel = std::string(COMPACT_SOURCE_DIR) + "/examples/data/austen-2048.model";
+
+void write(const fs::path& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+std::string folder_error(const fs::path& folder) {
+  try {
+    load_tokenizer(folder);
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+TEST(TokenizerStore, BytesNeedNoFileBeside) {
+  const TemporaryFolder folder;
+  save_tokenizer(folder.path(), *make_tokenizer("bytes"));
+  EXPECT_EQ(folder.names(), std::vector<std::string>{"tokenizer_config.json"});
+  EXPECT_EQ(load_tokenizer(folder.path())->hash(), make_tokenizer("bytes")->hash());
+}
+
+TEST(TokenizerStore, SentencePieceLivesOnWithoutTheOriginalAndAfterAMove) {
+  const TemporaryFolder folder;
+  const fs::path original = folder / "original.model", at = folder / "a, b+c";
+  fs::copy_file(kModel, original);
+  fs::create_directory(at);
+  const auto tokenizer = make_tokenizer("sentencepiece:file=" + original.string());
+  save_tokenizer(at, *tokenizer);
+  fs::remove(original);
+  const fs::path moved = folder / "moved, too";
+  fs::rename(at, moved);
+  const auto loaded = load_tokenizer(moved);
+  EXPECT_EQ(loaded->hash(), tokenizer->hash());
+  EXPECT_EQ(loaded->encode("It is a truth"), tokenizer->encode("It is a truth"));
+  EXPECT_EQ(load_tokenizer(moved)->spec(),
+            "sentencepiece:file=" + (moved / "tokenizer.model").string());
+  // A tokenizer that was loaded can be stored again.
+  save_tokenizer(folder.path(), *loaded);
+  EXPECT_EQ(load_tokenizer(folder.path())->hash(), tokenizer->hash());
+}
+
+TEST(TokenizerStore, TakesTheModelOfAHuggingFaceFolder) {
+  const TemporaryFolder folder;
+  fs::copy_file(kModel, folder / "tokenizer.model");
+  write(folder / "tokenizer_config.json", R"({"tokenizer_class": "LlamaTokenizer"})");
+  EXPECT_EQ(load_tokenizer(folder.path())->vocabulary(), 2048);
+  // Beside it the same for another library, which may add tokens to it.
+  write(folder / "tokenizer.json", R"({"added_tokens": [{"id": 1, "content": "<s>"},
+                                                        {"id": 2048, "content": "<pad>"}]})");
+  EXPECT_EQ(load_tokenizer(folder.path())->vocabulary(), 2048);
+  write(folder / "tokenizer.json", R"({"added_tokens": [{"id": 2048, "content": "<|user|>"}]})");
+  EXPECT_THAT(folder_error(folder.path()), testing::HasSubstr("adds the token `<|user|>`"));
+}
+
+const char* const kWords = "[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\nThe\n";
+
+TEST(TokenizerStore, WordPieceOfAHuggingFaceFolder) {
+  const TemporaryFolder folder, saved;
+  write(folder / "vocab.txt", kWords);
+  EXPECT_EQ(load_tokenizer(folder.path())->encode("The"), std::vector<uint32_t>{4});
+  write(folder / "tokenizer_config.json",
+        R"({"do_lower_case": false, "tokenizer_class": "BertTokenizer", "model_max_length": 512})");
+  const auto tokenizer = load_tokenizer(folder.path());
+  EXPECT_EQ(tokenizer->encode("The"), std::vector<uint32_t>{5});
+  save_tokenizer(saved.path(), *tokenizer);
+  EXPECT_EQ(load_tokenizer(saved.path())->hash(), tokenizer->hash());
+  const auto config = read_json(saved / "tokenizer_config.json");
+  EXPECT_EQ(config["model_max_length"], 512);
+  EXPECT_EQ(config["do_lower_case"], false);
+  EXPECT_EQ(config["compact_tokenizer"], "wordpiece:lowercase=false,file=vocab.txt");
+  write(folder / "tokenizer_config.json", R"({"strip_accents": false})");
+  EXPECT_THAT(folder_error(folder.path()), testing::HasSubstr("strip_accents false is not known"));
+}
+
+TEST(TokenizerStore, PairsAndJsonOfHuggingFaceFolders) {
+  const TemporaryFolder folder, saved;
+  write(folder / "vocab.json", R"({"a": 0, "b": 1, "ab": 2, "<|endoftext|>": 3})");
+  write(folder / "merges.txt", "#version: 0.2\na b\n");
+  const auto pair = load_tokenizer(folder.path());
+  EXPECT_EQ(pair->encode("aba<|endoftext|>"), (std::vector<uint32_t>{2, 0, 3}));
+  save_tokenizer(saved.path(), *pair);
+  EXPECT_EQ(saved.names(),
+            (std::vector<std::string>{"merges.txt", "tokenizer_config.json", "vocab.json"}));
+  EXPECT_EQ(load_tokenizer(saved.path())->hash(), pair->hash());
+  write(folder / "tokenizer.json", R"({"model": {"type": "Unigram"}})");
+  EXPECT_THAT(folder_error(folder.path()), testing::HasSubstr("a model of type `Unigram`"));
+  write(folder / "tokenizer.json", R"({
+    "added_tokens": [{"id": 2, "content": "</s>", "single_word": false, "lstrip": false,
+                      "rstrip": false, "normalized": false, "special": true}],
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false},
+    "decoder": {"type": "ByteLevel"},
+    "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}})");
+  const auto json = load_tokenizer(folder.path());
+  EXPECT_EQ(json->encode("ab</s>"), (std::vector<uint32_t>{0, 1, 2}));
+  EXPECT_EQ(json->end_of_text(), 2u);
+  const TemporaryFolder again;
+  save_tokenizer(again.path(), *json);
+  EXPECT_EQ(load_tokenizer(again.path())->hash(), json->hash());
+}
+
+// The C++ half of tests/tasks/tokenizer_folders.py: every folder of COMPACT_EXCHANGE is loaded,
+// saved as FOLDER/saved, loaded from there, and encodes the lines of `lines` into FOLDER/ids.json.
+TEST(TokenizerFolders, Exchange) {
+  const char* const given = std::getenv("COMPACT_EXCHANGE");
+  if (!given) GTEST_SKIP() << "run by tests/tasks/tokenizer_folders.py";
+  const nlohmann::json lines = read_json(fs::path(given) / "lines");
+  for (const auto& entry : fs::directory_iterator(given)) {
+    if (!entry.is_directory()) continue;
+    fs::create_directory(entry.path() / "saved");
+    save_tokenizer(entry.path() / "saved", *load_tokenizer(entry.path()));
+    const auto tokenizer = load_tokenizer(entry.path() / "saved");
+    nlohmann::json ids = nlohmann::json::array();
+    for (const auto& line : lines) ids.push_back(tokenizer->encode(line.get<std::string>()));
+    write(entry.path() / "ids.json", ids.dump());
+  }
+}
+
+TEST(TokenizerStore, ErrorsNameTheFileAndTheRule) {
+  const TemporaryFolder folder;
+  EXPECT_THAT(folder_error(folder.path()), testing::HasSubstr("has no tokenizer"));
+  const fs::path config = folder / "tokenizer_config.json";
+  for (const auto& [text, rule] : {std::pair{"[]", "must be a JSON object"},
+                                   {R"({"compact_tokenizer": 3})", "must be a string"},
+                                   {R"({"compact_tokenizer": "byte"})", "did you mean `bytes`"},
+                                   {R"({"compact_tokenizer": "sentencepiece:file=x"})", "x"},
+                                   {"{", "tokenizer_config.json"}}) {
+    write(config, text);
+    EXPECT_THAT(folder_error(folder.path()), testing::HasSubstr(rule)) << text;
+  }
+  EXPECT_THROW(save_tokenizer(folder / "missing", *make_tokenizer("bytes")), InputError);
+}
+
+}  // namespace
+}  // namespace compact
