@@ -128,7 +128,7 @@ run_kernels() {
 # A group at a time; one that passed is not run again for the same program.
 run_tests() {
   local group status=0 stamp groups=("$tests")
-  [[ -n $tests ]] || groups=('^kernels\.' '^ops\.' '^codecs\.' '^optim\.' '^cli\.' '^train\.')
+  [[ -n $tests ]] || groups=('^kernels\.' '^ops\.' '^codecs\.' '^optim\.' '^cli\.' '^tasks\.' '^train\.' '^apps\.')
   for group in "${groups[@]}"; do
     stamp=$work/tests-${group//[^a-z0-9]/}
     if [[ -f $stamp && ! $build/compact -nt $stamp ]]; then

@@ -6,8 +6,7 @@
 # again: what is installed and built stays, and a version that has its row is not tried again.
 #   scripts/torch_versions.sh [--program] [VERSION...]   default: 2.11.0 2.12.1 2.13.0 2.14.1
 #   --program   only builds the program and runs its self-test; writes no row
-# pip's own settings choose the build: PIP_INDEX_URL=https://download.pytorch.org/whl/cpu has those
-# for the CPU, which are smaller.
+# pip's own settings choose the build; PyTorch's index of wheels for the CPU has smaller ones.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -28,12 +27,6 @@
 
 namespace compact {
 namespace {
-
-std::string format(const char* pattern, auto... values) {
-  char out[160];
-  std::snprintf(out, sizeof out, pattern, values...);
-  return out;
-}
 
 // The whole of a file of /proc or /sys, or nothing.
 std::string text_of(const std::string& path) {
@@ -76,7 +69,7 @@ std::optional<int64_t> cgroup_limit() {
 }
 
 void fact(std::ostream& out, const char* name, const std::string& value) {
-  out << format("%-14s", name) << value << "\n";
+  out << formatted("%-14s", name) << value << "\n";
 }
 
 void describe_build(std::ostream& out) {
@@ -115,7 +108,7 @@ void describe_device(std::ostream& out, at::Device device) {
   for (const char* precision : {"highest", "high"}) {
     const MatmulReport r = set_matmul_precision(precision, device);
     std::string text = cat(precision, ": ", r.path);
-    if (r.gflops > 0) text += format(", %.0f GFLOP/s, relative error %.1e", r.gflops, r.error);
+    if (r.gflops > 0) text += formatted(", %.0f GFLOP/s, relative error %.1e", r.gflops, r.error);
     fact(out, "f32 products", cat(text, " (", device.str(), ")"));
   }
   set_matmul_precision("highest", device);
@@ -130,8 +123,8 @@ void describe_device(std::ostream& out, at::Device device) {
       best = std::min(best, spent.count());
     }
     fact(out, "bf16 products",
-         format("%s, %.0f GFLOP/s (cpu)", at::globalContext().hasMKLDNN() ? "onednn" : "default",
-                2.0 * 2048 * 512 * 1024 / best * 1e-9));
+         formatted("%s, %.0f GFLOP/s (cpu)", at::globalContext().hasMKLDNN() ? "onednn" : "default",
+                   2.0 * 2048 * 512 * 1024 / best * 1e-9));
   }
   constexpr int64_t kDim = 64;
   const auto attention = [&](at::ScalarType type) {

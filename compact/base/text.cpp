@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdarg>
 #include <cstdio>
 
 #include "compact/base/ranges.h"
@@ -147,6 +148,17 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 }  // namespace
+
+std::string formatted(const char* pattern, ...) {
+  va_list values, again;
+  va_start(values, pattern);
+  va_copy(again, values);
+  std::string out(static_cast<size_t>(std::vsnprintf(nullptr, 0, pattern, values)), '\0');
+  std::vsnprintf(out.data(), out.size() + 1, pattern, again);
+  va_end(again);
+  va_end(values);
+  return out;
+}
 
 bool glob_match(std::string_view pattern, std::string_view text) {
   Ends ends(text.size() + 1);

@@ -27,6 +27,9 @@ std::string format_duration(double seconds);
 // 12345678 -> "12,345,678".
 std::string format_count(int64_t n);
 
+// As printf, of any length.
+[[gnu::format(printf, 1, 2)]] std::string formatted(const char* pattern, ...);
+
 // `*` matches any run of characters, `?` one, `{a,b}` either. Braces in braces stand for
 // themselves.
 bool glob_match(std::string_view pattern, std::string_view text);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The flags of `train` and `compare`, from the one table of settings (train/config.h).
+// The flags of `train` and `compare`, from the one table of settings (config/config.h).
 #pragma once
 
 #include <string>

@@ -9,11 +9,10 @@
 #define TOML_EXCEPTIONS 1
 #include <toml++/toml.h>
 
-#include <cstdio>
-
 #include "compact/base/check.h"
 #include "compact/base/file.h"
 #include "compact/base/named.h"
+#include "compact/base/text.h"
 #include "compact/io/json_file.h"
 #include "compact/ops/policy.h"
 
@@ -36,9 +35,7 @@ std::string toml_quoted(const std::string& text) {
   for (const char c : text) {
     if (c == '"' || c == '\\') out += '\\';
     if (static_cast<unsigned char>(c) < 32 || c == 127) {
-      char code[8];
-      std::snprintf(code, sizeof code, "\\u%04x", static_cast<unsigned>(c));
-      out += code;
+      out += formatted("\\u%04x", static_cast<unsigned>(c));
     } else {
       out += c;
     }

@@ -64,6 +64,11 @@ void for_groups(F f) {
   }
 }
 
+std::optional<int64_t> own_bytes(const char* key) {
+  const auto kib = field("/proc/self/status", key);
+  return kib ? std::optional(*kib * 1024) : std::nullopt;
+}
+
 }  // namespace
 
 MemoryLimit memory_limit(int64_t budget) {
@@ -86,10 +91,8 @@ MemoryLimit memory_limit(int64_t budget) {
   return limit;
 }
 
-std::optional<int64_t> resident_peak() {
-  const auto kib = field("/proc/self/status", "VmHWM");
-  return kib ? std::optional(*kib * 1024) : std::nullopt;
-}
+std::optional<int64_t> resident_bytes() { return own_bytes("VmRSS"); }
+std::optional<int64_t> resident_peak() { return own_bytes("VmHWM"); }
 
 void bound_primitive_cache() { ::setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64", /*replace=*/0); }
 

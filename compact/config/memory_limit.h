@@ -19,8 +19,9 @@ struct MemoryLimit {
 // twentieth, whichever is more.
 MemoryLimit memory_limit(int64_t budget);
 
-// The most bytes of this process so far in the machine's memory, code and libraries' buffers
-// included. Linux only.
+// The bytes of this process in the machine's memory, code and libraries' buffers included: now, and
+// the most so far. Linux only.
+std::optional<int64_t> resident_bytes();
 std::optional<int64_t> resident_peak();
 
 // oneDNN keeps what it compiled for a product's shape, half a megabyte each, of the last 1,024

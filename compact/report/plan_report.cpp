@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/report/plan_report.h"
 
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "compact/base/check.h"
@@ -29,10 +28,8 @@ constexpr Row kWhole[] = {
 };
 
 std::string row(const std::string& name, int64_t bytes, const std::string& note) {
-  char line[200];
-  std::snprintf(line, sizeof line, "  %-24s %12s %18s  %s\n", name.c_str(),
-                format_bytes(bytes).c_str(), format_count(bytes).c_str(), note.c_str());
-  return line;
+  return formatted("  %-24s %12s %18s  %s\n", name.c_str(), format_bytes(bytes).c_str(),
+                   format_count(bytes).c_str(), note.c_str());
 }
 
 }  // namespace
@@ -64,24 +61,18 @@ std::string plan_table(const StepPlan& plan, c10::DeviceType device) {
 std::string measured_table(const StepMemory& planned, const StepMemory& measured,
                            std::optional<int64_t> resident) {
   std::string out;
-  char line[200];
   const auto put = [&](const std::string& name, int64_t plan, int64_t real) {
-    std::snprintf(line, sizeof line, "  %-24s %16s %16s %+14lld\n", name.c_str(),
-                  format_count(plan).c_str(), format_count(real).c_str(),
-                  static_cast<long long>(real - plan));
-    out += line;
+    out += formatted("  %-24s %16s %16s %+14lld\n", name.c_str(), format_count(plan).c_str(),
+                     format_count(real).c_str(), static_cast<long long>(real - plan));
   };
-  std::snprintf(line, sizeof line, "  %-24s %16s %16s %14s\n", "bytes", "planned", "measured",
-                "difference");
-  out += line;
+  out += formatted("  %-24s %16s %16s %14s\n", "bytes", "planned", "measured", "difference");
   for (const Row& r : kFixed) put(r.name, planned.*r.bytes, measured.*r.bytes);
   for (const Row& r : kWhole) put(r.name, planned.*r.bytes, measured.*r.bytes);
   put("workspace at the peak", planned.at_peak.workspace(), measured.at_peak.workspace());
   put("peak", planned.peak, measured.peak);
   if (resident) {
-    std::snprintf(line, sizeof line, "  %-24s %16s %16s   %s\n", "process", "",
-                  format_count(*resident).c_str(), "resident at most, all included");
-    out += line;
+    out += formatted("  %-24s %16s %16s   %s\n", "process", "", format_count(*resident).c_str(),
+                     "resident at most, all included");
   }
   return out + "  the peak is in " + measured.at_peak.moment +
          (measured.at_peak.moment == planned.at_peak.moment

@@ -4,19 +4,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 
 namespace compact {
 namespace {
-
-std::string formatted(const char* pattern, auto... values) {
-  char out[320];
-  std::snprintf(out, sizeof out, pattern, values...);
-  return out;
-}
 
 // Maps [low, high] to pixels.
 struct Scale {

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <fstream>
 #include <limits>
 
@@ -15,12 +14,6 @@ namespace compact {
 namespace {
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-
-std::string print(const char* pattern, double value) {
-  char out[64];
-  std::snprintf(out, sizeof out, pattern, value);
-  return out;
-}
 
 void append(Curve& curve, const nlohmann::json& row, const char* place, const char* key,
             double unit = 1) {
@@ -98,15 +91,15 @@ std::string format_value(const ReportColumn& column, double value) {
   if (!std::isfinite(value)) return "-";
   switch (column.unit) {
     case ReportColumn::Unit::kLoss:
-      return print("%.4f", value);
+      return formatted("%.4f", value);
     case ReportColumn::Unit::kShare:
-      return print("%.2f %%", 100 * value);
+      return formatted("%.2f %%", 100 * value);
     case ReportColumn::Unit::kNumber:
-      return print(value < 1000 ? "%.3f" : "%.4g", value);
+      return formatted(value < 1000 ? "%.3f" : "%.4g", value);
     case ReportColumn::Unit::kBytes:
       return format_bytes(std::llround(value));
     case ReportColumn::Unit::kSeconds:
-      return value < 0.1 ? print("%.1f ms", value * 1e3) : print("%.3f s", value);
+      return value < 0.1 ? formatted("%.1f ms", value * 1e3) : formatted("%.3f s", value);
     case ReportColumn::Unit::kRate:
       return format_count(std::llround(value));
   }
@@ -116,10 +109,10 @@ std::string format_value(const ReportColumn& column, double value) {
 std::string format_relative(const ReportColumn& column, double value, double first) {
   if (!std::isfinite(value) || !std::isfinite(first)) return "";
   if (column.unit == ReportColumn::Unit::kLoss)
-    return print("%+.4f", std::abs(value - first) < 5e-5 ? 0.0 : value - first);
+    return formatted("%+.4f", std::abs(value - first) < 5e-5 ? 0.0 : value - first);
   if (column.unit == ReportColumn::Unit::kShare)
-    return print("%+.2f", std::abs(value - first) < 5e-5 ? 0.0 : 100 * (value - first));
-  return first == 0 ? "" : print("%.2fx", value / first);
+    return formatted("%+.2f", std::abs(value - first) < 5e-5 ? 0.0 : 100 * (value - first));
+  return first == 0 ? "" : formatted("%.2fx", value / first);
 }
 
 std::string report_table(std::span<const RunReport> runs) {

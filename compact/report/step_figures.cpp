@@ -2,7 +2,6 @@
 #include "compact/report/step_figures.h"
 
 #include <cmath>
-#include <cstdio>
 
 #include "compact/base/text.h"
 
@@ -33,15 +32,12 @@ MetricsRow step_row(const StepFigures& f) {
 }
 
 std::string step_line(const StepFigures& f) {
-  char text[256];
-  std::snprintf(text, sizeof text,
-                "step %*lld/%lld  loss %.4f  grad %.3g  lr %.2e  %s %s/s  peak %s  ETA %s",
-                static_cast<int>(std::to_string(f.steps).size()), static_cast<long long>(f.step),
-                static_cast<long long>(f.steps), f.loss, f.grad_norm, f.learning_rate,
-                format_count(std::llround(units_per_second(f))).c_str(),
-                f.unit == "tokens" ? "tok" : f.unit.c_str(), format_bytes(f.peak_bytes).c_str(),
-                format_duration(f.seconds * static_cast<double>(f.steps - f.step)).c_str());
-  return text;
+  return formatted("step %*lld/%lld  loss %.4f  grad %.3g  lr %.2e  %s %s/s  peak %s  ETA %s",
+                   static_cast<int>(std::to_string(f.steps).size()), static_cast<long long>(f.step),
+                   static_cast<long long>(f.steps), f.loss, f.grad_norm, f.learning_rate,
+                   format_count(std::llround(units_per_second(f))).c_str(),
+                   f.unit == "tokens" ? "tok" : f.unit.c_str(), format_bytes(f.peak_bytes).c_str(),
+                   format_duration(f.seconds * static_cast<double>(f.steps - f.step)).c_str());
 }
 
 }  // namespace compact

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
 #include "compact/base/check.h"
 #include "compact/base/scores.h"
@@ -98,8 +97,7 @@ std::vector<std::string> eval_figures(const Task& task) {
 std::string eval_text(const std::string& prefix, const EvalResult& r, const std::string& unit) {
   std::string text;
   for (const auto& [name, value] : eval_row(prefix, r)) {
-    char number[64];
-    std::snprintf(number, sizeof number, name.ends_with("perplexity") ? "%.2f" : "%.4f", value);
+    const std::string number = formatted(name.ends_with("perplexity") ? "%.2f" : "%.4f", value);
     text += cat(name, " ", number, "  ");
   }
   return cat(text, "(", format_count(r.targets), " ", unit, ")");

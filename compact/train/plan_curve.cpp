@@ -69,10 +69,8 @@ nlohmann::ordered_json json_of(const std::vector<CurvePoint>& points) {
 std::string table_of(const std::vector<CurvePoint>& points) {
   std::string out;
   for (const CurvePoint& p : points) {
-    char line[160];
-    std::snprintf(line, sizeof line, "  %-16s %12s %14.4g %16.4g %14.3f\n", p.name.c_str(),
-                  format_bytes(p.peak).c_str(), p.seconds, p.products * 1e-12, p.error);
-    out += line;
+    out += formatted("  %-16s %12s %14.4g %16.4g %14.3f\n", p.name.c_str(),
+                     format_bytes(p.peak).c_str(), p.seconds, p.products * 1e-12, p.error);
   }
   return out;
 }
@@ -152,9 +150,8 @@ PlanCurve plan_curve(const TrainConfig& c, const LlamaConfig& shape, c10::Device
   Allowed all;
   all.quantize = all.project = true;
   curve.lossy = sweep("lossy", request, all, speed, most);
-  char head[160];
-  std::snprintf(head, sizeof head, "  %-16s %12s %14s %16s %14s\n", "policy", "peak", "step s",
-                "added TFLOP", "gradient error");
+  const std::string head = formatted("  %-16s %12s %14s %16s %14s\n", "policy", "peak", "step s",
+                                     "added TFLOP", "gradient error");
   curve.text = cat("predicted step time against peak; speed: ", speed.source, "\n", head,
                    table_of(curve.presets), table_of(curve.lossless), table_of(curve.lossy));
   curve.json["speed"] = speed.source;

@@ -180,18 +180,14 @@ BudgetPlanner planner_for(const TrainConfig& c, const Task& task, c10::DeviceTyp
 
 std::vector<std::string> choice_lines(const Chosen& chosen) {
   const int64_t peak = chosen.plan.reserved;
-  char added[160];
-  std::snprintf(added, sizeof added,
-                "recomputation takes %.1f %% of a predicted step of %.3g s (%.3g GFLOP more)",
-                100 * chosen.added_seconds / chosen.seconds, chosen.seconds,
-                chosen.added_products * 1e-9);
+  const std::string added = formatted(
+      "recomputation takes %.1f %% of a predicted step of %.3g s (%.3g GFLOP more)",
+      100 * chosen.added_seconds / chosen.seconds, chosen.seconds, chosen.added_products * 1e-9);
   std::vector<std::string> lines = {cat("auto     peak ", format_bytes(peak), ", ",
                                         chosen.lossless ? "lossless" : "lossy", "; ", added)};
   if (chosen.error > 0) {
-    char error[120];
-    std::snprintf(error, sizeof error, "         mean relative error of the blocks' gradients %.2g",
-                  chosen.error);
-    lines.emplace_back(error);
+    lines.push_back(
+        formatted("         mean relative error of the blocks' gradients %.2g", chosen.error));
   }
   return lines;
 }

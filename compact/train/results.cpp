@@ -2,7 +2,6 @@
 #include "compact/train/results.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -29,16 +28,13 @@ double typical_step_seconds(const RunFigures& figures) {
 }
 
 std::string result_line(const RunState& s, const RunFigures& figures) {
-  char text[256];
-  std::snprintf(
-      text, sizeof text,
+  return formatted(
       "done: %lld steps in %s, %.3f s a step, peak %s (held after forward %s, of it slots %s)%s",
       static_cast<long long>(s.step), format_duration(s.seconds).c_str(),
       typical_step_seconds(figures), format_bytes(figures.highest_peak_bytes).c_str(),
       format_bytes(figures.held_bytes).c_str(), format_bytes(figures.saved_bytes).c_str(),
       figures.resident_bytes ? cat(", process ", format_bytes(*figures.resident_bytes)).c_str()
                              : "");
-  return text;
 }
 
 void write_model(const TrainConfig& config, const Task& task, const Network& network) {

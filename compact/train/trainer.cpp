@@ -12,6 +12,7 @@
 
 #include "compact/base/check.h"
 #include "compact/config/exit_codes.h"
+#include "compact/config/heap_trimmer.h"
 #include "compact/config/memory_limit.h"
 #include "compact/config/precision.h"
 #include "compact/ops/memory.h"
@@ -81,6 +82,7 @@ class Run {
   Clock::time_point started_ = Clock::now();
   double seconds_before_ = 0;
   RunFigures figures_;
+  HeapTrimmer heap_;
   int64_t static_bytes_ = 0;   // weights and optimizer state
   int64_t outside_bytes_ = 0;  // data sets
   std::optional<RunPlan> plan_;
@@ -240,6 +242,7 @@ bool Run::step() {
   ++s_.interval_steps;
   s_.total_loss += s_.step_loss;
   peak_bytes_ = peak_bytes(device_) - outside_bytes_;
+  if (device_.is_cpu()) heap_.after_step(peak_bytes(device_));
   figures_.reserved_bytes = reserved_bytes(device_);
   figures_.highest_peak_bytes = std::max(figures_.highest_peak_bytes, peak_bytes_);
   figures_.step_seconds.push_back(seconds_since(start));

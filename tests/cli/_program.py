@@ -4,6 +4,8 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
+import unittest
 
 SOURCE = pathlib.Path(os.environ.get("COMPACT_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
 PROGRAM = pathlib.Path(os.environ.get("COMPACT_BUILD_DIR", SOURCE / "build")) / "compact"
@@ -40,3 +42,13 @@ def tiny(folder, *more):
         f"--cache_dir={folder / 'cache'}",
         *more,
     ]
+
+
+class InFolder(unittest.TestCase):
+    """Tests that write below `self.folder`, a run into `self.out`."""
+
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = pathlib.Path(temporary.name)
+        self.out = self.folder / "out"

@@ -2,23 +2,16 @@
 """Each command on small work: what it prints and writes."""
 import json
 import math
-import pathlib
 import signal
 import subprocess
-import tempfile
 import unittest
 
-from _program import EXAMPLES, PROGRAM, environment, run, tiny
+from _program import EXAMPLES, PROGRAM, InFolder, environment, run, tiny
 
 COMMANDS = ["train", "eval", "generate", "prepare", "compare", "plan", "list", "doctor"]
 
 
-class Commands(unittest.TestCase):
-    def setUp(self):
-        self.temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(self.temporary.cleanup)
-        self.folder = pathlib.Path(self.temporary.name)
-
+class Commands(InFolder):
     def good(self, *arguments):
         done = run(*arguments, cwd=self.folder)
         self.assertEqual(done.returncode, 0, done.stderr)

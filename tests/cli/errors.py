@@ -1,20 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bad input: exit code 2, one line on standard error that names rule and value, nothing written."""
 import os
-import pathlib
-import tempfile
 import unittest
 
-from _program import EXAMPLES, run, tiny
+from _program import EXAMPLES, InFolder, run, tiny
 
 
-class Errors(unittest.TestCase):
-    def setUp(self):
-        self.temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(self.temporary.cleanup)
-        self.folder = pathlib.Path(self.temporary.name)
-        self.out = self.folder / "out"
-
+class Errors(InFolder):
     def refused(self, expected, *arguments):
         done = run(*arguments, cwd=self.folder)
         lines = done.stderr.splitlines()

@@ -2,23 +2,15 @@
 """A run's folder has one owner: a second process is refused before it changes anything, readers are
 not, and a killed owner leaves no lock."""
 import json
-import pathlib
 import signal
 import subprocess
-import tempfile
 import time
 import unittest
 
-from _program import EXAMPLES, PROGRAM, environment, run, tiny
+from _program import EXAMPLES, PROGRAM, InFolder, environment, run, tiny
 
 
-class Owners(unittest.TestCase):
-    def setUp(self):
-        self.temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(self.temporary.cleanup)
-        self.folder = pathlib.Path(self.temporary.name)
-        self.out = self.folder / "out"
-
+class Owners(InFolder):
     def flags(self, *more, steps=1000000):
         usual = [f for f in tiny(self.folder) if not f.startswith("--max_steps=")]
         return [*usual, f"--output_dir={self.out}", f"--max_steps={steps}", *more]

@@ -1,22 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """`compact plan`, and training under a budget."""
 import json
-import pathlib
 import re
-import tempfile
 import unittest
 
-from _program import run, tiny
+from _program import InFolder, run, tiny
 
 MODEL = ["--model=llama-tiny", "--tokenizer=bytes", "--block_size=64", "--device=cpu"]
 BATCH = "--per_device_train_batch_size="
 
 
-class Planning(unittest.TestCase):
+class Planning(InFolder):
     def setUp(self):
-        self.temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(self.temporary.cleanup)
-        self.folder = pathlib.Path(self.temporary.name)
+        super().setUp()
         self.cache = f"--cache_dir={self.folder / 'cache'}"
 
     def plan(self, *more, code=0):

@@ -7,6 +7,7 @@
 
 #include "compact/base/check.h"
 #include "compact/config/config.h"
+#include "tests/config/small_config.h"
 #include "tests/temporary_folder.h"
 
 namespace compact {
@@ -14,16 +15,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TrainConfig valid() {
-  TrainConfig c;
-  c.model = "llama-tiny";
-  c.train_file = {"x.txt"};
-  c.output_dir = "out";
-  return c;
-}
-
 TEST(Config, TomlAndJsonReadBackTheSame) {
-  TrainConfig c = valid();
+  TrainConfig c = valid_config();
   c.set = {"slot layers.*.mlp.norm = keep", "moment * = bf16"};
   c.learning_rate = 3.5e-4;
   c.master_weights = true;
@@ -45,7 +38,7 @@ TEST(Config, TypesHaveShortNames) {
                                     {"f32", "float32"},
                                     {"fp32", "float32"},
                                     {"bfloat16", "bfloat16"}}) {
-    TrainConfig c = valid();
+    TrainConfig c = valid_config();
     set_option(c, "dtype", {given}, "--dtype");
     set_option(c, "optim_state_dtype", {given}, "--optim_state_dtype");
     EXPECT_EQ(c.dtype, name);
@@ -58,7 +51,7 @@ TEST(Config, TomlKeepsNumbersThatAreNoIntegersOfItsOwn) {
   const TemporaryFolder folder;
   for (const double x : {1.8446744073709502e19, -1.8446744073709502e19, 9223372036854775808.0, -0.0,
                          1e15, 1e300, 5e-324, 4.0}) {
-    TrainConfig c = valid();
+    TrainConfig c = valid_config();
     c.learning_rate = x;
     spill(folder / "c.toml", config_toml(c));
     TrainConfig read;
@@ -68,7 +61,7 @@ TEST(Config, TomlKeepsNumbersThatAreNoIntegersOfItsOwn) {
 }
 
 TEST(Config, UnknownKeysAndWrongTypesNameThemselves) {
-  TrainConfig c = valid();
+  TrainConfig c = valid_config();
   EXPECT_THAT(error_of([&] { set_option(c, "learning_rat", {"1"}, "--learning_rat"); }),
               HasSubstr("did you mean `learning_rate`"));
   EXPECT_THAT(error_of([&] { set_option(c, "max_steps", {"ten"}, "--max_steps"); }),

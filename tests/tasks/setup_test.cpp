@@ -5,6 +5,7 @@
 #include "compact/base/check.h"
 #include "compact/tasks/config_check.h"
 #include "compact/tasks/setup.h"
+#include "tests/config/small_config.h"
 #include "tests/temporary_folder.h"
 
 namespace compact {
@@ -12,17 +13,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TrainConfig valid() {
-  TrainConfig c;
-  c.model = "llama-tiny";
-  c.train_file = {"x.txt"};
-  c.output_dir = "out";
-  return c;
-}
-
 TEST(Setup, TypesHaveShortNames) {
   for (const char* name : {"bf16", "bfloat16", "f32", "fp32", "float32"}) {
-    TrainConfig c = valid();
+    TrainConfig c = valid_config();
     set_option(c, "dtype", {name}, "--dtype");
     EXPECT_NO_THROW(check_config(c));
     EXPECT_EQ(dtype_of(name), name[0] == 'b' ? at::kBFloat16 : at::kFloat);
@@ -48,7 +41,7 @@ TEST(Setup, ValuesOutOfRangeAreRefused) {
       {"device", "tpu"},
       {"min_lr_ratio", "2"}};
   for (const auto& [name, value] : bad) {
-    TrainConfig c = valid();
+    TrainConfig c = valid_config();
     EXPECT_THAT(error_of([&] {
                   set_option(c, name, {value}, name);
                   check_config(c);
@@ -56,11 +49,11 @@ TEST(Setup, ValuesOutOfRangeAreRefused) {
                 ::testing::AnyOf(HasSubstr("--"), HasSubstr("no model")))
         << name;
   }
-  check_config(valid());
+  check_config(valid_config());
 }
 
 TEST(Setup, FlagsOverridePresetsAndSayWhereTheyDoNothing) {
-  TrainConfig c = valid();
+  TrainConfig c = valid_config();
   c.preset = "compact";
   c.rank = 8;
   c.proj_type = "gaussian";

@@ -7,6 +7,7 @@
 
 #include "compact/base/check.h"
 #include "compact/train/trainer.h"
+#include "tests/config/small_config.h"
 #include "tests/temporary_folder.h"
 
 namespace compact {
@@ -14,19 +15,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TrainConfig valid() {
-  TrainConfig c;
-  c.model = "llama-tiny";
-  c.train_file = {"x.txt"};
-  c.output_dir = "out";
-  return c;
-}
-
 TEST(Train, BadInputLeavesNothingBehind) {
   const TemporaryFolder folder;
   spill(folder / "short.txt", "tiny");
   spill(folder / "long.txt", std::string(5000, 'a'));
-  TrainConfig c = valid();
+  TrainConfig c = valid_config();
   c.cache_dir = (folder / "cache").string();
   c.output_dir = (folder / "out").string();
   std::ostringstream console;
@@ -53,7 +46,7 @@ TEST(Train, BadInputLeavesNothingBehind) {
 TEST(Train, NonFiniteLossStopsBeforeTheUpdate) {
   const TemporaryFolder folder;
   spill(folder / "long.txt", std::string(9000, 'a'));
-  TrainConfig c = valid();
+  TrainConfig c = valid_config();
   c.cache_dir = (folder / "cache").string();
   c.output_dir = (folder / "out").string();
   c.train_file = {(folder / "long.txt").string()};

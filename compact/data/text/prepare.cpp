@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 #include <xxhash.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 
@@ -47,9 +46,8 @@ std::string cache_name(const std::vector<std::string>& files, const Tokenizer& t
     key += cat(fs::canonical(file).string(), '\n', status.st_size, '\n', status.st_mtim.tv_sec, '.',
                status.st_mtim.tv_nsec, '\n');
   }
-  char hash[17];
-  std::snprintf(hash, sizeof hash, "%016llx",
-                static_cast<unsigned long long>(XXH3_64bits(key.data(), key.size())));
+  const std::string hash =
+      formatted("%016llx", static_cast<unsigned long long>(XXH3_64bits(key.data(), key.size())));
   const std::string first = fs::path(without_compression(files[0])).stem().string();
   return first.substr(0, 64) + "-" + hash + ".tokens";
 }
