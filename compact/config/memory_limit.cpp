@@ -94,6 +94,10 @@ MemoryLimit memory_limit(int64_t budget) {
 std::optional<int64_t> resident_bytes() { return own_bytes("VmRSS"); }
 std::optional<int64_t> resident_peak() { return own_bytes("VmHWM"); }
 
-void bound_primitive_cache() { ::setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64", /*replace=*/0); }
+void bound_primitive_caches() {
+  for (const char* name : {"ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"}) {
+    ::setenv(name, "16", /*replace=*/0);
+  }
+}
 
 }  // namespace compact

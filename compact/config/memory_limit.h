@@ -24,10 +24,11 @@ MemoryLimit memory_limit(int64_t budget);
 std::optional<int64_t> resident_bytes();
 std::optional<int64_t> resident_peak();
 
-// oneDNN keeps what it compiled for a product's shape, half a megabyte each, of the last 1,024
-// shapes. Where lengths vary from step to step that grows beyond the tensors; from here on it is of
-// so many as a few steps need, unless ONEDNN_PRIMITIVE_CACHE_CAPACITY says how many. To be called
-// before the process's first product.
-void bound_primitive_cache();
+// oneDNN, and torch's layer over it, keep what was compiled for a product's shape, a quarter of a
+// megabyte a piece, of the last 1,024 shapes each. Where lengths vary from step to step that grows
+// beyond the tensors; from here on they keep the 16 that were used last, unless
+// ONEDNN_PRIMITIVE_CACHE_CAPACITY and LRU_CACHE_CAPACITY say how many. To be called before the
+// process's first product.
+void bound_primitive_caches();
 
 }  // namespace compact

@@ -43,7 +43,7 @@ TrainedModel open_trained_model(TrainConfig c) {
   set_deterministic(c.deterministic, device.type());
   TrainedModel model{
       .task = info.open(c, {}, warnings), .network = nullptr, .warnings = std::move(warnings)};
-  if (model.task.lengths_vary) bound_primitive_cache();
+  if (model.task.lengths_vary) bound_primitive_caches();
   set_matmul_precision(c.matmul_precision, device);
   model.network = model.task.network(Policy::preset("exact"), device);
   const LoadedWeights loaded = load_weights(*model.network, c.model_name_or_path);

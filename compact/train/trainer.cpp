@@ -114,7 +114,7 @@ void Run::prepare() {
       },
       warnings_);
 
-  if (task_.lengths_vary) bound_primitive_cache();
+  if (task_.lengths_vary) bound_primitive_caches();
   total_steps_ = total_steps(c_, task_.train->size());
   evaluation_.emplace(c_, task_, console_);
   schedule_ = std::make_unique<Schedule>(c_.lr_scheduler_type, total_steps_, c_.warmup_steps,

@@ -22,18 +22,19 @@ TEST(MemoryLimit, KeepsAMarginOfWhatIsLeft) {
   EXPECT_EQ(memory_limit(1000).bytes, 1000);
 }
 
-TEST(MemoryLimit, BoundsThePrimitiveCacheUnlessTheUserDoes) {
-  constexpr const char* kName = "ONEDNN_PRIMITIVE_CACHE_CAPACITY";
-  const char* const before = ::getenv(kName);
-  const std::string kept = before ? before : "";
-  ::setenv(kName, "7", 1);
-  bound_primitive_cache();
-  EXPECT_STREQ(::getenv(kName), "7");
-  ::unsetenv(kName);
-  bound_primitive_cache();
-  ASSERT_NE(::getenv(kName), nullptr);
-  EXPECT_LE(std::stoi(::getenv(kName)), 128);
-  before ? ::setenv(kName, kept.c_str(), 1) : ::unsetenv(kName);
+TEST(MemoryLimit, BoundsThePrimitiveCachesUnlessTheUserDoes) {
+  for (const char* const name : {"ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"}) {
+    const char* const before = ::getenv(name);
+    const std::string kept = before ? before : "";
+    ::setenv(name, "7", 1);
+    bound_primitive_caches();
+    EXPECT_STREQ(::getenv(name), "7");
+    ::unsetenv(name);
+    bound_primitive_caches();
+    ASSERT_NE(::getenv(name), nullptr);
+    EXPECT_LE(std::stoi(::getenv(name)), 64);
+    before ? ::setenv(name, kept.c_str(), 1) : ::unsetenv(name);
+  }
 }
 
 }  // namespace

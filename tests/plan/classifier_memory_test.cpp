@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "compact/base/check.h"
 #include "compact/models/graph_network.h"
 #include "compact/models/resnet.h"
 #include "tests/plan/requests.h"
@@ -59,6 +60,47 @@ TEST(ClassifierMemory, OfEncodersIsPlanned) {
       };
       expect_equal(r, 0.01, std::string(preset) + " " + c10::toString(type));
     }
+  }
+}
+
+// Sizes, presets and accumulation drawn at random: of f32 equal to the byte.
+TEST(ClassifierMemory, OfEncodersDrawnAtRandomIsPlanned) {
+  const char* const presets[] = {"off", "exact", "recompute", "compact", "compact-paper"};
+  std::mt19937 random(11);
+  const auto from = [&](int64_t low, int64_t high) {
+    return low + static_cast<int64_t>(random() % static_cast<uint64_t>(high - low + 1));
+  };
+  for (int round = 0; round < 60; ++round) {
+    EncoderConfig c = small_encoder();
+    c.num_attention_heads = from(1, 4);
+    c.hidden_size = c.num_attention_heads * 8 * from(1, 6);
+    c.intermediate_size = from(40, 300);
+    c.num_hidden_layers = from(1, 3);
+    c.vocab_size = from(60, 3000);
+    c.labels.clear();
+    for (int64_t i = from(2, 5); i > 0; --i) c.labels.push_back(cat("label_", i));
+    if (round % 2) c.hidden_dropout = c.attention_dropout = 0;
+    const char* const preset = presets[round % 5];
+    const at::ScalarType type = round / 5 % 3 == 2 ? at::kBFloat16 : at::kFloat;
+    const bool is_long = round % 6 == 5;
+    const int64_t batch = from(1, is_long ? 4 : 16);
+    const int64_t length = is_long ? from(250, 520) : from(2, 128);
+    StepRequest r;
+    r.network = [&](at::Device device) {
+      return std::make_unique<Encoder>(c, Policy::preset(preset),
+                                       ClassifierOptions{.device = device, .dtype = type});
+    };
+    r.micro_batch = [&](at::Device device, int64_t) {
+      return StepInputs{encoder_inputs(device, batch, length),
+                        at::zeros({batch}, at::device(device).dtype(at::kLong))};
+    };
+    r.step = {
+        .batch = batch, .length = length, .accumulation = from(1, 2), .clip = random() % 2 == 0};
+    expect_equal(r, type == at::kFloat ? 0 : 0.01,
+                 cat(preset, " ", c10::toString(type), " width ", c.hidden_size, " heads ",
+                     c.num_attention_heads, " mlp ", c.intermediate_size, " layers ",
+                     c.num_hidden_layers, " vocabulary ", c.vocab_size, " dropout ",
+                     c.hidden_dropout, " ", batch, " x ", length, " x ", r.step.accumulation));
   }
 }
 
