@@ -13,7 +13,4 @@ namespace compact {
 // Fills a contiguous f32 or bf16 tensor with independent entries of this distribution times scale.
 void draw(const at::Tensor& out, kernels::Distribution distribution, double scale, uint64_t key);
 
-// Where dropout keeps an element: bool, each true with probability 1 - p, 0 <= p < 1.
-at::Tensor draw_kept(at::IntArrayRef sizes, double p, at::Device device, uint64_t key);
-
 }  // namespace compact

@@ -13,6 +13,7 @@
 #include "compact/base/philox.h"
 #include "compact/codecs/draw.h"
 #include "compact/kernels/kernels.h"
+#include "compact/ops/dropout.h"
 #include "compact/ops/memory_trace.h"
 #include "compact/ops/treatments.h"
 
@@ -73,9 +74,7 @@ uint64_t Classifier::dropout_key() const {
 }
 
 at::Tensor Classifier::dropout(const at::Tensor& x, double p) const {
-  if (p == 0) return x;
-  const at::Tensor kept = draw_kept(x.sizes(), p, x.device(), dropout_key());
-  return at::where(kept, x.mul(1 / (1 - p)), at::zeros({}, x.options()));
+  return p == 0 ? x : autograd_dropout(x, p, dropout_key());
 }
 
 at::Tensor Classifier::loss_sum(const at::Tensor& y, const at::Tensor& target, double smoothing) {

@@ -9,21 +9,20 @@
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <array>
-#include <cmath>
 
 #include "compact/base/check.h"
-#include "compact/codecs/draw.h"
 #include "compact/ops/autograd.h"
-#include "compact/ops/quiet.h"
+#include "compact/ops/dropout.h"
 
 namespace compact {
 namespace {
 
-// f32 [heads, nodes], memory in that order.
-at::Tensor by_head(const at::Tensor& x) { return x.t().to(at::kFloat).contiguous(); }
+// Elements of the products of edges that lie in memory at once.
+constexpr int64_t kMostProducts = int64_t{1} << 19;
 
-// A node, its graph and how its weights are made.
+// A node, its graph and how its weights are made. What edges have is f32 [edges, heads].
 struct Attention {
   std::shared_ptr<const AttentionGraph> graph;
   GraphAttentionOptions options;
@@ -31,49 +30,47 @@ struct Attention {
   const at::Tensor& from() const { return graph->neighbours.columns; }
   const at::Tensor& to() const { return graph->to; }
   at::Tensor scores(const at::Tensor& source, const at::Tensor& target) const {
-    return by_head(source).index_select(1, from()).add_(by_head(target).index_select(1, to()));
+    return source.to(at::kFloat)
+        .index_select(0, from())
+        .add_(target.to(at::kFloat).index_select(0, to()));
   }
-  // Sums over the edges into (or, by `place` = from, out of) each node.
-  at::Tensor sum(const at::Tensor& edges, const at::Tensor& place) const {
-    return at::zeros({edges.size(0), graph->neighbours.degrees.size(0)}, edges.options())
-        .index_add_(1, place, edges);
+  // Over the edges into each node, f32 [nodes, heads]: "sum" or "max".
+  at::Tensor reduced(const at::Tensor& edges, const char* how) const {
+    const at::Tensor& rows = graph->neighbours.rows;
+    if (edges.is_meta()) return at::empty({rows.size(0) - 1, edges.size(1)}, edges.options());
+    return at::segment_reduce(edges, how, /*lengths=*/{}, /*indices=*/{}, rows, 0, /*unsafe=*/true);
   }
-  // f32 [heads, edges] before dropout.
+  // Before dropout.
   at::Tensor weights(const at::Tensor& source, const at::Tensor& target) const {
     at::Tensor w = scores(source, target);
     at::leaky_relu_(w, options.slope);
-    const QuietWarnings quiet;  // index_reduce calls itself new
-    const at::Tensor most =
-        at::full({w.size(0), graph->neighbours.degrees.size(0)}, -INFINITY, w.options())
-            .index_reduce_(1, to(), w, "amax");
-    w.sub_(most.index_select(1, to())).exp_();
-    return w.div_(sum(w, to()).index_select(1, to()));
+    w.sub_(reduced(w, "max").index_select(0, to())).exp_();
+    return w.div_(reduced(w, "sum").index_select(0, to()));
   }
   // In place; the same for weights and for their gradients.
-  void drop(at::Tensor& w) const {
-    if (options.dropout == 0) return;
-    w.mul_(draw_kept(w.sizes(), options.dropout, w.device(), options.key))
-        .mul_(1 / (1 - options.dropout));
+  void drop(const at::Tensor& w) const {
+    if (options.dropout > 0) drop_into(w, w, options.dropout, options.key);
   }
-  // [nodes, heads, width].
+  // [nodes, heads, width]: the heads' matrices, one below the other, are one.
   at::Tensor product(const at::Tensor& w, const at::Tensor& x) const {
-    at::Tensor y = at::empty(x.sizes(), x.options());
-    for (int64_t h = 0; h < x.size(1); ++h) {
-      y.select(1, h).copy_(sparse_product(graph->neighbours, w.select(0, h), x.select(1, h)));
-    }
-    return y;
+    const int64_t nodes = x.size(0), heads = x.size(1), width = x.size(2);
+    const at::Tensor y = sparse_product(graph->neighbours, w.t().contiguous(),
+                                        x.transpose(0, 1).reshape({heads * nodes, width}));
+    return y.view({heads, nodes, width}).transpose(0, 1).contiguous();
   }
-  // Of each weight: g[i] . x[j], f32 [heads, edges].
+  // Of each weight: g[i] . x[j].
   at::Tensor edge_products(const at::Tensor& g, const at::Tensor& x) const {
-    at::Tensor products = at::empty({x.size(1), to().size(0)}, x.options().dtype(at::kFloat));
-    for (int64_t h = 0; h < x.size(1); ++h) {
-      at::Tensor row = products.select(0, h);
-      at::sum_out(row,
-                  g.select(1, h)
-                      .to(at::kFloat)
-                      .index_select(0, to())
-                      .mul_(x.select(1, h).to(at::kFloat).index_select(0, from())),
-                  at::OptionalIntArrayRef({1}));
+    const int64_t edges = to().size(0), heads = x.size(1),
+                  step = std::max<int64_t>(1, kMostProducts / (heads * x.size(2)));
+    const at::Tensor of_rows = g.to(at::kFloat), of_columns = x.to(at::kFloat);
+    const at::Tensor ones = at::ones({x.size(2)}, of_rows.options()),
+                     products = at::empty({edges, heads}, of_rows.options());
+    for (int64_t e = 0; e < edges; e += step) {
+      const int64_t count = std::min(step, edges - e);
+      const at::Tensor part = of_rows.index_select(0, to().narrow(0, e, count))
+                                  .mul_(of_columns.index_select(0, from().narrow(0, e, count)));
+      at::Tensor sums = products.narrow(0, e, count).view({-1});
+      at::mv_out(sums, part.view({-1, x.size(2)}), ones);  // faster than sums over so few
     }
     return products;
   }
@@ -94,19 +91,20 @@ struct GraphAttentionNode final : torch::autograd::Node {
     const at::NoGradGuard no_grad;
     const at::Tensor &g = grads[0], values = x.unpack(), s = source.unpack(), t = target.unpack();
     const at::Tensor w = attention.weights(s, t);
+    const at::Tensor& reverse = attention.graph->reverse;
     at::Tensor dropped = attention.options.dropout == 0 ? w : w.clone();
     attention.drop(dropped);
-    const at::Tensor gx = attention.product(dropped.index_select(1, attention.graph->reverse), g);
+    const at::Tensor gx = attention.product(dropped.index_select(0, reverse), g);
     dropped.reset();
     at::Tensor d = attention.edge_products(g, values);
     attention.drop(d);
     // Of the softmax, then of the leaky ReLU.
-    d.sub_(attention.sum(d * w, attention.to()).index_select(1, attention.to())).mul_(w);
-    d = at::where(attention.scores(s, t).gt(0), d, d * attention.options.slope);
-    const auto back = [&](const at::Tensor& place, const at::Tensor& like) {
-      return attention.sum(d, place).t().to(like.scalar_type()).contiguous();
-    };
-    return {gx, back(attention.from(), s), back(attention.to(), t)};
+    d.sub_(attention.reduced(d * w, "sum").index_select(0, attention.to())).mul_(w);
+    d = at::leaky_relu_backward(d, attention.scores(s, t), attention.options.slope, false);
+    // The edges out of a node are the reverse of those into it.
+    const at::Tensor gs = attention.reduced(d.index_select(0, reverse), "sum"),
+                     gt = attention.reduced(d, "sum");
+    return {gx, gs.to(s.scalar_type()), gt.to(t.scalar_type())};
   }
 };
 

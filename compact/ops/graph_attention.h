@@ -28,9 +28,9 @@ struct GraphAttentionOptions {
 };
 
 // y[i] = sum over j of w[i, j] x[j] with w[i, .] = softmax of leaky_relu(source[j] + target[i])
-// over the edges (i, j), by heads; w then under dropout. x [nodes, heads, width], source and target
-// [nodes, heads], f32 or bf16. Keeps its three arguments, x through what hooks autograd has. Throws
-// InputError on other shapes.
+// over the edges (i, j), by heads; w [edges, heads] then under dropout. x [nodes, heads, width],
+// source and target [nodes, heads], f32 or bf16. Keeps its three arguments, x through what hooks
+// autograd has. Throws InputError on other shapes.
 at::Tensor graph_attention(const at::Tensor& x, const at::Tensor& source, const at::Tensor& target,
                            const std::shared_ptr<const AttentionGraph>& graph,
                            const GraphAttentionOptions& options);

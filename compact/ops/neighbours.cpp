@@ -56,12 +56,23 @@ std::shared_ptr<const Neighbours> neighbours_of(const at::Tensor& edges, int64_t
 at::Tensor sparse_product(const Neighbours& graph, const at::Tensor& values, const at::Tensor& x) {
   const at::NoGradGuard no_grad;
   const NoAutocast no_autocast;
-  if (x.is_meta()) return at::empty_like(x, at::MemoryFormat::Contiguous);
-  const int64_t nodes = x.size(0);
+  const int64_t count = values.dim() == 2 ? values.size(0) : 1, all = x.size(0),
+                edges = graph.columns.size(0);
+  COMPACT_CHECK(count * edges < int64_t{1} << 31 && all < int64_t{1} << 31,
+                "[neighbours] at most 2^31 edges and nodes of all heads, not ", count * edges,
+                " and ", all);
+  at::Tensor rows = graph.rows, columns = graph.columns;
+  if (count > 1) {
+    const at::Tensor number = at::arange(count, rows.options()).unsqueeze(1);
+    rows = at::cat({rows.narrow(0, 0, 1), (rows.slice(0, 1) + number * edges).view({-1})});
+    columns = (columns + number * (all / count)).view({-1});
+  }
+  const at::Tensor dense = x.to(at::kFloat).contiguous();
+  if (x.is_meta()) return at::empty_like(dense).to(x.scalar_type());
   const QuietWarnings quiet;  // sparse tensors call themselves new
   const at::Tensor matrix = at::_sparse_csr_tensor_unsafe(
-      graph.rows, graph.columns, values, {nodes, nodes}, values.options().layout(at::kSparseCsr));
-  return at::mm(matrix, x.to(at::kFloat).contiguous()).to(x.scalar_type());
+      rows, columns, values.reshape({-1}), {all, all}, values.options().layout(at::kSparseCsr));
+  return at::mm(matrix, dense).to(x.scalar_type());
 }
 
 at::Tensor sum_neighbours(const at::Tensor& x, const std::shared_ptr<const Neighbours>& graph) {

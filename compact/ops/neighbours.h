@@ -27,7 +27,8 @@ std::shared_ptr<const Neighbours> neighbours_of(const at::Tensor& edges, int64_t
 at::Tensor sum_neighbours(const at::Tensor& x, const std::shared_ptr<const Neighbours>& graph);
 
 // y[i] = sum over the neighbours j of i of w[i, j] x[j], in f32 inside; without gradients. values:
-// w, f32 [edges] in the order of `columns`; x [nodes, width].
+// w, f32 [edges] in the order of `columns`; x [nodes, width]. Or of several such w at once, f32
+// [count, edges]; x [count * nodes, width], one after the other.
 at::Tensor sparse_product(const Neighbours& graph, const at::Tensor& values, const at::Tensor& x);
 
 }  // namespace compact

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
 
@@ -38,6 +39,18 @@ TEST(Dropout, IsItsOwnAdjointInPlaceOrNot) {
       EXPECT_TRUE(count < 100 || !dropped(x, 0.25, 4).equal(y));
     }
   }
+}
+
+TEST(Dropout, UnderAutogradTakesTheSameOfGradients) {
+  const at::Tensor x = at::randn({7, 300}).requires_grad_(true), g = at::randn({7, 300});
+  const at::Tensor y = autograd_dropout(x, 0.3, 5);
+  EXPECT_TRUE(y.equal(dropped(x.detach().clone(), 0.3, 5)));
+  torch::autograd::backward({y}, {g});
+  EXPECT_TRUE(x.grad().equal(dropped(g.clone(), 0.3, 5)));
+  // Of columns that lie apart, and where nobody asks for gradients.
+  EXPECT_TRUE(
+      autograd_dropout(x.detach().t(), 0.3, 5).equal(dropped(x.detach().t().contiguous(), 0.3, 5)));
+  EXPECT_FALSE(autograd_dropout(x.detach(), 0.3, 5).requires_grad());
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "compact/base/check.h"
-#include "compact/codecs/draw.h"
+#include "compact/ops/dropout.h"
 #include "compact/ops/saved_tensors.h"
 
 namespace compact {
@@ -47,12 +47,10 @@ at::Tensor dense(const Leaves& v, const AttentionGraph& graph, const GraphAttent
   const at::Tensor absent = (adjacency() + at::eye(kNodes)).eq(0);
   at::Tensor w = score.masked_fill(absent, -INFINITY).softmax(2);
   if (o.dropout > 0) {
-    const at::Tensor kept =
-        draw_kept({kHeads, graph.to.size(0)}, o.dropout, at::kCPU, o.key).to(at::kFloat);
     at::Tensor noise = at::zeros({kHeads, kNodes, kNodes});
     noise.index_put_({at::arange(kHeads).unsqueeze(1), graph.to.to(at::kLong),
                       graph.neighbours.columns.to(at::kLong)},
-                     kept / (1 - o.dropout));
+                     dropped(at::ones({graph.to.size(0), kHeads}), o.dropout, o.key).t());
     w = w * noise;
   }
   return at::einsum("hij,jhw->ihw", {w, v.x});
@@ -98,6 +96,35 @@ TEST(GraphAttention, KeepsNothingOfTheEdgesSize) {
   }
   torch::autograd::backward({y.sum()}, {});
   EXPECT_THROW(torch::autograd::backward({y.sum()}, {}), std::exception);  // released
+}
+
+// A product of edges is made in parts where there are many.
+TEST(GraphAttention, OfManyEdgesIsThatOfDenseMatrices) {
+  constexpr int64_t kMany = 300, kWide = 16;
+  const at::Tensor all = at::ones({kMany, kMany}) - at::eye(kMany);
+  const auto graph = attention_graph_of(all.nonzero().t().contiguous(), kMany);
+  ASSERT_EQ(graph->to.size(0), kMany * kMany);
+  const auto leaf = [](at::IntArrayRef sizes, uint64_t seed) {
+    return at::randn(sizes, at::detail::createCPUGenerator(seed)).requires_grad_(true);
+  };
+  const at::Tensor x = leaf({kMany, kHeads, kWide}, 1), s = leaf({kMany, kHeads}, 2),
+                   t = leaf({kMany, kHeads}, 3), g = leaf({kMany, kHeads, kWide}, 4);
+  const auto gradients = [&](const at::Tensor& y) {
+    torch::autograd::backward({(y * g.detach()).sum()}, {});
+    std::vector<at::Tensor> all = {y.detach()};
+    for (const at::Tensor& leaf : {x, s, t}) {
+      all.push_back(leaf.grad());
+      leaf.mutable_grad().reset();
+    }
+    return all;
+  };
+  const auto ours = gradients(graph_attention(x, s, t, graph, {}));
+  const at::Tensor w = at::leaky_relu(s.t().unsqueeze(1) + t.t().unsqueeze(2), 0.2).softmax(2);
+  const auto theirs = gradients(at::einsum("hij,jhw->ihw", {w, x}));
+  for (size_t i = 0; i < ours.size(); ++i) {
+    EXPECT_LE((ours[i] - theirs[i]).norm().item<double>(), 1e-5 * theirs[i].norm().item<double>())
+        << i;
+  }
 }
 
 TEST(GraphAttention, RefusesOtherShapes) {
