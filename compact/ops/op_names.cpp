@@ -20,6 +20,8 @@ std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& f) {
       op.inputs.push_back(storage_of(value.toTensor()));
     } else if (value.isTensorList()) {
       for (const at::Tensor& t : value.toTensorVector()) op.inputs.push_back(storage_of(t));
+    } else if (value.isInt() && !op.number) {
+      op.number = value.toInt();
     }
   }
   running.push_back(std::move(op));

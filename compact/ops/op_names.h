@@ -6,16 +6,18 @@
 #include <ATen/record_function.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace compact {
 
 struct RunningOp {
-  std::string name;                 // convolution
-  std::vector<const void*> inputs;  // storages of its tensor arguments, in order
-  std::vector<int64_t> sizes = {};  // of the first of them
-  uint64_t serial = 0;              // of its calls on this thread
+  std::string name;                    // convolution
+  std::vector<const void*> inputs;     // storages of its tensor arguments, in order
+  std::vector<int64_t> sizes = {};     // of the first of them
+  std::optional<int64_t> number = {};  // the first argument that is an integer, as a dimension
+  uint64_t serial = 0;                 // of its calls on this thread
 };
 
 // Watches operations on this thread while it lives.

@@ -18,12 +18,13 @@ int64_t index_limit(const RunningOp& op, const at::Tensor& t, bool result) {
   if (result && op.name.starts_with("max_pool2d") && op.sizes.size() >= 2) {
     return op.sizes[op.sizes.size() - 2] * op.sizes.back();
   }
-  // Rows, or places along another dimension of the first argument; none may be negative.
+  // Places along a dimension of the first argument; none may be negative.
   if (result) return 0;
   if (op.name == "embedding") return op.sizes.front();
-  const std::string of_rows[] = {"index_select", "index_add", "index_add_", "gather"};
-  if (std::ranges::find(of_rows, op.name) == std::end(of_rows)) return 0;
-  return *std::ranges::max_element(op.sizes);
+  const std::string along[] = {"index_select", "index_add", "index_add_", "gather"};
+  if (std::ranges::find(along, op.name) == std::end(along) || !op.number) return 0;
+  const auto dimensions = static_cast<int64_t>(op.sizes.size());
+  return op.sizes[static_cast<size_t>((*op.number + dimensions) % dimensions)];
 }
 
 // Statistics of norms and softmaxes: little memory, and not linear in the gradient.

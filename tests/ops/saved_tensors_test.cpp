@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/grad_mode.h>
 
+#include <map>
 #include <memory>
 #include <thread>
 
@@ -114,6 +115,18 @@ TEST(SavedTensors, IndicesTakeTheBitsOfTheTablesRows) {
   ASSERT_TRUE(index);
   EXPECT_EQ(index->treatment, "index:limit=100");
   EXPECT_EQ(index->stored, 64);
+}
+
+TEST(SavedTensors, IndicesTakeTheBitsOfTheirDimension) {
+  const at::Tensor x = Network::leaf({300, 70}, 1), places = at::arange(64);
+  SavedTensorScope scope(kKeep, {.parameters = {{"x", x}}, .least_elements = 1});
+  (x.index_select(1, places.clone()).sum() + x.index_select(0, places.clone()).sum() +
+   x.gather(-1, places.expand({2, 64}).contiguous()).sum())
+      .backward();
+  std::map<std::string, int> seen;
+  for (const SavedTensor& t : scope.report().tensors) ++seen[t.treatment];
+  EXPECT_EQ(seen["index:limit=70"], 2);
+  EXPECT_EQ(seen["index:limit=300"], 1);
 }
 
 TEST(SavedTensors, NamesSayParameterOperationAndRole) {
