@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <ostream>
 #include <span>
 
@@ -17,6 +18,7 @@
 #include "compact/report/report_page.h"
 #include "compact/report/run_report.h"
 #include "compact/tasks/config_check.h"
+#include "compact/tasks/setup.h"
 #include "compact/tasks/task.h"
 #include "compact/train/output_folder.h"
 
@@ -28,6 +30,7 @@ namespace fs = std::filesystem;
 std::vector<CompareEntry> entries_of(const CompareOptions& options) {
   COMPACT_CHECK(!options.presets.empty(), "--presets A,B,... is needed");
   std::vector<CompareEntry> entries;
+  std::vector<std::string> ignored;  // the runs will say them
   for (const std::string& preset : options.presets) {
     CompareEntry entry = compare_entry(preset, options.config, options.train_arguments);
     COMPACT_CHECK(entry.budget_share == 0 || !entries.empty(), "--presets: ", entry.name,
@@ -37,6 +40,7 @@ std::vector<CompareEntry> entries_of(const CompareOptions& options) {
                     "` comes twice; name one: `NAME=", trim(preset), "`");
     }
     check_run(entry.config);
+    if (entry.config.preset != "auto") make_policy(entry.config, ignored);
     entries.push_back(std::move(entry));
   }
   return entries;
@@ -65,7 +69,15 @@ std::string subtitle_of(const TrainConfig& c, const RunReport& run) {
   return text;
 }
 
-// What `compact train` says of itself in its folder, and how it ended.
+// When the run that is in `folder` took it for itself; none where there is no run.
+std::optional<fs::file_time_type> begun(const fs::path& folder) {
+  std::error_code error;
+  const fs::file_time_type time = fs::last_write_time(folder / "train_config.json", error);
+  return error ? std::nullopt : std::optional(time);
+}
+
+// What `compact train` says of itself in its folder, and how it ended. Where it ended before it
+// took the folder, what is there is another run's.
 RunReport trained(const CompareEntry& entry, const fs::path& folder, const std::string& program,
                   std::span<const RunReport> earlier, std::ostream& errors, int& signal) {
   RunReport run{.preset = entry.name, .flags = entry.flags};
@@ -83,12 +95,13 @@ RunReport trained(const CompareEntry& entry, const fs::path& folder, const std::
     arguments.push_back(cat("--budget=", std::llround(entry.budget_share * peak), "B"));
   }
   arguments.insert(arguments.end(), {"--output_dir", folder.string()});
+  const auto before = begun(folder);
   const ProcessResult result =
       run_process(arguments, [&](const std::string& line) { errors << line << std::endl; });
   run.exit_code = result.exit_code;
   if (result.exit_code != 0) run.message = message_of(result);
   signal = result.signal;
-  read_run(folder, run);
+  if (begun(folder) != before) read_run(folder, run);
   return run;
 }
 

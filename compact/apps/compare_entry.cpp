@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
-#include <sstream>
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
@@ -26,8 +25,43 @@ bool is_name(const std::string& text) {
   });
 }
 
-// Takes `[NAME=]PRESET`.
-void take_preset(std::string preset, CompareEntry& entry) {
+// The parts between separators outside of quotes, quotes included.
+std::vector<std::string> quoted_parts(const std::string& text, std::string_view separators) {
+  std::vector<std::string> parts(1);
+  char quote = 0;
+  for (const char c : text) {
+    if (quote == 0 && separators.find(c) != separators.npos) {
+      parts.emplace_back();
+      continue;
+    }
+    parts.back() += c;
+    if (quote == 0 && (c == '"' || c == '\'')) {
+      quote = c;
+    } else if (c == quote) {
+      quote = 0;
+    }
+  }
+  COMPACT_CHECK(quote == 0, "--presets: a quote `", quote, "` is not closed in `", text, "`");
+  return parts;
+}
+
+std::string without_quotes(const std::string& word) {
+  std::string bare;
+  char quote = 0;
+  for (const char c : word) {
+    if (c == quote) {
+      quote = 0;
+    } else if (quote == 0 && (c == '"' || c == '\'')) {
+      quote = c;
+    } else {
+      bare += c;
+    }
+  }
+  return bare;
+}
+
+// Takes `[NAME=]PRESET`. Gives the flags that it stands for.
+std::vector<std::string> take_preset(std::string preset, CompareEntry& entry) {
   const size_t equal = preset.find('=');
   if (equal != preset.npos && equal < preset.find('/')) {
     entry.name = preset.substr(0, equal);
@@ -43,7 +77,7 @@ void take_preset(std::string preset, CompareEntry& entry) {
     if (entry.name.empty()) entry.name = preset;
     entry.arguments.insert(entry.arguments.end(), {"--preset", preset});
     c.preset = preset;
-    return;
+    return {};
   }
   COMPACT_CHECK(c.policy.empty(), "--presets ", preset, ": --policy ", c.policy,
                 " would stand above it; give one of them");
@@ -52,10 +86,15 @@ void take_preset(std::string preset, CompareEntry& entry) {
   entry.arguments.insert(entry.arguments.end(), {"--preset", "off", "--policy", preset});
   c.preset = "off";
   c.policy = preset;
+  return {"policy"};
 }
 
-void take_flag(const std::string& name, std::vector<std::string> values, CompareEntry& entry) {
+// `given`: the run's flags so far.
+void take_flag(const std::string& name, std::vector<std::string> values,
+               std::vector<std::string>& given, CompareEntry& entry) {
   const std::string source = cat("--presets: ", entry.name, ": --", name);
+  COMPACT_CHECK(std::ranges::find(given, name) == given.end(), source, " is given twice");
+  given.push_back(name);
   COMPACT_CHECK(std::ranges::find(kShared, name) == std::end(kShared), source,
                 " cannot differ from run to run");
   if (values.empty()) {
@@ -82,26 +121,30 @@ void take_flag(const std::string& name, std::vector<std::string> values, Compare
 
 }  // namespace
 
+std::vector<std::string> compare_texts(const std::string& presets) {
+  return quoted_parts(presets, ",");
+}
+
 CompareEntry compare_entry(const std::string& text, const TrainConfig& config,
                            const std::vector<std::string>& arguments) {
-  std::istringstream in(text);
-  const std::vector<std::string> words{std::istream_iterator<std::string>(in), {}};
+  std::vector<std::string> words = quoted_parts(text, " \t\n");
+  std::erase(words, "");
   COMPACT_CHECK(!words.empty(), "--presets: a preset is missing beside a comma");
   CompareEntry entry{.config = config, .arguments = arguments};
-  take_preset(words[0], entry);
+  std::vector<std::string> given = take_preset(without_quotes(words[0]), entry);
   for (size_t i = 1; i < words.size();) {
-    const std::string& word = words[i++];
-    entry.flags += (entry.flags.empty() ? "" : " ") + word;
+    entry.flags += (entry.flags.empty() ? "" : " ") + words[i];
+    const std::string word = without_quotes(words[i++]);
     COMPACT_CHECK(word.starts_with("--"), "--presets: ", entry.name, ": `", word,
                   "` is no flag of train; runs are parted by commas");
     const size_t equal = word.find('=');
     std::vector<std::string> values;
     if (equal != word.npos) values.push_back(word.substr(equal + 1));
     for (; i < words.size() && !words[i].starts_with("--"); ++i) {
-      values.push_back(words[i]);
+      values.push_back(without_quotes(words[i]));
       entry.flags += " " + words[i];
     }
-    take_flag(word.substr(2, equal == word.npos ? equal : equal - 2), values, entry);
+    take_flag(word.substr(2, equal == word.npos ? equal : equal - 2), values, given, entry);
   }
   return entry;
 }

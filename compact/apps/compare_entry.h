@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run of a comparison in words: `[NAME=]PRESET [--flag value]...`.
+// A run of a comparison in words: `[NAME=]PRESET [--flag value...]...`. Quotes, " or ', keep spaces
+// and commas together.
 #pragma once
 
 #include <string>
@@ -18,9 +19,12 @@ struct CompareEntry {
   double budget_share = 0;
 };
 
+// The runs of "A,B,...", a text each. Throws InputError where a quote is not closed.
+std::vector<std::string> compare_texts(const std::string& presets);
+
 // `text` stands above what all runs share: `config`, which `arguments` (each `--name=value`) give.
 // A preset is a name or a policy file, which then stands upon preset `off`. Throws InputError on
-// unknown presets, flags and values.
+// unknown presets, flags and values, and on a flag that is given twice.
 CompareEntry compare_entry(const std::string& text, const TrainConfig& config,
                            const std::vector<std::string>& arguments);
 

@@ -3,7 +3,7 @@
 
 #include <iostream>
 
-#include "compact/base/text.h"
+#include "compact/apps/compare_entry.h"
 #include "compact/cli/commands.h"
 #include "compact/cli/train_flags.h"
 #include "compact/config/exit_codes.h"
@@ -16,7 +16,8 @@ int run_compare(const Command& command, const std::vector<std::string>& argument
   flags.group("Comparison");
   flags.add("presets", presets,
             "the runs: each a preset or a policy file, before it NAME= where it is to have another "
-            "name, after it flags for this run alone (--budget 50%: half of the first run's peak): "
+            "name, after it flags for this run alone (--budget 50%: half of the first run's peak); "
+            "quotes keep spaces and commas together: "
             "\"off,half=auto --budget 50%,muon=compact --optim muon\"",
             "A,B,...");
   TrainFlags settings(flags, {"preset", "resume_from_checkpoint"});
@@ -30,7 +31,7 @@ int run_compare(const Command& command, const std::vector<std::string>& argument
     std::cout << config_toml(options.config);
     return kExitOk;
   }
-  options.presets = split(presets, ',');
+  options.presets = compare_texts(presets);
   options.train_arguments = flags.given({"presets", "print_config", "output_dir"});
   return compare(options, std::cout, std::cerr);
 }

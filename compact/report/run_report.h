@@ -16,7 +16,7 @@ using Curve = std::vector<std::pair<double, double>>;  // (step or epoch, value)
 struct RunReport {
   std::string preset;  // or the name that it was given
   std::string flags;   // what it had beside the preset
-  std::string folder;
+  std::string folder;  // empty where it did not begin
   int exit_code = 0;
   std::string message;     // the error of a run that failed
   nlohmann::json results;  // all_results.json; null where the run did not finish

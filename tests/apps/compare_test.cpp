@@ -44,6 +44,7 @@ if [ "$preset" = recompute ]; then
   echo "compact: error: not today" >&2
   exit 3
 fi
+echo '{}' > "$out/train_config.json"
 echo '{"step": 1, "loss": 2.5}' > "$out/metrics.jsonl"
 echo '{"eval_loss": 2.25, "memory/peak_bytes": 2048, "parameters": 77}' > "$out/all_results.json"
 )";
