@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <spawn.h>
+#include <sys/auxv.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,7 +12,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 
 #include "compact/base/check.h"
 #include "compact/base/file.h"
@@ -66,7 +66,7 @@ void end_with_parent() {
   if (std::to_string(getppid()) != parent) raise(SIGTERM);  // it has ended meanwhile
 }
 
-std::string own_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
+std::string own_program() { return reinterpret_cast<const char*>(getauxval(AT_EXECFN)); }
 
 ProcessResult run_process(const std::vector<std::string>& arguments,
                           const std::function<void(const std::string&)>& on_error) {

@@ -8,7 +8,7 @@
 
 namespace compact {
 
-// The path of the program that is running.
+// The path of the program that is running, as it was started.
 std::string own_program();
 
 // To be called first in a program that may be such a child: it then ends, as by SIGTERM, with the

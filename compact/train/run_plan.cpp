@@ -40,11 +40,15 @@ void RunPlan::lift() {
   device_.is_cpu() ? limit_cpu_bytes(std::nullopt) : limit_cuda_bytes(device_, std::nullopt);
 }
 
+bool RunPlan::limited() const { return limit_.bytes < std::numeric_limits<int64_t>::max(); }
+
 void RunPlan::enforce(int64_t outside) {
   enforced_ = true;
-  if (device_.is_cpu()) return limit_cpu_bytes(limit_.bytes + outside);
-  const bool limited = limit_.bytes < std::numeric_limits<int64_t>::max();
-  limit_cuda_bytes(device_, limited ? std::optional(limit_.bytes) : std::nullopt);
+  std::optional<int64_t> bytes;
+  if (limited()) bytes = limit_.bytes;
+  if (!device_.is_cpu()) return limit_cuda_bytes(device_, bytes);
+  if (bytes) *bytes += outside;
+  limit_cpu_bytes(bytes);
 }
 
 void RunPlan::begin_record(const Network& network, const Optimizer& optimizer, int64_t outside) {
@@ -73,11 +77,9 @@ std::string RunPlan::end_record(int64_t step, Console& console) {
 
 std::vector<std::string> RunPlan::lines() const {
   std::vector<std::string> lines = choice_;
-  lines.push_back(cat("plan     peak ", format_bytes(plan_.memory.peak), " in ",
-                      plan_.memory.at_peak.moment,
-                      limit_.bytes < std::numeric_limits<int64_t>::max()
-                          ? cat("; limit ", format_bytes(limit_.bytes), ", ", limit_.source)
-                          : ""));
+  lines.push_back(
+      cat("plan     peak ", format_bytes(plan_.memory.peak), " in ", plan_.memory.at_peak.moment,
+          limited() ? cat("; limit ", format_bytes(limit_.bytes), ", ", limit_.source) : ""));
   return lines;
 }
 

@@ -51,6 +51,7 @@ class RunPlan {
 
  private:
   void lift();
+  bool limited() const;
   StepPlan with(const std::string& bits) const;
 
   const TrainConfig& config_;
