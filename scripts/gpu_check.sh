@@ -125,13 +125,19 @@ run_kernels() {
   "$build/compact" doctor || status=$?
   return "$status"
 }
-# A group at a time; one that passed is not run again for the same program.
+# The program and the tests, those in Python and what they call included.
+tests_key() {
+  { cat "$build/compact" "$build"/tests/*_test && find "$root/tests" "$root/scripts" -type f -print0 |
+    sort -z | xargs -0 cat; } | hash_of
+}
+# A group at a time; one that passed is not run again for the same program and tests.
 run_tests() {
-  local group status=0 stamp groups=("$tests")
+  local group status=0 stamp key groups=("$tests")
   [[ -n $tests ]] || groups=('^kernels\.' '^ops\.' '^codecs\.' '^optim\.' '^cli\.' '^tasks\.' '^train\.' '^apps\.')
+  key=$(tests_key)
   for group in "${groups[@]}"; do
     stamp=$work/tests-${group//[^a-z0-9]/}
-    if [[ -f $stamp && ! $build/compact -nt $stamp ]]; then
+    if stamped "$stamp" "$key $group"; then
       printf '%s: passed before\n' "$group"
       continue
     fi
@@ -140,7 +146,11 @@ run_tests() {
       --parallel "$(nproc)" --no-tests=error --test-output-size-passed 16000 \
       --output-junit "$work/tests.xml" >"$work/tests.txt" || true
     printf '%s\n' "$group"
-    if "$python" "$root/scripts/summary.py" "$work/tests.xml"; then touch "$stamp"; else status=1; fi
+    if "$python" "$root/scripts/summary.py" "$work/tests.xml"; then
+      printf '%s\n' "$key $group" >"$stamp"
+    else
+      status=1
+    fi
   done
   return "$status"
 }

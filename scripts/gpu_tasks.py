@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains every task for some steps on a device under some presets, each with small made data, and
 compares the losses with those of the CPU: the first step's must agree, all must be finite. What is
-done stays done: a second call goes on. Prints the first and last loss and the CPU's last.
+done stays done for the same program: a second call goes on. Prints the first and last loss and the
+CPU's last.
 
     python scripts/gpu_tasks.py --program build-cuda/compact --device cuda --folder build-cuda/check
 """
 import argparse
+import hashlib
 import json
 import math
 import pathlib
@@ -135,6 +137,12 @@ def train(a, task, flags, preset, device):
     return {**result, "status": "ok" if good else "losses missing or not finite"}
 
 
+def key_of(a):
+    """What results hold for: the program, what it is given, and how long it runs."""
+    parts = (pathlib.Path(a.program).read_bytes(), pathlib.Path(__file__).read_bytes(), str(a.steps).encode())
+    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
+
+
 def judged(here, cpu):
     """The status of a run beside the same on the CPU."""
     if here["status"] != "ok" or cpu["status"] != "ok":
@@ -160,8 +168,10 @@ def main():
     if not (a.folder / "data/prompts.jsonl").exists():  # the last that is written
         make_data(a.folder / "data")
     path = a.folder / f"tasks-{a.device}.json"
-    results = json.loads(path.read_text()) if path.exists() else {}
-    failed = left = 0
+    stored = json.loads(path.read_text()) if path.exists() else {}
+    key = key_of(a)
+    results = stored["runs"] if stored.get("key") == key else {}
+    good = failed = left = 0
     for task, flags in tasks(a.folder / "data").items():
         if a.tasks and task not in a.tasks:
             continue
@@ -176,12 +186,13 @@ def main():
                 here = train(a, task, flags, preset, a.device)
                 cpu = here if a.device == "cpu" else train(a, task, flags, preset, "cpu")
                 results[name] = {**here, "status": judged(here, cpu), "cpu_losses": cpu["losses"]}
-                path.write_text(json.dumps(results, indent=1) + "\n")
+                path.write_text(json.dumps({"key": key, "runs": results}, indent=1) + "\n")
             r = results[name]
+            good += r["status"] == "ok"
             failed += r["status"] != "ok"
             numbers = " ".join(f"{x:.4f}" for x in (r["losses"][:1] + r["losses"][-1:] + r["cpu_losses"][-1:]))
             print(f"{task:22} {preset:10} {r['status']:12} {numbers}  {r.get('message', '')}", flush=True)
-    print(f"{len(results) - failed} runs as they should be, {failed} not, {left} left for another time")
+    print(f"{good} runs as they should be, {failed} not, {left} left for another time")
     return 1 if failed else 75 if left else 0  # 75: time ran out
 
 
