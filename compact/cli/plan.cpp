@@ -69,7 +69,7 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
   if (!task_named(c.task).planned_from_data) {
     // A run gives a new model the vocabulary that its text is read with.
     const bool read = !c.train_file.empty() && c.tokenizer.empty() && !c.model.empty();
-    if (read) c.tokenizer = tokenizer_of(c)->spec();
+    if (read) c.tokenizer = tokenizer_of(c, /*data=*/true)->spec();
     c.train_file.clear();
   }
   std::vector<std::string> warnings;

@@ -3,6 +3,7 @@
 
 #include <ATen/detail/CUDAHooksInterface.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -68,15 +69,19 @@ std::string first_obstacle(const GpuFacts& f) {
 
 }  // namespace
 
+bool has_cuda_kernels() {
+  return std::ranges::any_of(kernels::backends(), [](const kernels::Backend* b) {
+    return b->device == kernels::Device::kCuda;
+  });
+}
+
 GpuFacts gpu_facts() {
   const at::CUDAHooksInterface& hooks = at::detail::getCUDAHooks();
   GpuFacts f;
   f.driver = driver_version();
   if (hooks.isBuilt()) f.torch_cuda = cuda_version(hooks.versionCUDART());
   f.devices = hooks.hasCUDA() ? static_cast<int>(hooks.deviceCount()) : 0;
-  for (const kernels::Backend* b : kernels::backends()) {
-    f.kernels |= b->device == kernels::Device::kCuda;
-  }
+  f.kernels = has_cuda_kernels();
   f.nvcc = find_nvcc();
   return f;
 }

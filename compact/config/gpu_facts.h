@@ -8,11 +8,14 @@
 
 namespace compact {
 
+// Whether this program has its CUDA kernels.
+bool has_cuda_kernels();
+
 struct GpuFacts {
   std::string driver;      // version of NVIDIA's kernel driver; empty: none is loaded
   std::string torch_cuda;  // CUDA of this build of torch ("13.0"); empty: it is one for the CPU
   int devices = 0;         // GPUs that torch sees
-  bool kernels = false;    // whether this program has its CUDA kernels
+  bool kernels = false;    // has_cuda_kernels()
   std::string nvcc;        // path of the compiler of CUDA; empty: none was found
 };
 

@@ -73,7 +73,7 @@ EncoderConfig shape_of(const TrainConfig& c, const LabelledTexts* train,
   return shape;
 }
 
-// `own`: without data the vocabulary is the model's.
+// `own`: the vocabulary is the model's, no tokenizer's.
 void set_network(const TrainConfig& c, const EncoderConfig& shape, bool own, Task& task) {
   task.config = encoder_config_to_json(shape, c.dtype);
   task.unit = "sentences";
@@ -117,12 +117,12 @@ Task open_sequences(const TrainConfig& c, SequenceTexts texts, std::vector<std::
   Task task;
   task.metrics = std::move(metrics);
   const bool data = texts.train || texts.validation || texts.test;
-  const std::unique_ptr<Tokenizer> tokenizer = data ? tokenizer_of(c) : nullptr;
+  const std::unique_ptr<Tokenizer> tokenizer = tokenizer_of(c, data);
   if (texts.train) keep_first(*texts.train, c.max_train_samples);
   take_numbers_of_head(c, texts, warnings);
   task.positive_class = static_cast<double>(texts.positive.value_or(1));
   const EncoderConfig shape = shape_of(c, texts.train ? &*texts.train : nullptr, tokenizer.get());
-  set_network(c, shape, !data, task);
+  set_network(c, shape, !tokenizer, task);
   set_inputs(c.max_seq_length, shape.regression, task);
   if (!data) return task;
   task.files = tokenizer_files(*tokenizer);

@@ -10,7 +10,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
-#include "compact/kernels/kernels.h"
+#include "compact/config/gpu_facts.h"
 #include "compact/tasks/load_weights.h"
 #include "compact/tasks/tokenizer_store.h"
 
@@ -30,11 +30,7 @@ uint64_t key_of(const TrainConfig& c, RandomUse use) {
 }
 
 Accelerator accelerator() {
-  const auto for_cuda = [](const kernels::Backend* b) {
-    return b->device == kernels::Device::kCuda;
-  };
-  return {.gpu = at::globalContext().hasCUDA(),
-          .kernels = std::ranges::any_of(kernels::backends(), for_cuda)};
+  return {.gpu = at::globalContext().hasCUDA(), .kernels = has_cuda_kernels()};
 }
 
 at::Device device_of(const std::string& name, const Accelerator& there,
@@ -129,8 +125,9 @@ OptimizerOptions optimizer_options(const TrainConfig& c, const Policy& policy) {
   return options;
 }
 
-std::unique_ptr<Tokenizer> tokenizer_of(const TrainConfig& c) {
+std::unique_ptr<Tokenizer> tokenizer_of(const TrainConfig& c, bool data) {
   if (!c.tokenizer.empty()) return make_tokenizer(c.tokenizer);
+  if (!data) return nullptr;
   const bool trained = !c.model_name_or_path.empty() && has_weights(c.model_name_or_path);
   return trained ? load_tokenizer(c.model_name_or_path) : make_tokenizer("bytes");
 }

@@ -42,9 +42,10 @@ int64_t total_steps(const TrainConfig& config, int64_t samples);
 // Updates between evaluations: --eval_epochs over so many samples, else --eval_steps; 0: none.
 int64_t evaluation_interval(const TrainConfig& config, int64_t samples);
 
-// --tokenizer; else that of --model_name_or_path; else, for new weights, bytes. Throws InputError
-// where a folder with weights has none.
-std::unique_ptr<Tokenizer> tokenizer_of(const TrainConfig& config);
+// --tokenizer; else that of --model_name_or_path; else, for new weights, bytes. Without --tokenizer
+// and without `data` to read none: the vocabulary is then the model's own. Throws InputError where
+// a folder with weights has none.
+std::unique_ptr<Tokenizer> tokenizer_of(const TrainConfig& config, bool data);
 
 // What the seed is for: no two uses share random bits.
 enum class RandomUse : uint64_t { kWeights = 1, kData, kOptimizer, kNoise };

@@ -75,9 +75,7 @@ Task open_language(const TrainConfig& c, const Progress& progress,
                    std::vector<std::string>& warnings) {
   Task task;
   const bool data = !c.train_file.empty() || !c.validation_file.empty();
-  // Without data the vocabulary is the model's own.
-  const bool reads = data || !c.tokenizer.empty();
-  const std::unique_ptr<Tokenizer> tokenizer = reads ? tokenizer_of(c) : nullptr;
+  const std::unique_ptr<Tokenizer> tokenizer = tokenizer_of(c, data);
   if (data) open_data(c, *tokenizer, progress, warnings, task);
   task.unit = "tokens";
   task.units = c.block_size;

@@ -36,8 +36,10 @@ Task open_prompt(const TrainConfig& c, const Progress&, std::vector<std::string>
   task.unit = "samples";
   task.target = "tokens";
   task.lengths_vary = true;
-  const std::unique_ptr<Tokenizer> tokenizer = tokenizer_of(c);
+  const bool data = !c.train_file.empty() || !c.validation_file.empty();
+  const std::unique_ptr<Tokenizer> tokenizer = tokenizer_of(c, data);
   set_llama(c, tokenizer.get(), task);
+  if (!data) return task;
   const uint64_t key = key_of(c, RandomUse::kData);
   const Padding padding{.pad = static_cast<int64_t>(tokenizer->end_of_text()),
                         .max_length = c.block_size};

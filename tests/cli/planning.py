@@ -147,6 +147,20 @@ class Planning(InFolder):
         self.assertEqual(short, self.plan("--preset=exact", "--dtype=bfloat16")[0])
         self.assertIn(", bfloat16 on cpu", text)
 
+    def test_a_vocabulary_is_the_tokenizers_or_the_models_own(self):
+        words = self.folder / "words.txt"
+        words.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad"]))
+        for task, model, tokenizer, own, read in [
+            ("language-modeling", "llama-60m", "bytes", "32,000", "257"),
+            ("prompt-completion", "llama-60m", "bytes", "32,000", "257"),
+            ("text-classification", "bert-tiny", f"wordpiece:file={words}", "30,522", "7"),
+        ]:
+            with self.subTest(task=task):
+                plan = ["plan", f"--task={task}", f"--model={model}", "--device=cpu"]
+                self.assertIn(f", vocabulary {own} (the model's own), ", run(*plan).stdout)
+                self.assertIn(f", vocabulary {read}, ",
+                              run(*plan, f"--tokenizer={tokenizer}").stdout)
+
     def test_layers_are_ranges(self):
         peaks = {p: self.plan(f"--preset={p}", "--model=llama-60m")[0]["peak_bytes"]
                  for p in ("exact", "recompute")}
