@@ -25,7 +25,7 @@ bool wait_for_room(int64_t attempts) {
 }  // namespace
 
 void write_last(Console& console, const std::string& what, FunctionRef<void()> write,
-                const std::function<bool(int64_t attempts)>& wait, int64_t saved_step) {
+                const std::function<bool(int64_t attempts)>& wait, const std::string& checkpoint) {
   for (int64_t attempts = 1;; ++attempts) {
     try {
       return write();
@@ -35,9 +35,8 @@ void write_last(Console& console, const std::string& what, FunctionRef<void()> w
       }
       if (wait ? wait(attempts) : wait_for_room(attempts)) continue;
       fail(e.what(), "; ", what, " of the finished run is not written: make room, then ",
-           saved_step < 0 ? "train again, with --save_steps"
-                          : cat("go on from checkpoint-", saved_step,
-                                " with --resume_from_checkpoint latest"));
+           checkpoint.empty() ? "train again, with --save_steps"
+                              : "go on with --resume_from_checkpoint " + checkpoint);
     }
   }
 }

@@ -21,16 +21,16 @@ double recent_step_seconds(const RunFigures& figures, int64_t count) {
 double typical_step_seconds(const RunFigures& figures) {
   std::vector<double> x = figures.step_seconds;
   if (x.size() > 1) x.erase(x.begin());
-  if (x.empty()) return 0;
   const auto middle = x.begin() + static_cast<int64_t>(x.size() / 2);
   std::nth_element(x.begin(), middle, x.end());
   return *middle;
 }
 
 std::string result_line(const RunState& s, const RunFigures& figures) {
+  const std::string done = cat("done: ", s.step, " steps in ", format_duration(s.seconds));
+  if (figures.step_seconds.empty()) return done;
   return formatted(
-      "done: %lld steps in %s, %.3f s a step, peak %s (held after forward %s, of it slots %s)%s",
-      static_cast<long long>(s.step), format_duration(s.seconds).c_str(),
+      "%s, %.3f s a step, peak %s (held after forward %s, of it slots %s)%s", done.c_str(),
       typical_step_seconds(figures), format_bytes(figures.highest_peak_bytes).c_str(),
       format_bytes(figures.held_bytes).c_str(), format_bytes(figures.saved_bytes).c_str(),
       figures.resident_bytes ? cat(", process ", format_bytes(*figures.resident_bytes)).c_str()
@@ -50,22 +50,24 @@ void write_results(const TrainConfig& config, const RunState& state, const RunFi
       results[name] = number_or_null(value);
     results[cat(prefix, "_", task.target_unit())] = evaluation.targets;
   }
-  const double seconds = typical_step_seconds(figures);
-  const auto units = static_cast<double>(config.per_device_train_batch_size * task.units *
-                                         config.gradient_accumulation_steps);
   results["train_loss"] = state.total_loss / static_cast<double>(std::max<int64_t>(1, state.step));
   results["train_runtime"] = state.seconds;
   results["steps"] = state.step;
   results["total_" + task.target_unit()] = state.tokens;
-  results["step_seconds"] = seconds;
-  results[task.unit + "_per_second"] = seconds > 0 ? units / seconds : 0.0;
   results["parameters"] = network.parameter_count();
-  results["memory/peak_bytes"] = figures.highest_peak_bytes;
   results["memory/planned_peak_bytes"] = figures.planned_peak_bytes;
-  results["memory/held_bytes"] = figures.held_bytes;
-  results["memory/saved_bytes"] = figures.saved_bytes;
-  if (network.device().is_cuda()) results["memory/reserved_bytes"] = figures.reserved_bytes;
-  if (figures.resident_bytes) results["memory/resident_bytes"] = *figures.resident_bytes;
+  if (!figures.step_seconds.empty()) {
+    const double seconds = typical_step_seconds(figures);
+    const auto units = static_cast<double>(config.per_device_train_batch_size * task.units *
+                                           config.gradient_accumulation_steps);
+    results["step_seconds"] = seconds;
+    results[task.unit + "_per_second"] = units / seconds;
+    results["memory/peak_bytes"] = figures.highest_peak_bytes;
+    results["memory/held_bytes"] = figures.held_bytes;
+    results["memory/saved_bytes"] = figures.saved_bytes;
+    if (network.device().is_cuda()) results["memory/reserved_bytes"] = figures.reserved_bytes;
+    if (figures.resident_bytes) results["memory/resident_bytes"] = *figures.resident_bytes;
+  }
   int64_t weights = 0, moments = 0;
   for (const auto& [kind, bytes] : optimizer.bytes()) {
     (kind == "carrier" || kind == "projection" ? weights : moments) += bytes;

@@ -28,7 +28,8 @@ struct RunFigures {
 // Mean of the latest updates' seconds, at most `count` of them and at least one.
 double recent_step_seconds(const RunFigures& figures, int64_t count);
 
-// Median of the updates' seconds, without the first, which warms up.
+// Median of the updates' seconds, at least one, without the first where there are more: it warms
+// up.
 double typical_step_seconds(const RunFigures& figures);
 
 // The last line but one on the console.
@@ -37,7 +38,8 @@ std::string result_line(const RunState& state, const RunFigures& figures);
 // Writes config.json and model.safetensors into output_dir.
 void write_model(const TrainConfig& config, const Task& task, const Network& network);
 
-// Writes all_results.json there.
+// Writes all_results.json there. What is measured in updates is left out where this process made
+// none: the run was done when it was resumed.
 void write_results(const TrainConfig& config, const RunState& state, const RunFigures& figures,
                    const Evaluations& evaluations, const Task& task, const Network& network,
                    const Optimizer& optimizer);

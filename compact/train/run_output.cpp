@@ -6,6 +6,7 @@
 
 #include "compact/base/atomic_file.h"
 #include "compact/base/check.h"
+#include "compact/base/file.h"
 #include "compact/io/checkpoint.h"
 #include "compact/io/json_file.h"
 #include "compact/train/output_folder.h"
@@ -13,9 +14,21 @@
 namespace compact {
 namespace {
 
+constexpr int64_t kMostTables = int64_t{64} << 20;
+
 const std::string& cleared(const TrainConfig& config) {
   clear_output_folder(config);
   return config.output_dir;
+}
+
+// memory.txt as an earlier process of the run left it.
+std::string earlier_tables(const std::string& folder, int64_t step, Console& console) {
+  const std::string path = folder + "/memory.txt";
+  std::string tables;
+  or_warn(console, "earlier tables", [&] {
+    if (is_file(path)) tables = cat(read_text(path, kMostTables), "\nresumed at step ", step, "\n");
+  });
+  return tables;
 }
 
 }  // namespace
@@ -26,7 +39,8 @@ RunOutput::RunOutput(const TrainConfig& config, const Task& task, const Policy& 
       task_(task),
       policy_(policy),
       console_(console),
-      metrics_(cleared(config), last_step, ends, console) {
+      metrics_(cleared(config), last_step, ends, console),
+      memory_(last_step < 0 ? "" : earlier_tables(config.output_dir, last_step, console)) {
   write_file_atomically(config.output_dir + "/policy.txt", policy.str());
   write_json(config.output_dir + "/train_config.json", nlohmann::json::parse(config_json(config)));
   for (const auto& [name, text] : task.files) {
@@ -46,13 +60,14 @@ void RunOutput::write_bits(const std::string& bits) {
           [&] { write_file_atomically(config_.output_dir + "/bits.policy", bits); });
 }
 
-void RunOutput::write_checkpoint(const RunState& state, const Network& model,
-                                 const Optimizer& optimizer, const std::string& why) {
+std::string RunOutput::write_checkpoint(const RunState& state, const Network& model,
+                                        const Optimizer& optimizer, const std::string& why) {
   or_warn(console_, "figures that wait", [&] { metrics_.flush(); });
   const std::string path = save_run(config_, state, model, optimizer, policy_, task_);
   console_.line(cat("saved ", path, why));
   or_warn(console_, "removing old checkpoints",
           [&] { rotate_checkpoints(config_.output_dir, config_.save_total_limit, path); });
+  return path;
 }
 
 }  // namespace compact

@@ -25,14 +25,16 @@ class RunOutput {
             bool ends, Console& console);
 
   MetricsWriter& metrics() { return metrics_; }
-  // Adds long tables to memory.txt, or a warning; under --verbose they are on the console, too.
+  // Adds long tables to memory.txt, where a resumed run finds its earlier ones, or a warning; under
+  // --verbose they are on the console, too.
   void write_memory(const std::string& tables);
   // bits.policy, or a warning.
   void write_bits(const std::string& bits);
   // Figures that wait, then checkpoint-<step>; then old ones beyond --save_total_limit are removed.
   // Throws InputError where the checkpoint cannot be written. `why` ends the line on the console.
-  void write_checkpoint(const RunState& state, const Network& model, const Optimizer& optimizer,
-                        const std::string& why);
+  // The checkpoint's path.
+  std::string write_checkpoint(const RunState& state, const Network& model,
+                               const Optimizer& optimizer, const std::string& why);
 
  private:
   const TrainConfig& config_;

@@ -75,6 +75,7 @@ class Run {
   std::optional<RunOutput> output_;
   RunState s_;
   int64_t total_steps_ = 0, saved_step_ = -1;
+  std::string saved_;  // the checkpoint of that step
   // Of the latest update.
   double grad_norm_ = 0, learning_rate_ = 0;
   int64_t peak_bytes_ = 0;
@@ -146,6 +147,7 @@ void Run::resume(const std::string& checkpoint) {
   task_.train->seek(s_.window);
   seconds_before_ = s_.seconds;
   saved_step_ = s_.step;
+  saved_ = checkpoint;
   console_.line(cat("resumed from ", checkpoint, " at step ", s_.step,
                     s_.micro ? cat(", micro-batch ", s_.micro) : ""));
 }
@@ -273,13 +275,13 @@ void Run::log() {
 }
 
 void Run::save(const char* why) {
-  output_->write_checkpoint(s_, *model_, *optimizer_, why);
+  saved_ = output_->write_checkpoint(s_, *model_, *optimizer_, why);
   saved_step_ = s_.step;
 }
 
 void Run::finish() {
   const auto keep = [this](const char* what, FunctionRef<void()> write) {
-    write_last(console_, what, write, hooks_.wait, saved_step_);
+    write_last(console_, what, write, hooks_.wait, saved_);
   };
   keep("the model", [&] { write_model(c_, task_, *model_); });  // before the best takes its place
   MetricsWriter& metrics = output_->metrics();

@@ -109,12 +109,26 @@ TEST(FullDisk, AtTheEndIsAnErrorThatKeepsCheckpoints) {
   disk.limit.lift();
   EXPECT_EQ(disk.attempts, 2);
   EXPECT_THAT(error, HasSubstr("the model of the finished run is not written: make room, then go "
-                               "on from checkpoint-3 with --resume_from_checkpoint latest"));
+                               "on with --resume_from_checkpoint " +
+                               c.output_dir + "/checkpoint-3"));
   std::vector<std::string> warnings;
   const auto newest = newest_valid_checkpoint(c.output_dir, warnings);
   ASSERT_TRUE(newest);
   EXPECT_EQ(newest->filename(), "checkpoint-3");
   EXPECT_FALSE(fs::exists(c.output_dir + "/model.safetensors"));
+}
+
+// The run began elsewhere and has saved nothing here: `latest` would not find that checkpoint.
+TEST(FullDisk, AtTheEndIsAnErrorThatNamesTheCheckpointResumedFrom) {
+  const TemporaryFolder folder;
+  ran(run_of(folder.path(), "first"));
+  TrainConfig c = run_of(folder.path(), "second");
+  c.save_steps = 0;
+  c.resume_from_checkpoint = (folder / "first/checkpoint-2").string();
+  EndsOnFullDisk disk;
+  const std::string error = error_of([&] { train(c, disk.console, false, disk.hooks(9, 1)); });
+  disk.limit.lift();
+  EXPECT_THAT(error, HasSubstr("--resume_from_checkpoint " + c.resume_from_checkpoint));
 }
 
 TEST(FullDisk, TheBestModelIsTheLastWhereItCannotBeKept) {
