@@ -148,7 +148,8 @@ std::vector<Sample> generate(const GenerateOptions& options, const TextSink& sin
   set_matmul_precision(options.matmul_precision, device);
   Llama model(config, Policy(),
               {.device = device, .dtype = dtype, .max_length = config.max_position_embeddings});
-  load_weights(model, options.model_name_or_path);
+  for (const std::string& line : load_weights(model, options.model_name_or_path).warnings)
+    warnings.push_back(line);
   return generate(model, *tokenizer, options, config.max_position_embeddings, sink);
 }
 

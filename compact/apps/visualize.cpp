@@ -93,7 +93,7 @@ std::vector<std::string> labels_of(const std::vector<std::string>& folders) {
 
 }  // namespace
 
-void visualize(const VisualizeOptions& o, std::ostream& out) {
+void visualize(const VisualizeOptions& o, std::ostream& out, std::vector<std::string>& warnings) {
   COMPACT_CHECK(!o.folders.empty() && std::ranges::find(o.folders, "") == o.folders.end(),
                 "--model_name_or_path DIR... is needed");
   COMPACT_CHECK(o.channels >= 1, "--max_channels must be at least 1, is ", o.channels);
@@ -107,7 +107,9 @@ void visualize(const VisualizeOptions& o, std::ostream& out) {
     const std::string& task = task_of_folder(model).name;
     COMPACT_CHECK(task == image_classification.name, model, ": a model of task ", task,
                   " has no maps to draw; ", image_classification.name, " is needed");
-    models.push_back(pictures_of(open_trained_model(c), o));
+    const TrainedModel opened = open_trained_model(c);
+    warnings.insert(warnings.end(), opened.warnings.begin(), opened.warnings.end());
+    models.push_back(pictures_of(opened, o));
   }
   choose_layers(models, o.layers);
   std::error_code error;

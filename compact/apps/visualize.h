@@ -22,8 +22,10 @@ struct VisualizeOptions {
 
 // Writes MODEL-filters.png, MODEL-LAYER.png and index.html, which shows them, to --output_dir, and
 // a line for each to `out`. MODEL: the last part of its folder's name. Files of the same names are
-// replaced, others left. Throws InputError on models without maps, layers that no model has and
-// images that are not there.
-void visualize(const VisualizeOptions& options, std::ostream& out);
+// replaced, others left. What is amiss with a folder, but not so that nothing can be drawn, adds a
+// line to `warnings`. Throws InputError on models without maps, layers that no model has and images
+// that are not there.
+void visualize(const VisualizeOptions& options, std::ostream& out,
+               std::vector<std::string>& warnings);
 
 }  // namespace compact

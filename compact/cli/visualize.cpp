@@ -19,14 +19,17 @@ int run_visualize(const Command& command, const std::vector<std::string>& argume
             "stem layer1.*...");
   flags.add("max_channels", o.channels, "filters and maps drawn of a layer, the first ones");
   flags.add("output_dir", o.config.output_dir, "where the pictures and index.html go", "DIR");
-  flags.add("device", o.config.device, "auto: the GPU where there is one", "auto, cpu, cuda");
+  flags.add("device", o.config.device, "auto: the GPU where there is one and kernels for it",
+            "auto, cpu, cuda");
   flags.add("threads", o.config.threads, "CPU threads; 0: all cores");
   if (!flags.parse(arguments)) {
     std::cout << flags.help();
     return kExitOk;
   }
   flags.apply();
-  visualize(o, std::cout);
+  std::vector<std::string> warnings;
+  visualize(o, std::cout, warnings);
+  for (const std::string& line : warnings) std::cerr << "warning: " << line << "\n";
   return kExitOk;
 }
 

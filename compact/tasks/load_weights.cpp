@@ -14,12 +14,13 @@
 namespace compact {
 namespace {
 
-// Tensors of blocks, as "encoder.layer.11.output.dense.weight", that nothing was read from.
+// Tensors of blocks, as "encoder.layer.11.output.dense.weight", "model.layers.0.mlp.up_proj.weight"
+// and "layer3.2.conv1.weight", that nothing was read from.
 std::vector<std::string> unread_blocks(const ModelWeights& weights,
                                        const std::set<std::string>& read) {
   std::vector<std::string> all;
   for (const std::string& name : weights.names()) {
-    const bool block = glob_match("*layer.*.weight", name) || glob_match("*layers.*.weight", name);
+    const bool block = glob_match("*layer{,?}.*.weight", name);
     if (block && !read.contains(name)) all.push_back(name);
   }
   return all;

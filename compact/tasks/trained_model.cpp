@@ -35,6 +35,7 @@ TrainedModel open_trained_model(TrainConfig c) {
   c.model.clear();
   c.train_file.clear();
   c.only_evaluates = true;
+  c.dtype = type_name(c.dtype);
   COMPACT_CHECK(c.threads >= 0, "--threads must be at least 0, is ", c.threads);
   info.check(c);
   if (c.threads > 0) at::set_num_threads(static_cast<int>(c.threads));

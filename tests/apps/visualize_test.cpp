@@ -72,16 +72,18 @@ class Visualize : public ::testing::Test {
     VisualizeOptions o = options_;
     change(o);
     std::ostringstream out;
-    return error_of([&] { visualize(o, out); });
+    return error_of([&] { visualize(o, out, warnings_); });
   }
 
   TemporaryFolder folder_;
   VisualizeOptions options_;
+  std::vector<std::string> warnings_;
 };
 
 TEST_F(Visualize, DrawsFiltersAndMapsOfEveryModel) {
   std::ostringstream out;
-  visualize(options_, out);
+  visualize(options_, out, warnings_);
+  EXPECT_THAT(warnings_, ::testing::IsEmpty());
   const std::string page = slurp(folder_ / "pictures/index.html");
   for (const std::string model : {"off", "pool"}) {
     for (const std::string what :
@@ -109,7 +111,8 @@ TEST_F(Visualize, ModelsThatDiffer) {
   copy("z/a b#");
   options_.layers = {"layer3.2"};
   std::ostringstream out;
-  visualize(options_, out);
+  visualize(options_, out, warnings_);
+  EXPECT_THAT(warnings_, ::testing::IsEmpty());
   for (const char* label : {"off", "off-2", "off-2-2", "a_b_"}) {
     const std::string file = cat(label, "-layer3.2.png");
     EXPECT_EQ(slurp(folder_ / "pictures" / file), slurp(folder_ / "pictures/off-layer3.2.png"));

@@ -115,6 +115,9 @@ class Commands(InFolder):
         self.assertAlmostEqual(figures["eval_perplexity"], math.exp(figures["eval_loss"]), places=3)
         self.assertLess(abs(figures["eval_loss"] - results["eval_loss"]), 1.0)
         self.assertIn("eval_loss", shown)
+        self.good("eval", f"--model_name_or_path={out}", f"--validation_file={text}",
+                  "--block_size=32", "--max_eval_samples=1", "--dtype=bf16",
+                  f"--cache_dir={self.folder / 'cache'}")
 
         arguments = ["generate", f"--model_name_or_path={out}", "--prompt=It is a truth",
                      "--max_new_tokens=20", "--seed=3"]
@@ -132,6 +135,43 @@ class Commands(InFolder):
         shown = self.good("generate", f"--model_name_or_path={out}", "--prompt=abc",
                           "--max_new_tokens=0", "--num_samples=2")
         self.assertEqual(shown, "abc\n----------\nabc\n")
+
+    def test_layers_that_config_json_does_not_have_are_said(self):
+        def less(folder, key, value):
+            config = json.loads((folder / "config.json").read_text())
+            (folder / "config.json").write_text(json.dumps(config | {key: value}))
+
+        unread = "warning: .* matrices of blocks are not in the model that config.json describes"
+        text = self.train("text")
+        less(text, "num_hidden_layers", 1)
+        self.assertRegex(run("generate", f"--model_name_or_path={text}").stderr, unread)
+
+        records = self.folder / "images.bin"  # CIFAR-10's
+        records.write_bytes(b"".join(bytes([i % 10]) + bytes([20 * i] * 3072) for i in range(12)))
+        images = self.folder / "images"
+        self.good("train", "--task=image-classification", "--model=resnet20", "--width_mult=0.25",
+                  f"--train_file={records}", "--max_steps=1", "--device=cpu",
+                  "--per_device_train_batch_size=2", f"--output_dir={images}")
+        less(images, "blocks", [3, 3, 2])
+        done = run("visualize", f"--model_name_or_path={images}", f"--validation_file={records}",
+                   "--layers=stem", f"--output_dir={self.folder / 'pictures'}", "--device=cpu")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stderr, unread)
+
+    def test_a_run_that_was_done_keeps_what_was_measured(self):
+        out = self.train("out", "--save_steps=4")
+        tables = (out / "memory.txt").read_text()
+        self.good("train", *tiny(self.folder, f"--output_dir={out}", "--save_steps=4",
+                                 "--resume_from_checkpoint=latest"))
+        results = json.loads((out / "all_results.json").read_text())
+        for name in ["step_seconds", "tokens_per_second", "memory/peak_bytes", "memory/held_bytes",
+                     "memory/saved_bytes", "memory/resident_bytes"]:
+            self.assertGreater(results.get(name, 1), 0, name)
+        self.assertEqual(results["steps"], 4)
+        self.assertIn("eval_loss", results)
+        again = (out / "memory.txt").read_text()
+        self.assertTrue(again.startswith(tables), again)
+        self.assertIn("resumed at step 4\n", again)
 
     def test_compare(self):
         out = self.folder / "cmp"
