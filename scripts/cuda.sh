@@ -53,16 +53,18 @@ install_nvcc() {
     ln -sfn "libcudart.so.${1%%.*}" "$toolkit/lib/libcudart.so"
 }
 
-# Whether an nvcc compiles an empty kernel with this machine's C++ compiler and C library.
+# nvcc_works NVCC [ARCHITECTURE]: whether it compiles an empty kernel with this machine's C++ compiler
+# and C library, for that architecture ("90").
 nvcc_works() {
   local folder=$root/.cache/nvcc
   mkdir -p "$folder" && printf '#include <cmath>\n__global__ void nothing() {}\n' >"$folder/try.cu" &&
-    "$1" ${CUDAHOSTCXX:+-ccbin "$CUDAHOSTCXX"} -std=c++20 -c "$folder/try.cu" -o "$folder/try.o" >"$folder/log" 2>&1
+    "$1" ${CUDAHOSTCXX:+-ccbin "$CUDAHOSTCXX"} ${2:+"-arch=sm_$2"} -std=c++20 -c "$folder/try.cu" -o "$folder/try.o" >"$folder/log" 2>&1
 }
 
-# ensure_nvcc VERSION: sets CUDACXX, from an installed toolkit or from pip; else sets `why` and fails.
+# ensure_nvcc VERSION: sets CUDACXX, from an installed toolkit or from pip, where it compiles for
+# `cuda_architectures`; else sets `why` and fails.
 ensure_nvcc() {
-  local version=$1 major=${1%%.*} stamp
+  local version=$1 major=${1%%.*} stamp architecture
   stamp=$(nvcc_environment)/.compact-nvcc
   CUDACXX=$(find_nvcc "$major")
   if [[ -z $CUDACXX ]]; then
@@ -85,6 +87,11 @@ ensure_nvcc() {
     why="$CUDACXX does not work with this C++ compiler ($root/.cache/nvcc/log): set CUDAHOSTCXX to another g++ and run this again"
     return 1
   fi
+  for architecture in ${cuda_architectures//;/ }; do
+    nvcc_works "$CUDACXX" "$architecture" && continue
+    why="$CUDACXX does not compile for the GPU here, sm_$architecture ($root/.cache/nvcc/log): give a torch for a CUDA that knows it by TORCH_SPEC, pip's index or TORCH_DIR, and run this again"
+    return 1
+  done
   CUDAToolkit_ROOT=$(dirname "$(dirname "$CUDACXX")")
   export CUDACXX CUDAToolkit_ROOT
 }
@@ -99,14 +106,15 @@ choose_preset() {
   [[ ${COMPACT_CUDA:-} != 0 ]] || return 0
   [[ ${COMPACT_CUDA:-} == 1 ]] || has_gpu || return 0
   version=$(torch_cuda)
+  cuda_architectures=$(gpu_architectures)
   if [[ -z $version ]]; then
     why="the torch in $TORCH_DIR is for the CPU: give one for CUDA by TORCH_SPEC, pip's index or TORCH_DIR, and run this again"
   elif ensure_nvcc "$version"; then
     preset=cuda
-    cuda_architectures=$(gpu_architectures)
     [[ -z $cuda_architectures ]] || names="sm_${cuda_architectures//;/, sm_} (the GPU here)"
     printf 'CUDA kernels: for %s, by %s, into %s\n' "$names" "$CUDACXX" "$(build_folder cuda)"
     return
   fi
+  cuda_architectures=""
   printf 'note: without CUDA kernels, for the CPU: %s (COMPACT_CUDA=0 hides this)\n' "$why"
 }

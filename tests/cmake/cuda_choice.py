@@ -67,6 +67,12 @@ class CudaChoice(unittest.TestCase):
         self.check_note(self.choose(COMPACT_CUDA="1", CUDACXX=broken), "does not work with this C++ compiler")
         self.check_note(self.choose(COMPACT_CUDA="1"), "install the CUDA toolkit 12.4")
 
+    def test_a_gpu_that_the_toolkit_does_not_know(self):
+        self.torch("13.0")
+        self.command("nvidia-smi", 'case "$*" in *compute_cap*) echo 9.0; echo 6.1;; esac')
+        nvcc = self.command("nvcc", 'case "$*" in *sm_61*) exit 1;; esac; echo "release 13.0"')
+        self.check_note(self.choose(CUDACXX=nvcc), "does not compile for the GPU here, sm_61")
+
     def check_note(self, answer, part):
         said, chosen = answer
         self.assertEqual(chosen, ["release"])
