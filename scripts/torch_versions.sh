@@ -3,7 +3,8 @@
 # Builds, links and tests with each version of torch on the CPU, in an environment and a build folder
 # of its own below .cache/torch-versions, and writes a row for each into
 # bench/results/torch-versions.md. An hour on 16 cores, half a day on two. May be stopped and called
-# again: what is installed and built stays, and a version that has its row is not tried again.
+# again: what is installed and built stays, and a version that has its row is not tried again. Exit
+# code 1 where a version has no row, or tests failed in its row.
 #   scripts/torch_versions.sh [--program] [VERSION...]   default: 2.11.0 2.12.1 2.13.0 2.14.1
 #   --program   only builds the program and runs its self-test; writes no row
 # pip's own settings choose the build; PyTorch's index of wheels for the CPU has smaller ones.
@@ -54,6 +55,7 @@ timed() {
   return "$status"
 }
 
+row_of() { grep -s "^| ${1//./\\.} |" "$table" || true; }
 write_row() {
   local version=$1 program=$2 all=$3 counts=$4
   [[ -f $table ]] || cat >"$table" <<'HEAD'
@@ -72,7 +74,7 @@ HEAD
 ensure_packages
 failed=()
 for version in "${versions[@]}"; do
-  if [[ $program_only == no ]] && grep -qs "^| $version " "$table"; then
+  if [[ $program_only == no && -n $(row_of "$version") ]]; then
     printf 'torch %s has its row\n' "$version"
     continue
   fi
@@ -101,7 +103,17 @@ for version in "${versions[@]}"; do
   fi
   counts=$(sed -nE 's/^([0-9]+) passed, ([0-9]+) failed, ([0-9]+) skipped$/\1 | \2 | \3/p' \
     "$logs/test-with-torch-${version//./-}.log")
+  if [[ -z $counts ]]; then
+    printf 'torch %s: no test was counted, see %s\n' "$version" "$logs" >&2
+    failed+=("$version")
+    continue
+  fi
   write_row "$version" "$program" "$((program + spent))" "$counts"
   printf 'torch %s: %s\n' "$version" "$counts (passed | failed | skipped)"
 done
-((${#failed[@]} == 0)) || die "not built: ${failed[*]}"
+((${#failed[@]} == 0)) || die "without a row: ${failed[*]}"
+[[ $program_only == no ]] || exit 0
+for version in "${versions[@]}"; do
+  [[ $(row_of "$version" | cut -d '|' -f 6) -eq 0 ]] || failed+=("$version")
+done
+((${#failed[@]} == 0)) || die "tests failed with torch ${failed[*]}: see ${table#"$root"/}; without its row it is tried again"
