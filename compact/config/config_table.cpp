@@ -53,9 +53,8 @@ std::span<const ConfigOption> config_options() {
       {"max_train_samples", &C::max_train_samples, "Data",
        "glue and text-classification: the first so many are trained on; 0: all", "N"},
       {"image_size", &C::image_size, "Data",
-       "pixels of a side: of each image the middle square is scaled to it; 0: as they are, in "
-       "plans "
-       "without images the model's usual",
+       "pixels of a side: of each image the middle square is scaled to it; 0: as they are, or what "
+       "a trained model was given; in plans without images the model's usual",
        "N"},
       {"augment", &C::augment, "Data", "training images are shifted and mirrored at random",
        "true, false"},
