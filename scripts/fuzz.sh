@@ -4,8 +4,8 @@
 # executed and covered. Findings are kept in .cache/fuzz/NAME/findings, and what was learnt in
 # .cache/fuzz/NAME/corpus for the next time. Exit code 1 where there was a finding.
 #   scripts/fuzz.sh [SECONDS_PER_TARGET (5)] [TARGET...]
-# FUZZ_SEED is the random seed (0: a new one each time); with one, and without what was learnt, the
-# inputs are the same every time.
+# FUZZ_SEED is the random seed (0: a new one each time). With one the inputs are the same every time:
+# what was learnt is neither read nor added to.
 # A finding that is mended goes into fuzz/corpus/NAME, where it is tried from then on.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
@@ -39,10 +39,15 @@ failed=()
 printf '%-20s %12s %8s %8s %10s\n' target executions edges features 'slowest s'
 for name in "${targets[@]}"; do
   log=$work/$name/log
-  mkdir -p "$work/$name/corpus" "$work/$name/findings" "$work/seeds/$name" "$root/fuzz/corpus/$name"
+  corpus=corpus
+  if [[ ${FUZZ_SEED:-0} != 0 ]]; then
+    corpus=corpus-of-seed
+    rm -rf "${work:?}/$name/$corpus"
+  fi
+  mkdir -p "$work/$name/$corpus" "$work/$name/findings" "$work/seeds/$name" "$root/fuzz/corpus/$name"
   status=0
   (cd "$work/$name" && "$root/build-fuzz/fuzz/${name}_fuzz" "${limits[@]}" -max_total_time="$seconds" \
-    -print_final_stats=1 -artifact_prefix=findings/ corpus "$root/fuzz/corpus/$name" "$work/seeds/$name") \
+    -print_final_stats=1 -artifact_prefix=findings/ "$corpus" "$root/fuzz/corpus/$name" "$work/seeds/$name") \
     >"$log" 2>&1 </dev/null || status=$?
   executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
   slowest=$(sed -n 's/^stat::slowest_unit_time_sec: *//p' "$log")

@@ -14,7 +14,7 @@ packages=(
   g++ cmake ninja-build ccache pkg-config python3 python3-venv
   libgtest-dev libgmock-dev libbenchmark-dev libcli11-dev nlohmann-json3-dev libtomlplusplus-dev
   libsentencepiece-dev libxxhash-dev zlib1g-dev libzstd-dev liblzma-dev
-  libarchive-dev libjpeg62-turbo-dev libpng-dev libicu-dev
+  libarchive-dev libjpeg-dev libpng-dev libicu-dev
 )
 tried_torch="2.13"
 
