@@ -151,8 +151,4 @@ json llama_config_to_json(const LlamaConfig& config) {
   };
 }
 
-void write_llama_config(const std::filesystem::path& path, const LlamaConfig& config) {
-  write_json(path, llama_config_to_json(config));
-}
-
 }  // namespace compact

@@ -21,6 +21,5 @@ LlamaConfig read_llama_config(const std::filesystem::path& path);
 
 // An object that transformers 4.40 and later and 5 load.
 nlohmann::json llama_config_to_json(const LlamaConfig& config);
-void write_llama_config(const std::filesystem::path& path, const LlamaConfig& config);
 
 }  // namespace compact

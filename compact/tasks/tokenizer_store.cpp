@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "compact/base/atomic_file.h"
 #include "compact/base/check.h"
 #include "compact/base/file.h"
 #include "compact/base/spec.h"
@@ -58,12 +57,6 @@ std::map<std::string, std::string> tokenizer_files(const Tokenizer& tokenizer) {
   config[kKey] = tokenizer.spec_in("").str();
   text = json_text(config, kConfigFile);
   return files;
-}
-
-void save_tokenizer(const std::filesystem::path& folder, const Tokenizer& tokenizer) {
-  for (const auto& [name, content] : tokenizer_files(tokenizer)) {
-    write_file_atomically(folder / name, content);
-  }
 }
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& folder) {

@@ -17,10 +17,6 @@ namespace compact {
 // The files that keep a tokenizer, by name: tokenizer_config.json and Tokenizer::files().
 std::map<std::string, std::string> tokenizer_files(const Tokenizer& tokenizer);
 
-// Writes them into an existing folder, each atomically. Throws InputError where they cannot be
-// written.
-void save_tokenizer(const std::filesystem::path& folder, const Tokenizer& tokenizer);
-
 // The tokenizer of a model folder: the stored one, or what Hugging Face folders have, in this
 // order: a SentencePiece tokenizer.model; a tokenizer.json; vocab.json with merges.txt; vocab.txt
 // (lower case unless tokenizer_config.json says do_lower_case false). Throws InputError where there

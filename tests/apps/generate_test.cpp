@@ -12,7 +12,7 @@
 #include "compact/data/files/utf8.h"
 #include "compact/io/hf_config.h"
 #include "compact/io/model_weights.h"
-#include "compact/tasks/tokenizer_store.h"
+#include "tests/tasks/save_tokenizer.h"
 #include "tests/temporary_folder.h"
 
 namespace compact {

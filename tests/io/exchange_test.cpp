@@ -7,6 +7,7 @@
 
 #include "compact/base/check.h"
 #include "compact/io/hf_config.h"
+#include "compact/io/json_file.h"
 #include "compact/io/model_weights.h"
 #include "compact/io/tensorboard.h"
 
@@ -49,7 +50,7 @@ TEST_F(Exchange, Config) {
   for (const char* name : {"plain", "grouped", "tied"}) {
     const LlamaConfig config = read_llama_config(folder_ / name);
     std::filesystem::create_directory(folder_ / cat(name, "_back"));
-    write_llama_config(folder_ / cat(name, "_back/config.json"), config);
+    write_json(folder_ / cat(name, "_back/config.json"), llama_config_to_json(config));
   }
 }
 

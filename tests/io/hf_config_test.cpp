@@ -123,7 +123,7 @@ TEST(HfConfig, WritesWhatItReads) {
              {"tie_word_embeddings", true},
              {"torch_dtype", "bfloat16"}}}) {
     const LlamaConfig config = parse(with(change));
-    write_llama_config(folder / "config.json", config);
+    write_json(folder / "config.json", llama_config_to_json(config));
     EXPECT_EQ(read_llama_config(folder / "config.json"), config);
     EXPECT_EQ(read_llama_config(folder.path()), config);
   }
