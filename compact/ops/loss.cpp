@@ -238,10 +238,10 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const Parameter& head
   ghead = at::Tensor();
   node->scale = scale;
   node->sizes = hidden_.sizes().vec();
+  if (keep) held.versions.add(targets_);
   if (keep && want_head) {
     held.hidden = h;
     held.versions.add(hidden_);
-    held.versions.add(targets_);
   }
   if (keep && want_hidden) {
     held.head = weight;

@@ -225,6 +225,18 @@ TEST(Loss, StatesOrHeadChangedInPlaceAreRefusedWhereBackwardReadsThem) {
   }
 }
 
+// Whatever is frozen; chunks have read them by then.
+TEST(Loss, TargetsChangedInPlaceAreRefusedWhereBackwardReadsThem) {
+  for (const bool frozen_head : {false, true}) {
+    Problem p(at::kFloat);
+    (frozen_head ? p.head.weight : p.hidden).requires_grad_(false);
+    const at::Tensor whole = p.loss(0), chunks = p.loss(5);
+    p.targets.fill_(1);
+    EXPECT_THROW(whole.backward(), c10::Error) << frozen_head;
+    EXPECT_NO_THROW(chunks.backward()) << frozen_head;
+  }
+}
+
 TEST(Loss, ADroppedGraphLeavesNothingBehind) {
   install_counting_allocator();
   Problem p(at::kFloat);
