@@ -59,8 +59,14 @@ class GradientHook final : public torch::autograd::PostAccumulateGradHook {
   std::function<void()> call_;
 };
 
+// The one that a leaf has, or null.
+const void* hook_of(const at::Tensor& leaf) {
+  using namespace torch::autograd::impl;
+  return get_autograd_meta(leaf) ? post_acc_grad_hooks(leaf).get() : nullptr;
+}
+
 void check_gradient(const ParameterState& s) {
-  const at::Tensor &g = s.gradient(), &leaf = s.parameter->leaf();
+  const at::Tensor &g = s.gradient(), &leaf = s.leaf;
   COMPACT_CHECK(g.defined(), "[optimizer] `", s.parameter->name, "` has no gradient");
   COMPACT_CHECK(g.sizes() == leaf.sizes() && g.device() == leaf.device(),
                 "[optimizer] the gradient of `", s.parameter->name, "` must be of its shape ",
@@ -68,11 +74,21 @@ void check_gradient(const ParameterState& s) {
   COMPACT_CHECK(g.scalar_type() == at::kFloat || g.scalar_type() == at::kBFloat16,
                 "[optimizer] the gradient of `", s.parameter->name,
                 "` must be Float or BFloat16, is ", g.scalar_type());
-  COMPACT_CHECK(!s.sum.defined() || !leaf.grad().defined(), "[optimizer] `", s.parameter->name,
-                "` has a gradient beside the f32 sum of those before");
+}
+
+// Whether gradients of a parameter go into an f32 sum.
+bool sums(const OptimizerOptions& options, const at::Tensor& leaf) {
+  return options.f32_sums && leaf.scalar_type() != at::kFloat;
 }
 
 }  // namespace
+
+const at::Tensor& ParameterState::gradient() const {
+  if (!sum.defined()) return leaf.grad();
+  COMPACT_CHECK(!leaf.grad().defined(), "[optimizer] `", parameter->name,
+                "` has a gradient beside the f32 sum of those before");
+  return sum;
+}
 
 uint64_t draws_key(const ParameterState& s, int64_t step, Draws use) {
   return derive(derive(s.key, static_cast<uint64_t>(step)), static_cast<uint64_t>(use));
@@ -92,7 +108,10 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions option
     check_parameter(*p);
     COMPACT_CHECK(names.insert(p->name).second, "[optimizer] two parameters are named `", p->name,
                   "`");
-    ParameterState s{.parameter = p, .key = derive(key, label_of(p->name.data(), p->name.size()))};
+    ParameterState s{.parameter = p,
+                     .leaf = p->leaf(),
+                     .weight = p->weight,
+                     .key = derive(key, label_of(p->name.data(), p->name.size()))};
     const bool matrix = p->weight.dim() == 2;
     const bool muon = matrix && (p->hidden || p->carrier);
     s.kind = options_.kind == OptimizerKind::kMuon && !muon ? OptimizerKind::kAdamW : options_.kind;
@@ -105,29 +124,56 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions option
     if (options_.master_weights && p->weight.scalar_type() != at::kFloat) {
       s.master = p->weight.detach().to(at::kFloat);
     }
-    const bool sums = options_.f32_sums && p->leaf().scalar_type() != at::kFloat;
-    COMPACT_CHECK(!sums || !p->release, "[optimizer] `", p->name,
+    const bool summed = sums(options_, s.leaf);
+    COMPACT_CHECK(!summed || !p->release, "[optimizer] `", p->name,
                   "` is updated inside the backward pass, which cannot be one of several");
+    COMPACT_CHECK(!(summed || p->release) || !hook_of(s.leaf), "[optimizer] `", p->name,
+                  "` has a hook on its gradient already, of another optimizer or one's own: that "
+                  "must be gone first");
     states_.push_back(std::move(s));
   }
   // Once nothing throws any more: no destructor would take them away.
   for (size_t i = 0; i < states_.size(); ++i) {
-    const Parameter* p = states_[i].parameter;
-    const bool sums = options_.f32_sums && p->leaf().scalar_type() != at::kFloat;
-    if (!p->release && !sums) continue;
-    hooked_.push_back(p);
-    torch::autograd::impl::set_post_acc_grad_hooks(p->leaf(),
-                                                   std::make_unique<GradientHook>([this, sums, i] {
-                                                     if (backward_rate_)
-                                                       sums ? gather(states_[i]) : release(i);
-                                                   }));
+    const ParameterState& s = states_[i];
+    const bool summed = sums(options_, s.leaf);
+    if (!s.parameter->release && !summed) continue;
+    auto hook = std::make_unique<GradientHook>([this, summed, i] {
+      if (backward_rate_) summed ? gather(states_[i]) : release(i);
+    });
+    hooks_.emplace_back(s.leaf, hook.get());
+    torch::autograd::impl::set_post_acc_grad_hooks(s.leaf, std::move(hook));
   }
 }
 
 Optimizer::~Optimizer() {
-  for (const Parameter* p : hooked_) {
-    torch::autograd::impl::set_post_acc_grad_hooks(p->leaf(), nullptr);
+  for (const auto& [leaf, hook] : hooks_) {
+    if (hook_of(leaf) == hook) torch::autograd::impl::set_post_acc_grad_hooks(leaf, nullptr);
   }
+}
+
+void Optimizer::check_tensors() const {
+  for (const ParameterState& s : states_) {
+    const Parameter& p = *s.parameter;
+    COMPACT_CHECK(p.weight.is_same(s.weight) && p.leaf().is_same(s.leaf), "[optimizer] `", p.name,
+                  "` has another weight or carrier than when the optimizer was made: change it in "
+                  "place, or make another optimizer");
+    COMPACT_CHECK(p.weight.is_contiguous(), "[optimizer] weight of `", p.name,
+                  "` must be contiguous");
+  }
+}
+
+void Optimizer::end_pass() {
+  backward_rate_.reset();
+  released_.clear();
+  released_norms_.clear();
+}
+
+void Optimizer::clear_gradients() {
+  for (ParameterState& s : states_) {
+    s.sum.reset();
+    s.leaf.mutable_grad().reset();
+  }
+  end_pass();
 }
 
 StepContext Optimizer::context_of(const ParameterState& s, double learning_rate,
@@ -142,7 +188,7 @@ void Optimizer::update(ParameterState& s, const StepContext& context) {
   constexpr decltype(&adamw_step) kSteps[] = {adamw_step, muon_step, sgd_step, adam_step};
   kSteps[static_cast<size_t>(s.kind)](s, s.gradient(), context);
   s.sum.reset();
-  p.leaf().mutable_grad().reset();
+  s.leaf.mutable_grad().reset();
   if (p.carrier && p.carrier->period > 0 && context.step % p.carrier->period == 0) {
     redraw(s, options_, context.step);
   }
@@ -153,14 +199,15 @@ void Optimizer::begin_backward(double learning_rate) {
   COMPACT_CHECK(!backward_rate_ || std::ranges::count(released_, true) == 0,
                 "[optimizer] parameters that are updated inside the backward pass allow one such "
                 "pass a step");
-  backward_rate_ = learning_rate;
-  released_.assign(states_.size(), false);
-  released_norms_.clear();
+  check_tensors();
   for (const ParameterState& s : states_) {
-    COMPACT_CHECK(!s.parameter->release || !s.parameter->leaf().grad().defined(), "[optimizer] `",
+    COMPACT_CHECK(!s.parameter->release || !s.leaf.grad().defined(), "[optimizer] `",
                   s.parameter->name,
                   "` is updated inside the backward pass, which cannot be one of several");
   }
+  backward_rate_ = learning_rate;
+  released_.assign(states_.size(), false);
+  released_norms_.clear();
 }
 
 // When the gradient of the parameter is whole.
@@ -168,7 +215,7 @@ void Optimizer::release(size_t index) {
   const at::NoGradGuard no_grad;
   ParameterState& s = states_[index];
   std::vector<at::Tensor> norms;
-  append_norms(s.parameter->leaf().grad(), norms);
+  append_norms(s.leaf.grad(), norms);
   // On the CPU that is no wait; elsewhere the update is made, and the step's norm tells of it.
   const auto finite = [](const at::Tensor& norm) {
     return !norm.is_cpu() || std::isfinite(norm.item<float>());
@@ -179,16 +226,20 @@ void Optimizer::release(size_t index) {
   released_norms_.insert(released_norms_.end(), norms.begin(), norms.end());
 }
 
-// A block at a time, whose f32 copy is all that lives beside gradient and sum.
+// A block at a time, whose f32 copy is all that lives beside gradient and sum. No memory is asked
+// for once the sum changes: a gradient is in it whole or not at all.
 void Optimizer::gather(ParameterState& s) {
   const at::NoGradGuard no_grad;
-  at::Tensor& grad = s.parameter->leaf().mutable_grad();
+  at::Tensor& grad = s.leaf.mutable_grad();
   if (!s.sum.defined()) {
     s.sum = grad.to(at::kFloat).contiguous();
   } else {
     const at::Tensor from = grad.reshape({-1}), to = s.sum.view({-1});
+    const at::Tensor block =
+        at::empty({std::min(to.numel(), kBlockElements)}, to.options());  // f32
     for_blocks(0, to.numel(), kBlockElements, [&](int64_t first, int64_t count) {
-      to.narrow(0, first, count).add_(from.narrow(0, first, count).to(at::kFloat));
+      const at::Tensor part = block.narrow(0, 0, count);
+      to.narrow(0, first, count).add_(part.copy_(from.narrow(0, first, count)));
     });
   }
   grad.reset();
@@ -196,6 +247,7 @@ void Optimizer::gather(ParameterState& s) {
 
 void Optimizer::step(double learning_rate, const at::Tensor& grad_scale) {
   check_rate(learning_rate);
+  check_tensors();
   bool any_released = false;
   for (size_t i = 0; i < states_.size(); ++i) {
     const bool released = backward_rate_ && released_[i];
@@ -220,8 +272,7 @@ void Optimizer::step(double learning_rate, const at::Tensor& grad_scale) {
     update(states_[i], context_of(states_[i], learning_rate, grad_scale));
   }
   ++updates_;
-  backward_rate_.reset();
-  released_norms_.clear();
+  end_pass();
 }
 
 std::map<std::string, int64_t> Optimizer::bytes() const {

@@ -22,6 +22,7 @@ namespace compact {
 // What a parameter has beside weight and gradient.
 struct ParameterState {
   Parameter* parameter = nullptr;
+  at::Tensor leaf, weight;  // its own when the optimizer was made, which all the rest belongs to
   OptimizerKind kind = OptimizerKind::kAdamW;  // of its updates
   uint64_t key = 0;                            // of its stochastic rounding: from seed and name
   Moment m;           // shape of the leaf: AdamW's first moment or the momentum; undefined without
@@ -29,8 +30,9 @@ struct ParameterState {
   at::Tensor master;  // f32, shape of the weight; undefined where the weight is f32 or has none
   at::Tensor sum;     // f32, shape of the leaf: gradients so far, under OptimizerOptions::f32_sums
 
-  // What the next update takes; undefined where there is none.
-  const at::Tensor& gradient() const { return sum.defined() ? sum : parameter->leaf().grad(); }
+  // What the next update takes; undefined where there is none. Throws InputError where a gradient
+  // went past the sum.
+  const at::Tensor& gradient() const;
 };
 
 // Enough for a bit-exact resume: moments, master weights, pending gradients; update count and
@@ -44,8 +46,11 @@ struct StepContext;
 
 class Optimizer {
  public:
-  // Parameters must outlive the optimizer. Moments and masters are allocated here; a master takes
-  // the weight's values. Throws InputError on repeated names, weights that are not contiguous or of
+  // Parameters must outlive the optimizer, and keep the tensors that they have: weights change in
+  // place. Moments and masters are allocated here; a master takes the weight's values. Where
+  // gradients are taken inside the backward pass (f32_sums, Parameter::release) the leaf gets a
+  // hook, of which a tensor has one: an optimizer before this one must be gone by then. Throws
+  // InputError on a leaf that has a hook, on repeated names, weights that are not contiguous or of
   // another type than f32 and bf16, and options out of range.
   Optimizer(std::vector<Parameter*> parameters, OptimizerOptions options);
   Optimizer(const Optimizer&) = delete;  // parameters' hooks point to it
@@ -65,24 +70,31 @@ class Optimizer {
   // is, as soon as its gradient is whole, and the gradient is freed. step() then updates the
   // others. On the CPU a gradient that is not finite is left, with its parameter, as it is; on a
   // GPU, where seeing that would be a wait for each, it is taken like others, and gradient_norm()
-  // tells of it. Throws InputError, where a parameter that is to be released has a gradient.
+  // tells of it. Throws InputError, with nothing changed, where a parameter that is to be released
+  // has a gradient, or one's weight is another tensor than it was.
   void begin_backward(double learning_rate);
+
+  // Drops what the step has so far: sums, gradients, and that its backward pass began. After a
+  // backward pass that failed half-way the step then begins anew, with all of its micro-batches.
+  // What was updated inside that pass stays so: going on exactly needs load().
+  void clear_gradients();
 
   // One update of every parameter that still has a gradient to give, gradients multiplied by
   // `grad_scale` (f32 [], or undefined for 1). Each gradient is released, unchanged, once its
   // parameter is updated. Call it after the last backward pass of the step: it writes the weights,
   // and at the end of a period re-draws the projections, so that the next forward and backward see
   // one P. Throws InputError, with nothing changed, where a parameter has no gradient or one of
-  // another shape or device, or where some are released and `grad_scale` is given: they were
-  // updated without it.
+  // another shape or device, or another weight than it had, or where some are released and
+  // `grad_scale` is given: they were updated without it.
   void step(double learning_rate, const at::Tensor& grad_scale = {});
 
   int64_t updates() const { return updates_; }
   const std::vector<ParameterState>& states() const { return states_; }
 
   OptimizerState state() const;
-  // Throws InputError, with nothing changed, on a missing, unexpected or misshapen entry. Re-draws
-  // the projections in force.
+  // Also ends a backward pass that began. Throws InputError, with nothing changed, on a missing,
+  // unexpected or misshapen entry, or another weight than there was. Re-draws the projections in
+  // force.
   void load(const OptimizerState& state);
 
   // Bytes by kind: moment, second_moment, momentum, master, carrier, projection.
@@ -94,9 +106,12 @@ class Optimizer {
                          const at::Tensor& grad_scale) const;
   void release(size_t index);
   void gather(ParameterState& state);
+  void end_pass();
+  // Throws InputError where a parameter has got another weight or leaf.
+  void check_tensors() const;
 
   std::vector<ParameterState> states_;
-  std::vector<const Parameter*> hooked_;
+  std::vector<std::pair<at::Tensor, const void*>> hooks_;  // leaves, and what was hung on them
   OptimizerOptions options_;
   int64_t updates_ = 0;
   // Of the step whose backward pass began: its learning rate, what is updated, with which norms.

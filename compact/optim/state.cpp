@@ -72,6 +72,7 @@ OptimizerState Optimizer::state() const {
 
 void Optimizer::load(const OptimizerState& state) {
   const at::NoGradGuard no_grad;
+  check_tensors();
   std::map<std::string, at::Tensor> named;
   for (const auto& [name, tensor] : state.tensors) {
     COMPACT_CHECK(named.emplace(name, tensor).second, "[optimizer state] `", name, "` comes twice");
@@ -103,6 +104,7 @@ void Optimizer::load(const OptimizerState& state) {
   numbers.finish();
 
   updates_ = updates;
+  end_pass();
   for (auto& [to, from] : copies) to.copy_(from);
   for (size_t i = 0; i < states_.size(); ++i) {
     Parameter& p = *states_[i].parameter;

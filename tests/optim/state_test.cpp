@@ -105,6 +105,32 @@ TEST(State, TakesBf16GradientsIntoSums) {
               ThrowsMessage<InputError>(HasSubstr("`a.grad` must be BFloat16")));
 }
 
+// A pass that updates parameters inside it and ends half-way.
+TEST(State, LoadingEndsAHalfDonePass) {
+  for (const bool load : {false, true}) {
+    Toy toy({});
+    for (Parameter& p : toy.parameters) p.release = true;
+    Optimizer optimizer(toy.pointers(), {});
+    const at::Tensor before = toy.parameters[3].weight.clone();
+    const OptimizerState start = copy_of(optimizer.state());
+    optimizer.begin_backward(0.01);
+    Toy::add(toy.parameters[3], at::ones_like(before));
+    EXPECT_FALSE(at::equal(toy.parameters[3].weight, before));
+    EXPECT_THROW(optimizer.begin_backward(0.01), InputError);
+    EXPECT_THROW(optimizer.step(0.01), InputError);
+    if (load) {
+      optimizer.load(start);
+    } else {
+      optimizer.clear_gradients();
+    }
+    EXPECT_EQ(optimizer.gradient_norm().item<float>(), 0);
+    EXPECT_NO_THROW(optimizer.begin_backward(0.02));
+    for (const Parameter& p : toy.parameters) Toy::add(p, at::ones_like(p.weight));
+    optimizer.step(0.02);
+    EXPECT_EQ(optimizer.updates(), 1);
+  }
+}
+
 TEST(State, SeedsChangeStochasticRoundingOnly) {
   Toy one({.type = at::kBFloat16}), two({.type = at::kBFloat16});
   Optimizer first(one.pointers(), {.seed = 1}), second(two.pointers(), {.seed = 2});

@@ -104,11 +104,11 @@ struct Toy {
     for (int64_t micro = 0; micro < kMicroBatches; ++micro) accumulate(step, micro);
   }
 
- private:
+  // Adds to a gradient and says so, as autograd does.
   static void add(const Parameter& p, const at::Tensor& gradient) {
     at::Tensor& grad = p.leaf().mutable_grad();
     grad = grad.defined() ? grad + gradient : gradient;
-    const auto& hook = torch::autograd::impl::post_acc_grad_hooks(p.leaf());  // as autograd does
+    const auto& hook = torch::autograd::impl::post_acc_grad_hooks(p.leaf());
     if (hook) (*hook)(p.leaf());
   }
 };
