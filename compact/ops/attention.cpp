@@ -5,7 +5,6 @@
 
 #include <cmath>
 #include <limits>
-#include <optional>
 
 #include "compact/base/check.h"
 #include "compact/codecs/meta_device.h"
@@ -112,6 +111,12 @@ AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, cons
 AttentionResult attention_forward(const at::Tensor& q_, const at::Tensor& k_, const at::Tensor& v_,
                                   const AttentionChoice& choice) {
   const int64_t dim = q_.size(3);
+  if (q_.numel() == 0) {  // kernels divide by it
+    const at::Tensor out = at::empty({q_.size(0), q_.size(2), q_.size(1), dim}, q_.options());
+    const at::Tensor lse =
+        at::empty({q_.size(0), q_.size(1), q_.size(2)}, q_.options().dtype(at::kFloat));
+    return {out.transpose(1, 2), {lse}};
+  }
   const double scale = scale_of(dim);  // of heads as they are, not as padded
   const at::Tensor q = padded(q_, choice.width), k = repeat(padded(k_, choice.width), q.size(1)),
                    v = repeat(padded(v_, choice.width), q.size(1));
@@ -150,6 +155,10 @@ AttentionGradients attention_backward(const at::Tensor& gout_, const at::Tensor&
                                       const at::Tensor& out_, const std::vector<at::Tensor>& extras,
                                       const AttentionChoice& choice) {
   const int64_t dim = q_.size(3), kv_heads = k_.size(1);
+  if (q_.numel() == 0) {
+    const auto zeros = [](const at::Tensor& t) { return at::zeros(t.sizes(), t.options()); };
+    return {zeros(q_), zeros(k_), zeros(v_)};
+  }
   const double scale = scale_of(dim);
   const at::Tensor q = padded(q_, choice.width), k = repeat(padded(k_, choice.width), q.size(1)),
                    v = repeat(padded(v_, choice.width), q.size(1)),

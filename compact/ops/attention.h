@@ -27,7 +27,8 @@ AttentionChoice choose_attention(c10::DeviceType device, at::ScalarType type, in
 // "flash (cuda)", "math"; "flash (cuda), heads of 20 padded to 24".
 std::string attention_text(const AttentionChoice& choice, int64_t dim);
 
-// q [batch, heads, sequence, dim], k and v [batch, kv_heads, sequence, dim], any strides.
+// q [batch, heads, sequence, dim], k and v [batch, kv_heads, sequence, dim], any strides; batch or
+// sequence may be 0.
 struct AttentionResult {
   at::Tensor out;  // [batch, heads, sequence, dim], memory [batch, sequence, heads, dim]
   std::vector<at::Tensor> extras;  // logsumexp first, then what the kernel's backward asks for

@@ -185,6 +185,18 @@ TEST(Llama, LogitsAreThoseOfTheLoss) {
   EXPECT_NEAR(loss_of(model).item<double>(), want.item<double>(), 1e-6);
 }
 
+TEST(Llama, SequencesOfNoTokensCostNothing) {
+  for (const char* preset : {"off", "exact", "recompute", "compact"}) {
+    const Llama model(shape(), policy(preset), {.max_length = 16});
+    const at::Tensor none = at::zeros({2, 0}, at::kLong), loss = model.loss(none, none, 1);
+    EXPECT_EQ(loss.item<float>(), 0) << preset;
+    loss.backward();
+    for (const Parameter* p : model.parameters()) {
+      EXPECT_EQ(p->leaf().grad().count_nonzero().item<int64_t>(), 0) << preset << p->name;
+    }
+  }
+}
+
 std::string refusal(const std::string& preset, const std::string& more, LlamaConfig c = shape()) {
   try {
     const Llama model(c, policy(preset, more), {.max_length = 16});

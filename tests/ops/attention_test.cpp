@@ -52,6 +52,23 @@ TEST(Attention, AgreesWithScoresInDouble) {
   }
 }
 
+TEST(Attention, TakesNoSequencesAndEmptyOnes) {
+  for (const auto& [batch, length] : {std::pair(0, 4), {3, 0}}) {
+    for (const AttentionChoice& choice :
+         {AttentionChoice{AttentionKernel::kCpuFlash, 6}, {AttentionKernel::kMath, 6}}) {
+      const auto parts =
+          noise({batch, 8, length, 6}, "qkv", at::kFloat).split_with_sizes({4, 2, 2}, 1);
+      const AttentionResult r = attention_forward(parts[0], parts[1], parts[2], choice);
+      EXPECT_EQ(r.out.sizes(), parts[0].sizes());
+      const AttentionGradients g =
+          attention_backward(r.out, parts[0], parts[1], parts[2], r.out, r.extras, choice);
+      EXPECT_EQ(g.gq.sizes(), parts[0].sizes());
+      EXPECT_EQ(g.gk.sizes(), parts[1].sizes());
+      EXPECT_EQ(g.gv.sizes(), parts[2].sizes());
+    }
+  }
+}
+
 constexpr auto kFlash = AttentionKernel::kCudaFlash, kEfficient = AttentionKernel::kCudaEfficient,
                kMath = AttentionKernel::kMath;
 
