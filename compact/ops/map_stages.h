@@ -31,9 +31,9 @@ std::shared_ptr<const Stage> batch_norm_stage(const Parameter* weight, const Par
 
 // max(x, 0). With a mask keeps one bit an element; else backward reads the output.
 std::shared_ptr<const Stage> relu_stage(bool mask);
-// Appends a ReLU whose output is `slot`. Where the slot holds it quantized, 0 gets a code of its
-// own (levels=positive); where what is held cannot tell signs, the ReLU has a mask. `read`: the
-// stage behind it reads the output in its backward pass; else a codec that rounds becomes one bit.
+// Appends a ReLU whose output is `slot`, with a mask where what the slot holds cannot tell signs
+// (Segment::finish() has the others tell them). `read`: the stage behind it reads the output in its
+// backward pass.
 int add_relu(Segment& segment, Slot slot, bool read);
 
 // Maximum over 3 x 3 windows with stride 2 and padding 1; keeps its place in the window, a byte for

@@ -11,6 +11,23 @@
 #include "compact/ops/policy.h"
 
 namespace compact {
+namespace {
+
+// Calls enter(t) on `tensor` and, where that is true, on what it is made of, and so on: each once,
+// those made later first.
+template <class F>
+void for_sources(const Recipe& recipe, int tensor, F enter) {
+  std::vector<bool> reached(static_cast<size_t>(tensor) + 1);
+  reached[tensor] = true;
+  for (int t = tensor; t >= 0; --t) {
+    if (!reached[t] || !enter(t) || t == 0) continue;
+    const Recipe::Step& step = recipe.steps[t - 1];
+    reached[step.input] = true;
+    if (step.other >= 0) reached[step.other] = true;
+  }
+}
+
+}  // namespace
 
 std::vector<Weight> weights_of(std::span<const Parameter* const> parameters) {
   std::vector<Weight> all;
@@ -64,21 +81,21 @@ Recipe::Demand Recipe::demand(const Wanted& wanted) const {
   const std::vector<bool> made = gradients(wanted);
   Demand d{std::vector<bool>(slots.size()), std::vector<bool>(steps.size()),
            std::vector<bool>(steps.size())};
-  const auto need = [&](const auto& self, int tensor) -> void {
-    if (stored(tensor)) {
-      d.tensors[tensor] = true;
-      return;
-    }
-    const Step& step = steps[tensor - 1];
-    d.again[tensor - 1] = true;
-    self(self, step.input);
-    if (step.other >= 0) self(self, step.other);
+  const auto need = [&](int tensor) {
+    for_sources(*this, tensor, [&](int t) {
+      if (stored(t)) {
+        d.tensors[t] = true;
+      } else {
+        d.again[t - 1] = true;
+      }
+      return !stored(t);
+    });
   };
   for (size_t i = 0; i < steps.size(); ++i) {
     if (!steps[i].stage || !made[i + 1]) continue;
     d.back[i] = true;
-    if (steps[i].stage->needs().output) need(need, static_cast<int>(i) + 1);
-    if (steps[i].reads_input(wanted)) need(need, steps[i].input);
+    if (steps[i].stage->needs().output) need(static_cast<int>(i) + 1);
+    if (steps[i].reads_input(wanted)) need(steps[i].input);
   }
   return d;
 }
@@ -100,25 +117,73 @@ bool Recipe::stored(int tensor) const {
 }
 
 bool Recipe::rebuilt(int tensor) const {
-  if (stored(tensor)) return true;
-  if (tensor == 0) return false;
-  const Step& step = steps[tensor - 1];
-  return rebuilt(step.input) && (step.other < 0 || rebuilt(step.other));
+  bool all = true;
+  for_sources(*this, tensor, [&](int t) {
+    all &= t > 0 || stored(t);
+    return !stored(t);
+  });
+  return all;
 }
 
 bool Recipe::can_be_rebuilt(int tensor) const {
-  if (tensor == 0) return false;
-  const auto there = [&](int t) { return t < 0 || !slots[t].name.empty() || can_be_rebuilt(t); };
-  return there(steps[tensor - 1].input) && there(steps[tensor - 1].other);
+  bool all = tensor > 0;
+  for_sources(*this, tensor, [&](int t) {
+    if (t < tensor && !slots[t].name.empty()) return false;
+    all &= t > 0;
+    return true;
+  });
+  return all;
 }
 
 bool Recipe::rounded(int tensor) const {
+  bool any = false;
+  for_sources(*this, tensor, [&](int t) {
+    any |= content(t) == Content::kRounded;
+    return !stored(t);
+  });
+  return any;
+}
+
+Content Recipe::content(int tensor) const {
   const Slot& slot = slots[tensor];
-  if (!slot.name.empty() && slot.storage == Storage::kCodec)
-    return content_of(slot.treatment) == Content::kRounded;
-  if (stored(tensor) || tensor == 0) return false;
-  const Step& step = steps[tensor - 1];
-  return rounded(step.input) || (step.other >= 0 && rounded(step.other));
+  return !slot.name.empty() && slot.storage == Storage::kCodec ? content_of(slot.treatment)
+                                                               : Content::kExact;
+}
+
+void Recipe::fit_codecs() {
+  // How what is stored is read: as it is; for what of it is above 0; to make what is read so.
+  std::vector<bool> values(slots.size()), signs(slots.size()), exact(slots.size());
+  const auto read = [&](int tensor, bool only_signs) {
+    for_sources(*this, tensor, [&](int t) {
+      if (stored(t)) (!only_signs ? values : t == tensor ? signs : exact)[t] = true;
+      return !stored(t);
+    });
+  };
+  const auto check = [](bool possible, const Slot& slot, const char* why) {
+    COMPACT_CHECK(possible, "slot `", slot.name, "` = ", slot.treatment, ": ", why);
+  };
+  constexpr const char* kReadsValues = "the operation behind it reads values, not signs";
+  const Wanted wanted = everything();
+  for (int i = 0; i < static_cast<int>(steps.size()); ++i) {
+    const Step& step = steps[i];
+    if (step.reads_input(wanted)) read(step.input, false);
+    if (step.stage && step.stage->needs().output) read(i + 1, step.stage->reads_signs());
+    check(
+        step.side.storage != Storage::kCodec || content_of(step.side.treatment) != Content::kSigns,
+        step.side, kReadsValues);
+  }
+  for (int t = 0; t < static_cast<int>(slots.size()); ++t) {
+    Slot& slot = slots[t];
+    if (signs[t] && content(t) == Content::kRounded) {
+      const std::string held = values[t] ? slot.treatment : "mask:of=sign";
+      slot.treatment = with_signs(held).value_or(held);
+      slot.codec = make_codec(slot.treatment);
+    }
+    check(content(t) != Content::kSigns || !(values[t] || exact[t]), slot, kReadsValues);
+    check(
+        content(t) != Content::kRounded || !(exact[t] || (signs[t] && !with_signs(slot.treatment))),
+        slot, "a ReLU without a mask reads signs, which this does not keep");
+  }
 }
 
 void Recipe::finish() {
@@ -140,15 +205,7 @@ void Recipe::finish() {
     }
     check_sketch(read, slots[t]);
   }
-  const auto check_values = [](const Slot& slot) {
-    COMPACT_CHECK(slot.storage != Storage::kCodec || content_of(slot.treatment) != Content::kSigns,
-                  "slot `", slot.name, "` = ", slot.treatment,
-                  ": the operation behind it reads values, not signs");
-  };
-  for (const Step& step : steps) {
-    if (step.stage && step.stage->needs().input) check_values(slots[step.input]);
-    check_values(step.side);
-  }
+  fit_codecs();
   for (int t = 0; t < count; ++t) {
     COMPACT_CHECK(!read_in_backward(t) || stored(t) || rebuilt(t), "slot `", slots[t].name,
                   "` = recompute: it is made of what the segment before gives, which is not kept; "
@@ -174,10 +231,13 @@ void Recipe::finish() {
 
 at::Tensor Recipe::run(size_t i, Tensors& t, Weights weights, Stage::Forward& f) const {
   const Step& step = steps[i];
-  f.overwrite = overwritable[step.input] && (step.input > 0 || alone(t[0]));
+  f.overwrite = overwritable[step.input] &&
+                (step.input > 0 || (alone(t[0]) && t[0].is_non_overlapping_and_dense()));
   // Where it may be overwritten the only reference is passed on.
   f.input = f.overwrite ? std::move(t[step.input]) : t[step.input];
   f.weights = step.of(weights);
+  COMPACT_CHECK(!f.sketch || step.stage->sketch_width() > 0, "slot `", slots[step.input].name,
+                "` = sketch: the weight behind it has no projection any more");
   if (step.stage) return step.stage->forward(f);
   check_like(name.c_str(), f.input, {{"the other term of a sum", t[step.other]}});
   return f.overwrite ? f.input.add_(t[step.other]) : f.input + t[step.other];

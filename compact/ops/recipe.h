@@ -50,12 +50,16 @@ struct Recipe {
   std::vector<Step> steps;
   int parameters = 0;
   std::vector<int> last_reader;    // last step that reads a tensor in the forward pass
-  std::vector<bool> overwritable;  // one forward reader, never stored nor read by a backward
+  std::vector<bool> overwritable;  // one forward reader, never stored nor read by a backward; where
+                                   // its memory is nobody else's
 
   // Appends a step that makes tensor steps.size().
   void add(Step step, Slot output);
   // Fills what follows from slots and steps. Throws InputError naming the slot.
   void finish();
+  // Gives slots whose signs are read a codec that tells them. Throws InputError naming the slot
+  // where what its codec leaves is not what a backward pass reads.
+  void fit_codecs();
 
   Wanted everything() const { return Wanted(1 + static_cast<size_t>(parameters), true); }
   // Of which tensors a gradient is made, where these are wanted.
@@ -68,6 +72,8 @@ struct Recipe {
   bool can_be_rebuilt(int tensor) const;  // from what could be stored
   // Whether a tensor comes back rounded: by its own codec, or made from one that does.
   bool rounded(int tensor) const;
+  // What can be read from what its slot holds.
+  Content content(int tensor) const;
   // Runs step i on tensors `t`, with the weights of all parameters.
   at::Tensor run(size_t i, Tensors& t, Weights weights, Stage::Forward& f) const;
 };

@@ -63,10 +63,7 @@ std::shared_ptr<const Stage> relu_stage(bool mask) { return std::make_shared<Rel
 int add_relu(Segment& segment, Slot slot, bool read) {
   bool mask = slot.storage == Storage::kRecompute && segment.rounded(segment.tensors() - 1);
   if (slot.storage == Storage::kCodec && content_of(slot.treatment) == Content::kRounded) {
-    const std::optional<std::string> signs = with_signs(slot.treatment);
-    mask = read && !signs;
-    if (!mask) slot.treatment = read ? *signs : "mask:of=sign";
-    slot.codec = make_codec(slot.treatment);
+    mask = read && !with_signs(slot.treatment);
   }
   return segment.add(relu_stage(mask), std::move(slot));
 }

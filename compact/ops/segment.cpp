@@ -92,10 +92,12 @@ void Segment::set_codec(const std::string& slot, const std::string& treatment) {
     s.treatment = treatment;
     found = true;
   };
-  Recipe& recipe = change();
-  for (Slot& s : recipe.slots) set(s);
-  for (Recipe::Step& step : recipe.steps) set(step.side);
+  auto changed = std::make_shared<Recipe>(*recipe_);
+  for (Slot& s : changed->slots) set(s);
+  for (Recipe::Step& step : changed->steps) set(step.side);
   COMPACT_CHECK(found, "no codec holds slot `", slot, "`");
+  changed->fit_codecs();
+  recipe_ = std::move(changed);
 }
 
 void Segment::set_codecs(const Policy& policy) {

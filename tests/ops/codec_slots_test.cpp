@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Slots of a block that codecs hold.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "compact/base/check.h"
+#include "compact/ops/map_stages.h"
 #include "compact/ops/memory.h"
 #include "compact/ops/treatments.h"
 #include "tests/ops/block.h"
@@ -90,6 +93,92 @@ TEST_P(CodecSlots, SecondBackwardGivesTheSame) {
   const auto first = block.take_gradients();
   torch::autograd::backward({y}, {block.output_gradient()});
   EXPECT_TRUE(same_bits(block.take_gradients(), first));
+}
+
+// What set_codec() says of a slot and a codec; empty where it takes it.
+std::string refused_codec(Segment& segment, const char* slot, const char* treatment) {
+  try {
+    segment.set_codec(slot, treatment);
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+std::string treatment_of(const Segment& segment, const std::string& slot) {
+  for (const Slot& s : segment.codec_slots()) {
+    if (s.name == slot) return s.treatment;
+  }
+  return "none";
+}
+
+TEST(CodecSlotsLater, HoldWhatBackwardReads) {
+  Block block(at::kFloat);
+  const auto segment = treated(block, "slot * = offload\n");
+  for (const char* slot : {"attn.input", "mlp.gate_up", "mlp.silu", "attn.out"}) {
+    EXPECT_THAT(refused_codec(*segment, slot, "mask:of=sign"),
+                testing::HasSubstr("reads values, not signs"));
+    EXPECT_EQ(treatment_of(*segment, slot), "offload");
+  }
+  EXPECT_EQ(refused_codec(*segment, "mlp.gate_up", "quantize:bits=1"), "");
+  EXPECT_EQ(treatment_of(*segment, "mlp.gate_up"), "quantize:bits=1");
+  EXPECT_THAT(refused_codec(*segment, "mlp.down", "offload"), testing::HasSubstr("no codec holds"));
+}
+
+Slot moved(const char* name) {
+  return {.name = name,
+          .width = 4,
+          .storage = Storage::kCodec,
+          .codec = make_codec("offload"),
+          .treatment = "offload"};
+}
+
+// A ReLU that was made without a mask reads signs of what holds its output.
+TEST(CodecSlotsLater, TellSignsWhereAReluReadsThem) {
+  Parameter a{.name = "a", .weight = noise({4, 4}, "a", at::kFloat).requires_grad_(true)};
+  Parameter b{.name = "b", .weight = noise({4, 4}, "b", at::kFloat).requires_grad_(true)};
+  Segment read("read", Slot{"in", 4}), signs("signs", Slot{"in", 4}), rebuilt("re", Slot{"in", 4});
+  read.add(linear_stage(&a));
+  add_relu(read, moved("relu"), /*read=*/true);
+  read.add(linear_stage(&b));
+  signs.add(linear_stage(&a));
+  add_relu(signs, moved("relu"), /*read=*/false);
+  rebuilt.add(linear_stage(&a), moved("gelu"));
+  rebuilt.add(gelu_stage(4, false));
+  add_relu(rebuilt, Slot{"relu", 4, Storage::kRecompute}, /*read=*/true);
+  rebuilt.add(linear_stage(&b));
+  for (Segment* s : {&read, &signs, &rebuilt}) s->finish();
+
+  EXPECT_EQ(refused_codec(read, "relu", "quantize:bits=4+offload"), "");
+  EXPECT_EQ(treatment_of(read, "relu"), "quantize:bits=4,levels=positive+offload");
+  for (const char* lossy : {"quantize:bits=1", "pool:size=2"}) {
+    EXPECT_THAT(refused_codec(read, "relu", lossy), testing::HasSubstr("`relu`")) << lossy;
+  }
+  EXPECT_EQ(refused_codec(signs, "relu", "quantize:bits=1"), "");
+  EXPECT_EQ(treatment_of(signs, "relu"), "mask:of=sign");
+  EXPECT_THAT(refused_codec(rebuilt, "gelu", "quantize:bits=4"), testing::HasSubstr("`gelu`"));
+  EXPECT_EQ(treatment_of(rebuilt, "gelu"), "offload");
+
+  // The gradient of what is below 0 stays 0.
+  const at::Tensor x = noise({64, 4}, "x", at::kFloat).requires_grad_(true);
+  const at::Tensor y = read(x), off = at::linear(x, a.weight).le(0);
+  y.backward(at::ones_like(y));
+  const at::Tensor whole = at::linear(at::linear(x, a.weight).relu(), b.weight);
+  const auto want = torch::autograd::grad({whole.sum()}, {x});
+  EXPECT_TRUE(off.any().item<bool>());
+  EXPECT_TRUE(at::allclose(x.grad(), want[0], 1e-5, 1e-6));
+}
+
+// What only signs are held of cannot make what somebody else reads.
+TEST(CodecSlotsLater, NothingIsRebuiltFromSigns) {
+  Parameter a{.name = "a", .weight = noise({4, 4}, "a", at::kFloat).requires_grad_(true)};
+  Segment s("block", Slot{"in", 4});
+  s.add(linear_stage(&a));
+  add_relu(s, moved("relu"), /*read=*/true);
+  s.add(dropout_stage(0.5, 4));
+  s.add(linear_stage(&a));
+  s.finish();
+  EXPECT_THAT(refused_codec(s, "relu", "mask:of=sign"), testing::HasSubstr("reads values"));
 }
 
 // Only the input of the last product is rounded: the gradient of its weight is linear in it, and

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Projected gradients: from the input, from the recomputed input, from its sketch.
 #include <ATen/core/grad_mode.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "compact/base/check.h"
@@ -135,6 +136,17 @@ TEST(SketchTreatment, OnlyWhereEveryReaderIsAProjectedLinear) {
   for (const char* name : {"attn.qkv", "attn.out", "mlp.input", "mlp.gate_up", "mlp.silu"}) {
     EXPECT_THROW(block.segment({}, {name}), InputError) << name;
   }
+}
+
+// A weight that gets its whole gradient again has no use for a sketch of its input.
+TEST(SketchTreatment, AProjectionThatIsTakenAwayIsMissed) {
+  Block block(at::kFloat);
+  project(block, "srht", true);
+  const auto segment = block.segment({}, kSketched);
+  block.gate_up.carrier.reset();
+  block.gate_up.weight.requires_grad_(true);
+  EXPECT_THAT([&] { (*segment)(block.input()); },
+              testing::ThrowsMessage<InputError>(testing::HasSubstr("slot `mlp.norm` = sketch")));
 }
 
 TEST(SketchTreatment, WithoutGradientsNothingIsProjected) {
