@@ -19,7 +19,8 @@ struct EncoderConfig {
   int64_t num_hidden_layers = 0;
   int64_t num_attention_heads = 0;
   int64_t vocab_size = 0;
-  int64_t max_position_embeddings = 512;  // of RoBERTa with pad_token_id + 1 that are never used
+  // RoBERTa never uses the first pad_token_id of them; the next one is what padding reads.
+  int64_t max_position_embeddings = 512;
   int64_t type_vocab_size = 2;
   int64_t pad_token_id = 0;
   double layer_norm_eps = 1e-12;

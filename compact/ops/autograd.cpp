@@ -4,6 +4,8 @@
 #include <c10/core/DispatchKeySet.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
+
 #include "compact/base/check.h"
 
 namespace compact {
@@ -37,12 +39,9 @@ void check_plain(const char* who, const at::Tensor& t) {
                 "] has no forward-mode derivative: the tangent of its input would be lost");
 }
 
-bool any_requires_grad(const at::Tensor& x, std::span<const at::Tensor> more) {
-  if (x.requires_grad()) return true;
-  for (const at::Tensor& t : more) {
-    if (t.defined() && t.requires_grad()) return true;
-  }
-  return false;
+bool any_requires_grad(std::span<const at::Tensor> tensors) {
+  return std::ranges::any_of(tensors,
+                             [](const at::Tensor& t) { return t.defined() && t.requires_grad(); });
 }
 
 int64_t bytes_of(std::span<const at::Tensor> tensors) {

@@ -47,7 +47,7 @@ struct NoAutocast {
 // dispatch of its own.
 void check_plain(const char* who, const at::Tensor& t);
 
-bool any_requires_grad(const at::Tensor& x, std::span<const at::Tensor> more);
+bool any_requires_grad(std::span<const at::Tensor> tensors);
 
 // Sum of elements times element size; undefined tensors count nothing.
 int64_t bytes_of(std::span<const at::Tensor> tensors);

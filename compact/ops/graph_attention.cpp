@@ -147,7 +147,7 @@ at::Tensor graph_attention(const at::Tensor& x, const at::Tensor& source, const 
     attention.drop(w);
     y = attention.product(w, x);
   }
-  if (!at::GradMode::is_enabled() || !any_requires_grad(x, std::array{source, target})) return y;
+  if (!at::GradMode::is_enabled() || !any_requires_grad(std::array{x, source, target})) return y;
   NodePtr node = make_node<GraphAttentionNode>();
   auto& n = static_cast<GraphAttentionNode&>(*node);
   n.attention = attention;

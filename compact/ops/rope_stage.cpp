@@ -9,10 +9,17 @@
 namespace compact {
 namespace {
 
-// Tables for rows of x from position `offset` on.
-void check_tables(const at::Tensor& x, const RopeTables& tables, int64_t heads, int64_t dim,
-                  int64_t offset, int64_t length) {
+// What the kernel asks of rows x, from position `offset` on, and of the tables.
+void check_rope(const at::Tensor& x, const RopeTables& tables, int64_t heads, int64_t dim,
+                int64_t offset, int64_t length) {
   check_like("rope", x, {{"cosines", tables.cos}, {"sines", tables.sin}}, at::kFloat);
+  COMPACT_CHECK(x.is_contiguous(), "[rope] rows must be contiguous, are ", x.sizes(),
+                " with strides ", x.strides());
+  COMPACT_CHECK(tables.cos.dim() == 2 && tables.cos.sizes() == tables.sin.sizes() &&
+                    tables.cos.is_contiguous() && tables.sin.is_contiguous(),
+                "[rope] cosines and sines must be contiguous [length, dim / 2] alike, are ",
+                tables.cos.sizes(), " with strides ", tables.cos.strides(), " and ",
+                tables.sin.sizes(), " with strides ", tables.sin.strides());
   COMPACT_CHECK(x.size(-1) >= heads * dim && tables.cos.size(1) == dim / 2 && offset >= 0 &&
                     offset + length <= tables.cos.size(0),
                 "[rope] positions up to ", offset + length, " of ", heads, " heads of ", dim,
@@ -44,7 +51,7 @@ class RopeStage final : public Stage {
     at::Tensor y = in_place && x.is_contiguous() ? x : x.clone(at::MemoryFormat::Contiguous);
     const int64_t width = y.size(-1), length = y.size(-2);
     if (y.numel() == 0) return y;
-    check_tables(y, *tables_, heads_, dim_, 0, length);
+    check_rope(y, *tables_, heads_, dim_, 0, length);
     backend_of(y).rope({.x = y.data_ptr(),
                         .cos = static_cast<const float*>(tables_->cos.const_data_ptr()),
                         .sin = static_cast<const float*>(tables_->sin.const_data_ptr()),
@@ -82,7 +89,8 @@ RopeTables RopeTables::make(int64_t length, int64_t dim, double base, at::Device
 void rope_in_place(at::Tensor x, const RopeTables& tables, int64_t heads, int64_t dim,
                    int64_t offset, bool inverse) {
   const int64_t half = dim / 2;
-  check_tables(x, tables, heads, dim, offset, x.size(0));
+  COMPACT_CHECK(x.dim() == 2, "[rope] needs rows [tokens, width], not ", x.sizes());
+  check_rope(x, tables, heads, dim, offset, x.size(0));
   backend_of(x).rope({.x = x.data_ptr(),
                       .cos = static_cast<const float*>(tables.cos.const_data_ptr()) + offset * half,
                       .sin = static_cast<const float*>(tables.sin.const_data_ptr()) + offset * half,

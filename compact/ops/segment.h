@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // A segment: an ordered list of stages that is one autograd node. Every tensor on the way is kept
-// or rebuilt from kept ones in the backward pass; both give the same gradients bit for bit.
+// or rebuilt from kept ones in the backward pass; both give the same gradients bit for bit. One
+// segment is for one thread at a time: a forward pass counts itself and what it stored, and changes
+// of codecs, noise and training are for the passes after them. Backward passes may run on others.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -44,22 +47,27 @@ class Segment {
   // Appends the sum of the tensor made last and tensor `other`.
   int add_residual(int other, Slot output = {});
 
-  // Checks treatments against what stages can do; called once all stages are there. Throws
+  // Checks treatments against what stages can do; called once all stages are there. A codec that
+  // rounds a ReLU's output gives 0 a code of its own (levels=positive), or holds no more than signs
+  // where nothing else reads it. Throws
   // InputError naming the slot, for example where a sketched slot is read by an operation that
   // needs the tensor itself.
   void finish();
 
   // y = segment(x). One autograd node where gradients are on and something requires them; it keeps
-  // what the gradients that are required read, and needs neither segment nor parameters to live. A
-  // second backward pass through it, also after one that failed, needs retain_graph in the first.
-  // x has the type of the weights (norms may be in f32); autocast does not reach inside. Throws
-  // InputError on another type, and on a tensor that is none of plain memory: one of functorch or
-  // with a tangent, a tensor subclass. `lengths`: see Stage::Pass.
+  // what is read by the stages that a required gradient comes through, and needs neither segment
+  // nor parameters to live. (Of a linear stage with a frozen weight it keeps no input; every other,
+  // a convolution too, reads what it reads for any of its gradients.) A second backward pass
+  // through it, also after one that failed, needs retain_graph in the first. x has the type of the
+  // weights (norms may be in f32); autocast does not reach inside. Throws InputError on another
+  // type, on a sketch whose reader has lost its projection, and on a tensor that is none of plain
+  // memory: one of functorch or with a tangent, a tensor subclass. `lengths`: see Stage::Pass.
   at::Tensor operator()(const at::Tensor& x, const at::Tensor& lengths = {}) const;
   // The same where the caller gives x up: its memory may hold what is made of it.
   at::Tensor operator()(at::Tensor&& x, const at::Tensor& lengths = {}) const;
 
-  // Slots that codecs hold, and giving one of them another codec for forward passes to come.
+  // Slots that codecs hold, and giving one of them another codec for forward passes to come: fitted
+  // to what backward reads and refused as in finish(), with nothing changed.
   std::vector<Slot> codec_slots() const;
   void set_codec(const std::string& slot, const std::string& treatment);
   // The same for all that the policy names.
@@ -102,7 +110,7 @@ class Segment {
 
   std::shared_ptr<Recipe> recipe_;
   std::vector<const Parameter*> parameters_;
-  std::shared_ptr<int64_t> recomputed_ = std::make_shared<int64_t>(0);
+  std::shared_ptr<std::atomic<int64_t>> recomputed_ = std::make_shared<std::atomic<int64_t>>(0);
   mutable std::vector<SlotBytes> latest_;
   mutable int64_t saved_bytes_ = 0;
   mutable uint64_t noise_ = 0, passes_ = 0;

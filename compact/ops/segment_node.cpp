@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "compact/base/check.h"
@@ -34,7 +35,8 @@ struct SegmentNode : torch::autograd::Node {
     Stage::Pass pass;  // key: of the whole pass
   };
 
-  SegmentNode(std::shared_ptr<const Recipe> recipe, std::shared_ptr<int64_t> recomputed)
+  SegmentNode(std::shared_ptr<const Recipe> recipe,
+              std::shared_ptr<std::atomic<int64_t>> recomputed)
       : recipe(std::move(recipe)), recomputed(std::move(recomputed)) {}
   std::string name() const override { return "CompActSegment"; }
   void release_variables() override {
@@ -69,7 +71,7 @@ struct SegmentNode : torch::autograd::Node {
                                      const std::vector<int64_t>& sides_if_kept);
 
   std::shared_ptr<const Recipe> recipe;
-  std::shared_ptr<int64_t> recomputed;  // the segment's counter
+  std::shared_ptr<std::atomic<int64_t>> recomputed;  // the segment's counter
   Held held;
   bool released = false;
 };
@@ -217,18 +219,21 @@ std::vector<SlotBytes> SegmentNode::rows(const Recipe& recipe, const Held& h,
 }
 
 at::Tensor SegmentNode::run(const Segment& segment, at::Tensor x, const at::Tensor& lengths) {
-  const Recipe& recipe = *segment.recipe_;
+  const std::shared_ptr<const Recipe> own = segment.recipe_;  // as it is now
+  const Recipe& recipe = *own;
+  COMPACT_CHECK(x.is_floating_point(), "[segment] `", recipe.name,
+                "` takes real floating-point tensors, not ", c10::toString(x.scalar_type()));
   trace_moment("forward of ", recipe.name);
   const NoAutocast no_autocast;
   Tensors leaves = {x};
   for (const Parameter* p : segment.parameters_) leaves.push_back(p->leaf());
   for (const at::Tensor& leaf : leaves) check_plain("segment", leaf);
-  const bool record = at::GradMode::is_enabled() && any_requires_grad(x, leaves);
+  const bool record = at::GradMode::is_enabled() && any_requires_grad(leaves);
   const size_t count = recipe.steps.size();
   NodePtr owner;
   Wanted wanted;
   if (record) {
-    owner = make_node<SegmentNode>(segment.recipe_, segment.recomputed_);
+    owner = make_node<SegmentNode>(own, segment.recomputed_);
     connect(owner, leaves);
     for (const at::Tensor& leaf : leaves) wanted.push_back(leaf.defined() && leaf.requires_grad());
   } else {
@@ -240,7 +245,7 @@ at::Tensor SegmentNode::run(const Segment& segment, at::Tensor x, const at::Tens
   Held h;
   h.weights = weights_of(segment.parameters_);
   if (demand.tensors[0] && slots[0].storage == Storage::kKeep) h.versions.add(x);
-  if (lengths.defined()) h.versions.add(lengths);
+  if (record && lengths.defined()) h.versions.add(lengths);
   h.tensors.resize(count + 1);
   h.sides.resize(count);
   h.encoded.resize(count + 1);

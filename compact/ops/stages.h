@@ -35,7 +35,8 @@ struct RopeTables {
 // Su et al. 2021, rotate-half convention.
 std::shared_ptr<const Stage> rope_stage(std::shared_ptr<const RopeTables> tables, int64_t heads,
                                         int64_t dim);
-// The same on [tokens, width] rows that start at position `offset`, in place.
+// The same on contiguous rows [tokens, width] that start at position `offset`, in place. Throws
+// InputError where rows or tables are otherwise.
 void rope_in_place(at::Tensor x, const RopeTables& tables, int64_t heads, int64_t dim,
                    int64_t offset, bool inverse);
 

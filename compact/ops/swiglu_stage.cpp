@@ -43,11 +43,12 @@ class SwiGluStage final : public Stage {
 
   at::Tensor backward(Backward& b) const override {
     at::Tensor x = std::move(b.input);
+    // The kernel writes as it reads, rows one after another.
+    if (!x.is_contiguous()) x = x.contiguous(), b.consume = true;
     const at::Tensor gy = b.gy.contiguous();
     check_like("swiglu", x, {{"gradient", gy}, {"silu", b.side}});
     b.gy = at::Tensor();
     const at::Tensor gx = b.consume && owned(x) ? x : at::empty_like(x);
-    x = x.contiguous();
     const int64_t m = x.size(-1) / 2;
     backend_of(x).swiglu_backward({.gproduct = gy.const_data_ptr(),
                                    .gate_up = x.const_data_ptr(),

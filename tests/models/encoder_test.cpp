@@ -68,6 +68,16 @@ void expect_same(const Step& a, const Step& b, const std::string& text) {
   }
 }
 
+TEST(Encoder, IsEvaluatedInInferenceMode) {
+  const Encoder net(config_of(), Policy::preset("exact"), {.seed = 3});
+  const at::Tensor target = at::arange(5).remainder(3);
+  const double want = net.score(inputs_of(), target).loss;
+  const c10::InferenceMode inference;
+  const Tensors inputs = inputs_of();
+  ASSERT_TRUE(inputs[2].is_inference());
+  EXPECT_EQ(net.score(inputs, target).loss, want);
+}
+
 TEST(Encoder, LosslessPresetsChangeNoBit) {
   for (const EncoderKind kind : {EncoderKind::kBert, EncoderKind::kRoberta}) {
     const Step off = step_under(config_of(kind), Policy::preset("off"));

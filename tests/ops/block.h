@@ -25,6 +25,9 @@ inline constexpr std::array<const char*, 8> kDroppable = {"attn.norm", "attn.qkv
 inline constexpr std::array<int, 8> kRunsToRebuild = {1, 2, 1, 2,
                                                       1, 1, 0, 1};  // silu: in its kernel
 using Dropped = std::bitset<8>;
+// Nothing, exact, everything, and every second slot dropped.
+inline const Dropped kSome[] = {Dropped(0), Dropped(0b11010001), Dropped(0b11111111),
+                                Dropped(0b01010101), Dropped(0b10101010)};
 
 inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   if (a.defined() != b.defined()) return false;

@@ -121,6 +121,23 @@ TEST(Types, WhatAKernelWouldMisreadIsRefused) {
   expect_refused("positions",
                  forward(rope_stage(single.rope, 6, Block::kDim), at::ones({1, 17, 48})),
                  "[rope] positions up to 17");
+  const auto in_place = [](const at::Tensor& rows, RopeTables angles) {
+    return [=] { rope_in_place(rows, angles, 6, Block::kDim, 0, false); };
+  };
+  const at::Tensor rows = noise({5, Block::kQkv}, "qkv", kSingle);
+  const RopeTables& angles = *single.rope;
+  expect_refused("rows with gaps", in_place(rows.narrow(1, 0, 40), angles), "[rope] rows must be");
+  expect_refused("rows of batches", in_place(rows.unsqueeze(0), angles), "[rope] needs rows");
+  for (const at::Tensor& bad : {angles.sin.narrow(0, 0, 3), angles.sin.narrow(1, 0, 1),
+                                angles.sin.t().contiguous().t(), angles.sin.view({-1})}) {
+    auto shared = std::make_shared<RopeTables>(RopeTables{angles.cos, bad});
+    expect_refused("sines", in_place(rows, *shared), "[rope] cosines and sines");
+    expect_refused("sines", forward(rope_stage(shared, 6, Block::kDim), rows.unsqueeze(0)),
+                   "[rope] cosines and sines");
+  }
+  Parameter complex{.name = "c", .weight = at::ones({4, 4}, at::kComplexFloat)};
+  expect_refused("complex", forward(linear_stage(&complex), at::ones({2, 4}, at::kComplexFloat)),
+                 "[segment] `one` takes real floating-point tensors, not ComplexFloat");
   expect_refused("gate and up", forward(swiglu_stage(Block::kMlp), x), "[swiglu]");
   expect_refused(
       "dropout", [&] { drop_into(at::empty_like(xh), x, 0.5, 1); }, "[dropout] result");
