@@ -2,7 +2,6 @@
 #include "compact/plan/step_memory.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include "compact/base/check.h"
 #include "compact/kernels/kernels.h"
@@ -68,18 +67,17 @@ StepMemory run_step(const Network& model, Optimizer& optimizer, const StepShape&
     batches.push_back(micro_batch(i));
     batches.back().target.ne(kernels::kIgnoreIndex).sum();
   }
-  for (const StepInputs& batch : batches) {
-    trace_mark(MemoryEventKind::kForwardBegin);
-    at::Tensor loss = model.loss(batch.inputs, batch.target, 1e-3);
-    trace_mark(MemoryEventKind::kForwardEnd);
-    optimizer.begin_backward(1e-3);
-    torch::autograd::backward({loss}, {});
+  const StepSettings settings{.accumulation = shape.accumulation,
+                              .loss_scale = 1e-3,
+                              .learning_rate = 1e-3,
+                              .max_grad_norm = shape.clip ? 1.0 : 0.0};
+  const StepHooks hooks{.after_backward = [&](int64_t, const at::Tensor&) {
     recorder.mark_gradients();
-  }
-  trace_moment("gradient norm");
-  const at::Tensor norm = optimizer.gradient_norm();
-  trace_moment("optimizer");
-  optimizer.step(1e-3, shape.clip ? Optimizer::clip_factor(norm, 1) : at::Tensor());
+    return true;
+  }};
+  train_step(
+      model, optimizer, settings, [&](int64_t i) { return batches[static_cast<size_t>(i)]; },
+      hooks);
   return recorder.finish();
 }
 

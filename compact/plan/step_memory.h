@@ -10,10 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "compact/models/network.h"
 #include "compact/ops/memory.h"
 #include "compact/ops/memory_trace.h"
-#include "compact/optim/optimizer.h"
+#include "compact/plan/train_step.h"
 
 namespace compact {
 
@@ -23,12 +22,6 @@ struct StepShape {
   bool clip = true;               // by the norm of all gradients
   // Whether weights may be updated inside the backward pass.
   bool may_release() const { return !clip && accumulation == 1; }
-};
-
-// A micro-batch, as a network reads it.
-struct StepInputs {
-  Tensors inputs;
-  at::Tensor target;
 };
 
 // Bytes. weights + optimizer + projections + other live before a step; at the peak gradients, saved
@@ -68,8 +61,8 @@ class StepRecorder {
   MemoryTrace trace_;
 };
 
-// One step on `micro_batch(i)`, in the order of the trainer: planned where the model is on the meta
-// device, real where it is on the CPU.
+// A train_step() on `micro_batch(i)`, recorded: planned where the model is on the meta device, real
+// where it is on the CPU.
 StepMemory run_step(const Network& model, Optimizer& optimizer, const StepShape& shape,
                     const std::function<StepInputs(int64_t)>& micro_batch, StepRecorder& recorder,
                     int64_t outside = 0);

@@ -3,7 +3,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -18,6 +17,7 @@
 #include "compact/ops/memory.h"
 #include "compact/ops/memory_trace.h"
 #include "compact/optim/schedules.h"
+#include "compact/plan/train_step.h"
 #include "compact/report/memory_table.h"
 #include "compact/report/step_figures.h"
 #include "compact/tasks/config_check.h"
@@ -54,6 +54,7 @@ class Run {
   void resume(const std::string& checkpoint);
   void describe();
   double check_loss(const at::Tensor& loss) const;
+  void check_norm(const at::Tensor& norm);
   void choose_bits();
   bool step();  // false: stopped inside the update, gradients pending
   void log();
@@ -171,6 +172,16 @@ double Run::check_loss(const at::Tensor& loss) const {
       cat("step ", s_.step + 1, ": the loss is ", value, "; stopped before the update"));
 }
 
+void Run::check_norm(const at::Tensor& norm) {
+  grad_norm_ = norm.item<double>();
+  if (std::isfinite(grad_norm_)) return;
+  throw NonFiniteError(cat("step ", s_.step + 1, ": the gradient of ", optimizer_->nonfinite(norm),
+                           releases_ && !device_.is_cpu()
+                               ? " is not finite; stopped, but parameters with release=true have "
+                                 "taken theirs: go on from a checkpoint"
+                               : " is not finite; stopped before the update"));
+}
+
 // On the batch to come, which stays to come.
 void Run::choose_bits() {
   const Batch batch = task_.train->peek(c_.per_device_train_batch_size);
@@ -188,51 +199,41 @@ bool Run::step() {
     plan_->begin_record(*model_, *optimizer_, outside_bytes_);
   trace_moment("batch");
   const int64_t accumulation = c_.gradient_accumulation_steps;
-  const double rate = c_.learning_rate * schedule_->factor(s_.step);
   // All micro-batches, so that their targets are counted; on resume those already in the gradients
   // are passed over.
   s_.window = task_.train->position();
   const BatchWindow window = next_window(*task_.train, c_);
   const int64_t valid = s_.valid = window.targets;
   if (s_.micro == 0) s_.step_loss = 0;
-  for (; s_.micro < accumulation; ++s_.micro) {
-    const StepInputs batch = inputs_of(window.batches[s_.micro], device_);
-    const int64_t live = live_bytes(device_);
-    trace_mark(MemoryEventKind::kForwardBegin);
-    model_->set_noise(noise_key(c_, s_.step, s_.micro));
-    at::Tensor loss = model_->loss(batch.inputs, batch.target,
-                                   valid > 0 ? 1.0 / static_cast<double>(valid) : 0.0);
+  int64_t live = 0;
+  StepHooks hooks;
+  hooks.before_forward = [&](int64_t micro) {
+    live = live_bytes(device_);
+    model_->set_noise(noise_key(c_, s_.step, micro));
+  };
+  hooks.before_backward = [&](const at::Tensor& loss) {
     figures_.held_bytes = live_bytes(device_) - live;
     figures_.saved_bytes = model_->saved_bytes();
-    trace_mark(MemoryEventKind::kForwardEnd);
-    optimizer_->begin_backward(rate);
     if (releases_) check_loss(loss);  // before it changes weights
-    torch::autograd::backward({loss}, {});
+  };
+  hooks.after_backward = [&](int64_t micro, const at::Tensor& loss) {
     plan_->mark_gradients();
-    const double value = check_loss(loss);
-    s_.step_loss += value;
-    const bool stop = SignalScope::count() >= 2 || (hooks_.stop && hooks_.stop(s_.step, s_.micro));
-    if (stop && s_.micro + 1 < accumulation) {
-      ++s_.micro;
-      return false;
-    }
-  }
-  trace_moment("gradient norm");
-  const at::Tensor norm = optimizer_->gradient_norm();
-  grad_norm_ = norm.item<double>();
-  if (!std::isfinite(grad_norm_)) {
-    throw NonFiniteError(cat("step ", s_.step + 1, ": the gradient of ",
-                             optimizer_->nonfinite(norm),
-                             releases_ && !device_.is_cpu()
-                                 ? " is not finite; stopped, but parameters with release=true have "
-                                   "taken theirs: go on from a checkpoint"
-                                 : " is not finite; stopped before the update"));
-  }
-  learning_rate_ = rate;
-  trace_moment("optimizer");
-  optimizer_->step(learning_rate_, c_.max_grad_norm > 0
-                                       ? Optimizer::clip_factor(norm, c_.max_grad_norm)
-                                       : at::Tensor());
+    s_.step_loss += check_loss(loss);
+    s_.micro = micro + 1;
+    const bool stop = SignalScope::count() >= 2 || (hooks_.stop && hooks_.stop(s_.step, micro));
+    return !stop || s_.micro == accumulation;
+  };
+  hooks.before_update = [&](const at::Tensor& norm) { check_norm(norm); };
+  const bool whole = train_step(
+      *model_, *optimizer_,
+      {.accumulation = accumulation,
+       .first = s_.micro,
+       .loss_scale = valid > 0 ? 1.0 / static_cast<double>(valid) : 0.0,
+       .learning_rate = learning_rate_ = c_.learning_rate * schedule_->factor(s_.step),
+       .max_grad_norm = c_.max_grad_norm},
+      [&](int64_t micro) { return inputs_of(window.batches[static_cast<size_t>(micro)], device_); },
+      hooks);
+  if (!whole) return false;
   synchronize(device_);
   ++s_.step;
   if (const std::string table = plan_->end_record(s_.step, console_); !table.empty())

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/plan/train_step.h"
+
+#include <torch/csrc/autograd/autograd.h>
+
+#include "compact/ops/memory_trace.h"
+
+namespace compact {
+
+bool train_step(const Network& network, Optimizer& optimizer, const StepSettings& settings,
+                const std::function<StepInputs(int64_t micro)>& micro_batch,
+                const StepHooks& hooks) {
+  for (int64_t i = settings.first; i < settings.accumulation; ++i) {
+    const StepInputs batch = micro_batch(i);
+    trace_mark(MemoryEventKind::kForwardBegin);
+    if (hooks.before_forward) hooks.before_forward(i);
+    const at::Tensor loss = network.loss(batch.inputs, batch.target, settings.loss_scale);
+    trace_mark(MemoryEventKind::kForwardEnd);
+    if (hooks.before_backward) hooks.before_backward(loss);
+    optimizer.begin_backward(settings.learning_rate);
+    torch::autograd::backward({loss}, {});
+    if (hooks.after_backward && !hooks.after_backward(i, loss)) return false;
+  }
+  trace_moment("gradient norm");
+  const at::Tensor norm = optimizer.gradient_norm();
+  if (hooks.before_update) hooks.before_update(norm);
+  trace_moment("optimizer");
+  optimizer.step(settings.learning_rate, settings.max_grad_norm > 0
+                                             ? Optimizer::clip_factor(norm, settings.max_grad_norm)
+                                             : at::Tensor());
+  return true;
+}
+
+}  // namespace compact
