@@ -22,41 +22,37 @@
 
 namespace compact::kernels {
 
-// A kernel every backend must have: a Backend that leaves one out does not compile.
-template <class F>
-class Required;
-template <class... Args>
-class Required<void(Args...)> {
- public:
-  Required(void (*f)(Args...)) : f_(f) {}  // NOLINT: implicit on purpose
-  void operator()(Args... args) const { f_(args...); }
+// Every kernel: its name and its arguments. A backend has a function for each in its namespace; one
+// that lacks it does not link.
+#define COMPACT_KERNELS(X)                        \
+  X(rms_norm, RmsNorm)                            \
+  X(rms_norm_backward, RmsNormBackward)           \
+  X(rope, Rope)                                   \
+  X(swiglu, SwiGlu)                               \
+  X(swiglu_backward, SwiGluBackward)              \
+  X(cross_entropy, CrossEntropy)                  \
+  X(cross_entropy_backward, CrossEntropyBackward) \
+  X(srht, Srht)                                   \
+  X(srht_transpose, SrhtTranspose)                \
+  X(draw, Draw)                                   \
+  X(dropout, Dropout)                             \
+  X(adamw, AdamW)                                 \
+  X(fold, Fold)                                   \
+  X(float8_pack, Float8Pack)                      \
+  X(float8_unpack, Float8Unpack)                  \
+  X(quantize, Quantize)                           \
+  X(dequantize, Dequantize)                       \
+  X(bit_pack, BitPack)                            \
+  X(bit_unpack, BitUnpack)
 
- private:
-  void (*f_)(Args...);
-};
+#define COMPACT_KERNEL_DECLARATION(name, Args) void name(const Args&, const Launch&);
 
 struct Backend {
   const char* name;
   Device device;
-  Required<void(const RmsNorm&, const Launch&)> rms_norm;
-  Required<void(const RmsNormBackward&, const Launch&)> rms_norm_backward;
-  Required<void(const Rope&, const Launch&)> rope;
-  Required<void(const SwiGlu&, const Launch&)> swiglu;
-  Required<void(const SwiGluBackward&, const Launch&)> swiglu_backward;
-  Required<void(const CrossEntropy&, const Launch&)> cross_entropy;
-  Required<void(const CrossEntropyBackward&, const Launch&)> cross_entropy_backward;
-  Required<void(const Srht&, const Launch&)> srht;
-  Required<void(const SrhtTranspose&, const Launch&)> srht_transpose;
-  Required<void(const Draw&, const Launch&)> draw;
-  Required<void(const Dropout&, const Launch&)> dropout;
-  Required<void(const AdamW&, const Launch&)> adamw;
-  Required<void(const Fold&, const Launch&)> fold;
-  Required<void(const Float8Pack&, const Launch&)> float8_pack;
-  Required<void(const Float8Unpack&, const Launch&)> float8_unpack;
-  Required<void(const Quantize&, const Launch&)> quantize;
-  Required<void(const Dequantize&, const Launch&)> dequantize;
-  Required<void(const BitPack&, const Launch&)> bit_pack;
-  Required<void(const BitUnpack&, const Launch&)> bit_unpack;
+#define X(name, Args) void (*name)(const Args&, const Launch&);
+  COMPACT_KERNELS(X)
+#undef X
 };
 
 // All backends of this build, fastest first.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One bit an element: a thread makes or reads a byte.
-#include "compact/kernels/cuda/kernels.cuh"
+#include "compact/kernels/cuda/cuda.cuh"
 
 namespace compact::kernels::cuda {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random matrices: a thread makes the four elements of one Philox call.
-#include "compact/kernels/cuda/kernels.cuh"
+#include "compact/kernels/cuda/cuda.cuh"
 #include "compact/kernels/normal.h"
 
 namespace compact::kernels::cuda {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Dropout: a thread treats the eight elements of one Philox call.
-#include "compact/kernels/cuda/kernels.cuh"
+#include "compact/kernels/cuda/cuda.cuh"
 
 namespace compact::kernels::cuda {
 namespace {

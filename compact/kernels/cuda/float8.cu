@@ -2,7 +2,7 @@
 // 8-bit floats with a power of two per block: a warp takes a block, a lane eight neighbours of it.
 #include "compact/kernels/float8.h"
 
-#include "compact/kernels/cuda/kernels.cuh"
+#include "compact/kernels/cuda/cuda.cuh"
 
 namespace compact::kernels::cuda {
 namespace {

@@ -2,7 +2,7 @@
 // AdamW and the fold of a carrier: element-wise, a thread takes the elements of one Philox call.
 #include <cmath>
 
-#include "compact/kernels/cuda/kernels.cuh"
+#include "compact/kernels/cuda/cuda.cuh"
 
 namespace compact::kernels::cuda {
 namespace {

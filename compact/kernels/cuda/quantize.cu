@@ -2,7 +2,7 @@
 // Quantization in groups: a warp takes a group; a lane makes every 32nd byte of its codes.
 #include "compact/kernels/quantize.h"
 
-#include "compact/kernels/cuda/kernels.cuh"
+#include "compact/kernels/cuda/cuda.cuh"
 
 namespace compact::kernels::cuda {
 namespace {

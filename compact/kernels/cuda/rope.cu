@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rotary position embedding: one block per token, a thread takes V neighbouring pairs.
-#include "compact/kernels/cuda/kernels.cuh"
+#include "compact/kernels/cuda/cuda.cuh"
 
 namespace compact::kernels::cuda {
 namespace {

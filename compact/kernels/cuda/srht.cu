@@ -5,7 +5,7 @@
 #include <bit>
 #include <cmath>
 
-#include "compact/kernels/cuda/kernels.cuh"
+#include "compact/kernels/cuda/cuda.cuh"
 #include "compact/kernels/gpu.h"
 
 namespace compact::kernels::cuda {

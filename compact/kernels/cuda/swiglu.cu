@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SwiGLU: one block per row, a thread takes V neighbours (one where rows are not aligned).
-#include "compact/kernels/cuda/kernels.cuh"
+#include "compact/kernels/cuda/cuda.cuh"
 
 namespace compact::kernels::cuda {
 namespace {
