@@ -124,7 +124,7 @@ Task open_sequences(const TrainConfig& c, SequenceTexts texts, std::vector<std::
   const EncoderConfig shape = shape_of(c, texts.train ? &*texts.train : nullptr, tokenizer.get());
   set_network(c, shape, !tokenizer, task);
   set_inputs(c.max_seq_length, shape.regression, task);
-  if (!data) return task;
+  if (!tokenizer) return task;
   task.files = tokenizer_files(*tokenizer);
   const std::optional<SequenceFormat> format = tokenizer->sequence_format();
   COMPACT_CHECK(format, "the tokenizer ", tokenizer->spec(),
@@ -132,6 +132,7 @@ Task open_sequences(const TrainConfig& c, SequenceTexts texts, std::vector<std::
   COMPACT_CHECK(!format->second_type || shape.type_vocab_size > 1, "the tokenizer ",
                 tokenizer->spec(), " gives second sentences a type of their own, the model has ",
                 "one type");
+  if (!data) return task;
   const uint64_t key = key_of(c, RandomUse::kData);
   const Padding padding{.pad = format->pad, .max_length = c.max_seq_length};
   const auto encoded = [&](const LabelledTexts& of, const char* what) {

@@ -160,6 +160,9 @@ class Planning(InFolder):
                 self.assertIn(f", vocabulary {own} (the model's own), ", run(*plan).stdout)
                 self.assertIn(f", vocabulary {read}, ",
                               run(*plan, f"--tokenizer={tokenizer}").stdout)
+        done = run("plan", "--task=text-classification", "--model=bert-tiny", "--tokenizer=bytes")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("does not say how sentences begin and end", done.stderr)
 
     def test_layers_are_ranges(self):
         peaks = {p: self.plan(f"--preset={p}", "--model=llama-60m")[0]["peak_bytes"]
