@@ -11,8 +11,8 @@ namespace compact {
 // sizes change from step to step, what is kept fits less and less, and the process grows far beyond
 // its tensors. Between steps this looks at the process, and where it has grown by more than an
 // eighth of the tensors' peak (and 32 MiB) beyond what the first step took beside its tensors, all
-// free pages go back. Steps of one size never come to that. Linux with glibc; elsewhere it does
-// nothing.
+// free pages go back. Steps of one size come to that at most in the first few. Linux with glibc;
+// elsewhere it does nothing.
 class HeapTrimmer {
  public:
   // After a step, whose tensors took `peak` bytes at most on the CPU. Returns whether it trimmed.
