@@ -7,18 +7,20 @@
 #include "compact/cli/commands.h"
 #include "compact/cli/train_flags.h"
 #include "compact/config/exit_codes.h"
+#include "compact/tasks/task.h"
 
 namespace compact::cli {
 
 int run_compare(const Command& command, const std::vector<std::string>& arguments) {
   Flags flags("compact compare", command.summary);
-  std::string presets = "off,exact,compact";
+  std::string presets;
   flags.group("Comparison");
   flags.add("presets", presets,
             "the runs: each a preset or a policy file, before it NAME= where it is to have another "
             "name, after it flags for this run alone (--budget 50%: half of the first run's peak); "
             "quotes keep spaces and commas together: "
-            "\"off,half=auto --budget 50%,muon=compact --optim muon\"",
+            "\"off,half=auto --budget 50%,muon=compact --optim muon\"; default: off,exact,compact, "
+            "for images and graphs off,exact,gact-l1",
             "A,B,...");
   TrainFlags settings(flags, {"preset", "resume_from_checkpoint"});
   if (!flags.parse(arguments)) {
@@ -31,7 +33,8 @@ int run_compare(const Command& command, const std::vector<std::string>& argument
     std::cout << config_toml(options.config);
     return kExitOk;
   }
-  options.presets = compare_texts(presets);
+  options.presets =
+      compare_texts(presets.empty() ? task_named(options.config.task).compared : presets);
   options.train_arguments = flags.given({"presets", "print_config", "output_dir"});
   return compare(options, std::cout, std::cerr);
 }

@@ -38,7 +38,7 @@ Rows task_rows() {
   return rows;
 }
 Rows preset_rows() {
-  Rows rows;
+  Rows rows = {{"auto", "With --budget: what takes the least time of all that fits."}};
   for (const EmbeddedPreset& p : embedded_presets()) {
     rows.emplace_back(p.name, Policy::preset(p.name).summary());
   }

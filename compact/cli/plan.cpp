@@ -76,6 +76,8 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
   const c10::DeviceType device = planned_device_of(c.device, warnings);
   const bool cuda = device == c10::kCUDA;
   COMPACT_CHECK(page.empty() || pareto, "--chart takes no effect without --pareto");
+  COMPACT_CHECK(page.empty() || page.ends_with(".html"), "--chart ", page,
+                ": a page's name ends in .html");
   if (!pareto) check_budget(c);
   // As a run would: both decide what products take beside their operands.
   if (c.threads > 0) at::set_num_threads(static_cast<int>(c.threads));

@@ -130,6 +130,10 @@ std::string draw(const LineChart& chart, std::span<const RunReport> runs) {
       svg += formatted("<path class=\"line s%zu\" stroke-width=\"%.1f\" d=\"", i % 8,
                        2 + 1.7 * behind);
       svg += path_of(line, x, y) + "\"/>\n";
+      if (line.size() == 1) {  // which no path shows
+        svg += formatted("<circle class=\"dot s%zu\" cx=\"%.1f\" cy=\"%.1f\" r=\"%.1f\"/>\n", i % 8,
+                         x(line[0].first), y(line[0].second), 3.4 + behind);
+      }
     }
     for (const auto& [place, value] : run.*chart.dots) {
       svg += formatted("<circle class=\"dot s%zu\" cx=\"%.1f\" cy=\"%.1f\" r=\"%.1f\"><title>",

@@ -131,7 +131,7 @@ void check_run(const TrainConfig& c) {
   std::string all;
   for (const std::string& m : missing) all += (all.empty() ? "" : ", ") + m;
   COMPACT_CHECK(missing.empty(), all, missing.size() > 1 ? " are needed" : " is needed",
-                missing.size() > 2 ? "; for example: compact train --model llama-tiny --train_file "
+                missing.size() > 2 ? "; for example: --model llama-tiny --train_file "
                                      "book.txt --output_dir runs/one"
                                    : "");
   check_config(c);

@@ -127,8 +127,10 @@ Task open_sequences(const TrainConfig& c, SequenceTexts texts, std::vector<std::
   if (!tokenizer) return task;
   task.files = tokenizer_files(*tokenizer);
   const std::optional<SequenceFormat> format = tokenizer->sequence_format();
-  COMPACT_CHECK(format, "the tokenizer ", tokenizer->spec(),
-                " does not say how sentences begin and end: --tokenizer must name one that does");
+  COMPACT_CHECK(
+      format, "the tokenizer ", tokenizer->spec(),
+      " does not say how sentences begin and end: --tokenizer must name one that does, as "
+      "wordpiece:file=vocab.txt or bpe:file=tokenizer.json");
   COMPACT_CHECK(!format->second_type || shape.type_vocab_size > 1, "the tokenizer ",
                 tokenizer->spec(), " gives second sentences a type of their own, the model has ",
                 "one type");

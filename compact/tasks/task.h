@@ -58,6 +58,7 @@ struct TaskInfo {
   int64_t eval_samples = 0;       // that an evaluation reads at most where nobody says; 0: all
   bool planned_from_data = true;  // what a step takes depends on them
   bool one_sample = false;        // all there is makes one batch, whatever batch is asked for
+  std::string compared = "off,exact,compact";  // presets of a comparison that names none
 };
 std::span<const TaskInfo* const> tasks();
 // Throws InputError with a suggestion on an unknown name.

@@ -65,6 +65,10 @@ extern const TaskInfo graph_classification = {
     check_graph_settings,
     open_graph,
     {kGraphModelType},
-    {"hidden_size", "num_hidden_layers", "dropout", "label_smoothing_factor"}};
+    {"hidden_size", "num_hidden_layers", "dropout", "label_smoothing_factor"},
+    /*eval_samples=*/0,
+    /*planned_from_data=*/true,
+    /*one_sample=*/false,
+    /*compared=*/"off,exact,gact-l1"};
 
 }  // namespace compact

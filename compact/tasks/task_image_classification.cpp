@@ -228,6 +228,10 @@ extern const TaskInfo image_classification = {
     check_image,
     open_image,
     {kImageModelType},
-    {"width_mult", "augment", "image_size", "label_smoothing_factor"}};
+    {"width_mult", "augment", "image_size", "label_smoothing_factor"},
+    /*eval_samples=*/0,
+    /*planned_from_data=*/true,
+    /*one_sample=*/false,
+    /*compared=*/"off,exact,gact-l1"};
 
 }  // namespace compact

@@ -69,6 +69,7 @@ extern const TaskInfo node_classification = {
     {"hidden_size", "num_hidden_layers", "dropout", "label_smoothing_factor"},
     /*eval_samples=*/0,
     /*planned_from_data=*/true,
-    /*one_sample=*/true};
+    /*one_sample=*/true,
+    /*compared=*/"off,exact,gact-l1"};
 
 }  // namespace compact

@@ -45,7 +45,8 @@ bool in_use(const fs::path& folder) {
          });
 }
 
-void check_output_folder(const TrainConfig& c) {
+// A folder that cannot be had is an error.
+void check_place(const TrainConfig& c) {
   const fs::path folder(c.output_dir);
   std::error_code error;
   if (!fs::exists(folder, error)) {
@@ -60,6 +61,10 @@ void check_output_folder(const TrainConfig& c) {
                 ": is not a folder");
   COMPACT_CHECK(access(folder.c_str(), W_OK) == 0, "--output_dir ", c.output_dir,
                 ": is not writable");
+}
+
+void check_contents(const TrainConfig& c) {
+  const fs::path folder(c.output_dir);
   COMPACT_CHECK(
       !in_use(folder) || c.overwrite_output_dir || !c.resume_from_checkpoint.empty(),
       "--output_dir ", c.output_dir,
@@ -74,9 +79,9 @@ void check_output_folder(const TrainConfig& c) {
 
 std::unique_ptr<FolderLock> take_output_folder(const TrainConfig& c,
                                                std::vector<std::string>& warnings) {
-  check_output_folder(c);
-  auto lock = std::make_unique<FolderLock>(c.output_dir);
-  check_output_folder(c);  // another run may have ended meanwhile
+  check_place(c);
+  auto lock = std::make_unique<FolderLock>(c.output_dir);  // who writes there is told first
+  check_contents(c);
   if (!lock->held()) {
     warnings.push_back(cat("--output_dir ", c.output_dir,
                            ": its file system has no locks; no other run may write there"));

@@ -42,7 +42,11 @@ RunOutput::RunOutput(const TrainConfig& config, const Task& task, const Policy& 
       metrics_(cleared(config), last_step, ends, console),
       memory_(last_step < 0 ? "" : earlier_tables(config.output_dir, last_step, console)) {
   write_file_atomically(config.output_dir + "/policy.txt", policy.str());
-  write_json(config.output_dir + "/train_config.json", nlohmann::json::parse(config_json(config)));
+  // For --config of another run, which must not take this one's folder for its own to remove, nor
+  // its checkpoints.
+  auto settings = nlohmann::json::parse(config_json(config));
+  for (const char* own : {"overwrite_output_dir", "resume_from_checkpoint"}) settings.erase(own);
+  write_json(config.output_dir + "/train_config.json", settings);
   for (const auto& [name, text] : task.files) {
     write_file_atomically(config.output_dir + "/" + name, text);
   }

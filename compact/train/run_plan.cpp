@@ -77,10 +77,13 @@ std::string RunPlan::end_record(int64_t step, Console& console) {
 
 std::vector<std::string> RunPlan::lines() const {
   std::vector<std::string> lines = choice_;
-  lines.push_back(
-      cat("plan     peak ", format_bytes(plan_.memory.peak), " in ", plan_.memory.at_peak.moment,
-          limited() ? cat("; limit ", format_bytes(limit_.bytes), ", ", limit_.source) : ""));
+  lines.push_back(line());
   return lines;
+}
+
+std::string RunPlan::line() const {
+  return cat("plan     peak ", format_bytes(plan_.memory.peak), " in ", plan_.memory.at_peak.moment,
+             limited() ? cat("; limit ", format_bytes(limit_.bytes), ", ", limit_.source) : "");
 }
 
 std::string RunPlan::table() const { return plan_table(plan_, device_.type()); }

@@ -35,6 +35,7 @@ class RunPlan {
 
   // What `auto` or the budget made of the policy, then "plan     peak 1.2 GiB in loss; limit ...".
   std::vector<std::string> lines() const;
+  std::string line() const;  // of the plan alone, which bits may have changed
   // Every kind of saved tensor, and the peak by its parts.
   std::string table() const;
   // Whether a step stays under a budget with these bits, `slot NAME = ...` lines, too.

@@ -98,7 +98,9 @@ std::string find_checkpoint(const TrainConfig& config, std::vector<std::string>&
   }
   const auto path = newest_valid_checkpoint(config.output_dir, warnings);
   COMPACT_CHECK(path, config.output_dir, ": has no valid checkpoint to resume from",
-                warnings.empty() ? "" : "; " + warnings.front());
+                warnings.empty() ? "; --save_steps keeps some, and --model_name_or_path goes on "
+                                   "from a final model"
+                                 : "; " + warnings.front());
   return path->string();
 }
 

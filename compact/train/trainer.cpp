@@ -115,7 +115,6 @@ void Run::prepare() {
           console_.bar(done, total, "bytes tokenized"), shown = Clock::now();
       },
       warnings_);
-
   if (task_.lengths_vary) bound_primitive_caches();
   total_steps_ = total_steps(c_, task_.train->size());
   evaluation_.emplace(c_, task_, console_);
@@ -189,6 +188,7 @@ void Run::choose_bits() {
                               [&](const std::string& bits) { return plan_->fits(bits); }));
   s_.bits = bits_->bits();
   plan_->take(s_.bits, figures_.step_seconds.empty());
+  console_.line(plan_->line());
   output_->write_bits(s_.bits);
 }
 

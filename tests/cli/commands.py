@@ -66,7 +66,7 @@ class Commands(InFolder):
         (self.folder / "book.txt").write_bytes((EXAMPLES / "hard-times.txt").read_bytes()[:9000])
         overview = self.good().splitlines()
         said = [line.split()[1:] for line in overview if line.startswith("  compact ")]
-        said.append(run("train").stderr.partition("for example: compact ")[2].split())
+        said.append(["train", *run("train").stderr.partition("for example: ")[2].split()])
         self.assertEqual([words[0] for words in said], ["plan", "train", "train"])
         for words in said:
             less = ["--max_steps=1", "--overwrite_output_dir", "--max_eval_samples=1"]
@@ -101,7 +101,7 @@ class Commands(InFolder):
 
     def test_train_eval_generate(self):
         spec = f"sentencepiece:file={EXAMPLES / 'austen-2048.model'}"
-        out = self.train("out", f"--tokenizer={spec}")
+        out = self.train("out", f"--tokenizer={spec}", "--overwrite_output_dir")
         rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
         self.assertEqual([r["step"] for r in rows if "loss" in r], [1, 2, 3, 4])
         results = json.loads((out / "all_results.json").read_text())
@@ -123,6 +123,10 @@ class Commands(InFolder):
                      "--max_new_tokens=20", "--seed=3"]
         first = self.good(*arguments)
         self.assertTrue(first.startswith("It is a truth"))
+        # Another run by the settings of this one leaves it alone.
+        refused = run("train", f"--config={out / 'train_config.json'}", cwd=self.folder)
+        self.assertEqual(refused.returncode, 2, refused.stderr)
+        self.assertIn("is not empty", refused.stderr)
         self.assertGreater(len(first), len("It is a truth\n"))
         self.assertEqual(self.good(*arguments), first)
         self.assertNotEqual(self.good(*arguments, "--temperature=5"), first)

@@ -35,6 +35,13 @@ class Comparing(InFolder):
         self.assertGreater(runs["exact"]["values"]["memory/peak_bytes"], 0)
         self.assertIn("left no peak", runs["part"]["message"])
 
+    def test_presets_that_fit_the_task_where_none_are_named(self):
+        # Names of runs are checked before data are read.
+        for task, named in (("node-classification", "gact-l1"), ("language-modeling", "compact")):
+            done = run("compare", f"--task={task}", "--train_file=none", f"--output_dir={self.out}",
+                       f"--model={'gcn' if task[0] == 'n' else 'llama-tiny'}", cwd=self.folder)
+            self.assertIn(f"== {named} (3 of 3)", done.stdout, done.stderr)
+
     def test_where_no_run_begins_the_comparison_before_stays(self):
         self.compare("off")
         page = (self.out / "compare.html").read_text()

@@ -76,7 +76,7 @@ class Errors(InFolder):
         for flag in ["model", "train_file", "output_dir"]:
             self.refused(f"--{flag}", *self.without(flag))
         self.refused("--model NAME (see `compact list models`) or --model_name_or_path DIR, "
-                     "--train_file FILE, --output_dir DIR are needed; for example: compact train ",
+                     "--train_file FILE, --output_dir DIR are needed; for example: --model ",
                      "train")
         self.refused("--train_file FILE, --output_dir DIR are needed", "compare", "--model=llama-tiny")
         self.refused("--data_dir DIR is needed", "train", "--task=glue", "--model=bert-tiny",

@@ -36,6 +36,7 @@ class Owners(InFolder):
     def test_train(self):
         owner = self.started("train", "--save_steps=1", "--save_total_limit=2",
                              until="checkpoint-*")
+        self.refused(owner, "train", *self.flags(steps=4))
         self.refused(owner, "train", *self.flags("--overwrite_output_dir", steps=4))
         self.refused(owner, "train", *self.flags("--resume_from_checkpoint=latest"))
         self.refused(owner, "compare", "--presets=off", *self.flags("--overwrite_output_dir"))

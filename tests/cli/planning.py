@@ -212,6 +212,7 @@ class Planning(InFolder):
             (["--threads=100000"], "--threads"),
             ([f"{BATCH}9000000000000"], "--per_device_train_batch_size"),
             (["--pareto", f"--chart={self.folder / 'none/page.html'}"], "none"),
+            (["--pareto", f"--chart={self.folder / 'page.png'}"], "a page's name ends in .html"),
         ]:
             message, _ = self.plan(*flags, code=2)
             self.assertIn(expected, message)

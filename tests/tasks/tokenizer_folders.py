@@ -19,6 +19,7 @@ except ImportError as error:
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DATA = pathlib.Path(os.environ.get("COMPACT_DATA", ROOT.parent / "shared/data"))
+SENTENCEPIECE = {"bpe": ROOT / "examples/data/austen-2048.model", "unigram": DATA / "tokenizers/t5-spiece.model"}
 LINES = ["It is a truth universally acknowledged,", "  Héllo WORLD!  don't", "日本語 [MASK] <|endoftext|> 123", "", "👩‍👩‍👧\n\n\tx"]
 
 
@@ -46,6 +47,11 @@ def main() -> int:
         (folder / "json").mkdir()
         shutil.copyfile(folder / "gpt2/tokenizer.json", folder / "json/tokenizer.json")
         wanted["json"] = PreTrainedTokenizerFast(tokenizer_file=str(folder / "json/tokenizer.json"))
+        # Models of SentencePiece alone, by what our tokenizer gives.
+        for kind, model in SENTENCEPIECE.items():
+            (folder / kind).mkdir()
+            shutil.copyfile(model, folder / kind / "tokenizer.model")
+            wanted[kind] = None
         (folder / "lines").write_text(json.dumps(LINES))
         result = subprocess.run(
             [build / "tests/tasks_test", "--gtest_filter=TokenizerFolders.*"],
@@ -58,6 +64,12 @@ def main() -> int:
             ours = json.loads((folder / kind / "ids.json").read_text())
             again = AutoTokenizer.from_pretrained(folder / kind / "saved")
             for line, ids in zip(LINES, ours, strict=True):
+                if original is None:
+                    # transformers puts no further space before a text that begins with one.
+                    if kind == "bpe" and line.startswith(" "):
+                        continue
+                    assert ids == again(line, add_special_tokens=False)["input_ids"], (kind, line, ids)
+                    continue
                 assert ids == original(line, add_special_tokens=False)["input_ids"], (kind, line, ids)
                 assert ids == again(line, add_special_tokens=False)["input_ids"], (kind, line, "saved")
                 assert again(line, line)["input_ids"] == original(line, line)["input_ids"], (kind, line, "pair")

@@ -11,8 +11,9 @@
 namespace compact {
 namespace {
 
-// Fields of the messages ModelProto and NormalizerSpec of sentencepiece_model.proto.
-constexpr uint64_t kNormalizer = 3, kDenormalizer = 5, kCharsMap = 2;
+// Fields of the messages ModelProto, NormalizerSpec and TrainerSpec of sentencepiece_model.proto.
+constexpr uint64_t kTrainer = 2, kNormalizer = 3, kDenormalizer = 5, kCharsMap = 2, kModelType = 3;
+constexpr uint64_t kBpe = 2;  // of ModelType
 
 // A message of protocol buffers, field by field.
 class Fields {
@@ -26,9 +27,10 @@ class Fields {
     COMPACT_CHECK(tag >> 3 >= 1 && tag <= UINT32_MAX, path_, kBroken, "a field's number");
     number = tag >> 3;
     content = {};
+    value = 0;
     switch (tag & 7) {
       case 0:
-        varint();
+        value = varint();
         break;
       case 1:
         take(8);
@@ -47,6 +49,7 @@ class Fields {
 
   uint64_t number = 0;
   std::string_view content;  // of a field that has a length
+  uint64_t value = 0;        // of one that is a number of any length
 
  private:
   static constexpr const char* kBroken = ": must be a SentencePiece model, is broken at ";
@@ -176,6 +179,17 @@ void check_sentencepiece_model(std::string_view model, const std::string& path) 
       if (normalizer.number == kCharsMap) check_rules(normalizer.content, path);
     }
   }
+}
+
+bool sentencepiece_merges(std::string_view model, const std::string& path) {
+  bool merges = false;
+  for (Fields fields(model, path); fields.next();) {
+    if (fields.number != kTrainer) continue;
+    for (Fields trainer(fields.content, path); trainer.next();) {
+      if (trainer.number == kModelType) merges = trainer.value == kBpe;
+    }
+  }
+  return merges;
 }
 
 }  // namespace compact

@@ -11,4 +11,8 @@ namespace compact {
 // positions that such a table holds without looking where they lead.
 void check_sentencepiece_model(std::string_view model, const std::string& path);
 
+// Whether its pieces are merged in pairs (BPE), not chosen by probability (unigram), which is what
+// a model says that says nothing. The same errors.
+bool sentencepiece_merges(std::string_view model, const std::string& path);
+
 }  // namespace compact

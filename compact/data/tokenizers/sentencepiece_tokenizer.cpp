@@ -70,6 +70,11 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::map<std::string, std::string> files() const override {
     return {{"tokenizer.model", bytes_}};
   }
+  // The class of `transformers` that reads tokenizer.model as its own library does.
+  std::map<std::string, std::string> config() const override {
+    return {{"tokenizer_class",
+             sentencepiece_merges(bytes_, path_) ? "\"LlamaTokenizer\"" : "\"T5Tokenizer\""}};
+  }
   Spec spec_in(const std::string& folder) const override {
     return {"sentencepiece", {{"file", folder + "tokenizer.model"}}};
   }
