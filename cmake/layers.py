@@ -29,7 +29,7 @@ LAYERS = {
     "optim": (BELOW_OPS, TORCH),
     "models": (BELOW_OPS | {"ops"}, TORCH),
     "plan": (BELOW_OPS | {"ops", "optim", "models"}, TORCH),
-    "config": (BELOW_OPS | {"ops", "io"}, TORCH),
+    "config": (BELOW_OPS | {"optim", "io"}, TORCH),
     "report": (BELOW_REPORT, TORCH),
     "tasks": (BELOW_TRAIN, TORCH),
     "train": (BELOW_TRAIN, TORCH),

@@ -3,17 +3,14 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <iterator>
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
+#include "compact/config/option.h"
 #include "compact/ops/policy.h"
 
 namespace compact {
 namespace {
-
-constexpr const char* kShared[] = {"preset", "output_dir", "overwrite_output_dir",
-                                   "resume_from_checkpoint"};
 
 // A name that is also that of a folder.
 bool is_name(const std::string& text) {
@@ -95,18 +92,19 @@ void take_flag(const std::string& name, std::vector<std::string> values,
   const std::string source = cat("--presets: ", entry.name, ": --", name);
   COMPACT_CHECK(std::ranges::find(given, name) == given.end(), source, " is given twice");
   given.push_back(name);
-  COMPACT_CHECK(std::ranges::find(kShared, name) == std::end(kShared), source,
+  const auto option = std::ranges::find(config_options(), name, &ConfigOption::name);
+  const bool known = option != config_options().end();
+  COMPACT_CHECK(!known || (option->commands & Commands::kCompared), source,
                 " cannot differ from run to run");
   if (values.empty()) {
-    const auto option = std::ranges::find(config_options(), name, &ConfigOption::name);
-    COMPACT_CHECK(option == config_options().end() ||
-                      std::holds_alternative<bool TrainConfig::*>(option->member),
-                  source, ": a value is missing");
+    COMPACT_CHECK(!known || std::holds_alternative<bool TrainConfig::*>(option->member), source,
+                  ": a value is missing");
     values = {"true"};
   }
   std::erase_if(entry.arguments,
                 [&](const std::string& a) { return a.starts_with(cat("--", name, "=")); });
-  if (name == "budget" && values[0].ends_with("%")) {
+  const ConfigOption::Member budget = &TrainConfig::budget;
+  if (known && option->member == budget && values[0].ends_with("%")) {
     const auto percent = parse_number(values[0].substr(0, values[0].size() - 1));
     COMPACT_CHECK(percent && *percent > 0, source,
                   ": a part of the first run's peak must be a positive number of percent, is `",

@@ -9,6 +9,7 @@
 #include "compact/apps/text_stream.h"
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
+#include "compact/config/option.h"
 #include "compact/config/precision.h"
 #include "compact/io/hf_config.h"
 #include "compact/models/llama_decode.h"
@@ -54,7 +55,7 @@ class Generator {
     std::vector<int64_t> ids = prompt_;
     const std::vector<uint32_t> text_ids = tokenizer_.encode(options_.prompt);
     TextStream stream(tokenizer_, text_ids);
-    const uint64_t key = derive(derive(static_cast<uint64_t>(options_.seed), kSampleKey),
+    const uint64_t key = derive(derive(static_cast<uint64_t>(options_.config.seed), kSampleKey),
                                 static_cast<uint64_t>(number));
     Sample result;
     const auto give = [&](const std::string& text) {
@@ -123,7 +124,7 @@ std::vector<Sample> generate(const Llama& model, const Tokenizer& tokenizer,
                 options.max_new_tokens);
   COMPACT_CHECK(options.num_samples >= 1, "--num_samples must be at least 1, is ",
                 options.num_samples);
-  COMPACT_CHECK(options.seed >= 0, "--seed must be at least 0, is ", options.seed);
+  check_values(options.config);
   const int64_t vocabulary = model.config().vocab_size;
   COMPACT_CHECK(tokenizer.vocabulary() <= vocabulary, "the tokenizer ", tokenizer.spec(), " has ",
                 tokenizer.vocabulary(), " tokens, the model only ", vocabulary);
@@ -135,21 +136,21 @@ std::vector<Sample> generate(const Llama& model, const Tokenizer& tokenizer,
 
 std::vector<Sample> generate(const GenerateOptions& options, const TextSink& sink,
                              std::vector<std::string>& warnings) {
-  COMPACT_CHECK(!options.model_name_or_path.empty(), "--model_name_or_path DIR is needed");
-  COMPACT_CHECK(options.threads >= 0, "--threads must be at least 0, is ", options.threads);
+  const TrainConfig& c = options.config;
+  check_values(c);
+  const std::string& folder = c.model_name_or_path;
+  COMPACT_CHECK(!folder.empty(), "--model_name_or_path DIR is needed");
   check_sampling(options.sampling);
-  check_model_folder(options.model_name_or_path);
-  const at::ScalarType dtype = dtype_of(options.dtype);
-  const at::Device device = device_of(options.device, warnings);
-  const LlamaConfig config = read_llama_config(options.model_name_or_path);
-  const auto tokenizer = options.tokenizer.empty() ? load_tokenizer(options.model_name_or_path)
-                                                   : make_tokenizer(options.tokenizer);
-  if (options.threads > 0) at::set_num_threads(static_cast<int>(options.threads));
-  set_matmul_precision(options.matmul_precision, device);
-  Llama model(config, Policy(),
-              {.device = device, .dtype = dtype, .max_length = config.max_position_embeddings});
-  for (const std::string& line : load_weights(model, options.model_name_or_path).warnings)
-    warnings.push_back(line);
+  check_model_folder(folder);
+  const at::Device device = device_of(c.device, warnings);
+  const LlamaConfig config = read_llama_config(folder);
+  const auto tokenizer = c.tokenizer.empty() ? load_tokenizer(folder) : make_tokenizer(c.tokenizer);
+  if (c.threads > 0) at::set_num_threads(static_cast<int>(c.threads));
+  set_matmul_precision(c.matmul_precision, device);
+  Llama model(
+      config, Policy(),
+      {.device = device, .dtype = dtype_of(c.dtype), .max_length = config.max_position_embeddings});
+  for (const std::string& line : load_weights(model, folder).warnings) warnings.push_back(line);
   return generate(model, *tokenizer, options, config.max_position_embeddings, sink);
 }
 

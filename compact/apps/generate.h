@@ -9,21 +9,24 @@
 #include <vector>
 
 #include "compact/apps/sampling.h"
+#include "compact/config/config.h"
 #include "compact/data/tokenizers/tokenizer.h"
 #include "compact/models/llama.h"
 
 namespace compact {
 
 struct GenerateOptions {
-  std::string model_name_or_path;  // a folder with config.json, model.safetensors and a tokenizer
-  std::string tokenizer;           // empty: as stored in the folder
   std::string prompt;
   int64_t max_new_tokens = 200;
   int64_t num_samples = 1;
   SamplingOptions sampling;
-  int64_t seed = 0;
-  std::string dtype = "float32", device = "auto", matmul_precision = "highest";
-  int64_t threads = 0;
+  // Of its options those of Commands::kGenerate: --model_name_or_path, a folder with config.json,
+  // model.safetensors and a tokenizer; --tokenizer, empty: the folder's; and so on.
+  TrainConfig config = [] {
+    TrainConfig usual;
+    usual.seed = 0;
+    return usual;
+  }();
 };
 
 struct Sample {

@@ -12,6 +12,7 @@
 #include "compact/base/atomic_file.h"
 #include "compact/base/check.h"
 #include "compact/base/text.h"
+#include "compact/config/option.h"
 #include "compact/io/png.h"
 #include "compact/report/picture.h"
 #include "compact/report/report_page.h"
@@ -94,6 +95,7 @@ std::vector<std::string> labels_of(const std::vector<std::string>& folders) {
 }  // namespace
 
 void visualize(const VisualizeOptions& o, std::ostream& out, std::vector<std::string>& warnings) {
+  check_values(o.config);
   COMPACT_CHECK(!o.folders.empty() && std::ranges::find(o.folders, "") == o.folders.end(),
                 "--model_name_or_path DIR... is needed");
   COMPACT_CHECK(o.channels >= 1, "--max_channels must be at least 1, is ", o.channels);

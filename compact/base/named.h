@@ -12,8 +12,22 @@
 
 namespace compact {
 
-// The one of `all`, which are objects or pointers to them, with this `name`. Throws InputError
-// "`what` `name`; known: ..." where there is none.
+// The names of `all`, which are objects or pointers to them.
+template <class List>
+std::vector<std::string> names_of(const List& all) {
+  std::vector<std::string> names;
+  for (const auto& x : all) {
+    if constexpr (std::is_pointer_v<std::remove_cvref_t<decltype(x)>>) {
+      names.emplace_back(x->name);
+    } else {
+      names.emplace_back(x.name);
+    }
+  }
+  return names;
+}
+
+// The one of `all` with this `name`. Throws InputError "`what` `name`; known: ..." where there is
+// none.
 template <class List>
 const auto& named(const List& all, std::string_view name, const std::string& what) {
   const auto object = [](const auto& x) -> const auto& {
@@ -26,9 +40,7 @@ const auto& named(const List& all, std::string_view name, const std::string& wha
   for (const auto& x : all) {
     if (object(x).name == name) return object(x);
   }
-  std::vector<std::string> known;
-  for (const auto& x : all) known.emplace_back(object(x).name);
-  fail(what, " `", name, "`", suggestion(name, known));
+  fail(what, " `", name, "`", suggestion(name, names_of(all)));
 }
 
 }  // namespace compact

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The commands of the program. A new one is a file and its row in commands.cpp.
+// The commands of the program.
 #pragma once
 
 #include <span>

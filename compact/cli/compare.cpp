@@ -22,7 +22,7 @@ int run_compare(const Command& command, const std::vector<std::string>& argument
             "\"off,half=auto --budget 50%,muon=compact --optim muon\"; default: off,exact,compact, "
             "for images and graphs off,exact,gact-l1",
             "A,B,...");
-  TrainFlags settings(flags, {"preset", "resume_from_checkpoint"});
+  TrainFlags settings(flags, Commands::kCompare);
   if (!flags.parse(arguments)) {
     std::cout << flags.help();
     return kExitOk;

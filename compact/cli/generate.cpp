@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "compact/cli/commands.h"
-#include "compact/cli/flags.h"
+#include "compact/cli/train_flags.h"
 #include "compact/config/exit_codes.h"
 
 namespace compact::cli {
@@ -13,7 +13,7 @@ namespace compact::cli {
 int run_generate(const Command& command, const std::vector<std::string>& arguments) {
   Flags flags("compact generate", command.summary);
   GenerateOptions o;
-  flags.add("model_name_or_path", o.model_name_or_path, "folder of the model", "DIR");
+  flags.group("Text");
   flags.add("prompt", o.prompt, "text to go on from; empty: the start of a document");
   flags.add("max_new_tokens", o.max_new_tokens, "tokens to write, unless the text ends before");
   flags.add("num_samples", o.num_samples, "texts to write");
@@ -21,15 +21,7 @@ int run_generate(const Command& command, const std::vector<std::string>& argumen
   flags.add("top_k", o.sampling.top_k, "choose among the k likeliest; 0: all");
   flags.add("top_p", o.sampling.top_p, "choose among the likeliest that together reach p",
             "0 < x <= 1");
-  flags.add("seed", o.seed, "of the choices");
-  flags.add("tokenizer", o.tokenizer, "default: the one stored in the folder",
-            "bytes, {sentencepiece,wordpiece,bpe}:file=PATH");
-  flags.add("dtype", o.dtype, "type of weights and activations",
-            "float32 (f32, fp32), bfloat16 (bf16)");
-  flags.add("matmul_precision", o.matmul_precision, "of f32 products", "highest, high");
-  flags.add("device", o.device, "auto: the GPU where there is one and kernels for it",
-            "auto, cpu, cuda");
-  flags.add("threads", o.threads, "CPU threads; 0: all cores");
+  add_options(flags, Commands::kGenerate, o.config);
   if (!flags.parse(arguments)) {
     std::cout << flags.help();
     return kExitOk;

@@ -49,12 +49,7 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
             "X");
   TrainConfig defaults;
   defaults.tokenizer.clear();  // not named: the vocabulary of the model
-  TrainFlags settings(flags,
-                      {"validation_file", "test_file", "validation_split", "text_field",
-                       "max_eval_samples", "per_device_eval_batch_size", "max_steps",
-                       "num_train_epochs", "output_dir", "overwrite_output_dir", "logging_steps",
-                       "eval_steps", "save_steps", "save_total_limit", "resume_from_checkpoint"},
-                      defaults);
+  TrainFlags settings(flags, Commands::kPlan, defaults);
   if (!flags.parse(arguments)) {
     std::cout << flags.help();
     return kExitOk;

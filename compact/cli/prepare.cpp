@@ -8,7 +8,7 @@
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/cli/commands.h"
-#include "compact/cli/flags.h"
+#include "compact/cli/train_flags.h"
 #include "compact/config/exit_codes.h"
 #include "compact/report/metrics.h"
 
@@ -17,13 +17,15 @@ namespace compact::cli {
 int run_prepare(const Command& command, const std::vector<std::string>& arguments) {
   Flags flags("compact prepare", command.summary);
   std::vector<std::string> input;
-  std::string tokenizer = "bytes", output;
+  std::string output;
+  TrainConfig c;
+  c.tokenizer = "bytes";
   PrepareOptions options;
+  flags.group("Files");
   flags.add("input", input, "text: .txt, .jsonl, each also .gz, .xz, .zst", "FILE_OR_PATTERN...");
-  flags.add("tokenizer", tokenizer, "how text becomes tokens",
-            "bytes, {sentencepiece,wordpiece,bpe}:file=PATH");
   flags.add("output", output, "token file to write", "PATH");
   flags.add("field", options.field, "field of a .jsonl line that holds the text", "NAME");
+  add_options(flags, Commands::kPrepare, c);
   if (!flags.parse(arguments)) {
     std::cout << flags.help();
     return kExitOk;
@@ -38,7 +40,7 @@ int run_prepare(const Command& command, const std::vector<std::string>& argument
     percent = done * 100 / total;
     console.bar(done, total, "bytes");
   };
-  const Prepared p = prepare(input, *make_tokenizer(tokenizer), output, options);
+  const Prepared p = prepare(input, *make_tokenizer(c.tokenizer), output, options);
   console.line(cat(output, ": ", format_count(p.tokens), " tokens from ", format_count(p.documents),
                    " documents in ", p.files, " files (", format_bytes(p.text_bytes), " of text)"));
   if (p.replaced > 0) {

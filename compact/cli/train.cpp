@@ -12,7 +12,7 @@ namespace compact::cli {
 
 int run_train(const Command& command, const std::vector<std::string>& arguments) {
   Flags flags("compact train", command.summary);
-  TrainFlags settings(flags, {});
+  TrainFlags settings(flags, Commands::kTrain);
   if (!flags.parse(arguments)) {
     std::cout << flags.help();
     return kExitOk;

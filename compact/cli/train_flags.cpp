@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/cli/train_flags.h"
 
-#include <algorithm>
-
 namespace compact::cli {
 namespace {
 
@@ -14,24 +12,27 @@ FlagShape shape_of(const ConfigOption& option) {
 
 }  // namespace
 
-TrainFlags::TrainFlags(Flags& flags, const std::vector<std::string>& without,
-                       const TrainConfig& defaults)
+void add_options(Flags& flags, uint32_t command, TrainConfig& config) {
+  for (const ConfigOption& option : config_options()) {
+    if (!(option.commands & command)) continue;
+    flags.add({.name = option.name,
+               .group = option.group,
+               .help = help_of(option, command),
+               .values = values_of(option),
+               .fallback = option_text(config, option),
+               .shape = shape_of(option),
+               .set = [&config, &option](const auto& values, const auto& source) {
+                 set_option(config, option.name, values, source);
+               }});
+  }
+}
+
+TrainFlags::TrainFlags(Flags& flags, uint32_t command, const TrainConfig& defaults)
     : config_(defaults), defaults_(defaults) {
   flags.group("Configuration");
   flags.add("config", file_, "settings under those of flags", "FILE.toml, FILE.json");
   flags.add("print_config", print_, "show what is in force, as TOML, and stop");
-  for (const ConfigOption& option : config_options()) {
-    if (std::ranges::find(without, option.name) != without.end()) continue;
-    flags.add({.name = option.name,
-               .group = option.group,
-               .help = option.help,
-               .values = option.values,
-               .fallback = option_text(config_, option),
-               .shape = shape_of(option),
-               .set = [this, name = option.name](const auto& values, const auto& source) {
-                 set_option(config_, name, values, source);
-               }});
-  }
+  add_options(flags, command, config_);
 }
 
 TrainConfig TrainFlags::config(const Flags& flags) {

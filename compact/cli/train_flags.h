@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// The flags of `train` and `compare`, from the one table of settings (config/config.h).
+// The flags that a command takes of the one table of settings (config/option.h).
 #pragma once
 
+#include <cstdint>
 #include <string>
-#include <vector>
 
 #include "compact/cli/flags.h"
-#include "compact/config/config.h"
+#include "compact/config/option.h"
 
 namespace compact::cli {
 
+// Adds them; `command` is its bit of Commands. They set `config`, whose values now are the ones
+// that --help shows.
+void add_options(Flags& flags, uint32_t command, TrainConfig& config);
+
+// Those of a command that also reads configuration files.
 class TrainFlags {
  public:
-  // Adds --config, --print_config and all settings but those named.
-  TrainFlags(Flags& flags, const std::vector<std::string>& without,
-             const TrainConfig& defaults = {});
+  // Adds --config, --print_config and the command's options.
+  TrainFlags(Flags& flags, uint32_t command, const TrainConfig& defaults = {});
 
   // Defaults, then the configuration file, then flags.
   TrainConfig config(const Flags& flags);

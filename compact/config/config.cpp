@@ -1,34 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/config/config.h"
 
-#include <charconv>
-#include <cmath>
 #include <nlohmann/json.hpp>
-#include <type_traits>
 
 #define TOML_EXCEPTIONS 1
 #include <toml++/toml.h>
 
 #include "compact/base/check.h"
 #include "compact/base/file.h"
-#include "compact/base/named.h"
 #include "compact/base/text.h"
+#include "compact/config/option.h"
 #include "compact/io/json_file.h"
-#include "compact/ops/policy.h"
 
 namespace compact {
 namespace {
-
-const ConfigOption& option_named(std::string_view name, const std::string& source) {
-  return named(config_options(), name, source + ": unknown option");
-}
-
-// Shortest text that reads back to the same number.
-std::string text_of(double x) {
-  char out[40];
-  const auto end = std::to_chars(out, out + sizeof out, x).ptr;
-  return std::string(out, end);
-}
 
 std::string toml_quoted(const std::string& text) {
   std::string out = "\"";
@@ -63,7 +48,7 @@ std::vector<std::string> texts_of(const toml::node& node, const std::string& sou
   if (const auto s = node.as_string()) return {s->get()};
   if (const auto i = node.as_integer()) return {std::to_string(i->get())};
   if (const auto b = node.as_boolean()) return {b->get() ? "true" : "false"};
-  if (const auto d = node.as_floating_point()) return {text_of(d->get())};
+  if (const auto d = node.as_floating_point()) return {number_text(d->get())};
   fail(source, ": expected a string, a number, true, false or a list of strings");
 }
 
@@ -80,7 +65,7 @@ std::vector<std::string> texts_of(const nlohmann::json& value, const std::string
   if (value.is_boolean()) return {value.get<bool>() ? "true" : "false"};
   if (value.is_number_unsigned()) return {std::to_string(value.get<uint64_t>())};
   if (value.is_number_integer()) return {std::to_string(value.get<int64_t>())};
-  if (value.is_number_float()) return {text_of(value.get<double>())};
+  if (value.is_number_float()) return {number_text(value.get<double>())};
   fail(source, ": expected a string, a number, true, false or a list of strings");
 }
 
@@ -93,64 +78,6 @@ void read_config_json(TrainConfig& config, const std::string& text, const std::s
 }
 
 }  // namespace
-
-std::string type_name(const std::string& name) {
-  if (name == "bf16") return "bfloat16";
-  return name == "f32" || name == "fp32" ? "float32" : name;
-}
-
-void set_option(TrainConfig& config, std::string_view name, const std::vector<std::string>& values,
-                const std::string& source) {
-  const ConfigOption& option = option_named(name, source);
-  std::visit(
-      [&](auto member) {
-        using T = std::remove_reference_t<decltype(config.*member)>;
-        if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-          config.*member = values;
-        } else {
-          COMPACT_CHECK(values.size() == 1, source, ": takes one value, got ", values.size());
-          const std::string& text = values[0];
-          if constexpr (std::is_same_v<T, std::string>) {
-            config.*member = option.name.ends_with("dtype") ? type_name(text) : text;
-          } else if constexpr (std::is_same_v<T, bool>) {
-            COMPACT_CHECK(text == "true" || text == "false" || text == "1" || text == "0", source,
-                          ": must be true or false, is `", text, "`");
-            config.*member = text == "true" || text == "1";
-          } else if constexpr (std::is_same_v<T, int64_t>) {
-            const auto number = parse_integer(text);
-            COMPACT_CHECK(number, source, ": must be an integer, is `", text, "`");
-            config.*member = *number;
-          } else {
-            const auto number = parse_number(text);
-            COMPACT_CHECK(number, source, ": must be a finite number, is `", text, "`");
-            config.*member = *number;
-          }
-        }
-      },
-      option.member);
-}
-
-std::string option_text(const TrainConfig& config, const ConfigOption& option) {
-  return std::visit(
-      [&](auto member) -> std::string {
-        const auto& value = config.*member;
-        using T = std::remove_cvref_t<decltype(value)>;
-        if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-          std::string all;
-          for (const std::string& v : value) all += (all.empty() ? "" : " ") + v;
-          return all;
-        } else if constexpr (std::is_same_v<T, std::string>) {
-          return value;
-        } else if constexpr (std::is_same_v<T, bool>) {
-          return value ? "true" : "false";
-        } else if constexpr (std::is_same_v<T, int64_t>) {
-          return std::to_string(value);
-        } else {
-          return text_of(value);
-        }
-      },
-      option.member);
-}
 
 void read_config_file(TrainConfig& config, const std::string& path) {
   constexpr int64_t kMostBytes = 1 << 20;

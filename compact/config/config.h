@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The settings of a training run, and the one table of them: names, defaults and help texts of
-// flags, of configuration files and of what a run prints all come from it. Names follow Hugging
-// Face's Trainer.
+// The settings of a training run; option.h has the table of them. Names follow Hugging Face's
+// Trainer.
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <span>
 #include <string>
-#include <string_view>
-#include <variant>
 #include <vector>
 
 namespace compact {
@@ -92,28 +87,6 @@ struct TrainConfig {
   std::string resume_from_checkpoint;
   std::string cache_dir;
 };
-
-struct ConfigOption {
-  using Member =
-      std::variant<std::string TrainConfig::*, int64_t TrainConfig::*, double TrainConfig::*,
-                   bool TrainConfig::*, std::vector<std::string> TrainConfig::*>;
-  std::string name;
-  Member member;
-  std::string group, help;
-  std::string values;  // what it takes, for --help: "cosine, linear, constant, wsd"
-};
-std::span<const ConfigOption> config_options();
-
-// Sets one option from text. `source` ("--max_steps", "run.toml: max_steps") begins the message of
-// the InputError on an unknown name (with a suggestion) or a value of the wrong type.
-void set_option(TrainConfig& config, std::string_view name, const std::vector<std::string>& values,
-                const std::string& source);
-
-// The option's value as text, as it would be written in a flag; lists joined by a space.
-std::string option_text(const TrainConfig& config, const ConfigOption& option);
-
-// The name of an element type where `name` is another one of it (bf16, f32, fp32), else `name`.
-std::string type_name(const std::string& name);
 
 // Reads a TOML or JSON file (by its ending) whose keys are option names. Unknown keys are errors.
 void read_config_file(TrainConfig& config, const std::string& path);

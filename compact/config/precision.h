@@ -11,6 +11,9 @@
 
 namespace compact {
 
+// What set_matmul_precision() takes.
+inline constexpr const char* kMatmulPrecisions[] = {"highest", "high"};
+
 struct MatmulReport {
   std::string path;   // "onednn", "default", "tf32", ...
   double error = 0;   // relative error of an f32 product against f64

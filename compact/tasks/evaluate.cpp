@@ -103,13 +103,9 @@ std::string eval_text(const std::string& prefix, const EvalResult& r, const std:
   return cat(text, "(", format_count(r.targets), " ", unit, ")");
 }
 
-Evaluation evaluate(const TrainConfig& c) {
-  COMPACT_CHECK(c.block_size > 0, "--block_size must be positive, is ", c.block_size);
-  COMPACT_CHECK(c.per_device_eval_batch_size > 0,
-                "--per_device_eval_batch_size must be positive, is ", c.per_device_eval_batch_size);
-  COMPACT_CHECK(c.max_eval_samples >= 0, "--max_eval_samples must be at least 0, is ",
-                c.max_eval_samples);
-  const TrainedModel model = open_trained_model(c);
+Evaluation evaluate(const TrainConfig& config) {
+  const TrainedModel model = open_trained_model(config);
+  const TrainConfig& c = model.config;
   Evaluation evaluation{
       .results = {}, .unit = model.task.target_unit(), .warnings = model.warnings};
   for (const auto& [prefix, data] : model.task.held_out()) {

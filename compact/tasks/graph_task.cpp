@@ -103,7 +103,6 @@ void check_graph_settings(const TrainConfig& c) {
   if (!c.model.empty()) graph_network_named(c.model);
   COMPACT_CHECK(c.train_file.size() <= 1 && c.validation_file.size() <= 1,
                 "--train_file: graphs come in one file");
-  COMPACT_CHECK(c.dropout < 1, "--dropout must be below 1, is ", c.dropout);
 }
 
 const std::string& graph_file_of(const TrainConfig& c) {

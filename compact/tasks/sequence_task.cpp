@@ -178,12 +178,6 @@ Task open_sequences(const TrainConfig& c, SequenceTexts texts, std::vector<std::
 
 void check_sequence_settings(const TrainConfig& c) {
   if (!c.model.empty()) encoder_named(c.model);
-  COMPACT_CHECK(c.max_seq_length >= 1 && c.max_seq_length <= 1 << 20,
-                "--max_seq_length must be from 1 to 2^20, is ", c.max_seq_length);
-  COMPACT_CHECK(c.max_train_samples >= 0, "--max_train_samples must be at least 0, is ",
-                c.max_train_samples);
-  COMPACT_CHECK(c.dropout == -1 || (c.dropout >= 0 && c.dropout < 1),
-                "--dropout must be -1 or in [0, 1), is ", c.dropout);
 }
 
 }  // namespace compact

@@ -11,6 +11,7 @@
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
 #include "compact/config/gpu_facts.h"
+#include "compact/config/option.h"
 #include "compact/tasks/load_weights.h"
 #include "compact/tasks/tokenizer_store.h"
 
@@ -75,20 +76,16 @@ Policy make_policy(const TrainConfig& c, std::vector<std::string>& warnings) {
   for (const std::string& line : c.set) lines += line + "\n";
   const Policy sets = Policy::parse(lines, "--set");
 
-  const auto override_with = [&](const char* flag, const char* key, const std::string& value) {
-    COMPACT_CHECK(!sets.sets_projection(key, value), "--", flag, " ", value,
+  for (const ConfigOption& option : config_options()) {
+    const std::string &key = option.projects, value = option_text(c, option);
+    if (key.empty() || !is_given(c, option)) continue;
+    COMPACT_CHECK(!sets.sets_projection(key, value), "--", option.name, " ", value,
                   " and a --set line give `", key, "` different values");
     if (policy.override_projection(key, value) == 0) {
       warnings.push_back(
-          cat("--", flag, " takes no effect: preset `", c.preset, "` projects no gradient"));
+          cat("--", option.name, " takes no effect: preset `", c.preset, "` projects no gradient"));
     }
-  };
-  const auto text = [](double x) { return cat(x); };
-  if (c.rank > 0) override_with("rank", "rank", text(c.rank));
-  if (c.update_proj_gap >= 0) override_with("update_proj_gap", "period", cat(c.update_proj_gap));
-  if (c.scale > 0) override_with("scale", "scale", text(c.scale));
-  if (!c.proj_type.empty()) override_with("proj_type", "type", c.proj_type);
-  if (!c.carry_moments.empty()) override_with("carry_moments", "carry", c.carry_moments);
+  }
   policy.append(sets);
   return policy;
 }

@@ -42,26 +42,6 @@ TrainConfig for_task(TrainConfig c) {
   return c;
 }
 
-std::vector<std::string> ignored_options(const TrainConfig& c) {
-  const TrainConfig usual;
-  const auto reads = [](const TaskInfo& t, const std::string& option) {
-    return std::ranges::find(t.options, option) != t.options.end();
-  };
-  std::vector<std::string> lines;
-  for (const ConfigOption& option : config_options()) {
-    if (option_text(c, option) == option_text(usual, option)) continue;
-    if (reads(task_named(c.task), option.name)) continue;
-    std::string readers;
-    for (const TaskInfo* t : tasks()) {
-      if (reads(*t, option.name)) readers += (readers.empty() ? "" : ", ") + t->name;
-    }
-    if (!readers.empty()) {
-      lines.push_back(cat("--", option.name, " takes no effect: it is for ", readers));
-    }
-  }
-  return lines;
-}
-
 const TaskInfo& task_of_folder(const std::string& folder) {
   check_model_folder(folder);
   const nlohmann::json config = read_json(std::filesystem::path(folder) / "config.json");

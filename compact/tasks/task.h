@@ -54,7 +54,6 @@ struct TaskInfo {
   Task (*open)(const TrainConfig& config, const Progress& progress,
                std::vector<std::string>& warnings);
   std::vector<std::string> model_types;  // of config.json
-  std::vector<std::string> options;      // that it reads and not every other task does
   int64_t eval_samples = 0;       // that an evaluation reads at most where nobody says; 0: all
   bool planned_from_data = true;  // what a step takes depends on them
   bool one_sample = false;        // all there is makes one batch, whatever batch is asked for
@@ -65,8 +64,6 @@ std::span<const TaskInfo* const> tasks();
 const TaskInfo& task_named(const std::string& name);
 // The configuration as its task takes it.
 TrainConfig for_task(TrainConfig config);
-// A line for each option that was given and that other tasks read, not the configuration's.
-std::vector<std::string> ignored_options(const TrainConfig& config);
 // The task of a model folder, by its config.json.
 const TaskInfo& task_of_folder(const std::string& folder);
 

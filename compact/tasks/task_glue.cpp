@@ -33,12 +33,11 @@ Task open_glue(const TrainConfig& c, const Progress&, std::vector<std::string>& 
 
 }  // namespace
 
-extern const TaskInfo glue = {"glue",
-                              "a task of GLUE (--task_name), by an encoder",
-                              check_glue,
-                              open_glue,
-                              {},
-                              {"task_name", "data_dir", "max_seq_length", "max_train_samples",
-                               "dropout", "label_smoothing_factor"}};
+extern const TaskInfo glue = {
+    .name = "glue",
+    .summary = "a task of GLUE (--task_name), by an encoder",
+    .check = check_glue,
+    .open = open_glue,
+};
 
 }  // namespace compact

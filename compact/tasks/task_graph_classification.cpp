@@ -60,15 +60,12 @@ Task open_graph(const TrainConfig& c, const Progress&, std::vector<std::string>&
 }  // namespace
 
 extern const TaskInfo graph_classification = {
-    "graph-classification",
-    "classes of whole graphs, by a graph network",
-    check_graph_settings,
-    open_graph,
-    {kGraphModelType},
-    {"hidden_size", "num_hidden_layers", "dropout", "label_smoothing_factor"},
-    /*eval_samples=*/0,
-    /*planned_from_data=*/true,
-    /*one_sample=*/false,
-    /*compared=*/"off,exact,gact-l1"};
+    .name = "graph-classification",
+    .summary = "classes of whole graphs, by a graph network",
+    .check = check_graph_settings,
+    .open = open_graph,
+    .model_types = {kGraphModelType},
+    .compared = "off,exact,gact-l1",
+};
 
 }  // namespace compact

@@ -123,9 +123,6 @@ ImageModel model_of(const TrainConfig& c) {
 
 void check_image(const TrainConfig& c) {
   if (!c.model.empty()) resnet_named(c.model);
-  constexpr double kWidest = 16;
-  COMPACT_CHECK(c.model.empty() || (c.width_mult > 0 && c.width_mult <= kWidest),
-                "--width_mult must be positive and at most ", kWidest, ", is ", c.width_mult);
 }
 
 uint64_t checksum_of(const LabelledImages& data) {
@@ -223,15 +220,12 @@ Task open_image(const TrainConfig& c, const Progress&, std::vector<std::string>&
 }  // namespace
 
 extern const TaskInfo image_classification = {
-    "image-classification",
-    "classes of images, by a residual network",
-    check_image,
-    open_image,
-    {kImageModelType},
-    {"width_mult", "augment", "image_size", "label_smoothing_factor"},
-    /*eval_samples=*/0,
-    /*planned_from_data=*/true,
-    /*one_sample=*/false,
-    /*compared=*/"off,exact,gact-l1"};
+    .name = "image-classification",
+    .summary = "classes of images, by a residual network",
+    .check = check_image,
+    .open = open_image,
+    .model_types = {kImageModelType},
+    .compared = "off,exact,gact-l1",
+};
 
 }  // namespace compact

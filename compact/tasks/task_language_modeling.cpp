@@ -85,13 +85,14 @@ Task open_language(const TrainConfig& c, const Progress& progress,
 
 }  // namespace
 
-extern const TaskInfo language_modeling = {"language-modeling",
-                                           "next-token prediction on text, by a LLaMA",
-                                           check_language,
-                                           open_language,
-                                           {"llama"},
-                                           {"text_field", "block_size"},
-                                           /*eval_samples=*/256,
-                                           /*planned_from_data=*/false};
+extern const TaskInfo language_modeling = {
+    .name = "language-modeling",
+    .summary = "next-token prediction on text, by a LLaMA",
+    .check = check_language,
+    .open = open_language,
+    .model_types = {"llama"},
+    .eval_samples = 256,
+    .planned_from_data = false,
+};
 
 }  // namespace compact

@@ -61,15 +61,13 @@ Task open_node(const TrainConfig& c, const Progress&, std::vector<std::string>&)
 }  // namespace
 
 extern const TaskInfo node_classification = {
-    "node-classification",
-    "classes of the nodes of a graph, by a graph network",
-    check_node,
-    open_node,
-    {kNodeModelType},
-    {"hidden_size", "num_hidden_layers", "dropout", "label_smoothing_factor"},
-    /*eval_samples=*/0,
-    /*planned_from_data=*/true,
-    /*one_sample=*/true,
-    /*compared=*/"off,exact,gact-l1"};
+    .name = "node-classification",
+    .summary = "classes of the nodes of a graph, by a graph network",
+    .check = check_node,
+    .open = open_node,
+    .model_types = {kNodeModelType},
+    .one_sample = true,
+    .compared = "off,exact,gact-l1",
+};
 
 }  // namespace compact

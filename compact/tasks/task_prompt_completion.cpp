@@ -77,11 +77,11 @@ Task open_prompt(const TrainConfig& c, const Progress&, std::vector<std::string>
 }  // namespace
 
 // `compact eval` reads a folder's model_type as language-modeling.
-extern const TaskInfo prompt_completion = {"prompt-completion",
-                                           "completions of prompts, by a LLaMA",
-                                           check_prompt,
-                                           open_prompt,
-                                           {},
-                                           {"prompt_column", "completion_column", "block_size"}};
+extern const TaskInfo prompt_completion = {
+    .name = "prompt-completion",
+    .summary = "completions of prompts, by a LLaMA",
+    .check = check_prompt,
+    .open = open_prompt,
+};
 
 }  // namespace compact

@@ -41,12 +41,11 @@ Task open_text(const TrainConfig& c, const Progress&, std::vector<std::string>& 
 }  // namespace
 
 extern const TaskInfo text_classification = {
-    "text-classification",
-    "classes or values of sentences, by an encoder",
-    check_text,
-    open_text,
-    {"bert", "roberta"},
-    {"text_column", "text_pair_column", "label_column", "do_regression", "max_seq_length",
-     "max_train_samples", "dropout", "label_smoothing_factor"}};
+    .name = "text-classification",
+    .summary = "classes or values of sentences, by an encoder",
+    .check = check_text,
+    .open = open_text,
+    .model_types = {"bert", "roberta"},
+};
 
 }  // namespace compact

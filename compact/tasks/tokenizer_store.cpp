@@ -19,16 +19,6 @@ const char* const kConfigFile = "tokenizer_config.json";
 const char* const kKey = "compact_tokenizer";
 const char* const kLowerCase = "do_lower_case";
 
-// As make_tokenizer, without the detour through text: a folder's name may hold a comma.
-std::unique_ptr<Tokenizer> make(const Spec& spec, const std::string& where) {
-  std::vector<std::string> names;
-  for (const TokenizerEntry& entry : tokenizers()) {
-    if (spec.name == entry.name) return entry.make(spec);
-    names.emplace_back(entry.name);
-  }
-  fail(where, ": no tokenizer `", spec.name, "`", suggestion(spec.name, names));
-}
-
 // Of a folder with both files: what tokenizer.json adds must be in the SentencePiece model, which
 // cannot be added to; a token that fills batches up stands in no text.
 void check_added_tokens(const std::string& file, const Tokenizer& tokenizer) {
@@ -74,7 +64,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& folder) {
       for (const char* const key : {"file", "vocab", "merges"}) {
         if (spec.has(key)) spec.set(key, path(spec.text(key, "").c_str()));
       }
-      return make(spec, where);
+      return make_tokenizer(spec, where);
     }
     lower_case = json_flag(json, kLowerCase, true, file);
     // Vocabularies alone do not say what goes with them; a tokenizer.json does.
@@ -88,7 +78,8 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& folder) {
     }
   }
   if (has("tokenizer.model")) {
-    auto tokenizer = make({"sentencepiece", {{"file", path("tokenizer.model")}}}, folder.string());
+    auto tokenizer =
+        make_tokenizer({"sentencepiece", {{"file", path("tokenizer.model")}}}, folder.string());
     if (has("tokenizer.json")) check_added_tokens(path("tokenizer.json"), *tokenizer);
     return tokenizer;
   }
@@ -96,11 +87,11 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& folder) {
     const std::string file = path("tokenizer.json"), type = tokenizer_json_type(file);
     COMPACT_CHECK(type == "WordPiece" || type == "BPE", file, ": a model of type `", type,
                   "` is not known here; known: WordPiece, BPE");
-    return make({type == "BPE" ? "bpe" : "wordpiece", {{"file", file}}}, folder.string());
+    return make_tokenizer({type == "BPE" ? "bpe" : "wordpiece", {{"file", file}}}, folder.string());
   }
   if (has("vocab.json") && has("merges.txt")) {
-    return make({"bpe", {{"vocab", path("vocab.json")}, {"merges", path("merges.txt")}}},
-                folder.string());
+    return make_tokenizer({"bpe", {{"vocab", path("vocab.json")}, {"merges", path("merges.txt")}}},
+                          folder.string());
   }
   COMPACT_CHECK(has("vocab.txt"), folder.string(),
                 ": has no tokenizer: neither `compact_tokenizer` in tokenizer_config.json nor a "
@@ -108,7 +99,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& folder) {
                 "vocab.txt");
   Spec spec{"wordpiece", {{"file", path("vocab.txt")}}};
   if (!lower_case) spec.set("lowercase", "false");
-  return make(spec, folder.string());
+  return make_tokenizer(spec, folder.string());
 }
 
 }  // namespace compact

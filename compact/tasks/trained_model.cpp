@@ -5,6 +5,7 @@
 
 #include "compact/base/check.h"
 #include "compact/config/memory_limit.h"
+#include "compact/config/option.h"
 #include "compact/config/precision.h"
 #include "compact/io/model_weights.h"
 #include "compact/tasks/load_weights.h"
@@ -29,21 +30,23 @@ const TaskInfo& evaluated_task(const TrainConfig& c) {
 }  // namespace
 
 TrainedModel open_trained_model(TrainConfig c) {
+  check_values(c);
   COMPACT_CHECK(!c.model_name_or_path.empty(), "--model_name_or_path DIR is needed");
   const TaskInfo& info = evaluated_task(c);
   c.task = info.name;
   c.model.clear();
   c.train_file.clear();
   c.only_evaluates = true;
-  c.dtype = type_name(c.dtype);
-  COMPACT_CHECK(c.threads >= 0, "--threads must be at least 0, is ", c.threads);
   info.check(c);
+  c = for_task(std::move(c));
   if (c.threads > 0) at::set_num_threads(static_cast<int>(c.threads));
   std::vector<std::string> warnings;
   const at::Device device = device_of(c.device, warnings);
   set_deterministic(c.deterministic, device.type());
-  TrainedModel model{
-      .task = info.open(c, {}, warnings), .network = nullptr, .warnings = std::move(warnings)};
+  TrainedModel model{.config = c,
+                     .task = info.open(c, {}, warnings),
+                     .network = nullptr,
+                     .warnings = std::move(warnings)};
   if (model.task.lengths_vary) bound_primitive_caches();
   set_matmul_precision(c.matmul_precision, device);
   model.network = model.task.network(Policy::preset("exact"), device);

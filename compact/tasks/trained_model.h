@@ -11,7 +11,8 @@
 namespace compact {
 
 struct TrainedModel {
-  Task task;  // with the data of --validation_file, or of --data_dir
+  TrainConfig config;  // as its task takes it
+  Task task;           // with the data of --validation_file, or of --data_dir
   std::unique_ptr<Network> network;
   std::vector<std::string> warnings;  // about its files, one line each
 };

@@ -7,11 +7,11 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <utility>
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
+#include "compact/config/option.h"
 #include "compact/io/checkpoint.h"
 #include "compact/tasks/setup.h"
 
@@ -19,46 +19,6 @@ namespace compact {
 namespace {
 
 using nlohmann::json;
-
-// Options that may differ in a resumed run: they change what is written, not what is computed.
-const std::set<std::string> kFree = {
-    "output_dir",
-    "overwrite_output_dir",
-    "verbose",
-    "logging_steps",
-    "eval_steps",
-    "eval_epochs",
-    "load_best_model_at_end",
-    "metric_for_best_model",
-    "save_steps",
-    "save_total_limit",
-    "cache_dir",
-    "resume_from_checkpoint",
-    "max_eval_samples",
-    "per_device_eval_batch_size",
-    "validation_file",
-    "test_file",
-    "train_file",
-    "data_dir",
-    "tokenizer",
-    "model_name_or_path",
-    "preset",
-    "policy",
-    "set",
-    "rank",
-    "update_proj_gap",
-    "scale",
-    "proj_type",
-    "carry_moments",
-    "budget",
-    "allow",
-    "threads",
-    "device"};  // the policy itself, the data's checksum and the machine are compared
-// Those of them that make the policy.
-const std::set<std::string> kOfPolicy = {"preset", "policy",    "set",           "rank",
-                                         "scale",  "proj_type", "carry_moments", "update_proj_gap"};
-// Options that change numbers in a way a person may want.
-const std::set<std::string> kWarned = {"max_steps", "num_train_epochs", "deterministic"};
 
 std::string checksum_text(uint64_t x) { return std::to_string(x); }
 
@@ -68,7 +28,8 @@ bool same_policy_options(const OpenCheckpoint& open, const std::string& checkpoi
   const TrainConfig old =
       config_from_json(open.trainer_state["config"].dump(), checkpoint + "/trainer_state.json");
   return std::ranges::all_of(config_options(), [&](const ConfigOption& option) {
-    return !kOfPolicy.contains(option.name) || option_text(old, option) == option_text(c, option);
+    return option.resume != ResumeRule::kPolicy ||
+           option_text(old, option) == option_text(c, option);
   });
 }
 
@@ -132,9 +93,11 @@ void check_same_run(const std::string& checkpoint, const TrainConfig& config, co
   const TrainConfig old = config_from_json(j["config"].dump(), checkpoint + "/trainer_state.json");
   for (const ConfigOption& option : config_options()) {
     const std::string before = option_text(old, option), now = option_text(config, option);
-    if (before == now || kFree.contains(option.name)) continue;
-    COMPACT_CHECK(kWarned.contains(option.name), "--", option.name, " is ", now, ", but was ",
-                  before, " in the run of ", checkpoint,
+    const ResumeRule rule = option.resume;
+    // The policy, the data's checksum and the machine are compared themselves.
+    if (before == now || rule == ResumeRule::kFree || rule == ResumeRule::kPolicy) continue;
+    COMPACT_CHECK(rule == ResumeRule::kWarned, "--", option.name, " is ", now, ", but was ", before,
+                  " in the run of ", checkpoint,
                   ": a resumed run keeps what its numbers depend on");
     warnings.push_back(cat("--", option.name, " is ", now, ", was ", before,
                            ": from here on the run differs from an uninterrupted one"));

@@ -13,6 +13,7 @@
 #include "compact/config/exit_codes.h"
 #include "compact/config/heap_trimmer.h"
 #include "compact/config/memory_limit.h"
+#include "compact/config/option.h"
 #include "compact/config/precision.h"
 #include "compact/ops/memory.h"
 #include "compact/ops/memory_trace.h"

@@ -68,7 +68,7 @@ TEST_F(Generate, SeedAndSampleNumberDecide) {
   const GenerateOptions one{.prompt = "x", .max_new_tokens = 30, .sampling = {.temperature = 2}};
   GenerateOptions three = one, other = one;
   three.num_samples = 3;
-  other.seed = 1;
+  other.config.seed = 1;
   const auto samples = generate(model, *tokenizer, three, 48, {});
   ASSERT_EQ(samples.size(), 3u);
   EXPECT_EQ(samples[0].text, text(one));
@@ -138,7 +138,9 @@ TEST_F(Generate, RefusesBadOptions) {
   refused({.max_new_tokens = -1}, "max_new_tokens");
   refused({.num_samples = 0}, "num_samples");
   refused({.sampling = {.top_p = 2}}, "top_p");
-  refused({.seed = -1}, "seed");
+  GenerateOptions seed;
+  seed.config.seed = -1;
+  refused(seed, "--seed must be at least 0, is -1");
   refused({.prompt = "four and more"}, "at most 4", 4);
   const Llama narrow(shape(100), Policy(), {.max_length = 48});
   EXPECT_THROW(generate(narrow, *tokenizer, {}, 48, {}), InputError);
@@ -148,11 +150,9 @@ TEST_F(Generate, RefusesBadOptions) {
 TEST_F(Generate, ReadsAFolder) {
   const TemporaryFolder folder;
   write_model_folder(folder.path(), model.named_tensors(), llama_config_to_json(model.config()));
-  GenerateOptions options{.model_name_or_path = folder.path().string(),
-                          .prompt = "ab",
-                          .max_new_tokens = 20,
-                          .sampling = {.temperature = 1},
-                          .device = "cpu"};
+  GenerateOptions options{.prompt = "ab", .max_new_tokens = 20, .sampling = {.temperature = 1}};
+  options.config.model_name_or_path = folder.path().string();
+  options.config.device = "cpu";
   std::vector<std::string> warnings;
   EXPECT_THROW(generate(options, {}, warnings), InputError);  // no tokenizer
   save_tokenizer(folder.path(), *tokenizer);

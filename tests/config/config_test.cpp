@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "compact/base/check.h"
-#include "compact/config/config.h"
+#include "compact/config/option.h"
 #include "tests/config/small_config.h"
 #include "tests/temporary_folder.h"
 

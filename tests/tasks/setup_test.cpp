@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "compact/base/check.h"
+#include "compact/config/option.h"
 #include "compact/tasks/config_check.h"
 #include "compact/tasks/setup.h"
 #include "tests/config/small_config.h"

@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // A run that is stopped anywhere and resumed gives the weights and losses of one that was not.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <sstream>
+#include <type_traits>
+#include <variant>
 
+#include "compact/config/option.h"
 #include "compact/io/checkpoint.h"
+#include "compact/tasks/setup.h"
+#include "compact/tasks/task.h"
+#include "compact/train/run_state.h"
 #include "tests/train/resume.h"
 
 namespace compact {
@@ -115,6 +122,55 @@ TEST(ResumeChecks, RefuseWhatChangesNumbers) {
   EXPECT_NE(refused("learning_rate", "0.5").find("learning_rate"), std::string::npos);
   EXPECT_NE(refused("preset", "compact").find("policy"), std::string::npos);
   EXPECT_NE(refused("optim", "muon").find("optim"), std::string::npos);
+}
+
+// Gives it another value, whether or not a run could have it.
+void change(TrainConfig& config, const ConfigOption& option) {
+  std::visit(
+      [&](auto member) {
+        auto& value = config.*member;
+        using T = std::remove_cvref_t<decltype(value)>;
+        if constexpr (std::is_same_v<T, bool>) {
+          value = !value;
+        } else if constexpr (std::is_same_v<T, std::string>) {
+          value += "x";
+        } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+          value.push_back("x");
+        } else {
+          value += 1;
+        }
+      },
+      option.member);
+}
+
+TEST(ResumeChecks, EveryOptionFollowsTheRuleOfItsRow) {
+  const TemporaryFolder folder;
+  TrainConfig c = tiny(folder.path(), "run");
+  c.max_steps = 1;
+  c.warmup_steps = 0;
+  c.save_steps = 1;
+  std::ostringstream console;
+  ASSERT_EQ(train(c, console), kExitOk) << console.str();
+  std::vector<std::string> warnings;
+  const Task task = task_named(c.task).open(c, {}, warnings);
+  const Policy policy = make_policy(c, warnings);
+  const auto refusal = [&](const TrainConfig& now) {
+    warnings.clear();
+    return error_of(
+        [&] { check_same_run(c.output_dir + "/checkpoint-1", now, policy, task, warnings); });
+  };
+  EXPECT_EQ(refusal(c), "");
+  EXPECT_THAT(warnings, ::testing::IsEmpty());
+  for (const ConfigOption& option : config_options()) {
+    TrainConfig other = c;
+    change(other, option);
+    const std::string error = refusal(other), named = "--" + option.name + " is ";
+    EXPECT_EQ(error.starts_with(named), option.resume == ResumeRule::kKept) << option.name << error;
+    EXPECT_EQ(error.empty(), option.resume != ResumeRule::kKept) << option.name << error;
+    const bool warned = warnings.size() == 1 && warnings[0].starts_with(named);
+    EXPECT_EQ(warned, option.resume == ResumeRule::kWarned) << option.name;
+    EXPECT_EQ(warnings.empty(), option.resume != ResumeRule::kWarned) << option.name;
+  }
 }
 
 TEST(ResumeChecks, FallsBackToTheNewestValidCheckpoint) {

@@ -23,7 +23,10 @@ std::span<const TokenizerEntry> tokenizers() {
 }
 
 std::unique_ptr<Tokenizer> make_tokenizer(std::string_view text) {
-  const Spec spec = Spec::parse(text);
+  return make_tokenizer(Spec::parse(text));
+}
+
+std::unique_ptr<Tokenizer> make_tokenizer(const Spec& spec, const std::string& where) {
   std::vector<std::string> names, usages;
   for (const TokenizerEntry& entry : tokenizers()) {
     if (spec.name == entry.name) return entry.make(spec);
@@ -31,7 +34,8 @@ std::unique_ptr<Tokenizer> make_tokenizer(std::string_view text) {
     usages.emplace_back(entry.usage);
   }
   const bool near = !nearest(spec.name, names).empty();
-  fail("no tokenizer `", spec.name, "`", suggestion(spec.name, near ? names : usages));
+  fail(where, where.empty() ? "" : ": ", "no tokenizer `", spec.name, "`",
+       suggestion(spec.name, near ? names : usages));
 }
 
 }  // namespace compact

@@ -76,6 +76,9 @@ std::span<const TokenizerEntry> tokenizers();
 // InputError, with a suggestion, on an unknown name or setting, and on a file that is missing or
 // holds no such model.
 std::unique_ptr<Tokenizer> make_tokenizer(std::string_view spec);
+// The same without the detour through text, since a folder's name may hold a comma. `where` begins
+// the message on an unknown name.
+std::unique_ptr<Tokenizer> make_tokenizer(const Spec& spec, const std::string& where = "");
 
 // The makers that the table names.
 std::unique_ptr<Tokenizer> make_bytes_tokenizer(const Spec& spec);

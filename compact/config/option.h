@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one table of the settings of a run. A row says what an option is called, what it takes, which
+// commands and tasks read it and what it means to a run that is resumed; flags, configuration
+// files, checks and what a run prints of itself all come from it. Its rows are in options_*.cpp.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "compact/config/config.h"
+
+namespace compact {
+
+// What a resumed run does where an option is not what it was in the run before.
+enum class ResumeRule : uint8_t {
+  kKept,    // refuses: its numbers depend on it
+  kWarned,  // goes on with a warning: numbers change in a way that a person may want
+  kFree,    // goes on: only what is written changes, or what is named is compared by its content
+  kPolicy,  // goes on where the policies are the same, whatever options made them
+};
+
+// The commands that take an option, as bits.
+struct Commands {
+  enum Bit : uint32_t {
+    kTrain = 1,
+    kCompare = 2,   // for all runs of a comparison
+    kCompared = 4,  // for one of them
+    kPlan = 8,
+    kEval = 16,
+    kGenerate = 32,
+    kVisualize = 64,
+    kPrepare = 128,
+    kRun = kTrain | kCompare | kCompared,
+    kRunOrPlan = kRun | kPlan,
+  };
+};
+
+// Numbers from `least` to `most`.
+struct ValueRange {
+  static constexpr double kNone = std::numeric_limits<double>::infinity();
+  double least = -kNone, most = kNone;
+  bool above = false, below = false;  // `least`, `most` themselves are outside
+
+  static constexpr ValueRange at_least(double x) { return {.least = x}; }
+  static constexpr ValueRange from(double least, double most) {
+    return {.least = least, .most = most};
+  }
+  static constexpr ValueRange positive(double most = kNone) {
+    return {.least = 0, .most = most, .above = true};
+  }
+  static constexpr ValueRange part() { return {.least = 0, .most = 1, .below = true}; }
+
+  bool holds(double x) const;
+  std::string rule() const;  // "at least 1", "from 1 to 9", "positive", "in [0, 1)"
+};
+
+// A word that an option takes, and others that mean the same.
+struct Choice {
+  Choice(std::string name, std::vector<std::string> also = {})
+      : name(std::move(name)), also(std::move(also)) {}
+  std::string name;
+  std::vector<std::string> also;
+};
+
+// Text of a form: whether it has it, and the rule in words, "a number with a unit".
+struct TextForm {
+  bool (*holds)(const std::string& text) = nullptr;
+  std::string rule = {};
+};
+
+// What has no default: a row that leaves it out does not compile.
+template <class T>
+class Required {
+ public:
+  constexpr Required(T value) : value_(value) {}
+  constexpr operator T() const { return value_; }
+
+ private:
+  T value_;
+};
+
+struct ConfigOption {
+  using Member =
+      std::variant<std::string TrainConfig::*, int64_t TrainConfig::*, double TrainConfig::*,
+                   bool TrainConfig::*, std::vector<std::string> TrainConfig::*>;
+  struct OtherHelp {
+    uint32_t commands;
+    std::string help;
+  };
+
+  std::string name;
+  Member member;
+  std::string help;
+  std::string values =
+      {};  // what it takes, for --help, where none of the next three says it: "DIR"
+  // What it takes beside its default: numbers in a range, one of some words, text of a form.
+  ValueRange range = {};
+  std::vector<Choice> choices = {};
+  TextForm form = {};
+  Required<ResumeRule> resume;
+  uint32_t commands = Commands::kRunOrPlan;
+  std::vector<OtherHelp> elsewhere = {};  // `help` in commands for which it is not true
+  std::vector<std::string> tasks = {};    // that read it; empty: all
+  std::string projects = {};              // the setting of `project` lines that it stands above
+  std::string group = {};                 // of its part of the table
+};
+std::span<const ConfigOption> config_options();
+
+// What --help of a command (one bit of Commands) says of an option, and what the option takes.
+const std::string& help_of(const ConfigOption& option, uint32_t command);
+std::string values_of(const ConfigOption& option);
+
+// Sets one option from text. `source` ("--max_steps", "run.toml: max_steps") begins the message of
+// the InputError on an unknown name (with a suggestion) or a value of the wrong type.
+void set_option(TrainConfig& config, std::string_view name, const std::vector<std::string>& values,
+                const std::string& source);
+
+// The option's value as text, as it would be written in a flag; lists joined by a space.
+std::string option_text(const TrainConfig& config, const ConfigOption& option);
+// The shortest text that reads back to the same number.
+std::string number_text(double x);
+// Whether it has another value than a new TrainConfig.
+bool is_given(const TrainConfig& config, const ConfigOption& option);
+
+// Throws InputError, with option, rule and value, on the first value that its row does not take.
+void check_values(const TrainConfig& config);
+// A line for each option that is given and that other tasks read, not the configuration's.
+std::vector<std::string> ignored_options(const TrainConfig& config);
+
+// The types of weights, activations and moments.
+std::span<const Choice> element_types();
+// The name of an element type where `name` is another one of it (bf16, f32, fp32), else `name`.
+std::string type_name(const std::string& name);
+
+}  // namespace compact

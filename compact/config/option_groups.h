@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parts of the table of options, in their order.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "compact/base/named.h"
+#include "compact/config/option.h"
+
+namespace compact {
+
+struct OptionGroup {
+  std::string name;  // the heading of --help
+  std::vector<ConfigOption> rows;
+};
+
+OptionGroup options_of_model();
+OptionGroup options_of_data();
+OptionGroup options_of_length();
+OptionGroup options_of_optimizer();
+OptionGroup options_of_machine();
+OptionGroup options_of_memory();
+OptionGroup options_of_output();
+
+// More of them would pass int64.
+inline constexpr double kMostEpochs = 1e6;
+
+// The names of a table as what an option takes.
+template <class Table>
+std::vector<Choice> choices_of(const Table& table) {
+  const std::vector<std::string> names = names_of(table);
+  return {names.begin(), names.end()};
+}
+
+}  // namespace compact

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/config/option_groups.h"
+
+#include <iterator>
+
+#include "compact/base/text.h"
+#include "compact/codecs/projection.h"
+#include "compact/config/precision.h"
+
+namespace compact {
+namespace {
+
+bool is_bytes(const std::string& text) { return parse_bytes(text).has_value(); }
+
+}  // namespace
+
+OptionGroup options_of_machine() {
+  using C = TrainConfig;
+  using enum ResumeRule;
+  using enum Commands::Bit;
+  const std::span<const Choice> types = element_types();  // weights have no float8
+  return {
+      "Precision and device",
+      {
+          {.name = "dtype",
+           .member = &C::dtype,
+           .help = "type of weights and activations",
+           .choices = {types.begin(), types.begin() + 2},
+           .resume = kKept,
+           .commands = kRunOrPlan | kEval | kGenerate},
+          {.name = "master_weights",
+           .member = &C::master_weights,
+           .help =
+               "bfloat16: keep an f32 copy of weights; without it they are rounded stochastically",
+           .resume = kKept},
+          {.name = "optim_state_dtype",
+           .member = &C::optim_state_dtype,
+           .help = "type of moments; default: bfloat16 with bfloat16 weights without master, else "
+                   "float32",
+           .choices = {types.begin(), types.end()},
+           .resume = kKept},
+          {.name = "matmul_precision",
+           .member = &C::matmul_precision,
+           .help = "highest: true f32 products; high: the fastest path",
+           .choices = {std::begin(kMatmulPrecisions), std::end(kMatmulPrecisions)},
+           .resume = kKept,
+           .commands = kRunOrPlan | kEval | kGenerate},
+          {.name = "device",
+           .member = &C::device,
+           .help = "auto: the GPU where there is one and this build has kernels for it",
+           .choices = {{"auto"}, {"cpu"}, {"cuda"}},
+           .resume = kFree,
+           .commands = kRunOrPlan | kEval | kGenerate | kVisualize},
+          {.name = "deterministic",
+           .member = &C::deterministic,
+           .help = "on a GPU the same bits in every run, too, for more time and memory; a CPU "
+                   "gives them always",
+           .resume = kWarned,
+           .commands = kRunOrPlan | kEval},
+          {.name = "threads",
+           .member = &C::threads,
+           .help = "CPU threads; 0: all cores",
+           .range = ValueRange::from(0, 1024),
+           .resume = kFree,
+           .commands = kRunOrPlan | kEval | kGenerate | kVisualize},
+          {.name = "seed",
+           .member = &C::seed,
+           .help = "of weights, data order, projections and rounding",
+           .range = ValueRange::at_least(0),
+           .resume = kKept,
+           .commands = kRunOrPlan | kGenerate,
+           .elsewhere = {{kGenerate, "of the choices"}}},
+      }};
+}
+
+OptionGroup options_of_memory() {
+  using C = TrainConfig;
+  using enum ResumeRule;
+  using enum Commands::Bit;
+  return {
+      "Memory",
+      {
+          {.name = "preset",
+           .member = &C::preset,
+           .help = "how saved tensors and gradients are held; auto: the fastest way under --budget",
+           .values = "auto; see `compact list presets`",
+           .resume = kPolicy,
+           .commands = kTrain | kPlan},
+          {.name = "budget",
+           .member = &C::budget,
+           .help = "most bytes that a step may take, all included, and enforced; a preset that "
+                   "quantizes takes fewer bits where it must; default: what the machine has",
+           .values = "10GiB, 800MB",
+           .form = {is_bytes, "a positive number with a unit, as 10GiB or 800MB"},
+           .resume = kFree},
+          {.name = "allow",
+           .member = &C::allow,
+           .help = "what --preset auto may give up where nothing exact fits",
+           .values = "lossless, quantize, project or A,B",
+           .resume = kFree},
+          {.name = "policy",
+           .member = &C::policy,
+           .help = "a policy file, above the preset",
+           .values = "FILE",
+           .resume = kPolicy},
+          {.name = "set",
+           .member = &C::set,
+           .help = "a policy line, above all: \"slot layers.*.mlp.gate_up = recompute\"",
+           .values = "LINE...",
+           .resume = kPolicy},
+          {.name = "bits_interval",
+           .member = &C::bits_interval,
+           .help = "steps between choices of bits, where the policy leaves them open (`adapt=N`)",
+           .range = ValueRange::at_least(1),
+           .resume = kKept},
+          {.name = "bits_probes",
+           .member = &C::bits_probes,
+           .help = "gradients that a choice of bits takes",
+           .range = ValueRange::at_least(2),
+           .resume = kKept},
+          {.name = "bits_guard",
+           .member = &C::bits_guard,
+           .help = "bits are raised where rounding would add more than this part of the gradient's "
+                   "own variance from batch to batch; under --budget only said; 0: never",
+           .range = ValueRange::at_least(0),
+           .resume = kKept},
+          {.name = "rank",
+           .member = &C::rank,
+           .help = "rank of projections: below 1 a part of the input width; 0: as the policy says",
+           .range = ValueRange::at_least(0),
+           .resume = kPolicy,
+           .projects = "rank"},
+          {.name = "update_proj_gap",
+           .member = &C::update_proj_gap,
+           .help = "steps between re-draws of projections; 0: never; -1: as the policy says",
+           .range = ValueRange::at_least(-1),
+           .resume = kPolicy,
+           .projects = "period"},
+          {.name = "scale",
+           .member = &C::scale,
+           .help = "alpha of the projected update; 0: as the policy says",
+           .range = ValueRange::at_least(0),
+           .resume = kPolicy,
+           .projects = "scale"},
+          {.name = "proj_type",
+           .member = &C::proj_type,
+           .help = "projection; default: as the policy says",
+           .choices = choices_of(projections()),
+           .resume = kPolicy,
+           .projects = "type"},
+          {.name = "carry_moments",
+           .member = &C::carry_moments,
+           .help = "moments follow the basis at a re-draw; default: as the policy says",
+           .choices = {{"true"}, {"false"}},
+           .resume = kPolicy,
+           .projects = "carry"},
+      }};
+}
+
+}  // namespace compact
