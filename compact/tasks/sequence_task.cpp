@@ -18,6 +18,7 @@
 #include "compact/tasks/classifier_task.h"
 #include "compact/tasks/head_classes.h"
 #include "compact/tasks/setup.h"
+#include "compact/tasks/splits.h"
 #include "compact/tasks/tokenizer_store.h"
 
 namespace compact {
@@ -161,18 +162,17 @@ Task open_sequences(const TrainConfig& c, SequenceTexts texts, std::vector<std::
   if (!texts.train) return task;
   task.checksum = derive(checksum_of(*texts.train), tokenizer->hash());
   const auto e = encoded(*texts.train, "training");
-  const double part = texts.validation ? 0 : c.validation_split;
-  const SampleSplit split = drawn_split(static_cast<int64_t>(e->ids.size()), part, derive(key, 1));
-  if (!split.held_out.empty()) task.validation = part_of(e, split.held_out);
-  auto train = part_of(e, split.train);
-  const int64_t length = train->longest_row();
+  int64_t length = 0;
+  const auto part_of_it = [&](std::vector<int64_t> of, bool training) {
+    auto part = part_of(e, std::move(of));
+    if (training) length = part->longest_row();
+    return part;
+  };
+  split_samples(c, static_cast<int64_t>(e->ids.size()), part_of_it, task, warnings);
   set_inputs(length, shape.regression, task);
-  task.train = std::move(train);
   task.data_text =
       cat(format_count(task.train->size()), texts.train->second.empty() ? " sentences" : " pairs",
-          " of up to ", length, " tokens",
-          task.validation ? cat(", validation ", format_count(task.validation->size())) : "",
-          task.test ? cat(", test ", format_count(task.test->size())) : "");
+          " of up to ", length, " tokens", held_out_text(task));
   return task;
 }
 

@@ -9,13 +9,14 @@
 #include "compact/data/samples/split.h"
 #include "compact/tasks/graph_task.h"
 #include "compact/tasks/setup.h"
+#include "compact/tasks/splits.h"
 
 namespace compact {
 namespace {
 
 constexpr const char* kGraphModelType = "compact-graph-classifier";
 
-Task open_graph(const TrainConfig& c, const Progress&, std::vector<std::string>&) {
+Task open_graph(const TrainConfig& c, const Progress&, std::vector<std::string>& warnings) {
   Task task;
   const auto set = std::make_shared<const GraphSet>(read_graph_set(graph_file_of(c)));
   GraphNetConfig net = graph_net_of(c, kGraphModelType, set->features, set->classes);
@@ -34,13 +35,13 @@ Task open_graph(const TrainConfig& c, const Progress&, std::vector<std::string>&
   set_graph_net(c, net, kGraphModelType, task);
   if (c.train_file.empty()) return task;
   task.checksum = path_checksum(graph_file_of(c));
-  const double part = c.validation_file.empty() ? c.validation_split : 0;
-  const SampleSplit split = drawn_split(number_of(*set), part, derive(key, 1));
-  if (!split.held_out.empty()) {
-    task.validation = std::make_unique<GraphDataset>(set, split.held_out, key);
-  }
+  std::vector<int64_t> by_size;
+  const auto part_of_it = [&](std::vector<int64_t> samples, bool training) {
+    if (training) by_size = samples;
+    return std::make_unique<GraphDataset>(set, std::move(samples), key);
+  };
+  split_samples(c, number_of(*set), part_of_it, task, warnings);
   // The largest graphs, the most that a batch can be.
-  std::vector<int64_t> by_size = split.train;
   std::ranges::sort(by_size, std::greater{}, [&](int64_t i) {
     const LabelledGraph& g = set->graphs[static_cast<size_t>(i)];
     return g.features.size(0) + g.edges.size(1);
@@ -49,11 +50,9 @@ Task open_graph(const TrainConfig& c, const Progress&, std::vector<std::string>&
                                                                               int64_t batch) {
     return inputs_like(largest->in_order(0, std::min(batch, largest->size())), device);
   };
-  task.train = std::make_unique<GraphDataset>(set, split.train, key);
   task.data_text = cat(format_count(task.train->size()), " graphs of up to ",
                        set->graphs[static_cast<size_t>(by_size[0])].features.size(0), " nodes",
-                       task.validation ? cat(", validation ", task.validation->size()) : "",
-                       task.test ? cat(", test ", task.test->size()) : "");
+                       held_out_text(task));
   return task;
 }
 

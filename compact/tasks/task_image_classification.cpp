@@ -18,6 +18,7 @@
 #include "compact/models/resnet.h"
 #include "compact/tasks/classifier_task.h"
 #include "compact/tasks/setup.h"
+#include "compact/tasks/splits.h"
 #include "compact/tasks/task.h"
 
 namespace compact {
@@ -182,29 +183,21 @@ void open_data(const TrainConfig& c, ImageModel& m, Task& task,
   task.validation = whole(c.validation_file);
   task.test = whole(c.test_file);
   if (!train) return;
-  const double part = c.validation_file.empty() ? c.validation_split : 0;
-  const SampleSplit split = drawn_split(train->images.size(0), part, derive(key, 1));
-  if (!split.held_out.empty()) {
-    task.validation =
-        std::make_unique<ImageDataset>(*train, split.held_out, m.statistics, Augmentation{}, key);
-  }
   const Augmentation random{.shift = std::min(m.size.height, m.size.width) / 8, .mirror = true};
-  task.train = std::make_unique<ImageDataset>(*train, split.train, m.statistics,
-                                              c.augment ? random : Augmentation{}, key);
-  task.data_text =
-      cat(format_count(task.train->size()), " images, ", train->images.size(1), " x ",
-          train->images.size(2), " x ", train->images.size(3), ", ", train->classes, " classes",
-          task.validation ? cat(", validation ", format_count(task.validation->size())) : "",
-          task.test ? cat(", test ", format_count(task.test->size())) : "");
+  const auto part_of_it = [&](std::vector<int64_t> samples, bool training) {
+    return std::make_unique<ImageDataset>(*train, std::move(samples), m.statistics,
+                                          training && c.augment ? random : Augmentation{}, key);
+  };
+  split_samples(c, train->images.size(0), part_of_it, task, warnings);
+  task.data_text = cat(format_count(task.train->size()), " images, ", train->images.size(1), " x ",
+                       train->images.size(2), " x ", train->images.size(3), ", ", train->classes,
+                       " classes", held_out_text(task));
 }
 
 Task open_image(const TrainConfig& c, const Progress&, std::vector<std::string>& warnings) {
   Task task;
   ImageModel m = model_of(c);
   open_data(c, m, task, warnings);
-  if (!c.validation_file.empty() && c.validation_split != TrainConfig().validation_split) {
-    warnings.push_back("--validation_split takes no effect: there is a --validation_file");
-  }
   task.config = to_json(m);
   task.unit = "images";
   task.network_text = cat(m.net.classes, " classes, width ", m.net.width);

@@ -7,6 +7,7 @@
 #include "compact/models/models.h"
 #include "compact/tasks/llama_task.h"
 #include "compact/tasks/setup.h"
+#include "compact/tasks/splits.h"
 #include "compact/tasks/task.h"
 
 namespace compact {
@@ -51,11 +52,8 @@ void open_data(const TrainConfig& c, const Tokenizer& tokenizer, const Progress&
   const auto file = open(c.train_file);
   task.checksum = file->info().checksum;
   TokenRange train{0, file->count()};
-  if (!c.validation_file.empty()) {
-    if (c.validation_split != TrainConfig().validation_split) {
-      warnings.push_back(cat("--validation_split takes no effect: there is a --validation_file"));
-    }
-  } else if (c.validation_split > 0) {
+  say_unused_split(c, warnings);
+  if (c.validation_file.empty() && c.validation_split > 0) {
     const auto [first, last] = split_end(file->count(), c.validation_split);
     train = first;
     if (last.end - last.begin > c.block_size) {
@@ -66,9 +64,8 @@ void open_data(const TrainConfig& c, const Tokenizer& tokenizer, const Progress&
     }
   }
   task.train = blocks(c.train_file, file, train);
-  task.data_text =
-      cat(format_count(task.train->size()), " blocks of ", c.block_size, " tokens",
-          task.validation ? cat(", validation ", format_count(task.validation->size())) : "");
+  task.data_text = cat(format_count(task.train->size()), " blocks of ", c.block_size, " tokens",
+                       held_out_text(task));
 }
 
 Task open_language(const TrainConfig& c, const Progress& progress,

@@ -8,6 +8,7 @@
 #include "compact/models/models.h"
 #include "compact/tasks/llama_task.h"
 #include "compact/tasks/setup.h"
+#include "compact/tasks/splits.h"
 
 namespace compact {
 namespace {
@@ -63,14 +64,15 @@ Task open_prompt(const TrainConfig& c, const Progress&, std::vector<std::string>
   if (c.train_file.empty()) return task;
   const auto samples = read(c.train_file[0]);
   task.checksum = checksum_of(*samples);
-  const double part = task.validation ? 0 : c.validation_split;
-  const SampleSplit split = drawn_split(size_of(*samples), part, derive(key, 1));
-  if (!split.held_out.empty()) task.validation = part_of(samples, split.held_out);
-  auto train = part_of(samples, split.train);
-  task.data_text =
-      cat(format_count(train->size()), " prompts with completions of up to ", train->longest_row(),
-          " tokens", task.validation ? cat(", validation ", task.validation->size()) : "");
-  task.train = std::move(train);
+  int64_t longest = 0;
+  const auto part_of_it = [&](std::vector<int64_t> chosen, bool training) {
+    auto part = part_of(samples, std::move(chosen));
+    if (training) longest = part->longest_row();
+    return part;
+  };
+  split_samples(c, size_of(*samples), part_of_it, task, warnings);
+  task.data_text = cat(format_count(task.train->size()), " prompts with completions of up to ",
+                       longest, " tokens", held_out_text(task));
   return task;
 }
 

@@ -124,6 +124,22 @@ TEST(TaskBits, AreGuardedWithoutDropout) {
   EXPECT_THAT(console.str(), HasSubstr("of the gradient's own variance, raised by"));
 }
 
+TEST(TaskSplit, IsSaidToTakeNoEffectBesideValidationData) {
+  const TemporaryFolder folder;
+  for (const MakeConfig make : {MakeConfig(images), MakeConfig(graphs)}) {
+    TrainConfig c = make(folder.path(), "run");
+    std::vector<std::string> warnings;
+    const Task drawn = task_named(c.task).open(c, {}, warnings);
+    EXPECT_THAT(warnings, ::testing::IsEmpty()) << c.task;
+    EXPECT_EQ(drawn.validation->size(), (drawn.train->size() + drawn.validation->size()) / 4);
+    c.validation_file = c.train_file;
+    const Task given = task_named(c.task).open(c, {}, warnings);
+    EXPECT_THAT(warnings, ::testing::ElementsAre(
+                              "--validation_split takes no effect: there is a --validation_file"));
+    EXPECT_EQ(given.train->size(), given.validation->size()) << c.task;
+  }
+}
+
 // Of what a run left.
 TrainConfig evaluation_of(const TrainConfig& run, const std::vector<std::string>& files,
                           int64_t samples) {

@@ -190,6 +190,20 @@ TEST(TextTask, OptionsOfOtherTasksAreNotIgnoredInSilence) {
   EXPECT_THAT(ran(sentences(folder.path(), "other")), Not(HasSubstr("takes no effect")));
 }
 
+TEST(TextTask, SaysThatASplitTakesNoEffectBesideValidationData) {
+  const TemporaryFolder folder;
+  for (const MakeConfig make : {MakeConfig(sentences), MakeConfig(prompts)}) {
+    TrainConfig c = make(folder.path(), "run");
+    c.validation_split = 0.25;
+    c.validation_file = c.train_file;
+    std::vector<std::string> warnings;
+    const Task task = task_named(c.task).open(c, {}, warnings);
+    EXPECT_THAT(warnings, ::testing::ElementsAre(
+                              "--validation_split takes no effect: there is a --validation_file"));
+    EXPECT_EQ(task.train->size(), task.validation->size()) << c.task;
+  }
+}
+
 TEST(TextTask, RefusesWhatDoesNotGoTogether) {
   const TemporaryFolder folder;
   const auto error = [&](const auto& change) -> std::string {
