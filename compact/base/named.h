@@ -12,17 +12,21 @@
 
 namespace compact {
 
-// The names of `all`, which are objects or pointers to them.
+// An element of a list of objects or of pointers to them.
+template <class T>
+const auto& element(const T& x) {
+  if constexpr (std::is_pointer_v<T>) {
+    return *x;
+  } else {
+    return x;
+  }
+}
+
+// The names of `all`, which are objects or pointers to them, in their order.
 template <class List>
 std::vector<std::string> names_of(const List& all) {
   std::vector<std::string> names;
-  for (const auto& x : all) {
-    if constexpr (std::is_pointer_v<std::remove_cvref_t<decltype(x)>>) {
-      names.emplace_back(x->name);
-    } else {
-      names.emplace_back(x.name);
-    }
-  }
+  for (const auto& x : all) names.emplace_back(element(x).name);
   return names;
 }
 
@@ -30,15 +34,8 @@ std::vector<std::string> names_of(const List& all) {
 // none.
 template <class List>
 const auto& named(const List& all, std::string_view name, const std::string& what) {
-  const auto object = [](const auto& x) -> const auto& {
-    if constexpr (std::is_pointer_v<std::remove_cvref_t<decltype(x)>>) {
-      return *x;
-    } else {
-      return x;
-    }
-  };
   for (const auto& x : all) {
-    if (object(x).name == name) return object(x);
+    if (element(x).name == name) return element(x);
   }
   fail(what, " `", name, "`", suggestion(name, names_of(all)));
 }

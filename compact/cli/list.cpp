@@ -15,7 +15,7 @@
 #include "compact/models/resnet.h"
 #include "compact/ops/policy.h"
 #include "compact/ops/treatments.h"
-#include "compact/optim/options.h"
+#include "compact/optim/optimizers.h"
 #include "compact/optim/schedules.h"
 #include "compact/tasks/task.h"
 
@@ -69,7 +69,7 @@ Rows tokenizer_rows() {
 }
 Rows optimizer_rows() {
   Rows rows;
-  for (const OptimizerInfo& o : optimizers()) rows.emplace_back(o.name, o.summary);
+  for (const OptimizerInfo* o : optimizers()) rows.emplace_back(o->name, o->summary);
   return rows;
 }
 Rows schedule_rows() {

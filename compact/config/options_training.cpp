@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/config/option_groups.h"
 
-#include "compact/optim/options.h"
+#include "compact/optim/optimizers.h"
 #include "compact/optim/schedules.h"
 
 namespace compact {
@@ -91,7 +91,7 @@ OptionGroup options_of_optimizer() {
            .resume = kKept},
           {.name = "weight_decay",
            .member = &C::weight_decay,
-           .help = "weight decay of matrices; decoupled, under sgd and adam added to the gradient",
+           .help = "weight decay of matrices; `compact list optimizers` says where not decoupled",
            .range = ValueRange::at_least(0),
            .resume = kKept},
           {.name = "momentum",

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// AdamW, and Adam, of which only the weight decay differs.
 #include <ATen/ATen.h>
 
 #include <cmath>
@@ -23,8 +24,7 @@ void adamw_on(const ParameterState& s, const at::Tensor& target, const at::Tenso
                 s.parameter->name, "` must be of one type, are ", m.scalar_type(), " and ",
                 v.scalar_type());
   // Decay inside the step would do nothing to a carrier, which is zero: there it is in the fold.
-  const bool decoupled = s.kind != OptimizerKind::kAdam && !s.parameter->carrier;
-  const double decay = decoupled && s.parameter->decay ? o.weight_decay : 0;
+  const double decay = s.parameter->carrier ? 0 : context.weight_decay;
   backend_of(target).adamw({.param = target.data_ptr(),
                             .master = floats_of(master),
                             .grad = grad.data_ptr(),
@@ -64,33 +64,40 @@ void adamw_packed(const ParameterState& s, const at::Tensor& target, const at::T
              });
 }
 
-}  // namespace
-
 void adamw_step(ParameterState& s, const at::Tensor& grad, const StepContext& context) {
   const Carrier* carrier = s.parameter->carrier.get();
   // A carrier's step starts from zero and goes into the weight at once.
   const at::Tensor target =
       carrier ? at::zeros(grad.sizes(), s.parameter->weight.options()) : s.parameter->weight;
   const at::Tensor master = carrier ? at::Tensor() : s.master;
-  const uint64_t key = draws_key(s, context.step, Draws::kAdamW);
+  const uint64_t key = draws_key(s, context.step, Draws::kStep);
   if (s.m.packed()) {
     adamw_packed(s, target, master, grad.contiguous(), key, context);
   } else {
     adamw_on(s, target, master, grad.contiguous(), s.m.value(), s.v.value(), key, context);
   }
   if (!carrier) return target.unsafeGetTensorImpl()->bump_version();
-  fold_rows(s, 0, target, decay_factor(s, context), carrier->scale,
+  fold_rows(s, 0, target, context.decay_factor(), carrier->scale,
             draws_key(s, context.step, Draws::kFold));
 }
 
-void adam_step(ParameterState& s, const at::Tensor& grad, const StepContext& context) {
-  const Parameter& p = *s.parameter;
-  const double decay = context.options.weight_decay;
-  if (decay == 0 || !p.decay || p.carrier) return adamw_step(s, grad, context);
-  at::Tensor g = grad.to(at::kFloat);
-  if (context.grad_scale.defined()) g = g.mul(context.grad_scale);
-  g = g.add((s.master.defined() ? s.master : p.weight).detach().to(at::kFloat), decay);
-  adamw_step(s, g, {context.options, context.learning_rate, context.step, {}});
-}
+OptimizerInfo::State two_moments(const OptimizerOptions&) { return {.m = true, .v = true}; }
+
+}  // namespace
+
+extern const OptimizerInfo adamw_optimizer = {
+    .name = "adamw",
+    .summary = "AdamW (Loshchilov and Hutter 2019) for every parameter",
+    .step = adamw_step,
+    .state = two_moments,
+};
+
+extern const OptimizerInfo adam_optimizer = {
+    .name = "adam",
+    .summary = "Adam (Kingma and Ba 2015), weight decay in the gradient",
+    .step = adamw_step,
+    .state = two_moments,
+    .decoupled_decay = false,
+};
 
 }  // namespace compact

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Muon: momentum orthogonalised by Newton-Schulz steps (Jordan et al. 2024), the update scaled by
+// 0.2 sqrt(max(rows, columns)) so that AdamW's learning rates serve (Liu et al. 2025).
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -15,6 +17,9 @@ std::vector<int64_t> matrices(const Parameter& p) {
   return p.carrier ? p.carrier->rows : std::vector<int64_t>{p.weight.size(0)};
 }
 
+// Hidden matrices, full or projected.
+bool is_hidden_matrix(const Parameter& p) { return p.weight.dim() == 2 && (p.hidden || p.carrier); }
+
 }  // namespace
 
 at::Tensor orthogonalize(const at::Tensor& x, at::ScalarType type) {
@@ -30,6 +35,8 @@ at::Tensor orthogonalize(const at::Tensor& x, at::ScalarType type) {
   }
   return (tall ? y.t() : y).contiguous();
 }
+
+namespace {
 
 void muon_step(ParameterState& s, const at::Tensor& grad, const StepContext& context) {
   const OptimizerOptions& o = context.options;
@@ -49,10 +56,20 @@ void muon_step(ParameterState& s, const at::Tensor& grad, const StepContext& con
     direction = at::Tensor();
     const double size = 0.2 * std::sqrt(static_cast<double>(std::max(rows, grad.size(1))));
     // The carrier stays zero: its value would only be written to be read back here.
-    fold_rows(s, row, update, decay_factor(s, context), -context.learning_rate * size * scale,
+    fold_rows(s, row, update, context.decay_factor(), -context.learning_rate * size * scale,
               draws_key(s, context.step, Draws::kFold));
     row += rows;
   }
 }
+
+}  // namespace
+
+extern const OptimizerInfo muon_optimizer = {
+    .name = "muon",
+    .summary = "Muon (Jordan et al. 2024) for the matrices of blocks, AdamW for the rest",
+    .step = muon_step,
+    .state = [](const OptimizerOptions&) { return OptimizerInfo::State{.m = true}; },
+    .takes = is_hidden_matrix,
+};
 
 }  // namespace compact

@@ -76,6 +76,14 @@ void check_gradient(const ParameterState& s) {
                 "` must be Float or BFloat16, is ", g.scalar_type());
 }
 
+// The gradient, scaled, with the weight's decay in it. f32.
+at::Tensor decayed_gradient(const ParameterState& s, const StepContext& context) {
+  at::Tensor g = s.gradient().to(at::kFloat);
+  if (context.grad_scale.defined()) g = g.mul(context.grad_scale);
+  const at::Tensor& weight = s.master.defined() ? s.master : s.weight;
+  return g.add(weight.detach().to(at::kFloat), context.weight_decay);
+}
+
 // Whether gradients of a parameter go into an f32 sum.
 bool sums(const OptimizerOptions& options, const at::Tensor& leaf) {
   return options.f32_sums && leaf.scalar_type() != at::kFloat;
@@ -94,16 +102,13 @@ uint64_t draws_key(const ParameterState& s, int64_t step, Draws use) {
   return derive(derive(s.key, static_cast<uint64_t>(step)), static_cast<uint64_t>(use));
 }
 
-double decay_factor(const ParameterState& s, const StepContext& context) {
-  return s.parameter->decay ? 1 - context.learning_rate * context.options.weight_decay : 1;
-}
-
 Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions options)
     : options_(std::move(options)) {
   const at::NoGradGuard no_grad;
   check_options(options_);
   std::set<std::string> names;
   const uint64_t key = derive(options_.seed, kOptimizerLabel);
+  const OptimizerInfo& kind = *options_.kind;
   for (Parameter* p : parameters) {
     check_parameter(*p);
     COMPACT_CHECK(names.insert(p->name).second, "[optimizer] two parameters are named `", p->name,
@@ -111,16 +116,12 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions option
     ParameterState s{.parameter = p,
                      .leaf = p->leaf(),
                      .weight = p->weight,
+                     .kind = kind.takes && !kind.takes(*p) ? &adamw_optimizer : &kind,
                      .key = derive(key, label_of(p->name.data(), p->name.size()))};
-    const bool matrix = p->weight.dim() == 2;
-    const bool muon = matrix && (p->hidden || p->carrier);
-    s.kind = options_.kind == OptimizerKind::kMuon && !muon ? OptimizerKind::kAdamW : options_.kind;
+    const OptimizerInfo::State held = s.kind->state(options_);
     const MomentType type = moment_type(options_.moment ? options_.moment(*p) : "");
-    if (s.kind != OptimizerKind::kSgd || options_.sgd_momentum > 0) {
-      s.m = Moment(p->leaf().sizes(), p->weight.options(), type, true);
-    }
-    if (s.kind == OptimizerKind::kAdamW || s.kind == OptimizerKind::kAdam)
-      s.v = Moment(p->leaf().sizes(), p->weight.options(), type, false);
+    if (held.m) s.m = Moment(p->leaf().sizes(), p->weight.options(), type, true);
+    if (held.v) s.v = Moment(p->leaf().sizes(), p->weight.options(), type, false);
     if (options_.master_weights && p->weight.scalar_type() != at::kFloat) {
       s.master = p->weight.detach().to(at::kFloat);
     }
@@ -180,13 +181,23 @@ StepContext Optimizer::context_of(const ParameterState& s, double learning_rate,
                                   const at::Tensor& grad_scale) const {
   const Parameter& p = *s.parameter;
   const double factor = p.hidden || p.carrier ? options_.hidden_lr_factor : 1;
-  return {options_, learning_rate * factor * p.lr_scale, updates_ + 1, grad_scale};
+  return {.options = options_,
+          .learning_rate = learning_rate * factor * p.lr_scale,
+          .weight_decay = p.decay ? options_.weight_decay : 0,
+          .step = updates_ + 1,
+          .grad_scale = grad_scale};
 }
 
 void Optimizer::update(ParameterState& s, const StepContext& context) {
   Parameter& p = *s.parameter;
-  constexpr decltype(&adamw_step) kSteps[] = {adamw_step, muon_step, sgd_step, adam_step};
-  kSteps[static_cast<size_t>(s.kind)](s, s.gradient(), context);
+  if (s.kind->decoupled_decay || p.carrier || context.weight_decay == 0) {
+    s.kind->step(s, s.gradient(), context);
+  } else {
+    StepContext without = context;
+    without.weight_decay = 0;
+    without.grad_scale.reset();
+    s.kind->step(s, decayed_gradient(s, context), without);
+  }
   s.sum.reset();
   s.leaf.mutable_grad().reset();
   if (p.carrier && p.carrier->period > 0 && context.step % p.carrier->period == 0) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdamW, Muon and SGD over a model's parameters, full and projected. A projected parameter (one
-// with a carrier C) is stepped in the projected space: the step makes C from zero, the fold adds
+// An optimizer over a model's parameters, full and projected. A projected parameter (one with a
+// carrier C) is stepped in the projected space: the step makes C from zero, the fold adds
 // scale * C P^T to the weight and zeroes C (CompAct, arXiv 2410.15352).
 #pragma once
 
@@ -23,10 +23,10 @@ namespace compact {
 struct ParameterState {
   Parameter* parameter = nullptr;
   at::Tensor leaf, weight;  // its own when the optimizer was made, which all the rest belongs to
-  OptimizerKind kind = OptimizerKind::kAdamW;  // of its updates
-  uint64_t key = 0;                            // of its stochastic rounding: from seed and name
-  Moment m;           // shape of the leaf: AdamW's first moment or the momentum; undefined without
-  Moment v;           // shape of the leaf; AdamW only
+  const OptimizerInfo* kind = nullptr;  // whose updates it gets
+  uint64_t key = 0;                     // of its stochastic rounding: from seed and name
+  Moment m;           // shape of the leaf: first moment or momentum; undefined where kind has none
+  Moment v;           // shape of the leaf: second moment; the same
   at::Tensor master;  // f32, shape of the weight; undefined where the weight is f32 or has none
   at::Tensor sum;     // f32, shape of the leaf: gradients so far, under OptimizerOptions::f32_sums
 

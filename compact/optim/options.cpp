@@ -2,28 +2,10 @@
 #include "compact/optim/options.h"
 
 #include <cmath>
-#include <vector>
 
 #include "compact/base/check.h"
-#include "compact/base/named.h"
 
 namespace compact {
-
-std::span<const OptimizerInfo> optimizers() {
-  static const OptimizerInfo all[] = {
-      {"adamw", "AdamW (Loshchilov and Hutter 2019) for every parameter", OptimizerKind::kAdamW},
-      {"muon", "Muon (Jordan et al. 2024) for the matrices of blocks, AdamW for the rest",
-       OptimizerKind::kMuon},
-      {"adam", "Adam (Kingma and Ba 2015), weight decay in the gradient", OptimizerKind::kAdam},
-      {"sgd", "stochastic gradient descent with momentum, weight decay in the gradient",
-       OptimizerKind::kSgd},
-  };
-  return all;
-}
-
-OptimizerKind optimizer_kind(const std::string& name) {
-  return named(optimizers(), name, "[optimizer] unknown kind").kind;
-}
 
 void check_options(const OptimizerOptions& o) {
   const auto fraction = [](const char* name, double x) {

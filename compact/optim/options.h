@@ -4,25 +4,17 @@
 
 #include <cstdint>
 #include <functional>
-#include <span>
 #include <string>
 
 #include "compact/codecs/parameter.h"
+#include "compact/optim/optimizers.h"
 
 namespace compact {
 
-// kAdamW: Loshchilov and Hutter 2019, for every parameter. kMuon: for hidden matrices, full or
-// projected, momentum orthogonalised by Newton-Schulz steps (Jordan et al. 2024), the update scaled
-// by 0.2 sqrt(max(rows, columns)) so that AdamW's learning rates serve (Liu et al. 2025); AdamW for
-// the rest. kSgd: with momentum, as torch.optim.SGD. kAdam: AdamW, but with the weight decay
-// added to the gradient (Kingma and Ba 2015), as graph networks are trained.
-enum class OptimizerKind : uint8_t { kAdamW, kMuon, kSgd, kAdam };
-
 struct OptimizerOptions {
-  OptimizerKind kind = OptimizerKind::kAdamW;
+  const OptimizerInfo* kind = &adamw_optimizer;  // a row of the table
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-6;
-  // Decoupled: W <- (1 - learning rate * weight_decay) W; of SGD and Adam a part of the gradient.
-  double weight_decay = 0;
+  double weight_decay = 0;      // OptimizerInfo::decoupled_decay says how
   double momentum = 0.95;       // Muon: m <- momentum * m + gradient
   bool nesterov = true;         // Muon: orthogonalises gradient + momentum * m, else m
   double sgd_momentum = 0.9;    // m <- momentum * m + gradient; 0: there is no m
@@ -39,14 +31,6 @@ struct OptimizerOptions {
   std::function<std::string(const Parameter&)> moment;
 };
 
-struct OptimizerInfo {
-  std::string name, summary;
-  OptimizerKind kind;
-};
-// Every optimizer there is.
-std::span<const OptimizerInfo> optimizers();
-// `adamw` or `muon`; throws InputError with a suggestion on another name.
-OptimizerKind optimizer_kind(const std::string& name);
 // Throws InputError on a value out of range.
 void check_options(const OptimizerOptions& options);
 

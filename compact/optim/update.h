@@ -9,25 +9,19 @@ namespace compact {
 struct StepContext {
   const OptimizerOptions& options;
   double learning_rate;   // of this parameter
+  double weight_decay;    // of it; 0 where there is none, or the gradient has it
   int64_t step;           // number of this update, from 1
   at::Tensor grad_scale;  // f32 [], or undefined
+
+  double decay_factor() const { return 1 - learning_rate * weight_decay; }
 };
 
 // Where the random bits of one update go, so that no two uses share them.
-enum class Draws : uint64_t { kAdamW, kFold, kMomentum, kCarryFirst, kCarrySecond };
+enum class Draws : uint64_t { kStep, kFold, kMomentum, kCarryFirst, kCarrySecond };
 uint64_t draws_key(const ParameterState& s, int64_t step, Draws use);
-
-// 1 - learning rate * weight decay, 1 where the parameter does not decay.
-double decay_factor(const ParameterState& s, const StepContext& context);
 
 // Appends norms whose own norm is that of x. Below f32 in blocks, since the CPU casts as a whole.
 void append_norms(const at::Tensor& x, std::vector<at::Tensor>& norms);
-
-// One step on the weight, or on the carrier followed by the fold.
-void adamw_step(ParameterState& s, const at::Tensor& grad, const StepContext& context);
-void muon_step(ParameterState& s, const at::Tensor& grad, const StepContext& context);
-void adam_step(ParameterState& s, const at::Tensor& grad, const StepContext& context);
-void sgd_step(ParameterState& s, const at::Tensor& grad, const StepContext& context);
 
 // The orthogonal factor of x [rows, columns], nearly: five Newton-Schulz steps with the quintic
 // coefficients of Muon (Jordan et al. 2024), which bring every singular value to about 0.7..1.2.

@@ -103,7 +103,7 @@ OptimizerOptions optimizer_options(const TrainConfig& c, const Policy& policy) {
   if (state.empty()) state = c.dtype == "bfloat16" && !c.master_weights ? "bfloat16" : "float32";
   state = state == "float8" ? "f8" : state == "bfloat16" ? "bf16" : "f32";
   OptimizerOptions options;
-  options.kind = optimizer_kind(c.optim);
+  options.kind = &optimizer_named(c.optim);
   options.beta1 = c.adam_beta1;
   options.beta2 = c.adam_beta2;
   options.eps = c.adam_epsilon;

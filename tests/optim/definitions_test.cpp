@@ -17,8 +17,8 @@ TEST(Sgd, FollowsItsDefinition) {
     const at::Tensor matrix = at::randn({5, 7}), bias = at::randn({5});
     Parameter w{.name = "w", .weight = matrix.clone().requires_grad_(true), .parts = {5}};
     Parameter b{.name = "b", .weight = bias.clone().requires_grad_(true), .decay = false};
-    Optimizer optimizer(
-        {&w, &b}, {.kind = OptimizerKind::kSgd, .weight_decay = 0.1, .sgd_momentum = momentum});
+    Optimizer optimizer({&w, &b},
+                        {.kind = &sgd_optimizer, .weight_decay = 0.1, .sgd_momentum = momentum});
     at::Tensor ws = matrix.to(at::kDouble), bs = bias.to(at::kDouble);
     at::Tensor wm = at::zeros_like(ws), bm = at::zeros_like(bs);
     for (int step = 0; step < 20; ++step) {
@@ -39,38 +39,11 @@ TEST(Sgd, FollowsItsDefinition) {
   }
 }
 
-// Weights of matrices and biases as with momentum in f32, but for rounding.
-TEST(Sgd, MomentumInFewBitsIsNearThatInF32) {
-  const at::Tensor matrix = at::randn({5, 70}), bias = at::randn({50});
-  std::vector<at::Tensor> want;
-  for (const char* type : {"f32", "bf16", "f8"}) {
-    at::manual_seed(3);
-    Parameter w{.name = "w", .weight = matrix.clone().requires_grad_(true), .parts = {5}};
-    Parameter b{.name = "b", .weight = bias.clone().requires_grad_(true), .decay = false};
-    OptimizerOptions options{.kind = OptimizerKind::kSgd};
-    options.moment = [type](const Parameter&) { return std::string(type); };
-    Optimizer optimizer({&w, &b}, options);
-    for (int step = 0; step < 10; ++step) {
-      w.weight.mutable_grad() = at::randn({5, 70});
-      b.weight.mutable_grad() = at::randn({50});
-      optimizer.step(0.1);
-    }
-    if (want.empty()) want = {w.weight.detach().clone(), b.weight.detach().clone()};
-    const double error = std::string(type) == "f8" ? 0.1 : 0.01;
-    EXPECT_LE((w.weight - want[0]).norm().item<double>(),
-              error * (want[0] - matrix).norm().item<double>())
-        << type;
-    EXPECT_LE((b.weight - want[1]).norm().item<double>(),
-              error * (want[1] - bias).norm().item<double>())
-        << type;
-  }
-}
-
 // Adam's moments see the decay; beside its definition in f64.
 TEST(Adam, FollowsItsDefinition) {
   const at::Tensor matrix = at::randn({5, 7});
   Parameter w{.name = "w", .weight = matrix.clone().requires_grad_(true), .parts = {5}};
-  Optimizer optimizer({&w}, {.kind = OptimizerKind::kAdam, .eps = 1e-8, .weight_decay = 0.1});
+  Optimizer optimizer({&w}, {.kind = &adam_optimizer, .eps = 1e-8, .weight_decay = 0.1});
   at::Tensor ws = matrix.to(at::kDouble), m = at::zeros_like(ws), v = at::zeros_like(ws);
   for (int step = 1; step <= 20; ++step) {
     const at::Tensor g = at::randn({5, 7});
@@ -83,32 +56,6 @@ TEST(Adam, FollowsItsDefinition) {
     ws = ws - m / (1 - std::pow(0.9, step)) / down * 0.01;
   }
   EXPECT_TRUE(at::allclose(w.weight.to(at::kDouble), ws, 1e-4, 1e-5));
-}
-
-// W <- W - rate * scale * (m + G P) P^T.
-TEST(Sgd, ProjectedOnesStepInTheSubspace) {
-  ToyOptions options;
-  options.projection = "gaussian";
-  options.share = true;
-  options.period = 0;
-  Toy plain({}), projected(options);
-  Parameter& a = projected.parameters[0];
-  Optimizer optimizer(projected.pointers(), {.kind = OptimizerKind::kSgd});
-  const at::Tensor p = a.carrier->projections[0]->matrix().to(at::kDouble);
-  at::Tensor want = a.weight.to(at::kDouble),
-             m = at::zeros({Toy::kHidden, Toy::kRank}, at::kDouble);
-  for (int64_t step = 0; step < 4; ++step) {
-    for (size_t i = 0; i < plain.parameters.size(); ++i) {
-      plain.parameters[i].weight.copy_(projected.parameters[i].weight);
-      plain.parameters[i].weight.mutable_grad().reset();
-    }
-    plain.accumulate(step);
-    projected.accumulate(step);
-    optimizer.step(0.1);
-    m = m * 0.9 + plain.parameters[0].weight.grad().to(at::kDouble).mm(p);
-    want = want - m.mm(p.t()) * (0.1 * a.carrier->scale);
-    EXPECT_TRUE(at::allclose(a.weight.to(at::kDouble), want, 1e-4, 1e-5)) << step;
-  }
 }
 
 }  // namespace

@@ -62,63 +62,6 @@ TEST(F32Sums, ErrOfManyMicroBatchesIsThatOfOne) {
   EXPECT_TRUE(at::equal(sums.gradient, sums.sum_of_rounded));
 }
 
-struct SumsCase {
-  std::string name;
-  OptimizerKind kind;
-  std::string projection;
-  bool master;
-};
-void PrintTo(const SumsCase& c, std::ostream* out) { *out << c.name; }
-
-class F32SumsOf : public testing::TestWithParam<SumsCase> {};
-
-// A step takes them as it would take the same f32 gradients, clipped alike.
-TEST_P(F32SumsOf, AreWhatAStepTakes) {
-  const auto& [name, kind, projection, master] = GetParam();
-  const ToyOptions toy{.projection = projection, .period = 2, .type = at::kBFloat16};
-  const OptimizerOptions options{.kind = kind, .weight_decay = 0.1, .master_weights = master};
-  OptimizerOptions with_sums = options;
-  with_sums.f32_sums = true;
-  Toy one(toy), two(toy);
-  Optimizer sums(one.pointers(), with_sums), plain(two.pointers(), options);
-  for (int64_t step = 0; step < 3; ++step) {
-    sums.begin_backward(0.01);
-    one.accumulate(step);
-    std::vector<at::Tensor> by_hand;
-    for (int64_t micro = 0; micro < Toy::kMicroBatches; ++micro) {
-      two.accumulate(step, micro);
-      for (size_t i = 0; i < two.parameters.size(); ++i) {
-        const at::Tensor part = two.parameters[i].leaf().grad().to(at::kFloat);
-        micro ? by_hand[i].add_(part) : by_hand.emplace_back(part);
-        two.parameters[i].leaf().mutable_grad().reset();
-      }
-    }
-    for (size_t i = 0; i < by_hand.size(); ++i) {
-      two.parameters[i].leaf().mutable_grad() = by_hand[i];
-    }
-    const at::Tensor norm = sums.gradient_norm();
-    EXPECT_TRUE(at::equal(norm, plain.gradient_norm()));
-    sums.step(0.01, Optimizer::clip_factor(norm, 0.1));
-    plain.step(0.01, Optimizer::clip_factor(norm, 0.1));
-  }
-  for (size_t i = 0; i < one.parameters.size(); ++i) {
-    EXPECT_TRUE(at::equal(one.parameters[i].weight, two.parameters[i].weight)) << i;
-    EXPECT_FALSE(sums.states()[i].gradient().defined()) << i;
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    Optimizers, F32SumsOf,
-    testing::Values(SumsCase{"adamw", OptimizerKind::kAdamW, "", false},
-                    SumsCase{"adamw_projected", OptimizerKind::kAdamW, "srht", false},
-                    SumsCase{"adamw_master", OptimizerKind::kAdamW, "", true},
-                    SumsCase{"muon", OptimizerKind::kMuon, "", false},
-                    SumsCase{"muon_projected_master", OptimizerKind::kMuon, "gaussian", true},
-                    SumsCase{"sgd", OptimizerKind::kSgd, "", false},
-                    SumsCase{"sgd_projected", OptimizerKind::kSgd, "srht", false},
-                    SumsCase{"adam", OptimizerKind::kAdam, "", false}),
-    [](const auto& info) { return info.param.name; });
-
 TEST(F32Sums, OfF32ParametersAreAutograds) {
   Toy toy({});
   Optimizer optimizer(toy.pointers(), {.f32_sums = true});

@@ -62,7 +62,7 @@ void record(const OracleFolder& folder, const Variant& v) {
   out.tensor("rates", at::tensor(rates, at::kDouble));
   const OptimizerOptions& o = v.options;
   out.set("projected", carrier != nullptr);
-  out.set("muon", o.kind == OptimizerKind::kMuon);
+  out.set("muon", o.kind == &muon_optimizer);
   out.set("share", v.toy.share);
   out.set("carry", v.toy.carry);
   out.set("carry_second", o.carry_second);
@@ -87,7 +87,7 @@ void record(const OracleFolder& folder, const Variant& v) {
   out.finish();
 }
 
-OptimizerOptions settings(OptimizerKind kind) {
+OptimizerOptions settings(const OptimizerInfo* kind) {
   OptimizerOptions o{.kind = kind, .beta2 = 0.99, .weight_decay = 0.1, .hidden_lr_factor = 0.7};
   return o;
 }
@@ -97,8 +97,8 @@ class Oracle : public testing::TestWithParam<std::string> {};
 TEST_P(Oracle, CarrierTrainingIsSubspaceTraining) {
   if (python().empty()) GTEST_SKIP() << "no Python environment (set COMPACT_PYTHON)";
   const OracleFolder folder;
-  for (const OptimizerKind kind : {OptimizerKind::kAdamW, OptimizerKind::kMuon}) {
-    const std::string name = kind == OptimizerKind::kAdamW ? "adamw" : "muon";
+  for (const OptimizerInfo* kind : {&adamw_optimizer, &muon_optimizer}) {
+    const std::string name = kind == &adamw_optimizer ? "adamw" : "muon";
     for (const bool share : {false, true}) {
       for (const bool carry : {false, true}) {
         record(folder, {.name = cat(name, share ? "_shared" : "_own", carry ? "_carried" : "_kept"),
@@ -110,7 +110,7 @@ TEST_P(Oracle, CarrierTrainingIsSubspaceTraining) {
   }
   Variant second{.name = "adamw_second_moment_carried",
                  .toy = {.projection = GetParam()},
-                 .options = settings(OptimizerKind::kAdamW),
+                 .options = settings(&adamw_optimizer),
                  .learning_rate = 0.01};
   second.options.carry_second = true;
   record(folder, second);
@@ -129,9 +129,8 @@ INSTANTIATE_TEST_SUITE_P(All, Oracle, testing::ValuesIn(names()),
 TEST(FullOracle, AdamWAndMuonOfFullMatrices) {
   if (python().empty()) GTEST_SKIP() << "no Python environment (set COMPACT_PYTHON)";
   const OracleFolder folder;
-  record(folder,
-         {.name = "adamw", .options = settings(OptimizerKind::kAdamW), .learning_rate = 0.01});
-  Variant muon{.name = "muon", .options = settings(OptimizerKind::kMuon), .learning_rate = 0.01};
+  record(folder, {.name = "adamw", .options = settings(&adamw_optimizer), .learning_rate = 0.01});
+  Variant muon{.name = "muon", .options = settings(&muon_optimizer), .learning_rate = 0.01};
   record(folder, muon);
   muon.name = "muon_without_nesterov";
   muon.options.nesterov = false;

@@ -113,4 +113,10 @@ struct Toy {
   }
 };
 
+inline OptimizerState copy_of(const OptimizerState& s) {
+  OptimizerState copy{.numbers = s.numbers};
+  for (const auto& [name, t] : s.tensors) copy.tensors.emplace_back(name, t.clone());
+  return copy;
+}
+
 }  // namespace compact

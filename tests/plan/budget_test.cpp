@@ -88,7 +88,7 @@ TEST_F(Budget, NorIsOneWithReleasedWeights) {
   shape.head_dim = 32;
   shape.vocab_size = 64;
   PlanRequest r = small_request("off", at::kFloat, {.batch = 1, .length = 64, .clip = false}, shape,
-                                /*muon=*/true);
+                                muon_optimizer);
   int between = 0;
   expect_no_pair_cheaper(
       r, block_options(r, kReleaseLine, speed_), 8,

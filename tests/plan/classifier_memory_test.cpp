@@ -36,7 +36,7 @@ TEST(ClassifierMemory, OfResnetsIsPlanned) {
           return StepInputs{{at::randn({batch, 3, 32, 32}, at::device(device))},
                             at::ones({batch}, at::device(device).dtype(at::kLong))};
         };
-        r.optimizer.kind = OptimizerKind::kSgd;
+        r.optimizer.kind = &sgd_optimizer;
         expect_equal(r, 0.01,
                      std::string(preset) + " batch " + std::to_string(batch) +
                          (config.bottleneck ? " bottleneck" : ""));
@@ -116,7 +116,7 @@ TEST(ClassifierMemory, OfOffloadedSlotsIsPlanned) {
     return StepInputs{{at::randn({6, 3, 32, 32}, at::device(device))},
                       at::ones({6}, at::device(device).dtype(at::kLong))};
   };
-  r.optimizer.kind = OptimizerKind::kSgd;
+  r.optimizer.kind = &sgd_optimizer;
   expect_equal(r, 0.01, "offload");
 }
 

@@ -21,8 +21,8 @@ struct Setting {
 };
 void PrintTo(const Setting& s, std::ostream* out) { *out << s.name; }
 
-Setting transformer(const std::string& name, c10::DeviceType device, bool muon, bool clip,
-                    int64_t batch) {
+Setting transformer(const std::string& name, c10::DeviceType device, const OptimizerInfo& kind,
+                    bool clip, int64_t batch) {
   LlamaConfig shape;
   shape.hidden_size = 512;
   shape.intermediate_size = 1376;
@@ -31,7 +31,7 @@ Setting transformer(const std::string& name, c10::DeviceType device, bool muon, 
   shape.head_dim = 64;
   shape.vocab_size = 8192;
   PlanRequest r = small_request("off", at::kBFloat16, {.batch = batch, .length = 256, .clip = clip},
-                                shape, muon);
+                                shape, kind);
   r.device = device;
   return {name, [r] { return BudgetPlanner(r, {}, stated_speed(r, 2e14, 1.5e12)); },
           [r] { return plan_step(r); }};
@@ -49,7 +49,7 @@ Setting segments(const std::string& name, c10::DeviceType device, const MakeNetw
             [=](at::Device d, int64_t) {
               return StepInputs{inputs(d), at::zeros({batch}, at::device(d).dtype(at::kLong))};
             },
-        .optimizer = {.kind = OptimizerKind::kAdamW},
+        .optimizer = {.kind = &adamw_optimizer},
         .step = {.batch = batch},
         .device = device};
   };
@@ -133,9 +133,9 @@ std::vector<Setting> settings() {
     const auto named = [&](const char* name) {
       return cat(name, device == c10::kCUDA ? "_cuda" : "_cpu");
     };
-    all.push_back(transformer(named("adamw_clipping"), device, false, true, 16));
-    all.push_back(transformer(named("muon_release"), device, true, false, 16));
-    all.push_back(transformer(named("muon_release_small_batch"), device, true, false, 2));
+    all.push_back(transformer(named("adamw_clipping"), device, adamw_optimizer, true, 16));
+    all.push_back(transformer(named("muon_release"), device, muon_optimizer, false, 16));
+    all.push_back(transformer(named("muon_release_small_batch"), device, muon_optimizer, false, 2));
     all.push_back(encoder_network(named("encoder"), device));
     all.push_back(resnet_network(named("resnet"), device));
   }

@@ -22,10 +22,11 @@ struct Trained {
   std::vector<at::Tensor> weights;
   std::vector<float> norms;
 };
-Trained train(const std::string& policy, at::ScalarType type, bool muon, bool tied) {
+Trained train(const std::string& policy, at::ScalarType type, const OptimizerInfo& kind,
+              bool tied) {
   LlamaConfig shape = small_shape();
   shape.tie_word_embeddings = tied;
-  const PlanRequest r = small_request(policy, type, {}, shape, muon);
+  const PlanRequest r = small_request(policy, type, {}, shape, kind);
   const Llama model(shape, r.policy, {.dtype = type, .max_length = 16, .seed = 5});
   Optimizer optimizer(model.parameters(), r.optimizer(r.policy));
   const at::Tensor ids = at::arange(32, at::kLong).mul_(7).remainder_(512).view({2, 16});
@@ -40,23 +41,26 @@ Trained train(const std::string& policy, at::ScalarType type, bool muon, bool ti
   return result;
 }
 
-TEST(Release, GivesTheSameBits) {
+class ReleaseOf : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(EveryOptimizer, ReleaseOf, testing::ValuesIn(names_of(optimizers())),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(ReleaseOf, GivesTheSameBits) {
+  const OptimizerInfo& kind = optimizer_named(GetParam());
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-    for (const bool muon : {false, true}) {
-      for (const bool project : {false, true}) {
-        for (const bool tied : {false, true}) {
-          const Trained want =
-              train("grad * = full\n" + (project ? projected("") : ""), type, muon, tied);
-          const Trained got =
-              train(kRelease + (project ? projected(",release=true") : ""), type, muon, tied);
-          ASSERT_EQ(got.weights.size(), want.weights.size());
-          for (size_t i = 0; i < want.weights.size(); ++i) {
-            EXPECT_TRUE(at::equal(got.weights[i], want.weights[i]))
-                << i << " " << type << muon << project << tied;
-          }
-          for (size_t i = 0; i < want.norms.size(); ++i) {
-            EXPECT_NEAR(got.norms[i], want.norms[i], 1e-5 * want.norms[i]);
-          }
+    for (const bool project : {false, true}) {
+      for (const bool tied : {false, true}) {
+        const Trained want =
+            train("grad * = full\n" + (project ? projected("") : ""), type, kind, tied);
+        const Trained got =
+            train(kRelease + (project ? projected(",release=true") : ""), type, kind, tied);
+        ASSERT_EQ(got.weights.size(), want.weights.size());
+        for (size_t i = 0; i < want.weights.size(); ++i) {
+          EXPECT_TRUE(at::equal(got.weights[i], want.weights[i]))
+              << i << " " << type << project << tied;
+        }
+        for (size_t i = 0; i < want.norms.size(); ++i) {
+          EXPECT_NEAR(got.norms[i], want.norms[i], 1e-5 * want.norms[i]);
         }
       }
     }

@@ -15,16 +15,17 @@
 namespace compact {
 
 inline PlanRequest small_request(const std::string& policy, at::ScalarType type, StepShape step,
-                                 LlamaConfig shape, bool muon = false) {
+                                 LlamaConfig shape, const OptimizerInfo& kind = adamw_optimizer) {
   PlanRequest r;
   r.shape = shape;
   r.policy = policy.find('=') == std::string::npos ? Policy::preset(policy)
                                                    : Policy::parse(policy, "test");
   r.dtype = type;
-  r.optimizer = [type, muon, sums = step.accumulation > 1](const Policy& p) {
+  r.optimizer = [type, kind = &kind, sums = step.accumulation > 1](const Policy& p) {
     OptimizerOptions o;
     o.f32_sums = sums;
-    o.kind = muon ? OptimizerKind::kMuon : OptimizerKind::kAdamW;
+    o.kind = kind;
+    o.weight_decay = 0.1;
     o.moment = [type, p](const Parameter& q) {
       const Spec moment = p.moment(q.name);
       return moment.name.empty() ? std::string(type == at::kFloat ? "f32" : "bf16") : moment.name;

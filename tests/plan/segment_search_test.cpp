@@ -62,7 +62,7 @@ StepRequest request_of(const SearchSetting& s, const Policy& policy) {
                 return StepInputs{s.inputs(device),
                                   at::zeros({kBatch}, at::device(device).dtype(at::kLong))};
               },
-          .optimizer = {.kind = OptimizerKind::kSgd,
+          .optimizer = {.kind = &sgd_optimizer,
                         .moment =
                             [policy](const Parameter& p) {
                               const std::string name = policy.moment(p.name).name;

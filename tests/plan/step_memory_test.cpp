@@ -30,8 +30,8 @@ std::string text_of(const PlanRequest& r, const std::string& policy) {
   return out.str();
 }
 
-// Shapes, policies and accumulation drawn at random. In f32 by the default products no library
-// takes memory that is not known: equal to the byte. In bf16 within a hundredth.
+// Shapes, policies, optimizers and accumulation drawn at random. In f32 by the default products no
+// library takes memory that is not known: equal to the byte. In bf16 within a hundredth.
 TEST_F(Planned, EqualsARealStep) {
   const char* const policies[] = {"off",
                                   "exact",
@@ -49,9 +49,10 @@ TEST_F(Planned, EqualsARealStep) {
                          .length = 8 + static_cast<int64_t>(random() % 90),
                          .accumulation = 1 + static_cast<int64_t>(random() % 3),
                          .clip = random() % 2 == 0};
-    const PlanRequest r = small_request(policy, type, step, random_shape(random), round % 5 == 4);
+    const OptimizerInfo& kind = *optimizers()[static_cast<size_t>(round) % optimizers().size()];
+    const PlanRequest r = small_request(policy, type, step, random_shape(random), kind);
     const StepMemory plan = plan_step(r).memory, real = run_for_real(r);
-    const std::string text = text_of(r, policy);
+    const std::string text = kind.name + " " + text_of(r, policy);
     expect_equal_parts(plan, real, text);
     const int64_t difference = real.peak - plan.peak;
     above += difference > 0;
@@ -67,6 +68,45 @@ TEST_F(Planned, EqualsARealStep) {
   }
   RecordProperty("real above plan", above);
   RecordProperty("real below plan", below);
+}
+
+class PlannedOf : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(EveryOptimizer, PlannedOf, testing::ValuesIn(names_of(optimizers())),
+                         [](const auto& info) { return info.param; });
+
+// What an optimizer says that it holds is what lives more once it is there, planned and real, and
+// does not become more by its updates.
+TEST_P(PlannedOf, StateIsWhatItAllocates) {
+  install_counting_allocator();
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const char* policy : {"exact", "compact", "moment * = f8\n"}) {
+      for (const bool master : {false, true}) {
+        const PlanRequest r =
+            small_request(policy, type, {}, small_shape(), optimizer_named(GetParam()));
+        int64_t allocated[2] = {};
+        for (const at::Device device : {at::kCPU, at::kMeta}) {
+          const Llama model(r.shape, r.policy, {.device = device, .dtype = type, .max_length = 16});
+          OptimizerOptions options = r.optimizer(r.policy);
+          options.master_weights = master;
+          const int64_t before = live_bytes(device);
+          Optimizer optimizer(model.parameters(), options);
+          const int64_t made = live_bytes(device) - before;
+          int64_t said = 0;
+          for (const auto& [kind, bytes] : optimizer.bytes()) {
+            if (kind != "carrier" && kind != "projection") said += bytes;
+          }
+          EXPECT_EQ(said, made) << policy << " " << device;
+          for (const Parameter* p : model.parameters()) {
+            p->leaf().mutable_grad() = at::zeros_like(p->leaf());
+          }
+          optimizer.step(0.01);
+          EXPECT_EQ(live_bytes(device) - before, made) << policy << " " << device;
+          allocated[device.is_meta()] = made;
+        }
+        EXPECT_EQ(allocated[0], allocated[1]) << policy;
+      }
+    }
+  }
 }
 
 // A matrix that is embedding and head has two gradients, which are added at the end of the backward

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of optimizers: what one is, and all there are.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "compact/base/named.h"
+
+namespace at {
+class Tensor;
+}
+
+namespace compact {
+
+struct OptimizerOptions;
+struct Parameter;
+struct ParameterState;
+struct StepContext;
+
+struct OptimizerInfo {
+  // What is kept of a parameter between updates, each of its leaf's shape.
+  struct State {
+    bool m = false;  // signed
+    bool v = false;  // never negative
+  };
+
+  std::string name, summary;
+  // One update from `grad`, f32 or bf16 of the leaf's shape: of the weight, or of the carrier
+  // followed by the fold. What it reads and writes is in update.h.
+  void (*step)(ParameterState& s, const at::Tensor& grad, const StepContext& context);
+  State (*state)(const OptimizerOptions&);
+  // Whether it updates a parameter, as AdamW else does; null: all.
+  bool (*takes)(const Parameter&) = nullptr;
+  // Where weights decay: W <- (1 - learning rate * weight decay) W, which the step does, or a part
+  // of the gradient, which is there when the step is called. Projected weights: always the first.
+  bool decoupled_decay = true;
+};
+
+extern const OptimizerInfo adamw_optimizer;
+extern const OptimizerInfo muon_optimizer;
+extern const OptimizerInfo adam_optimizer;
+extern const OptimizerInfo sgd_optimizer;
+
+// Every optimizer there is, in the order of lists.
+inline std::span<const OptimizerInfo* const> optimizers() {
+  static constexpr const OptimizerInfo* kAll[] = {&adamw_optimizer, &muon_optimizer,
+                                                  &adam_optimizer, &sgd_optimizer};
+  return kAll;
+}
+
+// Throws InputError with a suggestion on an unknown name.
+inline const OptimizerInfo& optimizer_named(std::string_view name) {
+  return named(optimizers(), name, "[optimizer] unknown kind");
+}
+
+}  // namespace compact
