@@ -28,13 +28,15 @@ void redraw(ParameterState& s, const OptimizerOptions& options, int64_t step) {
   Carrier& c = *s.parameter->carrier;
   const std::vector<ProjectionPtr> old = c.projections;
   c.redraw(c.draw + 1, s.parameter->weight.options());
-  if (!c.carry) return;
+  if (!c.carry || !(s.m.defined() || s.v.defined())) return;
   const double scale = static_cast<double>(c.rank) / static_cast<double>(c.in);
   int64_t first = 0;
   for (size_t i = 0; i < c.rows.size(); ++i) {
     const at::Tensor overlap = old[i]->overlap(*c.projections[i]);
     for_blocks(first, first + c.rows[i], block_rows(c.rank), [&](int64_t row, int64_t rows) {
-      carry_first(s.m, row, rows, overlap, scale, draws_key(s, step, Draws::kCarryFirst));
+      if (s.m.defined()) {
+        carry_first(s.m, row, rows, overlap, scale, draws_key(s, step, Draws::kCarryFirst));
+      }
       if (s.v.defined() && options.carry_second) {
         carry_second(s.v, row, rows, overlap, draws_key(s, step, Draws::kCarrySecond));
       }

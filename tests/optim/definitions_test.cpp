@@ -39,6 +39,17 @@ TEST(Sgd, FollowsItsDefinition) {
   }
 }
 
+// Nothing follows the basis to a new projection where nothing is held.
+TEST(Sgd, WithoutMomentumProjectionsAreDrawnAnew) {
+  Toy toy({.projection = "srht", .period = 1});
+  Optimizer optimizer(toy.pointers(), {.kind = &sgd_optimizer, .sgd_momentum = 0});
+  for (int64_t step = 0; step < 2; ++step) {
+    toy.accumulate(step);
+    optimizer.step(0.01);
+  }
+  EXPECT_EQ(toy.parameters[0].carrier->draw, 2);
+}
+
 // Adam's moments see the decay; beside its definition in f64.
 TEST(Adam, FollowsItsDefinition) {
   const at::Tensor matrix = at::randn({5, 7});
