@@ -15,7 +15,6 @@ namespace {
 
 using compact::cat;
 using compact::Encoded;
-using compact::Parameter;
 using compact::Stage;
 
 struct Shape {
@@ -41,9 +40,8 @@ int main(int argc, char** argv) {
     const std::string name = cat(s.in, ", ", s.out, ", ", s.pixels);
     if (name.find(settings->filter) == std::string::npos) continue;
     const at::Tensor x = maps(s.in, s.pixels), g = maps(s.out, s.pixels);
-    Parameter w{.name = "w", .weight = at::randn({s.out, s.in, 1, 1})};
-    const auto stage = compact::conv_stage(&w, 1, 0);
-    const std::vector<compact::Weight> weights = compact::weights_of(stage->parameters());
+    const auto stage = compact::conv_stage(1, 1, 0);
+    const std::vector<compact::Weight> weights = {at::randn({s.out, s.in, 1, 1})};
     const Encoded held = compact::make_codec("pool:size=2")->encode(x, 0);
     const at::Tensor means = held.decode_means(held.parts);
     const auto gradient = [&](const at::Tensor& input, const at::Tensor& of_means) {

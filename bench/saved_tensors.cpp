@@ -75,7 +75,7 @@ class Bench {
     compact::reset_peak(at::kCPU);
     const int64_t outside = compact::live_bytes(at::kCPU) - weights();
     const double start = clock_seconds(one_thread);
-    net_.set_noise(++options_.noise);
+    ++options_.noise;
     {
       std::unique_ptr<compact::SavedTensorScope> scope;
       if (treatment_.scope) {
@@ -84,7 +84,7 @@ class Bench {
       }
       const int64_t before = compact::live_bytes(at::kCPU);
       at::Tensor loss = at::cross_entropy_loss(
-          treatment_.preset ? net_.forward(images, true)
+          treatment_.preset ? net_.forward(images, {.noise = options_.noise})
                             : plain_.forward(images, true, treatment_.checkpoint),
           labels);
       result.rest = compact::live_bytes(at::kCPU) - before;

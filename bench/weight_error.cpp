@@ -58,13 +58,14 @@ Step step_of(const std::string& how, uint64_t noise, const compact::SafetensorsF
     const at::NoGradGuard no_grad;
     for (auto& [name, tensor] : net.named_tensors()) tensor.copy_(weights.read(name));
   }
-  net.set_noise(noise);
-  torch::autograd::backward({net.loss({images}, labels, 1.0 / kBatch)}, {});
+  compact::PassReport report;
+  const compact::Pass pass{.scale = 1.0 / kBatch, .noise = noise};
+  torch::autograd::backward({net.loss({images}, labels, pass, &report)}, {});
   Step step;
   for (const compact::Parameter* p : net.parameters()) {
     if (p->weight.dim() != 4 || p->name == "conv1.weight") continue;
     step.gradients[p->name] = p->weight.grad();
-    for (const compact::SlotBytes& row : net.slots()) {
+    for (const compact::SlotBytes& row : report.slots) {
       if (row.name == slot_of(p->name)) step.rows[p->name] = row;
     }
   }

@@ -30,7 +30,8 @@ int main() {
   double loss = 0;
   for (int step = 0; step < 20; ++step) {
     reset_peak(at::kCPU);
-    at::Tensor mean = model.loss(ids, targets, 1.0 / static_cast<double>(targets.numel()));
+    at::Tensor mean =
+        model.loss({ids}, targets, {.scale = 1.0 / static_cast<double>(targets.numel())});
     mean.backward();
     optimizer.step(1e-2, Optimizer::clip_factor(optimizer.gradient_norm(), 1.0));
     loss = mean.item<double>();

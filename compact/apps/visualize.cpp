@@ -47,7 +47,7 @@ Pictures pictures_of(const TrainedModel& model, const VisualizeOptions& o) {
   Pictures all = {{"image", image.inputs[0]}, {"filters", filters_of(*model.network, o.channels)}};
   // What every segment gives to the next, above 0.
   const Segment* before = nullptr;
-  model.network->each_segment(image.inputs, [&](const Segment& s, const at::Tensor& x) {
+  model.network->each_segment(image.inputs, [&](const Segment& s, const at::Tensor& x, Weights) {
     if (before) all.emplace_back(before->name(), x.relu()[0].slice(0, 0, o.channels).unsqueeze(1));
     before = &s;
   });

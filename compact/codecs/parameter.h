@@ -27,6 +27,8 @@ struct Carrier {
   uint64_t key = 0;    // of this parameter; draw d has key derive(derive(key, d), group)
   int64_t draw = 0;    // how often P was drawn, less one
 
+  // Elements per token of z.
+  int64_t width() const { return rank * static_cast<int64_t>(projections.size()); }
   // z = x P per projection (one entry where shared). x [..., in].
   std::vector<at::Tensor> project(const at::Tensor& x) const;
   // (dL/dW) P from the gradient of the output gy [tokens, out] and z: [out, r].

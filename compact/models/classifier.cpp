@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <optional>
 
 #include "compact/base/check.h"
@@ -49,13 +48,15 @@ void Classifier::finish() {
   saved_.lossless = policy_.has(PolicyKind::kSlot);
 }
 
-Parameter Classifier::parameter(const std::string& name, const at::Tensor& value) const {
+Parameter* Classifier::parameter(const std::string& name, const at::Tensor& value, bool hidden,
+                                 int64_t parts) {
   Parameter p;
   p.name = name;
   p.weight = value.requires_grad_(true);
+  p.hidden = hidden;
   p.decay = value.dim() > 1;
-  p.parts = {value.size(0)};
-  return p;
+  p.parts.assign(static_cast<size_t>(parts), value.size(0) / parts);
+  return &add_parameter(std::move(p));
 }
 
 uint64_t Classifier::key_of(const std::string& name) const {
@@ -69,12 +70,13 @@ at::Tensor Classifier::normal(const std::string& name, at::IntArrayRef sizes,
   return x;
 }
 
-uint64_t Classifier::dropout_key() const {
-  return derive(derive(noise_, label_of("dropout", 7)), ++draws_);
-}
+Classifier::DropoutKeys::DropoutKeys(const Pass& pass)
+    : key_(derive(pass.noise, label_of("dropout", 7))) {}
 
-at::Tensor Classifier::dropout(const at::Tensor& x, double p) const {
-  return p == 0 ? x : autograd_dropout(x, p, dropout_key());
+uint64_t Classifier::DropoutKeys::next() { return derive(key_, ++drawn_); }
+
+at::Tensor Classifier::DropoutKeys::drop(const at::Tensor& x, double p) {
+  return p == 0 ? x : autograd_dropout(x, p, next());
 }
 
 at::Tensor Classifier::loss_sum(const at::Tensor& y, const at::Tensor& target, double smoothing) {
@@ -86,29 +88,35 @@ at::Tensor Classifier::loss_sum(const at::Tensor& y, const at::Tensor& target, d
   return (y.select(1, 0) - target).square().sum();
 }
 
-at::Tensor Classifier::loss(const Tensors& inputs, const at::Tensor& target, double scale) const {
+void Classifier::check_slots(const SavedTensorReport& plain) const {
+  std::vector<std::string> names;
+  for (const Segment* s : segments()) {
+    for (const std::string& name : s->named_slots()) names.push_back(name);
+  }
+  for (const SavedTensor& t : plain.tensors) names.push_back(t.name);
+  policy_.check_patterns(PolicyKind::kSlot, names);
+}
+
+at::Tensor Classifier::loss(const Tensors& inputs, const at::Tensor& target, const Pass& pass,
+                            PassReport* report) const {
+  const bool fresh = !report || report->plain.tensors.empty();
   std::optional<SavedTensorScope> scope;
-  // Under `off` once, for the report: what passes through a scope costs a little.
-  if (saved_.lossless || report_.tensors.empty()) {
+  if (saved_.lossless || (report && fresh)) {
     Policy policy = policy_;
     policy.append(chosen_);
     SavedTensorOptions options = saved_;
-    options.noise = noise_;
+    options.noise = pass.noise;
     scope.emplace(std::move(policy), std::move(options));
   }
   trace_moment("forward");
-  const at::Tensor y = logits(inputs, /*training=*/true);
+  const at::Tensor y = logits(inputs, pass, report);
   trace_moment("loss");
-  const at::Tensor sum = loss_sum(y.to(at::kFloat), target, options_.label_smoothing).mul(scale);
-  if (scope) report_ = scope->report();
-  if (!checked_) {
-    std::vector<std::string> names;
-    for (const Segment* s : segments()) {
-      for (const std::string& name : s->named_slots()) names.push_back(name);
-    }
-    for (const SavedTensor& t : report_.tensors) names.push_back(t.name);
-    policy_.check_patterns(PolicyKind::kSlot, names);
-    checked_ = true;
+  const at::Tensor sum =
+      loss_sum(y.to(at::kFloat), target, options_.label_smoothing).mul(pass.scale);
+  if (scope) {
+    SavedTensorReport plain = scope->report();
+    if (fresh) check_slots(plain);
+    if (report) report->plain = std::move(plain);
   }
   trace_moment("backward");
   return sum;
@@ -116,7 +124,7 @@ at::Tensor Classifier::loss(const Tensors& inputs, const at::Tensor& target, dou
 
 Score Classifier::score(const Tensors& inputs, const at::Tensor& target) const {
   const at::NoGradGuard no_grad;
-  const at::Tensor y = logits(inputs, /*training=*/false).to(at::kFloat);
+  const at::Tensor y = logits(inputs, {.training = false}).to(at::kFloat);
   if (target.is_floating_point()) {
     return {.loss = loss_sum(y, target, 0).item<double>(),
             .targets = target.numel(),
@@ -132,51 +140,9 @@ Score Classifier::score(const Tensors& inputs, const at::Tensor& target) const {
           .predicted = first.select(1, 0).to(at::kFloat).cpu()};
 }
 
-int64_t Classifier::saved_bytes() const {
-  int64_t sum = report_.stored();
-  for (const Segment* s : segments()) sum += s->saved_bytes();
-  return sum;
-}
-
-void Classifier::set_noise(uint64_t key) const {
-  noise_ = key, draws_ = 0;
-  for (const Segment* s : segments()) s->set_noise(key);
-}
-
-std::vector<SlotBytes> Classifier::slots() const {
-  std::vector<SlotBytes> all;
-  for (const Segment* s : segments()) {
-    all.insert(all.end(), s->latest().begin(), s->latest().end());
-  }
-  for (const SavedTensor& t : report_.tensors) {
-    if (t.treatment == "parameter" || (t.shared && t.stored == 0)) continue;
-    all.push_back({t.name, t.treatment, t.stored, t.shared ? 0 : t.bytes});
-  }
-  return all;
-}
-
-std::vector<CodecTensor> Classifier::codec_tensors(const Tensors&) const {
-  std::vector<CodecTensor> all;
-  const auto size = static_cast<int64_t>(c10::elementSize(options_.dtype));
-  for (const Segment* s : segments()) {
-    std::map<std::string, int64_t> bytes;
-    for (const SlotBytes& row : s->latest()) bytes[row.name] = row.if_kept;
-    for (const Slot& slot : s->codec_slots()) {
-      if (bytes[slot.name] == 0) continue;
-      all.push_back({slot.name, slot.treatment, bytes[slot.name] / size, options_.dtype});
-    }
-  }
-  for (const SavedTensor& t : report_.tensors) {
-    if (t.stored == 0 || t.treatment == "keep" || t.treatment == "parameter") continue;
-    all.push_back(
-        {t.name, t.treatment, t.bytes / static_cast<int64_t>(c10::elementSize(t.type)), t.type});
-  }
-  return all;
-}
-
 void Classifier::set_codecs(const Policy& policy) {
   chosen_ = policy;
-  for (Segment* s : segments()) s->set_codecs(policy);
+  Network::set_codecs(policy);
 }
 
 }  // namespace compact

@@ -6,8 +6,6 @@
 #pragma once
 
 #include "compact/models/network.h"
-#include "compact/ops/policy.h"
-#include "compact/ops/saved_tensors.h"
 
 namespace compact {
 
@@ -22,22 +20,31 @@ class Classifier : public Network {
  public:
   // [samples, classes]. In training, batch norms use the batch's statistics and move their own, and
   // dropout is drawn.
-  virtual at::Tensor logits(const Tensors& inputs, bool training) const = 0;
+  virtual at::Tensor logits(const Tensors& inputs, const Pass& pass,
+                            SegmentReport* report = nullptr) const = 0;
 
-  // The first one throws InputError where a pattern of the policy is for no slot: what is saved
-  // outside of segments is known then.
-  at::Tensor loss(const Tensors& inputs, const at::Tensor& target, double scale) const override;
+  // Throws InputError where a pattern of the policy is for no slot, which is known once plain
+  // operations have run: not again for a report that a pass has filled.
+  at::Tensor loss(const Tensors& inputs, const at::Tensor& target, const Pass& pass,
+                  PassReport* report = nullptr) const override;
   Score score(const Tensors& inputs, const at::Tensor& target) const override;
   at::Device device() const override { return options_.device; }
-  std::vector<SlotBytes> slots() const override;
-  int64_t saved_bytes() const override;
-  void set_noise(uint64_t key) const override;
-  std::vector<CodecTensor> codec_tensors(const Tensors& inputs) const override;
+  at::ScalarType dtype() const override { return options_.dtype; }
   void set_codecs(const Policy& policy) override;
-  // What the latest forward pass saved outside of segments; under `off` the first one.
-  const SavedTensorReport& report() const { return report_; }
 
  protected:
+  // The keys of a pass's dropout between segments, one after another.
+  class DropoutKeys {
+   public:
+    explicit DropoutKeys(const Pass& pass);
+    uint64_t next();
+    // x with each element zeroed with probability p and divided by 1 - p else.
+    at::Tensor drop(const at::Tensor& x, double p);
+
+   private:
+    uint64_t key_, drawn_ = 0;
+  };
+
   Classifier(Policy policy, const ClassifierOptions& options);
   // To be called once all parameters are there: gives them their carriers. Throws InputError where
   // the policy asks for what they cannot have.
@@ -46,26 +53,22 @@ class Classifier : public Network {
   at::TensorOptions tensor_options() const {
     return at::TensorOptions().device(options_.device).dtype(options_.dtype);
   }
-  // A trainable tensor; biases and norms (one dimension) have no weight decay.
-  Parameter parameter(const std::string& name, const at::Tensor& value) const;
+  // A trainable tensor of fused products of `parts` equal parts; biases and norms (one dimension)
+  // have no weight decay.
+  Parameter* parameter(const std::string& name, const at::Tensor& value, bool hidden = false,
+                       int64_t parts = 1);
   // Normal values of this variance, keyed by seed and name.
   at::Tensor normal(const std::string& name, at::IntArrayRef sizes, double variance) const;
-  // Of the next dropout of this forward pass, from the noise key.
-  uint64_t dropout_key() const;
-  // x with each element zeroed with probability p and divided by 1 - p else.
-  at::Tensor dropout(const at::Tensor& x, double p) const;
 
  private:
   // f32, over the targets that are not ignored.
   static at::Tensor loss_sum(const at::Tensor& y, const at::Tensor& target, double smoothing);
   uint64_t key_of(const std::string& name) const;
+  void check_slots(const SavedTensorReport& plain) const;
 
   Policy policy_, chosen_;  // chosen_: codecs given later
   ClassifierOptions options_;
   SavedTensorOptions saved_;
-  mutable SavedTensorReport report_;
-  mutable bool checked_ = false;  // the patterns of the policy
-  mutable uint64_t noise_ = 0, draws_ = 0;
 };
 
 }  // namespace compact

@@ -11,7 +11,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,41 +30,38 @@ class Encoder final : public Classifier {
 
   // [batch, labels] of inputs {ids int64 [batch, sequence], token types the same, lengths int64
   // [batch]}: tokens from a sample's length on are padding.
-  at::Tensor logits(const Tensors& inputs, bool training) const override;
+  at::Tensor logits(const Tensors& inputs, const Pass& pass,
+                    SegmentReport* report = nullptr) const override;
 
   const EncoderConfig& config() const { return config_; }
-  std::vector<Parameter*> parameters() const override;
   // Hugging Face names; fused products as views of their parts.
   std::vector<std::pair<std::string, at::Tensor>> named_tensors() const override;
   Names other_names(const std::string& name) const override;
   bool may_be_new(const std::string& name) const override;
-  std::vector<Segment*> segments() const override;
   void each_segment(const Tensors& inputs, SeeSegment see) const override;
 
  private:
   // A matrix or a norm with its bias.
   struct Affine {
-    Parameter weight, bias;
+    const Parameter *weight = nullptr, *bias = nullptr;
   };
   struct Layer {
     Affine attn_norm, qkv, out, mlp_norm, up, down;
-    std::unique_ptr<Segment> segment;
   };
 
   Affine linear(const std::string& name, int64_t out, int64_t in, bool hidden, int64_t parts = 1);
   Affine norm(const std::string& name);
-  Parameter table(const std::string& name, int64_t rows);
-  std::unique_ptr<Segment> block(const Layer& layer, int64_t index, const Policy& policy) const;
+  const Parameter* table(const std::string& name, int64_t rows);
+  void add_block(const Layer& layer, int64_t index, const Policy& policy);
   // The sums that block 0 reads.
   at::Tensor embedded(const Tensors& inputs) const;
-  at::Tensor head_of(const at::Tensor& first, bool training) const;
+  at::Tensor head_of(const at::Tensor& first, const Pass& pass) const;
   std::string prefix() const;
 
   EncoderConfig config_;
-  Parameter embedding_, positions_, types_;
-  std::vector<std::unique_ptr<Layer>> layers_;
+  const Parameter *embedding_ = nullptr, *positions_ = nullptr, *types_ = nullptr;
+  std::vector<Layer> layers_;
   Affine final_norm_, pooler_, head_;
-  std::unique_ptr<Segment> final_;
 };
 
 }  // namespace compact

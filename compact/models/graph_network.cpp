@@ -60,13 +60,13 @@ GraphNetwork::GraphNetwork(const GraphNetConfig& c, const Policy& policy,
     if (c.kind == GraphLayerKind::kAttention && !last) l.heads = c.heads;
     const int64_t out = l.heads * l.width;
     l.weight = matrix(l.name + ".weight", out, in);
-    l.bias = parameter(l.name + ".bias", at::zeros({out}, tensor_options()));
     if (c.kind == GraphLayerKind::kAttention) {
       l.second = matrix(l.name + ".attention_source", l.heads, l.width);
       l.third = matrix(l.name + ".attention_target", l.heads, l.width);
     } else if (c.kind == GraphLayerKind::kSample) {
       l.second = matrix(l.name + ".self", out, in);
     }
+    l.bias = parameter(l.name + ".bias", at::zeros({out}, tensor_options()));
     layers_.push_back(std::move(l));
     in = out;
   }
@@ -79,17 +79,16 @@ GraphNetwork::GraphNetwork(const GraphNetConfig& c, const Policy& policy,
 
 at::Tensor GraphNetwork::attention(const Layer& l, const at::Tensor& x,
                                    const std::shared_ptr<const AttentionGraph>& graph,
-                                   bool training) const {
+                                   double dropout, DropoutKeys& keys) const {
   const int64_t nodes = x.size(0);
-  const at::Tensor h = at::linear(x, l.weight.weight).view({nodes, l.heads, l.width});
-  const at::Tensor source = (h * l.second.weight).sum(-1), target = (h * l.third.weight).sum(-1);
-  const double drop = training ? config_.dropout : 0;
+  const at::Tensor h = at::linear(x, l.weight->weight).view({nodes, l.heads, l.width});
+  const at::Tensor source = (h * l.second->weight).sum(-1), target = (h * l.third->weight).sum(-1);
   const at::Tensor y = graph_attention(h, source, target, graph,
-                                       {.dropout = drop, .key = drop > 0 ? dropout_key() : 0});
-  return y.view({nodes, l.heads * l.width}) + l.bias.weight;
+                                       {.dropout = dropout, .key = dropout > 0 ? keys.next() : 0});
+  return y.view({nodes, l.heads * l.width}) + l.bias->weight;
 }
 
-at::Tensor GraphNetwork::logits(const Tensors& inputs, bool training) const {
+at::Tensor GraphNetwork::logits(const Tensors& inputs, const Pass& pass, SegmentReport*) const {
   COMPACT_CHECK(inputs.size() == (config_.whole_graphs ? 4U : 2U),
                 "[graph network] needs features and edges, of whole graphs also the graph of each "
                 "node and sizes");
@@ -100,21 +99,23 @@ at::Tensor GraphNetwork::logits(const Tensors& inputs, bool training) const {
   const bool attends = config_.kind == GraphLayerKind::kAttention;
   const Graph graph = attends ? nullptr : neighbours_of(edges, features.size(0));
   const auto attended = attends ? attention_graph_of(edges, features.size(0)) : nullptr;
-  at::Tensor x = features.to(layers_[0].weight.weight.scalar_type());
+  const double drop = pass.training ? config_.dropout : 0;
+  DropoutKeys keys(pass);
+  at::Tensor x = features.to(layers_[0].weight->weight.scalar_type());
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Layer& l = layers_[i];
     trace_moment("forward of ", l.name);
-    if (training) x = dropout(x, config_.dropout);
+    x = keys.drop(x, drop);
     switch (config_.kind) {
       case GraphLayerKind::kConvolution:
-        x = normalized_sum(at::linear(x, l.weight.weight), graph) + l.bias.weight;
+        x = normalized_sum(at::linear(x, l.weight->weight), graph) + l.bias->weight;
         break;
       case GraphLayerKind::kSample:
-        x = mean_of_neighbours(at::linear(x, l.weight.weight), graph) +
-            at::linear(x, l.second.weight) + l.bias.weight;
+        x = mean_of_neighbours(at::linear(x, l.weight->weight), graph) +
+            at::linear(x, l.second->weight) + l.bias->weight;
         break;
       case GraphLayerKind::kAttention:
-        x = attention(l, x, attended, training);
+        x = attention(l, x, attended, drop, keys);
         break;
     }
     if (i + 1 == layers_.size() && !config_.whole_graphs) return x;
@@ -124,21 +125,7 @@ at::Tensor GraphNetwork::logits(const Tensors& inputs, bool training) const {
   const at::Tensor sum =
       at::zeros({sizes.size(0), x.size(1)}, x.options()).index_add(0, graph_of, x);
   x = sum / sizes.to(x.scalar_type());
-  if (training) x = dropout(x, config_.dropout);
-  return at::linear(x, head_.weight, head_bias_.weight);
-}
-
-std::vector<Parameter*> GraphNetwork::parameters() const {
-  std::vector<Parameter*> all;
-  const auto add = [&](const Parameter& p) {
-    if (p.weight.defined()) all.push_back(trainable(p));
-  };
-  for (const Layer& l : layers_) {
-    for (const Parameter* p : {&l.weight, &l.second, &l.third, &l.bias}) add(*p);
-  }
-  add(head_);
-  add(head_bias_);
-  return all;
+  return at::linear(keys.drop(x, drop), head_->weight, head_bias_->weight);
 }
 
 std::vector<std::pair<std::string, at::Tensor>> GraphNetwork::named_tensors() const {

@@ -44,10 +44,10 @@ class GraphNetwork final : public Classifier {
   // Inputs: features f32 [nodes, features]; edges int64 [2, edges], both directions, ascending, no
   // node with itself; of whole graphs also the graph of every node, int64 [nodes], and their sizes,
   // f32 [graphs, 1]. Gives [nodes or graphs, classes].
-  at::Tensor logits(const Tensors& inputs, bool training) const override;
+  at::Tensor logits(const Tensors& inputs, const Pass& pass,
+                    SegmentReport* report = nullptr) const override;
 
   const GraphNetConfig& config() const { return config_; }
-  std::vector<Parameter*> parameters() const override;
   std::vector<std::pair<std::string, at::Tensor>> named_tensors() const override;
   bool divisible() const override { return false; }
 
@@ -55,15 +55,17 @@ class GraphNetwork final : public Classifier {
   struct Layer {
     std::string name;
     int64_t heads = 1, width = 0;  // output: heads * width
-    Parameter weight, bias;
-    Parameter second, third;  // GraphSAGE: of the node itself; attention: source and target
+    const Parameter *weight = nullptr, *bias = nullptr;
+    // GraphSAGE: of the node itself; attention: source and target.
+    const Parameter *second = nullptr, *third = nullptr;
   };
   at::Tensor attention(const Layer& l, const at::Tensor& x,
-                       const std::shared_ptr<const AttentionGraph>& graph, bool training) const;
+                       const std::shared_ptr<const AttentionGraph>& graph, double dropout,
+                       DropoutKeys& keys) const;
 
   GraphNetConfig config_;
   std::vector<Layer> layers_;
-  Parameter head_, head_bias_;  // of whole graphs
+  const Parameter *head_ = nullptr, *head_bias_ = nullptr;  // of whole graphs
 };
 
 }  // namespace compact

@@ -32,25 +32,29 @@ Llama::Llama(const LlamaConfig& config, const Policy& policy, const ModelOptions
       RopeTables::make(options_.max_length, d, config_.rope_theta, options_.device));
   embedding_ = make("embedding", {config_.vocab_size, n}, false, {}, policy);
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    auto layer = std::make_unique<Layer>();
-    layer->attn_norm = make(layer_name(i, "attn.norm"), {n}, false, {}, policy);
-    layer->qkv = make(layer_name(i, "attn.qkv"), {q + 2 * kv, n}, true, {q, kv, kv}, policy);
-    layer->out = make(layer_name(i, "attn.out"), {n, q}, true, {n}, policy);
-    layer->mlp_norm = make(layer_name(i, "mlp.norm"), {n}, false, {}, policy);
-    layer->gate_up = make(layer_name(i, "mlp.gate_up"), {2 * m, n}, true, {m, m}, policy);
-    layer->down = make(layer_name(i, "mlp.down"), {n, m}, true, {n}, policy);
-    layers_.push_back(std::move(layer));
+    const auto matrix = [&](const char* rest, int64_t out, int64_t in, std::vector<int64_t> parts) {
+      return make(layer_name(i, rest), {out, in}, true, std::move(parts), policy);
+    };
+    const auto norm = [&](const char* rest) {
+      return make(layer_name(i, rest), {n}, false, {}, policy);
+    };
+    layers_.push_back({.attn_norm = norm("attn.norm"),
+                       .qkv = matrix("attn.qkv", q + 2 * kv, n, {q, kv, kv}),
+                       .out = matrix("attn.out", n, q, {n}),
+                       .mlp_norm = norm("mlp.norm"),
+                       .gate_up = matrix("mlp.gate_up", 2 * m, n, {m, m}),
+                       .down = matrix("mlp.down", n, m, {n})});
   }
   final_norm_ = make("final.norm", {n}, false, {}, policy);
   if (!config_.tie_word_embeddings)
     head_ = make("head", {config_.vocab_size, n}, false, {}, policy);
 
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    layers_[i]->segment = block(*layers_[i], i, policy);
+    add_block(layers_[i], i, policy);
   }
-  final_ = std::make_unique<Segment>("final", slot_of(policy, "final.input", n));
-  final_->add(rms_norm_stage(&final_norm_, config_.rms_norm_eps));
-  final_->finish();
+  Part& last = add_part("final", slot_of(policy, "final.input", n));
+  last.add(rms_norm_stage(config_.rms_norm_eps), {final_norm_});
+  last.segment.finish();
   loss_treatment_ = LossTreatment::from(policy.slot("loss.logits"), config_.vocab_size);
   COMPACT_CHECK(policy.slot("final.norm").name == "keep",
                 "slot `final.norm` can only be `keep`: the "
@@ -67,8 +71,8 @@ Llama::Llama(const LlamaConfig& config, const Policy& policy, const ModelOptions
   policy.check_patterns(PolicyKind::kMoment, parameters_names);
 }
 
-Parameter Llama::make(const std::string& name, std::vector<int64_t> shape, bool hidden,
-                      std::vector<int64_t> parts, const Policy& policy) {
+const Parameter* Llama::make(const std::string& name, std::vector<int64_t> shape, bool hidden,
+                             std::vector<int64_t> parts, const Policy& policy) {
   Parameter p;
   p.name = name;
   p.hidden = hidden;
@@ -88,102 +92,92 @@ Parameter Llama::make(const std::string& name, std::vector<int64_t> shape, bool 
                 "` can only be `full`: projected gradients are for the matrices of blocks");
   p.carrier = make_carrier(grad, name, p.weight, p.parts, derive(key, 1));
   if (!p.carrier) p.weight.requires_grad_(true);
-  return p;
+  return &add_parameter(std::move(p));
 }
 
-std::unique_ptr<Segment> Llama::block(const Layer& layer, int64_t i, const Policy& policy) const {
+void Llama::add_block(const Layer& l, int64_t i, const Policy& policy) {
   const int64_t n = config_.hidden_size, m = config_.intermediate_size, d = config_.head_dim;
   const int64_t heads = config_.num_attention_heads, kv_heads = config_.num_key_value_heads;
   const auto slot = [&](const char* rest, int64_t width) {
     return slot_of(policy, layer_name(i, rest), width);
   };
-  auto s = std::make_unique<Segment>(cat("layers.", i), slot("attn.input", n));
-  s->add(rms_norm_stage(&layer.attn_norm, config_.rms_norm_eps), slot("attn.norm", n));
-  s->add(linear_stage(&layer.qkv));
-  s->add(rope_stage(rope_, heads + kv_heads, d), slot("attn.qkv", (heads + 2 * kv_heads) * d));
-  s->add(attention_stage(heads, kv_heads, d), slot("attn.out", heads * d));
-  s->add(linear_stage(&layer.out));
-  const int middle = s->add_residual(0, slot("mlp.input", n));
-  s->add(rms_norm_stage(&layer.mlp_norm, config_.rms_norm_eps), slot("mlp.norm", n));
-  s->add(linear_stage(&layer.gate_up), slot("mlp.gate_up", 2 * m));
-  s->add(swiglu_stage(m), slot("mlp.product", m), slot("mlp.silu", m));
-  s->add(linear_stage(&layer.down));
-  s->add_residual(middle);
-  s->finish();
-  for (const Slot& c : s->codec_slots()) {
+  const auto linear = [](const Parameter* p) {
+    return linear_stage({.sketch_width = p->carrier ? p->carrier->width() : 0});
+  };
+  Part& b = add_part(cat("layers.", i), slot("attn.input", n));
+  b.add(rms_norm_stage(config_.rms_norm_eps), {l.attn_norm}, slot("attn.norm", n));
+  b.add(linear(l.qkv), {l.qkv});
+  b.add(rope_stage(rope_, heads + kv_heads, d), {}, slot("attn.qkv", (heads + 2 * kv_heads) * d));
+  b.add(attention_stage(heads, kv_heads, d), {}, slot("attn.out", heads * d));
+  b.add(linear(l.out), {l.out});
+  const int middle = b.segment.add_residual(0, slot("mlp.input", n));
+  b.add(rms_norm_stage(config_.rms_norm_eps), {l.mlp_norm}, slot("mlp.norm", n));
+  b.add(linear(l.gate_up), {l.gate_up}, slot("mlp.gate_up", 2 * m));
+  b.add(swiglu_stage(m), {}, slot("mlp.product", m), slot("mlp.silu", m));
+  b.add(linear(l.down), {l.down});
+  b.segment.add_residual(middle);
+  b.segment.finish();
+  for (const Slot& c : b.segment.codec_slots()) {
     COMPACT_CHECK(c.codec->bytes(1, c.width, options_.dtype), "slot `", c.name, "` = ", c.treatment,
                   ": what it would take of a transformer's tensor cannot be planned");
   }
-  return s;
 }
 
-at::Tensor Llama::hidden(const at::Tensor& ids, const at::Tensor& embedding) const {
+at::Tensor Llama::embedded(const at::Tensor& ids, const at::Tensor& embedding) const {
   COMPACT_CHECK(ids.dim() == 2 && ids.scalar_type() == at::kLong,
                 "[llama] ids must be int64 [batch, sequence]");
   COMPACT_CHECK(ids.size(1) <= options_.max_length, "[llama] a sequence of ", ids.size(1),
                 " tokens is longer than max_length ", options_.max_length);
   trace_moment("forward of ", "embedding");
-  at::Tensor x = at::embedding(embedding, ids);
-  for (const auto& layer : layers_) x = (*layer->segment)(x);
-  return (*final_)(x);
+  return at::embedding(embedding, ids);
 }
 
-std::vector<Segment*> Llama::segments() const {
-  std::vector<Segment*> all;
-  for (const auto& layer : layers_) all.push_back(layer->segment.get());
-  all.push_back(final_.get());
-  return all;
+at::Tensor Llama::hidden(const at::Tensor& ids, const at::Tensor& embedding,
+                         const SegmentPass& pass, SegmentReport* report) const {
+  at::Tensor x = embedded(ids, embedding);
+  // The last block's input is the caller's to keep: a part may reuse the memory of what it is
+  // given.
+  for (const auto& part : parts()) x = part->run(std::move(x), pass, report);
+  return x;
 }
 
-std::vector<CodecTensor> Llama::codec_tensors(const Tensors& inputs) const {
-  std::vector<CodecTensor> all;
-  for (const Segment* s : segments()) {
-    for (const Slot& slot : s->codec_slots()) {
-      all.push_back({slot.name, slot.treatment, slot.width * inputs.at(0).numel(), options_.dtype});
-    }
+void Llama::each_segment(const Tensors& inputs, SeeSegment see) const {
+  const at::NoGradGuard no_grad;
+  at::Tensor x = embedded(inputs.at(0), embedding_->weight);
+  for (const auto& part : parts()) {
+    see(part->segment, x, weights_of(part->parameters));
+    x = part->run(x, {}, nullptr);
   }
-  return all;
 }
 
-void Llama::set_codecs(const Policy& policy) {
-  for (Segment* s : segments()) s->set_codecs(policy);
-}
-
-void Llama::set_noise(uint64_t key) const {
-  for (const Segment* s : segments()) s->set_noise(key);
-}
-
-at::Tensor Llama::loss(const at::Tensor& ids, const at::Tensor& targets, double scale) const {
-  tokens_ = ids.numel();
-  const bool tied = config_.tie_word_embeddings;
-  const auto [embedding, view] =
-      tied ? fork(embedding_.weight) : std::pair(embedding_.weight, at::Tensor());
-  return linear_cross_entropy(hidden(ids, embedding), head(), targets, scale, loss_treatment_,
-                              &loss_report_, view);
+at::Tensor Llama::loss(const Tensors& inputs, const at::Tensor& targets, const Pass& pass,
+                       PassReport* report) const {
+  // Tied, the two gradients are added by a node of ours.
+  const auto [embedding, head] =
+      head_ ? std::pair(embedding_->weight, head_->weight) : fork(embedding_->weight);
+  const at::Tensor x =
+      hidden(inputs.at(0), embedding, {.training = pass.training, .noise = pass.noise}, report);
+  LossReport held;
+  const at::Tensor sum = linear_cross_entropy(x, head, targets, pass.scale, loss_treatment_, &held);
+  if (!report) return sum;
+  const int64_t chunk = loss_treatment_.chunk_tokens;
+  report->slots.push_back(
+      {"final.norm", chunk ? "freed" : "keep", held.hidden, static_cast<int64_t>(x.nbytes())});
+  report->slots.push_back({"loss.logits", chunk ? cat("chunk:tokens=", chunk) : "keep", held.logits,
+                           inputs[0].numel() * config_.vocab_size * (x.element_size() + 4)});
+  report->saved_bytes += held.bytes();
+  return sum;
 }
 
 Score Llama::score(const Tensors& inputs, const at::Tensor& targets) const {
   const at::NoGradGuard no_grad;
-  return {.loss = loss(inputs, targets, 1).item<double>(),
+  return {.loss = loss(inputs, targets, {.training = false}).item<double>(),
           .targets = targets.ne(kernels::kIgnoreIndex).sum().item<int64_t>()};
 }
 
 at::Tensor Llama::logits(const at::Tensor& ids) const {
   at::NoGradGuard no_grad;
-  return at::linear(hidden(ids, embedding_.weight), head().weight);
-}
-
-std::vector<Parameter*> Llama::parameters() const {
-  std::vector<Parameter*> all = {trainable(embedding_)};
-  for (const auto& l : layers_) {
-    for (const Parameter* p :
-         {&l->attn_norm, &l->qkv, &l->out, &l->mlp_norm, &l->gate_up, &l->down}) {
-      all.push_back(trainable(*p));
-    }
-  }
-  all.push_back(trainable(final_norm_));
-  if (!config_.tie_word_embeddings) all.push_back(trainable(head_));
-  return all;
+  return at::linear(hidden(ids, embedding_->weight, {}, nullptr), head().weight);
 }
 
 std::vector<std::pair<std::string, at::Tensor>> Llama::named_tensors() const {
@@ -200,49 +194,20 @@ std::vector<std::pair<std::string, at::Tensor>> Llama::named_tensors() const {
       row += p.parts[part++];
     }
   };
-  put("model.embed_tokens.weight", embedding_.weight);
+  put("model.embed_tokens.weight", embedding_->weight);
   for (size_t i = 0; i < layers_.size(); ++i) {
-    const Layer& l = *layers_[i];
+    const Layer& l = layers_[i];
     const std::string prefix = cat("model.layers.", i, ".");
-    put(prefix + "input_layernorm.weight", l.attn_norm.weight);
-    put_parts(prefix + "self_attn.", l.qkv, {"q_proj", "k_proj", "v_proj"});
-    put(prefix + "self_attn.o_proj.weight", l.out.weight);
-    put(prefix + "post_attention_layernorm.weight", l.mlp_norm.weight);
-    put_parts(prefix + "mlp.", l.gate_up, {"gate_proj", "up_proj"});
-    put(prefix + "mlp.down_proj.weight", l.down.weight);
+    put(prefix + "input_layernorm.weight", l.attn_norm->weight);
+    put_parts(prefix + "self_attn.", *l.qkv, {"q_proj", "k_proj", "v_proj"});
+    put(prefix + "self_attn.o_proj.weight", l.out->weight);
+    put(prefix + "post_attention_layernorm.weight", l.mlp_norm->weight);
+    put_parts(prefix + "mlp.", *l.gate_up, {"gate_proj", "up_proj"});
+    put(prefix + "mlp.down_proj.weight", l.down->weight);
   }
-  put("model.norm.weight", final_norm_.weight);
-  if (!config_.tie_word_embeddings) put("lm_head.weight", head_.weight);
+  put("model.norm.weight", final_norm_->weight);
+  if (head_) put("lm_head.weight", head_->weight);
   return all;
-}
-
-std::vector<SlotBytes> Llama::bytes(int64_t tokens) const {
-  const auto size = static_cast<int64_t>(c10::elementSize(options_.dtype));
-  std::vector<SlotBytes> all;
-  for (const auto& l : layers_) {
-    for (SlotBytes& b : l->segment->bytes(tokens, size)) all.push_back(std::move(b));
-  }
-  for (SlotBytes& b : final_->bytes(tokens, size)) all.push_back(std::move(b));
-  const bool chunked = loss_treatment_.chunk_tokens > 0;
-  const int64_t norm = tokens * config_.hidden_size * size;
-  all.push_back({"final.norm", chunked ? "freed" : "keep", chunked ? 0 : norm, norm});
-  all.push_back({"loss.logits",
-                 chunked ? cat("chunk:tokens=", loss_treatment_.chunk_tokens) : "keep",
-                 loss_bytes(loss_treatment_, tokens, config_.hidden_size, config_.vocab_size, size),
-                 loss_bytes({0}, tokens, config_.hidden_size, config_.vocab_size, size)});
-  return all;
-}
-
-int64_t Llama::saved_bytes() const {
-  int64_t bytes = loss_report_.saved_bytes;
-  for (const Segment* s : segments()) bytes += s->saved_bytes();
-  return bytes;
-}
-
-int64_t Llama::recomputed() const {
-  int64_t count = 0;
-  for (const Segment* s : segments()) count += s->recomputed();
-  return count;
 }
 
 }  // namespace compact

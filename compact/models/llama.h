@@ -36,58 +36,46 @@ class Llama final : public Network {
   Llama(const LlamaConfig& config, const Policy& policy, const ModelOptions& options);
   Llama(const Llama&) = delete;
 
-  // scale * sum of next-token losses; ids, targets int64 [batch, sequence], ignored where -100.
-  at::Tensor loss(const at::Tensor& ids, const at::Tensor& targets, double scale) const;
-  at::Tensor loss(const Tensors& inputs, const at::Tensor& targets, double scale) const override {
-    return loss(inputs.at(0), targets, scale);
-  }
+  // scale * sum of next-token losses; inputs {ids}, ids and targets int64 [batch, sequence],
+  // targets ignored where -100.
+  at::Tensor loss(const Tensors& inputs, const at::Tensor& targets, const Pass& pass,
+                  PassReport* report = nullptr) const override;
   Score score(const Tensors& inputs, const at::Tensor& targets) const override;
-  void set_noise(uint64_t key) const override;
-  std::vector<CodecTensor> codec_tensors(const Tensors& inputs) const override;
-  void set_codecs(const Policy& policy) override;
-  std::vector<Segment*> segments() const override;
+  void each_segment(const Tensors& inputs, SeeSegment see) const override;
   // [batch, sequence, vocabulary], in the model's type; without a graph.
   at::Tensor logits(const at::Tensor& ids) const;
 
   const LlamaConfig& config() const { return config_; }
   const ModelOptions& options() const { return options_; }
   at::Device device() const override { return options_.device; }
-  std::vector<Parameter*> parameters() const override;
+  at::ScalarType dtype() const override { return options_.dtype; }
   // Hugging Face names; fused products as views of their parts.
   std::vector<std::pair<std::string, at::Tensor>> named_tensors() const override;
 
-  // Every slot with its treatment and exact bytes for so many tokens.
-  std::vector<SlotBytes> bytes(int64_t tokens) const;
-  std::vector<SlotBytes> slots() const override { return bytes(tokens_); }
-  int64_t saved_bytes() const override;
-  // Tensors rebuilt by backward passes so far.
-  int64_t recomputed() const;
-
   struct Layer {
-    Parameter attn_norm, qkv, out, mlp_norm, gate_up, down;
-    std::unique_ptr<Segment> segment;
+    const Parameter *attn_norm, *qkv, *out, *mlp_norm, *gate_up, *down;
   };
-  const std::vector<std::unique_ptr<Layer>>& layers() const { return layers_; }
-  const Parameter& embedding() const { return embedding_; }
-  const Parameter& head() const { return config_.tie_word_embeddings ? embedding_ : head_; }
-  const Parameter& final_norm() const { return final_norm_; }
+  const std::vector<Layer>& layers() const { return layers_; }
+  const Parameter& embedding() const { return *embedding_; }
+  const Parameter& head() const { return head_ ? *head_ : *embedding_; }  // tied: the embedding
+  const Parameter& final_norm() const { return *final_norm_; }
   std::shared_ptr<const RopeTables> rope() const { return rope_; }
 
  private:
-  Parameter make(const std::string& name, std::vector<int64_t> shape, bool hidden,
-                 std::vector<int64_t> parts, const Policy& policy);
-  std::unique_ptr<Segment> block(const Layer& layer, int64_t index, const Policy& policy) const;
-  at::Tensor hidden(const at::Tensor& ids, const at::Tensor& embedding) const;
+  const Parameter* make(const std::string& name, std::vector<int64_t> shape, bool hidden,
+                        std::vector<int64_t> parts, const Policy& policy);
+  void add_block(const Layer& layer, int64_t index, const Policy& policy);
+  at::Tensor embedded(const at::Tensor& ids, const at::Tensor& embedding) const;
+  at::Tensor hidden(const at::Tensor& ids, const at::Tensor& embedding, const SegmentPass& pass,
+                    SegmentReport* report) const;
 
   LlamaConfig config_;
   ModelOptions options_;
   std::shared_ptr<const RopeTables> rope_;
-  Parameter embedding_, final_norm_, head_;
-  std::vector<std::unique_ptr<Layer>> layers_;
-  std::unique_ptr<Segment> final_;
+  const Parameter *embedding_ = nullptr, *final_norm_ = nullptr;
+  const Parameter* head_ = nullptr;  // null: tied
+  std::vector<Layer> layers_;
   LossTreatment loss_treatment_;
-  mutable LossReport loss_report_;
-  mutable int64_t tokens_ = 0;  // of the latest forward pass
 };
 
 }  // namespace compact

@@ -14,8 +14,8 @@
 namespace compact {
 namespace {
 
-at::Tensor run(const std::shared_ptr<const Stage>& stage, at::Tensor x) {
-  const std::vector<Weight> weights = weights_of(stage->parameters());
+at::Tensor run(const std::shared_ptr<const Stage>& stage, const std::vector<Weight>& weights,
+               at::Tensor x) {
   Stage::Forward forward;
   forward.input = std::move(x);
   forward.weights = weights;
@@ -45,7 +45,11 @@ at::Tensor attend_to_cache(const at::Tensor& q, const at::Tensor& k, const at::T
 }  // namespace
 
 LlamaDecoder::LlamaDecoder(const Llama& model, int64_t capacity)
-    : model_(model), capacity_(capacity) {
+    : model_(model),
+      capacity_(capacity),
+      norm_(rms_norm_stage(model.config().rms_norm_eps)),
+      linear_(linear_stage()),
+      swiglu_(swiglu_stage(model.config().intermediate_size)) {
   COMPACT_CHECK(capacity > 0 && capacity <= model.options().max_length,
                 "[decode] capacity must be from 1 to the model's max_length ",
                 model.options().max_length, ", is ", capacity);
@@ -53,31 +57,22 @@ LlamaDecoder::LlamaDecoder(const Llama& model, int64_t capacity)
   const auto options =
       at::TensorOptions().device(model.options().device).dtype(model.options().dtype);
   const std::vector<int64_t> shape = {1, c.num_key_value_heads, capacity, c.head_dim};
-  for (const auto& l : model.layers()) {
-    layers_.push_back({.attn_norm = rms_norm_stage(&l->attn_norm, c.rms_norm_eps),
-                       .qkv = linear_stage(&l->qkv),
-                       .out = linear_stage(&l->out),
-                       .mlp_norm = rms_norm_stage(&l->mlp_norm, c.rms_norm_eps),
-                       .gate_up = linear_stage(&l->gate_up),
-                       .swiglu = swiglu_stage(c.intermediate_size),
-                       .down = linear_stage(&l->down),
-                       .keys = at::empty(shape, options),
-                       .values = at::empty(shape, options)});
+  for (size_t i = 0; i < model.layers().size(); ++i) {
+    caches_.push_back({at::empty(shape, options), at::empty(shape, options)});
   }
-  final_norm_ = rms_norm_stage(&model.final_norm(), c.rms_norm_eps);
 }
 
 // qkv [1, t, (heads + 2 kv_heads) d], rotated here -> [1, t, heads d]
-at::Tensor LlamaDecoder::attend(Layer& layer, const at::Tensor& qkv) const {
+at::Tensor LlamaDecoder::attend(const Cache& cache, const at::Tensor& qkv) const {
   const LlamaConfig& c = model_.config();
   const int64_t t = qkv.size(1), heads = c.num_attention_heads, kv = c.num_key_value_heads;
   rope_in_place(qkv[0], *model_.rope(), heads + kv, c.head_dim, length_, false);
   const at::Tensor split = qkv.view({1, t, heads + 2 * kv, c.head_dim}).transpose(1, 2);
   const at::Tensor q = split.narrow(1, 0, heads);
-  layer.keys.narrow(2, length_, t).copy_(split.narrow(1, heads, kv));
-  layer.values.narrow(2, length_, t).copy_(split.narrow(1, heads + kv, kv));
-  const at::Tensor k = layer.keys.narrow(2, 0, length_ + t);
-  const at::Tensor v = layer.values.narrow(2, 0, length_ + t);
+  cache.keys.narrow(2, length_, t).copy_(split.narrow(1, heads, kv));
+  cache.values.narrow(2, length_, t).copy_(split.narrow(1, heads + kv, kv));
+  const at::Tensor k = cache.keys.narrow(2, 0, length_ + t);
+  const at::Tensor v = cache.values.narrow(2, 0, length_ + t);
   // A prompt takes the kernel of training, which never makes the scores of t x t positions.
   const at::Tensor out = length_ == 0 ? attention_forward(q, k, v).out : attend_to_cache(q, k, v);
   return out.transpose(1, 2).reshape({1, t, heads * c.head_dim});
@@ -97,12 +92,15 @@ at::Tensor LlamaDecoder::append(std::span<const int64_t> ids) {
   }
   at::NoGradGuard no_grad;
   at::Tensor x = at::embedding(model_.embedding().weight, tokens.to(model_.options().device));
-  for (Layer& l : layers_) {
-    x = x + run(l.out, attend(l, run(l.qkv, run(l.attn_norm, x))));
-    x = x + run(l.down, run(l.swiglu, run(l.gate_up, run(l.mlp_norm, x))));
+  for (size_t i = 0; i < caches_.size(); ++i) {
+    const Llama::Layer& l = model_.layers()[i];
+    const at::Tensor qkv = run(linear_, {*l.qkv}, run(norm_, {*l.attn_norm}, x));
+    x = x + run(linear_, {*l.out}, attend(caches_[i], qkv));
+    const at::Tensor gate_up = run(linear_, {*l.gate_up}, run(norm_, {*l.mlp_norm}, x));
+    x = x + run(linear_, {*l.down}, run(swiglu_, {}, gate_up));
   }
   length_ += t;
-  const at::Tensor last = run(final_norm_, x.narrow(1, t - 1, 1));
+  const at::Tensor last = run(norm_, {model_.final_norm()}, x.narrow(1, t - 1, 1));
   return at::linear(last, model_.head().weight).view({-1});
 }
 

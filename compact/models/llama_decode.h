@@ -32,16 +32,15 @@ class LlamaDecoder {
   int64_t capacity() const { return capacity_; }
 
  private:
-  struct Layer {
-    std::shared_ptr<const Stage> attn_norm, qkv, out, mlp_norm, gate_up, swiglu, down;
+  struct Cache {
     at::Tensor keys, values;  // [1, kv_heads, capacity, dim]
   };
-  at::Tensor attend(Layer& layer, const at::Tensor& qkv) const;
+  at::Tensor attend(const Cache& cache, const at::Tensor& qkv) const;
 
   const Llama& model_;
   int64_t capacity_, length_ = 0;
-  std::vector<Layer> layers_;
-  std::shared_ptr<const Stage> final_norm_;
+  std::vector<Cache> caches_;  // of each layer
+  std::shared_ptr<const Stage> norm_, linear_, swiglu_;
 };
 
 }  // namespace compact

@@ -5,6 +5,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <initializer_list>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,9 +14,31 @@
 #include "compact/base/function_ref.h"
 #include "compact/codecs/parameter.h"
 #include "compact/ops/policy.h"
+#include "compact/ops/saved_tensors.h"
 #include "compact/ops/segment.h"
 
 namespace compact {
+
+// What a forward pass of a network is told.
+struct Pass {
+  double scale = 1;      // what the sum of the losses is multiplied by
+  uint64_t noise = 0;    // what the random bits of codecs and dropout come from
+  bool training = true;  // dropout is drawn, batch norms use the batch's statistics
+};
+
+// What forward passes that made a graph left for their backward passes: of segments and of the loss
+// that a model makes itself, and of plain operations.
+struct PassReport : SegmentReport {
+  // Where the policy holds them all as they are, only the first pass that is told to a report fills
+  // this: what a scope watches costs a little.
+  SavedTensorReport plain;
+
+  // To be filled by another pass.
+  void clear() { slots.clear(), saved_bytes = 0; }
+  // Every slot with its treatment and exact bytes, and what was stored in all.
+  std::vector<SlotBytes> all_slots() const;
+  int64_t all_saved_bytes() const { return saved_bytes + plain.stored(); }
+};
 
 // How a network does on a batch, without a graph.
 struct Score {
@@ -38,13 +62,16 @@ class Network {
   virtual ~Network() = default;
 
   // scale * sum of the losses of the batch's targets, -100 ignored. `inputs` as the model's data
-  // set gives them.
-  virtual at::Tensor loss(const Tensors& inputs, const at::Tensor& target, double scale) const = 0;
+  // set gives them. What the pass left is added to `report`. Many threads may ask at once.
+  virtual at::Tensor loss(const Tensors& inputs, const at::Tensor& target, const Pass& pass,
+                          PassReport* report = nullptr) const = 0;
   virtual Score score(const Tensors& inputs, const at::Tensor& target) const = 0;
 
   virtual at::Device device() const = 0;
+  virtual at::ScalarType dtype() const = 0;  // of activations
   // All trainable tensors, in a fixed order.
-  virtual std::vector<Parameter*> parameters() const = 0;
+  std::vector<Parameter*> parameters() const;
+  int64_t parameter_count() const;
   // What model.safetensors holds, by the names that other programs know; statistics included.
   // Copying into them loads.
   virtual std::vector<std::pair<std::string, at::Tensor>> named_tensors() const = 0;
@@ -54,45 +81,49 @@ class Network {
   virtual Names other_names(const std::string&) const { return {}; }
   virtual bool may_be_new(const std::string&) const { return false; }
   // By which of its names a file that `has` some has this one; its own where by none.
-  std::string found_name(const std::string& name, FunctionRef<bool(const std::string&)> has) const {
-    if (has(name)) return name;
-    for (const std::string& other : other_names(name)) {
-      if (has(other)) return other;
-    }
-    return name;
-  }
+  std::string found_name(const std::string& name, FunctionRef<bool(const std::string&)> has) const;
 
   // Parts that are one node of the graph each, in the order of the forward pass; none: all saved
   // tensors are those of plain operations.
-  virtual std::vector<Segment*> segments() const { return {}; }
+  std::vector<const Segment*> segments() const;
   // Evaluates without a graph, up to the last segment; tells of each, first to last, what it reads.
-  using SeeSegment = FunctionRef<void(const Segment&, const at::Tensor& input)>;
+  using SeeSegment = FunctionRef<void(const Segment&, const at::Tensor& input, Weights weights)>;
   virtual void each_segment(const Tensors&, SeeSegment) const {}
-
-  // Of the latest forward pass that made a graph: every slot with its treatment and exact bytes,
-  // and what was stored in all.
-  virtual std::vector<SlotBytes> slots() const = 0;
-  virtual int64_t saved_bytes() const = 0;
 
   // Whether the rows of inputs and target are samples of their own, so that part of a batch is one.
   virtual bool divisible() const { return true; }
 
-  // What random bits of codecs and dropout come from in the forward passes to come.
-  virtual void set_noise(uint64_t key) const = 0;
-  // What codecs hold in a forward pass on these inputs, as known from shapes or from the latest
-  // one; and giving some of it other codecs, as `slot NAME = ...` lines, for those to come.
-  virtual std::vector<CodecTensor> codec_tensors(const Tensors& inputs) const = 0;
-  virtual void set_codecs(const Policy& policy) = 0;
-
-  int64_t parameter_count() const {
-    int64_t count = 0;
-    for (const Parameter* p : parameters()) count += p->weight.numel();
-    return count;
-  }
+  // What codecs hold in the passes of a report; and giving some of it other codecs, as
+  // `slot NAME = ...` lines, for passes to come.
+  std::vector<CodecTensor> codec_tensors(const PassReport& report) const;
+  virtual void set_codecs(const Policy& policy);
 
  protected:
-  // Parameters are the caller's to train, also through a const network.
-  static Parameter* trainable(const Parameter& p) { return const_cast<Parameter*>(&p); }
+  // A segment, and the parameters that its stages read, in their order.
+  struct Part {
+    Part(std::string name, Slot input) : segment(std::move(name), std::move(input)) {}
+    // Appends a stage that reads these parameters; see Segment.
+    int add(std::shared_ptr<const Stage> stage, std::initializer_list<const Parameter*> read = {},
+            Slot output = {}, Slot side = {});
+    int add_branch(int input, std::shared_ptr<const Stage> stage,
+                   std::initializer_list<const Parameter*> read = {}, Slot output = {});
+    at::Tensor run(at::Tensor x, const SegmentPass& pass, SegmentReport* report) const {
+      return segment(std::move(x), weights_of(parameters), pass, report);
+    }
+
+    Segment segment;
+    std::vector<const Parameter*> parameters;
+  };
+
+  // A parameter that lives as long as the network.
+  Parameter& add_parameter(Parameter p);
+  // A segment that does; parts are run in the order in which they were added.
+  Part& add_part(std::string name, Slot input);
+  const std::vector<std::unique_ptr<Part>>& parts() const { return parts_; }
+
+ private:
+  std::vector<std::unique_ptr<Parameter>> parameters_;
+  std::vector<std::unique_ptr<Part>> parts_;
 };
 
 }  // namespace compact

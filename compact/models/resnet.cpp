@@ -2,6 +2,7 @@
 #include "compact/models/resnet.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "compact/base/check.h"
 #include "compact/base/named.h"
@@ -49,7 +50,7 @@ Resnet::Layer Resnet::layer(const std::string& conv, const std::string& norm, in
   l.norm_bias = parameter(norm + ".bias", at::zeros({out}, f32));
   l.statistics = {at::zeros({out}, f32), at::ones({out}, f32)};
   l.stride = stride;
-  l.padding = window / 2;
+  l.window = window;
   return l;
 }
 
@@ -90,83 +91,76 @@ Resnet::Resnet(const ResnetConfig& config, const Policy& policy, const Classifie
   build_segments(policy);
 }
 
-void Resnet::add_layer(Segment& s, int input, const Layer& l, Slot slot) {
-  s.add_branch(input, conv_stage(&l.weight, l.stride, l.padding), std::move(slot));
-  s.add(batch_norm_stage(&l.norm_weight, &l.norm_bias, &l.statistics));
+void Resnet::add_layer(Part& p, int input, const Layer& l, Slot slot) {
+  p.add_branch(input, conv_stage(l.window, l.stride, l.window / 2), {l.weight}, std::move(slot));
+  p.add(batch_norm_stage(l.statistics), {l.norm_weight, l.norm_bias});
 }
 
-std::unique_ptr<Segment> Resnet::segment_of(const Block& b, bool first, const Policy& policy) {
+void Resnet::add_block(const Block& b, bool first, const Policy& policy) {
   const auto slot = [&](const std::string& rest) {
     return slot_of(policy, b.name + "." + rest, 0);
   };
   // Only the block behind the pooled stem reads what is above 0 already.
   const bool bent = first && !config_.small_images;
-  auto s = std::make_unique<Segment>(b.name, bent ? slot("input") : Slot{});
-  const int x = bent ? 0 : add_relu(*s, slot("input"), /*read=*/true);
+  Part& p = add_part(b.name, bent ? slot("input") : Slot{});
+  Segment& s = p.segment;
+  const int x = bent ? 0 : add_relu(s, slot("input"), /*read=*/true);
   int y = x;
   for (size_t i = 0; i < b.layers.size(); ++i) {
-    add_layer(*s, y, b.layers[i], slot(cat("conv", i + 1)));
-    if (i + 1 < b.layers.size()) y = add_relu(*s, slot(cat("relu", i + 1)), /*read=*/true);
+    add_layer(p, y, b.layers[i], slot(cat("conv", i + 1)));
+    if (i + 1 < b.layers.size()) y = add_relu(s, slot(cat("relu", i + 1)), /*read=*/true);
   }
-  const int last = s->tensors() - 1;
-  const int64_t more = b.layers.back().weight.weight.size(0) - b.layers[0].weight.weight.size(1);
+  const int last = s.tensors() - 1;
+  const int64_t more = b.layers.back().weight->weight.size(0) - b.layers[0].weight->weight.size(1);
   if (!b.shortcut.empty()) {
-    add_layer(*s, x, b.shortcut[0], slot("downsample"));
-    s->add_residual(last);
+    add_layer(p, x, b.shortcut[0], slot("downsample"));
+    s.add_residual(last);
   } else if (b.stride != 1 || more > 0) {  // every second pixel, new channels zero
-    s->add_branch(x, slice_pad_stage(b.stride, more));
-    s->add_residual(last);
+    s.add_branch(x, slice_pad_stage(b.stride, more));
+    s.add_residual(last);
   } else {
-    s->add_residual(x);
+    s.add_residual(x);
   }
-  return s;
+  s.finish();
 }
 
 void Resnet::build_segments(const Policy& policy) {
-  auto stem = std::make_unique<Segment>("stem", slot_of(policy, "stem.input", 0));
-  add_layer(*stem, 0, stem_, slot_of(policy, "stem.conv", 0));
+  Part& stem = add_part("stem", slot_of(policy, "stem.input", 0));
+  add_layer(stem, 0, stem_, slot_of(policy, "stem.conv", 0));
   if (!config_.small_images) {
-    add_relu(*stem, slot_of(policy, "stem.relu", 0), /*read=*/false);
-    stem->add(max_pool_stage());
+    add_relu(stem.segment, slot_of(policy, "stem.relu", 0), /*read=*/false);
+    stem.add(max_pool_stage());
   }
-  segments_.push_back(std::move(stem));
-  for (const Block& b : blocks_) {
-    segments_.push_back(segment_of(b, segments_.size() == 1, policy));
-  }
-  auto average = std::make_unique<Segment>("average", Slot{});
-  add_relu(*average, slot_of(policy, "average.input", 0), /*read=*/false);
-  average->add(average_stage());
-  segments_.push_back(std::move(average));
-  for (const auto& s : segments_) s->finish();
+  stem.segment.finish();
+  for (const Block& b : blocks_) add_block(b, &b == &blocks_[0], policy);
+  Part& average = add_part("average", Slot{});
+  add_relu(average.segment, slot_of(policy, "average.input", 0), /*read=*/false);
+  average.add(average_stage());
+  average.segment.finish();
 }
 
-std::vector<Segment*> Resnet::segments() const {
-  std::vector<Segment*> all;
-  for (const auto& s : segments_) all.push_back(s.get());
-  return all;
-}
-
-at::Tensor Resnet::begin(const at::Tensor& images, bool training) const {
+at::Tensor Resnet::begin(const at::Tensor& images) const {
   COMPACT_CHECK(images.dim() == 4 && images.size(1) == config_.channels,
                 "[resnet] images must be [batch, ", config_.channels, ", height, width], are ",
                 images.sizes());
-  for (const auto& s : segments_) s->set_training(training);
   // Channels innermost: convolutions need not reorder their operands, 1.4 times as fast on the CPU.
-  return images.to(stem_.weight.weight.scalar_type(), false, false, at::MemoryFormat::ChannelsLast);
+  return images.to(stem_.weight->weight.scalar_type(), false, false,
+                   at::MemoryFormat::ChannelsLast);
 }
 
-at::Tensor Resnet::forward(const at::Tensor& images, bool training) const {
-  at::Tensor x = begin(images, training);
-  for (const auto& s : segments_) x = (*s)(std::move(x));
-  return at::linear(x, head_.weight, head_bias_.weight);
+at::Tensor Resnet::forward(const at::Tensor& images, const Pass& pass,
+                           SegmentReport* report) const {
+  at::Tensor x = begin(images);
+  for (const auto& p : parts()) x = p->run(std::move(x), {pass.training, pass.noise, {}}, report);
+  return at::linear(x, head_->weight, head_bias_->weight);
 }
 
 void Resnet::each_segment(const Tensors& inputs, SeeSegment see) const {
   const at::NoGradGuard no_grad;
-  at::Tensor x = begin(inputs.at(0), false);
-  for (const auto& s : segments_) {
-    see(*s, x);
-    x = (*s)(x);
+  at::Tensor x = begin(inputs.at(0));
+  for (const auto& p : parts()) {
+    see(p->segment, x, weights_of(p->parameters));
+    x = p->run(x, {}, nullptr);
   }
 }
 
@@ -179,25 +173,14 @@ void Resnet::for_layers(F f) const {
   }
 }
 
-std::vector<Parameter*> Resnet::parameters() const {
-  std::vector<Parameter*> all;
-  const auto add = [&](const Parameter& p) { all.push_back(trainable(p)); };
-  for_layers([&](const Layer& l) {
-    for (const Parameter* p : {&l.weight, &l.norm_weight, &l.norm_bias}) add(*p);
-  });
-  add(head_);
-  add(head_bias_);
-  return all;
-}
-
 std::vector<std::pair<std::string, at::Tensor>> Resnet::named_tensors() const {
   std::vector<std::pair<std::string, at::Tensor>> all;
-  const auto add = [&](const Parameter& p) { all.emplace_back(p.name, p.weight.detach()); };
+  const auto add = [&](const Parameter* p) { all.emplace_back(p->name, p->weight.detach()); };
   for_layers([&](const Layer& l) {
     add(l.weight);
     add(l.norm_weight);
     add(l.norm_bias);
-    const std::string& name = l.norm_weight.name;
+    const std::string& name = l.norm_weight->name;
     const std::string norm = name.substr(0, name.rfind('.'));
     all.emplace_back(norm + ".running_mean", l.statistics.mean);
     all.emplace_back(norm + ".running_var", l.statistics.variance);

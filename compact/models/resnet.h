@@ -11,7 +11,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -46,26 +45,25 @@ class Resnet final : public Classifier {
   Resnet(const Resnet&) = delete;
 
   // images [batch, channels, height, width] -> logits [batch, classes].
-  at::Tensor forward(const at::Tensor& images, bool training) const;
-  at::Tensor logits(const Tensors& inputs, bool training) const override {
-    return forward(inputs.at(0), training);
+  at::Tensor forward(const at::Tensor& images, const Pass& pass,
+                     SegmentReport* report = nullptr) const;
+  at::Tensor logits(const Tensors& inputs, const Pass& pass,
+                    SegmentReport* report = nullptr) const override {
+    return forward(inputs.at(0), pass, report);
   }
 
-  std::vector<Segment*> segments() const override;
   void each_segment(const Tensors& inputs, SeeSegment see) const override;
 
   const ResnetConfig& config() const { return config_; }
-  // In the order of the forward pass.
-  std::vector<Parameter*> parameters() const override;
   // Parameters and running statistics, with the names of torchvision (CIFAR form: those of
   // pytorch_resnet_cifar10): copying into them loads.
   std::vector<std::pair<std::string, at::Tensor>> named_tensors() const override;
 
  private:
   struct Layer {  // convolution and norm
-    Parameter weight, norm_weight, norm_bias;
+    const Parameter *weight = nullptr, *norm_weight = nullptr, *norm_bias = nullptr;
     BatchNormStatistics statistics;
-    int64_t stride = 1, padding = 0;
+    int64_t window = 1, stride = 1;
   };
   struct Block {
     std::string name;
@@ -80,17 +78,16 @@ class Resnet final : public Classifier {
   void for_layers(F f) const;
   // Once all layers are there.
   void build_segments(const Policy& policy);
-  std::unique_ptr<Segment> segment_of(const Block& block, bool first, const Policy& policy);
-  // Images as the first segment reads them. Sets the mode of the norms.
-  at::Tensor begin(const at::Tensor& images, bool training) const;
+  void add_block(const Block& block, bool first, const Policy& policy);
+  // Images as the first segment reads them.
+  at::Tensor begin(const at::Tensor& images) const;
   // Appends convolution and norm, from tensor `input`; the convolution's output is NAME.SLOT.
-  void add_layer(Segment& segment, int input, const Layer& layer, Slot slot);
+  static void add_layer(Part& part, int input, const Layer& layer, Slot slot);
 
   ResnetConfig config_;
   Layer stem_;
   std::vector<Block> blocks_;
-  Parameter head_, head_bias_;
-  std::vector<std::unique_ptr<Segment>> segments_;  // stem, blocks, average
+  const Parameter *head_ = nullptr, *head_bias_ = nullptr;
 };
 
 }  // namespace compact

@@ -13,12 +13,10 @@ class AttentionStage final : public Stage {
       : heads_(heads), kv_heads_(kv_heads), dim_(dim) {}
 
   Needs needs() const override { return {.input = true, .output = true}; }
-  int64_t extra_floats() const override { return heads_; }
   // Half of the scores, being causal.
-  Work work(int64_t tokens, int64_t length, int64_t element_size) const override {
-    const auto t = static_cast<double>(tokens), width = static_cast<double>(heads_ * dim_);
-    return {.products = 2 * t * static_cast<double>(length) * width,
-            .bytes = t * 2 * static_cast<double>((heads_ + kv_heads_) * dim_ * element_size)};
+  Work work(const at::Tensor& input, const at::Tensor& output, Weights) const override {
+    return {.products = 2.0 * static_cast<double>(output.numel() * input.size(1)),
+            .bytes = static_cast<double>(input.nbytes() + output.nbytes())};
   }
 
   at::Tensor forward(Forward& f) const override {

@@ -9,12 +9,11 @@ namespace {
 
 class BatchNormStage final : public Stage {
  public:
-  BatchNormStage(const Parameter* weight, const Parameter* bias,
-                 const BatchNormStatistics* statistics, double momentum, double eps)
-      : weight_(weight), bias_(bias), statistics_(statistics), momentum_(momentum), eps_(eps) {}
+  BatchNormStage(BatchNormStatistics running, double momentum, double eps)
+      : running_(std::move(running)), momentum_(momentum), eps_(eps) {}
 
   Needs needs() const override { return {.input = true}; }
-  std::vector<const Parameter*> parameters() const override { return {weight_, bias_}; }
+  int parameters() const override { return 2; }
 
   at::Tensor forward(Forward& f) const override {
     const bool batch = f.pass.training;
@@ -22,11 +21,11 @@ class BatchNormStage final : public Stage {
     COMPACT_CHECK(!batch || sizes[0] * sizes[2] * sizes[3] > 1,
                   "[batch norm] in training a channel needs more than one value, the maps are ",
                   sizes, ": a larger batch or larger images are needed");
-    // The running statistics move once for a batch. What runs again has those of the first time:
-    // the model's may have moved, or be gone.
+    // The running statistics move once for a batch. What runs again has those of the first time,
+    // which may have moved.
     at::Tensor running_mean, running_variance;
     if (!f.again) {
-      running_mean = statistics_->mean, running_variance = statistics_->variance;
+      running_mean = running_.mean, running_variance = running_.variance;
     } else if (!batch) {
       running_mean = f.extras[0], running_variance = f.extras[1];
     }
@@ -58,17 +57,15 @@ class BatchNormStage final : public Stage {
   }
 
  private:
-  const Parameter *weight_, *bias_;
-  const BatchNormStatistics* statistics_;
+  BatchNormStatistics running_;
   double momentum_, eps_;
 };
 
 }  // namespace
 
-std::shared_ptr<const Stage> batch_norm_stage(const Parameter* weight, const Parameter* bias,
-                                              const BatchNormStatistics* statistics,
-                                              double momentum, double eps) {
-  return std::make_shared<BatchNormStage>(weight, bias, statistics, momentum, eps);
+std::shared_ptr<const Stage> batch_norm_stage(BatchNormStatistics running, double momentum,
+                                              double eps) {
+  return std::make_shared<BatchNormStage>(std::move(running), momentum, eps);
 }
 
 }  // namespace compact

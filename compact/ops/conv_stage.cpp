@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 
+#include "compact/base/check.h"
 #include "compact/codecs/launch.h"
 #include "compact/ops/map_shapes.h"
 #include "compact/ops/map_stages.h"
@@ -10,18 +11,18 @@ namespace {
 
 class ConvStage final : public Stage {
  public:
-  ConvStage(const Parameter* weight, int64_t stride, int64_t padding)
-      : weight_(weight), stride_(stride), padding_(padding) {
-    const auto k = weight->weight.sizes();
-    pixelwise_ = k[2] == 1 && k[3] == 1 && stride == 1 && padding == 0;
-  }
+  ConvStage(int64_t window, int64_t stride, int64_t padding)
+      : window_(window),
+        stride_(stride),
+        padding_(padding),
+        pixelwise_(window == 1 && stride == 1 && padding == 0) {}
 
   Needs needs() const override { return {.input = true}; }
-  std::vector<const Parameter*> parameters() const override { return {weight_}; }
-  Work map_work(const at::Tensor& input, const at::Tensor& output) const override {
-    Work w = Stage::map_work(input, output);
-    w.products =
-        2.0 * static_cast<double>(output.numel()) * static_cast<double>(weight_->weight[0].numel());
+  int parameters() const override { return 1; }
+  Work work(const at::Tensor& input, const at::Tensor& output, Weights weights) const override {
+    Work w = Stage::work(input, output, weights);
+    w.products = 2.0 * static_cast<double>(output.numel()) *
+                 static_cast<double>(weights[0].value[0].numel());
     return w;
   }
   bool reads_means() const override { return pixelwise_; }
@@ -29,6 +30,9 @@ class ConvStage final : public Stage {
   at::Tensor forward(Forward& f) const override {
     const at::Tensor& weight = f.weights[0].value;
     check_like("convolution", f.input, {{"weight", weight}});
+    COMPACT_CHECK(weight.dim() == 4 && weight.size(2) == window_ && weight.size(3) == window_,
+                  "[convolution] the weight must be [out, in, ", window_, ", ", window_, "], is ",
+                  weight.sizes());
     return at::conv2d(f.input, weight, {}, stride_, padding_);
   }
 
@@ -69,15 +73,14 @@ class ConvStage final : public Stage {
     return rows(sums).t().mm(rows(b.means)).view_as(b.weights[0].value);
   }
 
-  const Parameter* weight_;
-  int64_t stride_, padding_;
+  int64_t window_, stride_, padding_;
   bool pixelwise_;
 };
 
 }  // namespace
 
-std::shared_ptr<const Stage> conv_stage(const Parameter* weight, int64_t stride, int64_t padding) {
-  return std::make_shared<ConvStage>(weight, stride, padding);
+std::shared_ptr<const Stage> conv_stage(int64_t window, int64_t stride, int64_t padding) {
+  return std::make_shared<ConvStage>(window, stride, padding);
 }
 
 }  // namespace compact

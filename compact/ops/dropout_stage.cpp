@@ -10,38 +10,32 @@ namespace {
 
 class DropoutStage final : public Stage {
  public:
-  DropoutStage(double p, int64_t width) : p_(p), width_(width) {}
+  explicit DropoutStage(double p) : p_(p) {}
 
   Needs needs() const override { return {}; }
-  Work work(int64_t tokens, int64_t, int64_t element_size) const override {
-    return {.bytes = 2.0 * static_cast<double>(tokens * width_ * element_size)};
-  }
 
   at::Tensor forward(Forward& f) const override {
     if (!f.pass.training) return f.overwrite ? f.input : f.input.clone();
     if (!f.overwrite) {
       const at::Tensor x = f.input.contiguous(), y = at::empty_like(x);
-      drop_into(y, x, p_, f.pass.key);
+      drop_into(y, x, p_, f.pass.noise);
       return y;
     }
-    return dropped(std::move(f.input), p_, f.pass.key);
+    return dropped(std::move(f.input), p_, f.pass.noise);
   }
 
   at::Tensor backward(Backward& b) const override {
     at::Tensor gx = std::move(b.gy);
-    if (b.pass.training) gx = dropped(std::move(gx), p_, b.pass.key);
+    if (b.pass.training) gx = dropped(std::move(gx), p_, b.pass.noise);
     return b.residual.defined() ? gx + b.residual : gx;
   }
 
  private:
   double p_;
-  int64_t width_;
 };
 
 }  // namespace
 
-std::shared_ptr<const Stage> dropout_stage(double p, int64_t width) {
-  return std::make_shared<DropoutStage>(p, width);
-}
+std::shared_ptr<const Stage> dropout_stage(double p) { return std::make_shared<DropoutStage>(p); }
 
 }  // namespace compact

@@ -9,12 +9,9 @@ namespace {
 
 class GeluStage final : public Stage {
  public:
-  GeluStage(int64_t width, bool tanh) : width_(width), form_(tanh ? "tanh" : "none") {}
+  explicit GeluStage(bool tanh) : form_(tanh ? "tanh" : "none") {}
 
   Needs needs() const override { return {.input = true}; }
-  Work work(int64_t tokens, int64_t, int64_t element_size) const override {
-    return {.bytes = 2.0 * static_cast<double>(tokens * width_ * element_size)};
-  }
 
   at::Tensor forward(Forward& f) const override { return at::gelu(f.input, form_); }
 
@@ -27,14 +24,11 @@ class GeluStage final : public Stage {
   }
 
  private:
-  int64_t width_;
   const char* form_;
 };
 
 }  // namespace
 
-std::shared_ptr<const Stage> gelu_stage(int64_t width, bool tanh) {
-  return std::make_shared<GeluStage>(width, tanh);
-}
+std::shared_ptr<const Stage> gelu_stage(bool tanh) { return std::make_shared<GeluStage>(tanh); }
 
 }  // namespace compact

@@ -10,15 +10,10 @@ namespace {
 
 class LayerNormStage final : public Stage {
  public:
-  LayerNormStage(const Parameter* weight, const Parameter* bias, double eps)
-      : weight_(weight), bias_(bias), eps_(eps) {}
+  explicit LayerNormStage(double eps) : eps_(eps) {}
 
   Needs needs() const override { return {.input = true}; }
-  std::vector<const Parameter*> parameters() const override { return {weight_, bias_}; }
-  int64_t extra_floats() const override { return 2; }
-  Work work(int64_t tokens, int64_t, int64_t element_size) const override {
-    return {.bytes = 2.0 * static_cast<double>(tokens * weight_->weight.size(0) * element_size)};
-  }
+  int parameters() const override { return 2; }
 
   at::Tensor forward(Forward& f) const override {
     const at::Tensor weight = as_read(f.weights[0].value, f.input),
@@ -49,15 +44,13 @@ class LayerNormStage final : public Stage {
     return gradient.defined() ? gradient.to(weight.scalar_type()) : gradient;
   }
 
-  const Parameter *weight_, *bias_;
   double eps_;
 };
 
 }  // namespace
 
-std::shared_ptr<const Stage> layer_norm_stage(const Parameter* weight, const Parameter* bias,
-                                              double eps) {
-  return std::make_shared<LayerNormStage>(weight, bias, eps);
+std::shared_ptr<const Stage> layer_norm_stage(double eps) {
+  return std::make_shared<LayerNormStage>(eps);
 }
 
 }  // namespace compact

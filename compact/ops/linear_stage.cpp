@@ -11,31 +11,24 @@ at::Tensor rows_of(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}); }
 
 class LinearStage final : public Stage {
  public:
-  LinearStage(const Parameter* weight, const Parameter* bias) : weight_(weight), bias_(bias) {}
+  explicit LinearStage(const LinearOptions& options) : options_(options) {}
 
   Needs needs() const override { return {.input = true}; }
-  std::vector<const Parameter*> parameters() const override {
-    if (!bias_) return {weight_};
-    return {weight_, bias_};
-  }
-  Work work(int64_t tokens, int64_t, int64_t element_size) const override {
-    const auto out = static_cast<double>(weight_->weight.size(0)),
-               in = static_cast<double>(weight_->weight.size(1)), t = static_cast<double>(tokens);
-    return {.products = 2 * t * out * in,
-            .bytes = (t * (in + out) + in * out) * static_cast<double>(element_size)};
+  int parameters() const override { return options_.bias ? 2 : 1; }
+  Work work(const at::Tensor& input, const at::Tensor& output, Weights weights) const override {
+    const at::Tensor& weight = weights[0].value;
+    return {.products = 2.0 * static_cast<double>(output.numel() * weight.size(1)),
+            .bytes = static_cast<double>(input.nbytes() + output.nbytes() + weight.nbytes())};
   }
   bool reads_input_for_weight() const override { return true; }
-  int64_t sketch_width() const override {
-    const Carrier* c = weight_->carrier.get();
-    return c ? c->rank * static_cast<int64_t>(c->projections.size()) : 0;
-  }
+  int64_t sketch_width() const override { return options_.sketch_width; }
 
   at::Tensor forward(Forward& f) const override {
     const Weight& weight = f.weights[0];
     check_like("linear", f.input, {{"weight", weight.value}});
     if (f.sketch) f.extras = weight.carrier->project(f.input);
     at::Tensor y = at::linear(f.input, weight.value);
-    if (!bias_) return y;
+    if (!options_.bias) return y;
     check_like("linear", f.input, {{"bias", f.weights[1].value}});
     return y.add_(f.weights[1].value);
   }
@@ -53,7 +46,7 @@ class LinearStage final : public Stage {
       }
     }
     b.input = at::Tensor();
-    if (bias_ && b.want_parameters[1]) b.gparameters[1] = rows_of(b.gy).sum(0);
+    if (options_.bias && b.want_parameters[1]) b.gparameters[1] = rows_of(b.gy).sum(0);
     if (!b.want_input) return {};
     at::Tensor gx = at::matmul(b.gy, weight.value);
     b.gy = at::Tensor();
@@ -61,13 +54,13 @@ class LinearStage final : public Stage {
   }
 
  private:
-  const Parameter *weight_, *bias_;
+  LinearOptions options_;
 };
 
 }  // namespace
 
-std::shared_ptr<const Stage> linear_stage(const Parameter* weight, const Parameter* bias) {
-  return std::make_shared<LinearStage>(weight, bias);
+std::shared_ptr<const Stage> linear_stage(const LinearOptions& options) {
+  return std::make_shared<LinearStage>(options);
 }
 
 }  // namespace compact

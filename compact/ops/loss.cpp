@@ -152,33 +152,21 @@ LossTreatment LossTreatment::from(const Spec& slot, int64_t vocabulary) {
   return {slot.integer("tokens", automatic_chunk(vocabulary))};
 }
 
-int64_t loss_bytes(const LossTreatment& treatment, int64_t tokens, int64_t width,
-                   int64_t vocabulary, int64_t element_size) {
-  if (treatment.chunk_tokens == 0) return tokens * vocabulary * (element_size + 4);
-  return (tokens + vocabulary) * width * element_size;
-}
-
-at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const Parameter& head,
+at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const at::Tensor& w,
                                 const at::Tensor& targets_, double scale,
-                                const LossTreatment& treatment, LossReport* report,
-                                const at::Tensor& view) {
-  const at::Tensor& w = head.weight;
-  for (const at::Tensor& t : {hidden_, w, view, targets_}) check_plain("linear_cross_entropy", t);
-  COMPACT_CHECK(!head.carrier,
-                "[linear_cross_entropy] a projected gradient of the head is not supported");
+                                const LossTreatment& treatment, LossReport* report) {
+  for (const at::Tensor& t : {hidden_, w, targets_}) check_plain("linear_cross_entropy", t);
   COMPACT_CHECK(hidden_.size(-1) == w.size(1), "[linear_cross_entropy] hidden states of width ",
                 hidden_.size(-1), " and a head of width ", w.size(1));
   COMPACT_CHECK(
       targets_.scalar_type() == at::kLong && targets_.numel() * w.size(1) == hidden_.numel(),
       "[linear_cross_entropy] needs one int64 target per token");
-  check_like("linear_cross_entropy", hidden_, {{"head", w}, {"view of the head", view}});
+  check_like("linear_cross_entropy", hidden_, {{"head", w}});
   check_like("linear_cross_entropy", hidden_, {{"targets", targets_}}, at::kLong);
   trace_moment("loss");
   check_targets(targets_, w.size(0));
-  const at::Tensor leaf = view.defined() ? view : head.leaf();
   const bool grad = at::GradMode::is_enabled();
-  const bool want_hidden = grad && hidden_.requires_grad(),
-             want_head = grad && leaf.requires_grad();
+  const bool want_hidden = grad && hidden_.requires_grad(), want_head = grad && w.requires_grad();
   const bool record = want_hidden || want_head;
 
   const at::NoGradGuard no_grad;
@@ -248,10 +236,11 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const Parameter& head
     held.versions.add(w);
   }
   if (report) {
-    const at::Tensor kept[] = {held.hidden, held.logits, held.log_probs, held.ghidden, held.ghead};
-    report->saved_bytes = bytes_of(kept);
+    const at::Tensor hidden[] = {held.hidden},
+                     others[] = {held.logits, held.log_probs, held.ghidden, held.ghead};
+    *report = {bytes_of(hidden), bytes_of(others)};
   }
-  const at::Tensor inputs[] = {hidden_, leaf};
+  const at::Tensor inputs[] = {hidden_, w};
   connect(owner, inputs);
   torch::autograd::set_history(result, owner);
   return result;

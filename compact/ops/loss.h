@@ -8,7 +8,6 @@
 #include <cstdint>
 
 #include "compact/base/spec.h"
-#include "compact/codecs/parameter.h"
 
 namespace compact {
 
@@ -24,26 +23,23 @@ struct LossTreatment {
   static LossTreatment from(const Spec& slot, int64_t vocabulary);
 };
 
+// What a forward pass stored, in bytes.
 struct LossReport {
-  int64_t saved_bytes = 0;  // that the latest forward pass stored
+  int64_t hidden = 0;  // hidden states as they are
+  int64_t logits = 0;  // logits and log-probabilities, or the gradients made of them
+  int64_t bytes() const { return hidden + logits; }
 };
 
 // scale * sum of the cross-entropy of hidden W^T over the tokens whose target is not -100.
-//   hidden [.., n], targets int64 [..] of as many tokens; returns f32 []. For the mean over valid
-//   tokens, scale is one over their number (over all micro-batches of a step).
+//   hidden [.., n], head [vocabulary, n], targets int64 [..] of as many tokens; returns f32 []. For
+//   the mean over valid tokens, scale is one over their number (over all micro-batches of a step).
 // Hidden states and head have one type; autocast does not reach inside. Log-softmax is f32 inside;
 // with several chunks the head's gradient is summed in f32. The graph keeps what the gradients that
 // are required read, and needs neither parameter nor model to live. A second backward pass, also
-// after one that failed, needs retain_graph in the first. `view`: where defined, a view of the
-// head's weight that its gradient goes to. Throws InputError on other types and shapes, and on
-// tensors that are none of plain memory.
-at::Tensor linear_cross_entropy(const at::Tensor& hidden, const Parameter& head,
+// after one that failed, needs retain_graph in the first. Throws InputError on other types and
+// shapes, and on tensors that are none of plain memory.
+at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& head,
                                 const at::Tensor& targets, double scale,
-                                const LossTreatment& treatment, LossReport* report = nullptr,
-                                const at::Tensor& view = {});
-
-// Bytes that the treatment keeps from forward to backward beside the hidden states.
-int64_t loss_bytes(const LossTreatment& treatment, int64_t tokens, int64_t width,
-                   int64_t vocabulary, int64_t element_size);
+                                const LossTreatment& treatment, LossReport* report = nullptr);
 
 }  // namespace compact

@@ -11,23 +11,22 @@
 
 namespace compact {
 
-// y = x convolved with weight [out, in, k, k], no bias. Gradients of inputs are exact whatever is
-// left of x. Where x is held as means over windows and the convolution is 1 x 1 with stride 1, the
-// weight's gradient is made from them: mean(x) summed(gy)^T over windows, which is the product with
-// the map that is constant over windows, in as many times fewer operations as windows have elements
-// (arXiv 2003.10388 pools activations so; the identity is exact).
-std::shared_ptr<const Stage> conv_stage(const Parameter* weight, int64_t stride, int64_t padding);
+// y = x convolved with weight [out, in, window, window], no bias. Gradients of inputs are exact
+// whatever is left of x. Where x is held as means over windows and the convolution is 1 x 1 with
+// stride 1, the weight's gradient is made from them: mean(x) summed(gy)^T over windows, which is
+// the product with the map that is constant over windows, in as many times fewer operations as
+// windows have elements (arXiv 2003.10388 pools activations so; the identity is exact).
+std::shared_ptr<const Stage> conv_stage(int64_t window, int64_t stride, int64_t padding);
 
-// What a batch norm has beside weight and bias, f32 [channels].
+// What a batch norm has beside weight and bias, f32 [channels]; stages share the tensors.
 struct BatchNormStatistics {
   at::Tensor mean, variance;
 };
 // Ioffe and Szegedy 2015, as torch.nn.BatchNorm2d: in training by the batch's statistics, which
 // move the running ones (the variance unbiased), else by the running ones. Keeps mean and
 // 1/deviation of the batch, or a copy of the running mean and variance.
-std::shared_ptr<const Stage> batch_norm_stage(const Parameter* weight, const Parameter* bias,
-                                              const BatchNormStatistics* statistics,
-                                              double momentum = 0.1, double eps = 1e-5);
+std::shared_ptr<const Stage> batch_norm_stage(BatchNormStatistics running, double momentum = 0.1,
+                                              double eps = 1e-5);
 
 // max(x, 0). With a mask keeps one bit an element; else backward reads the output.
 std::shared_ptr<const Stage> relu_stage(bool mask);

@@ -14,12 +14,12 @@ class MaskedAttentionStage final : public Stage {
 
   Needs needs() const override { return {.input = true}; }
   // Scores are read and written about six times, in f32.
-  Work work(int64_t tokens, int64_t length, int64_t element_size) const override {
-    const auto t = static_cast<double>(tokens), l = static_cast<double>(length),
-               width = static_cast<double>(heads_ * dim_);
-    return {.products = 4 * t * l * width,
-            .bytes = t * (4 * width * static_cast<double>(element_size) +
-                          6 * l * static_cast<double>(heads_) * sizeof(float))};
+  Work work(const at::Tensor& input, const at::Tensor& output, Weights) const override {
+    const auto length = static_cast<double>(input.size(1)),
+               scores = static_cast<double>(input.size(0) * heads_) * length * length;
+    return {.products = 4 * static_cast<double>(output.numel()) * length,
+            .bytes =
+                static_cast<double>(input.nbytes() + output.nbytes()) + 6 * scores * sizeof(float)};
   }
 
   at::Tensor forward(Forward& f) const override {
@@ -38,7 +38,7 @@ class MaskedAttentionStage final : public Stage {
 
  private:
   MaskedAttention how(const Pass& pass) const {
-    return {pass.lengths, pass.training ? dropout_ : 0, pass.key};
+    return {pass.lengths, pass.training ? dropout_ : 0, pass.noise};
   }
   // [batch, sequence, heads dim] -> [batch, heads, sequence, dim]
   at::Tensor heads_first(const at::Tensor& t) const {

@@ -19,14 +19,10 @@ void check_weight(const at::Tensor& x, const at::Tensor& weight) {
 
 class RmsNormStage final : public Stage {
  public:
-  RmsNormStage(const Parameter* weight, double eps) : weight_(weight), eps_(eps) {}
+  explicit RmsNormStage(double eps) : eps_(eps) {}
 
   Needs needs() const override { return {.input = true}; }
-  std::vector<const Parameter*> parameters() const override { return {weight_}; }
-  int64_t extra_floats() const override { return 1; }
-  Work work(int64_t tokens, int64_t, int64_t element_size) const override {
-    return {.bytes = 2.0 * static_cast<double>(tokens * weight_->weight.size(0) * element_size)};
-  }
+  int parameters() const override { return 1; }
 
   at::Tensor forward(Forward& f) const override {
     const at::Tensor x = f.input.contiguous(), weight = f.weights[0].value;
@@ -80,14 +76,13 @@ class RmsNormStage final : public Stage {
   }
 
  private:
-  const Parameter* weight_;
   double eps_;
 };
 
 }  // namespace
 
-std::shared_ptr<const Stage> rms_norm_stage(const Parameter* weight, double eps) {
-  return std::make_shared<RmsNormStage>(weight, eps);
+std::shared_ptr<const Stage> rms_norm_stage(double eps) {
+  return std::make_shared<RmsNormStage>(eps);
 }
 
 }  // namespace compact

@@ -29,15 +29,6 @@ void for_sources(const Recipe& recipe, int tensor, F enter) {
 
 }  // namespace
 
-std::vector<Weight> weights_of(std::span<const Parameter* const> parameters) {
-  std::vector<Weight> all;
-  all.reserve(parameters.size());
-  for (const Parameter* p : parameters) {
-    all.push_back({p->weight.detach(), p->carrier, p->carrier ? p->carrier->draw : 0});
-  }
-  return all;
-}
-
 std::string Slot::treatment_name() const {
   switch (storage) {
     case Storage::kKeep:
@@ -59,7 +50,7 @@ bool Recipe::Step::reads_input(const Wanted& wanted) const {
 
 void Recipe::add(Step step, Slot output) {
   step.first_parameter = parameters;
-  if (step.stage) step.parameters = static_cast<int>(step.stage->parameters().size());
+  if (step.stage) step.parameters = step.stage->parameters();
   parameters += step.parameters;
   steps.push_back(std::move(step));
   slots.push_back(std::move(output));
@@ -236,8 +227,8 @@ at::Tensor Recipe::run(size_t i, Tensors& t, Weights weights, Stage::Forward& f)
   // Where it may be overwritten the only reference is passed on.
   f.input = f.overwrite ? std::move(t[step.input]) : t[step.input];
   f.weights = step.of(weights);
-  COMPACT_CHECK(!f.sketch || step.stage->sketch_width() > 0, "slot `", slots[step.input].name,
-                "` = sketch: the weight behind it has no projection any more");
+  COMPACT_CHECK(!f.sketch || f.weights[0].carrier, "slot `", slots[step.input].name,
+                "` = sketch: the weight behind it has no projection");
   if (step.stage) return step.stage->forward(f);
   check_like(name.c_str(), f.input, {{"the other term of a sum", t[step.other]}});
   return f.overwrite ? f.input.add_(t[step.other]) : f.input + t[step.other];

@@ -16,7 +16,7 @@ enum class Storage : uint8_t { kKeep, kRecompute, kSketch, kCodec };
 // A named tensor of a segment.
 struct Slot {
   std::string name;   // layers.0.attn.norm
-  int64_t width = 0;  // elements per token
+  int64_t width = 0;  // elements per token; of side outputs, which may never be made, it is needed
   Storage storage = Storage::kKeep;
   CodecPtr codec = {};    // with kCodec
   std::string treatment;  // as written, with kCodec
@@ -74,7 +74,7 @@ struct Recipe {
   bool rounded(int tensor) const;
   // What can be read from what its slot holds.
   Content content(int tensor) const;
-  // Runs step i on tensors `t`, with the weights of all parameters.
+  // Runs step i on tensors `t`, with the weights of all stages.
   at::Tensor run(size_t i, Tensors& t, Weights weights, Stage::Forward& f) const;
 };
 

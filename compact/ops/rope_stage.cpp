@@ -32,8 +32,10 @@ class RopeStage final : public Stage {
       : tables_(std::move(tables)), heads_(heads), dim_(dim) {}
 
   Needs needs() const override { return {}; }
-  Work work(int64_t tokens, int64_t, int64_t element_size) const override {
-    return {.bytes = 2.0 * static_cast<double>(tokens * heads_ * dim_ * element_size)};
+  // What is not rotated stays where it is.
+  Work work(const at::Tensor& input, const at::Tensor&, Weights) const override {
+    const auto part = static_cast<double>(heads_ * dim_) / static_cast<double>(input.size(-1));
+    return {.bytes = 2 * static_cast<double>(input.nbytes()) * part};
   }
 
   at::Tensor forward(Forward& f) const override {

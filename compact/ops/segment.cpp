@@ -28,7 +28,6 @@ int Segment::add(std::shared_ptr<const Stage> stage, Slot output, Slot side) {
 }
 
 int Segment::add_branch(int input, std::shared_ptr<const Stage> stage, Slot output) {
-  for (const Parameter* p : stage->parameters()) parameters_.push_back(p);
   change().add({.stage = std::move(stage), .input = input}, std::move(output));
   return tensors() - 1;
 }
@@ -39,40 +38,6 @@ int Segment::add_residual(int other, Slot output) {
 }
 
 void Segment::finish() { change().finish(); }
-
-std::vector<SlotBytes> Segment::bytes(int64_t tokens, int64_t element_size) const {
-  std::vector<SlotBytes> rows;
-  int64_t extra_floats = 0;
-  const at::ScalarType type = element_size == 4 ? at::kFloat : at::kBFloat16;
-  const auto row = [&](const Slot& slot, int64_t sketch_width) {
-    if (slot.name.empty()) return;
-    SlotBytes b{.name = slot.name, .if_kept = tokens * slot.width * element_size};
-    b.treatment = slot.treatment_name();
-    if (slot.storage == Storage::kKeep) b.stored = b.if_kept;
-    if (slot.storage == Storage::kSketch) b.stored = tokens * sketch_width * element_size;
-    if (slot.storage == Storage::kCodec) {
-      b.stored = slot.codec->bytes(tokens, slot.width, type).value_or(0);
-    }
-    rows.push_back(std::move(b));
-  };
-  const std::vector<Recipe::Step>& steps = recipe_->steps;
-  const std::vector<Slot>& slots = recipe_->slots;
-  row(slots[0], 0);
-  for (size_t i = 0; i < steps.size(); ++i) {
-    int64_t width = 0;
-    for (const Recipe::Step& reader : steps) {
-      if (reader.sketch && reader.input == static_cast<int>(i) + 1)
-        width += reader.stage->sketch_width();
-    }
-    row(steps[i].side, 0);
-    row(slots[i + 1], width);
-    if (steps[i].stage) extra_floats += steps[i].stage->extra_floats();
-  }
-  const int64_t extras = tokens * extra_floats * static_cast<int64_t>(sizeof(float));
-  const std::string prefix = slots[0].name.substr(0, slots[0].name.find_last_of('.'));
-  if (extras) rows.push_back({prefix + ".extras", "keep", extras, extras});
-  return rows;
-}
 
 std::vector<Slot> Segment::codec_slots() const {
   std::vector<Slot> found;
@@ -107,11 +72,9 @@ void Segment::set_codecs(const Policy& policy) {
   }
 }
 
-at::Tensor Segment::operator()(const at::Tensor& x, const at::Tensor& lengths) const {
-  return run_segment(*this, x, lengths);
-}
-at::Tensor Segment::operator()(at::Tensor&& x, const at::Tensor& lengths) const {
-  return run_segment(*this, std::move(x), lengths);
+at::Tensor Segment::operator()(at::Tensor x, std::vector<Weight> weights, const SegmentPass& pass,
+                               SegmentReport* report) const {
+  return run_segment(recipe_, std::move(x), std::move(weights), pass, report);
 }
 
 }  // namespace compact

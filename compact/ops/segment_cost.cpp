@@ -35,25 +35,9 @@ std::vector<std::string> Segment::named_slots() const {
   return names;
 }
 
-std::vector<Work> Segment::work(int64_t tokens, int64_t length, int64_t element_size) const {
-  std::vector<Work> all;
-  for (const Recipe::Step& step : recipe_->steps) {
-    // A sum reads two tensors as wide as the segment's input and writes one.
-    all.push_back(step.stage
-                      ? step.stage->work(tokens, length, element_size)
-                      : Work{.bytes = 3.0 * static_cast<double>(tokens * recipe_->slots[0].width *
-                                                                element_size)});
-  }
-  return all;
-}
-
-std::vector<Work> Segment::work(const at::Tensor& x) const {
-  if (x.dim() == 3) {
-    return work(x.size(0) * x.size(1), x.size(1), static_cast<int64_t>(x.element_size()));
-  }
+std::vector<Work> Segment::work(const at::Tensor& x, Weights weights) const {
   const at::NoGradGuard no_grad;
   const std::vector<Recipe::Step>& steps = recipe_->steps;
-  const std::vector<Weight> weights = weights_of(parameters_);
   std::vector<Work> all;
   Tensors t(recipe_->slots.size());
   t[0] = x;
@@ -61,7 +45,8 @@ std::vector<Work> Segment::work(const at::Tensor& x) const {
     const at::Tensor input = t[steps[i].input];
     Stage::Forward f;
     t[i + 1] = recipe_->run(i, t, weights, f);
-    all.push_back(steps[i].stage ? steps[i].stage->map_work(input, t[i + 1])
+    // A sum reads two tensors and writes one.
+    all.push_back(steps[i].stage ? steps[i].stage->work(input, t[i + 1], steps[i].of(weights))
                                  : Work{.bytes = 3.0 * static_cast<double>(t[i + 1].nbytes())});
   }
   return all;
@@ -89,11 +74,11 @@ std::vector<bool> Segment::rerun() const {
   return again;
 }
 
-std::vector<double> Segment::forward_seconds(const at::Tensor& x, int rounds) const {
+std::vector<double> Segment::forward_seconds(const at::Tensor& x, Weights weights,
+                                             int rounds) const {
   using Clock = std::chrono::steady_clock;
   const at::NoGradGuard no_grad;
   const size_t count = recipe_->steps.size();
-  const std::vector<Weight> weights = weights_of(parameters_);
   std::vector<double> least(count, std::numeric_limits<double>::infinity());
   for (int round = 0; round < rounds; ++round) {
     Tensors t(count + 1);

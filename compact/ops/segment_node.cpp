@@ -30,25 +30,26 @@ struct SegmentNode : torch::autograd::Node {
     Tensors sides;                                // per step
     std::vector<Encoded> encoded, encoded_sides;  // where a codec holds them
     std::vector<Tensors> extras;                  // per step
-    std::vector<Weight> weights;                  // per parameter
+    std::vector<Weight> weights;                  // without their leaves
     VersionCheck versions;
-    Stage::Pass pass;  // key: of the whole pass
+    SegmentPass pass;  // noise: of the segment
   };
 
-  SegmentNode(std::shared_ptr<const Recipe> recipe,
-              std::shared_ptr<std::atomic<int64_t>> recomputed)
-      : recipe(std::move(recipe)), recomputed(std::move(recomputed)) {}
+  SegmentNode(std::shared_ptr<const Recipe> recipe, std::shared_ptr<std::atomic<int64_t>> rebuilt)
+      : recipe(std::move(recipe)), rebuilt(std::move(rebuilt)) {}
   std::string name() const override { return "CompActSegment"; }
   void release_variables() override {
     released = true;
     held = {};
   }
   variable_list apply(variable_list&& grads) override;
-  static at::Tensor run(const Segment& segment, at::Tensor x, const at::Tensor& lengths);
+  static at::Tensor run(const std::shared_ptr<const Recipe>& own, at::Tensor x,
+                        std::vector<Weight> weights, const SegmentPass& pass,
+                        SegmentReport* report);
 
  private:
-  static Stage::Pass of_step(const Stage::Pass& pass, size_t step) {
-    return {pass.training, derive(pass.key, step), pass.lengths};
+  static SegmentPass of_step(const SegmentPass& pass, size_t step) {
+    return {pass.training, derive(pass.noise, step), pass.lengths};
   }
   // One backward pass.
   struct Back {
@@ -71,7 +72,7 @@ struct SegmentNode : torch::autograd::Node {
                                      const std::vector<int64_t>& sides_if_kept);
 
   std::shared_ptr<const Recipe> recipe;
-  std::shared_ptr<std::atomic<int64_t>> recomputed;  // the segment's counter
+  std::shared_ptr<std::atomic<int64_t>> rebuilt;  // the report's counter; null: nobody asked
   Held held;
   bool released = false;
 };
@@ -104,7 +105,7 @@ void SegmentNode::restore(Held& h, int tensor) const {
   f.want_extras = step.stage && recipe->rounded(step.input);
   h.tensors[tensor] = recipe->run(tensor - 1, h.tensors, h.weights, f);
   if (!f.extras.empty()) h.extras[tensor - 1] = std::move(f.extras);
-  ++*recomputed;
+  if (rebuilt) ++*rebuilt;
 }
 
 void SegmentNode::step_back(Back& back, int i, at::Tensor gy) const {
@@ -202,38 +203,45 @@ std::vector<SlotBytes> SegmentNode::rows(const Recipe& recipe, const Held& h,
                                          const std::vector<int64_t>& if_kept,
                                          const std::vector<int64_t>& sides_if_kept) {
   std::vector<SlotBytes> all;
-  const auto row = [&](const Slot& slot, const at::Tensor& held, const Encoded& e, int64_t whole) {
-    if (slot.name.empty()) return;
-    const int64_t stored = held.defined() ? static_cast<int64_t>(held.nbytes()) : e.bytes();
-    all.push_back({slot.name, slot.treatment_name(), stored, whole});
-  };
-  row(recipe.slots[0], h.tensors[0], h.encoded[0], if_kept[0]);
+  std::vector<int64_t> sketches(recipe.slots.size());
   int64_t small = 0;
   for (size_t i = 0; i < recipe.steps.size(); ++i) {
-    row(recipe.steps[i].side, h.sides[i], h.encoded_sides[i], sides_if_kept[i]);
-    row(recipe.slots[i + 1], h.tensors[i + 1], h.encoded[i + 1], if_kept[i + 1]);
-    small += bytes_of(h.extras[i]);
+    (recipe.steps[i].sketch ? sketches[recipe.steps[i].input] : small) += bytes_of(h.extras[i]);
+  }
+  const auto row = [&](const Slot& slot, const at::Tensor& held, const Encoded& e, int64_t sketch,
+                       int64_t whole) {
+    if (slot.name.empty()) return;
+    const int64_t stored = held.defined() ? static_cast<int64_t>(held.nbytes()) : e.bytes();
+    all.push_back({slot.name, slot.treatment_name(), stored + sketch, whole});
+  };
+  row(recipe.slots[0], h.tensors[0], h.encoded[0], sketches[0], if_kept[0]);
+  for (size_t i = 0; i < recipe.steps.size(); ++i) {
+    row(recipe.steps[i].side, h.sides[i], h.encoded_sides[i], 0, sides_if_kept[i]);
+    row(recipe.slots[i + 1], h.tensors[i + 1], h.encoded[i + 1], sketches[i + 1], if_kept[i + 1]);
   }
   if (small) all.push_back({recipe.name + ".extras", "keep", small, small});
   return all;
 }
 
-at::Tensor SegmentNode::run(const Segment& segment, at::Tensor x, const at::Tensor& lengths) {
-  const std::shared_ptr<const Recipe> own = segment.recipe_;  // as it is now
+at::Tensor SegmentNode::run(const std::shared_ptr<const Recipe>& own, at::Tensor x,
+                            std::vector<Weight> weights, const SegmentPass& pass,
+                            SegmentReport* report) {
   const Recipe& recipe = *own;
+  COMPACT_CHECK(static_cast<int>(weights.size()) == recipe.parameters, "[segment] `", recipe.name,
+                "` takes ", recipe.parameters, " weights, not ", weights.size());
   COMPACT_CHECK(x.is_floating_point(), "[segment] `", recipe.name,
                 "` takes real floating-point tensors, not ", c10::toString(x.scalar_type()));
   trace_moment("forward of ", recipe.name);
   const NoAutocast no_autocast;
   Tensors leaves = {x};
-  for (const Parameter* p : segment.parameters_) leaves.push_back(p->leaf());
+  for (Weight& w : weights) leaves.push_back(std::move(w.leaf));
   for (const at::Tensor& leaf : leaves) check_plain("segment", leaf);
   const bool record = at::GradMode::is_enabled() && any_requires_grad(leaves);
   const size_t count = recipe.steps.size();
   NodePtr owner;
   Wanted wanted;
   if (record) {
-    owner = make_node<SegmentNode>(own, segment.recomputed_);
+    owner = make_node<SegmentNode>(own, report ? report->rebuilt : nullptr);
     connect(owner, leaves);
     for (const at::Tensor& leaf : leaves) wanted.push_back(leaf.defined() && leaf.requires_grad());
   } else {
@@ -243,18 +251,18 @@ at::Tensor SegmentNode::run(const Segment& segment, at::Tensor x, const at::Tens
   const Recipe::Demand demand = recipe.demand(wanted);
   const auto& slots = recipe.slots;
   Held h;
-  h.weights = weights_of(segment.parameters_);
+  h.weights = std::move(weights);
   if (demand.tensors[0] && slots[0].storage == Storage::kKeep) h.versions.add(x);
-  if (record && lengths.defined()) h.versions.add(lengths);
+  if (record && pass.lengths.defined()) h.versions.add(pass.lengths);
   h.tensors.resize(count + 1);
   h.sides.resize(count);
   h.encoded.resize(count + 1);
   h.encoded_sides.resize(count);
   h.extras.resize(count);
   std::vector<int64_t> if_kept(count + 1), sides_if_kept(count);
-  const uint64_t noise = derive(derive(segment.noise_, segment.passes_++),
-                                label_of(recipe.name.data(), recipe.name.size()));
-  h.pass = {segment.training_, noise, lengths};
+  const uint64_t noise =
+      derive(derive(pass.noise, 0), label_of(recipe.name.data(), recipe.name.size()));
+  h.pass = {pass.training, noise, pass.lengths};
   Tensors& t = h.tensors;
   {
     at::NoGradGuard no_grad;
@@ -272,7 +280,9 @@ at::Tensor SegmentNode::run(const Segment& segment, at::Tensor x, const at::Tens
       t[i + 1] = recipe.run(i, t, h.weights, f);
       if_kept[i + 1] = static_cast<int64_t>(t[i + 1].nbytes());
       h.sides[i] = std::move(f.side);
-      sides_if_kept[i] = h.sides[i].defined() ? static_cast<int64_t>(h.sides[i].nbytes()) : 0;
+      sides_if_kept[i] = step.side.name.empty() ? 0
+                                                : t[i + 1].numel() / t[i + 1].size(-1) *
+                                                      step.side.width * t[i + 1].element_size();
       h.encoded_sides[i] = encode(step.side, h.sides[i], noise);
       h.extras[i] = std::move(f.extras);
       f.input = at::Tensor();
@@ -291,9 +301,12 @@ at::Tensor SegmentNode::run(const Segment& segment, at::Tensor x, const at::Tens
   t[count] = demand.tensors[count] ? y.detach() : at::Tensor();
   h.encoded[count] = encode(slots[count], t[count], noise);
 
-  segment.latest_ = rows(recipe, h, if_kept, sides_if_kept);
-  segment.saved_bytes_ = 0;
-  for (const SlotBytes& r : segment.latest_) segment.saved_bytes_ += r.stored;
+  if (report) {
+    for (SlotBytes& row : rows(recipe, h, if_kept, sides_if_kept)) {
+      report->saved_bytes += row.stored;
+      report->slots.push_back(std::move(row));
+    }
+  }
   for (size_t i = 0; i < count; ++i) {
     if (!demand.back[i] && !demand.again[i]) continue;
     for (const Weight& w : recipe.steps[i].of(h.weights)) h.versions.add(w.value);
@@ -304,8 +317,10 @@ at::Tensor SegmentNode::run(const Segment& segment, at::Tensor x, const at::Tens
   return y;
 }
 
-at::Tensor run_segment(const Segment& segment, at::Tensor x, const at::Tensor& lengths) {
-  return SegmentNode::run(segment, std::move(x), lengths);
+at::Tensor run_segment(const std::shared_ptr<const Recipe>& recipe, at::Tensor x,
+                       std::vector<Weight> weights, const SegmentPass& pass,
+                       SegmentReport* report) {
+  return SegmentNode::run(recipe, std::move(x), std::move(weights), pass, report);
 }
 
 }  // namespace compact

@@ -4,12 +4,18 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
+#include <vector>
+
+#include "compact/ops/recipe.h"
+
 namespace compact {
 
-class Segment;
+struct SegmentReport;
 
-// Runs the segment on x and, where something requires a gradient, records one node for it, which
-// lives without the segment. Where nobody else holds x, its memory may be reused.
-at::Tensor run_segment(const Segment& segment, at::Tensor x, const at::Tensor& lengths);
+// Runs the recipe on x and, where something requires a gradient, records one node for it. Where
+// nobody else holds x, its memory may be reused.
+at::Tensor run_segment(const std::shared_ptr<const Recipe>& recipe, at::Tensor x,
+                       std::vector<Weight> weights, const SegmentPass& pass, SegmentReport* report);
 
 }  // namespace compact

@@ -10,22 +10,19 @@
 #include <vector>
 
 #include "compact/codecs/codec.h"
-#include "compact/codecs/parameter.h"
+#include "compact/ops/weight.h"
 
 namespace compact {
 
 using Tensors = std::vector<at::Tensor>;
 
-// A parameter as a forward pass found it. Its backward pass reads this one, whatever became of the
-// model's own.
-struct Weight {
-  at::Tensor value;                        // without a graph
-  std::shared_ptr<const Carrier> carrier;  // null: full gradient
-  int64_t draw = 0;                        // of the carrier's projections
+// What a forward pass is told; its backward pass is told the same.
+struct SegmentPass {
+  bool training = false;  // dropout is drawn, norms use the batch's statistics
+  uint64_t noise = 0;  // what the random bits of codecs and dropout come from; a segment that runs
+                       // several times in a network is told another one each time
+  at::Tensor lengths;  // int64 [batch]: tokens that are not padding; undefined: all are not
 };
-using Weights = std::span<const Weight>;
-// As they are now.
-std::vector<Weight> weights_of(std::span<const Parameter* const> parameters);
 
 // What running a stage forward takes, whatever the device.
 struct Work {
@@ -36,17 +33,11 @@ inline Work operator+(Work a, const Work& b) {
   return {a.products + b.products, a.bytes + b.bytes};
 }
 
-// One operation of a segment. Both directions take the weights from their arguments, and backward
-// reads nothing else of the model, which may be gone by then. Stages are immutable while a graph
-// that uses them lives.
+// One operation of a segment. Both directions take the weights from their arguments: a stage holds
+// no parameter, and many threads may run it at once.
 class Stage {
  public:
-  // What is said of a forward pass, the same in its backward pass.
-  struct Pass {
-    bool training = false;  // dropout is drawn, norms use the batch's statistics
-    uint64_t key = 0;       // of this stage's random bits
-    at::Tensor lengths;     // int64 [batch]: tokens that are not padding; undefined: all are not
-  };
+  using Pass = SegmentPass;  // its noise is the stage's own
   // What backward reads, beside its extras.
   struct Needs {
     bool input = false, output = false;
@@ -59,7 +50,7 @@ class Stage {
     bool sketch = false;       // keep the projection of the input among the extras
     bool again = false;        // rebuilds in a backward pass: leaves no trace on statistics
     Pass pass;
-    Weights weights;  // one per parameter
+    Weights weights;  // as many as parameters()
     Tensors extras;   // result: small tensors that are always kept; again: what they are
     at::Tensor side;  // result: a second output that backward can read or make anew
   };
@@ -87,8 +78,8 @@ class Stage {
 
   virtual ~Stage() = default;
   virtual Needs needs() const = 0;
-  // For forward passes to come.
-  virtual std::vector<const Parameter*> parameters() const { return {}; }
+  // How many weights it takes.
+  virtual int parameters() const { return 0; }
   virtual at::Tensor forward(Forward& f) const = 0;
   // Gradient of the input, plus `residual`; undefined where it is not wanted. Takes what it can of
   // its arguments to free memory early.
@@ -99,14 +90,10 @@ class Stage {
   virtual bool reads_means() const { return false; }
   // Whether backward asks no more of its output, where it needs it, than what is above 0.
   virtual bool reads_signs() const { return false; }
-  // Of the forward pass on `tokens` tokens in sequences of `length`; nothing for stages of maps.
-  virtual Work work(int64_t, int64_t, int64_t) const { return {}; }
-  // Of stages of maps, which are known by their sizes.
-  virtual Work map_work(const at::Tensor& input, const at::Tensor& output) const {
+  // Of a forward pass that made `output` of `input`, which may be on the meta device.
+  virtual Work work(const at::Tensor& input, const at::Tensor& output, Weights) const {
     return {.bytes = static_cast<double>(input.nbytes() + output.nbytes())};
   }
-  // Elements per token of the extras (without sketches), in units of 4 bytes.
-  virtual int64_t extra_floats() const { return 0; }
   // Elements per token of the projection of the input; 0: this stage cannot work from a sketch.
   virtual int64_t sketch_width() const { return 0; }
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The stages of transformer segments. Activations are [batch, sequence, width], contiguous.
+// The stages of transformer segments. Activations are [batch, sequence, width], contiguous. What a
+// stage reads of its parameters, in this order, is given at every call: weight, bias.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,19 +13,23 @@ namespace compact {
 
 // y = x / sqrt(mean(x^2) + eps) * weight, whose type is that of x or f32. Keeps rstd. Zhang and
 // Sennrich 2019.
-std::shared_ptr<const Stage> rms_norm_stage(const Parameter* weight, double eps);
+std::shared_ptr<const Stage> rms_norm_stage(double eps);
 
 // y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias. Keeps mean and 1/deviation. Ba et al.
 // 2016.
-std::shared_ptr<const Stage> layer_norm_stage(const Parameter* weight, const Parameter* bias,
-                                              double eps);
+std::shared_ptr<const Stage> layer_norm_stage(double eps);
 
-// y = x W^T (+ bias). With a carrier the gradient of W is (gy^T x) P, from the input or from its
-// sketch.
-std::shared_ptr<const Stage> linear_stage(const Parameter* weight, const Parameter* bias = nullptr);
+struct LinearOptions {
+  bool bias = false;
+  // Elements per token of the projection of the input, where the weight has a carrier (its width).
+  int64_t sketch_width = 0;
+};
+// y = x W^T (+ bias), W [out, in]. With a carrier the gradient of W is (gy^T x) P, from the input
+// or from its sketch.
+std::shared_ptr<const Stage> linear_stage(const LinearOptions& options = {});
 
 // In training zeroes elements with probability p; keeps no mask.
-std::shared_ptr<const Stage> dropout_stage(double p, int64_t width);
+std::shared_ptr<const Stage> dropout_stage(double p);
 
 // Angles of rotary position embedding, f32 [length, dim / 2]: position * base^(-2i / dim).
 struct RopeTables {
@@ -49,7 +54,7 @@ std::shared_ptr<const Stage> attention_stage(int64_t heads, int64_t kv_heads, in
 std::shared_ptr<const Stage> masked_attention_stage(int64_t heads, int64_t dim, double dropout);
 
 // x Phi(x), or its approximation by tanh. Hendrycks and Gimpel 2016.
-std::shared_ptr<const Stage> gelu_stage(int64_t width, bool tanh);
+std::shared_ptr<const Stage> gelu_stage(bool tanh);
 
 // silu(gate) * up on a fused product [.., 2m] -> [.., m]. Side output: silu(gate). Shazeer 2020.
 std::shared_ptr<const Stage> swiglu_stage(int64_t m);

@@ -19,9 +19,6 @@ class SwiGluStage final : public Stage {
  public:
   explicit SwiGluStage(int64_t m) : m_(m) {}
 
-  Work work(int64_t tokens, int64_t, int64_t element_size) const override {
-    return {.bytes = 3.0 * static_cast<double>(tokens * m_ * element_size)};
-  }
   Needs needs() const override { return {.input = true}; }
 
   at::Tensor forward(Forward& f) const override {

@@ -55,7 +55,7 @@ void SegmentSearch::plan_options(std::vector<BlockOption*> options) const {
       step_(policy_of(lines({}) + slot_lines(names, {options.begin(), options.end()})));
   const StepMemory memory = plan_step(request).memory;
   const std::unique_ptr<Network> network = request.network(at::kMeta);
-  const std::vector<Segment*> segments = network->segments();
+  const std::vector<const Segment*> segments = network->segments();
   const auto micro = static_cast<double>(shape_.accumulation);
   int64_t before = memory.fixed();
   for (size_t i = 0; i < parts_.size(); ++i) {

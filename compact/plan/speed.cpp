@@ -108,7 +108,7 @@ Speed measured_speed(const PlanRequest& r, const std::string& folder) {
   const int64_t length = std::min(r.step.length, kMostTokens);
   const int64_t batch = kMostTokens / length;
   const auto tokens = static_cast<double>(batch * length);
-  const size_t steps = block_on(at::kMeta, r, length).layers()[0]->segment->work(1, 1, 1).size();
+  const size_t steps = block_on(at::kMeta, r, length).segments()[0]->rerun().size();
   const auto usable = [&](const json& e) {
     return positive(e, "block") && e["block"].size() == steps && positive(e, "products") &&
            positive(e, "bytes");
@@ -118,7 +118,11 @@ Speed measured_speed(const PlanRequest& r, const std::string& folder) {
     const Llama model = block_on(at::kCPU, r, length);
     const auto options = at::device(at::kCPU).dtype(r.dtype);
     const at::Tensor x = at::ones({batch, length, r.shape.hidden_size}, options);
-    std::vector<double> seconds = model.layers()[0]->segment->forward_seconds(x, kRounds);
+    std::vector<double> seconds;
+    model.each_segment({at::zeros({batch, length}, at::kLong)},
+                       [&](const Segment& s, const at::Tensor& input, Weights weights) {
+                         if (seconds.empty()) seconds = s.forward_seconds(input, weights, kRounds);
+                       });
     for (double& s : seconds) s /= tokens;
     const at::Tensor rows = x.reshape({-1, r.shape.hidden_size}),
                      head = at::ones({4096, r.shape.hidden_size}, options);
@@ -157,8 +161,8 @@ Speed measured_speed(const TimedNetwork& timed, const std::string& folder) {
   const auto measure = [&] {
     std::vector<std::vector<double>> segments;
     timed.network()->each_segment(timed.inputs(timed.samples),
-                                  [&](const Segment& s, const at::Tensor& x) {
-                                    segments.push_back(s.forward_seconds(x, kRounds));
+                                  [&](const Segment& s, const at::Tensor& x, Weights weights) {
+                                    segments.push_back(s.forward_seconds(x, weights, kRounds));
                                   });
     return json{{"segments", segments}, {"bytes", copied_bytes()}};
   };
@@ -181,7 +185,9 @@ std::vector<std::vector<Work>> forward_work(const StepRequest& request) {
   std::vector<std::vector<Work>> all;
   const auto network = request.network(at::kMeta);
   network->each_segment(request.micro_batch(at::kMeta, 0).inputs,
-                        [&](const Segment& s, const at::Tensor& x) { all.push_back(s.work(x)); });
+                        [&](const Segment& s, const at::Tensor& x, Weights weights) {
+                          all.push_back(s.work(x, weights));
+                        });
   COMPACT_CHECK(all.size() == network->segments().size(),
                 "[plan] the network does not show its segments");
   return all;
@@ -215,11 +221,12 @@ Speed stated_speed(const std::vector<std::vector<Work>>& work, double products, 
 }
 
 Speed stated_speed(const PlanRequest& r, double products, double bytes) {
-  const auto size = static_cast<int64_t>(c10::elementSize(r.dtype));
   const int64_t tokens = r.step.batch * r.step.length;
-  const Llama model = block_on(at::kMeta, r, r.step.length);
-  const std::vector<Work> work = model.layers()[0]->segment->work(tokens, r.step.length, size);
-  Speed speed = stated_speed(std::vector<std::vector<Work>>{work}, products, bytes);
+  PlanRequest block = r;
+  block.shape = one_block(r.shape);
+  block.policy = Policy::preset("off");
+  Speed speed = stated_speed(std::vector<std::vector<Work>>{forward_work(step_request(block))[0]},
+                             products, bytes);
   speed.head = 2 * static_cast<double>(tokens) *
                static_cast<double>(r.shape.hidden_size * r.shape.vocab_size) / products;
   return speed;

@@ -35,7 +35,7 @@ void StepRecorder::mark_gradients() {
   }
 }
 
-StepMemory StepRecorder::finish() {
+StepMemory StepRecorder::finish(const PassReport& report) {
   trace_ = stop_trace();
   const MemoryTimeline timeline = timeline_of(trace_);
   StepMemory m;
@@ -47,7 +47,7 @@ StepMemory StepRecorder::finish() {
   }
   m.gradients = gradients_;
   m.other = before_ - m.weights - m.optimizer - m.projections;
-  m.slots = model_.slots();
+  m.slots = report.all_slots();
   for (const SlotBytes& slot : m.slots) m.saved += slot.stored;
   if (model_.device().is_meta()) m.host = peak_host_bytes();
   m.held = timeline.held;
@@ -67,10 +67,12 @@ StepMemory run_step(const Network& model, Optimizer& optimizer, const StepShape&
     batches.push_back(micro_batch(i));
     batches.back().target.ne(kernels::kIgnoreIndex).sum();
   }
+  PassReport report;
   const StepSettings settings{.accumulation = shape.accumulation,
                               .loss_scale = 1e-3,
                               .learning_rate = 1e-3,
-                              .max_grad_norm = shape.clip ? 1.0 : 0.0};
+                              .max_grad_norm = shape.clip ? 1.0 : 0.0,
+                              .report = &report};
   const StepHooks hooks{.after_backward = [&](int64_t, const at::Tensor&) {
     recorder.mark_gradients();
     return true;
@@ -78,7 +80,7 @@ StepMemory run_step(const Network& model, Optimizer& optimizer, const StepShape&
   train_step(
       model, optimizer, settings, [&](int64_t i) { return batches[static_cast<size_t>(i)]; },
       hooks);
-  return recorder.finish();
+  return recorder.finish(report);
 }
 
 }  // namespace compact

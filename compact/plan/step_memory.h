@@ -51,7 +51,8 @@ class StepRecorder {
   // Before the step allocates anything. `outside`: bytes of data sets that live on the device.
   void begin(int64_t outside = 0);
   void mark_gradients();  // after every backward pass
-  StepMemory finish();    // after the optimizer's step
+  // After the optimizer's step, whose passes left `report`.
+  StepMemory finish(const PassReport& report);
   const MemoryTrace& trace() const { return trace_; }
 
  private:

@@ -14,7 +14,10 @@ bool train_step(const Network& network, Optimizer& optimizer, const StepSettings
     const StepInputs batch = micro_batch(i);
     trace_mark(MemoryEventKind::kForwardBegin);
     if (hooks.before_forward) hooks.before_forward(i);
-    const at::Tensor loss = network.loss(batch.inputs, batch.target, settings.loss_scale);
+    if (settings.report) settings.report->clear();
+    const at::Tensor loss =
+        network.loss(batch.inputs, batch.target,
+                     {.scale = settings.loss_scale, .noise = batch.noise}, settings.report);
     trace_mark(MemoryEventKind::kForwardEnd);
     if (hooks.before_backward) hooks.before_backward(loss);
     optimizer.begin_backward(settings.learning_rate);

@@ -10,10 +10,11 @@
 
 namespace compact {
 
-// A micro-batch, as a network reads it.
+// A micro-batch, as a network reads it, and what the random bits of its pass come from.
 struct StepInputs {
   Tensors inputs;
   at::Tensor target;
+  uint64_t noise = 0;
 };
 
 struct StepSettings {
@@ -21,7 +22,8 @@ struct StepSettings {
   int64_t first = 0;         // number of the first; the gradients of those before it are there
   double loss_scale = 1;     // what the sum of a micro-batch's losses is multiplied by
   double learning_rate = 0;
-  double max_grad_norm = 0;  // what the norm of all gradients is clipped to; 0: it is not
+  double max_grad_norm = 0;      // what the norm of all gradients is clipped to; 0: it is not
+  PassReport* report = nullptr;  // where given, of the latest micro-batch
 };
 
 // What is done between the parts of a step; any may be missing. What one throws ends the step.

@@ -24,11 +24,12 @@ class BlockPlanner {
     // One chunk: quickly planned.
     lines_ +=
         cat("slot loss.logits = chunk:tokens=", request.step.batch * request.step.length, "\n");
+    work_ = forward_work(step_request(two_))[0];
   }
 
   std::vector<std::string> slots() const {
     std::vector<std::string> slots;
-    for (const SlotUse& use : model(lines_).layers()[0]->segment->uses()) {
+    for (const SlotUse& use : model(lines_).segments()[0]->uses()) {
       if (use.rebuilt) slots.push_back(use.name.substr(kFirst.size()));
     }
     return slots;
@@ -43,10 +44,7 @@ class BlockPlanner {
     // Read and written once by the encoder and once by the decoder.
     double seconds = 2 * encoded / speed_.bytes_per_second;
     const Llama blocks = model(text);
-    const Segment& segment = *blocks.layers()[0]->segment;
-    const Rebuilding again = rebuilding(
-        segment, speed_.segments[0],
-        segment.work(two_.step.batch * two_.step.length, two_.step.length, element_size()));
+    const Rebuilding again = rebuilding(*blocks.segments()[0], speed_.segments[0], work_);
     seconds += again.seconds;
     const auto micro = static_cast<double>(two_.step.accumulation);
     option.products = again.products * micro;
@@ -59,7 +57,6 @@ class BlockPlanner {
 
  private:
   static inline const std::string kFirst = "layers.0.";
-  int64_t element_size() const { return static_cast<int64_t>(c10::elementSize(two_.dtype)); }
   Llama model(const std::string& text) const {
     return {two_.shape,
             policy_of_lines(text),
@@ -69,6 +66,7 @@ class BlockPlanner {
   PlanRequest two_;
   const Speed& speed_;
   std::string lines_;
+  std::vector<Work> work_;  // of a block
 };
 
 // Whether mixing two others keeps no more and costs no more.

@@ -148,14 +148,14 @@ bool BitChooser::due(int64_t step) const {
   return fewest_ && (step % interval_ == 0 || (step < interval_ && early));
 }
 
-std::string BitChooser::choose(Network& network, const StepInputs& batch, uint64_t noise,
+std::string BitChooser::choose(Network& network, const StepInputs& batch, const PassReport& latest,
                                const std::function<bool(const std::string& bits)>& fits) {
   const auto as_before = [&](const std::string& reason) {
     restore(network, bits_);
     return "bits     as they were: " + reason;
   };
   try {
-    const Choice choice = measure(network, batch, noise);
+    const Choice choice = measure(network, batch, latest);
     if (choice.bits.empty()) return choice.line;
     if (!fits(choice.bits)) {
       return as_before("the chosen ones would pass the budget at the peak");
@@ -170,19 +170,25 @@ std::string BitChooser::choose(Network& network, const StepInputs& batch, uint64
   }
 }
 
-BitChooser::Choice BitChooser::measure(Network& network, const StepInputs& batch, uint64_t noise) {
+BitChooser::Choice BitChooser::measure(Network& network, const StepInputs& batch,
+                                       const PassReport& latest) {
+  const uint64_t noise = batch.noise;
   const StepInputs some = part_of(network, batch, *fewest_);
   const Restored statistics(network);
   const double scale = 1 / static_cast<double>(some.target.numel());
-  const auto gradient_of = [&](const StepInputs& in, uint64_t key) {
-    network.set_noise(key);
-    const at::Tensor loss = network.loss(in.inputs, in.target, scale);
+  const auto gradient_of = [&](const StepInputs& in, uint64_t key, PassReport* report = nullptr) {
+    const at::Tensor loss =
+        network.loss(in.inputs, in.target, {.scale = scale, .noise = key}, report);
     torch::autograd::backward({loss}, {});
     return sampled_gradient(network);
   };
-  // Some networks know what they save only once they have.
-  if (network.codec_tensors(batch.inputs).empty()) gradient_of(some, noise);
-  std::vector<AdaptiveTensor> tensors = adaptive_tensors(network.codec_tensors(batch.inputs));
+  std::vector<CodecTensor> held = network.codec_tensors(latest);
+  if (held.empty()) {
+    PassReport first;
+    gradient_of(some, noise, &first);
+    held = network.codec_tensors(first);
+  }
+  std::vector<AdaptiveTensor> tensors = adaptive_tensors(held);
   if (tensors.empty()) return {"bits     no tensor's are open", bits_};
   if (bits_.empty()) bits_ = usual_lines(tensors);
   const GradientProbe probe = [&](const Policy& policy, uint64_t key) {

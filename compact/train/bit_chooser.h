@@ -31,7 +31,8 @@ class BitChooser {
   // Bits that do not fit, as `fits` says of their policy, are not taken: the same bytes may lie
   // elsewhere at the peak. Where memory runs out before they are known, bits stay as they were.
   // Returns a line for the console.
-  std::string choose(Network& network, const StepInputs& batch, uint64_t noise,
+  // `latest`: what an earlier pass left, empty where there was none.
+  std::string choose(Network& network, const StepInputs& batch, const PassReport& latest,
                      const std::function<bool(const std::string& bits)>& fits);
 
   // The bits in force, a policy; empty: those of the policy. Giving them back sets the model.
@@ -43,7 +44,7 @@ class BitChooser {
     std::string line, bits;
   };
   // What is to be chosen. Leaves probes' bits in the network, and those in force in bits_.
-  Choice measure(Network& network, const StepInputs& batch, uint64_t noise);
+  Choice measure(Network& network, const StepInputs& batch, const PassReport& latest);
 
   int64_t interval_, probes_;
   double guard_;

@@ -41,12 +41,9 @@ CurvePoint preset_point(const std::string& name, PlanRequest request, const Spee
   CurvePoint point{.name = name, .peak = plan.reserved};
   double added = 0;
   const auto micro = static_cast<double>(request.step.accumulation);
-  for (const auto& layer : model.layers()) {
-    const Segment& segment = *layer->segment;
-    const Rebuilding again =
-        rebuilding(segment, speed.segments[0],
-                   segment.work(request.step.batch * request.step.length, request.step.length,
-                                static_cast<int64_t>(c10::elementSize(request.dtype))));
+  const std::vector<Work> work = forward_work(step_request(request))[0];  // of a block
+  for (int64_t i = 0; i < request.shape.num_hidden_layers; ++i) {
+    const Rebuilding again = rebuilding(*model.segments()[i], speed.segments[0], work);
     added += again.seconds * micro;
     point.products += again.products * micro;
   }

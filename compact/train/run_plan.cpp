@@ -61,9 +61,9 @@ void RunPlan::mark_gradients() {
   if (recorder_) recorder_->mark_gradients();
 }
 
-std::string RunPlan::end_record(int64_t step, Console& console) {
+std::string RunPlan::end_record(int64_t step, const PassReport& report, Console& console) {
   if (!recorder_) return "";
-  const StepMemory measured = recorder_->finish();
+  const StepMemory measured = recorder_->finish(report);
   recorder_.reset();
   const int64_t more = measured.peak - plan_.memory.peak;
   console.line(

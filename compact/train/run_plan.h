@@ -31,7 +31,7 @@ class RunPlan {
   // was recorded.
   void begin_record(const Network& network, const Optimizer& optimizer, int64_t outside);
   void mark_gradients();
-  std::string end_record(int64_t step, Console& console);
+  std::string end_record(int64_t step, const PassReport& report, Console& console);
 
   // What `auto` or the budget made of the policy, then "plan     peak 1.2 GiB in loss; limit ...".
   std::vector<std::string> lines() const;

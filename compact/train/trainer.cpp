@@ -85,6 +85,7 @@ class Run {
   Clock::time_point started_ = Clock::now();
   double seconds_before_ = 0;
   RunFigures figures_;
+  PassReport report_;  // of the latest micro-batch
   HeapTrimmer heap_;
   int64_t static_bytes_ = 0;   // weights and optimizer state
   int64_t outside_bytes_ = 0;  // data sets
@@ -185,7 +186,9 @@ void Run::check_norm(const at::Tensor& norm) {
 // On the batch to come, which stays to come.
 void Run::choose_bits() {
   const Batch batch = task_.train->peek(c_.per_device_train_batch_size);
-  console_.line(bits_->choose(*model_, inputs_of(batch, device_), noise_key(c_, s_.step, -1),
+  StepInputs inputs = inputs_of(batch, device_);
+  inputs.noise = noise_key(c_, s_.step, -1);
+  console_.line(bits_->choose(*model_, inputs, report_,
                               [&](const std::string& bits) { return plan_->fits(bits); }));
   s_.bits = bits_->bits();
   plan_->take(s_.bits, figures_.step_seconds.empty());
@@ -208,13 +211,10 @@ bool Run::step() {
   if (s_.micro == 0) s_.step_loss = 0;
   int64_t live = 0;
   StepHooks hooks;
-  hooks.before_forward = [&](int64_t micro) {
-    live = live_bytes(device_);
-    model_->set_noise(noise_key(c_, s_.step, micro));
-  };
+  hooks.before_forward = [&](int64_t) { live = live_bytes(device_); };
   hooks.before_backward = [&](const at::Tensor& loss) {
     figures_.held_bytes = live_bytes(device_) - live;
-    figures_.saved_bytes = model_->saved_bytes();
+    figures_.saved_bytes = report_.all_saved_bytes();
     if (releases_) check_loss(loss);  // before it changes weights
   };
   hooks.after_backward = [&](int64_t micro, const at::Tensor& loss) {
@@ -231,13 +231,18 @@ bool Run::step() {
        .first = s_.micro,
        .loss_scale = valid > 0 ? 1.0 / static_cast<double>(valid) : 0.0,
        .learning_rate = learning_rate_ = c_.learning_rate * schedule_->factor(s_.step),
-       .max_grad_norm = c_.max_grad_norm},
-      [&](int64_t micro) { return inputs_of(window.batches[static_cast<size_t>(micro)], device_); },
+       .max_grad_norm = c_.max_grad_norm,
+       .report = &report_},
+      [&](int64_t micro) {
+        StepInputs inputs = inputs_of(window.batches[static_cast<size_t>(micro)], device_);
+        inputs.noise = noise_key(c_, s_.step, micro);
+        return inputs;
+      },
       hooks);
   if (!whole) return false;
   synchronize(device_);
   ++s_.step;
-  if (const std::string table = plan_->end_record(s_.step, console_); !table.empty())
+  if (const std::string table = plan_->end_record(s_.step, report_, console_); !table.empty())
     output_->write_memory(table);
   s_.micro = 0;
   s_.window = task_.train->position();

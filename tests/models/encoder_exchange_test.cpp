@@ -34,11 +34,12 @@ TEST(EncoderExchange, LossLogitsAndGradients) {
   at::Tensor logits;
   {
     const at::NoGradGuard no_grad;
-    logits = model.logits(inputs, false);
+    logits = model.logits(inputs, {.training = false});
   }
-  write_outputs(model, logits,
-                model.loss(inputs, input.read("targets"), input.read("scale").item<double>()),
-                folder);
+  write_outputs(
+      model, logits,
+      model.loss(inputs, input.read("targets"), {.scale = input.read("scale").item<double>()}),
+      folder);
 }
 
 }  // namespace

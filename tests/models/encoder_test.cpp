@@ -50,9 +50,9 @@ struct Step {
 
 Step step_under(const EncoderConfig& config, const Policy& policy) {
   const Encoder net(config, policy, {.seed = 3});
-  net.set_noise(5);
   Step s;
-  const at::Tensor loss = net.loss(inputs_of(), at::arange(5).remainder(3), 0.2);
+  const at::Tensor loss =
+      net.loss(inputs_of(), at::arange(5).remainder(3), {.scale = 0.2, .noise = 5});
   loss.backward();
   s.loss = loss.detach();
   for (Parameter* p : net.parameters()) s.gradients[p->name] = p->leaf().grad().clone();
@@ -98,7 +98,7 @@ TEST(Encoder, PaddingWithinATextTakesNoPlaceInRoberta) {
       const at::Tensor row = at::tensor(ids, at::kLong).unsqueeze(0);
       at::Tensor x;
       net.each_segment({row, at::zeros_like(row), at::full({1}, row.size(1), at::kLong)},
-                       [&](const Segment& s, const at::Tensor& input) {
+                       [&](const Segment& s, const at::Tensor& input, Weights) {
                          if (&s == net.segments()[0]) x = input.squeeze(0).clone();
                        });
       return x;
@@ -111,7 +111,7 @@ TEST(Encoder, PaddingWithinATextTakesNoPlaceInRoberta) {
     EXPECT_EQ(with[1].equal(with[2]), roberta);
 
     const at::Tensor row = at::tensor({5, int(pad), 6, 7}, at::kLong).unsqueeze(0);
-    net.loss({row, at::zeros_like(row), at::full({1}, 4, at::kLong)}, at::zeros({1}, at::kLong), 1)
+    net.loss({row, at::zeros_like(row), at::full({1}, 4, at::kLong)}, at::zeros({1}, at::kLong), {})
         .backward();
     std::map<std::string, at::Tensor> gradients;
     for (Parameter* p : net.parameters()) gradients[p->name] = p->leaf().grad();
@@ -144,8 +144,7 @@ TEST(Encoder, DropoutIsOfTrainingAndOfTheKeyAlone) {
   const Encoder net(config_of(), Policy::preset("exact"), {.seed = 3});
   const at::Tensor target = at::arange(5).remainder(3);
   const auto loss = [&](uint64_t key) {
-    net.set_noise(key);
-    return net.loss(inputs_of(), target, 1).item<double>();
+    return net.loss(inputs_of(), target, {.noise = key}).item<double>();
   };
   EXPECT_EQ(loss(1), loss(1));
   EXPECT_NE(loss(1), loss(2));
@@ -155,23 +154,25 @@ TEST(Encoder, DropoutIsOfTrainingAndOfTheKeyAlone) {
   EncoderConfig none = config_of();
   none.hidden_dropout = none.attention_dropout = 0;
   const Encoder without(none, Policy::preset("exact"), {.seed = 3});
-  EXPECT_EQ(without.loss(inputs_of(), target, 1).item<double>(), plain);
+  EXPECT_EQ(without.loss(inputs_of(), target, {}).item<double>(), plain);
 }
 
 TEST(Encoder, PaddingChangesNothing) {
   const Encoder net(config_of(), Policy::preset("exact"), {.seed = 3});
   const Tensors in = inputs_of();
   const at::NoGradGuard no_grad;
-  const at::Tensor want = net.logits(in, false);
+  const at::Tensor want = net.logits(in, {.training = false});
   const auto longer = [](const at::Tensor& t, int64_t fill) {
     return at::cat({t, at::full({t.size(0), 9}, fill, at::kLong)}, 1);
   };
-  const at::Tensor got = net.logits({longer(in[0], 49), longer(in[1], 1), in[2]}, false);
+  const at::Tensor got =
+      net.logits({longer(in[0], 49), longer(in[1], 1), in[2]}, {.training = false});
   EXPECT_LT((got - want).abs().max().item<double>(), 1e-5);
   for (int64_t i = 0; i < in[0].size(0); ++i) {
     const int64_t length = in[2][i].item<int64_t>();
     const auto row = [&](const at::Tensor& t) { return t.narrow(0, i, 1).narrow(1, 0, length); };
-    const at::Tensor alone = net.logits({row(in[0]), row(in[1]), in[2].narrow(0, i, 1)}, false);
+    const at::Tensor alone =
+        net.logits({row(in[0]), row(in[1]), in[2].narrow(0, i, 1)}, {.training = false});
     EXPECT_LT((alone - want.narrow(0, i, 1)).abs().max().item<double>(), 1e-5) << length;
   }
 }
@@ -184,8 +185,7 @@ TEST(Encoder, ProjectedGradientsAreThoseOfTheWeights) {
     Policy policy = Policy::preset(preset);
     policy.override_projection("rank", "8");
     const Encoder net(config_of(), policy, {.seed = 3});
-    net.set_noise(5);
-    net.loss(inputs_of(), at::arange(5).remainder(3), 0.2).backward();
+    net.loss(inputs_of(), at::arange(5).remainder(3), {.scale = 0.2, .noise = 5}).backward();
     int projected = 0;
     for (const Parameter* p : net.parameters()) {
       const at::Tensor& want = whole.gradients.at(p->name);
@@ -215,7 +215,7 @@ TEST(Encoder, RegressionIsSquaredError) {
   const at::Tensor target = at::randn({5});
   const Score score = net.score(inputs_of(), target);
   at::NoGradGuard no_grad;
-  const at::Tensor y = net.logits(inputs_of(), false).select(1, 0);
+  const at::Tensor y = net.logits(inputs_of(), {.training = false}).select(1, 0);
   EXPECT_NEAR(score.loss, (y - target).square().sum().item<double>(), 1e-5);
   EXPECT_TRUE(score.predicted.equal(y));
   EXPECT_EQ(score.correct, -1);
@@ -224,9 +224,9 @@ TEST(Encoder, RegressionIsSquaredError) {
 TEST(Encoder, QuantizedPresetsAreCloseAndSmall) {
   const auto saved = [](const char* preset) {
     const Encoder net(config_of(), Policy::preset(preset), {.seed = 3});
-    net.set_noise(5);
-    net.loss(inputs_of(), at::arange(5).remainder(3), 0.2);
-    return net.saved_bytes();
+    PassReport report;
+    net.loss(inputs_of(), at::arange(5).remainder(3), {.scale = 0.2, .noise = 5}, &report);
+    return report.all_saved_bytes();
   };
   EXPECT_LT(saved("exact"), saved("off"));
   EXPECT_LT(saved("gact-l1"), saved("exact") / 3);
@@ -251,8 +251,9 @@ TEST(Encoder, RefusesWhatItCannotTake) {
   };
   const Encoder net(config_of(), Policy::preset("exact"), {});
   const Tensors in = inputs_of(2, 33);
-  EXPECT_THAT(error([&] { net.logits(in, false); }), HasSubstr("longer than the model's 32"));
-  EXPECT_THAT(error([&] { net.logits({in[0]}, false); }), HasSubstr("lengths"));
+  EXPECT_THAT(error([&] { net.logits(in, {.training = false}); }),
+              HasSubstr("longer than the model's 32"));
+  EXPECT_THAT(error([&] { net.logits({in[0]}, {.training = false}); }), HasSubstr("lengths"));
   const auto make = [&](const std::string& policy) {
     return error([&] { Encoder(config_of(), Policy::parse(policy, "test"), {}); });
   };

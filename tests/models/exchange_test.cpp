@@ -22,8 +22,8 @@ TEST(Exchange, LossLogitsAndGradients) {
               {.max_length = ids.size(1)});
   read_weights(model, folder);
   const at::Tensor logits = model.logits(ids);
-  write_outputs(model, logits, model.loss(ids, targets, input.read("scale").item<double>()),
-                folder);
+  write_outputs(model, logits,
+                model.loss({ids}, targets, {.scale = input.read("scale").item<double>()}), folder);
 }
 
 }  // namespace

@@ -93,7 +93,7 @@ TEST(GraphNetwork, EqualsDenseMatrices) {
         x = at::stack({x.narrow(0, 0, 4).mean(0), x.narrow(0, 4, 5).mean(0)});
         x = at::linear(x, weight(net, "classifier.weight"), weight(net, "classifier.bias"));
       }
-      const at::Tensor got = net.logits(in, /*training=*/false);
+      const at::Tensor got = net.logits(in, {.training = false});
       EXPECT_TRUE(at::allclose(got, x, 1e-4, 1e-5)) << info.name << whole << got - x;
     }
   }
@@ -118,8 +118,7 @@ TEST(GraphNetwork, NoiseDecidesDropoutAndRounding) {
   config.features = kFeatures;
   const at::Tensor target = at::arange(kNodes).remainder(2);
   const auto gradient = [&](const GraphNetwork& net, uint64_t noise) {
-    net.set_noise(noise);
-    torch::autograd::backward({net.loss(inputs(false), target, 1)}, {});
+    torch::autograd::backward({net.loss(inputs(false), target, {.noise = noise})}, {});
     const at::Tensor g = net.parameters()[0]->weight.grad();
     net.parameters()[0]->weight.mutable_grad().reset();
     return g;
@@ -134,13 +133,14 @@ TEST(GraphNetwork, NoiseDecidesDropoutAndRounding) {
 
 TEST(GraphNetwork, RefusesOtherInputs) {
   const GraphNetwork net(graph_network_named("gcn").config);
-  EXPECT_THROW(net.logits(inputs(false), false), InputError);  // one feature, not five
-  EXPECT_THROW(net.logits(inputs(true), false), InputError);
+  EXPECT_THROW(net.logits(inputs(false), {.training = false}),
+               InputError);  // one feature, not five
+  EXPECT_THROW(net.logits(inputs(true), {.training = false}), InputError);
   EXPECT_THROW(graph_network_named("gcm"), InputError);
   EXPECT_THROW(GraphNetwork({.dropout = 1}), InputError);
   const auto loss_under = [](const char* policy) {
     const GraphNetwork named({.features = kFeatures}, Policy::parse(policy, "test"));
-    named.loss(inputs(false), at::zeros({kNodes}, at::kLong), 1);
+    named.loss(inputs(false), at::zeros({kNodes}, at::kLong), {});
   };
   EXPECT_NO_THROW(loss_under("slot * = keep\n"));
   EXPECT_THROW(loss_under("slot conv7.* = quantize:bits=8\n"), InputError);  // no such slot

@@ -17,11 +17,11 @@ int64_t stored(const std::vector<SlotBytes>& rows) {
 }
 
 // Elements of the slots of block `layer` per token, extras not counted.
-double elements(const Llama& model, int layer) {
+double elements(const Llama& model, const std::vector<SlotBytes>& rows, int layer) {
   const auto size = static_cast<double>(c10::elementSize(model.options().dtype));
   const std::string prefix = cat("layers.", layer, ".");
   int64_t bytes = 0;
-  for (const SlotBytes& b : model.bytes(kBatch * kLength)) {
+  for (const SlotBytes& b : rows) {
     if (b.name.starts_with(prefix) && !b.name.ends_with("extras")) bytes += b.stored;
   }
   return static_cast<double>(bytes) / size / kTokens;
@@ -38,15 +38,17 @@ TEST_P(Bytes, AreThoseOfTheFormulaAndOfTheAllocator) {
   install_counting_allocator();
   const auto [c, type] = GetParam();
   const Llama model(shape(), policy(c.preset), {.dtype = type, .max_length = 16});
-  for (int layer = 0; layer < kLayers; ++layer) EXPECT_EQ(elements(model, layer), c.elements);
-
   const at::Tensor x = ids(), y = targets();
   const int64_t before = live_bytes(at::kCPU);
-  at::Tensor loss = model.loss(x, y, 1);
+  PassReport report;
+  at::Tensor loss = model.loss({x}, y, {}, &report);
   const int64_t held = live_bytes(at::kCPU) - before - 4;
-  const std::vector<SlotBytes> rows = model.bytes(kBatch * kLength);
+  const std::vector<SlotBytes> rows = report.all_slots();
+  for (int layer = 0; layer < kLayers; ++layer) {
+    EXPECT_EQ(elements(model, rows, layer), c.elements);
+  }
   EXPECT_EQ(held, stored(rows));
-  EXPECT_EQ(held, model.saved_bytes());
+  EXPECT_EQ(held, report.all_saved_bytes());
   int64_t extras = 0;
   for (const SlotBytes& b : rows) {
     if (b.name.ends_with(".extras")) extras += b.stored;
@@ -95,9 +97,10 @@ TEST(LlamaBytes, WholeLogitsNeverExistUnderChunks) {
     const at::Tensor x = ids(), y = targets();
     reset_peak(at::kCPU);
     const int64_t before = live_bytes(at::kCPU);
-    const at::Tensor loss = model.loss(x, y, 1);
+    PassReport report;
+    const at::Tensor loss = model.loss({x}, y, {}, &report);
     int64_t results = 0;
-    for (const SlotBytes& b : model.bytes(kBatch * kLength)) {
+    for (const SlotBytes& b : report.slots) {
       if (b.name != "loss.logits" || preset == "exact") results += b.stored;
     }
     return peak_bytes(at::kCPU) - before - results;
@@ -112,7 +115,7 @@ TEST(LlamaBytes, ADroppedGraphLeavesNothingBehind) {
     const Llama model(shape(), policy(preset), {.max_length = 16});
     const at::Tensor x = ids(), y = targets();
     const int64_t before = live_bytes(at::kCPU);
-    model.loss(x, y, 1);
+    model.loss({x}, y, {});
     EXPECT_EQ(live_bytes(at::kCPU), before) << preset;
   }
 }

@@ -69,8 +69,9 @@ TEST(Llama, RecomputesWhatThePolicySays) {
   const std::pair<const char*, int64_t> cases[] = {{"off", 0}, {"exact", 3}, {"recompute", 9}};
   for (const auto& [preset, per_block] : cases) {
     const Llama model(shape(), policy(preset), {.max_length = 16});
-    loss_of(model).backward();
-    EXPECT_EQ(model.recomputed(), kLayers * per_block) << preset;
+    PassReport report;
+    loss_of(model, 0, &report).backward();
+    EXPECT_EQ(*report.rebuilt, kLayers * per_block) << preset;
   }
 }
 
@@ -128,7 +129,7 @@ TEST(Llama, ProjectionsDifferBetweenLayersPartsAndSeeds) {
   const Llama model(shape(), policy("compact-paper"), {.max_length = 16, .seed = 4});
   const Llama other(shape(), policy("compact-paper"), {.max_length = 16, .seed = 5});
   const auto p = [](const Llama& l, int layer, int part) {
-    return l.layers()[layer]->qkv.carrier->projections[part]->matrix();
+    return l.layers()[layer].qkv->carrier->projections[part]->matrix();
   };
   EXPECT_TRUE(same_bits(p(model, 0, 0), p(model, 0, 0)));
   EXPECT_FALSE(same_bits(p(model, 0, 0), p(model, 0, 1)));
@@ -188,7 +189,7 @@ TEST(Llama, LogitsAreThoseOfTheLoss) {
 TEST(Llama, SequencesOfNoTokensCostNothing) {
   for (const char* preset : {"off", "exact", "recompute", "compact"}) {
     const Llama model(shape(), policy(preset), {.max_length = 16});
-    const at::Tensor none = at::zeros({2, 0}, at::kLong), loss = model.loss(none, none, 1);
+    const at::Tensor none = at::zeros({2, 0}, at::kLong), loss = model.loss({none}, none, {});
     EXPECT_EQ(loss.item<float>(), 0) << preset;
     loss.backward();
     for (const Parameter* p : model.parameters()) {
@@ -263,7 +264,7 @@ TEST(Llama, RefusesBadInput) {
   EXPECT_THROW(model.logits(ids().to(at::kInt)), InputError);
   EXPECT_THROW(model.logits(ids().view({1, kTokens})), InputError);
   EXPECT_THROW(model.logits(ids().add(kWords)), std::exception);
-  EXPECT_THROW(model.loss(ids(), targets().narrow(1, 0, 3), 1), InputError);
+  EXPECT_THROW(model.loss({ids()}, targets().narrow(1, 0, 3), {}), InputError);
   LlamaConfig c = shape();
   c.num_key_value_heads = 3;
   EXPECT_NE(refusal("off", "", c), "");

@@ -34,10 +34,10 @@ TEST(Resnet, HasTheParametersOfItsPaper) {
 TEST(Resnet, MapsImagesToLogits) {
   for (const char* name : {"resnet18", "resnet50", "resnet20"}) {
     const Resnet net(resnet_named(name).config);
-    const at::Tensor y = net.forward(at::randn({2, 3, 64, 64}), true);
+    const at::Tensor y = net.forward(at::randn({2, 3, 64, 64}), {});
     EXPECT_EQ(y.sizes(), at::IntArrayRef({2, net.config().classes}));
     EXPECT_TRUE(y.isfinite().all().item<bool>());
-    EXPECT_THROW(net.forward(at::randn({2, 1, 64, 64}), true), InputError);
+    EXPECT_THROW(net.forward(at::randn({2, 1, 64, 64}), {}), InputError);
   }
 }
 
@@ -47,7 +47,7 @@ TEST(Resnet, SegmentsReadWhatTheyReadInAnEvaluation) {
   const at::Tensor images = at::randn({2, 3, 16, 16});
   std::vector<at::Tensor> maps;
   std::vector<std::string> names;
-  net.each_segment({images}, [&](const Segment& s, const at::Tensor& x) {
+  net.each_segment({images}, [&](const Segment& s, const at::Tensor& x, Weights) {
     names.push_back(s.name());
     maps.push_back(x);
   });
@@ -61,18 +61,18 @@ TEST(Resnet, SegmentsReadWhatTheyReadInAnEvaluation) {
     if (name == "linear.bias") bias = t;
   }
   const at::Tensor expected = at::linear(maps[3].relu().mean({2, 3}), weight, bias);
-  EXPECT_TRUE(at::allclose(net.forward(images, false), expected, 1e-5, 1e-6));
+  EXPECT_TRUE(at::allclose(net.forward(images, {.training = false}), expected, 1e-5, 1e-6));
 }
 
 TEST(Resnet, EvaluationUsesItsOwnStatistics) {
   const Resnet net(resnet_named("resnet20").config);
   const at::Tensor x = at::randn({4, 3, 32, 32});
   const at::NoGradGuard no_grad;
-  const at::Tensor before = net.forward(x, false);
-  EXPECT_TRUE(
-      at::allclose(net.forward(x.slice(0, 0, 1), false), before.slice(0, 0, 1), 1e-4, 1e-4));
-  net.forward(x, true);
-  EXPECT_FALSE(at::allclose(net.forward(x, false), before, 1e-4, 1e-4));
+  const at::Tensor before = net.forward(x, {.training = false});
+  EXPECT_TRUE(at::allclose(net.forward(x.slice(0, 0, 1), {.training = false}),
+                           before.slice(0, 0, 1), 1e-4, 1e-4));
+  net.forward(x, {});
+  EXPECT_FALSE(at::allclose(net.forward(x, {.training = false}), before, 1e-4, 1e-4));
 }
 
 // The published weights classify 99.9 % of images that they were trained on.
@@ -91,7 +91,8 @@ TEST(Resnet, PublishedWeightsClassify) {
   const at::Tensor mean = at::tensor({.485f, .456f, .406f}).view({1, 3, 1, 1});
   const at::Tensor deviation = at::tensor({.229f, .224f, .225f}).view({1, 3, 1, 1});
   const at::Tensor x = (data.images.slice(0, 0, 1000).to(at::kFloat) / 255 - mean) / deviation;
-  const at::Tensor right = net.forward(x, false).argmax(1).eq(data.labels.slice(0, 0, 1000));
+  const at::Tensor right =
+      net.forward(x, {.training = false}).argmax(1).eq(data.labels.slice(0, 0, 1000));
   EXPECT_GE(right.sum().item<int64_t>(), 998);
 }
 

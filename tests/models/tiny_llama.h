@@ -47,8 +47,8 @@ inline at::Tensor targets(int64_t step = 0) {
   t.select(1, kLength - 1).fill_(-100);
   return t;
 }
-inline at::Tensor loss_of(const Llama& model, int64_t step = 0) {
-  return model.loss(ids(step), targets(step), 1.0 / (kTokens - kBatch));
+inline at::Tensor loss_of(const Llama& model, int64_t step = 0, PassReport* report = nullptr) {
+  return model.loss({ids(step)}, targets(step), {.scale = 1.0 / (kTokens - kBatch)}, report);
 }
 
 inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {

@@ -64,14 +64,14 @@ TEST_P(Assignments, HoldTheBytesPredictedAndRebuildTheRest) {
     const int64_t held = live_bytes(at::kCPU) - before - static_cast<int64_t>(y.nbytes());
     EXPECT_EQ(held, want) << describe(dropped);
 
-    int64_t predicted = 0;
-    for (const SlotBytes& b : segment->bytes(Block::kTokens, size)) predicted += b.stored;
-    EXPECT_EQ(predicted, want + input) << describe(dropped);
-    EXPECT_EQ(segment->saved_bytes(), want + input) << describe(dropped);
+    int64_t rows = 0;
+    for (const SlotBytes& b : segment->report.slots) rows += b.stored;
+    EXPECT_EQ(rows, want + input) << describe(dropped);
+    EXPECT_EQ(segment->report.saved_bytes, want + input) << describe(dropped);
 
-    EXPECT_EQ(segment->recomputed(), 0);
+    EXPECT_EQ(*segment->report.rebuilt, 0);
     y.backward(block.output_gradient());
-    EXPECT_EQ(segment->recomputed(), runs) << describe(dropped);
+    EXPECT_EQ(*segment->report.rebuilt, runs) << describe(dropped);
     block.take_gradients();
     x.mutable_grad() = at::Tensor();
     y = at::Tensor();

@@ -15,6 +15,7 @@
 #include "compact/base/philox.h"
 #include "compact/ops/segment.h"
 #include "compact/ops/stages.h"
+#include "tests/ops/bound_segment.h"
 
 namespace compact {
 
@@ -88,7 +89,8 @@ struct Block {
   }
 
   // As models build it. `sketched` slots are named in `sketch`.
-  std::unique_ptr<Segment> segment(Dropped dropped, const std::vector<std::string>& sketch = {}) {
+  std::unique_ptr<BoundSegment> segment(Dropped dropped,
+                                        const std::vector<std::string>& sketch = {}) {
     const auto slot = [&](size_t i, int64_t width) {
       Storage storage = dropped[i] ? Storage::kRecompute : Storage::kKeep;
       for (const std::string& name : sketch) {
@@ -96,17 +98,20 @@ struct Block {
       }
       return Slot{kDroppable[i], width, storage};
     };
-    auto s = std::make_unique<Segment>("block", Slot{"attn.input", kWidth});
-    s->add(rms_norm_stage(&attn_norm, 1e-5), slot(0, kWidth));
-    s->add(linear_stage(&qkv));
-    s->add(rope_stage(rope, kHeads + kKvHeads, kDim), slot(1, kQkv));
-    s->add(attention_stage(kHeads, kKvHeads, kDim), slot(2, kWidth));
-    s->add(linear_stage(&out));
+    const auto linear = [](const Parameter& p) {
+      return linear_stage({.sketch_width = p.carrier ? p.carrier->width() : 0});
+    };
+    auto s = std::make_unique<BoundSegment>("block", Slot{"attn.input", kWidth});
+    s->add(rms_norm_stage(1e-5), {&attn_norm}, slot(0, kWidth));
+    s->add(linear(qkv), {&qkv});
+    s->add(rope_stage(rope, kHeads + kKvHeads, kDim), {}, slot(1, kQkv));
+    s->add(attention_stage(kHeads, kKvHeads, kDim), {}, slot(2, kWidth));
+    s->add(linear(out), {&out});
     const int middle = s->add_residual(0, slot(3, kWidth));
-    s->add(rms_norm_stage(&mlp_norm, 1e-5), slot(4, kWidth));
-    s->add(linear_stage(&gate_up), slot(5, 2 * kMlp));
-    s->add(swiglu_stage(kMlp), slot(7, kMlp), slot(6, kMlp));
-    s->add(linear_stage(&down));
+    s->add(rms_norm_stage(1e-5), {&mlp_norm}, slot(4, kWidth));
+    s->add(linear(gate_up), {&gate_up}, slot(5, 2 * kMlp));
+    s->add(swiglu_stage(kMlp), {}, slot(7, kMlp), slot(6, kMlp));
+    s->add(linear(down), {&down});
     s->add_residual(middle);
     s->finish();
     return s;
@@ -129,7 +134,7 @@ struct Block {
 };
 
 // Output, gradient of the input, gradients of the parameters.
-inline std::vector<at::Tensor> run_block(Block& block, const Segment& segment) {
+inline std::vector<at::Tensor> run_block(Block& block, BoundSegment& segment) {
   const at::Tensor x = block.input();
   const at::Tensor y = segment(x);
   y.backward(block.output_gradient());

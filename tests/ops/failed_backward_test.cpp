@@ -47,7 +47,7 @@ class FailedBackward : public testing::Test {
     segments_.push_back(quantized_block());
     cases_.push_back({"block, quantized",
                       [x = leaves[0], s = segments_.back().get()] {
-                        s->set_noise(1);
+                        s->pass.noise = 1;
                         return (*s)(x);
                       },
                       leaves, gy});
@@ -57,7 +57,7 @@ class FailedBackward : public testing::Test {
     for (const int64_t chunk : {0, 5, 64}) {
       cases_.push_back(
           {cat("loss, chunks of ", chunk),
-           [=, this] { return linear_cross_entropy(hidden, head_, targets, 0.1, {chunk}); },
+           [=, this] { return linear_cross_entropy(hidden, head_.weight, targets, 0.1, {chunk}); },
            {hidden, head_.weight},
            at::full({}, 2.0f)});
     }
@@ -65,26 +65,27 @@ class FailedBackward : public testing::Test {
   void TearDown() override { limit_cpu_bytes(std::nullopt); }
 
   // Everything in 4 bits but what is rebuilt from it.
-  std::unique_ptr<Segment> quantized_block() {
+  std::unique_ptr<BoundSegment> quantized_block() {
     Slot slot{.name = "attn.input", .width = Block::kWidth, .storage = Storage::kCodec};
     slot.treatment = "quantize:bits=4,group=32";
     slot.codec = make_codec(slot.treatment);
-    auto s = std::make_unique<Segment>("block", slot);
-    s->add(rms_norm_stage(&block_->attn_norm, 1e-5),
+    auto s = std::make_unique<BoundSegment>("block", slot);
+    s->add(rms_norm_stage(1e-5), {&block_->attn_norm},
            Slot{"attn.norm", Block::kWidth, Storage::kRecompute});
     slot.name = "attn.qkv", slot.width = Block::kQkv;
-    s->add(linear_stage(&block_->qkv), slot);
-    s->add(attention_stage(Block::kHeads, Block::kKvHeads, Block::kDim),
+    s->add(linear_stage(), {&block_->qkv}, slot);
+    s->add(attention_stage(Block::kHeads, Block::kKvHeads, Block::kDim), {},
            Slot{"attn.out", Block::kWidth, Storage::kRecompute});
-    s->add(linear_stage(&block_->out));
+    s->add(linear_stage(), {&block_->out});
     s->add_residual(0, Slot{"mlp.input", Block::kWidth, Storage::kRecompute});
-    s->add(rms_norm_stage(&block_->mlp_norm, 1e-5),
+    s->add(rms_norm_stage(1e-5), {&block_->mlp_norm},
            Slot{"mlp.norm", Block::kWidth, Storage::kRecompute});
-    s->add(linear_stage(&block_->gate_up),
+    s->add(linear_stage(), {&block_->gate_up},
            Slot{"mlp.gate_up", 2 * Block::kMlp, Storage::kRecompute});
     slot.name = "mlp.silu", slot.width = Block::kMlp;
-    s->add(swiglu_stage(Block::kMlp), Slot{"mlp.product", Block::kMlp, Storage::kRecompute}, slot);
-    s->add(linear_stage(&block_->down));
+    s->add(swiglu_stage(Block::kMlp), {}, Slot{"mlp.product", Block::kMlp, Storage::kRecompute},
+           slot);
+    s->add(linear_stage(), {&block_->down});
     s->finish();
     return s;
   }
@@ -103,7 +104,7 @@ class FailedBackward : public testing::Test {
   }
 
   std::unique_ptr<Block> block_;
-  std::vector<std::unique_ptr<Segment>> segments_;
+  std::vector<std::unique_ptr<BoundSegment>> segments_;
   Parameter head_;
   std::vector<FailingCase> cases_;
 };

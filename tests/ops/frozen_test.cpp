@@ -59,9 +59,10 @@ TEST_P(Frozen, HoldsNoMoreThanBackwardReads) {
     EXPECT_EQ(held, Block::kTokens * (c.elements * size + c.statistics * 4));
     // The rows of the table sum up to what is held, and the input where it is read.
     const bool reads_input = c.input || c.trained == kAttnNorm;
-    EXPECT_EQ(segment->saved_bytes(), held + (reads_input ? static_cast<int64_t>(x.nbytes()) : 0));
+    EXPECT_EQ(segment->report.saved_bytes,
+              held + (reads_input ? static_cast<int64_t>(x.nbytes()) : 0));
     y.backward(block.output_gradient());
-    EXPECT_EQ(segment->recomputed(), 0);
+    EXPECT_EQ(*segment->report.rebuilt, 0);
     block.take_gradients();
     x.mutable_grad() = y = at::Tensor();
     EXPECT_EQ(live_bytes(at::kCPU), before);
@@ -101,7 +102,7 @@ class Watched final : public Stage {
       : stage_(std::move(stage)), asked_(asked) {}
   Needs needs() const override { return stage_->needs(); }
   bool reads_input_for_weight() const override { return stage_->reads_input_for_weight(); }
-  std::vector<const Parameter*> parameters() const override { return stage_->parameters(); }
+  int parameters() const override { return stage_->parameters(); }
   at::Tensor forward(Forward& f) const override { return stage_->forward(f); }
   at::Tensor backward(Backward& b) const override {
     ++asked_->times;
@@ -118,10 +119,10 @@ class Watched final : public Stage {
 TEST(FrozenSteps, NoGradientIsMadeThatNobodyAsksFor) {
   Parameter p[3];
   Asked asked[3];
-  Segment segment("three", Slot{"in", 4});
+  BoundSegment segment("three", Slot{"in", 4});
   for (int i = 0; i < 3; ++i) {
     p[i].weight = noise({4, 4}, cat("w", i), at::kFloat).requires_grad_(i == 1);
-    segment.add(std::make_shared<Watched>(linear_stage(&p[i]), &asked[i]),
+    segment.add(std::make_shared<Watched>(linear_stage(), &asked[i]), {&p[i]},
                 i < 2 ? Slot{cat("t", i), 4} : Slot{});
   }
   segment.finish();
@@ -150,9 +151,9 @@ TEST(FrozenSteps, ABranchWithoutGradientIsLeftOut) {
   Asked asked[2];
   frozen.weight = noise({4, 4}, "frozen", at::kFloat);
   trained.weight = noise({4, 4}, "trained", at::kFloat).requires_grad_(true);
-  Segment segment("fork", Slot{"in", 4});
-  segment.add(std::make_shared<Watched>(linear_stage(&frozen), &asked[0]));
-  segment.add_branch(0, std::make_shared<Watched>(linear_stage(&trained), &asked[1]));
+  BoundSegment segment("fork", Slot{"in", 4});
+  segment.add(std::make_shared<Watched>(linear_stage(), &asked[0]), {&frozen});
+  segment.add_branch(0, std::make_shared<Watched>(linear_stage(), &asked[1]), {&trained});
   segment.add_residual(1);
   segment.finish();
   const at::Tensor x = noise({5, 4}, "x", at::kFloat), gy = noise({5, 4}, "gy", at::kFloat);

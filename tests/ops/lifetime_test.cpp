@@ -40,9 +40,9 @@ class Spoilt {
   T* object_;
 };
 
-void spoil(std::unique_ptr<Segment> segment) {
-  Segment* const s = segment.release();
-  s->~Segment();
+void spoil(std::unique_ptr<BoundSegment> segment) {
+  BoundSegment* const s = segment.release();
+  s->~BoundSegment();
   std::memset(static_cast<void*>(s), 0xa5, sizeof *s);
   operator delete(s);
 }
@@ -71,7 +71,7 @@ TEST(Lifetime, AGraphOutlivesItsModel) {
   for (const Dropped dropped : kSomeLive) {
     Spoilt<Block> block(at::kFloat);
     const std::vector<at::Tensor> want = run_block(*block, *block->segment(dropped));
-    std::unique_ptr<Segment> segment = block->segment(dropped);
+    std::unique_ptr<BoundSegment> segment = block->segment(dropped);
     const at::Tensor x = block->input(), y = (*segment)(x), gy = block->output_gradient();
     std::vector<at::Tensor> leaves;
     for (Parameter* p : block->parameters()) leaves.push_back(p->weight);
@@ -99,7 +99,7 @@ TEST(Lifetime, ASketchOutlivesItsModel) {
     Spoilt<Block> block(at::kFloat);
     project(*block);
     const std::vector<at::Tensor> want = run_block(*block, *block->segment({}, sketched));
-    std::unique_ptr<Segment> segment = block->segment({}, sketched);
+    std::unique_ptr<BoundSegment> segment = block->segment({}, sketched);
     const at::Tensor x = block->input(), y = (*segment)(x), gy = block->output_gradient();
     const at::Tensor carrier = block->down.leaf();
     spoil(std::move(segment));
@@ -132,14 +132,14 @@ TEST(Lifetime, ACodecGivenLaterIsForPassesToCome) {
   Slot slot{.name = "in", .width = Block::kWidth, .storage = Storage::kCodec};
   slot.treatment = "quantize:bits=4,group=32";
   slot.codec = make_codec(slot.treatment);
-  Segment segment("block", slot);
-  segment.add(rms_norm_stage(&block.attn_norm, 1e-5),
+  BoundSegment segment("block", slot);
+  segment.add(rms_norm_stage(1e-5), {&block.attn_norm},
               Slot{"norm", Block::kWidth, Storage::kRecompute});
-  segment.add(linear_stage(&block.out));
+  segment.add(linear_stage(), {&block.out});
   segment.finish();
   const auto run = [&](bool change) {
     segment.set_codec("in", "quantize:bits=4,group=32");
-    segment.set_noise(1);
+    segment.pass.noise = 1;
     const at::Tensor x = block.input(), y = segment(x);
     if (change) segment.set_codec("in", "offload");
     y.backward(block.output_gradient());
@@ -163,7 +163,7 @@ struct Maps {
   }
   // `dropped`: the normed map is rebuilt, and with it what the convolution makes. `pooled`: the
   // input is held as means over windows of one pixel.
-  std::unique_ptr<Segment> segment(bool dropped, bool pooled) {
+  std::unique_ptr<BoundSegment> segment(bool dropped, bool pooled) {
     const Storage storage = dropped ? Storage::kRecompute : Storage::kKeep;
     Slot input{.name = "input"};
     if (pooled) {
@@ -171,10 +171,10 @@ struct Maps {
       input.treatment = "pool:size=1";
       input.codec = make_codec(input.treatment);
     }
-    auto s = std::make_unique<Segment>("maps", input);
-    s->add(conv_stage(&weight, 1, 1), Slot{"conv", 0, storage});
-    s->add(batch_norm_stage(&scale, &shift, &statistics));
-    s->add(relu_stage(/*mask=*/false), Slot{"relu", 0, storage});
+    auto s = std::make_unique<BoundSegment>("maps", input);
+    s->add(conv_stage(3, 1, 1), {&weight}, Slot{"conv", 0, storage});
+    s->add(batch_norm_stage(statistics), {&scale, &shift});
+    s->add(relu_stage(/*mask=*/false), {}, Slot{"relu", 0, storage});
     s->add(average_stage());
     s->finish();
     return s;
@@ -188,8 +188,8 @@ TEST(Lifetime, MapsOutliveTheirModelAndItsStatistics) {
       std::vector<std::vector<at::Tensor>> got;
       for (const char* change : {"none", "statistics", "gone"}) {
         Spoilt<Maps> maps;
-        std::unique_ptr<Segment> segment = maps->segment(dropped, pooled);
-        segment->set_training(training);
+        std::unique_ptr<BoundSegment> segment = maps->segment(dropped, pooled);
+        segment->pass.training = training;
         const at::Tensor x = noise({3, 4, 5, 5}, "x", at::kFloat).requires_grad_(true);
         const at::Tensor y = (*segment)(x), gy = noise({3, 6}, "gy", at::kFloat);
         const std::vector<at::Tensor> leaves = {maps->weight.weight, maps->scale.weight,
@@ -222,7 +222,7 @@ TEST(Lifetime, TheLossReadsTheHeadOfTheForwardPass) {
       const at::Tensor leaf = weight.clone().requires_grad_(true);
       head->weight = leaf;
       const at::Tensor hidden = noise({11, 8}, "hidden", at::kFloat).requires_grad_(true);
-      const at::Tensor loss = linear_cross_entropy(hidden, *head, targets, 0.5, {chunk});
+      const at::Tensor loss = linear_cross_entropy(hidden, head->weight, targets, 0.5, {chunk});
       if (change == std::string("replaced")) head->weight = at::ones_like(weight);
       if (change == std::string("gone")) head.end();
       loss.backward();

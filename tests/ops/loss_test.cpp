@@ -26,7 +26,7 @@ struct Problem {
     for (const int64_t i : {0, 5, 6, 20, 36}) targets.view(-1)[i] = -100;
   }
   at::Tensor loss(int64_t chunk, double scale = kScale, LossReport* report = nullptr) const {
-    return linear_cross_entropy(hidden, head, targets, scale, {chunk}, report);
+    return linear_cross_entropy(hidden, head.weight, targets, scale, {chunk}, report);
   }
   std::vector<at::Tensor> take() {
     std::vector<at::Tensor> all = {hidden.grad(), head.weight.grad()};
@@ -145,9 +145,9 @@ TEST(Loss, AFrozenHeadOrFrozenStatesSaveTheirGradient) {
     p.head.weight.requires_grad_(false);
     int64_t before = live_bytes(at::kCPU);
     at::Tensor l = p.loss(chunk, kScale, &report);
-    EXPECT_EQ(live_bytes(at::kCPU) - before, 4 + report.saved_bytes);
+    EXPECT_EQ(live_bytes(at::kCPU) - before, 4 + report.bytes());
     // The hidden states are read for the head's gradient only.
-    EXPECT_EQ(whole.saved_bytes - report.saved_bytes, (chunk ? kWords : kTokens) * kWidth * 4);
+    EXPECT_EQ(whole.bytes() - report.bytes(), (chunk ? kWords : kTokens) * kWidth * 4);
     l.backward();
     EXPECT_TRUE(same_bits(p.take(), {want[1], at::Tensor()})) << chunk;
     p.head.weight.requires_grad_(true);
@@ -155,7 +155,7 @@ TEST(Loss, AFrozenHeadOrFrozenStatesSaveTheirGradient) {
     p.hidden.requires_grad_(false);
     l = p.loss(chunk, kScale, &report);
     if (chunk) {
-      EXPECT_EQ(whole.saved_bytes - report.saved_bytes, kTokens * kWidth * 4);
+      EXPECT_EQ(whole.bytes() - report.bytes(), kTokens * kWidth * 4);
     }
     l.backward();
     EXPECT_TRUE(same_bits(p.take(), {at::Tensor(), want[2]})) << chunk;
@@ -173,8 +173,12 @@ TEST(Loss, HoldsTheBytesPredicted) {
       const int64_t before = live_bytes(at::kCPU);
       const at::Tensor l = p.loss(chunk, kScale, &report);
       const int64_t held = live_bytes(at::kCPU) - before - 4;
-      EXPECT_EQ(held, loss_bytes({chunk}, kTokens, kWidth, kWords, size)) << chunk;
-      EXPECT_EQ(report.saved_bytes, held + (chunk ? 0 : kTokens * kWidth * size)) << chunk;
+      // Logits and f32 log-probabilities, or the gradients of hidden states and head.
+      const int64_t logits =
+          chunk ? (kTokens + kWords) * kWidth * size : kTokens * kWords * (size + 4);
+      EXPECT_EQ(held, logits) << chunk;
+      EXPECT_EQ(report.logits, logits) << chunk;
+      EXPECT_EQ(report.hidden, chunk ? 0 : kTokens * kWidth * size) << chunk;
     }
   }
 }
@@ -264,10 +268,11 @@ TEST(Loss, RefusesBadInput) {
     q.targets.view(-1)[3] = bad;
     EXPECT_THROW(q.loss(5), InputError) << bad;
   }
-  EXPECT_THROW(linear_cross_entropy(p.hidden, p.head, p.targets.to(at::kInt), 1, {0}), InputError);
-  EXPECT_THROW(linear_cross_entropy(p.hidden, p.head, p.targets.narrow(1, 0, 5), 1, {0}),
+  EXPECT_THROW(linear_cross_entropy(p.hidden, p.head.weight, p.targets.to(at::kInt), 1, {0}),
                InputError);
-  EXPECT_THROW(linear_cross_entropy(p.hidden.narrow(2, 0, 5), p.head, p.targets, 1, {0}),
+  EXPECT_THROW(linear_cross_entropy(p.hidden, p.head.weight, p.targets.narrow(1, 0, 5), 1, {0}),
+               InputError);
+  EXPECT_THROW(linear_cross_entropy(p.hidden.narrow(2, 0, 5), p.head.weight, p.targets, 1, {0}),
                InputError);
 }
 

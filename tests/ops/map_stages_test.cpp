@@ -10,6 +10,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
+#include "tests/ops/bound_segment.h"
 
 namespace compact {
 namespace {
@@ -32,8 +33,8 @@ Gradients stage_gradients(const std::string& treatment, const at::Tensor& input,
     slot.treatment = treatment;
     slot.codec = make_codec(treatment);
   }
-  Segment segment("one", slot);
-  segment.add(conv_stage(&w, stride, weight.size(2) / 2));
+  BoundSegment segment("one", slot);
+  segment.add(conv_stage(weight.size(2), stride, weight.size(2) / 2), {&w});
   segment.finish();
   const at::Tensor x =
       input.contiguous(at::MemoryFormat::ChannelsLast).detach().requires_grad_(true);

@@ -9,32 +9,38 @@
 namespace compact {
 namespace {
 
+struct StageCase {
+  std::shared_ptr<const Stage> stage;
+  int64_t width;
+  std::vector<const Parameter*> read = {};
+};
+
 // Each stage on activations whose rows do not lie one after another.
 TEST(SegmentShapes, TakesStridedInputs) {
   Block block(at::kFloat);
-  const std::pair<std::shared_ptr<const Stage>, int64_t> stages[] = {
-      {rms_norm_stage(&block.attn_norm, 1e-5), Block::kWidth},
-      {layer_norm_stage(&block.attn_norm, &block.mlp_norm, 1e-5), Block::kWidth},
-      {linear_stage(&block.out), Block::kWidth},
-      {dropout_stage(0.5, Block::kWidth), Block::kWidth},
+  const StageCase stages[] = {
+      {rms_norm_stage(1e-5), Block::kWidth, {&block.attn_norm}},
+      {layer_norm_stage(1e-5), Block::kWidth, {&block.attn_norm, &block.mlp_norm}},
+      {linear_stage(), Block::kWidth, {&block.out}},
+      {dropout_stage(0.5), Block::kWidth},
       {rope_stage(block.rope, Block::kHeads + Block::kKvHeads, Block::kDim), Block::kQkv},
       {attention_stage(Block::kHeads, Block::kKvHeads, Block::kDim), Block::kQkv},
       {masked_attention_stage(Block::kHeads, Block::kDim, 0.5), 3 * Block::kWidth},
-      {gelu_stage(Block::kMlp, true), Block::kMlp},
+      {gelu_stage(true), Block::kMlp},
       {swiglu_stage(Block::kMlp), 2 * Block::kMlp}};
   for (size_t i = 0; i < std::size(stages); ++i) {
-    const auto& [stage, width] = stages[i];
-    Segment segment("block", Slot{"in", width});
+    const auto& [stage, width, read] = stages[i];
+    BoundSegment segment("block", Slot{"in", width});
     segment.add(stage);
+    segment.parameters = read;
     segment.finish();
-    segment.set_training(true);
-    const auto run = [&, &stage = stage](const at::Tensor& values) {
+    segment.pass = {.training = true, .noise = 3};
+    const auto run = [&](const at::Tensor& values) {
       const at::Tensor x = values.detach().requires_grad_(true);
-      segment.set_noise(3);
       const at::Tensor y = segment(x);
       y.backward(noise(y.sizes(), "gy", at::kFloat));
       std::vector<at::Tensor> all = {y.detach(), x.grad()};
-      for (const Parameter* p : stage->parameters()) all.push_back(p->weight.grad());
+      for (const Parameter* p : segment.parameters) all.push_back(p->weight.grad());
       block.take_gradients();
       return all;
     };
@@ -54,21 +60,26 @@ TEST(SegmentShapes, TakesStridedMaps) {
   Parameter scale{.name = "scale", .weight = noise({4}, "scale", at::kFloat)};
   const BatchNormStatistics statistics{at::zeros({4}), at::ones({4})};
   for (Parameter* p : {&wide, &one, &scale}) p->weight.requires_grad_(true);
-  const std::pair<const char*, std::shared_ptr<const Stage>> stages[] = {
-      {"convolution", conv_stage(&wide, 2, 1)},
-      {"pixelwise convolution", conv_stage(&one, 1, 0)},
-      {"batch norm", batch_norm_stage(&scale, &scale, &statistics)},
-      {"relu", relu_stage(false)},
-      {"relu with a mask", relu_stage(true)},
-      {"max pool", max_pool_stage()},
-      {"average", average_stage()},
-      {"slice and pad", slice_pad_stage(2, 2)}};
+  struct Case {
+    const char* name;
+    std::shared_ptr<const Stage> stage;
+    std::vector<const Parameter*> read = {};
+  };
+  const Case stages[] = {{"convolution", conv_stage(3, 2, 1), {&wide}},
+                         {"pixelwise convolution", conv_stage(1, 1, 0), {&one}},
+                         {"batch norm", batch_norm_stage(statistics), {&scale, &scale}},
+                         {"relu", relu_stage(false)},
+                         {"relu with a mask", relu_stage(true)},
+                         {"max pool", max_pool_stage()},
+                         {"average", average_stage()},
+                         {"slice and pad", slice_pad_stage(2, 2)}};
   const at::Tensor values = noise({3, 4, 6, 5}, "x", at::kFloat);
-  for (const auto& [name, stage] : stages) {
-    Segment segment("maps", Slot{"in"});
-    segment.add(stage, Slot{stage->needs().output ? "out" : ""});
+  for (const auto& [name, stage, read] : stages) {
+    BoundSegment segment("maps", Slot{"in"});
+    segment.add(stage, {}, Slot{stage->needs().output ? "out" : ""});
+    segment.parameters = read;
     segment.finish();
-    segment.set_training(true);
+    segment.pass.training = true;
     std::vector<at::Tensor> want;
     for (const std::vector<int64_t>& order :
          std::vector<std::vector<int64_t>>{{0, 1, 2, 3}, {0, 2, 3, 1}, {3, 0, 2, 1}}) {
@@ -94,7 +105,7 @@ TEST(SegmentShapes, TakesStridedMaps) {
 
 // A tensor that is seen as many cannot be written in place, be it its caller's or nobody's.
 TEST(SegmentShapes, TakesExpandedInputsThatAreGivenUp) {
-  Segment relu("relu", Slot{}), sum("sum", Slot{});
+  BoundSegment relu("relu", Slot{}), sum("sum", Slot{});
   relu.add(relu_stage(/*mask=*/true));
   relu.finish();
   sum.add_residual(0);
@@ -106,8 +117,8 @@ TEST(SegmentShapes, TakesExpandedInputsThatAreGivenUp) {
 
 // The gradient of a sum is one number seen as many.
 TEST(SegmentShapes, TakesExpandedGradients) {
-  Segment s("block", Slot{"block.input", 8});
-  s.add(gelu_stage(8, false));
+  BoundSegment s("block", Slot{"block.input", 8});
+  s.add(gelu_stage(false));
   s.finish();
   const at::Tensor x = at::linspace(-2, 2, 24).reshape({3, 8}).requires_grad_();
   (s(x).sum() * 3).backward();
@@ -141,15 +152,16 @@ TEST(SegmentShapes, TakesStridedGradientsAndLeavesThemAlone) {
 // Each stage as the last one of a segment, where the gradient is the caller's.
 TEST(SegmentShapes, LastStagesLeaveTheCallersGradientAlone) {
   Block block(at::kFloat);
-  const std::pair<std::shared_ptr<const Stage>, int64_t> stages[] = {
-      {rms_norm_stage(&block.attn_norm, 1e-5), Block::kWidth},
-      {linear_stage(&block.out), Block::kWidth},
+  const StageCase stages[] = {
+      {rms_norm_stage(1e-5), Block::kWidth, {&block.attn_norm}},
+      {linear_stage(), Block::kWidth, {&block.out}},
       {rope_stage(block.rope, Block::kHeads + Block::kKvHeads, Block::kDim), Block::kQkv},
       {attention_stage(Block::kHeads, Block::kKvHeads, Block::kDim), Block::kQkv},
       {swiglu_stage(Block::kMlp), 2 * Block::kMlp}};
-  for (const auto& [stage, width] : stages) {
-    Segment segment("block", Slot{"in", width});
+  for (const auto& [stage, width, read] : stages) {
+    BoundSegment segment("block", Slot{"in", width});
     segment.add(stage);
+    segment.parameters = read;
     segment.finish();
     const at::Tensor x = noise({2, 5, width}, "x", at::kFloat).requires_grad_(true);
     const at::Tensor copy = x.detach().clone(), y = segment(x);

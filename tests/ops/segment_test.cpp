@@ -118,7 +118,8 @@ TEST(Segment, LengthsChangedBeforeTheBackwardPassAreRefused) {
   Block block(at::kFloat);
   const auto segment = block.segment({});
   const at::Tensor lengths = at::full({block.input().size(0)}, 2, at::kLong);
-  const at::Tensor y = (*segment)(block.input(), lengths);
+  segment->pass.lengths = lengths;
+  const at::Tensor y = (*segment)(block.input());
   lengths.sub_(1);
   EXPECT_THROW(y.backward(block.output_gradient()), c10::Error);
 }
@@ -130,11 +131,11 @@ TEST(Segment, SumsPassGradientsToEveryReader) {
     (f(x).sum() * 3).backward();
     return x.grad();
   };
-  Segment twice("block", Slot{"block.input", 8}), later("block", Slot{"block.input", 8});
-  twice.add(gelu_stage(8, false));
+  BoundSegment twice("block", Slot{"block.input", 8}), later("block", Slot{"block.input", 8});
+  twice.add(gelu_stage(false));
   twice.add_residual(1);
   twice.finish();
-  later.add(gelu_stage(8, false));
+  later.add(gelu_stage(false));
   later.add_residual(0);
   later.add_residual(1);
   later.finish();
@@ -161,8 +162,8 @@ TEST(Segment, ADroppedGraphLeavesNothingBehind) {
 TEST(Segment, ANodeDoesNotHoldItself) {
   install_counting_allocator();
   for (const Storage storage : {Storage::kKeep, Storage::kRecompute}) {
-    Segment segment("block", Slot{"input", Block::kQkv});
-    segment.add(attention_stage(Block::kHeads, Block::kKvHeads, Block::kDim),
+    BoundSegment segment("block", Slot{"input", Block::kQkv});
+    segment.add(attention_stage(Block::kHeads, Block::kKvHeads, Block::kDim), {},
                 Slot{"out", Block::kWidth, storage});
     segment.finish();
     const at::Tensor x = noise({2, 5, Block::kQkv}, "x", at::kFloat).requires_grad_(true);
@@ -171,7 +172,7 @@ TEST(Segment, ANodeDoesNotHoldItself) {
     const int64_t extras = 10 * Block::kHeads * 4;
     EXPECT_EQ(live_bytes(at::kCPU) - before, static_cast<int64_t>(y.nbytes()) + extras);
     y.backward(at::ones_like(y));
-    EXPECT_EQ(segment.recomputed(), storage == Storage::kRecompute ? 1 : 0);
+    EXPECT_EQ(*segment.report.rebuilt, storage == Storage::kRecompute ? 1 : 0);
     y = segment(x);
     x.mutable_grad() = at::Tensor();
     y = at::Tensor();
@@ -239,13 +240,32 @@ TEST(Segment, AnInputWithoutGradientGetsNone) {
   EXPECT_TRUE(same_bits(block.take_gradients(), want));
 }
 
+// Anybody's tensors are weights: here one that is made of others, which get its gradient.
+TEST(Segment, WeightsMayBeMadeOfOtherTensors) {
+  Block block(at::kFloat);
+  for (const Dropped dropped : kSome) {
+    const auto segment = block.segment(dropped);
+    const at::Tensor whole = run_block(block, *segment)[2];
+    const at::Tensor a = at::zeros({Block::kWidth, 2}).requires_grad_(true);
+    const at::Tensor b = noise({2, Block::kWidth}, "b", at::kFloat).requires_grad_(true);
+    std::vector<Weight> weights = weights_of(segment->parameters);
+    weights[2] = block.out.weight.detach() + a.mm(b);
+    static_cast<const Segment&> (*segment)(block.input(), weights)
+        .backward(block.output_gradient());
+    EXPECT_LT(relative_error(a.grad(), whole.mm(b.t())), 1e-6) << dropped;
+    EXPECT_EQ(b.grad().count_nonzero().item<int64_t>(), 0) << dropped;  // times a, which is 0
+    EXPECT_FALSE(block.out.weight.grad().defined()) << dropped;
+    block.take_gradients();
+  }
+}
+
 // As many ways lead from the last sum to the first as there are subsets of sums.
 TEST(Segment, LongChainsOfSumsAreRebuilt) {
   constexpr int64_t kSums = 48;
-  Segment chain("chain", Slot{"chain.input", 8});
+  BoundSegment chain("chain", Slot{"chain.input", 8});
   for (int64_t i = 0; i < kSums; ++i) {
     const int from = chain.tensors() - 1;
-    chain.add(gelu_stage(8, false));
+    chain.add(gelu_stage(false));
     chain.add_residual(from);
   }
   chain.finish();
@@ -258,7 +278,7 @@ TEST(Segment, LongChainsOfSumsAreRebuilt) {
   for (int64_t i = 0; i < kSums; ++i) y = y + at::gelu(y);
   y.sum().backward();
   EXPECT_TRUE(at::allclose(got, x.grad()));
-  EXPECT_EQ(chain.recomputed(), 2 * (kSums - 1));
+  EXPECT_EQ(*chain.report.rebuilt, 2 * (kSums - 1));
 }
 
 TEST(Segment, RefusesWhatCannotBe) {
@@ -273,9 +293,9 @@ TEST(Segment, RefusesWhatCannotBe) {
       EXPECT_THAT(e.what(), HasSubstr("keep or recompute"));
     }
   }
-  Segment never("block", Slot{"in", 4});  // the sum's gradient needs neither of its terms
+  BoundSegment never("block", Slot{"in", 4});  // the sum's gradient needs neither of its terms
   Parameter p;
-  never.add(linear_stage(&p), Slot{"unread", 4});
+  never.add(linear_stage(), {&p}, Slot{"unread", 4});
   never.add_residual(0);
   EXPECT_THROW(never.finish(), InputError);
 }

@@ -97,12 +97,15 @@ TEST_P(Sketch, HoldsTheProjectionInsteadOfTheInput) {
       Block::kQkv + 2 * Block::kWidth + 3 * Block::kMlp;  // qkv, out, input; gate_up, silu
   const int64_t extras = 2 + Block::kHeads;
   EXPECT_EQ(held, Block::kTokens * 4 * (sketches + kept + extras));
-  EXPECT_EQ(segment->saved_bytes(), held + static_cast<int64_t>(x.nbytes()));
-  int64_t predicted = 0;
-  for (const SlotBytes& b : segment->bytes(Block::kTokens, 4)) predicted += b.stored;
-  EXPECT_EQ(predicted, segment->saved_bytes());
+  EXPECT_EQ(segment->report.saved_bytes, held + static_cast<int64_t>(x.nbytes()));
+  int64_t sketched = 0, others = 0;
+  for (const SlotBytes& b : segment->report.slots) {
+    (b.treatment == "sketch" ? sketched : others) += b.stored;
+  }
+  EXPECT_EQ(sketched, Block::kTokens * 4 * sketches);
+  EXPECT_EQ(sketched + others, segment->report.saved_bytes);
   y.backward(block.output_gradient());
-  EXPECT_EQ(segment->recomputed(), 0);
+  EXPECT_EQ(*segment->report.rebuilt, 0);
 }
 
 TEST_P(Sketch, SecondBackwardWithRetainedGraph) {

@@ -72,7 +72,7 @@ TEST(Types, AutocastDoesNotReachInside) {
   const at::Tensor hidden = noise({11, 8}, "hidden", kSingle).requires_grad_(true);
   const auto run_loss = [&](int64_t chunk) {
     const at::Tensor loss =
-        linear_cross_entropy(hidden, head, at::arange(11, at::kLong), 0.5, {chunk});
+        linear_cross_entropy(hidden, head.weight, at::arange(11, at::kLong), 0.5, {chunk});
     loss.backward();
     const std::vector<at::Tensor> all = {loss.detach(), hidden.grad(), head.weight.grad()};
     hidden.mutable_grad() = head.weight.mutable_grad() = at::Tensor();
@@ -94,25 +94,30 @@ TEST(Types, AutocastDoesNotReachInside) {
 
 TEST(Types, WhatAKernelWouldMisreadIsRefused) {
   Block single(kSingle), half(kHalf);
-  const auto forward = [](std::shared_ptr<const Stage> stage, const at::Tensor& x) {
+  const auto forward = [](std::shared_ptr<const Stage> stage, const at::Tensor& x,
+                          std::vector<const Parameter*> read = {}) {
     return [=] {
-      Segment s("one", Slot{"in", x.size(-1)});
+      BoundSegment s("one", Slot{"in", x.size(-1)});
       s.add(stage);
+      s.parameters = read;
       s.finish();
       s(x);
     };
   };
   const at::Tensor x = noise({2, 5, Block::kWidth}, "x", kSingle), xh = x.to(kHalf);
-  expect_refused("linear", forward(linear_stage(&single.out), xh), "[linear] weight must be");
-  expect_refused("norm", forward(rms_norm_stage(&half.attn_norm, 1e-5), x),
+  expect_refused("linear", forward(linear_stage(), xh, {&single.out}), "[linear] weight must be");
+  expect_refused("norm", forward(rms_norm_stage(1e-5), x, {&half.attn_norm}),
                  "[rms norm] weight must be Float on cpu beside activations of Float, is BFloat16");
-  expect_refused("norm's width", forward(rms_norm_stage(&half.attn_norm, 1e-5), xh.narrow(2, 0, 8)),
+  expect_refused("norm's width",
+                 forward(rms_norm_stage(1e-5), xh.narrow(2, 0, 8), {&half.attn_norm}),
                  "[rms norm] weight must be contiguous [8]");
-  expect_refused("norm in f64", forward(rms_norm_stage(&single.attn_norm, 1e-5), x.to(at::kDouble)),
-                 "Double");
-  expect_refused("bias", forward(linear_stage(&half.out, &single.attn_norm), xh), "[linear] bias");
+  expect_refused("norm in f64",
+                 forward(rms_norm_stage(1e-5), x.to(at::kDouble), {&single.attn_norm}), "Double");
+  expect_refused("bias", forward(linear_stage({.bias = true}), xh, {&half.out, &single.attn_norm}),
+                 "[linear] bias");
   Parameter kernel{.name = "k", .weight = noise({3, 2, 1, 1}, "k", kSingle)};
-  expect_refused("convolution", forward(conv_stage(&kernel, 1, 0), at::ones({1, 2, 4, 4}, kHalf)),
+  expect_refused("convolution",
+                 forward(conv_stage(1, 1, 0), at::ones({1, 2, 4, 4}, kHalf), {&kernel}),
                  "[convolution] weight");
   auto tables = std::make_shared<RopeTables>(*single.rope);
   tables->cos = tables->cos.to(kHalf);
@@ -136,8 +141,14 @@ TEST(Types, WhatAKernelWouldMisreadIsRefused) {
                    "[rope] cosines and sines");
   }
   Parameter complex{.name = "c", .weight = at::ones({4, 4}, at::kComplexFloat)};
-  expect_refused("complex", forward(linear_stage(&complex), at::ones({2, 4}, at::kComplexFloat)),
+  expect_refused("complex",
+                 forward(linear_stage(), at::ones({2, 4}, at::kComplexFloat), {&complex}),
                  "[segment] `one` takes real floating-point tensors, not ComplexFloat");
+  expect_refused("another window",
+                 forward(conv_stage(3, 1, 1), at::ones({1, 2, 4, 4}, kSingle), {&kernel}),
+                 "[convolution] the weight must be [out, in, 3, 3], is [3, 2, 1, 1]");
+  expect_refused("too few weights", forward(linear_stage({.bias = true}), x, {&single.out}),
+                 "[segment] `one` takes 2 weights, not 1");
   expect_refused("gate and up", forward(swiglu_stage(Block::kMlp), x), "[swiglu]");
   expect_refused(
       "dropout", [&] { drop_into(at::empty_like(xh), x, 0.5, 1); }, "[dropout] result");
@@ -147,7 +158,7 @@ TEST(Types, WhatAKernelWouldMisreadIsRefused) {
   expect_refused(
       "loss",
       [&] {
-        linear_cross_entropy(xh, head, at::zeros({2, 5}, at::kLong), 1, {0});
+        linear_cross_entropy(xh, head.weight, at::zeros({2, 5}, at::kLong), 1, {0});
       },
       "[linear_cross_entropy] head must be BFloat16");
 }
@@ -158,7 +169,7 @@ TEST(Types, StagesRefuseGradientsOfAnotherType) {
   const std::vector<Weight> weights = weights_of(std::vector<const Parameter*>{&block.attn_norm});
   const at::Tensor x = noise({2, 5, Block::kWidth}, "x", kHalf), rstd = at::ones({10});
   const Tensors extras = {rstd};
-  const auto norm = rms_norm_stage(&block.attn_norm, 1e-5);
+  const auto norm = rms_norm_stage(1e-5);
   for (const bool residual : {false, true}) {
     Stage::Backward b;
     b.input = x;
@@ -189,7 +200,7 @@ class Cast final : public Stage {
 };
 
 TEST(Types, ASumChangesNoTypeUnseen) {
-  Segment s("layers.3", Slot{"in", 4});
+  BoundSegment s("layers.3", Slot{"in", 4});
   s.add(std::make_shared<Cast>());
   s.add_residual(0);
   s.finish();
@@ -210,11 +221,11 @@ TEST(Types, TensorsThatAreNotPlainAreRefused) {
     expect_refused(
         what, [&] { (*segment)(x); }, text);
     expect_refused(
-        what, [&] { linear_cross_entropy(x, head, targets, 1, {0}); }, text);
+        what, [&] { linear_cross_entropy(x, head.weight, targets, 1, {0}); }, text);
     const at::Tensor plain = head.weight;
     head.weight = x;
     expect_refused(
-        what, [&] { linear_cross_entropy(block.input(), head, targets, 1, {0}); }, text);
+        what, [&] { linear_cross_entropy(block.input(), head.weight, targets, 1, {0}); }, text);
     head.weight = plain;
   };
   refused("vmap", at::functorch::makeBatched(at::ones({3, 2, 5, Block::kWidth}), 0, 1),

@@ -294,13 +294,11 @@ TEST_F(Budget, RerunStepsAreThoseThatBackwardRuns) {
     const PlanRequest r =
         small_request(policy, at::kFloat, {.batch = 1, .length = 8}, small_shape(1));
     const Llama model(r.shape, r.policy, {.max_length = 8});
-    const auto again = model.layers()[0]->segment->rerun();
+    const auto again = model.segments()[0]->rerun();
     const at::Tensor ids = at::ones({1, 8}, at::kLong);
-    const int64_t before = model.layers()[0]->segment->recomputed();
-    torch::autograd::backward({model.loss(ids, ids, 1)}, {});
-    EXPECT_EQ(model.layers()[0]->segment->recomputed() - before,
-              std::count(again.begin(), again.end(), true))
-        << policy;
+    PassReport report;
+    torch::autograd::backward({model.loss({ids}, ids, {}, &report)}, {});
+    EXPECT_EQ(*report.rebuilt, std::count(again.begin(), again.end(), true)) << policy;
   }
 }
 

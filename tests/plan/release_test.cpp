@@ -33,7 +33,7 @@ Trained train(const std::string& policy, at::ScalarType type, const OptimizerInf
   Trained result;
   for (int step = 0; step < 7; ++step) {
     optimizer.begin_backward(1e-2);
-    torch::autograd::backward({model.loss(ids, ids.roll(-1, 1), 1.0 / 32)}, {});
+    torch::autograd::backward({model.loss({ids}, ids.roll(-1, 1), {.scale = 1.0 / 32})}, {});
     result.norms.push_back(optimizer.gradient_norm().item<float>());
     optimizer.step(1e-2);
   }
@@ -88,7 +88,7 @@ TEST(Release, LeavesWhatIsNotFinite) {
   for (const Parameter* p : model.parameters()) before.push_back(p->weight.detach().clone());
   const at::Tensor ids = at::ones({1, 16}, at::kLong);
   optimizer.begin_backward(1e-2);
-  torch::autograd::backward({model.loss(ids, ids, 1.0)}, {});
+  torch::autograd::backward({model.loss({ids}, ids, {})}, {});
   EXPECT_FALSE(optimizer.nonfinite(optimizer.gradient_norm()).empty());
   for (size_t i = 0; i < before.size(); ++i) {
     EXPECT_TRUE(at::equal(model.parameters()[i]->weight, before[i])) << i;
@@ -100,7 +100,7 @@ TEST(Release, RefusesWhatNeedsAllGradients) {
   const Llama model(r.shape, r.policy, {.max_length = 16});
   Optimizer optimizer(model.parameters(), r.optimizer(r.policy));
   const at::Tensor ids = at::ones({1, 16}, at::kLong);
-  const auto backward = [&] { torch::autograd::backward({model.loss(ids, ids, 1.0)}, {}); };
+  const auto backward = [&] { torch::autograd::backward({model.loss({ids}, ids, {})}, {}); };
   optimizer.begin_backward(1e-2);
   backward();
   EXPECT_THROW(optimizer.step(1e-2, at::ones({})), InputError);
