@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every preset does to every slot of a small network of each family: preset_slots.txt.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <functional>
+#include <map>
+#include <memory>
+
+#include "compact/base/check.h"
+#include "compact/base/file.h"
+#include "compact/models/encoder.h"
+#include "compact/models/graph_network.h"
+#include "compact/models/llama.h"
+#include "compact/models/resnet.h"
+
+namespace compact {
+namespace {
+
+struct SmallNetwork {
+  std::string name;
+  std::function<std::unique_ptr<Network>(const Policy&)> make;
+  Tensors inputs;
+  at::Tensor target;
+};
+
+SmallNetwork small_llama() {
+  LlamaConfig c;
+  c.hidden_size = 32, c.intermediate_size = 48, c.num_hidden_layers = 2, c.vocab_size = 61;
+  c.num_attention_heads = c.num_key_value_heads = 4, c.head_dim = 8;
+  const at::Tensor ids = at::arange(16, at::kLong).view({2, 8});
+  return {"llama",
+          [c](const Policy& p) { return std::make_unique<Llama>(c, p, ModelOptions{}); },
+          {ids},
+          ids.roll(-1, 1)};
+}
+
+// RoBERTa without dropout.
+SmallNetwork small_encoder_of(EncoderKind kind) {
+  const bool bert = kind == EncoderKind::kBert;
+  EncoderConfig c;
+  c.kind = kind;
+  c.hidden_size = 32, c.intermediate_size = 48, c.num_hidden_layers = 2, c.vocab_size = 50;
+  c.num_attention_heads = 4, c.max_position_embeddings = 16, c.labels = {"a", "b"};
+  if (!bert) c.pad_token_id = 1, c.hidden_dropout = c.attention_dropout = 0;
+  const at::Tensor ids = at::arange(2, 2 + 32 * 4, at::kLong).remainder_(48).add_(2).view({32, 4});
+  return {bert ? "bert" : "roberta",
+          [c](const Policy& p) { return std::make_unique<Encoder>(c, p, ClassifierOptions{}); },
+          {ids, at::zeros_like(ids), at::full({32}, 4, at::kLong)},
+          at::arange(32).remainder(2)};
+}
+
+SmallNetwork small_resnet(const std::string& name, const ResnetConfig& c) {
+  return {name,
+          [c](const Policy& p) { return std::make_unique<Resnet>(c, p, ClassifierOptions{}); },
+          {at::randn({64, 3, 16, 16}, at::detail::createCPUGenerator(1))},
+          at::arange(64).remainder(5)};
+}
+
+SmallNetwork small_graph_network(const std::string& name, GraphLayerKind kind, bool whole) {
+  constexpr int64_t kNodes = 64;
+  const GraphNetConfig c{
+      .kind = kind, .features = 32, .classes = 4, .hidden = 32, .whole_graphs = whole};
+  const at::Tensor from = at::arange(kNodes).repeat_interleave(16);
+  const at::Tensor to = at::arange(kNodes * 16).add(from).remainder(kNodes);
+  at::Tensor a = at::zeros({kNodes, kNodes});
+  a.index_put_({from, to}, at::ones({1})).fill_diagonal_(0);
+  Tensors inputs = {at::randn({kNodes, 32}, at::detail::createCPUGenerator(2)),
+                    a.maximum(a.t()).nonzero().t().contiguous()};
+  if (whole) {
+    inputs.push_back(at::arange(kNodes).floor_divide(2));
+    inputs.push_back(at::full({kNodes / 2, 1}, 2.0));
+  }
+  return {name,
+          [c](const Policy& p) { return std::make_unique<GraphNetwork>(c, p, ClassifierOptions{}); },
+          std::move(inputs),
+          at::arange(whole ? kNodes / 2 : kNodes).remainder(4)};
+}
+
+std::vector<SmallNetwork> networks() {
+  return {small_llama(),
+          small_encoder_of(EncoderKind::kBert),
+          small_encoder_of(EncoderKind::kRoberta),
+          small_resnet("resnet, small images",
+                       {.blocks = {2, 2}, .width = 16, .small_images = true, .classes = 5}),
+          small_resnet("resnet, basic blocks", {.blocks = {1, 2}, .width = 8, .classes = 5}),
+          small_resnet("resnet, bottlenecks",
+                       {.blocks = {2, 1}, .width = 4, .bottleneck = true, .classes = 5}),
+          small_graph_network("gcn", GraphLayerKind::kConvolution, false),
+          small_graph_network("gat", GraphLayerKind::kAttention, false),
+          small_graph_network("graphsage", GraphLayerKind::kSample, false),
+          small_graph_network("gcn, whole graphs", GraphLayerKind::kConvolution, true)};
+}
+
+// One line for each treatment with the slots that have it; of plain operations the parameters that
+// they are named after.
+std::string described(const SmallNetwork& small, const std::string& preset) {
+  std::map<std::string, std::vector<std::string>> names;  // by treatment
+  const auto add = [&](const std::string& treatment, const std::string& name) {
+    auto& of = names[treatment];
+    if (std::ranges::find(of, name) == of.end()) of.push_back(name);
+  };
+  try {
+    const std::unique_ptr<Network> network = small.make(Policy::preset(preset));
+    PassReport report;
+    network->loss(small.inputs, small.target, {.noise = 3}, &report);
+    for (const SlotBytes& slot : report.slots) add(slot.treatment, slot.name);
+    report.slots.clear();
+    for (const SlotBytes& plain : report.all_slots()) {
+      add(plain.treatment, "~" + plain.name.substr(0, plain.name.find_first_of(".~")));
+    }
+    for (const Parameter* p : network->parameters()) {
+      if (p->carrier) add(cat("project ", p->carrier->type, " ", p->carrier->rank), p->name);
+      if (p->lr_scale != 1) add(cat("lr_scale ", p->lr_scale), p->name);
+    }
+  } catch (const InputError& e) {
+    const std::string text = e.what();  // preset NAME:LINE: what is wrong
+    return "refused" + (text.starts_with("preset ") ? text.substr(text.find(": ")) : ": " + text) +
+           "\n";
+  }
+  std::string out;
+  for (const auto& [treatment, of] : names) {
+    out += treatment + ":";
+    for (const std::string& name : of) out += " " + name;
+    out += "\n";
+  }
+  return out;
+}
+
+TEST(PresetSlots, AreTreatedAsTheyAlwaysWere) {
+  std::string got;
+  for (const EmbeddedPreset& preset : embedded_presets()) {
+    for (const SmallNetwork& small : networks()) {
+      got += cat("\n== ", preset.name, ", ", small.name, "\n", described(small, preset.name));
+    }
+  }
+  const std::string expected =
+      read_text(COMPACT_SOURCE_DIR "/tests/models/preset_slots.txt", 1 << 20);
+  if (got == expected) return;
+  const std::string path = testing::TempDir() + "preset_slots.txt";
+  std::ofstream(path) << got;
+  FAIL() << "differs from tests/models/preset_slots.txt: see " << path;
+}
+
+}  // namespace
+}  // namespace compact
