@@ -16,7 +16,7 @@ FUZZ(bytes) {
       Policy policy = Policy::parse(bytes, "policy");
       const std::string text = policy.str();
       fuzz::require(Policy::parse(text, "again").str() == text);
-      policy.slot_text("layers.0.mlp.gate_up");
+      policy.slot("layers.0.mlp.gate_up", Role::kGateUp);
       policy.moment("layers.0.mlp.gate_up");
       fuzz::accepted([&] { policy.fewest_open_bits(); });
       policy.halve_bits();

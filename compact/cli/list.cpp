@@ -14,7 +14,6 @@
 #include "compact/models/models.h"
 #include "compact/models/resnet.h"
 #include "compact/ops/policy.h"
-#include "compact/ops/treatments.h"
 #include "compact/optim/optimizers.h"
 #include "compact/optim/schedules.h"
 #include "compact/tasks/task.h"
@@ -57,6 +56,11 @@ Rows treatment_rows() {
   }
   return rows;
 }
+Rows role_rows() {
+  Rows rows;
+  for (const RoleInfo& r : roles()) rows.emplace_back(r.name, r.summary);
+  return rows;
+}
 Rows projection_rows() {
   Rows rows;
   for (const ProjectionInfo* p : projections()) rows.emplace_back(p->name, p->summary);
@@ -83,13 +87,10 @@ struct Kind {
   Rows (*rows)();
 };
 constexpr Kind kKinds[] = {
-    {"tasks", task_rows},
-    {"models", model_rows},
-    {"presets", preset_rows},
-    {"treatments", treatment_rows},
-    {"projections", projection_rows},
-    {"tokenizers", tokenizer_rows},
-    {"optimizers", optimizer_rows},
+    {"tasks", task_rows},           {"models", model_rows},
+    {"presets", preset_rows},       {"treatments", treatment_rows},
+    {"roles", role_rows},           {"projections", projection_rows},
+    {"tokenizers", tokenizer_rows}, {"optimizers", optimizer_rows},
     {"schedules", schedule_rows},
 };
 

@@ -50,11 +50,31 @@ class Codec {
 };
 using CodecPtr = std::shared_ptr<const Codec>;
 
+// What can be read from what codecs leave: the tensor, one near it, or where it is above 0.
+enum class Content : uint8_t { kExact, kRounded, kSigns };
+
+// The bits of a codec that can have more or fewer: a budget may change them, and where `average` is
+// set they are chosen while training.
+struct CodecBits {
+  int bits = 0;                   // as set
+  std::vector<int> choices;       // ascending: those that go with its other settings
+  std::optional<double> average;  // over all tensors that say so
+  bool zero_code = false;         // 0 has a code of its own
+};
+
+// One row of the table. Its functions take specs that `make` takes.
 struct CodecInfo {
   std::string name, settings, summary;
-  bool lossless;
   // Throws InputError on an unknown setting or a value out of range.
   CodecPtr (*make)(const Spec& spec);
+  Content (*content)(const Spec& spec);
+  // The spec with the settings that give 0 a code of its own, so that signs can be read too;
+  // nullopt: there are none. Null: there never are.
+  std::optional<Spec> (*with_signs)(const Spec& spec) = nullptr;
+  // Null: there is no choice of bits. with_bits: in so many of the choices, with another average
+  // where one is given.
+  CodecBits (*bits)(const Spec& spec) = nullptr;
+  Spec (*with_bits)(const Spec& spec, int bits, std::optional<double> average) = nullptr;
 };
 
 // quantize, mask, index, pool, offload.
@@ -63,12 +83,11 @@ const CodecInfo* find_codec(const std::string& name);  // null: there is none
 // One codec, or several by `+`: each takes the parts that the one before left, where it takes
 // them (`quantize:bits=4+offload`); `offload` must be the last. Throws InputError on an unknown
 // name, with a suggestion.
-CodecPtr make_codec(const std::string& chain);
-// What can be read from what a chain of codecs, or `keep`, leaves.
-enum class Content : uint8_t { kExact, kRounded, kSigns };
-Content content_of(const std::string& chain);
-// The chain where signs can be read from it, else one like it that gives 0 a code of its own; none
-// where there is none (1 bit, means).
-std::optional<std::string> with_signs(const std::string& chain);
+CodecPtr make_codec(const std::vector<Spec>& chain);
+inline CodecPtr make_codec(const std::string& chain) {
+  return make_codec(Spec::parse_chain(chain));
+}
+// What can be read from what a chain of codecs leaves.
+Content content_of(const std::vector<Spec>& chain);
 
 }  // namespace compact

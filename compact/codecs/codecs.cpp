@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "compact/base/check.h"
+#include "compact/base/named.h"
 #include "compact/base/philox.h"
-#include "compact/base/text.h"
 #include "compact/codecs/codec_types.h"
 
 namespace compact {
@@ -87,20 +87,15 @@ const CodecInfo* find_codec(const std::string& name) {
   return nullptr;
 }
 
-CodecPtr make_codec(const std::string& chain) {
+CodecPtr make_codec(const std::vector<Spec>& chain) {
   std::vector<CodecPtr> links;
   bool moved = false;
-  for (const Spec& spec : Spec::parse_chain(chain)) {
-    const CodecInfo* info = find_codec(spec.name);
-    if (!info) {
-      std::vector<std::string> known;
-      for (const CodecInfo* c : codecs()) known.push_back(c->name);
-      fail("no codec `", spec.name, "`", suggestion(spec.name, known));
-    }
-    COMPACT_CHECK(!moved, "codecs `", chain,
+  for (const Spec& spec : chain) {
+    const CodecInfo& info = named(codecs(), spec.name, "no codec");
+    COMPACT_CHECK(!moved, "codecs `", Spec::chain_str(chain),
                   "`: `offload` must be the last, since what it leaves is still on its way");
-    moved = info == &offload_codec;
-    links.push_back(info->make(spec));
+    moved = &info == &offload_codec;
+    links.push_back(info.make(spec));
   }
   if (links.size() == 1) return links[0];
   const bool unchanged = moved && links.size() == 2;
@@ -128,27 +123,12 @@ Shape::Shape(const at::Tensor& x) : sizes(x.sizes().vec()), options(x.options())
 
 at::Tensor Shape::empty() const { return at::empty_strided(sizes, strides, options); }
 
-Content content_of(const std::string& chain) {
-  if (chain == "keep") return Content::kExact;
-  const std::vector<Spec> links = Spec::parse_chain(chain);
-  const auto signs = [](const Spec& s) {
-    return s.name == "mask" && s.text("of", "values") == "sign";
-  };
-  if (std::ranges::any_of(links, signs)) return Content::kSigns;
-  const auto lossless = [](const Spec& s) {
-    const CodecInfo* codec = find_codec(s.name);
-    COMPACT_CHECK(codec, "no codec `", s.name, "`");
-    return codec->lossless;
-  };
-  return std::ranges::all_of(links, lossless) ? Content::kExact : Content::kRounded;
-}
-
-std::optional<std::string> with_signs(const std::string& chain) {
-  if (content_of(chain) != Content::kRounded) return chain;
-  std::vector<Spec> links = Spec::parse_chain(chain);
-  if (links[0].name != "quantize" || links[0].integer("bits", 4) == 1) return std::nullopt;
-  links[0].set("levels", "positive");
-  return Spec::chain_str(links);
+Content content_of(const std::vector<Spec>& chain) {
+  Content least = Content::kExact;
+  for (const Spec& spec : chain) {
+    least = std::max(least, named(codecs(), spec.name, "no codec").content(spec));
+  }
+  return least;
 }
 
 }  // namespace compact

@@ -62,8 +62,11 @@ CodecPtr make_index(const Spec& spec) {
 }  // namespace
 
 extern const CodecInfo index_codec = {
-    "index", "limit=N",
-    "64-bit integers in the fewest bytes that hold them, or that hold what is below the limit",
-    true, make_index};
+    .name = "index",
+    .settings = "limit=N",
+    .summary =
+        "64-bit integers in the fewest bytes that hold them, or that hold what is below the limit",
+    .make = make_index,
+    .content = [](const Spec&) { return Content::kExact; }};
 
 }  // namespace compact

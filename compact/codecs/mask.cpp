@@ -136,8 +136,13 @@ CodecPtr make_mask(const Spec& spec) {
 }  // namespace
 
 extern const CodecInfo mask_codec = {
-    "mask", "of=values",
-    "one bit: of bool tensors and of floats with two values; of=sign: where floats are above 0",
-    true, make_mask};
+    .name = "mask",
+    .settings = "of=values",
+    .summary =
+        "one bit: of bool tensors and of floats with two values; of=sign: where floats are above 0",
+    .make = make_mask,
+    .content = [](const Spec& spec) {
+      return spec.text("of", "values") == "sign" ? Content::kSigns : Content::kExact;
+    }};
 
 }  // namespace compact

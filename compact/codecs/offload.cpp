@@ -49,7 +49,10 @@ CodecPtr make_offload(const Spec& spec) {
 
 }  // namespace
 
-extern const CodecInfo offload_codec = {"offload", "", "in the host's memory (on a CPU: a copy)",
-                                        true, make_offload};
+extern const CodecInfo offload_codec = {.name = "offload",
+                                        .settings = "",
+                                        .summary = "in the host's memory (on a CPU: a copy)",
+                                        .make = make_offload,
+                                        .content = [](const Spec&) { return Content::kExact; }};
 
 }  // namespace compact

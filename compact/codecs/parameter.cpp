@@ -47,4 +47,33 @@ void Carrier::redraw(int64_t number, at::TensorOptions options) {
   draw = number;
 }
 
+double lr_scale_of(const Spec& grad) {
+  const double scale = grad.number("lr_scale", 1);
+  COMPACT_CHECK(scale >= 0, "lr_scale must not be negative, is ", scale);
+  return scale;
+}
+
+std::shared_ptr<Carrier> make_carrier(const Spec& grad, const std::string& name,
+                                      const at::Tensor& weight, const std::vector<int64_t>& parts,
+                                      uint64_t key) {
+  if (grad.name == "full") return nullptr;
+  auto carrier = std::make_shared<Carrier>();
+  try {
+    carrier->in = weight.size(1);
+    carrier->rank = resolve_rank(grad.number("rank", 0.25), carrier->in);
+  } catch (const InputError& e) {
+    fail("grad `", name, "` = ", grad.str(), ": ", e.what());
+  }
+  const bool share = grad.flag("share", true);
+  carrier->rows = share ? std::vector<int64_t>{weight.size(0)} : parts;
+  carrier->type = grad.text("type", "srht");
+  carrier->period = grad.integer("period", 200);
+  carrier->scale = grad.number("scale", 1);
+  carrier->carry = grad.flag("carry", true);
+  carrier->key = key;
+  carrier->value = zero_leaf({weight.size(0), carrier->rank}, weight.options());
+  carrier->redraw(0, weight.options());
+  return carrier;
+}
+
 }  // namespace compact

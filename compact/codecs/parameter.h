@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "compact/base/spec.h"
 #include "compact/codecs/projection.h"
 
 namespace compact {
@@ -40,6 +41,14 @@ struct Carrier {
 // A leaf of zeros of a shape, which takes the memory of one element: a carrier is zero whenever
 // anybody looks at it.
 at::Tensor zero_leaf(at::IntArrayRef sizes, at::TensorOptions options);
+
+// The carrier that `grad` (`project:...`) asks for on a weight [out, in] of fused parts, or null
+// for `full`. `key` is the parameter's own. Throws InputError on a rank that `in` cannot have.
+std::shared_ptr<Carrier> make_carrier(const Spec& grad, const std::string& name,
+                                      const at::Tensor& weight, const std::vector<int64_t>& parts,
+                                      uint64_t key);
+// `lr_scale` of a gradient's treatment, 1 by default. Throws InputError where it is negative.
+double lr_scale_of(const Spec& grad);
 
 struct Parameter {
   std::string name;   // as in policies: layers.3.attn.qkv, embedding, final.norm.weight

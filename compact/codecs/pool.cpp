@@ -97,8 +97,11 @@ CodecPtr make_pool(const Spec& spec) {
 }  // namespace
 
 extern const CodecInfo pool_codec = {
-    "pool", "size=2,stride=SIZE",
-    "means over windows of maps [batch, channels, length(s)], read back as constant over each",
-    false, make_pool};
+    .name = "pool",
+    .settings = "size=2,stride=SIZE",
+    .summary =
+        "means over windows of maps [batch, channels, length(s)], read back as constant over each",
+    .make = make_pool,
+    .content = [](const Spec&) { return Content::kRounded; }};
 
 }  // namespace compact

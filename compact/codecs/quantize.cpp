@@ -122,13 +122,44 @@ CodecPtr make_quantize(const Spec& spec) {
   return std::make_shared<Quantizer>(f, choice("along", "memory", "last", false));
 }
 
+CodecBits bits_of(const Spec& spec) {
+  CodecBits b{.bits = static_cast<int>(spec.integer("bits", 4)), .choices = {1, 2, 4, 8}};
+  const std::string levels = spec.text("levels", "uniform");
+  b.zero_code = levels == "positive";
+  if (b.zero_code) b.choices.erase(b.choices.begin());
+  if (levels == "lloyd") b.choices.pop_back();
+  if (spec.has("adapt")) b.average = spec.number("adapt", 4);
+  return b;
+}
+
+Spec with_bits(const Spec& spec, int bits, std::optional<double> average) {
+  Spec other = spec;
+  other.set("bits", cat(bits));
+  if (average) other.set("adapt", cat(*average));
+  return other;
+}
+
+// Beside 0 at least two levels are needed.
+std::optional<Spec> with_zero_code(const Spec& spec) {
+  if (spec.integer("bits", 4) == 1) return std::nullopt;
+  Spec other = spec;
+  other.set("levels", "positive");
+  return other;
+}
+
 }  // namespace
 
 extern const CodecInfo quantize_codec = {
-    "quantize",
-    "bits=4,group=256,rounding=stochastic,levels=uniform,scale=bf16,along=memory,adapt=N",
-    "codes of 1, 2, 4 or 8 bits in groups with an offset and a step; adapt: bits are chosen while "
-    "training, N on average (GACT)",
-    false, make_quantize};
+    .name = "quantize",
+    .settings =
+        "bits=4,group=256,rounding=stochastic,levels=uniform,scale=bf16,along=memory,adapt=N",
+    .summary =
+        "codes of 1, 2, 4 or 8 bits in groups with an offset and a step; adapt: bits are "
+        "chosen while training, N on average (GACT)",
+    .make = make_quantize,
+    .content = [](const Spec&) { return Content::kRounded; },
+    .with_signs = with_zero_code,
+    .bits = bits_of,
+    .with_bits = with_bits};
 
 }  // namespace compact

@@ -14,7 +14,6 @@
 #include "compact/kernels/kernels.h"
 #include "compact/ops/dropout.h"
 #include "compact/ops/memory_trace.h"
-#include "compact/ops/treatments.h"
 
 namespace compact {
 
@@ -25,7 +24,7 @@ Classifier::Classifier(Policy policy, const ClassifierOptions& options)
 }
 
 void Classifier::finish() {
-  std::vector<std::string> names;
+  std::vector<NamedRole> names;
   for (Parameter* p : parameters()) {
     const Spec grad = policy_.grad(p->name);
     COMPACT_CHECK(grad.name == "full" || p->hidden, "grad `", p->name, "` = ", grad.str(),
@@ -34,14 +33,14 @@ void Classifier::finish() {
     if (p->carrier) p->weight.requires_grad_(false);
     p->lr_scale = lr_scale_of(grad);
     p->release = grad.flag("release", false);
-    names.push_back(p->name);
+    names.push_back({p->name});
     saved_.parameters.emplace_back(p->name, p->weight);
   }
   policy_.check_patterns(PolicyKind::kGrad, names);
   COMPACT_CHECK(
       !policy_.has(PolicyKind::kGrad) ||
           std::ranges::any_of(
-              names, [&](const std::string& n) { return policy_.names(PolicyKind::kGrad, n); }),
+              names, [&](const NamedRole& n) { return policy_.names(PolicyKind::kGrad, n.name); }),
       "the policy or preset projects gradients of the matrices of transformer blocks, which "
       "this network has not");
   policy_.check_patterns(PolicyKind::kMoment, names);
@@ -89,11 +88,11 @@ at::Tensor Classifier::loss_sum(const at::Tensor& y, const at::Tensor& target, d
 }
 
 void Classifier::check_slots(const SavedTensorReport& plain) const {
-  std::vector<std::string> names;
+  std::vector<NamedRole> names;
   for (const Segment* s : segments()) {
-    for (const std::string& name : s->named_slots()) names.push_back(name);
+    for (const SlotUse& use : s->uses()) names.push_back({use.name, use.role});
   }
-  for (const SavedTensor& t : plain.tensors) names.push_back(t.name);
+  for (const SavedTensor& t : plain.tensors) names.push_back({t.name});
   policy_.check_patterns(PolicyKind::kSlot, names);
 }
 

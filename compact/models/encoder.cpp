@@ -7,7 +7,6 @@
 #include "compact/base/check.h"
 #include "compact/ops/memory_trace.h"
 #include "compact/ops/stages.h"
-#include "compact/ops/treatments.h"
 
 namespace compact {
 namespace {
@@ -44,7 +43,7 @@ Encoder::Encoder(const EncoderConfig& config, const Policy& policy,
   head_ = linear("head", config_.outputs(), n, false);
   finish();
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) add_block(layers_[i], i, policy);
-  Part& last = add_part("final", slot_of(policy, "final.input", n));
+  Part& last = add_part("final", slot_of(policy, "final.input", Role::kInput, n));
   last.add(layer_norm_stage(config_.layer_norm_eps), {final_norm_.weight, final_norm_.bias});
   last.segment.finish();
 }
@@ -71,10 +70,10 @@ Encoder::Affine Encoder::norm(const std::string& name) {
 void Encoder::add_block(const Layer& l, int64_t i, const Policy& policy) {
   const int64_t n = config_.hidden_size, m = config_.intermediate_size,
                 heads = config_.num_attention_heads;
-  const auto slot = [&](const char* rest, int64_t width) {
-    return slot_of(policy, in_layer(i, rest), width);
+  const auto slot = [&](const char* rest, Role role, int64_t width) {
+    return slot_of(policy, in_layer(i, rest), role, width);
   };
-  Part& b = add_part(cat("layers.", i), slot("attn.input", n));
+  Part& b = add_part(cat("layers.", i), slot("attn.input", Role::kInput, n));
   const auto norm = [&](const Affine& a, Slot output) {
     return b.add(layer_norm_stage(config_.layer_norm_eps), {a.weight, a.bias}, std::move(output));
   };
@@ -89,20 +88,20 @@ void Encoder::add_block(const Layer& l, int64_t i, const Policy& policy) {
   };
   if (i == 0 && config_.hidden_dropout > 0) {
     norm(l.attn_norm, {});
-    drop(slot("attn.norm", n));
+    drop(slot("attn.norm", Role::kNorm, n));
   } else {
-    norm(l.attn_norm, slot("attn.norm", n));
+    norm(l.attn_norm, slot("attn.norm", Role::kNorm, n));
   }
   const int normed = b.segment.tensors() - 1;
-  linear(l.qkv, slot("attn.qkv", 3 * n));
+  linear(l.qkv, slot("attn.qkv", Role::kQkv, 3 * n));
   b.add(masked_attention_stage(heads, n / heads, config_.attention_dropout), {},
-        slot("attn.out", n));
+        slot("attn.out", Role::kAttention, n));
   linear(l.out);
   drop();
-  b.segment.add_residual(normed, slot("mlp.input", n));
-  const int middle = norm(l.mlp_norm, slot("mlp.norm", n));
-  linear(l.up, slot("mlp.up", m));
-  b.add(gelu_stage(config_.gelu_tanh), {}, slot("mlp.gelu", m));
+  b.segment.add_residual(normed, slot("mlp.input", Role::kResidual, n));
+  const int middle = norm(l.mlp_norm, slot("mlp.norm", Role::kNorm, n));
+  linear(l.up, slot("mlp.up", Role::kPreActivation, m));
+  b.add(gelu_stage(config_.gelu_tanh), {}, slot("mlp.gelu", Role::kActivation, m));
   linear(l.down);
   drop();
   b.segment.add_residual(middle);

@@ -10,16 +10,11 @@
 #include "compact/kernels/kernels.h"
 #include "compact/ops/fork.h"
 #include "compact/ops/memory_trace.h"
-#include "compact/ops/treatments.h"
 
 namespace compact {
 namespace {
 
 std::string layer_name(int64_t i, const char* rest) { return cat("layers.", i, ".", rest); }
-
-const char* const kLayerSlots[] = {"attn.input",  "attn.norm", "attn.qkv",
-                                   "attn.out",    "mlp.input", "mlp.norm",
-                                   "mlp.gate_up", "mlp.silu",  "mlp.product"};
 
 }  // namespace
 
@@ -52,20 +47,22 @@ Llama::Llama(const LlamaConfig& config, const Policy& policy, const ModelOptions
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     add_block(layers_[i], i, policy);
   }
-  Part& last = add_part("final", slot_of(policy, "final.input", n));
+  Part& last = add_part("final", slot_of(policy, "final.input", Role::kInput, n));
   last.add(rms_norm_stage(config_.rms_norm_eps), {final_norm_});
   last.segment.finish();
-  loss_treatment_ = LossTreatment::from(policy.slot("loss.logits"), config_.vocab_size);
-  COMPACT_CHECK(policy.slot("final.norm").name == "keep",
+  loss_treatment_ =
+      LossTreatment::from(policy.slot("loss.logits", Role::kLogits), config_.vocab_size);
+  COMPACT_CHECK(policy.slot("final.norm", Role::kHead).storage() == Storage::kKeep,
                 "slot `final.norm` can only be `keep`: the "
                 "loss reads it (under chunk it is freed in the forward pass)");
 
-  std::vector<std::string> slots, parameters_names;
-  for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    for (const char* s : kLayerSlots) slots.push_back(layer_name(i, s));
+  std::vector<NamedRole> slots, parameters_names;
+  for (const Segment* s : segments()) {
+    for (const SlotUse& use : s->uses()) slots.push_back({use.name, use.role});
   }
-  for (const char* s : {"final.input", "final.norm", "loss.logits"}) slots.emplace_back(s);
-  for (const Parameter* p : parameters()) parameters_names.push_back(p->name);
+  slots.push_back({"final.norm", Role::kHead});
+  slots.push_back({"loss.logits", Role::kLogits});
+  for (const Parameter* p : parameters()) parameters_names.push_back({p->name});
   policy.check_patterns(PolicyKind::kSlot, slots);
   policy.check_patterns(PolicyKind::kGrad, parameters_names);
   policy.check_patterns(PolicyKind::kMoment, parameters_names);
@@ -98,27 +95,30 @@ const Parameter* Llama::make(const std::string& name, std::vector<int64_t> shape
 void Llama::add_block(const Layer& l, int64_t i, const Policy& policy) {
   const int64_t n = config_.hidden_size, m = config_.intermediate_size, d = config_.head_dim;
   const int64_t heads = config_.num_attention_heads, kv_heads = config_.num_key_value_heads;
-  const auto slot = [&](const char* rest, int64_t width) {
-    return slot_of(policy, layer_name(i, rest), width);
+  const auto slot = [&](const char* rest, Role role, int64_t width) {
+    return slot_of(policy, layer_name(i, rest), role, width);
   };
   const auto linear = [](const Parameter* p) {
     return linear_stage({.sketch_width = p->carrier ? p->carrier->width() : 0});
   };
-  Part& b = add_part(cat("layers.", i), slot("attn.input", n));
-  b.add(rms_norm_stage(config_.rms_norm_eps), {l.attn_norm}, slot("attn.norm", n));
+  Part& b = add_part(cat("layers.", i), slot("attn.input", Role::kInput, n));
+  b.add(rms_norm_stage(config_.rms_norm_eps), {l.attn_norm}, slot("attn.norm", Role::kNorm, n));
   b.add(linear(l.qkv), {l.qkv});
-  b.add(rope_stage(rope_, heads + kv_heads, d), {}, slot("attn.qkv", (heads + 2 * kv_heads) * d));
-  b.add(attention_stage(heads, kv_heads, d), {}, slot("attn.out", heads * d));
+  b.add(rope_stage(rope_, heads + kv_heads, d), {},
+        slot("attn.qkv", Role::kQkv, (heads + 2 * kv_heads) * d));
+  b.add(attention_stage(heads, kv_heads, d), {}, slot("attn.out", Role::kAttention, heads * d));
   b.add(linear(l.out), {l.out});
-  const int middle = b.segment.add_residual(0, slot("mlp.input", n));
-  b.add(rms_norm_stage(config_.rms_norm_eps), {l.mlp_norm}, slot("mlp.norm", n));
-  b.add(linear(l.gate_up), {l.gate_up}, slot("mlp.gate_up", 2 * m));
-  b.add(swiglu_stage(m), {}, slot("mlp.product", m), slot("mlp.silu", m));
+  const int middle = b.segment.add_residual(0, slot("mlp.input", Role::kResidual, n));
+  b.add(rms_norm_stage(config_.rms_norm_eps), {l.mlp_norm}, slot("mlp.norm", Role::kNorm, n));
+  b.add(linear(l.gate_up), {l.gate_up}, slot("mlp.gate_up", Role::kGateUp, 2 * m));
+  b.add(swiglu_stage(m), {}, slot("mlp.product", Role::kProduct, m),
+        slot("mlp.silu", Role::kGate, m));
   b.add(linear(l.down), {l.down});
   b.segment.add_residual(middle);
   b.segment.finish();
   for (const Slot& c : b.segment.codec_slots()) {
-    COMPACT_CHECK(c.codec->bytes(1, c.width, options_.dtype), "slot `", c.name, "` = ", c.treatment,
+    COMPACT_CHECK(c.treatment.codec()->bytes(1, c.width, options_.dtype), "slot `", c.name,
+                  "` = ", c.treatment.text(),
                   ": what it would take of a transformer's tensor cannot be planned");
   }
 }

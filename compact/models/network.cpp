@@ -10,8 +10,8 @@ namespace compact {
 std::vector<SlotBytes> PassReport::all_slots() const {
   std::vector<SlotBytes> all = slots;
   for (const SavedTensor& t : plain.tensors) {
-    if (t.treatment == "parameter" || (t.shared && t.stored == 0)) continue;
-    all.push_back({t.name, t.treatment, t.stored, t.shared ? 0 : t.bytes});
+    if (t.parameter || (t.shared && t.stored == 0)) continue;
+    all.push_back({t.name, t.treatment.text(), t.stored, t.shared ? 0 : t.bytes});
   }
   return all;
 }
@@ -55,7 +55,7 @@ std::vector<CodecTensor> Network::codec_tensors(const PassReport& report) const 
     }
   }
   for (const SavedTensor& t : report.plain.tensors) {
-    if (t.stored == 0 || t.treatment == "keep" || t.treatment == "parameter") continue;
+    if (t.stored == 0 || !t.treatment.codec()) continue;
     const auto width = static_cast<int64_t>(c10::elementSize(t.type));
     all.push_back({t.name, t.treatment, t.bytes / width, t.type});
   }

@@ -52,7 +52,8 @@ struct Score {
 
 // A tensor that a codec holds from the forward to the backward pass.
 struct CodecTensor {
-  std::string name, treatment;
+  std::string name;
+  Treatment treatment;
   int64_t elements = 0;
   at::ScalarType type = at::kFloat;
 };

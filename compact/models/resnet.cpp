@@ -7,7 +7,6 @@
 #include "compact/base/check.h"
 #include "compact/base/named.h"
 #include "compact/base/text.h"
-#include "compact/ops/treatments.h"
 
 namespace compact {
 namespace {
@@ -97,23 +96,24 @@ void Resnet::add_layer(Part& p, int input, const Layer& l, Slot slot) {
 }
 
 void Resnet::add_block(const Block& b, bool first, const Policy& policy) {
-  const auto slot = [&](const std::string& rest) {
-    return slot_of(policy, b.name + "." + rest, 0);
+  const auto slot = [&](const std::string& rest, Role role) {
+    return slot_of(policy, b.name + "." + rest, role);
   };
   // Only the block behind the pooled stem reads what is above 0 already.
   const bool bent = first && !config_.small_images;
-  Part& p = add_part(b.name, bent ? slot("input") : Slot{});
+  Part& p = add_part(b.name, bent ? slot("input", Role::kMap) : Slot{});
   Segment& s = p.segment;
-  const int x = bent ? 0 : add_relu(s, slot("input"), /*read=*/true);
+  const int x = bent ? 0 : add_relu(s, slot("input", Role::kMap), /*read=*/true);
   int y = x;
   for (size_t i = 0; i < b.layers.size(); ++i) {
-    add_layer(p, y, b.layers[i], slot(cat("conv", i + 1)));
-    if (i + 1 < b.layers.size()) y = add_relu(s, slot(cat("relu", i + 1)), /*read=*/true);
+    add_layer(p, y, b.layers[i], slot(cat("conv", i + 1), Role::kConv));
+    if (i + 1 == b.layers.size()) continue;
+    y = add_relu(s, slot(cat("relu", i + 1), Role::kRelu), /*read=*/true);
   }
   const int last = s.tensors() - 1;
   const int64_t more = b.layers.back().weight->weight.size(0) - b.layers[0].weight->weight.size(1);
   if (!b.shortcut.empty()) {
-    add_layer(p, x, b.shortcut[0], slot("downsample"));
+    add_layer(p, x, b.shortcut[0], slot("downsample", Role::kConv));
     s.add_residual(last);
   } else if (b.stride != 1 || more > 0) {  // every second pixel, new channels zero
     s.add_branch(x, slice_pad_stage(b.stride, more));
@@ -125,16 +125,16 @@ void Resnet::add_block(const Block& b, bool first, const Policy& policy) {
 }
 
 void Resnet::build_segments(const Policy& policy) {
-  Part& stem = add_part("stem", slot_of(policy, "stem.input", 0));
-  add_layer(stem, 0, stem_, slot_of(policy, "stem.conv", 0));
+  Part& stem = add_part("stem", slot_of(policy, "stem.input", Role::kImage));
+  add_layer(stem, 0, stem_, slot_of(policy, "stem.conv", Role::kConv));
   if (!config_.small_images) {
-    add_relu(stem.segment, slot_of(policy, "stem.relu", 0), /*read=*/false);
+    add_relu(stem.segment, slot_of(policy, "stem.relu", Role::kSigns), /*read=*/false);
     stem.add(max_pool_stage());
   }
   stem.segment.finish();
   for (const Block& b : blocks_) add_block(b, &b == &blocks_[0], policy);
   Part& average = add_part("average", Slot{});
-  add_relu(average.segment, slot_of(policy, "average.input", 0), /*read=*/false);
+  add_relu(average.segment, slot_of(policy, "average.input", Role::kSigns), /*read=*/false);
   average.add(average_stage());
   average.segment.finish();
 }

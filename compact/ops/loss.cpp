@@ -145,11 +145,11 @@ void check_targets(const at::Tensor& targets, int64_t vocabulary) {
 
 }  // namespace
 
-LossTreatment LossTreatment::from(const Spec& slot, int64_t vocabulary) {
-  if (slot.name == "keep") return {0};
-  COMPACT_CHECK(slot.name == "chunk", "slot `loss.logits` takes `keep` or `chunk:tokens=N`, is `",
-                slot.str(), "`");
-  return {slot.integer("tokens", automatic_chunk(vocabulary))};
+LossTreatment LossTreatment::from(const Treatment& slot, int64_t vocabulary) {
+  if (slot.storage() == Storage::kKeep) return {0};
+  COMPACT_CHECK(slot.storage() == Storage::kChunk,
+                "slot `loss.logits` takes `keep` or `chunk:tokens=N`, is `", slot.text(), "`");
+  return {slot.first().integer("tokens", automatic_chunk(vocabulary))};
 }
 
 at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const at::Tensor& w,

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "compact/base/spec.h"
+#include "compact/ops/treatment.h"
 
 namespace compact {
 
@@ -20,7 +20,7 @@ struct LossTreatment {
 
   // From the treatment of slot `loss.logits`: keep, or chunk:tokens=N. Without N, chunks of about
   // 2^24 logits.
-  static LossTreatment from(const Spec& slot, int64_t vocabulary);
+  static LossTreatment from(const Treatment& slot, int64_t vocabulary);
 };
 
 // What a forward pass stored, in bytes.

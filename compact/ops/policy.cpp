@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/ops/policy.h"
 
+#include <algorithm>
+
 #include "compact/base/check.h"
 #include "compact/base/file.h"
 #include "compact/base/named.h"
+#include "compact/base/numbered_name.h"
 #include "compact/base/ranges.h"
 #include "compact/base/text.h"
-#include "compact/ops/treatments.h"
 
 namespace compact {
 namespace {
 
 constexpr std::array<const char*, 3> kKinds = {"slot", "grad", "moment"};
+constexpr std::string_view kRole = "role:";
 
 PolicyKind kind_of(std::string_view word, const std::string& where) {
   for (size_t i = 0; i < kKinds.size(); ++i) {
@@ -41,22 +44,30 @@ Policy Policy::parse(std::string_view text, const std::string& source) {
                   ": expected `slot|grad|moment PATTERN = TREATMENT`, got `", line, "`");
     Line l{.kind = kind_of(line.substr(0, space), where),
            .pattern = std::string(trim(line.substr(space, equals - space))),
-           .treatment = {},
            .where = where};
     COMPACT_CHECK(!l.pattern.empty() && l.pattern.find_first_of(" \t") == l.pattern.npos, where,
                   ": one pattern before `=`, got `", l.pattern, "`");
     check_ranges(l.pattern, where);
     try {
-      l.treatment = Spec::parse_chain(line.substr(equals + 1));
-      check_treatment(l.kind, l.treatment);
+      std::vector<Spec> chain = Spec::parse_chain(line.substr(equals + 1));
+      if (l.pattern.starts_with(kRole)) {
+        COMPACT_CHECK(l.kind == PolicyKind::kSlot, "`", l.pattern, "`: slots alone have roles");
+        l.roles = parse_roles(l.pattern.substr(kRole.size()));
+      }
+      if (l.kind == PolicyKind::kSlot) {
+        l.slot = Treatment(std::move(chain));
+      } else {
+        check_treatment(l.kind, chain);
+        l.other = std::move(chain[0]);
+      }
     } catch (const InputError& e) {
       fail(where, ": ", e.what());
     }
     for (const Line& other : policy.lines_) {
       COMPACT_CHECK(
-          other.kind != l.kind || other.pattern != l.pattern || other.treatment == l.treatment,
-          where, ": `", l.pattern, "` is given `", Spec::chain_str(l.treatment), "` here and `",
-          Spec::chain_str(other.treatment), "` at ", other.where);
+          other.kind != l.kind || other.pattern != l.pattern || other.treatment() == l.treatment(),
+          where, ": `", l.pattern, "` is given `", l.treatment(), "` here and `", other.treatment(),
+          "` at ", other.where);
     }
     policy.lines_.push_back(std::move(l));
   }
@@ -77,35 +88,49 @@ void Policy::append(const Policy& other) {
   lines_.insert(lines_.end(), other.lines_.begin(), other.lines_.end());
 }
 
-std::vector<Spec> Policy::find(PolicyKind kind, std::string_view name) const {
+bool Policy::Line::matches(std::string_view name, Role role) const {
+  return roles.empty() ? glob_match(pattern, name) : std::ranges::find(roles, role) != roles.end();
+}
+
+const Policy::Line* Policy::find(PolicyKind kind, std::string_view name, Role role) const {
   for (auto line = lines_.rbegin(); line != lines_.rend(); ++line) {
-    if (line->kind == kind && glob_match(line->pattern, name)) return line->treatment;
+    if (line->kind == kind && line->matches(name, role)) return &*line;
   }
-  Spec none;
-  if (kind == PolicyKind::kSlot) none.name = "keep";
-  if (kind == PolicyKind::kGrad) none.name = "full";
-  return {none};
+  return nullptr;
+}
+
+Treatment Policy::slot(std::string_view name, Role role) const {
+  const Line* const line = find(PolicyKind::kSlot, name, role);
+  return line ? line->slot : Treatment();
+}
+
+Spec Policy::grad(std::string_view name) const {
+  const Line* const line = find(PolicyKind::kGrad, name);
+  return line ? line->other : Spec{.name = "full", .values = {}};
+}
+
+Spec Policy::moment(std::string_view name) const {
+  const Line* const line = find(PolicyKind::kMoment, name);
+  return line ? line->other : Spec();
 }
 
 bool Policy::has(PolicyKind kind) const {
   return std::ranges::any_of(lines_, [&](const Line& l) { return l.kind == kind; });
 }
 
-bool Policy::names(PolicyKind kind, std::string_view name) const {
-  return std::ranges::any_of(
-      lines_, [&](const Line& l) { return l.kind == kind && glob_match(l.pattern, name); });
+bool Policy::names(PolicyKind kind, std::string_view name, Role role) const {
+  return find(kind, name, role) != nullptr;
 }
 
 std::optional<int64_t> Policy::fewest_open_bits() const {
   std::optional<int64_t> fewest;
   for (const Line& line : lines_) {
-    const Spec& first = line.treatment[0];
-    if (line.kind != PolicyKind::kSlot || !first.has("adapt")) continue;
-    const int64_t bits = first.integer("bits", 4);
-    COMPACT_CHECK(first.number("adapt", 4) <= static_cast<double>(bits), line.where, ": slot `",
-                  line.pattern, "` = ", first.str(),
+    const std::optional<CodecBits> b = line.slot.bits();
+    if (!b || !b->average) continue;
+    COMPACT_CHECK(*b->average <= b->bits, line.where, ": slot `", line.pattern,
+                  "` = ", line.slot.first().str(),
                   ": adapt must be at most bits, which plans count on");
-    fewest = std::min(fewest.value_or(8), bits);
+    fewest = std::min<int64_t>(fewest.value_or(b->bits), b->bits);
   }
   return fewest;
 }
@@ -113,14 +138,10 @@ std::optional<int64_t> Policy::fewest_open_bits() const {
 bool Policy::halve_bits() {
   bool any = false;
   for (Line& line : lines_) {
-    if (line.kind != PolicyKind::kSlot) continue;
-    for (Spec& link : line.treatment) {
-      const int64_t bits = link.name == "quantize" ? link.integer("bits", 4) : 1;
-      if (bits < 2) continue;
-      any = true;
-      link.set("bits", cat(bits / 2));
-      if (link.number("adapt", 0) > static_cast<double>(bits / 2)) link.set("adapt", cat(bits / 2));
-    }
+    std::optional<Treatment> fewer = line.slot.halved();
+    if (!fewer) continue;
+    line.slot = *std::move(fewer);
+    any = true;
   }
   return any;
 }
@@ -128,9 +149,9 @@ bool Policy::halve_bits() {
 int Policy::override_projection(std::string_view key, std::string_view value) {
   int changed = 0;
   for (Line& line : lines_) {
-    if (line.kind != PolicyKind::kGrad || line.treatment[0].name != "project") continue;
-    line.treatment[0].set(key, value);
-    check_treatment(line.kind, line.treatment);
+    if (line.kind != PolicyKind::kGrad || line.other.name != "project") continue;
+    line.other.set(key, value);
+    check_treatment(line.kind, {line.other});
     ++changed;
   }
   return changed;
@@ -138,41 +159,44 @@ int Policy::override_projection(std::string_view key, std::string_view value) {
 
 bool Policy::sets_projection(std::string_view key, std::string_view value) const {
   for (const Line& line : lines_) {
-    if (line.kind == PolicyKind::kGrad && line.treatment[0].has(key) &&
-        line.treatment[0].text(key, "") != value) {
+    if (line.kind == PolicyKind::kGrad && line.other.has(key) &&
+        line.other.text(key, "") != value) {
       return true;
     }
   }
   return false;
 }
 
-void Policy::check_patterns(PolicyKind kind, std::span<const std::string> names) const {
+void Policy::check_patterns(PolicyKind kind, std::span<const NamedRole> all) const {
+  const auto matched = [&](const Line& line) {
+    return std::ranges::any_of(all,
+                               [&](const NamedRole& n) { return line.matches(n.name, n.role); });
+  };
   // A preset for other networks would do nothing and say nothing.
   const Line* idle = nullptr;
   bool works = kind != PolicyKind::kSlot;
   for (const Line& line : lines_) {
     if (line.kind != kind || !line.general) continue;
     idle = &line;
-    for (const std::string& name : names) works = works || glob_match(line.pattern, name);
+    works = works || matched(line);
   }
   if (idle && !works) fail(idle->where, ": no slot of this model is in the preset");
   for (const Line& line : lines_) {
-    if (line.kind != kind || line.general) continue;
-    bool any = false;
-    for (const std::string& name : names) any = any || glob_match(line.pattern, name);
-    if (any) continue;
-    // Suggest with the layer number as a star, as people write patterns.
-    std::vector<std::string> general;
-    for (const std::string& name : names) {
-      std::vector<std::string> parts = split(name, '.');
-      if (parts.size() > 1 && parse_integer(parts[1])) parts[1] = "*";
-      std::string joined = parts[0];
-      for (size_t i = 1; i < parts.size(); ++i) joined += "." + parts[i];
-      if (std::find(general.begin(), general.end(), joined) == general.end())
-        general.push_back(joined);
+    if (line.kind != kind || line.general || matched(line)) continue;
+    const auto add = [](std::vector<std::string>& to, const std::string& name) {
+      if (std::ranges::find(to, name) == to.end()) to.push_back(name);
+    };
+    std::vector<std::string> names, own_roles;
+    for (const NamedRole& n : all) {
+      add(names, NumberedName(n.name).general());
+      if (n.role != Role::kNone) add(own_roles, name_of(n.role));
     }
-    fail(line.where, ": pattern `", line.pattern, "` matches no ", kKinds[static_cast<int>(kind)],
-         " of this model", suggestion(line.pattern, general));
+    const std::string what = cat(line.where, ": pattern `", line.pattern, "` matches no ",
+                                 kKinds[static_cast<int>(kind)], " of this model");
+    if (line.roles.empty()) fail(what, suggestion(line.pattern, names));
+    std::string roles = own_roles.empty() ? " none" : "";
+    for (const std::string& role : own_roles) roles += " " + role;
+    fail(what, "; its roles:", roles);
   }
 }
 
@@ -180,7 +204,7 @@ std::string Policy::str() const {
   std::string out;
   for (const Line& line : lines_) {
     out += std::string(kKinds[static_cast<int>(line.kind)]) + " " + line.pattern + " = " +
-           Spec::chain_str(line.treatment) + "\n";
+           line.treatment() + "\n";
   }
   return out;
 }

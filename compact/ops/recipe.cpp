@@ -29,18 +29,11 @@ void for_sources(const Recipe& recipe, int tensor, F enter) {
 
 }  // namespace
 
-std::string Slot::treatment_name() const {
-  switch (storage) {
-    case Storage::kKeep:
-      return "keep";
-    case Storage::kRecompute:
-      return "recompute";
-    case Storage::kSketch:
-      return "sketch";
-    case Storage::kCodec:
-      return treatment;
-  }
-  return "";
+Slot slot_of(const Policy& policy, const std::string& name, Role role, int64_t width) {
+  Slot slot{.name = name, .width = width, .treatment = policy.slot(name, role), .role = role};
+  COMPACT_CHECK(slot.treatment.storage() != Storage::kChunk, "treatment `", slot.treatment.text(),
+                "` is for loss.logits only");
+  return slot;
 }
 
 bool Recipe::Step::reads_input(const Wanted& wanted) const {
@@ -104,7 +97,8 @@ bool Recipe::read_in_backward(int tensor) const {
 
 bool Recipe::stored(int tensor) const {
   const Slot& slot = slots[tensor];
-  return !slot.name.empty() && (slot.storage == Storage::kKeep || slot.storage == Storage::kCodec);
+  const Storage storage = slot.treatment.storage();
+  return !slot.name.empty() && (storage == Storage::kKeep || storage == Storage::kCodec);
 }
 
 bool Recipe::rebuilt(int tensor) const {
@@ -137,8 +131,7 @@ bool Recipe::rounded(int tensor) const {
 
 Content Recipe::content(int tensor) const {
   const Slot& slot = slots[tensor];
-  return !slot.name.empty() && slot.storage == Storage::kCodec ? content_of(slot.treatment)
-                                                               : Content::kExact;
+  return slot.name.empty() ? Content::kExact : slot.treatment.content();
 }
 
 void Recipe::fit_codecs() {
@@ -151,7 +144,7 @@ void Recipe::fit_codecs() {
     });
   };
   const auto check = [](bool possible, const Slot& slot, const char* why) {
-    COMPACT_CHECK(possible, "slot `", slot.name, "` = ", slot.treatment, ": ", why);
+    COMPACT_CHECK(possible, "slot `", slot.name, "` = ", slot.treatment.text(), ": ", why);
   };
   constexpr const char* kReadsValues = "the operation behind it reads values, not signs";
   const Wanted wanted = everything();
@@ -159,21 +152,18 @@ void Recipe::fit_codecs() {
     const Step& step = steps[i];
     if (step.reads_input(wanted)) read(step.input, false);
     if (step.stage && step.stage->needs().output) read(i + 1, step.stage->reads_signs());
-    check(
-        step.side.storage != Storage::kCodec || content_of(step.side.treatment) != Content::kSigns,
-        step.side, kReadsValues);
+    check(step.side.treatment.content() != Content::kSigns, step.side, kReadsValues);
   }
   for (int t = 0; t < static_cast<int>(slots.size()); ++t) {
     Slot& slot = slots[t];
     if (signs[t] && content(t) == Content::kRounded) {
-      const std::string held = values[t] ? slot.treatment : "mask:of=sign";
-      slot.treatment = with_signs(held).value_or(held);
-      slot.codec = make_codec(slot.treatment);
+      slot.treatment =
+          values[t] ? slot.treatment.with_signs().value_or(slot.treatment) : Treatment::of_signs();
     }
     check(content(t) != Content::kSigns || !(values[t] || exact[t]), slot, kReadsValues);
-    check(
-        content(t) != Content::kRounded || !(exact[t] || (signs[t] && !with_signs(slot.treatment))),
-        slot, "a ReLU without a mask reads signs, which this does not keep");
+    const bool lost = signs[t] && !slot.treatment.with_signs();
+    check(content(t) != Content::kRounded || !(exact[t] || lost), slot,
+          "a ReLU without a mask reads signs, which this does not keep");
   }
 }
 
@@ -185,9 +175,10 @@ void Recipe::finish() {
         "` = sketch: its reader must be a linear whose gradient is `project`; set that, or "
         "keep or recompute the slot");
   };
-  for (const Step& step : steps) check_sketch(step.side.storage != Storage::kSketch, step.side);
+  for (const Step& step : steps)
+    check_sketch(step.side.treatment.storage() != Storage::kSketch, step.side);
   for (int t = 1; t < count; ++t) {
-    if (slots[t].storage != Storage::kSketch) continue;
+    if (slots[t].treatment.storage() != Storage::kSketch) continue;
     bool read = false;
     for (Step& step : steps) {
       if (!step.stage || step.input != t) continue;  // no backward of a sum reads what it adds

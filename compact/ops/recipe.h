@@ -7,21 +7,23 @@
 #include <string>
 #include <vector>
 
+#include "compact/ops/role.h"
 #include "compact/ops/stage.h"
+#include "compact/ops/treatment.h"
 
 namespace compact {
 
-enum class Storage : uint8_t { kKeep, kRecompute, kSketch, kCodec };
+class Policy;
 
 // A named tensor of a segment.
 struct Slot {
   std::string name;   // layers.0.attn.norm
   int64_t width = 0;  // elements per token; of side outputs, which may never be made, it is needed
-  Storage storage = Storage::kKeep;
-  CodecPtr codec = {};    // with kCodec
-  std::string treatment;  // as written, with kCodec
-  std::string treatment_name() const;
+  Treatment treatment = {};
+  Role role = Role::kNone;
 };
+// One that is treated as the policy says. Throws InputError on `chunk`, which is for losses.
+Slot slot_of(const Policy& policy, const std::string& name, Role role, int64_t width = 0);
 
 // Which gradients a pass is to give: of the segment's input, then of each parameter.
 using Wanted = std::vector<bool>;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 
-#include "compact/codecs/codec.h"
 #include "compact/codecs/launch.h"
 #include "compact/ops/autograd.h"
 #include "compact/ops/map_stages.h"
@@ -53,7 +52,7 @@ class ReluStage final : public Stage {
 
  private:
   bool mask_;
-  CodecPtr signs_ = make_codec("mask:of=sign");
+  CodecPtr signs_ = Treatment::of_signs().codec();
 };
 
 }  // namespace
@@ -61,10 +60,9 @@ class ReluStage final : public Stage {
 std::shared_ptr<const Stage> relu_stage(bool mask) { return std::make_shared<ReluStage>(mask); }
 
 int add_relu(Segment& segment, Slot slot, bool read) {
-  bool mask = slot.storage == Storage::kRecompute && segment.rounded(segment.tensors() - 1);
-  if (slot.storage == Storage::kCodec && content_of(slot.treatment) == Content::kRounded) {
-    mask = read && !with_signs(slot.treatment);
-  }
+  bool mask =
+      slot.treatment.storage() == Storage::kRecompute && segment.rounded(segment.tensors() - 1);
+  if (slot.treatment.content() == Content::kRounded) mask = read && !slot.treatment.with_signs();
   return segment.add(relu_stage(mask), std::move(slot));
 }
 

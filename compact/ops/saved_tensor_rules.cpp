@@ -4,12 +4,9 @@
 #include <algorithm>
 
 #include "compact/base/check.h"
-#include "compact/codecs/codec.h"
 
 namespace compact {
 namespace {
-
-constexpr const char* kSigns = "mask:of=sign";
 
 // What the operation promises integers to be below; 0: nothing.
 int64_t index_limit(const RunningOp& op, const at::Tensor& t, bool result) {
@@ -35,48 +32,43 @@ bool is_statistic(const RunningOp& op, const at::Tensor& t, bool result) {
          (has("norm") || has("log_softmax") || (has("scaled_dot_product") && t.dim() < 4));
 }
 
-bool takes(const char* codec, const at::Tensor& t) { return make_codec(codec)->takes(t); }
-
 }  // namespace
 
-std::string treatment_of(const Policy& policy, const SavedTensorOptions& options,
-                         const RunningOp* op, const at::Tensor& t, const std::string& name,
-                         bool result) {
+Treatment treatment_of(const Policy& policy, const SavedTensorOptions& options, const RunningOp* op,
+                       const at::Tensor& t, const std::string& name, bool result) {
   static const RunningOp kNone;
+  static const Treatment kKeep;
   if (!op) op = &kNone;
   const bool is_float = t.is_floating_point() && t.scalar_type() != at::kDouble;
   const auto stored = static_cast<int64_t>(t.storage().nbytes());
   const bool spread = t.numel() * t.element_size() > stored;  // a view that repeats its elements
-  if (t.numel() < options.least_elements || t.is_conj() || t.is_neg() || spread) return "keep";
-  if (is_statistic(*op, t, result)) return "keep";
-  std::vector<Spec> chain = Spec::parse_chain(policy.slot_text(name));
-  const auto beginning_with = [&](const std::string& first) {
-    std::vector<Spec> all = chain;
-    all[0] = Spec::parse(first);
-    return Spec::chain_str(all);
-  };
+  if (t.numel() < options.least_elements || t.is_conj() || t.is_neg() || spread) return kKeep;
+  if (is_statistic(*op, t, result)) return kKeep;
+  const Treatment how = policy.slot(name);
+  const Spec& signs = Treatment::of_signs().first();
   const bool relu = is_float && ((op->name == "relu" && result) || op->name == "relu_");
   if (options.lossless) {
     // Its backward pass asks for nothing but which side of 0 its input is on.
-    if (is_float && !result && op->name == "leaky_relu") return beginning_with(kSigns);
+    if (is_float && !result && op->name == "leaky_relu") return how.beginning_with(signs);
     const int64_t limit = index_limit(*op, t, result);
-    if (limit > 0) return beginning_with(cat("index:limit=", limit));
-    for (const char* codec : {"mask", "index"}) {
-      if (!relu && takes(codec, t)) return beginning_with(codec);
+    if (limit > 0) return how.beginning_with(Spec::parse(cat("index:limit=", limit)));
+    static const Treatment kExact[] = {Treatment::parse("mask"), Treatment::parse("index")};
+    for (const Treatment& exact : kExact) {
+      if (!relu && exact.codec()->takes(t)) return how.beginning_with(exact.first());
     }
   }
-  const Spec& how = chain[0];
-  if (!is_float || how.name == "keep") return "keep";
-  COMPACT_CHECK(find_codec(how.name), "slot `", name, "` = ", how.str(),
+  if (!is_float || how.storage() == Storage::kKeep) return kKeep;
+  COMPACT_CHECK(how.codec(), "slot `", name, "` = ", how.text(),
                 ": tensors that autograd saves can be kept or encoded; this is for the slots of "
                 "segments");
-  COMPACT_CHECK(how.text("along", "memory") == "memory", "slot `", name, "` = ", how.str(),
+  COMPACT_CHECK(how.first().text("along", "memory") == "memory", "slot `", name, "` = ", how.text(),
                 ": tensors that autograd saves are encoded as they lie in memory, once for all "
                 "views; along=last is for the slots of segments");
   // The backward pass of a ReLU asks where its result is above 0, the next operation for the
   // values.
-  const std::string text = Spec::chain_str(chain);
-  return relu ? with_signs(text).value_or(beginning_with(kSigns)) : text;
+  if (!relu) return how;
+  const std::optional<Treatment> both = how.with_signs();
+  return both ? *both : how.beginning_with(signs);
 }
 
 }  // namespace compact

@@ -13,10 +13,9 @@
 
 namespace compact {
 
-// A chain of codecs, or keep. `op` saves the tensor, null where none is known; `result`: it made
-// it. Throws InputError where the policy names a treatment of segments.
-std::string treatment_of(const Policy& policy, const SavedTensorOptions& options,
-                         const RunningOp* op, const at::Tensor& t, const std::string& name,
-                         bool result);
+// Codecs, or keep. `op` saves the tensor, null where none is known; `result`: it made it. Throws
+// InputError where the policy names a treatment of segments.
+Treatment treatment_of(const Policy& policy, const SavedTensorOptions& options, const RunningOp* op,
+                       const at::Tensor& t, const std::string& name, bool result);
 
 }  // namespace compact

@@ -19,7 +19,6 @@
 
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
-#include "compact/codecs/codec.h"
 #include "compact/ops/op_names.h"
 #include "compact/ops/saved_tensor_names.h"
 #include "compact/ops/saved_tensor_rules.h"
@@ -29,7 +28,7 @@ namespace {
 
 // What is held of one piece of memory, by all who saved it.
 struct Held {
-  std::string treatment;
+  Treatment treatment;
   Encoded encoded;   // or, where nothing encodes it,
   at::Tensor plain;  // the tensor, without its history
   uint32_t version = 0;
@@ -71,17 +70,11 @@ struct SavedTensorScope::State {
   SavedTensorNames names;
   std::vector<SavedTensor> saved;
   std::map<Key, Entry> entries;
-  std::map<std::string, CodecPtr> codecs;
   std::shared_ptr<std::atomic<int64_t>> live = std::make_shared<std::atomic<int64_t>>(0);
   OpWatch watch;
 
   State(Policy p, SavedTensorOptions o)
       : policy(std::move(p)), options(std::move(o)), names(options.parameters) {}
-  CodecPtr codec(const std::string& text) {
-    CodecPtr& found = codecs[text];
-    if (!found) found = make_codec(text);
-    return found;
-  }
   std::shared_ptr<Held> hold(const at::Tensor& t, bool strided);
 };
 
@@ -163,7 +156,7 @@ std::shared_ptr<Held> SavedTensorScope::State::hold(const at::Tensor& t, bool st
     held->version = t._version();
   };
   if (!strided || of_leaf(t) || names.is_parameter(t)) {
-    row.treatment = strided ? "parameter" : "keep";
+    row.parameter = strided;
     keep();
     saved.push_back(std::move(row));
     return held;
@@ -189,7 +182,7 @@ std::shared_ptr<Held> SavedTensorScope::State::hold(const at::Tensor& t, bool st
     if (found == entries.end() || found->second.storage.expired()) return nullptr;
     return found->second.held.lock();
   };
-  const Content content = content_of(row.treatment);
+  const Content content = row.treatment.content();
   if (plain_bits) {
     // Whoever can do with less may read the exact tensor where it is held; nobody gets less.
     for (const Content have : {content, Content::kExact}) {
@@ -205,12 +198,12 @@ std::shared_ptr<Held> SavedTensorScope::State::hold(const at::Tensor& t, bool st
     row.shared |= plain_bits && find(other) != nullptr;  // held twice, in two ways: counted once
   }
   held->treatment = row.treatment;
-  if (row.treatment == "keep") {
+  if (!row.treatment.codec()) {
     keep();
     held->bytes = row.bytes;
   } else {
     const at::Tensor x = flat ? t.detach().as_strided({t.numel()}, {1}) : t.detach();
-    held->encoded = codec(row.treatment)->encode(x, derive(options.noise, saved.size()));
+    held->encoded = row.treatment.codec()->encode(x, derive(options.noise, saved.size()));
     held->bytes = held->encoded.bytes();
   }
   *live += held->bytes;
@@ -225,7 +218,7 @@ std::shared_ptr<Held> SavedTensorScope::State::hold(const at::Tensor& t, bool st
 int64_t SavedTensorReport::bytes() const {
   int64_t sum = 0;
   for (const SavedTensor& t : tensors) {
-    if (!t.shared && t.treatment != "parameter") sum += t.bytes;
+    if (!t.shared && !t.parameter) sum += t.bytes;
   }
   return sum;
 }

@@ -34,8 +34,9 @@ struct SavedTensorOptions {
 
 // One tensor that autograd saved.
 struct SavedTensor {
-  std::string name;       // layer1.0.conv1.convolution.input
-  std::string treatment;  // keep, parameter, quantize:bits=4, ...
+  std::string name;        // layer1.0.conv1.convolution.input
+  Treatment treatment;     // keep, or codecs
+  bool parameter = false;  // held by its network: no memory of its own
   std::vector<int64_t> sizes;
   at::ScalarType type = at::kFloat;
   int64_t bytes = 0;    // of the tensor

@@ -2,12 +2,13 @@
 #include "compact/ops/segment.h"
 
 #include "compact/base/check.h"
+#include "compact/ops/policy.h"
 #include "compact/ops/segment_node.h"
 
 namespace compact {
 
 Segment::Segment(std::string name, Slot input) : recipe_(std::make_shared<Recipe>()) {
-  const Storage storage = input.storage;
+  const Storage storage = input.treatment.storage();
   COMPACT_CHECK(input.name.empty() || storage == Storage::kKeep || storage == Storage::kCodec,
                 "slot `", input.name,
                 "` is a segment's input and can only be `keep` or a codec: everything else is "
@@ -42,18 +43,19 @@ void Segment::finish() { change().finish(); }
 std::vector<Slot> Segment::codec_slots() const {
   std::vector<Slot> found;
   const auto add = [&](const Slot& slot) {
-    if (!slot.name.empty() && slot.storage == Storage::kCodec) found.push_back(slot);
+    if (!slot.name.empty() && slot.treatment.codec()) found.push_back(slot);
   };
   for (const Slot& slot : recipe_->slots) add(slot);
   for (const Recipe::Step& step : recipe_->steps) add(step.side);
   return found;
 }
 
-void Segment::set_codec(const std::string& slot, const std::string& treatment) {
+void Segment::set_codec(const std::string& slot, const Treatment& treatment) {
+  COMPACT_CHECK(treatment.codec(), "slot `", slot, "` = ", treatment.text(),
+                ": what a codec holds can be given another codec only");
   bool found = false;
   const auto set = [&](Slot& s) {
-    if (s.name != slot || s.storage != Storage::kCodec) return;
-    s.codec = make_codec(treatment);
+    if (s.name != slot || !s.treatment.codec()) return;
     s.treatment = treatment;
     found = true;
   };
@@ -67,8 +69,9 @@ void Segment::set_codec(const std::string& slot, const std::string& treatment) {
 
 void Segment::set_codecs(const Policy& policy) {
   for (const Slot& slot : codec_slots()) {
-    if (policy.names(PolicyKind::kSlot, slot.name))
-      set_codec(slot.name, policy.slot_text(slot.name));
+    if (policy.names(PolicyKind::kSlot, slot.name, slot.role)) {
+      set_codec(slot.name, policy.slot(slot.name, slot.role));
+    }
   }
 }
 

@@ -14,13 +14,13 @@
 #include <vector>
 
 #include "compact/codecs/codec.h"
-#include "compact/ops/policy.h"
 #include "compact/ops/recipe.h"
 
 namespace compact {
 
 struct SlotUse {
   std::string name;
+  Role role = Role::kNone;
   bool rebuilt = false;  // it can be: it is made of slots, or of what can be made of them
   bool signs = false;    // backward asks no more of it than what is above 0
 };
@@ -78,8 +78,8 @@ class Segment {
   // Slots that codecs hold, and giving one of them another codec for forward passes to come: fitted
   // to what backward reads and refused as in finish(), with nothing changed.
   std::vector<Slot> codec_slots() const;
-  void set_codec(const std::string& slot, const std::string& treatment);
-  // The same for all that the policy names.
+  void set_codec(const std::string& slot, const Treatment& treatment);
+  // The same for all that a line of the policy is for.
   void set_codecs(const Policy& policy);
 
   const std::string& name() const { return recipe_->name; }
@@ -87,9 +87,8 @@ class Segment {
 
   // Whether a tensor comes back rounded: by its own codec, or made from one that does.
   bool rounded(int tensor) const { return recipe_->rounded(tensor); }
-  // What a policy may do with each slot, in the order of the forward pass; their names.
+  // What a policy may do with each slot, in the order of the forward pass.
   std::vector<SlotUse> uses() const;
-  std::vector<std::string> named_slots() const;
   // How many weights it takes.
   int parameters() const { return recipe_->parameters; }
   // What each step of a forward pass on x takes, in order, where it is run: also on the meta

@@ -15,24 +15,19 @@ std::vector<SlotUse> Segment::uses() const {
   const std::vector<Slot>& slots = recipe_->slots;
   const std::vector<Recipe::Step>& steps = recipe_->steps;
   std::vector<SlotUse> uses;
-  if (!slots[0].name.empty()) uses.push_back({slots[0].name});
+  if (!slots[0].name.empty()) uses.push_back({slots[0].name, slots[0].role});
   for (int i = 0; i < static_cast<int>(steps.size()); ++i) {
     const bool rebuilt = recipe_->can_be_rebuilt(i + 1);
-    if (!steps[i].side.name.empty()) uses.push_back({steps[i].side.name, rebuilt});
+    const Slot& side = steps[i].side;
+    if (!side.name.empty()) uses.push_back({side.name, side.role, rebuilt});
     if (slots[i + 1].name.empty()) continue;
     bool signs = steps[i].stage && steps[i].stage->needs().output && steps[i].stage->reads_signs();
     for (const Recipe::Step& reader : steps) {
       signs &= !(reader.stage && reader.input == i + 1 && reader.stage->needs().input);
     }
-    uses.push_back({slots[i + 1].name, rebuilt, signs});
+    uses.push_back({slots[i + 1].name, slots[i + 1].role, rebuilt, signs});
   }
   return uses;
-}
-
-std::vector<std::string> Segment::named_slots() const {
-  std::vector<std::string> names;
-  for (const SlotUse& use : uses()) names.push_back(use.name);
-  return names;
 }
 
 std::vector<Work> Segment::work(const at::Tensor& x, Weights weights) const {

@@ -78,10 +78,12 @@ struct SegmentNode : torch::autograd::Node {
 };
 
 Encoded SegmentNode::encode(const Slot& slot, at::Tensor& x, uint64_t key) {
-  if (slot.storage != Storage::kCodec || slot.name.empty() || !x.defined()) return {};
-  COMPACT_CHECK(slot.codec->takes(x), "slot `", slot.name, "` = ", slot.treatment,
-                ": not for tensors of ", c10::toString(x.scalar_type()), " ", x.sizes());
-  Encoded e = slot.codec->encode(x, derive(key, label_of(slot.name.data(), slot.name.size())));
+  if (!slot.treatment.codec() || slot.name.empty() || !x.defined()) return {};
+  COMPACT_CHECK(slot.treatment.codec()->takes(x), "slot `", slot.name,
+                "` = ", slot.treatment.text(), ": not for tensors of ",
+                c10::toString(x.scalar_type()), " ", x.sizes());
+  Encoded e =
+      slot.treatment.codec()->encode(x, derive(key, label_of(slot.name.data(), slot.name.size())));
   x = at::Tensor();
   return e;
 }
@@ -212,7 +214,7 @@ std::vector<SlotBytes> SegmentNode::rows(const Recipe& recipe, const Held& h,
                        int64_t whole) {
     if (slot.name.empty()) return;
     const int64_t stored = held.defined() ? static_cast<int64_t>(held.nbytes()) : e.bytes();
-    all.push_back({slot.name, slot.treatment_name(), stored + sketch, whole});
+    all.push_back({slot.name, slot.treatment.text(), stored + sketch, whole});
   };
   row(recipe.slots[0], h.tensors[0], h.encoded[0], sketches[0], if_kept[0]);
   for (size_t i = 0; i < recipe.steps.size(); ++i) {
@@ -252,7 +254,7 @@ at::Tensor SegmentNode::run(const std::shared_ptr<const Recipe>& own, at::Tensor
   const auto& slots = recipe.slots;
   Held h;
   h.weights = std::move(weights);
-  if (demand.tensors[0] && slots[0].storage == Storage::kKeep) h.versions.add(x);
+  if (demand.tensors[0] && slots[0].treatment.storage() == Storage::kKeep) h.versions.add(x);
   if (record && pass.lengths.defined()) h.versions.add(pass.lengths);
   h.tensors.resize(count + 1);
   h.sides.resize(count);
@@ -275,8 +277,8 @@ at::Tensor SegmentNode::run(const std::shared_ptr<const Recipe>& own, at::Tensor
       f.want_extras = demand.back[i] || demand.again[i];
       f.pass = of_step(h.pass, i);
       f.sketch = step.sketch && wanted[1 + static_cast<size_t>(step.first_parameter)];
-      f.want_side =
-          demand.back[i] && !step.side.name.empty() && step.side.storage != Storage::kRecompute;
+      f.want_side = demand.back[i] && !step.side.name.empty() &&
+                    step.side.treatment.storage() != Storage::kRecompute;
       t[i + 1] = recipe.run(i, t, h.weights, f);
       if_kept[i + 1] = static_cast<int64_t>(t[i + 1].nbytes());
       h.sides[i] = std::move(f.side);
@@ -288,7 +290,7 @@ at::Tensor SegmentNode::run(const std::shared_ptr<const Recipe>& own, at::Tensor
       f.input = at::Tensor();
       for (size_t j = 0; j <= i; ++j) {
         if (recipe.last_reader[j] > static_cast<int>(i)) continue;
-        if (demand.tensors[j] && t[j].defined() && slots[j].storage == Storage::kCodec) {
+        if (demand.tensors[j] && t[j].defined() && slots[j].treatment.codec()) {
           h.encoded[j] = encode(slots[j], t[j], noise);
         }
         if (!demand.tensors[j]) t[j] = at::Tensor();

@@ -14,15 +14,8 @@ namespace {
 
 constexpr int kFine = 8, kCoarse = 4;
 
-// The treatment in other bits.
-std::string in_bits(const std::string& treatment, int bits) {
-  std::vector<Spec> chain = Spec::parse_chain(treatment);
-  chain[0].set("bits", cat(bits));
-  return Spec::chain_str(chain);
-}
-
 std::string line(const AdaptiveTensor& t, int bits) {
-  return cat("slot ", t.name, " = ", in_bits(t.treatment, bits), "\n");
+  return cat("slot ", t.name, " = ", t.treatment.with_bits(bits).text(), "\n");
 }
 
 // All in 8 bits but the coarse ones. Whatever else there is stays as it is, in few bits.
@@ -32,9 +25,7 @@ Policy probe_policy(std::span<const AdaptiveTensor> tensors, const std::vector<b
   return Policy::parse(text, "probe");
 }
 
-bool has_zero_code(const AdaptiveTensor& t) {
-  return t.treatment.find("levels=positive") != std::string::npos;
-}
+bool has_zero_code(const AdaptiveTensor& t) { return t.treatment.bits()->zero_code; }
 
 double squared_distance(const at::Tensor& a, const at::Tensor& b) {
   return (a - b).square().sum(at::kDouble).item<double>();
@@ -74,8 +65,8 @@ std::vector<double> nonnegative_fit(const std::vector<Equation>& equations, doub
 }
 
 int64_t bytes_of(const AdaptiveTensor& t, int bits) {
-  const auto bytes = make_codec(in_bits(t.treatment, bits))->bytes(1, t.elements, t.type);
-  COMPACT_CHECK(bytes, "[bits] the bytes of `", t.treatment, "` are not known beforehand");
+  const auto bytes = t.treatment.with_bits(bits).codec()->bytes(1, t.elements, t.type);
+  COMPACT_CHECK(bytes, "[bits] the bytes of `", t.treatment.text(), "` are not known beforehand");
   return *bytes;
 }
 
@@ -132,7 +123,7 @@ std::vector<double> sensitivity_by_groups(const GradientProbe& probe,
 std::vector<AdaptiveTensor> adaptive_tensors(const SavedTensorReport& report, double average) {
   std::vector<AdaptiveTensor> all;
   for (const SavedTensor& t : report.tensors) {
-    if (t.shared || !t.treatment.starts_with("quantize")) continue;
+    if (t.shared || !t.treatment.bits()) continue;
     all.push_back({t.name, t.treatment, t.bytes / static_cast<int64_t>(c10::elementSize(t.type)),
                    t.type, average});
   }
@@ -142,9 +133,9 @@ std::vector<AdaptiveTensor> adaptive_tensors(const SavedTensorReport& report, do
 std::vector<AdaptiveTensor> adaptive_tensors(std::span<const CodecTensor> tensors) {
   std::vector<AdaptiveTensor> all;
   for (const CodecTensor& t : tensors) {
-    const Spec how = Spec::parse_chain(t.treatment)[0];
-    if (how.name != "quantize" || !how.has("adapt")) continue;
-    all.push_back({t.name, t.treatment, t.elements, t.type, how.number("adapt", 4)});
+    const std::optional<CodecBits> bits = t.treatment.bits();
+    if (!bits || !bits->average) continue;
+    all.push_back({t.name, t.treatment, t.elements, t.type, *bits->average});
   }
   return all;
 }
@@ -153,7 +144,6 @@ BitPlan adaptive_bits(std::span<const AdaptiveTensor> tensors,
                       std::span<const double> sensitivity) {
   COMPACT_CHECK(sensitivity.size() == tensors.size(), "[bits] ", tensors.size(), " tensors have ",
                 sensitivity.size(), " sensitivities");
-  constexpr int kBits[] = {1, 2, 4, 8};
   std::vector<TensorBits> choices;
   double budget = 0;
   BitPlan plan;
@@ -161,10 +151,10 @@ BitPlan adaptive_bits(std::span<const AdaptiveTensor> tensors,
     COMPACT_CHECK(t.average >= 1 && t.average <= 8, "[bits] bits of `", t.name,
                   "` must be from 1 to 8 on average, are ", t.average);
     TensorBits b{.name = t.name, .sensitivity = sensitivity[choices.size()]};
-    // A ReLU's result needs 2 bits for its mask.
     const bool zero = has_zero_code(t);
-    for (const int n : kBits) {
-      if (!zero || n > 1) b.choices.push_back({n, bytes_of(t, n), uniform_error(n, zero)});
+    const std::vector<int> bits = t.treatment.bits()->choices;
+    for (const int n : bits) {
+      b.choices.push_back({n, bytes_of(t, n), uniform_error(n, zero)});
     }
     // On the line between the neighbours of the average.
     for (size_t k = 0; k + 1 < b.choices.size(); ++k) {

@@ -24,7 +24,8 @@ using GradientProbe = std::function<at::Tensor(const Policy& policy, uint64_t no
 
 // A tensor whose bits are open.
 struct AdaptiveTensor {
-  std::string name, treatment;  // quantize:..., or a chain that begins with it
+  std::string name;
+  Treatment treatment;  // begins with a codec that has a choice of bits
   int64_t elements = 0;
   at::ScalarType type = at::kFloat;
   double average = 4;  // bits whose bytes it brings to the budget

@@ -35,7 +35,8 @@ std::vector<Variant> TransformerSearch::levels() const {
 }
 
 std::vector<int64_t> TransformerSearch::chunks() const {
-  const int64_t usual = LossTreatment::from(Spec::parse("chunk"), r_.shape.vocab_size).chunk_tokens;
+  const int64_t usual =
+      LossTreatment::from(Treatment::parse("chunk"), r_.shape.vocab_size).chunk_tokens;
   std::vector<int64_t> all;
   for (const int64_t chunk : {usual, usual / 4 / 64 * 64, int64_t{64}}) {
     if (chunk >= 64 && (all.empty() || chunk < all.back())) all.push_back(chunk);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "compact/base/check.h"
+#include "compact/base/numbered_name.h"
 #include "compact/base/ranges.h"
 #include "compact/base/text.h"
 
@@ -11,14 +12,7 @@ namespace compact {
 
 namespace {
 
-// layers.3.mlp.norm -> layers.*.mlp.norm
-std::string in_any_layer(const std::string& name) {
-  std::vector<std::string> parts = split(name, '.');
-  if (parts.size() > 1 && parse_integer(parts[1])) parts[1] = "*";
-  std::string out = parts[0];
-  for (size_t i = 1; i < parts.size(); ++i) out += "." + parts[i];
-  return out;
-}
+std::string in_any_layer(const std::string& name) { return NumberedName(name).general(); }
 
 // layer2.*.conv1 -> layer*.*.conv1
 std::string in_any_stage(const std::string& name) {
@@ -49,7 +43,7 @@ void name_layers(std::vector<SlotBytes>& kinds, const std::vector<SlotBytes>& sl
     std::vector<std::string> layers;
     for (const SlotBytes& slot : slots) {
       if (slot.treatment == kind.treatment && in_any_layer(slot.name) == kind.name) {
-        layers.push_back(split(slot.name, '.')[1]);
+        layers.push_back(NumberedName(slot.name).number);
       }
     }
     if (layers.empty()) continue;  // of all stages

@@ -61,7 +61,7 @@ class Restored {
 Policy lines_for(std::span<const AdaptiveTensor> tensors, const Policy& policy) {
   std::string text;
   for (const AdaptiveTensor& t : tensors) {
-    text += cat("slot ", t.name, " = ", policy.slot_text(t.name), "\n");
+    text += cat("slot ", t.name, " = ", policy.slot(t.name).text(), "\n");
   }
   return Policy::parse(text, "bits");
 }
@@ -130,7 +130,8 @@ double own_variance(const Network& network, const StepInputs& batch, uint64_t no
 // A policy of the treatments that these tensors had before bits were chosen.
 std::string usual_lines(std::span<const AdaptiveTensor> tensors) {
   std::string text;
-  for (const AdaptiveTensor& t : tensors) text += cat("slot ", t.name, " = ", t.treatment, "\n");
+  for (const AdaptiveTensor& t : tensors)
+    text += cat("slot ", t.name, " = ", t.treatment.text(), "\n");
   return text;
 }
 

@@ -43,6 +43,7 @@ class Commands(InFolder):
             self.assertIn(name, everything)
         presets = self.good("list", "presets")
         self.assertIn("compact-paper", presets)
+        self.assertRegex(self.good("list", "roles"), r"(?m)^pre_activation +what ")
         self.assertNotIn("llama-60m", presets)
 
     def test_doctor(self):

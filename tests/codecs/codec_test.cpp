@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "compact/base/check.h"
@@ -122,12 +123,52 @@ TEST(Chain, EndsWithOffload) {
   }
 }
 
+// What plans and probes ask of a codec in fewer bits, whichever it is.
+TEST(Codecs, HaveTheBitsThatTheyOffer) {
+  int several = 0;
+  for (const CodecInfo* info : codecs()) {
+    if (!info->bits) continue;
+    const Spec spec = Spec::parse(info->name);
+    const CodecBits usual = info->bits(spec);
+    EXPECT_FALSE(usual.average);
+    EXPECT_TRUE(std::ranges::count(usual.choices, usual.bits) == 1);
+    int64_t before = 0;
+    for (const int bits : usual.choices) {
+      const Spec other = info->with_bits(spec, bits, std::nullopt);
+      EXPECT_EQ(info->bits(other).bits, bits);
+      EXPECT_FALSE(info->bits(other).average);
+      EXPECT_EQ(info->bits(info->with_bits(spec, bits, 1.5)).average, 1.5);
+      const auto bytes = make_codec({other})->bytes(8, 1024, at::kFloat);
+      ASSERT_TRUE(bytes);
+      EXPECT_GT(*bytes, before);
+      before = *bytes;
+    }
+    if (info->with_signs) {
+      const std::optional<Spec> signs = info->with_signs(spec);
+      ASSERT_TRUE(signs);
+      EXPECT_TRUE(info->bits(*signs).zero_code);
+      for (const int bits : info->bits(*signs).choices) {
+        make_codec({info->with_bits(*signs, bits, std::nullopt)});
+      }
+    }
+    ++several;
+  }
+  EXPECT_GT(several, 0);
+  const auto choices = [](const char* spec) {
+    return find_codec("quantize")->bits(Spec::parse(spec)).choices;
+  };
+  EXPECT_EQ(choices("quantize:levels=lloyd"), (std::vector<int>{1, 2, 4}));
+  EXPECT_EQ(choices("quantize:levels=positive"), (std::vector<int>{2, 4, 8}));
+}
+
 TEST(Codecs, AllAreListedAndTheirDefaultsWork) {
   for (const CodecInfo* info : codecs()) {
     EXPECT_EQ(find_codec(info->name), info);
     EXPECT_FALSE(info->summary.empty());
     EXPECT_THROW(make_codec(info->name + ":nonsense=1"), InputError);
     make_codec(info->name);
+    ASSERT_TRUE(info->content);
+    EXPECT_EQ(info->bits == nullptr, info->with_bits == nullptr) << info->name;
   }
   EXPECT_THAT([] { make_codec("quantise"); },
               ThrowsMessage<InputError>(HasSubstr("did you mean `quantize`")));

@@ -2,6 +2,7 @@
 #include "compact/codecs/parameter.h"
 
 #include <ATen/ATen.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "compact/base/check.h"
@@ -63,6 +64,29 @@ TEST(Carrier, WorksInBf16) {
   const at::Tensor expected = at::cat({full.narrow(0, 0, 4).mm(c.projections[0]->matrix()),
                                        full.narrow(0, 4, 6).mm(c.projections[1]->matrix())});
   EXPECT_LE((g - expected).norm().item<float>(), 0.01 * expected.norm().item<float>());
+}
+
+TEST(Carrier, TakesTheSettingsOfAPolicy) {
+  const at::Tensor w = at::zeros({12, 20});
+  const auto make = [&](const std::string& spec) {
+    return make_carrier(Spec::parse(spec), "layers.0.attn.qkv", w, {6, 4, 2}, 9);
+  };
+  EXPECT_EQ(make("full"), nullptr);
+  const auto own =
+      make("project:rank=0.25,share=false,period=7,scale=0.5,carry=false,type=gaussian");
+  EXPECT_EQ(own->rank, 5);
+  EXPECT_EQ(own->rows, (std::vector<int64_t>{6, 4, 2}));
+  EXPECT_EQ(own->projections.size(), 3u);
+  EXPECT_EQ(own->period, 7);
+  EXPECT_EQ(own->scale, 0.5);
+  EXPECT_FALSE(own->carry);
+  EXPECT_EQ(own->value.sizes(), at::IntArrayRef({12, 5}));
+  EXPECT_TRUE(own->value.requires_grad());
+  EXPECT_EQ(own->value.abs().max().item<float>(), 0);
+  EXPECT_EQ(make("project:rank=8")->projections.size(), 1u);
+  EXPECT_THAT([&] { make("project:rank=21"); },
+              testing::ThrowsMessage<InputError>(testing::AllOf(
+                  testing::HasSubstr("layers.0.attn.qkv"), testing::HasSubstr("21"))));
 }
 
 }  // namespace

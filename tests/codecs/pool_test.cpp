@@ -118,7 +118,7 @@ TEST(Pool, RefusesWhatItCannotHave) {
   EXPECT_THROW(codec->encode(at::zeros({2, 2}), 0), InputError);
   EXPECT_THROW(codec->encode(at::zeros({2, 2, 2}, at::kLong), 0), InputError);
   EXPECT_FALSE(codec->takes(at::zeros({2, 0, 4, 4})));
-  EXPECT_EQ(content_of("pool:size=2"), Content::kRounded);
+  EXPECT_EQ(content_of({Spec::parse("pool:size=2")}), Content::kRounded);
 }
 
 }  // namespace

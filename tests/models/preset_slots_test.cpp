@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 
 #include "compact/base/check.h"
 #include "compact/base/file.h"
@@ -72,10 +73,10 @@ SmallNetwork small_graph_network(const std::string& name, GraphLayerKind kind, b
     inputs.push_back(at::arange(kNodes).floor_divide(2));
     inputs.push_back(at::full({kNodes / 2, 1}, 2.0));
   }
-  return {name,
-          [c](const Policy& p) { return std::make_unique<GraphNetwork>(c, p, ClassifierOptions{}); },
-          std::move(inputs),
-          at::arange(whole ? kNodes / 2 : kNodes).remainder(4)};
+  return {
+      name,
+      [c](const Policy& p) { return std::make_unique<GraphNetwork>(c, p, ClassifierOptions{}); },
+      std::move(inputs), at::arange(whole ? kNodes / 2 : kNodes).remainder(4)};
 }
 
 std::vector<SmallNetwork> networks() {
@@ -95,14 +96,14 @@ std::vector<SmallNetwork> networks() {
 
 // One line for each treatment with the slots that have it; of plain operations the parameters that
 // they are named after.
-std::string described(const SmallNetwork& small, const std::string& preset) {
+std::string described(const SmallNetwork& small, const Policy& policy) {
   std::map<std::string, std::vector<std::string>> names;  // by treatment
   const auto add = [&](const std::string& treatment, const std::string& name) {
     auto& of = names[treatment];
     if (std::ranges::find(of, name) == of.end()) of.push_back(name);
   };
   try {
-    const std::unique_ptr<Network> network = small.make(Policy::preset(preset));
+    const std::unique_ptr<Network> network = small.make(policy);
     PassReport report;
     network->loss(small.inputs, small.target, {.noise = 3}, &report);
     for (const SlotBytes& slot : report.slots) add(slot.treatment, slot.name);
@@ -132,7 +133,8 @@ TEST(PresetSlots, AreTreatedAsTheyAlwaysWere) {
   std::string got;
   for (const EmbeddedPreset& preset : embedded_presets()) {
     for (const SmallNetwork& small : networks()) {
-      got += cat("\n== ", preset.name, ", ", small.name, "\n", described(small, preset.name));
+      got += cat("\n== ", preset.name, ", ", small.name, "\n",
+                 described(small, Policy::preset(preset.name)));
     }
   }
   const std::string expected =
@@ -141,6 +143,73 @@ TEST(PresetSlots, AreTreatedAsTheyAlwaysWere) {
   const std::string path = testing::TempDir() + "preset_slots.txt";
   std::ofstream(path) << got;
   FAIL() << "differs from tests/models/preset_slots.txt: see " << path;
+}
+
+// Policies of stored runs name slots.
+TEST(PresetSlots, AreTheSameByName) {
+  const std::pair<const char*, const char*> all[] = {
+      {"exact",
+       "slot * = keep\n"
+       "slot layers.*.{attn,mlp}.norm = recompute\n"
+       "slot layers.*.mlp.{silu,product,gelu} = recompute\n"
+       "slot loss.logits = chunk\n"
+       "slot layer{1,2,3,4}.*.relu* = recompute\n"
+       "slot {stem.relu,average.input} = mask:of=sign\n"},
+      {"gact-l2.1",
+       "slot * = quantize:bits=4,adapt=3\n"
+       "slot {fc,head,classifier,linear}.* = keep\n"
+       "slot final.norm = keep\n"
+       "slot layers.*.attn.out = recompute\n"
+       "slot layers.*.attn.qkv = quantize:bits=8\n"
+       "slot layers.*.{attn,mlp}.norm = recompute\n"
+       "slot {layers.*.*.input,final.input} = quantize:bits=8,adapt=6\n"
+       "slot layers.*.mlp.{silu,product,gelu} = recompute\n"
+       "slot loss.logits = chunk\n"},
+      {"pool-quant",
+       "slot layer{1,2,3,4}.*.{conv*,downsample} = quantize:bits=4\n"
+       "slot stem.conv = quantize:bits=4\n"
+       "slot layer{1,2,3,4}.*.{input,relu*} = pool:size=2+quantize:bits=4\n"
+       "slot {stem.relu,average.input} = mask:of=sign\n"}};
+  for (const auto& [preset, lines] : all) {
+    Policy by_name = Policy::parse(lines, "preset by name");
+    by_name.make_general();
+    for (const SmallNetwork& small : networks()) {
+      EXPECT_EQ(described(small, by_name), described(small, Policy::preset(preset)))
+          << preset << ", " << small.name;
+    }
+  }
+}
+
+TEST(PresetSlots, EverySlotHasARole) {
+  std::set<Role> seen = {Role::kHead, Role::kLogits};  // of what no segment holds
+  for (const SmallNetwork& small : networks()) {
+    const std::unique_ptr<Network> network = small.make(Policy());
+    for (const Segment* segment : network->segments()) {
+      for (const SlotUse& use : segment->uses()) {
+        EXPECT_NE(use.role, Role::kNone) << use.name;
+        seen.insert(use.role);
+      }
+    }
+  }
+  EXPECT_EQ(seen.size(), roles().size());
+}
+
+TEST(PresetSlots, ARoleOfAnotherNetworkIsRefused) {
+  const auto error = [](const SmallNetwork& small, const char* line) {
+    return described(small, Policy::parse(line, "--set"));
+  };
+  EXPECT_EQ(error(small_llama(), "slot role:map = offload"),
+            "refused: --set:1: pattern `role:map` matches no slot of this model; its roles: input "
+            "norm qkv attention residual gate_up gate product head logits\n");
+  EXPECT_EQ(error(small_encoder_of(EncoderKind::kBert), "slot role:gate = offload"),
+            "refused: --set:1: pattern `role:gate` matches no slot of this model; its roles: input "
+            "norm qkv attention residual pre_activation activation\n");
+  EXPECT_EQ(error(small_graph_network("gcn", GraphLayerKind::kConvolution, false),
+                  "slot role:norm = offload"),
+            "refused: --set:1: pattern `role:norm` matches no slot of this model; its roles: "
+            "none\n");
+  EXPECT_TRUE(error(small_llama(), "slot role:attention = offload")
+                  .find("\noffload: layers.0.attn.out layers.1.attn.out\n") != std::string::npos);
 }
 
 }  // namespace

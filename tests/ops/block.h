@@ -92,11 +92,11 @@ struct Block {
   std::unique_ptr<BoundSegment> segment(Dropped dropped,
                                         const std::vector<std::string>& sketch = {}) {
     const auto slot = [&](size_t i, int64_t width) {
-      Storage storage = dropped[i] ? Storage::kRecompute : Storage::kKeep;
+      const char* how = dropped[i] ? "recompute" : "keep";
       for (const std::string& name : sketch) {
-        if (name == kDroppable[i]) storage = Storage::kSketch;
+        if (name == kDroppable[i]) how = "sketch";
       }
-      return Slot{kDroppable[i], width, storage};
+      return Slot{kDroppable[i], width, Treatment::parse(how)};
     };
     const auto linear = [](const Parameter& p) {
       return linear_stage({.sketch_width = p.carrier ? p.carrier->width() : 0});

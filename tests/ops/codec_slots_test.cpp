@@ -7,7 +7,7 @@
 #include "compact/base/check.h"
 #include "compact/ops/map_stages.h"
 #include "compact/ops/memory.h"
-#include "compact/ops/treatments.h"
+#include "compact/ops/policy.h"
 #include "tests/ops/block.h"
 
 namespace compact {
@@ -16,7 +16,9 @@ namespace {
 // The block of block.h, with slots as a policy says.
 std::unique_ptr<BoundSegment> treated(Block& b, const std::string& text) {
   const Policy policy = Policy::parse(text, "test");
-  const auto slot = [&](const char* name, int64_t width) { return slot_of(policy, name, width); };
+  const auto slot = [&](const char* name, int64_t width) {
+    return slot_of(policy, name, Role::kNone, width);
+  };
   auto s = std::make_unique<BoundSegment>("block", slot("attn.input", Block::kWidth));
   s->add(rms_norm_stage(1e-5), {&b.attn_norm}, slot("attn.norm", Block::kWidth));
   s->add(linear_stage(), {&b.qkv});
@@ -95,7 +97,7 @@ TEST_P(CodecSlots, SecondBackwardGivesTheSame) {
 // What set_codec() says of a slot and a codec; empty where it takes it.
 std::string refused_codec(Segment& segment, const char* slot, const char* treatment) {
   try {
-    segment.set_codec(slot, treatment);
+    segment.set_codec(slot, Treatment::parse(treatment));
   } catch (const InputError& e) {
     return e.what();
   }
@@ -104,7 +106,7 @@ std::string refused_codec(Segment& segment, const char* slot, const char* treatm
 
 std::string treatment_of(const Segment& segment, const std::string& slot) {
   for (const Slot& s : segment.codec_slots()) {
-    if (s.name == slot) return s.treatment;
+    if (s.name == slot) return s.treatment.text();
   }
   return "none";
 }
@@ -120,14 +122,11 @@ TEST(CodecSlotsLater, HoldWhatBackwardReads) {
   EXPECT_EQ(refused_codec(*segment, "mlp.gate_up", "quantize:bits=1"), "");
   EXPECT_EQ(treatment_of(*segment, "mlp.gate_up"), "quantize:bits=1");
   EXPECT_THAT(refused_codec(*segment, "mlp.down", "offload"), testing::HasSubstr("no codec holds"));
+  EXPECT_THAT(refused_codec(*segment, "attn.out", "keep"), testing::HasSubstr("another codec"));
 }
 
 Slot moved(const char* name) {
-  return {.name = name,
-          .width = 4,
-          .storage = Storage::kCodec,
-          .codec = make_codec("offload"),
-          .treatment = "offload"};
+  return {.name = name, .width = 4, .treatment = Treatment::parse("offload")};
 }
 
 // A ReLU that was made without a mask reads signs of what holds its output.
@@ -143,7 +142,7 @@ TEST(CodecSlotsLater, TellSignsWhereAReluReadsThem) {
   add_relu(signs, moved("relu"), /*read=*/false);
   rebuilt.add(linear_stage(), {&a}, moved("gelu"));
   rebuilt.add(gelu_stage(false));
-  add_relu(rebuilt, Slot{"relu", 4, Storage::kRecompute}, /*read=*/true);
+  add_relu(rebuilt, Slot{"relu", 4, Treatment::parse("recompute")}, /*read=*/true);
   rebuilt.add(linear_stage(), {&b});
   for (BoundSegment* s : {&read, &signs, &rebuilt}) s->finish();
 

@@ -66,25 +66,20 @@ class FailedBackward : public testing::Test {
 
   // Everything in 4 bits but what is rebuilt from it.
   std::unique_ptr<BoundSegment> quantized_block() {
-    Slot slot{.name = "attn.input", .width = Block::kWidth, .storage = Storage::kCodec};
-    slot.treatment = "quantize:bits=4,group=32";
-    slot.codec = make_codec(slot.treatment);
+    const Treatment recompute = Treatment::parse("recompute");
+    Slot slot{"attn.input", Block::kWidth, Treatment::parse("quantize:bits=4,group=32")};
     auto s = std::make_unique<BoundSegment>("block", slot);
-    s->add(rms_norm_stage(1e-5), {&block_->attn_norm},
-           Slot{"attn.norm", Block::kWidth, Storage::kRecompute});
+    s->add(rms_norm_stage(1e-5), {&block_->attn_norm}, Slot{"attn.norm", Block::kWidth, recompute});
     slot.name = "attn.qkv", slot.width = Block::kQkv;
     s->add(linear_stage(), {&block_->qkv}, slot);
     s->add(attention_stage(Block::kHeads, Block::kKvHeads, Block::kDim), {},
-           Slot{"attn.out", Block::kWidth, Storage::kRecompute});
+           Slot{"attn.out", Block::kWidth, recompute});
     s->add(linear_stage(), {&block_->out});
-    s->add_residual(0, Slot{"mlp.input", Block::kWidth, Storage::kRecompute});
-    s->add(rms_norm_stage(1e-5), {&block_->mlp_norm},
-           Slot{"mlp.norm", Block::kWidth, Storage::kRecompute});
-    s->add(linear_stage(), {&block_->gate_up},
-           Slot{"mlp.gate_up", 2 * Block::kMlp, Storage::kRecompute});
+    s->add_residual(0, Slot{"mlp.input", Block::kWidth, recompute});
+    s->add(rms_norm_stage(1e-5), {&block_->mlp_norm}, Slot{"mlp.norm", Block::kWidth, recompute});
+    s->add(linear_stage(), {&block_->gate_up}, Slot{"mlp.gate_up", 2 * Block::kMlp, recompute});
     slot.name = "mlp.silu", slot.width = Block::kMlp;
-    s->add(swiglu_stage(Block::kMlp), {}, Slot{"mlp.product", Block::kMlp, Storage::kRecompute},
-           slot);
+    s->add(swiglu_stage(Block::kMlp), {}, Slot{"mlp.product", Block::kMlp, recompute}, slot);
     s->add(linear_stage(), {&block_->down});
     s->finish();
     return s;

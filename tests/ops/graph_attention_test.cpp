@@ -91,7 +91,8 @@ TEST(GraphAttention, KeepsNothingOfTheEdgesSize) {
   const std::string treatments[] = {"quantize:bits=4", "keep", "keep"};
   for (size_t i = 0; i < 3; ++i) {
     const SavedTensor& t = report.tensors[before + i];
-    EXPECT_TRUE(t.treatment.starts_with(treatments[i])) << t.name << " " << t.treatment;
+    EXPECT_TRUE(t.treatment.text().starts_with(treatments[i]))
+        << t.name << " " << t.treatment.text();
     EXPECT_NE(t.name.find("graph_attention.input"), std::string::npos) << t.name;
   }
   torch::autograd::backward({y.sum()}, {});

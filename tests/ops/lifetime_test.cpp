@@ -9,7 +9,6 @@
 #include "compact/base/check.h"
 #include "compact/ops/loss.h"
 #include "compact/ops/map_stages.h"
-#include "compact/ops/treatments.h"
 #include "tests/ops/block.h"
 
 namespace compact {
@@ -129,19 +128,18 @@ TEST(Lifetime, ProjectionsDrawnAnewAreRefused) {
 // Whether statistics of the first step are made anew depends on what its input comes back from.
 TEST(Lifetime, ACodecGivenLaterIsForPassesToCome) {
   Block block(at::kFloat);
-  Slot slot{.name = "in", .width = Block::kWidth, .storage = Storage::kCodec};
-  slot.treatment = "quantize:bits=4,group=32";
-  slot.codec = make_codec(slot.treatment);
-  BoundSegment segment("block", slot);
+  const Treatment codes = Treatment::parse("quantize:bits=4,group=32"),
+                  offload = Treatment::parse("offload");
+  BoundSegment segment("block", Slot{"in", Block::kWidth, codes});
   segment.add(rms_norm_stage(1e-5), {&block.attn_norm},
-              Slot{"norm", Block::kWidth, Storage::kRecompute});
+              Slot{"norm", Block::kWidth, Treatment::parse("recompute")});
   segment.add(linear_stage(), {&block.out});
   segment.finish();
   const auto run = [&](bool change) {
-    segment.set_codec("in", "quantize:bits=4,group=32");
+    segment.set_codec("in", codes);
     segment.pass.noise = 1;
     const at::Tensor x = block.input(), y = segment(x);
-    if (change) segment.set_codec("in", "offload");
+    if (change) segment.set_codec("in", offload);
     y.backward(block.output_gradient());
     std::vector<at::Tensor> all = block.take_gradients();
     all.push_back(x.grad());
@@ -164,17 +162,13 @@ struct Maps {
   // `dropped`: the normed map is rebuilt, and with it what the convolution makes. `pooled`: the
   // input is held as means over windows of one pixel.
   std::unique_ptr<BoundSegment> segment(bool dropped, bool pooled) {
-    const Storage storage = dropped ? Storage::kRecompute : Storage::kKeep;
-    Slot input{.name = "input"};
-    if (pooled) {
-      input.storage = Storage::kCodec;
-      input.treatment = "pool:size=1";
-      input.codec = make_codec(input.treatment);
-    }
+    const Treatment how = Treatment::parse(dropped ? "recompute" : "keep");
+    const Slot input{.name = "input",
+                     .treatment = Treatment::parse(pooled ? "pool:size=1" : "keep")};
     auto s = std::make_unique<BoundSegment>("maps", input);
-    s->add(conv_stage(3, 1, 1), {&weight}, Slot{"conv", 0, storage});
+    s->add(conv_stage(3, 1, 1), {&weight}, Slot{"conv", 0, how});
     s->add(batch_norm_stage(statistics), {&scale, &shift});
-    s->add(relu_stage(/*mask=*/false), {}, Slot{"relu", 0, storage});
+    s->add(relu_stage(/*mask=*/false), {}, Slot{"relu", 0, how});
     s->add(average_stage());
     s->finish();
     return s;

@@ -277,10 +277,10 @@ TEST(Loss, RefusesBadInput) {
 }
 
 TEST(LossTreatment, FromSpecs) {
-  EXPECT_EQ(LossTreatment::from(Spec::parse("keep"), 32000).chunk_tokens, 0);
-  EXPECT_EQ(LossTreatment::from(Spec::parse("chunk:tokens=7"), 32000).chunk_tokens, 7);
-  EXPECT_EQ(LossTreatment::from(Spec::parse("chunk"), 32768).chunk_tokens, 512);
-  EXPECT_THROW(LossTreatment::from(Spec::parse("recompute"), 32000), InputError);
+  EXPECT_EQ(LossTreatment::from(Treatment::parse("keep"), 32000).chunk_tokens, 0);
+  EXPECT_EQ(LossTreatment::from(Treatment::parse("chunk:tokens=7"), 32000).chunk_tokens, 7);
+  EXPECT_EQ(LossTreatment::from(Treatment::parse("chunk"), 32768).chunk_tokens, 512);
+  EXPECT_THROW(LossTreatment::from(Treatment::parse("recompute"), 32000), InputError);
 }
 
 }  // namespace

@@ -27,13 +27,7 @@ struct Gradients {
 Gradients stage_gradients(const std::string& treatment, const at::Tensor& input,
                           const at::Tensor& weight, int64_t stride, const at::Tensor& g) {
   Parameter w{.name = "w", .weight = weight.clone().requires_grad_(true)};
-  Slot slot{.name = "input"};
-  if (treatment != "keep") {
-    slot.storage = Storage::kCodec;
-    slot.treatment = treatment;
-    slot.codec = make_codec(treatment);
-  }
-  BoundSegment segment("one", slot);
+  BoundSegment segment("one", Slot{.name = "input", .treatment = Treatment::parse(treatment)});
   segment.add(conv_stage(weight.size(2), stride, weight.size(2) / 2), {&w});
   segment.finish();
   const at::Tensor x =

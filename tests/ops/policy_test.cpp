@@ -7,7 +7,6 @@
 #include <fstream>
 
 #include "compact/base/check.h"
-#include "compact/ops/treatments.h"
 
 namespace compact {
 namespace {
@@ -38,9 +37,9 @@ TEST(Policy, TheLastLineThatMatchesHolds) {
       "moment * = bf16\n",
       "file");
   EXPECT_EQ(p.summary(), "A summary of two lines");
-  EXPECT_EQ(p.slot("layers.0.mlp.norm").name, "recompute");
-  EXPECT_EQ(p.slot("layers.1.mlp.norm").name, "keep");
-  EXPECT_EQ(p.slot("layers.0.attn.norm").name, "keep");
+  EXPECT_EQ(p.slot("layers.0.mlp.norm").text(), "recompute");
+  EXPECT_EQ(p.slot("layers.1.mlp.norm").text(), "keep");
+  EXPECT_EQ(p.slot("layers.0.attn.norm").text(), "keep");
   EXPECT_EQ(p.grad("layers.2.attn.out").str(), "project:rank=0.5");
   EXPECT_EQ(p.grad("head").name, "full");
   EXPECT_EQ(p.moment("head").name, "bf16");
@@ -53,14 +52,14 @@ TEST(Policy, RangesOfLayers) {
       "file");
   for (const int64_t layer : {0, 1, 2, 4, 5, 12, 13, 14, 113}) {
     const std::string name = cat("layers.", layer, ".mlp.");
-    EXPECT_EQ(p.slot(name + "product").name, layer <= 13 ? "recompute" : "keep") << layer;
+    EXPECT_EQ(p.slot(name + "product").text(), layer <= 13 ? "recompute" : "keep") << layer;
     const bool kept = layer == 2 || layer == 4 || layer == 5 || layer > 13;
-    EXPECT_EQ(p.slot(name + "norm").name, kept ? "keep" : "recompute") << layer;
+    EXPECT_EQ(p.slot(name + "norm").text(), kept ? "keep" : "recompute") << layer;
   }
   EXPECT_EQ(Policy::parse(p.str(), "again").str(), p.str());
   // Nothing is written out.
   EXPECT_EQ(
-      Policy::parse("slot layers.{0..999999999}.* = recompute", "file").slot("layers.31.x").name,
+      Policy::parse("slot layers.{0..999999999}.* = recompute", "file").slot("layers.31.x").text(),
       "recompute");
   for (const char* bad : {"{3..1}", "{0..}", "{..3}", "{a..b}", "{1..2..3}", "{0..01}"}) {
     EXPECT_THAT(parse_error(cat("slot layers.", bad, ".mlp.norm = keep")),
@@ -112,12 +111,13 @@ TEST(Policy, TheSameThingTwiceDifferently) {
   EXPECT_EQ(parse_error("slot a = keep\nslot a = keep"), "");
   Policy p = Policy::parse("slot a = keep", "one");  // a later source overrides
   p.append(Policy::parse("slot a = recompute", "two"));
-  EXPECT_EQ(p.slot("a").name, "recompute");
+  EXPECT_EQ(p.slot("a").text(), "recompute");
 }
 
 TEST(Policy, PatternsThatMatchNothing) {
-  const std::vector<std::string> names = {"layers.0.mlp.gate_up", "layers.1.mlp.gate_up",
-                                          "loss.logits"};
+  const std::vector<NamedRole> names = {{"layers.0.mlp.gate_up", Role::kGateUp},
+                                        {"layers.1.mlp.gate_up", Role::kGateUp},
+                                        {"loss.logits", Role::kLogits}};
   const auto error = [&](const std::string& text) {
     return message_of(
         [&] { Policy::parse(text, "file").check_patterns(PolicyKind::kSlot, names); });
@@ -127,6 +127,78 @@ TEST(Policy, PatternsThatMatchNothing) {
               AllOf(HasSubstr("file:2"), HasSubstr("layers.*.mlp.gateup"),
                     HasSubstr("did you mean `layers.*.mlp.gate_up`")));
   EXPECT_THAT(error("slot layers.2.mlp.gate_up = keep"), HasSubstr("matches no slot"));
+  EXPECT_EQ(error("slot role:{norm,gate_up} = keep"), "");
+  EXPECT_EQ(error("slot role:logits = chunk\nslot role:{norm,map} = keep"),
+            "file:2: pattern `role:{norm,map}` matches no slot of this model; its roles: gate_up "
+            "logits");
+  const std::vector<NamedRole> plain = {{"conv1.linear.input"}};
+  EXPECT_THAT(
+      message_of([&] {
+        Policy::parse("slot role:conv = keep", "file").check_patterns(PolicyKind::kSlot, plain);
+      }),
+      HasSubstr("its roles: none"));
+}
+
+TEST(Policy, PresetsForOtherNetworks) {
+  const std::vector<NamedRole> maps = {{"layer1.0.input", Role::kMap}, {"stem.conv", Role::kConv}};
+  const auto error = [&](const char* preset) {
+    return message_of([&] { Policy::preset(preset).check_patterns(PolicyKind::kSlot, maps); });
+  };
+  EXPECT_EQ(error("pool"), "");
+  EXPECT_EQ(error("gact-l1"), "");
+  EXPECT_THAT(error("recompute"), HasSubstr("no slot of this model is in the preset"));
+}
+
+TEST(Policy, RolesBesideNames) {
+  const Policy p = Policy::parse(
+      "slot * = offload\n"
+      "slot role:{norm,product} = recompute\n"
+      "slot layers.1.* = keep\n"
+      "slot role:product = sketch\n",
+      "file");
+  EXPECT_EQ(p.slot("layers.0.attn.norm", Role::kNorm).text(), "recompute");
+  EXPECT_EQ(p.slot("layers.1.attn.norm", Role::kNorm).text(), "keep");
+  EXPECT_EQ(p.slot("layers.1.mlp.product", Role::kProduct).text(), "sketch");
+  EXPECT_EQ(p.slot("layers.0.attn.qkv", Role::kQkv).text(), "offload");
+  // A name is no role.
+  EXPECT_EQ(p.slot("norm").text(), "offload");
+  EXPECT_EQ(p.slot("role:norm").text(), "offload");
+  EXPECT_EQ(Policy::parse(p.str(), "again").str(), p.str());
+  EXPECT_TRUE(p.names(PolicyKind::kSlot, "x", Role::kNorm));
+  EXPECT_FALSE(Policy::parse("slot role:norm = keep", "file").names(PolicyKind::kSlot, "norm"));
+}
+
+TEST(Policy, UnknownRoles) {
+  EXPECT_THAT(parse_error("slot a = keep\nslot role:nrom = keep"),
+              AllOf(HasSubstr("file:2"), HasSubstr("no role `nrom`"), HasSubstr("`norm`")));
+  EXPECT_THAT(parse_error("slot role:{norm,qvk} = keep"), HasSubstr("did you mean `qkv`"));
+  for (const char* none : {"role:", "role:*", "role:{}", "role:{norm", "role:norm,qkv"}) {
+    EXPECT_THAT(parse_error(cat("slot ", none, " = keep")), HasSubstr("no role")) << none;
+  }
+  EXPECT_THAT(parse_error("grad role:norm = full"), HasSubstr("slots alone have roles"));
+  EXPECT_THAT(parse_error("moment role:norm = bf16"), HasSubstr("slots alone have roles"));
+  EXPECT_THAT(parse_error("slot role:norm = keep\nslot role:norm = offload"), HasSubstr("file:1"));
+}
+
+TEST(Policy, HalvesWhatCanHaveFewerBits) {
+  Policy p = Policy::parse(
+      "slot a = quantize:bits=8,adapt=6\nslot b = pool:size=2+quantize+offload\n"
+      "slot c = quantize:bits=2,levels=positive\nslot d = mask\nslot e = keep\n",
+      "file");
+  EXPECT_EQ(p.fewest_open_bits(), 8);
+  EXPECT_TRUE(p.halve_bits());
+  EXPECT_EQ(p.str(),
+            "slot a = quantize:bits=4,adapt=4\nslot b = pool:size=2+quantize:bits=2+offload\n"
+            "slot c = quantize:bits=2,levels=positive\nslot d = mask\nslot e = keep\n");
+  EXPECT_EQ(p.fewest_open_bits(), 4);
+  EXPECT_TRUE(p.halve_bits());
+  EXPECT_TRUE(p.halve_bits());
+  EXPECT_FALSE(p.halve_bits());
+  EXPECT_EQ(p.slot("a").text(), "quantize:bits=1,adapt=1");
+  EXPECT_THAT(message_of([] {
+                Policy::parse("slot a = quantize:bits=2,adapt=3", "file").fewest_open_bits();
+              }),
+              AllOf(HasSubstr("file:1"), HasSubstr("at most bits")));
 }
 
 TEST(Policy, OverridesOfProjections) {
@@ -144,35 +216,6 @@ TEST(Policy, PresetsAndFiles) {
   const std::string path = testing::TempDir() + "a.policy";
   std::ofstream(path) << "slot a = keep\nslot b = kep\n";
   EXPECT_THAT(message_of([&] { Policy::from_file(path); }), HasSubstr(path + ":2"));
-}
-
-TEST(Treatments, EveryOneInTheTableIsAccepted) {
-  for (const TreatmentInfo& t : treatments()) {
-    EXPECT_EQ(message_of([&] { check_treatment(t.kind, {Spec::parse(t.name)}); }), "") << t.name;
-    EXPECT_FALSE(t.summary.empty());
-  }
-}
-
-TEST(Treatments, CarriersTakeTheirSettings) {
-  const at::Tensor w = at::zeros({12, 20});
-  const auto make = [&](const std::string& spec) {
-    return make_carrier(Spec::parse(spec), "layers.0.attn.qkv", w, {6, 4, 2}, 9);
-  };
-  EXPECT_EQ(make("full"), nullptr);
-  const auto own =
-      make("project:rank=0.25,share=false,period=7,scale=0.5,carry=false,type=gaussian");
-  EXPECT_EQ(own->rank, 5);
-  EXPECT_EQ(own->rows, (std::vector<int64_t>{6, 4, 2}));
-  EXPECT_EQ(own->projections.size(), 3u);
-  EXPECT_EQ(own->period, 7);
-  EXPECT_EQ(own->scale, 0.5);
-  EXPECT_FALSE(own->carry);
-  EXPECT_EQ(own->value.sizes(), at::IntArrayRef({12, 5}));
-  EXPECT_TRUE(own->value.requires_grad());
-  EXPECT_EQ(own->value.abs().max().item<float>(), 0);
-  EXPECT_EQ(make("project:rank=8")->projections.size(), 1u);
-  EXPECT_THAT(message_of([&] { make("project:rank=21"); }),
-              AllOf(HasSubstr("layers.0.attn.qkv"), HasSubstr("21")));
 }
 
 }  // namespace

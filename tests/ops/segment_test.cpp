@@ -161,10 +161,10 @@ TEST(Segment, ADroppedGraphLeavesNothingBehind) {
 // A segment that ends in a tensor that its own backward pass reads.
 TEST(Segment, ANodeDoesNotHoldItself) {
   install_counting_allocator();
-  for (const Storage storage : {Storage::kKeep, Storage::kRecompute}) {
+  for (const char* how : {"keep", "recompute"}) {
     BoundSegment segment("block", Slot{"input", Block::kQkv});
     segment.add(attention_stage(Block::kHeads, Block::kKvHeads, Block::kDim), {},
-                Slot{"out", Block::kWidth, storage});
+                Slot{"out", Block::kWidth, Treatment::parse(how)});
     segment.finish();
     const at::Tensor x = noise({2, 5, Block::kQkv}, "x", at::kFloat).requires_grad_(true);
     const int64_t before = live_bytes(at::kCPU);
@@ -172,7 +172,7 @@ TEST(Segment, ANodeDoesNotHoldItself) {
     const int64_t extras = 10 * Block::kHeads * 4;
     EXPECT_EQ(live_bytes(at::kCPU) - before, static_cast<int64_t>(y.nbytes()) + extras);
     y.backward(at::ones_like(y));
-    EXPECT_EQ(*segment.report.rebuilt, storage == Storage::kRecompute ? 1 : 0);
+    EXPECT_EQ(*segment.report.rebuilt, std::string(how) == "recompute" ? 1 : 0);
     y = segment(x);
     x.mutable_grad() = at::Tensor();
     y = at::Tensor();
@@ -282,7 +282,7 @@ TEST(Segment, LongChainsOfSumsAreRebuilt) {
 }
 
 TEST(Segment, RefusesWhatCannotBe) {
-  EXPECT_THROW(Segment("block", Slot{"in", 4, Storage::kRecompute}), InputError);
+  EXPECT_THROW(Segment("block", Slot{"in", 4, Treatment::parse("recompute")}), InputError);
   Block block(at::kFloat);
   for (const char* name : kDroppable) {  // no gradient is projected
     try {

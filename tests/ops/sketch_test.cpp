@@ -6,7 +6,6 @@
 
 #include "compact/base/check.h"
 #include "compact/ops/memory.h"
-#include "compact/ops/treatments.h"
 #include "tests/ops/block.h"
 
 namespace compact {

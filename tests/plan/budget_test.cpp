@@ -133,7 +133,8 @@ TEST_F(Budget, MomentsAreQuantizedBeforeGradientsAreProjected) {
     r.policy = chosen.policy;
     EXPECT_EQ(chosen.policy.moment("any").name, moment);
     EXPECT_EQ(chosen.policy.grad("layers.2.attn.qkv").name == "project", budget < quantized);
-    EXPECT_EQ(chosen.policy.slot("layers.0.attn.input").name == "quantize", budget <= quantized);
+    EXPECT_EQ(chosen.policy.slot("layers.0.attn.input").first().name == "quantize",
+              budget <= quantized);
     EXPECT_EQ(chosen.error > 0, budget <= quantized);
     EXPECT_LE(run_for_real(r).peak, budget);
   }
@@ -162,10 +163,10 @@ TEST_F(Budget, NoMixOfCodecsIsCheaper) {
   for (const BlockOption* o : chosen) some.push_back(*o);
   expect_no_pair_cheaper(r, some, 12, [](const Policy& policy, const BlockOption& second) {
     for (const auto& [slot, bits] : second.quantized) {
-      EXPECT_EQ(policy.slot_text("layers.1." + slot), cat("quantize:bits=", bits));
+      EXPECT_EQ(policy.slot("layers.1." + slot).text(), cat("quantize:bits=", bits));
     }
     for (const std::string& slot : second.recomputed) {
-      EXPECT_EQ(policy.slot_text("layers.1." + slot), "recompute");
+      EXPECT_EQ(policy.slot("layers.1." + slot).text(), "recompute");
     }
   });
 }
@@ -257,11 +258,11 @@ TEST(SlotLines, OneForAllLayersThatAgree) {
             "slot layers.{0,3}.* = quantize:bits=4\nslot layers.1.mlp.product = quantize:bits=2\n"
             "slot layers.{0,1,3}.attn.norm = recompute\n");
   const Policy p = Policy::parse(mixed, "test");
-  EXPECT_EQ(p.slot_text("layers.3.mlp.product"), "quantize:bits=4");
-  EXPECT_EQ(p.slot_text("layers.3.attn.norm"), "recompute");
-  EXPECT_EQ(p.slot_text("layers.1.mlp.product"), "quantize:bits=2");
-  EXPECT_EQ(p.slot_text("layers.1.attn.qkv"), "keep");
-  EXPECT_EQ(p.slot_text("layers.2.attn.norm"), "keep");
+  EXPECT_EQ(p.slot("layers.3.mlp.product").text(), "quantize:bits=4");
+  EXPECT_EQ(p.slot("layers.3.attn.norm").text(), "recompute");
+  EXPECT_EQ(p.slot("layers.1.mlp.product").text(), "quantize:bits=2");
+  EXPECT_EQ(p.slot("layers.1.attn.qkv").text(), "keep");
+  EXPECT_EQ(p.slot("layers.2.attn.norm").text(), "keep");
   // Layers that follow each other are a range.
   EXPECT_EQ(slot_lines({&rebuilt, &rebuilt, &rebuilt, &rebuilt, &exact, &rebuilt}),
             "slot layers.{0..3,5}.attn.norm = recompute\n");

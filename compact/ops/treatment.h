@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// How slots are held, parsed once; and the table of what policies may say beside codecs, of slots,
+// gradients and optimizer moments.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "compact/codecs/codec.h"
+
+namespace compact {
+
+enum class PolicyKind : uint8_t { kSlot, kGrad, kMoment };
+enum class Storage : uint8_t { kKeep, kRecompute, kSketch, kChunk, kCodec };
+
+struct TreatmentInfo {
+  PolicyKind kind;
+  std::string name, settings, summary;
+  Storage storage = Storage::kKeep;  // of slots
+};
+std::span<const TreatmentInfo> treatments();
+
+// Throws InputError, with a suggestion, on a treatment that is not in the table, an unknown setting
+// or a value out of range, and on more than one.
+void check_treatment(PolicyKind kind, const std::vector<Spec>& chain);
+
+// `keep`, `recompute`, `sketch`, `chunk:tokens=N`, or codecs joined by `+`. Copies share what was
+// parsed; it never changes.
+class Treatment {
+ public:
+  Treatment();  // keep
+  // Throws InputError, with a suggestion, on an unknown name or setting or a value out of range.
+  explicit Treatment(std::vector<Spec> chain);
+  static Treatment parse(std::string_view text) { return Treatment(Spec::parse_chain(text)); }
+  // `mask:of=sign`: where floats are above 0, in a bit each.
+  static const Treatment& of_signs();
+
+  Storage storage() const { return parsed_->storage; }
+  const CodecPtr& codec() const { return parsed_->codec; }  // null unless storage is kCodec
+  // What can be read from what it holds.
+  Content content() const { return parsed_->content; }
+  // The codecs, or the one that is no codec; its first.
+  const std::vector<Spec>& chain() const { return parsed_->chain; }
+  const Spec& first() const { return parsed_->chain[0]; }
+  // Text that parses to the same.
+  const std::string& text() const { return parsed_->text; }
+
+  // One like it from which signs can be read: itself, or with a code for 0; nullopt: there is none
+  // (1 bit, means).
+  std::optional<Treatment> with_signs() const;
+  // With another first codec, or with one in place of what is no codec.
+  Treatment beginning_with(const Spec& codec) const;
+
+  // Of the first codec; nullopt where it has no choice of bits. with_bits: in so many of its
+  // choices.
+  std::optional<CodecBits> bits() const;
+  Treatment with_bits(int bits) const;
+  // With every codec in half its bits or fewer that can have them, and no higher average; nullopt:
+  // none can.
+  std::optional<Treatment> halved() const;
+
+  bool operator==(const Treatment& other) const { return text() == other.text(); }
+
+ private:
+  struct Parsed {
+    std::vector<Spec> chain;
+    std::string text;
+    Storage storage = Storage::kKeep;
+    CodecPtr codec = nullptr;
+    Content content = Content::kExact;
+  };
+  std::shared_ptr<const Parsed> parsed_;
+};
+
+}  // namespace compact
