@@ -76,4 +76,11 @@ std::shared_ptr<Carrier> make_carrier(const Spec& grad, const std::string& name,
   return carrier;
 }
 
+void treat_gradient(Parameter& p, const Spec& grad, uint64_t key) {
+  p.lr_scale = lr_scale_of(grad);
+  p.release = grad.flag("release", false);
+  p.carrier = make_carrier(grad, p.name, p.weight, p.parts, key);
+  p.weight.requires_grad_(!p.carrier);
+}
+
 }  // namespace compact

@@ -64,4 +64,8 @@ struct Parameter {
   const at::Tensor& leaf() const { return carrier ? carrier->value : weight; }
 };
 
+// Gives it the carrier, learning rate and release that `grad` says, and makes its leaf the one
+// tensor of it that requires a gradient.
+void treat_gradient(Parameter& parameter, const Spec& grad, uint64_t key);
+
 }  // namespace compact

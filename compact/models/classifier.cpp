@@ -29,10 +29,7 @@ void Classifier::finish() {
     const Spec grad = policy_.grad(p->name);
     COMPACT_CHECK(grad.name == "full" || p->hidden, "grad `", p->name, "` = ", grad.str(),
                   ": gradients are projected in the matrices of transformer blocks only");
-    p->carrier = make_carrier(grad, p->name, p->weight, p->parts, derive(key_of(p->name), 1));
-    if (p->carrier) p->weight.requires_grad_(false);
-    p->lr_scale = lr_scale_of(grad);
-    p->release = grad.flag("release", false);
+    treat_gradient(*p, grad, derive(key_of(p->name), 1));
     names.push_back({p->name});
     saved_.parameters.emplace_back(p->name, p->weight);
   }
@@ -88,10 +85,7 @@ at::Tensor Classifier::loss_sum(const at::Tensor& y, const at::Tensor& target, d
 }
 
 void Classifier::check_slots(const SavedTensorReport& plain) const {
-  std::vector<NamedRole> names;
-  for (const Segment* s : segments()) {
-    for (const SlotUse& use : s->uses()) names.push_back({use.name, use.role});
-  }
+  std::vector<NamedRole> names = segment_slots();
   for (const SavedTensor& t : plain.tensors) names.push_back({t.name});
   policy_.check_patterns(PolicyKind::kSlot, names);
 }

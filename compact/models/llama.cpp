@@ -56,10 +56,7 @@ Llama::Llama(const LlamaConfig& config, const Policy& policy, const ModelOptions
                 "slot `final.norm` can only be `keep`: the "
                 "loss reads it (under chunk it is freed in the forward pass)");
 
-  std::vector<NamedRole> slots, parameters_names;
-  for (const Segment* s : segments()) {
-    for (const SlotUse& use : s->uses()) slots.push_back({use.name, use.role});
-  }
+  std::vector<NamedRole> slots = segment_slots(), parameters_names;
   slots.push_back({"final.norm", Role::kHead});
   slots.push_back({"loss.logits", Role::kLogits});
   for (const Parameter* p : parameters()) parameters_names.push_back({p->name});
@@ -83,12 +80,9 @@ const Parameter* Llama::make(const std::string& name, std::vector<int64_t> shape
     draw(p.weight, kernels::Distribution::kNormal, config_.initializer_range, key);
   }
   const Spec grad = policy.grad(name);
-  p.lr_scale = lr_scale_of(grad);
-  p.release = grad.flag("release", false);
   COMPACT_CHECK(grad.name == "full" || hidden, "grad `", name,
                 "` can only be `full`: projected gradients are for the matrices of blocks");
-  p.carrier = make_carrier(grad, name, p.weight, p.parts, derive(key, 1));
-  if (!p.carrier) p.weight.requires_grad_(true);
+  treat_gradient(p, grad, derive(key, 1));
   return &add_parameter(std::move(p));
 }
 

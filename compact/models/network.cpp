@@ -62,6 +62,14 @@ std::vector<CodecTensor> Network::codec_tensors(const PassReport& report) const 
   return all;
 }
 
+std::vector<NamedRole> Network::segment_slots() const {
+  std::vector<NamedRole> all;
+  for (const auto& part : parts_) {
+    for (const SlotUse& use : part->segment.uses()) all.push_back({use.name, use.role});
+  }
+  return all;
+}
+
 void Network::set_codecs(const Policy& policy) {
   for (const auto& part : parts_) part->segment.set_codecs(policy);
 }

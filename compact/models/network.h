@@ -121,6 +121,8 @@ class Network {
   // A segment that does; parts are run in the order in which they were added.
   Part& add_part(std::string name, Slot input);
   const std::vector<std::unique_ptr<Part>>& parts() const { return parts_; }
+  // The slots of all parts, for policies.
+  std::vector<NamedRole> segment_slots() const;
 
  private:
   std::vector<std::unique_ptr<Parameter>> parameters_;
