@@ -14,6 +14,7 @@
 #include "compact/config/option.h"
 #include "compact/io/checkpoint.h"
 #include "compact/tasks/setup.h"
+#include "compact/train/planning.h"
 
 namespace compact {
 namespace {
@@ -31,6 +32,28 @@ bool same_policy_options(const OpenCheckpoint& open, const std::string& checkpoi
     return option.resume != ResumeRule::kPolicy ||
            option_text(old, option) == option_text(c, option);
   });
+}
+
+// Whether two policies hold every slot, gradient and moment of the task's network alike, in
+// whatever words.
+bool same_treatments(const TrainConfig& c, const Task& task, const Policy& a, const Policy& b) {
+  const std::unique_ptr<Network> network = task.network(a, at::kMeta);
+  for (const Parameter* p : network->parameters()) {
+    if (a.grad(p->name) != b.grad(p->name) || a.moment(p->name) != b.moment(p->name)) return false;
+  }
+  const auto slots_of = [&](const Policy& policy) {
+    std::vector<std::pair<std::string, std::string>> slots;
+    const StepPlan plan = plan_step(step_request(c, task, policy, c10::kCPU));
+    for (const SlotBytes& s : plan.memory.slots) slots.emplace_back(s.name, s.treatment);
+    return slots;
+  };
+  return slots_of(a) == slots_of(b);
+}
+
+Policy stored_policy(const OpenCheckpoint& open, const std::string& checkpoint) {
+  Policy policy = Policy::parse(open.texts.at("policy.txt"), checkpoint + "/policy.txt");
+  policy.make_general();  // the run that stored it has checked it
+  return policy;
 }
 
 }  // namespace
@@ -102,7 +125,8 @@ void check_same_run(const std::string& checkpoint, const TrainConfig& config, co
     warnings.push_back(cat("--", option.name, " is ", now, ", was ", before,
                            ": from here on the run differs from an uninterrupted one"));
   }
-  COMPACT_CHECK(open.texts.at("policy.txt") == policy.str(),
+  COMPACT_CHECK(open.texts.at("policy.txt") == policy.str() ||
+                    same_treatments(config, task, stored_policy(open, checkpoint), policy),
                 "preset or policy differ from those of ", checkpoint,
                 " (policy.txt there): a resumed run keeps them");
   for (const auto& [key, before] : open.config.items()) {
@@ -122,9 +146,7 @@ Policy resumed_policy(const std::string& checkpoint, const TrainConfig& config,
   }
   COMPACT_CHECK(open.texts.contains("policy.txt"), checkpoint,
                 ": not a checkpoint of a training run");
-  Policy policy = Policy::parse(open.texts.at("policy.txt"), checkpoint + "/policy.txt");
-  policy.make_general();  // the run that stored it has checked it
-  return policy;
+  return stored_policy(open, checkpoint);
 }
 
 void load_run(const std::string& checkpoint, Network& model, Optimizer& optimizer) {

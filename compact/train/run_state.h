@@ -31,7 +31,8 @@ std::string machine_of(at::Device device);
 std::string take_over_machine(RunState& state, at::Device device);
 
 // Throws InputError where the run of the checkpoint had other settings that change its numbers,
-// naming the first; lines on harmless ones go to `warnings`.
+// naming the first; lines on harmless ones go to `warnings`. A policy in other words that does the
+// same to this network is the same.
 void check_same_run(const std::string& checkpoint, const TrainConfig& config, const Policy& policy,
                     const Task& task, std::vector<std::string>& warnings);
 

@@ -62,6 +62,8 @@ def policy():
         "chain": "slot * = pool:size=4+quantize:bits=2+offload\n",
         "stars": "slot " + "*a" * 200 + " = keep\n",
         "nul": "slot * \0= keep\n",
+        "roles": "slot role:{norm,product} = recompute\nslot role:logits = chunk\n",
+        "role_unknown": "slot role:{norm,,*} = keep\ngrad role:norm = full\n",
         "range": "slot layers.{0..13,15}.mlp.* = recompute\ngrad layers.{2..3} = full\n",
         "range_huge": "slot layers.{0..999999999}.* = keep\nslot {0..9999999999999999999} = keep\n",
         "range_falls": "slot layers.{3..1}.* = keep\n",

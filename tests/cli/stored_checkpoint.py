@@ -66,10 +66,23 @@ with tempfile.TemporaryDirectory() as name:
         shutil.copytree(root / f"out/checkpoint-{SAVED}", STORED / f"checkpoint-{SAVED}")
         (STORED / "losses.json").write_text(json.dumps(losses) + "\n")
         sys.exit()
-    shutil.copytree(STORED / f"checkpoint-{SAVED}", root / f"out/checkpoint-{SAVED}")
-    text, found = train(root, "--resume_from_checkpoint=latest")
     expected = json.loads((STORED / "losses.json").read_text())
-    assert f"resumed from out/checkpoint-{SAVED} at step {SAVED}" in text, text
-    assert len(found) == len(expected) == STEPS - SAVED
-    # Another processor may sum in another order.
-    assert all(abs(a - b) < 1e-4 for a, b in zip(found, expected)), (found, expected)
+    # A policy's file is read again: what it does to the network must be what was stored, in whatever
+    # words; the preset's were others.
+    (root / "same.policy").write_text("slot layers.*.mlp.silu = recompute\n")
+    for more in [[], ["--policy=same.policy"]]:
+        shutil.rmtree(root / "out", ignore_errors=True)
+        shutil.copytree(STORED / f"checkpoint-{SAVED}", root / f"out/checkpoint-{SAVED}")
+        text, found = train(root, "--resume_from_checkpoint=latest", *more)
+        assert f"resumed from out/checkpoint-{SAVED} at step {SAVED}" in text, text
+        assert len(found) == len(expected) == STEPS - SAVED
+        # Another processor may sum in another order.
+        assert all(abs(a - b) < 1e-4 for a, b in zip(found, expected)), (found, expected)
+    for line in ["slot layers.*.mlp.silu = keep", "grad layers.*.attn.qkv = full", "moment * = bf16"]:
+        (root / "other.policy").write_text(line + "\n")
+        shutil.rmtree(root / "out")
+        shutil.copytree(STORED / f"checkpoint-{SAVED}", root / f"out/checkpoint-{SAVED}")
+        flags = [f"--{name}={value}" for name, value in FLAGS.items()]
+        done = run("train", *flags, "--resume_from_checkpoint=latest", "--policy=other.policy",
+                   cwd=root)
+        assert done.returncode == 2 and "preset or policy differ" in done.stderr, done.stderr

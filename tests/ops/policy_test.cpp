@@ -152,13 +152,14 @@ TEST(Policy, PresetsForOtherNetworks) {
 TEST(Policy, RolesBesideNames) {
   const Policy p = Policy::parse(
       "slot * = offload\n"
-      "slot role:{norm,product} = recompute\n"
+      "slot role:{norm,product,gate} = recompute\n"
       "slot layers.1.* = keep\n"
       "slot role:product = sketch\n",
       "file");
   EXPECT_EQ(p.slot("layers.0.attn.norm", Role::kNorm).text(), "recompute");
   EXPECT_EQ(p.slot("layers.1.attn.norm", Role::kNorm).text(), "keep");
   EXPECT_EQ(p.slot("layers.1.mlp.product", Role::kProduct).text(), "sketch");
+  EXPECT_EQ(p.slot("layers.0.mlp.silu", Role::kGate).text(), "recompute");
   EXPECT_EQ(p.slot("layers.0.attn.qkv", Role::kQkv).text(), "offload");
   // A name is no role.
   EXPECT_EQ(p.slot("norm").text(), "offload");
