@@ -17,7 +17,7 @@ bool SavedTensorNames::is_parameter(const at::Tensor& t) const {
 SavedTensorNames::Name SavedTensorNames::next(const at::Tensor& t) {
   const RunningOp* const op = OpWatch::current();
   if (!op) return {cat(nearest_, "~", ++since_, ".tensor")};
-  std::string role = "result";
+  std::string place = "result";
   bool result = true;
   const void* const storage = storage_of(t);
   const std::string* parameter = nullptr;
@@ -26,7 +26,7 @@ SavedTensorNames::Name SavedTensorNames::next(const at::Tensor& t) {
     if (found != parameters_.end() && !parameter) parameter = &found->second;
     if (op->inputs[i] == storage && storage) {
       result = false;
-      role = i == 0 ? "input" : cat("input", i);
+      place = i == 0 ? "input" : cat("input", i);
     }
   }
   if (parameter) {
@@ -38,7 +38,7 @@ SavedTensorNames::Name SavedTensorNames::next(const at::Tensor& t) {
   }
   last_op_ = op->serial;
   std::string name = since_ ? cat(nearest_, "~", since_) : nearest_;
-  name += "." + op->name + "." + role;
+  name += "." + op->name + "." + place;
   const int64_t before = repeated_[name]++;
   return {before ? cat(name, "@", before + 1) : name, result};
 }

@@ -22,7 +22,7 @@ class SavedTensorNames {
     std::string text;
     bool result = true;  // of the operation that runs, not one of its inputs
   };
-  // Of a tensor that the running operation saves: NEAREST.OP.ROLE, or NEAREST~K.OP.ROLE for the
+  // Of a tensor that the running operation saves: NEAREST.OP.PLACE, or NEAREST~K.OP.PLACE for the
   // K-th operation behind it that reads no parameter; @N where that was there before.
   Name next(const at::Tensor& t);
 

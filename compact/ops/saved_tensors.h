@@ -52,9 +52,9 @@ struct SavedTensorReport {
 
 class SavedTensorScope {
  public:
-  // Slots of `policy` are matched with identities NEAREST_PARAMETER.OP.ROLE; a treatment other than
-  // keep and codecs throws InputError when a tensor has it. Throws std::logic_error in a process
-  // whose autograd engine is another's (Python).
+  // Slots of `policy` are matched with identities NEAREST_PARAMETER.OP.PLACE; a treatment other
+  // than keep and codecs throws InputError when a tensor has it. Throws std::logic_error in a
+  // process whose autograd engine is another's (Python).
   explicit SavedTensorScope(Policy policy, SavedTensorOptions options = {});
   ~SavedTensorScope();
   SavedTensorScope(const SavedTensorScope&) = delete;

@@ -24,11 +24,11 @@ std::string in_any_stage(const std::string& name) {
 }
 
 // layer1.0.bn1~1.relu_.result@2 -> relu_.result
-std::string operation_and_role(const std::string& name) {
+std::string operation_and_place(const std::string& name) {
   const std::string plain = name.substr(0, name.find('@'));
-  const size_t role = plain.rfind('.');
+  const size_t place = plain.rfind('.');
   const size_t operation =
-      role == plain.npos || role == 0 ? plain.npos : plain.rfind('.', role - 1);
+      place == plain.npos || place == 0 ? plain.npos : plain.rfind('.', place - 1);
   return operation == plain.npos ? plain : plain.substr(operation + 1);
 }
 
@@ -70,7 +70,7 @@ std::vector<SlotBytes> grouped(const std::vector<SlotBytes>& slots, F kind_of) {
 std::vector<SlotBytes> by_kind(const std::vector<SlotBytes>& slots) {
   constexpr size_t kMost = 24;
   std::vector<SlotBytes> kinds;
-  for (const auto kind_of : {in_any_layer, in_any_stage, operation_and_role}) {
+  for (const auto kind_of : {in_any_layer, in_any_stage, operation_and_place}) {
     kinds = grouped(slots, kind_of);
     if (kinds.size() <= kMost) break;
   }

@@ -9,7 +9,6 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/grad_mode.h>
 
-#include <map>
 #include <memory>
 #include <thread>
 
@@ -104,32 +103,7 @@ TEST(SavedTensors, LosslessOnesChangeNoBit) {
   }
 }
 
-// A table that is wider than it is long: of positions there are as many as rows.
-TEST(SavedTensors, IndicesTakeTheBitsOfTheTablesRows) {
-  const at::Tensor table = Network::leaf({100, 400}, 1);
-  const at::Tensor ids = at::arange(64).remainder(100);
-  SavedTensorScope scope(kKeep, {.parameters = {{"types.weight", table}}, .least_elements = 1});
-  at::embedding(table, ids).sum().backward();
-  const SavedTensorReport report = scope.report();
-  const SavedTensor* index = find(report, "types.embedding.input1");
-  ASSERT_TRUE(index);
-  EXPECT_EQ(index->treatment.text(), "index:limit=100");
-  EXPECT_EQ(index->stored, 64);
-}
-
-TEST(SavedTensors, IndicesTakeTheBitsOfTheirDimension) {
-  const at::Tensor x = Network::leaf({300, 70}, 1), places = at::arange(64);
-  SavedTensorScope scope(kKeep, {.parameters = {{"x", x}}, .least_elements = 1});
-  (x.index_select(1, places.clone()).sum() + x.index_select(0, places.clone()).sum() +
-   x.gather(-1, places.expand({2, 64}).contiguous()).sum())
-      .backward();
-  std::map<std::string, int> seen;
-  for (const SavedTensor& t : scope.report().tensors) ++seen[t.treatment.text()];
-  EXPECT_EQ(seen["index:limit=70"], 2);
-  EXPECT_EQ(seen["index:limit=300"], 1);
-}
-
-TEST(SavedTensors, NamesSayParameterOperationAndRole) {
+TEST(SavedTensors, NamesSayParameterOperationAndPlace) {
   Network n;
   SavedTensorScope scope(quantized(4), {.parameters = n.parameters(), .least_elements = 1});
   n.forward();
