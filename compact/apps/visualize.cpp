@@ -2,6 +2,7 @@
 #include "compact/apps/visualize.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <cctype>
@@ -47,10 +48,12 @@ Pictures pictures_of(const TrainedModel& model, const VisualizeOptions& o) {
   Pictures all = {{"image", image.inputs[0]}, {"filters", filters_of(*model.network, o.channels)}};
   // What every segment gives to the next, above 0.
   const Segment* before = nullptr;
-  model.network->each_segment(image.inputs, [&](const Segment& s, const at::Tensor& x, Weights) {
+  const at::NoGradGuard no_grad;
+  const auto see = [&](const Segment& s, const at::Tensor& x, Weights, const SegmentPass&) {
     if (before) all.emplace_back(before->name(), x.relu()[0].slice(0, 0, o.channels).unsqueeze(1));
     before = &s;
-  });
+  };
+  model.network->each_segment(image.inputs, image.target, {.training = false}, see);
   return all;
 }
 

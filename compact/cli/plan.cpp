@@ -82,7 +82,6 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
 
   const Task task = task_named(c.task).open(c, {}, warnings);
   const bool automatic = c.preset == "auto";
-  COMPACT_CHECK(task.llama || !pareto, "--pareto is for ", language_modeling.name, " only");
   Policy policy = automatic ? Policy() : make_policy(c, warnings);
   nlohmann::ordered_json result;
   result["model"] = c.model.empty() ? c.model_name_or_path : c.model;
@@ -130,7 +129,7 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
   }
   for (const std::string& w : warnings) std::cout << "warning: " << w << "\n";
   if (pareto) {
-    const PlanCurve curve = plan_curve(c, *task.llama, device, stated);
+    const PlanCurve curve = plan_curve(c, task, device, stated);
     std::cout << "\n" << curve.text;
     result["pareto"] = curve.json;
     if (!page.empty()) write_curve_page(curve, page);

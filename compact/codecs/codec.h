@@ -62,6 +62,13 @@ struct CodecBits {
   bool zero_code = false;         // 0 has a code of its own
 };
 
+// A way to hold a tensor that a budget may choose: the codec with its settings, and the mean
+// squared error of what comes back as a part of the mean square, for normal values.
+struct CodecChoice {
+  std::string spec;
+  double error = 0;
+};
+
 // One row of the table. Its functions take specs that `make` takes.
 struct CodecInfo {
   std::string name, settings, summary;
@@ -75,11 +82,15 @@ struct CodecInfo {
   // where one is given.
   CodecBits (*bits)(const Spec& spec) = nullptr;
   Spec (*with_bits)(const Spec& spec, int bits, std::optional<double> average) = nullptr;
+  // Null: a budget chooses it by no setting.
+  std::vector<CodecChoice> (*choices)() = nullptr;
 };
 
 // quantize, mask, index, pool, offload.
 std::span<const CodecInfo* const> codecs();
 const CodecInfo* find_codec(const std::string& name);  // null: there is none
+// All that budgets may choose, the least error first.
+std::span<const CodecChoice> codec_choices();
 // One codec, or several by `+`: each takes the parts that the one before left, where it takes
 // them (`quantize:bits=4+offload`); `offload` must be the last. Throws InputError on an unknown
 // name, with a suggestion.

@@ -87,6 +87,19 @@ const CodecInfo* find_codec(const std::string& name) {
   return nullptr;
 }
 
+std::span<const CodecChoice> codec_choices() {
+  static const std::vector<CodecChoice> all = [] {
+    std::vector<CodecChoice> found;
+    for (const CodecInfo* codec : codecs()) {
+      if (!codec->choices) continue;
+      for (CodecChoice& choice : codec->choices()) found.push_back(std::move(choice));
+    }
+    std::ranges::stable_sort(found, {}, &CodecChoice::error);
+    return found;
+  }();
+  return all;
+}
+
 CodecPtr make_codec(const std::vector<Spec>& chain) {
   std::vector<CodecPtr> links;
   bool moved = false;

@@ -147,6 +147,17 @@ std::optional<Spec> with_zero_code(const Spec& spec) {
   return other;
 }
 
+// .0238 in 4 bits and groups of 256, as measured and published (GACT, arXiv 2206.11357); others by
+// the squares of their steps.
+std::vector<CodecChoice> choices() {
+  std::vector<CodecChoice> all;
+  for (const int bits : {8, 4, 2}) {
+    const double steps = 15.0 / ((1 << bits) - 1);
+    all.push_back({cat("quantize:bits=", bits), .0238 * steps * steps});
+  }
+  return all;
+}
+
 }  // namespace
 
 extern const CodecInfo quantize_codec = {
@@ -160,6 +171,7 @@ extern const CodecInfo quantize_codec = {
     .content = [](const Spec&) { return Content::kRounded; },
     .with_signs = with_zero_code,
     .bits = bits_of,
-    .with_bits = with_bits};
+    .with_bits = with_bits,
+    .choices = choices};
 
 }  // namespace compact

@@ -108,6 +108,7 @@ at::Tensor Classifier::loss(const Tensors& inputs, const at::Tensor& target, con
       loss_sum(y.to(at::kFloat), target, options_.label_smoothing).mul(pass.scale);
   if (scope) {
     SavedTensorReport plain = scope->report();
+    if (!sum.requires_grad()) return sum;
     if (fresh) check_slots(plain);
     if (report) report->plain = std::move(plain);
   }

@@ -140,21 +140,10 @@ at::Tensor Encoder::head_of(const at::Tensor& first, const Pass& pass) const {
 
 at::Tensor Encoder::logits(const Tensors& inputs, const Pass& pass, SegmentReport* report) const {
   at::Tensor x = embedded(inputs);
-  const SegmentPass within{pass.training, pass.noise, inputs[2]};
+  const SegmentPass within = pass.of_segments(inputs[2]);
   const auto& blocks = parts();
   for (size_t i = 0; i + 1 < blocks.size(); ++i) x = blocks[i]->run(std::move(x), within, report);
   return head_of(blocks.back()->run(x.select(1, 0), within, report), pass);
-}
-
-void Encoder::each_segment(const Tensors& inputs, SeeSegment see) const {
-  const at::NoGradGuard no_grad;
-  at::Tensor x = embedded(inputs);
-  const auto& blocks = parts();
-  for (size_t i = 0; i + 1 < blocks.size(); ++i) {
-    see(blocks[i]->segment, x, weights_of(blocks[i]->parameters));
-    x = blocks[i]->run(x, {.lengths = inputs[2]}, nullptr);
-  }
-  see(blocks.back()->segment, x.select(1, 0), weights_of(blocks.back()->parameters));
 }
 
 std::string Encoder::prefix() const {

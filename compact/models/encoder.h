@@ -38,7 +38,6 @@ class Encoder final : public Classifier {
   std::vector<std::pair<std::string, at::Tensor>> named_tensors() const override;
   Names other_names(const std::string& name) const override;
   bool may_be_new(const std::string& name) const override;
-  void each_segment(const Tensors& inputs, SeeSegment see) const override;
 
  private:
   // A matrix or a norm with its bias.

@@ -129,19 +129,9 @@ at::Tensor Llama::embedded(const at::Tensor& ids, const at::Tensor& embedding) c
 at::Tensor Llama::hidden(const at::Tensor& ids, const at::Tensor& embedding,
                          const SegmentPass& pass, SegmentReport* report) const {
   at::Tensor x = embedded(ids, embedding);
-  // The last block's input is the caller's to keep: a part may reuse the memory of what it is
-  // given.
+  // A part may reuse the memory of what it is given.
   for (const auto& part : parts()) x = part->run(std::move(x), pass, report);
   return x;
-}
-
-void Llama::each_segment(const Tensors& inputs, SeeSegment see) const {
-  const at::NoGradGuard no_grad;
-  at::Tensor x = embedded(inputs.at(0), embedding_->weight);
-  for (const auto& part : parts()) {
-    see(part->segment, x, weights_of(part->parameters));
-    x = part->run(x, {}, nullptr);
-  }
 }
 
 at::Tensor Llama::loss(const Tensors& inputs, const at::Tensor& targets, const Pass& pass,
@@ -149,11 +139,10 @@ at::Tensor Llama::loss(const Tensors& inputs, const at::Tensor& targets, const P
   // Tied, the two gradients are added by a node of ours.
   const auto [embedding, head] =
       head_ ? std::pair(embedding_->weight, head_->weight) : fork(embedding_->weight);
-  const at::Tensor x =
-      hidden(inputs.at(0), embedding, {.training = pass.training, .noise = pass.noise}, report);
+  const at::Tensor x = hidden(inputs.at(0), embedding, pass.of_segments(), report);
   LossReport held;
   const at::Tensor sum = linear_cross_entropy(x, head, targets, pass.scale, loss_treatment_, &held);
-  if (!report) return sum;
+  if (!report || !sum.requires_grad()) return sum;
   const int64_t chunk = loss_treatment_.chunk_tokens;
   report->slots.push_back(
       {"final.norm", chunk ? "freed" : "keep", held.hidden, static_cast<int64_t>(x.nbytes())});

@@ -41,7 +41,7 @@ class Llama final : public Network {
   at::Tensor loss(const Tensors& inputs, const at::Tensor& targets, const Pass& pass,
                   PassReport* report = nullptr) const override;
   Score score(const Tensors& inputs, const at::Tensor& targets) const override;
-  void each_segment(const Tensors& inputs, SeeSegment see) const override;
+  const Parameter* chunked_head() const override { return &head(); }
   // [batch, sequence, vocabulary], in the model's type; without a graph.
   at::Tensor logits(const at::Tensor& ids) const;
 

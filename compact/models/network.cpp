@@ -5,6 +5,8 @@
 
 #include <map>
 
+#include "compact/base/check.h"
+
 namespace compact {
 
 std::vector<SlotBytes> PassReport::all_slots() const {
@@ -41,6 +43,19 @@ std::vector<const Segment*> Network::segments() const {
   std::vector<const Segment*> all;
   for (const auto& part : parts_) all.push_back(&part->segment);
   return all;
+}
+
+std::span<const Parameter* const> Network::parameters_of(const Segment& segment) const {
+  for (const auto& part : parts_) {
+    if (&part->segment == &segment) return part->parameters;
+  }
+  fail("[network] segment `", segment.name(), "` is not of this network");
+}
+
+void Network::each_segment(const Tensors& inputs, const at::Tensor& target, Pass pass,
+                           SeeSegment see) const {
+  pass.see = &see;
+  loss(inputs, target, pass);
 }
 
 std::vector<CodecTensor> Network::codec_tensors(const PassReport& report) const {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,19 +22,26 @@ namespace compact {
 
 // What a forward pass of a network is told.
 struct Pass {
-  double scale = 1;      // what the sum of the losses is multiplied by
-  uint64_t noise = 0;    // what the random bits of codecs and dropout come from
-  bool training = true;  // dropout is drawn, batch norms use the batch's statistics
+  double scale = 1;  // what the sum of the losses is multiplied by
+  // What the random bits of codecs and dropout come from: to differ from pass to pass.
+  uint64_t noise = 0;
+  bool training = true;             // dropout is drawn, batch norms use the batch's statistics
+  const SeeSegment* see = nullptr;  // is shown every segment; null: nobody looks
+
+  SegmentPass of_segments(const at::Tensor& lengths = {}) const {
+    return {training, noise, lengths, see};
+  }
 };
 
-// What forward passes that made a graph left for their backward passes: of segments and of the loss
-// that a model makes itself, and of plain operations.
+// What a forward pass that made a graph left for its backward pass: of segments and of the loss
+// that a model makes itself, and of plain operations. Of one network and one thread; for another
+// pass to be cleared.
 struct PassReport : SegmentReport {
-  // Where the policy holds them all as they are, only the first pass that is told to a report fills
-  // this: what a scope watches costs a little.
+  // Of the last pass; where the policy holds them all as they are, of the first one: what a scope
+  // watches costs a little.
   SavedTensorReport plain;
 
-  // To be filled by another pass.
+  // To be filled by another pass of the same network.
   void clear() { slots.clear(), saved_bytes = 0; }
   // Every slot with its treatment and exact bytes, and what was stored in all.
   std::vector<SlotBytes> all_slots() const;
@@ -63,7 +71,9 @@ class Network {
   virtual ~Network() = default;
 
   // scale * sum of the losses of the batch's targets, -100 ignored. `inputs` as the model's data
-  // set gives them. What the pass left is added to `report`. Many threads may ask at once.
+  // set gives them. What the pass left is added to `report`. Many threads may ask at once, each
+  // with a report of its own; but batch norms in training move their statistics: of such networks
+  // one pass at a time.
   virtual at::Tensor loss(const Tensors& inputs, const at::Tensor& target, const Pass& pass,
                           PassReport* report = nullptr) const = 0;
   virtual Score score(const Tensors& inputs, const at::Tensor& target) const = 0;
@@ -87,9 +97,13 @@ class Network {
   // Parts that are one node of the graph each, in the order of the forward pass; none: all saved
   // tensors are those of plain operations.
   std::vector<const Segment*> segments() const;
-  // Evaluates without a graph, up to the last segment; tells of each, first to last, what it reads.
-  using SeeSegment = FunctionRef<void(const Segment&, const at::Tensor& input, Weights weights)>;
-  virtual void each_segment(const Tensors&, SeeSegment) const {}
+  // The parameters that a segment of this network reads, in the order of its weights.
+  std::span<const Parameter* const> parameters_of(const Segment& segment) const;
+  // A forward pass that shows its segments, first to last, and what they read.
+  void each_segment(const Tensors& inputs, const at::Tensor& target, Pass pass,
+                    SeeSegment see) const;
+  // The matrix of the products that a loss in chunks makes (loss.logits); null: there are none.
+  virtual const Parameter* chunked_head() const { return nullptr; }
 
   // Whether the rows of inputs and target are samples of their own, so that part of a batch is one.
   virtual bool divisible() const { return true; }

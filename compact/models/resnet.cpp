@@ -103,12 +103,12 @@ void Resnet::add_block(const Block& b, bool first, const Policy& policy) {
   const bool bent = first && !config_.small_images;
   Part& p = add_part(b.name, bent ? slot("input", Role::kMap) : Slot{});
   Segment& s = p.segment;
-  const int x = bent ? 0 : add_relu(s, slot("input", Role::kMap), /*read=*/true);
+  const int x = bent ? 0 : s.add(relu_stage(), slot("input", Role::kMap));
   int y = x;
   for (size_t i = 0; i < b.layers.size(); ++i) {
     add_layer(p, y, b.layers[i], slot(cat("conv", i + 1), Role::kConv));
     if (i + 1 == b.layers.size()) continue;
-    y = add_relu(s, slot(cat("relu", i + 1), Role::kRelu), /*read=*/true);
+    y = s.add(relu_stage(), slot(cat("relu", i + 1), Role::kRelu));
   }
   const int last = s.tensors() - 1;
   const int64_t more = b.layers.back().weight->weight.size(0) - b.layers[0].weight->weight.size(1);
@@ -128,13 +128,13 @@ void Resnet::build_segments(const Policy& policy) {
   Part& stem = add_part("stem", slot_of(policy, "stem.input", Role::kImage));
   add_layer(stem, 0, stem_, slot_of(policy, "stem.conv", Role::kConv));
   if (!config_.small_images) {
-    add_relu(stem.segment, slot_of(policy, "stem.relu", Role::kSigns), /*read=*/false);
+    stem.add(relu_stage(), {}, slot_of(policy, "stem.relu", Role::kSigns));
     stem.add(max_pool_stage());
   }
   stem.segment.finish();
   for (const Block& b : blocks_) add_block(b, &b == &blocks_[0], policy);
   Part& average = add_part("average", Slot{});
-  add_relu(average.segment, slot_of(policy, "average.input", Role::kSigns), /*read=*/false);
+  average.add(relu_stage(), {}, slot_of(policy, "average.input", Role::kSigns));
   average.add(average_stage());
   average.segment.finish();
 }
@@ -151,17 +151,8 @@ at::Tensor Resnet::begin(const at::Tensor& images) const {
 at::Tensor Resnet::forward(const at::Tensor& images, const Pass& pass,
                            SegmentReport* report) const {
   at::Tensor x = begin(images);
-  for (const auto& p : parts()) x = p->run(std::move(x), {pass.training, pass.noise, {}}, report);
+  for (const auto& p : parts()) x = p->run(std::move(x), pass.of_segments(), report);
   return at::linear(x, head_->weight, head_bias_->weight);
-}
-
-void Resnet::each_segment(const Tensors& inputs, SeeSegment see) const {
-  const at::NoGradGuard no_grad;
-  at::Tensor x = begin(inputs.at(0));
-  for (const auto& p : parts()) {
-    see(p->segment, x, weights_of(p->parameters));
-    x = p->run(x, {}, nullptr);
-  }
 }
 
 template <class F>

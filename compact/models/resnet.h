@@ -52,8 +52,6 @@ class Resnet final : public Classifier {
     return forward(inputs.at(0), pass, report);
   }
 
-  void each_segment(const Tensors& inputs, SeeSegment see) const override;
-
   const ResnetConfig& config() const { return config_; }
   // Parameters and running statistics, with the names of torchvision (CIFAR form: those of
   // pytorch_resnet_cifar10): copying into them loads.

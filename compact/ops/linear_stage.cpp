@@ -21,6 +21,7 @@ class LinearStage final : public Stage {
             .bytes = static_cast<double>(input.nbytes() + output.nbytes() + weight.nbytes())};
   }
   bool reads_input_for_weight() const override { return true; }
+  bool may_project() const override { return true; }
   int64_t sketch_width() const override { return options_.sketch_width; }
 
   at::Tensor forward(Forward& f) const override {

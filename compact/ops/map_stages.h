@@ -28,12 +28,9 @@ struct BatchNormStatistics {
 std::shared_ptr<const Stage> batch_norm_stage(BatchNormStatistics running, double momentum = 0.1,
                                               double eps = 1e-5);
 
-// max(x, 0). With a mask keeps one bit an element; else backward reads the output.
-std::shared_ptr<const Stage> relu_stage(bool mask);
-// Appends a ReLU whose output is `slot`, with a mask where what the slot holds cannot tell signs
-// (Segment::finish() has the others tell them). `read`: the stage behind it reads the output in its
-// backward pass.
-int add_relu(Segment& segment, Slot slot, bool read);
+// max(x, 0). With a mask keeps one bit an element; else backward reads the output, or, where what
+// its slot holds cannot tell signs, it keeps a mask after all (Segment::finish()).
+std::shared_ptr<const Stage> relu_stage(bool mask = false);
 
 // Maximum over 3 x 3 windows with stride 2 and padding 1; keeps its place in the window, a byte for
 // each element of the output.

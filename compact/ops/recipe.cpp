@@ -167,6 +167,34 @@ void Recipe::fit_codecs() {
   }
 }
 
+void Recipe::fit_stages() {
+  std::vector<bool> values(slots.size());  // of which what is stored is read as it is
+  const auto read = [&](int tensor) {
+    for_sources(*this, tensor, [&](int t) {
+      if (stored(t)) values[t] = true;
+      return !stored(t);
+    });
+  };
+  const Wanted wanted = everything();
+  for (size_t i = 0; i < steps.size(); ++i) {
+    Step& step = steps[i];
+    step.stage = step.added;
+    if (step.reads_input(wanted)) read(step.input);
+    if (step.stage && step.stage->needs().output && !step.stage->reads_signs()) {
+      read(static_cast<int>(i) + 1);
+    }
+  }
+  for (size_t i = 0; i < steps.size(); ++i) {
+    Step& step = steps[i];
+    if (!step.stage || !step.stage->reads_signs()) continue;
+    const Treatment& how = slots[i + 1].treatment;
+    // Made of what was rounded, signs could be others.
+    const bool unsure = how.storage() == Storage::kRecompute && rounded(step.input);
+    const bool lost = how.content() == Content::kRounded && !how.with_signs() && values[i + 1];
+    if (unsure || lost) step.stage = step.stage->keeping_signs();
+  }
+}
+
 void Recipe::finish() {
   const int count = static_cast<int>(slots.size());
   const auto check_sketch = [](bool possible, const Slot& slot) {
@@ -175,6 +203,7 @@ void Recipe::finish() {
         "` = sketch: its reader must be a linear whose gradient is `project`; set that, or "
         "keep or recompute the slot");
   };
+  fit_stages();
   for (const Step& step : steps)
     check_sketch(step.side.treatment.storage() != Storage::kSketch, step.side);
   for (int t = 1; t < count; ++t) {

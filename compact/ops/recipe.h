@@ -17,8 +17,9 @@ class Policy;
 
 // A named tensor of a segment.
 struct Slot {
-  std::string name;   // layers.0.attn.norm
-  int64_t width = 0;  // elements per token; of side outputs, which may never be made, it is needed
+  std::string name;  // layers.0.attn.norm
+  int64_t width =
+      0;  // elements per token; of side outputs, which may never be made, and of codecs needed
   Treatment treatment = {};
   Role role = Role::kNone;
 };
@@ -30,7 +31,8 @@ using Wanted = std::vector<bool>;
 
 struct Recipe {
   struct Step {
-    std::shared_ptr<const Stage> stage;  // null: residual add
+    std::shared_ptr<const Stage> stage;          // null: residual add
+    std::shared_ptr<const Stage> added = stage;  // before what slots hold decided who keeps signs
     int input = 0, other = -1;
     Slot side = {};
     int first_parameter = 0, parameters = 0;
@@ -62,6 +64,8 @@ struct Recipe {
   // Gives slots whose signs are read a codec that tells them. Throws InputError naming the slot
   // where what its codec leaves is not what a backward pass reads.
   void fit_codecs();
+  // Lets stages keep signs that cannot be read from what slots hold.
+  void fit_stages();
 
   Wanted everything() const { return Wanted(1 + static_cast<size_t>(parameters), true); }
   // Of which tensors a gradient is made, where these are wanted.

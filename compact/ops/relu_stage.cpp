@@ -17,7 +17,10 @@ class ReluStage final : public Stage {
 
   Needs needs() const override { return {.output = !mask_}; }
 
-  bool reads_signs() const override { return true; }
+  bool reads_signs() const override { return !mask_; }
+  std::shared_ptr<const Stage> keeping_signs() const override {
+    return std::make_shared<ReluStage>(/*mask=*/true);
+  }
 
   at::Tensor forward(Forward& f) const override {
     const at::Tensor y = f.overwrite ? at::relu_(f.input) : at::relu(f.input);
@@ -58,12 +61,5 @@ class ReluStage final : public Stage {
 }  // namespace
 
 std::shared_ptr<const Stage> relu_stage(bool mask) { return std::make_shared<ReluStage>(mask); }
-
-int add_relu(Segment& segment, Slot slot, bool read) {
-  bool mask =
-      slot.treatment.storage() == Storage::kRecompute && segment.rounded(segment.tensors() - 1);
-  if (slot.treatment.content() == Content::kRounded) mask = read && !slot.treatment.with_signs();
-  return segment.add(relu_stage(mask), std::move(slot));
-}
 
 }  // namespace compact

@@ -75,8 +75,23 @@ void Segment::set_codecs(const Policy& policy) {
   }
 }
 
+Segment Segment::treated(const Policy& policy) const {
+  auto recipe = std::make_shared<Recipe>(*recipe_);
+  const auto treat = [&](Slot& slot) {
+    if (!slot.name.empty()) slot = slot_of(policy, slot.name, slot.role, slot.width);
+  };
+  for (Slot& slot : recipe->slots) treat(slot);
+  for (Recipe::Step& step : recipe->steps) {
+    treat(step.side);
+    step.sketch = false;
+  }
+  recipe->finish();
+  return Segment(std::move(recipe));
+}
+
 at::Tensor Segment::operator()(at::Tensor x, std::vector<Weight> weights, const SegmentPass& pass,
                                SegmentReport* report) const {
+  if (pass.see) (*pass.see)(*this, x, weights, pass);
   return run_segment(recipe_, std::move(x), std::move(weights), pass, report);
 }
 

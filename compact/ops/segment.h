@@ -2,7 +2,8 @@
 // A segment: an ordered list of stages that is one autograd node. Every tensor on the way is kept
 // or rebuilt from kept ones in the backward pass; both give the same gradients bit for bit. A
 // segment holds no parameter and no state of a pass: what it reads is given at every call, and many
-// threads may run it at once. Changes of codecs are for the passes after them.
+// threads may run it at once (but in training batch norms move the statistics of their stage).
+// Changes of codecs are for the passes after them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "compact/codecs/codec.h"
@@ -45,6 +47,7 @@ class Segment {
   // not, and nothing may be rebuilt from it. `name`: layers.3.
   Segment(std::string name, Slot input);
   Segment(const Segment&) = delete;
+  Segment(Segment&&) = default;
 
   // Appends a stage that reads the tensor made last. `output` describes what it makes (empty name:
   // not a slot, never kept); `side` its second output, if the stage has one. Returns the tensor.
@@ -87,6 +90,11 @@ class Segment {
 
   // Whether a tensor comes back rounded: by its own codec, or made from one that does.
   bool rounded(int tensor) const { return recipe_->rounded(tensor); }
+  // The same segment with its slots treated as another policy says. Throws as finish().
+  Segment treated(const Policy& policy) const;
+  // Of each weight, whether it is a matrix whose gradient may be projected and whose input no other
+  // operation's backward pass reads.
+  std::vector<bool> projectable() const;
   // What a policy may do with each slot, in the order of the forward pass.
   std::vector<SlotUse> uses() const;
   // How many weights it takes.
@@ -99,6 +107,7 @@ class Segment {
   std::vector<double> forward_seconds(const at::Tensor& x, Weights weights, int rounds) const;
 
  private:
+  explicit Segment(std::shared_ptr<Recipe> recipe) : recipe_(std::move(recipe)) {}
   // Graphs keep the recipe that they were made by.
   Recipe& change();
 

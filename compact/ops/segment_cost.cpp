@@ -30,6 +30,24 @@ std::vector<SlotUse> Segment::uses() const {
   return uses;
 }
 
+std::vector<bool> Segment::projectable() const {
+  std::vector<bool> all(static_cast<size_t>(recipe_->parameters));
+  const std::vector<Recipe::Step>& steps = recipe_->steps;
+  const Wanted wanted = recipe_->everything();
+  for (const Recipe::Step& step : steps) {
+    if (!step.stage || !step.stage->may_project()) continue;
+    const auto reads = [&](const Recipe::Step& other) {
+      return other.input == step.input && !(other.stage && other.stage->may_project()) &&
+             other.reads_input(wanted);
+    };
+    const bool made_by_reader = step.input > 0 && steps[step.input - 1].stage &&
+                                steps[step.input - 1].stage->needs().output;
+    all[static_cast<size_t>(step.first_parameter)] =
+        !made_by_reader && std::ranges::none_of(steps, reads);
+  }
+  return all;
+}
+
 std::vector<Work> Segment::work(const at::Tensor& x, Weights weights) const {
   const at::NoGradGuard no_grad;
   const std::vector<Recipe::Step>& steps = recipe_->steps;

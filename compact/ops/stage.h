@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "compact/base/function_ref.h"
 #include "compact/codecs/codec.h"
 #include "compact/ops/weight.h"
 
@@ -16,12 +17,19 @@ namespace compact {
 
 using Tensors = std::vector<at::Tensor>;
 
+class Segment;
+struct SegmentPass;
+// Is shown every segment of a pass before it runs, with what it reads.
+using SeeSegment =
+    FunctionRef<void(const Segment&, const at::Tensor& input, Weights weights, const SegmentPass&)>;
+
 // What a forward pass is told; its backward pass is told the same.
 struct SegmentPass {
   bool training = false;  // dropout is drawn, norms use the batch's statistics
   uint64_t noise = 0;  // what the random bits of codecs and dropout come from; a segment that runs
                        // several times in a network is told another one each time
   at::Tensor lengths;  // int64 [batch]: tokens that are not padding; undefined: all are not
+  const SeeSegment* see = nullptr;  // of the forward pass alone; null: nobody looks
 };
 
 // What running a stage forward takes, whatever the device.
@@ -34,7 +42,8 @@ inline Work operator+(Work a, const Work& b) {
 }
 
 // One operation of a segment. Both directions take the weights from their arguments: a stage holds
-// no parameter, and many threads may run it at once.
+// no parameter, and many threads may run it at once; only a batch norm in training moves statistics
+// that it holds.
 class Stage {
  public:
   using Pass = SegmentPass;  // its noise is the stage's own
@@ -90,10 +99,14 @@ class Stage {
   virtual bool reads_means() const { return false; }
   // Whether backward asks no more of its output, where it needs it, than what is above 0.
   virtual bool reads_signs() const { return false; }
+  // Of one that reads signs: the same operation, which keeps them itself and reads no output.
+  virtual std::shared_ptr<const Stage> keeping_signs() const { return nullptr; }
   // Of a forward pass that made `output` of `input`, which may be on the meta device.
   virtual Work work(const at::Tensor& input, const at::Tensor& output, Weights) const {
     return {.bytes = static_cast<double>(input.nbytes() + output.nbytes())};
   }
+  // Whether the gradient of its first parameter, a matrix, may be made in a projected space.
+  virtual bool may_project() const { return false; }
   // Elements per token of the projection of the input; 0: this stage cannot work from a sketch.
   virtual int64_t sketch_width() const { return 0; }
 };

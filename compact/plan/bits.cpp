@@ -121,8 +121,6 @@ double uniform_error(double bits, bool zero_code) {
   return 1 / (top * top);
 }
 
-double rounding_error(int bits) { return .0238 * uniform_error(bits) / uniform_error(4); }
-
 BitAllocation allocate_greedy(std::span<const TensorBits> tensors, int64_t budget) {
   check(tensors, budget);
   std::vector<size_t> chosen;

@@ -33,11 +33,6 @@ struct BitAllocation {
 // 1 / (2^bits - 1)^2; where one code is taken for 0, 1 / (2^bits - 2)^2.
 double uniform_error(double bits, bool zero_code = false);
 
-// Mean squared error of `quantize:bits=N` as a part of the mean square, for normal values in groups
-// of 256: .0238 at 4 bits, as measured and published (GACT); other numbers of bits by
-// uniform_error: 8.2e-5 at 8, .6 at 2.
-double rounding_error(int bits);
-
 // From the fewest bytes up, always the step that takes off the most error a byte; GACT's way. Never
 // worse than its first step allows, and within one step of the optimum of the relaxed problem.
 // Throws InputError with both figures where the fewest bytes are more than the budget.

@@ -11,24 +11,6 @@
 
 namespace compact {
 
-StepRequest step_request(const PlanRequest& r) {
-  return {.network =
-              [r](at::Device device) {
-                return std::make_unique<Llama>(
-                    r.shape, r.policy,
-                    ModelOptions{.device = device, .dtype = r.dtype, .max_length = r.step.length});
-              },
-          .micro_batch =
-              [r](at::Device device, int64_t i) {
-                const auto ids = at::TensorOptions().device(device).dtype(at::kLong);
-                const std::vector<int64_t> sizes = {r.step.batch, r.step.length};
-                return StepInputs{{at::full(sizes, i + 1, ids)}, at::full(sizes, i + 2, ids)};
-              },
-          .optimizer = r.optimizer(r.policy),
-          .step = r.step,
-          .device = r.device};
-}
-
 void prepare_meta(c10::DeviceType device) {
   install_counting_allocator();
   register_meta_ops();
@@ -38,10 +20,9 @@ void prepare_meta(c10::DeviceType device) {
 StepPlan plan_step(const StepRequest& request) {
   prepare_meta(request.device);
   const bool cuda = request.device == c10::kCUDA;
-  const int64_t before = live_bytes(at::kMeta);
   StepInputs resident;
   if (request.resident) resident = request.micro_batch(at::kMeta, 0);
-  const int64_t outside = live_bytes(at::kMeta) - before;
+  const int64_t outside = live_bytes(at::kMeta);  // the caller's, too
   if (cuda) start_trace(c10::kMeta);
   const std::unique_ptr<Network> model = request.network(at::kMeta);
   for (const Parameter* p : model->parameters()) {

@@ -8,8 +8,7 @@
 #include <functional>
 #include <memory>
 
-#include "compact/base/llama_config.h"
-#include "compact/models/llama.h"
+#include "compact/models/network.h"
 #include "compact/ops/policy.h"
 #include "compact/optim/options.h"
 #include "compact/plan/step_memory.h"
@@ -25,17 +24,6 @@ struct StepRequest {
   c10::DeviceType device = c10::kCPU;  // what the plan is for
 };
 
-// Of a LLaMA, whose parts may be planned one by one.
-struct PlanRequest {
-  LlamaConfig shape;
-  Policy policy;
-  at::ScalarType dtype = at::kFloat;
-  // Of the optimizer, given the policy that says how moments are held.
-  std::function<OptimizerOptions(const Policy&)> optimizer;
-  StepShape step;
-  c10::DeviceType device = c10::kCPU;
-};
-
 struct StepPlan {
   StepMemory memory;
   int64_t reserved = 0;   // CUDA: what the caching allocator holds at the peak; CPU: the peak
@@ -49,7 +37,5 @@ void prepare_meta(c10::DeviceType device);
 // A training step on the meta device: no tensor of the model is allocated. Throws InputError where
 // its policy does not go with the model or the step.
 StepPlan plan_step(const StepRequest& request);
-StepRequest step_request(const PlanRequest& request);
-inline StepPlan plan_step(const PlanRequest& request) { return plan_step(step_request(request)); }
 
 }  // namespace compact

@@ -18,22 +18,8 @@
 namespace compact {
 namespace {
 
-constexpr int64_t kMostTokens = 2048;
 constexpr int kRounds = 3;
-
-LlamaConfig one_block(LlamaConfig shape) {
-  shape.num_hidden_layers = 1;
-  shape.vocab_size = 64;
-  shape.bos_token_id.reset();
-  shape.eos_token_ids.clear();
-  return shape;
-}
-
-Llama block_on(at::Device device, const PlanRequest& r, int64_t length) {
-  return {one_block(r.shape),
-          Policy::preset("off"),
-          {.device = device, .dtype = r.dtype, .max_length = length}};
-}
+constexpr int64_t kHeadRows = 4096, kHeadTokens = 2048;  // of the product that is timed
 
 template <class F>
 double least_seconds(F run) {
@@ -45,14 +31,6 @@ double least_seconds(F run) {
         least, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
   return least;
-}
-
-// What the figures depend on.
-std::string key_of(const PlanRequest& r) {
-  const LlamaConfig& c = r.shape;
-  return cat("cpu ", at::get_num_threads(), " threads ", c10::toString(r.dtype), " ", c.hidden_size,
-             " ", c.intermediate_size, " ", c.num_attention_heads, " ", c.num_key_value_heads, " ",
-             c.head_dim, " length ", std::min(r.step.length, kMostTokens));
 }
 
 using nlohmann::json;
@@ -92,10 +70,6 @@ bool positive(const json& object, const char* key) {
   return value.is_array() ? std::ranges::all_of(value, one) : one(value);
 }
 
-std::string measured_here() {
-  return cat("measured on this machine, ", at::get_num_threads(), " threads");
-}
-
 // Read and written, a second.
 double copied_bytes() {
   const at::Tensor from = at::zeros({16 << 20}, at::kFloat), to = at::zeros_like(from);
@@ -104,54 +78,43 @@ double copied_bytes() {
 
 }  // namespace
 
-Speed measured_speed(const PlanRequest& r, const std::string& folder) {
-  const int64_t length = std::min(r.step.length, kMostTokens);
-  const int64_t batch = kMostTokens / length;
-  const auto tokens = static_cast<double>(batch * length);
-  const size_t steps = block_on(at::kMeta, r, length).segments()[0]->rerun().size();
-  const auto usable = [&](const json& e) {
-    return positive(e, "block") && e["block"].size() == steps && positive(e, "products") &&
-           positive(e, "bytes");
-  };
-  const auto measure = [&] {
-    const at::NoGradGuard no_grad;
-    const Llama model = block_on(at::kCPU, r, length);
-    const auto options = at::device(at::kCPU).dtype(r.dtype);
-    const at::Tensor x = at::ones({batch, length, r.shape.hidden_size}, options);
-    std::vector<double> seconds;
-    model.each_segment({at::zeros({batch, length}, at::kLong)},
-                       [&](const Segment& s, const at::Tensor& input, Weights weights) {
-                         if (seconds.empty()) seconds = s.forward_seconds(input, weights, kRounds);
-                       });
-    for (double& s : seconds) s /= tokens;
-    const at::Tensor rows = x.reshape({-1, r.shape.hidden_size}),
-                     head = at::ones({4096, r.shape.hidden_size}, options);
-    const double product = least_seconds([&] { rows.mm(head.t()); });
-    return json{
-        {"block", seconds},
-        {"products", 2 * tokens * 4096 * static_cast<double>(r.shape.hidden_size) / product},
-        {"bytes", copied_bytes()}};
-  };
-  const json entry = remembered(folder, key_of(r), usable, measure);
-  Speed speed{.source = measured_here(),
-              .segments = {entry["block"].get<std::vector<double>>()},
-              .bytes_per_second = entry["bytes"]};
-  const auto step_tokens = static_cast<double>(r.step.batch * r.step.length);
-  for (double& s : speed.segments[0]) s *= step_tokens;
-  speed.head = 2 * step_tokens * static_cast<double>(r.shape.hidden_size * r.shape.vocab_size) /
-               entry["products"].get<double>();
+Speed stated_speed(const SegmentGroups& groups, double products, double bytes) {
+  COMPACT_CHECK(products > 0 && bytes > 0,
+                "--device_tflops and --device_gbps must be positive, are ", products * 1e-12,
+                " and ", bytes * 1e-9);
+  Speed speed{.source = cat("stated: ", products * 1e-12, " TFLOP/s, ", bytes * 1e-9, " GB/s"),
+              .head = groups.head_products() / products,
+              .bytes_per_second = bytes};
+  for (const SegmentInfo& s : groups.segments()) {
+    if (s.group < speed.segments.size()) continue;
+    auto& seconds = speed.segments.emplace_back();
+    for (const Work& w : s.work)
+      seconds.push_back(std::max(w.products / products, w.bytes / bytes));
+  }
   return speed;
 }
 
-Speed measured_speed(const TimedNetwork& timed, const std::string& folder) {
+Speed measured_speed(const SegmentGroups& groups, const TimedNetwork& timed,
+                     const std::string& folder) {
+  const SegmentGroups small(timed.request);
+  COMPACT_CHECK(small.samples().size() == groups.samples().size(),
+                "[plan] the network to time has ", small.samples().size(),
+                " kinds of segments, not ", groups.samples().size());
+  std::vector<size_t> steps;  // of each group
+  std::vector<std::string> names;
+  for (const SegmentInfo& s : small.segments()) {
+    if (s.group < steps.size()) continue;
+    steps.push_back(s.work.size());
+    names.push_back(s.name);
+  }
   const auto usable = [&](const json& e) {
     if (!positive(e, "bytes") || !e.contains("segments") || !e["segments"].is_array() ||
-        e["segments"].size() != timed.steps.size()) {
+        e["segments"].size() != steps.size() || (groups.head() && !positive(e, "products"))) {
       return false;
     }
-    for (size_t i = 0; i < timed.steps.size(); ++i) {
+    for (size_t i = 0; i < steps.size(); ++i) {
       const json segment = {{"steps", e["segments"][i]}};
-      if (!segment["steps"].is_array() || segment["steps"].size() != timed.steps[i] ||
+      if (!segment["steps"].is_array() || segment["steps"].size() != steps[i] ||
           !positive(segment, "steps")) {
         return false;
       }
@@ -159,89 +122,47 @@ Speed measured_speed(const TimedNetwork& timed, const std::string& folder) {
     return true;
   };
   const auto measure = [&] {
+    const at::NoGradGuard no_grad;
     std::vector<std::vector<double>> segments;
-    timed.network()->each_segment(timed.inputs(timed.samples),
-                                  [&](const Segment& s, const at::Tensor& x, Weights weights) {
-                                    segments.push_back(s.forward_seconds(x, weights, kRounds));
-                                  });
-    return json{{"segments", segments}, {"bytes", copied_bytes()}};
+    const auto see = [&](const Segment& s, const at::Tensor& x, Weights weights,
+                         const SegmentPass&) {
+      if (segments.size() == names.size() || s.name() != names[segments.size()]) return;
+      segments.push_back(s.forward_seconds(x, weights, kRounds));
+    };
+    const auto network = timed.request.network(at::kCPU);
+    const StepInputs batch = timed.request.micro_batch(at::kCPU, 0);
+    network->each_segment(batch.inputs, batch.target, {}, see);
+    json entry = {{"segments", segments}, {"bytes", copied_bytes()}};
+    if (const Parameter* head = groups.head()) {
+      const int64_t n = head->weight.size(1);
+      const auto options = at::device(at::kCPU).dtype(head->weight.dtype());
+      const at::Tensor rows = at::ones({kHeadTokens, n}, options),
+                       matrix = at::ones({kHeadRows, n}, options);
+      const double seconds = least_seconds([&] { rows.mm(matrix.t()); });
+      entry["products"] = 2.0 * static_cast<double>(kHeadTokens * kHeadRows * n) / seconds;
+    }
+    return entry;
   };
-  const std::string key =
-      cat("cpu ", at::get_num_threads(), " threads ", timed.samples, " samples ", timed.key);
+  const std::string key = cat("cpu ", at::get_num_threads(), " threads ", timed.key);
   const json entry = remembered(folder, key, usable, measure);
-  Speed speed{.source = measured_here(),
+  Speed speed{.source = cat("measured on this machine, ", at::get_num_threads(), " threads"),
               .segments = entry["segments"].get<std::vector<std::vector<double>>>(),
               .bytes_per_second = entry["bytes"]};
+  if (groups.head()) speed.head = groups.head_products() / entry["products"].get<double>();
   for (auto& segment : speed.segments) {
-    for (double& s : segment) {
-      s *= static_cast<double>(timed.batch) / static_cast<double>(timed.samples);
-    }
+    for (double& s : segment) s *= timed.scale;
   }
   return speed;
 }
 
-std::vector<std::vector<Work>> forward_work(const StepRequest& request) {
-  prepare_meta(request.device);
-  std::vector<std::vector<Work>> all;
-  const auto network = request.network(at::kMeta);
-  network->each_segment(request.micro_batch(at::kMeta, 0).inputs,
-                        [&](const Segment& s, const at::Tensor& x, Weights weights) {
-                          all.push_back(s.work(x, weights));
-                        });
-  COMPACT_CHECK(all.size() == network->segments().size(),
-                "[plan] the network does not show its segments");
-  return all;
-}
-
-Rebuilding rebuilding(const Segment& segment, const std::vector<double>& seconds,
-                      const std::vector<Work>& work) {
-  Rebuilding sum;
-  const std::vector<bool> again = segment.rerun();
-  for (size_t i = 0; i < again.size(); ++i) {
-    if (!again[i]) continue;
-    sum.seconds += seconds[i];
-    sum.products += work[i].products;
+double step_seconds(const SegmentGroups& groups, const StepShape& step, const Speed& speed,
+                    const StepMemory& m) {
+  double forward = speed.head;
+  for (const SegmentInfo& s : groups.segments()) {
+    for (const double seconds : speed.segments[s.group]) forward += seconds;
   }
-  return sum;
-}
-
-Speed stated_speed(const std::vector<std::vector<Work>>& work, double products, double bytes) {
-  COMPACT_CHECK(products > 0 && bytes > 0,
-                "--device_tflops and --device_gbps must be positive, are ", products * 1e-12,
-                " and ", bytes * 1e-9);
-  Speed speed{.source = cat("stated: ", products * 1e-12, " TFLOP/s, ", bytes * 1e-9, " GB/s"),
-              .bytes_per_second = bytes};
-  for (const std::vector<Work>& segment : work) {
-    auto& seconds = speed.segments.emplace_back();
-    for (const Work& w : segment) {
-      seconds.push_back(std::max(w.products / products, w.bytes / bytes));
-    }
-  }
-  return speed;
-}
-
-Speed stated_speed(const PlanRequest& r, double products, double bytes) {
-  const int64_t tokens = r.step.batch * r.step.length;
-  PlanRequest block = r;
-  block.shape = one_block(r.shape);
-  block.policy = Policy::preset("off");
-  Speed speed = stated_speed(std::vector<std::vector<Work>>{forward_work(step_request(block))[0]},
-                             products, bytes);
-  speed.head = 2 * static_cast<double>(tokens) *
-               static_cast<double>(r.shape.hidden_size * r.shape.vocab_size) / products;
-  return speed;
-}
-
-double update_seconds(const StepMemory& m, double bytes_per_second) {
-  return static_cast<double>(2 * m.weights + m.gradients + 2 * m.optimizer) / bytes_per_second;
-}
-
-double step_seconds(const PlanRequest& r, const Speed& speed, const StepMemory& memory) {
-  double block = 0;
-  for (const double s : speed.segments[0]) block += s;
-  const double micro = 3 * (block * static_cast<double>(r.shape.num_hidden_layers) + speed.head);
-  return micro * static_cast<double>(r.step.accumulation) +
-         update_seconds(memory, speed.bytes_per_second);
+  const auto bytes = static_cast<double>(2 * m.weights + m.gradients + 2 * m.optimizer);
+  return 3 * forward * static_cast<double>(step.accumulation) + bytes / speed.bytes_per_second;
 }
 
 }  // namespace compact

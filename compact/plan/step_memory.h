@@ -17,9 +17,8 @@
 namespace compact {
 
 struct StepShape {
-  int64_t batch = 1, length = 1;  // of a micro-batch; length: tokens of a sequence
-  int64_t accumulation = 1;       // micro-batches in a step
-  bool clip = true;               // by the norm of all gradients
+  int64_t accumulation = 1;  // micro-batches in a step
+  bool clip = true;          // by the norm of all gradients
   // Whether weights may be updated inside the backward pass.
   bool may_release() const { return !clip && accumulation == 1; }
 };

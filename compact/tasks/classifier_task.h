@@ -10,16 +10,15 @@
 
 namespace compact {
 
-// How the task's network is made: a `Net` of this shape, by the run's settings.
+// Makes a `Net` of this shape.
 template <class Net, class Shape>
-void set_classifier(const TrainConfig& c, const Shape& shape, Task& task) {
-  const ClassifierOptions options{.dtype = dtype_of(c.dtype),
-                                  .seed = key_of(c, RandomUse::kWeights),
-                                  .label_smoothing = c.label_smoothing_factor};
-  task.network = [shape, options](const Policy& policy, at::Device device) {
-    ClassifierOptions here = options;
-    here.device = device;
-    return std::make_unique<Net>(shape, policy, here);
+Task::MakeNetwork classifier_of(const Shape& shape) {
+  return [shape](const TrainConfig& c, const Policy& policy, at::Device device) {
+    return std::make_unique<Net>(shape, policy,
+                                 ClassifierOptions{.device = device,
+                                                   .dtype = dtype_of(c.dtype),
+                                                   .seed = key_of(c, RandomUse::kWeights),
+                                                   .label_smoothing = c.label_smoothing_factor});
   };
 }
 

@@ -65,14 +65,13 @@ GraphNetConfig graph_net_of(const TrainConfig& c, const std::string& model_type,
   return net;
 }
 
-void set_graph_net(const TrainConfig& c, const GraphNetConfig& net, const std::string& model_type,
-                   Task& task) {
+void set_graph_net(const GraphNetConfig& net, const std::string& model_type, Task& task) {
   task.config = {{"model_type", model_type}, {"layer", layer_name(net.kind)},
                  {"features", net.features}, {"classes", net.classes},
                  {"hidden", net.hidden},     {"layers", net.layers},
                  {"heads", net.heads},       {"dropout", net.dropout}};
   task.network_text = cat(net.classes, " classes, hidden ", net.hidden);
-  set_classifier<GraphNetwork>(c, net, task);
+  task.network = classifier_of<GraphNetwork>(net);
 }
 
 StepInputs inputs_like(const Batch& batch, at::Device device) {

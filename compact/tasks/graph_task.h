@@ -20,8 +20,7 @@ void check_graph_net(const GraphNetConfig& net, int64_t features, int64_t classe
                      const std::string& what);
 
 // Sets config, network and network_text.
-void set_graph_net(const TrainConfig& config, const GraphNetConfig& net,
-                   const std::string& model_type, Task& task);
+void set_graph_net(const GraphNetConfig& net, const std::string& model_type, Task& task);
 
 // Tensors of a batch's sizes on a device, of no values.
 StepInputs inputs_like(const Batch& batch, at::Device device);

@@ -39,25 +39,39 @@ LlamaConfig shape_of(const TrainConfig& c, const Tokenizer* tokenizer) {
   return shape;
 }
 
-}  // namespace
-
-void set_llama(const TrainConfig& c, const Tokenizer* tokenizer, Task& task) {
-  const LlamaConfig shape = shape_of(c, tokenizer);
-  task.llama = shape;
-  task.config = llama_config_to_json(shape);
-  if (tokenizer) task.files = tokenizer_files(*tokenizer);
-  task.network_text =
-      cat("vocabulary ", format_count(shape.vocab_size), tokenizer ? "" : " (the model's own)");
-  task.network = [c, shape](const Policy& policy, at::Device device) {
+Task::MakeNetwork llama_of(const LlamaConfig& shape) {
+  return [shape](const TrainConfig& c, const Policy& policy, at::Device device) {
     return std::make_unique<Llama>(shape, policy,
                                    ModelOptions{.device = device,
                                                 .dtype = dtype_of(c.dtype),
                                                 .max_length = c.block_size,
                                                 .seed = key_of(c, RandomUse::kWeights)});
   };
-  task.inputs = [length = c.block_size](at::Device device, int64_t batch) {
+}
+
+LlamaConfig one_block(LlamaConfig shape) {
+  shape.num_hidden_layers = 1;
+  shape.vocab_size = 64;
+  shape.bos_token_id.reset();
+  shape.eos_token_ids.clear();
+  return shape;
+}
+
+}  // namespace
+
+void set_llama(const TrainConfig& c, const Tokenizer* tokenizer, Task& task) {
+  const LlamaConfig shape = shape_of(c, tokenizer);
+  task.head_dim = shape.head_dim;
+  task.config = llama_config_to_json(shape);
+  if (tokenizer) task.files = tokenizer_files(*tokenizer);
+  task.network_text =
+      cat("vocabulary ", format_count(shape.vocab_size), tokenizer ? "" : " (the model's own)");
+  task.network = llama_of(shape);
+  task.smallest = llama_of(one_block(shape));
+  task.inputs = [](const TrainConfig& of, at::Device device, int64_t batch) {
     const auto ids = at::TensorOptions().device(device).dtype(at::kLong);
-    return StepInputs{{at::ones({batch, length}, ids)}, at::ones({batch, length}, ids)};
+    const std::vector<int64_t> sizes = {batch, of.block_size};
+    return StepInputs{{at::ones(sizes, ids)}, at::ones(sizes, ids)};
   };
 }
 

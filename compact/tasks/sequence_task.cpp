@@ -82,7 +82,12 @@ void set_network(const TrainConfig& c, const EncoderConfig& shape, bool own, Tas
   task.network_text =
       cat("vocabulary ", format_count(shape.vocab_size), own ? " (the model's own), " : ", ",
           shape.regression ? std::string("one value") : cat(shape.outputs(), " classes"));
-  set_classifier<Encoder>(c, shape, task);
+  task.network = classifier_of<Encoder>(shape);
+  // The first block may have a dropout that the others have not.
+  EncoderConfig two = shape;
+  two.num_hidden_layers = std::min<int64_t>(2, shape.num_hidden_layers);
+  two.vocab_size = std::min<int64_t>(shape.vocab_size, shape.pad_token_id + 64);
+  task.smallest = classifier_of<Encoder>(two);
 }
 
 // Of a model that is evaluated, not trained.
@@ -93,7 +98,7 @@ std::optional<EncoderConfig> trained_shape(const TrainConfig& c) {
 
 // The most that a batch can be: samples as long as the longest there is.
 void set_inputs(int64_t length, bool regression, Task& task) {
-  task.inputs = [=](at::Device device, int64_t batch) {
+  task.inputs = [=](const TrainConfig&, at::Device device, int64_t batch) {
     const auto whole = at::TensorOptions().device(device).dtype(at::kLong);
     return StepInputs{{at::ones({batch, length}, whole), at::zeros({batch, length}, whole),
                        at::full({batch}, length, whole)},

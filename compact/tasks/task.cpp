@@ -60,7 +60,7 @@ const TaskInfo& task_of_folder(const std::string& folder) {
 
 std::unique_ptr<Network> make_network(const TrainConfig& c, const Task& task, const Policy& policy,
                                       at::Device device, std::vector<std::string>& warnings) {
-  auto network = task.network(policy, device);
+  auto network = task.network(c, policy, device);
   if (c.model_name_or_path.empty()) return network;
   if (has_weights(c.model_name_or_path)) {
     const auto [fresh, lines] = load_weights(*network, c.model_name_or_path);

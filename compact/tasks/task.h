@@ -7,12 +7,10 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "compact/base/llama_config.h"
 #include "compact/config/config.h"
 #include "compact/data/files/reader.h"
 #include "compact/data/samples/dataset.h"
@@ -27,15 +25,19 @@ struct Task {
   // Those that it is evaluated on, by the prefixes of their figures.
   std::vector<std::pair<std::string, const Dataset*>> held_out() const;
   uint64_t checksum = 0;  // of the training data
-  // With new weights and the policy's treatments.
-  std::function<std::unique_ptr<Network>(const Policy&, at::Device)> network;
+  // With new weights and the policy's treatments, as the configuration says: that of the task, or
+  // one that differs in type, block or batch.
+  using MakeNetwork =
+      std::function<std::unique_ptr<Network>(const TrainConfig&, const Policy&, at::Device)>;
+  MakeNetwork network;
+  MakeNetwork smallest;  // has a segment of each kind that `network` has; null: the same
   // A micro-batch of so many samples, of no meaning but the sizes of real ones (the largest).
-  std::function<StepInputs(at::Device, int64_t batch)> inputs;
+  std::function<StepInputs(const TrainConfig&, at::Device, int64_t batch)> inputs;
   bool lengths_vary = false;                 // of real ones, so that most are smaller
   bool resident = false;                     // on the CPU batches are the data set's own tensors
   nlohmann::json config;                     // config.json of the model
   std::map<std::string, std::string> files;  // kept beside it: the tokenizer
-  std::optional<LlamaConfig> llama;          // whose blocks --preset auto knows
+  int64_t head_dim = 0;                      // of a decoder's attention; 0: it is none
   std::string unit = "samples";              // what speed is counted in: tokens, images, nodes
   int64_t units = 1;                         // of them in a sample
   std::string target = {};                   // what has a loss; empty: the unit

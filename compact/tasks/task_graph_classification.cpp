@@ -32,7 +32,7 @@ Task open_graph(const TrainConfig& c, const Progress&, std::vector<std::string>&
   task.validation = whole(c.validation_file);
   task.test = whole(c.test_file);
   task.unit = "graphs";
-  set_graph_net(c, net, kGraphModelType, task);
+  set_graph_net(net, kGraphModelType, task);
   if (c.train_file.empty()) return task;
   task.checksum = path_checksum(graph_file_of(c));
   std::vector<int64_t> by_size;
@@ -46,8 +46,8 @@ Task open_graph(const TrainConfig& c, const Progress&, std::vector<std::string>&
     const LabelledGraph& g = set->graphs[static_cast<size_t>(i)];
     return g.features.size(0) + g.edges.size(1);
   });
-  task.inputs = [largest = std::make_shared<GraphDataset>(set, by_size, key)](at::Device device,
-                                                                              int64_t batch) {
+  task.inputs = [largest = std::make_shared<GraphDataset>(set, by_size, key)](
+                    const TrainConfig&, at::Device device, int64_t batch) {
     return inputs_like(largest->in_order(0, std::min(batch, largest->size())), device);
   };
   task.data_text = cat(format_count(task.train->size()), " graphs of up to ",

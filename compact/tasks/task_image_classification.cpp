@@ -201,8 +201,8 @@ Task open_image(const TrainConfig& c, const Progress&, std::vector<std::string>&
   task.config = to_json(m);
   task.unit = "images";
   task.network_text = cat(m.net.classes, " classes, width ", m.net.width);
-  set_classifier<Resnet>(c, m.net, task);
-  task.inputs = [m](at::Device device, int64_t batch) {
+  task.network = classifier_of<Resnet>(m.net);
+  task.inputs = [m](const TrainConfig&, at::Device device, int64_t batch) {
     return StepInputs{
         {at::zeros({batch, m.net.channels, m.size.height, m.size.width}, at::device(device))},
         at::zeros({batch}, at::device(device).dtype(at::kLong))};

@@ -50,9 +50,10 @@ Task open_node(const TrainConfig& c, const Progress&, std::vector<std::string>&)
                        format_count(graph.edges.size(1) / 2), " edges; ", split.train.numel(),
                        " nodes to train on, validation ", split.validation.numel(), ", test ",
                        split.test.numel());
-  set_graph_net(c, net, kNodeModelType, task);
+  set_graph_net(net, kNodeModelType, task);
   task.config["split_seed"] = split_seed;
-  task.inputs = [batch = task.validation->in_order(0, 1)](at::Device device, int64_t) {
+  task.inputs = [batch = task.validation->in_order(0, 1)](const TrainConfig&, at::Device device,
+                                                          int64_t) {
     return inputs_like(batch, device);
   };
   return task;

@@ -49,7 +49,7 @@ TrainedModel open_trained_model(TrainConfig c) {
                      .warnings = std::move(warnings)};
   if (model.task.lengths_vary) bound_primitive_caches();
   set_matmul_precision(c.matmul_precision, device);
-  model.network = model.task.network(Policy::preset("exact"), device);
+  model.network = model.task.network(c, Policy::preset("exact"), device);
   const LoadedWeights loaded = load_weights(*model.network, c.model_name_or_path);
   COMPACT_CHECK(loaded.fresh.empty(), c.model_name_or_path, ": has no tensor `", loaded.fresh[0],
                 "`: it was not trained for this task");

@@ -189,6 +189,8 @@ BitChooser::Choice BitChooser::measure(Network& network, const StepInputs& batch
     PassReport first;
     gradient_of(some, noise, &first);
     held = network.codec_tensors(first);
+    // As passes on the whole batch tell.
+    for (CodecTensor& t : held) t.elements *= batch.target.size(0) / some.target.size(0);
   }
   std::vector<AdaptiveTensor> tensors = adaptive_tensors(held);
   if (tensors.empty()) return {"bits     no tensor's are open", bits_};

@@ -14,10 +14,10 @@ std::vector<std::string> description(const Described& run) {
   const TrainConfig& c = run.config;
   const at::Device device = run.network.device();
   const int64_t accumulation = c.gradient_accumulation_steps;
-  const bool text = run.task.llama && run.task.units > 1;
+  const int64_t dim = run.task.head_dim;
+  const bool text = dim > 0 && run.task.units > 1;
   std::string attention;
-  if (run.task.llama) {
-    const int64_t dim = run.task.llama->head_dim;
+  if (dim > 0) {
     attention = cat(", attention: ",
                     attention_text(choose_attention(device.type(), dtype_of(c.dtype), dim), dim));
   }

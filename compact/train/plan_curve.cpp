@@ -17,9 +17,7 @@ namespace {
 constexpr int kPoints = 24;
 
 // Policies for budgets that rise from the least peak by equal factors; equal ones once.
-std::vector<CurvePoint> sweep(const char* name, const PlanRequest& request, Allowed allowed,
-                              const Speed& speed, int64_t most) {
-  BudgetPlanner planner(request, allowed, speed);
+std::vector<CurvePoint> sweep(const char* name, BudgetPlanner planner, int64_t most) {
   std::vector<CurvePoint> points;
   const auto low = static_cast<double>(planner.least_peak());
   const double high = std::max(static_cast<double>(most), low);
@@ -32,22 +30,21 @@ std::vector<CurvePoint> sweep(const char* name, const PlanRequest& request, Allo
   return points;
 }
 
-CurvePoint preset_point(const std::string& name, PlanRequest request, const Speed& speed) {
-  request.policy = Policy::preset(name);
+CurvePoint preset_point(const std::string& name, const StepRequest& request,
+                        const SegmentGroups& groups, const Speed& speed) {
   const StepPlan plan = plan_step(request);
-  const Llama model(
-      request.shape, request.policy,
-      {.device = at::kMeta, .dtype = request.dtype, .max_length = request.step.length});
   CurvePoint point{.name = name, .peak = plan.reserved};
   double added = 0;
   const auto micro = static_cast<double>(request.step.accumulation);
-  const std::vector<Work> work = forward_work(step_request(request))[0];  // of a block
-  for (int64_t i = 0; i < request.shape.num_hidden_layers; ++i) {
-    const Rebuilding again = rebuilding(*model.segments()[i], speed.segments[0], work);
+  const std::unique_ptr<Network> network = request.network(at::kMeta);
+  const std::vector<const Segment*> segments = network->segments();
+  for (size_t i = 0; i < segments.size(); ++i) {
+    const SegmentInfo& info = groups.segments()[i];
+    const Rebuilding again = rebuilding(*segments[i], speed.segments[info.group], info.work);
     added += again.seconds * micro;
     point.products += again.products * micro;
   }
-  point.seconds = step_seconds(request, speed, plan.memory) + added;
+  point.seconds = step_seconds(groups, request.step, speed, plan.memory) + added;
   return point;
 }
 
@@ -134,19 +131,28 @@ std::string svg_of(const PlanCurve& curve) {
 
 }  // namespace
 
-PlanCurve plan_curve(const TrainConfig& c, const LlamaConfig& shape, c10::DeviceType device,
+PlanCurve plan_curve(const TrainConfig& c, const Task& task, c10::DeviceType device,
                      const StatedSpeed& stated) {
-  const PlanRequest request = plan_request(c, shape, Policy::preset("off"), device);
-  const Speed speed = speed_for(c, request, stated);
+  const Speed speed = speed_for(c, task, device, stated);
+  const auto step = [&](const char* preset) {
+    return step_request(c, task, Policy::preset(preset), device);
+  };
+  const SegmentGroups groups(step("off"));
+  COMPACT_CHECK(!groups.segments().empty(),
+                "--pareto is for networks that are made of segments, as language models, encoders "
+                "and residual networks");
   PlanCurve curve;
   for (const char* name : {"off", "exact", "recompute", "compact-paper"}) {
-    curve.presets.push_back(preset_point(name, request, speed));
+    try {
+      curve.presets.push_back(preset_point(name, step(name), groups, speed));
+    } catch (const InputError&) {  // it is for other networks
+    }
   }
   const int64_t most = curve.presets[0].peak;
-  curve.lossless = sweep("lossless", request, {}, speed, most);
-  Allowed all;
-  all.quantize = all.project = true;
-  curve.lossy = sweep("lossy", request, all, speed, most);
+  curve.lossless = sweep("lossless", planner_for(c, task, device, {}, speed), most);
+  const bool project = Variants::any_projectable(groups);
+  curve.lossy = sweep(
+      "lossy", planner_for(c, task, device, {.quantize = true, .project = project}, speed), most);
   const std::string head = formatted("  %-16s %12s %14s %16s %14s\n", "policy", "peak", "step s",
                                      "added TFLOP", "gradient error");
   curve.text = cat("predicted step time against peak; speed: ", speed.source, "\n", head,
@@ -157,8 +163,9 @@ PlanCurve plan_curve(const TrainConfig& c, const LlamaConfig& shape, c10::Device
   curve.json["lossy"] = json_of(curve.lossy);
   curve.title = "What memory buys";
   curve.subtitle =
-      cat(c.model.empty() ? c.model_name_or_path : c.model, ", ", c.dtype, ", ", request.step.batch,
-          " \u00d7 ", request.step.length, " tokens; speed: ", speed.source);
+      cat(c.model.empty() ? c.model_name_or_path : c.model, ", ", c.dtype, ", ",
+          c.per_device_train_batch_size, task.units > 1 ? cat(" \u00d7 ", task.units) : "", " ",
+          task.unit, "; speed: ", speed.source);
   return curve;
 }
 

@@ -23,7 +23,7 @@ struct PlanCurve {
 
 // The cheapest lossless policy for budgets from the least peak up to what keeps everything that is
 // worth keeping; the same where lossy treatments stand in for it below; and presets.
-PlanCurve plan_curve(const TrainConfig& config, const LlamaConfig& shape, c10::DeviceType device,
+PlanCurve plan_curve(const TrainConfig& config, const Task& task, c10::DeviceType device,
                      const StatedSpeed& stated);
 
 // Atomically. The page needs nothing beside it.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
@@ -12,49 +13,46 @@
 #include "compact/io/checksum.h"
 #include "compact/kernels/gpu.h"
 #include "compact/plan/gpu_speed.h"
-#include "compact/plan/segment_search.h"
 #include "compact/tasks/setup.h"
 
 namespace compact {
 namespace {
 
-// Other presets and smaller batches, the mildest first.
-std::string other_settings(const TrainConfig& c, const Task& task, const Policy& policy,
-                           c10::DeviceType device, int64_t bytes) {
-  std::string text;
-  const auto offer = [&](const std::string& what, const TrainConfig& other, const Policy& p) {
-    const int64_t peak = plan_step(step_request(other, task, p, device)).reserved;
-    if (peak > bytes) return false;
-    text += cat(text.empty() ? "" : "; ", what, " (", format_bytes(peak), ")");
-    return true;
-  };
-  for (const char* preset : {"exact", "gact-l1.1", "gact-l1", "gact-l1.2"}) {
-    if (offer(cat("--preset ", preset), c, Policy::preset(preset))) break;
-  }
-  TrainConfig fewer = c;
-  while ((fewer.per_device_train_batch_size /= 2) >= 1) {
-    if (offer(cat("--per_device_train_batch_size ", fewer.per_device_train_batch_size), fewer,
-              policy)) {
-      break;
-    }
-  }
-  return text;
-}
-
 // What the batch that segments are timed on holds: pixels of three channels, or tokens.
 constexpr int64_t kTimedPixels = int64_t{1} << 18, kTimedTokens = 2048;
-
-int64_t timed_samples(const at::Tensor& sample) {
-  const bool tokens = !sample.is_floating_point();
-  const int64_t all = tokens ? kTimedTokens : 3 * kTimedPixels;
-  return std::max<int64_t>(1, all / sample.numel());
-}
 
 // What seconds of segments depend on: sizes of weights and samples, types.
 std::string timing_key(const TrainConfig& c, const Network& network, const at::Tensor& sample) {
   std::string text = cat(sample.sizes());
   for (const auto& [name, t] : network.named_tensors()) text += cat(" ", name, t.sizes());
-  return cat(c.dtype, " ", c.matmul_precision, " ", xxh3(text));
+  return cat(c.per_device_train_batch_size, " samples ", c.dtype, " ", c.matmul_precision, " ",
+             xxh3(text));
+}
+
+// A batch of few samples, of no long ones, of the smallest network.
+TimedNetwork timed_network(const TrainConfig& c, const Task& task) {
+  const auto size = [&](const TrainConfig& of) {
+    return task.inputs(of, at::kMeta, 1).inputs[0].numel();
+  };
+  TrainConfig timed = c;
+  timed.block_size = std::min(c.block_size, kTimedTokens);
+  const bool tokens = !task.inputs(c, at::kMeta, 1).inputs[0].is_floating_point();
+  timed.per_device_train_batch_size =
+      std::max<int64_t>(1, (tokens ? kTimedTokens : 3 * kTimedPixels) / size(timed));
+  const auto elements = [&](const TrainConfig& of) {
+    return static_cast<double>(size(of) * of.per_device_train_batch_size);
+  };
+  const Policy kept = Policy::parse("slot * = keep", "timing");
+  TimedNetwork result{.request = step_request(timed, task, kept, c10::kCPU),
+                      .scale = elements(c) / elements(timed)};
+  if (task.smallest) {
+    result.request.network = [make = task.smallest, timed, kept](at::Device device) {
+      return make(timed, kept, device);
+    };
+  }
+  result.key = timing_key(timed, *result.request.network(at::kMeta),
+                          task.inputs(timed, at::kMeta, 1).inputs[0]);
+  return result;
 }
 
 // With what is known of the GPU in place of what nobody stated.
@@ -66,58 +64,90 @@ StatedSpeed known(const TrainConfig& c, const StatedSpeed& stated) {
           stated.bytes != 0 ? stated.bytes : kReachedBytes * gpu.terabytes_a_second * 1e12};
 }
 
-Speed segment_speed(const TrainConfig& c, const Task& task, c10::DeviceType device,
-                    const StatedSpeed& stated) {
-  const Policy kept = Policy::parse("slot * = keep", "timing");
-  if (device != c10::kCPU) {
-    const auto [products, bytes] = known(c, stated);
-    return stated_speed(forward_work(step_request(c, task, kept, device)), products, bytes);
-  }
-  if (c.threads > 0) at::set_num_threads(static_cast<int>(c.threads));
-  const auto network = task.network(kept, at::kMeta);
-  const at::Tensor sample = task.inputs(at::kMeta, 1).inputs[0];
-  TimedNetwork timed{.network = [&] { return task.network(kept, at::kCPU); },
-                     .inputs = [&](int64_t n) { return task.inputs(at::kCPU, n).inputs; },
-                     .samples = timed_samples(sample),
-                     .batch = c.per_device_train_batch_size,
-                     .key = timing_key(c, *network, sample)};
-  for (const Segment* s : network->segments()) timed.steps.push_back(s->rerun().size());
-  return measured_speed(timed, c.cache_dir.empty() ? default_cache_folder() : c.cache_dir);
+bool has_segments(const TrainConfig& c, const Task& task) {
+  return !task.network(c, Policy::preset("off"), at::kMeta)->segments().empty();
 }
 
-bool has_segments(const Task& task) {
-  return !task.network(Policy::preset("off"), at::kMeta)->segments().empty();
-}
-
-std::unique_ptr<BudgetSearch> segment_search(const TrainConfig& c, const Task& task,
-                                             c10::DeviceType device, const StatedSpeed& stated,
-                                             Allowed allowed) {
-  COMPACT_CHECK(
-      has_segments(task),
-      "--preset auto chooses for language models, encoders and residual networks; other tasks take "
-      "a --budget with any other preset");
-  COMPACT_CHECK(!allowed.project, "--allow project is for language models");
-  return std::make_unique<SegmentSearch>(
+std::unique_ptr<BudgetSearch> search_for(const TrainConfig& c, const Task& task,
+                                         c10::DeviceType device, Allowed allowed,
+                                         const Speed& speed) {
+  return std::make_unique<BudgetSearch>(
       [c, &task, device](const Policy& p) { return step_request(c, task, p, device); }, allowed,
-      segment_speed(c, task, device, stated));
+      speed);
 }
 
-// What `auto` could do with, the mildest first: a smaller batch, fewer bits.
-std::string ways_of_segments(const TrainConfig& c, const Task& task, c10::DeviceType device,
-                             const StatedSpeed& stated, Allowed allowed, int64_t bytes) {
+SegmentGroups groups_of(const TrainConfig& c, const Task& task, c10::DeviceType device) {
+  return SegmentGroups(step_request(c, task, Policy::parse("slot * = keep", "timing"), device));
+}
+
+// What takes no time to find out, where only bytes matter.
+Speed any_speed(const TrainConfig& c, const Task& task, c10::DeviceType device) {
+  return stated_speed(groups_of(c, task, device), 1e12, 1e11);
+}
+
+// What a step takes at least under a configuration: with the policy, or any that is allowed.
+struct Asked {
+  TrainConfig config;
+  Allowed allowed;
+  const Policy* policy = nullptr;  // null: the best
+};
+
+// "--per_device_train_batch_size 4 (1.2 GiB); --dtype bfloat16 (2 GiB)": of each kind of milder
+// setting the first with which a step takes no more than so many bytes.
+std::string milder_settings(const Asked& asked, const Task& task, c10::DeviceType device,
+                            int64_t bytes) {
   std::string text;
-  const auto offer = [&](const std::string& what, const TrainConfig& other, Allowed a) {
-    const int64_t least = segment_search(other, task, device, stated, a)->least_peak();
-    if (least > bytes) return false;
-    text += cat(text.empty() ? "" : "; ", what, " (from ", format_bytes(least), ")");
-    return true;
+  // What is refused with it is no way out.
+  const auto offer = [&](const std::string& what, const Asked& other) {
+    try {
+      const int64_t peak =
+          other.policy ? plan_step(step_request(other.config, task, *other.policy, device)).reserved
+                       : search_for(other.config, task, device, other.allowed,
+                                    any_speed(other.config, task, device))
+                             ->least_peak();
+      if (peak > bytes) return false;
+      text += cat(text.empty() ? "" : "; ", what, other.policy ? " (" : " (from ",
+                  format_bytes(peak), ")");
+      return true;
+    } catch (const InputError&) {
+      return false;
+    }
   };
-  TrainConfig fewer = c;
-  while ((fewer.per_device_train_batch_size /= 2) >= 1) {
-    const std::string batch = std::to_string(fewer.per_device_train_batch_size);
-    if (offer("--per_device_train_batch_size " + batch, fewer, allowed)) break;
+  const TrainConfig& c = asked.config;
+  if (asked.policy) {
+    for (const char* preset : {"exact", "gact-l1.1", "gact-l1", "gact-l1.2"}) {
+      const Policy policy = Policy::preset(preset);
+      Asked other = asked;
+      other.policy = &policy;
+      if (offer(cat("--preset ", preset), other)) break;
+    }
   }
-  if (!allowed.quantize) offer("--allow quantize", c, {.quantize = true});
+  Asked fewer = asked;
+  while ((fewer.config.per_device_train_batch_size /= 2) >= 1) {
+    if (offer(cat("--per_device_train_batch_size ", fewer.config.per_device_train_batch_size),
+              fewer)) {
+      break;
+    }
+  }
+  const auto size = [&](const TrainConfig& of) {
+    return task.inputs(of, at::kMeta, 1).inputs[0].numel();
+  };
+  Asked shorter = asked;
+  while ((shorter.config.block_size /= 2) >= 32 && size(shorter.config) < size(c)) {
+    if (offer(cat("--block_size ", shorter.config.block_size), shorter)) break;
+  }
+  if (dtype_of(c.dtype) == at::kFloat) {
+    Asked half = asked;
+    half.config.dtype = "bfloat16";
+    offer("--dtype bfloat16", half);
+  }
+  if (asked.policy) return text;
+  const Allowed now = asked.allowed;
+  for (const char* more : {"quantize", "project", "quantize,project"}) {
+    Asked other = asked;
+    other.allowed = Allowed::parse(cat(more, ",", now.str()));
+    if (other.allowed != now && offer(cat("--allow ", other.allowed.str()), other)) break;
+  }
   return text;
 }
 
@@ -129,53 +159,42 @@ int64_t budget_of(const TrainConfig& c) {
 
 StepRequest step_request(const TrainConfig& c, const Task& task, const Policy& policy,
                          c10::DeviceType device) {
-  return {.network = [&task, policy](at::Device d) { return task.network(policy, d); },
-          .micro_batch = [&task, batch = c.per_device_train_batch_size](
-                             at::Device d, int64_t) { return task.inputs(d, batch); },
+  return {.network = [&task, c, policy](at::Device d) { return task.network(c, policy, d); },
+          .micro_batch = [&task, c](
+                             at::Device d,
+                             int64_t) { return task.inputs(c, d, c.per_device_train_batch_size); },
           .resident = task.resident && device == c10::kCPU,
           .optimizer = optimizer_options(c, policy),
-          .step = {.batch = c.per_device_train_batch_size,
-                   .length = task.llama ? c.block_size : 1,
-                   .accumulation = c.gradient_accumulation_steps,
-                   .clip = c.max_grad_norm > 0},
+          .step = {.accumulation = c.gradient_accumulation_steps, .clip = c.max_grad_norm > 0},
           .device = device};
 }
 
-PlanRequest plan_request(const TrainConfig& c, const LlamaConfig& shape, const Policy& policy,
-                         c10::DeviceType device) {
-  PlanRequest r;
-  r.shape = shape;
-  r.policy = policy;
-  r.dtype = dtype_of(c.dtype);
-  r.optimizer = [c](const Policy& p) { return optimizer_options(c, p); };
-  r.step = {.batch = c.per_device_train_batch_size,
-            .length = c.block_size,
-            .accumulation = c.gradient_accumulation_steps,
-            .clip = c.max_grad_norm > 0};
-  r.device = device;
-  return r;
-}
-
-Speed speed_for(const TrainConfig& c, const PlanRequest& request, const StatedSpeed& stated) {
-  if (request.device != c10::kCPU) {
+Speed speed_for(const TrainConfig& c, const Task& task, c10::DeviceType device,
+                const StatedSpeed& stated) {
+  const SegmentGroups groups = groups_of(c, task, device);
+  if (device != c10::kCPU) {
     const auto [products, bytes] = known(c, stated);
-    return stated_speed(request, products, bytes);
+    return stated_speed(groups, products, bytes);
   }
   if (c.threads > 0) at::set_num_threads(static_cast<int>(c.threads));
-  return measured_speed(request, c.cache_dir.empty() ? default_cache_folder() : c.cache_dir);
+  return measured_speed(groups, timed_network(c, task),
+                        c.cache_dir.empty() ? default_cache_folder() : c.cache_dir);
+}
+
+BudgetPlanner planner_for(const TrainConfig& c, const Task& task, c10::DeviceType device,
+                          Allowed allowed, const Speed& speed) {
+  return {search_for(c, task, device, allowed, speed), [c, &task, device, allowed](int64_t bytes) {
+            return milder_settings({.config = c, .allowed = allowed}, task, device, bytes);
+          }};
 }
 
 BudgetPlanner planner_for(const TrainConfig& c, const Task& task, c10::DeviceType device,
                           const StatedSpeed& stated) {
-  const Allowed allowed = Allowed::parse(c.allow);
-  if (task.llama) {
-    const PlanRequest request = plan_request(c, *task.llama, Policy::preset("off"), device);
-    return {request, allowed, speed_for(c, request, stated)};
-  }
-  return {segment_search(c, task, device, stated, allowed),
-          [c, &task, device, stated, allowed](int64_t bytes) {
-            return ways_of_segments(c, task, device, stated, allowed, bytes);
-          }};
+  COMPACT_CHECK(
+      has_segments(c, task),
+      "--preset auto chooses for networks that are made of segments, as language models, "
+      "encoders and residual networks; other tasks take a --budget with any other preset");
+  return planner_for(c, task, device, Allowed::parse(c.allow), speed_for(c, task, device, stated));
 }
 
 std::vector<std::string> choice_lines(const Chosen& chosen) {
@@ -211,19 +230,14 @@ StepPlan plan_within(const TrainConfig& c, const Task& task, Policy& policy, c10
 
 std::string settings_that_fit(const TrainConfig& c, const Task& task, const Policy& policy,
                               c10::DeviceType device, int64_t bytes) {
-  if (!task.llama) {
-    std::string text = other_settings(c, task, policy, device, bytes);
-    if (c.preset == "auto" || !has_segments(task)) return text;
-    const int64_t least = segment_search(c, task, device, {}, {})->least_peak();
-    if (least > bytes) return text;
-    return cat("--preset auto --budget ", bytes, "B", text.empty() ? "" : "; ", text);
-  }
-  const PlanRequest request = plan_request(c, *task.llama, policy, device);
-  const Speed speed = speed_for(c, request, {});
+  const bool segments = has_segments(c, task);
   const Allowed allowed = Allowed::parse(c.allow);
-  return BudgetPlanner(request, allowed, speed).least_peak() <= bytes
-             ? cat("--preset auto --budget ", bytes, "B")
-             : ways_to_fit(request, bytes, allowed, speed);
+  if (segments &&
+      search_for(c, task, device, allowed, any_speed(c, task, device))->least_peak() <= bytes) {
+    return cat("--preset auto --budget ", bytes, "B");
+  }
+  return milder_settings({.config = c, .allowed = allowed, .policy = segments ? nullptr : &policy},
+                         task, device, bytes);
 }
 
 void check_fits(const TrainConfig& c, const Task& task, const Policy& policy,

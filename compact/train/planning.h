@@ -18,11 +18,9 @@ namespace compact {
 // --budget in bytes; without one the largest number.
 int64_t budget_of(const TrainConfig& config);
 
-// A step of any task.
+// A step of the task under a configuration: that of the task, or one that differs in type, block or
+// batch. `task` must outlive it.
 StepRequest step_request(const TrainConfig& config, const Task& task, const Policy& policy,
-                         c10::DeviceType device);
-// Of a language model.
-PlanRequest plan_request(const TrainConfig& config, const LlamaConfig& shape, const Policy& policy,
                          c10::DeviceType device);
 
 // Speeds for choosing: measured on this machine for the CPU, else `products` floating-point
@@ -31,10 +29,13 @@ PlanRequest plan_request(const TrainConfig& config, const LlamaConfig& shape, co
 struct StatedSpeed {
   double products = 0, bytes = 0;
 };
-Speed speed_for(const TrainConfig& config, const PlanRequest& request, const StatedSpeed& stated);
+Speed speed_for(const TrainConfig& config, const Task& task, c10::DeviceType device,
+                const StatedSpeed& stated);
 
-// What chooses for --preset auto. `task` must outlive it. Throws InputError on a task
-// whose network has no segments to choose for.
+// What chooses for --preset auto of what is allowed. `task` must outlive it. Throws InputError on a
+// task whose network has no segments to choose for, or none of what is allowed.
+BudgetPlanner planner_for(const TrainConfig& config, const Task& task, c10::DeviceType device,
+                          Allowed allowed, const Speed& speed);
 BudgetPlanner planner_for(const TrainConfig& config, const Task& task, c10::DeviceType device,
                           const StatedSpeed& stated = {});
 // "auto     ..." lines: the peak and what it costs.

@@ -37,7 +37,7 @@ bool same_policy_options(const OpenCheckpoint& open, const std::string& checkpoi
 // Whether two policies hold every slot, gradient and moment of the task's network alike, in
 // whatever words.
 bool same_treatments(const TrainConfig& c, const Task& task, const Policy& a, const Policy& b) {
-  const std::unique_ptr<Network> network = task.network(a, at::kMeta);
+  const std::unique_ptr<Network> network = task.network(c, a, at::kMeta);
   for (const Parameter* p : network->parameters()) {
     if (a.grad(p->name) != b.grad(p->name) || a.moment(p->name) != b.moment(p->name)) return false;
   }

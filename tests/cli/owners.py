@@ -64,7 +64,7 @@ class Owners(InFolder):
         child = (self.out / "off/.compact-lock").read_text().split()[1]
         self.assertNotEqual(int(child), owner.pid)
         owner.terminate()
-        owner.wait()
+        self.assertEqual(owner.wait(), 143)
         self.assertEqual(list(self.out.rglob(".compact-lock")), [])
         done = run("compare", "--presets=off", *again)
         self.assertEqual(done.returncode, 0, done.stderr)

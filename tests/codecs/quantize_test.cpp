@@ -118,6 +118,16 @@ TEST(Quantize, UniformErrorIsThatOfTheory) {
 
 // Lloyd's levels on normal values have the published relative errors; the mean and deviation of 256
 // values cost about 1 %.
+// What plans weigh against time is what is measured.
+TEST(Quantize, BudgetsKnowTheErrorOfTheirChoices) {
+  const at::Tensor x = normal_values({1 << 20}, 5);
+  const std::span<const CodecChoice> choices = codec_choices();
+  ASSERT_EQ(choices.size(), 3);
+  for (const CodecChoice& choice : choices) {
+    EXPECT_NEAR(relative_error(through(choice.spec, x), x) / choice.error, 1, 0.05) << choice.spec;
+  }
+}
+
 TEST(Quantize, LloydLevelsHaveTheLeastError) {
   const at::Tensor x = normal_values({1024, 256}, 8);
   for (const auto& [bits, want] : {std::pair{1, 0.3634}, {2, 0.1175}, {4, 0.00950}}) {

@@ -97,10 +97,11 @@ TEST(Encoder, PaddingWithinATextTakesNoPlaceInRoberta) {
     const auto embedded = [&](const std::vector<int64_t>& ids) {
       const at::Tensor row = at::tensor(ids, at::kLong).unsqueeze(0);
       at::Tensor x;
+      const auto see = [&](const Segment& s, const at::Tensor& input, Weights, const SegmentPass&) {
+        if (&s == net.segments()[0]) x = input.detach().squeeze(0).clone();
+      };
       net.each_segment({row, at::zeros_like(row), at::full({1}, row.size(1), at::kLong)},
-                       [&](const Segment& s, const at::Tensor& input, Weights) {
-                         if (&s == net.segments()[0]) x = input.squeeze(0).clone();
-                       });
+                       at::zeros({1}, at::kLong), {.training = false}, see);
       return x;
     };
     const int64_t pad = config.pad_token_id;

@@ -47,10 +47,11 @@ TEST(Resnet, SegmentsReadWhatTheyReadInAnEvaluation) {
   const at::Tensor images = at::randn({2, 3, 16, 16});
   std::vector<at::Tensor> maps;
   std::vector<std::string> names;
-  net.each_segment({images}, [&](const Segment& s, const at::Tensor& x, Weights) {
+  const auto see = [&](const Segment& s, const at::Tensor& x, Weights, const SegmentPass&) {
     names.push_back(s.name());
-    maps.push_back(x);
-  });
+    maps.push_back(x.detach());
+  };
+  net.each_segment({images}, at::zeros({2}, at::kLong), {.training = false}, see);
   EXPECT_EQ(names, (std::vector<std::string>{"stem", "layer1.0", "layer2.0", "average"}));
   EXPECT_TRUE(maps[0].equal(images));
   EXPECT_EQ(maps[1].sizes(), at::IntArrayRef({2, 8, 16, 16}));

@@ -136,13 +136,13 @@ TEST(CodecSlotsLater, TellSignsWhereAReluReadsThem) {
   BoundSegment read("read", Slot{"in", 4}), signs("signs", Slot{"in", 4}),
       rebuilt("re", Slot{"in", 4});
   read.add(linear_stage(), {&a});
-  add_relu(read, moved("relu"), /*read=*/true);
+  read.add(relu_stage(), {}, moved("relu"));
   read.add(linear_stage(), {&b});
   signs.add(linear_stage(), {&a});
-  add_relu(signs, moved("relu"), /*read=*/false);
+  signs.add(relu_stage(), {}, moved("relu"));
   rebuilt.add(linear_stage(), {&a}, moved("gelu"));
   rebuilt.add(gelu_stage(false));
-  add_relu(rebuilt, Slot{"relu", 4, Treatment::parse("recompute")}, /*read=*/true);
+  rebuilt.add(relu_stage(), {}, Slot{"relu", 4, Treatment::parse("recompute")});
   rebuilt.add(linear_stage(), {&b});
   for (BoundSegment* s : {&read, &signs, &rebuilt}) s->finish();
 
@@ -171,7 +171,7 @@ TEST(CodecSlotsLater, NothingIsRebuiltFromSigns) {
   Parameter a{.name = "a", .weight = noise({4, 4}, "a", at::kFloat).requires_grad_(true)};
   BoundSegment s("block", Slot{"in", 4});
   s.add(linear_stage(), {&a});
-  add_relu(s, moved("relu"), /*read=*/true);
+  s.add(relu_stage(), {}, moved("relu"));
   s.add(dropout_stage(0.5));
   s.add(linear_stage(), {&a});
   s.finish();

@@ -18,6 +18,7 @@ run(${CMAKE_COMMAND} -S ${SOURCE} -B ${work}/build -G ${GENERATOR}
 run(${CMAKE_COMMAND} --build ${work}/build)
 run(${CMAKE_COMMAND} -E env --unset=LD_LIBRARY_PATH ${work}/build/consumer)
 run(${CMAKE_COMMAND} -E env --unset=LD_LIBRARY_PATH ${work}/build/train_step)
+run(${CMAKE_COMMAND} -E env --unset=LD_LIBRARY_PATH ${work}/build/own_model)
 run(${CMAKE_COMMAND} -E env --unset=LD_LIBRARY_PATH ${work}/build/own_network)
 if(EXISTS ${work}/prefix/bin/compact)
   run(${CMAKE_COMMAND} -E env --unset=LD_LIBRARY_PATH ${work}/prefix/bin/compact list)

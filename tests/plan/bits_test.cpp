@@ -97,11 +97,5 @@ TEST(Bits, RefusesBudgetsThatNothingMeets) {
   EXPECT_TRUE(allocate_exact(std::vector<TensorBits>{}, 0).chosen.empty());
 }
 
-TEST(Bits, RoundingErrors) {
-  EXPECT_DOUBLE_EQ(rounding_error(4), .0238);
-  EXPECT_NEAR(rounding_error(8), 8.4e-5, 3e-6);
-  EXPECT_NEAR(rounding_error(2), .598, .01);
-}
-
 }  // namespace
 }  // namespace compact

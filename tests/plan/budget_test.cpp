@@ -10,8 +10,6 @@
 
 #include "compact/base/check.h"
 #include "compact/plan/bits.h"
-#include "compact/plan/budget_search.h"
-#include "compact/plan/transformer_options.h"
 #include "tests/plan/budgets.h"
 #include "tests/plan/requests.h"
 
@@ -23,23 +21,31 @@ using testing::HasSubstr;
 // Two layers under all pairs of options, each planned as a whole: the solver counts its peak to the
 // byte, and no pair that fits a budget costs less than what the solver chooses. `check`: of a
 // pair's policy.
-void expect_no_pair_cheaper(PlanRequest r, const std::vector<BlockOption>& options, int budgets,
-                            const std::function<void(const Policy&, const BlockOption&)>& check,
+void expect_no_pair_cheaper(PlanRequest r, const std::vector<SegmentOption>& options, int budgets,
+                            const std::function<void(const Policy&, const SegmentOption&)>& check,
                             const std::string& more = "") {
   const std::string loss = "slot loss.logits = chunk:tokens=64\n" + more;
+  const std::vector<std::string> names = {"layers.0", "layers.1", "final"};
+  const SegmentOption kept;
   struct Whole {
     int64_t cost, peak;
   };
   std::vector<Whole> pairs;
-  const LayerProblem problem = layer_problem(r, loss, {&options, &options});
+  const auto policy_of = [&](const SegmentOption& first, const SegmentOption& second) {
+    return Policy::parse(loss + slot_lines(names, {&first, &second, &kept}), "test");
+  };
+  const std::vector<SegmentOption> last =
+      options_of(step_request(r), stated_speed(r, 1e11, 1e10))[1];
+  r.policy = policy_of(options[0], options[0]);
+  const LayerProblem problem =
+      segment_problem(plan_step(r).memory, names, {&options, &options, &last});
   for (size_t i = 0; i < options.size(); ++i) {
     for (size_t j = 0; j < options.size(); ++j) {
-      const std::string lines = slot_lines({&options[i], &options[j]});
-      r.policy = Policy::parse(loss + lines, "test");
+      r.policy = policy_of(options[i], options[j]);
       check(r.policy, options[j]);
       pairs.push_back({options[i].bytes.cost + options[j].bytes.cost, plan_step(r).memory.peak});
-      const std::vector<int> choice = {static_cast<int>(i), static_cast<int>(j)};
-      EXPECT_EQ(peak_of(problem, choice), pairs.back().peak) << lines;
+      const std::vector<int> choice = {static_cast<int>(i), static_cast<int>(j), 0};
+      EXPECT_EQ(peak_of(problem, choice), pairs.back().peak) << r.policy.str();
     }
   }
   int64_t least = INT64_MAX, most = 0;
@@ -63,7 +69,7 @@ class Budget : public testing::Test {
 };
 
 TEST_F(Budget, TruePeakStaysUnderItAndNeverRises) {
-  BudgetPlanner planner(request_, {}, speed_);
+  BudgetPlanner planner = planner_of(request_, {}, speed_);
   const int64_t off = plan_step(request_).memory.peak, least = planner.least_peak();
   EXPECT_LT(least, off * 2 / 3);
   expect_peaks_fall(planner, off, 20, 0, [&](const Policy& policy) {
@@ -76,8 +82,8 @@ TEST_F(Budget, TruePeakStaysUnderItAndNeverRises) {
 TEST_F(Budget, NoPolicyOfTwoLayersIsCheaper) {
   PlanRequest r = request_;
   r.shape.num_hidden_layers = 2;
-  expect_no_pair_cheaper(r, block_options(r, "", speed_), 8,
-                         [](const Policy&, const BlockOption&) {});
+  expect_no_pair_cheaper(r, block_options(r, speed_), 8,
+                         [](const Policy&, const SegmentOption&) {});
 }
 
 // The updates of released weights take more than the backward pass: between blocks is the peak.
@@ -91,21 +97,21 @@ TEST_F(Budget, NorIsOneWithReleasedWeights) {
                                 muon_optimizer);
   int between = 0;
   expect_no_pair_cheaper(
-      r, block_options(r, kReleaseLine, speed_), 8,
-      [&](const Policy& policy, const BlockOption&) {
+      r, block_options(r, stated_speed(r, 1e11, 1e10)), 8,
+      [&](const Policy& policy, const SegmentOption&) {
         PlanRequest whole = r;
         whole.policy = policy;
         between += plan_step(whole).memory.at_peak.moment == "backward before layers.1";
       },
-      kReleaseLine);
+      "grad * = full:release=true\n");
   EXPECT_GT(between, 0);
 }
 
 TEST_F(Budget, LossyOnlyWhereNothingExactFits) {
-  const int64_t least = BudgetPlanner(request_, {}, speed_).least_peak();
+  const int64_t least = planner_of(request_, {}, speed_).least_peak();
   Allowed all;
   all.project = true;
-  BudgetPlanner planner(request_, all, speed_);
+  BudgetPlanner planner = planner_of(request_, all, speed_);
   const int64_t lossy = planner.least_peak();
   EXPECT_LT(lossy, least);
   const Chosen exact = planner.choose(least);
@@ -122,9 +128,9 @@ TEST_F(Budget, LossyOnlyWhereNothingExactFits) {
 TEST_F(Budget, MomentsAreQuantizedBeforeGradientsAreProjected) {
   Allowed all;
   all.quantize = all.project = true;
-  BudgetPlanner planner(request_, all, speed_);
-  const int64_t exact = BudgetPlanner(request_, {}, speed_).least_peak();
-  const int64_t quantized = BudgetPlanner(request_, {.quantize = true}, speed_).least_peak();
+  BudgetPlanner planner = planner_of(request_, all, speed_);
+  const int64_t exact = planner_of(request_, {}, speed_).least_peak();
+  const int64_t quantized = planner_of(request_, {.quantize = true}, speed_).least_peak();
   EXPECT_LT(quantized, exact);
   for (const auto& [budget, moment] :
        {std::pair(exact, ""), {exact - 1, "bf16"}, {quantized, "f8"}, {quantized - 1, "f8"}}) {
@@ -145,27 +151,26 @@ TEST_F(Budget, NoMixOfCodecsIsCheaper) {
   PlanRequest r = request_;
   r.shape.num_hidden_layers = 2;
   const double error_cost = 1e6;
-  const std::vector<BlockOption> exact = block_options(r, "", speed_),
-                                 all = quantized_options(r, "", speed_, exact, error_cost);
-  std::vector<const BlockOption*> chosen;  // of every kind some
+  const std::vector<SegmentOption> all = block_options(r, speed_, error_cost);
+  std::vector<const SegmentOption*> chosen;  // of every kind some
   int whole = 0, single = 0;
   for (size_t i = 0; i < all.size(); ++i) {
-    const BlockOption& o = all[i];
-    EXPECT_EQ(o.error > 0, !o.quantized.empty());
+    const SegmentOption& o = all[i];
+    EXPECT_EQ(o.error > 0, !o.rounded.empty());
     EXPECT_EQ(o.bytes.cost, o.nanoseconds + std::llround(o.error * error_cost));
-    whole += o.all_bits > 0;
-    single += !o.quantized.empty() && o.all_bits == 0;
+    whole += o.most != nullptr;
+    single += !o.rounded.empty() && !o.most;
     if (i % 3 == 0) chosen.push_back(&o);
   }
   EXPECT_GT(whole, 10);
   EXPECT_GT(single, 5);
-  std::vector<BlockOption> some;
-  for (const BlockOption* o : chosen) some.push_back(*o);
-  expect_no_pair_cheaper(r, some, 12, [](const Policy& policy, const BlockOption& second) {
-    for (const auto& [slot, bits] : second.quantized) {
-      EXPECT_EQ(policy.slot("layers.1." + slot).text(), cat("quantize:bits=", bits));
+  std::vector<SegmentOption> some;
+  for (const SegmentOption* o : chosen) some.push_back(*o);
+  expect_no_pair_cheaper(r, some, 12, [](const Policy& policy, const SegmentOption& second) {
+    for (const auto& [slot, choice] : second.rounded) {
+      EXPECT_EQ(policy.slot("layers.1." + slot).text(), choice->spec);
     }
-    for (const std::string& slot : second.recomputed) {
+    for (const std::string& slot : second.rebuilt) {
       EXPECT_EQ(policy.slot("layers.1." + slot).text(), "recompute");
     }
   });
@@ -175,26 +180,29 @@ TEST_F(Budget, NoMixOfCodecsIsCheaper) {
 TEST_F(Budget, CodecsAreChosenLayerByLayer) {
   PlanRequest r = request_;
   r.shape.num_hidden_layers = 4;
-  const int64_t exact = BudgetPlanner(r, {}, speed_).least_peak();
+  const int64_t exact = planner_of(r, {}, speed_).least_peak();
   PlanRequest moments = r;
   const auto optimizer = r.optimizer;
   moments.optimizer = [optimizer](const Policy&) {
     return optimizer(Policy::parse("moment * = f8\n", "test"));
   };
-  const int64_t lossless = BudgetPlanner(moments, {}, speed_).least_peak();  // beside moments
+  const int64_t lossless = planner_of(moments, {}, speed_).least_peak();  // beside moments
   EXPECT_LT(lossless, exact);
-  const std::vector<BlockOption> options = block_options(r, "", speed_);
+  const std::vector<SegmentOption> options = block_options(r, speed_);
   int64_t four = INT64_MAX;
-  for (const BlockOption& o : options) {
-    BlockOption q = o;
-    q.all_bits = 4;
+  for (const SegmentOption& o : options) {
+    SegmentOption q = o;
+    q.most = &codec_choices()[1];
     PlanRequest all = moments;
     all.policy = Policy::parse(
-        slot_lines({&q, &q, &q, &q}) + "slot loss.logits = chunk:tokens=64\n", "test");
+        slot_lines({"layers.0", "layers.1", "layers.2", "layers.3"}, {&q, &q, &q, &q}) +
+            "slot loss.logits = chunk:tokens=64\n",
+        "test");
     four = std::min(four, plan_step(all).memory.peak);
   }
   ASSERT_LT(four, lossless);
-  BudgetPlanner planner(r, {.quantize = true}, speed_);
+  const CodecChoice& in_four = codec_choices()[1];
+  BudgetPlanner planner = planner_of(r, {.quantize = true}, speed_);
   EXPECT_LT(planner.least_peak(), four);
   std::set<std::string> ways;
   int mixed = 0;
@@ -205,9 +213,9 @@ TEST_F(Budget, CodecsAreChosenLayerByLayer) {
     EXPECT_FALSE(chosen.lossless);
     EXPECT_EQ(chosen.policy.moment("any").name, "f8");
     EXPECT_GT(chosen.error, 0);
-    EXPECT_LE(chosen.error, rounding_error(4)) << i;
+    EXPECT_LE(chosen.error, in_four.error) << i;
     if (i < 16) {
-      EXPECT_LT(chosen.error, .999 * rounding_error(4)) << i << chosen.policy.str();
+      EXPECT_LT(chosen.error, .999 * in_four.error) << i << chosen.policy.str();
     }
     EXPECT_LE(chosen.plan.memory.peak, before);
     before = chosen.plan.memory.peak;
@@ -228,7 +236,8 @@ TEST_F(Budget, CodecsAreChosenLayerByLayer) {
         all += static_cast<double>(s.if_kept);
         bits.insert(s.treatment);
         if (s.treatment.starts_with("quantize")) {
-          sum += rounding_error(s.treatment.back() - '0') * static_cast<double>(s.if_kept);
+          const auto choice = std::ranges::find(codec_choices(), s.treatment, &CodecChoice::spec);
+          sum += choice->error * static_cast<double>(s.if_kept);
         }
       }
       error += sum / all / 4;
@@ -246,14 +255,22 @@ TEST_F(Budget, CodecsAreChosenLayerByLayer) {
   }
 }
 
+// Of layers.0, layers.1, ...
+std::string lines_of(const std::vector<const SegmentOption*>& layers) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < layers.size(); ++i) names.push_back(cat("layers.", i));
+  return slot_lines(names, layers);
+}
+
 TEST(SlotLines, OneForAllLayersThatAgree) {
-  const BlockOption exact, rebuilt{.recomputed = {"attn.norm"}},
-      four{.recomputed = {"attn.norm"}, .quantized = {{"attn.input", 4}}, .all_bits = 4},
-      one{.recomputed = {"attn.norm"}, .quantized = {{"mlp.product", 2}}};
-  EXPECT_EQ(slot_lines({&exact, &exact}), "");
-  EXPECT_EQ(slot_lines({&four, &four}),
+  const CodecChoice &in8 = codec_choices()[0], &in4 = codec_choices()[1], &in2 = codec_choices()[2];
+  const SegmentOption exact, rebuilt{.rebuilt = {"attn.norm"}},
+      four{.rebuilt = {"attn.norm"}, .rounded = {{"attn.input", &in4}}, .most = &in4},
+      one{.rebuilt = {"attn.norm"}, .rounded = {{"mlp.product", &in2}}};
+  EXPECT_EQ(lines_of({&exact, &exact}), "");
+  EXPECT_EQ(lines_of({&four, &four}),
             "slot layers.* = quantize:bits=4\nslot layers.*.attn.norm = recompute\n");
-  const std::string mixed = slot_lines({&four, &one, &exact, &four});
+  const std::string mixed = lines_of({&four, &one, &exact, &four});
   EXPECT_EQ(mixed,
             "slot layers.{0,3}.* = quantize:bits=4\nslot layers.1.mlp.product = quantize:bits=2\n"
             "slot layers.{0,1,3}.attn.norm = recompute\n");
@@ -264,28 +281,33 @@ TEST(SlotLines, OneForAllLayersThatAgree) {
   EXPECT_EQ(p.slot("layers.1.attn.qkv").text(), "keep");
   EXPECT_EQ(p.slot("layers.2.attn.norm").text(), "keep");
   // Layers that follow each other are a range.
-  EXPECT_EQ(slot_lines({&rebuilt, &rebuilt, &rebuilt, &rebuilt, &exact, &rebuilt}),
+  EXPECT_EQ(lines_of({&rebuilt, &rebuilt, &rebuilt, &rebuilt, &exact, &rebuilt}),
             "slot layers.{0..3,5}.attn.norm = recompute\n");
-  const BlockOption finer{.quantized = {{"attn.input", 4}, {"attn.out", 8}}, .all_bits = 4};
-  EXPECT_EQ(slot_lines({&finer, &rebuilt}),
+  const SegmentOption finer{.rounded = {{"attn.input", &in4}, {"attn.out", &in8}}, .most = &in4};
+  EXPECT_EQ(lines_of({&finer, &rebuilt}),
             "slot layers.0.* = quantize:bits=4\nslot layers.0.attn.out = quantize:bits=8\n"
             "slot layers.1.attn.norm = recompute\n");
-  EXPECT_EQ(slot_lines({&rebuilt}), "slot layers.*.attn.norm = recompute\n");
+  EXPECT_EQ(lines_of({&rebuilt}), "slot layers.*.attn.norm = recompute\n");
 }
 
-TEST_F(Budget, ImpossibleOnesSayWhatWouldFit) {
-  BudgetPlanner planner(request_, {}, speed_);
+TEST_F(Budget, ImpossibleOnesSayTheLeastPeak) {
+  BudgetPlanner planner = planner_of(request_, {}, speed_);
   const int64_t least = planner.least_peak();
   try {
     planner.choose(least - 1);
     FAIL() << "a budget below the least peak was met";
   } catch (const BudgetError& e) {
     EXPECT_EQ(e.peak, least);
-    EXPECT_THAT(e.what(), HasSubstr("--per_device_train_batch_size 2"));
-    EXPECT_THAT(e.what(), HasSubstr("--dtype bfloat16"));
-    EXPECT_THAT(e.what(), HasSubstr("--allow project"));
+    EXPECT_THAT(e.what(), HasSubstr("would fit with less"));
   }
   EXPECT_THROW(planner.choose(0), InputError);
+}
+
+TEST(Allowed, IsReadAndWritten) {
+  for (const char* text : {"lossless", "quantize", "project", "quantize,project"}) {
+    EXPECT_EQ(Allowed::parse(text).str(), text);
+  }
+  EXPECT_EQ(Allowed::parse("project,quantize,lossless").str(), "quantize,project");
   EXPECT_THROW(Allowed::parse("lossy"), InputError);
 }
 

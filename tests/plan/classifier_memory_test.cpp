@@ -94,8 +94,7 @@ TEST(ClassifierMemory, OfEncodersDrawnAtRandomIsPlanned) {
       return StepInputs{encoder_inputs(device, batch, length),
                         at::zeros({batch}, at::device(device).dtype(at::kLong))};
     };
-    r.step = {
-        .batch = batch, .length = length, .accumulation = from(1, 2), .clip = random() % 2 == 0};
+    r.step = {.accumulation = from(1, 2), .clip = random() % 2 == 0};
     expect_equal(r, type == at::kFloat ? 0 : 0.01,
                  cat(preset, " ", c10::toString(type), " width ", c.hidden_size, " heads ",
                      c.num_attention_heads, " mlp ", c.intermediate_size, " layers ",

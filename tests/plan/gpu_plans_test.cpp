@@ -21,7 +21,7 @@ class GpuPlans : public testing::Test {
   }
 
   static StepPlan plan(const std::string& policy, const LlamaConfig& shape,
-                       at::ScalarType type = at::kBFloat16, StepShape step = {4, 128}) {
+                       at::ScalarType type = at::kBFloat16, TestStep step = {4, 128}) {
     PlanRequest r = small_request(policy, type, step, shape);
     r.device = c10::kCUDA;
     return plan_step(r);
@@ -93,7 +93,7 @@ TEST_F(GpuPlans, HeadsOfAnyWidthRun) {
 TEST_F(GpuPlans, DeterministicFlashTakesMoreMemory) {
   LlamaConfig shape = small_shape(1);
   shape.vocab_size = 64;
-  const StepShape step{.batch = 1, .length = 2048};
+  const TestStep step{.batch = 1, .length = 2048};
   const int64_t plain = plan("off", shape, at::kBFloat16, step).memory.peak;
   at::globalContext().setDeterministicAlgorithms(true, false);
   const int64_t same = plan("off", shape, at::kBFloat16, step).memory.peak;

@@ -6,7 +6,7 @@
 
 #include "compact/base/check.h"
 #include "compact/models/resnet.h"
-#include "compact/plan/segment_search.h"
+#include "compact/plan/search.h"
 #include "tests/plan/requests.h"
 
 namespace compact {
@@ -33,7 +33,7 @@ Setting transformer(const std::string& name, c10::DeviceType device, const Optim
   PlanRequest r = small_request("off", at::kBFloat16, {.batch = batch, .length = 256, .clip = clip},
                                 shape, kind);
   r.device = device;
-  return {name, [r] { return BudgetPlanner(r, {}, stated_speed(r, 2e14, 1.5e12)); },
+  return {name, [r] { return planner_of(r, {}, stated_speed(r, 2e14, 1.5e12)); },
           [r] { return plan_step(r); }};
 }
 
@@ -50,14 +50,11 @@ Setting segments(const std::string& name, c10::DeviceType device, const MakeNetw
               return StepInputs{inputs(d), at::zeros({batch}, at::device(d).dtype(at::kLong))};
             },
         .optimizer = {.kind = &adamw_optimizer},
-        .step = {.batch = batch},
         .device = device};
   };
   return {name,
           [=] {
-            const Speed speed = stated_speed(forward_work(step(Policy())), 2e14, 1.5e12);
-            return BudgetPlanner(std::make_unique<SegmentSearch>(step, Allowed{}, speed),
-                                 [](int64_t) { return std::string(); });
+            return planner_of(step, {}, stated_speed(SegmentGroups(step(Policy())), 2e14, 1.5e12));
           },
           [=] { return plan_step(step(Policy::preset("off"))); }};
 }

@@ -69,7 +69,7 @@ TEST_P(ReleaseOf, GivesTheSameBits) {
 
 TEST(Release, GradientsNeverLiveTogether) {
   install_counting_allocator();
-  const StepShape step{.batch = 1, .length = 16, .clip = false};
+  const TestStep step{.batch = 1, .length = 16, .clip = false};
   const PlanRequest kept = small_request("exact", at::kFloat, step, small_shape(4));
   PlanRequest released = kept;
   released.policy.append(Policy::parse(kRelease, "test"));

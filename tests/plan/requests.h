@@ -5,16 +5,101 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <memory>
+#include <optional>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "compact/models/encoder.h"
+#include "compact/models/llama.h"
 #include "compact/ops/memory.h"
-#include "compact/plan/request.h"
+#include "compact/plan/budget.h"
 
 namespace compact {
 
-inline PlanRequest small_request(const std::string& policy, at::ScalarType type, StepShape step,
+struct TestStep {
+  int64_t batch = 1, length = 1;  // of a micro-batch; length: tokens of a sequence
+  int64_t accumulation = 1;
+  bool clip = true;
+};
+
+// A step of a LLaMA.
+struct PlanRequest {
+  LlamaConfig shape;
+  Policy policy;
+  at::ScalarType dtype = at::kFloat;
+  // Of the optimizer, given the policy that says how moments are held.
+  std::function<OptimizerOptions(const Policy&)> optimizer;
+  TestStep step;
+  c10::DeviceType device = c10::kCPU;
+};
+
+inline StepRequest step_request(const PlanRequest& r) {
+  return {.network =
+              [r](at::Device device) {
+                return std::make_unique<Llama>(
+                    r.shape, r.policy,
+                    ModelOptions{.device = device, .dtype = r.dtype, .max_length = r.step.length});
+              },
+          .micro_batch =
+              [r](at::Device device, int64_t i) {
+                const auto ids = at::TensorOptions().device(device).dtype(at::kLong);
+                const std::vector<int64_t> sizes = {r.step.batch, r.step.length};
+                return StepInputs{{at::full(sizes, i + 1, ids)}, at::full(sizes, i + 2, ids)};
+              },
+          .optimizer = r.optimizer(r.policy),
+          .step = {.accumulation = r.step.accumulation, .clip = r.step.clip},
+          .device = r.device};
+}
+inline StepPlan plan_step(const PlanRequest& request) { return plan_step(step_request(request)); }
+
+// The same step under another policy.
+inline PlanRequest with_policy(PlanRequest r, const Policy& policy) {
+  r.policy = policy;
+  return r;
+}
+
+inline Speed stated_speed(const PlanRequest& r, double products, double bytes) {
+  return stated_speed(SegmentGroups(step_request(r)), products, bytes);
+}
+
+// The options of a network's segments, by their groups; `error_cost`: with codecs, see
+// rounded_options.
+inline std::vector<std::vector<SegmentOption>> options_of(const StepRequest& r, const Speed& speed,
+                                                          std::optional<double> error_cost = {}) {
+  const SegmentGroups groups(r);
+  std::vector<std::vector<SegmentOption>> all;
+  for (const SegmentInfo& info : groups.segments()) {
+    if (info.group < all.size()) continue;
+    const OptionSettings settings{.info = info,
+                                  .sample = groups.samples()[info.group],
+                                  .seconds = speed.segments[info.group],
+                                  .bytes_per_second = speed.bytes_per_second,
+                                  .micro = static_cast<double>(r.step.accumulation)};
+    all.push_back(exact_options(settings));
+    if (error_cost) all.back() = rounded_options(settings, all.back(), *error_cost);
+  }
+  return all;
+}
+// Those of a LLaMA's blocks.
+inline std::vector<SegmentOption> block_options(const PlanRequest& r, const Speed& speed,
+                                                std::optional<double> error_cost = {}) {
+  return options_of(step_request(r), speed, error_cost)[0];
+}
+
+inline BudgetPlanner planner_of(const BudgetSearch::Step& step, Allowed allowed,
+                                const Speed& speed) {
+  return {std::make_unique<BudgetSearch>(step, allowed, speed),
+          [](int64_t) { return std::string("less"); }};
+}
+inline BudgetPlanner planner_of(const PlanRequest& r, Allowed allowed, const Speed& speed) {
+  return planner_of([r](const Policy& p) { return step_request(with_policy(r, p)); }, allowed,
+                    speed);
+}
+
+inline PlanRequest small_request(const std::string& policy, at::ScalarType type, TestStep step,
                                  LlamaConfig shape, const OptimizerInfo& kind = adamw_optimizer) {
   PlanRequest r;
   r.shape = shape;

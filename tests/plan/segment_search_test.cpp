@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/plan/segment_search.h"
+#include "compact/plan/search.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -68,20 +68,16 @@ StepRequest request_of(const SearchSetting& s, const Policy& policy) {
                               const std::string name = policy.moment(p.name).name;
                               return name.empty() ? "f32" : name;
                             }},
-          .step = {.batch = kBatch, .accumulation = s.accumulation, .clip = s.clip}};
+          .step = {.accumulation = s.accumulation, .clip = s.clip}};
 }
 
 class SegmentBudget : public testing::TestWithParam<SearchSetting> {
  protected:
   static void SetUpTestSuite() { install_counting_allocator(); }
   StepRequest step(const Policy& policy) const { return request_of(GetParam(), policy); }
-  Speed speed() const { return stated_speed(forward_work(step(Policy())), 1e11, 1e10); }
-  std::unique_ptr<BudgetSearch> search(Allowed allowed = {}) const {
-    return std::make_unique<SegmentSearch>([this](const Policy& p) { return step(p); }, allowed,
-                                           speed());
-  }
+  Speed speed() const { return stated_speed(SegmentGroups(step(Policy())), 1e11, 1e10); }
   BudgetPlanner planner(Allowed allowed = {}) const {
-    return {search(allowed), [](int64_t) { return std::string("less"); }};
+    return planner_of([this](const Policy& p) { return step(p); }, allowed, speed());
   }
 };
 
@@ -99,6 +95,7 @@ TEST_P(SegmentBudget, TruePeakStaysUnderItAndNeverRises) {
 TEST_P(SegmentBudget, NoAssignmentIsCheaper) {
   BudgetPlanner planner = this->planner();
   const Speed speed = this->speed();
+  const SegmentGroups groups(step(Policy()));
   std::mt19937 random(5);
   const auto named = step(Policy()).network(at::kMeta);
   for (int round = 0; round < 60; ++round) {
@@ -118,13 +115,45 @@ TEST_P(SegmentBudget, NoAssignmentIsCheaper) {
     const auto network = step(policy).network(at::kMeta);
     for (size_t i = 0; i < network->segments().size(); ++i) {
       const std::vector<bool> again = network->segments()[i]->rerun();
-      for (size_t s = 0; s < again.size(); ++s) added += again[s] ? speed.segments[i][s] : 0;
+      for (size_t s = 0; s < again.size(); ++s)
+        added += again[s] ? speed.segments[groups.segments()[i].group][s] : 0;
     }
     added *= static_cast<double>(GetParam().accumulation);
     const int64_t peak = plan_step(step(policy)).memory.peak;
     const Chosen chosen = planner.choose(peak);
     EXPECT_LE(chosen.plan.memory.peak, peak);
     EXPECT_LE(chosen.added_seconds, added + 1e-7) << text;
+  }
+}
+
+// What segments take by themselves, with what is beside them in one whole step, is what any step
+// takes: to the byte.
+TEST_P(SegmentBudget, PredictedPeaksArePlanned) {
+  const StepRequest kept = step(Policy::parse("slot * = keep", "test"));
+  const SegmentGroups groups(kept);
+  const auto options = options_of(kept, speed(), 1e6);
+  std::string signs = "slot * = keep\n";
+  std::vector<std::string> names;
+  std::vector<const std::vector<SegmentOption>*> each;
+  std::vector<const SegmentOption*> chosen;
+  for (const SegmentInfo& s : groups.segments()) {
+    names.push_back(s.name);
+    each.push_back(&options[s.group]);
+    chosen.push_back(&each.back()->front());
+    for (const std::string& slot : s.signs) signs += cat("slot ", slot, " = mask:of=sign\n");
+  }
+  const auto planned = [&] {
+    return plan_step(step(Policy::parse(signs + slot_lines(names, chosen), "test"))).memory;
+  };
+  const LayerProblem problem = segment_problem(planned(), names, each);
+  std::mt19937 random(7);
+  for (int round = 0; round < 40; ++round) {
+    std::vector<int> choice;
+    for (size_t i = 0; i < names.size(); ++i) {
+      choice.push_back(static_cast<int>(random() % each[i]->size()));
+      chosen[i] = &(*each[i])[static_cast<size_t>(choice[i])];
+    }
+    EXPECT_EQ(peak_of(problem, choice), planned().peak) << slot_lines(names, chosen);
   }
 }
 
@@ -160,15 +189,15 @@ TEST_P(SegmentBudget, ImpossibleOnesSayWhatWouldFit) {
   }
 }
 
-TEST(ForwardWork, OfEncodersCountsTheirProducts) {
+TEST(SegmentGroups, OfEncodersCountsTheirProducts) {
   const EncoderConfig c = small_encoder();
   const auto d = static_cast<double>(c.hidden_size), m = static_cast<double>(c.intermediate_size);
   const double length = 48, tokens = kBatch * length;
-  const auto work = forward_work(request_of({"encoder", encoder, texts}, Policy()));
-  ASSERT_EQ(work.size(), c.num_hidden_layers + 1);
+  const SegmentGroups groups(request_of({"encoder", encoder, texts}, Policy()));
+  ASSERT_EQ(groups.segments().size(), c.num_hidden_layers + 1);
   for (int64_t i = 0; i < c.num_hidden_layers; ++i) {
     double products = 0;
-    for (const Work& w : work[i]) products += w.products;
+    for (const Work& w : groups.segments()[i].work) products += w.products;
     EXPECT_EQ(products, tokens * (2 * (4 * d * d + 2 * d * m) + 4 * length * d));
   }
 }

@@ -45,10 +45,10 @@ TEST_F(Planned, EqualsARealStep) {
   for (int round = 0; round < 70; ++round) {
     const std::string policy = policies[round % 7];
     const at::ScalarType type = round / 7 % 2 ? at::kBFloat16 : at::kFloat;
-    const StepShape step{.batch = 1 + static_cast<int64_t>(random() % 4),
-                         .length = 8 + static_cast<int64_t>(random() % 90),
-                         .accumulation = 1 + static_cast<int64_t>(random() % 3),
-                         .clip = random() % 2 == 0};
+    const TestStep step{.batch = 1 + static_cast<int64_t>(random() % 4),
+                        .length = 8 + static_cast<int64_t>(random() % 90),
+                        .accumulation = 1 + static_cast<int64_t>(random() % 3),
+                        .clip = random() % 2 == 0};
     const OptimizerInfo& kind = *optimizers()[static_cast<size_t>(round) % optimizers().size()];
     const PlanRequest r = small_request(policy, type, step, random_shape(random), kind);
     const StepMemory plan = plan_step(r).memory, real = run_for_real(r);

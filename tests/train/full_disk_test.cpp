@@ -141,7 +141,7 @@ TEST(FullDisk, TheBestModelIsTheLastWhereItCannotBeKept) {
   RunEvaluation evaluation(c, task, console);
   fs::create_directories(c.output_dir);
   MetricsWriter metrics(c.output_dir, -1, false, console);
-  const std::unique_ptr<Network> network = task.network(Policy::preset("off"), at::kCPU);
+  const std::unique_ptr<Network> network = task.network(c, Policy::preset("off"), at::kCPU);
   RunState state;
   state.step = 1;
   evaluation.validate(*network, state, metrics);

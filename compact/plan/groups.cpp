@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/plan/groups.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+
+#include "compact/base/check.h"
+
+namespace compact {
+namespace {
+
+void add_tensor(std::string& text, const at::Tensor& t) {
+  if (!t.defined()) return;
+  text += cat(t.sizes(), t.strides(), c10::toString(t.scalar_type()), t.requires_grad() ? "g" : "",
+              ";");
+}
+
+// All that what a segment takes depends on.
+std::string signature(const SegmentInfo& info, const SegmentSample& sample) {
+  std::string text;
+  for (const auto* slots : {&info.rebuilt, &info.held}) {
+    for (const std::string& slot : *slots) text += slot + ",";
+    text += ";";
+  }
+  for (const std::string& slot : info.signs) text += slot.substr(info.name.size()) + ",";
+  for (const Work& w : info.work) text += cat(" ", w.products, " ", w.bytes);
+  add_tensor(text, sample.input);
+  text += sample.input_gradient ? "g" : "";
+  for (const Weight& w : sample.weights) {
+    add_tensor(text, w.leaf);
+    add_tensor(text, w.value);
+  }
+  return text;
+}
+
+SegmentInfo info_of(const Segment& s, const at::Tensor& x, Weights weights,
+                    std::span<const Parameter* const> parameters) {
+  SegmentInfo info{.name = s.name(), .work = s.work(x, weights)};
+  const size_t skip = s.name().size() + 1;
+  for (const SlotUse& use : s.uses()) {
+    if (use.signs) {
+      info.signs.push_back(use.name);
+      continue;
+    }
+    info.held.push_back(use.name.substr(skip));
+    if (use.rebuilt) info.rebuilt.push_back(use.name.substr(skip));
+  }
+  const std::vector<bool> projectable = s.projectable();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const at::Tensor& weight = parameters[i]->weight;
+    if (weight.dim() < 2) continue;
+    info.matrices.push_back({.name = parameters[i]->name,
+                             .out = weight.size(0),
+                             .in = weight.numel() / weight.size(0),
+                             .projectable = projectable[i] && parameters[i]->hidden});
+  }
+  return info;
+}
+
+}  // namespace
+
+SegmentGroups::SegmentGroups(const StepRequest& request) {
+  prepare_meta(request.device);
+  network_ = request.network(at::kMeta);
+  const StepInputs batch = request.micro_batch(at::kMeta, 0);
+  tokens_ = batch.target.numel();
+  std::vector<std::string> signatures;
+  const auto see = [&](const Segment& s, const at::Tensor& x, Weights weights,
+                       const SegmentPass& pass) {
+    SegmentInfo info = info_of(s, x, weights, network_->parameters_of(s));
+    SegmentSample sample{.segment = &s,
+                         .input = x.detach(),
+                         .input_gradient = x.requires_grad(),
+                         .weights = {weights.begin(), weights.end()},
+                         .pass = {pass.training, pass.noise, pass.lengths}};
+    const std::string text = signature(info, sample);
+    const auto found = std::ranges::find(signatures, text);
+    info.group = static_cast<size_t>(found - signatures.begin());
+    if (found == signatures.end()) {
+      signatures.push_back(text);
+      samples_.push_back(std::move(sample));
+    }
+    segments_.push_back(std::move(info));
+  };
+  const at::AutoGradMode with_graph(true);
+  network_->each_segment(batch.inputs, batch.target, {}, see);
+  COMPACT_CHECK(segments_.size() == network_->segments().size(), "[plan] a forward pass shows ",
+                segments_.size(), " of ", network_->segments().size(), " segments");
+}
+
+double SegmentGroups::head_products() const {
+  if (!head()) return 0;
+  return 2.0 * static_cast<double>(tokens_) * static_cast<double>(head()->weight.numel());
+}
+
+}  // namespace compact

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// The segments of a network, and which of them are alike: what is found out of one holds for all.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "compact/models/network.h"
+#include "compact/plan/request.h"
+
+namespace compact {
+
+// A weight of two dimensions or more.
+struct SegmentMatrix {
+  std::string name;  // of the parameter
+  int64_t out = 0, in = 0;
+  bool projectable = false;  // its gradient may be projected, and its input need not be kept then
+};
+
+struct SegmentInfo {
+  std::string name;  // layers.3
+  size_t group = 0;  // numbered in the order of the forward pass
+  // Slots, without the segment's name: which may be rebuilt, which codecs may hold.
+  std::vector<std::string> rebuilt, held;
+  std::vector<std::string> signs;  // slots, by their whole names, of which only signs are read
+  std::vector<Work> work;          // of its steps, one micro-batch
+  std::vector<SegmentMatrix> matrices;
+
+  std::string in_segment(const std::string& slot) const { return name + "." + slot; }
+};
+
+// A segment as a forward pass of a training step runs it, on the meta device.
+struct SegmentSample {
+  const Segment* segment = nullptr;
+  at::Tensor input;             // of no graph
+  bool input_gradient = false;  // whether a gradient of it is asked for
+  std::vector<Weight> weights;
+  SegmentPass pass;
+};
+
+// Runs one forward pass of a step on the meta device. Segments are alike where their slots, what
+// their steps take, what they read and whether gradients of it are asked for are the same.
+class SegmentGroups {
+ public:
+  explicit SegmentGroups(const StepRequest& request);
+
+  const std::vector<SegmentInfo>& segments() const { return segments_; }
+  // The first segment of each group.
+  const std::vector<SegmentSample>& samples() const { return samples_; }
+  // The matrix of the products of a loss in chunks, which the model that made this owns; null:
+  // there is none. How many tokens it is multiplied with in a micro-batch.
+  const Parameter* head() const { return network_->chunked_head(); }
+  int64_t tokens() const { return tokens_; }
+  // Operations of the head's forward product on one micro-batch; 0 without a head.
+  double head_products() const;
+  int64_t parameters() const { return network_->parameter_count(); }
+
+ private:
+  std::unique_ptr<Network> network_;
+  int64_t tokens_ = 0;
+  std::vector<SegmentInfo> segments_;
+  std::vector<SegmentSample> samples_;
+};
+
+}  // namespace compact

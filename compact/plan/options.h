@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// One way to treat a segment: which slots are rebuilt and which are held in fewer bits, with exact
+// bytes, seconds and the error.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "compact/plan/groups.h"
+#include "compact/plan/solve.h"
+
+namespace compact {
+
+// Slots without the name of the segment: attn.norm.
+struct SegmentOption {
+  std::vector<std::string> rebuilt;
+  std::vector<std::pair<std::string, const CodecChoice*>>
+      rounded;                        // kept slots, and what holds them
+  const CodecChoice* most = nullptr;  // of most of them where all kept slots are rounded; else null
+  LayerOption bytes;                  // cost: nanoseconds of a step, and what the error is worth
+  int64_t nanoseconds = 0;            // of the cost
+  double products = 0;                // operations of matrix products run again, in a step
+  // Of what is kept: the error of each rounded slot by its part of the elements. As much is lost by
+  // what is rebuilt from it and by the gradients made with it.
+  double error = 0;
+};
+
+// What options of a segment are planned with.
+struct OptionSettings {
+  const SegmentInfo& info;
+  const SegmentSample& sample;         // of `info`, or of one that is alike
+  const std::vector<double>& seconds;  // of each of its steps, one micro-batch
+  double bytes_per_second = 0;         // that codecs read and write
+  double micro = 1;                    // micro-batches in a step
+};
+
+// Of every assignment of keep and recompute to a segment's slots those that no other one beats or
+// equals in bytes and cost. Bytes of both passes count from a level of the segment's own, the same
+// for all its options. Uses the meta device. Throws InputError where more than 12 slots may be
+// rebuilt.
+std::vector<SegmentOption> exact_options(const OptionSettings& settings);
+
+// The undominated ones of `exact`, which exact_options made with the same settings, and of these
+// with kept slots held in fewer bits: each with all its kept slots; those on the lower convex hull
+// of bytes and cost also with any one of them, and with any one of them in more bits than the
+// others. An error of 1 costs `error_cost` nanoseconds.
+std::vector<SegmentOption> rounded_options(const OptionSettings& settings,
+                                           const std::vector<SegmentOption>& exact,
+                                           double error_cost);
+
+// The problem of choosing an option for every segment, given what a step took under the first
+// option of each. Options count from levels of their own: what lies between these and the moments
+// of a whole step is the same for all of them.
+LayerProblem segment_problem(const StepMemory& memory, const std::vector<std::string>& names,
+                             const std::vector<const std::vector<SegmentOption>*>& options);
+
+// For a choice of every one of `names` "slot layers.{0,2}.* = quantize:bits=4", then
+// "slot layers.1.mlp.gate_up = quantize:bits=8" and "slot layers.{0,2}.attn.norm = recompute"
+// lines. Names are joined where they differ in their last part only.
+std::string slot_lines(const std::vector<std::string>& names,
+                       const std::vector<const SegmentOption*>& options);
+// "layers.3", "layers.{0..2,5}", or "layers.*" for all of `all` that begin so; one for each
+// beginning.
+std::vector<std::string> patterns_of(const std::vector<std::string>& names,
+                                     const std::vector<std::string>& all);
+
+// What a segment's backward pass runs again, given seconds and work of its steps.
+struct Rebuilding {
+  double seconds = 0, products = 0;
+};
+Rebuilding rebuilding(const Segment& segment, const std::vector<double>& seconds,
+                      const std::vector<Work>& work);
+
+}  // namespace compact

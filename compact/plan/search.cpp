@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/plan/search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "compact/base/check.h"
+#include "compact/plan/caching_allocator.h"
+
+namespace compact {
+namespace {
+
+constexpr int64_t kBudgets = 128;  // of a level on CUDA
+
+}  // namespace
+
+BudgetSearch::BudgetSearch(Step step, Allowed allowed, Speed speed)
+    : step_(std::move(step)),
+      request_(step_(Policy::parse("slot * = keep\n", "auto"))),
+      speed_(std::move(speed)),
+      groups_(request_),
+      variants_(groups_, request_.step, request_.optimizer, allowed) {
+  COMPACT_CHECK(!groups_.segments().empty(), "[plan] the network has no segments to choose for");
+  COMPACT_CHECK(speed_.segments.size() == groups_.samples().size(), "[plan] speeds of ",
+                speed_.segments.size(), " kinds of segments, the network has ",
+                groups_.samples().size());
+  for (const SegmentInfo& s : groups_.segments()) {
+    names_.push_back(s.name);
+    with_matrices_ += !s.matrices.empty();
+  }
+}
+
+int64_t BudgetSearch::beside() const {
+  return request_.device == c10::kCUDA ? kCublasWorkspaceBytes : 0;
+}
+
+StepPlan BudgetSearch::plan(const std::string& lines) const {
+  return plan_step(step_(Policy::parse(lines, "auto")));
+}
+
+int64_t BudgetSearch::chunk_cost(int64_t chunk) const {
+  return std::llround(variants_.chunk_seconds(chunk, speed_.bytes_per_second) * 1e9);
+}
+
+double BudgetSearch::error_cost() {
+  if (!error_cost_) {
+    const StepMemory memory = plan(variants_.lines({.chunk = variants_.chunks().front()})).memory;
+    error_cost_ = step_seconds(groups_, request_.step, speed_, memory) * 1e9 /
+                  static_cast<double>(std::max<int64_t>(with_matrices_, 1));
+  }
+  return *error_cost_;
+}
+
+const SegmentGroups& BudgetSearch::groups(double rank) {
+  if (rank == 0) return groups_;
+  const auto known = projected_.find(rank);
+  if (known != projected_.end()) return known->second;
+  const std::string lines = variants_.lines({.rank = rank, .projected = variants_.projectable()});
+  const auto made = projected_.try_emplace(rank, step_(Policy::parse(lines, "auto"))).first;
+  COMPACT_CHECK(made->second.samples().size() == groups_.samples().size(),
+                "[plan] projected gradients make other kinds of segments");
+  return made->second;
+}
+
+const std::vector<SegmentOption>& BudgetSearch::options(size_t group, double rank, bool round) {
+  const auto known = options_.find({group, rank, round});
+  if (known != options_.end()) return known->second;
+  const SegmentGroups& with = groups(rank);
+  const SegmentInfo& info = *std::ranges::find(with.segments(), group, &SegmentInfo::group);
+  const OptionSettings settings{.info = info,
+                                .sample = with.samples()[group],
+                                .seconds = speed_.segments[group],
+                                .bytes_per_second = speed_.bytes_per_second,
+                                .micro = static_cast<double>(request_.step.accumulation)};
+  std::vector<SegmentOption> made;
+  if (!round) {
+    made = exact_options(settings);
+  } else if (info.matrices.empty()) {
+    // Nothing is held for a gradient that an error could be measured by.
+    made = options(group, rank, false);
+  } else {
+    made = rounded_options(settings, options(group, rank, false), error_cost());
+  }
+  return options_[{group, rank, round}] = std::move(made);
+}
+
+const std::vector<SegmentOption>& BudgetSearch::options_of(size_t segment, const Variant& v) {
+  const bool projected = v.projected > 0 && variants_.projects(v, segment);
+  return options(groups_.segments()[segment].group, projected ? v.rank : 0, v.round);
+}
+
+const LayerProblem& BudgetSearch::problem(const Variant& v) {
+  const std::string lines = variants_.lines(v), key = lines + (v.round ? "q" : "");
+  const auto known = problems_.find(key);
+  if (known != problems_.end()) return known->second;
+  std::vector<const std::vector<SegmentOption>*> options;
+  std::vector<const SegmentOption*> first;
+  for (size_t i = 0; i < names_.size(); ++i) {
+    options.push_back(&options_of(i, v));
+    first.push_back(&options.back()->front());
+  }
+  const StepMemory memory = plan(lines + slot_lines(names_, first)).memory;
+  return problems_[key] = segment_problem(memory, names_, options);
+}
+
+// Over the chunks of the loss; ties go to the smaller peak.
+std::optional<BudgetSearch::Candidate> BudgetSearch::best_chunk(Variant v, int64_t budget) {
+  std::optional<Candidate> best;
+  for (const int64_t chunk : variants_.chunks()) {
+    v.chunk = chunk;
+    const std::optional<LayerSolution> solution =
+        solve(problem(v), budget, best ? best->cost - chunk_cost(chunk) : kAnyCost);
+    if (!solution) continue;
+    const int64_t cost = solution->cost + chunk_cost(chunk);
+    if (best &&
+        (cost > best->cost || (cost == best->cost && solution->peak >= best->solution.peak)))
+      continue;
+    best = Candidate{.variant = v, .solution = *solution, .cost = cost};
+  }
+  if (!best) return best;
+  best->nanoseconds = chunk_cost(best->variant.chunk);
+  for (size_t i = 0; i < names_.size(); ++i) {
+    best->options.push_back(&options_of(i, best->variant)[best->solution.choice[i]]);
+    best->nanoseconds += best->options.back()->nanoseconds;
+  }
+  best->text = variants_.lines(best->variant) + slot_lines(names_, best->options);
+  return best;
+}
+
+// As few projected segments as will do.
+std::optional<BudgetSearch::Candidate> BudgetSearch::best(const Variant& level, int64_t budget) {
+  Variant v = level;
+  if (v.rank > 0) {
+    v.projected = variants_.projectable();
+    if (!fits_one(v, budget)) return std::nullopt;
+    int64_t low = 1;
+    while (low < v.projected) {
+      Variant fewer = v;
+      fewer.projected = (low + v.projected) / 2;
+      if (fits_one(fewer, budget)) {
+        v = fewer;
+      } else {
+        low = fewer.projected + 1;
+      }
+    }
+  }
+  return best_chunk(v, budget);
+}
+
+bool BudgetSearch::fits_one(Variant v, int64_t budget) {
+  for (const int64_t chunk : variants_.chunks()) {
+    v.chunk = chunk;
+    if (fits(problem(v), budget)) return true;
+  }
+  return false;
+}
+
+int64_t BudgetSearch::least_predicted(Variant v) {
+  if (v.rank > 0) v.projected = variants_.projectable();
+  v.chunk = variants_.chunks().back();
+  return ::compact::least_peak(problem(v));
+}
+
+const BudgetSearch::Level& BudgetSearch::level(size_t number) {
+  const auto known = levels_.find(number);
+  if (known != levels_.end()) return known->second;
+  const Variant& variant = variants_.levels()[number];
+  Level l{
+      .variant = variant, .cheapest = *best(variant, kAnyCost), .least = least_predicted(variant)};
+  if (request_.device == c10::kCUDA) {
+    l.distance = std::max<int64_t>(1, (l.cheapest.solution.peak - l.least) / kBudgets);
+  }
+  return levels_.emplace(number, std::move(l)).first->second;
+}
+
+std::optional<BudgetSearch::Candidate> BudgetSearch::below(const Level& l, int64_t bytes) {
+  const int64_t most = l.cheapest.solution.peak;
+  if (bytes >= most) return l.cheapest;
+  if (bytes < l.least) return std::nullopt;
+  const int64_t steps = (most - bytes + l.distance - 1) / l.distance;
+  return best(l.variant, std::max(l.least, most - steps * l.distance));
+}
+
+const Chosen& BudgetSearch::planned(const Candidate& c) {
+  const auto known = planned_.find(c.text);
+  if (known != planned_.end()) return known->second;
+  Chosen chosen;
+  chosen.policy = Policy::parse(c.text, "auto");
+  chosen.plan = plan(c.text);
+  for (const SegmentOption* option : c.options) {
+    chosen.error += option->error;
+    chosen.added_products += option->products;
+  }
+  chosen.error /= static_cast<double>(std::max<int64_t>(with_matrices_, 1));
+  chosen.error += variants_.projection_error(c.variant);
+  chosen.lossless = c.variant.moments.empty() && chosen.error == 0;
+  chosen.states = c.solution.states;
+  // What the loss costs where memory is no matter, every candidate pays.
+  const int64_t usual = chunk_cost(variants_.chunks().front());
+  chosen.added_seconds = static_cast<double>(c.nanoseconds - usual) * 1e-9;
+  chosen.seconds =
+      step_seconds(groups_, request_.step, speed_, chosen.plan.memory) + chosen.added_seconds;
+  return planned_.emplace(c.text, std::move(chosen)).first->second;
+}
+
+// From the cheapest down, so that the first that fits is the answer of the whole set. Where a plan
+// takes less than the solver predicts, a budget can lie between the two: what takes least meets it.
+std::optional<Chosen> BudgetSearch::find(int64_t budget) {
+  for (size_t i = 0; i < variants_.levels().size(); ++i) {
+    const Level& l = level(i);
+    auto candidate = below(l, budget - beside());
+    while (candidate) {
+      const Chosen& chosen = planned(*candidate);
+      if (chosen.plan.reserved <= budget) return chosen;
+      candidate = below(l, candidate->solution.peak - 1);
+    }
+  }
+  return budget >= least_peak() ? std::optional(*least_) : std::nullopt;
+}
+
+// The last level takes the least, as a rule; of the others only what could take less is planned.
+int64_t BudgetSearch::least_peak() {
+  if (least_) return least_->plan.reserved;
+  int64_t peak = std::numeric_limits<int64_t>::max();
+  const auto consider = [&](const Candidate& candidate) {
+    const Chosen& chosen = planned(candidate);
+    if (chosen.plan.reserved >= peak) return;
+    peak = chosen.plan.reserved;
+    least_ = &chosen;
+  };
+  for (size_t i = variants_.levels().size(); i-- > 0;) {
+    const Level& l = level(i);
+    if (l.least + beside() >= peak) continue;
+    consider(*below(l, l.least));
+    auto candidate = below(l, peak - 1 - beside());
+    while (candidate) {
+      consider(*candidate);
+      candidate = below(l, candidate->solution.peak - 1);
+    }
+  }
+  return peak;
+}
+
+}  // namespace compact

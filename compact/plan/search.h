@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// The search behind a budget: of every variant of a network, the mildest first, the best treatment
+// of every segment: the least predicted time, where codecs may be taken together with what their
+// error is worth: an error of 1 everywhere costs as much as one whole predicted step. What a
+// segment takes under one of its options is found by running it alone, once for all that are alike;
+// what is beside the segments comes from one plan of the whole step.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "compact/plan/options.h"
+#include "compact/plan/speed.h"
+#include "compact/plan/variant.h"
+
+namespace compact {
+
+struct Chosen {
+  Policy policy;
+  StepPlan plan;
+  double seconds = 0;         // predicted, of a step
+  double added_seconds = 0;   // of it for rebuilding, and for what codecs read and write
+  double added_products = 0;  // operations of matrix products, beside a step that rebuilds nothing
+  double error = 0;           // mean E|g' - g|^2 / |g|^2 of the segments' matrices' gradients; of
+                              // rounded tensors the part of their square, segments alike
+  bool lossless = true;
+  int64_t states = 0;  // of the search, which is exact
+};
+
+// Remembers what it has planned. Which policies there are to choose from depends on the network and
+// the step alone, never on the budget: of every level the solver's answers to budgets between the
+// least peak and that of the least cost, on the CPU to all of them, on CUDA to 128 at equal
+// distances, since what the caching allocator reserves is known only from the plan of a whole step.
+// Of those whose plan fits, the one of the least cost is taken. So a smaller budget never has a
+// higher peak, a larger one never a slower policy.
+class BudgetSearch {
+ public:
+  using Step = std::function<StepRequest(const Policy&)>;
+  // `step`: of a policy. Throws InputError on a network without segments, on speeds of other
+  // segments, and where gradients may be projected and none can be.
+  BudgetSearch(Step step, Allowed allowed, Speed speed);
+  BudgetSearch(const BudgetSearch&) = delete;
+
+  // With the plan of the whole step; nullopt where nothing fits.
+  std::optional<Chosen> find(int64_t budget);
+  // The smallest peak of all there are, which are planned as a whole: the least budget of `find`.
+  int64_t least_peak();
+
+ private:
+  struct Candidate {
+    Variant variant;
+    LayerSolution solution;
+    std::vector<const SegmentOption*> options;  // of every segment
+    std::string text;
+    int64_t cost = 0;         // of the segments and the loss
+    int64_t nanoseconds = 0;  // of it: the rest is what errors are worth
+  };
+  struct Level {
+    Variant variant;
+    Candidate cheapest;    // under any budget
+    int64_t least = 0;     // predicted peak
+    int64_t distance = 1;  // of budgets that the solver is asked for
+  };
+
+  const Level& level(size_t number);
+  // The best of a level under the budget, by the solver's own prediction of the peak. Budgets of
+  // the same cost and peak have the same one.
+  std::optional<Candidate> best(const Variant& level, int64_t budget);
+  std::optional<Candidate> best_chunk(Variant v, int64_t budget);
+  bool fits_one(Variant v, int64_t budget);
+  int64_t least_predicted(Variant v);
+  // The cheapest of a level whose predicted peak is at most so many bytes.
+  std::optional<Candidate> below(const Level& level, int64_t bytes);
+  const Chosen& planned(const Candidate& candidate);
+
+  // Options of a group of segments, by whether and how their gradients are projected.
+  const std::vector<SegmentOption>& options(size_t group, double rank, bool round);
+  const std::vector<SegmentOption>& options_of(size_t segment, const Variant& v);
+  // Segments and samples of the network with all gradients projected to a rank.
+  const SegmentGroups& groups(double rank);
+  const LayerProblem& problem(const Variant& v);
+  StepPlan plan(const std::string& lines) const;
+  int64_t chunk_cost(int64_t chunk) const;
+  // Nanoseconds that an error of 1 in one segment is worth.
+  double error_cost();
+  // What a plan holds beside the tensors whose peak the solver predicts.
+  int64_t beside() const;
+
+  Step step_;
+  StepRequest request_;
+  Speed speed_;
+  SegmentGroups groups_;
+  Variants variants_;
+  std::vector<std::string> names_;  // of segments
+  int64_t with_matrices_ = 0;       // segments
+  std::optional<double> error_cost_;
+  std::map<double, SegmentGroups> projected_;
+  struct OptionKey {
+    size_t group;
+    double rank;
+    bool round;
+    auto operator<=>(const OptionKey&) const = default;
+  };
+  std::map<OptionKey, std::vector<SegmentOption>> options_;
+  std::map<std::string, LayerProblem> problems_;
+  std::map<size_t, Level> levels_;
+  std::map<std::string, Chosen> planned_;  // by the policy's text
+  const Chosen* least_ = nullptr;          // what takes least of them, once it is known
+};
+
+}  // namespace compact

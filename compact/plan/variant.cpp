@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/plan/variant.h"
+
+#include <algorithm>
+
+#include "compact/base/check.h"
+#include "compact/base/text.h"
+#include "compact/codecs/projection.h"
+#include "compact/ops/loss.h"
+#include "compact/plan/options.h"
+
+namespace compact {
+namespace {
+
+constexpr double kRanks[] = {0.5, 0.25, 0.125};
+
+bool projectable_segment(const SegmentInfo& s) {
+  return std::ranges::any_of(s.matrices, &SegmentMatrix::projectable);
+}
+
+}  // namespace
+
+Allowed Allowed::parse(const std::string& text) {
+  Allowed allowed;
+  for (const std::string& part : split(text, ',')) {
+    const std::vector<std::string> known = {"lossless", "quantize", "project"};
+    COMPACT_CHECK(std::ranges::find(known, part) != known.end(), "--allow: no such value `", part,
+                  "`", suggestion(part, known));
+    allowed.quantize |= part == "quantize";
+    allowed.project |= part == "project";
+  }
+  return allowed;
+}
+
+std::string Allowed::str() const {
+  if (!quantize && !project) return "lossless";
+  return cat(quantize ? "quantize" : "", quantize && project ? "," : "", project ? "project" : "");
+}
+
+Variants::Variants(const SegmentGroups& groups, const StepShape& step,
+                   const OptimizerOptions& optimizer, Allowed allowed)
+    : groups_(groups), step_(step), levels_({{}}), chunks_({0}) {
+  if (const Parameter* head = groups.head()) {
+    const int64_t usual =
+        LossTreatment::from(Treatment::parse("chunk"), head->weight.size(0)).chunk_tokens;
+    chunks_ = {usual};
+    for (const int64_t chunk : {usual / 4 / 64 * 64, int64_t{64}}) {
+      if (chunk >= 64 && chunk < chunks_.back()) chunks_.push_back(chunk);
+    }
+  }
+  for (size_t i = 0; i < groups.segments().size(); ++i) {
+    if (projectable_segment(groups.segments()[i])) projectable_.push_back(i);
+  }
+  if (allowed.quantize) {
+    const std::string asked = optimizer.moment ? optimizer.moment(Parameter{}) : "f32";
+    if (asked == "f32") levels_.push_back({.moments = "bf16"});
+    if (asked != "f8") levels_.push_back({.moments = "f8"});
+    levels_.push_back({.moments = levels_.back().moments, .round = true});
+  }
+  if (allowed.project) {
+    COMPACT_CHECK(!projectable_.empty(),
+                  "--allow project: this network has no matrices whose gradients can be projected");
+    const Variant last = levels_.back();
+    for (const double rank : kRanks) {
+      levels_.push_back({.moments = last.moments, .round = last.round, .rank = rank});
+    }
+  }
+}
+
+bool Variants::any_projectable(const SegmentGroups& groups) {
+  return std::ranges::any_of(groups.segments(), projectable_segment);
+}
+
+bool Variants::projects(const Variant& v, size_t segment) const {
+  const auto first = projectable_.end() - v.projected;
+  return std::find(first, projectable_.end(), segment) != projectable_.end();
+}
+
+std::string Variants::lines(const Variant& v) const {
+  const std::vector<SegmentInfo>& segments = groups_.segments();
+  std::string text = "slot * = keep\n";
+  for (const SegmentInfo& s : segments) {
+    for (const std::string& slot : s.signs) text += cat("slot ", slot, " = mask:of=sign\n");
+  }
+  if (v.chunk > 0) text += cat("slot loss.logits = chunk:tokens=", v.chunk, "\n");
+  if (!v.moments.empty()) text += cat("moment * = ", v.moments, "\n");
+  // Updating inside the backward pass costs nothing and loses nothing where it may be done.
+  if (step_.may_release()) text += "grad * = full:release=true\n";
+  if (v.projected == 0) return text;
+  const std::string how =
+      cat(" = project:rank=", v.rank, ",type=srht,share=true,period=200,scale=1,carry=true",
+          step_.may_release() ? ",release=true\n" : "\n");
+  // By what is behind the segment's name, in the order first seen.
+  std::vector<std::string> all, rests;
+  std::vector<std::vector<std::string>> of_rest;
+  for (const SegmentInfo& s : segments) all.push_back(s.name);
+  for (size_t i = 0; i < segments.size(); ++i) {
+    if (!projects(v, i)) continue;
+    const SegmentInfo& s = segments[i];
+    for (const SegmentMatrix& m : s.matrices) {
+      if (!m.projectable) continue;
+      const std::string rest = m.name.substr(s.name.size());
+      const auto found = std::ranges::find(rests, rest);
+      const auto at = static_cast<size_t>(found - rests.begin());
+      if (found == rests.end()) {
+        rests.push_back(rest);
+        of_rest.emplace_back();
+      }
+      of_rest[at].push_back(s.name);
+    }
+  }
+  for (size_t i = 0; i < rests.size(); ++i) {
+    for (const std::string& pattern : patterns_of(of_rest[i], all)) {
+      text += cat("grad ", pattern, rests[i], how);
+    }
+  }
+  return text;
+}
+
+// Every chunk adds its part of the head's gradient to an f32 sum.
+double Variants::chunk_seconds(int64_t chunk, double bytes_per_second) const {
+  if (chunk == 0) return 0;
+  const auto sums =
+      static_cast<double>((groups_.tokens() + chunk - 1) / chunk * step_.accumulation);
+  return sums * 12.0 * static_cast<double>(groups_.head()->weight.numel()) / bytes_per_second;
+}
+
+double Variants::projection_error(const Variant& v) const {
+  double sum = 0, all = 0;
+  for (size_t i = 0; i < groups_.segments().size(); ++i) {
+    const bool here = v.projected > 0 && projects(v, i);
+    for (const SegmentMatrix& m : groups_.segments()[i].matrices) {
+      const auto elements = static_cast<double>(m.out) * static_cast<double>(m.in);
+      all += elements;
+      if (!here || !m.projectable) continue;
+      const auto rank = static_cast<double>(resolve_rank(v.rank, m.in));
+      sum += elements * (static_cast<double>(m.in) / rank - 1);
+    }
+  }
+  return sum > 0 ? sum / all : 0;
+}
+
+}  // namespace compact

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// What holds for a whole network beside the slots of its segments: how moments are held, which
+// gradients are projected, how the loss is cut into chunks.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "compact/plan/groups.h"
+
+namespace compact {
+
+// What may be given up, in this order: nothing; the precision of moments, and then of what segments
+// keep (8, 4 or 2 bits, segment by segment); gradients and moments of their matrices in a random
+// projection.
+struct Allowed {
+  bool quantize = false, project = false;
+  // "lossless", or "quantize", "project" joined by commas. Throws InputError on another.
+  static Allowed parse(const std::string& text);
+  std::string str() const;
+  bool operator==(const Allowed&) const = default;
+};
+
+struct Variant {
+  std::string moments;    // type of all moments; empty: as asked for
+  bool round = false;     // what segments keep may be held in fewer bits
+  double rank = 0;        // of projected gradients; 0: none
+  int64_t projected = 0;  // segments that have such, the last ones: their gradients come first
+  int64_t chunk = 0;      // tokens of the loss at a time; 0: its logits are not cut
+};
+
+// The variants of one network and step, as lines of policies.
+class Variants {
+ public:
+  // Throws InputError where gradients may be projected and none can be.
+  Variants(const SegmentGroups& groups, const StepShape& step, const OptimizerOptions& optimizer,
+           Allowed allowed);
+
+  static bool any_projectable(const SegmentGroups& groups);
+
+  // Ways to lose nothing, then precision, then more and more of the gradient.
+  const std::vector<Variant>& levels() const { return levels_; }
+  // Tokens of a chunk that the loss may have, the most first; {0} where it has none.
+  const std::vector<int64_t>& chunks() const { return chunks_; }
+  // How many segments have gradients that can be projected; the place of each.
+  int64_t projectable() const { return static_cast<int64_t>(projectable_.size()); }
+  // Whether the gradients of a segment, by its place, are projected.
+  bool projects(const Variant& v, size_t segment) const;
+  std::string lines(const Variant& v) const;
+  // Seconds that chunks of so many tokens add to a step.
+  double chunk_seconds(int64_t chunk, double bytes_per_second) const;
+  // Mean E|g' - g|^2 / |g|^2 of the gradients of all matrices, by their elements.
+  double projection_error(const Variant& v) const;
+
+ private:
+  const SegmentGroups& groups_;
+  StepShape step_;
+  std::vector<Variant> levels_;
+  std::vector<int64_t> chunks_;
+  std::vector<size_t> projectable_;
+};
+
+}  // namespace compact
