@@ -122,7 +122,7 @@ class Bench {
         "rope", type, 2 * x.nbytes(),
         [&] {
           cpu_.rope({x.data_ptr(), cos.data_ptr<float>(), sin.data_ptr<float>(), tokens, length,
-                     heads, dim, heads * dim, false, compact::type_of(type)},
+                     heads, dim, dim, heads * dim, false, compact::type_of(type)},
                     launch_);
         },
         [&] {

@@ -17,6 +17,6 @@ FUZZ(bytes) {
       encoder_config_from_json(encoder_config_to_json(config), "again");
     });
     const LlamaConfig config = llama_config_from_json(json, "config.json");
-    llama_config_from_json(llama_config_to_json(config), "again");
+    fuzz::require(llama_config_from_json(llama_config_to_json(config), "again") == config);
   });
 }

@@ -147,11 +147,11 @@ std::vector<Sample> generate(const GenerateOptions& options, const TextSink& sin
   const auto tokenizer = c.tokenizer.empty() ? load_tokenizer(folder) : make_tokenizer(c.tokenizer);
   if (c.threads > 0) at::set_num_threads(static_cast<int>(c.threads));
   set_matmul_precision(c.matmul_precision, device);
-  Llama model(
-      config, Policy(),
-      {.device = device, .dtype = dtype_of(c.dtype), .max_length = config.max_position_embeddings});
+  const int64_t longest = longest_sequence(config);
+  Llama model(config, Policy(),
+              {.device = device, .dtype = dtype_of(c.dtype), .max_length = longest});
   for (const std::string& line : load_weights(model, folder).warnings) warnings.push_back(line);
-  return generate(model, *tokenizer, options, config.max_position_embeddings, sink);
+  return generate(model, *tokenizer, options, longest, sink);
 }
 
 }  // namespace compact

@@ -41,7 +41,7 @@ using TextSink = std::function<void(int64_t sample, std::string_view text)>;
 // Continues the prompt num_samples times. Sample i takes its random numbers from (seed, i) alone.
 // The context starts with the model's begin-of-text token where its config names one; an empty
 // prompt without one starts after an end of text. Once the context fills the model's
-// max_position_embeddings, its older half is forgotten. Lines of `warnings` come before the first
+// longest sequence, its older half is forgotten. Lines of `warnings` come before the first
 // text. Throws InputError on options out of range, a prompt longer than the context, and a model or
 // tokenizer that cannot be loaded.
 std::vector<Sample> generate(const GenerateOptions& options, const TextSink& sink,

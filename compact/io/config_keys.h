@@ -25,6 +25,9 @@ class ConfigKeys {
     return found == object_.end() || found->is_null() ? nullptr : &*found;
   }
 
+  // Whether the key is there, be it null.
+  bool has(const char* key) const { return object_.contains(key); }
+
   int64_t required_integer(const char* key) const {
     const nlohmann::json* value = find(key);
     COMPACT_CHECK(value, where_, ": ", key, " must be given");

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/io/hf_config.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "compact/base/check.h"
 #include "compact/base/file.h"
+#include "compact/base/model_numbers.h"
 #include "compact/io/config_keys.h"
+#include "compact/io/hf_family.h"
 #include "compact/io/json_file.h"
 
 namespace compact {
@@ -14,52 +17,91 @@ namespace {
 
 using nlohmann::json;
 
-void refuse_unsupported(const ConfigKeys& keys) {
-  const std::string type = keys.text("model_type", "");
-  COMPACT_CHECK(type == "llama", keys.where(), ": model_type must be llama, is `", type, "`");
-  const std::string activation = keys.text("hidden_act", "silu");
-  COMPACT_CHECK(activation == "silu", keys.where(), ": hidden_act must be silu, is `", activation,
-                "`");
-  for (const char* key : {"attention_bias", "mlp_bias"}) {
-    COMPACT_CHECK(!keys.flag(key, false), keys.where(), ": ", key, " must be false, is true");
-  }
-  const double dropout = keys.number("attention_dropout", 0);
-  COMPACT_CHECK(dropout == 0, keys.where(), ": attention_dropout must be 0, is ", dropout);
-  keys.refuse_quantized();
-}
-
-// Rotary positions without scaling, wherever the version of transformers puts them.
-void check_rope(const ConfigKeys& rope) {
-  for (const char* key : {"rope_type", "type"}) {
-    const std::string type = rope.text(key, "default");
-    COMPACT_CHECK(type == "default", rope.where(), ": ", key, " must be default (no scaling), is `",
-                  type, "`");
-  }
-  const double partial = rope.number("partial_rotary_factor", 1);
-  COMPACT_CHECK(partial == 1, rope.where(), ": partial_rotary_factor must be 1, is ", partial);
-}
-
-double read_rope_theta(const ConfigKeys& keys) {
-  double theta = LlamaConfig{}.rope_theta;
-  const char* given = nullptr;
-  const auto take = [&](const ConfigKeys& from) {
-    if (!from.find("rope_theta")) return;
-    const double value = from.number("rope_theta", 0);
-    COMPACT_CHECK(!given || value == theta, from.where(), ": rope_theta must be given once, is ",
-                  theta, " and ", value);
-    theta = value;
-    given = "rope_theta";
-  };
-  check_rope(keys);
-  take(keys);
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    if (const json* value = keys.find(key)) {
-      const ConfigKeys inner(*value, keys.where() + ": " + key);
-      check_rope(inner);
-      take(inner);
+// Which layers turn queries and keys: 1 in no_rope_layers, or all but each
+// no_rope_layer_interval-th.
+std::vector<bool> read_rope_layers(const ConfigKeys& keys, int64_t layers) {
+  std::vector<bool> turn;
+  if (const json* list = keys.find("no_rope_layers")) {
+    COMPACT_CHECK(list->is_array(), keys.where(), ": no_rope_layers must be a list, is ",
+                  list->dump());
+    COMPACT_CHECK(static_cast<int64_t>(list->size()) >= layers, keys.where(),
+                  ": no_rope_layers must have an entry of each of ", layers, " layers, has ",
+                  list->size());
+    for (const json& one : *list) {
+      COMPACT_CHECK(one == 0 || one == 1, keys.where(),
+                    ": no_rope_layers must have 1 where a layer "
+                    "has rotary positions and 0 where it has none, has ",
+                    one.dump());
+      if (static_cast<int64_t>(turn.size()) < layers) turn.push_back(one == 1);
     }
+  } else {
+    const int64_t interval = keys.integer("no_rope_layer_interval", 4);
+    COMPACT_CHECK(interval >= 1, keys.where(), ": no_rope_layer_interval must be at least 1, is ",
+                  interval);
+    for (int64_t i = 0; i < layers; ++i) turn.push_back((i + 1) % interval != 0);
   }
-  return theta;
+  const bool all = std::ranges::find(turn, false) == turn.end();
+  return all ? std::vector<bool>() : turn;
+}
+
+// Layers whose tokens attend no further than the window.
+std::vector<bool> read_window_layers(const ConfigKeys& keys, const DecoderFamily& family,
+                                     const LlamaConfig& c) {
+  std::vector<bool> sliding;
+  if (const json* types = keys.find("layer_types")) {
+    COMPACT_CHECK(types->is_array() && static_cast<int64_t>(types->size()) == c.num_hidden_layers,
+                  keys.where(), ": layer_types must be a list of ", c.num_hidden_layers,
+                  " entries, one of each layer, is ", types->dump());
+    for (const json& type : *types) {
+      COMPACT_CHECK(type == "full_attention" || type == "sliding_attention", keys.where(),
+                    ": layer_types must be full_attention or sliding_attention, has ", type.dump());
+      sliding.push_back(type == "sliding_attention");
+    }
+    return sliding;
+  }
+  const int64_t first = keys.integer("max_window_layers", family.window_layers);
+  for (int64_t i = 0; i < c.num_hidden_layers; ++i) {
+    sliding.push_back(c.sliding_window && (family.window_layers > 0 ? i >= first : !c.turns(i)));
+  }
+  return sliding;
+}
+
+void read_window(const ConfigKeys& keys, const DecoderFamily& family, LlamaConfig& c) {
+  if (family.window == AttentionWindow::kNone) return;
+  const bool on =
+      family.window == AttentionWindow::kAlways || keys.flag("use_sliding_window", false);
+  if (on && keys.find("sliding_window")) {
+    c.sliding_window = keys.integer("sliding_window", 0);
+  } else if (on && !keys.has("sliding_window")) {
+    c.sliding_window = family.window_size;
+  }
+  if (family.window == AttentionWindow::kAlways) return;
+  const std::vector<bool> sliding = read_window_layers(keys, family, c);
+  const bool any = std::ranges::find(sliding, true) != sliding.end();
+  COMPACT_CHECK(!any || c.sliding_window, keys.where(),
+                ": layer_types has sliding_attention, but use_sliding_window with sliding_window "
+                "does not say how far");
+  if (any) {
+    c.sliding_layers = sliding;
+  } else {
+    c.sliding_window.reset();
+  }
+}
+
+void write_window(const LlamaConfig& c, const DecoderFamily& family, json& object) {
+  if (family.window == AttentionWindow::kNone) return;
+  object["sliding_window"] = c.sliding_window ? json(*c.sliding_window) : json();
+  if (family.window == AttentionWindow::kAlways) return;
+  object["use_sliding_window"] = c.sliding_window.has_value();
+  const auto layers = static_cast<size_t>(c.num_hidden_layers);
+  std::vector<bool> sliding = c.sliding_layers;
+  sliding.resize(layers, c.sliding_window.has_value());
+  json types = json::array();
+  for (const bool one : sliding) types.push_back(one ? "sliding_attention" : "full_attention");
+  object["layer_types"] = types;
+  if (family.window_layers > 0) {
+    object["max_window_layers"] = std::ranges::find(sliding, true) - sliding.begin();
+  }
 }
 
 std::string read_dtype(const ConfigKeys& keys) {
@@ -83,30 +125,66 @@ std::vector<int64_t> read_eos(const ConfigKeys& keys) {
   return ids;
 }
 
+std::optional<int64_t> read_pad(const ConfigKeys& keys, const DecoderFamily& family,
+                                int64_t words) {
+  if (!keys.has("pad_token_id")) return family.pad < words ? family.pad : std::nullopt;
+  if (!keys.find("pad_token_id")) return std::nullopt;
+  const int64_t id = keys.integer("pad_token_id", 0);
+  return id < 0 && id >= -words ? id + words : id;  // counted from the end, as in torch
+}
+
 }  // namespace
+
+std::vector<std::string> llama_model_types() {
+  std::vector<std::string> all;
+  for (const DecoderFamily& f : decoder_families()) all.emplace_back(f.type);
+  return all;
+}
 
 LlamaConfig llama_config_from_json(const json& object, std::string_view where) {
   const ConfigKeys keys(object, std::string(where));
-  refuse_unsupported(keys);
+  const DecoderFamily& family = decoder_family(keys.text("model_type", ""), where);
+  refuse_unsupported(keys, family);
   const LlamaConfig defaults;
   LlamaConfig config;
+  config.model_type = family.type;
   config.hidden_size = keys.required_integer("hidden_size");
   config.intermediate_size = keys.required_integer("intermediate_size");
   config.num_hidden_layers = keys.required_integer("num_hidden_layers");
   config.num_attention_heads = keys.required_integer("num_attention_heads");
   config.vocab_size = keys.required_integer("vocab_size");
-  config.num_key_value_heads = keys.integer("num_key_value_heads", config.num_attention_heads);
-  const bool divides = config.num_attention_heads > 0;
+  check_sizes({{"num_hidden_layers", config.num_hidden_layers},
+               {"num_attention_heads", config.num_attention_heads},
+               {"vocab_size", config.vocab_size}},
+              where);
+  const int64_t heads = config.num_attention_heads;
+  const bool says_kv = keys.has("num_key_value_heads") || family.kv_heads == 0;
+  config.num_key_value_heads =
+      keys.integer("num_key_value_heads", says_kv ? heads : family.kv_heads);
   config.head_dim =
-      keys.integer("head_dim", divides ? config.hidden_size / config.num_attention_heads : 1);
-  config.max_position_embeddings =
-      keys.integer("max_position_embeddings", defaults.max_position_embeddings);
-  config.rms_norm_eps = keys.number("rms_norm_eps", defaults.rms_norm_eps);
-  config.rope_theta = read_rope_theta(keys);
-  config.tie_word_embeddings = keys.flag("tie_word_embeddings", defaults.tie_word_embeddings);
+      keys.integer("head_dim", family.head_dim > 0 ? family.head_dim : config.hidden_size / heads);
+  config.max_position_embeddings = keys.integer("max_position_embeddings", family.positions);
+  config.rms_norm_eps = keys.number("rms_norm_eps", family.eps);
+  config.rope = read_rope(keys, family.rope, config.max_position_embeddings);
+  if (family.some_turn) config.rope_layers = read_rope_layers(keys, config.num_hidden_layers);
+  const bool biases = family.biases && keys.flag("attention_bias", false);
+  config.qkv_bias = biases || family.qkv_bias;
+  config.out_bias = biases;
+  config.mlp_bias = family.mlp_biases && keys.flag("mlp_bias", false);
+  config.head_norms = family.head_norms;
+  read_window(keys, family, config);
+  if (family.multipliers) {
+    config.embedding_multiplier = keys.number("embedding_multiplier", 1);
+    config.residual_multiplier = keys.number("residual_multiplier", 1);
+    config.attention_multiplier = keys.number("attention_multiplier", 1);
+    config.logits_scaling = keys.number("logits_scaling", 1);
+  }
+  config.fused_names = family.fused;
+  config.tie_word_embeddings = keys.flag("tie_word_embeddings", family.tied);
   config.initializer_range = keys.number("initializer_range", defaults.initializer_range);
   if (keys.find("bos_token_id")) config.bos_token_id = keys.integer("bos_token_id", 0);
   config.eos_token_ids = read_eos(keys);
+  config.pad_token_id = read_pad(keys, family, config.vocab_size);
   config.torch_dtype = read_dtype(keys);
   check_llama_config(config, where);
   return config;
@@ -119,36 +197,52 @@ LlamaConfig read_llama_config(const std::filesystem::path& path) {
 
 json llama_config_to_json(const LlamaConfig& config) {
   check_llama_config(config, "config");
+  const DecoderFamily& family = decoder_family(config.model_type, "config");
+  const auto or_null = [](const std::optional<int64_t>& id) { return id ? json(*id) : json(); };
   json eos;
   if (config.eos_token_ids.size() == 1) eos = config.eos_token_ids[0];
   if (config.eos_token_ids.size() > 1) eos = config.eos_token_ids;
-  return {
-      {"architectures", {"LlamaForCausalLM"}},
-      {"model_type", "llama"},
+  json object = {
+      {"architectures", json::array({family.architecture})},
+      {"model_type", family.type},
       {"hidden_act", "silu"},
-      {"attention_bias", false},
       {"attention_dropout", 0.0},
-      {"mlp_bias", false},
       {"use_cache", true},
-      {"pretraining_tp", 1},
       {"hidden_size", config.hidden_size},
       {"intermediate_size", config.intermediate_size},
       {"num_hidden_layers", config.num_hidden_layers},
       {"num_attention_heads", config.num_attention_heads},
       {"num_key_value_heads", config.num_key_value_heads},
-      {"head_dim", config.head_dim},
       {"vocab_size", config.vocab_size},
       {"max_position_embeddings", config.max_position_embeddings},
       {"rms_norm_eps", config.rms_norm_eps},
-      {"rope_theta", config.rope_theta},
-      {"rope_parameters", {{"rope_theta", config.rope_theta}, {"rope_type", "default"}}},
       {"tie_word_embeddings", config.tie_word_embeddings},
       {"initializer_range", config.initializer_range},
-      {"bos_token_id", config.bos_token_id ? json(*config.bos_token_id) : json()},
+      {"bos_token_id", or_null(config.bos_token_id)},
       {"eos_token_id", eos},
       {"torch_dtype", config.torch_dtype},
       {"dtype", config.torch_dtype},
   };
+  write_rope(config.rope, family.rope, object);
+  write_window(config, family, object);
+  if (config.model_type == "llama") object["pretraining_tp"] = 1;
+  const bool usual_width = config.head_dim * config.num_attention_heads == config.hidden_size;
+  if (family.says_head_dim || !usual_width) object["head_dim"] = config.head_dim;
+  if (family.biases) object["attention_bias"] = config.qkv_bias;
+  if (family.mlp_biases) object["mlp_bias"] = config.mlp_bias;
+  if (family.pad || config.pad_token_id) object["pad_token_id"] = or_null(config.pad_token_id);
+  if (family.some_turn) {
+    json turn = json::array();
+    for (int64_t i = 0; i < config.num_hidden_layers; ++i) turn.push_back(config.turns(i) ? 1 : 0);
+    object["no_rope_layers"] = turn;
+  }
+  if (family.multipliers) {
+    object["embedding_multiplier"] = config.embedding_multiplier;
+    object["residual_multiplier"] = config.residual_multiplier;
+    object["attention_multiplier"] = config.attention_multiplier.value_or(1);
+    object["logits_scaling"] = config.logits_scaling;
+  }
+  return object;
 }
 
 }  // namespace compact

@@ -1,25 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hugging Face `config.json` of model_type `llama`, in the forms of transformers 4 (rope_theta,
-// torch_dtype) and 5 (rope_parameters, dtype). What CompAct's model does not compute is refused.
+// Hugging Face `config.json` of decoders of LLaMA's kind, in the forms of transformers 4
+// (rope_theta, rope_scaling, torch_dtype) and 5 (rope_parameters, dtype). What CompAct's model does
+// not compute is refused.
 #pragma once
 
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "compact/base/llama_config.h"
 
 namespace compact {
 
+// llama, mistral, qwen2, qwen3, phi3, smollm3, granite.
+std::vector<std::string> llama_model_types();
+
 // InputError beginning with `where`: a missing or wrong size, another model_type or activation,
-// biases, dropout, scaled or partial rotary positions, quantized weights, two values for one thing.
-// Keys that do not change what the model computes are ignored; num_key_value_heads, head_dim and
-// the rest default as in transformers.
+// dropout, quantized weights, a setting of another model type that has not the value which does
+// nothing, two values for one thing. Keys that do not change what the model computes are ignored;
+// those that are missing default as in transformers.
 LlamaConfig llama_config_from_json(const nlohmann::json& json, std::string_view where);
 // `path`: the file, or the folder that holds config.json.
 LlamaConfig read_llama_config(const std::filesystem::path& path);
 
-// An object that transformers 4.40 and later and 5 load.
+// An object of the same model_type that transformers 4.40 and later and 5 load.
 nlohmann::json llama_config_to_json(const LlamaConfig& config);
 
 }  // namespace compact

@@ -35,14 +35,14 @@ struct RmsNormBackward {
   Type type, weight_type;
 };
 
-// Rotary position embedding in place, rotate-half convention: for i < dim/2,
-// (a, b) = (x[i], x[i + dim/2]) -> (a cos - b sin, b cos + a sin); inverse: sin -> -sin.
-// Token t is at position t % length of the tables.
+// Rotary position embedding in place of the first `dim` elements of each head, rotate-half
+// convention: for i < dim/2, (a, b) = (x[i], x[i + dim/2]) -> (a cos - b sin, b cos + a sin);
+// inverse: sin -> -sin. Token t is at position t % length of the tables.
 struct Rope {
-  void* x;           // [tokens, >= heads*dim] type; head h of a token starts at h*dim
+  void* x;           // [tokens, >= heads*head_stride] type; head h of a token is at h*head_stride
   const float* cos;  // [length, dim/2]
   const float* sin;  // [length, dim/2]
-  int64_t tokens, length, heads, dim, row_stride;
+  int64_t tokens, length, heads, dim, head_stride, row_stride;
   bool inverse;
   Type type;
 };

@@ -70,7 +70,9 @@ void check_rope(Checker& c) {
     for (const int64_t dim : {2, 6, 32, 64}) {
       for (const int64_t tokens : {0, 1, 37}) {
         for (const int64_t extra : {0, 3, 64}) {
-          const int64_t heads = 3, length = 5, stride = heads * dim + extra;
+          // Of wide heads the first part is turned.
+          const int64_t heads = 3, length = 5, wide = extra == 64 ? dim + dim / 2 : dim;
+          const int64_t stride = heads * wide + extra;
           const auto x = c.values(tokens * stride, 1, extra == 3);
           const auto cosines = c.values(length * dim / 2, 2), sines = c.values(length * dim / 2, 3);
           const auto what = cat(text_of(type), " dim ", dim, " tokens ", tokens, " +", extra);
@@ -82,6 +84,7 @@ void check_rope(Checker& c) {
                     .length = length,
                     .heads = heads,
                     .dim = dim,
+                    .head_stride = wide,
                     .row_stride = stride,
                     .inverse = extra == 64,
                     .type = type},

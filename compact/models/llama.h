@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// LLaMA (Touvron et al. 2023): RMSNorm, rotary positions, grouped-query attention, SwiGLU, no
-// biases. Every block is one segment; products of one input are fused (q, k, v; gate, up).
+// Decoders of LLaMA's kind (Touvron et al. 2023): RMSNorm, rotary positions, grouped-query
+// attention, SwiGLU; with biases, norms of heads and multipliers as the configuration says. Every
+// block is one segment; products of one input are fused (q, k, v; gate, up).
 //
 // Parameters: embedding, layers.N.attn.{norm,qkv,out}, layers.N.mlp.{norm,gate_up,down},
-// final.norm, head (absent where tied). Slots: layers.N.attn.{input,norm,qkv,out},
-// layers.N.mlp.{input,norm,gate_up,silu,product}, final.{input,norm}, loss.logits.
+// final.norm, head (absent where tied); where the model has them layers.N.attn.{q_norm,k_norm} and
+// the matrix's name with .bias. Slots: layers.N.attn.{input,norm,qkv,out},
+// layers.N.mlp.{input,norm,gate_up,silu,product}, final.{input,norm}, loss.logits; with norms of
+// heads layers.N.attn.heads, which attention reads then.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,8 +34,9 @@ struct ModelOptions {
 
 class Llama final : public Network {
  public:
-  // Weights normal(0, initializer_range) as in Hugging Face, norms 1. Throws InputError where the
-  // policy names slots or parameters that the model has not, or treatments that cannot be.
+  // Weights normal(0, initializer_range) as in Hugging Face, norms 1, biases 0. Throws InputError
+  // where the policy names slots or parameters that the model has not, or treatments that cannot
+  // be, and where max_length is above the model's sliding window.
   Llama(const LlamaConfig& config, const Policy& policy, const ModelOptions& options);
   Llama(const Llama&) = delete;
 
@@ -54,18 +58,21 @@ class Llama final : public Network {
 
   struct Layer {
     const Parameter *attn_norm, *qkv, *out, *mlp_norm, *gate_up, *down;
+    // Null where the model has none.
+    const Parameter *q_norm, *k_norm, *qkv_bias, *out_bias, *gate_up_bias, *down_bias;
   };
   const std::vector<Layer>& layers() const { return layers_; }
   const Parameter& embedding() const { return *embedding_; }
   const Parameter& head() const { return head_ ? *head_ : *embedding_; }  // tied: the embedding
   const Parameter& final_norm() const { return *final_norm_; }
-  std::shared_ptr<const RopeTables> rope() const { return rope_; }
+  const RopeTables& rope() const { return *rope_; }
+  // What the first block reads, of ids [batch, sequence].
+  at::Tensor embedded(const at::Tensor& ids, const at::Tensor& embedding) const;
 
  private:
   const Parameter* make(const std::string& name, std::vector<int64_t> shape, bool hidden,
-                        std::vector<int64_t> parts, const Policy& policy);
+                        std::vector<int64_t> parts, const Policy& policy, double of_vectors = 1);
   void add_block(const Layer& layer, int64_t index, const Policy& policy);
-  at::Tensor embedded(const at::Tensor& ids, const at::Tensor& embedding) const;
   at::Tensor hidden(const at::Tensor& ids, const at::Tensor& embedding, const SegmentPass& pass,
                     SegmentReport* report) const;
 

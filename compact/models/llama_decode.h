@@ -14,6 +14,8 @@
 
 namespace compact {
 
+// Where rotary positions of long sequences are others, what is kept is made anew when they become
+// long.
 class LlamaDecoder {
  public:
   // For one sequence of up to `capacity` tokens; the cache takes 2 * layers * capacity * key/value
@@ -35,12 +37,17 @@ class LlamaDecoder {
   struct Cache {
     at::Tensor keys, values;  // [1, kv_heads, capacity, dim]
   };
-  at::Tensor attend(const Cache& cache, const at::Tensor& qkv) const;
+  at::Tensor attend(const Cache& cache, const at::Tensor& qkv, size_t layer,
+                    const RopeAngles& angles) const;
+  // x [1, t, in] W^T + bias, which may be null.
+  at::Tensor product(const at::Tensor& x, const Parameter* weight, const Parameter* bias) const;
 
   const Llama& model_;
   int64_t capacity_, length_ = 0;
+  std::vector<int64_t> ids_;   // what is kept is of these
   std::vector<Cache> caches_;  // of each layer
-  std::shared_ptr<const Stage> norm_, linear_, swiglu_;
+  bool far_ = false;           // turned as in a long sequence
+  std::shared_ptr<const Stage> norm_, head_norm_, linear_, biased_, swiglu_;
 };
 
 }  // namespace compact

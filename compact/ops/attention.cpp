@@ -49,7 +49,9 @@ at::Tensor unpadded(const at::Tensor& t, int64_t dim) {
   return t.narrow(3, 0, dim).transpose(1, 2).contiguous().transpose(1, 2);
 }
 
-double scale_of(int64_t dim) { return 1 / std::sqrt(static_cast<double>(dim)); }
+double scale_of(int64_t dim, AttentionScale scale) {
+  return scale.value_or(1 / std::sqrt(static_cast<double>(dim)));
+}
 
 // Heads of keys and values repeated for grouped queries. [batch, heads, sequence, dim]
 at::Tensor repeat(const at::Tensor& t, int64_t heads) {
@@ -71,11 +73,11 @@ at::ScalarType math_type(const at::Tensor& q) {
 }
 
 // Probabilities of the math path, [batch, heads, sequence, sequence].
-at::Tensor probabilities(const at::Tensor& q, const at::Tensor& k) {
+at::Tensor probabilities(const at::Tensor& q, const at::Tensor& k, double scale) {
   const int64_t s = q.size(2);
   const at::ScalarType type = math_type(q);
   at::Tensor scores = q.to(type).matmul(k.to(type).transpose(2, 3));
-  scores.div_(std::sqrt(static_cast<double>(q.size(3))));
+  scores.div_(1 / scale);
   const at::Tensor future = at::ones({s, s}, q.options().dtype(at::kBool)).triu(1);
   scores.masked_fill_(future, -std::numeric_limits<double>::infinity());
   return at::softmax(scores, -1);
@@ -104,12 +106,13 @@ std::string attention_text(const AttentionChoice& choice, int64_t dim) {
   return choice.width == dim ? name : cat(name, ", heads of ", dim, " padded to ", choice.width);
 }
 
-AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-  return attention_forward(q, k, v, choice_for(q));
+AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                  AttentionScale scale) {
+  return attention_forward(q, k, v, choice_for(q), scale);
 }
 
 AttentionResult attention_forward(const at::Tensor& q_, const at::Tensor& k_, const at::Tensor& v_,
-                                  const AttentionChoice& choice) {
+                                  const AttentionChoice& choice, AttentionScale given_scale) {
   const int64_t dim = q_.size(3);
   if (q_.numel() == 0) {  // kernels divide by it
     const at::Tensor out = at::empty({q_.size(0), q_.size(2), q_.size(1), dim}, q_.options());
@@ -117,7 +120,7 @@ AttentionResult attention_forward(const at::Tensor& q_, const at::Tensor& k_, co
         at::empty({q_.size(0), q_.size(1), q_.size(2)}, q_.options().dtype(at::kFloat));
     return {out.transpose(1, 2), {lse}};
   }
-  const double scale = scale_of(dim);  // of heads as they are, not as padded
+  const double scale = scale_of(dim, given_scale);  // of heads as they are, not as padded
   const at::Tensor q = padded(q_, choice.width), k = repeat(padded(k_, choice.width), q.size(1)),
                    v = repeat(padded(v_, choice.width), q.size(1));
   switch (choice.kernel) {
@@ -139,27 +142,27 @@ AttentionResult attention_forward(const at::Tensor& q_, const at::Tensor& k_, co
     case Kernel::kMath:
       break;
   }
-  const at::Tensor out = probabilities(q, k).matmul(v.to(math_type(q))).to(q.scalar_type());
+  const at::Tensor out = probabilities(q, k, scale).matmul(v.to(math_type(q))).to(q.scalar_type());
   return {out.transpose(1, 2).contiguous().transpose(1, 2), {}};
 }
 
 AttentionGradients attention_backward(const at::Tensor& gout, const at::Tensor& q,
                                       const at::Tensor& k, const at::Tensor& v,
-                                      const at::Tensor& out,
-                                      const std::vector<at::Tensor>& extras) {
-  return attention_backward(gout, q, k, v, out, extras, choice_for(q));
+                                      const at::Tensor& out, const std::vector<at::Tensor>& extras,
+                                      AttentionScale scale) {
+  return attention_backward(gout, q, k, v, out, extras, choice_for(q), scale);
 }
 
 AttentionGradients attention_backward(const at::Tensor& gout_, const at::Tensor& q_,
                                       const at::Tensor& k_, const at::Tensor& v_,
                                       const at::Tensor& out_, const std::vector<at::Tensor>& extras,
-                                      const AttentionChoice& choice) {
+                                      const AttentionChoice& choice, AttentionScale given_scale) {
   const int64_t dim = q_.size(3), kv_heads = k_.size(1);
   if (q_.numel() == 0) {
     const auto zeros = [](const at::Tensor& t) { return at::zeros(t.sizes(), t.options()); };
     return {zeros(q_), zeros(k_), zeros(v_)};
   }
-  const double scale = scale_of(dim);
+  const double scale = scale_of(dim, given_scale);
   const at::Tensor q = padded(q_, choice.width), k = repeat(padded(k_, choice.width), q.size(1)),
                    v = repeat(padded(v_, choice.width), q.size(1)),
                    gout = padded(gout_, choice.width), out = padded(out_, choice.width);
@@ -183,7 +186,7 @@ AttentionGradients attention_backward(const at::Tensor& gout_, const at::Tensor&
     }
     case Kernel::kMath: {
       const at::ScalarType type = math_type(q);
-      const at::Tensor p = probabilities(q, k), g = gout.to(type);
+      const at::Tensor p = probabilities(q, k, scale), g = gout.to(type);
       gv = p.transpose(2, 3).matmul(g).to(q.scalar_type());
       const at::Tensor gp = g.matmul(v.to(type).transpose(2, 3));
       const at::Tensor gs = p * (gp - (gp * p).sum(-1, true)) * scale;

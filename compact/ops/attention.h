@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,25 +29,28 @@ AttentionChoice choose_attention(c10::DeviceType device, at::ScalarType type, in
 std::string attention_text(const AttentionChoice& choice, int64_t dim);
 
 // q [batch, heads, sequence, dim], k and v [batch, kv_heads, sequence, dim], any strides; batch or
-// sequence may be 0.
+// sequence may be 0. Scores are multiplied by `scale`, where there is none by 1 / sqrt(dim).
 struct AttentionResult {
   at::Tensor out;  // [batch, heads, sequence, dim], memory [batch, sequence, heads, dim]
   std::vector<at::Tensor> extras;  // logsumexp first, then what the kernel's backward asks for
 };
-AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);
+using AttentionScale = std::optional<double>;
+AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                  AttentionScale scale = {});
 // By a kernel of one's choice.
 AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                  const AttentionChoice& choice);
+                                  const AttentionChoice& choice, AttentionScale scale = {});
 
 struct AttentionGradients {
   at::Tensor gq, gk, gv;  // shapes of q, k, v
 };
 AttentionGradients attention_backward(const at::Tensor& gout, const at::Tensor& q,
                                       const at::Tensor& k, const at::Tensor& v,
-                                      const at::Tensor& out, const std::vector<at::Tensor>& extras);
+                                      const at::Tensor& out, const std::vector<at::Tensor>& extras,
+                                      AttentionScale scale = {});
 AttentionGradients attention_backward(const at::Tensor& gout, const at::Tensor& q,
                                       const at::Tensor& k, const at::Tensor& v,
                                       const at::Tensor& out, const std::vector<at::Tensor>& extras,
-                                      const AttentionChoice& choice);
+                                      const AttentionChoice& choice, AttentionScale scale = {});
 
 }  // namespace compact

@@ -9,8 +9,8 @@ namespace {
 
 class AttentionStage final : public Stage {
  public:
-  AttentionStage(int64_t heads, int64_t kv_heads, int64_t dim)
-      : heads_(heads), kv_heads_(kv_heads), dim_(dim) {}
+  AttentionStage(int64_t heads, int64_t kv_heads, int64_t dim, std::optional<double> scale)
+      : heads_(heads), kv_heads_(kv_heads), dim_(dim), scale_(scale) {}
 
   Needs needs() const override { return {.input = true, .output = true}; }
   // Half of the scores, being causal.
@@ -21,14 +21,15 @@ class AttentionStage final : public Stage {
 
   at::Tensor forward(Forward& f) const override {
     const auto [q, k, v] = split(f.input);
-    AttentionResult r = attention_forward(q, k, v);
+    AttentionResult r = attention_forward(q, k, v, scale_);
     if (f.want_extras) f.extras = std::move(r.extras);
     return r.out.transpose(1, 2).flatten(2);
   }
 
   at::Tensor backward(Backward& b) const override {
     const auto [q, k, v] = split(b.input);
-    AttentionGradients g = attention_backward(by_head(b.gy), q, k, v, by_head(b.output), *b.extras);
+    AttentionGradients g =
+        attention_backward(by_head(b.gy), q, k, v, by_head(b.output), *b.extras, scale_);
     b.gy = at::Tensor();
     b.output = at::Tensor();
     const at::Tensor gx = b.consume ? b.input : at::empty_like(b.input);
@@ -51,12 +52,14 @@ class AttentionStage final : public Stage {
   }
 
   int64_t heads_, kv_heads_, dim_;
+  std::optional<double> scale_;
 };
 
 }  // namespace
 
-std::shared_ptr<const Stage> attention_stage(int64_t heads, int64_t kv_heads, int64_t dim) {
-  return std::make_shared<AttentionStage>(heads, kv_heads, dim);
+std::shared_ptr<const Stage> attention_stage(int64_t heads, int64_t kv_heads, int64_t dim,
+                                             std::optional<double> scale) {
+  return std::make_shared<AttentionStage>(heads, kv_heads, dim, scale);
 }
 
 }  // namespace compact

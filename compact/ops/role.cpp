@@ -15,6 +15,8 @@ std::span<const RoleInfo> roles() {
       {Role::kResidual, "residual", "the sum between the attention and the MLP of a block"},
       {Role::kNorm, "norm", "what a norm gives to the matrix behind it"},
       {Role::kQkv, "qkv", "queries, keys and values"},
+      {Role::kHeads, "heads",
+       "the same where queries and keys have norms of their own, after these"},
       {Role::kAttention, "attention", "what attention gives to its output matrix"},
       {Role::kGateUp, "gate_up", "both products of a gated MLP, before its activation"},
       {Role::kGate, "gate", "the gate of a gated MLP, after its activation"},

@@ -18,6 +18,7 @@ enum class Role : uint8_t {
   kResidual,
   kNorm,
   kQkv,
+  kHeads,
   kAttention,
   kGateUp,
   kGate,

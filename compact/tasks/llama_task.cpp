@@ -32,9 +32,12 @@ LlamaConfig shape_of(const TrainConfig& c, const Tokenizer* tokenizer) {
     }
     shape.max_position_embeddings = std::max(shape.max_position_embeddings, c.block_size);
   }
-  COMPACT_CHECK(c.block_size <= shape.max_position_embeddings, "--block_size ", c.block_size,
-                " is longer than the model's max_position_embeddings ",
-                shape.max_position_embeddings);
+  const int64_t window = shape.sliding_window.value_or(c.block_size);
+  COMPACT_CHECK(c.block_size <= window, "--block_size ", c.block_size,
+                " is longer than the model's sliding_window ", window,
+                ", up to which tokens attend to all before them");
+  COMPACT_CHECK(c.block_size <= longest_sequence(shape), "--block_size ", c.block_size,
+                " is longer than the model's max_position_embeddings ", longest_sequence(shape));
   shape.torch_dtype = c.dtype;
   return shape;
 }

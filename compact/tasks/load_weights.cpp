@@ -20,7 +20,7 @@ std::vector<std::string> unread_blocks(const ModelWeights& weights,
                                        const std::set<std::string>& read) {
   std::vector<std::string> all;
   for (const std::string& name : weights.names()) {
-    const bool block = glob_match("*layer{,?}.*.weight", name);
+    const bool block = glob_match("*layer{,?}.*.{weight,bias}", name);
     if (block && !read.contains(name)) all.push_back(name);
   }
   return all;
@@ -65,7 +65,7 @@ LoadedWeights load_weights(Network& model, const std::string& folder) {
   const std::vector<std::string> unread = unread_blocks(weights, read);
   if (!unread.empty()) {
     result.warnings.push_back(cat(folder, ": ", unread.size(),
-                                  " matrices of blocks are not in the model that config.json "
+                                  " tensors of blocks are not in the model that config.json "
                                   "describes, as ",
                                   unread[0]));
   }

@@ -4,6 +4,7 @@
 #include "compact/base/text.h"
 #include "compact/data/text/block_dataset.h"
 #include "compact/data/text/prepare.h"
+#include "compact/io/hf_config.h"
 #include "compact/models/models.h"
 #include "compact/tasks/llama_task.h"
 #include "compact/tasks/setup.h"
@@ -87,7 +88,7 @@ extern const TaskInfo language_modeling = {
     .summary = "next-token prediction on text, by a LLaMA",
     .check = check_language,
     .open = open_language,
-    .model_types = {"llama"},
+    .model_types = llama_model_types(),
     .eval_samples = 256,
     .planned_from_data = false,
 };

@@ -18,8 +18,42 @@ LLAMA = {
 }
 
 
+MORE = {
+    "llama": {"attention_bias": True, "mlp_bias": True, "pad_token_id": -1, "rope_scaling": {
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32}},
+    "mistral": {"sliding_window": 32, "rope_scaling": {"type": "dynamic", "factor": 2.0}},
+    "qwen2": {"use_sliding_window": True, "sliding_window": 32, "max_window_layers": 1,
+              "rope_scaling": {"type": "yarn", "factor": 4.0, "beta_fast": 8, "beta_slow": 2,
+                               "mscale": 1.0, "mscale_all_dim": 0.5, "attention_factor": 1.1,
+                               "original_max_position_embeddings": 16, "truncate": False}},
+    "qwen3": {"head_dim": 8, "attention_bias": True,
+              "layer_types": ["full_attention", "sliding_attention"]},
+    "phi3": {"partial_rotary_factor": 0.5, "original_max_position_embeddings": 16,
+             "pad_token_id": 3, "rope_scaling": {"type": "su", "short_factor": [1.0, 2.0],
+                                                 "long_factor": [1.5, 3.0]}},
+    "smollm3": {"no_rope_layers": [1, 0], "no_rope_layer_interval": 2},
+    "granite": {"embedding_multiplier": 12.0, "residual_multiplier": 0.22,
+                "attention_multiplier": 0.015625, "logits_scaling": 8.0},
+}  # fmt: skip
+
+
 def json_config():
     yield "llama", json.dumps(LLAMA).encode()
+    for kind, more in MORE.items():
+        sound = LLAMA | {"model_type": kind} | more
+        yield kind + "_more", json.dumps(sound).encode()
+        for key in more:
+            for value in (-1, HUGE, 1e300, [], "x", True, {"a": 1}):
+                yield f"{kind}_{key}_{type(value).__name__}_{str(value)[:4]}", json.dumps(
+                    sound | {key: value}
+                ).encode()
+        for key in more.get("rope_scaling", {}):
+            for value in (-1, HUGE, 0, [], "x", None):
+                rope = more["rope_scaling"] | {key: value}
+                yield f"{kind}_rope_{key}_{type(value).__name__}_{str(value)[:4]}", json.dumps(
+                    sound | {"rope_scaling": rope}
+                ).encode()
     for key in LLAMA:
         for value in (0, -1, HUGE, 2**63, 1e300, 0.5, [], {}, None, "x", True):
             if key in ("hidden_size", "rope_theta", "num_attention_heads") or value == HUGE:

@@ -146,7 +146,7 @@ class Commands(InFolder):
             config = json.loads((folder / "config.json").read_text())
             (folder / "config.json").write_text(json.dumps(config | {key: value}))
 
-        unread = "warning: .* matrices of blocks are not in the model that config.json describes"
+        unread = "warning: .* tensors of blocks are not in the model that config.json describes"
         text = self.train("text")
         less(text, "num_hidden_layers", 1)
         self.assertRegex(run("generate", f"--model_name_or_path={text}").stderr, unread)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A LlamaConfig saved by transformers, read and written in C++, loads as the same model; shards
+"""A decoder's config saved by transformers, read and written in C++, loads as the same model; shards
 saved by transformers are read as one."""
 
 import pathlib
@@ -7,6 +7,7 @@ import tempfile
 
 import torch
 from _exchange import run
+import transformers
 from transformers import AutoConfig, LlamaConfig, LlamaForCausalLM
 
 SMALL = dict(
@@ -20,24 +21,44 @@ CONFIGS = {
     ),
     "tied": LlamaConfig(**SMALL, tie_word_embeddings=True, max_position_embeddings=64,
                         initializer_range=0.5, head_dim=16, dtype="bfloat16"),
+    "llama3": LlamaConfig(**SMALL, rope_parameters={
+        "rope_type": "llama3", "rope_theta": 5e5, "factor": 32.0, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}),
+    "yarn": LlamaConfig(**SMALL, rope_parameters={
+        "rope_type": "yarn", "rope_theta": 5e5, "factor": 4.0, "beta_fast": 16.0, "beta_slow": 2.0,
+        "mscale": 1.0, "mscale_all_dim": 0.5, "attention_factor": 1.5, "truncate": False,
+        "original_max_position_embeddings": 512}),
+    "mistral": transformers.MistralConfig(**SMALL),
+    "mistral_whole": transformers.MistralConfig(**SMALL, sliding_window=None),
+    "qwen2": transformers.Qwen2Config(**SMALL, num_key_value_heads=2),
+    "qwen2_window": transformers.Qwen2Config(**SMALL, num_key_value_heads=2, max_window_layers=1,
+                                             use_sliding_window=True, sliding_window=77),
+    "qwen3": transformers.Qwen3Config(**SMALL, num_key_value_heads=2, attention_bias=True),
+    "phi3": transformers.Phi3Config(
+        **SMALL, pad_token_id=3, eos_token_id=4, partial_rotary_factor=0.75, sliding_window=2047,
+        original_max_position_embeddings=64, max_position_embeddings=512, rope_parameters={
+            "rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0, 1.1, 1.2],
+            "long_factor": [1.5, 2.5, 3.5]}),
+    "smollm3": transformers.SmolLM3Config(**SMALL, pad_token_id=None, bos_token_id=1, eos_token_id=2),
+    "granite": transformers.GraniteConfig(
+        **SMALL, embedding_multiplier=12.0, residual_multiplier=0.22, attention_multiplier=0.015625,
+        logits_scaling=8.0, attention_bias=True, mlp_bias=True, tie_word_embeddings=True),
 }
 
 
-def meaning(config: LlamaConfig) -> dict:
-    keys = (
-        "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads head_dim "
-        "num_key_value_heads hidden_act max_position_embeddings initializer_range rms_norm_eps "
-        "tie_word_embeddings rope_parameters attention_bias attention_dropout mlp_bias "
-        "bos_token_id eos_token_id model_type architectures"
-    )
-    return {key: getattr(config, key) for key in keys.split()}
+# Of a model that is trained anew nothing is left to say of these.
+UNTOLD = {"transformers_version", "dtype", "_name_or_path", "max_window_layers", "no_rope_layer_interval"}
+
+
+def meaning(config) -> dict:
+    return {key: value for key, value in config.to_dict().items() if key not in UNTOLD}
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         for label, config in CONFIGS.items():
-            config.architectures = ["LlamaForCausalLM"]
+            config.architectures = [type(config).__name__.replace("Config", "ForCausalLM")]
             config.save_pretrained(folder / label)
         run("Config", folder)
         for label, config in CONFIGS.items():

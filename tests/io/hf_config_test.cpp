@@ -35,7 +35,7 @@ TEST(HfConfig, DefaultsAreThoseOfTransformers) {
   EXPECT_EQ(config.head_dim, 8);
   EXPECT_EQ(config.max_position_embeddings, 2048);
   EXPECT_EQ(config.rms_norm_eps, 1e-6);
-  EXPECT_EQ(config.rope_theta, 10000.0);
+  EXPECT_EQ(config.rope.theta, 10000.0);
   EXPECT_EQ(config.initializer_range, 0.02);
   EXPECT_FALSE(config.tie_word_embeddings);
   EXPECT_FALSE(config.bos_token_id);
@@ -51,7 +51,7 @@ TEST(HfConfig, ReadsTheFormsOfBothVersions) {
                                    {"head_dim", nullptr},
                                    {"eos_token_id", {2, 3}},
                                    {"bos_token_id", 1}}));
-  EXPECT_EQ(config.rope_theta, 500000.0);
+  EXPECT_EQ(config.rope.theta, 500000.0);
   EXPECT_EQ(config.torch_dtype, "bfloat16");
   EXPECT_EQ(config.num_key_value_heads, 4);
   EXPECT_EQ(config.head_dim, 8);
@@ -61,11 +61,11 @@ TEST(HfConfig, ReadsTheFormsOfBothVersions) {
                        {"dtype", "float16"},
                        {"head_dim", 16},
                        {"tie_word_embeddings", true}}));
-  EXPECT_EQ(config.rope_theta, 1e6);
+  EXPECT_EQ(config.rope.theta, 1e6);
   EXPECT_EQ(config.torch_dtype, "float16");
   EXPECT_EQ(config.head_dim, 16);
   EXPECT_TRUE(config.tie_word_embeddings);
-  EXPECT_EQ(parse(with({{"rope_scaling", {{"type", "default"}}}})).rope_theta, 10000.0);
+  EXPECT_EQ(parse(with({{"rope_scaling", {{"type", "default"}}}})).rope.theta, 10000.0);
 }
 
 TEST(HfConfig, RefusesWithKeyRuleAndValue) {
@@ -73,19 +73,17 @@ TEST(HfConfig, RefusesWithKeyRuleAndValue) {
     json change;
     const char* message;
   } cases[] = {
-      {{{"model_type", "mistral"}}, "here: model_type must be llama, is `mistral`"},
-      {{{"model_type", nullptr}}, "model_type must be llama, is ``"},
+      {{{"model_type", "gpt2"}},
+       "here: model_type must be one of llama, mistral, qwen2, qwen3, phi3, smollm3, granite, is "
+       "`gpt2`"},
+      {{{"model_type", nullptr}}, ", granite, is ``"},
       {{{"hidden_act", "gelu"}}, "hidden_act must be silu, is `gelu`"},
-      {{{"attention_bias", true}}, "attention_bias must be false"},
-      {{{"mlp_bias", true}}, "mlp_bias must be false"},
+      {{{"attention_bias", 1}}, "attention_bias must be true or false, is 1"},
       {{{"mlp_bias", 1}}, "mlp_bias must be true or false, is 1"},
       {{{"attention_dropout", 0.1}}, "attention_dropout must be 0, is 0.1"},
       {{{"quantization_config", {{"bits", 4}}}}, "quantization_config is {\"bits\":4}"},
-      {{{"rope_scaling", {{"rope_type", "llama3"}}}}, "rope_scaling: rope_type must be default"},
-      {{{"rope_scaling", {{"type", "linear"}}}}, "rope_scaling: type must be default"},
       {{{"rope_scaling", "linear"}}, "rope_scaling: must be a JSON object"},
-      {{{"rope_parameters", {{"rope_type", "yarn"}}}}, "rope_parameters: rope_type"},
-      {{{"partial_rotary_factor", 0.5}}, "partial_rotary_factor must be 1, is 0.5"},
+      {{{"partial_rotary_factor", 0.5}}, "partial_rotary_factor must be 1 with this model_type"},
       {{{"rope_theta", 1e4}, {"rope_parameters", {{"rope_theta", 2e4}}}}, "given once"},
       {{{"dtype", "float16"}, {"torch_dtype", "bfloat16"}}, "must agree"},
       {{{"dtype", "float8"}}, "torch_dtype must be float32, bfloat16 or float16, is `float8`"},

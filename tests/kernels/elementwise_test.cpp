@@ -8,8 +8,9 @@ namespace {
 TEST(Rope, EqualsReferenceAndInverts) {
   for (const Backend* backend : cpu_backends()) {
     for (Type type : kTypes) {
-      for (const int64_t dim : {2, 6, 32, 44, 128}) {
-        const int64_t tokens = 11, length = 4, heads = 3, stride = heads * dim + 5;
+      for (const auto& [dim, wide] :
+           {std::pair<int64_t, int64_t>{2, 2}, {6, 8}, {32, 32}, {44, 45}, {96, 128}, {128, 128}}) {
+        const int64_t tokens = 11, length = 4, heads = 3, stride = heads * wide + 5;
         Buffer x = random(type, tokens * stride, 1), x0 = random(type, tokens * stride, 1);
         const Buffer before = random(type, tokens * stride, 1);
         Buffer cos(Type::kFloat32, length * dim / 2), sin(Type::kFloat32, length * dim / 2);
@@ -17,12 +18,18 @@ TEST(Rope, EqualsReferenceAndInverts) {
           cos.set(i, static_cast<float>(std::cos(0.3 * i)));
           sin.set(i, static_cast<float>(std::sin(0.3 * i)));
         }
-        Rope a{x.data(), cos.f32(), sin.f32(), tokens, length, heads, dim, stride, false, type};
+        Rope a{x.data(), cos.f32(), sin.f32(), tokens, length, heads,
+               dim,      wide,      stride,    false,  type};
         backend->rope(a, threaded());
         a.x = x0.data();
         reference_backend.rope(a, serial());
         EXPECT_TRUE(x.same_bits(x0)) << backend->name << " " << name_of(type) << " " << dim;
         EXPECT_FALSE(x.same_bits(before));
+        for (int64_t i = 0; i < x.count(); ++i) {
+          const int64_t in_row = i % stride, in_head = in_row % wide;
+          if (in_row < heads * wide && in_head < dim) continue;
+          ASSERT_EQ(x[i], before[i]) << "turned beyond " << dim << " of " << wide;
+        }
         a.x = x.data();
         a.inverse = true;
         backend->rope(a, serial());

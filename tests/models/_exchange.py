@@ -12,9 +12,11 @@ from safetensors.torch import load_file, save_file
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-def run(model, ids: torch.Tensor, targets: torch.Tensor, scale: float, preset: str) -> dict:
-    """Loss, logits and gradients, by name, of a LLaMA under a preset of ours."""
-    return run_test(model, {"ids": ids, "targets": targets}, scale, preset, "Exchange")
+def run(
+    model, ids: torch.Tensor, targets: torch.Tensor, scale: float, preset: str, model_folder: str = ""
+) -> dict:
+    """Loss, logits and gradients, by name, of a decoder under a preset of ours."""
+    return run_test(model, {"ids": ids, "targets": targets}, scale, preset, "Exchange", model_folder)
 
 
 def run_test(model, inputs: dict, scale: float, preset: str, test: str, model_folder: str = "") -> dict:

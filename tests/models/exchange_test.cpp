@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// LLaMA: ids, targets int64 [batch, sequence].
+// Decoders: ids, targets int64 [batch, sequence]. Into the folder COMPACT_EXCHANGE_MODEL, where it
+// is named, goes the model.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 
 #include "compact/io/hf_config.h"
+#include "compact/io/model_weights.h"
 #include "compact/models/llama.h"
 #include "tests/models/exchange.h"
 
@@ -18,9 +21,13 @@ TEST(Exchange, LossLogitsAndGradients) {
   const std::filesystem::path folder = given;
   const SafetensorsFile input(folder / "input.safetensors");
   const at::Tensor ids = input.read("ids"), targets = input.read("targets");
-  Llama model(read_llama_config(folder), Policy::preset(std::getenv("COMPACT_EXCHANGE_PRESET")),
+  const LlamaConfig config = read_llama_config(folder);
+  Llama model(config, Policy::preset(std::getenv("COMPACT_EXCHANGE_PRESET")),
               {.max_length = ids.size(1)});
   read_weights(model, folder);
+  if (const std::string to = std::getenv("COMPACT_EXCHANGE_MODEL"); !to.empty()) {
+    write_model_folder(to, model.named_tensors(), llama_config_to_json(config));
+  }
   const at::Tensor logits = model.logits(ids);
   write_outputs(model, logits,
                 model.loss({ids}, targets, {.scale = input.read("scale").item<double>()}), folder);

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logits, loss and every gradient agree with Hugging Face LlamaForCausalLM in f32."""
+"""Logits, loss and every gradient agree with Hugging Face's decoders in float64; what we write is
+the same model there."""
 
+import copy
 import sys
+import tempfile
 
 try:
     import torch
@@ -12,16 +15,74 @@ except ImportError as error:
 
 import _exchange
 
+transformers.utils.logging.disable_progress_bar()
 TOLERANCE = 1e-5  # |difference| / |tensor|, per tensor
+SHAPE = dict(hidden_size=48, intermediate_size=100, num_hidden_layers=3, num_attention_heads=4,
+             num_key_value_heads=2, vocab_size=128, max_position_embeddings=64,
+             initializer_range=0.15, pad_token_id=None, bos_token_id=None, eos_token_id=None)  # fmt: skip
+LENGTH = 33
+
+
+def rope(kind: str, **more) -> dict:
+    return dict(rope_parameters=dict(rope_type=kind, rope_theta=500.0, **more))
+
+
+SHORT, LONG = [1.0, 1.5, 2.0, 1.0, 1.2, 3.0], [2.0, 3.0, 5.0, 8.0, 13.0, 21.0]
+# A class of transformers, what differs from SHAPE, a preset of ours.
 CASES = {
-    "heads": dict(),
-    "grouped": dict(num_key_value_heads=2),
-    "one key": dict(num_key_value_heads=1, num_hidden_layers=1),
-    "tied": dict(tie_word_embeddings=True),
-    "grouped and tied": dict(num_key_value_heads=2, tie_word_embeddings=True, rope_theta=500.0),
-    "wide heads": dict(head_dim=24, rms_norm_eps=1e-5),
-    "odd": dict(hidden_size=36, num_attention_heads=6, num_key_value_heads=3, intermediate_size=41,
-                vocab_size=97, head_dim=6),
+    "heads": ("Llama", dict(num_key_value_heads=4), "off"),
+    "grouped": ("Llama", dict(), "off"),
+    "one key": ("Llama", dict(num_key_value_heads=1, num_hidden_layers=1), "off"),
+    "tied": ("Llama", dict(num_key_value_heads=4, tie_word_embeddings=True), "off"),
+    "grouped and tied": ("Llama", dict(tie_word_embeddings=True, **rope("default")), "recompute"),
+    "wide heads": ("Llama", dict(head_dim=24, rms_norm_eps=1e-5), "exact"),
+    "odd": ("Llama", dict(hidden_size=36, num_attention_heads=6, num_key_value_heads=3,
+                          intermediate_size=41, vocab_size=97, head_dim=6), "off"),
+    "biases": ("Llama", dict(attention_bias=True, mlp_bias=True), "exact"),
+    "padding": ("Llama", dict(pad_token_id=7), "off"),
+    "padding, tied": ("Llama", dict(pad_token_id=7, tie_word_embeddings=True), "exact"),
+    "llama3, all regions": ("Llama", rope("llama3", factor=8.0, low_freq_factor=1.0,
+                            high_freq_factor=4.0, original_max_position_embeddings=128), "off"),
+    "llama3, tied": ("Llama", dict(tie_word_embeddings=True, **rope(
+        "llama3", factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0,
+        original_max_position_embeddings=16)), "exact"),
+    "linear": ("Llama", rope("linear", factor=3.0), "off"),
+    "dynamic, near": ("Llama", rope("dynamic", factor=2.0), "off"),
+    "dynamic, far": ("Llama", dict(max_position_embeddings=20, **rope("dynamic", factor=2.0)), "off"),
+    "yarn": ("Llama", rope("yarn", factor=4.0, original_max_position_embeddings=16), "exact"),
+    "yarn, all settings": ("Qwen2", rope(
+        "yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=4.0, beta_slow=0.5,
+        mscale=0.7, mscale_all_dim=1.2, truncate=False), "off"),
+    "yarn, factor of attention": ("Mistral", dict(sliding_window=None, **rope(
+        "yarn", factor=2.0, original_max_position_embeddings=32, attention_factor=1.3)), "off"),
+    "longrope, near": ("Llama", rope("longrope", factor=4.0, short_factor=SHORT, long_factor=LONG,
+                                     original_max_position_embeddings=33), "off"),
+    "longrope, far": ("Llama", rope("longrope", short_factor=SHORT, long_factor=LONG,
+                                    original_max_position_embeddings=16), "exact"),
+    "Mistral": ("Mistral", dict(sliding_window=None), "off"),
+    "Mistral, a window as long": ("Mistral", dict(sliding_window=LENGTH, head_dim=24), "exact"),
+    "Qwen2": ("Qwen2", dict(), "off"),
+    "Qwen2, tied": ("Qwen2", dict(tie_word_embeddings=True, rms_norm_eps=1e-5), "recompute"),
+    "Qwen2, a window": ("Qwen2", dict(use_sliding_window=True, sliding_window=40,
+                                      max_window_layers=1), "exact"),
+    "Qwen3": ("Qwen3", dict(head_dim=12), "off"),
+    "Qwen3, wide": ("Qwen3", dict(head_dim=32, tie_word_embeddings=True), "exact"),
+    "Qwen3, biases": ("Qwen3", dict(head_dim=16, attention_bias=True, num_key_value_heads=1),
+                      "recompute"),
+    "Phi-3": ("Phi3", dict(num_key_value_heads=4), "off"),
+    "Phi-3, near": ("Phi3", dict(original_max_position_embeddings=40, **rope(
+        "longrope", short_factor=SHORT, long_factor=LONG)), "exact"),
+    "Phi-4-mini, far": ("Phi3", dict(
+        hidden_size=64, partial_rotary_factor=0.75, original_max_position_embeddings=16,
+        tie_word_embeddings=True, **rope("longrope", short_factor=SHORT, long_factor=LONG)), "exact"),
+    "SmolLM3": ("SmolLM3", dict(num_hidden_layers=4), "off"),
+    "SmolLM3, a list": ("SmolLM3", dict(no_rope_layers=[0, 1, 0], tie_word_embeddings=False,
+                                        mlp_bias=True), "exact"),
+    "Granite": ("Granite", dict(embedding_multiplier=12.0, residual_multiplier=0.22,
+                                attention_multiplier=0.4, logits_scaling=3.0), "off"),
+    "Granite, tied": ("Granite", dict(embedding_multiplier=6.0, residual_multiplier=0.5,
+                                      attention_multiplier=0.1, logits_scaling=8.0,
+                                      attention_bias=True, tie_word_embeddings=True), "recompute"),
 }  # fmt: skip
 
 
@@ -35,36 +96,45 @@ def reference(model, ids: torch.Tensor, targets: torch.Tensor, scale: float) -> 
     return {**out, "logits": logits, "loss": loss}
 
 
-def check(name: str, changes: dict, preset: str) -> None:
+def model_of(name: str, kind: str, changes: dict):
     torch.manual_seed(sum(name.encode()))
-    shape = dict(hidden_size=48, intermediate_size=100, num_hidden_layers=3, num_attention_heads=4,
-                 num_key_value_heads=4, vocab_size=128, max_position_embeddings=64,
-                 initializer_range=0.15)  # fmt: skip
-    config = transformers.LlamaConfig(**{**shape, **changes}, attn_implementation="sdpa")
-    model = transformers.LlamaForCausalLM(config).eval()
-    for parameter in model.parameters():
+    config = getattr(transformers, f"{kind}Config")(**{**SHAPE, **changes})
+    config._attn_implementation = "sdpa"
+    model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+    for key, parameter in model.named_parameters():
         if parameter.dim() == 1:
-            parameter.data.normal_(1, 0.3)
-    ids = torch.randint(config.vocab_size, (3, 33))
+            parameter.data.normal_(0 if key.endswith("bias") else 1, 0.3)
+    return model
+
+
+def check(name: str, kind: str, changes: dict, preset: str) -> None:
+    model = model_of(name, kind, changes)
+    ids = torch.randint(model.config.vocab_size, (3, LENGTH))
+    if model.config.pad_token_id is not None:
+        ids[0, 3:9] = model.config.pad_token_id
     targets = ids.roll(-1, 1)
     targets[:, -1] = -100
     targets[1, 4:9] = -100
     scale = 1 / (targets != -100).sum().item()
-    want = reference(model, ids, targets, scale)
-    got = _exchange.run(model, ids, targets, scale, preset)
+    want = reference(copy.deepcopy(model).double(), ids, targets, scale)
+    with tempfile.TemporaryDirectory() as folder:
+        got = _exchange.run(model, ids, targets, scale, preset, folder)
+        again = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    assert type(again) is type(model)
+    with torch.no_grad():
+        assert torch.equal(again(ids).logits, model(ids).logits), f"{name}: other logits when written"
     assert got.keys() == want.keys(), (got.keys() ^ want.keys(), name)
     errors = {key: _exchange.relative_error(got[key], want[key]) for key in want}
     worst = max(errors, key=errors.get)
-    print(f"{name:18} {preset:10} worst of {len(errors)} tensors: {errors[worst]:.1e} ({worst})")
+    print(f"{name:26} {preset:10} worst of {len(errors)} tensors: {errors[worst]:.1e} ({worst})")
     for key, value in want.items():
         assert value.norm() > 0, key
         assert errors[key] <= TOLERANCE, (name, key, errors[key])
 
 
 def main() -> None:
-    for name, changes in CASES.items():
-        check(name, changes, "off")
-    check("grouped and tied", CASES["grouped and tied"], "recompute")
+    for name, case in CASES.items():
+        check(name, *case)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "compact/base/check.h"
+#include "tests/models/tiny_llama.h"
 
 namespace compact {
 namespace {
@@ -84,6 +85,66 @@ INSTANTIATE_TEST_SUITE_P(Heads, Decode, testing::Combine(testing::Values(4, 2, 1
                            return cat("kv_heads_", std::get<0>(info.param),
                                       std::get<1>(info.param) ? "_tied" : "");
                          });
+
+class DecodeKinds : public testing::TestWithParam<DecoderKind> {};
+INSTANTIATE_TEST_SUITE_P(All, DecodeKinds, testing::ValuesIn(decoder_kinds()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(DecodeKinds, EveryPositionEqualsTheFullForwardPass) {
+  LlamaConfig c = GetParam().config;
+  c.initializer_range = 0.3;
+  const Llama model(c, Policy(), {.max_length = 32, .seed = 5});
+  {  // biases and norms that do something
+    const at::NoGradGuard no_grad;
+    auto generator = at::detail::createCPUGenerator(1);
+    for (const Parameter* p : model.parameters()) {
+      if (p->weight.dim() == 1) p->weight.add_(at::randn(p->weight.sizes(), generator) * 0.3);
+    }
+  }
+  const std::vector<int64_t> ids = ids_of(17);
+  const at::Tensor want = full_logits(model, ids);
+  LlamaDecoder decoder(model, 17);
+  at::Tensor got = decoder.append(std::span(ids).first(4));
+  EXPECT_LT(error(got, want[3]), 1e-5);
+  EXPECT_LT(error(decoder.append(std::span(ids).subspan(4, 3)), want[6]), 1e-5);
+  for (size_t i = 7; i < ids.size(); ++i) {
+    got = decoder.append(std::span(ids).subspan(i, 1));
+    EXPECT_LT(error(got, want[static_cast<int64_t>(i)]), 1e-5) << i;
+  }
+}
+
+// What is kept of a short sequence is made anew where it becomes a long one, and back.
+TEST(DecodeLong, TurnsAllPositionsAsThoseOfALongSequence) {
+  LlamaConfig c = decode_shape(4, 2, false);
+  c.head_dim = 8;
+  c.max_position_embeddings = 8;
+  c.rope = {.kind = RopeKind::kDynamic, .theta = 100, .factor = 4};
+  LlamaConfig factors = c;
+  factors.rope = {.kind = RopeKind::kLongrope,
+                  .theta = 100,
+                  .factor = 4,
+                  .original_length = 8,
+                  .short_factor = {1, 1, 2, 2},
+                  .long_factor = {2, 3, 5, 9}};
+  for (const LlamaConfig& config : {c, factors}) {
+    const Llama model(config, Policy(), {.max_length = 17, .seed = 5});
+    const std::vector<int64_t> ids = ids_of(17);
+    const auto want = [&](int64_t length) {
+      return full_logits(model, {ids.begin(), ids.begin() + length})[length - 1];
+    };
+    EXPECT_GT(error(full_logits(model, ids)[7], want(8)), 1e-3);  // it matters
+    LlamaDecoder decoder(model, 17);
+    EXPECT_LT(error(decoder.append(std::span(ids).first(6)), want(6)), 1e-5);
+    for (int64_t i = 6; i < 17; ++i) {
+      const at::Tensor got = decoder.append(std::span(ids).subspan(static_cast<size_t>(i), 1));
+      EXPECT_LT(error(got, want(i + 1)), 1e-5) << i;
+      EXPECT_EQ(decoder.length(), i + 1);
+    }
+    decoder.truncate(5);
+    EXPECT_LT(error(decoder.append(std::span(ids).subspan(5, 2)), want(7)), 1e-5);
+    EXPECT_LT(error(decoder.append(std::span(ids).subspan(7, 5)), want(12)), 1e-5);
+  }
+}
 
 TEST(DecodeBf16, FollowsTheFullForwardPass) {
   const Llama model(decode_shape(4, 2, false), Policy(),

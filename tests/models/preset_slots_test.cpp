@@ -37,6 +37,18 @@ SmallNetwork small_llama() {
           ids.roll(-1, 1)};
 }
 
+// With what some decoders have more: biases, norms of heads.
+SmallNetwork small_qwen() {
+  LlamaConfig c;
+  c.hidden_size = 32, c.intermediate_size = 48, c.num_hidden_layers = 2, c.vocab_size = 61;
+  c.num_attention_heads = 4, c.num_key_value_heads = 2, c.head_dim = 8;
+  c.qkv_bias = c.head_norms = true;
+  SmallNetwork small = small_llama();
+  small.name = "llama, norms of heads";
+  small.make = [c](const Policy& p) { return std::make_unique<Llama>(c, p, ModelOptions{}); };
+  return small;
+}
+
 // RoBERTa without dropout.
 SmallNetwork small_encoder_of(EncoderKind kind) {
   const bool bert = kind == EncoderKind::kBert;
@@ -81,6 +93,7 @@ SmallNetwork small_graph_network(const std::string& name, GraphLayerKind kind, b
 
 std::vector<SmallNetwork> networks() {
   return {small_llama(),
+          small_qwen(),
           small_encoder_of(EncoderKind::kBert),
           small_encoder_of(EncoderKind::kRoberta),
           small_resnet("resnet, small images",
@@ -151,6 +164,7 @@ TEST(PresetSlots, AreTheSameByName) {
       {"exact",
        "slot * = keep\n"
        "slot layers.*.{attn,mlp}.norm = recompute\n"
+       "slot layers.*.attn.heads = recompute\n"
        "slot layers.*.mlp.{silu,product,gelu} = recompute\n"
        "slot loss.logits = chunk\n"
        "slot layer{1,2,3,4}.*.relu* = recompute\n"
@@ -162,6 +176,7 @@ TEST(PresetSlots, AreTheSameByName) {
        "slot layers.*.attn.out = recompute\n"
        "slot layers.*.attn.qkv = quantize:bits=8\n"
        "slot layers.*.{attn,mlp}.norm = recompute\n"
+       "slot layers.*.attn.heads = recompute\n"
        "slot {layers.*.*.input,final.input} = quantize:bits=8,adapt=6\n"
        "slot layers.*.mlp.{silu,product,gelu} = recompute\n"
        "slot loss.logits = chunk\n"},

@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "compact/base/check.h"
 #include "compact/models/llama.h"
@@ -28,6 +29,29 @@ inline LlamaConfig shape(bool tied = false) {
   c.initializer_range = 0.1;
   return c;
 }
+
+// What other model types add to it.
+struct DecoderKind {
+  std::string name;
+  LlamaConfig config;
+};
+inline std::vector<DecoderKind> decoder_kinds() {
+  LlamaConfig qwen2 = shape(true), qwen3 = shape(), phi3 = shape(), smollm3 = shape(true),
+              granite = shape();
+  qwen2.qkv_bias = true, qwen2.num_key_value_heads = 2;
+  qwen3.head_norms = true, qwen3.num_key_value_heads = 2, qwen3.head_dim = 12;
+  phi3.rope.partial = 0.5, phi3.fused_names = true;
+  smollm3.rope_layers = {true, false, true}, smollm3.out_bias = smollm3.mlp_bias = true;
+  granite.embedding_multiplier = 3, granite.residual_multiplier = 0.5;
+  granite.attention_multiplier = 0.3, granite.logits_scaling = 2;
+  LlamaConfig every = qwen3;
+  every.tie_word_embeddings = every.qkv_bias = every.out_bias = every.mlp_bias = true;
+  every.residual_multiplier = 0.5, every.rope_layers = {false, true, false};
+  every.rope.partial = 0.5;
+  return {{"qwen2", qwen2},     {"qwen3", qwen3},     {"phi3", phi3},
+          {"smollm3", smollm3}, {"granite", granite}, {"every", every}};
+}
+inline void PrintTo(const DecoderKind& kind, std::ostream* out) { *out << kind.name; }
 
 inline Policy policy(const std::string& preset, const std::string& more = "") {
   Policy p = Policy::preset(preset);

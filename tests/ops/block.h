@@ -69,7 +69,7 @@ struct Block {
   at::ScalarType type;
 
   explicit Block(at::ScalarType type) : type(type) {
-    rope = std::make_shared<RopeTables>(RopeTables::make(16, kDim, 10000, at::kCPU));
+    rope = std::make_shared<RopeTables>(RopeTables::make({}, kDim, 16, 16, at::kCPU));
     const auto fill = [&](Parameter& p, const char* name, std::vector<int64_t> sizes) {
       p.name = name;
       p.weight = noise(sizes, name, type, sizes.size() == 1 ? 0.3 : 0.25);

@@ -15,10 +15,23 @@ struct StageCase {
   std::vector<const Parameter*> read = {};
 };
 
+struct HeadNorms {
+  Parameter queries{.name = "q", .weight = noise({Block::kDim}, "q", at::kFloat)};
+  Parameter keys{.name = "k", .weight = noise({Block::kDim}, "k", at::kFloat)};
+  HeadNorms() {
+    for (Parameter* p : {&queries, &keys}) p->weight.requires_grad_(true);
+  }
+};
+
 // Each stage on activations whose rows do not lie one after another.
 TEST(SegmentShapes, TakesStridedInputs) {
   Block block(at::kFloat);
+  HeadNorms norms;
   const StageCase stages[] = {
+      {head_norm_stage(1e-5, Block::kHeads, Block::kKvHeads, Block::kDim),
+       Block::kQkv,
+       {&norms.queries, &norms.keys}},
+      {scale_stage(0.3), Block::kWidth},
       {rms_norm_stage(1e-5), Block::kWidth, {&block.attn_norm}},
       {layer_norm_stage(1e-5), Block::kWidth, {&block.attn_norm, &block.mlp_norm}},
       {linear_stage(), Block::kWidth, {&block.out}},
@@ -40,7 +53,10 @@ TEST(SegmentShapes, TakesStridedInputs) {
       const at::Tensor y = segment(x);
       y.backward(noise(y.sizes(), "gy", at::kFloat));
       std::vector<at::Tensor> all = {y.detach(), x.grad()};
-      for (const Parameter* p : segment.parameters) all.push_back(p->weight.grad());
+      for (const Parameter* p : segment.parameters) {
+        all.push_back(p->weight.grad());
+        p->weight.mutable_grad() = at::Tensor();
+      }
       block.take_gradients();
       return all;
     };
@@ -152,7 +168,12 @@ TEST(SegmentShapes, TakesStridedGradientsAndLeavesThemAlone) {
 // Each stage as the last one of a segment, where the gradient is the caller's.
 TEST(SegmentShapes, LastStagesLeaveTheCallersGradientAlone) {
   Block block(at::kFloat);
+  HeadNorms norms;
   const StageCase stages[] = {
+      {head_norm_stage(1e-5, Block::kHeads, Block::kKvHeads, Block::kDim),
+       Block::kQkv,
+       {&norms.queries, &norms.keys}},
+      {scale_stage(0.3), Block::kWidth},
       {rms_norm_stage(1e-5), Block::kWidth, {&block.attn_norm}},
       {linear_stage(), Block::kWidth, {&block.out}},
       {rope_stage(block.rope, Block::kHeads + Block::kKvHeads, Block::kDim), Block::kQkv},

@@ -27,8 +27,8 @@ at::Tensor plain_block(const Block& b, const at::Tensor& x) {
     return t.unflatten(2, {-1, Block::kDim}).transpose(1, 2);
   };
   const auto rotate = [&](const at::Tensor& t) {
-    const at::Tensor cos = b.rope->cos.narrow(0, 0, Block::kLength).to(t.scalar_type());
-    const at::Tensor sin = b.rope->sin.narrow(0, 0, Block::kLength).to(t.scalar_type());
+    const at::Tensor cos = b.rope->near.cos.narrow(0, 0, Block::kLength).to(t.scalar_type());
+    const at::Tensor sin = b.rope->near.sin.narrow(0, 0, Block::kLength).to(t.scalar_type());
     const auto half = t.chunk(2, -1);
     return at::cat({half[0] * cos - half[1] * sin, half[1] * cos + half[0] * sin}, -1);
   };

@@ -111,6 +111,14 @@ TEST(Types, WhatAKernelWouldMisreadIsRefused) {
   expect_refused("norm's width",
                  forward(rms_norm_stage(1e-5), xh.narrow(2, 0, 8), {&half.attn_norm}),
                  "[rms norm] weight must be contiguous [8]");
+  expect_refused("norm of heads",
+                 forward(head_norm_stage(1e-5, 4, 2, 8), noise({2, 5, 48}, "q", kSingle),
+                         {&single.attn_norm, &single.attn_norm}),
+                 "[rms norm] weight must be contiguous [8]");
+  expect_refused("norm of more heads than there are",
+                 forward(head_norm_stage(1e-5, 4, 2, 24), noise({2, 5, 48}, "q", kSingle),
+                         {&single.attn_norm, &single.attn_norm}),
+                 "[rms norm] 4 and 2 heads of 24 are more than rows of 48");
   expect_refused("norm in f64",
                  forward(rms_norm_stage(1e-5), x.to(at::kDouble), {&single.attn_norm}), "Double");
   expect_refused("bias", forward(linear_stage({.bias = true}), xh, {&half.out, &single.attn_norm}),
@@ -120,23 +128,23 @@ TEST(Types, WhatAKernelWouldMisreadIsRefused) {
                  forward(conv_stage(1, 1, 0), at::ones({1, 2, 4, 4}, kHalf), {&kernel}),
                  "[convolution] weight");
   auto tables = std::make_shared<RopeTables>(*single.rope);
-  tables->cos = tables->cos.to(kHalf);
+  tables->near.cos = tables->near.cos.to(kHalf);
   const at::Tensor qkv = noise({2, 5, Block::kQkv}, "qkv", kHalf);
   expect_refused("tables", forward(rope_stage(tables, 6, Block::kDim), qkv), "[rope] cosines");
   expect_refused("positions",
                  forward(rope_stage(single.rope, 6, Block::kDim), at::ones({1, 17, 48})),
                  "[rope] positions up to 17");
-  const auto in_place = [](const at::Tensor& rows, RopeTables angles) {
+  const auto in_place = [](const at::Tensor& rows, RopeAngles angles) {
     return [=] { rope_in_place(rows, angles, 6, Block::kDim, 0, false); };
   };
   const at::Tensor rows = noise({5, Block::kQkv}, "qkv", kSingle);
-  const RopeTables& angles = *single.rope;
+  const RopeAngles& angles = single.rope->near;
   expect_refused("rows with gaps", in_place(rows.narrow(1, 0, 40), angles), "[rope] rows must be");
   expect_refused("rows of batches", in_place(rows.unsqueeze(0), angles), "[rope] needs rows");
   for (const at::Tensor& bad : {angles.sin.narrow(0, 0, 3), angles.sin.narrow(1, 0, 1),
                                 angles.sin.t().contiguous().t(), angles.sin.view({-1})}) {
-    auto shared = std::make_shared<RopeTables>(RopeTables{angles.cos, bad});
-    expect_refused("sines", in_place(rows, *shared), "[rope] cosines and sines");
+    auto shared = std::make_shared<RopeTables>(RopeTables{{angles.cos, bad}});
+    expect_refused("sines", in_place(rows, shared->near), "[rope] cosines and sines");
     expect_refused("sines", forward(rope_stage(shared, 6, Block::kDim), rows.unsqueeze(0)),
                    "[rope] cosines and sines");
   }

@@ -167,6 +167,25 @@ inline LlamaConfig random_shape(std::mt19937& random) {
   return c;
 }
 
+// The same with what other decoders have.
+inline LlamaConfig random_decoder(std::mt19937& random) {
+  LlamaConfig c = random_shape(random);
+  const auto sometimes = [&] { return random() % 3 == 0; };
+  c.head_norms = sometimes();
+  c.qkv_bias = sometimes(), c.out_bias = sometimes(), c.mlp_bias = sometimes();
+  if (sometimes()) c.rope.partial = 0.5;
+  if (c.head_dim % 4 != 0) c.rope.partial = 1;
+  if (sometimes()) {
+    for (int64_t i = 0; i < c.num_hidden_layers; ++i) c.rope_layers.push_back(random() % 2 == 0);
+  }
+  if (sometimes()) c.embedding_multiplier = 3, c.residual_multiplier = 0.5, c.logits_scaling = 2;
+  if (sometimes()) c.attention_multiplier = 0.3;
+  if (sometimes())
+    c.rope.kind = RopeKind::kDynamic, c.rope.factor = 2, c.max_position_embeddings = 20;
+  if (sometimes()) c.pad_token_id = 1;
+  return c;
+}
+
 // The step that the plan is for, on the CPU: the second, when moments and gradients were there.
 inline StepMemory run_for_real(const StepRequest& r) {
   const StepInputs resident = r.resident ? r.micro_batch(at::kCPU, 0) : StepInputs();

@@ -25,8 +25,11 @@ std::string text_of(const PlanRequest& r, const std::string& policy) {
   out << policy << " " << c10::toString(r.dtype) << " n " << c.hidden_size << " m "
       << c.intermediate_size << " layers " << c.num_hidden_layers << " heads "
       << c.num_attention_heads << "/" << c.num_key_value_heads << " vocabulary " << c.vocab_size
-      << (c.tie_word_embeddings ? " tied " : " ") << r.step.batch << " x " << r.step.length << " x "
-      << r.step.accumulation;
+      << (c.head_norms ? " norms of heads" : "") << (c.qkv_bias ? " qkv bias" : "")
+      << (c.out_bias ? " out bias" : "") << (c.mlp_bias ? " MLP biases" : "")
+      << (c.rope_layers.empty() ? "" : " layers not turned") << " partial " << c.rope.partial
+      << " residual " << c.residual_multiplier << (c.tie_word_embeddings ? " tied " : " ")
+      << r.step.batch << " x " << r.step.length << " x " << r.step.accumulation;
   return out.str();
 }
 
@@ -50,7 +53,7 @@ TEST_F(Planned, EqualsARealStep) {
                         .accumulation = 1 + static_cast<int64_t>(random() % 3),
                         .clip = random() % 2 == 0};
     const OptimizerInfo& kind = *optimizers()[static_cast<size_t>(round) % optimizers().size()];
-    const PlanRequest r = small_request(policy, type, step, random_shape(random), kind);
+    const PlanRequest r = small_request(policy, type, step, random_decoder(random), kind);
     const StepMemory plan = plan_step(r).memory, real = run_for_real(r);
     const std::string text = kind.name + " " + text_of(r, policy);
     expect_equal_parts(plan, real, text);

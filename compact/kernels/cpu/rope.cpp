@@ -13,7 +13,7 @@ void rope(const Rope& a, const Launch& launch) {
         const float* cos = a.cos + token % a.length * half;
         const float* sin = a.sin + token % a.length * half;
         for (int64_t head = 0; head < a.heads; ++head) {
-          T* x = static_cast<T*>(a.x) + token * a.row_stride + head * a.dim;
+          T* x = static_cast<T*>(a.x) + token * a.row_stride + head * a.head_stride;
           for_lanes(half, [&](int64_t i, auto count) {
             const Vec p = load(x + i, count), q = load(x + half + i, count);
             const Vec c = load(cos + i, count), s = load(sin + i, count) * sign;

@@ -16,7 +16,7 @@ __global__ void rotate(Rope a) {
     const float* sines = a.sin + token % a.length * half;
     for (int p = threadIdx.x; p < packs; p += blockDim.x) {
       const int head = p / (half / V), i = p % (half / V) * V;
-      T* at = x + int64_t{head} * a.dim + i;
+      T* at = x + int64_t{head} * a.head_stride + i;
       float first[V], second[V], c[V], s[V], lower[V], upper[V];
       load_pack(first, at, V, kAligned);
       load_pack(second, at + half, V, kAligned);
@@ -42,7 +42,8 @@ void rope(const Rope& a, const Launch& launch) {
     constexpr int V = kPack<T>;
     const int64_t half = a.dim / 2;
     const bool aligned = rows_aligned(static_cast<const T*>(a.x), a.row_stride) &&
-                         rows_aligned(a.cos, half) && rows_aligned(a.sin, half) && half % V == 0;
+                         rows_aligned(a.cos, half) && rows_aligned(a.sin, half) && half % V == 0 &&
+                         a.head_stride % V == 0;
     const int threads = threads_for(a.heads * half / (aligned ? V : 1));
     const auto kernel = aligned ? rotate<T, V> : rotate<T, 1>;
     kernel<<<blocks_for(a.tokens), threads, 0, stream_of(launch)>>>(a);

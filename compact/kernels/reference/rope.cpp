@@ -10,7 +10,7 @@ void rope(const Rope& a, const Launch&) {
       const float* cos = a.cos + token % a.length * half;
       const float* sin = a.sin + token % a.length * half;
       for (int64_t head = 0; head < a.heads; ++head) {
-        T* x = static_cast<T*>(a.x) + token * a.row_stride + head * a.dim;
+        T* x = static_cast<T*>(a.x) + token * a.row_stride + head * a.head_stride;
         for (int64_t i = 0; i < half; ++i) {
           const float p = load(x[i]), q = load(x[i + half]);
           const float s = a.inverse ? -sin[i] : sin[i];

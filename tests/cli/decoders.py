@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folders of decoders that transformers made: trained, planned, evaluated, generated from, and
+loaded there again."""
+import json
+import os
+import re
+import sys
+import unittest
+
+from _program import InFolder, run, tiny
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+try:
+    import torch
+    import transformers
+except ImportError as error:
+    print(f"SKIP: {error}")
+    sys.exit(77)
+
+SHAPE = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+             num_key_value_heads=2, vocab_size=257, max_position_embeddings=64, bos_token_id=None,
+             eos_token_id=256, pad_token_id=None, initializer_range=0.1)  # fmt: skip
+KINDS = {
+    "Llama": dict(attention_bias=True, rope_parameters=dict(
+        rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+        original_max_position_embeddings=16)),
+    "Mistral": dict(sliding_window=40),
+    "Qwen2": dict(tie_word_embeddings=True),
+    "Qwen3": dict(head_dim=8),
+    "Phi3": dict(partial_rotary_factor=0.5, original_max_position_embeddings=16, rope_parameters=dict(
+        rope_type="longrope", rope_theta=1e4, short_factor=[1.0, 2.0], long_factor=[1.5, 3.0])),
+    "SmolLM3": dict(no_rope_layers=[1, 0]),
+    "Granite": dict(embedding_multiplier=6.0, residual_multiplier=0.5, attention_multiplier=0.2,
+                    logits_scaling=4.0),
+}  # fmt: skip
+
+
+class Decoders(InFolder):
+    def model(self, kind, **more):
+        torch.manual_seed(1)
+        config = getattr(transformers, f"{kind}Config")(**{**SHAPE, **KINDS[kind], **more})
+        model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1:
+                parameter.data.add_(0.2 * torch.randn(parameter.shape))
+        folder = self.folder / kind
+        model.save_pretrained(folder)
+        return model, folder
+
+    def good(self, *arguments):
+        done = run(*arguments, cwd=self.folder)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done
+
+    def train(self, folder, out, *more):
+        usual = [f for f in tiny(self.folder, f"--output_dir={out}", *more)
+                 if not f.startswith("--model=")]
+        done = self.good("train", f"--model_name_or_path={folder}", "--tokenizer=bytes", *usual)
+        table = (out / "memory.txt").read_text()
+        row = re.search(r"^  peak +([\d,]+) +([\d,]+) +([+-]\d+)$", table, re.M)
+        if row:
+            planned, measured = (int(row[i].replace(",", "")) for i in (1, 2))
+            self.assertLessEqual(abs(measured - planned), planned / 100, table)
+        return done
+
+    def test_every_kind_goes_round(self):
+        for kind in KINDS:
+            with self.subTest(kind):
+                before, folder = self.model(kind)
+                out = self.folder / f"{kind}-out"
+                done = self.train(folder, out)
+                self.assertNotIn("warning: " + str(folder), done.stderr)
+                written = json.loads((out / "config.json").read_text())
+                self.assertEqual(written["model_type"], before.config.model_type)
+                trained = transformers.AutoModelForCausalLM.from_pretrained(out).eval()
+                self.assertIs(type(trained), type(before))
+                moved = dict(before.named_parameters())
+                for name, parameter in trained.named_parameters():
+                    self.assertFalse(torch.equal(parameter, moved[name]), name)
+                # Its loss is what transformers finds on the same blocks.
+                text = "".join(chr(32 + i * i % 90) for i in range(400))
+                (self.folder / "held.txt").write_text(text)
+                self.good("eval", f"--model_name_or_path={out}", "--block_size=32", "--device=cpu",
+                          f"--validation_file={self.folder / 'held.txt'}", "--tokenizer=bytes",
+                          f"--output_dir={out}", f"--cache_dir={self.folder / 'cache'}")
+                said = json.loads((out / "eval_results.json").read_text())["eval_loss"]
+                ids = torch.tensor(list(text.encode()))
+                blocks = [ids[i : i + 33] for i in range(0, len(ids) - 32, 32)]
+                with torch.no_grad():
+                    loss = sum(torch.nn.functional.cross_entropy(
+                        trained(b[None, :-1]).logits[0], b[1:]).item() for b in blocks) / len(blocks)
+                self.assertAlmostEqual(said, loss, delta=2e-3 * loss, msg=kind)
+                shown = self.good("generate", f"--model_name_or_path={out}", "--prompt=abc",
+                                  "--max_new_tokens=30", "--temperature=0", "--tokenizer=bytes")
+                start = torch.tensor([list(b"abc")])
+                more = trained.generate(start, max_new_tokens=30, do_sample=False)[0].tolist()
+                want = bytes(i for i in more if i < 256).decode(errors="replace")
+                self.assertTrue(shown.stdout.startswith(want[:12]), (shown.stdout, want))
+
+    def test_every_preset_and_auto(self):
+        _, folder = self.model("Qwen3")
+        names = [line.split()[0] for line in run("list", "presets").stdout.splitlines()
+                 if line and not line.startswith(" ")]
+        self.assertIn("compact", names)
+        losses = {}
+        for preset in names:
+            if preset in ("auto", "pool", "pool-quant"):
+                continue
+            out = self.folder / preset
+            self.train(folder, out, f"--preset={preset}")
+            losses[preset] = json.loads((out / "all_results.json").read_text())["train_loss"]
+        self.assertAlmostEqual(losses["off"], losses["exact"], delta=1e-5)
+        self.assertEqual(losses["exact"], losses["recompute"])
+        peak = json.loads((self.folder / "off/all_results.json").read_text())
+        budget = int(peak["memory/planned_peak_bytes"] * 0.75)
+        out = self.folder / "auto"
+        self.train(folder, out, "--preset=auto", f"--budget={budget}")
+        result = json.loads((out / "all_results.json").read_text())
+        self.assertLessEqual(result["memory/planned_peak_bytes"], budget)
+        self.assertAlmostEqual(result["train_loss"], losses["off"], delta=1e-4)
+
+    def test_resumes(self):
+        _, folder = self.model("SmolLM3")
+        whole, half = self.folder / "whole", self.folder / "half"
+        self.train(folder, whole, "--save_steps=2")
+        self.train(folder, half, "--save_steps=2",
+                   f"--resume_from_checkpoint={whole / 'checkpoint-2'}")
+        self.assertEqual((whole / "model.safetensors").read_bytes(),
+                         (half / "model.safetensors").read_bytes())
+
+    def refused(self, folder, *more):
+        flags = [f for f in tiny(self.folder, f"--output_dir={self.out}", *more)
+                 if not f.startswith("--model=") and not (f == "--block_size=32" and more)]
+        done = run("train", f"--model_name_or_path={folder}", "--tokenizer=bytes", *flags)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
+        return done.stderr
+
+    def test_windows_and_settings_that_are_not_done_are_refused(self):
+        _, folder = self.model("Mistral")
+        self.assertIn("--block_size 41 is longer than the model's sliding_window 40",
+                      self.refused(folder, "--block_size=41"))
+        config = json.loads((folder / "config.json").read_text())
+        for key, value, said in [("final_logit_softcapping", 30.0, "final_logit_softcapping must be"),
+                                 ("sliding_window", -1, "sliding_window must be from 1"),
+                                 ("rope_theta", 7.0, "rope_theta must be given once"),
+                                 ("model_type", "gemma2", "granite, is `gemma2`")]:
+            (folder / "config.json").write_text(json.dumps(config | {key: value}))
+            self.assertIn(said, self.refused(folder))
+
+    def test_tensors_that_config_json_does_not_have_are_said(self):
+        _, folder = self.model("Llama")  # with biases
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | {"attention_bias": False}))
+        done = self.train(folder, self.out)
+        self.assertRegex(done.stderr, "8 tensors of blocks are not in the model .*proj.bias")
+
+
+if __name__ == "__main__":
+    unittest.main()

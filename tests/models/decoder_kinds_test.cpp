@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// What holds of every decoder, with biases, norms of heads, layers without rotary positions and
+// multipliers: tests/models/hf_parity.py says that they compute what they should.
+#include <ATen/core/grad_mode.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "compact/ops/memory.h"
+#include "tests/models/tiny_llama.h"
+
+namespace compact {
+namespace {
+
+using testing::HasSubstr;
+
+class DecoderKinds : public testing::TestWithParam<DecoderKind> {};
+INSTANTIATE_TEST_SUITE_P(All, DecoderKinds, testing::ValuesIn(decoder_kinds()),
+                         [](const auto& info) { return info.param.name; });
+
+// Losses and gradients of three batches; weights move in between.
+std::vector<at::Tensor> trained(const LlamaConfig& c, const Policy& p, at::ScalarType type) {
+  const Llama model(c, p, {.dtype = type, .max_length = 16, .seed = 3});
+  std::vector<at::Tensor> all;
+  for (int64_t step = 0; step < 3; ++step) {
+    const at::Tensor loss = loss_of(model, step);
+    loss.backward();
+    all.push_back(loss.detach());
+    const at::NoGradGuard no_grad;
+    for (Parameter* parameter : model.parameters()) {
+      all.push_back(parameter->weight.grad());
+      parameter->weight.sub_(parameter->weight.grad(), 0.5);
+      parameter->weight.mutable_grad() = at::Tensor();
+    }
+  }
+  return all;
+}
+
+TEST_P(DecoderKinds, GiveTheSameBitsUnderEveryExactTreatment) {
+  const LlamaConfig& c = GetParam().config;
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const std::vector<at::Tensor> off = trained(c, policy("off"), type);
+    for (const at::Tensor& t : off) EXPECT_GT(t.abs().max().item<float>(), 0);
+    for (const Policy& p :
+         {policy("exact"), policy("recompute"), policy("off", "slot layers.1.* = offload"),
+          policy("recompute",
+                 "slot layers.1.attn.* = keep\n"
+                 "slot layers.2.attn.qkv = keep")}) {
+      const std::vector<at::Tensor> got = trained(c, p, type);
+      ASSERT_EQ(got.size(), off.size());
+      for (size_t i = 0; i < got.size(); ++i) {
+        EXPECT_TRUE(same_bits(got[i], off[i])) << p.str() << "\ntensor " << i;
+      }
+    }
+  }
+}
+
+TEST_P(DecoderKinds, StoreWhatTheySay) {
+  install_counting_allocator();
+  for (const char* preset : {"off", "exact", "recompute", "compact", "compact-paper", "gact-l1"}) {
+    const Llama model(GetParam().config, policy(preset), {.max_length = 16});
+    const at::Tensor x = ids(), y = targets();
+    const int64_t before = live_bytes(at::kCPU);
+    PassReport report;
+    const at::Tensor loss = model.loss({x}, y, {}, &report);
+    EXPECT_EQ(live_bytes(at::kCPU) - before - 4, report.all_saved_bytes()) << preset;
+  }
+}
+
+// Carriers change what the matrices' gradients are, and nothing of biases and norms.
+TEST_P(DecoderKinds, ProjectMatricesAlone) {
+  const LlamaConfig& c = GetParam().config;
+  const Llama plain(c, policy("off"), {.max_length = 16, .seed = 4});
+  const Llama model(c, policy("compact-paper"), {.max_length = 16, .seed = 4});
+  loss_of(plain).backward();
+  loss_of(model).backward();
+  const auto want = plain.parameters(), got = model.parameters();
+  ASSERT_EQ(got.size(), want.size());
+  int carriers = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    EXPECT_EQ(got[i]->decay, got[i]->weight.dim() == 2) << got[i]->name;
+    EXPECT_EQ(got[i]->hidden && got[i]->weight.dim() == 1, false) << got[i]->name;
+    if (got[i]->carrier) {
+      ++carriers;
+      continue;
+    }
+    EXPECT_TRUE(same_bits(got[i]->weight.grad(), want[i]->weight.grad())) << want[i]->name;
+  }
+  EXPECT_EQ(carriers, 3 * kLayers);
+}
+
+TEST_P(DecoderKinds, NameEachElementOnce) {
+  const Llama model(GetParam().config, policy("off"), {.max_length = 16});
+  std::set<std::string> names;
+  int64_t elements = 0;
+  for (const auto& [name, tensor] : model.named_tensors()) {
+    EXPECT_TRUE(names.insert(name).second) << name;
+    elements += tensor.numel();
+  }
+  EXPECT_EQ(elements, model.parameter_count());
+  const bool fused = GetParam().config.fused_names;
+  EXPECT_EQ(names.contains("model.layers.1.self_attn.qkv_proj.weight"), fused);
+  EXPECT_EQ(names.contains("model.layers.1.self_attn.k_proj.weight"), !fused);
+}
+
+TEST(DecoderSlots, OfNormsOfHeadsAreRebuiltFromTheProduct) {
+  LlamaConfig c = shape();
+  c.head_norms = true;
+  const Llama model(c, policy("exact"), {.max_length = 16});
+  PassReport report;
+  loss_of(model, 0, &report).backward();
+  // Of each block as without, and what is normed before and after it is turned.
+  EXPECT_EQ(*report.rebuilt, kLayers * (3 + 2));
+  for (const SlotBytes& row : report.slots) {
+    if (row.name.ends_with("attn.heads")) {
+      EXPECT_EQ(row.stored, 0) << row.name;
+    }
+    if (row.name.ends_with("attn.qkv")) {
+      EXPECT_EQ(row.stored, kTokens * 3 * n * 4) << row.name;
+    }
+  }
+}
+
+// The first token of a window sees as far as the last one.
+TEST(DecoderWindow, MustHoldTheLongestSequence) {
+  LlamaConfig c = shape();
+  c.sliding_window = 9;
+  EXPECT_NO_THROW(Llama(c, policy("off"), {.max_length = 9}));
+  std::string said;
+  try {
+    Llama(c, policy("off"), {.max_length = 10});
+  } catch (const InputError& e) {
+    said = e.what();
+  }
+  EXPECT_THAT(said,
+              HasSubstr("sequences of 10 tokens are longer than the model's sliding_window 9"));
+}
+
+}  // namespace
+}  // namespace compact
