@@ -17,6 +17,7 @@ except ImportError as error:
     print(f"SKIP: {error}")
     sys.exit(77)
 
+transformers.utils.logging.disable_progress_bar()
 SHAPE = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=2, vocab_size=257, max_position_embeddings=64, bos_token_id=None,
              eos_token_id=256, pad_token_id=None, initializer_range=0.1)  # fmt: skip
@@ -58,9 +59,9 @@ class Decoders(InFolder):
         done = self.good("train", f"--model_name_or_path={folder}", "--tokenizer=bytes", *usual)
         table = (out / "memory.txt").read_text()
         row = re.search(r"^  peak +([\d,]+) +([\d,]+) +([+-]\d+)$", table, re.M)
-        if row:
+        if row and "adapt=" not in table:  # their bits change between steps
             planned, measured = (int(row[i].replace(",", "")) for i in (1, 2))
-            self.assertLessEqual(abs(measured - planned), planned / 100, table)
+            self.assertLessEqual(abs(measured - planned), 2**14, f"{more}\n{table}")
         return done
 
     def test_every_kind_goes_round(self):
@@ -82,8 +83,8 @@ class Decoders(InFolder):
                 (self.folder / "held.txt").write_text(text)
                 self.good("eval", f"--model_name_or_path={out}", "--block_size=32", "--device=cpu",
                           f"--validation_file={self.folder / 'held.txt'}", "--tokenizer=bytes",
-                          f"--output_dir={out}", f"--cache_dir={self.folder / 'cache'}")
-                said = json.loads((out / "eval_results.json").read_text())["eval_loss"]
+                          "--json=eval.json", f"--cache_dir={self.folder / 'cache'}")
+                said = json.loads((self.folder / "eval.json").read_text())["eval_loss"]
                 ids = torch.tensor(list(text.encode()))
                 blocks = [ids[i : i + 33] for i in range(0, len(ids) - 32, 32)]
                 with torch.no_grad():
@@ -112,9 +113,9 @@ class Decoders(InFolder):
         self.assertAlmostEqual(losses["off"], losses["exact"], delta=1e-5)
         self.assertEqual(losses["exact"], losses["recompute"])
         peak = json.loads((self.folder / "off/all_results.json").read_text())
-        budget = int(peak["memory/planned_peak_bytes"] * 0.75)
+        budget = int(peak["memory/planned_peak_bytes"] * 0.8)
         out = self.folder / "auto"
-        self.train(folder, out, "--preset=auto", f"--budget={budget}")
+        self.train(folder, out, "--preset=auto", f"--budget={budget // 1024}KiB")
         result = json.loads((out / "all_results.json").read_text())
         self.assertLessEqual(result["memory/planned_peak_bytes"], budget)
         self.assertAlmostEqual(result["train_loss"], losses["off"], delta=1e-4)
@@ -153,7 +154,7 @@ class Decoders(InFolder):
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps(config | {"attention_bias": False}))
         done = self.train(folder, self.out)
-        self.assertRegex(done.stderr, "8 tensors of blocks are not in the model .*proj.bias")
+        self.assertRegex(done.stdout + done.stderr, "8 tensors of blocks are not in the model .*proj.bias")
 
 
 if __name__ == "__main__":

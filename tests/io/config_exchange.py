@@ -10,6 +10,7 @@ from _exchange import run
 import transformers
 from transformers import AutoConfig, LlamaConfig, LlamaForCausalLM
 
+transformers.utils.logging.disable_progress_bar()
 SMALL = dict(
     vocab_size=97, hidden_size=32, intermediate_size=44, num_hidden_layers=2, num_attention_heads=4
 )
@@ -28,8 +29,8 @@ CONFIGS = {
         "rope_type": "yarn", "rope_theta": 5e5, "factor": 4.0, "beta_fast": 16.0, "beta_slow": 2.0,
         "mscale": 1.0, "mscale_all_dim": 0.5, "attention_factor": 1.5, "truncate": False,
         "original_max_position_embeddings": 512}),
-    "mistral": transformers.MistralConfig(**SMALL),
-    "mistral_whole": transformers.MistralConfig(**SMALL, sliding_window=None),
+    "mistral": transformers.MistralConfig(**SMALL, num_key_value_heads=2),
+    "mistral_whole": transformers.MistralConfig(**SMALL, num_key_value_heads=1, sliding_window=None),
     "qwen2": transformers.Qwen2Config(**SMALL, num_key_value_heads=2),
     "qwen2_window": transformers.Qwen2Config(**SMALL, num_key_value_heads=2, max_window_layers=1,
                                              use_sliding_window=True, sliding_window=77),
@@ -39,7 +40,7 @@ CONFIGS = {
         original_max_position_embeddings=64, max_position_embeddings=512, rope_parameters={
             "rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0, 1.1, 1.2],
             "long_factor": [1.5, 2.5, 3.5]}),
-    "smollm3": transformers.SmolLM3Config(**SMALL, pad_token_id=None, bos_token_id=1, eos_token_id=2),
+    "smollm3": transformers.SmolLM3Config(**SMALL, no_rope_layers=[0, 1], pad_token_id=None, bos_token_id=1, eos_token_id=2),
     "granite": transformers.GraniteConfig(
         **SMALL, embedding_multiplier=12.0, residual_multiplier=0.22, attention_multiplier=0.015625,
         logits_scaling=8.0, attention_bias=True, mlp_bias=True, tie_word_embeddings=True),
@@ -51,7 +52,9 @@ UNTOLD = {"transformers_version", "dtype", "_name_or_path", "max_window_layers",
 
 
 def meaning(config) -> dict:
-    return {key: value for key, value in config.to_dict().items() if key not in UNTOLD}
+    told = {key: value for key, value in config.to_dict().items() if key not in UNTOLD}
+    told["rope_parameters"].pop("type", None)  # what transformers 4 calls rope_type
+    return told
 
 
 def main() -> None:
