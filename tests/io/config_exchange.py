@@ -6,8 +6,8 @@ import pathlib
 import tempfile
 
 import torch
-from _exchange import run
 import transformers
+from _exchange import run
 from transformers import AutoConfig, LlamaConfig, LlamaForCausalLM
 
 transformers.utils.logging.disable_progress_bar()
