@@ -52,11 +52,20 @@ Task::MakeNetwork llama_of(const LlamaConfig& shape) {
   };
 }
 
-LlamaConfig one_block(LlamaConfig shape) {
-  shape.num_hidden_layers = 1;
+// A block of each kind, in the order in which they come: one that turns queries and keys, one that
+// does not.
+LlamaConfig smallest_of(LlamaConfig shape) {
+  std::vector<bool> kinds;
+  for (const bool turns : shape.rope_layers) {
+    if (std::ranges::find(kinds, turns) == kinds.end()) kinds.push_back(turns);
+  }
+  shape.num_hidden_layers = std::max<int64_t>(1, static_cast<int64_t>(kinds.size()));
+  shape.rope_layers = kinds;
+  shape.sliding_layers.clear();
   shape.vocab_size = 64;
   shape.bos_token_id.reset();
   shape.eos_token_ids.clear();
+  shape.pad_token_id.reset();
   return shape;
 }
 
@@ -70,7 +79,7 @@ void set_llama(const TrainConfig& c, const Tokenizer* tokenizer, Task& task) {
   task.network_text =
       cat("vocabulary ", format_count(shape.vocab_size), tokenizer ? "" : " (the model's own)");
   task.network = llama_of(shape);
-  task.smallest = llama_of(one_block(shape));
+  task.smallest = llama_of(smallest_of(shape));
   task.inputs = [](const TrainConfig& of, at::Device device, int64_t batch) {
     const auto ids = at::TensorOptions().device(device).dtype(at::kLong);
     const std::vector<int64_t> sizes = {batch, of.block_size};

@@ -120,6 +120,20 @@ class Decoders(InFolder):
         self.assertLessEqual(result["memory/planned_peak_bytes"], budget)
         self.assertAlmostEqual(result["train_loss"], losses["off"], delta=1e-4)
 
+    def test_auto_plans_every_kind(self):
+        for kind in KINDS:
+            _, folder = self.model(kind, pad_token_id=200)
+            flags = [f"--model_name_or_path={folder}", "--block_size=32", "--device=cpu",
+                     "--per_device_train_batch_size=8", f"--cache_dir={self.folder / 'cache'}"]
+            peaks = {}
+            for preset in ("off", "recompute"):
+                self.good("plan", *flags, f"--preset={preset}", "--json=plan.json")
+                peaks[preset] = json.loads((self.folder / "plan.json").read_text())["peak_bytes"]
+            budget = (peaks["off"] + peaks["recompute"]) // 2048
+            self.good("plan", *flags, "--preset=auto", f"--budget={budget}KiB", "--json=plan.json")
+            peak = json.loads((self.folder / "plan.json").read_text())["peak_bytes"]
+            self.assertLessEqual(peak, 1024 * budget, kind)
+
     def test_resumes(self):
         _, folder = self.model("SmolLM3")
         whole, half = self.folder / "whole", self.folder / "half"

@@ -60,6 +60,18 @@ TEST_F(Groups, BlocksOfALlamaAreAlike) {
   EXPECT_EQ(groups.head_products(), 2.0 * 64 * 512 * 64);
 }
 
+TEST_F(Groups, BlocksWithoutRotaryPositionsAreOthers) {
+  LlamaConfig c = small_shape(3);
+  c.rope_layers = {false, true, false};
+  c.head_norms = c.qkv_bias = true;
+  const SegmentGroups groups(
+      step_request(small_request("off", at::kFloat, {.batch = 2, .length = 32}, c)));
+  EXPECT_EQ(of(groups), (Numbers{0, 1, 0, 2}));
+  const SegmentInfo& block = groups.segments()[1];
+  EXPECT_EQ(block.rebuilt.size(), 9);  // what attention reads beside the product
+  EXPECT_EQ(block.matrices.size(), 4);
+}
+
 TEST_F(Groups, OneWithAFrozenMatrixIsNot) {
   const PlanRequest r =
       small_request("off", at::kFloat, {.batch = 2, .length = 32}, small_shape(3));
