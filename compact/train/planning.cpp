@@ -141,12 +141,12 @@ std::string milder_settings(const Asked& asked, const Task& task, c10::DeviceTyp
     half.config.dtype = "bfloat16";
     offer("--dtype bfloat16", half);
   }
-  if (asked.policy) return text;
+  if (!has_segments(c, task)) return text;
   const Allowed now = asked.allowed;
   for (const char* more : {"quantize", "project", "quantize,project"}) {
-    Asked other = asked;
-    other.allowed = Allowed::parse(cat(more, ",", now.str()));
-    if (other.allowed != now && offer(cat("--allow ", other.allowed.str()), other)) break;
+    const Asked other{.config = c, .allowed = Allowed::parse(cat(more, ",", now.str()))};
+    const std::string what = cat(asked.policy ? "--preset auto " : "", "--allow ");
+    if (other.allowed != now && offer(what + other.allowed.str(), other)) break;
   }
   return text;
 }
@@ -230,14 +230,12 @@ StepPlan plan_within(const TrainConfig& c, const Task& task, Policy& policy, c10
 
 std::string settings_that_fit(const TrainConfig& c, const Task& task, const Policy& policy,
                               c10::DeviceType device, int64_t bytes) {
-  const bool segments = has_segments(c, task);
   const Allowed allowed = Allowed::parse(c.allow);
-  if (segments &&
+  if (has_segments(c, task) &&
       search_for(c, task, device, allowed, any_speed(c, task, device))->least_peak() <= bytes) {
     return cat("--preset auto --budget ", bytes, "B");
   }
-  return milder_settings({.config = c, .allowed = allowed, .policy = segments ? nullptr : &policy},
-                         task, device, bytes);
+  return milder_settings({.config = c, .allowed = allowed, .policy = &policy}, task, device, bytes);
 }
 
 void check_fits(const TrainConfig& c, const Task& task, const Policy& policy,
