@@ -86,6 +86,7 @@ Treatment::Treatment() {
 }
 
 Treatment::Treatment(std::vector<Spec> chain) {
+  COMPACT_CHECK(!chain.empty(), "a treatment has a name");
   auto parsed = std::make_shared<Parsed>();
   if (find_codec(chain[0].name)) {
     parsed->storage = Storage::kCodec;

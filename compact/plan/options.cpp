@@ -47,6 +47,13 @@ struct Taken {
 Taken run_alone(const Segment& segment, const SegmentSample& sample) {
   const at::AutoGradMode with_graph(true);
   Taken taken;
+  struct Scope {  // also where a pass fails
+    const SegmentSample& sample;
+    ~Scope() {
+      stop_trace();
+      for (const Weight& w : sample.weights) w.leaf.mutable_grad().reset();
+    }
+  } const scope{sample};
   start_trace(at::kMeta);
   {
     SegmentReport report;
@@ -63,7 +70,6 @@ Taken run_alone(const Segment& segment, const SegmentSample& sample) {
       torch::autograd::backward({loss}, {});
     }
   }
-  for (const Weight& w : sample.weights) w.leaf.mutable_grad().reset();
   for (const auto& [moment, bytes] : timeline_of(stop_trace()).moments) {
     if (moment == "forward of " + segment.name()) taken.forward = bytes;
     if (moment == "backward of " + segment.name()) taken.backward = bytes;

@@ -67,6 +67,7 @@ const std::vector<SegmentOption>& BudgetSearch::options(size_t group, double ran
   const auto known = options_.find({group, rank, round});
   if (known != options_.end()) return known->second;
   const SegmentGroups& with = groups(rank);
+  prepare_meta(request_.device);  // another search may have been for another device
   const SegmentInfo& info = *std::ranges::find(with.segments(), group, &SegmentInfo::group);
   const OptionSettings settings{.info = info,
                                 .sample = with.samples()[group],

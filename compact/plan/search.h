@@ -37,7 +37,8 @@ struct Chosen {
 // least peak and that of the least cost, on the CPU to all of them, on CUDA to 128 at equal
 // distances, since what the caching allocator reserves is known only from the plan of a whole step.
 // Of those whose plan fits, the one of the least cost is taken. So a smaller budget never has a
-// higher peak, a larger one never a slower policy.
+// higher peak, a larger one never a slower policy; where plans take less than the solver predicts,
+// of what it predicts to fit.
 class BudgetSearch {
  public:
   using Step = std::function<StepRequest(const Policy&)>;

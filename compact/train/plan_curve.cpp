@@ -173,7 +173,7 @@ void write_curve_page(const PlanCurve& curve, const std::string& path) {
   const std::string body =
       "<p class=\"legend\"><span><span class=\"key s1\"></span>cheapest lossless policy</span>"
       "<span><span class=\"key s2\"></span>where nothing lossless fits: moments in 16 and 8 bits, "
-      "slots in 4, then projected gradients</span><span><span class=\"key "
+      "slots in 8, 4 or 2 bits, then projected gradients</span><span><span class=\"key "
       "s0\"></span>presets</span></p>\n"
       "<div class=\"scroll\">" +
       svg_of(curve) + "</div>\n";

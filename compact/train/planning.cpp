@@ -21,9 +21,13 @@ namespace {
 // What the batch that segments are timed on holds: pixels of three channels, or tokens.
 constexpr int64_t kTimedPixels = int64_t{1} << 18, kTimedTokens = 2048;
 
-// What seconds of segments depend on: sizes of weights and samples, types.
-std::string timing_key(const TrainConfig& c, const Network& network, const at::Tensor& sample) {
-  std::string text = cat(sample.sizes());
+// What seconds of segments depend on: the model but for its depth and vocabulary, sizes of weights
+// and samples, types.
+std::string timing_key(const TrainConfig& c, const Task& task, const Network& network,
+                       const at::Tensor& sample) {
+  nlohmann::json model = task.config;
+  for (const char* key : {"vocab_size", "num_hidden_layers"}) model.erase(key);
+  std::string text = cat(sample.sizes(), model.dump());
   for (const auto& [name, t] : network.named_tensors()) text += cat(" ", name, t.sizes());
   return cat(c.per_device_train_batch_size, " samples ", c.dtype, " ", c.matmul_precision, " ",
              xxh3(text));
@@ -50,7 +54,7 @@ TimedNetwork timed_network(const TrainConfig& c, const Task& task) {
       return make(timed, kept, device);
     };
   }
-  result.key = timing_key(timed, *result.request.network(at::kMeta),
+  result.key = timing_key(timed, task, *result.request.network(at::kMeta),
                           task.inputs(timed, at::kMeta, 1).inputs[0]);
   return result;
 }
@@ -231,9 +235,12 @@ StepPlan plan_within(const TrainConfig& c, const Task& task, Policy& policy, c10
 std::string settings_that_fit(const TrainConfig& c, const Task& task, const Policy& policy,
                               c10::DeviceType device, int64_t bytes) {
   const Allowed allowed = Allowed::parse(c.allow);
-  if (has_segments(c, task) &&
-      search_for(c, task, device, allowed, any_speed(c, task, device))->least_peak() <= bytes) {
-    return cat("--preset auto --budget ", bytes, "B");
+  try {
+    if (has_segments(c, task) &&
+        search_for(c, task, device, allowed, any_speed(c, task, device))->least_peak() <= bytes) {
+      return cat("--preset auto --budget ", bytes, "B");
+    }
+  } catch (const InputError&) {  // what is allowed goes with no policy of this network
   }
   return milder_settings({.config = c, .allowed = allowed, .policy = &policy}, task, device, bytes);
 }

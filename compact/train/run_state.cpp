@@ -34,8 +34,8 @@ bool same_policy_options(const OpenCheckpoint& open, const std::string& checkpoi
   });
 }
 
-// Whether two policies hold every slot, gradient and moment of the task's network alike, in
-// whatever words.
+// Whether two policies hold every slot, gradient and moment of the task's network alike, by
+// whichever patterns; settings are compared as they are written.
 bool same_treatments(const TrainConfig& c, const Task& task, const Policy& a, const Policy& b) {
   const std::unique_ptr<Network> network = task.network(c, a, at::kMeta);
   for (const Parameter* p : network->parameters()) {
