@@ -9,7 +9,7 @@
 #include "bench/timing.h"
 #include "compact/base/check.h"
 #include "compact/codecs/codec.h"
-#include "compact/ops/map_stages.h"
+#include "compact/ops/stages/map_stages.h"
 
 namespace {
 

@@ -13,8 +13,8 @@
 
 #include "bench/timing.h"
 #include "compact/base/check.h"
-#include "compact/ops/memory.h"
-#include "compact/ops/saved_tensors.h"
+#include "compact/ops/memory/memory.h"
+#include "compact/ops/scopes/saved_tensors.h"
 #include "tests/models/plain_resnet.h"
 
 namespace {

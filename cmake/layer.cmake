@@ -82,8 +82,8 @@ endfunction()
 
 # at::RecordFunction has a member more without NDEBUG, which the libraries of torch, built with it,
 # do not know.
-set_source_files_properties(${PROJECT_SOURCE_DIR}/compact/ops/op_names.cpp PROPERTIES
+set_source_files_properties(${PROJECT_SOURCE_DIR}/compact/ops/scopes/op_names.cpp PROPERTIES
   COMPILE_DEFINITIONS NDEBUG SKIP_PRECOMPILE_HEADERS ON)
 # Its State has members of types that are the file's own, of which g++ warns in any but a main file.
-set_source_files_properties(${PROJECT_SOURCE_DIR}/compact/ops/saved_tensors.cpp PROPERTIES
+set_source_files_properties(${PROJECT_SOURCE_DIR}/compact/ops/scopes/saved_tensors.cpp PROPERTIES
   SKIP_UNITY_BUILD_INCLUSION ON)

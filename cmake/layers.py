@@ -38,6 +38,15 @@ LAYERS = {
 }
 # room of a layer: the other rooms of it that it may include
 ROOMS = {
+    "ops": {
+        "policy": set(),
+        "memory": set(),
+        "autograd": set(),
+        "functions": {"policy", "memory", "autograd"},
+        "segments": {"policy", "memory", "autograd"},
+        "stages": {"policy", "autograd", "functions", "segments"},
+        "scopes": {"policy"},
+    },
     "data": {
         "samples": set(),
         "files": set(),

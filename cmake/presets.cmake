@@ -1,4 +1,4 @@
-# Builds presets/*.policy into the program: compact::embedded_presets() in ops/policy.h.
+# Builds presets/*.policy into the program: compact::embedded_presets() in ops/policy/policy.h.
 file(GLOB preset_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/presets/*.policy)
 set(preset_rows "")
 foreach(file IN LISTS preset_files)
@@ -9,7 +9,7 @@ foreach(file IN LISTS preset_files)
 endforeach()
 file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/embedded_presets.cpp @ONLY CONTENT
 "// Made by cmake/presets.cmake from presets/*.policy.
-#include \"compact/ops/policy.h\"
+#include \"compact/ops/policy/policy.h\"
 namespace compact {
 std::span<const EmbeddedPreset> embedded_presets() {
   static const EmbeddedPreset all[] = {

@@ -7,6 +7,6 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
 endif()
 if(COMPACT_CUDA)
   target_compile_definitions(compact_codecs PRIVATE COMPACT_CUDA)
-  set_source_files_properties(${PROJECT_SOURCE_DIR}/compact/ops/memory.cpp PROPERTIES
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/compact/ops/memory/memory.cpp PROPERTIES
     COMPILE_DEFINITIONS COMPACT_CUDA)
 endif()

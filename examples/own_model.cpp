@@ -9,8 +9,8 @@
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/models/network.h"
-#include "compact/ops/memory.h"
-#include "compact/ops/stages.h"
+#include "compact/ops/memory/memory.h"
+#include "compact/ops/stages/stages.h"
 #include "compact/plan/search.h"
 
 namespace {

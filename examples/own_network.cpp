@@ -10,7 +10,7 @@
 #include <torch/optim/adam.h>
 
 #include "compact/base/text.h"
-#include "compact/ops/saved_tensors.h"
+#include "compact/ops/scopes/saved_tensors.h"
 
 int main() {
   namespace nn = torch::nn;

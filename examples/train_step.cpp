@@ -8,7 +8,7 @@
 #include "compact/base/text.h"
 #include "compact/models/llama.h"
 #include "compact/models/models.h"
-#include "compact/ops/memory.h"
+#include "compact/ops/memory/memory.h"
 #include "compact/plan/request.h"
 
 int main() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lines of a policy, and specs alone. What is taken has a text that parses to the same.
 #include "compact/base/spec.h"
-#include "compact/ops/policy.h"
+#include "compact/ops/policy/policy.h"
 #include "fuzz/fuzz.h"
 
 FUZZ(bytes) {

@@ -7,7 +7,7 @@
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/config/option.h"
-#include "compact/ops/policy.h"
+#include "compact/ops/policy/policy.h"
 
 namespace compact {
 namespace {

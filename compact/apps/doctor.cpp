@@ -23,7 +23,7 @@
 #include "compact/config/precision.h"
 #include "compact/config/version.h"
 #include "compact/kernels/self_check.h"
-#include "compact/ops/attention.h"
+#include "compact/ops/functions/attention.h"
 
 namespace compact {
 namespace {

@@ -14,7 +14,7 @@
 #include "compact/config/exit_codes.h"
 #include "compact/config/precision.h"
 #include "compact/config/version.h"
-#include "compact/ops/memory.h"
+#include "compact/ops/memory/memory.h"
 #include "compact/plan/budget.h"
 
 namespace compact::cli {

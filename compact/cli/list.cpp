@@ -13,7 +13,7 @@
 #include "compact/models/graph_network.h"
 #include "compact/models/models.h"
 #include "compact/models/resnet.h"
-#include "compact/ops/policy.h"
+#include "compact/ops/policy/policy.h"
 #include "compact/optim/optimizers.h"
 #include "compact/optim/schedules.h"
 #include "compact/tasks/task.h"

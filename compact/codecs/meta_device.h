@@ -18,7 +18,7 @@ inline c10::DeviceType device_type_of(const at::Tensor& t) {
 }
 
 // While one lives, the meta tensors that this thread makes stand for host memory, which is counted
-// by itself: see peak_host_bytes in ops/memory.h.
+// by itself: see peak_host_bytes in ops/memory/memory.h.
 class MetaOnHost {
  public:
   MetaOnHost();

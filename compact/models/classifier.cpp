@@ -12,8 +12,8 @@
 #include "compact/base/philox.h"
 #include "compact/codecs/draw.h"
 #include "compact/kernels/kernels.h"
-#include "compact/ops/dropout.h"
-#include "compact/ops/memory_trace.h"
+#include "compact/ops/functions/dropout.h"
+#include "compact/ops/memory/memory_trace.h"
 
 namespace compact {
 

@@ -5,8 +5,8 @@
 #include <ATen/core/grad_mode.h>
 
 #include "compact/base/check.h"
-#include "compact/ops/memory_trace.h"
-#include "compact/ops/stages.h"
+#include "compact/ops/memory/memory_trace.h"
+#include "compact/ops/stages/stages.h"
 
 namespace compact {
 namespace {

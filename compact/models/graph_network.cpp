@@ -6,7 +6,7 @@
 #include "compact/base/check.h"
 #include "compact/base/named.h"
 #include "compact/base/text.h"
-#include "compact/ops/memory_trace.h"
+#include "compact/ops/memory/memory_trace.h"
 
 namespace compact {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "compact/models/classifier.h"
-#include "compact/ops/graph_attention.h"
+#include "compact/ops/functions/graph_attention.h"
 
 namespace compact {
 

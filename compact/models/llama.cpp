@@ -10,8 +10,8 @@
 #include "compact/base/philox.h"
 #include "compact/codecs/draw.h"
 #include "compact/kernels/kernels.h"
-#include "compact/ops/fork.h"
-#include "compact/ops/memory_trace.h"
+#include "compact/ops/functions/fork.h"
+#include "compact/ops/memory/memory_trace.h"
 
 namespace compact {
 namespace {

@@ -19,9 +19,9 @@
 
 #include "compact/base/llama_config.h"
 #include "compact/models/network.h"
-#include "compact/ops/loss.h"
-#include "compact/ops/policy.h"
-#include "compact/ops/stages.h"
+#include "compact/ops/functions/loss.h"
+#include "compact/ops/policy/policy.h"
+#include "compact/ops/stages/stages.h"
 
 namespace compact {
 

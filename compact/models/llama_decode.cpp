@@ -10,7 +10,7 @@
 #include <limits>
 
 #include "compact/base/check.h"
-#include "compact/ops/attention.h"
+#include "compact/ops/functions/attention.h"
 
 namespace compact {
 namespace {

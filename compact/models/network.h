@@ -14,9 +14,9 @@
 
 #include "compact/base/function_ref.h"
 #include "compact/codecs/parameter.h"
-#include "compact/ops/policy.h"
-#include "compact/ops/saved_tensors.h"
-#include "compact/ops/segment.h"
+#include "compact/ops/policy/policy.h"
+#include "compact/ops/scopes/saved_tensors.h"
+#include "compact/ops/segments/segment.h"
 
 namespace compact {
 

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "compact/models/classifier.h"
-#include "compact/ops/map_stages.h"
+#include "compact/ops/stages/map_stages.h"
 
 namespace compact {
 

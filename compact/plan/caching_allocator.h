@@ -11,7 +11,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "compact/ops/memory_trace.h"
+#include "compact/ops/memory/memory_trace.h"
 
 namespace compact {
 

@@ -61,6 +61,14 @@ SegmentInfo info_of(const Segment& s, const at::Tensor& x, Weights weights,
 
 }  // namespace
 
+std::string keep_lines(const std::vector<SegmentInfo>& segments) {
+  std::string text = "slot * = keep\n";
+  for (const SegmentInfo& s : segments) {
+    for (const std::string& slot : s.signs) text += cat("slot ", slot, " = mask:of=sign\n");
+  }
+  return text;
+}
+
 SegmentGroups::SegmentGroups(const StepRequest& request) {
   prepare_meta(request.device);
   network_ = request.network(at::kMeta);

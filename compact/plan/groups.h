@@ -33,6 +33,9 @@ struct SegmentInfo {
   std::string in_segment(const std::string& slot) const { return name + "." + slot; }
 };
 
+// Lines of a policy that keeps what backward passes read: as it is, of signs one bit each.
+std::string keep_lines(const std::vector<SegmentInfo>& segments);
+
 // A segment as a forward pass of a training step runs it, on the meta device.
 struct SegmentSample {
   const Segment* segment = nullptr;

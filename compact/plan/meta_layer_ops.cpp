@@ -12,7 +12,7 @@
 #include <tuple>
 
 #include "compact/codecs/meta_device.h"
-#include "compact/ops/memory.h"
+#include "compact/ops/memory/memory.h"
 #include "compact/plan/meta_library.h"
 
 namespace compact {

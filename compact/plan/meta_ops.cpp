@@ -13,8 +13,8 @@
 
 #include "compact/codecs/meta_device.h"
 #include "compact/kernels/gpu.h"
-#include "compact/ops/memory.h"
-#include "compact/ops/quiet.h"
+#include "compact/ops/autograd/quiet.h"
+#include "compact/ops/memory/memory.h"
 #include "compact/plan/meta_library.h"
 
 namespace compact {

@@ -10,7 +10,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/ranges.h"
-#include "compact/ops/memory_trace.h"
+#include "compact/ops/memory/memory_trace.h"
 
 namespace compact {
 namespace {
@@ -133,9 +133,7 @@ std::vector<SegmentOption> undominated(const std::vector<SegmentOption>& all) {
 // What an option takes, but for what its error is worth.
 void fill_in(SegmentOption& option, const OptionSettings& settings) {
   const SegmentInfo& info = settings.info;
-  std::string lines = "slot * = keep\n";
-  for (const std::string& slot : info.signs) lines += cat("slot ", slot, " = mask:of=sign\n");
-  lines += slot_lines({info.name}, {&option});
+  const std::string lines = keep_lines({info}) + slot_lines({info.name}, {&option});
   const Segment segment = settings.sample.segment->treated(Policy::parse(lines, "auto"));
   const Taken taken = run_alone(segment, settings.sample);
   double encoded = 0, kept = 0;  // bytes

@@ -5,7 +5,7 @@
 
 #include "compact/base/check.h"
 #include "compact/codecs/meta_device.h"
-#include "compact/ops/memory.h"
+#include "compact/ops/memory/memory.h"
 #include "compact/plan/caching_allocator.h"
 #include "compact/plan/meta_ops.h"
 

@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "compact/models/network.h"
-#include "compact/ops/policy.h"
+#include "compact/ops/policy/policy.h"
 #include "compact/optim/options.h"
 #include "compact/plan/step_memory.h"
 

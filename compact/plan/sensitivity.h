@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "compact/models/network.h"
-#include "compact/ops/policy.h"
-#include "compact/ops/saved_tensors.h"
+#include "compact/ops/policy/policy.h"
+#include "compact/ops/scopes/saved_tensors.h"
 #include "compact/plan/bits.h"
 
 namespace compact {

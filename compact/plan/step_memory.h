@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "compact/ops/memory.h"
-#include "compact/ops/memory_trace.h"
+#include "compact/ops/memory/memory.h"
+#include "compact/ops/memory/memory_trace.h"
 #include "compact/plan/train_step.h"
 
 namespace compact {

@@ -3,7 +3,7 @@
 
 #include <torch/csrc/autograd/autograd.h>
 
-#include "compact/ops/memory_trace.h"
+#include "compact/ops/memory/memory_trace.h"
 
 namespace compact {
 

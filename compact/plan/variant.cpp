@@ -6,7 +6,7 @@
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/codecs/projection.h"
-#include "compact/ops/loss.h"
+#include "compact/ops/functions/loss.h"
 #include "compact/plan/options.h"
 
 namespace compact {
@@ -78,10 +78,7 @@ bool Variants::projects(const Variant& v, size_t segment) const {
 
 std::string Variants::lines(const Variant& v) const {
   const std::vector<SegmentInfo>& segments = groups_.segments();
-  std::string text = "slot * = keep\n";
-  for (const SegmentInfo& s : segments) {
-    for (const std::string& slot : s.signs) text += cat("slot ", slot, " = mask:of=sign\n");
-  }
+  std::string text = keep_lines(segments);
   if (v.chunk > 0) text += cat("slot loss.logits = chunk:tokens=", v.chunk, "\n");
   if (!v.moments.empty()) text += cat("moment * = ", v.moments, "\n");
   // Updating inside the backward pass costs nothing and loses nothing where it may be done.

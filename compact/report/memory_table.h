@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "compact/ops/segment.h"
+#include "compact/ops/segments/segment.h"
 
 namespace compact {
 

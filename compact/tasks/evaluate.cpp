@@ -9,7 +9,7 @@
 #include "compact/base/check.h"
 #include "compact/base/scores.h"
 #include "compact/base/text.h"
-#include "compact/ops/memory.h"
+#include "compact/ops/memory/memory.h"
 #include "compact/tasks/trained_model.h"
 
 namespace compact {

@@ -11,7 +11,7 @@
 #include "compact/config/config.h"
 #include "compact/data/tokenizers/tokenizer.h"
 #include "compact/models/network.h"
-#include "compact/ops/policy.h"
+#include "compact/ops/policy/policy.h"
 #include "compact/optim/optimizer.h"
 
 namespace compact {

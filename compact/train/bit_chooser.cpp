@@ -14,8 +14,8 @@
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
 #include "compact/kernels/kernels.h"
-#include "compact/ops/memory.h"
-#include "compact/ops/op_names.h"
+#include "compact/ops/memory/memory.h"
+#include "compact/ops/scopes/op_names.h"
 #include "compact/plan/sensitivity.h"
 
 namespace compact {

@@ -9,7 +9,7 @@
 
 #include "compact/config/config.h"
 #include "compact/models/network.h"
-#include "compact/ops/policy.h"
+#include "compact/ops/policy/policy.h"
 #include "compact/plan/step_memory.h"
 
 namespace compact {

@@ -5,7 +5,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
-#include "compact/ops/attention.h"
+#include "compact/ops/functions/attention.h"
 #include "compact/tasks/setup.h"
 
 namespace compact {

@@ -34,6 +34,7 @@ CurvePoint preset_point(const std::string& name, const StepRequest& request,
                         const SegmentGroups& groups, const Speed& speed) {
   const StepPlan plan = plan_step(request);
   CurvePoint point{.name = name, .peak = plan.reserved};
+  if (!Policy::preset(name).has(PolicyKind::kGrad)) point.error = 0;  // all rebuilt exactly
   double added = 0;
   const auto micro = static_cast<double>(request.step.accumulation);
   const std::unique_ptr<Network> network = request.network(at::kMeta);
@@ -55,7 +56,7 @@ nlohmann::ordered_json json_of(const std::vector<CurvePoint>& points) {
                     {"peak_bytes", p.peak},
                     {"step_seconds", p.seconds},
                     {"added_flops", p.products},
-                    {"gradient_error", p.error}});
+                    {"gradient_error", p.error ? nlohmann::ordered_json(*p.error) : nullptr}});
   }
   return rows;
 }
@@ -63,8 +64,9 @@ nlohmann::ordered_json json_of(const std::vector<CurvePoint>& points) {
 std::string table_of(const std::vector<CurvePoint>& points) {
   std::string out;
   for (const CurvePoint& p : points) {
-    out += formatted("  %-16s %12s %14.4g %16.4g %14.3f\n", p.name.c_str(),
-                     format_bytes(p.peak).c_str(), p.seconds, p.products * 1e-12, p.error);
+    out += formatted("  %-16s %12s %14.4g %16.4g %14s\n", p.name.c_str(),
+                     format_bytes(p.peak).c_str(), p.seconds, p.products * 1e-12,
+                     p.error ? formatted("%.3f", *p.error).c_str() : "-");
   }
   return out;
 }

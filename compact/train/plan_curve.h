@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,8 @@ namespace compact {
 struct CurvePoint {
   std::string name;  // lossless, lossy, or a preset
   int64_t peak = 0;  // bytes
-  double seconds = 0, products = 0, error = 0;
+  double seconds = 0, products = 0;
+  std::optional<double> error = {};  // of the gradient; none: it is not known
 };
 struct PlanCurve {
   std::string title, subtitle, text;

@@ -21,6 +21,8 @@ namespace {
 // What the batch that segments are timed on holds: pixels of three channels, or tokens.
 constexpr int64_t kTimedPixels = int64_t{1} << 18, kTimedTokens = 2048;
 
+Policy all_kept() { return Policy::parse("slot * = keep", "timing"); }
+
 // What seconds of segments depend on: the model but for its depth and vocabulary, sizes of weights
 // and samples, types.
 std::string timing_key(const TrainConfig& c, const Task& task, const Network& network,
@@ -46,7 +48,7 @@ TimedNetwork timed_network(const TrainConfig& c, const Task& task) {
   const auto elements = [&](const TrainConfig& of) {
     return static_cast<double>(size(of) * of.per_device_train_batch_size);
   };
-  const Policy kept = Policy::parse("slot * = keep", "timing");
+  const Policy kept = all_kept();
   TimedNetwork result{.request = step_request(timed, task, kept, c10::kCPU),
                       .scale = elements(c) / elements(timed)};
   if (task.smallest) {
@@ -81,7 +83,7 @@ std::unique_ptr<BudgetSearch> search_for(const TrainConfig& c, const Task& task,
 }
 
 SegmentGroups groups_of(const TrainConfig& c, const Task& task, c10::DeviceType device) {
-  return SegmentGroups(step_request(c, task, Policy::parse("slot * = keep", "timing"), device));
+  return SegmentGroups(step_request(c, task, all_kept(), device));
 }
 
 // What takes no time to find out, where only bytes matter.

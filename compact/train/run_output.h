@@ -8,7 +8,7 @@
 
 #include "compact/config/config.h"
 #include "compact/models/network.h"
-#include "compact/ops/policy.h"
+#include "compact/ops/policy/policy.h"
 #include "compact/optim/optimizer.h"
 #include "compact/report/metrics.h"
 #include "compact/tasks/task.h"

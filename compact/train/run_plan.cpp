@@ -9,7 +9,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
-#include "compact/ops/memory.h"
+#include "compact/ops/memory/memory.h"
 #include "compact/report/plan_report.h"
 
 namespace compact {

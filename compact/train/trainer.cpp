@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <ostream>
 
 #include "compact/base/check.h"
@@ -15,8 +14,8 @@
 #include "compact/config/memory_limit.h"
 #include "compact/config/option.h"
 #include "compact/config/precision.h"
-#include "compact/ops/memory.h"
-#include "compact/ops/memory_trace.h"
+#include "compact/ops/memory/memory.h"
+#include "compact/ops/memory/memory_trace.h"
 #include "compact/optim/schedules.h"
 #include "compact/plan/train_step.h"
 #include "compact/report/memory_table.h"
@@ -26,6 +25,7 @@
 #include "compact/tasks/task.h"
 #include "compact/train/bit_chooser.h"
 #include "compact/train/description.h"
+#include "compact/train/finite.h"
 #include "compact/train/last_writes.h"
 #include "compact/train/output_folder.h"
 #include "compact/train/results.h"
@@ -54,8 +54,6 @@ class Run {
   void prepare();
   void resume(const std::string& checkpoint);
   void describe();
-  double check_loss(const at::Tensor& loss) const;
-  void check_norm(const at::Tensor& norm);
   void choose_bits();
   bool step();  // false: stopped inside the update, gradients pending
   void log();
@@ -166,23 +164,6 @@ void Run::describe() {
   output_->write_memory(plan_->table());
 }
 
-double Run::check_loss(const at::Tensor& loss) const {
-  const double value = loss.item<double>();
-  if (std::isfinite(value)) return value;
-  throw NonFiniteError(
-      cat("step ", s_.step + 1, ": the loss is ", value, "; stopped before the update"));
-}
-
-void Run::check_norm(const at::Tensor& norm) {
-  grad_norm_ = norm.item<double>();
-  if (std::isfinite(grad_norm_)) return;
-  throw NonFiniteError(cat("step ", s_.step + 1, ": the gradient of ", optimizer_->nonfinite(norm),
-                           releases_ && !device_.is_cpu()
-                               ? " is not finite; stopped, but parameters with release=true have "
-                                 "taken theirs: go on from a checkpoint"
-                               : " is not finite; stopped before the update"));
-}
-
 // On the batch to come, which stays to come.
 void Run::choose_bits() {
   const Batch batch = task_.train->peek(c_.per_device_train_batch_size);
@@ -215,16 +196,18 @@ bool Run::step() {
   hooks.before_backward = [&](const at::Tensor& loss) {
     figures_.held_bytes = live_bytes(device_) - live;
     figures_.saved_bytes = report_.all_saved_bytes();
-    if (releases_) check_loss(loss);  // before it changes weights
+    if (releases_) finite_loss(loss, s_.step + 1);  // before it changes weights
   };
   hooks.after_backward = [&](int64_t micro, const at::Tensor& loss) {
     plan_->mark_gradients();
-    s_.step_loss += check_loss(loss);
+    s_.step_loss += finite_loss(loss, s_.step + 1);
     s_.micro = micro + 1;
     const bool stop = SignalScope::count() >= 2 || (hooks_.stop && hooks_.stop(s_.step, micro));
     return !stop || s_.micro == accumulation;
   };
-  hooks.before_update = [&](const at::Tensor& norm) { check_norm(norm); };
+  hooks.before_update = [&](const at::Tensor& norm) {
+    grad_norm_ = finite_norm(norm, *optimizer_, s_.step + 1, releases_ && !device_.is_cpu());
+  };
   const bool whole = train_step(
       *model_, *optimizer_,
       {.accumulation = accumulation,
@@ -313,7 +296,6 @@ void Run::show_plan() {
 }
 
 int Run::go() {
-  const SignalScope signals;
   prepare();
   describe();
   while (!last()) {
@@ -346,6 +328,7 @@ int train(const TrainConfig& config, std::ostream& out, bool terminal, const Tra
   check_run(config);
   const TrainConfig taken = for_task(config);
   Console console(out, terminal);
+  const SignalScope signals;  // until the run has let go of its folder
   Run run(taken, console, hooks);
   try {
     return run.go();

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "compact/config/memory_limit.h"
-#include "compact/ops/memory.h"
+#include "compact/ops/memory/memory.h"
 
 namespace compact {
 namespace {

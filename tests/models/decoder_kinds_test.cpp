@@ -7,7 +7,7 @@
 
 #include <set>
 
-#include "compact/ops/memory.h"
+#include "compact/ops/memory/memory.h"
 #include "tests/models/tiny_llama.h"
 
 namespace compact {

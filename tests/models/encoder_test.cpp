@@ -14,26 +14,12 @@
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
+#include "tests/models/tiny_encoder.h"
 
 namespace compact {
 namespace {
 
 using ::testing::HasSubstr;
-
-EncoderConfig config_of(EncoderKind kind = EncoderKind::kBert) {
-  EncoderConfig c;
-  c.kind = kind;
-  c.hidden_size = 24;
-  c.intermediate_size = 40;
-  c.num_hidden_layers = 3;
-  c.num_attention_heads = 3;
-  c.vocab_size = 50;
-  c.max_position_embeddings = 32;
-  c.initializer_range = 0.2;
-  c.labels = {"a", "b", "c"};
-  if (kind == EncoderKind::kRoberta) c.pad_token_id = 1;
-  return c;
-}
 
 Tensors inputs_of(int64_t batch = 5, int64_t length = 11) {
   const auto g = at::detail::createCPUGenerator(7);
@@ -70,7 +56,7 @@ void expect_same(const Step& a, const Step& b, const std::string& text) {
 }
 
 TEST(Encoder, IsEvaluatedInInferenceMode) {
-  const Encoder net(config_of(), Policy::preset("exact"), {.seed = 3});
+  const Encoder net(tiny_encoder(), Policy::preset("exact"), {.seed = 3});
   const at::Tensor target = at::arange(5).remainder(3);
   const double want = net.score(inputs_of(), target).loss;
   const c10::InferenceMode inference;
@@ -81,9 +67,9 @@ TEST(Encoder, IsEvaluatedInInferenceMode) {
 
 TEST(Encoder, LosslessPresetsChangeNoBit) {
   for (const EncoderKind kind : {EncoderKind::kBert, EncoderKind::kRoberta}) {
-    const Step off = step_under(config_of(kind), Policy::preset("off"));
+    const Step off = step_under(tiny_encoder(kind), Policy::preset("off"));
     for (const char* preset : {"exact", "recompute"}) {
-      expect_same(step_under(config_of(kind), Policy::preset(preset)), off, preset);
+      expect_same(step_under(tiny_encoder(kind), Policy::preset(preset)), off, preset);
     }
   }
 }
@@ -92,7 +78,7 @@ TEST(Encoder, LosslessPresetsChangeNoBit) {
 // without it. Neither its word nor its place is trained.
 TEST(Encoder, PaddingWithinATextTakesNoPlaceInRoberta) {
   for (const EncoderKind kind : {EncoderKind::kBert, EncoderKind::kRoberta}) {
-    const EncoderConfig config = config_of(kind);
+    const EncoderConfig config = tiny_encoder(kind);
     const Encoder net(config, Policy(), {.seed = 3});
     const auto embedded = [&](const std::vector<int64_t>& ids) {
       const at::Tensor row = at::tensor(ids, at::kLong).unsqueeze(0);
@@ -124,7 +110,7 @@ TEST(Encoder, PaddingWithinATextTakesNoPlaceInRoberta) {
 }
 
 TEST(Encoder, EveryAssignmentOfABlockChangesNoBit) {
-  EncoderConfig config = config_of();
+  EncoderConfig config = tiny_encoder();
   config.num_hidden_layers = 2;
   const Step off = step_under(config, "");
   const char* const slots[] = {"attn.norm", "attn.qkv", "attn.out", "mlp.input",
@@ -142,7 +128,7 @@ TEST(Encoder, EveryAssignmentOfABlockChangesNoBit) {
 }
 
 TEST(Encoder, DropoutIsOfTrainingAndOfTheKeyAlone) {
-  const Encoder net(config_of(), Policy::preset("exact"), {.seed = 3});
+  const Encoder net(tiny_encoder(), Policy::preset("exact"), {.seed = 3});
   const at::Tensor target = at::arange(5).remainder(3);
   const auto loss = [&](uint64_t key) {
     return net.loss(inputs_of(), target, {.noise = key}).item<double>();
@@ -152,14 +138,14 @@ TEST(Encoder, DropoutIsOfTrainingAndOfTheKeyAlone) {
   const double plain = net.score(inputs_of(), target).loss;
   EXPECT_EQ(net.score(inputs_of(), target).loss, plain);
   EXPECT_NE(loss(1), plain);
-  EncoderConfig none = config_of();
+  EncoderConfig none = tiny_encoder();
   none.hidden_dropout = none.attention_dropout = 0;
   const Encoder without(none, Policy::preset("exact"), {.seed = 3});
   EXPECT_EQ(without.loss(inputs_of(), target, {}).item<double>(), plain);
 }
 
 TEST(Encoder, PaddingChangesNothing) {
-  const Encoder net(config_of(), Policy::preset("exact"), {.seed = 3});
+  const Encoder net(tiny_encoder(), Policy::preset("exact"), {.seed = 3});
   const Tensors in = inputs_of();
   const at::NoGradGuard no_grad;
   const at::Tensor want = net.logits(in, {.training = false});
@@ -181,11 +167,11 @@ TEST(Encoder, PaddingChangesNothing) {
 // The gradient of a carrier is that of the whole weight times P, whether the input is kept, rebuilt
 // or sketched.
 TEST(Encoder, ProjectedGradientsAreThoseOfTheWeights) {
-  const Step whole = step_under(config_of(), "");
+  const Step whole = step_under(tiny_encoder(), "");
   for (const char* preset : {"compact", "compact-paper"}) {
     Policy policy = Policy::preset(preset);
     policy.override_projection("rank", "8");
-    const Encoder net(config_of(), policy, {.seed = 3});
+    const Encoder net(tiny_encoder(), policy, {.seed = 3});
     net.loss(inputs_of(), at::arange(5).remainder(3), {.scale = 0.2, .noise = 5}).backward();
     int projected = 0;
     for (const Parameter* p : net.parameters()) {
@@ -204,12 +190,12 @@ TEST(Encoder, ProjectedGradientsAreThoseOfTheWeights) {
         row += rows;
       }
     }
-    EXPECT_EQ(projected, 3 * config_of().num_hidden_layers) << preset;
+    EXPECT_EQ(projected, 3 * tiny_encoder().num_hidden_layers) << preset;
   }
 }
 
 TEST(Encoder, RegressionIsSquaredError) {
-  EncoderConfig config = config_of();
+  EncoderConfig config = tiny_encoder();
   config.labels = {"value"};
   config.regression = true;
   const Encoder net(config, Policy::preset("exact"), {.seed = 3});
@@ -224,15 +210,15 @@ TEST(Encoder, RegressionIsSquaredError) {
 
 TEST(Encoder, QuantizedPresetsAreCloseAndSmall) {
   const auto saved = [](const char* preset) {
-    const Encoder net(config_of(), Policy::preset(preset), {.seed = 3});
+    const Encoder net(tiny_encoder(), Policy::preset(preset), {.seed = 3});
     PassReport report;
     net.loss(inputs_of(), at::arange(5).remainder(3), {.scale = 0.2, .noise = 5}, &report);
     return report.all_saved_bytes();
   };
   EXPECT_LT(saved("exact"), saved("off"));
   EXPECT_LT(saved("gact-l1"), saved("exact") / 3);
-  const Step off = step_under(config_of(), ""),
-             near = step_under(config_of(), Policy::preset("gact-l1.1"));
+  const Step off = step_under(tiny_encoder(), ""),
+             near = step_under(tiny_encoder(), Policy::preset("gact-l1.1"));
   EXPECT_TRUE(near.loss.equal(off.loss));
   for (const auto& [name, g] : off.gradients) {
     const double size = g.norm().item<double>();
@@ -250,18 +236,18 @@ TEST(Encoder, RefusesWhatItCannotTake) {
     }
     return std::string();
   };
-  const Encoder net(config_of(), Policy::preset("exact"), {});
+  const Encoder net(tiny_encoder(), Policy::preset("exact"), {});
   const Tensors in = inputs_of(2, 33);
   EXPECT_THAT(error([&] { net.logits(in, {.training = false}); }),
               HasSubstr("longer than the model's 32"));
   EXPECT_THAT(error([&] { net.logits({in[0]}, {.training = false}); }), HasSubstr("lengths"));
   const auto make = [&](const std::string& policy) {
-    return error([&] { Encoder(config_of(), Policy::parse(policy, "test"), {}); });
+    return error([&] { Encoder(tiny_encoder(), Policy::parse(policy, "test"), {}); });
   };
   EXPECT_THAT(make("grad pooler = project\n"), HasSubstr("transformer blocks"));
   EXPECT_THAT(make("slot layers.0.attn.input = recompute\n"), HasSubstr("attn.input"));
   EXPECT_THAT(make("slot layers.*.mlp.up = sketch\n"), HasSubstr("sketch"));
-  EncoderConfig bad = config_of();
+  EncoderConfig bad = tiny_encoder();
   bad.num_attention_heads = 5;
   EXPECT_THAT(error([&] { Encoder(bad, Policy::preset("off"), {}); }), HasSubstr("multiple"));
 }

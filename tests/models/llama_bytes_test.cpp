@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "compact/ops/memory.h"
+#include "compact/ops/memory/memory.h"
 #include "tests/models/tiny_llama.h"
 
 namespace compact {

@@ -11,7 +11,7 @@
 #include "compact/base/check.h"
 #include "compact/data/images/images.h"
 #include "compact/io/safetensors.h"
-#include "compact/ops/saved_tensors.h"
+#include "compact/ops/scopes/saved_tensors.h"
 #include "tests/models/plain_resnet.h"
 #include "tests/shared_data.h"
 

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "compact/models/encoder.h"
+#include "tests/models/tiny_encoder.h"
 #include "tests/models/tiny_llama.h"
 
 namespace compact {
@@ -49,15 +50,7 @@ TEST(Threads, RunALlamaAtOnce) {
 }
 
 TEST(Threads, RunAnEncoderAtOnce) {
-  EncoderConfig config;
-  config.hidden_size = 24;
-  config.intermediate_size = 40;
-  config.num_hidden_layers = 2;
-  config.num_attention_heads = 3;
-  config.vocab_size = 50;
-  config.max_position_embeddings = 32;
-  config.labels = {"a", "b", "c"};
-  const Encoder model(config, policy("gact-l1"), {});
+  const Encoder model(tiny_encoder(), policy("gact-l1"), {});
   const at::Tensor words = at::arange(40, at::kLong).view({5, 8});
   expect_same_in_threads(model, {words, at::zeros_like(words), at::full({5}, 8, at::kLong)},
                          at::arange(5).remainder(3));

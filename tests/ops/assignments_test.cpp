@@ -2,7 +2,7 @@
 // Every assignment of keep and recompute to the slots of a block.
 #include <gtest/gtest.h>
 
-#include "compact/ops/memory.h"
+#include "compact/ops/memory/memory.h"
 #include "tests/ops/block.h"
 
 namespace compact {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/ops/attention.h"
+#include "compact/ops/functions/attention.h"
 
 #include <gtest/gtest.h>
 

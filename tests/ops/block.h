@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "compact/base/philox.h"
-#include "compact/ops/segment.h"
-#include "compact/ops/stages.h"
+#include "compact/ops/segments/segment.h"
+#include "compact/ops/stages/stages.h"
 #include "tests/ops/bound_segment.h"
 
 namespace compact {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "compact/ops/segment.h"
+#include "compact/ops/segments/segment.h"
 
 namespace compact {
 

@@ -5,9 +5,9 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "compact/base/check.h"
-#include "compact/ops/map_stages.h"
-#include "compact/ops/memory.h"
-#include "compact/ops/policy.h"
+#include "compact/ops/memory/memory.h"
+#include "compact/ops/policy/policy.h"
+#include "compact/ops/stages/map_stages.h"
 #include "tests/ops/block.h"
 
 namespace compact {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/ops/dropout.h"
+#include "compact/ops/functions/dropout.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

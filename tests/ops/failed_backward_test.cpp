@@ -7,8 +7,8 @@
 #include <functional>
 
 #include "compact/base/check.h"
-#include "compact/ops/loss.h"
-#include "compact/ops/memory.h"
+#include "compact/ops/functions/loss.h"
+#include "compact/ops/memory/memory.h"
 #include "tests/ops/block.h"
 
 namespace compact {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/ops/fork.h"
+#include "compact/ops/functions/fork.h"
 
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "compact/ops/autograd.h"
-#include "compact/ops/memory.h"
+#include "compact/ops/autograd/autograd.h"
+#include "compact/ops/memory/memory.h"
 #include "tests/ops/block.h"
 
 namespace compact {

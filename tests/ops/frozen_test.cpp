@@ -4,7 +4,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "compact/base/check.h"
-#include "compact/ops/memory.h"
+#include "compact/ops/memory/memory.h"
 #include "tests/ops/block.h"
 
 namespace compact {

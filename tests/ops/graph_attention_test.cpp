@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention over edges beside softmaxes of dense matrices under autograd, and what it keeps.
-#include "compact/ops/graph_attention.h"
+#include "compact/ops/functions/graph_attention.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "compact/base/check.h"
-#include "compact/ops/dropout.h"
-#include "compact/ops/saved_tensors.h"
+#include "compact/ops/functions/dropout.h"
+#include "compact/ops/scopes/saved_tensors.h"
 
 namespace compact {
 namespace {

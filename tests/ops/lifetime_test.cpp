@@ -7,8 +7,8 @@
 #include <new>
 
 #include "compact/base/check.h"
-#include "compact/ops/loss.h"
-#include "compact/ops/map_stages.h"
+#include "compact/ops/functions/loss.h"
+#include "compact/ops/stages/map_stages.h"
 #include "tests/ops/block.h"
 
 namespace compact {

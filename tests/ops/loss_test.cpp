@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/ops/loss.h"
+#include "compact/ops/functions/loss.h"
 
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include "compact/base/check.h"
-#include "compact/ops/memory.h"
+#include "compact/ops/memory/memory.h"
 #include "tests/ops/block.h"
 
 namespace compact {

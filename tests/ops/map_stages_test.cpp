@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Convolutions whose inputs are held as means over windows.
-#include "compact/ops/map_stages.h"
+#include "compact/ops/stages/map_stages.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

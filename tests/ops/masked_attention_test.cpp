@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/ops/masked_attention.h"
+#include "compact/ops/functions/masked_attention.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/ops/memory.h"
+#include "compact/ops/memory/memory.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -11,7 +11,7 @@
 
 #include "compact/base/check.h"
 #include "compact/codecs/meta_device.h"
-#include "compact/ops/memory_trace.h"
+#include "compact/ops/memory/memory_trace.h"
 
 namespace compact {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/ops/policy.h"
+#include "compact/ops/policy/policy.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -167,6 +167,13 @@ TEST(Policy, RolesBesideNames) {
   EXPECT_EQ(Policy::parse(p.str(), "again").str(), p.str());
   EXPECT_TRUE(p.names(PolicyKind::kSlot, "x", Role::kNorm));
   EXPECT_FALSE(Policy::parse("slot role:norm = keep", "file").names(PolicyKind::kSlot, "norm"));
+}
+
+TEST(Policy, RolesAreTheSameInAnyOrder) {
+  EXPECT_THAT(parse_error("slot role:{norm,product} = keep\nslot role:{product,norm} = recompute"),
+              AllOf(HasSubstr("file:2"), HasSubstr("`recompute` here and `keep` at file:1")));
+  EXPECT_THAT(parse_error("slot role:norm = keep\nslot role:{norm,norm} = recompute"),
+              HasSubstr("file:2"));
 }
 
 TEST(Policy, UnknownRoles) {

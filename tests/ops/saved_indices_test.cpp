@@ -5,7 +5,7 @@
 
 #include <map>
 
-#include "compact/ops/saved_tensors.h"
+#include "compact/ops/scopes/saved_tensors.h"
 
 namespace compact {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Saved tensors of plain ATen networks, held by codecs.
-#include "compact/ops/saved_tensors.h"
+#include "compact/ops/scopes/saved_tensors.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "compact/base/check.h"
-#include "compact/ops/memory.h"
+#include "compact/ops/memory/memory.h"
 
 namespace compact {
 namespace {

@@ -2,8 +2,8 @@
 // Segments on tensors of every stride, and of no elements.
 #include <gtest/gtest.h>
 
-#include "compact/ops/map_stages.h"
-#include "compact/ops/stages.h"
+#include "compact/ops/stages/map_stages.h"
+#include "compact/ops/stages/stages.h"
 #include "tests/ops/block.h"
 
 namespace compact {
@@ -15,34 +15,36 @@ struct StageCase {
   std::vector<const Parameter*> read = {};
 };
 
-struct HeadNorms {
+// Every stage of transformers, on a block's weights.
+struct BlockStages {
+  Block block{at::kFloat};
   Parameter queries{.name = "q", .weight = noise({Block::kDim}, "q", at::kFloat)};
   Parameter keys{.name = "k", .weight = noise({Block::kDim}, "k", at::kFloat)};
-  HeadNorms() {
+  std::vector<StageCase> stages;
+
+  BlockStages() {
     for (Parameter* p : {&queries, &keys}) p->weight.requires_grad_(true);
+    stages = {{head_norm_stage(1e-5, Block::kHeads, Block::kKvHeads, Block::kDim),
+               Block::kQkv,
+               {&queries, &keys}},
+              {scale_stage(0.3), Block::kWidth},
+              {rms_norm_stage(1e-5), Block::kWidth, {&block.attn_norm}},
+              {layer_norm_stage(1e-5), Block::kWidth, {&block.attn_norm, &block.mlp_norm}},
+              {linear_stage(), Block::kWidth, {&block.out}},
+              {dropout_stage(0.5), Block::kWidth},
+              {rope_stage(block.rope, Block::kHeads + Block::kKvHeads, Block::kDim), Block::kQkv},
+              {attention_stage(Block::kHeads, Block::kKvHeads, Block::kDim), Block::kQkv},
+              {masked_attention_stage(Block::kHeads, Block::kDim, 0.5), 3 * Block::kWidth},
+              {gelu_stage(true), Block::kMlp},
+              {swiglu_stage(Block::kMlp), 2 * Block::kMlp}};
   }
 };
 
 // Each stage on activations whose rows do not lie one after another.
 TEST(SegmentShapes, TakesStridedInputs) {
-  Block block(at::kFloat);
-  HeadNorms norms;
-  const StageCase stages[] = {
-      {head_norm_stage(1e-5, Block::kHeads, Block::kKvHeads, Block::kDim),
-       Block::kQkv,
-       {&norms.queries, &norms.keys}},
-      {scale_stage(0.3), Block::kWidth},
-      {rms_norm_stage(1e-5), Block::kWidth, {&block.attn_norm}},
-      {layer_norm_stage(1e-5), Block::kWidth, {&block.attn_norm, &block.mlp_norm}},
-      {linear_stage(), Block::kWidth, {&block.out}},
-      {dropout_stage(0.5), Block::kWidth},
-      {rope_stage(block.rope, Block::kHeads + Block::kKvHeads, Block::kDim), Block::kQkv},
-      {attention_stage(Block::kHeads, Block::kKvHeads, Block::kDim), Block::kQkv},
-      {masked_attention_stage(Block::kHeads, Block::kDim, 0.5), 3 * Block::kWidth},
-      {gelu_stage(true), Block::kMlp},
-      {swiglu_stage(Block::kMlp), 2 * Block::kMlp}};
-  for (size_t i = 0; i < std::size(stages); ++i) {
-    const auto& [stage, width, read] = stages[i];
+  BlockStages cases;
+  for (size_t i = 0; i < cases.stages.size(); ++i) {
+    const auto& [stage, width, read] = cases.stages[i];
     BoundSegment segment("block", Slot{"in", width});
     segment.add(stage);
     segment.parameters = read;
@@ -57,7 +59,7 @@ TEST(SegmentShapes, TakesStridedInputs) {
         all.push_back(p->weight.grad());
         p->weight.mutable_grad() = at::Tensor();
       }
-      block.take_gradients();
+      cases.block.take_gradients();
       return all;
     };
     const at::Tensor strided = noise({5, 2, width}, "x", at::kFloat).transpose(0, 1);
@@ -167,23 +169,13 @@ TEST(SegmentShapes, TakesStridedGradientsAndLeavesThemAlone) {
 
 // Each stage as the last one of a segment, where the gradient is the caller's.
 TEST(SegmentShapes, LastStagesLeaveTheCallersGradientAlone) {
-  Block block(at::kFloat);
-  HeadNorms norms;
-  const StageCase stages[] = {
-      {head_norm_stage(1e-5, Block::kHeads, Block::kKvHeads, Block::kDim),
-       Block::kQkv,
-       {&norms.queries, &norms.keys}},
-      {scale_stage(0.3), Block::kWidth},
-      {rms_norm_stage(1e-5), Block::kWidth, {&block.attn_norm}},
-      {linear_stage(), Block::kWidth, {&block.out}},
-      {rope_stage(block.rope, Block::kHeads + Block::kKvHeads, Block::kDim), Block::kQkv},
-      {attention_stage(Block::kHeads, Block::kKvHeads, Block::kDim), Block::kQkv},
-      {swiglu_stage(Block::kMlp), 2 * Block::kMlp}};
-  for (const auto& [stage, width, read] : stages) {
+  BlockStages cases;
+  for (const auto& [stage, width, read] : cases.stages) {
     BoundSegment segment("block", Slot{"in", width});
     segment.add(stage);
     segment.parameters = read;
     segment.finish();
+    segment.pass = {.training = true, .noise = 3};
     const at::Tensor x = noise({2, 5, width}, "x", at::kFloat).requires_grad_(true);
     const at::Tensor copy = x.detach().clone(), y = segment(x);
     const at::Tensor gy = noise(y.sizes(), "gy", at::kFloat), same = gy.clone();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a segment is as an autograd node.
-#include "compact/ops/segment.h"
+#include "compact/ops/segments/segment.h"
 
 #include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
@@ -9,8 +9,8 @@
 #include <functional>
 
 #include "compact/base/check.h"
-#include "compact/ops/memory.h"
-#include "compact/ops/stages.h"
+#include "compact/ops/memory/memory.h"
+#include "compact/ops/stages/stages.h"
 #include "tests/ops/block.h"
 
 namespace compact {

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "compact/base/check.h"
-#include "compact/ops/memory.h"
+#include "compact/ops/memory/memory.h"
 #include "tests/ops/block.h"
 
 namespace compact {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/ops/treatment.h"
+#include "compact/ops/policy/treatment.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

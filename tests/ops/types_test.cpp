@@ -9,10 +9,10 @@
 #include <functional>
 
 #include "compact/base/check.h"
-#include "compact/ops/dropout.h"
-#include "compact/ops/loss.h"
-#include "compact/ops/map_stages.h"
-#include "compact/ops/neighbours.h"
+#include "compact/ops/functions/dropout.h"
+#include "compact/ops/functions/loss.h"
+#include "compact/ops/functions/neighbours.h"
+#include "compact/ops/stages/map_stages.h"
 #include "tests/ops/block.h"
 
 namespace compact {

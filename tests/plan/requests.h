@@ -14,7 +14,7 @@
 
 #include "compact/models/encoder.h"
 #include "compact/models/llama.h"
-#include "compact/ops/memory.h"
+#include "compact/ops/memory/memory.h"
 #include "compact/plan/budget.h"
 
 namespace compact {

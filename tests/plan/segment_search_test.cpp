@@ -132,7 +132,6 @@ TEST_P(SegmentBudget, PredictedPeaksArePlanned) {
   const StepRequest kept = step(Policy::parse("slot * = keep", "test"));
   const SegmentGroups groups(kept);
   const auto options = options_of(kept, speed(), 1e6);
-  std::string signs = "slot * = keep\n";
   std::vector<std::string> names;
   std::vector<const std::vector<SegmentOption>*> each;
   std::vector<const SegmentOption*> chosen;
@@ -140,10 +139,11 @@ TEST_P(SegmentBudget, PredictedPeaksArePlanned) {
     names.push_back(s.name);
     each.push_back(&options[s.group]);
     chosen.push_back(&each.back()->front());
-    for (const std::string& slot : s.signs) signs += cat("slot ", slot, " = mask:of=sign\n");
   }
   const auto planned = [&] {
-    return plan_step(step(Policy::parse(signs + slot_lines(names, chosen), "test"))).memory;
+    return plan_step(step(Policy::parse(keep_lines(groups.segments()) + slot_lines(names, chosen),
+                                        "test")))
+        .memory;
   };
   const LayerProblem problem = segment_problem(planned(), names, each);
   std::mt19937 random(7);

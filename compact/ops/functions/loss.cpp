@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/ops/functions/loss.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "compact/base/check.h"
+#include "compact/codecs/launch.h"
+#include "compact/ops/autograd/autograd.h"
+#include "compact/ops/memory/memory_trace.h"
+
+namespace compact {
+namespace {
+
+using torch::autograd::variable_list;
+constexpr int64_t kChunkLogits = int64_t{16} << 20;
+
+// A multiple of 64, since matrix products like that.
+int64_t automatic_chunk(int64_t vocabulary) {
+  return std::max<int64_t>(64, kChunkLogits / vocabulary / 64 * 64);
+}
+
+constexpr int64_t kHeadRows = 4096;  // rows of the head's gradient made at a time, below f32
+
+// logits [rows, vocabulary] -> loss, lse [rows]; log_probs where defined.
+void softmax_forward(const at::Tensor& logits, const at::Tensor& targets, const at::Tensor& lse,
+                     const at::Tensor& loss, const at::Tensor& log_probs) {
+  backend_of(logits).cross_entropy(
+      {.logits = logits.const_data_ptr(),
+       .targets = static_cast<const int64_t*>(targets.const_data_ptr()),
+       .lse = static_cast<float*>(lse.data_ptr()),
+       .loss = static_cast<float*>(loss.data_ptr()),
+       .log_probs = log_probs.defined() ? static_cast<float*>(log_probs.data_ptr()) : nullptr,
+       .rows = logits.size(0),
+       .vocabulary = logits.size(1),
+       .type = type_of(logits)},
+      launch_for(logits));
+}
+
+// Gradient of scale * loss, into `grad`, from logits (may be `grad` itself) or log_probs.
+void softmax_backward(const at::Tensor& logits, const at::Tensor& log_probs, const at::Tensor& lse,
+                      const at::Tensor& targets, double scale, const at::Tensor& grad) {
+  backend_of(grad).cross_entropy_backward(
+      {.logits = logits.defined() ? logits.const_data_ptr() : nullptr,
+       .log_probs =
+           log_probs.defined() ? static_cast<const float*>(log_probs.const_data_ptr()) : nullptr,
+       .lse = lse.defined() ? static_cast<const float*>(lse.const_data_ptr()) : nullptr,
+       .targets = static_cast<const int64_t*>(targets.const_data_ptr()),
+       .grad = grad.data_ptr(),
+       .rows = grad.size(0),
+       .vocabulary = grad.size(1),
+       .scale = static_cast<float>(scale),
+       .type = type_of(grad)},
+      launch_for(grad));
+}
+
+// Adds g^T h to the f32 sum, some rows of the head at a time so that no second head is made.
+void add_head_gradient(const at::Tensor& sum, const at::Tensor& g, const at::Tensor& h) {
+  if (g.scalar_type() == at::kFloat) {
+    sum.addmm_(g.t(), h);
+    return;
+  }
+  for (int64_t v = 0; v < sum.size(0); v += kHeadRows) {
+    const int64_t rows = std::min(kHeadRows, sum.size(0) - v);
+    // Cast by name: add_ would do so unseen on the CPU, and not on other devices.
+    sum.narrow(0, v, rows).add_(g.narrow(1, v, rows).t().mm(h).to(at::kFloat));
+  }
+}
+
+struct LossNode : torch::autograd::Node {
+  // What the forward pass leaves. A backward pass works on all of it by itself: on a copy where
+  // another one may follow, else it takes it away, so that none finds half of it.
+  struct Held {
+    at::Tensor hidden, head;                // keep only, where the other's gradient is wanted
+    at::Tensor targets, logits, log_probs;  // keep only
+    at::Tensor ghidden, ghead;              // chunked only
+    VersionCheck versions;
+  };
+  double scale = 1;
+  std::vector<int64_t> sizes;  // of the hidden states
+  Held held;
+  bool released = false;
+
+  std::string name() const override { return "CompActLinearCrossEntropy"; }
+  void release_variables() override {
+    released = true;
+    held = {};
+  }
+  variable_list apply(variable_list&& grads) override;
+};
+
+// Times the gradient of the loss, in place where nobody else holds the tensor.
+at::Tensor scaled(at::Tensor t, const at::Tensor& g, bool keep) {
+  if (!t.defined()) return t;
+  if (g.is_cpu() && g.item<double>() == 1.0) return keep ? t.clone() : t;
+  return keep ? t.mul(g) : t.mul_(g);
+}
+
+variable_list LossNode::apply(variable_list&& grads) {
+  TORCH_CHECK(
+      !released,
+      "[linear_cross_entropy] backward a second time, or after a backward pass that failed: "
+      "the saved tensors are freed; pass retain_graph=True to the first backward");
+  TORCH_CHECK(!at::GradMode::is_enabled(),
+              "[linear_cross_entropy] gradients of gradients are not supported");
+  held.versions.check("linear_cross_entropy");
+  const NoAutocast no_autocast;
+  trace_moment("backward of ", "loss");
+  const bool keep = torch::autograd::get_current_graph_task_keep_graph();
+  released = !keep;
+  Held h = keep ? held : std::exchange(held, {});
+  variable_list result(2);
+  if (!grads[0].defined()) return result;
+  const bool want_hidden = task_should_compute_output(0), want_head = task_should_compute_output(1);
+  if (!h.log_probs.defined()) {
+    if (want_hidden) result[0] = scaled(std::move(h.ghidden), grads[0], keep);
+    if (want_head) result[1] = scaled(std::move(h.ghead), grads[0], keep);
+  } else {
+    at::Tensor g = keep ? at::empty_like(h.logits) : std::move(h.logits);
+    softmax_backward({}, h.log_probs, {}, h.targets, scale, g);
+    h.log_probs = at::Tensor();
+    if (want_head) result[1] = scaled(g.t().mm(h.hidden), grads[0], false);
+    if (want_hidden) result[0] = scaled(g.mm(h.head), grads[0], false);
+  }
+  if (result[0].defined()) result[0] = result[0].view(sizes);
+  return result;
+}
+
+// On the CPU only: elsewhere it would wait for the device.
+void check_targets(const at::Tensor& targets, int64_t vocabulary) {
+  if (!targets.is_cpu() || targets.numel() == 0) return;
+  const at::Tensor valid = targets.masked_select(targets.ne(kernels::kIgnoreIndex));
+  if (valid.numel() == 0) return;
+  const int64_t low = valid.min().item<int64_t>(), high = valid.max().item<int64_t>();
+  COMPACT_CHECK(low >= 0 && high < vocabulary, "[linear_cross_entropy] a target must be ",
+                kernels::kIgnoreIndex, " or in [0, ", vocabulary, "), is ", low < 0 ? low : high);
+}
+
+}  // namespace
+
+LossTreatment LossTreatment::from(const Treatment& slot, int64_t vocabulary) {
+  if (slot.storage() == Storage::kKeep) return {0};
+  COMPACT_CHECK(slot.storage() == Storage::kChunk,
+                "slot `loss.logits` takes `keep` or `chunk:tokens=N`, is `", slot.text(), "`");
+  return {slot.first().integer("tokens", automatic_chunk(vocabulary))};
+}
+
+at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const at::Tensor& w,
+                                const at::Tensor& targets_, double scale,
+                                const LossTreatment& treatment, LossReport* report) {
+  for (const at::Tensor& t : {hidden_, w, targets_}) check_plain("linear_cross_entropy", t);
+  COMPACT_CHECK(hidden_.size(-1) == w.size(1), "[linear_cross_entropy] hidden states of width ",
+                hidden_.size(-1), " and a head of width ", w.size(1));
+  COMPACT_CHECK(
+      targets_.scalar_type() == at::kLong && targets_.numel() * w.size(1) == hidden_.numel(),
+      "[linear_cross_entropy] needs one int64 target per token");
+  check_like("linear_cross_entropy", hidden_, {{"head", w}});
+  check_like("linear_cross_entropy", hidden_, {{"targets", targets_}}, at::kLong);
+  trace_moment("loss");
+  check_targets(targets_, w.size(0));
+  const bool grad = at::GradMode::is_enabled();
+  const bool want_hidden = grad && hidden_.requires_grad(), want_head = grad && w.requires_grad();
+  const bool record = want_hidden || want_head;
+
+  const at::NoGradGuard no_grad;
+  const NoAutocast no_autocast;
+  const at::Tensor h = hidden_.detach().reshape({-1, w.size(1)}),
+                   targets = targets_.reshape(-1).contiguous();
+  const int64_t tokens = h.size(0), vocabulary = w.size(0);
+  const auto f32 = h.options().dtype(at::kFloat);
+  const bool keep = treatment.chunk_tokens == 0 && record && tokens > 0;
+  const int64_t chunk = keep                     ? tokens
+                        : treatment.chunk_tokens ? treatment.chunk_tokens
+                                                 : automatic_chunk(vocabulary);
+  const at::Tensor weight = w.detach();
+  at::Tensor lse = at::empty({tokens}, f32), loss = at::empty({tokens}, f32);
+  const NodePtr owner = record ? make_node<LossNode>() : NodePtr();
+  auto* const node = static_cast<LossNode*>(owner.get());
+  const bool one_chunk = tokens <= chunk;
+  at::Tensor ghidden, ghead;
+  if (want_hidden && !keep) ghidden = at::empty_like(h);
+  if (want_head && !keep && !one_chunk) ghead = at::zeros(weight.sizes(), f32);
+  for (int64_t i = 0; i < tokens; i += chunk) {
+    const int64_t rows = std::min(chunk, tokens - i);
+    const at::Tensor hc = h.narrow(0, i, rows), tc = targets.narrow(0, i, rows);
+    at::Tensor logits = hc.mm(weight.t());
+    const at::Tensor lc = lse.narrow(0, i, rows);
+    const at::Tensor log_probs = keep ? at::empty({rows, vocabulary}, f32) : at::Tensor();
+    softmax_forward(logits, tc, lc, loss.narrow(0, i, rows), log_probs);
+    if (keep) {
+      node->held.logits = logits;
+      node->held.log_probs = log_probs;
+      node->held.targets = targets;
+      continue;
+    }
+    if (!record) continue;
+    softmax_backward(logits, {}, lc, tc, scale, logits);
+    if (want_head) {
+      if (one_chunk) {
+        ghead = logits.t().mm(hc);
+      } else {
+        add_head_gradient(ghead, logits, hc);
+      }
+    }
+    if (want_hidden) {
+      at::Tensor out = ghidden.narrow(0, i, rows);
+      at::mm_out(out, logits, weight);
+    }
+  }
+  lse = at::Tensor();
+  // The factor as a tensor of the device: a number would become one of the CPU, unseen.
+  at::Tensor result = loss.to(at::kDouble).sum();
+  result = result.mul_(at::full({}, scale, result.options())).to(at::kFloat);
+  if (!record) return result;
+  if (want_head && tokens == 0) ghead = at::zeros_like(weight);
+  LossNode::Held& held = node->held;
+  held.ghidden = ghidden;
+  held.ghead = ghead.defined() ? ghead.to(weight.scalar_type()) : ghead;
+  ghead = at::Tensor();
+  node->scale = scale;
+  node->sizes = hidden_.sizes().vec();
+  if (keep) held.versions.add(targets_);
+  if (keep && want_head) {
+    held.hidden = h;
+    held.versions.add(hidden_);
+  }
+  if (keep && want_hidden) {
+    held.head = weight;
+    held.versions.add(w);
+  }
+  if (report) {
+    const at::Tensor hidden[] = {held.hidden},
+                     others[] = {held.logits, held.log_probs, held.ghidden, held.ghead};
+    *report = {bytes_of(hidden), bytes_of(others)};
+  }
+  const at::Tensor inputs[] = {hidden_, w};
+  connect(owner, inputs);
+  torch::autograd::set_history(result, owner);
+  return result;
+}
+
+}  // namespace compact

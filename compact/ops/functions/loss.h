@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear layer and cross-entropy as one autograd node, so that the logits [tokens, vocabulary] need
+// never exist at once.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "compact/ops/policy/treatment.h"
+
+namespace compact {
+
+// How the logits are treated.
+struct LossTreatment {
+  // 0: kept as plain PyTorch keeps them (logits, and f32 log-probabilities), gradients computed in
+  // the backward pass. Else: gradients of hidden states and head computed in the forward pass, this
+  // many tokens at a time.
+  int64_t chunk_tokens = 0;
+
+  // From the treatment of slot `loss.logits`: keep, or chunk:tokens=N. Without N, chunks of about
+  // 2^24 logits.
+  static LossTreatment from(const Treatment& slot, int64_t vocabulary);
+};
+
+// What a forward pass stored, in bytes.
+struct LossReport {
+  int64_t hidden = 0;  // hidden states as they are
+  int64_t logits = 0;  // logits and log-probabilities, or the gradients made of them
+  int64_t bytes() const { return hidden + logits; }
+};
+
+// scale * sum of the cross-entropy of hidden W^T over the tokens whose target is not -100.
+//   hidden [.., n], head [vocabulary, n], targets int64 [..] of as many tokens; returns f32 []. For
+//   the mean over valid tokens, scale is one over their number (over all micro-batches of a step).
+// Hidden states and head have one type; autocast does not reach inside. Log-softmax is f32 inside;
+// with several chunks the head's gradient is summed in f32. The graph keeps what the gradients that
+// are required read, and needs neither parameter nor model to live. A second backward pass, also
+// after one that failed, needs retain_graph in the first. Throws InputError on other types and
+// shapes, and on tensors that are none of plain memory.
+at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& head,
+                                const at::Tensor& targets, double scale,
+                                const LossTreatment& treatment, LossReport* report = nullptr);
+
+}  // namespace compact

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/ops/memory/memory.h"
+
+#include <ATen/Context.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#ifdef COMPACT_CUDA
+#include <c10/cuda/CUDACachingAllocator.h>
+#endif
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstdlib>
+#include <limits>
+
+#include "compact/base/check.h"
+#include "compact/base/text.h"
+#include "compact/codecs/meta_device.h"
+#include "compact/ops/memory/memory_trace.h"
+
+namespace compact {
+namespace {
+
+constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+
+struct Counter {
+  std::atomic<int64_t> live{0}, peak{0}, limit{kNoLimit};
+
+  void add(int64_t bytes) {
+    const int64_t now = live += bytes, most = limit;
+    if (now > most) {
+      live -= bytes;
+      throw OutOfMemory(bytes, now - bytes, most);
+    }
+    for (int64_t p = peak; now > p && !peak.compare_exchange_weak(p, now);) {
+    }
+  }
+  void forget_peak() { peak = live.load(); }
+};
+Counter g_cpu, g_meta;
+Counter g_host, g_pinned;  // of meta tensors that stand for host memory
+
+// Every block starts with the bytes asked for, at a distance that keeps tensors aligned as torch
+// does.
+constexpr size_t kAlignment = 64;
+
+int64_t& size_of(void* data) {
+  return *reinterpret_cast<int64_t*>(static_cast<char*>(data) - kAlignment);
+}
+
+void release(void* data) {
+  if (!data) return;
+  trace_free(c10::kCPU, data, size_of(data));
+  g_cpu.live -= size_of(data);
+  std::free(static_cast<char*>(data) - kAlignment);
+}
+
+void* acquire(int64_t requested) {
+  g_cpu.add(requested);
+  const size_t whole = static_cast<size_t>(requested) + 2 * kAlignment - 1;
+  void* const block = std::aligned_alloc(kAlignment, whole / kAlignment * kAlignment);
+  if (!block) {
+    g_cpu.live -= requested;
+    throw OutOfMemory(requested, g_cpu.live, kNoLimit);
+  }
+  void* const data = static_cast<char*>(block) + kAlignment;
+  size_of(data) = requested;
+  trace_allocate(c10::kCPU, data, requested);
+  return data;
+}
+
+// All that there is of a meta tensor: its address is this one's.
+struct MetaBlock {
+  int64_t bytes;
+  bool on_host;
+
+  // As torch's allocator of pinned memory takes it.
+  int64_t pinned() const {
+    return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(bytes)));
+  }
+};
+
+void release_meta(void* data) {
+  if (!data) return;
+  auto* const block = static_cast<MetaBlock*>(data);
+  if (block->on_host) {
+    g_host.live -= block->bytes;
+    g_pinned.live -= block->pinned();
+  } else {
+    trace_free(c10::kMeta, data, block->bytes);
+    g_meta.live -= block->bytes;
+  }
+  delete block;
+}
+
+void* acquire_meta(int64_t requested) {
+  auto* const block = new MetaBlock{requested, MetaOnHost::active()};
+  if (block->on_host) {
+    g_host.add(requested);
+    g_pinned.add(block->pinned());
+  } else {
+    g_meta.add(requested);
+    trace_allocate(c10::kMeta, block, requested);
+  }
+  return block;
+}
+
+// A step frees and allocates the same sizes again and again. By default glibc maps and unmaps the
+// large ones each time, which costs a page fault for every 4 KiB: 4 to 10 % of a step's CPU time.
+// From one heap that keeps what it has there are none after the first step, at the same resident
+// size.
+void keep_freed_memory() {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+  mallopt(M_TOP_PAD, 64 << 20);
+#endif
+}
+
+class CountingAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    void* const data = bytes ? acquire(static_cast<int64_t>(bytes)) : nullptr;
+    return {data, data, &release, c10::Device(c10::kCPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+};
+
+class CountingMetaAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    void* const data = bytes ? acquire_meta(static_cast<int64_t>(bytes)) : nullptr;
+    return {data, data, &release_meta, c10::Device(c10::kMeta)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release_meta; }
+  void copy_data(void*, const void*, size_t) const override {}
+};
+
+Counter& counter_of(at::Device device) { return device.is_meta() ? g_meta : g_cpu; }
+
+constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+
+c10::DeviceIndex index_of(at::Device device) {
+  return device.has_index() ? device.index() : c10::DeviceIndex{0};
+}
+
+// Before its first use CUDA's allocator knows of no device and refuses every question.
+c10::DeviceAllocator& cuda_allocator() {
+  at::globalContext().lazyInitDevice(c10::kCUDA);
+  return *c10::getDeviceAllocator(c10::kCUDA);
+}
+
+c10::CachingDeviceAllocator::DeviceStats cuda_stats(at::Device device) {
+  return cuda_allocator().getDeviceStats(index_of(device));
+}
+
+}  // namespace
+
+OutOfMemory::OutOfMemory(int64_t requested, int64_t live, int64_t limit)
+    : std::runtime_error(
+          "out of memory: " + format_bytes(requested) + " more than the " + format_bytes(live) +
+          " in use" + (limit < kNoLimit ? " would pass the limit of " + format_bytes(limit) : "")),
+      requested(requested),
+      live(live),
+      limit(limit) {}
+
+std::optional<std::string> out_of_memory(const std::exception& error) {
+  if (dynamic_cast<const OutOfMemory*>(&error)) return error.what();
+  const auto* of_gpu = dynamic_cast<const c10::OutOfMemoryError*>(&error);
+  if (!of_gpu) return std::nullopt;
+  const std::string message = of_gpu->what_without_backtrace();
+  return message.substr(0, message.find('\n'));
+}
+
+void install_counting_allocator() {
+  static const bool installed = [] {
+    keep_freed_memory();
+    // They outlive every tensor.
+    c10::SetAllocator(c10::kCPU, new CountingAllocator, /*priority=*/100);
+    c10::SetAllocator(c10::kMeta, new CountingMetaAllocator, /*priority=*/100);
+    return true;
+  }();
+  (void)installed;
+}
+
+void limit_cpu_bytes(std::optional<int64_t> limit) { g_cpu.limit = limit.value_or(kNoLimit); }
+
+double memory_fraction(std::optional<int64_t> limit, int64_t total) {
+  if (!limit) return 1;
+  COMPACT_CHECK(*limit > 0, "the limit of a GPU's memory must be positive, is ", *limit, " B");
+  COMPACT_CHECK(*limit <= total, "a budget of ", format_bytes(*limit), " (", format_count(*limit),
+                " B) is above the ", format_bytes(total), " (", format_count(total),
+                " B) of the GPU's memory");
+  return std::clamp(static_cast<double>(*limit) / static_cast<double>(total), 0.0, 1.0);
+}
+
+void limit_cuda_bytes(at::Device device, std::optional<int64_t> limit) {
+#ifdef COMPACT_CUDA
+  const auto [free, total] = cuda_allocator().getMemoryInfo(index_of(device));
+  c10::cuda::CUDACachingAllocator::setMemoryFraction(
+      memory_fraction(limit, static_cast<int64_t>(total)), index_of(device));
+#else
+  fail("this build has no kernels for CUDA; configure with the preset `cuda`");
+#endif
+}
+
+int64_t live_bytes(at::Device device) {
+  return device.is_cuda() ? cuda_stats(device).allocated_bytes[kAll].current
+                          : counter_of(device).live.load();
+}
+
+int64_t peak_bytes(at::Device device) {
+  return device.is_cuda() ? cuda_stats(device).allocated_bytes[kAll].peak
+                          : counter_of(device).peak.load();
+}
+
+int64_t reserved_bytes(at::Device device) {
+  return device.is_cuda() ? cuda_stats(device).reserved_bytes[kAll].peak
+                          : counter_of(device).peak.load();
+}
+
+void reset_peak(at::Device device) {
+  if (device.is_cuda()) {
+    cuda_allocator().resetPeakStats(index_of(device));
+    return;
+  }
+  counter_of(device).forget_peak();
+  if (!device.is_meta()) return;
+  g_host.forget_peak();
+  g_pinned.forget_peak();
+}
+
+HostBytes peak_host_bytes() { return {g_host.peak, g_pinned.peak}; }
+
+CpuProbe::CpuProbe() : before_(g_cpu.peak) {}
+CpuProbe::~CpuProbe() { g_cpu.peak = before_; }
+
+void synchronize(at::Device device) {
+  if (device.is_cuda())
+    c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(index_of(device));
+}
+
+}  // namespace compact

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/ops/policy/policy.h"
+
+#include <algorithm>
+
+#include "compact/base/check.h"
+#include "compact/base/file.h"
+#include "compact/base/named.h"
+#include "compact/base/numbered_name.h"
+#include "compact/base/ranges.h"
+#include "compact/base/text.h"
+
+namespace compact {
+namespace {
+
+constexpr std::array<const char*, 3> kKinds = {"slot", "grad", "moment"};
+constexpr std::string_view kRole = "role:";
+
+PolicyKind kind_of(std::string_view word, const std::string& where) {
+  for (size_t i = 0; i < kKinds.size(); ++i) {
+    if (word == kKinds[i]) return static_cast<PolicyKind>(i);
+  }
+  const std::vector<std::string> known(kKinds.begin(), kKinds.end());
+  fail(where, ": a policy line starts with slot, grad or moment, got `", word, "`",
+       suggestion(word, known));
+}
+
+}  // namespace
+
+Policy Policy::parse(std::string_view text, const std::string& source) {
+  Policy policy;
+  int number = 0;
+  for (const std::string& raw : split(text, '\n')) {
+    ++number;
+    const std::string where = source + ":" + std::to_string(number);
+    const std::string_view whole = trim(raw);
+    if (whole.starts_with("#") && policy.lines_.empty()) {
+      policy.summary_ += (policy.summary_.empty() ? "" : " ") + std::string(trim(whole.substr(1)));
+    }
+    const std::string_view line = trim(whole.substr(0, whole.find('#')));
+    if (line.empty()) continue;
+    const size_t space = line.find_first_of(" \t"), equals = line.find('=');
+    COMPACT_CHECK(space != line.npos && equals != line.npos && space < equals, where,
+                  ": expected `slot|grad|moment PATTERN = TREATMENT`, got `", line, "`");
+    Line l{.kind = kind_of(line.substr(0, space), where),
+           .pattern = std::string(trim(line.substr(space, equals - space))),
+           .where = where};
+    COMPACT_CHECK(!l.pattern.empty() && l.pattern.find_first_of(" \t") == l.pattern.npos, where,
+                  ": one pattern before `=`, got `", l.pattern, "`");
+    check_ranges(l.pattern, where);
+    try {
+      std::vector<Spec> chain = Spec::parse_chain(line.substr(equals + 1));
+      if (l.pattern.starts_with(kRole)) {
+        COMPACT_CHECK(l.kind == PolicyKind::kSlot, "`", l.pattern, "`: slots alone have roles");
+        l.roles = parse_roles(l.pattern.substr(kRole.size()));
+      }
+      if (l.kind == PolicyKind::kSlot) {
+        l.slot = Treatment(std::move(chain));
+      } else {
+        check_treatment(l.kind, chain);
+        l.other = std::move(chain[0]);
+      }
+    } catch (const InputError& e) {
+      fail(where, ": ", e.what());
+    }
+    for (const Line& other : policy.lines_) {
+      const bool same = other.kind == l.kind && other.roles == l.roles &&
+                        (!l.roles.empty() || other.pattern == l.pattern);
+      COMPACT_CHECK(!same || other.treatment() == l.treatment(), where, ": `", l.pattern,
+                    "` is given `", l.treatment(), "` here and `", other.treatment(), "` at ",
+                    other.where);
+    }
+    policy.lines_.push_back(std::move(l));
+  }
+  return policy;
+}
+
+Policy Policy::preset(const std::string& name) {
+  Policy policy = parse(named(embedded_presets(), name, "no preset").text, "preset " + name);
+  policy.make_general();
+  return policy;
+}
+
+Policy Policy::from_file(const std::string& path) {
+  return parse(read_text(path, int64_t{1} << 20), path);
+}
+
+void Policy::append(const Policy& other) {
+  lines_.insert(lines_.end(), other.lines_.begin(), other.lines_.end());
+}
+
+bool Policy::Line::matches(std::string_view name, Role role) const {
+  return roles.empty() ? glob_match(pattern, name) : std::ranges::find(roles, role) != roles.end();
+}
+
+const Policy::Line* Policy::find(PolicyKind kind, std::string_view name, Role role) const {
+  for (auto line = lines_.rbegin(); line != lines_.rend(); ++line) {
+    if (line->kind == kind && line->matches(name, role)) return &*line;
+  }
+  return nullptr;
+}
+
+Treatment Policy::slot(std::string_view name, Role role) const {
+  const Line* const line = find(PolicyKind::kSlot, name, role);
+  return line ? line->slot : Treatment();
+}
+
+Spec Policy::grad(std::string_view name) const {
+  const Line* const line = find(PolicyKind::kGrad, name);
+  return line ? line->other : Spec{.name = "full", .values = {}};
+}
+
+Spec Policy::moment(std::string_view name) const {
+  const Line* const line = find(PolicyKind::kMoment, name);
+  return line ? line->other : Spec();
+}
+
+bool Policy::has(PolicyKind kind) const {
+  return std::ranges::any_of(lines_, [&](const Line& l) { return l.kind == kind; });
+}
+
+bool Policy::names(PolicyKind kind, std::string_view name, Role role) const {
+  return find(kind, name, role) != nullptr;
+}
+
+std::optional<int64_t> Policy::fewest_open_bits() const {
+  std::optional<int64_t> fewest;
+  for (const Line& line : lines_) {
+    const std::optional<CodecBits> b = line.slot.bits();
+    if (!b || !b->average) continue;
+    COMPACT_CHECK(*b->average <= b->bits, line.where, ": slot `", line.pattern,
+                  "` = ", line.slot.first().str(),
+                  ": adapt must be at most bits, which plans count on");
+    fewest = std::min<int64_t>(fewest.value_or(b->bits), b->bits);
+  }
+  return fewest;
+}
+
+bool Policy::halve_bits() {
+  bool any = false;
+  for (Line& line : lines_) {
+    std::optional<Treatment> fewer = line.slot.halved();
+    if (!fewer) continue;
+    line.slot = *std::move(fewer);
+    any = true;
+  }
+  return any;
+}
+
+int Policy::override_projection(std::string_view key, std::string_view value) {
+  int changed = 0;
+  for (Line& line : lines_) {
+    if (line.kind != PolicyKind::kGrad || line.other.name != "project") continue;
+    line.other.set(key, value);
+    check_treatment(line.kind, {line.other});
+    ++changed;
+  }
+  return changed;
+}
+
+bool Policy::sets_projection(std::string_view key, std::string_view value) const {
+  for (const Line& line : lines_) {
+    if (line.kind == PolicyKind::kGrad && line.other.has(key) &&
+        line.other.text(key, "") != value) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void Policy::check_patterns(PolicyKind kind, std::span<const NamedRole> all) const {
+  const auto matched = [&](const Line& line) {
+    return std::ranges::any_of(all,
+                               [&](const NamedRole& n) { return line.matches(n.name, n.role); });
+  };
+  // A preset for other networks would do nothing and say nothing.
+  const Line* idle = nullptr;
+  bool works = kind != PolicyKind::kSlot;
+  for (const Line& line : lines_) {
+    if (line.kind != kind || !line.general) continue;
+    idle = &line;
+    works = works || matched(line);
+  }
+  if (idle && !works) fail(idle->where, ": no slot of this model is in the preset");
+  for (const Line& line : lines_) {
+    if (line.kind != kind || line.general || matched(line)) continue;
+    const auto add = [](std::vector<std::string>& to, const std::string& name) {
+      if (std::ranges::find(to, name) == to.end()) to.push_back(name);
+    };
+    std::vector<std::string> names, own_roles;
+    for (const NamedRole& n : all) {
+      add(names, NumberedName(n.name).general());
+      if (n.role != Role::kNone) add(own_roles, name_of(n.role));
+    }
+    const std::string what = cat(line.where, ": pattern `", line.pattern, "` matches no ",
+                                 kKinds[static_cast<int>(kind)], " of this model");
+    if (line.roles.empty()) fail(what, suggestion(line.pattern, names));
+    std::string roles = own_roles.empty() ? " none" : "";
+    for (const std::string& role : own_roles) roles += " " + role;
+    fail(what, "; its roles:", roles);
+  }
+}
+
+std::string Policy::str() const {
+  std::string out;
+  for (const Line& line : lines_) {
+    out += std::string(kKinds[static_cast<int>(line.kind)]) + " " + line.pattern + " = " +
+           line.treatment() + "\n";
+  }
+  return out;
+}
+
+}  // namespace compact

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/ops/policy/treatment.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "compact/base/check.h"
+#include "compact/base/named.h"
+#include "compact/codecs/parameter.h"
+
+namespace compact {
+namespace {
+
+const CodecInfo& codec_of(const Spec& spec) { return named(codecs(), spec.name, "no codec"); }
+
+void check_projection(const Spec& spec) {
+  const double rank = spec.number("rank", 0.25);
+  COMPACT_CHECK(rank > 0 && (rank < 1 || (rank < 0x1p31 && rank == std::floor(rank))),
+                "project:rank must be a fraction below 1 or an integer from 1 up, is ",
+                spec.text("rank", ""));
+  COMPACT_CHECK(spec.integer("period", 200) >= 0, "project:period must not be negative, is ",
+                spec.text("period", ""));
+  named(projections(), spec.text("type", "srht"), "no projection");
+  spec.number("scale", 1);
+  spec.flag("share", true);
+  spec.flag("carry", true);
+}
+
+}  // namespace
+
+std::span<const TreatmentInfo> treatments() {
+  static const TreatmentInfo all[] = {
+      {PolicyKind::kSlot, "keep", "", "the tensor as it is", Storage::kKeep},
+      {PolicyKind::kSlot, "recompute", "", "rebuilt exactly in the backward pass",
+       Storage::kRecompute},
+      {PolicyKind::kSlot, "sketch", "",
+       "only its random projection, where every reader is a linear whose gradient is `project`",
+       Storage::kSketch},
+      {PolicyKind::kSlot, "chunk", "tokens=N (default: chunks of about 2^24 logits)",
+       "loss.logits only: loss and gradients one chunk of tokens at a time", Storage::kChunk},
+      {PolicyKind::kGrad, "full", "lr_scale=1,release=false",
+       "the weight's whole gradient; release: updated and freed inside the backward pass"},
+      {PolicyKind::kGrad, "project",
+       "rank=0.25,type=srht,share=true,period=200,scale=1,carry=true,lr_scale=1,release=false",
+       "gradient and moments in a random projection of the input space (CompAct)"},
+      {PolicyKind::kMoment, "f32", "", "optimizer state in f32"},
+      {PolicyKind::kMoment, "bf16", "", "optimizer state in bf16, rounded stochastically"},
+      {PolicyKind::kMoment, "f8", "",
+       "optimizer state in 8-bit floats that share a power of two over 256 neighbours"},
+  };
+  return all;
+}
+
+void check_treatment(PolicyKind kind, const std::vector<Spec>& chain) {
+  const Spec& spec = chain[0];
+  COMPACT_CHECK(chain.size() == 1, "treatment `", Spec::chain_str(chain),
+                "`: only codecs of slots are joined by `+`");
+  std::vector<std::string> known;
+  for (const TreatmentInfo& t : treatments()) {
+    if (t.kind == kind) known.push_back(t.name);
+  }
+  const bool found = std::ranges::find(known, spec.name) != known.end();
+  if (kind == PolicyKind::kSlot) {
+    for (const CodecInfo* c : codecs()) known.push_back(c->name);
+  }
+  COMPACT_CHECK(found, "no treatment `", spec.name, "`", suggestion(spec.name, known));
+  if (spec.name == "chunk") {
+    spec.allow({"tokens"});
+    COMPACT_CHECK(spec.integer("tokens", 1) >= 1, "chunk:tokens must be at least 1, is ",
+                  spec.text("tokens", ""));
+  } else if (spec.name == "full") {
+    spec.allow({"lr_scale", "release"});
+  } else if (spec.name == "project") {
+    spec.allow({"rank", "type", "share", "period", "scale", "carry", "lr_scale", "release"});
+    check_projection(spec);
+  } else {
+    spec.allow({});
+  }
+  lr_scale_of(spec);
+  spec.flag("release", false);
+}
+
+Treatment::Treatment() {
+  static const Treatment keep(std::vector<Spec>{Spec::parse("keep")});
+  parsed_ = keep.parsed_;
+}
+
+Treatment::Treatment(std::vector<Spec> chain) {
+  COMPACT_CHECK(!chain.empty(), "a treatment has a name");
+  auto parsed = std::make_shared<Parsed>();
+  if (find_codec(chain[0].name)) {
+    parsed->storage = Storage::kCodec;
+    parsed->codec = make_codec(chain);
+    parsed->content = content_of(chain);
+    for (size_t i = 1; i < chain.size(); ++i) {
+      const CodecInfo& codec = codec_of(chain[i]);
+      COMPACT_CHECK(!codec.bits || !codec.bits(chain[i]).average, "treatment `",
+                    Spec::chain_str(chain), "`: bits are chosen of the first codec only");
+    }
+  } else {
+    check_treatment(PolicyKind::kSlot, chain);
+    parsed->storage = named(treatments(), chain[0].name, "no treatment").storage;
+  }
+  parsed->text = Spec::chain_str(chain);
+  parsed->chain = std::move(chain);
+  parsed_ = std::move(parsed);
+}
+
+const Treatment& Treatment::of_signs() {
+  static const Treatment signs = parse("mask:of=sign");
+  return signs;
+}
+
+std::optional<Treatment> Treatment::with_signs() const {
+  if (content() != Content::kRounded) return *this;
+  const auto change = codec_of(first()).with_signs;
+  const std::optional<Spec> changed = change ? change(first()) : std::nullopt;
+  if (!changed) return std::nullopt;
+  return beginning_with(*changed);
+}
+
+Treatment Treatment::beginning_with(const Spec& codec) const {
+  std::vector<Spec> changed = chain();
+  changed[0] = codec;
+  return Treatment(std::move(changed));
+}
+
+std::optional<CodecBits> Treatment::bits() const {
+  const CodecInfo* const codec = find_codec(first().name);
+  if (!codec || !codec->bits) return std::nullopt;
+  return codec->bits(first());
+}
+
+Treatment Treatment::with_bits(int bits) const {
+  return beginning_with(codec_of(first()).with_bits(first(), bits, std::nullopt));
+}
+
+std::optional<Treatment> Treatment::halved() const {
+  if (storage() != Storage::kCodec) return std::nullopt;
+  std::vector<Spec> changed = chain();
+  bool any = false;
+  for (Spec& link : changed) {
+    const CodecInfo& codec = codec_of(link);
+    if (!codec.bits) continue;
+    const CodecBits now = codec.bits(link);
+    int fewer = 0;
+    for (const int choice : now.choices) {
+      if (choice <= now.bits / 2) fewer = choice;
+    }
+    if (fewer == 0) continue;
+    std::optional<double> average;
+    if (now.average > fewer) average = fewer;
+    link = codec.with_bits(link, fewer, average);
+    any = true;
+  }
+  if (!any) return std::nullopt;
+  return Treatment(std::move(changed));
+}
+
+}  // namespace compact

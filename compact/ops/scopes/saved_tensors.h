@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Any LibTorch network with its saved tensors held by codecs (GACT, arXiv 2206.11357):
+//
+//   compact::SavedTensorScope scope(compact::Policy::preset("gact-l1"));
+//   at::Tensor loss = network->forward(x);   // any module
+//   loss.backward();                         // inside or outside the scope
+//
+// What autograd saves on this thread while a scope lives goes through it; the innermost holds.
+// Statistics of norms and softmaxes are kept. Codecs see tensors as they lie in memory. A scope
+// ends on the thread it began on. Not for a Python process, which has hooks of its own.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "compact/ops/policy/policy.h"
+
+namespace compact {
+
+struct SavedTensorOptions {
+  // Of the network, with the names that identities begin with. What is named here is never encoded,
+  // nor anything that requires gradients as a leaf, its views and casts. Frozen weights and buffers
+  // that operations save are known by their names only.
+  std::vector<std::pair<std::string, at::Tensor>> parameters;
+  int64_t least_elements = 1024;  // smaller tensors are kept
+  bool lossless = true;           // bits for booleans and two values; narrow indices
+  uint64_t noise = 0;             // key of stochastic rounding; to differ from step to step
+};
+
+// One tensor that autograd saved.
+struct SavedTensor {
+  std::string name;        // layer1.0.conv1.convolution.input
+  Treatment treatment;     // keep, or codecs
+  bool parameter = false;  // held by its network: no memory of its own
+  std::vector<int64_t> sizes;
+  at::ScalarType type = at::kFloat;
+  int64_t bytes = 0;    // of the tensor
+  int64_t stored = 0;   // of what is held for it; 0 where that of another is read, or a parameter
+  bool shared = false;  // the same memory was saved before
+};
+
+struct SavedTensorReport {
+  std::vector<SavedTensor> tensors;  // in the order of saving
+  int64_t bytes() const;             // distinct tensors, parameters excluded, as they are
+  int64_t stored() const;
+};
+
+class SavedTensorScope {
+ public:
+  // Slots of `policy` are matched with identities NEAREST_PARAMETER.OP.PLACE; a treatment other
+  // than keep and codecs throws InputError when a tensor has it. Throws std::logic_error in a
+  // process whose autograd engine is another's (Python).
+  explicit SavedTensorScope(Policy policy, SavedTensorOptions options = {});
+  ~SavedTensorScope();
+  SavedTensorScope(const SavedTensorScope&) = delete;
+
+  // What was saved since the scope began.
+  SavedTensorReport report() const;
+  // Bytes held by graphs of this scope that still live, parameters excluded: 0 once they are gone.
+  int64_t live_bytes() const;
+
+  struct State;
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace compact

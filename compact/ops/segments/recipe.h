@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a segment is made of: which tensor is made of which, and which are held for the backward
+// pass. Fixed once made: graphs share it and may outlive the segment.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "compact/ops/policy/role.h"
+#include "compact/ops/policy/treatment.h"
+#include "compact/ops/segments/stage.h"
+
+namespace compact {
+
+class Policy;
+
+// A named tensor of a segment.
+struct Slot {
+  std::string name;  // layers.0.attn.norm
+  int64_t width =
+      0;  // elements per token; of side outputs, which may never be made, and of codecs needed
+  Treatment treatment = {};
+  Role role = Role::kNone;
+};
+// One that is treated as the policy says. Throws InputError on `chunk`, which is for losses.
+Slot slot_of(const Policy& policy, const std::string& name, Role role, int64_t width = 0);
+
+// Which gradients a pass is to give: of the segment's input, then of each parameter.
+using Wanted = std::vector<bool>;
+
+struct Recipe {
+  struct Step {
+    std::shared_ptr<const Stage> stage;          // null: residual add
+    std::shared_ptr<const Stage> added = stage;  // before what slots hold decided who keeps signs
+    int input = 0, other = -1;
+    Slot side = {};
+    int first_parameter = 0, parameters = 0;
+    bool sketch = false;
+
+    // Whether its backward reads the tensor that it took, where these gradients are wanted.
+    bool reads_input(const Wanted& wanted) const;
+    Weights of(Weights all) const { return all.subspan(first_parameter, parameters); }
+  };
+  // What one pass leaves for its backward pass.
+  struct Demand {
+    std::vector<bool> tensors;  // to be held; of those with a slot that stores
+    std::vector<bool> back;     // steps that the backward pass runs back
+    std::vector<bool> again;    // steps that it runs again, to rebuild what they made
+  };
+
+  std::string name;         // layers.3
+  std::vector<Slot> slots;  // one per tensor; [0] is the input
+  std::vector<Step> steps;
+  int parameters = 0;
+  std::vector<int> last_reader;    // last step that reads a tensor in the forward pass
+  std::vector<bool> overwritable;  // one forward reader, never stored nor read by a backward; where
+                                   // its memory is nobody else's
+
+  // Appends a step that makes tensor steps.size().
+  void add(Step step, Slot output);
+  // Fills what follows from slots and steps. Throws InputError naming the slot.
+  void finish();
+  // Gives slots whose signs are read a codec that tells them. Throws InputError naming the slot
+  // where what its codec leaves is not what a backward pass reads.
+  void fit_codecs();
+  // Lets stages keep signs that cannot be read from what slots hold.
+  void fit_stages();
+
+  Wanted everything() const { return Wanted(1 + static_cast<size_t>(parameters), true); }
+  // Of which tensors a gradient is made, where these are wanted.
+  std::vector<bool> gradients(const Wanted& wanted) const;
+  Demand demand(const Wanted& wanted) const;
+
+  bool read_in_backward(int tensor) const;
+  bool stored(int tensor) const;          // as it is or by a codec
+  bool rebuilt(int tensor) const;         // can be, from what is stored
+  bool can_be_rebuilt(int tensor) const;  // from what could be stored
+  // Whether a tensor comes back rounded: by its own codec, or made from one that does.
+  bool rounded(int tensor) const;
+  // What can be read from what its slot holds.
+  Content content(int tensor) const;
+  // Runs step i on tensors `t`, with the weights of all stages.
+  at::Tensor run(size_t i, Tensors& t, Weights weights, Stage::Forward& f) const;
+};
+
+}  // namespace compact

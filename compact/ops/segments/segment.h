@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// A segment: an ordered list of stages that is one autograd node. Every tensor on the way is kept
+// or rebuilt from kept ones in the backward pass; both give the same gradients bit for bit. A
+// segment holds no parameter and no state of a pass: what it reads is given at every call, and many
+// threads may run it at once (but in training batch norms move the statistics of their stage).
+// Changes of codecs are for the passes after them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "compact/codecs/codec.h"
+#include "compact/ops/segments/recipe.h"
+
+namespace compact {
+
+struct SlotUse {
+  std::string name;
+  Role role = Role::kNone;
+  bool rebuilt = false;  // it can be: it is made of slots, or of what can be made of them
+  bool signs = false;    // backward asks no more of it than what is above 0
+};
+
+// What a slot costs.
+struct SlotBytes {
+  std::string name, treatment;
+  int64_t stored = 0, if_kept = 0;
+};
+
+// What forward passes that made a graph left for their backward passes.
+struct SegmentReport {
+  std::vector<SlotBytes> slots;  // every slot, then "NAME extras"
+  int64_t saved_bytes = 0;       // stored, summed over slots and extras
+  // How many tensors their backward passes have rebuilt so far.
+  std::shared_ptr<std::atomic<int64_t>> rebuilt = std::make_shared<std::atomic<int64_t>>(0);
+};
+
+class Segment {
+ public:
+  // Tensor 0 is the segment's input. Its slot is kept, as it is or by a codec; without a name it is
+  // not, and nothing may be rebuilt from it. `name`: layers.3.
+  Segment(std::string name, Slot input);
+  Segment(const Segment&) = delete;
+  Segment(Segment&&) = default;
+
+  // Appends a stage that reads the tensor made last. `output` describes what it makes (empty name:
+  // not a slot, never kept); `side` its second output, if the stage has one. Returns the tensor.
+  int add(std::shared_ptr<const Stage> stage, Slot output = {}, Slot side = {});
+  // The same for a stage that reads tensor `input`: a branch.
+  int add_branch(int input, std::shared_ptr<const Stage> stage, Slot output = {});
+  // Appends the sum of the tensor made last and tensor `other`.
+  int add_residual(int other, Slot output = {});
+
+  // Checks treatments against what stages can do; called once all stages are there. A codec that
+  // rounds a ReLU's output gives 0 a code of its own (levels=positive), or holds no more than signs
+  // where nothing else reads it. Throws
+  // InputError naming the slot, for example where a sketched slot is read by an operation that
+  // needs the tensor itself.
+  void finish();
+
+  // y = segment(x) with the weights that its stages take, in their order. One autograd node where
+  // gradients are on and something requires them; it keeps what is read by the stages that a
+  // required gradient comes through, the weights among it, and needs neither segment nor model to
+  // live. (Of a linear stage with a frozen weight it keeps no input; every other, a convolution
+  // too, reads what it reads for any of its gradients.) A second backward pass through it, also
+  // after one that failed, needs retain_graph in the first. x has the type of the weights (norms
+  // may be in f32); autocast does not reach inside. Where the caller gives x up, its memory may
+  // hold what is made of it. `report`: where given, what the pass left is added to it. Throws
+  // InputError on another number of weights, on another type, on a sketch whose reader has lost its
+  // projection, and on a tensor that is none of plain memory: one of functorch or with a tangent, a
+  // tensor subclass.
+  at::Tensor operator()(at::Tensor x, std::vector<Weight> weights, const SegmentPass& pass = {},
+                        SegmentReport* report = nullptr) const;
+
+  // Slots that codecs hold, and giving one of them another codec for forward passes to come: fitted
+  // to what backward reads and refused as in finish(), with nothing changed.
+  std::vector<Slot> codec_slots() const;
+  void set_codec(const std::string& slot, const Treatment& treatment);
+  // The same for all that a line of the policy is for.
+  void set_codecs(const Policy& policy);
+
+  const std::string& name() const { return recipe_->name; }
+  int tensors() const { return static_cast<int>(recipe_->slots.size()); }
+
+  // Whether a tensor comes back rounded: by its own codec, or made from one that does.
+  bool rounded(int tensor) const { return recipe_->rounded(tensor); }
+  // The same segment with its slots treated as another policy says. Throws as finish().
+  Segment treated(const Policy& policy) const;
+  // Of each weight, whether it is a matrix whose gradient may be projected and whose input no other
+  // operation's backward pass reads.
+  std::vector<bool> projectable() const;
+  // What a policy may do with each slot, in the order of the forward pass.
+  std::vector<SlotUse> uses() const;
+  // How many weights it takes.
+  int parameters() const { return recipe_->parameters; }
+  // What each step of a forward pass on x takes, in order, where it is run: also on the meta
+  // device. Whether the backward pass runs it again.
+  std::vector<Work> work(const at::Tensor& x, Weights weights) const;
+  std::vector<bool> rerun() const;
+  // Seconds of each step of a forward pass on x, the least of `rounds`.
+  std::vector<double> forward_seconds(const at::Tensor& x, Weights weights, int rounds) const;
+
+ private:
+  explicit Segment(std::shared_ptr<Recipe> recipe) : recipe_(std::move(recipe)) {}
+  // Graphs keep the recipe that they were made by.
+  Recipe& change();
+
+  std::shared_ptr<Recipe> recipe_;
+};
+
+}  // namespace compact

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/ops/segments/segment_node.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "compact/base/check.h"
+#include "compact/base/philox.h"
+#include "compact/ops/autograd/autograd.h"
+#include "compact/ops/memory/memory_trace.h"
+#include "compact/ops/segments/segment.h"
+
+namespace compact {
+
+using torch::autograd::variable_list;
+
+// Output 0 of the node's edges is the input's gradient, then one per parameter.
+struct SegmentNode : torch::autograd::Node {
+  // What the forward pass leaves. A backward pass works on all of it by itself: on a copy where
+  // another one may follow, else it takes it away, so that none finds half of it.
+  struct Held {
+    Tensors tensors;                              // undefined where not held as they are
+    Tensors sides;                                // per step
+    std::vector<Encoded> encoded, encoded_sides;  // where a codec holds them
+    std::vector<Tensors> extras;                  // per step
+    std::vector<Weight> weights;                  // without their leaves
+    VersionCheck versions;
+    SegmentPass pass;  // noise: of the segment
+  };
+
+  SegmentNode(std::shared_ptr<const Recipe> recipe, std::shared_ptr<std::atomic<int64_t>> rebuilt)
+      : recipe(std::move(recipe)), rebuilt(std::move(rebuilt)) {}
+  std::string name() const override { return "CompActSegment"; }
+  void release_variables() override {
+    released = true;
+    held = {};
+  }
+  variable_list apply(variable_list&& grads) override;
+  static at::Tensor run(const std::shared_ptr<const Recipe>& own, at::Tensor x,
+                        std::vector<Weight> weights, const SegmentPass& pass,
+                        SegmentReport* report);
+
+ private:
+  static SegmentPass of_step(const SegmentPass& pass, size_t step) {
+    return {pass.training, derive(pass.noise, step), pass.lengths};
+  }
+  // One backward pass.
+  struct Back {
+    Held h;
+    bool keep_graph = false;
+    Wanted wanted;
+    std::vector<bool> made;  // of which tensors a gradient is made
+    Tensors g;               // per tensor
+    variable_list result;
+  };
+  // Makes a tensor of `h` anew where it is not there.
+  void restore(Held& h, int tensor) const;
+  // Gradients of step i, from that of what it made.
+  void step_back(Back& back, int i, at::Tensor gy) const;
+  // What a slot's codec left, where it has one; `x` is let go.
+  static Encoded encode(const Slot& slot, at::Tensor& x, uint64_t key);
+  // What is held, slot by slot.
+  static std::vector<SlotBytes> rows(const Recipe& recipe, const Held& h,
+                                     const std::vector<int64_t>& if_kept,
+                                     const std::vector<int64_t>& sides_if_kept);
+
+  std::shared_ptr<const Recipe> recipe;
+  std::shared_ptr<std::atomic<int64_t>> rebuilt;  // the report's counter; null: nobody asked
+  Held held;
+  bool released = false;
+};
+
+Encoded SegmentNode::encode(const Slot& slot, at::Tensor& x, uint64_t key) {
+  if (!slot.treatment.codec() || slot.name.empty() || !x.defined()) return {};
+  COMPACT_CHECK(slot.treatment.codec()->takes(x), "slot `", slot.name,
+                "` = ", slot.treatment.text(), ": not for tensors of ",
+                c10::toString(x.scalar_type()), " ", x.sizes());
+  Encoded e =
+      slot.treatment.codec()->encode(x, derive(key, label_of(slot.name.data(), slot.name.size())));
+  x = at::Tensor();
+  return e;
+}
+
+void SegmentNode::restore(Held& h, int tensor) const {
+  if (h.tensors[tensor].defined()) return;
+  if (h.encoded[tensor].defined()) {
+    h.tensors[tensor] = h.encoded[tensor].restore();
+    h.encoded[tensor] = {};
+    return;
+  }
+  const Recipe::Step& step = recipe->steps[tensor - 1];
+  restore(h, step.input);
+  if (step.other >= 0) restore(h, step.other);
+  Stage::Forward f;
+  f.again = true;
+  f.pass = of_step(h.pass, tensor - 1);
+  f.extras = h.extras[tensor - 1];
+  // Probabilities that do not sum to 1, or a norm that is not one, would be worse than the
+  // rounding.
+  f.want_extras = step.stage && recipe->rounded(step.input);
+  h.tensors[tensor] = recipe->run(tensor - 1, h.tensors, h.weights, f);
+  if (!f.extras.empty()) h.extras[tensor - 1] = std::move(f.extras);
+  if (rebuilt) ++*rebuilt;
+}
+
+void SegmentNode::step_back(Back& back, int i, at::Tensor gy) const {
+  const auto& steps = recipe->steps;
+  const Recipe::Step& step = steps[i];
+  Held& h = back.h;
+  Stage::Backward b;
+  if (step.stage->needs().output) {
+    restore(h, i + 1);
+    b.output = std::move(h.tensors[i + 1]);
+  }
+  h.tensors[i + 1] = at::Tensor();
+  const bool need_input = step.reads_input(back.wanted);
+  // Tensor i has no reader before step i, so it dies here unless the stage that made it reads it.
+  const bool last =
+      step.input == i && i > 0 && !(steps[i - 1].stage && steps[i - 1].stage->needs().output);
+  const Encoded& in_code = h.encoded[step.input];
+  if (need_input && !h.tensors[step.input].defined() && step.stage->reads_means() &&
+      in_code.decode_means && in_code.windows.size == in_code.windows.stride) {
+    b.means = in_code.decode_means(in_code.parts);
+    b.windows = in_code.windows;
+  } else if (need_input) {
+    restore(h, step.input);
+    b.consume = last && !(back.keep_graph && recipe->stored(step.input));
+    b.input = last ? std::move(h.tensors[step.input]) : h.tensors[step.input];
+  }
+  b.gy = std::move(gy);
+  b.side = std::move(h.sides[i]);
+  if (h.encoded_sides[i].defined()) {
+    b.side = h.encoded_sides[i].restore();
+    h.encoded_sides[i] = {};
+  }
+  b.extras = &h.extras[i];
+  b.pass = of_step(h.pass, i);
+  b.weights = step.of(h.weights);
+  b.sketch = step.sketch;
+  b.residual = std::move(back.g[step.input]);
+  b.want_input = back.made[step.input];
+  const auto first = back.wanted.begin() + 1 + step.first_parameter;
+  b.want_parameters.assign(first, first + step.parameters);
+  b.gparameters.resize(step.parameters);
+  at::Tensor gx = step.stage->backward(b);
+  if (b.want_input) back.g[step.input] = std::move(gx);
+  std::move(b.gparameters.begin(), b.gparameters.end(),
+            back.result.begin() + 1 + step.first_parameter);
+}
+
+variable_list SegmentNode::apply(variable_list&& grads) {
+  TORCH_CHECK(!released,
+              "[segment] backward a second time, or after a backward pass that failed: the saved "
+              "tensors are freed; pass retain_graph=True to the first backward");
+  TORCH_CHECK(!at::GradMode::is_enabled(), "[segment] gradients of gradients are not supported");
+  held.versions.check("segment");
+  for (const Weight& w : held.weights) {
+    TORCH_CHECK(!w.carrier || w.carrier->draw == w.draw,
+                "[segment] projections of a weight's gradient were drawn anew between the forward "
+                "and the backward pass: draw ",
+                w.carrier->draw, ", expected ", w.draw);
+  }
+  const NoAutocast no_autocast;
+  trace_moment("backward of ", recipe->name);
+  Back back{.keep_graph = torch::autograd::get_current_graph_task_keep_graph()};
+  released = !back.keep_graph;
+  back.h = back.keep_graph ? held : std::exchange(held, {});
+  back.h.versions = {};
+  back.result.resize(1 + static_cast<size_t>(recipe->parameters));
+  if (!grads[0].defined()) return std::move(back.result);
+  for (size_t k = 0; k < back.result.size(); ++k) {
+    back.wanted.push_back(task_should_compute_output(k));
+  }
+  const std::vector<bool>& made = back.made = recipe->gradients(back.wanted);
+  Tensors& g = back.g;
+  g.resize(back.h.tensors.size());
+  g.back() = std::move(grads[0]);
+  for (int i = static_cast<int>(recipe->steps.size()) - 1; i >= 0; --i) {
+    const Recipe::Step& step = recipe->steps[i];
+    at::Tensor gy = std::move(g[i + 1]);
+    if (step.stage && made[i + 1]) {
+      step_back(back, i, std::move(gy));
+      continue;
+    }
+    back.h.tensors[i + 1] = at::Tensor();
+    if (step.stage) continue;
+    // A sum passes its gradient to both.
+    for (const int t : {step.other, step.input}) {
+      if (made[t]) g[t] = g[t].defined() ? g[t] + gy : gy;
+    }
+  }
+  back.result[0] = std::move(g[0]);
+  trace_moment("backward before ", recipe->name);
+  return std::move(back.result);
+}
+
+std::vector<SlotBytes> SegmentNode::rows(const Recipe& recipe, const Held& h,
+                                         const std::vector<int64_t>& if_kept,
+                                         const std::vector<int64_t>& sides_if_kept) {
+  std::vector<SlotBytes> all;
+  std::vector<int64_t> sketches(recipe.slots.size());
+  int64_t small = 0;
+  for (size_t i = 0; i < recipe.steps.size(); ++i) {
+    (recipe.steps[i].sketch ? sketches[recipe.steps[i].input] : small) += bytes_of(h.extras[i]);
+  }
+  const auto row = [&](const Slot& slot, const at::Tensor& held, const Encoded& e, int64_t sketch,
+                       int64_t whole) {
+    if (slot.name.empty()) return;
+    const int64_t stored = held.defined() ? static_cast<int64_t>(held.nbytes()) : e.bytes();
+    all.push_back({slot.name, slot.treatment.text(), stored + sketch, whole});
+  };
+  row(recipe.slots[0], h.tensors[0], h.encoded[0], sketches[0], if_kept[0]);
+  for (size_t i = 0; i < recipe.steps.size(); ++i) {
+    row(recipe.steps[i].side, h.sides[i], h.encoded_sides[i], 0, sides_if_kept[i]);
+    row(recipe.slots[i + 1], h.tensors[i + 1], h.encoded[i + 1], sketches[i + 1], if_kept[i + 1]);
+  }
+  if (small) all.push_back({recipe.name + ".extras", "keep", small, small});
+  return all;
+}
+
+at::Tensor SegmentNode::run(const std::shared_ptr<const Recipe>& own, at::Tensor x,
+                            std::vector<Weight> weights, const SegmentPass& pass,
+                            SegmentReport* report) {
+  const Recipe& recipe = *own;
+  COMPACT_CHECK(static_cast<int>(weights.size()) == recipe.parameters, "[segment] `", recipe.name,
+                "` takes ", recipe.parameters, " weights, not ", weights.size());
+  COMPACT_CHECK(x.is_floating_point(), "[segment] `", recipe.name,
+                "` takes real floating-point tensors, not ", c10::toString(x.scalar_type()));
+  trace_moment("forward of ", recipe.name);
+  const NoAutocast no_autocast;
+  Tensors leaves = {x};
+  for (Weight& w : weights) leaves.push_back(std::move(w.leaf));
+  for (const at::Tensor& leaf : leaves) check_plain("segment", leaf);
+  const bool record = at::GradMode::is_enabled() && any_requires_grad(leaves);
+  const size_t count = recipe.steps.size();
+  NodePtr owner;
+  Wanted wanted;
+  if (record) {
+    owner = make_node<SegmentNode>(own, report ? report->rebuilt : nullptr);
+    connect(owner, leaves);
+    for (const at::Tensor& leaf : leaves) wanted.push_back(leaf.defined() && leaf.requires_grad());
+  } else {
+    wanted.assign(leaves.size(), false);
+  }
+  leaves.clear();
+  const Recipe::Demand demand = recipe.demand(wanted);
+  const auto& slots = recipe.slots;
+  Held h;
+  h.weights = std::move(weights);
+  if (demand.tensors[0] && slots[0].treatment.storage() == Storage::kKeep) h.versions.add(x);
+  if (record && pass.lengths.defined()) h.versions.add(pass.lengths);
+  h.tensors.resize(count + 1);
+  h.sides.resize(count);
+  h.encoded.resize(count + 1);
+  h.encoded_sides.resize(count);
+  h.extras.resize(count);
+  std::vector<int64_t> if_kept(count + 1), sides_if_kept(count);
+  const uint64_t noise =
+      derive(derive(pass.noise, 0), label_of(recipe.name.data(), recipe.name.size()));
+  h.pass = {pass.training, noise, pass.lengths};
+  Tensors& t = h.tensors;
+  {
+    at::NoGradGuard no_grad;
+    t[0] = x.detach();
+    if_kept[0] = static_cast<int64_t>(x.nbytes());
+    x.reset();
+    for (size_t i = 0; i < count; ++i) {
+      const Recipe::Step& step = recipe.steps[i];
+      Stage::Forward f;
+      f.want_extras = demand.back[i] || demand.again[i];
+      f.pass = of_step(h.pass, i);
+      f.sketch = step.sketch && wanted[1 + static_cast<size_t>(step.first_parameter)];
+      f.want_side = demand.back[i] && !step.side.name.empty() &&
+                    step.side.treatment.storage() != Storage::kRecompute;
+      t[i + 1] = recipe.run(i, t, h.weights, f);
+      if_kept[i + 1] = static_cast<int64_t>(t[i + 1].nbytes());
+      h.sides[i] = std::move(f.side);
+      sides_if_kept[i] = step.side.name.empty() ? 0
+                                                : t[i + 1].numel() / t[i + 1].size(-1) *
+                                                      step.side.width * t[i + 1].element_size();
+      h.encoded_sides[i] = encode(step.side, h.sides[i], noise);
+      h.extras[i] = std::move(f.extras);
+      f.input = at::Tensor();
+      for (size_t j = 0; j <= i; ++j) {
+        if (recipe.last_reader[j] > static_cast<int>(i)) continue;
+        if (demand.tensors[j] && t[j].defined() && slots[j].treatment.codec()) {
+          h.encoded[j] = encode(slots[j], t[j], noise);
+        }
+        if (!demand.tensors[j]) t[j] = at::Tensor();
+      }
+    }
+  }
+  const at::Tensor y = std::move(t[count]);
+  if (!record) return y;
+  // A node that held its own output would never be freed.
+  t[count] = demand.tensors[count] ? y.detach() : at::Tensor();
+  h.encoded[count] = encode(slots[count], t[count], noise);
+
+  if (report) {
+    for (SlotBytes& row : rows(recipe, h, if_kept, sides_if_kept)) {
+      report->saved_bytes += row.stored;
+      report->slots.push_back(std::move(row));
+    }
+  }
+  for (size_t i = 0; i < count; ++i) {
+    if (!demand.back[i] && !demand.again[i]) continue;
+    for (const Weight& w : recipe.steps[i].of(h.weights)) h.versions.add(w.value);
+  }
+  if (t[count].defined()) h.versions.add(y);
+  static_cast<SegmentNode*>(owner.get())->held = std::move(h);
+  torch::autograd::set_history(y, owner);
+  return y;
+}
+
+at::Tensor run_segment(const std::shared_ptr<const Recipe>& recipe, at::Tensor x,
+                       std::vector<Weight> weights, const SegmentPass& pass,
+                       SegmentReport* report) {
+  return SegmentNode::run(recipe, std::move(x), std::move(weights), pass, report);
+}
+
+}  // namespace compact

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// One operation of a segment: what it is given in either direction, and what it says of itself.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "compact/base/function_ref.h"
+#include "compact/codecs/codec.h"
+#include "compact/ops/segments/weight.h"
+
+namespace compact {
+
+using Tensors = std::vector<at::Tensor>;
+
+class Segment;
+struct SegmentPass;
+// Is shown every segment of a pass before it runs, with what it reads.
+using SeeSegment =
+    FunctionRef<void(const Segment&, const at::Tensor& input, Weights weights, const SegmentPass&)>;
+
+// What a forward pass is told; its backward pass is told the same.
+struct SegmentPass {
+  bool training = false;  // dropout is drawn, norms use the batch's statistics
+  uint64_t noise = 0;  // what the random bits of codecs and dropout come from; a segment that runs
+                       // several times in a network is told another one each time
+  at::Tensor lengths;  // int64 [batch]: tokens that are not padding; undefined: all are not
+  const SeeSegment* see = nullptr;  // of the forward pass alone; null: nobody looks
+};
+
+// What running a stage forward takes, whatever the device.
+struct Work {
+  double products = 0;  // floating-point operations of matrix products
+  double bytes = 0;     // read and written
+};
+inline Work operator+(Work a, const Work& b) {
+  return {a.products + b.products, a.bytes + b.bytes};
+}
+
+// One operation of a segment. Both directions take the weights from their arguments: a stage holds
+// no parameter, and many threads may run it at once; only a batch norm in training moves statistics
+// that it holds.
+class Stage {
+ public:
+  using Pass = SegmentPass;  // its noise is the stage's own
+  // What backward reads, beside its extras.
+  struct Needs {
+    bool input = false, output = false;
+  };
+  struct Forward {
+    at::Tensor input;
+    bool overwrite = false;    // `input` is read by nobody else: its memory may hold the output
+    bool want_extras = false;  // a backward pass will follow
+    bool want_side = false;    // the side output is to be kept
+    bool sketch = false;       // keep the projection of the input among the extras
+    bool again = false;        // rebuilds in a backward pass: leaves no trace on statistics
+    Pass pass;
+    Weights weights;  // as many as parameters()
+    Tensors extras;   // result: small tensors that are always kept; again: what they are
+    at::Tensor side;  // result: a second output that backward can read or make anew
+  };
+  struct Backward {
+    at::Tensor gy;                    // gradient of the output
+    at::Tensor input, output;         // where needed; input: see reads_input_for_weight
+    bool consume = false;             // nobody else reads `input`: its memory may be reused
+    at::Tensor means;                 // in place of `input`, where it is held as means
+    Windows windows;                  // of them
+    at::Tensor side;                  // where kept
+    const Tensors* extras = nullptr;  // as forward left them
+    Pass pass;
+    Weights weights;      // those of the forward pass
+    bool sketch = false;  // the input is not there, its projection is in the extras
+    at::Tensor residual;  // where defined: to be added to the result
+    bool want_input = true;
+    std::vector<bool> want_parameters;  // one per parameter
+    Tensors gparameters;                // result: one per parameter, undefined where not wanted
+
+    // In the memory of gx.
+    at::Tensor plus_residual(at::Tensor gx) const {
+      return residual.defined() ? gx.add_(residual) : gx;
+    }
+  };
+
+  virtual ~Stage() = default;
+  virtual Needs needs() const = 0;
+  // How many weights it takes.
+  virtual int parameters() const { return 0; }
+  virtual at::Tensor forward(Forward& f) const = 0;
+  // Gradient of the input, plus `residual`; undefined where it is not wanted. Takes what it can of
+  // its arguments to free memory early.
+  virtual at::Tensor backward(Backward& b) const = 0;
+  // Whether backward reads its input for the gradient of its first parameter alone.
+  virtual bool reads_input_for_weight() const { return false; }
+  // Whether backward can do with means over windows of its input (as many windows as strides).
+  virtual bool reads_means() const { return false; }
+  // Whether backward asks no more of its output, where it needs it, than what is above 0.
+  virtual bool reads_signs() const { return false; }
+  // Of one that reads signs: the same operation, which keeps them itself and reads no output.
+  virtual std::shared_ptr<const Stage> keeping_signs() const { return nullptr; }
+  // Of a forward pass that made `output` of `input`, which may be on the meta device.
+  virtual Work work(const at::Tensor& input, const at::Tensor& output, Weights) const {
+    return {.bytes = static_cast<double>(input.nbytes() + output.nbytes())};
+  }
+  // Whether the gradient of its first parameter, a matrix, may be made in a projected space.
+  virtual bool may_project() const { return false; }
+  // Elements per token of the projection of the input; 0: this stage cannot work from a sketch.
+  virtual int64_t sketch_width() const { return 0; }
+};
+
+}  // namespace compact

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+
+#include "compact/ops/functions/attention.h"
+#include "compact/ops/stages/stages.h"
+
+namespace compact {
+namespace {
+
+class AttentionStage final : public Stage {
+ public:
+  AttentionStage(int64_t heads, int64_t kv_heads, int64_t dim, std::optional<double> scale)
+      : heads_(heads), kv_heads_(kv_heads), dim_(dim), scale_(scale) {}
+
+  Needs needs() const override { return {.input = true, .output = true}; }
+  // Half of the scores, being causal.
+  Work work(const at::Tensor& input, const at::Tensor& output, Weights) const override {
+    return {.products = 2.0 * static_cast<double>(output.numel() * input.size(1)),
+            .bytes = static_cast<double>(input.nbytes() + output.nbytes())};
+  }
+
+  at::Tensor forward(Forward& f) const override {
+    const auto [q, k, v] = split(f.input);
+    AttentionResult r = attention_forward(q, k, v, scale_);
+    if (f.want_extras) f.extras = std::move(r.extras);
+    return r.out.transpose(1, 2).flatten(2);
+  }
+
+  at::Tensor backward(Backward& b) const override {
+    const auto [q, k, v] = split(b.input);
+    AttentionGradients g =
+        attention_backward(by_head(b.gy), q, k, v, by_head(b.output), *b.extras, scale_);
+    b.gy = at::Tensor();
+    b.output = at::Tensor();
+    const at::Tensor gx = b.consume ? b.input : at::empty_like(b.input);
+    const auto [gq, gk, gv] = split(gx);
+    gq.copy_(g.gq);
+    gk.copy_(g.gk);
+    gv.copy_(g.gv);
+    return b.residual.defined() ? gx + b.residual : gx;
+  }
+
+ private:
+  // [batch, sequence, heads dim] -> [batch, heads, sequence, dim]
+  at::Tensor by_head(const at::Tensor& t) const {
+    return t.unflatten(2, {-1, dim_}).transpose(1, 2);
+  }
+  std::tuple<at::Tensor, at::Tensor, at::Tensor> split(const at::Tensor& x) const {
+    const at::Tensor h = by_head(x);
+    return {h.narrow(1, 0, heads_), h.narrow(1, heads_, kv_heads_),
+            h.narrow(1, heads_ + kv_heads_, kv_heads_)};
+  }
+
+  int64_t heads_, kv_heads_, dim_;
+  std::optional<double> scale_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Stage> attention_stage(int64_t heads, int64_t kv_heads, int64_t dim,
+                                             std::optional<double> scale) {
+  return std::make_shared<AttentionStage>(heads, kv_heads, dim, scale);
+}
+
+}  // namespace compact

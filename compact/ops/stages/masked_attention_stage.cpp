@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+
+#include "compact/ops/functions/masked_attention.h"
+#include "compact/ops/stages/stages.h"
+
+namespace compact {
+namespace {
+
+class MaskedAttentionStage final : public Stage {
+ public:
+  MaskedAttentionStage(int64_t heads, int64_t dim, double dropout)
+      : heads_(heads), dim_(dim), dropout_(dropout) {}
+
+  Needs needs() const override { return {.input = true}; }
+  // Scores are read and written about six times, in f32.
+  Work work(const at::Tensor& input, const at::Tensor& output, Weights) const override {
+    const auto length = static_cast<double>(input.size(1)),
+               scores = static_cast<double>(input.size(0) * heads_) * length * length;
+    return {.products = 4 * static_cast<double>(output.numel()) * length,
+            .bytes =
+                static_cast<double>(input.nbytes() + output.nbytes()) + 6 * scores * sizeof(float)};
+  }
+
+  at::Tensor forward(Forward& f) const override {
+    const auto [q, k, v] = split_qkv(f.input);
+    return masked_attention(q, k, v, how(f.pass)).transpose(1, 2).flatten(2);
+  }
+
+  at::Tensor backward(Backward& b) const override {
+    const at::Tensor gx = b.consume ? b.input : at::empty_like(b.input);
+    const auto [q, k, v] = split_qkv(b.input);
+    const auto [gq, gk, gv] = split_qkv(gx);
+    masked_attention_backward(heads_first(b.gy), q, k, v, how(b.pass), gq, gk, gv);
+    b.gy = at::Tensor();
+    return b.residual.defined() ? gx + b.residual : gx;
+  }
+
+ private:
+  MaskedAttention how(const Pass& pass) const {
+    return {pass.lengths, pass.training ? dropout_ : 0, pass.noise};
+  }
+  // [batch, sequence, heads dim] -> [batch, heads, sequence, dim]
+  at::Tensor heads_first(const at::Tensor& t) const {
+    return t.unflatten(2, {-1, dim_}).transpose(1, 2);
+  }
+  std::tuple<at::Tensor, at::Tensor, at::Tensor> split_qkv(const at::Tensor& x) const {
+    const at::Tensor h = heads_first(x);
+    return {h.narrow(1, 0, heads_), h.narrow(1, heads_, heads_), h.narrow(1, 2 * heads_, heads_)};
+  }
+
+  int64_t heads_, dim_;
+  double dropout_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Stage> masked_attention_stage(int64_t heads, int64_t dim, double dropout) {
+  return std::make_shared<MaskedAttentionStage>(heads, dim, dropout);
+}
+
+}  // namespace compact

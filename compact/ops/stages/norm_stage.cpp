@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+
+#include <array>
+
+#include "compact/base/check.h"
+#include "compact/codecs/launch.h"
+#include "compact/ops/autograd/autograd.h"
+#include "compact/ops/stages/stages.h"
+
+namespace compact {
+namespace {
+
+// In the activations' type or in f32.
+void check_weight(const at::Tensor& x, const at::Tensor& weight, int64_t n) {
+  check_like("rms norm", x, {{"weight", weight}},
+             weight.scalar_type() == at::kFloat ? at::kFloat : x.scalar_type());
+  COMPACT_CHECK(weight.is_contiguous() && weight.numel() == n,
+                "[rms norm] weight must be contiguous [", n, "], is ", weight.sizes());
+}
+
+// Of x [.., n], contiguous, into y of its shape and rstd, f32 [rows].
+void normalize(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& y,
+               const at::Tensor& rstd) {
+  backend_of(x).rms_norm({.x = x.const_data_ptr(),
+                          .weight = weight.const_data_ptr(),
+                          .y = y.data_ptr(),
+                          .rstd = static_cast<float*>(rstd.data_ptr()),
+                          .rows = rstd.numel(),
+                          .n = x.size(-1),
+                          .eps = static_cast<float>(eps),
+                          .type = type_of(x),
+                          .weight_type = type_of(weight)},
+                         launch_for(x));
+}
+
+// All contiguous, the residual and gweight undefined where there are none; gx may be gy.
+void normalize_backward(const at::Tensor& gy, const at::Tensor& x, const at::Tensor& weight,
+                        const at::Tensor& rstd, const at::Tensor& residual, const at::Tensor& gx,
+                        const at::Tensor& gweight) {
+  const int64_t n = x.size(-1);
+  at::Tensor parts;
+  if (gweight.defined()) {
+    parts = at::empty({kernels::kRmsNormParts, n}, x.options().dtype(at::kFloat));
+  }
+  backend_of(x).rms_norm_backward(
+      {.gy = gy.const_data_ptr(),
+       .x = x.const_data_ptr(),
+       .weight = weight.const_data_ptr(),
+       .rstd = static_cast<const float*>(rstd.const_data_ptr()),
+       .residual = residual.defined() ? residual.const_data_ptr() : nullptr,
+       .gx = gx.data_ptr(),
+       .gweight = gweight.defined() ? gweight.data_ptr() : nullptr,
+       .parts = parts.defined() ? static_cast<float*>(parts.data_ptr()) : nullptr,
+       .rows = rstd.numel(),
+       .n = n,
+       .type = type_of(x),
+       .weight_type = type_of(weight)},
+      launch_for(x));
+}
+
+class RmsNormStage final : public Stage {
+ public:
+  explicit RmsNormStage(double eps) : eps_(eps) {}
+
+  Needs needs() const override { return {.input = true}; }
+  int parameters() const override { return 1; }
+
+  at::Tensor forward(Forward& f) const override {
+    const at::Tensor x = f.input.contiguous(), weight = f.weights[0].value;
+    const int64_t n = x.size(-1);
+    check_weight(x, weight, n);
+    at::Tensor y = at::empty_like(x);
+    const at::Tensor rstd = at::empty({n ? x.numel() / n : 0}, x.options().dtype(at::kFloat));
+    normalize(x, weight, eps_, y, rstd);
+    if (f.want_extras) f.extras = {rstd};
+    return y;
+  }
+
+  at::Tensor backward(Backward& b) const override {
+    const at::Tensor x = b.input.contiguous(), gy = b.gy.contiguous(), weight = b.weights[0].value;
+    check_weight(x, weight, x.size(-1));
+    check_like("rms norm", x, {{"gradient", gy}, {"residual", b.residual}});
+    b.gy = at::Tensor();
+    at::Tensor residual = b.residual.defined() ? b.residual.contiguous() : at::Tensor();
+    b.residual = at::Tensor();
+    const at::Tensor gx = owned(residual) ? residual : owned(gy) ? gy : at::empty_like(x);
+    if (b.want_parameters[0]) b.gparameters[0] = at::empty_like(weight);
+    normalize_backward(gy, x, weight, (*b.extras)[0], residual, gx, b.gparameters[0]);
+    return b.want_input ? gx : at::Tensor();
+  }
+
+ private:
+  double eps_;
+};
+
+class HeadNormStage final : public Stage {
+ public:
+  HeadNormStage(double eps, int64_t q_heads, int64_t k_heads, int64_t dim)
+      : eps_(eps), heads_{q_heads, k_heads}, dim_(dim) {}
+
+  Needs needs() const override { return {.input = true}; }
+  int parameters() const override { return 2; }
+
+  at::Tensor forward(Forward& f) const override {
+    const at::Tensor& x = f.input;
+    check(x, f.weights);
+    at::Tensor y = at::empty(x.sizes(), x.options());
+    f.extras.clear();
+    for (int part = 0; part < 2; ++part) {
+      const at::Tensor rows = rows_of(x, part), normed = at::empty_like(rows);
+      const at::Tensor rstd = at::empty({rows.size(0)}, x.options().dtype(at::kFloat));
+      normalize(rows, f.weights[part].value, eps_, normed, rstd);
+      part_of(y, part).copy_(normed.view(part_of(y, part).sizes()));
+      if (f.want_extras) f.extras.push_back(rstd);
+    }
+    part_of(y, 2).copy_(part_of(x, 2));
+    return y;
+  }
+
+  at::Tensor backward(Backward& b) const override {
+    check(b.input, b.weights);
+    check_like("rms norm", b.input, {{"gradient", b.gy}});
+    at::Tensor gx = owned(b.gy) ? b.gy : b.gy.clone(at::MemoryFormat::Contiguous);
+    b.gy = at::Tensor();
+    for (int part = 0; part < 2; ++part) {
+      const at::Tensor& weight = b.weights[part].value;
+      const at::Tensor x = rows_of(b.input, part), g = rows_of(gx, part);
+      if (b.want_parameters[part]) b.gparameters[part] = at::empty_like(weight);
+      normalize_backward(g, x, weight, (*b.extras)[part], {}, g, b.gparameters[part]);
+      part_of(gx, part).copy_(g.view(part_of(gx, part).sizes()));
+    }
+    return b.want_input ? b.plus_residual(std::move(gx)) : at::Tensor();
+  }
+
+ private:
+  void check(const at::Tensor& x, Weights weights) const {
+    for (int part = 0; part < 2; ++part) check_weight(x, weights[part].value, dim_);
+    COMPACT_CHECK(x.size(-1) >= (heads_[0] + heads_[1]) * dim_, "[rms norm] ", heads_[0], " and ",
+                  heads_[1], " heads of ", dim_, " are more than rows of ", x.size(-1));
+  }
+  // Queries, keys, what is behind them.
+  at::Tensor part_of(const at::Tensor& x, int part) const {
+    const int64_t q = heads_[0] * dim_, k = heads_[1] * dim_;
+    if (part == 2) return x.narrow(-1, q + k, x.size(-1) - q - k);
+    return part == 0 ? x.narrow(-1, 0, q) : x.narrow(-1, q, k);
+  }
+  // [tokens * heads, dim], contiguous: a copy unless one token is all.
+  at::Tensor rows_of(const at::Tensor& x, int part) const {
+    return part_of(x, part).contiguous().view({x.numel() / x.size(-1) * heads_[part], dim_});
+  }
+
+  double eps_;
+  std::array<int64_t, 2> heads_;
+  int64_t dim_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Stage> rms_norm_stage(double eps) {
+  return std::make_shared<RmsNormStage>(eps);
+}
+
+std::shared_ptr<const Stage> head_norm_stage(double eps, int64_t q_heads, int64_t k_heads,
+                                             int64_t dim) {
+  return std::make_shared<HeadNormStage>(eps, q_heads, k_heads, dim);
+}
+
+}  // namespace compact

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// The stages of transformer segments. Activations are [batch, sequence, width], contiguous. What a
+// stage reads of its parameters, in this order, is given at every call: weight, bias.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <optional>
+
+#include "compact/base/rope_config.h"
+#include "compact/ops/segments/segment.h"
+
+namespace compact {
+
+// y = x / sqrt(mean(x^2) + eps) * weight, whose type is that of x or f32. Keeps rstd. Zhang and
+// Sennrich 2019.
+std::shared_ptr<const Stage> rms_norm_stage(double eps);
+
+// Of a fused product [.., (q_heads + k_heads + ..) dim]: each query by the first weight [dim], each
+// key by the second, what is behind them as it is. Keeps rstd of every head.
+std::shared_ptr<const Stage> head_norm_stage(double eps, int64_t q_heads, int64_t k_heads,
+                                             int64_t dim);
+
+// y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias. Keeps mean and 1/deviation. Ba et al.
+// 2016.
+std::shared_ptr<const Stage> layer_norm_stage(double eps);
+
+struct LinearOptions {
+  bool bias = false;
+  // Elements per token of the projection of the input, where the weight has a carrier (its width).
+  int64_t sketch_width = 0;
+};
+// y = x W^T (+ bias), W [out, in]. With a carrier the gradient of W is (gy^T x) P, from the input
+// or from its sketch.
+std::shared_ptr<const Stage> linear_stage(const LinearOptions& options = {});
+
+// In training zeroes elements with probability p; keeps no mask.
+std::shared_ptr<const Stage> dropout_stage(double p);
+
+// y = factor x.
+std::shared_ptr<const Stage> scale_stage(double factor);
+
+// Cosines and sines of the angles of rotary position embedding, f32 [length, width / 2], where
+// `width` elements of each head are turned. A configuration may scale them, as attention then is
+// by the square.
+struct RopeAngles {
+  at::Tensor cos, sin;
+};
+struct RopeTables {
+  RopeAngles near;
+  // Of sequences longer than `limit`, all of their positions; undefined: `near` is for all.
+  RopeAngles far = {};
+  int64_t limit = 0;
+
+  bool is_far(int64_t length) const { return far.cos.defined() && length > limit; }
+  const RopeAngles& of(int64_t length) const { return is_far(length) ? far : near; }
+  // For heads `dim` wide and sequences of up to `length` tokens, of a model with so many
+  // max_position_embeddings. Dynamic positions beyond these are those of a sequence of `length`.
+  static RopeTables make(const RopeConfig& config, int64_t dim, int64_t max_positions,
+                         int64_t length, at::Device device);
+};
+// Rotates the first `heads` heads (queries, then keys) of a fused product, in place where it may.
+// Su et al. 2021, rotate-half convention.
+std::shared_ptr<const Stage> rope_stage(std::shared_ptr<const RopeTables> tables, int64_t heads,
+                                        int64_t dim);
+// The same on contiguous rows [tokens, width] that start at position `offset`, in place. Throws
+// InputError where rows or tables are otherwise.
+void rope_in_place(at::Tensor x, const RopeAngles& angles, int64_t heads, int64_t dim,
+                   int64_t offset, bool inverse);
+
+// Causal attention on a fused product [.., (heads + 2 kv_heads) dim] -> [.., heads dim], scores
+// times `scale`, by default 1 / sqrt(dim). Keeps the logsumexp. Reads input and output in backward.
+std::shared_ptr<const Stage> attention_stage(int64_t heads, int64_t kv_heads, int64_t dim,
+                                             std::optional<double> scale = {});
+
+// Attention to all tokens of a sequence but padding, [.., 3 heads dim] -> [.., heads dim]; in
+// training with dropout of probabilities. Keeps nothing; reads its input in backward.
+std::shared_ptr<const Stage> masked_attention_stage(int64_t heads, int64_t dim, double dropout);
+
+// x Phi(x), or its approximation by tanh. Hendrycks and Gimpel 2016.
+std::shared_ptr<const Stage> gelu_stage(bool tanh);
+
+// silu(gate) * up on a fused product [.., 2m] -> [.., m]. Side output: silu(gate). Shazeer 2020.
+std::shared_ptr<const Stage> swiglu_stage(int64_t m);
+
+}  // namespace compact
