@@ -13,6 +13,7 @@
 
 #include "bench/timing.h"
 #include "compact/base/check.h"
+#include "compact/base/named.h"
 #include "compact/ops/memory/memory.h"
 #include "compact/ops/scopes/saved_tensors.h"
 #include "tests/models/plain_resnet.h"
@@ -60,7 +61,7 @@ class Bench {
  public:
   Bench(const Case& c, const Treatment& t)
       : treatment_(t),
-        net_(compact::resnet_named(c.network).config,
+        net_(compact::named(compact::resnets(), c.network, "no model").config,
              !t.preset                    ? compact::Policy()
              : std::strchr(t.preset, '=') ? compact::Policy::parse(t.preset, "bench")
                                           : compact::Policy::preset(t.preset)),

@@ -13,10 +13,11 @@
 
 #include "bench/timing.h"
 #include "compact/base/check.h"
+#include "compact/base/named.h"
 #include "compact/data/images/images.h"
 #include "compact/data/images/read_images.h"
 #include "compact/io/safetensors.h"
-#include "compact/models/resnet.h"
+#include "compact/models/resnet/resnet.h"
 
 namespace {
 
@@ -53,7 +54,8 @@ Step step_of(const std::string& how, uint64_t noise, const compact::SafetensorsF
              const at::Tensor& images, const at::Tensor& labels) {
   const compact::Policy policy = compact::Policy::parse(
       cat("slot * = keep\nslot layer*.{input,relu*} = ", how, "\n"), "bench");
-  const compact::Resnet net(compact::resnet_named("resnet20").config, policy);
+  const compact::Resnet net(compact::named(compact::resnets(), "resnet20", "no model").config,
+                            policy);
   {
     const at::NoGradGuard no_grad;
     for (auto& [name, tensor] : net.named_tensors()) tensor.copy_(weights.read(name));

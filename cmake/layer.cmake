@@ -1,5 +1,5 @@
 # compact_layer(NAME [TORCH|TENSORS] [COLD] DEPENDS layer... LIBRARIES library... ROOMS folder...):
-# one static library from compact/NAME/*.cpp and the rooms in it. TORCH: most files call operations of torch; TENSORS: most only
+# one static library from compact/NAME/*.cpp and the rooms in it (*: all). TORCH: most files call operations of torch; TENSORS: most only
 # know what a tensor is, so that a smaller header is precompiled. COLD: no time is spent in it, so
 # that it is optimised less. What a layer may include is checked by cmake/layers.py.
 include(${CMAKE_CURRENT_LIST_DIR}/libraries.cmake)
@@ -42,7 +42,10 @@ function(compact_layer name)
   cmake_parse_arguments(ARG "TORCH;TENSORS;COLD" "" "DEPENDS;LIBRARIES;ROOMS" ${ARGN})
   set(folders compact/${name})
   foreach(room IN LISTS ARG_ROOMS)
-    list(APPEND folders compact/${name}/${room})
+    file(GLOB found LIST_DIRECTORIES true RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS
+      ${PROJECT_SOURCE_DIR}/compact/${name}/${room})
+    list(FILTER found EXCLUDE REGEX "\\.(h|cpp)$")
+    list(APPEND folders ${found})
   endforeach()
   set_property(GLOBAL APPEND PROPERTY COMPACT_FOLDERS ${folders})
   list(TRANSFORM folders REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/\\1/*.cpp" OUTPUT_VARIABLE patterns)

@@ -27,7 +27,7 @@ LAYERS = {
     "io": ({"base"}, ATEN),
     "ops": (BELOW_OPS, TORCH),
     "optim": (BELOW_OPS, TORCH),
-    "models": (BELOW_OPS | {"ops"}, TORCH),
+    "models": (BELOW_OPS | {"ops", "io"}, TORCH),
     "plan": (BELOW_OPS | {"ops", "optim", "models"}, TORCH),
     "config": (BELOW_OPS | {"optim", "io"}, TORCH),
     "report": (BELOW_REPORT, TORCH),
@@ -36,8 +36,10 @@ LAYERS = {
     "apps": (BELOW_TRAIN | {"train"}, TORCH),
     "cli": (BELOW_TRAIN | {"train", "apps"}, TORCH),
 }
-# room of a layer: the other rooms of it that it may include
+# room of a layer: the other rooms of it that it may include; files beside the rooms are room "",
+# and where there is a room "*", every other folder is one
 ROOMS = {
+    "models": {"": set(), "*": {""}},
     "ops": {
         "policy": set(),
         "memory": set(),
@@ -76,6 +78,11 @@ def without_comments(text):
     return re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.S)
 
 
+def room_of(parts):
+    """Of compact/LAYER/ROOM/FILE; "" where a file lies beside the rooms."""
+    return parts[2] if len(parts) > 3 else ""
+
+
 def check_includes(root):
     for file in sources(root / "compact"):
         path = file.relative_to(root)
@@ -84,18 +91,19 @@ def check_includes(root):
             yield f"{path}: is in no layer; the layers are {', '.join(LAYERS)}"
             continue
         known, torch = LAYERS[layer]
-        rooms, room = ROOMS.get(layer), path.parts[2]
-        if rooms and room not in rooms:
+        rooms, room = ROOMS.get(layer), room_of(path.parts)
+        if rooms and room not in rooms and (room == "" or "*" not in rooms):
             yield f"{path}: is in no room; those of {layer} are {', '.join(rooms)}"
             continue
+        beside = rooms and rooms.get(room, rooms.get("*")) | {room}
         for number, quoted, header in includes(file):
             parts = header.split("/")
             where = f"{path}:{number}:"
             if parts[0] == "compact":
                 if parts[1] != layer and parts[1] not in known:
                     yield f"{where} {layer} must not include {parts[1]} ({header})"
-                elif rooms and parts[1] == layer and parts[2] not in rooms[room] | {room}:
-                    yield f"{where} {layer}/{room} must not include {layer}/{parts[2]} ({header})"
+                elif rooms and parts[1] == layer and room_of(parts) not in beside:
+                    yield f"{where} {layer}/{room} must not include {layer}/{room_of(parts)} ({header})"
                 elif parts[1] == "kernels" and len(parts) > 3 and layer != "kernels":
                     yield f"{where} a backend's header is for kernels/ only ({header})"
             elif parts[0] in TORCH + ("caffe2", "pybind11"):

@@ -35,7 +35,7 @@ class TanhStage final : public Stage {
 // x + W2 tanh(W1 x), four times; the loss is the square of the distance to the target.
 class Residuals final : public Network {
  public:
-  Residuals(const Policy& policy, at::Device device) : device_(device) {
+  Residuals(const Policy& policy, at::Device device) : Network(policy, {.device = device}) {
     for (int64_t i = 0; i < kBlocks; ++i) {
       const std::string name = cat("blocks.", i);
       const auto slot = [&](const char* what, Role role) {
@@ -48,6 +48,7 @@ class Residuals final : public Network {
       part.segment.add_residual(0);
       part.segment.finish();
     }
+    treat_parameters();
   }
 
   at::Tensor loss(const Tensors& inputs, const at::Tensor& target, const Pass& pass,
@@ -60,8 +61,6 @@ class Residuals final : public Network {
     const at::Tensor sum = loss(inputs, target, {.training = false}, nullptr);
     return {.loss = sum.item<double>(), .targets = target.size(0)};
   }
-  at::Device device() const override { return device_; }
-  at::ScalarType dtype() const override { return at::kFloat; }
   std::vector<std::pair<std::string, at::Tensor>> named_tensors() const override {
     std::vector<std::pair<std::string, at::Tensor>> all;
     for (const Parameter* p : parameters()) all.emplace_back(p->name, p->weight.detach());
@@ -70,11 +69,8 @@ class Residuals final : public Network {
 
  private:
   const Parameter* matrix(const std::string& name) {
-    Parameter p{.name = name, .parts = {kWidth}, .hidden = true};
-    p.weight = at::randn({kWidth, kWidth}, at::device(device_)).mul_(0.05).requires_grad_(true);
-    return &add_parameter(std::move(p));
+    return parameter(name, normal(name, {kWidth, kWidth}, 0.05), true);
   }
-  at::Device device_;
 };
 
 StepInputs batch_on(at::Device device) {

@@ -5,22 +5,23 @@
 
 #include <ATen/ATen.h>
 
+#include "compact/base/named.h"
 #include "compact/base/text.h"
-#include "compact/models/llama.h"
-#include "compact/models/models.h"
+#include "compact/models/llama/llama.h"
+#include "compact/models/llama/sizes.h"
 #include "compact/ops/memory/memory.h"
 #include "compact/plan/request.h"
 
 int main() {
   using namespace compact;
   install_counting_allocator();  // before the first tensor: bytes are counted from here on
-  LlamaConfig shape = model_named("llama-tiny").config;
+  LlamaConfig shape = named(llamas(), "llama-tiny", "no model").config;
   shape.vocab_size = 257;
   const Policy policy = Policy::preset("compact");  // or Policy::parse("slot ... = recompute", "")
 
   const auto make = [&](at::Device device) {
     return std::make_unique<Llama>(shape, policy,
-                                   ModelOptions{.device = device, .max_length = 64, .seed = 1});
+                                   NetworkOptions{.device = device, .max_length = 64, .seed = 1});
   };
   const StepPlan plan =
       plan_step({.network = make, .micro_batch = [](at::Device device, int64_t) {

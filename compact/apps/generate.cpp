@@ -11,8 +11,9 @@
 #include "compact/base/philox.h"
 #include "compact/config/option.h"
 #include "compact/config/precision.h"
-#include "compact/io/hf_config.h"
-#include "compact/models/llama_decode.h"
+#include "compact/models/decoder.h"
+#include "compact/models/families.h"
+#include "compact/tasks/language_task.h"
 #include "compact/tasks/load_weights.h"
 #include "compact/tasks/setup.h"
 #include "compact/tasks/tokenizer_store.h"
@@ -22,10 +23,10 @@ namespace {
 
 constexpr uint64_t kSampleKey = 0x73616d706c65;
 
-std::vector<int64_t> prompt_ids(const LlamaConfig& config, const Tokenizer& tokenizer,
+std::vector<int64_t> prompt_ids(const TokenIds& known, const Tokenizer& tokenizer,
                                 const std::string& prompt) {
-  std::vector<int64_t> ids;
-  if (config.bos_token_id) ids.push_back(*config.bos_token_id);
+  const std::vector<uint32_t> begin = begin_of_prompt(tokenizer, known);
+  std::vector<int64_t> ids(begin.begin(), begin.end());
   for (const uint32_t id : tokenizer.encode(prompt)) ids.push_back(id);
   if (ids.empty()) ids.push_back(tokenizer.end_of_text());
   return ids;
@@ -33,14 +34,14 @@ std::vector<int64_t> prompt_ids(const LlamaConfig& config, const Tokenizer& toke
 
 class Generator {
  public:
-  Generator(const Llama& model, const Tokenizer& tokenizer, const GenerateOptions& options,
+  Generator(const LanguageModel& model, const Tokenizer& tokenizer, const GenerateOptions& options,
             int64_t window)
       : tokenizer_(tokenizer),
         options_(options),
-        prompt_(prompt_ids(model.config(), tokenizer, options.prompt)),
+        prompt_(prompt_ids(model.tokens(), tokenizer, options.prompt)),
         prompt_length_(static_cast<int64_t>(prompt_.size())),
         decoder_(model, capacity(window)),
-        ends_(model.config().eos_token_ids) {
+        ends_(model.tokens().eos) {
     ends_.push_back(tokenizer.end_of_text());
     after_prompt_ = decoder_.append(prompt_);
   }
@@ -109,7 +110,7 @@ class Generator {
   const GenerateOptions& options_;
   std::vector<int64_t> prompt_;
   int64_t prompt_length_;
-  LlamaDecoder decoder_;
+  Decoder decoder_;
   std::vector<int64_t> ends_;
   at::Tensor after_prompt_;
   bool slid_ = false;
@@ -117,7 +118,7 @@ class Generator {
 
 }  // namespace
 
-std::vector<Sample> generate(const Llama& model, const Tokenizer& tokenizer,
+std::vector<Sample> generate(const LanguageModel& model, const Tokenizer& tokenizer,
                              const GenerateOptions& options, int64_t window, const TextSink& sink) {
   check_sampling(options.sampling);
   COMPACT_CHECK(options.max_new_tokens >= 0, "--max_new_tokens must be at least 0, is ",
@@ -125,7 +126,7 @@ std::vector<Sample> generate(const Llama& model, const Tokenizer& tokenizer,
   COMPACT_CHECK(options.num_samples >= 1, "--num_samples must be at least 1, is ",
                 options.num_samples);
   check_values(options.config);
-  const int64_t vocabulary = model.config().vocab_size;
+  const int64_t vocabulary = model.tokens().vocabulary;
   COMPACT_CHECK(tokenizer.vocabulary() <= vocabulary, "the tokenizer ", tokenizer.spec(), " has ",
                 tokenizer.vocabulary(), " tokens, the model only ", vocabulary);
   Generator generator(model, tokenizer, options, window);
@@ -143,14 +144,15 @@ std::vector<Sample> generate(const GenerateOptions& options, const TextSink& sin
   check_sampling(options.sampling);
   check_model_folder(folder);
   const at::Device device = device_of(c.device, warnings);
-  const LlamaConfig config = read_llama_config(folder);
+  const std::unique_ptr<ModelConfig> config = read_model(folder, ModelUse::kTokens);
   const auto tokenizer = c.tokenizer.empty() ? load_tokenizer(folder) : make_tokenizer(c.tokenizer);
   if (c.threads > 0) at::set_num_threads(static_cast<int>(c.threads));
   set_matmul_precision(c.matmul_precision, device);
-  const int64_t longest = longest_sequence(config);
-  Llama model(config, Policy(),
-              {.device = device, .dtype = dtype_of(c.dtype), .max_length = longest});
-  for (const std::string& line : load_weights(model, folder).warnings) warnings.push_back(line);
+  const int64_t longest = config->shape().length;
+  const std::unique_ptr<Network> network = config->build(
+      Policy(), {.device = device, .dtype = dtype_of(c.dtype), .max_length = longest});
+  for (const std::string& line : load_weights(*network, folder).warnings) warnings.push_back(line);
+  const auto& model = dynamic_cast<const LanguageModel&>(*network);  // as all of this use are
   return generate(model, *tokenizer, options, longest, sink);
 }
 

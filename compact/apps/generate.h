@@ -11,7 +11,7 @@
 #include "compact/apps/sampling.h"
 #include "compact/config/config.h"
 #include "compact/data/tokenizers/tokenizer.h"
-#include "compact/models/llama.h"
+#include "compact/models/language_model.h"
 
 namespace compact {
 
@@ -39,16 +39,16 @@ struct Sample {
 using TextSink = std::function<void(int64_t sample, std::string_view text)>;
 
 // Continues the prompt num_samples times. Sample i takes its random numbers from (seed, i) alone.
-// The context starts with the model's begin-of-text token where its config names one; an empty
-// prompt without one starts after an end of text. Once the context fills the model's
-// longest sequence, its older half is forgotten. Lines of `warnings` come before the first
-// text. Throws InputError on options out of range, a prompt longer than the context, and a model or
-// tokenizer that cannot be loaded.
+// The context starts with what the tokenizer's files put before a sentence, where they do not say
+// with the begin of text of config.json; an empty prompt without one starts after an end of text.
+// Once the context fills the model's longest sequence, its older half is forgotten. Lines of
+// `warnings` come before the first text. Throws InputError on options out of range, a prompt longer
+// than the context, and a model or tokenizer that cannot be loaded.
 std::vector<Sample> generate(const GenerateOptions& options, const TextSink& sink,
                              std::vector<std::string>& warnings);
 // The same with a model and a tokenizer at hand. `window`: the longest context, at most the
 // model's max_length.
-std::vector<Sample> generate(const Llama& model, const Tokenizer& tokenizer,
+std::vector<Sample> generate(const LanguageModel& model, const Tokenizer& tokenizer,
                              const GenerateOptions& options, int64_t window, const TextSink& sink);
 
 }  // namespace compact

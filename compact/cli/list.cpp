@@ -9,10 +9,7 @@
 #include "compact/codecs/projection.h"
 #include "compact/config/exit_codes.h"
 #include "compact/data/tokenizers/tokenizer.h"
-#include "compact/models/encoders.h"
-#include "compact/models/graph_network.h"
-#include "compact/models/models.h"
-#include "compact/models/resnet.h"
+#include "compact/models/families.h"
 #include "compact/ops/policy/policy.h"
 #include "compact/optim/optimizers.h"
 #include "compact/optim/schedules.h"
@@ -25,10 +22,9 @@ using Rows = std::vector<std::pair<std::string, std::string>>;  // name, summary
 
 Rows model_rows() {
   Rows rows;
-  for (const ModelInfo& m : models()) rows.emplace_back(m.name, m.summary);
-  for (const EncoderInfo& m : encoders()) rows.emplace_back(m.name, m.summary);
-  for (const ResnetInfo& m : resnets()) rows.emplace_back(m.name, m.summary);
-  for (const GraphNetInfo& m : graph_networks()) rows.emplace_back(m.name, m.summary);
+  for (const FamilyInfo* f : families()) {
+    for (const ModelInfo& m : f->models) rows.emplace_back(m.name, m.summary);
+  }
   return rows;
 }
 Rows task_rows() {

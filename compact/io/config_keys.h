@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys of Hugging Face's config.json, with the type that each must have. Inside io/ only.
+// Keys of Hugging Face's config.json, with the type that each must have.
 #pragma once
 
 #include <cstdint>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "compact/base/check.h"
 
@@ -28,10 +31,29 @@ class ConfigKeys {
   // Whether the key is there, be it null.
   bool has(const char* key) const { return object_.contains(key); }
 
-  int64_t required_integer(const char* key) const {
+  const nlohmann::json& required(const char* key) const {
     const nlohmann::json* value = find(key);
     COMPACT_CHECK(value, where_, ": ", key, " must be given");
-    return integer_of(*value, key);
+    return *value;
+  }
+  int64_t required_integer(const char* key) const { return integer_of(required(key), key); }
+  // A list, of integers, of numbers or of texts.
+  template <class T>
+  std::vector<T> required_list(const char* key) const {
+    const nlohmann::json& list = required(key);
+    std::vector<T> values;
+    COMPACT_CHECK(list.is_array(), where_, ": ", key, " must be a list, is ", list.dump());
+    for (const nlohmann::json& value : list) {
+      if constexpr (std::is_same_v<T, int64_t>) {
+        values.push_back(integer_of(value, key));
+      } else {
+        constexpr bool kTexts = std::is_same_v<T, std::string>;
+        COMPACT_CHECK(kTexts ? value.is_string() : value.is_number(), where_, ": ", key,
+                      kTexts ? " must have texts, has " : " must have numbers, has ", value.dump());
+        values.push_back(value.get<T>());
+      }
+    }
+    return values;
   }
   int64_t integer(const char* key, int64_t fallback) const {
     const nlohmann::json* value = find(key);
@@ -62,6 +84,18 @@ class ConfigKeys {
                   where_, ": ", key, " must be an integer below 2^63, is ", value.dump());
     return value.get<int64_t>();
   }
+  // The id of a token: null says that there is none, a key that is missing what the class has.
+  std::optional<int64_t> token(const char* key, std::optional<int64_t> fallback) const {
+    if (!has(key)) return fallback;
+    return find(key) ? std::optional(integer(key, 0)) : std::nullopt;
+  }
+  // None, one or several.
+  std::vector<int64_t> tokens(const char* key, std::vector<int64_t> fallback) const {
+    if (!has(key)) return fallback;
+    if (!find(key)) return {};
+    if (find(key)->is_array()) return required_list<int64_t>(key);
+    return {integer(key, 0)};
+  }
   void refuse_quantized() const {
     const nlohmann::json* quantization = find("quantization_config");
     COMPACT_CHECK(!quantization, where_, ": quantized weights are not supported, ",
@@ -74,5 +108,14 @@ class ConfigKeys {
   const nlohmann::json& object_;
   std::string where_;
 };
+
+// As token() and tokens() read them.
+inline nlohmann::json json_of(const std::optional<int64_t>& token) {
+  return token ? nlohmann::json(*token) : nlohmann::json();
+}
+inline nlohmann::json json_of(const std::vector<int64_t>& tokens) {
+  if (tokens.empty()) return {};
+  return tokens.size() == 1 ? nlohmann::json(tokens[0]) : nlohmann::json(tokens);
+}
 
 }  // namespace compact

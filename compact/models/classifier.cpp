@@ -5,74 +5,24 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 
 #include "compact/base/check.h"
-#include "compact/base/philox.h"
-#include "compact/codecs/draw.h"
 #include "compact/kernels/kernels.h"
-#include "compact/ops/functions/dropout.h"
 #include "compact/ops/memory/memory_trace.h"
 
 namespace compact {
 
-Classifier::Classifier(Policy policy, const ClassifierOptions& options)
-    : policy_(std::move(policy)), options_(options) {
+Classifier::Classifier(Policy policy, const NetworkOptions& options)
+    : Network(std::move(policy), options) {
   COMPACT_CHECK(options.label_smoothing >= 0 && options.label_smoothing < 1,
                 "label smoothing must be at least 0 and below 1, is ", options.label_smoothing);
 }
 
 void Classifier::finish() {
-  std::vector<NamedRole> names;
-  for (Parameter* p : parameters()) {
-    const Spec grad = policy_.grad(p->name);
-    COMPACT_CHECK(grad.name == "full" || p->hidden, "grad `", p->name, "` = ", grad.str(),
-                  ": gradients are projected in the matrices of transformer blocks only");
-    treat_gradient(*p, grad, derive(key_of(p->name), 1));
-    names.push_back({p->name});
-    saved_.parameters.emplace_back(p->name, p->weight);
-  }
-  policy_.check_patterns(PolicyKind::kGrad, names);
-  COMPACT_CHECK(
-      !policy_.has(PolicyKind::kGrad) ||
-          std::ranges::any_of(
-              names, [&](const NamedRole& n) { return policy_.names(PolicyKind::kGrad, n.name); }),
-      "the policy or preset projects gradients of the matrices of transformer blocks, which "
-      "this network has not");
-  policy_.check_patterns(PolicyKind::kMoment, names);
-  saved_.lossless = policy_.has(PolicyKind::kSlot);
-}
-
-Parameter* Classifier::parameter(const std::string& name, const at::Tensor& value, bool hidden,
-                                 int64_t parts) {
-  Parameter p;
-  p.name = name;
-  p.weight = value.requires_grad_(true);
-  p.hidden = hidden;
-  p.decay = value.dim() > 1;
-  p.parts.assign(static_cast<size_t>(parts), value.size(0) / parts);
-  return &add_parameter(std::move(p));
-}
-
-uint64_t Classifier::key_of(const std::string& name) const {
-  return derive(options_.seed, label_of(name.data(), name.size()));
-}
-
-at::Tensor Classifier::normal(const std::string& name, at::IntArrayRef sizes,
-                              double variance) const {
-  const at::Tensor x = at::empty(sizes, tensor_options());
-  draw(x, kernels::Distribution::kNormal, std::sqrt(variance), key_of(name));
-  return x;
-}
-
-Classifier::DropoutKeys::DropoutKeys(const Pass& pass)
-    : key_(derive(pass.noise, label_of("dropout", 7))) {}
-
-uint64_t Classifier::DropoutKeys::next() { return derive(key_, ++drawn_); }
-
-at::Tensor Classifier::DropoutKeys::drop(const at::Tensor& x, double p) {
-  return p == 0 ? x : autograd_dropout(x, p, next());
+  treat_parameters();
+  for (const Parameter* p : parameters()) saved_.parameters.emplace_back(p->name, p->weight);
+  saved_.lossless = policy().has(PolicyKind::kSlot);
 }
 
 at::Tensor Classifier::loss_sum(const at::Tensor& y, const at::Tensor& target, double smoothing) {
@@ -87,7 +37,7 @@ at::Tensor Classifier::loss_sum(const at::Tensor& y, const at::Tensor& target, d
 void Classifier::check_slots(const SavedTensorReport& plain) const {
   std::vector<NamedRole> names = segment_slots();
   for (const SavedTensor& t : plain.tensors) names.push_back({t.name});
-  policy_.check_patterns(PolicyKind::kSlot, names);
+  policy().check_patterns(PolicyKind::kSlot, names);
 }
 
 at::Tensor Classifier::loss(const Tensors& inputs, const at::Tensor& target, const Pass& pass,
@@ -95,17 +45,17 @@ at::Tensor Classifier::loss(const Tensors& inputs, const at::Tensor& target, con
   const bool fresh = !report || report->plain.tensors.empty();
   std::optional<SavedTensorScope> scope;
   if (saved_.lossless || (report && fresh)) {
-    Policy policy = policy_;
-    policy.append(chosen_);
+    Policy all = policy();
+    all.append(chosen_);
     SavedTensorOptions options = saved_;
     options.noise = pass.noise;
-    scope.emplace(std::move(policy), std::move(options));
+    scope.emplace(std::move(all), std::move(options));
   }
   trace_moment("forward");
   const at::Tensor y = logits(inputs, pass, report);
   trace_moment("loss");
   const at::Tensor sum =
-      loss_sum(y.to(at::kFloat), target, options_.label_smoothing).mul(pass.scale);
+      loss_sum(y.to(at::kFloat), target, options().label_smoothing).mul(pass.scale);
   if (scope) {
     SavedTensorReport plain = scope->report();
     if (!sum.requires_grad()) return sum;

@@ -9,13 +9,6 @@
 
 namespace compact {
 
-struct ClassifierOptions {
-  at::Device device = at::kCPU;
-  at::ScalarType dtype = at::kFloat;
-  uint64_t seed = 0;           // of weights
-  double label_smoothing = 0;  // part of a target that is spread over all classes
-};
-
 class Classifier : public Network {
  public:
   // [samples, classes]. In training, batch norms use the batch's statistics and move their own, and
@@ -28,46 +21,20 @@ class Classifier : public Network {
   at::Tensor loss(const Tensors& inputs, const at::Tensor& target, const Pass& pass,
                   PassReport* report = nullptr) const override;
   Score score(const Tensors& inputs, const at::Tensor& target) const override;
-  at::Device device() const override { return options_.device; }
-  at::ScalarType dtype() const override { return options_.dtype; }
   void set_codecs(const Policy& policy) override;
 
  protected:
-  // The keys of a pass's dropout between segments, one after another.
-  class DropoutKeys {
-   public:
-    explicit DropoutKeys(const Pass& pass);
-    uint64_t next();
-    // x with each element zeroed with probability p and divided by 1 - p else.
-    at::Tensor drop(const at::Tensor& x, double p);
-
-   private:
-    uint64_t key_, drawn_ = 0;
-  };
-
-  Classifier(Policy policy, const ClassifierOptions& options);
-  // To be called once all parameters are there: gives them their carriers. Throws InputError where
-  // the policy asks for what they cannot have.
+  // Throws InputError where label_smoothing is not in [0, 1).
+  Classifier(Policy policy, const NetworkOptions& options);
+  // To be called once all parameters are there; see treat_parameters().
   void finish();
-
-  at::TensorOptions tensor_options() const {
-    return at::TensorOptions().device(options_.device).dtype(options_.dtype);
-  }
-  // A trainable tensor of fused products of `parts` equal parts; biases and norms (one dimension)
-  // have no weight decay.
-  Parameter* parameter(const std::string& name, const at::Tensor& value, bool hidden = false,
-                       int64_t parts = 1);
-  // Normal values of this variance, keyed by seed and name.
-  at::Tensor normal(const std::string& name, at::IntArrayRef sizes, double variance) const;
 
  private:
   // f32, over the targets that are not ignored.
   static at::Tensor loss_sum(const at::Tensor& y, const at::Tensor& target, double smoothing);
-  uint64_t key_of(const std::string& name) const;
   void check_slots(const SavedTensorReport& plain) const;
 
-  Policy policy_, chosen_;  // chosen_: codecs given later
-  ClassifierOptions options_;
+  Policy chosen_;  // codecs given later
   SavedTensorOptions saved_;
 };
 

@@ -6,6 +6,11 @@
 #include <map>
 
 #include "compact/base/check.h"
+#include "compact/base/philox.h"
+#include "compact/codecs/draw.h"
+#include "compact/kernels/kernels.h"
+#include "compact/ops/functions/dropout.h"
+#include "compact/ops/stages/stages.h"
 
 namespace compact {
 
@@ -89,8 +94,75 @@ void Network::set_codecs(const Policy& policy) {
   for (const auto& part : parts_) part->segment.set_codecs(policy);
 }
 
-Parameter& Network::add_parameter(Parameter p) {
-  return *parameters_.emplace_back(std::make_unique<Parameter>(std::move(p)));
+Network::Network(Policy policy, const NetworkOptions& options)
+    : policy_(std::move(policy)), options_(options) {}
+
+uint64_t Network::key_of(const std::string& name) const {
+  return derive(options_.seed, label_of(name.data(), name.size()));
+}
+
+const Parameter* Network::parameter(const std::string& name, const at::Tensor& value, bool hidden,
+                                    std::vector<int64_t> parts) {
+  Parameter p;
+  p.name = name;
+  p.weight = value.requires_grad_(true);
+  p.hidden = hidden;
+  p.decay = value.dim() > 1;
+  p.parts = parts.empty() ? std::vector<int64_t>{value.size(0)} : std::move(parts);
+  return parameters_.emplace_back(std::make_unique<Parameter>(std::move(p))).get();
+}
+
+at::Tensor Network::normal(const std::string& name, at::IntArrayRef sizes, double deviation) const {
+  const at::Tensor x = at::empty(sizes, tensor_options());
+  draw(x, kernels::Distribution::kNormal, deviation, key_of(name));
+  return x;
+}
+
+void Network::treat_parameters() {
+  std::vector<NamedRole> names;
+  bool named = false;
+  for (const auto& p : parameters_) {
+    const Spec grad = policy_.grad(p->name);
+    COMPACT_CHECK(grad.name == "full" || p->hidden, "grad `", p->name, "` = ", grad.str(),
+                  ": gradients are projected in the matrices of transformer blocks only");
+    treat_gradient(*p, grad, derive(key_of(p->name), 1));
+    names.push_back({p->name});
+    named = named || policy_.names(PolicyKind::kGrad, p->name);
+  }
+  policy_.check_patterns(PolicyKind::kGrad, names);
+  COMPACT_CHECK(named || !policy_.has(PolicyKind::kGrad),
+                "the policy or preset projects gradients of the matrices of transformer blocks, "
+                "which this network has not");
+  policy_.check_patterns(PolicyKind::kMoment, names);
+}
+
+void Network::put(NamedTensors& all, const std::string& prefix, const Affine& affine,
+                  const std::vector<const char*>& names) {
+  const at::Tensor& weight = affine.weight->weight;
+  const bool fused = affine.weight->parts.size() == names.size();
+  COMPACT_CHECK(fused || names.size() == 1, "[network] `", affine.weight->name, "` has ",
+                affine.weight->parts.size(), " parts, not ", names.size());
+  int64_t row = 0;
+  size_t part = 0;
+  for (const std::string name : names) {
+    const int64_t rows = fused ? affine.weight->parts[part++] : weight.size(0);
+    const std::string dot = name.empty() && (prefix.empty() || prefix.ends_with('.')) ? "" : ".";
+    all.emplace_back(prefix + name + dot + "weight", weight.detach().narrow(0, row, rows));
+    if (affine.bias) {
+      all.emplace_back(prefix + name + dot + "bias",
+                       affine.bias->weight.detach().narrow(0, row, rows));
+    }
+    row += rows;
+  }
+}
+
+Network::DropoutKeys::DropoutKeys(const Pass& pass)
+    : key_(derive(pass.noise, label_of("dropout", 7))) {}
+
+uint64_t Network::DropoutKeys::next() { return derive(key_, ++drawn_); }
+
+at::Tensor Network::DropoutKeys::drop(const at::Tensor& x, double p) {
+  return p == 0 ? x : autograd_dropout(x, p, next());
 }
 
 Network::Part& Network::add_part(std::string name, Slot input) {
@@ -107,6 +179,14 @@ int Network::Part::add_branch(int input, std::shared_ptr<const Stage> stage,
                               std::initializer_list<const Parameter*> read, Slot output) {
   parameters.insert(parameters.end(), read);
   return segment.add_branch(input, std::move(stage), std::move(output));
+}
+
+int Network::Part::add_linear(const Affine& l, Slot output) {
+  const Carrier* const carrier = l.weight->carrier.get();
+  auto stage =
+      linear_stage({.bias = l.bias != nullptr, .sketch_width = carrier ? carrier->width() : 0});
+  if (!l.bias) return add(std::move(stage), {l.weight}, std::move(output));
+  return add(std::move(stage), {l.weight, l.bias}, std::move(output));
 }
 
 }  // namespace compact

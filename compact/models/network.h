@@ -66,6 +66,14 @@ struct CodecTensor {
   at::ScalarType type = at::kFloat;
 };
 
+struct NetworkOptions {
+  at::Device device = at::kCPU;
+  at::ScalarType dtype = at::kFloat;  // of weights and activations
+  int64_t max_length = 2048;          // of language models: tokens of the longest sequence
+  uint64_t seed = 0;                  // of weights and projections
+  double label_smoothing = 0;  // of classifiers: part of a target that is spread over all classes
+};
+
 class Network {
  public:
   virtual ~Network() = default;
@@ -78,8 +86,9 @@ class Network {
                           PassReport* report = nullptr) const = 0;
   virtual Score score(const Tensors& inputs, const at::Tensor& target) const = 0;
 
-  virtual at::Device device() const = 0;
-  virtual at::ScalarType dtype() const = 0;  // of activations
+  const NetworkOptions& options() const { return options_; }
+  at::Device device() const { return options_.device; }
+  at::ScalarType dtype() const { return options_.dtype; }  // of activations
   // All trainable tensors, in a fixed order.
   std::vector<Parameter*> parameters() const;
   int64_t parameter_count() const;
@@ -91,6 +100,8 @@ class Network {
   using Names = std::vector<std::string>;
   virtual Names other_names(const std::string&) const { return {}; }
   virtual bool may_be_new(const std::string&) const { return false; }
+  // Under which names a file may have the same values once more: a head that is tied.
+  virtual Names copies_of(const std::string&) const { return {}; }
   // By which of its names a file that `has` some has this one; its own where by none.
   std::string found_name(const std::string& name, FunctionRef<bool(const std::string&)> has) const;
 
@@ -114,6 +125,10 @@ class Network {
   virtual void set_codecs(const Policy& policy);
 
  protected:
+  // A product's matrix, or a norm, and its bias; null where there is none.
+  struct Affine {
+    const Parameter *weight = nullptr, *bias = nullptr;
+  };
   // A segment, and the parameters that its stages read, in their order.
   struct Part {
     Part(std::string name, Slot input) : segment(std::move(name), std::move(input)) {}
@@ -122,6 +137,8 @@ class Network {
             Slot output = {}, Slot side = {});
     int add_branch(int input, std::shared_ptr<const Stage> stage,
                    std::initializer_list<const Parameter*> read = {}, Slot output = {});
+    // Appends a product, of the input's projection alone where its gradient is projected.
+    int add_linear(const Affine& linear, Slot output = {});
     at::Tensor run(at::Tensor x, const SegmentPass& pass, SegmentReport* report) const {
       return segment(std::move(x), weights_of(parameters), pass, report);
     }
@@ -130,8 +147,38 @@ class Network {
     std::vector<const Parameter*> parameters;
   };
 
-  // A parameter that lives as long as the network.
-  Parameter& add_parameter(Parameter p);
+  // The keys of a pass's dropout between segments, one after another.
+  class DropoutKeys {
+   public:
+    explicit DropoutKeys(const Pass& pass);
+    uint64_t next();
+    // x with each element zeroed with probability p and divided by 1 - p else.
+    at::Tensor drop(const at::Tensor& x, double p);
+
+   private:
+    uint64_t key_, drawn_ = 0;
+  };
+
+  explicit Network(Policy policy = {}, const NetworkOptions& options = {});
+  const Policy& policy() const { return policy_; }
+
+  at::TensorOptions tensor_options() const {
+    return at::TensorOptions().device(options_.device).dtype(options_.dtype);
+  }
+  // A trainable tensor that lives as long as the network, of fused products of so many rows (none:
+  // of one). `hidden`: a matrix of a block. Biases and norms (one dimension) have no weight decay.
+  const Parameter* parameter(const std::string& name, const at::Tensor& value, bool hidden = false,
+                             std::vector<int64_t> parts = {});
+  // Normal values of this deviation, keyed by seed and name.
+  at::Tensor normal(const std::string& name, at::IntArrayRef sizes, double deviation) const;
+  // To be called once all parameters are there: gives them what the policy says of gradients.
+  // Throws InputError where it asks for what they cannot have, or names others.
+  void treat_parameters();
+  // Adds what a file has of it, under PREFIX + NAME + ".weight" and ".bias": the parts of a fused
+  // product that has as many as there are names, else the whole.
+  using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+  static void put(NamedTensors& all, const std::string& prefix, const Affine& affine,
+                  const std::vector<const char*>& names = {""});
   // A segment that does; parts are run in the order in which they were added.
   Part& add_part(std::string name, Slot input);
   const std::vector<std::unique_ptr<Part>>& parts() const { return parts_; }
@@ -139,6 +186,10 @@ class Network {
   std::vector<NamedRole> segment_slots() const;
 
  private:
+  uint64_t key_of(const std::string& name) const;
+
+  Policy policy_;
+  NetworkOptions options_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
   std::vector<std::unique_ptr<Part>> parts_;
 };

@@ -159,8 +159,14 @@ bool BudgetSearch::fits_one(Variant v, int64_t budget) {
 
 int64_t BudgetSearch::least_predicted(Variant v) {
   if (v.rank > 0) v.projected = variants_.projectable();
-  v.chunk = variants_.chunks().back();
-  return ::compact::least_peak(problem(v));
+  // The smallest chunk has not always the least peak: where one chunk makes the head's gradient, it
+  // does so in its own type, several sum it in f32.
+  int64_t least = kAnyCost;
+  for (const int64_t chunk : variants_.chunks()) {
+    v.chunk = chunk;
+    least = std::min(least, ::compact::least_peak(problem(v)));
+  }
+  return least;
 }
 
 const BudgetSearch::Level& BudgetSearch::level(size_t number) {

@@ -6,6 +6,7 @@
 
 #include "compact/base/check.h"
 #include "compact/config/option.h"
+#include "compact/models/families.h"
 #include "compact/plan/budget.h"
 #include "compact/tasks/load_weights.h"
 #include "compact/tasks/task.h"
@@ -43,7 +44,8 @@ void check_config(const TrainConfig& c) {
                 "float32 weights are their own master");
   Allowed::parse(c.allow);  // whose words stand there
   if (c.preset == "auto") check_policy_is_open(c);
-  task.check(c);
+  if (!c.model.empty()) model_named(c.model, task.use);
+  if (task.check) task.check(c);
 }
 
 void check_budget(const TrainConfig& c) {

@@ -9,69 +9,34 @@
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/io/checksum.h"
-#include "compact/io/json_file.h"
-#include "compact/tasks/classifier_task.h"
-#include "compact/tasks/setup.h"
+#include "compact/tasks/task_model.h"
 
 namespace compact {
-namespace {
 
-using nlohmann::json;
-
-std::string layer_name(GraphLayerKind kind) {
-  for (const GraphNetInfo& g : graph_networks()) {
-    if (g.config.kind == kind) return g.name;
-  }
-  return "";
+void check_graphs(const ModelShape& model, int64_t features, int64_t classes,
+                  const std::string& what) {
+  COMPACT_CHECK(model.features == features && model.classes >= classes, what, " have ", features,
+                " features and ", classes, " classes, the model ", model.features, " and ",
+                model.classes);
 }
 
-}  // namespace
-
-void check_graph_net(const GraphNetConfig& net, int64_t features, int64_t classes,
-                     const std::string& what) {
-  COMPACT_CHECK(net.features == features && net.classes >= classes, what, " have ", features,
-                " features and ", classes, " classes, the model ", net.features, " and ",
-                net.classes);
-}
-
-GraphNetConfig graph_net_of(const TrainConfig& c, const std::string& model_type, int64_t features,
-                            int64_t classes) {
-  GraphNetConfig net;
-  if (!c.model.empty()) {
-    net = graph_network_named(c.model).config;
-    if (c.hidden_size > 0) net.hidden = c.hidden_size;
-    if (c.num_hidden_layers > 0) net.layers = c.num_hidden_layers;
-    if (c.dropout >= 0) net.dropout = c.dropout;
-    net.features = features;
-    net.classes = classes;
-    return net;
+ModelShape set_graph_model(const TrainConfig& c, int64_t features, int64_t classes, Task& task) {
+  const std::unique_ptr<ModelConfig> model = model_of(c);
+  ModelShape shape = model->shape();
+  if (c.model.empty()) {
+    check_graphs(shape, features, classes, "the samples of " + graph_file_of(c));
+  } else {
+    if (c.hidden_size > 0) shape.hidden = c.hidden_size;
+    if (c.num_hidden_layers > 0) shape.layers = c.num_hidden_layers;
+    shape.dropout = c.dropout;
+    shape.features = features;
+    shape.classes = classes;
+    shape.whole_graphs = task_named(c.task).use == ModelUse::kGraphs;
+    model->fit(shape);
   }
-  const std::filesystem::path path = std::filesystem::path(c.model_name_or_path) / "config.json";
-  const json j = read_json(path);
-  try {
-    COMPACT_CHECK(j.at("model_type") == model_type, path.string(), ": model_type must be ",
-                  model_type, ", is ", j.at("model_type").dump());
-    net = graph_network_named(j.at("layer").get<std::string>()).config;
-    j.at("features").get_to(net.features);
-    j.at("classes").get_to(net.classes);
-    j.at("hidden").get_to(net.hidden);
-    j.at("layers").get_to(net.layers);
-    j.at("heads").get_to(net.heads);
-    j.at("dropout").get_to(net.dropout);
-  } catch (const json::exception& e) {
-    fail(path.string(), ": not a model of this program: ", e.what());
-  }
-  check_graph_net(net, features, classes, "the samples of " + graph_file_of(c));
-  return net;
-}
-
-void set_graph_net(const GraphNetConfig& net, const std::string& model_type, Task& task) {
-  task.config = {{"model_type", model_type}, {"layer", layer_name(net.kind)},
-                 {"features", net.features}, {"classes", net.classes},
-                 {"hidden", net.hidden},     {"layers", net.layers},
-                 {"heads", net.heads},       {"dropout", net.dropout}};
-  task.network_text = cat(net.classes, " classes, hidden ", net.hidden);
-  task.network = classifier_of<GraphNetwork>(net);
+  set_model(c, *model, task);
+  task.network_text = cat(shape.classes, " classes, hidden ", shape.hidden);
+  return shape;
 }
 
 StepInputs inputs_like(const Batch& batch, at::Device device) {
@@ -99,7 +64,6 @@ uint64_t path_checksum(const std::string& path) {
 }
 
 void check_graph_settings(const TrainConfig& c) {
-  if (!c.model.empty()) graph_network_named(c.model);
   COMPACT_CHECK(c.train_file.size() <= 1 && c.validation_file.size() <= 1,
                 "--train_file: graphs come in one file");
 }

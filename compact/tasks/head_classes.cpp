@@ -6,7 +6,7 @@
 
 #include "compact/base/check.h"
 #include "compact/data/files/printable.h"
-#include "compact/io/hf_encoder_config.h"
+#include "compact/tasks/task_model.h"
 
 namespace compact {
 namespace {
@@ -72,7 +72,7 @@ void take_numbers_of_head(const TrainConfig& c, SequenceTexts& texts,
                           std::vector<std::string>& warnings) {
   const auto& first = c.only_evaluates ? texts.validation : texts.train;
   if (!first || c.model_name_or_path.empty()) return;
-  const EncoderConfig shape = read_encoder_config(c.model_name_or_path);
+  const ModelShape shape = model_of(c)->shape();
   const Names head = shape.regression ? Names() : shape.labels, ours = first->class_names;
   if (head == ours) return;
   if (c.only_evaluates) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/tasks/load_weights.h"
 
+#include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
 #include <filesystem>
@@ -60,6 +61,13 @@ LoadedWeights load_weights(Network& model, const std::string& folder) {
     } else {
       weights.read_into(found, tensor, Cast::kAllow);
       read.insert(found);
+      for (const std::string& copy : model.copies_of(name)) {
+        if (!weights.contains(copy)) continue;
+        at::Tensor other = at::empty_like(tensor);
+        weights.read_into(copy, other, Cast::kAllow);
+        COMPACT_CHECK(other.equal(tensor), folder, ": `", copy, "` and `", found,
+                      "` differ, but config.json says that they are one (tie_word_embeddings)");
+      }
     }
   }
   const std::vector<std::string> unread = unread_blocks(weights, read);

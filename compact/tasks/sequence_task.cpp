@@ -12,13 +12,10 @@
 #include "compact/data/samples/split.h"
 #include "compact/data/text/encoded_texts.h"
 #include "compact/data/text/text_pair_dataset.h"
-#include "compact/io/hf_encoder_config.h"
-#include "compact/models/encoder.h"
-#include "compact/models/encoders.h"
-#include "compact/tasks/classifier_task.h"
 #include "compact/tasks/head_classes.h"
 #include "compact/tasks/setup.h"
 #include "compact/tasks/splits.h"
+#include "compact/tasks/task_model.h"
 #include "compact/tasks/tokenizer_store.h"
 
 namespace compact {
@@ -46,54 +43,31 @@ uint64_t checksum_of(const LabelledTexts& texts) {
 }
 
 // The table's or the folder's, with the data's classes and the tokenizer's vocabulary.
-EncoderConfig shape_of(const TrainConfig& c, const LabelledTexts* train,
-                       const Tokenizer* tokenizer) {
-  EncoderConfig shape;
-  if (c.model.empty()) {
-    shape = read_encoder_config(c.model_name_or_path);
-  } else {
-    shape = encoder_named(c.model).config;
-    if (tokenizer) shape.vocab_size = tokenizer->vocabulary();
-  }
+ModelShape fit_model(ModelConfig& model, const TrainConfig& c, const LabelledTexts* train,
+                     const Tokenizer* tokenizer) {
+  ModelShape shape = model.shape();
+  if (!c.model.empty() && tokenizer) shape.tokens.vocabulary = tokenizer->vocabulary();
   if (train) {
     shape.regression = train->class_names.empty();
     shape.labels = shape.regression ? std::vector<std::string>{"LABEL_0"} : train->class_names;
   } else if (shape.labels.empty()) {
     shape.labels = {"LABEL_0", "LABEL_1"};
   }
-  if (c.dropout >= 0) {
-    shape.hidden_dropout = shape.attention_dropout = c.dropout;
-    shape.classifier_dropout = -1;
-  }
-  COMPACT_CHECK(c.max_seq_length <= shape.max_length(), "--max_seq_length ", c.max_seq_length,
-                " is longer than the model's ", shape.max_length(), " positions");
+  shape.dropout = c.dropout;
+  check_length("--max_seq_length", c.max_seq_length, shape);
   if (tokenizer) {
-    COMPACT_CHECK(tokenizer->vocabulary() <= shape.vocab_size, "the tokenizer ", tokenizer->spec(),
-                  " has ", tokenizer->vocabulary(), " tokens, the model only ", shape.vocab_size);
+    const int64_t vocabulary = shape.tokens.vocabulary;
+    COMPACT_CHECK(tokenizer->vocabulary() <= vocabulary, "the tokenizer ", tokenizer->spec(),
+                  " has ", tokenizer->vocabulary(), " tokens, the model only ", vocabulary);
   }
-  return shape;
-}
-
-// `own`: the vocabulary is the model's, no tokenizer's.
-void set_network(const TrainConfig& c, const EncoderConfig& shape, bool own, Task& task) {
-  task.config = encoder_config_to_json(shape, c.dtype);
-  task.unit = "sentences";
-  task.lengths_vary = true;
-  task.network_text =
-      cat("vocabulary ", format_count(shape.vocab_size), own ? " (the model's own), " : ", ",
-          shape.regression ? std::string("one value") : cat(shape.outputs(), " classes"));
-  task.network = classifier_of<Encoder>(shape);
-  // The first block may have a dropout that the others have not.
-  EncoderConfig two = shape;
-  two.num_hidden_layers = std::min<int64_t>(2, shape.num_hidden_layers);
-  two.vocab_size = std::min<int64_t>(shape.vocab_size, shape.pad_token_id + 64);
-  task.smallest = classifier_of<Encoder>(two);
+  model.fit(shape);
+  return model.shape();
 }
 
 // Of a model that is evaluated, not trained.
-std::optional<EncoderConfig> trained_shape(const TrainConfig& c) {
+std::optional<ModelShape> trained_shape(const TrainConfig& c) {
   if (!c.only_evaluates) return {};
-  return read_encoder_config(c.model_name_or_path);
+  return model_of(c)->shape();
 }
 
 // The most that a batch can be: samples as long as the longest there is.
@@ -109,12 +83,12 @@ void set_inputs(int64_t length, bool regression, Task& task) {
 }  // namespace
 
 std::vector<std::string> known_classes(const TrainConfig& c) {
-  const std::optional<EncoderConfig> shape = trained_shape(c);
+  const std::optional<ModelShape> shape = trained_shape(c);
   return !shape || shape->regression ? std::vector<std::string>{} : shape->labels;
 }
 
 bool knows_values(const TrainConfig& c) {
-  const std::optional<EncoderConfig> shape = trained_shape(c);
+  const std::optional<ModelShape> shape = trained_shape(c);
   return shape && shape->regression;
 }
 
@@ -127,8 +101,15 @@ Task open_sequences(const TrainConfig& c, SequenceTexts texts, std::vector<std::
   if (texts.train) keep_first(*texts.train, c.max_train_samples);
   take_numbers_of_head(c, texts, warnings);
   task.positive_class = static_cast<double>(texts.positive.value_or(1));
-  const EncoderConfig shape = shape_of(c, texts.train ? &*texts.train : nullptr, tokenizer.get());
-  set_network(c, shape, !tokenizer, task);
+  const std::unique_ptr<ModelConfig> model = model_of(c);
+  const ModelShape shape =
+      fit_model(*model, c, texts.train ? &*texts.train : nullptr, tokenizer.get());
+  set_model(c, *model, task);
+  task.unit = "sentences";
+  task.lengths_vary = true;
+  task.network_text = cat("vocabulary ", format_count(shape.tokens.vocabulary),
+                          tokenizer ? ", " : " (the model's own), ",
+                          shape.regression ? "one value" : cat(shape.classes, " classes"));
   set_inputs(c.max_seq_length, shape.regression, task);
   if (!tokenizer) return task;
   task.files = tokenizer_files(*tokenizer);
@@ -137,9 +118,8 @@ Task open_sequences(const TrainConfig& c, SequenceTexts texts, std::vector<std::
       format, "the tokenizer ", tokenizer->spec(),
       " does not say how sentences begin and end: --tokenizer must name one that does, as "
       "wordpiece:file=vocab.txt or bpe:file=tokenizer.json");
-  COMPACT_CHECK(!format->second_type || shape.type_vocab_size > 1, "the tokenizer ",
-                tokenizer->spec(), " gives second sentences a type of their own, the model has ",
-                "one type");
+  COMPACT_CHECK(!format->second_type || shape.token_types > 1, "the tokenizer ", tokenizer->spec(),
+                " gives second sentences a type of their own, the model has ", "one type");
   if (!data) return task;
   const uint64_t key = key_of(c, RandomUse::kData);
   const Padding padding{.pad = format->pad, .max_length = c.max_seq_length};
@@ -179,10 +159,6 @@ Task open_sequences(const TrainConfig& c, SequenceTexts texts, std::vector<std::
       cat(format_count(task.train->size()), texts.train->second.empty() ? " sentences" : " pairs",
           " of up to ", length, " tokens", held_out_text(task));
   return task;
-}
-
-void check_sequence_settings(const TrainConfig& c) {
-  if (!c.model.empty()) encoder_named(c.model);
 }
 
 }  // namespace compact

@@ -26,8 +26,4 @@ bool knows_values(const TrainConfig& config);
 // training set out. Throws InputError where tokenizer, model and texts do not go together.
 Task open_sequences(const TrainConfig& config, SequenceTexts texts,
                     std::vector<std::string> metrics, std::vector<std::string>& warnings);
-
-// Settings that no such task can have; opens no file.
-void check_sequence_settings(const TrainConfig& config);
-
 }  // namespace compact

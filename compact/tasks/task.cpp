@@ -44,18 +44,12 @@ TrainConfig for_task(TrainConfig c) {
 
 const TaskInfo& task_of_folder(const std::string& folder) {
   check_model_folder(folder);
-  const nlohmann::json config = read_json(std::filesystem::path(folder) / "config.json");
-  const bool named =
-      config.is_object() && config.contains("model_type") && config["model_type"].is_string();
-  const std::string type = named ? config["model_type"].get<std::string>() : "";
-  std::string known;
+  const std::filesystem::path file = std::filesystem::path(folder) / "config.json";
+  const ModelUse use = use_of(read_json(file), file.string());
   for (const TaskInfo* t : tasks()) {
-    for (const std::string& k : t->model_types) {
-      if (k == type) return *t;
-      known += (known.empty() ? "" : ", ") + k;
-    }
+    if (t->use == use) return *t;
   }
-  fail(folder, "/config.json: model_type is `", type, "`; known: ", known);
+  fail(file.string(), ": no task is for ", name_of(use));
 }
 
 std::unique_ptr<Network> make_network(const TrainConfig& c, const Task& task, const Policy& policy,

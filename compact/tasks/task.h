@@ -14,6 +14,7 @@
 #include "compact/config/config.h"
 #include "compact/data/files/reader.h"
 #include "compact/data/samples/dataset.h"
+#include "compact/models/families.h"
 #include "compact/models/network.h"
 #include "compact/ops/policy/policy.h"
 #include "compact/plan/step_memory.h"
@@ -50,12 +51,12 @@ struct Task {
 
 struct TaskInfo {
   std::string name, summary;
-  // Throws InputError on settings that the task cannot have; opens no file but a model's config.
-  void (*check)(const TrainConfig& config);
+  // Throws InputError on settings that the task cannot have; opens no file.
+  void (*check)(const TrainConfig& config) = nullptr;
   // Opens what the configuration names of --train_file, --validation_file and --test_file.
   Task (*open)(const TrainConfig& config, const Progress& progress,
                std::vector<std::string>& warnings);
-  std::vector<std::string> model_types;  // of config.json
+  ModelUse use;                   // what its models are for
   int64_t eval_samples = 0;       // that an evaluation reads at most where nobody says; 0: all
   bool planned_from_data = true;  // what a step takes depends on them
   bool one_sample = false;        // all there is makes one batch, whatever batch is asked for

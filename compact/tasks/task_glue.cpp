@@ -8,7 +8,6 @@ namespace compact {
 namespace {
 
 void check_glue(const TrainConfig& c) {
-  check_sequence_settings(c);
   COMPACT_CHECK(!c.task_name.empty(), "--task_name is needed, as sst2");
   glue_task(c.task_name);
   COMPACT_CHECK(c.train_file.empty() && c.validation_file.empty() && c.test_file.empty(),
@@ -38,6 +37,7 @@ extern const TaskInfo glue = {
     .summary = "a task of GLUE (--task_name), by an encoder",
     .check = check_glue,
     .open = open_glue,
+    .use = ModelUse::kSequences,
 };
 
 }  // namespace compact

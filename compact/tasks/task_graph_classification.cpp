@@ -14,25 +14,21 @@
 namespace compact {
 namespace {
 
-constexpr const char* kGraphModelType = "compact-graph-classifier";
-
 Task open_graph(const TrainConfig& c, const Progress&, std::vector<std::string>& warnings) {
   Task task;
   const auto set = std::make_shared<const GraphSet>(read_graph_set(graph_file_of(c)));
-  GraphNetConfig net = graph_net_of(c, kGraphModelType, set->features, set->classes);
-  net.whole_graphs = true;
+  const ModelShape model = set_graph_model(c, set->features, set->classes, task);
   const uint64_t key = key_of(c, RandomUse::kData);
   const auto number_of = [](const GraphSet& s) { return static_cast<int64_t>(s.graphs.size()); };
   const auto whole = [&](const std::vector<std::string>& files) -> std::unique_ptr<Dataset> {
     if (files.empty()) return nullptr;
     const auto other = std::make_shared<const GraphSet>(read_graph_set(files[0]));
-    check_graph_net(net, other->features, other->classes, "the samples of " + files[0]);
+    check_graphs(model, other->features, other->classes, "the samples of " + files[0]);
     return std::make_unique<GraphDataset>(other, all_samples(number_of(*other)), key);
   };
   task.validation = whole(c.validation_file);
   task.test = whole(c.test_file);
   task.unit = "graphs";
-  set_graph_net(net, kGraphModelType, task);
   if (c.train_file.empty()) return task;
   task.checksum = path_checksum(graph_file_of(c));
   std::vector<int64_t> by_size;
@@ -63,7 +59,7 @@ extern const TaskInfo graph_classification = {
     .summary = "classes of whole graphs, by a graph network",
     .check = check_graph_settings,
     .open = open_graph,
-    .model_types = {kGraphModelType},
+    .use = ModelUse::kGraphs,
     .compared = "off,exact,gact-l1",
 };
 

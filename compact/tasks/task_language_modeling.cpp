@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Next-token prediction on text, by a LLaMA.
+// Next-token prediction on text.
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/data/text/block_dataset.h"
 #include "compact/data/text/prepare.h"
-#include "compact/io/hf_config.h"
-#include "compact/models/models.h"
-#include "compact/tasks/llama_task.h"
+#include "compact/tasks/language_task.h"
 #include "compact/tasks/setup.h"
 #include "compact/tasks/splits.h"
 #include "compact/tasks/task.h"
@@ -15,7 +13,6 @@ namespace compact {
 namespace {
 
 void check_language(const TrainConfig& c) {
-  if (!c.model.empty()) model_named(c.model);
   constexpr int64_t kMostTokens = int64_t{1} << 32;
   COMPACT_CHECK(c.per_device_train_batch_size <= kMostTokens / std::min(c.block_size, kMostTokens),
                 "--per_device_train_batch_size times --block_size must be at most 2^32 tokens, is ",
@@ -77,7 +74,7 @@ Task open_language(const TrainConfig& c, const Progress& progress,
   if (data) open_data(c, *tokenizer, progress, warnings, task);
   task.unit = "tokens";
   task.units = c.block_size;
-  set_llama(c, tokenizer.get(), task);
+  set_language_model(c, tokenizer.get(), task);
   return task;
 }
 
@@ -85,10 +82,10 @@ Task open_language(const TrainConfig& c, const Progress& progress,
 
 extern const TaskInfo language_modeling = {
     .name = "language-modeling",
-    .summary = "next-token prediction on text, by a LLaMA",
+    .summary = "next-token prediction on text",
     .check = check_language,
     .open = open_language,
-    .model_types = llama_model_types(),
+    .use = ModelUse::kTokens,
     .eval_samples = 256,
     .planned_from_data = false,
 };

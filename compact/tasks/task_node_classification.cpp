@@ -12,8 +12,6 @@
 namespace compact {
 namespace {
 
-constexpr const char* kNodeModelType = "compact-node-classifier";
-
 void check_node(const TrainConfig& c) {
   check_graph_settings(c);
   COMPACT_CHECK(c.test_file.empty(), "--test_file: the nodes of a graph are split");
@@ -33,7 +31,7 @@ Task open_node(const TrainConfig& c, const Progress&, std::vector<std::string>&)
   const std::string& file = graph_file_of(c);
   Graph graph = read_graph_npz(file);
   graph.features = normalize_rows(graph.features);
-  const GraphNetConfig net = graph_net_of(c, kNodeModelType, graph.features.size(1), graph.classes);
+  set_graph_model(c, graph.features.size(1), graph.classes, task);
   // Kept with the model, so that `compact eval` sees no node that was trained on.
   const uint64_t split_seed = split_seed_of(c);
   const NodeSplit split = planetoid_split(graph, split_seed);
@@ -50,7 +48,6 @@ Task open_node(const TrainConfig& c, const Progress&, std::vector<std::string>&)
                        format_count(graph.edges.size(1) / 2), " edges; ", split.train.numel(),
                        " nodes to train on, validation ", split.validation.numel(), ", test ",
                        split.test.numel());
-  set_graph_net(net, kNodeModelType, task);
   task.config["split_seed"] = split_seed;
   task.inputs = [batch = task.validation->in_order(0, 1)](const TrainConfig&, at::Device device,
                                                           int64_t) {
@@ -66,7 +63,7 @@ extern const TaskInfo node_classification = {
     .summary = "classes of the nodes of a graph, by a graph network",
     .check = check_node,
     .open = open_node,
-    .model_types = {kNodeModelType},
+    .use = ModelUse::kNodes,
     .one_sample = true,
     .compared = "off,exact,gact-l1",
 };

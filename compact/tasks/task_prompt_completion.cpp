@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Completions of prompts, by a LLaMA: the loss is on what is to be said, not on what was asked.
+// Completions of prompts: the loss is on what is to be said, not on what was asked.
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
 #include "compact/base/text.h"
 #include "compact/data/samples/split.h"
 #include "compact/data/text/prompt_dataset.h"
-#include "compact/models/models.h"
-#include "compact/tasks/llama_task.h"
+#include "compact/tasks/language_task.h"
 #include "compact/tasks/setup.h"
 #include "compact/tasks/splits.h"
 
@@ -14,7 +13,6 @@ namespace compact {
 namespace {
 
 void check_prompt(const TrainConfig& c) {
-  if (!c.model.empty()) model_named(c.model);
   COMPACT_CHECK(c.test_file.empty(), "--test_file: language models have a --validation_file only");
   for (const auto* files : {&c.train_file, &c.validation_file}) {
     COMPACT_CHECK(files->size() <= 1, "--task prompt-completion takes one file of each kind, not ",
@@ -39,14 +37,16 @@ Task open_prompt(const TrainConfig& c, const Progress&, std::vector<std::string>
   task.lengths_vary = true;
   const bool data = !c.train_file.empty() || !c.validation_file.empty();
   const std::unique_ptr<Tokenizer> tokenizer = tokenizer_of(c, data);
-  set_llama(c, tokenizer.get(), task);
+  const ModelShape model = set_language_model(c, tokenizer.get(), task);
   if (!data) return task;
   const uint64_t key = key_of(c, RandomUse::kData);
   const Padding padding{.pad = static_cast<int64_t>(tokenizer->end_of_text()),
                         .max_length = c.block_size};
   // Of a sample the last token is target only.
-  const PromptOptions options{
-      .prompt = c.prompt_column, .completion = c.completion_column, .max_length = c.block_size + 1};
+  const PromptOptions options{.prompt = c.prompt_column,
+                              .completion = c.completion_column,
+                              .max_length = c.block_size + 1,
+                              .begin = begin_of_prompt(*tokenizer, model.tokens)};
   const auto read = [&](const std::string& file) {
     auto samples = std::make_shared<const PromptSamples>(read_prompts(file, *tokenizer, options));
     for (const std::string& line : samples->warnings) warnings.push_back(line);
@@ -78,12 +78,13 @@ Task open_prompt(const TrainConfig& c, const Progress&, std::vector<std::string>
 
 }  // namespace
 
-// `compact eval` reads a folder's model_type as language-modeling.
+// `compact eval` takes the task before it in the table, language-modeling.
 extern const TaskInfo prompt_completion = {
     .name = "prompt-completion",
-    .summary = "completions of prompts, by a LLaMA",
+    .summary = "completions of prompts",
     .check = check_prompt,
     .open = open_prompt,
+    .use = ModelUse::kTokens,
 };
 
 }  // namespace compact

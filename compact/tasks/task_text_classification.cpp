@@ -7,7 +7,6 @@ namespace compact {
 namespace {
 
 void check_text(const TrainConfig& c) {
-  check_sequence_settings(c);
   for (const auto* files : {&c.train_file, &c.validation_file, &c.test_file}) {
     COMPACT_CHECK(files->size() <= 1,
                   "--task text-classification takes one file of each kind, not ", files->size());
@@ -45,7 +44,7 @@ extern const TaskInfo text_classification = {
     .summary = "classes or values of sentences, by an encoder",
     .check = check_text,
     .open = open_text,
-    .model_types = {"bert", "roberta"},
+    .use = ModelUse::kSequences,
 };
 
 }  // namespace compact

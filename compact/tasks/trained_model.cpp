@@ -37,7 +37,7 @@ TrainedModel open_trained_model(TrainConfig c) {
   c.model.clear();
   c.train_file.clear();
   c.only_evaluates = true;
-  info.check(c);
+  if (info.check) info.check(c);
   c = for_task(std::move(c));
   if (c.threads > 0) at::set_num_threads(static_cast<int>(c.threads));
   std::vector<std::string> warnings;

@@ -10,8 +10,9 @@
 
 #include "compact/base/check.h"
 #include "compact/data/files/utf8.h"
-#include "compact/io/hf_config.h"
 #include "compact/io/model_weights.h"
+#include "compact/models/llama/config_json.h"
+#include "compact/models/llama/llama.h"
 #include "tests/tasks/save_tokenizer.h"
 #include "tests/temporary_folder.h"
 
@@ -37,7 +38,7 @@ class Generate : public testing::Test {
   std::string text(const GenerateOptions& options, int64_t window = 48) const {
     return generate(model, *tokenizer, options, window, {}).at(0).text;
   }
-  Llama model{shape(), Policy(), ModelOptions{.max_length = 48, .seed = 3}};
+  Llama model{shape(), Policy(), NetworkOptions{.max_length = 48, .seed = 3}};
   std::unique_ptr<Tokenizer> tokenizer = make_tokenizer("bytes");
 };
 

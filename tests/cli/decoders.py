@@ -153,7 +153,7 @@ class Decoders(InFolder):
 
     def test_windows_and_settings_that_are_not_done_are_refused(self):
         _, folder = self.model("Mistral")
-        self.assertIn("--block_size 41 is longer than the model's sliding_window 40",
+        self.assertIn("--block_size 41 is longer than the model's sliding_window, which is for 40",
                       self.refused(folder, "--block_size=41"))
         config = json.loads((folder / "config.json").read_text())
         for key, value, said in [("final_logit_softcapping", 30.0, "final_logit_softcapping must be"),

@@ -49,7 +49,9 @@ BAD = [
     ("compact/kernels/cuda/cuda.cu", None, "has no sources"),
     ("compact/codecs/x.cpp", "extern const ProjectionInfo lost{};\n", "`lost` is in no table"),
     ("compact/codecs/table.cpp", "extern const ProjectionInfo srht;\n// &srht\n", "`srht` is in no"),
-    ("compact/models/x.cpp", "extern const ModelInfo lost = {};\n", "`lost` is in no table"),
+    ("compact/models/gpt/x.cpp", "extern const FamilyInfo lost = {};\n", "`lost` is in no table"),
+    ("compact/models/gpt/x.h", '#include "compact/models/llama/llama.h"\n', "models/gpt must not include models/llama"),
+    ("compact/models/x.h", '#include "compact/models/llama/llama.h"\n', "models/ must not include models/llama"),
 ]
 
 

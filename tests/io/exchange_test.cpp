@@ -6,7 +6,6 @@
 #include <cstdlib>
 
 #include "compact/base/check.h"
-#include "compact/io/hf_config.h"
 #include "compact/io/json_file.h"
 #include "compact/io/model_weights.h"
 #include "compact/io/tensorboard.h"
@@ -44,19 +43,6 @@ TEST_F(Exchange, Safetensors) {
     copies.emplace_back(entry.name, python.read(entry.name));
   }
   write_safetensors(folder_ / "back.safetensors", copies, python.metadata());
-}
-
-TEST_F(Exchange, Config) {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
-    names.push_back(entry.path().filename().string());
-  }
-  ASSERT_FALSE(names.empty());
-  for (const std::string& name : names) {
-    const LlamaConfig config = read_llama_config(folder_ / name);
-    std::filesystem::create_directory(folder_ / (name + "_back"));
-    write_json(folder_ / (name + "_back/config.json"), llama_config_to_json(config));
-  }
 }
 
 TEST_F(Exchange, Shards) {

@@ -48,6 +48,18 @@ def run_test(model, inputs: dict, scale: float, preset: str, test: str, model_fo
         return load_file(folder / "output.safetensors")
 
 
+def run_configs(folder: pathlib.Path) -> None:
+    """Reads and writes config.json of every folder in this one, NAME into NAME_back."""
+    build = pathlib.Path(os.environ.get("COMPACT_BUILD_DIR", ROOT / "build"))
+    result = subprocess.run(
+        [build / "tests/models_test", "--gtest_filter=ConfigExchange.*"],
+        env={**os.environ, "COMPACT_EXCHANGE": str(folder), "OMP_WAIT_POLICY": "PASSIVE"},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0 and "PASSED  ] 1 test" in result.stdout, result.stdout + result.stderr
+
+
 def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
     """|got - want| / |want|"""
     got, want = got.double(), want.detach().double()

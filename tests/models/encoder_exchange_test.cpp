@@ -8,9 +8,10 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "compact/io/hf_encoder_config.h"
+#include "compact/io/json_file.h"
 #include "compact/io/model_weights.h"
-#include "compact/models/encoder.h"
+#include "compact/models/encoder/config_json.h"
+#include "compact/models/encoder/encoder.h"
 #include "tests/models/exchange.h"
 
 namespace compact {
@@ -23,7 +24,7 @@ TEST(EncoderExchange, LossLogitsAndGradients) {
   const SafetensorsFile input(folder / "input.safetensors");
   const Tensors inputs = {input.read("ids"), input.read("types"), input.read("lengths")};
   // Dropout is off: its bits are ours.
-  EncoderConfig config = read_encoder_config(folder);
+  EncoderConfig config = encoder_config_from_json(read_json(folder / "config.json"), "config");
   config.hidden_dropout = config.attention_dropout = config.classifier_dropout = 0;
   Encoder model(config, Policy::preset(std::getenv("COMPACT_EXCHANGE_PRESET")), {});
   read_weights(model, folder);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Encoders of segments: lossless treatments change no bit, with dropout; padding changes nothing;
 // gradients are projected as they should be. tests/models/encoder_parity.py compares with others.
-#include "compact/models/encoder.h"
+#include "compact/models/encoder/encoder.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>

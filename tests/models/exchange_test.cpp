@@ -7,13 +7,32 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "compact/io/hf_config.h"
+#include "compact/io/json_file.h"
 #include "compact/io/model_weights.h"
-#include "compact/models/llama.h"
+#include "compact/models/families.h"
+#include "compact/models/language_model.h"
 #include "tests/models/exchange.h"
 
 namespace compact {
 namespace {
+
+// Reads and writes config.json of each folder in COMPACT_EXCHANGE.
+TEST(ConfigExchange, IsWrittenAsItWasRead) {
+  const char* const given = std::getenv("COMPACT_EXCHANGE");
+  if (!given) GTEST_SKIP() << "run by tests/models/*.py";
+  std::vector<std::string> folders;
+  for (const auto& entry : std::filesystem::directory_iterator(given)) {
+    folders.push_back(entry.path().string());
+  }
+  ASSERT_FALSE(folders.empty());
+  for (const std::string& folder : folders) {
+    const nlohmann::json read = read_json(folder + "/config.json");
+    const auto config = read_model(folder, use_of(read, folder));
+    std::filesystem::create_directory(folder + "_back");
+    const nlohmann::json type = read.value("dtype", nlohmann::json("float32"));
+    write_json(folder + "_back/config.json", config->to_json(type.get<std::string>()));
+  }
+}
 
 TEST(Exchange, LossLogitsAndGradients) {
   const char* const given = std::getenv("COMPACT_EXCHANGE");
@@ -21,12 +40,16 @@ TEST(Exchange, LossLogitsAndGradients) {
   const std::filesystem::path folder = given;
   const SafetensorsFile input(folder / "input.safetensors");
   const at::Tensor ids = input.read("ids"), targets = input.read("targets");
-  const LlamaConfig config = read_llama_config(folder);
-  Llama model(config, Policy::preset(std::getenv("COMPACT_EXCHANGE_PRESET")),
-              {.max_length = ids.size(1)});
+  const std::unique_ptr<ModelConfig> config = read_model(folder, ModelUse::kTokens);
+  ModelShape shape = config->shape();
+  shape.dropout = 0;  // whose bits are ours
+  config->fit(shape);
+  const std::unique_ptr<Network> network = config->build(
+      Policy::preset(std::getenv("COMPACT_EXCHANGE_PRESET")), {.max_length = ids.size(1)});
+  auto& model = dynamic_cast<LanguageModel&>(*network);
   read_weights(model, folder);
   if (const std::string to = std::getenv("COMPACT_EXCHANGE_MODEL"); !to.empty()) {
-    write_model_folder(to, model.named_tensors(), llama_config_to_json(config));
+    write_model_folder(to, model.named_tensors(), config->to_json("float32"));
   }
   const at::Tensor logits = model.logits(ids);
   write_outputs(model, logits,

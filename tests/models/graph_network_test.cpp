@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Graph networks beside the same formulas with dense matrices.
-#include "compact/models/graph_network.h"
+#include "compact/models/graph/graph_network.h"
+#include "compact/base/named.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -114,7 +115,7 @@ TEST(GraphNetwork, GradientOfNeighbourSumsIsTheProductWithTheTransposed) {
 
 // Dropout follows from the noise key alone; 8 bits give nearly the same gradients.
 TEST(GraphNetwork, NoiseDecidesDropoutAndRounding) {
-  GraphNetConfig config = graph_network_named("gat").config;
+  GraphNetConfig config = named(graph_networks(), "gat", "no model").config;
   config.features = kFeatures;
   const at::Tensor target = at::arange(kNodes).remainder(2);
   const auto gradient = [&](const GraphNetwork& net, uint64_t noise) {
@@ -132,11 +133,11 @@ TEST(GraphNetwork, NoiseDecidesDropoutAndRounding) {
 }
 
 TEST(GraphNetwork, RefusesOtherInputs) {
-  const GraphNetwork net(graph_network_named("gcn").config);
+  const GraphNetwork net(named(graph_networks(), "gcn", "no model").config);
   EXPECT_THROW(net.logits(inputs(false), {.training = false}),
                InputError);  // one feature, not five
   EXPECT_THROW(net.logits(inputs(true), {.training = false}), InputError);
-  EXPECT_THROW(graph_network_named("gcm"), InputError);
+  EXPECT_THROW(named(graph_networks(), "gcm", "no model"), InputError);
   EXPECT_THROW(GraphNetwork({.dropout = 1}), InputError);
   const auto loss_under = [](const char* policy) {
     const GraphNetwork named({.features = kFeatures}, Policy::parse(policy, "test"));

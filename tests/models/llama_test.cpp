@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/models/llama.h"
+#include "compact/models/llama/llama.h"
+#include "compact/base/named.h"
 
 #include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "compact/base/check.h"
-#include "compact/models/models.h"
+#include "compact/models/llama/sizes.h"
 #include "tests/models/tiny_llama.h"
 
 namespace compact {
@@ -129,7 +130,11 @@ TEST(Llama, ProjectionsDifferBetweenLayersPartsAndSeeds) {
   const Llama model(shape(), policy("compact-paper"), {.max_length = 16, .seed = 4});
   const Llama other(shape(), policy("compact-paper"), {.max_length = 16, .seed = 5});
   const auto p = [](const Llama& l, int layer, int part) {
-    return l.layers()[layer].qkv->carrier->projections[part]->matrix();
+    for (const Parameter* q : l.parameters()) {
+      if (q->name == cat("layers.", layer, ".attn.qkv"))
+        return q->carrier->projections[part]->matrix();
+    }
+    return at::Tensor();
   };
   EXPECT_TRUE(same_bits(p(model, 0, 0), p(model, 0, 0)));
   EXPECT_FALSE(same_bits(p(model, 0, 0), p(model, 0, 1)));
@@ -277,15 +282,13 @@ TEST(Models, TheTableHasTheNumbersOfParametersKnown) {
       {"qwen2.5-0.5b", 494.03e6}, {"qwen3-0.6b", 596.05e6}, {"llama-3.2-1b", 1235.81e6},
       {"mistral-7b", 7248.02e6}};
   for (const auto& [name, parameters] : known) {
-    const Llama model(model_named(name).config, policy("off"),
+    const Llama model(named(llamas(), name, "no model").config, policy("off"),
                       {.device = at::kMeta, .max_length = 8});
     EXPECT_NEAR(static_cast<double>(model.parameter_count()), parameters, 0.05e6) << name;
   }
-  for (const ModelInfo& info : models()) {
-    EXPECT_EQ(&model_named(info.name), &info);
+  for (const LlamaInfo& info : llamas()) {
     EXPECT_NO_THROW(check_llama_config(info.config, info.name));
   }
-  EXPECT_THROW(model_named("llama-61m"), InputError);
 }
 
 }  // namespace

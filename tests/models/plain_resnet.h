@@ -12,7 +12,7 @@
 #include <map>
 #include <string>
 
-#include "compact/models/resnet.h"
+#include "compact/models/resnet/resnet.h"
 
 namespace compact {
 

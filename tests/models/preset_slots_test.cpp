@@ -11,10 +11,10 @@
 
 #include "compact/base/check.h"
 #include "compact/base/file.h"
-#include "compact/models/encoder.h"
-#include "compact/models/graph_network.h"
-#include "compact/models/llama.h"
-#include "compact/models/resnet.h"
+#include "compact/models/encoder/encoder.h"
+#include "compact/models/graph/graph_network.h"
+#include "compact/models/llama/llama.h"
+#include "compact/models/resnet/resnet.h"
 
 namespace compact {
 namespace {
@@ -32,7 +32,7 @@ SmallNetwork small_llama() {
   c.num_attention_heads = c.num_key_value_heads = 4, c.head_dim = 8;
   const at::Tensor ids = at::arange(16, at::kLong).view({2, 8});
   return {"llama",
-          [c](const Policy& p) { return std::make_unique<Llama>(c, p, ModelOptions{}); },
+          [c](const Policy& p) { return std::make_unique<Llama>(c, p, NetworkOptions{}); },
           {ids},
           ids.roll(-1, 1)};
 }
@@ -45,7 +45,7 @@ SmallNetwork small_qwen() {
   c.qkv_bias = c.head_norms = true;
   SmallNetwork small = small_llama();
   small.name = "llama, norms of heads";
-  small.make = [c](const Policy& p) { return std::make_unique<Llama>(c, p, ModelOptions{}); };
+  small.make = [c](const Policy& p) { return std::make_unique<Llama>(c, p, NetworkOptions{}); };
   return small;
 }
 
@@ -59,14 +59,14 @@ SmallNetwork small_encoder_of(EncoderKind kind) {
   if (!bert) c.pad_token_id = 1, c.hidden_dropout = c.attention_dropout = 0;
   const at::Tensor ids = at::arange(2, 2 + 32 * 4, at::kLong).remainder_(48).add_(2).view({32, 4});
   return {bert ? "bert" : "roberta",
-          [c](const Policy& p) { return std::make_unique<Encoder>(c, p, ClassifierOptions{}); },
+          [c](const Policy& p) { return std::make_unique<Encoder>(c, p, NetworkOptions{}); },
           {ids, at::zeros_like(ids), at::full({32}, 4, at::kLong)},
           at::arange(32).remainder(2)};
 }
 
 SmallNetwork small_resnet(const std::string& name, const ResnetConfig& c) {
   return {name,
-          [c](const Policy& p) { return std::make_unique<Resnet>(c, p, ClassifierOptions{}); },
+          [c](const Policy& p) { return std::make_unique<Resnet>(c, p, NetworkOptions{}); },
           {at::randn({64, 3, 16, 16}, at::detail::createCPUGenerator(1))},
           at::arange(64).remainder(5)};
 }
@@ -85,10 +85,9 @@ SmallNetwork small_graph_network(const std::string& name, GraphLayerKind kind, b
     inputs.push_back(at::arange(kNodes).floor_divide(2));
     inputs.push_back(at::full({kNodes / 2, 1}, 2.0));
   }
-  return {
-      name,
-      [c](const Policy& p) { return std::make_unique<GraphNetwork>(c, p, ClassifierOptions{}); },
-      std::move(inputs), at::arange(whole ? kNodes / 2 : kNodes).remainder(4)};
+  return {name,
+          [c](const Policy& p) { return std::make_unique<GraphNetwork>(c, p, NetworkOptions{}); },
+          std::move(inputs), at::arange(whole ? kNodes / 2 : kNodes).remainder(4)};
 }
 
 std::vector<SmallNetwork> networks() {

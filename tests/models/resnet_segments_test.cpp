@@ -83,7 +83,7 @@ TEST(ResnetSegments, OffIsThePlainNetworkBitForBit) {
 
 TEST(ResnetSegments, OffIsThePlainNetworkInBfloat16) {
   for (const ResnetConfig& config : {kCifar, kBottleneck, kBasic}) {
-    const ClassifierOptions options{.dtype = at::kBFloat16, .seed = 3};
+    const NetworkOptions options{.dtype = at::kBFloat16, .seed = 3};
     const Resnet plain(config, {}, options), exact(config, Policy::preset("exact"), options);
     const at::Tensor x = images().to(at::kBFloat16);
     const at::Tensor target = at::arange(6).remainder(5);

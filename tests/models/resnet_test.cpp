@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/models/resnet.h"
+#include "compact/models/resnet/resnet.h"
+#include "compact/base/named.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -25,15 +26,15 @@ TEST(Resnet, HasTheParametersOfItsPaper) {
   } known[] = {{"resnet18", 11689512}, {"resnet50", 25557032}, {"resnet20", 269722},
                {"resnet32", 464154},   {"resnet44", 658586},   {"resnet56", 853018}};
   for (const auto& [name, count] : known) {
-    const Resnet net(resnet_named(name).config);
+    const Resnet net(named(resnets(), name, "no model").config);
     EXPECT_EQ(net.parameter_count(), count) << name;
   }
-  EXPECT_THROW(resnet_named("resnet21"), InputError);
+  EXPECT_THROW(named(resnets(), "resnet21", "no model"), InputError);
 }
 
 TEST(Resnet, MapsImagesToLogits) {
   for (const char* name : {"resnet18", "resnet50", "resnet20"}) {
-    const Resnet net(resnet_named(name).config);
+    const Resnet net(named(resnets(), name, "no model").config);
     const at::Tensor y = net.forward(at::randn({2, 3, 64, 64}), {});
     EXPECT_EQ(y.sizes(), at::IntArrayRef({2, net.config().classes}));
     EXPECT_TRUE(y.isfinite().all().item<bool>());
@@ -66,7 +67,7 @@ TEST(Resnet, SegmentsReadWhatTheyReadInAnEvaluation) {
 }
 
 TEST(Resnet, EvaluationUsesItsOwnStatistics) {
-  const Resnet net(resnet_named("resnet20").config);
+  const Resnet net(named(resnets(), "resnet20", "no model").config);
   const at::Tensor x = at::randn({4, 3, 32, 32});
   const at::NoGradGuard no_grad;
   const at::Tensor before = net.forward(x, {.training = false});
@@ -83,7 +84,7 @@ TEST(Resnet, PublishedWeightsClassify) {
   if (!std::filesystem::exists(weights) || !std::filesystem::exists(archive)) {
     GTEST_SKIP() << "no " << weights << " or " << archive << " (COMPACT_DATA)";
   }
-  const Resnet net(resnet_named("resnet20").config);
+  const Resnet net(named(resnets(), "resnet20", "no model").config);
   const SafetensorsFile file(weights);
   const at::NoGradGuard no_grad;
   for (auto& [name, tensor] : net.named_tensors()) tensor.copy_(file.read(name));
@@ -99,7 +100,7 @@ TEST(Resnet, PublishedWeightsClassify) {
 
 // What autograd saves of a ResNet-50, at rest: distinct storages, parameters excluded.
 TEST(Resnet, SavedTensorsAtRestUnderGact) {
-  Resnet net(resnet_named("resnet50").config);
+  Resnet net(named(resnets(), "resnet50", "no model").config);
   SavedTensorOptions options;
   for (const Parameter* p : net.parameters()) options.parameters.emplace_back(p->name, p->weight);
   const at::Tensor x = at::randn({2, 3, 96, 96});

@@ -7,7 +7,7 @@
 #include <functional>
 #include <thread>
 
-#include "compact/models/encoder.h"
+#include "compact/models/encoder/encoder.h"
 #include "tests/models/tiny_encoder.h"
 #include "tests/models/tiny_llama.h"
 

@@ -2,7 +2,7 @@
 // An encoder small enough for tests.
 #pragma once
 
-#include "compact/base/encoder_config.h"
+#include "compact/models/encoder/config.h"
 
 namespace compact {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "compact/base/check.h"
-#include "compact/models/llama.h"
+#include "compact/models/llama/llama.h"
 
 namespace compact {
 

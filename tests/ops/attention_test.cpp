@@ -52,6 +52,28 @@ TEST(Attention, AgreesWithScoresInDouble) {
   }
 }
 
+TEST(Attention, TakesAnyStrides) {
+  const auto strided = [](const char* name) {
+    return noise({2, 4, 8, 7}, name, at::kFloat).transpose(2, 3);  // [2, 4, 7, 8]
+  };
+  const at::Tensor q = strided("q"), k = strided("k"), v = strided("v"), g = strided("g");
+  const AttentionResult want = attention_forward(q.contiguous(), k.contiguous(), v.contiguous());
+  const AttentionGradients wanted = attention_backward(
+      g.contiguous(), q.contiguous(), k.contiguous(), v.contiguous(), want.out, want.extras);
+  for (int which = 0; which < 8; ++which) {
+    const auto some = [&](const at::Tensor& t, int bit) {
+      return which & bit ? t : t.contiguous();
+    };
+    const AttentionResult r = attention_forward(some(q, 1), some(k, 2), some(v, 4));
+    EXPECT_TRUE(at::equal(r.out, want.out)) << which;
+    const AttentionGradients got =
+        attention_backward(g, some(q, 1), some(k, 2), some(v, 4), want.out, want.extras);
+    EXPECT_TRUE(at::equal(got.gq, wanted.gq)) << which;
+    EXPECT_TRUE(at::equal(got.gk, wanted.gk)) << which;
+    EXPECT_TRUE(at::equal(got.gv, wanted.gv)) << which;
+  }
+}
+
 TEST(Attention, TakesNoSequencesAndEmptyOnes) {
   for (const auto& [batch, length] : {std::pair(0, 4), {3, 0}}) {
     for (const AttentionChoice& choice :

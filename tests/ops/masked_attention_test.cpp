@@ -27,8 +27,14 @@ Input input_of(int64_t batch, int64_t heads, int64_t length, int64_t dim) {
 
 // As written down, all at once, in f64.
 at::Tensor plain_masked(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                        const at::Tensor& lengths) {
-  at::Tensor scores = q.matmul(k.transpose(2, 3)) / std::sqrt(static_cast<double>(q.size(3)));
+                        const MaskedAttention& how) {
+  const at::Tensor& lengths = how.lengths;
+  at::Tensor scores = q.matmul(k.transpose(2, 3)) *
+                      how.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3))));
+  if (how.causal) {
+    scores = scores.masked_fill(at::ones({q.size(2), k.size(2)}, at::kBool).triu(1),
+                                -std::numeric_limits<double>::infinity());
+  }
   if (lengths.defined()) {
     const at::Tensor padding = at::arange(k.size(2)).ge(lengths.unsqueeze(1));
     scores = scores.masked_fill(padding.view({-1, 1, 1, k.size(2)}),
@@ -49,13 +55,14 @@ constexpr Sizes kSizes[] = {{3, 2, 7, 4}, {1, 1, 1, 3}, {9, 4, 512, 8}, {2, 2, 1
 
 TEST(MaskedAttention, EqualsThePlainOne) {
   for (const Sizes& s : kSizes) {
-    for (const bool masked : {false, true}) {
+    for (const int kind : {0, 1, 2, 3}) {
       const Input in = input_of(s.batch, s.heads, s.length, s.dim);
-      MaskedAttention how;
-      if (masked) how.lengths = in.lengths;
+      MaskedAttention how{.causal = kind > 1};
+      if (kind % 2 == 1) how.lengths = in.lengths;
+      if (kind == 2) how.scale = 0.3;
       const auto leaf = [](const at::Tensor& t) { return t.to(at::kDouble).requires_grad_(); };
       const at::Tensor q = leaf(in.q), k = leaf(in.k), v = leaf(in.v);
-      const at::Tensor want = plain_masked(q, k, v, how.lengths);
+      const at::Tensor want = plain_masked(q, k, v, how);
       want.backward(in.gout.to(at::kDouble));
       const at::Tensor got = masked_attention(in.q, in.k, in.v, how);
       EXPECT_LT(error(got, want.detach()), 1e-6) << s.length;
@@ -81,7 +88,7 @@ TEST(MaskedAttention, EqualsThePlainOne) {
 TEST(MaskedAttention, DropoutIsUnbiased) {
   const Input in = input_of(2, 2, 5, 3);
   MaskedAttention how{.lengths = in.lengths, .dropout = 0.3};
-  const at::Tensor want = plain_masked(in.q, in.k, in.v, in.lengths);
+  const at::Tensor want = plain_masked(in.q, in.k, in.v, {.lengths = in.lengths});
   constexpr int kDraws = 4000;
   at::Tensor sum = at::zeros_like(want), square = at::zeros_like(want);
   for (how.key = 1; how.key <= kDraws; ++how.key) {

@@ -24,19 +24,20 @@ struct BlockStages {
 
   BlockStages() {
     for (Parameter* p : {&queries, &keys}) p->weight.requires_grad_(true);
-    stages = {{head_norm_stage(1e-5, Block::kHeads, Block::kKvHeads, Block::kDim),
-               Block::kQkv,
-               {&queries, &keys}},
-              {scale_stage(0.3), Block::kWidth},
-              {rms_norm_stage(1e-5), Block::kWidth, {&block.attn_norm}},
-              {layer_norm_stage(1e-5), Block::kWidth, {&block.attn_norm, &block.mlp_norm}},
-              {linear_stage(), Block::kWidth, {&block.out}},
-              {dropout_stage(0.5), Block::kWidth},
-              {rope_stage(block.rope, Block::kHeads + Block::kKvHeads, Block::kDim), Block::kQkv},
-              {attention_stage(Block::kHeads, Block::kKvHeads, Block::kDim), Block::kQkv},
-              {masked_attention_stage(Block::kHeads, Block::kDim, 0.5), 3 * Block::kWidth},
-              {gelu_stage(true), Block::kMlp},
-              {swiglu_stage(Block::kMlp), 2 * Block::kMlp}};
+    stages = {
+        {head_norm_stage(1e-5, Block::kHeads, Block::kKvHeads, Block::kDim),
+         Block::kQkv,
+         {&queries, &keys}},
+        {scale_stage(0.3), Block::kWidth},
+        {rms_norm_stage(1e-5), Block::kWidth, {&block.attn_norm}},
+        {layer_norm_stage(1e-5), Block::kWidth, {&block.attn_norm, &block.mlp_norm}},
+        {linear_stage(), Block::kWidth, {&block.out}},
+        {dropout_stage(0.5), Block::kWidth},
+        {rope_stage(block.rope, Block::kHeads + Block::kKvHeads, Block::kDim), Block::kQkv},
+        {attention_stage(Block::kHeads, Block::kKvHeads, Block::kDim), Block::kQkv},
+        {masked_attention_stage(Block::kHeads, Block::kDim, {.dropout = 0.5}), 3 * Block::kWidth},
+        {gelu_stage(true), Block::kMlp},
+        {swiglu_stage(Block::kMlp), 2 * Block::kMlp}};
   }
 };
 
@@ -62,11 +63,14 @@ TEST(SegmentShapes, TakesStridedInputs) {
       cases.block.take_gradients();
       return all;
     };
-    const at::Tensor strided = noise({5, 2, width}, "x", at::kFloat).transpose(0, 1);
-    ASSERT_FALSE(strided.is_contiguous());
-    const auto got = run(strided), want = run(strided.contiguous());
-    for (size_t k = 0; k < want.size(); ++k) {
-      EXPECT_TRUE(at::allclose(got[k], want[k], 1e-5, 1e-6)) << "stage " << i << " result " << k;
+    const at::Tensor across = noise({5, 2, width}, "x", at::kFloat).transpose(0, 1);
+    const at::Tensor along = noise({2, width, 5}, "x", at::kFloat).transpose(1, 2);
+    for (const at::Tensor& strided : {across, along}) {
+      ASSERT_FALSE(strided.is_contiguous());
+      const auto got = run(strided), want = run(strided.contiguous());
+      for (size_t k = 0; k < want.size(); ++k) {
+        EXPECT_TRUE(at::allclose(got[k], want[k], 1e-5, 1e-6)) << "stage " << i << " result " << k;
+      }
     }
   }
 }

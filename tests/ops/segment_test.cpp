@@ -282,7 +282,34 @@ TEST(Segment, LongChainsOfSumsAreRebuilt) {
 }
 
 TEST(Segment, RefusesWhatCannotBe) {
-  EXPECT_THROW(Segment("block", Slot{"in", 4, Treatment::parse("recompute")}), InputError);
+  BoundSegment gone("block", Slot{"in", 4, Treatment::parse("recompute")});
+  gone.add(gelu_stage(false));
+  EXPECT_THROW(gone.finish(), InputError);
+  const auto refusal = [](const auto& f) -> std::string {
+    try {
+      f();
+    } catch (const InputError& e) {
+      return e.what();
+    }
+    return "";
+  };
+  BoundSegment early("early", Slot{"in", 4});
+  early.add(gelu_stage(false));
+  EXPECT_EQ(refusal([&] {
+              early(at::ones({1, 1, 4}));
+            }),
+            "[segment] `early`: finish() must be called once all stages are there");
+  early.finish();
+  early.add(gelu_stage(false));
+  EXPECT_THAT(refusal([&] { early(at::ones({1, 1, 4})); }), HasSubstr("finish() must be called"));
+  for (const int tensor : {-1, 3, 7}) {
+    const std::string what = cat("[segment] `early` has tensors 0 to 2, not ", tensor);
+    EXPECT_EQ(refusal([&] { early.add_branch(tensor, gelu_stage(false)); }), what);
+    EXPECT_EQ(refusal([&] { early.add_residual(tensor); }), what);
+  }
+  early.add_branch(0, gelu_stage(false));
+  EXPECT_THAT(refusal([&] { early.finish(); }), HasSubstr("tensor 2 is read by no stage"));
+
   Block block(at::kFloat);
   for (const char* name : kDroppable) {  // no gradient is projected
     try {

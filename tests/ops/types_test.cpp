@@ -134,17 +134,11 @@ TEST(Types, WhatAKernelWouldMisreadIsRefused) {
   expect_refused("positions",
                  forward(rope_stage(single.rope, 6, Block::kDim), at::ones({1, 17, 48})),
                  "[rope] positions up to 17");
-  const auto in_place = [](const at::Tensor& rows, RopeAngles angles) {
-    return [=] { rope_in_place(rows, angles, 6, Block::kDim, 0, false); };
-  };
   const at::Tensor rows = noise({5, Block::kQkv}, "qkv", kSingle);
   const RopeAngles& angles = single.rope->near;
-  expect_refused("rows with gaps", in_place(rows.narrow(1, 0, 40), angles), "[rope] rows must be");
-  expect_refused("rows of batches", in_place(rows.unsqueeze(0), angles), "[rope] needs rows");
   for (const at::Tensor& bad : {angles.sin.narrow(0, 0, 3), angles.sin.narrow(1, 0, 1),
                                 angles.sin.t().contiguous().t(), angles.sin.view({-1})}) {
     auto shared = std::make_shared<RopeTables>(RopeTables{{angles.cos, bad}});
-    expect_refused("sines", in_place(rows, shared->near), "[rope] cosines and sines");
     expect_refused("sines", forward(rope_stage(shared, 6, Block::kDim), rows.unsqueeze(0)),
                    "[rope] cosines and sines");
   }

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "compact/base/check.h"
-#include "compact/models/graph_network.h"
-#include "compact/models/resnet.h"
+#include "compact/models/graph/graph_network.h"
+#include "compact/models/resnet/resnet.h"
 #include "tests/plan/requests.h"
 
 namespace compact {
@@ -30,7 +30,7 @@ TEST(ClassifierMemory, OfResnetsIsPlanned) {
         StepRequest r;
         r.network = [&](at::Device device) {
           return std::make_unique<Resnet>(config, Policy::preset(preset),
-                                          ClassifierOptions{.device = device});
+                                          NetworkOptions{.device = device});
         };
         r.micro_batch = [&](at::Device device, int64_t) {
           return StepInputs{{at::randn({batch, 3, 32, 32}, at::device(device))},
@@ -52,7 +52,7 @@ TEST(ClassifierMemory, OfEncodersIsPlanned) {
       StepRequest r;
       r.network = [&](at::Device device) {
         return std::make_unique<Encoder>(small_encoder(), Policy::preset(preset),
-                                         ClassifierOptions{.device = device, .dtype = type});
+                                         NetworkOptions{.device = device, .dtype = type});
       };
       r.micro_batch = [&](at::Device device, int64_t) {
         return StepInputs{encoder_inputs(device, 8, 96),
@@ -88,7 +88,7 @@ TEST(ClassifierMemory, OfEncodersDrawnAtRandomIsPlanned) {
     StepRequest r;
     r.network = [&](at::Device device) {
       return std::make_unique<Encoder>(c, Policy::preset(preset),
-                                       ClassifierOptions{.device = device, .dtype = type});
+                                       NetworkOptions{.device = device, .dtype = type});
     };
     r.micro_batch = [&](at::Device device, int64_t) {
       return StepInputs{encoder_inputs(device, batch, length),
@@ -109,7 +109,7 @@ TEST(ClassifierMemory, OfOffloadedSlotsIsPlanned) {
   r.network = [&](at::Device device) {
     return std::make_unique<Resnet>(
         small, Policy::parse("slot layer*.{input,conv*,relu*} = offload\n", "test"),
-        ClassifierOptions{.device = device});
+        NetworkOptions{.device = device});
   };
   r.micro_batch = [&](at::Device device, int64_t) {
     return StepInputs{{at::randn({6, 3, 32, 32}, at::device(device))},
@@ -141,7 +141,7 @@ TEST(ClassifierMemory, OfGraphNetworksIsPlanned) {
         StepRequest r;
         r.network = [&](at::Device device) {
           return std::make_unique<GraphNetwork>(config, Policy::preset(preset),
-                                                ClassifierOptions{.device = device});
+                                                NetworkOptions{.device = device});
         };
         r.resident = true;
         r.micro_batch = [&](at::Device device, int64_t) {

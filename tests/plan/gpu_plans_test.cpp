@@ -66,7 +66,7 @@ TEST_F(GpuPlans, EncodersRunInBfloat16) {
     StepRequest r;
     r.network = [&](at::Device device) {
       return std::make_unique<Encoder>(small_encoder(), Policy::preset(preset),
-                                       ClassifierOptions{.device = device, .dtype = at::kBFloat16});
+                                       NetworkOptions{.device = device, .dtype = at::kBFloat16});
     };
     r.micro_batch = [&](at::Device device, int64_t) {
       return StepInputs{encoder_inputs(device, 4, 32),

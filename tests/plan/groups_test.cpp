@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "compact/models/resnet.h"
+#include "compact/models/resnet/resnet.h"
 #include "tests/plan/requests.h"
 
 namespace compact {
@@ -33,7 +33,7 @@ StepRequest classifier(const std::function<std::unique_ptr<Network>(at::Device)>
 StepRequest encoder_step(const EncoderConfig& c) {
   return classifier(
       [c](at::Device d) {
-        return std::make_unique<Encoder>(c, Policy::preset("off"), ClassifierOptions{.device = d});
+        return std::make_unique<Encoder>(c, Policy::preset("off"), NetworkOptions{.device = d});
       },
       [](at::Device d) { return encoder_inputs(d, 2, 16); }, 2);
 }
@@ -101,7 +101,7 @@ TEST_F(Groups, BlocksOfAResidualNetworkAreAlikeWhereTheirMapsAre) {
   const ResnetConfig c{.blocks = {3, 3}, .width = 8, .small_images = true, .classes = 5};
   const SegmentGroups groups(classifier(
       [c](at::Device d) {
-        return std::make_unique<Resnet>(c, Policy::preset("off"), ClassifierOptions{.device = d});
+        return std::make_unique<Resnet>(c, Policy::preset("off"), NetworkOptions{.device = d});
       },
       [](at::Device d) {
         return Tensors{at::zeros({2, 3, 16, 16}, at::device(d))};

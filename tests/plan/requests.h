@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "compact/models/encoder.h"
-#include "compact/models/llama.h"
+#include "compact/models/encoder/encoder.h"
+#include "compact/models/llama/llama.h"
 #include "compact/ops/memory/memory.h"
 #include "compact/plan/budget.h"
 
@@ -37,21 +37,22 @@ struct PlanRequest {
 };
 
 inline StepRequest step_request(const PlanRequest& r) {
-  return {.network =
-              [r](at::Device device) {
-                return std::make_unique<Llama>(
-                    r.shape, r.policy,
-                    ModelOptions{.device = device, .dtype = r.dtype, .max_length = r.step.length});
-              },
-          .micro_batch =
-              [r](at::Device device, int64_t i) {
-                const auto ids = at::TensorOptions().device(device).dtype(at::kLong);
-                const std::vector<int64_t> sizes = {r.step.batch, r.step.length};
-                return StepInputs{{at::full(sizes, i + 1, ids)}, at::full(sizes, i + 2, ids)};
-              },
-          .optimizer = r.optimizer(r.policy),
-          .step = {.accumulation = r.step.accumulation, .clip = r.step.clip},
-          .device = r.device};
+  return {
+      .network =
+          [r](at::Device device) {
+            return std::make_unique<Llama>(
+                r.shape, r.policy,
+                NetworkOptions{.device = device, .dtype = r.dtype, .max_length = r.step.length});
+          },
+      .micro_batch =
+          [r](at::Device device, int64_t i) {
+            const auto ids = at::TensorOptions().device(device).dtype(at::kLong);
+            const std::vector<int64_t> sizes = {r.step.batch, r.step.length};
+            return StepInputs{{at::full(sizes, i + 1, ids)}, at::full(sizes, i + 2, ids)};
+          },
+      .optimizer = r.optimizer(r.policy),
+      .step = {.accumulation = r.step.accumulation, .clip = r.step.clip},
+      .device = r.device};
 }
 inline StepPlan plan_step(const PlanRequest& request) { return plan_step(step_request(request)); }
 

@@ -7,7 +7,7 @@
 #include <random>
 
 #include "compact/base/check.h"
-#include "compact/models/resnet.h"
+#include "compact/models/resnet/resnet.h"
 #include "tests/plan/budgets.h"
 #include "tests/plan/requests.h"
 
@@ -24,17 +24,16 @@ const ResnetConfig kSmall{.blocks = {1, 2}, .width = 8, .small_images = true, .c
 const ResnetConfig kDeep{.blocks = {4, 4}, .width = 8, .small_images = true, .classes = 5};
 const ResnetConfig kBottleneck{.blocks = {1, 1}, .width = 8, .bottleneck = true, .classes = 5};
 
-using NetworkMaker =
-    std::function<std::unique_ptr<Network>(const Policy&, const ClassifierOptions&)>;
+using NetworkMaker = std::function<std::unique_ptr<Network>(const Policy&, const NetworkOptions&)>;
 using InputMaker = std::function<Tensors(at::Device)>;
 
 NetworkMaker resnet(const ResnetConfig& config) {
-  return [config](const Policy& policy, const ClassifierOptions& options) {
+  return [config](const Policy& policy, const NetworkOptions& options) {
     return std::make_unique<Resnet>(config, policy, options);
   };
 }
 
-std::unique_ptr<Network> encoder(const Policy& policy, const ClassifierOptions& options) {
+std::unique_ptr<Network> encoder(const Policy& policy, const NetworkOptions& options) {
   return std::make_unique<Encoder>(small_encoder(), policy, options);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is planned on the meta device beside what a real step takes.
 #include "compact/plan/step_memory.h"
+#include "compact/base/named.h"
 
 #include <ATen/Context.h>
 #include <gtest/gtest.h>
@@ -8,7 +9,7 @@
 #include <sstream>
 
 #include "compact/codecs/meta_device.h"
-#include "compact/models/models.h"
+#include "compact/models/llama/sizes.h"
 #include "tests/plan/requests.h"
 
 namespace compact {
@@ -198,7 +199,7 @@ TEST_F(Planned, SavingsOfThePaperComeOut) {
   const auto peak = [](const char* model, const char* preset, const char* rank) {
     PlanRequest r =
         small_request(preset, at::kBFloat16, {.batch = 128, .length = 256, .accumulation = 4},
-                      model_named(model).config);
+                      named(llamas(), model, "no model").config);
     r.optimizer = [usual = r.optimizer](const Policy& p) {
       OptimizerOptions o = usual(p);
       o.f32_sums = false;  // autograd's own sums there
@@ -237,7 +238,7 @@ double linear_inputs(const StepMemory& m, bool with_output) {
 TEST_F(Planned, PartsOfThePaperComeOut) {
   const auto plan = [](const char* preset) {
     PlanRequest r = small_request(preset, at::kBFloat16, {.batch = 128, .length = 256},
-                                  model_named("llama-350m").config);
+                                  named(llamas(), "llama-350m", "no model").config);
     r.device = c10::kCUDA;
     return plan_step(r).memory;
   };
@@ -255,7 +256,7 @@ TEST_F(Planned, PartsOfThePaperComeOut) {
 // which is 30 % of what is saved. The paper's figure 1 says almost 33 % of all memory, at a length
 // that it does not give; of the peak it is 24 % at 256 tokens and 29 % at 2,048.
 TEST_F(Planned, ShareOfLinearInputsOfALlama65b) {
-  LlamaConfig c = model_named("llama-7b").config;
+  LlamaConfig c = named(llamas(), "llama-7b", "no model").config;
   c.hidden_size = 8192;
   c.intermediate_size = 22016;
   c.num_hidden_layers = 80;
@@ -275,7 +276,7 @@ TEST_F(Planned, NothingIsAllocated) {
   const int64_t before = live_bytes(at::kCPU);
   reset_peak(at::kCPU);
   PlanRequest r = small_request("exact", at::kBFloat16, {.batch = 1, .length = 2048},
-                                model_named("llama-7b").config);
+                                named(llamas(), "llama-7b", "no model").config);
   const StepPlan plan = plan_step(r);
   EXPECT_GT(plan.memory.peak, int64_t{40} << 30);
   EXPECT_EQ(live_bytes(at::kCPU), before);

@@ -220,7 +220,8 @@ TEST(TextTask, RefusesWhatDoesNotGoTogether) {
     return console.str();
   };
   EXPECT_THAT(error([](TrainConfig& c) { c.tokenizer = "bytes"; }), HasSubstr("--tokenizer"));
-  EXPECT_THAT(error([](TrainConfig& c) { c.max_seq_length = 1000; }), HasSubstr("512 positions"));
+  EXPECT_THAT(error([](TrainConfig& c) { c.max_seq_length = 1000; }),
+              HasSubstr("max_position_embeddings, which is for 512 tokens"));
   EXPECT_THAT(error([](TrainConfig& c) { c.max_seq_length = 2; }), HasSubstr("at least 3"));
   EXPECT_THAT(error([](TrainConfig& c) { c.model = "bert-tni"; }), HasSubstr("bert-tiny"));
   EXPECT_THAT(error([](TrainConfig& c) { c.label_column = "lable"; }), HasSubstr("label"));

@@ -34,8 +34,13 @@ PromptSamples read_prompts(const std::string& path, const Tokenizer& tokenizer,
       COMPACT_CHECK(cells[i].kind == TableCell::kText, table->where(), " must have a text `",
                     i == 0 ? options.prompt : options.completion, "`");
     }
-    const std::vector<uint32_t> prompt = tokenizer.encode(cells[0].text);
-    std::vector<uint32_t> all = tokenizer.encode(cells[0].text + cells[1].text);
+    const auto encoded = [&](const std::string& text) {
+      std::vector<uint32_t> ids = tokenizer.encode(text);
+      ids.insert(ids.begin(), options.begin.begin(), options.begin.end());
+      return ids;
+    };
+    const std::vector<uint32_t> prompt = encoded(cells[0].text);
+    std::vector<uint32_t> all = encoded(cells[0].text + cells[1].text);
     const auto common = std::mismatch(prompt.begin(), prompt.end(), all.begin(), all.end());
     across += common.first != prompt.end();
     all.push_back(tokenizer.end_of_text());

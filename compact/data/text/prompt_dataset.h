@@ -22,6 +22,7 @@ struct PromptSamples {
 struct PromptOptions {
   std::string prompt = "prompt", completion = "completion";  // fields
   int64_t max_length = 1024;                                 // tokens of a sample, at least 2
+  std::vector<uint32_t> begin = {};                          // tokens before every prompt
 };
 
 // Samples of a .jsonl file (or a .csv or .tsv file with a header), perhaps compressed. As TRL's

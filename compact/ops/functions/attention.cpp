@@ -9,6 +9,7 @@
 #include "compact/base/check.h"
 #include "compact/codecs/meta_device.h"
 #include "compact/kernels/gpu.h"
+#include "compact/ops/functions/token_cache.h"
 
 namespace compact {
 namespace {
@@ -34,9 +35,12 @@ AttentionChoice choice_for(const at::Tensor& q) {
   return choose_attention(device_type_of(q), q.scalar_type(), q.size(3));
 }
 
+// The kernels take any strides but the last, which they do not ask for.
+at::Tensor dense_rows(const at::Tensor& t) { return t.stride(-1) == 1 ? t : t.contiguous(); }
+
 // [batch, heads, sequence, dim] -> [batch, heads, sequence, width], zeros behind.
 at::Tensor padded(const at::Tensor& t, int64_t width) {
-  if (t.size(3) == width) return t;
+  if (t.size(3) == width) return dense_rows(t);
   const at::Tensor wide =
       at::zeros({t.size(0), t.size(2), t.size(1), width}, t.options()).transpose(1, 2);
   wide.narrow(3, 0, t.size(3)).copy_(t);
@@ -144,6 +148,39 @@ AttentionResult attention_forward(const at::Tensor& q_, const at::Tensor& k_, co
   }
   const at::Tensor out = probabilities(q, k, scale).matmul(v.to(math_type(q))).to(q.scalar_type());
   return {out.transpose(1, 2).contiguous().transpose(1, 2), {}};
+}
+
+namespace {
+
+// Of the last t tokens to all before them and themselves, in f32; makes the scores.
+at::Tensor attention_of_last(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                             AttentionScale scale) {
+  const int64_t heads = q.size(1), t = q.size(2), d = q.size(3);
+  const int64_t kv_heads = k.size(1), all = k.size(2), group = heads / kv_heads;
+  // The queries of a group are rows of one product: keys and values are not repeated.
+  const at::Tensor rows = q.reshape({kv_heads, group * t, d}).to(at::kFloat);
+  at::Tensor scores = rows.bmm(k[0].to(at::kFloat).transpose(1, 2));  // [kv_heads, group*t, all]
+  scores.div_(scale ? 1 / *scale : std::sqrt(static_cast<double>(d)));
+  if (t > 1) {
+    const at::Tensor future = at::ones({t, all}, q.options().dtype(at::kBool)).triu(all - t + 1);
+    scores.view({kv_heads, group, t, all})
+        .masked_fill_(future, -std::numeric_limits<double>::infinity());
+  }
+  return at::softmax(scores, -1)
+      .bmm(v[0].to(at::kFloat))
+      .view({1, heads, t, d})
+      .to(q.scalar_type());
+}
+
+}  // namespace
+
+at::Tensor attention_of_new_tokens(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                   TokenCache& cache, const void* reader, AttentionScale scale) {
+  const bool first = cache.length() == 0;
+  const auto [keys, values] = cache.append(reader, k, v);
+  // A prompt takes the kernel of training, which never makes the scores of all its positions.
+  return first ? attention_forward(q, keys, values, scale).out
+               : attention_of_last(q, keys, values, scale);
 }
 
 AttentionGradients attention_backward(const at::Tensor& gout, const at::Tensor& q,

@@ -41,6 +41,13 @@ AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, cons
 AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const AttentionChoice& choice, AttentionScale scale = {});
 
+class TokenCache;
+// Of one sequence, tokens behind those that the cache has of this reader; it has them too then. No
+// backward pass. q [1, heads, tokens, dim], k and v [1, kv_heads, tokens, dim] -> the shape of q.
+at::Tensor attention_of_new_tokens(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                   TokenCache& cache, const void* reader,
+                                   AttentionScale scale = {});
+
 struct AttentionGradients {
   at::Tensor gq, gk, gv;  // shapes of q, k, v
 };

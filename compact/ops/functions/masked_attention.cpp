@@ -42,17 +42,24 @@ void for_chunks(const at::Tensor& q, F f) {
   }
 }
 
-double scale_of(const at::Tensor& q) { return 1 / std::sqrt(static_cast<double>(q.size(3))); }
+double scale_of(const at::Tensor& q, const MaskedAttention& how) {
+  return how.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3))));
+}
 
 // f32 [samples, heads, queries, sequence].
 at::Tensor probabilities(const at::Tensor& q, const at::Tensor& k, const MaskedAttention& how,
                          const Chunk& c) {
   at::Tensor scores =
-      c.queries_of(q).matmul(c.samples_of(k).transpose(2, 3)).to(at::kFloat).mul_(scale_of(q));
+      c.queries_of(q).matmul(c.samples_of(k).transpose(2, 3)).to(at::kFloat).mul_(scale_of(q, how));
   if (how.lengths.defined()) {
     const at::Tensor place = at::arange(k.size(2), how.lengths.options());
     const at::Tensor padding = place.ge(c.samples_of(how.lengths).unsqueeze(1));
     scores.masked_fill_(padding.unsqueeze(1).unsqueeze(1),
+                        -std::numeric_limits<double>::infinity());
+  }
+  if (how.causal) {
+    const at::Tensor place = at::arange(k.size(2), k.options().dtype(at::kLong));
+    scores.masked_fill_(place.gt(place.narrow(0, c.query, c.queries).unsqueeze(1)),
                         -std::numeric_limits<double>::infinity());
   }
   return at::_softmax(scores, -1, false);
@@ -104,7 +111,7 @@ void masked_attention_backward(const at::Tensor& gout, const at::Tensor& q, cons
       add(v_sum, p.to(type).transpose(2, 3).matmul(g));
     }
     const at::Tensor gs =
-        at::_softmax_backward_data(gp, p, -1, at::kFloat).mul_(scale_of(q)).to(type);
+        at::_softmax_backward_data(gp, p, -1, at::kFloat).mul_(scale_of(q, how)).to(type);
     add(k_sum, gs.transpose(2, 3).matmul(c.queries_of(q)));
     c.queries_of(gq).copy_(gs.matmul(c.samples_of(k)));
     if (!last) return;

@@ -8,17 +8,20 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 
 namespace compact {
 
 struct MaskedAttention {
-  at::Tensor lengths;  // int64 [batch], at least 1: keys from there on are not attended; or
-                       // undefined: all are
-  double dropout = 0;  // of probabilities
-  uint64_t key = 0;    // of the dropout
+  at::Tensor lengths;   // int64 [batch], at least 1: keys from there on are not attended; or
+                        // undefined: all are
+  double dropout = 0;   // of probabilities
+  uint64_t key = 0;     // of the dropout
+  bool causal = false;  // to no token behind
+  std::optional<double> scale = {};  // of scores; none: 1 / sqrt(dim)
 };
 
-// softmax(q k^T / sqrt(dim)) v, the softmax in f32. q, k, v [batch, heads, sequence, dim], any
+// softmax(scale q k^T) v, the softmax in f32. q, k, v [batch, heads, sequence, dim], any
 // strides. The result has this shape, in memory [batch, sequence, heads, dim].
 at::Tensor masked_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             const MaskedAttention& how);

@@ -44,6 +44,7 @@ Treatment treatment_of(const Policy& policy, const SavedTensorOptions& options, 
   const bool spread = t.numel() * t.element_size() > stored;  // a view that repeats its elements
   if (t.numel() < options.least_elements || t.is_conj() || t.is_neg() || spread) return kKeep;
   if (is_statistic(*op, t, result)) return kKeep;
+  if (op->name.starts_with("rrelu")) return kKeep;  // fills its noise once that is saved
   const Treatment how = policy.slot(name);
   const Spec& signs = Treatment::of_signs().first();
   const bool relu = is_float && ((op->name == "relu" && result) || op->name == "relu_");

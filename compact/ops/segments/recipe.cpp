@@ -42,6 +42,14 @@ bool Recipe::Step::reads_input(const Wanted& wanted) const {
 }
 
 void Recipe::add(Step step, Slot output) {
+  const auto check_there = [&](int tensor) {
+    const int last = static_cast<int>(slots.size()) - 1;
+    COMPACT_CHECK(tensor >= 0 && tensor <= last, "[segment] `", name, "` has tensors 0 to ", last,
+                  ", not ", tensor);
+  };
+  check_there(step.input);
+  if (!step.stage) check_there(step.other);
+  finished = false;
   step.first_parameter = parameters;
   if (step.stage) step.parameters = step.stage->parameters();
   parameters += step.parameters;
@@ -240,7 +248,10 @@ void Recipe::finish() {
     COMPACT_CHECK(
         t == 0 || slots[t].name.empty() || !stored(t) || t + 1 == count || read_in_backward(t),
         "slot `", slots[t].name, "` is never read by a backward pass");
+    COMPACT_CHECK(readers[t] > 0 || t + 1 == count, "[segment] `", name, "`: tensor ", t,
+                  " is read by no stage and is not what the segment gives");
   }
+  finished = true;
 }
 
 at::Tensor Recipe::run(size_t i, Tensors& t, Weights weights, Stage::Forward& f) const {

@@ -53,6 +53,7 @@ struct Recipe {
   std::vector<Slot> slots;  // one per tensor; [0] is the input
   std::vector<Step> steps;
   int parameters = 0;
+  bool finished = false;           // since its last step was added
   std::vector<int> last_reader;    // last step that reads a tensor in the forward pass
   std::vector<bool> overwritable;  // one forward reader, never stored nor read by a backward; where
                                    // its memory is nobody else's

@@ -48,8 +48,9 @@ struct SegmentNode : torch::autograd::Node {
                         SegmentReport* report);
 
  private:
-  static SegmentPass of_step(const SegmentPass& pass, size_t step) {
-    return {pass.training, derive(pass.noise, step), pass.lengths};
+  static SegmentPass of_step(SegmentPass pass, size_t step) {
+    pass.noise = derive(pass.noise, step);
+    return pass;
   }
   // One backward pass.
   struct Back {
@@ -249,6 +250,10 @@ at::Tensor SegmentNode::run(const std::shared_ptr<const Recipe>& own, at::Tensor
   } else {
     wanted.assign(leaves.size(), false);
   }
+  COMPACT_CHECK(recipe.finished, "[segment] `", recipe.name,
+                "`: finish() must be called once all stages are there");
+  COMPACT_CHECK(!record || !pass.cache, "[segment] `", recipe.name,
+                "`: a pass with a cache of tokens makes no graph; call it under NoGradGuard");
   leaves.clear();
   const Recipe::Demand demand = recipe.demand(wanted);
   const auto& slots = recipe.slots;
@@ -264,7 +269,8 @@ at::Tensor SegmentNode::run(const std::shared_ptr<const Recipe>& own, at::Tensor
   std::vector<int64_t> if_kept(count + 1), sides_if_kept(count);
   const uint64_t noise =
       derive(derive(pass.noise, 0), label_of(recipe.name.data(), recipe.name.size()));
-  h.pass = {pass.training, noise, pass.lengths};
+  h.pass = {.training = pass.training, .noise = noise, .lengths = pass.lengths};
+  h.pass.cache = pass.cache;
   Tensors& t = h.tensors;
   {
     at::NoGradGuard no_grad;

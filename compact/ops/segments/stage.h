@@ -18,6 +18,7 @@ namespace compact {
 using Tensors = std::vector<at::Tensor>;
 
 class Segment;
+class TokenCache;
 struct SegmentPass;
 // Is shown every segment of a pass before it runs, with what it reads.
 using SeeSegment =
@@ -30,6 +31,8 @@ struct SegmentPass {
                        // several times in a network is told another one each time
   at::Tensor lengths;  // int64 [batch]: tokens that are not padding; undefined: all are not
   const SeeSegment* see = nullptr;  // of the forward pass alone; null: nobody looks
+  // Where given, the tokens of one sequence behind those that it keeps; such a pass makes no graph.
+  TokenCache* cache = nullptr;
 };
 
 // What running a stage forward takes, whatever the device.

@@ -21,6 +21,11 @@ class AttentionStage final : public Stage {
 
   at::Tensor forward(Forward& f) const override {
     const auto [q, k, v] = split(f.input);
+    if (f.pass.cache) {
+      return attention_of_new_tokens(q, k, v, *f.pass.cache, this, scale_)
+          .transpose(1, 2)
+          .flatten(2);
+    }
     AttentionResult r = attention_forward(q, k, v, scale_);
     if (f.want_extras) f.extras = std::move(r.extras);
     return r.out.transpose(1, 2).flatten(2);

@@ -18,6 +18,8 @@ class BatchNormStage final : public Stage {
   at::Tensor forward(Forward& f) const override {
     const bool batch = f.pass.training;
     const auto sizes = f.input.sizes();
+    COMPACT_CHECK(f.input.dim() == 4,
+                  "[batch norm] maps must be [batch, channels, height, width], are ", sizes);
     COMPACT_CHECK(!batch || sizes[0] * sizes[2] * sizes[3] > 1,
                   "[batch norm] in training a channel needs more than one value, the maps are ",
                   sizes, ": a larger batch or larger images are needed");
@@ -43,6 +45,10 @@ class BatchNormStage final : public Stage {
 
   at::Tensor backward(Backward& b) const override {
     const bool trained = b.pass.training;
+    if (b.gy.numel() == 0) {  // the kernel divides by it
+      b.gparameters = {at::zeros_like(b.weights[0].value), at::zeros_like(b.weights[1].value)};
+      return b.want_input ? b.plus_residual(std::move(b.gy)) : at::Tensor();
+    }
     const at::Tensor &mean = (*b.extras)[0], &scale = (*b.extras)[1], none;
     // CUDA's kernel wants statistics of the batch that are there, though it reads none.
     const at::Tensor empty = at::empty({0}, mean.options());

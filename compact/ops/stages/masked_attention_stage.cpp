@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 
+#include "compact/base/check.h"
+#include "compact/ops/functions/attention.h"
 #include "compact/ops/functions/masked_attention.h"
 #include "compact/ops/stages/stages.h"
 
@@ -9,8 +11,8 @@ namespace {
 
 class MaskedAttentionStage final : public Stage {
  public:
-  MaskedAttentionStage(int64_t heads, int64_t dim, double dropout)
-      : heads_(heads), dim_(dim), dropout_(dropout) {}
+  MaskedAttentionStage(int64_t heads, int64_t dim, const MaskedAttentionOptions& options)
+      : heads_(heads), dim_(dim), options_(options) {}
 
   Needs needs() const override { return {.input = true}; }
   // Scores are read and written about six times, in f32.
@@ -24,7 +26,12 @@ class MaskedAttentionStage final : public Stage {
 
   at::Tensor forward(Forward& f) const override {
     const auto [q, k, v] = split_qkv(f.input);
-    return masked_attention(q, k, v, how(f.pass)).transpose(1, 2).flatten(2);
+    COMPACT_CHECK(!f.pass.cache || options_.causal,
+                  "[attention] only causal attention goes on behind a cache of tokens");
+    const at::Tensor y = f.pass.cache
+                             ? attention_of_new_tokens(q, k, v, *f.pass.cache, this, options_.scale)
+                             : masked_attention(q, k, v, how(f.pass));
+    return y.transpose(1, 2).flatten(2);
   }
 
   at::Tensor backward(Backward& b) const override {
@@ -38,7 +45,11 @@ class MaskedAttentionStage final : public Stage {
 
  private:
   MaskedAttention how(const Pass& pass) const {
-    return {pass.lengths, pass.training ? dropout_ : 0, pass.noise};
+    return {.lengths = pass.lengths,
+            .dropout = pass.training ? options_.dropout : 0,
+            .key = pass.noise,
+            .causal = options_.causal,
+            .scale = options_.scale};
   }
   // [batch, sequence, heads dim] -> [batch, heads, sequence, dim]
   at::Tensor heads_first(const at::Tensor& t) const {
@@ -50,13 +61,14 @@ class MaskedAttentionStage final : public Stage {
   }
 
   int64_t heads_, dim_;
-  double dropout_;
+  MaskedAttentionOptions options_;
 };
 
 }  // namespace
 
-std::shared_ptr<const Stage> masked_attention_stage(int64_t heads, int64_t dim, double dropout) {
-  return std::make_shared<MaskedAttentionStage>(heads, dim, dropout);
+std::shared_ptr<const Stage> masked_attention_stage(int64_t heads, int64_t dim,
+                                                    const MaskedAttentionOptions& options) {
+  return std::make_shared<MaskedAttentionStage>(heads, dim, options);
 }
 
 }  // namespace compact

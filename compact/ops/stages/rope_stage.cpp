@@ -4,6 +4,7 @@
 #include "compact/base/check.h"
 #include "compact/codecs/launch.h"
 #include "compact/ops/autograd/autograd.h"
+#include "compact/ops/functions/token_cache.h"
 #include "compact/ops/stages/stages.h"
 
 namespace compact {
@@ -55,20 +56,22 @@ class RopeStage final : public Stage {
   }
 
   at::Tensor forward(Forward& f) const override {
-    return rotate(std::move(f.input), f.overwrite, false);
+    const int64_t first = f.pass.cache ? f.pass.cache->length() : 0;
+    return rotate(std::move(f.input), f.overwrite, false, first);
   }
   at::Tensor backward(Backward& b) const override {
     const bool own = owned(b.gy);
-    at::Tensor gx = rotate(std::move(b.gy), own, true);
+    at::Tensor gx = rotate(std::move(b.gy), own, true, 0);
     return b.plus_residual(gx);
   }
 
  private:
-  // x [batch, sequence, width]
-  at::Tensor rotate(at::Tensor x, bool in_place, bool inverse) const {
+  // x [batch, sequence, width], of positions from `first` on
+  at::Tensor rotate(at::Tensor x, bool in_place, bool inverse, int64_t first) const {
     at::Tensor y = in_place && x.is_contiguous() ? x : x.clone(at::MemoryFormat::Contiguous);
     const int64_t length = y.size(-2);
-    if (y.numel() > 0) turn(y, tables_->of(length), heads_, dim_, 0, length, inverse);
+    if (y.numel() == 0) return y;
+    turn(y, tables_->of(first + length), heads_, dim_, first, length, inverse);
     return y;
   }
 
@@ -77,12 +80,6 @@ class RopeStage final : public Stage {
 };
 
 }  // namespace
-
-void rope_in_place(at::Tensor x, const RopeAngles& angles, int64_t heads, int64_t dim,
-                   int64_t offset, bool inverse) {
-  COMPACT_CHECK(x.dim() == 2, "[rope] needs rows [tokens, width], not ", x.sizes());
-  turn(x, angles, heads, dim, offset, x.size(0), inverse);
-}
 
 std::shared_ptr<const Stage> rope_stage(std::shared_ptr<const RopeTables> tables, int64_t heads,
                                         int64_t dim) {

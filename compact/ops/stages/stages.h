@@ -64,19 +64,21 @@ struct RopeTables {
 // Su et al. 2021, rotate-half convention.
 std::shared_ptr<const Stage> rope_stage(std::shared_ptr<const RopeTables> tables, int64_t heads,
                                         int64_t dim);
-// The same on contiguous rows [tokens, width] that start at position `offset`, in place. Throws
-// InputError where rows or tables are otherwise.
-void rope_in_place(at::Tensor x, const RopeAngles& angles, int64_t heads, int64_t dim,
-                   int64_t offset, bool inverse);
 
 // Causal attention on a fused product [.., (heads + 2 kv_heads) dim] -> [.., heads dim], scores
 // times `scale`, by default 1 / sqrt(dim). Keeps the logsumexp. Reads input and output in backward.
 std::shared_ptr<const Stage> attention_stage(int64_t heads, int64_t kv_heads, int64_t dim,
                                              std::optional<double> scale = {});
 
-// Attention to all tokens of a sequence but padding, [.., 3 heads dim] -> [.., heads dim]; in
-// training with dropout of probabilities. Keeps nothing; reads its input in backward.
-std::shared_ptr<const Stage> masked_attention_stage(int64_t heads, int64_t dim, double dropout);
+struct MaskedAttentionOptions {
+  double dropout = 0;                // of probabilities, in training
+  bool causal = false;               // to no token behind; else to all
+  std::optional<double> scale = {};  // of scores; none: 1 / sqrt(dim)
+};
+// Attention to tokens of a sequence but padding, [.., 3 heads dim] -> [.., heads dim]. Keeps
+// nothing; reads its input in backward.
+std::shared_ptr<const Stage> masked_attention_stage(int64_t heads, int64_t dim,
+                                                    const MaskedAttentionOptions& options = {});
 
 // x Phi(x), or its approximation by tanh. Hendrycks and Gimpel 2016.
 std::shared_ptr<const Stage> gelu_stage(bool tanh);

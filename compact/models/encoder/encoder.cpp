@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/models/encoder/encoder.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <numeric>
+
+#include "compact/base/check.h"
+#include "compact/ops/memory/memory_trace.h"
+#include "compact/ops/stages/stages.h"
+
+namespace compact {
+namespace {
+
+std::string in_layer(int64_t i, const char* rest) { return cat("layers.", i, ".", rest); }
+
+// Tokens are counted from pad + 1 on; one that is padding, also within a text, is not counted and
+// lies at pad.
+at::Tensor roberta_positions(const at::Tensor& ids, int64_t pad) {
+  const at::Tensor counted = ids.ne(pad);
+  return counted.cumsum(1).mul_(counted).add_(pad);
+}
+
+}  // namespace
+
+Encoder::Encoder(const EncoderConfig& config, const Policy& policy, const NetworkOptions& options)
+    : Classifier(policy, options), config_(config) {
+  check_encoder_config(config_, "model");
+  const int64_t n = config_.hidden_size, m = config_.intermediate_size;
+  embedding_ = table("embedding", config_.vocab_size);
+  positions_ = table("positions", config_.max_position_embeddings);
+  types_ = table("types", config_.type_vocab_size);
+  for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
+    layers_.push_back({.attn_norm = norm(in_layer(i, "attn.norm")),
+                       .qkv = linear(in_layer(i, "attn.qkv"), {n, n, n}, n, true),
+                       .out = linear(in_layer(i, "attn.out"), {n}, n, true),
+                       .mlp_norm = norm(in_layer(i, "mlp.norm")),
+                       .up = linear(in_layer(i, "mlp.up"), {m}, n, true),
+                       .down = linear(in_layer(i, "mlp.down"), {n}, m, true)});
+  }
+  final_norm_ = norm("final.norm");
+  pooler_ = linear("pooler", {n}, n, false);
+  head_ = linear("head", {config_.outputs()}, n, false);
+  finish();
+  for (int64_t i = 0; i < config_.num_hidden_layers; ++i) add_block(layers_[i], i);
+  Part& last = add_part("final", slot_of(policy, "final.input", Role::kInput, n));
+  last.add(layer_norm_stage(config_.layer_norm_eps), {final_norm_.weight, final_norm_.bias});
+  last.segment.finish();
+}
+
+const Parameter* Encoder::table(const std::string& name, int64_t rows) {
+  return parameter(name, normal(name, {rows, config_.hidden_size}, config_.initializer_range));
+}
+
+Encoder::Affine Encoder::linear(const std::string& name, std::vector<int64_t> out, int64_t in,
+                                bool hidden) {
+  const int64_t rows = std::accumulate(out.begin(), out.end(), int64_t{0});
+  return {
+      parameter(name, normal(name, {rows, in}, config_.initializer_range), hidden, std::move(out)),
+      parameter(name + ".bias", at::zeros({rows}, tensor_options()))};
+}
+
+// In f32 whatever the type of activations.
+Encoder::Affine Encoder::norm(const std::string& name) {
+  const auto f32 = tensor_options().dtype(at::kFloat);
+  return {parameter(name, at::ones({config_.hidden_size}, f32)),
+          parameter(name + ".bias", at::zeros({config_.hidden_size}, f32))};
+}
+
+void Encoder::add_block(const Layer& l, int64_t i) {
+  const int64_t n = config_.hidden_size, m = config_.intermediate_size,
+                heads = config_.num_attention_heads;
+  const auto slot = [&](const char* rest, Role role, int64_t width) {
+    return slot_of(policy(), in_layer(i, rest), role, width);
+  };
+  Part& b = add_part(cat("layers.", i), slot("attn.input", Role::kInput, n));
+  const auto norm = [&](const Affine& a, Slot output) {
+    return b.add(layer_norm_stage(config_.layer_norm_eps), {a.weight, a.bias}, std::move(output));
+  };
+  const auto drop = [&](Slot output = {}) {
+    if (config_.hidden_dropout > 0)
+      b.add(dropout_stage(config_.hidden_dropout), {}, std::move(output));
+  };
+  if (i == 0 && config_.hidden_dropout > 0) {
+    norm(l.attn_norm, {});
+    drop(slot("attn.norm", Role::kNorm, n));
+  } else {
+    norm(l.attn_norm, slot("attn.norm", Role::kNorm, n));
+  }
+  const int normed = b.segment.tensors() - 1;
+  b.add_linear(l.qkv, slot("attn.qkv", Role::kQkv, 3 * n));
+  b.add(masked_attention_stage(heads, n / heads, {.dropout = config_.attention_dropout}), {},
+        slot("attn.out", Role::kAttention, n));
+  b.add_linear(l.out);
+  drop();
+  b.segment.add_residual(normed, slot("mlp.input", Role::kResidual, n));
+  const int middle = norm(l.mlp_norm, slot("mlp.norm", Role::kNorm, n));
+  b.add_linear(l.up, slot("mlp.up", Role::kPreActivation, m));
+  b.add(gelu_stage(config_.gelu_tanh), {}, slot("mlp.gelu", Role::kActivation, m));
+  b.add_linear(l.down);
+  drop();
+  b.segment.add_residual(middle);
+  b.segment.finish();
+}
+
+at::Tensor Encoder::embedded(const Tensors& inputs) const {
+  COMPACT_CHECK(inputs.size() == 3, "[encoder] needs ids, token types and lengths");
+  const at::Tensor &ids = inputs[0], &types = inputs[1];
+  COMPACT_CHECK(ids.dim() == 2 && ids.scalar_type() == at::kLong && types.sizes() == ids.sizes(),
+                "[encoder] ids and token types must be int64 [batch, sequence]");
+  COMPACT_CHECK(ids.size(1) <= config_.max_length(), "[encoder] a sequence of ", ids.size(1),
+                " tokens is longer than the model's ", config_.max_length());
+  trace_moment("forward of ", "embedding");
+  const int64_t pad = config_.pad_token_id;
+  // As in Hugging Face a padding token is trained neither as a word nor, in RoBERTa, as a place.
+  at::Tensor x = at::embedding(embedding_->weight, ids, pad);
+  if (config_.kind == EncoderKind::kRoberta) {
+    x.add_(at::embedding(positions_->weight, roberta_positions(ids, pad), pad));
+  } else {
+    x.add_(positions_->weight.narrow(0, 0, ids.size(1)));
+  }
+  return x.add_(at::embedding(types_->weight, types));
+}
+
+at::Tensor Encoder::head_of(const at::Tensor& first, const Pass& pass) const {
+  DropoutKeys keys(pass);
+  const double given = config_.classifier_dropout, p = !pass.training ? 0
+                                                       : given < 0    ? config_.hidden_dropout
+                                                                      : given;
+  // RoBERTa has the first dropout, BERT has not.
+  at::Tensor x = config_.kind == EncoderKind::kRoberta ? keys.drop(first, p) : first;
+  x = keys.drop(at::tanh(at::linear(x, pooler_.weight->weight, pooler_.bias->weight)), p);
+  return at::linear(x, head_.weight->weight, head_.bias->weight);
+}
+
+at::Tensor Encoder::logits(const Tensors& inputs, const Pass& pass, SegmentReport* report) const {
+  at::Tensor x = embedded(inputs);
+  const SegmentPass within = pass.of_segments(inputs[2]);
+  const auto& blocks = parts();
+  for (size_t i = 0; i + 1 < blocks.size(); ++i) x = blocks[i]->run(std::move(x), within, report);
+  return head_of(blocks.back()->run(x.select(1, 0), within, report), pass);
+}
+
+std::string Encoder::prefix() const {
+  return config_.kind == EncoderKind::kBert ? "bert." : "roberta.";
+}
+
+std::vector<std::pair<std::string, at::Tensor>> Encoder::named_tensors() const {
+  NamedTensors all;
+  const std::string base = prefix(), embeddings = base + "embeddings.";
+  put(all, embeddings + "word_embeddings", {embedding_});
+  put(all, embeddings + "position_embeddings", {positions_});
+  put(all, embeddings + "token_type_embeddings", {types_});
+  put(all, embeddings + "LayerNorm", layers_[0].attn_norm);
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const Layer& l = layers_[i];
+    const std::string name = cat(base, "encoder.layer.", i, ".");
+    put(all, name + "attention.self.", l.qkv, {"query", "key", "value"});
+    put(all, name + "attention.output.dense", l.out);
+    put(all, name + "attention.output.LayerNorm", l.mlp_norm);
+    put(all, name + "intermediate.dense", l.up);
+    put(all, name + "output.dense", l.down);
+    put(all, name + "output.LayerNorm",
+        i + 1 < layers_.size() ? layers_[i + 1].attn_norm : final_norm_);
+  }
+  const bool bert = config_.kind == EncoderKind::kBert;
+  put(all, bert ? base + "pooler.dense" : "classifier.dense", pooler_);
+  put(all, bert ? "classifier" : "classifier.out_proj", head_);
+  return all;
+}
+
+// Of a model without a head the prefix is missing; norms were named gamma and beta once.
+Network::Names Encoder::other_names(const std::string& name) const {
+  Names names;
+  const std::string base = prefix();
+  if (name.starts_with(base)) names.push_back(name.substr(base.size()));
+  const size_t at = name.find("LayerNorm.");
+  if (at == name.npos) return names;
+  names.insert(names.begin(), name);
+  const size_t count = names.size();
+  for (size_t i = 0; i < count; ++i) {
+    const bool weight = names[i].ends_with("weight");
+    names.push_back(names[i].substr(0, names[i].rfind('.')) + (weight ? ".gamma" : ".beta"));
+  }
+  return names;
+}
+
+bool Encoder::may_be_new(const std::string& name) const {
+  return name.starts_with("classifier") || name.starts_with(prefix() + "pooler.");
+}
+
+}  // namespace compact

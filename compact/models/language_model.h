@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// A network that says which token comes next: what decoders share. A model adds its parameters, its
+// parts (the last one is the norm before the head) and what the first part reads.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "compact/models/model_config.h"
+#include "compact/models/network.h"
+#include "compact/ops/functions/loss.h"
+#include "compact/ops/functions/token_cache.h"
+
+namespace compact {
+
+class LanguageModel : public Network {
+ public:
+  // scale * sum of next-token losses; inputs {ids}, ids and targets int64 [batch, sequence],
+  // targets ignored where -100.
+  at::Tensor loss(const Tensors& inputs, const at::Tensor& targets, const Pass& pass,
+                  PassReport* report = nullptr) const override;
+  Score score(const Tensors& inputs, const at::Tensor& targets) const override;
+  const Parameter* chunked_head() const override { return &head(); }
+  // [batch, sequence, vocabulary], in the model's type; without a graph.
+  at::Tensor logits(const at::Tensor& ids) const;
+  // Those of the last of ids int64 [1, tokens], which come behind what the cache has, [vocabulary];
+  // they are in the cache then. decoder.h is to be used.
+  at::Tensor logits_of_last(const at::Tensor& ids, TokenCache& cache) const;
+  // Whether tokens of a sequence of this length are read otherwise than those of a shorter one.
+  virtual bool is_far(int64_t length) const { return false; }
+
+  const TokenIds& tokens() const { return tokens_; }
+  const Parameter& embedding() const { return *embedding_; }
+  const Parameter& head() const { return head_ ? *head_ : *embedding_; }  // tied: the embedding
+
+ protected:
+  // With an embedding [vocabulary, hidden], normal(0, initializer_range) as all matrices.
+  LanguageModel(const Policy& policy, const NetworkOptions& options, TokenIds tokens,
+                int64_t hidden, double initializer_range);
+  // What the first part reads of ids [batch, sequence] whose first token is number `position`, and
+  // the embedding's weight.
+  virtual at::Tensor embedded(const at::Tensor& ids, const at::Tensor& embedding, const Pass& pass,
+                              int64_t position) const = 0;
+  // A matrix of a block, of fused products of so many rows, times `scale` at first; with or without
+  // a bias of zeros.
+  Affine linear(const std::string& name, int64_t in, std::vector<int64_t> out, bool bias,
+                double scale = 1);
+  // To be called once all other parameters are there: adds the head, unless it is tied to the
+  // embedding. Throws InputError where the policy names others, or asks for what they cannot have.
+  void finish_parameters(bool tied);
+  // The same once all parts are there.
+  void finish_parts();
+
+ private:
+  const Parameter* table(const char* name);
+  at::Tensor hidden(const at::Tensor& ids, const at::Tensor& embedding, const Pass& pass,
+                    TokenCache* cache, SegmentReport* report) const;
+
+  TokenIds tokens_;
+  int64_t width_;
+  double deviation_;
+  const Parameter *embedding_ = nullptr, *head_ = nullptr;  // no head: tied
+  LossTreatment loss_treatment_;
+};
+
+}  // namespace compact

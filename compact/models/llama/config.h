@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// The shape of a decoder of LLaMA's kind (Llama, Mistral, Qwen, Phi-3, SmolLM3, Granite), in the
+// words of Hugging Face's `config.json`. Plain data.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "compact/base/rope_config.h"
+#include "compact/models/model_config.h"
+
+namespace compact {
+
+struct LlamaConfig {
+  std::string model_type = "llama";  // whose config.json and names of tensors are written
+  int64_t hidden_size = 0;
+  int64_t intermediate_size = 0;
+  int64_t num_hidden_layers = 0;
+  int64_t num_attention_heads = 0;
+  int64_t num_key_value_heads = 0;
+  int64_t head_dim = 0;
+  int64_t vocab_size = 0;
+  int64_t max_position_embeddings = 2048;
+  double rms_norm_eps = 1e-6;
+  RopeConfig rope;
+  std::vector<bool> rope_layers;  // which layers turn queries and keys; empty: all
+  bool qkv_bias = false, out_bias = false, mlp_bias = false;  // beside these matrices
+  bool head_norms = false;  // of each query and key, before they are turned
+  // A token attends to so many, itself among them: in these layers, in all where none is named.
+  // Sequences must not be longer: longest_sequence().
+  std::optional<int64_t> sliding_window;
+  std::vector<bool> sliding_layers;
+  double embedding_multiplier = 1;             // of what the first block reads
+  double residual_multiplier = 1;              // of what attention and MLP add
+  std::optional<double> attention_multiplier;  // of scores; none: 1 / sqrt(head_dim)
+  double logits_scaling = 1;                   // logits are divided by it
+  bool fused_names = false;  // a file has one tensor of queries, keys and values, of gate and up
+  bool tie_word_embeddings = false;
+  double initializer_range = 0.02;
+  std::optional<int64_t> bos_token_id;
+  std::vector<int64_t> eos_token_ids;   // none, one or several
+  std::optional<int64_t> pad_token_id;  // whose embedding is not trained by what reads it
+  std::string torch_dtype = "float32";  // float32, bfloat16 or float16: of the stored weights
+
+  bool turns(int64_t layer) const {
+    return rope_layers.empty() || rope_layers[static_cast<size_t>(layer)];
+  }
+  TokenIds tokens() const { return {vocab_size, bos_token_id, eos_token_ids}; }
+  bool operator==(const LlamaConfig&) const = default;
+};
+
+// The longest sequence that the model can be given: max_position_embeddings, `factor` times that
+// with dynamic rotary positions, and no more than the sliding window.
+int64_t longest_sequence(const LlamaConfig& config);
+
+// Throws InputError, beginning with `where`, unless every size is in 1..2^31-1, hidden_size is a
+// multiple of the heads and the heads of the key/value heads, head_dim is even (rotary positions
+// turn pairs), the real numbers are finite and positive, lists have as many entries as there are
+// layers, the token ids are below vocab_size, and torch_dtype is one of the three.
+void check_llama_config(const LlamaConfig& config, std::string_view where);
+
+}  // namespace compact

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model before it is built: what config.json says of it, whatever its family.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace compact {
+
+class Network;
+class Policy;
+struct NetworkOptions;
+
+// The ids of tokens that a model reads and says: those below `vocabulary`.
+struct TokenIds {
+  int64_t vocabulary = 0;  // 0: it reads no tokens
+  std::optional<int64_t> bos;
+  std::vector<int64_t> eos;  // none, one or several
+};
+
+// What a model, its data and the options of a run have to agree on. 0, or none, where it is nothing
+// to the model.
+struct ModelShape {
+  TokenIds tokens;
+  int64_t length = 0;      // tokens of the longest sequence
+  std::string length_key;  // what in config.json says so
+  int64_t token_types = 0;
+  int64_t head_dim = 0;  // of causal attention
+
+  int64_t channels = 0, height = 0, width = 0;  // of images
+  std::vector<double> mean, deviation;          // that pixels of each channel are scaled by
+
+  int64_t features = 0;       // of a graph's node
+  bool whole_graphs = false;  // a class for each graph, not for each node
+
+  int64_t classes = 0;              // outputs of a classifier
+  std::vector<std::string> labels;  // their names, in order; none: they have none
+  bool regression = false;          // its one output is a value
+
+  int64_t hidden = 0, layers = 0;  // of networks that have no sizes of their own
+  double dropout = -1;             // everywhere; below 0: as config.json says
+};
+
+class ModelConfig {
+ public:
+  virtual ~ModelConfig() = default;
+  virtual std::unique_ptr<ModelConfig> clone() const = 0;
+
+  virtual ModelShape shape() const = 0;
+  // Takes of another shape what data and options may decide of such a model: a vocabulary with its
+  // ids, labels, sizes of images, dropout; a longer sequence where it can have one.
+  virtual void fit(const ModelShape& shape) = 0;
+  // Becomes the smallest model that has a segment of each kind that this one has.
+  virtual void shrink() {}
+
+  // config.json, for weights of `dtype` ("float32").
+  virtual nlohmann::json to_json(const std::string& dtype) const = 0;
+  // With new weights. Throws InputError where policy or options ask for what it cannot have.
+  virtual std::unique_ptr<Network> build(const Policy& policy,
+                                         const NetworkOptions& options) const = 0;
+};
+
+}  // namespace compact

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/tasks/task_model.h"
+
+#include "compact/base/check.h"
+#include "compact/models/families.h"
+#include "compact/tasks/setup.h"
+
+namespace compact {
+namespace {
+
+Task::MakeNetwork builder_of(std::shared_ptr<const ModelConfig> model) {
+  return [model](const TrainConfig& c, const Policy& policy, at::Device device) {
+    return model->build(policy, {.device = device,
+                                 .dtype = dtype_of(c.dtype),
+                                 .max_length = c.block_size,
+                                 .seed = key_of(c, RandomUse::kWeights),
+                                 .label_smoothing = c.label_smoothing_factor});
+  };
+}
+
+}  // namespace
+
+std::unique_ptr<ModelConfig> model_of(const TrainConfig& c) {
+  const ModelUse use = task_named(c.task).use;
+  return c.model.empty() ? read_model(c.model_name_or_path, use)
+                         : model_named(c.model, use).config->clone();
+}
+
+void set_model(const TrainConfig& c, const ModelConfig& model, Task& task) {
+  task.config = model.to_json(c.dtype);
+  task.network = builder_of(model.clone());
+  std::unique_ptr<ModelConfig> smallest = model.clone();
+  smallest->shrink();
+  task.smallest = builder_of(std::move(smallest));
+}
+
+void check_length(const char* option, int64_t tokens, const ModelShape& shape) {
+  COMPACT_CHECK(tokens <= shape.length, option, " ", tokens, " is longer than the model's ",
+                shape.length_key, ", which is for ", shape.length, " tokens");
+}
+
+}  // namespace compact

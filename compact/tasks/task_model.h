@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// The model of a task, whatever its family.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "compact/models/model_config.h"
+#include "compact/tasks/task.h"
+
+namespace compact {
+
+// What --model, or the folder --model_name_or_path, says. Throws InputError where it is for another
+// task, and as its family does.
+std::unique_ptr<ModelConfig> model_of(const TrainConfig& config);
+
+// Sets what a task takes of its model: config.json and how to make its network.
+void set_model(const TrainConfig& config, const ModelConfig& model, Task& task);
+
+// Throws InputError where an option asks for longer sequences than the model has places for.
+void check_length(const char* option, int64_t tokens, const ModelShape& shape);
+
+}  // namespace compact
