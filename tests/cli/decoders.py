@@ -159,7 +159,7 @@ class Decoders(InFolder):
         for key, value, said in [("final_logit_softcapping", 30.0, "final_logit_softcapping must be"),
                                  ("sliding_window", -1, "sliding_window must be from 1"),
                                  ("rope_theta", 7.0, "rope_theta must be given once"),
-                                 ("model_type", "gemma2", "granite, is `gemma2`")]:
+                                 ("model_type", "gemma2", "model_type is `gemma2`; known: llama, mistral")]:
             (folder / "config.json").write_text(json.dumps(config | {key: value}))
             self.assertIn(said, self.refused(folder))
 

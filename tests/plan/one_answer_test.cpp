@@ -130,10 +130,10 @@ TEST(LeastPeak, NoPresetWithoutLossIsBelow) {
   for (const bool clip : {true, false}) {
     for (const int64_t accumulation : {1, 2}) {
       LlamaConfig shape = small_shape(2);
-      shape.vocab_size = 4096;
+      shape.vocab_size = 32000;
       const PlanRequest r = small_request(
           "off", at::kBFloat16,
-          {.batch = 1, .length = 64, .accumulation = accumulation, .clip = clip}, shape);
+          {.batch = 1, .length = 128, .accumulation = accumulation, .clip = clip}, shape);
       BudgetPlanner planner = planner_of(r, {}, stated_speed(r, 2e11, 1.5e10));
       for (const char* preset : {"off", "exact", "recompute"}) {
         const int64_t peak = plan_step(with_policy(r, Policy::preset(preset))).memory.peak;
