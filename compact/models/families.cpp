@@ -11,7 +11,7 @@
 
 namespace compact {
 
-extern const FamilyInfo llama_family, encoder_family, resnet_family, graph_family;
+extern const FamilyInfo llama_family, gpt2_family, encoder_family, resnet_family, graph_family;
 
 namespace {
 
@@ -37,8 +37,8 @@ FoundType type_of(const nlohmann::json& config, std::string_view where) {
 }  // namespace
 
 std::span<const FamilyInfo* const> families() {
-  static const FamilyInfo* const all[] = {&llama_family, &encoder_family, &resnet_family,
-                                          &graph_family};
+  static const FamilyInfo* const all[] = {&llama_family, &gpt2_family, &encoder_family,
+                                          &resnet_family, &graph_family};
   return all;
 }
 

@@ -83,6 +83,10 @@ CASES = {
     "Granite, tied": ("Granite", dict(embedding_multiplier=6.0, residual_multiplier=0.5,
                                       attention_multiplier=0.1, logits_scaling=8.0,
                                       attention_bias=True, tie_word_embeddings=True), "recompute"),
+    "GPT-2": ("GPT2", dict(), "off"),
+    "GPT-2, all settings": ("GPT2", dict(
+        n_inner=100, tie_word_embeddings=False, scale_attn_by_inverse_layer_idx=True,
+        scale_attn_weights=False, activation_function="gelu", layer_norm_epsilon=1e-3), "recompute"),
 }  # fmt: skip
 
 
@@ -100,7 +104,7 @@ def model_of(name: str, kind: str, changes: dict):
     torch.manual_seed(sum(name.encode()))
     config = getattr(transformers, f"{kind}Config")(**{**SHAPE, **changes})
     config._attn_implementation = "sdpa"
-    model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
     for key, parameter in model.named_parameters():
         if parameter.dim() == 1:
             parameter.data.normal_(0 if key.endswith("bias") else 1, 0.3)

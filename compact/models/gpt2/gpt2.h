@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// GPT-2 (Radford et al. 2019): learned positions, LayerNorm before attention and MLP, GELU, biases.
+// Every block is one segment.
+//
+// Parameters: embedding, positions, layers.N.attn.{norm,qkv,out}, layers.N.mlp.{norm,up,down},
+// final.norm, head (absent where tied), and their names with .bias. Slots:
+// layers.N.attn.{input,norm,qkv,out}, layers.N.mlp.{input,norm,up,gelu}, final.{input,norm},
+// loss.logits.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "compact/models/language_model.h"
+
+namespace compact {
+
+// In the words of Hugging Face's `config.json` of model_type `gpt2`.
+struct Gpt2Config {
+  int64_t n_embd = 0, n_layer = 0, n_head = 0;
+  int64_t n_inner = 0;  // of the MLP
+  int64_t vocab_size = 50257;
+  int64_t n_positions = 1024;
+  bool gelu_tanh = true;  // activation_function gelu_new
+  double layer_norm_epsilon = 1e-5;
+  double embd_pdrop = 0.1, resid_pdrop = 0.1, attn_pdrop = 0.1;
+  bool scale_attn_weights = true;                // by 1 / sqrt(width of a head)
+  bool scale_attn_by_inverse_layer_idx = false;  // and by 1 / (1 + number of the layer)
+  bool tie_word_embeddings = true;
+  double initializer_range = 0.02;
+  std::optional<int64_t> bos_token_id = 50256;
+  std::vector<int64_t> eos_token_ids = {50256};
+
+  TokenIds tokens() const { return {vocab_size, bos_token_id, eos_token_ids}; }
+  bool operator==(const Gpt2Config&) const = default;
+};
+// Throws InputError, beginning with `where`, unless sizes are in 1..2^31-1, n_embd is a multiple of
+// the heads, dropouts are in [0, 1), the other real numbers are finite and positive and the token
+// ids are below vocab_size.
+void check_gpt2_config(const Gpt2Config& config, std::string_view where);
+// InputError as above, and on a setting that changes what is computed to what is not computed here.
+// Keys that are missing default as in transformers.
+Gpt2Config gpt2_config_from_json(const nlohmann::json& config, std::string_view where);
+nlohmann::json gpt2_config_to_json(const Gpt2Config& config, const std::string& dtype);
+
+class Gpt2 final : public LanguageModel {
+ public:
+  // Weights normal(0, initializer_range), those before a residual sum divided by sqrt(2 n_layer);
+  // norms 1, biases 0. Throws InputError where the policy names slots or parameters that the model
+  // has not, or treatments that cannot be, and where max_length is above n_positions.
+  Gpt2(const Gpt2Config& config, const Policy& policy, const NetworkOptions& options);
+  Gpt2(const Gpt2&) = delete;
+
+  const Gpt2Config& config() const { return config_; }
+  // Hugging Face names; there matrices are [in, out], so these are transposed views.
+  std::vector<std::pair<std::string, at::Tensor>> named_tensors() const override;
+  // Published files lack the prefix.
+  Names other_names(const std::string& name) const override;
+
+ private:
+  struct Layer {
+    Affine attn_norm, qkv, out, mlp_norm, up, down;
+  };
+  Affine norm(const std::string& name);
+  void add_block(const Layer& layer, int64_t index);
+  at::Tensor embedded(const at::Tensor& ids, const at::Tensor& embedding, const Pass& pass,
+                      int64_t position) const override;
+
+  Gpt2Config config_;
+  const Parameter* positions_ = nullptr;
+  std::vector<Layer> layers_;
+  Affine final_norm_;
+};
+
+}  // namespace compact

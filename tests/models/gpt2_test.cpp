@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// What GPT-2 is beside what every family owes (families_test.cpp, hf_parity.py).
+#include "compact/models/gpt2/gpt2.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "compact/base/check.h"
+#include "compact/models/decoder.h"
+
+namespace compact {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+Gpt2Config tiny(double dropout) {
+  return {.n_embd = 24,
+          .n_layer = 3,
+          .n_head = 4,
+          .n_inner = 40,
+          .vocab_size = 37,
+          .n_positions = 20,
+          .embd_pdrop = dropout,
+          .resid_pdrop = dropout,
+          .attn_pdrop = dropout,
+          .scale_attn_by_inverse_layer_idx = true,
+          .initializer_range = 0.3,
+          .bos_token_id = {},
+          .eos_token_ids = {}};
+}
+const NetworkOptions kOptions{.max_length = 20, .seed = 5};
+
+at::Tensor some_ids(int64_t batch, int64_t length) {
+  return (at::arange(batch * length, at::kLong) * 5 + 3).remainder(37).view({batch, length});
+}
+
+TEST(Gpt2, TokenByTokenEqualsTheWholeSequence) {
+  for (const double dropout : {0.0, 0.1}) {
+    const Gpt2 model(tiny(dropout), Policy(), kOptions);
+    const at::Tensor ids = some_ids(1, 15), want = model.logits(ids)[0];
+    const std::span<const int64_t> all(ids.const_data_ptr<int64_t>(), 15);
+    Decoder decoder(model, 20);
+    at::Tensor got = decoder.append(all.first(6));
+    for (int64_t i = 5; i < 15; ++i) {
+      if (i > 5) got = decoder.append(all.subspan(static_cast<size_t>(i), 1));
+      EXPECT_TRUE(at::allclose(got, want[i], 1e-4, 1e-5)) << i << " " << dropout;
+    }
+  }
+}
+
+TEST(Gpt2, PoliciesWithoutLossGiveTheSameBits) {
+  std::vector<at::Tensor> want;
+  for (const char* preset : {"off", "exact", "recompute"}) {
+    const Gpt2 model(tiny(0.2), Policy::preset(preset), kOptions);
+    const at::Tensor ids = some_ids(2, 12);
+    const at::Tensor loss = model.loss({ids}, ids.roll(-1, 1), {.noise = 7});
+    torch::autograd::backward({loss}, {});
+    std::vector<at::Tensor> got = {loss.detach()};
+    for (const Parameter* p : model.parameters()) got.push_back(p->weight.grad());
+    if (want.empty()) want = got;
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(at::equal(got[i], want[i])) << preset << i;
+  }
+}
+
+TEST(Gpt2, DropoutIsDrawnInTrainingAlone) {
+  const at::NoGradGuard no_grad;
+  const auto losses = [](const Gpt2Config& config, bool training) {
+    const Gpt2 model(config, Policy(), kOptions);
+    const at::Tensor ids = some_ids(2, 12);
+    const auto of = [&](uint64_t noise) {
+      return model.loss({ids}, ids, {.noise = noise, .training = training}).item<double>();
+    };
+    return std::pair(of(1), of(2));
+  };
+  const auto [a, b] = losses(tiny(0.2), false);
+  EXPECT_EQ(a, b);
+  for (double Gpt2Config::*one :
+       {&Gpt2Config::embd_pdrop, &Gpt2Config::resid_pdrop, &Gpt2Config::attn_pdrop}) {
+    Gpt2Config config = tiny(0);
+    config.*one = 0.2;
+    const auto [c, d] = losses(config, true);
+    EXPECT_NE(c, d);
+  }
+}
+
+TEST(Gpt2, MatricesHaveTheShapesOfTheFile) {
+  const Gpt2 model(tiny(0), Policy(), kOptions);
+  bool found = false;
+  for (const auto& [name, t] : model.named_tensors()) {
+    if (name != "transformer.h.1.attn.c_attn.weight") continue;
+    found = true;
+    EXPECT_EQ(t.sizes(), (at::IntArrayRef{24, 72}));
+    const auto bare = [](const std::string& n) { return n == "h.1.attn.c_attn.weight"; };
+    EXPECT_EQ(model.found_name(name, bare), "h.1.attn.c_attn.weight");
+  }
+  EXPECT_TRUE(found);
+}
+
+TEST(Gpt2, RefusesWithKeyRuleAndValue) {
+  const json whole = gpt2_config_to_json(tiny(0.1), "float32");
+  const struct {
+    json change;
+    const char* message;
+  } cases[] = {
+      {{{"n_head", 5}}, "n_embd must be a multiple of n_head, is 24 with 5 heads"},
+      {{{"activation_function", "relu"}}, "activation_function must be gelu, gelu_new or"},
+      {{{"add_cross_attention", true}}, "add_cross_attention must be false, is true"},
+      {{{"attn_pdrop", 1.0}}, "attn_pdrop must be at least 0 and below 1, is 1"},
+      {{{"eos_token_id", 37}}, "eos_token_id must be from 0 to vocab_size - 1 = 36, is 37"},
+      {{{"sliding_window", 4}}, "sliding_window must be null with model_type gpt2, is 4"},
+  };
+  for (const auto& [change, message] : cases) {
+    json config = whole;
+    config.update(change);
+    try {
+      gpt2_config_from_json(config, "here");
+      ADD_FAILURE() << message;
+    } catch (const InputError& e) {
+      EXPECT_THAT(e.what(), HasSubstr(message));
+    }
+  }
+  Gpt2Config config = tiny(0);
+  EXPECT_THROW(Gpt2(config, Policy(), {.max_length = 21}), InputError);
+}
+
+}  // namespace
+}  // namespace compact
