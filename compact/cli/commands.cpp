@@ -76,7 +76,7 @@ std::span<const Command> commands() {
       {"visualize", "Draws what trained image networks have learned: filters and feature maps.",
        run_visualize},
       {"list",
-       "Lists tasks, models, presets, treatments, projections, tokenizers, optimizers, "
+       "Lists tasks, models, presets, treatments, roles, projections, tokenizers, optimizers, "
        "schedules.",
        run_list},
       {"doctor", "Shows machine, build and paths in force, and tests every kernel.", run_doctor},

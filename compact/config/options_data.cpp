@@ -47,7 +47,8 @@ OptionGroup options_of_model() {
                .tasks = {"node-classification", "graph-classification"}},
               {.name = "dropout",
                .member = &C::dropout,
-               .help = "of graph networks, encoders and GPT-2; -1: the model's usual",
+               .help = "of graph networks, encoders and GPT-2, of other decoders' attention; -1: "
+                       "the model's usual",
                .range = ValueRange::part(),
                .resume = kKept,
                .tasks = {"node-classification", "graph-classification", "text-classification",

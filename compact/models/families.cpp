@@ -11,7 +11,8 @@
 
 namespace compact {
 
-extern const FamilyInfo llama_family, gpt2_family, encoder_family, resnet_family, graph_family;
+extern const FamilyInfo llama_family, gpt2_family, encoder_family, resnet_family, vit_family,
+    graph_family;
 
 namespace {
 
@@ -37,8 +38,8 @@ FoundType type_of(const nlohmann::json& config, std::string_view where) {
 }  // namespace
 
 std::span<const FamilyInfo* const> families() {
-  static const FamilyInfo* const all[] = {&llama_family, &gpt2_family, &encoder_family,
-                                          &resnet_family, &graph_family};
+  static const FamilyInfo* const all[] = {&llama_family,  &gpt2_family, &encoder_family,
+                                          &resnet_family, &vit_family,  &graph_family};
   return all;
 }
 
@@ -75,7 +76,7 @@ ModelUse use_of(const nlohmann::json& config, std::string_view where) {
 
 std::unique_ptr<ModelConfig> read_model(const std::filesystem::path& path, ModelUse use) {
   const std::filesystem::path file = is_folder(path) ? path / "config.json" : path;
-  const nlohmann::json config = read_json(file);
+  nlohmann::json config = read_json(file);
   const FoundType found = type_of(config, file.string());
   std::string known;
   for (const FamilyInfo* f : families()) {
@@ -86,6 +87,14 @@ std::unique_ptr<ModelConfig> read_model(const std::filesystem::path& path, Model
   COMPACT_CHECK(found.use == use, file.string(), ": model_type `",
                 config["model_type"].get<std::string>(), "` is for ", name_of(found.use),
                 ", not for ", name_of(use), "; for these are ", known);
+  // What images are scaled by stands beside it, where transformers wrote it.
+  const std::filesystem::path pixels = file.parent_path() / "preprocessor_config.json";
+  if (use == ModelUse::kImages && std::filesystem::exists(pixels)) {
+    const nlohmann::json told = read_json(pixels);
+    for (const char* key : {"image_mean", "image_std"}) {
+      if (told.is_object() && told.contains(key) && !config.contains(key)) config[key] = told[key];
+    }
+  }
   return found.family->read(config, file.string());
 }
 

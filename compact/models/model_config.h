@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -29,7 +30,8 @@ struct ModelShape {
   int64_t length = 0;      // tokens of the longest sequence
   std::string length_key;  // what in config.json says so
   int64_t token_types = 0;
-  int64_t head_dim = 0;  // of causal attention
+  int64_t head_dim = 0;          // of causal attention
+  double attention_dropout = 0;  // of its probabilities: told, not taken
 
   int64_t channels = 0, height = 0, width = 0;  // of images
   std::vector<double> mean, deviation;          // that pixels of each channel are scaled by
@@ -59,6 +61,8 @@ class ModelConfig {
 
   // config.json, for weights of `dtype` ("float32").
   virtual nlohmann::json to_json(const std::string& dtype) const = 0;
+  // What transformers reads beside it, by the names of files.
+  virtual std::map<std::string, std::string> files() const { return {}; }
   // With new weights. Throws InputError where policy or options ask for what it cannot have.
   virtual std::unique_ptr<Network> build(const Policy& policy,
                                          const NetworkOptions& options) const = 0;

@@ -112,6 +112,12 @@ const Parameter* Network::parameter(const std::string& name, const at::Tensor& v
   return parameters_.emplace_back(std::make_unique<Parameter>(std::move(p))).get();
 }
 
+Network::Affine Network::layer_norm(const std::string& name, int64_t width) {
+  const auto f32 = tensor_options().dtype(at::kFloat);
+  return {parameter(name, at::ones({width}, f32)),
+          parameter(name + ".bias", at::zeros({width}, f32))};
+}
+
 at::Tensor Network::normal(const std::string& name, at::IntArrayRef sizes, double deviation) const {
   const at::Tensor x = at::empty(sizes, tensor_options());
   draw(x, kernels::Distribution::kNormal, deviation, key_of(name));

@@ -76,6 +76,28 @@ struct NetworkOptions {
 
 class Network {
  public:
+  // A product's matrix, or a norm, and its bias; null where there is none.
+  struct Affine {
+    const Parameter *weight = nullptr, *bias = nullptr;
+  };
+  // A segment, and the parameters that its stages read, in their order.
+  struct Part {
+    Part(std::string name, Slot input) : segment(std::move(name), std::move(input)) {}
+    // Appends a stage that reads these parameters; see Segment.
+    int add(std::shared_ptr<const Stage> stage, std::initializer_list<const Parameter*> read = {},
+            Slot output = {}, Slot side = {});
+    int add_branch(int input, std::shared_ptr<const Stage> stage,
+                   std::initializer_list<const Parameter*> read = {}, Slot output = {});
+    // Appends a product, of the input's projection alone where its gradient is projected.
+    int add_linear(const Affine& linear, Slot output = {});
+    at::Tensor run(at::Tensor x, const SegmentPass& pass, SegmentReport* report) const {
+      return segment(std::move(x), weights_of(parameters), pass, report);
+    }
+
+    Segment segment;
+    std::vector<const Parameter*> parameters;
+  };
+
   virtual ~Network() = default;
 
   // scale * sum of the losses of the batch's targets, -100 ignored. `inputs` as the model's data
@@ -125,28 +147,6 @@ class Network {
   virtual void set_codecs(const Policy& policy);
 
  protected:
-  // A product's matrix, or a norm, and its bias; null where there is none.
-  struct Affine {
-    const Parameter *weight = nullptr, *bias = nullptr;
-  };
-  // A segment, and the parameters that its stages read, in their order.
-  struct Part {
-    Part(std::string name, Slot input) : segment(std::move(name), std::move(input)) {}
-    // Appends a stage that reads these parameters; see Segment.
-    int add(std::shared_ptr<const Stage> stage, std::initializer_list<const Parameter*> read = {},
-            Slot output = {}, Slot side = {});
-    int add_branch(int input, std::shared_ptr<const Stage> stage,
-                   std::initializer_list<const Parameter*> read = {}, Slot output = {});
-    // Appends a product, of the input's projection alone where its gradient is projected.
-    int add_linear(const Affine& linear, Slot output = {});
-    at::Tensor run(at::Tensor x, const SegmentPass& pass, SegmentReport* report) const {
-      return segment(std::move(x), weights_of(parameters), pass, report);
-    }
-
-    Segment segment;
-    std::vector<const Parameter*> parameters;
-  };
-
   // The keys of a pass's dropout between segments, one after another.
   class DropoutKeys {
    public:
@@ -169,6 +169,8 @@ class Network {
   // of one). `hidden`: a matrix of a block. Biases and norms (one dimension) have no weight decay.
   const Parameter* parameter(const std::string& name, const at::Tensor& value, bool hidden = false,
                              std::vector<int64_t> parts = {});
+  // A layer norm's ones and zeros, in f32 whatever the type of activations.
+  Affine layer_norm(const std::string& name, int64_t width);
   // Normal values of this deviation, keyed by seed and name.
   at::Tensor normal(const std::string& name, at::IntArrayRef sizes, double deviation) const;
   // To be called once all parameters are there: gives them what the policy says of gradients.

@@ -20,7 +20,7 @@ constexpr Row kFixed[] = {
     {"weights", &StepMemory::weights, ""},
     {"optimizer", &StepMemory::optimizer, "moments and master weights"},
     {"projections", &StepMemory::projections, "carriers, signs and indices"},
-    {"other", &StepMemory::other, "rotary tables"},
+    {"other", &StepMemory::other, "tables and running statistics"},
 };
 constexpr Row kWhole[] = {
     {"gradients", &StepMemory::gradients, "of all parameters"},

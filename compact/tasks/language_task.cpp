@@ -31,8 +31,9 @@ ModelShape set_language_model(const TrainConfig& c, const Tokenizer* tokenizer, 
                   c.model_name_or_path, " only ", vocabulary);
   } else {
     if (tokenizer) {
-      shape.tokens.vocabulary = tokenizer->vocabulary();
-      shape.tokens.eos = {static_cast<int64_t>(tokenizer->end_of_text())};
+      shape.tokens = {.vocabulary = tokenizer->vocabulary(),
+                      .bos = {},
+                      .eos = {static_cast<int64_t>(tokenizer->end_of_text())}};
     }
     shape.length = std::max(shape.length, c.block_size);
   }
@@ -41,7 +42,8 @@ ModelShape set_language_model(const TrainConfig& c, const Tokenizer* tokenizer, 
   check_length("--block_size", c.block_size, shape);
   set_model(c, *model, task);
   task.head_dim = shape.head_dim;
-  if (tokenizer) task.files = tokenizer_files(*tokenizer);
+  task.attention_dropout = shape.attention_dropout;
+  if (tokenizer) task.files.merge(tokenizer_files(*tokenizer));
   task.network_text = cat("vocabulary ", format_count(shape.tokens.vocabulary),
                           tokenizer ? "" : " (the model's own)");
   task.inputs = [](const TrainConfig& of, at::Device device, int64_t batch) {

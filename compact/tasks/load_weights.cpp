@@ -9,19 +9,24 @@
 
 #include "compact/base/check.h"
 #include "compact/base/file.h"
+#include "compact/base/numbered_name.h"
 #include "compact/base/text.h"
 #include "compact/io/model_weights.h"
 
 namespace compact {
 namespace {
 
-// Tensors of blocks, as "encoder.layer.11.output.dense.weight", "model.layers.0.mlp.up_proj.weight"
-// and "layer3.2.conv1.weight", that nothing was read from.
+// Tensors of blocks that nothing was read from: those whose like in other blocks was read, and all
+// named as "encoder.layer.11.output.dense.weight", "model.layers.0.mlp.up_proj.weight" and
+// "layer3.2.conv1.weight".
 std::vector<std::string> unread_blocks(const ModelWeights& weights,
                                        const std::set<std::string>& read) {
   std::vector<std::string> all;
+  std::set<std::string> alike;
+  for (const std::string& name : read) alike.insert(NumberedName(name).general());
   for (const std::string& name : weights.names()) {
-    const bool block = glob_match("*layer{,?}.*.{weight,bias}", name);
+    const bool block = glob_match("*layer{,?}.*.{weight,bias}", name) ||
+                       alike.contains(NumberedName(name).general());
     if (block && !read.contains(name)) all.push_back(name);
   }
   return all;

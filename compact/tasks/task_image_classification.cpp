@@ -100,6 +100,8 @@ Task open_image(const TrainConfig& c, const Progress&, std::vector<std::string>&
   const std::unique_ptr<ModelConfig> model = model_of(c);
   ModelShape m = model->shape();
   if (!c.model.empty()) {
+    COMPACT_CHECK(m.hidden > 0 || c.width_mult == 1, "--width_mult ", c.width_mult, ": model ",
+                  c.model, " has widths of its own");
     const double width = c.width_mult * static_cast<double>(m.hidden);
     m.hidden = std::max<int64_t>(1, std::llround(width));
   }
@@ -108,7 +110,8 @@ Task open_image(const TrainConfig& c, const Progress&, std::vector<std::string>&
   model->fit(m);
   set_model(c, *model, task);
   task.unit = "images";
-  task.network_text = cat(m.classes, " classes, width ", m.hidden);
+  m = model->shape();
+  task.network_text = cat(m.classes, " classes", m.hidden > 0 ? cat(", width ", m.hidden) : "");
   task.inputs = [m](const TrainConfig&, at::Device device, int64_t batch) {
     return StepInputs{{at::zeros({batch, m.channels, m.height, m.width}, at::device(device))},
                       at::zeros({batch}, at::device(device).dtype(at::kLong))};

@@ -28,6 +28,7 @@ std::unique_ptr<ModelConfig> model_of(const TrainConfig& c) {
 
 void set_model(const TrainConfig& c, const ModelConfig& model, Task& task) {
   task.config = model.to_json(c.dtype);
+  task.files.merge(model.files());
   task.network = builder_of(model.clone());
   std::unique_ptr<ModelConfig> smallest = model.clone();
   smallest->shrink();

@@ -17,7 +17,9 @@ std::vector<std::string> description(const Described& run) {
   const int64_t dim = run.task.head_dim;
   const bool text = dim > 0 && run.task.units > 1;
   std::string attention;
-  if (dim > 0) {
+  if (run.task.attention_dropout > 0) {
+    attention = cat(", attention: chunks of scores, for its dropout ", run.task.attention_dropout);
+  } else if (dim > 0) {
     attention = cat(", attention: ",
                     attention_text(choose_attention(device.type(), dtype_of(c.dtype), dim), dim));
   }

@@ -33,6 +33,7 @@ KINDS = {
     "SmolLM3": dict(no_rope_layers=[1, 0]),
     "Granite": dict(embedding_multiplier=6.0, residual_multiplier=0.5, attention_multiplier=0.2,
                     logits_scaling=4.0),
+    "GPT2": dict(n_inner=48),
 }  # fmt: skip
 
 
@@ -40,7 +41,7 @@ class Decoders(InFolder):
     def model(self, kind, **more):
         torch.manual_seed(1)
         config = getattr(transformers, f"{kind}Config")(**{**SHAPE, **KINDS[kind], **more})
-        model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+        model = transformers.AutoModelForCausalLM.from_config(config).eval()
         for name, parameter in model.named_parameters():
             if parameter.dim() == 1:
                 parameter.data.add_(0.2 * torch.randn(parameter.shape))

@@ -146,8 +146,8 @@ class Errors(InFolder):
         broken.mkdir()
         (broken / "config.json").write_text("{")
         self.refused("config.json", "generate", f"--model_name_or_path={broken}")
-        (broken / "config.json").write_text('{"model_type": "gpt2"}')
-        self.refused("gpt2", "generate", f"--model_name_or_path={broken}")
+        (broken / "config.json").write_text('{"model_type": "gru"}')
+        self.refused("gru", "generate", f"--model_name_or_path={broken}")
         self.refused("--temperature", "generate", "--model_name_or_path=x", "--temperature=-1")
 
     def test_compare(self):

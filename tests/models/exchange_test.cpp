@@ -9,6 +9,7 @@
 
 #include "compact/io/json_file.h"
 #include "compact/io/model_weights.h"
+#include "compact/models/classifier.h"
 #include "compact/models/families.h"
 #include "compact/models/language_model.h"
 #include "tests/models/exchange.h"
@@ -54,6 +55,30 @@ TEST(Exchange, LossLogitsAndGradients) {
   const at::Tensor logits = model.logits(ids);
   write_outputs(model, logits,
                 model.loss({ids}, targets, {.scale = input.read("scale").item<double>()}), folder);
+}
+
+// Images f32 [batch, channels, height, width], targets int64 [batch].
+TEST(ImageExchange, LossLogitsAndGradients) {
+  const char* const given = std::getenv("COMPACT_EXCHANGE");
+  if (!given) GTEST_SKIP() << "run by tests/models/*.py";
+  const std::filesystem::path folder = given;
+  const SafetensorsFile input(folder / "input.safetensors");
+  const at::Tensor images = input.read("images"), targets = input.read("targets");
+  const std::unique_ptr<ModelConfig> config = read_model(folder, ModelUse::kImages);
+  const std::unique_ptr<Network> network =
+      config->build(Policy::preset(std::getenv("COMPACT_EXCHANGE_PRESET")), {});
+  auto& model = dynamic_cast<Classifier&>(*network);
+  read_weights(model, folder);
+  if (const std::string to = std::getenv("COMPACT_EXCHANGE_MODEL"); !to.empty()) {
+    write_model_folder(to, model.named_tensors(), config->to_json("float32"));
+  }
+  at::Tensor logits;
+  {
+    const at::NoGradGuard no_grad;
+    logits = model.logits({images}, {.training = false});
+  }
+  const Pass pass{.scale = input.read("scale").item<double>(), .training = false};
+  write_outputs(model, logits, model.loss({images}, targets, pass), folder);
 }
 
 }  // namespace

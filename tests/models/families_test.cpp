@@ -75,6 +75,20 @@ TEST_P(Families, ModelsAreFoundByNameForEachUse) {
   }
 }
 
+// A new model reads with any tokenizer.
+TEST_P(Families, TakeTheVocabularyOfData) {
+  for (const ModelInfo& m : family().models) {
+    const std::unique_ptr<ModelConfig> model = m.config->clone();
+    ModelShape shape = model->shape();
+    if (shape.tokens.vocabulary == 0) continue;
+    shape.tokens = {.vocabulary = 257, .bos = {}, .eos = {256}};
+    if (shape.head_dim == 0) shape.labels = {"no", "yes"};
+    model->fit(shape);
+    EXPECT_EQ(model->shape().tokens.vocabulary, 257) << m.name;
+    EXPECT_EQ(model->to_json("float32")["vocab_size"], 257) << m.name;
+  }
+}
+
 TEST_P(Families, ReadWhatTheyWrite) {
   for (const ModelInfo& m : family().models) {
     const json written = fitted(m)->to_json("float32");

@@ -12,9 +12,11 @@
 #include "compact/base/check.h"
 #include "compact/base/file.h"
 #include "compact/models/encoder/encoder.h"
+#include "compact/models/gpt2/gpt2.h"
 #include "compact/models/graph/graph_network.h"
 #include "compact/models/llama/llama.h"
 #include "compact/models/resnet/resnet.h"
+#include "compact/models/vit/vit.h"
 
 namespace compact {
 namespace {
@@ -47,6 +49,39 @@ SmallNetwork small_qwen() {
   small.name = "llama, norms of heads";
   small.make = [c](const Policy& p) { return std::make_unique<Llama>(c, p, NetworkOptions{}); };
   return small;
+}
+
+// Of a family's own configuration, whatever it is.
+template <class Net, class Config>
+SmallNetwork small_of(const std::string& name, const Config& c, Tensors inputs, at::Tensor target) {
+  return {name, [c](const Policy& p) { return std::make_unique<Net>(c, p, NetworkOptions{}); },
+          std::move(inputs), std::move(target)};
+}
+
+SmallNetwork small_gpt2() {
+  const SmallNetwork llama = small_llama();
+  const Gpt2Config c{.n_embd = 32,
+                     .n_layer = 2,
+                     .n_head = 4,
+                     .n_inner = 48,
+                     .vocab_size = 61,
+                     .n_positions = 2048,
+                     .bos_token_id = {},
+                     .eos_token_ids = {}};
+  return small_of<Gpt2>("gpt2", c, llama.inputs, llama.target);
+}
+
+SmallNetwork small_vit() {
+  const VitConfig c{.hidden_size = 32,
+                    .intermediate_size = 48,
+                    .num_hidden_layers = 2,
+                    .num_attention_heads = 4,
+                    .height = 16,
+                    .width = 16,
+                    .patch_size = 4,
+                    .classes = 5};
+  return small_of<Vit>("vit", c, {at::randn({64, 3, 16, 16}, at::detail::createCPUGenerator(1))},
+                       at::arange(64).remainder(5));
 }
 
 // RoBERTa without dropout.
@@ -93,6 +128,8 @@ SmallNetwork small_graph_network(const std::string& name, GraphLayerKind kind, b
 std::vector<SmallNetwork> networks() {
   return {small_llama(),
           small_qwen(),
+          small_gpt2(),
+          small_vit(),
           small_encoder_of(EncoderKind::kBert),
           small_encoder_of(EncoderKind::kRoberta),
           small_resnet("resnet, small images",

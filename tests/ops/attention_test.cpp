@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/ops/block.h"
+#include "tests/ops/bound_segment.h"
 
 namespace compact {
 namespace {
@@ -48,6 +49,27 @@ TEST(Attention, AgreesWithScoresInDouble) {
       if (s.length == 1) continue;  // the gradients of q and k are zero
       EXPECT_LT(relative_error(g.gq, leaves[0].grad()), allowed) << s.heads;
       EXPECT_LT(relative_error(g.gk, leaves[1].grad()), allowed) << s.heads;
+    }
+  }
+}
+
+// What takes dropout is the same attention without: in evaluation.
+TEST(Attention, ThatMayDropIsTheSame) {
+  const int64_t heads = 4, dim = 6;
+  for (const int64_t kv_heads : {1, 2, 4}) {
+    std::vector<at::Tensor> want;
+    for (const double dropout : {0.0, 0.5}) {
+      BoundSegment segment("attention", Slot{"in", (heads + 2 * kv_heads) * dim});
+      segment.add(attention_stage(heads, kv_heads, dim, 0.3, dropout));
+      segment.finish();
+      segment.pass.training = false;
+      const at::Tensor x =
+          noise({2, 9, (heads + 2 * kv_heads) * dim}, "qkv", at::kFloat).requires_grad_(true);
+      const at::Tensor y = segment(x);
+      y.backward(noise(y.sizes(), "gy", at::kFloat));
+      if (want.empty()) want = {y.detach(), x.grad()};
+      EXPECT_TRUE(at::allclose(y, want[0], 1e-5, 1e-6)) << kv_heads;
+      EXPECT_TRUE(at::allclose(x.grad(), want[1], 1e-4, 1e-5)) << kv_heads;
     }
   }
 }

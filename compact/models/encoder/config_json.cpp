@@ -5,8 +5,8 @@
 #include <string>
 
 #include "compact/base/check.h"
-#include "compact/base/text.h"
 #include "compact/io/config_keys.h"
+#include "compact/models/labels.h"
 
 namespace compact {
 namespace {
@@ -14,29 +14,6 @@ namespace {
 using nlohmann::json;
 
 constexpr const char *kRegression = "regression", *kClasses = "single_label_classification";
-
-std::vector<std::string> read_labels(const ConfigKeys& keys) {
-  std::vector<std::string> labels;
-  if (const json* names = keys.find("id2label")) {
-    COMPACT_CHECK(names->is_object(), keys.where(), ": id2label must be an object, is ",
-                  names->dump());
-    labels.resize(names->size());
-    for (const auto& [id, name] : names->items()) {
-      const std::optional<int64_t> number = parse_integer(id);
-      COMPACT_CHECK(number && *number >= 0 && *number < static_cast<int64_t>(labels.size()) &&
-                        name.is_string() && labels[*number].empty(),
-                    keys.where(), ": id2label must name the labels from 0 on, has \"", id,
-                    "\": ", name.dump());
-      labels[*number] = name.get<std::string>();
-    }
-    return labels;
-  }
-  const int64_t count = keys.integer("num_labels", 2);
-  COMPACT_CHECK(count >= 1 && count <= 1 << 20, keys.where(),
-                ": num_labels must be from 1 to 2^20, is ", count);
-  for (int64_t i = 0; i < count; ++i) labels.push_back(cat("LABEL_", i));
-  return labels;
-}
 
 void refuse_unsupported_encoder(const ConfigKeys& keys) {
   const std::string positions = keys.text("position_embedding_type", "absolute");
@@ -87,33 +64,29 @@ EncoderConfig encoder_config_from_json(const json& object, std::string_view wher
 json encoder_config_to_json(const EncoderConfig& c, const std::string& dtype) {
   check_encoder_config(c, "config");
   const bool bert = c.kind == EncoderKind::kBert;
-  json id2label = json::object(), label2id = json::object();
-  for (size_t i = 0; i < c.labels.size(); ++i) {
-    id2label[cat(i)] = c.labels[i];
-    label2id[c.labels[i]] = i;
-  }
-  return {{"architectures",
-           {bert ? "BertForSequenceClassification" : "RobertaForSequenceClassification"}},
-          {"model_type", bert ? "bert" : "roberta"},
-          {"hidden_act", c.gelu_tanh ? "gelu_new" : "gelu"},
-          {"hidden_size", c.hidden_size},
-          {"intermediate_size", c.intermediate_size},
-          {"num_hidden_layers", c.num_hidden_layers},
-          {"num_attention_heads", c.num_attention_heads},
-          {"vocab_size", c.vocab_size},
-          {"max_position_embeddings", c.max_position_embeddings},
-          {"type_vocab_size", c.type_vocab_size},
-          {"pad_token_id", c.pad_token_id},
-          {"position_embedding_type", "absolute"},
-          {"layer_norm_eps", c.layer_norm_eps},
-          {"hidden_dropout_prob", c.hidden_dropout},
-          {"attention_probs_dropout_prob", c.attention_dropout},
-          {"classifier_dropout", c.classifier_dropout < 0 ? json() : json(c.classifier_dropout)},
-          {"initializer_range", c.initializer_range},
-          {"id2label", id2label},
-          {"label2id", label2id},
-          {"problem_type", c.regression ? kRegression : kClasses},
-          {"torch_dtype", dtype}};
+  json object = {
+      {"architectures",
+       {bert ? "BertForSequenceClassification" : "RobertaForSequenceClassification"}},
+      {"model_type", bert ? "bert" : "roberta"},
+      {"hidden_act", c.gelu_tanh ? "gelu_new" : "gelu"},
+      {"hidden_size", c.hidden_size},
+      {"intermediate_size", c.intermediate_size},
+      {"num_hidden_layers", c.num_hidden_layers},
+      {"num_attention_heads", c.num_attention_heads},
+      {"vocab_size", c.vocab_size},
+      {"max_position_embeddings", c.max_position_embeddings},
+      {"type_vocab_size", c.type_vocab_size},
+      {"pad_token_id", c.pad_token_id},
+      {"position_embedding_type", "absolute"},
+      {"layer_norm_eps", c.layer_norm_eps},
+      {"hidden_dropout_prob", c.hidden_dropout},
+      {"attention_probs_dropout_prob", c.attention_dropout},
+      {"classifier_dropout", c.classifier_dropout < 0 ? json() : json(c.classifier_dropout)},
+      {"initializer_range", c.initializer_range},
+      {"problem_type", c.regression ? kRegression : kClasses},
+      {"torch_dtype", dtype}};
+  write_labels(c.labels, object);
+  return object;
 }
 
 }  // namespace compact

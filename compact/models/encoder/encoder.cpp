@@ -32,14 +32,14 @@ Encoder::Encoder(const EncoderConfig& config, const Policy& policy, const Networ
   positions_ = table("positions", config_.max_position_embeddings);
   types_ = table("types", config_.type_vocab_size);
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    layers_.push_back({.attn_norm = norm(in_layer(i, "attn.norm")),
+    layers_.push_back({.attn_norm = layer_norm(in_layer(i, "attn.norm"), n),
                        .qkv = linear(in_layer(i, "attn.qkv"), {n, n, n}, n, true),
                        .out = linear(in_layer(i, "attn.out"), {n}, n, true),
-                       .mlp_norm = norm(in_layer(i, "mlp.norm")),
+                       .mlp_norm = layer_norm(in_layer(i, "mlp.norm"), n),
                        .up = linear(in_layer(i, "mlp.up"), {m}, n, true),
                        .down = linear(in_layer(i, "mlp.down"), {n}, m, true)});
   }
-  final_norm_ = norm("final.norm");
+  final_norm_ = layer_norm("final.norm", n);
   pooler_ = linear("pooler", {n}, n, false);
   head_ = linear("head", {config_.outputs()}, n, false);
   finish();
@@ -59,13 +59,6 @@ Encoder::Affine Encoder::linear(const std::string& name, std::vector<int64_t> ou
   return {
       parameter(name, normal(name, {rows, in}, config_.initializer_range), hidden, std::move(out)),
       parameter(name + ".bias", at::zeros({rows}, tensor_options()))};
-}
-
-// In f32 whatever the type of activations.
-Encoder::Affine Encoder::norm(const std::string& name) {
-  const auto f32 = tensor_options().dtype(at::kFloat);
-  return {parameter(name, at::ones({config_.hidden_size}, f32)),
-          parameter(name + ".bias", at::zeros({config_.hidden_size}, f32))};
 }
 
 void Encoder::add_block(const Layer& l, int64_t i) {

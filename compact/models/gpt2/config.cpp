@@ -13,7 +13,7 @@ using nlohmann::json;
 
 void check_gpt2_config(const Gpt2Config& c, std::string_view where) {
   check_sizes({{"n_embd", c.n_embd},
-               {"num_hidden_layers", c.n_layer},
+               {"n_layer", c.n_layer},
                {"n_head", c.n_head},
                {"n_inner", c.n_inner},
                {"vocab_size", c.vocab_size},

@@ -33,14 +33,14 @@ Gpt2::Gpt2(const Gpt2Config& config, const Policy& policy, const NetworkOptions&
                          normal("positions", {config_.n_positions, n}, config_.initializer_range));
   const double residual = 1 / std::sqrt(2.0 * static_cast<double>(config_.n_layer));
   for (int64_t i = 0; i < config_.n_layer; ++i) {
-    layers_.push_back({.attn_norm = norm(in_block(i, "attn.norm")),
+    layers_.push_back({.attn_norm = layer_norm(in_block(i, "attn.norm"), n),
                        .qkv = linear(in_block(i, "attn.qkv"), n, {n, n, n}, true),
                        .out = linear(in_block(i, "attn.out"), n, {n}, true, residual),
-                       .mlp_norm = norm(in_block(i, "mlp.norm")),
+                       .mlp_norm = layer_norm(in_block(i, "mlp.norm"), n),
                        .up = linear(in_block(i, "mlp.up"), n, {m}, true),
                        .down = linear(in_block(i, "mlp.down"), m, {n}, true, residual)});
   }
-  final_norm_ = norm("final.norm");
+  final_norm_ = layer_norm("final.norm", n);
   finish_parameters(config_.tie_word_embeddings);
 
   for (int64_t i = 0; i < config_.n_layer; ++i) add_block(layers_[i], i);
@@ -50,44 +50,18 @@ Gpt2::Gpt2(const Gpt2Config& config, const Policy& policy, const NetworkOptions&
   finish_parts();
 }
 
-// In f32 whatever the type of activations.
-Network::Affine Gpt2::norm(const std::string& name) {
-  const auto f32 = tensor_options().dtype(at::kFloat);
-  return {parameter(name, at::ones({config_.n_embd}, f32)),
-          parameter(name + ".bias", at::zeros({config_.n_embd}, f32))};
-}
-
-void Gpt2::add_block(const Layer& l, int64_t i) {
-  const int64_t n = config_.n_embd, m = config_.n_inner, heads = config_.n_head, d = n / heads;
-  const auto slot = [&](const char* rest, Role role, int64_t width) {
-    return slot_of(policy(), in_block(i, rest), role, width);
-  };
-  Part& b = add_part(cat("layers.", i), slot("attn.input", Role::kInput, n));
-  const auto norm = [&](const Affine& a, Slot output) {
-    b.add(layer_norm_stage(config_.layer_norm_epsilon), {a.weight, a.bias}, std::move(output));
-  };
-  const auto drop = [&] {
-    if (config_.resid_pdrop > 0) b.add(dropout_stage(config_.resid_pdrop));
-  };
+void Gpt2::add_block(const PreNormBlock& block, int64_t i) {
+  const int64_t heads = config_.n_head, d = config_.n_embd / heads;
   double scale = config_.scale_attn_weights ? 1 / std::sqrt(static_cast<double>(d)) : 1;
   if (config_.scale_attn_by_inverse_layer_idx) scale /= static_cast<double>(i + 1);
-  norm(l.attn_norm, slot("attn.norm", Role::kNorm, n));
-  b.add_linear(l.qkv, slot("attn.qkv", Role::kQkv, 3 * n));
-  b.add(config_.attn_pdrop > 0
-            ? masked_attention_stage(
-                  heads, d, {.dropout = config_.attn_pdrop, .causal = true, .scale = scale})
-            : attention_stage(heads, heads, d, scale),
-        {}, slot("attn.out", Role::kAttention, n));
-  b.add_linear(l.out);
-  drop();
-  const int middle = b.segment.add_residual(0, slot("mlp.input", Role::kResidual, n));
-  norm(l.mlp_norm, slot("mlp.norm", Role::kNorm, n));
-  b.add_linear(l.up, slot("mlp.up", Role::kPreActivation, m));
-  b.add(gelu_stage(config_.gelu_tanh), {}, slot("mlp.gelu", Role::kActivation, m));
-  b.add_linear(l.down);
-  drop();
-  b.segment.add_residual(middle);
-  b.segment.finish();
+  const std::string name = cat("layers.", i);
+  Part& part =
+      add_part(name, slot_of(policy(), name + ".attn.input", Role::kInput, config_.n_embd));
+  add_pre_norm_block(part, name, policy(), block,
+                     {.eps = config_.layer_norm_epsilon,
+                      .dropout = config_.resid_pdrop,
+                      .gelu_tanh = config_.gelu_tanh,
+                      .attention = attention_stage(heads, heads, d, scale, config_.attn_pdrop)});
 }
 
 at::Tensor Gpt2::embedded(const at::Tensor& ids, const at::Tensor& embedding, const Pass& pass,
@@ -107,7 +81,7 @@ std::vector<std::pair<std::string, at::Tensor>> Gpt2::named_tensors() const {
   put(all, base + "wte", {&embedding()});
   put(all, base + "wpe", {positions_});
   for (size_t i = 0; i < layers_.size(); ++i) {
-    const Layer& l = layers_[i];
+    const PreNormBlock& l = layers_[i];
     const std::string name = cat(base, "h.", i, ".");
     put(all, name + "ln_1", l.attn_norm);
     put_matrix(name + "attn.c_attn", l.qkv);

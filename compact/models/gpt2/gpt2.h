@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "compact/models/language_model.h"
+#include "compact/models/pre_norm_block.h"
 
 namespace compact {
 
@@ -62,17 +63,13 @@ class Gpt2 final : public LanguageModel {
   Names other_names(const std::string& name) const override;
 
  private:
-  struct Layer {
-    Affine attn_norm, qkv, out, mlp_norm, up, down;
-  };
-  Affine norm(const std::string& name);
-  void add_block(const Layer& layer, int64_t index);
+  void add_block(const PreNormBlock& block, int64_t index);
   at::Tensor embedded(const at::Tensor& ids, const at::Tensor& embedding, const Pass& pass,
                       int64_t position) const override;
 
   Gpt2Config config_;
   const Parameter* positions_ = nullptr;
-  std::vector<Layer> layers_;
+  std::vector<PreNormBlock> layers_;
   Affine final_norm_;
 };
 

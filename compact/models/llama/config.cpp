@@ -41,6 +41,7 @@ void check_llama_config(const LlamaConfig& config, std::string_view where) {
                   {"attention_multiplier", config.attention_multiplier.value_or(1)},
                   {"logits_scaling", config.logits_scaling}},
                  where);
+  check_dropouts({{"attention_dropout", config.attention_dropout}}, where);
   check_rope_config(config.rope, config.head_dim, where);
   const auto layers = static_cast<size_t>(config.num_hidden_layers);
   for (const auto& [key, list] : {std::pair("no_rope_layers", &config.rope_layers),

@@ -37,6 +37,7 @@ struct LlamaConfig {
   double residual_multiplier = 1;              // of what attention and MLP add
   std::optional<double> attention_multiplier;  // of scores; none: 1 / sqrt(head_dim)
   double logits_scaling = 1;                   // logits are divided by it
+  double attention_dropout = 0;                // of probabilities, in training
   bool fused_names = false;  // a file has one tensor of queries, keys and values, of gate and up
   bool tie_word_embeddings = false;
   double initializer_range = 0.02;

@@ -162,6 +162,7 @@ LlamaConfig llama_config_from_json(const json& object, std::string_view where) {
     config.attention_multiplier = keys.number("attention_multiplier", 1);
     config.logits_scaling = keys.number("logits_scaling", 1);
   }
+  config.attention_dropout = keys.number("attention_dropout", 0);
   config.fused_names = family.fused;
   config.tie_word_embeddings = keys.flag("tie_word_embeddings", family.tied);
   config.initializer_range = keys.number("initializer_range", defaults.initializer_range);
@@ -180,7 +181,7 @@ json llama_config_to_json(const LlamaConfig& config) {
       {"architectures", json::array({family.architecture})},
       {"model_type", family.type},
       {"hidden_act", "silu"},
-      {"attention_dropout", 0.0},
+      {"attention_dropout", config.attention_dropout},
       {"use_cache", true},
       {"hidden_size", config.hidden_size},
       {"intermediate_size", config.intermediate_size},

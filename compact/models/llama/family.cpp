@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "compact/base/check.h"
 #include "compact/models/families.h"
 #include "compact/models/llama/config_json.h"
 #include "compact/models/llama/llama.h"
@@ -23,12 +22,12 @@ class LlamaModel final : public ModelConfig {
         .tokens = c_.tokens(),
         .length = length,
         .length_key = c_.sliding_window == length ? "sliding_window" : "max_position_embeddings",
-        .head_dim = c_.head_dim};
+        .head_dim = c_.head_dim,
+        .attention_dropout = c_.attention_dropout};
   }
 
   void fit(const ModelShape& shape) override {
-    COMPACT_CHECK(shape.dropout <= 0, "--dropout ", shape.dropout, ": models of type ",
-                  c_.model_type, " have none here");
+    if (shape.dropout >= 0) c_.attention_dropout = shape.dropout;
     c_.vocab_size = shape.tokens.vocabulary;
     c_.bos_token_id = shape.tokens.bos;
     c_.eos_token_ids = shape.tokens.eos;

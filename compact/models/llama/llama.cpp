@@ -81,8 +81,9 @@ void Llama::add_block(const Layer& l, int64_t i) {
           {l.q_norm.weight, l.k_norm.weight}, turns ? none : read);
   }
   if (turns) b.add(rope_stage(rope_, heads + kv_heads, d), {}, read);
-  b.add(attention_stage(heads, kv_heads, d, config_.attention_multiplier), {},
-        slot("attn.out", Role::kAttention, heads * d));
+  b.add(
+      attention_stage(heads, kv_heads, d, config_.attention_multiplier, config_.attention_dropout),
+      {}, slot("attn.out", Role::kAttention, heads * d));
   b.add_linear(l.out);
   scale();
   const int middle = b.segment.add_residual(0, slot("mlp.input", Role::kResidual, n));

@@ -83,8 +83,7 @@ void refuse_unsupported(const ConfigKeys& keys, const DecoderFamily& family) {
   const std::string activation = keys.text("hidden_act", "silu");
   COMPACT_CHECK(activation == "silu", keys.where(), ": hidden_act must be silu, is `", activation,
                 "`");
-  for (const char* key :
-       {"attention_dropout", "resid_pdrop", "embd_pdrop", "hidden_dropout", "dropout"}) {
+  for (const char* key : {"resid_pdrop", "embd_pdrop", "hidden_dropout", "dropout"}) {
     const double dropout = keys.number(key, 0);
     COMPACT_CHECK(dropout == 0, keys.where(), ": ", key, " must be 0, is ", dropout);
   }

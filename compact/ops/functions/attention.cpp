@@ -57,20 +57,6 @@ double scale_of(int64_t dim, AttentionScale scale) {
   return scale.value_or(1 / std::sqrt(static_cast<double>(dim)));
 }
 
-// Heads of keys and values repeated for grouped queries. [batch, heads, sequence, dim]
-at::Tensor repeat(const at::Tensor& t, int64_t heads) {
-  if (t.size(1) == heads) return t;
-  return t.unsqueeze(2)
-      .expand({t.size(0), t.size(1), heads / t.size(1), t.size(2), t.size(3)})
-      .reshape({t.size(0), heads, t.size(2), t.size(3)});
-}
-
-// The adjoint of repeat: sums the gradients of a group.
-at::Tensor reduce(const at::Tensor& g, int64_t kv_heads) {
-  if (g.size(1) == kv_heads) return g;
-  return g.reshape({g.size(0), kv_heads, g.size(1) / kv_heads, g.size(2), g.size(3)}).sum(2);
-}
-
 // The type that the math path computes in.
 at::ScalarType math_type(const at::Tensor& q) {
   return q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
@@ -88,6 +74,18 @@ at::Tensor probabilities(const at::Tensor& q, const at::Tensor& k, double scale)
 }
 
 }  // namespace
+
+at::Tensor repeat_groups(const at::Tensor& t, int64_t heads) {
+  if (t.size(1) == heads) return t;
+  return t.unsqueeze(2)
+      .expand({t.size(0), t.size(1), heads / t.size(1), t.size(2), t.size(3)})
+      .reshape({t.size(0), heads, t.size(2), t.size(3)});
+}
+
+at::Tensor sum_groups(const at::Tensor& t, int64_t kv_heads) {
+  if (t.size(1) == kv_heads) return t;
+  return t.reshape({t.size(0), kv_heads, t.size(1) / kv_heads, t.size(2), t.size(3)}).sum(2);
+}
 
 AttentionChoice choose_attention(c10::DeviceType device, int capability, at::ScalarType type,
                                  int64_t dim) {
@@ -125,8 +123,9 @@ AttentionResult attention_forward(const at::Tensor& q_, const at::Tensor& k_, co
     return {out.transpose(1, 2), {lse}};
   }
   const double scale = scale_of(dim, given_scale);  // of heads as they are, not as padded
-  const at::Tensor q = padded(q_, choice.width), k = repeat(padded(k_, choice.width), q.size(1)),
-                   v = repeat(padded(v_, choice.width), q.size(1));
+  const at::Tensor q = padded(q_, choice.width),
+                   k = repeat_groups(padded(k_, choice.width), q.size(1)),
+                   v = repeat_groups(padded(v_, choice.width), q.size(1));
   switch (choice.kernel) {
     case Kernel::kCpuFlash: {
       auto [out, lse] =
@@ -200,8 +199,9 @@ AttentionGradients attention_backward(const at::Tensor& gout_, const at::Tensor&
     return {zeros(q_), zeros(k_), zeros(v_)};
   }
   const double scale = scale_of(dim, given_scale);
-  const at::Tensor q = padded(q_, choice.width), k = repeat(padded(k_, choice.width), q.size(1)),
-                   v = repeat(padded(v_, choice.width), q.size(1)),
+  const at::Tensor q = padded(q_, choice.width),
+                   k = repeat_groups(padded(k_, choice.width), q.size(1)),
+                   v = repeat_groups(padded(v_, choice.width), q.size(1)),
                    gout = padded(gout_, choice.width), out = padded(out_, choice.width);
   at::Tensor gq, gk, gv;
   switch (choice.kernel) {
@@ -233,7 +233,7 @@ AttentionGradients attention_backward(const at::Tensor& gout_, const at::Tensor&
     }
   }
   const auto whole = [&](const at::Tensor& g) { return g.narrow(3, 0, dim); };
-  return {whole(gq), reduce(whole(gk), kv_heads), reduce(whole(gv), kv_heads)};
+  return {whole(gq), sum_groups(whole(gk), kv_heads), sum_groups(whole(gv), kv_heads)};
 }
 
 }  // namespace compact

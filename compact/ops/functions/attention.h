@@ -41,6 +41,11 @@ AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, cons
 AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const AttentionChoice& choice, AttentionScale scale = {});
 
+// Keys or values [batch, kv_heads, ...] once for each head of their group, and the sums of what
+// such groups have [batch, heads, ...].
+at::Tensor repeat_groups(const at::Tensor& t, int64_t heads);
+at::Tensor sum_groups(const at::Tensor& t, int64_t kv_heads);
+
 class TokenCache;
 // Of one sequence, tokens behind those that the cache has of this reader; it has them too then. No
 // backward pass. q [1, heads, tokens, dim], k and v [1, kv_heads, tokens, dim] -> the shape of q.

@@ -63,7 +63,11 @@ class AttentionStage final : public Stage {
 }  // namespace
 
 std::shared_ptr<const Stage> attention_stage(int64_t heads, int64_t kv_heads, int64_t dim,
-                                             std::optional<double> scale) {
+                                             std::optional<double> scale, double dropout) {
+  if (dropout > 0) {
+    return masked_attention_stage(
+        heads, dim, {.dropout = dropout, .kv_heads = kv_heads, .causal = true, .scale = scale});
+  }
   return std::make_shared<AttentionStage>(heads, kv_heads, dim, scale);
 }
 

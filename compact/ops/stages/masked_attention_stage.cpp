@@ -12,7 +12,10 @@ namespace {
 class MaskedAttentionStage final : public Stage {
  public:
   MaskedAttentionStage(int64_t heads, int64_t dim, const MaskedAttentionOptions& options)
-      : heads_(heads), dim_(dim), options_(options) {}
+      : heads_(heads),
+        kv_heads_(options.kv_heads > 0 ? options.kv_heads : heads),
+        dim_(dim),
+        options_(options) {}
 
   Needs needs() const override { return {.input = true}; }
   // Scores are read and written about six times, in f32.
@@ -28,9 +31,10 @@ class MaskedAttentionStage final : public Stage {
     const auto [q, k, v] = split_qkv(f.input);
     COMPACT_CHECK(!f.pass.cache || options_.causal,
                   "[attention] only causal attention goes on behind a cache of tokens");
-    const at::Tensor y = f.pass.cache
-                             ? attention_of_new_tokens(q, k, v, *f.pass.cache, this, options_.scale)
-                             : masked_attention(q, k, v, how(f.pass));
+    const at::Tensor y =
+        f.pass.cache
+            ? attention_of_new_tokens(q, k, v, *f.pass.cache, this, options_.scale)
+            : masked_attention(q, repeat_groups(k, heads_), repeat_groups(v, heads_), how(f.pass));
     return y.transpose(1, 2).flatten(2);
   }
 
@@ -38,7 +42,17 @@ class MaskedAttentionStage final : public Stage {
     const at::Tensor gx = b.consume ? b.input : at::empty_like(b.input);
     const auto [q, k, v] = split_qkv(b.input);
     const auto [gq, gk, gv] = split_qkv(gx);
-    masked_attention_backward(heads_first(b.gy), q, k, v, how(b.pass), gq, gk, gv);
+    if (kv_heads_ == heads_) {
+      masked_attention_backward(heads_first(b.gy), q, k, v, how(b.pass), gq, gk, gv);
+    } else {
+      const at::Tensor keys = repeat_groups(k, heads_), values = repeat_groups(v, heads_);
+      const at::Tensor gkeys = at::empty(q.sizes(), q.options()),
+                       gvalues = at::empty(q.sizes(), q.options());
+      masked_attention_backward(heads_first(b.gy), q, keys, values, how(b.pass), gq, gkeys,
+                                gvalues);
+      gk.copy_(sum_groups(gkeys, kv_heads_));
+      gv.copy_(sum_groups(gvalues, kv_heads_));
+    }
     b.gy = at::Tensor();
     return b.residual.defined() ? gx + b.residual : gx;
   }
@@ -57,10 +71,11 @@ class MaskedAttentionStage final : public Stage {
   }
   std::tuple<at::Tensor, at::Tensor, at::Tensor> split_qkv(const at::Tensor& x) const {
     const at::Tensor h = heads_first(x);
-    return {h.narrow(1, 0, heads_), h.narrow(1, heads_, heads_), h.narrow(1, 2 * heads_, heads_)};
+    return {h.narrow(1, 0, heads_), h.narrow(1, heads_, kv_heads_),
+            h.narrow(1, heads_ + kv_heads_, kv_heads_)};
   }
 
-  int64_t heads_, dim_;
+  int64_t heads_, kv_heads_, dim_;
   MaskedAttentionOptions options_;
 };
 

@@ -67,16 +67,18 @@ std::shared_ptr<const Stage> rope_stage(std::shared_ptr<const RopeTables> tables
 
 // Causal attention on a fused product [.., (heads + 2 kv_heads) dim] -> [.., heads dim], scores
 // times `scale`, by default 1 / sqrt(dim). Keeps the logsumexp. Reads input and output in backward.
+// With dropout of probabilities it is masked_attention_stage, which no fused kernel does.
 std::shared_ptr<const Stage> attention_stage(int64_t heads, int64_t kv_heads, int64_t dim,
-                                             std::optional<double> scale = {});
+                                             std::optional<double> scale = {}, double dropout = 0);
 
 struct MaskedAttentionOptions {
   double dropout = 0;                // of probabilities, in training
+  int64_t kv_heads = 0;              // 0: as many as heads
   bool causal = false;               // to no token behind; else to all
   std::optional<double> scale = {};  // of scores; none: 1 / sqrt(dim)
 };
-// Attention to tokens of a sequence but padding, [.., 3 heads dim] -> [.., heads dim]. Keeps
-// nothing; reads its input in backward.
+// Attention to tokens of a sequence but padding, [.., (heads + 2 kv_heads) dim] -> [.., heads dim].
+// Keeps nothing; reads its input in backward.
 std::shared_ptr<const Stage> masked_attention_stage(int64_t heads, int64_t dim,
                                                     const MaskedAttentionOptions& options = {});
 

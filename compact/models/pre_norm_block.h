@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// A transformer's block that norms what attention and MLP read (GPT-2, ViT): LayerNorm, attention,
+// LayerNorm, two matrices with GELU between, each half added to what it read.
+//
+// Slots: NAME.attn.{input,norm,qkv,out}, NAME.mlp.{input,norm,up,gelu}.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "compact/models/network.h"
+
+namespace compact {
+
+struct PreNormBlock {
+  Network::Affine attn_norm, qkv, out, mlp_norm, up, down;
+};
+
+struct PreNormOptions {
+  double eps = 1e-5;       // of norms
+  double dropout = 0;      // of what each half adds
+  bool gelu_tanh = false;  // the approximation
+  std::shared_ptr<const Stage> attention;
+};
+
+// Makes the whole segment of `part`, whose input has its slot already.
+void add_pre_norm_block(Network::Part& part, const std::string& name, const Policy& policy,
+                        const PreNormBlock& block, const PreNormOptions& options);
+
+}  // namespace compact

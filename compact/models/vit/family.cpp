@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "compact/models/families.h"
+#include "compact/models/vit/vit.h"
+
+namespace compact {
+namespace {
+
+class VitModel final : public ModelConfig {
+ public:
+  explicit VitModel(VitConfig config) : c_(std::move(config)) {}
+  std::unique_ptr<ModelConfig> clone() const override { return std::make_unique<VitModel>(c_); }
+
+  ModelShape shape() const override {
+    const std::vector<double> half(static_cast<size_t>(c_.num_channels), 0.5);
+    return {.channels = c_.num_channels,
+            .height = c_.height,
+            .width = c_.width,
+            .mean = c_.image_mean.empty() ? half : c_.image_mean,
+            .deviation = c_.image_std.empty() ? half : c_.image_std,
+            .classes = c_.classes,
+            .labels = c_.labels};
+  }
+  void fit(const ModelShape& shape) override {
+    c_.num_channels = shape.channels;
+    c_.height = shape.height;
+    c_.width = shape.width;
+    c_.image_mean = shape.mean;
+    c_.image_std = shape.deviation;
+    c_.classes = shape.classes;
+    c_.labels = shape.labels;
+    if (shape.dropout >= 0) c_.hidden_dropout = c_.attention_dropout = shape.dropout;
+    check_vit_config(c_, "model");
+  }
+  void shrink() override { c_.num_hidden_layers = 1; }
+
+  nlohmann::json to_json(const std::string& dtype) const override {
+    return vit_config_to_json(c_, dtype);
+  }
+  // What AutoImageProcessor reads.
+  std::map<std::string, std::string> files() const override {
+    const ModelShape s = shape();
+    const nlohmann::json processor = {{"image_processor_type", "ViTImageProcessor"},
+                                      {"do_resize", true},
+                                      {"size", {{"height", s.height}, {"width", s.width}}},
+                                      {"do_rescale", true},
+                                      {"rescale_factor", 1 / 255.0},
+                                      {"do_normalize", true},
+                                      {"image_mean", s.mean},
+                                      {"image_std", s.deviation}};
+    return {{"preprocessor_config.json", processor.dump(2) + "\n"}};
+  }
+  std::unique_ptr<Network> build(const Policy& policy,
+                                 const NetworkOptions& options) const override {
+    return std::make_unique<Vit>(c_, policy, options);
+  }
+
+ private:
+  VitConfig c_;
+};
+
+ModelInfo vit(const char* name, int64_t width, int64_t layers, int64_t heads, int64_t patch,
+              int64_t image) {
+  VitConfig c{.hidden_size = width,
+              .intermediate_size = 4 * width,
+              .num_hidden_layers = layers,
+              .num_attention_heads = heads,
+              .height = image,
+              .width = image,
+              .patch_size = patch};
+  return {name,
+          cat("patches of ", patch, " x ", patch, ", hidden ", width, ", MLP ", 4 * width, ", ",
+              layers, " layers, ", heads, " heads"),
+          std::make_shared<const VitModel>(std::move(c))};
+}
+
+}  // namespace
+
+extern const FamilyInfo vit_family = {
+    .name = "vit",
+    .types = {{"vit", ModelUse::kImages}},
+    .models = {vit("vit-mini", 192, 6, 3, 4, 32), vit("vit-tiny", 192, 12, 3, 16, 224),
+               vit("vit-small", 384, 12, 6, 16, 224), vit("vit-base", 768, 12, 12, 16, 224),
+               vit("vit-large", 1024, 24, 16, 16, 224)},
+    .read = [](const nlohmann::json& config,
+               std::string_view where) -> std::unique_ptr<ModelConfig> {
+      return std::make_unique<VitModel>(vit_config_from_json(config, where));
+    },
+};
+
+}  // namespace compact
