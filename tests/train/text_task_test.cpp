@@ -182,11 +182,11 @@ TEST(TextTask, OptionsOfOtherTasksAreNotIgnoredInSilence) {
   TrainConfig c = prompts(folder.path(), "run");
   c.max_steps = 1;
   c.max_seq_length = 64;
-  c.dropout = 0.1;
+  c.hidden_size = 16;
   const std::string text = ran(c);
   EXPECT_THAT(text,
               HasSubstr("--max_seq_length takes no effect: it is for text-classification, glue"));
-  EXPECT_THAT(text, HasSubstr("--dropout takes no effect"));
+  EXPECT_THAT(text, HasSubstr("--hidden_size takes no effect"));
   EXPECT_THAT(ran(sentences(folder.path(), "other")), Not(HasSubstr("takes no effect")));
 }
 
