@@ -100,7 +100,8 @@ OptionGroup options_of_data() {
            .commands = kRun},
           {.name = "tokenizer",
            .member = &C::tokenizer,
-           .help = "how text becomes tokens; default: the model's own, of a new model bytes",
+           .help = "how text becomes tokens; default: the model's own, of a new model bytes, and "
+                   "in plans without text the vocabulary that the model has",
            .values = "bytes, {sentencepiece,wordpiece,bpe}:file=PATH",
            .resume = kFree,
            .commands = kRunOrPlan | kEval | kGenerate | kPrepare,

@@ -53,8 +53,9 @@ class ModelConfig {
   virtual std::unique_ptr<ModelConfig> clone() const = 0;
 
   virtual ModelShape shape() const = 0;
-  // Takes of another shape what data and options may decide of such a model: a vocabulary with its
-  // ids, labels, sizes of images, dropout; a longer sequence where it can have one.
+  // Takes of a shape what data and options may decide of such a model: a vocabulary with the ids of
+  // its own, labels, sizes of images, dropout; a longer sequence where it can have one. The caller
+  // begins with shape() and changes that: what shape() gives changes nothing.
   virtual void fit(const ModelShape& shape) = 0;
   // Becomes the smallest model that has a segment of each kind that this one has.
   virtual void shrink() {}

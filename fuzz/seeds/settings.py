@@ -34,7 +34,18 @@ MORE = {
                                                  "long_factor": [1.5, 3.0]}},
     "smollm3": {"no_rope_layers": [1, 0], "no_rope_layer_interval": 2},
     "granite": {"embedding_multiplier": 12.0, "residual_multiplier": 0.22,
-                "attention_multiplier": 0.015625, "logits_scaling": 8.0},
+                "attention_multiplier": 0.015625, "logits_scaling": 8.0, "attention_dropout": 0.1},
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_inner": None, "n_positions": 64,
+             "attn_pdrop": 0.1, "bos_token_id": 256, "eos_token_id": [256]},
+    "bert": {"type_vocab_size": 2, "pad_token_id": 0, "id2label": {"0": "no", "1": "yes"},
+             "hidden_dropout_prob": 0.1, "problem_type": "single_label_classification"},
+    "vit": {"image_size": [32, 64], "patch_size": 16, "num_channels": 3, "qkv_bias": True,
+            "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "num_labels": 3},
+    "resnet": {"blocks": [1, 1], "width": 8, "bottleneck": False, "small_images": True,
+               "channels": 1, "classes": 2, "image_size": 28, "image_mean": [0.1],
+               "image_std": [0.3], "class_names": ["a", "b"]},
+    "compact-node-classifier": {"layer": "gat", "features": 4, "classes": 3, "hidden": 8,
+                                "layers": 2, "heads": 2, "dropout": 0.5},
 }  # fmt: skip
 
 

@@ -96,6 +96,15 @@ TEST_P(Families, ReadWhatTheyWrite) {
   }
 }
 
+TEST_P(Families, TheirOwnShapeChangesNothing) {
+  for (const ModelInfo& m : family().models) {
+    const auto model = fitted(m);
+    const json before = model->to_json("float32");
+    model->fit(model->shape());
+    EXPECT_EQ(model->to_json("float32"), before) << m.name;
+  }
+}
+
 // One field missing, of another type, negative, huge: one line that begins with the file.
 TEST_P(Families, RefuseBrokenFields) {
   for (const auto& [type, use] : family().types) {
