@@ -128,7 +128,8 @@ std::string report_table(std::span<const RunReport> runs) {
     }
     if (run.exit_code != 0) values[0] += " (failed)";
     rows.push_back(std::move(values));
-    if (&run != &runs[0]) rows.push_back(std::move(relative));
+    const bool says = std::ranges::any_of(relative, [](const auto& r) { return !r.empty(); });
+    if (&run != &runs[0] && says) rows.push_back(std::move(relative));
   }
   std::vector<size_t> widths(rows[0].size());
   for (const auto& row : rows) {

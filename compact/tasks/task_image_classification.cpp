@@ -31,6 +31,13 @@ uint64_t checksum_of(const LabelledImages& data) {
   return std::stoull(xxh3(hash(images) + hash(labels)), nullptr, 16);
 }
 
+// Whether the classes of data with names are among the model's.
+bool knows(const ModelShape& m, const LabelledImages& data) {
+  return m.labels.empty() || std::ranges::all_of(data.class_names, [&](const std::string& name) {
+           return std::ranges::find(m.labels, name) != m.labels.end();
+         });
+}
+
 // As the model reads them.
 LabelledImages fitted(LabelledImages data, const std::string& file, const ModelShape& m) {
   const auto s = data.images.sizes();
@@ -66,6 +73,12 @@ void open_data(const TrainConfig& c, ModelShape& m, Task& task,
       m.classes = train->classes;
       m.mean = pixels.mean;
       m.deviation = pixels.deviation;
+      m.labels = train->class_names;
+    } else if (train->classes > m.classes || !knows(m, *train)) {
+      warnings.push_back(cat(
+          c.model_name_or_path, " was trained for other classes: ",
+          train->classes == m.classes ? "its head goes on for these" : "a new head is trained"));
+      m.classes = train->classes;
       m.labels = train->class_names;
     }
     train = fitted(std::move(*train), c.train_file[0], m);

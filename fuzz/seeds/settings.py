@@ -44,6 +44,9 @@ MORE = {
     "resnet": {"blocks": [1, 1], "width": 8, "bottleneck": False, "small_images": True,
                "channels": 1, "classes": 2, "image_size": 28, "image_mean": [0.1],
                "image_std": [0.3], "class_names": ["a", "b"]},
+    "resnet_transformers": {"model_type": "resnet", "depths": [1, 1], "embedding_size": 8,
+                            "hidden_sizes": [32, 64], "layer_type": "bottleneck", "num_labels": 3,
+                            "downsample_in_bottleneck": False, "image_std": [0.2, 0.2, 0.2]},
     "compact-node-classifier": {"layer": "gat", "features": 4, "classes": 3, "hidden": 8,
                                 "layers": 2, "heads": 2, "dropout": 0.5},
 }  # fmt: skip

@@ -179,5 +179,33 @@ TEST(FamilyTable, ErrorsNameTheFile) {
   EXPECT_THAT(error(ModelUse::kTokens), HasSubstr(file + ": model_type is ``"));
 }
 
+TEST(FamilyTable, ResnetsOfTransformersKeepTheirForm) {
+  const FamilyInfo& family = named(families(), "resnet", "no family");
+  const json sound = {{"model_type", "resnet"},     {"depths", {1, 2}},
+                      {"layer_type", "bottleneck"}, {"embedding_size", 8},
+                      {"hidden_sizes", {32, 64}},   {"id2label", {{"0", "cat"}, {"1", "dog"}}}};
+  const auto model = family.read(sound, "here");
+  const ModelShape shape = model->shape();
+  EXPECT_EQ(shape.labels, (std::vector<std::string>{"cat", "dog"}));
+  EXPECT_EQ(shape.height, 224);
+  EXPECT_EQ(shape.mean[0], 0.485);
+  const json written = model->to_json("float32");
+  EXPECT_EQ(written["hidden_sizes"], sound["hidden_sizes"]);
+  EXPECT_EQ(family.read(written, "again")->to_json("float32"), written);
+  EXPECT_EQ(model->files().count("preprocessor_config.json"), 1U);
+  const std::pair<json, const char*> cases[] = {
+      {{{"hidden_sizes", {32, 96}}}, "hidden_sizes must be [32,64] with embedding_size 8, are [32"},
+      {{{"layer_type", "wide"}}, "layer_type must be basic or bottleneck, is `wide`"},
+      {{{"downsample_in_bottleneck", true}}, "downsample_in_bottleneck must be false, is true"},
+      {{{"embedding_size", -1}}, "embedding_size must be from 1"},
+      {{{"hidden_act", "gelu"}}, "hidden_act must be relu, is `gelu`"},
+  };
+  for (const auto& [change, message] : cases) {
+    json config = sound;
+    config.update(change);
+    EXPECT_THAT(error_of([&] { family.read(config, "here"); }), HasSubstr(message));
+  }
+}
+
 }  // namespace
 }  // namespace compact

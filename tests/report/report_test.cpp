@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <sstream>
 
 #include "compact/base/check.h"
 #include "compact/report/report_chart.h"
@@ -77,6 +78,17 @@ TEST(RunReport, TableShowsValuesAndRatios) {
   for (const char* part : {"preset", "off", "exact", "2.0000", "2.1250", "+0.1250", "4.00 KiB",
                            "1.00 KiB", "0.25x", "0.500 s", "1.00x"}) {
     EXPECT_THAT(table, HasSubstr(part)) << table;
+  }
+}
+
+TEST(RunReport, TableHasNoLineThatSaysNothing) {
+  RunReport failed;
+  failed.preset = "bad";
+  failed.exit_code = 2;
+  const RunReport runs[] = {run_row("off", 2, 4096), failed};
+  std::istringstream table(report_table(runs));
+  for (std::string line; std::getline(table, line);) {
+    EXPECT_NE(line.find_first_not_of(' '), line.npos);
   }
 }
 

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "compact/base/check.h"
+#include "compact/io/model_weights.h"
 #include "compact/plan/budget.h"
 #include "compact/tasks/evaluate.h"
 #include "tests/image_records.h"
@@ -169,6 +170,31 @@ TEST(TaskEvaluation, OfAFolderIsThatOfTheRun) {
   EXPECT_EQ(r.loss, results["eval_loss"].get<double>());
   EXPECT_EQ(*r.accuracy, results["eval_accuracy"].get<double>());
   EXPECT_GE(*r.in_five, *r.accuracy);
+}
+
+TEST(Tasks, ImagesOfOtherClassesTrainANewHead) {
+  const TemporaryFolder folder;
+  const auto model = model_named("resnet20", ModelUse::kImages).config->clone();
+  ModelShape shape = model->shape();
+  shape.hidden = 4;
+  shape.classes = 3;
+  shape.labels = {"cat", "dog", "bird"};
+  shape.mean = shape.deviation = {0.5, 0.5, 0.5};
+  model->fit(shape);
+  fs::create_directory(folder / "model");
+  write_model_folder(folder / "model", model->build(Policy(), {})->named_tensors(),
+                     model->to_json("float32"));
+  TrainConfig c = images(folder.path(), "run");
+  c.model.clear();
+  c.width_mult = 1;
+  c.model_name_or_path = (folder / "model").string();
+  c.max_steps = 1;
+  std::ostringstream console;
+  EXPECT_EQ(train(c, console), kExitOk) << console.str();
+  EXPECT_THAT(console.str(), HasSubstr("was trained for other classes: a new head is trained"));
+  EXPECT_THAT(console.str(), HasSubstr("has no linear.weight and 1 more: new ones are trained"));
+  const auto written = nlohmann::json::parse(slurp(folder / "run/config.json"));
+  EXPECT_EQ(written["classes"], 10);
 }
 
 // The size of images is kept with the model, and others are scaled to it.

@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// config.json of residual networks is a form of this program's own.
+// config.json of residual networks: that of transformers where it has `depths`, else a form of this
+// program's own, which says also what transformers has not (small images).
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "compact/base/check.h"
+#include "compact/base/model_numbers.h"
 #include "compact/io/config_keys.h"
 #include "compact/models/families.h"
+#include "compact/models/image_processor.h"
+#include "compact/models/labels.h"
 #include "compact/models/resnet/resnet.h"
 
 namespace compact {
@@ -46,7 +52,8 @@ class ResnetModel final : public ModelConfig {
     labels_ = shape.labels;
   }
 
-  json to_json(const std::string&) const override {
+  json to_json(const std::string& dtype) const override {
+    if (net_.transformers_names) return in_transformers(dtype);
     return {{"model_type", kResnetType},
             {"blocks", net_.blocks},
             {"width", net_.width},
@@ -59,12 +66,20 @@ class ResnetModel final : public ModelConfig {
             {"image_std", deviation_},
             {"class_names", labels_}};
   }
+  std::map<std::string, std::string> files() const override {
+    if (!net_.transformers_names) return {};
+    return image_processor_files(shape());
+  }
   std::unique_ptr<Network> build(const Policy& policy,
                                  const NetworkOptions& options) const override {
     return std::make_unique<Resnet>(net_, policy, options);
   }
 
  private:
+  void read_own(const ConfigKeys& keys);
+  void read_transformers(const ConfigKeys& keys);
+  json in_transformers(const std::string& dtype) const;
+  std::vector<int64_t> stage_widths() const;
   void check(const std::string& where) const;
 
   ResnetConfig net_;
@@ -73,9 +88,31 @@ class ResnetModel final : public ModelConfig {
   std::vector<std::string> labels_;
 };
 
-ResnetModel::ResnetModel(const ConfigKeys& keys)
-    : mean_(keys.required_list<double>("image_mean")),
-      deviation_(keys.required_list<double>("image_std")) {
+ResnetModel::ResnetModel(const ConfigKeys& keys) {
+  if (keys.find("depths")) {
+    read_transformers(keys);
+  } else {
+    read_own(keys);
+  }
+  check(keys.where());
+}
+
+// One number, or height and width.
+std::pair<int64_t, int64_t> sides_of(const ConfigKeys& keys) {
+  const json& size = keys.required("image_size");
+  if (!size.is_array()) {
+    const int64_t side = keys.required_integer("image_size");
+    return {side, side};
+  }
+  const auto sides = keys.required_list<int64_t>("image_size");
+  COMPACT_CHECK(sides.size() == 2, keys.where(),
+                ": image_size must be one number, or height and width, is ", size.dump());
+  return {sides[0], sides[1]};
+}
+
+void ResnetModel::read_own(const ConfigKeys& keys) {
+  mean_ = keys.required_list<double>("image_mean");
+  deviation_ = keys.required_list<double>("image_std");
   net_.blocks = keys.required_list<int64_t>("blocks");
   net_.width = keys.required_integer("width");
   keys.required("bottleneck"), keys.required("small_images");
@@ -83,18 +120,77 @@ ResnetModel::ResnetModel(const ConfigKeys& keys)
   net_.small_images = keys.flag("small_images", false);
   net_.channels = keys.required_integer("channels");
   net_.classes = keys.required_integer("classes");
-  if (keys.required("image_size").is_array()) {
-    const auto size = keys.required_list<int64_t>("image_size");
-    COMPACT_CHECK(size.size() == 2, keys.where(),
-                  ": image_size must be one number, or height and width, is ",
-                  keys.required("image_size").dump());
-    height_ = size[0];
-    width_ = size[1];
-  } else {
-    height_ = width_ = keys.required_integer("image_size");
-  }
+  std::tie(height_, width_) = sides_of(keys);
   if (keys.find("class_names")) labels_ = keys.required_list<std::string>("class_names");
-  check(keys.where());
+}
+
+void ResnetModel::read_transformers(const ConfigKeys& keys) {
+  const std::string& where = keys.where();
+  const std::string act = keys.text("hidden_act", "relu");
+  COMPACT_CHECK(act == "relu", where, ": hidden_act must be relu, is `", act, "`");
+  const std::string layer = keys.text("layer_type", "bottleneck");
+  COMPACT_CHECK(layer == "basic" || layer == "bottleneck", where,
+                ": layer_type must be basic or bottleneck, is `", layer, "`");
+  for (const char* key : {"downsample_in_first_stage", "downsample_in_bottleneck"}) {
+    COMPACT_CHECK(!keys.flag(key, false), where, ": ", key, " must be false, is true");
+  }
+  keys.refuse_quantized();
+  net_.transformers_names = true;
+  net_.blocks = keys.required_list<int64_t>("depths");
+  net_.bottleneck = layer == "bottleneck";
+  net_.width = keys.integer("embedding_size", 64);
+  net_.channels = keys.integer("num_channels", 3);
+  check_sizes({{"embedding_size", net_.width}}, where);
+  const std::vector<int64_t> widths = keys.find("hidden_sizes")
+                                          ? keys.required_list<int64_t>("hidden_sizes")
+                                          : std::vector<int64_t>{256, 512, 1024, 2048};
+  COMPACT_CHECK(widths == stage_widths(), where, ": hidden_sizes must be ", json(stage_widths()),
+                " with embedding_size ", net_.width, ", are ", json(widths));
+  labels_ = read_labels(keys);
+  net_.classes = static_cast<int64_t>(labels_.size());
+  if (labels_ == numbered_labels(net_.classes)) labels_.clear();
+  height_ = width_ = 224;
+  if (keys.find("image_size")) std::tie(height_, width_) = sides_of(keys);
+  // ImageNet's, which published models were trained with.
+  mean_ = {0.485, 0.456, 0.406};
+  deviation_ = {0.229, 0.224, 0.225};
+  if (net_.channels != 3) {
+    const auto channels = static_cast<size_t>(std::clamp<int64_t>(net_.channels, 0, 1024));
+    mean_.assign(channels, 0.5);
+    deviation_.assign(channels, 0.5);
+  }
+  if (keys.find("image_mean")) mean_ = keys.required_list<double>("image_mean");
+  if (keys.find("image_std")) deviation_ = keys.required_list<double>("image_std");
+}
+
+// Of what each stage gives.
+std::vector<int64_t> ResnetModel::stage_widths() const {
+  std::vector<int64_t> widths;
+  int64_t width = net_.bottleneck ? 4 * net_.width : net_.width;
+  for (size_t i = 0; i < std::min<size_t>(8, net_.blocks.size()); ++i, width *= 2) {
+    widths.push_back(width);
+  }
+  return widths;
+}
+
+json ResnetModel::in_transformers(const std::string& dtype) const {
+  json object = {{"architectures", json::array({"ResNetForImageClassification"})},
+                 {"model_type", kResnetType},
+                 {"depths", net_.blocks},
+                 {"layer_type", net_.bottleneck ? "bottleneck" : "basic"},
+                 {"embedding_size", net_.width},
+                 {"hidden_sizes", stage_widths()},
+                 {"hidden_act", "relu"},
+                 {"num_channels", net_.channels},
+                 {"downsample_in_first_stage", false},
+                 {"downsample_in_bottleneck", false},
+                 {"image_size", height_ == width_ ? json(height_) : json{height_, width_}},
+                 {"image_mean", mean_},
+                 {"image_std", deviation_},
+                 {"torch_dtype", dtype},
+                 {"dtype", dtype}};
+  write_labels(labels_.empty() ? numbered_labels(net_.classes) : labels_, object);
+  return object;
 }
 
 void ResnetModel::check(const std::string& where) const {

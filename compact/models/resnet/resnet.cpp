@@ -12,6 +12,25 @@
 namespace compact {
 namespace {
 
+// "layer2.0.bn1.weight" -> "resnet.encoder.stages.1.layers.0.layer.0.normalization.weight"
+std::string name_in_transformers(const std::string& name) {
+  const std::vector<std::string> words = split(name, '.');
+  const std::string& last = words.back();
+  const auto kind = [](const std::string& word) {
+    return word.starts_with("bn") ? "normalization." : "convolution.";
+  };
+  if (words.size() == 2) {
+    return words[0] == "fc" ? "classifier.1." + last
+                            : "resnet.embedder.embedder." + std::string(kind(words[0])) + last;
+  }
+  const int64_t stage = std::stoll(words[0].substr(5)) - 1;
+  const std::string block = cat("resnet.encoder.stages.", stage, ".layers.", words[1], ".");
+  if (words[2] == "downsample") {
+    return block + "shortcut." + (words[3] == "0" ? "convolution." : "normalization.") + last;
+  }
+  return cat(block, "layer.", words[2].back() - '1', ".", kind(words[2]), last);
+}
+
 ResnetInfo cifar(int64_t depth) {
   const int64_t n = (depth - 2) / 6;
   return {cat("resnet", depth),
@@ -79,7 +98,7 @@ Resnet::Resnet(const ResnetConfig& config, const Policy& policy, const NetworkOp
       in = wide;
     }
   }
-  const std::string head = small ? "linear" : "fc";
+  const std::string head = head_name();
   head_ = parameter(head + ".weight", normal(head, {config.classes, in},
                                              std::sqrt(1 / (3 * static_cast<double>(in)))));
   head_bias_ = parameter(head + ".bias", at::zeros({config.classes}, tensor_options()));
@@ -175,7 +194,14 @@ std::vector<std::pair<std::string, at::Tensor>> Resnet::named_tensors() const {
   });
   add(head_);
   add(head_bias_);
+  if (config_.transformers_names) {
+    for (auto& [name, tensor] : all) name = name_in_transformers(name);
+  }
   return all;
+}
+
+bool Resnet::may_be_new(const std::string& name) const {
+  return name.starts_with(config_.transformers_names ? "classifier." : head_name() + ".");
 }
 
 }  // namespace compact

@@ -27,6 +27,7 @@ struct ResnetConfig {
   bool bottleneck = false;      // 1 x 1, 3 x 3, 1 x 1 to four times the width; else 3 x 3, 3 x 3
   bool small_images = false;    // the CIFAR form
   int64_t channels = 3, classes = 1000;
+  bool transformers_names = false;  // of tensors, as Hugging Face's ResNetForImageClassification
 };
 
 struct ResnetInfo {
@@ -51,8 +52,9 @@ class Resnet final : public Classifier {
 
   const ResnetConfig& config() const { return config_; }
   // Parameters and running statistics, with the names of torchvision (CIFAR form: those of
-  // pytorch_resnet_cifar10): copying into them loads.
+  // pytorch_resnet_cifar10) or of transformers: copying into them loads.
   std::vector<std::pair<std::string, at::Tensor>> named_tensors() const override;
+  bool may_be_new(const std::string& name) const override;
 
  private:
   struct Layer {  // convolution and norm
@@ -66,6 +68,7 @@ class Resnet final : public Classifier {
     std::vector<Layer> layers = {};
     std::vector<Layer> shortcut = {};  // none or one
   };
+  std::string head_name() const { return config_.small_images ? "linear" : "fc"; }
   Layer layer(const std::string& conv, const std::string& norm, int64_t in, int64_t out,
               int64_t window, int64_t stride);
   // Calls f on every layer, in the order of the forward pass.

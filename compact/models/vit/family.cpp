@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "compact/models/families.h"
+#include "compact/models/image_processor.h"
 #include "compact/models/vit/vit.h"
 
 namespace compact {
@@ -39,18 +40,8 @@ class VitModel final : public ModelConfig {
   nlohmann::json to_json(const std::string& dtype) const override {
     return vit_config_to_json(c_, dtype);
   }
-  // What AutoImageProcessor reads.
   std::map<std::string, std::string> files() const override {
-    const ModelShape s = shape();
-    const nlohmann::json processor = {{"image_processor_type", "ViTImageProcessor"},
-                                      {"do_resize", true},
-                                      {"size", {{"height", s.height}, {"width", s.width}}},
-                                      {"do_rescale", true},
-                                      {"rescale_factor", 1 / 255.0},
-                                      {"do_normalize", true},
-                                      {"image_mean", s.mean},
-                                      {"image_std", s.deviation}};
-    return {{"preprocessor_config.json", processor.dump(2) + "\n"}};
+    return image_processor_files(shape());
   }
   std::unique_ptr<Network> build(const Policy& policy,
                                  const NetworkOptions& options) const override {
