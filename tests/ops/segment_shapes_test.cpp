@@ -214,5 +214,18 @@ TEST(SegmentShapes, OneTokenAndNone) {
   }
 }
 
+TEST(SegmentShapes, BatchNormsTakeNoImagesButMapsAlone) {
+  Parameter scale{.name = "scale", .weight = at::ones({4}).requires_grad_(true)};
+  BoundSegment segment("maps", Slot{"in"});
+  segment.add(batch_norm_stage({at::zeros({4}), at::ones({4})}), {&scale, &scale});
+  segment.finish();
+  segment.pass.training = false;
+  const at::Tensor x = at::empty({0, 4, 3, 3}).requires_grad_(true);
+  segment(x).sum().backward();
+  EXPECT_EQ(x.grad().sizes(), x.sizes());
+  EXPECT_EQ(scale.weight.grad().abs().sum().item<float>(), 0);
+  EXPECT_THROW(segment(at::ones({2, 4})), InputError);
+}
+
 }  // namespace
 }  // namespace compact
