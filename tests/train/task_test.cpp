@@ -10,69 +10,14 @@
 #include <sstream>
 
 #include "compact/base/check.h"
-#include "compact/io/model_weights.h"
 #include "compact/plan/budget.h"
 #include "compact/tasks/evaluate.h"
-#include "tests/image_records.h"
-#include "tests/shared_data.h"
-#include "tests/train/resume.h"
+#include "tests/train/task_runs.h"
 
 namespace compact {
 namespace {
 
-namespace fs = std::filesystem;
 using ::testing::HasSubstr;
-using ::testing::Not;
-
-// Rings of 5 or 6 nodes in two classes, tagged.
-void write_graphs(const fs::path& path, int count) {
-  std::ostringstream text;
-  text << count << "\n";
-  for (int i = 0; i < count; ++i) {
-    const int nodes = 5 + i % 2;
-    text << nodes << " " << i % 2 << "\n";
-    for (int n = 0; n < nodes; ++n) {
-      text << (n + i) % 3 << " 2 " << (n + nodes - 1) % nodes << " " << (n + 1) % nodes << "\n";
-    }
-  }
-  spill(path, text.str());
-}
-
-TrainConfig base(const fs::path& folder, const std::string& output) {
-  TrainConfig c = small_run(folder, output);
-  c.learning_rate = 0.02;
-  c.optim = "sgd";
-  c.weight_decay = 1e-3;
-  c.validation_split = 0.25;
-  return c;
-}
-
-TrainConfig images(const fs::path& folder, const std::string& output) {
-  if (!fs::exists(folder / "train.bin")) write_images(folder / "train.bin", 60);
-  TrainConfig c = base(folder, output);
-  c.task = "image-classification";
-  c.model = "resnet20";
-  c.width_mult = 0.25;
-  c.train_file = {(folder / "train.bin").string()};
-  return c;
-}
-
-TrainConfig graphs(const fs::path& folder, const std::string& output) {
-  if (!fs::exists(folder / "graphs.txt")) write_graphs(folder / "graphs.txt", 40);
-  TrainConfig c = base(folder, output);
-  c.task = "graph-classification";
-  c.model = "gat";
-  c.train_file = {(folder / "graphs.txt").string()};
-  return c;
-}
-
-TrainConfig nodes(const fs::path& folder, const std::string& output) {
-  TrainConfig c = base(folder, output);
-  c.task = "node-classification";
-  c.model = "gcn";
-  c.train_file = {shared_data("graph/cora.npz")};
-  return c;
-}
 
 class TaskResume : public ::testing::TestWithParam<ResumeCase> {};
 
@@ -139,94 +84,6 @@ TEST(TaskSplit, IsSaidToTakeNoEffectBesideValidationData) {
                               "--validation_split takes no effect: there is a --validation_file"));
     EXPECT_EQ(given.train->size(), given.validation->size()) << c.task;
   }
-}
-
-// Of what a run left.
-TrainConfig evaluation_of(const TrainConfig& run, const std::vector<std::string>& files,
-                          int64_t samples) {
-  TrainConfig c;
-  c.model_name_or_path = run.output_dir;
-  c.validation_file = files;
-  c.device = "cpu";
-  c.max_eval_samples = samples;
-  return c;
-}
-
-TEST(TaskEvaluation, OfAFolderIsThatOfTheRun) {
-  const TemporaryFolder folder;
-  TrainConfig c = images(folder.path(), "run");
-  write_images(folder / "held.bin", 20);
-  c.validation_file = {(folder / "held.bin").string()};
-  c.test_file = c.validation_file;
-  std::ostringstream console;
-  ASSERT_EQ(train(c, console), kExitOk) << console.str();
-  const auto results = nlohmann::json::parse(slurp(folder / "run/all_results.json"));
-  EXPECT_EQ(results["eval_accuracy"], results["test_accuracy"]);
-  EXPECT_EQ(results["eval_images"], 20);
-  const auto [results_of, unit, warnings] = evaluate(evaluation_of(c, c.validation_file, 0));
-  ASSERT_EQ(results_of.size(), 1u);
-  const EvalResult& r = results_of.front().second;
-  EXPECT_EQ(unit, "images");
-  EXPECT_EQ(r.loss, results["eval_loss"].get<double>());
-  EXPECT_EQ(*r.accuracy, results["eval_accuracy"].get<double>());
-  EXPECT_GE(*r.in_five, *r.accuracy);
-}
-
-TEST(Tasks, ImagesOfOtherClassesTrainANewHead) {
-  const TemporaryFolder folder;
-  const auto model = model_named("resnet20", ModelUse::kImages).config->clone();
-  ModelShape shape = model->shape();
-  shape.hidden = 4;
-  shape.classes = 3;
-  shape.labels = {"cat", "dog", "bird"};
-  shape.mean = shape.deviation = {0.5, 0.5, 0.5};
-  model->fit(shape);
-  fs::create_directory(folder / "model");
-  write_model_folder(folder / "model", model->build(Policy(), {})->named_tensors(),
-                     model->to_json("float32"));
-  TrainConfig c = images(folder.path(), "run");
-  c.model.clear();
-  c.width_mult = 1;
-  c.model_name_or_path = (folder / "model").string();
-  c.max_steps = 1;
-  std::ostringstream console;
-  EXPECT_EQ(train(c, console), kExitOk) << console.str();
-  EXPECT_THAT(console.str(), HasSubstr("was trained for other classes: a new head is trained"));
-  EXPECT_THAT(console.str(), HasSubstr("has no linear.weight and 1 more: new ones are trained"));
-  const auto written = nlohmann::json::parse(slurp(folder / "run/config.json"));
-  EXPECT_EQ(written["classes"], 10);
-}
-
-// The size of images is kept with the model, and others are scaled to it.
-TEST(TaskEvaluation, ImagesAreScaledToTheModelsSize) {
-  const TemporaryFolder folder;
-  TrainConfig c = images(folder.path(), "run");
-  write_images(folder / "held.bin", 20);
-  c.validation_file = {(folder / "held.bin").string()};
-  c.image_size = 12;
-  std::ostringstream console;
-  ASSERT_EQ(train(c, console), kExitOk) << console.str();
-  EXPECT_THAT(console.str(), HasSubstr("images, 3 x 12 x 12"));
-  EXPECT_THAT(console.str(), Not(HasSubstr("scaled")));  // as it was asked for
-  EXPECT_EQ(nlohmann::json::parse(slurp(folder / "run/config.json"))["image_size"], 12);
-  const auto results = nlohmann::json::parse(slurp(folder / "run/all_results.json"));
-  const auto [results_of, unit, warnings] = evaluate(evaluation_of(c, c.validation_file, 0));
-  EXPECT_EQ(results_of.front().second.loss, results["eval_loss"].get<double>());
-  EXPECT_THAT(warnings, testing::ElementsAre(c.validation_file[0] +
-                                             ": 20 images, the first of 32 x 32 pixels, were "
-                                             "scaled to 12 x 12"));
-  // A run that goes on from there does as well, unless it says otherwise.
-  TrainConfig on = images(folder.path(), "on");
-  on.model.clear();
-  on.width_mult = TrainConfig().width_mult;
-  on.model_name_or_path = c.output_dir;
-  ASSERT_EQ(train(on, console), kExitOk) << console.str();
-  EXPECT_THAT(console.str(),
-              HasSubstr("60 images, the first of 32 x 32 pixels, were scaled to 12"));
-  on.image_size = 32;
-  on.output_dir = (folder / "own").string();
-  ASSERT_EQ(train(on, console), kExitOk) << console.str();
-  EXPECT_EQ(nlohmann::json::parse(slurp(folder / "own/config.json"))["image_size"], 32);
 }
 
 // A preset that quantizes takes the most bits that fit; what cannot fit is said with what would.
