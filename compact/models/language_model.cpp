@@ -4,8 +4,6 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
-#include <numeric>
-
 #include "compact/base/check.h"
 #include "compact/kernels/kernels.h"
 #include "compact/ops/functions/fork.h"
@@ -26,14 +24,9 @@ const Parameter* LanguageModel::table(const char* name) {
   return parameter(name, normal(name, {tokens_.vocabulary, width_}, deviation_));
 }
 
-Network::Affine LanguageModel::linear(const std::string& name, int64_t in, std::vector<int64_t> out,
-                                      bool bias, double scale) {
-  const int64_t rows = std::accumulate(out.begin(), out.end(), int64_t{0});
-  Affine l{.weight = parameter(name, normal(name, {rows, in}, scale * deviation_), true, out)};
-  if (bias) {
-    l.bias = parameter(name + ".bias", at::zeros({rows}, tensor_options()), false, std::move(out));
-  }
-  return l;
+Network::Affine LanguageModel::in_block(const std::string& name, int64_t in,
+                                        std::vector<int64_t> out, bool bias, double scale) {
+  return linear(name, in, std::move(out), {.deviation = scale * deviation_, .bias = bias});
 }
 
 void LanguageModel::finish_parameters(bool tied) {

@@ -43,10 +43,9 @@ class LanguageModel : public Network {
   // the embedding's weight.
   virtual at::Tensor embedded(const at::Tensor& ids, const at::Tensor& embedding, const Pass& pass,
                               int64_t position) const = 0;
-  // A matrix of a block, of fused products of so many rows, times `scale` at first; with or without
-  // a bias of zeros.
-  Affine linear(const std::string& name, int64_t in, std::vector<int64_t> out, bool bias,
-                double scale = 1);
+  // A matrix of a block, with values of initializer_range times `scale`.
+  Affine in_block(const std::string& name, int64_t in, std::vector<int64_t> out, bool bias,
+                  double scale = 1);
   // To be called once all other parameters are there: adds the head, unless it is tied to the
   // embedding. Throws InputError where the policy names others, or asks for what they cannot have.
   void finish_parameters(bool tied);

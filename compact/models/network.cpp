@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <map>
+#include <numeric>
 
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
@@ -110,6 +111,15 @@ const Parameter* Network::parameter(const std::string& name, const at::Tensor& v
   p.decay = value.dim() > 1;
   p.parts = parts.empty() ? std::vector<int64_t>{value.size(0)} : std::move(parts);
   return parameters_.emplace_back(std::make_unique<Parameter>(std::move(p))).get();
+}
+
+Network::Affine Network::linear(const std::string& name, int64_t in, std::vector<int64_t> out,
+                                const LinearStart& start) {
+  const int64_t rows = std::accumulate(out.begin(), out.end(), int64_t{0});
+  Affine l{.weight = parameter(name, normal(name, {rows, in}, start.deviation), start.hidden,
+                               std::move(out))};
+  if (start.bias) l.bias = parameter(name + ".bias", at::zeros({rows}, tensor_options()));
+  return l;
 }
 
 Network::Affine Network::layer_norm(const std::string& name, int64_t width) {

@@ -169,6 +169,15 @@ class Network {
   // of one). `hidden`: a matrix of a block. Biases and norms (one dimension) have no weight decay.
   const Parameter* parameter(const std::string& name, const at::Tensor& value, bool hidden = false,
                              std::vector<int64_t> parts = {});
+  // A product's matrix [sum of out, in] of fused products of so many rows, normal values of this
+  // deviation, and a bias of zeros, unless it has none.
+  struct LinearStart {
+    double deviation = 0.02;
+    bool hidden = true;  // of a block
+    bool bias = true;
+  };
+  Affine linear(const std::string& name, int64_t in, std::vector<int64_t> out,
+                const LinearStart& start);
   // A layer norm's ones and zeros, in f32 whatever the type of activations.
   Affine layer_norm(const std::string& name, int64_t width);
   // Normal values of this deviation, keyed by seed and name.

@@ -4,8 +4,6 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
-#include <numeric>
-
 #include "compact/base/check.h"
 #include "compact/ops/memory/memory_trace.h"
 #include "compact/ops/stages/stages.h"
@@ -28,20 +26,22 @@ Encoder::Encoder(const EncoderConfig& config, const Policy& policy, const Networ
     : Classifier(policy, options), config_(config) {
   check_encoder_config(config_, "model");
   const int64_t n = config_.hidden_size, m = config_.intermediate_size;
+  const LinearStart block{.deviation = config_.initializer_range};
+  const LinearStart outside{.deviation = config_.initializer_range, .hidden = false};
   embedding_ = table("embedding", config_.vocab_size);
   positions_ = table("positions", config_.max_position_embeddings);
   types_ = table("types", config_.type_vocab_size);
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     layers_.push_back({.attn_norm = layer_norm(in_layer(i, "attn.norm"), n),
-                       .qkv = linear(in_layer(i, "attn.qkv"), {n, n, n}, n, true),
-                       .out = linear(in_layer(i, "attn.out"), {n}, n, true),
+                       .qkv = linear(in_layer(i, "attn.qkv"), n, {n, n, n}, block),
+                       .out = linear(in_layer(i, "attn.out"), n, {n}, block),
                        .mlp_norm = layer_norm(in_layer(i, "mlp.norm"), n),
-                       .up = linear(in_layer(i, "mlp.up"), {m}, n, true),
-                       .down = linear(in_layer(i, "mlp.down"), {n}, m, true)});
+                       .up = linear(in_layer(i, "mlp.up"), n, {m}, block),
+                       .down = linear(in_layer(i, "mlp.down"), m, {n}, block)});
   }
   final_norm_ = layer_norm("final.norm", n);
-  pooler_ = linear("pooler", {n}, n, false);
-  head_ = linear("head", {config_.outputs()}, n, false);
+  pooler_ = linear("pooler", n, {n}, outside);
+  head_ = linear("head", n, {config_.outputs()}, outside);
   finish();
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) add_block(layers_[i], i);
   Part& last = add_part("final", slot_of(policy, "final.input", Role::kInput, n));
@@ -51,14 +51,6 @@ Encoder::Encoder(const EncoderConfig& config, const Policy& policy, const Networ
 
 const Parameter* Encoder::table(const std::string& name, int64_t rows) {
   return parameter(name, normal(name, {rows, config_.hidden_size}, config_.initializer_range));
-}
-
-Encoder::Affine Encoder::linear(const std::string& name, std::vector<int64_t> out, int64_t in,
-                                bool hidden) {
-  const int64_t rows = std::accumulate(out.begin(), out.end(), int64_t{0});
-  return {
-      parameter(name, normal(name, {rows, in}, config_.initializer_range), hidden, std::move(out)),
-      parameter(name + ".bias", at::zeros({rows}, tensor_options()))};
 }
 
 void Encoder::add_block(const Layer& l, int64_t i) {

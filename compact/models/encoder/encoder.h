@@ -44,8 +44,6 @@ class Encoder final : public Classifier {
     Affine attn_norm, qkv, out, mlp_norm, up, down;
   };
 
-  // Of fused products of so many rows.
-  Affine linear(const std::string& name, std::vector<int64_t> out, int64_t in, bool hidden);
   const Parameter* table(const std::string& name, int64_t rows);
   void add_block(const Layer& layer, int64_t index);
   // The sums that block 0 reads.

@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kPrefix = "transformer.";
 
-std::string in_block(int64_t i, const char* rest) { return cat("layers.", i, ".", rest); }
+std::string layer_of(int64_t i, const char* rest) { return cat("layers.", i, ".", rest); }
 
 const Gpt2Config& checked(const Gpt2Config& config, const NetworkOptions& options) {
   check_gpt2_config(config, "model");
@@ -33,12 +33,12 @@ Gpt2::Gpt2(const Gpt2Config& config, const Policy& policy, const NetworkOptions&
                          normal("positions", {config_.n_positions, n}, config_.initializer_range));
   const double residual = 1 / std::sqrt(2.0 * static_cast<double>(config_.n_layer));
   for (int64_t i = 0; i < config_.n_layer; ++i) {
-    layers_.push_back({.attn_norm = layer_norm(in_block(i, "attn.norm"), n),
-                       .qkv = linear(in_block(i, "attn.qkv"), n, {n, n, n}, true),
-                       .out = linear(in_block(i, "attn.out"), n, {n}, true, residual),
-                       .mlp_norm = layer_norm(in_block(i, "mlp.norm"), n),
-                       .up = linear(in_block(i, "mlp.up"), n, {m}, true),
-                       .down = linear(in_block(i, "mlp.down"), m, {n}, true, residual)});
+    layers_.push_back({.attn_norm = layer_norm(layer_of(i, "attn.norm"), n),
+                       .qkv = in_block(layer_of(i, "attn.qkv"), n, {n, n, n}, true),
+                       .out = in_block(layer_of(i, "attn.out"), n, {n}, true, residual),
+                       .mlp_norm = layer_norm(layer_of(i, "mlp.norm"), n),
+                       .up = in_block(layer_of(i, "mlp.up"), n, {m}, true),
+                       .down = in_block(layer_of(i, "mlp.down"), m, {n}, true, residual)});
   }
   final_norm_ = layer_norm("final.norm", n);
   finish_parameters(config_.tie_word_embeddings);

@@ -32,11 +32,11 @@ Llama::Llama(const LlamaConfig& config, const Policy& policy, const NetworkOptio
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     const auto name = [&](const char* rest) { return layer_name(i, rest); };
     Layer l{.attn_norm = norm(name("attn.norm"), n),
-            .qkv = linear(name("attn.qkv"), n, {q, kv, kv}, config_.qkv_bias),
-            .out = linear(name("attn.out"), q, {n}, config_.out_bias),
+            .qkv = in_block(name("attn.qkv"), n, {q, kv, kv}, config_.qkv_bias),
+            .out = in_block(name("attn.out"), q, {n}, config_.out_bias),
             .mlp_norm = norm(name("mlp.norm"), n),
-            .gate_up = linear(name("mlp.gate_up"), n, {m, m}, config_.mlp_bias),
-            .down = linear(name("mlp.down"), m, {n}, config_.mlp_bias)};
+            .gate_up = in_block(name("mlp.gate_up"), n, {m, m}, config_.mlp_bias),
+            .down = in_block(name("mlp.down"), m, {n}, config_.mlp_bias)};
     if (config_.head_norms) {
       l.q_norm = norm(name("attn.q_norm"), d);
       l.k_norm = norm(name("attn.k_norm"), d);

@@ -3,8 +3,6 @@
 
 #include <ATen/ATen.h>
 
-#include <numeric>
-
 #include "compact/base/check.h"
 #include "compact/ops/stages/stages.h"
 
@@ -19,20 +17,24 @@ Vit::Vit(const VitConfig& config, const Policy& policy, const NetworkOptions& op
   const auto table = [&](const char* name, int64_t rows) {
     return parameter(name, normal(name, {rows, n}, config_.initializer_range));
   };
+  const LinearStart block{.deviation = config_.initializer_range};
+  LinearStart outside = block, qkv = block;
+  outside.hidden = false;
+  qkv.bias = config_.qkv_bias;
   class_ = table("class", 1);
   positions_ = table("positions", 1 + config_.patches());
-  patches_ = linear("patches", pixels, {n}, false);
+  patches_ = linear("patches", pixels, {n}, outside);
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     const std::string name = cat("layers.", i, ".");
     layers_.push_back({.attn_norm = layer_norm(name + "attn.norm", n),
-                       .qkv = linear(name + "attn.qkv", n, {n, n, n}, true, config_.qkv_bias),
-                       .out = linear(name + "attn.out", n, {n}, true),
+                       .qkv = linear(name + "attn.qkv", n, {n, n, n}, qkv),
+                       .out = linear(name + "attn.out", n, {n}, block),
                        .mlp_norm = layer_norm(name + "mlp.norm", n),
-                       .up = linear(name + "mlp.up", n, {m}, true),
-                       .down = linear(name + "mlp.down", m, {n}, true)});
+                       .up = linear(name + "mlp.up", n, {m}, block),
+                       .down = linear(name + "mlp.down", m, {n}, block)});
   }
   final_norm_ = layer_norm("final.norm", n);
-  head_ = linear("head", n, {config_.classes}, false);
+  head_ = linear("head", n, {config_.classes}, outside);
   finish();
 
   Part& first = add_part("patches", slot_of(policy, "patches.input", Role::kImage, pixels));
@@ -51,15 +53,6 @@ Vit::Vit(const VitConfig& config, const Policy& policy, const NetworkOptions& op
   Part& last = add_part("final", slot_of(policy, "final.input", Role::kInput, n));
   last.add(layer_norm_stage(config_.layer_norm_eps), {final_norm_.weight, final_norm_.bias});
   last.segment.finish();
-}
-
-Network::Affine Vit::linear(const std::string& name, int64_t in, std::vector<int64_t> out,
-                            bool hidden, bool bias) {
-  const int64_t rows = std::accumulate(out.begin(), out.end(), int64_t{0});
-  Affine l{.weight = parameter(name, normal(name, {rows, in}, config_.initializer_range), hidden,
-                               std::move(out))};
-  if (bias) l.bias = parameter(name + ".bias", at::zeros({rows}, tensor_options()));
-  return l;
 }
 
 at::Tensor Vit::cut(const at::Tensor& images) const {

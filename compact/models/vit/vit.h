@@ -61,8 +61,6 @@ class Vit final : public Classifier {
   bool may_be_new(const std::string& name) const override { return name.starts_with("classifier"); }
 
  private:
-  Affine linear(const std::string& name, int64_t in, std::vector<int64_t> out, bool hidden,
-                bool bias = true);
   // [batch, patches, channels patch^2]
   at::Tensor cut(const at::Tensor& images) const;
 

@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 
 #include "compact/ops/functions/attention.h"
+#include "compact/ops/functions/heads.h"
 #include "compact/ops/stages/stages.h"
 
 namespace compact {
@@ -33,8 +34,8 @@ class AttentionStage final : public Stage {
 
   at::Tensor backward(Backward& b) const override {
     const auto [q, k, v] = split(b.input);
-    AttentionGradients g =
-        attention_backward(by_head(b.gy), q, k, v, by_head(b.output), *b.extras, scale_);
+    AttentionGradients g = attention_backward(by_head(b.gy, dim_), q, k, v, by_head(b.output, dim_),
+                                              *b.extras, scale_);
     b.gy = at::Tensor();
     b.output = at::Tensor();
     const at::Tensor gx = b.consume ? b.input : at::empty_like(b.input);
@@ -46,14 +47,8 @@ class AttentionStage final : public Stage {
   }
 
  private:
-  // [batch, sequence, heads dim] -> [batch, heads, sequence, dim]
-  at::Tensor by_head(const at::Tensor& t) const {
-    return t.unflatten(2, {-1, dim_}).transpose(1, 2);
-  }
   std::tuple<at::Tensor, at::Tensor, at::Tensor> split(const at::Tensor& x) const {
-    const at::Tensor h = by_head(x);
-    return {h.narrow(1, 0, heads_), h.narrow(1, heads_, kv_heads_),
-            h.narrow(1, heads_ + kv_heads_, kv_heads_)};
+    return split_heads(x, heads_, kv_heads_, dim_);
   }
 
   int64_t heads_, kv_heads_, dim_;

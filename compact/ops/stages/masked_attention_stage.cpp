@@ -3,6 +3,7 @@
 
 #include "compact/base/check.h"
 #include "compact/ops/functions/attention.h"
+#include "compact/ops/functions/heads.h"
 #include "compact/ops/functions/masked_attention.h"
 #include "compact/ops/stages/stages.h"
 
@@ -28,7 +29,7 @@ class MaskedAttentionStage final : public Stage {
   }
 
   at::Tensor forward(Forward& f) const override {
-    const auto [q, k, v] = split_qkv(f.input);
+    const auto [q, k, v] = split(f.input);
     COMPACT_CHECK(!f.pass.cache || options_.causal,
                   "[attention] only causal attention goes on behind a cache of tokens");
     const at::Tensor y =
@@ -40,15 +41,15 @@ class MaskedAttentionStage final : public Stage {
 
   at::Tensor backward(Backward& b) const override {
     const at::Tensor gx = b.consume ? b.input : at::empty_like(b.input);
-    const auto [q, k, v] = split_qkv(b.input);
-    const auto [gq, gk, gv] = split_qkv(gx);
+    const auto [q, k, v] = split(b.input);
+    const auto [gq, gk, gv] = split(gx);
     if (kv_heads_ == heads_) {
-      masked_attention_backward(heads_first(b.gy), q, k, v, how(b.pass), gq, gk, gv);
+      masked_attention_backward(by_head(b.gy, dim_), q, k, v, how(b.pass), gq, gk, gv);
     } else {
       const at::Tensor keys = repeat_groups(k, heads_), values = repeat_groups(v, heads_);
       const at::Tensor gkeys = at::empty(q.sizes(), q.options()),
                        gvalues = at::empty(q.sizes(), q.options());
-      masked_attention_backward(heads_first(b.gy), q, keys, values, how(b.pass), gq, gkeys,
+      masked_attention_backward(by_head(b.gy, dim_), q, keys, values, how(b.pass), gq, gkeys,
                                 gvalues);
       gk.copy_(sum_groups(gkeys, kv_heads_));
       gv.copy_(sum_groups(gvalues, kv_heads_));
@@ -65,14 +66,8 @@ class MaskedAttentionStage final : public Stage {
             .causal = options_.causal,
             .scale = options_.scale};
   }
-  // [batch, sequence, heads dim] -> [batch, heads, sequence, dim]
-  at::Tensor heads_first(const at::Tensor& t) const {
-    return t.unflatten(2, {-1, dim_}).transpose(1, 2);
-  }
-  std::tuple<at::Tensor, at::Tensor, at::Tensor> split_qkv(const at::Tensor& x) const {
-    const at::Tensor h = heads_first(x);
-    return {h.narrow(1, 0, heads_), h.narrow(1, heads_, kv_heads_),
-            h.narrow(1, heads_ + kv_heads_, kv_heads_)};
+  std::tuple<at::Tensor, at::Tensor, at::Tensor> split(const at::Tensor& x) const {
+    return split_heads(x, heads_, kv_heads_, dim_);
   }
 
   int64_t heads_, kv_heads_, dim_;
