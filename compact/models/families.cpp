@@ -11,8 +11,8 @@
 
 namespace compact {
 
-extern const FamilyInfo llama_family, gpt2_family, encoder_family, resnet_family, vit_family,
-    graph_family;
+extern const FamilyInfo llama_family, gemma_family, gpt2_family, encoder_family, resnet_family,
+    vit_family, graph_family;
 
 namespace {
 
@@ -38,8 +38,9 @@ FoundType type_of(const nlohmann::json& config, std::string_view where) {
 }  // namespace
 
 std::span<const FamilyInfo* const> families() {
-  static const FamilyInfo* const all[] = {&llama_family,  &gpt2_family, &encoder_family,
-                                          &resnet_family, &vit_family,  &graph_family};
+  static const FamilyInfo* const all[] = {&llama_family,   &gemma_family,  &gpt2_family,
+                                          &encoder_family, &resnet_family, &vit_family,
+                                          &graph_family};
   return all;
 }
 

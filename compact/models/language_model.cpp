@@ -80,7 +80,8 @@ at::Tensor LanguageModel::loss(const Tensors& inputs, const at::Tensor& targets,
       head_ ? std::pair(embedding_->weight, head_->weight) : fork(embedding_->weight);
   const at::Tensor x = hidden(inputs.at(0), embedding, pass, nullptr, report);
   LossReport held;
-  const at::Tensor sum = linear_cross_entropy(x, head, targets, pass.scale, loss_treatment_, &held);
+  const at::Tensor sum =
+      linear_cross_entropy(x, head, targets, pass.scale, loss_treatment_, &held, softcap_);
   if (!report || !sum.requires_grad()) return sum;
   const int64_t chunk = loss_treatment_.chunk_tokens;
   report->slots.push_back(
@@ -99,15 +100,19 @@ Score LanguageModel::score(const Tensors& inputs, const at::Tensor& targets) con
 
 at::Tensor LanguageModel::logits(const at::Tensor& ids) const {
   const at::NoGradGuard no_grad;
-  return at::linear(hidden(ids, embedding_->weight, {.training = false}, nullptr, nullptr),
-                    head().weight);
+  const at::Tensor logits = at::linear(
+      hidden(ids, embedding_->weight, {.training = false}, nullptr, nullptr), head().weight);
+  cap_logits(logits, softcap_);
+  return logits;
 }
 
 at::Tensor LanguageModel::logits_of_last(const at::Tensor& ids, TokenCache& cache) const {
   const at::NoGradGuard no_grad;
   const at::Tensor x = hidden(ids, embedding_->weight, {.training = false}, &cache, nullptr);
   cache.advance(ids.size(1));
-  return at::linear(x, head().weight).view({-1});
+  const at::Tensor logits = at::linear(x, head().weight).view({-1});
+  cap_logits(logits, softcap_);
+  return logits;
 }
 
 }  // namespace compact

@@ -49,6 +49,8 @@ class LanguageModel : public Network {
   // To be called once all other parameters are there: adds the head, unless it is tied to the
   // embedding. Throws InputError where the policy names others, or asks for what they cannot have.
   void finish_parameters(bool tied);
+  // Logits l become softcap tanh(l / softcap).
+  void cap_logits_at(double softcap) { softcap_ = softcap; }
   // The same once all parts are there.
   void finish_parts();
 
@@ -60,6 +62,7 @@ class LanguageModel : public Network {
   TokenIds tokens_;
   int64_t width_;
   double deviation_;
+  double softcap_ = 0;                                      // 0: logits are as they are
   const Parameter *embedding_ = nullptr, *head_ = nullptr;  // no head: tied
   LossTreatment loss_treatment_;
 };

@@ -23,6 +23,14 @@ struct TokenIds {
   std::vector<int64_t> eos;  // none, one or several
 };
 
+// The causal attention of a decoder, as far as runs tell of it.
+struct AttentionShape {
+  int64_t head_dim = 0;  // 0: there is none
+  double dropout = 0;    // of its probabilities
+  double softcap = 0;    // of its scores; 0: none
+  int64_t window = 0;    // of some of its layers, in tokens; 0: none
+};
+
 // What a model, its data and the options of a run have to agree on. 0, or none, where it is nothing
 // to the model.
 struct ModelShape {
@@ -30,8 +38,7 @@ struct ModelShape {
   int64_t length = 0;      // tokens of the longest sequence
   std::string length_key;  // what in config.json says so
   int64_t token_types = 0;
-  int64_t head_dim = 0;          // of causal attention
-  double attention_dropout = 0;  // of its probabilities: told, not taken
+  AttentionShape attention;  // told, not taken
 
   int64_t channels = 0, height = 0, width = 0;  // of images
   std::vector<double> mean, deviation;          // that pixels of each channel are scaled by

@@ -83,7 +83,7 @@ MetricsRow eval_row(const std::string& prefix, const EvalResult& r) {
 
 std::vector<std::string> eval_figures(const Task& task) {
   std::vector<std::string> all = {"loss"};
-  if (task.head_dim > 0) {
+  if (task.attention.head_dim > 0) {
     all.emplace_back("perplexity");
   } else if (std::ranges::find(task.metrics, "pearson") == task.metrics.end()) {
     all.insert(all.end(), {"accuracy", "top5_accuracy"});

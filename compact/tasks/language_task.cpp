@@ -41,8 +41,7 @@ ModelShape set_language_model(const TrainConfig& c, const Tokenizer* tokenizer, 
   shape = model->shape();
   check_length("--block_size", c.block_size, shape);
   set_model(c, *model, task);
-  task.head_dim = shape.head_dim;
-  task.attention_dropout = shape.attention_dropout;
+  task.attention = shape.attention;
   if (tokenizer) task.files.merge(tokenizer_files(*tokenizer));
   task.network_text = cat("vocabulary ", format_count(shape.tokens.vocabulary),
                           tokenizer ? "" : " (the model's own)");

@@ -38,8 +38,7 @@ struct Task {
   bool resident = false;                     // on the CPU batches are the data set's own tensors
   nlohmann::json config;                     // config.json of the model
   std::map<std::string, std::string> files;  // kept beside it: the tokenizer
-  int64_t head_dim = 0;                      // of a decoder's attention; 0: it is none
-  double attention_dropout = 0;              // of its probabilities
+  AttentionShape attention;                  // of a decoder
   std::string unit = "samples";              // what speed is counted in: tokens, images, nodes
   int64_t units = 1;                         // of them in a sample
   std::string target = {};                   // what has a loss; empty: the unit

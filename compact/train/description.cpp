@@ -10,19 +10,30 @@
 
 namespace compact {
 
+namespace {
+
+// ", attention: " and its kernel, or why there is none.
+std::string attention_of(const AttentionShape& a, at::Device device, at::ScalarType type,
+                         int64_t length) {
+  if (a.head_dim == 0) return "";
+  const std::string chunks = ", attention: chunks of scores, for its ";
+  if (a.softcap > 0) return cat(chunks, "cap ", a.softcap);
+  if (a.dropout > 0) return cat(chunks, "dropout ", a.dropout);
+  const bool narrow = a.window > 0 && a.window < length;
+  return cat(", attention: ",
+             attention_text(choose_attention(device.type(), type, a.head_dim), a.head_dim),
+             narrow ? cat(", and chunks of scores for its windows of ", a.window) : "");
+}
+
+}  // namespace
+
 std::vector<std::string> description(const Described& run) {
   const TrainConfig& c = run.config;
   const at::Device device = run.network.device();
   const int64_t accumulation = c.gradient_accumulation_steps;
-  const int64_t dim = run.task.head_dim;
-  const bool text = dim > 0 && run.task.units > 1;
-  std::string attention;
-  if (run.task.attention_dropout > 0) {
-    attention = cat(", attention: chunks of scores, for its dropout ", run.task.attention_dropout);
-  } else if (dim > 0) {
-    attention = cat(", attention: ",
-                    attention_text(choose_attention(device.type(), dtype_of(c.dtype), dim), dim));
-  }
+  const AttentionShape& shape = run.task.attention;
+  const bool text = shape.head_dim > 0 && run.task.units > 1;
+  const std::string attention = attention_of(shape, device, dtype_of(c.dtype), c.block_size);
   return {
       cat("model    ", c.model.empty() ? c.model_name_or_path : c.model, ", ",
           format_count(run.network.parameter_count()), " parameters, ", run.task.network_text),

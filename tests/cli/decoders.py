@@ -25,7 +25,7 @@ KINDS = {
     "Llama": dict(attention_bias=True, rope_parameters=dict(
         rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
         original_max_position_embeddings=16)),
-    "Mistral": dict(sliding_window=40),
+    "Mistral": dict(sliding_window=11),
     "Qwen2": dict(tie_word_embeddings=True),
     "Qwen3": dict(head_dim=8),
     "Phi3": dict(partial_rotary_factor=0.5, original_max_position_embeddings=16, rope_parameters=dict(
@@ -34,6 +34,10 @@ KINDS = {
     "Granite": dict(embedding_multiplier=6.0, residual_multiplier=0.5, attention_multiplier=0.2,
                     logits_scaling=4.0),
     "GPT2": dict(n_inner=48),
+    "Gemma2": dict(head_dim=8, query_pre_attn_scalar=8, sliding_window=9, attn_logit_softcapping=2.0,
+                   final_logit_softcapping=4.0, pad_token_id=0),
+    "Gemma3Text": dict(head_dim=8, query_pre_attn_scalar=8, sliding_window=9,
+                       layer_types=["sliding_attention", "full_attention"]),
 }  # fmt: skip
 
 
@@ -152,15 +156,15 @@ class Decoders(InFolder):
         self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
         return done.stderr
 
-    def test_windows_and_settings_that_are_not_done_are_refused(self):
+    def test_lengths_and_settings_that_are_not_done_are_refused(self):
         _, folder = self.model("Mistral")
-        self.assertIn("--block_size 41 is longer than the model's sliding_window, which is for 40",
-                      self.refused(folder, "--block_size=41"))
+        self.assertIn("--block_size 65 is longer than the model's max_position_embeddings, which is for 64",
+                      self.refused(folder, "--block_size=65"))
         config = json.loads((folder / "config.json").read_text())
         for key, value, said in [("final_logit_softcapping", 30.0, "final_logit_softcapping must be"),
                                  ("sliding_window", -1, "sliding_window must be from 1"),
                                  ("rope_theta", 7.0, "rope_theta must be given once"),
-                                 ("model_type", "gemma2", "model_type is `gemma2`; known: llama, mistral")]:
+                                 ("model_type", "mamba", "model_type is `mamba`; known: llama, mistral")]:
             (folder / "config.json").write_text(json.dumps(config | {key: value}))
             self.assertIn(said, self.refused(folder))
 

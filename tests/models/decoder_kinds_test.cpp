@@ -122,19 +122,26 @@ TEST(DecoderSlots, OfNormsOfHeadsAreRebuiltFromTheProduct) {
   }
 }
 
-// The first token of a window sees as far as the last one.
-TEST(DecoderWindow, MustHoldTheLongestSequence) {
-  LlamaConfig c = shape();
-  c.sliding_window = 9;
-  EXPECT_NO_THROW(Llama(c, policy("off"), {.max_length = 9}));
-  std::string said;
-  try {
-    Llama(c, policy("off"), {.max_length = 10});
-  } catch (const InputError& e) {
-    said = e.what();
+// What lies before a window changes nothing; without a window it does.
+TEST(DecoderWindow, HidesWhatLiesBeforeIt) {
+  for (const bool first_alone : {false, true}) {
+    LlamaConfig c = shape();
+    c.num_hidden_layers = 1;
+    const auto logits_of_last = [&](int64_t token) {
+      at::Tensor all = ids();
+      all.select(1, 0).fill_(token);
+      return Llama(c, policy("off"), {.max_length = kLength})
+          .logits(all)
+          .select(1, kLength - 1)
+          .contiguous();
+    };
+    EXPECT_FALSE(same_bits(logits_of_last(1), logits_of_last(2)));
+    c.sliding_window = kLength - 1;
+    if (first_alone) c.sliding_layers = {true};
+    EXPECT_TRUE(same_bits(logits_of_last(1), logits_of_last(2)));
+    c.sliding_window = kLength;
+    EXPECT_FALSE(same_bits(logits_of_last(1), logits_of_last(2)));
   }
-  EXPECT_THAT(said,
-              HasSubstr("sequences of 10 tokens are longer than the model's sliding_window 9"));
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ std::unique_ptr<ModelConfig> fitted(const ModelInfo& info, bool whole_graphs = f
     shape.deviation.assign(static_cast<size_t>(shape.channels), 0.25);
     shape.hidden = 8;
   }
-  if (shape.tokens.vocabulary > 0 && shape.head_dim == 0) shape.labels = {"no", "yes"};
+  if (shape.tokens.vocabulary > 0 && shape.attention.head_dim == 0) shape.labels = {"no", "yes"};
   model->fit(shape);
   return model;
 }
@@ -82,7 +82,7 @@ TEST_P(Families, TakeTheVocabularyOfData) {
     ModelShape shape = model->shape();
     if (shape.tokens.vocabulary == 0) continue;
     shape.tokens = {.vocabulary = 257, .bos = {}, .eos = {256}};
-    if (shape.head_dim == 0) shape.labels = {"no", "yes"};
+    if (shape.attention.head_dim == 0) shape.labels = {"no", "yes"};
     model->fit(shape);
     EXPECT_EQ(model->shape().tokens.vocabulary, 257) << m.name;
     EXPECT_EQ(model->to_json("float32")["vocab_size"], 257) << m.name;

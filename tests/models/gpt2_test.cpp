@@ -5,12 +5,11 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <nlohmann/json.hpp>
 
 #include "compact/base/check.h"
-#include "compact/models/decoder.h"
+#include "tests/models/tiny_decoder.h"
 
 namespace compact {
 namespace {
@@ -18,7 +17,7 @@ namespace {
 using nlohmann::json;
 using ::testing::HasSubstr;
 
-Gpt2Config tiny(double dropout) {
+Gpt2Config tiny_gpt2(double dropout) {
   return {.n_embd = 24,
           .n_layer = 3,
           .n_head = 4,
@@ -33,56 +32,34 @@ Gpt2Config tiny(double dropout) {
           .bos_token_id = {},
           .eos_token_ids = {}};
 }
-const NetworkOptions kOptions{.max_length = 20, .seed = 5};
-
-at::Tensor some_ids(int64_t batch, int64_t length) {
-  return (at::arange(batch * length, at::kLong) * 5 + 3).remainder(37).view({batch, length});
-}
 
 TEST(Gpt2, TokenByTokenEqualsTheWholeSequence) {
   for (const double dropout : {0.0, 0.1}) {
-    const Gpt2 model(tiny(dropout), Policy(), kOptions);
-    const at::Tensor ids = some_ids(1, 15), want = model.logits(ids)[0];
-    const std::span<const int64_t> all(ids.const_data_ptr<int64_t>(), 15);
-    Decoder decoder(model, 20);
-    at::Tensor got = decoder.append(all.first(6));
-    for (int64_t i = 5; i < 15; ++i) {
-      if (i > 5) got = decoder.append(all.subspan(static_cast<size_t>(i), 1));
-      EXPECT_TRUE(at::allclose(got, want[i], 1e-4, 1e-5)) << i << " " << dropout;
-    }
+    expect_decoder_equals_whole(Gpt2(tiny_gpt2(dropout), Policy(), kTinyOptions),
+                                cat(" ", dropout));
   }
 }
 
 TEST(Gpt2, PoliciesWithoutLossGiveTheSameBits) {
-  std::vector<at::Tensor> want;
-  for (const char* preset : {"off", "exact", "recompute"}) {
-    const Gpt2 model(tiny(0.2), Policy::preset(preset), kOptions);
-    const at::Tensor ids = some_ids(2, 12);
-    const at::Tensor loss = model.loss({ids}, ids.roll(-1, 1), {.noise = 7});
-    torch::autograd::backward({loss}, {});
-    std::vector<at::Tensor> got = {loss.detach()};
-    for (const Parameter* p : model.parameters()) got.push_back(p->weight.grad());
-    if (want.empty()) want = got;
-    ASSERT_EQ(got.size(), want.size());
-    for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(at::equal(got[i], want[i])) << preset << i;
-  }
+  expect_same_bits_without_loss(
+      [](const Policy& p) { return std::make_unique<Gpt2>(tiny_gpt2(0.2), p, kTinyOptions); }, "");
 }
 
 TEST(Gpt2, DropoutIsDrawnInTrainingAlone) {
   const at::NoGradGuard no_grad;
   const auto losses = [](const Gpt2Config& config, bool training) {
-    const Gpt2 model(config, Policy(), kOptions);
-    const at::Tensor ids = some_ids(2, 12);
+    const Gpt2 model(config, Policy(), kTinyOptions);
+    const at::Tensor ids = tiny_ids(2, 12);
     const auto of = [&](uint64_t noise) {
       return model.loss({ids}, ids, {.noise = noise, .training = training}).item<double>();
     };
     return std::pair(of(1), of(2));
   };
-  const auto [a, b] = losses(tiny(0.2), false);
+  const auto [a, b] = losses(tiny_gpt2(0.2), false);
   EXPECT_EQ(a, b);
   for (double Gpt2Config::*one :
        {&Gpt2Config::embd_pdrop, &Gpt2Config::resid_pdrop, &Gpt2Config::attn_pdrop}) {
-    Gpt2Config config = tiny(0);
+    Gpt2Config config = tiny_gpt2(0);
     config.*one = 0.2;
     const auto [c, d] = losses(config, true);
     EXPECT_NE(c, d);
@@ -90,7 +67,7 @@ TEST(Gpt2, DropoutIsDrawnInTrainingAlone) {
 }
 
 TEST(Gpt2, MatricesHaveTheShapesOfTheFile) {
-  const Gpt2 model(tiny(0), Policy(), kOptions);
+  const Gpt2 model(tiny_gpt2(0), Policy(), kTinyOptions);
   bool found = false;
   for (const auto& [name, t] : model.named_tensors()) {
     if (name != "transformer.h.1.attn.c_attn.weight") continue;
@@ -103,7 +80,7 @@ TEST(Gpt2, MatricesHaveTheShapesOfTheFile) {
 }
 
 TEST(Gpt2, RefusesWithKeyRuleAndValue) {
-  const json whole = gpt2_config_to_json(tiny(0.1), "float32");
+  const json whole = gpt2_config_to_json(tiny_gpt2(0.1), "float32");
   const struct {
     json change;
     const char* message;
@@ -125,7 +102,7 @@ TEST(Gpt2, RefusesWithKeyRuleAndValue) {
       EXPECT_THAT(e.what(), HasSubstr(message));
     }
   }
-  Gpt2Config config = tiny(0);
+  Gpt2Config config = tiny_gpt2(0);
   EXPECT_THROW(Gpt2(config, Policy(), {.max_length = 21}), InputError);
 }
 

@@ -61,10 +61,13 @@ CASES = {
                                     original_max_position_embeddings=16), "exact"),
     "Mistral": ("Mistral", dict(sliding_window=None), "off"),
     "Mistral, a window as long": ("Mistral", dict(sliding_window=LENGTH, head_dim=24), "exact"),
+    "Mistral, a short window": ("Mistral", dict(sliding_window=7), "exact"),
     "Qwen2": ("Qwen2", dict(), "off"),
     "Qwen2, tied": ("Qwen2", dict(tie_word_embeddings=True, rms_norm_eps=1e-5), "recompute"),
     "Qwen2, a window": ("Qwen2", dict(use_sliding_window=True, sliding_window=40,
                                       max_window_layers=1), "exact"),
+    "Qwen2, short windows": ("Qwen2", dict(use_sliding_window=True, sliding_window=5,
+                                           max_window_layers=1), "recompute"),
     "Qwen3": ("Qwen3", dict(head_dim=12), "off"),
     "Qwen3, wide": ("Qwen3", dict(head_dim=32, tie_word_embeddings=True), "exact"),
     "Qwen3, biases": ("Qwen3", dict(head_dim=16, attention_bias=True, num_key_value_heads=1),
@@ -87,6 +90,22 @@ CASES = {
     "GPT-2, all settings": ("GPT2", dict(
         n_inner=100, tie_word_embeddings=False, scale_attn_by_inverse_layer_idx=True,
         scale_attn_weights=False, activation_function="gelu", layer_norm_epsilon=1e-3), "recompute"),
+    "Gemma 3": ("Gemma3Text", dict(num_hidden_layers=6, head_dim=12, query_pre_attn_scalar=20,
+                                   sliding_window=40), "off"),
+    "Gemma 3, windows, padding": ("Gemma3Text", dict(
+        head_dim=12, sliding_window=9, pad_token_id=7, attention_bias=True,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        rope_parameters=dict(full_attention=dict(rope_type="linear", factor=8.0, rope_theta=5000.0),
+                             sliding_attention=dict(rope_type="default", rope_theta=300.0))), "exact"),
+    "Gemma 3, capped": ("Gemma3Text", dict(head_dim=16, tie_word_embeddings=False, sliding_window=5,
+                                           final_logit_softcapping=2.0), "recompute"),
+    "Gemma 2": ("Gemma2", dict(head_dim=12, query_pre_attn_scalar=12, attn_logit_softcapping=1.5,
+                               final_logit_softcapping=3.0, sliding_window=40), "off"),
+    "Gemma 2, windows": ("Gemma2", dict(head_dim=12, query_pre_attn_scalar=9, sliding_window=7,
+                                        attn_logit_softcapping=0.7, final_logit_softcapping=1.0,
+                                        num_key_value_heads=1, pad_token_id=3), "exact"),
+    "Gemma 2, no caps": ("Gemma2", dict(head_dim=24, attn_logit_softcapping=None, rms_norm_eps=1e-3,
+                                        final_logit_softcapping=None, sliding_window=12), "recompute"),
 }  # fmt: skip
 
 
@@ -103,11 +122,13 @@ def reference(model, ids: torch.Tensor, targets: torch.Tensor, scale: float) -> 
 def model_of(name: str, kind: str, changes: dict):
     torch.manual_seed(sum(name.encode()))
     config = getattr(transformers, f"{kind}Config")(**{**SHAPE, **changes})
-    config._attn_implementation = "sdpa"
+    # Only this one caps scores.
+    config._attn_implementation = "eager" if kind == "Gemma2" else "sdpa"
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    added = "Gemma" in kind  # to 1: what its norms multiply by
     for key, parameter in model.named_parameters():
         if parameter.dim() == 1:
-            parameter.data.normal_(0 if key.endswith("bias") else 1, 0.3)
+            parameter.data.normal_(0 if key.endswith("bias") or added else 1, 0.3)
     return model
 
 

@@ -52,7 +52,7 @@ TEST(HfFamily, ReadsPublishedFiles) {
     "tie_word_embeddings": false, "torch_dtype": "bfloat16", "use_cache": true,
     "vocab_size": 32000})"));
   EXPECT_EQ(mistral.sliding_window, 4096);
-  EXPECT_EQ(longest_sequence(mistral), 4096);
+  EXPECT_EQ(longest_sequence(mistral), 32768);
   EXPECT_EQ(mistral.head_dim, 128);
   EXPECT_EQ(mistral.model_type, "mistral");
 

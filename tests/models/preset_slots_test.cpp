@@ -12,6 +12,7 @@
 #include "compact/base/check.h"
 #include "compact/base/file.h"
 #include "compact/models/encoder/encoder.h"
+#include "compact/models/gemma/gemma.h"
 #include "compact/models/gpt2/gpt2.h"
 #include "compact/models/graph/graph_network.h"
 #include "compact/models/llama/llama.h"
@@ -56,6 +57,25 @@ template <class Net, class Config>
 SmallNetwork small_of(const std::string& name, const Config& c, Tensors inputs, at::Tensor target) {
   return {name, [c](const Policy& p) { return std::make_unique<Net>(c, p, NetworkOptions{}); },
           std::move(inputs), std::move(target)};
+}
+
+SmallNetwork small_gemma(bool third) {
+  const SmallNetwork llama = small_llama();
+  GemmaConfig c{.head_norms = third,
+                .hidden_size = 32,
+                .intermediate_size = 48,
+                .num_hidden_layers = 2,
+                .num_attention_heads = 4,
+                .num_key_value_heads = 2,
+                .head_dim = 8,
+                .vocab_size = 61,
+                .sliding_window = 5,
+                .sliding_layers = {true, false},
+                .bos_token_id = {},
+                .eos_token_ids = {},
+                .pad_token_id = {}};
+  if (!third) c.attn_logit_softcapping = c.final_logit_softcapping = 3;
+  return small_of<Gemma>(third ? "gemma 3" : "gemma 2", c, llama.inputs, llama.target);
 }
 
 SmallNetwork small_gpt2() {
@@ -128,6 +148,8 @@ SmallNetwork small_graph_network(const std::string& name, GraphLayerKind kind, b
 std::vector<SmallNetwork> networks() {
   return {small_llama(),
           small_qwen(),
+          small_gemma(false),
+          small_gemma(true),
           small_gpt2(),
           small_vit(),
           small_encoder_of(EncoderKind::kBert),

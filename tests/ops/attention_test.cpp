@@ -60,7 +60,7 @@ TEST(Attention, ThatMayDropIsTheSame) {
     std::vector<at::Tensor> want;
     for (const double dropout : {0.0, 0.5}) {
       BoundSegment segment("attention", Slot{"in", (heads + 2 * kv_heads) * dim});
-      segment.add(attention_stage(heads, kv_heads, dim, 0.3, dropout));
+      segment.add(attention_stage(heads, kv_heads, dim, {.scale = 0.3, .dropout = dropout}));
       segment.finish();
       segment.pass.training = false;
       const at::Tensor x =

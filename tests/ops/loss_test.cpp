@@ -3,6 +3,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "compact/base/check.h"
 #include "compact/ops/memory/memory.h"
@@ -74,6 +75,28 @@ TEST(Loss, AgreesWithPlainOperationsInBFloat16) {
     const std::vector<at::Tensor> got = p.run(chunk);
     EXPECT_LT(relative_error(got[0], want[0]), 2e-3);
     for (size_t i = 1; i < 3; ++i) EXPECT_LT(relative_error(got[i], want[i]), 8e-3) << i;
+  }
+}
+
+// Capped logits, kept and in chunks, once and twice backward.
+TEST(Loss, AgreesWithPlainOperationsWhereLogitsAreCapped) {
+  constexpr double kCap = 0.8;
+  Problem p(at::kFloat);
+  const at::Tensor logits =
+      at::linear(p.hidden.to(at::kDouble), p.head.weight.to(at::kDouble)).view({kTokens, kWords});
+  const at::Tensor plain = at::cross_entropy_loss(at::tanh(logits / kCap) * kCap,
+                                                  p.targets.view(-1), {}, at::Reduction::Sum);
+  (plain * kScale).backward();
+  const std::vector<at::Tensor> want = p.take();
+  for (const int64_t chunk : {0, 5, 64}) {
+    const at::Tensor l =
+        linear_cross_entropy(p.hidden, p.head.weight, p.targets, kScale, {chunk}, nullptr, kCap);
+    EXPECT_LT(relative_error(l.detach(), plain.detach() * kScale), 1e-6) << chunk;
+    for (const bool keep : {true, false}) {
+      torch::autograd::backward({l}, {}, keep);
+      const std::vector<at::Tensor> got = p.take();
+      for (size_t i = 0; i < 2; ++i) EXPECT_LT(relative_error(got[i], want[i]), 2e-6) << chunk;
+    }
   }
 }
 

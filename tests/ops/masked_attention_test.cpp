@@ -31,9 +31,15 @@ at::Tensor plain_masked(const at::Tensor& q, const at::Tensor& k, const at::Tens
   const at::Tensor& lengths = how.lengths;
   at::Tensor scores = q.matmul(k.transpose(2, 3)) *
                       how.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3))));
+  if (how.softcap > 0) scores = at::tanh(scores / how.softcap) * how.softcap;
   if (how.causal) {
-    scores = scores.masked_fill(at::ones({q.size(2), k.size(2)}, at::kBool).triu(1),
-                                -std::numeric_limits<double>::infinity());
+    const at::Tensor all = at::ones({q.size(2), k.size(2)}, at::kBool);
+    const int64_t before = k.size(2) - q.size(2);
+    scores = scores.masked_fill(all.triu(before + 1), -std::numeric_limits<double>::infinity());
+    if (how.window > 0) {
+      scores = scores.masked_fill(all.tril(before - how.window),
+                                  -std::numeric_limits<double>::infinity());
+    }
   }
   if (lengths.defined()) {
     const at::Tensor padding = at::arange(k.size(2)).ge(lengths.unsqueeze(1));
@@ -55,11 +61,13 @@ constexpr Sizes kSizes[] = {{3, 2, 7, 4}, {1, 1, 1, 3}, {9, 4, 512, 8}, {2, 2, 1
 
 TEST(MaskedAttention, EqualsThePlainOne) {
   for (const Sizes& s : kSizes) {
-    for (const int kind : {0, 1, 2, 3}) {
+    for (const int kind : {0, 1, 2, 3, 4, 5, 6}) {
       const Input in = input_of(s.batch, s.heads, s.length, s.dim);
       MaskedAttention how{.causal = kind > 1};
-      if (kind % 2 == 1) how.lengths = in.lengths;
+      if (kind == 1 || kind == 3) how.lengths = in.lengths;
       if (kind == 2) how.scale = 0.3;
+      if (kind > 3) how.window = kind == 4 ? 1 : kind == 5 ? 5 : 300;
+      if (kind > 4) how.softcap = 0.7;
       const auto leaf = [](const at::Tensor& t) { return t.to(at::kDouble).requires_grad_(); };
       const at::Tensor q = leaf(in.q), k = leaf(in.k), v = leaf(in.v);
       const at::Tensor want = plain_masked(q, k, v, how);
@@ -70,7 +78,7 @@ TEST(MaskedAttention, EqualsThePlainOne) {
       const at::Tensor gq = at::empty_like(in.q), gk = at::empty_like(in.k),
                        gv = at::empty_like(in.v);
       masked_attention_backward(in.gout, in.q, in.k, in.v, how, gq, gk, gv);
-      if (s.length > 1) {
+      if (s.length > 1 && how.window != 1) {
         EXPECT_LT(error(gq, q.grad()), 2e-6) << s.length;
         EXPECT_LT(error(gk, k.grad()), 2e-6) << s.length;
       }
@@ -81,6 +89,31 @@ TEST(MaskedAttention, EqualsThePlainOne) {
       masked_attention_backward(in.gout, part(0), part(1), part(2), how, part(0), part(1), part(2));
       EXPECT_TRUE(part(0).equal(gq) && part(1).equal(gk) && part(2).equal(gv)) << s.length;
     }
+  }
+}
+
+// New tokens behind others are the last rows of the whole.
+TEST(MaskedAttention, MayHaveKeysBeforeItsQueries) {
+  for (const int64_t window : {0, 1, 4, 300, 5000}) {
+    const Input in = input_of(1, 3, 1200, 4);
+    const MaskedAttention how{.causal = true, .window = window, .softcap = 2};
+    const at::Tensor want =
+        plain_masked(in.q.to(at::kDouble), in.k.to(at::kDouble), in.v.to(at::kDouble), how);
+    for (const int64_t rows : {1, 7, 700}) {
+      const at::Tensor last = in.q.narrow(2, 1200 - rows, rows);
+      EXPECT_LT(error(masked_attention(last, in.k, in.v, how), want.narrow(2, 1200 - rows, rows)),
+                1e-6)
+          << window << " " << rows;
+    }
+  }
+}
+
+TEST(MaskedAttention, RefusesWindowsThatAreNone) {
+  const Input in = input_of(2, 2, 5, 4);
+  for (const MaskedAttention& how :
+       {MaskedAttention{.window = 3}, MaskedAttention{.causal = true, .window = -1},
+        MaskedAttention{.lengths = in.lengths, .causal = true, .window = 3}}) {
+    EXPECT_THROW(masked_attention(in.q, in.k, in.v, how), InputError);
   }
 }
 

@@ -36,6 +36,13 @@ struct BlockStages {
         {rope_stage(block.rope, Block::kHeads + Block::kKvHeads, Block::kDim), Block::kQkv},
         {attention_stage(Block::kHeads, Block::kKvHeads, Block::kDim), Block::kQkv},
         {masked_attention_stage(Block::kHeads, Block::kDim, {.dropout = 0.5}), 3 * Block::kWidth},
+        {attention_stage(Block::kHeads, Block::kKvHeads, Block::kDim, {.window = 2, .softcap = 3}),
+         Block::kQkv},
+        {rms_norm_stage(1e-5, 1), Block::kWidth, {&block.attn_norm}},
+        {head_norm_stage(1e-5, Block::kHeads, Block::kKvHeads, Block::kDim, 1),
+         Block::kQkv,
+         {&queries, &keys}},
+        {geglu_stage(Block::kMlp), 2 * Block::kMlp},
         {gelu_stage(true), Block::kMlp},
         {swiglu_stage(Block::kMlp), 2 * Block::kMlp}};
   }

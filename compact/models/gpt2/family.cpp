@@ -18,8 +18,7 @@ class Gpt2Model final : public ModelConfig {
     return {.tokens = c_.tokens(),
             .length = c_.n_positions,
             .length_key = "n_positions",
-            .head_dim = c_.n_embd / c_.n_head,
-            .attention_dropout = c_.attn_pdrop};
+            .attention = {.head_dim = c_.n_embd / c_.n_head, .dropout = c_.attn_pdrop}};
   }
   void fit(const ModelShape& shape) override {
     c_.vocab_size = shape.tokens.vocabulary;

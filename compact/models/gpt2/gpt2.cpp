@@ -61,7 +61,8 @@ void Gpt2::add_block(const PreNormBlock& block, int64_t i) {
                      {.eps = config_.layer_norm_epsilon,
                       .dropout = config_.resid_pdrop,
                       .gelu_tanh = config_.gelu_tanh,
-                      .attention = attention_stage(heads, heads, d, scale, config_.attn_pdrop)});
+                      .attention = attention_stage(
+                          heads, heads, d, {.scale = scale, .dropout = config_.attn_pdrop})});
 }
 
 at::Tensor Gpt2::embedded(const at::Tensor& ids, const at::Tensor& embedding, const Pass& pass,

@@ -16,7 +16,7 @@ int64_t longest_sequence(const LlamaConfig& config) {
     longest = static_cast<int64_t>(
         std::min(kMost, config.rope.factor.value_or(1) * static_cast<double>(longest)));
   }
-  return std::min(longest, config.sliding_window.value_or(longest));
+  return longest;
 }
 
 void check_llama_config(const LlamaConfig& config, std::string_view where) {

@@ -30,7 +30,6 @@ struct LlamaConfig {
   bool qkv_bias = false, out_bias = false, mlp_bias = false;  // beside these matrices
   bool head_norms = false;  // of each query and key, before they are turned
   // A token attends to so many, itself among them: in these layers, in all where none is named.
-  // Sequences must not be longer: longest_sequence().
   std::optional<int64_t> sliding_window;
   std::vector<bool> sliding_layers;
   double embedding_multiplier = 1;             // of what the first block reads
@@ -49,12 +48,15 @@ struct LlamaConfig {
   bool turns(int64_t layer) const {
     return rope_layers.empty() || rope_layers[static_cast<size_t>(layer)];
   }
+  bool slides(int64_t layer) const {
+    return sliding_window && (sliding_layers.empty() || sliding_layers[static_cast<size_t>(layer)]);
+  }
   TokenIds tokens() const { return {vocab_size, bos_token_id, eos_token_ids}; }
   bool operator==(const LlamaConfig&) const = default;
 };
 
-// The longest sequence that the model can be given: max_position_embeddings, `factor` times that
-// with dynamic rotary positions, and no more than the sliding window.
+// The longest sequence that the model can be given: max_position_embeddings, with dynamic rotary
+// positions `factor` times that.
 int64_t longest_sequence(const LlamaConfig& config);
 
 // Throws InputError, beginning with `where`, unless every size is in 1..2^31-1, hidden_size is a

@@ -17,13 +17,12 @@ class LlamaModel final : public ModelConfig {
   std::unique_ptr<ModelConfig> clone() const override { return std::make_unique<LlamaModel>(c_); }
 
   ModelShape shape() const override {
-    const int64_t length = longest_sequence(c_);
-    return {
-        .tokens = c_.tokens(),
-        .length = length,
-        .length_key = c_.sliding_window == length ? "sliding_window" : "max_position_embeddings",
-        .head_dim = c_.head_dim,
-        .attention_dropout = c_.attention_dropout};
+    return {.tokens = c_.tokens(),
+            .length = longest_sequence(c_),
+            .length_key = "max_position_embeddings",
+            .attention = {.head_dim = c_.head_dim,
+                          .dropout = c_.attention_dropout,
+                          .window = c_.sliding_window.value_or(0)}};
   }
 
   void fit(const ModelShape& shape) override {
@@ -36,16 +35,20 @@ class LlamaModel final : public ModelConfig {
     }
   }
 
-  // A block of each kind, in the order in which they come: one that turns queries and keys, one
-  // that does not.
+  // A block of each kind, in the order in which they come: one that turns queries and keys or does
+  // not, in a window or to all.
   void shrink() override {
-    std::vector<bool> kinds;
-    for (const bool turns : c_.rope_layers) {
-      if (std::ranges::find(kinds, turns) == kinds.end()) kinds.push_back(turns);
+    std::vector<std::pair<bool, bool>> kinds;
+    for (int64_t i = 0; i < c_.num_hidden_layers; ++i) {
+      const std::pair kind(c_.turns(i), c_.slides(i));
+      if (std::ranges::find(kinds, kind) == kinds.end()) kinds.push_back(kind);
     }
-    c_.num_hidden_layers = std::max<int64_t>(1, static_cast<int64_t>(kinds.size()));
-    c_.rope_layers = kinds;
-    c_.sliding_layers.clear();
+    c_.num_hidden_layers = static_cast<int64_t>(kinds.size());
+    c_.rope_layers.clear(), c_.sliding_layers.clear();
+    for (const auto& [turns, slides] : kinds) {
+      c_.rope_layers.push_back(turns);
+      if (c_.sliding_window) c_.sliding_layers.push_back(slides);
+    }
     c_.vocab_size = 64;
     c_.bos_token_id.reset();
     c_.eos_token_ids.clear();

@@ -23,10 +23,6 @@ Llama::Llama(const LlamaConfig& config, const Policy& policy, const NetworkOptio
       config_(config) {
   const int64_t n = config_.hidden_size, m = config_.intermediate_size, d = config_.head_dim;
   const int64_t q = config_.num_attention_heads * d, kv = config_.num_key_value_heads * d;
-  const int64_t window = config_.sliding_window.value_or(options.max_length);
-  COMPACT_CHECK(options.max_length <= window, "[llama] sequences of ", options.max_length,
-                " tokens are longer than the model's sliding_window ", window,
-                ", up to which tokens attend to all before them");
   rope_ = std::make_shared<RopeTables>(RopeTables::make(
       config_.rope, d, config_.max_position_embeddings, options.max_length, options.device));
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
@@ -61,6 +57,7 @@ Network::Affine Llama::norm(const std::string& name, int64_t width) {
 void Llama::add_block(const Layer& l, int64_t i) {
   const int64_t n = config_.hidden_size, m = config_.intermediate_size, d = config_.head_dim;
   const int64_t heads = config_.num_attention_heads, kv_heads = config_.num_key_value_heads;
+  const int64_t window = config_.slides(i) ? *config_.sliding_window : options().max_length;
   const auto slot = [&](const char* rest, Role role, int64_t width) {
     return slot_of(policy(), layer_name(i, rest), role, width);
   };
@@ -81,9 +78,11 @@ void Llama::add_block(const Layer& l, int64_t i) {
           {l.q_norm.weight, l.k_norm.weight}, turns ? none : read);
   }
   if (turns) b.add(rope_stage(rope_, heads + kv_heads, d), {}, read);
-  b.add(
-      attention_stage(heads, kv_heads, d, config_.attention_multiplier, config_.attention_dropout),
-      {}, slot("attn.out", Role::kAttention, heads * d));
+  b.add(attention_stage(heads, kv_heads, d,
+                        {.scale = config_.attention_multiplier,
+                         .dropout = config_.attention_dropout,
+                         .window = window < options().max_length ? window : 0}),
+        {}, slot("attn.out", Role::kAttention, heads * d));
   b.add_linear(l.out);
   scale();
   const int middle = b.segment.add_residual(0, slot("mlp.input", Role::kResidual, n));

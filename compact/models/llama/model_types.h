@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "compact/io/config_keys.h"
-#include "compact/models/llama/rope_json.h"
+#include "compact/models/rope_json.h"
 
 namespace compact {
 

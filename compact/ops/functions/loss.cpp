@@ -83,7 +83,7 @@ struct LossNode : torch::autograd::Node {
     at::Tensor ghidden, ghead;              // chunked only
     VersionCheck versions;
   };
-  double scale = 1;
+  double scale = 1, softcap = 0;
   std::vector<int64_t> sizes;  // of the hidden states
   Held held;
   bool released = false;
@@ -123,9 +123,12 @@ variable_list LossNode::apply(variable_list&& grads) {
     if (want_hidden) result[0] = scaled(std::move(h.ghidden), grads[0], keep);
     if (want_head) result[1] = scaled(std::move(h.ghead), grads[0], keep);
   } else {
+    at::Tensor tanh = softcap > 0 ? h.logits.div(softcap) : at::Tensor();
     at::Tensor g = keep ? at::empty_like(h.logits) : std::move(h.logits);
     softmax_backward({}, h.log_probs, {}, h.targets, scale, g);
     h.log_probs = at::Tensor();
+    if (tanh.defined()) at::tanh_backward_out(g, g, tanh);
+    tanh = at::Tensor();
     if (want_head) result[1] = scaled(g.t().mm(h.hidden), grads[0], false);
     if (want_hidden) result[0] = scaled(g.mm(h.head), grads[0], false);
   }
@@ -152,9 +155,14 @@ LossTreatment LossTreatment::from(const Treatment& slot, int64_t vocabulary) {
   return {slot.first().integer("tokens", automatic_chunk(vocabulary))};
 }
 
+void cap_logits(const at::Tensor& logits, double softcap) {
+  if (softcap > 0) logits.div_(softcap).tanh_().mul_(softcap);
+}
+
 at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const at::Tensor& w,
                                 const at::Tensor& targets_, double scale,
-                                const LossTreatment& treatment, LossReport* report) {
+                                const LossTreatment& treatment, LossReport* report,
+                                double softcap) {
   for (const at::Tensor& t : {hidden_, w, targets_}) check_plain("linear_cross_entropy", t);
   COMPACT_CHECK(hidden_.size(-1) == w.size(1), "[linear_cross_entropy] hidden states of width ",
                 hidden_.size(-1), " and a head of width ", w.size(1));
@@ -191,6 +199,7 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const at::Tensor& w,
     const int64_t rows = std::min(chunk, tokens - i);
     const at::Tensor hc = h.narrow(0, i, rows), tc = targets.narrow(0, i, rows);
     at::Tensor logits = hc.mm(weight.t());
+    cap_logits(logits, softcap);
     const at::Tensor lc = lse.narrow(0, i, rows);
     const at::Tensor log_probs = keep ? at::empty({rows, vocabulary}, f32) : at::Tensor();
     softmax_forward(logits, tc, lc, loss.narrow(0, i, rows), log_probs);
@@ -201,7 +210,10 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const at::Tensor& w,
       continue;
     }
     if (!record) continue;
+    at::Tensor tanh = softcap > 0 ? logits.div(softcap) : at::Tensor();
     softmax_backward(logits, {}, lc, tc, scale, logits);
+    if (tanh.defined()) at::tanh_backward_out(logits, logits, tanh);
+    tanh = at::Tensor();
     if (want_head) {
       if (one_chunk) {
         ghead = logits.t().mm(hc);
@@ -225,6 +237,7 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const at::Tensor& w,
   held.ghead = ghead.defined() ? ghead.to(weight.scalar_type()) : ghead;
   ghead = at::Tensor();
   node->scale = scale;
+  node->softcap = softcap;
   node->sizes = hidden_.sizes().vec();
   if (keep) held.versions.add(targets_);
   if (keep && want_head) {

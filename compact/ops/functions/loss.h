@@ -31,6 +31,7 @@ struct LossReport {
 };
 
 // scale * sum of the cross-entropy of hidden W^T over the tokens whose target is not -100.
+// With a softcap logits l are softcap tanh(l / softcap) (Gemma 2).
 //   hidden [.., n], head [vocabulary, n], targets int64 [..] of as many tokens; returns f32 []. For
 //   the mean over valid tokens, scale is one over their number (over all micro-batches of a step).
 // Hidden states and head have one type; autocast does not reach inside. Log-softmax is f32 inside;
@@ -40,6 +41,10 @@ struct LossReport {
 // shapes, and on tensors that are none of plain memory.
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& head,
                                 const at::Tensor& targets, double scale,
-                                const LossTreatment& treatment, LossReport* report = nullptr);
+                                const LossTreatment& treatment, LossReport* report = nullptr,
+                                double softcap = 0);
+
+// In place softcap tanh(logits / softcap); 0: as they are.
+void cap_logits(const at::Tensor& logits, double softcap);
 
 }  // namespace compact

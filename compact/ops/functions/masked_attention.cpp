@@ -16,27 +16,35 @@ namespace {
 
 constexpr int64_t kMostScores = int64_t{1} << 22;  // of a chunk: 16 MiB in f32
 
-// Some samples, and some queries of each: few samples where one takes a whole chunk.
+// Some samples, some queries of each, and the keys that they attend to: few samples where one takes
+// a whole chunk.
 struct Chunk {
-  int64_t sample = 0, samples = 0, query = 0, queries = 0;
+  int64_t sample = 0, samples = 0, query = 0, queries = 0, key = 0, keys = 0;
   uint64_t number = 0;
 
   at::Tensor samples_of(const at::Tensor& t) const { return t.narrow(0, sample, samples); }
   at::Tensor queries_of(const at::Tensor& t) const {
     return samples_of(t).narrow(2, query, queries);
   }
+  at::Tensor keys_of(const at::Tensor& t) const { return samples_of(t).narrow(2, key, keys); }
 };
 
 template <class F>
-void for_chunks(const at::Tensor& q, F f) {
-  const int64_t batch = q.size(0), length = q.size(2), row = q.size(1) * length;
-  const int64_t samples = std::clamp<int64_t>(kMostScores / (row * length), 1, batch);
-  const int64_t queries = std::clamp<int64_t>(kMostScores / (samples * row), 1, length);
+void for_chunks(const at::Tensor& q, const at::Tensor& k, const MaskedAttention& how, F f) {
+  const int64_t batch = q.size(0), length = q.size(2), all = k.size(2), before = all - length;
+  const bool narrow = how.window > 0 && how.window < all;
+  // As many queries as a window has keys read twice that many keys.
+  const int64_t row = q.size(1) * (narrow ? std::min(all, 2 * how.window) : all),
+                most = narrow ? std::min(length, how.window) : length;
+  const int64_t samples = std::clamp<int64_t>(kMostScores / (row * most), 1, batch);
+  const int64_t queries = std::clamp<int64_t>(kMostScores / (samples * row), 1, most);
   Chunk c;
   for (c.sample = 0; c.sample < batch; c.sample += samples) {
     c.samples = std::min(samples, batch - c.sample);
     for (c.query = 0; c.query < length; c.query += queries, ++c.number) {
       c.queries = std::min(queries, length - c.query);
+      c.key = narrow ? std::max<int64_t>(0, before + c.query - how.window + 1) : 0;
+      c.keys = (narrow ? before + c.query + c.queries : all) - c.key;
       f(c);
     }
   }
@@ -46,30 +54,46 @@ double scale_of(const at::Tensor& q, const MaskedAttention& how) {
   return how.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3))));
 }
 
-// f32 [samples, heads, queries, sequence].
+// f32 [samples, heads, queries, keys]. Where scores are capped, `slope` becomes the derivative of
+// that, unless it is null.
 at::Tensor probabilities(const at::Tensor& q, const at::Tensor& k, const MaskedAttention& how,
-                         const Chunk& c) {
+                         const Chunk& c, at::Tensor* slope = nullptr) {
+  constexpr double kNever = -std::numeric_limits<double>::infinity();
   at::Tensor scores =
-      c.queries_of(q).matmul(c.samples_of(k).transpose(2, 3)).to(at::kFloat).mul_(scale_of(q, how));
+      c.queries_of(q).matmul(c.keys_of(k).transpose(2, 3)).to(at::kFloat).mul_(scale_of(q, how));
+  if (how.softcap > 0) {
+    scores.div_(how.softcap).tanh_();
+    if (slope) *slope = scores.square().neg_().add_(1);
+    scores.mul_(how.softcap);
+  }
   if (how.lengths.defined()) {
-    const at::Tensor place = at::arange(k.size(2), how.lengths.options());
+    const at::Tensor place = at::arange(c.key, c.key + c.keys, how.lengths.options());
     const at::Tensor padding = place.ge(c.samples_of(how.lengths).unsqueeze(1));
-    scores.masked_fill_(padding.unsqueeze(1).unsqueeze(1),
-                        -std::numeric_limits<double>::infinity());
+    scores.masked_fill_(padding.unsqueeze(1).unsqueeze(1), kNever);
   }
   if (how.causal) {
-    const at::Tensor place = at::arange(k.size(2), k.options().dtype(at::kLong));
-    scores.masked_fill_(place.gt(place.narrow(0, c.query, c.queries).unsqueeze(1)),
-                        -std::numeric_limits<double>::infinity());
+    const auto places = k.options().dtype(at::kLong);
+    const int64_t first = k.size(2) - q.size(2) + c.query;
+    const at::Tensor place = at::arange(c.key, c.key + c.keys, places),
+                     query = at::arange(first, first + c.queries, places).unsqueeze(1);
+    scores.masked_fill_(place.gt(query), kNever);
+    if (how.window > 0) scores.masked_fill_(place.le(query.sub(how.window)), kNever);
   }
   return at::_softmax(scores, -1, false);
 }
 
 void check_inputs(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                   const MaskedAttention& how) {
-  COMPACT_CHECK(q.dim() == 4 && q.sizes() == k.sizes() && q.sizes() == v.sizes() && q.numel() > 0,
+  const int64_t before = q.dim() == 4 && k.dim() == 4 ? k.size(2) - q.size(2) : 0;
+  auto sizes = q.sizes().vec();
+  if (how.causal && before > 0) sizes[2] += before;
+  COMPACT_CHECK(q.dim() == 4 && k.sizes() == sizes && v.sizes() == sizes && q.numel() > 0,
                 "[attention] q, k, v must be [batch, heads, sequence, dim] alike, are ", q.sizes(),
                 ", ", k.sizes(), ", ", v.sizes());
+  COMPACT_CHECK(
+      how.window == 0 || (how.window > 0 && how.causal && !how.lengths.defined()),
+      "[attention] only causal attention without padding has a window, of at least 1, is ",
+      how.window);
   COMPACT_CHECK(!how.lengths.defined() || (how.lengths.scalar_type() == at::kLong &&
                                            how.lengths.sizes() == at::IntArrayRef{q.size(0)}),
                 "[attention] lengths must be int64 [", q.size(0), "]");
@@ -82,10 +106,10 @@ at::Tensor masked_attention(const at::Tensor& q, const at::Tensor& k, const at::
   check_inputs(q, k, v, how);
   const at::Tensor out =
       at::empty({q.size(0), q.size(2), q.size(1), q.size(3)}, q.options()).transpose(1, 2);
-  for_chunks(q, [&](const Chunk& c) {
+  for_chunks(q, k, how, [&](const Chunk& c) {
     at::Tensor p = probabilities(q, k, how, c);
     if (how.dropout > 0) p = dropped(std::move(p), how.dropout, derive(how.key, c.number));
-    c.queries_of(out).copy_(p.to(q.scalar_type()).matmul(c.samples_of(v)));
+    c.queries_of(out).copy_(p.to(q.scalar_type()).matmul(c.keys_of(v)));
   });
   return out;
 }
@@ -94,13 +118,22 @@ void masked_attention_backward(const at::Tensor& gout, const at::Tensor& q, cons
                                const at::Tensor& v, const MaskedAttention& how,
                                const at::Tensor& gq, const at::Tensor& gk, const at::Tensor& gv) {
   check_inputs(q, k, v, how);
+  COMPACT_CHECK(q.sizes() == k.sizes(), "[attention] backward with more keys than queries");
   const at::ScalarType type = q.scalar_type();
   at::Tensor k_sum, v_sum;  // of the samples of the chunk
-  for_chunks(q, [&](const Chunk& c) {
-    const at::Tensor p = probabilities(q, k, how, c), g = c.queries_of(gout);
+  for_chunks(q, k, how, [&](const Chunk& c) {
+    at::Tensor slope;
+    const at::Tensor p = probabilities(q, k, how, c, &slope), g = c.queries_of(gout);
     const bool first = c.query == 0, last = c.query + c.queries == q.size(2);
-    const auto add = [&](at::Tensor& sum, at::Tensor part) { sum = first ? part : sum.add_(part); };
-    at::Tensor gp = g.matmul(c.samples_of(v).transpose(2, 3)).to(at::kFloat);
+    const auto add = [&](at::Tensor& sum, at::Tensor part) {
+      if (first && c.keys == k.size(2)) {
+        sum = part;
+        return;
+      }
+      if (first) sum = at::zeros({c.samples, k.size(1), k.size(2), k.size(3)}, k.options());
+      sum.narrow(2, c.key, c.keys).add_(part);
+    };
+    at::Tensor gp = g.matmul(c.keys_of(v).transpose(2, 3)).to(at::kFloat);
     if (how.dropout > 0) {
       const uint64_t key = derive(how.key, c.number);
       const at::Tensor kept = at::empty_like(p);
@@ -110,10 +143,11 @@ void masked_attention_backward(const at::Tensor& gout, const at::Tensor& q, cons
     } else {
       add(v_sum, p.to(type).transpose(2, 3).matmul(g));
     }
-    const at::Tensor gs =
-        at::_softmax_backward_data(gp, p, -1, at::kFloat).mul_(scale_of(q, how)).to(type);
+    at::Tensor gscores = at::_softmax_backward_data(gp, p, -1, at::kFloat).mul_(scale_of(q, how));
+    if (slope.defined()) gscores.mul_(slope);
+    const at::Tensor gs = gscores.to(type);
     add(k_sum, gs.transpose(2, 3).matmul(c.queries_of(q)));
-    c.queries_of(gq).copy_(gs.matmul(c.samples_of(k)));
+    c.queries_of(gq).copy_(gs.matmul(c.keys_of(k)));
     if (!last) return;
     c.samples_of(gk).copy_(k_sum);
     c.samples_of(gv).copy_(v_sum);

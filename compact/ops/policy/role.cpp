@@ -18,6 +18,8 @@ std::span<const RoleInfo> roles() {
       {Role::kHeads, "heads",
        "the same where queries and keys have norms of their own, after these"},
       {Role::kAttention, "attention", "what attention gives to its output matrix"},
+      {Role::kAdded, "added",
+       "what attention or MLP give to a norm of their own, before they are added (Gemma)"},
       {Role::kGateUp, "gate_up", "both products of a gated MLP, before its activation"},
       {Role::kGate, "gate", "the gate of a gated MLP, after its activation"},
       {Role::kProduct, "product", "gate times up, which the last matrix of a gated MLP reads"},

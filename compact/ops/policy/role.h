@@ -20,6 +20,7 @@ enum class Role : uint8_t {
   kQkv,
   kHeads,
   kAttention,
+  kAdded,
   kGateUp,
   kGate,
   kProduct,

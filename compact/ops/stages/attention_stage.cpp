@@ -58,12 +58,17 @@ class AttentionStage final : public Stage {
 }  // namespace
 
 std::shared_ptr<const Stage> attention_stage(int64_t heads, int64_t kv_heads, int64_t dim,
-                                             std::optional<double> scale, double dropout) {
-  if (dropout > 0) {
-    return masked_attention_stage(
-        heads, dim, {.dropout = dropout, .kv_heads = kv_heads, .causal = true, .scale = scale});
+                                             const AttentionOptions& options) {
+  if (options.dropout > 0 || options.window > 0 || options.softcap > 0) {
+    return masked_attention_stage(heads, dim,
+                                  {.dropout = options.dropout,
+                                   .kv_heads = kv_heads,
+                                   .causal = true,
+                                   .scale = options.scale,
+                                   .window = options.window,
+                                   .softcap = options.softcap});
   }
-  return std::make_shared<AttentionStage>(heads, kv_heads, dim, scale);
+  return std::make_shared<AttentionStage>(heads, kv_heads, dim, options.scale);
 }
 
 }  // namespace compact

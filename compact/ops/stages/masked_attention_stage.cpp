@@ -5,6 +5,7 @@
 #include "compact/ops/functions/attention.h"
 #include "compact/ops/functions/heads.h"
 #include "compact/ops/functions/masked_attention.h"
+#include "compact/ops/functions/token_cache.h"
 #include "compact/ops/stages/stages.h"
 
 namespace compact {
@@ -32,11 +33,17 @@ class MaskedAttentionStage final : public Stage {
     const auto [q, k, v] = split(f.input);
     COMPACT_CHECK(!f.pass.cache || options_.causal,
                   "[attention] only causal attention goes on behind a cache of tokens");
-    const at::Tensor y =
-        f.pass.cache
-            ? attention_of_new_tokens(q, k, v, *f.pass.cache, this, options_.scale)
-            : masked_attention(q, repeat_groups(k, heads_), repeat_groups(v, heads_), how(f.pass));
-    return y.transpose(1, 2).flatten(2);
+    const bool plain = options_.window == 0 && options_.softcap == 0;
+    if (f.pass.cache && plain) {
+      const at::Tensor y = attention_of_new_tokens(q, k, v, *f.pass.cache, this, options_.scale);
+      return y.transpose(1, 2).flatten(2);
+    }
+    const auto [keys, values] =
+        f.pass.cache ? f.pass.cache->append(this, k, v) : std::pair<at::Tensor, at::Tensor>(k, v);
+    return masked_attention(q, repeat_groups(keys, heads_), repeat_groups(values, heads_),
+                            how(f.pass))
+        .transpose(1, 2)
+        .flatten(2);
   }
 
   at::Tensor backward(Backward& b) const override {
@@ -64,7 +71,9 @@ class MaskedAttentionStage final : public Stage {
             .dropout = pass.training ? options_.dropout : 0,
             .key = pass.noise,
             .causal = options_.causal,
-            .scale = options_.scale};
+            .scale = options_.scale,
+            .window = options_.window,
+            .softcap = options_.softcap};
   }
   std::tuple<at::Tensor, at::Tensor, at::Tensor> split(const at::Tensor& x) const {
     return split_heads(x, heads_, kv_heads_, dim_);

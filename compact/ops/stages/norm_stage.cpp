@@ -19,6 +19,19 @@ void check_weight(const at::Tensor& x, const at::Tensor& weight, int64_t n) {
                 "[rms norm] weight must be contiguous [", n, "], is ", weight.sizes());
 }
 
+// What rows are multiplied by: the weight itself, or, with an offset, their sum in f32.
+at::Tensor factor_of(const at::Tensor& weight, double offset) {
+  return offset == 0 ? weight : weight.to(at::kFloat).add(offset);
+}
+
+// A tensor for the gradient of such a factor, and that of its weight.
+at::Tensor gradient_like(const at::Tensor& factor, bool wanted) {
+  return wanted ? at::empty_like(factor) : at::Tensor();
+}
+at::Tensor as_weight(const at::Tensor& gfactor, const at::Tensor& weight) {
+  return gfactor.defined() ? gfactor.to(weight.scalar_type()) : gfactor;
+}
+
 // Of x [.., n], contiguous, into y of its shape and rstd, f32 [rows].
 void normalize(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& y,
                const at::Tensor& rstd) {
@@ -61,7 +74,7 @@ void normalize_backward(const at::Tensor& gy, const at::Tensor& x, const at::Ten
 
 class RmsNormStage final : public Stage {
  public:
-  explicit RmsNormStage(double eps) : eps_(eps) {}
+  RmsNormStage(double eps, double offset) : eps_(eps), offset_(offset) {}
 
   Needs needs() const override { return {.input = true}; }
   int parameters() const override { return 1; }
@@ -72,7 +85,7 @@ class RmsNormStage final : public Stage {
     check_weight(x, weight, n);
     at::Tensor y = at::empty_like(x);
     const at::Tensor rstd = at::empty({n ? x.numel() / n : 0}, x.options().dtype(at::kFloat));
-    normalize(x, weight, eps_, y, rstd);
+    normalize(x, factor_of(weight, offset_), eps_, y, rstd);
     if (f.want_extras) f.extras = {rstd};
     return y;
   }
@@ -85,19 +98,21 @@ class RmsNormStage final : public Stage {
     at::Tensor residual = b.residual.defined() ? b.residual.contiguous() : at::Tensor();
     b.residual = at::Tensor();
     const at::Tensor gx = owned(residual) ? residual : owned(gy) ? gy : at::empty_like(x);
-    if (b.want_parameters[0]) b.gparameters[0] = at::empty_like(weight);
-    normalize_backward(gy, x, weight, (*b.extras)[0], residual, gx, b.gparameters[0]);
+    const at::Tensor factor = factor_of(weight, offset_),
+                     gfactor = gradient_like(factor, b.want_parameters[0]);
+    normalize_backward(gy, x, factor, (*b.extras)[0], residual, gx, gfactor);
+    b.gparameters[0] = as_weight(gfactor, weight);
     return b.want_input ? gx : at::Tensor();
   }
 
  private:
-  double eps_;
+  double eps_, offset_;
 };
 
 class HeadNormStage final : public Stage {
  public:
-  HeadNormStage(double eps, int64_t q_heads, int64_t k_heads, int64_t dim)
-      : eps_(eps), heads_{q_heads, k_heads}, dim_(dim) {}
+  HeadNormStage(double eps, int64_t q_heads, int64_t k_heads, int64_t dim, double offset)
+      : eps_(eps), offset_(offset), heads_{q_heads, k_heads}, dim_(dim) {}
 
   Needs needs() const override { return {.input = true}; }
   int parameters() const override { return 2; }
@@ -110,7 +125,7 @@ class HeadNormStage final : public Stage {
     for (int part = 0; part < 2; ++part) {
       const at::Tensor rows = rows_of(x, part), normed = at::empty_like(rows);
       const at::Tensor rstd = at::empty({rows.size(0)}, x.options().dtype(at::kFloat));
-      normalize(rows, f.weights[part].value, eps_, normed, rstd);
+      normalize(rows, factor_of(f.weights[part].value, offset_), eps_, normed, rstd);
       part_of(y, part).copy_(normed.view(part_of(y, part).sizes()));
       if (f.want_extras) f.extras.push_back(rstd);
     }
@@ -125,9 +140,11 @@ class HeadNormStage final : public Stage {
     b.gy = at::Tensor();
     for (int part = 0; part < 2; ++part) {
       const at::Tensor& weight = b.weights[part].value;
-      const at::Tensor x = rows_of(b.input, part), g = rows_of(gx, part);
-      if (b.want_parameters[part]) b.gparameters[part] = at::empty_like(weight);
-      normalize_backward(g, x, weight, (*b.extras)[part], {}, g, b.gparameters[part]);
+      const at::Tensor x = rows_of(b.input, part), g = rows_of(gx, part),
+                       factor = factor_of(weight, offset_),
+                       gfactor = gradient_like(factor, b.want_parameters[part]);
+      normalize_backward(g, x, factor, (*b.extras)[part], {}, g, gfactor);
+      b.gparameters[part] = as_weight(gfactor, weight);
       part_of(gx, part).copy_(g.view(part_of(gx, part).sizes()));
     }
     return b.want_input ? b.plus_residual(std::move(gx)) : at::Tensor();
@@ -150,20 +167,20 @@ class HeadNormStage final : public Stage {
     return part_of(x, part).contiguous().view({x.numel() / x.size(-1) * heads_[part], dim_});
   }
 
-  double eps_;
+  double eps_, offset_;
   std::array<int64_t, 2> heads_;
   int64_t dim_;
 };
 
 }  // namespace
 
-std::shared_ptr<const Stage> rms_norm_stage(double eps) {
-  return std::make_shared<RmsNormStage>(eps);
+std::shared_ptr<const Stage> rms_norm_stage(double eps, double offset) {
+  return std::make_shared<RmsNormStage>(eps, offset);
 }
 
 std::shared_ptr<const Stage> head_norm_stage(double eps, int64_t q_heads, int64_t k_heads,
-                                             int64_t dim) {
-  return std::make_shared<HeadNormStage>(eps, q_heads, k_heads, dim);
+                                             int64_t dim, double offset) {
+  return std::make_shared<HeadNormStage>(eps, q_heads, k_heads, dim, offset);
 }
 
 }  // namespace compact

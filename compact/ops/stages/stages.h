@@ -13,14 +13,14 @@
 
 namespace compact {
 
-// y = x / sqrt(mean(x^2) + eps) * weight, whose type is that of x or f32. Keeps rstd. Zhang and
-// Sennrich 2019.
-std::shared_ptr<const Stage> rms_norm_stage(double eps);
+// y = x / sqrt(mean(x^2) + eps) * (offset + weight), whose type is that of x or f32; with an offset
+// the factor is f32 (Gemma has 1). Keeps rstd. Zhang and Sennrich 2019.
+std::shared_ptr<const Stage> rms_norm_stage(double eps, double offset = 0);
 
 // Of a fused product [.., (q_heads + k_heads + ..) dim]: each query by the first weight [dim], each
 // key by the second, what is behind them as it is. Keeps rstd of every head.
 std::shared_ptr<const Stage> head_norm_stage(double eps, int64_t q_heads, int64_t k_heads,
-                                             int64_t dim);
+                                             int64_t dim, double offset = 0);
 
 // y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias. Keeps mean and 1/deviation. Ba et al.
 // 2016.
@@ -65,17 +65,25 @@ struct RopeTables {
 std::shared_ptr<const Stage> rope_stage(std::shared_ptr<const RopeTables> tables, int64_t heads,
                                         int64_t dim);
 
-// Causal attention on a fused product [.., (heads + 2 kv_heads) dim] -> [.., heads dim], scores
-// times `scale`, by default 1 / sqrt(dim). Keeps the logsumexp. Reads input and output in backward.
-// With dropout of probabilities it is masked_attention_stage, which no fused kernel does.
+struct AttentionOptions {
+  std::optional<double> scale = {};  // of scores; none: 1 / sqrt(dim)
+  double dropout = 0;                // of probabilities, in training
+  int64_t window = 0;                // tokens that one attends to, itself among them; 0: all
+  double softcap = 0;                // scores s are softcap tanh(s / softcap); 0: as they are
+};
+// Causal attention on a fused product [.., (heads + 2 kv_heads) dim] -> [.., heads dim]. Keeps the
+// logsumexp. Reads input and output in backward. With dropout, a window or capped scores it is
+// masked_attention_stage, since no fused kernel does these.
 std::shared_ptr<const Stage> attention_stage(int64_t heads, int64_t kv_heads, int64_t dim,
-                                             std::optional<double> scale = {}, double dropout = 0);
+                                             const AttentionOptions& options = {});
 
 struct MaskedAttentionOptions {
   double dropout = 0;                // of probabilities, in training
   int64_t kv_heads = 0;              // 0: as many as heads
   bool causal = false;               // to no token behind; else to all
   std::optional<double> scale = {};  // of scores; none: 1 / sqrt(dim)
+  int64_t window = 0;                // as above, of causal attention
+  double softcap = 0;                // as above
 };
 // Attention to tokens of a sequence but padding, [.., (heads + 2 kv_heads) dim] -> [.., heads dim].
 // Keeps nothing; reads its input in backward.
@@ -84,6 +92,10 @@ std::shared_ptr<const Stage> masked_attention_stage(int64_t heads, int64_t dim,
 
 // x Phi(x), or its approximation by tanh. Hendrycks and Gimpel 2016.
 std::shared_ptr<const Stage> gelu_stage(bool tanh);
+
+// gelu(gate) * up on a fused product [.., 2m] -> [.., m], with that approximation. Side output:
+// gelu(gate). Shazeer 2020.
+std::shared_ptr<const Stage> geglu_stage(int64_t m);
 
 // silu(gate) * up on a fused product [.., 2m] -> [.., m]. Side output: silu(gate). Shazeer 2020.
 std::shared_ptr<const Stage> swiglu_stage(int64_t m);

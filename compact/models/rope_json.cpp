@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/models/llama/rope_json.h"
+#include "compact/models/rope_json.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

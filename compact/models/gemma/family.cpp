@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "compact/base/text.h"
+#include "compact/models/families.h"
+#include "compact/models/gemma/gemma.h"
+
+namespace compact {
+namespace {
+
+class GemmaModel final : public ModelConfig {
+ public:
+  explicit GemmaModel(GemmaConfig config) : c_(std::move(config)) {}
+  std::unique_ptr<ModelConfig> clone() const override { return std::make_unique<GemmaModel>(c_); }
+
+  ModelShape shape() const override {
+    const bool slides = std::ranges::find(c_.sliding_layers, true) != c_.sliding_layers.end();
+    return {.tokens = c_.tokens(),
+            .length = c_.max_position_embeddings,
+            .length_key = "max_position_embeddings",
+            .attention = {.head_dim = c_.head_dim,
+                          .dropout = c_.attention_dropout,
+                          .softcap = c_.attn_logit_softcapping.value_or(0),
+                          .window = slides ? c_.sliding_window : 0}};
+  }
+  void fit(const ModelShape& shape) override {
+    if (shape.dropout >= 0) c_.attention_dropout = shape.dropout;
+    if (shape.tokens.vocabulary != c_.vocab_size) c_.pad_token_id.reset();
+    c_.vocab_size = shape.tokens.vocabulary;
+    c_.bos_token_id = shape.tokens.bos;
+    c_.eos_token_ids = shape.tokens.eos;
+    c_.max_position_embeddings = shape.length;
+  }
+  // A block of each kind, in the order in which they come.
+  void shrink() override {
+    std::vector<bool> kinds;
+    for (const bool slides : c_.sliding_layers) {
+      if (std::ranges::find(kinds, slides) == kinds.end()) kinds.push_back(slides);
+    }
+    c_.num_hidden_layers = static_cast<int64_t>(kinds.size());
+    c_.sliding_layers = kinds;
+    c_.vocab_size = 64;
+    c_.bos_token_id.reset();
+    c_.eos_token_ids.clear();
+    c_.pad_token_id.reset();
+  }
+  nlohmann::json to_json(const std::string& dtype) const override {
+    return gemma_config_to_json(c_, dtype);
+  }
+  std::unique_ptr<Network> build(const Policy& policy,
+                                 const NetworkOptions& options) const override {
+    return std::make_unique<Gemma>(c_, policy, options);
+  }
+
+ private:
+  GemmaConfig c_;
+};
+
+ModelInfo gemma(const char* name, GemmaConfig c, int64_t period) {
+  c.sliding_layers = gemma_windows(c.num_hidden_layers, period);
+  c.bos_token_id.reset(), c.eos_token_ids.clear(), c.pad_token_id.reset();
+  return {name,
+          cat("hidden ", c.hidden_size, ", MLP ", c.intermediate_size, ", ", c.num_hidden_layers,
+              " layers, ", c.num_attention_heads, " heads, ", c.num_key_value_heads,
+              " of keys and values"),
+          std::make_shared<const GemmaModel>(c)};
+}
+
+GemmaConfig second(int64_t hidden, int64_t mlp, int64_t layers, int64_t heads) {
+  return {.head_norms = false,
+          .hidden_size = hidden,
+          .intermediate_size = mlp,
+          .num_hidden_layers = layers,
+          .num_attention_heads = heads,
+          .num_key_value_heads = heads / 2,
+          .vocab_size = 256000,
+          .max_position_embeddings = 8192,
+          .rope = {},
+          .attn_logit_softcapping = 50,
+          .final_logit_softcapping = 30};
+}
+
+GemmaConfig third(int64_t hidden, int64_t mlp, int64_t layers) {
+  return {.hidden_size = hidden,
+          .intermediate_size = mlp,
+          .num_hidden_layers = layers,
+          .num_attention_heads = 4,
+          .num_key_value_heads = 1,
+          .vocab_size = 262144,
+          .max_position_embeddings = 32768,
+          .sliding_window = 512};
+}
+
+}  // namespace
+
+extern const FamilyInfo gemma_family = {
+    .name = "gemma",
+    .types = {{"gemma2", ModelUse::kTokens}, {"gemma3_text", ModelUse::kTokens}},
+    .models = {gemma("gemma-3-270m", third(640, 2048, 18), 6),
+               gemma("gemma-3-1b", third(1152, 6912, 26), 6),
+               gemma("gemma-2-2b", second(2304, 9216, 26, 8), 2),
+               gemma("gemma-2-9b", second(3584, 14336, 42, 16), 2)},
+    .read = [](const nlohmann::json& config,
+               std::string_view where) -> std::unique_ptr<ModelConfig> {
+      return std::make_unique<GemmaModel>(gemma_config_from_json(config, where));
+    },
+};
+
+}  // namespace compact

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gemma 2 and the text models of Gemma 3 (Gemma Team 2024, 2025): RMSNorm before and after
+// attention and MLP, rotary positions, grouped-query attention in windows but for some layers,
+// GeGLU. Gemma 2 caps scores and logits; Gemma 3 norms queries and keys, and turns them by two
+// tables. Every block is one segment.
+//
+// Parameters: embedding, layers.N.attn.{norm,qkv,out,post_norm}, of Gemma 3 layers.N.attn.{q_norm,
+// k_norm}, layers.N.mlp.{norm,gate_up,down,post_norm}, final.norm, head (absent where tied); where
+// there are biases, the matrix's name with .bias. A norm multiplies by 1 + its weight. Slots:
+// layers.N.attn.{input,norm,qkv,out,added}, of Gemma 3 layers.N.attn.heads, layers.N.mlp.{input,
+// norm,gate_up,gelu,product,added}, final.{input,norm}, loss.logits.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "compact/base/rope_config.h"
+#include "compact/models/language_model.h"
+#include "compact/ops/stages/stages.h"
+
+namespace compact {
+
+// In the words of Hugging Face's `config.json`. The numbers are those of model_type gemma3_text.
+struct GemmaConfig {
+  bool head_norms = true;  // model_type gemma3_text; else gemma2
+  int64_t hidden_size = 2304, intermediate_size = 9216, num_hidden_layers = 26;
+  int64_t num_attention_heads = 8, num_key_value_heads = 4, head_dim = 256;
+  int64_t vocab_size = 262208, max_position_embeddings = 131072;
+  double rms_norm_eps = 1e-6;
+  double query_pre_attn_scalar = 256;  // scores are divided by its root
+  int64_t sliding_window = 4096;       // of these layers, in tokens
+  std::vector<bool> sliding_layers;    // for each layer
+  RopeConfig rope = {.theta = 1e6};
+  RopeConfig sliding_rope;  // gemma3_text, of these layers
+  std::optional<double> attn_logit_softcapping, final_logit_softcapping;
+  bool attention_bias = false;
+  double attention_dropout = 0;  // of probabilities, in training
+  bool tie_word_embeddings = true;
+  double initializer_range = 0.02;
+  std::optional<int64_t> bos_token_id = 2;
+  std::vector<int64_t> eos_token_ids = {1};
+  std::optional<int64_t> pad_token_id = 0;  // whose embedding is not trained by what reads it
+
+  TokenIds tokens() const { return {vocab_size, bos_token_id, eos_token_ids}; }
+  bool operator==(const GemmaConfig&) const = default;
+};
+// Throws InputError, beginning with `where`, unless sizes are in 1..2^31-1, heads are a multiple of
+// the heads of keys and values, head_dim is even, sliding_layers has an entry of each layer, the
+// dropout is in [0, 1), the other real numbers are finite and positive and the token ids are below
+// vocab_size.
+void check_gemma_config(const GemmaConfig& config, std::string_view where);
+// InputError as above, and on a setting that changes what is computed to what is not computed here.
+// Keys that are missing default as in transformers.
+GemmaConfig gemma_config_from_json(const nlohmann::json& config, std::string_view where);
+nlohmann::json gemma_config_to_json(const GemmaConfig& config, const std::string& dtype);
+// Which of so many layers have a window: all but each `period`-th.
+std::vector<bool> gemma_windows(int64_t layers, int64_t period);
+
+class Gemma final : public LanguageModel {
+ public:
+  // Weights normal(0, initializer_range), of norms 0, biases 0. Throws InputError where the policy
+  // names slots or parameters that the model has not, or treatments that cannot be.
+  Gemma(const GemmaConfig& config, const Policy& policy, const NetworkOptions& options);
+  Gemma(const Gemma&) = delete;
+
+  bool is_far(int64_t length) const override;
+  const GemmaConfig& config() const { return config_; }
+  // Hugging Face names; fused products as views of their parts.
+  std::vector<std::pair<std::string, at::Tensor>> named_tensors() const override;
+  Names copies_of(const std::string& name) const override;
+
+ private:
+  struct Layer {
+    Affine attn_norm, qkv, out, attn_post, mlp_norm, gate_up, down, mlp_post;
+    Affine q_norm, k_norm;  // null where the model has none
+  };
+  Affine norm(const std::string& name, int64_t width);
+  void add_block(const Layer& layer, int64_t index);
+  at::Tensor embedded(const at::Tensor& ids, const at::Tensor& embedding, const Pass& pass,
+                      int64_t position) const override;
+
+  GemmaConfig config_;
+  double scale_ = 1;  // of embeddings
+  std::shared_ptr<const RopeTables> rope_, sliding_rope_;
+  std::vector<Layer> layers_;
+  Affine final_norm_;
+};
+
+}  // namespace compact

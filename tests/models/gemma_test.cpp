@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// What Gemma is beside what every family owes (families_test.cpp, hf_parity.py).
+#include "compact/models/gemma/gemma.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "compact/base/check.h"
+#include "tests/models/tiny_decoder.h"
+
+namespace compact {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+GemmaConfig tiny_gemma(bool third) {
+  GemmaConfig c{.head_norms = third,
+                .hidden_size = 24,
+                .intermediate_size = 40,
+                .num_hidden_layers = 3,
+                .num_attention_heads = 4,
+                .num_key_value_heads = 2,
+                .head_dim = 6,
+                .vocab_size = 37,
+                .max_position_embeddings = 20,
+                .query_pre_attn_scalar = 6,
+                .sliding_window = 5,
+                .sliding_layers = {true, false, true},
+                .initializer_range = 0.3,
+                .bos_token_id = {},
+                .eos_token_ids = {},
+                .pad_token_id = 3};
+  if (!third) c.attn_logit_softcapping = 2, c.final_logit_softcapping = 3;
+  return c;
+}
+
+TEST(Gemma, TokenByTokenEqualsTheWholeSequence) {
+  for (const bool third : {false, true}) {
+    expect_decoder_equals_whole(Gemma(tiny_gemma(third), Policy(), kTinyOptions),
+                                third ? " gemma 3" : " gemma 2");
+  }
+}
+
+TEST(Gemma, PoliciesWithoutLossGiveTheSameBits) {
+  for (const bool third : {false, true}) {
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      NetworkOptions options = kTinyOptions;
+      options.dtype = type;
+      expect_same_bits_without_loss(
+          [&](const Policy& p) { return std::make_unique<Gemma>(tiny_gemma(third), p, options); },
+          cat(" ", third, " ", at::toString(type)));
+    }
+  }
+}
+
+// A window as long as the sequences is none.
+TEST(Gemma, OnlyWindowsThatAreShorterDiffer) {
+  GemmaConfig c = tiny_gemma(true);
+  const at::Tensor ids = tiny_ids(1, 15);
+  c.sliding_window = 20;
+  const at::Tensor whole = Gemma(c, Policy(), kTinyOptions).logits(ids);
+  c.sliding_window = 15;
+  EXPECT_TRUE(at::allclose(Gemma(c, Policy(), kTinyOptions).logits(ids), whole, 1e-5, 1e-6));
+  c.sliding_window = 14;
+  EXPECT_FALSE(at::allclose(Gemma(c, Policy(), kTinyOptions).logits(ids), whole, 1e-3, 1e-3));
+}
+
+TEST(Gemma, ReadsBothFormsOfPositions) {
+  const json published = {{"model_type", "gemma3_text"},
+                          {"head_dim", 256},
+                          {"hidden_size", 1152},
+                          {"intermediate_size", 6912},
+                          {"num_attention_heads", 4},
+                          {"num_hidden_layers", 26},
+                          {"num_key_value_heads", 1},
+                          {"rope_local_base_freq", 10000},
+                          {"rope_scaling", nullptr},
+                          {"rope_theta", 1000000},
+                          {"sliding_window", 512},
+                          {"sliding_window_pattern", 6},
+                          {"vocab_size", 262144},
+                          {"max_position_embeddings", 32768},
+                          {"attn_logit_softcapping", nullptr}};
+  const GemmaConfig c = gemma_config_from_json(published, "here");
+  EXPECT_EQ(c.rope.theta, 1e6);
+  EXPECT_EQ(c.sliding_rope.theta, 1e4);
+  EXPECT_EQ(std::ranges::count(c.sliding_layers, false), 4);
+  EXPECT_FALSE(c.sliding_layers[5] || c.sliding_layers[23]);
+  EXPECT_EQ(c.eos_token_ids, std::vector<int64_t>{1});
+  EXPECT_EQ(gemma_config_from_json(gemma_config_to_json(c, "float32"), "there"), c);
+  // The scaling was meant for the layers without a window.
+  json scaled = published;
+  scaled["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 8.0}};
+  const GemmaConfig far = gemma_config_from_json(scaled, "here");
+  EXPECT_EQ(far.rope.kind, RopeKind::kLinear);
+  EXPECT_EQ(far.sliding_rope, RopeConfig{});
+  EXPECT_EQ(gemma_config_from_json(gemma_config_to_json(far, "float32"), "there"), far);
+  // Gemma 2 caps where nothing is said.
+  const GemmaConfig second = gemma_config_from_json({{"model_type", "gemma2"}}, "here");
+  EXPECT_EQ(second.attn_logit_softcapping, 50);
+  EXPECT_EQ(second.final_logit_softcapping, 30);
+  EXPECT_EQ(second.rope.theta, 1e4);
+}
+
+TEST(Gemma, RefusesWithKeyRuleAndValue) {
+  const struct {
+    bool third;
+    json change;
+    const char* message;
+  } cases[] = {
+      {true, {{"hidden_activation", "gelu"}}, "hidden_activation must be gelu_pytorch_tanh, is"},
+      {false, {{"hidden_act", "silu"}}, "hidden_act must be gelu_pytorch_tanh, is `silu`"},
+      {true, {{"use_bidirectional_attention", true}}, "use_bidirectional_attention must be false"},
+      {true, {{"sliding_window", nullptr}}, "sliding_window must be given where layer_types has"},
+      {true, {{"sliding_window", 0}}, "sliding_window must be from 1"},
+      {false, {{"layer_types", {"full_attention"}}}, "layer_types must have 3 entries"},
+      {false, {{"layer_types", {"a", "b", "c"}}}, "layer_types must be full_attention or"},
+      {false, {{"attn_logit_softcapping", 0}}, "attn_logit_softcapping must be"},
+      {false, {{"final_logit_softcapping", -1}}, "final_logit_softcapping must be"},
+      {false, {{"query_pre_attn_scalar", 0}}, "query_pre_attn_scalar must be"},
+      {true, {{"rope_parameters", {{"rope_theta", 3}}}}, "rope_parameters must have full_att"},
+      {true, {{"rope_theta", 3}}, "rope_theta must be given once"},
+      {false, {{"head_dim", 5}}, "head_dim must be even, is 5"},
+      {false, {{"num_key_value_heads", 3}}, "must be a multiple of num_key_value_heads"},
+  };
+  for (const auto& [third, change, message] : cases) {
+    json config = gemma_config_to_json(tiny_gemma(third), "float32");
+    config.update(change);
+    try {
+      gemma_config_from_json(config, "here");
+      ADD_FAILURE() << message;
+    } catch (const InputError& e) {
+      EXPECT_THAT(e.what(), HasSubstr(message));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace compact
