@@ -5,12 +5,16 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "compact/apps/text_stream.h"
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
 #include "compact/config/option.h"
 #include "compact/config/precision.h"
+#include "compact/io/config_keys.h"
+#include "compact/io/json_file.h"
 #include "compact/models/decoder.h"
 #include "compact/models/families.h"
 #include "compact/tasks/language_task.h"
@@ -32,6 +36,14 @@ std::vector<int64_t> prompt_ids(const TokenIds& known, const Tokenizer& tokenize
   return ids;
 }
 
+// What generation_config.json of a folder ends texts with.
+std::vector<int64_t> ends_beside(const std::string& folder) {
+  const std::filesystem::path file = std::filesystem::path(folder) / "generation_config.json";
+  if (!std::filesystem::exists(file)) return {};
+  const nlohmann::json config = read_json(file);
+  return ConfigKeys(config, file.string()).tokens("eos_token_id", {});
+}
+
 class Generator {
  public:
   Generator(const LanguageModel& model, const Tokenizer& tokenizer, const GenerateOptions& options,
@@ -41,7 +53,8 @@ class Generator {
         prompt_(prompt_ids(model.tokens(), tokenizer, options.prompt)),
         prompt_length_(static_cast<int64_t>(prompt_.size())),
         decoder_(model, capacity(window)),
-        ends_(model.tokens().eos) {
+        ends_(options.ends) {
+    ends_.insert(ends_.end(), model.tokens().eos.begin(), model.tokens().eos.end());
     ends_.push_back(tokenizer.end_of_text());
     after_prompt_ = decoder_.append(prompt_);
   }
@@ -148,12 +161,18 @@ std::vector<Sample> generate(const GenerateOptions& options, const TextSink& sin
   const auto tokenizer = c.tokenizer.empty() ? load_tokenizer(folder) : make_tokenizer(c.tokenizer);
   if (c.threads > 0) at::set_num_threads(static_cast<int>(c.threads));
   set_matmul_precision(c.matmul_precision, device);
-  const int64_t longest = config->shape().length;
+  const ModelShape shape = config->shape();
+  const auto wanted =
+      static_cast<int64_t>(prompt_ids(shape.tokens, *tokenizer, options.prompt).size()) +
+      std::max<int64_t>(0, options.max_new_tokens);
+  const int64_t longest = std::min(shape.length, wanted);
   const std::unique_ptr<Network> network = config->build(
       Policy(), {.device = device, .dtype = dtype_of(c.dtype), .max_length = longest});
   for (const std::string& line : load_weights(*network, folder).warnings) warnings.push_back(line);
   const auto& model = dynamic_cast<const LanguageModel&>(*network);  // as all of this use are
-  return generate(model, *tokenizer, options, longest, sink);
+  GenerateOptions with_ends = options;
+  for (const int64_t id : ends_beside(folder)) with_ends.ends.push_back(id);
+  return generate(model, *tokenizer, with_ends, shape.length, sink);
 }
 
 }  // namespace compact

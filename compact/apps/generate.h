@@ -20,6 +20,7 @@ struct GenerateOptions {
   int64_t max_new_tokens = 200;
   int64_t num_samples = 1;
   SamplingOptions sampling;
+  std::vector<int64_t> ends;  // that end a text, beside those of the model and the tokenizer
   // Of its options those of Commands::kGenerate: --model_name_or_path, a folder with config.json,
   // model.safetensors and a tokenizer; --tokenizer, empty: the folder's; and so on.
   TrainConfig config = [] {
@@ -41,6 +42,7 @@ using TextSink = std::function<void(int64_t sample, std::string_view text)>;
 // Continues the prompt num_samples times. Sample i takes its random numbers from (seed, i) alone.
 // The context starts with what the tokenizer's files put before a sentence, where they do not say
 // with the begin of text of config.json; an empty prompt without one starts after an end of text.
+// A text ends at what config.json, generation_config.json or the tokenizer end texts with.
 // Once the context fills the model's longest sequence, its older half is forgotten. Lines of
 // `warnings` come before the first text. Throws InputError on options out of range, a prompt longer
 // than the context, and a model or tokenizer that cannot be loaded.

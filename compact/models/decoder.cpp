@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "compact/base/check.h"
 
 namespace compact {
@@ -26,7 +28,7 @@ at::Tensor Decoder::append(std::span<const int64_t> ids) {
   const bool far = model_.is_far(length() + more);
   if (far != far_) cache_.truncate(0);  // what is kept was read otherwise
   far_ = far;
-  std::vector<int64_t> fresh(ids_.begin() + length(), ids_.end());
+  std::vector<int64_t> fresh(ids_.begin() + cache_.length(), ids_.end());
   fresh.insert(fresh.end(), ids.begin(), ids.end());
   const at::Tensor rows = at::tensor(fresh, at::kLong).unsqueeze(0);
   at::Tensor logits = model_.logits_of_last(rows.to(model_.device()), cache_);
@@ -35,7 +37,10 @@ at::Tensor Decoder::append(std::span<const int64_t> ids) {
 }
 
 void Decoder::truncate(int64_t length) {
-  cache_.truncate(length);
+  // A pass that failed may have left fewer.
+  COMPACT_CHECK(length >= 0 && length <= this->length(), "[decode] cannot go back to ", length,
+                " tokens, there are ", this->length());
+  cache_.truncate(std::min(length, cache_.length()));
   ids_.resize(static_cast<size_t>(length));
 }
 

@@ -27,7 +27,7 @@ class Decoder {
   // Forgets all tokens but the first `length`. Throws InputError where there are fewer.
   void truncate(int64_t length);
 
-  int64_t length() const { return cache_.length(); }
+  int64_t length() const { return static_cast<int64_t>(ids_.size()); }
   int64_t capacity() const { return cache_.capacity(); }
 
  private:

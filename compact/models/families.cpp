@@ -8,6 +8,7 @@
 #include "compact/base/file.h"
 #include "compact/base/text.h"
 #include "compact/io/json_file.h"
+#include "compact/models/image_processor.h"
 
 namespace compact {
 
@@ -77,7 +78,7 @@ ModelUse use_of(const nlohmann::json& config, std::string_view where) {
 
 std::unique_ptr<ModelConfig> read_model(const std::filesystem::path& path, ModelUse use) {
   const std::filesystem::path file = is_folder(path) ? path / "config.json" : path;
-  nlohmann::json config = read_json(file);
+  const nlohmann::json config = read_json(file);
   const FoundType found = type_of(config, file.string());
   std::string known;
   for (const FamilyInfo* f : families()) {
@@ -88,15 +89,18 @@ std::unique_ptr<ModelConfig> read_model(const std::filesystem::path& path, Model
   COMPACT_CHECK(found.use == use, file.string(), ": model_type `",
                 config["model_type"].get<std::string>(), "` is for ", name_of(found.use),
                 ", not for ", name_of(use), "; for these are ", known);
-  // What images are scaled by stands beside it, where transformers wrote it.
-  const std::filesystem::path pixels = file.parent_path() / "preprocessor_config.json";
-  if (use == ModelUse::kImages && std::filesystem::exists(pixels)) {
-    const nlohmann::json told = read_json(pixels);
-    for (const char* key : {"image_mean", "image_std"}) {
-      if (told.is_object() && told.contains(key) && !config.contains(key)) config[key] = told[key];
-    }
+  std::unique_ptr<ModelConfig> model = found.family->read(config, file.string());
+  const std::filesystem::path beside = file.parent_path() / "preprocessor_config.json";
+  if (use == ModelUse::kImages && std::filesystem::exists(beside)) {
+    ModelShape shape = model->shape();
+    const std::pair own(shape.height, shape.width);
+    read_image_processor(read_json(beside), beside.string(), shape);
+    COMPACT_CHECK(!config.contains("image_size") || own == std::pair(shape.height, shape.width),
+                  beside.string(), ": images become ", shape.height, " x ", shape.width,
+                  ", the model reads ", own.first, " x ", own.second);
+    model->fit(shape);
   }
-  return found.family->read(config, file.string());
+  return model;
 }
 
 }  // namespace compact

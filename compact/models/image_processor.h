@@ -1,16 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// What AutoImageProcessor of transformers reads beside a model of images.
+// preprocessor_config.json, which AutoImageProcessor of transformers reads beside a model of
+// images.
 #pragma once
 
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <string_view>
 
 #include "compact/models/model_config.h"
 
 namespace compact {
 
-// preprocessor_config.json: images are brought to the shape's height and width and scaled by its
-// mean and deviation.
+// Takes from it how images are brought to which size and by what pixels are scaled, for a shape
+// that has its channels: of the processors of ViT, DeiT, ConvNext (which ResNets have), CLIP and
+// BiT. Throws InputError, beginning with `where`, on another processor and on what changes pixels
+// and is not done here.
+void read_image_processor(const nlohmann::json& processor, std::string_view where,
+                          ModelShape& shape);
+
+// The file that does to images what the shape says, by its name. Images that are neither square nor
+// of the shape's proportions are stretched there, but cut here.
 std::map<std::string, std::string> image_processor_files(const ModelShape& shape);
 
 }  // namespace compact

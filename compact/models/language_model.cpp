@@ -92,6 +92,10 @@ at::Tensor LanguageModel::loss(const Tensors& inputs, const at::Tensor& targets,
   return sum;
 }
 
+Network::Names LanguageModel::copies_of(const std::string& name) const {
+  return !head_ && name == embedding_name() ? Names{"lm_head.weight"} : Names{};
+}
+
 Score LanguageModel::score(const Tensors& inputs, const at::Tensor& targets) const {
   const at::NoGradGuard no_grad;
   return {.loss = loss(inputs, targets, {.training = false}).item<double>(),

@@ -31,11 +31,16 @@ class LanguageModel : public Network {
   // Whether tokens of a sequence of this length are read otherwise than those of a shorter one.
   virtual bool is_far(int64_t length) const { return false; }
 
+  // Tied, a file may have the embedding as a head once more.
+  Names copies_of(const std::string& name) const override;
+
   const TokenIds& tokens() const { return tokens_; }
   const Parameter& embedding() const { return *embedding_; }
   const Parameter& head() const { return head_ ? *head_ : *embedding_; }  // tied: the embedding
 
  protected:
+  // The embedding's name in files.
+  virtual const char* embedding_name() const { return "model.embed_tokens.weight"; }
   // With an embedding [vocabulary, hidden], normal(0, initializer_range) as all matrices.
   LanguageModel(const Policy& policy, const NetworkOptions& options, TokenIds tokens,
                 int64_t hidden, double initializer_range);

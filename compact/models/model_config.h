@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "compact/base/image_fit.h"
+
 namespace compact {
 
 class Network;
@@ -42,6 +44,7 @@ struct ModelShape {
 
   int64_t channels = 0, height = 0, width = 0;  // of images
   std::vector<double> mean, deviation;          // that pixels of each channel are scaled by
+  ImageFit image_fit;                           // how images of other sizes get that one
 
   int64_t features = 0;       // of a graph's node
   bool whole_graphs = false;  // a class for each graph, not for each node

@@ -31,9 +31,15 @@ uint64_t checksum_of(const LabelledImages& data) {
   return std::stoull(xxh3(hash(images) + hash(labels)), nullptr, 16);
 }
 
-// Whether the classes of data with names are among the model's.
-bool knows(const ModelShape& m, const LabelledImages& data) {
-  return m.labels.empty() || std::ranges::all_of(data.class_names, [&](const std::string& name) {
+// Whether a model's head is for the classes of data, whose names it takes where it has none.
+bool is_for_classes(ModelShape& m, const LabelledImages& data) {
+  if (m.labels.empty() || data.class_names.empty()) {
+    if (data.classes != m.classes || !m.labels.empty()) return false;
+    m.labels = data.class_names;
+    return true;
+  }
+  return data.classes <= m.classes &&
+         std::ranges::all_of(data.class_names, [&](const std::string& name) {
            return std::ranges::find(m.labels, name) != m.labels.end();
          });
 }
@@ -44,6 +50,9 @@ LabelledImages fitted(LabelledImages data, const std::string& file, const ModelS
   COMPACT_CHECK(s[1] == m.channels && data.classes <= m.classes, file, ": images have ", s[1],
                 " channels and ", data.classes, " classes, the model ", m.channels, " and ",
                 m.classes);
+  COMPACT_CHECK(!m.labels.empty() || data.class_names.empty() || data.classes == m.classes, file,
+                ": has ", data.classes, " classes with names, the model ", m.classes,
+                " without: which are which is not known");
   try {
     return with_classes(std::move(data), m.labels);
   } catch (const InputError& e) {
@@ -56,7 +65,7 @@ LabelledImages fitted(LabelledImages data, const std::string& file, const ModelS
 void open_data(const TrainConfig& c, ModelShape& m, Task& task,
                std::vector<std::string>& warnings) {
   const auto read = [&](const std::vector<std::string>& files, std::optional<ImageSize> size) {
-    LabelledImages data = read_images(files, size);
+    LabelledImages data = read_images(files, size, m.image_fit);
     if (c.image_size == 0) {
       warnings.insert(warnings.end(), data.warnings.begin(), data.warnings.end());
     }
@@ -74,7 +83,7 @@ void open_data(const TrainConfig& c, ModelShape& m, Task& task,
       m.mean = pixels.mean;
       m.deviation = pixels.deviation;
       m.labels = train->class_names;
-    } else if (train->classes > m.classes || !knows(m, *train)) {
+    } else if (!is_for_classes(m, *train)) {
       warnings.push_back(cat(
           c.model_name_or_path, " was trained for other classes: ",
           train->classes == m.classes ? "its head goes on for these" : "a new head is trained"));
@@ -90,6 +99,11 @@ void open_data(const TrainConfig& c, ModelShape& m, Task& task,
   const auto whole = [&](const std::vector<std::string>& files) -> std::unique_ptr<Dataset> {
     if (files.empty()) return nullptr;
     LabelledImages data = fitted(read(files, size_of(m)), files[0], m);
+    if (m.labels.empty() && !data.class_names.empty()) {
+      warnings.push_back(cat(c.model_name_or_path,
+                             " has no names of classes: they are taken to be ", "those of ",
+                             files[0], ", in the order of their names"));
+    }
     std::vector<int64_t> all = all_samples(data.images.size(0));
     return std::make_unique<ImageDataset>(std::move(data), std::move(all), statistics,
                                           Augmentation{}, key);

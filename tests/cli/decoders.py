@@ -103,6 +103,26 @@ class Decoders(InFolder):
                 want = bytes(i for i in more if i < 256).decode(errors="replace")
                 self.assertTrue(shown.stdout.startswith(want[:12]), (shown.stdout, want))
 
+    def test_a_tied_model_with_another_head_is_refused(self):
+        for kind in ("Llama", "GPT2", "Gemma2", "Gemma3Text"):
+            with self.subTest(kind):
+                model, folder = self.model(kind, tie_word_embeddings=False)
+                config = json.loads((folder / "config.json").read_text())
+                config["tie_word_embeddings"] = True
+                (folder / "config.json").write_text(json.dumps(config))
+                self.assertIn("differ, but config.json says that they are one", self.refused(folder))
+
+    def test_generation_config_ends_a_text(self):
+        _, folder = self.model("Llama")
+        def text():
+            return self.good("generate", f"--model_name_or_path={folder}", "--prompt=abc",
+                             "--max_new_tokens=9", "--temperature=0", "--tokenizer=bytes").stdout
+        (folder / "generation_config.json").unlink()
+        free = text().rstrip("\n").encode()
+        self.assertGreater(len(free), 1)
+        (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": list(range(128))}))
+        self.assertLess(len(text().encode()), len(free))
+
     def test_every_preset_and_auto(self):
         _, folder = self.model("Qwen3")
         names = [line.split()[0] for line in run("list", "presets").stdout.splitlines()

@@ -79,12 +79,25 @@ TEST(Gpt2, MatricesHaveTheShapesOfTheFile) {
   EXPECT_TRUE(found);
 }
 
+TEST(Gpt2, ReadsTheOtherNamesOfSizes) {
+  const json config = {{"model_type", "gpt2"},   {"hidden_size", 32},
+                       {"num_hidden_layers", 2}, {"num_attention_heads", 2},
+                       {"n_layer", 2},           {"max_position_embeddings", 64}};
+  const Gpt2Config c = gpt2_config_from_json(config, "here");
+  EXPECT_EQ(c.n_embd, 32);
+  EXPECT_EQ(c.n_layer, 2);
+  EXPECT_EQ(c.n_head, 2);
+  EXPECT_EQ(c.n_positions, 64);
+  EXPECT_EQ(c.n_inner, 128);
+}
+
 TEST(Gpt2, RefusesWithKeyRuleAndValue) {
   const json whole = gpt2_config_to_json(tiny_gpt2(0.1), "float32");
   const struct {
     json change;
     const char* message;
   } cases[] = {
+      {{{"num_attention_heads", 6}}, "n_head and num_attention_heads must agree, are 4 and 6"},
       {{{"n_head", 5}}, "n_embd must be a multiple of n_head, is 24 with 5 heads"},
       {{{"activation_function", "relu"}}, "activation_function must be gelu, gelu_new or"},
       {{{"add_cross_attention", true}}, "add_cross_attention must be false, is true"},

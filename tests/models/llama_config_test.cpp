@@ -38,8 +38,11 @@ TEST(HfConfig, DefaultsAreThoseOfTransformers) {
   EXPECT_EQ(config.rope.theta, 10000.0);
   EXPECT_EQ(config.initializer_range, 0.02);
   EXPECT_FALSE(config.tie_word_embeddings);
-  EXPECT_FALSE(config.bos_token_id);
-  EXPECT_TRUE(config.eos_token_ids.empty());
+  EXPECT_EQ(config.bos_token_id, 1);
+  EXPECT_EQ(config.eos_token_ids, std::vector<int64_t>{2});
+  const LlamaConfig none = parse(with({{"bos_token_id", nullptr}, {"eos_token_id", nullptr}}));
+  EXPECT_FALSE(none.bos_token_id);
+  EXPECT_TRUE(none.eos_token_ids.empty());
   EXPECT_EQ(config.torch_dtype, "float32");
 }
 

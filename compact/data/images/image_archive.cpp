@@ -52,7 +52,8 @@ at::Tensor tensor_of(std::vector<uint8_t> pixels, at::IntArrayRef sizes) {
 
 }  // namespace
 
-LabelledImages read_image_archive(const std::string& path, std::optional<ImageSize> size) {
+LabelledImages read_image_archive(const std::string& path, std::optional<ImageSize> size,
+                                  const ImageFit& fit) {
   ArchiveReader archive(path, kMostArchiveMembers);
   JpegDecoder decoder;
   std::vector<uint8_t> pixels;
@@ -81,12 +82,13 @@ LabelledImages read_image_archive(const std::string& path, std::optional<ImageSi
     COMPACT_CHECK(before + more <= static_cast<size_t>(kMostPixels), path, ": more than ",
                   kMostPixels, " bytes of pixels");
     pixels.resize(before + more);
-    if (sides == *size) {
+    if (!is_changed(sides, *size, fit)) {
       decoder.decode(pixels.data() + before);
     } else {
       const at::Tensor image = at::empty({1, 3, sides.height, sides.width}, at::kByte);
       decoder.decode(image.mutable_data_ptr<uint8_t>());
-      std::memcpy(pixels.data() + before, resized(image, *size).const_data_ptr<uint8_t>(), more);
+      std::memcpy(pixels.data() + before, resized(image, *size, fit).const_data_ptr<uint8_t>(),
+                  more);
       if (others++ == 0) first_other = sides;
     }
     labels.push_back(classes.emplace(name.folder, classes.size()).first->second);

@@ -18,6 +18,7 @@ namespace compact {
 // a second folder above the classes, no images, more than 2^20 images, 2^21 members or 8 GiB of
 // pixels. With a size, images may have any and get that one (resize_images.h); a warning says of
 // how many.
-LabelledImages read_image_archive(const std::string& path, std::optional<ImageSize> size = {});
+LabelledImages read_image_archive(const std::string& path, std::optional<ImageSize> size = {},
+                                  const ImageFit& fit = {});
 
 }  // namespace compact

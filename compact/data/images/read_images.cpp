@@ -43,19 +43,20 @@ std::string labels_beside(const std::string& path) {
   fail(path, ": its labels must be beside it as ", labels, "[.gz|.xz|.zst], there are none");
 }
 
-LabelledImages in_size(LabelledImages data, const std::string& path,
-                       std::optional<ImageSize> size) {
+LabelledImages in_size(LabelledImages data, const std::string& path, std::optional<ImageSize> size,
+                       const ImageFit& fit) {
   const ImageSize own = size_of(data.images);
-  if (!size || own == *size) return data;
-  data.images = resized(data.images, *size);
+  if (!size || !is_changed(own, *size, fit)) return data;
+  data.images = resized(data.images, *size, fit);
   data.warnings.push_back(resized_text(path, data.images.size(0), own, *size));
   return data;
 }
 
-LabelledImages read_one(const std::string& path, std::optional<ImageSize> size) {
-  if (is_idx(path)) return in_size(read_idx(path, labels_beside(path)), path, size);
-  if (is_records(path)) return in_size(read_cifar10(std::span(&path, 1)), path, size);
-  if (is_archive(path)) return read_image_archive(path, size);
+LabelledImages read_one(const std::string& path, std::optional<ImageSize> size,
+                        const ImageFit& fit) {
+  if (is_idx(path)) return in_size(read_idx(path, labels_beside(path)), path, size, fit);
+  if (is_records(path)) return in_size(read_cifar10(std::span(&path, 1)), path, size, fit);
+  if (is_archive(path)) return read_image_archive(path, size, fit);
   fail(path,
        ": no name of images; read are NAME-images-idx3-ubyte[.gz] with its labels beside it, "
        "records of CIFAR-10 (.bin, .bin.gz) and archives of class folders with JPEG files (.tar, "
@@ -64,16 +65,17 @@ LabelledImages read_one(const std::string& path, std::optional<ImageSize> size) 
 
 }  // namespace
 
-LabelledImages read_images(std::span<const std::string> paths, std::optional<ImageSize> size) {
+LabelledImages read_images(std::span<const std::string> paths, std::optional<ImageSize> size,
+                           const ImageFit& fit) {
   COMPACT_CHECK(!paths.empty(), "[images] at least one file is needed");
   if (std::all_of(paths.begin(), paths.end(), is_records)) {
-    return in_size(read_cifar10(paths), paths[0], size);
+    return in_size(read_cifar10(paths), paths[0], size, fit);
   }
-  LabelledImages first = read_one(paths[0], size);
+  LabelledImages first = read_one(paths[0], size, fit);
   if (paths.size() == 1) return first;
   std::vector<at::Tensor> images{first.images}, labels{first.labels};
   for (const std::string& path : paths.subspan(1)) {
-    const LabelledImages more = read_one(path, size);
+    const LabelledImages more = read_one(path, size, fit);
     COMPACT_CHECK(more.images.sizes().slice(1) == first.images.sizes().slice(1), path,
                   ": images have [channels, height, width] ", more.images.sizes().slice(1),
                   ", those of ", paths[0], " ", first.images.sizes().slice(1));

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "compact/base/image_fit.h"
 #include "compact/data/images/image_size.h"
 #include "compact/data/images/images.h"
 
@@ -19,6 +20,7 @@ namespace compact {
 // With a size, all are brought to it (resize_images.h), and a warning for each file says what was
 // scaled. Throws InputError on other names, on what the readers of these forms refuse, and where
 // images of several files differ in the names of their classes or, without a size, in theirs.
-LabelledImages read_images(std::span<const std::string> paths, std::optional<ImageSize> size = {});
+LabelledImages read_images(std::span<const std::string> paths, std::optional<ImageSize> size = {},
+                           const ImageFit& fit = {});
 
 }  // namespace compact

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
@@ -15,28 +16,53 @@ ImageSize size_of(const at::Tensor& images) { return {images.size(2), images.siz
 
 std::string str(const ImageSize& size) { return cat(size.height, " x ", size.width); }
 
-at::Tensor resized(const at::Tensor& images, const ImageSize& size) {
+bool is_changed(const ImageSize& from, const ImageSize& size, const ImageFit& fit) {
+  return !(from == size) || fit.middle < 1;
+}
+
+namespace {
+
+// What images are scaled to before they are cut.
+ImageSize scaled_size(const ImageSize& from, const ImageSize& size, const ImageFit& fit) {
+  const auto whole = [&](int64_t side) {
+    return std::llround(static_cast<double>(side) / fit.middle);
+  };
+  const ImageSize least{whole(size.height), whole(size.width)};
+  if (fit.stretch) return least;
+  // The side that is just covered, and the other, rounded down.
+  const bool by_height = least.height * from.width >= least.width * from.height;
+  return by_height ? ImageSize{least.height,
+                               std::max(least.width, least.height * from.width / from.height)}
+                   : ImageSize{std::max(least.height, least.width * from.height / from.width),
+                               least.width};
+}
+
+}  // namespace
+
+at::Tensor resized(const at::Tensor& images, const ImageSize& size, const ImageFit& fit) {
   COMPACT_CHECK(size.height > 0 && size.width > 0, "[images] a size must be positive, is ",
                 str(size));
+  COMPACT_CHECK(fit.middle > 0 && fit.middle <= 1,
+                "[images] the middle must be above 0 and at most 1, is ", fit.middle);
   const ImageSize from = size_of(images);
-  if (from == size) return images;
-  const auto part = [](int64_t side, double scale, int64_t wanted) {
-    return std::clamp<int64_t>(std::llround(static_cast<double>(wanted) / scale), 1, side);
-  };
-  const double scale = std::max(static_cast<double>(size.height) / static_cast<double>(from.height),
-                                static_cast<double>(size.width) / static_cast<double>(from.width));
-  const int64_t height = part(from.height, scale, size.height),
-                width = part(from.width, scale, size.width);
-  const at::Tensor middle = images.narrow(2, (from.height - height) / 2, height)
-                                .narrow(3, (from.width - width) / 2, width);
+  if (!is_changed(from, size, fit)) return images;
+  const ImageSize scaled = scaled_size(from, size, fit);
+  constexpr int64_t kMostPixels = int64_t{1} << 28;
+  COMPACT_CHECK(scaled.height * scaled.width <= kMostPixels, "[images] images of ", str(from),
+                " scaled to ", str(scaled), " have more than ", kMostPixels, " pixels");
   const at::Tensor out =
       at::empty({images.size(0), images.size(1), size.height, size.width}, images.options());
   constexpr int64_t kStep = 256;  // images: what is in between takes memory
   for (int64_t i = 0; i < images.size(0); i += kStep) {
     const int64_t count = std::min(kStep, images.size(0) - i);
-    out.narrow(0, i, count)
-        .copy_(at::_upsample_bilinear2d_aa(middle.narrow(0, i, count).contiguous(),
-                                           {size.height, size.width}, /*align_corners=*/false));
+    at::Tensor some = images.narrow(0, i, count).contiguous();
+    if (!(scaled == from)) {
+      const std::vector<int64_t> sides = {scaled.height, scaled.width};
+      some = fit.bicubic ? at::_upsample_bicubic2d_aa(some, sides, /*align_corners=*/false)
+                         : at::_upsample_bilinear2d_aa(some, sides, /*align_corners=*/false);
+    }
+    const int64_t top = (scaled.height - size.height) / 2, left = (scaled.width - size.width) / 2;
+    out.narrow(0, i, count).copy_(some.narrow(2, top, size.height).narrow(3, left, size.width));
   }
   return out;
 }

@@ -7,15 +7,18 @@
 #include <cstdint>
 #include <string>
 
+#include "compact/base/image_fit.h"
 #include "compact/data/images/image_size.h"
 
 namespace compact {
 
 // Of images [count, channels, height, width].
 ImageSize size_of(const at::Tensor& images);
-// uint8 images [count, channels, height, width] in another size: of each the middle, as much of it
-// as has the wanted shape, is scaled (bilinear, antialiased). Unchanged where they have that size.
-at::Tensor resized(const at::Tensor& images, const ImageSize& size);
+// uint8 images [count, channels, height, width] in another size: scaled, and the middle cut out, as
+// the image processors of transformers do. Unchanged where they have that size and are not cut.
+at::Tensor resized(const at::Tensor& images, const ImageSize& size, const ImageFit& fit = {});
+// Whether images of one size are changed to become those of another.
+bool is_changed(const ImageSize& from, const ImageSize& size, const ImageFit& fit);
 
 // "PATH: 20 images, the first of 64 x 48 pixels, were scaled to 32 x 32".
 std::string resized_text(const std::string& path, int64_t count, const ImageSize& first,

@@ -138,9 +138,4 @@ std::vector<std::pair<std::string, at::Tensor>> Gemma::named_tensors() const {
   return all;
 }
 
-Network::Names Gemma::copies_of(const std::string& name) const {
-  const bool tied = config_.tie_word_embeddings && name == "model.embed_tokens.weight";
-  return tied ? Names{"lm_head.weight"} : Names{};
-}
-
 }  // namespace compact

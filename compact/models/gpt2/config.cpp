@@ -8,8 +8,19 @@
 #include "compact/models/gpt2/gpt2.h"
 
 namespace compact {
+namespace {
 
 using nlohmann::json;
+
+// A size by its own name, or by the one that transformers has for all models.
+int64_t read_size_of(const ConfigKeys& keys, const char* key, const char* other, int64_t usual) {
+  const int64_t size = keys.integer(key, keys.integer(other, usual));
+  COMPACT_CHECK(keys.integer(other, size) == size, keys.where(), ": ", key, " and ", other,
+                " must agree, are ", size, " and ", keys.integer(other, size));
+  return size;
+}
+
+}  // namespace
 
 void check_gpt2_config(const Gpt2Config& c, std::string_view where) {
   check_sizes({{"n_embd", c.n_embd},
@@ -48,12 +59,12 @@ Gpt2Config gpt2_config_from_json(const json& object, std::string_view where) {
   }
   keys.refuse_quantized();
   Gpt2Config c;
-  c.n_embd = keys.integer("n_embd", 768);
-  c.n_layer = keys.integer("n_layer", 12);
-  c.n_head = keys.integer("n_head", 12);
+  c.n_embd = read_size_of(keys, "n_embd", "hidden_size", 768);
+  c.n_layer = read_size_of(keys, "n_layer", "num_hidden_layers", 12);
+  c.n_head = read_size_of(keys, "n_head", "num_attention_heads", 12);
   c.n_inner = keys.integer("n_inner", 4 * std::min<int64_t>(c.n_embd, 1 << 30));
   c.vocab_size = keys.integer("vocab_size", c.vocab_size);
-  c.n_positions = keys.integer("n_positions", c.n_positions);
+  c.n_positions = read_size_of(keys, "n_positions", "max_position_embeddings", c.n_positions);
   c.gelu_tanh = tanh;
   c.layer_norm_epsilon = keys.number("layer_norm_epsilon", c.layer_norm_epsilon);
   c.embd_pdrop = keys.number("embd_pdrop", c.embd_pdrop);

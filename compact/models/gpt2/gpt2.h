@@ -63,6 +63,7 @@ class Gpt2 final : public LanguageModel {
   Names other_names(const std::string& name) const override;
 
  private:
+  const char* embedding_name() const override { return "transformer.wte.weight"; }
   void add_block(const PreNormBlock& block, int64_t index);
   at::Tensor embedded(const at::Tensor& ids, const at::Tensor& embedding, const Pass& pass,
                       int64_t position) const override;

@@ -114,12 +114,15 @@ std::string read_dtype(const ConfigKeys& keys) {
   return type.empty() ? LlamaConfig{}.torch_dtype : type;
 }
 
+// What a class has where the key is missing, unless the model is smaller than that.
+std::optional<int64_t> usual(std::optional<int64_t> token, int64_t words) {
+  return token < words ? token : std::nullopt;
+}
+
 std::optional<int64_t> read_pad(const ConfigKeys& keys, const DecoderFamily& family,
                                 int64_t words) {
-  if (!keys.has("pad_token_id")) return family.pad < words ? family.pad : std::nullopt;
-  if (!keys.find("pad_token_id")) return std::nullopt;
-  const int64_t id = keys.integer("pad_token_id", 0);
-  return id < 0 && id >= -words ? id + words : id;  // counted from the end, as in torch
+  const std::optional<int64_t> id = keys.token("pad_token_id", usual(family.pad, words));
+  return id < 0 && id >= -words ? *id + words : id;  // counted from the end, as in torch
 }
 
 }  // namespace
@@ -166,8 +169,10 @@ LlamaConfig llama_config_from_json(const json& object, std::string_view where) {
   config.fused_names = family.fused;
   config.tie_word_embeddings = keys.flag("tie_word_embeddings", family.tied);
   config.initializer_range = keys.number("initializer_range", defaults.initializer_range);
-  config.bos_token_id = keys.token("bos_token_id", {});
-  config.eos_token_ids = keys.tokens("eos_token_id", {});
+  config.bos_token_id = keys.token("bos_token_id", usual(family.bos, config.vocab_size));
+  const std::optional<int64_t> eos = usual(family.eos, config.vocab_size);
+  config.eos_token_ids =
+      keys.tokens("eos_token_id", eos ? std::vector<int64_t>{*eos} : std::vector<int64_t>());
   config.pad_token_id = read_pad(keys, family, config.vocab_size);
   config.torch_dtype = read_dtype(keys);
   check_llama_config(config, where);

@@ -35,7 +35,6 @@ class Llama final : public LanguageModel {
   const LlamaConfig& config() const { return config_; }
   // Hugging Face names; fused products as views of their parts.
   std::vector<std::pair<std::string, at::Tensor>> named_tensors() const override;
-  Names copies_of(const std::string& name) const override;
 
  private:
   struct Layer {

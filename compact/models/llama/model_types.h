@@ -33,7 +33,7 @@ struct DecoderFamily {
   AttentionWindow window = AttentionWindow::kNone;
   std::optional<int64_t> window_size = std::nullopt;
   int64_t window_layers = 0;  // max_window_layers; 0: layers without rotary positions
-  std::optional<int64_t> pad = std::nullopt;
+  std::optional<int64_t> bos = std::nullopt, eos = std::nullopt, pad = std::nullopt;
   bool multipliers = false;  // embedding, residual, attention, logits
   bool some_turn = false;    // no_rope_layers
   bool fused = false;        // names of tensors

@@ -36,6 +36,7 @@ class ResnetModel final : public ModelConfig {
             .width = width_,
             .mean = mean_,
             .deviation = deviation_,
+            .image_fit = fit_,
             .classes = net_.classes,
             .labels = labels_,
             .hidden = net_.width};
@@ -49,6 +50,7 @@ class ResnetModel final : public ModelConfig {
     width_ = shape.width;
     mean_ = shape.mean;
     deviation_ = shape.deviation;
+    fit_ = shape.image_fit;
     labels_ = shape.labels;
   }
 
@@ -85,6 +87,7 @@ class ResnetModel final : public ModelConfig {
   ResnetConfig net_;
   int64_t height_ = 0, width_ = 0;  // of images
   std::vector<double> mean_, deviation_;
+  ImageFit fit_;
   std::vector<std::string> labels_;
 };
 
@@ -131,6 +134,9 @@ void ResnetModel::read_transformers(const ConfigKeys& keys) {
   const std::string layer = keys.text("layer_type", "bottleneck");
   COMPACT_CHECK(layer == "basic" || layer == "bottleneck", where,
                 ": layer_type must be basic or bottleneck, is `", layer, "`");
+  const std::string problem = keys.text("problem_type", "single_label_classification");
+  COMPACT_CHECK(problem == "single_label_classification", where,
+                ": problem_type must be single_label_classification, is `", problem, "`");
   for (const char* key : {"downsample_in_first_stage", "downsample_in_bottleneck"}) {
     COMPACT_CHECK(!keys.flag(key, false), where, ": ", key, " must be false, is true");
   }
@@ -182,6 +188,7 @@ json ResnetModel::in_transformers(const std::string& dtype) const {
                  {"hidden_sizes", stage_widths()},
                  {"hidden_act", "relu"},
                  {"num_channels", net_.channels},
+                 {"problem_type", "single_label_classification"},
                  {"downsample_in_first_stage", false},
                  {"downsample_in_bottleneck", false},
                  {"image_size", height_ == width_ ? json(height_) : json{height_, width_}},

@@ -12,7 +12,7 @@ namespace {
 class VitModel final : public ModelConfig {
  public:
   explicit VitModel(VitConfig config) : c_(std::move(config)) {}
-  std::unique_ptr<ModelConfig> clone() const override { return std::make_unique<VitModel>(c_); }
+  std::unique_ptr<ModelConfig> clone() const override { return std::make_unique<VitModel>(*this); }
 
   ModelShape shape() const override {
     const std::vector<double> half(static_cast<size_t>(c_.num_channels), 0.5);
@@ -21,6 +21,7 @@ class VitModel final : public ModelConfig {
             .width = c_.width,
             .mean = c_.image_mean.empty() ? half : c_.image_mean,
             .deviation = c_.image_std.empty() ? half : c_.image_std,
+            .image_fit = fit_,
             .classes = c_.classes,
             .labels = c_.labels};
   }
@@ -30,6 +31,7 @@ class VitModel final : public ModelConfig {
     c_.width = shape.width;
     c_.image_mean = shape.mean;
     c_.image_std = shape.deviation;
+    fit_ = shape.image_fit;
     c_.classes = shape.classes;
     c_.labels = shape.labels;
     if (shape.dropout >= 0) c_.hidden_dropout = c_.attention_dropout = shape.dropout;
@@ -50,6 +52,7 @@ class VitModel final : public ModelConfig {
 
  private:
   VitConfig c_;
+  ImageFit fit_;
 };
 
 ModelInfo vit(const char* name, int64_t width, int64_t layers, int64_t heads, int64_t patch,
