@@ -18,8 +18,10 @@ get_property(folders GLOBAL PROPERTY COMPACT_FOLDERS)  # not those of one backen
 list(REMOVE_ITEM folders compact/cli)
 foreach(folder IN LISTS folders)
   file(GLOB headers CONFIGURE_DEPENDS ${folder}/*.h)
+  list(FILTER headers EXCLUDE REGEX "_impl\\.h$")
   install(FILES ${headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/${folder})
 endforeach()
+install(FILES compact/compact.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/compact)
 install(EXPORT CompActTargets NAMESPACE CompAct:: DESTINATION ${COMPACT_PACKAGE_DIR})
 
 if(TARGET compact)

@@ -3,6 +3,7 @@
 """Fails, naming file and line, where the shape of the code is left:
  - a layer includes only what its row of LAYERS names, a room of a layer what its row of ROOMS names;
    torch begins at codecs; nobody includes torch/torch.h
+ - compact/compact.h is for programs, and what ends with _impl.h for its own folder alone
  - headers of ours are included by their full path; a backend's own headers stay inside kernels/
  - every folder of kernels/ with sources is a backend, and is in the list of cmake/backends.cmake
  - every `extern const SomethingInfo name` (a codec, projection, model, ...) is in a table beside it
@@ -40,6 +41,7 @@ LAYERS = {
 # and where there is a room "*", every other folder is one
 ROOMS = {
     "models": {"": set(), "*": {""}},
+    "plan": {"": {"meta"}, "meta": set()},
     "ops": {
         "policy": set(),
         "memory": set(),
@@ -58,6 +60,7 @@ ROOMS = {
         "graphs": {"samples", "files"},
     },
 }
+FRONT_DOOR = "compact/compact.h"
 WHOLE_TORCH = {"torch/torch.h", "torch/all.h", "torch/extension.h"}  # 11 s of compiling a file
 SOURCES = {".h", ".cpp", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
@@ -87,6 +90,11 @@ def check_includes(root):
     for file in sources(root / "compact"):
         path = file.relative_to(root)
         layer = path.parts[1]
+        if path.as_posix() == FRONT_DOOR:
+            for number, _, header in includes(file):
+                if header.endswith("_impl.h") or not header.startswith("compact/"):
+                    yield f"{path}:{number}: {header} is not for programs"
+            continue
         if len(path.parts) < 3 or layer not in LAYERS:
             yield f"{path}: is in no layer; the layers are {', '.join(LAYERS)}"
             continue
@@ -104,6 +112,8 @@ def check_includes(root):
                     yield f"{where} {layer} must not include {parts[1]} ({header})"
                 elif rooms and parts[1] == layer and room_of(parts) not in beside:
                     yield f"{where} {layer}/{room} must not include {layer}/{room_of(parts)} ({header})"
+                elif header.endswith("_impl.h") and parts[:-1] != list(path.parts[:-1]):
+                    yield f"{where} {header} is for its own folder alone"
                 elif parts[1] == "kernels" and len(parts) > 3 and layer != "kernels":
                     yield f"{where} a backend's header is for kernels/ only ({header})"
             elif parts[0] in TORCH + ("caffe2", "pybind11"):

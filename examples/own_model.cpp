@@ -6,12 +6,7 @@
 
 #include <ATen/ATen.h>
 
-#include "compact/base/check.h"
-#include "compact/base/text.h"
-#include "compact/models/network.h"
-#include "compact/ops/memory/memory.h"
-#include "compact/ops/stages/stages.h"
-#include "compact/plan/search.h"
+#include "compact/compact.h"
 
 namespace {
 

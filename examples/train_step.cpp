@@ -5,23 +5,20 @@
 
 #include <ATen/ATen.h>
 
-#include "compact/base/named.h"
-#include "compact/base/text.h"
-#include "compact/models/llama/llama.h"
-#include "compact/models/llama/sizes.h"
-#include "compact/ops/memory/memory.h"
-#include "compact/plan/request.h"
+#include "compact/compact.h"
 
 int main() {
   using namespace compact;
   install_counting_allocator();  // before the first tensor: bytes are counted from here on
-  LlamaConfig shape = named(llamas(), "llama-tiny", "no model").config;
-  shape.vocab_size = 257;
+  // Or read_model("folder of Hugging Face", ModelUse::kTokens), whatever its type.
+  const auto config = model_named("llama-tiny", ModelUse::kTokens).config->clone();
+  ModelShape shape = config->shape();
+  shape.tokens.vocabulary = 257;
+  config->fit(shape);
   const Policy policy = Policy::preset("compact");  // or Policy::parse("slot ... = recompute", "")
 
   const auto make = [&](at::Device device) {
-    return std::make_unique<Llama>(shape, policy,
-                                   NetworkOptions{.device = device, .max_length = 64, .seed = 1});
+    return config->build(policy, {.device = device, .max_length = 64, .seed = 1});
   };
   const StepPlan plan =
       plan_step({.network = make, .micro_batch = [](at::Device device, int64_t) {

@@ -7,7 +7,7 @@
 #include "compact/base/check.h"
 #include "compact/base/named.h"
 #include "compact/base/philox.h"
-#include "compact/codecs/codec_types.h"
+#include "compact/codecs/codec_types_impl.h"
 
 namespace compact {
 namespace {

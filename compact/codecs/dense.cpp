@@ -10,7 +10,7 @@
 #include "compact/codecs/blocks.h"
 #include "compact/codecs/draw.h"
 #include "compact/codecs/launch.h"
-#include "compact/codecs/projection_types.h"
+#include "compact/codecs/projection_types_impl.h"
 
 namespace compact {
 namespace {

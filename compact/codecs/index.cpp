@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "compact/base/check.h"
-#include "compact/codecs/codec_types.h"
+#include "compact/codecs/codec_types_impl.h"
 
 namespace compact {
 namespace {

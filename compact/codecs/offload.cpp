@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "compact/codecs/codec_types.h"
+#include "compact/codecs/codec_types_impl.h"
 #include "compact/codecs/meta_device.h"
 
 namespace compact {

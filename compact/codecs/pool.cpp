@@ -6,7 +6,7 @@
 #include <bit>
 
 #include "compact/base/check.h"
-#include "compact/codecs/codec_types.h"
+#include "compact/codecs/codec_types_impl.h"
 
 namespace compact {
 namespace {

@@ -7,7 +7,7 @@
 #include "compact/base/check.h"
 #include "compact/base/named.h"
 #include "compact/codecs/blocks.h"
-#include "compact/codecs/projection_types.h"
+#include "compact/codecs/projection_types_impl.h"
 
 namespace compact {
 

@@ -6,7 +6,7 @@
 
 #include "compact/base/check.h"
 #include "compact/codecs/blocks.h"
-#include "compact/codecs/codec_types.h"
+#include "compact/codecs/codec_types_impl.h"
 #include "compact/codecs/launch.h"
 
 namespace compact {

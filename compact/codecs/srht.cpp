@@ -13,7 +13,7 @@
 #include "compact/base/philox.h"
 #include "compact/codecs/launch.h"
 #include "compact/codecs/meta_device.h"
-#include "compact/codecs/projection_types.h"
+#include "compact/codecs/projection_types_impl.h"
 
 namespace compact {
 namespace {

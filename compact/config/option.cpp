@@ -10,7 +10,7 @@
 #include "compact/base/check.h"
 #include "compact/base/named.h"
 #include "compact/base/text.h"
-#include "compact/config/option_groups.h"
+#include "compact/config/option_groups_impl.h"
 
 namespace compact {
 namespace {

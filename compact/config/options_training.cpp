@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/config/option_groups.h"
+#include "compact/config/option_groups_impl.h"
 
 #include "compact/optim/optimizers.h"
 #include "compact/optim/schedules.h"

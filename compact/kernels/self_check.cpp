@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "compact/base/philox.h"
-#include "compact/kernels/self_check_cases.h"
+#include "compact/kernels/self_check_cases_impl.h"
 #if defined(COMPACT_HAS_CUDA)
 #include "compact/kernels/cuda/memory.h"
 #endif

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "compact/base/check.h"
-#include "compact/kernels/self_check_cases.h"
+#include "compact/kernels/self_check_cases_impl.h"
 
 namespace compact::kernels {
 namespace {

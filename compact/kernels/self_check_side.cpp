@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/kernels/self_check_side.h"
+#include "compact/kernels/self_check_side_impl.h"
 
 #include <algorithm>
 #include <cmath>

@@ -4,7 +4,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
-#include "compact/kernels/self_check_cases.h"
+#include "compact/kernels/self_check_cases_impl.h"
 
 namespace compact::kernels {
 namespace {

@@ -7,7 +7,7 @@
 #include "compact/codecs/meta_device.h"
 #include "compact/ops/memory/memory.h"
 #include "compact/plan/caching_allocator.h"
-#include "compact/plan/meta_ops.h"
+#include "compact/plan/meta/meta_ops.h"
 
 namespace compact {
 

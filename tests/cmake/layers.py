@@ -51,6 +51,10 @@ BAD = [
     ("compact/codecs/table.cpp", "extern const ProjectionInfo srht;\n// &srht\n", "`srht` is in no"),
     ("compact/models/gpt/x.cpp", "extern const FamilyInfo lost = {};\n", "`lost` is in no table"),
     ("compact/models/gpt/x.h", '#include "compact/models/llama/llama.h"\n', "models/gpt must not include models/llama"),
+    ("compact/plan/meta/x.cpp", '#include "compact/plan/search.h"\n', "plan/meta must not include plan/"),
+    ("compact/cli/x.cpp", '#include "compact/compact.h"\n', "cli must not include compact.h"),
+    ("compact/compact.h", '#include "compact/ops/segments/node_impl.h"\n', "is not for programs"),
+    ("compact/ops/stages/x.cpp", '#include "compact/ops/segments/node_impl.h"\n', "for its own folder alone"),
     ("compact/models/x.h", '#include "compact/models/llama/llama.h"\n', "models/ must not include models/llama"),
 ]
 

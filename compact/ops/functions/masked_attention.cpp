@@ -143,9 +143,10 @@ void masked_attention_backward(const at::Tensor& gout, const at::Tensor& q, cons
     } else {
       add(v_sum, p.to(type).transpose(2, 3).matmul(g));
     }
-    at::Tensor gscores = at::_softmax_backward_data(gp, p, -1, at::kFloat).mul_(scale_of(q, how));
-    if (slope.defined()) gscores.mul_(slope);
-    const at::Tensor gs = gscores.to(type);
+    at::Tensor gs = at::_softmax_backward_data(gp, p, -1, at::kFloat).mul_(scale_of(q, how));
+    if (slope.defined()) gs.mul_(slope);
+    slope = at::Tensor();
+    gs = gs.to(type);
     add(k_sum, gs.transpose(2, 3).matmul(c.queries_of(q)));
     c.queries_of(gq).copy_(gs.matmul(c.keys_of(k)));
     if (!last) return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/ops/scopes/saved_tensor_names.h"
+#include "compact/ops/scopes/saved_tensor_names_impl.h"
 
 #include "compact/base/check.h"
 #include "compact/ops/scopes/op_names.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/ops/scopes/saved_tensor_rules.h"
+#include "compact/ops/scopes/saved_tensor_rules_impl.h"
 
 #include <algorithm>
 

@@ -20,8 +20,8 @@
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
 #include "compact/ops/scopes/op_names.h"
-#include "compact/ops/scopes/saved_tensor_names.h"
-#include "compact/ops/scopes/saved_tensor_rules.h"
+#include "compact/ops/scopes/saved_tensor_names_impl.h"
+#include "compact/ops/scopes/saved_tensor_rules_impl.h"
 
 namespace compact {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "compact/base/check.h"
 #include "compact/ops/policy/policy.h"
-#include "compact/ops/segments/segment_node.h"
+#include "compact/ops/segments/segment_node_impl.h"
 
 namespace compact {
 

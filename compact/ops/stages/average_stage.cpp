@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 
-#include "compact/ops/stages/map_shapes.h"
+#include "compact/ops/stages/map_shapes_impl.h"
 #include "compact/ops/stages/map_stages.h"
 
 namespace compact {

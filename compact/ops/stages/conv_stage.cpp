@@ -3,7 +3,7 @@
 
 #include "compact/base/check.h"
 #include "compact/codecs/launch.h"
-#include "compact/ops/stages/map_shapes.h"
+#include "compact/ops/stages/map_shapes_impl.h"
 #include "compact/ops/stages/map_stages.h"
 
 namespace compact {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/ops/stages/map_shapes.h"
+#include "compact/ops/stages/map_shapes_impl.h"
 
 #include <ATen/ATen.h>
 

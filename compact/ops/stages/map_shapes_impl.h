@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sizes of maps [batch, channels, height, width] without their memory. Inside ops/ only.
+// Sizes of maps [batch, channels, height, width] without their memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>

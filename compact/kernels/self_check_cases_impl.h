@@ -8,7 +8,7 @@
 #include "compact/base/check.h"
 #include "compact/base/function_ref.h"
 #include "compact/kernels/self_check.h"
-#include "compact/kernels/self_check_side.h"
+#include "compact/kernels/self_check_side_impl.h"
 
 namespace compact::kernels {
 

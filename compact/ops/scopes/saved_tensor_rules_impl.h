@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a tensor that autograd saves may be held: what the policy says of it, and what its
-// operation's backward pass reads of it. Inside ops/ only.
+// operation's backward pass reads of it.
 #pragma once
 
 #include <ATen/core/Tensor.h>

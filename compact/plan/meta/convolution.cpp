@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Convolutions, batch norms, ReLU and selection on the meta device.
+// Convolutions on the meta device, with what the CPU takes beside their results.
 #include <ATen/ATen.h>
-#include <ATen/ExpandUtils.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 
@@ -13,7 +12,7 @@
 
 #include "compact/codecs/meta_device.h"
 #include "compact/ops/memory/memory.h"
-#include "compact/plan/meta_library.h"
+#include "compact/plan/meta/library_impl.h"
 
 namespace compact {
 namespace {
@@ -125,44 +124,11 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(
   return {gx, gw, want[2] ? at::empty({gy.size(1)}, gy.options()) : Tensor()};
 }
 
-std::tuple<Tensor, Tensor, Tensor> native_batch_norm(const Tensor& x, const MaybeTensor& weight,
-                                                     const MaybeTensor&, const MaybeTensor&,
-                                                     const MaybeTensor&, bool training, double,
-                                                     double) {
-  const auto statistics = (weight && weight->defined() ? weight->options() : x.options());
-  const std::vector<int64_t> sizes = {training ? x.size(1) : 0};
-  return {at::empty_like(x), at::empty(sizes, statistics), at::empty(sizes, statistics)};
-}
-
-std::tuple<Tensor, Tensor, Tensor> native_batch_norm_backward(
-    const Tensor&, const Tensor& x, const MaybeTensor& weight, const MaybeTensor&,
-    const MaybeTensor&, const MaybeTensor&, const MaybeTensor&, bool, double,
-    std::array<bool, 3> want) {
-  const auto affine = weight && weight->defined() ? weight->options() : x.options();
-  const auto channels = [&](bool wanted) {
-    return wanted ? at::empty({x.size(1)}, affine) : Tensor();
-  };
-  const Tensor gx = want[0] ? at::empty_like(x) : Tensor();
-  if (meta_device() == c10::kCPU) at::empty_like(x);  // the CPU's takes the map twice
-  return {gx, channels(want[1]), channels(want[2])};
-}
-
-Tensor relu(const Tensor& x) { return at::empty_like(x); }
-
-Tensor where(const Tensor& condition, const Tensor& x, const Tensor& y) {
-  const auto sizes = at::infer_size(condition.sizes(), at::infer_size(x.sizes(), y.sizes()));
-  return at::empty(sizes, x.options().dtype(at::result_type(x, y)));
-}
-
 }  // namespace
 
-void add_layer_ops(MetaLibrary& library) {
-  library.add("relu", &relu);
-  library.add("where.self", &where);
+void add_convolution(MetaLibrary& library) {
   library.add("convolution", &convolution);
   library.add("convolution_backward", &convolution_backward);
-  library.add("native_batch_norm", &native_batch_norm);
-  library.add("native_batch_norm_backward", &native_batch_norm_backward);
 }
 
 }  // namespace compact

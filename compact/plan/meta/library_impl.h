@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implementations for the meta device of what LibTorch's C++ has none of. Inside plan/ only.
+// Implementations for the meta device of what LibTorch's C++ has none of.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -39,7 +39,10 @@ class MetaLibrary {
 at::Tensor scratch_on(const at::Tensor& like, int64_t bytes);
 
 // Each the operations of one file.
-void add_layer_ops(MetaLibrary& library);
-void add_encoder_ops(MetaLibrary& library);
+void add_products(MetaLibrary& library);
+void add_attention(MetaLibrary& library);
+void add_norms(MetaLibrary& library);
+void add_convolution(MetaLibrary& library);
+void add_indexing(MetaLibrary& library);
 
 }  // namespace compact

@@ -1,21 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/plan/meta_ops.h"
-
+// Fused attention on the meta device, as the CPU and CUDA have it.
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <tuple>
 
-#include "compact/codecs/meta_device.h"
 #include "compact/kernels/gpu.h"
-#include "compact/ops/autograd/quiet.h"
 #include "compact/ops/memory/memory.h"
-#include "compact/plan/meta_library.h"
+#include "compact/plan/meta/library_impl.h"
 
 namespace compact {
 namespace {
@@ -29,16 +26,6 @@ int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / mult
 Tensor by_token(const Tensor& like) {
   const auto s = like.sizes();
   return at::empty({s[0], s[2], s[1], s[3]}, like.options()).transpose(1, 2);
-}
-
-Tensor index_select(const Tensor& self, int64_t dim, const Tensor& index) {
-  auto sizes = self.sizes().vec();
-  sizes[at::maybe_wrap_dim(dim, self.dim())] = index.numel();
-  return at::empty(sizes, self.options());
-}
-
-Tensor embedding_dense_backward(const Tensor& grad, const Tensor&, int64_t rows, int64_t, bool) {
-  return at::empty({rows, grad.size(-1)}, grad.options());
 }
 
 // Bytes that the CPU's attention takes beside its results: a buffer for each thread, whose size
@@ -64,83 +51,6 @@ Scratch cpu_attention_scratch(int64_t length, int64_t dim, at::ScalarType type) 
                                                                     true);
   });
   return known[key] = {forward_bytes, backward.second};
-}
-
-// Bytes that the CPU's matrix library takes beside the result of a [m, k] times b [k, n], or of as
-// many of them as a batch holds: packed operands, a block for each thread. It depends on sizes and
-// layout; the real product shows it, with sizes above which it no longer grows cut off. Products
-// too large to try count nothing: there it is far below a thousandth of the operands.
-int64_t cpu_product_scratch(const Tensor& a, const Tensor& b, bool add) {
-  constexpr int64_t kMostSize = 4096, kFewProducts = int64_t{1} << 22;
-  constexpr double kMostProducts = 3e10;
-  const bool batched = a.dim() == 3;
-  const int64_t m = std::min(a.size(-2), kMostSize), k = std::min(a.size(-1), kMostSize),
-                n = std::min(b.size(-1), kMostSize);
-  if (m == 0 || k == 0 || n == 0 || a.size(0) == 0) return 0;
-  if (static_cast<double>(m) * static_cast<double>(k) * static_cast<double>(n) > kMostProducts) {
-    return 0;
-  }
-  // More of a batch take no more, but a few small ones may go another way.
-  const int64_t batch =
-      batched ? std::min(a.size(0), std::max<int64_t>(2, kFewProducts / (m * k * n))) : 0;
-  const bool rows_a = a.stride(-1) == 1, rows_b = b.stride(-1) == 1;
-  static std::mutex mutex;
-  static std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, bool, bool, bool, at::ScalarType>,
-                  int64_t>
-      known;
-  const std::lock_guard lock(mutex);
-  const std::tuple key(batch, m, k, n, rows_a, rows_b, add, a.scalar_type());
-  if (const auto found = known.find(key); found != known.end()) return found->second;
-  const at::NoGradGuard no_grad;
-  const CpuProbe probe;
-  const auto make = [&](int64_t rows, int64_t columns, bool by_rows) {
-    std::vector<int64_t> sizes = {batch, by_rows ? rows : columns, by_rows ? columns : rows};
-    if (!batched) sizes.erase(sizes.begin());
-    const Tensor t = at::zeros(sizes, at::device(at::kCPU).dtype(a.scalar_type()));
-    return by_rows ? t : t.transpose(-2, -1);
-  };
-  const Tensor x = make(m, k, rows_a), y = make(k, n, rows_b);
-  Tensor out = make(m, n, true);
-  const auto product = probe.beside([&] {
-    return add ? out.addmm_(x, y) : batched ? at::bmm_out(out, x, y) : at::mm_out(out, x, y);
-  });
-  return known[key] = product.second;
-}
-
-void product_scratch(const Tensor& a, const Tensor& b, bool add) {
-  if (meta_device() != c10::kCPU) return;
-  const int64_t bytes = cpu_product_scratch(a, b, add);
-  if (bytes > 0) scratch_on(a, bytes);
-}
-
-void check_product(const Tensor& a, const Tensor& b) {
-  TORCH_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0), "mm: shapes ", a.sizes(),
-              " and ", b.sizes(), " cannot be multiplied");
-}
-
-Tensor mm(const Tensor& a, const Tensor& b) {
-  check_product(a, b);
-  Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
-  product_scratch(a, b, false);
-  return out;
-}
-Tensor& mm_out(const Tensor& a, const Tensor& b, Tensor& out) {
-  check_product(a, b);
-  product_scratch(a, b, false);
-  return out;
-}
-Tensor bmm(const Tensor& a, const Tensor& b) {
-  TORCH_CHECK(a.dim() == 3 && b.dim() == 3 && a.size(0) == b.size(0) && a.size(2) == b.size(1),
-              "bmm: shapes ", a.sizes(), " and ", b.sizes(), " cannot be multiplied");
-  Tensor out = at::empty({a.size(0), a.size(1), b.size(2)}, a.options());
-  product_scratch(a, b, false);
-  return out;
-}
-Tensor& addmm_in_place(Tensor& self, const Tensor& a, const Tensor& b, const at::Scalar&,
-                       const at::Scalar&) {
-  check_product(a, b);
-  product_scratch(a, b, true);
-  return self;
 }
 
 std::tuple<Tensor, Tensor> flash_cpu(const Tensor& q, const Tensor&, const Tensor&, double, bool,
@@ -234,34 +144,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_cuda_backward(
 
 }  // namespace
 
-Tensor scratch_on(const Tensor& like, int64_t bytes) {
-  return at::empty({bytes}, like.options().dtype(at::kByte));
-}
-
-void register_meta_ops() {
-  static std::once_flag once;
-  static std::unique_ptr<MetaLibrary> library;  // registrations live as long as it does
-  std::call_once(once, [] {
-    library = std::make_unique<MetaLibrary>();
-    // Those that are there, but do not count what the library takes.
-    {
-      const QuietWarnings quiet;
-      library->replace("mm", &mm);
-      library->replace("mm.out", &mm_out);
-      library->replace("bmm", &bmm);
-      library->replace("addmm_", &addmm_in_place);
-      add_encoder_ops(*library);
-    }
-    library->add("index_select", &index_select);
-    library->add("embedding_dense_backward", &embedding_dense_backward);
-    library->add("_scaled_dot_product_flash_attention_for_cpu", &flash_cpu);
-    library->add("_scaled_dot_product_flash_attention_for_cpu_backward", &flash_cpu_backward);
-    library->add("_scaled_dot_product_flash_attention", &flash_cuda);
-    library->add("_scaled_dot_product_flash_attention_backward", &flash_cuda_backward);
-    library->add("_scaled_dot_product_efficient_attention", &efficient_cuda);
-    library->add("_scaled_dot_product_efficient_attention_backward", &efficient_cuda_backward);
-    add_layer_ops(*library);
-  });
+void add_attention(MetaLibrary& library) {
+  library.add("_scaled_dot_product_flash_attention_for_cpu", &flash_cpu);
+  library.add("_scaled_dot_product_flash_attention_for_cpu_backward", &flash_cpu_backward);
+  library.add("_scaled_dot_product_flash_attention", &flash_cuda);
+  library.add("_scaled_dot_product_flash_attention_backward", &flash_cuda_backward);
+  library.add("_scaled_dot_product_efficient_attention", &efficient_cuda);
+  library.add("_scaled_dot_product_efficient_attention_backward", &efficient_cuda_backward);
 }
 
 }  // namespace compact

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layer norms on the meta device.
+// Batch and layer norms on the meta device.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -7,13 +7,35 @@
 #include <tuple>
 
 #include "compact/codecs/meta_device.h"
-#include "compact/plan/meta_library.h"
+#include "compact/plan/meta/library_impl.h"
 
 namespace compact {
 namespace {
 
 using at::Tensor;
 using MaybeTensor = std::optional<at::Tensor>;
+
+std::tuple<Tensor, Tensor, Tensor> native_batch_norm(const Tensor& x, const MaybeTensor& weight,
+                                                     const MaybeTensor&, const MaybeTensor&,
+                                                     const MaybeTensor&, bool training, double,
+                                                     double) {
+  const auto statistics = (weight && weight->defined() ? weight->options() : x.options());
+  const std::vector<int64_t> sizes = {training ? x.size(1) : 0};
+  return {at::empty_like(x), at::empty(sizes, statistics), at::empty(sizes, statistics)};
+}
+
+std::tuple<Tensor, Tensor, Tensor> native_batch_norm_backward(
+    const Tensor&, const Tensor& x, const MaybeTensor& weight, const MaybeTensor&,
+    const MaybeTensor&, const MaybeTensor&, const MaybeTensor&, bool, double,
+    std::array<bool, 3> want) {
+  const auto affine = weight && weight->defined() ? weight->options() : x.options();
+  const auto channels = [&](bool wanted) {
+    return wanted ? at::empty({x.size(1)}, affine) : Tensor();
+  };
+  const Tensor gx = want[0] ? at::empty_like(x) : Tensor();
+  if (meta_device() == c10::kCPU) at::empty_like(x);  // the CPU's takes the map twice
+  return {gx, channels(want[1]), channels(want[2])};
+}
 
 // The CUDA kernel reads weight and bias as of the input's type, and refuses others.
 void check_types(const Tensor& x, const MaybeTensor& weight, const MaybeTensor& bias) {
@@ -56,9 +78,11 @@ std::tuple<Tensor, Tensor, Tensor> layer_norm_backward(
 
 }  // namespace
 
-void add_encoder_ops(MetaLibrary& library) {
+void add_norms(MetaLibrary& library) {
   library.replace("native_layer_norm", &layer_norm);
   library.add("native_layer_norm_backward", &layer_norm_backward);
+  library.add("native_batch_norm", &native_batch_norm);
+  library.add("native_batch_norm_backward", &native_batch_norm_backward);
 }
 
 }  // namespace compact
