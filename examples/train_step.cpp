@@ -26,7 +26,7 @@ int main() {
                    return StepInputs{{ids}, ids};
                  }});
   std::printf("planned peak %s, in %s\n", format_bytes(plan.memory.peak).c_str(),
-              plan.memory.at_peak.moment.c_str());
+              str(plan.memory.at_peak.moment).c_str());
 
   const auto model = make(at::kCPU);
   Optimizer optimizer(model->parameters(), OptimizerOptions());

@@ -51,9 +51,9 @@ at::Tensor Classifier::loss(const Tensors& inputs, const at::Tensor& target, con
     options.noise = pass.noise;
     scope.emplace(std::move(all), std::move(options));
   }
-  trace_moment("forward");
+  trace_moment(Phase::kForward);
   const at::Tensor y = logits(inputs, pass, report);
-  trace_moment("loss");
+  trace_moment(Phase::kLoss);
   const at::Tensor sum =
       loss_sum(y.to(at::kFloat), target, options().label_smoothing).mul(pass.scale);
   if (scope) {
@@ -62,7 +62,7 @@ at::Tensor Classifier::loss(const Tensors& inputs, const at::Tensor& target, con
     if (fresh) check_slots(plain);
     if (report) report->plain = std::move(plain);
   }
-  trace_moment("backward");
+  trace_moment(Phase::kBackward);
   return sum;
 }
 

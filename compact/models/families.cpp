@@ -94,7 +94,17 @@ std::unique_ptr<ModelConfig> read_model(const std::filesystem::path& path, Model
   if (use == ModelUse::kImages && std::filesystem::exists(beside)) {
     ModelShape shape = model->shape();
     const std::pair own(shape.height, shape.width);
-    read_image_processor(read_json(beside), beside.string(), shape);
+    nlohmann::json processor = read_json(beside);
+    if (processor.is_object()) {
+      if (!processor.contains("image_processor_type") &&
+          !processor.contains("feature_extractor_type")) {
+        processor["image_processor_type"] = found.family->image_processor;
+      }
+      // This program once wrote no more than that, and cut images.
+      const bool once = config.contains("image_mean") && !processor.contains("resample");
+      if (once && !processor.contains(kFitKey)) processor[kFitKey] = kCut;
+    }
+    read_image_processor(processor, beside.string(), shape);
     COMPACT_CHECK(!config.contains("image_size") || own == std::pair(shape.height, shape.width),
                   beside.string(), ": images become ", shape.height, " x ", shape.width,
                   ", the model reads ", own.first, " x ", own.second);

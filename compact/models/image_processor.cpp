@@ -100,7 +100,11 @@ void read_scale(const ConfigKeys& keys, ModelShape& shape) {
 
 void read_fit(const ConfigKeys& keys, ModelShape& shape) {
   const Processor& p = processor_of(keys);
-  if (!keys.flag("do_resize", true)) return;
+  if (!keys.flag("do_resize", true)) {
+    COMPACT_CHECK(!keys.flag("do_center_crop", p.cuts), keys.where(),
+                  ": do_center_crop must be false where do_resize is");
+    return;
+  }
   const std::string type = p.type;
   keys.required("size");
   const std::optional<Sides> size = read_sides(keys, "size", p.stretches);
@@ -109,22 +113,29 @@ void read_fit(const ConfigKeys& keys, ModelShape& shape) {
   COMPACT_CHECK(method == 2 || method == 3, keys.where(),
                 ": resample must be 2 (bilinear) or 3 (bicubic), is ", method);
   fit = {.stretch = size->shortest == 0, .bicubic = method == 3};
+  const std::string own = keys.text(kFitKey, fit.stretch ? kStretched : kCut);
+  COMPACT_CHECK(own == kCut || own == kStretched, keys.where(), ": ", kFitKey, " must be ", kCut,
+                " or ", kStretched, ", is `", own, "`");
+  fit.stretch = own == kStretched;
   const int64_t side = size->shortest;
   shape.height = side > 0 ? side : size->height;
   shape.width = side > 0 ? side : size->width;
   if (type == "ConvNext") {
     constexpr int64_t kLarge = 384;  // from which on nothing is cut
+    COMPACT_CHECK(side > 0 && !keys.flag("do_center_crop", false), keys.where(),
+                  ": size must be shortest_edge and do_center_crop false with ", type,
+                  "ImageProcessor");
     const double part = keys.number("crop_pct", 224.0 / 256);
     COMPACT_CHECK(part > 0 && part <= 1, keys.where(),
                   ": crop_pct must be above 0 and at most 1, is ", part);
-    fit.stretch = side == 0 || side >= kLarge;
+    fit.stretch = side >= kLarge;
     if (!fit.stretch) {
       fit.middle = static_cast<double>(side) / std::floor(static_cast<double>(side) / part);
     }
     return;
   }
   if (!keys.flag("do_center_crop", p.cuts)) {
-    COMPACT_CHECK(fit.stretch, keys.where(), ": do_center_crop must be true where size is ",
+    COMPACT_CHECK(side == 0, keys.where(), ": do_center_crop must be true where size is ",
                   "shortest_edge, since a model reads images of one size");
     return;
   }
@@ -158,10 +169,14 @@ std::map<std::string, std::string> image_processor_files(const ModelShape& shape
   };
   const json size = {{"height", shape.height}, {"width", shape.width}},
              before = {{"height", whole(shape.height)}, {"width", whole(shape.width)}};
-  json processor = {{"do_resize", true},           {"resample", fit.bicubic ? 3 : 2},
-                    {"do_rescale", true},          {"rescale_factor", 1 / 255.0},
-                    {"do_normalize", true},        {"image_mean", shape.mean},
-                    {"image_std", shape.deviation}};
+  json processor = {{"do_resize", true},
+                    {"resample", fit.bicubic ? 3 : 2},
+                    {"do_rescale", true},
+                    {"rescale_factor", 1 / 255.0},
+                    {"do_normalize", true},
+                    {"image_mean", shape.mean},
+                    {"image_std", shape.deviation},
+                    {kFitKey, fit.stretch ? kStretched : kCut}};
   const bool cuts = !fit.stretch && shape.height == shape.width;
   if (cuts || (fit.stretch && fit.middle < 1)) {
     processor["image_processor_type"] = cuts ? "CLIPImageProcessor" : "DeiTImageProcessor";

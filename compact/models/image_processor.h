@@ -12,6 +12,10 @@
 
 namespace compact {
 
+// A key of this program's own, which transformers does not read: whether images are cut or
+// stretched to the size.
+inline constexpr const char *kFitKey = "compact_fit", *kCut = "cut", *kStretched = "stretched";
+
 // Takes from it how images are brought to which size and by what pixels are scaled, for a shape
 // that has its channels: of the processors of ViT, DeiT, ConvNext (which ResNets have), CLIP and
 // BiT. Throws InputError, beginning with `where`, on another processor and on what changes pixels
@@ -19,8 +23,8 @@ namespace compact {
 void read_image_processor(const nlohmann::json& processor, std::string_view where,
                           ModelShape& shape);
 
-// The file that does to images what the shape says, by its name. Images that are neither square nor
-// of the shape's proportions are stretched there, but cut here.
+// The file that does to images what the shape says, by its name. Where a shape is not square and
+// images have other proportions, transformers stretches what is cut here.
 std::map<std::string, std::string> image_processor_files(const ModelShape& shape);
 
 }  // namespace compact

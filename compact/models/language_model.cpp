@@ -60,7 +60,7 @@ at::Tensor LanguageModel::hidden(const at::Tensor& ids, const at::Tensor& embedd
   const int64_t first = cache ? cache->length() : 0, length = first + ids.size(1);
   COMPACT_CHECK(length <= options().max_length, "[language model] a sequence of ", length,
                 " tokens is longer than max_length ", options().max_length);
-  trace_moment("forward of ", "embedding");
+  trace_moment(Phase::kForwardOf, "embedding");
   at::Tensor x = embedded(ids, embedding, pass, first);
   SegmentPass within = pass.of_segments();
   within.cache = cache;

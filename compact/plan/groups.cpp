@@ -26,6 +26,7 @@ std::string signature(const SegmentInfo& info, const SegmentSample& sample) {
   }
   for (const std::string& slot : info.signs) text += slot.substr(info.name.size()) + ",";
   for (const Work& w : info.work) text += cat(" ", w.products, " ", w.bytes);
+  for (const int64_t v : info.variants) text += cat(" ", v);
   add_tensor(text, sample.input);
   text += sample.input_gradient ? "g" : "";
   for (const Weight& w : sample.weights) {
@@ -37,7 +38,7 @@ std::string signature(const SegmentInfo& info, const SegmentSample& sample) {
 
 SegmentInfo info_of(const Segment& s, const at::Tensor& x, Weights weights,
                     std::span<const Parameter* const> parameters) {
-  SegmentInfo info{.name = s.name(), .work = s.work(x, weights)};
+  SegmentInfo info{.name = s.name(), .work = s.work(x, weights), .variants = s.variants()};
   const size_t skip = s.name().size() + 1;
   for (const SlotUse& use : s.uses()) {
     if (use.signs) {

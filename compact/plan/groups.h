@@ -28,6 +28,7 @@ struct SegmentInfo {
   std::vector<std::string> rebuilt, held;
   std::vector<std::string> signs;  // slots, by their whole names, of which only signs are read
   std::vector<Work> work;          // of its steps, one micro-batch
+  std::vector<int64_t> variants;   // of its stages
   std::vector<SegmentMatrix> matrices;
 
   std::string in_segment(const std::string& slot) const { return name + "." + slot; }

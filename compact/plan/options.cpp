@@ -61,7 +61,7 @@ Taken run_alone(const Segment& segment, const SegmentSample& sample) {
         at::empty_strided(sample.input.sizes(), sample.input.strides(), sample.input.options());
     if (sample.input_gradient) x.add_(at::zeros({1}, x.options()).requires_grad_(true));
     at::Tensor y = segment(std::move(x), sample.weights, sample.pass, &report);
-    trace_moment("loss");
+    trace_moment(Phase::kLoss);
     taken.saved = report.saved_bytes;
     taken.slots = std::move(report.slots);
     if (y.requires_grad()) {
@@ -71,8 +71,8 @@ Taken run_alone(const Segment& segment, const SegmentSample& sample) {
     }
   }
   for (const auto& [moment, bytes] : timeline_of(stop_trace()).moments) {
-    if (moment == "forward of " + segment.name()) taken.forward = bytes;
-    if (moment == "backward of " + segment.name()) taken.backward = bytes;
+    if (moment == StepMoment{Phase::kForwardOf, segment.name()}) taken.forward = bytes;
+    if (moment == StepMoment{Phase::kBackwardOf, segment.name()}) taken.backward = bytes;
   }
   return taken;
 }
@@ -252,24 +252,25 @@ std::vector<SegmentOption> rounded_options(const OptionSettings& settings,
 LayerProblem segment_problem(const StepMemory& memory, const std::vector<std::string>& names,
                              const std::vector<const std::vector<SegmentOption>*>& options) {
   LayerProblem problem;
-  std::vector<std::string> chosen;  // moments that options change
+  std::vector<StepMoment> chosen;  // that options change
   int64_t saved = 0;
   for (size_t i = 0; i < names.size(); ++i) {
-    const auto moment = [&](const char* what) {
-      chosen.push_back(what + names[i]);
-      return memory.at_moment(chosen.back()) - saved;
+    const auto moment = [&](Phase phase) {
+      chosen.push_back({phase, names[i]});
+      return memory.at(chosen.back()) - saved;
     };
     const LayerOption& first = options[i]->front().bytes;
-    problem.forward_base.push_back(moment("forward of ") - first.forward);
-    problem.backward_base.push_back(moment("backward of ") - first.backward);
-    problem.after_base.push_back(moment("backward before "));
+    problem.forward_base.push_back(moment(Phase::kForwardOf) - first.forward);
+    problem.backward_base.push_back(moment(Phase::kBackwardOf) - first.backward);
+    problem.after_base.push_back(moment(Phase::kBackwardBefore));
     saved += first.saved;
     auto& bytes = problem.options.emplace_back();
     for (const SegmentOption& o : *options[i]) bytes.push_back(o.bytes);
   }
   for (const auto& [moment, bytes] : memory.moments) {
     // When all segments keep what they keep; before and after them.
-    const bool top = moment == "loss" || moment == "backward" || moment == "backward of loss";
+    const bool top = moment.phase == Phase::kLoss || moment.phase == Phase::kBackward ||
+                     moment == StepMoment{Phase::kBackwardOf, "loss"};
     if (top) {
       problem.top_base = std::max(problem.top_base, bytes - saved);
     } else if (std::ranges::find(chosen, moment) == chosen.end()) {

@@ -8,11 +8,11 @@
 
 namespace compact {
 
-int64_t StepMemory::at_moment(const std::string& name) const {
-  for (const auto& [moment, bytes] : moments) {
-    if (moment == name) return bytes;
+int64_t StepMemory::at(const StepMoment& moment) const {
+  for (const auto& [each, bytes] : moments) {
+    if (each == moment) return bytes;
   }
-  fail("[plan] a step has no moment `", name, "`");
+  fail("[plan] a step has no moment `", str(moment), "`");
 }
 
 StepRecorder::StepRecorder(const Network& model, const Optimizer& optimizer)
@@ -53,7 +53,9 @@ StepMemory StepRecorder::finish(const PassReport& report) {
   m.held = timeline.held;
   m.at_peak = timeline.peak;
   m.peak = before_ + timeline.peak.total;
-  for (const auto& [name, bytes] : timeline.moments) m.moments.emplace_back(name, before_ + bytes);
+  for (const auto& [moment, bytes] : timeline.moments) {
+    m.moments.emplace_back(moment, before_ + bytes);
+  }
   return m;
 }
 
@@ -61,7 +63,7 @@ StepMemory run_step(const Network& model, Optimizer& optimizer, const StepShape&
                     const std::function<StepInputs(int64_t)>& micro_batch, StepRecorder& recorder,
                     int64_t outside) {
   recorder.begin(outside);
-  trace_moment("batch");
+  trace_moment(Phase::kBatch);
   std::vector<StepInputs> batches;
   for (int64_t i = 0; i < shape.accumulation; ++i) {
     batches.push_back(micro_batch(i));

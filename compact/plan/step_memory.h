@@ -36,11 +36,11 @@ struct StepMemory {
   HostBytes host;     // offloaded from a GPU, of `saved` and of none of the rest, at the most
   int64_t held = 0;   // from the last forward pass to its backward pass
   int64_t peak = 0;
-  MemoryPeak at_peak;                                    // above what lives before a step
-  std::vector<std::pair<std::string, int64_t>> moments;  // the most at each, all included
+  MemoryPeak at_peak;                                   // above what lives before a step
+  std::vector<std::pair<StepMoment, int64_t>> moments;  // the most at each, all included
   int64_t fixed() const { return weights + optimizer + projections + other; }
   // The most at a moment, which must be one of the step's.
-  int64_t at_moment(const std::string& name) const;
+  int64_t at(const StepMoment& moment) const;
 };
 
 // Records one step of a model. The device is the model's: CPU or meta.

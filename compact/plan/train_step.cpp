@@ -24,10 +24,10 @@ bool train_step(const Network& network, Optimizer& optimizer, const StepSettings
     torch::autograd::backward({loss}, {});
     if (hooks.after_backward && !hooks.after_backward(i, loss)) return false;
   }
-  trace_moment("gradient norm");
+  trace_moment(Phase::kGradientNorm);
   const at::Tensor norm = optimizer.gradient_norm();
   if (hooks.before_update) hooks.before_update(norm);
-  trace_moment("optimizer");
+  trace_moment(Phase::kOptimizer);
   optimizer.step(settings.learning_rate, settings.max_grad_norm > 0
                                              ? Optimizer::clip_factor(norm, settings.max_grad_norm)
                                              : at::Tensor());

@@ -39,12 +39,12 @@ std::string plan_table(const StepPlan& plan, c10::DeviceType device) {
   std::string out = "\n" + slot_table(m.slots) + "\n";
   for (const Row& r : kFixed) out += row(r.name, m.*r.bytes, r.note);
   for (const Row& r : kWhole) out += row(r.name, m.*r.bytes, r.note);
-  out += "at the peak, in " + m.at_peak.moment + "\n";
+  out += "at the peak, in " + str(m.at_peak.moment) + "\n";
   out += row("before the step", m.fixed(), "");
   out += row("gradients", m.at_peak.gradients, "");
   out += row("saved", m.at_peak.saved, "");
   out += row("workspace", m.at_peak.workspace(), "");
-  out += row("peak", m.peak, m.at_peak.moment);
+  out += row("peak", m.peak, str(m.at_peak.moment));
   if (device == c10::kCUDA) {
     out += row("matrix library", plan.workspace, "workspace; modelled, 8.1 MiB before Hopper");
     out += row("reserved", plan.reserved,
@@ -74,10 +74,10 @@ std::string measured_table(const StepMemory& planned, const StepMemory& measured
     out += formatted("  %-24s %16s %16s   %s\n", "process", "", format_count(*resident).c_str(),
                      "resident at most, all included");
   }
-  return out + "  the peak is in " + measured.at_peak.moment +
+  return out + "  the peak is in " + str(measured.at_peak.moment) +
          (measured.at_peak.moment == planned.at_peak.moment
               ? ""
-              : ", planned in " + planned.at_peak.moment) +
+              : ", planned in " + str(planned.at_peak.moment)) +
          "\n";
 }
 
@@ -94,7 +94,7 @@ nlohmann::ordered_json plan_json(const StepPlan& plan, c10::DeviceType device) {
   j["held_bytes"] = m.held;
   j["workspace_bytes"] = m.at_peak.workspace();
   j["peak_bytes"] = m.peak;
-  j["peak_at"] = m.at_peak.moment;
+  j["peak_at"] = str(m.at_peak.moment);
   j["at_peak"] = {{"fixed_bytes", m.fixed()},
                   {"gradients_bytes", m.at_peak.gradients},
                   {"saved_bytes", m.at_peak.saved},
@@ -104,7 +104,7 @@ nlohmann::ordered_json plan_json(const StepPlan& plan, c10::DeviceType device) {
     j["host_bytes"] = m.host.asked;
     j["host_pinned_bytes"] = m.host.pinned;
   }
-  for (const auto& [moment, bytes] : m.moments) j["moments"][moment] = bytes;
+  for (const auto& [moment, bytes] : m.moments) j["moments"][str(moment)] = bytes;
   j["slots"] = nlohmann::ordered_json::array();
   for (const SlotBytes& slot : m.slots) {
     j["slots"].push_back({{"name", slot.name},

@@ -31,8 +31,8 @@ std::string timing_key(const TrainConfig& c, const Task& task, const Network& ne
   for (const char* key : {"vocab_size", "num_hidden_layers"}) model.erase(key);
   std::string text = cat(sample.sizes(), model.dump());
   for (const auto& [name, t] : network.named_tensors()) text += cat(" ", name, t.sizes());
-  return cat(c.per_device_train_batch_size, " samples ", c.dtype, " ", c.matmul_precision, " ",
-             xxh3(text));
+  return cat(c.per_device_train_batch_size, " samples for ", network.options().max_length, " ",
+             c.dtype, " ", c.matmul_precision, " ", xxh3(text));
 }
 
 // A batch of few samples, of no long ones, of the smallest network.
@@ -52,8 +52,11 @@ TimedNetwork timed_network(const TrainConfig& c, const Task& task) {
   TimedNetwork result{.request = step_request(timed, task, kept, c10::kCPU),
                       .scale = elements(c) / elements(timed)};
   if (task.smallest) {
-    result.request.network = [make = task.smallest, timed, kept](at::Device device) {
-      return make(timed, kept, device);
+    // For sequences as long as they are: windows that are shorter make segments of another kind.
+    TrainConfig built = timed;
+    built.block_size = c.block_size;
+    result.request.network = [make = task.smallest, built, kept](at::Device device) {
+      return make(built, kept, device);
     };
   }
   result.key = timing_key(timed, task, *result.request.network(at::kMeta),
@@ -253,7 +256,7 @@ void check_fits(const TrainConfig& c, const Task& task, const Policy& policy,
   const int64_t peak = plan.reserved;
   if (peak <= limit.bytes) return;
   const std::string what = cat("a step would take ", format_bytes(peak), " (", format_count(peak),
-                               " B, in ", plan.memory.at_peak.moment, "), more than the ",
+                               " B, in ", str(plan.memory.at_peak.moment), "), more than the ",
                                format_bytes(limit.bytes), " of ", limit.source);
   if (resumed) throw BudgetError(what + "; a resumed run keeps its policy", peak);
   const std::string other = settings_that_fit(c, task, policy, device, limit.bytes);

@@ -82,7 +82,8 @@ std::vector<std::string> RunPlan::lines() const {
 }
 
 std::string RunPlan::line() const {
-  return cat("plan     peak ", format_bytes(plan_.memory.peak), " in ", plan_.memory.at_peak.moment,
+  return cat("plan     peak ", format_bytes(plan_.memory.peak), " in ",
+             str(plan_.memory.at_peak.moment),
              limited() ? cat("; limit ", format_bytes(limit_.bytes), ", ", limit_.source) : "");
 }
 
@@ -107,7 +108,7 @@ void RunPlan::explain(Console& console) {
   lift();
   console.line(cat("memory ran out under the limit of ", format_bytes(limit_.bytes), ", ",
                    limit_.source, "; planned was a peak of ", format_bytes(plan_.memory.peak),
-                   " in ", plan_.memory.at_peak.moment));
+                   " in ", str(plan_.memory.at_peak.moment)));
   if (config_.verbose) console.stream() << table();
   if (resumed_) return;  // which keeps its policy
   try {

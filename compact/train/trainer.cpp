@@ -182,7 +182,7 @@ bool Run::step() {
   reset_peak(device_);
   if (figures_.step_seconds.size() == 1 && s_.micro == 0)
     plan_->begin_record(*model_, *optimizer_, outside_bytes_);
-  trace_moment("batch");
+  trace_moment(Phase::kBatch);
   const int64_t accumulation = c_.gradient_accumulation_steps;
   // All micro-batches, so that their targets are counted; on resume those already in the gradients
   // are passed over.

@@ -7,7 +7,7 @@ import re
 import sys
 import unittest
 
-from _program import InFolder, run, tiny
+from _program import EXAMPLES, InFolder, run, tiny
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 try:
@@ -59,8 +59,9 @@ class Decoders(InFolder):
         return done
 
     def train(self, folder, out, *more):
-        usual = [f for f in tiny(self.folder, f"--output_dir={out}", *more)
-                 if not f.startswith("--model=")]
+        given = {flag.split("=")[0] for flag in more} | {"--model"}
+        usual = [f for f in tiny(self.folder, f"--output_dir={out}") if f.split("=")[0] not in given]
+        usual += more
         done = self.good("train", f"--model_name_or_path={folder}", "--tokenizer=bytes", *usual)
         table = (out / "memory.txt").read_text()
         row = re.search(r"^  peak +([\d,]+) +([\d,]+) +([+-]\d+)$", table, re.M)
@@ -122,6 +123,24 @@ class Decoders(InFolder):
         self.assertGreater(len(free), 1)
         (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": list(range(128))}))
         self.assertLess(len(text().encode()), len(free))
+
+    def test_plans_hold_where_scores_are_made_in_chunks(self):
+        text = self.folder / "long.txt"
+        text.write_text((EXAMPLES / "hard-times.txt").read_text() * 4)
+        for kind, changes in (("Llama", dict(attention_dropout=0.1)), ("Gemma2", dict(sliding_window=70))):
+            for dtype in ("float32", "bfloat16"):
+                with self.subTest(kind, dtype=dtype):
+                    _, folder = self.model(kind, hidden_size=64, num_attention_heads=8,
+                                           num_key_value_heads=4, max_position_embeddings=1024, **changes)
+                    self.train(folder, self.folder / f"{kind}-{dtype}", "--block_size=1024",
+                               "--per_device_train_batch_size=4", f"--dtype={dtype}", "--max_steps=2",
+                               f"--train_file={text}", "--max_eval_samples=1")
+
+    def test_auto_times_windows_that_are_longer_than_what_is_timed(self):
+        _, folder = self.model("Gemma3Text", sliding_window=2100, max_position_embeddings=2304)
+        done = self.good("plan", f"--model_name_or_path={folder}", "--tokenizer=bytes", "--preset=auto",
+                         "--budget=1GiB", "--block_size=2304", "--per_device_train_batch_size=1")
+        self.assertIn("peak", done.stdout)
 
     def test_every_preset_and_auto(self):
         _, folder = self.model("Qwen3")

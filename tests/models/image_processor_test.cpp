@@ -92,6 +92,22 @@ TEST(ImageProcessor, OfASquareCutsAsTrainingDoes) {
   EXPECT_EQ(again.height, 28);
 }
 
+// What transformers cannot say is said beside it.
+TEST(ImageProcessor, OfAnOblongIsReadBackAsItWasWritten) {
+  for (const bool stretch : {false, true}) {
+    const ModelShape shape{.channels = 3,
+                           .height = 32,
+                           .width = 48,
+                           .mean = {0.1, 0.1, 0.1},
+                           .deviation = {0.3, 0.3, 0.3},
+                           .image_fit = {.stretch = stretch}};
+    const ModelShape again = read(json::parse(image_processor_files(shape).begin()->second));
+    EXPECT_EQ(again.image_fit, shape.image_fit);
+    EXPECT_EQ(again.height, 32);
+    EXPECT_EQ(again.width, 48);
+  }
+}
+
 TEST(ImageProcessor, ScalesPixelsAsTheFileSays) {
   const json usual = {{"size", 8}};
   const auto with = [&](json more) {
@@ -126,6 +142,11 @@ TEST(ImageProcessor, RefusesWithKeyRuleAndValue) {
        "rescale_factor must"},
       {processor("ViTImageProcessor", {{"size", 8}, {"do_pad", true}}), "do_pad must be false"},
       {processor("ConvNextImageProcessor", {{"size", 8}, {"crop_pct", 1.5}}), "crop_pct must be"},
+      {processor("ConvNextImageProcessor", {{"size", {{"height", 8}, {"width", 8}}}}),
+       "size must be shortest_edge"},
+      {processor("ViTImageProcessor", {{"size", 8}, {"compact_fit", "x"}}), "compact_fit must be"},
+      {processor("DeiTImageProcessor", {{"size", 8}, {"do_resize", false}}),
+       "do_center_crop must be false where do_resize is"},
       {processor("CLIPImageProcessor", {{"size", 8}, {"do_center_crop", false}}),
        "do_center_crop must be true where size is shortest_edge"},
       {processor("CLIPImageProcessor", {{"size", 8}}), "crop_size must be given"},

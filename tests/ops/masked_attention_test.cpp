@@ -108,6 +108,24 @@ TEST(MaskedAttention, MayHaveKeysBeforeItsQueries) {
   }
 }
 
+// Gradients of keys and values are sums over chunks: as exact in bf16 over 32 of them as in one.
+TEST(MaskedAttention, SumsOverChunksAreNotRounded) {
+  const Input in = input_of(1, 32, 2048, 4);
+  const auto half = [](const at::Tensor& t) { return t.to(at::kBFloat16); };
+  const at::Tensor q = half(in.q), k = half(in.k), v = half(in.v), gout = half(in.gout);
+  const MaskedAttention how{.causal = true, .softcap = 5};
+  const auto gradients = [&](at::ScalarType type) {
+    std::vector<at::Tensor> all;
+    for (const at::Tensor* t : {&q, &k, &v})
+      all.push_back(at::empty(t->sizes(), t->options().dtype(type)));
+    masked_attention_backward(gout.to(type), q.to(type), k.to(type), v.to(type), how, all[0],
+                              all[1], all[2]);
+    return all;
+  };
+  const auto got = gradients(at::kBFloat16), want = gradients(at::kFloat);
+  for (size_t i = 0; i < 3; ++i) EXPECT_LT(error(got[i], want[i].to(at::kDouble)), 5e-3) << i;
+}
+
 TEST(MaskedAttention, RefusesWindowsThatAreNone) {
   const Input in = input_of(2, 2, 5, 4);
   for (const MaskedAttention& how :

@@ -101,7 +101,7 @@ TEST_F(Budget, NorIsOneWithReleasedWeights) {
       [&](const Policy& policy, const SegmentOption&) {
         PlanRequest whole = r;
         whole.policy = policy;
-        between += plan_step(whole).memory.at_peak.moment == "backward before layers.1";
+        between += str(plan_step(whole).memory.at_peak.moment) == "backward before layers.1";
       },
       "grad * = full:release=true\n");
   EXPECT_GT(between, 0);

@@ -17,8 +17,8 @@ void expect_equal(const StepRequest& r, double tolerance, const std::string& tex
   expect_equal_parts(plan, real, text);
   EXPECT_LE(std::abs(static_cast<double>(plan.peak - real.peak)),
             tolerance * static_cast<double>(real.peak))
-      << text << ": planned " << plan.peak << " in " << plan.at_peak.moment << ", real "
-      << real.peak << " in " << real.at_peak.moment;
+      << text << ": planned " << plan.peak << " in " << str(plan.at_peak.moment) << ", real "
+      << real.peak << " in " << str(real.at_peak.moment);
 }
 
 TEST(ClassifierMemory, OfResnetsIsPlanned) {

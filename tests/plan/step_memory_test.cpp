@@ -62,12 +62,12 @@ TEST_F(Planned, EqualsARealStep) {
     above += difference > 0;
     below += difference < 0;
     if (type == at::kFloat) {
-      EXPECT_EQ(difference, 0) << text << "; real in " << real.at_peak.moment << ", planned in "
-                               << plan.at_peak.moment;
+      EXPECT_EQ(difference, 0) << text << "; real in " << str(real.at_peak.moment)
+                               << ", planned in " << str(plan.at_peak.moment);
     } else {
       EXPECT_LE(std::abs(difference), plan.peak / 100)
-          << text << "; real in " << real.at_peak.moment << " " << real.peak << ", planned in "
-          << plan.at_peak.moment << " " << plan.peak;
+          << text << "; real in " << str(real.at_peak.moment) << " " << real.peak << ", planned in "
+          << str(plan.at_peak.moment) << " " << plan.peak;
     }
   }
   RecordProperty("real above plan", above);
@@ -132,10 +132,10 @@ TEST_F(Planned, EqualsARealStepOfTiedModels) {
               policy, type,
               {.batch = 2, .length = 24, .accumulation = accumulation, .clip = !release}, shape);
           const StepMemory plan = plan_step(r).memory, real = run_for_real(r);
-          at_the_end += real.at_peak.moment == "backward before layers.0";
+          at_the_end += str(real.at_peak.moment) == "backward before layers.0";
           const std::string text = text_of(r, policy);
           if (type == at::kFloat) {
-            EXPECT_EQ(plan.peak, real.peak) << text << "; real in " << real.at_peak.moment;
+            EXPECT_EQ(plan.peak, real.peak) << text << "; real in " << str(real.at_peak.moment);
           } else {
             EXPECT_LE(std::abs(real.peak - plan.peak), plan.peak / 100) << text;
           }
@@ -182,7 +182,7 @@ TEST_F(Planned, PartsOfThePeakAddUp) {
     int64_t most = 0;
     for (const auto& [moment, bytes] : m.moments) most = std::max(most, bytes);
     EXPECT_EQ(m.peak, most);
-    EXPECT_FALSE(m.at_peak.moment.empty());
+    EXPECT_NE(m.at_peak.moment.phase, Phase::kStart);
     EXPECT_EQ(m.held, m.saved + 4);  // the loss value
   }
 }

@@ -96,7 +96,7 @@ at::Tensor Encoder::embedded(const Tensors& inputs) const {
                 "[encoder] ids and token types must be int64 [batch, sequence]");
   COMPACT_CHECK(ids.size(1) <= config_.max_length(), "[encoder] a sequence of ", ids.size(1),
                 " tokens is longer than the model's ", config_.max_length());
-  trace_moment("forward of ", "embedding");
+  trace_moment(Phase::kForwardOf, "embedding");
   const int64_t pad = config_.pad_token_id;
   // As in Hugging Face a padding token is trained neither as a word nor, in RoBERTa, as a place.
   at::Tensor x = at::embedding(embedding_->weight, ids, pad);

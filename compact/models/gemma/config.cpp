@@ -63,9 +63,7 @@ json rope_keys(const ConfigKeys& keys, const char* kind) {
   } else {
     take("rope_local_base_freq", "rope_theta");
   }
-  for (const char* key : {"partial_rotary_factor", "original_max_position_embeddings"}) {
-    take(key, key);
-  }
+  take("partial_rotary_factor", "partial_rotary_factor");
   const json* all = keys.find("rope_parameters");
   if (!all) return found;
   COMPACT_CHECK(all->is_object(), keys.where(), ": rope_parameters must be an object, is ",
@@ -168,6 +166,10 @@ GemmaConfig gemma_config_from_json(const json& object, std::string_view where) {
   }
   c.rms_norm_eps = keys.number("rms_norm_eps", c.rms_norm_eps);
   c.query_pre_attn_scalar = keys.number("query_pre_attn_scalar", c.query_pre_attn_scalar);
+  COMPACT_CHECK(!third || !keys.find("attn_logit_softcapping"), where,
+                ": attn_logit_softcapping must be null with model_type gemma3_text, which does not "
+                "cap scores, is ",
+                keys.find("attn_logit_softcapping")->dump());
   c.attn_logit_softcapping = read_cap(keys, "attn_logit_softcapping", c.attn_logit_softcapping);
   c.final_logit_softcapping = read_cap(keys, "final_logit_softcapping", c.final_logit_softcapping);
   c.attention_bias = keys.flag("attention_bias", false);

@@ -101,7 +101,7 @@ at::Tensor GraphNetwork::logits(const Tensors& inputs, const Pass& pass, Segment
   at::Tensor x = features.to(layers_[0].weight->weight.scalar_type());
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Layer& l = layers_[i];
-    trace_moment("forward of ", l.name);
+    trace_moment(Phase::kForwardOf, l.name);
     x = keys.drop(x, drop);
     switch (config_.kind) {
       case GraphLayerKind::kConvolution:

@@ -233,6 +233,7 @@ extern const FamilyInfo resnet_family = {
     .read = [](const json& config, std::string_view where) -> std::unique_ptr<ModelConfig> {
       return std::make_unique<ResnetModel>(ConfigKeys(config, std::string(where)));
     },
+    .image_processor = "ConvNextImageProcessor",
 };
 
 }  // namespace compact

@@ -112,7 +112,7 @@ variable_list LossNode::apply(variable_list&& grads) {
               "[linear_cross_entropy] gradients of gradients are not supported");
   held.versions.check("linear_cross_entropy");
   const NoAutocast no_autocast;
-  trace_moment("backward of ", "loss");
+  trace_moment(Phase::kBackwardOf, "loss");
   const bool keep = torch::autograd::get_current_graph_task_keep_graph();
   released = !keep;
   Held h = keep ? held : std::exchange(held, {});
@@ -171,7 +171,7 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const at::Tensor& w,
       "[linear_cross_entropy] needs one int64 target per token");
   check_like("linear_cross_entropy", hidden_, {{"head", w}});
   check_like("linear_cross_entropy", hidden_, {{"targets", targets_}}, at::kLong);
-  trace_moment("loss");
+  trace_moment(Phase::kLoss);
   check_targets(targets_, w.size(0));
   const bool grad = at::GradMode::is_enabled();
   const bool want_hidden = grad && hidden_.requires_grad(), want_head = grad && w.requires_grad();

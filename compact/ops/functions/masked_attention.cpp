@@ -126,12 +126,16 @@ void masked_attention_backward(const at::Tensor& gout, const at::Tensor& q, cons
     const at::Tensor p = probabilities(q, k, how, c, &slope), g = c.queries_of(gout);
     const bool first = c.query == 0, last = c.query + c.queries == q.size(2);
     const auto add = [&](at::Tensor& sum, at::Tensor part) {
-      if (first && c.keys == k.size(2)) {
+      if (first && last) {
         sum = part;
         return;
       }
-      if (first) sum = at::zeros({c.samples, k.size(1), k.size(2), k.size(3)}, k.options());
-      sum.narrow(2, c.key, c.keys).add_(part);
+      // In f32, since there may be hundreds of chunks.
+      if (first) {
+        sum =
+            at::zeros({c.samples, k.size(1), k.size(2), k.size(3)}, k.options().dtype(at::kFloat));
+      }
+      sum.narrow(2, c.key, c.keys).add_(part.to(at::kFloat));
     };
     at::Tensor gp = g.matmul(c.keys_of(v).transpose(2, 3)).to(at::kFloat);
     if (how.dropout > 0) {

@@ -38,13 +38,13 @@ MemoryTrace stop_trace() {
   return std::exchange(g_trace, {});
 }
 
-void trace_moment(const char* what, const std::string& whom) {
+void trace_moment(Phase phase, const std::string& part) {
   if (!g_on.load(std::memory_order_relaxed)) return;
-  const std::string name = what + whom;
+  const StepMoment moment{phase, part};
   const std::lock_guard lock(g_mutex);
   auto& moments = g_trace.moments;
-  auto found = std::find(moments.begin(), moments.end(), name);
-  if (found == moments.end()) found = moments.insert(found, name);
+  auto found = std::find(moments.begin(), moments.end(), moment);
+  if (found == moments.end()) found = moments.insert(found, moment);
   g_trace.events.push_back({.kind = MemoryEventKind::kMoment, .bytes = found - moments.begin()});
 }
 
@@ -139,7 +139,7 @@ MemoryTimeline timeline_of(const MemoryTrace& trace) {
     if (moment >= 0) most[moment] = std::max(most[moment], now.total);
     if (now.total > result.peak.total) {
       result.peak = now;
-      result.peak.moment = moment < 0 ? "start" : trace.moments[moment];
+      result.peak.moment = moment < 0 ? StepMoment() : trace.moments[moment];
     }
   }
   for (size_t i = 0; i < most.size(); ++i) result.moments.emplace_back(trace.moments[i], most[i]);

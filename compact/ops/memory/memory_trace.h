@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "compact/ops/memory/step_moment.h"
+
 namespace compact {
 
 enum class MemoryEventKind : uint8_t {
@@ -28,7 +30,7 @@ struct MemoryEvent {
 
 struct MemoryTrace {
   std::vector<MemoryEvent> events;
-  std::vector<std::string> moments;  // names, in the order first seen
+  std::vector<StepMoment> moments;  // in the order first seen
 };
 
 // Records what happens on one type of device (CPU or meta, with the counting allocator) until
@@ -36,9 +38,8 @@ struct MemoryTrace {
 void start_trace(c10::DeviceType type);
 MemoryTrace stop_trace();
 
-// Called where a step passes: `what` of `whom`, for example "backward of " "layers.3". Next to
-// nothing while no trace is recorded.
-void trace_moment(const char* what, const std::string& whom = {});
+// Called where a step passes. Next to nothing while no trace is recorded.
+void trace_moment(Phase phase, const std::string& part = {});
 void trace_mark(MemoryEventKind kind);
 void trace_gradient(const at::Tensor& gradient);
 
@@ -51,13 +52,13 @@ struct MemoryPeak {
   int64_t total = 0;
   int64_t gradients = 0, saved = 0;  // of it; the rest is workspace
   int64_t workspace() const { return total - gradients - saved; }
-  std::string moment;
+  StepMoment moment;
 };
 struct MemoryTimeline {
   MemoryPeak peak;
-  std::vector<std::pair<std::string, int64_t>> moments;  // the most of each, in order
-  int64_t gradients = 0;                                 // all blocks that were marked so, together
-  int64_t held = 0;                                      // at the last end of a forward pass
+  std::vector<std::pair<StepMoment, int64_t>> moments;  // the most of each, in order
+  int64_t gradients = 0;                                // all blocks that were marked so, together
+  int64_t held = 0;                                     // at the last end of a forward pass
 };
 MemoryTimeline timeline_of(const MemoryTrace& trace);
 

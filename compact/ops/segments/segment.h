@@ -95,6 +95,8 @@ class Segment {
   // Of each weight, whether it is a matrix whose gradient may be projected and whose input no other
   // operation's backward pass reads.
   std::vector<bool> projectable() const;
+  // Stage::variant of each stage, in order.
+  std::vector<int64_t> variants() const;
   // What a policy may do with each slot, in the order of the forward pass.
   std::vector<SlotUse> uses() const;
   // How many weights it takes.

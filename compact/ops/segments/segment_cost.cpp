@@ -48,6 +48,14 @@ std::vector<bool> Segment::projectable() const {
   return all;
 }
 
+std::vector<int64_t> Segment::variants() const {
+  std::vector<int64_t> all;
+  for (const Recipe::Step& step : recipe_->steps) {
+    if (step.stage) all.push_back(step.stage->variant());
+  }
+  return all;
+}
+
 std::vector<Work> Segment::work(const at::Tensor& x, Weights weights) const {
   const at::NoGradGuard no_grad;
   const std::vector<Recipe::Step>& steps = recipe_->steps;

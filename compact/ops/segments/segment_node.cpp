@@ -169,7 +169,7 @@ variable_list SegmentNode::apply(variable_list&& grads) {
                 w.carrier->draw, ", expected ", w.draw);
   }
   const NoAutocast no_autocast;
-  trace_moment("backward of ", recipe->name);
+  trace_moment(Phase::kBackwardOf, recipe->name);
   Back back{.keep_graph = torch::autograd::get_current_graph_task_keep_graph()};
   released = !back.keep_graph;
   back.h = back.keep_graph ? held : std::exchange(held, {});
@@ -198,7 +198,7 @@ variable_list SegmentNode::apply(variable_list&& grads) {
     }
   }
   back.result[0] = std::move(g[0]);
-  trace_moment("backward before ", recipe->name);
+  trace_moment(Phase::kBackwardBefore, recipe->name);
   return std::move(back.result);
 }
 
@@ -234,7 +234,7 @@ at::Tensor SegmentNode::run(const std::shared_ptr<const Recipe>& own, at::Tensor
                 "` takes ", recipe.parameters, " weights, not ", weights.size());
   COMPACT_CHECK(x.is_floating_point(), "[segment] `", recipe.name,
                 "` takes real floating-point tensors, not ", c10::toString(x.scalar_type()));
-  trace_moment("forward of ", recipe.name);
+  trace_moment(Phase::kForwardOf, recipe.name);
   const NoAutocast no_autocast;
   Tensors leaves = {x};
   for (Weight& w : weights) leaves.push_back(std::move(w.leaf));

@@ -108,6 +108,8 @@ class Stage {
   virtual Work work(const at::Tensor& input, const at::Tensor& output, Weights) const {
     return {.bytes = static_cast<double>(input.nbytes() + output.nbytes())};
   }
+  // Tells it from stages that are alike in all the rest that is said here, as a window does.
+  virtual int64_t variant() const { return 0; }
   // Whether the gradient of its first parameter, a matrix, may be made in a projected space.
   virtual bool may_project() const { return false; }
   // Elements per token of the projection of the input; 0: this stage cannot work from a sketch.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "compact/base/check.h"
 #include "compact/ops/functions/attention.h"
 #include "compact/ops/functions/heads.h"
@@ -22,12 +24,17 @@ class MaskedAttentionStage final : public Stage {
   Needs needs() const override { return {.input = true}; }
   // Scores are read and written about six times, in f32.
   Work work(const at::Tensor& input, const at::Tensor& output, Weights) const override {
-    const auto length = static_cast<double>(input.size(1)),
-               scores = static_cast<double>(input.size(0) * heads_) * length * length;
-    return {.products = 4 * static_cast<double>(output.numel()) * length,
+    const int64_t length = input.size(1);
+    const bool narrow = options_.window > 0 && options_.window < length;
+    // A window's chunks read twice as many keys.
+    const auto keys = static_cast<double>(narrow ? std::min(length, 2 * options_.window) : length),
+               scores = static_cast<double>(input.size(0) * heads_ * length) * keys;
+    return {.products = 4 * static_cast<double>(output.numel()) * keys,
             .bytes =
                 static_cast<double>(input.nbytes() + output.nbytes()) + 6 * scores * sizeof(float)};
   }
+
+  int64_t variant() const override { return options_.window; }
 
   at::Tensor forward(Forward& f) const override {
     const auto [q, k, v] = split(f.input);

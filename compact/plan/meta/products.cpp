@@ -4,9 +4,13 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <cmath>
+#include <compare>
 #include <map>
 #include <mutex>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "compact/codecs/meta_device.h"
 #include "compact/ops/memory/memory.h"
@@ -17,14 +21,77 @@ namespace {
 
 using at::Tensor;
 
+// A matrix, or a batch of them, as a product reads it: by rows or by columns, one after another, or
+// with strides of its own, as views of larger tensors have them.
+struct Operand {
+  bool by_rows = true;
+  std::vector<int64_t> strides;  // empty: one after another
+  auto operator<=>(const Operand&) const = default;
+
+  explicit Operand(const Tensor& t) : by_rows(t.stride(-1) == 1) {
+    const int64_t rows = t.size(-2), columns = t.size(-1);
+    const int64_t outer = by_rows ? rows : columns, inner = by_rows ? columns : rows;
+    const bool apart = outer > 1 && t.stride(by_rows ? -2 : -1) != inner;
+    const bool batch_apart = t.dim() == 3 && t.size(0) > 1 && t.stride(0) != rows * columns;
+    const bool neither = !by_rows && rows > 1 && t.stride(-2) != 1;
+    if (apart || batch_apart || neither) strides = t.strides().vec();
+  }
+  // Zeros of so many matrices (0: one, without a batch); undefined where they lie too far apart.
+  Tensor make(int64_t batch, int64_t rows, int64_t columns, at::ScalarType type) const {
+    const auto options = at::device(at::kCPU).dtype(type);
+    std::vector<int64_t> sizes = {batch, rows, columns};
+    if (batch == 0) sizes.erase(sizes.begin());
+    if (strides.empty()) {
+      if (!by_rows) std::swap(sizes[sizes.size() - 2], sizes.back());
+      const Tensor t = at::zeros(sizes, options);
+      return by_rows ? t : t.transpose(-2, -1);
+    }
+    constexpr int64_t kMostElements = int64_t{1} << 25;
+    int64_t elements = 1;
+    for (size_t i = 0; i < sizes.size(); ++i) elements += (sizes[i] - 1) * strides[i];
+    return elements > kMostElements ? Tensor()
+                                    : at::zeros({elements}, options).as_strided(sizes, strides);
+  }
+  Operand dense() const {
+    Operand other = *this;
+    other.strides.clear();
+    return other;
+  }
+};
+
+struct ProductSizes {
+  int64_t batch, m, k, n;
+  auto operator<=>(const ProductSizes&) const = default;
+};
+
+// Bytes beside the result of a product that is tried once; negative where it is not.
+int64_t tried_product(const ProductSizes& s, const Operand& a, const Operand& b, bool add,
+                      at::ScalarType type) {
+  static std::mutex mutex;
+  static std::map<std::tuple<ProductSizes, Operand, Operand, bool, at::ScalarType>, int64_t> known;
+  const std::lock_guard lock(mutex);
+  const std::tuple key(s, a, b, add, type);
+  if (const auto found = known.find(key); found != known.end()) return found->second;
+  const at::NoGradGuard no_grad;
+  const CpuProbe probe;
+  const Tensor x = a.make(s.batch, s.m, s.k, type), y = b.make(s.batch, s.k, s.n, type);
+  if (!x.defined() || !y.defined()) return known[key] = -1;
+  const std::vector<int64_t> sizes = {s.batch, s.m, s.n};
+  Tensor out = at::zeros(at::IntArrayRef(sizes).slice(s.batch == 0), x.options());
+  const auto product = probe.beside([&] {
+    return add ? out.addmm_(x, y) : s.batch ? at::bmm_out(out, x, y) : at::mm_out(out, x, y);
+  });
+  return known[key] = product.second;
+}
+
 // Bytes that the CPU's matrix library takes beside the result of a [m, k] times b [k, n], or of as
-// many of them as a batch holds: packed operands, a block for each thread. It depends on sizes and
-// layout; the real product shows it, with sizes above which it no longer grows cut off. Products
-// too large to try count nothing: there it is far below a thousandth of the operands.
+// many of them as a batch holds: packed operands, a block for each thread, a copy of an operand
+// whose rows lie apart. It depends on sizes and layout; the real product shows it, with sizes above
+// which it no longer grows cut off. Products too large to try count nothing: there it is far below
+// a thousandth of the operands.
 int64_t cpu_product_scratch(const Tensor& a, const Tensor& b, bool add) {
   constexpr int64_t kMostSize = 4096, kFewProducts = int64_t{1} << 22;
   constexpr double kMostProducts = 3e10;
-  const bool batched = a.dim() == 3;
   const int64_t m = std::min(a.size(-2), kMostSize), k = std::min(a.size(-1), kMostSize),
                 n = std::min(b.size(-1), kMostSize);
   if (m == 0 || k == 0 || n == 0 || a.size(0) == 0) return 0;
@@ -33,29 +100,27 @@ int64_t cpu_product_scratch(const Tensor& a, const Tensor& b, bool add) {
   }
   // More of a batch take no more, but a few small ones may go another way.
   const int64_t batch =
-      batched ? std::min(a.size(0), std::max<int64_t>(2, kFewProducts / (m * k * n))) : 0;
-  const bool rows_a = a.stride(-1) == 1, rows_b = b.stride(-1) == 1;
-  static std::mutex mutex;
-  static std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, bool, bool, bool, at::ScalarType>,
-                  int64_t>
-      known;
-  const std::lock_guard lock(mutex);
-  const std::tuple key(batch, m, k, n, rows_a, rows_b, add, a.scalar_type());
-  if (const auto found = known.find(key); found != known.end()) return found->second;
-  const at::NoGradGuard no_grad;
-  const CpuProbe probe;
-  const auto make = [&](int64_t rows, int64_t columns, bool by_rows) {
-    std::vector<int64_t> sizes = {batch, by_rows ? rows : columns, by_rows ? columns : rows};
-    if (!batched) sizes.erase(sizes.begin());
-    const Tensor t = at::zeros(sizes, at::device(at::kCPU).dtype(a.scalar_type()));
-    return by_rows ? t : t.transpose(-2, -1);
-  };
-  const Tensor x = make(m, k, rows_a), y = make(k, n, rows_b);
-  Tensor out = make(m, n, true);
-  const auto product = probe.beside([&] {
-    return add ? out.addmm_(x, y) : batched ? at::bmm_out(out, x, y) : at::mm_out(out, x, y);
-  });
-  return known[key] = product.second;
+      a.dim() == 3 ? std::min(a.size(0), std::max<int64_t>(2, kFewProducts / (m * k * n))) : 0;
+  const ProductSizes sizes{batch, m, k, n};
+  const at::ScalarType type = a.scalar_type();
+  const Operand x(a), y(b);
+  const int64_t dense = tried_product(sizes, x.dense(), y.dense(), add, type);
+  if (x.strides.empty() && y.strides.empty()) return dense;
+  const int64_t apart = tried_product(sizes, x, y, add, type);
+  if (apart < 0) return dense;
+  // Copies are as large as the operands, of which a part was tried.
+  const auto element = static_cast<int64_t>(a.element_size());
+  const int64_t copies = std::max<int64_t>(1, batch) * k * element;
+  int64_t best = apart;
+  double nearest = 0.1;
+  for (const auto& [of_a, of_b] : {std::pair(1, 0), {0, 1}, {1, 1}}) {
+    const int64_t part = copies * (of_a * m + of_b * n);
+    const double off = std::abs(static_cast<double>(apart - dense) / static_cast<double>(part) - 1);
+    if (off >= nearest) continue;
+    nearest = off;
+    best = apart - part + element * (of_a * a.numel() + of_b * b.numel());
+  }
+  return best;
 }
 
 void product_scratch(const Tensor& a, const Tensor& b, bool add) {
