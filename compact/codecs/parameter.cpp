@@ -71,7 +71,10 @@ std::shared_ptr<Carrier> make_carrier(const Spec& grad, const std::string& name,
   carrier->scale = grad.number("scale", 1);
   carrier->carry = grad.flag("carry", true);
   carrier->key = key;
-  carrier->value = zero_leaf({weight.size(0), carrier->rank}, weight.options());
+  const std::vector<int64_t> sizes = {weight.size(0), carrier->rank};
+  carrier->value = grad.flag("dense", false)
+                       ? at::zeros(sizes, weight.options()).requires_grad_(true)
+                       : zero_leaf(sizes, weight.options());
   carrier->redraw(0, weight.options());
   return carrier;
 }

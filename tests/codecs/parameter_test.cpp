@@ -84,6 +84,12 @@ TEST(Carrier, TakesTheSettingsOfAPolicy) {
   EXPECT_TRUE(own->value.requires_grad());
   EXPECT_EQ(own->value.abs().max().item<float>(), 0);
   EXPECT_EQ(make("project:rank=8")->projections.size(), 1u);
+  // Zeros that take the memory of one, unless they are to have their own.
+  EXPECT_EQ(own->value.storage().nbytes(), 4u);
+  const auto dense = make("project:rank=5,dense=true");
+  EXPECT_EQ(dense->value.storage().nbytes(), 12u * 5 * 4);
+  EXPECT_TRUE(dense->value.is_contiguous() && dense->value.requires_grad());
+  EXPECT_EQ(dense->value.abs().max().item<float>(), 0);
   EXPECT_THAT([&] { make("project:rank=21"); },
               testing::ThrowsMessage<InputError>(testing::AllOf(
                   testing::HasSubstr("layers.0.attn.qkv"), testing::HasSubstr("21"))));

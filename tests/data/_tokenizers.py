@@ -6,6 +6,7 @@ import pathlib
 import random
 import sys
 import tarfile
+import unicodedata
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -13,6 +14,7 @@ LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 BERT_SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 SCRIPTS = [
     "Η γρήγορη καφέ αλεπού ΠΗΔΆ ΌΔΟΣ ὀδός", "Съешь же ещё этих МЯГКИХ булок ё й", "הַשּׁוּעָל הַחוּם שלום", "الثعلب البني السَّرِيع",
@@ -56,6 +58,9 @@ def made_lines(seed: int = 1) -> list[str]:
             if draw.random() < 0.7:
                 parts.append(draw.choice(SPACES) if draw.random() < 0.4 else " ")
         lines.append("".join(parts))
+    # Apart, as some programs write text, and the syllables of Korean in parts.
+    lines += [unicodedata.normalize("NFD", line) for line in SCRIPTS + lines[-2000:]]
+    lines += ["Cafe\u0301 Caf\u00e9 Cafe", *("".join(draw.choices("\u1100\u1112\u1161\u1175\u11a8\u11c2", k=6)) for _ in range(500))]
     lines += ["", " ", "x" * 99, "x" * 100, "x" * 101, "é" * 100, "ab" * 5000, "\n" * 1000, " " * 3000 + "a", "'" * 300]
     lines += ["".join(draw.choices("abcdefgh ", k=20000)), "1" * 5000, "日" * 2000, "🙂" * 1000, "e\u0301" * 2000]
     return lines
@@ -128,6 +133,14 @@ def llama3(lines: list[str]) -> Tokenizer:
             ),
         ]
     )  # fmt: skip
+    return tokenizer
+
+
+def qwen2(lines: list[str]) -> Tokenizer:
+    steps = [pre_tokenizers.Split(Regex(QWEN2), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    tokenizer = trained(lines, steps, ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], 6000)
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.add_tokens([AddedToken("Cafe\u0301", normalized=True)])
     return tokenizer
 
 

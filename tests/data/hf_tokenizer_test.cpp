@@ -219,9 +219,9 @@ TEST(HfTokenizers, WhatIsNotKnownHereIsNamed) {
       {"byte_fallback", [](json& j) { j["model"]["byte_fallback"] = true; }},
       {"dropout", [](json& j) { j["model"]["dropout"] = 0.1; }},
       {"end_of_word_suffix", [](json& j) { j["model"]["end_of_word_suffix"] = "</w>"; }},
-      {"normalizer NFC",
+      {"normalizer NFKC is not known here, must be NFC or null",
        [](json& j) {
-         j["normalizer"] = {{"type", "NFC"}};
+         j["normalizer"] = {{"type", "NFKC"}};
        }},
       {"must be ByteLevel", [](json& j) { j["pre_tokenizer"] = nullptr; }},
       {"the last one is Metaspace",

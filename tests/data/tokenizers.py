@@ -65,6 +65,7 @@ def cases(folder: pathlib.Path, lines: list[str]) -> list[tuple[str, str, object
         ("roberta", "bpe", made.roberta(DATA)),
         ("llama3", "bpe", made.llama3(part)),
         ("smollm2", "bpe", made.smollm2(part)),
+        ("qwen2", "bpe", made.qwen2(part)),
     ]:
         path = folder / f"{name.replace(' ', '-')}.json"
         tokenizer.save(str(path))

@@ -96,6 +96,20 @@ TEST(Release, LeavesWhatIsNotFinite) {
   }
 }
 
+// What a carrier's zeros lie in is nothing to the numbers.
+TEST(Release, DenseCarriersChangeNoBit) {
+  for (const OptimizerInfo* kind : optimizers()) {
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      const Trained want = train(projected(""), type, *kind, false),
+                    got = train(projected(",dense=true"), type, *kind, false);
+      EXPECT_EQ(got.norms, want.norms) << kind->name;
+      for (size_t i = 0; i < want.weights.size(); ++i) {
+        EXPECT_TRUE(at::equal(got.weights[i], want.weights[i])) << kind->name << " " << i;
+      }
+    }
+  }
+}
+
 TEST(Release, RefusesWhatNeedsAllGradients) {
   const PlanRequest r = small_request(kRelease, at::kFloat, {}, small_shape());
   const Llama model(r.shape, r.policy, {.max_length = 16});

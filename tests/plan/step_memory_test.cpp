@@ -42,13 +42,14 @@ TEST_F(Planned, EqualsARealStep) {
                                   "recompute",
                                   "compact",
                                   "compact-paper",
+                                  "grad layers.*.attn.qkv = project:rank=8,dense=true\n",
                                   "slot loss.logits = chunk:tokens=16\n",
                                   "moment * = f8\n"};
   std::mt19937 random(7);
   int above = 0, below = 0;
-  for (int round = 0; round < 70; ++round) {
-    const std::string policy = policies[round % 7];
-    const at::ScalarType type = round / 7 % 2 ? at::kBFloat16 : at::kFloat;
+  for (int round = 0; round < 72; ++round) {
+    const std::string policy = policies[round % 8];
+    const at::ScalarType type = round / 8 % 2 ? at::kBFloat16 : at::kFloat;
     const TestStep step{.batch = 1 + static_cast<int64_t>(random() % 4),
                         .length = 8 + static_cast<int64_t>(random() % 90),
                         .accumulation = 1 + static_cast<int64_t>(random() % 3),

@@ -102,15 +102,18 @@ BpeParts read_bpe_json(std::string_view text, const std::string& where) {
   refuse_others(model, at);
   COMPACT_CHECK(model.contains("vocab") && model.contains("merges"), at,
                 " needs `vocab` and `merges`");
-  const auto normalizer = root.find("normalizer");
-  COMPACT_CHECK(normalizer == root.end() || normalizer->is_null() ||
-                    (component_type(root, "normalizer", where) == "Sequence" &&
-                     normalizer->value("normalizers", json::array({1})).empty()),
-                where, ": normalizer ", printable(component_type(root, "normalizer", where)),
-                " is not known here, must be null");
+  const std::string normalizer = component_type(root, "normalizer", where);
+  const bool composes = normalizer == "NFC";
+  if (composes) allow_keys(root["normalizer"], {"type"}, where + ": normalizer");
+  COMPACT_CHECK(normalizer.empty() || composes ||
+                    (normalizer == "Sequence" &&
+                     root["normalizer"].value("normalizers", json::array({1})).empty()),
+                where, ": normalizer ", printable(normalizer),
+                " is not known here, must be NFC or null");
   COMPACT_CHECK(component_type(root, "decoder", where) == "ByteLevel", where,
                 ": decoder must be ByteLevel");
   BpeParts parts;
+  parts.composes = composes;
   const auto words = root.find("pre_tokenizer");
   parts.splitter =
       std::make_unique<WordSplitter>(words == root.end() ? json(nullptr) : *words, where);

@@ -20,6 +20,7 @@ namespace compact {
 struct BpeParts {
   Vocabulary vocabulary;
   std::vector<AddedToken> added;
+  bool composes = false;  // text is brought into form NFC
   std::unique_ptr<WordSplitter> splitter;
   std::unique_ptr<ByteBpe> model;
   // The first of <|endoftext|>, <|end_of_text|>, </s>, <eos>, <|eot_id|>, <|im_end|> that is a

@@ -12,6 +12,7 @@
 #include "compact/data/tokenizers/added_tokens.h"
 #include "compact/data/tokenizers/bpe_files.h"
 #include "compact/data/tokenizers/byte_alphabet.h"
+#include "compact/data/tokenizers/nfc.h"
 #include "compact/data/tokenizers/tokenizer.h"
 #include "compact/data/tokenizers/tokenizer_files.h"
 
@@ -36,7 +37,11 @@ class BpeTokenizer final : public Tokenizer {
     special_.resize(static_cast<size_t>(vocabulary()));
     for (const AddedToken& token : parts_.added) {
       if (token.special) special_[token.id] = true;
-      (token.normalized ? second_ : first_).add(token, token.content, path_);
+      if (token.normalized) {
+        second_.add(token, composed(token.content), path_);
+      } else {
+        first_.add(token, token.content, path_);
+      }
     }
     special_[parts_.end_of_text] = true;
   }
@@ -55,8 +60,10 @@ class BpeTokenizer final : public Tokenizer {
     first_.split(
         repaired,
         [&](std::string_view rest) {
+          const std::string normal = parts_.composes ? nfc(rest) : std::string();
           second_.split(
-              rest, [&](std::string_view part) { tools->splitter.split(part, word); }, found);
+              parts_.composes ? normal : rest,
+              [&](std::string_view part) { tools->splitter.split(part, word); }, found);
         },
         found);
     return tokens;
@@ -106,6 +113,8 @@ class BpeTokenizer final : public Tokenizer {
     WordSplitter splitter;
     ByteBpe::Scratch scratch;
   };
+
+  std::string composed(const std::string& text) const { return parts_.composes ? nfc(text) : text; }
 
   Spec spec_;
   bool from_json_;

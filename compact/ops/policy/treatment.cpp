@@ -41,7 +41,8 @@ std::span<const TreatmentInfo> treatments() {
       {PolicyKind::kGrad, "full", "lr_scale=1,release=false",
        "the weight's whole gradient; release: updated and freed inside the backward pass"},
       {PolicyKind::kGrad, "project",
-       "rank=0.25,type=srht,share=true,period=200,scale=1,carry=true,lr_scale=1,release=false",
+       "rank=0.25,type=srht,share=true,period=200,scale=1,carry=true,dense=false,lr_scale=1,"
+       "release=false",
        "gradient and moments in a random projection of the input space (CompAct)"},
       {PolicyKind::kMoment, "f32", "", "optimizer state in f32"},
       {PolicyKind::kMoment, "bf16", "", "optimizer state in bf16, rounded stochastically"},
@@ -71,7 +72,8 @@ void check_treatment(PolicyKind kind, const std::vector<Spec>& chain) {
   } else if (spec.name == "full") {
     spec.allow({"lr_scale", "release"});
   } else if (spec.name == "project") {
-    spec.allow({"rank", "type", "share", "period", "scale", "carry", "lr_scale", "release"});
+    spec.allow(
+        {"rank", "type", "share", "period", "scale", "carry", "dense", "lr_scale", "release"});
     check_projection(spec);
   } else {
     spec.allow({});
