@@ -32,8 +32,8 @@ std::string operation_and_place(const std::string& name) {
   return operation == plain.npos ? plain : plain.substr(operation + 1);
 }
 
-// Of slots that some layers hold otherwise than others: layers.*.mlp.norm ->
-// layers.{0..5}.mlp.norm.
+// Slots that some layers hold otherwise than others: layers.*.mlp.norm -> layers.{0..5}.mlp.norm;
+// of all stages layer*.*.conv1 -> layer*.*.conv1 (4 of 9).
 void name_layers(std::vector<SlotBytes>& kinds, const std::vector<SlotBytes>& slots) {
   const std::vector<SlotBytes> all = kinds;
   for (SlotBytes& kind : kinds) {
@@ -46,8 +46,16 @@ void name_layers(std::vector<SlotBytes>& kinds, const std::vector<SlotBytes>& sl
         layers.push_back(NumberedName(slot.name).number);
       }
     }
-    if (layers.empty()) continue;  // of all stages
-    kind.name.replace(star + 1, 1, braced(layers));
+    if (!layers.empty()) {
+      kind.name.replace(star + 1, 1, braced(layers));
+      continue;
+    }
+    const auto of_all = [&](const SlotBytes& slot) { return in_any_stage(slot.name) == kind.name; };
+    const auto of_these = [&](const SlotBytes& slot) {
+      return of_all(slot) && slot.treatment == kind.treatment;
+    };
+    kind.name += cat(" (", std::ranges::count_if(slots, of_these), " of ",
+                     std::ranges::count_if(slots, of_all), ")");
   }
 }
 

@@ -27,5 +27,25 @@ TEST(MemoryTable, OneRowForAllLayersThatAgree) {
   EXPECT_EQ(kinds[3].name, "loss.logits");
 }
 
+TEST(MemoryTable, CountsWhereStagesDiffer) {
+  std::vector<SlotBytes> slots;
+  for (int stage = 1; stage < 4; ++stage) {
+    for (int block = 0; block < 3; ++block) {
+      for (const char* map :
+           {"input", "conv1", "relu1", "conv2", "relu2", "extras", "a", "b", "c"}) {
+        const bool rebuilt = stage == 1 && std::string(map) == "conv1";
+        slots.push_back({cat("layer", stage, ".", block, ".", map), rebuilt ? "recompute" : "keep",
+                         rebuilt ? 0 : 4, 4});
+      }
+    }
+  }
+  const std::vector<SlotBytes> kinds = by_kind(slots);
+  ASSERT_EQ(kinds.size(), 10u);
+  EXPECT_EQ(kinds[1].name, "layer*.*.conv1 (3 of 9)");
+  EXPECT_EQ(kinds[1].treatment, "recompute");
+  EXPECT_EQ(kinds[9].name, "layer*.*.conv1 (6 of 9)");
+  EXPECT_EQ(kinds[9].stored, 6 * 4);
+}
+
 }  // namespace
 }  // namespace compact
