@@ -33,6 +33,7 @@ FoundType type_of(const nlohmann::json& config, std::string_view where) {
       known += (known.empty() ? "" : ", ") + name;
     }
   }
+  COMPACT_CHECK(named, where, ": model_type must be given, as a text");
   fail(where, ": model_type is `", type, "`; known: ", known);
 }
 

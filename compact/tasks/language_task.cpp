@@ -29,6 +29,11 @@ ModelShape set_language_model(const TrainConfig& c, const Tokenizer* tokenizer, 
     COMPACT_CHECK(!tokenizer || tokenizer->vocabulary() <= vocabulary, "--tokenizer ",
                   tokenizer->spec(), " has ", tokenizer->vocabulary(), " tokens, the model of ",
                   c.model_name_or_path, " only ", vocabulary);
+    // Bytes have no files, so that they are not what the folder's ids are of.
+    if (tokenizer && tokenizer->files().empty()) {
+      shape.tokens.bos.reset();
+      shape.tokens.eos = {static_cast<int64_t>(tokenizer->end_of_text())};
+    }
   } else {
     if (tokenizer) {
       shape.tokens = {.vocabulary = tokenizer->vocabulary(),

@@ -4,6 +4,8 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <set>
 
@@ -48,6 +50,20 @@ bool has_weights(const std::string& folder) {
   const std::filesystem::path path(folder);
   return std::filesystem::exists(path / "model.safetensors") ||
          std::filesystem::exists(path / "model.safetensors.index.json");
+}
+
+void refuse_other_weights(const std::string& folder) {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    const bool other =
+        name.starts_with("pytorch_model") || name.starts_with("tf_model") ||
+        std::ranges::any_of(std::array{".safetensors", ".gguf", ".pt", ".pth", ".ckpt"},
+                            [&](const char* end) { return name.ends_with(end); });
+    COMPACT_CHECK(!other, folder, ": has weights in ", name,
+                  ", read are model.safetensors and the shards that model.safetensors.index.json "
+                  "names (save_pretrained of transformers writes them)");
+  }
 }
 
 LoadedWeights load_weights(Network& model, const std::string& folder) {

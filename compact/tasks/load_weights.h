@@ -19,6 +19,8 @@ struct LoadedWeights {
 };
 
 bool has_weights(const std::string& folder);
+// Throws InputError where a folder without weights that are read has weights of another form.
+void refuse_other_weights(const std::string& folder);
 // Copies them by name, whatever their type. Throws InputError where a file does not have the
 // checksum that it states, or a tensor is missing that may not be new or has another shape.
 LoadedWeights load_weights(Network& model, const std::string& folder);

@@ -65,6 +65,7 @@ std::unique_ptr<Network> make_network(const TrainConfig& c, const Task& task, co
                              ": new ones are trained"));
     }
   } else {
+    refuse_other_weights(c.model_name_or_path);
     warnings.push_back(cat(c.model_name_or_path, " has no weights: training starts from new ones"));
   }
   return network;

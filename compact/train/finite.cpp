@@ -13,7 +13,8 @@ namespace compact {
 double finite_loss(const at::Tensor& loss, int64_t step) {
   const double value = loss.item<double>();
   if (std::isfinite(value)) return value;
-  throw NonFiniteError(cat("step ", step, ": the loss is ", value, "; stopped before the update"));
+  throw NonFiniteError(cat("step ", step, ": the loss is ", std::isnan(value) ? "nan" : cat(value),
+                           "; stopped before the update"));
 }
 
 double finite_norm(const at::Tensor& norm, const Optimizer& optimizer, int64_t step, bool updated) {

@@ -176,7 +176,7 @@ TEST(FamilyTable, ErrorsNameTheFile) {
                                "tokens; for these are llama"));
   EXPECT_THAT(error(ModelUse::kSequences), HasSubstr(file + ": hidden_size must be given"));
   write_json(folder / "config.json", json::array());
-  EXPECT_THAT(error(ModelUse::kTokens), HasSubstr(file + ": model_type is ``"));
+  EXPECT_THAT(error(ModelUse::kTokens), HasSubstr(file + ": model_type must be given, as a text"));
 }
 
 TEST(FamilyTable, ResnetsOfTransformersKeepTheirForm) {

@@ -89,6 +89,12 @@ TEST(Gpt2, ReadsTheOtherNamesOfSizes) {
   EXPECT_EQ(c.n_head, 2);
   EXPECT_EQ(c.n_positions, 64);
   EXPECT_EQ(c.n_inner, 128);
+  EXPECT_EQ(c.bos_token_id, 50256);
+  // In a smaller model there is no such token.
+  json small = config;
+  small.update({{"vocab_size", 257}, {"bos_token_id", 50256}, {"eos_token_id", 50256}});
+  EXPECT_FALSE(gpt2_config_from_json(small, "here").bos_token_id);
+  EXPECT_TRUE(gpt2_config_from_json(small, "here").eos_token_ids.empty());
 }
 
 TEST(Gpt2, RefusesWithKeyRuleAndValue) {

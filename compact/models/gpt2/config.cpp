@@ -76,6 +76,12 @@ Gpt2Config gpt2_config_from_json(const json& object, std::string_view where) {
   c.initializer_range = keys.number("initializer_range", c.initializer_range);
   c.bos_token_id = keys.token("bos_token_id", c.bos_token_id);
   c.eos_token_ids = keys.tokens("eos_token_id", c.eos_token_ids);
+  // The class writes GPT-2's own into smaller models too, where they are none.
+  const int64_t own = *Gpt2Config().bos_token_id;
+  if (c.vocab_size <= own) {
+    if (c.bos_token_id == own) c.bos_token_id.reset();
+    std::erase(c.eos_token_ids, own);
+  }
   check_gpt2_config(c, where);
   return c;
 }

@@ -74,6 +74,13 @@ void add_head_gradient(const at::Tensor& sum, const at::Tensor& g, const at::Ten
   }
 }
 
+// Logits divided by their cap. In f32 by a tensor of the device: a number would become one of the
+// CPU, unseen by plans; of smaller types that tensor would be rounded.
+at::Tensor below_cap(const at::Tensor& logits, double cap) {
+  if (logits.scalar_type() != at::kFloat) return logits.div(cap);
+  return logits.div(at::full({}, cap, logits.options()));
+}
+
 struct LossNode : torch::autograd::Node {
   // What the forward pass leaves. A backward pass works on all of it by itself: on a copy where
   // another one may follow, else it takes it away, so that none finds half of it.
@@ -123,7 +130,7 @@ variable_list LossNode::apply(variable_list&& grads) {
     if (want_hidden) result[0] = scaled(std::move(h.ghidden), grads[0], keep);
     if (want_head) result[1] = scaled(std::move(h.ghead), grads[0], keep);
   } else {
-    at::Tensor tanh = softcap > 0 ? h.logits.div(softcap) : at::Tensor();
+    at::Tensor tanh = softcap > 0 ? below_cap(h.logits, softcap) : at::Tensor();
     at::Tensor g = keep ? at::empty_like(h.logits) : std::move(h.logits);
     softmax_backward({}, h.log_probs, {}, h.targets, scale, g);
     h.log_probs = at::Tensor();
@@ -156,7 +163,13 @@ LossTreatment LossTreatment::from(const Treatment& slot, int64_t vocabulary) {
 }
 
 void cap_logits(const at::Tensor& logits, double softcap) {
-  if (softcap > 0) logits.div_(softcap).tanh_().mul_(softcap);
+  if (softcap == 0) return;
+  if (logits.scalar_type() != at::kFloat) {
+    logits.div_(softcap).tanh_().mul_(softcap);
+    return;
+  }
+  const at::Tensor cap = at::full({}, softcap, logits.options());
+  logits.div_(cap).tanh_().mul_(cap);
 }
 
 at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const at::Tensor& w,
@@ -210,7 +223,7 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const at::Tensor& w,
       continue;
     }
     if (!record) continue;
-    at::Tensor tanh = softcap > 0 ? logits.div(softcap) : at::Tensor();
+    at::Tensor tanh = softcap > 0 ? below_cap(logits, softcap) : at::Tensor();
     softmax_backward(logits, {}, lc, tc, scale, logits);
     if (tanh.defined()) at::tanh_backward_out(logits, logits, tanh);
     tanh = at::Tensor();

@@ -50,8 +50,12 @@ void for_chunks(const at::Tensor& q, const at::Tensor& k, const MaskedAttention&
   }
 }
 
-double scale_of(const at::Tensor& q, const MaskedAttention& how) {
-  return how.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3))));
+// Tensors of the device, for f32 scores: a number would become one of the CPU, unseen by plans.
+at::Tensor number(double value, const at::Tensor& q) {
+  return at::full({}, value, q.options().dtype(at::kFloat));
+}
+at::Tensor scale_of(const at::Tensor& q, const MaskedAttention& how) {
+  return number(how.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3)))), q);
 }
 
 // f32 [samples, heads, queries, keys]. Where scores are capped, `slope` becomes the derivative of
@@ -62,9 +66,10 @@ at::Tensor probabilities(const at::Tensor& q, const at::Tensor& k, const MaskedA
   at::Tensor scores =
       c.queries_of(q).matmul(c.keys_of(k).transpose(2, 3)).to(at::kFloat).mul_(scale_of(q, how));
   if (how.softcap > 0) {
-    scores.div_(how.softcap).tanh_();
-    if (slope) *slope = scores.square().neg_().add_(1);
-    scores.mul_(how.softcap);
+    const at::Tensor cap = number(how.softcap, q);
+    scores.div_(cap).tanh_();
+    if (slope) *slope = at::addcmul(number(1, q), scores, scores, -1);
+    scores.mul_(cap);
   }
   if (how.lengths.defined()) {
     const at::Tensor place = at::arange(c.key, c.key + c.keys, how.lengths.options());
