@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Everything that a program of one's own needs of the library, which links CompAct::plan: policies,
-// scopes for networks of torch::nn, segments and stages, models, optimizers, plans under a budget,
-// and the counting of bytes. A file that needs a part of it may include that alone.
+// scopes for networks of torch::nn, segments and stages, models and their files, optimizers, plans
+// under a budget, and the counting of bytes. A file that needs a part of it may include that alone.
 #pragma once
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
+#include "compact/io/model_weights.h"
 #include "compact/models/decoder.h"
 #include "compact/models/families.h"
 #include "compact/models/language_model.h"

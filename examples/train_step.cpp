@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training steps in a program of one's own: what a step will take, then twenty of them.
+// Training steps in a program of one's own: what a step will take, twenty of them, and a folder of
+// the model that transformers loads.
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <nlohmann/json.hpp>
 
 #include "compact/compact.h"
 
@@ -44,5 +48,20 @@ int main() {
     if (step % 5 == 0) std::printf("step %d  loss %.3f\n", static_cast<int>(step), loss);
   }
   std::printf("measured peak %s, loss %.3f\n", format_bytes(peak_bytes(at::kCPU)).c_str(), loss);
-  return loss < 3 ? 0 : 1;
+
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / "compact-train-step";
+  std::filesystem::create_directories(folder);
+  write_model_folder(folder, model->named_tensors(), config->to_json("float32"));
+  // As a program begins that goes on from a folder.
+  const auto again = read_model(folder, ModelUse::kTokens)->build(policy, {.max_length = 64});
+  {
+    const at::NoGradGuard no_grad;
+    const ModelWeights weights(folder);
+    for (auto& [name, tensor] : again->named_tensors()) weights.read_into(name, tensor);
+  }
+  const double before = model->score({ids}, targets).loss,
+               after = again->score({ids}, targets).loss;
+  std::filesystem::remove_all(folder);
+  return loss < 3 && before == after ? 0 : 1;
 }

@@ -99,6 +99,12 @@ TEST(Gemma, ReadsBothFormsOfPositions) {
   EXPECT_EQ(far.rope.kind, RopeKind::kLinear);
   EXPECT_EQ(far.sliding_rope, RopeConfig{});
   EXPECT_EQ(gemma_config_from_json(gemma_config_to_json(far, "float32"), "there"), far);
+  // A number that no integer holds stays what it is.
+  json odd = gemma_config_to_json(c, "float32");
+  odd["query_pre_attn_scalar"] = 1e300;
+  EXPECT_EQ(gemma_config_to_json(gemma_config_from_json(odd, "here"), "float32")
+                .at("query_pre_attn_scalar"),
+            1e300);
   // Gemma 2 caps where nothing is said.
   const GemmaConfig second = gemma_config_from_json({{"model_type", "gemma2"}}, "here");
   EXPECT_EQ(second.attn_logit_softcapping, 50);
@@ -121,6 +127,7 @@ TEST(Gemma, RefusesWithKeyRuleAndValue) {
       {false, {{"layer_types", {"a", "b", "c"}}}, "layer_types must be full_attention or"},
       {false, {{"attn_logit_softcapping", 0}}, "attn_logit_softcapping must be"},
       {false, {{"final_logit_softcapping", -1}}, "final_logit_softcapping must be"},
+      {false, {{"num_hidden_layers", 2147483647}}, "num_hidden_layers must be at most 65536"},
       {false, {{"query_pre_attn_scalar", 0}}, "query_pre_attn_scalar must be"},
       {true, {{"rope_parameters", {{"rope_theta", 3}}}}, "rope_parameters must have full_att"},
       {true, {{"attn_logit_softcapping", 5}}, "attn_logit_softcapping must be null with model"},

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "compact/base/check.h"
@@ -154,6 +155,9 @@ GemmaConfig gemma_config_from_json(const json& object, std::string_view where) {
     *value = keys.integer(key, *value);
   }
   check_sizes({{"num_hidden_layers", c.num_hidden_layers}}, where);
+  constexpr int64_t kMostLayers = 1 << 16;  // of which a list is made
+  COMPACT_CHECK(c.num_hidden_layers <= kMostLayers, where, ": num_hidden_layers must be at most ",
+                kMostLayers, ", is ", c.num_hidden_layers);
   c.sliding_layers = read_layers(keys, c.num_hidden_layers, third);
   const bool slides = std::ranges::find(c.sliding_layers, true) != c.sliding_layers.end();
   COMPACT_CHECK(!slides || !keys.has("sliding_window") || keys.find("sliding_window"), where,
@@ -189,8 +193,9 @@ json gemma_config_to_json(const GemmaConfig& c, const std::string& dtype) {
   for (const bool sliding : c.sliding_layers) types.push_back(sliding ? kSliding : kFull);
   const auto cap = [](const std::optional<double>& value) { return value ? json(*value) : json(); };
   // transformers has it as an integer.
-  const auto scalar = static_cast<int64_t>(c.query_pre_attn_scalar);
-  const bool whole = static_cast<double>(scalar) == c.query_pre_attn_scalar;
+  constexpr double kMost = int64_t{1} << 53;
+  const double scalar = c.query_pre_attn_scalar;
+  const bool whole = scalar <= kMost && scalar == std::floor(scalar);
   json object = {
       {"architectures", json::array({c.head_norms ? "Gemma3ForCausalLM" : "Gemma2ForCausalLM"})},
       {"model_type", c.head_norms ? "gemma3_text" : "gemma2"},
@@ -204,7 +209,7 @@ json gemma_config_to_json(const GemmaConfig& c, const std::string& dtype) {
       {"vocab_size", c.vocab_size},
       {"max_position_embeddings", c.max_position_embeddings},
       {"rms_norm_eps", c.rms_norm_eps},
-      {"query_pre_attn_scalar", whole ? json(scalar) : json(c.query_pre_attn_scalar)},
+      {"query_pre_attn_scalar", whole ? json(static_cast<int64_t>(scalar)) : json(scalar)},
       {"sliding_window", c.sliding_window},
       {"layer_types", types},
       {"attn_logit_softcapping", cap(c.attn_logit_softcapping)},
