@@ -127,7 +127,7 @@ TEST(Gemma, RefusesWithKeyRuleAndValue) {
       {false, {{"layer_types", {"a", "b", "c"}}}, "layer_types must be full_attention or"},
       {false, {{"attn_logit_softcapping", 0}}, "attn_logit_softcapping must be"},
       {false, {{"final_logit_softcapping", -1}}, "final_logit_softcapping must be"},
-      {false, {{"num_hidden_layers", 2147483647}}, "num_hidden_layers must be at most 65536"},
+      {false, {{"num_hidden_layers", 2147483647}}, "num_hidden_layers must be from 1 to 4096"},
       {false, {{"query_pre_attn_scalar", 0}}, "query_pre_attn_scalar must be"},
       {true, {{"rope_parameters", {{"rope_theta", 3}}}}, "rope_parameters must have full_att"},
       {true, {{"attn_logit_softcapping", 5}}, "attn_logit_softcapping must be null with model"},

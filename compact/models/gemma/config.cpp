@@ -155,9 +155,6 @@ GemmaConfig gemma_config_from_json(const json& object, std::string_view where) {
     *value = keys.integer(key, *value);
   }
   check_sizes({{"num_hidden_layers", c.num_hidden_layers}}, where);
-  constexpr int64_t kMostLayers = 1 << 16;  // of which a list is made
-  COMPACT_CHECK(c.num_hidden_layers <= kMostLayers, where, ": num_hidden_layers must be at most ",
-                kMostLayers, ", is ", c.num_hidden_layers);
   c.sliding_layers = read_layers(keys, c.num_hidden_layers, third);
   const bool slides = std::ranges::find(c.sliding_layers, true) != c.sliding_layers.end();
   COMPACT_CHECK(!slides || !keys.has("sliding_window") || keys.find("sliding_window"), where,
