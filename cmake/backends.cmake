@@ -50,7 +50,14 @@ if(COMPACT_CUDA)
   endif()
   target_compile_definitions(compact_kernels PRIVATE COMPACT_HAS_CUDA)
   target_compile_options(compact_kernels PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false>)
+  if(COMPACT_PTXAS_INFO)
+    target_compile_options(compact_kernels PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v>)
+  endif()
 endif()
+
+# What a program has its own of takes the place of this file alone.
+set_source_files_properties(${PROJECT_SOURCE_DIR}/compact/kernels/backends.cpp PROPERTIES
+  SKIP_UNITY_BUILD_INCLUSION ON)
 
 # kernel_check: every kernel against the reference; needs no test library.
 add_executable(kernel_check EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/tests/kernels/kernel_check.cpp)

@@ -14,7 +14,7 @@ packages=(
   g++ cmake ninja-build ccache pkg-config python3 python3-venv
   libgtest-dev libgmock-dev libbenchmark-dev libcli11-dev nlohmann-json3-dev libtomlplusplus-dev
   libsentencepiece-dev libxxhash-dev zlib1g-dev libzstd-dev liblzma-dev
-  libarchive-dev libjpeg-dev libpng-dev libicu-dev
+  libarchive-dev libjpeg-dev libpng-dev libicu-dev libboost-context-dev
 )
 tried_torch="2.13"
 
@@ -210,7 +210,8 @@ configure() {
   local folder options=()
   folder=$(build_folder "$1")
   if [[ $1 == cuda ]]; then
-    options=(${cuda_architectures:+"-DCMAKE_CUDA_ARCHITECTURES=$cuda_architectures"})
+    options=(${cuda_architectures:+"-DCMAKE_CUDA_ARCHITECTURES=$cuda_architectures"}
+      -DCOMPACT_PTXAS_INFO="${COMPACT_PTXAS_INFO:-OFF}")
     if [[ -n ${CUDACXX:-} && -f $folder/CMakeCache.txt ]] &&
       ! grep -q "^CMAKE_CUDA_COMPILER:.*=$CUDACXX\$" "$folder/CMakeCache.txt"; then
       options+=(--fresh)

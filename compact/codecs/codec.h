@@ -21,6 +21,10 @@ struct Windows {
   int64_t size = 0, stride = 0;
 };
 
+// The name of LibTorch's record scope (RECORD_USER_SCOPE) in which tensors are encoded and
+// restored: plans and profilers know by it what codecs take.
+inline constexpr const char* kCodecScope = "codec";
+
 // What is held in place of a tensor.
 struct Encoded {
   using Parts = std::vector<at::Tensor>;
@@ -33,7 +37,8 @@ struct Encoded {
   Windows windows;
 
   bool defined() const { return decode != nullptr; }
-  at::Tensor restore() const { return decode(parts); }
+  at::Tensor restore() const;
+  at::Tensor means() const;  // where there is decode_means
   int64_t bytes() const;
 };
 

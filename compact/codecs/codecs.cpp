@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of codecs, chains of them, and what all of them share.
 #include <ATen/ATen.h>
+#include <ATen/record_function.h>
 
 #include <algorithm>
 
@@ -115,6 +116,15 @@ CodecPtr make_codec(const std::vector<Spec>& chain) {
   auto result = std::make_shared<Chain>(std::move(links));
   if (unchanged) result->keeps_bytes();
   return result;
+}
+
+at::Tensor Encoded::restore() const {
+  RECORD_USER_SCOPE(kCodecScope);
+  return decode(parts);
+}
+at::Tensor Encoded::means() const {
+  RECORD_USER_SCOPE(kCodecScope);
+  return decode_means(parts);
 }
 
 int64_t Encoded::bytes() const {

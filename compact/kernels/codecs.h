@@ -61,6 +61,7 @@ struct Float8Pack {
   int64_t rows, n;
   bool is_signed;  // else x >= 0, and what is not 0 stays so
   uint64_t key;
+  const float* guard = nullptr;  // held_back, of updates.h
 };
 struct Float8Unpack {
   const uint8_t* codes;  // [rows, n]

@@ -15,9 +15,16 @@ std::optional<Gpu> find_gpu([[maybe_unused]] int index) {
 #endif
 }
 
-const Gpu& planned_gpu() {
-  static const Gpu gpu = find_gpu(0).value_or(Gpu());
+namespace {
+
+Gpu& planned() {
+  static Gpu gpu = find_gpu(0).value_or(Gpu());
   return gpu;
 }
+
+}  // namespace
+
+const Gpu& planned_gpu() { return planned(); }
+void set_planned_gpu(const Gpu& gpu) { planned() = gpu; }
 
 }  // namespace compact::kernels

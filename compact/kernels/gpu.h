@@ -19,8 +19,10 @@ struct Gpu {
 // GPU number `index`; nullopt where there is none, or this build has no kernels for CUDA.
 std::optional<Gpu> find_gpu(int index);
 
-// The first GPU, to which others of the machine are taken to be alike; an H100 where there is none.
+// What plans are for: the first GPU, to which others of the machine are taken to be alike, or an
+// H100 where there is none, until another one is set, for the whole process.
 const Gpu& planned_gpu();
+void set_planned_gpu(const Gpu& gpu);
 
 // Bytes of shared memory that the CUDA backend's srht takes for a row of n.
 constexpr int64_t srht_row_bytes(int64_t n) {

@@ -37,6 +37,7 @@ namespace compact::kernels {
   X(draw, Draw)                                   \
   X(dropout, Dropout)                             \
   X(adamw, AdamW)                                 \
+  X(adamw_all, AdamWList)                         \
   X(fold, Fold)                                   \
   X(float8_pack, Float8Pack)                      \
   X(float8_unpack, Float8Unpack)                  \

@@ -19,9 +19,8 @@ struct RmsNorm {
   Type type, weight_type;
 };
 
-// Gradients of RmsNorm. The weight's gradient is summed over kRmsNormParts fixed ranges of rows
-// (range p is rows [p*rows/parts, (p+1)*rows/parts)), then over the parts in order.
-inline constexpr int64_t kRmsNormParts = 32;
+// Gradients of RmsNorm. The weight's gradient is summed over parts_count ranges of rows (range p is
+// rows [p*rows/parts, (p+1)*rows/parts)), then over the parts in an order that does not change.
 struct RmsNormBackward {
   const void* gy;        // [rows, n] type
   const void* x;         // [rows, n] type
@@ -30,10 +29,19 @@ struct RmsNormBackward {
   const void* residual;  // [rows, n] type or null: added to gx in f32 before rounding
   void* gx;              // [rows, n] type; may alias gy or residual
   void* gweight;         // [n] weight_type, overwritten; null: not wanted (parts is unused then)
-  float* parts;          // [kRmsNormParts, n] scratch
-  int64_t rows, n;
+  float* parts;          // [parts_count, n] scratch
+  int64_t rows, n, parts_count;
   Type type, weight_type;
 };
+
+// How many parts a device takes for [rows, n], at least 1. A GPU's are its blocks: as many as fill
+// a large one.
+constexpr int64_t rms_norm_parts(Device device, int64_t rows, int64_t n) {
+  if (device != Device::kCuda) return 32;
+  const int64_t most = (int64_t{1} << 20) / (n > 0 ? n : 1);
+  const int64_t parts = most < 256 ? 256 : most > 8192 ? 8192 : most;
+  return rows < 1 ? 1 : rows < parts ? rows : parts;
+}
 
 // Rotary position embedding in place of the first `dim` elements of each head, rotate-half
 // convention: for i < dim/2, (a, b) = (x[i], x[i + dim/2]) -> (a cos - b sin, b cos + a sin);

@@ -21,9 +21,13 @@ COMPACT_HOST_DEVICE constexpr float lloyd_level(int k) {
     level = at == 0 ? 0.452780035f : 1.510417608f;
   } else {
     static_assert(kBits == 4);
-    const float upper[] = {0.128395030f, 0.388048299f, 0.656759119f, 0.942340456f,
-                           1.256231197f, 1.618046386f, 2.069017227f, 2.732589571f};
-    level = upper[at];
+    // Choices, and no table: a GPU would hold one in the memory of every thread.
+    const float first = at & 1 ? 0.388048299f : 0.128395030f;
+    const float second = at & 1 ? 0.942340456f : 0.656759119f;
+    const float third = at & 1 ? 1.618046386f : 1.256231197f;
+    const float fourth = at & 1 ? 2.732589571f : 2.069017227f;
+    const float low = at & 2 ? second : first, high = at & 2 ? fourth : third;
+    level = at & 4 ? high : low;
   }
   return k < kHalf ? -level : level;
 }
@@ -116,9 +120,13 @@ COMPACT_HOST_DEVICE inline uint32_t quantize_code(float x, float offset, float i
     return code;
   } else {
     uint32_t code = 0;
-    for (int k = 1; k < kTop; ++k) code += z >= lloyd_level<kBits>(k);
-    const float low = lloyd_level<kBits>(static_cast<int>(code));
-    const float high = lloyd_level<kBits>(static_cast<int>(code) + 1);
+    float low = lloyd_level<kBits>(0), high = lloyd_level<kBits>(1);
+    for (int k = 1; k < kTop; ++k) {
+      const bool above = z >= lloyd_level<kBits>(k);
+      code += above;
+      low = above ? lloyd_level<kBits>(k) : low;
+      high = above ? lloyd_level<kBits>(k + 1) : high;
+    }
     return code + (u * (high - low) < z - low);
   }
 }

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "compact/base/philox.h"
+#include "compact/kernels/gpu.h"
 #include "compact/kernels/self_check_cases_impl.h"
 #if defined(COMPACT_HAS_CUDA)
 #include "compact/kernels/cuda/memory.h"
@@ -63,6 +64,10 @@ std::vector<float> Checker::values(int64_t count, uint64_t seed, bool with_speci
     if (with_specials && r.v[1] % 16 == 0) out[i] = kSpecial[r.v[2] % 3];
   }
   return out;
+}
+
+bool Checker::takes_srht(int64_t n) const {
+  return backend_.device != Device::kCuda || srht_row_bytes(n) <= planned_gpu().shared_memory;
 }
 
 std::vector<KernelCheck> self_check(const Backend& backend, const Memory& memory,

@@ -16,6 +16,8 @@ struct Memory {
   void* (*allocate)(size_t bytes);  // aligned to 64 bytes
   void (*release)(void*);
   void (*copy)(void* to, const void* from, size_t bytes);
+  // Marks bytes as no kernel's, or as usable again, where something watches; null: nothing does.
+  void (*guard)(void* p, size_t bytes, bool on) = nullptr;
 };
 Memory host_memory();
 // That of a backend's device; meta has none and takes the host's.

@@ -2,6 +2,7 @@
 // Collects what self_check returns: runs one case on the reference and twice on the tested backend.
 #pragma once
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,8 @@ class Checker {
   void compare(double tolerance, const std::string& what, Run run);
   // Values about 1 in size, the same for the same seed; with_specials: some NaN and infinities.
   static std::vector<float> values(int64_t count, uint64_t seed, bool with_specials = false);
+  // Whether the backend's device has room for a row of n.
+  bool takes_srht(int64_t n) const;
   const std::vector<KernelCheck>& results() const { return results_; }
 
  private:
@@ -37,6 +40,12 @@ class Checker {
 };
 
 inline const char* text_of(Type type) { return type == Type::kFloat32 ? "f32" : "bf16"; }
+
+// Guards of updates: 0 is one that holds back, 1 one that does not; others are none.
+inline const float* guard_of(Side& s, int number) {
+  const float value = number == 0 ? std::numeric_limits<float>::quiet_NaN() : 0.0f;
+  return number == 0 || number == 1 ? s.floats("guard", {&value, 1}) : nullptr;
+}
 
 void check_layers(Checker& c);   // norm, rope, swiglu, cross-entropy
 void check_updates(Checker& c);  // srht, draw, adamw, fold

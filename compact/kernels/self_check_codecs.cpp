@@ -27,15 +27,16 @@ std::vector<uint8_t> all_codes(int64_t count) {
   return codes;
 }
 
-constexpr std::pair<int64_t, int64_t> kShapes[] = {{0, 5}, {1, 1}, {3, 7}, {2, 256}, {5, 1030}};
+constexpr std::pair<int64_t, int64_t> kShapes[] = {{0, 5},   {1, 1},    {3, 7},
+                                                   {2, 256}, {5, 1030}, {3, 2336}};
 
 void check_float8(Checker& c) {
   for (const bool unpack : {false, true}) {
     c.begin(unpack ? "float8_unpack" : "float8_pack");
     for (const bool is_signed : {false, true}) {
       for (const auto& [rows, n] : kShapes) {
-        for (int variant = 0; variant < kVariants; ++variant) {
-          const auto x = hard_values(rows * n, variant, is_signed);
+        for (int variant = 0; variant < kVariants + 2; ++variant) {  // the last two with guards
+          const auto x = hard_values(rows * n, variant % kVariants, is_signed);
           const int64_t blocks = rows * ((n + kFloat8Block - 1) / kFloat8Block);
           const auto codes = all_codes(rows * n);
           const auto scales = c.values(blocks, 2, variant == 1);
@@ -56,7 +57,8 @@ void check_float8(Checker& c) {
                              .rows = rows,
                              .n = n,
                              .is_signed = is_signed,
-                             .key = 11},
+                             .key = 11,
+                             .guard = guard_of(s, variant - kVariants)},
                             launch);
             }
           });
@@ -110,7 +112,7 @@ void check_quantizers(Checker& c) {
           continue;
         }
         for (const Rounding rounding : {Rounding::kNearest, Rounding::kStochastic}) {
-          for (const int64_t group : {32, 64, 256, 1024}) {
+          for (const int64_t group : {32, 64, 128, 256, 512, 2048}) {
             for (const Type type : kTypes) {
               const Type scale = kTypes[(group == 256) ^ (type == Type::kBFloat16)];
               check_quantize(c, back, {bits, group, rounding, levels, scale}, type);
@@ -132,12 +134,16 @@ void check_bits(Checker& c) {
         const auto x = hard_values(count, variant);
         c.compare(0, cat(text_of(type), " count ", count, " variant ", variant),
                   [&](const Backend& b, Side& s, const Launch& launch) {
+                    // Of variant 0 only zeros are no strays.
+                    const std::vector<int32_t> none = {0};
+                    auto* strays = const_cast<int32_t*>(s.data("strays", none));
                     b.bit_pack({.x = s.tensor("x", x, type),
                                 .bits = s.blank_bytes("bits", (count + 7) / 8),
+                                .strays = variant == 1 ? nullptr : strays,
                                 .count = count,
                                 .element = type == Type::kFloat32 ? 4 : 2,
                                 .low = 1,
-                                .span = infinity},
+                                .span = variant == 4 ? 0xffffffffu : infinity},
                                launch);
                   });
       }
@@ -156,6 +162,18 @@ void check_bits(Checker& c) {
     });
   }
   c.begin("bit_unpack");
+  for (const int64_t count : kCounts) {
+    const auto bits = all_codes((count + 7) / 8);
+    c.compare(0, cat("bytes, count ", count), [&](const Backend& b, Side& s, const Launch& launch) {
+      b.bit_unpack({.bits = s.data("bits", bits),
+                    .x = s.blank_bytes("x", count),
+                    .count = count,
+                    .element = 1,
+                    .zero = 3,
+                    .one = 200},
+                   launch);
+    });
+  }
   for (const Type type : kTypes) {
     for (const int64_t count : kCounts) {
       const auto bits = all_codes((count + 7) / 8);

@@ -16,11 +16,13 @@ constexpr TypePair kTypePairs[] = {{Type::kFloat32, Type::kFloat32},
                                    {Type::kBFloat16, Type::kBFloat16}};
 
 void check_rms_norm(Checker& c) {
+  constexpr int64_t kParts = 32;
   for (const bool backward : {false, true}) {
     c.begin(backward ? "rms_norm_backward" : "rms_norm");
     for (const auto [type, weight_type] : kTypePairs) {
       for (const int64_t rows : {0, 1, 3, 77}) {
-        for (const int64_t n : {1, 7, 64, 100, 344, 2048}) {
+        for (const int64_t n : {1, 7, 64, 100, 344, 2048, 16400}) {
+          if (n > 2048 && rows > 3) continue;
           for (const int variant : {0, 1, 2}) {  // 1: no residual, no gweight; 2: NaN
             const bool full = variant != 1, special = variant == 2;
             const auto what = cat(text_of(type), ", weight ", text_of(weight_type), " [", rows,
@@ -43,16 +45,22 @@ void check_rms_norm(Checker& c) {
                 return;
               }
               void* gy = s.tensor("gy", g, type);
+              void* residual = variant != 1 ? s.tensor("residual", add, type) : nullptr;
+              // In place of the gradient, of nothing, of the residual.
+              void* gx = variant == 0   ? gy
+                         : variant == 1 ? s.blank("gx", rows * n, type)
+                                        : residual;
               b.rms_norm_backward({.gy = gy,
                                    .x = s.tensor("x", x, type),
                                    .weight = s.tensor("weight", w, weight_type),
                                    .rstd = s.floats("rstd", rstd),
-                                   .residual = full ? s.tensor("residual", add, type) : nullptr,
-                                   .gx = full ? gy : s.blank("gx", rows * n, type),
+                                   .residual = residual,
+                                   .gx = gx,
                                    .gweight = full ? s.blank("gweight", n, weight_type) : nullptr,
-                                   .parts = s.scratch("parts", kRmsNormParts * n),
+                                   .parts = s.scratch("parts", kParts * n),
                                    .rows = rows,
                                    .n = n,
+                                   .parts_count = kParts,
                                    .type = type,
                                    .weight_type = weight_type},
                                   launch);
@@ -144,9 +152,14 @@ void check_cross_entropy(Checker& c) {
     for (const Type type : kTypes) {
       for (const int64_t rows : {0, 1, 9}) {
         for (const int64_t vocabulary : {1, 5, 256, 1001, 8192}) {
-          for (const int variant : {0, 1, 2}) {  // with log_probs; 2: NaN
+          // 1, 2, 3: with log_probs; 2: NaN; 3: rows of minus infinity but for some elements
+          for (const int variant : {0, 1, 2, 3}) {
             auto logits = c.values(rows * vocabulary, 1, variant == 2);
             for (float& x : logits) x *= 8;
+            for (int64_t i = 0; variant == 3 && i < rows * vocabulary; ++i) {
+              const bool kept = i / vocabulary % 2 == 1 && i % 97 == 5;
+              if (!kept) logits[i] = -std::numeric_limits<float>::infinity();
+            }
             const auto lse = c.values(rows, 2);
             std::vector<int64_t> targets(static_cast<size_t>(rows));
             for (int64_t i = 0; i < rows; ++i) {
@@ -166,7 +179,7 @@ void check_cross_entropy(Checker& c) {
                      .log_probs = in ? nullptr : s.floats("log_probs", logits),
                      .lse = s.floats("lse", lse),
                      .targets = t,
-                     .grad = in ? in : s.blank("grad", rows * vocabulary, type),
+                     .grad = in && variant != 2 ? in : s.blank("grad", rows * vocabulary, type),
                      .rows = rows,
                      .vocabulary = vocabulary,
                      .scale = 0.125f,

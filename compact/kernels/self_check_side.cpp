@@ -6,6 +6,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
 
 #include "compact/base/check.h"
 
@@ -14,6 +17,15 @@ namespace {
 
 constexpr size_t kGuard = 64;
 constexpr std::byte kPattern{0xAB};
+
+#if defined(__SANITIZE_ADDRESS__)
+void host_guard(void* p, size_t bytes, bool on) {
+  on ? __asan_poison_memory_region(p, bytes) : __asan_unpoison_memory_region(p, bytes);
+}
+constexpr auto kHostGuard = host_guard;
+#else
+constexpr decltype(Memory::guard) kHostGuard = nullptr;
+#endif
 
 double value_at(std::span<const std::byte> bytes, bool f32, size_t i) {
   if (f32) {
@@ -49,11 +61,22 @@ Memory host_memory() {
                 return p;
               },
           .release = [](void* p) { std::free(p); },
-          .copy = [](void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }};
+          .copy = [](void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); },
+          .guard = kHostGuard};
+}
+
+void Side::guard(const Entry& e, bool on) const {
+  if (!memory_.guard) return;
+  auto* p = static_cast<std::byte*>(e.base);
+  memory_.guard(p, e.begin, on);
+  memory_.guard(p + e.begin + e.bytes, e.host.size() - e.begin - e.bytes, on);
 }
 
 Side::~Side() {
-  for (const Entry& e : entries_) memory_.release(e.base);
+  for (const Entry& e : entries_) {
+    guard(e, false);
+    memory_.release(e.base);
+  }
 }
 
 void* Side::put(const char* name, std::span<const std::byte> bytes, size_t element, Kind kind) {
@@ -63,6 +86,7 @@ void* Side::put(const char* name, std::span<const std::byte> bytes, size_t eleme
   if (!bytes.empty()) std::memcpy(e.host.data() + begin, bytes.data(), bytes.size());
   e.base = memory_.allocate(e.host.size());
   memory_.copy(e.base, e.host.data(), e.host.size());
+  guard(e, true);
   entries_.push_back(std::move(e));
   return static_cast<std::byte*>(entries_.back().base) + begin;
 }
@@ -94,7 +118,10 @@ float* Side::scratch(const char* name, int64_t count) {
 }
 
 void Side::fetch() {
-  for (Entry& e : entries_) memory_.copy(e.host.data(), e.base, e.host.size());
+  for (Entry& e : entries_) {
+    guard(e, false);
+    memory_.copy(e.host.data(), e.base, e.host.size());
+  }
 }
 
 std::string Side::difference(const Side& want, double tolerance, double& worst) const {

@@ -59,6 +59,7 @@ class Side {
     std::vector<std::byte> host;  // guards included
     void* base;
   };
+  void guard(const Entry& e, bool on) const;
   void* put(const char* name, std::span<const std::byte> bytes, size_t element, Kind kind);
 
   Memory memory_;

@@ -13,11 +13,12 @@ void check_srht(Checker& c) {
   for (const bool transposed : {false, true}) {
     c.begin(transposed ? "srht_transpose" : "srht");
     for (const Type type : kTypes) {
-      for (const int64_t n : {1, 3, 16, 31, 64, 344, 1376, 2048, 5461, 11008}) {
+      for (const int64_t n : {1, 3, 16, 31, 64, 344, 1376, 2048, 5461, 11008, 14336, 54600}) {
+        if (!c.takes_srht(n)) continue;
         for (const int64_t r : {int64_t{1}, (n + 3) / 4, n}) {
-          const int64_t rows = n > 2048 ? 3 : 5, stride = n + (r == 1 ? 3 : 0);
+          const int64_t rows = n > 11008 ? 1 : n > 2048 ? 3 : 5, stride = n + (r == 1 ? 3 : 0);
           const int64_t k = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(n)));
-          std::vector<uint32_t> signs(static_cast<size_t>((n + k + 31) / 32));
+          std::vector<uint32_t> signs(static_cast<size_t>((n + (k < n ? k : 0) + 31) / 32));
           for (size_t i = 0; i < signs.size(); ++i) signs[i] = philox(9, i).v[0];
           std::vector<int32_t> index(static_cast<size_t>(r));
           for (int64_t j = 0; j < r; ++j) index[j] = static_cast<int32_t>(j * n / r);
@@ -80,8 +81,9 @@ void check_dropout(Checker& c) {
         const auto x = c.values(count, 1, count == 1030);
         const auto what = cat(text_of(type), " dropped ", dropped, " count ", count);
         c.compare(0, what, [&](const Backend& b, Side& s, const Launch& launch) {
-          b.dropout({.x = s.tensor("x", x, type),
-                     .y = s.blank("y", count, type),
+          void* from = s.tensor("x", x, type);
+          b.dropout({.x = from,
+                     .y = dropped == 1 ? from : s.blank("y", count, type),
                      .count = count,
                      .key = 0x1234567890ull,
                      .dropped = dropped,
@@ -98,7 +100,8 @@ void check_optimizer(Checker& c) {
   for (const int mix : {0, 1, 2, 3, 4, 5, 6, 7}) {  // types of parameter, gradient, state
     const Type type = kTypes[mix & 1], grad = kTypes[mix >> 1 & 1], state = kTypes[mix >> 2];
     for (const int64_t count : {0, 1, 7, 1030}) {
-      for (const int variant : {0, 1, 2}) {  // 1: master and gradient scale; 2: NaN
+      // 1: master and gradient scale; 2: NaN; 3: a guard that holds back; 4: one that does not
+      for (const int variant : {0, 1, 2, 3, 4}) {
         const auto p = c.values(count, 1), g = c.values(count, 2, variant == 2);
         const auto m = c.values(count, 3);
         auto v = c.values(count, 4);
@@ -122,17 +125,51 @@ void check_optimizer(Checker& c) {
                    .key = 77,
                    .type = type,
                    .grad_type = grad,
-                   .state_type = state},
+                   .state_type = state,
+                   .guard = guard_of(s, variant - 3)},
                   launch);
         });
       }
     }
   }
+  c.begin("adamw_all");
+  for (const int64_t tensors : {0, 1, 3, 50, 200}) {  // of several types, one after the other
+    const auto what = cat(tensors, " tensors");
+    c.compare(0, what, [&](const Backend& b, Side& s, const Launch& launch) {
+      std::vector<AdamW> all;
+      for (int64_t i = 0; i < tensors; ++i) {
+        const int64_t count = i % 7 == 3 ? 0 : 1 + 37 * i % 2100;
+        const auto seed = static_cast<uint64_t>(5 * i);
+        const auto p = c.values(count, seed + 1);
+        auto v = c.values(count, seed + 4);
+        for (float& x : v) x = std::abs(x);
+        const Type type = kTypes[i % 3 == 0];
+        all.push_back({.param = s.tensor("param", p, type),
+                       .master = i % 4 == 0 ? s.floats("master", p) : nullptr,
+                       .grad = s.tensor("grad", c.values(count, seed + 2), type),
+                       .m = s.tensor("m", c.values(count, seed + 3), kTypes[i % 2]),
+                       .v = s.tensor("v", v, kTypes[i % 2]),
+                       .count = count,
+                       .lr = 0.01f * static_cast<float>(1 + i % 5),
+                       .beta1 = 0.9f,
+                       .beta2 = 0.999f,
+                       .eps = 1e-6f,
+                       .weight_decay = i % 2 ? 0.1f : 0.0f,
+                       .bias1 = 0.271f,
+                       .bias2 = 0.003f,
+                       .key = 77 + seed,
+                       .type = type,
+                       .grad_type = type,
+                       .state_type = kTypes[i % 2]});
+      }
+      b.adamw_all({all.data(), tensors}, launch);
+    });
+  }
   c.begin("fold");
   for (const Type type : kTypes) {
     for (const int64_t count : {0, 1, 5, 1030}) {
       for (const uint64_t offset : {0, 3, 8, 4097}) {
-        for (const int variant : {0, 1, 2}) {  // 1: master; 2: NaN
+        for (const int variant : {0, 1, 2, 3, 4}) {  // 1: master; 2: NaN; 3, 4: guards as above
           const auto w = c.values(count, 1), d = c.values(count, 2, variant == 2);
           const auto what = cat(text_of(type), " count ", count, " offset ", offset, " ", variant);
           c.compare(0, what, [&](const Backend& b, Side& s, const Launch& launch) {
@@ -144,7 +181,8 @@ void check_optimizer(Checker& c) {
                     .alpha = 0.25f,
                     .key = 5,
                     .offset = offset,
-                    .type = type},
+                    .type = type,
+                    .guard = guard_of(s, variant - 3)},
                    launch);
           });
         }

@@ -2,9 +2,14 @@
 // The arguments of the kernels that change weights. kernels.h has the rules.
 #pragma once
 
+#include "compact/base/philox.h"
 #include "compact/kernels/launch.h"
 
 namespace compact::kernels {
+
+// Whether a kernel with a guard, one value on the device or null, writes nothing: where that is not
+// 0, nor is NaN. So a step that turns out not to be finite is held back without the host.
+COMPACT_HOST_DEVICE inline bool held_back(const float* guard) { return guard && !(*guard == 0.0f); }
 
 // One AdamW step (Loshchilov and Hutter 2019) on one tensor, in the order of torch.optim.AdamW:
 //   g = grad * grad_scale; p -= lr * weight_decay * p; m += (1 - beta1)(g - m);
@@ -29,7 +34,34 @@ struct AdamW {
   float bias1, bias2;  // 1 - beta^step
   uint64_t key;
   Type type, grad_type, state_type;
+  const float* guard = nullptr;  // held_back
 };
+
+// The same on several tensors, none of which is another's. A GPU makes few launches of it: those of
+// like types and settings together, up to kAdamWTogether of them.
+inline constexpr int kAdamWTogether = 48;
+struct AdamWList {
+  const AdamW* each;
+  int64_t count;
+};
+inline bool steps_together(const AdamW& a, const AdamW& b) {
+  return a.type == b.type && a.grad_type == b.grad_type && a.state_type == b.state_type &&
+         a.grad_scale == b.grad_scale && a.guard == b.guard && a.beta1 == b.beta1 &&
+         a.beta2 == b.beta2 && a.eps == b.eps && a.bias2 == b.bias2;
+}
+
+// How many launches of a GPU that takes: tensors of no elements take none.
+inline int64_t launches_of(const AdamWList& list) {
+  int64_t launches = 0;
+  for (int64_t i = 0; i < list.count; ++i) {
+    int64_t alike = 0;  // among those before
+    for (int64_t j = 0; j < i; ++j) {
+      alike += list.each[j].count > 0 && steps_together(list.each[j], list.each[i]);
+    }
+    launches += list.each[i].count > 0 && alike % kAdamWTogether == 0;
+  }
+  return launches;
+}
 
 // w = decay * w + alpha * d. bf16 w as in AdamW: with a master, else stochastic. One Philox call
 // serves eight elements: with e = offset + i, element i takes half e%2 (0: low) of word (e%8)/2 of
@@ -42,6 +74,7 @@ struct Fold {
   float decay, alpha;
   uint64_t key, offset;
   Type type;
+  const float* guard = nullptr;  // held_back
 };
 
 }  // namespace compact::kernels

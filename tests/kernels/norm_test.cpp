@@ -78,11 +78,12 @@ Backward backward(const Backend& backend, Types types, Shape s, bool residual, b
   reference_backend.rms_norm(
       {x.data(), w.data(), y.data(), rstd.f32(), s.rows, s.n, 1e-6f, type, types.weight}, serial());
   Backward out{Buffer(type, s.rows * s.n), Buffer(types.weight, s.n)};
-  Buffer parts(Type::kFloat32, kRmsNormParts * s.n);
+  const int64_t count = rms_norm_parts(Device::kCpu, s.rows, s.n);
+  Buffer parts(Type::kFloat32, count * s.n);
   backend.rms_norm_backward(
       {gy.data(), x.data(), w.data(), rstd.f32(), residual ? more.data() : nullptr,
        alias ? more.data() : out.gx.data(), want_weight ? out.gweight.data() : nullptr,
-       want_weight ? parts.f32() : nullptr, s.rows, s.n, type, types.weight},
+       want_weight ? parts.f32() : nullptr, s.rows, s.n, count, type, types.weight},
       launch);
   if (alias) {
     for (int64_t i = 0; i < s.rows * s.n; ++i) out.gx.set(i, more[i]);
@@ -112,7 +113,8 @@ TEST(RmsNormBackward, AWeightInFloat32GivesTheSameAsItsValuesInBFloat16) {
     const Shape s{37, 67};
     const Type half = Type::kBFloat16, single = Type::kFloat32;
     Buffer x = random(half, s.rows * s.n, 1), gy = random(half, s.rows * s.n, 2);
-    Buffer w = random(half, s.n, 3), wide(single, s.n), parts(single, kRmsNormParts * s.n);
+    const int64_t count = rms_norm_parts(Device::kCpu, s.rows, s.n);
+    Buffer w = random(half, s.n, 3), wide(single, s.n), parts(single, count * s.n);
     for (int64_t i = 0; i < s.n; ++i) wide.set(i, w[i]);
     const auto run = [&](Buffer& weight, Buffer& gweight) {
       Buffer y(half, s.rows * s.n), gx(half, s.rows * s.n), rstd(single, s.rows);
@@ -121,7 +123,7 @@ TEST(RmsNormBackward, AWeightInFloat32GivesTheSameAsItsValuesInBFloat16) {
           serial());
       backend->rms_norm_backward(
           {gy.data(), x.data(), weight.data(), rstd.f32(), nullptr, gx.data(), gweight.data(),
-           parts.f32(), s.rows, s.n, half, weight.type()},
+           parts.f32(), s.rows, s.n, count, half, weight.type()},
           serial());
       return std::pair(y, gx);
     };
@@ -150,7 +152,7 @@ TEST(RmsNormBackward, IsTheDerivative) {
       {bx.data(), bw.data(), y.data(), rstd.f32(), 1, n, 1e-6f, Type::kFloat32, Type::kFloat32},
       serial());
   reference_backend.rms_norm_backward(
-      {bgy.data(), bx.data(), bw.data(), rstd.f32(), nullptr, gx.data(), nullptr, nullptr, 1, n,
+      {bgy.data(), bx.data(), bw.data(), rstd.f32(), nullptr, gx.data(), nullptr, nullptr, 1, n, 1,
        Type::kFloat32, Type::kFloat32},
       serial());
   for (int64_t i = 0; i < n; ++i) {

@@ -300,10 +300,19 @@ TEST(Loss, RefusesBadInput) {
 }
 
 TEST(LossTreatment, FromSpecs) {
-  EXPECT_EQ(LossTreatment::from(Treatment::parse("keep"), 32000).chunk_tokens, 0);
-  EXPECT_EQ(LossTreatment::from(Treatment::parse("chunk:tokens=7"), 32000).chunk_tokens, 7);
-  EXPECT_EQ(LossTreatment::from(Treatment::parse("chunk"), 32768).chunk_tokens, 512);
-  EXPECT_THROW(LossTreatment::from(Treatment::parse("recompute"), 32000), InputError);
+  const auto tokens = [](const char* text, int64_t vocabulary, c10::DeviceType device) {
+    return LossTreatment::from(Treatment::parse(text), vocabulary, device).chunk_tokens;
+  };
+  for (const c10::DeviceType device : {c10::kCPU, c10::kCUDA}) {
+    EXPECT_EQ(tokens("keep", 32000, device), 0);
+    EXPECT_EQ(tokens("chunk:tokens=7", 32000, device), 7);
+    EXPECT_EQ(tokens("chunk", int64_t{1} << 40, device), 64);
+    EXPECT_THROW(tokens("recompute", 32000, device), InputError);
+  }
+  EXPECT_EQ(tokens("chunk", 32768, c10::kCPU), 512);
+  EXPECT_EQ(tokens("chunk", 32000, c10::kCPU), 512);
+  EXPECT_EQ(tokens("chunk", 32768, c10::kCUDA), 4096);
+  EXPECT_EQ(tokens("chunk", 32000, c10::kCUDA), 4160);
 }
 
 }  // namespace

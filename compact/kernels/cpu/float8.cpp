@@ -83,6 +83,7 @@ void for_blocks_of(int64_t rows, int64_t n, const Launch& launch, Block block) {
 }  // namespace
 
 void float8_pack(const Float8Pack& a, const Launch& launch) {
+  if (held_back(a.guard)) return;
   for_blocks_of(a.rows, a.n, launch, [&](int64_t b, int64_t at, int64_t count) {
     (a.is_signed ? pack_block<true> : pack_block<false>)(a, b, at, count);
   });

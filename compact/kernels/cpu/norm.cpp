@@ -57,12 +57,12 @@ void rms_norm(const RmsNorm& a, const Launch& launch) {
 
 void rms_norm_backward(const RmsNormBackward& a, const Launch& launch) {
   with_types(a.type, a.weight_type, [&]<class T, class W>() {
-    launch.parallel_for(kRmsNormParts, 1, [&](int64_t begin, int64_t end) {
+    launch.parallel_for(a.parts_count, 1, [&](int64_t begin, int64_t end) {
       for (int64_t p = begin; p < end; ++p) {
         float* part = a.gweight ? a.parts + p * a.n : nullptr;
         if (part) std::memset(part, 0, static_cast<size_t>(a.n) * sizeof(float));
-        const int64_t last = (p + 1) * a.rows / kRmsNormParts;
-        for (int64_t row = p * a.rows / kRmsNormParts; row < last; ++row) {
+        const int64_t last = (p + 1) * a.rows / a.parts_count;
+        for (int64_t row = p * a.rows / a.parts_count; row < last; ++row) {
           rms_norm_backward_row<T, W>(a, row, part);
         }
       }
@@ -70,7 +70,7 @@ void rms_norm_backward(const RmsNormBackward& a, const Launch& launch) {
     if (!a.gweight) return;
     for_lanes(a.n, [&](int64_t i, auto count) {
       Vec sum{};
-      for (int64_t p = 0; p < kRmsNormParts; ++p) sum += load(a.parts + p * a.n + i, count);
+      for (int64_t p = 0; p < a.parts_count; ++p) sum += load(a.parts + p * a.n + i, count);
       store(static_cast<W*>(a.gweight) + i, sum, count);
     });
   });

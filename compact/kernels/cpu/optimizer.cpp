@@ -80,6 +80,7 @@ void fold_block(const Fold& a, uint64_t block, bool random) {
 }  // namespace
 
 void adamw(const AdamW& a, const Launch& launch) {
+  if (held_back(a.guard)) return;
   const Factors f = {
       .scale = a.grad_scale ? *a.grad_scale : 1.0f,
       .decay = a.lr * a.weight_decay,
@@ -102,8 +103,12 @@ void adamw(const AdamW& a, const Launch& launch) {
   });
 }
 
+void adamw_all(const AdamWList& list, const Launch& launch) {
+  for (int64_t i = 0; i < list.count; ++i) adamw(list.each[i], launch);
+}
+
 void fold(const Fold& a, const Launch& launch) {
-  if (a.count == 0) return;
+  if (a.count == 0 || held_back(a.guard)) return;
   with_type(a.type, [&]<class T>() {
     const bool random = std::is_same_v<T, BFloat16> && a.master == nullptr;
     const uint64_t first = a.offset / kBlock;

@@ -1,53 +1,77 @@
 // SPDX-License-Identifier: Apache-2.0
-// One bit an element: a thread makes or reads a byte.
+// One bit an element: a warp takes 32 words of 32 bits, word i of them all lanes together.
 #include "compact/kernels/cuda/cuda.cuh"
+#include "compact/kernels/cuda/tiles.cuh"
 
 namespace compact::kernels::cuda {
 namespace {
 
+constexpr int kWordBytes = 4, kBits = kWarp * kWarp;  // of a warp's turn
+
 template <class U>
-__global__ void pack(BitPack a) {
+__global__ void pack(BitPack a, bool aligned) {
   const U* x = static_cast<const U*>(a.x);
-  const int64_t stride = int64_t{gridDim.x} * blockDim.x, bytes = (a.count + 7) / 8;
   bool stray = false;
-  for (int64_t b = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; b < bytes; b += stride) {
-    uint32_t byte = 0;
-    for (int j = 0; j < 8 && 8 * b + j < a.count; ++j) {
-      const uint32_t u = x[8 * b + j];
-      const bool set = u - a.low < a.span;
-      byte |= (set ? 1u : 0u) << j;
-      stray |= !set && u != a.other;
+  for_warps((a.count + kBits - 1) / kBits, [&](int64_t turn) {
+    const int64_t at = turn * kBits;
+    uint32_t mine = 0;
+#pragma unroll 8
+    for (int i = 0; i < kWarp; ++i) {
+      const int64_t element = at + i * kWarp + lane();
+      bool set = false;
+      if (element < a.count) {
+        const uint32_t u = x[element];
+        set = u - a.low < a.span;
+        stray |= !set && u != a.other;
+      }
+      const uint32_t word = __ballot_sync(kAllLanes, set);
+      if (i == lane()) mine = word;
     }
-    a.bits[b] = static_cast<uint8_t>(byte);
-  }
+    Words<uint8_t, kWordBytes> bytes;
+#pragma unroll
+    for (int j = 0; j < kWordBytes; ++j) bytes.v[j] = static_cast<uint8_t>(mine >> 8 * j);
+    const int64_t byte = at / 8 + lane() * kWordBytes;
+    store_words(a.bits + byte, bytes, (a.count + 7) / 8 - byte, aligned);
+  });
   if (stray && a.strays) *a.strays = 1;  // whoever writes, writes the same
 }
 
 template <class U>
-__global__ void unpack(BitUnpack a) {
+__global__ void unpack(BitUnpack a, bool aligned) {
   U* x = static_cast<U*>(a.x);
-  const int64_t stride = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < a.count; i += stride) {
-    x[i] = static_cast<U>(a.bits[i / 8] >> i % 8 & 1 ? a.one : a.zero);
-  }
+  for_warps((a.count + kBits - 1) / kBits, [&](int64_t turn) {
+    const int64_t at = turn * kBits, byte = at / 8 + lane() * kWordBytes;
+    const auto bytes = load_words<kWordBytes>(a.bits + byte, (a.count + 7) / 8 - byte, aligned);
+    uint32_t mine = 0;
+#pragma unroll
+    for (int j = 0; j < kWordBytes; ++j) mine |= uint32_t{bytes.v[j]} << 8 * j;
+#pragma unroll 8
+    for (int i = 0; i < kWarp; ++i) {
+      const uint32_t word = __shfl_sync(kAllLanes, mine, i);
+      const int64_t element = at + i * kWarp + lane();
+      if (element < a.count) x[element] = static_cast<U>(word >> lane() & 1 ? a.one : a.zero);
+    }
+  });
 }
+
+bool words_aligned(const uint8_t* p) { return reinterpret_cast<uintptr_t>(p) % kWordBytes == 0; }
 
 }  // namespace
 
 void bit_pack(const BitPack& a, const Launch& launch) {
   if (a.count == 0) return;
   with_word(a.element, [&]<class U>() {
-    pack<U><<<blocks_for(a.count, 8 * kThreads), kThreads, 0, stream_of(launch)>>>(a);
+    start("bit_pack", launch, {blocks_for(a.count, kWarp * kThreads), kThreads}, pack<U>, a,
+          words_aligned(a.bits));
   });
-  check(cudaGetLastError(), "bit_pack");
 }
 
 void bit_unpack(const BitUnpack& a, const Launch& launch) {
   if (a.count == 0) return;
   with_word(a.element, [&]<class U>() {
-    unpack<U><<<blocks_for(a.count, kThreads), kThreads, 0, stream_of(launch)>>>(a);
+    start("bit_unpack", launch, {blocks_for(a.count, kWarp * kThreads), kThreads}, unpack<U>, a,
+          words_aligned(a.bits));
   });
-  check(cudaGetLastError(), "bit_unpack");
 }
 
 }  // namespace compact::kernels::cuda

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <stdexcept>
+#include <type_traits>
 
 #include "compact/base/check.h"
 #include "compact/kernels/bfloat16.h"
@@ -21,7 +22,14 @@ namespace compact::kernels::cuda {
 
 inline constexpr int kWarp = 32;
 inline constexpr int kThreads = 256;
+#if defined(__CUDACC__)
 inline constexpr int64_t kMaxBlocks = 1 << 20;  // grids stride over what is left
+#else
+inline constexpr int64_t kMaxBlocks = 3;  // so that tests see them do it
+#endif
+
+// Of kernels whose blocks walk over rows with something that all rows share in registers.
+inline constexpr int64_t kRowBlocks = 2048;
 
 // Elements of a 16-byte pack.
 template <class T>
@@ -65,6 +73,38 @@ __device__ inline void store_pack(T* to, const float (&from)[V], int64_t left, b
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     if (i < left) store(to[i], from[i]);
+  }
+}
+
+// The same of the elements themselves.
+template <int V, class T>
+__device__ inline Words<T, V> load_words(const T* from, int64_t left, bool aligned) {
+  constexpr int kStep = V < kPack<T> ? V : kPack<T>;
+  Words<T, V> words = {};
+  if (aligned && left >= V) {
+#pragma unroll
+    for (int i = 0; i < V; i += kStep) {
+      *reinterpret_cast<Words<T, kStep>*>(words.v + i) =
+          *reinterpret_cast<const Words<T, kStep>*>(from + i);
+    }
+    return words;
+  }
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    if (i < left) words.v[i] = from[i];
+  }
+  return words;
+}
+template <int V, class T>
+__device__ inline void store_words(T* to, const Words<T, V>& words, int64_t left, bool aligned) {
+  static_assert(V <= kPack<T>);
+  if (aligned && left >= V) {
+    *reinterpret_cast<Words<T, V>*>(to) = words;
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    if (i < left) to[i] = words.v[i];
   }
 }
 
@@ -133,6 +173,34 @@ inline void check(cudaError_t status, const char* kernel) {
   if (status != cudaSuccess) {
     throw std::runtime_error(cat("[cuda] ", kernel, ": ", cudaGetErrorString(status)));
   }
+}
+
+// The threads of a launch, and the bytes of shared memory that a block asks for.
+struct Grid {
+  dim3 blocks, threads;
+  size_t shared = 0;
+};
+
+// Launches on the caller's stream; throws as `check`. Without nvcc: see tests/cuda_on_cpu.
+template <class... P>
+void start(const char* name, const Launch& launch, const Grid& grid, void (*kernel)(P...),
+           std::type_identity_t<P>... args) {
+#if defined(__CUDACC__)
+  kernel<<<grid.blocks, grid.threads, grid.shared, stream_of(launch)>>>(args...);
+#else
+  emulated_launch(name, grid.blocks, grid.threads, grid.shared, kernel, args...);
+#endif
+  check(cudaGetLastError(), name);
+}
+
+// The shared memory that the launch asked for.
+__device__ inline float* shared_floats() {
+#if defined(__CUDACC__)
+  extern __shared__ float floats[];
+  return floats;
+#else
+  return static_cast<float*>(emulated::dynamic_shared());
+#endif
 }
 
 }  // namespace compact::kernels::cuda

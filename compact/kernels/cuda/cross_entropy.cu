@@ -7,31 +7,38 @@ namespace {
 
 inline constexpr int kRowThreads = 512;
 
+// What exp is taken beside: nothing is subtracted where all is minus infinity.
+__device__ inline float base_of(float largest) {
+  return largest == Max::kIdentity ? 0.0f : largest;
+}
+
 template <class T>
 __global__ void forward(CrossEntropy a, bool aligned) {
   constexpr int V = kPack<T>;
   for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
     const T* logits = static_cast<const T*>(a.logits) + row * a.vocabulary;
-    float top = Max::kIdentity;
+    // The largest so far, and the sum of exp(x - it), which is rescaled where it grows.
+    float largest = Max::kIdentity, sum = 0;
     for (int64_t i = threadIdx.x * V; i < a.vocabulary; i += blockDim.x * V) {
       float x[V];
       load_pack(x, logits + i, a.vocabulary - i, aligned);
+      float now = largest;
 #pragma unroll
       for (int j = 0; j < V; ++j) {
-        if (i + j < a.vocabulary) top = Max::of(top, x[j]);
+        if (i + j < a.vocabulary) now = Max::of(now, x[j]);
       }
-    }
-    top = block_reduce<Max>(top);
-    float sum = 0;
-    for (int64_t i = threadIdx.x * V; i < a.vocabulary; i += blockDim.x * V) {
-      float x[V];
-      load_pack(x, logits + i, a.vocabulary - i, aligned);
+      const float base = base_of(now);
+      if (now > largest) sum *= expf(largest - base);
+      largest = now;
 #pragma unroll
       for (int j = 0; j < V; ++j) {
-        if (i + j < a.vocabulary) sum += expf(x[j] - top);
+        if (i + j < a.vocabulary) sum += expf(x[j] - base);
       }
     }
-    const float lse = top + logf(block_reduce<Sum>(sum));
+    const float top = block_reduce<Max>(largest);
+    sum = block_reduce<Sum>(sum * expf(largest - base_of(top)));
+    // Of a row without a finite value, NaN.
+    const float lse = top == Max::kIdentity ? nanf("") : top + logf(sum);
     if (threadIdx.x == 0) {
       const int64_t target = a.targets[row];
       a.lse[row] = lse;
@@ -87,9 +94,8 @@ void cross_entropy(const CrossEntropy& a, const Launch& launch) {
     const bool aligned = rows_aligned(static_cast<const T*>(a.logits), a.vocabulary) &&
                          rows_aligned(a.log_probs, a.vocabulary);
     const int threads = threads_for(a.vocabulary / kPack<T>, kRowThreads);
-    forward<T><<<blocks_for(a.rows), threads, 0, stream_of(launch)>>>(a, aligned);
+    start("cross_entropy", launch, {blocks_for(a.rows), threads}, forward<T>, a, aligned);
   });
-  check(cudaGetLastError(), "cross_entropy");
 }
 
 void cross_entropy_backward(const CrossEntropyBackward& a, const Launch& launch) {
@@ -99,9 +105,8 @@ void cross_entropy_backward(const CrossEntropyBackward& a, const Launch& launch)
                          rows_aligned(a.log_probs, a.vocabulary) &&
                          rows_aligned(static_cast<const T*>(a.grad), a.vocabulary);
     const int threads = threads_for(a.vocabulary / kPack<T>, kRowThreads);
-    backward<T><<<blocks_for(a.rows), threads, 0, stream_of(launch)>>>(a, aligned);
+    start("cross_entropy_backward", launch, {blocks_for(a.rows), threads}, backward<T>, a, aligned);
   });
-  check(cudaGetLastError(), "cross_entropy_backward");
 }
 
 }  // namespace compact::kernels::cuda

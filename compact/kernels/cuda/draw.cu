@@ -25,9 +25,8 @@ void draw(const Draw& a, const Launch& launch) {
   if (a.count == 0) return;
   with_type(a.type, [&]<class T>() {
     const bool aligned = rows_aligned(static_cast<const T*>(a.out), 0);
-    fill<T><<<blocks_for(a.count, 4 * kThreads), kThreads, 0, stream_of(launch)>>>(a, aligned);
+    start("draw", launch, {blocks_for(a.count, 4 * kThreads), kThreads}, fill<T>, a, aligned);
   });
-  check(cudaGetLastError(), "draw");
 }
 
 }  // namespace compact::kernels::cuda

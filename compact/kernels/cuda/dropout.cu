@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dropout: a thread treats the eight elements of one Philox call.
+// Dropout: a warp takes a tile.
 #include "compact/kernels/cuda/cuda.cuh"
+#include "compact/kernels/cuda/tiles.cuh"
 
 namespace compact::kernels::cuda {
 namespace {
 
 template <class T>
 __global__ void drop(Dropout a, float scale, bool aligned) {
-  const int64_t groups = (a.count + 7) / 8;
-  const int64_t stride = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t t = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; t < groups; t += stride) {
-    const Random4 random = philox(a.key, static_cast<uint64_t>(t));
-    const int64_t left = a.count - t * 8;
-    float v[8];
-    load_pack(v, static_cast<const T*>(a.x) + t * 8, left, aligned);
+  for_warps((a.count + kTile - 1) / kTile, [&](int64_t tile) {
+    const int64_t at = tile * kTile, left = a.count - at;
+    uint32_t bits[kParts][kPart];
+    tile_bits(bits, a.key, static_cast<uint64_t>(at / 8));
+    float v[kParts][kPart];
+    load_tile(v, static_cast<const T*>(a.x) + at, left, aligned);
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const uint32_t word = random.v[j / 2], bits = j % 2 ? word >> 16 : word & 0xffffu;
-      v[j] = bits < a.dropped ? 0.0f : v[j] * scale;
+    for (int i = 0; i < kParts * kPart; ++i) {
+      float& x = v[i / kPart][i % kPart];
+      x = bits[i / kPart][i % kPart] < a.dropped ? 0.0f : x * scale;
     }
-    store_pack(static_cast<T*>(a.y) + t * 8, v, left, aligned);
-  }
+    store_tile(static_cast<T*>(a.y) + at, v, left, aligned);
+  });
 }
 
 }  // namespace
@@ -30,10 +30,9 @@ void dropout(const Dropout& a, const Launch& launch) {
   with_type(a.type, [&]<class T>() {
     const bool aligned =
         rows_aligned(static_cast<const T*>(a.x), 0) && rows_aligned(static_cast<const T*>(a.y), 0);
-    drop<T><<<blocks_for(a.count, 8 * kThreads), kThreads, 0, stream_of(launch)>>>(
-        a, dropout_scale(a.dropped), aligned);
+    const unsigned blocks = blocks_for(a.count, kTile * kThreads / kWarp);
+    start("dropout", launch, {blocks, kThreads}, drop<T>, a, dropout_scale(a.dropped), aligned);
   });
-  check(cudaGetLastError(), "dropout");
 }
 
 }  // namespace compact::kernels::cuda

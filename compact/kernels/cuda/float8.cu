@@ -1,74 +1,82 @@
 // SPDX-License-Identifier: Apache-2.0
-// 8-bit floats with a power of two per block: a warp takes a block, a lane eight neighbours of it.
+// 8-bit floats with a power of two per block: a warp takes a block, which is a tile.
 #include "compact/kernels/float8.h"
 
 #include "compact/kernels/cuda/cuda.cuh"
+#include "compact/kernels/cuda/tiles.cuh"
 
 namespace compact::kernels::cuda {
 namespace {
 
-constexpr int kShare = 8;  // elements of a lane, and of a Philox call
-static_assert(kWarp * kShare == kFloat8Block);
+static_assert(kTile == kFloat8Block);
 
-// Where the lane's part of block b begins, and how many of its elements exist.
-struct Part {
+// Where block b begins, and how many of its elements exist.
+struct Place {
   int64_t at, left;
 };
-__device__ inline Part part_of(int64_t b, int64_t blocks, int64_t n) {
-  const int64_t column = b % blocks * kFloat8Block + threadIdx.x % kWarp * kShare;
+__device__ inline Place place_of(int64_t b, int64_t blocks, int64_t n) {
+  const int64_t column = b % blocks * kFloat8Block;
   return {b / blocks * n + column, n - column};
 }
 
-__global__ void pack(Float8Pack a, int64_t blocks) {
+__global__ void pack(Float8Pack a, int64_t blocks, bool aligned) {
+  if (held_back(a.guard)) return;
   const Float8Format format = float8_format(a.is_signed);
   for_warps(a.rows * blocks, [&](int64_t b) {
-    const Part part = part_of(b, blocks, a.n);
-    float x[kShare];
+    const Place place = place_of(b, blocks, a.n);
+    float x[kParts][kPart];
+    load_tile(x, a.x + place.at, place.left, aligned);
     uint32_t largest = 0;
 #pragma unroll
-    for (int j = 0; j < kShare; ++j) {
-      x[j] = j < part.left ? a.x[part.at + j] : 0.0f;
-      largest = max(largest, bits_of(x[j]) & 0x7fffffffu);
+    for (int i = 0; i < kParts * kPart; ++i) {
+      largest = max(largest, bits_of(x[i / kPart][i % kPart]) & 0x7fffffffu);
     }
 #pragma unroll
     for (int step = kWarp / 2; step > 0; step /= 2) {
-      largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, step));
+      largest = max(largest, __shfl_xor_sync(kAllLanes, largest, step));
     }
     const float scale = float8_scale(largest), inverse = float8_inverse(scale);
-    const int lane = threadIdx.x % kWarp;
-    if (lane == 0) a.scales[b] = scale;
-    const Random4 random = philox(a.key, static_cast<uint64_t>(kWarp * b + lane));
+    if (lane() == 0) a.scales[b] = scale;
+    uint32_t random[kParts][kPart];
+    tile_bits(random, a.key, static_cast<uint64_t>(kWarp * b));
 #pragma unroll
-    for (int j = 0; j < kShare; ++j) {
-      const uint32_t word = random.v[j / 2];
-      if (j >= part.left) continue;
-      a.codes[part.at + j] =
-          float8_code(format, x[j], inverse, j % 2 ? word >> 16 : word & 0xffffu);
+    for (int p = 0; p < kParts; ++p) {
+      Words<uint8_t, kPart> codes;
+#pragma unroll
+      for (int j = 0; j < kPart; ++j) {
+        codes.v[j] = float8_code(format, x[p][j], inverse, random[p][j]);
+      }
+      store_words(a.codes + place.at + part_at(p), codes, place.left - part_at(p), aligned);
     }
   });
 }
 
-__global__ void unpack(Float8Unpack a, int64_t blocks) {
+__global__ void unpack(Float8Unpack a, int64_t blocks, bool aligned) {
   const Float8Format format = float8_format(a.is_signed);
   for_warps(a.rows * blocks, [&](int64_t b) {
-    const Part part = part_of(b, blocks, a.n);
+    const Place place = place_of(b, blocks, a.n);
     const float scale = a.scales[b];
+    float x[kParts][kPart];
 #pragma unroll
-    for (int j = 0; j < kShare; ++j) {
-      if (j < part.left) a.x[part.at + j] = float8_value(format, a.codes[part.at + j], scale);
+    for (int p = 0; p < kParts; ++p) {
+      const auto codes =
+          load_words<kPart>(a.codes + place.at + part_at(p), place.left - part_at(p), aligned);
+#pragma unroll
+      for (int j = 0; j < kPart; ++j) x[p][j] = float8_value(format, codes.v[j], scale);
     }
+    store_tile(a.x + place.at, x, place.left, aligned);
   });
 }
 
 // Launches over the blocks of [rows, n].
 template <class Args>
-void over_blocks(void (*kernel)(Args, int64_t), const Args& a, const Launch& launch,
+void over_blocks(void (*kernel)(Args, int64_t, bool), const Args& a, const Launch& launch,
                  const char* name) {
   const int64_t blocks = (a.n + kFloat8Block - 1) / kFloat8Block;
   if (a.rows * blocks == 0) return;
   const unsigned grid = blocks_for(a.rows * blocks, kThreads / kWarp);
-  kernel<<<grid, kThreads, 0, stream_of(launch)>>>(a, blocks);
-  check(cudaGetLastError(), name);
+  const bool aligned = rows_aligned(a.x, a.n) && reinterpret_cast<uintptr_t>(a.codes) % kPart == 0;
+  start(name, launch, {grid, kThreads}, kernel, a, blocks, aligned);
 }
 
 }  // namespace

@@ -1,111 +1,227 @@
 // SPDX-License-Identifier: Apache-2.0
-// RMSNorm: one block per row.
+// RMSNorm: a block walks over rows, several side by side where a warp takes one. A thread holds its
+// packs of the row and of the weight, so that each is read once; rows that are too wide for that
+// are read again.
 #include "compact/kernels/cuda/cuda.cuh"
 
 namespace compact::kernels::cuda {
 namespace {
 
-template <class T, class W>
-__global__ void forward(RmsNorm a, bool aligned) {
+inline constexpr int kRowThreads = 512;
+
+// The packs of a row that belong to a thread: kPacks at the most are held, none where that is 0.
+template <class T, int kPacks>
+struct Row {
+  static constexpr bool kHeld = kPacks > 0;
+  using Pack = Words<T, kPack<T>>;
+  Pack packs[kHeld ? kPacks : 1];
+
+  __device__ void read(const T* row, int64_t n, bool aligned) {
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k) {
+      const int64_t i = place(k);
+      packs[k] = load_words<kPack<T>>(row + (i < n ? i : 0), n - i, aligned);
+    }
+  }
+  // Pack k as numbers, from memory where it is not held.
+  __device__ void get(float (&to)[kPack<T>], const T* row, int k, int64_t n, bool aligned) const {
+    if constexpr (kHeld) {
+#pragma unroll
+      for (int j = 0; j < kPack<T>; ++j) to[j] = load(packs[k].v[j]);
+    } else {
+      load_pack(to, row + place(k), n - place(k), aligned);
+    }
+  }
+  __device__ static int64_t place(int k) {
+    return (int64_t{k} * blockDim.x + threadIdx.x) * kPack<T>;
+  }
+};
+
+// Calls body(k, i) for the thread's packs, which begin at i.
+template <class T, int kPacks, class Body>
+__device__ inline void for_packs(int64_t n, Body body) {
+  if constexpr (kPacks > 0) {
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k) {
+      const int64_t i = Row<T, kPacks>::place(k);
+      if (i < n) body(k, i);
+    }
+  } else {
+    for (int k = 0; Row<T, 0>::place(k) < n; ++k) body(k, Row<T, 0>::place(k));
+  }
+}
+
+// The weight, in packs as long as those of a row of T.
+template <class T, class W, int kPacks>
+struct Weight {
+  Words<W, kPack<T>> packs[kPacks > 0 ? kPacks : 1];
+
+  __device__ void read(const W* weight, int64_t n, bool aligned) {
+    for_packs<T, kPacks>(n, [&](int k, int64_t i) {
+      if constexpr (kPacks > 0) packs[k] = load_words<kPack<T>>(weight + i, n - i, aligned);
+    });
+  }
+  __device__ void get(float (&to)[kPack<T>], const W* weight, int k, int64_t i, int64_t n,
+                      bool aligned) const {
+    if constexpr (kPacks > 0) {
+#pragma unroll
+      for (int j = 0; j < kPack<T>; ++j) to[j] = load(packs[k].v[j]);
+    } else {
+      load_pack(to, weight + i, n - i, aligned);
+    }
+  }
+};
+
+template <class T, class W, int kPacks>
+__global__ void __launch_bounds__(kRowThreads) forward(RmsNorm a, bool aligned) {
   constexpr int V = kPack<T>;
   const W* weight = static_cast<const W*>(a.weight);
-  for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+  Weight<T, W, kPacks> held_weight;
+  held_weight.read(weight, a.n, aligned);
+  const int64_t stride = int64_t{gridDim.x} * blockDim.y;
+  for (int64_t row = int64_t{blockIdx.x} * blockDim.y + threadIdx.y; row < a.rows; row += stride) {
     const T* x = static_cast<const T*>(a.x) + row * a.n;
     T* y = static_cast<T*>(a.y) + row * a.n;
+    Row<T, kPacks> held;
+    held.read(x, a.n, aligned);
     float sum = 0;
-    for (int64_t i = threadIdx.x * V; i < a.n; i += blockDim.x * V) {
+    for_packs<T, kPacks>(a.n, [&](int k, int64_t) {
       float v[V];
-      load_pack(v, x + i, a.n - i, aligned);
+      held.get(v, x, k, a.n, aligned);
 #pragma unroll
       for (int j = 0; j < V; ++j) sum += v[j] * v[j];
-    }
+    });
     const float mean = block_reduce<Sum>(sum) / static_cast<float>(a.n);
     const float rstd = 1.0f / sqrtf(mean + a.eps);
     if (threadIdx.x == 0) a.rstd[row] = rstd;
-    for (int64_t i = threadIdx.x * V; i < a.n; i += blockDim.x * V) {
+    for_packs<T, kPacks>(a.n, [&](int k, int64_t i) {
       float v[V], w[V];
-      load_pack(v, x + i, a.n - i, aligned);
-      load_pack(w, weight + i, a.n - i, aligned);
+      held.get(v, x, k, a.n, aligned);
+      held_weight.get(w, weight, k, i, a.n, aligned);
 #pragma unroll
       for (int j = 0; j < V; ++j) v[j] = v[j] * rstd * w[j];
       store_pack(y + i, v, a.n - i, aligned);
-    }
+    });
   }
 }
 
-template <class T, class W>
-__global__ void backward(RmsNormBackward a, bool aligned) {
+// A block walks over the rows of a part, whose sum of the weight's gradient it makes on the way; in
+// memory where rows are too wide to be held.
+template <class T, class W, int kPacks>
+__global__ void __launch_bounds__(kRowThreads)
+    backward(RmsNormBackward a, int64_t parts, bool aligned) {
   constexpr int V = kPack<T>;
   const W* weight = static_cast<const W*>(a.weight);
-  for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
-    const T* x = static_cast<const T*>(a.x) + row * a.n;
-    const T* gy = static_cast<const T*>(a.gy) + row * a.n;
-    const T* residual = a.residual ? static_cast<const T*>(a.residual) + row * a.n : nullptr;
-    T* gx = static_cast<T*>(a.gx) + row * a.n;
-    const float rstd = a.rstd[row];
-    float sum = 0;
-    for (int64_t i = threadIdx.x * V; i < a.n; i += blockDim.x * V) {
-      float v[V], g[V], w[V];
-      load_pack(v, x + i, a.n - i, aligned);
-      load_pack(g, gy + i, a.n - i, aligned);
-      load_pack(w, weight + i, a.n - i, aligned);
-#pragma unroll
-      for (int j = 0; j < V; ++j) sum += g[j] * w[j] * v[j];
+  Weight<T, W, kPacks> held_weight;
+  held_weight.read(weight, a.n, aligned);
+  const int64_t stride = int64_t{gridDim.x} * blockDim.y;
+  for (int64_t part = int64_t{blockIdx.x} * blockDim.y + threadIdx.y; part < parts;
+       part += stride) {
+    float* sums = a.gweight ? a.parts + part * a.n : nullptr;
+    float sum_of[kPacks > 0 ? kPacks : 1][V] = {};
+    if (kPacks == 0 && sums) {
+      for_packs<T, kPacks>(a.n, [&](int, int64_t i) {
+        const float zero[V] = {};
+        store_pack(sums + i, zero, a.n - i, aligned);
+      });
     }
-    const float dot = block_reduce<Sum>(sum);
-    const float along = dot * rstd * rstd / static_cast<float>(a.n);
-    for (int64_t i = threadIdx.x * V; i < a.n; i += blockDim.x * V) {
-      float v[V], g[V], w[V], r[V];
-      load_pack(v, x + i, a.n - i, aligned);
-      load_pack(g, gy + i, a.n - i, aligned);
-      load_pack(w, weight + i, a.n - i, aligned);
+    const int64_t end = (part + 1) * a.rows / parts;
+    for (int64_t row = part * a.rows / parts; row < end; ++row) {
+      const T* x = static_cast<const T*>(a.x) + row * a.n;
+      const T* gy = static_cast<const T*>(a.gy) + row * a.n;
+      const T* residual = a.residual ? static_cast<const T*>(a.residual) + row * a.n : nullptr;
+      T* gx = static_cast<T*>(a.gx) + row * a.n;
+      Row<T, kPacks> held_x, held_gy;
+      held_x.read(x, a.n, aligned);
+      held_gy.read(gy, a.n, aligned);
+      const float rstd = a.rstd[row];
+      float sum = 0;
+      for_packs<T, kPacks>(a.n, [&](int k, int64_t i) {
+        float v[V], g[V], w[V];
+        held_x.get(v, x, k, a.n, aligned);
+        held_gy.get(g, gy, k, a.n, aligned);
+        held_weight.get(w, weight, k, i, a.n, aligned);
 #pragma unroll
-      for (int j = 0; j < V; ++j) g[j] = rstd * (g[j] * w[j] - v[j] * along);
-      if (residual) {
-        load_pack(r, residual + i, a.n - i, aligned);
+        for (int j = 0; j < V; ++j) sum += g[j] * w[j] * v[j];
+      });
+      const float dot = block_reduce<Sum>(sum);
+      const float along = dot * rstd * rstd / static_cast<float>(a.n);
+      for_packs<T, kPacks>(a.n, [&](int k, int64_t i) {
+        float v[V], g[V], w[V], r[V];
+        held_x.get(v, x, k, a.n, aligned);
+        held_gy.get(g, gy, k, a.n, aligned);
+        held_weight.get(w, weight, k, i, a.n, aligned);
+        if constexpr (kPacks > 0) {
 #pragma unroll
-        for (int j = 0; j < V; ++j) g[j] += r[j];
-      }
-      store_pack(gx + i, g, a.n - i, aligned);
+          for (int j = 0; j < V; ++j) sum_of[k][j] += g[j] * (v[j] * rstd);
+        } else if (sums) {
+          load_pack(r, sums + i, a.n - i, aligned);
+#pragma unroll
+          for (int j = 0; j < V; ++j) r[j] += g[j] * (v[j] * rstd);
+          store_pack(sums + i, r, a.n - i, aligned);
+        }
+#pragma unroll
+        for (int j = 0; j < V; ++j) g[j] = rstd * (g[j] * w[j] - v[j] * along);
+        if (residual) {
+          load_pack(r, residual + i, a.n - i, aligned);
+#pragma unroll
+          for (int j = 0; j < V; ++j) g[j] += r[j];
+        }
+        store_pack(gx + i, g, a.n - i, aligned);
+      });
+    }
+    if constexpr (kPacks > 0) {
+      if (!sums) continue;
+      for_packs<T, kPacks>(
+          a.n, [&](int k, int64_t i) { store_pack(sums + i, sum_of[k], a.n - i, aligned); });
     }
   }
 }
 
-inline constexpr int kRowLanes = 16;  // rows of a part that a block sums side by side
+inline constexpr int kSumLanes = 16;  // parts that a block adds side by side
 
-// parts[p, column]: blocks of [kRowLanes, kWarp] threads on (columns / kWarp, parts).
-template <class T>
-__global__ void weight_parts(RmsNormBackward a) {
-  __shared__ float lanes[kRowLanes][kWarp];
+// gweight: blocks of [kSumLanes, kWarp] threads on columns / kWarp.
+template <class W>
+__global__ void weight_sum(RmsNormBackward a) {
+  __shared__ float lanes[kSumLanes][kWarp];
   const int64_t column = int64_t{blockIdx.x} * kWarp + threadIdx.x;
-  const int64_t part = blockIdx.y;
-  const int64_t begin = part * a.rows / kRmsNormParts, end = (part + 1) * a.rows / kRmsNormParts;
-  const T* x = static_cast<const T*>(a.x);
-  const T* gy = static_cast<const T*>(a.gy);
   float sum = 0;
   if (column < a.n) {
 #pragma unroll 4
-    for (int64_t row = begin + threadIdx.y; row < end; row += kRowLanes) {
-      sum += load(gy[row * a.n + column]) * (load(x[row * a.n + column]) * a.rstd[row]);
+    for (int64_t part = threadIdx.y; part < a.parts_count; part += kSumLanes) {
+      sum += a.parts[part * a.n + column];
     }
   }
   lanes[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
-  if (threadIdx.y == 0 && column < a.n) {
+  if (threadIdx.y != 0 || column >= a.n) return;
 #pragma unroll
-    for (int i = 1; i < kRowLanes; ++i) sum += lanes[i][threadIdx.x];
-    a.parts[part * a.n + column] = sum;
-  }
+  for (int i = 1; i < kSumLanes; ++i) sum += lanes[i][threadIdx.x];
+  store(static_cast<W*>(a.gweight)[column], sum);
 }
 
-template <class W>
-__global__ void weight_sum(RmsNormBackward a) {
-  const int64_t column = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (column >= a.n) return;
-  float sum = 0;
-#pragma unroll
-  for (int64_t part = 0; part < kRmsNormParts; ++part) sum += a.parts[part * a.n + column];
-  store(static_cast<W*>(a.gweight)[column], sum);
+// The threads of a block: of rows that a warp takes, kWarps side by side.
+inline constexpr unsigned kWarps = 8;
+template <class T>
+dim3 row_threads(int64_t n) {
+  const auto threads =
+      static_cast<unsigned>(threads_for((n + kPack<T> - 1) / kPack<T>, kRowThreads));
+  return {threads, threads == kWarp ? kWarps : 1};
+}
+unsigned blocks_of(int64_t rows, const dim3& threads) {
+  return blocks_for(std::min(rows, kRowBlocks * threads.y), threads.y);
+}
+
+// Calls f.template operator()<packs>() with how many packs of a row a thread holds.
+template <class T, class F>
+void with_packs(int64_t n, const dim3& threads, F&& body) {
+  const int64_t packs = (n + kPack<T> - 1) / kPack<T>;
+  if (packs <= threads.x) return body.template operator()<1>();
+  if (packs <= 2 * threads.x) return body.template operator()<2>();
+  if constexpr (kPack<T> == 4) {  // of longer packs four are more than a thread can hold
+    if (packs <= 4 * threads.x) return body.template operator()<4>();
+  }
+  body.template operator()<0>();
 }
 
 }  // namespace
@@ -114,33 +230,35 @@ void rms_norm(const RmsNorm& a, const Launch& launch) {
   if (a.rows == 0 || a.n == 0) return;
   with_types(a.type, a.weight_type, [&]<class T, class W>() {
     const bool aligned = rows_aligned(static_cast<const T*>(a.x), a.n) &&
-                         rows_aligned(static_cast<const W*>(a.weight), a.n) &&
+                         rows_aligned(static_cast<const W*>(a.weight), 0) &&
                          rows_aligned(static_cast<const T*>(a.y), a.n);
-    forward<T, W>
-        <<<blocks_for(a.rows), threads_for(a.n / kPack<T>), 0, stream_of(launch)>>>(a, aligned);
+    const dim3 threads = row_threads<T>(a.n);
+    with_packs<T>(a.n, threads, [&]<int kPacks>() {
+      start("rms_norm", launch, {blocks_of(a.rows, threads), threads}, forward<T, W, kPacks>, a,
+            aligned);
+    });
   });
-  check(cudaGetLastError(), "rms_norm");
 }
 
 void rms_norm_backward(const RmsNormBackward& a, const Launch& launch) {
   if (a.n == 0) return;
-  const cudaStream_t stream = stream_of(launch);
   with_types(a.type, a.weight_type, [&]<class T, class W>() {
-    if (a.gweight) {  // first: gx may alias gy
-      const dim3 grid(static_cast<unsigned>((a.n + kWarp - 1) / kWarp), kRmsNormParts);
-      weight_parts<T><<<grid, dim3(kWarp, kRowLanes), 0, stream>>>(a);
-      const unsigned blocks = static_cast<unsigned>((a.n + kThreads - 1) / kThreads);
-      weight_sum<W><<<blocks, kThreads, 0, stream>>>(a);
-    }
-    if (a.rows == 0) return;
     const bool aligned = rows_aligned(static_cast<const T*>(a.x), a.n) &&
                          rows_aligned(static_cast<const T*>(a.gy), a.n) &&
-                         rows_aligned(static_cast<const W*>(a.weight), a.n) &&
+                         rows_aligned(static_cast<const W*>(a.weight), 0) &&
                          rows_aligned(static_cast<const T*>(a.residual), a.n) &&
-                         rows_aligned(static_cast<const T*>(a.gx), a.n);
-    backward<T, W><<<blocks_for(a.rows), threads_for(a.n / kPack<T>), 0, stream>>>(a, aligned);
+                         rows_aligned(static_cast<const T*>(a.gx), a.n) && rows_aligned(a.parts, 0);
+    const dim3 threads = row_threads<T>(a.n);
+    const int64_t parts = a.gweight ? a.parts_count : std::min(a.rows, kRowBlocks * threads.y);
+    with_packs<T>(a.n, threads, [&]<int kPacks>() {
+      if (parts == 0) return;
+      start("rms_norm_backward", launch, {blocks_for(parts, threads.y), threads},
+            backward<T, W, kPacks>, a, parts, aligned);
+    });
+    if (!a.gweight) return;
+    const unsigned blocks = static_cast<unsigned>((a.n + kWarp - 1) / kWarp);
+    start("rms_norm_backward", launch, {blocks, dim3(kWarp, kSumLanes)}, weight_sum<W>, a);
   });
-  check(cudaGetLastError(), "rms_norm_backward");
 }
 
 }  // namespace compact::kernels::cuda

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // AdamW and the fold of a carrier: element-wise, a thread takes the elements of one Philox call.
 #include <cmath>
+#include <vector>
 
 #include "compact/kernels/cuda/cuda.cuh"
+#include "compact/kernels/cuda/tiles.cuh"
 
 namespace compact::kernels::cuda {
 namespace {
@@ -28,31 +30,62 @@ __device__ inline void store_pack_stochastic(T* to, const float (&from)[V],
   }
 }
 
-// The scalars of a step, each made once.
-struct Factors {
-  float decay, step, rest1, rest2, root;
+// Tensors that one launch steps, and what all of them share.
+struct Steps {
+  void *param[kAdamWTogether], *m[kAdamWTogether], *v[kAdamWTogether];
+  float* master[kAdamWTogether];
+  const void* grad[kAdamWTogether];
+  int64_t count[kAdamWTogether];
+  int64_t end[kAdamWTogether];  // shares of a block up to and with this tensor
+  uint64_t key[kAdamWTogether];
+  float decay[kAdamWTogether], step[kAdamWTogether];
+  uint64_t aligned;  // bit i: all of tensor i
+  const float *grad_scale, *guard;
+  float beta2, rest1, rest2, root, eps;
+  int tensors;
 };
+static_assert(sizeof(Steps) <= 4096 && kAdamWTogether <= 64);
+constexpr int kShare = 4 * kThreads;  // elements: a thread takes those of a Philox call
+
+// The first tensor whose end is beyond `share`.
+__device__ inline int tensor_of(const Steps& a, int64_t share) {
+  int low = 0, high = a.tensors - 1;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (share < a.end[middle]) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
 
 template <class P, class G, class S>
-__global__ void adamw_step(AdamW a, Factors f, bool aligned) {
+__global__ void adamw_steps(Steps a) {
+  if (held_back(a.guard)) return;
   const float scale = a.grad_scale ? *a.grad_scale : 1.0f;
-  const int64_t groups = (a.count + 3) / 4;
-  const int64_t stride = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t t = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; t < groups; t += stride) {
-    const int64_t at = t * 4, left = a.count - at;
-    P* param = static_cast<P*>(a.param) + at;
-    S* m_at = static_cast<S*>(a.m) + at;
-    S* v_at = static_cast<S*>(a.v) + at;
+  for (int64_t share = blockIdx.x; share < a.end[a.tensors - 1]; share += gridDim.x) {
+    const int i = tensor_of(a, share);
+    const int64_t first = share - (i > 0 ? a.end[i - 1] : 0);
+    const int64_t t = first * kThreads + threadIdx.x, at = t * 4, left = a.count[i] - at;
+    if (left <= 0) continue;
+    const bool aligned = a.aligned >> i & 1;
+    P* param = static_cast<P*>(a.param[i]) + at;
+    S* m_at = static_cast<S*>(a.m[i]) + at;
+    S* v_at = static_cast<S*>(a.v[i]) + at;
+    float* master = a.master[i] ? a.master[i] + at : nullptr;
     float p[4], g[4], m[4], v[4];
-    if (a.master) {
-      load_pack(p, a.master + at, left, aligned);
+    if (master) {
+      load_pack(p, master, left, aligned);
     } else {
       load_pack(p, param, left, aligned);
     }
-    load_pack(g, static_cast<const G*>(a.grad) + at, left, aligned);
+    load_pack(g, static_cast<const G*>(a.grad[i]) + at, left, aligned);
     load_pack(m, m_at, left, aligned);
     load_pack(v, v_at, left, aligned);
-    const Random4 random = philox(a.key, static_cast<uint64_t>(t));
+    const Random4 random = philox(a.key[i], static_cast<uint64_t>(t));
+    const float decay = a.decay[i], step = a.step[i];
     uint32_t p_bits[4], m_bits[4], v_bits[4];
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
@@ -61,15 +94,15 @@ __global__ void adamw_step(AdamW a, Factors f, bool aligned) {
       m_bits[j] = w >> 16;
       v_bits[j] = w * kThirdHalf >> 16;
       const float grad = g[j] * scale;
-      p[j] -= f.decay * p[j];
-      m[j] += f.rest1 * (grad - m[j]);
-      v[j] = a.beta2 * v[j] + f.rest2 * (grad * grad);
-      p[j] -= f.step * m[j] / (sqrtf(v[j]) * f.root + a.eps);
+      p[j] -= decay * p[j];
+      m[j] += a.rest1 * (grad - m[j]);
+      v[j] = a.beta2 * v[j] + a.rest2 * (grad * grad);
+      p[j] -= step * m[j] / (sqrtf(v[j]) * a.root + a.eps);
     }
     store_pack_stochastic(m_at, m, m_bits, left, aligned);
     store_pack_stochastic(v_at, v, v_bits, left, aligned);
-    if (a.master) {
-      store_pack(a.master + at, p, left, aligned);
+    if (master) {
+      store_pack(master, p, left, aligned);
       store_pack(param, p, left, aligned);
     } else {
       store_pack_stochastic(param, p, p_bits, left, aligned);
@@ -77,89 +110,148 @@ __global__ void adamw_step(AdamW a, Factors f, bool aligned) {
   }
 }
 
-// Group t holds the elements with (offset + i) / 8 == offset / 8 + t.
+// Where the tensor's first element is the first of a Philox call: a warp takes a tile.
 template <class T>
-__global__ void fold_groups(Fold a, int64_t groups, bool aligned) {
+__global__ void fold_tiles(Fold a, bool aligned) {
+  if (held_back(a.guard)) return;
+  for_warps((a.count + kTile - 1) / kTile, [&](int64_t tile) {
+    const int64_t at = tile * kTile, left = a.count - at;
+    T* out = static_cast<T*>(a.w) + at;
+    float w[kParts][kPart], d[kParts][kPart];
+    if (a.master) {
+      load_tile(w, a.master + at, left, aligned);
+    } else {
+      load_tile(w, out, left, aligned);
+    }
+    load_tile(d, a.d + at, left, aligned);
+#pragma unroll
+    for (int i = 0; i < kParts * kPart; ++i) {
+      float& x = w[i / kPart][i % kPart];
+      x = a.decay * x + a.alpha * d[i / kPart][i % kPart];
+    }
+    if (a.master) {
+      store_tile(a.master + at, w, left, aligned);
+      store_tile(out, w, left, aligned);
+      return;
+    }
+    uint32_t bits[kParts][kPart];
+    tile_bits(bits, a.key, a.offset / 8 + static_cast<uint64_t>(at / 8));
+#pragma unroll
+    for (int p = 0; p < kParts; ++p) {
+      store_pack_stochastic(out + part_at(p), w[p], bits[p], left - part_at(p), aligned);
+    }
+  });
+}
+
+// Anywhere else: thread t takes the elements with (offset + i) / 8 == offset / 8 + t.
+template <class T>
+__global__ void fold_groups(Fold a, int64_t groups) {
+  if (held_back(a.guard)) return;
   const int64_t lead = static_cast<int64_t>(a.offset % 8);
   const int64_t stride = int64_t{gridDim.x} * blockDim.x;
   for (int64_t t = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; t < groups; t += stride) {
     const Random4 random = philox(a.key, a.offset / 8 + static_cast<uint64_t>(t));
-    uint32_t bits[8];
+    const int64_t at = t * 8 - lead;  // the first group begins before the tensor
+    T* out = static_cast<T*>(a.w);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      bits[j] = j % 2 ? random.v[j / 2] >> 16 : random.v[j / 2] & 0xffffu;
-    }
-    const int64_t at = t * 8 - lead, left = a.count - at;
-    T* out = static_cast<T*>(a.w) + at;
-    if (at < 0) {  // the first group begins before the tensor
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        if (at + j < 0 || j >= left) continue;
-        const float w = a.master ? a.master[at + j] : load(out[j]);
-        const float sum = a.decay * w + a.alpha * a.d[at + j];
-        if (a.master) {
-          a.master[at + j] = sum;
-          store(out[j], sum);
-        } else {
-          store_stochastic(out[j], sum, bits[j]);
-        }
+      const int64_t i = at + j;
+      if (i < 0 || i >= a.count) continue;
+      const float w = a.master ? a.master[i] : load(out[i]);
+      const float sum = a.decay * w + a.alpha * a.d[i];
+      if (a.master) {
+        a.master[i] = sum;
+        store(out[i], sum);
+      } else {
+        store_stochastic(out[i], sum, j % 2 ? random.v[j / 2] >> 16 : random.v[j / 2] & 0xffffu);
       }
-      continue;
-    }
-    float w[8], d[8];
-    if (a.master) {
-      load_pack(w, a.master + at, left, aligned);
-    } else {
-      load_pack(w, out, left, aligned);
-    }
-    load_pack(d, a.d + at, left, aligned);
-#pragma unroll
-    for (int j = 0; j < 8; ++j) w[j] = a.decay * w[j] + a.alpha * d[j];
-    if (a.master) {
-      store_pack(a.master + at, w, left, aligned);
-      store_pack(out, w, left, aligned);
-    } else {
-      store_pack_stochastic(out, w, bits, left, aligned);
     }
   }
 }
 
+// No tensors yet, but what those like `a` share.
+Steps begun(const AdamW& a) {
+  Steps s;
+  s.aligned = 0;
+  s.grad_scale = a.grad_scale;
+  s.guard = a.guard;
+  s.beta2 = a.beta2;
+  s.rest1 = 1 - a.beta1;
+  s.rest2 = 1 - a.beta2;
+  s.root = 1 / std::sqrt(a.bias2);
+  s.eps = a.eps;
+  s.tensors = 0;
+  return s;
+}
+
+bool starts_aligned(const void* p) { return rows_aligned(static_cast<const char*>(p), 0); }
+
+void add(Steps& s, const AdamW& a) {
+  const int i = s.tensors++;
+  s.param[i] = a.param;
+  s.m[i] = a.m;
+  s.v[i] = a.v;
+  s.master[i] = a.master;
+  s.grad[i] = a.grad;
+  s.count[i] = a.count;
+  s.end[i] = (i > 0 ? s.end[i - 1] : 0) + (a.count + kShare - 1) / kShare;
+  s.key[i] = a.key;
+  s.decay[i] = a.lr * a.weight_decay;
+  s.step[i] = a.lr / a.bias1;
+  const bool aligned = starts_aligned(a.param) && starts_aligned(a.m) && starts_aligned(a.v) &&
+                       starts_aligned(a.master) && starts_aligned(a.grad);
+  s.aligned |= (aligned ? uint64_t{1} : 0) << i;
+}
+
 }  // namespace
 
-void adamw(const AdamW& a, const Launch& launch) {
-  if (a.count == 0) return;
-  const Factors f = {.decay = a.lr * a.weight_decay,
-                     .step = a.lr / a.bias1,
-                     .rest1 = 1 - a.beta1,
-                     .rest2 = 1 - a.beta2,
-                     .root = 1 / std::sqrt(a.bias2)};
-  const unsigned blocks = blocks_for(a.count, 4 * kThreads);
-  with_type(a.type, [&]<class P>() {
-    with_type(a.grad_type, [&]<class G>() {
-      with_type(a.state_type, [&]<class S>() {
-        const bool aligned = rows_aligned(static_cast<const P*>(a.param), 0) &&
-                             rows_aligned(a.master, 0) &&
-                             rows_aligned(static_cast<const G*>(a.grad), 0) &&
-                             rows_aligned(static_cast<const S*>(a.m), 0) &&
-                             rows_aligned(static_cast<const S*>(a.v), 0);
-        adamw_step<P, G, S><<<blocks, kThreads, 0, stream_of(launch)>>>(a, f, aligned);
+void adamw(const AdamW& a, const Launch& launch) { adamw_all({&a, 1}, launch); }
+
+void adamw_all(const AdamWList& list, const Launch& launch) {
+  Steps steps;
+  const AdamW* like = nullptr;  // the first of those in `steps`
+  const auto run = [&] {
+    if (!like) return;
+    with_types(like->type, like->grad_type, [&]<class P, class G>() {
+      with_type(like->state_type, [&]<class S>() {
+        start("adamw", launch, {blocks_for(steps.end[steps.tensors - 1]), kThreads},
+              adamw_steps<P, G, S>, steps);
       });
     });
-  });
-  check(cudaGetLastError(), "adamw");
+    like = nullptr;
+  };
+  std::vector<bool> done(static_cast<size_t>(list.count));
+  for (int64_t first = 0; first < list.count; ++first) {
+    for (int64_t i = first; i < list.count; ++i) {
+      const AdamW& a = list.each[i];
+      if (done[i] || (like && !steps_together(*like, a))) continue;
+      done[i] = true;
+      if (a.count == 0) continue;
+      if (!like) {
+        steps = begun(a);
+        like = &a;
+      }
+      add(steps, a);
+      if (steps.tensors == kAdamWTogether) run();
+    }
+    run();
+  }
 }
 
 void fold(const Fold& a, const Launch& launch) {
   if (a.count == 0) return;
   const int64_t lead = static_cast<int64_t>(a.offset % 8);
-  const int64_t groups = (a.count + lead + 7) / 8;
   with_type(a.type, [&]<class T>() {
-    const bool aligned = lead == 0 && rows_aligned(static_cast<const T*>(a.w), 0) &&
-                         rows_aligned(a.master, 0) && rows_aligned(a.d, 0);
-    fold_groups<T>
-        <<<blocks_for(groups, kThreads), kThreads, 0, stream_of(launch)>>>(a, groups, aligned);
+    if (lead == 0) {
+      const bool aligned = rows_aligned(static_cast<const T*>(a.w), 0) &&
+                           rows_aligned(a.master, 0) && rows_aligned(a.d, 0);
+      start("fold", launch, {blocks_for(a.count, kTile * kThreads / kWarp), kThreads},
+            fold_tiles<T>, a, aligned);
+    } else {
+      const int64_t groups = (a.count + lead + 7) / 8;
+      start("fold", launch, {blocks_for(groups, kThreads), kThreads}, fold_groups<T>, a, groups);
+    }
   });
-  check(cudaGetLastError(), "fold");
 }
 
 }  // namespace compact::kernels::cuda

@@ -1,148 +1,452 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quantization in groups: a warp takes a group; a lane makes every 32nd byte of its codes.
+// Quantization in groups. A warp takes some tiles of a row: several small groups or one large one.
+// With b bytes a group, byte k of it holds the codes of its elements k, b + k, ...: the lane's four
+// neighbours lie in one plane, their codes are a word of it, and the words of all planes that lie
+// at one place are joined, across lanes where a plane is shorter than what they hold. What is left
+// of a row behind its whole groups takes a walk byte by byte.
 #include "compact/kernels/quantize.h"
 
 #include "compact/kernels/cuda/cuda.cuh"
+#include "compact/kernels/cuda/tiles.cuh"
 
 namespace compact::kernels::cuda {
 namespace {
 
-constexpr unsigned kAll = 0xffffffffu;
-constexpr int kLanes = 16;  // of the sums of the contract
+constexpr int kSums = 16;  // sums of the contract run side by side
 
-struct Place {
-  int64_t first, count, byte;
+// How a warp walks over the rows: in units of `tiles` tiles.
+struct Walk {
+  int64_t units;   // of a row
+  int64_t groups;  // of a unit, but for a row's last one
+  bool aligned;    // packs of values and words of codes may be accessed as a whole
 };
-__device__ inline Place place_of(const QuantizeFormat& f, int64_t n, int64_t group) {
-  const int64_t row = group / f.groups(n), g = group % f.groups(n), left = n - g * f.group;
-  return {row * n + g * f.group, left < f.group ? left : f.group,
-          row * f.row_bytes(n) + g * (f.group * f.bits / 8)};
-}
-__device__ inline int lane() { return static_cast<int>(threadIdx.x % kWarp); }
 
-// Sum of f(j) for j < count, lane j%16 after lane j%16, then by halves; the same in every thread.
+// Whole groups of a unit that begins with group `first` of its row, and whether the row's short
+// group is behind them.
+struct Unit {
+  int64_t row, first, whole;
+  bool tail;
+};
+__device__ inline Unit unit_of(const QuantizeFormat& f, int64_t n, const Walk& w, int64_t unit) {
+  const int64_t row = unit / w.units, first = unit % w.units * w.groups;
+  const int64_t left = n / f.group - first;
+  return {row, first, left < w.groups ? left : w.groups, left < w.groups && n % f.group != 0};
+}
+
+template <Levels kLevels, Rounding kRounding>
+inline constexpr bool kNormal = kLevels == Levels::kLloyd&& kRounding == Rounding::kNearest;
+
+// Offset and step from what each of `lanes` lanes has seen.
+template <int kBits, Levels kLevels>
+__device__ inline GroupScale spread_scale(float low, float high, int broken, int lanes, Type type) {
+  for (int step = lanes / 2; step > 0; step /= 2) {
+    low = fminf(low, __shfl_xor_sync(kAllLanes, low, step));
+    high = fmaxf(high, __shfl_xor_sync(kAllLanes, high, step));
+    broken |= __shfl_xor_sync(kAllLanes, broken, step);
+  }
+  if (broken) return {not_a_number(), not_a_number()};
+  return range_scale<kBits, kLevels>(low, high, type);
+}
+
+// The sum that the contract asks for of a group, from the lane that holds its sum j at
+// 4 (lane % 4) + j, in all lanes. `lanes` hold the group.
+__device__ inline float joined(float (&sum)[kPart], int lanes) {
+  const int begin = lane() / lanes * lanes;
+#pragma unroll
+  for (int half = kSums / 2; half >= kPart; half /= 2) {
+#pragma unroll
+    for (int j = 0; j < kPart; ++j) sum[j] += __shfl_xor_sync(kAllLanes, sum[j], half / kPart);
+  }
+  const float all = (sum[0] + sum[2]) + (sum[1] + sum[3]);
+  return __shfl_sync(kAllLanes, all, begin);
+}
+
+// Adds the elements of a group in the order of the contract, element j to sum j % 16: `get` gives
+// those of a step.
+template <class Get, class F>
+__device__ inline float contract_sum(Get get, int lanes, int steps, F of) {
+  const int begin = lane() / lanes * lanes + lane() % (kSums / kPart);
+  float sum[kPart] = {};
+  for (int s = 0; s < steps; ++s) {
+    float x[kPart];
+    get(x, s);
+    for (int q = 0; q < lanes; q += kSums / kPart) {
+#pragma unroll
+      for (int j = 0; j < kPart; ++j) sum[j] += of(__shfl_sync(kAllLanes, x[j], begin + q));
+    }
+  }
+  return joined(sum, lanes);
+}
+
+// Offset and step of the group that `lanes` lanes hold in so many steps.
+template <int kBits, Levels kLevels, Rounding kRounding, class Get>
+__device__ inline GroupScale held_scale(Get get, int lanes, int steps, Type type) {
+  if constexpr (kNormal<kLevels, kRounding>) {
+    const float size = static_cast<float>(lanes * steps * kPart);
+    const float mean = contract_sum(get, lanes, steps, [](float v) { return v; }) / size;
+    const float squares =
+        contract_sum(get, lanes, steps, [&](float v) { return (v - mean) * (v - mean); });
+    return normal_scale(mean, sqrtf(squares / size), type);
+  } else {
+    float x[kPart];
+    get(x, 0);
+    float low = x[0], high = low;
+    int broken = 0;
+    for (int s = 0; s < steps; ++s) {
+      get(x, s);
+#pragma unroll
+      for (int j = 0; j < kPart; ++j) {
+        broken |= x[j] != x[j];
+        low = fminf(low, x[j]);
+        high = fmaxf(high, x[j]);
+      }
+    }
+    return spread_scale<kBits, kLevels>(low, high, broken, lanes, type);
+  }
+}
+
+// Offset and step of group number g, as they are stored.
+template <class S>
+__device__ inline void write_scale(void* scales, int64_t g, GroupScale s, bool aligned) {
+  Words<S, 2> both;
+  store(both.v[0], s.offset);
+  store(both.v[1], s.step);
+  store_words(static_cast<S*>(scales) + 2 * g, both, 2, aligned);
+}
+__device__ inline void write_scale(void* scales, Type type, int64_t g, GroupScale s, bool aligned) {
+  type == Type::kFloat32 ? write_scale<float>(scales, g, s, aligned)
+                         : write_scale<BFloat16>(scales, g, s, aligned);
+}
+template <class S>
+__device__ inline GroupScale read_scale(const void* scales, int64_t g, bool aligned) {
+  const auto both = load_words<2>(static_cast<const S*>(scales) + 2 * g, 2, aligned);
+  return {load(both.v[0]), load(both.v[1])};
+}
+__device__ inline GroupScale read_scale(const void* scales, Type type, int64_t g, bool aligned) {
+  return type == Type::kFloat32 ? read_scale<float>(scales, g, aligned)
+                                : read_scale<BFloat16>(scales, g, aligned);
+}
+
+// ---- the short group at the end of a row: byte k of its codes in lane k % 32 ----
+
 template <class F>
-__device__ inline float lane_sum(int64_t count, F f) {
+__device__ inline float short_sum(int64_t count, F f) {
   float sum = 0;
-  if (lane() < kLanes) {
-    for (int64_t j = lane(); j < count; j += kLanes) sum += f(j);
+  if (lane() < kSums) {
+    for (int64_t j = lane(); j < count; j += kSums) sum += f(j);
   }
 #pragma unroll
-  for (int half = kLanes / 2; half > 0; half /= 2) {
-    const float other = __shfl_down_sync(kAll, sum, half);
+  for (int half = kSums / 2; half > 0; half /= 2) {
+    const float other = __shfl_down_sync(kAllLanes, sum, half);
     if (lane() < half) sum += other;
   }
-  return __shfl_sync(kAll, sum, 0);
+  return __shfl_sync(kAllLanes, sum, 0);
 }
 
 template <int kBits, Levels kLevels, Rounding kRounding, class T>
-__device__ inline GroupScale scale_of(const T* x, int64_t count, Type type) {
-  if constexpr (kLevels == Levels::kLloyd && kRounding == Rounding::kNearest) {
+__device__ inline GroupScale short_scale(const T* x, int64_t count, Type type) {
+  if constexpr (kNormal<kLevels, kRounding>) {
     const float size = static_cast<float>(count);
-    const float mean = lane_sum(count, [&](int64_t j) { return load(x[j]); }) / size;
-    const float squares = lane_sum(count, [&](int64_t j) {
+    const float mean = short_sum(count, [&](int64_t j) { return load(x[j]); }) / size;
+    const float squares = short_sum(count, [&](int64_t j) {
       const float d = load(x[j]) - mean;
       return d * d;
     });
     return normal_scale(mean, sqrtf(squares / size), type);
   } else {
     float low = load(x[0]), high = low;
-    bool broken = false;
+    int broken = 0;
     for (int64_t j = lane(); j < count; j += kWarp) {
       const float value = load(x[j]);
       broken |= value != value;
       low = fminf(low, value);
       high = fmaxf(high, value);
     }
-#pragma unroll
-    for (int step = kWarp / 2; step > 0; step /= 2) {
-      low = fminf(low, __shfl_xor_sync(kAll, low, step));
-      high = fmaxf(high, __shfl_xor_sync(kAll, high, step));
-    }
-    if (__any_sync(kAll, broken)) return {not_a_number(), not_a_number()};
-    return range_scale<kBits, kLevels>(low, high, type);
+    return spread_scale<kBits, kLevels>(low, high, broken, kWarp, type);
   }
 }
 
-template <int kBits, Levels kLevels, Rounding kRounding, class T, class S>
-__global__ void quantize_groups(Quantize a) {
+// Where the short group of a row begins, in elements and in bytes, and its elements and bytes.
+struct Tail {
+  int64_t first, byte, count, bytes;
+};
+__device__ inline Tail tail_of(const QuantizeFormat& f, int64_t n, int64_t row) {
+  const int64_t count = n % f.group, bytes = (count * f.bits + 7) / 8;
+  return {row * n + n - count, (row + 1) * f.row_bytes(n) - bytes, count, bytes};
+}
+
+template <int kBits, Levels kLevels, Rounding kRounding, class T>
+__device__ inline void quantize_tail(const Quantize& a, int64_t row) {
   const QuantizeFormat& f = a.format;
-  for_warps(a.rows * f.groups(a.n), [&](int64_t g) {
-    const Place at = place_of(f, a.n, g);
-    const T* x = static_cast<const T*>(a.x) + at.first;
-    const GroupScale s = scale_of<kBits, kLevels, kRounding>(x, at.count, f.scale);
-    if (lane() == 0) {
-      store(static_cast<S*>(a.scales)[2 * g], s.offset);
-      store(static_cast<S*>(a.scales)[2 * g + 1], s.step);
-    }
-    const float inverse = inverse_of(s.step);
-    const int64_t bytes = (at.count * kBits + 7) / 8;
-    for (int64_t k = lane(); k < bytes; k += kWarp) {
-      uint32_t byte = 0;
-      for (int p = 0; p < 8 / kBits; ++p) {
-        const int64_t j = p * bytes + k;
-        if (j >= at.count) break;
-        uint32_t random = 0;
-        if constexpr (kRounding == Rounding::kStochastic) {
-          const uint32_t word =
-              philox(a.key, static_cast<uint64_t>(g * f.group / 8 + j / 8)).v[j % 8 / 2];
-          random = j % 2 ? word >> 16 : word & 0xffffu;
-        }
-        byte |= quantize_code<kBits, kLevels, kRounding>(load(x[j]), s.offset, inverse, random)
-                << (p * kBits);
+  const Tail at = tail_of(f, a.n, row);
+  const int64_t group = (row + 1) * f.groups(a.n) - 1;
+  const T* x = static_cast<const T*>(a.x) + at.first;
+  const GroupScale s = short_scale<kBits, kLevels, kRounding>(x, at.count, f.scale);
+  if (lane() == 0) write_scale(a.scales, f.scale, group, s, false);
+  const float inverse = inverse_of(s.step);
+  for (int64_t k = lane(); k < at.bytes; k += kWarp) {
+    uint32_t byte = 0;
+    for (int p = 0; p < 8 / kBits; ++p) {
+      const int64_t j = p * at.bytes + k;
+      if (j >= at.count) break;
+      uint32_t random = 0;
+      if constexpr (kRounding == Rounding::kStochastic) {
+        const Random4 four = philox(a.key, static_cast<uint64_t>(group * f.group / 8 + j / 8));
+        const int pair = static_cast<int>(j % 8 / 2);
+        const uint32_t word = pair == 0   ? four.v[0]
+                              : pair == 1 ? four.v[1]
+                              : pair == 2 ? four.v[2]
+                                          : four.v[3];
+        random = j % 2 ? word >> 16 : word & 0xffffu;
       }
-      a.codes[at.byte + k] = static_cast<uint8_t>(byte);
+      byte |= quantize_code<kBits, kLevels, kRounding>(load(x[j]), s.offset, inverse, random)
+              << (p * kBits);
+    }
+    a.codes[at.byte + k] = static_cast<uint8_t>(byte);
+  }
+}
+
+template <int kBits, Levels kLevels, class T>
+__device__ inline void dequantize_tail(const Dequantize& a, int64_t row, const GroupScale& s) {
+  const Tail at = tail_of(a.format, a.n, row);
+  for (int64_t k = lane(); k < at.bytes; k += kWarp) {
+    const uint32_t byte = a.codes[at.byte + k];
+    for (int p = 0; p < 8 / kBits; ++p) {
+      const int64_t j = p * at.bytes + k;
+      if (j >= at.count) break;
+      const uint32_t code = byte >> (p * kBits) & ((1u << kBits) - 1);
+      store(static_cast<T*>(a.x)[at.first + j], quantize_value<kBits, kLevels>(code, s));
+    }
+  }
+}
+
+// ---- whole groups ----
+
+// What a lane holds of a unit. A step is what all lanes hold of one part of a tile.
+struct Held {
+  int lanes;   // that hold a group, or a step of it
+  int steps;   // of a group; 1 where a step holds several
+  int groups;  // of a step, at least 1
+  int plane;   // bytes of a group, and elements of a plane
+  int repeat;  // steps of a plane, at least 1: later ones hold further planes of the same bytes
+
+  __device__ bool wide() const { return steps > 1; }  // a unit is one group
+  __device__ int tiles() const { return wide() ? steps / kParts : 1; }
+  // Tiles that lie this far apart hold codes of the same bytes.
+  __device__ int turns() const { return repeat > 1 ? repeat / kParts : 1; }
+  // Whether both parts of a tile do.
+  __device__ bool joins() const { return wide() && repeat == 1; }
+};
+__device__ inline Held held_of(const QuantizeFormat& f) {
+  const int group = static_cast<int>(f.group), plane = group * f.bits / 8;
+  const bool wide = group > kPartTile;
+  return {.lanes = wide ? kWarp : group / kPart,
+          .steps = wide ? group / kPartTile : 1,
+          .groups = wide ? 1 : kPartTile / group,
+          .plane = plane,
+          .repeat = plane > kPartTile ? plane / kPartTile : 1};
+}
+// Where the lane's elements of a step lie in their group, and which group of the unit that is.
+struct Spot {
+  int at;
+  int64_t group;
+};
+__device__ inline Spot spot_of(const Held& h, int step) {
+  return {step % h.steps * kPartTile + lane() % h.lanes * kPart,
+          h.wide() ? 0 : step * h.groups + lane() / h.lanes};
+}
+
+// A lane stores what it holds of group lane() of the unit, which begins with group `first`: one
+// access for all.
+__device__ inline void store_scales(const Quantize& a, int64_t first,
+                                    const GroupScale (&scale)[kParts], const Held& h, int64_t whole,
+                                    bool aligned) {
+  GroupScale mine = scale[0];
+#pragma unroll
+  for (int p = 0; p < kParts; ++p) {
+    const int source = lane() % h.groups * h.lanes;
+    const float offset = __shfl_sync(kAllLanes, scale[p].offset, source);
+    const float step = __shfl_sync(kAllLanes, scale[p].step, source);
+    if (lane() / h.groups == p) mine = {offset, step};
+  }
+  if (lane() < whole) write_scale(a.scales, a.format.scale, first + lane(), mine, aligned);
+}
+
+constexpr int kStagedThreads = 128;  // of a block: its groups of 2,048 fit into 32 KiB
+
+// kStaged: groups of more than a tile wait in shared memory, where a lane has its own words.
+template <int kBits, Levels kLevels, Rounding kRounding, bool kStaged, class T>
+__global__ void __launch_bounds__(kStaged ? kStagedThreads : kThreads, kStaged ? 5 : 3)
+    quantize_units(Quantize a, Walk w) {
+  using Pack = Words<T, kPart>;
+  const QuantizeFormat& f = a.format;
+  const Held h = held_of(f);
+  Pack* staged = reinterpret_cast<Pack*>(shared_floats()) +
+                 static_cast<int>(threadIdx.x / kWarp) * h.steps * kWarp + lane();
+  for_warps(a.rows * w.units, [&](int64_t number) {
+    const Unit unit = unit_of(f, a.n, w, number);
+    const int64_t first = unit.row * f.groups(a.n) + unit.first;  // group
+    const int64_t left = unit.whole * f.group;
+    const T* from = static_cast<const T*>(a.x) + unit.row * a.n + unit.first * f.group;
+    Pack held[kParts];
+    for (int tile = 0; tile < (kStaged ? h.tiles() : 1); ++tile) {
+#pragma unroll
+      for (int p = 0; p < kParts; ++p) {
+        const int64_t at = tile * kTile + part_at(p);
+        held[p] = load_words<kPart>(from + at, left - at, w.aligned);
+        if (kStaged) staged[(tile * kParts + p) * kWarp] = held[p];
+      }
+    }
+    const auto get = [&](float(&x)[kPart], int step) {
+      if constexpr (kStaged) {
+        const Pack pack = staged[step * kWarp];
+#pragma unroll
+        for (int j = 0; j < kPart; ++j) x[j] = load(pack.v[j]);
+      } else {
+#pragma unroll
+        for (int j = 0; j < kPart; ++j) x[j] = step == 0 ? load(held[0].v[j]) : load(held[1].v[j]);
+      }
+    };
+    GroupScale scale[kParts];
+    scale[0] = held_scale<kBits, kLevels, kRounding>(get, h.lanes, h.steps, f.scale);
+    scale[1] = h.wide() ? scale[0]
+                        : held_scale<kBits, kLevels, kRounding>(
+                              [&](float(&x)[kPart], int) { get(x, 1); }, h.lanes, 1, f.scale);
+    store_scales(a, first, scale, h, unit.whole, w.aligned);
+
+    uint8_t* codes = a.codes + unit.row * f.row_bytes(a.n) + unit.first * h.plane;
+    for (int turn = 0; turn < (kStaged ? h.turns() : 1); ++turn) {
+      uint32_t words[kParts] = {};
+      for (int tile = turn; tile < (kStaged ? h.tiles() : 1); tile += h.turns()) {
+        uint32_t random[kParts][kPart] = {};
+        if constexpr (kRounding == Rounding::kStochastic) {
+          tile_bits(random, a.key, static_cast<uint64_t>((first * f.group + tile * kTile) / 8));
+        }
+#pragma unroll
+        for (int p = 0; p < kParts; ++p) {
+          const int step = tile * kParts + p;
+          const float inverse = inverse_of(scale[p].step);
+          float x[kPart];
+          get(x, step);
+          uint32_t word = 0;
+#pragma unroll
+          for (int j = 0; j < kPart; ++j) {
+            word |= quantize_code<kBits, kLevels, kRounding>(x[j], scale[p].offset, inverse,
+                                                             random[p][j])
+                    << (8 * j);
+          }
+          words[p] |= word << (spot_of(h, step).at / h.plane * kBits);
+        }
+      }
+      if (h.joins()) words[0] |= words[1];
+#pragma unroll
+      for (int p = 0; p < kParts; ++p) {
+        if (p > 0 && h.joins()) break;
+        uint32_t word = words[p];
+        for (int apart = h.lanes / 2; apart * kPart >= h.plane; apart /= 2) {  // in other lanes
+          word |= __shfl_xor_sync(kAllLanes, word, apart);
+        }
+        const Spot spot = spot_of(h, turn * kParts + p);
+        if (spot.at >= h.plane || spot.group >= unit.whole) continue;
+        Words<uint8_t, kPart> bytes;
+#pragma unroll
+        for (int j = 0; j < kPart; ++j) bytes.v[j] = static_cast<uint8_t>(word >> 8 * j);
+        store_words(codes + spot.group * h.plane + spot.at, bytes, kPart, w.aligned);
+      }
+    }
+    if (unit.tail) quantize_tail<kBits, kLevels, kRounding, T>(a, unit.row);
+  });
+}
+
+template <int kBits, Levels kLevels, class T>
+__global__ void dequantize_units(Dequantize a, Walk w) {
+  const QuantizeFormat& f = a.format;
+  const Held h = held_of(f);
+  for_warps(a.rows * w.units, [&](int64_t number) {
+    const Unit unit = unit_of(f, a.n, w, number);
+    const int64_t first = unit.row * f.groups(a.n) + unit.first, left = unit.whole * f.group;
+    const uint8_t* codes = a.codes + unit.row * f.row_bytes(a.n) + unit.first * h.plane;
+    T* to = static_cast<T*>(a.x) + unit.row * a.n + unit.first * f.group;
+    for (int turn = 0; turn < h.turns() && left > 0; ++turn) {
+      uint32_t words[kParts] = {};
+      GroupScale scale[kParts] = {};
+#pragma unroll
+      for (int p = 0; p < kParts; ++p) {
+        const Spot spot = spot_of(h, turn * kParts + p);
+        if (spot.group >= unit.whole) continue;
+        scale[p] = p > 0 && h.wide() ? scale[0]
+                                     : read_scale(a.scales, f.scale, first + spot.group, w.aligned);
+        if (p > 0 && h.joins()) {
+          words[p] = words[0];
+          continue;
+        }
+        const auto bytes =
+            load_words<kPart>(codes + spot.group * h.plane + spot.at % h.plane, kPart, w.aligned);
+#pragma unroll
+        for (int j = 0; j < kPart; ++j) words[p] |= uint32_t{bytes.v[j]} << (8 * j);
+      }
+      for (int tile = turn; tile < h.tiles(); tile += h.turns()) {
+#pragma unroll
+        for (int p = 0; p < kParts; ++p) {
+          const int step = tile * kParts + p;
+          const uint32_t plane = words[p] >> (spot_of(h, step).at / h.plane * kBits);
+          float x[kPart];
+#pragma unroll
+          for (int j = 0; j < kPart; ++j) {
+            x[j] = quantize_value<kBits, kLevels>(plane >> (8 * j) & ((1u << kBits) - 1), scale[p]);
+          }
+          const int64_t at = step * kPartTile + lane() * kPart;
+          store_pack(to + at, x, left - at, w.aligned);
+        }
+      }
+    }
+    if (unit.tail) {
+      const int64_t last = (unit.row + 1) * f.groups(a.n) - 1;
+      dequantize_tail<kBits, kLevels, T>(a, unit.row,
+                                         read_scale(a.scales, f.scale, last, w.aligned));
     }
   });
 }
 
-template <int kBits, Levels kLevels, class T, class S>
-__global__ void dequantize_groups(Dequantize a) {
-  const QuantizeFormat& f = a.format;
-  for_warps(a.rows * f.groups(a.n), [&](int64_t g) {
-    const Place at = place_of(f, a.n, g);
-    const S* scales = static_cast<const S*>(a.scales) + 2 * g;
-    const GroupScale s = {load(scales[0]), load(scales[1])};
-    const int64_t bytes = (at.count * kBits + 7) / 8;
-    for (int64_t k = lane(); k < bytes; k += kWarp) {
-      const uint32_t byte = a.codes[at.byte + k];
-      for (int p = 0; p < 8 / kBits; ++p) {
-        const int64_t j = p * bytes + k;
-        if (j >= at.count) break;
-        const uint32_t code = byte >> (p * kBits) & ((1u << kBits) - 1);
-        store(static_cast<T*>(a.x)[at.first + j], quantize_value<kBits, kLevels>(code, s));
-      }
-    }
-  });
+template <class T>
+Walk walk_of(const QuantizeFormat& f, int64_t n, const T* x, const uint8_t* codes,
+             const void* scales) {
+  const int64_t groups = f.group < kTile ? kTile / f.group : 1;
+  const auto address = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
+  return {.units = (f.groups(n) + groups - 1) / groups,
+          .groups = groups,
+          .aligned = rows_aligned(x, n) && address(codes) % kPart == 0 &&
+                     f.row_bytes(n) % kPart == 0 && address(scales) % 8 == 0};
 }
 
 }  // namespace
 
 void quantize(const Quantize& a, const Launch& launch) {
   if (a.rows * a.n == 0) return;
-  const unsigned grid = blocks_for(a.rows * a.format.groups(a.n), kThreads / kWarp);
-  with_type(a.format.scale, [&]<class S>() {
-    with_type(a.type, [&]<class T>() {
-      with_format(a.format, [&]<int kBits, Levels kLevels, Rounding kRounding>() {
-        quantize_groups<kBits, kLevels, kRounding, T, S>
-            <<<grid, kThreads, 0, stream_of(launch)>>>(a);
-      });
+  with_type(a.type, [&]<class T>() {
+    const Walk w = walk_of(a.format, a.n, static_cast<const T*>(a.x), a.codes, a.scales);
+    with_format(a.format, [&]<int kBits, Levels kLevels, Rounding kRounding>() {
+      const auto run = [&]<bool kStaged>() {
+        const int threads = kStaged ? kStagedThreads : kThreads, warps = threads / kWarp;
+        const size_t bytes =
+            kStaged ? static_cast<size_t>(a.format.group * warps) * sizeof(T) : size_t{0};
+        start("quantize", launch, {blocks_for(a.rows * w.units, warps), threads, bytes},
+              quantize_units<kBits, kLevels, kRounding, kStaged, T>, a, w);
+      };
+      a.format.group > kTile ? run.template operator()<true>() : run.template operator()<false>();
     });
   });
-  check(cudaGetLastError(), "quantize");
 }
 
 void dequantize(const Dequantize& a, const Launch& launch) {
   if (a.rows * a.n == 0) return;
-  const unsigned grid = blocks_for(a.rows * a.format.groups(a.n), kThreads / kWarp);
-  with_type(a.format.scale, [&]<class S>() {
-    with_type(a.type, [&]<class T>() {
-      with_format(a.format, [&]<int kBits, Levels kLevels, Rounding>() {
-        dequantize_groups<kBits, kLevels, T, S><<<grid, kThreads, 0, stream_of(launch)>>>(a);
-      });
+  with_type(a.type, [&]<class T>() {
+    const Walk w = walk_of(a.format, a.n, static_cast<const T*>(a.x), a.codes, a.scales);
+    const unsigned grid = blocks_for(a.rows * w.units, kThreads / kWarp);
+    with_format(a.format, [&]<int kBits, Levels kLevels, Rounding>() {
+      start("dequantize", launch, {grid, kThreads}, dequantize_units<kBits, kLevels, T>, a, w);
     });
   });
-  check(cudaGetLastError(), "dequantize");
 }
 
 }  // namespace compact::kernels::cuda

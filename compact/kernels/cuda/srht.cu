@@ -13,8 +13,8 @@ namespace {
 
 __device__ inline int place(int i) { return i + (i >> 4); }
 
-__device__ inline float signed_by(const uint32_t* signs, int64_t i, float x) {
-  return (signs[i >> 5] >> (i & 31)) & 1u ? -x : x;
+__device__ inline float signed_by(uint32_t word, int64_t i, float x) {
+  return word >> (i & 31) & 1u ? -x : x;
 }
 
 // kStages butterfly stages of distances h, 2h, ... on the k elements from `offset` on.
@@ -43,6 +43,36 @@ __device__ inline void butterflies(float* row, int offset, int k, int h) {
   __syncthreads();
 }
 
+constexpr int kRowThreads = 512;
+constexpr int kTurn =
+    31 * kWarp;              // elements whose signs a warp reads at a time, wherever they begin
+constexpr int kIndices = 6;  // of a thread, which it holds for all rows
+
+// The coordinates that a thread takes out, or puts in.
+struct Indices {
+  int held[kIndices];
+  __device__ Indices(const SrhtPlan& plan) {
+#pragma unroll
+    for (int i = 0; i < kIndices; ++i) {
+      const int j = static_cast<int>(threadIdx.x + i * blockDim.x);
+      held[i] = j < plan.r ? plan.index[j] : 0;
+    }
+  }
+  // Calls body(j, index[j]) for the thread's j.
+  template <class Body>
+  __device__ void each(const SrhtPlan& plan, Body body) const {
+#pragma unroll
+    for (int i = 0; i < kIndices; ++i) {
+      const int j = static_cast<int>(threadIdx.x + i * blockDim.x);
+      if (j < plan.r) body(j, held[i]);
+    }
+    for (int j = static_cast<int>(threadIdx.x + kIndices * blockDim.x); j < plan.r;
+         j += static_cast<int>(blockDim.x)) {
+      body(j, plan.index[j]);
+    }
+  }
+};
+
 // Unscaled Hadamard transform of row[offset, offset + k), k a power of two.
 __device__ inline void hadamard(float* row, int offset, int k) {
   int h = 1;
@@ -60,12 +90,23 @@ __device__ inline void hadamard(float* row, int offset, int k) {
   }
 }
 
-// row[offset + i] <- +- scale * row[offset + i], signs from bit `first` on.
+// row[offset + i] <- +- scale * row[offset + i], signs from bit `first` on. A warp reads 32 words
+// of them at a time.
 __device__ inline void flip(float* row, int offset, int k, const uint32_t* signs, int64_t first,
                             float scale) {
-  for (int i = threadIdx.x; i < k; i += blockDim.x) {
-    float& x = row[place(offset + i)];
-    x = signed_by(signs, first + i, x * scale);
+  const int lane = static_cast<int>(threadIdx.x % kWarp), shift = static_cast<int>(first % 32);
+  const int64_t last = (first + k - 1) / 32;
+  for (int base = static_cast<int>(threadIdx.x / kWarp) * kTurn; base < k;
+       base += static_cast<int>(blockDim.x / kWarp) * kTurn) {
+    const int64_t word = (first + base) / 32 + lane;
+    const uint32_t mine = word <= last ? signs[word] : 0;
+    for (int turn = 0; turn < kTurn / kWarp && base + turn * kWarp < k; ++turn) {
+      const int bit = turn * kWarp + lane, i = base + bit;
+      const uint32_t mask = __shfl_sync(0xffffffffu, mine, (bit + shift) / 32);
+      if (i >= k) continue;
+      float& x = row[place(offset + i)];
+      x = signed_by(mask, bit + shift, x * scale);
+    }
   }
   __syncthreads();
 }
@@ -79,18 +120,20 @@ struct Shape {
 };
 
 template <class T>
-__global__ void forward(Srht a, Shape s) {
+__global__ void __launch_bounds__(kRowThreads, 2) forward(Srht a, Shape s) {
   constexpr int V = kPack<T>;
-  extern __shared__ float row[];
+  float* row = shared_floats();
+  const Indices indices(a.plan);
   const int rest = s.n - s.k;
   for (int64_t t = blockIdx.x; t < a.rows; t += gridDim.x) {
     const T* x = static_cast<const T*>(a.x) + t * a.x_stride;
     for (int i = threadIdx.x * V; i < s.n; i += blockDim.x * V) {
       float v[V];
       load_pack(v, x + i, s.n - i, s.aligned);
+      const uint32_t word = a.plan.signs[i / 32];  // a pack does not cross words
 #pragma unroll
       for (int j = 0; j < V; ++j) {
-        if (i + j < s.n) row[place(i + j)] = signed_by(a.plan.signs, i + j, v[j]);
+        if (i + j < s.n) row[place(i + j)] = signed_by(word, i + j, v[j]);
       }
     }
     __syncthreads();
@@ -102,27 +145,25 @@ __global__ void forward(Srht a, Shape s) {
       hadamard(row, rest, s.k);
     }
     T* z = static_cast<T*>(a.z) + t * a.plan.r;
-    for (int64_t j = threadIdx.x; j < a.plan.r; j += blockDim.x) {
-      const int i = a.plan.index[j];
+    indices.each(a.plan, [&](int j, int i) {
       const float half = i >= rest ? s.half_scale : 1.0f;  // before `rest` it was applied above
       store(z[j], row[place(i)] * half * s.out_scale);
-    }
+    });
     __syncthreads();
   }
 }
 
 template <class T>
-__global__ void transpose(SrhtTranspose a, Shape s) {
+__global__ void __launch_bounds__(kRowThreads, 2) transpose(SrhtTranspose a, Shape s) {
   constexpr int V = kPack<float>;
-  extern __shared__ float row[];
+  float* row = shared_floats();
+  const Indices indices(a.plan);
   const int rest = s.n - s.k;
   for (int64_t t = blockIdx.x; t < a.rows; t += gridDim.x) {
     const T* z = static_cast<const T*>(a.z) + t * a.plan.r;
     for (int i = threadIdx.x; i < s.n; i += blockDim.x) row[place(i)] = 0.0f;
     __syncthreads();
-    for (int64_t j = threadIdx.x; j < a.plan.r; j += blockDim.x) {
-      row[place(a.plan.index[j])] = load(z[j]) * s.out_scale;
-    }
+    indices.each(a.plan, [&](int j, int i) { row[place(i)] = load(z[j]) * s.out_scale; });
     __syncthreads();
     if (rest > 0) {
       hadamard(row, rest, s.k);
@@ -132,11 +173,12 @@ __global__ void transpose(SrhtTranspose a, Shape s) {
     float* x = a.x + t * s.n;
     for (int i = threadIdx.x * V; i < s.n; i += blockDim.x * V) {
       float v[V];
+      const uint32_t word = a.plan.signs[i / 32];
 #pragma unroll
       for (int j = 0; j < V; ++j) {
         if (i + j >= s.n) break;
         const float scaled = row[place(i + j)] * (i + j < s.k ? s.half_scale : 1.0f);
-        v[j] = signed_by(a.plan.signs, i + j, scaled);
+        v[j] = signed_by(word, i + j, scaled);
       }
       store_pack(x + i, v, s.n - i, s.aligned);
     }
@@ -167,8 +209,9 @@ void launch_rows(void (*kernel)(Args, Shape), const Args& a, const Shape& s, con
                                    " bytes of shared memory, more than this device has"));
     }
   }
-  kernel<<<blocks_for(a.rows), threads_for(s.k / 16, 512), bytes, stream_of(launch)>>>(a, s);
-  check(cudaGetLastError(), name);
+  start(name, launch,
+        {blocks_for(std::min(a.rows, kRowBlocks)), threads_for(s.k / 16, kRowThreads), bytes},
+        kernel, a, s);
 }
 
 }  // namespace

@@ -75,9 +75,8 @@ void swiglu(const SwiGlu& a, const Launch& launch) {
                          rows_aligned(static_cast<const T*>(a.silu), a.m) &&
                          rows_aligned(static_cast<const T*>(a.product), a.m);
     const auto kernel = aligned ? forward<T, V> : forward<T, 1>;
-    kernel<<<blocks_for(a.rows), threads_for(a.m / (aligned ? V : 1)), 0, stream_of(launch)>>>(a);
+    start("swiglu", launch, {blocks_for(a.rows), threads_for(a.m / (aligned ? V : 1))}, kernel, a);
   });
-  check(cudaGetLastError(), "swiglu");
 }
 
 void swiglu_backward(const SwiGluBackward& a, const Launch& launch) {
@@ -89,9 +88,9 @@ void swiglu_backward(const SwiGluBackward& a, const Launch& launch) {
                          rows_aligned(static_cast<const T*>(a.silu), a.m) &&
                          rows_aligned(static_cast<const T*>(a.ggate_up), a.m);
     const auto kernel = aligned ? backward<T, V> : backward<T, 1>;
-    kernel<<<blocks_for(a.rows), threads_for(a.m / (aligned ? V : 1)), 0, stream_of(launch)>>>(a);
+    start("swiglu_backward", launch, {blocks_for(a.rows), threads_for(a.m / (aligned ? V : 1))},
+          kernel, a);
   });
-  check(cudaGetLastError(), "swiglu_backward");
 }
 
 }  // namespace compact::kernels::cuda

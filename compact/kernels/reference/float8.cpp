@@ -8,6 +8,7 @@
 namespace compact::kernels::reference {
 
 void float8_pack(const Float8Pack& a, const Launch&) {
+  if (held_back(a.guard)) return;
   const int64_t blocks = (a.n + kFloat8Block - 1) / kFloat8Block;
   for (int64_t b = 0; b < a.rows * blocks; ++b) {
     const int64_t column = b % blocks * kFloat8Block;

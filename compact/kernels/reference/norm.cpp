@@ -23,13 +23,13 @@ void rms_norm(const RmsNorm& a, const Launch&) {
 void rms_norm_backward(const RmsNormBackward& a, const Launch&) {
   with_types(a.type, a.weight_type, [&]<class T, class W>() {
     const W* weight = static_cast<const W*>(a.weight);
-    for (int64_t p = 0; p < kRmsNormParts; ++p) {
+    for (int64_t p = 0; p < a.parts_count; ++p) {
       float* part = a.parts + p * a.n;
       if (a.gweight) {
         for (int64_t i = 0; i < a.n; ++i) part[i] = 0;
       }
-      const int64_t end = (p + 1) * a.rows / kRmsNormParts;
-      for (int64_t row = p * a.rows / kRmsNormParts; row < end; ++row) {
+      const int64_t end = (p + 1) * a.rows / a.parts_count;
+      for (int64_t row = p * a.rows / a.parts_count; row < end; ++row) {
         const T* gy = static_cast<const T*>(a.gy) + row * a.n;
         const T* x = static_cast<const T*>(a.x) + row * a.n;
         const T* residual = a.residual ? static_cast<const T*>(a.residual) + row * a.n : nullptr;
@@ -50,7 +50,7 @@ void rms_norm_backward(const RmsNormBackward& a, const Launch&) {
     if (!a.gweight) return;
     for (int64_t i = 0; i < a.n; ++i) {
       float sum = 0;
-      for (int64_t p = 0; p < kRmsNormParts; ++p) sum += a.parts[p * a.n + i];
+      for (int64_t p = 0; p < a.parts_count; ++p) sum += a.parts[p * a.n + i];
       store(static_cast<W*>(a.gweight)[i], sum);
     }
   });

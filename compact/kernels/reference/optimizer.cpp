@@ -37,6 +37,7 @@ void adamw_typed(const AdamW& a) {
 }  // namespace
 
 void adamw(const AdamW& a, const Launch&) {
+  if (held_back(a.guard)) return;
   with_type(a.type, [&]<class P>() {
     with_type(a.grad_type, [&]<class G>() {
       with_type(a.state_type, [&]<class S>() { adamw_typed<P, G, S>(a); });
@@ -44,7 +45,12 @@ void adamw(const AdamW& a, const Launch&) {
   });
 }
 
+void adamw_all(const AdamWList& list, const Launch& launch) {
+  for (int64_t i = 0; i < list.count; ++i) adamw(list.each[i], launch);
+}
+
 void fold(const Fold& a, const Launch&) {
+  if (held_back(a.guard)) return;
   with_type(a.type, [&]<class T>() {
     for (int64_t i = 0; i < a.count; ++i) {
       const uint64_t e = a.offset + static_cast<uint64_t>(i);

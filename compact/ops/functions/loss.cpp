@@ -2,6 +2,7 @@
 #include "compact/ops/functions/loss.h"
 
 #include <ATen/ATen.h>
+#include <ATen/ScalarOps.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -13,6 +14,7 @@
 
 #include "compact/base/check.h"
 #include "compact/codecs/launch.h"
+#include "compact/codecs/meta_device.h"
 #include "compact/ops/autograd/autograd.h"
 #include "compact/ops/memory/memory_trace.h"
 
@@ -20,14 +22,15 @@ namespace compact {
 namespace {
 
 using torch::autograd::variable_list;
-constexpr int64_t kChunkLogits = int64_t{16} << 20;
 
-// A multiple of 64, since matrix products like that.
-int64_t automatic_chunk(int64_t vocabulary) {
-  return std::max<int64_t>(64, kChunkLogits / vocabulary / 64 * 64);
+// A multiple of 64, since matrix products like that. On a GPU few launches count for more than
+// bytes do.
+int64_t automatic_chunk(int64_t vocabulary, c10::DeviceType device) {
+  const int64_t logits = int64_t{1} << (device == c10::kCUDA ? 27 : 24);
+  return std::max<int64_t>(64, logits / vocabulary / 64 * 64);
 }
 
-constexpr int64_t kHeadRows = 4096;  // rows of the head's gradient made at a time, below f32
+constexpr int64_t kHeadRows = 4096;  // rows of the head's gradient made at a time
 
 // logits [rows, vocabulary] -> loss, lse [rows]; log_probs where defined.
 void softmax_forward(const at::Tensor& logits, const at::Tensor& targets, const at::Tensor& lse,
@@ -61,10 +64,15 @@ void softmax_backward(const at::Tensor& logits, const at::Tensor& log_probs, con
       launch_for(grad));
 }
 
-// Adds g^T h to the f32 sum, some rows of the head at a time so that no second head is made.
-void add_head_gradient(const at::Tensor& sum, const at::Tensor& g, const at::Tensor& h) {
+// Adds g^T h to the f32 sum. Products of smaller types have f32 results on a GPU only; elsewhere
+// some rows of the head are made at a time, so that there is no second head.
+void add_head_gradient(at::Tensor sum, const at::Tensor& g, const at::Tensor& h) {
   if (g.scalar_type() == at::kFloat) {
     sum.addmm_(g.t(), h);
+    return;
+  }
+  if (device_type_of(sum) == c10::kCUDA) {
+    at::addmm_out(sum, sum, g.t(), h, at::kFloat);
     return;
   }
   for (int64_t v = 0; v < sum.size(0); v += kHeadRows) {
@@ -74,11 +82,11 @@ void add_head_gradient(const at::Tensor& sum, const at::Tensor& g, const at::Ten
   }
 }
 
-// Logits divided by their cap. In f32 by a tensor of the device: a number would become one of the
-// CPU, unseen by plans; of smaller types that tensor would be rounded.
-at::Tensor below_cap(const at::Tensor& logits, double cap) {
-  if (logits.scalar_type() != at::kFloat) return logits.div(cap);
-  return logits.div(at::full({}, cap, logits.options()));
+// A cap to calculate with. In f32 a tensor of the device: a number would become one of the CPU,
+// unseen by plans; of smaller types that tensor would be rounded.
+at::Tensor cap_for(const at::Tensor& logits, double cap) {
+  return logits.scalar_type() == at::kFloat ? at::full({}, cap, logits.options())
+                                            : at::native::wrapped_scalar_tensor(cap);
 }
 
 struct LossNode : torch::autograd::Node {
@@ -130,7 +138,7 @@ variable_list LossNode::apply(variable_list&& grads) {
     if (want_hidden) result[0] = scaled(std::move(h.ghidden), grads[0], keep);
     if (want_head) result[1] = scaled(std::move(h.ghead), grads[0], keep);
   } else {
-    at::Tensor tanh = softcap > 0 ? below_cap(h.logits, softcap) : at::Tensor();
+    at::Tensor tanh = softcap > 0 ? h.logits.div(cap_for(h.logits, softcap)) : at::Tensor();
     at::Tensor g = keep ? at::empty_like(h.logits) : std::move(h.logits);
     softmax_backward({}, h.log_probs, {}, h.targets, scale, g);
     h.log_probs = at::Tensor();
@@ -155,20 +163,17 @@ void check_targets(const at::Tensor& targets, int64_t vocabulary) {
 
 }  // namespace
 
-LossTreatment LossTreatment::from(const Treatment& slot, int64_t vocabulary) {
+LossTreatment LossTreatment::from(const Treatment& slot, int64_t vocabulary,
+                                  c10::DeviceType device) {
   if (slot.storage() == Storage::kKeep) return {0};
   COMPACT_CHECK(slot.storage() == Storage::kChunk,
                 "slot `loss.logits` takes `keep` or `chunk:tokens=N`, is `", slot.text(), "`");
-  return {slot.first().integer("tokens", automatic_chunk(vocabulary))};
+  return {slot.first().integer("tokens", automatic_chunk(vocabulary, device))};
 }
 
 void cap_logits(const at::Tensor& logits, double softcap) {
   if (softcap == 0) return;
-  if (logits.scalar_type() != at::kFloat) {
-    logits.div_(softcap).tanh_().mul_(softcap);
-    return;
-  }
-  const at::Tensor cap = at::full({}, softcap, logits.options());
+  const at::Tensor cap = cap_for(logits, softcap);
   logits.div_(cap).tanh_().mul_(cap);
 }
 
@@ -199,7 +204,7 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const at::Tensor& w,
   const bool keep = treatment.chunk_tokens == 0 && record && tokens > 0;
   const int64_t chunk = keep                     ? tokens
                         : treatment.chunk_tokens ? treatment.chunk_tokens
-                                                 : automatic_chunk(vocabulary);
+                                                 : automatic_chunk(vocabulary, device_type_of(h));
   const at::Tensor weight = w.detach();
   at::Tensor lse = at::empty({tokens}, f32), loss = at::empty({tokens}, f32);
   const NodePtr owner = record ? make_node<LossNode>() : NodePtr();
@@ -223,7 +228,7 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const at::Tensor& w,
       continue;
     }
     if (!record) continue;
-    at::Tensor tanh = softcap > 0 ? below_cap(logits, softcap) : at::Tensor();
+    at::Tensor tanh = softcap > 0 ? logits.div(cap_for(logits, softcap)) : at::Tensor();
     softmax_backward(logits, {}, lc, tc, scale, logits);
     if (tanh.defined()) at::tanh_backward_out(logits, logits, tanh);
     tanh = at::Tensor();

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/DeviceType.h>
 
 #include <cstdint>
 
@@ -19,8 +20,8 @@ struct LossTreatment {
   int64_t chunk_tokens = 0;
 
   // From the treatment of slot `loss.logits`: keep, or chunk:tokens=N. Without N, chunks of about
-  // 2^24 logits.
-  static LossTreatment from(const Treatment& slot, int64_t vocabulary);
+  // 2^24 logits, on CUDA of 2^27.
+  static LossTreatment from(const Treatment& slot, int64_t vocabulary, c10::DeviceType device);
 };
 
 // What a forward pass stored, in bytes.

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/record_function.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
@@ -202,6 +203,7 @@ std::shared_ptr<Held> SavedTensorScope::State::hold(const at::Tensor& t, bool st
     keep();
     held->bytes = row.bytes;
   } else {
+    RECORD_USER_SCOPE(kCodecScope);
     const at::Tensor x = flat ? t.detach().as_strided({t.numel()}, {1}) : t.detach();
     held->encoded = row.treatment.codec()->encode(x, derive(options.noise, saved.size()));
     held->bytes = held->encoded.bytes();

@@ -2,6 +2,7 @@
 #include "compact/ops/segments/segment_node_impl.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/record_function.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -83,6 +84,7 @@ Encoded SegmentNode::encode(const Slot& slot, at::Tensor& x, uint64_t key) {
   COMPACT_CHECK(slot.treatment.codec()->takes(x), "slot `", slot.name,
                 "` = ", slot.treatment.text(), ": not for tensors of ",
                 c10::toString(x.scalar_type()), " ", x.sizes());
+  RECORD_USER_SCOPE(kCodecScope);
   Encoded e =
       slot.treatment.codec()->encode(x, derive(key, label_of(slot.name.data(), slot.name.size())));
   x = at::Tensor();
@@ -128,7 +130,7 @@ void SegmentNode::step_back(Back& back, int i, at::Tensor gy) const {
   const Encoded& in_code = h.encoded[step.input];
   if (need_input && !h.tensors[step.input].defined() && step.stage->reads_means() &&
       in_code.decode_means && in_code.windows.size == in_code.windows.stride) {
-    b.means = in_code.decode_means(in_code.parts);
+    b.means = in_code.means();
     b.windows = in_code.windows;
   } else if (need_input) {
     restore(h, step.input);

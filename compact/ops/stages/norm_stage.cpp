@@ -5,6 +5,7 @@
 
 #include "compact/base/check.h"
 #include "compact/codecs/launch.h"
+#include "compact/codecs/meta_device.h"
 #include "compact/ops/autograd/autograd.h"
 #include "compact/ops/stages/stages.h"
 
@@ -51,11 +52,12 @@ void normalize(const at::Tensor& x, const at::Tensor& weight, double eps, const 
 void normalize_backward(const at::Tensor& gy, const at::Tensor& x, const at::Tensor& weight,
                         const at::Tensor& rstd, const at::Tensor& residual, const at::Tensor& gx,
                         const at::Tensor& gweight) {
-  const int64_t n = x.size(-1);
+  const int64_t n = x.size(-1), rows = rstd.numel();
+  const bool gpu = device_type_of(x) == at::kCUDA;
+  const int64_t parts_count =
+      kernels::rms_norm_parts(gpu ? kernels::Device::kCuda : kernels::Device::kCpu, rows, n);
   at::Tensor parts;
-  if (gweight.defined()) {
-    parts = at::empty({kernels::kRmsNormParts, n}, x.options().dtype(at::kFloat));
-  }
+  if (gweight.defined()) parts = at::empty({parts_count, n}, x.options().dtype(at::kFloat));
   backend_of(x).rms_norm_backward(
       {.gy = gy.const_data_ptr(),
        .x = x.const_data_ptr(),
@@ -65,8 +67,9 @@ void normalize_backward(const at::Tensor& gy, const at::Tensor& x, const at::Ten
        .gx = gx.data_ptr(),
        .gweight = gweight.defined() ? gweight.data_ptr() : nullptr,
        .parts = parts.defined() ? static_cast<float*>(parts.data_ptr()) : nullptr,
-       .rows = rstd.numel(),
+       .rows = rows,
        .n = n,
+       .parts_count = parts_count,
        .type = type_of(x),
        .weight_type = type_of(weight)},
       launch_for(x));
