@@ -45,4 +45,13 @@ void check_heads(int64_t hidden, int64_t heads, std::string_view where) {
                 heads, " heads");
 }
 
+void check_rotary_heads(int64_t hidden, int64_t heads, int64_t kv_heads, int64_t head_dim,
+                        std::string_view where) {
+  check_heads(hidden, heads, where);
+  COMPACT_CHECK(heads % kv_heads == 0, where,
+                ": num_attention_heads must be a multiple of num_key_value_heads, is ", heads,
+                " with ", kv_heads);
+  COMPACT_CHECK(head_dim % 2 == 0, where, ": head_dim must be even, is ", head_dim);
+}
+
 }  // namespace compact

@@ -91,25 +91,8 @@ std::unique_ptr<ModelConfig> read_model(const std::filesystem::path& path, Model
                 config["model_type"].get<std::string>(), "` is for ", name_of(found.use),
                 ", not for ", name_of(use), "; for these are ", known);
   std::unique_ptr<ModelConfig> model = found.family->read(config, file.string());
-  const std::filesystem::path beside = file.parent_path() / "preprocessor_config.json";
-  if (use == ModelUse::kImages && std::filesystem::exists(beside)) {
-    ModelShape shape = model->shape();
-    const std::pair own(shape.height, shape.width);
-    nlohmann::json processor = read_json(beside);
-    if (processor.is_object()) {
-      if (!processor.contains("image_processor_type") &&
-          !processor.contains("feature_extractor_type")) {
-        processor["image_processor_type"] = found.family->image_processor;
-      }
-      // This program once wrote no more than that, and cut images.
-      const bool once = config.contains("image_mean") && !processor.contains("resample");
-      if (once && !processor.contains(kFitKey)) processor[kFitKey] = kCut;
-    }
-    read_image_processor(processor, beside.string(), shape);
-    COMPACT_CHECK(!config.contains("image_size") || own == std::pair(shape.height, shape.width),
-                  beside.string(), ": images become ", shape.height, " x ", shape.width,
-                  ", the model reads ", own.first, " x ", own.second);
-    model->fit(shape);
+  if (use == ModelUse::kImages) {
+    fit_to_processor(*model, config, file.parent_path(), found.family->image_processor);
   }
   return model;
 }

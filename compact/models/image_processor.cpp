@@ -8,11 +8,16 @@
 #include "compact/base/check.h"
 #include "compact/base/model_numbers.h"
 #include "compact/io/config_keys.h"
+#include "compact/io/json_file.h"
 
 namespace compact {
 namespace {
 
 using nlohmann::json;
+
+// A key of this program's own, which transformers does not read: whether images are cut or
+// stretched to the size.
+constexpr const char *kFitKey = "compact_fit", *kCut = "cut", *kStretched = "stretched";
 
 // What the processors of transformers do where their file does not say.
 struct Processor {
@@ -160,6 +165,28 @@ void read_image_processor(const json& processor, std::string_view where, ModelSh
   }
   read_scale(keys, shape);
   read_fit(keys, shape);
+}
+
+void fit_to_processor(ModelConfig& model, const json& config, const std::filesystem::path& folder,
+                      const char* usual) {
+  const std::filesystem::path file = folder / "preprocessor_config.json";
+  if (!std::filesystem::exists(file)) return;
+  json processor = read_json(file);
+  COMPACT_CHECK(processor.is_object(), file.string(), ": must be a JSON object");
+  if (!processor.contains("image_processor_type") &&
+      !processor.contains("feature_extractor_type")) {
+    processor["image_processor_type"] = usual;
+  }
+  // This program once wrote no more than that, and cut images.
+  const bool once = config.contains("image_mean") && !processor.contains("resample");
+  if (once && !processor.contains(kFitKey)) processor[kFitKey] = kCut;
+  ModelShape shape = model.shape();
+  const std::pair own(shape.height, shape.width);
+  read_image_processor(processor, file.string(), shape);
+  COMPACT_CHECK(!config.contains("image_size") || own == std::pair(shape.height, shape.width),
+                file.string(), ": images become ", shape.height, " x ", shape.width,
+                ", the model reads ", own.first, " x ", own.second);
+  model.fit(shape);
 }
 
 std::map<std::string, std::string> image_processor_files(const ModelShape& shape) {

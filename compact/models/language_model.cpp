@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "compact/base/check.h"
+#include "compact/codecs/meta_device.h"
 #include "compact/kernels/kernels.h"
 #include "compact/ops/functions/fork.h"
 #include "compact/ops/memory/memory_trace.h"
@@ -35,8 +36,8 @@ void LanguageModel::finish_parameters(bool tied) {
 }
 
 void LanguageModel::finish_parts() {
-  loss_treatment_ =
-      LossTreatment::from(policy().slot("loss.logits", Role::kLogits), tokens_.vocabulary);
+  loss_treatment_ = LossTreatment::from(policy().slot("loss.logits", Role::kLogits),
+                                        tokens_.vocabulary, device_type_of(embedding_->weight));
   COMPACT_CHECK(policy().slot("final.norm", Role::kHead).storage() == Storage::kKeep,
                 "slot `final.norm` can only be `keep`: the loss reads it (under chunk it is freed "
                 "in the forward pass)");

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "compact/base/check.h"
 #include "compact/base/model_numbers.h"
@@ -16,6 +17,16 @@ using nlohmann::json;
 
 constexpr const char *kFull = "full_attention", *kSliding = "sliding_attention";
 constexpr const char* kActivation = "gelu_pytorch_tanh";
+constexpr std::pair<const char*, int64_t GemmaConfig::*> kSizes[] = {
+    {"hidden_size", &GemmaConfig::hidden_size},
+    {"intermediate_size", &GemmaConfig::intermediate_size},
+    {"num_hidden_layers", &GemmaConfig::num_hidden_layers},
+    {"num_attention_heads", &GemmaConfig::num_attention_heads},
+    {"num_key_value_heads", &GemmaConfig::num_key_value_heads},
+    {"head_dim", &GemmaConfig::head_dim},
+    {"vocab_size", &GemmaConfig::vocab_size},
+    {"max_position_embeddings", &GemmaConfig::max_position_embeddings},
+    {"sliding_window", &GemmaConfig::sliding_window}};
 constexpr RopeForm kFullForm{.theta = 1e6}, kSlidingForm{}, kGemma2Form{};
 
 void refuse_others(const ConfigKeys& keys, bool third) {
@@ -98,21 +109,11 @@ std::vector<bool> gemma_windows(int64_t layers, int64_t period) {
 }
 
 void check_gemma_config(const GemmaConfig& c, std::string_view where) {
-  check_sizes({{"hidden_size", c.hidden_size},
-               {"intermediate_size", c.intermediate_size},
-               {"num_hidden_layers", c.num_hidden_layers},
-               {"num_attention_heads", c.num_attention_heads},
-               {"num_key_value_heads", c.num_key_value_heads},
-               {"head_dim", c.head_dim},
-               {"vocab_size", c.vocab_size},
-               {"max_position_embeddings", c.max_position_embeddings},
-               {"sliding_window", c.sliding_window}},
-              where);
-  check_heads(c.hidden_size, c.num_attention_heads, where);
-  COMPACT_CHECK(c.num_attention_heads % c.num_key_value_heads == 0, where,
-                ": num_attention_heads must be a multiple of num_key_value_heads, is ",
-                c.num_attention_heads, " with ", c.num_key_value_heads);
-  COMPACT_CHECK(c.head_dim % 2 == 0, where, ": head_dim must be even, is ", c.head_dim);
+  KeyedValues<int64_t> sizes;
+  for (const auto& [key, size] : kSizes) sizes.emplace_back(key, c.*size);
+  check_sizes(sizes, where);
+  check_rotary_heads(c.hidden_size, c.num_attention_heads, c.num_key_value_heads, c.head_dim,
+                     where);
   COMPACT_CHECK(static_cast<int64_t>(c.sliding_layers.size()) == c.num_hidden_layers, where,
                 ": layer_types must have ", c.num_hidden_layers,
                 " entries, one of each layer, has ", c.sliding_layers.size());
@@ -143,17 +144,7 @@ GemmaConfig gemma_config_from_json(const json& object, std::string_view where) {
     c.vocab_size = 256000, c.max_position_embeddings = 8192;
     c.attn_logit_softcapping = 50, c.final_logit_softcapping = 30;
   }
-  for (const auto& [key, value] :
-       {std::pair("hidden_size", &c.hidden_size),
-        std::pair("intermediate_size", &c.intermediate_size),
-        std::pair("num_hidden_layers", &c.num_hidden_layers),
-        std::pair("num_attention_heads", &c.num_attention_heads),
-        std::pair("num_key_value_heads", &c.num_key_value_heads),
-        std::pair("head_dim", &c.head_dim), std::pair("vocab_size", &c.vocab_size),
-        std::pair("max_position_embeddings", &c.max_position_embeddings),
-        std::pair("sliding_window", &c.sliding_window)}) {
-    *value = keys.integer(key, *value);
-  }
+  for (const auto& [key, size] : kSizes) c.*size = keys.integer(key, c.*size);
   check_sizes({{"num_hidden_layers", c.num_hidden_layers}}, where);
   c.sliding_layers = read_layers(keys, c.num_hidden_layers, third);
   const bool slides = std::ranges::find(c.sliding_layers, true) != c.sliding_layers.end();
@@ -197,17 +188,8 @@ json gemma_config_to_json(const GemmaConfig& c, const std::string& dtype) {
       {"architectures", json::array({c.head_norms ? "Gemma3ForCausalLM" : "Gemma2ForCausalLM"})},
       {"model_type", c.head_norms ? "gemma3_text" : "gemma2"},
       {"hidden_activation", kActivation},
-      {"hidden_size", c.hidden_size},
-      {"intermediate_size", c.intermediate_size},
-      {"num_hidden_layers", c.num_hidden_layers},
-      {"num_attention_heads", c.num_attention_heads},
-      {"num_key_value_heads", c.num_key_value_heads},
-      {"head_dim", c.head_dim},
-      {"vocab_size", c.vocab_size},
-      {"max_position_embeddings", c.max_position_embeddings},
       {"rms_norm_eps", c.rms_norm_eps},
       {"query_pre_attn_scalar", whole ? json(static_cast<int64_t>(scalar)) : json(scalar)},
-      {"sliding_window", c.sliding_window},
       {"layer_types", types},
       {"attn_logit_softcapping", cap(c.attn_logit_softcapping)},
       {"final_logit_softcapping", cap(c.final_logit_softcapping)},
@@ -221,6 +203,7 @@ json gemma_config_to_json(const GemmaConfig& c, const std::string& dtype) {
       {"use_cache", true},
       {"torch_dtype", dtype},
       {"dtype", dtype}};
+  for (const auto& [key, size] : kSizes) object[key] = c.*size;
   write_rope(c.rope, c.head_norms ? kFullForm : kGemma2Form, object);
   if (c.head_norms) {
     json sliding;

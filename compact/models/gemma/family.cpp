@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "compact/base/text.h"
+#include "compact/base/check.h"
 #include "compact/models/families.h"
 #include "compact/models/gemma/gemma.h"
 

@@ -3,26 +3,18 @@
 // attention and MLP, rotary positions, grouped-query attention in windows but for some layers,
 // GeGLU. Gemma 2 caps scores and logits; Gemma 3 norms queries and keys, and turns them by two
 // tables. Every block is one segment.
-//
-// Parameters: embedding, layers.N.attn.{norm,qkv,out,post_norm}, of Gemma 3 layers.N.attn.{q_norm,
-// k_norm}, layers.N.mlp.{norm,gate_up,down,post_norm}, final.norm, head (absent where tied); where
-// there are biases, the matrix's name with .bias. A norm multiplies by 1 + its weight. Slots:
-// layers.N.attn.{input,norm,qkv,out,added}, of Gemma 3 layers.N.attn.heads, layers.N.mlp.{input,
-// norm,gate_up,gelu,product,added}, final.{input,norm}, loss.logits.
+// Parameters and slots are those of gated_decoder.h, with norms behind attention and MLP.
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "compact/base/rope_config.h"
-#include "compact/models/language_model.h"
-#include "compact/ops/stages/stages.h"
+#include "compact/models/gated_decoder.h"
 
 namespace compact {
 
@@ -62,33 +54,17 @@ nlohmann::json gemma_config_to_json(const GemmaConfig& config, const std::string
 // Which of so many layers have a window: all but each `period`-th.
 std::vector<bool> gemma_windows(int64_t layers, int64_t period);
 
-class Gemma final : public LanguageModel {
+class Gemma final : public GatedDecoder {
  public:
   // Weights normal(0, initializer_range), of norms 0, biases 0. Throws InputError where the policy
   // names slots or parameters that the model has not, or treatments that cannot be.
   Gemma(const GemmaConfig& config, const Policy& policy, const NetworkOptions& options);
   Gemma(const Gemma&) = delete;
 
-  bool is_far(int64_t length) const override;
   const GemmaConfig& config() const { return config_; }
-  // Hugging Face names; fused products as views of their parts.
-  std::vector<std::pair<std::string, at::Tensor>> named_tensors() const override;
 
  private:
-  struct Layer {
-    Affine attn_norm, qkv, out, attn_post, mlp_norm, gate_up, down, mlp_post;
-    Affine q_norm, k_norm;  // null where the model has none
-  };
-  Affine norm(const std::string& name, int64_t width);
-  void add_block(const Layer& layer, int64_t index);
-  at::Tensor embedded(const at::Tensor& ids, const at::Tensor& embedding, const Pass& pass,
-                      int64_t position) const override;
-
   GemmaConfig config_;
-  double scale_ = 1;  // of embeddings
-  std::shared_ptr<const RopeTables> rope_, sliding_rope_;
-  std::vector<Layer> layers_;
-  Affine final_norm_;
 };
 
 }  // namespace compact

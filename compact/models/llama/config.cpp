@@ -29,11 +29,8 @@ void check_llama_config(const LlamaConfig& config, std::string_view where) {
                {"vocab_size", config.vocab_size},
                {"max_position_embeddings", config.max_position_embeddings}},
               where);
-  check_heads(config.hidden_size, config.num_attention_heads, where);
-  COMPACT_CHECK(config.num_attention_heads % config.num_key_value_heads == 0, where,
-                ": num_attention_heads must be a multiple of num_key_value_heads, is ",
-                config.num_attention_heads, " with ", config.num_key_value_heads);
-  COMPACT_CHECK(config.head_dim % 2 == 0, where, ": head_dim must be even, is ", config.head_dim);
+  check_rotary_heads(config.hidden_size, config.num_attention_heads, config.num_key_value_heads,
+                     config.head_dim, where);
   check_positive({{"rms_norm_eps", config.rms_norm_eps},
                   {"initializer_range", config.initializer_range},
                   {"embedding_multiplier", config.embedding_multiplier},

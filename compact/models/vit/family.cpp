@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "compact/base/check.h"
 #include "compact/models/families.h"
 #include "compact/models/image_processor.h"
 #include "compact/models/vit/vit.h"

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/models/gated_decoder.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "compact/base/check.h"
+
+namespace compact {
+namespace {
+
+std::string layer_name(int64_t i, const char* rest) { return cat("layers.", i, ".", rest); }
+
+}  // namespace
+
+GatedDecoder::GatedDecoder(const Policy& policy, const NetworkOptions& options,
+                           const TokenIds& tokens, const GatedShape& shape,
+                           double initializer_range, bool tied)
+    : LanguageModel(policy, options, tokens, shape.hidden, initializer_range), shape_(shape) {
+  for (int64_t i = 0; i < shape_.layers; ++i) layers_.push_back(layer(i));
+  final_norm_ = norm("final.norm", shape_.hidden);
+  finish_parameters(tied);
+}
+
+GatedDecoder::Layer GatedDecoder::layer(int64_t i) {
+  const int64_t n = shape_.hidden, m = shape_.intermediate, d = shape_.head_dim;
+  const int64_t q = shape_.heads * d, kv = shape_.kv_heads * d;
+  const auto name = [&](const char* rest) { return layer_name(i, rest); };
+  Layer l;
+  l.attn_norm = norm(name("attn.norm"), n);
+  l.qkv = in_block(name("attn.qkv"), n, {q, kv, kv}, shape_.qkv_bias);
+  l.out = in_block(name("attn.out"), q, {n}, shape_.out_bias);
+  if (shape_.post_norms) l.attn_post = norm(name("attn.post_norm"), n);
+  l.mlp_norm = norm(name("mlp.norm"), n);
+  l.gate_up = in_block(name("mlp.gate_up"), n, {m, m}, shape_.mlp_bias);
+  l.down = in_block(name("mlp.down"), m, {n}, shape_.mlp_bias);
+  if (shape_.post_norms) l.mlp_post = norm(name("mlp.post_norm"), n);
+  if (shape_.head_norms) {
+    l.q_norm = norm(name("attn.q_norm"), d);
+    l.k_norm = norm(name("attn.k_norm"), d);
+  }
+  return l;
+}
+
+Network::Affine GatedDecoder::norm(const std::string& name, int64_t width) {
+  const double start = shape_.norms_add_one ? 0 : 1;
+  return {.weight = parameter(name, at::full({width}, start, tensor_options()))};
+}
+
+std::shared_ptr<const Stage> GatedDecoder::norm_stage() const {
+  return rms_norm_stage(shape_.eps, shape_.norms_add_one ? 1 : 0);
+}
+
+std::shared_ptr<const RopeTables> GatedDecoder::tables(const RopeConfig& rope,
+                                                       int64_t max_positions) const {
+  return std::make_shared<RopeTables>(RopeTables::make(rope, shape_.head_dim, max_positions,
+                                                       options().max_length, options().device));
+}
+
+void GatedDecoder::add_scaled(Part& part, const Affine& post) const {
+  if (post.weight) part.add(norm_stage(), {post.weight});
+  if (shape_.residual != 1) part.add(scale_stage(shape_.residual));
+}
+
+void GatedDecoder::add_block(std::shared_ptr<const RopeTables> rope, AttentionOptions attention) {
+  const int64_t i = blocks_++;
+  const Layer& l = layers_.at(static_cast<size_t>(i));
+  const int64_t n = shape_.hidden, m = shape_.intermediate, d = shape_.head_dim;
+  const int64_t heads = shape_.heads, kv_heads = shape_.kv_heads;
+  if (attention.window >= options().max_length) attention.window = 0;
+  const auto slot = [&](const char* rest, Role role, int64_t width) {
+    return slot_of(policy(), layer_name(i, rest), role, width);
+  };
+  const auto added = [&](const char* rest) {
+    return shape_.post_norms ? slot(rest, Role::kAdded, n) : Slot{};
+  };
+  Part& b = add_part(cat("layers.", i), slot("attn.input", Role::kInput, n));
+  b.add(norm_stage(), {l.attn_norm.weight}, slot("attn.norm", Role::kNorm, n));
+  // Turned in place, which its backward pass undoes: before norms of heads, or where nothing is
+  // turned, the product is held as it is.
+  const Slot qkv = slot("attn.qkv", Role::kQkv, (heads + 2 * kv_heads) * d), none = {};
+  const bool norms = shape_.head_norms;
+  b.add_linear(l.qkv, rope && !norms ? none : qkv);
+  const Slot read = norms ? slot("attn.heads", Role::kHeads, qkv.width) : qkv;
+  if (norms) {
+    b.add(head_norm_stage(shape_.eps, heads, kv_heads, d, shape_.norms_add_one ? 1 : 0),
+          {l.q_norm.weight, l.k_norm.weight}, rope ? none : read);
+  }
+  if (rope) {
+    b.add(rope_stage(rope, heads + kv_heads, d), {}, read);
+    if (std::ranges::find(rope_, rope) == rope_.end()) rope_.push_back(std::move(rope));
+  }
+  b.add(attention_stage(heads, kv_heads, d, attention), {},
+        slot("attn.out", Role::kAttention, heads * d));
+  b.add_linear(l.out, added("attn.added"));
+  add_scaled(b, l.attn_post);
+  const int middle = b.segment.add_residual(0, slot("mlp.input", Role::kResidual, n));
+  b.add(norm_stage(), {l.mlp_norm.weight}, slot("mlp.norm", Role::kNorm, n));
+  b.add_linear(l.gate_up, slot("mlp.gate_up", Role::kGateUp, 2 * m));
+  b.add(shape_.geglu ? geglu_stage(m) : swiglu_stage(m), {}, slot("mlp.product", Role::kProduct, m),
+        slot(shape_.geglu ? "mlp.gelu" : "mlp.silu", Role::kGate, m));
+  b.add_linear(l.down, added("mlp.added"));
+  add_scaled(b, l.mlp_post);
+  b.segment.add_residual(middle);
+  b.segment.finish();
+}
+
+void GatedDecoder::finish_blocks(double scale) {
+  Part& last = add_part("final", slot_of(policy(), "final.input", Role::kInput, shape_.hidden));
+  last.add(norm_stage(), {final_norm_.weight});
+  if (scale != 1) last.add(scale_stage(scale));
+  last.segment.finish();
+  finish_parts();
+}
+
+bool GatedDecoder::is_far(int64_t length) const {
+  return std::ranges::any_of(rope_, [&](const auto& rope) { return rope->is_far(length); });
+}
+
+at::Tensor GatedDecoder::embedded(const at::Tensor& ids, const at::Tensor& embedding, const Pass&,
+                                  int64_t) const {
+  // As in Hugging Face a padding token is not trained as a word.
+  at::Tensor x = at::embedding(embedding, ids, shape_.pad.value_or(-1));
+  return shape_.embedding == 1 ? x : x * shape_.embedding;
+}
+
+std::vector<std::pair<std::string, at::Tensor>> GatedDecoder::named_tensors() const {
+  using Parts = std::vector<const char*>;
+  const bool fused = shape_.fused_names;
+  const std::string behind = "post_attention_layernorm";
+  NamedTensors all;
+  put(all, "model.embed_tokens", {&embedding()});
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const Layer& l = layers_[i];
+    const std::string prefix = cat("model.layers.", i, "."), attn = prefix + "self_attn.";
+    put(all, prefix + "input_layernorm", l.attn_norm);
+    put(all, attn, l.qkv, fused ? Parts{"qkv_proj"} : Parts{"q_proj", "k_proj", "v_proj"});
+    if (l.q_norm.weight) put(all, attn + "q_norm", l.q_norm);
+    if (l.k_norm.weight) put(all, attn + "k_norm", l.k_norm);
+    put(all, attn + "o_proj", l.out);
+    // The second of the block's norms, which transformers calls by what it is behind.
+    if (l.attn_post.weight) put(all, prefix + behind, l.attn_post);
+    put(all, prefix + (l.attn_post.weight ? "pre_feedforward_layernorm" : behind), l.mlp_norm);
+    put(all, prefix + "mlp.", l.gate_up,
+        fused ? Parts{"gate_up_proj"} : Parts{"gate_proj", "up_proj"});
+    put(all, prefix + "mlp.down_proj", l.down);
+    if (l.mlp_post.weight) put(all, prefix + "post_feedforward_layernorm", l.mlp_post);
+  }
+  put(all, "model.norm", final_norm_);
+  if (&head() != &embedding()) put(all, "lm_head", {&head()});
+  return all;
+}
+
+}  // namespace compact
