@@ -162,8 +162,12 @@ std::vector<Sample> generate(const GenerateOptions& options, const TextSink& sin
   if (c.threads > 0) at::set_num_threads(static_cast<int>(c.threads));
   set_matmul_precision(c.matmul_precision, device);
   const ModelShape shape = config->shape();
+  const auto wanted =
+      static_cast<int64_t>(prompt_ids(shape.tokens, *tokenizer, options.prompt).size()) +
+      std::max<int64_t>(0, options.max_new_tokens);
+  const int64_t longest = std::min(shape.length, wanted);
   const std::unique_ptr<Network> network = config->build(
-      Policy(), {.device = device, .dtype = dtype_of(c.dtype), .max_length = shape.length});
+      Policy(), {.device = device, .dtype = dtype_of(c.dtype), .max_length = longest});
   for (const std::string& line : load_weights(*network, folder).warnings) warnings.push_back(line);
   const auto& model = dynamic_cast<const LanguageModel&>(*network);  // as all of this use are
   GenerateOptions with_ends = options;

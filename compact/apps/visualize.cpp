@@ -50,7 +50,7 @@ Pictures pictures_of(const TrainedModel& model, const VisualizeOptions& o) {
   const Segment* before = nullptr;
   const at::NoGradGuard no_grad;
   const auto see = [&](const Segment& s, const at::Tensor& x, Weights, const SegmentPass&) {
-    COMPACT_CHECK(!before || x.dim() == 4, o.folders.front(),
+    COMPACT_CHECK(!before || x.dim() == 4, model.config.model_name_or_path,
                   ": only convolutional networks have maps to draw; this one makes tokens");
     if (before) all.emplace_back(before->name(), x.relu()[0].slice(0, 0, o.channels).unsqueeze(1));
     before = &s;

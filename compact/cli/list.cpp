@@ -13,6 +13,7 @@
 #include "compact/ops/policy/policy.h"
 #include "compact/optim/optimizers.h"
 #include "compact/optim/schedules.h"
+#include "compact/plan/gpu_card.h"
 #include "compact/tasks/task.h"
 
 namespace compact::cli {
@@ -77,6 +78,11 @@ Rows schedule_rows() {
   for (const ScheduleInfo* s : schedules()) rows.emplace_back(s->name, s->summary);
   return rows;
 }
+Rows gpu_rows() {
+  Rows rows;
+  for (const GpuCard& g : gpu_cards()) rows.emplace_back(g.name, g.summary());
+  return rows;
+}
 
 struct Kind {
   const char* name;
@@ -87,7 +93,7 @@ constexpr Kind kKinds[] = {
     {"presets", preset_rows},       {"treatments", treatment_rows},
     {"roles", role_rows},           {"projections", projection_rows},
     {"tokenizers", tokenizer_rows}, {"optimizers", optimizer_rows},
-    {"schedules", schedule_rows},
+    {"schedules", schedule_rows},   {"gpus", gpu_rows},
 };
 
 void print(const Rows& rows, const char* indent) {

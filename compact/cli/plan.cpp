@@ -11,6 +11,9 @@
 #include "compact/config/exit_codes.h"
 #include "compact/config/precision.h"
 #include "compact/io/json_file.h"
+#include "compact/kernels/gpu.h"
+#include "compact/plan/gpu_card.h"
+#include "compact/plan/launches.h"
 #include "compact/report/plan_report.h"
 #include "compact/tasks/config_check.h"
 #include "compact/tasks/setup.h"
@@ -30,11 +33,49 @@ StepPlan plan_of_any_order(const TrainConfig& c, const Task& task, const Policy&
   return plan;
 }
 
+// Makes a card the one that plans are for; empty: it stays that of this machine. What it is.
+std::string plan_for_gpu(const std::string& name) {
+  if (!name.empty()) {
+    kernels::set_planned_gpu(gpu_card(name).gpu());
+    return std::string(planned_card().words);
+  }
+  const std::string& here = kernels::planned_gpu().name;
+  if (!kernels::find_gpu(0)) return cat(planned_card().words, " (none was found here; see --gpu)");
+  return find_gpu_card(here) ? here : cat(here, ", taken as ", planned_card().words);
+}
+
+// Time, memory, path of products and launches of a planned step on a GPU, on the console and in
+// `result`.
+void report_gpu(const TrainConfig& c, const std::vector<Operation>& operations,
+                const StatedSpeed& stated, const StepPlan& plan, const std::string& gpu,
+                nlohmann::ordered_json& result) {
+  const GpuCard& card = planned_card();
+  const GpuRates rates = gpu_rates(c, stated);
+  const StepTime time = step_time(operations, rates);
+  const bool fits = plan.reserved <= card.memory_bytes();
+  std::cout << time_table(time, rates) << "gpu      " << gpu << ": a step "
+            << (fits ? "takes " : "does not fit: it takes ") << format_bytes(plan.reserved)
+            << " of " << format_bytes(card.memory_bytes())
+            << "; what the driver's context takes of it is not known\n";
+  if (dtype_of(c.dtype) == at::kFloat) {
+    TrainConfig other = c;
+    other.matmul_precision = c.matmul_precision == "high" ? "highest" : "high";
+    std::cout << "products " << float_products(card, c.matmul_precision)
+              << formatted(", a step of %.4g ms\n",
+                           1e3 * step_time(operations, gpu_rates(other, stated)).total().seconds);
+  }
+  const StepLaunches launches = launches_of(operations);
+  std::cout << str(launches) << "\n";
+  result["launches"] = launches_json(launches);
+  result["gpu"] = {{"name", card.name}, {"memory_bytes", card.memory_bytes()}, {"step_fits", fits}};
+  result["time"] = time_json(time, rates);
+}
+
 }  // namespace
 
 int run_plan(const Command& command, const std::vector<std::string>& arguments) {
   Flags flags("compact plan", command.summary);
-  std::string json, page;
+  std::string json, page, gpu;
   bool pareto = false, max_batch = false;
   StatedSpeed stated;
   double tflops = stated.products * 1e-12, gbps = stated.bytes * 1e-9;
@@ -43,8 +84,12 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
   flags.add("pareto", pareto, "predicted step time against peak, lossless and lossy");
   flags.add("chart", page, "with --pareto: draw the curve into a page", "FILE.html");
   flags.add("max_batch", max_batch, "the largest micro-batch that fits --budget");
+  flags.add("gpu", gpu,
+            "with --device cuda: the GPU to plan for, as h200, h100, a100, 4090 (see `compact list "
+            "gpus`); default: the one here, else an H100",
+            "NAME");
   flags.add("device_tflops", tflops,
-            "speed of products of a GPU; 0: as known of the one here, else of an H100", "X");
+            "products that it reaches, in 10^12 a second; 0: as known of it", "X");
   flags.add("device_gbps", gbps, "bytes that it reads and writes a second, in 10^9; 0: so, too",
             "X");
   TrainConfig defaults;
@@ -70,6 +115,10 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
   std::vector<std::string> warnings;
   const c10::DeviceType device = planned_device_of(c.device, warnings);
   const bool cuda = device == c10::kCUDA;
+  COMPACT_CHECK(cuda || gpu.empty(), "--gpu ", gpu, " takes effect with --device cuda only");
+  COMPACT_CHECK(cuda || (tflops == 0 && gbps == 0),
+                "--device_tflops and --device_gbps take effect with --device cuda only");
+  if (cuda) gpu = plan_for_gpu(gpu);
   COMPACT_CHECK(page.empty() || pareto, "--chart takes no effect without --pareto");
   COMPACT_CHECK(page.empty() || page.ends_with(".html"), "--chart ", page,
                 ": a page's name ends in .html");
@@ -122,6 +171,9 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
   std::cout << " " << task.unit;
   if (c.gradient_accumulation_steps > 1) std::cout << " x " << c.gradient_accumulation_steps;
   std::cout << ", " << c.optim << ", preset " << c.preset << "\n" << plan_table(plan, device);
+  if (cuda) {
+    report_gpu(c, planned_operations(c, task, policy), stated, plan, gpu, result);
+  }
   if (c.deterministic && cuda) {
     const int64_t more = plan.reserved - plan_of_any_order(c, task, policy, device).reserved;
     std::cout << "--deterministic takes " << format_bytes(more) << " of the reserved bytes\n";

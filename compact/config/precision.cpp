@@ -63,8 +63,11 @@ MatmulReport set_matmul_precision(std::string_view precision, at::Device device,
                 "matmul_precision must be highest or high, is `", precision, "`");
   const bool high = precision == "high";
   if (device.is_cuda()) {
-    at::globalContext().setFloat32Precision(Float32Backend::CUDA, Float32Op::MATMUL,
-                                            high ? Float32Precision::TF32 : Float32Precision::IEEE);
+    // Convolutions would be in TF32 by default.
+    for (const Float32Op op : {Float32Op::MATMUL, Float32Op::CONV}) {
+      at::globalContext().setFloat32Precision(
+          Float32Backend::CUDA, op, high ? Float32Precision::TF32 : Float32Precision::IEEE);
+    }
     return {.path = high ? "tf32" : "ieee"};
   }
   if (!at::globalContext().hasMKLDNN()) return measure(false);

@@ -20,9 +20,9 @@ struct MatmulReport {
   double gflops = 0;  // of that path, f32, in the measurement
 };
 
-// Sets the path of f32 products for the process. `highest`: true f32. On a CPU, oneDNN's path
-// (asked for as bf16, which it computes in f32 where there are no bf16 matrix units) is measured
-// and kept only if its error is that of f32. `high`: the fastest path
+// Sets the path of f32 products for the process, convolutions on CUDA included. `highest`: true
+// f32. On a CPU, oneDNN's path (asked for as bf16, which it computes in f32 where there are no bf16
+// matrix units) is measured and kept only if its error is that of f32. `high`: the fastest path
 // whatever its rounding (bf16 or TF32 units). `forced` ("onednn", "default") skips the choice, so
 // that a resumed run computes as the one before. Throws InputError on another word.
 MatmulReport set_matmul_precision(std::string_view precision, at::Device device,

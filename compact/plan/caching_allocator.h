@@ -15,8 +15,11 @@
 
 namespace compact {
 
-// The workspace that the matrix library takes for a stream: 32 MiB from Hopper on, 8.1 MiB before.
-inline constexpr int64_t kCublasWorkspaceBytes = int64_t{32} << 20;
+// The workspace that the matrix library takes for a stream of a GPU of so many capabilities (10 *
+// major + minor).
+constexpr int64_t cublas_workspace_bytes(int capability) {
+  return capability >= 90 ? int64_t{32} << 20 : (int64_t{8} << 20) + (int64_t{128} << 10);
+}
 
 class CachingAllocatorModel {
  public:

@@ -3,8 +3,11 @@
 
 #include <ATen/ATen.h>
 
+#include <optional>
+
 #include "compact/base/check.h"
 #include "compact/codecs/meta_device.h"
+#include "compact/kernels/gpu.h"
 #include "compact/ops/memory/memory.h"
 #include "compact/plan/caching_allocator.h"
 #include "compact/plan/meta/meta_ops.h"
@@ -17,7 +20,7 @@ void prepare_meta(c10::DeviceType device) {
   set_meta_device(device);
 }
 
-StepPlan plan_step(const StepRequest& request) {
+StepPlan plan_step(const StepRequest& request, std::vector<Operation>* operations) {
   prepare_meta(request.device);
   const bool cuda = request.device == c10::kCUDA;
   StepInputs resident;
@@ -35,6 +38,8 @@ StepPlan plan_step(const StepRequest& request) {
   MemoryTrace built;
   if (cuda) built = stop_trace();
   StepRecorder recorder(*model, optimizer);
+  std::optional<OperationRecorder> recorded;
+  if (operations) recorded.emplace();
   StepPlan plan{.memory = run_step(
                     *model, optimizer, request.step,
                     [&](int64_t i) {
@@ -42,10 +47,12 @@ StepPlan plan_step(const StepRequest& request) {
                     },
                     recorder, outside),
                 .parameters = model->parameter_count()};
+  if (operations) *operations = recorded->take();
+  recorded.reset();
   plan.reserved = plan.memory.peak;
   if (cuda) {
     CachingAllocatorModel allocator;
-    plan.workspace = kCublasWorkspaceBytes;
+    plan.workspace = cublas_workspace_bytes(kernels::planned_gpu().capability);
     allocator.allocate(0, plan.workspace);
     allocator.replay(built);
     allocator.replay(recorder.trace());

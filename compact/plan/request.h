@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "compact/models/network.h"
 #include "compact/ops/policy/policy.h"
 #include "compact/optim/options.h"
+#include "compact/plan/operations.h"
 #include "compact/plan/step_memory.h"
 
 namespace compact {
@@ -35,7 +37,8 @@ struct StepPlan {
 void prepare_meta(c10::DeviceType device);
 
 // A training step on the meta device: no tensor of the model is allocated. Throws InputError where
-// its policy does not go with the model or the step.
-StepPlan plan_step(const StepRequest& request);
+// its policy does not go with the model or the step. `operations`, where given, becomes what runs
+// in the step, from the batches to the weights' update.
+StepPlan plan_step(const StepRequest& request, std::vector<Operation>* operations = nullptr);
 
 }  // namespace compact

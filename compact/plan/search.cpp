@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "compact/base/check.h"
+#include "compact/kernels/gpu.h"
 #include "compact/plan/caching_allocator.h"
 
 namespace compact {
@@ -32,11 +33,12 @@ BudgetSearch::BudgetSearch(Step step, Allowed allowed, Speed speed)
 }
 
 int64_t BudgetSearch::beside() const {
-  return request_.device == c10::kCUDA ? kCublasWorkspaceBytes : 0;
+  return request_.device == c10::kCUDA ? cublas_workspace_bytes(kernels::planned_gpu().capability)
+                                       : 0;
 }
 
-StepPlan BudgetSearch::plan(const std::string& lines) const {
-  return plan_step(step_(Policy::parse(lines, "auto")));
+StepPlan BudgetSearch::plan(const std::string& lines, std::vector<Operation>* operations) const {
+  return plan_step(step_(Policy::parse(lines, "auto")), operations);
 }
 
 int64_t BudgetSearch::chunk_cost(int64_t chunk) const {
@@ -194,7 +196,8 @@ const Chosen& BudgetSearch::planned(const Candidate& c) {
   if (known != planned_.end()) return known->second;
   Chosen chosen;
   chosen.policy = Policy::parse(c.text, "auto");
-  chosen.plan = plan(c.text);
+  std::vector<Operation> operations;
+  chosen.plan = plan(c.text, speed_.gpu ? &operations : nullptr);
   for (const SegmentOption* option : c.options) {
     chosen.error += option->error;
     chosen.added_products += option->products;
@@ -206,8 +209,9 @@ const Chosen& BudgetSearch::planned(const Candidate& c) {
   // What the loss costs where memory is no matter, every candidate pays.
   const int64_t usual = chunk_cost(variants_.chunks().front());
   chosen.added_seconds = static_cast<double>(c.nanoseconds - usual) * 1e-9;
-  chosen.seconds =
-      step_seconds(groups_, request_.step, speed_, chosen.plan.memory) + chosen.added_seconds;
+  chosen.seconds = speed_.gpu ? step_time(operations, *speed_.gpu).total().seconds
+                              : step_seconds(groups_, request_.step, speed_, chosen.plan.memory) +
+                                    chosen.added_seconds;
   return planned_.emplace(c.text, std::move(chosen)).first->second;
 }
 

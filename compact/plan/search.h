@@ -85,7 +85,7 @@ class BudgetSearch {
   // Segments and samples of the network with all gradients projected to a rank.
   const SegmentGroups& groups(double rank);
   const LayerProblem& problem(const Variant& v);
-  StepPlan plan(const std::string& lines) const;
+  StepPlan plan(const std::string& lines, std::vector<Operation>* operations = nullptr) const;
   int64_t chunk_cost(int64_t chunk) const;
   // Nanoseconds that an error of 1 in one segment is worth.
   double error_cost();

@@ -3,10 +3,12 @@
 // machine once and remembered, or from stated figures of another device.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "compact/plan/groups.h"
+#include "compact/plan/step_time.h"
 
 namespace compact {
 
@@ -16,6 +18,7 @@ struct Speed {
   std::vector<std::vector<double>> segments;
   double head = 0;              // seconds of the forward product of a loss in chunks
   double bytes_per_second = 0;  // of a copy, read and written
+  std::optional<GpuRates> gpu;  // where given, steps are timed by their operations
 };
 
 // From floating-point operations and bytes a second. Throws InputError where one is not positive.
@@ -34,8 +37,9 @@ struct TimedNetwork {
 Speed measured_speed(const SegmentGroups& groups, const TimedNetwork& timed,
                      const std::string& folder);
 
-// Seconds of a whole step that rebuilds nothing: forward and twice as much backward of all
-// segments, three products of the head, one pass over weights, gradients and moments.
+// Seconds of a whole step that rebuilds nothing, whatever the device: forward and twice as much
+// backward of all segments, three products of the head, one pass over weights, gradients and
+// moments.
 double step_seconds(const SegmentGroups& groups, const StepShape& step, const Speed& speed,
                     const StepMemory& memory);
 

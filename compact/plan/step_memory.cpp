@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "compact/base/check.h"
+#include "compact/codecs/meta_device.h"
 #include "compact/kernels/kernels.h"
 
 namespace compact {
@@ -70,11 +71,16 @@ StepMemory run_step(const Network& model, Optimizer& optimizer, const StepShape&
     batches.back().target.ne(kernels::kIgnoreIndex).sum();
   }
   PassReport report;
-  const StepSettings settings{.accumulation = shape.accumulation,
-                              .loss_scale = 1e-3,
-                              .learning_rate = 1e-3,
-                              .max_grad_norm = shape.clip ? 1.0 : 0.0,
-                              .report = &report};
+  StepSettings settings{.accumulation = shape.accumulation,
+                        .loss_scale = 1e-3,
+                        .learning_rate = 1e-3,
+                        .max_grad_norm = shape.clip ? 1.0 : 0.0,
+                        .report = &report};
+  // As a run on a GPU has it.
+  const at::Device device = model.device();
+  if (device.is_meta() && meta_device() == c10::kCUDA) {
+    settings.guard = at::zeros({}, at::device(device).dtype(at::kFloat));
+  }
   const StepHooks hooks{.after_backward = [&](int64_t, const at::Tensor&) {
     recorder.mark_gradients();
     return true;

@@ -20,17 +20,20 @@ bool train_step(const Network& network, Optimizer& optimizer, const StepSettings
                      {.scale = settings.loss_scale, .noise = batch.noise}, settings.report);
     trace_mark(MemoryEventKind::kForwardEnd);
     if (hooks.before_backward) hooks.before_backward(loss);
-    optimizer.begin_backward(settings.learning_rate);
+    if (settings.guard.defined()) settings.guard.add_(loss.detach(), 0);
+    optimizer.begin_backward(settings.learning_rate, settings.guard);
     torch::autograd::backward({loss}, {});
     if (hooks.after_backward && !hooks.after_backward(i, loss)) return false;
   }
   trace_moment(Phase::kGradientNorm);
   const at::Tensor norm = optimizer.gradient_norm();
+  if (settings.guard.defined()) settings.guard.add_(norm, 0);
   if (hooks.before_update) hooks.before_update(norm);
   trace_moment(Phase::kOptimizer);
-  optimizer.step(settings.learning_rate, settings.max_grad_norm > 0
-                                             ? Optimizer::clip_factor(norm, settings.max_grad_norm)
-                                             : at::Tensor());
+  optimizer.step(settings.learning_rate,
+                 settings.max_grad_norm > 0 ? Optimizer::clip_factor(norm, settings.max_grad_norm)
+                                            : at::Tensor(),
+                 settings.guard);
   return true;
 }
 

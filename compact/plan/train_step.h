@@ -24,6 +24,9 @@ struct StepSettings {
   double learning_rate = 0;
   double max_grad_norm = 0;      // what the norm of all gradients is clipped to; 0: it is not
   PassReport* report = nullptr;  // where given, of the latest micro-batch
+  // f32 [] on the network's device, which becomes NaN with a loss or norm that is not finite; where
+  // it is not 0 updates change nothing. Undefined: updates are made whatever the numbers are.
+  at::Tensor guard = {};
 };
 
 // What is done between the parts of a step; any may be missing. What one throws ends the step.

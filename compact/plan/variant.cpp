@@ -5,6 +5,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
+#include "compact/codecs/meta_device.h"
 #include "compact/codecs/projection.h"
 #include "compact/ops/functions/loss.h"
 #include "compact/plan/options.h"
@@ -41,11 +42,19 @@ Variants::Variants(const SegmentGroups& groups, const StepShape& step,
                    const OptimizerOptions& optimizer, Allowed allowed)
     : groups_(groups), step_(step), levels_({{}}), chunks_({0}) {
   if (const Parameter* head = groups.head()) {
+    const at::Tensor& w = head->weight;
     const int64_t usual =
-        LossTreatment::from(Treatment::parse("chunk"), head->weight.size(0)).chunk_tokens;
-    chunks_ = {usual};
-    for (const int64_t chunk : {usual / 4 / 64 * 64, int64_t{64}}) {
-      if (chunk >= 64 && chunk < chunks_.back()) chunks_.push_back(chunk);
+        LossTreatment::from(Treatment::parse("chunk"), w.size(0), device_type_of(w)).chunk_tokens;
+    chunks_.clear();
+    // One chunk makes the head's gradient in its own type: where all logits take no more than the
+    // f32 sum of several would.
+    const int64_t tokens = groups.tokens();
+    const auto logits = tokens * static_cast<int64_t>(w.element_size());
+    if (tokens > usual && w.scalar_type() != at::kFloat && logits <= 4 * w.size(1)) {
+      chunks_.push_back(tokens);
+    }
+    for (const int64_t chunk : {usual, usual / 4 / 64 * 64, int64_t{64}}) {
+      if (chunk >= 64 && (chunks_.empty() || chunk < chunks_.back())) chunks_.push_back(chunk);
     }
   }
   for (size_t i = 0; i < groups.segments().size(); ++i) {
@@ -114,9 +123,9 @@ std::string Variants::lines(const Variant& v) const {
   return text;
 }
 
-// Every chunk adds its part of the head's gradient to an f32 sum.
+// Every one of several chunks adds its part of the head's gradient to an f32 sum.
 double Variants::chunk_seconds(int64_t chunk, double bytes_per_second) const {
-  if (chunk == 0) return 0;
+  if (chunk == 0 || chunk >= groups_.tokens()) return 0;
   const auto sums =
       static_cast<double>((groups_.tokens() + chunk - 1) / chunk * step_.accumulation);
   return sums * 12.0 * static_cast<double>(groups_.head()->weight.numel()) / bytes_per_second;

@@ -46,7 +46,7 @@ std::string plan_table(const StepPlan& plan, c10::DeviceType device) {
   out += row("workspace", m.at_peak.workspace(), "");
   out += row("peak", m.peak, str(m.at_peak.moment));
   if (device == c10::kCUDA) {
-    out += row("matrix library", plan.workspace, "workspace; modelled, 8.1 MiB before Hopper");
+    out += row("matrix library", plan.workspace, "workspace, modelled");
     out += row("reserved", plan.reserved,
                "by the caching allocator, modelled; the driver's context is not in it");
     if (m.host.asked > 0) {
@@ -56,6 +56,18 @@ std::string plan_table(const StepPlan& plan, c10::DeviceType device) {
     }
   }
   return out;
+}
+
+std::string time_table(const StepTime& time, const GpuRates& rates) {
+  const auto line = [](const TimePart& p) {
+    return formatted("  %-16s %10.4g TFLOP %10.4g GB %10.4g ms  %s\n", p.name, p.products * 1e-12,
+                     p.bytes * 1e-9, p.seconds * 1e3, p.what);
+  };
+  std::string out = cat("predicted time of a step; speed: ", rates.source, "\n");
+  for (const TimePart& p : time.parts) out += line(p);
+  TimePart all = time.total();
+  all.what = "operations one by one, the longer of products and bytes; not what launching takes";
+  return out + line(all);
 }
 
 std::string measured_table(const StepMemory& planned, const StepMemory& measured,
@@ -111,6 +123,23 @@ nlohmann::ordered_json plan_json(const StepPlan& plan, c10::DeviceType device) {
                           {"treatment", slot.treatment},
                           {"stored_bytes", slot.stored},
                           {"if_kept_bytes", slot.if_kept}});
+  }
+  return j;
+}
+
+nlohmann::ordered_json launches_json(const StepLaunches& launches) {
+  nlohmann::ordered_json j = {{"total", launches.total()}};
+  for (const auto& [part, count] : launches.parts) j["parts"][part] = count;
+  j["host_waits"] = StepLaunches::kWaits;
+  return j;
+}
+
+nlohmann::ordered_json time_json(const StepTime& time, const GpuRates& rates) {
+  nlohmann::ordered_json j = {{"speed", rates.source}, {"seconds", time.total().seconds}};
+  j["parts"] = nlohmann::ordered_json::array();
+  for (const TimePart& p : time.parts) {
+    j["parts"].push_back(
+        {{"name", p.name}, {"flops", p.products}, {"bytes", p.bytes}, {"seconds", p.seconds}});
   }
   return j;
 }

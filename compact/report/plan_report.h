@@ -7,12 +7,17 @@
 #include <optional>
 #include <string>
 
+#include "compact/plan/launches.h"
 #include "compact/plan/request.h"
+#include "compact/plan/step_time.h"
 
 namespace compact {
 
 // Weights, gradients, optimizer, projections, and the peak by its parts, with the moment it is at.
 std::string plan_table(const StepPlan& plan, c10::DeviceType device);
+
+// The predicted time of a step on a GPU, by its parts.
+std::string time_table(const StepTime& time, const GpuRates& rates);
 
 // The same of a step that ran beside what was planned, and the difference; then, where it is known,
 // what the whole process had in memory at most.
@@ -23,5 +28,11 @@ std::string measured_table(const StepMemory& planned, const StepMemory& measured
 // saved_bytes, held_bytes, workspace_bytes (at the peak), peak_bytes, peak_at, at_peak, moments,
 // slots; on CUDA reserved_bytes, host_bytes (offloaded), host_pinned_bytes (as rounded up).
 nlohmann::ordered_json plan_json(const StepPlan& plan, c10::DeviceType device);
+
+// Keys: total, parts (of each its number), host_waits.
+nlohmann::ordered_json launches_json(const StepLaunches& launches);
+
+// Keys: speed, seconds, parts: of each its name, flops, bytes, seconds.
+nlohmann::ordered_json time_json(const StepTime& time, const GpuRates& rates);
 
 }  // namespace compact

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include "compact/codecs/meta_device.h"
-#include "compact/plan/gpu_speed.h"
 #include "tests/plan/requests.h"
 
 namespace compact {
@@ -100,30 +99,6 @@ TEST_F(GpuPlans, DeterministicFlashTakesMoreMemory) {
   const int64_t part = int64_t{4} * 2048 * 32 * 4;  // heads, tokens, width rounded up, f32
   EXPECT_LE(same - plain, (132 / 4 - 1) * part);
   EXPECT_GE(same - plain, (132 / 4 - 3) * part);
-}
-
-TEST(GpuSpeed, IsFoundByName) {
-  const std::pair<const char*, const char*> names[] = {
-      {"NVIDIA H200", "H200"},
-      {"NVIDIA H100 80GB HBM3", "H100"},
-      {"NVIDIA H100 PCIe", "H100 PCIe"},
-      {"NVIDIA A100-SXM4-40GB", "A100"},
-      {"NVIDIA A100-SXM4-80GB", "A100-SXM4-80GB"},
-      {"NVIDIA A10", "A10"},
-      {"NVIDIA L4", "L4"},
-      {"NVIDIA L40S", "L40S"},
-      {"NVIDIA GeForce RTX 4090", "RTX 4090"},
-      {"something else", "H100"},
-  };
-  for (const auto& [name, row] : names) EXPECT_EQ(gpu_speed(name).name, row) << name;
-}
-
-// A row that another one shadows would never be found.
-TEST(GpuSpeed, EveryRowIsReached) {
-  for (const GpuSpeed& s : gpu_speeds()) {
-    EXPECT_EQ(gpu_speed(std::string("NVIDIA ") + std::string(s.name)).name, s.name);
-    EXPECT_GT(s.half_tflops, s.float_tflops) << s.name;
-  }
 }
 
 }  // namespace

@@ -239,6 +239,13 @@ void reset_peak(at::Device device) {
   g_pinned.forget_peak();
 }
 
+bool lies_on_host(const at::Tensor& t) {
+  if (!t.defined() || !t.is_meta()) return false;
+  const c10::DataPtr& data = t.storage().data_ptr();
+  return data.get() && data.get_deleter() == &release_meta &&
+         static_cast<const MetaBlock*>(data.get())->on_host;
+}
+
 HostBytes peak_host_bytes() { return {g_host.peak, g_pinned.peak}; }
 
 CpuProbe::CpuProbe() : before_(g_cpu.peak) {}

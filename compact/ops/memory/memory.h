@@ -52,6 +52,7 @@ struct HostBytes {
   int64_t asked = 0, pinned = 0;
 };
 HostBytes peak_host_bytes();
+bool lies_on_host(const at::Tensor& t);  // one of them
 
 // Measures what operations on the CPU take, in the middle of anything: when it dies peak_bytes is
 // what it was before it was made. To be made before the operands.

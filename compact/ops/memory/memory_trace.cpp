@@ -10,9 +10,10 @@ namespace compact {
 namespace {
 
 std::atomic<bool> g_on{false};
-std::mutex g_mutex;  // of the two below: threads of a kernel may allocate
+std::mutex g_mutex;  // of the three below: threads of a kernel may allocate
 c10::DeviceType g_type = c10::kCPU;
 MemoryTrace g_trace;
+int64_t g_moment = -1;  // its latest; negative: none
 
 void record(const MemoryEvent& event) {
   const std::lock_guard lock(g_mutex);
@@ -28,6 +29,7 @@ bool traced(c10::DeviceType type) { return g_on.load(std::memory_order_relaxed) 
 void start_trace(c10::DeviceType type) {
   const std::lock_guard lock(g_mutex);
   g_trace = {};
+  g_moment = -1;
   g_type = type;
   g_on = true;
 }
@@ -35,6 +37,7 @@ void start_trace(c10::DeviceType type) {
 MemoryTrace stop_trace() {
   const std::lock_guard lock(g_mutex);
   g_on = false;
+  g_moment = -1;
   return std::exchange(g_trace, {});
 }
 
@@ -45,7 +48,13 @@ void trace_moment(Phase phase, const std::string& part) {
   auto& moments = g_trace.moments;
   auto found = std::find(moments.begin(), moments.end(), moment);
   if (found == moments.end()) found = moments.insert(found, moment);
-  g_trace.events.push_back({.kind = MemoryEventKind::kMoment, .bytes = found - moments.begin()});
+  g_moment = found - moments.begin();
+  g_trace.events.push_back({.kind = MemoryEventKind::kMoment, .bytes = g_moment});
+}
+
+StepMoment traced_moment() {
+  const std::lock_guard lock(g_mutex);
+  return g_moment < 0 ? StepMoment() : g_trace.moments[static_cast<size_t>(g_moment)];
 }
 
 void trace_mark(MemoryEventKind kind) {

@@ -40,6 +40,7 @@ MemoryTrace stop_trace();
 
 // Called where a step passes. Next to nothing while no trace is recorded.
 void trace_moment(Phase phase, const std::string& part = {});
+StepMoment traced_moment();  // the latest of the trace that is recorded
 void trace_mark(MemoryEventKind kind);
 void trace_gradient(const at::Tensor& gradient);
 

@@ -158,6 +158,12 @@ Tensor& addmm_in_place(Tensor& self, const Tensor& a, const Tensor& b, const at:
   product_scratch(a, b, true);
   return self;
 }
+// On CUDA alone.
+Tensor& addmm_of_type(const Tensor&, const Tensor& a, const Tensor& b, at::ScalarType,
+                      const at::Scalar&, const at::Scalar&, Tensor& out) {
+  check_product(a, b);
+  return out;
+}
 
 }  // namespace
 
@@ -167,6 +173,7 @@ void add_products(MetaLibrary& library) {
   library.replace("mm.out", &mm_out);
   library.replace("bmm", &bmm);
   library.replace("addmm_", &addmm_in_place);
+  library.add("addmm.dtype_out", &addmm_of_type);
 }
 
 }  // namespace compact

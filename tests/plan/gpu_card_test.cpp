@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of GPUs, and plans for one of them.
+#include "compact/plan/gpu_card.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "compact/base/check.h"
+#include "compact/codecs/meta_device.h"
+#include "tests/plan/requests.h"
+
+namespace compact {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(GpuCard, IsFoundByWhatTheDriverCallsIt) {
+  const std::pair<const char*, const char*> names[] = {
+      {"NVIDIA H200", "h200"},
+      {"NVIDIA H100 80GB HBM3", "h100"},
+      {"NVIDIA H100 PCIe", "h100-pcie"},
+      {"NVIDIA A100-SXM4-40GB", "a100"},
+      {"NVIDIA A100-SXM4-80GB", "a100-80gb"},
+      {"NVIDIA A10", "a10"},
+      {"NVIDIA L4", "l4"},
+      {"NVIDIA L40S", "l40s"},
+      {"NVIDIA GeForce RTX 4090", "4090"},
+  };
+  for (const auto& [name, row] : names) {
+    ASSERT_TRUE(find_gpu_card(name)) << name;
+    EXPECT_EQ(find_gpu_card(name)->name, row) << name;
+  }
+  EXPECT_EQ(find_gpu_card("something else"), nullptr);
+}
+
+// A row that another one shadows would never be found.
+TEST(GpuCard, EveryRowIsReached) {
+  for (const GpuCard& card : gpu_cards()) {
+    EXPECT_EQ(find_gpu_card(card.gpu().name), &card);
+    EXPECT_EQ(&gpu_card(card.name), &card);
+    EXPECT_GT(card.half_tflops, card.float_tflops) << card.name;
+    EXPECT_GT(card.gibibytes, 9) << card.name;
+    EXPECT_GE(card.capability, 80) << card.name;
+    EXPECT_GT(card.processors, 40) << card.name;
+    EXPECT_LT(card.host_gigabytes, 1000 * card.terabytes_a_second) << card.name;
+  }
+}
+
+TEST(GpuCard, ShortNamesAreOfAnyCase) {
+  EXPECT_EQ(gpu_card("H200").words, "H200");
+  EXPECT_EQ(gpu_card("A100-80GB").words, "A100-SXM4-80GB");
+  try {
+    gpu_card("h20");
+    ADD_FAILURE();
+  } catch (const InputError& e) {
+    EXPECT_THAT(e.what(), HasSubstr("no GPU `h20`"));
+    EXPECT_THAT(e.what(), HasSubstr("h200"));
+  }
+}
+
+TEST(GpuCard, SharedMemoryIsThatOfItsKind) {
+  EXPECT_EQ(gpu_card("a100").gpu().shared_memory, 163 << 10);
+  EXPECT_EQ(gpu_card("h200").gpu().shared_memory, 227 << 10);
+  EXPECT_EQ(gpu_card("b200").gpu().shared_memory, 227 << 10);
+  for (const char* name : {"3090", "4090", "5090", "l40s", "a10"}) {
+    EXPECT_EQ(gpu_card(name).gpu().shared_memory, 99 << 10) << name;
+  }
+}
+
+TEST(GpuCard, SaysWhichPathProductsInF32Take) {
+  EXPECT_EQ(float_products(gpu_card("h200"), "highest"),
+            "f32 at 67 TFLOP/s; --matmul_precision high: TF32 at 494.5 TFLOP/s");
+  EXPECT_EQ(float_products(gpu_card("a100"), "high"),
+            "TF32 at 156 TFLOP/s; --matmul_precision highest: f32 at 19.5 TFLOP/s");
+}
+
+class PlannedCard : public testing::Test {
+ protected:
+  static void SetUpTestSuite() { install_counting_allocator(); }
+  void TearDown() override {
+    kernels::set_planned_gpu(before_);
+    set_meta_device(c10::kCPU);
+  }
+  static StepPlan plan(const char* card, const LlamaConfig& shape) {
+    kernels::set_planned_gpu(gpu_card(card).gpu());
+    PlanRequest r =
+        small_request("slot * = keep\ngrad layers.*.mlp.down = project:rank=8,type=srht\n",
+                      at::kBFloat16, {1, 16}, shape);
+    r.device = c10::kCUDA;
+    return plan_step(r);
+  }
+
+ private:
+  const kernels::Gpu before_ = kernels::planned_gpu();
+};
+
+// The width of LLaMA-70B's MLPs, which the matrix behind them reads.
+TEST_F(PlannedCard, RefusesProjectionsOfRowsThatItCannotHold) {
+  LlamaConfig shape = small_shape(1);
+  shape.intermediate_size = 28672;
+  EXPECT_GT(plan("h100", shape).memory.peak, 0);
+  try {
+    plan("4090", shape);
+    ADD_FAILURE();
+  } catch (const InputError& e) {
+    EXPECT_THAT(e.what(), HasSubstr("a row of 28672"));
+    EXPECT_THAT(e.what(), HasSubstr("a block of NVIDIA RTX 4090 has 101376"));
+  }
+  shape.intermediate_size = 23808;
+  EXPECT_GT(plan("4090", shape).memory.peak, 0);
+}
+
+TEST_F(PlannedCard, OlderOnesTakeASmallerWorkspace) {
+  EXPECT_EQ(plan("h100", small_shape(1)).workspace, 32 << 20);
+  EXPECT_EQ(plan("a100", small_shape(1)).workspace, (8 << 20) + (128 << 10));
+}
+
+}  // namespace
+}  // namespace compact
