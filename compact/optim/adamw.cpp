@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <vector>
 
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
@@ -14,10 +15,10 @@ namespace compact {
 
 namespace {
 
-// The kernel on `target`, with moments m and v of its size, f32 or bf16.
-void adamw_on(const ParameterState& s, const at::Tensor& target, const at::Tensor& master,
-              const at::Tensor& grad, const at::Tensor& m, const at::Tensor& v, uint64_t key,
-              const StepContext& context) {
+// What the kernel does on `target`, with moments m and v of its size, f32 or bf16.
+kernels::AdamW adamw_of(const ParameterState& s, const at::Tensor& target, const at::Tensor& master,
+                        const at::Tensor& grad, const at::Tensor& m, const at::Tensor& v,
+                        uint64_t key, const StepContext& context) {
   const OptimizerOptions& o = context.options;
   const auto step = static_cast<double>(context.step);
   COMPACT_CHECK(m.scalar_type() == v.scalar_type(), "[optimizer] both moments of `",
@@ -25,24 +26,31 @@ void adamw_on(const ParameterState& s, const at::Tensor& target, const at::Tenso
                 v.scalar_type());
   // Decay inside the step would do nothing to a carrier, which is zero: there it is in the fold.
   const double decay = s.parameter->carrier ? 0 : context.weight_decay;
-  backend_of(target).adamw({.param = target.data_ptr(),
-                            .master = floats_of(master),
-                            .grad = grad.data_ptr(),
-                            .grad_scale = floats_of(context.grad_scale),
-                            .m = m.data_ptr(),
-                            .v = v.data_ptr(),
-                            .count = target.numel(),
-                            .lr = static_cast<float>(context.learning_rate),
-                            .beta1 = static_cast<float>(o.beta1),
-                            .beta2 = static_cast<float>(o.beta2),
-                            .eps = static_cast<float>(o.eps),
-                            .weight_decay = static_cast<float>(decay),
-                            .bias1 = static_cast<float>(1 - std::pow(o.beta1, step)),
-                            .bias2 = static_cast<float>(1 - std::pow(o.beta2, step)),
-                            .key = key,
-                            .type = type_of(target),
-                            .grad_type = type_of(grad),
-                            .state_type = type_of(m)},
+  return {.param = target.data_ptr(),
+          .master = floats_of(master),
+          .grad = grad.data_ptr(),
+          .grad_scale = floats_of(context.grad_scale),
+          .m = m.data_ptr(),
+          .v = v.data_ptr(),
+          .count = target.numel(),
+          .lr = static_cast<float>(context.learning_rate),
+          .beta1 = static_cast<float>(o.beta1),
+          .beta2 = static_cast<float>(o.beta2),
+          .eps = static_cast<float>(o.eps),
+          .weight_decay = static_cast<float>(decay),
+          .bias1 = static_cast<float>(1 - std::pow(o.beta1, step)),
+          .bias2 = static_cast<float>(1 - std::pow(o.beta2, step)),
+          .key = key,
+          .type = type_of(target),
+          .grad_type = type_of(grad),
+          .state_type = type_of(m),
+          .guard = floats_of(context.guard)};
+}
+
+void adamw_on(const ParameterState& s, const at::Tensor& target, const at::Tensor& master,
+              const at::Tensor& grad, const at::Tensor& m, const at::Tensor& v, uint64_t key,
+              const StepContext& context) {
+  backend_of(target).adamw(adamw_of(s, target, master, grad, m, v, key, context),
                            launch_for(target));
 }
 
@@ -53,14 +61,14 @@ void adamw_packed(const ParameterState& s, const at::Tensor& target, const at::T
     return t.defined() && t.dim() >= 2 ? t.narrow(0, row, rows) : t;
   };
   const int64_t all = s.m.rows();
-  for_blocks(0, all, block_rows(target.numel() / std::max<int64_t>(1, all)),
+  for_blocks(0, all, block_rows(target.numel() / std::max<int64_t>(1, all), block_elements(target)),
              [&](int64_t row, int64_t rows) {
                const uint64_t own = derive(key, static_cast<uint64_t>(row));
                const at::Tensor m = s.m.read(row, rows), v = s.v.read(row, rows);
                adamw_on(s, part(target, row, rows), part(master, row, rows), part(grad, row, rows),
                         m, v, own, context);
-               s.m.write(row, m, derive(own, 1));
-               s.v.write(row, v, derive(own, 2));
+               s.m.write(row, m, derive(own, 1), context.guard);
+               s.v.write(row, v, derive(own, 2), context.guard);
              });
 }
 
@@ -78,7 +86,26 @@ void adamw_step(ParameterState& s, const at::Tensor& grad, const StepContext& co
   }
   if (!carrier) return target.unsafeGetTensorImpl()->bump_version();
   fold_rows(s, 0, target, context.decay_factor(), carrier->scale,
-            draws_key(s, context.step, Draws::kFold));
+            draws_key(s, context.step, Draws::kFold), context.guard);
+}
+
+bool adamw_steps_together(const ParameterState& s) {
+  return !s.parameter->carrier && !s.m.packed();
+}
+
+// Of parameters on one device.
+void adamw_step_all(std::span<const ParameterStep> steps) {
+  std::vector<at::Tensor> grads;  // which live until the kernels are launched
+  std::vector<kernels::AdamW> all;
+  for (const auto& [s, grad, context] : steps) {
+    grads.push_back(grad.contiguous());
+    all.push_back(adamw_of(*s, s->weight, s->master, grads.back(), s->m.value(), s->v.value(),
+                           draws_key(*s, context.step, Draws::kStep), context));
+  }
+  if (all.empty()) return;
+  const at::Tensor& first = steps.front().state->weight;
+  backend_of(first).adamw_all({all.data(), static_cast<int64_t>(all.size())}, launch_for(first));
+  for (const ParameterStep& step : steps) step.state->weight.unsafeGetTensorImpl()->bump_version();
 }
 
 OptimizerInfo::State two_moments(const OptimizerOptions&) { return {.m = true, .v = true}; }
@@ -90,6 +117,8 @@ extern const OptimizerInfo adamw_optimizer = {
     .summary = "AdamW (Loshchilov and Hutter 2019) for every parameter",
     .step = adamw_step,
     .state = two_moments,
+    .step_all = adamw_step_all,
+    .steps_together = adamw_steps_together,
 };
 
 extern const OptimizerInfo adam_optimizer = {
@@ -97,6 +126,8 @@ extern const OptimizerInfo adam_optimizer = {
     .summary = "Adam (Kingma and Ba 2015), weight decay in the gradient",
     .step = adamw_step,
     .state = two_moments,
+    .step_all = adamw_step_all,
+    .steps_together = adamw_steps_together,
     .decoupled_decay = false,
 };
 

@@ -8,7 +8,7 @@
 namespace compact {
 
 void accumulate(const at::Tensor& t, const at::Tensor& master, const at::Tensor& d, double decay,
-                double alpha, uint64_t key, int64_t offset) {
+                double alpha, uint64_t key, int64_t offset, const at::Tensor& guard) {
   backend_of(t).fold({.w = t.data_ptr(),
                       .master = floats_of(master),
                       .d = floats_of(d),
@@ -17,26 +17,28 @@ void accumulate(const at::Tensor& t, const at::Tensor& master, const at::Tensor&
                       .alpha = static_cast<float>(alpha),
                       .key = key,
                       .offset = static_cast<uint64_t>(offset),
-                      .type = type_of(t)},
+                      .type = type_of(t),
+                      .guard = floats_of(guard)},
                      launch_for(t));
   // Kernels write behind autograd's back: a graph retained across the step must not go unnoticed.
   t.unsafeGetTensorImpl()->bump_version();
 }
 
 void fold_rows(ParameterState& s, int64_t begin, const at::Tensor& update, double decay,
-               double alpha, uint64_t key) {
+               double alpha, uint64_t key, const at::Tensor& guard) {
   const Parameter& p = *s.parameter;
   const int64_t in = p.weight.size(1), end = begin + update.size(0);
   // Adds rows [first, last) of the weight through P^T of one projection, or as they are.
   const auto add = [&](int64_t first, int64_t last, const Projection* projection) {
-    for_blocks(first, last, block_rows(in), [&](int64_t row, int64_t rows) {
-      const at::Tensor part = update.narrow(0, row - begin, rows);
-      const at::Tensor d =
-          projection ? projection->transpose(part) : part.to(at::kFloat).contiguous();
-      accumulate(p.weight.narrow(0, row, rows),
-                 s.master.defined() ? s.master.narrow(0, row, rows) : at::Tensor(), d, decay, alpha,
-                 key, row * in);
-    });
+    for_blocks(first, last, block_rows(in, block_elements(p.weight)),
+               [&](int64_t row, int64_t rows) {
+                 const at::Tensor part = update.narrow(0, row - begin, rows);
+                 const at::Tensor d =
+                     projection ? projection->transpose(part) : part.to(at::kFloat).contiguous();
+                 accumulate(p.weight.narrow(0, row, rows),
+                            s.master.defined() ? s.master.narrow(0, row, rows) : at::Tensor(), d,
+                            decay, alpha, key, row * in, guard);
+               });
   };
   if (!p.carrier) return add(begin, end, nullptr);
   int64_t first = 0;

@@ -3,10 +3,13 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "compact/base/check.h"
 #include "compact/codecs/blocks.h"
+#include "compact/codecs/meta_device.h"
 #include "compact/optim/update.h"
 
 namespace compact {
@@ -26,9 +29,20 @@ void append_norms(const at::Tensor& x, std::vector<at::Tensor>& norms) {
 
 at::Tensor Optimizer::gradient_norm() const {
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> norms = released_norms_;
+  std::vector<at::Tensor> norms = released_norms_, on_gpu;
   for (const ParameterState& s : states_) {
-    if (s.gradient().defined()) append_norms(s.gradient(), norms);
+    const at::Tensor& g = s.gradient();
+    if (!g.defined()) continue;
+    device_type_of(g) == at::kCUDA ? on_gpu.push_back(g) : append_norms(g, norms);
+  }
+  // Few launches for all of one type.
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    std::vector<at::Tensor> like;
+    std::ranges::copy_if(on_gpu, std::back_inserter(like),
+                         [&](const at::Tensor& g) { return g.scalar_type() == type; });
+    if (like.empty()) continue;
+    for (at::Tensor& norm : at::_foreach_norm(like, 2, at::kFloat))
+      norms.push_back(std::move(norm));
   }
   return norms.empty() ? at::zeros({}, at::kFloat) : norm_of(at::stack(norms));
 }

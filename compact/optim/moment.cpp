@@ -63,7 +63,8 @@ at::Tensor Moment::read(int64_t begin, int64_t count) const {
   return x;
 }
 
-void Moment::write(int64_t begin, const at::Tensor& rows, uint64_t key) const {
+void Moment::write(int64_t begin, const at::Tensor& rows, uint64_t key,
+                   const at::Tensor& guard) const {
   if (!packed()) return;
   const int64_t count = value_.dim() < 2 ? 1 : rows.size(0);
   const at::Tensor part = value_.dim() < 2 ? value_ : value_.narrow(0, begin, count);
@@ -74,15 +75,16 @@ void Moment::write(int64_t begin, const at::Tensor& rows, uint64_t key) const {
                                 .rows = count,
                                 .n = width(),
                                 .is_signed = is_signed_,
-                                .key = derive(key, static_cast<uint64_t>(begin))},
+                                .key = derive(key, static_cast<uint64_t>(begin)),
+                                .guard = floats_of(guard)},
                                launch_for(rows));
 }
 
 at::Tensor Moment::accumulate(int64_t begin, const at::Tensor& d, double decay, double alpha,
-                              uint64_t key) const {
+                              uint64_t key, const at::Tensor& guard) const {
   const at::Tensor rows = read(begin, value_.dim() < 2 ? 1 : d.size(0));
-  compact::accumulate(rows, {}, d, decay, alpha, key, begin * width());
-  write(begin, rows, key);
+  compact::accumulate(rows, {}, d, decay, alpha, key, begin * width(), guard);
+  write(begin, rows, key, guard);
   return rows;
 }
 

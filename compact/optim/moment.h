@@ -33,11 +33,13 @@ class Moment {
   int64_t rows() const;
   // Rows [begin, begin + count) as floats: themselves, or an f32 copy where packed.
   at::Tensor read(int64_t begin, int64_t count) const;
-  // Puts back what read() gave, after changes; `key` is of the rounding.
-  void write(int64_t begin, const at::Tensor& rows, uint64_t key) const;
+  // Puts back what read() gave, after changes; `key` is of the rounding. A guard (f32 [], see
+  // Optimizer::step) may hold that back.
+  void write(int64_t begin, const at::Tensor& rows, uint64_t key,
+             const at::Tensor& guard = {}) const;
   // Rows from `begin` on: decay * them + alpha * d; d f32 [count, ...]. Returns them as read().
   at::Tensor accumulate(int64_t begin, const at::Tensor& d, double decay, double alpha,
-                        uint64_t key) const;
+                        uint64_t key, const at::Tensor& guard = {}) const;
 
  private:
   int64_t width() const;

@@ -48,8 +48,8 @@ void muon_step(ParameterState& s, const at::Tensor& grad, const StepContext& con
     at::Tensor g = at::empty({rows, grad.size(1)}, grad.options().dtype(at::kFloat));
     g.copy_(grad.narrow(0, row, rows));
     if (context.grad_scale.defined()) g.mul_(context.grad_scale);
-    at::Tensor m =
-        s.m.accumulate(row, g, o.momentum, 1, draws_key(s, context.step, Draws::kMomentum));
+    at::Tensor m = s.m.accumulate(row, g, o.momentum, 1,
+                                  draws_key(s, context.step, Draws::kMomentum), context.guard);
     at::Tensor direction = o.nesterov ? g.add_(m, o.momentum) : m;
     g = m = at::Tensor();
     const at::Tensor update = orthogonalize(direction, p.weight.scalar_type());
@@ -57,7 +57,7 @@ void muon_step(ParameterState& s, const at::Tensor& grad, const StepContext& con
     const double size = 0.2 * std::sqrt(static_cast<double>(std::max(rows, grad.size(1))));
     // The carrier stays zero: its value would only be written to be read back here.
     fold_rows(s, row, update, context.decay_factor(), -context.learning_rate * size * scale,
-              draws_key(s, context.step, Draws::kFold));
+              draws_key(s, context.step, Draws::kFold), context.guard);
     row += rows;
   }
 }

@@ -16,6 +16,7 @@
 #include "compact/base/philox.h"
 #include "compact/codecs/blocks.h"
 #include "compact/codecs/launch.h"
+#include "compact/codecs/meta_device.h"
 #include "compact/optim/update.h"
 
 namespace compact {
@@ -42,6 +43,21 @@ void check_parameter(const Parameter& p) {
                 p.name, "` must be [", rows, ", ", c.rank, "]");
   COMPACT_CHECK(c.period >= 0, "[optimizer] refresh period of `", p.name,
                 "` must not be negative, is ", c.period);
+}
+
+// What kernels read one value of, where it is given.
+void check_scalar(const char* name, const at::Tensor& t,
+                  const std::vector<ParameterState>& states) {
+  if (!t.defined() || states.empty()) return;
+  const at::Device device = states.front().weight.device();
+  COMPACT_CHECK(t.scalar_type() == at::kFloat && t.numel() == 1 && t.device() == device,
+                "[optimizer] ", name, " must be one Float on ", device, ", is ", t.scalar_type(),
+                " ", t.sizes(), " on ", t.device());
+}
+
+// Whether update number `step` draws other projections for a parameter.
+bool redraws(const Parameter& p, int64_t step) {
+  return p.carrier && p.carrier->period > 0 && step % p.carrier->period == 0;
 }
 
 void check_rate(double learning_rate) {
@@ -165,6 +181,7 @@ void Optimizer::check_tensors() const {
 
 void Optimizer::end_pass() {
   backward_rate_.reset();
+  backward_guard_.reset();
   released_.clear();
   released_norms_.clear();
 }
@@ -178,14 +195,15 @@ void Optimizer::clear_gradients() {
 }
 
 StepContext Optimizer::context_of(const ParameterState& s, double learning_rate,
-                                  const at::Tensor& grad_scale) const {
+                                  const at::Tensor& grad_scale, const at::Tensor& guard) const {
   const Parameter& p = *s.parameter;
   const double factor = p.hidden || p.carrier ? options_.hidden_lr_factor : 1;
   return {.options = options_,
           .learning_rate = learning_rate * factor * p.lr_scale,
           .weight_decay = p.decay ? options_.weight_decay : 0,
           .step = updates_ + 1,
-          .grad_scale = grad_scale};
+          .grad_scale = grad_scale,
+          .guard = guard};
 }
 
 void Optimizer::update(ParameterState& s, const StepContext& context) {
@@ -200,23 +218,52 @@ void Optimizer::update(ParameterState& s, const StepContext& context) {
   }
   s.sum.reset();
   s.leaf.mutable_grad().reset();
-  if (p.carrier && p.carrier->period > 0 && context.step % p.carrier->period == 0) {
-    redraw(s, options_, context.step);
+  if (redraws(p, context.step)) redraw(s, options_, context.step);
+}
+
+// Updates of a GPU's parameters that their optimizer makes all at once. On the CPU each gradient is
+// freed before the next parameter takes memory.
+void Optimizer::update_together(double learning_rate, const at::Tensor& grad_scale,
+                                const at::Tensor& guard) {
+  std::map<const OptimizerInfo*, std::vector<ParameterStep>> together;
+  for (size_t i = 0; i < states_.size(); ++i) {
+    ParameterState& s = states_[i];
+    const StepContext context = context_of(s, learning_rate, grad_scale, guard);
+    if ((backward_rate_ && released_[i]) || device_type_of(s.weight) != at::kCUDA ||
+        !s.kind->step_all || !s.kind->steps_together(s) ||
+        (!s.kind->decoupled_decay && context.weight_decay != 0)) {
+      continue;
+    }
+    together[s.kind].push_back({&s, s.gradient(), context});
+  }
+  for (const auto& [kind, steps] : together) {
+    kind->step_all(steps);
+    for (const ParameterStep& step : steps) {
+      step.state->sum.reset();
+      step.state->leaf.mutable_grad().reset();
+    }
   }
 }
 
-void Optimizer::begin_backward(double learning_rate) {
+bool Optimizer::redraws_next() const {
+  return std::ranges::any_of(
+      states_, [&](const ParameterState& s) { return redraws(*s.parameter, updates_ + 1); });
+}
+
+void Optimizer::begin_backward(double learning_rate, const at::Tensor& guard) {
   check_rate(learning_rate);
   COMPACT_CHECK(!backward_rate_ || std::ranges::count(released_, true) == 0,
                 "[optimizer] parameters that are updated inside the backward pass allow one such "
                 "pass a step");
   check_tensors();
+  check_scalar("guard", guard, states_);
   for (const ParameterState& s : states_) {
     COMPACT_CHECK(!s.parameter->release || !s.leaf.grad().defined(), "[optimizer] `",
                   s.parameter->name,
                   "` is updated inside the backward pass, which cannot be one of several");
   }
   backward_rate_ = learning_rate;
+  backward_guard_ = guard;
   released_.assign(states_.size(), false);
   released_norms_.clear();
 }
@@ -227,12 +274,15 @@ void Optimizer::release(size_t index) {
   ParameterState& s = states_[index];
   std::vector<at::Tensor> norms;
   append_norms(s.leaf.grad(), norms);
-  // On the CPU that is no wait; elsewhere the update is made, and the step's norm tells of it.
-  const auto finite = [](const at::Tensor& norm) {
-    return !norm.is_cpu() || std::isfinite(norm.item<float>());
+  // On the CPU that is no wait; elsewhere, or with a guard, the step's norm tells of it.
+  const auto finite = [&](const at::Tensor& norm) {
+    return backward_guard_.defined() || !norm.is_cpu() || std::isfinite(norm.item<float>());
   };
   if (!std::ranges::all_of(norms, finite)) return;
-  update(s, context_of(s, *backward_rate_, {}));
+  if (backward_guard_.defined()) {
+    for (const at::Tensor& norm : norms) backward_guard_.add_(norm, 0);
+  }
+  update(s, context_of(s, *backward_rate_, {}, backward_guard_));
   released_[index] = true;
   released_norms_.insert(released_norms_.end(), norms.begin(), norms.end());
 }
@@ -247,8 +297,8 @@ void Optimizer::gather(ParameterState& s) {
   } else {
     const at::Tensor from = grad.reshape({-1}), to = s.sum.view({-1});
     const at::Tensor block =
-        at::empty({std::min(to.numel(), kBlockElements)}, to.options());  // f32
-    for_blocks(0, to.numel(), kBlockElements, [&](int64_t first, int64_t count) {
+        at::empty({std::min(to.numel(), block_elements(to))}, to.options());  // f32
+    for_blocks(0, to.numel(), block_elements(to), [&](int64_t first, int64_t count) {
       const at::Tensor part = block.narrow(0, 0, count);
       to.narrow(0, first, count).add_(part.copy_(from.narrow(0, first, count)));
     });
@@ -256,7 +306,7 @@ void Optimizer::gather(ParameterState& s) {
   grad.reset();
 }
 
-void Optimizer::step(double learning_rate, const at::Tensor& grad_scale) {
+void Optimizer::step(double learning_rate, const at::Tensor& grad_scale, const at::Tensor& guard) {
   check_rate(learning_rate);
   check_tensors();
   bool any_released = false;
@@ -265,10 +315,8 @@ void Optimizer::step(double learning_rate, const at::Tensor& grad_scale) {
     any_released |= released;
     if (!released) check_gradient(states_[i]);
   }
-  COMPACT_CHECK(
-      !grad_scale.defined() || (grad_scale.scalar_type() == at::kFloat && grad_scale.numel() == 1),
-      "[optimizer] grad_scale must be one Float, is ", grad_scale.scalar_type(), " ",
-      grad_scale.sizes());
+  check_scalar("grad_scale", grad_scale, states_);
+  check_scalar("guard", guard, states_);
   COMPACT_CHECK(!any_released || !grad_scale.defined(),
                 "[optimizer] gradients cannot be clipped where some were released before all were "
                 "known");
@@ -278,9 +326,11 @@ void Optimizer::step(double learning_rate, const at::Tensor& grad_scale) {
                 "began with, ",
                 *backward_rate_);
   const at::NoGradGuard no_grad;
+  update_together(learning_rate, grad_scale, guard);
   for (size_t i = 0; i < states_.size(); ++i) {
-    if (backward_rate_ && released_[i]) continue;
-    update(states_[i], context_of(states_[i], learning_rate, grad_scale));
+    ParameterState& s = states_[i];
+    const bool done = (backward_rate_ && released_[i]) || !s.gradient().defined();
+    if (!done) update(s, context_of(s, learning_rate, grad_scale, guard));
   }
   ++updates_;
   end_pass();

@@ -68,11 +68,12 @@ class Optimizer {
   // To be called before every backward pass of a step under OptimizerOptions::f32_sums, and before
   // the only one where a parameter is to be updated inside it (Parameter::release): each such one
   // is, as soon as its gradient is whole, and the gradient is freed. step() then updates the
-  // others. On the CPU a gradient that is not finite is left, with its parameter, as it is; on a
-  // GPU, where seeing that would be a wait for each, it is taken like others, and gradient_norm()
-  // tells of it. Throws InputError, with nothing changed, where a parameter that is to be released
-  // has a gradient, or one's weight is another tensor than it was.
-  void begin_backward(double learning_rate);
+  // others. A gradient that is not finite changes nothing: under a `guard`, as of step(), it is
+  // added to that; without one it is left, with its parameter, as it is, but on a GPU, where seeing
+  // that would be a wait for each, taken like others. gradient_norm() tells of it. Throws
+  // InputError, with nothing changed, where a parameter that is to be released has a gradient, or
+  // one's weight is another tensor than it was.
+  void begin_backward(double learning_rate, const at::Tensor& guard = {});
 
   // Drops what the step has so far: sums, gradients, and that its backward pass began. After a
   // backward pass that failed half-way the step then begins anew, with all of its micro-batches.
@@ -86,9 +87,14 @@ class Optimizer {
   // one P. Throws InputError, with nothing changed, where a parameter has no gradient or one of
   // another shape or device, or another weight than it had, or where some are released and
   // `grad_scale` is given: they were updated without it.
-  void step(double learning_rate, const at::Tensor& grad_scale = {});
+  // `guard` (f32 [] on the parameters' device, or undefined): where it is not 0, no weight, moment
+  // or master changes, so that whether all was finite may be known on the device alone. What the
+  // host does is done all the same: updates() counts, and projections are re-drawn.
+  void step(double learning_rate, const at::Tensor& grad_scale = {}, const at::Tensor& guard = {});
 
   int64_t updates() const { return updates_; }
+  // Whether the next update re-draws projections.
+  bool redraws_next() const;
   const std::vector<ParameterState>& states() const { return states_; }
 
   OptimizerState state() const;
@@ -102,8 +108,9 @@ class Optimizer {
 
  private:
   void update(ParameterState& state, const StepContext& context);
+  void update_together(double learning_rate, const at::Tensor& grad_scale, const at::Tensor& guard);
   StepContext context_of(const ParameterState& state, double learning_rate,
-                         const at::Tensor& grad_scale) const;
+                         const at::Tensor& grad_scale, const at::Tensor& guard) const;
   void release(size_t index);
   void gather(ParameterState& state);
   void end_pass();
@@ -116,6 +123,7 @@ class Optimizer {
   int64_t updates_ = 0;
   // Of the step whose backward pass began: its learning rate, what is updated, with which norms.
   std::optional<double> backward_rate_;
+  at::Tensor backward_guard_;
   std::vector<bool> released_;
   std::vector<at::Tensor> released_norms_;
 };

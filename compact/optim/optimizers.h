@@ -17,6 +17,7 @@ namespace compact {
 struct OptimizerOptions;
 struct Parameter;
 struct ParameterState;
+struct ParameterStep;
 struct StepContext;
 
 struct OptimizerInfo {
@@ -31,6 +32,10 @@ struct OptimizerInfo {
   // followed by the fold. What it reads and writes is in update.h.
   void (*step)(ParameterState& s, const at::Tensor& grad, const StepContext& context);
   State (*state)(const OptimizerOptions&);
+  // The same for several parameters, which a GPU does with few launches; null, and otherwise of
+  // those that `steps_together` does not take: one after the other.
+  void (*step_all)(std::span<const ParameterStep> steps) = nullptr;
+  bool (*steps_together)(const ParameterState& s) = nullptr;
   // Whether it updates a parameter, as AdamW else does; null: all.
   bool (*takes)(const Parameter&) = nullptr;
   // Where weights decay: W <- (1 - learning rate * weight decay) W, which the step does, or a part

@@ -13,14 +13,16 @@ void sgd_step(ParameterState& s, const at::Tensor& grad, const StepContext& cont
   if (context.grad_scale.defined()) g = g.mul(context.grad_scale);
   if (s.m.defined()) {
     const double momentum = context.options.sgd_momentum;
-    g = s.m.accumulate(0, g, momentum, 1, draws_key(s, context.step, Draws::kMomentum))
+    g = s.m.accumulate(0, g, momentum, 1, draws_key(s, context.step, Draws::kMomentum),
+                       context.guard)
             .to(at::kFloat);
   }
   const uint64_t key = draws_key(s, context.step, Draws::kFold);
   if (p.carrier) {
-    fold_rows(s, 0, g, context.decay_factor(), -context.learning_rate * p.carrier->scale, key);
+    fold_rows(s, 0, g, context.decay_factor(), -context.learning_rate * p.carrier->scale, key,
+              context.guard);
   } else {
-    accumulate(p.weight, s.master, g, 1, -context.learning_rate, key, 0);
+    accumulate(p.weight, s.master, g, 1, -context.learning_rate, key, 0, context.guard);
   }
 }
 

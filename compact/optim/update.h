@@ -12,8 +12,16 @@ struct StepContext {
   double weight_decay;    // of it; 0 where there is none, or the gradient has it
   int64_t step;           // number of this update, from 1
   at::Tensor grad_scale;  // f32 [], or undefined
+  at::Tensor guard;       // f32 [], or undefined: where it is not 0, nothing may change
 
   double decay_factor() const { return 1 - learning_rate * weight_decay; }
+};
+
+// What one update takes.
+struct ParameterStep {
+  ParameterState* state;
+  at::Tensor grad;
+  StepContext context;
 };
 
 // Where the random bits of one update go, so that no two uses share them.
@@ -29,14 +37,15 @@ void append_norms(const at::Tensor& x, std::vector<at::Tensor>& norms);
 at::Tensor orthogonalize(const at::Tensor& x, at::ScalarType type);
 
 // t = decay * t + alpha * d with the fold kernel: bf16 rounded stochastically, or with `master`.
-// d f32, of t's size; `offset` is the first element's place in the whole tensor.
+// d f32, of t's size; `offset` is the first element's place in the whole tensor. A guard may hold
+// it back.
 void accumulate(const at::Tensor& t, const at::Tensor& master, const at::Tensor& d, double decay,
-                double alpha, uint64_t key, int64_t offset);
+                double alpha, uint64_t key, int64_t offset, const at::Tensor& guard = {});
 
 // weight[begin .. begin + rows) = decay * it + alpha * update, where update is [rows, in] or, with
 // a carrier, [rows, r] and taken through P^T; a block of rows at a time.
 void fold_rows(ParameterState& s, int64_t begin, const at::Tensor& update, double decay,
-               double alpha, uint64_t key);
+               double alpha, uint64_t key, const at::Tensor& guard = {});
 
 // Draws the next projections of a carrier; where its moments follow, m <- m P_old^T P_new r/n.
 void redraw(ParameterState& s, const OptimizerOptions& options, int64_t step);

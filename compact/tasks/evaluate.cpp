@@ -27,6 +27,7 @@ EvalResult evaluate_samples(const Network& network, const Dataset& data, int64_t
   };
   for (int64_t i = 0; i < count; i += batch) {
     const Batch samples = data.in_order(i, std::min(batch, count - i));
+    check_targets(samples, task);
     const StepInputs b = inputs_of(samples, network.device());
     const Score s = network.score(b.inputs, b.target);
     sum.loss += s.loss;

@@ -56,9 +56,15 @@ void refuse_other_weights(const std::string& folder) {
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
     const std::string name = entry.path().filename().string();
+    const auto begins = [&](const char* text) { return name.starts_with(text); };
+    // What a trainer keeps beside weights.
+    if (std::ranges::any_of(
+            std::array{"optimizer", "scheduler", "scaler", "rng_state", "training_args"}, begins)) {
+      continue;
+    }
     const bool other =
-        name.starts_with("pytorch_model") || name.starts_with("tf_model") ||
-        std::ranges::any_of(std::array{".safetensors", ".gguf", ".pt", ".pth", ".ckpt"},
+        std::ranges::any_of(std::array{".safetensors", ".gguf", ".pt", ".pth", ".ckpt", ".bin",
+                                       ".h5", ".msgpack", ".ot", ".onnx"},
                             [&](const char* end) { return name.ends_with(end); });
     COMPACT_CHECK(!other, folder, ": has weights in ", name,
                   ", read are model.safetensors and the shards that model.safetensors.index.json "

@@ -71,18 +71,32 @@ std::unique_ptr<Network> make_network(const TrainConfig& c, const Task& task, co
   return network;
 }
 
-BatchWindow next_window(Dataset& data, const TrainConfig& c) {
+BatchWindow next_window(const Task& task, const TrainConfig& c) {
   BatchWindow window;
   for (int64_t i = 0; i < c.gradient_accumulation_steps; ++i) {
-    window.batches.push_back(data.next(c.per_device_train_batch_size));
+    window.batches.push_back(task.train->next(c.per_device_train_batch_size));
+    check_targets(window.batches.back(), task);
     window.targets += window.batches.back().target.ne(kernels::kIgnoreIndex).sum().item<int64_t>();
   }
   return window;
 }
 
+void check_targets(const Batch& batch, const Task& task) {
+  const at::Tensor& all = batch.target;
+  if (task.classes == 0 || all.numel() == 0) return;
+  const auto [low, high] = at::aminmax(all.masked_fill(all.eq(kernels::kIgnoreIndex), 0));
+  const int64_t least = low.item<int64_t>(), most = high.item<int64_t>();
+  COMPACT_CHECK(least >= 0 && most < task.classes, "[task] a target must be ",
+                kernels::kIgnoreIndex, " or in [0, ", task.classes, "), is ",
+                least < 0 ? least : most);
+}
+
 StepInputs inputs_of(const Batch& batch, at::Device device) {
-  StepInputs result{{batch.input.to(device)}, batch.target.to(device)};
-  for (const at::Tensor& t : batch.more) result.inputs.push_back(t.to(device));
+  const auto moved = [&](const at::Tensor& t) {
+    return device.is_cuda() ? t.pin_memory().to(device, /*non_blocking=*/true) : t.to(device);
+  };
+  StepInputs result{{moved(batch.input)}, moved(batch.target)};
+  for (const at::Tensor& t : batch.more) result.inputs.push_back(moved(t));
   return result;
 }
 

@@ -42,6 +42,7 @@ struct Task {
   std::string unit = "samples";              // what speed is counted in: tokens, images, nodes
   int64_t units = 1;                         // of them in a sample
   std::string target = {};                   // what has a loss; empty: the unit
+  int64_t classes = 0;                       // targets are below, or ignored; 0: they are values
   const std::string& target_unit() const { return target.empty() ? unit : target; }
   std::vector<std::string> metrics;     // by their names in base/scores.h, the first counts most
   double positive_class = 1;            // of f1
@@ -78,14 +79,17 @@ std::unique_ptr<Network> make_network(const TrainConfig& config, const Task& tas
                                       const Policy& policy, at::Device device,
                                       std::vector<std::string>& warnings);
 
-// The micro-batches of the data set's next update, and their targets that are not ignored.
+// The micro-batches of the training data's next update, and their targets that are not ignored.
 struct BatchWindow {
   std::vector<Batch> batches;
   int64_t targets = 0;
 };
-BatchWindow next_window(Dataset& data, const TrainConfig& config);
+BatchWindow next_window(const Task& task, const TrainConfig& config);
+// Throws InputError on a target that is none of the task's classes, which a GPU would not tell of.
+void check_targets(const Batch& batch, const Task& task);
 
-// A batch on a device, as the network reads it.
+// A batch on a device, as the network reads it. To a GPU it goes by way of pinned memory, and
+// nobody waits for it.
 StepInputs inputs_of(const Batch& batch, at::Device device);
 
 }  // namespace compact

@@ -27,6 +27,8 @@ std::unique_ptr<ModelConfig> model_of(const TrainConfig& c) {
 }
 
 void set_model(const TrainConfig& c, const ModelConfig& model, Task& task) {
+  const ModelShape shape = model.shape();
+  task.classes = shape.regression ? 0 : shape.classes > 0 ? shape.classes : shape.tokens.vocabulary;
   task.config = model.to_json(c.dtype);
   task.files.merge(model.files());
   task.network = builder_of(model.clone());

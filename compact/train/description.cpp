@@ -6,6 +6,7 @@
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/ops/functions/attention.h"
+#include "compact/plan/gpu_card.h"
 #include "compact/tasks/setup.h"
 
 namespace compact {
@@ -42,7 +43,10 @@ std::vector<std::string> description(const Described& run) {
           text ? c.per_device_train_batch_size : c.per_device_train_batch_size * run.task.units,
           text ? cat(" x ", c.block_size) : "", accumulation > 1 ? cat(" x ", accumulation) : "",
           " ", run.task.unit, ", ", c.optim, ", ", c.dtype, " on ", device.str(), " (products: ",
-          run.matmul_path, attention, c.deterministic && device.is_cuda() ? ", deterministic" : "",
+          device.is_cuda() && dtype_of(c.dtype) == at::kFloat
+              ? float_products(planned_card(), c.matmul_precision)
+              : run.matmul_path,
+          attention, c.deterministic && device.is_cuda() ? ", deterministic" : "",
           device.is_cpu() ? cat(", threads: ", at::get_num_threads()) : "", ")"),
       cat("preset   ", c.preset, ", weights and optimizer state ", format_bytes(run.static_bytes)),
   };

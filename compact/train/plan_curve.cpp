@@ -32,7 +32,8 @@ std::vector<CurvePoint> sweep(const char* name, BudgetPlanner planner, int64_t m
 
 CurvePoint preset_point(const std::string& name, const StepRequest& request,
                         const SegmentGroups& groups, const Speed& speed) {
-  const StepPlan plan = plan_step(request);
+  std::vector<Operation> operations;
+  const StepPlan plan = plan_step(request, speed.gpu ? &operations : nullptr);
   CurvePoint point{.name = name, .peak = plan.reserved};
   if (!Policy::preset(name).has(PolicyKind::kGrad)) point.error = 0;  // all rebuilt exactly
   double added = 0;
@@ -45,7 +46,8 @@ CurvePoint preset_point(const std::string& name, const StepRequest& request,
     added += again.seconds * micro;
     point.products += again.products * micro;
   }
-  point.seconds = step_seconds(groups, request.step, speed, plan.memory) + added;
+  point.seconds = speed.gpu ? step_time(operations, *speed.gpu).total().seconds
+                            : step_seconds(groups, request.step, speed, plan.memory) + added;
   return point;
 }
 

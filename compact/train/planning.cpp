@@ -11,8 +11,7 @@
 #include "compact/base/text.h"
 #include "compact/data/text/prepare.h"
 #include "compact/io/checksum.h"
-#include "compact/kernels/gpu.h"
-#include "compact/plan/gpu_speed.h"
+#include "compact/plan/gpu_card.h"
 #include "compact/tasks/setup.h"
 
 namespace compact {
@@ -62,15 +61,6 @@ TimedNetwork timed_network(const TrainConfig& c, const Task& task) {
   result.key = timing_key(timed, task, *result.request.network(at::kMeta),
                           task.inputs(timed, at::kMeta, 1).inputs[0]);
   return result;
-}
-
-// With what is known of the GPU in place of what nobody stated.
-StatedSpeed known(const TrainConfig& c, const StatedSpeed& stated) {
-  const GpuSpeed& gpu = gpu_speed(kernels::planned_gpu().name);
-  const bool half = dtype_of(c.dtype) != at::kFloat, tf32 = c.matmul_precision == "high";
-  const double tflops = half ? gpu.half_tflops : tf32 ? gpu.half_tflops / 2 : gpu.float_tflops;
-  return {stated.products != 0 ? stated.products : kReachedProducts * tflops * 1e12,
-          stated.bytes != 0 ? stated.bytes : kReachedBytes * gpu.terabytes_a_second * 1e12};
 }
 
 bool has_segments(const TrainConfig& c, const Task& task) {
@@ -178,12 +168,56 @@ StepRequest step_request(const TrainConfig& c, const Task& task, const Policy& p
           .device = device};
 }
 
+GpuRates gpu_rates(const TrainConfig& c, const StatedSpeed& stated) {
+  const GpuCard& card = planned_card();
+  const auto products = [&](double tflops) {
+    return stated.products != 0 ? stated.products : kReachedProducts * tflops * 1e12;
+  };
+  const bool high = c.matmul_precision == "high";
+  GpuRates rates{
+      .half = products(card.half_tflops),
+      .single = products(high ? card.tf32_tflops() : card.float_tflops),
+      .bytes = stated.bytes != 0 ? stated.bytes : kReachedBytes * card.terabytes_a_second * 1e12,
+      .host = kReachedBytes * card.host_gigabytes * 1e9};
+  COMPACT_CHECK(rates.half > 0 && rates.bytes > 0,
+                "--device_tflops and --device_gbps must be positive, are ", rates.half * 1e-12,
+                " and ", rates.bytes * 1e-9);
+  const auto source = [](double stated, double given, double part, const char* unit) {
+    return stated != 0 ? formatted("%.4g %s as stated", stated, unit)
+                       : formatted("%.0f %% of %.4g %s", 100 * part, given, unit);
+  };
+  const bool half = dtype_of(c.dtype) != at::kFloat;
+  rates.source =
+      cat(card.words, ", ",
+          source(stated.products * 1e-12,
+                 half   ? card.half_tflops
+                 : high ? card.tf32_tflops()
+                        : card.float_tflops,
+                 kReachedProducts,
+                 half   ? "TFLOP/s in bf16"
+                 : high ? "TFLOP/s in TF32"
+                        : "TFLOP/s in f32"),
+          ", ", source(stated.bytes * 1e-9, card.terabytes_a_second * 1e3, kReachedBytes, "GB/s"));
+  return rates;
+}
+
+std::vector<Operation> planned_operations(const TrainConfig& c, const Task& task,
+                                          const Policy& policy) {
+  std::vector<Operation> operations;
+  plan_step(step_request(c, task, policy, c10::kCUDA), &operations);
+  return operations;
+}
+
 Speed speed_for(const TrainConfig& c, const Task& task, c10::DeviceType device,
                 const StatedSpeed& stated) {
   const SegmentGroups groups = groups_of(c, task, device);
   if (device != c10::kCPU) {
-    const auto [products, bytes] = known(c, stated);
-    return stated_speed(groups, products, bytes);
+    const GpuRates rates = gpu_rates(c, stated);
+    const bool half = dtype_of(c.dtype) != at::kFloat;
+    Speed speed = stated_speed(groups, half ? rates.half : rates.single, rates.bytes);
+    speed.source = rates.source;
+    speed.gpu = rates;
+    return speed;
   }
   if (c.threads > 0) at::set_num_threads(static_cast<int>(c.threads));
   return measured_speed(groups, timed_network(c, task),

@@ -23,12 +23,18 @@ int64_t budget_of(const TrainConfig& config);
 StepRequest step_request(const TrainConfig& config, const Task& task, const Policy& policy,
                          c10::DeviceType device);
 
-// Speeds for choosing: measured on this machine for the CPU, else `products` floating-point
-// operations and `bytes` a second; 0: what is known of this machine's GPU by its name
-// (gpu_speed.h), or of an H100 where there is none.
+// Floating-point operations of products and bytes that a GPU reaches a second; 0: what is known of
+// the one that plans are for (gpu_card.h).
 struct StatedSpeed {
   double products = 0, bytes = 0;
 };
+GpuRates gpu_rates(const TrainConfig& config, const StatedSpeed& stated);
+
+// What runs in a step on a GPU.
+std::vector<Operation> planned_operations(const TrainConfig& config, const Task& task,
+                                          const Policy& policy);
+
+// Speeds for choosing: measured on this machine for the CPU, else those of a GPU.
 Speed speed_for(const TrainConfig& config, const Task& task, c10::DeviceType device,
                 const StatedSpeed& stated);
 

@@ -25,13 +25,13 @@
 #include "compact/tasks/task.h"
 #include "compact/train/bit_chooser.h"
 #include "compact/train/description.h"
-#include "compact/train/finite.h"
 #include "compact/train/last_writes.h"
 #include "compact/train/output_folder.h"
 #include "compact/train/results.h"
 #include "compact/train/run_evaluation.h"
 #include "compact/train/run_output.h"
 #include "compact/train/run_plan.h"
+#include "compact/train/run_progress.h"
 #include "compact/train/run_state.h"
 #include "compact/train/signals.h"
 
@@ -77,7 +77,7 @@ class Run {
   int64_t total_steps_ = 0, saved_step_ = -1;
   std::string saved_;  // the checkpoint of that step
   // Of the latest update.
-  double grad_norm_ = 0, learning_rate_ = 0;
+  double learning_rate_ = 0;
   int64_t peak_bytes_ = 0;
   // Of this process.
   Clock::time_point started_ = Clock::now();
@@ -90,7 +90,7 @@ class Run {
   std::optional<RunPlan> plan_;
   std::optional<BitChooser> bits_;
   std::optional<RunEvaluation> evaluation_;
-  bool releases_ = false;  // some parameters are updated inside the backward pass
+  std::optional<RunProgress> progress_;
 };
 
 void Run::prepare() {
@@ -133,8 +133,7 @@ void Run::prepare() {
   model_ = make_network(c_, task_, policy_, device_, warnings_);
   optimizer_ = make_optimizer(c_, policy_, *model_);
   static_bytes_ = live_bytes(device_) - outside_bytes_;
-  releases_ =
-      std::ranges::any_of(model_->parameters(), [](const Parameter* p) { return p->release; });
+  progress_.emplace(*model_, *optimizer_, device_.is_cuda() || hooks_.late_results, s_, figures_);
   bits_.emplace(c_, policy_);
   if (!checkpoint.empty()) resume(checkpoint);
   output_.emplace(c_, task_, policy_, checkpoint.empty() ? -1 : s_.step, last(), console_);
@@ -166,6 +165,7 @@ void Run::describe() {
 
 // On the batch to come, which stays to come.
 void Run::choose_bits() {
+  progress_->settle();
   const Batch batch = task_.train->peek(c_.per_device_train_batch_size);
   StepInputs inputs = inputs_of(batch, device_);
   inputs.noise = noise_key(c_, s_.step, -1);
@@ -178,36 +178,32 @@ void Run::choose_bits() {
 }
 
 bool Run::step() {
-  const auto start = Clock::now();
+  progress_->begin();
   reset_peak(device_);
-  if (figures_.step_seconds.size() == 1 && s_.micro == 0)
+  if (figures_.step_seconds.size() == 1 && progress_->is_settled() && s_.micro == 0)
     plan_->begin_record(*model_, *optimizer_, outside_bytes_);
   trace_moment(Phase::kBatch);
   const int64_t accumulation = c_.gradient_accumulation_steps;
   // All micro-batches, so that their targets are counted; on resume those already in the gradients
   // are passed over.
   s_.window = task_.train->position();
-  const BatchWindow window = next_window(*task_.train, c_);
+  const BatchWindow window = next_window(task_, c_);
   const int64_t valid = s_.valid = window.targets;
-  if (s_.micro == 0) s_.step_loss = 0;
   int64_t live = 0;
   StepHooks hooks;
   hooks.before_forward = [&](int64_t) { live = live_bytes(device_); };
   hooks.before_backward = [&](const at::Tensor& loss) {
     figures_.held_bytes = live_bytes(device_) - live;
     figures_.saved_bytes = report_.all_saved_bytes();
-    if (releases_) finite_loss(loss, s_.step + 1);  // before it changes weights
+    progress_->add_loss(loss);  // before it changes weights
   };
-  hooks.after_backward = [&](int64_t micro, const at::Tensor& loss) {
+  hooks.after_backward = [&](int64_t micro, const at::Tensor&) {
     plan_->mark_gradients();
-    s_.step_loss += finite_loss(loss, s_.step + 1);
     s_.micro = micro + 1;
     const bool stop = SignalScope::count() >= 2 || (hooks_.stop && hooks_.stop(s_.step, micro));
     return !stop || s_.micro == accumulation;
   };
-  hooks.before_update = [&](const at::Tensor& norm) {
-    grad_norm_ = finite_norm(norm, *optimizer_, s_.step + 1, releases_ && !device_.is_cpu());
-  };
+  hooks.before_update = [&](const at::Tensor& norm) { progress_->add_norm(norm); };
   const bool whole = train_step(
       *model_, *optimizer_,
       {.accumulation = accumulation,
@@ -215,30 +211,29 @@ bool Run::step() {
        .loss_scale = valid > 0 ? 1.0 / static_cast<double>(valid) : 0.0,
        .learning_rate = learning_rate_ = c_.learning_rate * schedule_->factor(s_.step),
        .max_grad_norm = c_.max_grad_norm,
-       .report = &report_},
+       .report = &report_,
+       .guard = progress_->guard()},
       [&](int64_t micro) {
         StepInputs inputs = inputs_of(window.batches[static_cast<size_t>(micro)], device_);
         inputs.noise = noise_key(c_, s_.step, micro);
         return inputs;
       },
       hooks);
-  if (!whole) return false;
-  synchronize(device_);
+  if (!whole) {
+    progress_->stop_inside();
+    return false;
+  }
   ++s_.step;
   if (const std::string table = plan_->end_record(s_.step, report_, console_); !table.empty())
     output_->write_memory(table);
   s_.micro = 0;
   s_.window = task_.train->position();
   s_.tokens += valid;
-  s_.interval_loss += s_.step_loss;
-  ++s_.interval_steps;
-  s_.total_loss += s_.step_loss;
+  progress_->end();
   peak_bytes_ = peak_bytes(device_) - outside_bytes_;
   if (device_.is_cpu()) heap_.after_step(peak_bytes(device_));
   figures_.reserved_bytes = reserved_bytes(device_);
   figures_.highest_peak_bytes = std::max(figures_.highest_peak_bytes, peak_bytes_);
-  figures_.step_seconds.push_back(seconds_since(start));
-  s_.seconds = seconds_before_ + seconds_since(started_);
   return true;
 }
 
@@ -248,7 +243,7 @@ void Run::log() {
       .steps = total_steps_,
       .epoch = task_.train->epochs(s_.window),
       .loss = s_.interval_loss / static_cast<double>(s_.interval_steps),
-      .grad_norm = grad_norm_,
+      .grad_norm = progress_->grad_norm(),
       .learning_rate = learning_rate_,
       .seconds = recent_step_seconds(figures_, s_.interval_steps),
       .unit = task_.unit,
@@ -302,16 +297,21 @@ int Run::go() {
     if (s_.micro == 0 && bits_->due(s_.step)) choose_bits();
     const bool whole = step();
     if (whole) {
-      if (s_.step % c_.logging_steps == 0 || last()) log();
+      const bool logs = s_.step % c_.logging_steps == 0 || last();
+      const bool evaluates = evaluation_->due(s_.step) && !last();
+      const bool saves = c_.save_steps > 0 && s_.step % c_.save_steps == 0;
+      if (logs || evaluates || saves || SignalScope::count() > 0) progress_->settle();
+      s_.seconds = seconds_before_ + seconds_since(started_);
+      if (logs) log();
       console_.bar(s_.step, total_steps_, "");
-      if (evaluation_->due(s_.step) && !last())
-        evaluation_->validate(*model_, s_, output_->metrics());
-      if (c_.save_steps > 0 && s_.step % c_.save_steps == 0) {
+      if (evaluates) evaluation_->validate(*model_, s_, output_->metrics());
+      if (saves) {
         or_warn(console_, cat("checkpoint-", s_.step), [&] { save(""); });
       }
     }
     const bool asked = SignalScope::count() > 0 || !whole;
     if (asked && !(whole && last())) {
+      progress_->settle();
       if (saved_step_ != s_.step || !whole)
         save(" on request; go on with --resume_from_checkpoint latest");
       return SignalScope::signal() == 2 || SignalScope::signal() == 0 ? kExitInterrupt

@@ -19,6 +19,8 @@ struct TrainHooks {
   // (the disk is full), before the next attempt; false: give up. By default there is one every ten
   // seconds for ten minutes, or until a signal comes.
   std::function<bool(int64_t attempts)> wait;
+  // On the CPU, too, the results of a step are read late (step_results.h), as on a GPU.
+  bool late_results = false;
 };
 
 // Runs, writing progress to `console` (with a progress bar if it is a `terminal`), and in

@@ -152,7 +152,7 @@ TEST(Optimizer, RefusesGradientsAndMomentsOfOtherTypes) {
               HasSubstr("gradient of `v` must be Float or BFloat16, is Double"));
   EXPECT_THAT(refused(at::zeros({2, 3}), {}), HasSubstr("gradient of `v` must be of its shape"));
   EXPECT_THAT(refused(at::zeros_like(v), at::ones({}, at::kDouble)),
-              HasSubstr("grad_scale must be one Float, is Double"));
+              HasSubstr("grad_scale must be one Float on cpu, is Double"));
   EXPECT_EQ(optimizer.updates(), 0);
   EXPECT_EQ(refused(v.to(at::kBFloat16), {}), "");
 

@@ -60,9 +60,10 @@ inline std::string figures(const std::string& folder) {
 }
 
 // A run stopped after any of these (update, micro-batch) and resumed gives the weights and figures
-// of one that was not, and leaves no model while it is not done.
+// of one that was not, and leaves no model while it is not done. `late`: with results read late.
 inline void expect_bit_exact_resume(const TrainConfig& whole,
-                                    const std::vector<std::pair<int64_t, int64_t>>& stops) {
+                                    const std::vector<std::pair<int64_t, int64_t>>& stops,
+                                    bool late = false) {
   std::ostringstream console;
   ASSERT_EQ(train(whole, console), kExitOk) << console.str();
   const std::string expected = slurp(whole.output_dir + "/model.safetensors");
@@ -70,11 +71,12 @@ inline void expect_bit_exact_resume(const TrainConfig& whole,
   for (const auto& [step, micro] : stops) {
     TrainConfig part = whole;
     part.output_dir = whole.output_dir + std::to_string(step) + std::to_string(micro);
-    TrainHooks hooks{.stop = [&](int64_t s, int64_t m) { return s == step && m == micro; }};
+    TrainHooks hooks{.stop = [&](int64_t s, int64_t m) { return s == step && m == micro; },
+                     .late_results = late};
     ASSERT_EQ(train(part, console, false, hooks), kExitInterrupt) << console.str();
     EXPECT_FALSE(std::filesystem::exists(part.output_dir + "/model.safetensors"));
     part.resume_from_checkpoint = "latest";
-    ASSERT_EQ(train(part, console), kExitOk) << console.str();
+    ASSERT_EQ(train(part, console, false, {.late_results = late}), kExitOk) << console.str();
     EXPECT_TRUE(slurp(part.output_dir + "/model.safetensors") == expected) << step << " " << micro;
     EXPECT_EQ(figures(part.output_dir), figures(whole.output_dir));
   }

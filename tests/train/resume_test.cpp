@@ -12,7 +12,7 @@
 #include "compact/tasks/setup.h"
 #include "compact/tasks/task.h"
 #include "compact/train/run_state.h"
-#include "tests/train/resume.h"
+#include "tests/train/language_run.h"
 
 namespace compact {
 namespace {
@@ -26,41 +26,11 @@ struct Case {
 
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
-TrainConfig tiny(const fs::path& folder, const std::string& output) {
-  const fs::path text = folder / "text.txt";
-  if (!fs::exists(text)) {
-    std::string words;
-    for (int i = 0; i < 4000; ++i) words += "word" + std::to_string(i * 7919 % 97) + ' ';
-    spill(text, words);
-  }
-  const fs::path shape = folder / "config.json";
-  spill(shape,
-        R"({"model_type":"llama","hidden_size":32,"intermediate_size":48,"num_hidden_layers":2,
-    "num_attention_heads":4,"num_key_value_heads":2,"vocab_size":257,"max_position_embeddings":64})");
-  TrainConfig c;
-  c.model_name_or_path = folder.string();
-  c.train_file = {text.string()};
-  c.block_size = 24;
-  c.per_device_train_batch_size = 2;
-  c.gradient_accumulation_steps = 3;
-  c.max_steps = 7;
-  c.learning_rate = 1e-2;
-  c.warmup_steps = 2;
-  c.weight_decay = 0.1;
-  c.logging_steps = 2;
-  c.validation_split = 0.1;
-  c.threads = 2;
-  c.device = "cpu";
-  c.cache_dir = (folder / "cache").string();
-  c.output_dir = (folder / output).string();
-  return c;
-}
-
 class Resume : public ::testing::TestWithParam<Case> {};
 
 TEST_P(Resume, IsBitExact) {
   const TemporaryFolder folder;
-  TrainConfig whole = tiny(folder.path(), "whole");
+  TrainConfig whole = language_run(folder.path(), "whole");
   for (const auto& [name, value] : GetParam().options) set_option(whole, name, {value}, name);
   // After a whole update, inside an accumulation window, and in the middle of a period of 4.
   expect_bit_exact_resume(whole, {{0, 0}, {3, 1}, {4, 0}, {5, 1}});
@@ -90,7 +60,7 @@ TEST(AdaptiveBits, ProbesLeaveNoTrace) {
   const TemporaryFolder folder;
   std::string models[2];
   for (const bool adapt : {false, true}) {
-    TrainConfig c = tiny(folder.path(), adapt ? "adapt" : "fixed");
+    TrainConfig c = language_run(folder.path(), adapt ? "adapt" : "fixed");
     c.bits_interval = 2;
     const std::string bits = adapt ? "quantize:bits=8,adapt=8" : "quantize:bits=8";
     set_option(c, "set", {"slot layers.* = " + bits}, "set");
@@ -105,7 +75,7 @@ TEST(AdaptiveBits, ProbesLeaveNoTrace) {
 
 TEST(ResumeChecks, RefuseWhatChangesNumbers) {
   const TemporaryFolder folder;
-  TrainConfig c = tiny(folder.path(), "run");
+  TrainConfig c = language_run(folder.path(), "run");
   c.save_steps = 3;
   std::ostringstream console;
   ASSERT_EQ(train(c, console), kExitOk);
@@ -145,7 +115,7 @@ void change(TrainConfig& config, const ConfigOption& option) {
 
 TEST(ResumeChecks, EveryOptionFollowsTheRuleOfItsRow) {
   const TemporaryFolder folder;
-  TrainConfig c = tiny(folder.path(), "run");
+  TrainConfig c = language_run(folder.path(), "run");
   c.max_steps = 1;
   c.warmup_steps = 0;
   c.save_steps = 1;
@@ -175,7 +145,7 @@ TEST(ResumeChecks, EveryOptionFollowsTheRuleOfItsRow) {
 
 TEST(ResumeChecks, FallsBackToTheNewestValidCheckpoint) {
   const TemporaryFolder folder;
-  TrainConfig c = tiny(folder.path(), "run");
+  TrainConfig c = language_run(folder.path(), "run");
   c.save_steps = 3;
   c.save_total_limit = 2;
   std::ostringstream console;

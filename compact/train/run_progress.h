@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// How far a run is: what its steps gave, counted as soon as it is read, and how long they took.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+#include "compact/models/network.h"
+#include "compact/optim/optimizer.h"
+#include "compact/train/results.h"
+#include "compact/train/run_state.h"
+#include "compact/train/step_results.h"
+
+namespace compact {
+
+class RunProgress {
+ public:
+  // Counts losses into `state` and seconds into `figures`. `late`: as results of a GPU are read.
+  RunProgress(const Network& network, const Optimizer& optimizer, bool late, RunState& state,
+              RunFigures& figures);
+
+  // Around every step.
+  void begin();
+  void end();
+  // In place of end() where it stopped inside: all that was launched is read. Throws
+  // NonFiniteError.
+  void stop_inside();
+  // Inside it, before a backward pass and before the update. They are read at once where the update
+  // re-draws projections, which no guard holds back. Throw NonFiniteError.
+  void add_loss(const at::Tensor& loss);
+  void add_norm(const at::Tensor& norm);
+  const at::Tensor& guard() const { return results_.guard(); }
+
+  // Everything that was launched is done and counted: before weights, figures or losses are looked
+  // at. Throws NonFiniteError.
+  void settle();
+  bool is_settled() const { return launched_ == 0; }
+  double grad_norm() const { return grad_norm_; }  // of the latest update that was counted
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  void count(bool all);
+
+  at::Device device_;
+  const Optimizer& optimizer_;
+  const bool late_, releases_;
+  RunState& state_;
+  RunFigures& figures_;
+  StepResults results_;
+  double grad_norm_ = 0;
+  int64_t launched_ = 0;  // steps since everything was done
+  Clock::time_point since_;
+};
+
+}  // namespace compact
