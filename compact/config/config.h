@@ -60,6 +60,7 @@ struct TrainConfig {
   double bits_guard = 1;
   std::string device = "auto";
   bool deterministic = false;
+  bool cuda_graph = false;
   int64_t threads = 0;
   int64_t seed = 42;
   // Memory

@@ -57,6 +57,12 @@ OptionGroup options_of_machine() {
                    "gives them always",
            .resume = kWarned,
            .commands = kRunOrPlan | kEval},
+          {.name = "cuda_graph",
+           .member = &C::cuda_graph,
+           .help = "on a GPU: steps of a language model after the second are replayed from a CUDA "
+                   "graph, one launch each; the same bits",
+           .resume = kFree,
+           .commands = kRun},
           {.name = "threads",
            .member = &C::threads,
            .help = "CPU threads; 0: all cores",

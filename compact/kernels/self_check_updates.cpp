@@ -95,13 +95,17 @@ void check_dropout(Checker& c) {
   }
 }
 
+const std::vector<AdamWNumbers> kNumbers = {
+    {.lr = 0.03f, .bias1 = 0.19f, .bias2 = 0.002f, .key = 0x1234567890ull}};
+
 void check_optimizer(Checker& c) {
   c.begin("adamw");
   for (const int mix : {0, 1, 2, 3, 4, 5, 6, 7}) {  // types of parameter, gradient, state
     const Type type = kTypes[mix & 1], grad = kTypes[mix >> 1 & 1], state = kTypes[mix >> 2];
     for (const int64_t count : {0, 1, 7, 1030}) {
-      // 1: master and gradient scale; 2: NaN; 3: a guard that holds back; 4: one that does not
-      for (const int variant : {0, 1, 2, 3, 4}) {
+      // 1: master and gradient scale; 2: NaN; 3: a guard that holds back; 4: one that does not; 5:
+      // what changes is read from the device
+      for (const int variant : {0, 1, 2, 3, 4, 5}) {
         const auto p = c.values(count, 1), g = c.values(count, 2, variant == 2);
         const auto m = c.values(count, 3);
         auto v = c.values(count, 4);
@@ -126,7 +130,8 @@ void check_optimizer(Checker& c) {
                    .type = type,
                    .grad_type = grad,
                    .state_type = state,
-                   .guard = guard_of(s, variant - 3)},
+                   .guard = guard_of(s, variant - 3),
+                   .numbers = variant == 5 ? s.data("numbers", kNumbers) : nullptr},
                   launch);
         });
       }
@@ -160,7 +165,8 @@ void check_optimizer(Checker& c) {
                        .key = 77 + seed,
                        .type = type,
                        .grad_type = type,
-                       .state_type = kTypes[i % 2]});
+                       .state_type = kTypes[i % 2],
+                       .numbers = i % 5 == 2 ? s.data("numbers", kNumbers) : nullptr});
       }
       b.adamw_all({all.data(), tensors}, launch);
     });

@@ -11,6 +11,12 @@ namespace compact::kernels {
 // 0, nor is NaN. So a step that turns out not to be finite is held back without the host.
 COMPACT_HOST_DEVICE inline bool held_back(const float* guard) { return guard && !(*guard == 0.0f); }
 
+// What of an AdamW step is another in every update.
+struct AdamWNumbers {
+  float lr, bias1, bias2;  // bias: 1 - beta^step
+  uint64_t key;
+};
+
 // One AdamW step (Loshchilov and Hutter 2019) on one tensor, in the order of torch.optim.AdamW:
 //   g = grad * grad_scale; p -= lr * weight_decay * p; m += (1 - beta1)(g - m);
 //   v = beta2 v + (1 - beta2) g^2; p -= (lr / bias1) m / (sqrt(v) / sqrt(bias2) + eps).
@@ -35,7 +41,21 @@ struct AdamW {
   uint64_t key;
   Type type, grad_type, state_type;
   const float* guard = nullptr;  // held_back
+  // One on the device, read in place of the fields above, so that a launch that is repeated as it
+  // was (from a CUDA graph) makes another update; or null.
+  const AdamWNumbers* numbers = nullptr;
 };
+
+// The same with what is read from `numbers` in its fields, where those are in the host's memory.
+inline AdamW with_numbers(AdamW a) {
+  if (a.numbers) {
+    a.lr = a.numbers->lr;
+    a.bias1 = a.numbers->bias1;
+    a.bias2 = a.numbers->bias2;
+    a.key = a.numbers->key;
+  }
+  return a;
+}
 
 // The same on several tensors, none of which is another's. A GPU makes few launches of it: those of
 // like types and settings together, up to kAdamWTogether of them.
@@ -47,7 +67,8 @@ struct AdamWList {
 inline bool steps_together(const AdamW& a, const AdamW& b) {
   return a.type == b.type && a.grad_type == b.grad_type && a.state_type == b.state_type &&
          a.grad_scale == b.grad_scale && a.guard == b.guard && a.beta1 == b.beta1 &&
-         a.beta2 == b.beta2 && a.eps == b.eps && a.bias2 == b.bias2;
+         a.beta2 == b.beta2 && a.eps == b.eps && !a.numbers == !b.numbers &&
+         (a.numbers || a.bias2 == b.bias2);
 }
 
 // How many launches of a GPU that takes: tensors of no elements take none.

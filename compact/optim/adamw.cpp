@@ -13,6 +13,15 @@
 
 namespace compact {
 
+kernels::AdamWNumbers adamw_numbers(const StepContext& context, uint64_t key) {
+  const OptimizerOptions& o = context.options;
+  const auto step = static_cast<double>(context.step);
+  return {.lr = static_cast<float>(context.learning_rate),
+          .bias1 = static_cast<float>(1 - std::pow(o.beta1, step)),
+          .bias2 = static_cast<float>(1 - std::pow(o.beta2, step)),
+          .key = key};
+}
+
 namespace {
 
 // What the kernel does on `target`, with moments m and v of its size, f32 or bf16.
@@ -20,7 +29,7 @@ kernels::AdamW adamw_of(const ParameterState& s, const at::Tensor& target, const
                         const at::Tensor& grad, const at::Tensor& m, const at::Tensor& v,
                         uint64_t key, const StepContext& context) {
   const OptimizerOptions& o = context.options;
-  const auto step = static_cast<double>(context.step);
+  const kernels::AdamWNumbers now = adamw_numbers(context, key);
   COMPACT_CHECK(m.scalar_type() == v.scalar_type(), "[optimizer] both moments of `",
                 s.parameter->name, "` must be of one type, are ", m.scalar_type(), " and ",
                 v.scalar_type());
@@ -33,18 +42,19 @@ kernels::AdamW adamw_of(const ParameterState& s, const at::Tensor& target, const
           .m = m.data_ptr(),
           .v = v.data_ptr(),
           .count = target.numel(),
-          .lr = static_cast<float>(context.learning_rate),
+          .lr = now.lr,
           .beta1 = static_cast<float>(o.beta1),
           .beta2 = static_cast<float>(o.beta2),
           .eps = static_cast<float>(o.eps),
           .weight_decay = static_cast<float>(decay),
-          .bias1 = static_cast<float>(1 - std::pow(o.beta1, step)),
-          .bias2 = static_cast<float>(1 - std::pow(o.beta2, step)),
-          .key = key,
+          .bias1 = now.bias1,
+          .bias2 = now.bias2,
+          .key = now.key,
           .type = type_of(target),
           .grad_type = type_of(grad),
           .state_type = type_of(m),
-          .guard = floats_of(context.guard)};
+          .guard = floats_of(context.guard),
+          .numbers = context.numbers};
 }
 
 void adamw_on(const ParameterState& s, const at::Tensor& target, const at::Tensor& master,

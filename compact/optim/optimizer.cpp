@@ -45,26 +45,6 @@ void check_parameter(const Parameter& p) {
                 "` must not be negative, is ", c.period);
 }
 
-// What kernels read one value of, where it is given.
-void check_scalar(const char* name, const at::Tensor& t,
-                  const std::vector<ParameterState>& states) {
-  if (!t.defined() || states.empty()) return;
-  const at::Device device = states.front().weight.device();
-  COMPACT_CHECK(t.scalar_type() == at::kFloat && t.numel() == 1 && t.device() == device,
-                "[optimizer] ", name, " must be one Float on ", device, ", is ", t.scalar_type(),
-                " ", t.sizes(), " on ", t.device());
-}
-
-// Whether update number `step` draws other projections for a parameter.
-bool redraws(const Parameter& p, int64_t step) {
-  return p.carrier && p.carrier->period > 0 && step % p.carrier->period == 0;
-}
-
-void check_rate(double learning_rate) {
-  COMPACT_CHECK(std::isfinite(learning_rate) && learning_rate >= 0,
-                "[optimizer] learning rate must not be negative, is ", learning_rate);
-}
-
 // Called by autograd when a backward pass has added to the gradient of a leaf.
 class GradientHook final : public torch::autograd::PostAccumulateGradHook {
  public:
@@ -79,25 +59,6 @@ class GradientHook final : public torch::autograd::PostAccumulateGradHook {
 const void* hook_of(const at::Tensor& leaf) {
   using namespace torch::autograd::impl;
   return get_autograd_meta(leaf) ? post_acc_grad_hooks(leaf).get() : nullptr;
-}
-
-void check_gradient(const ParameterState& s) {
-  const at::Tensor &g = s.gradient(), &leaf = s.leaf;
-  COMPACT_CHECK(g.defined(), "[optimizer] `", s.parameter->name, "` has no gradient");
-  COMPACT_CHECK(g.sizes() == leaf.sizes() && g.device() == leaf.device(),
-                "[optimizer] the gradient of `", s.parameter->name, "` must be of its shape ",
-                leaf.sizes(), " on ", leaf.device(), ", is ", g.sizes(), " on ", g.device());
-  COMPACT_CHECK(g.scalar_type() == at::kFloat || g.scalar_type() == at::kBFloat16,
-                "[optimizer] the gradient of `", s.parameter->name,
-                "` must be Float or BFloat16, is ", g.scalar_type());
-}
-
-// The gradient, scaled, with the weight's decay in it. f32.
-at::Tensor decayed_gradient(const ParameterState& s, const StepContext& context) {
-  at::Tensor g = s.gradient().to(at::kFloat);
-  if (context.grad_scale.defined()) g = g.mul(context.grad_scale);
-  const at::Tensor& weight = s.master.defined() ? s.master : s.weight;
-  return g.add(weight.detach().to(at::kFloat), context.weight_decay);
 }
 
 // Whether gradients of a parameter go into an f32 sum.
@@ -194,62 +155,6 @@ void Optimizer::clear_gradients() {
   end_pass();
 }
 
-StepContext Optimizer::context_of(const ParameterState& s, double learning_rate,
-                                  const at::Tensor& grad_scale, const at::Tensor& guard) const {
-  const Parameter& p = *s.parameter;
-  const double factor = p.hidden || p.carrier ? options_.hidden_lr_factor : 1;
-  return {.options = options_,
-          .learning_rate = learning_rate * factor * p.lr_scale,
-          .weight_decay = p.decay ? options_.weight_decay : 0,
-          .step = updates_ + 1,
-          .grad_scale = grad_scale,
-          .guard = guard};
-}
-
-void Optimizer::update(ParameterState& s, const StepContext& context) {
-  Parameter& p = *s.parameter;
-  if (s.kind->decoupled_decay || p.carrier || context.weight_decay == 0) {
-    s.kind->step(s, s.gradient(), context);
-  } else {
-    StepContext without = context;
-    without.weight_decay = 0;
-    without.grad_scale.reset();
-    s.kind->step(s, decayed_gradient(s, context), without);
-  }
-  s.sum.reset();
-  s.leaf.mutable_grad().reset();
-  if (redraws(p, context.step)) redraw(s, options_, context.step);
-}
-
-// Updates of a GPU's parameters that their optimizer makes all at once. On the CPU each gradient is
-// freed before the next parameter takes memory.
-void Optimizer::update_together(double learning_rate, const at::Tensor& grad_scale,
-                                const at::Tensor& guard) {
-  std::map<const OptimizerInfo*, std::vector<ParameterStep>> together;
-  for (size_t i = 0; i < states_.size(); ++i) {
-    ParameterState& s = states_[i];
-    const StepContext context = context_of(s, learning_rate, grad_scale, guard);
-    if ((backward_rate_ && released_[i]) || device_type_of(s.weight) != at::kCUDA ||
-        !s.kind->step_all || !s.kind->steps_together(s) ||
-        (!s.kind->decoupled_decay && context.weight_decay != 0)) {
-      continue;
-    }
-    together[s.kind].push_back({&s, s.gradient(), context});
-  }
-  for (const auto& [kind, steps] : together) {
-    kind->step_all(steps);
-    for (const ParameterStep& step : steps) {
-      step.state->sum.reset();
-      step.state->leaf.mutable_grad().reset();
-    }
-  }
-}
-
-bool Optimizer::redraws_next() const {
-  return std::ranges::any_of(
-      states_, [&](const ParameterState& s) { return redraws(*s.parameter, updates_ + 1); });
-}
-
 void Optimizer::begin_backward(double learning_rate, const at::Tensor& guard) {
   check_rate(learning_rate);
   COMPACT_CHECK(!backward_rate_ || std::ranges::count(released_, true) == 0,
@@ -304,36 +209,6 @@ void Optimizer::gather(ParameterState& s) {
     });
   }
   grad.reset();
-}
-
-void Optimizer::step(double learning_rate, const at::Tensor& grad_scale, const at::Tensor& guard) {
-  check_rate(learning_rate);
-  check_tensors();
-  bool any_released = false;
-  for (size_t i = 0; i < states_.size(); ++i) {
-    const bool released = backward_rate_ && released_[i];
-    any_released |= released;
-    if (!released) check_gradient(states_[i]);
-  }
-  check_scalar("grad_scale", grad_scale, states_);
-  check_scalar("guard", guard, states_);
-  COMPACT_CHECK(!any_released || !grad_scale.defined(),
-                "[optimizer] gradients cannot be clipped where some were released before all were "
-                "known");
-  COMPACT_CHECK(!any_released || learning_rate == *backward_rate_, "[optimizer] learning rate ",
-                learning_rate,
-                " is not the one the backward pass "
-                "began with, ",
-                *backward_rate_);
-  const at::NoGradGuard no_grad;
-  update_together(learning_rate, grad_scale, guard);
-  for (size_t i = 0; i < states_.size(); ++i) {
-    ParameterState& s = states_[i];
-    const bool done = (backward_rate_ && released_[i]) || !s.gradient().defined();
-    if (!done) update(s, context_of(s, learning_rate, grad_scale, guard));
-  }
-  ++updates_;
-  end_pass();
 }
 
 std::map<std::string, int64_t> Optimizer::bytes() const {

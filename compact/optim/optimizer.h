@@ -92,6 +92,15 @@ class Optimizer {
   // host does is done all the same: updates() counts, and projections are re-drawn.
   void step(double learning_rate, const at::Tensor& grad_scale = {}, const at::Tensor& guard = {});
 
+  // For steps that are replayed from a CUDA graph, launched as they once were: from prepare() on
+  // updates read all that changes from one to the next from the device, where prepare() puts it for
+  // the next one, and what step() is told of the learning rate is not asked for. A replayed step is
+  // followed by replayed() in place of step(). Throws InputError where an update cannot do that;
+  // cannot_replay() says why, or nothing.
+  std::string cannot_replay() const;
+  void prepare(double learning_rate);
+  void replayed();
+
   int64_t updates() const { return updates_; }
   // Whether the next update re-draws projections.
   bool redraws_next() const;
@@ -121,6 +130,7 @@ class Optimizer {
   std::vector<std::pair<at::Tensor, const void*>> hooks_;  // leaves, and what was hung on them
   OptimizerOptions options_;
   int64_t updates_ = 0;
+  at::Tensor numbers_;  // on the device, kernels::AdamWNumbers of each parameter; once prepared
   // Of the step whose backward pass began: its learning rate, what is updated, with which norms.
   std::optional<double> backward_rate_;
   at::Tensor backward_guard_;

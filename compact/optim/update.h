@@ -2,6 +2,7 @@
 // The parts of an optimizer step: one parameter each.
 #pragma once
 
+#include "compact/kernels/updates.h"
 #include "compact/optim/optimizer.h"
 
 namespace compact {
@@ -13,6 +14,8 @@ struct StepContext {
   int64_t step;           // number of this update, from 1
   at::Tensor grad_scale;  // f32 [], or undefined
   at::Tensor guard;       // f32 [], or undefined: where it is not 0, nothing may change
+  // On the device, or null: read in place of learning rate, number and key (Optimizer::prepare).
+  const kernels::AdamWNumbers* numbers = nullptr;
 
   double decay_factor() const { return 1 - learning_rate * weight_decay; }
 };
@@ -27,6 +30,13 @@ struct ParameterStep {
 // Where the random bits of one update go, so that no two uses share them.
 enum class Draws : uint64_t { kStep, kFold, kMomentum, kCarryFirst, kCarrySecond };
 uint64_t draws_key(const ParameterState& s, int64_t step, Draws use);
+
+// What AdamW's kernel takes of one update; `key` is that of its random bits.
+kernels::AdamWNumbers adamw_numbers(const StepContext& context, uint64_t key);
+
+// What kernels read one value of, where it is given: one f32 on the parameters' device.
+void check_scalar(const char* name, const at::Tensor& t, const std::vector<ParameterState>& states);
+void check_rate(double learning_rate);
 
 // Appends norms whose own norm is that of x. Below f32 in blocks, since the CPU casts as a whole.
 void append_norms(const at::Tensor& x, std::vector<at::Tensor>& norms);

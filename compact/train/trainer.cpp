@@ -34,6 +34,7 @@
 #include "compact/train/run_progress.h"
 #include "compact/train/run_state.h"
 #include "compact/train/signals.h"
+#include "compact/train/step_graph.h"
 
 namespace compact {
 namespace {
@@ -91,6 +92,7 @@ class Run {
   std::optional<BitChooser> bits_;
   std::optional<RunEvaluation> evaluation_;
   std::optional<RunProgress> progress_;
+  std::optional<StepGraph> graph_;
 };
 
 void Run::prepare() {
@@ -98,6 +100,8 @@ void Run::prepare() {
   install_counting_allocator();
   warnings_ = ignored_options(c_);
   device_ = device_of(c_.device, warnings_);
+  COMPACT_CHECK(!c_.cuda_graph || device_.is_cuda(), "--cuda_graph: only a GPU has them, the ",
+                "device is ", device_.str());
   set_deterministic(c_.deterministic, device_.type());
   folder_ = take_output_folder(c_, warnings_);
   std::string checkpoint;
@@ -130,8 +134,10 @@ void Run::prepare() {
   plan_.emplace(c_, task_, device_, policy_, /*resumed=*/!checkpoint.empty());
   outside_bytes_ = live_bytes(device_);
   plan_->enforce(outside_bytes_);
+  if (c_.cuda_graph || hooks_.replayed_steps) graph_.emplace(device_);  // before what it runs
   model_ = make_network(c_, task_, policy_, device_, warnings_);
   optimizer_ = make_optimizer(c_, policy_, *model_);
+  if (graph_) StepGraph::check(c_, task_, policy_, *optimizer_);
   static_bytes_ = live_bytes(device_) - outside_bytes_;
   progress_.emplace(*model_, *optimizer_, device_.is_cuda() || hooks_.late_results, s_, figures_);
   bits_.emplace(c_, policy_);
@@ -204,21 +210,24 @@ bool Run::step() {
     return !stop || s_.micro == accumulation;
   };
   hooks.before_update = [&](const at::Tensor& norm) { progress_->add_norm(norm); };
-  const bool whole = train_step(
-      *model_, *optimizer_,
-      {.accumulation = accumulation,
-       .first = s_.micro,
-       .loss_scale = valid > 0 ? 1.0 / static_cast<double>(valid) : 0.0,
-       .learning_rate = learning_rate_ = c_.learning_rate * schedule_->factor(s_.step),
-       .max_grad_norm = c_.max_grad_norm,
-       .report = &report_,
-       .guard = progress_->guard()},
-      [&](int64_t micro) {
-        StepInputs inputs = inputs_of(window.batches[static_cast<size_t>(micro)], device_);
-        inputs.noise = noise_key(c_, s_.step, micro);
-        return inputs;
-      },
-      hooks);
+  learning_rate_ = c_.learning_rate * schedule_->factor(s_.step);
+  const StepSettings settings = {
+      .accumulation = accumulation,
+      .first = s_.micro,
+      .loss_scale = valid > 0 ? 1.0 / static_cast<double>(valid) : 0.0,
+      .learning_rate = learning_rate_,
+      .max_grad_norm = c_.max_grad_norm,
+      .report = &report_,
+      .guard = progress_->guard()};
+  const auto micro_batch = [&](int64_t micro) {
+    StepInputs inputs = inputs_of(window.batches[static_cast<size_t>(micro)], device_);
+    inputs.noise = noise_key(c_, s_.step, micro);
+    return inputs;
+  };
+  if (graph_) optimizer_->prepare(learning_rate_);
+  const bool whole =
+      (graph_ && graph_->run(*model_, *optimizer_, settings, window.batches, *progress_)) ||
+      train_step(*model_, *optimizer_, settings, micro_batch, hooks);
   if (!whole) {
     progress_->stop_inside();
     return false;
@@ -281,6 +290,10 @@ void Run::finish() {
   });
   if (!s_.bits.empty()) output_->write_bits(s_.bits);
   console_.line(result_line(s_, figures_));
+  if (graph_) {
+    console_.line(cat("replayed ", graph_->replays(), " of ", figures_.step_seconds.size(),
+                      " steps from a graph"));
+  }
   console_.line(cat("model in ", c_.output_dir));
 }
 

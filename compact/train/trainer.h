@@ -21,6 +21,8 @@ struct TrainHooks {
   std::function<bool(int64_t attempts)> wait;
   // On the CPU, too, the results of a step are read late (step_results.h), as on a GPU.
   bool late_results = false;
+  // And steps are run again as one was recorded (step_graph.h), as under --cuda_graph on a GPU.
+  bool replayed_steps = false;
 };
 
 // Runs, writing progress to `console` (with a progress bar if it is a `terminal`), and in

@@ -29,7 +29,7 @@ MUTANTS = [
     ("signs read beyond their end", "srht.cu", "word <= last ? signs[word] : 0", "word <= last + 32 ? signs[word] : 0"),
     ("sum of parts without a barrier", "norm.cu", "  lanes[threadIdx.y][threadIdx.x] = sum;\n  __syncthreads();", "  lanes[threadIdx.y][threadIdx.x] = sum;"),
     ("wide rows add to what is there", "norm.cu", "if (kPacks == 0 && sums) {", "if (false) {"),
-    ("gradient of a norm without its mean", "norm.cu", "(g[j] * w[j] - v[j] * along)", "(g[j] * w[j])"),
+    ("gradient of a norm with its mean added", "norm.cu", "(g[j] * w[j] - v[j] * along)", "(g[j] * w[j] + v[j] * along)"),
     ("codes of another plane", "quantize.cu", "words[p] |= word << (spot_of(h, step).at / h.plane * kBits);", "words[p] |= word;"),
     ("scales of groups that are not there", "quantize.cu", "if (lane() < whole) write_scale", "if (lane() < h.groups * kParts) write_scale"),
     ("last group read past the row", "quantize.cu", "held[p] = load_words<kPart>(from + at, left - at, w.aligned);", "held[p] = load_words<kPart>(from + at, kPart, w.aligned);"),

@@ -79,7 +79,8 @@ void fold_block(const Fold& a, uint64_t block, bool random) {
 
 }  // namespace
 
-void adamw(const AdamW& a, const Launch& launch) {
+void adamw(const AdamW& given, const Launch& launch) {
+  const AdamW a = with_numbers(given);
   if (held_back(a.guard)) return;
   const Factors f = {
       .scale = a.grad_scale ? *a.grad_scale : 1.0f,

@@ -37,8 +37,9 @@ struct Steps {
   const void* grad[kAdamWTogether];
   int64_t count[kAdamWTogether];
   int64_t end[kAdamWTogether];  // shares of a block up to and with this tensor
+  const AdamWNumbers* numbers[kAdamWTogether];  // or the next three say them
   uint64_t key[kAdamWTogether];
-  float decay[kAdamWTogether], step[kAdamWTogether];
+  float decay[kAdamWTogether], step[kAdamWTogether];  // decay: with numbers a learning rate less
   uint64_t aligned;  // bit i: all of tensor i
   const float *grad_scale, *guard;
   float beta2, rest1, rest2, root, eps;
@@ -84,8 +85,15 @@ __global__ void adamw_steps(Steps a) {
     load_pack(g, static_cast<const G*>(a.grad[i]) + at, left, aligned);
     load_pack(m, m_at, left, aligned);
     load_pack(v, v_at, left, aligned);
-    const Random4 random = philox(a.key[i], static_cast<uint64_t>(t));
-    const float decay = a.decay[i], step = a.step[i];
+    uint64_t key = a.key[i];
+    float decay = a.decay[i], step = a.step[i], root = a.root;
+    if (const AdamWNumbers* now = a.numbers[i]) {
+      key = now->key;
+      decay *= now->lr;
+      step = now->lr / now->bias1;
+      root = 1 / sqrtf(now->bias2);
+    }
+    const Random4 random = philox(key, static_cast<uint64_t>(t));
     uint32_t p_bits[4], m_bits[4], v_bits[4];
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
@@ -97,7 +105,7 @@ __global__ void adamw_steps(Steps a) {
       p[j] -= decay * p[j];
       m[j] += a.rest1 * (grad - m[j]);
       v[j] = a.beta2 * v[j] + a.rest2 * (grad * grad);
-      p[j] -= step * m[j] / (sqrtf(v[j]) * a.root + a.eps);
+      p[j] -= step * m[j] / (sqrtf(v[j]) * root + a.eps);
     }
     store_pack_stochastic(m_at, m, m_bits, left, aligned);
     store_pack_stochastic(v_at, v, v_bits, left, aligned);
@@ -196,7 +204,8 @@ void add(Steps& s, const AdamW& a) {
   s.count[i] = a.count;
   s.end[i] = (i > 0 ? s.end[i - 1] : 0) + (a.count + kShare - 1) / kShare;
   s.key[i] = a.key;
-  s.decay[i] = a.lr * a.weight_decay;
+  s.numbers[i] = a.numbers;
+  s.decay[i] = a.numbers ? a.weight_decay : a.lr * a.weight_decay;
   s.step[i] = a.lr / a.bias1;
   const bool aligned = starts_aligned(a.param) && starts_aligned(a.m) && starts_aligned(a.v) &&
                        starts_aligned(a.master) && starts_aligned(a.grad);

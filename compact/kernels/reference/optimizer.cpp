@@ -36,7 +36,8 @@ void adamw_typed(const AdamW& a) {
 
 }  // namespace
 
-void adamw(const AdamW& a, const Launch&) {
+void adamw(const AdamW& given, const Launch&) {
+  const AdamW a = with_numbers(given);
   if (held_back(a.guard)) return;
   with_type(a.type, [&]<class P>() {
     with_type(a.grad_type, [&]<class G>() {

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Work on a device that is recorded once, then launched again as it was: a CUDA graph.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <functional>
+#include <memory>
+
+namespace compact {
+
+class Recording {
+ public:
+  virtual ~Recording() = default;
+  // Records what `work` launches, which runs at replay() only. Memory that `work` asks for belongs
+  // to the recording: what it keeps of that is written anew by every replay. `work` must not wait
+  // for the device, and must be there as long as the recording. Whatever it throws is passed on, and
+  // nothing is recorded then.
+  virtual void record(std::function<void()> work) = 0;
+  virtual void replay() = 0;
+};
+
+// A CUDA graph of what is launched on the current stream, which must not be the default one. Throws
+// InputError in a build without CUDA.
+std::unique_ptr<Recording> cuda_recording(c10::Device device);
+
+// On any device, without a graph: work that is replayed runs again, with all that it was given when
+// it was recorded. For tests of what may change between replays.
+std::unique_ptr<Recording> plain_recording();
+
+}  // namespace compact
