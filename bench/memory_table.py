@@ -10,18 +10,16 @@ where a row failed, 75 where time ran out.
     python bench/memory_table.py --program build/compact --device cpu --batch 16 --models llama-60m
 """
 import argparse
-import datetime
 import json
-import os
 import pathlib
-import re
-import shlex
 import subprocess
 import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from measuring import (BUDGET, ROOT, end_with_children, exit_code, failure, gib, origin, origin_lines, program_at, run, shown, slug_of,
+                       write)  # fmt: skip
+
 sys.path.insert(0, str(ROOT / "bench" / "rivals"))
 from hf_llama import MODELS, UNAVAILABLE  # noqa: E402
 
@@ -36,6 +34,11 @@ SHAPES = {
     "llama-3.1-8b": (2, 8192),
 }
 FLOOR = "the products alone"
+RIVAL = "Liger-Kernel, torch.compile"
+SMALL_BUDGET = "auto within 10 GiB"  # of the model below, at the table's batch
+SMALL_MODEL = "llama-350m"
+WHOLE_GPU = "auto within 90 % of the GPU"  # of the shapes
+LOSSLESS = ["off", "exact", "every block recomputed", SMALL_BUDGET, WHOLE_GPU]
 TYPES = {"bf16": "bfloat16", "f32": "float32"}
 
 
@@ -49,10 +52,12 @@ def row_commands():
         "torch.compile, activation_memory_budget 0": ("hf", ["--mode", "compile", "--memory_budget", "0"]),
         "Hugging Face, checkpointing": ("hf", ["--mode", "checkpoint"]),
         "Liger-Kernel": ("hf", ["--mode", "eager", "--liger"]),
-        "Liger-Kernel, torch.compile": ("hf", ["--mode", "compile", "--liger"]),
+        RIVAL: ("hf", ["--mode", "compile", "--liger"]),
         "off": ("compact", ["--preset", "off"]),
         "exact": ("compact", ["--preset", "exact"]),
         "every block recomputed": ("compact", ["--preset", "recompute"]),
+        SMALL_BUDGET: ("compact", ["--preset", "auto", "--budget", "10GiB"]),
+        WHOLE_GPU: ("compact", ["--preset", "auto", "--budget", "GPU"]),
     }
     for preset in ("compact-paper", "compact"):
         for name, rank in RANKS.items():
@@ -83,14 +88,17 @@ def arguments():
     return p.parse_args()
 
 
-def device_name(device):
-    if device == "cuda":
-        query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-        return subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]
-    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return "cpu"
+def applies(a, name, model):
+    """Whether a row is for this model."""
+    if name == SMALL_BUDGET:
+        return model == SMALL_MODEL
+    return name != WHOLE_GPU or (a.shapes and a.device == "cuda")
+
+
+def most_of_gpu():
+    query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    found = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()
+    return f"{int(0.9 * int(found[0]))}MiB"
 
 
 def hf_config(model, block):
@@ -109,53 +117,42 @@ def hf_config(model, block):
     }
 
 
-def ours(a, model, flags, folder):
-    (folder / "model").mkdir()
+def step_flags(a, model, folder):
+    """Of `compact plan` and `compact train`: a model of random weights, whose config.json goes into the
+    folder, and its batch."""
+    (folder / "model").mkdir(exist_ok=True)
     (folder / "model" / "config.json").write_text(json.dumps(hf_config(model, a.block)))
-    command = [a.program, "train", "--model_name_or_path", str(folder / "model")]
-    command += ["--train_file", str(ROOT / "examples" / "data" / "pride-and-prejudice.txt")]
-    command += ["--tokenizer", "bytes", "--validation_split", "0", "--cache_dir", str(folder / "cache")]
-    command += ["--block_size", str(a.block), "--per_device_train_batch_size", str(a.batch)]
-    command += ["--max_steps", str(a.steps), "--logging_steps", "1", "--learning_rate", "1e-3"]
-    command += ["--dtype", TYPES[a.dtype], "--device", a.device, "--output_dir", str(folder / "run")]
-    command += ["--threads", str(a.threads)] if a.device == "cpu" else []
-    return command + flags
+    flags = ["--model_name_or_path", folder / "model", "--tokenizer", "bytes", "--block_size", a.block]
+    flags += ["--per_device_train_batch_size", a.batch, "--dtype", TYPES[a.dtype], "--device", a.device]
+    return flags + (["--threads", a.threads] if a.device == "cpu" else [])
+
+
+def run_flags(a, folder):
+    """What `compact train` takes beside: bundled text, steps, and where the run goes."""
+    return ["--train_file", ROOT / "examples" / "data" / "pride-and-prejudice.txt", "--validation_split", "0",
+            "--max_steps", a.steps, "--logging_steps", "1", "--learning_rate", "1e-3",
+            "--cache_dir", folder / "cache", "--output_dir", folder / "run"]  # fmt: skip
+
+
+def ours(a, model, flags, folder):
+    flags = [most_of_gpu() if flag == "GPU" else flag for flag in flags]
+    return [a.program, "train", *step_flags(a, model, folder), *run_flags(a, folder), *flags]
 
 
 def script(a, name, model):
     """A script of rivals/ with the flags that all of them take."""
-    command = [a.python, str(ROOT / "bench" / "rivals" / name), "--model", model]
-    command += ["--dtype", a.dtype, "--device", a.device, "--threads", str(a.threads)]
-    return command + ["--batch", str(a.batch), "--block", str(a.block), "--matmul", a.matmul]
+    command = [a.python, ROOT / "bench" / "rivals" / name, "--model", model]
+    command += ["--dtype", a.dtype, "--device", a.device, "--threads", a.threads]
+    return command + ["--batch", a.batch, "--block", a.block, "--matmul", a.matmul]
 
 
 def rival(a, model, flags):
     command = script(a, "hf_llama.py", model)
-    command += ["--steps", str(max(1, a.steps - 2)), "--warmup", "2"]
+    command += ["--steps", max(1, a.steps - 2), "--warmup", "2"]
     library = a.allocator or pathlib.Path(a.program).parent / "bench/rivals/libcounting_allocator.so"
     if a.device == "cpu" and pathlib.Path(library).exists():
-        command += ["--allocator", str(library)]
+        command += ["--allocator", library]
     return command + flags
-
-
-def run(command, limit):
-    """(exit code or None at the limit, standard output, the end of what went wrong)"""
-    environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        start_new_session=True,  # so that a compiler's children end with it
-    )
-    try:
-        out, errors = process.communicate(timeout=limit)
-        return process.returncode, out, (errors or out).strip()[-2000:]
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)
-        process.communicate()
-        return None, "", ""
 
 
 def measure(a, model, kind, flags, limit):
@@ -167,15 +164,12 @@ def measure(a, model, kind, flags, limit):
             command = rival(a, model, flags) if kind == "hf" else script(a, "products.py", model)
         begin = time.monotonic()
         code, out, errors = run(command, limit)
-        result = {"command": shlex.join(command).replace(name, "TMP").replace(str(ROOT) + "/", "")}
+        result = {"command": shown(str(word).replace(name, "TMP") for word in command)}
         result["seconds"] = round(time.monotonic() - begin, 1)
-        if code is None:
-            return {**result, "status": f"over {limit:.0f} s"}
         if code != 0:
-            memory = re.search(r"out of memory|OutOfMemory|can't allocate", errors + out, re.IGNORECASE)
-            status = "out of memory" if memory else f"failed ({code})"
-            if kind != "compact" and code == UNAVAILABLE:
-                status = errors.splitlines()[-1]  # "not run: ..."
+            status = failure(code, errors + out, limit).split(":")[0]
+            if kind != "compact" and code in (UNAVAILABLE, BUDGET):  # the latter is ours alone
+                status = errors.splitlines()[-1] if code == UNAVAILABLE else f"failed ({code})"  # "not run: ..."
             return {**result, "status": status, "message": errors[-600:]}
         if kind != "compact":
             found = json.loads(out.strip().splitlines()[-1])
@@ -192,16 +186,9 @@ def final(status):
     return status in ("ok", "out of memory")
 
 
-def gib(n):
-    return "" if n is None else f"{n / 2**30:.2f}"
-
-
 def markdown(table, names):
     lines = [
-        f"# Memory of a training step, {table['dtype']}",
-        "",
-        f"{table['date']}, {table['device']}, commit {table['commit']}; made by",
-        f"`{table['command']}`.",
+        *origin_lines(f"Memory of a training step, {table['dtype']}", table),
         "Peak: the most bytes allocated in a step, with weights, gradients and optimizer state;"
         " reserved: what the caching allocator took for it; bound: the step's matrix products alone.",
     ]
@@ -226,35 +213,19 @@ def markdown(table, names):
     return "\n".join(lines) + "\n"
 
 
-def write(path, text):
-    beside = path.with_name(path.name + ".new")
-    beside.write_text(text)
-    beside.replace(path)
-
-
-def commit():
-    try:
-        found = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    except FileNotFoundError:  # a machine without git
-        return "unknown"
-    return found.stdout.strip() or "unknown"
-
-
 def main():
     a = arguments()
     unknown = [m for m in a.models if m not in MODELS]
     if unknown:
         sys.exit(f"no model {unknown[0]}; known: {', '.join(MODELS)}")
-    a.program = str(pathlib.Path(a.program).resolve())
-    if not pathlib.Path(a.program).exists():
-        sys.exit(f"no program {a.program}: build it first")
+    a.program = program_at(a.program)
+    end_with_children()
     end = time.monotonic() + a.minutes * 60
-    device = device_name(a.device)
-    slug = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
+    of = origin(a.device)
     out = pathlib.Path(a.out)
     out.mkdir(parents=True, exist_ok=True)
     size = "shapes" if a.shapes else f"{a.batch}x{a.block}"
-    path = out / f"memory-{slug}-{size}-{a.dtype}.json"
+    path = out / f"memory-{slug_of(of['device'])}-{size}-{a.dtype}.json"
     cases = [(model, a.batch, a.block) for model in a.models]
     if a.shapes:
         cases = [(model, batch, block) for model, (batch, block) in SHAPES.items()]
@@ -265,42 +236,38 @@ def main():
         row.setdefault("batch", a.batch)
         row.setdefault("block", a.block)
     rows = row_commands()
-    table.update(
-        date=datetime.date.today().isoformat(),
-        device=device,
-        commit=commit(),
-        command=shlex.join(["python", *sys.argv]).replace(str(ROOT) + "/", ""),
-        dtype=a.dtype,
-    )
+    table.update(of, dtype=a.dtype)
     done = {(r["model"], r["row"]) for r in table["rows"] if final(r["status"])}
-    failed = left = 0
-    for model, batch, block in cases:
-        a.batch, a.block = batch, block
-        for name, (kind, flags) in rows.items():
-            if a.rows and not any(part in name for part in a.rows):
-                continue
-            if (model, name) in done:
-                continue
-            remaining = end - time.monotonic()
-            if remaining < 10:
-                left += 1
-                continue
-            result = measure(a, model, kind, flags, min(a.limit, remaining))
-            if result["status"].startswith("over") and remaining < a.limit:
-                left += 1  # the end of this call, not of the row
-            else:
-                failed += not final(result["status"]) and not result["status"].startswith("not run")
-            entry = {"model": model, "batch": batch, "block": block, "row": name, "date": table["date"], **result}
-            table["rows"] = [r for r in table["rows"] if (r["model"], r["row"]) != (model, name)] + [entry]
-            write(path, json.dumps(table, indent=1) + "\n")
-            write(path.with_suffix(".md"), markdown(table, rows))
-            speed = f"{result['tokens_per_second']:,.0f} tok/s" if result["status"] == "ok" else ""
-            peak = gib(result.get("peak_bytes")) + " GiB" if result["status"] == "ok" else result["status"]
-            print(f"{model:12} {name:44} {peak:>16} {speed:>16}  {result['seconds']:.0f} s", flush=True)
-            if result["status"].startswith("failed"):
-                print("   " + result["message"].replace("\n", "\n   "), flush=True)
-    print(f"{path.with_suffix('.md')}: {len(table['rows'])} rows, {failed} failed, {left} left for another time")
-    return 1 if failed else 75 if left else 0  # 75: time ran out
+    seen = {(r["model"], r["row"]) for r in table["rows"]}
+    todo = [(case, name) for case in cases for name in rows
+            if (not a.rows or any(part in name for part in a.rows))
+            and applies(a, name, case[0]) and (case[0], name) not in done]  # fmt: skip
+    todo.sort(key=lambda t: (t[0][0], t[1]) in seen)  # what went wrong before comes last
+    failed = others = left = 0
+    for (model, a.batch, a.block), name in todo:
+        kind, flags = rows[name]
+        tried = kind != "compact" and (model, name) in seen  # the page has it, whatever comes now
+        remaining = end - time.monotonic()
+        if remaining < 10:
+            left += not tried
+            continue
+        result = measure(a, model, kind, flags, min(a.limit, remaining))
+        if result["status"].startswith("over") and remaining < a.limit:
+            left += not tried  # the end of this call, not of the row
+            continue
+        if not final(result["status"]):
+            failed, others = failed + (kind == "compact"), others + (kind != "compact")
+        entry = {"model": model, "batch": a.batch, "block": a.block, "row": name, "date": table["date"], **result}
+        table["rows"] = [r for r in table["rows"] if (r["model"], r["row"]) != (model, name)] + [entry]
+        write(path, json.dumps(table, indent=1) + "\n")
+        write(path.with_suffix(".md"), markdown(table, rows))
+        speed = f"{result['tokens_per_second']:,.0f} tok/s" if result["status"] == "ok" else ""
+        peak = gib(result.get("peak_bytes")) + " GiB" if result["status"] == "ok" else result["status"]
+        print(f"{model:12} {name:44} {peak:>16} {speed:>16}  {result['seconds']:.0f} s", flush=True)
+        if result["status"].startswith("failed"):
+            print("   " + result["message"].replace("\n", "\n   "), flush=True)
+    print(f"{path.stem}.md: {len(table['rows'])} rows, {failed} failed, {others} of others did not run, {left} left for another time")
+    return exit_code(failed, left)
 
 
 if __name__ == "__main__":

@@ -1,30 +1,49 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # For a machine with an NVIDIA GPU, nvcc, a C++ compiler and a Python with torch, without network,
-# packages or git: builds with the preset `cuda`, checks every CUDA kernel against the reference,
-# runs the tests that a GPU changes, trains every task under four presets beside the CPU, and
-# measures the memory table. What else it needs comes from gpu-pack.tar.xz (scripts/gpu_pack.sh),
-# where that file exists. May be stopped and called again: it goes on with what is not done.
+# packages or git: builds with the preset `cuda`, then checks and measures everything that a GPU can
+# say. May be stopped and called again: it goes on with what is not done, until it says that
+# everything passed. What else it needs comes from gpu-pack.tar.xz (scripts/gpu_pack.sh), where that
+# file exists. Its stages, in this order (scripts/gpu_stages.sh):
+#   build           program, tests and benchmarks
+#   kernels         every CUDA kernel beside the reference, and `compact doctor`
+#   sanitizer       compute-sanitizer's tools on these kernels; skipped where there is none
+#   tests           the tests that a GPU changes
+#   train           every task under four presets beside the CPU
+#   roofline        every kernel's bandwidth beside a copy's
+#   table, shapes   memory and speed beside others and the product bound: the paper's models at
+#                   128 x 256 tokens, then larger ones at their own batches (bench/memory_table.py)
+#   plans           planned bytes beside measured ones (bench/plans.py)
+#   deterministic   every assignment of keep and recompute, bit for bit (scripts/gpu_bits.py)
+#   quality         scripts/quality.sh --setting gpu; skipped without its texts (COMPACT_DATA)
+# Results are pages and JSON in --out, to be copied to bench/results; goals.md there says which goals
+# are met (scripts/gpu_goals.py). How each call went is in summary.txt, what a stage printed in *.log.
 #   --minutes N      for this call (default 9); later stages get what is left
-#   --only STAGES    of build,kernels,tests,train,table (comma-separated; default the first four)
+#   --only STAGES    comma-separated (default all)
 #   --tests REGEX    tests to run (default: the layers that touch a device)
 #   --models NAMES   of the table (default llama-60m,llama-130m,llama-350m,llama-1b)
-#   --rows PARTS     only rows of the table whose name contains one of these (comma-separated)
-#   --shapes         the table of larger models at their own batches instead (memory_table.py)
-#   --limit SECONDS  for one row of the table (default 150)
+#   --rows PARTS     only rows of table, shapes, plans and deterministic whose name contains one of
+#                    these (comma-separated)
+#   --limit SECONDS  for one row of the tables (default 240)
 #   --out DIR        where results go (default $OUT, else build-cuda/check/out)
 #   --device cpu     the same stages with a build for the CPU, to try this script without a GPU
-# Environment: PYTHON (default python3), TORCH_DIR (default: of that Python), CUDACXX.
+# Environment: PYTHON (default python3), TORCH_DIR (default: of that Python), CUDACXX, COMPACT_DATA.
 # Exit code 0 where every stage that ran passed; 1 where one failed; 75 where time ran out.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source-path=SCRIPTDIR
+source "$root/scripts/gpu_stages.sh"
 
-minutes=9 limit=150 rows="" tests="" device=cuda shapes=no
-out=${OUT:-}
-stages=build,kernels,tests,train models=llama-60m,llama-130m,llama-350m,llama-1b
+minutes=9 limit=240 rows="" tests="" device=cuda
+out=${OUT:-} given=("$@")
+all_stages=build,kernels,sanitizer,tests,train,roofline,table,shapes,plans,deterministic,quality
+stages=$all_stages models=llama-60m,llama-130m,llama-350m,llama-1b
 while (($#)); do
-  if [[ $1 == --shapes ]]; then shapes=yes && shift && continue; fi
+  case $1 in
+    --minutes | --only | --tests | --models | --rows | --limit | --out | --device) ;;
+    *) die "unknown argument $1; known: --minutes --only --tests --models --rows --limit --out --device" ;;
+  esac
   (($# > 1)) || die "$1 needs a value"
   case $1 in
     --minutes) minutes=$2 ;;
@@ -35,15 +54,14 @@ while (($#)); do
     --limit) limit=$2 ;;
     --out) out=$2 ;;
     --device) device=$2 ;;
-    *) die "unknown argument $1; known: --minutes --only --tests --models --rows --shapes --limit --out --device" ;;
   esac
   shift 2
 done
-[[ $minutes =~ ^[0-9]+$ && $minutes != 0 ]] || die "--minutes must be a positive integer, is $minutes"
+[[ $minutes =~ ^[1-9][0-9]*$ ]] || die "--minutes must be a positive integer, is $minutes"
+[[ $limit =~ ^[1-9][0-9]*$ ]] || die "--limit must be a positive integer, is $limit"
 [[ $device == cuda || $device == cpu ]] || die "--device must be cuda or cpu, is $device"
 for stage in ${stages//,/ }; do
-  [[ " build kernels tests train table " == *" $stage "* ]] ||
-    die "unknown stage $stage; known: build,kernels,tests,train,table"
+  [[ ,$all_stages, == *",$stage,"* ]] || die "--only: unknown stage $stage; known: $all_stages"
 done
 
 python=${PYTHON:-python3}
@@ -53,10 +71,13 @@ build=$(build_folder "$preset")
 work=$build/check
 out=${out:-$work/out}
 logs=$work/logs
-summary=$out/summary.md
+results=$work/results  # pages and JSON, here as long as the build is; copied to $out
+summary=$out/summary.txt
 started=$SECONDS
-mkdir -p "$work" "$logs" "$out"
+mkdir -p "$work" "$logs" "$results" "$out"
+out=$(cd "$out" && pwd)
 left() { local s=$((started + minutes * 60 - SECONDS)); echo $((s > 1 ? s : 1)); }
+minutes_left() { awk -v s="$(left)" 'BEGIN { print (s > 15 ? s - 10 : s) / 60 }'; }  # to end in time
 wanted() { [[ ,$stages, == *,$1,* ]]; }
 
 # CMake, Ninja and the libraries, from the pack where this machine lacks them.
@@ -90,94 +111,37 @@ prepare() {
   fi
 }
 
+# How a stage ended, for the page of goals, and all results to $out.
+publish() {
+  "$python" "$root/scripts/gpu_goals.py" --results "$results" --device "$device" --stage "$1" "$2" \
+    --command "scripts/gpu_check.sh${given[*]:+ ${given[*]}}" || failed+=("goals")
+  cp "$results"/*.md "$results"/*.json "$out/" 2>/dev/null || true
+}
+
 # stage NAME COMMAND...: no longer than this call; what it printed goes to $out as NAME.log, and how
 # it ended into the summary.
-failed=() unfinished=()
+failed=() unfinished=() skipped=()
 stage() {
-  local name=$1 status=0 begin=$SECONDS how=passed
+  local name=$1 status=0 begin=$SECONDS how=passed word=passed last
   shift
   printf '%s ...\n' "$name"
   timeout "$(left)" "$@" >"$logs/$name.log" 2>&1 </dev/null || status=$?
-  # 75: train and table stopped in time.
-  if ((status == 124 || status == 137 || status == 75 || SECONDS - started >= minutes * 60)); then
-    unfinished+=("$name") how="cut off; call again to go on"
+  if ((status == 77)); then
+    skipped+=("$name") how=skipped word=skipped
+  # 75: it stopped in time.
+  elif ((status == 124 || status == 137 || status == 143 || status == 75 || (status && SECONDS - started >= minutes * 60))); then
+    unfinished+=("$name") how="cut off; call again to go on" word="cut off"
   elif ((status)); then
-    failed+=("$name") how="FAILED ($status)"
+    failed+=("$name") how="FAILED ($status)" word=FAILED
   fi
   tail -c 4000000 "$logs/$name.log" >"$out/$name.log"
-  printf '   %s after %ss: %s\n' "$how" $((SECONDS - begin)) "$(tail -n 1 "$logs/$name.log" | cut -c1-150)"
-  printf -- '- %s, %s, %ss (%s): %s\n' "$name" "$how" $((SECONDS - begin)) "$(date -u +%FT%TZ)" \
-    "$(tail -n 1 "$logs/$name.log")" >>"$summary"
+  last=$(tail -n 1 "$logs/$name.log")
+  printf '   %s after %ss: %s\n' "$how" $((SECONDS - begin)) "${last:0:150}"
+  printf -- '- %s, %s, %ss (%s): %s\n' "$name" "$how" $((SECONDS - begin)) "$(date -u +%FT%TZ)" "$last" >>"$summary"
+  publish "$name" "$word"
   return "$status"
 }
 
-run_build() {
-  local options=(-DCOMPACT_PYTHON="$(command -v "$python")")
-  [[ -z ${cuda_architectures:-} ]] || options+=("-DCMAKE_CUDA_ARCHITECTURES=$cuda_architectures")
-  cmake -S "$root" --preset "$preset" -DTORCH_DIR="$TORCH_DIR" "${options[@]}" &&
-    cmake --build "$build" --parallel "$(build_jobs)" --target kernel_check compact &&
-    cmake --build "$build" --parallel "$(build_jobs)" &&
-    printf 'program, tests and benchmarks are built\n'
-}
-run_kernels() {
-  local backend=$device status=0
-  "$build/kernel_check" "$backend" || status=$?
-  "$build/compact" doctor || status=$?
-  return "$status"
-}
-# The program and the tests, those in Python and what they call included.
-tests_key() {
-  { cat "$build/compact" "$build"/tests/*_test && find "$root/tests" "$root/scripts" -type f -print0 |
-    sort -z | xargs -0 cat; } | hash_of
-}
-# A group at a time; one that passed is not run again for the same program and tests.
-run_tests() {
-  local group status=0 stamp key groups=("$tests")
-  [[ -n $tests ]] || groups=('^kernels\.' '^ops\.' '^codecs\.' '^optim\.' '^cli\.' '^tasks\.' '^train\.' '^apps\.')
-  key=$(tests_key)
-  for group in "${groups[@]}"; do
-    stamp=$work/tests-${group//[^a-z0-9]/}
-    if stamped "$stamp" "$key $group"; then
-      printf '%s: passed before\n' "$group"
-      continue
-    fi
-    rm -f "$work/tests.xml"
-    OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=2 ctest --test-dir "$build" -R "$group" --timeout 300 \
-      --parallel "$(nproc)" --no-tests=error --test-output-size-passed 16000 \
-      --output-junit "$work/tests.xml" >"$work/tests.txt" || true
-    printf '%s\n' "$group"
-    if "$python" "$root/scripts/summary.py" "$work/tests.xml"; then
-      printf '%s\n' "$key $group" >"$stamp"
-    else
-      status=1
-    fi
-  done
-  return "$status"
-}
-run_train() {
-  "$python" "$root/scripts/gpu_tasks.py" --program "$build/compact" --device "$device" \
-    --folder "$work" --minutes "$(minutes_left)"
-}
-run_table() {
-  local options=(--program "$build/compact" --python "$python" --device "$device" --out "$out"
-    --limit "$limit" --minutes "$(minutes_left)") parts
-  [[ ! -d $work/table ]] || cp -n "$work"/table/* "$out/" || true
-  if [[ $shapes == yes ]]; then
-    options+=(--shapes)
-  else
-    # shellcheck disable=SC2206  # split on purpose
-    options+=(--models ${models//,/ })
-  fi
-  if [[ -n $rows ]]; then
-    IFS=, read -ra parts <<<"$rows"
-    options+=(--rows "${parts[@]}")
-  fi
-  local status=0
-  "$python" "$root/bench/memory_table.py" "${options[@]}" || status=$?
-  mkdir -p "$work/table" && cp "$out"/memory-* "$work/table/" || true
-  return "$status"
-}
-minutes_left() { awk -v s="$(left)" 'BEGIN { print s / 60 }'; }
 # A stage by name, in a shell of its own, so that `timeout` can end it with all that it started.
 if [[ -n ${COMPACT_STAGE:-} ]]; then
   prepare
@@ -186,10 +150,9 @@ if [[ -n ${COMPACT_STAGE:-} ]]; then
 fi
 
 prepare
-printf '# %s, %s, torch in %s\n\n' "$(date -u +%FT%TZ)" \
-  "$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -n 1 || echo "no GPU")" \
-  "$TORCH_DIR" >>"$summary"
-for name in build kernels tests train table; do
+printf '# %s, %s\n\n' "$(date -u +%FT%TZ)" \
+  "$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -n 1 || echo "no GPU")" >>"$summary"
+for name in ${all_stages//,/ }; do
   wanted "$name" || continue
   if (($(left) <= 5)); then
     unfinished+=("$name")
@@ -199,12 +162,13 @@ for name in build kernels tests train table; do
   again=(--minutes $((($(left) + 59) / 60)) --models "$models" --limit "$limit" --out "$out" --device "$device")
   [[ -z $tests ]] || again+=(--tests "$tests")
   [[ -z $rows ]] || again+=(--rows "$rows")
-  [[ $shapes == no ]] || again+=(--shapes)
   COMPACT_STAGE=$name stage "$name" bash "${BASH_SOURCE[0]}" "${again[@]}" || [[ $name != build ]] || break
 done
+((${#skipped[@]} == 0)) || printf 'skipped, so not measured: %s\n' "${skipped[*]}"
 ((${#failed[@]} == 0)) || die "failed: ${failed[*]}; see $out"
 if ((${#unfinished[@]})); then
   printf 'time is up; call again for: %s (%s)\n' "${unfinished[*]}" "$summary"
   exit 75
 fi
-printf 'everything asked for passed (%ss); results in %s\n' $((SECONDS - started)) "$out"
+printf 'everything asked for passed%s (%ss); results in %s, goals in goals.md\n' \
+  "${skipped[*]:+ but what was skipped}" $((SECONDS - started)) "$out"

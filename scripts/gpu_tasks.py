@@ -8,7 +8,6 @@ CPU's last.
     python scripts/gpu_tasks.py --program build-cuda/compact --device cuda --folder build-cuda/check
 """
 import argparse
-import hashlib
 import json
 import math
 import pathlib
@@ -21,6 +20,9 @@ import time
 import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "bench"))
+from measuring import exit_code, hash_of  # noqa: E402
+
 PRESETS = ["exact", "compact", "gact-l1", "pool"]
 TEXTS = ["language-modeling", "prompt-completion", "text-classification", "glue"]
 FOR = {"compact": TEXTS, "pool": ["image-classification"]}  # what projects and what pools; others: all
@@ -139,8 +141,7 @@ def train(a, task, flags, preset, device):
 
 def key_of(a):
     """What results hold for: the program, what it is given, and how long it runs."""
-    parts = (pathlib.Path(a.program).read_bytes(), pathlib.Path(__file__).read_bytes(), str(a.steps).encode())
-    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
+    return hash_of(pathlib.Path(a.program), pathlib.Path(__file__), a.steps)
 
 
 def judged(here, cpu):
@@ -193,7 +194,7 @@ def main():
             numbers = " ".join(f"{x:.4f}" for x in (r["losses"][:1] + r["losses"][-1:] + r["cpu_losses"][-1:]))
             print(f"{task:22} {preset:10} {r['status']:12} {numbers}  {r.get('message', '')}", flush=True)
     print(f"{good} runs as they should be, {failed} not, {left} left for another time")
-    return 1 if failed else 75 if left else 0  # 75: time ran out
+    return exit_code(failed, left)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 # The quality study: methods of different memory trained on the same text, three learning rates
 # each on one seed, the best on two more; paired differences to the uncompressed run. Resumable: a
-# run whose result is there is not repeated. About an hour on two cores.
-#   scripts/quality.sh [--setting cpu|gpu] [--hours X] [--output DIR]
-# Text: the novels of $COMPACT_DATA/text (default ../shared/data); without them the study is refused.
+# run whose result is there is not repeated, one that was ended goes on. About an hour on two cores.
+#   scripts/quality.sh [--setting cpu|gpu|try] [--hours X] [--output DIR] [--results DIR]
+# `gpu` builds the program with its CUDA kernels, `try` takes a minute. Text: the novels of
+# $COMPACT_DATA/text (default ../shared/data); without them the study is refused.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+if [[ " $* " == *" --setting gpu "* || " $* " == *" --setting=gpu "* ]]; then
+  ensure_packages
+  ensure_torch
+  choose_preset
+  [[ $preset == cuda ]] || die "--setting gpu needs the CUDA kernels: ${why:-no GPU is seen here}"
+  build "$preset" compact
+  exec python3 "$root/scripts/quality.py" --program "$(build_folder "$preset")/compact" "$@"
+fi
 run_study quality "$@"
