@@ -221,12 +221,18 @@ configure() {
     "${options[@]}")
 }
 
-# run_study NAME ARGUMENTS...: builds the program and runs scripts/NAME.py.
+# run_study NAME ARGUMENTS...: builds the program, for `--setting gpu` with its CUDA kernels, and runs
+# scripts/NAME.py.
 run_study() {
+  local preset=release why=""
   ensure_packages
   ensure_torch
-  build release compact
+  if [[ " $* " == *" --setting gpu "* || " $* " == *" --setting=gpu "* ]]; then
+    choose_preset
+    [[ $preset == cuda ]] || die "--setting gpu needs the CUDA kernels: ${why:-no GPU is seen here}"
+  fi
+  build "$preset" compact
   # Waiting threads sleep: on a machine shared with other work, spinning ones cost minutes.
   export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-PASSIVE}
-  exec python3 "$root/scripts/$1.py" "${@:2}"
+  exec python3 "$root/scripts/$1.py" --program "$(build_folder "$preset")/compact" "${@:2}"
 }

@@ -9,12 +9,4 @@
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-if [[ " $* " == *" --setting gpu "* || " $* " == *" --setting=gpu "* ]]; then
-  ensure_packages
-  ensure_torch
-  choose_preset
-  [[ $preset == cuda ]] || die "--setting gpu needs the CUDA kernels: ${why:-no GPU is seen here}"
-  build "$preset" compact
-  exec python3 "$root/scripts/quality.py" --program "$(build_folder "$preset")/compact" "$@"
-fi
 run_study quality "$@"
