@@ -35,10 +35,18 @@ struct Encoded {
   // Of a tensor held as means over windows: the means; else null.
   std::function<at::Tensor(const Parts&)> decode_means;
   Windows windows;
+  // Where parts are copied to the host beside what the device computes: makes the device wait until
+  // they are there and frees the memory that they are copied from, which else lives until they are
+  // restored. May be called at any time, also when nothing is left to be done; null: nothing is.
+  std::function<void()> settle;
+  // Where such parts can be copied back beside what the device computes: begins that, on the
+  // current stream's behalf. What it gives is restored, once, in place of this; or dropped.
+  std::function<Encoded(const Parts&)> fetch;
 
   bool defined() const { return decode != nullptr; }
   at::Tensor restore() const;
   at::Tensor means() const;  // where there is decode_means
+  Encoded fetched() const;   // where there is fetch
   int64_t bytes() const;
 };
 
@@ -48,7 +56,8 @@ class Codec {
   virtual ~Codec() = default;
   // Whether encode() takes this tensor: its type, device and, for some codecs, its values.
   virtual bool takes(const at::Tensor& x) const = 0;
-  // `key` of its random bits, where it has any. Throws InputError where it does not take x.
+  // `key` of its random bits, where it has any. Throws InputError where it does not take x. Whoever
+  // calls it calls `settle` later on, where there is one.
   virtual Encoded encode(const at::Tensor& x, uint64_t key) const = 0;
   // Exactly what the parts of a contiguous [rows, n] take; nullopt where that depends on values.
   virtual std::optional<int64_t> bytes(int64_t rows, int64_t n, at::ScalarType type) const = 0;

@@ -4,6 +4,9 @@
 #include <ATen/record_function.h>
 
 #include <algorithm>
+#include <iterator>
+#include <memory>
+#include <utility>
 
 #include "compact/base/check.h"
 #include "compact/base/named.h"
@@ -32,40 +35,75 @@ class Chain final : public Codec {
   void keeps_bytes() { keeps_bytes_ = true; }
 
  private:
+  using Decode = std::function<at::Tensor(const Encoded::Parts&)>;
+
   // The parts of `inner`, each through `outer` where it takes it.
   static Encoded wrap(const Codec& outer, const Encoded& inner, uint64_t key) {
-    Encoded all;
-    struct Link {
-      size_t first, count;
-      std::function<at::Tensor(const Encoded::Parts&)> decode;  // null: the part itself
-    };
-    std::vector<Link> links;
+    std::vector<Encoded> links;
+    size_t first = 0;
     for (const at::Tensor& part : inner.parts) {
-      const size_t first = all.parts.size();
-      if (!outer.takes(part)) {
-        all.parts.push_back(part);
-        links.push_back({first, 1, nullptr});
-        continue;
+      if (outer.takes(part)) {
+        links.push_back(outer.encode(part, derive(key, first)));
+      } else {
+        links.push_back({.parts = {part}, .decode = [](const auto& own) { return own[0]; }});
       }
-      Encoded e = outer.encode(part, derive(key, first));
-      all.parts.insert(all.parts.end(), e.parts.begin(), e.parts.end());
-      links.push_back({first, e.parts.size(), std::move(e.decode)});
+      first += links.back().parts.size();
     }
-    const auto after = [links](const std::function<at::Tensor(const Encoded::Parts&)>& decode) {
-      return [links, decode](const Encoded::Parts& parts) {
+    return join(inner.decode, inner.decode_means, inner.windows, std::move(links));
+  }
+
+  // What decodes the tensors that `links` give, from the parts of all of them.
+  static Encoded join(const Decode& decode, const Decode& decode_means, Windows windows,
+                      std::vector<Encoded> given) {
+    Encoded all;
+    std::vector<size_t> counts;
+    bool settles = false, fetches = false;
+    for (Encoded& link : given) {
+      counts.push_back(link.parts.size());
+      std::ranges::move(link.parts, std::back_inserter(all.parts));
+      link.parts.clear();
+      settles |= link.settle != nullptr;
+      fetches |= link.fetch != nullptr;
+    }
+    const auto links = std::make_shared<const std::vector<Encoded>>(std::move(given));
+    // Calls each(link, its parts).
+    const auto for_links = [links, counts](const Encoded::Parts& parts, const auto& each) {
+      auto from = parts.begin();
+      for (size_t i = 0; i < counts.size(); ++i) {
+        const auto to = from + static_cast<std::ptrdiff_t>(counts[i]);
+        each((*links)[i], Encoded::Parts(from, to));
+        from = to;
+      }
+    };
+    const auto after = [for_links](const Decode& last) {
+      return [for_links, last](const Encoded::Parts& parts) {
         Encoded::Parts own;
-        for (const Link& link : links) {
-          const auto from = parts.begin() + static_cast<std::ptrdiff_t>(link.first);
-          own.push_back(link.decode
-                            ? link.decode({from, from + static_cast<std::ptrdiff_t>(link.count)})
-                            : *from);
-        }
-        return decode(own);
+        for_links(parts, [&](const Encoded& link, const Encoded::Parts& its) {
+          own.push_back(link.decode(its));
+        });
+        return last(own);
       };
     };
-    all.decode = after(inner.decode);
-    all.windows = inner.windows;
-    if (inner.decode_means) all.decode_means = after(inner.decode_means);
+    all.decode = after(decode);
+    if (decode_means) all.decode_means = after(decode_means);
+    all.windows = windows;
+    if (settles) {
+      all.settle = [links] {
+        for (const Encoded& link : *links) {
+          if (link.settle) link.settle();
+        }
+      };
+    }
+    if (fetches) {
+      all.fetch = [for_links, decode, decode_means, windows](const Encoded::Parts& parts) {
+        std::vector<Encoded> back;
+        for_links(parts, [&](const Encoded& link, const Encoded::Parts& its) {
+          back.push_back(link.fetch ? link.fetch(its) : link);
+          if (!link.fetch) back.back().parts = its;
+        });
+        return join(decode, decode_means, windows, std::move(back));
+      };
+    }
     return all;
   }
 
@@ -125,6 +163,11 @@ at::Tensor Encoded::restore() const {
 at::Tensor Encoded::means() const {
   RECORD_USER_SCOPE(kCodecScope);
   return decode_means(parts);
+}
+
+Encoded Encoded::fetched() const {
+  RECORD_USER_SCOPE(kCodecScope);
+  return fetch(parts);
 }
 
 int64_t Encoded::bytes() const {

@@ -12,10 +12,12 @@ namespace compact {
 void set_meta_device(c10::DeviceType type);
 c10::DeviceType meta_device();
 
-// The type of device that a tensor is on or, on the meta device, stands for.
-inline c10::DeviceType device_type_of(const at::Tensor& t) {
-  return t.is_meta() ? meta_device() : t.device().type();
+// The type of a device or, of the meta device, of the one that it stands for.
+inline c10::DeviceType device_type_of(c10::Device device) {
+  return device.is_meta() ? meta_device() : device.type();
 }
+// The same of the device that a tensor is on.
+inline c10::DeviceType device_type_of(const at::Tensor& t) { return device_type_of(t.device()); }
 
 // While one lives, the meta tensors that this thread makes stand for host memory, which is counted
 // by itself: see peak_host_bytes in ops/memory/memory.h.

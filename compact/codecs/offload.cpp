@@ -2,17 +2,19 @@
 // `offload`: into the host's memory.
 #include <ATen/ATen.h>
 
+#include <memory>
 #include <optional>
 
 #include "compact/codecs/codec_types_impl.h"
 #include "compact/codecs/meta_device.h"
+#include "compact/codecs/side_copy_impl.h"
 
 namespace compact {
 namespace {
 
 at::Tensor on_host(const at::Tensor& x) {
   if (!x.is_meta()) {
-    return at::empty(x.sizes(), x.options().device(at::kCPU).pinned_memory(x.is_cuda()));
+    return at::empty(x.sizes(), x.options().device(at::kCPU).pinned_memory(!x.is_cpu()));
   }
   // A CPU's memory is the host's.
   std::optional<MetaOnHost> host;
@@ -20,20 +22,57 @@ at::Tensor on_host(const at::Tensor& x) {
   return at::empty(x.sizes(), x.options());
 }
 
+at::Tensor copied_back(const Shape& shape, const at::Tensor& host) {
+  const at::Tensor y = shape.empty();
+  flat_of(y).copy_(host, /*non_blocking=*/true);
+  return y;
+}
+
+// On its way back from the host, for one restore.
+Encoded coming_back(const Shape& shape, const at::Tensor& host) {
+  const at::Tensor y = shape.empty();
+  const auto coming = std::make_shared<SideCopy>(flat_of(y));
+  coming->from_host(host);
+  Encoded e;
+  e.parts = {y};
+  e.decode = [coming](const Encoded::Parts& parts) {
+    coming->wait();
+    return parts[0];
+  };
+  return e;
+}
+
 class Offload final : public Codec {
  public:
   bool takes(const at::Tensor&) const override { return true; }
-  // From a GPU into pinned memory, on the current stream: the copy runs behind what was launched
-  // before, and nobody waits, so that no other codec may read it here. On the CPU a plain copy.
+  // From a GPU into pinned memory: the copy runs beside what the current stream does next, and no
+  // host waits, so that no other codec may read it here. On the CPU a plain copy.
   Encoded encode(const at::Tensor& x, uint64_t) const override {
+    const bool alone = x.use_count() == 1 && x.storage().use_count() == 1;
     const at::Tensor flat = flat_of(x), host = on_host(flat);
-    host.copy_(flat, true);
     Encoded e;
     e.parts = {host};
-    e.decode = [shape = Shape(x)](const Encoded::Parts& parts) {
-      const at::Tensor y = shape.empty();
-      flat_of(y).copy_(parts[0], true);
-      return y;
+    if (device_type_of(x) == at::kCPU) {
+      host.copy_(flat);
+      e.decode = [shape = Shape(x)](const Encoded::Parts& parts) {
+        return copied_back(shape, parts[0]);
+      };
+      return e;
+    }
+    const auto leaving = std::make_shared<SideCopy>(flat);
+    leaving->to_host(host);
+    // Whoever else has the tensor may write to it.
+    if (!alone && flat.is_alias_of(x)) leaving->wait();
+    e.settle = [leaving = std::weak_ptr(leaving)] {
+      if (const auto copy = leaving.lock()) copy->wait();
+    };
+    e.decode = [leaving, shape = Shape(x)](const Encoded::Parts& parts) {
+      leaving->wait();
+      return copied_back(shape, parts[0]);
+    };
+    e.fetch = [leaving, shape = Shape(x)](const Encoded::Parts& parts) {
+      leaving->wait();
+      return coming_back(shape, parts[0]);
     };
     return e;
   }

@@ -41,7 +41,8 @@ void Carrier::redraw(int64_t number, at::TensorOptions options) {
   std::vector<ProjectionPtr> fresh;
   fresh.reserve(rows.size());
   for (size_t group = 0; group < rows.size(); ++group) {
-    fresh.push_back(make_projection(type, in, rank, derive(drawn, group), options));
+    ProjectionPtr p = make_projection(type, in - zeros, rank, derive(drawn, group), options);
+    fresh.push_back(beside_zeros(std::move(p), zeros));
   }
   projections = std::move(fresh);
   draw = number;
@@ -55,12 +56,13 @@ double lr_scale_of(const Spec& grad) {
 
 std::shared_ptr<Carrier> make_carrier(const Spec& grad, const std::string& name,
                                       const at::Tensor& weight, const std::vector<int64_t>& parts,
-                                      uint64_t key) {
+                                      uint64_t key, int64_t zeros) {
   if (grad.name == "full") return nullptr;
   auto carrier = std::make_shared<Carrier>();
   try {
     carrier->in = weight.size(1);
-    carrier->rank = resolve_rank(grad.number("rank", 0.25), carrier->in);
+    carrier->zeros = zeros;
+    carrier->rank = resolve_rank(grad.number("rank", 0.25), carrier->in - zeros);
   } catch (const InputError& e) {
     fail("grad `", name, "` = ", grad.str(), ": ", e.what());
   }
@@ -79,10 +81,34 @@ std::shared_ptr<Carrier> make_carrier(const Spec& grad, const std::string& name,
   return carrier;
 }
 
+at::Tensor padded(const at::Tensor& values, const std::vector<int64_t>& parts,
+                  const ZeroPadding& padding) {
+  std::vector<int64_t> sizes = values.sizes().vec();
+  sizes[0] += static_cast<int64_t>(parts.size()) * padding.rows;
+  if (padding.columns > 0) sizes[1] += padding.columns;
+  const at::Tensor all = at::zeros(sizes, values.options());
+  const at::Tensor columns = padding.columns > 0 ? all.narrow(1, 0, values.size(1)) : all;
+  int64_t from = 0, to = 0;
+  for (const int64_t part : parts) {
+    const int64_t rows = part - padding.rows;
+    columns.narrow(0, to, rows).copy_(values.narrow(0, from, rows));
+    from += rows;
+    to += part;
+  }
+  return all;
+}
+
+int64_t Parameter::count() const {
+  if (weight.dim() == 0) return weight.numel();
+  const int64_t rows = weight.size(0) - static_cast<int64_t>(parts.size()) * padding.rows;
+  const int64_t row = weight.size(0) == 0 ? 0 : weight.numel() / weight.size(0);
+  return rows * (row - padding.columns);
+}
+
 void treat_gradient(Parameter& p, const Spec& grad, uint64_t key) {
   p.lr_scale = lr_scale_of(grad);
   p.release = grad.flag("release", false);
-  p.carrier = make_carrier(grad, p.name, p.weight, p.parts, key);
+  p.carrier = make_carrier(grad, p.name, p.weight, p.parts, key, p.padding.columns);
   p.weight.requires_grad_(!p.carrier);
 }
 

@@ -22,6 +22,7 @@ struct Carrier {
   std::vector<ProjectionPtr> projections;  // as many as rows
   std::string type;                        // of projection
   int64_t in = 0, rank = 0;
+  int64_t zeros = 0;   // of `in`: the last columns, see ZeroPadding
   int64_t period = 0;  // optimizer updates between re-draws of P; 0: never
   double scale = 1;    // alpha of the paper
   bool carry = true;   // moments follow the basis at a re-draw
@@ -43,18 +44,31 @@ struct Carrier {
 at::Tensor zero_leaf(at::IntArrayRef sizes, at::TensorOptions options);
 
 // The carrier that `grad` (`project:...`) asks for on a weight [out, in] of fused parts, or null
-// for `full`. `key` is the parameter's own. Throws InputError on a rank that `in` cannot have.
+// for `full`. `key` is the parameter's own. `zeros`: the last columns of the weight, which no
+// projection sees. Throws InputError on a rank that `in` without these cannot have.
 std::shared_ptr<Carrier> make_carrier(const Spec& grad, const std::string& name,
                                       const at::Tensor& weight, const std::vector<int64_t>& parts,
-                                      uint64_t key);
+                                      uint64_t key, int64_t zeros = 0);
 // `lr_scale` of a gradient's treatment, 1 by default. Throws InputError where it is negative.
 double lr_scale_of(const Spec& grad);
+
+// Zeros that make a product's sizes what matrix units read fast: behind the rows of each part, and
+// at the end of each row. They are part of no file and no count, and no update changes them.
+struct ZeroPadding {
+  int64_t rows = 0, columns = 0;
+};
+
+// `values` with zeros behind each part and at the end of each row; `parts`: rows of each, these
+// zeros included.
+at::Tensor padded(const at::Tensor& values, const std::vector<int64_t>& parts,
+                  const ZeroPadding& padding);
 
 struct Parameter {
   std::string name;   // as in policies: layers.3.attn.qkv, embedding, final.norm.weight
   at::Tensor weight;  // the weight itself; a leaf that requires grad unless carrier is set
   std::shared_ptr<Carrier> carrier;  // null: full gradient
   std::vector<int64_t> parts;  // rows of the products fused into it (q, k, v); one entry: not fused
+  ZeroPadding padding = {};    // within weight and parts
   bool hidden = false;         // a matrix inside a block: Muon and --projected_learning_rate apply
   bool decay = true;           // weight decay applies (not to norms and biases)
   double lr_scale = 1;         // multiplies the learning rate
@@ -62,6 +76,8 @@ struct Parameter {
 
   // What autograd and the optimizer see.
   const at::Tensor& leaf() const { return carrier ? carrier->value : weight; }
+  // Its elements but padding.
+  int64_t count() const;
 };
 
 // Gives it the carrier, learning rate and release that `grad` says, and makes its leaf the one

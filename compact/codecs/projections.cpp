@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <utility>
 
 #include "compact/base/check.h"
 #include "compact/base/named.h"
@@ -10,6 +11,36 @@
 #include "compact/codecs/projection_types_impl.h"
 
 namespace compact {
+namespace {
+
+class BesideZeros final : public Projection {
+ public:
+  BesideZeros(ProjectionPtr inner, int64_t zeros)
+      : Projection(inner->n() + zeros, inner->r(), inner->device()),
+        inner_(std::move(inner)),
+        zeros_(zeros) {}
+
+  at::Tensor apply(const at::Tensor& x) const override {
+    return inner_->apply(x.narrow(-1, 0, inner_->n()));
+  }
+  at::Tensor transpose(const at::Tensor& z) const override {
+    return at::constant_pad_nd(inner_->transpose(z), {0, zeros_});
+  }
+  at::Tensor matrix() const override {
+    return at::constant_pad_nd(inner_->matrix(), {0, 0, 0, zeros_});
+  }
+  int64_t bytes() const override { return inner_->bytes(); }
+
+ private:
+  ProjectionPtr inner_;
+  int64_t zeros_;
+};
+
+}  // namespace
+
+ProjectionPtr beside_zeros(ProjectionPtr inner, int64_t zeros) {
+  return zeros == 0 ? inner : std::make_shared<BesideZeros>(std::move(inner), zeros);
+}
 
 std::span<const ProjectionInfo* const> projections() {
   static const ProjectionInfo* const all[] = {&gaussian_projection, &rademacher_projection,

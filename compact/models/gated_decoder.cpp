@@ -33,8 +33,9 @@ GatedDecoder::Layer GatedDecoder::layer(int64_t i) {
   l.out = in_block(name("attn.out"), q, {n}, shape_.out_bias);
   if (shape_.post_norms) l.attn_post = norm(name("attn.post_norm"), n);
   l.mlp_norm = norm(name("mlp.norm"), n);
-  l.gate_up = in_block(name("mlp.gate_up"), n, {m, m}, shape_.mlp_bias);
-  l.down = in_block(name("mlp.down"), m, {n}, shape_.mlp_bias);
+  const int64_t zeros = shape_.padding();
+  l.gate_up = in_block(name("mlp.gate_up"), n, {m, m}, shape_.mlp_bias, 1, {.rows = zeros});
+  l.down = in_block(name("mlp.down"), m, {n}, shape_.mlp_bias, 1, {.columns = zeros});
   if (shape_.post_norms) l.mlp_post = norm(name("mlp.post_norm"), n);
   if (shape_.head_norms) {
     l.q_norm = norm(name("attn.q_norm"), d);
@@ -66,9 +67,10 @@ void GatedDecoder::add_scaled(Part& part, const Affine& post) const {
 void GatedDecoder::add_block(std::shared_ptr<const RopeTables> rope, AttentionOptions attention) {
   const int64_t i = blocks_++;
   const Layer& l = layers_.at(static_cast<size_t>(i));
-  const int64_t n = shape_.hidden, m = shape_.intermediate, d = shape_.head_dim;
+  const int64_t n = shape_.hidden, m = shape_.intermediate + shape_.padding(), d = shape_.head_dim;
   const int64_t heads = shape_.heads, kv_heads = shape_.kv_heads;
   if (attention.window >= options().max_length) attention.window = 0;
+  attention.choice = choose_masked_attention(device(), dtype(), d);
   const auto slot = [&](const char* rest, Role role, int64_t width) {
     return slot_of(policy(), layer_name(i, rest), role, width);
   };

@@ -39,12 +39,18 @@ struct GatedShape {
   double embedding = 1;        // so is what the first block reads
   std::optional<int64_t> pad;  // whose embedding is not trained by what reads it
   bool fused_names = false;    // a file has one tensor of q, k and v, and of gate and up
+
+  // Zeros behind `intermediate`: rows of gate and of up, columns of down, on every device alike.
+  // Matrix units read rows of a multiple of 16 bytes. A file's one tensor of gate and up shows no
+  // gap between the two, so that there are none then.
+  int64_t padding() const { return fused_names ? 0 : (8 - intermediate % 8) % 8; }
 };
 
 class GatedDecoder : public LanguageModel {
  public:
   bool is_far(int64_t length) const override;
-  // Hugging Face names; fused products as views of their parts, unless a file has them fused.
+  // Hugging Face names; fused products as views of their parts, unless a file has them fused;
+  // without padding.
   std::vector<std::pair<std::string, at::Tensor>> named_tensors() const override;
 
  protected:

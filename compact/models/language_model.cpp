@@ -26,8 +26,10 @@ const Parameter* LanguageModel::table(const char* name) {
 }
 
 Network::Affine LanguageModel::in_block(const std::string& name, int64_t in,
-                                        std::vector<int64_t> out, bool bias, double scale) {
-  return linear(name, in, std::move(out), {.deviation = scale * deviation_, .bias = bias});
+                                        std::vector<int64_t> out, bool bias, double scale,
+                                        const ZeroPadding& padding) {
+  return linear(name, in, std::move(out),
+                {.deviation = scale * deviation_, .bias = bias, .padding = padding});
 }
 
 void LanguageModel::finish_parameters(bool tied) {

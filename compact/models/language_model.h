@@ -50,7 +50,7 @@ class LanguageModel : public Network {
                               int64_t position) const = 0;
   // A matrix of a block, with values of initializer_range times `scale`.
   Affine in_block(const std::string& name, int64_t in, std::vector<int64_t> out, bool bias,
-                  double scale = 1);
+                  double scale = 1, const ZeroPadding& padding = {});
   // To be called once all other parameters are there: adds the head, unless it is tied to the
   // embedding. Throws InputError where the policy names others, or asks for what they cannot have.
   void finish_parameters(bool tied);

@@ -32,7 +32,7 @@ std::vector<Parameter*> Network::parameters() const {
 
 int64_t Network::parameter_count() const {
   int64_t count = 0;
-  for (const auto& p : parameters_) count += p->weight.numel();
+  for (const auto& p : parameters_) count += p->count();
   return count;
 }
 
@@ -103,22 +103,31 @@ uint64_t Network::key_of(const std::string& name) const {
 }
 
 const Parameter* Network::parameter(const std::string& name, const at::Tensor& value, bool hidden,
-                                    std::vector<int64_t> parts) {
+                                    std::vector<int64_t> parts, const ZeroPadding& padding) {
   Parameter p;
   p.name = name;
   p.weight = value.requires_grad_(true);
   p.hidden = hidden;
   p.decay = value.dim() > 1;
   p.parts = parts.empty() ? std::vector<int64_t>{value.size(0)} : std::move(parts);
+  p.padding = padding;
   return parameters_.emplace_back(std::make_unique<Parameter>(std::move(p))).get();
 }
 
 Network::Affine Network::linear(const std::string& name, int64_t in, std::vector<int64_t> out,
                                 const LinearStart& start) {
-  const int64_t rows = std::accumulate(out.begin(), out.end(), int64_t{0});
-  Affine l{.weight = parameter(name, normal(name, {rows, in}, start.deviation), start.hidden,
-                               std::move(out))};
-  if (start.bias) l.bias = parameter(name + ".bias", at::zeros({rows}, tensor_options()));
+  const int64_t given = std::accumulate(out.begin(), out.end(), int64_t{0});
+  at::Tensor values = normal(name, {given, in}, start.deviation);
+  const ZeroPadding& padding = start.padding;
+  for (int64_t& rows : out) rows += padding.rows;
+  if (padding.rows + padding.columns > 0) values = padded(values, out, padding);
+  const int64_t rows = values.size(0);
+  const std::vector<int64_t> of_bias = padding.rows > 0 ? out : std::vector<int64_t>{};
+  Affine l{.weight = parameter(name, values, start.hidden, std::move(out), padding)};
+  if (start.bias) {
+    l.bias = parameter(name + ".bias", at::zeros({rows}, tensor_options()), false, of_bias,
+                       {.rows = padding.rows});
+  }
   return l;
 }
 
@@ -154,19 +163,26 @@ void Network::treat_parameters() {
 
 void Network::put(NamedTensors& all, const std::string& prefix, const Affine& affine,
                   const std::vector<const char*>& names) {
-  const at::Tensor& weight = affine.weight->weight;
+  const ZeroPadding& padding = affine.weight->padding;
+  const at::Tensor all_columns = affine.weight->weight.detach(),
+                   weight = padding.columns == 0
+                                ? all_columns
+                                : all_columns.narrow(1, 0, all_columns.size(1) - padding.columns);
   const bool fused = affine.weight->parts.size() == names.size();
   COMPACT_CHECK(fused || names.size() == 1, "[network] `", affine.weight->name, "` has ",
                 affine.weight->parts.size(), " parts, not ", names.size());
+  COMPACT_CHECK(fused || padding.rows == 0, "[network] `", affine.weight->name,
+                "` has padding between its parts");
   int64_t row = 0;
   size_t part = 0;
   for (const std::string name : names) {
     const int64_t rows = fused ? affine.weight->parts[part++] : weight.size(0);
     const std::string dot = name.empty() && (prefix.empty() || prefix.ends_with('.')) ? "" : ".";
-    all.emplace_back(prefix + name + dot + "weight", weight.detach().narrow(0, row, rows));
+    const int64_t real = rows - padding.rows;
+    all.emplace_back(prefix + name + dot + "weight", weight.narrow(0, row, real));
     if (affine.bias) {
       all.emplace_back(prefix + name + dot + "bias",
-                       affine.bias->weight.detach().narrow(0, row, rows));
+                       affine.bias->weight.detach().narrow(0, row, real));
     }
     row += rows;
   }
@@ -200,7 +216,9 @@ int Network::Part::add_branch(int input, std::shared_ptr<const Stage> stage,
 int Network::Part::add_linear(const Affine& l, Slot output) {
   const Carrier* const carrier = l.weight->carrier.get();
   auto stage =
-      linear_stage({.bias = l.bias != nullptr, .sketch_width = carrier ? carrier->width() : 0});
+      linear_stage({.bias = l.bias != nullptr,
+                    .sketch_width = carrier ? carrier->width() : 0,
+                    .zeros = l.weight->padding.columns});
   if (!l.bias) return add(std::move(stage), {l.weight}, std::move(output));
   return add(std::move(stage), {l.weight, l.bias}, std::move(output));
 }

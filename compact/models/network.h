@@ -166,15 +166,17 @@ class Network {
     return at::TensorOptions().device(options_.device).dtype(options_.dtype);
   }
   // A trainable tensor that lives as long as the network, of fused products of so many rows (none:
-  // of one). `hidden`: a matrix of a block. Biases and norms (one dimension) have no weight decay.
+  // of one), padding included. `hidden`: a matrix of a block. Biases and norms (one dimension) have
+  // no weight decay.
   const Parameter* parameter(const std::string& name, const at::Tensor& value, bool hidden = false,
-                             std::vector<int64_t> parts = {});
+                             std::vector<int64_t> parts = {}, const ZeroPadding& padding = {});
   // A product's matrix [sum of out, in] of fused products of so many rows, normal values of this
   // deviation, and a bias of zeros, unless it has none.
   struct LinearStart {
     double deviation = 0.02;
     bool hidden = true;  // of a block
     bool bias = true;
+    ZeroPadding padding = {};  // beside `in` and each of `out`
   };
   Affine linear(const std::string& name, int64_t in, std::vector<int64_t> out,
                 const LinearStart& start);

@@ -54,7 +54,9 @@ void muon_step(ParameterState& s, const at::Tensor& grad, const StepContext& con
     g = m = at::Tensor();
     const at::Tensor update = orthogonalize(direction, p.weight.scalar_type());
     direction = at::Tensor();
-    const double size = 0.2 * std::sqrt(static_cast<double>(std::max(rows, grad.size(1))));
+    const int64_t zeros = p.carrier ? 0 : p.padding.columns,
+                  longer = std::max(rows - p.padding.rows, grad.size(1) - zeros);
+    const double size = 0.2 * std::sqrt(static_cast<double>(longer));
     // The carrier stays zero: its value would only be written to be read back here.
     fold_rows(s, row, update, context.decay_factor(), -context.learning_rate * size * scale,
               draws_key(s, context.step, Draws::kFold), context.guard);

@@ -29,7 +29,7 @@ void redraw(ParameterState& s, const OptimizerOptions& options, int64_t step) {
   const std::vector<ProjectionPtr> old = c.projections;
   c.redraw(c.draw + 1, s.parameter->weight.options());
   if (!c.carry || !(s.m.defined() || s.v.defined())) return;
-  const double scale = static_cast<double>(c.rank) / static_cast<double>(c.in);
+  const double scale = static_cast<double>(c.rank) / static_cast<double>(c.in - c.zeros);
   int64_t first = 0;
   for (size_t i = 0; i < c.rows.size(); ++i) {
     const at::Tensor overlap = old[i]->overlap(*c.projections[i]);

@@ -45,6 +45,19 @@ class Entries {
   std::map<std::string, T> all_;
 };
 
+// Of states from before there was padding: with zeros in its place; others as they are.
+at::Tensor with_padding(const Parameter& p, const at::Tensor& t, at::IntArrayRef sizes) {
+  if (p.padding.rows + p.padding.columns == 0 || !t.defined() || t.sizes() == sizes ||
+      t.dim() != static_cast<int64_t>(sizes.size())) {
+    return t;
+  }
+  const ZeroPadding missing{
+      .rows = p.padding.rows,
+      .columns = t.dim() > 1 && t.size(1) + p.padding.columns == sizes[1] ? p.padding.columns : 0};
+  const int64_t rows = t.size(0) + static_cast<int64_t>(p.parts.size()) * missing.rows;
+  return rows == sizes[0] ? padded(t, p.parts, missing) : t;
+}
+
 void check_like(const std::string& name, const at::Tensor& t, at::ScalarType type,
                 at::IntArrayRef sizes) {
   COMPACT_CHECK(t.defined() && t.scalar_type() == type && t.sizes() == sizes, "[optimizer state] `",
@@ -87,12 +100,13 @@ void Optimizer::load(const OptimizerState& state) {
   for (const ParameterState& s : states_) {
     const Parameter& p = *s.parameter;
     for_tensors(s, [&](const std::string& name, const at::Tensor& t) {
-      copies.emplace_back(t, tensors.take(name));
+      copies.emplace_back(t, with_padding(p, tensors.take(name), t.sizes()));
       check_like(name, copies.back().second, t.scalar_type(), t.sizes());
     });
     const std::string grad = p.name + ".grad", draw = "draw." + p.name;
     gradients.push_back(tensors.has(grad) ? tensors.take(grad) : at::Tensor());
     if (const at::Tensor& g = gradients.back(); g.defined()) {
+      gradients.back() = with_padding(p, g, p.leaf().sizes());
       const bool sum = options_.f32_sums && g.scalar_type() == at::kFloat;
       check_like(grad, g, sum ? at::kFloat : p.leaf().scalar_type(), p.leaf().sizes());
     }

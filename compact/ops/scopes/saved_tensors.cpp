@@ -206,6 +206,8 @@ std::shared_ptr<Held> SavedTensorScope::State::hold(const at::Tensor& t, bool st
     RECORD_USER_SCOPE(kCodecScope);
     const at::Tensor x = flat ? t.detach().as_strided({t.numel()}, {1}) : t.detach();
     held->encoded = row.treatment.codec()->encode(x, derive(options.noise, saved.size()));
+    // Nobody tells when its memory must be free.
+    if (held->encoded.settle) held->encoded.settle();
     held->bytes = held->encoded.bytes();
   }
   *live += held->bytes;

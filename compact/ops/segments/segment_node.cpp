@@ -16,6 +16,8 @@
 #include "compact/base/philox.h"
 #include "compact/ops/autograd/autograd.h"
 #include "compact/ops/memory/memory_trace.h"
+#include "compact/ops/segments/early_restore_impl.h"
+#include "compact/ops/segments/held_tensors_impl.h"
 #include "compact/ops/segments/segment.h"
 
 namespace compact {
@@ -24,23 +26,12 @@ using torch::autograd::variable_list;
 
 // Output 0 of the node's edges is the input's gradient, then one per parameter.
 struct SegmentNode : torch::autograd::Node {
-  // What the forward pass leaves. A backward pass works on all of it by itself: on a copy where
-  // another one may follow, else it takes it away, so that none finds half of it.
-  struct Held {
-    Tensors tensors;                              // undefined where not held as they are
-    Tensors sides;                                // per step
-    std::vector<Encoded> encoded, encoded_sides;  // where a codec holds them
-    std::vector<Tensors> extras;                  // per step
-    std::vector<Weight> weights;                  // without their leaves
-    VersionCheck versions;
-    SegmentPass pass;  // noise: of the segment
-  };
-
   SegmentNode(std::shared_ptr<const Recipe> recipe, std::shared_ptr<std::atomic<int64_t>> rebuilt)
       : recipe(std::move(recipe)), rebuilt(std::move(rebuilt)) {}
   std::string name() const override { return "CompActSegment"; }
   void release_variables() override {
     released = true;
+    early.drop();
     held = {};
   }
   variable_list apply(variable_list&& grads) override;
@@ -55,29 +46,40 @@ struct SegmentNode : torch::autograd::Node {
   }
   // One backward pass.
   struct Back {
-    Held h;
+    HeldTensors h;
     bool keep_graph = false;
     Wanted wanted;
     std::vector<bool> made;  // of which tensors a gradient is made
     Tensors g;               // per tensor
     variable_list result;
   };
+  // Begins the restores of the segment whose backward pass comes next, where that is known.
+  void begin_next() const;
   // Makes a tensor of `h` anew where it is not there.
-  void restore(Held& h, int tensor) const;
+  void restore(HeldTensors& h, int tensor) const;
   // Gradients of step i, from that of what it made.
   void step_back(Back& back, int i, at::Tensor gy) const;
   // What a slot's codec left, where it has one; `x` is let go.
   static Encoded encode(const Slot& slot, at::Tensor& x, uint64_t key);
-  // What is held, slot by slot.
-  static std::vector<SlotBytes> rows(const Recipe& recipe, const Held& h,
-                                     const std::vector<int64_t>& if_kept,
-                                     const std::vector<int64_t>& sides_if_kept);
 
   std::shared_ptr<const Recipe> recipe;
   std::shared_ptr<std::atomic<int64_t>> rebuilt;  // the report's counter; null: nobody asked
-  Held held;
+  HeldTensors held;
   bool released = false;
+  EarlyRestore early;
 };
+
+void SegmentNode::begin_next() const {
+  torch::autograd::Node* node = next_edge(0).function.get();
+  // Through forks, views and the like.
+  for (int depth = 0; node && depth < 4; ++depth) {
+    if (auto* segment = dynamic_cast<SegmentNode*>(node)) {
+      if (segment->released || !runs_in_this_pass(node)) return;
+      return segment->early.begin(segment->held.codes());
+    }
+    node = node->num_outputs() == 1 ? node->next_edge(0).function.get() : nullptr;
+  }
+}
 
 Encoded SegmentNode::encode(const Slot& slot, at::Tensor& x, uint64_t key) {
   if (!slot.treatment.codec() || slot.name.empty() || !x.defined()) return {};
@@ -91,7 +93,7 @@ Encoded SegmentNode::encode(const Slot& slot, at::Tensor& x, uint64_t key) {
   return e;
 }
 
-void SegmentNode::restore(Held& h, int tensor) const {
+void SegmentNode::restore(HeldTensors& h, int tensor) const {
   if (h.tensors[tensor].defined()) return;
   if (h.encoded[tensor].defined()) {
     h.tensors[tensor] = h.encoded[tensor].restore();
@@ -116,7 +118,7 @@ void SegmentNode::restore(Held& h, int tensor) const {
 void SegmentNode::step_back(Back& back, int i, at::Tensor gy) const {
   const auto& steps = recipe->steps;
   const Recipe::Step& step = steps[i];
-  Held& h = back.h;
+  HeldTensors& h = back.h;
   Stage::Backward b;
   if (step.stage->needs().output) {
     restore(h, i + 1);
@@ -176,11 +178,13 @@ variable_list SegmentNode::apply(variable_list&& grads) {
   released = !back.keep_graph;
   back.h = back.keep_graph ? held : std::exchange(held, {});
   back.h.versions = {};
+  early.take(back.h.codes());
   back.result.resize(1 + static_cast<size_t>(recipe->parameters));
   if (!grads[0].defined()) return std::move(back.result);
   for (size_t k = 0; k < back.result.size(); ++k) {
     back.wanted.push_back(task_should_compute_output(k));
   }
+  if (back.wanted[0]) begin_next();
   const std::vector<bool>& made = back.made = recipe->gradients(back.wanted);
   Tensors& g = back.g;
   g.resize(back.h.tensors.size());
@@ -202,30 +206,6 @@ variable_list SegmentNode::apply(variable_list&& grads) {
   back.result[0] = std::move(g[0]);
   trace_moment(Phase::kBackwardBefore, recipe->name);
   return std::move(back.result);
-}
-
-std::vector<SlotBytes> SegmentNode::rows(const Recipe& recipe, const Held& h,
-                                         const std::vector<int64_t>& if_kept,
-                                         const std::vector<int64_t>& sides_if_kept) {
-  std::vector<SlotBytes> all;
-  std::vector<int64_t> sketches(recipe.slots.size());
-  int64_t small = 0;
-  for (size_t i = 0; i < recipe.steps.size(); ++i) {
-    (recipe.steps[i].sketch ? sketches[recipe.steps[i].input] : small) += bytes_of(h.extras[i]);
-  }
-  const auto row = [&](const Slot& slot, const at::Tensor& held, const Encoded& e, int64_t sketch,
-                       int64_t whole) {
-    if (slot.name.empty()) return;
-    const int64_t stored = held.defined() ? static_cast<int64_t>(held.nbytes()) : e.bytes();
-    all.push_back({slot.name, slot.treatment.text(), stored + sketch, whole});
-  };
-  row(recipe.slots[0], h.tensors[0], h.encoded[0], sketches[0], if_kept[0]);
-  for (size_t i = 0; i < recipe.steps.size(); ++i) {
-    row(recipe.steps[i].side, h.sides[i], h.encoded_sides[i], 0, sides_if_kept[i]);
-    row(recipe.slots[i + 1], h.tensors[i + 1], h.encoded[i + 1], sketches[i + 1], if_kept[i + 1]);
-  }
-  if (small) all.push_back({recipe.name + ".extras", "keep", small, small});
-  return all;
 }
 
 at::Tensor SegmentNode::run(const std::shared_ptr<const Recipe>& own, at::Tensor x,
@@ -259,7 +239,7 @@ at::Tensor SegmentNode::run(const std::shared_ptr<const Recipe>& own, at::Tensor
   leaves.clear();
   const Recipe::Demand demand = recipe.demand(wanted);
   const auto& slots = recipe.slots;
-  Held h;
+  HeldTensors h;
   h.weights = std::move(weights);
   if (demand.tensors[0] && slots[0].treatment.storage() == Storage::kKeep) h.versions.add(x);
   if (record && pass.lengths.defined()) h.versions.add(pass.lengths);
@@ -310,9 +290,10 @@ at::Tensor SegmentNode::run(const std::shared_ptr<const Recipe>& own, at::Tensor
   // A node that held its own output would never be freed.
   t[count] = demand.tensors[count] ? y.detach() : at::Tensor();
   h.encoded[count] = encode(slots[count], t[count], noise);
+  settle_copies(h.codes());
 
   if (report) {
-    for (SlotBytes& row : rows(recipe, h, if_kept, sides_if_kept)) {
+    for (SlotBytes& row : h.rows(recipe, if_kept, sides_if_kept)) {
       report->saved_bytes += row.stored;
       report->slots.push_back(std::move(row));
     }

@@ -39,7 +39,8 @@ class LinearStage final : public Stage {
     if (b.want_parameters[0]) {
       const at::Tensor gy = rows_of(b.gy);
       if (!weight.carrier) {
-        b.gparameters[0] = gy.t().mm(rows_of(b.input));
+        const at::Tensor gw = b.gparameters[0] = gy.t().mm(rows_of(b.input));
+        if (options_.zeros > 0) gw.narrow(1, gw.size(1) - options_.zeros, options_.zeros).zero_();
       } else {
         const Tensors z = b.sketch ? *b.extras : weight.carrier->project(b.input);
         b.input = at::Tensor();

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies between a device and the host beside what the device computes.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+
+#include <mutex>
+#include <optional>
+
+namespace compact {
+
+// One copy, on the side stream of its device, behind all that the current stream was given before.
+// It holds the memory of the device that it reads or writes. On the meta device, which stands for
+// another then, it is made at once and holds the memory as long. May be used by many threads.
+class SideCopy {
+ public:
+  // `of_device`: the tensor of the device, allocated on its current stream.
+  explicit SideCopy(at::Tensor of_device);
+  // Memory that nobody waited for is not used again before the copy is done.
+  ~SideCopy();
+  SideCopy(const SideCopy&) = delete;
+  SideCopy& operator=(const SideCopy&) = delete;
+
+  // From the tensor of the device into pinned memory, or from there. Once.
+  void to_host(const at::Tensor& host);
+  void from_host(const at::Tensor& host);
+  // What the tensor's own stream, and the current one, are given from now on runs behind the copy;
+  // the tensor is let go of. A second time for the current stream only.
+  void wait();
+
+ private:
+  struct Streams {
+    c10::Stream home, side;
+    c10::Event there;
+  };
+  void run(const at::Tensor& to, const at::Tensor& from);
+
+  std::mutex mutex_;
+  at::Tensor tensor_;
+  at::Device device_;
+  std::optional<Streams> streams_;  // none on the meta device
+};
+
+}  // namespace compact

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the forward pass of a segment leaves for its backward pass.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "compact/ops/autograd/autograd.h"
+#include "compact/ops/segments/recipe.h"
+
+namespace compact {
+
+struct SlotBytes;
+
+// A backward pass works on all of it by itself: on a copy where another one may follow, else it
+// takes it away, so that none finds half of it.
+struct HeldTensors {
+  Tensors tensors;                              // undefined where not held as they are
+  Tensors sides;                                // per step
+  std::vector<Encoded> encoded, encoded_sides;  // where a codec holds them
+  std::vector<Tensors> extras;                  // per step
+  std::vector<Weight> weights;                  // without their leaves
+  VersionCheck versions;
+  SegmentPass pass;  // noise: of the segment
+
+  // What codecs hold, in the order in which a backward pass restores it.
+  std::vector<Encoded*> codes();
+  // What is held, slot by slot.
+  std::vector<SlotBytes> rows(const Recipe& recipe, const std::vector<int64_t>& if_kept,
+                              const std::vector<int64_t>& sides_if_kept) const;
+};
+
+}  // namespace compact
