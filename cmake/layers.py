@@ -18,7 +18,7 @@ ATEN = ("ATen", "c10")
 TORCH = ATEN + ("torch",)
 BELOW_OPS = {"base", "kernels", "codecs"}
 BELOW_REPORT = BELOW_OPS | {"ops", "optim", "models", "plan", "io", "config"}
-BELOW_TRAIN = BELOW_REPORT | {"report", "data", "tasks"}
+BELOW_TRAIN = BELOW_REPORT | {"report", "data", "parallel", "tasks"}
 # layer: (other layers that it may include, folders of torch's headers that it may include)
 LAYERS = {
     "base": (set(), ()),
@@ -26,6 +26,7 @@ LAYERS = {
     "codecs": ({"base", "kernels"}, TORCH),
     "data": ({"base"}, ATEN),
     "io": ({"base"}, ATEN),
+    "parallel": ({"base"}, TORCH),
     "ops": (BELOW_OPS, TORCH),
     "optim": (BELOW_OPS, TORCH),
     "models": (BELOW_OPS | {"ops", "io"}, TORCH),

@@ -1,21 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/cli/commands.h"
 
-#include <c10/util/Exception.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
-#include <new>
 #include <string_view>
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/config/exit_codes.h"
-#include "compact/config/precision.h"
 #include "compact/config/version.h"
-#include "compact/ops/memory/memory.h"
-#include "compact/plan/budget.h"
+#include "compact/train/failures.h"
 
 namespace compact::cli {
 namespace {
@@ -55,7 +50,12 @@ int dispatch(const std::vector<std::string>& arguments) {
   }
   std::vector<std::string> names;
   for (const Command& c : commands()) {
-    if (first == c.name) return c.run(c, {arguments.begin() + 1, arguments.end()});
+    if (first == c.name) {
+      const Place place = place_of_process();
+      COMPACT_CHECK(place.size == 1 || c.run == run_train, "`", c.name, "` is for one process, this is ",
+                    "rank ", place.rank, " of ", place.size, ": only `train` is for several");
+      return c.run(c, {arguments.begin() + 1, arguments.end()});
+    }
     names.emplace_back(c.name);
   }
   if (first.starts_with("-")) names = {"--help", "--version"};
@@ -87,21 +87,11 @@ std::span<const Command> commands() {
 int run_program(const std::vector<std::string>& arguments) {
   try {
     return dispatch(arguments);
-  } catch (const InputError& e) {
-    return report(e.what(), kExitInput);
-  } catch (const NonFiniteError& e) {
-    return report(e.what(), kExitNonFinite);
-  } catch (const BudgetError& e) {
-    return report(e.what(), kExitBudget);
-  } catch (const c10::Error& e) {
-    if (const auto memory = out_of_memory(e)) return report(*memory, kExitBudget);
-    if (const auto sentence = not_deterministic(e)) return report(*sentence, kExitInput);
-    const std::string message = e.what_without_backtrace();
-    return report(message.substr(0, message.find('\n')), kExitInternal);
-  } catch (const std::bad_alloc&) {
-    return report("out of memory", kExitBudget);
+  } catch (const LeftByAnother& e) {
+    return e.failure.code;  // it was said
   } catch (const std::exception& e) {
-    return report(e.what(), out_of_memory(e) ? kExitBudget : kExitInternal);
+    const ErrorText why = text_of(e);
+    return report(why.message, why.code);
   }
 }
 

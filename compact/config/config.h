@@ -61,6 +61,8 @@ struct TrainConfig {
   std::string device = "auto";
   bool deterministic = false;
   bool cuda_graph = false;
+  int64_t ddp_timeout = 1800;  // seconds
+  int64_t ranks = 1;           // no option: processes of the run, as their launcher says
   int64_t threads = 0;
   int64_t seed = 42;
   // Memory

@@ -25,6 +25,7 @@ bool train_step(const Network& network, Optimizer& optimizer, const StepSettings
     torch::autograd::backward({loss}, {});
     if (hooks.after_backward && !hooks.after_backward(i, loss)) return false;
   }
+  if (hooks.before_norm) hooks.before_norm();
   trace_moment(Phase::kGradientNorm);
   const at::Tensor norm = optimizer.gradient_norm();
   if (settings.guard.defined()) settings.guard.add_(norm, 0);

@@ -19,7 +19,8 @@ namespace compact {
 namespace {
 
 int64_t updates_of(const TrainConfig& c, double epochs, int64_t samples) {
-  const int64_t step = c.per_device_train_batch_size * c.gradient_accumulation_steps;
+  const int64_t step =
+      c.per_device_train_batch_size * c.gradient_accumulation_steps * c.ranks;
   return std::max<int64_t>(
       1, std::llround(epochs * static_cast<double>(samples) / static_cast<double>(step)));
 }
@@ -110,7 +111,7 @@ OptimizerOptions optimizer_options(const TrainConfig& c, const Policy& policy) {
   options.weight_decay = c.weight_decay;
   options.sgd_momentum = c.momentum;
   options.master_weights = c.master_weights;
-  options.f32_sums = c.gradient_accumulation_steps > 1;
+  options.f32_sums = c.gradient_accumulation_steps * c.ranks > 1;
   if (c.projected_learning_rate > 0) {
     options.hidden_lr_factor = c.projected_learning_rate / c.learning_rate;
   }

@@ -71,13 +71,19 @@ std::unique_ptr<Network> make_network(const TrainConfig& c, const Task& task, co
   return network;
 }
 
-BatchWindow next_window(const Task& task, const TrainConfig& c) {
+BatchWindow next_window(const Task& task, const TrainConfig& c, Group& group) {
+  const int64_t own = c.gradient_accumulation_steps * c.per_device_train_batch_size;
   BatchWindow window;
+  task.train->skip(group.rank() * own);
   for (int64_t i = 0; i < c.gradient_accumulation_steps; ++i) {
     window.batches.push_back(task.train->next(c.per_device_train_batch_size));
     check_targets(window.batches.back(), task);
     window.targets += window.batches.back().target.ne(kernels::kIgnoreIndex).sum().item<int64_t>();
   }
+  task.train->skip((group.size() - 1 - group.rank()) * own);
+  const at::Tensor targets = at::full({1}, window.targets, at::kLong);
+  group.all_reduce(targets);
+  window.targets = targets.item<int64_t>();
   return window;
 }
 

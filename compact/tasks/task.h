@@ -17,6 +17,7 @@
 #include "compact/models/families.h"
 #include "compact/models/network.h"
 #include "compact/ops/policy/policy.h"
+#include "compact/parallel/group.h"
 #include "compact/plan/step_memory.h"
 
 namespace compact {
@@ -79,12 +80,13 @@ std::unique_ptr<Network> make_network(const TrainConfig& config, const Task& tas
                                       const Policy& policy, at::Device device,
                                       std::vector<std::string>& warnings);
 
-// The micro-batches of the training data's next update, and their targets that are not ignored.
+// The micro-batches of the training data's next update that are this rank's, and the targets of all
+// ranks that are not ignored. Ranks take them in their order, so that who takes them changes none.
 struct BatchWindow {
   std::vector<Batch> batches;
   int64_t targets = 0;
 };
-BatchWindow next_window(const Task& task, const TrainConfig& config);
+BatchWindow next_window(const Task& task, const TrainConfig& config, Group& group);
 // Throws InputError on a target that is none of the task's classes, which a GPU would not tell of.
 void check_targets(const Batch& batch, const Task& task);
 

@@ -19,9 +19,8 @@ std::string attention_of(const AttentionShape& a, at::Device device, at::ScalarT
   if (a.head_dim == 0) return "";
   const std::string chunks = ", attention: chunks of scores, for its ";
   if (a.softcap > 0) return cat(chunks, "cap ", a.softcap);
-  const AttentionChoice choice = a.dropout > 0
-                                     ? choose_masked_attention(device, type, a.head_dim)
-                                     : choose_attention(device.type(), type, a.head_dim);
+  const AttentionChoice choice = a.dropout > 0 ? choose_masked_attention(device, type, a.head_dim)
+                                               : choose_attention(device.type(), type, a.head_dim);
   if (choice.kernel == AttentionKernel::kChunks) return cat(chunks, "dropout ", a.dropout);
   const bool narrow = a.window > 0 && a.window < length;
   return cat(", attention: ", attention_text(choice, a.head_dim),
@@ -44,7 +43,8 @@ std::vector<std::string> description(const Described& run) {
       cat("run      ", format_count(run.steps), " steps of ",
           text ? c.per_device_train_batch_size : c.per_device_train_batch_size * run.task.units,
           text ? cat(" x ", c.block_size) : "", accumulation > 1 ? cat(" x ", accumulation) : "",
-          " ", run.task.unit, ", ", c.optim, ", ", c.dtype, " on ", device.str(), " (products: ",
+          c.ranks > 1 ? cat(" x ", c.ranks, " ranks") : "", " ", run.task.unit, ", ", c.optim, ", ",
+          c.dtype, " on ", device.str(), " (products: ",
           device.is_cuda() && dtype_of(c.dtype) == at::kFloat
               ? float_products(planned_card(), c.matmul_precision)
               : run.matmul_path,

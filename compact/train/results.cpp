@@ -59,13 +59,19 @@ void write_results(const TrainConfig& config, const RunState& state, const RunFi
   if (!figures.step_seconds.empty()) {
     const double seconds = typical_step_seconds(figures);
     const auto units = static_cast<double>(config.per_device_train_batch_size * task.units *
-                                           config.gradient_accumulation_steps);
+                                           config.gradient_accumulation_steps * config.ranks);
     results["step_seconds"] = seconds;
     results[task.unit + "_per_second"] = units / seconds;
     results["memory/peak_bytes"] = figures.highest_peak_bytes;
     results["memory/held_bytes"] = figures.held_bytes;
     results["memory/saved_bytes"] = figures.saved_bytes;
     if (network.device().is_cuda()) results["memory/reserved_bytes"] = figures.reserved_bytes;
+    if (config.ranks > 1) {
+      const auto steps = static_cast<double>(figures.step_seconds.size());
+      results["ranks"] = config.ranks;
+      results["sent_bytes_per_step"] = static_cast<double>(figures.sum_bytes) / steps;
+      results["sum_seconds_per_step"] = figures.sum_seconds / steps;
+    }
     if (figures.resident_bytes) results["memory/resident_bytes"] = *figures.resident_bytes;
   }
   int64_t weights = 0, moments = 0;

@@ -22,6 +22,8 @@ struct RunFigures {
   int64_t highest_peak_bytes = 0;    // over all updates
   int64_t planned_peak_bytes = 0;
   int64_t held_bytes = 0, saved_bytes = 0, reserved_bytes = 0;  // of the latest update
+  double sum_seconds = 0;                 // waited for sums of gradients over ranks, in all
+  int64_t sum_bytes = 0;                  // given to them and to others of tensors, in all
   std::optional<int64_t> resident_bytes;  // of the process, the most so far; on Linux
 };
 

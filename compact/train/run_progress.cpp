@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/train/run_progress.h"
 
+#include <ATen/ATen.h>
+
 #include <algorithm>
+#include <utility>
 
 #include "compact/ops/memory/memory.h"
 
@@ -14,12 +17,13 @@ bool releases(const Network& network) {
 
 }  // namespace
 
-RunProgress::RunProgress(const Network& network, const Optimizer& optimizer, bool late,
+RunProgress::RunProgress(const Network& network, const Optimizer& optimizer, bool late, Group& group,
                          RunState& state, RunFigures& figures)
     : device_(network.device()),
       optimizer_(optimizer),
       late_(late),
       releases_(releases(network)),
+      group_(group),
       state_(state),
       figures_(figures),
       results_(device_, optimizer, late, releases_) {}
@@ -29,7 +33,16 @@ void RunProgress::begin() {
   results_.begin(state_.step + 1, state_.micro == 0 ? 0 : state_.step_loss);
 }
 
+// Were one rank to stop before the others know, they would wait for it.
+void RunProgress::add_losses_of_all() {
+  at::Tensor sum = at::zeros({1}, losses_[0].options().dtype(at::kDouble));
+  for (const at::Tensor& loss : std::exchange(losses_, {})) sum.add_(loss.to(at::kDouble));
+  group_.all_reduce(sum);
+  results_.add_loss(late_ ? sum[0].to(at::kFloat) : sum[0]);
+}
+
 void RunProgress::add_loss(const at::Tensor& loss) {
+  if (group_.size() > 1) return losses_.push_back(loss.detach());
   results_.add_loss(loss);
   if (!releases_ || !optimizer_.redraws_next()) return;
   count(/*all=*/true);
@@ -37,6 +50,7 @@ void RunProgress::add_loss(const at::Tensor& loss) {
 }
 
 void RunProgress::add_norm(const at::Tensor& norm) {
+  if (group_.size() > 1) add_losses_of_all();
   results_.add_norm(norm);
   if (optimizer_.redraws_next()) count(/*all=*/true);
 }

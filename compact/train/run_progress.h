@@ -7,6 +7,7 @@
 
 #include "compact/models/network.h"
 #include "compact/optim/optimizer.h"
+#include "compact/parallel/group.h"
 #include "compact/train/results.h"
 #include "compact/train/run_state.h"
 #include "compact/train/step_results.h"
@@ -15,9 +16,10 @@ namespace compact {
 
 class RunProgress {
  public:
-  // Counts losses into `state` and seconds into `figures`. `late`: as results of a GPU are read.
-  RunProgress(const Network& network, const Optimizer& optimizer, bool late, RunState& state,
-              RunFigures& figures);
+  // Counts losses into `state` and seconds into `figures`. `late`: as results of a GPU are read. Of
+  // several ranks losses are those of all, which are summed before the update.
+  RunProgress(const Network& network, const Optimizer& optimizer, bool late, Group& group,
+              RunState& state, RunFigures& figures);
 
   // Around every step.
   void begin();
@@ -40,10 +42,13 @@ class RunProgress {
  private:
   using Clock = std::chrono::steady_clock;
   void count(bool all);
+  void add_losses_of_all();
 
   at::Device device_;
   const Optimizer& optimizer_;
   const bool late_, releases_;
+  Group& group_;
+  std::vector<at::Tensor> losses_;  // of this rank's micro-batches, where there are others
   RunState& state_;
   RunFigures& figures_;
   StepResults results_;

@@ -106,6 +106,18 @@ std::string take_over_machine(RunState& s, at::Device device) {
              ": from here on it differs from an uninterrupted one");
 }
 
+namespace {
+
+int64_t samples_of_step(const TrainConfig& c) {
+  return c.per_device_train_batch_size * c.gradient_accumulation_steps;
+}
+bool divides_step(const ConfigOption& option) {
+  return option.name == "per_device_train_batch_size" ||
+         option.name == "gradient_accumulation_steps";
+}
+
+}  // namespace
+
 void check_same_run(const std::string& checkpoint, const TrainConfig& config, const Policy& policy,
                     const Task& task, std::vector<std::string>& warnings) {
   const OpenCheckpoint open = open_checkpoint(checkpoint, /*verified=*/true);
@@ -114,11 +126,23 @@ void check_same_run(const std::string& checkpoint, const TrainConfig& config, co
       j.contains("config") && j.contains("data_checksum") && open.texts.contains("policy.txt"),
       checkpoint, ": not a checkpoint of a training run");
   const TrainConfig old = config_from_json(j["config"].dump(), checkpoint + "/trainer_state.json");
+  const RunState before_state = run_state_from_json(j, checkpoint + "/trainer_state.json");
+  const bool other_ranks = before_state.ranks != config.ranks;
+  if (other_ranks) {
+    const int64_t before = samples_of_step(old) * before_state.ranks,
+                  now = samples_of_step(config) * config.ranks;
+    COMPACT_CHECK(before == now, "a step has ", now, " samples of ", config.ranks,
+                  " ranks, but had ", before, " of ", before_state.ranks, " in the run of ",
+                  checkpoint, ": a resumed run keeps that product of ranks, batch and accumulation");
+    COMPACT_CHECK(before_state.micro == 0, checkpoint, " was saved inside a step by ",
+                  before_state.ranks, " ranks: only as many can go on with it");
+  }
   for (const ConfigOption& option : config_options()) {
     const std::string before = option_text(old, option), now = option_text(config, option);
     const ResumeRule rule = option.resume;
     // The policy, the data's checksum and the machine are compared themselves.
     if (before == now || rule == ResumeRule::kFree || rule == ResumeRule::kPolicy) continue;
+    if (other_ranks && divides_step(option)) continue;  // their product is compared above
     COMPACT_CHECK(rule == ResumeRule::kWarned, "--", option.name, " is ", now, ", but was ", before,
                   " in the run of ", checkpoint,
                   ": a resumed run keeps what its numbers depend on");

@@ -33,6 +33,7 @@ json run_state_to_json(const RunState& s) {
           {"matmul_path", s.matmul_path},
           {"machine", s.machine},
           {"bits", s.bits},
+          {"ranks", s.ranks},
           {"best_step", s.best_step},
           {"best_value", s.best_value}};
 }
@@ -55,6 +56,7 @@ RunState run_state_from_json(const json& j, const std::string& where) {
     s.matmul_path = j.at("matmul_path");
     s.machine = j.value("machine", "");
     s.bits = j.value("bits", "");
+    if (j.contains("ranks")) s.ranks = count("ranks");
     if (j.contains("best_step")) {
       s.best_step = count("best_step");
       s.best_value = j.at("best_value");

@@ -40,11 +40,12 @@ void StepGraph::check(const TrainConfig& c, const Task& task, const Policy& poli
   COMPACT_CHECK(task_named(c.task).use == ModelUse::kTokens && !task.lengths_vary, kRule,
                 "only steps of language models on blocks of one length are alike, the task is ",
                 c.task);
+  COMPACT_CHECK(c.ranks == 1, kRule, "gradients of ", c.ranks, " ranks are summed between passes");
   const std::string why = optimizer.cannot_replay();
   COMPACT_CHECK(why.empty(), kRule, why, ", which another step does otherwise");
   for (const Operation& o : planned_operations(c, task, policy)) {
     COMPACT_CHECK(!o.host, kRule, "a step has copies between GPU and host");
-    COMPACT_CHECK(!o.codec && o.name != "dropout", kRule, "a step has `", o.name,
+    COMPACT_CHECK(!o.codec && !o.random && o.name != "dropout", kRule, "a step has `", o.name,
                   "`, whose random bits are others in every step");
   }
 }

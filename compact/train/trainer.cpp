@@ -25,8 +25,10 @@
 #include "compact/tasks/task.h"
 #include "compact/train/bit_chooser.h"
 #include "compact/train/description.h"
+#include "compact/train/failures.h"
 #include "compact/train/last_writes.h"
 #include "compact/train/output_folder.h"
+#include "compact/train/ranks.h"
 #include "compact/train/results.h"
 #include "compact/train/run_evaluation.h"
 #include "compact/train/run_output.h"
@@ -46,13 +48,14 @@ double seconds_since(Clock::time_point start) {
 
 class Run {
  public:
-  Run(const TrainConfig& config, Console& console, const TrainHooks& hooks)
-      : c_(config), console_(console), hooks_(hooks) {}
+  Run(const TrainConfig& config, Console& console, const TrainHooks& hooks, Group& group)
+      : c_(config), console_(console), hooks_(hooks), group_(group) {}
   int go();
   void show_plan();  // after memory ran out
 
  private:
   void prepare();
+  void make_plan(bool resumed);
   void resume(const std::string& checkpoint);
   void describe();
   void choose_bits();
@@ -60,11 +63,13 @@ class Run {
   void log();
   void save(const char* why);
   void finish();
+  void conclude();
   bool last() const { return s_.step >= total_steps_; }
 
   const TrainConfig& c_;
   Console& console_;
   const TrainHooks& hooks_;
+  Group& group_;
   std::unique_ptr<FolderLock> folder_;
   std::vector<std::string> warnings_;
   at::Device device_ = at::kCPU;
@@ -99,26 +104,31 @@ void Run::prepare() {
   if (c_.threads > 0) at::set_num_threads(static_cast<int>(c_.threads));
   install_counting_allocator();
   warnings_ = ignored_options(c_);
-  device_ = device_of(c_.device, warnings_);
+  check_same_options(group_, c_);
+  device_ = rank_device(group_, device_of(c_.device, warnings_));
   COMPACT_CHECK(!c_.cuda_graph || device_.is_cuda(), "--cuda_graph: only a GPU has them, the ",
                 "device is ", device_.str());
   set_deterministic(c_.deterministic, device_.type());
-  folder_ = take_output_folder(c_, warnings_);
+  if (group_.leads()) folder_ = take_output_folder(c_, warnings_);
   std::string checkpoint;
   if (!c_.resume_from_checkpoint.empty()) {
-    checkpoint = find_checkpoint(c_, warnings_);
+    checkpoint = group_.broadcast(group_.leads() ? find_checkpoint(c_, warnings_) : std::string());
     policy_ = resumed_policy(checkpoint, c_, warnings_);
   } else if (c_.preset != "auto") {
     policy_ = make_policy(c_, warnings_);
   }
   Clock::time_point shown = Clock::now();
-  task_ = task_named(c_.task).open(
-      c_,
-      [&](int64_t done, int64_t total) {
-        if (seconds_since(shown) > 0.2)
-          console_.bar(done, total, "bytes tokenized"), shown = Clock::now();
-      },
-      warnings_);
+  in_turn(group_, [&] {  // the first one tokenizes for all
+    task_ = task_named(c_.task).open(
+        c_,
+        [&](int64_t done, int64_t total) {
+          if (seconds_since(shown) > 0.2)
+            console_.bar(done, total, "bytes tokenized"), shown = Clock::now();
+        },
+        warnings_);
+  });
+  check_same(group_, "training data", cat(task_.checksum));
+  check_same(group_, "model", task_.config.dump());
   if (task_.lengths_vary) bound_primitive_caches();
   total_steps_ = total_steps(c_, task_.train->size());
   evaluation_.emplace(c_, task_, console_);
@@ -129,20 +139,34 @@ void Run::prepare() {
     check_same_run(checkpoint, c_, policy_, task_, warnings_);
   }
   if (std::string line = take_over_machine(s_, device_); !line.empty()) warnings_.push_back(line);
+  s_.ranks = c_.ranks;
   s_.matmul_path = set_matmul_precision(c_.matmul_precision, device_, s_.matmul_path).path;
   if (std::string line = evaluation_->take_over(s_); !line.empty()) warnings_.push_back(line);
-  plan_.emplace(c_, task_, device_, policy_, /*resumed=*/!checkpoint.empty());
+  make_plan(/*resumed=*/!checkpoint.empty());
   outside_bytes_ = live_bytes(device_);
   plan_->enforce(outside_bytes_);
   if (c_.cuda_graph || hooks_.replayed_steps) graph_.emplace(device_);  // before what it runs
   model_ = make_network(c_, task_, policy_, device_, warnings_);
+  check_updates(group_, *model_);
   optimizer_ = make_optimizer(c_, policy_, *model_);
   if (graph_) StepGraph::check(c_, task_, policy_, *optimizer_);
   static_bytes_ = live_bytes(device_) - outside_bytes_;
-  progress_.emplace(*model_, *optimizer_, device_.is_cuda() || hooks_.late_results, s_, figures_);
+  progress_.emplace(*model_, *optimizer_, device_.is_cuda() || hooks_.late_results, group_, s_,
+                    figures_);
   bits_.emplace(c_, policy_);
   if (!checkpoint.empty()) resume(checkpoint);
+  if (!group_.leads()) return;
   output_.emplace(c_, task_, policy_, checkpoint.empty() ? -1 : s_.step, last(), console_);
+}
+
+// A policy that is chosen is what rank 0 chose: speeds are measured.
+void Run::make_plan(bool resumed) {
+  if (group_.leads()) plan_.emplace(c_, task_, device_, policy_, resumed);
+  const std::string policy = group_.broadcast(policy_.str());
+  if (group_.leads()) return;
+  policy_ = Policy::parse(policy, "the policy of rank 0");
+  policy_.make_general();  // rank 0 has checked it
+  plan_.emplace(c_, task_, device_, policy_, /*resumed=*/true);
 }
 
 void Run::resume(const std::string& checkpoint) {
@@ -166,7 +190,7 @@ void Run::describe() {
   for (const std::string& line : plan_->lines()) console_.line(line);
   console_.line(cat("tables   ", c_.output_dir, "/memory.txt; the policy in policy.txt"));
   for (const std::string& w : warnings_) console_.line("warning: " + w);
-  output_->write_memory(plan_->table());
+  if (output_) output_->write_memory(plan_->table());
 }
 
 // On the batch to come, which stays to come.
@@ -180,7 +204,8 @@ void Run::choose_bits() {
   s_.bits = bits_->bits();
   plan_->take(s_.bits, figures_.step_seconds.empty());
   console_.line(plan_->line());
-  output_->write_bits(s_.bits);
+  check_same(group_, "choice of bits", s_.bits);
+  if (output_) output_->write_bits(s_.bits);
 }
 
 bool Run::step() {
@@ -193,7 +218,7 @@ bool Run::step() {
   // All micro-batches, so that their targets are counted; on resume those already in the gradients
   // are passed over.
   s_.window = task_.train->position();
-  const BatchWindow window = next_window(task_, c_);
+  const BatchWindow window = next_window(task_, c_, group_);
   const int64_t valid = s_.valid = window.targets;
   int64_t live = 0;
   StepHooks hooks;
@@ -207,7 +232,12 @@ bool Run::step() {
     plan_->mark_gradients();
     s_.micro = micro + 1;
     const bool stop = SignalScope::count() >= 2 || (hooks_.stop && hooks_.stop(s_.step, micro));
-    return !stop || s_.micro == accumulation;
+    return !stop || group_.size() > 1 || s_.micro == accumulation;
+  };
+  const int64_t sent = group_.bytes();
+  hooks.before_norm = [&] {
+    figures_.sum_seconds += sum_gradients(group_, *optimizer_);
+    figures_.sum_bytes += group_.bytes() - sent;
   };
   hooks.before_update = [&](const at::Tensor& norm) { progress_->add_norm(norm); };
   learning_rate_ = c_.learning_rate * schedule_->factor(s_.step);
@@ -221,7 +251,7 @@ bool Run::step() {
       .guard = progress_->guard()};
   const auto micro_batch = [&](int64_t micro) {
     StepInputs inputs = inputs_of(window.batches[static_cast<size_t>(micro)], device_);
-    inputs.noise = noise_key(c_, s_.step, micro);
+    inputs.noise = noise_key(c_, s_.step, group_.rank() * accumulation + micro);
     return inputs;
   };
   if (graph_) optimizer_->prepare(learning_rate_);
@@ -233,8 +263,8 @@ bool Run::step() {
     return false;
   }
   ++s_.step;
-  if (const std::string table = plan_->end_record(s_.step, report_, console_); !table.empty())
-    output_->write_memory(table);
+  const std::string table = plan_->end_record(s_.step, report_, console_);
+  if (output_ && !table.empty()) output_->write_memory(table);
   s_.micro = 0;
   s_.window = task_.train->position();
   s_.tokens += valid;
@@ -256,24 +286,31 @@ void Run::log() {
       .learning_rate = learning_rate_,
       .seconds = recent_step_seconds(figures_, s_.interval_steps),
       .unit = task_.unit,
-      .units = c_.per_device_train_batch_size * task_.units * c_.gradient_accumulation_steps,
+      .units = c_.per_device_train_batch_size * task_.units * c_.gradient_accumulation_steps *
+               c_.ranks,
       .peak_bytes = peak_bytes_,
       .held_bytes = figures_.held_bytes,
       .saved_bytes = figures_.saved_bytes,
       .reserved_bytes = device_.is_cuda() ? std::optional(figures_.reserved_bytes) : std::nullopt,
       .resident_bytes = figures_.resident_bytes = resident_peak()};
-  output_->metrics().write(s_.step, step_row(f));
+  if (output_) output_->metrics().write(s_.step, step_row(f));
   console_.line(step_line(f));
   s_.interval_loss = 0;
   s_.interval_steps = 0;
 }
 
 void Run::save(const char* why) {
-  saved_ = output_->write_checkpoint(s_, *model_, *optimizer_, why);
   saved_step_ = s_.step;
+  if (output_) saved_ = output_->write_checkpoint(s_, *model_, *optimizer_, why);
 }
 
+// What rank 0 does; the others wait for it, so that none ends before the model is written.
 void Run::finish() {
+  if (group_.leads()) conclude();
+  group_.barrier();
+}
+
+void Run::conclude() {
   const auto keep = [this](const char* what, FunctionRef<void()> write) {
     write_last(console_, what, write, hooks_.wait, saved_);
   };
@@ -309,24 +346,28 @@ int Run::go() {
   while (!last()) {
     if (s_.micro == 0 && bits_->due(s_.step)) choose_bits();
     const bool whole = step();
+    bool signalled = false;  // of any rank
     if (whole) {
       const bool logs = s_.step % c_.logging_steps == 0 || last();
       const bool evaluates = evaluation_->due(s_.step) && !last();
       const bool saves = c_.save_steps > 0 && s_.step % c_.save_steps == 0;
-      if (logs || evaluates || saves || SignalScope::count() > 0) progress_->settle();
+      signalled = group_.any(SignalScope::count() > 0);
+      if (logs || evaluates || saves || signalled) progress_->settle();
+      if (evaluates || saves || signalled || last()) share_statistics(group_, *model_);
       s_.seconds = seconds_before_ + seconds_since(started_);
       if (logs) log();
       console_.bar(s_.step, total_steps_, "");
-      if (evaluates) evaluation_->validate(*model_, s_, output_->metrics());
+      if (evaluates && output_) evaluation_->validate(*model_, s_, output_->metrics());
       if (saves) {
         or_warn(console_, cat("checkpoint-", s_.step), [&] { save(""); });
       }
     }
-    const bool asked = SignalScope::count() > 0 || !whole;
+    const bool asked = !whole || (group_.size() > 1 ? signalled : SignalScope::count() > 0);
     if (asked && !(whole && last())) {
       progress_->settle();
       if (saved_step_ != s_.step || !whole)
         save(" on request; go on with --resume_from_checkpoint latest");
+      group_.barrier();  // or a launcher would end the one that saves
       return SignalScope::signal() == 2 || SignalScope::signal() == 0 ? kExitInterrupt
                                                                       : kExitTerminate;
     }
@@ -338,17 +379,25 @@ int Run::go() {
 }  // namespace
 
 int train(const TrainConfig& config, std::ostream& out, bool terminal, const TrainHooks& hooks) {
-  check_run(config);
-  const TrainConfig taken = for_task(config);
-  Console console(out, terminal);
-  const SignalScope signals;  // until the run has let go of its folder
-  Run run(taken, console, hooks);
-  try {
-    return run.go();
-  } catch (const std::exception& e) {
-    if (out_of_memory(e)) run.show_plan();
-    throw;
-  }
+  const Place place = place_of_process();
+  const auto group =
+      join_group(place, std::chrono::seconds(std::max<int64_t>(1, config.ddp_timeout)));
+  return together(*group, [&] {
+    check_run(config);
+    TrainConfig taken = for_task(config);
+    taken.ranks = group->size();
+    if (place.restarts > 0) go_on(*group, taken);
+    std::ostream nowhere(nullptr);
+    Console console(group->leads() ? out : nowhere, group->leads() && terminal);
+    const SignalScope signals;  // until the run has let go of its folder
+    Run run(taken, console, hooks, *group);
+    try {
+      return run.go();
+    } catch (const std::exception& e) {
+      if (out_of_memory(e)) run.show_plan();
+      throw;
+    }
+  });
 }
 
 }  // namespace compact

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 
+#include "compact/base/check.h"
 #include "tests/data/files.h"
 #include "tests/data/wide_tokenizer.h"
 
@@ -94,6 +95,22 @@ TEST(BlockDataset, SeekContinuesExactly) {
     EXPECT_EQ(fresh.position(), at);
     EXPECT_EQ(blocks_of(fresh.next(5)), blocks);
   }
+}
+
+// What several ranks of a run rely on: each goes past what is the others'.
+TEST(BlockDataset, SkipsWhatNextWouldGive) {
+  const TextFolder folder;
+  const auto file = counting_file(folder, 1000);
+  for (const int64_t count : {0, 1, 8, 142, 143, 400}) {
+    BlockDataset read(file, 7, 3), skipped(file, 7, 3);
+    for (BlockDataset* data : {&read, &skipped}) data->next(11);
+    for (int64_t i = 0; i < count; ++i) read.next(1);
+    skipped.skip(count);
+    EXPECT_EQ(skipped.position(), read.position()) << count;
+    EXPECT_EQ(blocks_of(skipped.next(3)), blocks_of(read.next(3))) << count;
+  }
+  BlockDataset data(file, 7, 3);
+  EXPECT_THROW(data.skip(-1), InputError);
 }
 
 TEST(BlockDataset, OrderDependsOnTheSeedOnly) {

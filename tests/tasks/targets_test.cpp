@@ -44,7 +44,7 @@ TEST(Targets, MustBeClassesOrIgnored) {
     Task task;
     task.train = std::make_unique<Samples>(targets);
     task.classes = classes;
-    return next_window(task, c).targets;
+    return next_window(task, c, *single_group()).targets;
   };
   const auto evaluated = [&](const std::vector<int64_t>& targets) {
     Task task;

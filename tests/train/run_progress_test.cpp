@@ -21,7 +21,8 @@ struct LateRun {
   Optimizer optimizer;
   RunState state;
   RunFigures figures;
-  RunProgress progress{model, optimizer, /*late=*/true, state, figures};
+  std::unique_ptr<Group> group = single_group();
+  RunProgress progress{model, optimizer, /*late=*/true, *group, state, figures};
 
   void step(float loss, float norm) {
     progress.begin();

@@ -101,7 +101,7 @@ TEST(StepGraphOfARun, IsRefusedByWhatChanges) {
         {"set", "grad * = full:release=true"}},
        "is updated inside the backward pass"},
       {{{"set", "slot layers.*.attn.input = offload"}}, "copies between GPU and host"},
-      {{{"dropout", "0.1"}}, "`dropout`, whose random bits are others in every step"},
+      {{{"dropout", "0.1"}}, "attention`, whose random bits are others in every step"},
   };
   for (const auto& [options, words] : cases) {
     const TrainConfig c = with(language_run(folder.path(), "refused"), options);
@@ -137,7 +137,8 @@ TEST(StepGraph, TakesOnlyStepsOfTheRecordedForm) {
   Optimizer optimizer(model.parameters(), options);
   RunState state;
   RunFigures figures;
-  RunProgress progress(model, optimizer, /*late=*/true, state, figures);
+  const std::unique_ptr<Group> group = single_group();
+  RunProgress progress(model, optimizer, /*late=*/true, *group, state, figures);
   StepGraph graph(at::kCPU);
   const auto step = [&](double scale, int64_t length) {
     const at::Tensor ids = at::arange(2 * length, at::kLong).reshape({2, length});

@@ -46,6 +46,12 @@ Batch Dataset::in_order(int64_t first, int64_t count) const {
   return collect(samples);
 }
 
+void Dataset::skip(int64_t samples) {
+  COMPACT_CHECK(samples >= 0, "samples to skip must not be negative, are ", samples);
+  const int64_t index = position_.index + samples % size_;
+  seek({position_.epoch + samples / size_ + index / size_, index % size_});
+}
+
 void Dataset::seek(DataPosition position) {
   COMPACT_CHECK(position.epoch >= 0 && position.index >= 0 && position.index < size_,
                 "a data position must have epoch >= 0 and index in [0, ", size_, "), is (",

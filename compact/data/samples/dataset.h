@@ -45,6 +45,8 @@ class Dataset {
   // exactly. Throws InputError on a position that does not exist.
   DataPosition position() const { return position_; }
   void seek(DataPosition position);
+  // Goes past so many samples, at least 0.
+  void skip(int64_t samples);
   // Epochs that are behind a position, as 1.5.
   double epochs(DataPosition position) const {
     return static_cast<double>(position.epoch) +

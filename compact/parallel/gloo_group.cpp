@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// Processes that meet at a TCP store and sum by gloo, both torch's own.
+#define USE_C10D_GLOO 1
+#include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <cstdlib>
+#include <sstream>
+#include <thread>
+
+#include "compact/base/check.h"
+#include "compact/base/function_ref.h"
+#include "compact/parallel/group.h"
+
+namespace compact {
+namespace {
+
+constexpr const char* kFailure = "failure";
+constexpr const char* kHeard = "heard";
+constexpr std::chrono::seconds kAsk(3);  // how long a failure is asked for
+
+std::string first_line(const std::exception& e) {
+  const auto* error = dynamic_cast<const c10::Error*>(&e);
+  const std::string text = error ? error->what_without_backtrace() : e.what();
+  return text.substr(0, text.find('\n'));
+}
+
+class GlooGroup final : public Group {
+ public:
+  GlooGroup(const Place& place, std::chrono::seconds timeout)
+      : Group(place),
+        hosts_(!place.hosted && place.rank == 0),
+        store_(store_of(place, timeout)) {
+    auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+    options->devices.push_back(device_of(place));
+    gloo_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store_, place.rank, place.size, options);
+  }
+
+  bool leave(const Failure& failure) noexcept override {
+    try {
+      const std::string text = cat(failure.rank, " ", failure.code, " ", failure.message);
+      const bool first = store_->compareSet(kFailure, "", text) == text;
+      gloo_.reset();  // who waits for this rank wakes up, and asks the store
+      if (hosts_) wait_until_heard();
+      return first;
+    } catch (const std::exception&) {
+      return true;  // the store has gone, and with it who else could say it
+    }
+  }
+
+  std::optional<Failure> failure() noexcept override {
+    try {
+      store_->wait({kFailure}, kAsk);
+      const std::vector<uint8_t> bytes = store_->get(kFailure);
+      std::istringstream in(std::string(bytes.begin(), bytes.end()));
+      Failure f;
+      in >> f.rank >> f.code;
+      in.get();
+      std::getline(in, f.message, '\0');
+      store_->add(kHeard, 1);
+      return f;
+    } catch (const std::exception&) {
+      return std::nullopt;
+    }
+  }
+
+ protected:
+  void sum(const at::Tensor& t) override {
+    together([&] {
+      std::vector<at::Tensor> list{t};
+      gloo_->allreduce(list)->wait();
+    });
+  }
+  void send(const at::Tensor& t, int from) override {
+    together([&] {
+      std::vector<at::Tensor> list{t};
+      c10d::BroadcastOptions options;
+      options.rootRank = from;
+      gloo_->broadcast(list, options)->wait();
+    });
+  }
+
+ private:
+  // The store ends with this process.
+  void wait_until_heard() {
+    const auto end = std::chrono::steady_clock::now() + kAsk;
+    while (store_->add(kHeard, 0) < size() - 1 && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  }
+
+  // A peer that dies is an exception of gloo, which is no c10::Error.
+  static void together(FunctionRef<void()> call) {
+    try {
+      call();
+    } catch (const std::exception& e) {
+      throw GroupError(cat("another rank has gone or did not answer: ", first_line(e)));
+    }
+  }
+
+  static c10::intrusive_ptr<c10d::Store> store_of(const Place& place,
+                                                  std::chrono::seconds timeout) {
+    c10d::TCPStoreOptions options;
+    options.port = static_cast<uint16_t>(place.port);
+    options.isServer = !place.hosted && place.rank == 0;
+    options.numWorkers = static_cast<size_t>(place.size);
+    options.waitWorkers = !place.hosted;
+    options.timeout = timeout;
+    try {
+      return c10::make_intrusive<c10d::PrefixStore>(
+          cat("compact", place.restarts), c10::make_intrusive<c10d::TCPStore>(place.address, options));
+    } catch (const std::exception& e) {
+      fail("rank ", place.rank, " of ", place.size, ": the ranks do not meet at ", place.address,
+           ":", place.port, " (MASTER_ADDR, MASTER_PORT): ", first_line(e));
+    }
+  }
+
+  static std::shared_ptr<gloo::transport::Device> device_of(const Place& place) {
+    if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME")) {
+      return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
+    }
+    const bool one_machine = place.address == "localhost" || place.address.starts_with("127.");
+    return one_machine ? c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")
+                       : c10d::ProcessGroupGloo::createDefaultDevice();
+  }
+
+  bool hosts_;  // the store
+  c10::intrusive_ptr<c10d::Store> store_;
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
+};
+
+}  // namespace
+
+std::unique_ptr<Group> join_group(const Place& place, std::chrono::seconds timeout) {
+  if (place.size == 1) return single_group();
+  return std::make_unique<GlooGroup>(place, timeout);
+}
+
+}  // namespace compact

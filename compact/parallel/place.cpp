@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/parallel/place.h"
+
+#include <charconv>
+#include <cstdlib>
+
+#include "compact/base/check.h"
+
+namespace compact {
+namespace {
+
+constexpr int kMostRanks = 65536, kUsualPort = 29500;
+
+struct Names {
+  const char *rank, *size, *local, *address;
+};
+constexpr Names kNames[] = {
+    {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"},
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "MASTER_ADDR"},
+    {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_LAUNCH_NODE_IPADDR"}};
+
+std::optional<int> number(const Environment& environment, const char* name, int least, int most) {
+  const std::optional<std::string> text = environment(name);
+  if (!text) return std::nullopt;
+  int value = 0;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
+  COMPACT_CHECK(error == std::errc() && end == text->data() + text->size() && value >= least &&
+                    value <= most,
+                name, " must be an integer in [", least, ", ", most, "], is `", *text, "`");
+  return value;
+}
+
+}  // namespace
+
+Place place_from(const Environment& environment) {
+  Place p;
+  const Names* names = nullptr;
+  for (const Names& n : kNames) {
+    if (const auto size = number(environment, n.size, 1, kMostRanks)) {
+      p.size = *size;
+      names = &n;
+      break;
+    }
+  }
+  p.restarts = number(environment, "TORCHELASTIC_RESTART_COUNT", 0, 1 << 30).value_or(0);
+  if (!names || p.size == 1) return p;
+  const auto rank = number(environment, names->rank, 0, p.size - 1);
+  COMPACT_CHECK(rank, names->size, " is ", p.size, ", but ", names->rank, " is not set");
+  p.rank = *rank;
+  p.local = number(environment, names->local, 0, kMostRanks).value_or(p.rank);
+  const auto address = environment("MASTER_ADDR");
+  p.address = address ? *address : environment(names->address).value_or("");
+  COMPACT_CHECK(!p.address.empty(), names->size, " is ", p.size,
+                ", but MASTER_ADDR is not set: the machine where all meet");
+  const auto port = number(environment, "MASTER_PORT", 1, 65535);
+  COMPACT_CHECK(port || names != kNames, names->size, " is ", p.size,
+                ", but MASTER_PORT is not set: a free port of ", p.address);
+  p.port = port.value_or(kUsualPort);
+  p.hosted = environment("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  return p;
+}
+
+Place place_of_process() {
+  return place_from([](const char* name) -> std::optional<std::string> {
+    const char* value = std::getenv(name);
+    return value ? std::optional<std::string>(value) : std::nullopt;
+  });
+}
+
+}  // namespace compact

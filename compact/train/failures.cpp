@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/train/failures.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <new>
+
+#include "compact/base/check.h"
+#include "compact/config/precision.h"
+#include "compact/ops/memory/memory.h"
+#include "compact/plan/budget.h"
+
+namespace compact {
+
+ErrorText text_of(const std::exception& e) {
+  if (const auto* rank = dynamic_cast<const RankError*>(&e)) return {rank->what(), rank->code};
+  if (dynamic_cast<const BudgetError*>(&e)) return {e.what(), kExitBudget};
+  if (dynamic_cast<const InputError*>(&e)) return {e.what(), kExitInput};
+  if (dynamic_cast<const NonFiniteError*>(&e)) return {e.what(), kExitNonFinite};
+  if (const auto* error = dynamic_cast<const c10::Error*>(&e)) {
+    if (const auto memory = out_of_memory(*error)) return {*memory, kExitBudget};
+    if (const auto sentence = not_deterministic(*error)) return {*sentence, kExitInput};
+    const std::string message = error->what_without_backtrace();
+    return {message.substr(0, message.find('\n')), kExitInternal};
+  }
+  if (dynamic_cast<const std::bad_alloc*>(&e)) return {"out of memory", kExitBudget};
+  return {e.what(), out_of_memory(e) ? kExitBudget : kExitInternal};
+}
+
+LeftByAnother::LeftByAnother(const Failure& f)
+    : std::runtime_error(cat("rank ", f.rank, ": ", f.message)), failure(f) {}
+
+RankError::RankError(int rank, const ErrorText& d)
+    : std::runtime_error(cat("rank ", rank, ": ", d.message)), code(d.code) {}
+
+int together(Group& group, const std::function<int()>& work) {
+  if (group.size() == 1) return work();
+  try {
+    return work();
+  } catch (const GroupError& e) {
+    if (const auto failure = group.failure()) throw LeftByAnother(*failure);
+    const ErrorText why = text_of(e);
+    if (group.leave({group.rank(), why.code, why.message})) throw RankError(group.rank(), why);
+    throw LeftByAnother(group.failure().value_or(Failure{0, why.code, why.message}));
+  } catch (const std::exception& e) {
+    const ErrorText why = text_of(e);
+    if (group.leave({group.rank(), why.code, why.message})) throw RankError(group.rank(), why);
+    throw LeftByAnother(group.failure().value_or(Failure{0, why.code, why.message}));
+  }
+}
+
+}  // namespace compact

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/train/ranks.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <chrono>
+#include <set>
+#include <vector>
+
+#include "compact/base/check.h"
+#include "compact/config/option.h"
+#include "compact/train/run_state.h"
+
+namespace compact {
+namespace {
+
+// Whether a rank's own: how it is told, not what is trained.
+bool may_differ(const ConfigOption& option) {
+  return option.name == "resume_from_checkpoint" || option.name == "overwrite_output_dir";
+}
+
+// NAME and value of each option, a line each. Values have no line break that would not be escaped.
+std::string options_text(const TrainConfig& config) {
+  std::string text;
+  for (const ConfigOption& option : config_options()) {
+    if (may_differ(option)) continue;
+    std::string value = option_text(config, option);
+    for (char& c : value) c = c == '\n' ? ' ' : c;
+    text += cat(option.name, " ", value, "\n");
+  }
+  return text;
+}
+
+std::string line_at(const std::string& text, size_t at) {
+  const size_t begin = text.rfind('\n', at ? at - 1 : 0) + 1;  // npos + 1 is 0
+  return text.substr(begin, text.find('\n', at) - begin);
+}
+
+}  // namespace
+
+at::Device rank_device(const Group& group, at::Device device) {
+  if (group.size() == 1 || !device.is_cuda()) return device;
+  const c10::impl::VirtualGuardImpl gpus(device.type());
+  COMPACT_CHECK(group.local() < gpus.deviceCount(), "rank ", group.rank(), " is number ",
+                group.local(), " on its machine, which has ", gpus.deviceCount(), " GPUs");
+  const at::Device own(device.type(), static_cast<c10::DeviceIndex>(group.local()));
+  gpus.setDevice(own);
+  return own;
+}
+
+void check_updates(const Group& group, const Network& network) {
+  if (group.size() == 1) return;
+  for (const Parameter* p : network.parameters()) {
+    COMPACT_CHECK(!p->release, "grad `", p->name,
+                  "`: release=true updates it before the gradients of all ", group.size(),
+                  " ranks are known");
+  }
+}
+
+void in_turn(Group& group, FunctionRef<void()> work) {
+  if (group.leads()) work();
+  group.barrier();
+  if (!group.leads()) work();
+}
+
+void go_on(Group& group, TrainConfig& c) {
+  if (!c.resume_from_checkpoint.empty()) return;
+  c.resume_from_checkpoint = "latest";
+  std::string found;
+  if (group.leads()) {
+    try {
+      std::vector<std::string> warnings;
+      found = find_checkpoint(c, warnings);
+    } catch (const InputError&) {  // there is none: the run begins anew, in its own folder
+    }
+  }
+  c.resume_from_checkpoint = group.broadcast(found);
+  c.overwrite_output_dir |= c.resume_from_checkpoint.empty();
+}
+
+void check_same_options(Group& group, const TrainConfig& config) {
+  const std::vector<std::string> all = group.gather(options_text(config));
+  for (size_t r = 1; r < all.size(); ++r) {
+    if (all[r] == all[0]) continue;
+    size_t at = 0;
+    while (at < all[0].size() && at < all[r].size() && all[0][at] == all[r][at]) ++at;
+    fail("rank ", r, " was started with other options than rank 0: --", line_at(all[r], at),
+         " in place of --", line_at(all[0], at));
+  }
+}
+
+void check_same(Group& group, const char* what, const std::string& text) {
+  const std::vector<std::string> all = group.gather(text);
+  for (size_t r = 1; r < all.size(); ++r) {
+    COMPACT_CHECK(all[r] == all[0], "rank ", r, " has another ", what, " than rank 0");
+  }
+}
+
+double sum_gradients(Group& group, const Optimizer& optimizer) {
+  if (group.size() == 1) return 0;
+  const at::NoGradGuard no_grad;
+  const auto start = std::chrono::steady_clock::now();
+  for (const ParameterState& s : optimizer.states()) {
+    const at::Tensor& g = s.gradient();
+    COMPACT_CHECK(g.defined(), "[ranks] `", s.parameter->name, "` has no gradient");
+    if (g.is_contiguous()) {
+      group.all_reduce(g);
+    } else {
+      const at::Tensor dense = g.contiguous();
+      group.all_reduce(dense);
+      g.copy_(dense);
+    }
+  }
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void share_statistics(Group& group, const Network& network) {
+  if (group.size() == 1) return;
+  const at::NoGradGuard no_grad;
+  std::set<const void*> parameters;
+  for (const Parameter* p : network.parameters()) {
+    parameters.insert(p->weight.storage().unsafeGetStorageImpl());
+  }
+  for (const auto& [name, tensor] : network.named_tensors()) {
+    if (parameters.contains(tensor.storage().unsafeGetStorageImpl())) continue;
+    const at::Tensor dense = tensor.contiguous();
+    group.broadcast(dense);
+    if (!dense.is_same(tensor)) tensor.copy_(dense);
+  }
+}
+
+}  // namespace compact

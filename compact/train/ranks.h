@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the processes of one run do together beside training: come in turn, and see that all of them
+// run the same.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "compact/base/function_ref.h"
+#include "compact/config/config.h"
+#include "compact/models/network.h"
+#include "compact/ops/policy/policy.h"
+#include "compact/optim/optimizer.h"
+#include "compact/parallel/group.h"
+
+namespace compact {
+
+// The device of a rank: of several GPUs the one of its number on its machine, which becomes the
+// current one. Throws InputError where there are fewer.
+at::Device rank_device(const Group& group, at::Device device);
+
+// Throws InputError where a parameter is updated before the gradients of all ranks are summed.
+void check_updates(const Group& group, const Network& network);
+
+// One after the other: rank 0, then all others at once.
+void in_turn(Group& group, FunctionRef<void()> work);
+
+// What a launcher starts again goes on from its newest checkpoint, where there is one, unless the
+// configuration names one.
+void go_on(Group& group, TrainConfig& config);
+
+// Throws InputError on all ranks where a rank has other options than rank 0, naming the first such
+// rank and option; or other text of `what` (data, model, policy).
+void check_same_options(Group& group, const TrainConfig& config);
+void check_same(Group& group, const char* what, const std::string& text);
+
+// The sum of all ranks' gradients, which all have then, in the order of the parameters. Throws
+// InputError where a parameter has no gradient. Returns the seconds that it took.
+double sum_gradients(Group& group, const Optimizer& optimizer);
+
+// What a network keeps beside parameters becomes that of rank 0: the statistics of batch norms,
+// which every rank moves by its own micro-batches.
+void share_statistics(Group& group, const Network& network);
+
+}  // namespace compact

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several processes of one run, started by hand or by torchrun."""
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from _program import PROGRAM, environment
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def rank_environment(rank, size, port, **more):
+    return environment() | {
+        "OMP_NUM_THREADS": "1",
+        "RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    } | {name: str(value) for name, value in more.items()}
+
+
+class Ranks:
+    """`compact train` on `size` ranks; `flags` of all, or a list of them for each."""
+
+    def __init__(self, flags, size=2, own_flags=None, environments=None):
+        port = free_port()
+        self.all = []
+        for rank in range(size):
+            own = (own_flags or {}).get(rank, [])
+            env = (environments or {}).get(rank, rank_environment(rank, size, port))
+            self.all.append(subprocess.Popen(
+                [PROGRAM, "train", *map(str, [*flags, *own])], env=env, text=True,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE))  # fmt: skip
+
+    def finish(self, seconds=120):
+        """(exit code, output, errors) of every rank."""
+        end = time.monotonic() + seconds
+        done = []
+        for process in self.all:
+            try:
+                out, errors = process.communicate(timeout=max(0.1, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise
+            done.append((process.returncode, out, errors))
+        return done
+
+    def kill(self):
+        for process in self.all:
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+            process.communicate()
+
+
+def torchrun(flags, size=2, restarts=0):
+    """torchrun of this Python, as a process that has begun."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--no-python", f"--nproc-per-node={size}",
+               f"--master-port={free_port()}", f"--max-restarts={restarts}", str(PROGRAM), "train"]  # fmt: skip
+    env = environment() | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([*command, *map(str, flags)], env=env, text=True, start_new_session=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
+
+
+def children_of(pid):
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open(f"/proc/{entry}/stat") as stat:
+                text = stat.read()
+        except OSError:
+            continue
+        if int(text.rsplit(")", 1)[1].split()[1]) == pid:
+            found.append(int(entry))
+    return sorted(found)

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several processes train the model of one: the same bits where both add two numbers, whatever saves
+and resumes; and what ends one of them ends all, with one message and one exit code."""
+import json
+import os
+import random
+import signal
+import struct
+import time
+import unittest
+
+import _ranks
+from _program import InFolder, run, tiny
+from _ranks import Ranks
+
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+
+
+def weights(path):
+    """Bytes of every tensor but a batch norm's statistics, which every rank has of its own images."""
+    data = path.read_bytes()
+    (size,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + size])
+    return {
+        name: data[8 + size + entry["data_offsets"][0] : 8 + size + entry["data_offsets"][1]]
+        for name, entry in header.items()
+        if name != "__metadata__" and not name.endswith(STATISTICS)
+    }
+
+
+def losses(folder):
+    rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [(r["step"], r.get("loss"), r.get("grad_norm"), r.get("eval_loss")) for r in rows]
+
+
+class SeveralRanks(InFolder):
+    def text(self, *more, steps=8):
+        usual = [f for f in tiny(self.folder) if not f.startswith("--max_steps=")]
+        return [*usual, f"--max_steps={steps}", *more]
+
+    def sequences(self, *more):
+        data = self.folder / "reviews.tsv"
+        words = ["good", "fine", "bad", "poor", "and", "so", "it", "was"]
+        draw = random.Random(3)
+        rows = [(" ".join(draw.choices(words, k=12)), draw.choice("ab")) for _ in range(64)]
+        data.write_text("text\tlabel\n" + "".join(f"{t}\t{label}\n" for t, label in rows))
+        vocabulary = self.folder / "vocab.txt"
+        vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]) + "\n")
+        return ["--task=text-classification", "--model=bert-tiny", f"--train_file={data}",
+                f"--tokenizer=wordpiece:file={vocabulary}", "--text_column=text", "--max_seq_length=16",
+                "--per_device_train_batch_size=4", "--max_steps=6", "--logging_steps=1", "--device=cpu",
+                f"--cache_dir={self.folder / 'cache'}", *more]  # fmt: skip
+
+    def images(self, *more):
+        data = self.folder / "train.bin"
+        draw = random.Random(5)
+        data.write_bytes(b"".join(bytes([i % 10]) + draw.randbytes(3072) for i in range(48)))
+        return ["--task=image-classification", "--model=resnet20", "--width_mult=0.25", f"--train_file={data}",
+                "--per_device_train_batch_size=4", "--max_steps=5", "--logging_steps=1", "--device=cpu",
+                "--optim=sgd", "--learning_rate=0.05", f"--cache_dir={self.folder / 'cache'}", *more]  # fmt: skip
+
+    def finished(self, flags, size, output):
+        """The folder of a run on so many ranks, whose micro-batches are those of four."""
+        out = self.folder / output
+        parts = [f"--gradient_accumulation_steps={self.parts // size}", f"--output_dir={out}"]
+        done = Ranks([*flags, *parts], size).finish()
+        for code, _, errors in done:
+            self.assertEqual(code, 0, errors)
+        for _, text, errors in done[1:]:
+            self.assertEqual((text, errors), ("", ""))  # one speaks for all
+        return out
+
+    parts = 2
+
+    def same(self, flags, evaluated=True):
+        one, two = (self.finished(flags, size, f"on{size}") for size in (1, 2))
+        self.assertEqual(weights(one / "model.safetensors"), weights(two / "model.safetensors"))
+        rows = [[r[: 4 if evaluated else 3] for r in losses(folder)] for folder in (one, two)]
+        self.assertEqual(*rows)
+        self.assertEqual(json.loads((two / "all_results.json").read_text())["ranks"], 2)
+
+    def test_language_models(self):
+        cases = {
+            "f32": ["--eval_steps=3", "--weight_decay=0.1"],
+            "bf16": ["--dtype=bfloat16"],
+            "masters": ["--dtype=bfloat16", "--master_weights=true", "--max_grad_norm=0.1"],
+            "projected": ["--preset=compact", "--update_proj_gap=3"],
+            "muon, 8-bit moments": ["--preset=compact", "--update_proj_gap=3", "--optim=muon",
+                                    "--optim_state_dtype=float8"],
+            "quantized": ["--preset=gact-l1"],
+            "bits": ["--preset=gact-l2", "--bits_interval=4"],
+            "chosen": ["--preset=auto", "--budget=15MiB"],
+        }  # fmt: skip
+        for name, more in cases.items():
+            with self.subTest(name):
+                self.same(self.text("--overwrite_output_dir=true", *more))
+
+    def test_accumulation(self):
+        self.parts = 4  # two ranks add pairs, and so does one in f32 sums of the pairs' order
+        flags = self.text("--learning_rate=1e-3")
+        four, two = (self.finished(flags, size, f"on{size}") for size in (4, 2))
+        for (step, a, _, _), (same, b, _, _) in zip(losses(four), losses(two)):
+            self.assertEqual(step, same)
+            if a is not None:
+                self.assertAlmostEqual(a, b, delta=1e-4)
+
+    def test_sequences(self):
+        self.same(self.sequences())
+
+    def test_images(self):
+        self.same(self.images(), evaluated=False)  # by statistics of rank 0's images alone
+
+    def test_data_do_not_depend_on_ranks(self):
+        flags = self.text("--learning_rate=1e-12")
+        self.parts = 4
+        all_losses = [losses(self.finished(flags, size, f"on{size}")) for size in (1, 2, 4)]
+        for other in all_losses[1:]:
+            for (_, a, *_), (_, b, *_) in zip(all_losses[0], other):
+                if a is not None:
+                    self.assertAlmostEqual(a, b, delta=2e-6)
+
+    def test_resume_on_other_ranks(self):
+        flags = self.text("--save_steps=4", "--preset=compact", "--update_proj_gap=3")
+        whole = self.finished(flags, 2, "whole")
+        for size in (1, 2):
+            with self.subTest(size):
+                out = self.finished(
+                    [*flags, f"--resume_from_checkpoint={whole / 'checkpoint-4'}"], size, f"resumed{size}")
+                self.assertEqual(weights(out / "model.safetensors"), weights(whole / "model.safetensors"))
+        wrong = Ranks([*flags, f"--resume_from_checkpoint={whole / 'checkpoint-4'}",
+                       f"--output_dir={self.folder / 'wrong'}"], 1).finish()  # fmt: skip
+        self.assertEqual(wrong[0][0], 2)
+        self.assertIn("a step has 2 samples of 1 ranks, but had 4 of 2", wrong[0][2])
+
+    def one_message(self, ranks, code, words, seconds=120):
+        done = ranks.finish(seconds)
+        self.assertEqual([d[0] for d in done], [code] * len(done), done)
+        lines = [line for d in done for line in d[2].splitlines()]
+        self.assertEqual(len(lines), 1, lines)
+        self.assertIn(words, lines[0])
+        return lines[0]
+
+    def test_bad_input(self):
+        flags = self.text(f"--output_dir={self.out}")
+        self.one_message(Ranks(flags, own_flags={1: ["--learning_rate=5"]}), 2,
+                         "rank 1 was started with other options than rank 0: --learning_rate 5 in place of")  # fmt: skip
+        self.one_message(Ranks([*flags, "--set=slot no.such = keep"]), 2, "matches no slot")
+        self.one_message(Ranks([*flags, "--set=grad * = full:release=true", "--max_grad_norm=0"]), 2,
+                         "release=true updates it before the gradients of all 2 ranks are known")  # fmt: skip
+        self.assertIn("MASTER_ADDR is not set", run_alone({"WORLD_SIZE": "2", "RANK": "0"}, flags))
+        self.assertIn("RANK is not set", run_alone({"WORLD_SIZE": "2"}, flags))
+        self.assertIn("RANK must be an integer in [0, 1], is `2`", run_alone({"WORLD_SIZE": "2", "RANK": "2"}, flags))
+        self.assertIn("only `train` is for several",
+                      run_alone({"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1234"},
+                                flags, "compare"))  # fmt: skip
+
+    def test_not_finite(self):
+        flags = self.text(f"--output_dir={self.out}", "--learning_rate=1e5", "--weight_decay=10", steps=50)
+        line = self.one_message(Ranks(flags), 3, "stopped before the update")
+        self.assertRegex(line, r"error: rank [01]: step \d+: ")
+
+    def test_interrupt_saves_once(self):
+        flags = self.text(f"--output_dir={self.out}", steps=100000)
+        ranks = Ranks(flags)
+        self.addCleanup(ranks.kill)
+        self.wait_for(self.out / "metrics.jsonl")
+        ranks.all[1].send_signal(signal.SIGINT)  # one is enough
+        done = ranks.finish()
+        self.assertEqual([d[0] for d in done], [130, 130], done)
+        self.assertEqual(len(list(self.out.glob("checkpoint-*"))), 1)
+
+    def wait_for(self, path, seconds=60):
+        end = time.monotonic() + seconds
+        while not (path.exists() and path.stat().st_size):
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.05)
+
+    def test_gone_or_silent(self):
+        for number, words in ((signal.SIGKILL, "another rank has gone"), (signal.SIGSTOP, "did not answer")):
+            with self.subTest(number):
+                out = self.folder / str(int(number))
+                ranks = Ranks(self.text(f"--output_dir={out}", "--ddp_timeout=3", steps=100000))
+                self.addCleanup(ranks.kill)
+                self.wait_for(out / "metrics.jsonl")
+                ranks.all[1].send_signal(number)
+                _, errors = ranks.all[0].communicate(timeout=60)
+                self.assertEqual(ranks.all[0].returncode, 1)
+                self.assertIn(words, errors)
+
+    def test_killed_under_torchrun(self):
+        flags = self.text("--save_steps=1", "--save_total_limit=2", steps=40)
+        whole = self.folder / "whole"
+        begun = time.monotonic()
+        first = _ranks.torchrun([*flags, f"--output_dir={whole}"])
+        out, _ = first.communicate(timeout=300)
+        self.assertEqual(first.returncode, 0, out)
+        took = time.monotonic() - begun
+        draw = random.Random(os.environ.get("COMPACT_SEED"))
+        for turn in range(int(os.environ.get("COMPACT_RANK_KILLS", 2))):
+            target = self.folder / f"killed{turn}"
+            run_ = _ranks.torchrun([*flags, f"--output_dir={target}"], restarts=1)
+            time.sleep(draw.uniform(0.6, 0.95) * took)
+            victims = _ranks.children_of(run_.pid)
+            if victims:
+                os.kill(draw.choice(victims), signal.SIGKILL)
+            text, _ = run_.communicate(timeout=300)
+            self.assertEqual(run_.returncode, 0, text)
+            self.assertEqual(weights(target / "model.safetensors"), weights(whole / "model.safetensors"))
+
+
+def run_alone(more, flags, command="train"):
+    """The errors of one process in such an environment."""
+    before = dict(os.environ)
+    os.environ.update(more)
+    try:
+        done = run(command, *flags)
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    assert done.returncode == 2, done
+    return done.stderr
+
+
+if __name__ == "__main__":
+    unittest.main()

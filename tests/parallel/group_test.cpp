@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// Groups whose ranks are threads of this process.
+#include "compact/parallel/group.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <functional>
+#include <thread>
+
+#include "compact/base/check.h"
+
+namespace compact {
+namespace {
+
+int free_port() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+  socklen_t size = sizeof address;
+  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), size), 0);
+  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  close(fd);
+  return ntohs(address.sin_port);
+}
+
+void with_ranks(int size, const std::function<void(Group&)>& work, int seconds = 20) {
+  const int port = free_port();
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      const Place place{
+          .rank = rank, .size = size, .local = rank, .address = "127.0.0.1", .port = port};
+      const auto group = join_group(place, std::chrono::seconds(seconds));
+      work(*group);
+    });
+  }
+  for (std::thread& t : threads) t.join();
+}
+
+TEST(Group, OfOneProcessOpensNothingAndChangesNothing) {
+  const auto group = join_group(Place{.address = "no such machine"}, std::chrono::seconds(1));
+  const at::Tensor x = at::arange(3, at::kFloat);
+  group->all_reduce(x);
+  group->broadcast(x);
+  EXPECT_TRUE(at::equal(x, at::arange(3, at::kFloat)));
+  EXPECT_EQ(group->gather("a"), std::vector<std::string>{"a"});
+  EXPECT_EQ(group->broadcast("b"), "b");
+  EXPECT_TRUE(group->any(true));
+  EXPECT_FALSE(group->any(false));
+  EXPECT_EQ(group->bytes(), 0);
+  EXPECT_TRUE(group->leads());
+}
+
+TEST(Group, SumsAndSendsTensorsOfEveryType) {
+  for (const int size : {2, 3, 4}) {
+    with_ranks(size, [&](Group& group) {
+      int64_t bytes = 0;
+      for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kDouble, at::kLong}) {
+        for (const int64_t count : {0, 1, 7, 5000}) {
+          const at::Tensor x = at::arange(count, at::kLong).remainder(16).add(group.rank()).to(type);
+          const at::Tensor want = at::arange(count, at::kLong)
+                                      .remainder(16)
+                                      .mul(size)
+                                      .add(size * (size - 1) / 2)
+                                      .to(type);
+          group.all_reduce(x);
+          EXPECT_TRUE(at::equal(x, want)) << type << " " << count;
+          const at::Tensor y = at::full({count}, group.rank(), type);
+          group.broadcast(y, size - 1);
+          EXPECT_TRUE(at::equal(y, at::full({count}, size - 1, type))) << type << " " << count;
+          bytes += static_cast<int64_t>(x.nbytes() + y.nbytes());
+        }
+      }
+      EXPECT_EQ(group.bytes(), bytes);
+      EXPECT_THROW(group.all_reduce(at::zeros({4, 4}).t().narrow(0, 0, 2)), InputError);
+      EXPECT_THROW(group.broadcast(at::zeros({4}), size), InputError);
+    });
+  }
+}
+
+TEST(Group, GathersTextsByRank) {
+  with_ranks(3, [](Group& group) {
+    const std::vector<std::string> own = {"", std::string("a\0b", 3), std::string(100000, 'x')};
+    EXPECT_EQ(group.gather(own[static_cast<size_t>(group.rank())]), own);
+    EXPECT_EQ(group.broadcast("of rank " + std::to_string(group.rank())), "of rank 0");
+    EXPECT_EQ(group.gather(""), std::vector<std::string>(3));
+    EXPECT_TRUE(group.any(group.rank() == 2));
+    EXPECT_FALSE(group.any(false));
+    group.barrier();
+  });
+}
+
+TEST(Group, HearsWhyARankLeft) {
+  for (const int who : {0, 1}) {
+    with_ranks(3, [&](Group& group) {
+      if (group.rank() == who) {
+        EXPECT_TRUE(group.leave({who, 3, "step 7: the loss is\nnan"}));
+        return;
+      }
+      EXPECT_THROW(group.barrier(), GroupError);
+      const auto failure = group.failure();
+      ASSERT_TRUE(failure);
+      EXPECT_EQ(failure->rank, who);
+      EXPECT_EQ(failure->code, 3);
+      EXPECT_EQ(failure->message, "step 7: the loss is\nnan");
+    });
+  }
+}
+
+TEST(Group, HearsOnlyTheFirst) {
+  with_ranks(2, [](Group& group) {
+    group.barrier();
+    const bool first = group.leave({group.rank(), 1, "mine"});
+    const auto failure = group.failure();
+    ASSERT_TRUE(failure);
+    EXPECT_EQ(failure->rank == group.rank(), first);
+  });
+}
+
+TEST(Group, GivesUpOnARankThatDoesNotAnswer) {
+  with_ranks(
+      2,
+      [](Group& group) {
+        group.barrier();
+        if (group.rank() == 1) return std::this_thread::sleep_for(std::chrono::seconds(4));
+        try {
+          group.barrier();
+          ADD_FAILURE() << "answered";
+        } catch (const GroupError& e) {
+          EXPECT_THAT(e.what(), testing::StartsWith("another rank has gone or did not answer: "));
+        }
+      },
+      2);
+}
+
+TEST(Group, NeedsAPlaceToMeet) {
+  const int port = free_port();
+  const int fd = socket(AF_INET6, SOCK_STREAM, 0);
+  sockaddr_in6 address{.sin6_family = AF_INET6, .sin6_port = htons(static_cast<uint16_t>(port)),
+                       .sin6_addr = in6addr_any};
+  ASSERT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(listen(fd, 1), 0);
+  const Place taken{.rank = 0, .size = 2, .address = "127.0.0.1", .port = port};
+  try {
+    join_group(taken, std::chrono::seconds(2));
+    ADD_FAILURE() << "joined";
+  } catch (const InputError& e) {
+    EXPECT_THAT(e.what(), testing::StartsWith("rank 0 of 2: the ranks do not meet at 127.0.0.1:"));
+  }
+  close(fd);
+  const Place nobody{.rank = 1, .size = 2, .address = "127.0.0.1", .port = port};
+  EXPECT_THROW(join_group(nobody, std::chrono::seconds(2)), InputError);
+}
+
+}  // namespace
+}  // namespace compact
