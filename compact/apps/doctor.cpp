@@ -127,12 +127,15 @@ void describe_device(std::ostream& out, at::Device device) {
                    2.0 * 2048 * 512 * 1024 / best * 1e-9));
   }
   constexpr int64_t kDim = 64;
-  const auto attention = [&](at::ScalarType type) {
-    return attention_text(choose_attention(device.type(), type, kDim), kDim);
+  const auto attention = [&](const char* name, auto choose) {
+    fact(out, name,
+         cat("f32 ", attention_text(choose(at::kFloat), kDim), ", bf16 ",
+             attention_text(choose(at::kBFloat16), kDim), " (heads of ", kDim, ")"));
   };
-  fact(out, "attention",
-       cat("f32 ", attention(at::kFloat), ", bf16 ", attention(at::kBFloat16), " (heads of ", kDim,
-           ")"));
+  attention("attention",
+            [&](at::ScalarType type) { return choose_attention(device.type(), type, kDim); });
+  attention("with padding",  // of encoders; or with dropout
+            [&](at::ScalarType type) { return choose_masked_attention(device, type, kDim); });
 }
 
 // Whether all kernels of the backend agree with the reference.

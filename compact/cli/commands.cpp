@@ -52,8 +52,9 @@ int dispatch(const std::vector<std::string>& arguments) {
   for (const Command& c : commands()) {
     if (first == c.name) {
       const Place place = place_of_process();
-      COMPACT_CHECK(place.size == 1 || c.run == run_train, "`", c.name, "` is for one process, this is ",
-                    "rank ", place.rank, " of ", place.size, ": only `train` is for several");
+      COMPACT_CHECK(place.size == 1 || c.run == run_train, "`", c.name,
+                    "` is for one process, this is ", "rank ", place.rank, " of ", place.size,
+                    ": only `train` is for several");
       return c.run(c, {arguments.begin() + 1, arguments.end()});
     }
     names.emplace_back(c.name);

@@ -55,8 +55,8 @@ std::span<const ProjectionInfo* const> projections();
 ProjectionPtr make_projection(std::string_view name, int64_t n, int64_t r, uint64_t key,
                               at::TensorOptions options);
 
-// `inner` of the first elements of rows, which have so many more that are 0 and stay so; itself where
-// there are none.
+// `inner` of the first elements of rows, which have so many more that are 0 and stay so; itself
+// where there are none.
 ProjectionPtr beside_zeros(ProjectionPtr inner, int64_t zeros);
 
 // Throws InputError where the CUDA backend cannot hold a row of n of `srht` on this GPU.

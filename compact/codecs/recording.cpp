@@ -39,7 +39,7 @@ class CudaRecording final : public Recording {
       work();
     } catch (...) {
       try {
-        graph->capture_end();  // or the stream could launch nothing else
+        graph->capture_end();            // or the stream could launch nothing else
       } catch (const std::exception&) {  // of what the work had begun; its own error says more
       }
       throw;

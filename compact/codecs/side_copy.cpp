@@ -33,8 +33,7 @@ c10::Stream side_stream(at::Device device) {
 SideCopy::SideCopy(at::Tensor of_device)
     : tensor_(std::move(of_device)), device_(tensor_.device()) {
   if (device_.is_meta()) return;
-  streams_ =
-      Streams{current_stream(device_), side_stream(device_), c10::Event(device_.type())};
+  streams_ = Streams{current_stream(device_), side_stream(device_), c10::Event(device_.type())};
 }
 
 SideCopy::~SideCopy() {

@@ -215,10 +215,9 @@ int Network::Part::add_branch(int input, std::shared_ptr<const Stage> stage,
 
 int Network::Part::add_linear(const Affine& l, Slot output) {
   const Carrier* const carrier = l.weight->carrier.get();
-  auto stage =
-      linear_stage({.bias = l.bias != nullptr,
-                    .sketch_width = carrier ? carrier->width() : 0,
-                    .zeros = l.weight->padding.columns});
+  auto stage = linear_stage({.bias = l.bias != nullptr,
+                             .sketch_width = carrier ? carrier->width() : 0,
+                             .zeros = l.weight->padding.columns});
   if (!l.bias) return add(std::move(stage), {l.weight}, std::move(output));
   return add(std::move(stage), {l.weight, l.bias}, std::move(output));
 }

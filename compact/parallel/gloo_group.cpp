@@ -30,9 +30,7 @@ std::string first_line(const std::exception& e) {
 class GlooGroup final : public Group {
  public:
   GlooGroup(const Place& place, std::chrono::seconds timeout)
-      : Group(place),
-        hosts_(!place.hosted && place.rank == 0),
-        store_(store_of(place, timeout)) {
+      : Group(place), hosts_(!place.hosted && place.rank == 0), store_(store_of(place, timeout)) {
     auto options = c10d::ProcessGroupGloo::Options::create(timeout);
     options->devices.push_back(device_of(place));
     gloo_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store_, place.rank, place.size, options);
@@ -110,7 +108,8 @@ class GlooGroup final : public Group {
     options.timeout = timeout;
     try {
       return c10::make_intrusive<c10d::PrefixStore>(
-          cat("compact", place.restarts), c10::make_intrusive<c10d::TCPStore>(place.address, options));
+          cat("compact", place.restarts),
+          c10::make_intrusive<c10d::TCPStore>(place.address, options));
     } catch (const std::exception& e) {
       fail("rank ", place.rank, " of ", place.size, ": the ranks do not meet at ", place.address,
            ":", place.port, " (MASTER_ADDR, MASTER_PORT): ", first_line(e));

@@ -56,8 +56,8 @@ class Group {
   // Tensors' bytes given to all_reduce and broadcast so far, those of texts left out.
   int64_t bytes() const { return bytes_; }
 
-  // Tells the others why this process leaves them; false: another one did before, and only the first
-  // is heard. And what the first one said, where that can be known.
+  // Tells the others why this process leaves them; false: another one did before, and only the
+  // first is heard. And what the first one said, where that can be known.
   virtual bool leave(const Failure&) noexcept { return true; }
   virtual std::optional<Failure> failure() noexcept { return std::nullopt; }
 

@@ -24,9 +24,9 @@ std::optional<int> number(const Environment& environment, const char* name, int 
   if (!text) return std::nullopt;
   int value = 0;
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
-  COMPACT_CHECK(error == std::errc() && end == text->data() + text->size() && value >= least &&
-                    value <= most,
-                name, " must be an integer in [", least, ", ", most, "], is `", *text, "`");
+  COMPACT_CHECK(
+      error == std::errc() && end == text->data() + text->size() && value >= least && value <= most,
+      name, " must be an integer in [", least, ", ", most, "], is `", *text, "`");
   return value;
 }
 

@@ -11,18 +11,18 @@ namespace compact {
 
 struct Place {
   int rank = 0, size = 1;
-  int local = 0;          // among those of this machine: the number of its GPU
-  std::string address;    // of the machine that all meet at
-  int port = 0;           // there
-  bool hosted = false;    // the launcher holds the store there (torchrun); else rank 0 does
-  int restarts = 0;       // how often the launcher has started all again
+  int local = 0;        // among those of this machine: the number of its GPU
+  std::string address;  // of the machine that all meet at
+  int port = 0;         // there
+  bool hosted = false;  // the launcher holds the store there (torchrun); else rank 0 does
+  int restarts = 0;     // how often the launcher has started all again
 };
 
 using Environment = std::function<std::optional<std::string>(const char* name)>;
 
 // From RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, as torchrun sets them or a user
-// does; where WORLD_SIZE is not there from the names of Open MPI (OMPI_COMM_WORLD_*) or of SLURM in a
-// step of several tasks (SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID), with MASTER_ADDR and
+// does; where WORLD_SIZE is not there from the names of Open MPI (OMPI_COMM_WORLD_*) or of SLURM in
+// a step of several tasks (SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID), with MASTER_ADDR and
 // MASTER_PORT beside them (SLURM_LAUNCH_NODE_IPADDR and 29500 where those are missing). One process
 // where none is there. Throws InputError naming the variable that is missing or out of range.
 Place place_from(const Environment& environment);

@@ -45,7 +45,8 @@ constexpr std::string_view kCodecKernels[] = {
 constexpr std::pair<std::string_view, int64_t> kLaunches[] = {
     // Rows are sorted by the token that they are of, then summed.
     {"embedding_dense_backward", 15},
-    // Sums over a row of the output times its gradient; the gradients; that of queries, cast.
+    // Sums over a row of the output times its gradient; the gradients; that of queries, cast. Or
+    // zeros and the gradients.
     {"_scaled_dot_product_flash_attention_backward", 3},
     {"_scaled_dot_product_efficient_attention_backward", 2},
     // Gradients of the input; sums for those of weight and bias, by parts.
@@ -175,8 +176,14 @@ void count_products(std::string_view name, const Arguments& a, Running& r) {
     r.operation.products = elements(a.tensor(0)) * of_filter(a.tensor(2)) * (wanted[0] + wanted[1]);
     r.operation.type = a.tensor(0).scalar_type();
   } else if (name.starts_with("_scaled_dot_product_") && a.find("query")) {
-    r.operation.products = attention_products(a, name.ends_with("_backward"));
+    const bool backward = name.ends_with("_backward");
+    r.operation.products = attention_products(a, backward);
     r.operation.type = a.find("query")->toTensor().scalar_type();
+    const IValue* dropout = a.find("dropout_p");
+    r.operation.random = dropout && dropout->isDouble() && dropout->toDouble() > 0;
+    // In f32 the sums are a product, its sum and a copy.
+    const bool sums_apart = r.operation.type == at::kFloat && name.find("efficient") != name.npos;
+    if (backward && sums_apart) r.operation.launches += 3;
   }
 }
 

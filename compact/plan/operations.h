@@ -17,6 +17,7 @@ struct Operation {
   std::string name;       // as LibTorch or kernels.h have it: mm, rms_norm
   StepMoment moment;      // of the step that it runs in
   bool codec = false;     // packs, unpacks or projects a tensor
+  bool random = false;    // attention that drops probabilities, others in every step
   double products = 0;    // floating-point operations of matrix products, convolutions, attention
   at::ScalarType type{};  // of the operands of products
   // Read and written at least: every operand once, of a selection what is selected; of norms that

@@ -19,8 +19,7 @@ namespace compact {
 namespace {
 
 int64_t updates_of(const TrainConfig& c, double epochs, int64_t samples) {
-  const int64_t step =
-      c.per_device_train_batch_size * c.gradient_accumulation_steps * c.ranks;
+  const int64_t step = c.per_device_train_batch_size * c.gradient_accumulation_steps * c.ranks;
   return std::max<int64_t>(
       1, std::llround(epochs * static_cast<double>(samples) / static_cast<double>(step)));
 }

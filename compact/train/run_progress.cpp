@@ -17,8 +17,8 @@ bool releases(const Network& network) {
 
 }  // namespace
 
-RunProgress::RunProgress(const Network& network, const Optimizer& optimizer, bool late, Group& group,
-                         RunState& state, RunFigures& figures)
+RunProgress::RunProgress(const Network& network, const Optimizer& optimizer, bool late,
+                         Group& group, RunState& state, RunFigures& figures)
     : device_(network.device()),
       optimizer_(optimizer),
       late_(late),

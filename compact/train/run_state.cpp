@@ -133,7 +133,8 @@ void check_same_run(const std::string& checkpoint, const TrainConfig& config, co
                   now = samples_of_step(config) * config.ranks;
     COMPACT_CHECK(before == now, "a step has ", now, " samples of ", config.ranks,
                   " ranks, but had ", before, " of ", before_state.ranks, " in the run of ",
-                  checkpoint, ": a resumed run keeps that product of ranks, batch and accumulation");
+                  checkpoint,
+                  ": a resumed run keeps that product of ranks, batch and accumulation");
     COMPACT_CHECK(before_state.micro == 0, checkpoint, " was saved inside a step by ",
                   before_state.ranks, " ranks: only as many can go on with it");
   }

@@ -241,14 +241,13 @@ bool Run::step() {
   };
   hooks.before_update = [&](const at::Tensor& norm) { progress_->add_norm(norm); };
   learning_rate_ = c_.learning_rate * schedule_->factor(s_.step);
-  const StepSettings settings = {
-      .accumulation = accumulation,
-      .first = s_.micro,
-      .loss_scale = valid > 0 ? 1.0 / static_cast<double>(valid) : 0.0,
-      .learning_rate = learning_rate_,
-      .max_grad_norm = c_.max_grad_norm,
-      .report = &report_,
-      .guard = progress_->guard()};
+  const StepSettings settings = {.accumulation = accumulation,
+                                 .first = s_.micro,
+                                 .loss_scale = valid > 0 ? 1.0 / static_cast<double>(valid) : 0.0,
+                                 .learning_rate = learning_rate_,
+                                 .max_grad_norm = c_.max_grad_norm,
+                                 .report = &report_,
+                                 .guard = progress_->guard()};
   const auto micro_batch = [&](int64_t micro) {
     StepInputs inputs = inputs_of(window.batches[static_cast<size_t>(micro)], device_);
     inputs.noise = noise_key(c_, s_.step, group_.rank() * accumulation + micro);
@@ -286,8 +285,8 @@ void Run::log() {
       .learning_rate = learning_rate_,
       .seconds = recent_step_seconds(figures_, s_.interval_steps),
       .unit = task_.unit,
-      .units = c_.per_device_train_batch_size * task_.units * c_.gradient_accumulation_steps *
-               c_.ranks,
+      .units =
+          c_.per_device_train_batch_size * task_.units * c_.gradient_accumulation_steps * c_.ranks,
       .peak_bytes = peak_bytes_,
       .held_bytes = figures_.held_bytes,
       .saved_bytes = figures_.saved_bytes,

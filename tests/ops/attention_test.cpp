@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "compact/codecs/meta_device.h"
 #include "tests/ops/block.h"
 #include "tests/ops/bound_segment.h"
 
@@ -148,11 +149,48 @@ TEST(Attention, ChoosesByDeviceTypeAndWidth) {
   }
 }
 
+// The kernel that takes a bias and drops probabilities, whatever flash attention takes.
+TEST(Attention, OfEncodersChoosesByDeviceTypeAndWidth) {
+  constexpr auto kChunks = AttentionKernel::kChunks;
+  const struct {
+    c10::DeviceType device;
+    int capability;
+    at::ScalarType type;
+    int64_t dim;
+    AttentionChoice want;
+  } table[] = {
+      {c10::kCUDA, 90, at::kBFloat16, 64, {kEfficient, 64}},
+      {c10::kCUDA, 80, at::kHalf, 32, {kEfficient, 32}},
+      {c10::kCUDA, 90, at::kBFloat16, 20, {kEfficient, 24}},
+      {c10::kCUDA, 90, at::kFloat, 6, {kEfficient, 8}},
+      {c10::kCUDA, 90, at::kFloat, 300, {kEfficient, 300}},
+      {c10::kCUDA, 75, at::kHalf, 12, {kEfficient, 16}},
+      {c10::kCUDA, 75, at::kBFloat16, 64, {kChunks, 64}},
+      {c10::kCUDA, 90, at::kDouble, 6, {kChunks, 6}},
+      {c10::kCPU, 0, at::kFloat, 6, {kChunks, 6}},
+      {c10::kCPU, 0, at::kBFloat16, 64, {kChunks, 64}},
+      {c10::kMPS, 0, at::kFloat, 6, {kChunks, 6}},
+  };
+  for (const auto& [device, capability, type, dim, want] : table) {
+    EXPECT_EQ(choose_masked_attention(device, capability, type, dim), want)
+        << device << " " << capability << " " << type << " " << dim;
+  }
+  // The meta device is the one that plans are for.
+  const AttentionChoice chunks{kChunks, 6}, fused{kEfficient, 8};
+  EXPECT_EQ(choose_masked_attention(at::kCPU, at::kFloat, 6), chunks);
+  EXPECT_EQ(choose_masked_attention(at::kMeta, at::kFloat, 6), chunks);
+  set_meta_device(c10::kCUDA);
+  EXPECT_EQ(choose_masked_attention(at::kMeta, at::kFloat, 6), fused);
+  EXPECT_EQ(choose_masked_attention(at::kCPU, at::kFloat, 6), chunks);
+  set_meta_device(c10::kCPU);
+}
+
 TEST(Attention, NamesItsKernel) {
   EXPECT_EQ(attention_text({AttentionKernel::kCpuFlash, 6}, 6), "flash (cpu)");
   EXPECT_EQ(attention_text({kFlash, 24}, 20), "flash (cuda), heads of 20 padded to 24");
   EXPECT_EQ(attention_text({kEfficient, 64}, 64), "efficient (cuda)");
   EXPECT_EQ(attention_text({kMath, 64}, 64), "math");
+  EXPECT_EQ(attention_text({AttentionKernel::kChunks, 64}, 64), "chunks of scores");
 }
 
 // Heads padded for a kernel, and scores in the open, give what the kernel gives by itself.

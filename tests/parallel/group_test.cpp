@@ -61,7 +61,8 @@ TEST(Group, SumsAndSendsTensorsOfEveryType) {
       int64_t bytes = 0;
       for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kDouble, at::kLong}) {
         for (const int64_t count : {0, 1, 7, 5000}) {
-          const at::Tensor x = at::arange(count, at::kLong).remainder(16).add(group.rank()).to(type);
+          const at::Tensor x =
+              at::arange(count, at::kLong).remainder(16).add(group.rank()).to(type);
           const at::Tensor want = at::arange(count, at::kLong)
                                       .remainder(16)
                                       .mul(size)
@@ -140,7 +141,8 @@ TEST(Group, GivesUpOnARankThatDoesNotAnswer) {
 TEST(Group, NeedsAPlaceToMeet) {
   const int port = free_port();
   const int fd = socket(AF_INET6, SOCK_STREAM, 0);
-  sockaddr_in6 address{.sin6_family = AF_INET6, .sin6_port = htons(static_cast<uint16_t>(port)),
+  sockaddr_in6 address{.sin6_family = AF_INET6,
+                       .sin6_port = htons(static_cast<uint16_t>(port)),
                        .sin6_addr = in6addr_any};
   ASSERT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
   ASSERT_EQ(listen(fd, 1), 0);

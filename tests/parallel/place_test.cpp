@@ -30,9 +30,9 @@ std::string refused(const Variables& variables) {
 }
 
 TEST(Place, IsAloneWhereNobodySaysOtherwise) {
-  for (const Variables& v : {Variables{}, Variables{{"RANK", "3"}},
-                             Variables{{"WORLD_SIZE", "1"}, {"RANK", "0"}},
-                             Variables{{"SLURM_NTASKS", "4"}, {"SLURM_PROCID", "0"}}}) {
+  for (const Variables& v :
+       {Variables{}, Variables{{"RANK", "3"}}, Variables{{"WORLD_SIZE", "1"}, {"RANK", "0"}},
+        Variables{{"SLURM_NTASKS", "4"}, {"SLURM_PROCID", "0"}}}) {
     EXPECT_EQ(place(v).size, 1);
     EXPECT_EQ(place(v).rank, 0);
   }

@@ -83,7 +83,8 @@ TEST(GatedPadding, ComputesTheSame) {
     const NetworkOptions options{.max_length = 16, .seed = 3};
     const Llama padded(odd_shape(), policy, options), as_is(plain(odd_shape()), policy, options);
     const StepInputs in = batch(1);
-    const at::Tensor x = padded.loss(in.inputs, in.target, {}), y = as_is.loss(in.inputs, in.target, {});
+    const at::Tensor x = padded.loss(in.inputs, in.target, {}),
+                     y = as_is.loss(in.inputs, in.target, {});
     EXPECT_NEAR(x.item<double>(), y.item<double>(), 1e-5 * y.item<double>()) << preset;
     x.backward();
     y.backward();
@@ -100,8 +101,7 @@ TEST(GatedPadding, ComputesTheSame) {
 }
 
 class GatedPaddingOf : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(EveryOptimizer, GatedPaddingOf,
-                         testing::ValuesIn(names_of(optimizers())),
+INSTANTIATE_TEST_SUITE_P(EveryOptimizer, GatedPaddingOf, testing::ValuesIn(names_of(optimizers())),
                          [](const auto& info) { return info.param; });
 
 // Codes in few bits come back as other values than 0, and projections mix all columns.
@@ -110,14 +110,14 @@ TEST_P(GatedPaddingOf, StaysZero) {
     for (const char* policy :
          {"off", "exact", "recompute", "compact", "compact-paper", "gact-l1", "gact-l3",
           "slot role:product = quantize:bits=2\nslot role:gate = quantize:bits=2\nmoment * = f8\n",
-          "grad layers.*.mlp.{gate_up,down} = project:rank=0.5,type=gaussian,share=false,period=2\n"}) {
-      const PlanRequest r =
-          small_request(policy, type, {.batch = 2, .length = 16}, odd_shape(), optimizer_named(GetParam()));
+          "grad layers.*.mlp.{gate_up,down} = "
+          "project:rank=0.5,type=gaussian,share=false,period=2\n"}) {
+      const PlanRequest r = small_request(policy, type, {.batch = 2, .length = 16}, odd_shape(),
+                                          optimizer_named(GetParam()));
       const Llama model(r.shape, r.policy, {.dtype = type, .max_length = 16});
       Optimizer optimizer(model.parameters(), r.optimizer(r.policy));
       for (int64_t step = 0; step < 4; ++step) {
-        train_step(model, optimizer,
-                   {.loss_scale = 1.0 / 32, .learning_rate = 0.01},
+        train_step(model, optimizer, {.loss_scale = 1.0 / 32, .learning_rate = 0.01},
                    [&](int64_t) { return batch(step); }, {});
       }
       expect_zero_padding(model, std::string(policy) + " " + c10::toString(type));
@@ -128,9 +128,10 @@ TEST_P(GatedPaddingOf, StaysZero) {
 
 // Checkpoints from before there was padding.
 TEST_P(GatedPaddingOf, StatesWithoutItGoOn) {
-  for (const char* policy : {"exact", "grad layers.*.mlp.{gate_up,down} = project:rank=0.5,period=2\n"}) {
-    const PlanRequest r = small_request(policy, at::kFloat, {.batch = 2, .length = 16},
-                                        odd_shape(), optimizer_named(GetParam()));
+  for (const char* policy :
+       {"exact", "grad layers.*.mlp.{gate_up,down} = project:rank=0.5,period=2\n"}) {
+    const PlanRequest r = small_request(policy, at::kFloat, {.batch = 2, .length = 16}, odd_shape(),
+                                        optimizer_named(GetParam()));
     const Llama padded_model(r.shape, r.policy, {.max_length = 16, .seed = 5}),
         as_is(plain(r.shape), r.policy, {.max_length = 16, .seed = 5});
     Optimizer before(as_is.parameters(), r.optimizer(r.policy)),
@@ -194,7 +195,8 @@ TEST(GatedPadding, OfGemmaComputesTheSame) {
 TEST(GatedPadding, IsPlanned) {
   install_counting_allocator();
   for (const char* policy : {"off", "exact", "compact", "compact-paper"}) {
-    const PlanRequest r = small_request(policy, at::kFloat, {.batch = 2, .length = 32}, odd_shape());
+    const PlanRequest r =
+        small_request(policy, at::kFloat, {.batch = 2, .length = 32}, odd_shape());
     const StepMemory plan = plan_step(r).memory, real = run_for_real(step_request(r));
     EXPECT_EQ(plan.peak, real.peak) << policy;
     EXPECT_EQ(plan.weights, real.weights) << policy;

@@ -257,15 +257,16 @@ double products_of(const std::vector<Operation>& all) {
   return sum;
 }
 
-// Blocks of a width of 64 with 4 heads and 2 of keys, 172 wide inside, 2 of them, 512 words, 4
-// sequences of 128: 3 times what the forward pass multiplies, attention 3.5 times and half of it.
+// Blocks of a width of 64 with 4 heads and 2 of keys, 172 wide inside (176 with padding), 2 of
+// them, 512 words, 4 sequences of 128: 3 times what the forward pass multiplies, attention 3.5
+// times and half of it.
 TEST_F(Operations, StepThatKeepsAllIsThreeForwardPasses) {
   PlanRequest r = small_request("off", at::kBFloat16, {4, 128}, small_shape());
   r.device = c10::kCUDA;
   std::vector<Operation> off, recompute;
   plan_step(step_request(r), &off);
   const double tokens = 4 * 128, layers = 2;
-  const double weights = 64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 172;
+  const double weights = 64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 176;
   const double attention = 2.0 * (4 * 4 * 128 * 128) * (16 + 16) / 2;
   const double forward = 2 * tokens * weights * layers;
   EXPECT_EQ(products_of(off), 3 * (forward + 2 * tokens * 64 * 512) + 3.5 * attention * layers);

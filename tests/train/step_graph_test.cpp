@@ -151,11 +151,12 @@ TEST(StepGraph, TakesOnlyStepsOfTheRecordedForm) {
       StepHooks hooks;
       hooks.before_backward = [&](const at::Tensor& loss) { progress.add_loss(loss); };
       hooks.before_update = [&](const at::Tensor& norm) { progress.add_norm(norm); };
-      train_step(model, optimizer, settings,
-                 [&](int64_t) {
-                   return StepInputs{{ids}, ids.clone()};
-                 },
-                 hooks);
+      train_step(
+          model, optimizer, settings,
+          [&](int64_t) {
+            return StepInputs{{ids}, ids.clone()};
+          },
+          hooks);
     }
     ++state.step;
     progress.end();

@@ -36,11 +36,11 @@ struct Steps {
   float* master[kAdamWTogether];
   const void* grad[kAdamWTogether];
   int64_t count[kAdamWTogether];
-  int64_t end[kAdamWTogether];  // shares of a block up to and with this tensor
+  int64_t end[kAdamWTogether];                  // shares of a block up to and with this tensor
   const AdamWNumbers* numbers[kAdamWTogether];  // or the next three say them
   uint64_t key[kAdamWTogether];
   float decay[kAdamWTogether], step[kAdamWTogether];  // decay: with numbers a learning rate less
-  uint64_t aligned;  // bit i: all of tensor i
+  uint64_t aligned;                                   // bit i: all of tensor i
   const float *grad_scale, *guard;
   float beta2, rest1, rest2, root, eps;
   int tensors;

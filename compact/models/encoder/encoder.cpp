@@ -55,7 +55,7 @@ const Parameter* Encoder::table(const std::string& name, int64_t rows) {
 
 void Encoder::add_block(const Layer& l, int64_t i) {
   const int64_t n = config_.hidden_size, m = config_.intermediate_size,
-                heads = config_.num_attention_heads;
+                heads = config_.num_attention_heads, dim = n / heads;
   const auto slot = [&](const char* rest, Role role, int64_t width) {
     return slot_of(policy(), in_layer(i, rest), role, width);
   };
@@ -75,8 +75,10 @@ void Encoder::add_block(const Layer& l, int64_t i) {
   }
   const int normed = b.segment.tensors() - 1;
   b.add_linear(l.qkv, slot("attn.qkv", Role::kQkv, 3 * n));
-  b.add(masked_attention_stage(heads, n / heads, {.dropout = config_.attention_dropout}), {},
-        slot("attn.out", Role::kAttention, n));
+  b.add(masked_attention_stage(heads, dim,
+                               {.dropout = config_.attention_dropout,
+                                .choice = choose_masked_attention(device(), dtype(), dim)}),
+        {}, slot("attn.out", Role::kAttention, n));
   b.add_linear(l.out);
   drop();
   b.segment.add_residual(normed, slot("mlp.input", Role::kResidual, n));

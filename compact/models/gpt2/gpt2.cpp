@@ -57,12 +57,15 @@ void Gpt2::add_block(const PreNormBlock& block, int64_t i) {
   const std::string name = cat("layers.", i);
   Part& part =
       add_part(name, slot_of(policy(), name + ".attn.input", Role::kInput, config_.n_embd));
-  add_pre_norm_block(part, name, policy(), block,
-                     {.eps = config_.layer_norm_epsilon,
-                      .dropout = config_.resid_pdrop,
-                      .gelu_tanh = config_.gelu_tanh,
-                      .attention = attention_stage(
-                          heads, heads, d, {.scale = scale, .dropout = config_.attn_pdrop})});
+  add_pre_norm_block(
+      part, name, policy(), block,
+      {.eps = config_.layer_norm_epsilon,
+       .dropout = config_.resid_pdrop,
+       .gelu_tanh = config_.gelu_tanh,
+       .attention = attention_stage(heads, heads, d,
+                                    {.scale = scale,
+                                     .dropout = config_.attn_pdrop,
+                                     .choice = choose_masked_attention(device(), dtype(), d)})});
 }
 
 at::Tensor Gpt2::embedded(const at::Tensor& ids, const at::Tensor& embedding, const Pass& pass,

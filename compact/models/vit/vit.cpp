@@ -12,7 +12,7 @@ Vit::Vit(const VitConfig& config, const Policy& policy, const NetworkOptions& op
     : Classifier(policy, options), config_(config) {
   check_vit_config(config_, "model");
   const int64_t n = config_.hidden_size, m = config_.intermediate_size;
-  const int64_t heads = config_.num_attention_heads;
+  const int64_t heads = config_.num_attention_heads, dim = n / heads;
   const int64_t pixels = config_.num_channels * config_.patch_size * config_.patch_size;
   const auto table = [&](const char* name, int64_t rows) {
     return parameter(name, normal(name, {rows, n}, config_.initializer_range));
@@ -48,7 +48,9 @@ Vit::Vit(const VitConfig& config, const Policy& policy, const NetworkOptions& op
                         .dropout = config_.hidden_dropout,
                         .gelu_tanh = config_.gelu_tanh,
                         .attention = masked_attention_stage(
-                            heads, n / heads, {.dropout = config_.attention_dropout})});
+                            heads, dim,
+                            {.dropout = config_.attention_dropout,
+                             .choice = choose_masked_attention(device(), dtype(), dim)})});
   }
   Part& last = add_part("final", slot_of(policy, "final.input", Role::kInput, n));
   last.add(layer_norm_stage(config_.layer_norm_eps), {final_norm_.weight, final_norm_.bias});

@@ -9,6 +9,7 @@
 #include "compact/base/check.h"
 #include "compact/codecs/meta_device.h"
 #include "compact/kernels/gpu.h"
+#include "compact/ops/functions/attention_heads_impl.h"
 #include "compact/ops/functions/token_cache.h"
 
 namespace compact {
@@ -30,31 +31,18 @@ bool flash_takes(int capability, at::ScalarType type, int64_t dim) {
 bool efficient_takes(int capability, at::ScalarType type) {
   return type == at::kFloat || type == at::kHalf || (type == at::kBFloat16 && capability >= 80);
 }
+AttentionChoice efficient(at::ScalarType type, int64_t dim) {
+  return {Kernel::kCudaEfficient, round_up(dim, type == at::kFloat ? 4 : 8)};
+}
 
 AttentionChoice choice_for(const at::Tensor& q) {
   return choose_attention(device_type_of(q), q.scalar_type(), q.size(3));
 }
 
-// The kernels take any strides but the last, which they do not ask for.
-at::Tensor dense_rows(const at::Tensor& t) { return t.stride(-1) == 1 ? t : t.contiguous(); }
-
-// [batch, heads, sequence, dim] -> [batch, heads, sequence, width], zeros behind.
-at::Tensor padded(const at::Tensor& t, int64_t width) {
-  if (t.size(3) == width) return dense_rows(t);
-  const at::Tensor wide =
-      at::zeros({t.size(0), t.size(2), t.size(1), width}, t.options()).transpose(1, 2);
-  wide.narrow(3, 0, t.size(3)).copy_(t);
-  return wide;
-}
-
-// The inverse, in the memory that attention_forward promises.
-at::Tensor unpadded(const at::Tensor& t, int64_t dim) {
-  if (t.size(3) == dim) return t;
-  return t.narrow(3, 0, dim).transpose(1, 2).contiguous().transpose(1, 2);
-}
-
-double scale_of(int64_t dim, AttentionScale scale) {
-  return scale.value_or(1 / std::sqrt(static_cast<double>(dim)));
+// Keys or values as the kernel takes them: flash attention on CUDA reads those of a group once.
+at::Tensor for_kernel(const at::Tensor& t, const AttentionChoice& choice, int64_t heads) {
+  const at::Tensor wide = padded(t, choice.width);
+  return choice.kernel == Kernel::kCudaFlash ? wide : repeat_groups(wide, heads);
 }
 
 // The type that the math path computes in.
@@ -92,18 +80,28 @@ AttentionChoice choose_attention(c10::DeviceType device, int capability, at::Sca
   if (device == c10::kCPU) return {Kernel::kCpuFlash, dim};
   if (device != c10::kCUDA) return {Kernel::kMath, dim};
   if (flash_takes(capability, type, dim)) return {Kernel::kCudaFlash, round_up(dim, 8)};
-  if (efficient_takes(capability, type)) {
-    return {Kernel::kCudaEfficient, round_up(dim, type == at::kFloat ? 4 : 8)};
-  }
-  return {Kernel::kMath, dim};
+  return efficient_takes(capability, type) ? efficient(type, dim)
+                                           : AttentionChoice{Kernel::kMath, dim};
 }
 
 AttentionChoice choose_attention(c10::DeviceType device, at::ScalarType type, int64_t dim) {
   return choose_attention(device, kernels::planned_gpu().capability, type, dim);
 }
 
+AttentionChoice choose_masked_attention(c10::DeviceType device, int capability, at::ScalarType type,
+                                        int64_t dim) {
+  const bool fused = device == c10::kCUDA && efficient_takes(capability, type);
+  return fused ? efficient(type, dim) : AttentionChoice{Kernel::kChunks, dim};
+}
+
+AttentionChoice choose_masked_attention(c10::Device device, at::ScalarType type, int64_t dim) {
+  return choose_masked_attention(device_type_of(device), kernels::planned_gpu().capability, type,
+                                 dim);
+}
+
 std::string attention_text(const AttentionChoice& choice, int64_t dim) {
-  constexpr const char* kNames[] = {"flash (cpu)", "flash (cuda)", "efficient (cuda)", "math"};
+  constexpr const char* kNames[] = {"flash (cpu)", "flash (cuda)", "efficient (cuda)", "math",
+                                    "chunks of scores"};
   const std::string name = kNames[static_cast<size_t>(choice.kernel)];
   return choice.width == dim ? name : cat(name, ", heads of ", dim, " padded to ", choice.width);
 }
@@ -123,9 +121,8 @@ AttentionResult attention_forward(const at::Tensor& q_, const at::Tensor& k_, co
     return {out.transpose(1, 2), {lse}};
   }
   const double scale = scale_of(dim, given_scale);  // of heads as they are, not as padded
-  const at::Tensor q = padded(q_, choice.width),
-                   k = repeat_groups(padded(k_, choice.width), q.size(1)),
-                   v = repeat_groups(padded(v_, choice.width), q.size(1));
+  const at::Tensor q = padded(q_, choice.width), k = for_kernel(k_, choice, q.size(1)),
+                   v = for_kernel(v_, choice, q.size(1));
   switch (choice.kernel) {
     case Kernel::kCpuFlash: {
       auto [out, lse] =
@@ -143,6 +140,7 @@ AttentionResult attention_forward(const at::Tensor& q_, const at::Tensor& k_, co
       return {unpadded(out, dim), {lse, seed, offset}};
     }
     case Kernel::kMath:
+    case Kernel::kChunks:
       break;
   }
   const at::Tensor out = probabilities(q, k, scale).matmul(v.to(math_type(q))).to(q.scalar_type());
@@ -199,10 +197,9 @@ AttentionGradients attention_backward(const at::Tensor& gout_, const at::Tensor&
     return {zeros(q_), zeros(k_), zeros(v_)};
   }
   const double scale = scale_of(dim, given_scale);
-  const at::Tensor q = padded(q_, choice.width),
-                   k = repeat_groups(padded(k_, choice.width), q.size(1)),
-                   v = repeat_groups(padded(v_, choice.width), q.size(1)),
-                   gout = padded(gout_, choice.width), out = padded(out_, choice.width);
+  const at::Tensor q = padded(q_, choice.width), k = for_kernel(k_, choice, q.size(1)),
+                   v = for_kernel(v_, choice, q.size(1)), gout = padded(gout_, choice.width),
+                   out = padded(out_, choice.width);
   at::Tensor gq, gk, gv;
   switch (choice.kernel) {
     case Kernel::kCpuFlash:
@@ -221,7 +218,8 @@ AttentionGradients attention_backward(const at::Tensor& gout_, const at::Tensor&
           true, scale);
       break;
     }
-    case Kernel::kMath: {
+    case Kernel::kMath:
+    case Kernel::kChunks: {
       const at::ScalarType type = math_type(q);
       const at::Tensor p = probabilities(q, k, scale), g = gout.to(type);
       gv = p.transpose(2, 3).matmul(g).to(q.scalar_type());

@@ -12,7 +12,8 @@
 
 namespace compact {
 
-enum class AttentionKernel : uint8_t { kCpuFlash, kCudaFlash, kCudaEfficient, kMath };
+// kMath makes all scores, kChunks those of a chunk of queries at a time (masked_attention.h).
+enum class AttentionKernel : uint8_t { kCpuFlash, kCudaFlash, kCudaEfficient, kMath, kChunks };
 
 // A kernel, and the width that heads are padded to for it, with zeros.
 struct AttentionChoice {
@@ -25,6 +26,12 @@ AttentionChoice choose_attention(c10::DeviceType device, int capability, at::Sca
                                  int64_t dim);
 // The same on this machine's GPU, or on the one that plans are for.
 AttentionChoice choose_attention(c10::DeviceType device, at::ScalarType type, int64_t dim);
+// The same of attention with padding or dropout of probabilities, where it has no window and no
+// capped scores: CUDA's efficient kernel, or chunks.
+AttentionChoice choose_masked_attention(c10::DeviceType device, int capability, at::ScalarType type,
+                                        int64_t dim);
+// On this machine's GPU; of the meta device, on what plans are for.
+AttentionChoice choose_masked_attention(c10::Device device, at::ScalarType type, int64_t dim);
 // "flash (cuda)", "math"; "flash (cuda), heads of 20 padded to 24".
 std::string attention_text(const AttentionChoice& choice, int64_t dim);
 

@@ -4,11 +4,11 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
+#include "compact/ops/functions/attention_heads_impl.h"
 #include "compact/ops/functions/dropout.h"
 
 namespace compact {
@@ -54,8 +54,8 @@ void for_chunks(const at::Tensor& q, const at::Tensor& k, const MaskedAttention&
 at::Tensor number(double value, const at::Tensor& q) {
   return at::full({}, value, q.options().dtype(at::kFloat));
 }
-at::Tensor scale_of(const at::Tensor& q, const MaskedAttention& how) {
-  return number(how.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3)))), q);
+at::Tensor factor_of(const at::Tensor& q, const MaskedAttention& how) {
+  return number(scale_of(q.size(3), how.scale), q);
 }
 
 // f32 [samples, heads, queries, keys]. Where scores are capped, `slope` becomes the derivative of
@@ -64,7 +64,7 @@ at::Tensor probabilities(const at::Tensor& q, const at::Tensor& k, const MaskedA
                          const Chunk& c, at::Tensor* slope = nullptr) {
   constexpr double kNever = -std::numeric_limits<double>::infinity();
   at::Tensor scores =
-      c.queries_of(q).matmul(c.keys_of(k).transpose(2, 3)).to(at::kFloat).mul_(scale_of(q, how));
+      c.queries_of(q).matmul(c.keys_of(k).transpose(2, 3)).to(at::kFloat).mul_(factor_of(q, how));
   if (how.softcap > 0) {
     const at::Tensor cap = number(how.softcap, q);
     scores.div_(cap).tanh_();
@@ -87,8 +87,10 @@ at::Tensor probabilities(const at::Tensor& q, const at::Tensor& k, const MaskedA
   return at::_softmax(scores, -1, false);
 }
 
-void check_inputs(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                  const MaskedAttention& how) {
+}  // namespace
+
+void check_masked_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            const MaskedAttention& how) {
   const int64_t before = q.dim() == 4 && k.dim() == 4 ? k.size(2) - q.size(2) : 0;
   auto sizes = q.sizes().vec();
   if (how.causal && before > 0) sizes[2] += before;
@@ -104,11 +106,9 @@ void check_inputs(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                 "[attention] lengths must be int64 [", q.size(0), "]");
 }
 
-}  // namespace
-
 at::Tensor masked_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             const MaskedAttention& how) {
-  check_inputs(q, k, v, how);
+  check_masked_attention(q, k, v, how);
   const at::Tensor out =
       at::empty({q.size(0), q.size(2), q.size(1), q.size(3)}, q.options()).transpose(1, 2);
   for_chunks(q, k, how, [&](const Chunk& c) {
@@ -122,7 +122,7 @@ at::Tensor masked_attention(const at::Tensor& q, const at::Tensor& k, const at::
 void masked_attention_backward(const at::Tensor& gout, const at::Tensor& q, const at::Tensor& k,
                                const at::Tensor& v, const MaskedAttention& how,
                                const at::Tensor& gq, const at::Tensor& gk, const at::Tensor& gv) {
-  check_inputs(q, k, v, how);
+  check_masked_attention(q, k, v, how);
   COMPACT_CHECK(q.sizes() == k.sizes(), "[attention] backward with more keys than queries");
   const at::ScalarType type = q.scalar_type();
   at::Tensor k_sum, v_sum;  // of the samples of the chunk
@@ -152,7 +152,7 @@ void masked_attention_backward(const at::Tensor& gout, const at::Tensor& q, cons
     } else {
       add(v_sum, p.to(type).transpose(2, 3).matmul(g));
     }
-    at::Tensor gs = at::_softmax_backward_data(gp, p, -1, at::kFloat).mul_(scale_of(q, how));
+    at::Tensor gs = at::_softmax_backward_data(gp, p, -1, at::kFloat).mul_(factor_of(q, how));
     if (slope.defined()) gs.mul_(slope);
     slope = at::Tensor();
     gs = gs.to(type);

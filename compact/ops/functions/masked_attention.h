@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention with padding, dropout of probabilities, a sliding window or capped scores: what no
-// fused kernel of LibTorch does on every device. Scores exist for one chunk of queries at a time;
-// the backward pass makes them anew from queries and keys, and the mask of the dropout from its
-// key, so that nothing is kept from the forward pass.
+// fused kernel of LibTorch does on every device (of CUDA see efficient_attention.h). Scores exist
+// for one chunk of queries at a time; the backward pass makes them anew from queries and keys, and
+// the mask of the dropout from its key, so that nothing is kept from the forward pass.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,6 +22,10 @@ struct MaskedAttention {
   int64_t window = 0;  // causal: a token attends to so many, itself among them; 0: to all
   double softcap = 0;  // scores s are softcap tanh(s / softcap) (Gemma 2); 0: as they are
 };
+
+// Throws InputError where these do not fit together, or there is nothing to attend to.
+void check_masked_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            const MaskedAttention& how);
 
 // softmax(scale q k^T) v, the softmax in f32. q, k, v [batch, heads, sequence, dim], any
 // strides; causal, there may be more keys than queries, which are the last tokens then. The result

@@ -66,7 +66,8 @@ std::shared_ptr<const Stage> attention_stage(int64_t heads, int64_t kv_heads, in
                                    .causal = true,
                                    .scale = options.scale,
                                    .window = options.window,
-                                   .softcap = options.softcap});
+                                   .softcap = options.softcap,
+                                   .choice = options.choice});
   }
   return std::make_shared<AttentionStage>(heads, kv_heads, dim, options.scale);
 }

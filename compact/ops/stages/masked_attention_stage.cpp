@@ -5,6 +5,7 @@
 
 #include "compact/base/check.h"
 #include "compact/ops/functions/attention.h"
+#include "compact/ops/functions/efficient_attention.h"
 #include "compact/ops/functions/heads.h"
 #include "compact/ops/functions/masked_attention.h"
 #include "compact/ops/functions/token_cache.h"
@@ -19,12 +20,19 @@ class MaskedAttentionStage final : public Stage {
       : heads_(heads),
         kv_heads_(options.kv_heads > 0 ? options.kv_heads : heads),
         dim_(dim),
-        options_(options) {}
+        options_(options),
+        fused_(options.choice.kernel == AttentionKernel::kCudaEfficient && options.window == 0 &&
+               options.softcap == 0) {}
 
-  Needs needs() const override { return {.input = true}; }
-  // Scores are read and written about six times, in f32.
+  Needs needs() const override { return {.input = true, .output = fused_}; }
+  // In chunks scores are read and written about six times, in f32.
   Work work(const at::Tensor& input, const at::Tensor& output, Weights) const override {
     const int64_t length = input.size(1);
+    if (fused_) {
+      const auto scores = static_cast<double>(output.numel() * length);
+      return {.products = (options_.causal ? 2 : 4) * scores,
+              .bytes = static_cast<double>(input.nbytes() + output.nbytes())};
+    }
     const bool narrow = options_.window > 0 && options_.window < length;
     // A window's chunks read twice as many keys.
     const auto keys = static_cast<double>(narrow ? std::min(length, 2 * options_.window) : length),
@@ -45,6 +53,12 @@ class MaskedAttentionStage final : public Stage {
       const at::Tensor y = attention_of_new_tokens(q, k, v, *f.pass.cache, this, options_.scale);
       return y.transpose(1, 2).flatten(2);
     }
+    if (fused_) {
+      AttentionResult r = efficient_attention(q, repeat_groups(k, heads_), repeat_groups(v, heads_),
+                                              how(f.pass), options_.choice.width, f.want_extras);
+      if (f.want_extras) f.extras = std::move(r.extras);
+      return r.out.transpose(1, 2).flatten(2);
+    }
     const auto [keys, values] =
         f.pass.cache ? f.pass.cache->append(this, k, v) : std::pair<at::Tensor, at::Tensor>(k, v);
     return masked_attention(q, repeat_groups(keys, heads_), repeat_groups(values, heads_),
@@ -54,6 +68,7 @@ class MaskedAttentionStage final : public Stage {
   }
 
   at::Tensor backward(Backward& b) const override {
+    if (fused_) return backward_fused(b);
     const at::Tensor gx = b.consume ? b.input : at::empty_like(b.input);
     const auto [q, k, v] = split(b.input);
     const auto [gq, gk, gv] = split(gx);
@@ -73,6 +88,20 @@ class MaskedAttentionStage final : public Stage {
   }
 
  private:
+  at::Tensor backward_fused(Backward& b) const {
+    const auto [q, k, v] = split(b.input);
+    const AttentionGradients g = efficient_attention_backward(
+        by_head(b.gy, dim_), q, repeat_groups(k, heads_), repeat_groups(v, heads_),
+        by_head(b.output, dim_), *b.extras, how(b.pass), options_.choice.width);
+    b.gy = at::Tensor();
+    b.output = at::Tensor();
+    const at::Tensor gx = b.consume ? b.input : at::empty_like(b.input);
+    const auto [gq, gk, gv] = split(gx);
+    gq.copy_(g.gq);
+    gk.copy_(sum_groups(g.gk, kv_heads_));
+    gv.copy_(sum_groups(g.gv, kv_heads_));
+    return b.residual.defined() ? gx + b.residual : gx;
+  }
   MaskedAttention how(const Pass& pass) const {
     return {.lengths = pass.lengths,
             .dropout = pass.training ? options_.dropout : 0,
@@ -88,6 +117,7 @@ class MaskedAttentionStage final : public Stage {
 
   int64_t heads_, kv_heads_, dim_;
   MaskedAttentionOptions options_;
+  bool fused_;
 };
 
 }  // namespace

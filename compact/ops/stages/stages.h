@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "compact/base/rope_config.h"
+#include "compact/ops/functions/attention.h"
 #include "compact/ops/segments/segment.h"
 
 namespace compact {
@@ -30,6 +31,9 @@ struct LinearOptions {
   bool bias = false;
   // Elements per token of the projection of the input, where the weight has a carrier (its width).
   int64_t sketch_width = 0;
+  // The last columns of W, which are 0 and whose gradient is 0 whatever a codec gives for the
+  // input.
+  int64_t zeros = 0;
 };
 // y = x W^T (+ bias), W [out, in]. With a carrier the gradient of W is (gy^T x) P, from the input
 // or from its sketch.
@@ -70,10 +74,12 @@ struct AttentionOptions {
   double dropout = 0;                // of probabilities, in training
   int64_t window = 0;                // tokens that one attends to, itself among them; 0: all
   double softcap = 0;                // scores s are softcap tanh(s / softcap); 0: as they are
+  // With dropout: as below.
+  AttentionChoice choice = {AttentionKernel::kChunks, 0};
 };
 // Causal attention on a fused product [.., (heads + 2 kv_heads) dim] -> [.., heads dim]. Keeps the
 // logsumexp. Reads input and output in backward. With dropout, a window or capped scores it is
-// masked_attention_stage, since no fused kernel does these.
+// masked_attention_stage, since not every device has a fused kernel for these.
 std::shared_ptr<const Stage> attention_stage(int64_t heads, int64_t kv_heads, int64_t dim,
                                              const AttentionOptions& options = {});
 
@@ -84,9 +90,12 @@ struct MaskedAttentionOptions {
   std::optional<double> scale = {};  // of scores; none: 1 / sqrt(dim)
   int64_t window = 0;                // as above, of causal attention
   double softcap = 0;                // as above
+  // Of choose_masked_attention for the device and type of the network; with a window or capped
+  // scores it is chunks whatever this says.
+  AttentionChoice choice = {AttentionKernel::kChunks, 0};
 };
 // Attention to tokens of a sequence but padding, [.., (heads + 2 kv_heads) dim] -> [.., heads dim].
-// Keeps nothing; reads its input in backward.
+// In chunks it keeps nothing and reads its input in backward; CUDA's kernel is as attention_stage.
 std::shared_ptr<const Stage> masked_attention_stage(int64_t heads, int64_t dim,
                                                     const MaskedAttentionOptions& options = {});
 

@@ -20,7 +20,8 @@ namespace {
 using at::Tensor;
 using MaybeTensor = std::optional<at::Tensor>;
 
-int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+int64_t blocks_of(int64_t n, int64_t block) { return (n + block - 1) / block; }
+int64_t round_up(int64_t n, int64_t multiple) { return blocks_of(n, multiple) * multiple; }
 
 // As attention kernels return it: shape of `like`, memory [batch, sequence, heads, dim].
 Tensor by_token(const Tensor& like) {
@@ -104,7 +105,8 @@ flash_cuda(const Tensor& q, const Tensor& k, const Tensor&, double, bool, bool,
 }
 
 // Its backward pass sums the queries' gradient in f32, sequence and dim rounded up to tiles; where
-// sums must not depend on the order of blocks, in as many parts as fill the processors.
+// sums must not depend on the order of blocks, in as many parts as fill the processors. The
+// gradients of keys and values are made for every head of a group, then summed.
 std::tuple<Tensor, Tensor, Tensor> flash_cuda_backward(const Tensor&, const Tensor& q,
                                                        const Tensor& k, const Tensor& v,
                                                        const Tensor&, const Tensor&, const Tensor&,
@@ -120,25 +122,100 @@ std::tuple<Tensor, Tensor, Tensor> flash_cuda_backward(const Tensor&, const Tens
                             ? (kernels::planned_gpu().processors + blocks - 1) / blocks
                             : 1;
   const Tensor accumulated = at::empty({parts, q.size(0), q.size(1), length, dim}, f32);
+  Tensor k_heads, v_heads;
+  if (k.size(1) != q.size(1)) {
+    k_heads = at::empty({k.size(0), k.size(2), q.size(1), k.size(3)}, k.options());
+    v_heads = at::empty_like(k_heads);
+  }
   return {gq, gk, gv};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_cuda(const Tensor& q, const Tensor&,
-                                                          const Tensor&, const MaybeTensor&, bool,
-                                                          double, bool, std::optional<double>) {
-  check_efficient(q);
-  const auto state = q.options().dtype(at::kLong);
-  return {by_token(q),
-          at::empty({q.size(0), q.size(1), round_up(q.size(2), 32)}, q.options().dtype(at::kFloat)),
-          at::empty({}, state), at::empty({}, state)};
+// Rows of whole vectors, as the kernel reads it; LibTorch's top operation would pad it.
+void check_bias(const Tensor& q, const Tensor& k, const MaybeTensor& bias) {
+  if (!bias || !bias->defined()) return;
+  const int64_t multiple = q.scalar_type() == at::kFloat ? 4 : 8;
+  bool aligned = bias->dim() == 4 && bias->stride(3) == 1;
+  for (int64_t i = 0; aligned && i < 3; ++i) aligned = bias->stride(i) % multiple == 0;
+  TORCH_CHECK(aligned && bias->scalar_type() == q.scalar_type() &&
+                  bias->sizes() == (at::IntArrayRef{q.size(0), q.size(1), q.size(2), k.size(2)}),
+              "efficient attention on CUDA takes a bias of queries' type, one for each score, of "
+              "rows of whole vectors, is given ",
+              bias->scalar_type(), " ", bias->sizes(), " strides ", bias->strides());
 }
 
+// CUDA, memory-efficient attention: logsumexp in f32, wide heads of half types summed in f32, and
+// the generator's state, which is the host's where probabilities are dropped.
+std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_cuda(const Tensor& q, const Tensor& k,
+                                                          const Tensor&, const MaybeTensor& bias,
+                                                          bool logsumexp, double dropout, bool,
+                                                          std::optional<double>) {
+  check_efficient(q);
+  check_bias(q, k, bias);
+  const auto state = at::device(dropout > 0 ? at::kCPU : at::kMeta).dtype(at::kLong);
+  const auto f32 = q.options().dtype(at::kFloat);
+  const Tensor seed = at::empty({}, state), offset = at::empty({}, state), out = by_token(q);
+  const int64_t rows = logsumexp ? round_up(q.size(2), 32) : 0;
+  const Tensor lse = at::empty({q.size(0), q.size(1), rows}, f32);
+  if (q.scalar_type() != at::kFloat && q.size(3) > 128) at::empty(q.sizes(), f32);
+  return {out, lse, seed, offset};
+}
+
+// The blocks of its backward pass: the first kernel of LibTorch's list (cutlassB.h) for a GPU from
+// Volta on that takes the width and fits into the memory of a block. That is known of the largest
+// blocks alone, which 99 KiB do not hold.
+struct EfficientBlocks {
+  int64_t queries, keys;
+  bool accumulates;  // gradients of keys and values in f32 beside the results
+};
+EfficientBlocks efficient_blocks(at::ScalarType type, int64_t dim, bool dropout) {
+  const int capability = kernels::planned_gpu().capability;
+  const bool ampere = capability >= 80, f32 = type == at::kFloat;
+  if (dim <= 64 || (f32 && !ampere)) return {64, 64, false};
+  if (f32) return {128, 64, false};
+  if (dim > 128) return {128, 64, true};
+  if (!ampere) return {128, 64, false};
+  if (dim <= 96 && !dropout && (capability == 86 || capability == 89)) return {128, 64, false};
+  if (kernels::planned_gpu().shared_memory < (128 << 10)) return {64, 64, true};
+  return {128, 128, false};
+}
+
+// What it sums in: queries' gradient block by block, beside a lock and a counter of 16 bytes; keys
+// are split among blocks, as many as LibTorch's heuristic says.
+int64_t efficient_workspace(const Tensor& q, const Tensor& k, bool dropout) {
+  const EfficientBlocks b = efficient_blocks(q.scalar_type(), q.size(3), dropout);
+  const int64_t heads = q.size(0) * q.size(1), dim = q.size(3), keys = k.size(2);
+  int64_t splits = blocks_of(keys, b.keys);
+  if (heads >= 256 && keys <= 2 * b.keys) splits = 1;
+  if (b.accumulates) splits = std::min(splits, 200 / std::max<int64_t>(heads, 1));
+  if (splits < 1 || at::globalContext().deterministicAlgorithms()) splits = 1;
+  const int64_t of_keys = b.accumulates ? 2 * splits * b.keys * round_up(dim, b.queries) : 0;
+  const int64_t of_queries =
+      blocks_of(q.size(2), b.queries) * blocks_of(dim, b.keys) * (4 + b.queries * b.keys);
+  return heads * round_up(of_keys + of_queries, 4) * static_cast<int64_t>(sizeof(float));
+}
+
+// Sums of the output times its gradient are made in f32 by operations of their own, the gradient's
+// product with it too; the kernels of half types make them. A gradient of the output that is not
+// contiguous by token would be copied; here none is given.
 std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_cuda_backward(
-    const Tensor&, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor&, const Tensor&,
-    const Tensor&, const Tensor&, const Tensor&, double, std::array<bool, 4>, bool,
-    std::optional<double>) {
+    const Tensor&, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& bias,
+    const Tensor&, const Tensor&, const Tensor& seed, const Tensor& offset, double dropout,
+    std::array<bool, 4>, bool, std::optional<double>) {
+  check_efficient(q);
+  check_bias(q, k, bias);
+  TORCH_CHECK(dropout == 0 || (seed.is_cpu() && offset.is_cpu()),
+              "efficient attention on CUDA reads the seed of its dropout on the host");
   const Tensor gq = by_token(q), gk = by_token(k), gv = by_token(v);
-  const Tensor delta = at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat));
+  const auto f32 = q.options().dtype(at::kFloat);
+  const auto sums = [&] { return at::empty({q.size(0), q.size(1), q.size(2)}, f32); };
+  Tensor delta;
+  if (q.scalar_type() == at::kFloat) {
+    const Tensor product = at::empty(q.sizes(), f32), token_sums = sums();
+    delta = q.size(1) > 1 && q.size(2) > 1 ? sums() : token_sums;
+  } else {
+    delta = sums();
+  }
+  scratch_on(q, efficient_workspace(q, k, dropout > 0));
   return {gq, gk, gv, Tensor()};
 }
 
