@@ -40,6 +40,9 @@ foreach(part MAJOR MINOR PATCH)
 endforeach()
 list(JOIN TORCH_VERSION "." TORCH_VERSION)
 message(STATUS "LibTorch ${TORCH_VERSION} in ${TORCH_DIR}")
+if(EXISTS ${TORCH_DIR}/lib/libtorch_cuda.so AND TORCH_VERSION VERSION_LESS 2.10)
+  message(FATAL_ERROR "with CUDA torch must be 2.10 or later, is ${TORCH_VERSION}: products of bf16 that are added in f32 came with it")
+endif()
 
 add_library(compact_torch INTERFACE IMPORTED)
 target_include_directories(compact_torch SYSTEM INTERFACE

@@ -57,12 +57,13 @@ class Chain final : public Codec {
                       std::vector<Encoded> given) {
     Encoded all;
     std::vector<size_t> counts;
-    bool settles = false, fetches = false;
+    bool fetches = false;
+    std::vector<std::function<void()>> settles;  // which hold nothing, as `links` do
     for (Encoded& link : given) {
       counts.push_back(link.parts.size());
       std::ranges::move(link.parts, std::back_inserter(all.parts));
       link.parts.clear();
-      settles |= link.settle != nullptr;
+      if (link.settle) settles.push_back(link.settle);
       fetches |= link.fetch != nullptr;
     }
     const auto links = std::make_shared<const std::vector<Encoded>>(std::move(given));
@@ -87,11 +88,9 @@ class Chain final : public Codec {
     all.decode = after(decode);
     if (decode_means) all.decode_means = after(decode_means);
     all.windows = windows;
-    if (settles) {
-      all.settle = [links] {
-        for (const Encoded& link : *links) {
-          if (link.settle) link.settle();
-        }
+    if (!settles.empty()) {
+      all.settle = [settles] {
+        for (const auto& settle : settles) settle();
       };
     }
     if (fetches) {

@@ -45,10 +45,12 @@ class Entries {
   std::map<std::string, T> all_;
 };
 
-// Of states from before there was padding: with zeros in its place; others as they are.
+// Of states from before there was padding: with zeros in its place; others as they are. Codes of a
+// vector lie in blocks that padding would cut elsewhere.
 at::Tensor with_padding(const Parameter& p, const at::Tensor& t, at::IntArrayRef sizes) {
   if (p.padding.rows + p.padding.columns == 0 || !t.defined() || t.sizes() == sizes ||
-      t.dim() != static_cast<int64_t>(sizes.size())) {
+      t.dim() != static_cast<int64_t>(sizes.size()) ||
+      (t.dim() == 1 && !t.is_floating_point())) {
     return t;
   }
   const ZeroPadding missing{

@@ -62,9 +62,7 @@ bool StepGraph::run(const Network& network, Optimizer& optimizer, const StepSett
   // One that ended half-way before this process goes on where it was.
   if (settings.first != 0 || (!fits && alike_ <= kStepsBefore)) return false;
   if (!fits) {
-    recording_.reset();  // and with it its memory
-    losses_.clear();
-    norm_ = at::Tensor();
+    forget();
     record(network, optimizer, settings, batches);
     recorded_ = form;
   } else {
@@ -82,9 +80,15 @@ bool StepGraph::run(const Network& network, Optimizer& optimizer, const StepSett
   return true;
 }
 
+void StepGraph::forget() {
+  recording_.reset();
+  losses_.clear();
+  inputs_.clear();
+  norm_ = at::Tensor();
+}
+
 void StepGraph::record(const Network& network, Optimizer& optimizer, const StepSettings& settings,
                        const std::vector<Batch>& batches) {
-  inputs_.clear();
   for (const Batch& batch : batches) {
     StepInputs inputs = inputs_of(batch, device_);
     // Not the data set's own memory, which a CPU's batches may be.

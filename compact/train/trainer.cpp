@@ -254,9 +254,10 @@ bool Run::step() {
     return inputs;
   };
   if (graph_) optimizer_->prepare(learning_rate_);
+  const bool replayed =
+      graph_ && graph_->run(*model_, *optimizer_, settings, window.batches, *progress_);
   const bool whole =
-      (graph_ && graph_->run(*model_, *optimizer_, settings, window.batches, *progress_)) ||
-      train_step(*model_, *optimizer_, settings, micro_batch, hooks);
+      replayed || train_step(*model_, *optimizer_, settings, micro_batch, hooks);
   if (!whole) {
     progress_->stop_inside();
     return false;
@@ -268,7 +269,8 @@ bool Run::step() {
   s_.window = task_.train->position();
   s_.tokens += valid;
   progress_->end();
-  peak_bytes_ = peak_bytes(device_) - outside_bytes_;
+  // A replay asks for no memory.
+  if (!replayed) peak_bytes_ = peak_bytes(device_) - outside_bytes_;
   if (device_.is_cpu()) heap_.after_step(peak_bytes(device_));
   figures_.reserved_bytes = reserved_bytes(device_);
   figures_.highest_peak_bytes = std::max(figures_.highest_peak_bytes, peak_bytes_);
@@ -352,6 +354,7 @@ int Run::go() {
       const bool saves = c_.save_steps > 0 && s_.step % c_.save_steps == 0;
       signalled = group_.any(SignalScope::count() > 0);
       if (logs || evaluates || saves || signalled) progress_->settle();
+      if (graph_ && (evaluates || last())) graph_->forget();
       if (evaluates || saves || signalled || last()) share_statistics(group_, *model_);
       s_.seconds = seconds_before_ + seconds_since(started_);
       if (logs) log();

@@ -241,7 +241,7 @@ void adamw_all(const AdamWList& list, const Launch& launch) {
         like = &a;
       }
       add(steps, a);
-      if (steps.tensors == kAdamWTogether) run();
+      if (steps.tensors == kAdamWTogether) break;
     }
     run();
   }

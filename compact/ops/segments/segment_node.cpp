@@ -121,6 +121,12 @@ void SegmentNode::step_back(Back& back, int i, at::Tensor gy) const {
   HeldTensors& h = back.h;
   Stage::Backward b;
   if (step.stage->needs().output) {
+    // What a stage made of its input goes with the input as it comes back: beside rounded queries
+    // and keys the sums of probabilities of exact ones are no sums.
+    if (step.stage->needs().input && recipe->rounded(step.input)) {
+      h.tensors[i + 1] = at::Tensor();
+      h.encoded[i + 1] = {};
+    }
     restore(h, i + 1);
     b.output = std::move(h.tensors[i + 1]);
   }
