@@ -49,8 +49,7 @@ class Entries {
 // vector lie in blocks that padding would cut elsewhere.
 at::Tensor with_padding(const Parameter& p, const at::Tensor& t, at::IntArrayRef sizes) {
   if (p.padding.rows + p.padding.columns == 0 || !t.defined() || t.sizes() == sizes ||
-      t.dim() != static_cast<int64_t>(sizes.size()) ||
-      (t.dim() == 1 && !t.is_floating_point())) {
+      t.dim() != static_cast<int64_t>(sizes.size()) || (t.dim() == 1 && !t.is_floating_point())) {
     return t;
   }
   const ZeroPadding missing{

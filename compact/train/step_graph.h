@@ -38,8 +38,8 @@ class StepGraph {
   bool run(const Network& network, Optimizer& optimizer, const StepSettings& settings,
            const std::vector<Batch>& batches, RunProgress& progress);
 
-  // Lets go of what is recorded, and of its memory, which nothing else could take; the next step that
-  // fits is recorded anew.
+  // Lets go of what is recorded, and of its memory, which nothing else could take; the next step
+  // that fits is recorded anew.
   void forget();
 
   int64_t replays() const { return replays_; }

@@ -256,8 +256,7 @@ bool Run::step() {
   if (graph_) optimizer_->prepare(learning_rate_);
   const bool replayed =
       graph_ && graph_->run(*model_, *optimizer_, settings, window.batches, *progress_);
-  const bool whole =
-      replayed || train_step(*model_, *optimizer_, settings, micro_batch, hooks);
+  const bool whole = replayed || train_step(*model_, *optimizer_, settings, micro_batch, hooks);
   if (!whole) {
     progress_->stop_inside();
     return false;
