@@ -22,7 +22,7 @@ int run_train(const Command& command, const std::vector<std::string>& arguments)
     std::cout << config_toml(config);
     return kExitOk;
   }
-  return train(config, std::cout, isatty(STDOUT_FILENO) != 0);
+  return train(config, std::cout, isatty(STDOUT_FILENO) != 0, {.place = place_of_process()});
 }
 
 }  // namespace compact::cli

@@ -62,7 +62,8 @@ struct TrainConfig {
   bool deterministic = false;
   bool cuda_graph = false;
   int64_t ddp_timeout = 1800;  // seconds
-  int64_t ranks = 1;           // no option: processes of the run, as their launcher says
+  int64_t ranks = 1;           // no options: processes of the run, and of them on this machine, as
+  int64_t neighbours = 1;      // their launcher says
   int64_t threads = 0;
   int64_t seed = 42;
   // Memory

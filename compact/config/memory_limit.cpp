@@ -71,13 +71,14 @@ std::optional<int64_t> own_bytes(const char* key) {
 
 }  // namespace
 
-MemoryLimit memory_limit(int64_t budget) {
+MemoryLimit memory_limit(int64_t budget, int64_t processes) {
   MemoryLimit limit{std::numeric_limits<int64_t>::max(), "none"};
   const auto consider = [&](int64_t bytes, const char* source) {
     if (bytes < limit.bytes) limit = {std::max<int64_t>(bytes, 0), source};
   };
-  const auto with_margin = [](int64_t left) {
-    return left - std::max<int64_t>(int64_t{256} << 20, left / 20);
+  const auto with_margin = [&](int64_t left) {
+    const int64_t own = left / std::max<int64_t>(processes, 1);
+    return own - std::max<int64_t>(int64_t{256} << 20, own / 20);
   };
   if (const auto kib = field("/proc/meminfo", "MemAvailable")) {
     consider(with_margin(*kib * 1024), "the machine's available memory");

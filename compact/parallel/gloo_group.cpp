@@ -2,10 +2,12 @@
 // Processes that meet at a TCP store and sum by gloo, both torch's own.
 #define USE_C10D_GLOO 1
 #include <c10/util/Exception.h>
+#include <c10/util/Logging.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <algorithm>
 #include <cstdlib>
 #include <sstream>
 #include <thread>
@@ -31,17 +33,18 @@ class GlooGroup final : public Group {
  public:
   GlooGroup(const Place& place, std::chrono::seconds timeout)
       : Group(place), hosts_(!place.hosted && place.rank == 0), store_(store_of(place, timeout)) {
+    FLAGS_caffe2_log_level = std::max(FLAGS_caffe2_log_level, 2);  // errors are thrown, too
     auto options = c10d::ProcessGroupGloo::Options::create(timeout);
     options->devices.push_back(device_of(place));
     gloo_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store_, place.rank, place.size, options);
   }
 
-  bool leave(const Failure& failure) noexcept override {
+  bool leave(const Failure& failure, std::chrono::seconds patience) noexcept override {
     try {
       const std::string text = cat(failure.rank, " ", failure.code, " ", failure.message);
       const bool first = store_->compareSet(kFailure, "", text) == text;
       gloo_.reset();  // who waits for this rank wakes up, and asks the store
-      if (hosts_) wait_until_heard();
+      if (first && hosts_) wait_until_heard(patience);
       return first;
     } catch (const std::exception&) {
       return true;  // the store has gone, and with it who else could say it
@@ -55,13 +58,29 @@ class GlooGroup final : public Group {
       std::istringstream in(std::string(bytes.begin(), bytes.end()));
       Failure f;
       in >> f.rank >> f.code;
+      if (!in || f.code == 0) f.code = 1;
       in.get();
       std::getline(in, f.message, '\0');
       store_->add(kHeard, 1);
+      gloo_.reset();
+      if (hosts_) wait_until_heard(kAsk);
       return f;
     } catch (const std::exception&) {
       return std::nullopt;
     }
+  }
+
+  bool lead(FunctionRef<void()> work) override {
+    const std::string key = cat("led", ++led_);
+    if (!leads()) return followed(key);
+    try {
+      work();
+    } catch (...) {
+      together([&] { store_->set(key, "failed"); });
+      throw;
+    }
+    together([&] { store_->set(key, "done"); });
+    return true;
   }
 
  protected:
@@ -81,9 +100,21 @@ class GlooGroup final : public Group {
   }
 
  private:
-  // The store ends with this process.
-  void wait_until_heard() {
-    const auto end = std::chrono::steady_clock::now() + kAsk;
+  bool followed(const std::string& key) {
+    bool done = false;
+    together([&] {
+      while (!store_->check({key})) {
+        COMPACT_CHECK(!store_->check({kFailure}), "rank 0 did not come to it");
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      }
+      done = store_->get_to_str(key) == "done";
+    });
+    return done;
+  }
+
+  // By all but the first to leave: the store ends with this process.
+  void wait_until_heard(std::chrono::seconds patience) {
+    const auto end = std::chrono::steady_clock::now() + patience;
     while (store_->add(kHeard, 0) < size() - 1 && std::chrono::steady_clock::now() < end) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
@@ -128,6 +159,7 @@ class GlooGroup final : public Group {
   bool hosts_;  // the store
   c10::intrusive_ptr<c10d::Store> store_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
+  int64_t led_ = 0;
 };
 
 }  // namespace

@@ -14,6 +14,10 @@ namespace {
 class SingleGroup final : public Group {
  public:
   SingleGroup() : Group(Place{}) {}
+  bool lead(FunctionRef<void()> work) override {
+    work();
+    return true;
+  }
 
  protected:
   void sum(const at::Tensor&) override {}
@@ -23,6 +27,12 @@ class SingleGroup final : public Group {
 }  // namespace
 
 std::unique_ptr<Group> single_group() { return std::make_unique<SingleGroup>(); }
+
+Group::Group(const Place& place) : rank_(place.rank), size_(place.size), local_(place.local) {
+  if (size_ == 1) return;
+  count_ = at::zeros({1}, at::kLong);
+  number_ = at::zeros({1}, at::kDouble);
+}
 
 void Group::all_reduce(const at::Tensor& t) {
   if (size_ == 1 || t.numel() == 0) return;
@@ -62,13 +72,22 @@ std::string Group::broadcast(const std::string& text) {
   return gather(leads() ? text : std::string())[0];
 }
 
-bool Group::any(bool here) {
-  if (size_ == 1) return here;
-  const at::Tensor count = at::full({1}, here ? 1 : 0, at::kLong);
-  sum(count);
-  return count.item<int64_t>() > 0;
+int64_t Group::sum_of(int64_t value) {
+  if (size_ == 1) return value;
+  auto* own = count_.mutable_data_ptr<int64_t>();
+  *own = value;
+  sum(count_);
+  return *own;
 }
 
-void Group::barrier() { any(false); }
+double Group::sum_of(double value) {
+  if (size_ == 1) return value;
+  auto* own = number_.mutable_data_ptr<double>();
+  *own = value;
+  sum(number_);
+  return *own;
+}
+
+void Group::barrier() { sum_of(int64_t{0}); }
 
 }  // namespace compact

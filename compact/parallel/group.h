@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "compact/base/function_ref.h"
 #include "compact/parallel/place.h"
 
 namespace compact {
@@ -50,25 +51,31 @@ class Group {
   std::vector<std::string> gather(const std::string& text);
   std::string broadcast(const std::string& text);
   void barrier();
-  // Whether it is so on some rank.
-  bool any(bool here);
+  // Sums of numbers; no memory is asked for.
+  int64_t sum_of(int64_t value);
+  double sum_of(double value);
+  // Rank 0 works, however long; the others wait for it. Whether it ended well: in rank 0 what it
+  // throws is passed on. Throws GroupError where rank 0 has gone.
+  virtual bool lead(FunctionRef<void()> work) = 0;
 
   // Tensors' bytes given to all_reduce and broadcast so far, those of texts left out.
   int64_t bytes() const { return bytes_; }
 
   // Tells the others why this process leaves them; false: another one did before, and only the
-  // first is heard. And what the first one said, where that can be known.
-  virtual bool leave(const Failure&) noexcept { return true; }
+  // first is heard. What holds the store stays up to `patience` for the others to hear it. And what
+  // the first one said, where that can be known.
+  virtual bool leave(const Failure&, std::chrono::seconds) noexcept { return true; }
   virtual std::optional<Failure> failure() noexcept { return std::nullopt; }
 
  protected:
-  explicit Group(const Place& place) : rank_(place.rank), size_(place.size), local_(place.local) {}
+  explicit Group(const Place& place);
   virtual void sum(const at::Tensor& t) = 0;
   virtual void send(const at::Tensor& t, int from) = 0;
 
  private:
   int rank_, size_, local_;
   int64_t bytes_ = 0;
+  at::Tensor count_, number_;  // of sum_of
 };
 
 // Waits for all others to come; who does not answer for `timeout` counts as gone. Throws InputError

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/parallel/place.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 
@@ -9,15 +10,29 @@
 namespace compact {
 namespace {
 
-constexpr int kMostRanks = 65536, kUsualPort = 29500;
+constexpr int kMostRanks = 65536;
 
 struct Names {
-  const char *rank, *size, *local, *address;
+  const char *rank, *size, *local, *neighbours;
 };
 constexpr Names kNames[] = {
-    {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"},
-    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "MASTER_ADDR"},
-    {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_LAUNCH_NODE_IPADDR"}};
+    {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"}};
+
+// SLURM says "4(x2),3" of two machines with 4 and one with 3: the most of any.
+int most_of(const std::string& text) {
+  int most = 1;
+  for (size_t at = 0; at < text.size();) {
+    int value = 0;
+    std::from_chars(text.data() + at, text.data() + text.size(), value);
+    most = std::max(most, value);
+    at = text.find(',', at);
+    if (at != text.npos) ++at;
+  }
+  return std::min(most, kMostRanks);
+}
 
 std::optional<int> number(const Environment& environment, const char* name, int least, int most) {
   const std::optional<std::string> text = environment(name);
@@ -47,15 +62,20 @@ Place place_from(const Environment& environment) {
   const auto rank = number(environment, names->rank, 0, p.size - 1);
   COMPACT_CHECK(rank, names->size, " is ", p.size, ", but ", names->rank, " is not set");
   p.rank = *rank;
-  p.local = number(environment, names->local, 0, kMostRanks).value_or(p.rank);
   const auto address = environment("MASTER_ADDR");
-  p.address = address ? *address : environment(names->address).value_or("");
-  COMPACT_CHECK(!p.address.empty(), names->size, " is ", p.size,
-                ", but MASTER_ADDR is not set: the machine where all meet");
+  COMPACT_CHECK(
+      address && !address->empty(), names->size, " is ", p.size,
+      ", but MASTER_ADDR is not set: the machine of rank 0 (WORLD_SIZE=1 is one process)");
+  p.address = *address;
   const auto port = number(environment, "MASTER_PORT", 1, 65535);
-  COMPACT_CHECK(port || names != kNames, names->size, " is ", p.size,
-                ", but MASTER_PORT is not set: a free port of ", p.address);
-  p.port = port.value_or(kUsualPort);
+  COMPACT_CHECK(port, names->size, " is ", p.size, ", but MASTER_PORT is not set: a free port of ",
+                p.address);
+  p.port = *port;
+  // Started by hand without a word about it, on one machine.
+  const bool here = p.address == "localhost" || p.address.starts_with("127.");
+  p.local = number(environment, names->local, 0, kMostRanks).value_or(here ? p.rank : 0);
+  const auto neighbours = environment(names->neighbours);
+  p.neighbours = neighbours ? most_of(*neighbours) : here ? p.size : 1;
   p.hosted = environment("TORCHELASTIC_USE_AGENT_STORE") == "True";
   return p;
 }

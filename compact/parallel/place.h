@@ -11,7 +11,8 @@ namespace compact {
 
 struct Place {
   int rank = 0, size = 1;
-  int local = 0;        // among those of this machine: the number of its GPU
+  int local = 0;        // number among those of this machine: that of its GPU
+  int neighbours = 1;   // how many those are
   std::string address;  // of the machine that all meet at
   int port = 0;         // there
   bool hosted = false;  // the launcher holds the store there (torchrun); else rank 0 does
@@ -20,11 +21,11 @@ struct Place {
 
 using Environment = std::function<std::optional<std::string>(const char* name)>;
 
-// From RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, as torchrun sets them or a user
-// does; where WORLD_SIZE is not there from the names of Open MPI (OMPI_COMM_WORLD_*) or of SLURM in
-// a step of several tasks (SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID), with MASTER_ADDR and
-// MASTER_PORT beside them (SLURM_LAUNCH_NODE_IPADDR and 29500 where those are missing). One process
-// where none is there. Throws InputError naming the variable that is missing or out of range.
+// From RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE, as torchrun sets them or a user does;
+// where WORLD_SIZE is not there from the names of Open MPI (OMPI_COMM_WORLD_*) or of SLURM in a
+// step of several tasks (SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID,
+// SLURM_STEP_TASKS_PER_NODE); MASTER_ADDR and MASTER_PORT beside them. One process where none is
+// there. Throws InputError naming the variable that is missing or out of range.
 Place place_from(const Environment& environment);
 Place place_of_process();
 

@@ -81,9 +81,7 @@ BatchWindow next_window(const Task& task, const TrainConfig& c, Group& group) {
     window.targets += window.batches.back().target.ne(kernels::kIgnoreIndex).sum().item<int64_t>();
   }
   task.train->skip((group.size() - 1 - group.rank()) * own);
-  const at::Tensor targets = at::full({1}, window.targets, at::kLong);
-  group.all_reduce(targets);
-  window.targets = targets.item<int64_t>();
+  window.targets = group.sum_of(window.targets);
   return window;
 }
 

@@ -3,7 +3,7 @@
 
 #include <c10/util/Exception.h>
 
-#include <algorithm>
+#include <chrono>
 #include <new>
 
 #include "compact/base/check.h"
@@ -36,18 +36,21 @@ RankError::RankError(int rank, const ErrorText& d)
 
 int together(Group& group, const std::function<int()>& work) {
   if (group.size() == 1) return work();
+  const auto leave = [&](const std::exception& e, int patience) {
+    const ErrorText why = text_of(e);
+    const Failure own{group.rank(), why.code, why.message};
+    if (group.leave(own, std::chrono::seconds(patience))) throw RankError(group.rank(), why);
+    throw LeftByAnother(group.failure().value_or(own));
+  };
   try {
     return work();
-  } catch (const GroupError& e) {
+  } catch (const GroupError& e) {  // of whom some hear nothing any more
     if (const auto failure = group.failure()) throw LeftByAnother(*failure);
-    const ErrorText why = text_of(e);
-    if (group.leave({group.rank(), why.code, why.message})) throw RankError(group.rank(), why);
-    throw LeftByAnother(group.failure().value_or(Failure{0, why.code, why.message}));
+    leave(e, 3);
   } catch (const std::exception& e) {
-    const ErrorText why = text_of(e);
-    if (group.leave({group.rank(), why.code, why.message})) throw RankError(group.rank(), why);
-    throw LeftByAnother(group.failure().value_or(Failure{0, why.code, why.message}));
+    leave(e, 20);
   }
+  return kExitInternal;  // not reached
 }
 
 }  // namespace compact

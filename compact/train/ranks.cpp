@@ -11,6 +11,7 @@
 
 #include "compact/base/check.h"
 #include "compact/config/option.h"
+#include "compact/io/checksum.h"
 #include "compact/train/run_state.h"
 
 namespace compact {
@@ -43,9 +44,11 @@ std::string line_at(const std::string& text, size_t at) {
 at::Device rank_device(const Group& group, at::Device device) {
   if (group.size() == 1 || !device.is_cuda()) return device;
   const c10::impl::VirtualGuardImpl gpus(device.type());
-  COMPACT_CHECK(group.local() < gpus.deviceCount(), "rank ", group.rank(), " is number ",
-                group.local(), " on its machine, which has ", gpus.deviceCount(), " GPUs");
-  const at::Device own(device.type(), static_cast<c10::DeviceIndex>(group.local()));
+  // A launcher may show each process its own GPU alone.
+  const int number = gpus.deviceCount() == 1 ? 0 : group.local();
+  COMPACT_CHECK(number < gpus.deviceCount(), "rank ", group.rank(), " is number ", number,
+                " on its machine, which has ", gpus.deviceCount(), " GPUs");
+  const at::Device own(device.type(), static_cast<c10::DeviceIndex>(number));
   gpus.setDevice(own);
   return own;
 }
@@ -60,24 +63,36 @@ void check_updates(const Group& group, const Network& network) {
 }
 
 void in_turn(Group& group, FunctionRef<void()> work) {
-  if (group.leads()) work();
-  group.barrier();
+  group.lead(work);
   if (!group.leads()) work();
 }
 
-void go_on(Group& group, TrainConfig& c) {
-  if (!c.resume_from_checkpoint.empty()) return;
-  c.resume_from_checkpoint = "latest";
-  std::string found;
-  if (group.leads()) {
+void agree_on_start(Group& group, bool again, TrainConfig& c) {
+  if (again && group.leads()) {
+    TrainConfig latest = c;
+    latest.resume_from_checkpoint = "latest";
     try {
       std::vector<std::string> warnings;
-      found = find_checkpoint(c, warnings);
-    } catch (const InputError&) {  // there is none: the run begins anew, in its own folder
+      find_checkpoint(latest, warnings);
+      c.resume_from_checkpoint = "latest";
+    } catch (const InputError&) {  // there is none
     }
   }
-  c.resume_from_checkpoint = group.broadcast(found);
-  c.overwrite_output_dir |= c.resume_from_checkpoint.empty();
+  c.resume_from_checkpoint = group.broadcast(c.resume_from_checkpoint);
+  c.overwrite_output_dir = group.sum_of(int64_t{group.leads() && c.overwrite_output_dir}) > 0;
+}
+
+void check_same_tensors(Group& group, const Network& network, const Optimizer& optimizer) {
+  if (group.size() == 1) return;
+  std::string digests;
+  const auto add = [&](const std::string& name, const at::Tensor& tensor) {
+    const at::Tensor bytes = tensor.detach().cpu().contiguous();
+    digests += name + " " +
+               xxh3({static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()}) + "\n";
+  };
+  for (const auto& [name, tensor] : network.named_tensors()) add(name, tensor);
+  for (const auto& [name, tensor] : optimizer.state().tensors) add(name, tensor);
+  check_same(group, "set of weights or optimizer state", digests);
 }
 
 void check_same_options(Group& group, const TrainConfig& config) {

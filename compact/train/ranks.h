@@ -23,12 +23,16 @@ at::Device rank_device(const Group& group, at::Device device);
 // Throws InputError where a parameter is updated before the gradients of all ranks are summed.
 void check_updates(const Group& group, const Network& network);
 
-// One after the other: rank 0, then all others at once.
+// One after the other: rank 0, for as long as it takes, then all others at once.
 void in_turn(Group& group, FunctionRef<void()> work);
 
-// What a launcher starts again goes on from its newest checkpoint, where there is one, unless the
-// configuration names one.
-void go_on(Group& group, TrainConfig& config);
+// Where the run begins is what rank 0 was told. What a launcher starts `again` goes on from the
+// newest checkpoint in its own folder, where there is one; without one it is refused, as any run is
+// in a folder that is not empty.
+void agree_on_start(Group& group, bool again, TrainConfig& config);
+
+// Throws InputError on all ranks where one has other weights or optimizer state.
+void check_same_tensors(Group& group, const Network& network, const Optimizer& optimizer);
 
 // Throws InputError on all ranks where a rank has other options than rank 0, naming the first such
 // rank and option; or other text of `what` (data, model, policy).

@@ -26,7 +26,7 @@ RunPlan::RunPlan(const TrainConfig& c, const Task& task, at::Device device, Poli
   plan_ = resumed ? plan_step(step_request(c, task, policy, device.type()))
                   : plan_within(c, task, policy, device.type(), budget_of(c), note);
   if (!note.empty()) choice_.push_back(note);
-  limit_ = device.is_cpu() ? memory_limit(parse_bytes(c.budget).value_or(0))
+  limit_ = device.is_cpu() ? memory_limit(parse_bytes(c.budget).value_or(0), c.neighbours)
                            : MemoryLimit{budget_of(c), "--budget"};
   check_fits(c, task, policy, device.type(), plan_, limit_, resumed);
   policy_ = policy;

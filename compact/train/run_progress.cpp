@@ -35,14 +35,21 @@ void RunProgress::begin() {
 
 // Were one rank to stop before the others know, they would wait for it.
 void RunProgress::add_losses_of_all() {
-  at::Tensor sum = at::zeros({1}, losses_[0].options().dtype(at::kDouble));
-  for (const at::Tensor& loss : std::exchange(losses_, {})) sum.add_(loss.to(at::kDouble));
+  if (!late_) {
+    const double sum = group_.sum_of(std::exchange(loss_, 0));
+    return results_.add_loss(at::scalar_tensor(sum, at::kDouble));
+  }
+  const at::Tensor sum = at::stack(std::exchange(losses_, {})).sum().view({1});
   group_.all_reduce(sum);
-  results_.add_loss(late_ ? sum[0].to(at::kFloat) : sum[0]);
+  results_.add_loss(sum[0]);
 }
 
 void RunProgress::add_loss(const at::Tensor& loss) {
-  if (group_.size() > 1) return losses_.push_back(loss.detach());
+  if (group_.size() > 1) {
+    if (late_) return losses_.push_back(loss.detach());
+    loss_ += loss.item<double>();
+    return;
+  }
   results_.add_loss(loss);
   if (!releases_ || !optimizer_.redraws_next()) return;
   count(/*all=*/true);

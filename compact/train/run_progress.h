@@ -48,7 +48,9 @@ class RunProgress {
   const Optimizer& optimizer_;
   const bool late_, releases_;
   Group& group_;
-  std::vector<at::Tensor> losses_;  // of this rank's micro-batches, where there are others
+  // Of this rank's micro-batches, where there are others: a sum, or on a GPU what is to be summed.
+  double loss_ = 0;
+  std::vector<at::Tensor> losses_;
   RunState& state_;
   RunFigures& figures_;
   StepResults results_;

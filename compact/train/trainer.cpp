@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <ostream>
 
 #include "compact/base/check.h"
@@ -42,6 +43,13 @@ namespace compact {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+// Whether this process is to end, as a number whose sum over ranks tells how.
+constexpr int64_t kTerminate = int64_t{1} << 32;
+int64_t own_signal() {
+  if (SignalScope::count() == 0) return 0;
+  return SignalScope::signal() == SIGINT ? 1 : kTerminate;
+}
+
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
@@ -139,6 +147,10 @@ void Run::prepare() {
     check_same_run(checkpoint, c_, policy_, task_, warnings_);
   }
   if (std::string line = take_over_machine(s_, device_); !line.empty()) warnings_.push_back(line);
+  if (!checkpoint.empty() && s_.ranks != c_.ranks) {
+    warnings_.push_back(cat("the run goes on with ", c_.ranks, " ranks, after ", s_.ranks,
+                            ": more than two micro-batches are summed in another order"));
+  }
   s_.ranks = c_.ranks;
   s_.matmul_path = set_matmul_precision(c_.matmul_precision, device_, s_.matmul_path).path;
   if (std::string line = evaluation_->take_over(s_); !line.empty()) warnings_.push_back(line);
@@ -155,13 +167,15 @@ void Run::prepare() {
                     figures_);
   bits_.emplace(c_, policy_);
   if (!checkpoint.empty()) resume(checkpoint);
+  check_same(group_, "machine or path of products", cat(s_.machine, ", ", s_.matmul_path));
+  check_same_tensors(group_, *model_, *optimizer_);
   if (!group_.leads()) return;
   output_.emplace(c_, task_, policy_, checkpoint.empty() ? -1 : s_.step, last(), console_);
 }
 
 // A policy that is chosen is what rank 0 chose: speeds are measured.
 void Run::make_plan(bool resumed) {
-  if (group_.leads()) plan_.emplace(c_, task_, device_, policy_, resumed);
+  group_.lead([&] { plan_.emplace(c_, task_, device_, policy_, resumed); });
   const std::string policy = group_.broadcast(policy_.str());
   if (group_.leads()) return;
   policy_ = Policy::parse(policy, "the policy of rank 0");
@@ -196,15 +210,18 @@ void Run::describe() {
 // On the batch to come, which stays to come.
 void Run::choose_bits() {
   progress_->settle();
-  const Batch batch = task_.train->peek(c_.per_device_train_batch_size);
-  StepInputs inputs = inputs_of(batch, device_);
-  inputs.noise = noise_key(c_, s_.step, -1);
-  console_.line(bits_->choose(*model_, inputs, report_,
-                              [&](const std::string& bits) { return plan_->fits(bits); }));
+  group_.lead([&] {
+    const Batch batch = task_.train->peek(c_.per_device_train_batch_size);
+    StepInputs inputs = inputs_of(batch, device_);
+    inputs.noise = noise_key(c_, s_.step, -1);
+    console_.line(bits_->choose(*model_, inputs, report_,
+                                [&](const std::string& bits) { return plan_->fits(bits); }));
+  });
+  const std::string bits = group_.broadcast(bits_->bits());
+  if (!group_.leads()) bits_->restore(*model_, bits);
   s_.bits = bits_->bits();
   plan_->take(s_.bits, figures_.step_seconds.empty());
   console_.line(plan_->line());
-  check_same(group_, "choice of bits", s_.bits);
   if (output_) output_->write_bits(s_.bits);
 }
 
@@ -300,13 +317,13 @@ void Run::log() {
 }
 
 void Run::save(const char* why) {
-  saved_step_ = s_.step;
-  if (output_) saved_ = output_->write_checkpoint(s_, *model_, *optimizer_, why);
+  const auto write = [&] { saved_ = output_->write_checkpoint(s_, *model_, *optimizer_, why); };
+  if (group_.lead(write)) saved_step_ = s_.step;
 }
 
-// What rank 0 does; the others wait for it, so that none ends before the model is written.
+// The others wait, so that none ends before the model is written.
 void Run::finish() {
-  if (group_.leads()) conclude();
+  group_.lead([&] { conclude(); });
   group_.barrier();
 }
 
@@ -346,31 +363,33 @@ int Run::go() {
   while (!last()) {
     if (s_.micro == 0 && bits_->due(s_.step)) choose_bits();
     const bool whole = step();
-    bool signalled = false;  // of any rank
+    int64_t signals = 0;  // of all ranks
     if (whole) {
       const bool logs = s_.step % c_.logging_steps == 0 || last();
       const bool evaluates = evaluation_->due(s_.step) && !last();
       const bool saves = c_.save_steps > 0 && s_.step % c_.save_steps == 0;
-      signalled = group_.any(SignalScope::count() > 0);
-      if (logs || evaluates || saves || signalled) progress_->settle();
+      signals = group_.sum_of(own_signal());
+      if (logs || evaluates || saves || signals > 0) progress_->settle();
       if (graph_ && (evaluates || last())) graph_->forget();
-      if (evaluates || saves || signalled || last()) share_statistics(group_, *model_);
+      if (evaluates || saves || signals > 0 || last()) share_statistics(group_, *model_);
       s_.seconds = seconds_before_ + seconds_since(started_);
       if (logs) log();
       console_.bar(s_.step, total_steps_, "");
-      if (evaluates && output_) evaluation_->validate(*model_, s_, output_->metrics());
+      if (evaluates) {
+        group_.lead([&] { evaluation_->validate(*model_, s_, output_->metrics()); });
+      }
       if (saves) {
         or_warn(console_, cat("checkpoint-", s_.step), [&] { save(""); });
       }
     }
-    const bool asked = !whole || (group_.size() > 1 ? signalled : SignalScope::count() > 0);
+    if (group_.size() == 1) signals = own_signal();  // one that came meanwhile
+    const bool asked = !whole || signals > 0;
     if (asked && !(whole && last())) {
       progress_->settle();
       if (saved_step_ != s_.step || !whole)
         save(" on request; go on with --resume_from_checkpoint latest");
       group_.barrier();  // or a launcher would end the one that saves
-      return SignalScope::signal() == 2 || SignalScope::signal() == 0 ? kExitInterrupt
-                                                                      : kExitTerminate;
+      return signals < kTerminate ? kExitInterrupt : kExitTerminate;
     }
   }
   finish();
@@ -380,17 +399,21 @@ int Run::go() {
 }  // namespace
 
 int train(const TrainConfig& config, std::ostream& out, bool terminal, const TrainHooks& hooks) {
-  const Place place = place_of_process();
+  const Place& place = hooks.place;
+  const SignalScope signals;  // until the run has let go of its folder
+  std::ostream nowhere(nullptr);
+  Console console(place.rank == 0 ? out : nowhere, place.rank == 0 && terminal);
+  if (place.size > 1) {
+    console.line(cat("ranks    ", place.size, ", which meet at ", place.address, ":", place.port));
+  }
   const auto group =
       join_group(place, std::chrono::seconds(std::max<int64_t>(1, config.ddp_timeout)));
   return together(*group, [&] {
     check_run(config);
     TrainConfig taken = for_task(config);
     taken.ranks = group->size();
-    if (place.restarts > 0) go_on(*group, taken);
-    std::ostream nowhere(nullptr);
-    Console console(group->leads() ? out : nowhere, group->leads() && terminal);
-    const SignalScope signals;  // until the run has let go of its folder
+    taken.neighbours = place.neighbours;
+    agree_on_start(*group, place.restarts > 0, taken);
     Run run(taken, console, hooks, *group);
     try {
       return run.go();

@@ -7,6 +7,7 @@
 #include <iosfwd>
 
 #include "compact/config/config.h"
+#include "compact/parallel/place.h"
 
 namespace compact {
 
@@ -23,12 +24,15 @@ struct TrainHooks {
   bool late_results = false;
   // And steps are run again as one was recorded (step_graph.h), as under --cuda_graph on a GPU.
   bool replayed_steps = false;
+  // Which of several processes this one is (`compact train` reads it from the environment).
+  Place place = {};
 };
 
 // Runs, writing progress to `console` (with a progress bar if it is a `terminal`), and in
 // output_dir: metrics.jsonl, events.out.tfevents.*, checkpoint-N/, at the end config.json,
 // model.safetensors and all_results.json. Returns kExitOk, or kExitInterrupt or kExitTerminate
-// after a signal. Throws InputError and NonFiniteError.
+// after a signal. Throws InputError and NonFiniteError; of several processes LeftByAnother where
+// another one says why all end, RankError where this one does (failures.h).
 int train(const TrainConfig& config, std::ostream& console, bool terminal = false,
           const TrainHooks& hooks = {});
 

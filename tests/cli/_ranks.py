@@ -27,17 +27,20 @@ def rank_environment(rank, size, port, **more):
 
 
 class Ranks:
-    """`compact train` on `size` ranks; `flags` of all, or a list of them for each."""
+    """`compact train` on `size` ranks, with flags of a rank's own; each in a folder of its own where
+    `cwds` names them, with a link `m` there to what `links` says."""
 
-    def __init__(self, flags, size=2, own_flags=None, environments=None):
+    def __init__(self, flags, size=2, own_flags=None, cwds=None, links=None, folder=None):
         port = free_port()
         self.all = []
+        for name, target in (links or {}).items():
+            (folder / name).mkdir()
+            (folder / name / "m").symlink_to(target)
         for rank in range(size):
             own = (own_flags or {}).get(rank, [])
-            env = (environments or {}).get(rank, rank_environment(rank, size, port))
             self.all.append(subprocess.Popen(
-                [PROGRAM, "train", *map(str, [*flags, *own])], env=env, text=True,
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE))  # fmt: skip
+                [PROGRAM, "train", *map(str, [*flags, *own])], env=rank_environment(rank, size, port),
+                text=True, cwd=(cwds or {}).get(rank), stdout=subprocess.PIPE, stderr=subprocess.PIPE))  # fmt: skip
 
     def finish(self, seconds=120):
         """(exit code, output, errors) of every rank."""

@@ -150,7 +150,7 @@ class SeveralRanks(InFolder):
         self.assertIn("MASTER_ADDR is not set", run_alone({"WORLD_SIZE": "2", "RANK": "0"}, flags))
         self.assertIn("RANK is not set", run_alone({"WORLD_SIZE": "2"}, flags))
         self.assertIn("RANK must be an integer in [0, 1], is `2`", run_alone({"WORLD_SIZE": "2", "RANK": "2"}, flags))
-        self.assertIn("only `train` is for several",
+        self.assertIn("`compare` is for one process, this is rank 0 of 2",
                       run_alone({"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1234"},
                                 flags, "compare"))  # fmt: skip
 
@@ -168,6 +168,30 @@ class SeveralRanks(InFolder):
         done = ranks.finish()
         self.assertEqual([d[0] for d in done], [130, 130], done)
         self.assertEqual(len(list(self.out.glob("checkpoint-*"))), 1)
+
+    def test_other_weights(self):
+        model = self.finished(self.text(steps=1), 1, "model")
+        other = self.finished(self.text("--seed=7", steps=1), 1, "other")
+        flags = [f for f in self.text(f"--output_dir={self.out}") if not f.startswith("--model=")]
+        ranks = Ranks([*flags, "--model_name_or_path=m"], cwds={0: self.folder / "a", 1: self.folder / "b"},
+                      links={"a": model, "b": other}, folder=self.folder)  # fmt: skip
+        self.one_message(ranks, 2, "rank 1 has another set of weights")
+
+    def test_restart_keeps_what_is_not_its_own(self):
+        kept = self.finished(self.text(steps=1), 1, "kept") / "model.safetensors"
+        before = kept.read_bytes()
+        run_ = _ranks.torchrun(self.text(f"--output_dir={kept.parent}", steps=2), restarts=1)
+        text, _ = run_.communicate(timeout=120)
+        self.assertNotEqual(run_.returncode, 0)
+        self.assertIn("is not empty", text)
+        self.assertEqual(kept.read_bytes(), before)
+
+    def test_long_work_of_rank_0_is_no_silence(self):
+        flags = self.text("--ddp_timeout=1", "--per_device_eval_batch_size=1", steps=2)
+        flags = [f for f in flags if not f.startswith("--max_eval_samples=")]
+        begun = time.monotonic()
+        self.finished([*flags, "--max_eval_samples=3000", "--validation_split=0.5"], 2, "slow")
+        self.assertGreater(time.monotonic() - begun, 2)
 
     def wait_for(self, path, seconds=60):
         end = time.monotonic() + seconds

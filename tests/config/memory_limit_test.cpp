@@ -20,6 +20,8 @@ TEST(MemoryLimit, KeepsAMarginOfWhatIsLeft) {
   // Half of the margin is for what other processes free meanwhile.
   EXPECT_LT(memory_limit(0).bytes, available * 1024 - (int64_t{128} << 20));
   EXPECT_EQ(memory_limit(1000).bytes, 1000);
+  EXPECT_LT(memory_limit(0, 4).bytes, available * 256);
+  EXPECT_EQ(memory_limit(1000, 4).bytes, 1000);
 }
 
 TEST(MemoryLimit, BoundsThePrimitiveCachesUnlessTheUserDoes) {

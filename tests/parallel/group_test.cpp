@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <functional>
 #include <thread>
 
@@ -49,8 +50,11 @@ TEST(Group, OfOneProcessOpensNothingAndChangesNothing) {
   EXPECT_TRUE(at::equal(x, at::arange(3, at::kFloat)));
   EXPECT_EQ(group->gather("a"), std::vector<std::string>{"a"});
   EXPECT_EQ(group->broadcast("b"), "b");
-  EXPECT_TRUE(group->any(true));
-  EXPECT_FALSE(group->any(false));
+  EXPECT_EQ(group->sum_of(int64_t{7}), 7);
+  EXPECT_EQ(group->sum_of(0.5), 0.5);
+  bool worked = false;
+  EXPECT_TRUE(group->lead([&] { worked = true; }));
+  EXPECT_TRUE(worked);
   EXPECT_EQ(group->bytes(), 0);
   EXPECT_TRUE(group->leads());
 }
@@ -89,17 +93,46 @@ TEST(Group, GathersTextsByRank) {
     EXPECT_EQ(group.gather(own[static_cast<size_t>(group.rank())]), own);
     EXPECT_EQ(group.broadcast("of rank " + std::to_string(group.rank())), "of rank 0");
     EXPECT_EQ(group.gather(""), std::vector<std::string>(3));
-    EXPECT_TRUE(group.any(group.rank() == 2));
-    EXPECT_FALSE(group.any(false));
+    EXPECT_EQ(group.sum_of(int64_t{1} << group.rank()), 7);
+    EXPECT_EQ(group.sum_of(0.5), 1.5);
     group.barrier();
   });
+}
+
+// Longer than the time limit of everything else.
+TEST(Group, WaitsForRankZeroHoweverLong) {
+  with_ranks(
+      2,
+      [](Group& group) {
+        std::atomic<bool> worked = false;
+        const bool ended = group.lead([&] {
+          std::this_thread::sleep_for(std::chrono::seconds(3));
+          worked = true;
+        });
+        EXPECT_TRUE(ended);
+        EXPECT_EQ(worked, group.leads());
+        group.barrier();
+        if (group.leads()) {
+          EXPECT_THROW(group.lead([] { fail("the disk is full"); }), InputError);
+        } else {
+          EXPECT_FALSE(group.lead([] {}));
+        }
+        EXPECT_EQ(group.sum_of(int64_t{1}), 2);  // what was thrown may have been a warning
+        if (group.leads()) {
+          EXPECT_TRUE(group.leave({0, 2, "no more"}, std::chrono::seconds(5)));
+        } else {
+          EXPECT_THROW(group.lead([] {}), GroupError);
+          EXPECT_EQ(group.failure()->message, "no more");
+        }
+      },
+      1);
 }
 
 TEST(Group, HearsWhyARankLeft) {
   for (const int who : {0, 1}) {
     with_ranks(3, [&](Group& group) {
       if (group.rank() == who) {
-        EXPECT_TRUE(group.leave({who, 3, "step 7: the loss is\nnan"}));
+        EXPECT_TRUE(group.leave({who, 3, "step 7: the loss is\nnan"}, std::chrono::seconds(5)));
         return;
       }
       EXPECT_THROW(group.barrier(), GroupError);
@@ -115,7 +148,7 @@ TEST(Group, HearsWhyARankLeft) {
 TEST(Group, HearsOnlyTheFirst) {
   with_ranks(2, [](Group& group) {
     group.barrier();
-    const bool first = group.leave({group.rank(), 1, "mine"});
+    const bool first = group.leave({group.rank(), 1, "mine"}, std::chrono::seconds(5));
     const auto failure = group.failure();
     ASSERT_TRUE(failure);
     EXPECT_EQ(failure->rank == group.rank(), first);

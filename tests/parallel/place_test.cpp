@@ -65,14 +65,28 @@ TEST(Place, IsWhatOtherLaunchersSay) {
   EXPECT_EQ(mpi.local, 0);
   EXPECT_EQ(mpi.port, 7);
   const Place slurm = place({{"SLURM_PROCID", "3"},
-                             {"SLURM_STEP_NUM_TASKS", "4"},
+                             {"SLURM_STEP_NUM_TASKS", "11"},
                              {"SLURM_LOCALID", "1"},
-                             {"SLURM_LAUNCH_NODE_IPADDR", "10.0.0.1"}});
+                             {"SLURM_STEP_TASKS_PER_NODE", "4(x2),3"},
+                             {"MASTER_ADDR", "10.0.0.1"},
+                             {"MASTER_PORT", "29500"}});
   EXPECT_EQ(slurm.rank, 3);
-  EXPECT_EQ(slurm.size, 4);
+  EXPECT_EQ(slurm.size, 11);
+  EXPECT_EQ(slurm.local, 1);
+  EXPECT_EQ(slurm.neighbours, 4);
   EXPECT_EQ(slurm.address, "10.0.0.1");
-  EXPECT_EQ(slurm.port, 29500);
   EXPECT_FALSE(slurm.hosted);
+}
+
+TEST(Place, ByHandIsOnOneMachineWhereItMeetsThere) {
+  const Variables here = {
+      {"RANK", "1"}, {"WORLD_SIZE", "3"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "1"}};
+  EXPECT_EQ(place(here).local, 1);
+  EXPECT_EQ(place(here).neighbours, 3);
+  Variables there = here;
+  there["MASTER_ADDR"] = "first";
+  EXPECT_EQ(place(there).local, 0);
+  EXPECT_EQ(place(there).neighbours, 1);
 }
 
 TEST(Place, NamesWhatIsMissingOrOutOfRange) {
