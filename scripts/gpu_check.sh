@@ -39,6 +39,10 @@ minutes=9 limit=240 rows="" tests="" device=cuda
 out=${OUT:-} given=("$@")
 all_stages=build,kernels,sanitizer,tests,train,roofline,table,shapes,plans,deterministic,quality
 stages=$all_stages models=llama-60m,llama-130m,llama-350m,llama-1b
+if [[ " $* " == *" --help "* || " $* " == *" -h "* ]]; then
+  sed -n '3,/^[^#]/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+  exit
+fi
 while (($#)); do
   case $1 in
     --minutes | --only | --tests | --models | --rows | --limit | --out | --device) ;;

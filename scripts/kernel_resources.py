@@ -73,7 +73,7 @@ def table(all_kernels, source):
     lines = [
         "# What CUDA kernels take of a multiprocessor", "",
         f"{datetime.date.today()}, {source}. Registers of a thread, over all types that a kernel is made for; occupancy by registers: warps that",
-        "fit of those that a multiprocessor holds. Nothing was run.", "",
+        "fit of those that a multiprocessor holds. Nothing was run. These kernels wait for memory, which about half of the warps hide.", "",
         "| kernel | made | " + " | ".join(f"sm_{a} registers | occupancy" for a in architectures) +
         " | shared memory, B | stack, B | spilled, B |",
         "|---|--:|" + "--:|--:|" * len(architectures) + "--:|--:|--:|"]

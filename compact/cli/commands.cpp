@@ -80,7 +80,7 @@ std::span<const Command> commands() {
        run_visualize},
       {"list",
        "Lists tasks, models, presets, treatments, roles, projections, tokenizers, optimizers, "
-       "schedules.",
+       "schedules, GPUs.",
        run_list},
       {"doctor", "Shows machine, build and paths in force, and tests every kernel.", run_doctor},
   };

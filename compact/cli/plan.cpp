@@ -78,6 +78,7 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
   std::string json, page, gpu;
   bool pareto = false, max_batch = false;
   StatedSpeed stated;
+  int64_t ranks = 1;
   double tflops = stated.products * 1e-12, gbps = stated.bytes * 1e-9;
   flags.group("Plan");
   flags.add("json", json, "write the figures here, too", "FILE");
@@ -88,6 +89,7 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
             "with --device cuda: the GPU to plan for, as h200, h100, a100, 4090 (see `compact list "
             "gpus`); default: the one here, else an H100",
             "NAME");
+  flags.add("world_size", ranks, "processes of the run: the plan is that of each", "N");
   flags.add("device_tflops", tflops,
             "products that it reaches, in 10^12 a second; 0: as known of it", "X");
   flags.add("device_gbps", gbps, "bytes that it reads and writes a second, in 10^9; 0: so, too",
@@ -105,7 +107,9 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
     return kExitOk;
   }
   check_config(c);
+  COMPACT_CHECK(ranks >= 1, "--world_size must be at least 1, is ", ranks);
   c = for_task(c);
+  c.ranks = ranks;
   if (!task_named(c.task).planned_from_data) {
     // A run gives a new model the vocabulary that its text is read with.
     const bool read = !c.train_file.empty() && c.tokenizer.empty() && !c.model.empty();

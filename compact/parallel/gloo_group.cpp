@@ -33,7 +33,6 @@ class GlooGroup final : public Group {
  public:
   GlooGroup(const Place& place, std::chrono::seconds timeout)
       : Group(place), hosts_(!place.hosted && place.rank == 0), store_(store_of(place, timeout)) {
-    FLAGS_caffe2_log_level = std::max(FLAGS_caffe2_log_level, 2);  // errors are thrown, too
     auto options = c10d::ProcessGroupGloo::Options::create(timeout);
     options->devices.push_back(device_of(place));
     gloo_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store_, place.rank, place.size, options);
@@ -131,6 +130,7 @@ class GlooGroup final : public Group {
 
   static c10::intrusive_ptr<c10d::Store> store_of(const Place& place,
                                                   std::chrono::seconds timeout) {
+    FLAGS_caffe2_log_level = std::max(FLAGS_caffe2_log_level, 3);  // what fails is thrown, too
     c10d::TCPStoreOptions options;
     options.port = static_cast<uint16_t>(place.port);
     options.isServer = !place.hosted && place.rank == 0;

@@ -29,6 +29,7 @@ std::string options_text(const TrainConfig& config) {
     if (may_differ(option)) continue;
     std::string value = option_text(config, option);
     for (char& c : value) c = c == '\n' ? ' ' : c;
+    if (value.empty()) value = "(not set)";
     text += cat(option.name, " ", value, "\n");
   }
   return text;

@@ -114,8 +114,8 @@ void Run::prepare() {
   warnings_ = ignored_options(c_);
   check_same_options(group_, c_);
   device_ = rank_device(group_, device_of(c_.device, warnings_));
-  COMPACT_CHECK(!c_.cuda_graph || device_.is_cuda(), "--cuda_graph: only a GPU has them, the ",
-                "device is ", device_.str());
+  COMPACT_CHECK(!c_.cuda_graph || device_.is_cuda(),
+                "--cuda_graph needs an NVIDIA GPU; this run is on ", device_.str());
   set_deterministic(c_.deterministic, device_.type());
   if (group_.leads()) folder_ = take_output_folder(c_, warnings_);
   std::string checkpoint;
@@ -147,7 +147,8 @@ void Run::prepare() {
     check_same_run(checkpoint, c_, policy_, task_, warnings_);
   }
   if (std::string line = take_over_machine(s_, device_); !line.empty()) warnings_.push_back(line);
-  if (!checkpoint.empty() && s_.ranks != c_.ranks) {
+  if (!checkpoint.empty() && s_.ranks != c_.ranks &&
+      c_.ranks * c_.gradient_accumulation_steps > 2) {
     warnings_.push_back(cat("the run goes on with ", c_.ranks, " ranks, after ", s_.ranks,
                             ": more than two micro-batches are summed in another order"));
   }
@@ -400,7 +401,6 @@ int Run::go() {
 
 int train(const TrainConfig& config, std::ostream& out, bool terminal, const TrainHooks& hooks) {
   const Place& place = hooks.place;
-  const SignalScope signals;  // until the run has let go of its folder
   std::ostream nowhere(nullptr);
   Console console(place.rank == 0 ? out : nowhere, place.rank == 0 && terminal);
   if (place.size > 1) {
@@ -408,6 +408,7 @@ int train(const TrainConfig& config, std::ostream& out, bool terminal, const Tra
   }
   const auto group =
       join_group(place, std::chrono::seconds(std::max<int64_t>(1, config.ddp_timeout)));
+  const SignalScope signals;  // until the run has let go of its folder
   return together(*group, [&] {
     check_run(config);
     TrainConfig taken = for_task(config);

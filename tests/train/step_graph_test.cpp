@@ -125,7 +125,7 @@ TEST(StepGraphOfARun, NeedsAGpu) {
     train(c, console);
     ADD_FAILURE() << "trained";
   } catch (const InputError& e) {
-    EXPECT_STREQ(e.what(), "--cuda_graph: only a GPU has them, the device is cpu");
+    EXPECT_STREQ(e.what(), "--cuda_graph needs an NVIDIA GPU; this run is on cpu");
   }
 }
 

@@ -123,7 +123,8 @@ void SegmentNode::step_back(Back& back, int i, at::Tensor gy) const {
   if (step.stage->needs().output) {
     // What a stage made of its input goes with the input as it comes back: beside rounded queries
     // and keys the sums of probabilities of exact ones are no sums.
-    if (step.stage->needs().input && recipe->rounded(step.input)) {
+    const bool rebuilt = recipe->slots[i + 1].treatment.storage() == Storage::kRecompute;
+    if (!rebuilt && step.stage->needs().input && recipe->rounded(step.input)) {
       h.tensors[i + 1] = at::Tensor();
       h.encoded[i + 1] = {};
     }
