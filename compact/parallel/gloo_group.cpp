@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <sstream>
 #include <thread>
@@ -166,6 +167,12 @@ class GlooGroup final : public Group {
 
 std::unique_ptr<Group> join_group(const Place& place, std::chrono::seconds timeout) {
   if (place.size == 1) return single_group();
+  // A connection whose other end has died is an error, as under Python, and not the end of the
+  // process; whoever handles the signal goes on doing so.
+  struct sigaction now = {};
+  if (::sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) {
+    std::signal(SIGPIPE, SIG_IGN);
+  }
   return std::make_unique<GlooGroup>(place, timeout);
 }
 

@@ -32,7 +32,7 @@ MUTANTS = [
     ("gradient of a norm with its mean added", "norm.cu", "(g[j] * w[j] - v[j] * along)", "(g[j] * w[j] + v[j] * along)"),
     ("codes of another plane", "quantize.cu", "words[p] |= word << (spot_of(h, step).at / h.plane * kBits);", "words[p] |= word;"),
     ("scales of groups that are not there", "quantize.cu", "if (lane() < whole) write_scale", "if (lane() < h.groups * kParts) write_scale"),
-    ("last group read past the row", "quantize.cu", "held[p] = load_words<kPart>(from + at, left - at, w.aligned);", "held[p] = load_words<kPart>(from + at, left > at ? kPart : 0, w.aligned);"),
+    ("last group read past the row", "quantize.cu", "held[p] = load_words<kPart>(from + at, left - at, w.aligned);", "held[p] = load_words<kPart>(from + at, left - at + kPart, w.aligned);"),
     ("vote of some lanes", "bits.cu", "      const uint32_t word = __ballot_sync(kAllLanes, set);", "      uint32_t word = 0;\n      if (element < a.count) word = __ballot_sync(kAllLanes, set);"),
     ("sum of exponentials not rescaled", "cross_entropy.cu", "if (now > largest) sum *= expf(largest - base);", ""),
     ("half a head too far", "rope.cu", "store_pack(at + half, upper, V, kAligned);", "store_pack(at + half + V, upper, V, kAligned);"),
