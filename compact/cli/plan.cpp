@@ -57,7 +57,7 @@ void report_gpu(const TrainConfig& c, const std::vector<Operation>& operations,
             << (fits ? "takes " : "does not fit: it takes ") << format_bytes(plan.reserved)
             << " of " << format_bytes(card.memory_bytes())
             << "; what the driver's context takes of it is not known\n";
-  if (dtype_of(c.dtype) == at::kFloat) {
+  if (dtype_of(c.dtype) == at::kFloat && card.tf32_tflops() > card.float_tflops) {
     TrainConfig other = c;
     other.matmul_precision = c.matmul_precision == "high" ? "highest" : "high";
     std::cout << "products " << float_products(card, c.matmul_precision)
@@ -122,7 +122,12 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
   COMPACT_CHECK(cuda || gpu.empty(), "--gpu ", gpu, " takes effect with --device cuda only");
   COMPACT_CHECK(cuda || (tflops == 0 && gbps == 0),
                 "--device_tflops and --device_gbps take effect with --device cuda only");
+  const std::string named = gpu;
   if (cuda) gpu = plan_for_gpu(gpu);
+  // What a card has is the budget of what asks for one.
+  if (!named.empty() && c.budget.empty() && (max_batch || c.preset == "auto")) {
+    c.budget = cat(planned_card().gibibytes, "GiB");
+  }
   COMPACT_CHECK(page.empty() || pareto, "--chart takes no effect without --pareto");
   COMPACT_CHECK(page.empty() || page.ends_with(".html"), "--chart ", page,
                 ": a page's name ends in .html");
@@ -191,11 +196,12 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
     if (!page.empty()) write_curve_page(curve, page);
   }
   if (!json.empty()) write_json(json, result);
-  if (!c.budget.empty()) {
-    check_fits(c, task, policy, device, plan,
-               {budget_of(c), cat("--budget, under preset ", c.preset)},
+  const auto check = [&](int64_t bytes, const std::string& what) {
+    check_fits(c, task, policy, device, plan, {bytes, cat(what, ", under preset ", c.preset)},
                /*resumed=*/false);
-  }
+  };
+  if (!c.budget.empty()) check(budget_of(c), "--budget");
+  if (cuda && !named.empty()) check(planned_card().memory_bytes(), cat("--gpu ", named));
   return kExitOk;
 }
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "compact/base/named.h"
+#include "compact/base/check.h"
 
 namespace compact {
 namespace {
@@ -95,7 +95,11 @@ std::span<const GpuCard> gpu_cards() { return kCards; }
 const GpuCard& gpu_card(std::string_view name) {
   std::string lower(name);
   std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return std::tolower(c); });
-  return named(gpu_cards(), lower, "no GPU");
+  const auto found = std::ranges::find(kCards, lower, &GpuCard::name);
+  if (found != std::end(kCards)) return *found;
+  if (const GpuCard* card = find_gpu_card(name)) return *card;
+  fail("no GPU `", name, "` is known here (`compact list gpus`): plan for another, with what this ",
+       "one has by --device_tflops, --device_gbps and --budget");
 }
 
 const GpuCard* find_gpu_card(std::string_view driver_name) {

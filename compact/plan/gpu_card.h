@@ -32,7 +32,7 @@ struct GpuCard {
 };
 std::span<const GpuCard> gpu_cards();
 
-// The one of a short name, in any case. Throws InputError on another, with a suggestion.
+// The one of a short name, in any case, or of a driver's name. Throws InputError on another.
 const GpuCard& gpu_card(std::string_view name);
 
 // The first whose words the driver's name ("NVIDIA A100-SXM4-80GB") holds; null where there is

@@ -150,9 +150,12 @@ class Planning(InFolder):
         self.assertIn("H200, 1 TFLOP/s in bf16 as stated, 2 GB/s as stated", text)
         self.assertGreater(stated["time"]["seconds"], 100 * fast["time"]["seconds"])
         shape = ["--model=llama-350m", "--block_size=256", BATCH + "128", "--dtype=bfloat16"]
-        large, text = self.plan("--preset=off", "--device=cuda", "--gpu=3080", *shape)
-        self.assertFalse(large["gpu"]["step_fits"])
+        errors, text = self.plan("--preset=off", "--device=cuda", "--gpu=3080", *shape, code=4)
         self.assertIn("RTX 3080: a step does not fit: it takes", text)
+        self.assertIn("of --gpu 3080, under preset off; it would fit with ", errors)
+        self.assertFalse(json.loads((self.folder / "plan.json").read_text())["gpu"]["step_fits"])
+        chosen, _ = self.plan("--preset=auto", "--device=cuda", "--gpu=3080", *shape)
+        self.assertLessEqual(chosen["reserved_bytes"], 10 << 30)
 
     def test_auto_and_presets_have_one_predicted_time(self):
         flags = ["--device=cuda", "--gpu=h100", "--dtype=bfloat16"]

@@ -54,8 +54,10 @@ TEST(GpuCard, ShortNamesAreOfAnyCase) {
     ADD_FAILURE();
   } catch (const InputError& e) {
     EXPECT_THAT(e.what(), HasSubstr("no GPU `h20`"));
-    EXPECT_THAT(e.what(), HasSubstr("h200"));
+    EXPECT_THAT(e.what(), HasSubstr("compact list gpus"));
   }
+  EXPECT_EQ(gpu_card("NVIDIA H100 80GB HBM3").name, "h100");
+  EXPECT_EQ(gpu_card("RTX 4090").name, "4090");
 }
 
 TEST(GpuCard, SharedMemoryIsThatOfItsKind) {

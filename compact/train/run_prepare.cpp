@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run does before its first step.
+#include <ATen/Parallel.h>
+
+#include "compact/base/check.h"
+#include "compact/config/memory_limit.h"
+#include "compact/config/precision.h"
+#include "compact/ops/memory/memory.h"
+#include "compact/report/memory_table.h"
+#include "compact/tasks/config_check.h"
+#include "compact/tasks/setup.h"
+#include "compact/train/description.h"
+#include "compact/train/output_folder.h"
+#include "compact/train/ranks.h"
+#include "compact/train/run_impl.h"
+
+namespace compact {
+
+void Run::prepare() {
+  const std::string checkpoint = begin();
+  open_data();
+  restore(checkpoint);
+  make_plan(/*resumed=*/!checkpoint.empty());
+  make_model();
+  if (!checkpoint.empty()) resume(checkpoint);
+  check_same(group_, "machine or path of products", cat(s_.machine, ", ", s_.matmul_path));
+  check_same_tensors(group_, *model_, *optimizer_);
+  if (!group_.leads()) return;
+  output_.emplace(c_, task_, policy_, checkpoint.empty() ? -1 : s_.step, last(), console_);
+}
+
+std::string Run::begin() {
+  if (c_.threads > 0) at::set_num_threads(static_cast<int>(c_.threads));
+  install_counting_allocator();
+  warnings_ = ignored_options(c_);
+  check_same_options(group_, c_);
+  device_ = rank_device(group_, device_of(c_.device, warnings_));
+  COMPACT_CHECK(!c_.cuda_graph || device_.is_cuda(),
+                "--cuda_graph needs an NVIDIA GPU; this run is on ", device_.str());
+  set_deterministic(c_.deterministic, device_.type());
+  if (group_.leads()) folder_ = take_output_folder(c_, warnings_);
+  std::string checkpoint;
+  if (!c_.resume_from_checkpoint.empty()) {
+    checkpoint = group_.broadcast(group_.leads() ? find_checkpoint(c_, warnings_) : std::string());
+    policy_ = resumed_policy(checkpoint, c_, warnings_);
+  } else if (c_.preset != "auto") {
+    policy_ = make_policy(c_, warnings_);
+  }
+  return checkpoint;
+}
+
+void Run::open_data() {
+  Clock::time_point shown = Clock::now();
+  in_turn(group_, [&] {  // the first one tokenizes for all
+    task_ = task_named(c_.task).open(
+        c_,
+        [&](int64_t done, int64_t total) {
+          if (std::chrono::duration<double>(Clock::now() - shown).count() > 0.2)
+            console_.bar(done, total, "bytes tokenized"), shown = Clock::now();
+        },
+        warnings_);
+  });
+  check_same(group_, "training data", cat(task_.checksum));
+  check_same(group_, "model", task_.config.dump());
+  if (task_.lengths_vary) bound_primitive_caches();
+  total_steps_ = total_steps(c_, task_.train->size());
+  evaluation_.emplace(c_, task_, console_);
+  schedule_ = std::make_unique<Schedule>(c_.lr_scheduler_type, total_steps_, c_.warmup_steps,
+                                         c_.min_lr_ratio);
+}
+
+// Where a checkpoint stands, and what of it differs here.
+void Run::restore(const std::string& checkpoint) {
+  if (!checkpoint.empty()) {
+    s_ = read_run_state(checkpoint);
+    check_same_run(checkpoint, c_, policy_, task_, warnings_);
+  }
+  if (std::string line = take_over_machine(s_, device_); !line.empty()) warnings_.push_back(line);
+  if (!checkpoint.empty() && s_.ranks != c_.ranks &&
+      c_.ranks * c_.gradient_accumulation_steps > 2) {
+    warnings_.push_back(cat("the run goes on with ", c_.ranks, " ranks, after ", s_.ranks,
+                            ": more than two micro-batches are summed in another order"));
+  }
+  s_.ranks = c_.ranks;
+  s_.matmul_path = set_matmul_precision(c_.matmul_precision, device_, s_.matmul_path).path;
+  if (std::string line = evaluation_->take_over(s_); !line.empty()) warnings_.push_back(line);
+}
+
+// A policy that is chosen is what rank 0 chose: speeds are measured.
+void Run::make_plan(bool resumed) {
+  group_.lead([&] { plan_.emplace(c_, task_, device_, policy_, resumed); });
+  const std::string policy = group_.broadcast(policy_.str());
+  if (group_.leads()) return;
+  policy_ = Policy::parse(policy, "the policy of rank 0");
+  policy_.make_general();  // rank 0 has checked it
+  plan_.emplace(c_, task_, device_, policy_, /*resumed=*/true);
+}
+
+void Run::make_model() {
+  outside_bytes_ = live_bytes(device_);
+  plan_->enforce(outside_bytes_);
+  if (c_.cuda_graph || hooks_.replayed_steps) graph_.emplace(device_);  // before what it runs
+  model_ = make_network(c_, task_, policy_, device_, warnings_);
+  check_updates(group_, *model_);
+  optimizer_ = make_optimizer(c_, policy_, *model_);
+  if (graph_) StepGraph::check(c_, task_, policy_, *optimizer_);
+  static_bytes_ = live_bytes(device_) - outside_bytes_;
+  progress_.emplace(*model_, *optimizer_, device_.is_cuda() || hooks_.late_results, group_, s_,
+                    figures_);
+  bits_.emplace(c_, policy_);
+}
+
+void Run::resume(const std::string& checkpoint) {
+  load_run(checkpoint, *model_, *optimizer_);
+  bits_->restore(*model_, s_.bits);
+  if (!s_.bits.empty()) plan_->take(s_.bits, /*first=*/true);
+  task_.train->seek(s_.window);
+  seconds_before_ = s_.seconds;
+  saved_step_ = s_.step;
+  saved_ = checkpoint;
+  console_.line(cat("resumed from ", checkpoint, " at step ", s_.step,
+                    s_.micro ? cat(", micro-batch ", s_.micro) : ""));
+}
+
+void Run::describe() {
+  for (const std::string& line :
+       description({c_, task_, *model_, total_steps_, s_.matmul_path, static_bytes_})) {
+    console_.line(line);
+  }
+  console_.line(saved_line(plan_->slots()));
+  for (const std::string& line : plan_->lines()) console_.line(line);
+  console_.line(cat("tables   ", c_.output_dir, "/memory.txt; the policy in policy.txt"));
+  for (const std::string& w : warnings_) console_.line("warning: " + w);
+  if (output_) output_->write_memory(plan_->table());
+}
+
+}  // namespace compact
