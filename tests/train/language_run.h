@@ -48,4 +48,15 @@ inline TrainConfig language_run(const std::filesystem::path& folder, const std::
   return c;
 }
 
+// Two runs with the same figures, and the same bytes in these files of their folders.
+inline void expect_same_run(const std::filesystem::path& one, const std::filesystem::path& two,
+                            const std::vector<std::string>& files) {
+  EXPECT_EQ(figures(one), figures(two));
+  for (const std::string& file : files) {
+    const std::string bytes = slurp(one / file);
+    EXPECT_FALSE(bytes.empty()) << file;
+    EXPECT_TRUE(slurp(two / file) == bytes) << file;
+  }
+}
+
 }  // namespace compact

@@ -63,13 +63,9 @@ TEST_P(LateResults, ChangeNothing) {
   }
   EXPECT_FALSE(console[0].empty());
   EXPECT_EQ(console[0], console[1]);
-  EXPECT_EQ(figures(runs[0].output_dir), figures(runs[1].output_dir));
-  for (const char* file : {"model.safetensors", "checkpoint-5/model.safetensors",
-                           "checkpoint-10/optimizer.safetensors"}) {
-    const std::string on_time = slurp(fs::path(runs[0].output_dir) / file);
-    EXPECT_FALSE(on_time.empty());
-    EXPECT_TRUE(slurp(fs::path(runs[1].output_dir) / file) == on_time) << file;
-  }
+  expect_same_run(runs[0].output_dir, runs[1].output_dir,
+                  {"model.safetensors", "checkpoint-5/model.safetensors",
+                   "checkpoint-10/optimizer.safetensors"});
 }
 
 INSTANTIATE_TEST_SUITE_P(

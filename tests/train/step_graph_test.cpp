@@ -50,13 +50,9 @@ TEST_P(ReplayedSteps, GiveTheBitsOfStepsThatAreLaunched) {
     console = ran(c, replayed);
   }
   EXPECT_THAT(console, HasSubstr("replayed 7 of 9 steps from a graph"));
-  EXPECT_EQ(figures(runs[0].output_dir), figures(runs[1].output_dir));
-  for (const char* file : {"model.safetensors", "checkpoint-5/model.safetensors",
-                           "checkpoint-5/optimizer.safetensors"}) {
-    const std::string launched = slurp(fs::path(runs[0].output_dir) / file);
-    EXPECT_FALSE(launched.empty());
-    EXPECT_TRUE(slurp(fs::path(runs[1].output_dir) / file) == launched) << file;
-  }
+  expect_same_run(runs[0].output_dir, runs[1].output_dir,
+                  {"model.safetensors", "checkpoint-5/model.safetensors",
+                   "checkpoint-5/optimizer.safetensors"});
 }
 
 INSTANTIATE_TEST_SUITE_P(
