@@ -17,8 +17,8 @@ import sys
 ATEN = ("ATen", "c10")
 TORCH = ATEN + ("torch",)
 BELOW_OPS = {"base", "kernels", "codecs"}
-BELOW_REPORT = BELOW_OPS | {"ops", "optim", "models", "plan", "io", "config"}
-BELOW_TRAIN = BELOW_REPORT | {"report", "data", "parallel", "tasks"}
+BELOW_REPORT = BELOW_OPS | {"ops", "parallel", "optim", "models", "plan", "io", "config"}
+BELOW_TRAIN = BELOW_REPORT | {"report", "data", "tasks"}
 # layer: (other layers that it may include, folders of torch's headers that it may include)
 LAYERS = {
     "base": (set(), ()),
@@ -28,9 +28,9 @@ LAYERS = {
     "io": ({"base"}, ATEN),
     "parallel": ({"base"}, TORCH),
     "ops": (BELOW_OPS, TORCH),
-    "optim": (BELOW_OPS, TORCH),
+    "optim": (BELOW_OPS | {"parallel"}, TORCH),
     "models": (BELOW_OPS | {"ops", "io"}, TORCH),
-    "plan": (BELOW_OPS | {"ops", "optim", "models"}, TORCH),
+    "plan": (BELOW_OPS | {"ops", "parallel", "optim", "models"}, TORCH),
     "config": (BELOW_OPS | {"optim", "io"}, TORCH),
     "report": (BELOW_REPORT, TORCH),
     "tasks": (BELOW_TRAIN, TORCH),

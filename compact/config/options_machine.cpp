@@ -69,6 +69,13 @@ OptionGroup options_of_machine() {
            .range = ValueRange::from(1, 1 << 30),
            .resume = kFree,
            .commands = kTrain},
+          {.name = "zero",
+           .member = &C::zero,
+           .help = "of several ranks: 0: each has all optimizer state; 1: of each matrix one has "
+                   "it, updates it and sends the update",
+           .range = ValueRange::from(0, 1),
+           .resume = kFree,
+           .commands = kTrain | kPlan},
           {.name = "threads",
            .member = &C::threads,
            .help = "CPU threads; 0: all cores",

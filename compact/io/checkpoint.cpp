@@ -19,13 +19,23 @@ using nlohmann::json;
 
 constexpr std::string_view kFolderPrefix = "checkpoint-";
 constexpr const char* kModelFile = "model.safetensors";
-constexpr const char* kOptimizerFile = "optimizer.safetensors";
 constexpr const char* kConfigFile = "config.json";
 constexpr const char* kStateFile = "trainer_state.json";
 constexpr const char* kManifestKey = "checkpoint";
 
+// The optimizer's file, or one of its parts, from 1.
+std::string optimizer_file(int64_t part, int64_t parts) {
+  if (parts == 1) return "optimizer.safetensors";
+  return formatted("optimizer-%05d-of-%05d.safetensors", static_cast<int>(part),
+                   static_cast<int>(parts));
+}
+
+bool is_optimizer_file(std::string_view name) {
+  return name.starts_with("optimizer") && name.ends_with(".safetensors");
+}
+
 bool is_own_file(std::string_view name) {
-  return name == kModelFile || name == kOptimizerFile || name == kConfigFile || name == kStateFile;
+  return name == kModelFile || is_optimizer_file(name) || name == kConfigFile || name == kStateFile;
 }
 
 // A name that stays in its folder.
@@ -83,6 +93,14 @@ std::optional<int64_t> step_of(const fs::path& path) {
   return step;
 }
 
+std::vector<std::string> optimizer_files(const json& manifest) {
+  std::vector<std::string> names;
+  for (const auto& [name, digest] : manifest["files"].items()) {
+    if (is_optimizer_file(name)) names.push_back(name);
+  }
+  return names;
+}
+
 // The trainer state of a sound checkpoint; throws InputError where it is not sound.
 json verified_state(const fs::path& path) {
   json state = read_state(path);
@@ -90,7 +108,14 @@ json verified_state(const fs::path& path) {
   const auto named = step_of(path);
   COMPACT_CHECK(!named || manifest["step"] == *named, path.string(),
                 ": the folder's name must have the checkpoint's step, ", manifest["step"].dump());
-  for (const char* name : {kModelFile, kOptimizerFile, kConfigFile}) {
+  for (const char* name : {kModelFile, kConfigFile}) {
+    COMPACT_CHECK(manifest["files"].contains(name), path.string(), ": the manifest must list ",
+                  name);
+  }
+  const std::vector<std::string> parts = optimizer_files(manifest);
+  for (size_t i = 0; i < std::max<size_t>(parts.size(), 1); ++i) {
+    const auto count = static_cast<int64_t>(std::max<size_t>(parts.size(), 1));
+    const std::string name = optimizer_file(static_cast<int64_t>(i) + 1, count);
     COMPACT_CHECK(manifest["files"].contains(name), path.string(), ": the manifest must list ",
                   name);
   }
@@ -103,13 +128,24 @@ json verified_state(const fs::path& path) {
 }
 
 void write_content(const fs::path& to, int64_t step, const CheckpointContent& content) {
+  // First, since others do so meanwhile.
+  std::vector<CheckpointFile> written;
+  if (content.other_parts) written = content.other_parts(to);
+  COMPACT_CHECK(static_cast<int64_t>(written.size()) + 1 == content.optimizer_parts, to.string(),
+                ": a checkpoint of ", content.optimizer_parts, " parts has ", written.size() + 1);
+  written.push_back(write_optimizer_part(to, 1, content.optimizer_parts, content.optimizer));
   write_safetensors(to / kModelFile, content.model, kModelMetadata);
-  write_safetensors(to / kOptimizerFile, content.optimizer);
   write_json(to / kConfigFile, content.config);
   for (const auto& [name, text] : content.texts) write_file_atomically(to / name, text);
-  std::vector<std::string> names = {kModelFile, kOptimizerFile, kConfigFile};
+  std::vector<std::string> names = {kModelFile, kConfigFile};
   for (const auto& [name, text] : content.texts) names.push_back(name);
   json files = json::object();
+  for (const CheckpointFile& file : written) {
+    // What is on another machine's disk is no part of this checkpoint.
+    COMPACT_CHECK(fs::exists(to / file.name), to.string(), ": has no ", file.name,
+                  ", which another process wrote: all must see one file system");
+    files[file.name] = {{"bytes", file.bytes}, {"xxh3", file.xxh3}};
+  }
   for (const std::string& name : names) {
     const FileDigest digest = digest_file(to / name);
     files[name] = {{"bytes", digest.bytes}, {"xxh3", digest.xxh3}};
@@ -122,6 +158,23 @@ void write_content(const fs::path& to, int64_t step, const CheckpointContent& co
 }
 
 }  // namespace
+
+CheckpointFile write_optimizer_part(const fs::path& folder, int64_t part, int64_t parts,
+                                    const NamedTensors& tensors) {
+  const std::string name = optimizer_file(part, parts);
+  Metadata metadata = kTorchFormat;
+  if (parts > 1) {
+    json offsets = json::object();
+    for (const auto& [tensor, value] : tensors) {
+      offsets[tensor] = {{"saved_offsets", std::vector<int64_t>(value.sizes().size(), 0)}};
+    }
+    metadata["DCP_VERSION"] = "1.0";
+    metadata["DCP_SHARDING_INFO"] = offsets.dump();
+  }
+  write_safetensors(folder / name, tensors, metadata);
+  const FileDigest digest = digest_file(folder / name);
+  return {.name = name, .bytes = digest.bytes, .xxh3 = digest.xxh3};
+}
 
 fs::path save_checkpoint(const fs::path& folder, int64_t step, const CheckpointContent& content) {
   COMPACT_CHECK(step >= 0, folder.string(), ": a checkpoint's step must not be negative, is ",
@@ -192,10 +245,12 @@ OpenCheckpoint open_checkpoint(const fs::path& path, bool verified) {
                   path.string(), ": the manifest must have the bytes of `", name, "`");
     texts[name] = read_text(path / name, digest["bytes"].get<int64_t>());
   }
+  std::vector<SafetensorsFile> optimizer;
+  for (const std::string& name : optimizer_files(manifest)) optimizer.emplace_back(path / name);
   return {.path = path,
           .step = manifest["step"].get<int64_t>(),
           .model = SafetensorsFile(path / kModelFile),
-          .optimizer = SafetensorsFile(path / kOptimizerFile),
+          .optimizer = std::move(optimizer),
           .config = read_json(path / kConfigFile),
           .trainer_state = std::move(state),
           .texts = std::move(texts)};

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints of training, `FOLDER/checkpoint-<step>/`:
 //   model.safetensors, config.json   the model, as transformers loads it
-//   optimizer.safetensors            the optimizer's tensors
+//   optimizer.safetensors            the optimizer's tensors; or where several processes have them
+//   optimizer-00001-of-00002.safetensors, ...   those of each, whole tensors
 //   trainer_state.json               the caller's state, and under "checkpoint" the manifest:
 //                                    version, step, bytes and XXH3 of every other file, and an
 //                                    XXH3 of this file's own content
 //   any further small text files that the caller names
-// A checkpoint appears whole or not at all (see atomic_file.h). One process writes a folder.
+// A checkpoint appears whole or not at all (see atomic_file.h). One process writes a folder, and
+// asks others for their parts.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -23,9 +26,19 @@ namespace compact {
 
 inline constexpr int64_t kCheckpointVersion = 1;
 
+// A file in the folder that becomes a checkpoint.
+struct CheckpointFile {
+  std::string name;
+  int64_t bytes = 0;
+  std::string xxh3;
+};
+
 struct CheckpointContent {
   NamedTensors model;
-  NamedTensors optimizer;
+  NamedTensors optimizer;  // all of it, or the first part of several
+  int64_t optimizer_parts = 1;
+  // Where there are several: has the others written into the folder, as by write_optimizer_part().
+  std::function<std::vector<CheckpointFile>(const std::filesystem::path& folder)> other_parts{};
   nlohmann::json config;
   nlohmann::json trainer_state;                // an object without the key "checkpoint"
   std::map<std::string, std::string> texts{};  // file name -> content: policy.txt, ...
@@ -42,11 +55,16 @@ struct OpenCheckpoint {
   std::filesystem::path path;
   int64_t step;
   SafetensorsFile model;
-  SafetensorsFile optimizer;
+  std::vector<SafetensorsFile> optimizer;  // its parts
   nlohmann::json config;
   nlohmann::json trainer_state;  // as given to save_checkpoint()
   std::map<std::string, std::string> texts;
 };
+
+// The part of a number, from 1, of several. Says in the words of PyTorch's distributed checkpoints
+// that its tensors are whole.
+CheckpointFile write_optimizer_part(const std::filesystem::path& folder, int64_t part,
+                                    int64_t parts, const NamedTensors& tensors);
 
 // Writes FOLDER/checkpoint-<step>, making FOLDER where it is missing and replacing a checkpoint of
 // the same step; returns its path. On failure (disk full, ...) throws InputError and leaves the

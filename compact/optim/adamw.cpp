@@ -82,6 +82,10 @@ void adamw_packed(const ParameterState& s, const at::Tensor& target, const at::T
              });
 }
 
+std::vector<FoldPart> whole_fold(const ParameterState& s, const StepContext&) {
+  return {{0, s.leaf.size(0), s.parameter->carrier->scale, s.weight.scalar_type()}};
+}
+
 void adamw_step(ParameterState& s, const at::Tensor& grad, const StepContext& context) {
   const Carrier* carrier = s.parameter->carrier.get();
   // A carrier's step starts from zero and goes into the weight at once.
@@ -95,8 +99,7 @@ void adamw_step(ParameterState& s, const at::Tensor& grad, const StepContext& co
     adamw_on(s, target, master, grad.contiguous(), s.m.value(), s.v.value(), key, context);
   }
   if (!carrier) return target.unsafeGetTensorImpl()->bump_version();
-  fold_rows(s, 0, target, context.decay_factor(), carrier->scale,
-            draws_key(s, context.step, Draws::kFold), context.guard);
+  fold(s, whole_fold(s, context)[0], target, context);
 }
 
 bool adamw_steps_together(const ParameterState& s) {
@@ -127,6 +130,7 @@ extern const OptimizerInfo adamw_optimizer = {
     .summary = "AdamW (Loshchilov and Hutter 2019) for every parameter",
     .step = adamw_step,
     .state = two_moments,
+    .folds = whole_fold,
     .step_all = adamw_step_all,
     .steps_together = adamw_steps_together,
 };
@@ -136,6 +140,7 @@ extern const OptimizerInfo adam_optimizer = {
     .summary = "Adam (Kingma and Ba 2015), weight decay in the gradient",
     .step = adamw_step,
     .state = two_moments,
+    .folds = whole_fold,
     .step_all = adamw_step_all,
     .steps_together = adamw_steps_together,
     .decoupled_decay = false,

@@ -51,4 +51,11 @@ void fold_rows(ParameterState& s, int64_t begin, const at::Tensor& update, doubl
   }
 }
 
+void fold(ParameterState& s, const FoldPart& part, const at::Tensor& update,
+          const StepContext& context) {
+  if (context.updates) return context.updates->push_back(update);
+  fold_rows(s, part.row, update, context.decay_factor(), part.alpha,
+            draws_key(s, context.step, Draws::kFold), context.guard);
+}
+
 }  // namespace compact

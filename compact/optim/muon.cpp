@@ -38,12 +38,26 @@ at::Tensor orthogonalize(const at::Tensor& x, at::ScalarType type) {
 
 namespace {
 
-void muon_step(ParameterState& s, const at::Tensor& grad, const StepContext& context) {
-  const OptimizerOptions& o = context.options;
+// A part for each matrix, projected or not.
+std::vector<FoldPart> muon_folds(const ParameterState& s, const StepContext& context) {
   const Parameter& p = *s.parameter;
   const double scale = p.carrier ? p.carrier->scale : 1;
+  const int64_t zeros = p.carrier ? 0 : p.padding.columns;
+  std::vector<FoldPart> parts;
   int64_t row = 0;
   for (const int64_t rows : matrices(p)) {
+    const int64_t longer = std::max(rows - p.padding.rows, s.leaf.size(1) - zeros);
+    const double size = 0.2 * std::sqrt(static_cast<double>(longer));
+    parts.push_back({row, rows, -context.learning_rate * size * scale, s.weight.scalar_type()});
+    row += rows;
+  }
+  return parts;
+}
+
+void muon_step(ParameterState& s, const at::Tensor& grad, const StepContext& context) {
+  const OptimizerOptions& o = context.options;
+  for (const FoldPart& part : muon_folds(s, context)) {
+    const int64_t row = part.row, rows = part.rows;
     // A copy: the gradient's memory may be somebody else's, too.
     at::Tensor g = at::empty({rows, grad.size(1)}, grad.options().dtype(at::kFloat));
     g.copy_(grad.narrow(0, row, rows));
@@ -52,15 +66,10 @@ void muon_step(ParameterState& s, const at::Tensor& grad, const StepContext& con
                                   draws_key(s, context.step, Draws::kMomentum), context.guard);
     at::Tensor direction = o.nesterov ? g.add_(m, o.momentum) : m;
     g = m = at::Tensor();
-    const at::Tensor update = orthogonalize(direction, p.weight.scalar_type());
+    const at::Tensor update = orthogonalize(direction, part.type);
     direction = at::Tensor();
-    const int64_t zeros = p.carrier ? 0 : p.padding.columns,
-                  longer = std::max(rows - p.padding.rows, grad.size(1) - zeros);
-    const double size = 0.2 * std::sqrt(static_cast<double>(longer));
     // The carrier stays zero: its value would only be written to be read back here.
-    fold_rows(s, row, update, context.decay_factor(), -context.learning_rate * size * scale,
-              draws_key(s, context.step, Draws::kFold), context.guard);
-    row += rows;
+    fold(s, part, update, context);
   }
 }
 
@@ -71,6 +80,7 @@ extern const OptimizerInfo muon_optimizer = {
     .summary = "Muon (Jordan et al. 2024) for the matrices of blocks, AdamW for the rest",
     .step = muon_step,
     .state = [](const OptimizerOptions&) { return OptimizerInfo::State{.m = true}; },
+    .folds = muon_folds,
     .takes = is_hidden_matrix,
 };
 

@@ -45,6 +45,31 @@ void check_parameter(const Parameter& p) {
                 "` must not be negative, is ", c.period);
 }
 
+Moment moment_like(const ParameterState& s, MomentType type, bool is_signed) {
+  return {s.leaf.sizes(), s.weight.options(), type, is_signed};
+}
+
+bool has_master(const ParameterState& s, const OptimizerOptions& options) {
+  return options.master_weights && s.weight.scalar_type() != at::kFloat;
+}
+
+// Of moments and master: what their elements take, but for scales.
+int64_t owned_bytes(const ParameterState& s, const OptimizerOptions& options) {
+  const OptimizerInfo::State held = s.kind->state(options);
+  const MomentType type = moment_type(options.moment ? options.moment(*s.parameter) : "");
+  const int64_t each = type == MomentType::kFloat32 ? 4 : type == MomentType::kBFloat16 ? 2 : 1;
+  return (int64_t{held.m} + int64_t{held.v}) * each * s.leaf.numel() +
+         (has_master(s, options) ? 4 * s.weight.numel() : 0);
+}
+
+void make_state(ParameterState& s, const OptimizerOptions& options) {
+  const OptimizerInfo::State held = s.kind->state(options);
+  const MomentType type = moment_type(options.moment ? options.moment(*s.parameter) : "");
+  if (held.m) s.m = moment_like(s, type, true);
+  if (held.v) s.v = moment_like(s, type, false);
+  if (has_master(s, options)) s.master = s.weight.detach().to(at::kFloat);
+}
+
 // Called by autograd when a backward pass has added to the gradient of a leaf.
 class GradientHook final : public torch::autograd::PostAccumulateGradHook {
  public:
@@ -85,7 +110,9 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions option
   check_options(options_);
   std::set<std::string> names;
   const uint64_t key = derive(options_.seed, kOptimizerLabel);
+  const bool several = options_.group && options_.group->size() > 1;
   const OptimizerInfo& kind = *options_.kind;
+  std::vector<int64_t> owned;  // bytes of each that only one rank need have
   for (Parameter* p : parameters) {
     check_parameter(*p);
     COMPACT_CHECK(names.insert(p->name).second, "[optimizer] two parameters are named `", p->name,
@@ -95,29 +122,30 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions option
                      .weight = p->weight,
                      .kind = kind.takes && !kind.takes(*p) ? &adamw_optimizer : &kind,
                      .key = derive(key, label_of(p->name.data(), p->name.size()))};
-    const OptimizerInfo::State held = s.kind->state(options_);
-    const MomentType type = moment_type(options_.moment ? options_.moment(*p) : "");
-    if (held.m) s.m = Moment(p->leaf().sizes(), p->weight.options(), type, true);
-    if (held.v) s.v = Moment(p->leaf().sizes(), p->weight.options(), type, false);
-    if (options_.master_weights && p->weight.scalar_type() != at::kFloat) {
-      s.master = p->weight.detach().to(at::kFloat);
-    }
+    owned.push_back(s.leaf.dim() > 1 ? owned_bytes(s, options_) : 0);
     const bool summed = sums(options_, s.leaf);
-    COMPACT_CHECK(!summed || !p->release, "[optimizer] `", p->name,
+    COMPACT_CHECK(!(summed || several) || !p->release, "[optimizer] `", p->name,
                   "` is updated inside the backward pass, which cannot be one of several");
-    COMPACT_CHECK(!(summed || p->release) || !hook_of(s.leaf), "[optimizer] `", p->name,
+    COMPACT_CHECK(!(summed || several || p->release) || !hook_of(s.leaf), "[optimizer] `", p->name,
                   "` has a hook on its gradient already, of another optimizer or one's own: that "
                   "must be gone first");
     states_.push_back(std::move(s));
   }
+  if (several && options_.zero > 0) {
+    const std::vector<int> owners = deal_owners(owned, options_.group->size());
+    for (size_t i = 0; i < states_.size(); ++i) states_[i].owner = owners[i];
+  }
+  for (ParameterState& s : states_) {
+    if (several) s.rank = options_.group->rank();
+    if (s.is_own()) make_state(s, options_);
+  }
+  if (several) reduction_ = std::make_unique<Reduction>(*options_.group, states_);
   // Once nothing throws any more: no destructor would take them away.
   for (size_t i = 0; i < states_.size(); ++i) {
     const ParameterState& s = states_[i];
     const bool summed = sums(options_, s.leaf);
-    if (!s.parameter->release && !summed) continue;
-    auto hook = std::make_unique<GradientHook>([this, summed, i] {
-      if (backward_rate_) summed ? gather(states_[i]) : release(i);
-    });
+    if (!s.parameter->release && !summed && !several) continue;
+    auto hook = std::make_unique<GradientHook>([this, i] { gradient_is_whole(i); });
     hooks_.emplace_back(s.leaf, hook.get());
     torch::autograd::impl::set_post_acc_grad_hooks(s.leaf, std::move(hook));
   }
@@ -141,6 +169,7 @@ void Optimizer::check_tensors() const {
 }
 
 void Optimizer::end_pass() {
+  if (reduction_) reduction_->begin_step();
   backward_rate_.reset();
   backward_guard_.reset();
   released_.clear();
@@ -155,7 +184,7 @@ void Optimizer::clear_gradients() {
   end_pass();
 }
 
-void Optimizer::begin_backward(double learning_rate, const at::Tensor& guard) {
+void Optimizer::begin_backward(double learning_rate, const at::Tensor& guard, bool last) {
   check_rate(learning_rate);
   COMPACT_CHECK(!backward_rate_ || std::ranges::count(released_, true) == 0,
                 "[optimizer] parameters that are updated inside the backward pass allow one such "
@@ -167,10 +196,29 @@ void Optimizer::begin_backward(double learning_rate, const at::Tensor& guard) {
                   s.parameter->name,
                   "` is updated inside the backward pass, which cannot be one of several");
   }
+  if (reduction_ && last) reduction_->begin();
   backward_rate_ = learning_rate;
   backward_guard_ = guard;
   released_.assign(states_.size(), false);
   released_norms_.clear();
+}
+
+void Optimizer::gradient_is_whole(size_t index) {
+  if (!backward_rate_) return;
+  ParameterState& s = states_[index];
+  if (s.parameter->release) return release(index);
+  if (sums(options_, s.leaf)) gather(s);
+  if (reduction_ && reduction_->has_begun()) reduction_->ready(index);
+}
+
+void Optimizer::check_summed() const {
+  COMPACT_CHECK(!reduction_ || reduction_->is_done(), "[optimizer] gradients of ",
+                options_.group->size(),
+                " ranks must be summed before they are used: sum_over_ranks()");
+}
+
+void Optimizer::sum_over_ranks() {
+  if (reduction_) reduction_->finish();
 }
 
 // When the gradient of the parameter is whole.

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -16,6 +17,8 @@
 #include "compact/codecs/parameter.h"
 #include "compact/optim/moment.h"
 #include "compact/optim/options.h"
+#include "compact/optim/owners.h"
+#include "compact/optim/reduction.h"
 
 namespace compact {
 
@@ -29,7 +32,10 @@ struct ParameterState {
   Moment v;           // shape of the leaf: second moment; the same
   at::Tensor master;  // f32, shape of the weight; undefined where the weight is f32 or has none
   at::Tensor sum;     // f32, shape of the leaf: gradients so far, under OptimizerOptions::f32_sums
+  int owner = kEveryRank;  // of several ranks the one that has moments and master
+  int rank = 0;            // this one
 
+  bool is_own() const { return owner == kEveryRank || owner == rank; }
   // What the next update takes; undefined where there is none. Throws InputError where a gradient
   // went past the sum.
   const at::Tensor& gradient() const;
@@ -56,6 +62,7 @@ class Optimizer {
   Optimizer(const Optimizer&) = delete;  // parameters' hooks point to it
   ~Optimizer();
 
+  // To be called by all ranks, after sum_over_ranks(), as is nonfinite().
   // The norm of all leaves' gradients together, released ones included, f32 [] on the parameters'
   // device. A projected parameter counts with |G P|, whose mean square is |G|^2.
   at::Tensor gradient_norm() const;
@@ -73,7 +80,13 @@ class Optimizer {
   // that would be a wait for each, taken like others. gradient_norm() tells of it. Throws
   // InputError, with nothing changed, where a parameter that is to be released has a gradient, or
   // one's weight is another tensor than it was.
-  void begin_backward(double learning_rate, const at::Tensor& guard = {});
+  // Of several ranks, gradients of the `last` pass of a step are summed as they become whole.
+  void begin_backward(double learning_rate, const at::Tensor& guard = {}, bool last = true);
+
+  // After the last backward pass of a step: gradients become the sums of all ranks', which the
+  // owner of a parameter alone has where there is one. Throws InputError where a parameter has no
+  // gradient, GroupError where a rank has gone.
+  void sum_over_ranks();
 
   // Drops what the step has so far: sums, gradients, and that its backward pass began. After a
   // backward pass that failed half-way the step then begins anew, with all of its micro-batches.
@@ -106,7 +119,11 @@ class Optimizer {
   bool redraws_next() const;
   const std::vector<ParameterState>& states() const { return states_; }
 
-  OptimizerState state() const;
+  // Of what this rank has (see is_elsewhere()): all, what every rank has, or what it alone has.
+  enum class Part : uint8_t { kAll, kCommon, kOwned };
+  OptimizerState state(Part part = Part::kAll) const;
+  // Whether a tensor of the state is another rank's: load() passes over it.
+  bool is_elsewhere(const std::string& name) const;
   // Also ends a backward pass that began. Throws InputError, with nothing changed, on a missing,
   // unexpected or misshapen entry, or another weight than there was. Re-draws the projections in
   // force.
@@ -117,18 +134,26 @@ class Optimizer {
 
  private:
   void update(ParameterState& state, const StepContext& context);
+  void redraw_where_due(ParameterState& state);
+  void exchange_updates(double learning_rate, const at::Tensor& grad_scale,
+                        const at::Tensor& guard);
   void update_together(double learning_rate, const at::Tensor& grad_scale, const at::Tensor& guard);
   StepContext context_of(const ParameterState& state, double learning_rate,
                          const at::Tensor& grad_scale, const at::Tensor& guard) const;
+  void gradient_is_whole(size_t index);
   void release(size_t index);
   void gather(ParameterState& state);
   void end_pass();
   // Throws InputError where a parameter has got another weight or leaf.
   void check_tensors() const;
+  // Throws InputError where gradients are those of one rank of several.
+  void check_summed() const;
+  at::Tensor norm_over_ranks() const;
 
   std::vector<ParameterState> states_;
   std::vector<std::pair<at::Tensor, const void*>> hooks_;  // leaves, and what was hung on them
   OptimizerOptions options_;
+  std::unique_ptr<Reduction> reduction_;  // of several ranks
   int64_t updates_ = 0;
   at::Tensor numbers_;  // on the device, kernels::AdamWNumbers of each parameter; once prepared
   // Of the step whose backward pass began: its learning rate, what is updated, with which norms.

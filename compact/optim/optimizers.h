@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "compact/base/named.h"
 
@@ -14,6 +15,7 @@ class Tensor;
 
 namespace compact {
 
+struct FoldPart;
 struct OptimizerOptions;
 struct Parameter;
 struct ParameterState;
@@ -32,6 +34,8 @@ struct OptimizerInfo {
   // followed by the fold. What it reads and writes is in update.h.
   void (*step)(ParameterState& s, const at::Tensor& grad, const StepContext& context);
   State (*state)(const OptimizerOptions&);
+  // The calls of fold() that a step makes on a projected parameter, in their order.
+  std::vector<FoldPart> (*folds)(const ParameterState& s, const StepContext& context);
   // The same for several parameters, which a GPU does with few launches; null, and otherwise of
   // those that `steps_together` does not take: one after the other.
   void (*step_all)(std::span<const ParameterStep> steps) = nullptr;

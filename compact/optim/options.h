@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "compact/codecs/parameter.h"
 #include "compact/optim/optimizers.h"
+#include "compact/parallel/group.h"
 
 namespace compact {
 
@@ -29,6 +31,12 @@ struct OptimizerOptions {
   uint64_t seed = 0;  // of stochastic rounding
   // How a parameter's moments are held, `f32`, `bf16` or `f8`; empty: f32 everywhere.
   std::function<std::string(const Parameter&)> moment;
+  // Of several processes that train one model, each on its own samples; null: this one alone. All
+  // of them make the same calls.
+  std::shared_ptr<Group> group;
+  // What of a matrix is with one rank alone, as ZeRO's stages have it. 0: nothing. 1: its moments
+  // and master. 2: and the sum of its gradients, of every backward pass. Vectors are with all.
+  int zero = 0;
 };
 
 // Throws InputError on a value out of range.

@@ -7,6 +7,10 @@
 namespace compact {
 namespace {
 
+std::vector<FoldPart> sgd_folds(const ParameterState& s, const StepContext& context) {
+  return {{0, s.leaf.size(0), -context.learning_rate * s.parameter->carrier->scale, at::kFloat}};
+}
+
 void sgd_step(ParameterState& s, const at::Tensor& grad, const StepContext& context) {
   const Parameter& p = *s.parameter;
   at::Tensor g = grad.to(at::kFloat).contiguous();
@@ -17,13 +21,9 @@ void sgd_step(ParameterState& s, const at::Tensor& grad, const StepContext& cont
                        context.guard)
             .to(at::kFloat);
   }
-  const uint64_t key = draws_key(s, context.step, Draws::kFold);
-  if (p.carrier) {
-    fold_rows(s, 0, g, context.decay_factor(), -context.learning_rate * p.carrier->scale, key,
-              context.guard);
-  } else {
-    accumulate(p.weight, s.master, g, 1, -context.learning_rate, key, 0, context.guard);
-  }
+  if (p.carrier) return fold(s, sgd_folds(s, context)[0], g, context);
+  accumulate(p.weight, s.master, g, 1, -context.learning_rate,
+             draws_key(s, context.step, Draws::kFold), 0, context.guard);
 }
 
 }  // namespace
@@ -34,6 +34,7 @@ extern const OptimizerInfo sgd_optimizer = {
     .step = sgd_step,
     .state =
         [](const OptimizerOptions& o) { return OptimizerInfo::State{.m = o.sgd_momentum > 0}; },
+    .folds = sgd_folds,
     .decoupled_decay = false,
 };
 

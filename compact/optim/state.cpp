@@ -3,6 +3,9 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
+#include <string_view>
+
 #include "compact/base/check.h"
 #include "compact/optim/optimizer.h"
 
@@ -19,6 +22,14 @@ void for_tensors(const ParameterState& s, F f) {
     if (moment->packed()) f(name + suffix + ".scales", moment->scales());
   }
   if (s.master.defined()) f(name + ".master", s.master);
+}
+
+// Whether a name is one of those, held or not.
+bool is_state_of(const ParameterState& s, std::string_view name) {
+  if (!name.starts_with(s.parameter->name)) return false;
+  const std::string_view rest = name.substr(s.parameter->name.size());
+  return rest == ".m" || rest == ".v" || rest == ".m.scales" || rest == ".v.scales" ||
+         rest == ".master";
 }
 
 std::string text_of(at::ScalarType type, at::IntArrayRef sizes) {
@@ -68,15 +79,18 @@ void check_like(const std::string& name, const at::Tensor& t, at::ScalarType typ
 
 }  // namespace
 
-OptimizerState Optimizer::state() const {
+OptimizerState Optimizer::state(Part part) const {
   OptimizerState result;
   result.numbers["updates"] = updates_;
   for (const ParameterState& s : states_) {
     const Parameter& p = *s.parameter;
-    for_tensors(s, [&](const std::string& name, const at::Tensor& t) {
-      result.tensors.emplace_back(name, t);
-    });
-    if (s.gradient().defined()) {
+    const bool common = s.owner == kEveryRank;
+    if (part == Part::kAll || common == (part == Part::kCommon)) {
+      for_tensors(s, [&](const std::string& name, const at::Tensor& t) {
+        result.tensors.emplace_back(name, t);
+      });
+    }
+    if (part != Part::kOwned && s.gradient().defined()) {
       result.tensors.emplace_back(p.name + ".grad", s.gradient().contiguous());
     }
     if (p.carrier) result.numbers["draw." + p.name] = p.carrier->draw;
@@ -84,11 +98,17 @@ OptimizerState Optimizer::state() const {
   return result;
 }
 
+bool Optimizer::is_elsewhere(const std::string& name) const {
+  return std::ranges::any_of(
+      states_, [&](const ParameterState& s) { return !s.is_own() && is_state_of(s, name); });
+}
+
 void Optimizer::load(const OptimizerState& state) {
   const at::NoGradGuard no_grad;
   check_tensors();
   std::map<std::string, at::Tensor> named;
   for (const auto& [name, tensor] : state.tensors) {
+    if (is_elsewhere(name)) continue;
     COMPACT_CHECK(named.emplace(name, tensor).second, "[optimizer state] `", name, "` comes twice");
   }
   Entries<at::Tensor> tensors(std::move(named));

@@ -2,6 +2,8 @@
 // The parts of an optimizer step: one parameter each.
 #pragma once
 
+#include <vector>
+
 #include "compact/kernels/updates.h"
 #include "compact/optim/optimizer.h"
 
@@ -16,8 +18,17 @@ struct StepContext {
   at::Tensor guard;       // f32 [], or undefined: where it is not 0, nothing may change
   // On the device, or null: read in place of learning rate, number and key (Optimizer::prepare).
   const kernels::AdamWNumbers* numbers = nullptr;
+  // Where given, what would be folded into a projected weight is put there instead: it is sent.
+  std::vector<at::Tensor>* updates = nullptr;
 
   double decay_factor() const { return 1 - learning_rate * weight_decay; }
+};
+
+// Rows of an update that go into a weight at once, multiplied with alpha.
+struct FoldPart {
+  int64_t row, rows;
+  double alpha;
+  at::ScalarType type;  // of the update
 };
 
 // What one update takes.
@@ -56,6 +67,10 @@ void accumulate(const at::Tensor& t, const at::Tensor& master, const at::Tensor&
 // a carrier, [rows, r] and taken through P^T; a block of rows at a time.
 void fold_rows(ParameterState& s, int64_t begin, const at::Tensor& update, double decay,
                double alpha, uint64_t key, const at::Tensor& guard = {});
+
+// The same with what the context says; or, see StepContext::updates, later.
+void fold(ParameterState& s, const FoldPart& part, const at::Tensor& update,
+          const StepContext& context);
 
 // Draws the next projections of a carrier; where its moments follow, m <- m P_old^T P_new r/n.
 void redraw(ParameterState& s, const OptimizerOptions& options, int64_t step);

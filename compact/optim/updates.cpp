@@ -117,8 +117,7 @@ void Optimizer::replayed() {
 }
 
 void Optimizer::update(ParameterState& s, const StepContext& context) {
-  Parameter& p = *s.parameter;
-  if (s.kind->decoupled_decay || p.carrier || context.weight_decay == 0) {
+  if (s.kind->decoupled_decay || s.parameter->carrier || context.weight_decay == 0) {
     s.kind->step(s, s.gradient(), context);
   } else {
     StepContext without = context;
@@ -128,7 +127,11 @@ void Optimizer::update(ParameterState& s, const StepContext& context) {
   }
   s.sum.reset();
   s.leaf.mutable_grad().reset();
-  if (redraws(p, context.step)) redraw(s, options_, context.step);
+  if (!context.updates && s.owner == kEveryRank) redraw_where_due(s);
+}
+
+void Optimizer::redraw_where_due(ParameterState& s) {
+  if (redraws(*s.parameter, updates_ + 1)) redraw(s, options_, updates_ + 1);
 }
 
 // Updates of a GPU's parameters that their optimizer makes all at once. On the CPU each gradient is
@@ -139,7 +142,7 @@ void Optimizer::update_together(double learning_rate, const at::Tensor& grad_sca
   for (size_t i = 0; i < states_.size(); ++i) {
     ParameterState& s = states_[i];
     const StepContext context = context_of(s, learning_rate, grad_scale, guard);
-    if ((backward_rate_ && released_[i]) || device_type_of(s.weight) != at::kCUDA ||
+    if ((backward_rate_ && released_[i]) || !s.is_own() || device_type_of(s.weight) != at::kCUDA ||
         !is_together(s, context)) {
       continue;
     }
@@ -162,11 +165,12 @@ bool Optimizer::redraws_next() const {
 void Optimizer::step(double learning_rate, const at::Tensor& grad_scale, const at::Tensor& guard) {
   check_rate(learning_rate);
   check_tensors();
+  check_summed();
   bool any_released = false;
   for (size_t i = 0; i < states_.size(); ++i) {
     const bool released = backward_rate_ && released_[i];
     any_released |= released;
-    if (!released) check_gradient(states_[i]);
+    if (!released && states_[i].is_own()) check_gradient(states_[i]);
   }
   check_scalar("grad_scale", grad_scale, states_);
   check_scalar("guard", guard, states_);
@@ -183,8 +187,9 @@ void Optimizer::step(double learning_rate, const at::Tensor& grad_scale, const a
   for (size_t i = 0; i < states_.size(); ++i) {
     ParameterState& s = states_[i];
     const bool done = (backward_rate_ && released_[i]) || !s.gradient().defined();
-    if (!done) update(s, context_of(s, learning_rate, grad_scale, guard));
+    if (!done && s.owner == kEveryRank) update(s, context_of(s, learning_rate, grad_scale, guard));
   }
+  exchange_updates(learning_rate, grad_scale, guard);
   ++updates_;
   end_pass();
 }

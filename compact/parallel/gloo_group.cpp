@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Processes that meet at a TCP store and sum by gloo, both torch's own.
 #define USE_C10D_GLOO 1
+#include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
 #include <c10/util/Logging.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -12,6 +13,7 @@
 #include <cstdlib>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "compact/base/check.h"
 #include "compact/base/function_ref.h"
@@ -29,6 +31,37 @@ std::string first_line(const std::exception& e) {
   const std::string text = error ? error->what_without_backtrace() : e.what();
   return text.substr(0, text.find('\n'));
 }
+
+// A peer that dies is an exception of gloo, which is no c10::Error.
+void together(FunctionRef<void()> call) {
+  try {
+    call();
+  } catch (const std::exception& e) {
+    throw GroupError(cat("another rank has gone or did not answer: ", first_line(e)));
+  }
+}
+
+class GlooWork final : public Pending {
+ public:
+  GlooWork(at::Tensor tensor, c10::intrusive_ptr<c10d::Work> work)
+      : tensor_(std::move(tensor)), work_(std::move(work)) {}
+  ~GlooWork() override {
+    try {
+      wait();
+    } catch (const std::exception&) {  // who waits hears of it
+    }
+  }
+  void wait() override {
+    if (!work_) return;
+    const auto work = std::exchange(work_, {});
+    together([&] { work->wait(); });
+    tensor_.reset();
+  }
+
+ private:
+  at::Tensor tensor_;  // whose memory the work reads and writes
+  c10::intrusive_ptr<c10d::Work> work_;
+};
 
 class GlooGroup final : public Group {
  public:
@@ -84,19 +117,26 @@ class GlooGroup final : public Group {
   }
 
  protected:
-  void sum(const at::Tensor& t) override {
+  PendingPtr start(Transfer transfer, const at::Tensor& t, int rank) override {
+    c10::intrusive_ptr<c10d::Work> work;
+    clock()->begin();
     together([&] {
-      std::vector<at::Tensor> list{t};
-      gloo_->allreduce(list)->wait();
+      // Works live for a moment after they are done; the memory is the caller's from then on.
+      std::vector<at::Tensor> list{at::from_blob(t.data_ptr(), t.sizes(), t.options())};
+      if (transfer == Transfer::kSum) {
+        work = gloo_->allreduce(list);
+      } else if (transfer == Transfer::kSumTo) {
+        c10d::ReduceOptions options;
+        options.rootRank = rank;
+        work = gloo_->reduce(list, options);
+      } else {
+        c10d::BroadcastOptions options;
+        options.rootRank = rank;
+        work = gloo_->broadcast(list, options);
+      }
     });
-  }
-  void send(const at::Tensor& t, int from) override {
-    together([&] {
-      std::vector<at::Tensor> list{t};
-      c10d::BroadcastOptions options;
-      options.rootRank = from;
-      gloo_->broadcast(list, options)->wait();
-    });
+    work->getFuture()->addCallback([clock = clock()](c10::ivalue::Future&) { clock->end(); });
+    return std::make_unique<GlooWork>(t, std::move(work));
   }
 
  private:
@@ -117,15 +157,6 @@ class GlooGroup final : public Group {
     const auto end = std::chrono::steady_clock::now() + patience;
     while (store_->add(kHeard, 0) < size() - 1 && std::chrono::steady_clock::now() < end) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
-  }
-
-  // A peer that dies is an exception of gloo, which is no c10::Error.
-  static void together(FunctionRef<void()> call) {
-    try {
-      call();
-    } catch (const std::exception& e) {
-      throw GroupError(cat("another rank has gone or did not answer: ", first_line(e)));
     }
   }
 

@@ -11,22 +11,47 @@
 namespace compact {
 namespace {
 
-class SingleGroup final : public Group {
+class Done final : public Pending {
+  void wait() override {}
+};
+
+// Whose own tensors are all there is.
+class LoneGroup final : public Group {
  public:
-  SingleGroup() : Group(Place{}) {}
+  explicit LoneGroup(const Place& place) : Group(place) {}
   bool lead(FunctionRef<void()> work) override {
     work();
     return true;
   }
 
  protected:
-  void sum(const at::Tensor&) override {}
-  void send(const at::Tensor&, int) override {}
+  PendingPtr start(Transfer, const at::Tensor&, int) override { return std::make_unique<Done>(); }
 };
 
 }  // namespace
 
-std::unique_ptr<Group> single_group() { return std::make_unique<SingleGroup>(); }
+std::unique_ptr<Group> single_group() { return std::make_unique<LoneGroup>(Place{}); }
+
+std::unique_ptr<Group> planned_group(int rank, int size) {
+  COMPACT_CHECK(rank >= 0 && rank < size, "[group] a rank must be in [0, ", size, "), is ", rank);
+  return std::make_unique<LoneGroup>(Place{.rank = rank, .size = size});
+}
+
+void Group::Clock::begin() {
+  const std::lock_guard lock(mutex_);
+  if (under_way_++ == 0) since_ = std::chrono::steady_clock::now();
+}
+
+void Group::Clock::end() {
+  const std::lock_guard lock(mutex_);
+  if (--under_way_ > 0) return;
+  seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - since_).count();
+}
+
+double Group::Clock::seconds() {
+  const std::lock_guard lock(mutex_);
+  return seconds_;
+}
 
 Group::Group(const Place& place) : rank_(place.rank), size_(place.size), local_(place.local) {
   if (size_ == 1) return;
@@ -34,33 +59,52 @@ Group::Group(const Place& place) : rank_(place.rank), size_(place.size), local_(
   number_ = at::zeros({1}, at::kDouble);
 }
 
-void Group::all_reduce(const at::Tensor& t) {
-  if (size_ == 1 || t.numel() == 0) return;
-  COMPACT_CHECK(t.is_contiguous(), "[group] a tensor to be summed must be contiguous");
-  bytes_ += static_cast<int64_t>(t.nbytes());
-  sum(t);
+GroupTraffic Group::traffic() const {
+  GroupTraffic now = traffic_;
+  now.busy = clock_->seconds();
+  return now;
 }
 
-void Group::broadcast(const at::Tensor& t, int from) {
-  COMPACT_CHECK(from >= 0 && from < size_, "[group] a rank must be in [0, ", size_, "), is ", from);
-  if (size_ == 1 || t.numel() == 0) return;
-  COMPACT_CHECK(t.is_contiguous(), "[group] a tensor to be sent must be contiguous");
-  bytes_ += static_cast<int64_t>(t.nbytes());
-  send(t, from);
+PendingPtr Group::begin(Transfer transfer, const at::Tensor& t, int rank) {
+  COMPACT_CHECK(rank >= 0 && rank < size_, "[group] a rank must be in [0, ", size_, "), is ", rank);
+  if (size_ == 1 || t.numel() == 0) return std::make_unique<Done>();
+  COMPACT_CHECK(t.is_contiguous(), "[group] a tensor to be summed or sent must be contiguous");
+  traffic_.bytes += static_cast<int64_t>(t.nbytes());
+  return start(transfer, t, rank);
 }
+
+PendingPtr Group::begin_all_reduce(const at::Tensor& t) { return begin(Transfer::kSum, t, 0); }
+PendingPtr Group::begin_reduce(const at::Tensor& t, int to) {
+  return begin(Transfer::kSumTo, t, to);
+}
+PendingPtr Group::begin_broadcast(const at::Tensor& t, int from) {
+  return begin(Transfer::kSend, t, from);
+}
+
+void Group::wait(PendingPtr pending) {
+  const auto start = std::chrono::steady_clock::now();
+  pending->wait();
+  traffic_.waited +=
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void Group::all_reduce(const at::Tensor& t) { wait(begin_all_reduce(t)); }
+void Group::broadcast(const at::Tensor& t, int from) { wait(begin_broadcast(t, from)); }
+
+void Group::add(const at::Tensor& t) { start(Transfer::kSum, t, 0)->wait(); }
 
 std::vector<std::string> Group::gather(const std::string& text) {
   if (size_ == 1) return {text};
   const at::Tensor lengths = at::zeros({size_}, at::kLong);
   auto* length = lengths.mutable_data_ptr<int64_t>();
   length[rank_] = static_cast<int64_t>(text.size());
-  sum(lengths);
+  add(lengths);
   const int64_t most = *std::max_element(length, length + size_);
   // Every rank writes its row of zeros.
   const at::Tensor all = at::zeros({size_, std::max<int64_t>(most, 1)}, at::kByte);
   auto* bytes = reinterpret_cast<char*>(all.mutable_data_ptr<uint8_t>());
   std::memcpy(bytes + rank_ * all.size(1), text.data(), text.size());
-  sum(all);
+  add(all);
   std::vector<std::string> texts;
   for (int r = 0; r < size_; ++r) {
     texts.emplace_back(bytes + r * all.size(1), static_cast<size_t>(length[r]));
@@ -76,7 +120,7 @@ int64_t Group::sum_of(int64_t value) {
   if (size_ == 1) return value;
   auto* own = count_.mutable_data_ptr<int64_t>();
   *own = value;
-  sum(count_);
+  add(count_);
   return *own;
 }
 
@@ -84,7 +128,7 @@ double Group::sum_of(double value) {
   if (size_ == 1) return value;
   auto* own = number_.mutable_data_ptr<double>();
   *own = value;
-  sum(number_);
+  add(number_);
   return *own;
 }
 

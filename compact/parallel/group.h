@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -30,6 +31,24 @@ struct Failure {
   std::string message;
 };
 
+// A sum or a copy that has begun; the tensor may be touched once it is done.
+class Pending {
+ public:
+  Pending() = default;
+  Pending(const Pending&) = delete;
+  Pending& operator=(const Pending&) = delete;
+  virtual ~Pending() = default;  // waits, too; what fails then is not told
+  virtual void wait() = 0;
+};
+using PendingPtr = std::unique_ptr<Pending>;
+
+// Of tensors given to sums and copies so far, those of texts and numbers left out: bytes, and the
+// seconds in which this process waited for them, and in which any was under way.
+struct GroupTraffic {
+  int64_t bytes = 0;
+  double waited = 0, busy = 0;
+};
+
 class Group {
  public:
   virtual ~Group() = default;
@@ -47,6 +66,12 @@ class Group {
   // Throw GroupError.
   void all_reduce(const at::Tensor& t);
   void broadcast(const at::Tensor& t, int from = 0);
+  // The same begun, beside other work; and a sum that rank `to` alone has then: what the others
+  // have is of no meaning. Every rank must begin them in one order. wait() throws GroupError.
+  PendingPtr begin_all_reduce(const at::Tensor& t);
+  PendingPtr begin_reduce(const at::Tensor& t, int to);
+  PendingPtr begin_broadcast(const at::Tensor& t, int from);
+  void wait(PendingPtr pending);
   // The texts of all ranks, by rank; and that of rank 0.
   std::vector<std::string> gather(const std::string& text);
   std::string broadcast(const std::string& text);
@@ -58,8 +83,7 @@ class Group {
   // throws is passed on. Throws GroupError where rank 0 has gone.
   virtual bool lead(FunctionRef<void()> work) = 0;
 
-  // Tensors' bytes given to all_reduce and broadcast so far, those of texts left out.
-  int64_t bytes() const { return bytes_; }
+  GroupTraffic traffic() const;
 
   // Tells the others why this process leaves them; false: another one did before, and only the
   // first is heard. What holds the store stays up to `patience` for the others to hear it. And what
@@ -68,13 +92,34 @@ class Group {
   virtual std::optional<Failure> failure() noexcept { return std::nullopt; }
 
  protected:
+  enum class Transfer : uint8_t { kSum, kSumTo, kSend };
+  // Seconds in which something is under way, as those say that carry it.
+  class Clock {
+   public:
+    void begin();
+    void end();
+    double seconds();
+
+   private:
+    using Time = std::chrono::steady_clock::time_point;
+    std::mutex mutex_;
+    int under_way_ = 0;
+    Time since_;
+    double seconds_ = 0;
+  };
+
   explicit Group(const Place& place);
-  virtual void sum(const at::Tensor& t) = 0;
-  virtual void send(const at::Tensor& t, int from) = 0;
+  // `rank`: where a sum is for, or a copy from.
+  virtual PendingPtr start(Transfer transfer, const at::Tensor& t, int rank) = 0;
+  const std::shared_ptr<Clock>& clock() const { return clock_; }
 
  private:
+  PendingPtr begin(Transfer transfer, const at::Tensor& t, int rank);
+  void add(const at::Tensor& t);  // of texts and numbers
+
   int rank_, size_, local_;
-  int64_t bytes_ = 0;
+  GroupTraffic traffic_;
+  std::shared_ptr<Clock> clock_ = std::make_shared<Clock>();
   at::Tensor count_, number_;  // of sum_of
 };
 
@@ -83,5 +128,7 @@ class Group {
 std::unique_ptr<Group> join_group(const Place& place, std::chrono::seconds timeout);
 // One process.
 std::unique_ptr<Group> single_group();
+// What one of several would ask for: nothing is moved, and only tensors' bytes are counted.
+std::unique_ptr<Group> planned_group(int rank, int size);
 
 }  // namespace compact

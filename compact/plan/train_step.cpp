@@ -21,11 +21,12 @@ bool train_step(const Network& network, Optimizer& optimizer, const StepSettings
     trace_mark(MemoryEventKind::kForwardEnd);
     if (hooks.before_backward) hooks.before_backward(loss);
     if (settings.guard.defined()) settings.guard.add_(loss.detach(), 0);
-    optimizer.begin_backward(settings.learning_rate, settings.guard);
+    optimizer.begin_backward(settings.learning_rate, settings.guard,
+                             /*last=*/i + 1 == settings.accumulation);
     torch::autograd::backward({loss}, {});
     if (hooks.after_backward && !hooks.after_backward(i, loss)) return false;
   }
-  if (hooks.before_norm) hooks.before_norm();
+  optimizer.sum_over_ranks();
   trace_moment(Phase::kGradientNorm);
   const at::Tensor norm = optimizer.gradient_norm();
   if (settings.guard.defined()) settings.guard.add_(norm, 0);

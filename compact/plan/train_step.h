@@ -35,7 +35,6 @@ struct StepHooks {
   std::function<void(const at::Tensor& loss)> before_backward;
   // False ends the step after this micro-batch, with the gradients so far where they are.
   std::function<bool(int64_t micro, const at::Tensor& loss)> after_backward;
-  std::function<void()> before_norm;  // all gradients of this process are there
   std::function<void(const at::Tensor& norm)> before_update;  // norm: f32 [], before it is clipped
 };
 

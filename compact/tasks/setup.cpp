@@ -114,6 +114,10 @@ OptimizerOptions optimizer_options(const TrainConfig& c, const Policy& policy) {
   if (c.projected_learning_rate > 0) {
     options.hidden_lr_factor = c.projected_learning_rate / c.learning_rate;
   }
+  options.zero = static_cast<int>(c.zero);
+  if (c.ranks > 1) {
+    options.group = planned_group(static_cast<int>(c.planned_rank), static_cast<int>(c.ranks));
+  }
   options.seed = key_of(c, RandomUse::kOptimizer);
   options.moment = [policy, state](const Parameter& p) {
     const Spec moment = policy.moment(p.name);
@@ -135,8 +139,10 @@ uint64_t noise_key(const TrainConfig& c, int64_t step, int64_t micro) {
 }
 
 std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& c, const Policy& policy,
-                                          const Network& model) {
-  return std::make_unique<Optimizer>(model.parameters(), optimizer_options(c, policy));
+                                          const Network& model, std::shared_ptr<Group> group) {
+  OptimizerOptions options = optimizer_options(c, policy);
+  options.group = std::move(group);
+  return std::make_unique<Optimizer>(model.parameters(), std::move(options));
 }
 
 }  // namespace compact

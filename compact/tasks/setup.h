@@ -55,7 +55,8 @@ uint64_t key_of(const TrainConfig& config, RandomUse use);
 uint64_t noise_key(const TrainConfig& config, int64_t step, int64_t micro);
 
 OptimizerOptions optimizer_options(const TrainConfig& config, const Policy& policy);
+// `group`: the ranks that train it.
 std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, const Policy& policy,
-                                          const Network& model);
+                                          const Network& model, std::shared_ptr<Group> group);
 
 }  // namespace compact

@@ -5,7 +5,7 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <chrono>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <vector>
 
@@ -16,6 +16,8 @@
 
 namespace compact {
 namespace {
+
+using nlohmann::json;
 
 // Whether a rank's own: how it is told, not what is trained.
 bool may_differ(const ConfigOption& option) {
@@ -92,7 +94,8 @@ void check_same_tensors(Group& group, const Network& network, const Optimizer& o
                xxh3({static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()}) + "\n";
   };
   for (const auto& [name, tensor] : network.named_tensors()) add(name, tensor);
-  for (const auto& [name, tensor] : optimizer.state().tensors) add(name, tensor);
+  for (const auto& [name, tensor] : optimizer.state(Optimizer::Part::kCommon).tensors)
+    add(name, tensor);
   check_same(group, "set of weights or optimizer state", digests);
 }
 
@@ -114,22 +117,30 @@ void check_same(Group& group, const char* what, const std::string& text) {
   }
 }
 
-double sum_gradients(Group& group, const Optimizer& optimizer) {
-  if (group.size() == 1) return 0;
-  const at::NoGradGuard no_grad;
-  const auto start = std::chrono::steady_clock::now();
-  for (const ParameterState& s : optimizer.states()) {
-    const at::Tensor& g = s.gradient();
-    COMPACT_CHECK(g.defined(), "[ranks] `", s.parameter->name, "` has no gradient");
-    if (g.is_contiguous()) {
-      group.all_reduce(g);
-    } else {
-      const at::Tensor dense = g.contiguous();
-      group.all_reduce(dense);
-      g.copy_(dense);
-    }
+std::vector<CheckpointFile> parts_of_others(Group& group, const std::filesystem::path& folder) {
+  group.broadcast(folder.string());
+  std::vector<CheckpointFile> files;
+  const std::vector<std::string> all = group.gather("");
+  for (size_t r = 1; r < all.size(); ++r) {
+    const json said = json::parse(all[r]);
+    COMPACT_CHECK(!said.contains("error"), "rank ", r, ": ", said["error"].get<std::string>());
+    files.push_back({.name = said["name"], .bytes = said["bytes"], .xxh3 = said["xxh3"]});
   }
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return files;
+}
+
+void write_own_part(Group& group, const Optimizer& optimizer) {
+  const std::string folder = group.broadcast("");
+  if (folder.empty()) return;
+  json said;
+  try {
+    const CheckpointFile file = write_optimizer_part(
+        folder, group.rank() + 1, group.size(), optimizer.state(Optimizer::Part::kOwned).tensors);
+    said = {{"name", file.name}, {"bytes", file.bytes}, {"xxh3", file.xxh3}};
+  } catch (const InputError& e) {
+    said = {{"error", e.what()}};
+  }
+  group.gather(said.dump());
 }
 
 void share_statistics(Group& group, const Network& network) {

@@ -4,11 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "compact/base/function_ref.h"
 #include "compact/config/config.h"
+#include "compact/io/checkpoint.h"
 #include "compact/models/network.h"
 #include "compact/ops/policy/policy.h"
 #include "compact/optim/optimizer.h"
@@ -39,9 +42,11 @@ void check_same_tensors(Group& group, const Network& network, const Optimizer& o
 void check_same_options(Group& group, const TrainConfig& config);
 void check_same(Group& group, const char* what, const std::string& text);
 
-// The sum of all ranks' gradients, which all have then, in the order of the parameters. Throws
-// InputError where a parameter has no gradient. Returns the seconds that it took.
-double sum_gradients(Group& group, const Optimizer& optimizer);
+// Of a checkpoint of an optimizer whose state is dealt over the ranks. In rank 0: has all others
+// write their parts into the folder, and throws InputError, naming the rank, where one cannot. In
+// the others what goes with that: waits for rank 0 to name the folder, or none where it is empty.
+std::vector<CheckpointFile> parts_of_others(Group& group, const std::filesystem::path& folder);
+void write_own_part(Group& group, const Optimizer& optimizer);
 
 // What a network keeps beside parameters becomes that of rank 0: the statistics of batch norms,
 // which every rank moves by its own micro-batches.

@@ -69,8 +69,15 @@ void write_results(const TrainConfig& config, const RunState& state, const RunFi
     if (config.ranks > 1) {
       const auto steps = static_cast<double>(figures.step_seconds.size());
       results["ranks"] = config.ranks;
-      results["sent_bytes_per_step"] = static_cast<double>(figures.sum_bytes) / steps;
-      results["sum_seconds_per_step"] = figures.sum_seconds / steps;
+      for (const std::string& peaks : figures.rank_peaks) {
+        const auto each = split(peaks, ' ');
+        results["memory/rank_peak_bytes"].push_back(std::stoll(each.at(0)));
+        results["memory/rank_planned_peak_bytes"].push_back(std::stoll(each.at(1)));
+      }
+      const GroupTraffic& all = figures.traffic;
+      results["sent_bytes_per_step"] = static_cast<double>(all.bytes) / steps;
+      results["sent_seconds_per_step"] = all.busy / steps;
+      results["sent_waited_seconds_per_step"] = all.waited / steps;
     }
     if (figures.resident_bytes) results["memory/resident_bytes"] = *figures.resident_bytes;
   }

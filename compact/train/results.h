@@ -10,6 +10,7 @@
 #include "compact/config/config.h"
 #include "compact/models/network.h"
 #include "compact/optim/optimizer.h"
+#include "compact/parallel/group.h"
 #include "compact/tasks/evaluate.h"
 #include "compact/tasks/task.h"
 #include "compact/train/run_state.h"
@@ -21,9 +22,9 @@ struct RunFigures {
   std::vector<double> step_seconds;  // one per update
   int64_t highest_peak_bytes = 0;    // over all updates
   int64_t planned_peak_bytes = 0;
+  std::vector<std::string> rank_peaks;  // of several ranks: "measured planned", by rank
   int64_t held_bytes = 0, saved_bytes = 0, reserved_bytes = 0;  // of the latest update
-  double sum_seconds = 0;                 // waited for sums of gradients over ranks, in all
-  int64_t sum_bytes = 0;                  // given to them and to others of tensors, in all
+  GroupTraffic traffic;                                         // of all updates, with other ranks
   std::optional<int64_t> resident_bytes;  // of the process, the most so far; on Linux
 };
 

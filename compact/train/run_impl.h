@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "compact/base/folder_lock.h"
@@ -30,8 +31,9 @@ namespace compact {
 
 class Run {
  public:
-  Run(const TrainConfig& config, Console& console, const TrainHooks& hooks, Group& group)
-      : c_(config), console_(console), hooks_(hooks), group_(group) {}
+  Run(const TrainConfig& config, Console& console, const TrainHooks& hooks,
+      std::shared_ptr<Group> group)
+      : c_(config), console_(console), hooks_(hooks), shared_(std::move(group)), group_(*shared_) {}
   int go();
   void show_plan();  // after memory ran out
 
@@ -57,6 +59,7 @@ class Run {
   const TrainConfig& c_;
   Console& console_;
   const TrainHooks& hooks_;
+  std::shared_ptr<Group> shared_;
   Group& group_;
   std::unique_ptr<FolderLock> folder_;
   std::vector<std::string> warnings_;

@@ -65,9 +65,10 @@ void RunOutput::write_bits(const std::string& bits) {
 }
 
 std::string RunOutput::write_checkpoint(const RunState& state, const Network& model,
-                                        const Optimizer& optimizer, const std::string& why) {
+                                        const Optimizer& optimizer, const std::string& why,
+                                        const OtherParts& other_parts) {
   or_warn(console_, "figures that wait", [&] { metrics_.flush(); });
-  const std::string path = save_run(config_, state, model, optimizer, policy_, task_);
+  const std::string path = save_run(config_, state, model, optimizer, policy_, task_, other_parts);
   console_.line(cat("saved ", path, why));
   or_warn(console_, "removing old checkpoints",
           [&] { rotate_checkpoints(config_.output_dir, config_.save_total_limit, path); });

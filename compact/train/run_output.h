@@ -32,9 +32,10 @@ class RunOutput {
   void write_bits(const std::string& bits);
   // Figures that wait, then checkpoint-<step>; then old ones beyond --save_total_limit are removed.
   // Throws InputError where the checkpoint cannot be written. `why` ends the line on the console.
-  // The checkpoint's path.
+  // The checkpoint's path. `other_parts`: of the other ranks, where they have any.
   std::string write_checkpoint(const RunState& state, const Network& model,
-                               const Optimizer& optimizer, const std::string& why);
+                               const Optimizer& optimizer, const std::string& why,
+                               const OtherParts& other_parts = {});
 
  private:
   const TrainConfig& config_;

@@ -59,11 +59,14 @@ Policy stored_policy(const OpenCheckpoint& open, const std::string& checkpoint) 
 }  // namespace
 
 std::string save_run(const TrainConfig& config, const RunState& s, const Network& model,
-                     const Optimizer& optimizer, const Policy& policy, const Task& task) {
+                     const Optimizer& optimizer, const Policy& policy, const Task& task,
+                     const OtherParts& other_parts) {
   OptimizerState state = optimizer.state();
   CheckpointContent content;
   content.model = model.named_tensors();
   content.optimizer = std::move(state.tensors);
+  content.optimizer_parts = other_parts ? config.ranks : 1;
+  content.other_parts = other_parts;
   content.config = task.config;
   content.trainer_state = run_state_to_json(s);
   content.trainer_state["optimizer"] = state.numbers;
@@ -181,8 +184,12 @@ void load_run(const std::string& checkpoint, Network& model, Optimizer& optimize
   const OpenCheckpoint open = open_checkpoint(checkpoint, /*verified=*/true);
   for (auto& [name, tensor] : model.named_tensors()) open.model.read_into(name, tensor);
   OptimizerState state;
-  for (const TensorEntry& entry : open.optimizer.entries()) {
-    state.tensors.emplace_back(entry.name, open.optimizer.read(entry.name));
+  for (const SafetensorsFile& part : open.optimizer) {
+    for (const TensorEntry& entry : part.entries()) {
+      if (!optimizer.is_elsewhere(entry.name)) {
+        state.tensors.emplace_back(entry.name, part.read(entry.name));
+      }
+    }
   }
   COMPACT_CHECK(open.trainer_state.contains("optimizer"), checkpoint, ": has no optimizer state");
   try {

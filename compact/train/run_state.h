@@ -3,10 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "compact/config/config.h"
+#include "compact/io/checkpoint.h"
 #include "compact/models/network.h"
 #include "compact/optim/optimizer.h"
 #include "compact/tasks/task.h"
@@ -14,9 +17,12 @@
 
 namespace compact {
 
-// Saves output_dir/checkpoint-<step>. Returns its path.
+// Saves output_dir/checkpoint-<step>. Returns its path. Of an optimizer whose state several ranks
+// have `other_parts` has those of the others written (CheckpointContent).
+using OtherParts = std::function<std::vector<CheckpointFile>(const std::filesystem::path& folder)>;
 std::string save_run(const TrainConfig& config, const RunState& state, const Network& model,
-                     const Optimizer& optimizer, const Policy& policy, const Task& task);
+                     const Optimizer& optimizer, const Policy& policy, const Task& task,
+                     const OtherParts& other_parts = {});
 
 // The checkpoint folder that --resume_from_checkpoint names. Lines on invalid ones passed over go
 // to `warnings`. Throws InputError where there is none.

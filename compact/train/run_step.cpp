@@ -60,11 +60,7 @@ bool Run::step() {
     const bool stop = SignalScope::count() >= 2 || (hooks_.stop && hooks_.stop(s_.step, micro));
     return !stop || group_.size() > 1 || s_.micro == accumulation;
   };
-  const int64_t sent = group_.bytes();
-  hooks.before_norm = [&] {
-    figures_.sum_seconds += sum_gradients(group_, *optimizer_);
-    figures_.sum_bytes += group_.bytes() - sent;
-  };
+  const GroupTraffic before = group_.traffic();
   hooks.before_update = [&](const at::Tensor& norm) { progress_->add_norm(norm); };
   learning_rate_ = c_.learning_rate * schedule_->factor(s_.step);
   const StepSettings settings = {.accumulation = accumulation,
@@ -94,6 +90,10 @@ bool Run::step() {
   s_.window = task_.train->position();
   s_.tokens += valid;
   progress_->end();
+  const GroupTraffic sent = group_.traffic();
+  figures_.traffic.bytes += sent.bytes - before.bytes;
+  figures_.traffic.waited += sent.waited - before.waited;
+  figures_.traffic.busy += sent.busy - before.busy;
   // A replay asks for no memory.
   if (!replayed) peak_bytes_ = peak_bytes(device_) - outside_bytes_;
   if (device_.is_cpu()) heap_.after_step(peak_bytes(device_));

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <csignal>
+#include <filesystem>
+#include <memory>
 #include <ostream>
 
 #include "compact/base/check.h"
@@ -29,12 +31,33 @@ int64_t own_signal() {
 }  // namespace
 
 void Run::save(const char* why) {
-  const auto write = [&] { saved_ = output_->write_checkpoint(s_, *model_, *optimizer_, why); };
+  const bool dealt = group_.size() > 1 && c_.zero > 0;
+  bool asked = !dealt;
+  OtherParts others;
+  if (dealt) {
+    others = [&](const std::filesystem::path& folder) {
+      asked = true;
+      return parts_of_others(group_, folder);
+    };
+    if (!group_.leads()) write_own_part(group_, *optimizer_);
+  }
+  const auto write = [&] {
+    try {
+      saved_ = output_->write_checkpoint(s_, *model_, *optimizer_, why, others);
+    } catch (...) {
+      if (!asked) group_.broadcast("");  // there is no folder to write to
+      throw;
+    }
+  };
   if (group_.lead(write)) saved_step_ = s_.step;
 }
 
 // The others wait, so that none ends before the model is written.
 void Run::finish() {
+  if (group_.size() > 1) {
+    figures_.rank_peaks =
+        group_.gather(cat(figures_.highest_peak_bytes, " ", plan_->peak_bytes()));
+  }
   group_.lead([&] { conclude(); });
   group_.barrier();
 }
@@ -115,16 +138,17 @@ int train(const TrainConfig& config, std::ostream& out, bool terminal, const Tra
   if (place.size > 1) {
     console.line(cat("ranks    ", place.size, ", which meet at ", place.address, ":", place.port));
   }
-  const auto group =
+  const std::shared_ptr<Group> group =
       join_group(place, std::chrono::seconds(std::max<int64_t>(1, config.ddp_timeout)));
   const SignalScope signals;  // until the run has let go of its folder
   return together(*group, [&] {
     check_run(config);
     TrainConfig taken = for_task(config);
     taken.ranks = group->size();
+    taken.planned_rank = group->rank();
     taken.neighbours = place.neighbours;
     agree_on_start(*group, place.restarts > 0, taken);
-    Run run(taken, console, hooks, *group);
+    Run run(taken, console, hooks, group);
     try {
       return run.go();
     } catch (const std::exception& e) {

@@ -30,10 +30,11 @@ inline std::optional<int64_t> mark_of(const std::filesystem::path& path) {
   const OpenCheckpoint open = open_checkpoint(path);
   const int64_t mark = open.trainer_state["mark"];
   const CheckpointContent expected = content_of(open.step, mark);
-  const bool same = open.trainer_state == expected.trainer_state && open.texts == expected.texts &&
-                    open.config == expected.config &&
-                    at::equal(open.model.read("weight"), expected.model[0].second) &&
-                    at::equal(open.optimizer.read("weight.exp_avg"), expected.optimizer[0].second);
+  const bool same =
+      open.trainer_state == expected.trainer_state && open.texts == expected.texts &&
+      open.config == expected.config &&
+      at::equal(open.model.read("weight"), expected.model[0].second) &&
+      at::equal(open.optimizer.at(0).read("weight.exp_avg"), expected.optimizer[0].second);
   return same ? std::optional(mark) : std::nullopt;
 }
 

@@ -48,7 +48,7 @@ TEST(Checkpoint, RoundTrip) {
     EXPECT_EQ(open.step, 12);
     EXPECT_TRUE(at::equal(open.model.read("weight"), at::full({5, 3}, 0.1f)));
     EXPECT_EQ(open.model.metadata().at("format"), "pt");
-    EXPECT_EQ(open.optimizer.read("step").item<int64_t>(), 7);
+    EXPECT_EQ(open.optimizer.at(0).read("step").item<int64_t>(), 7);
     EXPECT_EQ(open.config, content(0).config);
     EXPECT_EQ(open.trainer_state, content(0).trainer_state);
     EXPECT_EQ(open.texts, content(0).texts);

@@ -55,7 +55,7 @@ TEST(Group, OfOneProcessOpensNothingAndChangesNothing) {
   bool worked = false;
   EXPECT_TRUE(group->lead([&] { worked = true; }));
   EXPECT_TRUE(worked);
-  EXPECT_EQ(group->bytes(), 0);
+  EXPECT_EQ(group->traffic().bytes, 0);
   EXPECT_TRUE(group->leads());
 }
 
@@ -80,7 +80,7 @@ TEST(Group, SumsAndSendsTensorsOfEveryType) {
           bytes += static_cast<int64_t>(x.nbytes() + y.nbytes());
         }
       }
-      EXPECT_EQ(group.bytes(), bytes);
+      EXPECT_EQ(group.traffic().bytes, bytes);
       EXPECT_THROW(group.all_reduce(at::zeros({4, 4}).t().narrow(0, 0, 2)), InputError);
       EXPECT_THROW(group.broadcast(at::zeros({4}), size), InputError);
     });

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/optim/reduction.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "compact/base/check.h"
+#include "compact/optim/optimizer.h"
+
+namespace compact {
+namespace {
+
+// Sums under way whose gradients this rank lets go of: those of about a block.
+constexpr size_t kMostUnderWay = 4;
+
+const at::Tensor& gradient_of(const ParameterState& s) {
+  const at::Tensor& g = s.gradient();
+  COMPACT_CHECK(g.defined(), "[optimizer] `", s.parameter->name,
+                "` has no gradient to be summed over the ranks");
+  return g;
+}
+
+}  // namespace
+
+Reduction::Reduction(Group& group, std::vector<ParameterState>& states)
+    : group_(group), states_(states), ready_(states.size(), false) {
+  for (size_t i = states.size(); i-- > 0;) {
+    (states[i].leaf.dim() > 1 ? matrices_ : vectors_).push_back(i);
+  }
+}
+
+void Reduction::begin() {
+  COMPACT_CHECK(!begun_ && !done_,
+                "[optimizer] gradients of the step have been summed over the ranks, or are "
+                "being: one backward pass of it is the last");
+  begun_ = true;
+  next_ = 0;
+  ready_.assign(states_.size(), false);
+}
+
+void Reduction::ready(size_t index) {
+  const at::NoGradGuard no_grad;
+  ready_[index] = true;
+  while (next_ < matrices_.size() && ready_[matrices_[next_]]) start(matrices_[next_++]);
+}
+
+void Reduction::start(size_t index) {
+  const ParameterState& s = states_[index];
+  // A rule that does not ask how fast sums are, so that memory is what was planned.
+  while (s.owner != kEveryRank && started_.size() >= kMostUnderWay) retire();
+  const at::Tensor dense = gradient_of(s).contiguous();
+  started_.push_back({index, dense,
+                      s.owner == kEveryRank ? group_.begin_all_reduce(dense)
+                                            : group_.begin_reduce(dense, s.owner)});
+}
+
+void Reduction::retire() {
+  Started first = std::move(started_.front());
+  started_.pop_front();
+  group_.wait(std::move(first.pending));
+  ParameterState& s = states_[first.index];
+  if (!s.is_own()) {
+    s.sum.reset();
+    s.leaf.mutable_grad().reset();
+  } else if (!first.dense.is_same(s.gradient())) {
+    s.gradient().copy_(first.dense);
+  }
+}
+
+void Reduction::sum_vectors() {
+  int64_t count = 0;
+  for (const size_t i : vectors_) count += gradient_of(states_[i]).numel();
+  if (count == 0) return;
+  const at::Tensor all = at::empty({count}, gradient_of(states_[vectors_[0]]).options());
+  const auto each = [&](auto f) {
+    int64_t at = 0;
+    for (const size_t i : vectors_) {
+      const at::Tensor& g = gradient_of(states_[i]);
+      f(g, all.narrow(0, at, g.numel()).view(g.sizes()));
+      at += g.numel();
+    }
+  };
+  each([](const at::Tensor& g, const at::Tensor& part) { part.copy_(g); });
+  group_.all_reduce(all);
+  each([](const at::Tensor& g, const at::Tensor& part) { g.copy_(part); });
+}
+
+void Reduction::finish() {
+  const at::NoGradGuard no_grad;
+  if (!begun_) begin();
+  while (next_ < matrices_.size()) start(matrices_[next_++]);
+  while (!started_.empty()) retire();
+  sum_vectors();
+  begun_ = false;
+  done_ = true;
+}
+
+void Reduction::begin_step() {
+  started_.clear();
+  begun_ = done_ = false;
+}
+
+}  // namespace compact
