@@ -3,6 +3,7 @@
 
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
@@ -71,6 +72,25 @@ void report_gpu(const TrainConfig& c, const std::vector<Operation>& operations,
   result["time"] = time_json(time, rates);
 }
 
+// Of several ranks the one that is planned, and what a step sends.
+void report_ranks(const TrainConfig& c, const StepPlan& plan, nlohmann::ordered_json& result) {
+  std::cout << "ranks    " << c.ranks << ", zero " << c.zero << ": ";
+  if (plan.dealt.empty()) {
+    std::cout << "each has all optimizer state";
+  } else {
+    const auto bytes = [&](int64_t rank) { return plan.dealt[static_cast<size_t>(rank)]; };
+    std::cout << "this is rank " << c.planned_rank << ", which has the most optimizer state, "
+              << format_bytes(bytes(c.planned_rank)) << " of "
+              << format_bytes(std::accumulate(plan.dealt.begin(), plan.dealt.end(), int64_t{0}));
+  }
+  std::cout << "; sums and copies of " << format_bytes(plan.sent) << " a step\n";
+  result["ranks"] = {{"world_size", c.ranks},
+                     {"zero", c.zero},
+                     {"rank", c.planned_rank},
+                     {"state_bytes", plan.dealt},
+                     {"sent_bytes_per_step", plan.sent}};
+}
+
 }  // namespace
 
 int run_plan(const Command& command, const std::vector<std::string>& arguments) {
@@ -110,6 +130,8 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
   COMPACT_CHECK(ranks >= 1, "--world_size must be at least 1, is ", ranks);
   c = for_task(c);
   c.ranks = ranks;
+  COMPACT_CHECK(ranks > 1 || c.zero == TrainConfig().zero, "--zero ", c.zero,
+                " takes effect with --world_size above 1 only");
   if (!task_named(c.task).planned_from_data) {
     // A run gives a new model the vocabulary that its text is read with.
     const bool read = !c.train_file.empty() && c.tokenizer.empty() && !c.model.empty();
@@ -151,6 +173,7 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
     std::cout << found.text;
     result["max_batch"] = found.batch;
   }
+  c.planned_rank = heaviest_rank(c, task, policy);
   StepPlan plan;
   if (automatic) {
     const Chosen chosen = planner_for(c, task, device, stated).choose(budget_of(c));
@@ -180,6 +203,7 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
   std::cout << " " << task.unit;
   if (c.gradient_accumulation_steps > 1) std::cout << " x " << c.gradient_accumulation_steps;
   std::cout << ", " << c.optim << ", preset " << c.preset << "\n" << plan_table(plan, device);
+  if (ranks > 1) report_ranks(c, plan, result);
   if (cuda) {
     report_gpu(c, planned_operations(c, task, policy), stated, plan, gpu, result);
   }

@@ -63,8 +63,9 @@ struct TrainConfig {
   bool cuda_graph = false;
   int64_t ddp_timeout = 1800;  // seconds
   int64_t zero = 1;            // stage, of several ranks
-  int64_t ranks = 1;           // no options: processes of the run, and of them on this machine, as
-  int64_t neighbours = 1;      // their launcher says; and the one that a plan is of
+  std::string reduce_dtype = "float32";
+  int64_t ranks = 1;       // no options: processes of the run, and of them on this machine, as
+  int64_t neighbours = 1;  // their launcher says; and the one that a plan is of
   int64_t planned_rank = 0;
   int64_t threads = 0;
   int64_t seed = 42;

@@ -72,9 +72,16 @@ OptionGroup options_of_machine() {
           {.name = "zero",
            .member = &C::zero,
            .help = "of several ranks: 0: each has all optimizer state; 1: of each matrix one has "
-                   "it, updates it and sends the update",
-           .range = ValueRange::from(0, 1),
+                   "it, updates it and sends the update; 2: and the sum of its gradients, in every "
+                   "micro-batch",
+           .range = ValueRange::from(0, 2),
            .resume = kFree,
+           .commands = kTrain | kPlan},
+          {.name = "reduce_dtype",
+           .member = &C::reduce_dtype,
+           .help = "type in which gradients of matrices are summed over ranks",
+           .choices = {{"float32"}, {"bfloat16"}},
+           .resume = kWarned,
            .commands = kTrain | kPlan},
           {.name = "threads",
            .member = &C::threads,

@@ -128,12 +128,17 @@ json verified_state(const fs::path& path) {
 }
 
 void write_content(const fs::path& to, int64_t step, const CheckpointContent& content) {
-  // First, since others do so meanwhile.
   std::vector<CheckpointFile> written;
-  if (content.other_parts) written = content.other_parts(to);
-  COMPACT_CHECK(static_cast<int64_t>(written.size()) + 1 == content.optimizer_parts, to.string(),
-                ": a checkpoint of ", content.optimizer_parts, " parts has ", written.size() + 1);
-  written.push_back(write_optimizer_part(to, 1, content.optimizer_parts, content.optimizer));
+  const auto write_own = [&] {
+    written.push_back(write_optimizer_part(to, 1, content.optimizer_parts, content.optimizer));
+  };
+  if (content.other_parts) {
+    for (CheckpointFile& file : content.other_parts(to, write_own)) written.push_back(file);
+  } else {
+    write_own();
+  }
+  COMPACT_CHECK(static_cast<int64_t>(written.size()) == content.optimizer_parts, to.string(),
+                ": a checkpoint of ", content.optimizer_parts, " parts has ", written.size());
   write_safetensors(to / kModelFile, content.model, kModelMetadata);
   write_json(to / kConfigFile, content.config);
   for (const auto& [name, text] : content.texts) write_file_atomically(to / name, text);

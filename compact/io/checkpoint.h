@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "compact/base/function_ref.h"
 #include "compact/io/safetensors.h"
 
 namespace compact {
@@ -33,12 +34,16 @@ struct CheckpointFile {
   std::string xxh3;
 };
 
+using OtherParts = std::function<std::vector<CheckpointFile>(const std::filesystem::path& folder,
+                                                             FunctionRef<void()> own)>;
+
 struct CheckpointContent {
   NamedTensors model;
   NamedTensors optimizer;  // all of it, or the first part of several
   int64_t optimizer_parts = 1;
-  // Where there are several: has the others written into the folder, as by write_optimizer_part().
-  std::function<std::vector<CheckpointFile>(const std::filesystem::path& folder)> other_parts{};
+  // Where there are several: has the others written into the folder, as by write_optimizer_part(),
+  // and calls `own` meanwhile.
+  OtherParts other_parts{};
   nlohmann::json config;
   nlohmann::json trainer_state;                // an object without the key "checkpoint"
   std::map<std::string, std::string> texts{};  // file name -> content: policy.txt, ...

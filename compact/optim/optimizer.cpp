@@ -124,7 +124,10 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions option
                      .key = derive(key, label_of(p->name.data(), p->name.size()))};
     owned.push_back(s.leaf.dim() > 1 ? owned_bytes(s, options_) : 0);
     const bool summed = sums(options_, s.leaf);
-    COMPACT_CHECK(!(summed || several) || !p->release, "[optimizer] `", p->name,
+    COMPACT_CHECK(!several || !p->release, "[optimizer] `", p->name,
+                  "`: release=true updates it before the gradients of all ", options_.group->size(),
+                  " ranks are known");
+    COMPACT_CHECK(!summed || !p->release, "[optimizer] `", p->name,
                   "` is updated inside the backward pass, which cannot be one of several");
     COMPACT_CHECK(!(summed || several || p->release) || !hook_of(s.leaf), "[optimizer] `", p->name,
                   "` has a hook on its gradient already, of another optimizer or one's own: that "
@@ -133,13 +136,17 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions option
   }
   if (several && options_.zero > 0) {
     const std::vector<int> owners = deal_owners(owned, options_.group->size());
-    for (size_t i = 0; i < states_.size(); ++i) states_[i].owner = owners[i];
+    dealt_.assign(static_cast<size_t>(options_.group->size()), 0);
+    for (size_t i = 0; i < states_.size(); ++i) {
+      states_[i].owner = owners[i];
+      if (owners[i] != kEveryRank) dealt_[static_cast<size_t>(owners[i])] += owned[i];
+    }
   }
   for (ParameterState& s : states_) {
     if (several) s.rank = options_.group->rank();
     if (s.is_own()) make_state(s, options_);
   }
-  if (several) reduction_ = std::make_unique<Reduction>(*options_.group, states_);
+  if (several) reduction_ = std::make_unique<Reduction>(options_, states_);
   // Once nothing throws any more: no destructor would take them away.
   for (size_t i = 0; i < states_.size(); ++i) {
     const ParameterState& s = states_[i];
@@ -179,6 +186,7 @@ void Optimizer::end_pass() {
 void Optimizer::clear_gradients() {
   for (ParameterState& s : states_) {
     s.sum.reset();
+    s.total.reset();
     s.leaf.mutable_grad().reset();
   }
   end_pass();
@@ -196,7 +204,7 @@ void Optimizer::begin_backward(double learning_rate, const at::Tensor& guard, bo
                   s.parameter->name,
                   "` is updated inside the backward pass, which cannot be one of several");
   }
-  if (reduction_ && last) reduction_->begin();
+  if (reduction_ && (last || options_.zero > 1)) reduction_->begin(last);
   backward_rate_ = learning_rate;
   backward_guard_ = guard;
   released_.assign(states_.size(), false);
@@ -215,6 +223,10 @@ void Optimizer::check_summed() const {
   COMPACT_CHECK(!reduction_ || reduction_->is_done(), "[optimizer] gradients of ",
                 options_.group->size(),
                 " ranks must be summed before they are used: sum_over_ranks()");
+}
+
+void Optimizer::end_backward() {
+  if (reduction_) reduction_->end_pass();
 }
 
 void Optimizer::sum_over_ranks() {

@@ -32,6 +32,7 @@ struct ParameterState {
   Moment v;           // shape of the leaf: second moment; the same
   at::Tensor master;  // f32, shape of the weight; undefined where the weight is f32 or has none
   at::Tensor sum;     // f32, shape of the leaf: gradients so far, under OptimizerOptions::f32_sums
+  at::Tensor total;   // of an owner under zero 2: the sums of all ranks' passes so far
   int owner = kEveryRank;  // of several ranks the one that has moments and master
   int rank = 0;            // this one
 
@@ -80,8 +81,11 @@ class Optimizer {
   // that would be a wait for each, taken like others. gradient_norm() tells of it. Throws
   // InputError, with nothing changed, where a parameter that is to be released has a gradient, or
   // one's weight is another tensor than it was.
-  // Of several ranks, gradients of the `last` pass of a step are summed as they become whole.
+  // Of several ranks, gradients of the `last` pass of a step are summed as they become whole; under
+  // OptimizerOptions::zero 2 those of every pass, which end_backward() ends.
   void begin_backward(double learning_rate, const at::Tensor& guard = {}, bool last = true);
+
+  void end_backward();
 
   // After the last backward pass of a step: gradients become the sums of all ranks', which the
   // owner of a parameter alone has where there is one. Throws InputError where a parameter has no
@@ -118,6 +122,8 @@ class Optimizer {
   // Whether the next update re-draws projections.
   bool redraws_next() const;
   const std::vector<ParameterState>& states() const { return states_; }
+  // Of the state that only one of several ranks has: bytes by rank; empty where all have all.
+  const std::vector<int64_t>& dealt_bytes() const { return dealt_; }
 
   // Of what this rank has (see is_elsewhere()): all, what every rank has, or what it alone has.
   enum class Part : uint8_t { kAll, kCommon, kOwned };
@@ -154,6 +160,7 @@ class Optimizer {
   std::vector<std::pair<at::Tensor, const void*>> hooks_;  // leaves, and what was hung on them
   OptimizerOptions options_;
   std::unique_ptr<Reduction> reduction_;  // of several ranks
+  std::vector<int64_t> dealt_;
   int64_t updates_ = 0;
   at::Tensor numbers_;  // on the device, kernels::AdamWNumbers of each parameter; once prepared
   // Of the step whose backward pass began: its learning rate, what is updated, with which norms.

@@ -2,6 +2,8 @@
 // What an optimizer is set to.
 #pragma once
 
+#include <c10/core/ScalarType.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -37,6 +39,8 @@ struct OptimizerOptions {
   // What of a matrix is with one rank alone, as ZeRO's stages have it. 0: nothing. 1: its moments
   // and master. 2: and the sum of its gradients, of every backward pass. Vectors are with all.
   int zero = 0;
+  // What gradients of matrices are summed in over ranks, at most: they are rounded to it before.
+  at::ScalarType reduce_type = at::kFloat;
 };
 
 // Throws InputError on a value out of range.

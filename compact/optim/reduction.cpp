@@ -4,7 +4,6 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "compact/base/check.h"
@@ -25,18 +24,23 @@ const at::Tensor& gradient_of(const ParameterState& s) {
 
 }  // namespace
 
-Reduction::Reduction(Group& group, std::vector<ParameterState>& states)
-    : group_(group), states_(states), ready_(states.size(), false) {
+Reduction::Reduction(const OptimizerOptions& options, std::vector<ParameterState>& states)
+    : group_(*options.group),
+      states_(states),
+      type_(options.reduce_type),
+      every_pass_(options.zero > 1),
+      ready_(states.size(), false) {
   for (size_t i = states.size(); i-- > 0;) {
     (states[i].leaf.dim() > 1 ? matrices_ : vectors_).push_back(i);
   }
 }
 
-void Reduction::begin() {
+void Reduction::begin(bool last) {
   COMPACT_CHECK(!begun_ && !done_,
                 "[optimizer] gradients of the step have been summed over the ranks, or are "
                 "being: one backward pass of it is the last");
   begun_ = true;
+  last_ = last;
   next_ = 0;
   ready_.assign(states_.size(), false);
 }
@@ -51,10 +55,16 @@ void Reduction::start(size_t index) {
   const ParameterState& s = states_[index];
   // A rule that does not ask how fast sums are, so that memory is what was planned.
   while (s.owner != kEveryRank && started_.size() >= kMostUnderWay) retire();
-  const at::Tensor dense = gradient_of(s).contiguous();
+  at::Tensor dense = gradient_of(s).contiguous();
+  if (type_ != at::kFloat) dense = dense.to(type_);
   started_.push_back({index, dense,
                       s.owner == kEveryRank ? group_.begin_all_reduce(dense)
                                             : group_.begin_reduce(dense, s.owner)});
+}
+
+void Reduction::start_all() {
+  while (next_ < matrices_.size()) start(matrices_[next_++]);
+  while (!started_.empty()) retire();
 }
 
 void Reduction::retire() {
@@ -62,12 +72,23 @@ void Reduction::retire() {
   started_.pop_front();
   group_.wait(std::move(first.pending));
   ParameterState& s = states_[first.index];
-  if (!s.is_own()) {
-    s.sum.reset();
-    s.leaf.mutable_grad().reset();
-  } else if (!first.dense.is_same(s.gradient())) {
-    s.gradient().copy_(first.dense);
+  if (s.is_own() && !(every_pass_ && s.owner != kEveryRank)) {
+    if (!first.dense.is_same(s.gradient())) s.gradient().copy_(first.dense);
+    return;
   }
+  if (s.is_own()) {
+    s.total = s.total.defined() ? s.total.add_(first.dense) : first.dense.to(at::kFloat);
+  }
+  s.sum.reset();
+  s.leaf.mutable_grad().reset();
+  if (last_ && s.is_own()) s.sum = std::exchange(s.total, {});
+}
+
+void Reduction::end_pass() {
+  if (!begun_ || last_) return;
+  const at::NoGradGuard no_grad;
+  start_all();
+  begun_ = false;
 }
 
 void Reduction::sum_vectors() {
@@ -90,9 +111,8 @@ void Reduction::sum_vectors() {
 
 void Reduction::finish() {
   const at::NoGradGuard no_grad;
-  if (!begun_) begin();
-  while (next_ < matrices_.size()) start(matrices_[next_++]);
-  while (!started_.empty()) retire();
+  if (!begun_) begin(/*last=*/true);
+  start_all();
   sum_vectors();
   begun_ = false;
   done_ = true;

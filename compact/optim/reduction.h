@@ -13,15 +13,18 @@
 
 namespace compact {
 
+struct OptimizerOptions;
 struct ParameterState;
 
 class Reduction {
  public:
   // Gradients of these; both must outlive it.
-  Reduction(Group& group, std::vector<ParameterState>& states);
+  Reduction(const OptimizerOptions& options, std::vector<ParameterState>& states);
 
-  // The last backward pass of a step. Throws InputError where sums have begun.
-  void begin();
+  // A backward pass whose gradients are summed. Throws InputError after the last of a step.
+  void begin(bool last);
+  // Of a pass that was not the last nothing is under way any more.
+  void end_pass();
   bool has_begun() const { return begun_; }
   bool is_done() const { return done_; }  // finish() was called in this step
   // The gradient of states[index] is whole, in that pass. Matrices are summed each for itself, from
@@ -40,15 +43,18 @@ class Reduction {
     PendingPtr pending;
   };
   void start(size_t index);
+  void start_all();
   void retire();
   void sum_vectors();
 
   Group& group_;
   std::vector<ParameterState>& states_;
+  at::ScalarType type_;  // of sums
+  bool every_pass_;      // what owners have is summed in each, into ParameterState::total
   std::vector<size_t> matrices_, vectors_;  // in the order of sums
   std::vector<bool> ready_;
   size_t next_ = 0;  // of matrices_
-  bool begun_ = false, done_ = false;
+  bool begun_ = false, last_ = false, done_ = false;
   std::deque<Started> started_;
 };
 

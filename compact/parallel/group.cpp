@@ -69,7 +69,7 @@ PendingPtr Group::begin(Transfer transfer, const at::Tensor& t, int rank) {
   COMPACT_CHECK(rank >= 0 && rank < size_, "[group] a rank must be in [0, ", size_, "), is ", rank);
   if (size_ == 1 || t.numel() == 0) return std::make_unique<Done>();
   COMPACT_CHECK(t.is_contiguous(), "[group] a tensor to be summed or sent must be contiguous");
-  traffic_.bytes += static_cast<int64_t>(t.nbytes());
+  traffic_.bytes += (transfer == Transfer::kSum ? 2 : 1) * static_cast<int64_t>(t.nbytes());
   return start(transfer, t, rank);
 }
 

@@ -42,8 +42,9 @@ class Pending {
 };
 using PendingPtr = std::unique_ptr<Pending>;
 
-// Of tensors given to sums and copies so far, those of texts and numbers left out: bytes, and the
-// seconds in which this process waited for them, and in which any was under way.
+// Of tensors given to sums and copies so far, those of texts and numbers left out: bytes, counted
+// twice where all ranks get a sum (which is as much as a sum for one and a copy of it, Rajbhandari
+// et al. 2020), and the seconds in which this process waited, and in which any was under way.
 struct GroupTraffic {
   int64_t bytes = 0;
   double waited = 0, busy = 0;

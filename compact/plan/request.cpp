@@ -37,6 +37,7 @@ StepPlan plan_step(const StepRequest& request, std::vector<Operation>* operation
   Optimizer optimizer(model->parameters(), request.optimizer);
   MemoryTrace built;
   if (cuda) built = stop_trace();
+  const int64_t sent = request.optimizer.group ? request.optimizer.group->traffic().bytes : 0;
   StepRecorder recorder(*model, optimizer);
   std::optional<OperationRecorder> recorded;
   if (operations) recorded.emplace();
@@ -47,6 +48,8 @@ StepPlan plan_step(const StepRequest& request, std::vector<Operation>* operation
                     },
                     recorder, outside),
                 .parameters = model->parameter_count()};
+  if (request.optimizer.group) plan.sent = request.optimizer.group->traffic().bytes - sent;
+  plan.dealt = optimizer.dealt_bytes();
   if (operations) *operations = recorded->take();
   recorded.reset();
   plan.reserved = plan.memory.peak;

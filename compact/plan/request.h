@@ -31,6 +31,8 @@ struct StepPlan {
   int64_t reserved = 0;   // CUDA: what the caching allocator holds at the peak; CPU: the peak
   int64_t workspace = 0;  // CUDA: of the matrix library, in `reserved`
   int64_t parameters = 0;
+  int64_t sent = 0;            // of several ranks: bytes given to sums and copies in a step
+  std::vector<int64_t> dealt;  // and of optimizer state that only one has, by rank
 };
 
 // Makes the meta device count as this one does, and run what only it cannot. Plans call it.

@@ -28,8 +28,9 @@ void StepRecorder::begin(int64_t outside) {
 void StepRecorder::mark_gradients() {
   gradients_ = 0;
   for (const ParameterState& s : optimizer_.states()) {
-    const at::Tensor& gradient = s.gradient();
+    const at::Tensor& gradient = s.total.defined() ? s.total : s.gradient();
     trace_gradient(gradient);
+    if (!s.is_own()) continue;
     // One that is released inside the backward pass is of its leaf's type.
     gradients_ +=
         static_cast<int64_t>(gradient.defined() ? gradient.nbytes() : s.parameter->leaf().nbytes());

@@ -24,6 +24,7 @@ bool train_step(const Network& network, Optimizer& optimizer, const StepSettings
     optimizer.begin_backward(settings.learning_rate, settings.guard,
                              /*last=*/i + 1 == settings.accumulation);
     torch::autograd::backward({loss}, {});
+    optimizer.end_backward();
     if (hooks.after_backward && !hooks.after_backward(i, loss)) return false;
   }
   optimizer.sum_over_ranks();

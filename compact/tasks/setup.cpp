@@ -110,7 +110,9 @@ OptimizerOptions optimizer_options(const TrainConfig& c, const Policy& policy) {
   options.weight_decay = c.weight_decay;
   options.sgd_momentum = c.momentum;
   options.master_weights = c.master_weights;
-  options.f32_sums = c.gradient_accumulation_steps * c.ranks > 1;
+  options.reduce_type = dtype_of(c.reduce_dtype);
+  options.f32_sums =
+      c.gradient_accumulation_steps > 1 || (c.ranks > 1 && options.reduce_type == at::kFloat);
   if (c.projected_learning_rate > 0) {
     options.hidden_lr_factor = c.projected_learning_rate / c.learning_rate;
   }

@@ -201,6 +201,15 @@ GpuRates gpu_rates(const TrainConfig& c, const StatedSpeed& stated) {
   return rates;
 }
 
+int64_t heaviest_rank(const TrainConfig& c, const Task& task, const Policy& policy) {
+  if (c.ranks == 1 || c.zero == 0) return 0;
+  prepare_meta(c10::kCPU);
+  const std::unique_ptr<Network> model = task.network(c, policy, at::kMeta);
+  const Optimizer optimizer(model->parameters(), optimizer_options(c, policy));
+  const std::vector<int64_t>& bytes = optimizer.dealt_bytes();
+  return std::ranges::max_element(bytes) - bytes.begin();
+}
+
 std::vector<Operation> planned_operations(const TrainConfig& c, const Task& task,
                                           const Policy& policy) {
   std::vector<Operation> operations;

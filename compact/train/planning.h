@@ -30,6 +30,9 @@ struct StatedSpeed {
 };
 GpuRates gpu_rates(const TrainConfig& config, const StatedSpeed& stated);
 
+// The rank that has the most of the optimizer's state, 0 where all have the same.
+int64_t heaviest_rank(const TrainConfig& config, const Task& task, const Policy& policy);
+
 // What runs in a step on a GPU.
 std::vector<Operation> planned_operations(const TrainConfig& config, const Task& task,
                                           const Policy& policy);

@@ -56,15 +56,6 @@ at::Device rank_device(const Group& group, at::Device device) {
   return own;
 }
 
-void check_updates(const Group& group, const Network& network) {
-  if (group.size() == 1) return;
-  for (const Parameter* p : network.parameters()) {
-    COMPACT_CHECK(!p->release, "grad `", p->name,
-                  "`: release=true updates it before the gradients of all ", group.size(),
-                  " ranks are known");
-  }
-}
-
 void in_turn(Group& group, FunctionRef<void()> work) {
   group.lead(work);
   if (!group.leads()) work();

@@ -23,9 +23,6 @@ namespace compact {
 // current one. Throws InputError where there are fewer.
 at::Device rank_device(const Group& group, at::Device device);
 
-// Throws InputError where a parameter is updated before the gradients of all ranks are summed.
-void check_updates(const Group& group, const Network& network);
-
 // One after the other: rank 0, for as long as it takes, then all others at once.
 void in_turn(Group& group, FunctionRef<void()> work);
 

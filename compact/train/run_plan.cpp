@@ -17,14 +17,19 @@ namespace compact {
 RunPlan::RunPlan(const TrainConfig& c, const Task& task, at::Device device, Policy& policy,
                  bool resumed)
     : config_(c), task_(task), resumed_(resumed), device_(device) {
+  // What is chosen is for all ranks.
+  TrainConfig most = c;
+  if (!resumed) most.planned_rank = heaviest_rank(c, task, policy);
   if (c.preset == "auto" && !resumed) {
-    const Chosen chosen = planner_for(c, task, device.type()).choose(budget_of(c));
+    const Chosen chosen = planner_for(most, task, device.type()).choose(budget_of(c));
     policy = chosen.policy;
     choice_ = choice_lines(chosen);
   }
   std::string note;
-  plan_ = resumed ? plan_step(step_request(c, task, policy, device.type()))
-                  : plan_within(c, task, policy, device.type(), budget_of(c), note);
+  if (!resumed) plan_ = plan_within(most, task, policy, device.type(), budget_of(c), note);
+  if (resumed || most.planned_rank != c.planned_rank) {
+    plan_ = plan_step(step_request(c, task, policy, device.type()));
+  }
   if (!note.empty()) choice_.push_back(note);
   limit_ = device.is_cpu() ? memory_limit(parse_bytes(c.budget).value_or(0), c.neighbours)
                            : MemoryLimit{budget_of(c), "--budget"};

@@ -101,7 +101,6 @@ void Run::make_model() {
   plan_->enforce(outside_bytes_);
   if (c_.cuda_graph || hooks_.replayed_steps) graph_.emplace(device_);  // before what it runs
   model_ = make_network(c_, task_, policy_, device_, warnings_);
-  check_updates(group_, *model_);
   optimizer_ = make_optimizer(c_, policy_, *model_, shared_);
   if (graph_) StepGraph::check(c_, task_, policy_, *optimizer_);
   static_bytes_ = live_bytes(device_) - outside_bytes_;

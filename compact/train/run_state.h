@@ -19,7 +19,6 @@ namespace compact {
 
 // Saves output_dir/checkpoint-<step>. Returns its path. Of an optimizer whose state several ranks
 // have `other_parts` has those of the others written (CheckpointContent).
-using OtherParts = std::function<std::vector<CheckpointFile>(const std::filesystem::path& folder)>;
 std::string save_run(const TrainConfig& config, const RunState& state, const Network& model,
                      const Optimizer& optimizer, const Policy& policy, const Task& task,
                      const OtherParts& other_parts = {});

@@ -55,8 +55,7 @@ void Run::save(const char* why) {
 // The others wait, so that none ends before the model is written.
 void Run::finish() {
   if (group_.size() > 1) {
-    figures_.rank_peaks =
-        group_.gather(cat(figures_.highest_peak_bytes, " ", plan_->peak_bytes()));
+    figures_.rank_peaks = group_.gather(cat(figures_.highest_peak_bytes, " ", plan_->peak_bytes()));
   }
   group_.lead([&] { conclude(); });
   group_.barrier();

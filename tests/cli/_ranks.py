@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several processes of one run, started by hand or by torchrun."""
+import functools
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -26,11 +28,17 @@ def rank_environment(rank, size, port, **more):
     } | {name: str(value) for name, value in more.items()}
 
 
+def limit_files(size):
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
 class Ranks:
     """`compact train` on `size` ranks, with flags of a rank's own; each in a folder of its own where
-    `cwds` names them, with a link `m` there to what `links` says."""
+    `cwds` names them, with a link `m` there to what `links` says; and no file of a rank larger than
+    `limits` says, as on a disk that is full."""
 
-    def __init__(self, flags, size=2, own_flags=None, cwds=None, links=None, folder=None):
+    def __init__(self, flags, size=2, own_flags=None, cwds=None, links=None, folder=None, limits=None):
         port = free_port()
         self.all = []
         for name, target in (links or {}).items():
@@ -38,9 +46,11 @@ class Ranks:
             (folder / name / "m").symlink_to(target)
         for rank in range(size):
             own = (own_flags or {}).get(rank, [])
+            limit = (limits or {}).get(rank)
+            full = limit and functools.partial(limit_files, limit)
             self.all.append(subprocess.Popen(
                 [PROGRAM, "train", *map(str, [*flags, *own])], env=rank_environment(rank, size, port),
-                text=True, cwd=(cwds or {}).get(rank), stdout=subprocess.PIPE, stderr=subprocess.PIPE))  # fmt: skip
+                text=True, cwd=(cwds or {}).get(rank), preexec_fn=full, stdout=subprocess.PIPE, stderr=subprocess.PIPE))  # fmt: skip
 
     def finish(self, seconds=120):
         """(exit code, output, errors) of every rank."""

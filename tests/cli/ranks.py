@@ -99,6 +99,8 @@ class SeveralRanks(InFolder):
             "quantized": ["--preset=gact-l1"],
             "bits": ["--preset=gact-l2", "--bits_interval=4"],
             "chosen": ["--preset=auto", "--budget=15MiB"],
+            "all state": ["--zero=0", "--preset=compact", "--update_proj_gap=3"],
+            "sums of owners": ["--zero=2", "--dtype=bfloat16"],
         }  # fmt: skip
         for name, more in cases.items():
             with self.subTest(name):
@@ -131,15 +133,60 @@ class SeveralRanks(InFolder):
     def test_resume_on_other_ranks(self):
         flags = self.text("--save_steps=4", "--preset=compact", "--update_proj_gap=3")
         whole = self.finished(flags, 2, "whole")
-        for size in (1, 2):
-            with self.subTest(size):
-                out = self.finished(
-                    [*flags, f"--resume_from_checkpoint={whole / 'checkpoint-4'}"], size, f"resumed{size}")
+        parts = sorted(f.name for f in (whole / "checkpoint-4").glob("optimizer*"))
+        self.assertEqual(parts, [f"optimizer-0000{k}-of-00002.safetensors" for k in (1, 2)])
+        for size, zero in ((1, 1), (2, 0), (2, 1), (2, 2)):
+            with self.subTest(size=size, zero=zero):
+                more = [f"--resume_from_checkpoint={whole / 'checkpoint-4'}", f"--zero={zero}"]
+                out = self.finished([*flags, *more], size, f"resumed{size}{zero}")
                 self.assertEqual(weights(out / "model.safetensors"), weights(whole / "model.safetensors"))
         wrong = Ranks([*flags, f"--resume_from_checkpoint={whole / 'checkpoint-4'}",
                        f"--output_dir={self.folder / 'wrong'}"], 1).finish()  # fmt: skip
         self.assertEqual(wrong[0][0], 2)
         self.assertIn("a step has 2 samples of 1 ranks, but had 4 of 2", wrong[0][2])
+
+    def test_resume_on_four(self):
+        self.parts = 4
+        flags = self.text("--save_steps=4", "--preset=compact", "--update_proj_gap=3")
+        two = self.finished(flags, 2, "two")
+        checkpoint = f"--resume_from_checkpoint={two / 'checkpoint-4'}"
+        four = self.finished([*flags, checkpoint], 4, "four")
+        again = self.finished([*flags, checkpoint], 4, "again")
+        self.assertEqual(weights(four / "model.safetensors"), weights(again / "model.safetensors"))
+        for (step, a, *_), (_, b, *_) in zip(losses(two)[4:], losses(four)):
+            if a is not None and step is not None:
+                self.assertAlmostEqual(a, b, delta=1e-3)
+        parts = list((four / "checkpoint-8").glob("optimizer-*-of-00004.safetensors"))
+        self.assertEqual(len(parts), 4)
+
+    def test_parts_are_pytorchs(self):
+        from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+        import torch.distributed.checkpoint as dcp
+        flags = self.text("--save_steps=4", steps=4)
+        folder = self.finished(flags, 2, "two") / "checkpoint-4"
+        parts = self.folder / "parts"
+        parts.mkdir()
+        for part in folder.glob("optimizer-*"):
+            (parts / part.name).symlink_to(part)
+        import safetensors.torch
+        wanted = {}
+        for part in parts.iterdir():
+            wanted |= safetensors.torch.load_file(part)
+        self.assertIn("embedding.m", wanted)
+        read = {name: value.new_zeros(value.shape) for name, value in wanted.items()}
+        dcp.load(read, storage_reader=HuggingFaceStorageReader(str(parts)))
+        for name, value in wanted.items():
+            self.assertTrue(read[name].equal(value), name)
+
+    def test_part_that_cannot_be_written(self):
+        flags = self.text("--save_steps=4", f"--output_dir={self.out}")
+        ranks = Ranks(flags, limits={1: 4096})
+        done = ranks.finish()
+        self.assertEqual([d[0] for d in done], [0, 0], done)
+        self.assertRegex(done[0][1] + done[0][2], "warning: checkpoint-4.*rank 1: .*optimizer-00002-of-00002")
+        self.assertEqual(list(self.out.glob("checkpoint-*")), [])
+        self.assertEqual(list(self.out.glob(".compact-tmp-*")), [])
+        self.assertTrue((self.out / "model.safetensors").exists())
 
     def one_message(self, ranks, code, words, seconds=120):
         done = ranks.finish(seconds)

@@ -10,37 +10,13 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <functional>
 #include <thread>
 
 #include "compact/base/check.h"
+#include "tests/parallel/threads.h"
 
 namespace compact {
 namespace {
-
-int free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}};
-  socklen_t size = sizeof address;
-  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), size), 0);
-  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
-  close(fd);
-  return ntohs(address.sin_port);
-}
-
-void with_ranks(int size, const std::function<void(Group&)>& work, int seconds = 20) {
-  const int port = free_port();
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      const Place place{
-          .rank = rank, .size = size, .local = rank, .address = "127.0.0.1", .port = port};
-      const auto group = join_group(place, std::chrono::seconds(seconds));
-      work(*group);
-    });
-  }
-  for (std::thread& t : threads) t.join();
-}
 
 TEST(Group, OfOneProcessOpensNothingAndChangesNothing) {
   const auto group = join_group(Place{.address = "no such machine"}, std::chrono::seconds(1));
@@ -77,7 +53,7 @@ TEST(Group, SumsAndSendsTensorsOfEveryType) {
           const at::Tensor y = at::full({count}, group.rank(), type);
           group.broadcast(y, size - 1);
           EXPECT_TRUE(at::equal(y, at::full({count}, size - 1, type))) << type << " " << count;
-          bytes += static_cast<int64_t>(x.nbytes() + y.nbytes());
+          bytes += static_cast<int64_t>(2 * x.nbytes() + y.nbytes());
         }
       }
       EXPECT_EQ(group.traffic().bytes, bytes);
