@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <exception>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <vector>
@@ -108,10 +109,18 @@ void check_same(Group& group, const char* what, const std::string& text) {
   }
 }
 
-std::vector<CheckpointFile> parts_of_others(Group& group, const std::filesystem::path& folder) {
+std::vector<CheckpointFile> parts_of_others(Group& group, const std::filesystem::path& folder,
+                                            FunctionRef<void()> own) {
   group.broadcast(folder.string());
+  std::exception_ptr failed;
+  try {
+    own();
+  } catch (...) {
+    failed = std::current_exception();  // the others come to the call below, whatever happened here
+  }
   std::vector<CheckpointFile> files;
   const std::vector<std::string> all = group.gather("");
+  if (failed) std::rethrow_exception(failed);
   for (size_t r = 1; r < all.size(); ++r) {
     const json said = json::parse(all[r]);
     COMPACT_CHECK(!said.contains("error"), "rank ", r, ": ", said["error"].get<std::string>());

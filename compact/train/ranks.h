@@ -40,9 +40,11 @@ void check_same_options(Group& group, const TrainConfig& config);
 void check_same(Group& group, const char* what, const std::string& text);
 
 // Of a checkpoint of an optimizer whose state is dealt over the ranks. In rank 0: has all others
-// write their parts into the folder, and throws InputError, naming the rank, where one cannot. In
-// the others what goes with that: waits for rank 0 to name the folder, or none where it is empty.
-std::vector<CheckpointFile> parts_of_others(Group& group, const std::filesystem::path& folder);
+// write their parts into the folder while `own` runs, and throws InputError, naming the rank, where
+// one cannot. In the others what goes with that: waits for rank 0 to name the folder, or none where
+// it is empty.
+std::vector<CheckpointFile> parts_of_others(Group& group, const std::filesystem::path& folder,
+                                            FunctionRef<void()> own);
 void write_own_part(Group& group, const Optimizer& optimizer);
 
 // What a network keeps beside parameters becomes that of rank 0: the statistics of batch norms,

@@ -35,9 +35,9 @@ void Run::save(const char* why) {
   bool asked = !dealt;
   OtherParts others;
   if (dealt) {
-    others = [&](const std::filesystem::path& folder) {
+    others = [&](const std::filesystem::path& folder, FunctionRef<void()> own) {
       asked = true;
-      return parts_of_others(group_, folder);
+      return parts_of_others(group_, folder, own);
     };
     if (!group_.leads()) write_own_part(group_, *optimizer_);
   }
