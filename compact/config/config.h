@@ -64,6 +64,7 @@ struct TrainConfig {
   int64_t ddp_timeout = 1800;  // seconds
   int64_t zero = 1;            // stage, of several ranks
   std::string reduce_dtype = "float32";
+  bool deterministic_reduce = false;
   int64_t ranks = 1;       // no options: processes of the run, and of them on this machine, as
   int64_t neighbours = 1;  // their launcher says; and the one that a plan is of
   int64_t planned_rank = 0;

@@ -83,6 +83,13 @@ OptionGroup options_of_machine() {
            .choices = {{"float32"}, {"bfloat16"}},
            .resume = kWarned,
            .commands = kTrain | kPlan},
+          {.name = "deterministic_reduce",
+           .member = &C::deterministic_reduce,
+           .help =
+               "gradients of micro-batches and ranks are summed as a binary tree: the same bits "
+               "on 1, 2, 4, ... ranks, for a gradient in float32 for every doubling",
+           .resume = kWarned,
+           .commands = kTrain | kPlan},
           {.name = "threads",
            .member = &C::threads,
            .help = "CPU threads; 0: all cores",

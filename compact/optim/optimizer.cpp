@@ -88,7 +88,7 @@ const void* hook_of(const at::Tensor& leaf) {
 
 // Whether gradients of a parameter go into an f32 sum.
 bool sums(const OptimizerOptions& options, const at::Tensor& leaf) {
-  return options.f32_sums && leaf.scalar_type() != at::kFloat;
+  return options.tree_sums || (options.f32_sums && leaf.scalar_type() != at::kFloat);
 }
 
 }  // namespace
@@ -110,6 +110,9 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions option
   check_options(options_);
   std::set<std::string> names;
   const uint64_t key = derive(options_.seed, kOptimizerLabel);
+  COMPACT_CHECK(
+      !options_.tree_sums || options_.zero < 2,
+      "[optimizer] under zero 2 ranks are summed before passes: their order is no tree's");
   const bool several = options_.group && options_.group->size() > 1;
   const OptimizerInfo& kind = *options_.kind;
   std::vector<int64_t> owned;  // bytes of each that only one rank need have
@@ -187,6 +190,8 @@ void Optimizer::clear_gradients() {
   for (ParameterState& s : states_) {
     s.sum.reset();
     s.total.reset();
+    s.partial_sums.clear();
+    s.passes = 0;
     s.leaf.mutable_grad().reset();
   }
   end_pass();
@@ -206,6 +211,7 @@ void Optimizer::begin_backward(double learning_rate, const at::Tensor& guard, bo
   }
   if (reduction_ && (last || options_.zero > 1)) reduction_->begin(last);
   backward_rate_ = learning_rate;
+  last_pass_ = last;
   backward_guard_ = guard;
   released_.assign(states_.size(), false);
   released_norms_.clear();
@@ -215,7 +221,7 @@ void Optimizer::gradient_is_whole(size_t index) {
   if (!backward_rate_) return;
   ParameterState& s = states_[index];
   if (s.parameter->release) return release(index);
-  if (sums(options_, s.leaf)) gather(s);
+  if (sums(options_, s.leaf)) options_.tree_sums ? gather_in_a_tree(s) : gather(s);
   if (reduction_ && reduction_->has_begun()) reduction_->ready(index);
 }
 
@@ -269,6 +275,22 @@ void Optimizer::gather(ParameterState& s) {
     });
   }
   grad.reset();
+}
+
+// As a binary counter carries: what was summed of as many passes is added.
+void Optimizer::gather_in_a_tree(ParameterState& s) {
+  const at::NoGradGuard no_grad;
+  at::Tensor now = s.leaf.grad().to(at::kFloat).contiguous();
+  s.leaf.mutable_grad().reset();
+  const auto carry = [&] {
+    now = s.partial_sums.back().add_(now);
+    s.partial_sums.pop_back();
+  };
+  for (int64_t passes = s.passes++; passes & 1; passes >>= 1) carry();
+  if (!last_pass_) return s.partial_sums.push_back(std::move(now));
+  while (!s.partial_sums.empty()) carry();
+  s.sum = std::move(now);
+  s.passes = 0;
 }
 
 std::map<std::string, int64_t> Optimizer::bytes() const {

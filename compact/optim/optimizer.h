@@ -32,7 +32,11 @@ struct ParameterState {
   Moment v;           // shape of the leaf: second moment; the same
   at::Tensor master;  // f32, shape of the weight; undefined where the weight is f32 or has none
   at::Tensor sum;     // f32, shape of the leaf: gradients so far, under OptimizerOptions::f32_sums
-  at::Tensor total;   // of an owner under zero 2: the sums of all ranks' passes so far
+  // Of f32, under OptimizerOptions::tree_sums: sums of passes that are not in `sum` yet, the larger
+  // first, and how many passes there were.
+  std::vector<at::Tensor> partial_sums;
+  int64_t passes = 0;
+  at::Tensor total;        // of an owner under zero 2: the sums of all ranks' passes so far
   int owner = kEveryRank;  // of several ranks the one that has moments and master
   int rank = 0;            // this one
 
@@ -149,6 +153,7 @@ class Optimizer {
   void gradient_is_whole(size_t index);
   void release(size_t index);
   void gather(ParameterState& state);
+  void gather_in_a_tree(ParameterState& state);
   void end_pass();
   // Throws InputError where a parameter has got another weight or leaf.
   void check_tensors() const;
@@ -165,6 +170,7 @@ class Optimizer {
   at::Tensor numbers_;  // on the device, kernels::AdamWNumbers of each parameter; once prepared
   // Of the step whose backward pass began: its learning rate, what is updated, with which norms.
   std::optional<double> backward_rate_;
+  bool last_pass_ = true;
   at::Tensor backward_guard_;
   std::vector<bool> released_;
   std::vector<at::Tensor> released_norms_;

@@ -28,6 +28,10 @@ struct OptimizerOptions {
   // made the gradient of a bf16 parameter, it is moved into an f32 sum, so that small parts are not
   // rounded away.
   bool f32_sums = false;
+  // The same for every parameter, and sums are those of a binary tree over neighbours: with a power
+  // of two of passes their order is the one that as many ranks have (Group::sum_in_a_tree), at the
+  // cost of a gradient in f32 for every doubling. No state is saved inside a step.
+  bool tree_sums = false;
   // Multiplies the learning rate of hidden and of projected matrices.
   double hidden_lr_factor = 1;
   uint64_t seed = 0;  // of stochastic rounding

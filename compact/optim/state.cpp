@@ -127,6 +127,8 @@ void Optimizer::load(const OptimizerState& state) {
     const std::string grad = p.name + ".grad", draw = "draw." + p.name;
     gradients.push_back(tensors.has(grad) ? tensors.take(grad) : at::Tensor());
     if (const at::Tensor& g = gradients.back(); g.defined()) {
+      COMPACT_CHECK(!options_.tree_sums, "[optimizer state] `", grad,
+                    "` was saved inside a step, whose sums are those of a tree: go on without");
       gradients.back() = with_padding(p, g, p.leaf().sizes());
       const bool sum = options_.f32_sums && g.scalar_type() == at::kFloat;
       check_like(grad, g, sum ? at::kFloat : p.leaf().scalar_type(), p.leaf().sizes());

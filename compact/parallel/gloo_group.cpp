@@ -22,6 +22,7 @@
 namespace compact {
 namespace {
 
+constexpr int kTreeTag = 1;
 constexpr const char* kFailure = "failure";
 constexpr const char* kHeard = "heard";
 constexpr std::chrono::seconds kAsk(3);  // how long a failure is asked for
@@ -137,6 +138,19 @@ class GlooGroup final : public Group {
     });
     work->getFuture()->addCallback([clock = clock()](c10::ivalue::Future&) { clock->end(); });
     return std::make_unique<GlooWork>(t, std::move(work));
+  }
+
+  void pass(const at::Tensor& t, int to) override {
+    together([&] {
+      std::vector<at::Tensor> list{t};
+      gloo_->send(list, to, kTreeTag)->wait();
+    });
+  }
+  void receive(const at::Tensor& t, int from) override {
+    together([&] {
+      std::vector<at::Tensor> list{t};
+      gloo_->recv(list, from, kTreeTag)->wait();
+    });
   }
 
  private:

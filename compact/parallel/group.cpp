@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "compact/base/check.h"
 
@@ -26,6 +27,8 @@ class LoneGroup final : public Group {
 
  protected:
   PendingPtr start(Transfer, const at::Tensor&, int) override { return std::make_unique<Done>(); }
+  void pass(const at::Tensor&, int) override {}
+  void receive(const at::Tensor&, int) override {}
 };
 
 }  // namespace
@@ -65,12 +68,51 @@ GroupTraffic Group::traffic() const {
   return now;
 }
 
+class Group::TreeSum final : public Pending {
+ public:
+  TreeSum(Group& group, Transfer transfer, at::Tensor t, int rank)
+      : group_(group), transfer_(transfer), t_(std::move(t)), rank_(rank) {}
+  void wait() override {
+    group_.clock()->begin();
+    group_.sum_tree(t_, rank_);
+    group_.clock()->end();
+    if (transfer_ == Transfer::kSum) group_.start(Transfer::kSend, t_, rank_)->wait();
+  }
+
+ private:
+  Group& group_;
+  Transfer transfer_;
+  at::Tensor t_;
+  int rank_;
+};
+
 PendingPtr Group::begin(Transfer transfer, const at::Tensor& t, int rank) {
   COMPACT_CHECK(rank >= 0 && rank < size_, "[group] a rank must be in [0, ", size_, "), is ", rank);
   if (size_ == 1 || t.numel() == 0) return std::make_unique<Done>();
   COMPACT_CHECK(t.is_contiguous(), "[group] a tensor to be summed or sent must be contiguous");
   traffic_.bytes += (transfer == Transfer::kSum ? 2 : 1) * static_cast<int64_t>(t.nbytes());
+  if (tree_ && transfer != Transfer::kSend) {
+    return std::make_unique<TreeSum>(*this, transfer, t, rank);
+  }
   return start(transfer, t, rank);
+}
+
+void Group::sum_in_a_tree() {
+  COMPACT_CHECK((size_ & (size_ - 1)) == 0,
+                "[group] a tree of sums needs a power of two of ranks, there are ", size_);
+  tree_ = size_ > 2;
+}
+
+// What neighbours have together goes to the one of them that is more like `to`.
+void Group::sum_tree(const at::Tensor& t, int to) {
+  at::Tensor other;
+  for (int bit = 1; bit < size_; bit <<= 1) {
+    const int neighbour = rank_ ^ bit;
+    if ((rank_ & bit) != (to & bit)) return pass(t, neighbour);
+    if (!other.defined()) other = at::empty_like(t);
+    receive(other, neighbour);
+    t.add_(other);
+  }
 }
 
 PendingPtr Group::begin_all_reduce(const at::Tensor& t) { return begin(Transfer::kSum, t, 0); }

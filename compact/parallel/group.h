@@ -84,6 +84,12 @@ class Group {
   // throws is passed on. Throws GroupError where rank 0 has gone.
   virtual bool lead(FunctionRef<void()> work) = 0;
 
+  // From now on sums of more than two are those of a binary tree over neighbours, ((0 + 1) + (2 +
+  // 3)), made by the one who waits: their order, and so their last bit, is the same for every rank
+  // that they are for, and the one that summing neighbours inside of one rank has. Throws
+  // InputError where the number of ranks is no power of two.
+  void sum_in_a_tree();
+
   GroupTraffic traffic() const;
 
   // Tells the others why this process leaves them; false: another one did before, and only the
@@ -112,13 +118,19 @@ class Group {
   explicit Group(const Place& place);
   // `rank`: where a sum is for, or a copy from.
   virtual PendingPtr start(Transfer transfer, const at::Tensor& t, int rank) = 0;
+  // Done when it returns.
+  virtual void pass(const at::Tensor& t, int to) = 0;
+  virtual void receive(const at::Tensor& t, int from) = 0;
   const std::shared_ptr<Clock>& clock() const { return clock_; }
 
  private:
   PendingPtr begin(Transfer transfer, const at::Tensor& t, int rank);
   void add(const at::Tensor& t);  // of texts and numbers
+  class TreeSum;
+  void sum_tree(const at::Tensor& t, int to);
 
   int rank_, size_, local_;
+  bool tree_ = false;
   GroupTraffic traffic_;
   std::shared_ptr<Clock> clock_ = std::make_shared<Clock>();
   at::Tensor count_, number_;  // of sum_of

@@ -30,6 +30,7 @@ void StepRecorder::mark_gradients() {
   for (const ParameterState& s : optimizer_.states()) {
     const at::Tensor& gradient = s.total.defined() ? s.total : s.gradient();
     trace_gradient(gradient);
+    for (const at::Tensor& sum : s.partial_sums) trace_gradient(sum);
     if (!s.is_own()) continue;
     // One that is released inside the backward pass is of its leaf's type.
     gradients_ +=

@@ -42,6 +42,14 @@ void check_config(const TrainConfig& c) {
   COMPACT_CHECK(!c.master_weights || c.dtype == "bfloat16",
                 "--master_weights is for --dtype bfloat16: "
                 "float32 weights are their own master");
+  const int64_t passes = c.gradient_accumulation_steps;
+  COMPACT_CHECK(!c.deterministic_reduce || (passes & (passes - 1)) == 0,
+                "--deterministic_reduce sums as a binary tree: it needs a "
+                "--gradient_accumulation_steps that is a power of two, is ",
+                passes);
+  COMPACT_CHECK(!c.deterministic_reduce || c.zero < 2,
+                "--deterministic_reduce goes with --zero 0 and 1: under 2 the ranks are summed in "
+                "every micro-batch");
   Allowed::parse(c.allow);  // whose words stand there
   if (c.preset == "auto") check_policy_is_open(c);
   if (!c.model.empty()) model_named(c.model, task.use);

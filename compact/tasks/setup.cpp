@@ -111,6 +111,7 @@ OptimizerOptions optimizer_options(const TrainConfig& c, const Policy& policy) {
   options.sgd_momentum = c.momentum;
   options.master_weights = c.master_weights;
   options.reduce_type = dtype_of(c.reduce_dtype);
+  options.tree_sums = c.deterministic_reduce;
   options.f32_sums =
       c.gradient_accumulation_steps > 1 || (c.ranks > 1 && options.reduce_type == at::kFloat);
   if (c.projected_learning_rate > 0) {
@@ -119,6 +120,7 @@ OptimizerOptions optimizer_options(const TrainConfig& c, const Policy& policy) {
   options.zero = static_cast<int>(c.zero);
   if (c.ranks > 1) {
     options.group = planned_group(static_cast<int>(c.planned_rank), static_cast<int>(c.ranks));
+    if (c.deterministic_reduce) options.group->sum_in_a_tree();
   }
   options.seed = key_of(c, RandomUse::kOptimizer);
   options.moment = [policy, state](const Parameter& p) {

@@ -58,7 +58,7 @@ bool Run::step() {
     plan_->mark_gradients();
     s_.micro = micro + 1;
     const bool stop = SignalScope::count() >= 2 || (hooks_.stop && hooks_.stop(s_.step, micro));
-    return !stop || group_.size() > 1 || s_.micro == accumulation;
+    return !stop || group_.size() > 1 || c_.deterministic_reduce || s_.micro == accumulation;
   };
   const GroupTraffic before = group_.traffic();
   hooks.before_update = [&](const at::Tensor& norm) { progress_->add_norm(norm); };

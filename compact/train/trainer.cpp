@@ -145,6 +145,7 @@ int train(const TrainConfig& config, std::ostream& out, bool terminal, const Tra
     TrainConfig taken = for_task(config);
     taken.ranks = group->size();
     taken.planned_rank = group->rank();
+    if (taken.deterministic_reduce) group->sum_in_a_tree();
     taken.neighbours = place.neighbours;
     agree_on_start(*group, place.restarts > 0, taken);
     Run run(taken, console, hooks, group);

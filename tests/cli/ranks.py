@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several processes train the model of one: the same bits where both add two numbers, whatever saves
 and resumes; and what ends one of them ends all, with one message and one exit code."""
+import hashlib
 import json
 import os
 import random
@@ -17,12 +18,12 @@ STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 def weights(path):
-    """Bytes of every tensor but a batch norm's statistics, which every rank has of its own images."""
+    """A digest of every tensor but a batch norm's statistics, which every rank has of its own images."""
     data = path.read_bytes()
     (size,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8 : 8 + size])
     return {
-        name: data[8 + size + entry["data_offsets"][0] : 8 + size + entry["data_offsets"][1]]
+        name: hashlib.sha256(data[8 + size + entry["data_offsets"][0] : 8 + size + entry["data_offsets"][1]]).hexdigest()
         for name, entry in header.items()
         if name != "__metadata__" and not name.endswith(STATISTICS)
     }
@@ -114,6 +115,35 @@ class SeveralRanks(InFolder):
             self.assertEqual(step, same)
             if a is not None:
                 self.assertAlmostEqual(a, b, delta=1e-4)
+
+    def test_deterministic_sums(self):
+        cases = {
+            "f32": ["--zero=0", "--weight_decay=0.1"],
+            "bf16": ["--dtype=bfloat16"],
+            "masters": ["--dtype=bfloat16", "--master_weights=true", "--max_grad_norm=0.1"],
+            "projected": ["--preset=compact", "--update_proj_gap=3"],
+            "muon, 8-bit moments": ["--preset=compact", "--update_proj_gap=3", "--optim=muon",
+                                    "--optim_state_dtype=float8", "--dtype=bfloat16"],
+        }  # fmt: skip
+        self.parts = 4
+        for name, more in cases.items():
+            with self.subTest(name):
+                flags = self.text("--overwrite_output_dir=true", "--deterministic_reduce=true", *more)
+                all_runs = [self.finished(flags, size, f"on{size}") for size in (1, 2, 4)]
+                for folder in all_runs[1:]:
+                    self.assertEqual(*(weights(f / "model.safetensors") for f in (all_runs[0], folder)))
+                    self.as_planned(folder, 2 if folder is all_runs[1] else 4)
+                    norms = [[(r[0], r[2]) for r in losses(f)] for f in (all_runs[0], folder)]
+                    self.assertEqual(*norms)
+        runs = [self.finished(self.text(*flag), 1, f"order{len(flag)}") for flag in ((), ("--deterministic_reduce=true",))]
+        self.assertNotEqual(*(weights(f / "model.safetensors") for f in runs))  # the check finds other orders
+        for more, words in (
+            (["--gradient_accumulation_steps=3"], "a power of two, is 3"),
+            (["--zero=2"], "goes with --zero 0 and 1"),
+        ):
+            done = run("train", *self.text("--deterministic_reduce=true", f"--output_dir={self.out}", *more))
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(words, done.stderr)
 
     def test_sequences(self):
         self.same(self.sequences())

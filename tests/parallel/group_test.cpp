@@ -63,6 +63,78 @@ TEST(Group, SumsAndSendsTensorsOfEveryType) {
   }
 }
 
+// Numbers whose sum says in which order they were added, in one rank or over several.
+TEST(Group, SumsInATreeOfNeighbours) {
+  const auto value = [](int i) { return std::vector<float>{1e8f, 3.f, -1e8f, 5.f}[i]; };
+  const float want = (value(0) + value(1)) + (value(2) + value(3));
+  EXPECT_NE(want, value(0) + value(1) + value(2) + value(3));
+  with_ranks(4, [&](Group& group) {
+    group.sum_in_a_tree();
+    for (int to = 0; to < 4; ++to) {
+      const at::Tensor t = at::full({3}, value(group.rank()));
+      group.wait(group.begin_reduce(t, to));
+      if (group.rank() == to) {
+        EXPECT_TRUE(at::equal(t, at::full({3}, want))) << t;
+      }
+    }
+    const at::Tensor all = at::full({3}, value(group.rank()));
+    group.all_reduce(all);
+    EXPECT_TRUE(at::equal(all, at::full({3}, want))) << all;
+    EXPECT_EQ(group.sum_of(int64_t{1}), 4);
+  });
+  with_ranks(3, [](Group& group) { EXPECT_THROW(group.sum_in_a_tree(), InputError); });
+}
+
+TEST(Group, SumsForOneRankAndBesideOtherWork) {
+  for (const int size : {2, 3}) {
+    with_ranks(size, [&](Group& group) {
+      std::vector<at::Tensor> tensors;
+      std::vector<PendingPtr> all;
+      for (int i = 0; i < 20; ++i) {
+        tensors.push_back(at::full({1000}, group.rank() + i, at::kFloat));
+        all.push_back(i % 3 == 0   ? group.begin_reduce(tensors.back(), i % size)
+                      : i % 3 == 1 ? group.begin_all_reduce(tensors.back())
+                                   : group.begin_broadcast(tensors.back(), i % size));
+      }
+      for (PendingPtr& pending : all) group.wait(std::move(pending));
+      for (int i = 0; i < 20; ++i) {
+        const int sum = size * i + size * (size - 1) / 2;
+        if (i % 3 == 0 && group.rank() != i % size) continue;
+        EXPECT_TRUE(at::equal(tensors[static_cast<size_t>(i)],
+                              at::full({1000}, i % 3 == 2 ? i % size + i : sum, at::kFloat)));
+      }
+      EXPECT_EQ(group.traffic().bytes, 4000 * (7 + 2 * 7 + 6));
+      EXPECT_GT(group.traffic().busy, 0);
+      EXPECT_THROW(group.begin_reduce(tensors[0], size), InputError);
+    });
+  }
+}
+
+// The memory of what is under way lives until it is done.
+TEST(Group, HoldsWhatIsUnderWay) {
+  with_ranks(2, [](Group& group) {
+    for (int i = 0; i < 20; ++i) {
+      at::Tensor t = at::full({100000}, group.rank(), at::kFloat);
+      PendingPtr pending = group.begin_all_reduce(t);
+      t = at::Tensor();
+      if (i % 2 == 0) group.wait(std::move(pending));
+    }
+    group.barrier();
+  });
+}
+
+TEST(Group, OfAPlanMovesNothingAndCounts) {
+  const auto group = planned_group(2, 4);
+  group->sum_in_a_tree();
+  const at::Tensor t = at::empty({10}, at::device(at::kMeta).dtype(at::kFloat));
+  group->all_reduce(t);
+  group->wait(group->begin_reduce(t, 1));
+  group->broadcast(t, 3);
+  EXPECT_EQ(group->traffic().bytes, 4 * 40);
+  EXPECT_EQ(group->rank(), 2);
+  EXPECT_THROW(planned_group(4, 4), InputError);
+}
+
 TEST(Group, GathersTextsByRank) {
   with_ranks(3, [](Group& group) {
     const std::vector<std::string> own = {"", std::string("a\0b", 3), std::string(100000, 'x')};
