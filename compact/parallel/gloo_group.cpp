@@ -18,6 +18,7 @@
 #include "compact/base/check.h"
 #include "compact/base/function_ref.h"
 #include "compact/parallel/group.h"
+#include "compact/parallel/nccl_link.h"
 
 namespace compact {
 namespace {
@@ -67,7 +68,10 @@ class GlooWork final : public Pending {
 class GlooGroup final : public Group {
  public:
   GlooGroup(const Place& place, std::chrono::seconds timeout)
-      : Group(place), hosts_(!place.hosted && place.rank == 0), store_(store_of(place, timeout)) {
+      : Group(place),
+        timeout_(timeout),
+        hosts_(!place.hosted && place.rank == 0),
+        store_(store_of(place, timeout)) {
     auto options = c10d::ProcessGroupGloo::Options::create(timeout);
     options->devices.push_back(device_of(place));
     gloo_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store_, place.rank, place.size, options);
@@ -77,6 +81,7 @@ class GlooGroup final : public Group {
     try {
       const std::string text = cat(failure.rank, " ", failure.code, " ", failure.message);
       const bool first = store_->compareSet(kFailure, "", text) == text;
+      nccl_.reset();
       gloo_.reset();  // who waits for this rank wakes up, and asks the store
       if (first && hosts_) wait_until_heard(patience);
       return first;
@@ -119,41 +124,62 @@ class GlooGroup final : public Group {
 
  protected:
   PendingPtr start(Transfer transfer, const at::Tensor& t, int rank) override {
+    if (t.is_cuda() && has_nccl()) {
+      if (!nccl_) meet_on_gpus(t.device());
+      return nccl_->start(transfer, t, rank);
+    }
     c10::intrusive_ptr<c10d::Work> work;
-    clock()->begin();
-    together([&] {
-      // Works live for a moment after they are done; the memory is the caller's from then on.
-      std::vector<at::Tensor> list{at::from_blob(t.data_ptr(), t.sizes(), t.options())};
-      if (transfer == Transfer::kSum) {
-        work = gloo_->allreduce(list);
-      } else if (transfer == Transfer::kSumTo) {
-        c10d::ReduceOptions options;
-        options.rootRank = rank;
-        work = gloo_->reduce(list, options);
-      } else {
-        c10d::BroadcastOptions options;
-        options.rootRank = rank;
-        work = gloo_->broadcast(list, options);
-      }
-    });
-    work->getFuture()->addCallback([clock = clock()](c10::ivalue::Future&) { clock->end(); });
+    // Of the two that carry a tree they are its steps, and have no future.
+    const bool step = transfer == Transfer::kPass || transfer == Transfer::kReceive;
+    if (!step) clock()->begin();
+    together([&] { work = launch(transfer, t, rank); });
+    if (!step)
+      work->getFuture()->addCallback([clock = clock()](c10::ivalue::Future&) { clock->end(); });
     return std::make_unique<GlooWork>(t, std::move(work));
   }
 
-  void pass(const at::Tensor& t, int to) override {
-    together([&] {
-      std::vector<at::Tensor> list{t};
-      gloo_->send(list, to, kTreeTag)->wait();
-    });
-  }
-  void receive(const at::Tensor& t, int from) override {
-    together([&] {
-      std::vector<at::Tensor> list{t};
-      gloo_->recv(list, from, kTreeTag)->wait();
-    });
+ private:
+  c10::intrusive_ptr<c10d::Work> launch(Transfer transfer, const at::Tensor& t, int rank) {
+    // Works live for a moment after they are done; the memory is the caller's from then on.
+    std::vector<at::Tensor> list{at::from_blob(t.data_ptr(), t.sizes(), t.options())};
+    switch (transfer) {
+      case Transfer::kSum:
+        return gloo_->allreduce(list);
+      case Transfer::kSumTo: {
+        c10d::ReduceOptions options;
+        options.rootRank = rank;
+        return gloo_->reduce(list, options);
+      }
+      case Transfer::kSend: {
+        c10d::BroadcastOptions options;
+        options.rootRank = rank;
+        return gloo_->broadcast(list, options);
+      }
+      case Transfer::kPass:
+        return gloo_->send(list, rank, kTreeTag);
+      case Transfer::kReceive:
+        return gloo_->recv(list, rank, kTreeTag);
+    }
+    fail("[group] no such transfer");
   }
 
- private:
+  // All ranks come to their first tensor on a GPU at once.
+  void meet_on_gpus(at::Device device) {
+    const NcclMeeting meeting{.rank = this->rank(),
+                              .size = size(),
+                              .timeout = timeout_,
+                              .share = [this](const std::string& id) { return broadcast(id); },
+                              .failed =
+                                  [store = store_] {
+                                    try {
+                                      return store->check({kFailure});
+                                    } catch (const std::exception&) {
+                                      return true;
+                                    }
+                                  }};
+    nccl_ = make_nccl_link(meeting, device);
+  }
+
   bool followed(const std::string& key) {
     bool done = false;
     together([&] {
@@ -202,9 +228,11 @@ class GlooGroup final : public Group {
                        : c10d::ProcessGroupGloo::createDefaultDevice();
   }
 
+  std::chrono::seconds timeout_;
   bool hosts_;  // the store
   c10::intrusive_ptr<c10d::Store> store_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
+  std::unique_ptr<NcclLink> nccl_;
   int64_t led_ = 0;
 };
 

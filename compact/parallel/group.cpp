@@ -27,8 +27,6 @@ class LoneGroup final : public Group {
 
  protected:
   PendingPtr start(Transfer, const at::Tensor&, int) override { return std::make_unique<Done>(); }
-  void pass(const at::Tensor&, int) override {}
-  void receive(const at::Tensor&, int) override {}
 };
 
 }  // namespace
@@ -108,9 +106,9 @@ void Group::sum_tree(const at::Tensor& t, int to) {
   at::Tensor other;
   for (int bit = 1; bit < size_; bit <<= 1) {
     const int neighbour = rank_ ^ bit;
-    if ((rank_ & bit) != (to & bit)) return pass(t, neighbour);
+    if ((rank_ & bit) != (to & bit)) return start(Transfer::kPass, t, neighbour)->wait();
     if (!other.defined()) other = at::empty_like(t);
-    receive(other, neighbour);
+    start(Transfer::kReceive, other, neighbour)->wait();
     t.add_(other);
   }
 }

@@ -42,6 +42,9 @@ class Pending {
 };
 using PendingPtr = std::unique_ptr<Pending>;
 
+// A sum for all ranks or for one; a copy from one to all others, or between two.
+enum class Transfer : uint8_t { kSum, kSumTo, kSend, kPass, kReceive };
+
 // Of tensors given to sums and copies so far, those of texts and numbers left out: bytes, counted
 // twice where all ranks get a sum (which is as much as a sum for one and a copy of it, Rajbhandari
 // et al. 2020), and the seconds in which this process waited, and in which any was under way.
@@ -99,7 +102,6 @@ class Group {
   virtual std::optional<Failure> failure() noexcept { return std::nullopt; }
 
  protected:
-  enum class Transfer : uint8_t { kSum, kSumTo, kSend };
   // Seconds in which something is under way, as those say that carry it.
   class Clock {
    public:
@@ -116,11 +118,8 @@ class Group {
   };
 
   explicit Group(const Place& place);
-  // `rank`: where a sum is for, or a copy from.
+  // `rank`: where a sum or a passed tensor is for, or a copy from.
   virtual PendingPtr start(Transfer transfer, const at::Tensor& t, int rank) = 0;
-  // Done when it returns.
-  virtual void pass(const at::Tensor& t, int to) = 0;
-  virtual void receive(const at::Tensor& t, int from) = 0;
   const std::shared_ptr<Clock>& clock() const { return clock_; }
 
  private:
