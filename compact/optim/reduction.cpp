@@ -72,7 +72,9 @@ void Reduction::retire() {
   started_.pop_front();
   group_.wait(std::move(first.pending));
   ParameterState& s = states_[first.index];
-  if (s.is_own() && !(every_pass_ && s.owner != kEveryRank)) {
+  // In the only pass of a step there is nothing to add to.
+  const bool adds = every_pass_ && s.owner != kEveryRank && !(last_ && !s.total.defined());
+  if (s.is_own() && !adds) {
     if (!first.dense.is_same(s.gradient())) s.gradient().copy_(first.dense);
     return;
   }

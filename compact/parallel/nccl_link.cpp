@@ -4,8 +4,8 @@
 #include "compact/base/check.h"
 
 #ifdef COMPACT_NCCL
-#include <c10/cuda/CUDAEvent.h>
-#include <c10/cuda/CUDAGuard.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/Event.h>
 #include <c10/cuda/CUDAStream.h>
 #include <nccl.h>
 
@@ -32,7 +32,8 @@ std::unique_ptr<NcclLink> make_nccl_link(const NcclMeeting&, at::Device) {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using EventPtr = std::shared_ptr<c10::cuda::CUDAEvent>;
+// Of c10, whose calls of CUDA are its own library's: no second runtime is linked.
+using EventPtr = std::shared_ptr<c10::Event>;
 constexpr std::chrono::milliseconds kGlance(200), kPatience(1000);
 
 ncclDataType_t type_of(const at::Tensor& t) {
@@ -65,7 +66,7 @@ class NcclWork final : public Pending {
   }
   void wait() override {
     if (const EventPtr done = std::exchange(done_, {})) {
-      done->block(c10::cuda::getCurrentCUDAStream(tensor_.device().index()));
+      done->block(c10::cuda::getCurrentCUDAStream(tensor_.device().index()).unwrap());
     }
     tensor_.reset();
   }
@@ -83,7 +84,7 @@ class Link final : public NcclLink {
       : meeting_(meeting),
         device_(device),
         stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device.index())) {
-    const c10::cuda::CUDAGuard guard(device_);
+    const c10::DeviceGuard guard(device_);
     ncclUniqueId id = {};
     if (meeting.rank == 0) must(ncclGetUniqueId(&id));
     const std::string shared = meeting.share(std::string(id.internal, sizeof id.internal));
@@ -108,15 +109,15 @@ class Link final : public NcclLink {
   }
 
   PendingPtr start(Transfer transfer, const at::Tensor& t, int rank) override {
-    const c10::cuda::CUDAGuard guard(device_);
+    const c10::DeviceGuard guard(device_);
     const std::unique_lock lock(mutex_);
     check_there();
-    c10::cuda::CUDAEvent before;
-    before.record(c10::cuda::getCurrentCUDAStream(device_.index()));
-    before.block(stream_);
+    c10::Event before(c10::kCUDA);
+    before.record(c10::cuda::getCurrentCUDAStream(device_.index()).unwrap());
+    before.block(stream_.unwrap());
     settle(launch(transfer, t, rank));
-    const auto done = std::make_shared<c10::cuda::CUDAEvent>();
-    done->record(stream_);
+    const auto done = std::make_shared<c10::Event>(c10::kCUDA);
+    done->record(stream_.unwrap());
     under_way_.emplace_back(done, Clock::now());
     return std::make_unique<NcclWork>(t, done);
   }
@@ -128,15 +129,15 @@ class Link final : public NcclLink {
     const ncclDataType_t type = type_of(t);
     switch (transfer) {
       case Transfer::kSum:
-        return ncclAllReduce(data, data, count, type, ncclSum, comm_, stream_);
+        return ncclAllReduce(data, data, count, type, ncclSum, comm_, stream_.stream());
       case Transfer::kSumTo:
-        return ncclReduce(data, data, count, type, ncclSum, rank, comm_, stream_);
+        return ncclReduce(data, data, count, type, ncclSum, rank, comm_, stream_.stream());
       case Transfer::kSend:
-        return ncclBroadcast(data, data, count, type, rank, comm_, stream_);
+        return ncclBroadcast(data, data, count, type, rank, comm_, stream_.stream());
       case Transfer::kPass:
-        return ncclSend(data, count, type, rank, comm_, stream_);
+        return ncclSend(data, count, type, rank, comm_, stream_.stream());
       case Transfer::kReceive:
-        return ncclRecv(data, count, type, rank, comm_, stream_);
+        return ncclRecv(data, count, type, rank, comm_, stream_.stream());
     }
     fail("[group] no such transfer");
   }
@@ -177,7 +178,7 @@ class Link final : public NcclLink {
   }
 
   void watch() {
-    const c10::cuda::CUDAGuard guard(device_);
+    const c10::DeviceGuard guard(device_);
     std::unique_lock lock(mutex_);
     while (!stopped_ && !gone_) {
       wake_.wait_for(lock, kGlance);

@@ -38,7 +38,8 @@ class Ranks:
     `cwds` names them, with a link `m` there to what `links` says; and no file of a rank larger than
     `limits` says, as on a disk that is full."""
 
-    def __init__(self, flags, size=2, own_flags=None, cwds=None, links=None, folder=None, limits=None):
+    def __init__(self, flags, size=2, own_flags=None, cwds=None, links=None, folder=None, limits=None,
+                 command="train"):
         port = free_port()
         self.all = []
         for name, target in (links or {}).items():
@@ -49,7 +50,7 @@ class Ranks:
             limit = (limits or {}).get(rank)
             full = limit and functools.partial(limit_files, limit)
             self.all.append(subprocess.Popen(
-                [PROGRAM, "train", *map(str, [*flags, *own])], env=rank_environment(rank, size, port),
+                [PROGRAM, command, *map(str, [*flags, *own])], env=rank_environment(rank, size, port),
                 text=True, cwd=(cwds or {}).get(rank), preexec_fn=full, stdout=subprocess.PIPE, stderr=subprocess.PIPE))  # fmt: skip
 
     def finish(self, seconds=120):

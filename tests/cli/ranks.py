@@ -218,6 +218,13 @@ class SeveralRanks(InFolder):
         self.assertEqual(list(self.out.glob(".compact-tmp-*")), [])
         self.assertTrue((self.out / "model.safetensors").exists())
 
+    def test_doctor(self):
+        done = Ranks([], command="doctor").finish()
+        self.assertEqual([d[0] for d in done], [0, 0], done)
+        self.assertIn("all kernels are right", done[0][1])
+        self.assertRegex(done[0][1], r"ranks +2 by gloo: sum of 16.0 MiB in [0-9.]+ ms, [0-9.]+ GB/s each way\n")
+        self.assertEqual(done[1][1:], ("", ""))
+
     def one_message(self, ranks, code, words, seconds=120):
         done = ranks.finish(seconds)
         self.assertEqual([d[0] for d in done], [code] * len(done), done)
