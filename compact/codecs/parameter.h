@@ -11,6 +11,7 @@
 
 #include "compact/base/spec.h"
 #include "compact/codecs/projection.h"
+#include "compact/codecs/weight_home.h"
 
 namespace compact {
 
@@ -73,6 +74,9 @@ struct Parameter {
   bool decay = true;           // weight decay applies (not to norms and biases)
   double lr_scale = 1;         // multiplies the learning rate
   bool release = false;        // updated, and its gradient freed, inside the backward pass
+  // Where the weight is while its segment does not run; null: it is there all the time.
+  std::shared_ptr<WeightHome> home = {};
+  int segment = 0;  // its number there
 
   // What autograd and the optimizer see.
   const at::Tensor& leaf() const { return carrier ? carrier->value : weight; }

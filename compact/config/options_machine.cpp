@@ -73,8 +73,9 @@ OptionGroup options_of_machine() {
            .member = &C::zero,
            .help = "of several ranks: 0: each has all optimizer state; 1: of each matrix one has "
                    "it, updates it and sends the update; 2: and the sum of its gradients, in every "
-                   "micro-batch",
-           .range = ValueRange::from(0, 2),
+                   "micro-batch; 3: and of blocks the weight itself, which the others get while "
+                   "the block runs",
+           .range = ValueRange::from(0, 3),
            .resume = kFree,
            .commands = kTrain | kPlan},
           {.name = "reduce_dtype",

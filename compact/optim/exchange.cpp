@@ -15,7 +15,8 @@ namespace {
 // The rows of a projected update that are sent; empty: the weight is.
 std::vector<FoldPart> sent_parts(const ParameterState& s, const StepContext& context) {
   const bool masters = context.options.master_weights && s.weight.scalar_type() != at::kFloat;
-  if (!s.parameter->carrier || masters) return {};  // which only the owner folds into
+  // Else only the owner folds into it.
+  if (!s.parameter->carrier || masters || s.parameter->home) return {};
   return s.kind->folds(s, context);
 }
 
@@ -72,11 +73,16 @@ void Optimizer::exchange_updates(double learning_rate, const at::Tensor& grad_sc
         update(s, context);
         context.updates = nullptr;
       }
+      if (s.parameter->home) {  // it is sent to whoever reads it
+        redraw_where_due(s);
+        continue;
+      }
       if (parts.empty()) all.push_back({&s, std::nullopt, context, {}});
       for (size_t i = 0; i < parts.size(); ++i) {
         all.push_back({&s, parts[i], context, made.empty() ? at::Tensor() : made[i]});
       }
     }
+    if (all.empty()) continue;
     begin(group, all.front());
     while (!all.empty()) {
       if (all.size() > 1) begin(group, all[1]);

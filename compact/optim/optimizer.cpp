@@ -112,7 +112,7 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions option
   const uint64_t key = derive(options_.seed, kOptimizerLabel);
   COMPACT_CHECK(
       !options_.tree_sums || options_.zero < 2,
-      "[optimizer] under zero 2 ranks are summed before passes: their order is no tree's");
+      "[optimizer] from zero 2 on ranks are summed before passes: their order is no tree's");
   const bool several = options_.group && options_.group->size() > 1;
   const OptimizerInfo& kind = *options_.kind;
   std::vector<int64_t> owned;  // bytes of each that only one rank need have
@@ -202,6 +202,9 @@ void Optimizer::begin_backward(double learning_rate, const at::Tensor& guard, bo
   COMPACT_CHECK(!backward_rate_ || std::ranges::count(released_, true) == 0,
                 "[optimizer] parameters that are updated inside the backward pass allow one such "
                 "pass a step");
+  COMPACT_CHECK(!shards_ || !shards_->is_gathered(),
+                "[optimizer] weights of several ranks are gathered, of which updates would change "
+                "those of their owners alone: scatter_weights() first");
   check_tensors();
   check_scalar("guard", guard, states_);
   for (const ParameterState& s : states_) {
@@ -231,7 +234,39 @@ void Optimizer::check_summed() const {
                 " ranks must be summed before they are used: sum_over_ranks()");
 }
 
+void Optimizer::shard_weights(const std::vector<std::vector<Parameter*>>& segments) {
+  if (!reduction_ || options_.zero < 3 || shards_) return;
+  std::map<const Parameter*, int> readers;
+  for (const auto& read : segments) {
+    for (const Parameter* p : read) ++readers[p];
+  }
+  std::vector<std::vector<WeightShards::Shard>> shards(segments.size());
+  std::vector<std::pair<Parameter*, int>> sharded;
+  for (size_t i = 0; i < segments.size(); ++i) {
+    for (Parameter* p : segments[i]) {
+      const auto state = std::ranges::find(states_, p, &ParameterState::parameter);
+      if (state == states_.end() || state->owner == kEveryRank || readers[p] > 1) continue;
+      shards[i].push_back({p->weight, state->owner});
+      sharded.emplace_back(p, static_cast<int>(i));
+    }
+  }
+  shards_ = std::make_shared<WeightShards>(options_.group, std::move(shards));
+  for (const auto& [p, segment] : sharded) {
+    p->home = shards_;
+    p->segment = segment;
+  }
+}
+
+void Optimizer::gather_weights() {
+  if (shards_) shards_->gather();
+}
+
+void Optimizer::scatter_weights() {
+  if (shards_) shards_->scatter();
+}
+
 void Optimizer::end_backward() {
+  if (shards_) shards_->settle();
   if (reduction_) reduction_->end_pass();
 }
 

@@ -19,6 +19,7 @@
 #include "compact/optim/options.h"
 #include "compact/optim/owners.h"
 #include "compact/optim/reduction.h"
+#include "compact/optim/weight_shards.h"
 
 namespace compact {
 
@@ -122,6 +123,14 @@ class Optimizer {
   void prepare(double learning_rate);
   void replayed();
 
+  // Under OptimizerOptions::zero 3: from now on the weights that owners have are with them alone,
+  // but while the segment runs that reads them (Parameter::home). `segments`: what each reads, in
+  // the order of the forward pass; what several read stays where it is. gather_weights() brings all
+  // to all ranks, until scatter_weights(): for what reads weights otherwise.
+  void shard_weights(const std::vector<std::vector<Parameter*>>& segments);
+  void gather_weights();
+  void scatter_weights();
+
   int64_t updates() const { return updates_; }
   // Whether the next update re-draws projections.
   bool redraws_next() const;
@@ -166,6 +175,7 @@ class Optimizer {
   OptimizerOptions options_;
   std::unique_ptr<Reduction> reduction_;  // of several ranks
   std::vector<int64_t> dealt_;
+  std::shared_ptr<WeightShards> shards_;
   int64_t updates_ = 0;
   at::Tensor numbers_;  // on the device, kernels::AdamWNumbers of each parameter; once prepared
   // Of the step whose backward pass began: its learning rate, what is updated, with which norms.

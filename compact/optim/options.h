@@ -41,7 +41,8 @@ struct OptimizerOptions {
   // of them make the same calls.
   std::shared_ptr<Group> group;
   // What of a matrix is with one rank alone, as ZeRO's stages have it. 0: nothing. 1: its moments
-  // and master. 2: and the sum of its gradients, of every backward pass. Vectors are with all.
+  // and master. 2: and the sum of its gradients, of every backward pass. 3: and the
+  // weight, of what Optimizer::shard_weights() is told. Vectors are with all.
   int zero = 0;
   // What gradients of matrices are summed in over ranks, at most: they are rounded to it before.
   at::ScalarType reduce_type = at::kFloat;

@@ -35,6 +35,7 @@ StepPlan plan_step(const StepRequest& request, std::vector<Operation>* operation
                   "--gradient_accumulation_steps 1 and --max_grad_norm 0");
   }
   Optimizer optimizer(model->parameters(), request.optimizer);
+  shard_weights(*model, optimizer);
   MemoryTrace built;
   if (cuda) built = stop_trace();
   const int64_t sent = request.optimizer.group ? request.optimizer.group->traffic().bytes : 0;

@@ -38,6 +38,9 @@ struct StepHooks {
   std::function<void(const at::Tensor& norm)> before_update;  // norm: f32 [], before it is clipped
 };
 
+// Under ZeRO's stage 3 (Optimizer::shard_weights()): what each segment of the network reads.
+void shard_weights(const Network& network, Optimizer& optimizer);
+
 // Forward and backward passes of micro_batch(first), ..., micro_batch(accumulation - 1), then the
 // optimizer's step. Returns whether it came to that. Moments and marks of the step go to the
 // memory trace that is recorded (memory_trace.h).

@@ -48,7 +48,7 @@ void check_config(const TrainConfig& c) {
                 "--gradient_accumulation_steps that is a power of two, is ",
                 passes);
   COMPACT_CHECK(!c.deterministic_reduce || c.zero < 2,
-                "--deterministic_reduce goes with --zero 0 and 1: under 2 the ranks are summed in "
+                "--deterministic_reduce goes with --zero 0 and 1: above that ranks are summed in "
                 "every micro-batch");
   Allowed::parse(c.allow);  // whose words stand there
   if (c.preset == "auto") check_policy_is_open(c);

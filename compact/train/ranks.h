@@ -39,6 +39,21 @@ void check_same_tensors(Group& group, const Network& network, const Optimizer& o
 void check_same_options(Group& group, const TrainConfig& config);
 void check_same(Group& group, const char* what, const std::string& text);
 
+// For as long as it lives all ranks have all weights, also of those that are with their owners
+// alone.
+class GatheredWeights {
+ public:
+  explicit GatheredWeights(Optimizer& optimizer) : optimizer_(optimizer) {
+    optimizer_.gather_weights();
+  }
+  ~GatheredWeights() { optimizer_.scatter_weights(); }
+  GatheredWeights(const GatheredWeights&) = delete;
+  GatheredWeights& operator=(const GatheredWeights&) = delete;
+
+ private:
+  Optimizer& optimizer_;
+};
+
 // Of a checkpoint of an optimizer whose state is dealt over the ranks. In rank 0: has all others
 // write their parts into the folder while `own` runs, and throws InputError, naming the rank, where
 // one cannot. In the others what goes with that: waits for rank 0 to name the folder, or none where

@@ -25,6 +25,8 @@ void Run::prepare() {
   if (!checkpoint.empty()) resume(checkpoint);
   check_same(group_, "machine or path of products", cat(s_.machine, ", ", s_.matmul_path));
   check_same_tensors(group_, *model_, *optimizer_);
+  shard_weights(*model_, *optimizer_);
+  static_bytes_ = live_bytes(device_) - outside_bytes_;
   if (!group_.leads()) return;
   output_.emplace(c_, task_, policy_, checkpoint.empty() ? -1 : s_.step, last(), console_);
 }
@@ -103,7 +105,6 @@ void Run::make_model() {
   model_ = make_network(c_, task_, policy_, device_, warnings_);
   optimizer_ = make_optimizer(c_, policy_, *model_, shared_);
   if (graph_) StepGraph::check(c_, task_, policy_, *optimizer_);
-  static_bytes_ = live_bytes(device_) - outside_bytes_;
   progress_.emplace(*model_, *optimizer_, device_.is_cuda() || hooks_.late_results, group_, s_,
                     figures_);
   bits_.emplace(c_, policy_);

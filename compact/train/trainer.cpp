@@ -5,6 +5,7 @@
 #include <csignal>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <ostream>
 
 #include "compact/base/check.h"
@@ -31,6 +32,7 @@ int64_t own_signal() {
 }  // namespace
 
 void Run::save(const char* why) {
+  const GatheredWeights gathered(*optimizer_);
   const bool dealt = group_.size() > 1 && c_.zero > 0;
   bool asked = !dealt;
   OtherParts others;
@@ -57,6 +59,7 @@ void Run::finish() {
   if (group_.size() > 1) {
     figures_.rank_peaks = group_.gather(cat(figures_.highest_peak_bytes, " ", plan_->peak_bytes()));
   }
+  const GatheredWeights gathered(*optimizer_);
   group_.lead([&] { conclude(); });
   group_.barrier();
 }
@@ -105,7 +108,11 @@ int Run::go() {
       signals = group_.sum_of(own_signal());
       if (logs || evaluates || saves || signals > 0) progress_->settle();
       if (graph_ && (evaluates || last())) graph_->forget();
-      if (evaluates || saves || signals > 0 || last()) share_statistics(group_, *model_);
+      std::optional<GatheredWeights> gathered;
+      if (evaluates || saves || signals > 0 || last()) {
+        gathered.emplace(*optimizer_);
+        share_statistics(group_, *model_);
+      }
       s_.seconds = seconds_before_ + std::chrono::duration<double>(Clock::now() - started_).count();
       if (logs) log();
       console_.bar(s_.step, total_steps_, "");

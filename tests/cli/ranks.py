@@ -102,6 +102,11 @@ class SeveralRanks(InFolder):
             "chosen": ["--preset=auto", "--budget=15MiB"],
             "all state": ["--zero=0", "--preset=compact", "--update_proj_gap=3"],
             "sums of owners": ["--zero=2", "--dtype=bfloat16"],
+            "weights of owners": ["--zero=3", "--eval_steps=3", "--save_steps=4"],
+            "weights of owners, projected": ["--zero=3", "--preset=compact", "--update_proj_gap=3",
+                                             "--dtype=bfloat16", "--optim=muon"],
+            "weights of owners, bits": ["--zero=3", "--preset=gact-l2", "--bits_interval=4",
+                                        "--master_weights=true", "--dtype=bfloat16"],
         }  # fmt: skip
         for name, more in cases.items():
             with self.subTest(name):
@@ -147,9 +152,11 @@ class SeveralRanks(InFolder):
 
     def test_sequences(self):
         self.same(self.sequences())
+        self.same(self.sequences("--zero=3", "--overwrite_output_dir=true"))
 
     def test_images(self):
         self.same(self.images(), evaluated=False)  # by statistics of rank 0's images alone
+        self.same(self.images("--zero=3", "--overwrite_output_dir=true"), evaluated=False)
 
     def test_data_do_not_depend_on_ranks(self):
         flags = self.text("--learning_rate=1e-12")
@@ -165,7 +172,7 @@ class SeveralRanks(InFolder):
         whole = self.finished(flags, 2, "whole")
         parts = sorted(f.name for f in (whole / "checkpoint-4").glob("optimizer*"))
         self.assertEqual(parts, [f"optimizer-0000{k}-of-00002.safetensors" for k in (1, 2)])
-        for size, zero in ((1, 1), (2, 0), (2, 1), (2, 2)):
+        for size, zero in ((1, 1), (2, 0), (2, 1), (2, 2), (2, 3)):
             with self.subTest(size=size, zero=zero):
                 more = [f"--resume_from_checkpoint={whole / 'checkpoint-4'}", f"--zero={zero}"]
                 out = self.finished([*flags, *more], size, f"resumed{size}{zero}")

@@ -192,6 +192,7 @@ variable_list SegmentNode::apply(variable_list&& grads) {
     back.wanted.push_back(task_should_compute_output(k));
   }
   if (back.wanted[0]) begin_next();
+  const FetchedWeights fetched(back.h.weights, /*backward=*/true);
   const std::vector<bool>& made = back.made = recipe->gradients(back.wanted);
   Tensors& g = back.g;
   g.resize(back.h.tensors.size());
@@ -262,6 +263,7 @@ at::Tensor SegmentNode::run(const std::shared_ptr<const Recipe>& own, at::Tensor
   h.pass.cache = pass.cache;
   Tensors& t = h.tensors;
   {
+    const FetchedWeights fetched(h.weights, /*backward=*/false);
     at::NoGradGuard no_grad;
     t[0] = x.detach();
     if_kept[0] = static_cast<int64_t>(x.nbytes());

@@ -23,14 +23,41 @@ struct Weight {
       : leaf(p.leaf()),
         value(p.weight.detach()),
         carrier(p.carrier),
-        draw(p.carrier ? p.carrier->draw : 0) {}
+        draw(p.carrier ? p.carrier->draw : 0),
+        home(p.home),
+        segment(p.segment) {}
 
   at::Tensor leaf;                         // where autograd leads the gradient; not kept by graphs
   at::Tensor value;                        // without a graph
   std::shared_ptr<const Carrier> carrier;  // null: full gradient
   int64_t draw = 0;                        // of the carrier's projections
+  std::shared_ptr<WeightHome> home = {};   // null: the value is there
+  int segment = 0;
 };
 using Weights = std::span<const Weight>;
+
+// For as long as it lives the values of a segment's weights are there.
+class FetchedWeights {
+ public:
+  FetchedWeights(Weights weights, bool backward) {
+    for (const Weight& w : weights) {
+      if (!w.home) continue;
+      w.home->fetch(w.segment, backward);  // those of all
+      home_ = w.home;
+      segment_ = w.segment;
+      return;
+    }
+  }
+  FetchedWeights(const FetchedWeights&) = delete;
+  FetchedWeights& operator=(const FetchedWeights&) = delete;
+  ~FetchedWeights() {
+    if (home_) home_->release(segment_);
+  }
+
+ private:
+  std::shared_ptr<WeightHome> home_;
+  int segment_ = 0;
+};
 
 // As they are now.
 inline std::vector<Weight> weights_of(std::span<const Parameter* const> parameters) {

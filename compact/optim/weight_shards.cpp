@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/optim/weight_shards.h"
+
+#include <c10/core/Allocator.h>
+
+#include <utility>
+
+#include "compact/base/check.h"
+
+namespace compact {
+namespace {
+
+c10::StorageImpl& storage_of(const at::Tensor& t) { return *t.storage().unsafeGetStorageImpl(); }
+
+// The tensor stays; what reads it without its memory is an error of torch's.
+void take_memory(const at::Tensor& t) {
+  storage_of(t).set_data_ptr_noswap(at::DataPtr(nullptr, t.device()));
+  storage_of(t).set_nbytes(0);
+}
+
+void give_memory(const at::Tensor& t) {
+  const auto bytes = static_cast<size_t>(t.nbytes());
+  storage_of(t).set_data_ptr_noswap(c10::GetAllocator(t.device().type())->allocate(bytes));
+  storage_of(t).set_nbytes(bytes);
+}
+
+}  // namespace
+
+WeightShards::WeightShards(std::shared_ptr<Group> group, std::vector<std::vector<Shard>> segments)
+    : group_(std::move(group)) {
+  for (std::vector<Shard>& shards : segments) {
+    for (const Shard& s : shards) {
+      COMPACT_CHECK(s.weight.storage_offset() == 0 && s.weight.is_contiguous() &&
+                        s.weight.storage().nbytes() == s.weight.nbytes(),
+                    "[zero 3] a weight must have a storage of its own");
+    }
+    segments_.push_back({.shards = std::move(shards), .pending = {}, .present = true});
+  }
+  settle();
+}
+
+void WeightShards::begin(int number) {
+  if (number < 0 || number >= static_cast<int>(segments_.size())) return;
+  Segment& segment = segments_[static_cast<size_t>(number)];
+  if (std::exchange(segment.present, true)) return;
+  for (const Shard& s : segment.shards) {
+    const at::Tensor weight = s.weight.detach();
+    if (s.owner != group_->rank()) give_memory(weight);
+    segment.pending.push_back(group_->begin_broadcast(weight, s.owner));
+  }
+}
+
+void WeightShards::wait(Segment& segment) {
+  for (PendingPtr& pending : std::exchange(segment.pending, {})) group_->wait(std::move(pending));
+}
+
+void WeightShards::fetch(int number, bool backward) {
+  Segment& segment = segments_.at(static_cast<size_t>(number));
+  ++segment.readers;
+  begin(number);
+  begin(backward ? number - 1 : number + 1);
+  wait(segment);
+}
+
+void WeightShards::release(int number) {
+  Segment& segment = segments_.at(static_cast<size_t>(number));
+  if (--segment.readers == 0 && !is_gathered()) let_go(segment);
+}
+
+void WeightShards::let_go(Segment& segment) {
+  wait(segment);
+  for (const Shard& s : segment.shards) {
+    if (s.owner != group_->rank()) take_memory(s.weight);
+  }
+  segment.present = false;
+}
+
+void WeightShards::settle() {
+  if (is_gathered()) return;
+  for (Segment& segment : segments_) {
+    if (segment.present && segment.readers == 0) let_go(segment);
+  }
+}
+
+void WeightShards::gather() {
+  if (gathered_++ > 0) return;
+  for (int i = 0; i < static_cast<int>(segments_.size()); ++i) {
+    begin(i);
+    wait(segments_[static_cast<size_t>(i)]);
+  }
+}
+
+void WeightShards::scatter() {
+  if (--gathered_ == 0) settle();
+}
+
+}  // namespace compact
