@@ -12,7 +12,7 @@ namespace {
 
 c10::StorageImpl& storage_of(const at::Tensor& t) { return *t.storage().unsafeGetStorageImpl(); }
 
-// The tensor stays; what reads it without its memory is an error of torch's.
+// The tensor stays, with the address of nothing: who reads it meanwhile gets no old numbers.
 void take_memory(const at::Tensor& t) {
   storage_of(t).set_data_ptr_noswap(at::DataPtr(nullptr, t.device()));
   storage_of(t).set_nbytes(0);
