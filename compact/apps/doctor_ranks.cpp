@@ -23,7 +23,8 @@ bool check_on(Group& group, at::Device device, const char* carrier, std::ostream
   bool right = true;
   double best = 1e9;
   for (int turn = 0; turn < kTurns; ++turn) {
-    const at::Tensor t = at::full({kElements}, group.rank() + turn, device);
+    const at::Tensor t =
+        at::full({kElements}, group.rank() + turn, at::device(device).dtype(at::kFloat));
     group.barrier();
     const auto start = std::chrono::steady_clock::now();
     group.all_reduce(t);

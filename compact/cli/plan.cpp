@@ -79,9 +79,10 @@ void report_ranks(const TrainConfig& c, const StepPlan& plan, nlohmann::ordered_
     std::cout << "each has all optimizer state";
   } else {
     const auto bytes = [&](int64_t rank) { return plan.dealt[static_cast<size_t>(rank)]; };
-    std::cout << "this is rank " << c.planned_rank << ", which has the most optimizer state, "
+    std::cout << "this is rank " << c.planned_rank << ", which takes the most; it has "
               << format_bytes(bytes(c.planned_rank)) << " of "
-              << format_bytes(std::accumulate(plan.dealt.begin(), plan.dealt.end(), int64_t{0}));
+              << format_bytes(std::accumulate(plan.dealt.begin(), plan.dealt.end(), int64_t{0}))
+              << " optimizer state";
   }
   std::cout << "; sums and copies of " << format_bytes(plan.sent) << " a step\n";
   result["ranks"] = {{"world_size", c.ranks},
@@ -168,15 +169,16 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
   result["preset"] = c.preset;
   result["device"] = cuda ? "cuda" : "cpu";
   if (max_batch) {
+    c.planned_rank = heaviest_rank(c, task, policy, device);
     const MaxBatch found = largest_batch(c, task, policy, device, stated);
     c.per_device_train_batch_size = found.batch;
     std::cout << found.text;
     result["max_batch"] = found.batch;
   }
-  c.planned_rank = heaviest_rank(c, task, policy);
+  if (!automatic) c.planned_rank = heaviest_rank(c, task, policy, device);
   StepPlan plan;
   if (automatic) {
-    const Chosen chosen = planner_for(c, task, device, stated).choose(budget_of(c));
+    const Chosen chosen = choose_for_ranks(c, task, device, stated);
     policy = chosen.policy;
     for (const std::string& line : choice_lines(chosen)) std::cout << line << "\n";
     for (const std::string& line : split(policy.str(), '\n')) {

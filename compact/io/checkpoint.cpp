@@ -147,7 +147,8 @@ void write_content(const fs::path& to, int64_t step, const CheckpointContent& co
   json files = json::object();
   for (const CheckpointFile& file : written) {
     // What is on another machine's disk is no part of this checkpoint.
-    COMPACT_CHECK(fs::exists(to / file.name), to.string(), ": has no ", file.name,
+    std::error_code error;
+    COMPACT_CHECK(fs::exists(to / file.name, error), to.string(), ": has no ", file.name,
                   ", which another process wrote: all must see one file system");
     files[file.name] = {{"bytes", file.bytes}, {"xxh3", file.xxh3}};
   }

@@ -125,7 +125,7 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions option
                      .weight = p->weight,
                      .kind = kind.takes && !kind.takes(*p) ? &adamw_optimizer : &kind,
                      .key = derive(key, label_of(p->name.data(), p->name.size()))};
-    owned.push_back(s.leaf.dim() > 1 ? owned_bytes(s, options_) : 0);
+    owned.push_back(owned_bytes(s, options_));
     const bool summed = sums(options_, s.leaf);
     COMPACT_CHECK(!several || !p->release, "[optimizer] `", p->name,
                   "`: release=true updates it before the gradients of all ", options_.group->size(),
@@ -138,7 +138,14 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions option
     states_.push_back(std::move(s));
   }
   if (several && options_.zero > 0) {
-    const std::vector<int> owners = deal_owners(owned, options_.group->size());
+    // With the gradients' sums, and weights where these are dealt, too.
+    std::vector<int64_t> loads;
+    for (size_t i = 0; i < states_.size(); ++i) {
+      const ParameterState& s = states_[i];
+      const auto weight = static_cast<int64_t>(options_.zero > 2 ? s.weight.nbytes() : 0);
+      loads.push_back(s.leaf.dim() > 1 ? owned[i] + 4 * s.leaf.numel() + weight : 0);
+    }
+    const std::vector<int> owners = deal_owners(loads, options_.group->size());
     dealt_.assign(static_cast<size_t>(options_.group->size()), 0);
     for (size_t i = 0; i < states_.size(); ++i) {
       states_[i].owner = owners[i];
@@ -224,6 +231,8 @@ void Optimizer::gradient_is_whole(size_t index) {
   if (!backward_rate_) return;
   ParameterState& s = states_[index];
   if (s.parameter->release) return release(index);
+  COMPACT_CHECK(!reduction_ || !reduction_->is_done(), "[optimizer] `", s.parameter->name,
+                "` has a gradient more after the sums over the ranks");
   if (sums(options_, s.leaf)) options_.tree_sums ? gather_in_a_tree(s) : gather(s);
   if (reduction_ && reduction_->has_begun()) reduction_->ready(index);
 }
@@ -271,6 +280,7 @@ void Optimizer::end_backward() {
 }
 
 void Optimizer::sum_over_ranks() {
+  for (ParameterState& s : states_) finish_tree(s);  // of what the last pass did not reach
   if (reduction_) reduction_->finish();
 }
 
@@ -322,9 +332,20 @@ void Optimizer::gather_in_a_tree(ParameterState& s) {
     s.partial_sums.pop_back();
   };
   for (int64_t passes = s.passes++; passes & 1; passes >>= 1) carry();
-  if (!last_pass_) return s.partial_sums.push_back(std::move(now));
-  while (!s.partial_sums.empty()) carry();
-  s.sum = std::move(now);
+  s.partial_sums.push_back(std::move(now));
+  if (last_pass_) finish_tree(s);
+}
+
+void Optimizer::finish_tree(ParameterState& s) {
+  if (s.partial_sums.empty()) return;
+  const at::NoGradGuard no_grad;
+  while (s.partial_sums.size() > 1) {
+    const at::Tensor last = std::move(s.partial_sums.back());
+    s.partial_sums.pop_back();
+    s.partial_sums.back().add_(last);
+  }
+  s.sum = std::move(s.partial_sums.back());
+  s.partial_sums.clear();
   s.passes = 0;
 }
 

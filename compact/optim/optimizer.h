@@ -34,7 +34,7 @@ struct ParameterState {
   at::Tensor master;  // f32, shape of the weight; undefined where the weight is f32 or has none
   at::Tensor sum;     // f32, shape of the leaf: gradients so far, under OptimizerOptions::f32_sums
   // Of f32, under OptimizerOptions::tree_sums: sums of passes that are not in `sum` yet, the larger
-  // first, and how many passes there were.
+  // first; and of a step that sums in every pass, how many there were.
   std::vector<at::Tensor> partial_sums;
   int64_t passes = 0;
   at::Tensor total;        // of an owner under zero 2: the sums of all ranks' passes so far
@@ -99,7 +99,8 @@ class Optimizer {
 
   // Drops what the step has so far: sums, gradients, and that its backward pass began. After a
   // backward pass that failed half-way the step then begins anew, with all of its micro-batches.
-  // What was updated inside that pass stays so: going on exactly needs load().
+  // What was updated inside that pass stays so: going on exactly needs load(). Of several ranks all
+  // must do it at once.
   void clear_gradients();
 
   // One update of every parameter that still has a gradient to give, gradients multiplied by
@@ -163,6 +164,7 @@ class Optimizer {
   void release(size_t index);
   void gather(ParameterState& state);
   void gather_in_a_tree(ParameterState& state);
+  static void finish_tree(ParameterState& state);
   void end_pass();
   // Throws InputError where a parameter has got another weight or leaf.
   void check_tensors() const;

@@ -38,7 +38,7 @@ struct OptimizerOptions {
   // How a parameter's moments are held, `f32`, `bf16` or `f8`; empty: f32 everywhere.
   std::function<std::string(const Parameter&)> moment;
   // Of several processes that train one model, each on its own samples; null: this one alone. All
-  // of them make the same calls.
+  // of them make the same calls. Of one group one optimizer at a time has a step under way.
   std::shared_ptr<Group> group;
   // What of a matrix is with one rank alone, as ZeRO's stages have it. 0: nothing. 1: its moments
   // and master. 2: and the sum of its gradients, of every backward pass. 3: and the

@@ -47,14 +47,29 @@ void Reduction::begin(bool last) {
 
 void Reduction::ready(size_t index) {
   const at::NoGradGuard no_grad;
+  COMPACT_CHECK(!ready_[index], "[optimizer] `", states_[index].parameter->name,
+                "` has a second gradient while the first is summed over the ranks: one backward "
+                "pass goes with one begin_backward()");
   ready_[index] = true;
-  while (next_ < matrices_.size() && ready_[matrices_[next_]]) start(matrices_[next_++]);
+  while (next_ < matrices_.size() && ready_[matrices_[next_]]) start_next();
+}
+
+// What all ranks have is summed in the last pass alone, of all of them.
+void Reduction::start_next() {
+  const size_t index = matrices_[next_];
+  if (last_ || states_[index].owner != kEveryRank) start(index);
+  ++next_;
 }
 
 void Reduction::start(size_t index) {
-  const ParameterState& s = states_[index];
-  // A rule that does not ask how fast sums are, so that memory is what was planned.
-  while (s.owner != kEveryRank && started_.size() >= kMostUnderWay) retire();
+  ParameterState& s = states_[index];
+  // Of what is let go of then, or is a copy. A rule that does not ask how fast sums are, so that
+  // memory is what was planned.
+  const bool few = s.owner != kEveryRank || type_ != at::kFloat;
+  while (few && started_.size() >= kMostUnderWay) retire();
+  if (every_pass_ && s.passes > 0 && !s.gradient().defined()) {
+    s.sum = at::zeros(s.leaf.sizes(), s.leaf.options().dtype(at::kFloat).requires_grad(false));
+  }
   at::Tensor dense = gradient_of(s).contiguous();
   if (type_ != at::kFloat) dense = dense.to(type_);
   started_.push_back({index, dense,
@@ -63,7 +78,7 @@ void Reduction::start(size_t index) {
 }
 
 void Reduction::start_all() {
-  while (next_ < matrices_.size()) start(matrices_[next_++]);
+  while (next_ < matrices_.size()) start_next();
   while (!started_.empty()) retire();
 }
 
@@ -73,6 +88,7 @@ void Reduction::retire() {
   group_.wait(std::move(first.pending));
   ParameterState& s = states_[first.index];
   // In the only pass of a step there is nothing to add to.
+  if (every_pass_) s.passes = last_ ? 0 : s.passes + 1;
   const bool adds = every_pass_ && s.owner != kEveryRank && !(last_ && !s.total.defined());
   if (s.is_own() && !adds) {
     if (!first.dense.is_same(s.gradient())) s.gradient().copy_(first.dense);
@@ -97,7 +113,8 @@ void Reduction::sum_vectors() {
   int64_t count = 0;
   for (const size_t i : vectors_) count += gradient_of(states_[i]).numel();
   if (count == 0) return;
-  const at::Tensor all = at::empty({count}, gradient_of(states_[vectors_[0]]).options());
+  const at::Tensor all =
+      at::empty({count}, gradient_of(states_[vectors_[0]]).options().dtype(at::kFloat));
   const auto each = [&](auto f) {
     int64_t at = 0;
     for (const size_t i : vectors_) {

@@ -43,6 +43,7 @@ class Reduction {
     PendingPtr pending;
   };
   void start(size_t index);
+  void start_next();
   void start_all();
   void retire();
   void sum_vectors();

@@ -84,6 +84,11 @@ OptimizerState Optimizer::state(Part part) const {
   result.numbers["updates"] = updates_;
   for (const ParameterState& s : states_) {
     const Parameter& p = *s.parameter;
+    COMPACT_CHECK(
+        !s.total.defined() && s.partial_sums.empty() && (!reduction_ || !s.gradient().defined()),
+        "[optimizer] the state inside a step is not kept where ranks or a tree sum its "
+        "gradients: `",
+        p.name, "` has some");
     const bool common = s.owner == kEveryRank;
     if (part == Part::kAll || common == (part == Part::kCommon)) {
       for_tensors(s, [&](const std::string& name, const at::Tensor& t) {
@@ -141,7 +146,7 @@ void Optimizer::load(const OptimizerState& state) {
   numbers.finish();
 
   updates_ = updates;
-  end_pass();
+  clear_gradients();
   for (auto& [to, from] : copies) to.copy_(from);
   for (size_t i = 0; i < states_.size(); ++i) {
     Parameter& p = *states_[i].parameter;

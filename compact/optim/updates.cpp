@@ -172,6 +172,9 @@ void Optimizer::step(double learning_rate, const at::Tensor& grad_scale, const a
     const bool released = backward_rate_ && released_[i];
     any_released |= released;
     if (!released && states_[i].is_own()) check_gradient(states_[i]);
+    COMPACT_CHECK(states_[i].is_own() || !states_[i].leaf.grad().defined(), "[optimizer] `",
+                  states_[i].parameter->name,
+                  "` has a gradient more after the sums over the ranks");
   }
   check_scalar("grad_scale", grad_scale, states_);
   check_scalar("guard", guard, states_);

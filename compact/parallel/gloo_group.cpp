@@ -122,6 +122,27 @@ class GlooGroup final : public Group {
     return true;
   }
 
+  std::vector<std::string> collect(const std::string& text) override {
+    const std::string key = cat("collected", ++collected_, "/");
+    if (!leads()) {
+      together([&] { store_->set(cat(key, rank()), text); });
+      return {};
+    }
+    std::vector<std::string> all = {text};
+    for (int r = 1; r < size(); ++r) {
+      const std::string said = cat(key, r);
+      together([&] {
+        wait_for(said, cat("rank ", r, " did not come to it"));
+        all.push_back(store_->get_to_str(said));
+      });
+    }
+    return all;
+  }
+
+  void check() override {
+    if (nccl_) nccl_->check();
+  }
+
  protected:
   PendingPtr start(Transfer transfer, const at::Tensor& t, int rank) override {
     if (t.is_cuda() && has_nccl()) {
@@ -129,6 +150,8 @@ class GlooGroup final : public Group {
       return nccl_->start(transfer, t, rank);
     }
     c10::intrusive_ptr<c10d::Work> work;
+    COMPACT_CHECK(!t.is_cuda() || transfer < Transfer::kPass,
+                  "[group] a tree of sums on GPUs needs NCCL, which this build has not");
     // Of the two that carry a tree they are its steps, and have no future.
     const bool step = transfer == Transfer::kPass || transfer == Transfer::kReceive;
     if (!step) clock()->begin();
@@ -183,13 +206,18 @@ class GlooGroup final : public Group {
   bool followed(const std::string& key) {
     bool done = false;
     together([&] {
-      while (!store_->check({key})) {
-        COMPACT_CHECK(!store_->check({kFailure}), "rank 0 did not come to it");
-        std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      }
+      wait_for(key, "rank 0 did not come to it");
       done = store_->get_to_str(key) == "done";
     });
     return done;
+  }
+
+  // However long; throws where another rank leaves.
+  void wait_for(const std::string& key, const std::string& otherwise) {
+    while (!store_->check({key})) {
+      COMPACT_CHECK(!store_->check({kFailure}), otherwise);
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
   }
 
   // By all but the first to leave: the store ends with this process.
@@ -233,7 +261,7 @@ class GlooGroup final : public Group {
   c10::intrusive_ptr<c10d::Store> store_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
   std::unique_ptr<NcclLink> nccl_;
-  int64_t led_ = 0;
+  int64_t led_ = 0, collected_ = 0;
 };
 
 }  // namespace

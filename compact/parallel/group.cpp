@@ -24,6 +24,7 @@ class LoneGroup final : public Group {
     work();
     return true;
   }
+  std::vector<std::string> collect(const std::string& text) override { return {text}; }
 
  protected:
   PendingPtr start(Transfer, const at::Tensor&, int) override { return std::make_unique<Done>(); }

@@ -93,6 +93,14 @@ class Group {
   // InputError where the number of ranks is no power of two.
   void sum_in_a_tree();
 
+  // The texts of all ranks in rank 0, which waits for them however long; nothing in the others,
+  // which do not wait.
+  virtual std::vector<std::string> collect(const std::string& text) = 0;
+
+  // To be called once a device has been waited for, before what it made is kept: throws GroupError
+  // where sums on it were given up, since a rank had gone.
+  virtual void check() {}
+
   GroupTraffic traffic() const;
 
   // Tells the others why this process leaves them; false: another one did before, and only the

@@ -93,7 +93,12 @@ class Link final : public NcclLink {
     std::memcpy(id.internal, shared.data(), shared.size());
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    settle(ncclCommInitRankConfig(&comm_, meeting.size, id, meeting.rank, &config));
+    try {
+      settle(ncclCommInitRankConfig(&comm_, meeting.size, id, meeting.rank, &config));
+    } catch (...) {
+      if (comm_) ncclCommAbort(comm_);
+      throw;
+    }
     watcher_ = std::thread([this] { watch(); });
   }
 
@@ -121,6 +126,8 @@ class Link final : public NcclLink {
     under_way_.emplace_back(done, Clock::now());
     return std::make_unique<NcclWork>(t, done);
   }
+
+  void check() override { check_there(); }
 
  private:
   ncclResult_t launch(Transfer transfer, const at::Tensor& t, int rank) {
@@ -166,6 +173,15 @@ class Link final : public NcclLink {
     if (gone_) throw GroupError("another rank has gone or did not answer: NCCL was stopped");
   }
 
+  // An error of the device is one of this rank, which the next call says.
+  bool is_lost_or_broken() {
+    try {
+      return is_lost();
+    } catch (const std::exception&) {
+      return true;
+    }
+  }
+
   // Whether what has begun first waits for longer than it may, or for a rank that left.
   bool is_lost() {
     while (!under_way_.empty() && under_way_.front().first->query()) under_way_.pop_front();
@@ -182,7 +198,7 @@ class Link final : public NcclLink {
     std::unique_lock lock(mutex_);
     while (!stopped_ && !gone_) {
       wake_.wait_for(lock, kGlance);
-      if (stopped_ || !is_lost()) continue;
+      if (stopped_ || !is_lost_or_broken()) continue;
       gone_ = true;
       ncclCommAbort(comm_);  // what waits on the device ends; its results are of no meaning
     }

@@ -31,6 +31,9 @@ class NcclLink {
   // On a stream of its own, behind what was launched on the current one, which waits() for it in
   // turn: the host does not. Throws GroupError where a rank has gone since.
   virtual PendingPtr start(Transfer transfer, const at::Tensor& t, int rank) = 0;
+  // Throws GroupError where it was stopped: what the device has made since is of no meaning. To be
+  // asked once that has been waited for.
+  virtual void check() = 0;
 };
 
 bool has_nccl();

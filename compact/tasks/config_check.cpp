@@ -50,6 +50,9 @@ void check_config(const TrainConfig& c) {
   COMPACT_CHECK(!c.deterministic_reduce || c.zero < 2,
                 "--deterministic_reduce goes with --zero 0 and 1: above that ranks are summed in "
                 "every micro-batch");
+  COMPACT_CHECK(!c.deterministic_reduce || c.reduce_dtype == "float32",
+                "--deterministic_reduce needs --reduce_dtype float32: what is rounded before it is "
+                "summed depends on how many ranks there are");
   Allowed::parse(c.allow);  // whose words stand there
   if (c.preset == "auto") check_policy_is_open(c);
   if (!c.model.empty()) model_named(c.model, task.use);

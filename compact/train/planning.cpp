@@ -201,13 +201,18 @@ GpuRates gpu_rates(const TrainConfig& c, const StatedSpeed& stated) {
   return rates;
 }
 
-int64_t heaviest_rank(const TrainConfig& c, const Task& task, const Policy& policy) {
+int64_t heaviest_rank(const TrainConfig& c, const Task& task, const Policy& policy,
+                      c10::DeviceType device) {
   if (c.ranks == 1 || c.zero == 0) return 0;
-  prepare_meta(c10::kCPU);
-  const std::unique_ptr<Network> model = task.network(c, policy, at::kMeta);
-  const Optimizer optimizer(model->parameters(), optimizer_options(c, policy));
-  const std::vector<int64_t>& bytes = optimizer.dealt_bytes();
-  return std::ranges::max_element(bytes) - bytes.begin();
+  constexpr int64_t kMostPlanned = 8;  // of ranks that are dealt about the same
+  int64_t heaviest = 0, most = -1;
+  for (int64_t rank = 0; rank < std::min(c.ranks, kMostPlanned); ++rank) {
+    TrainConfig own = c;
+    own.planned_rank = rank;
+    const int64_t bytes = plan_step(step_request(own, task, policy, device)).reserved;
+    if (bytes > most) heaviest = rank, most = bytes;
+  }
+  return heaviest;
 }
 
 std::vector<Operation> planned_operations(const TrainConfig& c, const Task& task,
@@ -247,6 +252,16 @@ BudgetPlanner planner_for(const TrainConfig& c, const Task& task, c10::DeviceTyp
       "--preset auto chooses for networks that are made of segments, as language models, "
       "encoders and residual networks; other tasks take a --budget with any other preset");
   return planner_for(c, task, device, Allowed::parse(c.allow), speed_for(c, task, device, stated));
+}
+
+Chosen choose_for_ranks(TrainConfig& c, const Task& task, c10::DeviceType device,
+                        const StatedSpeed& stated) {
+  c.planned_rank = 0;
+  Chosen chosen = planner_for(c, task, device, stated).choose(budget_of(c));
+  const int64_t heaviest = heaviest_rank(c, task, chosen.policy, device);
+  if (heaviest == 0) return chosen;
+  c.planned_rank = heaviest;
+  return planner_for(c, task, device, stated).choose(budget_of(c));
 }
 
 std::vector<std::string> choice_lines(const Chosen& chosen) {

@@ -119,7 +119,7 @@ std::vector<CheckpointFile> parts_of_others(Group& group, const std::filesystem:
     failed = std::current_exception();  // the others come to the call below, whatever happened here
   }
   std::vector<CheckpointFile> files;
-  const std::vector<std::string> all = group.gather("");
+  const std::vector<std::string> all = group.collect("");
   if (failed) std::rethrow_exception(failed);
   for (size_t r = 1; r < all.size(); ++r) {
     const json said = json::parse(all[r]);
@@ -140,7 +140,7 @@ void write_own_part(Group& group, const Optimizer& optimizer) {
   } catch (const InputError& e) {
     said = {{"error", e.what()}};
   }
-  group.gather(said.dump());
+  group.collect(said.dump());
 }
 
 void share_statistics(Group& group, const Network& network) {

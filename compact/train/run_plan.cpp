@@ -16,24 +16,26 @@ namespace compact {
 
 RunPlan::RunPlan(const TrainConfig& c, const Task& task, at::Device device, Policy& policy,
                  bool resumed)
-    : config_(c), task_(task), resumed_(resumed), device_(device) {
+    : config_(c), most_(c), task_(task), resumed_(resumed), device_(device) {
   // What is chosen is for all ranks.
-  TrainConfig most = c;
-  if (!resumed) most.planned_rank = heaviest_rank(c, task, policy);
+  if (!resumed && c.preset != "auto") {
+    most_.planned_rank = heaviest_rank(c, task, policy, device.type());
+  }
   if (c.preset == "auto" && !resumed) {
-    const Chosen chosen = planner_for(most, task, device.type()).choose(budget_of(c));
+    const Chosen chosen = choose_for_ranks(most_, task, device.type());
     policy = chosen.policy;
     choice_ = choice_lines(chosen);
   }
   std::string note;
-  if (!resumed) plan_ = plan_within(most, task, policy, device.type(), budget_of(c), note);
-  if (resumed || most.planned_rank != c.planned_rank) {
-    plan_ = plan_step(step_request(c, task, policy, device.type()));
-  }
+  if (!resumed) plan_ = plan_within(most_, task, policy, device.type(), budget_of(c), note);
+  if (resumed) plan_ = plan_step(step_request(c, task, policy, device.type()));
   if (!note.empty()) choice_.push_back(note);
   limit_ = device.is_cpu() ? memory_limit(parse_bytes(c.budget).value_or(0), c.neighbours)
                            : MemoryLimit{budget_of(c), "--budget"};
-  check_fits(c, task, policy, device.type(), plan_, limit_, resumed);
+  check_fits(most_, task, policy, device.type(), plan_, limit_, resumed);
+  if (!resumed && most_.planned_rank != c.planned_rank) {
+    plan_ = plan_step(step_request(c, task, policy, device.type()));
+  }
   policy_ = policy;
   highest_peak_ = plan_.memory.peak;
 }
@@ -94,18 +96,18 @@ std::string RunPlan::line() const {
 
 std::string RunPlan::table() const { return plan_table(plan_, device_.type()); }
 
-StepPlan RunPlan::with(const std::string& bits) const {
+StepPlan RunPlan::with(const TrainConfig& config, const std::string& bits) const {
   Policy policy = policy_;
   policy.append(Policy::parse(bits, "bits"));
-  return plan_step(step_request(config_, task_, policy, device_.type()));
+  return plan_step(step_request(config, task_, policy, device_.type()));
 }
 
 bool RunPlan::fits(const std::string& bits) const {
-  return config_.budget.empty() || with(bits).reserved <= limit_.bytes;
+  return config_.budget.empty() || with(most_, bits).reserved <= limit_.bytes;
 }
 
 void RunPlan::take(const std::string& bits, bool first) {
-  plan_ = with(bits);
+  plan_ = with(config_, bits);
   highest_peak_ = first ? plan_.memory.peak : std::max(highest_peak_, plan_.memory.peak);
 }
 

@@ -53,9 +53,10 @@ class RunPlan {
  private:
   void lift();
   bool limited() const;
-  StepPlan with(const std::string& bits) const;
+  StepPlan with(const TrainConfig& config, const std::string& bits) const;
 
   const TrainConfig& config_;
+  TrainConfig most_;  // of the rank whose step takes the most
   const Task& task_;
   Policy policy_;
   bool resumed_;

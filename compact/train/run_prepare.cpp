@@ -5,6 +5,7 @@
 #include "compact/base/check.h"
 #include "compact/config/memory_limit.h"
 #include "compact/config/precision.h"
+#include "compact/kernels/gpu.h"
 #include "compact/ops/memory/memory.h"
 #include "compact/report/memory_table.h"
 #include "compact/tasks/config_check.h"
@@ -15,6 +16,15 @@
 #include "compact/train/run_impl.h"
 
 namespace compact {
+namespace {
+
+std::string gpu_name(at::Device device) {
+  if (!device.is_cuda()) return {};
+  const auto gpu = kernels::find_gpu(device.has_index() ? device.index() : 0);
+  return gpu ? gpu->name : std::string();
+}
+
+}  // namespace
 
 void Run::prepare() {
   const std::string checkpoint = begin();
@@ -23,7 +33,8 @@ void Run::prepare() {
   make_plan(/*resumed=*/!checkpoint.empty());
   make_model();
   if (!checkpoint.empty()) resume(checkpoint);
-  check_same(group_, "machine or path of products", cat(s_.machine, ", ", s_.matmul_path));
+  check_same(group_, "machine or path of products",
+             cat(s_.machine, ", ", s_.matmul_path, ", ", gpu_name(device_)));
   check_same_tensors(group_, *model_, *optimizer_);
   shard_weights(*model_, *optimizer_);
   static_bytes_ = live_bytes(device_) - outside_bytes_;

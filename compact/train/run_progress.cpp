@@ -82,12 +82,14 @@ void RunProgress::count(bool all) {
     ++state_.interval_steps;
     grad_norm_ = step.norm;
   }
+  if (all) group_.check();
 }
 
 void RunProgress::settle() {
   count(/*all=*/true);
   if (is_settled()) return;
   synchronize(device_);
+  group_.check();
   const std::chrono::duration<double> all = Clock::now() - since_;
   figures_.step_seconds.insert(figures_.step_seconds.end(), static_cast<size_t>(launched_),
                                all.count() / static_cast<double>(launched_));

@@ -129,6 +129,27 @@ class SeveralRanks(InFolder):
             with self.subTest(name):
                 self.same(self.text("--overwrite_output_dir=true", *more))
 
+    def test_sums_of_passes(self):
+        self.parts = 4
+        flags = self.text("--optim=sgd", "--momentum=0", "--learning_rate=0.05", steps=3)
+        rows = [losses(self.finished([*flags, f"--zero={zero}"], 2, f"zero{zero}")) for zero in range(4)]
+        for other in rows[1:]:
+            for (_, a, b, _), (_, c, d, _) in zip(rows[0], other):
+                if a is not None:
+                    self.assertAlmostEqual(a, c, delta=1e-4)
+                    self.assertAlmostEqual(b, d, delta=1e-3)
+
+    def test_plan_is_of_the_heaviest(self):
+        flags = ["--model=llama-tiny", "--tokenizer=bytes", "--block_size=32", "--optim=muon", "--zero=2",
+                 "--gradient_accumulation_steps=2", "--per_device_train_batch_size=2"]  # fmt: skip
+        done = run("plan", *flags, "--world_size=3", f"--json={self.folder / 'plan.json'}")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        planned = json.loads((self.folder / "plan.json").read_text())["peak_bytes"]
+        self.parts = 6
+        more = ["--optim=muon", "--zero=2", "--max_eval_samples=1"]
+        results = self.as_planned(self.finished(self.text(*more), 3, "three"), 3)
+        self.assertLess(abs(planned - max(results["memory/rank_peak_bytes"])), 2000)
+
     def test_accumulation(self):
         self.parts = 4  # two ranks add pairs, and so does one in f32 sums of the pairs' order
         flags = self.text("--learning_rate=1e-3")
@@ -162,6 +183,7 @@ class SeveralRanks(InFolder):
         for more, words in (
             (["--gradient_accumulation_steps=3"], "a power of two, is 3"),
             (["--zero=2"], "goes with --zero 0 and 1"),
+            (["--reduce_dtype=bfloat16"], "needs --reduce_dtype float32"),
         ):
             done = run("train", *self.text("--deterministic_reduce=true", f"--output_dir={self.out}", *more))
             self.assertEqual(done.returncode, 2)

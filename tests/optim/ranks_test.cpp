@@ -144,6 +144,78 @@ TEST(Ranks, OwnersAloneHaveSumsUnderZero2) {
   });
 }
 
+// Gradients in every pass, one for each rank and step, added up as one process does.
+TEST_P(EveryOptimizer, SumsPassesOnRanks) {
+  constexpr int64_t kPasses = 3;
+  for (const int zero : {0, 1, 2, 3}) {
+    Toy alone({});
+    const OptimizerOptions usual = {.kind = kind_, .sgd_momentum = 0, .f32_sums = true};
+    Optimizer one(alone.pointers(), usual);
+    for (int64_t pass = 0; pass < kPasses; ++pass) alone.accumulate(pass);
+    one.step(kRate);
+    with_shared_ranks(kRanks, [&](const std::shared_ptr<Group>& group) {
+      OptimizerOptions options = usual;
+      options.group = group;
+      options.zero = zero;
+      Toy toy({});
+      Optimizer optimizer(toy.pointers(), options);
+      for (int64_t pass = 0; pass < kPasses; ++pass) {
+        optimizer.begin_backward(kRate, {}, pass + 1 == kPasses);
+        toy.accumulate(pass, group->rank());
+        optimizer.end_backward();
+      }
+      optimizer.sum_over_ranks();
+      optimizer.step(kRate);
+      for (size_t i = 0; i < toy.parameters.size(); ++i) {
+        EXPECT_TRUE(at::allclose(toy.parameters[i].weight, alone.parameters[i].weight, 1e-4, 1e-6))
+            << "zero " << zero << " " << i;
+      }
+    });
+  }
+}
+
+// What a failure left is no part of the next step.
+TEST(Ranks, ForgetAStepThatFailed) {
+  for (const bool tree : {false, true}) {
+    Toy alone({});
+    Optimizer one(alone.pointers(), {.tree_sums = tree});
+    train_alone(alone, one, 0, 1);
+    with_shared_ranks(kRanks, [&](const std::shared_ptr<Group>& group) {
+      Toy toy({});
+      Optimizer optimizer(toy.pointers(),
+                          {.tree_sums = tree, .group = group, .zero = tree ? 1 : 2});
+      const OptimizerState before = copy_of(optimizer.state());
+      optimizer.begin_backward(kRate, {}, false);
+      toy.accumulate(7, group->rank());
+      optimizer.end_backward();
+      EXPECT_THROW(optimizer.state(), InputError);
+      optimizer.load(before);
+      train_rank(toy, optimizer, group->rank(), 0, 1);
+      expect_equal_weights(alone, toy);
+    });
+  }
+}
+
+TEST(Ranks, RefuseASecondPass) {
+  with_shared_ranks(2, [](const std::shared_ptr<Group>& group) {
+    for (const int zero : {0, 1}) {
+      Toy toy({});
+      Optimizer optimizer(toy.pointers(), {.group = group, .zero = zero});
+      optimizer.begin_backward(kRate);
+      toy.accumulate(0, group->rank());
+      EXPECT_THAT([&] { toy.accumulate(1, group->rank()); },
+                  testing::ThrowsMessage<InputError>(testing::HasSubstr("a second gradient")));
+      optimizer.clear_gradients();
+      optimizer.begin_backward(kRate);
+      toy.accumulate(0, group->rank());
+      optimizer.sum_over_ranks();
+      EXPECT_THAT([&] { toy.accumulate(1, group->rank()); },
+                  testing::ThrowsMessage<InputError>(testing::HasSubstr("after the sums")));
+      optimizer.clear_gradients();
+    }
+  });
+}
+
 TEST(Ranks, SumsInBfloat16WhereAsked) {
   std::mutex mutex;
   std::vector<std::vector<at::Tensor>> sums(kRanks);
