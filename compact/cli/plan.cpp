@@ -84,7 +84,13 @@ void report_ranks(const TrainConfig& c, const StepPlan& plan, nlohmann::ordered_
               << format_bytes(std::accumulate(plan.dealt.begin(), plan.dealt.end(), int64_t{0}))
               << " optimizer state";
   }
-  std::cout << "; sums and copies of " << format_bytes(plan.sent) << " a step\n";
+  std::cout << "; sums and copies of " << format_bytes(plan.sent)
+            << " a step, of which times of a step say nothing\n";
+  if (plan.whole > 0) {
+    std::cout << "         with all weights, as at the start and in evaluations, "
+              << format_bytes(plan.whole) << " beside what an evaluation takes\n";
+    result["all_weights_bytes"] = plan.whole;
+  }
   result["ranks"] = {{"world_size", c.ranks},
                      {"zero", c.zero},
                      {"rank", c.planned_rank},
@@ -131,6 +137,7 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
   COMPACT_CHECK(ranks >= 1, "--world_size must be at least 1, is ", ranks);
   c = for_task(c);
   c.ranks = ranks;
+  check_ranks(c);
   COMPACT_CHECK(ranks > 1 || c.zero == TrainConfig().zero, "--zero ", c.zero,
                 " takes effect with --world_size above 1 only");
   if (!task_named(c.task).planned_from_data) {

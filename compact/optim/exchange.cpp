@@ -74,6 +74,7 @@ void Optimizer::exchange_updates(double learning_rate, const at::Tensor& grad_sc
         context.updates = nullptr;
       }
       if (s.parameter->home) {  // it is sent to whoever reads it
+        if (!s.is_own()) s.weight.unsafeGetTensorImpl()->bump_version();
         redraw_where_due(s);
         continue;
       }

@@ -118,6 +118,9 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions option
   std::vector<int64_t> owned;  // bytes of each that only one rank need have
   for (Parameter* p : parameters) {
     check_parameter(*p);
+    COMPACT_CHECK(!p->home, "[optimizer] the weight of `", p->name,
+                  "` is with the ranks of an optimizer before this one: gather_weights() before "
+                  "that goes");
     COMPACT_CHECK(names.insert(p->name).second, "[optimizer] two parameters are named `", p->name,
                   "`");
     ParameterState s{.parameter = p,
@@ -147,9 +150,12 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions option
     }
     const std::vector<int> owners = deal_owners(loads, options_.group->size());
     dealt_.assign(static_cast<size_t>(options_.group->size()), 0);
+    loads_ = dealt_;
     for (size_t i = 0; i < states_.size(); ++i) {
       states_[i].owner = owners[i];
-      if (owners[i] != kEveryRank) dealt_[static_cast<size_t>(owners[i])] += owned[i];
+      if (owners[i] == kEveryRank) continue;
+      dealt_[static_cast<size_t>(owners[i])] += owned[i];
+      loads_[static_cast<size_t>(owners[i])] += loads[i];
     }
   }
   for (ParameterState& s : states_) {
@@ -169,6 +175,9 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions option
 }
 
 Optimizer::~Optimizer() {
+  if (shards_ && shards_->is_gathered()) {
+    for (const ParameterState& s : states_) s.parameter->home.reset();
+  }
   for (const auto& [leaf, hook] : hooks_) {
     if (hook_of(leaf) == hook) torch::autograd::impl::set_post_acc_grad_hooks(leaf, nullptr);
   }
@@ -194,6 +203,7 @@ void Optimizer::end_pass() {
 }
 
 void Optimizer::clear_gradients() {
+  if (shards_) shards_->settle();
   for (ParameterState& s : states_) {
     s.sum.reset();
     s.total.reset();
@@ -209,9 +219,7 @@ void Optimizer::begin_backward(double learning_rate, const at::Tensor& guard, bo
   COMPACT_CHECK(!backward_rate_ || std::ranges::count(released_, true) == 0,
                 "[optimizer] parameters that are updated inside the backward pass allow one such "
                 "pass a step");
-  COMPACT_CHECK(!shards_ || !shards_->is_gathered(),
-                "[optimizer] weights of several ranks are gathered, of which updates would change "
-                "those of their owners alone: scatter_weights() first");
+  check_scattered();
   check_tensors();
   check_scalar("guard", guard, states_);
   for (const ParameterState& s : states_) {
@@ -235,6 +243,12 @@ void Optimizer::gradient_is_whole(size_t index) {
                 "` has a gradient more after the sums over the ranks");
   if (sums(options_, s.leaf)) options_.tree_sums ? gather_in_a_tree(s) : gather(s);
   if (reduction_ && reduction_->has_begun()) reduction_->ready(index);
+}
+
+void Optimizer::check_scattered() const {
+  COMPACT_CHECK(!shards_ || !shards_->is_gathered(),
+                "[optimizer] weights of several ranks are gathered, of which updates would change "
+                "those of their owners alone: scatter_weights() first");
 }
 
 void Optimizer::check_summed() const {

@@ -138,6 +138,8 @@ class Optimizer {
   const std::vector<ParameterState>& states() const { return states_; }
   // Of the state that only one of several ranks has: bytes by rank; empty where all have all.
   const std::vector<int64_t>& dealt_bytes() const { return dealt_; }
+  // With the sums of gradients and the weights that are dealt: what ranks are dealt by.
+  const std::vector<int64_t>& dealt_loads() const { return loads_; }
 
   // Of what this rank has (see is_elsewhere()): all, what every rank has, or what it alone has.
   enum class Part : uint8_t { kAll, kCommon, kOwned };
@@ -170,13 +172,15 @@ class Optimizer {
   void check_tensors() const;
   // Throws InputError where gradients are those of one rank of several.
   void check_summed() const;
+  // Or where all ranks have weights that only their owners would update.
+  void check_scattered() const;
   at::Tensor norm_over_ranks() const;
 
   std::vector<ParameterState> states_;
   std::vector<std::pair<at::Tensor, const void*>> hooks_;  // leaves, and what was hung on them
   OptimizerOptions options_;
   std::unique_ptr<Reduction> reduction_;  // of several ranks
-  std::vector<int64_t> dealt_;
+  std::vector<int64_t> dealt_, loads_;
   std::shared_ptr<WeightShards> shards_;
   int64_t updates_ = 0;
   at::Tensor numbers_;  // on the device, kernels::AdamWNumbers of each parameter; once prepared

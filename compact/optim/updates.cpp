@@ -166,6 +166,7 @@ void Optimizer::step(double learning_rate, const at::Tensor& grad_scale, const a
   check_rate(learning_rate);
   check_tensors();
   check_summed();
+  check_scattered();
   if (shards_) shards_->settle();
   bool any_released = false;
   for (size_t i = 0; i < states_.size(); ++i) {

@@ -42,11 +42,21 @@ WeightShards::WeightShards(std::shared_ptr<Group> group, std::vector<std::vector
 void WeightShards::begin(int number) {
   if (number < 0 || number >= static_cast<int>(segments_.size())) return;
   Segment& segment = segments_[static_cast<size_t>(number)];
-  if (std::exchange(segment.present, true)) return;
+  if (segment.present) return;
+  const auto of_others = [&](auto call) {
+    for (const Shard& s : segment.shards) {
+      if (s.owner != group_->rank()) call(s.weight.detach());
+    }
+  };
+  try {  // all of it, before a rank that has no more of it would send fewer than the others
+    of_others(give_memory);
+  } catch (...) {
+    of_others(take_memory);
+    throw;
+  }
+  segment.present = true;
   for (const Shard& s : segment.shards) {
-    const at::Tensor weight = s.weight.detach();
-    if (s.owner != group_->rank()) give_memory(weight);
-    segment.pending.push_back(group_->begin_broadcast(weight, s.owner));
+    segment.pending.push_back(group_->begin_broadcast(s.weight.detach(), s.owner));
   }
 }
 
@@ -56,10 +66,10 @@ void WeightShards::wait(Segment& segment) {
 
 void WeightShards::fetch(int number, bool backward) {
   Segment& segment = segments_.at(static_cast<size_t>(number));
-  ++segment.readers;
   begin(number);
   begin(backward ? number - 1 : number + 1);
   wait(segment);
+  ++segment.readers;
 }
 
 void WeightShards::release(int number) {

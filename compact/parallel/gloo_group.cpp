@@ -31,7 +31,8 @@ constexpr std::chrono::seconds kAsk(3);  // how long a failure is asked for
 std::string first_line(const std::exception& e) {
   const auto* error = dynamic_cast<const c10::Error*>(&e);
   const std::string text = error ? error->what_without_backtrace() : e.what();
-  return text.substr(0, text.find('\n'));
+  // Behind the cause gloo says where else one might look.
+  return text.substr(0, std::min(text.find('\n'), text.find(". This may")));
 }
 
 // A peer that dies is an exception of gloo, which is no c10::Error.
@@ -122,23 +123,6 @@ class GlooGroup final : public Group {
     return true;
   }
 
-  std::vector<std::string> collect(const std::string& text) override {
-    const std::string key = cat("collected", ++collected_, "/");
-    if (!leads()) {
-      together([&] { store_->set(cat(key, rank()), text); });
-      return {};
-    }
-    std::vector<std::string> all = {text};
-    for (int r = 1; r < size(); ++r) {
-      const std::string said = cat(key, r);
-      together([&] {
-        wait_for(said, cat("rank ", r, " did not come to it"));
-        all.push_back(store_->get_to_str(said));
-      });
-    }
-    return all;
-  }
-
   void check() override {
     if (nccl_) nccl_->check();
   }
@@ -159,6 +143,16 @@ class GlooGroup final : public Group {
     if (!step)
       work->getFuture()->addCallback([clock = clock()](c10::ivalue::Future&) { clock->end(); });
     return std::make_unique<GlooWork>(t, std::move(work));
+  }
+
+  // A rank that dies meanwhile closes its connection, which is an error at once.
+  void sum_patiently(const at::Tensor& t) override {
+    together([&] {
+      std::vector<at::Tensor> list{t};
+      c10d::AllreduceOptions options;
+      options.timeout = kWriting;
+      gloo_->allreduce(list, options)->wait();
+    });
   }
 
  private:
@@ -206,18 +200,13 @@ class GlooGroup final : public Group {
   bool followed(const std::string& key) {
     bool done = false;
     together([&] {
-      wait_for(key, "rank 0 did not come to it");
+      while (!store_->check({key})) {
+        COMPACT_CHECK(!store_->check({kFailure}), "rank 0 did not come to it");
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      }
       done = store_->get_to_str(key) == "done";
     });
     return done;
-  }
-
-  // However long; throws where another rank leaves.
-  void wait_for(const std::string& key, const std::string& otherwise) {
-    while (!store_->check({key})) {
-      COMPACT_CHECK(!store_->check({kFailure}), otherwise);
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
   }
 
   // By all but the first to leave: the store ends with this process.
@@ -261,7 +250,7 @@ class GlooGroup final : public Group {
   c10::intrusive_ptr<c10d::Store> store_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
   std::unique_ptr<NcclLink> nccl_;
-  int64_t led_ = 0, collected_ = 0;
+  int64_t led_ = 0;
 };
 
 }  // namespace

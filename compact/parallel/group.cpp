@@ -24,7 +24,6 @@ class LoneGroup final : public Group {
     work();
     return true;
   }
-  std::vector<std::string> collect(const std::string& text) override { return {text}; }
 
  protected:
   PendingPtr start(Transfer, const at::Tensor&, int) override { return std::make_unique<Done>(); }
@@ -134,12 +133,17 @@ void Group::broadcast(const at::Tensor& t, int from) { wait(begin_broadcast(t, f
 
 void Group::add(const at::Tensor& t) { start(Transfer::kSum, t, 0)->wait(); }
 
-std::vector<std::string> Group::gather(const std::string& text) {
+std::vector<std::string> Group::gather(const std::string& text) { return gather(text, false); }
+std::vector<std::string> Group::gather_patiently(const std::string& text) {
+  return gather(text, true);
+}
+
+std::vector<std::string> Group::gather(const std::string& text, bool patiently) {
   if (size_ == 1) return {text};
   const at::Tensor lengths = at::zeros({size_}, at::kLong);
   auto* length = lengths.mutable_data_ptr<int64_t>();
   length[rank_] = static_cast<int64_t>(text.size());
-  add(lengths);
+  patiently ? sum_patiently(lengths) : add(lengths);
   const int64_t most = *std::max_element(length, length + size_);
   // Every rank writes its row of zeros.
   const at::Tensor all = at::zeros({size_, std::max<int64_t>(most, 1)}, at::kByte);

@@ -93,9 +93,9 @@ class Group {
   // InputError where the number of ranks is no power of two.
   void sum_in_a_tree();
 
-  // The texts of all ranks in rank 0, which waits for them however long; nothing in the others,
-  // which do not wait.
-  virtual std::vector<std::string> collect(const std::string& text) = 0;
+  // The same of ranks that write files before: kWriting long.
+  std::vector<std::string> gather_patiently(const std::string& text);
+  static constexpr std::chrono::hours kWriting{6};
 
   // To be called once a device has been waited for, before what it made is kept: throws GroupError
   // where sums on it were given up, since a rank had gone.
@@ -128,11 +128,13 @@ class Group {
   explicit Group(const Place& place);
   // `rank`: where a sum or a passed tensor is for, or a copy from.
   virtual PendingPtr start(Transfer transfer, const at::Tensor& t, int rank) = 0;
+  virtual void sum_patiently(const at::Tensor& t) { start(Transfer::kSum, t, 0)->wait(); }
   const std::shared_ptr<Clock>& clock() const { return clock_; }
 
  private:
   PendingPtr begin(Transfer transfer, const at::Tensor& t, int rank);
   void add(const at::Tensor& t);  // of texts and numbers
+  std::vector<std::string> gather(const std::string& text, bool patiently);
   class TreeSum;
   void sum_tree(const at::Tensor& t, int to);
 

@@ -13,6 +13,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -170,6 +171,7 @@ class Link final : public NcclLink {
   }
 
   void check_there() const {
+    if (gone_ && broken_) std::rethrow_exception(broken_);
     if (gone_) throw GroupError("another rank has gone or did not answer: NCCL was stopped");
   }
 
@@ -178,6 +180,7 @@ class Link final : public NcclLink {
     try {
       return is_lost();
     } catch (const std::exception&) {
+      broken_ = std::current_exception();
       return true;
     }
   }
@@ -212,6 +215,7 @@ class Link final : public NcclLink {
   std::condition_variable wake_;
   bool stopped_ = false;
   std::atomic<bool> gone_ = false;
+  std::exception_ptr broken_;  // set before `gone_`
   std::deque<std::pair<EventPtr, Clock::time_point> > under_way_;
   std::thread watcher_;
 };

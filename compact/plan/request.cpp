@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "compact/base/check.h"
@@ -35,6 +36,7 @@ StepPlan plan_step(const StepRequest& request, std::vector<Operation>* operation
                   "--gradient_accumulation_steps 1 and --max_grad_norm 0");
   }
   Optimizer optimizer(model->parameters(), request.optimizer);
+  const int64_t whole = live_bytes(at::kMeta) - outside;
   shard_weights(*model, optimizer);
   MemoryTrace built;
   if (cuda) built = stop_trace();
@@ -53,7 +55,9 @@ StepPlan plan_step(const StepRequest& request, std::vector<Operation>* operation
   plan.dealt = optimizer.dealt_bytes();
   if (operations) *operations = recorded->take();
   recorded.reset();
-  plan.reserved = plan.memory.peak;
+  const bool dealt = live_bytes(at::kMeta) - outside < whole;
+  if (dealt) plan.whole = whole;
+  plan.reserved = std::max(plan.memory.peak, plan.whole);
   if (cuda) {
     CachingAllocatorModel allocator;
     plan.workspace = cublas_workspace_bytes(kernels::planned_gpu().capability);

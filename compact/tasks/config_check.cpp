@@ -59,6 +59,14 @@ void check_config(const TrainConfig& c) {
   if (task.check) task.check(c);
 }
 
+void check_ranks(const TrainConfig& c) {
+  COMPACT_CHECK(
+      !c.deterministic_reduce || (c.ranks & (c.ranks - 1)) == 0,
+      "--deterministic_reduce sums as a binary tree: it needs a number of ranks that is a "
+      "power of two, is ",
+      c.ranks);
+}
+
 void check_budget(const TrainConfig& c) {
   COMPACT_CHECK(c.preset != "auto" || !c.budget.empty(),
                 "--preset auto needs a --budget, as 10GiB");

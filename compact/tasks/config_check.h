@@ -14,4 +14,7 @@ void check_budget(const TrainConfig& config);
 // Both, and that a run's data and folder are named.
 void check_run(const TrainConfig& config);
 
+// Throws InputError on what does not go with the number of ranks.
+void check_ranks(const TrainConfig& config);
+
 }  // namespace compact

@@ -43,8 +43,9 @@ std::vector<std::string> description(const Described& run) {
       cat("run      ", format_count(run.steps), " steps of ",
           text ? c.per_device_train_batch_size : c.per_device_train_batch_size * run.task.units,
           text ? cat(" x ", c.block_size) : "", accumulation > 1 ? cat(" x ", accumulation) : "",
-          c.ranks > 1 ? cat(" x ", c.ranks, " ranks") : "", " ", run.task.unit, ", ", c.optim, ", ",
-          c.dtype, " on ", device.str(), " (products: ",
+          c.ranks > 1 ? cat(" x ", c.ranks, " ranks") : "", " ", run.task.unit,
+          c.ranks > 1 ? cat(", zero ", c.zero) : "", ", ", c.optim, ", ", c.dtype, " on ",
+          device.str(), " (products: ",
           device.is_cuda() && dtype_of(c.dtype) == at::kFloat
               ? float_products(planned_card(), c.matmul_precision)
               : run.matmul_path,

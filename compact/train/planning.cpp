@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <numeric>
+#include <span>
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
@@ -204,9 +206,20 @@ GpuRates gpu_rates(const TrainConfig& c, const StatedSpeed& stated) {
 int64_t heaviest_rank(const TrainConfig& c, const Task& task, const Policy& policy,
                       c10::DeviceType device) {
   if (c.ranks == 1 || c.zero == 0) return 0;
-  constexpr int64_t kMostPlanned = 8;  // of ranks that are dealt about the same
+  constexpr size_t kMostPlanned = 8;  // of those that are dealt the most
+  prepare_meta(device);
+  std::vector<int64_t> loads;
+  {
+    const std::unique_ptr<Network> model = task.network(c, policy, at::kMeta);
+    const Optimizer optimizer(model->parameters(), optimizer_options(c, policy));
+    loads = optimizer.dealt_loads();
+  }
+  std::vector<int64_t> ranks(loads.size());
+  std::iota(ranks.begin(), ranks.end(), int64_t{0});
+  std::ranges::stable_sort(ranks, std::ranges::greater{},
+                           [&](int64_t rank) { return loads[static_cast<size_t>(rank)]; });
   int64_t heaviest = 0, most = -1;
-  for (int64_t rank = 0; rank < std::min(c.ranks, kMostPlanned); ++rank) {
+  for (const int64_t rank : std::span(ranks).first(std::min(ranks.size(), kMostPlanned))) {
     TrainConfig own = c;
     own.planned_rank = rank;
     const int64_t bytes = plan_step(step_request(own, task, policy, device)).reserved;
@@ -256,12 +269,14 @@ BudgetPlanner planner_for(const TrainConfig& c, const Task& task, c10::DeviceTyp
 
 Chosen choose_for_ranks(TrainConfig& c, const Task& task, c10::DeviceType device,
                         const StatedSpeed& stated) {
+  constexpr int kMostRounds = 3;  // what is chosen may make another rank the heaviest
   c.planned_rank = 0;
-  Chosen chosen = planner_for(c, task, device, stated).choose(budget_of(c));
-  const int64_t heaviest = heaviest_rank(c, task, chosen.policy, device);
-  if (heaviest == 0) return chosen;
-  c.planned_rank = heaviest;
-  return planner_for(c, task, device, stated).choose(budget_of(c));
+  for (int round = 1;; ++round) {
+    Chosen chosen = planner_for(c, task, device, stated).choose(budget_of(c));
+    const int64_t heaviest = heaviest_rank(c, task, chosen.policy, device);
+    if (heaviest == c.planned_rank || round == kMostRounds) return chosen;
+    c.planned_rank = heaviest;
+  }
 }
 
 std::vector<std::string> choice_lines(const Chosen& chosen) {
@@ -313,9 +328,12 @@ void check_fits(const TrainConfig& c, const Task& task, const Policy& policy,
                 bool resumed) {
   const int64_t peak = plan.reserved;
   if (peak <= limit.bytes) return;
-  const std::string what = cat("a step would take ", format_bytes(peak), " (", format_count(peak),
-                               " B, in ", str(plan.memory.at_peak.moment), "), more than the ",
-                               format_bytes(limit.bytes), " of ", limit.source);
+  const bool whole = plan.whole > plan.memory.peak;
+  const std::string what =
+      cat("a step would take ", format_bytes(peak), " (", format_count(peak), " B, ",
+          whole ? "all weights, at the start and in evaluations"
+                : cat("in ", str(plan.memory.at_peak.moment)),
+          "), more than the ", format_bytes(limit.bytes), " of ", limit.source);
   if (resumed) throw BudgetError(what + "; a resumed run keeps its policy", peak);
   const std::string other = settings_that_fit(c, task, policy, device, limit.bytes);
   throw BudgetError(what + (other.empty() ? "; neither other presets nor smaller batches would fit"

@@ -30,7 +30,7 @@ struct StatedSpeed {
 };
 GpuRates gpu_rates(const TrainConfig& config, const StatedSpeed& stated);
 
-// The rank whose step takes the most, among the first ones: the largest matrices are dealt to them.
+// The rank whose step takes the most, of the eight that are dealt the most.
 int64_t heaviest_rank(const TrainConfig& config, const Task& task, const Policy& policy,
                       c10::DeviceType device);
 

@@ -13,6 +13,7 @@
 #include "compact/base/check.h"
 #include "compact/config/option.h"
 #include "compact/io/checksum.h"
+#include "compact/ops/memory/memory.h"
 #include "compact/train/run_state.h"
 
 namespace compact {
@@ -71,6 +72,12 @@ void agree_on_start(Group& group, bool again, TrainConfig& c) {
       find_checkpoint(latest, warnings);
       c.resume_from_checkpoint = "latest";
     } catch (const InputError&) {  // there is none
+      std::error_code error;
+      COMPACT_CHECK(
+          c.overwrite_output_dir || std::filesystem::is_empty(c.output_dir, error) || error,
+          "--output_dir ", c.output_dir,
+          ": a launcher has started the run again, and there is no checkpoint to go on "
+          "from: --save_steps keeps some");
     }
   }
   c.resume_from_checkpoint = group.broadcast(c.resume_from_checkpoint);
@@ -119,7 +126,7 @@ std::vector<CheckpointFile> parts_of_others(Group& group, const std::filesystem:
     failed = std::current_exception();  // the others come to the call below, whatever happened here
   }
   std::vector<CheckpointFile> files;
-  const std::vector<std::string> all = group.collect("");
+  const std::vector<std::string> all = group.gather_patiently("");
   if (failed) std::rethrow_exception(failed);
   for (size_t r = 1; r < all.size(); ++r) {
     const json said = json::parse(all[r]);
@@ -140,7 +147,16 @@ void write_own_part(Group& group, const Optimizer& optimizer) {
   } catch (const InputError& e) {
     said = {{"error", e.what()}};
   }
-  group.collect(said.dump());
+  group.gather_patiently(said.dump());
+}
+
+GatheredWeights::GatheredWeights(Group& group, const Network& network, Optimizer& optimizer)
+    : optimizer_(optimizer) {
+  optimizer_.gather_weights();
+  if (group.size() == 1) return;
+  // What has come to a GPU is looked at once it is there.
+  synchronize(network.device());
+  group.check();
 }
 
 void share_statistics(Group& group, const Network& network) {
@@ -156,6 +172,8 @@ void share_statistics(Group& group, const Network& network) {
     group.broadcast(dense);
     if (!dense.is_same(tensor)) tensor.copy_(dense);
   }
+  synchronize(network.device());
+  group.check();
 }
 
 }  // namespace compact

@@ -43,9 +43,8 @@ void check_same(Group& group, const char* what, const std::string& text);
 // alone.
 class GatheredWeights {
  public:
-  explicit GatheredWeights(Optimizer& optimizer) : optimizer_(optimizer) {
-    optimizer_.gather_weights();
-  }
+  // Throws GroupError where a rank has gone.
+  GatheredWeights(Group& group, const Network& network, Optimizer& optimizer);
   ~GatheredWeights() { optimizer_.scatter_weights(); }
   GatheredWeights(const GatheredWeights&) = delete;
   GatheredWeights& operator=(const GatheredWeights&) = delete;

@@ -87,6 +87,7 @@ void write_results(const TrainConfig& config, const RunState& state, const RunFi
     if (config.ranks > 1) {
       const auto steps = static_cast<double>(figures.step_seconds.size());
       results["ranks"] = config.ranks;
+      results["zero"] = config.zero;
       for (const std::string& peaks : figures.rank_peaks) {
         const auto each = split(peaks, ' ');
         results["memory/rank_peak_bytes"].push_back(std::stoll(each.at(0)));
@@ -99,12 +100,10 @@ void write_results(const TrainConfig& config, const RunState& state, const RunFi
     }
     if (figures.resident_bytes) results["memory/resident_bytes"] = *figures.resident_bytes;
   }
-  int64_t weights = 0, moments = 0;
+  int64_t weights = figures.weights_bytes, moments = 0;
   for (const auto& [kind, bytes] : optimizer.bytes()) {
     (kind == "carrier" || kind == "projection" ? weights : moments) += bytes;
   }
-  for (const Parameter* p : network.parameters())
-    weights += static_cast<int64_t>(p->weight.nbytes());
   results["memory/weights_bytes"] = weights;
   results["memory/optimizer_bytes"] = moments;
   results["preset"] = config.preset;

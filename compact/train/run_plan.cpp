@@ -15,25 +15,25 @@
 namespace compact {
 
 RunPlan::RunPlan(const TrainConfig& c, const Task& task, at::Device device, Policy& policy,
-                 bool resumed)
-    : config_(c), most_(c), task_(task), resumed_(resumed), device_(device) {
+                 Origin origin)
+    : config_(c), most_(c), task_(task), resumed_(origin == Origin::kResumed), device_(device) {
   // What is chosen is for all ranks.
-  if (!resumed && c.preset != "auto") {
-    most_.planned_rank = heaviest_rank(c, task, policy, device.type());
-  }
-  if (c.preset == "auto" && !resumed) {
+  const bool is_new = origin == Origin::kNew;
+  if (is_new && c.preset == "auto") {
     const Chosen chosen = choose_for_ranks(most_, task, device.type());
     policy = chosen.policy;
     choice_ = choice_lines(chosen);
+  } else if (origin != Origin::kOfRank0) {
+    most_.planned_rank = heaviest_rank(c, task, policy, device.type());
   }
   std::string note;
-  if (!resumed) plan_ = plan_within(most_, task, policy, device.type(), budget_of(c), note);
-  if (resumed) plan_ = plan_step(step_request(c, task, policy, device.type()));
+  plan_ = is_new ? plan_within(most_, task, policy, device.type(), budget_of(c), note)
+                 : plan_step(step_request(c, task, policy, device.type()));
   if (!note.empty()) choice_.push_back(note);
   limit_ = device.is_cpu() ? memory_limit(parse_bytes(c.budget).value_or(0), c.neighbours)
                            : MemoryLimit{budget_of(c), "--budget"};
-  check_fits(most_, task, policy, device.type(), plan_, limit_, resumed);
-  if (!resumed && most_.planned_rank != c.planned_rank) {
+  check_fits(most_, task, policy, device.type(), plan_, limit_, resumed_);
+  if (is_new && most_.planned_rank != c.planned_rank) {
     plan_ = plan_step(step_request(c, task, policy, device.type()));
   }
   policy_ = policy;

@@ -15,11 +15,13 @@ namespace compact {
 
 class RunPlan {
  public:
-  // Under --preset auto `policy` is chosen here, unless the run is `resumed`, whose policy it is.
+  // Whose policy it is: under --preset auto that of a new run is chosen here; that of a resumed one
+  // stays; the other ranks are told that of rank 0.
+  enum class Origin : uint8_t { kNew, kResumed, kOfRank0 };
   // Throws BudgetError where a step would not fit; nothing is allocated then. Configuration and
   // task must outlive it.
   RunPlan(const TrainConfig& config, const Task& task, at::Device device, Policy& policy,
-          bool resumed);
+          Origin origin);
   ~RunPlan();  // lifts the limit
   RunPlan(const RunPlan&) = delete;
   // Limits the device's allocator from here on; data sets on the CPU are not counted. Throws

@@ -46,6 +46,9 @@ std::string Run::begin() {
   if (c_.threads > 0) at::set_num_threads(static_cast<int>(c_.threads));
   install_counting_allocator();
   warnings_ = ignored_options(c_);
+  if (c_.ranks == 1 && c_.zero != TrainConfig().zero) {
+    warnings_.push_back(cat("--zero ", c_.zero, " takes no effect in one process"));
+  }
   check_same_options(group_, c_);
   device_ = rank_device(group_, device_of(c_.device, warnings_));
   COMPACT_CHECK(!c_.cuda_graph || device_.is_cuda(),
@@ -101,12 +104,13 @@ void Run::restore(const std::string& checkpoint) {
 
 // A policy that is chosen is what rank 0 chose: speeds are measured.
 void Run::make_plan(bool resumed) {
-  group_.lead([&] { plan_.emplace(c_, task_, device_, policy_, resumed); });
+  using enum RunPlan::Origin;
+  group_.lead([&] { plan_.emplace(c_, task_, device_, policy_, resumed ? kResumed : kNew); });
   const std::string policy = group_.broadcast(policy_.str());
   if (group_.leads()) return;
   policy_ = Policy::parse(policy, "the policy of rank 0");
   policy_.make_general();  // rank 0 has checked it
-  plan_.emplace(c_, task_, device_, policy_, /*resumed=*/true);
+  plan_.emplace(c_, task_, device_, policy_, kOfRank0);
 }
 
 void Run::make_model() {

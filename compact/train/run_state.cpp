@@ -153,6 +153,12 @@ void check_same_run(const std::string& checkpoint, const TrainConfig& config, co
     warnings.push_back(cat("--", option.name, " is ", now, ", was ", before,
                            ": from here on the run differs from an uninterrupted one"));
   }
+  // Up to 1 passes are summed before ranks, above that ranks before passes.
+  if (config.ranks > 1 && config.gradient_accumulation_steps > 1 &&
+      (old.zero > 1) != (config.zero > 1)) {
+    warnings.push_back(cat("--zero is ", config.zero, ", was ", old.zero,
+                           ": micro-batches and ranks are summed in another order"));
+  }
   COMPACT_CHECK(open.texts.at("policy.txt") == policy.str() ||
                     same_treatments(config, task, stored_policy(open, checkpoint), policy),
                 "preset or policy differ from those of ", checkpoint,

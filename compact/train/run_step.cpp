@@ -19,7 +19,7 @@ namespace compact {
 // On the batch to come, which stays to come.
 void Run::choose_bits() {
   progress_->settle();
-  const GatheredWeights gathered(*optimizer_);
+  const GatheredWeights gathered(group_, *model_, *optimizer_);
   group_.lead([&] {
     const Batch batch = task_.train->peek(c_.per_device_train_batch_size);
     StepInputs inputs = inputs_of(batch, device_);

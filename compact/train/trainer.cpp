@@ -32,7 +32,7 @@ int64_t own_signal() {
 }  // namespace
 
 void Run::save(const char* why) {
-  const GatheredWeights gathered(*optimizer_);
+  const GatheredWeights gathered(group_, *model_, *optimizer_);
   const bool dealt = group_.size() > 1 && c_.zero > 0;
   bool asked = !dealt;
   OtherParts others;
@@ -56,10 +56,14 @@ void Run::save(const char* why) {
 
 // The others wait, so that none ends before the model is written.
 void Run::finish() {
+  for (const Parameter* p : model_->parameters()) {
+    figures_.weights_bytes +=
+        static_cast<int64_t>(p->home ? p->weight.storage().nbytes() : p->weight.nbytes());
+  }
   if (group_.size() > 1) {
     figures_.rank_peaks = group_.gather(cat(figures_.highest_peak_bytes, " ", plan_->peak_bytes()));
   }
-  const GatheredWeights gathered(*optimizer_);
+  const GatheredWeights gathered(group_, *model_, *optimizer_);
   group_.lead([&] { conclude(); });
   group_.barrier();
 }
@@ -110,7 +114,7 @@ int Run::go() {
       if (graph_ && (evaluates || last())) graph_->forget();
       std::optional<GatheredWeights> gathered;
       if (evaluates || saves || signals > 0 || last()) {
-        gathered.emplace(*optimizer_);
+        gathered.emplace(group_, *model_, *optimizer_);
         share_statistics(group_, *model_);
       }
       s_.seconds = seconds_before_ + std::chrono::duration<double>(Clock::now() - started_).count();
@@ -152,6 +156,7 @@ int train(const TrainConfig& config, std::ostream& out, bool terminal, const Tra
     TrainConfig taken = for_task(config);
     taken.ranks = group->size();
     taken.planned_rank = group->rank();
+    check_ranks(taken);
     if (taken.deterministic_reduce) group->sum_in_a_tree();
     taken.neighbours = place.neighbours;
     agree_on_start(*group, place.restarts > 0, taken);

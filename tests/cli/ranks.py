@@ -365,6 +365,21 @@ class SeveralRanks(InFolder):
                 self.assertEqual(ranks.all[0].returncode, 1)
                 self.assertIn(words, errors)
 
+    def test_killed_while_a_checkpoint_is_written(self):
+        ranks = Ranks(self.text("--save_steps=1", f"--output_dir={self.out}", "--ddp_timeout=600", steps=100000))
+        self.addCleanup(ranks.kill)
+        end = time.monotonic() + 60
+        while not list(self.out.glob(".compact-tmp-*")):
+            self.assertLess(time.monotonic(), end)
+        ranks.all[1].send_signal(signal.SIGSTOP)  # in its part, or just before or behind it
+        time.sleep(1)
+        self.assertIsNone(ranks.all[0].poll())  # waits for it
+        ranks.all[1].kill()
+        _, errors = ranks.all[0].communicate(timeout=60)
+        self.assertEqual(ranks.all[0].returncode, 1)
+        self.assertIn("another rank has gone", errors)
+        self.assertNotIn("This may", errors)
+
     def test_killed_under_torchrun(self):
         flags = self.text("--save_steps=1", "--save_total_limit=2", steps=40)
         whole = self.folder / "whole"
