@@ -27,35 +27,6 @@ void append_norms(const at::Tensor& x, std::vector<at::Tensor>& norms) {
   });
 }
 
-// Every owner says the norms of its own, and rank 0 of those that all have: a sum with zeros, so
-// that the result is what one process would have got.
-at::Tensor Optimizer::norm_over_ranks() const {
-  if (states_.empty()) return at::zeros({}, at::kFloat);
-  const at::Tensor zero = at::zeros({}, states_[0].weight.options().dtype(at::kFloat));
-  std::vector<at::Tensor> norms(states_.size(), zero), gpu_gradients;
-  std::vector<size_t> on_gpu;
-  for (size_t i = 0; i < states_.size(); ++i) {
-    const ParameterState& s = states_[i];
-    const at::Tensor& g = s.gradient();
-    if (!g.defined() || std::max(s.owner, 0) != s.rank) continue;
-    if (device_type_of(g) == at::kCUDA) {
-      on_gpu.push_back(i);
-      gpu_gradients.push_back(g);
-      continue;
-    }
-    std::vector<at::Tensor> parts;
-    append_norms(g, parts);
-    norms[i] = parts.size() == 1 ? parts[0] : norm_of(at::stack(parts));
-  }
-  if (!on_gpu.empty()) {
-    const std::vector<at::Tensor> found = at::_foreach_norm(gpu_gradients, 2, at::kFloat);
-    for (size_t k = 0; k < on_gpu.size(); ++k) norms[on_gpu[k]] = found[k];
-  }
-  const at::Tensor all = at::stack(norms);
-  options_.group->all_reduce(all);
-  return norm_of(all);
-}
-
 at::Tensor Optimizer::gradient_norm() const {
   const at::NoGradGuard no_grad;
   check_summed();

@@ -245,59 +245,6 @@ void Optimizer::gradient_is_whole(size_t index) {
   if (reduction_ && reduction_->has_begun()) reduction_->ready(index);
 }
 
-void Optimizer::check_scattered() const {
-  COMPACT_CHECK(!shards_ || !shards_->is_gathered(),
-                "[optimizer] weights of several ranks are gathered, of which updates would change "
-                "those of their owners alone: scatter_weights() first");
-}
-
-void Optimizer::check_summed() const {
-  COMPACT_CHECK(!reduction_ || reduction_->is_done(), "[optimizer] gradients of ",
-                options_.group->size(),
-                " ranks must be summed before they are used: sum_over_ranks()");
-}
-
-void Optimizer::shard_weights(const std::vector<std::vector<Parameter*>>& segments) {
-  if (!reduction_ || options_.zero < 3 || shards_) return;
-  std::map<const Parameter*, int> readers;
-  for (const auto& read : segments) {
-    for (const Parameter* p : read) ++readers[p];
-  }
-  std::vector<std::vector<WeightShards::Shard>> shards(segments.size());
-  std::vector<std::pair<Parameter*, int>> sharded;
-  for (size_t i = 0; i < segments.size(); ++i) {
-    for (Parameter* p : segments[i]) {
-      const auto state = std::ranges::find(states_, p, &ParameterState::parameter);
-      if (state == states_.end() || state->owner == kEveryRank || readers[p] > 1) continue;
-      shards[i].push_back({p->weight, state->owner});
-      sharded.emplace_back(p, static_cast<int>(i));
-    }
-  }
-  shards_ = std::make_shared<WeightShards>(options_.group, std::move(shards));
-  for (const auto& [p, segment] : sharded) {
-    p->home = shards_;
-    p->segment = segment;
-  }
-}
-
-void Optimizer::gather_weights() {
-  if (shards_) shards_->gather();
-}
-
-void Optimizer::scatter_weights() {
-  if (shards_) shards_->scatter();
-}
-
-void Optimizer::end_backward() {
-  if (shards_) shards_->settle();
-  if (reduction_) reduction_->end_pass();
-}
-
-void Optimizer::sum_over_ranks() {
-  for (ParameterState& s : states_) finish_tree(s);  // of what the last pass did not reach
-  if (reduction_) reduction_->finish();
-}
-
 // When the gradient of the parameter is whole.
 void Optimizer::release(size_t index) {
   const at::NoGradGuard no_grad;

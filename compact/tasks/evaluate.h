@@ -10,6 +10,7 @@
 #include "compact/config/config.h"
 #include "compact/data/samples/dataset.h"
 #include "compact/models/network.h"
+#include "compact/parallel/group.h"
 #include "compact/report/metrics.h"
 #include "compact/tasks/task.h"
 
@@ -29,9 +30,10 @@ struct EvalResult {
 EvalResult evaluate_samples(const Network& network, const Dataset& data, int64_t most,
                             int64_t batch, const Task& task);
 
-// The same; where memory runs out `batch` is halved, with a line on the console, down to 1.
+// The same by all ranks of a group, a batch each in turn: all get the result that one would have
+// got. Where memory runs out `batch` is halved, with a line on the console, down to 1.
 EvalResult evaluate_within_memory(const Network& network, const Dataset& data, int64_t most,
-                                  int64_t& batch, const Task& task, Console& console);
+                                  int64_t& batch, const Task& task, Console& console, Group& group);
 
 // Rows `eval_loss`, `eval_accuracy`, ... for prefix `eval`; a perplexity of language models.
 MetricsRow eval_row(const std::string& prefix, const EvalResult& result);

@@ -159,6 +159,12 @@ GatheredWeights::GatheredWeights(Group& group, const Network& network, Optimizer
   group.check();
 }
 
+void share_model(Group& group, const Network& network) {
+  const at::NoGradGuard no_grad;
+  for (const Parameter* p : network.parameters()) group.broadcast(p->weight.detach());
+  share_statistics(group, network);
+}
+
 void share_statistics(Group& group, const Network& network) {
   if (group.size() == 1) return;
   const at::NoGradGuard no_grad;

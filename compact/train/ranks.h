@@ -64,5 +64,7 @@ void write_own_part(Group& group, const Optimizer& optimizer);
 // What a network keeps beside parameters becomes that of rank 0: the statistics of batch norms,
 // which every rank moves by its own micro-batches.
 void share_statistics(Group& group, const Network& network);
+// And all of it.
+void share_model(Group& group, const Network& network);
 
 }  // namespace compact

@@ -8,6 +8,7 @@
 
 #include "compact/config/config.h"
 #include "compact/models/network.h"
+#include "compact/parallel/group.h"
 #include "compact/report/metrics.h"
 #include "compact/tasks/evaluate.h"
 #include "compact/tasks/task.h"
@@ -19,7 +20,7 @@ namespace compact {
 class RunEvaluation {
  public:
   // Throws InputError where the best model is asked for and there is nothing to judge by.
-  RunEvaluation(const TrainConfig& config, const Task& task, Console& console);
+  RunEvaluation(const TrainConfig& config, const Task& task, Console& console, Group& group);
 
   // What the state of a resumed run says of the best model; a line where that does not hold here.
   std::string take_over(RunState& state) const {
@@ -27,21 +28,24 @@ class RunEvaluation {
   }
   // Whether it is time after this step.
   bool due(int64_t step) const;
-  // On validation data; a row, a line, and the model kept where it is the best so far: then true.
-  bool validate(const Network& network, RunState& state, MetricsWriter& metrics);
+  // By all ranks, each with all weights; only rank 0 has `metrics`.
+  // On validation data; a row, a line, and the model kept where it is the best so far: then true,
+  // in rank 0.
+  bool validate(const Network& network, RunState& state, MetricsWriter* metrics);
   // After the last step: puts the best model into the network, where it is asked for and there is
   // one. Returns whether the network has changed.
-  bool take_best(Network& network, RunState& state, MetricsWriter& metrics);
+  bool take_best(Network& network, RunState& state, MetricsWriter* metrics);
   // Of all data there is for it.
-  Evaluations all(const Network& network, const RunState& state, MetricsWriter& metrics);
+  Evaluations all(const Network& network, const RunState& state, MetricsWriter* metrics);
 
  private:
   EvalResult evaluate(const std::string& prefix, const Dataset& data, const Network& network,
-                      const RunState& state, MetricsWriter& metrics);
+                      const RunState& state, MetricsWriter* metrics);
 
   const TrainConfig& config_;
   const Task& task_;
   Console& console_;
+  Group& group_;
   int64_t interval_, batch_;
   std::optional<BestModel> best_;
   bool all_kept_ = true;  // of the best so far

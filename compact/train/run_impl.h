@@ -54,6 +54,7 @@ class Run {
   void save(const char* why);
   void finish();
   void conclude();
+  MetricsWriter* metrics() { return output_ ? &output_->metrics() : nullptr; }
   bool last() const { return s_.step >= total_steps_; }
 
   const TrainConfig& c_;

@@ -80,7 +80,7 @@ void Run::open_data() {
   check_same(group_, "model", task_.config.dump());
   if (task_.lengths_vary) bound_primitive_caches();
   total_steps_ = total_steps(c_, task_.train->size());
-  evaluation_.emplace(c_, task_, console_);
+  evaluation_.emplace(c_, task_, console_, group_);
   schedule_ = std::make_unique<Schedule>(c_.lr_scheduler_type, total_steps_, c_.warmup_steps,
                                          c_.min_lr_ratio);
 }

@@ -64,25 +64,24 @@ void Run::finish() {
     figures_.rank_peaks = group_.gather(cat(figures_.highest_peak_bytes, " ", plan_->peak_bytes()));
   }
   const GatheredWeights gathered(group_, *model_, *optimizer_);
+  const auto keep = [this](const char* what, FunctionRef<void()> write) {
+    group_.lead([&] { write_last(console_, what, write, hooks_.wait, saved_); });
+  };
+  keep("the model", [&] { write_model(c_, task_, *model_); });  // before the best takes its place
+  if (evaluation_->take_best(*model_, s_, metrics())) {
+    keep("the best model", [&] { write_model(c_, task_, *model_); });
+  }
+  const Evaluations evaluations = evaluation_->all(*model_, s_, metrics());
+  figures_.planned_peak_bytes = plan_->peak_bytes();
+  keep("all_results.json", [&] {
+    write_results(c_, s_, figures_, evaluations, task_, *model_, *optimizer_);
+    output_->metrics().flush();
+  });
   group_.lead([&] { conclude(); });
   group_.barrier();
 }
 
 void Run::conclude() {
-  const auto keep = [this](const char* what, FunctionRef<void()> write) {
-    write_last(console_, what, write, hooks_.wait, saved_);
-  };
-  keep("the model", [&] { write_model(c_, task_, *model_); });  // before the best takes its place
-  MetricsWriter& metrics = output_->metrics();
-  if (evaluation_->take_best(*model_, s_, metrics)) {
-    keep("the best model", [&] { write_model(c_, task_, *model_); });
-  }
-  const Evaluations evaluations = evaluation_->all(*model_, s_, metrics);
-  figures_.planned_peak_bytes = plan_->peak_bytes();
-  keep("all_results.json", [&] {
-    write_results(c_, s_, figures_, evaluations, task_, *model_, *optimizer_);
-    metrics.flush();
-  });
   if (!s_.bits.empty()) output_->write_bits(s_.bits);
   console_.line(result_line(s_, figures_));
   if (graph_) {
@@ -121,7 +120,7 @@ int Run::go() {
       if (logs) log();
       console_.bar(s_.step, total_steps_, "");
       if (evaluates) {
-        group_.lead([&] { evaluation_->validate(*model_, s_, output_->metrics()); });
+        evaluation_->validate(*model_, s_, metrics());
       }
       if (saves) {
         or_warn(console_, cat("checkpoint-", s_.step), [&] { save(""); });

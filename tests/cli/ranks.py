@@ -178,6 +178,11 @@ class SeveralRanks(InFolder):
                     self.as_planned(folder, 2 if folder is all_runs[1] else 4)
                     norms = [[(r[0], r[2]) for r in losses(f)] for f in (all_runs[0], folder)]
                     self.assertEqual(*norms)
+        for flags in (self.sequences(), self.images()):  # statistics of batch norms are left out
+            flags += ["--overwrite_output_dir=true", "--deterministic_reduce=true"]
+            four = [weights(self.finished(flags, size, f"on{size}") / "model.safetensors") for size in (1, 2, 4)]
+            self.assertEqual(four[0], four[1])
+            self.assertEqual(four[0], four[2])
         runs = [self.finished(self.text(*flag), 1, f"order{len(flag)}") for flag in ((), ("--deterministic_reduce=true",))]
         self.assertNotEqual(*(weights(f / "model.safetensors") for f in runs))  # the check finds other orders
         for more, words in (
@@ -274,6 +279,17 @@ class SeveralRanks(InFolder):
         self.assertIn("all kernels are right", done[0][1])
         self.assertRegex(done[0][1], r"ranks +2 by gloo: sum of 16.0 MiB in [0-9.]+ ms, [0-9.]+ GB/s each way\n")
         self.assertEqual(done[1][1:], ("", ""))
+
+    def test_best_model(self):
+        flags = self.sequences("--eval_steps=2", "--load_best_model_at_end=true", "--validation_split=0.3",
+                               "--learning_rate=3e-3", "--max_steps=8", "--per_device_eval_batch_size=3",
+                               "--zero=3")  # fmt: skip
+        flags = [f for f in flags if f != "--max_steps=6"]
+        self.same(flags)
+        results = [json.loads((self.folder / f"on{size}/all_results.json").read_text()) for size in (1, 2)]
+        for name, value in results[0].items():
+            if name.startswith("eval_"):
+                self.assertEqual(results[1][name], value, name)
 
     def test_resume_without_a_part(self):
         flags = self.text("--save_steps=4", steps=4)

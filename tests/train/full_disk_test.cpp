@@ -138,13 +138,14 @@ TEST(FullDisk, TheBestModelIsTheLastWhereItCannotBeKept) {
   Console console(out, false);
   std::vector<std::string> warnings;
   const Task task = task_named(c.task).open(c, {}, warnings);
-  RunEvaluation evaluation(c, task, console);
+  const auto group = single_group();
+  RunEvaluation evaluation(c, task, console, *group);
   fs::create_directories(c.output_dir);
   MetricsWriter metrics(c.output_dir, -1, false, console);
   const std::unique_ptr<Network> network = task.network(c, Policy::preset("off"), at::kCPU);
   RunState state;
   state.step = 1;
-  evaluation.validate(*network, state, metrics);
+  evaluation.validate(*network, state, &metrics);
   ASSERT_EQ(state.best_step, 1);
   state.best_value += 1;  // so that the next is better
   state.step = 2;
@@ -154,7 +155,7 @@ TEST(FullDisk, TheBestModelIsTheLastWhereItCannotBeKept) {
   const at::Tensor before = weight.clone();
   const FileLimit limit;
   limit.set(0);
-  EXPECT_FALSE(evaluation.take_best(*network, state, metrics)) << out.str();
+  EXPECT_FALSE(evaluation.take_best(*network, state, &metrics)) << out.str();
   limit.lift();
   EXPECT_TRUE(at::equal(weight, before));
   EXPECT_THAT(out.str(), HasSubstr("the model of step 2 had the best loss\n"));

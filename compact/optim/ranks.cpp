@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an optimizer asks of other ranks beside their updates (exchange.cpp): sums, norms, weights.
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "compact/base/check.h"
+#include "compact/codecs/meta_device.h"
+#include "compact/optim/optimizer.h"
+#include "compact/optim/update.h"
+
+namespace compact {
+
+void Optimizer::shard_weights(const std::vector<std::vector<Parameter*>>& segments) {
+  if (!reduction_ || options_.zero < 3 || shards_) return;
+  std::map<const Parameter*, int> readers;
+  for (const auto& read : segments) {
+    for (const Parameter* p : read) ++readers[p];
+  }
+  std::vector<std::vector<WeightShards::Shard>> shards(segments.size());
+  std::vector<std::pair<Parameter*, int>> sharded;
+  for (size_t i = 0; i < segments.size(); ++i) {
+    for (Parameter* p : segments[i]) {
+      const auto state = std::ranges::find(states_, p, &ParameterState::parameter);
+      if (state == states_.end() || state->owner == kEveryRank || readers[p] > 1) continue;
+      shards[i].push_back({p->weight, state->owner});
+      sharded.emplace_back(p, static_cast<int>(i));
+    }
+  }
+  shards_ = std::make_shared<WeightShards>(options_.group, std::move(shards));
+  for (const auto& [p, segment] : sharded) {
+    p->home = shards_;
+    p->segment = segment;
+  }
+}
+
+void Optimizer::gather_weights() {
+  if (shards_) shards_->gather();
+}
+
+void Optimizer::scatter_weights() {
+  if (shards_) shards_->scatter();
+}
+
+void Optimizer::end_backward() {
+  if (shards_) shards_->settle();
+  if (reduction_) reduction_->end_pass();
+}
+
+void Optimizer::check_scattered() const {
+  COMPACT_CHECK(!shards_ || !shards_->is_gathered(),
+                "[optimizer] weights of several ranks are gathered, of which updates would change "
+                "those of their owners alone: scatter_weights() first");
+}
+
+void Optimizer::check_summed() const {
+  COMPACT_CHECK(!reduction_ || reduction_->is_done(), "[optimizer] gradients of ",
+                options_.group->size(),
+                " ranks must be summed before they are used: sum_over_ranks()");
+}
+
+void Optimizer::sum_over_ranks() {
+  for (ParameterState& s : states_) finish_tree(s);  // of what the last pass did not reach
+  if (reduction_) reduction_->finish();
+}
+
+// Every owner says the norms of its own, and rank 0 of those that all have: a sum with zeros, so
+// that the result is what one process would have got.
+at::Tensor Optimizer::norm_over_ranks() const {
+  if (states_.empty()) return at::zeros({}, at::kFloat);
+  const at::Tensor zero = at::zeros({}, states_[0].weight.options().dtype(at::kFloat));
+  std::vector<at::Tensor> norms(states_.size(), zero), gpu_gradients;
+  std::vector<size_t> on_gpu;
+  for (size_t i = 0; i < states_.size(); ++i) {
+    const ParameterState& s = states_[i];
+    const at::Tensor& g = s.gradient();
+    if (!g.defined() || std::max(s.owner, 0) != s.rank) continue;
+    if (device_type_of(g) == at::kCUDA) {
+      on_gpu.push_back(i);
+      gpu_gradients.push_back(g);
+      continue;
+    }
+    std::vector<at::Tensor> parts;
+    append_norms(g, parts);
+    norms[i] = parts.size() == 1 ? parts[0] : at::linalg_vector_norm(at::stack(parts));
+  }
+  if (!on_gpu.empty()) {
+    const std::vector<at::Tensor> found = at::_foreach_norm(gpu_gradients, 2, at::kFloat);
+    for (size_t k = 0; k < on_gpu.size(); ++k) norms[on_gpu[k]] = found[k];
+  }
+  const at::Tensor all = at::stack(norms);
+  options_.group->all_reduce(all);
+  return at::linalg_vector_norm(all);
+}
+
+}  // namespace compact
