@@ -148,7 +148,7 @@ class GlooGroup final : public Group {
   // A rank that dies meanwhile closes its connection, which is an error at once.
   void sum_patiently(const at::Tensor& t) override {
     together([&] {
-      std::vector<at::Tensor> list{t};
+      std::vector<at::Tensor> list{at::from_blob(t.data_ptr(), t.sizes(), t.options())};
       c10d::AllreduceOptions options;
       options.timeout = kWriting;
       gloo_->allreduce(list, options)->wait();

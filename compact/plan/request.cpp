@@ -63,6 +63,7 @@ StepPlan plan_step(const StepRequest& request, std::vector<Operation>* operation
     plan.workspace = cublas_workspace_bytes(kernels::planned_gpu().capability);
     allocator.allocate(0, plan.workspace);
     allocator.replay(built);
+    if (dealt) plan.whole = allocator.most_reserved();
     allocator.replay(recorder.trace());
     plan.reserved = allocator.most_reserved();
   }

@@ -31,8 +31,8 @@ struct StepPlan {
   int64_t reserved = 0;   // CUDA: what the caching allocator holds at the peak; CPU: the peak
   int64_t workspace = 0;  // CUDA: of the matrix library, in `reserved`
   int64_t parameters = 0;
-  int64_t whole = 0;           // of weights that come and go: live while all are there
-  int64_t sent = 0;            // of several ranks: bytes given to sums and copies in a step
+  int64_t whole = 0;  // where weights come and go: what all take, before a step; 0: they do not
+  int64_t sent = 0;   // of several ranks: bytes given to sums and copies in a step
   std::vector<int64_t> dealt;  // and of optimizer state that only one has, by rank
 };
 

@@ -224,6 +224,7 @@ std::optional<Chosen> BudgetSearch::find(int64_t budget) {
     while (candidate) {
       const Chosen& chosen = planned(*candidate);
       if (chosen.plan.reserved <= budget) return chosen;
+      if (chosen.plan.whole > budget) break;  // which no treatment of slots changes
       candidate = below(l, candidate->solution.peak - 1);
     }
   }
@@ -247,6 +248,7 @@ int64_t BudgetSearch::least_peak() {
     auto candidate = below(l, peak - 1 - beside());
     while (candidate) {
       consider(*candidate);
+      if (planned(*candidate).plan.whole == peak) break;
       candidate = below(l, candidate->solution.peak - 1);
     }
   }

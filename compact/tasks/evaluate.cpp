@@ -68,7 +68,7 @@ std::pair<std::vector<double>, std::vector<double>> in_order(
   std::vector<std::vector<double>> lists;
   for (const std::string& bytes : of_ranks) {
     std::vector<double>& list = lists.emplace_back(bytes.size() / sizeof(double));
-    std::memcpy(list.data(), bytes.data(), bytes.size());
+    if (!list.empty()) std::memcpy(list.data(), bytes.data(), bytes.size());
   }
   for (const std::vector<double>& list : lists) {
     for (size_t at = 0; at < list.size();) {

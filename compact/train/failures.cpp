@@ -48,7 +48,7 @@ int together(Group& group, const std::function<int()>& work) {
     if (const auto failure = group.failure()) throw LeftByAnother(*failure);
     leave(e, 3);
   } catch (const std::exception& e) {
-    leave(e, 20);
+    leave(e, 120);  // the others may be in the middle of an evaluation
   }
   return kExitInternal;  // not reached
 }

@@ -65,10 +65,11 @@ void check_place(const TrainConfig& c) {
 
 void check_contents(const TrainConfig& c) {
   const fs::path folder(c.output_dir);
-  COMPACT_CHECK(
-      !in_use(folder) || c.overwrite_output_dir || !c.resume_from_checkpoint.empty(),
-      "--output_dir ", c.output_dir,
-      ": is not empty; give another, or --overwrite_output_dir, or --resume_from_checkpoint");
+  COMPACT_CHECK(!in_use(folder) || c.overwrite_output_dir || !c.resume_from_checkpoint.empty(),
+                "--output_dir ", c.output_dir,
+                ": is not empty; give another, or --overwrite_output_dir, or "
+                "--resume_from_checkpoint (what a "
+                "launcher starts again goes on from a checkpoint that --save_steps kept there)");
   COMPACT_CHECK(!c.overwrite_output_dir || !c.resume_from_checkpoint.empty() ||
                     c.model_name_or_path.empty() || !within(c.model_name_or_path, folder),
                 "--overwrite_output_dir would remove --model_name_or_path ", c.model_name_or_path,

@@ -274,8 +274,11 @@ Chosen choose_for_ranks(TrainConfig& c, const Task& task, c10::DeviceType device
   for (int round = 1;; ++round) {
     Chosen chosen = planner_for(c, task, device, stated).choose(budget_of(c));
     const int64_t heaviest = heaviest_rank(c, task, chosen.policy, device);
-    if (heaviest == c.planned_rank || round == kMostRounds) return chosen;
+    if (heaviest == c.planned_rank) return chosen;
     c.planned_rank = heaviest;
+    if (round < kMostRounds) continue;
+    chosen.plan = plan_step(step_request(c, task, chosen.policy, device));
+    return chosen;
   }
 }
 
@@ -325,16 +328,17 @@ std::string settings_that_fit(const TrainConfig& c, const Task& task, const Poli
 
 void check_fits(const TrainConfig& c, const Task& task, const Policy& policy,
                 c10::DeviceType device, const StepPlan& plan, const MemoryLimit& limit,
-                bool resumed) {
+                bool resumed, bool advises) {
   const int64_t peak = plan.reserved;
   if (peak <= limit.bytes) return;
-  const bool whole = plan.whole > plan.memory.peak;
+  const bool whole = plan.whole == peak;
   const std::string what =
       cat("a step would take ", format_bytes(peak), " (", format_count(peak), " B, ",
           whole ? "all weights, at the start and in evaluations"
                 : cat("in ", str(plan.memory.at_peak.moment)),
           "), more than the ", format_bytes(limit.bytes), " of ", limit.source);
   if (resumed) throw BudgetError(what + "; a resumed run keeps its policy", peak);
+  if (!advises) throw BudgetError(what, peak);
   const std::string other = settings_that_fit(c, task, policy, device, limit.bytes);
   throw BudgetError(what + (other.empty() ? "; neither other presets nor smaller batches would fit"
                                           : "; it would fit with " + other),

@@ -72,12 +72,6 @@ void agree_on_start(Group& group, bool again, TrainConfig& c) {
       find_checkpoint(latest, warnings);
       c.resume_from_checkpoint = "latest";
     } catch (const InputError&) {  // there is none
-      std::error_code error;
-      COMPACT_CHECK(
-          c.overwrite_output_dir || std::filesystem::is_empty(c.output_dir, error) || error,
-          "--output_dir ", c.output_dir,
-          ": a launcher has started the run again, and there is no checkpoint to go on "
-          "from: --save_steps keeps some");
     }
   }
   c.resume_from_checkpoint = group.broadcast(c.resume_from_checkpoint);
@@ -116,9 +110,13 @@ void check_same(Group& group, const char* what, const std::string& text) {
   }
 }
 
+void lead(Group& group, FunctionRef<void()> work) {
+  if (!group.lead(work)) throw GroupError("rank 0 did not come through");
+}
+
 std::vector<CheckpointFile> parts_of_others(Group& group, const std::filesystem::path& folder,
                                             FunctionRef<void()> own) {
-  group.broadcast(folder.string());
+  group.gather_patiently(folder.string());
   std::exception_ptr failed;
   try {
     own();
@@ -137,7 +135,7 @@ std::vector<CheckpointFile> parts_of_others(Group& group, const std::filesystem:
 }
 
 void write_own_part(Group& group, const Optimizer& optimizer) {
-  const std::string folder = group.broadcast("");
+  const std::string folder = group.gather_patiently("")[0];
   if (folder.empty()) return;
   json said;
   try {

@@ -26,6 +26,9 @@ at::Device rank_device(const Group& group, at::Device device);
 // One after the other: rank 0, for as long as it takes, then all others at once.
 void in_turn(Group& group, FunctionRef<void()> work);
 
+// Rank 0 works, however long; throws GroupError in the others where it fails.
+void lead(Group& group, FunctionRef<void()> work);
+
 // Where the run begins is what rank 0 was told. What a launcher starts `again` goes on from the
 // newest checkpoint in its own folder, where there is one; without one it is refused, as any run is
 // in a folder that is not empty.

@@ -39,7 +39,7 @@ bool RunEvaluation::validate(const Network& network, RunState& state, MetricsWri
   const EvalResult r = evaluate("eval", *task_.validation, network, state, metrics);
   if (!best_) return false;
   bool best = false;
-  group_.lead([&] {
+  lead(group_, [&] {
     const std::optional<double> value = best_->better(r, state);
     if (!value) return;
     best = true;
@@ -53,7 +53,7 @@ bool RunEvaluation::take_best(Network& network, RunState& state, MetricsWriter* 
   if (!best_) return false;
   bool other = false;
   const bool best = validate(network, state, metrics);
-  group_.lead([&] {
+  lead(group_, [&] {
     // The network is that model, whether it could be kept or not.
     if (best) state.best_step = state.step;
     if (state.best_step == 0) {

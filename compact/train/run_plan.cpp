@@ -16,7 +16,7 @@ namespace compact {
 
 RunPlan::RunPlan(const TrainConfig& c, const Task& task, at::Device device, Policy& policy,
                  Origin origin)
-    : config_(c), most_(c), task_(task), resumed_(origin == Origin::kResumed), device_(device) {
+    : config_(c), most_(c), task_(task), advises_(origin == Origin::kNew), device_(device) {
   // What is chosen is for all ranks.
   const bool is_new = origin == Origin::kNew;
   if (is_new && c.preset == "auto") {
@@ -32,7 +32,8 @@ RunPlan::RunPlan(const TrainConfig& c, const Task& task, at::Device device, Poli
   if (!note.empty()) choice_.push_back(note);
   limit_ = device.is_cpu() ? memory_limit(parse_bytes(c.budget).value_or(0), c.neighbours)
                            : MemoryLimit{budget_of(c), "--budget"};
-  check_fits(most_, task, policy, device.type(), plan_, limit_, resumed_);
+  check_fits(most_, task, policy, device.type(), plan_, limit_,
+             /*resumed=*/origin == Origin::kResumed, advises_);
   if (is_new && most_.planned_rank != c.planned_rank) {
     plan_ = plan_step(step_request(c, task, policy, device.type()));
   }
@@ -117,7 +118,7 @@ void RunPlan::explain(Console& console) {
                    limit_.source, "; planned was a peak of ", format_bytes(plan_.memory.peak),
                    " in ", str(plan_.memory.at_peak.moment)));
   if (config_.verbose) console.stream() << table();
-  if (resumed_) return;  // which keeps its policy
+  if (!advises_) return;
   try {
     const std::string other =
         settings_that_fit(config_, task_, policy_, device_.type(), plan_.reserved / 10 * 9);

@@ -18,6 +18,7 @@ class RunPlan {
   // Whose policy it is: under --preset auto that of a new run is chosen here; that of a resumed one
   // stays; the other ranks are told that of rank 0.
   enum class Origin : uint8_t { kNew, kResumed, kOfRank0 };
+  // Only rank 0 says what else would fit.
   // Throws BudgetError where a step would not fit; nothing is allocated then. Configuration and
   // task must outlive it.
   RunPlan(const TrainConfig& config, const Task& task, at::Device device, Policy& policy,
@@ -61,7 +62,7 @@ class RunPlan {
   TrainConfig most_;  // of the rank whose step takes the most
   const Task& task_;
   Policy policy_;
-  bool resumed_;
+  bool advises_;
   at::Device device_;
   std::vector<std::string> choice_;  // lines about the policy
   StepPlan plan_;

@@ -154,7 +154,7 @@ void check_same_run(const std::string& checkpoint, const TrainConfig& config, co
                            ": from here on the run differs from an uninterrupted one"));
   }
   // Up to 1 passes are summed before ranks, above that ranks before passes.
-  if (config.ranks > 1 && config.gradient_accumulation_steps > 1 &&
+  if (config.ranks > 1 && before_state.ranks > 1 && config.gradient_accumulation_steps > 1 &&
       (old.zero > 1) != (config.zero > 1)) {
     warnings.push_back(cat("--zero is ", config.zero, ", was ", old.zero,
                            ": micro-batches and ranks are summed in another order"));

@@ -47,7 +47,7 @@ void Run::save(const char* why) {
     try {
       saved_ = output_->write_checkpoint(s_, *model_, *optimizer_, why, others);
     } catch (...) {
-      if (!asked) group_.broadcast("");  // there is no folder to write to
+      if (!asked) group_.gather_patiently("");  // there is no folder to write to
       throw;
     }
   };
@@ -65,7 +65,7 @@ void Run::finish() {
   }
   const GatheredWeights gathered(group_, *model_, *optimizer_);
   const auto keep = [this](const char* what, FunctionRef<void()> write) {
-    group_.lead([&] { write_last(console_, what, write, hooks_.wait, saved_); });
+    lead(group_, [&] { write_last(console_, what, write, hooks_.wait, saved_); });
   };
   keep("the model", [&] { write_model(c_, task_, *model_); });  // before the best takes its place
   if (evaluation_->take_best(*model_, s_, metrics())) {
@@ -77,7 +77,7 @@ void Run::finish() {
     write_results(c_, s_, figures_, evaluations, task_, *model_, *optimizer_);
     output_->metrics().flush();
   });
-  group_.lead([&] { conclude(); });
+  lead(group_, [&] { conclude(); });
   group_.barrier();
 }
 

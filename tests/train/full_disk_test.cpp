@@ -172,7 +172,7 @@ TEST(FullDisk, OnRequestThereIsACheckpointOrAnError) {
     return step == 2;
   }};
   EXPECT_THAT(error_of([&] { train(c, console, false, hooks); }),
-              HasSubstr("model.safetensors: cannot write"));
+              HasSubstr("optimizer.safetensors: cannot write"));
 }
 
 }  // namespace
