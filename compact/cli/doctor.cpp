@@ -5,7 +5,6 @@
 #include <iostream>
 
 #include "compact/apps/doctor_ranks.h"
-
 #include "compact/cli/commands.h"
 #include "compact/cli/flags.h"
 #include "compact/config/exit_codes.h"

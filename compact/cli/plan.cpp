@@ -20,6 +20,7 @@
 #include "compact/tasks/setup.h"
 #include "compact/tasks/task.h"
 #include "compact/train/plan_curve.h"
+#include "compact/train/planned_rank.h"
 #include "compact/train/planning.h"
 
 namespace compact::cli {

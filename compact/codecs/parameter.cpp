@@ -105,6 +105,10 @@ int64_t Parameter::count() const {
   return rows * (row - padding.columns);
 }
 
+int64_t Parameter::weight_bytes() const {
+  return static_cast<int64_t>(home ? weight.storage().nbytes() : weight.nbytes());
+}
+
 void treat_gradient(Parameter& p, const Spec& grad, uint64_t key) {
   p.lr_scale = lr_scale_of(grad);
   p.release = grad.flag("release", false);

@@ -80,8 +80,9 @@ struct Parameter {
 
   // What autograd and the optimizer see.
   const at::Tensor& leaf() const { return carrier ? carrier->value : weight; }
-  // Its elements but padding.
+  // Its elements but padding; and bytes of the weight that are here now.
   int64_t count() const;
+  int64_t weight_bytes() const;
 };
 
 // Gives it the carrier, learning rate and release that `grad` says, and makes its leaf the one

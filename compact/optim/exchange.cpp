@@ -14,9 +14,8 @@ namespace {
 
 // The rows of a projected update that are sent; empty: the weight is.
 std::vector<FoldPart> sent_parts(const ParameterState& s, const StepContext& context) {
-  const bool masters = context.options.master_weights && s.weight.scalar_type() != at::kFloat;
   // Else only the owner folds into it.
-  if (!s.parameter->carrier || masters || s.parameter->home) return {};
+  if (!s.parameter->carrier || has_master(s, context.options) || s.parameter->home) return {};
   return s.kind->folds(s, context);
 }
 

@@ -49,10 +49,6 @@ Moment moment_like(const ParameterState& s, MomentType type, bool is_signed) {
   return {s.leaf.sizes(), s.weight.options(), type, is_signed};
 }
 
-bool has_master(const ParameterState& s, const OptimizerOptions& options) {
-  return options.master_weights && s.weight.scalar_type() != at::kFloat;
-}
-
 // Of moments and master: what their elements take, but for scales.
 int64_t owned_bytes(const ParameterState& s, const OptimizerOptions& options) {
   const OptimizerInfo::State held = s.kind->state(options);
@@ -92,6 +88,10 @@ bool sums(const OptimizerOptions& options, const at::Tensor& leaf) {
 }
 
 }  // namespace
+
+bool has_master(const ParameterState& s, const OptimizerOptions& options) {
+  return options.master_weights && s.weight.scalar_type() != at::kFloat;
+}
 
 const at::Tensor& ParameterState::gradient() const {
   if (!sum.defined()) return leaf.grad();

@@ -31,6 +31,9 @@ struct FoldPart {
   at::ScalarType type;  // of the update
 };
 
+// Whether its optimizer keeps an f32 copy of the weight.
+bool has_master(const ParameterState& s, const OptimizerOptions& options);
+
 // What one update takes.
 struct ParameterStep {
   ParameterState* state;

@@ -76,8 +76,12 @@ class Group {
   PendingPtr begin_reduce(const at::Tensor& t, int to);
   PendingPtr begin_broadcast(const at::Tensor& t, int from);
   void wait(PendingPtr pending);
-  // The texts of all ranks, by rank; and that of rank 0.
+  // The texts of all ranks, by rank.
   std::vector<std::string> gather(const std::string& text);
+  // The same after long work of their own: kWriting is how long one may be waited for.
+  std::vector<std::string> gather_patiently(const std::string& text);
+  static constexpr std::chrono::hours kWriting{6};
+  // The text of rank 0.
   std::string broadcast(const std::string& text);
   void barrier();
   // Sums of numbers; no memory is asked for.
@@ -92,10 +96,6 @@ class Group {
   // that they are for, and the one that summing neighbours inside of one rank has. Throws
   // InputError where the number of ranks is no power of two.
   void sum_in_a_tree();
-
-  // The same of ranks that write files before: kWriting long.
-  std::vector<std::string> gather_patiently(const std::string& text);
-  static constexpr std::chrono::hours kWriting{6};
 
   // To be called once a device has been waited for, before what it made is kept: throws GroupError
   // where sums on it were given up, since a rank had gone.

@@ -43,7 +43,7 @@ StepMemory StepRecorder::finish(const PassReport& report) {
   const MemoryTimeline timeline = timeline_of(trace_);
   StepMemory m;
   for (const Parameter* p : model_.parameters()) {
-    m.weights += static_cast<int64_t>(p->home ? p->weight.storage().nbytes() : p->weight.nbytes());
+    m.weights += p->weight_bytes();
   }
   for (const auto& [kind, bytes] : optimizer_.bytes()) {
     (kind == "carrier" || kind == "projection" ? m.projections : m.optimizer) += bytes;

@@ -30,10 +30,6 @@ struct StatedSpeed {
 };
 GpuRates gpu_rates(const TrainConfig& config, const StatedSpeed& stated);
 
-// The rank whose step takes the most, of the eight that are dealt the most.
-int64_t heaviest_rank(const TrainConfig& config, const Task& task, const Policy& policy,
-                      c10::DeviceType device);
-
 // What runs in a step on a GPU.
 std::vector<Operation> planned_operations(const TrainConfig& config, const Task& task,
                                           const Policy& policy);
@@ -48,11 +44,6 @@ BudgetPlanner planner_for(const TrainConfig& config, const Task& task, c10::Devi
                           Allowed allowed, const Speed& speed);
 BudgetPlanner planner_for(const TrainConfig& config, const Task& task, c10::DeviceType device,
                           const StatedSpeed& stated = {});
-// The policy that is chosen for all ranks, whichever of them takes the most under it, which becomes
-// the one that `config` plans.
-Chosen choose_for_ranks(TrainConfig& config, const Task& task, c10::DeviceType device,
-                        const StatedSpeed& stated = {});
-
 // "auto     ..." lines: the peak and what it costs.
 std::vector<std::string> choice_lines(const Chosen& chosen);
 

@@ -11,6 +11,7 @@
 #include "compact/base/text.h"
 #include "compact/ops/memory/memory.h"
 #include "compact/report/plan_report.h"
+#include "compact/train/planned_rank.h"
 
 namespace compact {
 

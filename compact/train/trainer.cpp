@@ -33,7 +33,7 @@ int64_t own_signal() {
 
 void Run::save(const char* why) {
   const GatheredWeights gathered(group_, *model_, *optimizer_);
-  const bool dealt = group_.size() > 1 && c_.zero > 0;
+  const bool dealt = !optimizer_->dealt_bytes().empty();
   bool asked = !dealt;
   OtherParts others;
   if (dealt) {
@@ -56,10 +56,7 @@ void Run::save(const char* why) {
 
 // The others wait, so that none ends before the model is written.
 void Run::finish() {
-  for (const Parameter* p : model_->parameters()) {
-    figures_.weights_bytes +=
-        static_cast<int64_t>(p->home ? p->weight.storage().nbytes() : p->weight.nbytes());
-  }
+  for (const Parameter* p : model_->parameters()) figures_.weights_bytes += p->weight_bytes();
   if (group_.size() > 1) {
     figures_.rank_peaks = group_.gather(cat(figures_.highest_peak_bytes, " ", plan_->peak_bytes()));
   }

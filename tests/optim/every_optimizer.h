@@ -13,6 +13,17 @@ namespace compact {
 class EveryOptimizer : public testing::TestWithParam<std::string> {
  protected:
   const OptimizerInfo* const kind_ = &optimizer_named(GetParam());
+
+  // With all that a state may have.
+  OptimizerOptions options(bool master, const std::string& moment) const {
+    return {.kind = kind_,
+            .weight_decay = 0.1,
+            .master_weights = master,
+            .carry_second = true,
+            .f32_sums = true,
+            .seed = 3,
+            .moment = [=](const Parameter&) { return moment; }};
+  }
 };
 
 inline void expect_equal_weights(const Toy& one, const Toy& two) {

@@ -58,14 +58,7 @@ TEST_P(EveryOptimizer, ResumesBitForBit) {
          {std::pair{at::kFloat, false}, {at::kBFloat16, false}, {at::kBFloat16, true}}) {
       for (const char* moment : {"f32", "bf16", "f8"}) {
         SCOPED_TRACE(cat(projection, " ", c10::toString(type), master ? " master " : " ", moment));
-        check_resume({.projection = projection, .type = type},
-                     {.kind = kind_,
-                      .weight_decay = 0.1,
-                      .master_weights = master,
-                      .carry_second = true,
-                      .f32_sums = true,
-                      .seed = 3,
-                      .moment = [=](const Parameter&) { return std::string(moment); }});
+        check_resume({.projection = projection, .type = type}, options(master, moment));
       }
     }
   }

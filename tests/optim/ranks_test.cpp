@@ -98,15 +98,9 @@ TEST_P(EveryOptimizer, IsThatOfOneProcessOnRanks) {
                                                  {at::kBFloat16, false, "f8"},
                                                  {at::kBFloat16, true, "f32"}}) {
         SCOPED_TRACE(cat("zero ", zero, " ", projection, " ", c10::toString(type), master));
-        check_ranks({.projection = projection, .type = type},
-                    {.kind = kind_,
-                     .weight_decay = 0.1,
-                     .master_weights = master,
-                     .carry_second = true,
-                     .f32_sums = true,
-                     .seed = 3,
-                     .moment = [=](const Parameter&) { return std::string(moment); },
-                     .zero = zero});
+        OptimizerOptions all = options(master, moment);
+        all.zero = zero;
+        check_ranks({.projection = projection, .type = type}, all);
       }
     }
   }

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ends one of several processes ends all of them, with one message and one exit code; and what only
+takes long does not."""
+import os
+import signal
+import time
+import unittest
+
+from _program import run
+from _rank_runs import RankRuns
+from _ranks import Ranks
+
+
+class RankFailures(RankRuns):
+    def test_bad_input(self):
+        flags = self.text(f"--output_dir={self.out}")
+        self.one_message(Ranks(flags, own_flags={1: ["--learning_rate=5"]}), 2,
+                         "rank 1 was started with other options than rank 0: --learning_rate 5 in place of")  # fmt: skip
+        self.one_message(Ranks([*flags, "--set=slot no.such = keep"]), 2, "matches no slot")
+        self.one_message(Ranks([*flags, "--set=grad * = full:release=true", "--max_grad_norm=0"]), 2,
+                         "release=true updates it before the gradients of all 2 ranks are known")  # fmt: skip
+        self.assertIn("MASTER_ADDR is not set", run_alone({"WORLD_SIZE": "2", "RANK": "0"}, flags))
+        self.assertIn("RANK is not set", run_alone({"WORLD_SIZE": "2"}, flags))
+        self.assertIn("RANK must be an integer in [0, 1], is `2`", run_alone({"WORLD_SIZE": "2", "RANK": "2"}, flags))
+        self.assertIn("`compare` is for one process, this is rank 0 of 2",
+                      run_alone({"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1234"},
+                                flags, "compare"))  # fmt: skip
+
+    def test_not_finite(self):
+        flags = self.text(f"--output_dir={self.out}", "--learning_rate=1e5", "--weight_decay=10", steps=50)
+        line = self.one_message(Ranks(flags), 3, "stopped before the update")
+        self.assertRegex(line, r"error: rank [01]: step \d+: ")
+
+    def test_interrupt_saves_once(self):
+        flags = self.text(f"--output_dir={self.out}", steps=100000)
+        ranks = Ranks(flags)
+        self.addCleanup(ranks.kill)
+        self.wait_for(self.out / "metrics.jsonl")
+        ranks.all[1].send_signal(signal.SIGINT)  # one is enough
+        done = ranks.finish()
+        self.assertEqual([d[0] for d in done], [130, 130], done)
+        self.assertEqual(len(list(self.out.glob("checkpoint-*"))), 1)
+
+    def test_other_weights(self):
+        model = self.finished(self.text(steps=1), 1, "model")
+        other = self.finished(self.text("--seed=7", steps=1), 1, "other")
+        flags = [f for f in self.text(f"--output_dir={self.out}") if not f.startswith("--model=")]
+        ranks = Ranks([*flags, "--model_name_or_path=m"], cwds={0: self.folder / "a", 1: self.folder / "b"},
+                      links={"a": model, "b": other}, folder=self.folder)  # fmt: skip
+        self.one_message(ranks, 2, "rank 1 has another set of weights")
+
+    def test_long_work_is_no_silence(self):
+        """One rank needs longer than --ddp_timeout for its part of an evaluation or of a checkpoint."""
+        data = self.text("--ddp_timeout=4", "--validation_split=0.6", "--per_device_eval_batch_size=1", steps=2)
+        data = [f for f in data if not f.startswith("--max_eval_samples=")]
+        def trained(out):
+            metrics = out / "metrics.jsonl"
+            return metrics.exists() and metrics.read_text().count("\n") >= 2
+
+        def saving(out):
+            return any(f.is_dir() for f in out.glob(".compact-tmp-*"))
+
+        cases = {
+            "evaluation": (["--max_eval_samples=6000"], trained, 1),  # which takes seconds
+            "checkpoint": (["--max_eval_samples=2", "--save_steps=1"], saving, 0),
+        }
+        for name, (more, begun, later) in cases.items():
+            with self.subTest(name):
+                out = self.folder / name
+                ranks = Ranks([*data, *more, f"--output_dir={out}"])
+                self.addCleanup(ranks.kill)
+                end = time.monotonic() + 60
+                while not begun(out):
+                    self.assertLess(time.monotonic(), end)
+                time.sleep(later)
+                ranks.all[1].send_signal(signal.SIGSTOP)
+                time.sleep(7)
+                ranks.all[1].send_signal(signal.SIGCONT)
+                done = ranks.finish()
+                self.assertEqual([d[0] for d in done], [0, 0], done)
+
+    def test_gone_or_silent(self):
+        for number, words in ((signal.SIGKILL, "another rank has gone"), (signal.SIGSTOP, "did not answer")):
+            with self.subTest(number):
+                out = self.folder / str(int(number))
+                ranks = Ranks(self.text(f"--output_dir={out}", "--ddp_timeout=8", steps=100000))
+                self.addCleanup(ranks.kill)
+                self.wait_for(out / "metrics.jsonl")
+                ranks.all[1].send_signal(number)
+                _, errors = ranks.all[0].communicate(timeout=60)
+                self.assertEqual(ranks.all[0].returncode, 1)
+                self.assertIn(words, errors)
+
+
+def run_alone(more, flags, command="train"):
+    """The errors of one process in such an environment."""
+    before = dict(os.environ)
+    os.environ.update(more)
+    try:
+        done = run(command, *flags)
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    assert done.returncode == 2, done
+    return done.stderr
+
+
+if __name__ == "__main__":
+    unittest.main()
