@@ -47,7 +47,7 @@ bool check_on(Group& group, at::Device device, const char* carrier, std::ostream
 
 }  // namespace
 
-bool check_ranks(Group& group, std::ostream& out) {
+bool try_ranks(Group& group, std::ostream& out) {
   bool right = check_on(group, at::kCPU, "gloo", out);
   const bool gpus = group.sum_of(int64_t{at::globalContext().hasCUDA()}) == group.size();
   if (gpus) {

@@ -10,6 +10,6 @@ namespace compact {
 
 // By all ranks: sums a tensor on the CPU and, where all have a GPU, on that; rank 0 prints seconds
 // and bandwidth. Returns whether the sums were right. Throws GroupError where a rank has gone.
-bool check_ranks(Group& group, std::ostream& out);
+bool try_ranks(Group& group, std::ostream& out);
 
 }  // namespace compact

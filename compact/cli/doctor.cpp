@@ -30,7 +30,7 @@ int run_doctor(const Command& command, const std::vector<std::string>& arguments
   return together(*group, [&] {
     bool good = true;
     group->lead([&] { good = doctor(std::cout); });
-    good &= check_ranks(*group, std::cout);
+    good &= try_ranks(*group, std::cout);
     return good ? kExitOk : kExitInternal;
   });
 }

@@ -117,7 +117,8 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
             "with --device cuda: the GPU to plan for, as h200, h100, a100, 4090 (see `compact list "
             "gpus`); default: the one here, else an H100",
             "NAME");
-  flags.add("world_size", ranks, "processes of the run: the plan is that of each", "N");
+  flags.add("world_size", ranks,
+            "processes of the run: the plan is that of the one that takes the most", "N");
   flags.add("device_tflops", tflops,
             "products that it reaches, in 10^12 a second; 0: as known of it", "X");
   flags.add("device_gbps", gbps, "bytes that it reads and writes a second, in 10^9; 0: so, too",
@@ -135,12 +136,15 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
     return kExitOk;
   }
   check_config(c);
-  COMPACT_CHECK(ranks >= 1, "--world_size must be at least 1, is ", ranks);
+  COMPACT_CHECK(ranks >= 1 && ranks <= kMostRanks, "--world_size must be in [1, ", kMostRanks,
+                "], is ", ranks);
   c = for_task(c);
   c.ranks = ranks;
   check_ranks(c);
   COMPACT_CHECK(ranks > 1 || c.zero == TrainConfig().zero, "--zero ", c.zero,
                 " takes effect with --world_size above 1 only");
+  COMPACT_CHECK(ranks > 1 || c.reduce_dtype == TrainConfig().reduce_dtype, "--reduce_dtype ",
+                c.reduce_dtype, " takes effect with --world_size above 1 only");
   if (!task_named(c.task).planned_from_data) {
     // A run gives a new model the vocabulary that its text is read with.
     const bool read = !c.train_file.empty() && c.tokenizer.empty() && !c.model.empty();
@@ -177,7 +181,6 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
   result["preset"] = c.preset;
   result["device"] = cuda ? "cuda" : "cpu";
   if (max_batch) {
-    c.planned_rank = heaviest_rank(c, task, policy, device);
     const MaxBatch found = largest_batch(c, task, policy, device, stated);
     c.per_device_train_batch_size = found.batch;
     std::cout << found.text;

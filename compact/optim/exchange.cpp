@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Updates that one rank makes and all ranks take: of a projected parameter the carrier's, which
-// every rank folds into its weight with the same random bits; of others the weight as it is then.
+// Updates that one rank makes and all ranks take: of a projected parameter without a master the
+// carrier's, which every rank folds into its weight with the same random bits; of others the weight
+// as it is then.
 #include <ATen/ATen.h>
 
 #include <deque>

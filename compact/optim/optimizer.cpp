@@ -133,6 +133,9 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions option
     COMPACT_CHECK(!several || !p->release, "[optimizer] `", p->name,
                   "`: release=true updates it before the gradients of all ", options_.group->size(),
                   " ranks are known");
+    COMPACT_CHECK(!options_.tree_sums || !p->release, "[optimizer] `", p->name,
+                  "`: release=true updates it before gradients are summed as a tree "
+                  "(--deterministic_reduce)");
     COMPACT_CHECK(!summed || !p->release, "[optimizer] `", p->name,
                   "` is updated inside the backward pass, which cannot be one of several");
     COMPACT_CHECK(!(summed || several || p->release) || !hook_of(s.leaf), "[optimizer] `", p->name,

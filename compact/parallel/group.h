@@ -31,13 +31,14 @@ struct Failure {
   std::string message;
 };
 
-// A sum or a copy that has begun; the tensor may be touched once it is done.
+// A sum or a copy that has begun; the tensor may be touched once it is done. What moves it beside
+// other work ends before this does; what then fails is not told.
 class Pending {
  public:
   Pending() = default;
   Pending(const Pending&) = delete;
   Pending& operator=(const Pending&) = delete;
-  virtual ~Pending() = default;  // waits, too; what fails then is not told
+  virtual ~Pending() = default;
   virtual void wait() = 0;
 };
 using PendingPtr = std::unique_ptr<Pending>;
@@ -47,7 +48,8 @@ enum class Transfer : uint8_t { kSum, kSumTo, kSend, kPass, kReceive };
 
 // Of tensors given to sums and copies so far, those of texts and numbers left out: bytes, counted
 // twice where all ranks get a sum (which is as much as a sum for one and a copy of it, Rajbhandari
-// et al. 2020), and the seconds in which this process waited, and in which any was under way.
+// et al. 2020), and the seconds in which this process waited, and in which any was under way (on
+// the CPU; of texts and numbers, too).
 struct GroupTraffic {
   int64_t bytes = 0;
   double waited = 0, busy = 0;

@@ -10,8 +10,6 @@
 namespace compact {
 namespace {
 
-constexpr int kMostRanks = 65536;
-
 struct Names {
   const char *rank, *size, *local, *neighbours;
 };

@@ -9,6 +9,8 @@
 
 namespace compact {
 
+inline constexpr int kMostRanks = 65536;
+
 struct Place {
   int rank = 0, size = 1;
   int local = 0;        // number among those of this machine: that of its GPU

@@ -10,6 +10,7 @@
 #include "compact/base/text.h"
 #include "compact/report/report_chart.h"
 #include "compact/report/report_page.h"
+#include "compact/train/planned_rank.h"
 
 namespace compact {
 namespace {
@@ -192,10 +193,14 @@ MaxBatch largest_batch(const TrainConfig& c, const Task& task, const Policy& pol
   const auto peak = [&](int64_t batch) {
     TrainConfig other = c;
     other.per_device_train_batch_size = batch;
-    if (!automatic) return plan_step(step_request(other, task, policy, device)).reserved;
-    BudgetPlanner planner = planner_for(other, task, device, stated);
-    if (const auto chosen = planner.find(budget)) return chosen->plan.reserved;
-    return std::max(planner.least_peak(), budget + 1);
+    if (!automatic) {
+      other.planned_rank = heaviest_rank(other, task, policy, device);
+      return plan_step(step_request(other, task, policy, device)).reserved;
+    }
+    if (const auto chosen = find_for_ranks(other, task, device, stated, budget)) {
+      return chosen->plan.reserved;
+    }
+    return std::max(planner_for(other, task, device, stated).least_peak(), budget + 1);
   };
   int64_t fits = 0, too_many = 1;
   int64_t fits_peak = 0, too_many_peak = 0;

@@ -6,8 +6,10 @@
 #include <memory>
 #include <numeric>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "compact/base/check.h"
 #include "compact/tasks/setup.h"
 
 namespace compact {
@@ -37,19 +39,40 @@ int64_t heaviest_rank(const TrainConfig& c, const Task& task, const Policy& poli
   return heaviest;
 }
 
+std::optional<Chosen> find_for_ranks(TrainConfig& c, const Task& task, c10::DeviceType device,
+                                     const StatedSpeed& stated, int64_t budget) {
+  constexpr int kMostRounds = 4;
+  c.planned_rank = 0;
+  int64_t asked = budget;
+  for (int round = 0; round < kMostRounds; ++round) {
+    std::optional<Chosen> chosen = planner_for(c, task, device, stated).find(asked);
+    if (!chosen) return std::nullopt;
+    const int64_t heaviest = heaviest_rank(c, task, chosen->policy, device);
+    if (heaviest != c.planned_rank) {
+      c.planned_rank = heaviest;
+      chosen->plan = plan_step(step_request(c, task, chosen->policy, device));
+    }
+    const int64_t more = chosen->plan.reserved - budget;
+    if (more <= 0) return chosen;
+    asked -= more;  // what is chosen may make yet another rank the heaviest
+  }
+  return std::nullopt;
+}
+
 Chosen choose_for_ranks(TrainConfig& c, const Task& task, c10::DeviceType device,
                         const StatedSpeed& stated) {
-  constexpr int kMostRounds = 3;  // what is chosen may make another rank the heaviest
-  c.planned_rank = 0;
-  for (int round = 1;; ++round) {
-    Chosen chosen = planner_for(c, task, device, stated).choose(budget_of(c));
-    const int64_t heaviest = heaviest_rank(c, task, chosen.policy, device);
-    if (heaviest == c.planned_rank) return chosen;
-    c.planned_rank = heaviest;
-    if (round < kMostRounds) continue;
-    chosen.plan = plan_step(step_request(c, task, chosen.policy, device));
-    return chosen;
+  const int64_t budget = budget_of(c);
+  if (c.ranks > 1) {
+    if (std::optional<Chosen> chosen = find_for_ranks(c, task, device, stated, budget)) {
+      return std::move(*chosen);
+    }
   }
+  BudgetPlanner planner = planner_for(c, task, device, stated);
+  Chosen chosen = planner.choose(budget);  // else it says what would fit
+  if (c.ranks == 1) return chosen;
+  throw BudgetError(cat("--budget ", c.budget, ": what fits one of the ", c.ranks,
+                        " ranks does not fit another: a larger budget, or a smaller batch"),
+                    chosen.plan.reserved);
 }
 
 }  // namespace compact

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "compact/config/config.h"
 #include "compact/train/planning.h"
@@ -13,8 +14,11 @@ namespace compact {
 int64_t heaviest_rank(const TrainConfig& config, const Task& task, const Policy& policy,
                       c10::DeviceType device);
 
-// The policy that is chosen for all ranks, whichever of them takes the most under it, which becomes
-// the one that `config` plans.
+// The policy that --preset auto chooses for all ranks under so many bytes, with the plan of the one
+// that takes the most under it, which becomes the one that `config` plans; nullopt where none was
+// found. And under --budget; throws BudgetError.
+std::optional<Chosen> find_for_ranks(TrainConfig& config, const Task& task, c10::DeviceType device,
+                                     const StatedSpeed& stated, int64_t budget);
 Chosen choose_for_ranks(TrainConfig& config, const Task& task, c10::DeviceType device,
                         const StatedSpeed& stated = {});
 

@@ -275,7 +275,7 @@ std::string settings_that_fit(const TrainConfig& c, const Task& task, const Poli
                               c10::DeviceType device, int64_t bytes) {
   const Allowed allowed = Allowed::parse(c.allow);
   try {
-    if (has_segments(c, task) &&
+    if (c.preset != "auto" && has_segments(c, task) &&
         search_for(c, task, device, allowed, any_speed(c, task, device))->least_peak() <= bytes) {
       return cat("--preset auto --budget ", bytes, "B");
     }

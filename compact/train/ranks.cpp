@@ -58,8 +58,12 @@ at::Device rank_device(const Group& group, at::Device device) {
   return own;
 }
 
+void lead(Group& group, FunctionRef<void()> work) {
+  if (!group.lead(work)) throw GroupError("rank 0 did not come through");
+}
+
 void in_turn(Group& group, FunctionRef<void()> work) {
-  group.lead(work);
+  lead(group, work);
   if (!group.leads()) work();
 }
 
@@ -108,10 +112,6 @@ void check_same(Group& group, const char* what, const std::string& text) {
   for (size_t r = 1; r < all.size(); ++r) {
     COMPACT_CHECK(all[r] == all[0], "rank ", r, " has another ", what, " than rank 0");
   }
-}
-
-void lead(Group& group, FunctionRef<void()> work) {
-  if (!group.lead(work)) throw GroupError("rank 0 did not come through");
 }
 
 std::vector<CheckpointFile> parts_of_others(Group& group, const std::filesystem::path& folder,

@@ -95,7 +95,7 @@ void write_results(const TrainConfig& config, const RunState& state, const RunFi
       }
       const GroupTraffic& all = figures.traffic;
       results["sent_bytes_per_step"] = static_cast<double>(all.bytes) / steps;
-      results["sent_seconds_per_step"] = all.busy / steps;
+      if (all.busy > 0) results["sent_seconds_per_step"] = all.busy / steps;
       results["sent_waited_seconds_per_step"] = all.waited / steps;
     }
     if (figures.resident_bytes) results["memory/resident_bytes"] = *figures.resident_bytes;

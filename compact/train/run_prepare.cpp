@@ -49,6 +49,9 @@ std::string Run::begin() {
   if (c_.ranks == 1 && c_.zero != TrainConfig().zero) {
     warnings_.push_back(cat("--zero ", c_.zero, " takes no effect in one process"));
   }
+  if (c_.ranks == 1 && c_.reduce_dtype != TrainConfig().reduce_dtype) {
+    warnings_.push_back(cat("--reduce_dtype ", c_.reduce_dtype, " takes no effect in one process"));
+  }
   check_same_options(group_, c_);
   device_ = rank_device(group_, device_of(c_.device, warnings_));
   COMPACT_CHECK(!c_.cuda_graph || device_.is_cuda(),
@@ -92,7 +95,7 @@ void Run::restore(const std::string& checkpoint) {
     check_same_run(checkpoint, c_, policy_, task_, warnings_);
   }
   if (std::string line = take_over_machine(s_, device_); !line.empty()) warnings_.push_back(line);
-  if (!checkpoint.empty() && s_.ranks != c_.ranks &&
+  if (!checkpoint.empty() && s_.ranks != c_.ranks && !c_.deterministic_reduce &&
       c_.ranks * c_.gradient_accumulation_steps > 2) {
     warnings_.push_back(cat("the run goes on with ", c_.ranks, " ranks, after ", s_.ranks,
                             ": more than two micro-batches are summed in another order"));

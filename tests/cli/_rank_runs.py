@@ -81,6 +81,7 @@ class RankRuns(InFolder):
             self.assertEqual(code, 0, errors)
         for _, text, errors in done[1:]:
             self.assertEqual((text, errors), ("", ""))  # one speaks for all
+        self.said = done[0][1]
         return out
 
     def same(self, flags, evaluated=True, alike=True):

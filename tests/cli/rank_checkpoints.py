@@ -9,7 +9,7 @@ import time
 import unittest
 
 import _ranks
-from _rank_runs import RankRuns, weights
+from _rank_runs import RankRuns, losses, weights
 from _ranks import Ranks
 
 
@@ -31,10 +31,23 @@ class RankCheckpoints(RankRuns):
 
     def test_resume_on_four(self):
         self.parts = 4
-        flags = self.text("--save_steps=4", "--preset=compact", "--update_proj_gap=3", "--deterministic_reduce=true")
-        two = self.finished(flags, 2, "two")
-        four = self.finished([*flags, f"--resume_from_checkpoint={two / 'checkpoint-4'}"], 4, "four")
-        self.assertEqual(weights(four / "model.safetensors"), weights(two / "model.safetensors"))
+        flags = self.text("--save_steps=4", "--preset=compact", "--update_proj_gap=3")
+        for tree in (False, True):
+            with self.subTest(tree=tree):
+                both = [*flags, f"--deterministic_reduce={str(tree).lower()}"]
+                two = self.finished(both, 2, f"two{tree}")
+                four, again = (
+                    self.finished([*both, f"--resume_from_checkpoint={two / 'checkpoint-4'}"], 4, f"{name}{tree}")
+                    for name in ("four", "again")
+                )
+                self.assertEqual("summed in another order" in self.said, not tree)
+                self.assertEqual(*(weights(f / "model.safetensors") for f in (four, again)))
+                rows = [[(r[0], r[1]) for r in losses(f) if r[1] is not None] for f in (two, four)]
+                for (step, a), (same, b) in zip(rows[0][4:], rows[1], strict=True):
+                    self.assertEqual(step, same)
+                    self.assertAlmostEqual(a, b, delta=1e-3)
+                if tree:
+                    self.assertEqual(*(weights(f / "model.safetensors") for f in (four, two)))
         parts = list((four / "checkpoint-8").glob("optimizer-*-of-00004.safetensors"))
         self.assertEqual(len(parts), 4)
 

@@ -91,7 +91,11 @@ TEST(WeightShards, NeedAStorageOfTheirOwn) {
 }
 
 TEST(WeightShards, AreWhatOwnersUpdate) {
-  with_shared_ranks(2, [](const std::shared_ptr<Group>& group) {
+  Toy alone({});
+  Optimizer one(alone.pointers(), {});
+  alone.accumulate(0);
+  one.step(0.1);
+  with_shared_ranks(2, [&](const std::shared_ptr<Group>& group) {
     Toy toy({});
     Optimizer optimizer(toy.pointers(), {.group = group, .zero = 3});
     Parameter &a = toy.parameters[0], &b = toy.parameters[1], &g = toy.parameters[2],
@@ -104,6 +108,14 @@ TEST(WeightShards, AreWhatOwnersUpdate) {
     optimizer.gather_weights();
     EXPECT_THAT([&] { optimizer.begin_backward(0.1); },
                 testing::ThrowsMessage<InputError>(testing::HasSubstr("scatter_weights()")));
+    toy.accumulate(0, group->rank());  // which reads weights, not as a segment does
+    optimizer.scatter_weights();
+    optimizer.sum_over_ranks();
+    optimizer.step(0.1);
+    optimizer.gather_weights();
+    for (size_t i = 0; i < toy.parameters.size(); ++i) {
+      EXPECT_TRUE(at::equal(toy.parameters[i].weight, alone.parameters[i].weight)) << i;
+    }
     optimizer.scatter_weights();
     for (const Parameter* p : {&a, &b}) {
       const int owner = optimizer.states()[p == &a ? 0 : 1].owner;
