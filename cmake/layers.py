@@ -17,20 +17,23 @@ import sys
 ATEN = ("ATen", "c10")
 TORCH = ATEN + ("torch",)
 BELOW_OPS = {"base", "kernels", "codecs"}
-BELOW_REPORT = BELOW_OPS | {"ops", "parallel", "optim", "models", "plan", "io", "config"}
+BELOW_REPORT = BELOW_OPS | {"json", "ops", "networks", "parallel", "optim", "models", "plan", "io", "config"}
 BELOW_TRAIN = BELOW_REPORT | {"report", "data", "tasks"}
 # layer: (other layers that it may include, folders of torch's headers that it may include)
 LAYERS = {
     "base": (set(), ()),
     "kernels": ({"base"}, ()),
     "codecs": ({"base", "kernels"}, TORCH),
-    "data": ({"base"}, ATEN),
-    "io": ({"base"}, ATEN),
+    "json": ({"base"}, ()),
+    "data": ({"base", "json"}, ATEN),
+    "io": ({"base", "json"}, ATEN),
     "parallel": ({"base"}, TORCH),
     "ops": (BELOW_OPS, TORCH),
     "optim": (BELOW_OPS | {"parallel"}, TORCH),
-    "models": (BELOW_OPS | {"ops", "io"}, TORCH),
-    "plan": (BELOW_OPS | {"ops", "parallel", "optim", "models"}, TORCH),
+    "networks": (BELOW_OPS | {"ops"}, TORCH),
+    "python": (BELOW_OPS | {"ops", "networks"}, TORCH),
+    "models": (BELOW_OPS | {"ops", "networks", "io"}, TORCH),
+    "plan": (BELOW_OPS | {"ops", "networks", "parallel", "optim", "models"}, TORCH),
     "config": (BELOW_OPS | {"optim", "io"}, TORCH),
     "report": (BELOW_REPORT, TORCH),
     "tasks": (BELOW_TRAIN, TORCH),

@@ -10,7 +10,7 @@
 #include "compact/models/decoder.h"
 #include "compact/models/families.h"
 #include "compact/models/language_model.h"
-#include "compact/models/network.h"
+#include "compact/networks/network.h"
 #include "compact/ops/memory/memory.h"
 #include "compact/ops/policy/policy.h"
 #include "compact/ops/scopes/saved_tensors.h"

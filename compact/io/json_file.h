@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "compact/base/json.h"
+#include "compact/json/json.h"
 
 namespace compact {
 

@@ -5,7 +5,7 @@
 // (`off`) tensors are saved as plain PyTorch saves them.
 #pragma once
 
-#include "compact/models/network.h"
+#include "compact/networks/network.h"
 
 namespace compact {
 

@@ -23,11 +23,11 @@ GatedDecoder::GatedDecoder(const Policy& policy, const NetworkOptions& options,
   finish_parameters(tied);
 }
 
-GatedDecoder::Layer GatedDecoder::layer(int64_t i) {
+GatedBlock GatedDecoder::layer(int64_t i) {
   const int64_t n = shape_.hidden, m = shape_.intermediate, d = shape_.head_dim;
   const int64_t q = shape_.heads * d, kv = shape_.kv_heads * d;
   const auto name = [&](const char* rest) { return layer_name(i, rest); };
-  Layer l;
+  GatedBlock l;
   l.attn_norm = norm(name("attn.norm"), n);
   l.qkv = in_block(name("attn.qkv"), n, {q, kv, kv}, shape_.qkv_bias);
   l.out = in_block(name("attn.out"), q, {n}, shape_.out_bias);
@@ -49,68 +49,37 @@ Network::Affine GatedDecoder::norm(const std::string& name, int64_t width) {
   return {.weight = parameter(name, at::full({width}, start, tensor_options()))};
 }
 
-std::shared_ptr<const Stage> GatedDecoder::norm_stage() const {
-  return rms_norm_stage(shape_.eps, shape_.norms_add_one ? 1 : 0);
-}
-
 std::shared_ptr<const RopeTables> GatedDecoder::tables(const RopeConfig& rope,
                                                        int64_t max_positions) const {
   return std::make_shared<RopeTables>(RopeTables::make(rope, shape_.head_dim, max_positions,
                                                        options().max_length, options().device));
 }
 
-void GatedDecoder::add_scaled(Part& part, const Affine& post) const {
-  if (post.weight) part.add(norm_stage(), {post.weight});
-  if (shape_.residual != 1) part.add(scale_stage(shape_.residual));
-}
-
 void GatedDecoder::add_block(std::shared_ptr<const RopeTables> rope, AttentionOptions attention) {
-  const int64_t i = blocks_++;
-  const Layer& l = layers_.at(static_cast<size_t>(i));
-  const int64_t n = shape_.hidden, m = shape_.intermediate + shape_.padding(), d = shape_.head_dim;
+  const int64_t i = blocks_++, d = shape_.head_dim;
   const int64_t heads = shape_.heads, kv_heads = shape_.kv_heads;
   if (attention.window >= options().max_length) attention.window = 0;
   attention.choice = choose_masked_attention(device(), dtype(), d);
-  const auto slot = [&](const char* rest, Role role, int64_t width) {
-    return slot_of(policy(), layer_name(i, rest), role, width);
-  };
-  const auto added = [&](const char* rest) {
-    return shape_.post_norms ? slot(rest, Role::kAdded, n) : Slot{};
-  };
-  Part& b = add_part(cat("layers.", i), slot("attn.input", Role::kInput, n));
-  b.add(norm_stage(), {l.attn_norm.weight}, slot("attn.norm", Role::kNorm, n));
-  // Turned in place, which its backward pass undoes: before norms of heads, or where nothing is
-  // turned, the product is held as it is.
-  const Slot qkv = slot("attn.qkv", Role::kQkv, (heads + 2 * kv_heads) * d), none = {};
-  const bool norms = shape_.head_norms;
-  b.add_linear(l.qkv, rope && !norms ? none : qkv);
-  const Slot read = norms ? slot("attn.heads", Role::kHeads, qkv.width) : qkv;
-  if (norms) {
-    b.add(head_norm_stage(shape_.eps, heads, kv_heads, d, shape_.norms_add_one ? 1 : 0),
-          {l.q_norm.weight, l.k_norm.weight}, rope ? none : read);
-  }
-  if (rope) {
-    b.add(rope_stage(rope, heads + kv_heads, d), {}, read);
-    if (std::ranges::find(rope_, rope) == rope_.end()) rope_.push_back(std::move(rope));
-  }
-  b.add(attention_stage(heads, kv_heads, d, attention), {},
-        slot("attn.out", Role::kAttention, heads * d));
-  b.add_linear(l.out, added("attn.added"));
-  add_scaled(b, l.attn_post);
-  const int middle = b.segment.add_residual(0, slot("mlp.input", Role::kResidual, n));
-  b.add(norm_stage(), {l.mlp_norm.weight}, slot("mlp.norm", Role::kNorm, n));
-  b.add_linear(l.gate_up, slot("mlp.gate_up", Role::kGateUp, 2 * m));
-  b.add(shape_.geglu ? geglu_stage(m) : swiglu_stage(m), {}, slot("mlp.product", Role::kProduct, m),
-        slot(shape_.geglu ? "mlp.gelu" : "mlp.silu", Role::kGate, m));
-  b.add_linear(l.down, added("mlp.added"));
-  add_scaled(b, l.mlp_post);
-  b.segment.add_residual(middle);
-  b.segment.finish();
+  const std::string name = cat("layers.", i);
+  Part& part = add_part(name, slot_of(policy(), name + ".attn.input", Role::kInput, shape_.hidden));
+  add_gated_block(part, name, policy(), layers_.at(static_cast<size_t>(i)),
+                  {.hidden = shape_.hidden,
+                   .intermediate = shape_.intermediate + shape_.padding(),
+                   .heads = heads,
+                   .kv_heads = kv_heads,
+                   .head_dim = d,
+                   .eps = shape_.eps,
+                   .norms_add_one = shape_.norms_add_one,
+                   .geglu = shape_.geglu,
+                   .residual = shape_.residual,
+                   .rope = rope ? rope_stage(rope, heads + kv_heads, d) : nullptr,
+                   .attention = attention_stage(heads, kv_heads, d, attention)});
+  if (rope && std::ranges::find(rope_, rope) == rope_.end()) rope_.push_back(std::move(rope));
 }
 
 void GatedDecoder::finish_blocks(double scale) {
   Part& last = add_part("final", slot_of(policy(), "final.input", Role::kInput, shape_.hidden));
-  last.add(norm_stage(), {final_norm_.weight});
+  last.add(rms_norm_stage(shape_.eps, shape_.norms_add_one ? 1 : 0), {final_norm_.weight});
   if (scale != 1) last.add(scale_stage(scale));
   last.segment.finish();
   finish_parts();
@@ -134,7 +103,7 @@ std::vector<std::pair<std::string, at::Tensor>> GatedDecoder::named_tensors() co
   NamedTensors all;
   put(all, "model.embed_tokens", {&embedding()});
   for (size_t i = 0; i < layers_.size(); ++i) {
-    const Layer& l = layers_[i];
+    const GatedBlock& l = layers_[i];
     const std::string prefix = cat("model.layers.", i, "."), attn = prefix + "self_attn.";
     put(all, prefix + "input_layernorm", l.attn_norm);
     put(all, attn, l.qkv, fused ? Parts{"qkv_proj"} : Parts{"q_proj", "k_proj", "v_proj"});

@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What decoders of LLaMA's and of Gemma's kind share: blocks of RMSNorm, grouped-query attention
-// with rotary positions and a gated MLP, each half added to what it read. Every block is one
-// segment; products of one input are fused (q, k, v; gate, up).
+// What decoders of LLaMA's and of Gemma's kind share: every block (gated_block.h) is one segment,
+// and products of one input are fused (q, k, v; gate, up).
 //
 // Parameters: embedding, layers.N.attn.{norm,qkv,out}, layers.N.mlp.{norm,gate_up,down},
 // final.norm, head (absent where tied); where the shape has them layers.N.attn.{q_norm,k_norm},
-// layers.N.{attn,mlp}.post_norm and a matrix's name with .bias. Slots:
-// layers.N.attn.{input,norm,qkv,out}, layers.N.mlp.{input,norm,gate_up,product}, that of the gate
-// layers.N.mlp.{silu or gelu}, final.{input,norm}, loss.logits; with norms of heads
-// layers.N.attn.heads, which attention reads then; with norms behind the halves
-// layers.N.{attn,mlp}.added, which these read.
+// layers.N.{attn,mlp}.post_norm and a matrix's name with .bias. Slots: those of blocks layers.N,
+// final.{input,norm}, loss.logits.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "compact/networks/gated_block.h"
 #include "compact/models/language_model.h"
 #include "compact/ops/stages/stages.h"
 
@@ -68,20 +65,13 @@ class GatedDecoder : public LanguageModel {
   void finish_blocks(double scale = 1);
 
  private:
-  struct Layer {
-    Affine attn_norm, qkv, out, mlp_norm, gate_up, down;
-    Affine q_norm, k_norm, attn_post, mlp_post;  // null where the model has none
-  };
-  Layer layer(int64_t index);
+  GatedBlock layer(int64_t index);
   Affine norm(const std::string& name, int64_t width);
-  std::shared_ptr<const Stage> norm_stage() const;
-  // What attention or the MLP gives, as it is added.
-  void add_scaled(Part& part, const Affine& post) const;
   at::Tensor embedded(const at::Tensor& ids, const at::Tensor& embedding, const Pass& pass,
                       int64_t position) const override;
 
   GatedShape shape_;
-  std::vector<Layer> layers_;
+  std::vector<GatedBlock> layers_;
   int64_t blocks_ = 0;  // that are there
   std::vector<std::shared_ptr<const RopeTables>> rope_;
   Affine final_norm_;

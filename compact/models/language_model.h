@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "compact/models/model_config.h"
-#include "compact/models/network.h"
+#include "compact/networks/network.h"
 #include "compact/ops/functions/loss.h"
 #include "compact/ops/functions/token_cache.h"
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "compact/models/network.h"
+#include "compact/networks/network.h"
 #include "compact/plan/request.h"
 
 namespace compact {

@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "compact/models/network.h"
+#include "compact/networks/network.h"
 #include "compact/ops/policy/policy.h"
 #include "compact/optim/options.h"
 #include "compact/plan/operations.h"

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "compact/models/network.h"
+#include "compact/networks/network.h"
 #include "compact/ops/policy/policy.h"
 #include "compact/ops/scopes/saved_tensors.h"
 #include "compact/plan/bits.h"

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "compact/models/network.h"
+#include "compact/networks/network.h"
 #include "compact/optim/optimizer.h"
 
 namespace compact {

@@ -9,7 +9,7 @@
 
 #include "compact/config/config.h"
 #include "compact/data/samples/dataset.h"
-#include "compact/models/network.h"
+#include "compact/networks/network.h"
 #include "compact/parallel/group.h"
 #include "compact/report/metrics.h"
 #include "compact/tasks/task.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "compact/models/network.h"
+#include "compact/networks/network.h"
 
 namespace compact {
 

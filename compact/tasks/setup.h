@@ -10,7 +10,7 @@
 
 #include "compact/config/config.h"
 #include "compact/data/tokenizers/tokenizer.h"
-#include "compact/models/network.h"
+#include "compact/networks/network.h"
 #include "compact/ops/policy/policy.h"
 #include "compact/optim/optimizer.h"
 

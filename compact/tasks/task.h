@@ -15,7 +15,7 @@
 #include "compact/data/files/reader.h"
 #include "compact/data/samples/dataset.h"
 #include "compact/models/families.h"
-#include "compact/models/network.h"
+#include "compact/networks/network.h"
 #include "compact/ops/policy/policy.h"
 #include "compact/parallel/group.h"
 #include "compact/plan/step_memory.h"

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "compact/config/config.h"
-#include "compact/models/network.h"
+#include "compact/networks/network.h"
 #include "compact/tasks/task.h"
 
 namespace compact {

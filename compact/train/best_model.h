@@ -7,7 +7,7 @@
 #include <string>
 
 #include "compact/config/config.h"
-#include "compact/models/network.h"
+#include "compact/networks/network.h"
 #include "compact/tasks/evaluate.h"
 #include "compact/tasks/task.h"
 #include "compact/train/run_state_json.h"

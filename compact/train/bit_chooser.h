@@ -8,7 +8,7 @@
 #include <string>
 
 #include "compact/config/config.h"
-#include "compact/models/network.h"
+#include "compact/networks/network.h"
 #include "compact/ops/policy/policy.h"
 #include "compact/plan/step_memory.h"
 

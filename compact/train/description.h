@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "compact/config/config.h"
-#include "compact/models/network.h"
+#include "compact/networks/network.h"
 #include "compact/tasks/task.h"
 
 namespace compact {

@@ -12,7 +12,7 @@
 #include "compact/base/function_ref.h"
 #include "compact/config/config.h"
 #include "compact/io/checkpoint.h"
-#include "compact/models/network.h"
+#include "compact/networks/network.h"
 #include "compact/ops/policy/policy.h"
 #include "compact/optim/optimizer.h"
 #include "compact/parallel/group.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "compact/config/config.h"
-#include "compact/models/network.h"
+#include "compact/networks/network.h"
 #include "compact/optim/optimizer.h"
 #include "compact/parallel/group.h"
 #include "compact/tasks/evaluate.h"

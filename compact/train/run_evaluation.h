@@ -7,7 +7,7 @@
 #include <string>
 
 #include "compact/config/config.h"
-#include "compact/models/network.h"
+#include "compact/networks/network.h"
 #include "compact/parallel/group.h"
 #include "compact/report/metrics.h"
 #include "compact/tasks/evaluate.h"

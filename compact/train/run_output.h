@@ -7,7 +7,7 @@
 #include <string>
 
 #include "compact/config/config.h"
-#include "compact/models/network.h"
+#include "compact/networks/network.h"
 #include "compact/ops/policy/policy.h"
 #include "compact/optim/optimizer.h"
 #include "compact/report/metrics.h"

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <cstdint>
 
-#include "compact/models/network.h"
+#include "compact/networks/network.h"
 #include "compact/optim/optimizer.h"
 #include "compact/parallel/group.h"
 #include "compact/train/results.h"

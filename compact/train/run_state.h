@@ -10,7 +10,7 @@
 
 #include "compact/config/config.h"
 #include "compact/io/checkpoint.h"
-#include "compact/models/network.h"
+#include "compact/networks/network.h"
 #include "compact/optim/optimizer.h"
 #include "compact/tasks/task.h"
 #include "compact/train/run_state_json.h"

@@ -12,7 +12,7 @@
 
 #include "compact/io/model_weights.h"
 #include "compact/io/safetensors.h"
-#include "compact/models/network.h"
+#include "compact/networks/network.h"
 
 namespace compact {
 

@@ -11,7 +11,7 @@
 #include "compact/base/check.h"
 #include "compact/base/named.h"
 #include "compact/io/json_file.h"
-#include "compact/models/network.h"
+#include "compact/networks/network.h"
 #include "tests/temporary_folder.h"
 
 namespace compact {

@@ -101,7 +101,7 @@ class Watched final : public Stage {
   Watched(std::shared_ptr<const Stage> stage, Asked* asked)
       : stage_(std::move(stage)), asked_(asked) {}
   Needs needs() const override { return stage_->needs(); }
-  bool reads_input_for_weight() const override { return stage_->reads_input_for_weight(); }
+  int reads_input_for() const override { return stage_->reads_input_for(); }
   int parameters() const override { return stage_->parameters(); }
   at::Tensor forward(Forward& f) const override { return stage_->forward(f); }
   at::Tensor backward(Backward& b) const override {

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "compact/base/check.h"
-#include "compact/base/json.h"
+#include "compact/json/json.h"
 #include "tests/tasks/save_tokenizer.h"
 #include "tests/temporary_folder.h"
 

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "compact/base/check.h"
-#include "compact/base/json.h"
+#include "compact/json/json.h"
 #include "compact/base/text.h"
 #include "compact/data/files/printable.h"
 #include "compact/data/files/utf8.h"

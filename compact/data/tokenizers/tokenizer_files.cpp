@@ -8,7 +8,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/file.h"
-#include "compact/base/json.h"
+#include "compact/json/json.h"
 
 namespace compact {
 namespace {

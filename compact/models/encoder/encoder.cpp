@@ -32,12 +32,12 @@ Encoder::Encoder(const EncoderConfig& config, const Policy& policy, const Networ
   positions_ = table("positions", config_.max_position_embeddings);
   types_ = table("types", config_.type_vocab_size);
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    layers_.push_back({.attn_norm = layer_norm(in_layer(i, "attn.norm"), n),
-                       .qkv = linear(in_layer(i, "attn.qkv"), n, {n, n, n}, block),
-                       .out = linear(in_layer(i, "attn.out"), n, {n}, block),
-                       .mlp_norm = layer_norm(in_layer(i, "mlp.norm"), n),
-                       .up = linear(in_layer(i, "mlp.up"), n, {m}, block),
-                       .down = linear(in_layer(i, "mlp.down"), m, {n}, block)});
+    layers_.push_back({.norm = layer_norm(in_layer(i, "attn.norm"), n),
+                       .block = {.qkv = linear(in_layer(i, "attn.qkv"), n, {n, n, n}, block),
+                                 .out = linear(in_layer(i, "attn.out"), n, {n}, block),
+                                 .mlp_norm = layer_norm(in_layer(i, "mlp.norm"), n),
+                                 .up = linear(in_layer(i, "mlp.up"), n, {m}, block),
+                                 .down = linear(in_layer(i, "mlp.down"), m, {n}, block)}});
   }
   final_norm_ = layer_norm("final.norm", n);
   pooler_ = linear("pooler", n, {n}, outside);
@@ -54,41 +54,27 @@ const Parameter* Encoder::table(const std::string& name, int64_t rows) {
 }
 
 void Encoder::add_block(const Layer& l, int64_t i) {
-  const int64_t n = config_.hidden_size, m = config_.intermediate_size,
-                heads = config_.num_attention_heads, dim = n / heads;
-  const auto slot = [&](const char* rest, Role role, int64_t width) {
-    return slot_of(policy(), in_layer(i, rest), role, width);
+  const int64_t n = config_.hidden_size, heads = config_.num_attention_heads, dim = n / heads;
+  const std::string name = cat("layers.", i);
+  const auto slot = [&](const char* rest, Role role) {
+    return slot_of(policy(), in_layer(i, rest), role, n);
   };
-  Part& b = add_part(cat("layers.", i), slot("attn.input", Role::kInput, n));
-  const auto norm = [&](const Affine& a, Slot output) {
-    return b.add(layer_norm_stage(config_.layer_norm_eps), {a.weight, a.bias}, std::move(output));
-  };
-  const auto drop = [&](Slot output = {}) {
-    if (config_.hidden_dropout > 0)
-      b.add(dropout_stage(config_.hidden_dropout), {}, std::move(output));
-  };
-  if (i == 0 && config_.hidden_dropout > 0) {
-    norm(l.attn_norm, {});
-    drop(slot("attn.norm", Role::kNorm, n));
-  } else {
-    norm(l.attn_norm, slot("attn.norm", Role::kNorm, n));
-  }
-  const int normed = b.segment.tensors() - 1;
-  b.add_linear(l.qkv, slot("attn.qkv", Role::kQkv, 3 * n));
-  b.add(masked_attention_stage(heads, dim,
-                               {.dropout = config_.attention_dropout,
-                                .choice = choose_masked_attention(device(), dtype(), dim)}),
-        {}, slot("attn.out", Role::kAttention, n));
-  b.add_linear(l.out);
-  drop();
-  b.segment.add_residual(normed, slot("mlp.input", Role::kResidual, n));
-  const int middle = norm(l.mlp_norm, slot("mlp.norm", Role::kNorm, n));
-  b.add_linear(l.up, slot("mlp.up", Role::kPreActivation, m));
-  b.add(gelu_stage(config_.gelu_tanh), {}, slot("mlp.gelu", Role::kActivation, m));
-  b.add_linear(l.down);
-  drop();
-  b.segment.add_residual(middle);
-  b.segment.finish();
+  Part& part = add_part(name, slot("attn.input", Role::kInput));
+  const bool drops = i == 0 && config_.hidden_dropout > 0;
+  const Slot normed = slot("attn.norm", Role::kNorm);
+  int first = part.add(layer_norm_stage(config_.layer_norm_eps), {l.norm.weight, l.norm.bias},
+                       drops ? Slot{} : normed);
+  if (drops) first = part.add(dropout_stage(config_.hidden_dropout), {}, normed);
+  add_post_norm_block(
+      part, first, name, policy(), l.block,
+      {.eps = config_.layer_norm_eps,
+       .dropout = config_.hidden_dropout,
+       .gelu_tanh = config_.gelu_tanh,
+       .attention = masked_attention_stage(
+           heads, dim,
+           {.dropout = config_.attention_dropout,
+            .choice = choose_masked_attention(device(), dtype(), dim)})});
+  part.segment.finish();
 }
 
 at::Tensor Encoder::embedded(const Tensors& inputs) const {
@@ -139,9 +125,9 @@ std::vector<std::pair<std::string, at::Tensor>> Encoder::named_tensors() const {
   put(all, embeddings + "word_embeddings", {embedding_});
   put(all, embeddings + "position_embeddings", {positions_});
   put(all, embeddings + "token_type_embeddings", {types_});
-  put(all, embeddings + "LayerNorm", layers_[0].attn_norm);
+  put(all, embeddings + "LayerNorm", layers_[0].norm);
   for (size_t i = 0; i < layers_.size(); ++i) {
-    const Layer& l = layers_[i];
+    const PostNormBlock& l = layers_[i].block;
     const std::string name = cat(base, "encoder.layer.", i, ".");
     put(all, name + "attention.self.", l.qkv, {"query", "key", "value"});
     put(all, name + "attention.output.dense", l.out);
@@ -149,7 +135,7 @@ std::vector<std::pair<std::string, at::Tensor>> Encoder::named_tensors() const {
     put(all, name + "intermediate.dense", l.up);
     put(all, name + "output.dense", l.down);
     put(all, name + "output.LayerNorm",
-        i + 1 < layers_.size() ? layers_[i + 1].attn_norm : final_norm_);
+        i + 1 < layers_.size() ? layers_[i + 1].norm : final_norm_);
   }
   const bool bert = config_.kind == EncoderKind::kBert;
   put(all, bert ? base + "pooler.dense" : "classifier.dense", pooler_);

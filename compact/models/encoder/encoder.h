@@ -17,6 +17,7 @@
 
 #include "compact/models/classifier.h"
 #include "compact/models/encoder/config.h"
+#include "compact/networks/post_norm_block.h"
 
 namespace compact {
 
@@ -41,7 +42,8 @@ class Encoder final : public Classifier {
 
  private:
   struct Layer {
-    Affine attn_norm, qkv, out, mlp_norm, up, down;
+    Affine norm;  // that ends the block before
+    PostNormBlock block;
   };
 
   const Parameter* table(const std::string& name, int64_t rows);

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "compact/models/language_model.h"
-#include "compact/models/pre_norm_block.h"
+#include "compact/networks/pre_norm_block.h"
 
 namespace compact {
 

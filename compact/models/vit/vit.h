@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "compact/models/classifier.h"
-#include "compact/models/pre_norm_block.h"
+#include "compact/networks/pre_norm_block.h"
 
 namespace compact {
 

@@ -38,7 +38,9 @@ Slot slot_of(const Policy& policy, const std::string& name, Role role, int64_t w
 
 bool Recipe::Step::reads_input(const Wanted& wanted) const {
   if (!stage || sketch || !stage->needs().input) return false;
-  return !stage->reads_input_for_weight() || wanted[1 + static_cast<size_t>(first_parameter)];
+  const int weights = stage->reads_input_for();
+  const auto first = wanted.begin() + 1 + first_parameter;
+  return weights == 0 || std::find(first, first + weights, true) != first + weights;
 }
 
 void Recipe::add(Step step, Slot output) {
@@ -264,8 +266,11 @@ at::Tensor Recipe::run(size_t i, Tensors& t, Weights weights, Stage::Forward& f)
   COMPACT_CHECK(!f.sketch || f.weights[0].carrier, "slot `", slots[step.input].name,
                 "` = sketch: the weight behind it has no projection");
   if (step.stage) return step.stage->forward(f);
-  check_like(name.c_str(), f.input, {{"the other term of a sum", t[step.other]}});
-  return f.overwrite ? f.input.add_(t[step.other]) : f.input + t[step.other];
+  const at::Tensor& other = t[step.other];
+  const bool mixed = f.pass.products && other.scalar_type() != f.input.scalar_type();
+  check_like(name.c_str(), f.input, {{"the other term of a sum", other}},
+             mixed ? other.scalar_type() : f.input.scalar_type());
+  return f.overwrite && !mixed ? f.input.add_(other) : f.input + other;
 }
 
 }  // namespace compact

@@ -250,7 +250,9 @@ at::Tensor SegmentNode::run(const std::shared_ptr<const Recipe>& own, at::Tensor
   HeldTensors h;
   h.weights = std::move(weights);
   if (demand.tensors[0] && slots[0].treatment.storage() == Storage::kKeep) h.versions.add(x);
-  if (record && pass.lengths.defined()) h.versions.add(pass.lengths);
+  for (const at::Tensor& told : {pass.lengths, pass.cos, pass.sin}) {
+    if (record && told.defined()) h.versions.add(told);
+  }
   h.tensors.resize(count + 1);
   h.sides.resize(count);
   h.encoded.resize(count + 1);
@@ -260,6 +262,9 @@ at::Tensor SegmentNode::run(const std::shared_ptr<const Recipe>& own, at::Tensor
   const uint64_t noise =
       derive(derive(pass.noise, 0), label_of(recipe.name.data(), recipe.name.size()));
   h.pass = {.training = pass.training, .noise = noise, .lengths = pass.lengths};
+  h.pass.cos = pass.cos;
+  h.pass.sin = pass.sin;
+  h.pass.products = pass.products;
   h.pass.cache = pass.cache;
   Tensors& t = h.tensors;
   {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -30,6 +31,12 @@ struct SegmentPass {
   uint64_t noise = 0;  // what the random bits of codecs and dropout come from; a segment that runs
                        // several times in a network is told another one each time
   at::Tensor lengths;  // int64 [batch]: tokens that are not padding; undefined: all are not
+  // Cosines and sines, f32 [tokens of a sequence, or of the whole batch, width / 2], for rope
+  // stages without tables of their own.
+  at::Tensor cos, sin;
+  // What matrix products are made in where x has another type, as under autocast: products read
+  // their input in the type of their weight, and norms before them give this one.
+  std::optional<at::ScalarType> products;
   const SeeSegment* see = nullptr;  // of the forward pass alone; null: nobody looks
   // Where given, the tokens of one sequence behind those that it keeps; such a pass makes no graph.
   TokenCache* cache = nullptr;
@@ -68,7 +75,7 @@ class Stage {
   };
   struct Backward {
     at::Tensor gy;                    // gradient of the output
-    at::Tensor input, output;         // where needed; input: see reads_input_for_weight
+    at::Tensor input, output;         // where needed; input: see reads_input_for
     bool consume = false;             // nobody else reads `input`: its memory may be reused
     at::Tensor means;                 // in place of `input`, where it is held as means
     Windows windows;                  // of them
@@ -82,9 +89,10 @@ class Stage {
     std::vector<bool> want_parameters;  // one per parameter
     Tensors gparameters;                // result: one per parameter, undefined where not wanted
 
-    // In the memory of gx.
+    // In the memory of gx, unless the residual has more digits.
     at::Tensor plus_residual(at::Tensor gx) const {
-      return residual.defined() ? gx.add_(residual) : gx;
+      if (!residual.defined()) return gx;
+      return residual.scalar_type() == gx.scalar_type() ? gx.add_(residual) : residual.add(gx);
     }
   };
 
@@ -96,8 +104,9 @@ class Stage {
   // Gradient of the input, plus `residual`; undefined where it is not wanted. Takes what it can of
   // its arguments to free memory early.
   virtual at::Tensor backward(Backward& b) const = 0;
-  // Whether backward reads its input for the gradient of its first parameter alone.
-  virtual bool reads_input_for_weight() const { return false; }
+  // For how many of its parameters, the first ones, backward reads its input, and for no other
+  // gradient; 0: it reads what it needs for any.
+  virtual int reads_input_for() const { return 0; }
   // Whether backward can do with means over windows of its input (as many windows as strides).
   virtual bool reads_means() const { return false; }
   // Whether backward asks no more of its output, where it needs it, than what is above 0.

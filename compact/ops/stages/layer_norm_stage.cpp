@@ -10,7 +10,7 @@ namespace {
 
 class LayerNormStage final : public Stage {
  public:
-  explicit LayerNormStage(double eps) : eps_(eps) {}
+  LayerNormStage(double eps, bool for_products) : eps_(eps), for_products_(for_products) {}
 
   Needs needs() const override { return {.input = true}; }
   int parameters() const override { return 2; }
@@ -20,14 +20,14 @@ class LayerNormStage final : public Stage {
                      bias = as_read(f.weights[1].value, f.input);
     auto [y, mean, rstd] = at::native_layer_norm(f.input, weight.sizes(), weight, bias, eps_);
     if (f.want_extras) f.extras = {mean, rstd};
-    return y;
+    return for_products_ && f.pass.products ? y.to(*f.pass.products) : y;
   }
 
   at::Tensor backward(Backward& b) const override {
     const at::Tensor weight = as_read(b.weights[0].value, b.input),
                      bias = as_read(b.weights[1].value, b.input);
     auto [gx, gweight, gbias] = at::native_layer_norm_backward(
-        b.gy, b.input, weight.sizes(), (*b.extras)[0], (*b.extras)[1], weight, bias,
+        b.gy.to(b.input.scalar_type()), b.input, weight.sizes(), (*b.extras)[0], (*b.extras)[1], weight, bias,
         {b.want_input, b.want_parameters[0], b.want_parameters[1]});
     b.gy = b.input = at::Tensor();
     b.gparameters = {as_held(gweight, b.weights[0].value), as_held(gbias, b.weights[1].value)};
@@ -45,12 +45,13 @@ class LayerNormStage final : public Stage {
   }
 
   double eps_;
+  bool for_products_;
 };
 
 }  // namespace
 
-std::shared_ptr<const Stage> layer_norm_stage(double eps) {
-  return std::make_shared<LayerNormStage>(eps);
+std::shared_ptr<const Stage> layer_norm_stage(double eps, bool for_products) {
+  return std::make_shared<LayerNormStage>(eps, for_products);
 }
 
 }  // namespace compact

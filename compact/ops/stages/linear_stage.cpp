@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "compact/codecs/launch.h"
 #include "compact/ops/stages/stages.h"
 
@@ -14,48 +17,100 @@ class LinearStage final : public Stage {
   explicit LinearStage(const LinearOptions& options) : options_(options) {}
 
   Needs needs() const override { return {.input = true}; }
-  int parameters() const override { return options_.bias ? 2 : 1; }
+  int parameters() const override { return static_cast<int>(parts() * (options_.bias ? 2 : 1)); }
   Work work(const at::Tensor& input, const at::Tensor& output, Weights weights) const override {
-    const at::Tensor& weight = weights[0].value;
-    return {.products = 2.0 * static_cast<double>(output.numel() * weight.size(1)),
-            .bytes = static_cast<double>(input.nbytes() + output.nbytes() + weight.nbytes())};
+    double bytes = static_cast<double>(input.nbytes() + output.nbytes());
+    for (size_t i = 0; i < parts(); ++i) bytes += static_cast<double>(weights[i].value.nbytes());
+    return {.products = 2.0 * static_cast<double>(output.numel() * input.size(-1)), .bytes = bytes};
   }
-  bool reads_input_for_weight() const override { return true; }
+  int reads_input_for() const override { return static_cast<int>(options_.parts); }
   bool may_project() const override { return true; }
   int64_t sketch_width() const override { return options_.sketch_width; }
 
   at::Tensor forward(Forward& f) const override {
-    const Weight& weight = f.weights[0];
-    check_like("linear", f.input, {{"weight", weight.value}});
-    if (f.sketch) f.extras = weight.carrier->project(f.input);
-    at::Tensor y = at::linear(f.input, weight.value);
-    if (!options_.bias) return y;
-    check_like("linear", f.input, {{"bias", f.weights[1].value}});
-    return y.add_(f.weights[1].value);
+    const at::Tensor x = f.input.to(f.weights[0].value.scalar_type());
+    for (const Weight& w : f.weights) check_like("linear", x, {{"weight or bias", w.value}});
+    if (f.sketch) f.extras = f.weights[0].carrier->project(x);
+    if (parts() == 1) {
+      at::Tensor y = at::linear(x, f.weights[0].value);
+      return options_.bias ? y.add_(f.weights[1].value) : y;
+    }
+    std::vector<int64_t> sizes = x.sizes().vec();
+    sizes.back() = 0;
+    for (size_t i = 0; i < parts(); ++i) sizes.back() += f.weights[i].value.size(0);
+    at::Tensor y = at::empty(sizes, x.options());
+    const at::Tensor rows = rows_of(x);
+    each_part(y, f.weights, [&](size_t i, at::Tensor part) {
+      at::mm_out(part, rows, f.weights[i].value.t());
+      if (options_.bias) part.add_(f.weights[parts() + i].value);
+    });
+    return y;
   }
 
   at::Tensor backward(Backward& b) const override {
-    const Weight& weight = b.weights[0];
-    if (b.want_parameters[0]) {
-      const at::Tensor gy = rows_of(b.gy);
-      if (!weight.carrier) {
-        const at::Tensor gw = b.gparameters[0] = gy.t().mm(rows_of(b.input));
+    const at::ScalarType type = b.weights[0].value.scalar_type();
+    b.gy = b.gy.to(type);
+    if (b.weights[0].carrier) {
+      if (b.want_parameters[0]) project_gradient(b, type);
+    } else if (std::any_of(b.want_parameters.begin(), b.want_parameters.begin() + options_.parts,
+                           [](bool wanted) { return wanted; })) {
+      const at::Tensor x = rows_of(b.input.to(type));
+      b.input = at::Tensor();
+      each_part(b.gy, b.weights, [&](size_t i, const at::Tensor& gy) {
+        if (!b.want_parameters[i]) return;
+        const at::Tensor gw = b.gparameters[i] = gy.t().mm(x);
         if (options_.zeros > 0) gw.narrow(1, gw.size(1) - options_.zeros, options_.zeros).zero_();
-      } else {
-        const Tensors z = b.sketch ? *b.extras : weight.carrier->project(b.input);
-        b.input = at::Tensor();
-        b.gparameters[0] = weight.carrier->gradient(gy, z);
-      }
+      });
     }
     b.input = at::Tensor();
-    if (options_.bias && b.want_parameters[1]) b.gparameters[1] = rows_of(b.gy).sum(0);
+    if (options_.bias) {
+      each_part(b.gy, b.weights, [&](size_t i, const at::Tensor& gy) {
+        if (b.want_parameters[parts() + i]) b.gparameters[parts() + i] = gy.sum(0);
+      });
+    }
     if (!b.want_input) return {};
-    at::Tensor gx = at::matmul(b.gy, weight.value);
+    at::Tensor gx;
+    if (parts() == 1) {
+      gx = at::matmul(b.gy, b.weights[0].value);
+    } else {
+      std::vector<int64_t> sizes = b.gy.sizes().vec();
+      sizes.back() = b.weights[0].value.size(1);
+      gx = at::empty(sizes, b.gy.options());
+      at::Tensor rows = rows_of(gx);
+      each_part(b.gy, b.weights, [&](size_t i, const at::Tensor& gy) {
+        if (i == 0) {
+          at::mm_out(rows, gy, b.weights[i].value);
+        } else {
+          rows.addmm_(gy, b.weights[i].value);
+        }
+      });
+    }
     b.gy = at::Tensor();
     return b.plus_residual(gx);
   }
 
  private:
+  size_t parts() const { return static_cast<size_t>(options_.parts); }
+
+  // Calls visit(i, rows [tokens, out of part i]) with the columns of y that part i makes.
+  template <class F>
+  void each_part(const at::Tensor& y, Weights weights, const F& visit) const {
+    const at::Tensor rows = rows_of(y);
+    int64_t first = 0;
+    for (size_t i = 0; i < parts(); ++i) {
+      const int64_t out = weights[i].value.size(0);
+      visit(i, rows.narrow(1, first, out));
+      first += out;
+    }
+  }
+
+  static void project_gradient(Backward& b, at::ScalarType type) {
+    const Carrier& carrier = *b.weights[0].carrier;
+    const Tensors z = b.sketch ? *b.extras : carrier.project(b.input.to(type));
+    b.input = at::Tensor();
+    b.gparameters[0] = carrier.gradient(rows_of(b.gy), z);
+  }
+
   LinearOptions options_;
 };
 

@@ -90,11 +90,12 @@ class RmsNormStage final : public Stage {
     const at::Tensor rstd = at::empty({n ? x.numel() / n : 0}, x.options().dtype(at::kFloat));
     normalize(x, factor_of(weight, offset_), eps_, y, rstd);
     if (f.want_extras) f.extras = {rstd};
-    return y;
+    return f.pass.products ? y.to(*f.pass.products) : y;
   }
 
   at::Tensor backward(Backward& b) const override {
-    const at::Tensor x = b.input.contiguous(), gy = b.gy.contiguous(), weight = b.weights[0].value;
+    const at::Tensor x = b.input.contiguous(), weight = b.weights[0].value,
+                     gy = b.gy.to(x.scalar_type()).contiguous();
     check_weight(x, weight, x.size(-1));
     check_like("rms norm", x, {{"gradient", gy}, {"residual", b.residual}});
     b.gy = at::Tensor();

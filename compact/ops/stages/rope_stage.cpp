@@ -57,21 +57,30 @@ class RopeStage final : public Stage {
 
   at::Tensor forward(Forward& f) const override {
     const int64_t first = f.pass.cache ? f.pass.cache->length() : 0;
-    return rotate(std::move(f.input), f.overwrite, false, first);
+    return rotate(std::move(f.input), f.overwrite, false, first, f.pass);
   }
   at::Tensor backward(Backward& b) const override {
     const bool own = owned(b.gy);
-    at::Tensor gx = rotate(std::move(b.gy), own, true, 0);
+    at::Tensor gx = rotate(std::move(b.gy), own, true, 0, b.pass);
     return b.plus_residual(gx);
   }
 
  private:
   // x [batch, sequence, width], of positions from `first` on
-  at::Tensor rotate(at::Tensor x, bool in_place, bool inverse, int64_t first) const {
+  at::Tensor rotate(at::Tensor x, bool in_place, bool inverse, int64_t first,
+                    const Pass& pass) const {
     at::Tensor y = in_place && x.is_contiguous() ? x : x.clone(at::MemoryFormat::Contiguous);
     const int64_t length = y.size(-2);
     if (y.numel() == 0) return y;
-    turn(y, tables_->of(first + length), heads_, dim_, first, length, inverse);
+    if (tables_) {
+      turn(y, tables_->of(first + length), heads_, dim_, first, length, inverse);
+      return y;
+    }
+    COMPACT_CHECK(pass.cos.defined() && pass.sin.defined(),
+                  "[rope] a stage without tables needs cosines and sines at every pass");
+    const int64_t tokens = y.numel() / y.size(-1);
+    const bool of_all = pass.cos.size(0) == tokens;  // each token's own
+    turn(y, {pass.cos, pass.sin}, heads_, dim_, first, of_all ? tokens : length, inverse);
     return y;
   }
 

@@ -15,7 +15,8 @@
 namespace compact {
 
 // y = x / sqrt(mean(x^2) + eps) * (offset + weight), whose type is that of x or f32; with an offset
-// the factor is f32 (Gemma has 1). Keeps rstd. Zhang and Sennrich 2019.
+// the factor is f32 (Gemma has 1). y has SegmentPass::products, where that is given. Keeps rstd.
+// Zhang and Sennrich 2019.
 std::shared_ptr<const Stage> rms_norm_stage(double eps, double offset = 0);
 
 // Of a fused product [.., (q_heads + k_heads + ..) dim]: each query by the first weight [dim], each
@@ -23,20 +24,21 @@ std::shared_ptr<const Stage> rms_norm_stage(double eps, double offset = 0);
 std::shared_ptr<const Stage> head_norm_stage(double eps, int64_t q_heads, int64_t k_heads,
                                              int64_t dim, double offset = 0);
 
-// y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias. Keeps mean and 1/deviation. Ba et al.
-// 2016.
-std::shared_ptr<const Stage> layer_norm_stage(double eps);
+// y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias. Keeps mean and 1/deviation. For products:
+// y has SegmentPass::products, where that is given. Ba et al. 2016.
+std::shared_ptr<const Stage> layer_norm_stage(double eps, bool for_products = false);
 
 struct LinearOptions {
-  bool bias = false;
+  bool bias = false;  // one of each weight, behind all weights
+  int64_t parts = 1;  // weights of the same input, whose rows are one behind the other's
   // Elements per token of the projection of the input, where the weight has a carrier (its width).
   int64_t sketch_width = 0;
   // The last columns of W, which are 0 and whose gradient is 0 whatever a codec gives for the
   // input.
   int64_t zeros = 0;
 };
-// y = x W^T (+ bias), W [out, in]. With a carrier the gradient of W is (gy^T x) P, from the input
-// or from its sketch.
+// y = x W^T (+ bias), W [out, in], made in the type of W. With a carrier, which the first of several
+// weights has for all of them, the gradient of W is (gy^T x) P, from the input or from its sketch.
 std::shared_ptr<const Stage> linear_stage(const LinearOptions& options = {});
 
 // In training zeroes elements with probability p; keeps no mask.
@@ -64,8 +66,8 @@ struct RopeTables {
   static RopeTables make(const RopeConfig& config, int64_t dim, int64_t max_positions,
                          int64_t length, at::Device device);
 };
-// Rotates the first `heads` heads (queries, then keys) of a fused product, in place where it may.
-// Su et al. 2021, rotate-half convention.
+// Rotates the first `heads` heads (queries, then keys) of a fused product, in place where it may;
+// without tables by those of SegmentPass. Su et al. 2021, rotate-half convention.
 std::shared_ptr<const Stage> rope_stage(std::shared_ptr<const RopeTables> tables, int64_t heads,
                                         int64_t dim);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/base/json.h"
+#include "compact/json/json.h"
 
 #include <nlohmann/json.hpp>
 #include <set>

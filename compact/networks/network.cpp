@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/models/network.h"
+#include "compact/networks/network.h"
 
 #include <ATen/ATen.h>
 
@@ -216,10 +216,16 @@ int Network::Part::add_branch(int input, std::shared_ptr<const Stage> stage,
 int Network::Part::add_linear(const Affine& l, Slot output) {
   const Carrier* const carrier = l.weight->carrier.get();
   auto stage = linear_stage({.bias = l.bias != nullptr,
+                             .parts = 1 + static_cast<int64_t>(l.others.size()),
                              .sketch_width = carrier ? carrier->width() : 0,
                              .zeros = l.weight->padding.columns});
-  if (!l.bias) return add(std::move(stage), {l.weight}, std::move(output));
-  return add(std::move(stage), {l.weight, l.bias}, std::move(output));
+  parameters.push_back(l.weight);
+  for (const Affine& other : l.others) parameters.push_back(other.weight);
+  if (l.bias) {
+    parameters.push_back(l.bias);
+    for (const Affine& other : l.others) parameters.push_back(other.bias);
+  }
+  return segment.add(std::move(stage), std::move(output));
 }
 
 }  // namespace compact

@@ -29,7 +29,7 @@ struct Pass {
   const SeeSegment* see = nullptr;  // is shown every segment; null: nobody looks
 
   SegmentPass of_segments(const at::Tensor& lengths = {}) const {
-    return {training, noise, lengths, see};
+    return {.training = training, .noise = noise, .lengths = lengths, .see = see};
   }
 };
 
@@ -76,9 +76,11 @@ struct NetworkOptions {
 
 class Network {
  public:
-  // A product's matrix, or a norm, and its bias; null where there is none.
+  // A product's matrix, or a norm, and its bias; null where there is none. `others`: products of
+  // the same input, behind it, whose matrices are tensors of their own.
   struct Affine {
     const Parameter *weight = nullptr, *bias = nullptr;
+    std::vector<Affine> others = {};
   };
   // A segment, and the parameters that its stages read, in their order.
   struct Part {

@@ -9,7 +9,7 @@
 #include <memory>
 #include <string>
 
-#include "compact/models/network.h"
+#include "compact/networks/network.h"
 
 namespace compact {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/models/pre_norm_block.h"
+#include "compact/networks/pre_norm_block.h"
 
 #include "compact/ops/stages/stages.h"
 
@@ -12,7 +12,7 @@ void add_pre_norm_block(Network::Part& part, const std::string& name, const Poli
     return slot_of(policy, name + "." + rest, role, width);
   };
   const auto norm = [&](const Network::Affine& a, Slot output) {
-    part.add(layer_norm_stage(options.eps), {a.weight, a.bias}, std::move(output));
+    part.add(layer_norm_stage(options.eps, /*for_products=*/true), {a.weight, a.bias}, std::move(output));
   };
   const auto drop = [&] {
     if (options.dropout > 0) part.add(dropout_stage(options.dropout));

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// A transformer's block that norms what attention and MLP have been added to (BERT): attention,
+// LayerNorm, two matrices with GELU between, each half added to what it read.
+//
+// Slots: NAME.attn.{qkv,out}, NAME.mlp.{input,norm,up,gelu}.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "compact/networks/network.h"
+
+namespace compact {
+
+struct PostNormBlock {
+  Network::Affine qkv, out, mlp_norm, up, down;
+};
+
+struct PostNormOptions {
+  double eps = 1e-12;      // of norms
+  double dropout = 0;      // of what each half adds
+  bool gelu_tanh = false;  // the approximation
+  std::shared_ptr<const Stage> attention;
+};
+
+// Appends it to a part, behind tensor `input`, to the sum that the next norm reads.
+void add_post_norm_block(Network::Part& part, int input, const std::string& name,
+                         const Policy& policy, const PostNormBlock& block,
+                         const PostNormOptions& options);
+
+}  // namespace compact

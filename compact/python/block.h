@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// A layer of a transformer that somebody else's program owns, as one segment: what the Python
+// package puts in the place of a layer's forward pass.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/custom_class.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "compact/networks/network.h"
+
+namespace compact {
+
+class Block final : public torch::CustomClassHolder {
+ public:
+  using Numbers = c10::Dict<std::string, double>;
+
+  // `kind`: gated, pre_norm or post_norm, as the blocks of compact/networks. `name`: layers.3, as
+  // policies call it. `numbers`: its shape and settings, flags as 0 and 1; see block.cpp. Throws
+  // InputError on what is missing, unknown or out of range, and where the policy asks for what the
+  // layer cannot have.
+  Block(std::string kind, std::string name, std::string policy, Numbers numbers);
+
+  // "attn.qkv.1.weight": what forward() takes, in its order.
+  const std::vector<std::string>& weights() const { return names_; }
+  // What policies may say of it: names and roles.
+  std::vector<std::tuple<std::string, std::string>> slots() const;
+
+  // What the layer gives for x [batch, sequence, hidden], in x's type. The weights are those of this
+  // call: matrices [out, in], or [in, out] where the numbers say so. Under autocast products are
+  // made in its type, of weights that are cast for as long as the pass takes, and again in the
+  // backward pass. `cos`, `sin`: f32 [sequence or batch * sequence, width / 2], for kinds with
+  // rotary positions. `lengths`: int64 [batch], tokens that are not padding. `training`: dropout is
+  // drawn, from torch's generator for the CPU. Throws InputError where types or shapes do not fit.
+  at::Tensor forward(const at::Tensor& x, const std::vector<at::Tensor>& weights,
+                     const std::optional<at::Tensor>& cos, const std::optional<at::Tensor>& sin,
+                     const std::optional<at::Tensor>& lengths, bool training);
+
+  // Of the last call that made a graph: slot, treatment, bytes held, bytes if all were kept.
+  std::vector<std::tuple<std::string, std::string, int64_t, int64_t>> held() const;
+
+  const std::string& kind() const { return kind_; }
+  const std::string& name() const { return name_; }
+  const std::string& policy() const { return policy_text_; }
+  const Numbers& numbers() const { return numbers_; }
+
+ private:
+  struct Variant {
+    c10::DeviceType device;
+    at::ScalarType products;
+    bool padded;
+    auto operator<=>(const Variant&) const = default;
+  };
+  using PartPtr = std::shared_ptr<const Network::Part>;
+  PartPtr part(const Variant& variant);
+  PartPtr make(const Variant& variant) const;
+  Network::Affine affine(const std::string& name, std::vector<int64_t> out, int64_t in, bool bias);
+  Network::Affine norm(const std::string& name, int64_t width, bool bias);
+  double number(const char* key) const;
+  int64_t integer(const char* key) const;
+  bool flag(const char* key) const { return number(key) != 0; }
+  void make_weights();
+
+  std::string kind_, name_, policy_text_;
+  Numbers numbers_;
+  Policy policy_;
+  std::vector<std::unique_ptr<Parameter>> parameters_;  // shapes alone
+  std::map<std::string, Network::Affine> affines_;
+  std::vector<std::string> names_;
+  std::vector<bool> product_;  // of each weight, whether it is one of a product
+  bool draws_ = false;         // codecs draw random bits
+  std::mutex mutex_;
+  std::map<Variant, PartPtr> parts_;
+  mutable std::mutex held_mutex_;
+  std::vector<SlotBytes> held_;
+};
+
+}  // namespace compact

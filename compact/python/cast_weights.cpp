@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/python/cast_weights.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+namespace compact {
+
+at::Tensor CastWeights::add(const at::Tensor& source) {
+  const at::Tensor value = at::empty({0}, source.options().dtype(type_).requires_grad(false));
+  all_.push_back({source.detach(), value, source._version()});
+  return value;
+}
+
+void CastWeights::fetch(int, bool) {
+  const std::lock_guard lock(mutex_);
+  if (users_++ > 0) return;
+  const at::NoGradGuard no_grad;
+  for (const One& one : all_) {
+    TORCH_CHECK(one.source._version() == one.version,
+                "[segment] a weight was changed in place between the forward and the backward "
+                "pass: it is at version ",
+                one.source._version(), ", expected ", one.version);
+  }
+  for (const One& one : all_) one.value.set_data(one.source.to(type_));
+}
+
+void CastWeights::release(int) {
+  const std::lock_guard lock(mutex_);
+  if (--users_ > 0) return;
+  for (const One& one : all_) one.value.set_data(at::empty({0}, one.value.options()));
+}
+
+}  // namespace compact

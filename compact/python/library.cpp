@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the Python package sees of the library: torch.classes.compact and torch.ops.compact.
+#include <ATen/ATen.h>
+#include <torch/custom_class.h>
+#include <torch/library.h>
+#include <torch/version.h>
+
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "compact/base/check.h"
+#include "compact/ops/functions/loss.h"
+#include "compact/ops/policy/policy.h"
+#include "compact/python/block.h"
+#include "compact/python/meter.h"
+
+namespace compact {
+namespace {
+
+// The text of a policy that is a preset's name, the path of a file, or a text itself.
+std::string policy_text(const std::string& given) {
+  const bool text = given.find('\n') != given.npos || given.find('=') != given.npos;
+  if (text) return Policy::parse(given, "policy").str();
+  const bool path = given.find('/') != given.npos || given.ends_with(".policy");
+  return (path ? Policy::from_file(given) : Policy::preset(given)).str();
+}
+
+std::vector<std::string> preset_names() {
+  std::vector<std::string> names;
+  for (const EmbeddedPreset& preset : embedded_presets()) names.push_back(preset.name);
+  return names;
+}
+
+// Throws InputError where a slot pattern of `given` is for none of these.
+void check_slots(const std::string& given, const std::vector<std::string>& names,
+                 const std::vector<std::string>& role_names) {
+  COMPACT_CHECK(names.size() == role_names.size(), "[policy] a role for each slot is needed");
+  std::vector<NamedRole> all;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const std::string& role = role_names[i];
+    all.push_back({names[i], role.empty() ? Role::kNone : parse_roles(role).front()});
+  }
+  const bool text = given.find('\n') != given.npos || given.find('=') != given.npos;
+  Policy policy = Policy::parse(policy_text(given), "policy");
+  if (!text) policy.make_general();
+  policy.check_patterns(PolicyKind::kSlot, all);
+}
+
+// Whether the policy lets a loss keep its logits, and tokens of a chunk where it says so, else 0.
+std::tuple<bool, int64_t> loss_chunk(const std::string& policy) {
+  const Treatment slot = Policy::parse(policy, "policy").slot("loss.logits", Role::kLogits);
+  if (slot.storage() == Storage::kKeep) return {true, 0};
+  COMPACT_CHECK(slot.storage() == Storage::kChunk,
+                "slot `loss.logits` takes `keep` or `chunk:tokens=N`, is `", slot.text(), "`");
+  return {false, slot.first().integer("tokens", 0)};
+}
+
+// scale * the sum of cross-entropies of hidden weight^T with targets (int64, -100 ignored), logits
+// made for so many tokens at a time, 0: as many as are fast. The gradients are there when it
+// returns.
+at::Tensor chunked_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
+                                 const at::Tensor& targets, double scale, int64_t tokens,
+                                 double softcap) {
+  const std::string text = tokens > 0 ? cat("chunk:tokens=", tokens) : "chunk";
+  const LossTreatment treatment =
+      LossTreatment::from(Treatment::parse(text), weight.size(0), hidden.device().type());
+  return linear_cross_entropy(hidden, weight, targets, scale, treatment, nullptr, softcap);
+}
+
+using BlockPtr = c10::intrusive_ptr<Block>;
+using BlockState = std::tuple<std::string, std::string, std::string, Block::Numbers>;
+using MeterPtr = c10::intrusive_ptr<Meter>;
+
+}  // namespace
+}  // namespace compact
+
+TORCH_LIBRARY(compact, m) {
+  using namespace compact;
+  m.class_<Block>("Block")
+      .def(torch::init<std::string, std::string, std::string, Block::Numbers>())
+      .def("forward", &Block::forward)
+      .def("weights", [](const BlockPtr& b) { return b->weights(); })
+      .def("slots", &Block::slots)
+      .def("held", &Block::held)
+      .def_pickle(
+          [](const BlockPtr& b) -> BlockState {
+            return {b->kind(), b->name(), b->policy(), b->numbers()};
+          },
+          [](BlockState s) {
+            return c10::make_intrusive<Block>(std::get<0>(s), std::get<1>(s), std::get<2>(s),
+                                              std::get<3>(s));
+          });
+  m.class_<Meter>("Meter")
+      .def(torch::init<>())
+      .def("start", &Meter::start)
+      .def("stop", &Meter::stop)
+      .def("now", &Meter::now)
+      .def("peak", &Meter::peak)
+      .def("reset_peak", &Meter::reset_peak);
+  m.def("policy_text", &policy_text);
+  m.def("preset_names", &preset_names);
+  m.def("check_slots", &check_slots);
+  m.def("loss_chunk", &loss_chunk);
+  m.def("chunked_cross_entropy", &chunked_cross_entropy);
+  m.def("version", [] { return std::string(COMPACT_VERSION); });
+}
