@@ -31,7 +31,7 @@ LAYERS = {
     "ops": (BELOW_OPS, TORCH),
     "optim": (BELOW_OPS | {"parallel"}, TORCH),
     "networks": (BELOW_OPS | {"ops"}, TORCH),
-    "python": (BELOW_OPS | {"ops", "networks"}, TORCH),
+    "python": (BELOW_OPS | {"ops", "networks", "optim"}, TORCH),
     "models": (BELOW_OPS | {"ops", "networks", "io"}, TORCH),
     "plan": (BELOW_OPS | {"ops", "networks", "parallel", "optim", "models"}, TORCH),
     "config": (BELOW_OPS | {"optim", "io"}, TORCH),

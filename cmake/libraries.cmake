@@ -1,6 +1,8 @@
 # compact_library(NAME OUT): libraries by the short names used in compact_layer, found when asked for.
 # Installed, so that the package file finds the same ones.
-find_package(PkgConfig REQUIRED)
+if(NOT DEFINED COMPACT_PROGRAM OR COMPACT_PROGRAM)  # the package of Python uses none of them
+  find_package(PkgConfig REQUIRED)
+endif()
 
 function(compact_library name out)
   if(name STREQUAL sentencepiece)

@@ -1,7 +1,7 @@
 # Finds LibTorch without importing it and makes the imported target `compact_torch`: torch's own
 # package file is not used, since the CUDA build's searches for a toolkit that is not needed here.
-# Order: TORCH_DIR (CMake or environment; the folder that holds share/cmake/Torch), the active
-# Python environment, .venv. Installed, so that the package file finds torch in the same way.
+# Order: TORCH_DIR (CMake or environment; the folder that holds share/cmake/Torch), the Python that
+# builds a package, the active Python environment, .venv. Installed, so that the package file finds torch in the same way.
 if(TARGET compact_torch)
   return()
 endif()
@@ -12,11 +12,11 @@ if(NOT TORCH_DIR AND DEFINED ENV{TORCH_DIR})
   set(TORCH_DIR $ENV{TORCH_DIR})
 endif()
 if(NOT TORCH_DIR)
-  set(candidates $ENV{VIRTUAL_ENV}/bin/python $ENV{CONDA_PREFIX}/bin/python
+  set(candidates ${Python_EXECUTABLE} $ENV{VIRTUAL_ENV}/bin/python $ENV{CONDA_PREFIX}/bin/python
     ${PROJECT_SOURCE_DIR}/.venv/bin/python python3)
   foreach(python IN LISTS candidates)
     execute_process(
-      COMMAND ${python} -c "import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec('torch').origin).parent)"
+      COMMAND ${python} -E -c "import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec('torch').origin).parent)"
       OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE status)
     if(status EQUAL 0)
       set(TORCH_DIR ${found})

@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <utility>
+
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
 #include "compact/base/spec.h"
@@ -13,6 +15,11 @@ namespace compact {
 namespace {
 
 uint8_t* bytes_of(const at::Tensor& t) { return static_cast<uint8_t*>(t.data_ptr()); }
+
+// Scales of a row of so many elements.
+int64_t blocks_of(int64_t width) {
+  return (width + kernels::kFloat8Block - 1) / kernels::kFloat8Block;
+}
 
 }  // namespace
 
@@ -35,8 +42,25 @@ Moment::Moment(at::IntArrayRef sizes, const at::TensorOptions& options, MomentTy
                                           : type == MomentType::kBFloat16 ? at::kBFloat16
                                                                           : at::kFloat));
   if (!packed) return;
-  const int64_t blocks = (width() + kernels::kFloat8Block - 1) / kernels::kFloat8Block;
-  scales_ = at::zeros({rows(), blocks}, options.dtype(at::kFloat));
+  scales_ = at::zeros({rows(), blocks_of(width())}, options.dtype(at::kFloat));
+}
+
+Moment::Moment(at::Tensor value, at::Tensor scales, bool is_signed)
+    : value_(std::move(value)), scales_(std::move(scales)), is_signed_(is_signed) {
+  COMPACT_CHECK(value_.defined() && value_.is_contiguous(), "[moment] values must be contiguous");
+  const at::ScalarType type = value_.scalar_type();
+  COMPACT_CHECK(packed() ? type == at::kByte : type == at::kFloat || type == at::kBFloat16,
+                "[moment] values must be Float or BFloat16, or Byte with scales, are ",
+                c10::toString(type), packed() ? " with" : " without", " scales");
+  if (!packed()) return;
+  // Of no rows no width is known.
+  const int64_t blocks = rows() == 0 && scales_.dim() == 2 ? scales_.size(1) : blocks_of(width());
+  COMPACT_CHECK(scales_.scalar_type() == at::kFloat && scales_.is_contiguous() &&
+                    scales_.device() == value_.device() &&
+                    scales_.sizes() == at::IntArrayRef({rows(), blocks}),
+                "[moment] scales must be Float [", rows(), ", ", blocks, "] on ", value_.device(),
+                ", are ", c10::toString(scales_.scalar_type()), " ", scales_.sizes(), " on ",
+                scales_.device());
 }
 
 int64_t Moment::nbytes() const {

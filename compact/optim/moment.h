@@ -21,6 +21,9 @@ class Moment {
   Moment() = default;
   // Zeros. Of an unsigned moment no value may be negative.
   Moment(at::IntArrayRef sizes, const at::TensorOptions& options, MomentType type, bool is_signed);
+  // In memory that is there: f32, bf16, or bytes with scales as scales() says. Throws InputError on
+  // types and sizes that are not those of a moment.
+  Moment(at::Tensor value, at::Tensor scales, bool is_signed);
 
   bool defined() const { return value_.defined(); }
   bool packed() const { return scales_.defined(); }

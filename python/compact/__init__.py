@@ -1,6 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains larger models in the memory you have: saved tensors of PyTorch models, decided one by one."""
-from ._library import __version__
-from .memory import Meter
+"""Trains larger models in the memory you have: saved tensors of PyTorch models, decided one by one.
 
-__all__ = ["Meter", "__version__"]
+    compact.apply(model, policy="exact")
+    print(compact.report(model))
+"""
+from . import optim
+from ._library import __version__
+from ._loss import linear_cross_entropy
+from ._memory import Meter
+from ._saved_tensors import SavedTensor, SavedTensorsReport, saved_tensors
+from ._swap import LayerReport, Report, apply, families, presets, remove, report
+
+__all__ = [
+    "LayerReport",
+    "Meter",
+    "Report",
+    "SavedTensor",
+    "SavedTensorsReport",
+    "__version__",
+    "apply",
+    "families",
+    "linear_cross_entropy",
+    "optim",
+    "presets",
+    "remove",
+    "report",
+    "saved_tensors",
+]

@@ -23,6 +23,25 @@ TEST(Moment, TakesOneByteAndAPowerForEach256) {
   EXPECT_EQ(Moment({5, 3}, at::TensorOptions(), MomentType::kBFloat16, true).nbytes(), 30);
 }
 
+TEST(Moment, LivesInTensorsThatAreThere) {
+  const Moment made = f8({3, 257}, true);
+  at::Tensor x = at::full({3, 257}, -0.5f);
+  made.write(0, x, 7);
+  const Moment same(made.value(), made.scales(), true);
+  EXPECT_TRUE(at::equal(same.read(0, 3), x));
+  same.write(0, at::ones({3, 257}), 7);
+  EXPECT_EQ(made.read(2, 1)[0][256].item<float>(), 1);
+  EXPECT_EQ(Moment(at::zeros({5}), {}, false).nbytes(), 20);
+  EXPECT_EQ(Moment(at::zeros({0, 300}, at::kByte), at::zeros({0, 2}), true).rows(), 0);
+  EXPECT_THROW(Moment(at::Tensor(), {}, true), InputError);
+  EXPECT_THROW(Moment(at::zeros({4, 4}).t()[0], {}, true), InputError);
+  EXPECT_THROW(Moment(at::zeros({4, 4}, at::kHalf), {}, true), InputError);
+  EXPECT_THROW(Moment(made.value(), {}, true), InputError);
+  EXPECT_THROW(Moment(at::zeros({3, 257}), made.scales(), true), InputError);
+  EXPECT_THROW(Moment(made.value(), at::zeros({3, 1}), true), InputError);
+  EXPECT_THROW(Moment(made.value(), at::zeros({3, 2}, at::kBFloat16), true), InputError);
+}
+
 // Every value between two codes comes out as one of them, and on average as itself. 65,536 draws:
 // five standard errors of a draw between values `unit` apart are 5 * unit / 2 / 256.
 TEST(Moment, RoundsWithoutBias) {

@@ -1,35 +1,93 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/ops/scopes/op_names.h"
 
+#include <algorithm>
+#include <deque>
+#include <unordered_map>
+#include <utility>
+
 namespace compact {
 namespace {
 
-thread_local std::vector<RunningOp> running;
-thread_local uint64_t calls = 0;
+using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
-struct Leave final : at::ObserverContext {};
+struct Copy {
+  // While this stands, no other storage has the address.
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+  uint32_t version;  // of the copy
+  WeakTensor source;
+  const void* source_storage;
+  uint32_t source_version;
+  at::ScalarType type;
+  std::vector<int64_t> sizes, strides;
+};
+
+// References into it stay valid while operations begin and end inside of one.
+thread_local std::deque<RunningOp> running;
+thread_local uint64_t calls = 0;
+thread_local int watches = 0;
+thread_local std::unordered_map<const void*, Copy> copies;  // by their storages
+thread_local size_t copies_to_sweep = 64;
+
+// A copy that is being made.
+struct Copying final : at::ObserverContext {
+  at::Tensor source;
+  uint32_t version = 0;
+};
+
+bool has_sizes(const at::Tensor& t) {
+  return t.defined() && !t.is_nested() && !t.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
+}
+
+bool plain(const at::Tensor& t) {
+  return has_sizes(t) && t.layout() == at::kStrided && t.has_storage() && !t.is_inference() &&
+         !t.unsafeGetTensorImpl()->is_python_dispatch();
+}
 
 std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& f) {
-  RunningOp op{.serial = ++calls};
+  RunningOp& op = running.emplace_back();
+  op.serial = ++calls;
+  std::unique_ptr<Copying> copying;
   const std::string_view name = f.name();
   op.name = name.substr(name.rfind(':') == name.npos ? 0 : name.rfind(':') + 1);
   for (const c10::IValue& value : f.inputs()) {
     if (value.isTensor()) {
-      if (op.inputs.empty() && value.toTensor().defined())
-        op.sizes = value.toTensor().sizes().vec();
-      op.inputs.push_back(storage_of(value.toTensor()));
+      const at::Tensor& t = value.toTensor();
+      if (op.inputs.empty() && has_sizes(t)) op.sizes = t.sizes();
+      if (op.inputs.empty() && op.name == "_to_copy" && plain(t)) {
+        copying = std::make_unique<Copying>();
+        copying->source = t;
+        copying->version = static_cast<uint32_t>(t._version());
+      }
+      op.inputs.push_back(storage_of(t));
     } else if (value.isTensorList()) {
       for (const at::Tensor& t : value.toTensorVector()) op.inputs.push_back(storage_of(t));
     } else if (value.isInt() && !op.number) {
       op.number = value.toInt();
     }
   }
-  running.push_back(std::move(op));
-  return std::make_unique<Leave>();
+  return copying;
 }
 
-void leave(const at::RecordFunction&, at::ObserverContext*) {
-  if (!running.empty()) running.pop_back();
+void note_copy(const Copying& copying, const at::RecordFunction& f) {
+  if (f.outputs().size() != 1 || !f.outputs()[0].isTensor()) return;
+  const at::Tensor& t = f.outputs()[0].toTensor();
+  if (!plain(t) || t.storage_offset() != 0 || t.device() != copying.source.device()) return;
+  // Nothing else tells when copies are gone.
+  if (copies.size() >= copies_to_sweep) {
+    std::erase_if(copies, [](const auto& entry) { return entry.second.storage.expired(); });
+    copies_to_sweep = std::max<size_t>(64, 2 * copies.size());
+  }
+  copies.insert_or_assign(
+      storage_of(t), Copy{t.storage().getWeakStorageImpl(), static_cast<uint32_t>(t._version()),
+                          WeakTensor(copying.source.getIntrusivePtr()), storage_of(copying.source),
+                          copying.version, t.scalar_type(), t.sizes().vec(), t.strides().vec()});
+}
+
+void leave(const at::RecordFunction& f, at::ObserverContext* context) {
+  if (running.empty()) return;
+  running.pop_back();
+  if (context) note_copy(*static_cast<const Copying*>(context), f);
 }
 
 }  // namespace
@@ -37,14 +95,34 @@ void leave(const at::RecordFunction&, at::ObserverContext*) {
 OpWatch::OpWatch()
     : handle_(at::addThreadLocalCallback(at::RecordFunctionCallback(enter, leave)
                                              .needsInputs(true)
-                                             .scopes({at::RecordScope::FUNCTION}))) {}
+                                             .needsOutputs(true)
+                                             .scopes({at::RecordScope::FUNCTION}))) {
+  ++watches;
+}
 
 OpWatch::~OpWatch() {
   at::removeCallback(handle_);
   running.clear();
+  if (--watches == 0) copies.clear();
 }
 
 const RunningOp* OpWatch::current() { return running.empty() ? nullptr : &running.back(); }
+
+const void* OpWatch::source_of(const void* storage) {
+  const auto found = copies.find(storage);
+  return found == copies.end() ? nullptr : found->second.source_storage;
+}
+
+std::optional<CopiedFrom> OpWatch::copied_from(const at::Tensor& t) {
+  const auto found = copies.find(storage_of(t));
+  if (found == copies.end()) return std::nullopt;
+  const Copy& copy = found->second;
+  auto alive = copy.source.lock();
+  if (!alive || t._version() != copy.version) return std::nullopt;
+  at::Tensor source(std::move(alive));
+  if (source._version() != copy.source_version) return std::nullopt;
+  return CopiedFrom{std::move(source), copy.type, copy.sizes, copy.strides};
+}
 
 const void* storage_of(const at::Tensor& t) {
   return t.defined() && t.has_storage() ? t.storage().unsafeGetStorageImpl() : nullptr;

@@ -6,12 +6,24 @@
 
 namespace compact {
 
-SavedTensorNames::SavedTensorNames(std::span<const std::pair<std::string, at::Tensor>> parameters) {
-  for (const auto& [name, tensor] : parameters) parameters_.emplace(storage_of(tensor), name);
+SavedTensorNames::SavedTensorNames(Named parameters, Named buffers) {
+  for (const bool buffer : {false, true}) {
+    for (const auto& [name, tensor] : buffer ? buffers : parameters) {
+      if (const void* const storage = storage_of(tensor)) {
+        known_.emplace(storage, Known{name, buffer});
+      }
+    }
+  }
 }
 
-bool SavedTensorNames::is_parameter(const at::Tensor& t) const {
-  return parameters_.contains(storage_of(t));
+const SavedTensorNames::Known* SavedTensorNames::find(const void* storage) const {
+  const auto found = known_.find(storage);
+  return found == known_.end() ? nullptr : &found->second;
+}
+
+bool SavedTensorNames::is_buffer(const void* storage) const {
+  const Known* const known = find(storage);
+  return known && known->buffer;
 }
 
 SavedTensorNames::Name SavedTensorNames::next(const at::Tensor& t) {
@@ -22,8 +34,9 @@ SavedTensorNames::Name SavedTensorNames::next(const at::Tensor& t) {
   const void* const storage = storage_of(t);
   const std::string* parameter = nullptr;
   for (size_t i = 0; i < op->inputs.size(); ++i) {
-    const auto found = parameters_.find(op->inputs[i]);
-    if (found != parameters_.end() && !parameter) parameter = &found->second;
+    const Known* known = find(op->inputs[i]);
+    if (!known) known = find(OpWatch::source_of(op->inputs[i]));
+    if (known && !parameter) parameter = &known->name;
     if (op->inputs[i] == storage && storage) {
       result = false;
       place = i == 0 ? "input" : cat("input", i);

@@ -14,10 +14,14 @@ namespace compact {
 
 class SavedTensorNames {
  public:
-  // Parameters, known by their storage, name the operations that read them.
-  explicit SavedTensorNames(std::span<const std::pair<std::string, at::Tensor>> parameters);
+  using Named = std::span<const std::pair<std::string, at::Tensor>>;
+  // Parameters and buffers, known by their storage, name the operations that read them or copies
+  // of them in other types.
+  SavedTensorNames(Named parameters, Named buffers);
 
-  bool is_parameter(const at::Tensor& t) const;
+  // Whether the storage is a parameter's or a buffer's; a buffer's.
+  bool is_known(const void* storage) const { return find(storage); }
+  bool is_buffer(const void* storage) const;
   struct Name {
     std::string text;
     bool result = true;  // of the operation that runs, not one of its inputs
@@ -27,7 +31,13 @@ class SavedTensorNames {
   Name next(const at::Tensor& t);
 
  private:
-  std::map<const void*, std::string> parameters_;
+  struct Known {
+    std::string name;
+    bool buffer;
+  };
+  const Known* find(const void* storage) const;
+
+  std::map<const void*, Known> known_;
   std::string nearest_;  // the last parameter that an operation read
   int64_t since_ = 0;    // operations without any since
   uint64_t last_op_ = 0;

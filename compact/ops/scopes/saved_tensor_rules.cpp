@@ -39,7 +39,8 @@ Treatment treatment_of(const Policy& policy, const SavedTensorOptions& options, 
   static const RunningOp kNone;
   static const Treatment kKeep;
   if (!op) op = &kNone;
-  const bool is_float = t.is_floating_point() && t.scalar_type() != at::kDouble;
+  const at::ScalarType type = t.scalar_type();
+  const bool is_float = type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
   const auto stored = static_cast<int64_t>(t.storage().nbytes());
   const bool spread = t.numel() * t.element_size() > stored;  // a view that repeats its elements
   if (t.numel() < options.least_elements || t.is_conj() || t.is_neg() || spread) return kKeep;

@@ -27,6 +27,9 @@ struct SavedTensorOptions {
   // nor anything that requires gradients as a leaf, its views and casts. Frozen weights and buffers
   // that operations save are known by their names only.
   std::vector<std::pair<std::string, at::Tensor>> parameters;
+  // Never encoded either. A copy of a parameter in another type is held as the parameter, and made
+  // again; a copy of a buffer, which a forward pass may change, is kept.
+  std::vector<std::pair<std::string, at::Tensor>> buffers = {};
   int64_t least_elements = 1024;  // smaller tensors are kept
   bool lossless = true;           // bits for booleans and two values; narrow indices
   uint64_t noise = 0;             // key of stochastic rounding; to differ from step to step

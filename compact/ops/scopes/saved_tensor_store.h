@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Both halves of a hook of saved tensors: what autograd saves is packed into what is held in its
+// place, which gives it back. For whoever installs the hooks: SavedTensorScope, or Python.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "compact/codecs/codec.h"
+#include "compact/ops/policy/policy.h"
+#include "compact/ops/scopes/saved_tensors.h"
+
+namespace compact {
+
+class SavedTensorNames;
+
+// What is held in place of one saved tensor. It holds no graph and outlives its store.
+class HeldTensor {
+ public:
+  // The tensor, or what its codecs give, without history. Throws c10::Error where it is held whole,
+  // or as the parameter that it is a copy of, and that was changed in place since: under hooks
+  // nobody else compares versions.
+  at::Tensor unpack() const;
+
+ private:
+  friend class SavedTensorStore;
+  struct Memory;  // held once, by all who saved it
+  std::shared_ptr<Memory> memory_;
+  std::vector<int64_t> sizes_, strides_;
+  int64_t offset_ = 0;
+  bool strided_ = false;  // plain memory of which it is a view
+  bool flat_ = false;     // all of a piece of it, in some order
+};
+
+// Of forward passes, one after another. Names operations where an OpWatch lives on the thread that
+// packs; several threads may pack at a time.
+class SavedTensorStore {
+ public:
+  SavedTensorStore(Policy policy, SavedTensorOptions options);
+  ~SavedTensorStore();
+  SavedTensorStore(const SavedTensorStore&) = delete;
+
+  // A tensor that autograd is about to save. Subclasses of Python and what functorch wraps are kept
+  // as they are. Throws InputError where the policy names a treatment of segments.
+  HeldTensor pack(const at::Tensor& t);
+
+  // Begins another pass: names and report begin anew. What is held stays.
+  using Named = std::vector<std::pair<std::string, at::Tensor>>;
+  void begin(Named parameters, Named buffers, uint64_t noise);
+  // What was packed is not looked for in later passes, and no parameter is held.
+  void forget();
+
+  // What was packed since the last pass began.
+  SavedTensorReport report() const;
+  // Bytes of all that is held and lives, parameters excluded.
+  int64_t live_bytes() const { return *live_; }
+
+ private:
+  using Memory = HeldTensor::Memory;
+  // Which memory, at which of its versions, read how; what is held of it.
+  using Key = std::tuple<const void*, uint32_t, at::ScalarType, int64_t, std::vector<int64_t>,
+                         std::vector<int64_t>, Content>;
+  struct Entry {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // keeps the address from being reused
+    std::weak_ptr<Memory> memory;
+  };
+  std::shared_ptr<Memory> hold(const at::Tensor& t, bool strided);
+  // Of a copy of a parameter in another type: what holds the parameter; else null.
+  std::shared_ptr<Memory> as_parameter(const at::Tensor& t) const;
+  std::shared_ptr<Memory> whole(const at::Tensor& t) const;
+  std::shared_ptr<Memory> found(const Key& key) const;
+
+  Policy policy_;
+  SavedTensorOptions options_;
+  mutable std::mutex mutex_;
+  std::unique_ptr<SavedTensorNames> names_;
+  std::vector<SavedTensor> saved_;
+  std::map<Key, Entry> entries_;
+  std::shared_ptr<std::atomic<int64_t>> live_;
+};
+
+}  // namespace compact

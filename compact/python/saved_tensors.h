@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Both halves of Python's hooks of saved tensors, as methods of torchbind classes.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/custom_class.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "compact/ops/scopes/op_names.h"
+#include "compact/ops/scopes/saved_tensor_store.h"
+
+namespace compact {
+
+// What a graph holds in place of a tensor. It gives it back by a method of its own, since a
+// torchbind object costs more as an argument than as self.
+class HeldSavedTensor final : public torch::CustomClassHolder {
+ public:
+  explicit HeldSavedTensor(HeldTensor held) : held_(std::move(held)) {}
+  at::Tensor unpack() const { return held_.unpack(); }
+
+ private:
+  HeldTensor held_;
+};
+
+// Forward passes of one thread at a time, one after another.
+class SavedTensors final : public torch::CustomClassHolder {
+ public:
+  // `policy`: the text of one. `lossless`: null: where it has lines of slots. Throws InputError
+  // where it is no policy, or a number is out of range.
+  SavedTensors(const std::string& policy, int64_t least_elements, std::optional<bool> lossless);
+
+  // From here to leave() operations of this thread have names. Where the policy has lines of slots,
+  // random bits are drawn from torch's generator for the CPU. Throws std::logic_error where a pass
+  // has begun and not ended.
+  void enter(const std::vector<std::string>& parameter_names,
+             const std::vector<at::Tensor>& parameters,
+             const std::vector<std::string>& buffer_names, const std::vector<at::Tensor>& buffers);
+  // On the thread that entered.
+  void leave();
+
+  // Throws c10::ValueError where the store throws InputError.
+  c10::intrusive_ptr<HeldSavedTensor> pack(const at::Tensor& t);
+
+  // Of the last pass: name, treatment, sizes, type, bytes, stored, whether its memory was saved
+  // before, and whether it is a parameter.
+  using Row = std::tuple<std::string, std::string, std::vector<int64_t>, std::string, int64_t,
+                         int64_t, bool, bool>;
+  std::vector<Row> report() const;
+  // Bytes of the last pass, as they are and as they are held; those that live, of any pass.
+  std::tuple<int64_t, int64_t, int64_t> bytes() const;
+
+ private:
+  bool draws_;
+  SavedTensorStore store_;
+  std::mutex mutex_;
+  std::thread::id thread_;  // that entered
+  std::unique_ptr<OpWatch> watch_;
+};
+
+}  // namespace compact

@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of transformers' layers that blocks of the library can stand in for.
+
+A family says where a layer has the tensors of a block, and the numbers of its shape. A new one is a
+row of FAMILIES and a case in python/tests/test_families.py.
+"""
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """How a block of the library reads a class of layers."""
+
+    layer: str  # module.Class
+    kind: str  # of block: gated, pre_norm, post_norm
+    products: dict[str, tuple[str, ...]]  # name in a block: submodules whose rows follow each other
+    norms: dict[str, str]  # name in a block: submodule
+    arguments: tuple[str, ...]  # of the layer's forward by position, behind the hidden states
+    numbers: Callable[[nn.Module], dict[str, float]]
+    refuses: Callable[[nn.Module], str | None] = lambda layer: None  # what it computes otherwise
+    attention: str = "self_attn"  # the submodule whose `config` says how masks come
+    causal: bool = True
+    product_class: str = "torch.nn.modules.linear.Linear"
+    window: Callable[[nn.Module], int | None] = lambda layer: None
+
+    def __reduce__(self):
+        return _family_named, (self.layer,)  # a copy is the row of the table
+
+
+def submodule(layer: nn.Module, path: str) -> nn.Module | None:
+    """layer.a.b of "a.b", or None."""
+    for name in path.split("."):
+        layer = layer._modules.get(name) if isinstance(layer, nn.Module) else None
+    return layer
+
+
+def _activation(module: Any, allowed: tuple[str, ...]) -> str | None:
+    name = type(module).__name__ if isinstance(module, nn.Module) else getattr(module, "__name__", str(module))
+    return None if name in allowed else f"its activation is {name}"
+
+
+_GELU = ("GELUActivation", "GELU", "gelu")
+_GELU_TANH = ("NewGELUActivation", "GELUTanh", "PytorchGELUTanh")
+
+
+def _gelu_tanh(module: Any) -> bool:
+    return type(module).__name__ in _GELU_TANH
+
+
+def _dropout(layer: nn.Module, *paths: str) -> tuple[float, str | None]:
+    """The probability that all of these have, and what is wrong where they differ."""
+    found = {float(submodule(layer, path).p) for path in paths}
+    return found.pop(), f"its dropouts differ: {', '.join(paths)}" if found else None
+
+
+# --- decoders of LLaMA's kind
+
+
+def _llama_numbers(layer: nn.Module) -> dict[str, float]:
+    attention, mlp = layer.self_attn, layer.mlp
+    return {
+        "hidden": attention.q_proj.in_features,
+        "intermediate": mlp.gate_proj.out_features,
+        "heads": attention.q_proj.out_features // attention.head_dim,
+        "kv_heads": attention.k_proj.out_features // attention.head_dim,
+        "head_dim": attention.head_dim,
+        "eps": layer.input_layernorm.variance_epsilon,
+        "scale": attention.scaling,
+        "attention_dropout": attention.attention_dropout,
+        "qkv_parts": 3,
+        "gate_up_parts": 2,
+        "qkv_bias": attention.q_proj.bias is not None,
+        "out_bias": attention.o_proj.bias is not None,
+        "mlp_bias": mlp.down_proj.bias is not None,
+        "head_norms": hasattr(attention, "q_norm"),
+        "post_norms": False,
+        "norms_add_one": False,
+        "geglu": False,
+        "residual": 1,
+        "rope": True,
+        "window": _window(layer) or 0,
+        "softcap": 0,
+        "transposed": False,
+    }
+
+
+def _window(layer: nn.Module) -> int | None:
+    attention = layer.self_attn
+    if hasattr(attention, "sliding_window"):
+        return attention.sliding_window
+    # Mistral's attention asks its configuration, which LLaMA's does not.
+    if type(attention).__module__.endswith("mistral.modeling_mistral"):
+        return getattr(attention.config, "sliding_window", None)
+    return None
+
+
+def _llama_refuses(layer: nn.Module) -> str | None:
+    biases = [m.bias is not None for m in (layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj)]
+    if len(set(biases)) > 1:
+        return "some products of its MLP have a bias and some have none"
+    biases = [m.bias is not None for m in (layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj)]
+    if len(set(biases)) > 1:
+        return "some of its queries, keys and values have a bias and some have none"
+    return _activation(layer.mlp.act_fn, ("SiLUActivation", "SiLU"))
+
+
+def _llama(name: str, module: str, head_norms: bool = False) -> Family:
+    norms = {"attn.norm": "input_layernorm", "mlp.norm": "post_attention_layernorm"}
+    if head_norms:
+        norms |= {"attn.q_norm": "self_attn.q_norm", "attn.k_norm": "self_attn.k_norm"}
+    return Family(
+        layer=f"transformers.models.{module}.modeling_{module}.{name}DecoderLayer",
+        kind="gated",
+        products={
+            "attn.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+            "attn.out": ("self_attn.o_proj",),
+            "mlp.gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+            "mlp.down": ("mlp.down_proj",),
+        },
+        norms=norms,
+        arguments=("attention_mask", "position_ids", "past_key_values", "use_cache", "position_embeddings"),
+        numbers=_llama_numbers,
+        refuses=_llama_refuses,
+        window=_window,
+    )
+
+
+# --- encoders of BERT's kind
+
+
+def _bert_numbers(layer: nn.Module) -> dict[str, float]:
+    attention = layer.attention.self
+    return {
+        "hidden": attention.query.in_features,
+        "intermediate": layer.intermediate.dense.out_features,
+        "heads": attention.num_attention_heads,
+        "head_dim": attention.attention_head_size,
+        "eps": layer.output.LayerNorm.eps,
+        "scale": attention.scaling,
+        "attention_dropout": attention.dropout.p,
+        "dropout": layer.output.dropout.p,
+        "gelu_tanh": _gelu_tanh(layer.intermediate.intermediate_act_fn),
+        "qkv_parts": 3,
+        "qkv_bias": attention.query.bias is not None,
+        "transposed": False,
+    }
+
+
+def _bert_refuses(layer: nn.Module) -> str | None:
+    if layer.is_decoder or layer.add_cross_attention:
+        return "it is a decoder's"
+    if layer.chunk_size_feed_forward:
+        return "its feed-forward part runs in chunks (chunk_size_feed_forward)"
+    norms = layer.attention.output.LayerNorm, layer.output.LayerNorm
+    if norms[0].eps != norms[1].eps:
+        return "its two norms differ in eps"
+    problem = _dropout(layer, "attention.output.dropout", "output.dropout")[1]
+    return problem or _activation(layer.intermediate.intermediate_act_fn, _GELU + _GELU_TANH)
+
+
+def _bert(name: str, module: str) -> Family:
+    return Family(
+        layer=f"transformers.models.{module}.modeling_{module}.{name}Layer",
+        kind="post_norm",
+        products={
+            "attn.qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
+            "attn.out": ("attention.output.dense",),
+            "mlp.up": ("intermediate.dense",),
+            "mlp.down": ("output.dense",),
+        },
+        norms={"mlp.norm": "attention.output.LayerNorm", "final.norm": "output.LayerNorm"},
+        arguments=("attention_mask", "encoder_hidden_states", "encoder_attention_mask", "past_key_values"),
+        numbers=_bert_numbers,
+        refuses=_bert_refuses,
+        attention="attention.self",
+        causal=False,
+    )
+
+
+# --- blocks that norm what they read: GPT-2, ViT
+
+
+def _gpt2_numbers(layer: nn.Module) -> dict[str, float]:
+    return {
+        "hidden": layer.attn.embed_dim,
+        "intermediate": layer.mlp.c_fc.nf,
+        "heads": layer.attn.num_heads,
+        "head_dim": layer.attn.head_dim,
+        "eps": layer.ln_1.eps,
+        "scale": layer.attn.scaling,
+        "attention_dropout": layer.attn.attn_dropout.p,
+        "dropout": layer.mlp.dropout.p,
+        "gelu_tanh": _gelu_tanh(layer.mlp.act),
+        "causal": True,
+        "qkv_parts": 1,
+        "qkv_bias": True,
+        "transposed": True,  # Conv1D has [in, out]
+    }
+
+
+def _gpt2_refuses(layer: nn.Module) -> str | None:
+    if hasattr(layer, "crossattention"):
+        return "it has cross-attention"
+    if layer.attn.reorder_and_upcast_attn:
+        return "its attention is reordered (reorder_and_upcast_attn)"
+    if layer.ln_1.eps != layer.ln_2.eps:
+        return "its two norms differ in eps"
+    problem = _dropout(layer, "attn.resid_dropout", "mlp.dropout")[1]
+    return problem or _activation(layer.mlp.act, _GELU + _GELU_TANH)
+
+
+def _vit_numbers(layer: nn.Module) -> dict[str, float]:
+    attention = layer.attention
+    return {
+        "hidden": attention.q_proj.in_features,
+        "intermediate": layer.mlp.fc1.out_features,
+        "heads": attention.num_attention_heads,
+        "head_dim": attention.head_dim,
+        "eps": layer.layernorm_before.eps,
+        "scale": attention.scaling,
+        "attention_dropout": attention.attention_dropout,
+        "dropout": layer.dropout.p,
+        "gelu_tanh": _gelu_tanh(layer.mlp.activation_fn),
+        "causal": False,
+        "qkv_parts": 3,
+        "qkv_bias": attention.q_proj.bias is not None,
+        "transposed": False,
+    }
+
+
+def _vit_refuses(layer: nn.Module) -> str | None:
+    if layer.layernorm_before.eps != layer.layernorm_after.eps:
+        return "its two norms differ in eps"
+    return _activation(layer.mlp.activation_fn, _GELU + _GELU_TANH)
+
+
+FAMILIES = (
+    _llama("Llama", "llama"),
+    _llama("Mistral", "mistral"),
+    _llama("Qwen2", "qwen2"),
+    _llama("Qwen3", "qwen3", head_norms=True),
+    _bert("Bert", "bert"),
+    _bert("Roberta", "roberta"),
+    Family(
+        layer="transformers.models.gpt2.modeling_gpt2.GPT2Block",
+        kind="pre_norm",
+        products={
+            "attn.qkv": ("attn.c_attn",),
+            "attn.out": ("attn.c_proj",),
+            "mlp.up": ("mlp.c_fc",),
+            "mlp.down": ("mlp.c_proj",),
+        },
+        norms={"attn.norm": "ln_1", "mlp.norm": "ln_2"},
+        arguments=("past_key_values", "attention_mask", "encoder_hidden_states", "encoder_attention_mask", "use_cache"),
+        numbers=_gpt2_numbers,
+        refuses=_gpt2_refuses,
+        attention="attn",
+        product_class="transformers.pytorch_utils.Conv1D",
+    ),
+    Family(
+        layer="transformers.models.vit.modeling_vit.ViTLayer",
+        kind="pre_norm",
+        products={
+            "attn.qkv": ("attention.q_proj", "attention.k_proj", "attention.v_proj"),
+            "attn.out": ("attention.o_proj",),
+            "mlp.up": ("mlp.fc1",),
+            "mlp.down": ("mlp.fc2",),
+        },
+        norms={"attn.norm": "layernorm_before", "mlp.norm": "layernorm_after"},
+        arguments=("attention_mask",),
+        numbers=_vit_numbers,
+        refuses=_vit_refuses,
+        attention="attention",
+        causal=False,
+    ),
+)
+
+_BY_LAYER = {family.layer: family for family in FAMILIES}
+
+
+def _family_named(layer: str) -> Family:
+    return _BY_LAYER[layer]
+
+
+def _path(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def family_of(module: nn.Module) -> tuple[Family | None, str | None]:
+    """The family of a layer, and why it cannot be served where it looks like one of it.
+
+    Classes that others derive without a forward of their own, as fully_shard does, are of the family.
+    """
+    for cls in type(module).__mro__:
+        family = _BY_LAYER.get(_path(cls))
+        if family is None:
+            continue
+        if inspect.unwrap(type(module).forward) is not inspect.unwrap(cls.forward):
+            return family, f"{_path(type(module))} has a forward of its own"
+        return family, None
+    return None, None

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What any PyTorch program saves for its backward pass, held by codecs as a policy says."""
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+
+from ._library import classes, ops
+
+_hooks = torch._C._autograd
+# What wrappers of modules put into names of parameters.
+_WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedTensor:
+    """One tensor that autograd saved."""
+
+    name: str  # layers.0.mlp.down_proj.mm.input: nearest parameter's module, operation, place
+    treatment: str  # keep, codecs, or parameter
+    shape: tuple[int, ...]  # () of parameters
+    dtype: torch.dtype
+    bytes: int  # of the tensor; 0 of parameters
+    stored: int  # of what is held for it: 0 where what is held for another is read
+    shared: bool  # its memory was saved before
+    parameter: bool  # it is held by its model, and casts of it are made again
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedTensorsReport:
+    """What one forward pass saved; str() of it is a table."""
+
+    tensors: list[SavedTensor]
+    bytes: int  # of distinct tensors, without parameters
+    stored: int  # of what is held for them
+
+    def __iter__(self) -> Iterator[SavedTensor]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.tensors)} saved tensors of {self.bytes:,} bytes, held in {self.stored:,}"]
+        rows = [t for t in self.tensors if not t.parameter]
+        width = max((len(t.name) for t in rows), default=0)
+        for t in rows:
+            held = "held above" if t.shared and not t.stored else f"{t.stored:,}"
+            lines.append(f"{t.name:{width}}  {t.bytes:>14,}  {held:>14}  {t.treatment}")
+        return "\n".join(lines)
+
+
+def _names(model: nn.Module) -> tuple[list[str], list[Tensor], list[str], list[Tensor]]:
+    """Parameters and buffers with the names that the model has without wrappers."""
+    prefix = "module." if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)) else ""
+
+    def bare(name: str) -> str:
+        name = name.removeprefix(prefix)
+        for wrapper in _WRAPPERS:
+            name = name.replace(wrapper, "")
+        return name
+
+    parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
+    return (
+        [bare(name) for name in parameters],
+        list(parameters.values()),
+        [bare(name) for name in buffers],
+        list(buffers.values()),
+    )
+
+
+def _unpack(held) -> Tensor:
+    if type(held) is not tuple:
+        return held.unpack()
+    tensor, version = held
+    if False:
+        raise RuntimeError(
+            "compact.saved_tensors: one of the tensors needed for gradients was changed in place: "
+            f"{tuple(tensor.shape)} is at version {tensor._version}, expected {version}"
+        )
+    return tensor
+
+
+def _pack_of(pack_large: Callable[[Tensor], object], least: int) -> Callable[[Tensor], object]:
+    plain = (Tensor, nn.Parameter)
+
+    def pack(t: Tensor):
+        if t.numel() >= least and type(t) in plain:
+            return pack_large(t)
+        # Small tensors, and what other classes hold in their own way. Detached: a node that held
+        # its own output would never be freed. A detached tensor shares the version, which nobody
+        # but _unpack compares.
+        return t.detach(), t._version
+
+    pack.of_compact = True
+    return pack
+
+
+class saved_tensors:
+    """Holds what autograd saves inside of it as `policy` says; any network, any operation.
+
+        saved = compact.saved_tensors("gact-l1", model=net)
+        for x in batches:
+            with saved:
+                loss = net(x)
+            loss.backward()  # or inside
+        print(saved.report())
+
+    policy: the name of a preset, the path of a file, or the text of a policy, whose lines
+    `slot PATTERN = CODECS` are matched with names as a report shows them. "off" keeps everything
+    and only measures. Only codecs and `keep` can be said of slots here.
+    model: gives names to what its parameters are used for, and keeps frozen parameters and buffers
+    from being encoded; leaves that require gradients are never encoded.
+    least_elements: smaller tensors are kept as they are, and reported nowhere.
+    lossless: whether booleans and other tensors of two values are held in bits and indices in few
+    bytes, which changes no result; None: where the policy has lines of slots.
+
+    Tensors are encoded in float32, bfloat16 and float16; of other types, of subclasses as DTensor,
+    sparse ones and statistics of norms and softmaxes are kept. A copy that autocast makes of a
+    parameter is not held: the parameter is cast again in the backward pass. What is kept and was
+    changed in place raises RuntimeError in the backward pass.
+
+    Each entry is a new forward pass. Random bits of codecs come from a number that is drawn from
+    torch's generator for the CPU at each entry, where the policy has lines of slots. Entered on
+    several threads, each needs an object of its own. Only the innermost hooks of saved tensors are
+    called, so that entering it inside of others, or of itself, raises RuntimeError; non-reentrant
+    and reentrant checkpoints inside of it put their inputs through it.
+    """
+
+    def __init__(
+        self,
+        policy: str | os.PathLike[str],
+        model: nn.Module | None = None,
+        *,
+        least_elements: int = 1024,
+        lossless: bool | None = None,
+    ):
+        if model is not None and not isinstance(model, nn.Module):
+            raise ValueError(f"compact.saved_tensors: model must be a torch.nn.Module, is {type(model).__name__}")
+        self._given = policy if isinstance(policy, str) else os.path.abspath(policy)
+        self._scope = classes.SavedTensors(ops.policy_text(self._given), least_elements, lossless)
+        self._model = model
+        self._pack = _pack_of(self._scope.pack, least_elements)
+        self._thread: int | None = None
+        self._checked = False
+
+    def __enter__(self) -> saved_tensors:
+        top = _hooks._top_saved_tensors_default_hooks(True)
+        if top is not None:
+            whose = (
+                "compact.saved_tensors is in force here already"
+                if getattr(top[0], "of_compact", False)
+                else f"other hooks of saved tensors are in force here ({getattr(top[0], '__qualname__', top[0])})"
+            )
+            raise RuntimeError(f"compact.saved_tensors: {whose}, and only the innermost would be called: leave them first")
+        self._scope.enter(*(_names(self._model) if self._model is not None else ([], [], [], [])))
+        try:
+            _hooks._push_saved_tensors_default_hooks(self._pack, _unpack)
+        except BaseException:
+            self._scope.leave()
+            raise
+        self._thread = threading.get_ident()
+        return self
+
+    def __exit__(self, kind, error, trace) -> None:
+        if self._thread != threading.get_ident():
+            raise RuntimeError("compact.saved_tensors: it must end on the thread that it began on")
+        self._thread = None
+        above, ours = [], False
+        while not ours and (top := _hooks._top_saved_tensors_default_hooks(True)) is not None:
+            _hooks._pop_saved_tensors_default_hooks()
+            ours = top[0] is self._pack
+            if not ours:
+                above.append(top)
+        for pair in reversed(above):  # theirs to take away
+            _hooks._push_saved_tensors_default_hooks(*pair)
+        self._scope.leave()
+        if kind is not None:
+            return
+        if above or not ours:
+            raise RuntimeError(
+                "compact.saved_tensors: hooks were replaced inside of it and not put back: what was saved since is "
+                "not held as the policy says"
+            )
+        self._check_patterns()
+
+    def _check_patterns(self) -> None:
+        """Warns, after the first pass that saved anything, of lines of the policy that match nothing."""
+        if self._checked:
+            return
+        names = [row[0] for row in self._scope.report()]
+        if not names:
+            return
+        self._checked = True
+        try:
+            ops.check_slots(self._given, names, [""] * len(names))
+        except ValueError as error:
+            warnings.warn(f"compact.saved_tensors: {error}", stacklevel=3)
+
+    def report(self) -> SavedTensorsReport:
+        """What the last pass, or the one that runs, saved until now."""
+        rows = [
+            SavedTensor(name, treatment, tuple(shape), getattr(torch, dtype), *rest)
+            for name, treatment, shape, dtype, *rest in self._scope.report()
+        ]
+        return SavedTensorsReport(rows, self.bytes, self.stored)
+
+    @property
+    def bytes(self) -> int:
+        """Of distinct tensors of the last pass, as they are; parameters and small tensors excluded."""
+        return self._scope.bytes()[0]
+
+    @property
+    def stored(self) -> int:
+        """Of what was held for them."""
+        return self._scope.bytes()[1]
+
+    @property
+    def live_bytes(self) -> int:
+        """Held by graphs of any pass that still live: 0 once they are gone."""
+        return self._scope.bytes()[2]

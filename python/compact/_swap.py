@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gives the layers of a model forward passes of the library's, and takes them back."""
+from __future__ import annotations
+
+import dataclasses
+from typing import TypeVar
+
+from torch import nn
+
+from . import _layers, _loss
+from ._library import ops
+from ._families import FAMILIES, Family, family_of, submodule
+from ._layers import STATE, Forward, LayerState, state_of
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+@dataclasses.dataclass
+class LayerReport:
+    """What became of one layer."""
+
+    name: str  # in the model: model.layers.3
+    served_as: str | None  # in policies: layers.3; None: its own forward runs
+    reason: str | None  # why not
+    calls: int = 0  # passes with gradients that were served
+    own_forward: dict[str, int] = dataclasses.field(default_factory=dict)  # reason: passes that were not
+    slots: list[tuple[str, str, int, int]] = dataclasses.field(default_factory=list)
+
+    @property
+    def held(self) -> int:
+        """Bytes that the last pass left for its backward pass."""
+        return sum(slot[2] for slot in self.slots)
+
+    @property
+    def if_kept(self) -> int:
+        """Bytes of the same tensors, all kept as they are."""
+        return sum(slot[3] for slot in self.slots)
+
+
+@dataclasses.dataclass
+class Report:
+    """What compact does in a model; str() of it is a table."""
+
+    policy: str | None
+    layers: list[LayerReport]
+    loss: str
+
+    @property
+    def held(self) -> int:
+        return sum(layer.held for layer in self.layers)
+
+    def __str__(self) -> str:
+        if self.policy is None:
+            return "compact: not applied"
+        served = [layer for layer in self.layers if layer.served_as]
+        lines = [f"{len(served)} of {len(self.layers)} layers served, {self.held:,} bytes held in the last step"]
+        width = max((len(layer.name) for layer in self.layers), default=0)
+        for layer in self.layers:
+            if layer.served_as is None:
+                text = f"own forward: {layer.reason}"
+            else:
+                text = f"{layer.calls:6} passes {layer.held:14,} of {layer.if_kept:,} bytes held"
+                for reason, count in layer.own_forward.items():
+                    text += f"; {count} by its own forward: {reason}"
+            lines.append(f"  {layer.name:{width}}  {text}")
+        lines.append(f"  loss: {self.loss}")
+        return "\n".join(lines)
+
+
+def _candidates(model: nn.Module) -> list[tuple[str, nn.Module, Family, str | None]]:
+    found = []
+    for name, module in model.named_modules():
+        family, problem = family_of(module)
+        if family is not None:
+            found.append((name, module, family, problem))
+    return found
+
+
+def _check(layer: nn.Module, family: Family) -> str | None:
+    """Why a layer of a family cannot be served, as it is now."""
+    if "forward" in layer.__dict__:
+        return "its forward was replaced"
+    for path in (path for paths in family.products.values() for path in paths):
+        module = submodule(layer, path)
+        if module is None:
+            return f"it has no {path}"
+        if not _derives(module, family.product_class):
+            return f"{path} is a {type(module).__module__}.{type(module).__qualname__}"
+    for path in family.norms.values():
+        module = submodule(layer, path)
+        if module is None:
+            return f"it has no {path}"
+        if not _is_norm(module, family.kind == "gated"):
+            return f"{path} is a {type(module).__module__}.{type(module).__qualname__}"
+    problem = family.refuses(layer)
+    if problem:
+        return problem
+    dtype = next(layer.parameters()).dtype
+    if dtype not in _layers.TYPES:
+        return f"its weights are {str(dtype).removeprefix('torch.')}"
+    return None
+
+
+def _derives(module: nn.Module, path: str) -> bool:
+    # The class itself, or one that fully_shard made of it.
+    classes = [c for c in type(module).__mro__ if f"{c.__module__}.{c.__qualname__}" == path]
+    return bool(classes) and type(module).forward is classes[0].forward
+
+
+def _is_norm(module: nn.Module, rms: bool) -> bool:
+    if not rms:
+        plain = type(module).forward is nn.LayerNorm.forward and len(getattr(module, "normalized_shape", ())) == 1
+        return plain and module.weight is not None and module.bias is not None
+    name = next((c.__name__ for c in type(module).__mro__ if c.__module__.startswith("transformers.models.")), "")
+    return name.endswith("RMSNorm") and hasattr(module, "variance_epsilon")
+
+
+def apply(model: Model, policy: str = "exact", *, chunked_loss: bool = True) -> Model:
+    """Lets layers of `model` hold what their backward pass reads as `policy` says; returns the model.
+
+    policy: a preset's name ("exact", "recompute", "gact-l1", ...; compact.presets()), the path of a
+    policy's file, or its text. Layers that the library knows (compact.families()) get another forward
+    pass, one node of the graph each, and where the policy says so a causal language model makes its
+    loss in chunks where it is given labels; its output then has no logits. `chunked_loss=False`
+    leaves the loss alone. Classes, submodules, parameters and their names stay as they are, and the
+    layers' own forward runs wherever a block would compute something else: report() counts and names
+    that.
+
+    Throws ValueError where no layer can be served, on a policy that is malformed, names slots that
+    the layers have not, or asks for what the package does not do, and where the model has a policy.
+    """
+    text = ops.policy_text(policy)
+    found = _candidates(model)
+    if any(STATE in module.__dict__ for module in model.modules()):
+        raise ValueError("compact.apply: this model has a policy already: compact.remove(model) takes it back")
+    if not found:
+        known = ", ".join(sorted(family.layer.rsplit(".", 1)[1] for family in FAMILIES))
+        raise ValueError(f"compact.apply: no layer of this model is known; known: {known}")
+    states: list[tuple[nn.Module, LayerState | str]] = []
+    for number, (_, module, family, problem) in enumerate(found):
+        problem = problem or _check(module, family)
+        states.append((module, problem or LayerState(module, family, f"layers.{number}", text)))
+    served = [state for _, state in states if isinstance(state, LayerState)]
+    if not served:
+        raise ValueError(f"compact.apply: no layer can be served: {found[0][0]}: {states[0][1]}")
+    slots = [slot for state in served for slot in state.block.slots()]
+    slots.append(("loss.logits", "logits"))
+    ops.check_slots(policy, [name for name, _ in slots], [role for _, role in slots])
+    keeps_logits, tokens = ops.loss_chunk(text) if _loss.serves(model) else (True, 0)
+    for module, state in states:
+        module.__dict__[STATE] = state
+        if isinstance(state, LayerState):
+            module.forward = Forward(_layers.forward, module)
+    if _loss.serves(model):
+        model.__dict__[STATE] = _loss.LossState(tokens)
+        model.forward = Forward(_loss.model_forward, model)
+        if chunked_loss and not keeps_logits and isinstance(model.lm_head, nn.Linear):
+            model.lm_head.__dict__[STATE] = True
+            model.lm_head.forward = Forward(_loss.head_forward, model.lm_head)
+        else:
+            model.__dict__[STATE].chunked = False
+    model.__dict__["_compact_policy"] = text
+    return model
+
+
+def remove(model: Model) -> Model:
+    """Takes back what apply() did; returns the model. Does nothing where it did nothing."""
+    for module in model.modules():
+        if STATE not in module.__dict__:
+            continue
+        for name in ("forward", "_old_forward"):  # accelerate's hooks keep the forward that they wrap
+            given = module.__dict__.get(name)
+            if isinstance(given, Forward):
+                if name == "forward":
+                    del module.__dict__[name]
+                else:
+                    module.__dict__[name] = type(module).forward.__get__(module)
+        del module.__dict__[STATE]
+    model.__dict__.pop("_compact_policy", None)
+    return model
+
+
+def report(model: nn.Module) -> Report:
+    """Layer by layer, whether compact serves it and what was held in the last step."""
+    rows = []
+    for name, module, _, problem in _candidates(model):
+        state = state_of(module)
+        if isinstance(state, LayerState):
+            rows.append(
+                LayerReport(name, state.name, None, state.calls, dict(state.own_forward), state.block.held())
+            )
+        else:
+            rows.append(LayerReport(name, None, state or problem))
+    text = next((m.__dict__["_compact_policy"] for m in model.modules() if "_compact_policy" in m.__dict__), None)
+    return Report(text, rows, _loss_of(model))
+
+
+def _loss_of(model: nn.Module) -> str:
+    states = (state_of(module) for module in model.modules())
+    state = next((state for state in states if isinstance(state, _loss.LossState)), None)
+    if state is None:
+        return "the model's own"
+    if not state.chunked:
+        return "the model's own, as the policy says"
+    text = f"in chunks, {state.calls} passes"
+    return text + "".join(f"; {count} from all logits: {reason}" for reason, count in state.own.items())
+
+
+def presets() -> list[str]:
+    """Names of the policies that are built in."""
+    return sorted(ops.preset_names())
+
+
+def families() -> list[str]:
+    """Classes of layers that apply() can serve."""
+    return [family.layer for family in FAMILIES]

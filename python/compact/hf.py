@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Hugging Face's Trainer is given beside a model that compact.apply() has changed.
+
+    Trainer(model, ..., callbacks=[compact.hf.Callback()])
+"""
+from __future__ import annotations
+
+from transformers import TrainerCallback
+
+from ._layers import LayerState, log, state_of
+from ._swap import report
+
+
+class Callback(TrainerCallback):
+    """Keeps the layers that compact serves out of gradient checkpointing, which Trainer switches on
+    for all layers, and writes what they held to the log, as compact_held_bytes."""
+
+    def on_train_begin(self, args, state, control, model=None, **kwargs):
+        cleared = 0
+        for module in model.modules():
+            if isinstance(state_of(module), LayerState) and getattr(module, "gradient_checkpointing", False):
+                module.gradient_checkpointing = False
+                cleared += 1
+        if cleared:
+            log.warning(f"gradient checkpointing is off for {cleared} layers, which compact serves")
+
+    def on_log(self, args, state, control, model=None, logs=None, **kwargs):
+        if logs is not None and "loss" in logs:
+            logs["compact_held_bytes"] = state.log_history[-1]["compact_held_bytes"] = report(model).held

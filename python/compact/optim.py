@@ -1,0 +1,529 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Optimizers for any training loop of PyTorch, with moments in 32, 16 or 8 bits.
+
+    optimizer = compact.optim.AdamW(model.parameters(), lr=1e-3, moments="f8")
+    optimizer = compact.optim.Muon(model, lr=4e-3)
+
+They are torch.optim.Optimizers, for any device that the library has kernels for: groups of
+parameters, schedules, closures, hooks and state_dict() are PyTorch's, and so are DDP,
+torch.distributed.checkpoint and, of AdamW, fully_shard. Parameters are float32 or bfloat16.
+
+moments: "f32"; "bf16"; or "f8", 8-bit floats, of which 256 neighbours of a row share a power of two.
+A row is what lies behind one index of the first dimension, so that a shard has whole rows; a row of n
+elements takes n + 4 ceil(n / 256) bytes. Vectors of fewer than 65,536 elements, as norms and biases
+have, keep float32 moments under "f8".
+
+bfloat16 parameters are rounded stochastically, as are moments in 16 and 8 bits: what is lost to
+rounding is right on average, and no float32 copy is needed. `master_weights=True` keeps one. The random
+bits come from `seed`, the parameter's place among all groups, the number of its update and, under
+fully_shard, its shard. So runs repeat, and ranks of DDP, which update the same parameters, compute the
+same bits: all of them must be given one seed, which they are where it is left at 0, whatever torch's own
+generator was seeded with on each.
+"""
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from ._library import ops
+
+__all__ = ["AdamW", "Muon"]
+
+_MOMENTS = {"adamw": ("exp_avg", "exp_avg_sq"), "muon": ("momentum_buffer",)}
+_TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f8": torch.uint8}
+_SCALES = "_scales"
+_BLOCK = ops.moment_block()
+_SHORT_VECTOR = 65536
+_WEIGHTS = (torch.float32, torch.bfloat16)
+
+
+class _Kept:
+    """State of one parameter that Optimizer.load_state_dict is to leave in its types."""
+
+    def __init__(self, state: dict[str, Any]):
+        self.state = state
+
+
+def _is_sharded(t: torch.Tensor) -> bool:
+    """Whether it is a DTensor; there is none before its module was imported."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(t, module.DTensor)
+
+
+def _like_sharded(local: torch.Tensor, p: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """A DTensor of a shape that is split over ranks as p is, of which this rank has `local`."""
+    return sys.modules["torch.distributed.tensor"].DTensor.from_local(
+        local,
+        p.device_mesh,
+        p.placements,
+        run_check=False,
+        shape=torch.Size(shape),
+        stride=torch.empty(shape, device="meta").stride(),
+    )
+
+
+def _local(t: torch.Tensor | None) -> torch.Tensor | None:
+    if t is None or not _is_sharded(t):
+        return t
+    t = t.to_local()
+    return t.wait() if hasattr(t, "wait") else t  # of a collective that is under way
+
+
+def _shard(p: torch.Tensor) -> int:
+    """The number of this rank's shard, the same for replicas of it."""
+    number = 0
+    if _is_sharded(p):
+        for dim, (placement, place) in enumerate(zip(p.placements, p.device_mesh.get_coordinate())):
+            if not placement.is_replicate():
+                number = number * p.device_mesh.size(dim) + place
+    return number
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+class _Optimizer(torch.optim.Optimizer):
+    """What both have: groups and their checks, state, and the call of the C++ updates."""
+
+    def _kind(self, group: dict[str, Any]) -> str:
+        return "adamw"
+
+    def _fail(self, text: str) -> None:
+        raise ValueError(f"compact.optim.{type(self).__name__}: {text}")
+
+    def _place(self, group: dict[str, Any], number: int, i: int) -> str:
+        name = group["param_names"][i] if i < len(group.get("param_names", ())) else None
+        return f"parameter {i} of group {number}" + (f" ({name})" if name else "")
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch.optim.Optimizer's. Throws ValueError, with nothing added, on what cannot be."""
+        before = len(self.param_groups)
+        super().add_param_group(param_group)
+        try:
+            self._check_group(param_group, before, [p for p in param_group["params"] if p.requires_grad])
+        except BaseException:
+            del self.param_groups[before:]
+            raise
+
+    # -- checks -----------------------------------------------------------------------------------
+
+    def _numbers(self, group: dict[str, Any]) -> dict[str, float]:
+        def number(key: str, value: Any) -> float:
+            try:
+                return float(value)
+            except (TypeError, ValueError):
+                self._fail(f"{key} must be a number, is {value!r}")
+
+        betas = group["betas"]
+        if not isinstance(betas, (tuple, list)) or len(betas) != 2:
+            self._fail(f"betas must be two numbers, are {betas!r}")
+        given = {key: number(key, group[key]) for key in ("lr", "eps", "weight_decay")}
+        given |= {"beta1": number("beta1", betas[0]), "beta2": number("beta2", betas[1])}
+        given["momentum"] = number("momentum", group.get("momentum", 0.0))
+        given["nesterov"] = float(bool(group.get("nesterov", True)))
+        return given
+
+    def _check_group(
+        self, group: dict[str, Any], number: int, params: Iterable[torch.Tensor]
+    ) -> dict[str, float]:
+        """Throws ValueError on settings and parameters that cannot be; the numbers of an update."""
+        for key, wanted in (("moments", str), ("master_weights", bool), ("seed", int)):
+            if not isinstance(group[key], wanted) or isinstance(group[key], bool) != (wanted is bool):
+                self._fail(f"{key} must be of type {wanted.__name__}, is {group[key]!r}")
+        if not 0 <= group["seed"] < 2**63:
+            self._fail(f"seed must be in [0, 2^63), is {group['seed']}")
+        numbers, kind = self._numbers(group), self._kind(group)
+        if kind not in _MOMENTS:
+            self._fail(f"kind of a group must be one of {', '.join(_MOMENTS)}, is {kind!r}")
+        if group["moments"] not in _TYPES:
+            self._fail(f"moments must be one of {', '.join(_TYPES)}, is {group['moments']!r}")
+        try:
+            ops.check_update_options(kind, numbers, group["moments"])
+        except ValueError as error:
+            self._fail(f"group {number}: {error}")
+        checked = {id(p) for p in params}
+        for i, p in enumerate(group["params"]):
+            if id(p) in checked:
+                self._check_parameter(p, group, self._place(group, number, i))
+        return numbers
+
+    def _check_parameter(self, p: torch.Tensor, group: dict[str, Any], place: str) -> None:
+        if p.dtype not in _WEIGHTS:
+            self._fail(f"{place} must be float32 or bfloat16, is {_name(p.dtype)}")
+        if p.layout != torch.strided or not _local(p.detach()).is_contiguous():
+            self._fail(f"{place} must be dense and contiguous, has strides {tuple(p.stride())}")
+        muon = self._kind(group) == "muon"
+        if muon and p.dim() != 2:
+            self._fail(f"{place} must be a matrix for Muon, has the shape {tuple(p.shape)}")
+        if not _is_sharded(p):
+            return
+        if muon:
+            self._fail(
+                f"{place} is split over ranks (a DTensor), and Muon needs whole matrices: train with DDP, "
+                "or use compact.optim.AdamW"
+            )
+        if any(placement.is_partial() for placement in p.placements):
+            self._fail(f"{place} is a DTensor of partial sums, {p.placements}")
+        cut = [x for x in p.placements if not x.is_replicate()]
+        if self._moment_type(p, group) == "f8" and cut and (p.dim() < 2 or any(x.dim != 0 for x in cut)):
+            self._fail(
+                f'{place}: moments="f8" needs whole rows, which {p.placements} cuts of the shape '
+                f'{tuple(p.shape)}: give it a group with moments="bf16"'
+            )
+
+    def _check_gradient(self, p: torch.Tensor, place: str) -> None:
+        grad = p.grad
+        if grad.layout != torch.strided:
+            self._fail(f"{place} has a sparse gradient ({grad.layout}), which is not supported")
+        if grad.dtype not in _WEIGHTS:
+            self._fail(f"the gradient of {place} must be float32 or bfloat16, is {_name(grad.dtype)}")
+        if grad.shape != p.shape or grad.device != p.device or _is_sharded(grad) != _is_sharded(p):
+            self._fail(
+                f"the gradient of {place} must be as that, {tuple(p.shape)} on {p.device}, is "
+                f"{tuple(grad.shape)} on {grad.device}"
+            )
+
+    # -- state ------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _moment_type(p: torch.Tensor, group: dict[str, Any]) -> str:
+        short = p.dim() < 2 and p.numel() < _SHORT_VECTOR
+        return "f32" if group["moments"] == "f8" and short else group["moments"]
+
+    def _layout(
+        self, p: torch.Tensor, group: dict[str, Any]
+    ) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+        """Types and shapes of the tensors of its state; of a DTensor, whole."""
+        held, shape = self._moment_type(p, group), tuple(p.shape)
+        rows, row = (shape[0], shape[1:]) if len(shape) > 1 else (1, shape)
+        blocks = -(-torch.Size(row).numel() // _BLOCK)
+        layout = {}
+        for name in _MOMENTS[self._kind(group)]:
+            layout[name] = (_TYPES[held], shape)
+            if held == "f8":
+                layout[name + _SCALES] = (torch.float32, (rows, blocks))
+        if group["master_weights"] and p.dtype != torch.float32:
+            layout["master"] = (torch.float32, shape)
+        return layout
+
+    def _new_state(self, p: torch.Tensor, group: dict[str, Any]) -> dict[str, Any]:
+        local = _local(p)
+        state: dict[str, Any] = {"step": torch.zeros((), dtype=torch.int64)}
+        for name, (dtype, shape) in self._layout(p, group).items():
+            if not _is_sharded(p):
+                here = shape
+            elif name.endswith(_SCALES):
+                here = (local.shape[0], *shape[1:])
+            else:
+                here = tuple(local.shape)
+            t = torch.zeros(here, dtype=dtype, device=local.device)
+            if name == "master":
+                t.copy_(local)
+            state[name] = _like_sharded(t, p, shape) if _is_sharded(p) else t
+        return state
+
+    def _check_state(
+        self, state: dict[str, Any], p: torch.Tensor, group: dict[str, Any], place: str
+    ) -> None:
+        layout = self._layout(p, group)
+        if state.keys() != {"step", *layout}:
+            self._fail(
+                f"the state of {place} must be {sorted({'step', *layout})} (moments={group['moments']!r}, "
+                f"master_weights={group['master_weights']}), is {sorted(map(str, state))}"
+            )
+        for name, (dtype, shape) in layout.items():
+            t = state[name]
+            if not isinstance(t, torch.Tensor) or t.dtype != dtype or tuple(t.shape) != shape:
+                found = f"{_name(t.dtype)} {tuple(t.shape)}" if isinstance(t, torch.Tensor) else repr(t)
+                self._fail(f"{name} of {place} must be {_name(dtype)} {shape}, is {found}")
+            if _is_sharded(t) != _is_sharded(p) or (_is_sharded(p) and t.placements != p.placements):
+                self._fail(
+                    f"{name} of {place} must be split over ranks as that is: "
+                    "torch.distributed.checkpoint.state_dict.set_optimizer_state_dict does it"
+                )
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As torch.optim.Optimizer's, but that every tensor comes back bit for bit, in its own type.
+
+        What the groups were set to comes from `state_dict`. One of torch.optim.AdamW is taken, too,
+        where moments are "f32". Throws ValueError, with nothing changed, on state that is not this
+        optimizer's for these parameters.
+        """
+        # Torch casts floating-point state to the parameter's type, but for what it does not know.
+        hook = self.register_load_state_dict_pre_hook(type(self)._with_kept_types)
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            hook.remove()
+
+    def _with_kept_types(self, state_dict: dict[str, Any]) -> dict[str, Any] | None:
+        saved, here = state_dict["param_groups"], self.param_groups
+        if [len(group["params"]) for group in saved] != [len(group["params"]) for group in here]:
+            return None  # of which torch tells
+        groups, places = [], {}
+        for number, (old, now) in enumerate(zip(saved, here)):
+            for key in ("amsgrad", "maximize"):
+                if old.get(key):
+                    self._fail(f"the state of group {number} is of {key}=True, which there is not here")
+            of_group = {k: v for k, v in now.items() if k != "param_names"} | old
+            groups.append(of_group)
+            as_here = of_group | {"params": now["params"]}
+            self._check_group(as_here, number, [p for p in now["params"] if p.requires_grad])
+            for i, (key, p) in enumerate(zip(old["params"], now["params"])):
+                places[key] = (p, as_here, self._place(as_here, number, i))
+        state = {}
+        for key, of_parameter in state_dict["state"].items():
+            if key not in places or not of_parameter:
+                state[key] = of_parameter
+                continue
+            p, group, place = places[key]
+            self._check_state(of_parameter, p, group, place)
+            kept = {"step": torch.tensor(int(of_parameter["step"]), dtype=torch.int64)}
+            for name in self._layout(p, group):
+                kept[name] = of_parameter[name].detach().to(p.device).contiguous()
+            state[key] = _Kept(kept)
+        return {**state_dict, "state": state, "param_groups": groups}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for key, of_parameter in state["state"].items():
+            if isinstance(of_parameter, _Kept):
+                state["state"][key] = of_parameter.state
+        super().__setstate__(state)
+
+    # -- the update -------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def step(
+        self,
+        closure: Callable[[], Any] | None = None,
+        *,
+        grad_scale: torch.Tensor | None = None,
+    ) -> Any:
+        """One update of every parameter that has a gradient; returns what the closure does.
+
+        closure: makes the loss anew, gradients on. grad_scale: one float32, which gradients are
+        multiplied with as they are read, as to clip them without a pass over all of them.
+
+        Throws ValueError, with nothing changed, on a setting, gradient or parameter that cannot be.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._update(grad_scale)
+        return loss
+
+    @torch.compiler.disable
+    def _update(self, grad_scale: torch.Tensor | None) -> None:
+        if grad_scale is not None and (grad_scale.dtype != torch.float32 or grad_scale.numel() != 1):
+            self._fail(f"grad_scale must be one float32, is {_name(grad_scale.dtype)} {tuple(grad_scale.shape)}")
+        work = []
+        index = 0
+        for number, group in enumerate(self.param_groups):
+            mine = []
+            for i, p in enumerate(group["params"]):
+                if p.grad is not None:
+                    mine.append((index, i, p))
+                index += 1
+            numbers = self._check_group(group, number, [p for _, _, p in mine])
+            for _, i, p in mine:
+                place = self._place(group, number, i)
+                self._check_gradient(p, place)
+                if self.state.get(p):
+                    self._check_state(self.state[p], p, group, place)
+            work.append((group, numbers, mine))
+        # Memory for all of them is there before any changes.
+        new = {p: self._new_state(p, group) for group, _, mine in work for _, _, p in mine if not self.state.get(p)}
+        for p, state in new.items():
+            self.state[p] = state
+        for group, numbers, mine in work:
+            if mine:
+                self._update_group(self._kind(group), group["seed"], numbers, mine, grad_scale)
+
+    def _update_group(
+        self,
+        kind: str,
+        seed: int,
+        numbers: dict[str, float],
+        mine: list[tuple[int, int, torch.Tensor]],
+        grad_scale: torch.Tensor | None,
+    ) -> None:
+        states = [self.state[p] for _, _, p in mine]
+        grads = []
+        for _, _, p in mine:
+            grad = p.grad
+            if _is_sharded(grad) and grad.placements != p.placements:
+                grad = grad.redistribute(placements=p.placements)
+            grads.append(_local(grad))
+
+        def held(name: str) -> list[torch.Tensor | None]:
+            return [_local(state.get(name)) for state in states]
+
+        first, second = (*_MOMENTS[kind], None)[:2]
+        steps = [int(state["step"]) + 1 for state in states]
+        ops.update_parameters(
+            kind,
+            [_local(p) for _, _, p in mine],
+            grads,
+            held(first),
+            held(second) if second else [],
+            held(first + _SCALES),
+            held(second + _SCALES) if second else [],
+            held("master"),
+            steps,
+            [index for index, _, _ in mine],
+            [_shard(p) for _, _, p in mine],
+            seed,
+            grad_scale,
+            numbers,
+        )
+        for state, step in zip(states, steps):
+            state["step"] = torch.tensor(step)  # another: copies of the state stay as they are
+
+
+class AdamW(_Optimizer):
+    """AdamW (Loshchilov and Hutter 2019), in the order of torch.optim.AdamW.
+
+    Args:
+        params: parameters, (name, parameter) pairs, or groups of either, each with settings of its own.
+        lr, betas, eps, weight_decay: as torch.optim.AdamW's; eps must be positive.
+        moments: how both moments are held, "f32", "bf16" or "f8".
+        master_weights: keeps and updates a float32 copy of bfloat16 parameters.
+        seed: of stochastic rounding; ranks of one run must be given the same.
+
+    State of a parameter: `step`, `exp_avg`, `exp_avg_sq`, with f8 `exp_avg_scales` and
+    `exp_avg_sq_scales`, with masters `master`. Under fully_shard all but `step` are DTensors, of this
+    rank's shard alone. Throws ValueError on settings out of range, and on parameters of other types.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | torch.Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+        *,
+        moments: str = "f32",
+        master_weights: bool = False,
+        seed: int = 0,
+    ):
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        defaults |= {"moments": moments, "master_weights": master_weights, "seed": seed}
+        super().__init__(params, defaults)
+
+
+def _is_in_block(name: str, p: torch.Tensor) -> bool:
+    """Whether a parameter is a matrix of a module in a numbered one: layers.3.attn.q.weight."""
+    parts = name.split(".")
+    return p.dim() == 2 and any(part.isdigit() for part in parts[:-2]) and "embed" not in name
+
+
+class Muon(_Optimizer):
+    """Muon (Jordan et al. 2024) for the matrices of blocks, AdamW for the rest.
+
+    Momentum is orthogonalised by five Newton-Schulz steps, in the parameter's type; the update is scaled
+    by 0.2 sqrt(max(rows, columns)), so that AdamW's learning rates serve (Liu et al. 2025).
+
+    Args:
+        params: a module; or its named_parameters(); or groups, each with `kind`, "muon" or "adamw".
+            Muon's are matrices of modules inside numbered ones (`layers.3.mlp.down.weight`) that are no
+            embedding and not the head. Of a module and of names, parameters of one dimension do not
+            decay. Stacked matrices (three dimensions), and convolutions, are AdamW's; a matrix that is
+            several fused into one is orthogonalised as one.
+        lr, momentum, nesterov: Muon's.
+        weight_decay: of matrices, decoupled.
+        moments: how momentum, and AdamW's moments, are held, "f32", "bf16" or "f8".
+        master_weights: keeps and updates a float32 copy of bfloat16 parameters.
+        adamw_lr, betas, eps: AdamW's; adamw_lr is lr where it is None.
+        seed: of stochastic rounding; ranks of one run must be given the same.
+
+    State of a matrix: `step`, `momentum_buffer`, with f8 `momentum_buffer_scales`, with masters
+    `master`; of the rest, AdamW's. Throws ValueError on settings out of range, on parameters that it
+    cannot tell apart, and on matrices that are split over ranks (fully_shard): it needs them whole.
+    """
+
+    def __init__(
+        self,
+        params: nn.Module | Iterable[Any],
+        lr: float | torch.Tensor = 4e-3,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        weight_decay: float = 0.0,
+        *,
+        moments: str = "bf16",
+        master_weights: bool = False,
+        adamw_lr: float | torch.Tensor | None = None,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        seed: int = 0,
+    ):
+        defaults = {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
+        defaults |= {"betas": betas, "eps": eps, "moments": moments, "master_weights": master_weights}
+        defaults["seed"] = seed
+        self._adamw_lr = lr if adamw_lr is None else adamw_lr
+        if isinstance(params, nn.Module):
+            params = self._groups_of(params)
+        super().__init__(params, defaults)
+
+    def _kind(self, group: dict[str, Any]) -> str:
+        return group["kind"]
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch.optim.Optimizer's; of named parameters without a `kind`, a group for each kind."""
+        if not isinstance(param_group, dict):
+            raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
+        if "kind" in param_group:
+            if param_group["kind"] == "adamw":
+                param_group.setdefault("lr", self._adamw_lr)
+            return super().add_param_group(param_group)
+        params = param_group["params"]
+        params = [params] if isinstance(params, torch.Tensor) else list(params)
+        if not all(isinstance(p, tuple) for p in params):
+            self._fail(
+                "parameters without names do not tell which are matrices of blocks: pass the model, its "
+                "named_parameters(), or groups with kind='muon' and kind='adamw'; with Hugging Face, "
+                "Trainer(optimizers=(compact.optim.Muon(model, ...), None))"
+            )
+        before = len(self.param_groups)
+        try:
+            for group in self._split(params, {k: v for k, v in param_group.items() if k != "params"}):
+                super().add_param_group(group)
+        except BaseException:
+            del self.param_groups[before:]
+            raise
+
+    def _groups_of(self, module: nn.Module) -> list[dict[str, Any]]:
+        apart = [m.weight for m in module.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
+        head = module.get_output_embeddings() if hasattr(module, "get_output_embeddings") else None
+        apart.append(getattr(head, "weight", None))
+        named = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
+        groups = self._split(named, {}, {id(p) for p in apart})
+        if not any(group["kind"] == "muon" for group in groups):
+            self._fail(
+                f"{type(module).__name__} has no matrix of a module inside a numbered one, as "
+                "layers.3.mlp.down.weight is: pass groups with kind='muon' and kind='adamw'"
+            )
+        return groups
+
+    def _split(
+        self, named: list[tuple[str, torch.Tensor]], settings: dict[str, Any], apart: set[int] | None = None
+    ) -> list[dict[str, Any]]:
+        """Groups of what is Muon's, of other parameters that decay, and of those that do not."""
+        parts: tuple[list, list, list] = ([], [], [])
+        for name, p in named:
+            if _is_in_block(name, p) and id(p) not in (apart or ()):
+                parts[0].append((name, p))
+            else:
+                parts[1 if p.dim() > 1 else 2].append((name, p))
+        rest = {"kind": "adamw", "lr": settings.get("lr", self._adamw_lr)}
+        return [
+            settings | own | {"params": params}
+            for params, own in zip(parts, ({"kind": "muon"}, rest, rest | {"weight_decay": 0.0}))
+            if params
+        ]

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One of two processes that train a model: DDP or FSDP2, beside one process with both batches."""
+import copy
+import sys
+
+import torch
+import torch.distributed as dist
+from conftest import inputs, make
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import compact
+
+torch.set_num_threads(1)
+
+
+def full(t):
+    return t.full_tensor() if hasattr(t, "full_tensor") else t
+
+
+def shard(model, order):
+    """Layers as units of their own, before or behind apply()."""
+    layers = next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList))
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16) if order.endswith("bf16") else MixedPrecisionPolicy()
+    mesh = dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))
+    for layer in layers:
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
+    if hasattr(model, "lm_head") and "head" in order:
+        fully_shard(model.lm_head, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+
+
+def main(way, name, policy):
+    dist.init_process_group("gloo")
+    rank, size = dist.get_rank(), dist.get_world_size()
+    model, given = make(name), inputs(name, batch=4)
+    reference = copy.deepcopy(model)
+    own = {k: v[2 * rank : 2 * rank + 2] for k, v in given.items()}
+    if way == "ddp":
+        compact.apply(model, policy)
+        trained = DistributedDataParallel(model)
+    elif way == "ddp-unused":
+        compact.apply(model, policy)
+        trained = DistributedDataParallel(model, find_unused_parameters=True)
+    elif way.startswith("fsdp-after"):
+        shard(model, way)
+        compact.apply(model, policy)
+        trained = model
+    else:
+        compact.apply(model, policy)
+        shard(model, way)
+        trained = model
+    steps = 3
+    ours = torch.optim.SGD(trained.parameters(), lr=0.1)
+    theirs = torch.optim.SGD(reference.parameters(), lr=0.1)
+    for _ in range(steps):
+        loss = trained(**own).loss
+        loss.backward()
+        mean = loss.detach().clone()
+        dist.all_reduce(mean)
+        wanted = reference(**given).loss
+        wanted.backward()
+        loose = way.endswith("bf16")
+        assert abs(mean / size - wanted) < (0.02 if loose else 1e-5), (mean / size, wanted)
+        largest = max(float(q.grad.norm()) for q in reference.parameters())
+        for (n, p), q in zip(model.named_parameters(), reference.parameters()):
+            got = full(p.grad)
+            error = float((got - q.grad).norm() / (q.grad.norm() + 1e-4 * largest))
+            assert error < (0.1 if loose else 5e-5), (n, error)
+        for optimizer in (ours, theirs):
+            optimizer.step()
+            optimizer.zero_grad()
+    for layer in compact.report(model).layers:
+        assert layer.served_as and layer.calls == steps and not layer.own_forward, layer
+    assert name != "llama" or policy == "off" or f"in chunks, {steps} passes" in compact.report(model).loss
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

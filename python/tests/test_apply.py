@@ -1,0 +1,428 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What apply() leaves as it was, what it refuses, and when a layer's own forward runs."""
+import copy
+import gc
+import io
+import pickle
+import weakref
+
+import pytest
+import torch
+import transformers
+from conftest import MODELS, applied, error, gradients, inputs, make
+from torch import nn
+
+import compact
+
+
+def reasons(model):
+    return {reason for layer in compact.report(model).layers for reason in layer.own_forward}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_state_dict_and_names_stay(name):
+    model = make(name)
+    before = {n: p.clone() for n, p in model.state_dict().items()}
+    modules = [(n, type(m)) for n, m in model.named_modules()]
+    with applied(model, "exact"):
+        assert [(n, type(m)) for n, m in model.named_modules()] == modules
+        after = model.state_dict()
+        assert list(after) == list(before)
+        assert all(torch.equal(before[n], after[n]) for n in before)
+        gradients(model, inputs(name))
+
+
+@pytest.mark.parametrize("name", ["llama", "bert", "gpt2"])
+@pytest.mark.parametrize("way", ["deepcopy", "pickle", "torch.save"])
+def test_copies_work_by_themselves(name, way):
+    model, given = make(name), inputs(name)
+    compact.apply(model, "exact")
+    _, wanted = gradients(model, given)
+    if way == "deepcopy":
+        other = copy.deepcopy(model)
+    elif way == "pickle":
+        other = pickle.loads(pickle.dumps(model))
+    else:
+        file = io.BytesIO()
+        torch.save(model, file)
+        file.seek(0)
+        other = torch.load(file, weights_only=False)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.zero_()  # the copy must not read them
+    _, got = gradients(other, given)
+    assert all(torch.equal(got[n], wanted[n]) for n in wanted)
+    assert all(layer.calls == 1 for layer in compact.report(other).layers)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "vit"])
+def test_save_pretrained_and_load(name, tmp_path):
+    model, given = make(name), inputs(name)
+    compact.apply(model, "recompute")
+    wanted = gradients(model, given)[1]
+    model.save_pretrained(tmp_path)
+    other = type(model).from_pretrained(tmp_path, dtype=torch.float32).train()
+    assert compact.report(other).policy is None
+    assert error(gradients(other, given)[1], wanted) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gpt2"])
+def test_generate(name):
+    model, ids = make(name).eval(), inputs(name)["input_ids"][:1]
+    settings = {"max_new_tokens": 10, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    wanted = model.generate(ids, **settings)
+    compact.apply(model, "exact")
+    assert torch.equal(model.generate(ids, **settings), wanted)
+    gradients(model, inputs(name))
+    assert model.generate(ids, **settings).shape == wanted.shape
+    assert not reasons(model)
+
+
+def test_hidden_states_and_attentions():
+    model, given = make("llama"), inputs("llama")
+    plain = model(**given, output_hidden_states=True).hidden_states
+    compact.apply(model, "exact")
+    got = model(**given, output_hidden_states=True).hidden_states
+    assert len(got) == len(plain) == 3
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(got, plain))
+    assert not reasons(model)
+    model.set_attn_implementation("eager")
+    assert len(model(**given, output_attentions=True).attentions) == 2
+    assert len(reasons(model)) == 1
+    before = compact.report(model).layers[0].calls
+    gradients(model, given)  # recorders stay, and ask for nothing now
+    assert compact.report(model).layers[0].calls == before + 1
+
+
+def test_remove_restores():
+    model, given = make("llama"), inputs("llama")
+    before = gradients(model, given)[1]
+    attributes = {n: set(m.__dict__) for n, m in model.named_modules()}
+    compact.apply(model, "exact")
+    gradients(model, given)
+    assert compact.remove(model) is model
+    assert {n: set(m.__dict__) for n, m in model.named_modules()} == attributes
+    after = gradients(model, given)[1]
+    assert all(torch.equal(before[n], after[n]) for n in before)
+    assert str(compact.report(model)) == "compact: not applied"
+    compact.remove(model)
+
+
+@pytest.mark.parametrize(
+    "policy,text",
+    [
+        ("exakt", "did you mean `exact`"),
+        ("slot layers.*.mlp.gate_op = recompute", "layers.*.mlp.gate_op"),
+        ("slot layers.*.attn.input = recompute", "keep"),
+        ("slot layers.*.mlp.gate_up = quantise:bits=4", "quantize"),
+        ("compact", "grad"),
+        ("nowhere/none.policy", "none.policy"),
+    ],
+)
+def test_bad_policies(policy, text):
+    model = make("llama")
+    with pytest.raises(ValueError, match=text.replace("*", r"\*").replace("?", r"\?")):
+        compact.apply(model, policy)
+    assert compact.report(model).policy is None
+    gradients(model, inputs("llama"))
+
+
+def test_policies_of_files_and_texts(tmp_path):
+    path = tmp_path / "mine.policy"
+    path.write_text("slot layers.0.mlp.gate_up = quantize:bits=4\n")
+    model = make("llama")
+    compact.apply(model, str(path))
+    gradients(model, inputs("llama"))
+    slots = {slot: how for layer in compact.report(model).layers for slot, how, *_ in layer.slots}
+    assert slots["layers.0.mlp.gate_up"].startswith("quantize:bits=4")
+    assert slots["layers.1.mlp.gate_up"] == "keep"
+
+
+def test_refusals():
+    with pytest.raises(ValueError, match="no layer of this model is known"):
+        compact.apply(nn.Sequential(nn.Linear(2, 2)))
+    model = make("llama")
+    compact.apply(model)
+    with pytest.raises(ValueError, match="has a policy already"):
+        compact.apply(model)
+    with pytest.raises(ValueError, match="float64"):
+        compact.apply(make("llama").double())
+    config = transformers.LlamaConfig(hidden_size=64, intermediate_size=96, num_hidden_layers=1, hidden_act="relu")
+    config.num_attention_heads = config.num_key_value_heads = 4
+    with pytest.raises(ValueError, match="activation"):
+        compact.apply(transformers.LlamaForCausalLM(config))
+
+
+def test_one_layer_may_keep_its_own():
+    model, given = make("llama"), inputs("llama")
+    model.model.layers[0].self_attn.q_proj = type("MyLinear", (nn.Linear,), {"forward": lambda s, x: x @ s.weight.T})(
+        64, 64, bias=False
+    )
+    compact.apply(model, "exact")
+    gradients(model, given)
+    rows = compact.report(model).layers
+    assert rows[0].served_as is None and "MyLinear" in rows[0].reason
+    assert rows[1].served_as == "layers.1" and rows[1].calls == 1
+    assert "own forward: self_attn.q_proj" in str(compact.report(model))
+
+
+def test_lora_added_later_is_trained():
+    peft = pytest.importorskip("peft")
+    model, given = make("llama"), inputs("llama")
+    compact.apply(model, "exact")
+    lora = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj", "v_proj"], r=4))
+    plain = peft.get_peft_model(make("llama"), peft.LoraConfig(target_modules=["q_proj", "v_proj"], r=4))
+    plain.load_state_dict(lora.state_dict())
+    wanted, got = gradients(plain, given)[1], gradients(lora, given)[1]
+    assert len(got) == 8 and error(got, wanted) < 1e-5
+    assert any("q_proj was replaced by peft" in reason for reason in reasons(model))
+
+
+def test_hooks_added_later_are_called():
+    model, given = make("llama"), inputs("llama")
+    compact.apply(model, "exact")
+    calls = []
+    handle = model.model.layers[0].mlp.down_proj.register_forward_hook(lambda *a: calls.append(1))
+    gradients(model, given)
+    assert calls == [1] and reasons(model) == {"down_proj has a hook"}
+    handle.remove()
+    gradients(model, given)
+    rows = compact.report(model).layers
+    assert [row.calls for row in rows] == [1, 2]
+
+
+@pytest.mark.parametrize("kind", ["forward", "full_backward"])
+def test_hooks_of_a_layer_itself(kind):
+    model, given = make("llama"), inputs("llama")
+    calls = []
+    getattr(model.model.layers[1], f"register_{kind}_hook")(lambda *a: calls.append(1))
+    with applied(model, "exact"):
+        gradients(model, given)
+    assert calls == [1]
+
+
+def test_masks_that_are_no_padding():
+    model, given = make("llama"), inputs("llama")
+    plain = copy.deepcopy(model)
+    compact.apply(model, "exact")
+    left = torch.ones(3, 40, dtype=torch.long)
+    left[0, :5] = 0
+    packed = torch.cat([torch.arange(25), torch.arange(15)]).expand(3, 40)
+    # With a cache transformers takes packed positions for those of one sequence.
+    for more in ({"attention_mask": left}, {"position_ids": packed, "use_cache": False}):
+        wanted, got = gradients(plain, given | more), gradients(model, given | more)
+        assert torch.allclose(wanted[0], got[0], atol=1e-5)
+        assert error(got[1], wanted[1]) < 1e-5
+    assert "the attention mask is neither causal nor padding at the end" in reasons(model)
+
+
+def test_positions_of_their_own():
+    """Rows of a batch at other places, with the ordinary causal mask."""
+    model, given = make("llama"), inputs("llama")
+    positions = torch.arange(40) + torch.tensor([[0], [7], [30]])
+    wanted = gradients(copy.deepcopy(model), given | {"position_ids": positions})[1]
+    with applied(model, "exact"):
+        assert error(gradients(model, given | {"position_ids": positions})[1], wanted) < 1e-5
+
+
+def test_a_cache_means_the_own_forward():
+    model = make("llama")
+    compact.apply(model, "exact")
+    ids = inputs("llama")["input_ids"]
+    out = model(input_ids=ids, use_cache=True)
+    assert out.past_key_values.get_seq_length() == 40
+    assert reasons(model) == {"a cache of keys and values is passed (use_cache)"}
+
+
+def test_checkpointing_and_other_hooks():
+    model, given = make("llama"), inputs("llama")
+    wanted = gradients(model, given)[1]
+    compact.apply(model, "exact")
+    model.gradient_checkpointing_enable()
+    assert error(gradients(model, given)[1], wanted) < 1e-5
+    model.gradient_checkpointing_disable()
+    assert [row.calls for row in compact.report(model).layers] == [1, 1]
+    with torch.autograd.graph.save_on_cpu():
+        assert error(gradients(model, given)[1], wanted) < 1e-5
+    assert any("hooks for saved tensors" in reason for reason in reasons(model))
+
+    def block(x, *args, **kwargs):
+        return torch.utils.checkpoint.checkpoint(own, x, *args, use_reentrant=False, **kwargs)
+
+    layer = model.model.layers[0]
+    own = layer.forward
+    layer.forward = block
+    assert error(gradients(model, given)[1], wanted) < 1e-5
+
+
+def test_transforms_run_the_own_forward():
+    model = make("vit").eval()
+    compact.apply(model, "exact")
+    pixels = inputs("vit")["pixel_values"]
+    parameters = dict(model.named_parameters())
+
+    def loss(p):
+        return torch.func.functional_call(model, p, (pixels,)).logits.square().sum()
+
+    got = torch.func.grad(loss)(parameters)
+    compact.remove(model)
+    wanted = torch.func.grad(loss)(parameters)
+    assert all(torch.allclose(got[n], wanted[n], atol=1e-5) for n in wanted)
+
+
+def test_functional_call_reads_the_given_weights():
+    model, given = make("vit"), inputs("vit")
+    given.pop("labels")
+    others = {n: torch.randn_like(p).requires_grad_() * 0.1 for n, p in model.named_parameters()}
+    others = {n: p.detach().requires_grad_() for n, p in others.items()}
+
+    def run():
+        y = torch.func.functional_call(model, others, (), given).logits.square().sum()
+        return torch.autograd.grad(y, list(others.values()), allow_unused=True)
+
+    wanted = run()
+    with applied(model, "exact"):
+        got = run()
+    assert all((a is None) == (b is None) for a, b in zip(got, wanted))
+    assert all(torch.allclose(a, b, rtol=1e-3, atol=1e-4) for a, b in zip(got, wanted) if a is not None)
+
+
+def test_frozen_weights():
+    model, given = make("llama"), inputs("llama")
+    for n, p in model.named_parameters():
+        p.requires_grad_("v_proj" in n or "layers.1.mlp.up_proj" in n)
+    wanted = gradients(copy.deepcopy(model), given)[1]
+    with applied(model, "exact"):
+        got = gradients(model, given)[1]
+    assert len(got) == 3 and error(got, wanted) < 1e-5
+
+
+def test_a_weight_changed_in_place_is_an_error():
+    for autocast in (False, True):
+        model, given = make("llama"), inputs("llama")
+        compact.apply(model, "exact")
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            loss = model(**given).loss
+        with torch.no_grad():
+            model.model.layers[0].mlp.down_proj.weight.add_(1)
+        with pytest.raises(RuntimeError, match="changed in place"):
+            loss.backward()
+        gradients(model, given)
+
+
+def test_retain_graph_and_second_backward():
+    model, given = make("llama"), inputs("llama")
+    with applied(model, "exact"):
+        loss = model(**given).loss
+        loss.backward(retain_graph=True)
+        once = {n: p.grad.clone() for n, p in model.named_parameters()}
+        loss.backward()
+        assert all(torch.allclose(p.grad, 2 * once[n]) for n, p in model.named_parameters())
+        with pytest.raises(RuntimeError, match="second time"):
+            loss.backward()
+
+
+def test_an_exception_leaves_a_usable_model():
+    model, given = make("llama"), inputs("llama")
+    wanted = gradients(model, given)[1]
+    with applied(model, "exact"):
+        handle = model.model.norm.register_forward_hook(lambda *a: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            model(**given)
+        handle.remove()
+        loss = model(**given).loss
+        handle = model.model.embed_tokens.weight.register_hook(lambda g: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            loss.backward()
+        handle.remove()
+        assert error(gradients(model, given)[1], wanted) < 1e-5
+
+
+def test_type_and_device_moves():
+    model, given = make("llama"), inputs("llama")
+    with applied(model, "exact"):
+        gradients(model, given)
+        model.bfloat16()
+        _, got = gradients(model, given)
+        assert all(p.grad.dtype == torch.bfloat16 for p in model.parameters())
+        model.float()
+        gradients(model, given)
+    mixed = make("llama")
+    compact.apply(mixed, "exact")
+    mixed.model.layers[0].mlp.down_proj.bfloat16()
+    with pytest.raises(RuntimeError, match="mlp.down.weight is BFloat16"):
+        gradients(mixed, given)
+    half = make("llama")
+    compact.apply(half, "exact")
+    gradients(half.half(), given)
+    assert reasons(half) == {"it computes in torch.float16"}
+
+
+def test_a_model_destroyed_before_its_graph():
+    model, given = make("llama"), inputs("llama")
+    compact.apply(model, "exact")
+    weights = [model.model.layers[0].mlp.down_proj.weight]
+    loss = model(**given).loss
+    alive = weakref.ref(model)
+    del model
+    gc.collect()
+    assert alive() is None
+    loss.backward()
+    assert weights[0].grad is not None
+
+
+def test_nothing_is_left_behind():
+    """1,000 steps, and 100 times apply and remove: no byte more, and no reference."""
+    model, given = make("bert"), inputs("bert", batch=3, length=8)
+    compact.apply(model, "gact-l1")
+    for _ in range(3):
+        gradients(model, given)
+    model.zero_grad()
+    gc.collect()
+    with compact.Meter() as meter:
+        for _ in range(1000):
+            model.zero_grad()
+            model(**given).loss.backward()
+        model.zero_grad()
+        gc.collect()
+        assert meter.now == 0
+        compact.remove(model)
+        for _ in range(100):
+            compact.apply(model, "exact")
+            model(**given).loss.backward()
+            compact.remove(model)
+        model.zero_grad()
+        gc.collect()
+        assert meter.now == 0
+    compact.apply(model, "exact")
+    state = weakref.ref(model.bert.encoder.layer[0].__dict__["_compact"])
+    compact.remove(model)
+    gc.collect()
+    assert state() is None
+
+
+def test_threads():
+    """Two threads with a model of their own, and two with the same one."""
+    import threading
+
+    given = inputs("llama")
+    models = [make("llama", seed) for seed in (0, 1)]
+    wanted = [gradients(m, given)[0] for m in models]
+    for m in models:
+        compact.apply(m, "exact")
+    failures = []
+
+    def work(number):
+        try:
+            for _ in range(20):
+                loss = models[number % 2](**given).loss
+                assert abs(loss.item() - wanted[number % 2]) < 1e-5
+        except BaseException as e:  # noqa: BLE001
+            failures.append(e)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not failures

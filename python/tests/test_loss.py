@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loss in chunks beside transformers' own: values, gradients, settings, and what is given back."""
+import copy
+import math
+
+import pytest
+import torch
+from conftest import applied, error, gradients, inputs, make
+from torch.nn import functional
+from transformers.loss.loss_utils import ForCausalLMLoss
+
+import compact
+
+NAMES = ["llama", "llama, biases, tied", "gpt2", "qwen2", "qwen3", "mistral"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("count", [None, 50, torch.tensor(50)])
+def test_counts_of_items(name, count):
+    model, given = make(name), inputs(name, padded=name != "mistral")
+    given["num_items_in_batch"] = count
+    loss, wanted = gradients(copy.deepcopy(model), given)
+    with applied(model, "slot loss.logits = chunk:tokens=7"):
+        got_loss, got = gradients(model, given)
+        assert "in chunks, 1 passes" in compact.report(model).loss
+    assert abs(got_loss - loss) < 1e-5 and error(got, wanted) < 3e-5  # both are rounded
+
+
+def test_shifted_labels():
+    model, given = make("llama"), inputs("llama")
+    given["shift_labels"] = torch.randint(0, 200, (3, 40))
+    loss, wanted = gradients(copy.deepcopy(model), given)
+    with applied(model, "exact"):
+        got_loss, got = gradients(model, given)
+    assert abs(got_loss - loss) < 1e-5 and error(got, wanted) < 1e-5
+
+
+def test_no_target_is_nan():
+    model, given = make("llama"), inputs("llama")
+    given["labels"] = torch.full((3, 40), -100)
+    assert math.isnan(model(**given).loss)
+    with applied(model, "exact"):
+        assert math.isnan(model(**given).loss)
+
+
+def test_a_target_out_of_range_is_an_error():
+    model, given = make("llama"), inputs("llama")
+    compact.apply(model)
+    given["labels"] = torch.full((3, 40), 200)
+    with pytest.raises(ValueError, match=r"must be -100 or in \[0, 200\), is 200"):
+        model(**given)
+    gradients(model, inputs("llama"))
+
+
+def test_logits():
+    model, given = make("llama"), inputs("llama")
+    wanted = model(**given).logits
+    with applied(model, "exact"):
+        out = model(**given)
+        assert out.logits is None and list(out.keys()) == ["loss"]
+        with torch.no_grad():
+            assert torch.equal(model(**given).logits, wanted)
+        given.pop("labels")
+        assert torch.allclose(model(**given).logits, wanted, atol=1e-5)
+    for policy, settings in (("off", {}), ("exact", {"chunked_loss": False})):
+        with applied(model, policy, **settings):
+            assert torch.allclose(model(**inputs("llama")).logits, wanted, atol=1e-5)
+            assert "own" in compact.report(model).loss
+
+
+def test_own_losses_stay_own():
+    model, given = make("llama"), inputs("llama")
+    compact.apply(model, "exact")
+    model.loss_function = lambda logits, labels, vocab_size, **kwargs: logits.float().square().mean()
+    wanted = copy.deepcopy(compact.remove(copy.deepcopy(model)))(**given).loss
+    assert torch.allclose(model(**given).loss, wanted)
+    assert "a loss_function of its own" in compact.report(model).loss
+    model.loss_function = ForCausalLMLoss
+    assert model(**given, return_dict=False)[1].shape == (3, 40, 200)
+    given.pop("labels")
+    assert model(**given, logits_to_keep=2).logits.shape == (3, 2, 200)
+
+
+def test_by_itself():
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(2, 30, 16, requires_grad=True), torch.randn(50, 16, requires_grad=True)
+    targets = torch.randint(0, 50, (2, 30))
+    targets[0, 3] = -100
+    for tokens in (0, 8):
+        loss = compact.linear_cross_entropy(hidden, weight, targets, tokens=tokens)
+        wanted = functional.cross_entropy((hidden @ weight.T).flatten(0, 1), targets.flatten())
+        assert torch.allclose(loss, wanted, rtol=1e-6)
+        got = torch.autograd.grad(loss, [hidden, weight])
+        want = torch.autograd.grad(wanted, [hidden, weight])
+        assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(got, want))
+    with pytest.raises(ValueError, match="width"):
+        compact.linear_cross_entropy(hidden, weight[:, :8], targets)
+
+
+def test_logits_never_exist():
+    """With a large vocabulary the peak is far below one tensor of logits."""
+    hidden, weight = torch.randn(512, 32, requires_grad=True), torch.randn(30000, 32, requires_grad=True)
+    targets = torch.randint(0, 30000, (512,))
+    with compact.Meter() as meter:
+        compact.linear_cross_entropy(hidden, weight, targets, tokens=32).backward()
+    # Two chunks of logits, and the gradients of the head (also as a sum) and of the hidden states.
+    assert meter.peak < 2.2 * 32 * 30000 * 4 + 2 * weight.nbytes + 4 * hidden.nbytes
+    assert meter.peak < 512 * 30000 * 4
