@@ -17,8 +17,8 @@
 #include <utility>
 #include <vector>
 
-#include "compact/networks/gated_block.h"
 #include "compact/models/language_model.h"
+#include "compact/networks/gated_block.h"
 #include "compact/ops/stages/stages.h"
 
 namespace compact {

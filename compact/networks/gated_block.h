@@ -23,10 +23,10 @@ struct GatedBlock {
 struct GatedBlockOptions {
   int64_t hidden = 0, intermediate = 0;  // padding included
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
-  double eps = 1e-6;           // of norms
-  bool norms_add_one = false;  // they multiply by 1 + their weight
-  bool geglu = false;          // with the approximation of GELU by tanh; else SwiGLU
-  double residual = 1;         // what is added is multiplied by it
+  double eps = 1e-6;                  // of norms
+  bool norms_add_one = false;         // they multiply by 1 + their weight
+  bool geglu = false;                 // with the approximation of GELU by tanh; else SwiGLU
+  double residual = 1;                // what is added is multiplied by it
   std::shared_ptr<const Stage> rope;  // of queries and keys; null: they are not turned
   std::shared_ptr<const Stage> attention;
 };

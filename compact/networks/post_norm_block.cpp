@@ -20,9 +20,9 @@ void add_post_norm_block(Network::Part& part, int input, const std::string& name
   part.add_linear(block.out);
   drop();
   part.segment.add_residual(input, slot("mlp.input", Role::kResidual, n));
-  const int middle = part.add(layer_norm_stage(options.eps),
-                              {block.mlp_norm.weight, block.mlp_norm.bias},
-                              slot("mlp.norm", Role::kNorm, n));
+  const int middle =
+      part.add(layer_norm_stage(options.eps), {block.mlp_norm.weight, block.mlp_norm.bias},
+               slot("mlp.norm", Role::kNorm, n));
   part.add_linear(block.up, slot("mlp.up", Role::kPreActivation, m));
   part.add(gelu_stage(options.gelu_tanh), {}, slot("mlp.gelu", Role::kActivation, m));
   part.add_linear(block.down);

@@ -12,7 +12,8 @@ void add_pre_norm_block(Network::Part& part, const std::string& name, const Poli
     return slot_of(policy, name + "." + rest, role, width);
   };
   const auto norm = [&](const Network::Affine& a, Slot output) {
-    part.add(layer_norm_stage(options.eps, /*for_products=*/true), {a.weight, a.bias}, std::move(output));
+    part.add(layer_norm_stage(options.eps, /*for_products=*/true), {a.weight, a.bias},
+             std::move(output));
   };
   const auto drop = [&] {
     if (options.dropout > 0) part.add(dropout_stage(options.dropout));

@@ -2,7 +2,6 @@
 #include "compact/python/block.h"
 
 #include <ATen/ATen.h>
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 
@@ -16,14 +15,15 @@
 #include "compact/networks/pre_norm_block.h"
 #include "compact/ops/stages/stages.h"
 #include "compact/python/cast_weights.h"
+#include "compact/python/draw_key.h"
 
 namespace compact {
 namespace {
 
 // What numbers say, by kind; all of a kind's must be given.
-const std::set<std::string> kShared = {"hidden", "intermediate", "heads",   "head_dim",
-                                       "eps",    "scale",        "attention_dropout",
-                                       "qkv_parts", "qkv_bias",  "transposed"};
+const std::set<std::string> kShared = {
+    "hidden", "intermediate",      "heads",     "head_dim", "eps",
+    "scale",  "attention_dropout", "qkv_parts", "qkv_bias", "transposed"};
 const std::map<std::string, std::set<std::string>> kKinds = {
     {"gated",
      {"kv_heads", "norms_add_one", "geglu", "residual", "rope", "window", "softcap", "out_bias",
@@ -31,13 +31,6 @@ const std::map<std::string, std::set<std::string>> kKinds = {
     {"pre_norm", {"dropout", "gelu_tanh", "causal"}},
     {"post_norm", {"dropout", "gelu_tanh"}},
 };
-
-// A key of the generator that torch.manual_seed() sets.
-uint64_t drawn_key() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard lock(generator.mutex());
-  return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
-}
 
 at::Tensor told(const std::optional<at::Tensor>& t) { return t ? t->detach() : at::Tensor(); }
 
@@ -58,8 +51,8 @@ Block::Block(std::string kind, std::string name, std::string policy, Numbers num
     }
   }
   for (const auto& entry : numbers_) {
-    COMPACT_CHECK(kShared.contains(entry.key()) || found->second.contains(entry.key()),
-                  "[block] `", name_, "`: a ", kind_, " block has no ", entry.key());
+    COMPACT_CHECK(kShared.contains(entry.key()) || found->second.contains(entry.key()), "[block] `",
+                  name_, "`: a ", kind_, " block has no ", entry.key());
   }
   for (const char* key : {"hidden", "intermediate", "heads", "head_dim", "qkv_parts"}) {
     COMPACT_CHECK(integer(key) > 0, "[block] `", name_, "`: ", key, " must be positive, is ",
@@ -167,52 +160,49 @@ Block::PartPtr Block::make(const Variant& v) const {
   if (kind_ == "gated") {
     const int64_t kv_heads = integer("kv_heads"), window = integer("window");
     const double softcap = number("softcap");
-    add_gated_block(
-        *part, name_, policy_,
-        {.attn_norm = at("attn.norm"),
-         .qkv = at("attn.qkv"),
-         .out = at("attn.out"),
-         .mlp_norm = at("mlp.norm"),
-         .gate_up = at("mlp.gate_up"),
-         .down = at("mlp.down"),
-         .q_norm = at("attn.q_norm"),
-         .k_norm = at("attn.k_norm"),
-         .attn_post = at("attn.post_norm"),
-         .mlp_post = at("mlp.post_norm")},
-        {.hidden = n,
-         .intermediate = integer("intermediate"),
-         .heads = heads,
-         .kv_heads = kv_heads,
-         .head_dim = d,
-         .eps = number("eps"),
-         .norms_add_one = flag("norms_add_one"),
-         .geglu = flag("geglu"),
-         .residual = number("residual"),
-         .rope = flag("rope") ? rope_stage(nullptr, heads + kv_heads, d) : nullptr,
-         .attention = v.padded ? masked_attention_stage(heads, d,
-                                                        {.dropout = dropout,
-                                                         .kv_heads = kv_heads,
-                                                         .causal = true,
-                                                         .scale = scale,
-                                                         .window = window,
-                                                         .softcap = softcap,
-                                                         .choice = choice})
-                               : attention_stage(heads, kv_heads, d,
-                                                 {.scale = scale,
-                                                  .dropout = dropout,
-                                                  .window = window,
-                                                  .softcap = softcap,
-                                                  .choice = choice})});
+    add_gated_block(*part, name_, policy_,
+                    {.attn_norm = at("attn.norm"),
+                     .qkv = at("attn.qkv"),
+                     .out = at("attn.out"),
+                     .mlp_norm = at("mlp.norm"),
+                     .gate_up = at("mlp.gate_up"),
+                     .down = at("mlp.down"),
+                     .q_norm = at("attn.q_norm"),
+                     .k_norm = at("attn.k_norm"),
+                     .attn_post = at("attn.post_norm"),
+                     .mlp_post = at("mlp.post_norm")},
+                    {.hidden = n,
+                     .intermediate = integer("intermediate"),
+                     .heads = heads,
+                     .kv_heads = kv_heads,
+                     .head_dim = d,
+                     .eps = number("eps"),
+                     .norms_add_one = flag("norms_add_one"),
+                     .geglu = flag("geglu"),
+                     .residual = number("residual"),
+                     .rope = flag("rope") ? rope_stage(nullptr, heads + kv_heads, d) : nullptr,
+                     .attention = v.padded ? masked_attention_stage(heads, d,
+                                                                    {.dropout = dropout,
+                                                                     .kv_heads = kv_heads,
+                                                                     .causal = true,
+                                                                     .scale = scale,
+                                                                     .window = window,
+                                                                     .softcap = softcap,
+                                                                     .choice = choice})
+                                           : attention_stage(heads, kv_heads, d,
+                                                             {.scale = scale,
+                                                              .dropout = dropout,
+                                                              .window = window,
+                                                              .softcap = softcap,
+                                                              .choice = choice})});
     return part;
   }
   const bool causal = kind_ == "pre_norm" && flag("causal");
   const auto attention =
       causal && !v.padded
-          ? attention_stage(heads, heads, d,
-                            {.scale = scale, .dropout = dropout, .choice = choice})
+          ? attention_stage(heads, heads, d, {.scale = scale, .dropout = dropout, .choice = choice})
           : masked_attention_stage(
-                heads, d,
-                {.dropout = dropout, .causal = causal, .scale = scale, .choice = choice});
+                heads, d, {.dropout = dropout, .causal = causal, .scale = scale, .choice = choice});
   if (kind_ == "pre_norm") {
     add_pre_norm_block(*part, name_, policy_,
                        {.attn_norm = at("attn.norm"),
@@ -268,18 +258,15 @@ at::Tensor Block::forward(const at::Tensor& x, const std::vector<at::Tensor>& we
                 "` takes [batch, sequence, ", integer("hidden"), "], not ", x.sizes());
   const c10::DeviceType device = x.device().type();
   const bool autocast = at::autocast::is_autocast_enabled(device);
-  const at::ScalarType type =
-      autocast ? at::autocast::get_autocast_dtype(device) : x.scalar_type();
+  const at::ScalarType type = autocast ? at::autocast::get_autocast_dtype(device) : x.scalar_type();
   COMPACT_CHECK(type == at::kFloat || type == at::kBFloat16, "[block] `", name_,
                 "` computes in float32 and bfloat16, not in ", c10::toString(type));
-  SegmentPass pass{.training = training,
-                   .lengths = told(lengths),
-                   .cos = told(cos),
-                   .sin = told(sin)};
+  SegmentPass pass{
+      .training = training, .lengths = told(lengths), .cos = told(cos), .sin = told(sin)};
   if (type != x.scalar_type()) pass.products = type;
   if (draws_ || (training && (number("attention_dropout") > 0 ||
                               (kind_ != "gated" && number("dropout") > 0)))) {
-    pass.noise = drawn_key();
+    pass.noise = draw_key();
   }
   const bool transposed = flag("transposed");
   std::shared_ptr<CastWeights> cast;

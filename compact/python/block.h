@@ -34,9 +34,9 @@ class Block final : public torch::CustomClassHolder {
   // What policies may say of it: names and roles.
   std::vector<std::tuple<std::string, std::string>> slots() const;
 
-  // What the layer gives for x [batch, sequence, hidden], in x's type. The weights are those of this
-  // call: matrices [out, in], or [in, out] where the numbers say so. Under autocast products are
-  // made in its type, of weights that are cast for as long as the pass takes, and again in the
+  // What the layer gives for x [batch, sequence, hidden], in x's type. The weights are those of
+  // this call: matrices [out, in], or [in, out] where the numbers say so. Under autocast products
+  // are made in its type, of weights that are cast for as long as the pass takes, and again in the
   // backward pass. `cos`, `sin`: f32 [sequence or batch * sequence, width / 2], for kinds with
   // rotary positions. `lengths`: int64 [batch], tokens that are not padding. `training`: dropout is
   // drawn, from torch's generator for the CPU. Throws InputError where types or shapes do not fit.

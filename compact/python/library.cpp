@@ -5,6 +5,7 @@
 #include <torch/library.h>
 #include <torch/version.h>
 
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -79,7 +80,16 @@ TORCH_LIBRARY(compact, m) {
   using namespace compact;
   m.class_<Block>("Block")
       .def(torch::init<std::string, std::string, std::string, Block::Numbers>())
-      .def("forward", &Block::forward)
+      .def("forward",
+           [](const BlockPtr& b, const at::Tensor& x, const std::vector<at::Tensor>& weights,
+              const std::optional<at::Tensor>& cos, const std::optional<at::Tensor>& sin,
+              const std::optional<at::Tensor>& lengths, bool training) {
+             try {
+               return b->forward(x, weights, cos, sin, lengths, training);
+             } catch (const InputError& error) {
+               TORCH_CHECK_VALUE(false, error.what());  // as others become without help
+             }
+           })
       .def("weights", [](const BlockPtr& b) { return b->weights(); })
       .def("slots", &Block::slots)
       .def("held", &Block::held)

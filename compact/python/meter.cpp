@@ -34,8 +34,7 @@ void Meter::start() {
   if (guard_ || c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE)) {
     throw std::logic_error("[meter] it runs already, or a profiler does on this thread");
   }
-  guard_ =
-      std::make_unique<c10::DebugInfoGuard>(c10::DebugInfoKind::PROFILER_STATE, count_);
+  guard_ = std::make_unique<c10::DebugInfoGuard>(c10::DebugInfoKind::PROFILER_STATE, count_);
 }
 
 void Meter::stop() { guard_.reset(); }

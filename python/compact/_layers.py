@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch._C import _functorch
 from torch._C._autograd import _top_saved_tensors_default_hooks
+from torch.compiler import is_dynamo_compiling
 from torch.nn.modules.module import _has_any_global_hook
 
 from ._library import classes
@@ -180,6 +181,8 @@ class Forward:
         self.function, self.module = function, module
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if is_dynamo_compiling():  # its nodes are none of Python's, and stay out of a compiled graph
+            return _outside_of_graphs(self.function, self.module, *args, **kwargs)
         return self.function(self.module, *args, **kwargs)
 
     @property
@@ -189,6 +192,10 @@ class Forward:
 
 
 @torch.compiler.disable
+def _outside_of_graphs(function: Callable, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    return function(module, *args, **kwargs)
+
+
 def forward(layer: nn.Module, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """The forward of a layer that is served: one node of the graph, or the layer's own code."""
     state: LayerState = layer.__dict__[STATE]

@@ -72,7 +72,6 @@ def _why_not(model: nn.Module, kwargs: dict) -> str | None:
     return None
 
 
-@torch.compiler.disable
 def model_forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """The forward of a model for causal language modelling: with labels, and gradients on, the loss
     in chunks, and `logits` None."""

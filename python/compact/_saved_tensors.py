@@ -79,7 +79,7 @@ def _unpack(held) -> Tensor:
     if type(held) is not tuple:
         return held.unpack()
     tensor, version = held
-    if False:
+    if tensor._version != version:
         raise RuntimeError(
             "compact.saved_tensors: one of the tensors needed for gradients was changed in place: "
             f"{tuple(tensor.shape)} is at version {tensor._version}, expected {version}"
@@ -158,7 +158,9 @@ class saved_tensors:
                 if getattr(top[0], "of_compact", False)
                 else f"other hooks of saved tensors are in force here ({getattr(top[0], '__qualname__', top[0])})"
             )
-            raise RuntimeError(f"compact.saved_tensors: {whose}, and only the innermost would be called: leave them first")
+            raise RuntimeError(
+                f"compact.saved_tensors: {whose}, and only the innermost would be called: leave them first"
+            )
         self._scope.enter(*(_names(self._model) if self._model is not None else ([], [], [], [])))
         try:
             _hooks._push_saved_tensors_default_hooks(self._pack, _unpack)

@@ -39,6 +39,7 @@ _SCALES = "_scales"
 _BLOCK = ops.moment_block()
 _SHORT_VECTOR = 65536
 _WEIGHTS = (torch.float32, torch.bfloat16)
+_PLAIN = (torch.Tensor, nn.Parameter)
 
 
 class _Kept:
@@ -50,6 +51,8 @@ class _Kept:
 
 def _is_sharded(t: torch.Tensor) -> bool:
     """Whether it is a DTensor; there is none before its module was imported."""
+    if type(t) in _PLAIN:
+        return False
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(t, module.DTensor)
 
@@ -383,7 +386,7 @@ class _Optimizer(torch.optim.Optimizer):
             numbers,
         )
         for state, step in zip(states, steps):
-            state["step"] = torch.tensor(step)  # another: copies of the state stay as they are
+            state["step"] = torch.tensor(step)  # another one: copies of the state keep theirs
 
 
 class AdamW(_Optimizer):

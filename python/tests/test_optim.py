@@ -23,6 +23,12 @@ import compact
 F32, BF16 = torch.float32, torch.bfloat16
 
 
+@pytest.fixture(autouse=True)
+def one_thread(two_threads):
+    """Tensors here are too small for two, which would wait for one another where cores are shared."""
+    torch.set_num_threads(1)
+
+
 def parameters(*shapes, dtype=F32, seed=0):
     generator = torch.Generator().manual_seed(seed)
     return [nn.Parameter(torch.randn(shape, generator=generator).to(dtype)) for shape in shapes]
@@ -46,17 +52,18 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    """Shapes whose rows do not split evenly over two ranks: 33 words, 5 classes."""
+    """Shapes whose rows do not split evenly over two ranks: 33 words, 5 classes, one row of scales."""
 
     def __init__(self, seed=0):
         super().__init__()
         torch.manual_seed(seed)
         self.embedding = nn.Embedding(33, 32)
         self.layers = nn.ModuleList([Block(), Block()])
+        self.scale = nn.Parameter(torch.ones(1, 32))
         self.head = nn.Linear(32, 5)
 
     def forward(self, x):
-        x = self.embedding(x)
+        x = self.embedding(x) * self.scale
         for layer in self.layers:
             x = layer(x)
         return self.head(x)
@@ -376,6 +383,25 @@ def test_takes_the_state_of_torchs_adamw():
     kept = torch.optim.AdamW(theirs, amsgrad=True)
     with pytest.raises(ValueError, match="amsgrad"):
         new.load_state_dict(kept.state_dict())
+
+
+@pytest.mark.parametrize("moments", ["f32", "bf16", "f8"])
+def test_sizes_at_the_edge(moments):
+    """No element, one, and blocks of an 8-bit moment that are just full, or just begun."""
+    params = parameters((0,), (0, 5), (5, 0), (), (1, 1), (3, 255), (3, 256), (3, 257), (2, 3, 4, 5))
+    before = [p.detach().clone() for p in params]
+    optimizer = compact.optim.AdamW(params, lr=0.5, weight_decay=0.0, moments=moments)
+    for step in range(2):
+        give_gradients(params, step)
+        if step == 0:
+            signs = [p.grad.sign() for p in params]
+        optimizer.step()
+        if step == 0:  # the first update is the learning rate, whatever the gradient
+            for p, old, sign in zip(params, before, signs):
+                torch.testing.assert_close(p.detach(), old - 0.5 * sign, rtol=1e-4, atol=1e-4)
+    assert all(torch.isfinite(p).all() for p in params)
+    again = compact.optim.AdamW(params, moments=moments)
+    again.load_state_dict(optimizer.state_dict())
 
 
 def test_copies_and_pickles():

@@ -125,7 +125,9 @@ class Mixed(torch.autograd.Function):
             dense = t.to_dense() if t.layout != torch.strided else t
             assert dense.dtype == wanted.dtype and torch.equal(dense, wanted), wanted.dtype
             assert dense.is_conj() == wanted.is_conj() or wanted.is_complex()
-        Mixed.layouts = [(t.layout, t.shape, t.stride() if t.layout == torch.strided else None) for t in ctx.saved_tensors]
+        Mixed.layouts = [
+            (t.layout, t.shape, t.stride() if t.layout == torch.strided else None) for t in ctx.saved_tensors
+        ]
         return (g,) + (None,) * len(ctx.wanted)
 
 
@@ -368,7 +370,10 @@ def test_a_buffer_may_change_after_its_cast():
             return y.sum()
 
     gradient = []
-    for scope in (lambda m: contextlib.nullcontext(), lambda m: compact.saved_tensors(EIGHT, model=m, least_elements=1)):
+    for scope in (
+        lambda m: contextlib.nullcontext(),
+        lambda m: compact.saved_tensors(EIGHT, model=m, least_elements=1),
+    ):
         torch.manual_seed(0)
         model, x = Codebook(), torch.randn(64, 64, requires_grad=True)
         with torch.autocast("cpu", torch.bfloat16), scope(model):

@@ -5,11 +5,11 @@
 #include <nlohmann/json.hpp>
 
 #include "compact/base/check.h"
-#include "compact/json/json.h"
 #include "compact/base/text.h"
 #include "compact/data/files/printable.h"
 #include "compact/data/files/utf8.h"
 #include "compact/data/tokenizers/tokenizer_json.h"
+#include "compact/json/json.h"
 
 namespace compact {
 namespace {

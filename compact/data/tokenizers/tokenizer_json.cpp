@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "compact/base/check.h"
-#include "compact/json/json.h"
 #include "compact/data/files/printable.h"
+#include "compact/json/json.h"
 
 namespace compact {
 namespace {

@@ -65,15 +65,14 @@ void Encoder::add_block(const Layer& l, int64_t i) {
   int first = part.add(layer_norm_stage(config_.layer_norm_eps), {l.norm.weight, l.norm.bias},
                        drops ? Slot{} : normed);
   if (drops) first = part.add(dropout_stage(config_.hidden_dropout), {}, normed);
-  add_post_norm_block(
-      part, first, name, policy(), l.block,
-      {.eps = config_.layer_norm_eps,
-       .dropout = config_.hidden_dropout,
-       .gelu_tanh = config_.gelu_tanh,
-       .attention = masked_attention_stage(
-           heads, dim,
-           {.dropout = config_.attention_dropout,
-            .choice = choose_masked_attention(device(), dtype(), dim)})});
+  add_post_norm_block(part, first, name, policy(), l.block,
+                      {.eps = config_.layer_norm_eps,
+                       .dropout = config_.hidden_dropout,
+                       .gelu_tanh = config_.gelu_tanh,
+                       .attention = masked_attention_stage(
+                           heads, dim,
+                           {.dropout = config_.attention_dropout,
+                            .choice = choose_masked_attention(device(), dtype(), dim)})});
   part.segment.finish();
 }
 
@@ -134,8 +133,7 @@ std::vector<std::pair<std::string, at::Tensor>> Encoder::named_tensors() const {
     put(all, name + "attention.output.LayerNorm", l.mlp_norm);
     put(all, name + "intermediate.dense", l.up);
     put(all, name + "output.dense", l.down);
-    put(all, name + "output.LayerNorm",
-        i + 1 < layers_.size() ? layers_[i + 1].norm : final_norm_);
+    put(all, name + "output.LayerNorm", i + 1 < layers_.size() ? layers_[i + 1].norm : final_norm_);
   }
   const bool bert = config_.kind == EncoderKind::kBert;
   put(all, bert ? base + "pooler.dense" : "classifier.dense", pooler_);

@@ -37,8 +37,9 @@ struct LinearOptions {
   // input.
   int64_t zeros = 0;
 };
-// y = x W^T (+ bias), W [out, in], made in the type of W. With a carrier, which the first of several
-// weights has for all of them, the gradient of W is (gy^T x) P, from the input or from its sketch.
+// y = x W^T (+ bias), W [out, in], made in the type of W. With a carrier, which the first of
+// several weights has for all of them, the gradient of W is (gy^T x) P, from the input or from its
+// sketch.
 std::shared_ptr<const Stage> linear_stage(const LinearOptions& options = {});
 
 // In training zeroes elements with probability p; keeps no mask.
