@@ -198,9 +198,7 @@ class _Optimizer(torch.optim.Optimizer):
         short = p.dim() < 2 and p.numel() < _SHORT_VECTOR
         return "f32" if group["moments"] == "f8" and short else group["moments"]
 
-    def _layout(
-        self, p: torch.Tensor, group: dict[str, Any]
-    ) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+    def _layout(self, p: torch.Tensor, group: dict[str, Any]) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
         """Types and shapes of the tensors of its state; of a DTensor, whole."""
         held, shape = self._moment_type(p, group), tuple(p.shape)
         rows, row = (shape[0], shape[1:]) if len(shape) > 1 else (1, shape)
@@ -230,9 +228,7 @@ class _Optimizer(torch.optim.Optimizer):
             state[name] = _like_sharded(t, p, shape) if _is_sharded(p) else t
         return state
 
-    def _check_state(
-        self, state: dict[str, Any], p: torch.Tensor, group: dict[str, Any], place: str
-    ) -> None:
+    def _check_state(self, state: dict[str, Any], p: torch.Tensor, group: dict[str, Any], place: str) -> None:
         layout = self._layout(p, group)
         if state.keys() != {"step", *layout}:
             self._fail(
@@ -324,7 +320,9 @@ class _Optimizer(torch.optim.Optimizer):
     @torch.compiler.disable
     def _update(self, grad_scale: torch.Tensor | None) -> None:
         if grad_scale is not None and (grad_scale.dtype != torch.float32 or grad_scale.numel() != 1):
-            self._fail(f"grad_scale must be one float32, is {_name(grad_scale.dtype)} {tuple(grad_scale.shape)}")
+            self._fail(
+                f"grad_scale must be one float32, is {_name(grad_scale.dtype)} {tuple(grad_scale.shape)}"
+            )
         work = []
         index = 0
         for number, group in enumerate(self.param_groups):
@@ -341,7 +339,9 @@ class _Optimizer(torch.optim.Optimizer):
                     self._check_state(self.state[p], p, group, place)
             work.append((group, numbers, mine))
         # Memory for all of them is there before any changes.
-        new = {p: self._new_state(p, group) for group, _, mine in work for _, _, p in mine if not self.state.get(p)}
+        new = {
+            p: self._new_state(p, group) for group, _, mine in work for _, _, p in mine if not self.state.get(p)
+        }
         for p, state in new.items():
             self.state[p] = state
         for group, numbers, mine in work:

@@ -244,6 +244,35 @@ def test_bf16_weights_round_without_bias():
             assert abs(both - 0.09) < 5 * math.sqrt(0.09 * 0.91 / first.numel())
 
 
+def test_masters_are_f32_training():
+    """Of bf16 weights: the master is what f32 weights become, and the weight is it, rounded."""
+    ours = parameters((9, 300), (5,), dtype=BF16)
+    theirs = [nn.Parameter(p.detach().float()) for p in ours]
+    a = compact.optim.AdamW(ours, lr=1e-4, master_weights=True)
+    b = compact.optim.AdamW(theirs, lr=1e-4, master_weights=True)  # which f32 weights do not need
+    for step in range(20):
+        give_gradients(ours, step)
+        for p, q in zip(ours, theirs):
+            q.grad = p.grad.float()
+        a.step()
+        b.step()
+    for p, q in zip(ours, theirs):
+        assert torch.equal(a.state[p]["master"], q) and torch.equal(p, q.bfloat16())
+        assert "master" not in b.state[q]
+
+
+def test_masters_of_muon():
+    (p,) = parameters((20, 30), dtype=BF16)
+    start = p.detach().float()
+    optimizer = compact.optim.Muon([{"params": [p], "kind": "muon"}], lr=1e-4, master_weights=True)
+    for step in range(20):
+        give_gradients([p], step)
+        optimizer.step()
+    master = optimizer.state[p]["master"]
+    assert torch.equal(p, master.bfloat16())
+    assert 1e-4 < (master - start).abs().max() < 0.01
+
+
 def reached(seed, dtype, moments, master_weights=False, steps=250):
     """Mean loss of all characters of the licence's text, of a small network trained on it."""
     text = (pathlib.Path(__file__).parents[2] / "LICENSE").read_bytes()
@@ -269,13 +298,16 @@ def reached(seed, dtype, moments, master_weights=False, steps=250):
 
 
 def test_bf16_with_8_bit_moments_trains_as_f32():
-    """Of five seeds, paired: the 99 % interval of the mean difference of losses lies within 3 % of f32's."""
+    """Of five seeds, paired: the 99 % interval of the mean difference of losses lies within 1 % of f32's.
+
+    Rounded to nearest, as torch.optim.AdamW does, the same weights end about 5 % above.
+    """
     pairs = [(reached(s, F32, "f32"), reached(s, BF16, "f8")) for s in range(5)]
     differences = torch.tensor([b - a for a, b in pairs])
     half = 4.604 * differences.std().item() / math.sqrt(len(pairs))  # t, four degrees of freedom
     mean, loss = differences.mean().item(), sum(a for a, _ in pairs) / len(pairs)
-    assert loss < 2.0, pairs
-    assert abs(mean) + half < 0.03 * loss, (mean, half, loss, pairs)
+    assert loss < 1.5, pairs
+    assert abs(mean) + half < 0.01 * loss, (mean, half, loss, pairs)
 
 
 # -- what is kept -------------------------------------------------------------------------------------
@@ -540,9 +572,8 @@ def test_state_that_does_not_fit_changes_nothing():
 
 
 def trainer(folder, steps, **given):
-    import transformers
-
     import conftest
+    import transformers
 
     rows = [{"input_ids": torch.arange(i, i + 8), "labels": torch.arange(i, i + 8)} for i in range(32)]
     settings = {"use_cpu": True, "report_to": [], "disable_tqdm": True, "per_device_train_batch_size": 4}
@@ -650,7 +681,10 @@ def refusals(rank, *_):
     net(torch.ones(2, 512)).sum().backward()
     optimizer.step()
     # Whole tensors that were not split are refused with the way to do it.
-    whole = {k: {n: t.full_tensor() if t.dim() > 0 else t for n, t in s.items()} for k, s in optimizer.state_dict()["state"].items()}
+    whole = {
+        k: {n: t.full_tensor() if t.dim() > 0 else t for n, t in s.items()}
+        for k, s in optimizer.state_dict()["state"].items()
+    }
     with pytest.raises(ValueError, match="set_optimizer_state_dict"):
         optimizer.load_state_dict(optimizer.state_dict() | {"state": whole})
 
