@@ -61,7 +61,7 @@ Block::Block(std::string kind, std::string name, std::string policy, Numbers num
   COMPACT_CHECK(!policy_.has(PolicyKind::kGrad), "[block] `", name_,
                 "`: the policy has `grad` lines, which are for models that hold carriers");
   make_weights();
-  const PartPtr any = part({at::kCPU, at::kFloat, false});
+  const PartPtr any = part({at::kCPU, at::kFloat, false, false});
   for (const Parameter* p : any->parameters) {
     names_.push_back(p->name);
     product_.push_back(p->hidden);
@@ -158,7 +158,7 @@ Block::PartPtr Block::make(const Variant& v) const {
   auto part = std::make_shared<Network::Part>(
       name_, slot_of(policy_, name_ + ".attn.input", Role::kInput, n));
   if (kind_ == "gated") {
-    const int64_t kv_heads = integer("kv_heads"), window = integer("window");
+    const int64_t kv_heads = integer("kv_heads"), window = v.windowed ? integer("window") : 0;
     const double softcap = number("softcap");
     add_gated_block(*part, name_, policy_,
                     {.attn_norm = at("attn.norm"),
@@ -284,7 +284,8 @@ at::Tensor Block::forward(const at::Tensor& x, const std::vector<at::Tensor>& we
     w.value = cast->add(leaf);
     w.home = cast;
   }
-  const PartPtr p = part({device, type, lengths.has_value()});
+  const int64_t window = kind_ == "gated" ? integer("window") : 0;
+  const PartPtr p = part({device, type, lengths.has_value(), window > 0 && window < x.size(1)});
   SegmentReport report;
   at::Tensor y = p->segment(x, std::move(read), pass, &report);
   if (!report.slots.empty()) {

@@ -57,6 +57,7 @@ class Block final : public torch::CustomClassHolder {
     c10::DeviceType device;
     at::ScalarType products;
     bool padded;
+    bool windowed;  // sequences are longer than the window of attention
     auto operator<=>(const Variant&) const = default;
   };
   using PartPtr = std::shared_ptr<const Network::Part>;

@@ -14,7 +14,10 @@ at::Tensor CastWeights::add(const at::Tensor& source) {
 
 void CastWeights::fetch(int, bool) {
   const std::lock_guard lock(mutex_);
-  if (users_++ > 0) return;
+  if (users_ > 0) {
+    ++users_;
+    return;
+  }
   const at::NoGradGuard no_grad;
   for (const One& one : all_) {
     TORCH_CHECK(one.source._version() == one.version,
@@ -23,6 +26,7 @@ void CastWeights::fetch(int, bool) {
                 one.source._version(), ", expected ", one.version);
   }
   for (const One& one : all_) one.value.set_data(one.source.to(type_));
+  users_ = 1;
 }
 
 void CastWeights::release(int) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "compact/base/check.h"
+#include "compact/kernels/kernels.h"
 #include "compact/ops/functions/loss.h"
 #include "compact/ops/policy/policy.h"
 #include "compact/python/block.h"
@@ -69,6 +70,15 @@ at::Tensor chunked_cross_entropy(const at::Tensor& hidden, const at::Tensor& wei
   return linear_cross_entropy(hidden, weight, targets, scale, treatment, nullptr, softcap);
 }
 
+// Types of devices that this build has kernels for, as torch names them.
+std::vector<std::string> devices() {
+  std::vector<std::string> all = {"cpu"};
+  for (const kernels::Backend* backend : kernels::backends()) {
+    if (backend->device == kernels::Device::kCuda && all.size() == 1) all.push_back("cuda");
+  }
+  return all;
+}
+
 using BlockPtr = c10::intrusive_ptr<Block>;
 using BlockState = std::tuple<std::string, std::string, std::string, Block::Numbers>;
 using MeterPtr = c10::intrusive_ptr<Meter>;
@@ -113,5 +123,6 @@ TORCH_LIBRARY(compact, m) {
   m.def("check_slots", &check_slots);
   m.def("loss_chunk", &loss_chunk);
   m.def("chunked_cross_entropy", &chunked_cross_entropy);
+  m.def("devices", &devices);
   m.def("version", [] { return std::string(COMPACT_VERSION); });
 }

@@ -40,3 +40,4 @@ PATH = _load()
 classes = torch.classes.compact
 ops = torch.ops.compact
 __version__ = ops.version()
+DEVICES = frozenset(ops.devices())  # types that it has kernels for

@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.modules.module import _has_any_global_hook
 
-from ._library import ops
-from ._layers import STATE, say_once
+from ._library import DEVICES, ops
+from ._families import is_forward_of
+from ._layers import CACHES, STATE, TYPES, Forward, say_once, under_transform
 
 # Whose forward is hidden states, lm_head, loss_function, and nothing between: what a loss in chunks
 # can stand in for.
@@ -30,9 +32,9 @@ MODELS = frozenset(
 class LossState:
     """What is known of a model whose loss is made in chunks."""
 
-    def __init__(self, tokens: int):
+    def __init__(self, tokens: int, own_loss: str | None):
         self.tokens = tokens
-        self.chunked = True  # else the model's own loss runs
+        self.own_loss = own_loss  # why the model's own loss always runs; None: it is made in chunks
         self.calls = 0
         self.own: dict[str, int] = {}
 
@@ -50,7 +52,30 @@ _wanted = _Wanted()
 
 
 def serves(model: nn.Module) -> bool:
-    return any(f"{cls.__module__}.{cls.__qualname__}" in MODELS for cls in type(model).__mro__)
+    """Whether its forward is the one of a model in the list, and not one derived or patched."""
+    return any(is_forward_of(type(model), path) for path in MODELS)
+
+
+def takes_cache(model: nn.Module) -> bool:
+    """Whether the forward of a whole model, which nobody has replaced, asks for a cache."""
+    return "forward" not in model.__dict__ and "use_cache" in inspect.signature(type(model).forward).parameters
+
+
+def own_loss(model: nn.Module, chunked: bool) -> str | None:
+    """Why a model's own loss is to run, whatever it is given."""
+    if not serves(model):
+        return "of a forward that a loss in chunks does not know"
+    if not chunked:
+        return "as the policy or chunked_loss says"
+    if "forward" in model.lm_head.__dict__:
+        return "the forward of lm_head was replaced"
+    return None
+
+
+def _only_of_shards(head: nn.Module) -> bool:
+    hooks = [*head._forward_hooks.values(), *head._forward_pre_hooks.values()]
+    hooks += [*head._backward_hooks.values(), *head._backward_pre_hooks.values()]
+    return all(getattr(hook, "__module__", "").startswith("torch.distributed.fsdp") for hook in hooks)
 
 
 def _why_not(model: nn.Module, kwargs: dict) -> str | None:
@@ -59,8 +84,14 @@ def _why_not(model: nn.Module, kwargs: dict) -> str | None:
     head = model.lm_head
     if STATE not in head.__dict__ or not isinstance(head, nn.Linear):
         return f"lm_head was replaced by a {type(head).__name__}"
+    if not isinstance(head.__dict__.get("forward"), Forward):
+        return "the forward of lm_head was replaced"
     if inspect.unwrap(type(head).forward) is not nn.Linear.forward or head.bias is not None:
         return "lm_head is no plain Linear without a bias"
+    if not _only_of_shards(head) or _has_any_global_hook():
+        return "lm_head has a hook"
+    if under_transform():
+        return "a transform of torch.func or forward-mode differentiation runs"
     if model.loss_function is not ForCausalLMLoss:
         return "the model has a loss_function of its own"
     if kwargs.get("logits_to_keep", 0) != 0:
@@ -73,17 +104,20 @@ def _why_not(model: nn.Module, kwargs: dict) -> str | None:
 
 
 def model_forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """The forward of a model for causal language modelling: with labels, and gradients on, the loss
-    in chunks, and `logits` None."""
+    """The forward of a model for causal language modelling: in training, with labels and gradients on, the
+    loss in chunks, and `logits` None."""
     state: LossState = model.__dict__[STATE]
     own = type(model).forward
     if not torch.is_grad_enabled():
         return own(model, *args, **kwargs)
+    if args:
+        names = list(inspect.signature(own).parameters)[1:]
+        kwargs = dict(zip(names, args)) | kwargs
+        args = ()
     labels = kwargs.get("labels")
-    in_training = model.training or labels is not None
-    if in_training and kwargs.get("use_cache") is None and kwargs.get("past_key_values") is None:
+    if (model.training or labels is not None) and kwargs.get("use_cache") is None and all(kwargs.get(name) is None for name in CACHES):
         kwargs["use_cache"] = False  # nobody continues a sequence with keys that are being trained
-    if labels is None or not state.chunked:
+    if labels is None or not model.training or state.own_loss is not None:
         return own(model, *args, **kwargs)
     reason = _why_not(model, kwargs)
     if reason is not None:
@@ -127,20 +161,20 @@ def linear_cross_entropy(
     if torch.is_autocast_enabled(kind):
         dtype = torch.get_autocast_dtype(kind)
         hidden, weight = hidden.to(dtype), weight.to(dtype)
-    if hidden.dtype not in (torch.float32, torch.bfloat16):
+    if hidden.dtype not in TYPES or kind not in DEVICES:
         return _from_logits(hidden, weight, targets, count)
     targets = targets.to(hidden.device)
     if count is None:
         count = (targets != -100).sum()
     scale = 1.0
     if not isinstance(count, torch.Tensor) or not count.is_cuda:
-        count = int(count)
+        count = float(count)
         if count > 0:
-            scale, count = 1 / count, 1
+            scale, count = 1 / count, 1.0
     loss = ops.chunked_cross_entropy(hidden, weight, targets, scale, tokens, 0.0)
     if isinstance(count, torch.Tensor):
         return loss / count
-    return loss if count == 1 else loss * float("nan")  # as the mean of nothing is
+    return loss if count == 1 else loss / loss.new_tensor(count)  # by 0 as transformers has it
 
 
 def _from_logits(hidden, weight, targets, count):

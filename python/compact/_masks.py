@@ -22,14 +22,15 @@ _last = _Last()
 
 
 def read_mask(
-    mask: torch.Tensor, length: int, causal: bool, window: int | None
+    mask: torch.Tensor, length: int, causal: bool, window: int | None, number: int = 0
 ) -> tuple[torch.Tensor | None, str | None]:
     """Of a mask [batch, 1, queries, keys], booleans of what is attended to or numbers that are added.
 
     Returns (lengths, None), lengths int64 [batch] of sequences that are padded at their end and None
     where none is; or (None, why not). `window`: a token attends to so many, itself among them.
+    `number`: of the pass; a mask is read once in a pass.
     """
-    key = (mask._version, length, causal, window)
+    key = (mask._version, length, causal, window, number)
     if _last.mask is not None and _last.mask() is mask and _last.key == key:
         return _last.result
     with torch.no_grad():

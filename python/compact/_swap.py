@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import TypeVar
 
 from torch import nn
@@ -10,7 +11,7 @@ from torch import nn
 from . import _layers, _loss
 from ._library import ops
 from ._families import FAMILIES, Family, family_of, submodule
-from ._layers import STATE, Forward, LayerState, state_of
+from ._layers import REPLICATE, STATE, Forward, LayerState, Replicate, state_of
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -92,7 +93,7 @@ def _check(layer: nn.Module, family: Family) -> str | None:
             return f"it has no {path}"
         if not _is_norm(module, family.kind == "gated"):
             return f"{path} is a {type(module).__module__}.{type(module).__qualname__}"
-    problem = family.refuses(layer)
+    problem = _layers.foreign_code(layer) or family.refuses(layer)
     if problem:
         return problem
     dtype = next(layer.parameters()).dtype
@@ -120,9 +121,9 @@ def apply(model: Model, policy: str = "exact", *, chunked_loss: bool = True) -> 
 
     policy: a preset's name ("exact", "recompute", "gact-l1", ...; compact.presets()), the path of a
     policy's file, or its text. Layers that the library knows (compact.families()) get another forward
-    pass, one node of the graph each, and where the policy says so a causal language model makes its
-    loss in chunks where it is given labels; its output then has no logits. `chunked_loss=False`
-    leaves the loss alone. Classes, submodules, parameters and their names stay as they are, and the
+    pass, one node of the graph each, and where the policy says so a causal language model in training
+    makes its loss in chunks where it is given labels; its output then has no logits.
+    `chunked_loss=False` leaves the loss alone. Classes, submodules, parameters and their names stay as they are, and the
     layers' own forward runs wherever a block would compute something else: report() counts and names
     that.
 
@@ -139,7 +140,7 @@ def apply(model: Model, policy: str = "exact", *, chunked_loss: bool = True) -> 
     states: list[tuple[nn.Module, LayerState | str]] = []
     for number, (_, module, family, problem) in enumerate(found):
         problem = problem or _check(module, family)
-        states.append((module, problem or LayerState(module, family, f"layers.{number}", text)))
+        states.append((module, problem or LayerState(module, family, number, text)))
     served = [state for _, state in states if isinstance(state, LayerState)]
     if not served:
         raise ValueError(f"compact.apply: no layer can be served: {found[0][0]}: {states[0][1]}")
@@ -150,17 +151,21 @@ def apply(model: Model, policy: str = "exact", *, chunked_loss: bool = True) -> 
     for module, state in states:
         module.__dict__[STATE] = state
         if isinstance(state, LayerState):
-            module.forward = Forward(_layers.forward, module)
-    if _loss.serves(model):
-        model.__dict__[STATE] = _loss.LossState(tokens)
-        model.forward = Forward(_loss.model_forward, model)
-        if chunked_loss and not keeps_logits and isinstance(model.lm_head, nn.Linear):
+            _put(module, _layers.forward)
+    if _loss.takes_cache(model):
+        own = _loss.own_loss(model, chunked_loss and not keeps_logits)
+        model.__dict__[STATE] = _loss.LossState(tokens, own)
+        _put(model, _loss.model_forward)
+        if own is None:
             model.lm_head.__dict__[STATE] = True
-            model.lm_head.forward = Forward(_loss.head_forward, model.lm_head)
-        else:
-            model.__dict__[STATE].chunked = False
+            _put(model.lm_head, _loss.head_forward)
     model.__dict__["_compact_policy"] = text
     return model
+
+
+def _put(module: nn.Module, function: Callable) -> None:
+    module.forward = Forward(function, module)
+    module.__dict__[REPLICATE] = Replicate(None, module)
 
 
 def remove(model: Model) -> Model:
@@ -176,7 +181,9 @@ def remove(model: Model) -> Model:
                 else:
                     module.__dict__[name] = type(module).forward.__get__(module)
         del module.__dict__[STATE]
-    model.__dict__.pop("_compact_policy", None)
+        module.__dict__.pop(REPLICATE, None)
+    for module in model.modules():
+        module.__dict__.pop("_compact_policy", None)
     return model
 
 
@@ -200,8 +207,8 @@ def _loss_of(model: nn.Module) -> str:
     state = next((state for state in states if isinstance(state, _loss.LossState)), None)
     if state is None:
         return "the model's own"
-    if not state.chunked:
-        return "the model's own, as the policy says"
+    if state.own_loss is not None:
+        return f"the model's own: {state.own_loss}"
     text = f"in chunks, {state.calls} passes"
     return text + "".join(f"; {count} from all logits: {reason}" for reason, count in state.own.items())
 

@@ -269,6 +269,8 @@ class _Optimizer(torch.optim.Optimizer):
             for key in ("amsgrad", "maximize"):
                 if old.get(key):
                     self._fail(f"the state of group {number} is of {key}=True, which there is not here")
+            if old.get("decoupled_weight_decay") is False and old.get("weight_decay"):
+                self._fail(f"the state of group {number} is of weight decay as part of gradients, which there is not here")
             of_group = {k: v for k, v in now.items() if k != "param_names"} | old
             groups.append(of_group)
             as_here = of_group | {"params": now["params"]}

@@ -1,0 +1,385 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever is changed in a model, before or after apply(): losses and gradients are its own."""
+import contextlib
+import copy
+import gc
+import types
+import weakref
+
+import pytest
+import torch
+import transformers
+from conftest import DECODER, error, gradients, inputs, make
+from torch import nn
+from transformers import modeling_utils
+
+import compact
+
+
+def set_everywhere(name, value):
+    def change(model):
+        for module in model.modules():
+            if name in module.__dict__:
+                setattr(module, name, value)
+
+    return change
+
+
+def in_layer(path, name, value):
+    def change(model):
+        setattr(model.get_submodule(path), name, value)
+
+    return change
+
+
+def dropouts(p):
+    def change(model):
+        for module in model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = p
+
+    return change
+
+
+class OtherMlp(transformers.models.llama.modeling_llama.LlamaMLP):
+    def forward(self, x):
+        return 0.5 * super().forward(x)
+
+
+class OtherLinear(nn.Linear):
+    def forward(self, x):
+        return 0.5 * super().forward(x)
+
+
+def other_class(path, cls):
+    def change(model):
+        model.get_submodule(path).__class__ = cls
+
+    return change
+
+
+def config_is(name, value):
+    def change(model):
+        setattr(model.config, name, value)
+
+    return change
+
+
+def eval_of(path):
+    def change(model):
+        model.get_submodule(path).eval()
+
+    return change
+
+
+LAYER = {"llama": "model.layers.0", "qwen3": "model.layers.0", "gpt2": "transformer.h.0", "bert": "bert.encoder.layer.0"}
+CHANGES = {
+    "llama": {
+        "is_causal of attention": in_layer(f"{LAYER['llama']}.self_attn", "is_causal", False),
+        "is_causal of the configuration": config_is("is_causal", False),
+        "scaling": set_everywhere("scaling", 1.0),
+        "eps of one norm": in_layer(f"{LAYER['llama']}.post_attention_layernorm", "variance_epsilon", 1.0),
+        "a class of the MLP": other_class(f"{LAYER['llama']}.mlp", OtherMlp),
+        "a class of a product": other_class(f"{LAYER['llama']}.mlp.down_proj", OtherLinear),
+        "another activation": in_layer(f"{LAYER['llama']}.mlp", "act_fn", nn.Tanh()),
+    },
+    "qwen3": {"eps of a head's norm": in_layer(f"{LAYER['qwen3']}.self_attn.q_norm", "variance_epsilon", 1.0)},
+    "mistral": {"no window": config_is("sliding_window", None)},
+    "gpt2": {
+        "scaling": set_everywhere("scaling", 1.0),
+        "eps": in_layer(f"{LAYER['gpt2']}.ln_2", "eps", 1.0),
+        "GELU": in_layer(f"{LAYER['gpt2']}.mlp", "act", nn.GELU()),
+        "GELU by tanh": in_layer(f"{LAYER['gpt2']}.mlp", "act", nn.GELU(approximate="tanh")),
+    },
+    "bert": {
+        "eps": set_everywhere("eps", 0.1),
+        "chunks": set_everywhere("chunk_size_feed_forward", 8),
+    },
+}
+
+
+ALIKE = ("GELU", "GELU by tanh", "chunks")  # with which gradients are nearly the same
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("name,change", [(n, c) for n in CHANGES for c in CHANGES[n]])
+def test_numbers_and_code(name, change, when):
+    own, model, given = make(name), make(name), inputs(name)
+    unchanged = gradients(own, given)[1]
+    CHANGES[name][change](own)
+    if when == "before":
+        CHANGES[name][change](model)
+        with contextlib.suppress(ValueError):  # no layer can be served
+            compact.apply(model, "exact")
+    else:
+        compact.apply(model, "exact")
+        gradients(model, given)
+        CHANGES[name][change](model)
+    wanted, got = gradients(own, given), gradients(model, given)
+    assert abs(wanted[0] - got[0]) < 1e-5 and error(got[1], wanted[1]) < 1e-4
+    assert change in ALIKE or error(wanted[1], unchanged) > 1e-3, "the change changes nothing"
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert"])
+def test_dropout_switched_off_later(name):
+    own, model, given = make(name), make(name), inputs(name)
+    dropouts(0.4)(model)
+    compact.apply(model, "exact")
+    dropouts(0.0)(model)
+    assert error(gradients(model, given)[1], gradients(own, given)[1]) < 1e-4
+    dropouts(0.4)(model)
+    layers = [m for m in model.modules() if "_compact" in m.__dict__ and m is not model]
+    for module in (inner for layer in layers for inner in layer.modules() if inner is not layer):
+        module.eval()
+    for outside in (m for m in model.modules() if isinstance(m, nn.Dropout)):
+        outside.eval()
+    assert error(gradients(model, given)[1], gradients(own, given)[1]) < 1e-4
+
+
+def test_an_argument_is_causal():
+    own, model, given = make("llama"), make("llama"), inputs("llama") | {"is_causal": False, "use_cache": False}
+    compact.apply(model)
+    assert error(gradients(model, given)[1], gradients(own, given)[1]) < 1e-4
+
+
+@contextlib.contextmanager
+def patched(owner, name, value):
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+@pytest.mark.parametrize("cls", ["LlamaMLP", "LlamaDecoderLayer", "LlamaRMSNorm"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_classes_patched(cls, when):
+    owner = getattr(transformers.models.llama.modeling_llama, cls)
+    own = owner.forward
+
+    def other(self, *args, **kwargs):
+        return 0.5 * own(self, *args, **kwargs)
+
+    given = inputs("llama")
+    model = make("llama")
+    if when == "after":
+        compact.apply(model)
+    with patched(owner, "forward", other):
+        wanted = gradients(make("llama"), given)[1]
+        if when == "before":
+            with contextlib.suppress(ValueError):  # no layer can be served
+                compact.apply(model)
+        assert error(gradients(model, given)[1], wanted) < 1e-4
+
+
+def test_another_function_for_attention():
+    own = modeling_utils.ALL_ATTENTION_FUNCTIONS["sdpa"]
+
+    def other(*args, **kwargs):
+        y, weights = own(*args, **kwargs)
+        return 0.5 * y, weights
+
+    model, given = make("llama"), inputs("llama")
+    compact.apply(model)
+    try:
+        modeling_utils.AttentionInterface.register("sdpa", other)
+        wanted = gradients(make("llama"), given)[1]
+        assert error(gradients(model, given)[1], wanted) < 1e-4
+    finally:
+        modeling_utils.AttentionInterface.register("sdpa", own)
+
+
+class Halved(transformers.LlamaForCausalLM):
+    def forward(self, *args, **kwargs):
+        out = super().forward(*args, **kwargs)
+        out.loss = out.loss * 0.5
+        return out
+
+
+def halved_forward(model):
+    own = model.forward
+
+    def forward(self, *args, **kwargs):
+        out = own(*args, **kwargs)
+        out.loss = out.loss * 0.5
+        return out
+
+    model.forward = types.MethodType(forward, model)
+
+
+def halved_head(model):
+    own = model.lm_head.forward
+    model.lm_head.forward = lambda x: own(x) / 2
+
+
+def hook_on_head(model):
+    model.lm_head.register_forward_hook(lambda module, args, y: y / 2)
+
+
+@pytest.mark.parametrize("change", [halved_forward, halved_head, hook_on_head, "subclass"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_losses(change, when):
+    given = inputs("llama")
+    models = []
+    for _ in range(2):
+        model = make("llama")
+        if change == "subclass":
+            other = Halved(transformers.LlamaConfig(**DECODER))
+            other.load_state_dict(model.state_dict())
+            model = other.train()
+        models.append(model)
+    own, model = models
+    if when == "after":
+        compact.apply(model)
+    if change != "subclass":
+        change(own)
+        change(model)
+    if when == "before":
+        compact.apply(model)
+    wanted, got = gradients(own, given), gradients(model, given)
+    assert abs(wanted[0] - got[0]) < 1e-5 and error(got[1], wanted[1]) < 1e-4
+    compact.remove(model)
+    again = gradients(model, given)
+    assert abs(wanted[0] - again[0]) < 1e-5 and error(again[1], wanted[1]) < 1e-4
+
+
+@pytest.mark.parametrize("count", [2.5, 0.5, torch.tensor(40.5)])
+def test_counts_that_are_no_whole_numbers(count):
+    given = inputs("llama") | {"num_items_in_batch": count}
+    model = compact.apply(make("llama"))
+    assert float(model(**given).loss) == pytest.approx(float(make("llama")(**given).loss), rel=1e-5)
+
+
+def test_arguments_by_position():
+    model, given = make("llama"), inputs("llama")
+    ids, labels = given["input_ids"], given["labels"]
+    wanted = model(ids, None, None, None, None, labels, False).loss
+    compact.apply(model)
+    assert torch.allclose(model(ids, None, None, None, None, labels, False).loss, wanted, atol=1e-5)
+    assert "in chunks, 1 passes" in compact.report(model).loss
+
+
+def test_windows_longer_than_padded_sequences():
+    own = make("mistral")
+    set_everywhere("sliding_window", 64)(own)
+    own.config.sliding_window = 64
+    model, given = copy.deepcopy(own), inputs("mistral", padded=True)
+    compact.apply(model)
+    assert error(gradients(model, given)[1], gradients(own, given)[1]) < 1e-4
+    assert all(row.calls == 1 for row in compact.report(model).layers)
+
+
+def test_one_mask_for_the_batch():
+    own, given = make("llama"), inputs("llama")
+    mask = torch.tril(torch.ones(40, 40, dtype=torch.bool))[None, None].clone()
+    mask[..., 35:] = False
+    given["attention_mask"] = mask
+    given["labels"] = given["labels"].clone()
+    given["labels"][:, 35:] = -100
+    model = compact.apply(copy.deepcopy(own))
+    assert error(gradients(model, given)[1], gradients(own, given)[1]) < 1e-4
+
+
+def test_weights_that_are_made_anew():
+    own, model, given = make("llama"), make("llama"), inputs("llama")
+    compact.apply(model)
+    for m in (own, model):
+        torch.nn.utils.parametrizations.weight_norm(m.model.layers[0].mlp.down_proj)
+    assert error(gradients(model, given)[1], gradients(own, given)[1]) < 1e-4
+    assert [row.calls for row in compact.report(model).layers] == [0, 1]
+
+
+def test_tables_changed_in_place():
+    model = make("llama")
+    layer = model.model.layers[0]
+    x = torch.randn(1, 8, 64, requires_grad=True)
+    cos, sin = (t.clone() for t in model.model.rotary_emb(x, torch.arange(8)[None]))
+    others = model.model.rotary_emb(x, torch.arange(3, 11)[None])
+    compact.apply(model)
+    layer(x, position_embeddings=(cos, sin))
+    cos.copy_(others[0])
+    sin.copy_(others[1])
+    got = layer(x, position_embeddings=(cos, sin))
+    compact.remove(model)
+    assert torch.allclose(got, layer(x, position_embeddings=(cos, sin)), atol=1e-5)
+
+
+def test_reentrant_checkpointing_has_one_dropout():
+    model, given = make("gpt2"), inputs("gpt2")
+    dropouts(0.5)(model)
+    compact.apply(model)
+    block = model.transformer.h[0]
+    x = torch.randn(2, 10, 64, requires_grad=True)
+
+    def run(checkpoint):
+        torch.manual_seed(3)
+        x.grad = None
+        y = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=True) if checkpoint else block(x)
+        y.square().sum().backward()
+        return x.grad.clone()
+
+    got = run(True)
+    compact.remove(model)
+    assert torch.allclose(got, run(False), atol=1e-4)
+
+
+def test_transforms_of_the_loss():
+    model, given = make("llama"), inputs("llama")
+    parameters = {n: p.detach() for n, p in model.named_parameters()}
+
+    def loss(p):
+        return torch.func.functional_call(model, p, (), given).loss
+
+    wanted = torch.func.grad(loss)(parameters)
+    compact.apply(model)
+    got = torch.func.grad(loss)(parameters)
+    assert error(got, wanted) < 1e-4
+
+
+def test_replicas_for_data_parallel_run_their_own():
+    model = compact.apply(make("llama"))
+    layer = model.model.layers[0]
+    replica = layer._replicate_for_data_parallel()
+    assert "forward" not in replica.__dict__ and "_compact" not in replica.__dict__
+    assert "forward" in layer.__dict__
+
+
+@pytest.mark.parametrize("order", ["apply, prepare", "prepare, apply"])
+def test_accelerate_and_remove(order):
+    accelerate = pytest.importorskip("accelerate")
+    types_seen = []
+    accelerator = accelerate.Accelerator(cpu=True, mixed_precision="bf16")
+    model, given = make("llama"), inputs("llama")
+    hidden = model.model.layers[0].mlp.register_forward_hook(lambda m, a, y: types_seen.append(y.dtype))
+    if order == "apply, prepare":
+        compact.apply(model)
+        model = accelerator.prepare(model)
+    else:
+        model = accelerator.prepare(model)
+        compact.apply(model)
+    model(**given).loss.backward()
+    compact.remove(model)
+    model(**given).loss.backward()
+    assert types_seen == [torch.bfloat16] * 2
+    hidden.remove()
+
+
+def test_a_model_is_freed_without_a_collection():
+    gc.collect()
+    gc.disable()
+    try:
+        model = compact.apply(make("llama"))
+        gradients(model, inputs("llama"))
+        alive = weakref.ref(model.model.layers[0].mlp)
+        del model
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
+def test_reward_models_are_served_in_training():
+    config = transformers.LlamaConfig(**DECODER, num_labels=1, pad_token_id=0)
+    model = compact.apply(transformers.LlamaForSequenceClassification(config).train())
+    model(**inputs("llama") | {"labels": torch.tensor([[0.1], [0.2], [0.3]])}).loss.backward()
+    assert all(row.calls == 1 and not row.own_forward for row in compact.report(model).layers)

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples run as their first lines say, and print what they promise."""
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples" / "python"
+
+
+def run(*command):
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True, env=env, timeout=600)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def test_loop():
+    said = run(EXAMPLES / "loop.py", "--steps", 5)
+    assert "6 of 6 layers served" in said
+    losses = [float(x) for x in re.findall(r"loss (\d+\.\d+)", said)]
+    assert len(losses) == 2 and abs(losses[0] - losses[1]) < 1e-3
+    assert float(re.search(r"([\d.]+) of it", said)[1]) < 0.7
+
+
+def test_trainer(tmp_path):
+    said = run(EXAMPLES / "trainer.py", "--steps", 10, "--output_dir", tmp_path)
+    assert "6 of 6 layers served" in said and "compact_held_bytes" in said
+    assert (tmp_path / "model.safetensors").is_file()
+
+
+def test_fsdp2():
+    said = run("-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d",
+               "--rdzv-endpoint=localhost:0", EXAMPLES / "fsdp2.py", "--steps", 10)  # fmt: skip
+    assert "step 10: loss" in said and "6 of 6 layers served" in said
