@@ -58,8 +58,10 @@ Block::Block(std::string kind, std::string name, std::string policy, Numbers num
     COMPACT_CHECK(integer(key) > 0, "[block] `", name_, "`: ", key, " must be positive, is ",
                   integer(key));
   }
-  COMPACT_CHECK(!policy_.has(PolicyKind::kGrad), "[block] `", name_,
-                "`: the policy has `grad` lines, which are for models that hold carriers");
+  COMPACT_CHECK(
+      !policy_.has(PolicyKind::kGrad), "[block] `", name_,
+      "`: the policy has `grad` lines, as the presets `compact` have: projected gradients are for "
+      "the C++ program; exact, recompute and gact-l1 are among the presets without");
   make_weights();
   const PartPtr any = part({at::kCPU, at::kFloat, false, false});
   for (const Parameter* p : any->parameters) {

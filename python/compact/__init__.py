@@ -9,7 +9,7 @@ from ._library import __version__
 from ._loss import linear_cross_entropy
 from ._memory import Meter
 from ._saved_tensors import SavedTensor, SavedTensorsReport, saved_tensors
-from ._swap import LayerReport, Report, apply, families, presets, remove, report
+from ._swap import LayerReport, Report, apply, families, policy_text, presets, remove, report
 
 __all__ = [
     "LayerReport",
@@ -22,8 +22,17 @@ __all__ = [
     "families",
     "linear_cross_entropy",
     "optim",
+    "policy_text",
     "presets",
     "remove",
     "report",
     "saved_tensors",
 ]
+
+
+def __getattr__(name):
+    if name == "hf":  # it imports transformers
+        import importlib
+
+        return importlib.import_module(".hf", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -37,6 +37,7 @@ _WITHOUT_MEANING = frozenset({"num_items_in_batch", "position_ids", "return_dict
 _SWITCHES = frozenset({"use_cache", "output_attentions", "output_hidden_states", "return_dict"})  # False is none
 # Where the code of modules inside a layer comes from; another one computes something else.
 _KNOWN_CODE = ("torch.nn.modules.", "transformers.activations", "transformers.pytorch_utils")
+INSTEAD = 'policy "recompute" holds the inputs of layers alone, as checkpointing does'
 CACHES = ("past_key_values", "cache")  # what versions of transformers call it
 
 
@@ -55,6 +56,18 @@ def state_of(module: nn.Module) -> Any:
     return module.__dict__.get(STATE)
 
 
+class Notes:
+    """What is said once of a model."""
+
+    def __init__(self):
+        self._said: set[str] = set()
+
+    def say(self, text: str, key: str = "") -> None:
+        if (key or text) not in self._said:
+            self._said.add(key or text)
+            log.warning(f"compact: {text}")
+
+
 class _Pass(threading.local):
     """Which pass of a model runs on this thread: what its layers share is read once in each."""
 
@@ -67,8 +80,9 @@ _pass = _Pass()
 class LayerState:
     """What is known of a layer that is served."""
 
-    def __init__(self, layer: nn.Module, family: Family, number: int, policy: str):
-        self.family, self.name, self.policy = family, f"layers.{number}", policy
+    def __init__(self, layer: nn.Module, family: Family, number: int, policy: str, notes: Notes):
+        self.family, self.name, self.policy, self.notes = family, f"layers.{number}", policy, notes
+        self.served: bool | None = None  # in the last pass with gradients
         self.first = number == 0
         self._make_block(family.numbers(layer))
         # By position, behind the module and the hidden states.
@@ -207,7 +221,7 @@ def _arguments(state: LayerState, args: tuple, kwargs: dict) -> tuple[dict, str 
     told.update(kwargs)
     told = {k: v for k, v in told.items() if v is not None and not (v is False and k in _SWITCHES)}
     if any(name in told for name in CACHES):
-        return told, "a cache of keys and values is passed (use_cache)"
+        return told, "a cache of keys and values is passed; give use_cache=False"
     told.pop("use_cache", None)
     known = _WITHOUT_MEANING | {"attention_mask", "position_embeddings"}
     unknown = [key for key in told if key not in known]
@@ -338,23 +352,12 @@ def forward(layer: nn.Module, hidden_states: torch.Tensor, *args: Any, **kwargs:
             cos, sin = tables
     if reason is not None:
         if not state.own_forward[reason]:
-            say_once(f"{state.name} keeps its own forward: {reason}", reason)
+            state.notes.say(f"layers keep their own forward (the first is {state.name}): {reason}", reason)
         state.own_forward[reason] += 1
+        state.served = False
         return type(layer).forward(layer, hidden_states, *args, **kwargs)
     if getattr(layer, "gradient_checkpointing", False) and layer.training:
-        say_once(
-            "gradient_checkpointing is on, and has no effect on layers that compact serves: "
-            "compact.apply(model, policy=\"recompute\") holds a layer's input alone",
-            "checkpointing",
-        )
+        state.notes.say(f"gradient_checkpointing is on, and has no effect on layers that compact serves: {INSTEAD}")
     state.calls += 1
+    state.served = True
     return state.block.forward(hidden_states, weights, cos, sin, lengths, layer.training)
-
-
-_said: set[str] = set()
-
-
-def say_once(text: str, key: str) -> None:
-    if key not in _said:
-        _said.add(key)
-        log.warning(text)

@@ -19,7 +19,7 @@ def _load():
     path = pathlib.Path(given) if given else pathlib.Path(__file__).with_name(NAME)
     if not path.is_file():
         raise ImportError(
-            f"compact: {path} is missing: install the package with `pip install --no-build-isolation .` "
+            f"compact: {path} is missing: install the package with `pip install .` "
             "in its source folder, or set COMPACT_PYTHON_LIBRARY to a library that was built"
         )
     built, here = _built_for(path), torch.__version__
@@ -27,7 +27,7 @@ def _load():
     if built and built.split("+")[0].split(".")[:2] != here.split("+")[0].split(".")[:2]:
         raise ImportError(
             f"compact was built for torch {built}, and this is torch {here}: run "
-            "`pip install --no-build-isolation --force-reinstall --no-deps .` in its source folder"
+            "`pip install --force-reinstall --no-deps .` in its source folder"
         )
     try:
         torch.ops.load_library(str(path))

@@ -13,7 +13,7 @@ from torch.nn.modules.module import _has_any_global_hook
 
 from ._library import DEVICES, ops
 from ._families import is_forward_of
-from ._layers import CACHES, STATE, TYPES, Forward, say_once, under_transform
+from ._layers import CACHES, STATE, TYPES, Forward, Notes, under_transform
 
 # Whose forward is hidden states, lm_head, loss_function, and nothing between: what a loss in chunks
 # can stand in for.
@@ -32,8 +32,8 @@ MODELS = frozenset(
 class LossState:
     """What is known of a model whose loss is made in chunks."""
 
-    def __init__(self, tokens: int, own_loss: str | None):
-        self.tokens = tokens
+    def __init__(self, tokens: int, own_loss: str | None, notes: Notes):
+        self.tokens, self.notes = tokens, notes
         self.own_loss = own_loss  # why the model's own loss always runs; None: it is made in chunks
         self.calls = 0
         self.own: dict[str, int] = {}
@@ -56,17 +56,20 @@ def serves(model: nn.Module) -> bool:
     return any(is_forward_of(type(model), path) for path in MODELS)
 
 
-def takes_cache(model: nn.Module) -> bool:
-    """Whether the forward of a whole model, which nobody has replaced, asks for a cache."""
-    return "forward" not in model.__dict__ and "use_cache" in inspect.signature(type(model).forward).parameters
+def takes_cache(module: nn.Module) -> bool:
+    """Whether a module is a model of transformers, whole or inside another one, which has the forward
+    of its class and may be asked for a cache."""
+    if not type(module).__mro__[0].__module__.startswith("transformers.models.") and not serves(module):
+        return False
+    return "forward" not in module.__dict__ and "use_cache" in inspect.signature(type(module).forward).parameters
 
 
 def own_loss(model: nn.Module, chunked: bool) -> str | None:
     """Why a model's own loss is to run, whatever it is given."""
     if not serves(model):
-        return "of a forward that a loss in chunks does not know"
+        return "its forward is none of those that compact knows a loss in chunks for"
     if not chunked:
-        return "as the policy or chunked_loss says"
+        return "the policy or chunked_loss leaves it alone"
     if "forward" in model.lm_head.__dict__:
         return "the forward of lm_head was replaced"
     return None
@@ -81,9 +84,11 @@ def _only_of_shards(head: nn.Module) -> bool:
 def _why_not(model: nn.Module, kwargs: dict) -> str | None:
     from transformers.loss.loss_utils import ForCausalLMLoss
 
+    if not model.training:
+        return "the model is in eval mode; model.train() changes that"
     head = model.lm_head
     if STATE not in head.__dict__ or not isinstance(head, nn.Linear):
-        return f"lm_head was replaced by a {type(head).__name__}"
+        return f"lm_head was replaced by another {type(head).__name__}: apply once that is done"
     if not isinstance(head.__dict__.get("forward"), Forward):
         return "the forward of lm_head was replaced"
     if inspect.unwrap(type(head).forward) is not nn.Linear.forward or head.bias is not None:
@@ -117,12 +122,12 @@ def model_forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
     labels = kwargs.get("labels")
     if (model.training or labels is not None) and kwargs.get("use_cache") is None and all(kwargs.get(name) is None for name in CACHES):
         kwargs["use_cache"] = False  # nobody continues a sequence with keys that are being trained
-    if labels is None or not model.training or state.own_loss is not None:
+    if labels is None or state.own_loss is not None:
         return own(model, *args, **kwargs)
     reason = _why_not(model, kwargs)
     if reason is not None:
         state.own[reason] = state.own.get(reason, 0) + 1
-        say_once(f"the loss is made from all logits: {reason}", f"loss: {reason}")
+        state.notes.say(f"the loss is made from all logits: {reason}")
         return own(model, *args, **kwargs)
     kwargs.pop("labels")
     targets = kwargs.pop("shift_labels", None)

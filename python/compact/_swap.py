@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -11,7 +12,7 @@ from torch import nn
 from . import _layers, _loss
 from ._library import ops
 from ._families import FAMILIES, Family, family_of, submodule
-from ._layers import REPLICATE, STATE, Forward, LayerState, Replicate, state_of
+from ._layers import REPLICATE, STATE, Forward, LayerState, Notes, Replicate, state_of
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -25,6 +26,8 @@ class LayerReport:
     reason: str | None  # why not
     calls: int = 0  # passes with gradients that were served
     own_forward: dict[str, int] = dataclasses.field(default_factory=dict)  # reason: passes that were not
+    served: bool | None = None  # in the last pass with gradients; None: there was none
+    # Of that pass: name in policies, treatment, bytes held, bytes if all were kept.
     slots: list[tuple[str, str, int, int]] = dataclasses.field(default_factory=list)
 
     @property
@@ -53,14 +56,19 @@ class Report:
     def __str__(self) -> str:
         if self.policy is None:
             return "compact: not applied"
-        served = [layer for layer in self.layers if layer.served_as]
-        lines = [f"{len(served)} of {len(self.layers)} layers served, {self.held:,} bytes held in the last step"]
+        count, able = len(self.layers), sum(layer.served_as is not None for layer in self.layers)
+        if all(layer.served is None for layer in self.layers):
+            lines = [f"{able} of {count} layers can be served; there was no step yet"]
+        else:
+            served = sum(bool(layer.served) for layer in self.layers)
+            kept = sum(layer.if_kept for layer in self.layers)
+            lines = [f"{served} of {count} layers served in the last step, {self.held:,} of {kept:,} bytes held"]
         width = max((len(layer.name) for layer in self.layers), default=0)
         for layer in self.layers:
             if layer.served_as is None:
-                text = f"own forward: {layer.reason}"
+                text = f"own forward: {layer.reason or 'apply() was not called for it'}"
             else:
-                text = f"{layer.calls:6} passes {layer.held:14,} of {layer.if_kept:,} bytes held"
+                text = f"{layer.calls:6} passes served, {layer.held:14,} of {layer.if_kept:,} bytes held"
                 for reason, count in layer.own_forward.items():
                     text += f"; {count} by its own forward: {reason}"
             lines.append(f"  {layer.name:{width}}  {text}")
@@ -116,49 +124,61 @@ def _is_norm(module: nn.Module, rms: bool) -> bool:
     return name.endswith("RMSNorm") and hasattr(module, "variance_epsilon")
 
 
-def apply(model: Model, policy: str = "exact", *, chunked_loss: bool = True) -> Model:
+def apply(model: Model, policy: str | os.PathLike = "exact", *, chunked_loss: bool = True) -> Model:
     """Lets layers of `model` hold what their backward pass reads as `policy` says; returns the model.
 
     policy: a preset's name ("exact", "recompute", "gact-l1", ...; compact.presets()), the path of a
     policy's file, or its text. Layers that the library knows (compact.families()) get another forward
     pass, one node of the graph each, and where the policy says so a causal language model in training
     makes its loss in chunks where it is given labels; its output then has no logits.
-    `chunked_loss=False` leaves the loss alone. Classes, submodules, parameters and their names stay as they are, and the
-    layers' own forward runs wherever a block would compute something else: report() counts and names
-    that.
+    `chunked_loss=False` leaves the loss alone. Models inside other modules are found. Classes,
+    submodules, parameters and their names stay as they are, and the layers' own forward runs wherever
+    a block would compute something else: report() counts and names that.
 
     Throws ValueError where no layer can be served, on a policy that is malformed, names slots that
     the layers have not, or asks for what the package does not do, and where the model has a policy.
     """
-    text = ops.policy_text(policy)
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"compact.apply: the first argument must be a torch.nn.Module, is a {type(model).__name__}")
+    text = policy_text(policy)
     found = _candidates(model)
     if any(STATE in module.__dict__ for module in model.modules()):
         raise ValueError("compact.apply: this model has a policy already: compact.remove(model) takes it back")
     if not found:
         known = ", ".join(sorted(family.layer.rsplit(".", 1)[1] for family in FAMILIES))
-        raise ValueError(f"compact.apply: no layer of this model is known; known: {known}")
+        raise ValueError(
+            f"compact.apply: no layer of this model is known; known: {known}. "
+            "compact.saved_tensors() holds the saved tensors of any network in codes"
+        )
+    notes = Notes()
     states: list[tuple[nn.Module, LayerState | str]] = []
     for number, (_, module, family, problem) in enumerate(found):
         problem = problem or _check(module, family)
-        states.append((module, problem or LayerState(module, family, number, text)))
+        states.append((module, problem or LayerState(module, family, number, text, notes)))
     served = [state for _, state in states if isinstance(state, LayerState)]
     if not served:
-        raise ValueError(f"compact.apply: no layer can be served: {found[0][0]}: {states[0][1]}")
+        raise ValueError(
+            f"compact.apply: no layer can be served: {found[0][0]}: {states[0][1]}. "
+            "compact.saved_tensors() holds the saved tensors of any network in codes"
+        )
     slots = [slot for state in served for slot in state.block.slots()]
     slots.append(("loss.logits", "logits"))
-    ops.check_slots(policy, [name for name, _ in slots], [role for _, role in slots])
-    keeps_logits, tokens = ops.loss_chunk(text) if _loss.serves(model) else (True, 0)
+    ops.check_slots(os.fspath(policy), [name for name, _ in slots], [role for _, role in slots])
+    taken = {module for module, state in states if isinstance(state, LayerState)}
+    models = [m for m in model.modules() if m not in taken and not taken.isdisjoint(m.modules())]
+    whole = [m for m in models if _loss.takes_cache(m)]
+    keeps_logits, tokens = ops.loss_chunk(text) if any(map(_loss.serves, whole)) else (True, 0)
     for module, state in states:
         module.__dict__[STATE] = state
         if isinstance(state, LayerState):
             _put(module, _layers.forward)
-    if _loss.takes_cache(model):
-        own = _loss.own_loss(model, chunked_loss and not keeps_logits)
-        model.__dict__[STATE] = _loss.LossState(tokens, own)
-        _put(model, _loss.model_forward)
+    for module in whole:
+        own = _loss.own_loss(module, chunked_loss and not keeps_logits)
+        module.__dict__[STATE] = _loss.LossState(tokens, own, notes)
+        _put(module, _loss.model_forward)
         if own is None:
-            model.lm_head.__dict__[STATE] = True
-            _put(model.lm_head, _loss.head_forward)
+            module.lm_head.__dict__[STATE] = True
+            _put(module.lm_head, _loss.head_forward)
     model.__dict__["_compact_policy"] = text
     return model
 
@@ -194,8 +214,11 @@ def report(model: nn.Module) -> Report:
         state = state_of(module)
         if isinstance(state, LayerState):
             rows.append(
-                LayerReport(name, state.name, None, state.calls, dict(state.own_forward), state.block.held())
-            )
+                LayerReport(
+                    name, state.name, None, state.calls, dict(state.own_forward), state.served,
+                    state.block.held() if state.served else [],
+                )
+            )  # fmt: skip
         else:
             rows.append(LayerReport(name, None, state or problem))
     text = next((m.__dict__["_compact_policy"] for m in model.modules() if "_compact_policy" in m.__dict__), None)
@@ -203,14 +226,25 @@ def report(model: nn.Module) -> Report:
 
 
 def _loss_of(model: nn.Module) -> str:
-    states = (state_of(module) for module in model.modules())
-    state = next((state for state in states if isinstance(state, _loss.LossState)), None)
+    states = [state_of(module) for module in model.modules()]
+    states = [state for state in states if isinstance(state, _loss.LossState)]
+    state = next((state for state in states if state.own_loss is None), states[0] if states else None)
     if state is None:
         return "the model's own"
     if state.own_loss is not None:
         return f"the model's own: {state.own_loss}"
     text = f"in chunks, {state.calls} passes"
     return text + "".join(f"; {count} from all logits: {reason}" for reason, count in state.own.items())
+
+
+def policy_text(policy: str | os.PathLike) -> str:
+    """The lines of a policy: of a preset, by its name, of a file, by its path, or of a text."""
+    if not isinstance(policy, (str, os.PathLike)):
+        raise TypeError(f"a policy must be a preset's name, a path or a text, is a {type(policy).__name__}")
+    policy = os.fspath(policy)
+    if policy == "auto":
+        raise ValueError("policy `auto`, chosen for a byte budget, is for the C++ program")
+    return ops.policy_text(policy)
 
 
 def presets() -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from transformers import TrainerCallback
 
-from ._layers import LayerState, log, state_of
+from ._layers import INSTEAD, LayerState, log, state_of
 from ._swap import report
 
 
@@ -22,7 +22,7 @@ class Callback(TrainerCallback):
                 module.gradient_checkpointing = False
                 cleared += 1
         if cleared:
-            log.warning(f"gradient checkpointing is off for {cleared} layers, which compact serves")
+            log.warning(f"compact: gradient checkpointing is off for {cleared} layers, which compact serves: {INSTEAD}")
 
     def on_log(self, args, state, control, model=None, logs=None, **kwargs):
         if logs is not None and "loss" in logs:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One of two processes that train a model: DDP or FSDP2, beside one process with both batches."""
 import copy
+import os
 import sys
 
 import torch
@@ -74,6 +75,9 @@ def main(way, name, policy):
         assert layer.served_as and layer.calls == steps and not layer.own_forward, layer
     assert name != "llama" or policy == "off" or f"in chunks, {steps} passes" in compact.report(model).loss
     dist.destroy_process_group()
+    # Threads of torch that wake while Python ends take the process with them ("terminate called").
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -231,7 +231,7 @@ def test_a_cache_means_the_own_forward():
     ids = inputs("llama")["input_ids"]
     out = model(input_ids=ids, use_cache=True)
     assert out.past_key_values.get_seq_length() == 40
-    assert reasons(model) == {"a cache of keys and values is passed (use_cache)"}
+    assert reasons(model) == {"a cache of keys and values is passed; give use_cache=False"}
 
 
 def test_checkpointing_and_other_hooks():

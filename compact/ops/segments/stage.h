@@ -40,6 +40,11 @@ struct SegmentPass {
   const SeeSegment* see = nullptr;  // of the forward pass alone; null: nobody looks
   // Where given, the tokens of one sequence behind those that it keeps; such a pass makes no graph.
   TokenCache* cache = nullptr;
+
+  // x in a type, where types may differ; as it is where they may not, for checks to see.
+  at::Tensor as(const at::Tensor& x, at::ScalarType type) const {
+    return products ? x.to(type) : x;
+  }
 };
 
 // What running a stage forward takes, whatever the device.

@@ -27,8 +27,8 @@ class LayerNormStage final : public Stage {
     const at::Tensor weight = as_read(b.weights[0].value, b.input),
                      bias = as_read(b.weights[1].value, b.input);
     auto [gx, gweight, gbias] = at::native_layer_norm_backward(
-        b.gy.to(b.input.scalar_type()), b.input, weight.sizes(), (*b.extras)[0], (*b.extras)[1],
-        weight, bias, {b.want_input, b.want_parameters[0], b.want_parameters[1]});
+        b.pass.as(b.gy, b.input.scalar_type()), b.input, weight.sizes(), (*b.extras)[0],
+        (*b.extras)[1], weight, bias, {b.want_input, b.want_parameters[0], b.want_parameters[1]});
     b.gy = b.input = at::Tensor();
     b.gparameters = {as_held(gweight, b.weights[0].value), as_held(gbias, b.weights[1].value)};
     if (!b.want_input) return {};

@@ -28,8 +28,10 @@ class LinearStage final : public Stage {
   int64_t sketch_width() const override { return options_.sketch_width; }
 
   at::Tensor forward(Forward& f) const override {
-    const at::Tensor x = f.input.to(f.weights[0].value.scalar_type());
-    for (const Weight& w : f.weights) check_like("linear", x, {{"weight or bias", w.value}});
+    const at::Tensor x = f.pass.as(f.input, f.weights[0].value.scalar_type());
+    for (size_t i = 0; i < f.weights.size(); ++i) {
+      check_like("linear", x, {{i < parts() ? "weight" : "bias", f.weights[i].value}});
+    }
     if (f.sketch) f.extras = f.weights[0].carrier->project(x);
     if (parts() == 1) {
       at::Tensor y = at::linear(x, f.weights[0].value);
@@ -49,12 +51,12 @@ class LinearStage final : public Stage {
 
   at::Tensor backward(Backward& b) const override {
     const at::ScalarType type = b.weights[0].value.scalar_type();
-    b.gy = b.gy.to(type);
+    b.gy = b.pass.as(b.gy, type);
     if (b.weights[0].carrier) {
       if (b.want_parameters[0]) project_gradient(b, type);
     } else if (std::any_of(b.want_parameters.begin(), b.want_parameters.begin() + options_.parts,
                            [](bool wanted) { return wanted; })) {
-      const at::Tensor x = rows_of(b.input.to(type));
+      const at::Tensor x = rows_of(b.pass.as(b.input, type));
       b.input = at::Tensor();
       each_part(b.gy, b.weights, [&](size_t i, const at::Tensor& gy) {
         if (!b.want_parameters[i]) return;
@@ -106,7 +108,7 @@ class LinearStage final : public Stage {
 
   static void project_gradient(Backward& b, at::ScalarType type) {
     const Carrier& carrier = *b.weights[0].carrier;
-    const Tensors z = b.sketch ? *b.extras : carrier.project(b.input.to(type));
+    const Tensors z = b.sketch ? *b.extras : carrier.project(b.pass.as(b.input, type));
     b.input = at::Tensor();
     b.gparameters[0] = carrier.gradient(rows_of(b.gy), z);
   }

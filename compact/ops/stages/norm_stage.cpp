@@ -95,7 +95,7 @@ class RmsNormStage final : public Stage {
 
   at::Tensor backward(Backward& b) const override {
     const at::Tensor x = b.input.contiguous(), weight = b.weights[0].value,
-                     gy = b.gy.to(x.scalar_type()).contiguous();
+                     gy = b.pass.as(b.gy, x.scalar_type()).contiguous();
     check_weight(x, weight, x.size(-1));
     check_like("rms norm", x, {{"gradient", gy}, {"residual", b.residual}});
     b.gy = at::Tensor();

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models inside other modules, and what reports and messages say of them."""
+import logging
+
+import pytest
+from conftest import error, gradients, inputs, make
+from torch import nn
+
+import compact
+
+
+class Wrapped(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.lm = model
+
+    def forward(self, **given):
+        return self.lm(**given)
+
+
+class Scores(nn.Module):
+    """A head of one's own on a backbone."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.backbone, self.head = model.model, nn.Linear(64, 1)
+
+    def forward(self, input_ids):
+        return self.head(self.backbone(input_ids=input_ids).last_hidden_state).mean()
+
+
+def test_a_model_in_a_module():
+    model, given = Wrapped(make("llama")).train(), inputs("llama")
+    wanted = gradients(model, given)[1]
+    compact.apply(model)
+    assert error(gradients(model, given)[1], wanted) < 1e-5
+    report = compact.report(model)
+    assert [row.calls for row in report.layers] == [1, 1] and "in chunks, 1 passes" in report.loss
+    assert [row.name for row in report.layers] == ["lm.model.layers.0", "lm.model.layers.1"]
+    compact.remove(model)
+    assert all("_compact" not in m.__dict__ and "forward" not in m.__dict__ for m in model.modules())
+
+
+def test_a_backbone():
+    model = Scores(make("llama")).train()
+    compact.apply(model)
+    model(inputs("llama")["input_ids"]).backward()
+    report = compact.report(model)
+    assert [row.calls for row in report.layers] == [1, 1]
+    assert report.loss.startswith("the model's own")
+
+
+def test_reports():
+    model, given = make("llama"), inputs("llama")
+    compact.apply(model)
+    assert "2 of 2 layers can be served; there was no step yet" in str(compact.report(model))
+    gradients(model, given)
+    held = compact.report(model).held
+    assert f"2 of 2 layers served in the last step, {held:,} of" in str(compact.report(model))
+    gradients(model, given | {"use_cache": True})
+    report = compact.report(model)
+    assert report.held == 0 and "0 of 2 layers served in the last step, 0 of 0" in str(report)
+    assert "1 by its own forward: a cache of keys and values is passed; give use_cache=False" in str(report)
+
+
+def test_what_is_said_is_said_once_of_each_model(caplog):
+    caplog.set_level(logging.WARNING, "compact")
+    for count in (1, 2):
+        model = compact.apply(make("llama"))
+        for _ in range(3):
+            gradients(model, inputs("llama") | {"use_cache": True})
+        said = [record.message for record in caplog.records if "cache of keys" in record.message]
+        assert len(said) == count and said[0].startswith("compact: layers keep their own forward")
+
+
+def test_a_loss_in_eval_mode_says_so():
+    model = compact.apply(make("llama").eval())
+    out = model(**inputs("llama"))
+    assert out.logits is not None
+    assert "1 from all logits: the model is in eval mode" in compact.report(model).loss
+
+
+@pytest.mark.parametrize(
+    "call,kind,text",
+    [
+        (lambda m: compact.apply("gpt2"), TypeError, "must be a torch.nn.Module, is a str"),
+        (lambda m: compact.apply(m, 3), TypeError, "must be a preset's name, a path or a text, is a int"),
+        (lambda m: compact.apply(m, None), TypeError, "is a NoneType"),
+        (lambda m: compact.apply(m, "auto"), ValueError, "byte budget"),
+        (lambda m: compact.apply(m, "compact"), ValueError, "projected gradients are for the C"),
+        (lambda m: compact.apply(nn.Linear(2, 2)), ValueError, "compact.saved_tensors"),
+    ],
+)
+def test_mistakes(call, kind, text):
+    with pytest.raises(kind, match=text):
+        call(make("llama"))
+
+
+def test_texts_of_presets():
+    assert "slot role:{" in compact.policy_text("exact") and compact.policy_text("off") == ""
+    assert compact.hf.Callback  # there without an import of its own
