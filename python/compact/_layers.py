@@ -1,44 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The forward pass that stands in for a layer's own, and when it does not."""
+"""A layer that is served: what is known of it, and its forward pass, or when its own runs."""
 from __future__ import annotations
 
 import collections
 import inspect
-import logging
-import threading
-import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
-from torch._C import _functorch
-from torch.autograd import forward_ad
 from torch._C._autograd import _top_saved_tensors_default_hooks
-from torch.compiler import is_dynamo_compiling
 from torch.nn.modules.module import _has_any_global_hook
 
-from ._library import DEVICES, classes
+from . import _given
 from ._families import Family, is_forward_of, submodule
-from ._masks import read_mask
+from ._library import DEVICES, classes
+from ._stand_in import STATE, TYPES, Notes, under_transform
 
-try:
-    from transformers import modeling_utils
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-except ImportError:  # then no model has a layer of a family
-    modeling_utils = sdpa_attention_forward = None
-
-log = logging.getLogger("compact")
-STATE = "_compact"  # the attribute of a layer that is served
-REPLICATE = "_replicate_for_data_parallel"
-TYPES = (torch.float32, torch.bfloat16)
-# Arguments that change nothing here: what they are for has been done before a layer is called.
-_WITHOUT_MEANING = frozenset({"num_items_in_batch", "position_ids", "return_dict", "output_hidden_states"})
-_SWITCHES = frozenset({"use_cache", "output_attentions", "output_hidden_states", "return_dict"})  # False is none
 # Where the code of modules inside a layer comes from; another one computes something else.
 _KNOWN_CODE = ("torch.nn.modules.", "transformers.activations", "transformers.pytorch_utils")
 INSTEAD = 'policy "recompute" holds the inputs of layers alone, as checkpointing does'
-CACHES = ("past_key_values", "cache")  # what versions of transformers call it
 
 
 def _captures_attention() -> bool:
@@ -49,32 +29,6 @@ def _captures_attention() -> bool:
         return False
     wanted = _active_collector.get()
     return wanted is not None and any("attention" in key for key in wanted)
-
-
-def state_of(module: nn.Module) -> Any:
-    """What compact knows of a module; None where that is nothing."""
-    return module.__dict__.get(STATE)
-
-
-class Notes:
-    """What is said once of a model."""
-
-    def __init__(self):
-        self._said: set[str] = set()
-
-    def say(self, text: str, key: str = "") -> None:
-        if (key or text) not in self._said:
-            self._said.add(key or text)
-            log.warning(f"compact: {text}")
-
-
-class _Pass(threading.local):
-    """Which pass of a model runs on this thread: what its layers share is read once in each."""
-
-    number = 0
-
-
-_pass = _Pass()
 
 
 class LayerState:
@@ -205,130 +159,8 @@ def foreign_code(layer: nn.Module) -> str | None:
     return None
 
 
-def under_transform() -> bool:
-    return _functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
-
-
 def _path(module: Any) -> str:
     return f"{type(module).__module__}.{type(module).__qualname__}"
-
-
-def _arguments(state: LayerState, args: tuple, kwargs: dict) -> tuple[dict, str | None]:
-    """What a layer was told beside its input, and why a block cannot do with it."""
-    told = dict(zip(state.arguments, args))
-    if len(args) > len(state.arguments):
-        return told, f"it was given {len(args) + 1} arguments by position"
-    told.update(kwargs)
-    told = {k: v for k, v in told.items() if v is not None and not (v is False and k in _SWITCHES)}
-    if any(name in told for name in CACHES):
-        return told, "a cache of keys and values is passed; give use_cache=False"
-    told.pop("use_cache", None)
-    known = _WITHOUT_MEANING | {"attention_mask", "position_embeddings"}
-    unknown = [key for key in told if key not in known]
-    return told, f"it was given {', '.join(sorted(unknown))}" if unknown else None
-
-
-def _attention(state: LayerState, told: dict, x: torch.Tensor) -> tuple[torch.Tensor | None, str | None]:
-    """Lengths of padded sequences, and why a block's attention is another one than the layer's."""
-    attention, family, length = state.attention, state.family, x.size(1)
-    implementation = attention.config._attn_implementation
-    if implementation not in ("sdpa", "eager"):
-        return None, f"its attention is {implementation}"
-    if not _is_usual(implementation):
-        return None, f"its attention {implementation} is another function than transformers' own"
-    if getattr(attention, "is_causal", family.causal) != family.causal:
-        return None, f"its attention has is_causal={attention.is_causal}"
-    if family.causal and not getattr(attention.config, "is_causal", True):
-        return None, "its configuration has is_causal=False"
-    mask, window = told.get("attention_mask"), state.numbers.get("window") or None
-    if mask is None:
-        # Without a mask `eager` attends to all tokens, and no kernel knows of a window.
-        if family.causal and implementation == "eager":
-            return None, "its attention is eager and has no mask"
-        return None, "its attention has a window and no mask" if window is not None and window < length else None
-    if type(mask) is not torch.Tensor or mask.requires_grad:
-        return None, f"its mask is a {type(mask).__name__}{' with a gradient' if mask.requires_grad else ''}"
-    lengths, reason = read_mask(mask, length, family.causal, window, _pass.number)
-    if lengths is not None and lengths.size(0) != x.size(0):
-        lengths = lengths.expand(x.size(0)).contiguous()
-    return lengths, reason
-
-
-def _is_usual(implementation: str) -> bool:
-    """Whether transformers computes this attention by its own function."""
-    if implementation == "eager":  # each model's own, whose module is watched
-        return "eager" not in modeling_utils.ALL_ATTENTION_FUNCTIONS
-    return modeling_utils.ALL_ATTENTION_FUNCTIONS[implementation] is sdpa_attention_forward
-
-
-def _rope(told: dict, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | str:
-    """Cosines and sines as the library takes them; the tensors of a pass are made once."""
-    given = told.get("position_embeddings")
-    if given is None:
-        return "it was given no position embeddings"
-    cos, sin = given
-    if cos.requires_grad or sin.requires_grad:
-        return "its position embeddings have a gradient"
-    if cos.dim() != 3 or cos.size(1) != x.size(1) or cos.size(0) not in (1, x.size(0)):
-        return f"its position embeddings are {tuple(cos.shape)}"
-    return _tables(cos, sin)
-
-
-def _tables(cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    known = cos.__dict__.get(STATE)  # layers of one pass are given the same tensors
-    key = (_pass.number, cos._version, sin._version)
-    if known is not None and known[2] is sin and known[3] == key:
-        return known[0], known[1]
-    half = cos.size(-1) // 2  # both halves of a row are alike
-    tables = [t.detach()[..., :half].reshape(-1, half).to(torch.float32).contiguous() for t in (cos, sin)]
-    cos.__dict__[STATE] = (*tables, sin, key)
-    return tables[0], tables[1]
-
-
-class Forward:
-    """A forward pass that stands in a module for that of its class. Copies are of the copied module."""
-
-    def __init__(self, function: Callable, module: nn.Module):
-        self.function, self._module = function, weakref.ref(module)  # a model is freed without a collection
-
-    @property
-    def module(self) -> nn.Module:
-        return self._module()
-
-    def __reduce__(self):
-        return type(self), (self.function, self.module)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        module = self._module()
-        if STATE not in module.__dict__:  # removed, and still held by who wrapped it
-            return type(module).forward(module, *args, **kwargs)
-        if is_dynamo_compiling():  # its nodes are none of Python's, and stay out of a compiled graph
-            return _outside_of_graphs(self.function, module, *args, **kwargs)
-        return self.function(module, *args, **kwargs)
-
-    @property
-    def __signature__(self) -> inspect.Signature:
-        # Trainer takes from it which columns of a data set a model reads.
-        return inspect.signature(type(self.module).forward.__get__(self.module))
-
-
-class Replicate(Forward):
-    """Makes replicas for nn.DataParallel, which run the own forward of their class."""
-
-    def __init__(self, function: Callable | None, module: nn.Module):
-        super().__init__(function, module)
-
-    def __call__(self) -> nn.Module:
-        module = self._module()
-        replica = type(module)._replicate_for_data_parallel(module)
-        for name in (STATE, "forward", REPLICATE):
-            replica.__dict__.pop(name, None)
-        return replica
-
-
-@torch.compiler.disable
-def _outside_of_graphs(function: Callable, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    return function(module, *args, **kwargs)
 
 
 def forward(layer: nn.Module, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -337,15 +169,16 @@ def forward(layer: nn.Module, hidden_states: torch.Tensor, *args: Any, **kwargs:
     if not torch.is_grad_enabled():
         return type(layer).forward(layer, hidden_states, *args, **kwargs)
     if state.first:
-        _pass.number += 1
+        _given.begin_pass()
     weights = [parameters.get(name) for parameters, name in state.sources]
-    told, reason = _arguments(state, args, kwargs)
+    told, reason = _given.arguments(state.arguments, args, kwargs)
     reason = reason or state.why_not(layer, hidden_states, weights)
     lengths, cos, sin = None, None, None
     if reason is None:
-        lengths, reason = _attention(state, told, hidden_states)
+        window = state.numbers.get("window") or None
+        lengths, reason = _given.attended(state.attention, state.family, window, told, hidden_states)
     if reason is None and "position_embeddings" in told:
-        tables = _rope(told, hidden_states)
+        tables = _given.tables(told, hidden_states)
         if isinstance(tables, str):
             reason = tables
         else:

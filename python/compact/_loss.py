@@ -13,7 +13,8 @@ from torch.nn.modules.module import _has_any_global_hook
 
 from ._library import DEVICES, ops
 from ._families import is_forward_of
-from ._layers import CACHES, STATE, TYPES, Forward, Notes, under_transform
+from ._given import CACHES
+from ._stand_in import STATE, TYPES, Forward, Notes, under_transform
 
 # Whose forward is hidden states, lm_head, loss_function, and nothing between: what a loss in chunks
 # can stand in for.

@@ -12,7 +12,8 @@ from torch import nn
 from . import _layers, _loss
 from ._library import ops
 from ._families import FAMILIES, Family, family_of, submodule
-from ._layers import REPLICATE, STATE, Forward, LayerState, Notes, Replicate, state_of
+from ._layers import LayerState
+from ._stand_in import REPLICATE, STATE, TYPES, Forward, Notes, Replicate, state_of
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -105,7 +106,7 @@ def _check(layer: nn.Module, family: Family) -> str | None:
     if problem:
         return problem
     dtype = next(layer.parameters()).dtype
-    if dtype not in _layers.TYPES:
+    if dtype not in TYPES:
         return f"its weights are {str(dtype).removeprefix('torch.')}"
     return None
 
