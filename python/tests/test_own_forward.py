@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When a layer's own forward runs, and when it need not."""
+import copy
+
+from _reasons import reasons
+from conftest import applied, error, gradients, inputs, make
+import pytest
+import torch
+from torch import nn
+
+import compact
+
+
+def test_hidden_states_and_attentions():
+    model, given = make("llama"), inputs("llama")
+    plain = model(**given, output_hidden_states=True).hidden_states
+    compact.apply(model, "exact")
+    got = model(**given, output_hidden_states=True).hidden_states
+    assert len(got) == len(plain) == 3
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(got, plain))
+    assert not reasons(model)
+    model.set_attn_implementation("eager")
+    assert len(model(**given, output_attentions=True).attentions) == 2
+    assert len(reasons(model)) == 1
+    before = compact.report(model).layers[0].calls
+    gradients(model, given)  # recorders stay, and ask for nothing now
+    assert compact.report(model).layers[0].calls == before + 1
+
+
+def test_one_layer_may_keep_its_own():
+    model, given = make("llama"), inputs("llama")
+    model.model.layers[0].self_attn.q_proj = type("MyLinear", (nn.Linear,), {"forward": lambda s, x: x @ s.weight.T})(
+        64, 64, bias=False
+    )
+    compact.apply(model, "exact")
+    gradients(model, given)
+    rows = compact.report(model).layers
+    assert rows[0].served_as is None and "MyLinear" in rows[0].reason
+    assert rows[1].served_as == "layers.1" and rows[1].calls == 1
+    assert "own forward: self_attn.q_proj" in str(compact.report(model))
+
+
+def test_lora_added_later_is_trained():
+    peft = pytest.importorskip("peft")
+    model, given = make("llama"), inputs("llama")
+    compact.apply(model, "exact")
+    lora = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj", "v_proj"], r=4))
+    plain = peft.get_peft_model(make("llama"), peft.LoraConfig(target_modules=["q_proj", "v_proj"], r=4))
+    plain.load_state_dict(lora.state_dict())
+    wanted, got = gradients(plain, given)[1], gradients(lora, given)[1]
+    assert len(got) == 8 and error(got, wanted) < 1e-5
+    assert any("q_proj was replaced by peft" in reason for reason in reasons(model))
+
+
+def test_hooks_added_later_are_called():
+    model, given = make("llama"), inputs("llama")
+    compact.apply(model, "exact")
+    calls = []
+    handle = model.model.layers[0].mlp.down_proj.register_forward_hook(lambda *a: calls.append(1))
+    gradients(model, given)
+    assert calls == [1] and reasons(model) == {"down_proj has a hook"}
+    handle.remove()
+    gradients(model, given)
+    rows = compact.report(model).layers
+    assert [row.calls for row in rows] == [1, 2]
+
+
+@pytest.mark.parametrize("kind", ["forward", "full_backward"])
+def test_hooks_of_a_layer_itself(kind):
+    model, given = make("llama"), inputs("llama")
+    calls = []
+    getattr(model.model.layers[1], f"register_{kind}_hook")(lambda *a: calls.append(1))
+    with applied(model, "exact"):
+        gradients(model, given)
+    assert calls == [1]
+
+
+def test_masks_that_are_no_padding():
+    model, given = make("llama"), inputs("llama")
+    plain = copy.deepcopy(model)
+    compact.apply(model, "exact")
+    left = torch.ones(3, 40, dtype=torch.long)
+    left[0, :5] = 0
+    packed = torch.cat([torch.arange(25), torch.arange(15)]).expand(3, 40)
+    # With a cache transformers takes packed positions for those of one sequence.
+    for more in ({"attention_mask": left}, {"position_ids": packed, "use_cache": False}):
+        wanted, got = gradients(plain, given | more), gradients(model, given | more)
+        assert torch.allclose(wanted[0], got[0], atol=1e-5)
+        assert error(got[1], wanted[1]) < 1e-5
+    assert "the attention mask is neither causal nor padding at the end" in reasons(model)
+
+
+def test_positions_of_their_own():
+    """Rows of a batch at other places, with the ordinary causal mask."""
+    model, given = make("llama"), inputs("llama")
+    positions = torch.arange(40) + torch.tensor([[0], [7], [30]])
+    wanted = gradients(copy.deepcopy(model), given | {"position_ids": positions})[1]
+    with applied(model, "exact"):
+        assert error(gradients(model, given | {"position_ids": positions})[1], wanted) < 1e-5
+
+
+def test_a_cache_means_the_own_forward():
+    model = make("llama")
+    compact.apply(model, "exact")
+    ids = inputs("llama")["input_ids"]
+    out = model(input_ids=ids, use_cache=True)
+    assert out.past_key_values.get_seq_length() == 40
+    assert reasons(model) == {"a cache of keys and values is passed; give use_cache=False"}
+
+
+def test_checkpointing_and_other_hooks():
+    model, given = make("llama"), inputs("llama")
+    wanted = gradients(model, given)[1]
+    compact.apply(model, "exact")
+    model.gradient_checkpointing_enable()
+    assert error(gradients(model, given)[1], wanted) < 1e-5
+    model.gradient_checkpointing_disable()
+    assert [row.calls for row in compact.report(model).layers] == [1, 1]
+    with torch.autograd.graph.save_on_cpu():
+        assert error(gradients(model, given)[1], wanted) < 1e-5
+    assert any("hooks for saved tensors" in reason for reason in reasons(model))
+
+    def block(x, *args, **kwargs):
+        return torch.utils.checkpoint.checkpoint(own, x, *args, use_reentrant=False, **kwargs)
+
+    layer = model.model.layers[0]
+    own = layer.forward
+    layer.forward = block
+    assert error(gradients(model, given)[1], wanted) < 1e-5
+
+
+def test_transforms_run_the_own_forward():
+    model = make("vit").eval()
+    compact.apply(model, "exact")
+    pixels = inputs("vit")["pixel_values"]
+    parameters = dict(model.named_parameters())
+
+    def loss(p):
+        return torch.func.functional_call(model, p, (pixels,)).logits.square().sum()
+
+    got = torch.func.grad(loss)(parameters)
+    compact.remove(model)
+    wanted = torch.func.grad(loss)(parameters)
+    assert all(torch.allclose(got[n], wanted[n], atol=1e-5) for n in wanted)
+
+
+def test_functional_call_reads_the_given_weights():
+    model, given = make("vit"), inputs("vit")
+    given.pop("labels")
+    others = {n: torch.randn_like(p).requires_grad_() * 0.1 for n, p in model.named_parameters()}
+    others = {n: p.detach().requires_grad_() for n, p in others.items()}
+
+    def run():
+        y = torch.func.functional_call(model, others, (), given).logits.square().sum()
+        return torch.autograd.grad(y, list(others.values()), allow_unused=True)
+
+    wanted = run()
+    with applied(model, "exact"):
+        got = run()
+    assert all((a is None) == (b is None) for a, b in zip(got, wanted))
+    assert all(torch.allclose(a, b, rtol=1e-3, atol=1e-4) for a, b in zip(got, wanted) if a is not None)

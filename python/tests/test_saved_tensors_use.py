@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where saved_tensors() may be entered, what it refuses, and what it leaves alone."""
+import contextlib
+import threading
+import warnings
+
+from _scopes import EIGHT, hooks_in_force, net, nothing_is_left, same, step  # noqa: F401: a fixture for all tests
+import pytest
+import torch
+from torch import nn
+
+import compact
+
+
+# ---- Hooks of others, errors, threads.
+
+
+def test_hooks_of_others_are_refused():
+    with torch.autograd.graph.save_on_cpu():
+        with pytest.raises(RuntimeError, match="other hooks of saved tensors"):
+            with compact.saved_tensors("off"):
+                pass
+    with compact.saved_tensors("off") as outer:
+        with pytest.raises(RuntimeError, match="compact.saved_tensors is in force"):
+            with compact.saved_tensors("off"):
+                pass
+        with pytest.raises(RuntimeError, match="compact.saved_tensors is in force"):
+            outer.__enter__()
+        assert hooks_in_force()[0] is outer._pack
+    with torch.autograd.graph.disable_saved_tensors_hooks("not now"):
+        with pytest.raises(RuntimeError, match="not now"):
+            with outer:
+                pass
+    with outer:  # the refusal left it as it was
+        pass
+
+
+def test_hooks_that_are_left_are_noticed():
+    theirs = torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach(), lambda t: t)
+    saved = compact.saved_tensors("off")
+    with pytest.raises(RuntimeError, match="replaced"):
+        with saved:
+            theirs.__enter__()
+    assert hooks_in_force()[0] is theirs.pack_hook
+    theirs.__exit__()
+    with pytest.raises(RuntimeError, match="replaced"):
+        with saved:
+            torch._C._autograd._pop_saved_tensors_default_hooks()
+    with pytest.raises(KeyError):  # the error of the program is the one to be seen
+        with saved:
+            theirs.__enter__()
+            raise KeyError
+    theirs.__exit__()
+    with saved:
+        with theirs:  # put back: as checkpoints do
+            pass
+
+
+def test_errors_leave_hooks_clean():
+    model, ids = net()
+    wanted = step(model, ids)
+    saved = compact.saved_tensors("off", model=model)
+    with pytest.raises(KeyError), saved:
+        model(ids)
+        raise KeyError
+    with pytest.raises(IndexError), saved:
+        model(ids + 300)  # inside of an operation
+    assert hooks_in_force() is None
+    assert same(step(model, ids, saved), wanted)
+    assert any(t.name == "up.addmm.input1" for t in saved.report())
+
+
+def test_wrong_arguments_are_value_errors():
+    for wrong in ("no-such-preset", "slot * = quantise", "slot * = quantize:bits=3", "nonsense = 1"):
+        with pytest.raises(ValueError):
+            compact.saved_tensors(wrong)
+    with pytest.raises(ValueError, match="least_elements"):
+        compact.saved_tensors("off", least_elements=-1)
+    with pytest.raises(ValueError, match="Module"):
+        compact.saved_tensors("off", model={})
+    with pytest.raises(TypeError):
+        compact.saved_tensors()
+    for treatment in ("recompute", "quantize:bits=4,along=last"):
+        with pytest.raises(ValueError, match="slot"):
+            with compact.saved_tensors(f"slot * = {treatment}", least_elements=1):
+                torch.randn(8, requires_grad=True).exp()
+
+
+def test_policies_are_presets_paths_and_texts(tmp_path):
+    file = tmp_path / "mine"
+    file.write_text("slot *.exp.* = quantize:bits=2\n")
+    for policy in (file, str(file), "slot *.exp.* = quantize:bits=2"):
+        with compact.saved_tensors(policy, least_elements=1) as saved:
+            torch.randn(64, requires_grad=True).exp().sin()
+        # The sine asks for the tensor itself.
+        assert [t.treatment for t in saved.report()] == ["quantize:bits=2", "keep"]
+
+
+def test_patterns_that_match_nothing_are_told_once():
+    saved = compact.saved_tensors("slot *.exp.* = keep\nslot *.esp.* = quantize:bits=4", least_elements=1)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with saved, torch.no_grad():
+            pass  # nothing was saved yet
+        for _ in range(2):
+            with saved:
+                torch.ones(8, requires_grad=True).exp()
+    assert len(told) == 1 and "esp" in str(told[0].message)
+    assert told[0].filename == __file__
+
+
+def test_threads_have_scopes_of_their_own():
+    scopes = [compact.saved_tensors("off", least_elements=1) for _ in range(4)]
+    errors = []
+
+    def train(i):
+        try:
+            x = torch.randn(64, 64, generator=torch.Generator().manual_seed(i)).requires_grad_()
+            for _ in range(50):
+                x.grad = None
+                with scopes[i]:
+                    y = (x * (i + 1)).sin().exp().sum()
+                y.backward()
+                wanted = (i + 1) * (x * (i + 1)).cos() * (x * (i + 1)).sin().exp()
+                assert torch.allclose(x.grad, wanted, atol=1e-5)
+                assert [t.name for t in scopes[i].report()] == ["~1.sin.input", "~2.exp.result"]
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=train, args=(i,)) for i in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not errors
+    with scopes[0]:  # another thread's operations are not its own
+        other = threading.Thread(target=lambda: torch.ones(9, requires_grad=True).exp())
+        other.start()
+        other.join()
+    assert len(scopes[0].report()) == 0
+
+
+def test_a_scope_in_use_by_another_thread_is_refused():
+    saved, seen = compact.saved_tensors("off"), []
+
+    def use(what):
+        try:
+            what()
+        except RuntimeError as error:
+            seen.append(str(error))
+
+    with saved:
+        for what in (saved.__enter__, lambda: saved.__exit__(None, None, None)):
+            other = threading.Thread(target=use, args=(what,))
+            other.start()
+            other.join()
+        assert hooks_in_force()[0] is saved._pack
+    assert "in force already" in seen[0] and "thread that it began on" in seen[1]
+
+
+# ---- What wraps tensors.
+
+
+def test_fake_tensors_are_kept_as_they_are():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        w = nn.Parameter(torch.randn(64, 64))
+        with compact.saved_tensors(EIGHT, least_elements=1) as saved:
+            y = (torch.randn(64, 64) @ w).relu().sum()
+        y.backward()
+        assert w.grad.shape == w.shape
+    assert saved.stored == 0
+
+
+def test_subclasses_are_kept_as_they_are():
+    class Own(torch.Tensor):
+        pass
+
+    t = torch.randn(64, 64).as_subclass(Own)
+    w = nn.Parameter(torch.randn(64, 64))
+    with compact.saved_tensors(EIGHT, least_elements=1) as saved:
+        y = (t @ w).sum()
+    y.backward()
+    wanted = t.as_subclass(torch.Tensor).sum(0)[:, None].expand(64, 64)
+    assert torch.allclose(w.grad.as_subclass(torch.Tensor), wanted, atol=1e-4)
+    assert all(t.parameter for t in saved.report())
+
+
+def test_vmap_inside():
+    w, x = nn.Parameter(torch.randn(64, 64)), torch.randn(16, 64)
+
+    def run(scope):
+        w.grad = None
+        with scope:
+            y = torch.vmap(lambda row: torch.tanh(row @ w))(x).sum()
+        y.backward()
+        return w.grad
+
+    wanted = run(contextlib.nullcontext())
+    assert torch.equal(run(compact.saved_tensors("off", least_elements=1)), wanted)
+
+
+def test_distributed_tensors_are_kept_as_they_are(tmp_path):
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        w, x = torch.randn(64, 64), torch.randn(32, 64)
+        grads = []
+        for scope in (contextlib.nullcontext(), compact.saved_tensors(EIGHT, least_elements=1)):
+            p = nn.Parameter(distribute_tensor(w, mesh, [Replicate()]))
+            with scope:
+                y = torch.tanh(distribute_tensor(x, mesh, [Replicate()]) @ p).sum()
+            y.backward()
+            assert isinstance(p.grad, DTensor)
+            grads.append(p.grad.to_local())
+        assert torch.equal(*grads)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_compiled_code_inside():
+    model, x = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64)), torch.randn(32, 64)
+    compiled = torch.compile(model, backend="aot_eager")
+
+    def run(scope):
+        model.zero_grad()
+        with scope:
+            y = compiled(x).square().sum()
+        y.backward()
+        return [p.grad.clone() for p in model.parameters()]
+
+    wanted = run(contextlib.nullcontext())
+    saved = compact.saved_tensors("off", model=compiled)
+    assert all(torch.equal(a, b) for a, b in zip(run(saved), wanted))
+    saved = compact.saved_tensors(EIGHT, model=compiled)
+    got = run(saved)
+    assert all((a - b).norm() < 0.05 * b.norm() for a, b in zip(got, wanted))
+    assert 0 < saved.stored < saved.bytes
