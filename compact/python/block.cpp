@@ -154,6 +154,8 @@ Block::PartPtr Block::make(const Variant& v) const {
     const auto found = affines_.find(name);
     return found == affines_.end() ? Network::Affine{} : found->second;
   };
+  const Network::Affine qkv = at("attn.qkv"), out = at("attn.out"), mlp_norm = at("mlp.norm"),
+                        down = at("mlp.down");
   const double given = number("scale"), dropout = number("attention_dropout");
   const std::optional<double> scale = given > 0 ? std::optional(given) : std::nullopt;
   const AttentionChoice choice = choose_masked_attention(v.device, v.products, d);
@@ -164,11 +166,11 @@ Block::PartPtr Block::make(const Variant& v) const {
     const double softcap = number("softcap");
     add_gated_block(*part, name_, policy_,
                     {.attn_norm = at("attn.norm"),
-                     .qkv = at("attn.qkv"),
-                     .out = at("attn.out"),
-                     .mlp_norm = at("mlp.norm"),
+                     .qkv = qkv,
+                     .out = out,
+                     .mlp_norm = mlp_norm,
                      .gate_up = at("mlp.gate_up"),
-                     .down = at("mlp.down"),
+                     .down = down,
                      .q_norm = at("attn.q_norm"),
                      .k_norm = at("attn.k_norm"),
                      .attn_post = at("attn.post_norm"),
@@ -207,24 +209,14 @@ Block::PartPtr Block::make(const Variant& v) const {
                 heads, d, {.dropout = dropout, .causal = causal, .scale = scale, .choice = choice});
   if (kind_ == "pre_norm") {
     add_pre_norm_block(*part, name_, policy_,
-                       {.attn_norm = at("attn.norm"),
-                        .qkv = at("attn.qkv"),
-                        .out = at("attn.out"),
-                        .mlp_norm = at("mlp.norm"),
-                        .up = at("mlp.up"),
-                        .down = at("mlp.down")},
+                       {at("attn.norm"), qkv, out, mlp_norm, at("mlp.up"), down},
                        {.eps = number("eps"),
                         .dropout = number("dropout"),
                         .gelu_tanh = flag("gelu_tanh"),
                         .attention = attention});
     return part;
   }
-  add_post_norm_block(*part, 0, name_, policy_,
-                      {.qkv = at("attn.qkv"),
-                       .out = at("attn.out"),
-                       .mlp_norm = at("mlp.norm"),
-                       .up = at("mlp.up"),
-                       .down = at("mlp.down")},
+  add_post_norm_block(*part, 0, name_, policy_, {qkv, out, mlp_norm, at("mlp.up"), down},
                       {.eps = number("eps"),
                        .dropout = number("dropout"),
                        .gelu_tanh = flag("gelu_tanh"),

@@ -20,10 +20,14 @@
 namespace compact {
 namespace {
 
+// Whether a policy is given by its lines, not by a name or a path.
+bool is_text(const std::string& given) {
+  return given.find('\n') != given.npos || given.find('=') != given.npos;
+}
+
 // The text of a policy that is a preset's name, the path of a file, or a text itself.
 std::string policy_text(const std::string& given) {
-  const bool text = given.find('\n') != given.npos || given.find('=') != given.npos;
-  if (text) return Policy::parse(given, "policy").str();
+  if (is_text(given)) return Policy::parse(given, "policy").str();
   const bool path = given.find('/') != given.npos || given.ends_with(".policy");
   return (path ? Policy::from_file(given) : Policy::preset(given)).str();
 }
@@ -43,9 +47,8 @@ void check_slots(const std::string& given, const std::vector<std::string>& names
     const std::string& role = role_names[i];
     all.push_back({names[i], role.empty() ? Role::kNone : parse_roles(role).front()});
   }
-  const bool text = given.find('\n') != given.npos || given.find('=') != given.npos;
   Policy policy = Policy::parse(policy_text(given), "policy");
-  if (!text) policy.make_general();
+  if (!is_text(given)) policy.make_general();
   policy.check_patterns(PolicyKind::kSlot, all);
 }
 

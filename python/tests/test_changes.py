@@ -1,139 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever is changed in a model, before or after apply(): losses and gradients are its own."""
+"""Forwards, losses and arguments that are changed, before or after apply(): results are the model's own."""
 import contextlib
 import copy
 import gc
 import types
 import weakref
 
+from _setting import dropouts, set_everywhere
+from conftest import DECODER, error, gradients, inputs, make
 import pytest
 import torch
 import transformers
-from conftest import DECODER, error, gradients, inputs, make
-from torch import nn
 from transformers import modeling_utils
 
 import compact
-
-
-def set_everywhere(name, value):
-    def change(model):
-        for module in model.modules():
-            if name in module.__dict__:
-                setattr(module, name, value)
-
-    return change
-
-
-def in_layer(path, name, value):
-    def change(model):
-        setattr(model.get_submodule(path), name, value)
-
-    return change
-
-
-def dropouts(p):
-    def change(model):
-        for module in model.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = p
-
-    return change
-
-
-class OtherMlp(transformers.models.llama.modeling_llama.LlamaMLP):
-    def forward(self, x):
-        return 0.5 * super().forward(x)
-
-
-class OtherLinear(nn.Linear):
-    def forward(self, x):
-        return 0.5 * super().forward(x)
-
-
-def other_class(path, cls):
-    def change(model):
-        model.get_submodule(path).__class__ = cls
-
-    return change
-
-
-def config_is(name, value):
-    def change(model):
-        setattr(model.config, name, value)
-
-    return change
-
-
-def eval_of(path):
-    def change(model):
-        model.get_submodule(path).eval()
-
-    return change
-
-
-LAYER = {"llama": "model.layers.0", "qwen3": "model.layers.0", "gpt2": "transformer.h.0", "bert": "bert.encoder.layer.0"}
-CHANGES = {
-    "llama": {
-        "is_causal of attention": in_layer(f"{LAYER['llama']}.self_attn", "is_causal", False),
-        "is_causal of the configuration": config_is("is_causal", False),
-        "scaling": set_everywhere("scaling", 1.0),
-        "eps of one norm": in_layer(f"{LAYER['llama']}.post_attention_layernorm", "variance_epsilon", 1.0),
-        "a class of the MLP": other_class(f"{LAYER['llama']}.mlp", OtherMlp),
-        "a class of a product": other_class(f"{LAYER['llama']}.mlp.down_proj", OtherLinear),
-        "another activation": in_layer(f"{LAYER['llama']}.mlp", "act_fn", nn.Tanh()),
-    },
-    "qwen3": {"eps of a head's norm": in_layer(f"{LAYER['qwen3']}.self_attn.q_norm", "variance_epsilon", 1.0)},
-    "mistral": {"no window": config_is("sliding_window", None)},
-    "gpt2": {
-        "scaling": set_everywhere("scaling", 1.0),
-        "eps": in_layer(f"{LAYER['gpt2']}.ln_2", "eps", 1.0),
-        "GELU": in_layer(f"{LAYER['gpt2']}.mlp", "act", nn.GELU()),
-        "GELU by tanh": in_layer(f"{LAYER['gpt2']}.mlp", "act", nn.GELU(approximate="tanh")),
-    },
-    "bert": {
-        "eps": set_everywhere("eps", 0.1),
-        "chunks": set_everywhere("chunk_size_feed_forward", 8),
-    },
-}
-
-
-ALIKE = ("GELU", "GELU by tanh", "chunks")  # with which gradients are nearly the same
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("name,change", [(n, c) for n in CHANGES for c in CHANGES[n]])
-def test_numbers_and_code(name, change, when):
-    own, model, given = make(name), make(name), inputs(name)
-    unchanged = gradients(own, given)[1]
-    CHANGES[name][change](own)
-    if when == "before":
-        CHANGES[name][change](model)
-        with contextlib.suppress(ValueError):  # no layer can be served
-            compact.apply(model, "exact")
-    else:
-        compact.apply(model, "exact")
-        gradients(model, given)
-        CHANGES[name][change](model)
-    wanted, got = gradients(own, given), gradients(model, given)
-    assert abs(wanted[0] - got[0]) < 1e-5 and error(got[1], wanted[1]) < 1e-4
-    assert change in ALIKE or error(wanted[1], unchanged) > 1e-3, "the change changes nothing"
-
-
-@pytest.mark.parametrize("name", ["gpt2", "bert"])
-def test_dropout_switched_off_later(name):
-    own, model, given = make(name), make(name), inputs(name)
-    dropouts(0.4)(model)
-    compact.apply(model, "exact")
-    dropouts(0.0)(model)
-    assert error(gradients(model, given)[1], gradients(own, given)[1]) < 1e-4
-    dropouts(0.4)(model)
-    layers = [m for m in model.modules() if "_compact" in m.__dict__ and m is not model]
-    for module in (inner for layer in layers for inner in layer.modules() if inner is not layer):
-        module.eval()
-    for outside in (m for m in model.modules() if isinstance(m, nn.Dropout)):
-        outside.eval()
-    assert error(gradients(model, given)[1], gradients(own, given)[1]) < 1e-4
 
 
 def test_an_argument_is_causal():
