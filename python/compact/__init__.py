@@ -9,7 +9,7 @@ from ._library import __version__
 from ._loss import linear_cross_entropy
 from ._memory import Meter
 from ._saved_tensors import SavedTensor, SavedTensorsReport, saved_tensors
-from ._swap import LayerReport, Report, apply, families, policy_text, presets, remove, report
+from ._apply import LayerReport, Report, apply, families, policy_text, presets, remove, report
 
 __all__ = [
     "LayerReport",

@@ -9,7 +9,7 @@ from transformers import TrainerCallback
 
 from ._layers import INSTEAD, LayerState
 from ._stand_in import log, state_of
-from ._swap import report
+from ._apply import report
 
 
 class Callback(TrainerCallback):
