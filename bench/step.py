@@ -22,7 +22,7 @@ import types
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
-import memory_table as table  # noqa: E402: the runs themselves are the memory table's
+import memory_table as table  # noqa: E402 - the runs themselves are the memory table's
 
 COMPACT_8 = ["--preset", "compact", "--rank", "0.125"]
 # type, batch -> rows of (name, side, flags)
@@ -64,7 +64,7 @@ def main():
     p.add_argument("--out", default=str(ROOT / "bench/results/step"), help="PATH of PATH.md and PATH.json")
     a = p.parse_args()
     found = {}
-    lines = [f"# Step of llama-60m beside plain PyTorch", "",
+    lines = ["# Step of llama-60m beside plain PyTorch", "",
              f"{datetime.date.today()}, {table.device_name('cpu')}, {a.threads} threads, "
              f"{a.rounds} rounds; `bench/step.py`. Peak: highest allocated bytes of a step, weights, gradients "
              "and optimizer state included. Ratios are to the rival of the same group.", ""]

@@ -15,7 +15,7 @@ import subprocess
 import matplotlib
 
 matplotlib.use("svg")
-import matplotlib.pyplot as plt  # noqa: E402: after the backend
+import matplotlib.pyplot as plt  # noqa: E402 - after the backend
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NAMES = {"pool:size=2": "pool 2 x 2", "pool:size=4": "pool 4 x 4", "pool:size=8": "pool 8 x 8",

@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Formats the C++ and CUDA sources with clang-format 14.0.6 (another version formats otherwise).
-#   --check   changes nothing; fails where a file would change, or lacks its SPDX line
+#   --check   changes nothing; fails where a file would change or lacks its SPDX line, and where
+#             Python names something that is not there (ruff's rules E9 and F)
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 version=14.0.6
+ruff_version=0.17.6
 
-install_clang_format() {
+install_from_pip() {  # install_from_pip FOLDER PACKAGE==VERSION
   python3 -m venv --clear "$1" &&
-    "$1/bin/python" -m pip install --disable-pip-version-check --no-input "clang-format==$version"
+    "$1/bin/python" -m pip install --disable-pip-version-check --no-input "$2"
 }
 
 formatter=""
@@ -22,7 +24,7 @@ for candidate in clang-format clang-format-14 "$own/bin/clang-format"; do
 done
 if [[ -z $formatter ]]; then
   step "install clang-format $version" "check the network and pip's settings, or install it" \
-    install_clang_format "$own" || exit 1
+    install_from_pip "$own" "clang-format==$version" || exit 1
   formatter=$own/bin/clang-format
 fi
 
@@ -35,7 +37,13 @@ if [[ ${1:-} != --check ]]; then
 fi
 status=0
 "$formatter" --dry-run -Werror "${sources[@]}" || status=1
-mapfile -d '' scripts < <(find compact tests bench examples cmake fuzz scripts .ci -type f \
+ruff=$root/.cache/ruff
+[[ $("$ruff/bin/ruff" --version 2>/dev/null || true) == "ruff $ruff_version" ]] ||
+  step "install ruff $ruff_version" "check the network and pip's settings" \
+    install_from_pip "$ruff" "ruff==$ruff_version" || exit 1
+"$ruff/bin/ruff" check --quiet --no-cache --select E9,F compact tests bench examples cmake fuzz \
+  python scripts || status=1
+mapfile -d '' scripts < <(find compact tests bench examples cmake fuzz python scripts .ci -type f \
   \( -name '*.py' -o -name '*.sh' -o -path '.ci/run' \) -print0)
 for file in "${sources[@]}" "${scripts[@]}"; do
   head -n 3 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' || {

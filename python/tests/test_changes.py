@@ -186,7 +186,7 @@ def test_tables_changed_in_place():
 
 
 def test_reentrant_checkpointing_has_one_dropout():
-    model, given = make("gpt2"), inputs("gpt2")
+    model = make("gpt2")
     dropouts(0.5)(model)
     compact.apply(model)
     block = model.transformer.h[0]

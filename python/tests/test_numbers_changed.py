@@ -42,6 +42,33 @@ def config_is(name, value):
     return change
 
 
+LAYER = {"llama": "model.layers.0", "qwen3": "model.layers.0", "gpt2": "transformer.h.0", "bert": "bert.encoder.layer.0"}
+CHANGES = {
+    "llama": {
+        "is_causal of attention": in_layer(f"{LAYER['llama']}.self_attn", "is_causal", False),
+        "is_causal of the configuration": config_is("is_causal", False),
+        "scaling": set_everywhere("scaling", 1.0),
+        "eps of one norm": in_layer(f"{LAYER['llama']}.post_attention_layernorm", "variance_epsilon", 1.0),
+        "a class of the MLP": other_class(f"{LAYER['llama']}.mlp", OtherMlp),
+        "a class of a product": other_class(f"{LAYER['llama']}.mlp.down_proj", OtherLinear),
+        "another activation": in_layer(f"{LAYER['llama']}.mlp", "act_fn", nn.Tanh()),
+    },
+    "qwen3": {"eps of a head's norm": in_layer(f"{LAYER['qwen3']}.self_attn.q_norm", "variance_epsilon", 1.0)},
+    "mistral": {"no window": config_is("sliding_window", None)},
+    "gpt2": {
+        "scaling": set_everywhere("scaling", 1.0),
+        "eps": in_layer(f"{LAYER['gpt2']}.ln_2", "eps", 1.0),
+        "GELU": in_layer(f"{LAYER['gpt2']}.mlp", "act", nn.GELU()),
+        "GELU by tanh": in_layer(f"{LAYER['gpt2']}.mlp", "act", nn.GELU(approximate="tanh")),
+    },
+    "bert": {
+        "eps": set_everywhere("eps", 0.1),
+        "chunks": set_everywhere("chunk_size_feed_forward", 8),
+    },
+}
+ALIKE = ("GELU", "GELU by tanh", "chunks")  # with which gradients are nearly the same
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("name,change", [(n, c) for n in CHANGES for c in CHANGES[n]])
 def test_numbers_and_code(name, change, when):

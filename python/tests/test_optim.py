@@ -3,7 +3,7 @@
 import math
 import pathlib
 
-from _optimizing import batch, BF16, F32, give_gradients, make, Net, one_thread, parameters, same_bits, tensors, train  # noqa: F401: a fixture for all tests
+from _optimizing import batch, BF16, F32, give_gradients, make, Net, one_thread, parameters, same_bits, tensors, train  # noqa: F401 - a fixture for all tests
 import pytest
 import torch
 from torch import nn
@@ -84,12 +84,12 @@ def test_muon_takes_matrices_of_blocks():
 
 def test_muon_learns():
     losses = []
-    for make in (
+    for optimizer_of in (
         lambda net: compact.optim.Muon(net, lr=4e-3),
         lambda net: torch.optim.AdamW(net.parameters(), lr=4e-3),
     ):
         net = Net()
-        train(net, make(net), list(range(8)) * 15)
+        train(net, optimizer_of(net), list(range(8)) * 15)
         with torch.no_grad():
             losses.append(sum(functional.cross_entropy(net(x), y).item() for x, y in map(batch, range(8))) / 8)
     assert losses[0] < 1.1 * losses[1], losses

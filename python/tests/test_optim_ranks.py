@@ -4,7 +4,7 @@ import copy
 import math
 import traceback
 
-from _optimizing import BF16, F32, Net, one_thread, same_bits, tensors, train  # noqa: F401: a fixture for all tests
+from _optimizing import BF16, F32, Net, one_thread, same_bits, tensors, train  # noqa: F401 - a fixture for all tests
 import pytest
 import torch
 from torch import nn

@@ -2,7 +2,7 @@
 """What optimizers keep, and what becomes of it in files, copies and Trainer."""
 import copy
 
-from _optimizing import BF16, F32, give_gradients, make, Net, one_thread, parameters, same_bits, tensors, train  # noqa: F401: a fixture for all tests
+from _optimizing import BF16, F32, give_gradients, make, Net, one_thread, parameters, same_bits, tensors, train  # noqa: F401 - a fixture for all tests
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp

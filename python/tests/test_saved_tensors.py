@@ -2,7 +2,7 @@
 """What comes back from saved_tensors(): bits, nearness, versions."""
 import contextlib
 
-from _scopes import distance, EIGHT, FOUR, net, nothing_is_left, same, step  # noqa: F401: a fixture for all tests
+from _scopes import distance, EIGHT, FOUR, net, nothing_is_left, same, step  # noqa: F401 - a fixture for all tests
 from conftest import gradients, inputs, make
 import pytest
 import torch

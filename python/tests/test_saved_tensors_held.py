@@ -4,7 +4,7 @@ import contextlib
 import gc
 import weakref
 
-from _scopes import distance, EIGHT, FOUR, net, nothing_is_left, same, step  # noqa: F401: a fixture for all tests
+from _scopes import distance, EIGHT, FOUR, net, nothing_is_left, same, step  # noqa: F401 - a fixture for all tests
 from conftest import inputs, make
 import pytest
 import torch

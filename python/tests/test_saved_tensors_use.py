@@ -4,7 +4,7 @@ import contextlib
 import threading
 import warnings
 
-from _scopes import EIGHT, hooks_in_force, net, nothing_is_left, same, step  # noqa: F401: a fixture for all tests
+from _scopes import EIGHT, hooks_in_force, net, nothing_is_left, same, step  # noqa: F401 - a fixture for all tests
 import pytest
 import torch
 from torch import nn
