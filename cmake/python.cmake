@@ -2,7 +2,7 @@
 # file serves every Python. Nothing of Python is linked, and the layers that it needs are inside.
 file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/compact/python/*.cpp)
 add_library(compact_python SHARED ${sources})
-target_link_libraries(compact_python PRIVATE compact_networks compact_optim)
+target_link_libraries(compact_python PRIVATE compact_networks compact_optim compact_plan)
 target_compile_definitions(compact_python PRIVATE COMPACT_VERSION="${PROJECT_VERSION}")
 # Other libraries in the process may have names like ours.
 target_link_options(compact_python PRIVATE "LINKER:--exclude-libs,ALL")

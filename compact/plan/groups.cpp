@@ -17,7 +17,8 @@ void add_tensor(std::string& text, const at::Tensor& t) {
               ";");
 }
 
-// All that what a segment takes depends on.
+}  // namespace
+
 std::string signature(const SegmentInfo& info, const SegmentSample& sample) {
   std::string text;
   for (const auto* slots : {&info.rebuilt, &info.held}) {
@@ -36,9 +37,9 @@ std::string signature(const SegmentInfo& info, const SegmentSample& sample) {
   return text;
 }
 
-SegmentInfo info_of(const Segment& s, const at::Tensor& x, Weights weights,
-                    std::span<const Parameter* const> parameters) {
-  SegmentInfo info{.name = s.name(), .work = s.work(x, weights), .variants = s.variants()};
+SegmentInfo segment_info(const Segment& s, const at::Tensor& x, Weights weights,
+                         const SegmentPass& pass, std::span<const Parameter* const> parameters) {
+  SegmentInfo info{.name = s.name(), .work = s.work(x, weights, pass), .variants = s.variants()};
   const size_t skip = s.name().size() + 1;
   for (const SlotUse& use : s.uses()) {
     if (use.signs) {
@@ -60,8 +61,6 @@ SegmentInfo info_of(const Segment& s, const at::Tensor& x, Weights weights,
   return info;
 }
 
-}  // namespace
-
 std::string keep_lines(const std::vector<SegmentInfo>& segments) {
   std::string text = "slot * = keep\n";
   for (const SegmentInfo& s : segments) {
@@ -78,7 +77,7 @@ SegmentGroups::SegmentGroups(const StepRequest& request) {
   std::vector<std::string> signatures;
   const auto see = [&](const Segment& s, const at::Tensor& x, Weights weights,
                        const SegmentPass& pass) {
-    SegmentInfo info = info_of(s, x, weights, network_->parameters_of(s));
+    SegmentInfo info = segment_info(s, x, weights, {}, network_->parameters_of(s));
     SegmentSample sample{.segment = &s,
                          .input = x.detach(),
                          .input_gradient = x.requires_grad(),

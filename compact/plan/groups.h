@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,11 @@ struct SegmentInfo {
   std::string in_segment(const std::string& slot) const { return name + "." + slot; }
 };
 
+// Of a segment that reads x and these weights; of `parameters`, where given, the matrices among
+// them.
+SegmentInfo segment_info(const Segment& segment, const at::Tensor& x, Weights weights,
+                         const SegmentPass& pass, std::span<const Parameter* const> parameters);
+
 // Lines of a policy that keeps what backward passes read: as it is, of signs one bit each.
 std::string keep_lines(const std::vector<SegmentInfo>& segments);
 
@@ -45,6 +51,9 @@ struct SegmentSample {
   std::vector<Weight> weights;
   SegmentPass pass;
 };
+
+// All that what a segment takes depends on: of segments that are alike the same.
+std::string signature(const SegmentInfo& info, const SegmentSample& sample);
 
 // Runs one forward pass of a step on the meta device. Segments are alike where their slots, what
 // their steps take, what they read and whether gradients of it are asked for are the same.

@@ -8,12 +8,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <filesystem>
-#include <nlohmann/json.hpp>
 
-#include "compact/base/atomic_file.h"
 #include "compact/base/check.h"
-#include "compact/base/file.h"
 
 namespace compact {
 namespace {
@@ -33,50 +29,14 @@ double least_seconds(F run) {
   return least;
 }
 
-using nlohmann::json;
+bool positive(double x) { return std::isfinite(x) && x > 0; }
 
-// What was measured under `key` in `folder`/speed.json, where `usable` takes it, else what
-// `measure` gives, which is then remembered.
-json remembered(const std::string& folder, const std::string& key,
-                FunctionRef<bool(const json&)> usable, FunctionRef<json()> measure) {
-  const std::filesystem::path file = std::filesystem::path(folder) / "speed.json";
-  json all = json::object(), entry;
-  if (!folder.empty() && is_file(file)) {
-    try {
-      all = json::parse(read_text(file, int64_t{1} << 24), nullptr, /*allow_exceptions=*/false);
-    } catch (const InputError&) {  // cannot be read: made anew
-    }
-    if (!all.is_object()) all = json::object();
-    entry = all.value(key, json());
-  }
-  if (entry.is_object() && usable(entry)) return entry;
-  entry = measure();
-  if (folder.empty()) return entry;
-  all[key] = entry;
-  try {
-    std::filesystem::create_directories(folder);
-    write_file_atomically(file, all.dump(1) + "\n");
-  } catch (const std::exception&) {  // not remembered, then
-  }
-  return entry;
-}
+}  // namespace
 
-bool positive(const json& object, const char* key) {
-  const auto one = [](const json& x) {
-    return x.is_number() && std::isfinite(x.get<double>()) && x.get<double>() > 0;
-  };
-  if (!object.contains(key)) return false;
-  const json& value = object[key];
-  return value.is_array() ? std::ranges::all_of(value, one) : one(value);
-}
-
-// Read and written, a second.
 double copied_bytes() {
   const at::Tensor from = at::zeros({16 << 20}, at::kFloat), to = at::zeros_like(from);
   return 2 * static_cast<double>(from.nbytes()) / least_seconds([&] { to.copy_(from); });
 }
-
-}  // namespace
 
 Speed stated_speed(const SegmentGroups& groups, double products, double bytes) {
   COMPACT_CHECK(products > 0 && bytes > 0,
@@ -95,7 +55,7 @@ Speed stated_speed(const SegmentGroups& groups, double products, double bytes) {
 }
 
 Speed measured_speed(const SegmentGroups& groups, const TimedNetwork& timed,
-                     const std::string& folder) {
+                     RememberSteps remember) {
   const SegmentGroups small(timed.request);
   COMPACT_CHECK(small.samples().size() == groups.samples().size(),
                 "[plan] the network to time has ", small.samples().size(),
@@ -107,15 +67,11 @@ Speed measured_speed(const SegmentGroups& groups, const TimedNetwork& timed,
     steps.push_back(s.work.size());
     names.push_back(s.name);
   }
-  const auto usable = [&](const json& e) {
-    if (!positive(e, "bytes") || !e.contains("segments") || !e["segments"].is_array() ||
-        e["segments"].size() != steps.size() || (groups.head() && !positive(e, "products"))) {
-      return false;
-    }
+  const auto usable = [&](const MeasuredSteps& m) {
+    if (!positive(m.bytes) || m.segments.size() != steps.size()) return false;
+    if (groups.head() && !positive(m.products)) return false;
     for (size_t i = 0; i < steps.size(); ++i) {
-      const json segment = {{"steps", e["segments"][i]}};
-      if (!segment["steps"].is_array() || segment["steps"].size() != steps[i] ||
-          !positive(segment, "steps")) {
+      if (m.segments[i].size() != steps[i] || !std::ranges::all_of(m.segments[i], positive)) {
         return false;
       }
     }
@@ -123,32 +79,32 @@ Speed measured_speed(const SegmentGroups& groups, const TimedNetwork& timed,
   };
   const auto measure = [&] {
     const at::NoGradGuard no_grad;
-    std::vector<std::vector<double>> segments;
+    MeasuredSteps m;
     const auto see = [&](const Segment& s, const at::Tensor& x, Weights weights,
                          const SegmentPass&) {
-      if (segments.size() == names.size() || s.name() != names[segments.size()]) return;
-      segments.push_back(s.forward_seconds(x, weights, kRounds));
+      if (m.segments.size() == names.size() || s.name() != names[m.segments.size()]) return;
+      m.segments.push_back(s.forward_seconds(x, weights, kRounds));
     };
     const auto network = timed.request.network(at::kCPU);
     const StepInputs batch = timed.request.micro_batch(at::kCPU, 0);
     network->each_segment(batch.inputs, batch.target, {}, see);
-    json entry = {{"segments", segments}, {"bytes", copied_bytes()}};
+    m.bytes = copied_bytes();
     if (const Parameter* head = groups.head()) {
       const int64_t n = head->weight.size(1);
       const auto options = at::device(at::kCPU).dtype(head->weight.dtype());
       const at::Tensor rows = at::ones({kHeadTokens, n}, options),
                        matrix = at::ones({kHeadRows, n}, options);
       const double seconds = least_seconds([&] { rows.mm(matrix.t()); });
-      entry["products"] = 2.0 * static_cast<double>(kHeadTokens * kHeadRows * n) / seconds;
+      m.products = 2.0 * static_cast<double>(kHeadTokens * kHeadRows * n) / seconds;
     }
-    return entry;
+    return m;
   };
   const std::string key = cat("cpu ", at::get_num_threads(), " threads ", timed.key);
-  const json entry = remembered(folder, key, usable, measure);
+  MeasuredSteps measured = remember(key, usable, measure);
   Speed speed{.source = cat("measured on this machine, ", at::get_num_threads(), " threads"),
-              .segments = entry["segments"].get<std::vector<std::vector<double>>>(),
-              .bytes_per_second = entry["bytes"]};
-  if (groups.head()) speed.head = groups.head_products() / entry["products"].get<double>();
+              .segments = std::move(measured.segments),
+              .bytes_per_second = measured.bytes};
+  if (groups.head()) speed.head = groups.head_products() / measured.products;
   for (auto& segment : speed.segments) {
     for (double& s : segment) s *= timed.scale;
   }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // How long the steps of segments and the products of a loss in chunks take: measured on this
-// machine once and remembered, or from stated figures of another device.
+// machine, or from stated figures of another device.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "compact/base/function_ref.h"
 #include "compact/plan/groups.h"
 #include "compact/plan/step_time.h"
 
@@ -32,10 +33,21 @@ struct TimedNetwork {
   double scale = 1;     // samples of the network's own micro-batch in one of `request`
   std::string key;      // says all that the figures depend on beside threads
 };
-// Remembered in `folder`/speed.json; one that cannot be read is made anew, one that cannot be
-// written is left. Empty folder: not remembered.
+// What running it told.
+struct MeasuredSteps {
+  std::vector<std::vector<double>> segments;  // seconds of each step of each group
+  double products = 0;                        // of the head, operations a second; 0: no head
+  double bytes = 0;                           // of a copy, a second, read and written
+};
+// What was measured under a key before, where it is usable, or what `measure` gives.
+using RememberSteps = FunctionRef<MeasuredSteps(const std::string& key,
+                                                FunctionRef<bool(const MeasuredSteps&)> usable,
+                                                FunctionRef<MeasuredSteps()> measure)>;
+// Bytes a second of a copy on the CPU, read and written.
+double copied_bytes();
+
 Speed measured_speed(const SegmentGroups& groups, const TimedNetwork& timed,
-                     const std::string& folder);
+                     RememberSteps remember);
 
 // Seconds of a whole step that rebuilds nothing, whatever the device: forward and twice as much
 // backward of all segments, three products of the head, one pass over weights, gradients and

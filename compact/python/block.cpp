@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "compact/base/check.h"
+#include "compact/codecs/meta_device.h"
 #include "compact/networks/gated_block.h"
 #include "compact/networks/post_norm_block.h"
 #include "compact/networks/pre_norm_block.h"
@@ -33,6 +34,19 @@ const std::map<std::string, std::set<std::string>> kKinds = {
 };
 
 at::Tensor told(const std::optional<at::Tensor>& t) { return t ? t->detach() : at::Tensor(); }
+
+// A shape and a type: a tensor that takes no memory, not even where meta tensors are counted.
+at::Tensor shape(at::IntArrayRef sizes, at::ScalarType type) {
+  at::Tensor t = at::empty({0}, at::device(at::kMeta).dtype(type));
+  t.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, std::vector<int64_t>(sizes.size(), 0));
+  return t;
+}
+at::Tensor shape_of(const at::Tensor& t) {
+  return t.defined() ? shape(t.sizes(), t.scalar_type()) : at::Tensor();
+}
+at::Tensor of_shape(const at::Tensor& t) {
+  return t.defined() ? at::empty(t.sizes(), t.options()) : at::Tensor();
+}
 
 }  // namespace
 
@@ -86,7 +100,7 @@ Network::Affine Block::affine(const std::string& name, std::vector<int64_t> out,
   const auto add = [&](const std::string& full, at::IntArrayRef sizes) {
     Parameter p;
     p.name = full;
-    p.weight = at::empty(sizes, at::device(at::kMeta));
+    p.weight = shape(sizes, at::kFloat);
     p.hidden = true;
     return parameters_.emplace_back(std::make_unique<Parameter>(std::move(p))).get();
   };
@@ -250,7 +264,8 @@ at::Tensor Block::forward(const at::Tensor& x, const std::vector<at::Tensor>& we
                 " weights, not ", weights.size());
   COMPACT_CHECK(x.dim() == 3 && x.size(2) == integer("hidden"), "[block] `", name_,
                 "` takes [batch, sequence, ", integer("hidden"), "], not ", x.sizes());
-  const c10::DeviceType device = x.device().type();
+  // On the meta device: the one that is planned for.
+  const c10::DeviceType device = device_type_of(x);
   const bool autocast = at::autocast::is_autocast_enabled(device);
   const at::ScalarType type = autocast ? at::autocast::get_autocast_dtype(device) : x.scalar_type();
   COMPACT_CHECK(type == at::kFloat || type == at::kBFloat16, "[block] `", name_,
@@ -280,6 +295,17 @@ at::Tensor Block::forward(const at::Tensor& x, const std::vector<at::Tensor>& we
   }
   const int64_t window = kind_ == "gated" ? integer("window") : 0;
   const PartPtr p = part({device, type, lengths.has_value(), window > 0 && window < x.size(1)});
+  if (watched_) {
+    seen_ = Seen{p,
+                 shape_of(x),
+                 shape_of(pass.lengths),
+                 shape_of(pass.cos),
+                 shape_of(pass.sin),
+                 x.requires_grad(),
+                 training,
+                 pass.noise,
+                 read};
+  }
   SegmentReport report;
   at::Tensor y = p->segment(x, std::move(read), pass, &report);
   if (!report.slots.empty()) {
@@ -287,6 +313,21 @@ at::Tensor Block::forward(const at::Tensor& x, const std::vector<at::Tensor>& we
     held_ = std::move(report.slots);
   }
   return y;
+}
+
+Block::Call Block::last_call() const {
+  COMPACT_CHECK(seen_, "[block] `", name_, "`: no call of it was watched");
+  SegmentPass pass{.training = seen_->training,
+                   .noise = seen_->noise,
+                   .lengths = of_shape(seen_->lengths),
+                   .cos = of_shape(seen_->cos),
+                   .sin = of_shape(seen_->sin)};
+  return {seen_->part,
+          {.segment = &seen_->part->segment,
+           .input = of_shape(seen_->x),
+           .input_gradient = seen_->x_gradient,
+           .weights = seen_->weights,
+           .pass = pass}};
 }
 
 std::vector<std::tuple<std::string, std::string, int64_t, int64_t>> Block::held() const {

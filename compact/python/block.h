@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "compact/networks/network.h"
+#include "compact/plan/groups.h"
 
 namespace compact {
 
@@ -46,6 +47,15 @@ class Block final : public torch::CustomClassHolder {
 
   // Of the last call that made a graph: slot, treatment, bytes held, bytes if all were kept.
   std::vector<std::tuple<std::string, std::string, int64_t, int64_t>> held() const;
+
+  // For plans, of the last call: the segment that ran, and what it was given, in shapes alone and
+  // on the meta device. Nothing of a call is remembered before watch().
+  struct Call {
+    std::shared_ptr<const Network::Part> part;
+    SegmentSample sample;
+  };
+  void watch() { watched_ = true; }
+  Call last_call() const;
 
   const std::string& kind() const { return kind_; }
   const std::string& name() const { return name_; }
@@ -82,6 +92,15 @@ class Block final : public torch::CustomClassHolder {
   std::map<Variant, PartPtr> parts_;
   mutable std::mutex held_mutex_;
   std::vector<SlotBytes> held_;
+  bool watched_ = false;
+  struct Seen {  // shapes and types; weights take no memory of their own
+    PartPtr part;
+    at::Tensor x, lengths, cos, sin;
+    bool x_gradient = false, training = false;
+    uint64_t noise = 0;
+    std::vector<Weight> weights;
+  };
+  std::optional<Seen> seen_;
 };
 
 }  // namespace compact

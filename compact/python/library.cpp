@@ -11,11 +11,14 @@
 #include <vector>
 
 #include "compact/base/check.h"
+#include "compact/codecs/meta_device.h"
 #include "compact/kernels/kernels.h"
 #include "compact/ops/functions/loss.h"
 #include "compact/ops/policy/policy.h"
 #include "compact/python/block.h"
+#include "compact/python/layer_search.h"
 #include "compact/python/meter.h"
+#include "compact/python/step_trace.h"
 
 namespace compact {
 namespace {
@@ -69,7 +72,7 @@ at::Tensor chunked_cross_entropy(const at::Tensor& hidden, const at::Tensor& wei
                                  double softcap) {
   const std::string text = tokens > 0 ? cat("chunk:tokens=", tokens) : "chunk";
   const LossTreatment treatment =
-      LossTreatment::from(Treatment::parse(text), weight.size(0), hidden.device().type());
+      LossTreatment::from(Treatment::parse(text), weight.size(0), device_type_of(hidden));
   return linear_cross_entropy(hidden, weight, targets, scale, treatment, nullptr, softcap);
 }
 
@@ -84,13 +87,21 @@ std::vector<std::string> devices() {
 
 using BlockPtr = c10::intrusive_ptr<Block>;
 using BlockState = std::tuple<std::string, std::string, std::string, Block::Numbers>;
-using MeterPtr = c10::intrusive_ptr<Meter>;
+using TracePtr = c10::intrusive_ptr<StepTrace>;
 
 }  // namespace
 }  // namespace compact
 
 TORCH_LIBRARY(compact, m) {
   using namespace compact;
+  m.class_<StepTrace>("StepTrace")
+      .def(torch::init<>())
+      .def("moment", &StepTrace::moment)
+      .def("gradient", &StepTrace::gradient)
+      .def("stop", &StepTrace::stop)
+      .def("peak", &StepTrace::peak)
+      .def("before", &StepTrace::before)
+      .def("reserved", &StepTrace::reserved);
   m.class_<Block>("Block")
       .def(torch::init<std::string, std::string, std::string, Block::Numbers>())
       .def("forward",
@@ -106,6 +117,7 @@ TORCH_LIBRARY(compact, m) {
       .def("weights", [](const BlockPtr& b) { return b->weights(); })
       .def("slots", &Block::slots)
       .def("held", &Block::held)
+      .def("watch", &Block::watch)
       .def_pickle(
           [](const BlockPtr& b) -> BlockState {
             return {b->kind(), b->name(), b->policy(), b->numbers()};
@@ -114,6 +126,15 @@ TORCH_LIBRARY(compact, m) {
             return c10::make_intrusive<Block>(std::get<0>(s), std::get<1>(s), std::get<2>(s),
                                               std::get<3>(s));
           });
+  using SearchPtr = c10::intrusive_ptr<LayerSearch>;
+  m.class_<LayerSearch>("LayerSearch")  // behind the classes that it takes
+      .def(torch::init<const std::vector<BlockPtr>&, double, double, bool>())
+      .def("base_policy", &LayerSearch::base_policy)
+      .def("solve", [](const SearchPtr& s, const TracePtr& base,
+                       int64_t budget) { return s->solve(base, budget); })
+      .def("least_peak",
+           [](const SearchPtr& s, const TracePtr& base) { return s->least_peak(base); })
+      .def("forward_seconds", &LayerSearch::forward_seconds);
   m.class_<Meter>("Meter")
       .def(torch::init<>())
       .def("start", &Meter::start)
@@ -127,5 +148,7 @@ TORCH_LIBRARY(compact, m) {
   m.def("loss_chunk", &loss_chunk);
   m.def("chunked_cross_entropy", &chunked_cross_entropy);
   m.def("devices", &devices);
+  m.def("prepare_planning", &prepare_planning);
+  m.def("planned_rates", &planned_rates);
   m.def("version", [] { return std::string(COMPACT_VERSION); });
 }

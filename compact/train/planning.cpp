@@ -13,6 +13,7 @@
 #include "compact/io/checksum.h"
 #include "compact/plan/gpu_card.h"
 #include "compact/tasks/setup.h"
+#include "compact/train/speed_file.h"
 
 namespace compact {
 namespace {
@@ -220,8 +221,11 @@ Speed speed_for(const TrainConfig& c, const Task& task, c10::DeviceType device,
     return speed;
   }
   if (c.threads > 0) at::set_num_threads(static_cast<int>(c.threads));
-  return measured_speed(groups, timed_network(c, task),
-                        c.cache_dir.empty() ? default_cache_folder() : c.cache_dir);
+  const std::string folder = c.cache_dir.empty() ? default_cache_folder() : c.cache_dir;
+  const auto remember = [&](const std::string& key, auto usable, auto measure) {
+    return remembered_steps(folder, key, usable, measure);
+  };
+  return measured_speed(groups, timed_network(c, task), remember);
 }
 
 BudgetPlanner planner_for(const TrainConfig& c, const Task& task, c10::DeviceType device,

@@ -9,11 +9,14 @@ from ._library import __version__
 from ._loss import linear_cross_entropy
 from ._memory import Meter
 from ._saved_tensors import SavedTensor, SavedTensorsReport, saved_tensors
-from ._apply import LayerReport, Report, apply, families, policy_text, presets, remove, report
+from ._apply import LayerReport, Report, apply, families, remove, report
+from ._plan import Plan, plan
+from ._policy import policy_text, presets
 
 __all__ = [
     "LayerReport",
     "Meter",
+    "Plan",
     "Report",
     "SavedTensor",
     "SavedTensorsReport",
@@ -22,6 +25,7 @@ __all__ = [
     "families",
     "linear_cross_entropy",
     "optim",
+    "plan",
     "policy_text",
     "presets",
     "remove",

@@ -5,14 +5,17 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import torch
 from torch import nn
 
 from . import _layers, _loss
 from ._library import ops
 from ._families import FAMILIES, Family, family_of, submodule
 from ._layers import LayerState
+from ._plan import plan
+from ._policy import policy_text
 from ._stand_in import REPLICATE, STATE, TYPES, Forward, Notes, Replicate, state_of
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -125,23 +128,43 @@ def _is_norm(module: nn.Module, rms: bool) -> bool:
     return name.endswith("RMSNorm") and hasattr(module, "variance_epsilon")
 
 
-def apply(model: Model, policy: str | os.PathLike = "exact", *, chunked_loss: bool = True) -> Model:
+def apply(
+    model: Model,
+    policy: str | os.PathLike | None = None,
+    *,
+    chunked_loss: bool = True,
+    budget: int | str | None = None,
+    batch: tuple[int, int] | dict[str, torch.Tensor] | None = None,
+    **settings: Any,
+) -> Model:
     """Lets layers of `model` hold what their backward pass reads as `policy` says; returns the model.
 
-    policy: a preset's name ("exact", "recompute", "gact-l1", ...; compact.presets()), the path of a
-    policy's file, or its text. Layers that the library knows (compact.families()) get another forward
-    pass, one node of the graph each, and where the policy says so a causal language model in training
-    makes its loss in chunks where it is given labels; its output then has no logits.
-    `chunked_loss=False` leaves the loss alone. Models inside other modules are found. Classes,
-    submodules, parameters and their names stay as they are, and the layers' own forward runs wherever
-    a block would compute something else: report() counts and names that.
+    policy: a preset's name ("exact", which is the default, "recompute", "gact-l1", ...;
+    compact.presets()), the path of a policy's file, or its text. With a `budget` and a `batch` it is
+    "auto": what plan() chooses for them and the same `settings` (optimizer, allow, ...).
+
+    Layers that the library knows (compact.families()) get another forward pass, one node of the graph
+    each, and where the policy says so a causal language model in training makes its loss in chunks
+    where it is given labels; its output then has no logits. `chunked_loss=False` leaves the loss
+    alone. Models inside other modules are found. Classes, submodules, parameters and their names stay
+    as they are, and the layers' own forward runs wherever a block would compute something else:
+    report() counts and names that.
 
     Throws ValueError where no layer can be served, on a policy that is malformed, names slots that
-    the layers have not, or asks for what the package does not do, and where the model has a policy.
+    the layers have not, or asks for what the package does not do, and where the model has a policy;
+    torch.OutOfMemoryError where no policy meets the budget. Then nothing was changed.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"compact.apply: the first argument must be a torch.nn.Module, is a {type(model).__name__}")
-    text = policy_text(policy)
+    automatic = policy == "auto" or (policy is None and budget is not None)
+    if settings and not automatic:
+        raise TypeError(f"compact.apply: {', '.join(settings)}: only with a budget")
+    if automatic != (budget is not None) or automatic != (batch is not None):
+        raise ValueError('compact.apply: policy "auto" takes a budget and a batch: apply(model, budget="10GiB", batch=(8, 2048))')
+    if automatic and not chunked_loss:
+        raise ValueError("compact.apply: policy `auto` makes the loss in chunks, which chunked_loss=False forbids")
+    policy = "exact" if policy is None else policy
+    text = "" if automatic else policy_text(policy)
     found = _candidates(model)
     if any(STATE in module.__dict__ for module in model.modules()):
         raise ValueError("compact.apply: this model has a policy already: compact.remove(model) takes it back")
@@ -151,6 +174,8 @@ def apply(model: Model, policy: str | os.PathLike = "exact", *, chunked_loss: bo
             f"compact.apply: no layer of this model is known; known: {known}. "
             "compact.saved_tensors() holds the saved tensors of any network in codes"
         )
+    if automatic:
+        text = plan(model, batch, policies=(), budget=budget, **settings).policy
     notes = Notes()
     states: list[tuple[nn.Module, LayerState | str]] = []
     for number, (_, module, family, problem) in enumerate(found):
@@ -164,7 +189,7 @@ def apply(model: Model, policy: str | os.PathLike = "exact", *, chunked_loss: bo
         )
     slots = [slot for state in served for slot in state.block.slots()]
     slots.append(("loss.logits", "logits"))
-    ops.check_slots(os.fspath(policy), [name for name, _ in slots], [role for _, role in slots])
+    ops.check_slots(text if automatic else os.fspath(policy), [name for name, _ in slots], [role for _, role in slots])
     taken = {module for module, state in states if isinstance(state, LayerState)}
     models = [m for m in model.modules() if m not in taken and not taken.isdisjoint(m.modules())]
     whole = [m for m in models if _loss.takes_cache(m)]
@@ -236,21 +261,6 @@ def _loss_of(model: nn.Module) -> str:
         return f"the model's own: {state.own_loss}"
     text = f"in chunks, {state.calls} passes"
     return text + "".join(f"; {count} from all logits: {reason}" for reason, count in state.own.items())
-
-
-def policy_text(policy: str | os.PathLike) -> str:
-    """The lines of a policy: of a preset, by its name, of a file, by its path, or of a text."""
-    if not isinstance(policy, (str, os.PathLike)):
-        raise TypeError(f"a policy must be a preset's name, a path or a text, is a {type(policy).__name__}")
-    policy = os.fspath(policy)
-    if policy == "auto":
-        raise ValueError("policy `auto`, chosen for a byte budget, is for the C++ program")
-    return ops.policy_text(policy)
-
-
-def presets() -> list[str]:
-    """Names of the policies that are built in."""
-    return sorted(ops.preset_names())
 
 
 def families() -> list[str]:

@@ -13,7 +13,7 @@ from torch.nn.modules.module import _has_any_global_hook
 
 from . import _given
 from ._families import Family, is_forward_of, submodule
-from ._library import DEVICES, classes
+from ._library import DEVICES, classes, kind_of
 from ._stand_in import STATE, TYPES, Notes, under_transform
 
 # Where the code of modules inside a layer comes from; another one computes something else.
@@ -115,7 +115,7 @@ class LayerState:
         for weight in weights:
             if type(weight) is not nn.Parameter and type(weight) is not torch.Tensor:
                 return f"it has weights of type {type(weight).__name__}"
-        kind = x.device.type
+        kind = kind_of(x)
         if kind not in DEVICES:
             return f"the package was built without kernels for {kind}"
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype

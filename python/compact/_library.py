@@ -41,3 +41,17 @@ classes = torch.classes.compact
 ops = torch.ops.compact
 __version__ = ops.version()
 DEVICES = frozenset(ops.devices())  # types that it has kernels for
+_planned = None  # in a process that plans: what the meta device stands for
+
+
+def kind_of(x):
+    """The type of the device that a tensor is on, or that its device stands for in a plan."""
+    kind = x.device.type
+    return _planned if kind == "meta" and _planned else kind
+
+
+def prepare_planning(device, gpu):
+    """Makes this process one that plans for "cpu" or "cuda", whose GPU has `gpu`'s figures."""
+    global _planned
+    ops.prepare_planning(device, *gpu)
+    _planned = device

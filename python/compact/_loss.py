@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.modules.module import _has_any_global_hook
 
-from ._library import DEVICES, ops
+from ._library import DEVICES, kind_of, ops
 from ._families import is_forward_of
 from ._given import CACHES
 from ._stand_in import STATE, TYPES, Forward, Notes, under_transform
@@ -163,7 +163,7 @@ def linear_cross_entropy(
     held until the backward pass are those of hidden and weight. Under autocast products are made in
     its type.
     """
-    kind = hidden.device.type
+    kind = kind_of(hidden)
     if torch.is_autocast_enabled(kind):
         dtype = torch.get_autocast_dtype(kind)
         hidden, weight = hidden.to(dtype), weight.to(dtype)

@@ -103,10 +103,11 @@ class Segment {
   int parameters() const { return recipe_->parameters; }
   // What each step of a forward pass on x takes, in order, where it is run: also on the meta
   // device. Whether the backward pass runs it again.
-  std::vector<Work> work(const at::Tensor& x, Weights weights) const;
+  std::vector<Work> work(const at::Tensor& x, Weights weights, const SegmentPass& pass = {}) const;
   std::vector<bool> rerun() const;
   // Seconds of each step of a forward pass on x, the least of `rounds`.
-  std::vector<double> forward_seconds(const at::Tensor& x, Weights weights, int rounds) const;
+  std::vector<double> forward_seconds(const at::Tensor& x, Weights weights, int rounds,
+                                      const SegmentPass& pass = {}) const;
 
  private:
   explicit Segment(std::shared_ptr<Recipe> recipe) : recipe_(std::move(recipe)) {}

@@ -56,7 +56,8 @@ std::vector<int64_t> Segment::variants() const {
   return all;
 }
 
-std::vector<Work> Segment::work(const at::Tensor& x, Weights weights) const {
+std::vector<Work> Segment::work(const at::Tensor& x, Weights weights,
+                                const SegmentPass& pass) const {
   const at::NoGradGuard no_grad;
   const std::vector<Recipe::Step>& steps = recipe_->steps;
   std::vector<Work> all;
@@ -65,6 +66,7 @@ std::vector<Work> Segment::work(const at::Tensor& x, Weights weights) const {
   for (size_t i = 0; i < steps.size(); ++i) {
     const at::Tensor input = t[steps[i].input];
     Stage::Forward f;
+    f.pass = pass;
     t[i + 1] = recipe_->run(i, t, weights, f);
     // A sum reads two tensors and writes one.
     all.push_back(steps[i].stage ? steps[i].stage->work(input, t[i + 1], steps[i].of(weights))
@@ -95,8 +97,8 @@ std::vector<bool> Segment::rerun() const {
   return again;
 }
 
-std::vector<double> Segment::forward_seconds(const at::Tensor& x, Weights weights,
-                                             int rounds) const {
+std::vector<double> Segment::forward_seconds(const at::Tensor& x, Weights weights, int rounds,
+                                             const SegmentPass& pass) const {
   using Clock = std::chrono::steady_clock;
   const at::NoGradGuard no_grad;
   const size_t count = recipe_->steps.size();
@@ -106,6 +108,7 @@ std::vector<double> Segment::forward_seconds(const at::Tensor& x, Weights weight
     t[0] = x;
     for (size_t i = 0; i < count; ++i) {
       Stage::Forward f;
+      f.pass = pass;
       const auto start = Clock::now();
       t[i + 1] = recipe_->run(i, t, weights, f);
       const std::chrono::duration<double> seconds = Clock::now() - start;

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/python/step_trace.h"
+
+#include <algorithm>
+#include <map>
+
+#include "compact/base/check.h"
+#include "compact/codecs/meta_device.h"
+#include "compact/kernels/gpu.h"
+#include "compact/ops/memory/memory.h"
+#include "compact/plan/caching_allocator.h"
+#include "compact/plan/gpu_card.h"
+#include "compact/plan/request.h"
+
+namespace compact {
+namespace {
+
+const std::map<std::string, Phase> kPhases = {
+    {"batch", Phase::kBatch},         {"forward", Phase::kForward},
+    {"loss", Phase::kLoss},           {"backward", Phase::kBackward},
+    {"optimizer", Phase::kOptimizer}, {"gradient norm", Phase::kGradientNorm}};
+
+}  // namespace
+
+void prepare_planning(const std::string& device, const std::string& name, int64_t capability,
+                      int64_t processors, int64_t shared_memory) {
+  const c10::DeviceType type = at::Device(device).type();
+  COMPACT_CHECK(type == c10::kCPU || type == c10::kCUDA, "plans are for cpu and cuda, not for ",
+                device);
+  if (type == c10::kCUDA && !name.empty()) {
+    kernels::set_planned_gpu({.name = name,
+                              .capability = static_cast<int>(capability),
+                              .processors = static_cast<int>(processors),
+                              .shared_memory = shared_memory});
+  }
+  prepare_meta(type);
+}
+
+std::tuple<double, double> planned_rates(bool half, bool tf32) {
+  const GpuCard& card = planned_card();
+  const double tera = half ? card.half_tflops : tf32 ? card.tf32_tflops() : card.float_tflops;
+  return {tera * 1e12 * kReachedProducts, card.terabytes_a_second * 1e12 * kReachedBytes};
+}
+
+StepTrace::StepTrace() : before_(live_bytes(at::kMeta)) { start_trace(c10::kMeta); }
+
+void StepTrace::moment(const std::string& name) {
+  const auto found = kPhases.find(name);
+  COMPACT_CHECK(found != kPhases.end(), "a step has no moment `", name, "`");
+  if (found->second == Phase::kForward) trace_mark(MemoryEventKind::kForwardBegin);
+  if (found->second == Phase::kBackward) trace_mark(MemoryEventKind::kForwardEnd);
+  trace_moment(found->second);
+}
+
+void StepTrace::gradient(const at::Tensor& gradient) { trace_gradient(gradient); }
+
+void StepTrace::stop() {
+  trace_ = stop_trace();
+  timeline_ = timeline_of(trace_);
+}
+
+std::tuple<int64_t, int64_t, int64_t, int64_t, std::string> StepTrace::peak() const {
+  const MemoryPeak& p = timeline_.peak;
+  return {before_ + p.total, p.gradients, p.saved, p.workspace(), str(p.moment)};
+}
+
+int64_t StepTrace::reserved(const std::vector<c10::intrusive_ptr<StepTrace>>& earlier) const {
+  if (meta_device() != c10::kCUDA) return before_ + timeline_.peak.total;
+  CachingAllocatorModel allocator;
+  allocator.allocate(0, cublas_workspace_bytes(kernels::planned_gpu().capability));
+  for (const auto& trace : earlier) allocator.replay(trace->trace_);
+  allocator.replay(trace_);
+  return allocator.most_reserved();
+}
+
+StepMemory StepTrace::memory() const {
+  StepMemory m;
+  m.other = before_;
+  m.peak = before_ + timeline_.peak.total;
+  m.at_peak = timeline_.peak;
+  for (const auto& [moment, bytes] : timeline_.moments) {
+    m.moments.emplace_back(moment, before_ + bytes);
+  }
+  return m;
+}
+
+}  // namespace compact

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a training step of a model takes, before it runs: counted in a process of its own, where the
+step runs on tensors that take no memory."""
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ._policy import policy_text
+from ._sent import send
+
+POLICIES = ("plain", "gradient_checkpointing", "off", "exact", "recompute", "gact-l1")
+ALLOW = ("lossless", "quantize")
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
+
+
+class Plan(dict):
+    """Rows of what a step takes under each policy, in bytes; str() of it is a table.
+
+    rows: of each policy `peak` (bytes of tensors at the highest moment of a step), `reserved` (on a
+    GPU what torch's caching allocator holds, else the peak), at the peak `gradients`, `saved` (for
+    the backward pass) and `workspace`, always `weights` and `optimizer`, and `at`, the moment.
+    failed: of policies that the model cannot have, why. With a budget also `budget`, and `policy`,
+    the lines of the chosen one, whose row is the last, with `added_seconds`, predicted.
+    """
+
+    @property
+    def policy(self) -> str | None:
+        """The lines of the policy that was chosen for the budget; None: there was no budget."""
+        return self.get("policy")
+
+    def __str__(self) -> str:
+        device = self["device"]
+        lines = [f"{self['parameters']:,} parameters, a step on {'the CPU' if device == 'cpu' else device}, MiB"]
+        names = ("peak", *(("reserved",) if device != "cpu" else ()), "weights", "optimizer", "gradients", "saved", "workspace")
+        width = max(len("policy"), *(len(row["policy"]) for row in self["rows"]), *map(len, self["failed"]), 0)
+        lines.append(f"{'policy':{width}}" + "".join(f"{name:>11}" for name in names) + "  highest in")
+        for row in self["rows"]:
+            numbers = "".join(f"{row[name] / (1 << 20):11,.1f}" for name in names)
+            lines.append(f"{row['policy']:{width}}{numbers}  {row['at']}")
+        for policy, reason in self["failed"].items():
+            lines.append(f"{policy:{width}}  not for this model: {reason}")
+        if self.get("policy"):
+            row = self["rows"][-1]
+            lines.append(f"auto, for {self['budget']:,} bytes; {row['added_seconds']:.3g} s a step for rebuilding are predicted:")
+            lines += ["  " + line for line in self["policy"].splitlines()]
+        return "\n".join(lines)
+
+
+def plan(
+    model: nn.Module | str | os.PathLike | Any,
+    batch: int | tuple[int, int] | dict[str, torch.Tensor],
+    length: int | None = None,
+    *,
+    policies: Sequence[str] = POLICIES,
+    budget: int | str | None = None,
+    allow: str = "lossless",
+    optimizer: Any = torch.optim.AdamW,
+    clip: bool = True,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | None = None,
+) -> Plan:
+    """What a training step of `model` takes under each of `policies`, to the byte, before it runs.
+
+    model: a module, or of transformers the folder of a model or a configuration (whose
+    `architectures` say the class). `batch`: samples, with `length` tokens each, (samples, tokens), or
+    a dictionary of what the model is called with, labels among it. policies: presets, files or
+    texts, "plain" for the model as it is, "gradient_checkpointing" for that. `budget`: bytes, a
+    text ("10GiB", "800MB"), or a part of plain's ("50%"); the policy whose step is predicted to be
+    the fastest of those that take no more is chosen ("auto"), `allow="quantize"`: with codes, where
+    nothing without loss fits. optimizer: a class, or (class, settings), as Trainer takes it; None:
+    there is none. `clip`: whether gradients are clipped by their norm. device: "cpu" or "cuda", the
+    model's own unless given. dtype: of the weights, where a folder or a configuration is given.
+
+    The step runs in a process of its own, on the meta device; there is one micro-batch in it, and no
+    autocast. Throws ValueError where a model cannot be planned, and torch.OutOfMemoryError, which
+    names the least that any policy takes, where the budget cannot be met.
+    """
+    if allow not in ALLOW:
+        raise ValueError(f"compact.plan: allow must be one of {', '.join(ALLOW)}, is {allow}")
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        raise ValueError("compact.plan: plans know no autocast; call it outside, and plan for the type of the weights")
+    kind = torch.device(device).type if device is not None else _device_of(model)
+    if kind not in ("cpu", "cuda"):
+        raise ValueError(f"compact.plan: device must be cpu or cuda, is {kind}")
+    names = list(policies)
+    must = () if policies is POLICIES else tuple(names)
+    wanted = _bytes(budget)
+    if isinstance(wanted, float) and "plain" not in names:
+        names.insert(0, "plain")
+    for name in names:
+        if name not in ("plain", "gradient_checkpointing"):
+            policy_text(name)  # an error before anything runs
+    reply = _ask(
+        {
+            **_sent_model(model, dtype),
+            "batch": _sent_batch(batch, length),
+            "policies": names,
+            "must": must,
+            "budget": wanted,
+            "allow": allow,
+            "optimizer": _optimizer(optimizer),
+            "clip": clip,
+            "device": kind,
+            "gpu": _gpu(kind),
+            "tf32": torch.backends.cuda.matmul.allow_tf32,
+        }
+    )
+    if budget is not None and reply["auto"] is None:
+        raise torch.OutOfMemoryError(
+            f"compact.plan: a budget of {reply['budget']:,} bytes cannot be met: the least that a "
+            f"step of this model takes with allow={allow!r} is {reply['least']:,} bytes"
+        )
+    result = Plan(device=kind, parameters=reply["parameters"], rows=reply["rows"], failed=reply["failed"])
+    if budget is not None:
+        result["budget"], result["policy"] = reply["budget"], reply["auto"].pop("text")
+        result["rows"].append(reply["auto"])
+    return result
+
+
+def _device_of(model: Any) -> str:
+    if isinstance(model, nn.Module):
+        kind = next((p.device.type for p in model.parameters()), "cpu")
+        return "cpu" if kind == "meta" else kind
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _gpu(kind: str) -> tuple[str, int, int, int]:
+    if kind != "cuda" or not torch.cuda.is_available():
+        return "", 0, 0, 0
+    found = torch.cuda.get_device_properties(torch.cuda.current_device())
+    shared = getattr(found, "shared_memory_per_block_optin", 48 << 10)
+    return found.name, 10 * found.major + found.minor, found.multi_processor_count, shared
+
+
+def _bytes(budget: int | str | None) -> int | float | None:
+    """Bytes, or a part of what plain takes."""
+    if budget is None or (isinstance(budget, int) and budget > 0):
+        return budget
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([kmg]i?)?b?\s*", str(budget), re.IGNORECASE)
+    if match and float(match[1]) > 0:
+        return int(float(match[1]) * _UNITS[(match[2] or "").lower()])
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*%\s*", str(budget))
+    if match and float(match[1]) > 0:
+        return float(match[1]) / 100
+    raise ValueError(f'compact.plan: budget must be bytes, as 800000000, "10GiB" or "50%", is {budget!r}')
+
+
+def _optimizer(optimizer: Any) -> tuple[type, dict] | None:
+    cls, settings = optimizer if isinstance(optimizer, tuple) else (optimizer, {})
+    if cls is None:
+        return None
+    if not isinstance(cls, type) or not issubclass(cls, torch.optim.Optimizer):
+        raise ValueError(f"compact.plan: optimizer must be a class of optimizers, (class, settings) or None, is {optimizer!r}")
+    if cls in (torch.optim.AdamW, torch.optim.Adam):
+        settings = {"fused": True} | settings  # as Trainer takes it
+    return cls, settings
+
+
+def _sent_model(model: Any, dtype: torch.dtype | None) -> dict:
+    if isinstance(model, nn.Module):
+        if dtype is not None:
+            raise ValueError("compact.plan: dtype is for folders and configurations; model.to(dtype) changes a model")
+        return {"model": send(model), "config": None, "dtype": None}
+    name = str(dtype).removeprefix("torch.") if dtype is not None else None
+    if isinstance(model, (str, os.PathLike)):
+        if not os.path.exists(model):
+            raise ValueError(f"compact.plan: there is no folder {os.fspath(model)}")
+        return {"model": None, "config": os.fspath(model), "dtype": name}
+    if not hasattr(model, "architectures"):
+        raise TypeError(f"compact.plan: model must be a module, a folder or a configuration, is a {type(model).__name__}")
+    return {"model": None, "config": model, "dtype": name}
+
+
+def _sent_batch(batch: Any, length: int | None) -> bytes | tuple[int, int | None]:
+    if isinstance(batch, dict):
+        return send(batch)
+    samples, tokens = (batch, length) if isinstance(batch, int) else (*batch, length)[:2]
+    for number in (samples, tokens):
+        if number is not None and (not isinstance(number, int) or number <= 0):
+            raise ValueError(f"compact.plan: batch must be positive whole numbers, is {batch!r}, {length!r}")
+    return samples, tokens
+
+
+def _ask(asked: dict) -> dict:
+    """What the process that plans answers."""
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+        "CUDA_VISIBLE_DEVICES": "",  # it needs none
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", "from compact._plan_child import main; main()"],
+        input=pickle.dumps(asked),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        check=False,
+    )
+    if done.returncode != 0:
+        told = done.stderr.decode(errors="replace").strip()
+        if "__main__" in told and "AttributeError" in told:
+            raise ValueError(
+                "compact.plan: the model has classes of the script that runs, which another process cannot "
+                f"import: put them into a module of their own ({told.splitlines()[-1]})"
+            )
+        raise RuntimeError(f"compact.plan: the process that plans ended with {done.returncode}: {told[-4000:]}")
+    reply = pickle.loads(done.stdout)
+    if "error" in reply:
+        raise ValueError(reply["error"])
+    return reply

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process that plans: runs steps of a model on the meta device, where tensors take no memory,
+and counts what they would take. What _plan.py asks comes from the standard input."""
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import _apply, _known, _planned_attention, _planned_operations, _sent
+from ._layers import LayerState
+from ._library import classes, ops
+from ._stand_in import log, state_of
+
+LOSS = "loss.logits"
+_TRIES = 32  # plans of a whole step, where the solver predicts less than one takes
+_CHUNKS = ("chunk", "chunk:tokens=256", "chunk:tokens=64")  # of the loss, the fastest first
+
+
+class _Step:
+    """A training step of a model, and what it takes under one policy after another."""
+
+    def __init__(self, asked: dict):
+        built = classes.StepTrace()
+        self.model = _model(asked).train()
+        self.given = _given(asked, self.model)
+        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimizer = None
+        if asked["optimizer"] is not None:
+            cls, settings = asked["optimizer"]
+            whole = getattr(cls, "takes_model", False)
+            self.optimizer = cls(self.model if whole else self.parameters, **settings)
+        self.clip = asked["clip"]
+        built.stop()
+        self._earlier = [built]
+        self._first = True
+
+    def treat(self, policy: str | None) -> None:
+        """Gives the model this policy; None: takes every one back."""
+        _apply.remove(self.model)
+        if policy is not None:
+            _apply.apply(self.model, policy)
+
+    def run(self) -> Any:
+        """The trace of one step."""
+        if self._first:  # what an optimizer makes in its first step is there in all others
+            self._first = False
+            self._earlier.append(self._traced())
+        return self._traced()
+
+    def row(self, name: str) -> dict:
+        """What a step takes as the model is now."""
+        trace = self.run()
+        peak, gradients, saved, workspace, moment = trace.peak()
+        states = self._state_bytes()
+        return {
+            "policy": name,
+            "peak": peak,
+            "reserved": trace.reserved(self._earlier),
+            "weights": sum(p.nbytes for p in self.model.parameters()),
+            "optimizer": states,
+            "gradients": gradients,
+            "saved": saved,
+            "workspace": workspace,
+            "at": moment,
+        }
+
+    def _state_bytes(self) -> int:
+        if self.optimizer is None:
+            return 0
+        held = {}
+        for state in self.optimizer.state.values():
+            for t in state.values():
+                if isinstance(t, torch.Tensor) and t.device.type == "meta":
+                    held[t.untyped_storage()._cdata] = t.untyped_storage().nbytes()
+        return sum(held.values())
+
+    def _traced(self) -> Any:
+        trace = classes.StepTrace()
+        try:
+            trace.moment("forward")
+            last = [m for m in self.model.modules() if isinstance(state_of(m), LayerState)][-1:]
+            hooks = [m.register_forward_hook(lambda *_: trace.moment("loss")) for m in last]
+            with _known.KnownValues():
+                loss = self.model(**self.given).loss
+            for hook in hooks:
+                hook.remove()
+            if loss is None:
+                raise ValueError("compact.plan: the model gives no loss: `batch` must hold its labels")
+            trace.moment("backward")
+            loss.backward()
+            for p in self.parameters:
+                if p.grad is not None:
+                    trace.gradient(p.grad)
+            if self.clip:
+                trace.moment("gradient norm")
+                nn.utils.clip_grad_norm_(self.parameters, 1.0)
+            if self.optimizer is not None:
+                trace.moment("optimizer")
+                self.optimizer.step()
+            for p in self.parameters:
+                p.grad = None
+        finally:
+            trace.stop()
+        return trace
+
+
+def _model(asked: dict) -> nn.Module:
+    if asked["model"] is not None:
+        return _sent.receive(asked["model"])
+    import transformers
+
+    config = asked["config"]
+    if isinstance(config, str):
+        config = transformers.AutoConfig.from_pretrained(config, local_files_only=True)
+    name = (config.architectures or [None])[0]
+    cls = getattr(transformers, name or "", None)
+    if cls is None:
+        raise ValueError(f"compact.plan: transformers has no class {name}, which the configuration names in `architectures`")
+    dtype = getattr(torch, asked["dtype"]) if asked["dtype"] else config.dtype or torch.float32
+    with torch.device("meta"):
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
+        try:
+            return cls(config)
+        finally:
+            torch.set_default_dtype(before)
+
+
+_LABELS_OF_TOKENS = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForTokenClassification")
+_LABELS_OF_SAMPLES = ("ForSequenceClassification", "ForImageClassification")
+
+
+def _given(asked: dict, model: nn.Module) -> dict:
+    """What the model is called with."""
+    if isinstance(asked["batch"], bytes):
+        return _sent.receive(asked["batch"])
+    samples, length = asked["batch"]
+    name = type(model).__name__
+    if not name.endswith(_LABELS_OF_TOKENS + _LABELS_OF_SAMPLES):
+        raise ValueError(f"compact.plan: what labels a {name} takes is not known: give `batch` as a dictionary of its arguments")
+    main = getattr(model, "main_input_name", "input_ids")
+    if main == "input_ids":
+        if length is None:
+            raise ValueError("compact.plan: `batch` must be (samples, tokens) or a dictionary of the model's arguments")
+        most = getattr(model.config, "max_position_embeddings", None)
+        if most is not None and length > most:
+            raise ValueError(f"compact.plan: {length} tokens are more than the model's {most} positions")
+        given = {main: torch.zeros(samples, length, dtype=torch.long)}
+    else:
+        size = model.config.image_size
+        sides = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
+        given = {main: torch.zeros(samples, model.config.num_channels, *sides, dtype=next(model.parameters()).dtype)}
+    labels = given[main].shape if name.endswith(_LABELS_OF_TOKENS) else (samples,)
+    given["labels"] = torch.zeros(labels, dtype=torch.long)
+    return {key: _known.with_value(t) for key, t in given.items()}
+
+
+def _plain(step: _Step, policy: str) -> None:
+    """The model as it is without compact, as one of the policies that a table compares."""
+    step.treat(None)
+    switched = [m for m in step.model.modules() if hasattr(m, "gradient_checkpointing")]
+    if policy == "gradient_checkpointing":
+        if not switched or not hasattr(step.model, "gradient_checkpointing_enable"):
+            raise ValueError("it has no gradient checkpointing")
+        step.model.gradient_checkpointing_enable({"use_reentrant": False})
+    else:
+        for module in switched:
+            module.gradient_checkpointing = False
+
+
+class _Search:
+    """The fastest policy of a model's served layers whose step takes no more than a budget."""
+
+    def __init__(self, step: _Step, rates: tuple[float, float], quantize: bool):
+        self._step, self._rates, self._quantize = step, rates, quantize
+        _plain(step, "plain")
+        step.treat(f"slot * = keep\nslot {LOSS} = chunk\n")
+        states = [s for s in map(state_of, step.model.modules()) if isinstance(s, LayerState)]
+        for state in states:
+            state.block.watch()
+        step.run()
+        served = [state.block for state in states if state.served]
+        if not served:
+            raise ValueError("compact.plan: every layer keeps its own forward, so that there is nothing to choose")
+        self._layers = classes.LayerSearch(served, *rates, quantize)
+        self.least: int | None = None  # bytes of what takes least, of all that were asked for
+
+    def find(self, budget: int) -> dict | None:
+        for chunk in _CHUNKS:
+            row = self._with_loss(f"slot {LOSS} = {chunk}\n", budget)
+            if row is not None:
+                return row | {"lossless": row["error"] == 0, "forward_seconds": self._layers.forward_seconds()}
+        return None
+
+    def _with_loss(self, loss: str, budget: int) -> dict | None:
+        self._step.treat(self._layers.base_policy() + loss)
+        base = self._step.run()
+        smallest = self._planned(base, loss, self._layers.least_peak(base))
+        self.least = min(self.least or smallest["reserved"], smallest["reserved"])
+        if smallest["reserved"] > budget:
+            return None
+        predicted = budget
+        for _ in range(_TRIES):
+            row = self._planned(base, loss, predicted)
+            if row is None:
+                break
+            if row["reserved"] <= budget:
+                return row
+            predicted = min(row["predicted"] - 1, predicted - (row["reserved"] - budget))
+        return smallest
+
+    def _planned(self, base: Any, loss: str, predicted: int) -> dict | None:
+        """The whole step of the fastest policy that is predicted to take no more than that."""
+        found = self._layers.solve(base, predicted)
+        if found is None:
+            return None
+        lines, peak, nanoseconds, error = found
+        self._step.treat(lines + loss)
+        return self._step.row("auto") | {
+            "text": lines + loss,
+            "predicted": peak,
+            "added_seconds": nanoseconds * 1e-9,
+            "error": error,
+        }
+
+
+def answer(asked: dict) -> dict:
+    _planned_operations.use(asked["device"], asked["gpu"])
+    _planned_attention.use(asked["device"])
+    step = _Step(asked)
+    half = next(step.model.parameters()).dtype == torch.bfloat16
+    rates = ops.planned_rates(half, asked["tf32"]) if asked["device"] == "cuda" else (0.0, 0.0)
+    rows, failed = [], {}
+    for policy in asked["policies"]:
+        try:
+            if policy in ("plain", "gradient_checkpointing"):
+                _plain(step, policy)
+            else:
+                _plain(step, "plain")
+                step.treat(policy)
+            rows.append(step.row(policy))
+        except ValueError as error:
+            if policy in asked["must"]:
+                raise
+            failed[policy] = str(error)
+    reply = {"rows": rows, "failed": failed, "parameters": sum(p.numel() for p in step.model.parameters())}
+    budget = asked["budget"]
+    if isinstance(budget, float):  # a part of what the model takes without compact
+        budget = int(budget * next(row["reserved"] for row in rows if row["policy"] == "plain"))
+    if budget is not None:
+        reply["budget"] = budget
+        for quantize in (False, True) if asked["allow"] == "quantize" else (False,):
+            search = _Search(step, rates, quantize)
+            reply["auto"] = search.find(budget)
+            reply["least"] = min(reply.get("least", search.least), search.least)
+            if reply["auto"]:
+                break
+    return reply
+
+
+def main() -> None:
+    reply = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what models print is not of the answer
+    log.setLevel("ERROR")
+    try:
+        given = answer(pickle.load(sys.stdin.buffer))
+    except ValueError as error:
+        given = {"error": str(error)}
+    with reply:
+        pickle.dump(given, reply)

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""plan(): what it says of a step is what the step takes, to the byte; and what it refuses."""
+import copy
+import gc
+import re
+import threading
+
+from conftest import DECODER, error, gradients, inputs, make, MODELS
+import pytest
+import torch
+import transformers
+from torch import nn
+
+import compact
+
+POLICIES = ("plain", "off", "exact", "recompute", "gact-l1")
+RANDOM_STATE = 5056  # bytes that checkpointing keeps of the generator, on the host
+# Bytes that plans leave out: numbers in Python that GPT-2's own GELU multiplies by, and a part of the
+# buffers of oneDNN's convolution in the embedding of images, whose size is the machine's.
+BESIDE = {("gpt2", "plain"): 48, "vit": 16384}
+
+
+def measured(name, policy, given, optimizer=lambda p: torch.optim.AdamW(p, fused=True), clip=True):
+    """The most that a step takes, weights, gradients and moments included."""
+    gc.collect()  # what dies while the meter counts would be taken off
+    with compact.Meter() as meter:
+        model = make(name)
+        if policy == "gradient_checkpointing":
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        elif policy != "plain":
+            compact.apply(model, policy)
+        parameters = list(model.parameters())
+        optimizer = optimizer(parameters) if optimizer else None
+        given = {key: t.clone() for key, t in given.items()}
+
+        def step():
+            model(**given).loss.backward()
+            if clip:
+                nn.utils.clip_grad_norm_(parameters, 1.0)
+            if optimizer:
+                optimizer.step()
+            for p in parameters:
+                p.grad = None
+
+        step()
+        meter.reset_peak()
+        step()
+        return meter.peak
+
+
+@pytest.mark.parametrize("name", ["llama", "llama, biases, tied", "mistral", "qwen3", "gpt2", "bert", "vit"])
+def test_bytes_are_those_of_a_step(name):
+    given = inputs(name, batch=2, length=64)
+    plan = compact.plan(make(name), given, policies=POLICIES)
+    assert not plan["failed"] and [row["policy"] for row in plan["rows"]] == list(POLICIES)
+    for row in plan["rows"]:
+        beside = BESIDE.get((name, row["policy"]), BESIDE.get(name, 0))
+        assert 0 <= measured(name, row["policy"], given) - row["peak"] <= beside, row
+        assert row["reserved"] == row["peak"]
+        assert row["weights"] == sum(p.nbytes for p in make(name).parameters())
+        assert row["weights"] + row["optimizer"] + row["gradients"] + row["saved"] + row["workspace"] <= row["peak"]
+    if name != "vit":  # whose peak is not in its layers
+        assert plan["rows"][3]["peak"] < plan["rows"][2]["peak"] < plan["rows"][1]["peak"]
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_masks_are_read(padded):
+    given = inputs("llama", padded=padded, batch=3, length=64)
+    given["attention_mask"] = given.get("attention_mask", torch.ones_like(given["input_ids"]))
+    plan = compact.plan(make("llama"), given, policies=("exact",))
+    assert plan["rows"][0]["peak"] == measured("llama", "exact", given)
+
+
+def test_shapes_alone():
+    ids = torch.zeros(4, 64, dtype=torch.long)
+    plan = compact.plan(make("llama"), 4, 64, policies=("exact", "gradient_checkpointing"))
+    given = {"input_ids": ids, "labels": ids}
+    assert plan["rows"][0]["peak"] == measured("llama", "exact", given)
+    assert plan["rows"][1]["peak"] + RANDOM_STATE == measured("llama", "gradient_checkpointing", given)
+    assert plan["rows"] == compact.plan(make("llama"), (4, 64), policies=("exact", "gradient_checkpointing"))["rows"]
+
+
+@pytest.mark.parametrize(
+    "optimizer,made",
+    [
+        (None, None),
+        ((torch.optim.SGD, {"lr": 1e-3, "momentum": 0.9, "foreach": False}), lambda p: torch.optim.SGD(p, lr=1e-3, momentum=0.9)),
+        ((compact.optim.AdamW, {"lr": 1e-3, "moments": "f8"}), lambda p: compact.optim.AdamW(p, lr=1e-3, moments="f8")),
+    ],
+)
+def test_optimizers(optimizer, made):
+    given = inputs("llama", batch=2, length=64)
+    plan = compact.plan(make("llama"), given, policies=("exact",), optimizer=optimizer, clip=False)
+    on_host = 8 * len(list(make("llama").parameters())) if optimizer and optimizer[0] is compact.optim.AdamW else 0  # counts of steps
+    assert plan["rows"][0]["peak"] + on_host == measured("llama", "exact", given, made, clip=False)
+
+
+def peaks(plan):
+    return {row["policy"]: row["peak"] for row in plan["rows"]}
+
+
+def least_of(given, **settings):
+    """What the message of a budget that cannot be met says is the least."""
+    try:
+        compact.plan(make("llama"), given, policies=(), budget="100kB", **settings)
+    except torch.OutOfMemoryError as refused:
+        return int(re.search(r"the least .* is ([0-9,]+) bytes", str(refused))[1].replace(",", ""))
+    raise AssertionError("nothing was refused")
+
+
+def test_budgets_hold():
+    given = inputs("llama", batch=8, length=96)
+    most = peaks(compact.plan(make("llama"), given, policies=("off",)))["off"]
+    least, found = least_of(given), []
+    for part in (0.9, 0.4, 0.0):
+        found.append(check_budget(given, least + int(part * (most - least))))
+    assert found[0] < found[1] < found[2], "less memory, more time"
+    with pytest.raises(torch.OutOfMemoryError):
+        compact.plan(make("llama"), given, policies=(), budget=least - 1)
+
+
+def check_budget(given, budget):
+    plan = compact.plan(make("llama"), given, policies=(), budget=budget)
+    assert plan["budget"] == budget and plan["rows"][-1]["reserved"] <= budget and plan["rows"][-1]["lossless"]
+    assert measured("llama", plan.policy, given) == plan["rows"][-1]["peak"]
+    return plan["rows"][-1]["added_seconds"]
+
+
+def test_what_a_budget_chooses_loses_nothing():
+    own, model, given = make("llama"), make("llama"), inputs("llama", batch=4, length=96)
+    compact.apply(model, budget="55%", batch=given)
+    assert error(gradients(model, given)[1], gradients(own, given)[1]) < 1e-5
+    assert all(layer.served for layer in compact.report(model).layers)
+    compact.remove(model)
+    assert compact.report(model).policy is None
+
+
+def test_codes_where_they_are_allowed():
+    given = inputs("llama", batch=8, length=96)
+    least = least_of(given, optimizer=None)
+    plan = compact.plan(make("llama"), given, policies=(), budget=least - 1, allow="quantize", optimizer=None)
+    assert not plan["rows"][-1]["lossless"] and 0 < plan["rows"][-1]["error"] < 1 and "quantize" in plan.policy
+    assert measured("llama", plan.policy, given, None) == plan["rows"][-1]["peak"] <= least - 1
+
+
+def test_parts_of_plain():
+    plan = compact.plan(make("llama"), (4, 96), policies=(), budget="60%")
+    rows = {row["policy"]: row for row in plan["rows"]}
+    assert plan["budget"] == int(0.6 * rows["plain"]["peak"]) >= rows["auto"]["peak"]
+
+
+def test_folders_and_configurations(tmp_path):
+    model = make("gpt2")
+    model.save_pretrained(tmp_path)
+    wanted = peaks(compact.plan(model, (2, 64)))
+    assert peaks(compact.plan(tmp_path, 2, 64)) == wanted
+    assert peaks(compact.plan(transformers.AutoConfig.from_pretrained(tmp_path), 2, 64)) == wanted
+    half = compact.plan(tmp_path, 2, 64, policies=("off",), dtype=torch.bfloat16)["rows"][0]
+    assert half["weights"] == 2 * sum(p.numel() for p in model.parameters())
+
+
+def test_a_table():
+    text = str(compact.plan(make("llama"), (2, 64), budget="90%"))
+    lines = text.splitlines()
+    assert lines[0].endswith("parameters, a step on the CPU, MiB")
+    assert [line.split()[0] for line in lines[2:9]] == [*compact._plan.POLICIES, "auto"]
+    assert "auto, for " in text and "  slot loss.logits = chunk" in text
+
+
+def test_planning_leaves_the_model_alone():
+    model, given = make("llama"), inputs("llama")
+    compact.apply(model, "recompute")
+    before, held = gradients(model, given), copy.deepcopy(model.state_dict())
+    compact.plan(model, given, policies=("exact",))
+    assert compact.report(model).policy == compact.policy_text("recompute")
+    assert all(torch.equal(held[key], t) for key, t in model.state_dict().items())
+    assert error(gradients(model, given)[1], before[1]) == 0
+    assert torch.empty(3, device="meta").sum().device.type == "meta"  # nothing is replaced in this process
+
+
+def test_planning_from_another_thread():
+    found = []
+    thread = threading.Thread(target=lambda: found.append(compact.plan(make("llama"), (2, 32), policies=("exact",))))
+    thread.start()
+    thread.join()
+    assert found[0]["rows"][0]["peak"] > 0
+
+
+class Rounded(nn.Module):
+    """Asks for a value that depends on weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.model = MODELS["llama"]()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, **given):
+        out = self.model(**given)
+        if self.scale > 0:
+            out.loss = out.loss * 2
+        return out
+
+
+@pytest.mark.parametrize(
+    "text,arguments,settings",
+    [
+        ("batch must be positive", (0, 64), {}),
+        ("must be (samples, tokens)", (4, None), {}),
+        ("more than the model's 128 positions", (4, 129), {}),
+        ('budget must be bytes, as 800000000, "10GiB"', (2, 64), {"budget": "much"}),
+        ("budget must be bytes", (2, 64), {"budget": -1}),
+        ("allow must be one of", (2, 64), {"allow": "anything"}),
+        ("device must be cpu or cuda", (2, 64), {"device": "meta"}),
+        ("optimizer must be a class", (2, 64), {"optimizer": "adamw"}),
+        ("no slot", (2, 64), {"policies": ["slot layers.9.attn.norm = recompute\n"]}),
+    ],
+)
+def test_what_is_refused(text, arguments, settings):
+    with pytest.raises(ValueError) as refused:
+        compact.plan(make("llama"), *arguments, **settings)
+    assert text in str(refused.value)
+
+
+def test_models_that_cannot_be_planned(tmp_path):
+    model = make("llama")
+    model.extra = threading.Lock()
+    with pytest.raises(ValueError, match="cannot be sent to the process that plans"):
+        compact.plan(model, (2, 64))
+    with pytest.raises(ValueError, match="asks __bool__ of a tensor that depends on its weights"):
+        compact.plan(Rounded(), inputs("llama"), policies=("exact",))
+    with pytest.raises(ValueError, match="there is no folder"):
+        compact.plan(tmp_path / "nothing", (2, 64))
+    with pytest.raises(TypeError, match="must be a module, a folder or a configuration"):
+        compact.plan(3, (2, 64))
+    with pytest.raises(ValueError, match="what labels a LlamaModel takes is not known"):
+        compact.plan(transformers.LlamaModel(transformers.LlamaConfig(**DECODER)), (2, 64))
+    with pytest.raises(ValueError, match="plans know no autocast"), torch.autocast("cpu", torch.bfloat16):
+        compact.plan(make("llama"), (2, 64))
+
+
+@pytest.mark.parametrize(
+    "error_type,text,given",
+    [
+        (ValueError, "takes a budget and a batch", {"budget": "1GB"}),
+        (ValueError, "takes a budget and a batch", {"policy": "auto", "batch": (2, 64)}),
+        (ValueError, "takes a budget and a batch", {"policy": "exact", "budget": "1GB", "batch": (2, 64)}),
+        (ValueError, "which chunked_loss=False forbids", {"budget": "1GB", "batch": (2, 64), "chunked_loss": False}),
+        (TypeError, "optimizer: only with a budget", {"optimizer": torch.optim.SGD}),
+        (torch.OutOfMemoryError, "cannot be met", {"budget": "1MB", "batch": (2, 64)}),
+    ],
+)
+def test_apply_with_a_budget_refuses(error_type, text, given):
+    model = make("llama")
+    with pytest.raises(error_type, match=text):
+        compact.apply(model, **given)
+    assert not any("_compact" in module.__dict__ for module in model.modules())
