@@ -50,12 +50,14 @@ at::Tensor of_shape(const at::Tensor& t) {
 
 }  // namespace
 
-Block::Block(std::string kind, std::string name, std::string policy, Numbers numbers)
+Block::Block(std::string kind, std::string name, std::string policy, Numbers numbers,
+             int64_t seed)
     : kind_(std::move(kind)),
       name_(std::move(name)),
       policy_text_(std::move(policy)),
       numbers_(std::move(numbers)),
-      policy_(Policy::parse(policy_text_, "policy")) {
+      policy_(Policy::parse(policy_text_, "policy")),
+      seed_(seed) {
   const auto found = kKinds.find(kind_);
   COMPACT_CHECK(found != kKinds.end(), "[block] unknown kind `", kind_,
                 "`; known: gated, pre_norm, post_norm");
@@ -72,10 +74,6 @@ Block::Block(std::string kind, std::string name, std::string policy, Numbers num
     COMPACT_CHECK(integer(key) > 0, "[block] `", name_, "`: ", key, " must be positive, is ",
                   integer(key));
   }
-  COMPACT_CHECK(
-      !policy_.has(PolicyKind::kGrad), "[block] `", name_,
-      "`: the policy has `grad` lines, as the presets `compact` have: projected gradients are for "
-      "the C++ program; exact, recompute and gact-l1 are among the presets without");
   make_weights();
   const PartPtr any = part({at::kCPU, at::kFloat, false, false});
   for (const Parameter* p : any->parameters) {
@@ -83,6 +81,48 @@ Block::Block(std::string kind, std::string name, std::string policy, Numbers num
     product_.push_back(p->hidden);
   }
   draws_ = !any->segment.codec_slots().empty();
+  project_gradients(*any);
+}
+
+// A product's matrix is one parameter, or several in order.
+void Block::project_gradients(const Network::Part& part) {
+  const std::vector<bool> projectable = part.segment.projectable();
+  std::vector<std::string> carriers;
+  for (const auto& [product, affine] : affines_) {
+    if (!projected_.contains(product)) continue;
+    std::vector<const Parameter*> matrices = {affine.weight};
+    for (const Network::Affine& other : affine.others) matrices.push_back(other.weight);
+    for (size_t i = 0; i < matrices.size(); ++i) {
+      const auto found = std::ranges::find(part.parameters, matrices[i]);
+      const auto place = static_cast<size_t>(found - part.parameters.begin());
+      COMPACT_CHECK(i > 0 || projectable[place], "grad `", name_, ".", product,
+                    "`: another operation reads its input, which would be kept all the same; set "
+                    "`full`");
+      const std::string& weight = matrices[i]->name;
+      gradients_[place] = {product, names_.size() + carriers.size()};
+      carriers.push_back(weight.substr(0, weight.rfind('.')) + ".carrier");
+    }
+  }
+  names_.insert(names_.end(), carriers.begin(), carriers.end());
+}
+
+std::vector<std::string> Block::projections() const {
+  std::vector<std::string> all;
+  for (const auto& entry : projected_) all.push_back(entry.first);
+  return all;
+}
+
+c10::intrusive_ptr<Projected> Block::projected(const std::string& product) const {
+  const auto found = projected_.find(product);
+  COMPACT_CHECK(found != projected_.end(), "[block] `", name_, "` projects no gradient of ",
+                product);
+  return found->second;
+}
+
+void Block::set_projected(const std::string& product, c10::intrusive_ptr<Projected> projected) {
+  COMPACT_CHECK(projected->settings() == this->projected(product)->settings(), "[block] `", name_,
+                "`: another projection of ", product);
+  projected_[product] = std::move(projected);
 }
 
 double Block::number(const char* key) const { return numbers_.at(key); }
@@ -96,7 +136,7 @@ int64_t Block::integer(const char* key) const {
 
 // Parameter::hidden: it is one of a product, matrix or bias.
 Network::Affine Block::affine(const std::string& name, std::vector<int64_t> out, int64_t in,
-                              bool bias) {
+                              bool bias, int64_t products) {
   const auto add = [&](const std::string& full, at::IntArrayRef sizes) {
     Parameter p;
     p.name = full;
@@ -104,11 +144,22 @@ Network::Affine Block::affine(const std::string& name, std::vector<int64_t> out,
     p.hidden = true;
     return parameters_.emplace_back(std::make_unique<Parameter>(std::move(p))).get();
   };
+  const std::string full = name_ + "." + name;
+  const Spec grad = policy_.grad(full);
+  COMPACT_CHECK(products == 0 || grad.name != "full" || grad.str() == "full", "grad `", full,
+                "` = ", grad.str(), ": settings of full gradients are for the C++ program");
+  std::shared_ptr<Carrier> carrier;
+  if (products > 0 && grad.name != "full") {
+    const auto made = c10::make_intrusive<Projected>(grad.str(), full, in, products, seed_);
+    carrier = made->shape();
+    projected_[name] = made;
+  }
   Network::Affine all;
   for (size_t i = 0; i < out.size(); ++i) {
     const std::string part = out.size() == 1 ? name : cat(name, ".", i);
     Network::Affine one{.weight = add(part + ".weight", {out[i], in}),
                         .bias = bias ? add(part + ".bias", {out[i]}) : nullptr};
+    const_cast<Parameter*>(one.weight)->carrier = carrier;
     if (i == 0) {
       all = std::move(one);
     } else {
@@ -119,7 +170,7 @@ Network::Affine Block::affine(const std::string& name, std::vector<int64_t> out,
 }
 
 Network::Affine Block::norm(const std::string& name, int64_t width, bool bias) {
-  Network::Affine a = affine(name, {width}, 1, bias);
+  Network::Affine a = affine(name, {width}, 1, bias, 0);
   for (const Parameter* p : {a.weight, a.bias}) {
     if (p) const_cast<Parameter*>(p)->hidden = false;
   }
@@ -138,13 +189,13 @@ void Block::make_weights() {
                   ", is ", count);
     return std::vector<int64_t>{std::accumulate(rows.begin(), rows.end(), int64_t{0})};
   };
-  affines_["attn.qkv"] = affine("attn.qkv", parts("qkv_parts", {q, kv, kv}), n, flag("qkv_bias"));
+  affines_["attn.qkv"] = affine("attn.qkv", parts("qkv_parts", {q, kv, kv}), n, flag("qkv_bias"), 3);
   affines_["attn.out"] = affine("attn.out", {n}, q, !gated || flag("out_bias"));
   affines_["mlp.norm"] = norm("mlp.norm", n, !gated);
   if (gated) {
     affines_["attn.norm"] = norm("attn.norm", n, false);
     affines_["mlp.gate_up"] =
-        affine("mlp.gate_up", parts("gate_up_parts", {m, m}), n, flag("mlp_bias"));
+        affine("mlp.gate_up", parts("gate_up_parts", {m, m}), n, flag("mlp_bias"), 2);
     affines_["mlp.down"] = affine("mlp.down", {n}, m, flag("mlp_bias"));
     if (flag("head_norms")) {
       affines_["attn.q_norm"] = norm("attn.q_norm", d, false);
@@ -281,10 +332,20 @@ at::Tensor Block::forward(const at::Tensor& x, const std::vector<at::Tensor>& we
   std::shared_ptr<CastWeights> cast;
   std::vector<Weight> read;
   read.reserve(weights.size());
-  for (size_t i = 0; i < weights.size(); ++i) {
+  for (size_t i = 0; i < product_.size(); ++i) {
     const at::Tensor leaf =
         transposed && product_[i] && weights[i].dim() == 2 ? weights[i].t() : weights[i];
     Weight& w = read.emplace_back(leaf);
+    if (const auto found = gradients_.find(i); found != gradients_.end()) {
+      const Gradient& gradient = found->second;
+      w.leaf = weights[gradient.carrier];
+      w.carrier = projected_.at(gradient.product)->carrier(leaf.device(), type);
+      w.draw = w.carrier->draw;
+      COMPACT_CHECK(w.leaf.dim() == 2 && w.leaf.size(0) == leaf.size(0) &&
+                        w.leaf.size(1) == w.carrier->rank,
+                    "[block] `", name_, "`: ", names_[gradient.carrier], " must be [",
+                    leaf.size(0), ", ", w.carrier->rank, "], is ", w.leaf.sizes());
+    }
     if (!product_[i] || leaf.scalar_type() == type) continue;
     COMPACT_CHECK(autocast, "[block] `", name_, "`: ", names_[i], " is ",
                   c10::toString(leaf.scalar_type()), ", what it is multiplied with ",

@@ -17,6 +17,7 @@
 
 #include "compact/networks/network.h"
 #include "compact/plan/groups.h"
+#include "compact/python/projected.h"
 
 namespace compact {
 
@@ -24,14 +25,20 @@ class Block final : public torch::CustomClassHolder {
  public:
   using Numbers = c10::Dict<std::string, double>;
 
-  // `kind`: gated, pre_norm or post_norm, as the blocks of compact/networks. `name`: layers.3, as
+  // `kind`: gated, pre_norm or post_norm, as the blocks of compact/networks. `seed`: of projections. `name`: layers.3, as
   // policies call it. `numbers`: its shape and settings, flags as 0 and 1; see block.cpp. Throws
   // InputError on what is missing, unknown or out of range, and where the policy asks for what the
   // layer cannot have.
-  Block(std::string kind, std::string name, std::string policy, Numbers numbers);
+  Block(std::string kind, std::string name, std::string policy, Numbers numbers, int64_t seed);
 
-  // "attn.qkv.1.weight": what forward() takes, in its order.
+  // "attn.qkv.1.weight": what forward() takes, in its order; behind them "attn.qkv.1.carrier", zeros
+  // [out, rank], of every matrix whose gradient the policy projects: it takes the gradient.
   const std::vector<std::string>& weights() const { return names_; }
+  // Products whose gradients are projected: attn.qkv. What they are projected with.
+  std::vector<std::string> projections() const;
+  c10::intrusive_ptr<Projected> projected(const std::string& product) const;
+  // From now on this one of the same settings.
+  void set_projected(const std::string& product, c10::intrusive_ptr<Projected> projected);
   // What policies may say of it: names and roles.
   std::vector<std::tuple<std::string, std::string>> slots() const;
 
@@ -61,6 +68,7 @@ class Block final : public torch::CustomClassHolder {
   const std::string& name() const { return name_; }
   const std::string& policy() const { return policy_text_; }
   const Numbers& numbers() const { return numbers_; }
+  int64_t seed() const { return seed_; }
 
  private:
   struct Variant {
@@ -73,12 +81,15 @@ class Block final : public torch::CustomClassHolder {
   using PartPtr = std::shared_ptr<const Network::Part>;
   PartPtr part(const Variant& variant);
   PartPtr make(const Variant& variant) const;
-  Network::Affine affine(const std::string& name, std::vector<int64_t> out, int64_t in, bool bias);
+  // Of so many products of one input, in one matrix or in a matrix each; 0: it is a norm.
+  Network::Affine affine(const std::string& name, std::vector<int64_t> out, int64_t in, bool bias,
+                         int64_t products = 1);
   Network::Affine norm(const std::string& name, int64_t width, bool bias);
   double number(const char* key) const;
   int64_t integer(const char* key) const;
   bool flag(const char* key) const { return number(key) != 0; }
   void make_weights();
+  void project_gradients(const Network::Part& part);
 
   std::string kind_, name_, policy_text_;
   Numbers numbers_;
@@ -86,7 +97,14 @@ class Block final : public torch::CustomClassHolder {
   std::vector<std::unique_ptr<Parameter>> parameters_;  // shapes alone
   std::map<std::string, Network::Affine> affines_;
   std::vector<std::string> names_;
+  int64_t seed_ = 0;
   std::vector<bool> product_;  // of each weight, whether it is one of a product
+  std::map<std::string, c10::intrusive_ptr<Projected>> projected_;  // by product
+  struct Gradient {  // of a projected matrix: what it is projected with, and its place in names_
+    std::string product;
+    size_t carrier = 0;
+  };
+  std::map<size_t, Gradient> gradients_;  // by the weight's place
   bool draws_ = false;         // codecs draw random bits
   std::mutex mutex_;
   std::map<Variant, PartPtr> parts_;

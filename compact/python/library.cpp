@@ -19,6 +19,7 @@
 #include "compact/python/layer_search.h"
 #include "compact/python/meter.h"
 #include "compact/python/step_trace.h"
+#include "compact/python/update.h"
 
 namespace compact {
 namespace {
@@ -41,9 +42,11 @@ std::vector<std::string> preset_names() {
   return names;
 }
 
-// Throws InputError where a slot pattern of `given` is for none of these.
-void check_slots(const std::string& given, const std::vector<std::string>& names,
-                 const std::vector<std::string>& role_names) {
+// Throws InputError where a slot pattern of `given` is for none of these slots, a gradient's for
+// none of these products.
+void check_patterns(const std::string& given, const std::vector<std::string>& names,
+                    const std::vector<std::string>& role_names,
+                    const std::vector<std::string>& products) {
   COMPACT_CHECK(names.size() == role_names.size(), "[policy] a role for each slot is needed");
   std::vector<NamedRole> all;
   for (size_t i = 0; i < names.size(); ++i) {
@@ -53,6 +56,9 @@ void check_slots(const std::string& given, const std::vector<std::string>& names
   Policy policy = Policy::parse(policy_text(given), "policy");
   if (!is_text(given)) policy.make_general();
   policy.check_patterns(PolicyKind::kSlot, all);
+  std::vector<NamedRole> gradients;
+  for (const std::string& product : products) gradients.push_back({product, Role::kNone});
+  if (policy.has(PolicyKind::kGrad)) policy.check_patterns(PolicyKind::kGrad, gradients);
 }
 
 // Whether the policy lets a loss keep its logits, and tokens of a chunk where it says so, else 0.
@@ -85,8 +91,22 @@ std::vector<std::string> devices() {
   return all;
 }
 
+// What `run` returns; of methods Python sees InputError as a RuntimeError without help.
+template <class F>
+auto as_value_error(const F& run) {
+  try {
+    return run();
+  } catch (const InputError& error) {
+    TORCH_CHECK_VALUE(false, error.what());
+  }
+}
+
+using MaybeTensor = std::optional<at::Tensor>;
 using BlockPtr = c10::intrusive_ptr<Block>;
-using BlockState = std::tuple<std::string, std::string, std::string, Block::Numbers>;
+using BlockState = std::tuple<std::string, std::string, std::string, Block::Numbers, int64_t>;
+using ProjectedPtr = c10::intrusive_ptr<Projected>;
+using ProjectedState =
+    std::tuple<std::string, std::string, int64_t, int64_t, int64_t, int64_t>;  // the last: its draw
 using TracePtr = c10::intrusive_ptr<StepTrace>;
 
 }  // namespace
@@ -102,29 +122,57 @@ TORCH_LIBRARY(compact, m) {
       .def("peak", &StepTrace::peak)
       .def("before", &StepTrace::before)
       .def("reserved", &StepTrace::reserved);
+  m.class_<Projected>("Projected")
+      .def("rank", &Projected::rank)
+      .def("period", &Projected::period)
+      .def("draw", &Projected::draw)
+      .def("redraw", &Projected::redraw)
+      .def("matrix", &Projected::matrix)
+      .def("update",
+           [](const ProjectedPtr& p, const std::string& kind, const at::Tensor& weight,
+              const at::Tensor& grad, const MaybeTensor& m, const MaybeTensor& v,
+              const MaybeTensor& m_scales, const MaybeTensor& v_scales, const MaybeTensor& master,
+              int64_t step, int64_t index, int64_t seed, const MaybeTensor& grad_scale,
+              const UpdateNumbers& numbers, bool transposed) {
+             return as_value_error([&] {
+               update_projected(p, kind, weight, grad, m, v, m_scales, v_scales, master, step,
+                                index, seed, grad_scale, numbers, transposed);
+             });
+           })
+      .def_pickle(
+          [](const ProjectedPtr& p) -> ProjectedState {
+            return std::tuple_cat(p->settings(), std::tuple(p->draw()));
+          },
+          [](ProjectedState s) {
+            auto p =
+                c10::make_intrusive<Projected>(std::get<0>(s), std::get<1>(s), std::get<2>(s),
+                                               std::get<3>(s), std::get<4>(s));
+            p->redraw(std::get<5>(s));
+            return p;
+          });
   m.class_<Block>("Block")
-      .def(torch::init<std::string, std::string, std::string, Block::Numbers>())
+      .def(torch::init<std::string, std::string, std::string, Block::Numbers, int64_t>())
       .def("forward",
            [](const BlockPtr& b, const at::Tensor& x, const std::vector<at::Tensor>& weights,
               const std::optional<at::Tensor>& cos, const std::optional<at::Tensor>& sin,
               const std::optional<at::Tensor>& lengths, bool training) {
-             try {
-               return b->forward(x, weights, cos, sin, lengths, training);
-             } catch (const InputError& error) {
-               TORCH_CHECK_VALUE(false, error.what());  // as others become without help
-             }
+             return as_value_error(
+                 [&] { return b->forward(x, weights, cos, sin, lengths, training); });
            })
       .def("weights", [](const BlockPtr& b) { return b->weights(); })
       .def("slots", &Block::slots)
       .def("held", &Block::held)
       .def("watch", &Block::watch)
+      .def("projections", &Block::projections)
+      .def("projected", &Block::projected)
+      .def("set_projected", &Block::set_projected)
       .def_pickle(
           [](const BlockPtr& b) -> BlockState {
-            return {b->kind(), b->name(), b->policy(), b->numbers()};
+            return {b->kind(), b->name(), b->policy(), b->numbers(), b->seed()};
           },
           [](BlockState s) {
             return c10::make_intrusive<Block>(std::get<0>(s), std::get<1>(s), std::get<2>(s),
-                                              std::get<3>(s));
+                                              std::get<3>(s), std::get<4>(s));
           });
   using SearchPtr = c10::intrusive_ptr<LayerSearch>;
   m.class_<LayerSearch>("LayerSearch")  // behind the classes that it takes
@@ -144,7 +192,7 @@ TORCH_LIBRARY(compact, m) {
       .def("reset_peak", &Meter::reset_peak);
   m.def("policy_text", &policy_text);
   m.def("preset_names", &preset_names);
-  m.def("check_slots", &check_slots);
+  m.def("check_patterns", &check_patterns);
   m.def("loss_chunk", &loss_chunk);
   m.def("chunked_cross_entropy", &chunked_cross_entropy);
   m.def("devices", &devices);

@@ -17,12 +17,13 @@
 #include "compact/codecs/launch.h"
 #include "compact/codecs/meta_device.h"
 #include "compact/kernels/kernels.h"
+#include "compact/ops/autograd/autograd.h"
 #include "compact/optim/update.h"
+#include "compact/python/update.h"
 
 namespace compact {
 namespace {
 
-using UpdateNumbers = c10::Dict<std::string, double>;
 using MaybeTensors = c10::List<std::optional<at::Tensor>>;
 
 constexpr uint64_t kPythonOptimizerLabel = 0x707974686f6e;
@@ -68,22 +69,22 @@ at::Tensor maybe_tensor(const MaybeTensors& all, size_t i) {
 // Throws InputError on what kernels must not see.
 void check_update(const ParameterState& s, const at::Tensor& grad) {
   const Parameter& p = *s.parameter;
-  const at::Tensor& w = p.weight;
+  const at::Tensor &w = p.weight, &leaf = p.leaf();
   COMPACT_CHECK(w.is_contiguous(), "[optimizer] the weight of ", p.name, " must be contiguous");
   COMPACT_CHECK(w.scalar_type() == at::kFloat || w.scalar_type() == at::kBFloat16,
                 "[optimizer] the weight of ", p.name, " must be Float or BFloat16, is ",
                 c10::toString(w.scalar_type()));
   COMPACT_CHECK(
-      grad.layout() == at::kStrided && grad.sizes() == w.sizes() && grad.device() == w.device(),
-      "[optimizer] the gradient of ", p.name, " must be dense ", w.sizes(), " on ", w.device(),
+      grad.layout() == at::kStrided && grad.sizes() == leaf.sizes() && grad.device() == w.device(),
+      "[optimizer] the gradient of ", p.name, " must be dense ", leaf.sizes(), " on ", w.device(),
       ", is ", grad.sizes(), " on ", grad.device());
   COMPACT_CHECK(grad.scalar_type() == at::kFloat || grad.scalar_type() == at::kBFloat16,
                 "[optimizer] the gradient of ", p.name, " must be Float or BFloat16, is ",
                 c10::toString(grad.scalar_type()));
   for (const Moment* moment : {&s.m, &s.v}) {
     if (!moment->defined()) continue;
-    COMPACT_CHECK(moment->value().sizes() == w.sizes() && moment->value().device() == w.device(),
-                  "[optimizer] the moments of ", p.name, " must be ", w.sizes(), " on ", w.device(),
+    COMPACT_CHECK(moment->value().sizes() == leaf.sizes() && moment->value().device() == w.device(),
+                  "[optimizer] the moments of ", p.name, " must be ", leaf.sizes(), " on ", w.device(),
                   ", are ", moment->value().sizes(), " on ", moment->value().device());
   }
   COMPACT_CHECK(
@@ -111,6 +112,7 @@ void update_parameters(const std::string& kind, at::TensorList weights, at::Tens
                        int64_t seed, const std::optional<at::Tensor>& grad_scale,
                        const UpdateNumbers& numbers) {
   const at::NoGradGuard no_grad;
+  const NoAutocast no_autocast;
   const OptimizerOptions options = update_options(kind, numbers);
   const OptimizerInfo& info = *options.kind;
   const OptimizerInfo::State held = info.state(options);
@@ -167,7 +169,65 @@ void update_parameters(const std::string& kind, at::TensorList weights, at::Tens
   for (const auto& [device, all] : together) info.step_all(all);
 }
 
+at::Tensor maybe(const std::optional<at::Tensor>& t) { return t ? *t : at::Tensor(); }
+
 }  // namespace
+
+void update_projected(const c10::intrusive_ptr<Projected>& projected, const std::string& kind,
+                      const at::Tensor& weight, const at::Tensor& grad,
+                      const std::optional<at::Tensor>& m, const std::optional<at::Tensor>& v,
+                      const std::optional<at::Tensor>& m_scales,
+                      const std::optional<at::Tensor>& v_scales,
+                      const std::optional<at::Tensor>& master, int64_t step, int64_t index,
+                      int64_t seed, const std::optional<at::Tensor>& grad_scale,
+                      const UpdateNumbers& numbers, bool transposed) {
+  const at::NoGradGuard no_grad;
+  const NoAutocast no_autocast;
+  const OptimizerOptions options = update_options(kind, numbers);
+  const OptimizerInfo::State held = options.kind->state(options);
+  const auto read = [&](const at::Tensor& t) {
+    return transposed && t.defined() ? t.t().contiguous() : t;
+  };
+  COMPACT_CHECK(step >= 1, "[optimizer] updates count from 1, this one is ", step);
+  const int64_t period = projected->period(), draw = period > 0 ? (step - 1) / period : 0;
+  COMPACT_CHECK(projected->draw() == draw, "[optimizer] parameter ", index, " has projection ",
+                projected->draw(), ", its update ", step, " is of number ", draw,
+                ": load the optimizer's state before the first pass of a run that goes on");
+  Parameter p;
+  p.name = cat("parameter ", index);
+  p.weight = read(weight.detach());
+  p.hidden = true;
+  p.carrier = projected->carrier_of(p.weight);
+  p.carrier->value = zero_leaf({p.weight.size(0), p.carrier->rank}, p.weight.options());
+  ParameterState s;
+  s.parameter = &p;
+  s.leaf = p.carrier->value;
+  s.weight = p.weight;
+  s.kind = options.kind;
+  s.key = derive(derive(derive(static_cast<uint64_t>(seed), kPythonOptimizerLabel),
+                        static_cast<uint64_t>(index)),
+                 uint64_t{0});
+  COMPACT_CHECK((!held.m || m) && (!held.v || v), "[optimizer] the moments of ", p.name,
+                " must be given");
+  if (held.m) s.m = Moment(*m, maybe(m_scales), true);
+  if (held.v) s.v = Moment(*v, maybe(v_scales), false);
+  s.master = read(maybe(master));
+  check_update(s, grad);
+  const StepContext context{
+      .options = options,
+      .learning_rate = numbers.at("lr") * projected->rate(),
+      .weight_decay = options.weight_decay,
+      .step = step,
+      .grad_scale = grad_scale ? grad_scale->to(s.weight.device()) : at::Tensor(),
+      .guard = {}};
+  options.kind->step(s, grad, context);
+  if (transposed) {
+    at::Tensor(weight.detach()).copy_(p.weight.t());
+    if (master) at::Tensor(*master).copy_(s.master.t());
+  }
+  if (period > 0 && step % period == 0) redraw(s, options, step);
+}
+
 }  // namespace compact
 
 TORCH_LIBRARY_FRAGMENT(compact, m) {

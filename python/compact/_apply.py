@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from . import _layers, _loss
+from . import _carriers, _layers, _loss
 from ._library import ops
 from ._families import FAMILIES, Family, family_of, submodule
 from ._layers import LayerState
@@ -135,6 +135,7 @@ def apply(
     chunked_loss: bool = True,
     budget: int | str | None = None,
     batch: tuple[int, int] | dict[str, torch.Tensor] | None = None,
+    seed: int = 0,
     **settings: Any,
 ) -> Model:
     """Lets layers of `model` hold what their backward pass reads as `policy` says; returns the model.
@@ -142,6 +143,10 @@ def apply(
     policy: a preset's name ("exact", which is the default, "recompute", "gact-l1", ...;
     compact.presets()), the path of a policy's file, or its text. With a `budget` and a `batch` it is
     "auto": what plan() chooses for them and the same `settings` (optimizer, allow, ...).
+
+    A policy with `grad` lines, as "compact", projects gradients: weights that it names are frozen, and
+    parameters `carrier` beside them take their gradients, for compact.optim alone. `seed`: of the
+    projections; ranks of one run must be given the same.
 
     Layers that the library knows (compact.families()) get another forward pass, one node of the graph
     each, and where the policy says so a causal language model in training makes its loss in chunks
@@ -180,7 +185,7 @@ def apply(
     states: list[tuple[nn.Module, LayerState | str]] = []
     for number, (_, module, family, problem) in enumerate(found):
         problem = problem or _check(module, family)
-        states.append((module, problem or LayerState(module, family, number, text, notes)))
+        states.append((module, problem or LayerState(module, family, number, text, seed, notes)))
     served = [state for _, state in states if isinstance(state, LayerState)]
     if not served:
         raise ValueError(
@@ -189,7 +194,12 @@ def apply(
         )
     slots = [slot for state in served for slot in state.block.slots()]
     slots.append(("loss.logits", "logits"))
-    ops.check_slots(text if automatic else os.fspath(policy), [name for name, _ in slots], [role for _, role in slots])
+    products = [f"{state.name}.{product}" for state in served for product in state.family.products]
+    names, roles = zip(*slots)
+    ops.check_patterns(text if automatic else os.fspath(policy), list(names), list(roles), products)
+    for module, state in states:
+        if isinstance(state, LayerState) and any(type(p) is not nn.Parameter for p in module.parameters()) and state.projected:
+            raise ValueError(f"compact.apply: {state.name} has weights that are split over ranks: projected gradients need whole ones")
     taken = {module for module, state in states if isinstance(state, LayerState)}
     models = [m for m in model.modules() if m not in taken and not taken.isdisjoint(m.modules())]
     whole = [m for m in models if _loss.takes_cache(m)]
@@ -197,6 +207,8 @@ def apply(
     for module, state in states:
         module.__dict__[STATE] = state
         if isinstance(state, LayerState):
+            for inside, product in state.projected_modules(module):
+                _carriers.add(inside, state.projected[product], bool(state.numbers["transposed"]))
             _put(module, _layers.forward)
     for module in whole:
         own = _loss.own_loss(module, chunked_loss and not keeps_logits)
@@ -226,7 +238,10 @@ def remove(model: Model) -> Model:
                     del module.__dict__[name]
                 else:
                     module.__dict__[name] = type(module).forward.__get__(module)
-        del module.__dict__[STATE]
+        state = module.__dict__.pop(STATE)
+        if isinstance(state, LayerState):
+            for inside, _ in state.projected_modules(module):
+                _carriers.take_back(inside)
         module.__dict__.pop(REPLICATE, None)
     for module in model.modules():
         module.__dict__.pop("_compact_policy", None)

@@ -11,13 +11,14 @@ from torch import nn
 from torch._C._autograd import _top_saved_tensors_default_hooks
 from torch.nn.modules.module import _has_any_global_hook
 
-from . import _given
+from . import _carriers, _given
 from ._families import Family, is_forward_of, submodule
 from ._library import DEVICES, classes, kind_of
 from ._stand_in import STATE, TYPES, Notes, under_transform
 
 # Where the code of modules inside a layer comes from; another one computes something else.
 _KNOWN_CODE = ("torch.nn.modules.", "transformers.activations", "transformers.pytorch_utils")
+_WEIGHTS = (nn.Parameter, torch.Tensor, _carriers.Carrier)
 INSTEAD = 'policy "recompute" holds the inputs of layers alone, as checkpointing does'
 
 
@@ -34,11 +35,14 @@ def _captures_attention() -> bool:
 class LayerState:
     """What is known of a layer that is served."""
 
-    def __init__(self, layer: nn.Module, family: Family, number: int, policy: str, notes: Notes):
-        self.family, self.name, self.policy, self.notes = family, f"layers.{number}", policy, notes
+    def __init__(self, layer: nn.Module, family: Family, number: int, policy: str, seed: int, notes: Notes):
+        self.family, self.name, self.policy, self.seed, self.notes = family, f"layers.{number}", policy, seed, notes
         self.served: bool | None = None  # in the last pass with gradients
         self.first = number == 0
+        self.projected: dict[str, Any] = {}  # by product: what its gradients are projected with
         self._make_block(family.numbers(layer))
+        for product in self.block.projections():
+            self.projected[product] = self.block.projected(product)
         # By position, behind the module and the hidden states.
         self.arguments = tuple(inspect.signature(inspect.unwrap(type(layer).forward)).parameters)[2:]
         self.sources = []  # dictionaries of parameters, and the name in them, in the block's order
@@ -46,6 +50,7 @@ class LayerState:
             base, kind = full.rsplit(".", 1)
             self.sources.append((self._module(layer, base)._parameters, kind))
         self.norms = [i for i, full in enumerate(self.block.weights()) if full.rsplit(".", 1)[0] in family.norms]
+        self.carriers = [i for i, full in enumerate(self.block.weights()) if full.endswith("." + _carriers.NAME)]
         self.watched = self._watch(layer)
         self.own = None  # the forward of its class, once it is known to be the family's
         self.attention = submodule(layer, family.attention)
@@ -54,7 +59,21 @@ class LayerState:
 
     def _make_block(self, numbers: dict[str, float]) -> None:
         self.numbers = numbers
-        self.block = classes.Block(self.family.kind, self.name, self.policy, {k: float(v) for k, v in numbers.items()})
+        self.block = classes.Block(
+            self.family.kind, self.name, self.policy, {k: float(v) for k, v in numbers.items()}, self.seed
+        )
+        self._set_projected()
+
+    def _set_projected(self) -> None:
+        for product, projected in self.projected.items():
+            self.block.set_projected(product, projected)
+
+    def projected_modules(self, layer: nn.Module) -> list[tuple[nn.Module, str]]:
+        """The submodules whose weights have projected gradients, with the products that they are of."""
+        found = []
+        for product in self.projected:
+            found += [(submodule(layer, path), product) for path in self.family.products[product]]
+        return found
 
     def _module(self, layer: nn.Module, base: str) -> nn.Module:
         if base in self.family.norms:
@@ -81,6 +100,7 @@ class LayerState:
     def __setstate__(self, state):
         self.__dict__.update(state)
         self.watched = [(*row, type(row[2]), type(row[2]).forward) for row in self.watched]
+        self._set_projected()
 
     def why_not(self, layer: nn.Module, x: Any, weights: list[Any]) -> str | None:
         """Why the layer's own forward must run now, as far as its modules and tensors tell."""
@@ -113,7 +133,7 @@ class LayerState:
         if torch._C._current_graph_task_id() != -1:
             return "a backward pass runs, as of checkpointing"
         for weight in weights:
-            if type(weight) is not nn.Parameter and type(weight) is not torch.Tensor:
+            if type(weight) not in _WEIGHTS:
                 return f"it has weights of type {type(weight).__name__}"
         kind = kind_of(x)
         if kind not in DEVICES:
@@ -147,6 +167,25 @@ class LayerState:
         if hooks is None or getattr(hooks[0], "__module__", "").startswith("compact."):
             return None
         return "hooks for saved tensors are in force around it, as of checkpointing or offloading"
+
+
+def _check_projected(state: LayerState, weights: list[Any], reason: str | None) -> None:
+    if reason is not None:
+        raise RuntimeError(
+            f"compact: {state.name} has projected gradients, which its own forward has not, and it must run that: {reason}. "
+            "Without gradients (torch.no_grad) it may; a policy without `grad` lines, as exact, lets it always"
+        )
+    for carrier in (weights[i] for i in state.carriers):
+        if type(carrier) is not _carriers.Carrier:
+            raise RuntimeError(
+                f"compact: a carrier of {state.name} has become a {type(carrier).__name__}: projected gradients need whole "
+                "weights, which fully_shard splits; train with DDP"
+            )
+        if not carrier.is_zero():
+            raise RuntimeError(
+                f"compact: somebody wrote to a carrier of {state.name}: only compact.optim.AdamW and compact.optim.Muon "
+                "update weights with projected gradients, and a model is wrapped in DDP after init_process_group and apply"
+            )
 
 
 def foreign_code(layer: nn.Module) -> str | None:
@@ -183,6 +222,8 @@ def forward(layer: nn.Module, hidden_states: torch.Tensor, *args: Any, **kwargs:
             reason = tables
         else:
             cos, sin = tables
+    if state.projected:
+        _check_projected(state, weights, reason)
     if reason is not None:
         if not state.own_forward[reason]:
             state.notes.say(f"layers keep their own forward (the first is {state.name}): {reason}", reason)

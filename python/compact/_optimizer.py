@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ._carriers import Carrier
 from ._library import ops
 from ._shards import is_sharded, like_sharded, local_of, shard_of
 
@@ -51,6 +52,7 @@ class Optimizer(torch.optim.Optimizer):
         except BaseException:
             del self.param_groups[before:]
             raise
+        self._draw()
 
     # -- checks -----------------------------------------------------------------------------------
 
@@ -97,6 +99,10 @@ class Optimizer(torch.optim.Optimizer):
     def _check_parameter(self, p: torch.Tensor, group: dict[str, Any], place: str) -> None:
         if p.dtype not in _WEIGHTS:
             self._fail(f"{place} must be float32 or bfloat16, is {_name(p.dtype)}")
+        if isinstance(p, Carrier):
+            if is_sharded(p.weight):
+                self._fail(f"{place} is the carrier of a weight that is split over ranks: projected gradients need whole ones")
+            return
         if p.layout != torch.strided or not local_of(p.detach()).is_contiguous():
             self._fail(f"{place} must be dense and contiguous, has strides {tuple(p.stride())}")
         muon = self._kind(group) == "muon"
@@ -148,7 +154,7 @@ class Optimizer(torch.optim.Optimizer):
             if held == "f8":
                 layout[name + _SCALES] = (torch.float32, (rows, blocks))
         if group["master_weights"] and p.dtype != torch.float32:
-            layout["master"] = (torch.float32, shape)
+            layout["master"] = (torch.float32, tuple(p.weight.shape) if isinstance(p, Carrier) else shape)
         return layout
 
     def _new_state(self, p: torch.Tensor, group: dict[str, Any]) -> dict[str, Any]:
@@ -163,7 +169,7 @@ class Optimizer(torch.optim.Optimizer):
                 here = tuple(local.shape)
             t = torch.zeros(here, dtype=dtype, device=local.device)
             if name == "master":
-                t.copy_(local)
+                t.copy_(p.weight if isinstance(p, Carrier) else local)
             state[name] = like_sharded(t, p, shape) if is_sharded(p) else t
         return state
 
@@ -198,6 +204,7 @@ class Optimizer(torch.optim.Optimizer):
             super().load_state_dict(state_dict)
         finally:
             hook.remove()
+        self._draw()
 
     def _with_kept_types(self, state_dict: dict[str, Any]) -> dict[str, Any] | None:
         saved, here = state_dict["param_groups"], self.param_groups
@@ -288,6 +295,7 @@ class Optimizer(torch.optim.Optimizer):
         for group, numbers, mine in work:
             if mine:
                 self._update_group(self._kind(group), group["seed"], numbers, mine, grad_scale)
+        self._draw()
 
     def _update_group(
         self,
@@ -297,6 +305,9 @@ class Optimizer(torch.optim.Optimizer):
         mine: list[tuple[int, int, torch.Tensor]],
         grad_scale: torch.Tensor | None,
     ) -> None:
+        projected = [row for row in mine if isinstance(row[2], Carrier)]
+        self._update_projected(kind, seed, numbers, projected, grad_scale)
+        mine = [row for row in mine if not isinstance(row[2], Carrier)]
         states = [self.state[p] for _, _, p in mine]
         grads = []
         for _, _, p in mine:
@@ -328,3 +339,33 @@ class Optimizer(torch.optim.Optimizer):
         )
         for state, step in zip(states, steps):
             state["step"] = torch.tensor(step)  # another one: copies of the state keep theirs
+
+    def _update_projected(
+        self,
+        kind: str,
+        seed: int,
+        numbers: dict[str, float],
+        mine: list[tuple[int, int, Carrier]],
+        grad_scale: torch.Tensor | None,
+    ) -> None:
+        """Updates of weights whose gradients are projected, through their carriers."""
+        first, second = (*_MOMENTS[kind], None)[:2]
+        for index, _, p in mine:
+            state = self.state[p]
+            step = int(state["step"]) + 1
+            p.projected.update(
+                kind, p.weight, p.grad, state.get(first), state.get(second), state.get(first + _SCALES),
+                state.get(second + _SCALES) if second else None, state.get("master"), step, index, seed, grad_scale,
+                numbers, p.transposed,
+            )  # fmt: skip
+            state["step"] = torch.tensor(step)
+
+    def _draw(self) -> None:
+        """Projections of the passes to come: those of the updates that there were."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                if isinstance(p, Carrier):
+                    period, state = p.projected.period(), self.state.get(p)
+                    draw = int(state["step"]) // period if period > 0 and state else 0
+                    if p.projected.draw() != draw:
+                        p.projected.redraw(draw)

@@ -12,9 +12,12 @@ import torch
 from torch import nn
 
 from . import _apply, _known, _planned_attention, _planned_operations, _sent
+from ._carriers import Carrier
 from ._layers import LayerState
 from ._library import classes, ops
+from ._optimizer import Optimizer
 from ._stand_in import log, state_of
+from .optim import Muon
 
 LOSS = "loss.logits"
 _TRIES = 32  # plans of a whole step, where the solver predicts less than one takes
@@ -28,22 +31,25 @@ class _Step:
         built = classes.StepTrace()
         self.model = _model(asked).train()
         self.given = _given(asked, self.model)
-        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimizer = None
-        if asked["optimizer"] is not None:
-            cls, settings = asked["optimizer"]
-            whole = getattr(cls, "takes_model", False)
-            self.optimizer = cls(self.model if whole else self.parameters, **settings)
         self.clip = asked["clip"]
         built.stop()
-        self._earlier = [built]
-        self._first = True
+        self._built, self._asked = built, asked["optimizer"]
+        self.treat(None)
 
     def treat(self, policy: str | None) -> None:
         """Gives the model this policy; None: takes every one back."""
+        self.optimizer = None
         _apply.remove(self.model)
         if policy is not None:
             _apply.apply(self.model, policy)
+        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self._earlier, self._first = [self._built], True
+        if self._asked is None:
+            return
+        cls, settings = self._asked
+        if not issubclass(cls, Optimizer) and any(isinstance(p, Carrier) for p in self.parameters):
+            raise ValueError("projected gradients need compact.optim.AdamW or compact.optim.Muon: give it as `optimizer`")
+        self.optimizer = cls(self.model if issubclass(cls, Muon) else self.parameters, **settings)
 
     def run(self) -> Any:
         """The trace of one step."""
@@ -61,7 +67,7 @@ class _Step:
             "policy": name,
             "peak": peak,
             "reserved": trace.reserved(self._earlier),
-            "weights": sum(p.nbytes for p in self.model.parameters()),
+            "weights": sum({s._cdata: s.nbytes() for s in (p.untyped_storage() for p in self.model.parameters())}.values()),
             "optimizer": states,
             "gradients": gradients,
             "saved": saved,

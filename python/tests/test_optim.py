@@ -337,3 +337,16 @@ def test_muon_refuses_what_it_cannot_tell_apart():
         compact.optim.Muon(nn.Linear(3, 3))
     with pytest.raises(ValueError, match="momentum must be in"):
         compact.optim.Muon(net, momentum=1.0)
+
+
+@pytest.mark.parametrize("kind", [compact.optim.AdamW, compact.optim.Muon])
+def test_updates_inside_autocast_are_the_same(kind):
+    bits = []
+    for inside in (False, True):
+        net = Net()
+        optimizer = kind(net if kind is compact.optim.Muon else net.parameters(), lr=1e-2)
+        give_gradients(net.parameters(), 0)
+        with torch.autocast("cpu", torch.bfloat16, enabled=inside):
+            optimizer.step()
+        bits.append([p.detach().clone() for p in net.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*bits))

@@ -38,9 +38,13 @@ Slot slot_of(const Policy& policy, const std::string& name, Role role, int64_t w
 
 bool Recipe::Step::reads_input(const Wanted& wanted) const {
   if (!stage || sketch || !stage->needs().input) return false;
-  const int weights = stage->reads_input_for();
+  return stage->reads_input_for() == 0 || wants_matrix(wanted);
+}
+
+bool Recipe::Step::wants_matrix(const Wanted& wanted) const {
   const auto first = wanted.begin() + 1 + first_parameter;
-  return weights == 0 || std::find(first, first + weights, true) != first + weights;
+  const auto last = first + std::max(1, stage->reads_input_for());
+  return std::find(first, last, true) != last;
 }
 
 void Recipe::add(Step step, Slot output) {

@@ -40,6 +40,8 @@ struct Recipe {
 
     // Whether its backward reads the tensor that it took, where these gradients are wanted.
     bool reads_input(const Wanted& wanted) const;
+    // Whether a gradient of one of the matrices that it multiplies with is.
+    bool wants_matrix(const Wanted& wanted) const;
     Weights of(Weights all) const { return all.subspan(first_parameter, parameters); }
   };
   // What one pass leaves for its backward pass.

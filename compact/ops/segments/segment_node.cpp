@@ -278,7 +278,7 @@ at::Tensor SegmentNode::run(const std::shared_ptr<const Recipe>& own, at::Tensor
       Stage::Forward f;
       f.want_extras = demand.back[i] || demand.again[i];
       f.pass = of_step(h.pass, i);
-      f.sketch = step.sketch && wanted[1 + static_cast<size_t>(step.first_parameter)];
+      f.sketch = step.sketch && step.wants_matrix(wanted);
       f.want_side = demand.back[i] && !step.side.name.empty() &&
                     step.side.treatment.storage() != Storage::kRecompute;
       t[i + 1] = recipe.run(i, t, h.weights, f);

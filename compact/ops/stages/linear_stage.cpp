@@ -52,10 +52,12 @@ class LinearStage final : public Stage {
   at::Tensor backward(Backward& b) const override {
     const at::ScalarType type = b.weights[0].value.scalar_type();
     b.gy = b.pass.as(b.gy, type);
-    if (b.weights[0].carrier) {
-      if (b.want_parameters[0]) project_gradient(b, type);
-    } else if (std::any_of(b.want_parameters.begin(), b.want_parameters.begin() + options_.parts,
-                           [](bool wanted) { return wanted; })) {
+    const bool wanted =
+        std::any_of(b.want_parameters.begin(), b.want_parameters.begin() + options_.parts,
+                    [](bool each) { return each; });
+    if (wanted && b.weights[0].carrier) {
+      project_gradients(b, type);
+    } else if (wanted) {
       const at::Tensor x = rows_of(b.pass.as(b.input, type));
       b.input = at::Tensor();
       each_part(b.gy, b.weights, [&](size_t i, const at::Tensor& gy) {
@@ -106,11 +108,18 @@ class LinearStage final : public Stage {
     }
   }
 
-  static void project_gradient(Backward& b, at::ScalarType type) {
+  // All parts have one carrier, and one projection.
+  void project_gradients(Backward& b, at::ScalarType type) const {
     const Carrier& carrier = *b.weights[0].carrier;
     const Tensors z = b.sketch ? *b.extras : carrier.project(b.pass.as(b.input, type));
     b.input = at::Tensor();
-    b.gparameters[0] = carrier.gradient(rows_of(b.gy), z);
+    if (parts() == 1) {
+      b.gparameters[0] = carrier.gradient(rows_of(b.gy), z);
+      return;
+    }
+    each_part(b.gy, b.weights, [&](size_t i, const at::Tensor& gy) {
+      if (b.want_parameters[i]) b.gparameters[i] = gy.t().mm(z[0]);
+    });
   }
 
   LinearOptions options_;

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/python/projected.h"
+
+#include <ATen/ATen.h>
+
+#include <utility>
+
+#include "compact/base/check.h"
+#include "compact/base/philox.h"
+
+namespace compact {
+
+Projected::Projected(const std::string& treatment, const std::string& name, int64_t in, int64_t products,
+                     int64_t seed)
+    : settings_(treatment, name, in, products, seed) {
+  const Spec spec = Spec::parse(treatment);
+  COMPACT_CHECK(spec.name == "project", "grad `", name, "` = ", spec.str(),
+                ": must be `full` or `project`");
+  COMPACT_CHECK(!spec.flag("release", false), "grad `", name, "` = ", spec.str(),
+                ": release=true, updates inside the backward pass, is for the C++ program");
+  rate_ = lr_scale_of(spec);
+  shape_ = std::make_shared<Carrier>();
+  try {
+    shape_->in = in;
+    shape_->rank = resolve_rank(spec.number("rank", 0.25), in);
+  } catch (const InputError& e) {
+    fail("grad `", name, "` = ", spec.str(), ": ", e.what());
+  }
+  COMPACT_CHECK(products == 1 || spec.flag("share", true), "grad `", name, "` = ", spec.str(),
+                ": share=false, a projection for each of several products, is for the C++ program");
+  shape_->projections.resize(1);
+  shape_->type = spec.text("type", "srht");
+  shape_->period = spec.integer("period", 200);
+  COMPACT_CHECK(shape_->period >= 0, "grad `", name, "` = ", spec.str(),
+                ": period must not be negative, is ", shape_->period);
+  shape_->scale = spec.number("scale", 1);
+  shape_->carry = spec.flag("carry", true);
+  shape_->key = derive(static_cast<uint64_t>(seed), label_of(name.data(), name.size()));
+  // Once, so that a type that cannot be is an error before anything runs.
+  make_projection(shape_->type, in, shape_->rank, shape_->key, at::device(at::kCPU));
+}
+
+int64_t Projected::draw() const {
+  const std::lock_guard lock(mutex_);
+  return draw_;
+}
+
+void Projected::redraw(int64_t draw) {
+  const std::lock_guard lock(mutex_);
+  COMPACT_CHECK(draw >= 0, "[projected] number of a draw must not be negative, is ", draw);
+  if (drawn_ && draw != draw_) drawn_->redraw(draw, at::device(device_).dtype(type_));
+  draw_ = draw;
+}
+
+std::shared_ptr<const Carrier> Projected::carrier(at::Device device, at::ScalarType type) {
+  const std::lock_guard lock(mutex_);
+  if (!drawn_ || device_ != device || type_ != type) {
+    auto fresh = std::make_shared<Carrier>(*shape_);
+    fresh->rows = {0};  // those of whoever reads it
+    fresh->redraw(draw_, at::device(device).dtype(type));
+    drawn_ = std::move(fresh);
+    device_ = device;
+    type_ = type;
+  }
+  return drawn_;
+}
+
+std::shared_ptr<Carrier> Projected::carrier_of(const at::Tensor& weight) {
+  at::ScalarType type = weight.scalar_type();
+  {
+    const std::lock_guard lock(mutex_);
+    if (drawn_ && device_ == weight.device()) type = type_;  // what gradients were made with
+  }
+  auto own = std::make_shared<Carrier>(*carrier(weight.device(), type));
+  own->rows = {weight.size(0)};
+  return own;
+}
+
+}  // namespace compact

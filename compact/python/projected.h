@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random projections of the gradients of products that read one input (CompAct, arXiv 2410.15352),
+// of weights that somebody else's program owns: what a block projects with, and the updates in the
+// projected space.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/custom_class.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "compact/codecs/parameter.h"
+#include "compact/optim/optimizer.h"
+
+namespace compact {
+
+// Many threads may use one.
+class Projected final : public torch::CustomClassHolder {
+ public:
+  // `treatment`: project:rank=0.25,..., as policies have it. `name`: layers.3.attn.qkv, which with
+  // the seed says what is drawn. `in`: the width of the input, of so many products. Throws
+  // InputError on settings that cannot be, and on those for the C++ program alone (release, and
+  // share=false of several products).
+  Projected(const std::string& treatment, const std::string& name, int64_t in, int64_t products,
+            int64_t seed);
+
+  // What it was made of.
+  using Settings = std::tuple<std::string, std::string, int64_t, int64_t, int64_t>;
+  const Settings& settings() const { return settings_; }
+  int64_t rank() const { return shape_->rank; }
+  int64_t period() const { return shape_->period; }  // updates between draws; 0: there is one draw
+  double rate() const { return rate_; }              // multiplies the learning rate
+  int64_t draw() const;
+  // Draws projections number `draw`: of the passes to come.
+  void redraw(int64_t draw);
+
+  // Widths alone.
+  std::shared_ptr<Carrier> shape() const { return shape_; }
+  // The projection in force, f32 [in, rank].
+  at::Tensor matrix(at::Device device, at::ScalarType type) {
+    return carrier(device, type)->projections[0]->matrix();
+  }
+  // With the projection in force, for products on this device of this type.
+  std::shared_ptr<const Carrier> carrier(at::Device device, at::ScalarType type);
+  // The same as a weight's own, which may be drawn anew.
+  std::shared_ptr<Carrier> carrier_of(const at::Tensor& weight);
+
+ private:
+  Settings settings_;
+  double rate_ = 1;
+  std::shared_ptr<Carrier> shape_;
+  mutable std::mutex mutex_;
+  std::shared_ptr<Carrier> drawn_;  // null before the first use
+  at::Device device_ = at::kCPU;
+  at::ScalarType type_ = at::kFloat;
+  int64_t draw_ = 0;
+};
+
+}  // namespace compact

@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Projected gradients: carriers take G P, updates go through P^T, and nobody else sees them."""
+import copy
+import gc
+import io
+import os
+import pathlib
+import pickle
+import subprocess
+import sys
+import weakref
+
+from conftest import error, gradients, inputs, make, MODELS
+import pytest
+import torch
+import transformers
+from torch import nn
+
+import compact
+from compact._carriers import Carrier
+
+PERIOD = 4
+TEXT = f"""slot role:{{norm,heads,gate,product}} = recompute
+slot role:logits = chunk
+grad layers.*.attn.qkv = project:rank=0.25,period={PERIOD}
+grad layers.*.mlp.{{gate_up,up,down}} = project:rank=0.5,period={PERIOD}
+"""
+LLAMA = TEXT.replace("{gate_up,up,down}", "{gate_up,down}")
+
+
+def policy_of(name):
+    if name in ("gpt2", "bert", "roberta", "vit"):
+        text = TEXT.replace("{gate_up,up,down}", "{up,down}").replace("{norm,heads,gate,product}", "norm")
+        return text if name == "gpt2" else text.replace("slot role:logits = chunk\n", "")
+    return LLAMA
+
+
+def carriers(model):
+    return {n.removesuffix(".carrier"): p for n, p in model.named_parameters() if isinstance(p, Carrier)}
+
+
+def projection(c):
+    return c.projected.matrix(c.weight.device, c.weight.dtype)
+
+
+@pytest.mark.parametrize("name", [*MODELS])
+def test_gradients_are_those_of_weights_projected(name):
+    own, model, given = make(name), make(name), inputs(name)
+    loss, wanted = own(**given).loss, dict(own.named_parameters())
+    loss.backward()
+    compact.apply(model, policy_of(name))
+    assert list(model.state_dict()) == list(own.state_dict())
+    got = model(**given).loss
+    got.backward()
+    assert abs(got.item() - loss.item()) < 1e-5
+    found = carriers(model)
+    assert len(found) >= 3 * len(compact.report(model).layers) - 2
+    for path, c in found.items():
+        gradient = wanted[path + ".weight"].grad
+        gradient = gradient.t() if c.transposed else gradient
+        assert error({"": c.grad}, {"": gradient @ projection(c)}) < 1e-4, path
+        assert not c.weight.requires_grad and c.weight.grad is None
+    for path, p in model.named_parameters():
+        if p.requires_grad and not isinstance(p, Carrier):
+            # Keys' biases have gradients that are 0 but for rounding.
+            assert (p.grad - wanted[path].grad).norm() < 1e-4 * wanted[path].grad.norm() + 1e-8, path
+
+
+def test_projections_are_right_on_average():
+    model, given = make("llama"), inputs("llama")
+    compact.apply(model, LLAMA)
+    c = carriers(model)["model.layers.0.mlp.down_proj"]
+    gradient = dict(make("llama").named_parameters())
+    own = make("llama")
+    own(**given).loss.backward()
+    gradient = own.model.layers[0].mlp.down_proj.weight.grad
+    draws, n, r = 400, c.weight.shape[1], c.shape[1]
+    mean = torch.zeros_like(gradient)
+    for draw in range(draws):
+        c.projected.redraw(draw)
+        p = projection(c)
+        mean += gradient @ p @ p.T / draws
+    # Of |G P P^T - G|^2, whose mean is |G|^2 (n / r - 1) at most, with 5 deviations to spare.
+    assert error({"": mean}, {"": gradient}) < 5 * (n / r / draws) ** 0.5
+    assert error({"": mean}, {"": gradient}) > 0
+
+
+def stepped(c, moments, lr, step):
+    """What AdamW makes of a carrier's gradient from zero, by torch's own."""
+    p = nn.Parameter(torch.zeros(c.shape))
+    p.grad = c.grad.clone()
+    optimizer = torch.optim.AdamW([p], lr=lr, weight_decay=0)
+    if step > 1:
+        optimizer.state[p] = {"step": torch.tensor(float(step - 1)), **{k: v.clone() for k, v in moments.items()}}
+    optimizer.step()
+    return p.detach(), {k: optimizer.state[p][k] for k in ("exp_avg", "exp_avg_sq")}
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_updates(name):
+    model, given = make(name), inputs(name)
+    compact.apply(model, policy_of(name))
+    optimizer = compact.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
+    path, c = next((n, p) for n, p in carriers(model).items() if "mlp" in n)
+    moments = {}
+    for step in range(1, PERIOD + 1):
+        optimizer.zero_grad()
+        model(**given).loss.backward()
+        before, p_old = c.weight.detach().clone(), projection(c)
+        update, moments = stepped(c, moments, 1e-2, step)
+        optimizer.step()
+        through = update @ p_old.T
+        wanted = before * (1 - 1e-2 * 0.1) + (through.T if c.transposed else through)
+        assert error({"": c.weight.detach()}, {"": wanted}) < 1e-5, step
+        assert c.is_zero() and c.projected.draw() == step // PERIOD
+    # Moments follow into the next projection: exactly, were both bases orthonormal.
+    overlap = p_old.T @ projection(c)
+    rank, width = overlap.shape[0], p_old.shape[0]
+    state = optimizer.state[c]
+    assert error({"": state["exp_avg"]}, {"": moments["exp_avg"] @ overlap * (rank / width)}) < 1e-4
+    assert bool((state["exp_avg_sq"] >= 0).all()) and int(state["step"]) == PERIOD
+
+
+def run(model, optimizer, steps):
+    losses = []
+    for step in steps:
+        given = inputs("llama")
+        given["input_ids"] = (given["input_ids"] + step) % 200
+        given["labels"] = given["input_ids"]
+        loss = model(**given).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+MAKERS = {
+    "AdamW": lambda model: compact.optim.AdamW(model.parameters(), lr=1e-2),
+    "AdamW, f8": lambda model: compact.optim.AdamW(model.parameters(), lr=1e-2, moments="f8"),
+    "Muon": lambda model: compact.optim.Muon(model, lr=1e-2),
+}
+
+
+@pytest.mark.parametrize("optimizer", MAKERS)
+def test_going_on_from_a_checkpoint(optimizer):
+    whole = compact.apply(make("llama"), LLAMA)
+    run_of = MAKERS[optimizer](whole)
+    wanted = run(whole, run_of, range(3 * PERIOD))
+    first = compact.apply(make("llama"), LLAMA)
+    optimizer_of = MAKERS[optimizer](first)
+    losses = run(first, optimizer_of, range(PERIOD + 2))
+    file = io.BytesIO()
+    torch.save({"model": first.state_dict(), "optimizer": optimizer_of.state_dict()}, file)
+    saved = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
+    second = make("llama", seed=1)
+    second.load_state_dict(saved["model"])
+    compact.apply(second, LLAMA)
+    going_on = MAKERS[optimizer](second)
+    going_on.load_state_dict(saved["optimizer"])
+    assert losses + run(second, going_on, range(PERIOD + 2, 3 * PERIOD)) == wanted
+    assert all(torch.equal(a, b) for a, b in zip(whole.state_dict().values(), second.state_dict().values()))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "autocast", "masters"])
+def test_types(dtype):
+    model = make("llama") if dtype == "autocast" else make("llama").bfloat16()
+    compact.apply(model, LLAMA)
+    optimizer = compact.optim.AdamW(model.parameters(), lr=1e-2, master_weights=dtype == "masters")
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "autocast"):
+        losses = run(model, optimizer, [0] * 12)
+    assert losses[-1] < losses[0] - 0.5
+    assert all(c.is_zero() and c.dtype == c.weight.dtype for c in carriers(model).values())
+    if dtype == "masters":
+        c = next(iter(carriers(model).values()))
+        assert torch.equal(optimizer.state[c]["master"].bfloat16(), c.weight)
+
+
+def test_bytes():
+    model, given = make("llama"), inputs("llama")
+    compact.apply(model, LLAMA)
+    optimizer = compact.optim.AdamW(model.parameters(), lr=1e-3)
+    model(**given).loss.backward()
+    optimizer.step()
+    for c in carriers(model).values():
+        state = optimizer.state[c]
+        assert c.untyped_storage().nbytes() == 4 and c.grad.nbytes == 4 * c.numel()
+        assert state["exp_avg"].nbytes + state["exp_avg_sq"].nbytes == 8 * c.numel()
+        assert c.numel() in (c.weight.numel() // 4, c.weight.numel() // 2)
+    rows = compact.plan(make("llama"), given, policies=("exact", LLAMA), optimizer=compact.optim.AdamW)["rows"]
+    assert rows[1]["optimizer"] == sum(t.nbytes for s in optimizer.state.values() for k, t in s.items() if k != "step")
+    assert rows[1]["weights"] < rows[0]["weights"] + 200 and rows[1]["peak"] < rows[0]["peak"]
+
+
+def test_copies_are_of_the_copied_weight():
+    model, given = make("llama"), inputs("llama")
+    compact.apply(model, LLAMA)
+    run(model, compact.optim.AdamW(model.parameters(), lr=1e-2), range(PERIOD + 1))
+    wanted = gradients(model, given)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        for path, c in carriers(other).items():
+            assert c.weight is other.get_submodule(path).weight and c.projected.draw() == 1
+        assert len({id(c.projected) for c in carriers(other).values()}) == len({id(c.projected) for c in carriers(model).values()})
+        assert error(gradients(other, given)[1], wanted[1]) == 0
+        before = {n: p.detach().clone() for n, p in model.named_parameters()}
+        optimizer = compact.optim.AdamW(other.parameters(), lr=1e-2)
+        optimizer.zero_grad()
+        run(other, optimizer, range(PERIOD))
+        assert all(torch.equal(before[n], p) for n, p in model.named_parameters())
+
+
+def test_what_others_see(tmp_path):
+    model, own = make("llama"), make("llama")
+    compact.apply(model, LLAMA)
+    run(model, compact.optim.AdamW(model.parameters(), lr=1e-2), range(2))
+    model.save_pretrained(tmp_path)
+    loaded = transformers.LlamaForCausalLM.from_pretrained(tmp_path)
+    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), loaded.state_dict().values()))
+    assert model.load_state_dict(own.state_dict()) == nn.modules.module._IncompatibleKeys([], [])
+    ids = inputs("llama")["input_ids"][:, :8]
+    generated = model.eval().generate(ids, max_new_tokens=4, do_sample=False)
+    assert torch.equal(generated, own.eval().generate(ids, max_new_tokens=4, do_sample=False))
+    compact.remove(model)
+    assert [n for n, _ in model.named_parameters()] == [n for n, _ in own.named_parameters()]
+    assert all(p.requires_grad for p in model.parameters()) and not carriers(model)
+    assert error(gradients(model.train(), inputs("llama"))[1], gradients(own.train(), inputs("llama"))[1]) == 0
+    compact.apply(model, LLAMA)  # and again
+
+
+def test_frozen_weights_stay_frozen():
+    model, given = make("llama"), inputs("llama")
+    model.model.layers[0].self_attn.q_proj.weight.requires_grad_(False)
+    compact.apply(model, LLAMA)
+    model(**given).loss.backward()
+    attention = model.model.layers[0].self_attn
+    assert attention.q_proj.carrier.grad is None and attention.k_proj.carrier.grad is not None
+    compact.remove(model)
+    assert not attention.q_proj.weight.requires_grad and attention.k_proj.weight.requires_grad
+
+
+def test_a_model_is_freed_without_a_collection():
+    model = compact.apply(make("llama"), LLAMA)
+    seen = weakref.ref(model)
+    gc.collect()
+    gc.disable()
+    try:
+        del model
+        assert seen() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_another_optimizer_is_noticed(dense, monkeypatch):
+    model = make("llama")
+    if dense:  # as where processes have been joined
+        monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    compact.apply(model, LLAMA)
+    monkeypatch.undo()
+    model(**inputs("llama")).loss.backward()
+    if not dense:
+        with pytest.raises(RuntimeError, match="single memory location"):
+            torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False).step()
+        return
+    torch.optim.AdamW(model.parameters(), lr=1e-2).step()
+    with pytest.raises(RuntimeError, match="somebody wrote to a carrier of layers.0: only compact.optim"):
+        model(**inputs("llama"))
+
+
+def test_a_layers_own_forward_would_lose_gradients():
+    model, given = compact.apply(make("llama"), LLAMA), inputs("llama")
+    model.model.layers[1].mlp.register_forward_hook(lambda *_: None)
+    with pytest.raises(RuntimeError, match="layers.1 has projected gradients, .* must run that: mlp has a hook"):
+        model(**given)
+    with torch.no_grad():
+        model(**given)
+
+
+def test_a_state_that_is_not_loaded():
+    model = compact.apply(make("llama"), LLAMA)
+    optimizer = compact.optim.AdamW(model.parameters(), lr=1e-2)
+    model(**inputs("llama")).loss.backward()
+    next(iter(carriers(model).values())).projected.redraw(3)
+    with pytest.raises(ValueError, match="has projection 3, its update 1 is of number 0"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    "line,text",
+    [
+        ("grad layers.*.attn.qkv = project:rank=0.25,release=true", "release=true, updates inside the backward pass, is for the C"),
+        ("grad layers.*.attn.qkv = project:rank=0.25,share=false", "share=false, a projection for each of several products"),
+        ("grad layers.*.attn.out = project:rank=0.25", "another operation reads its input"),
+        ("grad layers.*.attn.qkv = project:rank=1000", "rank"),
+        ("grad layers.*.attn.qqq = project:rank=0.25", "attn.qqq"),
+        ("grad layers.*.attn.qkv = full:lr_scale=2", "lr_scale"),
+    ],
+)
+def test_what_is_refused(line, text):
+    model = make("llama")
+    with pytest.raises(ValueError) as refused:
+        compact.apply(model, line + "\n")
+    assert text in str(refused.value)
+    assert not carriers(model) and all(p.requires_grad for p in model.parameters())
+
+
+def test_two_processes():
+    script = pathlib.Path(__file__).with_name("_projected_ranks.py")
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d",
+         "--rdzv-endpoint=localhost:0", str(script), LLAMA],
+        env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
+
+
+def test_plans_need_the_optimizer():
+    with pytest.raises(ValueError, match="projected gradients need compact.optim"):
+        compact.plan(make("llama"), (2, 32), policies=(LLAMA,))
