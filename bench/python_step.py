@@ -36,6 +36,8 @@ WAYS = {
     "apply gact-l1": "apply gact-l1",
     "checkpointing, inputs in 8 bits": "checkpoint scope",
     "apply exact, moments in f8": "apply exact f8",
+    "apply auto, 68 % of PyTorch": "apply auto",
+    "apply compact, rank n/8, Muon": "apply compact muon",
 }
 
 
@@ -62,11 +64,17 @@ def run_one(a):
             model.bfloat16()
         if "checkpoint" in words:
             model.gradient_checkpointing_enable()
-        if "apply" in words:
+        if "auto" in words:
+            compact.apply(model, budget="68%", batch=(a.batch, a.length), clip=False)
+        elif "compact" in words:
+            compact.apply(model, compact.policy_text("compact").replace("rank=0.25", "rank=0.125"))
+        elif "apply" in words:
             compact.apply(model, words[1])
         scope = "slot * = quantize:bits=8" if "scope" in words else None
         called = torch.compile(model) if "compile" in words else model
-        if "f8" in words:
+        if "muon" in words:
+            optimizer = compact.optim.Muon(model, lr=1e-3, adamw_lr=1e-4)
+        elif "f8" in words:
             optimizer = compact.optim.AdamW(model.parameters(), lr=1e-4, moments="f8")
         else:
             optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
@@ -130,7 +138,7 @@ def main():
     a = p.parse_args()
     if a.way:
         return run_one(a)
-    ways = a.ways.split(";") if a.ways else list(WAYS)
+    ways = a.ways.split(";") if a.ways else [way for way in WAYS if a.type != "bf16" or "auto" not in way]
     rows = {way: [] for way in ways}
     for _ in range(a.rounds):
         for way in ways:

@@ -50,8 +50,7 @@ at::Tensor of_shape(const at::Tensor& t) {
 
 }  // namespace
 
-Block::Block(std::string kind, std::string name, std::string policy, Numbers numbers,
-             int64_t seed)
+Block::Block(std::string kind, std::string name, std::string policy, Numbers numbers, int64_t seed)
     : kind_(std::move(kind)),
       name_(std::move(name)),
       policy_text_(std::move(policy)),
@@ -189,7 +188,8 @@ void Block::make_weights() {
                   ", is ", count);
     return std::vector<int64_t>{std::accumulate(rows.begin(), rows.end(), int64_t{0})};
   };
-  affines_["attn.qkv"] = affine("attn.qkv", parts("qkv_parts", {q, kv, kv}), n, flag("qkv_bias"), 3);
+  affines_["attn.qkv"] =
+      affine("attn.qkv", parts("qkv_parts", {q, kv, kv}), n, flag("qkv_bias"), 3);
   affines_["attn.out"] = affine("attn.out", {n}, q, !gated || flag("out_bias"));
   affines_["mlp.norm"] = norm("mlp.norm", n, !gated);
   if (gated) {
@@ -341,10 +341,10 @@ at::Tensor Block::forward(const at::Tensor& x, const std::vector<at::Tensor>& we
       w.leaf = weights[gradient.carrier];
       w.carrier = projected_.at(gradient.product)->carrier(leaf.device(), type);
       w.draw = w.carrier->draw;
-      COMPACT_CHECK(w.leaf.dim() == 2 && w.leaf.size(0) == leaf.size(0) &&
-                        w.leaf.size(1) == w.carrier->rank,
-                    "[block] `", name_, "`: ", names_[gradient.carrier], " must be [",
-                    leaf.size(0), ", ", w.carrier->rank, "], is ", w.leaf.sizes());
+      COMPACT_CHECK(
+          w.leaf.dim() == 2 && w.leaf.size(0) == leaf.size(0) && w.leaf.size(1) == w.carrier->rank,
+          "[block] `", name_, "`: ", names_[gradient.carrier], " must be [", leaf.size(0), ", ",
+          w.carrier->rank, "], is ", w.leaf.sizes());
     }
     if (!product_[i] || leaf.scalar_type() == type) continue;
     COMPACT_CHECK(autocast, "[block] `", name_, "`: ", names_[i], " is ",

@@ -25,14 +25,14 @@ class Block final : public torch::CustomClassHolder {
  public:
   using Numbers = c10::Dict<std::string, double>;
 
-  // `kind`: gated, pre_norm or post_norm, as the blocks of compact/networks. `seed`: of projections. `name`: layers.3, as
-  // policies call it. `numbers`: its shape and settings, flags as 0 and 1; see block.cpp. Throws
-  // InputError on what is missing, unknown or out of range, and where the policy asks for what the
-  // layer cannot have.
+  // `kind`: gated, pre_norm or post_norm, as the blocks of compact/networks. `seed`: of
+  // projections. `name`: layers.3, as policies call it. `numbers`: its shape and settings, flags as
+  // 0 and 1; see block.cpp. Throws InputError on what is missing, unknown or out of range, and
+  // where the policy asks for what the layer cannot have.
   Block(std::string kind, std::string name, std::string policy, Numbers numbers, int64_t seed);
 
-  // "attn.qkv.1.weight": what forward() takes, in its order; behind them "attn.qkv.1.carrier", zeros
-  // [out, rank], of every matrix whose gradient the policy projects: it takes the gradient.
+  // "attn.qkv.1.weight": what forward() takes, in its order; behind them "attn.qkv.1.carrier",
+  // zeros [out, rank], of every matrix whose gradient the policy projects: it takes the gradient.
   const std::vector<std::string>& weights() const { return names_; }
   // Products whose gradients are projected: attn.qkv. What they are projected with.
   std::vector<std::string> projections() const;
@@ -105,7 +105,7 @@ class Block final : public torch::CustomClassHolder {
     size_t carrier = 0;
   };
   std::map<size_t, Gradient> gradients_;  // by the weight's place
-  bool draws_ = false;         // codecs draw random bits
+  bool draws_ = false;                    // codecs draw random bits
   std::mutex mutex_;
   std::map<Variant, PartPtr> parts_;
   mutable std::mutex held_mutex_;

@@ -144,9 +144,8 @@ TORCH_LIBRARY(compact, m) {
             return std::tuple_cat(p->settings(), std::tuple(p->draw()));
           },
           [](ProjectedState s) {
-            auto p =
-                c10::make_intrusive<Projected>(std::get<0>(s), std::get<1>(s), std::get<2>(s),
-                                               std::get<3>(s), std::get<4>(s));
+            auto p = c10::make_intrusive<Projected>(std::get<0>(s), std::get<1>(s), std::get<2>(s),
+                                                    std::get<3>(s), std::get<4>(s));
             p->redraw(std::get<5>(s));
             return p;
           });

@@ -84,8 +84,8 @@ void check_update(const ParameterState& s, const at::Tensor& grad) {
   for (const Moment* moment : {&s.m, &s.v}) {
     if (!moment->defined()) continue;
     COMPACT_CHECK(moment->value().sizes() == leaf.sizes() && moment->value().device() == w.device(),
-                  "[optimizer] the moments of ", p.name, " must be ", leaf.sizes(), " on ", w.device(),
-                  ", are ", moment->value().sizes(), " on ", moment->value().device());
+                  "[optimizer] the moments of ", p.name, " must be ", leaf.sizes(), " on ",
+                  w.device(), ", are ", moment->value().sizes(), " on ", moment->value().device());
   }
   COMPACT_CHECK(
       !s.m.defined() || !s.v.defined() || s.m.value().scalar_type() == s.v.value().scalar_type(),

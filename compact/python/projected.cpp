@@ -10,8 +10,8 @@
 
 namespace compact {
 
-Projected::Projected(const std::string& treatment, const std::string& name, int64_t in, int64_t products,
-                     int64_t seed)
+Projected::Projected(const std::string& treatment, const std::string& name, int64_t in,
+                     int64_t products, int64_t seed)
     : settings_(treatment, name, in, products, seed) {
   const Spec spec = Spec::parse(treatment);
   COMPACT_CHECK(spec.name == "project", "grad `", name, "` = ", spec.str(),

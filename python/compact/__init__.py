@@ -10,7 +10,7 @@ from ._loss import linear_cross_entropy
 from ._memory import Meter
 from ._saved_tensors import SavedTensor, SavedTensorsReport, saved_tensors
 from ._apply import LayerReport, Report, apply, families, remove, report
-from ._plan import Plan, plan
+from ._planning.plan import Plan, plan
 from ._policy import policy_text, presets
 
 __all__ = [

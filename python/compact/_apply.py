@@ -14,7 +14,7 @@ from . import _carriers, _layers, _loss
 from ._library import ops
 from ._families import FAMILIES, Family, family_of, submodule
 from ._layers import LayerState
-from ._plan import plan
+from ._planning.plan import plan
 from ._policy import policy_text
 from ._stand_in import REPLICATE, STATE, TYPES, Forward, Notes, Replicate, state_of
 

@@ -7,7 +7,7 @@ import sys
 import torch
 import torch._meta_registrations as registered
 
-from . import _library
+from .. import _library
 
 _kept = []  # registrations live as long as this process
 

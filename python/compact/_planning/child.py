@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The process that plans: runs steps of a model on the meta device, where tensors take no memory,
-and counts what they would take. What _plan.py asks comes from the standard input."""
+and counts what they would take. What plan.py asks comes from the standard input."""
 from __future__ import annotations
 
 import os
@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import _apply, _known, _planned_attention, _planned_operations, _sent
-from ._carriers import Carrier
-from ._layers import LayerState
-from ._library import classes, ops
-from ._optimizer import Optimizer
-from ._stand_in import log, state_of
-from .optim import Muon
+from .. import _apply
+from .._carriers import Carrier
+from .._layers import LayerState
+from .._library import classes, ops
+from .._optimizer import Optimizer
+from .._stand_in import log, state_of
+from ..optim import Muon
+from . import attention, autocast, known_values, operations, sent
 
 LOSS = "loss.logits"
 _TRIES = 32  # plans of a whole step, where the solver predicts less than one takes
@@ -31,7 +32,7 @@ class _Step:
         built = classes.StepTrace()
         self.model = _model(asked).train()
         self.given = _given(asked, self.model)
-        self.clip = asked["clip"]
+        self.clip, self.autocast = asked["clip"], asked["autocast"]
         built.stop()
         self._built, self._asked = built, asked["optimizer"]
         self.treat(None)
@@ -91,7 +92,7 @@ class _Step:
             trace.moment("forward")
             last = [m for m in self.model.modules() if isinstance(state_of(m), LayerState)][-1:]
             hooks = [m.register_forward_hook(lambda *_: trace.moment("loss")) for m in last]
-            with _known.KnownValues():
+            with known_values.KnownValues(), autocast.autocast(self.autocast):
                 loss = self.model(**self.given).loss
             for hook in hooks:
                 hook.remove()
@@ -117,7 +118,7 @@ class _Step:
 
 def _model(asked: dict) -> nn.Module:
     if asked["model"] is not None:
-        return _sent.receive(asked["model"])
+        return sent.receive(asked["model"])
     import transformers
 
     config = asked["config"]
@@ -144,7 +145,7 @@ _LABELS_OF_SAMPLES = ("ForSequenceClassification", "ForImageClassification")
 def _given(asked: dict, model: nn.Module) -> dict:
     """What the model is called with."""
     if isinstance(asked["batch"], bytes):
-        return _sent.receive(asked["batch"])
+        return sent.receive(asked["batch"])
     samples, length = asked["batch"]
     name = type(model).__name__
     if not name.endswith(_LABELS_OF_TOKENS + _LABELS_OF_SAMPLES):
@@ -163,7 +164,7 @@ def _given(asked: dict, model: nn.Module) -> dict:
         given = {main: torch.zeros(samples, model.config.num_channels, *sides, dtype=next(model.parameters()).dtype)}
     labels = given[main].shape if name.endswith(_LABELS_OF_TOKENS) else (samples,)
     given["labels"] = torch.zeros(labels, dtype=torch.long)
-    return {key: _known.with_value(t) for key, t in given.items()}
+    return {key: known_values.with_value(t) for key, t in given.items()}
 
 
 def _plain(step: _Step, policy: str) -> None:
@@ -236,10 +237,11 @@ class _Search:
 
 
 def answer(asked: dict) -> dict:
-    _planned_operations.use(asked["device"], asked["gpu"])
-    _planned_attention.use(asked["device"])
+    operations.use(asked["device"], asked["gpu"])
+    attention.use(asked["device"])
+    autocast.use(asked["device"])
     step = _Step(asked)
-    half = next(step.model.parameters()).dtype == torch.bfloat16
+    half = torch.bfloat16 in (asked["autocast"], next(step.model.parameters()).dtype)
     rates = ops.planned_rates(half, asked["tf32"]) if asked["device"] == "cuda" else (0.0, 0.0)
     rows, failed = [], {}
     for policy in asked["policies"]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ._known import with_value
+from .known_values import with_value
 
 _MOST_VALUES = 1 << 24  # elements of a tensor that is no parameter: positions, masks, tables
 

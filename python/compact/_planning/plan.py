@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ._policy import policy_text
-from ._sent import send
+from .._policy import policy_text
+from .sent import send
 
 POLICIES = ("plain", "gradient_checkpointing", "off", "exact", "recompute", "gact-l1")
 ALLOW = ("lossless", "quantize")
@@ -67,6 +67,7 @@ def plan(
     clip: bool = True,
     device: str | torch.device | None = None,
     dtype: torch.dtype | None = None,
+    autocast: torch.dtype | None = None,
 ) -> Plan:
     """What a training step of `model` takes under each of `policies`, to the byte, before it runs.
 
@@ -79,15 +80,18 @@ def plan(
     nothing without loss fits. optimizer: a class, or (class, settings), as Trainer takes it; None:
     there is none. `clip`: whether gradients are clipped by their norm. device: "cpu" or "cuda", the
     model's own unless given. dtype: of the weights, where a folder or a configuration is given.
+    autocast: the type that the forward pass is cast to, as Trainer's bf16=True does to
+    torch.bfloat16; None: there is none.
 
-    The step runs in a process of its own, on the meta device; there is one micro-batch in it, and no
-    autocast. Throws ValueError where a model cannot be planned, and torch.OutOfMemoryError, which
+    The step runs in a process of its own, on the meta device, with one micro-batch. Throws ValueError where a model cannot be planned, and torch.OutOfMemoryError, which
     names the least that any policy takes, where the budget cannot be met.
     """
     if allow not in ALLOW:
         raise ValueError(f"compact.plan: allow must be one of {', '.join(ALLOW)}, is {allow}")
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
-        raise ValueError("compact.plan: plans know no autocast; call it outside, and plan for the type of the weights")
+        raise ValueError("compact.plan: call it outside of autocast, and say autocast=torch.bfloat16")
+    if autocast not in (None, torch.bfloat16, torch.float16):
+        raise ValueError(f"compact.plan: autocast must be torch.bfloat16, torch.float16 or None, is {autocast!r}")
     kind = torch.device(device).type if device is not None else _device_of(model)
     if kind not in ("cpu", "cuda"):
         raise ValueError(f"compact.plan: device must be cpu or cuda, is {kind}")
@@ -111,6 +115,7 @@ def plan(
             "clip": clip,
             "device": kind,
             "gpu": _gpu(kind),
+            "autocast": autocast,
             "tf32": torch.backends.cuda.matmul.allow_tf32,
         }
     )
@@ -197,7 +202,7 @@ def _ask(asked: dict) -> dict:
         "CUDA_VISIBLE_DEVICES": "",  # it needs none
     }
     done = subprocess.run(
-        [sys.executable, "-c", "from compact._plan_child import main; main()"],
+        [sys.executable, "-c", "from compact._planning.child import main; main()"],
         input=pickle.dumps(asked),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
