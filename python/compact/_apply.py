@@ -125,7 +125,7 @@ def _is_norm(module: nn.Module, rms: bool) -> bool:
         plain = type(module).forward is nn.LayerNorm.forward and len(getattr(module, "normalized_shape", ())) == 1
         return plain and module.weight is not None and module.bias is not None
     name = next((c.__name__ for c in type(module).__mro__ if c.__module__.startswith("transformers.models.")), "")
-    return name.endswith("RMSNorm") and hasattr(module, "variance_epsilon")
+    return name.endswith("RMSNorm") and hasattr(module, "eps" if name.startswith("Gemma") else "variance_epsilon")
 
 
 def apply(

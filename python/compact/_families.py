@@ -61,7 +61,7 @@ def _dropout(layer: nn.Module, *paths: str) -> tuple[float, str | None]:
 # --- decoders of LLaMA's kind
 
 
-def _llama_numbers(layer: nn.Module) -> dict[str, float]:
+def _decoder_numbers(layer: nn.Module, eps: float) -> dict[str, float]:
     # Asked at every call: a module's own dictionaries are ten times as fast as its attributes.
     attention, mlp = layer._modules["self_attn"], layer._modules["mlp"]
     inner = attention._modules
@@ -72,7 +72,7 @@ def _llama_numbers(layer: nn.Module) -> dict[str, float]:
         "heads": q.out_features // head_dim,
         "kv_heads": k.out_features // head_dim,
         "head_dim": head_dim,
-        "eps": layer._modules["input_layernorm"].variance_epsilon,
+        "eps": eps,
         "scale": attention.scaling,
         "attention_dropout": attention.attention_dropout,
         "qkv_parts": 3,
@@ -84,12 +84,74 @@ def _llama_numbers(layer: nn.Module) -> dict[str, float]:
         "post_norms": False,
         "norms_add_one": False,
         "geglu": False,
-        "residual": 1,
-        "rope": True,
+        "residual": layer.__dict__.get("residual_multiplier", 1),  # Granite's
+        "rope": attention.__dict__.get("use_rope", True),  # SmolLM3's layers differ
         "window": _window(attention) or 0,
         "softcap": 0,
         "transposed": False,
     }
+
+
+def _llama_numbers(layer: nn.Module) -> dict[str, float]:
+    return _decoder_numbers(layer, layer._modules["input_layernorm"].variance_epsilon)
+
+
+_GEMMA_NORMS = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
+
+
+def _gemma_numbers(layer: nn.Module) -> dict[str, float]:
+    numbers = _decoder_numbers(layer, layer._modules["input_layernorm"].eps)
+    softcap = layer._modules["self_attn"].attn_logit_softcapping or 0
+    return numbers | {"post_norms": True, "norms_add_one": True, "geglu": True, "softcap": softcap}
+
+
+def _gemma_refuses(layer: nn.Module) -> str | None:
+    attention, mlp = layer._modules["self_attn"]._modules, layer._modules["mlp"]._modules
+    norms = [layer._modules[name] for name in _GEMMA_NORMS]
+    norms += [attention[name] for name in ("q_norm", "k_norm") if name in attention]
+    if len({norm.eps for norm in norms}) > 1:
+        return "its norms differ in eps"
+    return _some_biases(attention, mlp) or _activation(mlp["act_fn"], _GELU_TANH)
+
+
+def _phi3_numbers(layer: nn.Module) -> dict[str, float]:
+    attention, mlp = layer._modules["self_attn"], layer._modules["mlp"]
+    inner, config = attention._modules, attention.config
+    down, head_dim = mlp._modules["down_proj"], attention.head_dim
+    return {
+        "hidden": inner["qkv_proj"].in_features,
+        "intermediate": down.in_features,
+        "heads": config.num_attention_heads,
+        "kv_heads": attention.num_key_value_heads,
+        "head_dim": head_dim,
+        "eps": layer._modules["input_layernorm"].variance_epsilon,
+        "scale": attention.scaling,
+        "attention_dropout": attention.attention_dropout,
+        "qkv_parts": 1,
+        "gate_up_parts": 1,
+        "qkv_bias": inner["qkv_proj"]._parameters.get("bias") is not None,
+        "out_bias": inner["o_proj"]._parameters.get("bias") is not None,
+        "mlp_bias": down._parameters.get("bias") is not None,
+        "head_norms": False,
+        "post_norms": False,
+        "norms_add_one": False,
+        "geglu": False,
+        "residual": 1,
+        "rope": True,
+        "window": getattr(config, "sliding_window", None) or 0,
+        "softcap": 0,
+        "transposed": False,
+    }
+
+
+def _phi3_refuses(layer: nn.Module) -> str | None:
+    if layer.input_layernorm.variance_epsilon != layer.post_attention_layernorm.variance_epsilon:
+        return "its norms differ in eps"
+    if layer.resid_attn_dropout.p > 0 or layer.resid_mlp_dropout.p > 0:
+        return "it has dropout behind its products (resid_pdrop)"
+    if (layer.mlp.gate_up_proj.bias is None) != (layer.mlp.down_proj.bias is None):
+        return "some products of its MLP have a bias and some have none"
+    return _activation(layer.mlp.activation_fn, ("SiLUActivation", "SiLU"))
 
 
 def _window(attention: nn.Module) -> int | None:
@@ -107,15 +169,21 @@ def _llama_refuses(layer: nn.Module) -> str | None:
     norms += [attention[name] for name in ("q_norm", "k_norm") if name in attention]
     if len({norm.variance_epsilon for norm in norms}) > 1:
         return "its norms differ in eps"
+    return _some_biases(attention, mlp) or _activation(mlp["act_fn"], ("SiLUActivation", "SiLU"))
+
+
+def _some_biases(attention: dict, mlp: dict) -> str | None:
     if len({mlp[name]._parameters.get("bias") is None for name in ("gate_proj", "up_proj", "down_proj")}) > 1:
         return "some products of its MLP have a bias and some have none"
     if len({attention[name]._parameters.get("bias") is None for name in ("q_proj", "k_proj", "v_proj")}) > 1:
         return "some of its queries, keys and values have a bias and some have none"
-    return _activation(mlp["act_fn"], ("SiLUActivation", "SiLU"))
+    return None
 
 
-def _llama(name: str, module: str, head_norms: bool = False) -> Family:
+def _llama(name: str, module: str, head_norms: bool = False, gemma: bool = False) -> Family:
     norms = {"attn.norm": "input_layernorm", "mlp.norm": "post_attention_layernorm"}
+    if gemma:
+        norms = dict(zip(("attn.norm", "attn.post_norm", "mlp.norm", "mlp.post_norm"), _GEMMA_NORMS))
     if head_norms:
         norms |= {"attn.q_norm": "self_attn.q_norm", "attn.k_norm": "self_attn.k_norm"}
     return Family(
@@ -128,8 +196,8 @@ def _llama(name: str, module: str, head_norms: bool = False) -> Family:
             "mlp.down": ("mlp.down_proj",),
         },
         norms=norms,
-        numbers=_llama_numbers,
-        refuses=_llama_refuses,
+        numbers=_gemma_numbers if gemma else _llama_numbers,
+        refuses=_gemma_refuses if gemma else _llama_refuses,
     )
 
 
@@ -246,6 +314,23 @@ FAMILIES = (
     _llama("Mistral", "mistral"),
     _llama("Qwen2", "qwen2"),
     _llama("Qwen3", "qwen3", head_norms=True),
+    _llama("SmolLM3", "smollm3"),
+    _llama("Granite", "granite"),
+    _llama("Gemma2", "gemma2", gemma=True),
+    _llama("Gemma3", "gemma3", head_norms=True, gemma=True),
+    Family(
+        layer="transformers.models.phi3.modeling_phi3.Phi3DecoderLayer",
+        kind="gated",
+        products={
+            "attn.qkv": ("self_attn.qkv_proj",),
+            "attn.out": ("self_attn.o_proj",),
+            "mlp.gate_up": ("mlp.gate_up_proj",),
+            "mlp.down": ("mlp.down_proj",),
+        },
+        norms={"attn.norm": "input_layernorm", "mlp.norm": "post_attention_layernorm"},
+        numbers=_phi3_numbers,
+        refuses=_phi3_refuses,
+    ),
     _bert("Bert", "bert"),
     _bert("Roberta", "roberta"),
     Family(

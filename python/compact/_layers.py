@@ -50,7 +50,9 @@ class LayerState:
             base, kind = full.rsplit(".", 1)
             self.sources.append((self._module(layer, base)._parameters, kind))
         self.norms = [i for i, full in enumerate(self.block.weights()) if full.rsplit(".", 1)[0] in family.norms]
-        self.carriers = [i for i, full in enumerate(self.block.weights()) if full.endswith("." + _carriers.NAME)]
+        names = list(self.block.weights())
+        bases = [(i, full.removesuffix("." + _carriers.NAME)) for i, full in enumerate(names)]
+        self.carriers = [(i, names.index(base + ".weight")) for i, base in bases if base != names[i]]  # places: carrier, weight
         self.watched = self._watch(layer)
         self.own = None  # the forward of its class, once it is known to be the family's
         self.attention = submodule(layer, family.attention)
@@ -175,11 +177,16 @@ def _check_projected(state: LayerState, weights: list[Any], reason: str | None) 
             f"compact: {state.name} has projected gradients, which its own forward has not, and it must run that: {reason}. "
             "Without gradients (torch.no_grad) it may; a policy without `grad` lines, as exact, lets it always"
         )
-    for carrier in (weights[i] for i in state.carriers):
+    for carrier, weight in ((weights[i], weights[j]) for i, j in state.carriers):
         if type(carrier) is not _carriers.Carrier:
             raise RuntimeError(
                 f"compact: a carrier of {state.name} has become a {type(carrier).__name__}: projected gradients need whole "
                 "weights, which fully_shard splits; train with DDP"
+            )
+        if carrier.weight is not weight:
+            raise RuntimeError(
+                f"compact: a weight of {state.name} was replaced, and its carrier is that of the one before: "
+                "compact.remove(model), and apply again"
             )
         if not carrier.is_zero():
             raise RuntimeError(

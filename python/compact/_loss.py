@@ -16,8 +16,8 @@ from ._families import is_forward_of
 from ._given import CACHES
 from ._stand_in import STATE, TYPES, Forward, Notes, under_transform
 
-# Whose forward is hidden states, lm_head, loss_function, and nothing between: what a loss in chunks
-# can stand in for.
+# Whose forward is hidden states, lm_head, loss_function, and nothing between (but a cap, of which the
+# loss in chunks knows nothing): what a loss in chunks can stand in for.
 MODELS = frozenset(
     f"transformers.models.{module}.modeling_{module}.{name}"
     for module, name in (
@@ -25,6 +25,10 @@ MODELS = frozenset(
         ("mistral", "MistralForCausalLM"),
         ("qwen2", "Qwen2ForCausalLM"),
         ("qwen3", "Qwen3ForCausalLM"),
+        ("smollm3", "SmolLM3ForCausalLM"),
+        ("phi3", "Phi3ForCausalLM"),
+        ("gemma2", "Gemma2ForCausalLM"),
+        ("gemma3", "Gemma3ForCausalLM"),
         ("gpt2", "GPT2LMHeadModel"),
     )
 )
@@ -98,6 +102,8 @@ def _why_not(model: nn.Module, kwargs: dict) -> str | None:
         return "lm_head has a hook"
     if under_transform():
         return "a transform of torch.func or forward-mode differentiation runs"
+    if getattr(model.config, "final_logit_softcapping", None) is not None:
+        return "its logits are capped (final_logit_softcapping)"
     if model.loss_function is not ForCausalLMLoss:
         return "the model has a loss_function of its own"
     if kwargs.get("logits_to_keep", 0) != 0:

@@ -47,6 +47,27 @@ MODELS = {
     "mistral": of("MistralForCausalLM", "MistralConfig", DECODER | {"sliding_window": 16}),
     "qwen2": of("Qwen2ForCausalLM", "Qwen2Config", DECODER),
     "qwen3": of("Qwen3ForCausalLM", "Qwen3Config", DECODER | {"head_dim": 24}),
+    "smollm3": of("SmolLM3ForCausalLM", "SmolLM3Config", DECODER | {"no_rope_layers": [1, 0], "pad_token_id": 0}),
+    "granite": of(
+        "GraniteForCausalLM",
+        "GraniteConfig",
+        DECODER | {"residual_multiplier": 0.22, "attention_multiplier": 0.3, "embedding_multiplier": 3.0, "logits_scaling": 2.0},
+    ),
+    "phi3": of(
+        "Phi3ForCausalLM",
+        "Phi3Config",
+        DECODER | {"pad_token_id": 0, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+    ),
+    "gemma2": of(
+        "Gemma2ForCausalLM",
+        "Gemma2Config",
+        DECODER | {"head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": 16, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 30.0},
+    ),
+    "gemma3": of(
+        "Gemma3ForCausalLM",
+        "Gemma3TextConfig",
+        DECODER | {"head_dim": 16, "sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]},
+    ),
     "gpt2": of("GPT2LMHeadModel", "GPT2Config", GPT2),
     "bert": of("BertForSequenceClassification", "BertConfig", ENCODER),
     "roberta": of("RobertaForSequenceClassification", "RobertaConfig", ENCODER),

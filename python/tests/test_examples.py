@@ -24,6 +24,13 @@ def test_loop():
     assert float(re.search(r"([\d.]+) of it", said)[1]) < 0.7
 
 
+def test_loop_within_a_budget():
+    said = run(EXAMPLES / "loop.py", "--steps", 3, "--budget", "45%")
+    planned = float(re.search(r"^auto +([\d.]+)", said, re.M)[1])
+    peak, part = (float(x) for x in re.search(r"auto: loss .* peak ([\d.]+) MiB, ([\d.]+) of it", said).groups())
+    assert abs(peak - planned) <= 0.1 and part <= 0.45
+
+
 def test_trainer(tmp_path):
     said = run(EXAMPLES / "trainer.py", "--steps", 10, "--output_dir", tmp_path)
     assert "6 of 6 layers served" in said and "compact_held_bytes" in said

@@ -6,12 +6,14 @@ from conftest import MODELS, applied, error, gradients, in_double, inputs, make
 
 import compact
 
-CASES = [(name, padded) for name in MODELS for padded in (False, True) if not (padded and name in ("vit", "mistral"))]
+CASES = [(name, padded) for name in MODELS for padded in (False, True) if not (padded and name in ("vit", "mistral", "gemma2", "gemma3"))]
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("name,padded", CASES)
 def test_gradients(name, padded, attention):
+    if name == "gemma2" and attention == "sdpa":
+        attention = "eager"  # transformers has no other for scores that are capped
     model, given = make(name), inputs(name, padded)
     model.set_attn_implementation(attention)
     loss, wanted = in_double(model, given)

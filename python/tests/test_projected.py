@@ -276,6 +276,14 @@ def test_a_layers_own_forward_would_lose_gradients():
         model(**given)
 
 
+def test_a_weight_that_is_replaced():
+    model, given = compact.apply(make("llama"), LLAMA), inputs("llama")
+    down = model.model.layers[1].mlp.down_proj
+    down.weight = nn.Parameter(down.weight.detach().clone(), requires_grad=False)
+    with pytest.raises(RuntimeError, match="a weight of layers.1 was replaced"):
+        model(**given)
+
+
 def test_a_state_that_is_not_loaded():
     model = compact.apply(make("llama"), LLAMA)
     optimizer = compact.optim.AdamW(model.parameters(), lr=1e-2)
