@@ -43,7 +43,7 @@ std::vector<std::string> preset_names() {
 }
 
 // Throws InputError where a slot pattern of `given` is for none of these slots, a gradient's for
-// none of these products.
+// none of these products (none given: gradients are not looked at).
 void check_patterns(const std::string& given, const std::vector<std::string>& names,
                     const std::vector<std::string>& role_names,
                     const std::vector<std::string>& products) {
@@ -58,7 +58,7 @@ void check_patterns(const std::string& given, const std::vector<std::string>& na
   policy.check_patterns(PolicyKind::kSlot, all);
   std::vector<NamedRole> gradients;
   for (const std::string& product : products) gradients.push_back({product, Role::kNone});
-  if (policy.has(PolicyKind::kGrad)) policy.check_patterns(PolicyKind::kGrad, gradients);
+  if (!products.empty() && policy.has(PolicyKind::kGrad)) policy.check_patterns(PolicyKind::kGrad, gradients);
 }
 
 // Whether the policy lets a loss keep its logits, and tokens of a chunk where it says so, else 0.
@@ -126,6 +126,11 @@ TORCH_LIBRARY(compact, m) {
       .def("rank", &Projected::rank)
       .def("period", &Projected::period)
       .def("draw", &Projected::draw)
+      .def("settings",
+           [](const ProjectedPtr& p) {
+             const auto& [treatment, name, in, products, seed] = p->settings();
+             return cat(name, " = ", treatment, " of ", in, ", seed ", seed);
+           })
       .def("redraw", &Projected::redraw)
       .def("matrix", &Projected::matrix)
       .def("update",

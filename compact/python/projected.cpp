@@ -48,30 +48,36 @@ int64_t Projected::draw() const {
 void Projected::redraw(int64_t draw) {
   const std::lock_guard lock(mutex_);
   COMPACT_CHECK(draw >= 0, "[projected] number of a draw must not be negative, is ", draw);
-  if (drawn_ && draw != draw_) drawn_->redraw(draw, at::device(device_).dtype(type_));
+  if (draw == draw_) return;
+  // Carriers of graphs among them, which then notice in their backward pass.
+  for (auto& [place, carrier] : drawn_) {
+    carrier->redraw(draw, at::device(at::Device(place.first)).dtype(place.second));
+  }
   draw_ = draw;
 }
 
 std::shared_ptr<const Carrier> Projected::carrier(at::Device device, at::ScalarType type) {
   const std::lock_guard lock(mutex_);
-  if (!drawn_ || device_ != device || type_ != type) {
+  type_ = type;
+  return drawn(device, type);
+}
+
+std::shared_ptr<Carrier> Projected::drawn(at::Device device, at::ScalarType type) {
+  std::shared_ptr<Carrier>& drawn = drawn_[{device.str(), type}];
+  if (!drawn) {
     auto fresh = std::make_shared<Carrier>(*shape_);
     fresh->rows = {0};  // those of whoever reads it
     fresh->redraw(draw_, at::device(device).dtype(type));
-    drawn_ = std::move(fresh);
-    device_ = device;
-    type_ = type;
+    drawn = std::move(fresh);
   }
-  return drawn_;
+  return drawn;
 }
 
 std::shared_ptr<Carrier> Projected::carrier_of(const at::Tensor& weight) {
-  at::ScalarType type = weight.scalar_type();
-  {
-    const std::lock_guard lock(mutex_);
-    if (drawn_ && device_ == weight.device()) type = type_;  // what gradients were made with
-  }
-  auto own = std::make_shared<Carrier>(*carrier(weight.device(), type));
+  const std::lock_guard lock(mutex_);
+  // Of the type that gradients were made with.
+  auto own = std::make_shared<Carrier>(
+      *drawn(weight.device(), type_.value_or(weight.scalar_type())));
   own->rows = {weight.size(0)};
   return own;
 }

@@ -8,11 +8,13 @@
 #include <torch/custom_class.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "compact/codecs/parameter.h"
 #include "compact/optim/optimizer.h"
@@ -43,7 +45,8 @@ class Projected final : public torch::CustomClassHolder {
   std::shared_ptr<Carrier> shape() const { return shape_; }
   // The projection in force, f32 [in, rank].
   at::Tensor matrix(at::Device device, at::ScalarType type) {
-    return carrier(device, type)->projections[0]->matrix();
+    const std::lock_guard lock(mutex_);
+    return drawn(device, type)->projections[0]->matrix();
   }
   // With the projection in force, for products on this device of this type.
   std::shared_ptr<const Carrier> carrier(at::Device device, at::ScalarType type);
@@ -51,13 +54,15 @@ class Projected final : public torch::CustomClassHolder {
   std::shared_ptr<Carrier> carrier_of(const at::Tensor& weight);
 
  private:
+  std::shared_ptr<Carrier> drawn(at::Device device, at::ScalarType type);
+
   Settings settings_;
   double rate_ = 1;
   std::shared_ptr<Carrier> shape_;
   mutable std::mutex mutex_;
-  std::shared_ptr<Carrier> drawn_;  // null before the first use
-  at::Device device_ = at::kCPU;
-  at::ScalarType type_ = at::kFloat;
+  using Place = std::pair<std::string, at::ScalarType>;  // a device, and the type of products there
+  std::map<Place, std::shared_ptr<Carrier>> drawn_;      // all of the draw in force
+  std::optional<at::ScalarType> type_;                   // of the products of the latest pass
   int64_t draw_ = 0;
 };
 

@@ -165,7 +165,7 @@ def apply(
     if settings and not automatic:
         raise TypeError(f"compact.apply: {', '.join(settings)}: only with a budget")
     if automatic != (budget is not None) or automatic != (batch is not None):
-        raise ValueError('compact.apply: policy "auto" takes a budget and a batch: apply(model, budget="10GiB", batch=(8, 2048))')
+        raise ValueError('compact.apply: policy "auto" takes a byte budget and a batch: apply(model, budget="10GiB", batch=(8, 2048))')
     if automatic and not chunked_loss:
         raise ValueError("compact.apply: policy `auto` makes the loss in chunks, which chunked_loss=False forbids")
     policy = "exact" if policy is None else policy
@@ -197,9 +197,15 @@ def apply(
     products = [f"{state.name}.{product}" for state in served for product in state.family.products]
     names, roles = zip(*slots)
     ops.check_patterns(text if automatic else os.fspath(policy), list(names), list(roles), products)
-    for module, state in states:
-        if isinstance(state, LayerState) and any(type(p) is not nn.Parameter for p in module.parameters()) and state.projected:
-            raise ValueError(f"compact.apply: {state.name} has weights that are split over ranks: projected gradients need whole ones")
+    projected = {
+        f"{state.name}.{product}": inside.weight
+        for module, state in states
+        if isinstance(state, LayerState)
+        for inside, product in state.projected_modules(module)
+    }
+    problem = _carriers.why_not(projected, model) if projected else None
+    if problem:
+        raise ValueError(f"compact.apply: {problem}")
     taken = {module for module, state in states if isinstance(state, LayerState)}
     models = [m for m in model.modules() if m not in taken and not taken.isdisjoint(m.modules())]
     whole = [m for m in models if _loss.takes_cache(m)]

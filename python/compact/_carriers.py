@@ -9,13 +9,22 @@ anybody looks at it. state_dict() does not write it.
 from __future__ import annotations
 
 import copy
+import weakref
 from typing import Any
 
 import torch
 from torch import distributed, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.weak import WeakIdKeyDictionary
 
 NAME = "carrier"
-_FROZEN = "_compact_frozen"  # the attribute of a module whose weight was trainable
+_PROJECTED = "_compact_projected"  # the attribute of a module whose weight has a carrier
+_of_weight = WeakIdKeyDictionary()  # weak references to carriers in force, by their weights
+_guarded = False
+ONLY = (
+    "compact.optim.AdamW and compact.optim.Muon alone update weights with projected gradients; with Trainer: "
+    "optimizer_cls_and_kwargs=(compact.optim.AdamW, {...}) or optimizers=(compact.optim.Muon(model, ...), None)"
+)
 
 
 class Carrier(nn.Parameter):
@@ -25,8 +34,13 @@ class Carrier(nn.Parameter):
     projected: Any  # what it is projected with, that of all weights that read the same input
     transposed: bool  # the weight is [in, out]
     zero_at: int  # the version at which it was seen to be zero
+    redrawn: bool  # there was no pass yet since its projection was drawn anew
 
     __torch_function__ = torch._C._disabled_torch_function_impl
+
+    def in_force(self) -> bool:
+        """Whether it is the one of its weight: not taken back since."""
+        return _carrier_of(self.weight) is self
 
     def is_zero(self) -> bool:
         """Whether nobody has changed it; values are read only where somebody wrote to it."""
@@ -36,24 +50,38 @@ class Carrier(nn.Parameter):
             self.zero_at = self._version
         return True
 
+    def shrink(self) -> None:
+        """Lets it take no memory, as it did before somebody moved it to another device or type."""
+        if self.numel() > 1 and self.stride() != (0, 0) and not _joined():
+            self.data = torch.zeros((1, 1), dtype=self.dtype, device=self.device).expand(self.shape)
+
     def __reduce_ex__(self, protocol: int) -> tuple:
         made = (tuple(self.shape), self.dtype, self.device, self.requires_grad)
         return _zeros, made, {k: v for k, v in self.__dict__.items() if k != "zero_at"}
 
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
+        _enter(self)
 
     def __deepcopy__(self, memo: dict) -> Carrier:
         result = _zeros(tuple(self.shape), self.dtype, self.device, self.requires_grad)
         memo[id(self)] = result
-        result.__dict__.update(copy.deepcopy({k: v for k, v in self.__dict__.items() if k != "zero_at"}, memo))
-        result.zero_at = result._version
+        result.__setstate__(copy.deepcopy({k: v for k, v in self.__dict__.items() if k != "zero_at"}, memo))
         return result
+
+
+def _carrier_of(weight: torch.Tensor) -> Carrier | None:
+    found = _of_weight.get(weight)
+    return None if found is None else found()
+
+
+def _joined() -> bool:
+    return distributed.is_available() and distributed.is_initialized()
 
 
 def _zeros(shape: tuple[int, int], dtype: torch.dtype, device: torch.device, requires_grad: bool) -> Carrier:
     # One zero, seen from everywhere; but several processes write to what they share at the start.
-    if distributed.is_available() and distributed.is_initialized():
+    if _joined():
         values = torch.zeros(shape, dtype=dtype, device=device)
     else:
         values = torch.zeros((1, 1), dtype=dtype, device=device).expand(shape)
@@ -62,25 +90,78 @@ def _zeros(shape: tuple[int, int], dtype: torch.dtype, device: torch.device, req
     return carrier
 
 
+def _enter(carrier: Carrier) -> None:
+    global _guarded
+    _of_weight[carrier.weight] = weakref.ref(carrier)
+    if not _guarded:  # fused updates would write where a carrier has no memory
+        register_optimizer_step_pre_hook(_check_optimizer)
+        _guarded = True
+
+
+def _check_optimizer(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+    """Throws RuntimeError where an optimizer's step would lose projected gradients."""
+    from ._optimizer import Optimizer
+
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            if isinstance(p, Carrier):
+                if not isinstance(optimizer, Optimizer):
+                    raise RuntimeError(f"compact: {type(optimizer).__name__} has been given carriers: {ONLY}")
+                if not p.in_force():
+                    raise RuntimeError(
+                        "compact: the optimizer has carriers of a policy that was taken back: make it anew, behind apply() or remove()"
+                    )
+                continue
+            carrier = _carrier_of(p)
+            if carrier is not None and carrier.requires_grad and id(carrier) not in held:
+                raise RuntimeError(
+                    f"compact: the optimizer has a weight {tuple(p.shape)} whose gradient is projected, and not its carrier, "
+                    "which takes it: make the optimizer behind apply(), of all of model.parameters()"
+                )
+
+
+def why_not(weights: dict[str, nn.Parameter], model: nn.Module) -> str | None:
+    """Why the gradients of these weights of a model, by their names, cannot be projected."""
+    owners: dict[int, set[int]] = {}
+    for module in model.modules():
+        for p in module._parameters.values():
+            if p is not None:
+                owners.setdefault(id(p), set()).add(id(module))
+    for name, weight in weights.items():
+        if type(weight) is not nn.Parameter:
+            return f"{name} is split over ranks or of a type of its own: projected gradients need whole weights"
+        if len(owners.get(id(weight), ())) > 1:
+            return f"{name} is the weight of several modules"
+        if weight._backward_hooks or getattr(weight, "_post_accumulate_grad_hooks", None):
+            return f"{name} has a hook for its gradient, which it will not have"
+    if any(isinstance(module, nn.parallel.DistributedDataParallel) for module in model.modules()):
+        return "the model is wrapped in DistributedDataParallel, which knows no parameters that come later: apply first, and wrap then"
+    return None
+
+
 def add(module: nn.Module, projected: Any, transposed: bool) -> None:
     """Freezes the weight of a module and gives it a carrier."""
     weight = module.weight
     out = weight.shape[1 if transposed else 0]
     carrier = _zeros((out, projected.rank()), weight.dtype, weight.device, weight.requires_grad)
-    carrier.weight, carrier.projected, carrier.transposed = weight, projected, transposed
-    module.__dict__[_FROZEN] = weight.requires_grad
+    carrier.weight, carrier.projected, carrier.transposed, carrier.redrawn = weight, projected, transposed, False
+    module.__dict__[_PROJECTED] = True
     weight.requires_grad_(False)
     module.register_parameter(NAME, carrier)
     module._register_state_dict_hook(_without_carrier)
     module.register_load_state_dict_post_hook(_none_is_missing)
+    _enter(carrier)
 
 
 def take_back(module: nn.Module) -> None:
-    """As it was before add(); does nothing where there was none."""
-    if _FROZEN not in module.__dict__:
+    """As it was before add(); a carrier that was frozen since leaves a frozen weight."""
+    if module.__dict__.pop(_PROJECTED, None) is None:
         return
-    module.weight.requires_grad_(module.__dict__.pop(_FROZEN))
-    del module._parameters[NAME]
+    carrier = module._parameters.pop(NAME)
+    module.weight.requires_grad_(carrier.requires_grad)
+    if isinstance(carrier, Carrier):
+        _of_weight.pop(carrier.weight, None)
     for hooks in (module._state_dict_hooks, module._load_state_dict_post_hooks):
         for key in [key for key, hook in hooks.items() if hook in (_without_carrier, _none_is_missing)]:
             del hooks[key]
@@ -92,3 +173,32 @@ def _without_carrier(module: nn.Module, state_dict: dict, prefix: str, local_met
 
 def _none_is_missing(module: nn.Module, keys: Any) -> None:
     keys.missing_keys[:] = [key for key in keys.missing_keys if key.rsplit(".", 1)[-1] != NAME]
+
+
+def check(carrier: Any, weight: Any, name: str) -> None:
+    """Throws RuntimeError where a pass would lose the gradient of a weight."""
+    if type(carrier) is not Carrier:
+        raise RuntimeError(
+            f"compact: a carrier of {name} has become a {type(carrier).__name__}: projected gradients need whole "
+            "weights, which fully_shard splits; train with DDP"
+        )
+    if carrier.weight is not weight:
+        raise RuntimeError(
+            f"compact: a weight of {name} was replaced, and its carrier is that of the one before: "
+            "compact.remove(model), and apply again"
+        )
+    if weight.requires_grad:
+        raise RuntimeError(
+            f"compact: a weight of {name} was made trainable, and its carrier takes its gradient: freeze and unfreeze "
+            "the parameters named `carrier`, and leave weights beside them frozen"
+        )
+    if not carrier.is_zero():
+        raise RuntimeError(f"compact: somebody wrote to a carrier of {name}: {ONLY}; DDP is made behind init_process_group and apply")
+    if carrier.redrawn:
+        if carrier.grad is not None and bool(carrier.grad.any()):
+            raise RuntimeError(
+                f"compact: a carrier of {name} has a gradient of a projection before the one in force: "
+                "zero_grad() belongs between step() and the next pass"
+            )
+        carrier.redrawn = False
+    carrier.shrink()

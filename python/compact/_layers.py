@@ -177,22 +177,8 @@ def _check_projected(state: LayerState, weights: list[Any], reason: str | None) 
             f"compact: {state.name} has projected gradients, which its own forward has not, and it must run that: {reason}. "
             "Without gradients (torch.no_grad) it may; a policy without `grad` lines, as exact, lets it always"
         )
-    for carrier, weight in ((weights[i], weights[j]) for i, j in state.carriers):
-        if type(carrier) is not _carriers.Carrier:
-            raise RuntimeError(
-                f"compact: a carrier of {state.name} has become a {type(carrier).__name__}: projected gradients need whole "
-                "weights, which fully_shard splits; train with DDP"
-            )
-        if carrier.weight is not weight:
-            raise RuntimeError(
-                f"compact: a weight of {state.name} was replaced, and its carrier is that of the one before: "
-                "compact.remove(model), and apply again"
-            )
-        if not carrier.is_zero():
-            raise RuntimeError(
-                f"compact: somebody wrote to a carrier of {state.name}: only compact.optim.AdamW and compact.optim.Muon "
-                "update weights with projected gradients, and a model is wrapped in DDP after init_process_group and apply"
-            )
+    for i, j in state.carriers:
+        _carriers.check(weights[i], weights[j], state.name)
 
 
 def foreign_code(layer: nn.Module) -> str | None:

@@ -26,6 +26,11 @@ class _Kept:
         self.state = state
 
 
+def _projection(p: Carrier) -> str:
+    """What it is projected with, as its state says it."""
+    return p.projected.settings()
+
+
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
@@ -136,6 +141,15 @@ class Optimizer(torch.optim.Optimizer):
                 f"{tuple(grad.shape)} on {grad.device}"
             )
 
+    def _check_draw(self, p: Carrier, place: str) -> None:
+        period, state = p.projected.period(), self.state.get(p)
+        draw = int(state["step"]) // period if state and period > 0 else 0
+        if p.projected.draw() != draw:
+            self._fail(
+                f"{place} has projection {p.projected.draw()}, and its next update is of number {draw}: load the optimizer's state "
+                "before the first pass of a run that goes on, and give products of one input to one optimizer"
+            )
+
     # -- state ------------------------------------------------------------------------------------
 
     @staticmethod
@@ -160,6 +174,8 @@ class Optimizer(torch.optim.Optimizer):
     def _new_state(self, p: torch.Tensor, group: dict[str, Any]) -> dict[str, Any]:
         local = local_of(p)
         state: dict[str, Any] = {"step": torch.zeros((), dtype=torch.int64)}
+        if isinstance(p, Carrier):
+            state["projection"] = _projection(p)
         for name, (dtype, shape) in self._layout(p, group).items():
             if not is_sharded(p):
                 here = shape
@@ -175,6 +191,13 @@ class Optimizer(torch.optim.Optimizer):
 
     def _check_state(self, state: dict[str, Any], p: torch.Tensor, group: dict[str, Any], place: str) -> None:
         layout = self._layout(p, group)
+        if isinstance(p, Carrier):
+            if state.get("projection") != _projection(p):
+                self._fail(
+                    f"the state of {place} is of the projection {state.get('projection')!r}, here it is {_projection(p)!r}: "
+                    "apply the policy that it was trained with, with the same seed"
+                )
+            state = {k: v for k, v in state.items() if k != "projection"}
         if state.keys() != {"step", *layout}:
             self._fail(
                 f"the state of {place} must be {sorted({'step', *layout})} (moments={group['moments']!r}, "
@@ -231,6 +254,8 @@ class Optimizer(torch.optim.Optimizer):
             p, group, place = places[key]
             self._check_state(of_parameter, p, group, place)
             kept = {"step": torch.tensor(int(of_parameter["step"]), dtype=torch.int64)}
+            if isinstance(p, Carrier):
+                kept["projection"] = of_parameter["projection"]
             for name in self._layout(p, group):
                 kept[name] = of_parameter[name].detach().to(p.device).contiguous()
             state[key] = _Kept(kept)
@@ -285,6 +310,8 @@ class Optimizer(torch.optim.Optimizer):
                 self._check_gradient(p, place)
                 if self.state.get(p):
                     self._check_state(self.state[p], p, group, place)
+                if isinstance(p, Carrier):
+                    self._check_draw(p, place)
             work.append((group, numbers, mine))
         # Memory for all of them is there before any changes.
         new = {
@@ -362,10 +389,16 @@ class Optimizer(torch.optim.Optimizer):
 
     def _draw(self) -> None:
         """Projections of the passes to come: those of the updates that there were."""
+        found: dict[int, list[Carrier]] = {}
         for group in self.param_groups:
             for p in group["params"]:
                 if isinstance(p, Carrier):
-                    period, state = p.projected.period(), self.state.get(p)
-                    draw = int(state["step"]) // period if period > 0 and state else 0
-                    if p.projected.draw() != draw:
-                        p.projected.redraw(draw)
+                    found.setdefault(id(p.projected), []).append(p)
+        for carriers in found.values():
+            projected = carriers[0].projected
+            steps = {int(self.state[p]["step"]) for p in carriers if self.state.get(p)}
+            draw = min(steps) // projected.period() if steps and projected.period() > 0 else 0
+            if projected.draw() != draw:
+                projected.redraw(draw)
+                for p in carriers:
+                    p.redrawn = True

@@ -201,7 +201,7 @@ class saved_tensors:
             return
         self._checked = True
         try:
-            ops.check_slots(self._given, names, [""] * len(names))
+            ops.check_patterns(self._given, names, [""] * len(names), [])
         except ValueError as error:
             warnings.warn(f"compact.saved_tensors: {error}", stacklevel=3)
 

@@ -76,6 +76,8 @@ class Replicate(Forward):
 
     def __call__(self) -> nn.Module:
         module = self._module()
+        if getattr(state_of(module), "projected", None) and torch.is_grad_enabled():
+            raise RuntimeError("compact: nn.DataParallel's replicas would lose projected gradients: use DistributedDataParallel, or one GPU")
         replica = type(module)._replicate_for_data_parallel(module)
         for name in (STATE, "forward", REPLICATE):
             replica.__dict__.pop(name, None)

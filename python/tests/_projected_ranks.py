@@ -42,6 +42,12 @@ def main(policy):
     sizes = [p.numel() for p in model.parameters() if p.requires_grad]
     assert sum(sent) == 6 * sum(sizes) and sum(sizes) < sum(p.numel() for p in make("llama").parameters())
     assert all(c.is_zero() for c in model.parameters() if isinstance(c, Carrier))
+    try:
+        compact.apply(DistributedDataParallel(make("llama")), policy)
+    except ValueError as refused:
+        assert "apply first, and wrap then" in str(refused), refused
+    else:
+        raise AssertionError("a wrapped model was taken")
     sharded = compact.apply(make("llama"), policy)
     mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
     for layer in sharded.model.layers:

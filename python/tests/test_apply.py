@@ -96,7 +96,7 @@ def test_remove_restores():
         ("slot layers.*.mlp.gate_op = recompute", "layers.*.mlp.gate_op"),
         ("slot layers.*.attn.input = recompute", "keep"),
         ("slot layers.*.mlp.gate_up = quantise:bits=4", "quantize"),
-        ("compact", "grad"),
+        ("grad layers.*.mlp.gate_op = project:rank=0.5", "layers.*.mlp.gate_op"),
         ("nowhere/none.policy", "none.policy"),
     ],
 )

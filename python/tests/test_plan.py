@@ -255,9 +255,9 @@ def test_models_that_cannot_be_planned(tmp_path):
 @pytest.mark.parametrize(
     "error_type,text,given",
     [
-        (ValueError, "takes a budget and a batch", {"budget": "1GB"}),
-        (ValueError, "takes a budget and a batch", {"policy": "auto", "batch": (2, 64)}),
-        (ValueError, "takes a budget and a batch", {"policy": "exact", "budget": "1GB", "batch": (2, 64)}),
+        (ValueError, "takes a byte budget and a batch", {"budget": "1GB"}),
+        (ValueError, "takes a byte budget and a batch", {"policy": "auto", "batch": (2, 64)}),
+        (ValueError, "takes a byte budget and a batch", {"policy": "exact", "budget": "1GB", "batch": (2, 64)}),
         (ValueError, "which chunked_loss=False forbids", {"budget": "1GB", "batch": (2, 64), "chunked_loss": False}),
         (TypeError, "optimizer: only with a budget", {"optimizer": torch.optim.SGD}),
         (torch.OutOfMemoryError, "cannot be met", {"budget": "1MB", "batch": (2, 64)}),

@@ -188,7 +188,7 @@ def test_bytes():
         assert state["exp_avg"].nbytes + state["exp_avg_sq"].nbytes == 8 * c.numel()
         assert c.numel() in (c.weight.numel() // 4, c.weight.numel() // 2)
     rows = compact.plan(make("llama"), given, policies=("exact", LLAMA), optimizer=compact.optim.AdamW)["rows"]
-    assert rows[1]["optimizer"] == sum(t.nbytes for s in optimizer.state.values() for k, t in s.items() if k != "step")
+    assert rows[1]["optimizer"] == sum(t.nbytes for s in optimizer.state.values() for k, t in s.items() if k not in ("step", "projection"))
     assert rows[1]["weights"] < rows[0]["weights"] + 200 and rows[1]["peak"] < rows[0]["peak"]
 
 
@@ -250,21 +250,110 @@ def test_a_model_is_freed_without_a_collection():
         gc.enable()
 
 
-@pytest.mark.parametrize("dense", [False, True])
-def test_another_optimizer_is_noticed(dense, monkeypatch):
-    model = make("llama")
-    if dense:  # as where processes have been joined
-        monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
-    compact.apply(model, LLAMA)
-    monkeypatch.undo()
+@pytest.mark.parametrize("settings", [{"fused": True}, {"foreach": True}, {"foreach": False}])
+def test_another_optimizer_is_noticed(settings):
+    model = compact.apply(make("llama"), LLAMA)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, **settings)
     model(**inputs("llama")).loss.backward()
-    if not dense:
-        with pytest.raises(RuntimeError, match="single memory location"):
-            torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False).step()
-        return
-    torch.optim.AdamW(model.parameters(), lr=1e-2).step()
-    with pytest.raises(RuntimeError, match="somebody wrote to a carrier of layers.0: only compact.optim"):
+    before = [p.detach().clone() for p in model.parameters()]
+    with pytest.raises(RuntimeError, match="AdamW has been given carriers: compact.optim.AdamW and compact.optim.Muon alone"):
+        optimizer.step()
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters()))
+    c = next(iter(carriers(model).values()))
+    c.data = torch.ones(c.shape)
+    with torch.no_grad():
+        c.add_(1)
+    with pytest.raises(RuntimeError, match="somebody wrote to a carrier of layers.0"):
         model(**inputs("llama"))
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, compact.optim.AdamW])
+def test_an_optimizer_that_was_made_before(kind):
+    model = make("llama")
+    early = kind(model.parameters(), lr=1e-2)
+    compact.apply(model, LLAMA)
+    by_name = kind([p for n, p in model.named_parameters() if n.endswith("weight")], lr=1e-2)
+    model(**inputs("llama")).loss.backward()
+    for optimizer in (early, by_name):
+        with pytest.raises(RuntimeError, match="whose gradient is projected, and not its carrier"):
+            optimizer.step()
+    late = compact.optim.AdamW(model.parameters(), lr=1e-2)
+    late.step()
+    for again in (False, True):
+        compact.remove(model)
+        if again:
+            compact.apply(model, LLAMA)
+        model(**inputs("llama")).loss.backward()
+        with pytest.raises(RuntimeError, match="of a policy that was taken back" if not again else "and not its carrier"):
+            late.step()
+
+
+def test_models_that_cannot_have_them():
+    shared = make("llama")
+    shared.model.layers[1].mlp.down_proj.weight = shared.model.layers[0].mlp.down_proj.weight
+    hooked = make("llama")
+    hooked.model.layers[0].mlp.up_proj.weight.register_post_accumulate_grad_hook(lambda p: None)
+    for model, text in ((shared, "is the weight of several modules"), (hooked, "has a hook for its gradient")):
+        with pytest.raises(ValueError, match=text):
+            compact.apply(model, LLAMA)
+        assert all(p.requires_grad for p in model.parameters()) and not carriers(model)
+    model = compact.apply(make("llama"), LLAMA)
+    with pytest.raises(RuntimeError, match="DataParallel's replicas would lose"):
+        model.model.layers[0]._replicate_for_data_parallel()
+
+
+def test_freezing_is_of_carriers():
+    model, given = compact.apply(make("llama"), LLAMA), inputs("llama")
+    down = model.model.layers[0].mlp.down_proj
+    model.requires_grad_(True)
+    with pytest.raises(RuntimeError, match="was made trainable"):
+        model(**given)
+    for c in carriers(model).values():
+        c.weight.requires_grad_(False)
+    down.carrier.requires_grad_(False)
+    model(**given).loss.backward()
+    assert down.carrier.grad is None
+    compact.remove(model)
+    assert not down.weight.requires_grad and sum(not p.requires_grad for p in model.parameters()) == 1
+
+
+def test_carriers_take_no_memory_after_a_change_of_type():
+    model = compact.apply(make("llama"), LLAMA).to(torch.bfloat16)
+    assert any(c.untyped_storage().nbytes() > 2 for c in carriers(model).values())
+    run(model, compact.optim.AdamW(model.parameters(), lr=1e-2), range(PERIOD + 1))
+    assert all(c.untyped_storage().nbytes() == 2 for c in carriers(model).values())
+
+
+def test_products_of_one_input_of_which_one_is_frozen():
+    model = make("llama")
+    model.model.layers[0].self_attn.v_proj.weight.requires_grad_(False)
+    before = model.model.layers[0].self_attn.v_proj.weight.detach().clone()
+    compact.apply(model, LLAMA)
+    run(model, compact.optim.AdamW(model.parameters(), lr=1e-2), range(2 * PERIOD + 1))
+    attention = model.model.layers[0].self_attn
+    assert torch.equal(attention.v_proj.weight, before) and attention.q_proj.carrier.projected.draw() == 2
+
+
+def test_gradients_of_the_projection_before():
+    model, given = compact.apply(make("llama"), LLAMA), inputs("llama")
+    optimizer = compact.optim.AdamW(model.parameters(), lr=1e-2)
+    run(model, optimizer, range(PERIOD - 1))
+    model(**given).loss.backward()
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="has a gradient of a projection before the one in force"):
+        model(**given)
+    optimizer.zero_grad()
+    model(**given).loss.backward()
+
+
+@pytest.mark.parametrize("other", [{"seed": 5}, {"policy": LLAMA.replace("period=4", "period=5")}])
+def test_a_state_of_other_projections(other):
+    model = compact.apply(make("llama"), LLAMA)
+    optimizer = compact.optim.AdamW(model.parameters(), lr=1e-2)
+    run(model, optimizer, range(2))
+    second = compact.apply(make("llama"), **{"policy": LLAMA, **other})
+    with pytest.raises(ValueError, match="apply the policy that it was trained with, with the same seed"):
+        compact.optim.AdamW(second.parameters(), lr=1e-2).load_state_dict(optimizer.state_dict())
 
 
 def test_a_layers_own_forward_would_lose_gradients():
@@ -288,9 +377,11 @@ def test_a_state_that_is_not_loaded():
     model = compact.apply(make("llama"), LLAMA)
     optimizer = compact.optim.AdamW(model.parameters(), lr=1e-2)
     model(**inputs("llama")).loss.backward()
-    next(iter(carriers(model).values())).projected.redraw(3)
-    with pytest.raises(ValueError, match="has projection 3, its update 1 is of number 0"):
+    before = [t.clone() for t in model.state_dict().values()]
+    list(carriers(model).values())[-1].projected.redraw(3)
+    with pytest.raises(ValueError, match="has projection 3, and its next update is of number 0"):
         optimizer.step()
+    assert all(torch.equal(a, b) for a, b in zip(before, model.state_dict().values())), "nothing was changed"
 
 
 @pytest.mark.parametrize(

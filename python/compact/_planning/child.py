@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+import traceback
 from typing import Any
 
 import torch
@@ -271,13 +272,16 @@ def answer(asked: dict) -> dict:
     return reply
 
 
-def main() -> None:
-    reply = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what models print is not of the answer
+def main(reply: int) -> None:
+    """Answers what the standard input asks, on the file `reply`."""
     log.setLevel("ERROR")
+    asked = pickle.load(sys.stdin.buffer)
     try:
-        given = answer(pickle.load(sys.stdin.buffer))
+        given = answer(asked)
     except ValueError as error:
         given = {"error": str(error)}
-    with reply:
-        pickle.dump(given, reply)
+    except Exception as error:  # the model's, its optimizer's
+        told = f"{type(error).__name__}: {error}"
+        given = {"error": f"compact.plan: the step that is planned failed with {told}", "trace": traceback.format_exc()}
+    with os.fdopen(reply, "wb") as file:
+        pickle.dump(given, file)

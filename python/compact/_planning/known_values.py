@@ -17,6 +17,7 @@ _READS = {
     torch.Tensor.__bool__, torch.Tensor.__int__, torch.Tensor.__float__, torch.Tensor.__index__,
     torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.equal, torch.equal,
 }  # fmt: skip
+_WRITES = ("__setitem__", "__iadd__", "__imul__", "__isub__", "__iand__", "__ior__")
 _WITHOUT_VALUES = ("rand", "empty", "normal", "bernoulli", "multinomial", "dropout")
 
 
@@ -39,9 +40,25 @@ class KnownValues(TorchFunctionMode):
                 raise ValueError(f"a plan has no values: the model asks {func.__name__} of a tensor that depends on its weights")
             return func(*known[0], **known[1])
         out = func(*args, **kwargs)
+        name = getattr(func, "__name__", "")
+        if args and (name in _WRITES or (name.endswith("_") and not name.endswith("__"))):
+            self._write(func, args, kwargs)
+            return out
         if any(_wants_value(t) for t in pytree.tree_leaves(out)) and not _without_values(func):
             self._attach(func, out, args, kwargs)
         return out
+
+    @staticmethod
+    def _write(func: Callable, args: tuple, kwargs: dict) -> None:
+        """What is written to, in place, keeps its values as far as those that are written are known."""
+        written = args[0] if isinstance(args[0], torch.Tensor) else None
+        if getattr(written, VALUE, None) is None:
+            return
+        known, missing = _known((args, kwargs))
+        if missing or _without_values(func):
+            delattr(written, VALUE)
+        else:
+            func(*known[0], **known[1])
 
     @staticmethod
     def _attach(func: Callable, out: Any, args: tuple, kwargs: dict) -> None:

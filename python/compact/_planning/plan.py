@@ -195,14 +195,26 @@ def _sent_batch(batch: Any, length: int | None) -> bytes | tuple[int, int | None
     return samples, tokens
 
 
+# What is printed while modules are imported is no answer; the working directory is no place of modules.
+_CHILD = """
+import os, sys
+reply = os.dup(1)
+os.dup2(2, 1)
+sys.path[:] = [path for path in sys.path if path]
+from compact._planning.child import main
+main(reply)
+"""
+
+
 def _ask(asked: dict) -> dict:
     """What the process that plans answers."""
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
         "CUDA_VISIBLE_DEVICES": "",  # it needs none
+        "PYTHONSAFEPATH": "1",
     }
     done = subprocess.run(
-        [sys.executable, "-c", "from compact._planning.child import main; main()"],
+        [sys.executable, "-c", _CHILD],
         input=pickle.dumps(asked),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -219,5 +231,8 @@ def _ask(asked: dict) -> dict:
         raise RuntimeError(f"compact.plan: the process that plans ended with {done.returncode}: {told[-4000:]}")
     reply = pickle.loads(done.stdout)
     if "error" in reply:
-        raise ValueError(reply["error"])
+        error = ValueError(reply["error"])
+        if "trace" in reply and hasattr(error, "add_note"):
+            error.add_note(reply["trace"])
+        raise error
     return reply

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .._carriers import Carrier
 from .known_values import with_value
 
 _MOST_VALUES = 1 << 24  # elements of a tensor that is no parameter: positions, masks, tables
@@ -24,6 +25,8 @@ class _Pickler(pickle.Pickler):
             raise ValueError("it has a storage beside its tensors")
         if not isinstance(obj, torch.Tensor):
             return None
+        if isinstance(obj, Carrier):
+            raise ValueError("it has projected gradients: compact.remove(model) takes them back")
         if type(obj) not in (torch.Tensor, nn.Parameter, nn.Buffer) or obj.layout != torch.strided:
             raise ValueError(f"it has a tensor of type {type(obj).__name__}: plan before it is sharded, quantized or compiled")
         number, _ = self._numbers.setdefault(id(obj), (len(self._numbers), obj))
