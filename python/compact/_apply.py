@@ -14,7 +14,7 @@ from . import _carriers, _layers, _loss
 from ._library import ops
 from ._families import FAMILIES, Family, family_of, submodule
 from ._layers import LayerState
-from ._planning.plan import plan
+from ._planning.plan import Plan, plan
 from ._policy import policy_text
 from ._stand_in import REPLICATE, STATE, TYPES, Forward, Notes, Replicate, state_of
 
@@ -110,7 +110,7 @@ def _check(layer: nn.Module, family: Family) -> str | None:
         return problem
     dtype = next(layer.parameters()).dtype
     if dtype not in TYPES:
-        return f"its weights are {str(dtype).removeprefix('torch.')}"
+        return f"its weights are {str(dtype).removeprefix('torch.')}; float32 and bfloat16 are served"
     return None
 
 
@@ -128,9 +128,12 @@ def _is_norm(module: nn.Module, rms: bool) -> bool:
     return name.endswith("RMSNorm") and hasattr(module, "eps" if name.startswith("Gemma") else "variance_epsilon")
 
 
+_OF_PLAN = ("allow", "optimizer", "clip", "device", "autocast")  # of plan(): what goes with a budget
+
+
 def apply(
     model: Model,
-    policy: str | os.PathLike | None = None,
+    policy: str | os.PathLike | Plan | None = None,
     *,
     chunked_loss: bool = True,
     budget: int | str | None = None,
@@ -141,12 +144,17 @@ def apply(
     """Lets layers of `model` hold what their backward pass reads as `policy` says; returns the model.
 
     policy: a preset's name ("exact", which is the default, "recompute", "gact-l1", ...;
-    compact.presets()), the path of a policy's file, or its text. With a `budget` and a `batch` it is
-    "auto": what plan() chooses for them and the same `settings` (optimizer, allow, ...).
+    compact.presets()), the path of a policy's file, its text, or a plan for a budget. With a `budget` and
+    a `batch` it is "auto": what plan() chooses for them and the same `settings` (allow, optimizer, clip,
+    device, autocast).
 
-    A policy with `grad` lines, as "compact", projects gradients: weights that it names are frozen, and
-    parameters `carrier` beside them take their gradients, for compact.optim alone. `seed`: of the
-    projections; ranks of one run must be given the same.
+    Optimizers are to be made after apply(). A policy with `grad` lines, as "compact", projects
+    gradients: weights that it names are frozen, and parameters `carrier` beside them take their
+    gradients, for compact.optim alone. `seed`: of the projections; ranks of one run must be given the
+    same.
+
+        compact.apply(model, "recompute")
+        compact.apply(model, budget="10GiB", batch=(8, 2048), allow="quantize")
 
     Layers that the library knows (compact.families()) get another forward pass, one node of the graph
     each, and where the policy says so a causal language model in training makes its loss in chunks
@@ -162,12 +170,21 @@ def apply(
     if not isinstance(model, nn.Module):
         raise TypeError(f"compact.apply: the first argument must be a torch.nn.Module, is a {type(model).__name__}")
     automatic = policy == "auto" or (policy is None and budget is not None)
+    unknown = [name for name in settings if name not in _OF_PLAN]
+    if unknown:
+        raise TypeError(f"compact.apply: no such argument: {', '.join(unknown)}; with a budget there are {', '.join(_OF_PLAN)}")
     if settings and not automatic:
         raise TypeError(f"compact.apply: {', '.join(settings)}: only with a budget")
+    if policy is not None and policy != "auto" and budget is not None:
+        raise ValueError("compact.apply: give a policy or a budget, not both")
     if automatic != (budget is not None) or automatic != (batch is not None):
         raise ValueError('compact.apply: policy "auto" takes a byte budget and a batch: apply(model, budget="10GiB", batch=(8, 2048))')
     if automatic and not chunked_loss:
         raise ValueError("compact.apply: policy `auto` makes the loss in chunks, which chunked_loss=False forbids")
+    if isinstance(policy, Plan):
+        if policy.policy is None:
+            raise ValueError("compact.apply: the plan has no policy, which a budget gives it")
+        policy = policy.policy
     policy = "exact" if policy is None else policy
     text = "" if automatic else policy_text(policy)
     found = _candidates(model)

@@ -37,7 +37,8 @@ class AdamW(Optimizer):
     """AdamW (Loshchilov and Hutter 2019), in the order of torch.optim.AdamW.
 
     Args:
-        params: parameters, (name, parameter) pairs, or groups of either, each with settings of its own.
+        params: a module, parameters, (name, parameter) pairs, or groups of either, each with settings of
+            its own. Carriers of projected gradients (compact.apply) are parameters like others.
         lr, betas, eps, weight_decay: as torch.optim.AdamW's; eps must be positive.
         moments: how both moments are held, "f32", "bf16" or "f8".
         master_weights: keeps and updates a float32 copy of bfloat16 parameters.
@@ -62,6 +63,8 @@ class AdamW(Optimizer):
     ):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         defaults |= {"moments": moments, "master_weights": master_weights, "seed": seed}
+        if isinstance(params, nn.Module):
+            params = params.parameters()
         super().__init__(params, defaults)
 
 

@@ -12,6 +12,7 @@ import transformers
 from torch import nn
 
 import compact
+from compact._planning.known_values import KnownValues, with_value
 from compact._planning.plan import POLICIES as POLICIES_OF_TABLES
 
 POLICIES = ("plain", "off", "exact", "recompute", "gact-l1")
@@ -142,7 +143,7 @@ def check_budget(given, budget):
 
 def test_what_a_budget_chooses_loses_nothing():
     own, model, given = make("llama"), make("llama"), inputs("llama", batch=4, length=96)
-    compact.apply(model, budget="55%", batch=given)
+    compact.apply(model, compact.plan(model, given, policies=(), budget="55%"))
     assert error(gradients(model, given)[1], gradients(own, given)[1]) < 1e-5
     assert all(layer.served for layer in compact.report(model).layers)
     compact.remove(model)
@@ -178,7 +179,7 @@ def test_a_table():
     lines = text.splitlines()
     assert lines[0].endswith("parameters, a step on the CPU, MiB")
     assert [line.split()[0] for line in lines[2:9]] == [*POLICIES_OF_TABLES, "auto"]
-    assert "auto, for " in text and "  slot loss.logits = chunk" in text
+    assert "auto fits " in text and "  slot loss.logits = chunk" in text
 
 
 def test_planning_leaves_the_model_alone():
@@ -219,7 +220,9 @@ class Rounded(nn.Module):
     "text,arguments,settings",
     [
         ("batch must be positive", (0, 64), {}),
-        ("must be (samples, tokens)", (4, None), {}),
+        ("the length is missing", (4, None), {}),
+        ("budget must be bytes", (2, 64), {"budget": "0.5"}),
+        ("failed with TypeError", (2, 64), {"optimizer": (compact.optim.AdamW, {"moment": "f8"})}),
         ("more than the model's 128 positions", (4, 129), {}),
         ('budget must be bytes, as 800000000, "10GiB"', (2, 64), {"budget": "much"}),
         ("budget must be bytes", (2, 64), {"budget": -1}),
@@ -235,6 +238,27 @@ def test_what_is_refused(text, arguments, settings):
     assert text in str(refused.value)
 
 
+def test_places_and_prints_that_are_not_the_callers(tmp_path, monkeypatch):
+    (tmp_path / "pickletools.py").write_text("raise SystemExit('a module of the working directory')")
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text("print('=' * 40)")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    encoded = transformers.BatchEncoding(inputs("llama"))
+    assert compact.plan(make("llama"), encoded, policies="exact", optimizer=None)["rows"][0]["peak"] > 0
+
+
+def test_values_that_are_written_to():
+    with KnownValues():
+        mask = with_value(torch.ones(2, 4))
+        assert bool((mask == 1).all())
+        mask[:, 2:] = 0
+        assert not bool((mask == 1).all()) and mask.sum().item() == 4
+        mask.mul_(torch.empty(4, device="meta"))
+        with pytest.raises(ValueError, match="depends on its weights"):
+            bool(mask.any())
+
+
 def test_models_that_cannot_be_planned(tmp_path):
     model = make("llama")
     model.extra = threading.Lock()
@@ -244,6 +268,11 @@ def test_models_that_cannot_be_planned(tmp_path):
         compact.plan(Rounded(), inputs("llama"), policies=("exact",))
     with pytest.raises(ValueError, match="there is no folder"):
         compact.plan(tmp_path / "nothing", (2, 64))
+    for batch, text in ((torch.zeros(2, 64), "is a Tensor"), ({"input_ids": [1]}, "must be a tensor, is a list")):
+        with pytest.raises(TypeError, match=text):
+            compact.plan(make("llama"), batch)
+    with pytest.raises(ValueError, match="it has projected gradients: compact.remove"):
+        compact.plan(compact.apply(make("llama"), "compact"), (2, 64))
     with pytest.raises(TypeError, match="must be a module, a folder or a configuration"):
         compact.plan(3, (2, 64))
     with pytest.raises(ValueError, match="what labels a LlamaModel takes is not known"):
@@ -257,7 +286,8 @@ def test_models_that_cannot_be_planned(tmp_path):
     [
         (ValueError, "takes a byte budget and a batch", {"budget": "1GB"}),
         (ValueError, "takes a byte budget and a batch", {"policy": "auto", "batch": (2, 64)}),
-        (ValueError, "takes a byte budget and a batch", {"policy": "exact", "budget": "1GB", "batch": (2, 64)}),
+        (ValueError, "a policy or a budget, not both", {"policy": "exact", "budget": "1GB", "batch": (2, 64)}),
+        (TypeError, "no such argument: chunk_loss", {"chunk_loss": False}),
         (ValueError, "which chunked_loss=False forbids", {"budget": "1GB", "batch": (2, 64), "chunked_loss": False}),
         (TypeError, "optimizer: only with a budget", {"optimizer": torch.optim.SGD}),
         (torch.OutOfMemoryError, "cannot be met", {"budget": "1MB", "batch": (2, 64)}),

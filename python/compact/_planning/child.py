@@ -3,7 +3,6 @@
 and counts what they would take. What plan.py asks comes from the standard input."""
 from __future__ import annotations
 
-import os
 import pickle
 import sys
 import traceback
@@ -128,7 +127,10 @@ def _model(asked: dict) -> nn.Module:
     name = (config.architectures or [None])[0]
     cls = getattr(transformers, name or "", None)
     if cls is None:
-        raise ValueError(f"compact.plan: transformers has no class {name}, which the configuration names in `architectures`")
+        raise ValueError(
+            f"compact.plan: transformers has no class {name}, which the configuration names in `architectures`: set that "
+            '(config.architectures = ["LlamaForCausalLM"]), or give a model, which may be on the meta device'
+        )
     dtype = getattr(torch, asked["dtype"]) if asked["dtype"] else config.dtype or torch.float32
     with torch.device("meta"):
         before = torch.get_default_dtype()
@@ -154,7 +156,7 @@ def _given(asked: dict, model: nn.Module) -> dict:
     main = getattr(model, "main_input_name", "input_ids")
     if main == "input_ids":
         if length is None:
-            raise ValueError("compact.plan: `batch` must be (samples, tokens) or a dictionary of the model's arguments")
+            raise ValueError("compact.plan: the length is missing: `batch` must be (samples, tokens) or a dictionary of the model's arguments")
         most = getattr(model.config, "max_position_embeddings", None)
         if most is not None and length > most:
             raise ValueError(f"compact.plan: {length} tokens are more than the model's {most} positions")
@@ -238,6 +240,7 @@ class _Search:
 
 
 def answer(asked: dict) -> dict:
+    torch.set_num_threads(asked["threads"])
     operations.use(asked["device"], asked["gpu"])
     attention.use(asked["device"])
     autocast.use(asked["device"])
@@ -257,7 +260,7 @@ def answer(asked: dict) -> dict:
             if policy in asked["must"]:
                 raise
             failed[policy] = str(error)
-    reply = {"rows": rows, "failed": failed, "parameters": sum(p.numel() for p in step.model.parameters())}
+    reply = {"rows": rows, "failed": failed, "parameters": sum(p.numel() for p in step.model.parameters() if not isinstance(p, Carrier))}
     budget = asked["budget"]
     if isinstance(budget, float):  # a part of what the model takes without compact
         budget = int(budget * next(row["reserved"] for row in rows if row["policy"] == "plain"))
@@ -272,8 +275,8 @@ def answer(asked: dict) -> dict:
     return reply
 
 
-def main(reply: int) -> None:
-    """Answers what the standard input asks, on the file `reply`."""
+def main(reply: str) -> None:
+    """Answers what the standard input asks, in a file of this name."""
     log.setLevel("ERROR")
     asked = pickle.load(sys.stdin.buffer)
     try:
@@ -283,5 +286,5 @@ def main(reply: int) -> None:
     except Exception as error:  # the model's, its optimizer's
         told = f"{type(error).__name__}: {error}"
         given = {"error": f"compact.plan: the step that is planned failed with {told}", "trace": traceback.format_exc()}
-    with os.fdopen(reply, "wb") as file:
+    with open(reply, "wb") as file:
         pickle.dump(given, file)

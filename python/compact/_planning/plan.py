@@ -8,7 +8,8 @@ import pickle
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -41,16 +42,18 @@ class Plan(dict):
         device = self["device"]
         lines = [f"{self['parameters']:,} parameters, a step on {'the CPU' if device == 'cpu' else device}, MiB"]
         names = ("peak", *(("reserved",) if device != "cpu" else ()), "weights", "optimizer", "gradients", "saved", "workspace")
-        width = max(len("policy"), *(len(row["policy"]) for row in self["rows"]), *map(len, self["failed"]), 0)
+        width = max(len("policy"), *(len(row["policy"]) for row in self["rows"]), 0)
         lines.append(f"{'policy':{width}}" + "".join(f"{name:>11}" for name in names) + "  highest in")
         for row in self["rows"]:
             numbers = "".join(f"{row[name] / (1 << 20):11,.1f}" for name in names)
             lines.append(f"{row['policy']:{width}}{numbers}  {row['at']}")
-        for policy, reason in self["failed"].items():
-            lines.append(f"{policy:{width}}  not for this model: {reason}")
+        lines.append("weights and optimizer are there all the time; gradients, saved tensors and workspace are those of the highest moment")
+        for reason in dict.fromkeys(self["failed"].values()):
+            policies = [policy for policy, why in self["failed"].items() if why == reason]
+            lines.append(f"{', '.join(policies)}: not for this model: {reason}")
         if self.get("policy"):
             row = self["rows"][-1]
-            lines.append(f"auto, for {self['budget']:,} bytes; {row['added_seconds']:.3g} s a step for rebuilding are predicted:")
+            lines.append(f"auto fits {self['budget']:,} bytes; rebuilding is predicted to add {row['added_seconds']:.3g} s to a step:")
             lines += ["  " + line for line in self["policy"].splitlines()]
         return "\n".join(lines)
 
@@ -95,7 +98,7 @@ def plan(
     kind = torch.device(device).type if device is not None else _device_of(model)
     if kind not in ("cpu", "cuda"):
         raise ValueError(f"compact.plan: device must be cpu or cuda, is {kind}")
-    names = list(policies)
+    names = [policies] if isinstance(policies, str) else list(policies)
     must = () if policies is POLICIES else tuple(names)
     wanted = _bytes(budget)
     if isinstance(wanted, float) and "plain" not in names:
@@ -116,13 +119,16 @@ def plan(
             "device": kind,
             "gpu": _gpu(kind),
             "autocast": autocast,
+            "threads": torch.get_num_threads(),  # each has buffers of its own
             "tf32": torch.backends.cuda.matmul.allow_tf32,
         }
     )
     if budget is not None and reply["auto"] is None:
         raise torch.OutOfMemoryError(
             f"compact.plan: a budget of {reply['budget']:,} bytes cannot be met: the least that a "
-            f"step of this model takes with allow={allow!r} is {reply['least']:,} bytes"
+            f"step of this model takes with allow={allow!r} is {reply['least']:,} bytes. Less take "
+            + ('allow="quantize", ' if allow == "lossless" else "")
+            + "fewer samples or tokens, and moments in fewer bits (optimizer=(compact.optim.AdamW, {'moments': 'f8'}))"
         )
     result = Plan(device=kind, parameters=reply["parameters"], rows=reply["rows"], failed=reply["failed"])
     if budget is not None:
@@ -151,7 +157,7 @@ def _bytes(budget: int | str | None) -> int | float | None:
     if budget is None or (isinstance(budget, int) and budget > 0):
         return budget
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([kmg]i?)?b?\s*", str(budget), re.IGNORECASE)
-    if match and float(match[1]) > 0:
+    if match and float(match[1]) * _UNITS[(match[2] or "").lower()] >= 1:
         return int(float(match[1]) * _UNITS[(match[2] or "").lower()])
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*%\s*", str(budget))
     if match and float(match[1]) > 0:
@@ -186,8 +192,16 @@ def _sent_model(model: Any, dtype: torch.dtype | None) -> dict:
 
 
 def _sent_batch(batch: Any, length: int | None) -> bytes | tuple[int, int | None]:
-    if isinstance(batch, dict):
-        return send(batch)
+    if isinstance(batch, Mapping):  # a BatchEncoding, too
+        for key, value in batch.items():
+            if not isinstance(value, torch.Tensor):
+                raise TypeError(f"compact.plan: batch[{key!r}] must be a tensor, is a {type(value).__name__}")
+        return send(dict(batch))
+    if not isinstance(batch, (int, tuple, list)):
+        raise TypeError(
+            "compact.plan: batch must be samples, (samples, tokens) or a dictionary of what the model is called with, "
+            f'as {{"input_ids": ..., "labels": ...}}, is a {type(batch).__name__}'
+        )
     samples, tokens = (batch, length) if isinstance(batch, int) else (*batch, length)[:2]
     for number in (samples, tokens):
         if number is not None and (not isinstance(number, int) or number <= 0):
@@ -195,14 +209,12 @@ def _sent_batch(batch: Any, length: int | None) -> bytes | tuple[int, int | None
     return samples, tokens
 
 
-# What is printed while modules are imported is no answer; the working directory is no place of modules.
+# The working directory is no place of modules unless the caller's paths say so.
 _CHILD = """
-import os, sys
-reply = os.dup(1)
-os.dup2(2, 1)
+import sys
 sys.path[:] = [path for path in sys.path if path]
 from compact._planning.child import main
-main(reply)
+main(sys.argv[1])
 """
 
 
@@ -213,26 +225,29 @@ def _ask(asked: dict) -> dict:
         "CUDA_VISIBLE_DEVICES": "",  # it needs none
         "PYTHONSAFEPATH": "1",
     }
-    done = subprocess.run(
-        [sys.executable, "-c", _CHILD],
-        input=pickle.dumps(asked),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment,
-        check=False,
-    )
-    if done.returncode != 0:
-        told = done.stderr.decode(errors="replace").strip()
-        if "__main__" in told and "AttributeError" in told:
-            raise ValueError(
-                "compact.plan: the model has classes of the script that runs, which another process cannot "
-                f"import: put them into a module of their own ({told.splitlines()[-1]})"
-            )
-        raise RuntimeError(f"compact.plan: the process that plans ended with {done.returncode}: {told[-4000:]}")
-    reply = pickle.loads(done.stdout)
-    if "error" in reply:
-        error = ValueError(reply["error"])
-        if "trace" in reply and hasattr(error, "add_note"):
-            error.add_note(reply["trace"])
+    with tempfile.TemporaryDirectory() as folder:  # what modules print while they are imported is no answer
+        reply = os.path.join(folder, "reply")
+        done = subprocess.run(
+            [sys.executable, "-c", _CHILD, reply],
+            input=pickle.dumps(asked),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=environment,
+            check=False,
+        )
+        if done.returncode != 0:
+            told = done.stderr.decode(errors="replace").strip()
+            if "__main__" in told and "AttributeError" in told:
+                raise ValueError(
+                    "compact.plan: the model has classes of the script that runs, which another process cannot "
+                    f"import: put them into a module of their own ({told.splitlines()[-1]})"
+                )
+            raise RuntimeError(f"compact.plan: the process that plans ended with {done.returncode}: {told[-4000:]}")
+        with open(reply, "rb") as file:
+            found = pickle.load(file)
+    if "error" in found:
+        error = ValueError(found["error"])
+        if "trace" in found and hasattr(error, "add_note"):
+            error.add_note(found["trace"])
         raise error
-    return reply
+    return found
