@@ -131,6 +131,27 @@ def _is_norm(module: nn.Module, rms: bool) -> bool:
 _OF_PLAN = ("allow", "optimizer", "clip", "device", "autocast")  # of plan(): what goes with a budget
 
 
+def _asked_for(policy: Any, budget: Any, batch: Any, chunked_loss: bool, settings: dict) -> str | os.PathLike | None:
+    """The policy that apply() was asked for; None: one that is to be chosen for a budget."""
+    automatic = policy == "auto" or (policy is None and budget is not None)
+    unknown = [name for name in settings if name not in _OF_PLAN]
+    if unknown:
+        raise TypeError(f"compact.apply: no such argument: {', '.join(unknown)}; with a budget there are {', '.join(_OF_PLAN)}")
+    if settings and not automatic:
+        raise TypeError(f"compact.apply: {', '.join(settings)}: only with a budget")
+    if not automatic and budget is not None:
+        raise ValueError("compact.apply: give a policy or a budget, not both")
+    if automatic != (budget is not None) or automatic != (batch is not None):
+        raise ValueError('compact.apply: policy "auto" takes a byte budget and a batch: apply(model, budget="10GiB", batch=(8, 2048))')
+    if automatic and not chunked_loss:
+        raise ValueError("compact.apply: policy `auto` makes the loss in chunks, which chunked_loss=False forbids")
+    if isinstance(policy, Plan):
+        if policy.policy is None:
+            raise ValueError("compact.apply: the plan has no policy, which a budget gives it")
+        return policy.policy
+    return None if automatic else "exact" if policy is None else policy
+
+
 def apply(
     model: Model,
     policy: str | os.PathLike | Plan | None = None,
@@ -169,24 +190,8 @@ def apply(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"compact.apply: the first argument must be a torch.nn.Module, is a {type(model).__name__}")
-    automatic = policy == "auto" or (policy is None and budget is not None)
-    unknown = [name for name in settings if name not in _OF_PLAN]
-    if unknown:
-        raise TypeError(f"compact.apply: no such argument: {', '.join(unknown)}; with a budget there are {', '.join(_OF_PLAN)}")
-    if settings and not automatic:
-        raise TypeError(f"compact.apply: {', '.join(settings)}: only with a budget")
-    if policy is not None and policy != "auto" and budget is not None:
-        raise ValueError("compact.apply: give a policy or a budget, not both")
-    if automatic != (budget is not None) or automatic != (batch is not None):
-        raise ValueError('compact.apply: policy "auto" takes a byte budget and a batch: apply(model, budget="10GiB", batch=(8, 2048))')
-    if automatic and not chunked_loss:
-        raise ValueError("compact.apply: policy `auto` makes the loss in chunks, which chunked_loss=False forbids")
-    if isinstance(policy, Plan):
-        if policy.policy is None:
-            raise ValueError("compact.apply: the plan has no policy, which a budget gives it")
-        policy = policy.policy
-    policy = "exact" if policy is None else policy
-    text = "" if automatic else policy_text(policy)
+    policy = _asked_for(policy, budget, batch, chunked_loss, settings)
+    text = "" if policy is None else policy_text(policy)
     found = _candidates(model)
     if any(STATE in module.__dict__ for module in model.modules()):
         raise ValueError("compact.apply: this model has a policy already: compact.remove(model) takes it back")
@@ -196,7 +201,7 @@ def apply(
             f"compact.apply: no layer of this model is known; known: {known}. "
             "compact.saved_tensors() holds the saved tensors of any network in codes"
         )
-    if automatic:
+    if policy is None:
         text = plan(model, batch, policies=(), budget=budget, **settings).policy
     notes = Notes()
     states: list[tuple[nn.Module, LayerState | str]] = []
@@ -213,7 +218,7 @@ def apply(
     slots.append(("loss.logits", "logits"))
     products = [f"{state.name}.{product}" for state in served for product in state.family.products]
     names, roles = zip(*slots)
-    ops.check_patterns(text if automatic else os.fspath(policy), list(names), list(roles), products)
+    ops.check_patterns(text if policy is None else os.fspath(policy), list(names), list(roles), products)
     projected = {
         f"{state.name}.{product}": inside.weight
         for module, state in states
