@@ -87,15 +87,15 @@ class _Step:
         return sum(held.values())
 
     def _traced(self) -> Any:
+        for p in self.parameters:  # of a step that failed
+            p.grad = None
         trace = classes.StepTrace()
+        last = [m for m in self.model.modules() if isinstance(state_of(m), LayerState)][-1:]
+        hooks = [m.register_forward_hook(lambda *_: trace.moment("loss")) for m in last]
         try:
             trace.moment("forward")
-            last = [m for m in self.model.modules() if isinstance(state_of(m), LayerState)][-1:]
-            hooks = [m.register_forward_hook(lambda *_: trace.moment("loss")) for m in last]
             with known_values.KnownValues(), autocast.autocast(self.autocast):
                 loss = self.model(**self.given).loss
-            for hook in hooks:
-                hook.remove()
             if loss is None:
                 raise ValueError("compact.plan: the model gives no loss: `batch` must hold its labels")
             trace.moment("backward")
@@ -112,6 +112,8 @@ class _Step:
             for p in self.parameters:
                 p.grad = None
         finally:
+            for hook in hooks:
+                hook.remove()
             trace.stop()
         return trace
 
