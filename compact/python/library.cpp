@@ -58,7 +58,8 @@ void check_patterns(const std::string& given, const std::vector<std::string>& na
   policy.check_patterns(PolicyKind::kSlot, all);
   std::vector<NamedRole> gradients;
   for (const std::string& product : products) gradients.push_back({product, Role::kNone});
-  if (!products.empty() && policy.has(PolicyKind::kGrad)) policy.check_patterns(PolicyKind::kGrad, gradients);
+  if (!products.empty() && policy.has(PolicyKind::kGrad))
+    policy.check_patterns(PolicyKind::kGrad, gradients);
 }
 
 // Whether the policy lets a loss keep its logits, and tokens of a chunk where it says so, else 0.
