@@ -37,7 +37,7 @@ def main():
         (wheel,) = place.glob("*.whl")
         assert "-py3-none-linux" in wheel.name, wheel.name
         names = zipfile.ZipFile(wheel).namelist()
-        modules = {f"compact/{p.name}" for p in (ROOT / "python" / "compact").glob("*.py")}
+        modules = {str(p.relative_to(ROOT / "python")) for p in (ROOT / "python" / "compact").rglob("*.py")}
         library = {"compact/libcompact_python.so", "compact/libcompact_python.torch"}
         others = {n for n in names if ".dist-info/" not in n}
         assert others == modules | library, others ^ (modules | library)
