@@ -62,8 +62,14 @@ def run_one(a):
         model = model_of(a)
         if a.type == "pure-bf16":
             model.bfloat16()
+        if a.lora:
+            import peft
+
+            model = peft.get_peft_model(model, peft.LoraConfig(r=a.lora, target_modules="all-linear"))
         if "checkpoint" in words:
             model.gradient_checkpointing_enable()
+            if a.lora:
+                model.enable_input_require_grads()
         if "auto" in words:
             compact.apply(model, budget="68%", batch=(a.batch, a.length), clip=False)
         elif "compact" in words:
@@ -77,7 +83,7 @@ def run_one(a):
         elif "f8" in words:
             optimizer = compact.optim.AdamW(model.parameters(), lr=1e-4, moments="f8")
         else:
-            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+            optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4, fused=True)
         ids = torch.randint(0, model.config.vocab_size, (a.batch, a.length))
 
         def step():
@@ -119,7 +125,8 @@ def floor(a):
         begin = time.perf_counter()
         x @ w.T
         gy @ w
-        gy.T @ x
+        if not a.lora:
+            gy.T @ x
         total += time.perf_counter() - begin
     return total
 
@@ -128,6 +135,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     p.add_argument("--shape", choices=SHAPES, default="smollm2-135m")
     p.add_argument("--type", choices=["f32", "bf16", "pure-bf16"], default="f32", help="bf16: by autocast")
+    p.add_argument("--lora", type=int, default=0, help="rank of adapters (peft) around all products, which are trained alone")
     p.add_argument("--batch", type=int, default=4)
     p.add_argument("--length", type=int, default=256)
     p.add_argument("--steps", type=int, default=2, help="timed steps of a run, behind two that are not")
@@ -138,12 +146,12 @@ def main():
     a = p.parse_args()
     if a.way:
         return run_one(a)
-    ways = a.ways.split(";") if a.ways else [way for way in WAYS if a.type != "bf16" or "auto" not in way]
+    ways = a.ways.split(";") if a.ways else [way for way in WAYS if (a.type != "bf16" or "auto" not in way) and (not a.lora or "compact" not in way)]
     rows = {way: [] for way in ways}
     for _ in range(a.rounds):
         for way in ways:
             command = [sys.executable, __file__, "--way", way]
-            for key in ("shape", "type", "batch", "length", "steps", "threads"):
+            for key in ("shape", "type", "lora", "batch", "length", "steps", "threads"):
                 command += [f"--{key}", str(getattr(a, key))]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode != 0:

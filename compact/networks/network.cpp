@@ -215,17 +215,24 @@ int Network::Part::add_branch(int input, std::shared_ptr<const Stage> stage,
 
 int Network::Part::add_linear(const Affine& l, Slot output) {
   const Carrier* const carrier = l.weight->carrier.get();
-  auto stage = linear_stage({.bias = l.bias != nullptr,
-                             .parts = 1 + static_cast<int64_t>(l.others.size()),
-                             .sketch_width = carrier ? carrier->width() : 0,
-                             .zeros = l.weight->padding.columns});
+  const LinearOptions options = {.bias = l.bias != nullptr,
+                                 .parts = 1 + static_cast<int64_t>(l.others.size()),
+                                 .sketch_width = carrier ? carrier->width() : 0,
+                                 .zeros = l.weight->padding.columns};
+  std::vector<LowRankAdapter> adapters;
   parameters.push_back(l.weight);
   for (const Affine& other : l.others) parameters.push_back(other.weight);
   if (l.bias) {
     parameters.push_back(l.bias);
     for (const Affine& other : l.others) parameters.push_back(other.bias);
   }
-  return segment.add(std::move(stage), std::move(output));
+  for (const Adapter& adapter : l.adapters) {
+    adapters.push_back(adapter.how);
+    parameters.insert(parameters.end(), {adapter.a, adapter.b});
+  }
+  return segment.add(
+      adapters.empty() ? linear_stage(options) : adapted_linear_stage(options, adapters),
+      std::move(output));
 }
 
 }  // namespace compact

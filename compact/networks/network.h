@@ -17,6 +17,7 @@
 #include "compact/ops/policy/policy.h"
 #include "compact/ops/scopes/saved_tensors.h"
 #include "compact/ops/segments/segment.h"
+#include "compact/ops/stages/stages.h"
 
 namespace compact {
 
@@ -77,10 +78,15 @@ struct NetworkOptions {
 class Network {
  public:
   // A product's matrix, or a norm, and its bias; null where there is none. `others`: products of
-  // the same input, behind it, whose matrices are tensors of their own.
+  // the same input, behind it, whose matrices are tensors of their own. `adapters`: of any of them.
+  struct Adapter {
+    LowRankAdapter how;
+    const Parameter *a = nullptr, *b = nullptr;
+  };
   struct Affine {
     const Parameter *weight = nullptr, *bias = nullptr;
     std::vector<Affine> others = {};
+    std::vector<Adapter> adapters = {};
   };
   // A segment, and the parameters that its stages read, in their order.
   struct Part {

@@ -33,11 +33,13 @@ at::Tensor told(const std::optional<at::Tensor>& t) { return t ? t->detach() : a
 
 }  // namespace
 
-Block::Block(std::string kind, std::string name, std::string policy, Numbers numbers, int64_t seed)
+Block::Block(std::string kind, std::string name, std::string policy, Numbers numbers,
+             Adapters adapters, int64_t seed)
     : kind_(std::move(kind)),
       name_(std::move(name)),
       policy_text_(std::move(policy)),
       numbers_(std::move(numbers)),
+      adapters_(std::move(adapters)),
       policy_(Policy::parse(policy_text_, "policy")),
       seed_(seed) {
   const auto found = kKinds.find(kind_);
@@ -57,12 +59,15 @@ Block::Block(std::string kind, std::string name, std::string policy, Numbers num
                   integer(key));
   }
   make_weights();
+  adapt();
   const PartPtr any = part({at::kCPU, at::kFloat, false, false});
   for (const Parameter* p : any->parameters) {
     names_.push_back(p->name);
-    product_.push_back(p->hidden);
+    kinds_.push_back({p->hidden, p->name.find(kAdapter) != p->name.npos});
   }
   draws_ = !any->segment.codec_slots().empty();
+  drops_ = number("attention_dropout") > 0 || (kind_ != "gated" && number("dropout") > 0);
+  for (const auto& adapter : adapters_) drops_ = drops_ || std::get<4>(adapter) > 0;
   project_gradients(*any);
 }
 
@@ -119,17 +124,15 @@ at::Tensor Block::forward(const at::Tensor& x, const std::vector<at::Tensor>& we
   SegmentPass pass{
       .training = training, .lengths = told(lengths), .cos = told(cos), .sin = told(sin)};
   if (type != x.scalar_type()) pass.products = type;
-  if (draws_ || (training && (number("attention_dropout") > 0 ||
-                              (kind_ != "gated" && number("dropout") > 0)))) {
-    pass.noise = draw_key();
-  }
+  if (draws_ || (training && drops_)) pass.noise = draw_key();
   const bool transposed = flag("transposed");
   std::shared_ptr<CastWeights> cast;
   std::vector<Weight> read;
   read.reserve(weights.size());
-  for (size_t i = 0; i < product_.size(); ++i) {
+  for (size_t i = 0; i < kinds_.size(); ++i) {
+    const auto [product, adapter] = kinds_[i];
     const at::Tensor leaf =
-        transposed && product_[i] && weights[i].dim() == 2 ? weights[i].t() : weights[i];
+        transposed && product && !adapter && weights[i].dim() == 2 ? weights[i].t() : weights[i];
     Weight& w = read.emplace_back(leaf);
     if (const auto found = gradients_.find(i); found != gradients_.end()) {
       const Gradient& gradient = found->second;
@@ -141,7 +144,8 @@ at::Tensor Block::forward(const at::Tensor& x, const std::vector<at::Tensor>& we
           "[block] `", name_, "`: ", names_[gradient.carrier], " must be [", leaf.size(0), ", ",
           w.carrier->rank, "], is ", w.leaf.sizes());
     }
-    if (!product_[i] || leaf.scalar_type() == type) continue;
+    if (!product || leaf.scalar_type() == type) continue;
+    if (adapter && !autocast) continue;  // it computes in its own type
     COMPACT_CHECK(autocast, "[block] `", name_, "`: ", names_[i], " is ",
                   c10::toString(leaf.scalar_type()), ", what it is multiplied with ",
                   c10::toString(type));

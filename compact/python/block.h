@@ -24,15 +24,19 @@ namespace compact {
 class Block final : public torch::CustomClassHolder {
  public:
   using Numbers = c10::Dict<std::string, double>;
+  // Low-rank adapters (LoRA): product, which of its matrices, rank, scale, probability of dropout.
+  using Adapters = std::vector<std::tuple<std::string, int64_t, int64_t, double, double>>;
 
   // `kind`: gated, pre_norm or post_norm, as the blocks of compact/networks. `seed`: of
   // projections. `name`: layers.3, as policies call it. `numbers`: its shape and settings, flags as
   // 0 and 1; see block.cpp. Throws InputError on what is missing, unknown or out of range, and
   // where the policy asks for what the layer cannot have.
-  Block(std::string kind, std::string name, std::string policy, Numbers numbers, int64_t seed);
+  Block(std::string kind, std::string name, std::string policy, Numbers numbers, Adapters adapters,
+        int64_t seed);
 
-  // "attn.qkv.1.weight": what forward() takes, in its order; behind them "attn.qkv.1.carrier",
-  // zeros [out, rank], of every matrix whose gradient the policy projects: it takes the gradient.
+  // "attn.qkv.1.weight": what forward() takes, in its order; "attn.qkv.adapter.0.A" and ".B" of the
+  // first adapter of a product; behind all "attn.qkv.1.carrier", zeros [out, rank], of every matrix
+  // whose gradient the policy projects: it takes the gradient.
   const std::vector<std::string>& weights() const { return names_; }
   // Products whose gradients are projected: attn.qkv. What they are projected with.
   std::vector<std::string> projections() const;
@@ -43,7 +47,8 @@ class Block final : public torch::CustomClassHolder {
   std::vector<std::tuple<std::string, std::string>> slots() const;
 
   // What the layer gives for x [batch, sequence, hidden], in x's type. The weights are those of
-  // this call: matrices [out, in], or [in, out] where the numbers say so. Under autocast products
+  // this call: matrices [out, in], or [in, out] where the numbers say so (not those of adapters,
+  // which may have another type than the others). Under autocast products
   // are made in its type, of weights that are cast for as long as the pass takes, and again in the
   // backward pass. `cos`, `sin`: f32 [sequence or batch * sequence, width / 2], for kinds with
   // rotary positions. `lengths`: int64 [batch], tokens that are not padding. `training`: dropout is
@@ -68,6 +73,7 @@ class Block final : public torch::CustomClassHolder {
   const std::string& name() const { return name_; }
   const std::string& policy() const { return policy_text_; }
   const Numbers& numbers() const { return numbers_; }
+  const Adapters& adapters() const { return adapters_; }
   int64_t seed() const { return seed_; }
 
  private:
@@ -79,6 +85,7 @@ class Block final : public torch::CustomClassHolder {
     auto operator<=>(const Variant&) const = default;
   };
   using PartPtr = std::shared_ptr<const Network::Part>;
+  static constexpr const char* kAdapter = ".adapter.";  // in names of weights
   PartPtr part(const Variant& variant);
   PartPtr make(const Variant& variant) const;
   // Of so many products of one input, in one matrix or in a matrix each; 0: it is a norm.
@@ -89,16 +96,22 @@ class Block final : public torch::CustomClassHolder {
   int64_t integer(const char* key) const;
   bool flag(const char* key) const { return number(key) != 0; }
   void make_weights();
+  void adapt();
+  const Parameter* add_weight(const std::string& full, at::IntArrayRef sizes);
   void project_gradients(const Network::Part& part);
 
   std::string kind_, name_, policy_text_;
   Numbers numbers_;
+  Adapters adapters_;
   Policy policy_;
   std::vector<std::unique_ptr<Parameter>> parameters_;  // shapes alone
   std::map<std::string, Network::Affine> affines_;
   std::vector<std::string> names_;
   int64_t seed_ = 0;
-  std::vector<bool> product_;  // of each weight, whether it is one of a product
+  struct Kind {  // of a weight
+    bool product = false, adapter = false;
+  };
+  std::vector<Kind> kinds_;
   std::map<std::string, c10::intrusive_ptr<Projected>> projected_;  // by product
   struct Gradient {  // of a projected matrix: what it is projected with, and its place in names_
     std::string product;
@@ -106,6 +119,7 @@ class Block final : public torch::CustomClassHolder {
   };
   std::map<size_t, Gradient> gradients_;  // by the weight's place
   bool draws_ = false;                    // codecs draw random bits
+  bool drops_ = false;                    // in training some is dropped at random
   std::mutex mutex_;
   std::map<Variant, PartPtr> parts_;
   mutable std::mutex held_mutex_;

@@ -39,15 +39,16 @@ void Block::project_gradients(const Network::Part& part) {
 }
 
 // Parameter::hidden: it is one of a product, matrix or bias.
+const Parameter* Block::add_weight(const std::string& full, at::IntArrayRef sizes) {
+  Parameter p;
+  p.name = full;
+  p.weight = shape(sizes, at::kFloat);
+  p.hidden = true;
+  return parameters_.emplace_back(std::make_unique<Parameter>(std::move(p))).get();
+}
+
 Network::Affine Block::affine(const std::string& name, std::vector<int64_t> out, int64_t in,
                               bool bias, int64_t products) {
-  const auto add = [&](const std::string& full, at::IntArrayRef sizes) {
-    Parameter p;
-    p.name = full;
-    p.weight = shape(sizes, at::kFloat);
-    p.hidden = true;
-    return parameters_.emplace_back(std::make_unique<Parameter>(std::move(p))).get();
-  };
   const std::string full = name_ + "." + name;
   const Spec grad = policy_.grad(full);
   COMPACT_CHECK(products == 0 || grad.name != "full" || grad.str() == "full", "grad `", full,
@@ -61,8 +62,8 @@ Network::Affine Block::affine(const std::string& name, std::vector<int64_t> out,
   Network::Affine all;
   for (size_t i = 0; i < out.size(); ++i) {
     const std::string part = out.size() == 1 ? name : cat(name, ".", i);
-    Network::Affine one{.weight = add(part + ".weight", {out[i], in}),
-                        .bias = bias ? add(part + ".bias", {out[i]}) : nullptr};
+    Network::Affine one{.weight = add_weight(part + ".weight", {out[i], in}),
+                        .bias = bias ? add_weight(part + ".bias", {out[i]}) : nullptr};
     const_cast<Parameter*>(one.weight)->carrier = carrier;
     if (i == 0) {
       all = std::move(one);
@@ -116,6 +117,27 @@ void Block::make_weights() {
       norm(kind_ == "pre_norm" ? "attn.norm" : "final.norm", n, true);
   affines_["mlp.up"] = affine("mlp.up", {m}, n, true);
   affines_["mlp.down"] = affine("mlp.down", {n}, m, true);
+}
+
+void Block::adapt() {
+  for (const auto& [product, part, rank, scale, dropout] : adapters_) {
+    const auto found = affines_.find(product);
+    COMPACT_CHECK(found != affines_.end() && found->second.weight->weight.dim() == 2, "[block] `",
+                  name_, "` has no ", product, " to adapt");
+    Network::Affine& all = found->second;
+    COMPACT_CHECK(part >= 0 && part <= static_cast<int64_t>(all.others.size()) && rank > 0 &&
+                      dropout >= 0 && dropout < 1,
+                  "[block] `", name_, "`: an adapter of ", product, " with part ", part, ", rank ",
+                  rank, ", dropout ", dropout);
+    COMPACT_CHECK(!projected_.contains(product), "grad `", name_, ".", product,
+                  "`: an adapter is trained in its place; set `full`");
+    const Network::Affine& one = part == 0 ? all : all.others[static_cast<size_t>(part) - 1];
+    const std::string full = cat(product, kAdapter, all.adapters.size());
+    const at::IntArrayRef sizes = one.weight->weight.sizes();
+    all.adapters.push_back({.how = {.part = part, .scale = scale, .dropout = dropout},
+                            .a = add_weight(full + ".A", {rank, sizes[1]}),
+                            .b = add_weight(full + ".B", {sizes[0], rank})});
+  }
 }
 
 Block::PartPtr Block::make(const Variant& v) const {

@@ -104,7 +104,8 @@ auto as_value_error(const F& run) {
 
 using MaybeTensor = std::optional<at::Tensor>;
 using BlockPtr = c10::intrusive_ptr<Block>;
-using BlockState = std::tuple<std::string, std::string, std::string, Block::Numbers, int64_t>;
+using BlockState =
+    std::tuple<std::string, std::string, std::string, Block::Numbers, Block::Adapters, int64_t>;
 using ProjectedPtr = c10::intrusive_ptr<Projected>;
 using ProjectedState =
     std::tuple<std::string, std::string, int64_t, int64_t, int64_t, int64_t>;  // the last: its draw
@@ -156,7 +157,8 @@ TORCH_LIBRARY(compact, m) {
             return p;
           });
   m.class_<Block>("Block")
-      .def(torch::init<std::string, std::string, std::string, Block::Numbers, int64_t>())
+      .def(torch::init<std::string, std::string, std::string, Block::Numbers, Block::Adapters,
+                       int64_t>())
       .def("forward",
            [](const BlockPtr& b, const at::Tensor& x, const std::vector<at::Tensor>& weights,
               const std::optional<at::Tensor>& cos, const std::optional<at::Tensor>& sin,
@@ -173,11 +175,11 @@ TORCH_LIBRARY(compact, m) {
       .def("set_projected", &Block::set_projected)
       .def_pickle(
           [](const BlockPtr& b) -> BlockState {
-            return {b->kind(), b->name(), b->policy(), b->numbers(), b->seed()};
+            return {b->kind(), b->name(), b->policy(), b->numbers(), b->adapters(), b->seed()};
           },
           [](BlockState s) {
             return c10::make_intrusive<Block>(std::get<0>(s), std::get<1>(s), std::get<2>(s),
-                                              std::get<3>(s), std::get<4>(s));
+                                              std::get<3>(s), std::get<4>(s), std::get<5>(s));
           });
   using SearchPtr = c10::intrusive_ptr<LayerSearch>;
   m.class_<LayerSearch>("LayerSearch")  // behind the classes that it takes

@@ -12,11 +12,12 @@ from torch import nn
 
 from . import _carriers, _layers, _loss
 from ._library import ops
-from ._families import FAMILIES, Family, family_of, submodule
+from ._families import FAMILIES, Family, family_of
+from ._fit import why_not
 from ._layers import LayerState
 from ._planning.plan import Plan, plan
 from ._policy import policy_text
-from ._stand_in import REPLICATE, STATE, TYPES, Forward, Notes, Replicate, state_of
+from ._stand_in import REPLICATE, STATE, Forward, Notes, Replicate, state_of
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -87,45 +88,6 @@ def _candidates(model: nn.Module) -> list[tuple[str, nn.Module, Family, str | No
         if family is not None:
             found.append((name, module, family, problem))
     return found
-
-
-def _check(layer: nn.Module, family: Family) -> str | None:
-    """Why a layer of a family cannot be served, as it is now."""
-    if "forward" in layer.__dict__:
-        return "its forward was replaced"
-    for path in (path for paths in family.products.values() for path in paths):
-        module = submodule(layer, path)
-        if module is None:
-            return f"it has no {path}"
-        if not _derives(module, family.product_class):
-            return f"{path} is a {type(module).__module__}.{type(module).__qualname__}"
-    for path in family.norms.values():
-        module = submodule(layer, path)
-        if module is None:
-            return f"it has no {path}"
-        if not _is_norm(module, family.kind == "gated"):
-            return f"{path} is a {type(module).__module__}.{type(module).__qualname__}"
-    problem = _layers.foreign_code(layer) or family.refuses(layer)
-    if problem:
-        return problem
-    dtype = next(layer.parameters()).dtype
-    if dtype not in TYPES:
-        return f"its weights are {str(dtype).removeprefix('torch.')}; float32 and bfloat16 are served"
-    return None
-
-
-def _derives(module: nn.Module, path: str) -> bool:
-    # The class itself, or one that fully_shard made of it.
-    classes = [c for c in type(module).__mro__ if f"{c.__module__}.{c.__qualname__}" == path]
-    return bool(classes) and type(module).forward is classes[0].forward
-
-
-def _is_norm(module: nn.Module, rms: bool) -> bool:
-    if not rms:
-        plain = type(module).forward is nn.LayerNorm.forward and len(getattr(module, "normalized_shape", ())) == 1
-        return plain and module.weight is not None and module.bias is not None
-    name = next((c.__name__ for c in type(module).__mro__ if c.__module__.startswith("transformers.models.")), "")
-    return name.endswith("RMSNorm") and hasattr(module, "eps" if name.startswith("Gemma") else "variance_epsilon")
 
 
 _OF_PLAN = ("allow", "optimizer", "clip", "device", "autocast")  # of plan(): what goes with a budget
@@ -206,7 +168,7 @@ def apply(
     notes = Notes()
     states: list[tuple[nn.Module, LayerState | str]] = []
     for number, (_, module, family, problem) in enumerate(found):
-        problem = problem or _check(module, family)
+        problem = problem or why_not(module, family)
         states.append((module, problem or LayerState(module, family, number, text, seed, notes)))
     served = [state for _, state in states if isinstance(state, LayerState)]
     if not served:

@@ -13,6 +13,8 @@ from typing import Any
 
 from torch import nn
 
+from ._adapters import plain
+
 
 @dataclasses.dataclass(frozen=True)
 class Family:
@@ -65,7 +67,7 @@ def _decoder_numbers(layer: nn.Module, eps: float) -> dict[str, float]:
     # Asked at every call: a module's own dictionaries are ten times as fast as its attributes.
     attention, mlp = layer._modules["self_attn"], layer._modules["mlp"]
     inner = attention._modules
-    q, k, down, head_dim = inner["q_proj"], inner["k_proj"], mlp._modules["down_proj"], attention.head_dim
+    q, k, down, head_dim = plain(inner["q_proj"]), plain(inner["k_proj"]), plain(mlp._modules["down_proj"]), attention.head_dim
     return {
         "hidden": q.in_features,
         "intermediate": down.in_features,
@@ -78,7 +80,7 @@ def _decoder_numbers(layer: nn.Module, eps: float) -> dict[str, float]:
         "qkv_parts": 3,
         "gate_up_parts": 2,
         "qkv_bias": q._parameters.get("bias") is not None,
-        "out_bias": inner["o_proj"]._parameters.get("bias") is not None,
+        "out_bias": plain(inner["o_proj"])._parameters.get("bias") is not None,
         "mlp_bias": down._parameters.get("bias") is not None,
         "head_norms": "q_norm" in inner,
         "post_norms": False,
@@ -117,9 +119,10 @@ def _gemma_refuses(layer: nn.Module) -> str | None:
 def _phi3_numbers(layer: nn.Module) -> dict[str, float]:
     attention, mlp = layer._modules["self_attn"], layer._modules["mlp"]
     inner, config = attention._modules, attention.config
-    down, head_dim = mlp._modules["down_proj"], attention.head_dim
+    down, head_dim = plain(mlp._modules["down_proj"]), attention.head_dim
+    qkv = plain(inner["qkv_proj"])
     return {
-        "hidden": inner["qkv_proj"].in_features,
+        "hidden": qkv.in_features,
         "intermediate": down.in_features,
         "heads": config.num_attention_heads,
         "kv_heads": attention.num_key_value_heads,
@@ -129,8 +132,8 @@ def _phi3_numbers(layer: nn.Module) -> dict[str, float]:
         "attention_dropout": attention.attention_dropout,
         "qkv_parts": 1,
         "gate_up_parts": 1,
-        "qkv_bias": inner["qkv_proj"]._parameters.get("bias") is not None,
-        "out_bias": inner["o_proj"]._parameters.get("bias") is not None,
+        "qkv_bias": qkv._parameters.get("bias") is not None,
+        "out_bias": plain(inner["o_proj"])._parameters.get("bias") is not None,
         "mlp_bias": down._parameters.get("bias") is not None,
         "head_norms": False,
         "post_norms": False,
@@ -149,7 +152,7 @@ def _phi3_refuses(layer: nn.Module) -> str | None:
         return "its norms differ in eps"
     if layer.resid_attn_dropout.p > 0 or layer.resid_mlp_dropout.p > 0:
         return "it has dropout behind its products (resid_pdrop)"
-    if (layer.mlp.gate_up_proj.bias is None) != (layer.mlp.down_proj.bias is None):
+    if (plain(layer.mlp.gate_up_proj).bias is None) != (plain(layer.mlp.down_proj).bias is None):
         return "some products of its MLP have a bias and some have none"
     return _activation(layer.mlp.activation_fn, ("SiLUActivation", "SiLU"))
 
@@ -173,9 +176,9 @@ def _llama_refuses(layer: nn.Module) -> str | None:
 
 
 def _some_biases(attention: dict, mlp: dict) -> str | None:
-    if len({mlp[name]._parameters.get("bias") is None for name in ("gate_proj", "up_proj", "down_proj")}) > 1:
+    if len({plain(mlp[name])._parameters.get("bias") is None for name in ("gate_proj", "up_proj", "down_proj")}) > 1:
         return "some products of its MLP have a bias and some have none"
-    if len({attention[name]._parameters.get("bias") is None for name in ("q_proj", "k_proj", "v_proj")}) > 1:
+    if len({plain(attention[name])._parameters.get("bias") is None for name in ("q_proj", "k_proj", "v_proj")}) > 1:
         return "some of its queries, keys and values have a bias and some have none"
     return None
 
@@ -206,9 +209,10 @@ def _llama(name: str, module: str, head_norms: bool = False, gemma: bool = False
 
 def _bert_numbers(layer: nn.Module) -> dict[str, float]:
     attention = layer.attention.self
+    query = plain(attention.query)
     return {
-        "hidden": attention.query.in_features,
-        "intermediate": layer.intermediate.dense.out_features,
+        "hidden": query.in_features,
+        "intermediate": plain(layer.intermediate.dense).out_features,
         "heads": attention.num_attention_heads,
         "head_dim": attention.attention_head_size,
         "eps": layer.output.LayerNorm.eps,
@@ -217,7 +221,7 @@ def _bert_numbers(layer: nn.Module) -> dict[str, float]:
         "dropout": layer.output.dropout.p,
         "gelu_tanh": _gelu_tanh(layer.intermediate.intermediate_act_fn),
         "qkv_parts": 3,
-        "qkv_bias": attention.query.bias is not None,
+        "qkv_bias": query.bias is not None,
         "transposed": False,
     }
 
@@ -258,7 +262,7 @@ def _bert(name: str, module: str) -> Family:
 def _gpt2_numbers(layer: nn.Module) -> dict[str, float]:
     return {
         "hidden": layer.attn.embed_dim,
-        "intermediate": layer.mlp.c_fc.nf,
+        "intermediate": plain(layer.mlp.c_fc).nf,
         "heads": layer.attn.num_heads,
         "head_dim": layer.attn.head_dim,
         "eps": layer.ln_1.eps,
@@ -286,9 +290,10 @@ def _gpt2_refuses(layer: nn.Module) -> str | None:
 
 def _vit_numbers(layer: nn.Module) -> dict[str, float]:
     attention = layer.attention
+    query = plain(attention.q_proj)
     return {
-        "hidden": attention.q_proj.in_features,
-        "intermediate": layer.mlp.fc1.out_features,
+        "hidden": query.in_features,
+        "intermediate": plain(layer.mlp.fc1).out_features,
         "heads": attention.num_attention_heads,
         "head_dim": attention.head_dim,
         "eps": layer.layernorm_before.eps,
@@ -298,7 +303,7 @@ def _vit_numbers(layer: nn.Module) -> dict[str, float]:
         "gelu_tanh": _gelu_tanh(layer.mlp.activation_fn),
         "causal": False,
         "qkv_parts": 3,
-        "qkv_bias": attention.q_proj.bias is not None,
+        "qkv_bias": query.bias is not None,
         "transposed": False,
     }
 

@@ -11,13 +11,11 @@ from torch import nn
 from torch._C._autograd import _top_saved_tensors_default_hooks
 from torch.nn.modules.module import _has_any_global_hook
 
-from . import _carriers, _given
+from . import _adapters, _carriers, _fit, _given
 from ._families import Family, is_forward_of, submodule
 from ._library import DEVICES, classes, kind_of
 from ._stand_in import STATE, TYPES, Notes, under_transform
 
-# Where the code of modules inside a layer comes from; another one computes something else.
-_KNOWN_CODE = ("torch.nn.modules.", "transformers.activations", "transformers.pytorch_utils")
 _WEIGHTS = (nn.Parameter, torch.Tensor, _carriers.Carrier)
 INSTEAD = 'policy "recompute" holds the inputs of layers alone, as checkpointing does'
 
@@ -40,31 +38,40 @@ class LayerState:
         self.served: bool | None = None  # in the last pass with gradients
         self.first = number == 0
         self.projected: dict[str, Any] = {}  # by product: what its gradients are projected with
-        self._make_block(family.numbers(layer))
-        for product in self.block.projections():
-            self.projected[product] = self.block.projected(product)
         # By position, behind the module and the hidden states.
         self.arguments = tuple(inspect.signature(inspect.unwrap(type(layer).forward)).parameters)[2:]
-        self.sources = []  # dictionaries of parameters, and the name in them, in the block's order
-        for full in self.block.weights():
-            base, kind = full.rsplit(".", 1)
-            self.sources.append((self._module(layer, base)._parameters, kind))
-        self.norms = [i for i, full in enumerate(self.block.weights()) if full.rsplit(".", 1)[0] in family.norms]
-        names = list(self.block.weights())
-        bases = [(i, full.removesuffix("." + _carriers.NAME)) for i, full in enumerate(names)]
-        self.carriers = [(i, names.index(base + ".weight")) for i, base in bases if base != names[i]]  # places: carrier, weight
-        self.watched = self._watch(layer)
-        self.own = None  # the forward of its class, once it is known to be the family's
         self.attention = submodule(layer, family.attention)
+        self.own = None  # the forward of its class, once it is known to be the family's
         self.calls = 0
         self.own_forward: collections.Counter[str] = collections.Counter()
+        self._fit(layer)
+        self.projected |= {product: self.block.projected(product) for product in self.block.projections()}
 
-    def _make_block(self, numbers: dict[str, float]) -> None:
-        self.numbers = numbers
+    def _fit(self, layer: nn.Module) -> None:
+        """Takes the modules that are in the layer now; it can be served."""
+        self.problem: str | None = None  # why it cannot be, as its modules are
+        self.adapted = []  # products with adapters around them: module, name, which of its matrices
+        for product, paths in self.family.products.items():
+            for part, path in enumerate(paths):
+                if _adapters.is_lora(submodule(layer, path)):
+                    self.adapted.append((submodule(layer, path), product, part))
+        self._make_block(layer, self.family.numbers(layer), self._adapters())
+        self.watched = self._watch(layer)
+
+    def _adapters(self) -> list[_adapters.Row]:
+        return [row for adapted in self.adapted for row in _adapters.of(*adapted)[0]]
+
+    def _make_block(self, layer: nn.Module, numbers: dict[str, float], adapters: list[_adapters.Row]) -> None:
+        self.numbers, self.adapters = numbers, adapters
         self.block = classes.Block(
-            self.family.kind, self.name, self.policy, {k: float(v) for k, v in numbers.items()}, self.seed
+            self.family.kind, self.name, self.policy, {k: float(v) for k, v in numbers.items()}, adapters, self.seed
         )
         self._set_projected()
+        names = list(self.block.weights())
+        self.sources = [self._source(layer, full) for full in names]  # dictionaries of parameters, and the name in them
+        self.norms = [i for i, full in enumerate(names) if full.rsplit(".", 1)[0] in self.family.norms]
+        bases = [(i, full.removesuffix("." + _carriers.NAME)) for i, full in enumerate(names)]
+        self.carriers = [(i, names.index(base + ".weight")) for i, base in bases if base != names[i]]  # places: carrier, weight
 
     def _set_projected(self) -> None:
         for product, projected in self.projected.items():
@@ -74,16 +81,21 @@ class LayerState:
         """The submodules whose weights have projected gradients, with the products that they are of."""
         found = []
         for product in self.projected:
-            found += [(submodule(layer, path), product) for path in self.family.products[product]]
+            found += [(_adapters.plain(submodule(layer, path)), product) for path in self.family.products[product]]
         return found
 
-    def _module(self, layer: nn.Module, base: str) -> nn.Module:
+    def _source(self, layer: nn.Module, full: str) -> tuple[dict, str]:
+        base, kind = full.rsplit(".", 1)
         if base in self.family.norms:
-            return submodule(layer, self.family.norms[base])
-        if base in self.family.products:
-            return submodule(layer, self.family.products[base][0])
-        base, part = base.rsplit(".", 1)
-        return submodule(layer, self.family.products[base][int(part)])
+            return submodule(layer, self.family.norms[base])._parameters, kind
+        if ".adapter." in base:
+            product, number = base.split(".adapter.")
+            matrices = [pair for row in self.adapted if row[1] == product for pair in _adapters.of(*row)[1]]
+            return matrices[int(number)]["AB".index(kind)]._parameters, "weight"
+        part = "0"
+        if base not in self.family.products:
+            base, part = base.rsplit(".", 1)
+        return _adapters.plain(submodule(layer, self.family.products[base][int(part)]))._parameters, kind
 
     def _watch(self, layer: nn.Module) -> list[tuple[dict, str, nn.Module, type, Any]]:
         """Every module inside: a hook on one, or another one in its place, would not be seen."""
@@ -104,8 +116,9 @@ class LayerState:
         self.watched = [(*row, type(row[2]), type(row[2]).forward) for row in self.watched]
         self._set_projected()
 
-    def why_not(self, layer: nn.Module, x: Any, weights: list[Any]) -> str | None:
-        """Why the layer's own forward must run now, as far as its modules and tensors tell."""
+    def why_not(self, layer: nn.Module) -> str | None:
+        """Why the layer's own forward must run now, as far as its modules tell; takes what was changed in them
+        since, as its dropout or adapters, where a block can have it."""
         own = type(layer).forward
         if own is not self.own:
             if not is_forward_of(type(layer), self.family.layer):
@@ -114,7 +127,7 @@ class LayerState:
         training = layer.training
         for modules, key, module, cls, function in self.watched:
             if modules.get(key) is not module or type(module) is not cls:
-                return f"{key} was replaced by {_path(modules.get(key))}"
+                return self._changed(layer, f"{key} was replaced by {_path(modules.get(key))}")
             if cls.forward is not function:
                 return f"the forward of {_path(module)} was replaced"
             inside = module.__dict__
@@ -126,8 +139,32 @@ class LayerState:
                 return f"{key} has a hook"
             if "forward" in inside:
                 return f"the forward of {key} was replaced"
-        if _has_any_global_hook():
-            return "hooks for all modules are in force"
+        if self.problem or _has_any_global_hook():
+            return self.problem or "hooks for all modules are in force"
+        for module, product, _ in self.adapted:
+            problem = _adapters.why_not(module)
+            if problem:
+                return f"{product}: {problem}"
+        numbers, adapters = self.family.numbers(layer), self._adapters()
+        if adapters != self.adapters:
+            return self._changed(layer, "its adapters were changed")
+        if numbers != self.numbers:
+            self._make_block(layer, numbers, adapters)
+        return self.family.refuses(layer)
+
+    def _changed(self, layer: nn.Module, reason: str) -> str | None:
+        # Adapters were added, merged or taken away.
+        if self.projected:
+            return reason
+        self.problem = _fit.other_modules(layer, self.family)
+        if self.problem is None:
+            self._fit(layer)
+        else:
+            self.problem, self.watched = f"{reason}: {self.problem}", self._watch(layer)
+        return self.why_not(layer)
+
+    def why_not_of(self, x: Any, weights: list[Any]) -> str | None:
+        """Why it must, as far as the tensors tell that a block would be given."""
         if type(x) is not torch.Tensor:
             return f"it is given a {type(x).__name__}"
         if under_transform():
@@ -148,14 +185,7 @@ class LayerState:
         for norm in self.norms:
             if weights[norm].dtype not in (torch.float32, x.dtype):
                 return f"its norms are {weights[norm].dtype}, what they read is {x.dtype}"
-        return self._other_hooks() or self._other_numbers(layer)
-
-    def _other_numbers(self, layer: nn.Module) -> str | None:
-        """Takes what was changed in the layer since, as its dropout; None where a block can have it."""
-        numbers = self.family.numbers(layer)
-        if numbers != self.numbers:
-            self._make_block(numbers)
-        return self.family.refuses(layer)
+        return self._other_hooks()
 
     @staticmethod
     def _only_recorders(hooks: dict) -> bool:
@@ -181,16 +211,6 @@ def _check_projected(state: LayerState, weights: list[Any], reason: str | None) 
         _carriers.check(weights[i], weights[j], state.name)
 
 
-def foreign_code(layer: nn.Module) -> str | None:
-    """What a module inside runs that is neither torch's nor of the layer's own file, and so unknown."""
-    own = inspect.unwrap(type(layer).forward).__module__
-    for name, module in layer.named_modules():
-        origin = inspect.unwrap(type(module).forward).__module__
-        if origin != own and not origin.startswith(_KNOWN_CODE):
-            return f"{name or 'its forward'} runs code of {origin}"
-    return None
-
-
 def _path(module: Any) -> str:
     return f"{type(module).__module__}.{type(module).__qualname__}"
 
@@ -202,9 +222,10 @@ def forward(layer: nn.Module, hidden_states: torch.Tensor, *args: Any, **kwargs:
         return type(layer).forward(layer, hidden_states, *args, **kwargs)
     if state.first:
         _given.begin_pass()
-    weights = [parameters.get(name) for parameters, name in state.sources]
     told, reason = _given.arguments(state.arguments, args, kwargs)
-    reason = reason or state.why_not(layer, hidden_states, weights)
+    reason = reason or state.why_not(layer)
+    weights = [parameters.get(name) for parameters, name in state.sources]
+    reason = reason or state.why_not_of(hidden_states, weights)
     lengths, cos, sin = None, None, None
     if reason is None:
         window = state.numbers.get("window") or None

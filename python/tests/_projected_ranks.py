@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """One of two processes that train a model with projected gradients under DDP, beside one process."""
+import os
 import sys
 
 import torch
@@ -60,6 +61,9 @@ def main(policy):
     else:
         raise AssertionError("split weights were taken")
     dist.destroy_process_group()
+    # Threads of torch that wake while Python ends take the process with them ("terminate called").
+    sys.stdout.flush()
+    os._exit(0)
 
 
 def default(bucket):

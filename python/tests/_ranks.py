@@ -35,9 +35,14 @@ def main(way, name, policy):
     dist.init_process_group("gloo")
     rank, size = dist.get_rank(), dist.get_world_size()
     model, given = make(name), inputs(name, batch=4)
+    if way.endswith("lora"):
+        import peft
+
+        targets = ["q_proj", "v_proj", "down_proj"]
+        model = peft.get_peft_model(model, peft.LoraConfig(target_modules=targets, r=4, init_lora_weights=False))
     reference = copy.deepcopy(model)
     own = {k: v[2 * rank : 2 * rank + 2] for k, v in given.items()}
-    if way == "ddp":
+    if way in ("ddp", "ddp-lora"):
         compact.apply(model, policy)
         trained = DistributedDataParallel(model)
     elif way == "ddp-unused":
@@ -63,8 +68,9 @@ def main(way, name, policy):
         wanted.backward()
         loose = way.endswith("bf16")
         assert abs(mean / size - wanted) < (0.02 if loose else 1e-5), (mean / size, wanted)
-        largest = max(float(q.grad.norm()) for q in reference.parameters())
-        for (n, p), q in zip(model.named_parameters(), reference.parameters()):
+        trainable = [q for q in reference.parameters() if q.requires_grad]
+        largest = max(float(q.grad.norm()) for q in trainable)
+        for (n, p), q in zip([(n, p) for n, p in model.named_parameters() if p.requires_grad], trainable):
             got = full(p.grad)
             error = float((got - q.grad).norm() / (q.grad.norm() + 1e-4 * largest))
             assert error < (0.1 if loose else 5e-5), (n, error)

@@ -16,6 +16,8 @@ CASES = [
     ("fsdp", "gpt2", "exact"),
     ("fsdp", "vit", "off"),
     ("fsdp-bf16", "llama", "exact"),
+    ("ddp-lora", "llama", "exact"),
+    ("fsdp-lora", "llama", "recompute"),
 ]
 
 

@@ -25,7 +25,7 @@ def tokenizer():
     return PreTrainedTokenizerFast(tokenizer_object=fast, pad_token="[PAD]", eos_token="[EOS]")
 
 
-def sft(model, folder, **settings):
+def sft(model, folder, peft_config=None, **settings):
     import trl
     from datasets import Dataset
 
@@ -35,8 +35,9 @@ def sft(model, folder, **settings):
     )  # fmt: skip
     data = Dataset.from_dict({"input_ids": rows().tolist()})
     trainer = trl.SFTTrainer(
-        model=model, args=args, train_dataset=data, processing_class=tokenizer(), callbacks=[compact.hf.Callback()]
-    )
+        model=model, args=args, train_dataset=data, processing_class=tokenizer(), callbacks=[compact.hf.Callback()],
+        peft_config=peft_config,
+    )  # fmt: skip
     trainer.train()
     return [row["loss"] for row in trainer.state.log_history if "loss" in row]
 
@@ -47,6 +48,19 @@ def test_sft_trainer(policy, tmp_path):
     wanted = sft(make("llama"), tmp_path)
     model = compact.apply(make("llama"), policy)
     assert sft(model, tmp_path) == pytest.approx(wanted, abs=2e-4)
+    assert all(layer.calls == STEPS for layer in compact.report(model).layers)
+
+
+def test_sft_trainer_with_lora(tmp_path):
+    pytest.importorskip("trl")
+    peft = pytest.importorskip("peft")
+    found = []
+    for policy in (None, "exact"):
+        model = compact.apply(make("llama"), policy) if policy else make("llama")
+        torch.manual_seed(3)
+        config = peft.LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)
+        found.append(sft(model, tmp_path, config))
+    assert found[0] == pytest.approx(found[1], abs=2e-4)
     assert all(layer.calls == STEPS for layer in compact.report(model).layers)
 
 

@@ -12,7 +12,7 @@
 namespace compact {
 namespace {
 
-constexpr int64_t kTokens = 37, kWidth = 12, kWords = 53;
+constexpr int64_t kTokens = 37, kHidden = 12, kWords = 53;
 constexpr double kScale = 1.0 / 29;
 
 struct Problem {
@@ -21,8 +21,8 @@ struct Problem {
 
   explicit Problem(at::ScalarType type) {
     head.name = "head";
-    head.weight = noise({kWords, kWidth}, "head", type).requires_grad_(true);
-    hidden = noise({1, kTokens, kWidth}, "hidden", type).requires_grad_(true);
+    head.weight = noise({kWords, kHidden}, "head", type).requires_grad_(true);
+    hidden = noise({1, kTokens, kHidden}, "hidden", type).requires_grad_(true);
     targets = at::arange(kTokens, at::kLong).mul_(7).remainder_(kWords).view({1, kTokens});
     for (const int64_t i : {0, 5, 6, 20, 36}) targets.view(-1)[i] = -100;
   }
@@ -122,8 +122,8 @@ TEST(Loss, IgnoredTokensCostNothing) {
   Problem p(at::kFloat);
   for (const int64_t chunk : {0, 5, 64}) {
     const at::Tensor g = p.run(chunk)[1];
-    EXPECT_EQ(g.view({kTokens, kWidth})[5].abs().max().item<float>(), 0);
-    EXPECT_GT(g.view({kTokens, kWidth})[4].abs().max().item<float>(), 0);
+    EXPECT_EQ(g.view({kTokens, kHidden})[5].abs().max().item<float>(), 0);
+    EXPECT_GT(g.view({kTokens, kHidden})[4].abs().max().item<float>(), 0);
   }
   p.targets.fill_(-100);
   for (const int64_t chunk : {0, 5, 64}) {
@@ -133,7 +133,7 @@ TEST(Loss, IgnoredTokensCostNothing) {
 
 TEST(Loss, NoTokens) {
   Problem p(at::kFloat);
-  p.hidden = at::empty({1, 0, kWidth}).requires_grad_(true);
+  p.hidden = at::empty({1, 0, kHidden}).requires_grad_(true);
   p.targets = at::empty({1, 0}, at::kLong);
   for (const int64_t chunk : {0, 5}) {
     const std::vector<at::Tensor> got = p.run(chunk);
@@ -170,7 +170,7 @@ TEST(Loss, AFrozenHeadOrFrozenStatesSaveTheirGradient) {
     at::Tensor l = p.loss(chunk, kScale, &report);
     EXPECT_EQ(live_bytes(at::kCPU) - before, 4 + report.bytes());
     // The hidden states are read for the head's gradient only.
-    EXPECT_EQ(whole.bytes() - report.bytes(), (chunk ? kWords : kTokens) * kWidth * 4);
+    EXPECT_EQ(whole.bytes() - report.bytes(), (chunk ? kWords : kTokens) * kHidden * 4);
     l.backward();
     EXPECT_TRUE(same_bits(p.take(), {want[1], at::Tensor()})) << chunk;
     p.head.weight.requires_grad_(true);
@@ -178,7 +178,7 @@ TEST(Loss, AFrozenHeadOrFrozenStatesSaveTheirGradient) {
     p.hidden.requires_grad_(false);
     l = p.loss(chunk, kScale, &report);
     if (chunk) {
-      EXPECT_EQ(whole.bytes() - report.bytes(), kTokens * kWidth * 4);
+      EXPECT_EQ(whole.bytes() - report.bytes(), kTokens * kHidden * 4);
     }
     l.backward();
     EXPECT_TRUE(same_bits(p.take(), {at::Tensor(), want[2]})) << chunk;
@@ -198,10 +198,10 @@ TEST(Loss, HoldsTheBytesPredicted) {
       const int64_t held = live_bytes(at::kCPU) - before - 4;
       // Logits and f32 log-probabilities, or the gradients of hidden states and head.
       const int64_t logits =
-          chunk ? (kTokens + kWords) * kWidth * size : kTokens * kWords * (size + 4);
+          chunk ? (kTokens + kWords) * kHidden * size : kTokens * kWords * (size + 4);
       EXPECT_EQ(held, logits) << chunk;
       EXPECT_EQ(report.logits, logits) << chunk;
-      EXPECT_EQ(report.hidden, chunk ? 0 : kTokens * kWidth * size) << chunk;
+      EXPECT_EQ(report.hidden, chunk ? 0 : kTokens * kHidden * size) << chunk;
     }
   }
 }
@@ -279,7 +279,7 @@ TEST(Loss, PeakOfChunks) {
   reset_peak(at::kCPU);
   const int64_t before = live_bytes(at::kCPU);
   const at::Tensor l = p.loss(4);
-  const int64_t results = (kTokens + kWords) * kWidth * 4;
+  const int64_t results = (kTokens + kWords) * kHidden * 4;
   EXPECT_LT(peak_bytes(at::kCPU) - before, results + 4 * kWords * 4 + kTokens * 16 + 2048);
   EXPECT_LT(peak_bytes(at::kCPU) - before, kTokens * kWords * 4);
 }

@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "compact/base/rope_config.h"
 #include "compact/ops/functions/attention.h"
@@ -41,6 +42,17 @@ struct LinearOptions {
 // several weights has for all of them, the gradient of W is (gy^T x) P, from the input or from its
 // sketch.
 std::shared_ptr<const Stage> linear_stage(const LinearOptions& options = {});
+
+// Of the rows of y that one weight makes: y += scale dropout(x) A^T B^T, with A [rank, in] and
+// B [out, rank]; `dropout` is the probability, in training.
+struct LowRankAdapter {
+  int64_t part = 0;  // which of the weights
+  double scale = 1, dropout = 0;
+};
+// A linear stage with adapters, whose A and B are behind its own parameters; they may have another
+// type than W, which is theirs to compute in. Keeps nothing of theirs. Hu et al. 2021 (LoRA).
+std::shared_ptr<const Stage> adapted_linear_stage(const LinearOptions& options,
+                                                  std::vector<LowRankAdapter> adapters);
 
 // In training zeroes elements with probability p; keeps no mask.
 std::shared_ptr<const Stage> dropout_stage(double p);

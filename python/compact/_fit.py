@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a block can stand in for a layer, as its modules are now."""
+from __future__ import annotations
+
+import inspect
+
+from torch import nn
+
+from . import _adapters
+from ._adapters import is_lora, plain
+from ._families import Family, submodule
+from ._stand_in import TYPES
+
+# Where the code of modules inside a layer comes from; another one computes something else.
+_KNOWN_CODE = ("torch.nn.modules.", "transformers.activations", "transformers.pytorch_utils")
+
+
+def why_not(layer: nn.Module, family: Family) -> str | None:
+    """Why a layer of a family cannot be served, as it is now."""
+    if "forward" in layer.__dict__:
+        return "its forward was replaced"
+    problem = other_modules(layer, family)
+    if problem:
+        return problem
+    for path in (path for paths in family.products.values() for path in paths):
+        module = submodule(layer, path)
+        problem = _adapters.why_not(module) if is_lora(module) else None
+        if problem:
+            return f"{path}: {problem}"
+    dtype = next(layer.parameters()).dtype
+    if dtype not in TYPES:
+        return f"its weights are {str(dtype).removeprefix('torch.')}; float32 and bfloat16 are served"
+    return family.refuses(layer)
+
+
+def other_modules(layer: nn.Module, family: Family) -> str | None:
+    """Which of its modules are none that a block can stand in for."""
+    for path in (path for paths in family.products.values() for path in paths):
+        module = submodule(layer, path)
+        if module is None:
+            return f"it has no {path}"
+        if not _derives(plain(module) if is_lora(module) else module, family.product_class):
+            return f"{path} is a {type(module).__module__}.{type(module).__qualname__}"
+    for path in family.norms.values():
+        module = submodule(layer, path)
+        if module is None:
+            return f"it has no {path}"
+        if not _is_norm(module, family.kind == "gated"):
+            return f"{path} is a {type(module).__module__}.{type(module).__qualname__}"
+    return _foreign_code(layer, family)
+
+
+def _derives(module: nn.Module, path: str) -> bool:
+    # The class itself, or one that fully_shard made of it.
+    classes = [c for c in type(module).__mro__ if f"{c.__module__}.{c.__qualname__}" == path]
+    return bool(classes) and type(module).forward is classes[0].forward
+
+
+def _is_norm(module: nn.Module, rms: bool) -> bool:
+    if not rms:
+        known = type(module).forward is nn.LayerNorm.forward and len(getattr(module, "normalized_shape", ())) == 1
+        return known and module.weight is not None and module.bias is not None
+    name = next((c.__name__ for c in type(module).__mro__ if c.__module__.startswith("transformers.models.")), "")
+    return name.endswith("RMSNorm") and hasattr(module, "eps" if name.startswith("Gemma") else "variance_epsilon")
+
+
+def _foreign_code(layer: nn.Module, family: Family) -> str | None:
+    """What a module inside runs that is neither torch's, LoRA's nor of the layer's own file, and so unknown."""
+    own = inspect.unwrap(type(layer).forward).__module__
+    products = {submodule(layer, path) for paths in family.products.values() for path in paths}
+    for name, module in layer.named_modules():
+        if module in products and is_lora(module):
+            continue
+        origin = inspect.unwrap(type(module).forward).__module__
+        if origin != own and not origin.startswith(_KNOWN_CODE):
+            return f"{name or 'its forward'} runs code of {origin}"
+    return None
