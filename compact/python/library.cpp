@@ -128,11 +128,7 @@ TORCH_LIBRARY(compact, m) {
       .def("rank", &Projected::rank)
       .def("period", &Projected::period)
       .def("draw", &Projected::draw)
-      .def("settings",
-           [](const ProjectedPtr& p) {
-             const auto& [treatment, name, in, products, seed] = p->settings();
-             return cat(name, " = ", treatment, " of ", in, ", seed ", seed);
-           })
+      .def("settings", &Projected::text)
       .def("redraw", &Projected::redraw)
       .def("matrix", &Projected::matrix)
       .def("update",

@@ -34,6 +34,8 @@ class Projected final : public torch::CustomClassHolder {
   // What it was made of.
   using Settings = std::tuple<std::string, std::string, int64_t, int64_t, int64_t>;
   const Settings& settings() const { return settings_; }
+  // What is drawn, however its policy puts it: equal texts mean equal projections.
+  std::string text() const;
   int64_t rank() const { return shape_->rank; }
   int64_t period() const { return shape_->period; }  // updates between draws; 0: there is one draw
   double rate() const { return rate_; }              // multiplies the learning rate

@@ -217,8 +217,14 @@ def _put(module: nn.Module, function: Callable) -> None:
 
 
 def remove(model: Model) -> Model:
-    """Takes back what apply() did; returns the model. Does nothing where it did nothing."""
+    """Takes back what apply() did; returns the model. Does nothing where it did nothing.
+
+    Throws RuntimeError, with nothing changed, where gradients are projected in a model that
+    DistributedDataParallel wraps, which would not know the weights that take them then.
+    """
+    _carriers.check_take_back(model)
     for module in model.modules():
+        _carriers.take_back(module)
         if STATE not in module.__dict__:
             continue
         for name in ("forward", "_old_forward"):  # accelerate's hooks keep the forward that they wrap
@@ -228,10 +234,7 @@ def remove(model: Model) -> Model:
                     del module.__dict__[name]
                 else:
                     module.__dict__[name] = type(module).forward.__get__(module)
-        state = module.__dict__.pop(STATE)
-        if isinstance(state, LayerState):
-            for inside, _ in state.projected_modules(module):
-                _carriers.take_back(inside)
+        module.__dict__.pop(STATE)
         module.__dict__.pop(REPLICATE, None)
     for module in model.modules():
         module.__dict__.pop("_compact_policy", None)

@@ -19,7 +19,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 NAME = "carrier"
 _PROJECTED = "_compact_projected"  # the attribute of a module whose weight has a carrier
+_PREFIX = "_compact_prefix"  # what comes before its names in the state that is being loaded
 _of_weight = WeakIdKeyDictionary()  # weak references to carriers in force, by their weights
+_known_to = weakref.WeakKeyDictionary()  # ids of the parameters that a DistributedDataParallel sends
 _guarded = False
 ONLY = (
     "compact.optim.AdamW and compact.optim.Muon alone update weights with projected gradients; with Trainer: "
@@ -34,7 +36,7 @@ class Carrier(nn.Parameter):
     projected: Any  # what it is projected with, that of all weights that read the same input
     transposed: bool  # the weight is [in, out]
     zero_at: int  # the version at which it was seen to be zero
-    redrawn: bool  # there was no pass yet since its projection was drawn anew
+    redrawn: bool  # no gradient has arrived yet since its projection was drawn anew
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -50,14 +52,18 @@ class Carrier(nn.Parameter):
             self.zero_at = self._version
         return True
 
+    def is_stale(self) -> bool:
+        """Whether its gradient is of a projection before the one in force."""
+        return self.redrawn and self.grad is not None and bool(self.grad.any())
+
     def shrink(self) -> None:
         """Lets it take no memory, as it did before somebody moved it to another device or type."""
         if self.numel() > 1 and self.stride() != (0, 0) and not _joined():
-            self.data = torch.zeros((1, 1), dtype=self.dtype, device=self.device).expand(self.shape)
+            self.data = _values(tuple(self.shape), self.dtype, self.device)
 
     def __reduce_ex__(self, protocol: int) -> tuple:
-        made = (tuple(self.shape), self.dtype, self.device, self.requires_grad)
-        return _zeros, made, {k: v for k, v in self.__dict__.items() if k != "zero_at"}
+        made = (self.weight, tuple(self.shape), self.dtype, self.requires_grad)
+        return _beside, made, {k: v for k, v in self.__dict__.items() if k != "zero_at"}
 
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
@@ -79,25 +85,49 @@ def _joined() -> bool:
     return distributed.is_available() and distributed.is_initialized()
 
 
-def _zeros(shape: tuple[int, int], dtype: torch.dtype, device: torch.device, requires_grad: bool) -> Carrier:
+def _values(shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     # One zero, seen from everywhere; but several processes write to what they share at the start.
     if _joined():
-        values = torch.zeros(shape, dtype=dtype, device=device)
-    else:
-        values = torch.zeros((1, 1), dtype=dtype, device=device).expand(shape)
-    carrier = Carrier(values, requires_grad=requires_grad)
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.zeros((1, 1), dtype=dtype, device=device).expand(shape)
+
+
+def _zeros(shape: tuple[int, int], dtype: torch.dtype, device: torch.device, requires_grad: bool) -> Carrier:
+    carrier = Carrier(_values(shape, dtype, device), requires_grad=requires_grad)
     carrier.zero_at = carrier._version
     return carrier
 
 
+def _beside(weight: torch.Tensor, shape: tuple[int, int], dtype: torch.dtype, requires_grad: bool) -> Carrier:
+    return _zeros(shape, dtype, weight.device, requires_grad)  # where the weight was loaded to
+
+
 def _enter(carrier: Carrier) -> None:
     global _guarded
-    _of_weight[carrier.weight] = weakref.ref(carrier)
+    reference = weakref.ref(carrier)
+    _of_weight[carrier.weight] = reference
+    trained = carrier.requires_grad
+    carrier.requires_grad_(True)  # a frozen one has no hooks, but may be trained later
+    carrier.register_hook(lambda gradient: _arrives(reference()))
+    carrier.requires_grad_(trained)
     if not _guarded:  # fused updates would write where a carrier has no memory
         register_optimizer_step_pre_hook(_check_optimizer)
         _guarded = True
 
 
+def _arrives(carrier: Carrier | None) -> None:
+    """Before a gradient is added to the one that is there."""
+    if carrier is None or not carrier.redrawn:
+        return
+    if carrier.is_stale():
+        raise RuntimeError(
+            "compact: a carrier has a gradient of a projection before the one in force: zero_grad() belongs between "
+            "step() and the next backward pass"
+        )
+    carrier.redrawn = False
+
+
+@torch.compiler.disable
 def _check_optimizer(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
     """Throws RuntimeError where an optimizer's step would lose projected gradients."""
     from ._optimizer import Optimizer
@@ -106,6 +136,8 @@ def _check_optimizer(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict
     for group in optimizer.param_groups:
         for p in group["params"]:
             if isinstance(p, Carrier):
+                if not p.requires_grad and p.grad is None:
+                    continue
                 if not isinstance(optimizer, Optimizer):
                     raise RuntimeError(f"compact: {type(optimizer).__name__} has been given carriers: {ONLY}")
                 if not p.in_force():
@@ -117,7 +149,8 @@ def _check_optimizer(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict
             if carrier is not None and carrier.requires_grad and id(carrier) not in held:
                 raise RuntimeError(
                     f"compact: the optimizer has a weight {tuple(p.shape)} whose gradient is projected, and not its carrier, "
-                    "which takes it: make the optimizer behind apply(), of all of model.parameters()"
+                    "which takes it: make the optimizer behind apply(), of all of model.parameters(); where another optimizer has "
+                    "the carriers, of those that require gradients"
                 )
 
 
@@ -150,20 +183,33 @@ def add(module: nn.Module, projected: Any, transposed: bool) -> None:
     weight.requires_grad_(False)
     module.register_parameter(NAME, carrier)
     module._register_state_dict_hook(_without_carrier)
+    module.register_load_state_dict_pre_hook(_remember_prefix)
     module.register_load_state_dict_post_hook(_none_is_missing)
     _enter(carrier)
 
 
+def check_take_back(model: nn.Module) -> None:
+    """Throws RuntimeError where weights would be trained that somebody around them does not know."""
+    for around in model.modules():
+        if isinstance(around, nn.parallel.DistributedDataParallel) and any(_PROJECTED in m.__dict__ for m in around.modules()):
+            raise RuntimeError(
+                "compact.remove: gradients are projected in a model that DistributedDataParallel wraps, which does not know its "
+                "weights: remove from the model itself (ddp.module), and wrap it anew"
+            )
+
+
 def take_back(module: nn.Module) -> None:
-    """As it was before add(); a carrier that was frozen since leaves a frozen weight."""
+    """As it was before add(), if it was; a carrier that was frozen since leaves a frozen weight."""
     if module.__dict__.pop(_PROJECTED, None) is None:
         return
     carrier = module._parameters.pop(NAME)
     module.weight.requires_grad_(carrier.requires_grad)
     if isinstance(carrier, Carrier):
         _of_weight.pop(carrier.weight, None)
-    for hooks in (module._state_dict_hooks, module._load_state_dict_post_hooks):
-        for key in [key for key, hook in hooks.items() if hook in (_without_carrier, _none_is_missing)]:
+    module.__dict__.pop(_PREFIX, None)
+    ours = (_without_carrier, _remember_prefix, _none_is_missing)
+    for hooks in (module._state_dict_hooks, module._load_state_dict_pre_hooks, module._load_state_dict_post_hooks):
+        for key in [key for key, hook in hooks.items() if getattr(hook, "hook", hook) in ours]:
             del hooks[key]
 
 
@@ -171,8 +217,27 @@ def _without_carrier(module: nn.Module, state_dict: dict, prefix: str, local_met
     state_dict.pop(prefix + NAME, None)
 
 
+def _remember_prefix(module: nn.Module, state_dict: dict, prefix: str, *rest: Any) -> None:
+    module.__dict__[_PREFIX] = prefix
+
+
 def _none_is_missing(module: nn.Module, keys: Any) -> None:
-    keys.missing_keys[:] = [key for key in keys.missing_keys if key.rsplit(".", 1)[-1] != NAME]
+    missing = module.__dict__.pop(_PREFIX, "") + NAME
+    keys.missing_keys[:] = [key for key in keys.missing_keys if key != missing]
+
+
+def _check_wrapped(carrier: Carrier, name: str) -> None:
+    ask = getattr(nn.parallel.DistributedDataParallel, "_get_active_ddp_module", None)
+    around = ask() if ask is not None else None
+    known = getattr(around, "_module_parameters", None)
+    if known is None:
+        return
+    if around not in _known_to:
+        _known_to[around] = {id(p) for p in known}
+    if carrier.requires_grad and id(carrier) not in _known_to[around]:
+        raise RuntimeError(
+            f"compact: DistributedDataParallel does not know a carrier of {name}, and would not send its gradient: apply first, and wrap then"
+        )
 
 
 def check(carrier: Any, weight: Any, name: str) -> None:
@@ -194,11 +259,5 @@ def check(carrier: Any, weight: Any, name: str) -> None:
         )
     if not carrier.is_zero():
         raise RuntimeError(f"compact: somebody wrote to a carrier of {name}: {ONLY}; DDP is made behind init_process_group and apply")
-    if carrier.redrawn:
-        if carrier.grad is not None and bool(carrier.grad.any()):
-            raise RuntimeError(
-                f"compact: a carrier of {name} has a gradient of a projection before the one in force: "
-                "zero_grad() belongs between step() and the next pass"
-            )
-        carrier.redrawn = False
+    _check_wrapped(carrier, name)
     carrier.shrink()

@@ -202,7 +202,7 @@ class LayerState:
 
 
 def _check_projected(state: LayerState, weights: list[Any], reason: str | None) -> None:
-    if reason is not None:
+    if reason is not None and any(weights[i].requires_grad for i, _ in state.carriers):
         raise RuntimeError(
             f"compact: {state.name} has projected gradients, which its own forward has not, and it must run that: {reason}. "
             "Without gradients (torch.no_grad) it may; a policy without `grad` lines, as exact, lets it always"

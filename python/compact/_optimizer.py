@@ -26,9 +26,14 @@ class _Kept:
         self.state = state
 
 
-def _projection(p: Carrier) -> str:
-    """What it is projected with, as its state says it."""
-    return p.projected.settings()
+def _projection(p: Carrier) -> torch.Tensor:
+    """What it is projected with, as its state says it: a text's bytes, which every checkpoint can hold."""
+    return torch.tensor(list(p.projected.settings().encode()), dtype=torch.uint8)
+
+
+def _text(projection: Any) -> str | None:
+    known = isinstance(projection, torch.Tensor) and projection.dtype == torch.uint8 and projection.dim() == 1
+    return bytes(projection.tolist()).decode(errors="replace") if known else None
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -147,7 +152,13 @@ class Optimizer(torch.optim.Optimizer):
         if p.projected.draw() != draw:
             self._fail(
                 f"{place} has projection {p.projected.draw()}, and its next update is of number {draw}: load the optimizer's state "
-                "before the first pass of a run that goes on, and give products of one input to one optimizer"
+                "before the first pass of a run that goes on, and give products of one input to one optimizer; freeze and unfreeze "
+                "them together"
+            )
+        if p.is_stale():
+            self._fail(
+                f"{place} has a gradient of a projection before the one in force: zero_grad() belongs between step() and the next "
+                "backward pass, and the optimizer's state is loaded before the first pass"
             )
 
     # -- state ------------------------------------------------------------------------------------
@@ -192,10 +203,10 @@ class Optimizer(torch.optim.Optimizer):
     def _check_state(self, state: dict[str, Any], p: torch.Tensor, group: dict[str, Any], place: str) -> None:
         layout = self._layout(p, group)
         if isinstance(p, Carrier):
-            if state.get("projection") != _projection(p):
+            if _text(state.get("projection")) != p.projected.settings():
                 self._fail(
-                    f"the state of {place} is of the projection {state.get('projection')!r}, here it is {_projection(p)!r}: "
-                    "apply the policy that it was trained with, with the same seed"
+                    f"the state of {place} is of the projection {_text(state.get('projection'))!r}, here it is "
+                    f"{p.projected.settings()!r}: apply the policy that it was trained with, with the same seed"
                 )
             state = {k: v for k, v in state.items() if k != "projection"}
         if state.keys() != {"step", *layout}:
@@ -255,7 +266,7 @@ class Optimizer(torch.optim.Optimizer):
             self._check_state(of_parameter, p, group, place)
             kept = {"step": torch.tensor(int(of_parameter["step"]), dtype=torch.int64)}
             if isinstance(p, Carrier):
-                kept["projection"] = of_parameter["projection"]
+                kept["projection"] = of_parameter["projection"].detach().cpu()
             for name in self._layout(p, group):
                 kept[name] = of_parameter[name].detach().to(p.device).contiguous()
             state[key] = _Kept(kept)
@@ -396,7 +407,9 @@ class Optimizer(torch.optim.Optimizer):
                     found.setdefault(id(p.projected), []).append(p)
         for carriers in found.values():
             projected = carriers[0].projected
-            steps = {int(self.state[p]["step"]) for p in carriers if self.state.get(p)}
+            # What was frozen since does not go on.
+            trained = [p for p in carriers if p.requires_grad] or carriers
+            steps = {int(self.state[p]["step"]) for p in trained if self.state.get(p)}
             draw = min(steps) // projected.period() if steps and projected.period() > 0 else 0
             if projected.draw() != draw:
                 projected.redraw(draw)

@@ -49,6 +49,23 @@ def main(policy):
         assert "apply first, and wrap then" in str(refused), refused
     else:
         raise AssertionError("a wrapped model was taken")
+    inside = make("llama")
+    for settings in ({"find_unused_parameters": True}, {"static_graph": True}):
+        around = DistributedDataParallel(inside, **settings)
+        compact.apply(inside, policy)
+        try:
+            around(**inputs("llama"))
+        except RuntimeError as refused:
+            assert "does not know a carrier" in str(refused), refused
+        else:
+            raise AssertionError("carriers that nobody sends were taken")
+        try:
+            compact.remove(around)
+        except RuntimeError as refused:
+            assert "does not know its weights" in str(refused), refused
+        else:
+            raise AssertionError("weights that nobody sends are trained")
+        compact.remove(inside)
     sharded = compact.apply(make("llama"), policy)
     mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
     for layer in sharded.model.layers:

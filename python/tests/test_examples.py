@@ -38,6 +38,13 @@ def test_trainer(tmp_path):
 
 
 def test_fsdp2():
-    said = run("-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d",
+    command = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d",
                "--rdzv-endpoint=localhost:0", EXAMPLES / "fsdp2.py", "--steps", 10)  # fmt: skip
+    try:
+        said = run(*command)
+    except AssertionError as error:
+        # Threads of torch that wake while Python ends take a process with them once in a while.
+        if "terminate called without an active exception" not in str(error):
+            raise
+        said = run(*command)
     assert "step 10: loss" in said and "6 of 6 layers served" in said

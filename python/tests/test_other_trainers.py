@@ -80,7 +80,8 @@ def test_sft_trainer_with_projected_gradients(tmp_path):
     assert losses[-1] < losses[0] and all(layer.calls == STEPS for layer in compact.report(model).layers)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+# The last with another projection behind every second step.
+@pytest.mark.parametrize("policy", [*POLICIES, "grad layers.*.mlp.down = project:rank=172,period=2"])
 def test_lightning(policy, tmp_path):
     lightning = pytest.importorskip("lightning")
 
@@ -108,5 +109,5 @@ def test_lightning(policy, tmp_path):
 
     wanted = losses(make("llama"))
     model = compact.apply(make("llama"), policy)
-    assert losses(model) == pytest.approx(wanted, abs=2e-4)
+    assert losses(model) == pytest.approx(wanted, abs=2e-3 if "grad" in policy else 2e-4)
     assert all(layer.calls == STEPS for layer in compact.report(model).layers)

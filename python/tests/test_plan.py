@@ -244,7 +244,7 @@ def test_places_and_prints_that_are_not_the_callers(tmp_path, monkeypatch):
     (tmp_path / "site" / "sitecustomize.py").write_text("print('=' * 40)")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    encoded = transformers.BatchEncoding(inputs("llama"))
+    encoded = transformers.BatchEncoding(inputs("llama") | {"use_cache": False, "position_ids": None})
     assert compact.plan(make("llama"), encoded, policies="exact", optimizer=None)["rows"][0]["peak"] > 0
 
 
@@ -268,7 +268,7 @@ def test_models_that_cannot_be_planned(tmp_path):
         compact.plan(Rounded(), inputs("llama"), policies=("exact",))
     with pytest.raises(ValueError, match="there is no folder"):
         compact.plan(tmp_path / "nothing", (2, 64))
-    for batch, text in ((torch.zeros(2, 64), "is a Tensor"), ({"input_ids": [1]}, "must be a tensor, is a list")):
+    for batch, text in ((torch.zeros(2, 64), "is a Tensor"), ({"input_ids": [1]}, "must be a tensor or a plain value, is a list")):
         with pytest.raises(TypeError, match=text):
             compact.plan(make("llama"), batch)
     with pytest.raises(ValueError, match="it has projected gradients: compact.remove"):

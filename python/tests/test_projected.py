@@ -334,16 +334,130 @@ def test_products_of_one_input_of_which_one_is_frozen():
     assert torch.equal(attention.v_proj.weight, before) and attention.q_proj.carrier.projected.draw() == 2
 
 
+STALE = "has a gradient of a projection before the one in force"
+
+
 def test_gradients_of_the_projection_before():
     model, given = compact.apply(make("llama"), LLAMA), inputs("llama")
     optimizer = compact.optim.AdamW(model.parameters(), lr=1e-2)
     run(model, optimizer, range(PERIOD - 1))
     model(**given).loss.backward()
     optimizer.step()
-    with pytest.raises(RuntimeError, match="has a gradient of a projection before the one in force"):
-        model(**given)
+    with pytest.raises(ValueError, match=STALE):
+        optimizer.step()
+    loss = model(**given).loss
+    with pytest.raises(RuntimeError, match=STALE):
+        loss.backward()
     optimizer.zero_grad()
     model(**given).loss.backward()
+    optimizer.step()
+
+
+def test_a_state_that_is_loaded_behind_the_backward_pass():
+    model, given = compact.apply(make("llama"), LLAMA), inputs("llama")
+    optimizer = compact.optim.AdamW(model.parameters(), lr=1e-2)
+    run(model, optimizer, range(PERIOD))
+    state = copy.deepcopy(optimizer.state_dict())
+    again = compact.apply(make("llama"), LLAMA)
+    optimizer = compact.optim.AdamW(again.parameters(), lr=1e-2)
+    again(**given).loss.backward()
+    optimizer.load_state_dict(state)
+    with pytest.raises(ValueError, match=STALE):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_gradients_may_be_cleared_behind_the_forward_pass(to_none):
+    """As closures and Lightning do."""
+    found = []
+    for behind in (False, True):
+        model = compact.apply(make("llama"), LLAMA)
+        optimizer = compact.optim.AdamW(model.parameters(), lr=1e-2)
+        for _ in range(2 * PERIOD + 1):
+            if not behind:
+                optimizer.zero_grad(to_none)
+            loss = model(**inputs("llama")).loss
+            if behind:
+                optimizer.zero_grad(to_none)
+            loss.backward()
+            optimizer.step()
+        found.append(loss.item())
+    assert found[0] == found[1]
+
+
+def test_one_of_several_products_is_frozen_on_the_way():
+    model, given = compact.apply(make("llama"), LLAMA), inputs("llama")
+    optimizer = compact.optim.AdamW(model.parameters(), lr=1e-2)
+    run(model, optimizer, range(2))
+    attention = model.model.layers[0].self_attn
+    attention.v_proj.carrier.requires_grad_(False)
+    before = attention.v_proj.weight.detach().clone()
+    run(model, optimizer, range(2 * PERIOD))
+    assert torch.equal(attention.v_proj.weight, before) and attention.q_proj.carrier.projected.draw() == 2
+    attention.v_proj.carrier.requires_grad_(True)
+    model(**given).loss.backward()
+    with pytest.raises(ValueError, match="freeze and unfreeze them together"):
+        optimizer.step()
+
+
+def test_frozen_carriers_are_nobodys():
+    model, given = compact.apply(make("llama"), LLAMA), inputs("llama")
+    for c in carriers(model).values():
+        c.requires_grad_(False)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    model.model.layers[1].mlp.register_forward_hook(lambda *_: None)
+    model(**given).loss.backward()
+    optimizer.step()
+    assert all(c.is_zero() and c.grad is None for c in carriers(model).values())
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_checkpoints_of_torch(flat):
+    from torch.distributed.checkpoint import state_dict as of
+
+    options, found = of.StateDictOptions(flatten_optimizer_state_dict=flat), []
+    for resumed in (False, True):
+        model = compact.apply(make("llama"), LLAMA)
+        optimizer = compact.optim.AdamW(model.parameters(), lr=1e-2)
+        run(model, optimizer, range(PERIOD + 1))
+        if resumed:
+            saved = copy.deepcopy(of.get_state_dict(model, optimizer, options=options))
+            model = compact.apply(make("llama", seed=1), LLAMA)
+            optimizer = compact.optim.AdamW(model.parameters(), lr=1e-2)
+            of.set_state_dict(model, optimizer, model_state_dict=saved[0], optim_state_dict=saved[1], options=options)
+        run(model, optimizer, range(PERIOD))
+        found.append(model.state_dict())
+    assert all(torch.equal(t, found[1][n]) for n, t in found[0].items())
+
+
+def test_other_parameters_named_carrier_are_missed():
+    class Around(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model, self.carrier = compact.apply(make("llama"), LLAMA), nn.Parameter(torch.ones(3))
+
+    around = Around()
+    state = around.state_dict()
+    assert "carrier" in state and not around.load_state_dict(state).missing_keys
+    del state["carrier"]
+    with pytest.raises(RuntimeError, match=r"Missing key\(s\) in state_dict: \"carrier\""):
+        around.load_state_dict(state)
+
+
+def test_another_way_to_write_the_same_projection():
+    model = compact.apply(make("llama"), "grad layers.*.mlp.down = project:rank=0.5\n")
+    optimizer = compact.optim.AdamW(model.parameters(), lr=1e-2)
+    run(model, optimizer, range(1))
+    again = compact.apply(make("llama"), "grad layers.*.mlp.down = project:rank=86,period=200,type=srht,lr_scale=2\n")
+    compact.optim.AdamW(again.parameters(), lr=1e-2).load_state_dict(optimizer.state_dict())
+
+
+def test_carriers_lie_where_their_weights_do():
+    model, file = compact.apply(make("llama"), LLAMA), io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    read = torch.load(file, map_location="meta", weights_only=False)
+    assert all(c.is_meta == c.weight.is_meta for c in carriers(read).values())
 
 
 @pytest.mark.parametrize("other", [{"seed": 5}, {"policy": LLAMA.replace("period=4", "period=5")}])

@@ -194,8 +194,8 @@ def _sent_model(model: Any, dtype: torch.dtype | None) -> dict:
 def _sent_batch(batch: Any, length: int | None) -> bytes | tuple[int, int | None]:
     if isinstance(batch, Mapping):  # a BatchEncoding, too
         for key, value in batch.items():
-            if not isinstance(value, torch.Tensor):
-                raise TypeError(f"compact.plan: batch[{key!r}] must be a tensor, is a {type(value).__name__}")
+            if value is not None and not isinstance(value, (torch.Tensor, bool, int, float, str)):
+                raise TypeError(f"compact.plan: batch[{key!r}] must be a tensor or a plain value, is a {type(value).__name__}")
         return send(dict(batch))
     if not isinstance(batch, (int, tuple, list)):
         raise TypeError(
