@@ -42,8 +42,8 @@ Projected::Projected(const std::string& treatment, const std::string& name, int6
 
 std::string Projected::text() const {
   return cat(std::get<1>(settings_), " = ", shape_->type, ":rank=", shape_->rank,
-             ",period=", shape_->period, ",scale=", shape_->scale, ",carry=", shape_->carry,
-             " of ", shape_->in, ", seed ", std::get<4>(settings_));
+             ",period=", shape_->period, ",scale=", shape_->scale, ",carry=", shape_->carry, " of ",
+             shape_->in, ", seed ", std::get<4>(settings_));
 }
 
 int64_t Projected::draw() const {
