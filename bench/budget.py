@@ -17,6 +17,7 @@ import types
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
+import measuring  # noqa: E402 - behind the path
 import memory_table as table  # noqa: E402
 
 PARTS = [0.9, 0.75, 0.6, 0.5, 0.4]
@@ -34,7 +35,7 @@ def main():
     p.add_argument("--out", default=str(ROOT / "bench/results/budget"), help="PATH of PATH.md and PATH.json")
     a = p.parse_args()
     lines = ["# Training under a budget", "",
-             f"{datetime.date.today()}, {table.device_name('cpu')}, {a.threads} threads, {a.rounds} rounds; "
+             f"{datetime.date.today()}, {measuring.device_name('cpu')}, {a.threads} threads, {a.rounds} rounds; "
              f"`bench/budget.py`, {a.dtype}. The budget is a part of the peak of `off`; the peak is measured.", ""]
     found = {}
     for model in a.models:

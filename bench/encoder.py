@@ -21,6 +21,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
+import measuring  # noqa: E402 - behind the path
 import memory_table as table  # noqa: E402
 
 # Name -> side and flags. A rival's products go through oneDNN as ours do, where not said otherwise.
@@ -123,7 +124,7 @@ def section(name, of):
 
 def write(out, found, threads):
     lines = ["# Fine-tuning steps of an encoder beside Hugging Face's code", "",
-             f"{table.device_name('cpu')}, {threads} threads, float32, AdamW; `bench/encoder.py`. Peak: highest "
+             f"{measuring.device_name('cpu')}, {threads} threads, float32, AdamW; `bench/encoder.py`. Peak: highest "
              "allocated bytes of a step, weights, gradients and optimizer state included. On a CPU PyTorch's "
              "attention with dropout takes its plain path, which keeps scores, probabilities and masks; fused "
              "kernels of GPUs would not.", ""]

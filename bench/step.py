@@ -22,6 +22,7 @@ import types
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
+import measuring  # noqa: E402 - behind the path
 import memory_table as table  # noqa: E402 - the runs themselves are the memory table's
 
 COMPACT_8 = ["--preset", "compact", "--rank", "0.125"]
@@ -32,6 +33,7 @@ GROUPS = {
         ("checkpointing", "hf", ["--mode", "checkpoint"]),
         ("off", "ours", ["--preset", "off"]), ("exact", "ours", ["--preset", "exact"]),
         ("every block recomputed", "ours", ["--preset", "recompute"]),
+        *[(f"auto {part}%", "ours", ["--preset", "auto", "--budget", f"{part}%"]) for part in (45, 40, 35, 30, 27)],
         ("compact n/8", "ours", COMPACT_8)],
     ("f32", 16): [
         ("eager", "hf", ["--matmul", "onednn"]), ("eager, default products", "hf", []),
@@ -65,7 +67,7 @@ def main():
     a = p.parse_args()
     found = {}
     lines = ["# Step of llama-60m beside plain PyTorch", "",
-             f"{datetime.date.today()}, {table.device_name('cpu')}, {a.threads} threads, "
+             f"{datetime.date.today()}, {measuring.device_name('cpu')}, {a.threads} threads, "
              f"{a.rounds} rounds; `bench/step.py`. Peak: highest allocated bytes of a step, weights, gradients "
              "and optimizer state included. Ratios are to the rival of the same group.", ""]
     for (dtype, batch), rows in GROUPS.items():

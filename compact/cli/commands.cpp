@@ -28,7 +28,7 @@ std::string help() {
       "usage: compact COMMAND [--flag value]...\n\n";
   for (const Command& c : commands()) {
     out +=
-        cat("  ", c.name, std::string(10 - std::string_view(c.name).size(), ' '), c.summary, "\n");
+        cat("  ", c.name, std::string(12 - std::string_view(c.name).size(), ' '), c.summary, "\n");
   }
   return out +
          "\nto start with:\n\n"
@@ -38,14 +38,16 @@ std::string help() {
          "version.\n";
 }
 
-int dispatch(const std::vector<std::string>& arguments) {
+int dispatch(const std::vector<std::string>& arguments, const std::string& commit) {
   const std::string first = arguments.empty() ? "" : arguments[0];
   if (first.empty() || first == "--help" || first == "-h" || first == "help") {
     std::cout << help();
     return kExitOk;
   }
   if (first == "--version") {
-    std::cout << "compact " << version() << " (torch " << torch_version() << ")\n";
+    std::cout << "compact " << version() << " ("
+              << (commit.empty() ? "" : "commit " + commit + ", ") << "torch " << torch_version()
+              << ")\n";
     return kExitOk;
   }
   std::vector<std::string> names;
@@ -83,13 +85,15 @@ std::span<const Command> commands() {
        "schedules, GPUs.",
        run_list},
       {"doctor", "Shows machine, build and paths in force, and tests every kernel.", run_doctor},
+      {"docs", "Writes the reference of all commands as Markdown.", run_docs},
+      {"completion", "Writes a shell's completion of commands, flags and names.", run_completion},
   };
   return kAll;
 }
 
-int run_program(const std::vector<std::string>& arguments) {
+int run_program(const std::vector<std::string>& arguments, const std::string& commit) {
   try {
-    return dispatch(arguments);
+    return dispatch(arguments, commit);
   } catch (const LeftByAnother& e) {
     return e.failure.code;  // it was said
   } catch (const std::exception& e) {

@@ -25,9 +25,11 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments);
 int run_visualize(const Command& command, const std::vector<std::string>& arguments);
 int run_list(const Command& command, const std::vector<std::string>& arguments);
 int run_doctor(const Command& command, const std::vector<std::string>& arguments);
+int run_docs(const Command& command, const std::vector<std::string>& arguments);
+int run_completion(const Command& command, const std::vector<std::string>& arguments);
 
 // The whole program: finds the command, turns exceptions into one line on standard error and an
-// ExitCode.
-int run_program(const std::vector<std::string>& arguments);
+// ExitCode. `commit`: of the sources it was built from; empty: it is not known.
+int run_program(const std::vector<std::string>& arguments, const std::string& commit = {});
 
 }  // namespace compact::cli

@@ -147,6 +147,13 @@ void Flags::add_positional(const char* name, std::string& to, const char* help) 
 }
 
 bool Flags::parse(const std::vector<std::string>& arguments) {
+  constexpr std::string_view kForm = "--help=";
+  if (arguments.size() == 1 && arguments[0].starts_with(kForm)) {
+    form_ = arguments[0].substr(kForm.size());
+    COMPACT_CHECK(form_ == "markdown" || form_ == "words",
+                  "--help: must be markdown or words, is `", form_, "`");
+    return false;
+  }
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 takes them
   try {
     app_.parse(reversed);
@@ -217,6 +224,46 @@ std::vector<std::string> Flags::given(const std::vector<std::string>& without) c
 }
 
 std::string Flags::help() const {
+  return form_.empty() ? help_text() : form_ == "words" ? help_words() : help_markdown();
+}
+
+std::string Flags::help_words() const {
+  std::string out;
+  for (const auto& entry : entries_) {
+    const Flag& f = entry->flag;
+    out += "--" + f.name + "\t" + (f.shape == FlagShape::kBool ? "true, false" : f.values) + "\t" +
+           f.help + "\n";
+  }
+  return out;
+}
+
+std::string Flags::help_markdown() const {
+  std::string out = "## " + title_ + "\n\n" + summary_ + "\n";
+  if (!positional_.empty()) out += "\n`" + positional_ + "`: " + positional_help_ + ".\n";
+  std::string group;
+  for (const auto& entry : entries_) {
+    const Flag& f = entry->flag;
+    if (f.group != group || &entry == &entries_.front()) {
+      group = f.group;
+      out += "\n### " + group + "\n\n| flag | what it is | takes | default |\n|---|---|---|---|\n";
+    }
+    const std::string values = f.shape == FlagShape::kBool ? "true, false" : f.values;
+    out += "| `--" + f.name + "` | " + in_table(f.help) + " | " + in_table(values) + " | " +
+           (f.fallback.empty() ? "" : "`" + f.fallback + "`") + " |\n";
+  }
+  return out;
+}
+
+std::string in_table(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '|' || c == '<' || c == '>' || c == '*' || c == '_') out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+std::string Flags::help_text() const {
   std::string out = summary_ + "\n\nusage: " + title_;
   if (!positional_.empty()) out += " [" + positional_ + "]";
   if (!entries_.empty()) out += " [--flag value]...";

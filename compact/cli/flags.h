@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The flags of a command: `--name value`, `--name=value`, lists (`--name a b`, or repeated), and
 // booleans (`--name`, `--name=false`). A flag that is given twice with different values is an
-// error.
+// error. `--help` shows them all, `--help=markdown` as a page's section, `--help=words` one a line
+// for programs: name, what it takes and help, divided by tabs.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -45,7 +46,8 @@ class Flags {
   void group(std::string name) { group_ = std::move(name); }
 
   // Reads the command line (without program and command). Returns false where it asks for help,
-  // which is then in help(). Throws InputError, with a suggestion on an unknown flag.
+  // which is then in help(), in the form that was asked for. Throws InputError, with a suggestion
+  // on an unknown flag.
   bool parse(const std::vector<std::string>& arguments);
   // Hands the values that were given to their `set`.
   void apply() const;
@@ -59,11 +61,18 @@ class Flags {
     std::vector<std::string> values;
   };
   [[noreturn]] void fail_on_extra() const;
+  std::string help_text() const;
+  std::string help_markdown() const;
+  std::string help_words() const;
   std::vector<std::string> names() const;  // with dashes
 
   std::string title_, summary_, group_ = "Flags", positional_, positional_help_;
+  std::string form_;  // of help: "", markdown or words
   CLI::App app_;
   std::vector<std::unique_ptr<Entry>> entries_;
 };
+
+// A cell of a table in Markdown.
+std::string in_table(const std::string& text);
 
 }  // namespace compact::cli

@@ -6,6 +6,7 @@
 #include "compact/base/text.h"
 #include "compact/cli/commands.h"
 #include "compact/cli/flags.h"
+#include "compact/cli/list.h"
 #include "compact/codecs/projection.h"
 #include "compact/config/exit_codes.h"
 #include "compact/data/tokenizers/tokenizer.h"
@@ -19,7 +20,7 @@
 namespace compact::cli {
 namespace {
 
-using Rows = std::vector<std::pair<std::string, std::string>>;  // name, summary
+using Rows = ListKind::Rows;
 
 Rows model_rows() {
   Rows rows;
@@ -84,11 +85,7 @@ Rows gpu_rows() {
   return rows;
 }
 
-struct Kind {
-  const char* name;
-  Rows (*rows)();
-};
-constexpr Kind kKinds[] = {
+constexpr ListKind kKinds[] = {
     {"tasks", task_rows},           {"models", model_rows},
     {"presets", preset_rows},       {"treatments", treatment_rows},
     {"roles", role_rows},           {"projections", projection_rows},
@@ -113,11 +110,13 @@ void print(const Rows& rows, const char* indent) {
 
 }  // namespace
 
+std::span<const ListKind> list_kinds() { return kKinds; }
+
 int run_list(const Command& command, const std::vector<std::string>& arguments) {
   Flags flags("compact list", command.summary);
   std::string kind, kinds;
   std::vector<std::string> names;
-  for (const Kind& k : kKinds) {
+  for (const ListKind& k : kKinds) {
     names.emplace_back(k.name);
     kinds += (kinds.empty() ? "" : ", ") + names.back();
   }
@@ -129,7 +128,7 @@ int run_list(const Command& command, const std::vector<std::string>& arguments) 
   }
   COMPACT_CHECK(kind.empty() || std::ranges::find(names, kind) != names.end(),
                 "nothing to list as `", kind, "`", suggestion(kind, names));
-  for (const Kind& k : kKinds) {
+  for (const ListKind& k : kKinds) {
     if (kind == k.name) {
       print(k.rows(), "");
     } else if (kind.empty()) {

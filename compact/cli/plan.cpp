@@ -114,9 +114,8 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
   flags.add("chart", page, "with --pareto: draw the curve into a page", "FILE.html");
   flags.add("max_batch", max_batch, "the largest micro-batch that fits --budget");
   flags.add("gpu", gpu,
-            "with --device cuda: the GPU to plan for, as h200, h100, a100, 4090 (see `compact list "
-            "gpus`); default: the one here, else an H100",
-            "NAME");
+            "with --device cuda: the GPU to plan for; default: the one here, else an H100",
+            "see `compact list gpus`");
   flags.add("world_size", ranks,
             "processes of the run: the plan is that of the one that takes the most", "N");
   flags.add("device_tflops", tflops,

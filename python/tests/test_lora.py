@@ -257,6 +257,7 @@ def test_a_budget_of_bfloat16_with_adapters_in_float32(monkeypatch):
         return peft.get_peft_model(make(name).bfloat16(), settings(name, lora_dropout=0.1))
 
     given = inputs("llama", batch=4, length=96)
+    assert compact.plan(half("llama"), (4, 96), policies=(), budget="75%").policy
     plan = compact.plan(half("llama"), given, policies=(), budget="75%")
     monkeypatch.setattr("test_plan.make", half)
     assert measured("llama", plan.policy, given) == plan["rows"][-1]["peak"] <= plan["budget"]

@@ -2,13 +2,14 @@
 """Each command on small work: what it prints and writes."""
 import json
 import math
+import shutil
 import signal
 import subprocess
 import unittest
 
 from _program import EXAMPLES, PROGRAM, InFolder, environment, run, tiny
 
-COMMANDS = ["train", "eval", "generate", "prepare", "compare", "plan", "list", "doctor"]
+COMMANDS = ["train", "eval", "generate", "prepare", "compare", "plan", "visualize", "list", "doctor", "docs", "completion"]
 
 
 class Commands(InFolder):
@@ -34,7 +35,51 @@ class Commands(InFolder):
                 self.assertLessEqual(max(map(len, text.splitlines())), 100)
         text = self.good("train", "--help")
         self.assertRegex(text, r"--lr_scheduler_type +shape after warm-up \(.*wsd, step\) \[cosine\]")
-        self.assertRegex(self.good("--version"), r"^compact \d+\.\d+\.\d+ \(torch \d+\.\d+")
+        self.assertRegex(self.good("--version"), r"^compact \d+\.\d+\.\d+ \((commit [0-9a-f]{10}\+?, )?torch \d+\.\d+")
+
+    def test_docs(self):
+        page = self.good("docs")
+        for command in COMMANDS:
+            self.assertIn(f"\n## compact {command}\n", page)
+            self.assertIn(f"(#compact-{command})", page)
+            words = [line.split("\t") for line in self.good(command, "--help=words").splitlines()]
+            self.assertTrue(all(len(w) == 3 and w[0].startswith("--") for w in words), command)
+            text = self.good(command, "--help")
+            for flag, _, _ in words:
+                self.assertIn(f"| `{flag}` |", page)
+                self.assertIn(f"  {flag}", text)
+        self.assertIn("| `llama-60m` |", page)
+        for line in page.splitlines():  # every row has the cells of its table's head
+            if line.startswith("| "):
+                self.assertIn(len(line.replace("\\|", "").split("|")), (4, 6), line)
+
+    def test_completion(self):
+        def completed(*words):
+            script = f"""source <({PROGRAM} completion bash)
+                COMP_WORDS=({" ".join(f"'{w}'" for w in words)}) COMP_CWORD={len(words) - 1}
+                _compact 2>/dev/null; printf '%s\\n' "${{COMPREPLY[@]}}" """
+            done = subprocess.run(["bash", "-c", script], cwd=self.folder, env=environment(), capture_output=True, text=True)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            return done.stdout.split()
+
+        self.assertEqual(completed("compact", ""), [*COMMANDS, "--help", "--version"])
+        self.assertEqual(completed("compact", "train", "--lr"), ["--lr_scheduler_type"])
+        self.assertEqual(completed("compact", "train", "--preset", "exa"), ["exact"])
+        self.assertEqual(completed("compact", "train", "--preset", "=", "exa"), ["exact"])
+        self.assertEqual(completed("compact", "plan", "--gpu", "h2"), ["h200"])
+        self.assertEqual(completed("compact", "train", "--dtype", ""), ["float32", "bfloat16"])
+        self.assertEqual(completed("compact", "list", "pr"), ["presets", "projections"])
+        (self.folder / "book.txt").write_text("")
+        self.assertEqual(completed("compact", "train", "--train_file", "bo"), ["book.txt"])
+        for shell in ("zsh", "fish"):
+            script = self.good("completion", shell)
+            for command in COMMANDS:
+                self.assertIn(command, script)
+            if shutil.which(shell):
+                subprocess.run([shell, "-n"], input=script, text=True, check=True)
+        done = run("completion", "tcsh")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("SHELL must be bash, zsh or fish, is `tcsh`", done.stderr)
 
     def test_list(self):
         everything = self.good("list")

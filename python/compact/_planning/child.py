@@ -152,6 +152,8 @@ def _given(asked: dict, model: nn.Module) -> dict:
     if isinstance(asked["batch"], bytes):
         return sent.receive(asked["batch"])
     samples, length = asked["batch"]
+    if hasattr(model, "get_base_model"):  # of peft: what its adapters are in
+        model = model.get_base_model()
     name = type(model).__name__
     if not name.endswith(_LABELS_OF_TOKENS + _LABELS_OF_SAMPLES):
         raise ValueError(f"compact.plan: what labels a {name} takes is not known: give `batch` as a dictionary of its arguments")
