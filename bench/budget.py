@@ -17,7 +17,7 @@ import types
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
-import measuring  # noqa: E402 - behind the path
+import measuring  # noqa: E402 - after the path
 import memory_table as table  # noqa: E402
 
 PARTS = [0.9, 0.75, 0.6, 0.5, 0.4]

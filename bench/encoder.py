@@ -21,7 +21,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
-import measuring  # noqa: E402 - behind the path
+import measuring  # noqa: E402 - after the path
 import memory_table as table  # noqa: E402
 
 # Name -> side and flags. A rival's products go through oneDNN as ours do, where not said otherwise.

@@ -44,7 +44,7 @@ def commit():
 
 
 def torch_version():
-    """Of the torch in TORCH_DIR, else of this Python's, without importing it."""
+    """The version of the torch in TORCH_DIR, else of this Python's, without importing it."""
     try:
         text = (pathlib.Path(os.environ["TORCH_DIR"]) / "version.py").read_text()
         return re.search(r"__version__ = '([^']+)'", text)[1]
@@ -79,7 +79,7 @@ def origin_lines(title, of):
 
 
 def hash_of(*parts):
-    """Of files and texts: what results hold for."""
+    """A hash of the files and texts that results hold for."""
     whole = hashlib.sha256()
     for part in parts:
         data = part.read_bytes() if isinstance(part, pathlib.Path) else str(part).encode()

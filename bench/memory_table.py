@@ -118,8 +118,8 @@ def hf_config(model, block):
 
 
 def step_flags(a, model, folder):
-    """Of `compact plan` and `compact train`: a model of random weights, whose config.json goes into the
-    folder, and its batch."""
+    """Flags of `compact plan` and `compact train`: a model of random weights, whose config.json goes into
+    the folder, and its batch."""
     (folder / "model").mkdir(exist_ok=True)
     (folder / "model" / "config.json").write_text(json.dumps(hf_config(model, a.block)))
     flags = ["--model_name_or_path", folder / "model", "--tokenizer", "bytes", "--block_size", a.block]

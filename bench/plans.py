@@ -23,7 +23,7 @@ GOAL = 0.02  # most that a measured figure may be off a planned one
 LLAMA = ["off", "exact", "recompute", "compact", "gact-l1"]
 RESNET = ["off", "exact", "pool"]
 IMAGES = 400
-# Models at samples x tokens, or pixels, a step, and their presets; text behind a blank: more flags.
+# Models at samples x tokens, or pixels, a step, and their presets; text after a blank: more flags.
 CASES = {
     "cuda": [
         ("llama-60m", 128, 256, LLAMA),

@@ -22,7 +22,7 @@ import types
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
-import measuring  # noqa: E402 - behind the path
+import measuring  # noqa: E402 - after the path
 import memory_table as table  # noqa: E402 - the runs themselves are the memory table's
 
 COMPACT_8 = ["--preset", "compact", "--rank", "0.125"]
@@ -34,6 +34,7 @@ GROUPS = {
         ("off", "ours", ["--preset", "off"]), ("exact", "ours", ["--preset", "exact"]),
         ("every block recomputed", "ours", ["--preset", "recompute"]),
         *[(f"auto {part}%", "ours", ["--preset", "auto", "--budget", f"{part}%"]) for part in (45, 40, 35, 30, 27)],
+        ("gact-l1", "ours", ["--preset", "gact-l1"]),
         ("compact n/8", "ours", COMPACT_8)],
     ("f32", 16): [
         ("eager", "hf", ["--matmul", "onednn"]), ("eager, default products", "hf", []),
@@ -77,6 +78,9 @@ def main():
         seconds, peaks = {}, {}
         for r in range(a.rounds if batch == 16 else 1):
             for name, side, flags in rows:
+                if "--budget" in flags:  # a part of what off takes
+                    part = float(flags[-1].rstrip("%")) / 100
+                    flags = [*flags[:-1], f"{int(part * peaks['off'])}B"]
                 options = types.SimpleNamespace(
                     **{**vars(a), "dtype": dtype, "batch": batch, "block": 256, "device": "cpu",
                        "matmul": "default", "allocator": None})

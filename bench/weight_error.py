@@ -22,7 +22,7 @@ NAMES = {"pool:size=2": "pool 2 x 2", "pool:size=4": "pool 4 x 4", "pool:size=8"
          "quantize:bits=8": "8 bit", "quantize:bits=4": "4 bit", "quantize:bits=2": "2 bit",
          "pool:size=2+quantize:bits=8": "pool 2 x 2 + 8 bit",
          "pool:size=2+quantize:bits=4": "pool 2 x 2 + 4 bit"}
-# Of points that lie close: offsets of the label, and its side.
+# Labels of points that lie close: offsets and side.
 LABELS = {"pool:size=4": (-8, 4, "right"), "quantize:bits=2": (8, 4, "left"), "pool:size=8": (0, 9, "center"),
           "pool:size=2+quantize:bits=8": (-8, -13, "right"), "pool:size=2+quantize:bits=4": (4, -14, "center"),
           "pool:size=2": (0, 9, "center")}

@@ -7,6 +7,7 @@
  - headers of ours are included by their full path; a backend's own headers stay inside kernels/
  - every folder of kernels/ with sources is a backend, and is in the list of cmake/backends.cmake
  - every `extern const SomethingInfo name` (a codec, projection, model, ...) is in a table beside it
+ - no line of a comment begins with `Of`: a comment is a sentence or a noun phrase
 
     layers.py [ROOT]
 """
@@ -68,11 +69,12 @@ FRONT_DOOR = "compact/compact.h"
 WHOLE_TORCH = {"torch/torch.h", "torch/all.h", "torch/extension.h"}  # 11 s of compiling a file
 SOURCES = {".h", ".cpp", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+FRAGMENT = re.compile(r'(?:^|\s)(?://|#) *Of |^\s*"""Of ')
 INFO = re.compile(r"^\s*extern\s+const\s+\w*Info\s+(\w+)\s*(?:=|\{)", re.M)
 
 
-def sources(folder):
-    return sorted(f for f in folder.rglob("*") if f.suffix in SOURCES) if folder.is_dir() else []
+def sources(folder, suffixes=SOURCES):
+    return sorted(f for f in folder.rglob("*") if f.suffix in suffixes) if folder.is_dir() else []
 
 
 def includes(file):
@@ -86,7 +88,7 @@ def without_comments(text):
 
 
 def room_of(parts):
-    """Of compact/LAYER/ROOM/FILE; "" where a file lies beside the rooms."""
+    """The ROOM of compact/LAYER/ROOM/FILE; "" where a file lies beside the rooms."""
     return parts[2] if len(parts) > 3 else ""
 
 
@@ -166,10 +168,18 @@ def check_tables(root):
                     yield f"{file.relative_to(root)}: `{name}` is in no table of compact/{layer}"
 
 
+def check_comments(root):
+    for folder in ("compact", "python/compact", "tests"):
+        for file in sources(root / folder, SOURCES | {".py"}):
+            for number, line in enumerate(file.read_text().splitlines(), 1):
+                if FRAGMENT.search(line):
+                    yield f"{file.relative_to(root)}:{number}: a comment must not begin with `Of`"
+
+
 def check(root):
     return [
         message
-        for rule in (check_includes, check_whole_torch, check_backends, check_tables)
+        for rule in (check_includes, check_whole_torch, check_backends, check_tables, check_comments)
         for message in rule(root)
     ]
 

@@ -1,5 +1,6 @@
-# Of the Python package alone: CUDA kernels where torch is one for CUDA and there is an nvcc, of an
-# installed toolkit or of pip's packages beside torch. The program's scripts choose for themselves.
+# For the Python package alone: turns CUDA kernels on where torch is one for CUDA and there is an
+# nvcc, in an installed toolkit or in pip's packages beside torch. The program's scripts choose for
+# themselves.
 if(COMPACT_CUDA OR NOT EXISTS ${TORCH_DIR}/lib/libtorch_cuda.so)
   return()
 endif()

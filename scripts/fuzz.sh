@@ -6,7 +6,7 @@
 #   scripts/fuzz.sh [SECONDS_PER_TARGET (5)] [TARGET...]
 # FUZZ_SEED is the random seed (0: a new one each time). With one the inputs are the same every time:
 # what was learnt is neither read nor added to.
-# A finding that is mended goes into fuzz/corpus/NAME, where it is tried from then on.
+# A finding that is fixed goes into fuzz/corpus/NAME, where it is tried from then on.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Whether every assignment of keep and recompute trains the same weights, bit for bit, under
---deterministic. Of a decoder with as many blocks as a run can hold assignments every block gets
-another one, until each of the 2^slots was somewhere; beside them the presets that are lossless, the
-same run twice, and small networks of other kinds. What is compared are the bytes of
-model.safetensors and all losses. Writes a page and JSON; what is there of the same program is not run
-again. Exit code 1 where something differs or fails, 75 where time ran out.
+--deterministic. In runs of a decoder every block gets an assignment of its own, until each of the
+2^slots was in some block; beside them run the presets that are lossless, the same run twice, and
+small networks of other kinds. What is compared are the bytes of model.safetensors and all losses.
+Writes a page and JSON; what is there of the same program is not run again. Exit code 1 where
+something differs or fails, 75 where time ran out.
 
     python scripts/gpu_bits.py --program build-cuda/compact --device cuda --folder build-cuda/check
 """
@@ -32,7 +32,7 @@ OTHERS = {"text-classification": ["exact", "recompute"], "image-classification":
 
 
 def decoder_flags(a):
-    """Of the decoder, whose config.json goes into the folder."""
+    """Flags of a run of the decoder, whose config.json goes into the folder."""
     model = a.folder / "bits-model"
     model.mkdir(parents=True, exist_ok=True)
     (model / "config.json").write_text(json.dumps(DECODER))

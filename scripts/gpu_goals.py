@@ -58,7 +58,7 @@ def of_stage(stages, name):
 
 
 def best(rows, key):
-    """Of our lossless rows that ran the one with most of `key`, or None."""
+    """The row with most of `key` among our lossless rows that ran, or None."""
     ours = [r for r in rows if r["row"] in memory_table.LOSSLESS and r["status"] == "ok" and r.get(key)]
     return max(ours, key=lambda r: r[key], default=None)
 

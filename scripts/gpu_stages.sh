@@ -72,7 +72,7 @@ find_sanitizer() {
   done
 }
 # A tool at a time; one that found nothing is not run again for the same kernels. None takes all of a
-# call, so that the stages behind go on, too.
+# call, so that the later stages go on, too.
 run_sanitizer() {
   local program tool key stamp code slow='' found=() log=$work/sanitizer.txt
   program=$(find_sanitizer)

@@ -44,7 +44,7 @@ FIRST_SEED, MORE_SEEDS = 0, [1, 2]
 
 
 def best_rates(rows, counts):
-    """Of each method that has one of these numbers of rates with the first seed."""
+    """The best rate of each method that has one of these numbers of rates with the first seed."""
     best = {}
     for method in METHODS:
         first = [r for r in rows if r["method"] == method and r["seed"] == FIRST_SEED]

@@ -21,8 +21,8 @@ struct CompareOptions {
 // Runs each preset in a process of its own, one after the other, in output_dir/NAME, and writes
 // output_dir/compare.json and compare.html. Runs that fail are reported and the others go on;
 // Ctrl-C and SIGTERM end the comparison after the run that they stop. Returns the exit code of the
-// first run that failed, or 0. Of a run that ended before it took its folder only the failure is
-// told, and where none began both files stay as they are. Throws InputError, before anything runs,
+// first run that failed, or 0. A run that ended before it took its folder is reported as failed and
+// no more; where no run began both files stay as they are. Throws InputError, before anything runs,
 // on unknown presets and on settings that no run could have.
 int compare(const CompareOptions& options, std::ostream& console, std::ostream& errors);
 

@@ -21,7 +21,7 @@ struct GenerateOptions {
   int64_t num_samples = 1;
   SamplingOptions sampling;
   std::vector<int64_t> ends;  // that end a text, beside those of the model and the tokenizer
-  // Of its options those of Commands::kGenerate: --model_name_or_path, a folder with config.json,
+  // Only options of Commands::kGenerate are read: --model_name_or_path, a folder with config.json,
   // model.safetensors and a tokenizer; --tokenizer, empty: the folder's; and so on.
   TrainConfig config = [] {
     TrainConfig usual;

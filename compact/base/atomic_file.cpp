@@ -33,7 +33,7 @@ const std::string& process_token() {
   return token;
 }
 
-// Of the host and of what its process ids count in: those of a container are its own.
+// Names the host and the namespace of process ids: a container has ids of its own.
 const std::string& host_token() {
   static const std::string token = [] {
     char text[HOST_NAME_MAX + 64] = {};
@@ -250,7 +250,7 @@ void remove_leftovers(const fs::path& folder, bool alone) {
     const std::string name = entry->path().filename().string();
     const bool aside = name.starts_with(kAsidePrefix);
     if (!aside && !name.starts_with(kTemporaryPrefix)) continue;
-    // Host, process id, token, number, and of what was moved aside the name it had.
+    // Host, process id, token, number, and, where a folder was moved aside, the name it had.
     std::string_view rest = name;
     rest.remove_prefix(aside ? kAsidePrefix.size() : kTemporaryPrefix.size());
     const auto fields = split(rest, '-');

@@ -66,8 +66,9 @@ void make_folders(const std::filesystem::path& path);
 void remove_atomically(const std::filesystem::path& path);
 
 // Removes what killed processes left in `folder` under temporary names, and moves a folder back
-// that one had moved aside and not replaced. Of processes of other hosts nobody here knows whether
-// they live: theirs stay, unless `alone`, when no other process writes this folder (FolderLock).
+// that one had moved aside and not replaced. What processes of other hosts left stays, since nobody
+// here knows whether they live, unless `alone`: then no other process writes this folder
+// (FolderLock).
 void remove_leftovers(const std::filesystem::path& folder, bool alone = false);
 
 }  // namespace compact

@@ -10,14 +10,16 @@ namespace compact {
 
 using Values = std::span<const double>;
 
-// Of classes, given by their numbers.
+// Classes are given by their numbers.
 double accuracy(Values predicted, Values labels);
-// Of the class `positive`; 0 where neither side has it.
+// The score of class `positive`; 0 where neither side has it.
 double f1(Values predicted, Values labels, double positive = 1);
-// Of any number of classes (Gorodkin 2004); 0 where either side has one class only.
+// Matthews' correlation for any number of classes (Gorodkin 2004); 0 where either side has one
+// class only.
 double matthews(Values predicted, Values labels);
 
-// Of values, from -1 to 1; NaN where either side is constant (so for one value), or infinite.
+// Correlation of values, from -1 to 1; NaN where either side is constant (as with one value) or
+// infinite.
 double pearson(Values predicted, Values labels);
 // pearson() of the ranks, ties having the mean of theirs.
 double spearman(Values predicted, Values labels);

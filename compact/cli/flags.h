@@ -42,7 +42,7 @@ class Flags {
            const char* values = "FILE...");
   // One optional argument without a flag.
   void add_positional(const char* name, std::string& to, const char* help);
-  // Of the flags added from here on.
+  // The group of the flags added from here on.
   void group(std::string name) { group_ = std::move(name); }
 
   // Reads the command line (without program and command). Returns false where it asks for help,

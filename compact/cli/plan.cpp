@@ -73,7 +73,7 @@ void report_gpu(const TrainConfig& c, const std::vector<Operation>& operations,
   result["time"] = time_json(time, rates);
 }
 
-// Of several ranks the one that is planned, and what a step sends.
+// The rank that is planned, and what a step sends.
 void report_ranks(const TrainConfig& c, const StepPlan& plan, nlohmann::ordered_json& result) {
   std::cout << "ranks    " << c.ranks << ", zero " << c.zero << ": ";
   if (plan.dealt.empty()) {

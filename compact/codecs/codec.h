@@ -32,7 +32,7 @@ struct Encoded {
   // The tensor, or what is left of it, from parts like these: its shape, strides (of a dense
   // tensor) and type.
   std::function<at::Tensor(const Parts&)> decode;
-  // Of a tensor held as means over windows: the means; else null.
+  // Gives the means where the tensor is held as means over windows; else null.
   std::function<at::Tensor(const Parts&)> decode_means;
   Windows windows;
   // Where parts are copied to the host beside what the device computes: makes the device wait until
@@ -92,8 +92,8 @@ struct CodecInfo {
   // The spec with the settings that give 0 a code of its own, so that signs can be read too;
   // nullopt: there are none. Null: there never are.
   std::optional<Spec> (*with_signs)(const Spec& spec) = nullptr;
-  // Null: there is no choice of bits. with_bits: in so many of the choices, with another average
-  // where one is given.
+  // Null: there is no choice of bits. with_bits: the spec with so many bits, one of the choices,
+  // and with another average where one is given.
   CodecBits (*bits)(const Spec& spec) = nullptr;
   Spec (*with_bits)(const Spec& spec, int bits, std::optional<double> average) = nullptr;
   // Null: a budget chooses it by no setting.

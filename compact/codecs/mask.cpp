@@ -25,8 +25,9 @@ struct Two {
   uint32_t zero = 0, one = 1;
 };
 
-// The two bit patterns that a tensor on the CPU has, as far as its first elements and a search for
-// the second tell; one pattern: both are it.
+// The two bit patterns of a tensor on the CPU, found in its first elements and, where these are all
+// equal, by a search for a second one; both are the same where there is only one. False where the
+// first elements have more than two.
 bool two_of(const at::Tensor& flat, Two& two) {
   if (flat.numel() == 0) return true;
   two.zero = two.one = word_of(flat, 0);

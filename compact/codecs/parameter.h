@@ -53,13 +53,13 @@ std::shared_ptr<Carrier> make_carrier(const Spec& grad, const std::string& name,
 // `lr_scale` of a gradient's treatment, 1 by default. Throws InputError where it is negative.
 double lr_scale_of(const Spec& grad);
 
-// Zeros that make a product's sizes what matrix units read fast: behind the rows of each part, and
+// Zeros that make a product's sizes what matrix units read fast: after the rows of each part, and
 // at the end of each row. They are part of no file and no count, and no update changes them.
 struct ZeroPadding {
   int64_t rows = 0, columns = 0;
 };
 
-// `values` with zeros behind each part and at the end of each row; `parts`: rows of each, these
+// `values` with zeros after each part and at the end of each row; `parts`: rows of each, these
 // zeros included.
 at::Tensor padded(const at::Tensor& values, const std::vector<int64_t>& parts,
                   const ZeroPadding& padding);
@@ -80,7 +80,7 @@ struct Parameter {
 
   // What autograd and the optimizer see.
   const at::Tensor& leaf() const { return carrier ? carrier->value : weight; }
-  // Its elements but padding; and bytes of the weight that are here now.
+  // Its elements without padding; and bytes of the weight that are here now.
   int64_t count() const;
   int64_t weight_bytes() const;
 };

@@ -31,7 +31,8 @@ class Pool final : public Codec {
     e.decode = [shape = Shape(x), w = windows_](const Encoded::Parts& parts) {
       at::Tensor y = shape.empty();
       const auto whole = [&](int64_t axis) { return y.size(axis) == parts[0].size(axis) * w.size; };
-      // Of other sizes it rounds quotients, here and there to the neighbour.
+      // Upsampling rounds quotients where the size is no power of two, and would take some values
+      // from the neighbouring window.
       const bool exact = std::has_single_bit(static_cast<uint64_t>(w.size));
       if (y.dim() == 4 && exact && w.size == w.stride && whole(2) && whole(3)) {
         at::upsample_nearest2d_out(y, parts[0], {y.size(2), y.size(3)});
@@ -65,7 +66,7 @@ class Pool final : public Codec {
     }
   }
 
-  // y[.., p, ..] = mean[.., min(p / stride, last), ..], along `axis` and those behind it.
+  // y[.., p, ..] = mean[.., min(p / stride, last), ..], along `axis` and those after it.
   static void spread(const at::Tensor& mean, const at::Tensor& y, int64_t axis, Windows w) {
     if (axis == y.dim()) {
       y.copy_(mean);

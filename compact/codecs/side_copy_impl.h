@@ -11,7 +11,7 @@
 
 namespace compact {
 
-// One copy, on the side stream of its device, behind all that the current stream was given before.
+// One copy, on the side stream of its device, after all that the current stream was given before.
 // It holds the memory of the device that it reads or writes. On the meta device, which stands for
 // another then, it is made at once and holds the memory as long. May be used by many threads.
 class SideCopy {
@@ -26,8 +26,8 @@ class SideCopy {
   // From the tensor of the device into pinned memory, or from there. Once.
   void to_host(const at::Tensor& host);
   void from_host(const at::Tensor& host);
-  // What the tensor's own stream, and the current one, are given from now on runs behind the copy;
-  // the tensor is let go of. A second time for the current stream only.
+  // What the tensor's own stream and the current one are given from now on runs after the copy; the
+  // tensor is released. A second call is for the current stream only.
   void wait();
 
  private:

@@ -6,7 +6,7 @@
 namespace compact {
 
 // Weights come and go by the segments that read them, which have numbers from the first to the
-// last. Of several processes all come to the same calls in the same order.
+// last. Where there are several processes, all make the same calls in the same order.
 class WeightHome {
  public:
   virtual ~WeightHome() = default;

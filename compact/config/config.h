@@ -15,7 +15,7 @@ struct TrainConfig {
   std::string model;                       // a name of `compact list models`
   std::string model_name_or_path;          // or a folder with config.json (and weights: continue)
   double width_mult = 1;                   // of an image model's widths
-  // Of graph networks; 0, and -1 of dropout: the model's usual.
+  // For graph networks; 0, or -1 for dropout: the model's usual value.
   int64_t hidden_size = 0, num_hidden_layers = 0;
   double dropout = -1;
   // Data

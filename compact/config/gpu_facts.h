@@ -19,7 +19,7 @@ struct GpuFacts {
   std::string nvcc;        // path of the compiler of CUDA; empty: none was found
 };
 
-// Of this machine, program and torch.
+// What this machine, program and torch have.
 GpuFacts gpu_facts();
 
 // Rows (name, what is there) and a last one, `training on`, that says where the program trains

@@ -15,8 +15,9 @@ struct MemoryLimit {
 
 // The smallest of `budget` (bytes, 0: none), what this process's control groups have left (those
 // of versions 1 and 2, ancestors included; file cache that can be dropped counts as left), and the
-// machine's available memory. Of the last two a margin is kept for what is no tensor: 256 MiB or a
-// twentieth, whichever is more, and each of `processes` of a run on this machine has its part.
+// machine's available memory. The last two are divided by `processes`, those of a run on this
+// machine, and each part keeps a margin for what is no tensor: 256 MiB or a twentieth, whichever is
+// more.
 MemoryLimit memory_limit(int64_t budget, int64_t processes = 1);
 
 // The bytes of this process in the machine's memory, code and libraries' buffers included: now, and

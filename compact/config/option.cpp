@@ -28,7 +28,7 @@ std::string full_name(std::span<const Choice> choices, const std::string& word) 
   return word;
 }
 
-// Of an int64_t or double; none of others.
+// The value of an option that is an int64_t or a double; nullopt for others.
 std::optional<double> number_of(const TrainConfig& config, const ConfigOption& option) {
   return std::visit(
       [&](auto member) -> std::optional<double> {

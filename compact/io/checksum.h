@@ -14,7 +14,7 @@ namespace compact {
 // 16 hexadecimal digits.
 std::string xxh3(std::string_view bytes);
 
-// Of part of a file, read in constant memory. InputError where the file ends before.
+// The same for part of a file, read in constant memory. InputError where the file ends before.
 std::string xxh3(const InputFile& file, int64_t begin, int64_t bytes);
 
 struct FileDigest {

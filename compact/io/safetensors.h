@@ -85,7 +85,7 @@ class SafetensorsWriter {
 
 // transformers refuses weights without {"format": "pt"}.
 inline const Metadata kTorchFormat = {{"format", "pt"}};
-// Of the weights of a model.
+// Metadata of a model's weights.
 inline const Metadata kModelMetadata = {{"format", "pt"}, {kChecksumKey, ""}};
 
 void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,

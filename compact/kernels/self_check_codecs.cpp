@@ -134,7 +134,7 @@ void check_bits(Checker& c) {
         const auto x = hard_values(count, variant);
         c.compare(0, cat(text_of(type), " count ", count, " variant ", variant),
                   [&](const Backend& b, Side& s, const Launch& launch) {
-                    // Of variant 0 only zeros are no strays.
+                    // In variant 0 any value outside the range but 0 is a stray.
                     const std::vector<int32_t> none = {0};
                     auto* strays = const_cast<int32_t*>(s.data("strays", none));
                     b.bit_pack({.x = s.tensor("x", x, type),

@@ -78,7 +78,7 @@ void check_rope(Checker& c) {
     for (const int64_t dim : {2, 6, 32, 64}) {
       for (const int64_t tokens : {0, 1, 37}) {
         for (const int64_t extra : {0, 3, 64}) {
-          // Of wide heads the first part is turned.
+          // Only the first part of wide heads is turned.
           const int64_t heads = 3, length = 5, wide = extra == 64 ? dim + dim / 2 : dim;
           const int64_t stride = heads * wide + extra;
           const auto x = c.values(tokens * stride, 1, extra == 3);

@@ -16,7 +16,7 @@ namespace compact::kernels {
 
 class Side {
  public:
-  // Tensors start `shift` elements behind a 64-byte boundary.
+  // Tensors start `shift` elements after a 64-byte boundary.
   Side(const Memory& memory, int shift) : memory_(memory), shift_(shift) {}
   ~Side();
   Side(const Side&) = delete;

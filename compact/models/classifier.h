@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A network that gives logits: their cross-entropy with classes (int64) or, of one output, its
-// squared error from values (f32), and what it saves, held as a policy says: in segments by their
-// slots, around plain operations by a scope. Under a policy without slot lines
-// (`off`) tensors are saved as plain PyTorch saves them.
+// A network that gives logits. Its loss is their cross-entropy with classes (int64) or, with one
+// output, the squared error from values (f32). What it saves is held as a policy says: in segments
+// by their slots, around plain operations by a scope. Under a policy without slot lines (`off`)
+// tensors are saved as plain PyTorch saves them.
 #pragma once
 
 #include "compact/networks/network.h"

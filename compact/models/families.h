@@ -33,7 +33,7 @@ struct FamilyInfo {
   std::vector<ModelInfo> models;
   // Throws InputError, beginning with `where`, on what is missing, wrong or not computed here.
   std::unique_ptr<ModelConfig> (*read)(const nlohmann::json& config, std::string_view where);
-  // Of images: the processor of transformers' models of these types.
+  // For models of images: the processor that transformers has for these types.
   const char* image_processor = "ViTImageProcessor";
 
   bool is_for(ModelUse use) const;

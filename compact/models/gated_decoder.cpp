@@ -110,7 +110,7 @@ std::vector<std::pair<std::string, at::Tensor>> GatedDecoder::named_tensors() co
     if (l.q_norm.weight) put(all, attn + "q_norm", l.q_norm);
     if (l.k_norm.weight) put(all, attn + "k_norm", l.k_norm);
     put(all, attn + "o_proj", l.out);
-    // The second of the block's norms, which transformers calls by what it is behind.
+    // The second of the block's norms; transformers names it by what comes before it.
     if (l.attn_post.weight) put(all, prefix + behind, l.attn_post);
     put(all, prefix + (l.attn_post.weight ? "pre_feedforward_layernorm" : behind), l.mlp_norm);
     put(all, prefix + "mlp.", l.gate_up,

@@ -37,9 +37,9 @@ struct GatedShape {
   std::optional<int64_t> pad;  // whose embedding is not trained by what reads it
   bool fused_names = false;    // a file has one tensor of q, k and v, and of gate and up
 
-  // Zeros behind `intermediate`: rows of gate and of up, columns of down, on every device alike.
-  // Matrix units read rows of a multiple of 16 bytes. A file's one tensor of gate and up shows no
-  // gap between the two, so that there are none then.
+  // How many zeros follow `intermediate`: rows of gate and of up, columns of down, on every device
+  // alike. Matrix units read rows of a multiple of 16 bytes. A file's one tensor of gate and up
+  // shows no gap between the two, so that there are none then.
   int64_t padding() const { return fused_names ? 0 : (8 - intermediate % 8) % 8; }
 };
 
@@ -61,7 +61,7 @@ class GatedDecoder : public LanguageModel {
   // The next block, whose queries and keys are turned by `rope` (null: they are not). A window that
   // no sequence is longer than is none.
   void add_block(std::shared_ptr<const RopeTables> rope, AttentionOptions attention);
-  // To be called behind the last block: the final norm, whose result is multiplied.
+  // To be called after the last block: adds the final norm, whose result is multiplied by `scale`.
   void finish_blocks(double scale = 1);
 
  private:

@@ -25,8 +25,8 @@ class LanguageModel : public Network {
   const Parameter* chunked_head() const override { return &head(); }
   // [batch, sequence, vocabulary], in the model's type; without a graph.
   at::Tensor logits(const at::Tensor& ids) const;
-  // Those of the last of ids int64 [1, tokens], which come behind what the cache has, [vocabulary];
-  // they are in the cache then. decoder.h is to be used.
+  // Logits [vocabulary] of the last of ids int64 [1, tokens], which follow the tokens in the cache
+  // and are added to it. Programs use decoder.h instead.
   at::Tensor logits_of_last(const at::Tensor& ids, TokenCache& cache) const;
   // Whether tokens of a sequence of this length are read otherwise than those of a shorter one.
   virtual bool is_far(int64_t length) const { return false; }

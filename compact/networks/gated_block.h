@@ -4,7 +4,7 @@
 //
 // Slots: NAME.attn.{input,norm,qkv,out}, NAME.mlp.{input,norm,gate_up,product}, that of the gate
 // NAME.mlp.{silu or gelu}; with norms of heads NAME.attn.heads, which attention reads then; with
-// norms behind the halves NAME.{attn,mlp}.added, which these read.
+// norms after the halves NAME.{attn,mlp}.added, which these norms read.
 #pragma once
 
 #include <cstdint>

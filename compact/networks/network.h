@@ -34,15 +34,15 @@ struct Pass {
   }
 };
 
-// What a forward pass that made a graph left for its backward pass: of segments and of the loss
-// that a model makes itself, and of plain operations. Of one network and one thread; for another
-// pass to be cleared.
+// What a forward pass that made a graph left for its backward pass: what segments and the model's
+// own loss left, and what plain operations saved. It is for one network and one thread, and must be
+// cleared before another pass.
 struct PassReport : SegmentReport {
-  // Of the last pass; where the policy holds them all as they are, of the first one: what a scope
-  // watches costs a little.
+  // What plain operations saved in the last pass, or, where the policy keeps all of it, in the
+  // first one: watching costs a little time.
   SavedTensorReport plain;
 
-  // To be filled by another pass of the same network.
+  // To be called before another pass of the same network fills it.
   void clear() { slots.clear(), saved_bytes = 0; }
   // Every slot with its treatment and exact bytes, and what was stored in all.
   std::vector<SlotBytes> all_slots() const;
@@ -77,8 +77,9 @@ struct NetworkOptions {
 
 class Network {
  public:
-  // A product's matrix, or a norm, and its bias; null where there is none. `others`: products of
-  // the same input, behind it, whose matrices are tensors of their own. `adapters`: of any of them.
+  // A product's matrix, or a norm, and its bias; null where there is none. `others`: further
+  // products of the same input, which follow it and have matrices of their own. `adapters`: those
+  // of all these products.
   struct Adapter {
     LowRankAdapter how;
     const Parameter *a = nullptr, *b = nullptr;
@@ -125,14 +126,14 @@ class Network {
   // What model.safetensors holds, by the names that other programs know; statistics included.
   // Copying into them loads.
   virtual std::vector<std::pair<std::string, at::Tensor>> named_tensors() const = 0;
-  // By which other names a file may have one of them; whether a pretrained model may lack it, as
-  // one without a head: it is new then.
+  // Other names that a file may have for a tensor. may_be_new: a pretrained model may lack the
+  // tensor, for example a head; it is then initialised.
   using Names = std::vector<std::string>;
   virtual Names other_names(const std::string&) const { return {}; }
   virtual bool may_be_new(const std::string&) const { return false; }
-  // Under which names a file may have the same values once more: a head that is tied.
+  // Names under which a file may have the same values once more, for example those of a tied head.
   virtual Names copies_of(const std::string&) const { return {}; }
-  // By which of its names a file that `has` some has this one; its own where by none.
+  // The first of the tensor's names that `has` says a file has; its own name where there is none.
   std::string found_name(const std::string& name, FunctionRef<bool(const std::string&)> has) const;
 
   // Parts that are one node of the graph each, in the order of the forward pass; none: all saved
@@ -149,8 +150,8 @@ class Network {
   // Whether the rows of inputs and target are samples of their own, so that part of a batch is one.
   virtual bool divisible() const { return true; }
 
-  // What codecs hold in the passes of a report; and giving some of it other codecs, as
-  // `slot NAME = ...` lines, for passes to come.
+  // codec_tensors(): what codecs hold in the passes of a report. set_codecs(): gives some of these
+  // tensors other codecs for passes to come, by `slot NAME = ...` lines.
   std::vector<CodecTensor> codec_tensors(const PassReport& report) const;
   virtual void set_codecs(const Policy& policy);
 
@@ -173,9 +174,9 @@ class Network {
   at::TensorOptions tensor_options() const {
     return at::TensorOptions().device(options_.device).dtype(options_.dtype);
   }
-  // A trainable tensor that lives as long as the network, of fused products of so many rows (none:
-  // of one), padding included. `hidden`: a matrix of a block. Biases and norms (one dimension) have
-  // no weight decay.
+  // A trainable tensor that lives as long as the network. `parts`: rows of each fused product,
+  // padding included; empty: it is one product. `hidden`: a matrix of a block. Biases and norms
+  // (one dimension) have no weight decay.
   const Parameter* parameter(const std::string& name, const at::Tensor& value, bool hidden = false,
                              std::vector<int64_t> parts = {}, const ZeroPadding& padding = {});
   // A product's matrix [sum of out, in] of fused products of so many rows, normal values of this
@@ -195,12 +196,12 @@ class Network {
   // To be called once all parameters are there: gives them what the policy says of gradients.
   // Throws InputError where it asks for what they cannot have, or names others.
   void treat_parameters();
-  // Adds what a file has of it, under PREFIX + NAME + ".weight" and ".bias": the parts of a fused
-  // product that has as many as there are names, else the whole.
+  // Adds a product's tensors under PREFIX + NAME + ".weight" and ".bias", as a file has them: the
+  // parts of a fused product where there are as many as names, else the whole.
   using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
   static void put(NamedTensors& all, const std::string& prefix, const Affine& affine,
                   const std::vector<const char*>& names = {""});
-  // A segment that does; parts are run in the order in which they were added.
+  // Adds a part; parts run in the order in which they were added.
   Part& add_part(std::string name, Slot input);
   const std::vector<std::unique_ptr<Part>>& parts() const { return parts_; }
   // The slots of all parts, for policies.

@@ -23,7 +23,7 @@ struct PostNormOptions {
   std::shared_ptr<const Stage> attention;
 };
 
-// Appends it to a part, behind tensor `input`, to the sum that the next norm reads.
+// Appends the block to a part: from tensor `input` to the sum that the next norm reads.
 void add_post_norm_block(Network::Part& part, int input, const std::string& name,
                          const Policy& policy, const PostNormBlock& block,
                          const PostNormOptions& options);

@@ -106,7 +106,7 @@ bool adamw_steps_together(const ParameterState& s) {
   return !s.parameter->carrier && !s.m.packed();
 }
 
-// Of parameters on one device.
+// All parameters are on one device.
 void adamw_step_all(std::span<const ParameterStep> steps) {
   std::vector<at::Tensor> grads;  // which live until the kernels are launched
   std::vector<kernels::AdamW> all;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Updates that one rank makes and all ranks take: of a projected parameter without a master the
-// carrier's, which every rank folds into its weight with the same random bits; of others the weight
-// as it is then.
+// Sends the updates that one rank makes to all ranks. For a projected parameter without a master
+// the carrier's update is sent, and every rank folds it into its weight with the same random bits;
+// for others the new weight is sent.
 #include <ATen/ATen.h>
 
 #include <deque>
@@ -15,7 +15,7 @@ namespace {
 
 // The rows of a projected update that are sent; empty: the weight is.
 std::vector<FoldPart> sent_parts(const ParameterState& s, const StepContext& context) {
-  // Else only the owner folds into it.
+  // In these cases only the owner folds the update into the weight.
   if (!s.parameter->carrier || has_master(s, context.options) || s.parameter->home) return {};
   return s.kind->folds(s, context);
 }
@@ -48,8 +48,8 @@ void take(Group& group, Sent& sent) {
 
 }  // namespace
 
-// Rounds, in each of which every rank updates one of its own, and all of these are sent, the next
-// while one is folded: no more than one update is waiting, whatever they are.
+// In each round every rank updates one of its parameters and all of these updates are sent; the
+// next one is sent while one is folded, so that never more than one waits.
 void Optimizer::exchange_updates(double learning_rate, const at::Tensor& grad_scale,
                                  const at::Tensor& guard) {
   if (!reduction_) return;

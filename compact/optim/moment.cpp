@@ -53,7 +53,7 @@ Moment::Moment(at::Tensor value, at::Tensor scales, bool is_signed)
                 "[moment] values must be Float or BFloat16, or Byte with scales, are ",
                 c10::toString(type), packed() ? " with" : " without", " scales");
   if (!packed()) return;
-  // Of no rows no width is known.
+  // Without rows the width is not known.
   const int64_t blocks = rows() == 0 && scales_.dim() == 2 ? scales_.size(1) : blocks_of(width());
   COMPACT_CHECK(scales_.scalar_type() == at::kFloat && scales_.is_contiguous() &&
                     scales_.device() == value_.device() &&

@@ -19,7 +19,7 @@ MomentType moment_type(const std::string& text);
 class Moment {
  public:
   Moment() = default;
-  // Zeros. Of an unsigned moment no value may be negative.
+  // Zeros. No value of an unsigned moment may be negative.
   Moment(at::IntArrayRef sizes, const at::TensorOptions& options, MomentType type, bool is_signed);
   // In memory that is there: f32, bf16, or bytes with scales as scales() says. Throws InputError on
   // types and sizes that are not those of a moment.

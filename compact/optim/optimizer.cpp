@@ -49,7 +49,7 @@ Moment moment_like(const ParameterState& s, MomentType type, bool is_signed) {
   return {s.leaf.sizes(), s.weight.options(), type, is_signed};
 }
 
-// Of moments and master: what their elements take, but for scales.
+// Bytes of the elements of moments and master, without scales.
 int64_t owned_bytes(const ParameterState& s, const OptimizerOptions& options) {
   const OptimizerInfo::State held = s.kind->state(options);
   const MomentType type = moment_type(options.moment ? options.moment(*s.parameter) : "");
@@ -248,7 +248,7 @@ void Optimizer::gradient_is_whole(size_t index) {
   if (reduction_ && reduction_->has_begun()) reduction_->ready(index);
 }
 
-// When the gradient of the parameter is whole.
+// Updates the parameter; called when its gradient is whole.
 void Optimizer::release(size_t index) {
   const at::NoGradGuard no_grad;
   ParameterState& s = states_[index];
@@ -286,7 +286,7 @@ void Optimizer::gather(ParameterState& s) {
   grad.reset();
 }
 
-// As a binary counter carries: what was summed of as many passes is added.
+// Adds as a binary counter carries: two sums of equally many passes become one.
 void Optimizer::gather_in_a_tree(ParameterState& s) {
   const at::NoGradGuard no_grad;
   at::Tensor now = s.leaf.grad().to(at::kFloat).contiguous();

@@ -33,12 +33,12 @@ struct ParameterState {
   Moment v;           // shape of the leaf: second moment; the same
   at::Tensor master;  // f32, shape of the weight; undefined where the weight is f32 or has none
   at::Tensor sum;     // f32, shape of the leaf: gradients so far, under OptimizerOptions::f32_sums
-  // Of f32, under OptimizerOptions::tree_sums: sums of passes that are not in `sum` yet, the larger
-  // first; and of a step that sums in every pass, how many there were.
+  // f32, under OptimizerOptions::tree_sums: sums of passes that are not in `sum` yet, the larger
+  // first. `passes`: how many passes of the step were summed.
   std::vector<at::Tensor> partial_sums;
   int64_t passes = 0;
-  at::Tensor total;        // of an owner under zero 2: the sums of all ranks' passes so far
-  int owner = kEveryRank;  // of several ranks the one that has moments and master
+  at::Tensor total;        // an owner's, under zero 2: the sums of all ranks' passes so far
+  int owner = kEveryRank;  // the rank that has moments and master
   int rank = 0;            // this one
 
   bool is_own() const { return owner == kEveryRank || owner == rank; }
@@ -79,28 +79,29 @@ class Optimizer {
   std::string nonfinite(const at::Tensor& norm) const;
 
   // To be called before every backward pass of a step under OptimizerOptions::f32_sums, and before
-  // the only one where a parameter is to be updated inside it (Parameter::release): each such one
-  // is, as soon as its gradient is whole, and the gradient is freed. step() then updates the
-  // others. A gradient that is not finite changes nothing: under a `guard`, as of step(), it is
-  // added to that; without one it is left, with its parameter, as it is, but on a GPU, where seeing
-  // that would be a wait for each, taken like others. gradient_norm() tells of it. Throws
-  // InputError, with nothing changed, where a parameter that is to be released has a gradient, or
-  // one's weight is another tensor than it was.
-  // Of several ranks, gradients of the `last` pass of a step are summed as they become whole; under
-  // OptimizerOptions::zero 2 those of every pass, which end_backward() ends.
+  // the only one of a step where parameters are to be updated inside it (Parameter::release). Such
+  // a parameter is updated as soon as its gradient is whole, and the gradient is freed; step() then
+  // updates the others. With a `guard`, as in step(), the norm of each such gradient is added to
+  // it, so that one that is not finite changes nothing. Without a guard, a gradient on the CPU that
+  // is not finite is left, with its parameter, as it is; on a GPU it is used like any other, since
+  // the host does not wait to look at it. gradient_norm() tells of it. Throws InputError, with
+  // nothing changed, where a parameter that is to be released has a gradient, or a weight is
+  // another tensor than it was. Where there are several ranks, gradients of the `last` pass of a
+  // step are summed over them as they become whole; under OptimizerOptions::zero 2 those of every
+  // pass, which end_backward() ends.
   void begin_backward(double learning_rate, const at::Tensor& guard = {}, bool last = true);
 
   void end_backward();
 
-  // After the last backward pass of a step: gradients become the sums of all ranks', which the
-  // owner of a parameter alone has where there is one. Throws InputError where a parameter has no
-  // gradient, GroupError where a rank has gone.
+  // To be called after the last backward pass of a step: gradients become the sums over all ranks;
+  // where a parameter has an owner, only the owner has the sum. Throws InputError where a parameter
+  // has no gradient, GroupError where a rank has gone.
   void sum_over_ranks();
 
   // Drops what the step has so far: sums, gradients, and that its backward pass began. After a
   // backward pass that failed half-way the step then begins anew, with all of its micro-batches.
-  // What was updated inside that pass stays so: going on exactly needs load(). Of several ranks all
-  // must do it at once.
+  // What was updated inside that pass stays so: going on exactly needs load(). Where there are
+  // several ranks, all must do it at once.
   void clear_gradients();
 
   // One update of every parameter that still has a gradient to give, gradients multiplied by
@@ -115,19 +116,19 @@ class Optimizer {
   // host does is done all the same: updates() counts, and projections are re-drawn.
   void step(double learning_rate, const at::Tensor& grad_scale = {}, const at::Tensor& guard = {});
 
-  // For steps that are replayed from a CUDA graph, launched as they once were: from prepare() on
-  // updates read all that changes from one to the next from the device, where prepare() puts it for
-  // the next one, and what step() is told of the learning rate is not asked for. A replayed step is
-  // followed by replayed() in place of step(). Throws InputError where an update cannot do that;
-  // cannot_replay() says why, or nothing.
+  // For steps that are replayed from a CUDA graph. prepare() puts on the device all that changes
+  // from one update to the next; from then on updates read it there, and step() ignores its
+  // learning rate. A replayed step is followed by replayed() in place of step(). Throws InputError
+  // where an update cannot do that; cannot_replay() says why, or nothing.
   std::string cannot_replay() const;
   void prepare(double learning_rate);
   void replayed();
 
-  // Under OptimizerOptions::zero 3: from now on the weights that owners have are with them alone,
-  // but while the segment runs that reads them (Parameter::home). `segments`: what each reads, in
-  // the order of the forward pass; what several read stays where it is. gather_weights() brings all
-  // to all ranks, until scatter_weights(): for what reads weights otherwise.
+  // Under OptimizerOptions::zero 3: from now on only its owner holds a weight, except while the
+  // segment that reads it runs (Parameter::home). `segments`: the weights that each reads, in the
+  // order of the forward pass; a weight that several read stays on all ranks. gather_weights()
+  // brings all weights to all ranks until scatter_weights(), for code that reads them outside of
+  // segments.
   void shard_weights(const std::vector<std::vector<Parameter*>>& segments);
   void gather_weights();
   void scatter_weights();
@@ -136,12 +137,13 @@ class Optimizer {
   // Whether the next update re-draws projections.
   bool redraws_next() const;
   const std::vector<ParameterState>& states() const { return states_; }
-  // Of the state that only one of several ranks has: bytes by rank; empty where all have all.
+  // Bytes of the state that only one of several ranks has, by rank; empty where all have all.
   const std::vector<int64_t>& dealt_bytes() const { return dealt_; }
-  // With the sums of gradients and the weights that are dealt: what ranks are dealt by.
+  // The same with sums of gradients and weights, where these are dealt too.
   const std::vector<int64_t>& dealt_loads() const { return loads_; }
 
-  // Of what this rank has (see is_elsewhere()): all, what every rank has, or what it alone has.
+  // Which part of the state that this rank has (see is_elsewhere()): all, what every rank has, or
+  // what it alone has.
   enum class Part : uint8_t { kAll, kCommon, kOwned };
   OptimizerState state(Part part = Part::kAll) const;
   // Whether a tensor of the state is another rank's: load() passes over it.
@@ -184,7 +186,8 @@ class Optimizer {
   std::shared_ptr<WeightShards> shards_;
   int64_t updates_ = 0;
   at::Tensor numbers_;  // on the device, kernels::AdamWNumbers of each parameter; once prepared
-  // Of the step whose backward pass began: its learning rate, what is updated, with which norms.
+  // Learning rate and guard of the step whose backward pass has begun, which parameters that pass
+  // has updated, and the norms of their gradients.
   std::optional<double> backward_rate_;
   bool last_pass_ = true;
   at::Tensor backward_guard_;

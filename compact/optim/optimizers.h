@@ -36,14 +36,15 @@ struct OptimizerInfo {
   State (*state)(const OptimizerOptions&);
   // The calls of fold() that a step makes on a projected parameter, in their order.
   std::vector<FoldPart> (*folds)(const ParameterState& s, const StepContext& context);
-  // The same for several parameters, which a GPU does with few launches; null, and otherwise of
-  // those that `steps_together` does not take: one after the other.
+  // The same for several parameters, which takes a GPU few launches. Parameters are updated one
+  // after the other where this is null, or `steps_together` is false for them.
   void (*step_all)(std::span<const ParameterStep> steps) = nullptr;
   bool (*steps_together)(const ParameterState& s) = nullptr;
-  // Whether it updates a parameter, as AdamW else does; null: all.
+  // Whether it updates a parameter; AdamW updates the others. Null: it updates all.
   bool (*takes)(const Parameter&) = nullptr;
-  // Where weights decay: W <- (1 - learning rate * weight decay) W, which the step does, or a part
-  // of the gradient, which is there when the step is called. Projected weights: always the first.
+  // True: the step itself decays weights, W <- (1 - learning rate * weight decay) W. False: the
+  // decay is part of the gradient that the step is given. Projected weights always decay the first
+  // way.
   bool decoupled_decay = true;
 };
 

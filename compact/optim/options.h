@@ -37,14 +37,15 @@ struct OptimizerOptions {
   uint64_t seed = 0;  // of stochastic rounding
   // How a parameter's moments are held, `f32`, `bf16` or `f8`; empty: f32 everywhere.
   std::function<std::string(const Parameter&)> moment;
-  // Of several processes that train one model, each on its own samples; null: this one alone. All
-  // of them make the same calls. Of one group one optimizer at a time has a step under way.
+  // The processes that train one model, each on its own samples; null: this one alone. All of them
+  // make the same calls. Only one optimizer of a group may have a step under way at a time.
   std::shared_ptr<Group> group;
-  // What of a matrix is with one rank alone, as ZeRO's stages have it. 0: nothing. 1: its moments
-  // and master. 2: and the sum of its gradients, of every backward pass. 3: and the
-  // weight, of what Optimizer::shard_weights() is told. Vectors are with all.
+  // What only one rank holds of a matrix, as ZeRO's stages have it. 0: nothing. 1: its moments and
+  // master. 2: also the sum of its gradients, made in every backward pass. 3: also the weight,
+  // where Optimizer::shard_weights() is told of it. All ranks hold all of vectors.
   int zero = 0;
-  // What gradients of matrices are summed in over ranks, at most: they are rounded to it before.
+  // The widest type in which gradients of matrices are summed over ranks; they are rounded to it
+  // before.
   at::ScalarType reduce_type = at::kFloat;
 };
 

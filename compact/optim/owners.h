@@ -10,7 +10,7 @@
 
 namespace compact {
 
-// All of them, each for itself.
+// Every rank has them and makes the updates itself.
 inline constexpr int kEveryRank = -1;
 
 // The owner of each of so many bytes, or kEveryRank where there are none to be had: the largest

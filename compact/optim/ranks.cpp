@@ -67,8 +67,8 @@ void Optimizer::sum_over_ranks() {
   if (reduction_) reduction_->finish();
 }
 
-// Every owner says the norms of its own, and rank 0 of those that all have: a sum with zeros, so
-// that the result is what one process would have got.
+// Every owner gives the norms of its own parameters, rank 0 those of parameters without an owner,
+// and zeros stand for all others in the sum, so that the result is what one process would get.
 at::Tensor Optimizer::norm_over_ranks() const {
   if (states_.empty()) return at::zeros({}, at::kFloat);
   const at::Tensor zero = at::zeros({}, states_[0].weight.options().dtype(at::kFloat));

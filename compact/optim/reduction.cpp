@@ -12,7 +12,7 @@
 namespace compact {
 namespace {
 
-// Sums under way whose gradients this rank lets go of: those of about a block.
+// The most sums under way whose gradients this rank releases: those of about a block.
 constexpr size_t kMostUnderWay = 4;
 
 const at::Tensor& gradient_of(const ParameterState& s) {
@@ -54,7 +54,7 @@ void Reduction::ready(size_t index) {
   while (next_ < matrices_.size() && ready_[matrices_[next_]]) start_next();
 }
 
-// What all ranks have is summed in the last pass alone, of all of them.
+// What all ranks update is summed once, in the last pass; what an owner updates in every pass.
 void Reduction::start_next() {
   const size_t index = matrices_[next_];
   if (last_ || states_[index].owner != kEveryRank) start(index);
@@ -63,8 +63,8 @@ void Reduction::start_next() {
 
 void Reduction::start(size_t index) {
   ParameterState& s = states_[index];
-  // Of what is let go of then, or is a copy. A rule that does not ask how fast sums are, so that
-  // memory is what was planned.
+  // Few sums may be under way where gradients are released afterwards or are copies. The rule does
+  // not depend on how fast sums are, so that memory is what was planned.
   const bool few = s.owner != kEveryRank || type_ != at::kFloat;
   while (few && started_.size() >= kMostUnderWay) retire();
   if (every_pass_ && s.passes > 0 && !s.gradient().defined()) {

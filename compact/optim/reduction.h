@@ -23,15 +23,15 @@ class Reduction {
 
   // A backward pass whose gradients are summed. Throws InputError after the last of a step.
   void begin(bool last);
-  // Of a pass that was not the last nothing is under way any more.
+  // Ends a pass that is not the last: waits for its sums.
   void end_pass();
   bool has_begun() const { return begun_; }
   bool is_done() const { return done_; }  // finish() was called in this step
   // The gradient of states[index] is whole, in that pass. Matrices are summed each for itself, from
   // the last to the first on all ranks, whichever is whole first.
   void ready(size_t index);
-  // All gradients are whole: those of vectors are summed as one. Every rank has the sums of what
-  // all of them update, an owner those of its own; the other ranks' are let go of.
+  // All gradients are whole: those of vectors are summed as one. Then every rank has the sums of
+  // what all ranks update, and an owner has those of its own parameters; all others are released.
   void finish();
   // A step is over, or has failed: nothing of it is kept.
   void begin_step();

@@ -56,8 +56,8 @@ class Entries {
   std::map<std::string, T> all_;
 };
 
-// Of states from before there was padding: with zeros in its place; others as they are. Codes of a
-// vector lie in blocks that padding would cut elsewhere.
+// A tensor that was saved without padding, with zeros in its place; any other as it is. Codes of a
+// vector stay as they are: with padding their blocks would begin elsewhere.
 at::Tensor with_padding(const Parameter& p, const at::Tensor& t, at::IntArrayRef sizes) {
   if (p.padding.rows + p.padding.columns == 0 || !t.defined() || t.sizes() == sizes ||
       t.dim() != static_cast<int64_t>(sizes.size()) || (t.dim() == 1 && !t.is_floating_point())) {

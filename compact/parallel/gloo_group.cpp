@@ -31,7 +31,7 @@ constexpr std::chrono::seconds kAsk(3);  // how long a failure is asked for
 std::string first_line(const std::exception& e) {
   const auto* error = dynamic_cast<const c10::Error*>(&e);
   const std::string text = error ? error->what_without_backtrace() : e.what();
-  // Behind the cause gloo says where else one might look.
+  // After the cause gloo says where else one might look.
   return text.substr(0, std::min(text.find('\n'), text.find(". This may")));
 }
 
@@ -136,7 +136,7 @@ class GlooGroup final : public Group {
     c10::intrusive_ptr<c10d::Work> work;
     COMPACT_CHECK(!t.is_cuda() || transfer < Transfer::kPass,
                   "[group] a tree of sums on GPUs needs NCCL, which this build has not");
-    // Of the two that carry a tree they are its steps, and have no future.
+    // kPass and kReceive are steps of a tree; their work has no future.
     const bool step = transfer == Transfer::kPass || transfer == Transfer::kReceive;
     if (!step) clock()->begin();
     together([&] { work = launch(transfer, t, rank); });

@@ -46,10 +46,10 @@ using PendingPtr = std::unique_ptr<Pending>;
 // A sum for all ranks or for one; a copy from one to all others, or between two.
 enum class Transfer : uint8_t { kSum, kSumTo, kSend, kPass, kReceive };
 
-// Of tensors given to sums and copies so far, those of texts and numbers left out: bytes, counted
-// twice where all ranks get a sum (which is as much as a sum for one and a copy of it, Rajbhandari
-// et al. 2020), and the seconds in which this process waited, and in which any was under way (on
-// the CPU; of texts and numbers, too).
+// Bytes of tensors given to sums and copies so far, without those of texts and numbers. They count
+// twice where all ranks get a sum, which is as much as a sum for one rank and a copy of it
+// (Rajbhandari et al. 2020). `waited`: seconds in which this process waited for them; `busy`:
+// seconds in which any was under way (on the CPU those of texts and numbers, too).
 struct GroupTraffic {
   int64_t bytes = 0;
   double waited = 0, busy = 0;
@@ -72,15 +72,16 @@ class Group {
   // Throw GroupError.
   void all_reduce(const at::Tensor& t);
   void broadcast(const at::Tensor& t, int from = 0);
-  // The same begun, beside other work; and a sum that rank `to` alone has then: what the others
-  // have is of no meaning. Every rank must begin them in one order. wait() throws GroupError.
+  // The same, begun and left to run beside other work until wait(). begin_reduce() gives the sum to
+  // rank `to` alone; what the others have then is undefined. Every rank must begin them in one
+  // order. wait() throws GroupError.
   PendingPtr begin_all_reduce(const at::Tensor& t);
   PendingPtr begin_reduce(const at::Tensor& t, int to);
   PendingPtr begin_broadcast(const at::Tensor& t, int from);
   void wait(PendingPtr pending);
   // The texts of all ranks, by rank.
   std::vector<std::string> gather(const std::string& text);
-  // The same after long work of their own: kWriting is how long one may be waited for.
+  // The same after long work of each rank: one may take up to kWriting.
   std::vector<std::string> gather_patiently(const std::string& text);
   static constexpr std::chrono::hours kWriting{6};
   // The text of rank 0.
@@ -93,10 +94,10 @@ class Group {
   // throws is passed on. Throws GroupError where rank 0 has gone.
   virtual bool lead(FunctionRef<void()> work) = 0;
 
-  // From now on sums of more than two are those of a binary tree over neighbours, ((0 + 1) + (2 +
-  // 3)), made by the one who waits: their order, and so their last bit, is the same for every rank
-  // that they are for, and the one that summing neighbours inside of one rank has. Throws
-  // InputError where the number of ranks is no power of two.
+  // From now on sums of more than two ranks are made in a binary tree over neighbours, ((0 + 1) +
+  // (2 + 3)), inside wait(). Their order, and so their last bit, is the same for every rank, and
+  // that of OptimizerOptions::tree_sums in one rank. Throws InputError where the number of ranks is
+  // no power of two.
   void sum_in_a_tree();
 
   // To be called once a device has been waited for, before what it made is kept: throws GroupError
@@ -105,14 +106,14 @@ class Group {
 
   GroupTraffic traffic() const;
 
-  // Tells the others why this process leaves them; false: another one did before, and only the
-  // first is heard. What holds the store stays up to `patience` for the others to hear it. And what
-  // the first one said, where that can be known.
+  // Tells the others why this process leaves them; false: another one left before, and only the
+  // first is heard. The process that holds the store stays up to that long, so that the others can
+  // hear it. failure(): what the first one said, where that can be known.
   virtual bool leave(const Failure&, std::chrono::seconds) noexcept { return true; }
   virtual std::optional<Failure> failure() noexcept { return std::nullopt; }
 
  protected:
-  // Seconds in which something is under way, as those say that carry it.
+  // Seconds in which something is under way, as begin() and end() say.
   class Clock {
    public:
     void begin();

@@ -33,7 +33,7 @@ std::unique_ptr<NcclLink> make_nccl_link(const NcclMeeting&, at::Device) {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-// Of c10, whose calls of CUDA are its own library's: no second runtime is linked.
+// c10's event calls CUDA through c10's own library: no second runtime is linked.
 using EventPtr = std::shared_ptr<c10::Event>;
 constexpr std::chrono::milliseconds kGlance(200), kPatience(1000);
 

@@ -28,8 +28,8 @@ class NcclLink {
   NcclLink(const NcclLink&) = delete;
   NcclLink& operator=(const NcclLink&) = delete;
   virtual ~NcclLink() = default;
-  // On a stream of its own, behind what was launched on the current one, which waits() for it in
-  // turn: the host does not. Throws GroupError where a rank has gone since.
+  // Runs on a stream of its own, after what was launched on the current one. wait() makes the
+  // current stream wait for it, not the host. Throws GroupError where a rank has gone since.
   virtual PendingPtr start(Transfer transfer, const at::Tensor& t, int rank) = 0;
   // Throws GroupError where it was stopped: what the device has made since is of no meaning. To be
   // asked once that has been waited for.

@@ -52,7 +52,7 @@ std::vector<Step> hull_steps(const TensorBits& t, size_t tensor) {
   return steps;
 }
 
-// Of tensors [first, end): the relaxed problem, in which the last step may be taken in part.
+// The relaxed problem of tensors [first, end), in which the last step may be taken in part.
 class RelaxedBits {
  public:
   RelaxedBits(std::span<const TensorBits> tensors, size_t first) {

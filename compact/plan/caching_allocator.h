@@ -30,7 +30,7 @@ class CachingAllocatorModel {
 
  private:
   struct Block {
-    int64_t bytes, begin;  // segments lie one behind the other
+    int64_t bytes, begin;  // segments lie one after the other
     int64_t segment;
     bool free, small;
   };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The segments of a network, and which of them are alike: what is found out of one holds for all.
+// The segments of a network, and which of them are alike: what is found for one holds for all of
+// its kind.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -35,12 +36,13 @@ struct SegmentInfo {
   std::string in_segment(const std::string& slot) const { return name + "." + slot; }
 };
 
-// Of a segment that reads x and these weights; of `parameters`, where given, the matrices among
-// them.
+// Describes a segment that reads x and these weights; its matrices are those among `parameters`,
+// where these are given.
 SegmentInfo segment_info(const Segment& segment, const at::Tensor& x, Weights weights,
                          const SegmentPass& pass, std::span<const Parameter* const> parameters);
 
-// Lines of a policy that keeps what backward passes read: as it is, of signs one bit each.
+// Lines of a policy that keeps what backward passes read: as it is, or one bit each where only
+// signs are read.
 std::string keep_lines(const std::vector<SegmentInfo>& segments);
 
 // A segment as a forward pass of a training step runs it, on the meta device.
@@ -52,7 +54,7 @@ struct SegmentSample {
   SegmentPass pass;
 };
 
-// All that what a segment takes depends on: of segments that are alike the same.
+// A text of all that a segment's memory and time depend on: the same for segments that are alike.
 std::string signature(const SegmentInfo& info, const SegmentSample& sample);
 
 // Runs one forward pass of a step on the meta device. Segments are alike where their slots, what

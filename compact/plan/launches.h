@@ -18,8 +18,8 @@ struct StepLaunches {
   // "gradient norm", "adamw" and "fold" (kernels of ours, wherever they are launched), "optimizer"
   // (the rest of updates). Parts without launches are left out, as are copies of the batch.
   std::vector<std::pair<std::string, int64_t>> parts;
-  // Of the host: a run reads loss and norm of a step once, and that when the next one is launched.
-  // In between nothing can wait, since no operation reads values on the meta device.
+  // How often the host waits in a step: a run reads loss and norm of a step once, when the next one
+  // is launched. Nothing else can wait, since no operation reads values on the meta device.
   static constexpr int64_t kWaits = 1;
   int64_t total() const;
   int64_t of(const std::string& part) const;

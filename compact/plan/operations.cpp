@@ -57,7 +57,8 @@ bool is_one_of(std::string_view name, std::span<const std::string_view> names) {
   return std::ranges::find(names, name) != names.end();
 }
 
-// Products of their first two operands, and of the two behind what they add them to.
+// Products of their first two operands; and products that are added to their first operand, made of
+// the next two.
 constexpr std::string_view kProducts[] = {"mm", "bmm", "mv", "dot"};
 constexpr std::string_view kAddedProducts[] = {"addmm", "baddbmm", "addbmm", "addmv"};
 
@@ -69,7 +70,7 @@ struct Running final : at::ObserverContext {
   Operation operation;
   bool codec_scope = false;
   bool nothing = false;  // takes no time, nor is it a part of what called it
-  bool whole = false;    // whatever it calls is it
+  bool whole = false;    // what it calls counts as part of it
   bool leaf = true;      // nothing that takes time was called by it
   bool selects = false, writes = false;
   double each_output = 0;           // operations of products for each element of the output
@@ -81,7 +82,7 @@ thread_local std::vector<Running*> running;
 thread_local std::string failure;  // the latest operation that could not be looked at
 
 double bytes_of(const at::Tensor& t) {
-  // Of one that is expanded, what there is.
+  // An expanded tensor counts as the memory that it has.
   return t.defined() && t.is_meta() && t.has_storage()
              ? static_cast<double>(std::min(t.nbytes(), t.storage().nbytes()))
              : 0;
@@ -145,8 +146,8 @@ struct Arguments {
 double elements(const at::Tensor& t) { return static_cast<double>(t.numel()); }
 
 // Scores and sums of them, two operations for each pair of positions and each of a head's
-// dimensions; backward computes the scores again, and two gradients of either. Of causal attention
-// one half.
+// dimensions; backward computes the scores again, and two gradients of either. Causal attention
+// takes half of that.
 double attention_products(const Arguments& a, bool backward) {
   const at::Tensor q = a.find("query")->toTensor(), v = a.find("value")->toTensor();
   const double pairs =

@@ -21,8 +21,8 @@ struct SegmentOption {
   LayerOption bytes;                  // cost: nanoseconds of a step, and what the error is worth
   int64_t nanoseconds = 0;            // of the cost
   double products = 0;                // operations of matrix products run again, in a step
-  // Of what is kept: the error of each rounded slot by its part of the elements. As much is lost by
-  // what is rebuilt from it and by the gradients made with it.
+  // Mean error of what is kept: each rounded slot counts by its share of the elements. What is
+  // rebuilt from it, and the gradients made with it, have about the same error.
   double error = 0;
 };
 
@@ -35,10 +35,9 @@ struct OptionSettings {
   double micro = 1;                    // micro-batches in a step
 };
 
-// Of every assignment of keep and recompute to a segment's slots those that no other one beats or
-// equals in bytes and cost. Bytes of both passes count from a level of the segment's own, the same
-// for all its options. Uses the meta device. Throws InputError where more than 12 slots may be
-// rebuilt.
+// The assignments of keep and recompute to a segment's slots that no other one beats or equals in
+// bytes and cost. Bytes of both passes count from a level of the segment's own, the same for all
+// its options. Uses the meta device. Throws InputError where more than 12 slots may be rebuilt.
 std::vector<SegmentOption> exact_options(const OptionSettings& settings);
 
 // The undominated ones of `exact`, which exact_options made with the same settings, and of these

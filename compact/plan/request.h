@@ -19,7 +19,7 @@ namespace compact {
 
 struct StepRequest {
   std::function<std::unique_ptr<Network>(at::Device)> network;
-  std::function<StepInputs(at::Device, int64_t micro)> micro_batch;  // of no meaning
+  std::function<StepInputs(at::Device, int64_t micro)> micro_batch;  // its values mean nothing
   bool resident = false;  // micro-batches are the data set itself, which no step takes memory for
   OptimizerOptions optimizer;
   StepShape step;
@@ -31,12 +31,13 @@ struct StepPlan {
   int64_t reserved = 0;   // CUDA: what the caching allocator holds at the peak; CPU: the peak
   int64_t workspace = 0;  // CUDA: of the matrix library, in `reserved`
   int64_t parameters = 0;
-  int64_t whole = 0;  // where weights come and go: what all take, before a step; 0: they do not
-  int64_t sent = 0;   // of several ranks: bytes given to sums and copies in a step
-  std::vector<int64_t> dealt;  // and of optimizer state that only one has, by rank
+  int64_t whole = 0;           // bytes before a step with all weights present (zero 3); else 0
+  int64_t sent = 0;            // bytes that ranks give to sums and copies in a step
+  std::vector<int64_t> dealt;  // bytes of optimizer state that only one rank has, by rank
 };
 
-// Makes the meta device count as this one does, and run what only it cannot. Plans call it.
+// Makes the meta device count memory as this device does, and run operations that it lacks. Plans
+// call it.
 void prepare_meta(c10::DeviceType device);
 
 // A training step on the meta device: no tensor of the model is allocated. Throws InputError where

@@ -80,7 +80,7 @@ const std::vector<SegmentOption>& BudgetSearch::options(size_t group, double ran
   if (!round) {
     made = exact_options(settings);
   } else if (info.matrices.empty()) {
-    // Nothing is held for a gradient that an error could be measured by.
+    // No slot is read for the gradient of a matrix, by which errors are measured.
     made = options(group, rank, false);
   } else {
     made = rounded_options(settings, options(group, rank, false), error_cost());
@@ -206,7 +206,7 @@ const Chosen& BudgetSearch::planned(const Candidate& c) {
   chosen.error += variants_.projection_error(c.variant);
   chosen.lossless = c.variant.moments.empty() && chosen.error == 0;
   chosen.states = c.solution.states;
-  // What the loss costs where memory is no matter, every candidate pays.
+  // Every candidate pays what the loss costs with its largest chunk.
   const int64_t usual = chunk_cost(variants_.chunks().front());
   chosen.added_seconds = static_cast<double>(c.nanoseconds - usual) * 1e-9;
   chosen.seconds = speed_.gpu ? step_time(operations, *speed_.gpu).total().seconds
@@ -215,8 +215,9 @@ const Chosen& BudgetSearch::planned(const Candidate& c) {
   return planned_.emplace(c.text, std::move(chosen)).first->second;
 }
 
-// From the cheapest down, so that the first that fits is the answer of the whole set. Where a plan
-// takes less than the solver predicts, a budget can lie between the two: what takes least meets it.
+// From the cheapest policy on, so that the first that fits is the best of all. Where a plan takes
+// less than the solver predicts, a budget can lie between the two; the policy of the least peak
+// then meets it.
 std::optional<Chosen> BudgetSearch::find(int64_t budget) {
   for (size_t i = 0; i < variants_.levels().size(); ++i) {
     const Level& l = level(i);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The search behind a budget: of every variant of a network, the mildest first, the best treatment
-// of every segment: the least predicted time, where codecs may be taken together with what their
-// error is worth: an error of 1 everywhere costs as much as one whole predicted step. What a
-// segment takes under one of its options is found by running it alone, once for all that are alike;
-// what is beside the segments comes from one plan of the whole step.
+// The search for a policy under a budget. For every variant of a network, the mildest first, it
+// finds the treatment of each segment that costs least: predicted time and, where codecs may be
+// used, the price of their error. An error of 1 everywhere costs as much as one whole predicted
+// step. What a segment takes under one of its options is found by running it alone, once for all
+// that are alike; what is beside the segments comes from one plan of the whole step.
 #pragma once
 
 #include <cstdint>
@@ -32,18 +32,18 @@ struct Chosen {
   int64_t states = 0;  // of the search, which is exact
 };
 
-// Remembers what it has planned. Which policies there are to choose from depends on the network and
-// the step alone, never on the budget: of every level the solver's answers to budgets between the
-// least peak and that of the least cost, on the CPU to all of them, on CUDA to 128 at equal
+// Remembers what it has planned. The policies to choose from depend on the network and the step
+// alone, never on the budget: for every level, the solver's answers to budgets between the least
+// peak and the peak of the least cost. On the CPU these are all such budgets, on CUDA 128 at equal
 // distances, since what the caching allocator reserves is known only from the plan of a whole step.
-// Of those whose plan fits, the one of the least cost is taken. So a smaller budget never has a
-// higher peak, a larger one never a slower policy; where plans take less than the solver predicts,
-// of what it predicts to fit.
+// The cheapest one whose plan fits is taken. So a smaller budget never has a higher peak, and a
+// larger one never a slower policy; where plans take less than the solver predicts, this holds for
+// policies that it predicts to fit.
 class BudgetSearch {
  public:
   using Step = std::function<StepRequest(const Policy&)>;
-  // `step`: of a policy. Throws InputError on a network without segments, on speeds of other
-  // segments, and where gradients may be projected and none can be.
+  // `step` makes the step of a policy. Throws InputError on a network without segments, on speeds
+  // of other segments, and where gradients may be projected and none can be.
   BudgetSearch(Step step, Allowed allowed, Speed speed);
   BudgetSearch(const BudgetSearch&) = delete;
 

@@ -30,9 +30,9 @@ struct AdaptiveTensor {
   at::ScalarType type = at::kFloat;
   double average = 4;  // bits whose bytes it brings to the budget
 };
-// Of a scope's report: the quantized tensors that are held for themselves, in order.
+// The quantized tensors of a scope's report that share no memory with an earlier one, in order.
 std::vector<AdaptiveTensor> adaptive_tensors(const SavedTensorReport& report, double average);
-// Those with `adapt`.
+// The tensors with `adapt`.
 std::vector<AdaptiveTensor> adaptive_tensors(std::span<const CodecTensor> tensors);
 
 // E|g' - g|^2 of each tensor in units of uniform_error(bits): one more gradient for each tensor,

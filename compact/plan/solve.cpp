@@ -92,7 +92,7 @@ class Relaxed {
   std::vector<Suffix> suffixes_;
 };
 
-// What all layers together may keep: at the top, and in the passes of the last layer.
+// How much all layers together may keep, so that the loss and the passes of the last layer fit.
 int64_t room_of(const LayerProblem& p, int64_t budget) {
   if (p.options.empty()) return budget - p.top_base;
   int64_t forward = kAnyCost, backward = kAnyCost;
@@ -104,8 +104,9 @@ int64_t room_of(const LayerProblem& p, int64_t budget) {
          std::max({p.top_base, p.forward_base.back() + forward, p.backward_base.back() + backward});
 }
 
-// One pass under a budget: of solutions of at most `most` the cheapest, of equal cost any. At most
-// `width` states of a layer, those that promise the least; then it need not be the cheapest.
+// One pass under a budget: the cheapest solution of a cost of at most `most`, any one of equal
+// cost. Keeps at most `width` states of a layer, those with the least bound; then the result need
+// not be the cheapest.
 std::optional<LayerSolution> pass(const LayerProblem& p, const Relaxed& relaxed, int64_t budget,
                                   int64_t most, size_t width) {
   if (p.rest > budget) return std::nullopt;
@@ -165,7 +166,8 @@ std::optional<LayerSolution> cheapest(const LayerProblem& p, const Relaxed& rela
   return pass(p, relaxed, budget, most, std::numeric_limits<size_t>::max());
 }
 
-// Of layers that all keep as little as they may, which leaves most room for those to come.
+// The peak where every layer keeps as little as it may, which leaves most room for later layers;
+// nullopt where that does not fit.
 std::optional<int64_t> least_keeping(const LayerProblem& p, int64_t budget) {
   if (p.rest > budget) return std::nullopt;
   int64_t saved = 0;

@@ -33,7 +33,7 @@ struct TimedNetwork {
   double scale = 1;     // samples of the network's own micro-batch in one of `request`
   std::string key;      // says all that the figures depend on beside threads
 };
-// What running it told.
+// What was measured on a TimedNetwork.
 struct MeasuredSteps {
   std::vector<std::vector<double>> segments;  // seconds of each step of each group
   double products = 0;                        // of the head, operations a second; 0: no head

@@ -96,7 +96,7 @@ std::string Variants::lines(const Variant& v) const {
   const std::string how =
       cat(" = project:rank=", v.rank, ",type=srht,share=true,period=200,scale=1,carry=true",
           step_.may_release() ? ",release=true\n" : "\n");
-  // By what is behind the segment's name, in the order first seen.
+  // By what follows the segment's name, in the order first seen.
   std::vector<std::string> all, rests;
   std::vector<std::vector<std::string>> of_rest;
   for (const SegmentInfo& s : segments) all.push_back(s.name);

@@ -35,13 +35,13 @@ class Block final : public torch::CustomClassHolder {
         int64_t seed);
 
   // "attn.qkv.1.weight": what forward() takes, in its order; "attn.qkv.adapter.0.A" and ".B" of the
-  // first adapter of a product; behind all "attn.qkv.1.carrier", zeros [out, rank], of every matrix
-  // whose gradient the policy projects: it takes the gradient.
+  // first adapter of a product; after all others "attn.qkv.1.carrier", zeros [out, rank], of every
+  // matrix whose gradient the policy projects: it takes the gradient.
   const std::vector<std::string>& weights() const { return names_; }
   // Products whose gradients are projected: attn.qkv. What they are projected with.
   std::vector<std::string> projections() const;
   c10::intrusive_ptr<Projected> projected(const std::string& product) const;
-  // From now on this one of the same settings.
+  // Uses this projection, of the same settings, from now on.
   void set_projected(const std::string& product, c10::intrusive_ptr<Projected> projected);
   // What policies may say of it: names and roles.
   std::vector<std::tuple<std::string, std::string>> slots() const;
@@ -57,7 +57,8 @@ class Block final : public torch::CustomClassHolder {
                      const std::optional<at::Tensor>& cos, const std::optional<at::Tensor>& sin,
                      const std::optional<at::Tensor>& lengths, bool training);
 
-  // Of the last call that made a graph: slot, treatment, bytes held, bytes if all were kept.
+  // The slots of the last call that made a graph: name, treatment, bytes held, bytes if all were
+  // kept.
   std::vector<std::tuple<std::string, std::string, int64_t, int64_t>> held() const;
 
   // For plans, of the last call: the segment that ran, and what it was given, in shapes alone and
@@ -88,7 +89,7 @@ class Block final : public torch::CustomClassHolder {
   static constexpr const char* kAdapter = ".adapter.";  // in names of weights
   PartPtr part(const Variant& variant);
   PartPtr make(const Variant& variant) const;
-  // Of so many products of one input, in one matrix or in a matrix each; 0: it is a norm.
+  // Weights of `products` products of one input, in one matrix or in a matrix each; 0: of a norm.
   Network::Affine affine(const std::string& name, std::vector<int64_t> out, int64_t in, bool bias,
                          int64_t products = 1);
   Network::Affine norm(const std::string& name, int64_t width, bool bias);

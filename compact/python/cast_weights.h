@@ -12,8 +12,8 @@
 
 namespace compact {
 
-// Of one call of a segment. The backward pass casts again: a weight that was changed in place since
-// makes it throw.
+// The weights of one call of a segment. The backward pass casts again, and throws where a weight
+// was changed in place since.
 class CastWeights final : public WeightHome {
  public:
   explicit CastWeights(at::ScalarType type) : type_(type) {}

@@ -18,7 +18,7 @@ at::Tensor on_cpu(const at::Tensor& t, at::IntArrayRef sizes) {
   return t.defined() ? at::full(sizes, 0.01, t.options().device(at::kCPU)) : at::Tensor();
 }
 
-// Of each step of a forward pass, on one sample of the batch; multiplied by the samples.
+// Seconds of each step of a forward pass, measured on one sample and multiplied by their number.
 std::vector<double> measured(const SegmentSample& s) {
   std::vector<int64_t> sizes = s.input.sizes().vec();
   const auto samples = static_cast<double>(std::exchange(sizes[0], 1));
@@ -81,7 +81,8 @@ LayerSearch::LayerSearch(const std::vector<BlockPtr>& blocks, double products, d
     keys.push_back(std::move(key));
   }
   keep_ = keep_lines(infos);
-  // Forward and twice as much backward: what an error of 1 everywhere is worth.
+  // An error of 1 everywhere costs as much as a forward pass and a backward pass, which takes twice
+  // that.
   const double error_cost = 3 * forward_ * 1e9 / static_cast<double>(blocks.size());
   for (auto& [key, kind] : kinds) {
     const OptionSettings settings{.info = kind.info,

@@ -92,7 +92,7 @@ std::vector<std::string> devices() {
   return all;
 }
 
-// What `run` returns; of methods Python sees InputError as a RuntimeError without help.
+// What `run` returns. Without this, Python would see an InputError of a method as a RuntimeError.
 template <class F>
 auto as_value_error(const F& run) {
   try {
@@ -178,7 +178,7 @@ TORCH_LIBRARY(compact, m) {
                                               std::get<3>(s), std::get<4>(s), std::get<5>(s));
           });
   using SearchPtr = c10::intrusive_ptr<LayerSearch>;
-  m.class_<LayerSearch>("LayerSearch")  // behind the classes that it takes
+  m.class_<LayerSearch>("LayerSearch")  // after the classes that it takes
       .def(torch::init<const std::vector<BlockPtr>&, double, double, bool>())
       .def("base_policy", &LayerSearch::base_policy)
       .def("solve", [](const SearchPtr& s, const TracePtr& base,

@@ -81,7 +81,7 @@ std::shared_ptr<Carrier> Projected::drawn(at::Device device, at::ScalarType type
 
 std::shared_ptr<Carrier> Projected::carrier_of(const at::Tensor& weight) {
   const std::lock_guard lock(mutex_);
-  // Of the type that gradients were made with.
+  // It has the type that gradients were made with.
   auto own =
       std::make_shared<Carrier>(*drawn(weight.device(), type_.value_or(weight.scalar_type())));
   own->rows = {weight.size(0)};

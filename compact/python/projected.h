@@ -43,7 +43,7 @@ class Projected final : public torch::CustomClassHolder {
   // Draws projections number `draw`: of the passes to come.
   void redraw(int64_t draw);
 
-  // Widths alone.
+  // A carrier that has widths alone.
   std::shared_ptr<Carrier> shape() const { return shape_; }
   // The projection in force, f32 [in, rank].
   at::Tensor matrix(at::Device device, at::ScalarType type) {

@@ -64,7 +64,7 @@ c10::intrusive_ptr<HeldSavedTensor> SavedTensors::pack(const at::Tensor& t) {
   try {
     return c10::make_intrusive<HeldSavedTensor>(store_.pack(t));
   } catch (const InputError& error) {
-    // Of methods Python sees any other error as a RuntimeError.
+    // Python sees any other error of a method as a RuntimeError.
     TORCH_CHECK_VALUE(false, error.what());
   }
 }

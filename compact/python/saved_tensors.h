@@ -50,8 +50,8 @@ class SavedTensors final : public torch::CustomClassHolder {
   // Throws c10::ValueError where the store throws InputError.
   c10::intrusive_ptr<HeldSavedTensor> pack(const at::Tensor& t);
 
-  // Of the last pass: name, treatment, sizes, type, bytes, stored, whether its memory was saved
-  // before, and whether it is a parameter.
+  // A tensor of the last pass: name, treatment, sizes, type, bytes, stored, whether its memory was
+  // saved before, and whether it is a parameter.
   using Row = std::tuple<std::string, std::string, std::vector<int64_t>, std::string, int64_t,
                          int64_t, bool, bool>;
   std::vector<Row> report() const;

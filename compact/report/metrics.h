@@ -45,8 +45,8 @@ class MetricsWriter {
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;
   ~MetricsWriter();  // tries once more
-  // Appends one row; in the files when the call returns. Rows that cannot be written wait for a
-  // later one, with a warning for the first.
+  // Appends one row; in the files when the call returns. A row that cannot be written is kept and
+  // written together with a later one; the first such row gives a warning.
   void write(int64_t step, const MetricsRow& row);
   // Throws InputError where rows still cannot be written.
   void flush();

@@ -19,8 +19,8 @@ namespace compact {
 struct EvalResult {
   double loss = 0;      // mean over targets
   int64_t targets = 0;  // tokens, images, ...
-  // Of tasks with classes: the part of targets whose class came first; of more than five, in the
-  // first five.
+  // For tasks with classes: the part of targets whose class came first; where there are more than
+  // five classes, the part whose class was among the first five.
   std::optional<double> accuracy, in_five;
   bool values = false;  // targets are values, the loss is their squared error
   std::vector<std::pair<std::string, double>> scores;  // other metrics, by name
@@ -51,7 +51,7 @@ struct Evaluation {
   std::vector<std::string> warnings;  // about the model's files, one line each
 };
 
-// Of the model in --model_name_or_path on --validation_file, or on the files of GLUE that
+// Evaluates the model in --model_name_or_path on --validation_file, or on the files of GLUE that
 // --task_name and --data_dir name. Throws InputError.
 Evaluation evaluate(const TrainConfig& config);
 

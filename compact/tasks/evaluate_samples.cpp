@@ -143,7 +143,7 @@ EvalResult evaluate_within_memory(const Network& network, const Dataset& data, i
       what = out_of_memory(e);
       if (!what || batch == 1) throw;
     }
-    // Of ranks that may have taken long; one that ran out of memory says so.
+    // Each rank says whether it ran out of memory; some may take long to answer.
     const std::vector<std::string> said = group.gather_patiently(what.value_or(""));
     const auto out = std::ranges::find_if(said, [](const auto& text) { return !text.empty(); });
     if (out == said.end()) {

@@ -27,7 +27,7 @@ void check_graph_settings(const TrainConfig& config);
 
 // The one file that is named; that of --train_file where both are.
 const std::string& graph_file_of(const TrainConfig& config);
-// Of a file, or of all in a folder.
+// The checksum of a file, or of all files in a folder.
 uint64_t path_checksum(const std::string& path);
 
 }  // namespace compact

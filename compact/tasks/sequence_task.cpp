@@ -64,7 +64,7 @@ ModelShape fit_model(ModelConfig& model, const TrainConfig& c, const LabelledTex
   return model.shape();
 }
 
-// Of a model that is evaluated, not trained.
+// The model's shape where it is evaluated and not trained; else nullopt.
 std::optional<ModelShape> trained_shape(const TrainConfig& c) {
   if (!c.only_evaluates) return {};
   return model_of(c)->shape();

@@ -51,7 +51,8 @@ std::unique_ptr<Tokenizer> tokenizer_of(const TrainConfig& config, bool data);
 enum class RandomUse : uint64_t { kWeights = 1, kData, kOptimizer, kNoise };
 uint64_t key_of(const TrainConfig& config, RandomUse use);
 
-// Of the random bits of codecs in one forward pass, so that a resumed run draws the same.
+// The key of the random bits that codecs draw in one forward pass, so that a resumed run draws the
+// same.
 uint64_t noise_key(const TrainConfig& config, int64_t step, int64_t micro);
 
 OptimizerOptions optimizer_options(const TrainConfig& config, const Policy& policy);

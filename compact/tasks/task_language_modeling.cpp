@@ -32,7 +32,7 @@ void open_data(const TrainConfig& c, const Tokenizer& tokenizer, const Progress&
     }
     return std::make_shared<const TokenFile>(tokens.path);
   };
-  // Of the tokens of a range, which the files' names stand for in what is said of them.
+  // Blocks of the tokens in `range`; messages name the files `inputs`.
   const auto blocks = [&](const std::vector<std::string>& inputs,
                           const std::shared_ptr<const TokenFile>& file, TokenRange range) {
     const int64_t tokens = range.end - range.begin;

@@ -42,7 +42,7 @@ Task open_prompt(const TrainConfig& c, const Progress&, std::vector<std::string>
   const uint64_t key = key_of(c, RandomUse::kData);
   const Padding padding{.pad = static_cast<int64_t>(tokenizer->end_of_text()),
                         .max_length = c.block_size};
-  // Of a sample the last token is target only.
+  // The last token of a sample is only a target.
   const PromptOptions options{.prompt = c.prompt_column,
                               .completion = c.completion_column,
                               .max_length = c.block_size + 1,

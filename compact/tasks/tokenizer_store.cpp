@@ -19,8 +19,8 @@ const char* const kConfigFile = "tokenizer_config.json";
 const char* const kKey = "compact_tokenizer";
 const char* const kLowerCase = "do_lower_case";
 
-// Of a folder with both files: what tokenizer.json adds must be in the SentencePiece model, which
-// cannot be added to; a token that fills batches up stands in no text.
+// For a folder with both files: tokens that tokenizer.json adds must be in the SentencePiece model,
+// to which none can be added, except a token that only fills batches up.
 void check_added_tokens(const std::string& file, const Tokenizer& tokenizer) {
   const nlohmann::json json = read_json(file);
   if (!json.is_object() || !json.contains("added_tokens")) return;

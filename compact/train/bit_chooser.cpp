@@ -66,7 +66,7 @@ Policy lines_for(std::span<const AdaptiveTensor> tensors, const Policy& policy) 
   return Policy::parse(text, "bits");
 }
 
-// Of all tensors, whose sizes along `dim` are alike.
+// Part of all tensors of a batch, which have the same size along `dim`.
 StepInputs narrowed(const StepInputs& batch, int64_t dim, int64_t from, int64_t count) {
   StepInputs part{{}, batch.target.narrow(dim, from, count)};
   for (const at::Tensor& t : batch.inputs) part.inputs.push_back(t.narrow(dim, from, count));
@@ -102,9 +102,10 @@ StepInputs every_other_target(const StepInputs& batch, int64_t first) {
   return {batch.inputs, flat.index_fill(0, left_out, kernels::kIgnoreIndex).view_as(batch.target)};
 }
 
-// Variance of the batch's gradient, over the elements compared: that of the difference between the
-// gradients of its two halves. Of a batch that is one whole, as a graph, that between two draws of
-// dropout, halved; where this is below `least`, that between the halves of its targets.
+// Variance of the batch's gradient, over the elements compared: the squared difference between the
+// gradients of its two halves. Where a batch cannot be halved, as a graph, half of the squared
+// difference between two draws of dropout; where this is below `least`, the squared difference
+// between the halves of its targets.
 template <class F>
 double own_variance(const Network& network, const StepInputs& batch, uint64_t noise, double least,
                     F gradient_of) {

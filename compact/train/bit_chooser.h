@@ -22,15 +22,15 @@ class BitChooser {
   // multiples, and before the interval 8 and its doubles.
   bool due(int64_t step) const;
   // Measures how much each tensor's rounding moves the gradient, and gives the network the bits of
-  // least error in the bytes of N bits each. On a part of the batch, so that probes in 8 bits take
-  // no more than the step; of a network that is not divisible() on all of it. Parameters have no
-  // gradient before and after; statistics of norms stay as they are. Where the predicted variance
-  // of rounding is more than bits_guard times the gradient's own, the bits are raised until it is
-  // not, or under a budget that is said. Its own is that between the two halves of the batch; where
-  // this has none, between two draws of dropout, without dropout between the halves of its targets.
-  // Bits that do not fit, as `fits` says of their policy, are not taken: the same bytes may lie
-  // elsewhere at the peak. Where memory runs out before they are known, bits stay as they were.
-  // Returns a line for the console.
+  // least error in the bytes of N bits each. It measures on a part of the batch, so that probes in
+  // 8 bits take no more than the step; on the whole batch where the network is not divisible().
+  // Parameters have no gradient before and after; statistics of norms stay as they are. Where the
+  // predicted variance of rounding is more than bits_guard times the gradient's own, the bits are
+  // raised until it is not, or under a budget that is said. Its own is that between the two halves
+  // of the batch; where this has none, between two draws of dropout, without dropout between the
+  // halves of its targets. Bits that do not fit, as `fits` says of their policy, are not taken: the
+  // same bytes may lie elsewhere at the peak. Where memory runs out before they are known, bits
+  // stay as they were. Returns a line for the console.
   // `latest`: what an earlier pass left, empty where there was none.
   std::string choose(Network& network, const StepInputs& batch, const PassReport& latest,
                      const std::function<bool(const std::string& bits)>& fits);

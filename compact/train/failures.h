@@ -18,12 +18,13 @@ struct ErrorText {
 };
 ErrorText text_of(const std::exception& error);
 
-// This process ends because another one said why it does, with the same code and without a word.
+// This process ends because another one has reported a failure; it takes that exit code and prints
+// nothing.
 struct LeftByAnother : std::runtime_error {
   explicit LeftByAnother(const Failure& failure);
   Failure failure;
 };
-// Of all processes the one that says it: "rank 1: ...".
+// The error of the one process that reports it for all: "rank 1: ...".
 struct RankError : std::runtime_error {
   RankError(int rank, const ErrorText& text);
   ExitCode code;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Of several ranks, to which matrices are dealt, the one that a plan for all of them is of.
+// The rank that a plan is made for where matrices are dealt to several ranks.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ namespace compact {
 int64_t heaviest_rank(const TrainConfig& config, const Task& task, const Policy& policy,
                       c10::DeviceType device);
 
-// The policy that --preset auto chooses for all ranks under so many bytes, with the plan of the one
-// that takes the most under it, which becomes the one that `config` plans; nullopt where none was
-// found. And under --budget; throws BudgetError.
+// The policy that --preset auto chooses for all ranks under so many bytes, with the plan of the
+// rank that takes the most under it; `config` then plans that rank. nullopt where none was found.
+// The second function takes --budget and throws BudgetError.
 std::optional<Chosen> find_for_ranks(TrainConfig& config, const Task& task, c10::DeviceType device,
                                      const StatedSpeed& stated, int64_t budget);
 Chosen choose_for_ranks(TrainConfig& config, const Task& task, c10::DeviceType device,

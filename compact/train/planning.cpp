@@ -92,12 +92,12 @@ struct Asked {
   const Policy* policy = nullptr;  // null: the best
 };
 
-// "--per_device_train_batch_size 4 (1.2 GiB); --dtype bfloat16 (2 GiB)": of each kind of milder
-// setting the first with which a step takes no more than so many bytes.
+// "--per_device_train_batch_size 4 (1.2 GiB); --dtype bfloat16 (2 GiB)": for each kind of milder
+// setting, the first with which a step takes no more than so many bytes.
 std::string milder_settings(const Asked& asked, const Task& task, c10::DeviceType device,
                             int64_t bytes) {
   std::string text;
-  // What is refused with it is no way out.
+  // A setting with which the step would be refused is not offered.
   const auto offer = [&](const std::string& what, const Asked& other) {
     try {
       const int64_t peak =

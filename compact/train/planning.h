@@ -57,8 +57,8 @@ StepPlan plan_within(const TrainConfig& config, const Task& task, Policy& policy
 std::string settings_that_fit(const TrainConfig& config, const Task& task, const Policy& policy,
                               c10::DeviceType device, int64_t bytes);
 
-// Throws BudgetError where the planned step passes the limit; with what would fit where one
-// `advises`, and the policy is not that of a resumed run.
+// Throws BudgetError where the planned step passes the limit; the error names settings that would
+// fit where `advises` is true and the run is not resumed.
 void check_fits(const TrainConfig& config, const Task& task, const Policy& policy,
                 c10::DeviceType device, const StepPlan& plan, const MemoryLimit& limit,
                 bool resumed, bool advises = true);

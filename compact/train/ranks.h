@@ -29,9 +29,9 @@ void in_turn(Group& group, FunctionRef<void()> work);
 // Rank 0 works, however long; throws GroupError in the others where it fails.
 void lead(Group& group, FunctionRef<void()> work);
 
-// Where the run begins is what rank 0 was told. What a launcher starts `again` goes on from the
-// newest checkpoint in its own folder, where there is one; without one it is refused, as any run is
-// in a folder that is not empty.
+// All ranks begin where rank 0 was told to. A run that a launcher starts `again` goes on from the
+// newest checkpoint in its folder; without one it is refused, as any run is in a folder that is not
+// empty.
 void agree_on_start(Group& group, bool again, TrainConfig& config);
 
 // Throws InputError on all ranks where one has other weights or optimizer state.
@@ -42,8 +42,7 @@ void check_same_tensors(Group& group, const Network& network, const Optimizer& o
 void check_same_options(Group& group, const TrainConfig& config);
 void check_same(Group& group, const char* what, const std::string& text);
 
-// For as long as it lives all ranks have all weights, also of those that are with their owners
-// alone.
+// While it lives all ranks have all weights, also those that only their owners hold otherwise.
 class GatheredWeights {
  public:
   // Throws GroupError where a rank has gone.
@@ -56,10 +55,10 @@ class GatheredWeights {
   Optimizer& optimizer_;
 };
 
-// Of a checkpoint of an optimizer whose state is dealt over the ranks. In rank 0: has all others
-// write their parts into the folder while `own` runs, and throws InputError, naming the rank, where
-// one cannot. In the others what goes with that: waits for rank 0 to name the folder, or none where
-// it is empty.
+// The parts of a checkpoint where the optimizer's state is dealt over the ranks. parts_of_others(),
+// in rank 0: has all others write their parts into the folder while `own` runs, and throws
+// InputError, naming the rank, where one cannot. write_own_part(), in the others: waits for rank 0
+// to name the folder and writes this rank's part there; writes nothing where the name is empty.
 std::vector<CheckpointFile> parts_of_others(Group& group, const std::filesystem::path& folder,
                                             FunctionRef<void()> own);
 void write_own_part(Group& group, const Optimizer& optimizer);

@@ -28,14 +28,14 @@ class RunEvaluation {
   }
   // Whether it is time after this step.
   bool due(int64_t step) const;
-  // By all ranks, each with all weights; only rank 0 has `metrics`.
-  // On validation data; a row, a line, and the model kept where it is the best so far: then true,
-  // in rank 0.
+  // To be called by all ranks, each with all weights; only rank 0 has `metrics`. Evaluates on
+  // validation data, writes a row and a line, and keeps the model where it is the best so far; rank
+  // 0 then returns true.
   bool validate(const Network& network, RunState& state, MetricsWriter* metrics);
   // After the last step: puts the best model into the network, where it is asked for and there is
   // one. Returns whether the network has changed.
   bool take_best(Network& network, RunState& state, MetricsWriter* metrics);
-  // Of all data there is for it.
+  // Evaluates on all data held out.
   Evaluations all(const Network& network, const RunState& state, MetricsWriter* metrics);
 
  private:

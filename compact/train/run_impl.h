@@ -74,10 +74,10 @@ class Run {
   RunState s_;
   int64_t total_steps_ = 0, saved_step_ = -1;
   std::string saved_;  // the checkpoint of that step
-  // Of the latest update.
+  // The latest update's.
   double learning_rate_ = 0;
   int64_t peak_bytes_ = 0;
-  // Of this process.
+  // The start of this process's part of the run, and the seconds of the parts before it.
   Clock::time_point started_ = Clock::now();
   double seconds_before_ = 0;
   RunFigures figures_;

@@ -15,12 +15,11 @@ namespace compact {
 
 class RunPlan {
  public:
-  // Whose policy it is: under --preset auto that of a new run is chosen here; that of a resumed one
-  // stays; the other ranks are told that of rank 0.
+  // Where the policy comes from under --preset auto: for a new run it is chosen here, for a resumed
+  // run it stays, and other ranks get that of rank 0.
   enum class Origin : uint8_t { kNew, kResumed, kOfRank0 };
-  // Only rank 0 says what else would fit.
-  // Throws BudgetError where a step would not fit; nothing is allocated then. Configuration and
-  // task must outlive it.
+  // Throws BudgetError where a step would not fit; it names what would fit only for a new run.
+  // Nothing is allocated then. Configuration and task must outlive it.
   RunPlan(const TrainConfig& config, const Task& task, at::Device device, Policy& policy,
           Origin origin);
   ~RunPlan();  // lifts the limit
@@ -41,14 +40,14 @@ class RunPlan {
   std::string line() const;  // of the plan alone, which bits may have changed
   // Every kind of saved tensor, and the peak by its parts.
   std::string table() const;
-  // Whether a step stays under a budget with these bits, `slot NAME = ...` lines, too.
+  // Whether a step stays under the budget with these bits (`slot NAME = ...` lines) added.
   bool fits(const std::string& bits) const;
-  // What was planned, under --verbose the whole table, and settings that would take a tenth less,
-  // after memory ran out. Lifts the limit.
+  // To be called after memory ran out: prints the plan, under --verbose the whole table, and
+  // settings that would take a tenth less. Lifts the limit.
   void explain(Console& console);
-  // Of the policies that were in force, the highest.
+  // The highest planned peak of the policies that were in force.
   int64_t peak_bytes() const { return highest_peak_; }
-  // From here on with these bits; `first`: no step was made without them.
+  // Plans with these bits from here on; `first`: no step was made without them.
   void take(const std::string& bits, bool first);
   // Every slot with its treatment and bytes.
   const std::vector<SlotBytes>& slots() const { return plan_.memory.slots; }

@@ -16,25 +16,26 @@ namespace compact {
 
 class RunProgress {
  public:
-  // Counts losses into `state` and seconds into `figures`. `late`: as results of a GPU are read. Of
-  // several ranks losses are those of all, which are summed before the update.
+  // Counts losses into `state` and seconds into `figures`. `late`: results are read one step late,
+  // as on a GPU. Losses of several ranks are summed before the update.
   RunProgress(const Network& network, const Optimizer& optimizer, bool late, Group& group,
               RunState& state, RunFigures& figures);
 
   // Around every step.
   void begin();
   void end();
-  // In place of end() where it stopped inside: all that was launched is read. Throws
+  // To be called in place of end() where a step stopped inside: reads all that was launched. Throws
   // NonFiniteError.
   void stop_inside();
-  // Inside it, before a backward pass and before the update. They are read at once where the update
-  // re-draws projections, which no guard holds back. Throw NonFiniteError.
+  // To be called inside a step: add_loss() before a backward pass, add_norm() before the update.
+  // Both are read at once where the update re-draws projections, since no guard holds that back.
+  // Throw NonFiniteError.
   void add_loss(const at::Tensor& loss);
   void add_norm(const at::Tensor& norm);
   const at::Tensor& guard() const { return results_.guard(); }
 
-  // Everything that was launched is done and counted: before weights, figures or losses are looked
-  // at. Throws NonFiniteError.
+  // To be called before weights, figures or losses are looked at: waits until all that was launched
+  // is done, and counts it. Throws NonFiniteError.
   void settle();
   bool is_settled() const { return launched_ == 0; }
   double grad_norm() const { return grad_norm_; }  // of the latest update that was counted
@@ -48,7 +49,8 @@ class RunProgress {
   const Optimizer& optimizer_;
   const bool late_, releases_;
   Group& group_;
-  // Of this rank's micro-batches, where there are others: a sum, or on a GPU what is to be summed.
+  // Losses of this rank's micro-batches where there are other ranks: their sum, or on a GPU the
+  // losses that are still to be summed.
   double loss_ = 0;
   std::vector<at::Tensor> losses_;
   RunState& state_;

@@ -17,8 +17,8 @@
 
 namespace compact {
 
-// Saves output_dir/checkpoint-<step>. Returns its path. Of an optimizer whose state several ranks
-// have `other_parts` has those of the others written (CheckpointContent).
+// Saves output_dir/checkpoint-<step>. Returns its path. Where several ranks have the optimizer's
+// state, `other_parts` has the other ranks' parts written (CheckpointContent).
 std::string save_run(const TrainConfig& config, const RunState& state, const Network& model,
                      const Optimizer& optimizer, const Policy& policy, const Task& task,
                      const OtherParts& other_parts = {});
@@ -41,9 +41,9 @@ std::string take_over_machine(RunState& state, at::Device device);
 void check_same_run(const std::string& checkpoint, const TrainConfig& config, const Policy& policy,
                     const Task& task, std::vector<std::string>& warnings);
 
-// The policy that the run was trained with, where the configuration says `auto` or asks for it in
-// the same words, none of which is in a file: a preset may have other lines in another version of
-// this program. Else what the configuration says.
+// The policy that the run was trained with, where the configuration says `auto` or has the same
+// options for it as that run and no policy file: a preset may have other lines in another version
+// of this program. Else the policy that the configuration says.
 Policy resumed_policy(const std::string& checkpoint, const TrainConfig& config,
                       std::vector<std::string>& warnings);
 

@@ -26,20 +26,20 @@ class StepGraph {
   // recorded, for tests.
   explicit StepGraph(at::Device device);
 
-  // Throws InputError naming what a step of the run has that changes from one to the next and is
-  // known to the host alone, or differs in shape.
+  // Throws InputError naming what changes from step to step and only the host knows, or what
+  // changes its shape.
   static void check(const TrainConfig& config, const Task& task, const Policy& policy,
                     const Optimizer& optimizer);
 
-  // Makes a whole step from the recording, and tells its results to `progress`; false: it does not
-  // fit to the one recorded, or nothing is recorded yet, so that the caller makes it. It is
-  // recorded when two steps alike came before it, and anew where others came. The optimizer must
-  // be prepared for it.
+  // Makes a whole step from the recording, and tells its results to `progress`. False: the step is
+  // not like the one recorded, or nothing is recorded yet, and the caller makes it. A step is
+  // recorded when two like it came before it, and anew when steps of another form came. The
+  // optimizer must be prepared for it.
   bool run(const Network& network, Optimizer& optimizer, const StepSettings& settings,
            const std::vector<Batch>& batches, RunProgress& progress);
 
-  // Lets go of what is recorded, and of its memory, which nothing else could take; the next step
-  // that fits is recorded anew.
+  // Releases the recording and its memory, which nothing else can use; the next step that fits is
+  // recorded anew.
   void forget();
 
   int64_t replays() const { return replays_; }
@@ -60,7 +60,7 @@ class StepGraph {
   std::unique_ptr<Recording> recording_;  // null: none
   Form recorded_, latest_;
   int64_t alike_ = 0;  // steps of the latest form, one after the other
-  // Of the recorded step: what it reads and what it leaves.
+  // What the recorded step reads and what it leaves.
   std::vector<StepInputs> inputs_;
   std::vector<at::Tensor> losses_;
   at::Tensor norm_;

@@ -14,7 +14,7 @@
 namespace compact {
 namespace {
 
-// In pinned memory where they come from a GPU: the copy runs behind what was launched before.
+// In pinned memory where they come from a GPU: the copy runs after what was launched before.
 at::Tensor on_host(const at::Tensor& values) {
   if (values.is_cpu()) return values;
   return at::empty(values.sizes(), values.options().device(at::kCPU).pinned_memory(true))

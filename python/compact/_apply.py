@@ -32,7 +32,7 @@ class LayerReport:
     calls: int = 0  # passes with gradients that were served
     own_forward: dict[str, int] = dataclasses.field(default_factory=dict)  # reason: passes that were not
     served: bool | None = None  # in the last pass with gradients; None: there was none
-    # Of that pass: name in policies, treatment, bytes held, bytes if all were kept.
+    # The slots of that pass: name in policies, treatment, bytes held, bytes if all were kept.
     slots: list[tuple[str, str, int, int]] = dataclasses.field(default_factory=list)
 
     @property

@@ -38,7 +38,7 @@ class LayerState:
         self.served: bool | None = None  # in the last pass with gradients
         self.first = number == 0
         self.projected: dict[str, Any] = {}  # by product: what its gradients are projected with
-        # By position, behind the module and the hidden states.
+        # By position, after the module and the hidden states.
         self.arguments = tuple(inspect.signature(inspect.unwrap(type(layer).forward)).parameters)[2:]
         self.attention = submodule(layer, family.attention)
         self.own = None  # the forward of its class, once it is known to be the family's

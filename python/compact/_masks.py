@@ -24,7 +24,7 @@ _last = _Last()
 def read_mask(
     mask: torch.Tensor, length: int, causal: bool, window: int | None, number: int = 0
 ) -> tuple[torch.Tensor | None, str | None]:
-    """Of a mask [batch, 1, queries, keys], booleans of what is attended to or numbers that are added.
+    """Reads a mask [batch, 1, queries, keys], booleans of what is attended to or numbers that are added.
 
     Returns (lengths, None), lengths int64 [batch] of sequences that are padded at their end and None
     where none is; or (None, why not). `window`: a token attends to so many, itself among them.

@@ -6,8 +6,8 @@ from ._library import classes
 class Meter:
     """Counts what CPU tensors take while it is entered: bytes beyond what was there at the start.
 
-    Of the thread that enters it and of the backward passes that this thread starts; not beside
-    torch.profiler.
+    It counts in the thread that enters it and in the backward passes that this thread starts. It
+    cannot run beside torch.profiler.
 
         with compact.Meter() as meter:
             step()

@@ -215,12 +215,12 @@ class saved_tensors:
 
     @property
     def bytes(self) -> int:
-        """Of distinct tensors of the last pass, as they are; parameters and small tensors excluded."""
+        """Bytes of the last pass's distinct tensors, as they are; parameters and small tensors excluded."""
         return self._scope.bytes()[0]
 
     @property
     def stored(self) -> int:
-        """Of what was held for them."""
+        """Bytes that were held for them."""
         return self._scope.bytes()[1]
 
     @property

@@ -9,7 +9,7 @@ parameters, schedules, closures, hooks and state_dict() are PyTorch's, and so ar
 torch.distributed.checkpoint and, of AdamW, fully_shard. Parameters are float32 or bfloat16.
 
 moments: "f32"; "bf16"; or "f8", 8-bit floats, of which 256 neighbours of a row share a power of two.
-A row is what lies behind one index of the first dimension, so that a shard has whole rows; a row of n
+A row is what one index of the first dimension selects, so that a shard has whole rows; a row of n
 elements takes n + 4 ceil(n / 256) bytes. Vectors of fewer than 65,536 elements, as norms and biases
 have, keep float32 moments under "f8".
 
@@ -83,8 +83,8 @@ class Muon(Optimizer):
     Args:
         params: a module; or its named_parameters(); or groups, each with `kind`, "muon" or "adamw".
             Muon's are matrices of modules inside numbered ones (`layers.3.mlp.down.weight`) that are no
-            embedding and not the head. Of a module and of names, parameters of one dimension do not
-            decay. Stacked matrices (three dimensions), and convolutions, are AdamW's; a matrix that is
+            embedding and not the head. Where a module or names are given, parameters of one dimension
+            do not decay. Stacked matrices (three dimensions), and convolutions, are AdamW's; a matrix that is
             several fused into one is orthogonalised as one.
         lr, momentum, nesterov: Muon's.
         weight_decay: of matrices, decoupled.

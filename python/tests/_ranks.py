@@ -20,7 +20,7 @@ def full(t):
 
 
 def shard(model, order):
-    """Layers as units of their own, before or behind apply()."""
+    """Layers as units of their own, before or after apply()."""
     layers = next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList))
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16) if order.endswith("bf16") else MixedPrecisionPolicy()
     mesh = dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))

@@ -49,7 +49,7 @@ def test_held_bytes_fall(name):
             held[policy] = compact.report(model).held
     assert held["recompute"] < held["exact"] < held["off"]
     assert held["gact-l1"] < 0.35 * held["exact"]
-    # Of each of the two layers its input alone, and at most a fifth for statistics of norms and attention.
+    # Each of the two layers holds its input alone, and at most a fifth for statistics of norms and attention.
     inputs_alone = 2 * 3 * (17 if name == "vit" else 40) * 64 * 4
     assert inputs_alone <= held["recompute"] < 1.2 * inputs_alone
 

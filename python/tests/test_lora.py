@@ -115,7 +115,7 @@ def test_dropout():
 
 
 def test_the_mean_over_dropouts_is_that_of_the_models_own():
-    """Of 300 passes each; bounds of 4.5 deviations."""
+    """Means over 300 passes each; bounds of 4.5 deviations."""
     model, given = adapted("llama", lora_dropout=0.3), inputs("llama")
     found = []
     for policy in (None, "exact"):

@@ -166,7 +166,7 @@ def test_bf16_weights_round_without_bias():
 
 
 def test_masters_are_f32_training():
-    """Of bf16 weights: the master is what f32 weights become, and the weight is it, rounded."""
+    """The master of bf16 weights is what f32 weights become, and the weight is the master, rounded."""
     ours = parameters((9, 300), (5,), dtype=BF16)
     theirs = [nn.Parameter(p.detach().float()) for p in ours]
     a = compact.optim.AdamW(ours, lr=1e-4, master_weights=True)
@@ -219,7 +219,7 @@ def reached(seed, dtype, moments, master_weights=False, steps=250):
 
 
 def test_bf16_with_8_bit_moments_trains_as_f32():
-    """Of five seeds, paired: the 99 % interval of the mean difference of losses lies within 1 % of f32's.
+    """Five seeds, paired: the 99 % interval of the mean difference of losses lies within 1 % of f32's.
 
     Rounded to nearest, as torch.optim.AdamW does, the same weights end about 5 % above.
     """
@@ -309,7 +309,7 @@ def test_types_of_parameters(dtype):
 
 
 def test_gradients_that_cannot_be():
-    """Of two parameters the second is refused: nothing happens to the first."""
+    """The second of two parameters is refused: nothing happens to the first."""
     table = nn.Embedding(10, 4, sparse=True)
     (p,) = parameters((3, 3))
     optimizer = compact.optim.AdamW([p, table.weight])

@@ -80,7 +80,7 @@ def test_sft_trainer_with_projected_gradients(tmp_path):
     assert losses[-1] < losses[0] and all(layer.calls == STEPS for layer in compact.report(model).layers)
 
 
-# The last with another projection behind every second step.
+# The last with another projection after every second step.
 @pytest.mark.parametrize("policy", [*POLICIES, "grad layers.*.mlp.down = project:rank=172,period=2"])
 def test_lightning(policy, tmp_path):
     lightning = pytest.importorskip("lightning")

@@ -80,7 +80,7 @@ def test_projections_are_right_on_average():
         c.projected.redraw(draw)
         p = projection(c)
         mean += gradient @ p @ p.T / draws
-    # Of |G P P^T - G|^2, whose mean is |G|^2 (n / r - 1) at most, with 5 deviations to spare.
+    # The mean of |G P P^T - G|^2 is |G|^2 (n / r - 1) at most; 5 deviations to spare.
     assert error({"": mean}, {"": gradient}) < 5 * (n / r / draws) ** 0.5
     assert error({"": mean}, {"": gradient}) > 0
 

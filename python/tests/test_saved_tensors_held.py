@@ -270,8 +270,8 @@ def test_checkpoints_hold_inputs_in_few_bits(how, bits):
     policy = "off" if bits is None else f"slot * = quantize:bits={bits}"
     saved = compact.saved_tensors(policy, model=layers)
     held, got = run(saved, how)
-    # Of each layer what it begins with; a plain one holds what tanh gave as well. x is there already
-    # where it is kept. And the sum.
+    # Each layer holds its input, a plain one also the result of tanh; the input x of the first is there already where
+    # it is kept. The 4 bytes are the sum's.
     tensors = 2 * LAYERS if how == "plain" else LAYERS
     assert held == (tensors + (bits is not None)) * held_of(ROWS * WIDTH, bits) + 4
     assert saved.stored == (tensors + 1) * held_of(ROWS * WIDTH, bits)

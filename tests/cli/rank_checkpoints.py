@@ -106,7 +106,7 @@ class RankCheckpoints(RankRuns):
         end = time.monotonic() + 60
         while not list(self.out.glob(".compact-tmp-*")):
             self.assertLess(time.monotonic(), end)
-        ranks.all[1].send_signal(signal.SIGSTOP)  # in its part, or just before or behind it
+        ranks.all[1].send_signal(signal.SIGSTOP)  # in its part, or just before or after it
         time.sleep(1)
         self.assertIsNone(ranks.all[0].poll())  # waits for it
         ranks.all[1].kill()

@@ -56,6 +56,9 @@ BAD = [
     ("compact/compact.h", '#include "compact/ops/segments/node_impl.h"\n', "is not for programs"),
     ("compact/ops/stages/x.cpp", '#include "compact/ops/segments/node_impl.h"\n', "for its own folder alone"),
     ("compact/models/x.h", '#include "compact/models/llama/llama.h"\n', "models/ must not include models/llama"),
+    ("compact/base/x.h", "// Of a kernel.\nint x;\n", "x.h:1: a comment must not begin with `Of`"),
+    ("python/compact/x.py", "# Of a layer.\n", "x.py:1: a comment must not begin"),
+    ("tests/x.py", 'def f():\n    """Of a test."""\n', "x.py:2: a comment must not begin"),
 ]
 
 

@@ -29,7 +29,7 @@ concept CompilesWithoutARule = requires {
 static_assert(CompilesWithARule<ConfigOption>);
 static_assert(!CompilesWithoutARule<ConfigOption>);
 
-// Of int64_t and double.
+// Whether the option is an int64_t or a double.
 bool is_number(const ConfigOption& o) {
   return std::holds_alternative<int64_t TrainConfig::*>(o.member) ||
          std::holds_alternative<double TrainConfig::*>(o.member);

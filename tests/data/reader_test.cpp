@@ -66,7 +66,7 @@ TEST(Reader, StreamsJoinedEndToEndAreOneText) {
   }
 }
 
-// gzip ignores zeros behind its data, as blocks of a tape leave them, and warns of anything else.
+// gzip ignores zeros after its data, as blocks of a tape leave them, and warns of anything else.
 TEST(Reader, OnlyZerosMayFollowGzipData) {
   const TextFolder folder;
   const std::string a = noise(70000), gz = compressed(a, ".gz");

@@ -30,7 +30,7 @@ TEST(ResizedImages, ShowTheMiddle) {
   for (const int64_t column : {1, 5, 6, 10}) {  // away from the borders between squares
     EXPECT_TRUE(back.select(3, column).equal(squares.select(3, column))) << column;
   }
-  // Of a fine pattern the mean remains.
+  // A fine pattern becomes its mean.
   const at::Tensor stripes = at::tensor({0, 200}, at::kByte).repeat({1, 1, 64, 32});
   EXPECT_LE((resized(stripes, {8, 8}).to(at::kInt) - 100).abs().max().item<int>(), 6);
   EXPECT_THAT(one_line_error_of([&] { resized(squares, {0, 4}); }), HasSubstr("is 0 x 4"));

@@ -143,7 +143,7 @@ TEST(TextTable, RecordsOfRfc4180) {
                 ElementsAre("a, b|x|1|", "says \"no\"||2|", "one\r\ntwo\n\nfour| z |3|", "|\"|4|",
                             "a\tb|'c'|5|"));
   }
-  // A quoted name behind the mark, one column, an end without a line's end.
+  // A quoted name after the mark, one column, an end without a line's end.
   EXPECT_THAT(rows_of(write_file(folder / "one.csv", "x\n\"\"\n\"a\"\"\""), {"x"}),
               ElementsAre("|", "a\"|"));
   // A record that lies across blocks of 64 KiB.

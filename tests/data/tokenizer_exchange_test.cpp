@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C++ half of tests/data/tokenizers.py. In the folder COMPACT_EXCHANGE, `specs` has a line per
-// tokenizer and `texts` a length (uint32) and bytes per text. Of the i-th tokenizer, `ids.i` gets a
-// count and ids per text, `decoded.i` texts, `info.i` its figures as JSON.
+// tokenizer and `texts` a length (uint32) and bytes per text. For the i-th tokenizer, `ids.i` gets
+// a count and ids per text, `decoded.i` texts, `info.i` its figures as JSON.
 #include <gtest/gtest.h>
 
 #include <chrono>

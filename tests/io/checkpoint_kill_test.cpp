@@ -75,7 +75,7 @@ TEST(CheckpointKill, NothingIsLostAtAnyMoment) {
     const int64_t now = *steps.rbegin();
     EXPECT_TRUE(now == std::max(last, newest) || now == std::max(last, newest) + 1);
     unreported += now > std::max(last, newest);
-    // Of all that was ever saved, the newest two.
+    // The newest two of all that was ever saved are there.
     EXPECT_TRUE(steps.contains(now - 1) || now == 1);
     // A process killed between save and rotation leaves one more, until another rotates.
     EXPECT_LE(steps.size(), std::max<size_t>(kKillLimit, listed) + 1);

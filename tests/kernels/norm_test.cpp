@@ -9,7 +9,7 @@ struct Shape {
 };
 const Shape kShapes[] = {{0, 8}, {1, 1}, {3, 5}, {2, 16}, {37, 67}, {64, 344}, {5, 1376}};
 
-// Of activations and of the weight.
+// Types of activations and of the weight.
 struct Types {
   Type type, weight;
 };

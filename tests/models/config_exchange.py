@@ -46,7 +46,7 @@ CONFIGS = {
 }
 
 
-# Of a model that is trained anew nothing is left to say of these.
+# Keys that say nothing of a model that is trained anew.
 UNTOLD = {"transformers_version", "dtype", "_name_or_path", "max_window_layers", "no_rope_layer_interval"}
 
 

@@ -110,7 +110,8 @@ TEST(DecoderSlots, OfNormsOfHeadsAreRebuiltFromTheProduct) {
   const Llama model(c, policy("exact"), {.max_length = 16});
   PassReport report;
   loss_of(model, 0, &report).backward();
-  // Of each block as without, and what is normed before and after it is turned.
+  // Each block rebuilds 3 tensors as without norms of heads, and 2 more: what is normed, before and
+  // after it is turned.
   EXPECT_EQ(*report.rebuilt, kLayers * (3 + 2));
   for (const SlotBytes& row : report.slots) {
     if (row.name.ends_with("attn.heads")) {

@@ -41,7 +41,7 @@ def batch_of(config, labels: int) -> dict:
     types = torch.randint(config.type_vocab_size, ids.shape)
     for row, length in enumerate(lengths):
         ids[row, length:] = config.pad_token_id
-    # Of padding that a text itself spells out, more texts than one hold some.
+    # Several texts hold padding tokens that they spell out themselves.
     ids[0, 5:8] = ids[0, 32] = ids[2, 1] = ids[3, 0] = config.pad_token_id
     targets = torch.randn(4) if labels == 1 else torch.randint(labels, (4,))
     return dict(ids=ids, types=types, lengths=lengths, targets=targets)

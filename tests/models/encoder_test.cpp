@@ -74,7 +74,7 @@ TEST(Encoder, LosslessPresetsChangeNoBit) {
   }
 }
 
-// Of RoBERTa a padding token within a text takes no place: what follows it lies where it would lie
+// In RoBERTa a padding token within a text takes no place: what follows it lies where it would lie
 // without it. Neither its word nor its place is trained.
 TEST(Encoder, PaddingWithinATextTakesNoPlaceInRoberta) {
   for (const EncoderKind kind : {EncoderKind::kBert, EncoderKind::kRoberta}) {

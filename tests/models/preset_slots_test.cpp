@@ -52,7 +52,7 @@ SmallNetwork small_qwen() {
   return small;
 }
 
-// Of a family's own configuration, whatever it is.
+// A network made from its family's own configuration.
 template <class Net, class Config>
 SmallNetwork small_of(const std::string& name, const Config& c, Tensors inputs, at::Tensor target) {
   return {name, [c](const Policy& p) { return std::make_unique<Net>(c, p, NetworkOptions{}); },

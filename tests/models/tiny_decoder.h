@@ -22,7 +22,7 @@ inline at::Tensor tiny_ids(int64_t batch, int64_t length) {
   return (at::arange(batch * length, at::kLong) * 5 + 3).remainder(37).view({batch, length});
 }
 
-// Token by token, behind prompts of some lengths, the logits are those of the whole sequence.
+// Token by token, after prompts of some lengths, the logits are those of the whole sequence.
 inline void expect_decoder_equals_whole(const LanguageModel& model, const std::string& what) {
   const at::Tensor ids = tiny_ids(1, 15), want = model.logits(ids)[0];
   const std::span<const int64_t> all(ids.const_data_ptr<int64_t>(), 15);

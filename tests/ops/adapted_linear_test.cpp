@@ -22,7 +22,7 @@ std::vector<at::Tensor> gradients(const at::Tensor& y, const std::vector<at::Ten
       {y}, of, {at::sin(at::arange(y.numel())).view(y.sizes()).to(y.scalar_type())});
 }
 
-// Of two products of one input, the second with two adapters and the first with one.
+// Two products of one input, the second with two adapters and the first with one.
 struct Adapted {
   Adapted(at::ScalarType type, at::ScalarType of_adapters, bool bias, bool frozen, double dropout,
           int64_t tokens) {

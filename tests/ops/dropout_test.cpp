@@ -47,7 +47,7 @@ TEST(Dropout, UnderAutogradTakesTheSameOfGradients) {
   EXPECT_TRUE(y.equal(dropped(x.detach().clone(), 0.3, 5)));
   torch::autograd::backward({y}, {g});
   EXPECT_TRUE(x.grad().equal(dropped(g.clone(), 0.3, 5)));
-  // Of columns that lie apart, and where nobody asks for gradients.
+  // The same of a transposed tensor, and where nobody asks for gradients.
   EXPECT_TRUE(
       autograd_dropout(x.detach().t(), 0.3, 5).equal(dropped(x.detach().t().contiguous(), 0.3, 5)));
   EXPECT_FALSE(autograd_dropout(x.detach(), 0.3, 5).requires_grad());

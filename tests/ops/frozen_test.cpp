@@ -134,7 +134,7 @@ TEST(FrozenSteps, NoGradientIsMadeThatNobodyAsksFor) {
   EXPECT_TRUE(asked[2].input);
   EXPECT_EQ(asked[2].parameters, std::vector<bool>{false});
 
-  // Of a graph that could give all, one pass asks for one.
+  // The graph can give all gradients; one pass asks for one of them.
   for (Parameter& q : p) q.weight.requires_grad_(true);
   const at::Tensor y = segment(x);
   for (Asked& a : asked) a = {};

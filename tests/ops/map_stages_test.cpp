@@ -23,7 +23,7 @@ struct Gradients {
   at::Tensor x, weight;
 };
 
-// Of sum(conv(x) * g), with x held as `treatment` says.
+// Gradients of sum(conv(x) * g), with x held as `treatment` says.
 Gradients stage_gradients(const std::string& treatment, const at::Tensor& input,
                           const at::Tensor& weight, int64_t stride, const at::Tensor& g) {
   Parameter w{.name = "w", .weight = weight.clone().requires_grad_(true)};

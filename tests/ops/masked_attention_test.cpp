@@ -92,7 +92,7 @@ TEST(MaskedAttention, EqualsThePlainOne) {
   }
 }
 
-// New tokens behind others are the last rows of the whole.
+// New tokens after others are the last rows of the whole.
 TEST(MaskedAttention, MayHaveKeysBeforeItsQueries) {
   for (const int64_t window : {0, 1, 4, 300, 5000}) {
     const Input in = input_of(1, 3, 1200, 4);

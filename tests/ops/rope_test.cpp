@@ -72,7 +72,7 @@ TEST(RopeStage, TurnsTheFirstPartOfEachHead) {
   const at::Tensor out = y.detach().view({kTokens, kAll, kWide});
   EXPECT_TRUE(
       at::equal(out.narrow(2, kTurned, kWide - kTurned), in.narrow(2, kTurned, kWide - kTurned)));
-  EXPECT_TRUE(at::equal(out.select(1, 3), in.select(1, 3)));  // behind the heads
+  EXPECT_TRUE(at::equal(out.select(1, 3), in.select(1, 3)));  // after the heads
   const at::Tensor half = in.narrow(2, 0, kTurned / 2), other = in.narrow(2, 4, kTurned / 2);
   const at::Tensor cos = tables->near.cos.narrow(0, 0, kTokens).unsqueeze(1),
                    sin = tables->near.sin.narrow(0, 0, kTokens).unsqueeze(1);

@@ -23,7 +23,7 @@ void update(Optimizer& optimizer) {
   optimizer.step(kRate, Optimizer::clip_factor(optimizer.gradient_norm(), kMaxNorm));
 }
 
-// Of one process, all micro-batches.
+// One process, with all micro-batches.
 void train_alone(Toy& toy, Optimizer& optimizer, int64_t first, int64_t last) {
   for (int64_t step = first; step < last; ++step) {
     for (int64_t micro = 0; micro < kRanks; ++micro) {
@@ -35,7 +35,7 @@ void train_alone(Toy& toy, Optimizer& optimizer, int64_t first, int64_t last) {
   }
 }
 
-// Of a rank, its own.
+// A rank, with its own micro-batches.
 void train_rank(Toy& toy, Optimizer& optimizer, int64_t rank, int64_t first, int64_t last) {
   for (int64_t step = first; step < last; ++step) {
     optimizer.begin_backward(kRate);
@@ -106,7 +106,7 @@ TEST_P(EveryOptimizer, IsThatOfOneProcessOnRanks) {
   }
 }
 
-// Of every pass under zero 2, and no other rank keeps any.
+// Sums are made in every pass under zero 2, and no other rank keeps any.
 TEST(Ranks, OwnersAloneHaveSumsUnderZero2) {
   Toy alone({});
   Optimizer one(alone.pointers(), {.f32_sums = true});

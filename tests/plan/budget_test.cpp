@@ -255,7 +255,7 @@ TEST_F(Budget, CodecsAreChosenLayerByLayer) {
   }
 }
 
-// Of layers.0, layers.1, ...
+// Lines for layers.0, layers.1, ...
 std::string lines_of(const std::vector<const SegmentOption*>& layers) {
   std::vector<std::string> names;
   for (size_t i = 0; i < layers.size(); ++i) names.push_back(cat("layers.", i));

@@ -96,7 +96,7 @@ class PlannedCard : public testing::Test {
   const kernels::Gpu before_ = kernels::planned_gpu();
 };
 
-// The width of LLaMA-70B's MLPs, which the matrix behind them reads.
+// The width of LLaMA-70B's MLPs, which the matrix after them reads.
 TEST_F(PlannedCard, RefusesProjectionsOfRowsThatItCannotHold) {
   LlamaConfig shape = small_shape(1);
   shape.intermediate_size = 28672;

@@ -53,9 +53,10 @@ class PlannedLaunches : public testing::Test {
   }
 };
 
-// Of a chunk the logits, their loss and gradient, the gradients of head and hidden states; beside
-// several chunks the f32 sum, zeroed and cast, and 7 of the loss itself: cast, sum, factor,
-// product, cast, guard, the gradient that backward begins with. Backward multiplies both gradients.
+// A chunk takes 5 launches: logits, their loss and gradient, the gradients of head and hidden
+// states. Several chunks take 2 more for the f32 sum, zeroed and cast. The loss itself takes 7:
+// cast, sum, factor, product, cast, guard, the gradient that backward begins with. Backward
+// multiplies both gradients.
 TEST_F(PlannedLaunches, OfALossInChunks) {
   for (const auto& [chunk, chunks] : {std::pair(128, 4), {200, 3}, {256, 2}, {512, 1}}) {
     const PlanRequest r = small_request(cat("slot loss.logits = chunk:tokens=", chunk, "\n"),

@@ -123,7 +123,7 @@ TEST_F(MaskedAttentionPlans, TakeFewLaunches) {
   }
 }
 
-// Of all that a step does nothing but attention.
+// Counts operations of attention alone.
 TEST_F(MaskedAttentionPlans, AreOfOneKernelForImagesAndGpt2) {
   for (const double dropout : {0.0, 0.1}) {
     const Policy policy = Policy::preset("exact");

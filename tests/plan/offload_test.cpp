@@ -95,7 +95,7 @@ TEST_F(OffloadPlans, ThroughForksAndViews) {
   const at::Tensor g = like_output();
   const at::Tensor y = run(chain_[1], a) + run(chain_[2], b);
   a = b = at::Tensor();
-  // Of the two that read what the first made, that which runs before the other begins for both.
+  // Two segments read what the first made; the one that runs first begins its restore for both.
   EXPECT_THAT(back([&] { y.backward(g); }), ElementsAre("1", "1", "1", "1", "2", "2"));
 }
 
@@ -123,7 +123,7 @@ TEST_F(OffloadPlans, EveryPassOverARetainedGraphTakesItsOwn) {
   y = at::Tensor();
 }
 
-// Of gradients that need no more than the last segment, nothing comes back before it.
+// Where gradients need the last segment alone, nothing comes back before it.
 TEST_F(OffloadPlans, NothingComesBackForWhatDoesNotRun) {
   const at::Tensor between = run(chain_[0], input()), y = run(chain_[1], between),
                    g = like_output();
@@ -224,8 +224,8 @@ TEST_F(OffloadPlans, OnACpuNothingIsBegun) {
   set_meta_device(c10::kCUDA);
 }
 
-// Of a step, at most the offloaded tensors of one segment more than where each is copied back when
-// it is read; here that is gate_up, 4 * 128 tokens of 2 * 2,048 elements in bf16.
+// A step holds at most the offloaded tensors of one segment more than where each is copied back
+// when it is read; here that is gate_up, 4 * 128 tokens of 2 * 2,048 elements in bf16.
 TEST_F(OffloadPlans, AStepHoldsOneSegmentMore) {
   LlamaConfig shape = small_shape(4);
   shape.intermediate_size = 2048;
@@ -247,7 +247,8 @@ TEST_F(OffloadPlans, AStepHoldsOneSegmentMore) {
   const auto at = [](const StepMemory& m, Phase phase, const char* part) {
     return m.at({phase, part});
   };
-  // Of four, one and the next; at the last none behind it.
+  // Two of four are held, a segment's own and the next one's; in the last segment there is no next
+  // one.
   EXPECT_EQ(at(moved, Phase::kBackwardOf, "layers.3"),
             at(kept, Phase::kBackwardOf, "layers.3") - 2 * one);
   EXPECT_EQ(at(moved, Phase::kBackwardOf, "layers.0"), at(kept, Phase::kBackwardOf, "layers.0"));

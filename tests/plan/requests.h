@@ -30,7 +30,7 @@ struct PlanRequest {
   LlamaConfig shape;
   Policy policy;
   at::ScalarType dtype = at::kFloat;
-  // Of the optimizer, given the policy that says how moments are held.
+  // The optimizer's options, given the policy that says how moments are held.
   std::function<OptimizerOptions(const Policy&)> optimizer;
   TestStep step;
   c10::DeviceType device = c10::kCPU;

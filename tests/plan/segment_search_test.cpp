@@ -90,7 +90,7 @@ TEST_P(SegmentBudget, TruePeakStaysUnderItAndNeverRises) {
   expect_peaks_fall(planner, off, 12, 0.01, [&](const Policy& policy) { return step(policy); });
 }
 
-// Of assignments drawn at random, none that fits its own peak costs less than what is chosen.
+// No assignment drawn at random costs less than what is chosen under its own peak.
 TEST_P(SegmentBudget, NoAssignmentIsCheaper) {
   BudgetPlanner planner = this->planner();
   const Speed speed = this->speed();

@@ -147,7 +147,7 @@ TEST_F(Planned, EqualsARealStepOfTiedModels) {
   EXPECT_GT(at_the_end, 5);
 }
 
-// Of several micro-batches gradients are summed in f32; of one nothing changes.
+// Gradients of several micro-batches are summed in f32; with one nothing changes.
 TEST_F(Planned, SumsOfBf16GradientsAreF32) {
   const auto planned = [](int64_t accumulation, bool sums, const char* policy) {
     PlanRequest r =

@@ -65,7 +65,7 @@ inline TrainConfig nodes(const fs::path& folder, const std::string& output) {
   return c;
 }
 
-// Of what a run left.
+// The configuration that evaluates what a run left.
 inline TrainConfig evaluation_of(const TrainConfig& run, const std::vector<std::string>& files,
                                  int64_t samples) {
   TrainConfig c;

@@ -156,7 +156,7 @@ TEST(TextTask, HeadsKeepTheirNumbersOnTasksOfGlue) {
     }
     return -1.0;
   };
-  // Of ten pairs that are equivalent so many are found; it follows from the score of the others.
+  // How many of the ten equivalent pairs are found: it follows from the score of the other class.
   const double right = *want.accuracy * 40;
   int found = 10;
   while (found > 0 && std::abs(2 * (right - found) / (40 + right - 2 * found) - f1(want)) > 1e-12) {

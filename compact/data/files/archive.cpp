@@ -74,9 +74,9 @@ ArchiveReader::ArchiveReader(const std::string& path, int64_t most_members)
   input_size(path);
   archive* const a = archive_.get();
   if (!a) throw std::bad_alloc();
-  // Of zip only the reader that needs the directory at the file's end: without it, the file is cut.
-  // Of tar, what follows an end mark is read too, so that a compressed stream is checked to its
-  // end.
+  // Zip files are read by the reader that needs the directory at the end: a file without it is cut.
+  // What follows the end mark of a tar file is read too, so that a compressed stream is checked to
+  // its end.
   for (const int status :
        {archive_read_support_format_tar(a), archive_read_support_format_zip_seekable(a),
         archive_read_support_filter_gzip(a), archive_read_support_filter_bzip2(a),
@@ -100,8 +100,8 @@ bool ArchiveReader::is_format(int format) const {
   return (archive_format(archive_.get()) & ARCHIVE_FORMAT_BASE_MASK) == format;
 }
 
-// A decompressor stops at the end of its data; as gzip, bzip2 and xz do, zeros behind it are let
-// be.
+// A decompressor stops at the end of its data; as gzip, bzip2 and xz do, zeros after it are
+// ignored.
 void ArchiveReader::check_rest() const {
   archive* const a = archive_.get();
   if (archive_filter_code(a, 0) == ARCHIVE_FILTER_NONE) return;
@@ -118,8 +118,8 @@ void ArchiveReader::check_rest() const {
   }
 }
 
-// The end record of a zip archive states the length of the comment that follows it; there is
-// nothing behind that. A comment may hold what looks like an end record.
+// The end record of a zip archive states the length of the comment that follows it; nothing follows
+// that. A comment may hold what looks like an end record.
 void ArchiveReader::check_zip_end() const {
   constexpr std::string_view kMark = "PK\5\6";
   constexpr size_t kRecord = 22, kLongestComment = 0xffff;

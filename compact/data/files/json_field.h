@@ -17,8 +17,8 @@ struct JsonField {
 };
 
 // Fills `fields` from the object `line`. Where it is no JSON object, returns the rule that does not
-// hold in `error` (one line, without the place) and false. Of a key given twice the last counts.
-// `others` gets other keys of the object, the first 64 of them.
+// hold in `error` (one line, without the place) and false. If a key is given twice, the last one
+// counts. `others` gets other keys of the object, the first 64 of them.
 bool json_fields(std::string_view line, std::span<JsonField> fields,
                  std::vector<std::string>& others, std::string& error);
 

@@ -29,7 +29,7 @@ class NodeDataset final : public Dataset {
 // node int64 [nodes], the nodes of every graph f32 [graphs, 1].
 class GraphDataset final : public Dataset {
  public:
-  // Of the set those whose numbers are in `chosen`. Throws InputError where there are none.
+  // The graphs whose numbers are in `chosen`. Throws InputError where there are none.
   GraphDataset(std::shared_ptr<const GraphSet> graphs, std::vector<int64_t> chosen, uint64_t seed);
 
  private:

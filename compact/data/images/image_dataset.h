@@ -9,7 +9,7 @@
 
 namespace compact {
 
-// Of each channel, in units of the full range of a pixel.
+// Mean and deviation of each channel, in units of the full range of a pixel.
 struct PixelStatistics {
   std::vector<double> mean, deviation;
 };
@@ -26,7 +26,7 @@ struct Augmentation {
 // Batches: f32 [batch, channels, height, width] and int64 [batch].
 class ImageDataset final : public Dataset {
  public:
-  // Of `images` those whose numbers are in `chosen`. Throws InputError where there are none.
+  // The images whose numbers are in `chosen`. Throws InputError where there are none.
   ImageDataset(LabelledImages images, std::vector<int64_t> chosen, PixelStatistics statistics,
                Augmentation augmentation, uint64_t seed);
 

@@ -12,7 +12,7 @@
 
 namespace compact {
 
-// Of images [count, channels, height, width].
+// Height and width of images [count, channels, height, width].
 ImageSize size_of(const at::Tensor& images);
 // uint8 images [count, channels, height, width] in another size: scaled, and the middle cut out, as
 // the image processors of transformers do. Unchanged where they have that size and are not cut.

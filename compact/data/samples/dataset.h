@@ -47,7 +47,7 @@ class Dataset {
   void seek(DataPosition position);
   // Goes past so many samples, at least 0.
   void skip(int64_t samples);
-  // Epochs that are behind a position, as 1.5.
+  // Epochs up to a position, for example 1.5.
   double epochs(DataPosition position) const {
     return static_cast<double>(position.epoch) +
            static_cast<double>(position.index) / static_cast<double>(size_);

@@ -14,7 +14,7 @@ namespace compact {
 
 class CsvRecords {
  public:
-  // Of a record the first `most` fields are kept. Throws InputError where the path is no regular,
+  // Keeps the first `most` fields of a record. Throws InputError where the path is no regular,
   // non-empty file.
   CsvRecords(const std::string& path, size_t most) : lines_(path), fields_(most) {}
 
@@ -31,7 +31,7 @@ class CsvRecords {
   int64_t replaced() const { return lines_.replaced(); }  // places of invalid UTF-8 so far
 
  private:
-  // Reads the rest of a field in quotes from line_[at, ...) on; gives the place behind it.
+  // Reads the rest of a field in quotes from line_[at, ...) on; returns the place after it.
   size_t quoted(size_t at, std::string& field);
   void next_line();
 

@@ -38,8 +38,8 @@ PromptSamples read_prompts(const std::string& path, const Tokenizer& tokenizer,
 // tokens, -100 where that is a token of the prompt and in the padding.
 class PromptDataset final : public Dataset {
  public:
-  // Of `samples` those whose numbers are in `chosen`. Throws InputError where there are none, or
-  // one has fewer than 2 tokens or more than padding.max_length.
+  // The samples whose numbers are in `chosen`. Throws InputError where there are none, or one has
+  // fewer than 2 tokens or more than padding.max_length.
   PromptDataset(std::shared_ptr<const PromptSamples> samples, std::vector<int64_t> chosen,
                 Padding padding, uint64_t seed);
 

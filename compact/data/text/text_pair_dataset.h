@@ -18,8 +18,8 @@ enum class TextTarget { kClass, kValue };
 // classes, -100 where there is no label, or float values, NaN where there is none.
 class TextPairDataset final : public Dataset {
  public:
-  // Of `texts` those whose numbers are in `chosen`. Throws InputError where there are none, one is
-  // empty or longer than padding.max_length, or a label is no class number.
+  // The texts whose numbers are in `chosen`. Throws InputError where there are none, one is empty
+  // or longer than padding.max_length, or a label is no class number.
   TextPairDataset(std::shared_ptr<const EncodedTexts> texts, std::vector<int64_t> chosen,
                   Padding padding, TextTarget target, uint64_t seed);
 

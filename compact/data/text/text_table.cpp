@@ -90,7 +90,7 @@ class JsonTable final : public TextTable {
     std::string error;
     COMPACT_CHECK(json_fields(lines_.line(), {}, others_, error), where(), " ", error);
     for (const std::string& name : others_) {
-      if (!has(name)) names_.push_back(name);  // of a key given twice the last counts
+      if (!has(name)) names_.push_back(name);  // if a key is given twice, the last one counts
     }
   }
 

@@ -20,7 +20,7 @@ struct AddedToken {
   bool special = true;                  // gives no text when decoded
   bool normalized = false;              // looked for after normalisation, and normalised itself
   bool single_word = false;             // not inside of a word
-  bool lstrip = false, rstrip = false;  // takes the white space before it, behind it
+  bool lstrip = false, rstrip = false;  // takes the white space before it, after it
 };
 
 // Finds the tokens of one kind: those looked for before normalisation, or after.

@@ -37,7 +37,7 @@ ByteBpe::ByteBpe(const Vocabulary& vocabulary, const std::vector<Merge>& merges,
     const uint64_t pair = uint64_t{find(left, rank)} << 32 | find(right, rank);
     size_t i = mix(pair) & (places - 1);
     while (rules_[i].token != kFree && rules_[i].pair != pair) i = (i + 1) & (places - 1);
-    // Of a pair given twice the last counts.
+    // If a pair is given twice, the last one counts.
     rules_[i] = {pair, static_cast<uint32_t>(rank), find(left + right, rank)};
   }
   for (int64_t id = 0; id < vocabulary.size(); ++id) {

@@ -10,7 +10,7 @@
 
 namespace compact {
 
-// The code point at text[i] of well-formed UTF-8; moves i behind it.
+// The code point at text[i] of well-formed UTF-8; moves i past it.
 char32_t next_character(std::string_view text, size_t& i);
 void append_character(std::string& text, char32_t c);
 

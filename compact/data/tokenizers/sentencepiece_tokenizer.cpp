@@ -86,7 +86,8 @@ class SentencePieceTokenizer final : public Tokenizer {
     COMPACT_CHECK(error.empty(), path_, ": must be a SentencePiece model: ", error);
   }
 
-  // Of the library's reader, whose tries throw.
+  // What the library says is wrong with the file; empty where it can read it. It throws on some
+  // files.
   std::string load_error() try {
     const auto status = processor_.LoadFromSerializedProto(bytes_);
     return status.ok() ? std::string() : cat(status.message());

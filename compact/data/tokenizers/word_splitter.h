@@ -17,7 +17,7 @@ namespace compact {
 // Copyable by clone(); one is for one thread at a time.
 class WordSplitter {
  public:
-  // Of `pre_tokenizer`; throws InputError that names what is not known here.
+  // From `pre_tokenizer`; throws InputError that names what is not known here.
   WordSplitter(const nlohmann::json& pre_tokenizer, const std::string& where);
   // GPT-2's.
   static WordSplitter gpt2();

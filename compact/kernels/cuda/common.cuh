@@ -28,7 +28,7 @@ inline constexpr int64_t kMaxBlocks = 1 << 20;  // grids stride over what is lef
 inline constexpr int64_t kMaxBlocks = 3;  // so that tests see them do it
 #endif
 
-// Of kernels whose blocks walk over rows with something that all rows share in registers.
+// Blocks of a kernel that walk over rows and hold in registers what all rows share.
 inline constexpr int64_t kRowBlocks = 2048;
 
 // Elements of a 16-byte pack.

@@ -37,7 +37,7 @@ __global__ void forward(CrossEntropy a, bool aligned) {
     }
     const float top = block_reduce<Max>(largest);
     sum = block_reduce<Sum>(sum * expf(largest - base_of(top)));
-    // Of a row without a finite value, NaN.
+    // A row without a finite value gets NaN.
     const float lse = top == Max::kIdentity ? nanf("") : top + logf(sum);
     if (threadIdx.x == 0) {
       const int64_t target = a.targets[row];

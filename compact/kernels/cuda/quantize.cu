@@ -3,7 +3,7 @@
 // With b bytes a group, byte k of it holds the codes of its elements k, b + k, ...: the lane's four
 // neighbours lie in one plane, their codes are a word of it, and the words of all planes that lie
 // at one place are joined, across lanes where a plane is shorter than what they hold. What is left
-// of a row behind its whole groups takes a walk byte by byte.
+// of a row after its whole groups is walked byte by byte.
 #include "compact/kernels/quantize.h"
 
 #include "compact/kernels/cuda/group_scale.cuh"
@@ -20,7 +20,7 @@ struct Walk {
 };
 
 // Whole groups of a unit that begins with group `first` of its row, and whether the row's short
-// group is behind them.
+// group follows them.
 struct Unit {
   int64_t row, first, whole;
   bool tail;

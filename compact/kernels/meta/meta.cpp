@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backend of the meta device: runs nothing, so that a step can be planned without memory, and
-// says what the kernels would read and write. Of pointers only which are null is asked.
+// says what the kernels would read and write. It only asks which pointers are null.
 #include <algorithm>
 #include <utility>
 

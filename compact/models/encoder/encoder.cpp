@@ -141,7 +141,7 @@ std::vector<std::pair<std::string, at::Tensor>> Encoder::named_tensors() const {
   return all;
 }
 
-// Of a model without a head the prefix is missing; norms were named gamma and beta once.
+// A file without a head lacks the prefix; older files name the tensors of norms gamma and beta.
 Network::Names Encoder::other_names(const std::string& name) const {
   Names names;
   const std::string base = prefix();

@@ -2,8 +2,8 @@
 // Gemma 2 and the text models of Gemma 3 (Gemma Team 2024, 2025): RMSNorm before and after
 // attention and MLP, rotary positions, grouped-query attention in windows but for some layers,
 // GeGLU. Gemma 2 caps scores and logits; Gemma 3 norms queries and keys, and turns them by two
-// tables. Every block is one segment.
-// Parameters and slots are those of gated_decoder.h, with norms behind attention and MLP.
+// tables. Every block is one segment. Parameters and slots are those of gated_decoder.h, with norms
+// after attention and MLP.
 #pragma once
 
 #include <cstdint>

@@ -169,7 +169,7 @@ void ResnetModel::read_transformers(const ConfigKeys& keys) {
   if (keys.find("image_std")) deviation_ = keys.required_list<double>("image_std");
 }
 
-// Of what each stage gives.
+// Channels of each stage's output.
 std::vector<int64_t> ResnetModel::stage_widths() const {
   std::vector<int64_t> widths;
   int64_t width = net_.bottleneck ? 4 * net_.width : net_.width;

@@ -115,7 +115,7 @@ void Resnet::add_block(const Block& b, bool first, const Policy& policy) {
   const auto slot = [&](const std::string& rest, Role role) {
     return slot_of(policy, b.name + "." + rest, role);
   };
-  // Only the block behind the pooled stem reads what is above 0 already.
+  // Only the block after the pooled stem has an input that is not negative already.
   const bool bent = first && !config_.small_images;
   Part& p = add_part(b.name, bent ? slot("input", Role::kMap) : Slot{});
   Segment& s = p.segment;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Vision transformers (Dosovitskiy et al. 2021): an image is cut into patches, which blocks read as
-// a sequence behind a token for the class. Every block is one segment.
+// a sequence after a token for the class. Every block is one segment.
 //
 // Parameters: class, positions, patches, layers.N.attn.{norm,qkv,out}, layers.N.mlp.{norm,up,down},
 // final.norm, head, and their names with .bias. Slots: patches.input, layers.N.attn.{input,norm,
@@ -51,7 +51,7 @@ class Vit final : public Classifier {
   Vit(const VitConfig& config, const Policy& policy = {}, const NetworkOptions& options = {});
   Vit(const Vit&) = delete;
 
-  // Of inputs {images [batch, channels, height, width]}: [batch, classes].
+  // [batch, classes], from inputs {images [batch, channels, height, width]}.
   at::Tensor logits(const Tensors& inputs, const Pass& pass,
                     SegmentReport* report = nullptr) const override;
 

@@ -149,7 +149,7 @@ AttentionResult attention_forward(const at::Tensor& q_, const at::Tensor& k_, co
 
 namespace {
 
-// Of the last t tokens to all before them and themselves, in f32; makes the scores.
+// Attention of the last t tokens to all tokens up to themselves, in f32; makes the scores.
 at::Tensor attention_of_last(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                              AttentionScale scale) {
   const int64_t heads = q.size(1), t = q.size(2), d = q.size(3);

@@ -26,11 +26,11 @@ AttentionChoice choose_attention(c10::DeviceType device, int capability, at::Sca
                                  int64_t dim);
 // The same on this machine's GPU, or on the one that plans are for.
 AttentionChoice choose_attention(c10::DeviceType device, at::ScalarType type, int64_t dim);
-// The same of attention with padding or dropout of probabilities, where it has no window and no
-// capped scores: CUDA's efficient kernel, or chunks.
+// The same for attention with padding or dropout of probabilities that has no window and no capped
+// scores: CUDA's efficient kernel, or chunks.
 AttentionChoice choose_masked_attention(c10::DeviceType device, int capability, at::ScalarType type,
                                         int64_t dim);
-// On this machine's GPU; of the meta device, on what plans are for.
+// The same on this machine's GPU; for the meta device, on the one that plans are for.
 AttentionChoice choose_masked_attention(c10::Device device, at::ScalarType type, int64_t dim);
 // "flash (cuda)", "math"; "flash (cuda), heads of 20 padded to 24".
 std::string attention_text(const AttentionChoice& choice, int64_t dim);
@@ -54,8 +54,9 @@ at::Tensor repeat_groups(const at::Tensor& t, int64_t heads);
 at::Tensor sum_groups(const at::Tensor& t, int64_t kv_heads);
 
 class TokenCache;
-// Of one sequence, tokens behind those that the cache has of this reader; it has them too then. No
-// backward pass. q [1, heads, tokens, dim], k and v [1, kv_heads, tokens, dim] -> the shape of q.
+// Attention of the tokens of one sequence that follow those in the cache of this reader; they are
+// added to it. No backward pass. q [1, heads, tokens, dim], k and v [1, kv_heads, tokens, dim] ->
+// the shape of q.
 at::Tensor attention_of_new_tokens(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                    TokenCache& cache, const void* reader,
                                    AttentionScale scale = {});

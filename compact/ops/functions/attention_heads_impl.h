@@ -13,7 +13,8 @@ namespace compact {
 // The kernels take any strides but the last, which they do not ask for.
 inline at::Tensor dense_rows(const at::Tensor& t) { return t.stride(-1) == 1 ? t : t.contiguous(); }
 
-// [batch, heads, sequence, dim] -> [batch, heads, sequence, width], zeros behind.
+// [batch, heads, sequence, dim] -> [batch, heads, sequence, width], zeros after the end of each
+// head.
 inline at::Tensor padded(const at::Tensor& t, int64_t width) {
   if (t.size(3) == width) return dense_rows(t);
   const at::Tensor wide =

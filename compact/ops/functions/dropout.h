@@ -14,7 +14,7 @@ namespace compact {
 // gradients. Contiguous float32 or bfloat16.
 at::Tensor dropped(at::Tensor x, double p, uint64_t key);
 
-// Of a tensor whose gradient is asked for: autograd keeps the key and nothing else.
+// The same for a tensor whose gradient is wanted: autograd keeps the key and nothing else.
 at::Tensor autograd_dropout(const at::Tensor& x, double p, uint64_t key);
 
 // The same into another tensor of the same type and sizes, which may be x.

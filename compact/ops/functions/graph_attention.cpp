@@ -58,7 +58,7 @@ struct Attention {
                                         x.transpose(0, 1).reshape({heads * nodes, width}));
     return y.view({heads, nodes, width}).transpose(0, 1).contiguous();
   }
-  // Of each weight: g[i] . x[j].
+  // g[i] . x[j] for each edge (i, j).
   at::Tensor edge_products(const at::Tensor& g, const at::Tensor& x) const {
     const int64_t edges = to().size(0), heads = x.size(1),
                   step = std::max<int64_t>(1, kMostProducts / (heads * x.size(2)));
@@ -98,7 +98,7 @@ struct GraphAttentionNode final : torch::autograd::Node {
     dropped.reset();
     at::Tensor d = attention.edge_products(g, values);
     attention.drop(d);
-    // Of the softmax, then of the leaky ReLU.
+    // Backward through the softmax, then through the leaky ReLU.
     d.sub_(attention.reduced(d * w, "sum").index_select(0, attention.to())).mul_(w);
     d = at::leaky_relu_backward(d, attention.scores(s, t), attention.options.slope, false);
     // The edges out of a node are the reverse of those into it.

@@ -17,7 +17,7 @@ struct MaskedAttention {
                         // undefined: all are
   double dropout = 0;   // of probabilities
   uint64_t key = 0;     // of the dropout
-  bool causal = false;  // to no token behind
+  bool causal = false;  // to no later token
   std::optional<double> scale = {};  // of scores; none: 1 / sqrt(dim)
   int64_t window = 0;  // causal: a token attends to so many, itself among them; 0: to all
   double softcap = 0;  // scores s are softcap tanh(s / softcap) (Gemma 2); 0: as they are

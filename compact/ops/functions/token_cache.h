@@ -19,8 +19,8 @@ class TokenCache {
   int64_t capacity() const { return capacity_; }
   // Tokens that are kept: where those of the next pass begin.
   int64_t length() const { return length_; }
-  // Puts a pass's keys and values [1, kv_heads, tokens, dim] behind those that this reader has, and
-  // gives all of them, [1, kv_heads, length() + tokens, dim]. The first call takes memory for
+  // Appends a pass's keys and values [1, kv_heads, tokens, dim] to those that this reader has, and
+  // returns all of them, [1, kv_heads, length() + tokens, dim]. The first call takes memory for
   // capacity() tokens.
   std::pair<at::Tensor, at::Tensor> append(const void* reader, const at::Tensor& keys,
                                            const at::Tensor& values);

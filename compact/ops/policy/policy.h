@@ -53,11 +53,12 @@ class Policy {
   // Whether there is any line of a kind; whether one matches.
   bool has(PolicyKind kind) const;
   bool names(PolicyKind kind, std::string_view name, Role role = Role::kNone) const;
-  // Of slot lines whose bits are chosen while training, the fewest that they begin with; none: no
-  // line leaves bits open. Throws InputError where the average is above bits, which plans count on.
+  // The fewest bits that slot lines begin with whose bits are chosen while training; none: no line
+  // leaves bits open. Throws InputError where a line's average is above its bits: plans count on
+  // these.
   std::optional<int64_t> fewest_open_bits() const;
-  // Halves the bits of every slot line that can have fewer, and of what is open no more than that.
-  // Returns whether there was one.
+  // Halves the bits of every slot line that can have fewer, with an average of no more than that
+  // where bits are open. Returns whether there was one.
   bool halve_bits();
 
   // Sets `key` in every `project` gradient. Returns how many lines it changed.

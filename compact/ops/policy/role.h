@@ -32,7 +32,7 @@ enum class Role : uint8_t {
   kConv,
   kRelu,
   kSigns,
-  // behind the blocks
+  // after the blocks
   kHead,
   kLogits,
 };

@@ -44,24 +44,24 @@ class Treatment {
   const CodecPtr& codec() const { return parsed_->codec; }  // null unless storage is kCodec
   // What can be read from what it holds.
   Content content() const { return parsed_->content; }
-  // The codecs, or the one that is no codec; its first.
+  // The codecs, or the one treatment that is no codec; first(): the first of them.
   const std::vector<Spec>& chain() const { return parsed_->chain; }
   const Spec& first() const { return parsed_->chain[0]; }
   // Text that parses to the same.
   const std::string& text() const { return parsed_->text; }
 
-  // One like it from which signs can be read: itself, or with a code for 0; nullopt: there is none
-  // (1 bit, means).
+  // A treatment like this one from which signs can be read: itself, or one with a code for 0;
+  // nullopt: there is none (1 bit, means).
   std::optional<Treatment> with_signs() const;
-  // With another first codec, or with one in place of what is no codec.
+  // The same with `codec` in place of its first codec, or of the treatment that is no codec.
   Treatment beginning_with(const Spec& codec) const;
 
-  // Of the first codec; nullopt where it has no choice of bits. with_bits: in so many of its
-  // choices.
+  // Bits of the first codec; nullopt where it has no choice of bits. with_bits: the same treatment
+  // with its first codec in so many bits, one of its choices.
   std::optional<CodecBits> bits() const;
   Treatment with_bits(int bits) const;
-  // With every codec in half its bits or fewer that can have them, and no higher average; nullopt:
-  // none can.
+  // The same with half the bits or fewer in every codec that can have them, and no higher average;
+  // nullopt: no codec can.
   std::optional<Treatment> halved() const;
 
   bool operator==(const Treatment& other) const { return text() == other.text(); }

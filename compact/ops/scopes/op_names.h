@@ -24,7 +24,7 @@ struct RunningOp {
 // Where a copy came from: a tensor in another type, as autocast makes of weights.
 struct CopiedFrom {
   at::Tensor source;
-  // Of the copy, which begins where its storage does.
+  // The copy's; it begins where its storage does.
   at::ScalarType type;
   std::vector<int64_t> sizes, strides;
 };

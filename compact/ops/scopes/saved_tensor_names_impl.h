@@ -26,8 +26,9 @@ class SavedTensorNames {
     std::string text;
     bool result = true;  // of the operation that runs, not one of its inputs
   };
-  // Of a tensor that the running operation saves: NEAREST.OP.PLACE, or NEAREST~K.OP.PLACE for the
-  // K-th operation behind it that reads no parameter; @N where that was there before.
+  // The name of a tensor that the running operation saves: NEAREST.OP.PLACE, or NEAREST~K.OP.PLACE
+  // for the K-th operation after it that reads no parameter; with @N where that name was given
+  // before.
   Name next(const at::Tensor& t);
 
  private:

@@ -41,8 +41,8 @@ class HeldTensor {
   bool flat_ = false;     // all of a piece of it, in some order
 };
 
-// Of forward passes, one after another. Names operations where an OpWatch lives on the thread that
-// packs; several threads may pack at a time.
+// Holds what forward passes save, one pass after another. Names operations where an OpWatch lives
+// on the thread that packs; several threads may pack at a time.
 class SavedTensorStore {
  public:
   SavedTensorStore(Policy policy, SavedTensorOptions options);
@@ -74,7 +74,7 @@ class SavedTensorStore {
     std::weak_ptr<Memory> memory;
   };
   std::shared_ptr<Memory> hold(const at::Tensor& t, bool strided);
-  // Of a copy of a parameter in another type: what holds the parameter; else null.
+  // What holds the parameter that `t` is a copy of in another type; null where it is no such copy.
   std::shared_ptr<Memory> as_parameter(const at::Tensor& t) const;
   std::shared_ptr<Memory> whole(const at::Tensor& t) const;
   std::shared_ptr<Memory> found(const Key& key) const;

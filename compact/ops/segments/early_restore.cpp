@@ -9,7 +9,7 @@
 namespace compact {
 
 void settle_copies(std::span<const Encoded* const> left) {
-  // They hold nothing.
+  // These functions hold no tensors.
   thread_local std::vector<std::function<void()>> under_way;
   std::vector<std::function<void()>> own;
   for (const Encoded* e : left) {

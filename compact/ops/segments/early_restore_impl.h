@@ -15,8 +15,8 @@ struct Node;
 
 namespace compact {
 
-// At the end of a segment's forward pass: settles what the segment before it on this thread left;
-// `left`, of this one, is for the next call.
+// To be called at the end of a segment's forward pass: settles what the segment before it on this
+// thread left. `left`, what this segment leaves, is settled by the next call.
 void settle_copies(std::span<const Encoded* const> left);
 
 // Whether the current backward pass runs a node that it has not run so far.
@@ -28,8 +28,8 @@ class EarlyRestore {
  public:
   // Begins those of `held` that can be, for the current backward pass; once in a pass.
   void begin(std::span<const Encoded* const> held);
-  // Puts what was begun for the current pass in the place of what it is of: the same, in the same
-  // order. What was begun for a pass that never came here is let go.
+  // Puts the restores begun for the current pass in the place of `held`, which must be what begin()
+  // was given, in the same order. What was begun for a pass that never came here is released.
   void take(std::span<Encoded* const> held);
   void drop();
 

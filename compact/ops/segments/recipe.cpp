@@ -149,7 +149,8 @@ Content Recipe::content(int tensor) const {
 }
 
 void Recipe::fit_codecs() {
-  // How what is stored is read: as it is; for what of it is above 0; to make what is read so.
+  // How each stored tensor is read: as it is; only for where it is above 0; to rebuild a tensor
+  // that is read only for where it is above 0.
   std::vector<bool> values(slots.size()), signs(slots.size()), exact(slots.size());
   const auto read = [&](int tensor, bool only_signs) {
     for_sources(*this, tensor, [&](int t) {
@@ -202,7 +203,7 @@ void Recipe::fit_stages() {
     Step& step = steps[i];
     if (!step.stage || !step.stage->reads_signs()) continue;
     const Treatment& how = slots[i + 1].treatment;
-    // Made of what was rounded, signs could be others.
+    // Signs of what is rebuilt from a rounded tensor could differ.
     const bool unsure = how.storage() == Storage::kRecompute && rounded(step.input);
     const bool lost = how.content() == Content::kRounded && !how.with_signs() && values[i + 1];
     if (unsure || lost) step.stage = step.stage->keeping_signs();

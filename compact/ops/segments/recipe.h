@@ -23,7 +23,7 @@ struct Slot {
   Treatment treatment = {};
   Role role = Role::kNone;
 };
-// One that is treated as the policy says. Throws InputError on `chunk`, which is for losses.
+// A slot that is treated as the policy says. Throws InputError on `chunk`, which is for losses.
 Slot slot_of(const Policy& policy, const std::string& name, Role role, int64_t width = 0);
 
 // Which gradients a pass is to give: of the segment's input, then of each parameter.
@@ -71,7 +71,7 @@ struct Recipe {
   void fit_stages();
 
   Wanted everything() const { return Wanted(1 + static_cast<size_t>(parameters), true); }
-  // Of which tensors a gradient is made, where these are wanted.
+  // For which tensors a gradient is made, where these are wanted.
   std::vector<bool> gradients(const Wanted& wanted) const;
   Demand demand(const Wanted& wanted) const;
 

@@ -23,7 +23,7 @@ namespace compact {
 struct SlotUse {
   std::string name;
   Role role = Role::kNone;
-  bool rebuilt = false;  // it can be: it is made of slots, or of what can be made of them
+  bool rebuilt = false;  // whether it can be rebuilt from slots
   bool signs = false;    // backward asks no more of it than what is above 0
 };
 
@@ -67,11 +67,11 @@ class Segment {
   // y = segment(x) with the weights that its stages take, in their order. One autograd node where
   // gradients are on and something requires them; it keeps what is read by the stages that a
   // required gradient comes through, the weights among it, and needs neither segment nor model to
-  // live. (Of a linear stage with a frozen weight it keeps no input; every other, a convolution
-  // too, reads what it reads for any of its gradients.) A second backward pass through it, also
-  // after one that failed, needs retain_graph in the first. x has the type of the weights (norms
-  // may be in f32); autocast does not reach inside. Where the caller gives x up, its memory may
-  // hold what is made of it. `report`: where given, what the pass left is added to it. Throws
+  // live. (It keeps no input of a linear stage whose weight is frozen; every other stage, a
+  // convolution too, reads what it reads for any of its gradients.) A second backward pass through
+  // it, also after one that failed, needs retain_graph in the first. x has the type of the weights
+  // (norms may be in f32); autocast does not reach inside. Where the caller gives x up, its memory
+  // may hold what is made of it. `report`: where given, what the pass left is added to it. Throws
   // InputError on another number of weights, on another type, on a sketch whose reader has lost its
   // projection, and on a tensor that is none of plain memory: one of functorch or with a tangent, a
   // tensor subclass.
@@ -92,7 +92,7 @@ class Segment {
   bool rounded(int tensor) const { return recipe_->rounded(tensor); }
   // The same segment with its slots treated as another policy says. Throws as finish().
   Segment treated(const Policy& policy) const;
-  // Of each weight, whether it is a matrix whose gradient may be projected and whose input no other
+  // Whether each weight is a matrix whose gradient may be projected and whose input no other
   // operation's backward pass reads.
   std::vector<bool> projectable() const;
   // Stage::variant of each stage, in order.

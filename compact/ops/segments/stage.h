@@ -38,10 +38,11 @@ struct SegmentPass {
   // their input in the type of their weight, and norms before them give this one.
   std::optional<at::ScalarType> products;
   const SeeSegment* see = nullptr;  // of the forward pass alone; null: nobody looks
-  // Where given, the tokens of one sequence behind those that it keeps; such a pass makes no graph.
+  // Where given, the tokens are those of one sequence that follow the ones in the cache; such a
+  // pass makes no graph.
   TokenCache* cache = nullptr;
 
-  // x in a type, where types may differ; as it is where they may not, for checks to see.
+  // x in `type` where types may differ; else x as it is, so that checks refuse another type.
   at::Tensor as(const at::Tensor& x, at::ScalarType type) const {
     return products ? x.to(type) : x;
   }
@@ -109,20 +110,21 @@ class Stage {
   // Gradient of the input, plus `residual`; undefined where it is not wanted. Takes what it can of
   // its arguments to free memory early.
   virtual at::Tensor backward(Backward& b) const = 0;
-  // For how many of its parameters, the first ones, backward reads its input, and for no other
-  // gradient; 0: it reads what it needs for any.
+  // How many of its parameters, the first ones, have gradients that need the stage's input; no
+  // other gradient needs it. 0: backward reads its input for every gradient.
   virtual int reads_input_for() const { return 0; }
-  // Whether backward can do with means over windows of its input (as many windows as strides).
+  // Whether backward can work from means over windows of its input (windows as wide as strides).
   virtual bool reads_means() const { return false; }
   // Whether backward asks no more of its output, where it needs it, than what is above 0.
   virtual bool reads_signs() const { return false; }
-  // Of one that reads signs: the same operation, which keeps them itself and reads no output.
+  // For a stage that reads signs: the same operation, which keeps the signs itself and does not
+  // read its output.
   virtual std::shared_ptr<const Stage> keeping_signs() const { return nullptr; }
-  // Of a forward pass that made `output` of `input`, which may be on the meta device.
+  // What a forward pass takes that makes `output` from `input`, which may be on the meta device.
   virtual Work work(const at::Tensor& input, const at::Tensor& output, Weights) const {
     return {.bytes = static_cast<double>(input.nbytes() + output.nbytes())};
   }
-  // Tells it from stages that are alike in all the rest that is said here, as a window does.
+  // A number that tells apart stages that are otherwise alike, for example by their window.
   virtual int64_t variant() const { return 0; }
   // Whether the gradient of its first parameter, a matrix, may be made in a projected space.
   virtual bool may_project() const { return false; }

@@ -59,7 +59,7 @@ class FetchedWeights {
   int segment_ = 0;
 };
 
-// As they are now.
+// The weights as they are now.
 inline std::vector<Weight> weights_of(std::span<const Parameter* const> parameters) {
   std::vector<Weight> all;
   all.reserve(parameters.size());

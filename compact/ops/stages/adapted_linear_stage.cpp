@@ -12,7 +12,7 @@
 namespace compact {
 namespace {
 
-// Tokens whose values are made in another type, or without some that dropout took, at a time.
+// How many tokens at a time are copied to another type, or with dropout.
 constexpr int64_t kTokens = 1024;
 
 at::Tensor rows_of(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}); }
@@ -35,7 +35,8 @@ class AdaptedLinearStage final : public Stage {
   int parameters() const override {
     return linear_->parameters() + 2 * static_cast<int>(adapters_.size());
   }
-  // Of a product's bias it does not, which is seldom trained alone.
+  // The bias's gradient alone would not need the input; that case, which is rare, is not told
+  // apart.
   int reads_input_for() const override { return parameters(); }
 
   Work work(const at::Tensor& input, const at::Tensor& output, Weights weights) const override {

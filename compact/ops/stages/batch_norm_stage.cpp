@@ -23,8 +23,8 @@ class BatchNormStage final : public Stage {
     COMPACT_CHECK(!batch || sizes[0] * sizes[2] * sizes[3] > 1,
                   "[batch norm] in training a channel needs more than one value, the maps are ",
                   sizes, ": a larger batch or larger images are needed");
-    // The running statistics move once for a batch. What runs again has those of the first time,
-    // which may have moved.
+    // The running statistics move once for a batch. A forward pass that runs again uses those of
+    // its first time, since the running ones may have moved.
     at::Tensor running_mean, running_variance;
     if (!f.again) {
       running_mean = running_.mean, running_variance = running_.variance;

@@ -33,7 +33,7 @@ at::Tensor as_weight(const at::Tensor& gfactor, const at::Tensor& weight) {
   return gfactor.defined() ? gfactor.to(weight.scalar_type()) : gfactor;
 }
 
-// Of x [.., n], contiguous, into y of its shape and rstd, f32 [rows].
+// Writes the norm of x [.., n], contiguous, to y of its shape, and rstd, f32 [rows].
 void normalize(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& y,
                const at::Tensor& rstd) {
   backend_of(x).rms_norm({.x = x.const_data_ptr(),
@@ -160,7 +160,7 @@ class HeadNormStage final : public Stage {
     COMPACT_CHECK(x.size(-1) >= (heads_[0] + heads_[1]) * dim_, "[rms norm] ", heads_[0], " and ",
                   heads_[1], " heads of ", dim_, " are more than rows of ", x.size(-1));
   }
-  // Queries, keys, what is behind them.
+  // Queries, keys, what follows them.
   at::Tensor part_of(const at::Tensor& x, int part) const {
     const int64_t q = heads_[0] * dim_, k = heads_[1] * dim_;
     if (part == 2) return x.narrow(-1, q + k, x.size(-1) - q - k);

@@ -24,7 +24,7 @@ class ReluStage final : public Stage {
 
   at::Tensor forward(Forward& f) const override {
     const at::Tensor y = f.overwrite ? at::relu_(f.input) : at::relu(f.input);
-    // Rebuilt from what was rounded, signs could be others.
+    // Signs of what is rebuilt from a rounded tensor could differ.
     if (mask_ && f.want_extras && !f.again) {
       f.extras = signs_->encode(innermost(y), 0).parts;
     }

@@ -65,7 +65,7 @@ struct Frequencies {
   double scale = 1;   // of cosines and sines
 };
 
-// Of sequences of `length`, where that matters.
+// `length`: of the sequence, where the kind depends on it.
 Frequencies frequencies(const RopeConfig& c, int64_t width, int64_t max_positions, int64_t length) {
   const auto positions = static_cast<double>(max_positions);
   const double factor =

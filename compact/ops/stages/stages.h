@@ -20,8 +20,9 @@ namespace compact {
 // Zhang and Sennrich 2019.
 std::shared_ptr<const Stage> rms_norm_stage(double eps, double offset = 0);
 
-// Of a fused product [.., (q_heads + k_heads + ..) dim]: each query by the first weight [dim], each
-// key by the second, what is behind them as it is. Keeps rstd of every head.
+// The same for each head of a fused product [.., (q_heads + k_heads + ..) dim]: queries by the
+// first weight [dim], keys by the second; what follows them stays as it is. Keeps rstd of every
+// head.
 std::shared_ptr<const Stage> head_norm_stage(double eps, int64_t q_heads, int64_t k_heads,
                                              int64_t dim, double offset = 0);
 
@@ -30,8 +31,8 @@ std::shared_ptr<const Stage> head_norm_stage(double eps, int64_t q_heads, int64_
 std::shared_ptr<const Stage> layer_norm_stage(double eps, bool for_products = false);
 
 struct LinearOptions {
-  bool bias = false;  // one of each weight, behind all weights
-  int64_t parts = 1;  // weights of the same input, whose rows are one behind the other's
+  bool bias = false;  // one of each weight, after all weights
+  int64_t parts = 1;  // weights of the same input; their outputs lie one after the other
   // Elements per token of the projection of the input, where the weight has a carrier (its width).
   int64_t sketch_width = 0;
   // The last columns of W, which are 0 and whose gradient is 0 whatever a codec gives for the
@@ -43,14 +44,14 @@ struct LinearOptions {
 // sketch.
 std::shared_ptr<const Stage> linear_stage(const LinearOptions& options = {});
 
-// Of the rows of y that one weight makes: y += scale dropout(x) A^T B^T, with A [rank, in] and
-// B [out, rank]; `dropout` is the probability, in training.
+// What is added to the part of y that one weight makes: scale dropout(x) A^T B^T, with A [rank, in]
+// and B [out, rank]; `dropout` is the probability, in training.
 struct LowRankAdapter {
   int64_t part = 0;  // which of the weights
   double scale = 1, dropout = 0;
 };
-// A linear stage with adapters, whose A and B are behind its own parameters; they may have another
-// type than W, which is theirs to compute in. Keeps nothing of theirs. Hu et al. 2021 (LoRA).
+// A linear stage with adapters, whose A and B come after its own parameters. They may have another
+// type than W, and are computed in that type. Keeps nothing for them. Hu et al. 2021 (LoRA).
 std::shared_ptr<const Stage> adapted_linear_stage(const LinearOptions& options,
                                                   std::vector<LowRankAdapter> adapters);
 
@@ -61,14 +62,14 @@ std::shared_ptr<const Stage> dropout_stage(double p);
 std::shared_ptr<const Stage> scale_stage(double factor);
 
 // Cosines and sines of the angles of rotary position embedding, f32 [length, width / 2], where
-// `width` elements of each head are turned. A configuration may scale them, as attention then is
-// by the square.
+// `width` elements of each head are turned. A configuration may scale them; scores are then scaled
+// by the square of that.
 struct RopeAngles {
   at::Tensor cos, sin;
 };
 struct RopeTables {
   RopeAngles near;
-  // Of sequences longer than `limit`, all of their positions; undefined: `near` is for all.
+  // For all positions of sequences longer than `limit`; undefined: `near` is for all sequences.
   RopeAngles far = {};
   int64_t limit = 0;
 
@@ -101,12 +102,12 @@ std::shared_ptr<const Stage> attention_stage(int64_t heads, int64_t kv_heads, in
 struct MaskedAttentionOptions {
   double dropout = 0;                // of probabilities, in training
   int64_t kv_heads = 0;              // 0: as many as heads
-  bool causal = false;               // to no token behind; else to all
+  bool causal = false;               // to no later token; else to all
   std::optional<double> scale = {};  // of scores; none: 1 / sqrt(dim)
   int64_t window = 0;                // as above, of causal attention
   double softcap = 0;                // as above
-  // Of choose_masked_attention for the device and type of the network; with a window or capped
-  // scores it is chunks whatever this says.
+  // What choose_masked_attention gives for the device and type of the network; with a window or
+  // capped scores attention is made in chunks whatever this says.
   AttentionChoice choice = {AttentionKernel::kChunks, 0};
 };
 // Attention to tokens of a sequence but padding, [.., (heads + 2 kv_heads) dim] -> [.., heads dim].
