@@ -10,17 +10,27 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 packages+=(clang-tidy-16)
 ensure_packages
 ensure_torch
-# Commands of single files, without headers that another compiler has compiled.
+# Without headers that another compiler has compiled; several sources at a time, as they are built.
 folder=$root/build-tidy
 step "configure tidy" "" cmake -S "$root" -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=Debug \
-  -DCOMPACT_UNITY=OFF -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DCMAKE_EXPORT_COMPILE_COMMANDS=ON \
+  -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DCMAKE_EXPORT_COMPILE_COMMANDS=ON \
   -DTORCH_DIR="$TORCH_DIR"
-layers=("$@")
-((${#layers[@]})) || layers=("")
-files=()
-for layer in "${layers[@]}"; do
-  mapfile -t -O "${#files[@]}" files < <(find "$root/compact/$layer" -name '*.cpp' -not -path '*/cuda/*' | sort)
-done
-printf 'tidy: %s files\n' "${#files[@]}"
-printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(nproc)" clang-tidy-16 -p "$folder" --quiet 2>/dev/null
+step "the commit" "" cmake --build "$folder" --target compact_commit
+# LLVM's OpenMP has a header of its own, which is not installed.
+mkdir -p "$folder/omp"
+ln -sf "$(g++ -print-file-name=include/omp.h)" "$folder/omp/omp.h"
+layers=$(IFS='|' && echo "$*")
+mapfile -t files < <(python3 - "$folder/compile_commands.json" "${layers:-\w+}" <<'EOF'
+import json, re, sys
+
+path, layers = sys.argv[1:]
+files = {entry["file"] for entry in json.load(open(path))}
+wanted = re.compile(rf"/(compact/({layers})/(?!cuda/).*\.cpp|compact_({layers})\.dir/Unity/.*)$")
+print("\n".join(sorted(file for file in files if wanted.search(file))))
+EOF
+)
+((${#files[@]})) || { echo "tidy: no such layer: $*" >&2; exit 2; }
+printf 'tidy: %s translation units\n' "${#files[@]}"
+printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(nproc)" clang-tidy-16 -p "$folder" --quiet \
+  --extra-arg=-Wno-unknown-warning-option --extra-arg="-isystem$folder/omp" 2>/dev/null
 printf 'tidy: no finding\n'

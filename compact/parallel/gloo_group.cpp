@@ -101,9 +101,12 @@ class GlooGroup final : public Group {
       if (!in || f.code == 0) f.code = 1;
       in.get();
       std::getline(in, f.message, '\0');
-      store_->add(kHeard, 1);
-      gloo_.reset();
-      if (hosts_) wait_until_heard(kAsk);
+      try {
+        store_->add(kHeard, 1);
+        gloo_.reset();
+        if (hosts_) wait_until_heard(kAsk);
+      } catch (const std::exception&) {  // the store has ended on hearing it, before it answered
+      }
       return f;
     } catch (const std::exception&) {
       return std::nullopt;

@@ -38,7 +38,7 @@ Block::Block(std::string kind, std::string name, std::string policy, Numbers num
     : kind_(std::move(kind)),
       name_(std::move(name)),
       policy_text_(std::move(policy)),
-      numbers_(std::move(numbers)),
+      numbers_(numbers),
       adapters_(std::move(adapters)),
       policy_(Policy::parse(policy_text_, "policy")),
       seed_(seed) {

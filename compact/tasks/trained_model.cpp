@@ -44,7 +44,7 @@ TrainedModel open_trained_model(TrainConfig c) {
   const at::Device device = device_of(c.device, warnings);
   set_deterministic(c.deterministic, device.type());
   TrainedModel model{.config = c,
-                     .task = info.open(c, {}, warnings),
+                     .task = info.open(c, {}, warnings),  // NOLINT: before the move
                      .network = nullptr,
                      .warnings = std::move(warnings)};
   if (model.task.lengths_vary) bound_primitive_caches();

@@ -9,6 +9,7 @@ import torch
 
 from ._carriers import Carrier
 from ._library import ops
+from ._release import Release
 from ._shards import is_sharded, like_sharded, local_of, shard_of
 
 _MOMENTS = {"adamw": ("exp_avg", "exp_avg_sq"), "muon": ("momentum_buffer",)}
@@ -43,6 +44,17 @@ def _name(dtype: torch.dtype) -> str:
 class Optimizer(torch.optim.Optimizer):
     """What both have: groups and their checks, state, and the call of the C++ updates."""
 
+    def __init__(self, params: Iterable[Any], defaults: dict[str, Any], release: bool):
+        if not isinstance(release, bool):
+            self._fail(f"release must be of type bool, is {release!r}")
+        self._release = Release(self) if release else None
+        super().__init__(params, defaults)
+
+    @property
+    def releases(self) -> bool:
+        """Whether updates are made inside the backward pass."""
+        return self._release is not None
+
     def _kind(self, group: dict[str, Any]) -> str:
         return "adamw"
 
@@ -59,10 +71,18 @@ class Optimizer(torch.optim.Optimizer):
         super().add_param_group(param_group)
         try:
             self._check_group(param_group, before, [p for p in param_group["params"] if p.requires_grad])
+            if self._release is not None:
+                self._release.hear(before, param_group)
         except BaseException:
             del self.param_groups[before:]
             raise
         self._draw()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As torch.optim.Optimizer's."""
+        super().zero_grad(set_to_none)
+        if self._release is not None:
+            self._release.begin()
 
     # -- checks -----------------------------------------------------------------------------------
 
@@ -272,11 +292,19 @@ class Optimizer(torch.optim.Optimizer):
             state[key] = _Kept(kept)
         return {**state_dict, "state": state, "param_groups": groups}
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "releases": self.releases}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
+        releases = state.pop("releases", None)  # there where it is a copy that is made
         for key, of_parameter in state["state"].items():
             if isinstance(of_parameter, _Kept):
                 state["state"][key] = of_parameter.state
         super().__setstate__(state)
+        if releases is not None:
+            self._release = Release(self) if releases else None
+            for number, group in enumerate(self.param_groups if releases else ()):
+                self._release.hear(number, group)
 
     # -- the update -------------------------------------------------------------------------------
 
@@ -291,6 +319,7 @@ class Optimizer(torch.optim.Optimizer):
 
         closure: makes the loss anew, gradients on. grad_scale: one float32, which gradients are
         multiplied with as they are read, as to clip them without a pass over all of them.
+        With `release` the updates are made already, but for gradients that were put there by hand.
 
         Throws ValueError, with nothing changed, on a setting, gradient or parameter that cannot be.
         """
@@ -298,11 +327,25 @@ class Optimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._update(grad_scale)
+        if self._release is not None and grad_scale is not None:
+            self._fail("grad_scale comes too late with release=True: gradients are used as they arrive")
+        self._update(grad_scale, lambda p: p.grad is not None)
+        if self._release is not None:
+            self._release.begin()
         return loss
 
+    @torch.no_grad()
+    def _update_one(self, number: int, i: int) -> None:
+        """The update of one parameter of a group, by a gradient that is let go."""
+        p = self.param_groups[number]["params"][i]
+        self._update(None, lambda other: other is p, draw=False)
+        p.grad = None
+
     @torch.compiler.disable
-    def _update(self, grad_scale: torch.Tensor | None) -> None:
+    def _update(
+        self, grad_scale: torch.Tensor | None, wanted: Callable[[torch.Tensor], bool], draw: bool = True
+    ) -> None:
+        """Updates of the parameters that are wanted; `draw`: they are the last of a step."""
         if grad_scale is not None and (grad_scale.dtype != torch.float32 or grad_scale.numel() != 1):
             self._fail(
                 f"grad_scale must be one float32, is {_name(grad_scale.dtype)} {tuple(grad_scale.shape)}"
@@ -312,7 +355,7 @@ class Optimizer(torch.optim.Optimizer):
         for number, group in enumerate(self.param_groups):
             mine = []
             for i, p in enumerate(group["params"]):
-                if p.grad is not None:
+                if wanted(p):
                     mine.append((index, i, p))
                 index += 1
             numbers = self._check_group(group, number, [p for _, _, p in mine])
@@ -333,7 +376,8 @@ class Optimizer(torch.optim.Optimizer):
         for group, numbers, mine in work:
             if mine:
                 self._update_group(self._kind(group), group["seed"], numbers, mine, grad_scale)
-        self._draw()
+        if draw:
+            self._draw()
 
     def _update_group(
         self,

@@ -14,9 +14,16 @@ from ._apply import report
 
 class Callback(TrainerCallback):
     """Keeps the layers that compact serves out of gradient checkpointing, which Trainer switches on
-    for all layers, and writes what they held to the log, as compact_held_bytes."""
+    for all layers, and writes what they held to the log, as compact_held_bytes. Throws ValueError where
+    gradients would be clipped of which an optimizer with release=True leaves none."""
 
-    def on_train_begin(self, args, state, control, model=None, **kwargs):
+    def on_train_begin(self, args, state, control, model=None, optimizer=None, **kwargs):
+        optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
+        if getattr(optimizer, "releases", False) and args.max_grad_norm:
+            raise ValueError(
+                f"compact.hf.Callback: max_grad_norm is {args.max_grad_norm}, and an optimizer with release=True leaves no gradients "
+                "to clip: TrainingArguments(max_grad_norm=0)"
+            )
         cleared = 0
         for module in model.modules():
             if isinstance(state_of(module), LayerState) and getattr(module, "gradient_checkpointing", False):

@@ -43,6 +43,7 @@ class AdamW(Optimizer):
         moments: how both moments are held, "f32", "bf16" or "f8".
         master_weights: keeps and updates a float32 copy of bfloat16 parameters.
         seed: of stochastic rounding; ranks of one run must be given the same.
+        release: updates each parameter inside the backward pass, when its gradient is whole (above).
 
     State of a parameter: `step`, `exp_avg`, `exp_avg_sq`, with f8 `exp_avg_scales` and
     `exp_avg_sq_scales`, with masters `master`. Under fully_shard all but `step` are DTensors, of this
@@ -60,12 +61,13 @@ class AdamW(Optimizer):
         moments: str = "f32",
         master_weights: bool = False,
         seed: int = 0,
+        release: bool = False,
     ):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         defaults |= {"moments": moments, "master_weights": master_weights, "seed": seed}
         if isinstance(params, nn.Module):
             params = params.parameters()
-        super().__init__(params, defaults)
+        super().__init__(params, defaults, release)
 
 
 def _is_in_block(name: str, p: torch.Tensor) -> bool:
@@ -92,6 +94,7 @@ class Muon(Optimizer):
         master_weights: keeps and updates a float32 copy of bfloat16 parameters.
         adamw_lr, betas, eps: AdamW's; adamw_lr is lr where it is None.
         seed: of stochastic rounding; ranks of one run must be given the same.
+        release: updates each parameter inside the backward pass, when its gradient is whole (above).
 
     State of a matrix: `step`, `momentum_buffer`, with f8 `momentum_buffer_scales`, with masters
     `master`; of the rest, AdamW's. Throws ValueError on settings out of range, on parameters that it
@@ -112,6 +115,7 @@ class Muon(Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         seed: int = 0,
+        release: bool = False,
     ):
         defaults = {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
         defaults |= {"betas": betas, "eps": eps, "moments": moments, "master_weights": master_weights}
@@ -119,7 +123,7 @@ class Muon(Optimizer):
         self._adamw_lr = lr if adamw_lr is None else adamw_lr
         if isinstance(params, nn.Module):
             params = self._groups_of(params)
-        super().__init__(params, defaults)
+        super().__init__(params, defaults, release)
 
     def _kind(self, group: dict[str, Any]) -> str:
         return group["kind"]

@@ -81,6 +81,12 @@ def refusals(rank, *_):
     net = fully_shard(nn.Linear(512, 6), shard_placement_fn=lambda p: Shard(p.dim() - 1))
     with pytest.raises(ValueError, match="needs whole rows"):
         compact.optim.AdamW(net.parameters(), moments="f8")
+    with pytest.raises(ValueError, match="split over ranks .* release=False"):
+        compact.optim.AdamW(net.parameters(), moments="bf16", release=True)
+    wrapped = nn.parallel.DistributedDataParallel(Net())
+    released = compact.optim.AdamW(wrapped.parameters(), release=True)
+    with pytest.raises(RuntimeError, match="before gradients are summed over ranks"):
+        train(wrapped, released, range(1))
     optimizer = compact.optim.AdamW(net.parameters(), moments="bf16")
     net(torch.ones(2, 512)).sum().backward()
     optimizer.step()

@@ -95,6 +95,9 @@ def plan(
         raise ValueError("compact.plan: call it outside of autocast, and say autocast=torch.bfloat16")
     if autocast not in (None, torch.bfloat16, torch.float16):
         raise ValueError(f"compact.plan: autocast must be torch.bfloat16, torch.float16 or None, is {autocast!r}")
+    settings = optimizer[1] if isinstance(optimizer, tuple) and len(optimizer) == 2 else {}
+    if clip and isinstance(settings, Mapping) and settings.get("release"):
+        raise ValueError("compact.plan: release=True lets gradients go before they could be clipped: clip=False")
     kind = torch.device(device).type if device is not None else _device_of(model)
     if kind not in ("cpu", "cuda"):
         raise ValueError(f"compact.plan: device must be cpu or cuda, is {kind}")
