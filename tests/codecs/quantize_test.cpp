@@ -116,8 +116,6 @@ TEST(Quantize, UniformErrorIsThatOfTheory) {
   }
 }
 
-// Lloyd's levels on normal values have the published relative errors; the mean and deviation of 256
-// values cost about 1 %.
 // What plans weigh against time is what is measured.
 TEST(Quantize, BudgetsKnowTheErrorOfTheirChoices) {
   const at::Tensor x = normal_values({1 << 20}, 5);
@@ -128,6 +126,8 @@ TEST(Quantize, BudgetsKnowTheErrorOfTheirChoices) {
   }
 }
 
+// Lloyd's levels on normal values have the published relative errors; the mean and deviation of 256
+// values cost about 1 %.
 TEST(Quantize, LloydLevelsHaveTheLeastError) {
   const at::Tensor x = normal_values({1024, 256}, 8);
   for (const auto& [bits, want] : {std::pair{1, 0.3634}, {2, 0.1175}, {4, 0.00950}}) {
@@ -186,7 +186,7 @@ TEST(Quantize, ConstantsAndZerosAreExact) {
 }
 
 // Zeros stay zeros and nothing else becomes one, so that a ReLU's mask can be read from the codes;
-// the mean over 2,000 keys lies within six standard errors and a thousandth of a step.
+// the mean over 2,000 keys lies within six standard errors and 1/900 of a step.
 TEST(Quantize, PositiveLevelsKeepAReluMask) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
     for (const int bits : {2, 4, 8}) {

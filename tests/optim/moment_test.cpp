@@ -42,8 +42,8 @@ TEST(Moment, LivesInTensorsThatAreThere) {
   EXPECT_THROW(Moment(made.value(), at::zeros({3, 2}, at::kBFloat16), true), InputError);
 }
 
-// Every value between two codes comes out as one of them, and on average as itself. 65,536 draws:
-// five standard errors of a draw between values `unit` apart are 5 * unit / 2 / 256.
+// Every value between two codes comes out as one of them, and on average as itself. 261,120 draws:
+// five standard errors of a draw between values `unit` apart are at most 5 * unit / 2 / 510.
 TEST(Moment, RoundsWithoutBias) {
   constexpr int64_t kRows = 1024, kWidth = 256;
   for (const bool is_signed : {true, false}) {

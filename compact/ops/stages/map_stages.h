@@ -15,7 +15,8 @@ namespace compact {
 // whatever is left of x. Where x is held as means over windows and the convolution is 1 x 1 with
 // stride 1, the weight's gradient is made from them: mean(x) summed(gy)^T over windows, which is
 // the product with the map that is constant over windows, in as many times fewer operations as
-// windows have elements (arXiv 2003.10388 pools activations so; the identity is exact).
+// windows have elements (Barley and Fröning 2024, arXiv:2409.11902, pool activations so; the
+// identity is exact).
 std::shared_ptr<const Stage> conv_stage(int64_t window, int64_t stride, int64_t padding);
 
 // What a batch norm has beside weight and bias, f32 [channels]; stages share the tensors.
