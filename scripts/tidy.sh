@@ -7,7 +7,7 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-packages+=(clang-tidy-16)
+packages+=(clang-tidy-16 libomp-16-dev)  # whose omp.h clang can read
 ensure_packages
 ensure_torch
 # Without headers that another compiler has compiled; several sources at a time, as they are built.
@@ -16,9 +16,6 @@ step "configure tidy" "" cmake -S "$root" -B "$folder" -G Ninja -DCMAKE_BUILD_TY
   -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DCMAKE_EXPORT_COMPILE_COMMANDS=ON \
   -DTORCH_DIR="$TORCH_DIR"
 step "the commit" "" cmake --build "$folder" --target compact_commit
-# LLVM's OpenMP has a header of its own, which is not installed.
-mkdir -p "$folder/omp"
-ln -sf "$(g++ -print-file-name=include/omp.h)" "$folder/omp/omp.h"
 layers=$(IFS='|' && echo "$*")
 mapfile -t files < <(python3 - "$folder/compile_commands.json" "${layers:-\w+}" <<'EOF'
 import json, re, sys
@@ -32,5 +29,5 @@ EOF
 ((${#files[@]})) || { echo "tidy: no such layer: $*" >&2; exit 2; }
 printf 'tidy: %s translation units\n' "${#files[@]}"
 printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(nproc)" clang-tidy-16 -p "$folder" --quiet \
-  --extra-arg=-Wno-unknown-warning-option --extra-arg="-isystem$folder/omp" 2>/dev/null
+  --extra-arg=-Wno-unknown-warning-option 2>/dev/null
 printf 'tidy: no finding\n'

@@ -2,9 +2,14 @@
 """Adapters of peft around the products of a layer: LoRA (Hu et al. 2021), which blocks can have."""
 from __future__ import annotations
 
+import inspect
+import math
 from typing import Any
 
+import torch
 from torch import nn
+
+from ._stand_in import TYPES
 
 LORA = "peft.tuners.lora.layer.Linear"
 Row = tuple[str, int, int, float, float]  # product, which of its matrices, rank, scale, dropout
@@ -17,8 +22,13 @@ def plain(module: Any) -> Any:
 
 def is_lora(module: nn.Module) -> bool:
     # The class itself, or one that fully_shard made of it.
-    classes = [c for c in type(module).__mro__ if f"{c.__module__}.{c.__qualname__}" == LORA]
-    return bool(classes) and type(module).forward is classes[0].forward
+    if not any(f"{c.__module__}.{c.__qualname__}" == LORA for c in type(module).__mro__):
+        return False
+    forward = inspect.unwrap(type(module).forward)
+    if f"{forward.__module__}.{forward.__qualname__}" != f"{LORA}.forward":  # derived, or patched
+        return False
+    helper = inspect.unwrap(type(module)._cast_input_dtype)
+    return helper.__module__.startswith("peft.") and "_cast_input_dtype" not in module.__dict__
 
 
 def why_not(module: nn.Module) -> str | None:
@@ -32,12 +42,23 @@ def why_not(module: nn.Module) -> str | None:
     for name in names:
         if name in inside["lora_variant"] or name in modules["lora_magnitude_vector"]._modules:
             return "an adapter is a variant of LoRA (DoRA or another)"
-        if modules["lora_B"]._modules[name]._parameters.get("bias") is not None:
-            return "an adapter has a bias"
-        if type(modules["lora_dropout"]._modules[name]) not in (nn.Dropout, nn.Identity):
-            return "an adapter has another dropout than torch's"
-        if not all(type(modules[part]._modules[name]) is nn.Linear for part in ("lora_A", "lora_B")):
+        matrices = [modules[part]._modules[name] for part in ("lora_A", "lora_B")]
+        if not all(type(matrix) is nn.Linear for matrix in matrices):
             return "an adapter is not made of torch's Linear"
+        if any(matrix._parameters.get("bias") is not None for matrix in matrices):
+            return "an adapter has a bias"
+        dropout, scale = modules["lora_dropout"]._modules[name], inside["scaling"][name]
+        if type(dropout) not in (nn.Dropout, nn.Identity):
+            return "an adapter has another dropout than torch's"
+        part = dropout.__dict__.get("p", 0)
+        if not part < 1:
+            return f"an adapter drops a part of {part}, which must be below 1"
+        if part > 0 and matrices[0].weight.dtype not in TYPES:
+            return f"an adapter with dropout is {str(matrices[0].weight.dtype).removeprefix('torch.')}; float32 and bfloat16 are served"
+        if isinstance(scale, torch.Tensor) and scale.requires_grad:
+            return "an adapter's scale is trained"
+        if not math.isfinite(scale):
+            return f"an adapter's scale is {float(scale)}"
     return None
 
 

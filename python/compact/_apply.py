@@ -16,7 +16,7 @@ from ._families import FAMILIES, Family, family_of
 from ._fit import why_not
 from ._layers import LayerState
 from ._planning.plan import Plan, plan
-from ._policy import policy_text
+from ._policy import policy_text, presets
 from ._stand_in import REPLICATE, STATE, Forward, Notes, Replicate, state_of
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -50,9 +50,10 @@ class LayerReport:
 class Report:
     """What compact does in a model; str() of it is a table."""
 
-    policy: str | None
+    policy: str | None  # its text; None: there is none
     layers: list[LayerReport]
     loss: str
+    name: str | None = None  # the policy's: a preset's, "auto", a file's path, or "given as text"
 
     @property
     def held(self) -> int:
@@ -63,11 +64,11 @@ class Report:
             return "compact: not applied"
         count, able = len(self.layers), sum(layer.served_as is not None for layer in self.layers)
         if all(layer.served is None for layer in self.layers):
-            lines = [f"{able} of {count} layers can be served; there was no step yet"]
+            lines = [f"policy {self.name}: {able} of {count} layers can be served; there was no step yet"]
         else:
             served = sum(bool(layer.served) for layer in self.layers)
             kept = sum(layer.if_kept for layer in self.layers)
-            lines = [f"{served} of {count} layers served in the last step, {self.held:,} of {kept:,} bytes held"]
+            lines = [f"policy {self.name}: {served} of {count} layers served in the last step, {self.held:,} of {kept:,} bytes held"]
         width = max((len(layer.name) for layer in self.layers), default=0)
         for layer in self.layers:
             if layer.served_as is None:
@@ -152,6 +153,7 @@ def apply(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"compact.apply: the first argument must be a torch.nn.Module, is a {type(model).__name__}")
+    planned = isinstance(policy, Plan)
     policy = _asked_for(policy, budget, batch, chunked_loss, settings)
     text = "" if policy is None else policy_text(policy)
     found = _candidates(model)
@@ -207,8 +209,15 @@ def apply(
         if own is None:
             module.lm_head.__dict__[STATE] = True
             _put(module.lm_head, _loss.head_forward)
-    model.__dict__["_compact_policy"] = text
+    model.__dict__["_compact_policy"] = ("auto" if planned else _name_of(policy), text)
     return model
+
+
+def _name_of(policy: str | os.PathLike | None) -> str:
+    if policy is None:
+        return "auto"
+    name = os.fspath(policy)
+    return name if name in presets() or os.path.exists(name) else "given as text"
 
 
 def _put(module: nn.Module, function: Callable) -> None:
@@ -255,8 +264,9 @@ def report(model: nn.Module) -> Report:
             )  # fmt: skip
         else:
             rows.append(LayerReport(name, None, state or problem))
-    text = next((m.__dict__["_compact_policy"] for m in model.modules() if "_compact_policy" in m.__dict__), None)
-    return Report(text, rows, _loss_of(model))
+    found = (m.__dict__["_compact_policy"] for m in model.modules() if "_compact_policy" in m.__dict__)
+    name, text = next(found, (None, None))
+    return Report(text, rows, _loss_of(model), name)
 
 
 def _loss_of(model: nn.Module) -> str:

@@ -58,14 +58,18 @@ class LayerState:
         self._make_block(layer, self.family.numbers(layer), self._adapters())
         self.watched = self._watch(layer)
 
-    def _adapters(self) -> list[_adapters.Row]:
-        return [row for adapted in self.adapted for row in _adapters.of(*adapted)[0]]
+    def _adapters(self) -> tuple[list[_adapters.Row], list[nn.Module]]:
+        """What is around the products now, and the matrices of it, A and B of each."""
+        found = [_adapters.of(*adapted) for adapted in self.adapted]
+        matrices = [matrix for _, pairs in found for pair in pairs for matrix in pair]
+        return [row for rows, _ in found for row in rows], matrices
 
-    def _make_block(self, layer: nn.Module, numbers: dict[str, float], adapters: list[_adapters.Row]) -> None:
-        self.numbers, self.adapters = numbers, adapters
+    def _make_block(self, layer: nn.Module, numbers: dict[str, float], adapters: tuple[list[_adapters.Row], list[nn.Module]]) -> None:
+        rows, self.matrices = adapters
         self.block = classes.Block(
-            self.family.kind, self.name, self.policy, {k: float(v) for k, v in numbers.items()}, adapters, self.seed
+            self.family.kind, self.name, self.policy, {k: float(v) for k, v in numbers.items()}, rows, self.seed
         )
+        self.numbers, self.adapters = numbers, rows
         self._set_projected()
         names = list(self.block.weights())
         self.sources = [self._source(layer, full) for full in names]  # dictionaries of parameters, and the name in them
@@ -145,11 +149,11 @@ class LayerState:
             problem = _adapters.why_not(module)
             if problem:
                 return f"{product}: {problem}"
-        numbers, adapters = self.family.numbers(layer), self._adapters()
-        if adapters != self.adapters:
+        numbers, (adapters, matrices) = self.family.numbers(layer), self._adapters()
+        if adapters != self.adapters or any(a is not b for a, b in zip(matrices, self.matrices)):
             return self._changed(layer, "its adapters were changed")
         if numbers != self.numbers:
-            self._make_block(layer, numbers, adapters)
+            self._make_block(layer, numbers, (adapters, matrices))
         return self.family.refuses(layer)
 
     def _changed(self, layer: nn.Module, reason: str) -> str | None:

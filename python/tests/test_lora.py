@@ -169,6 +169,59 @@ def test_adapters_that_change_later():
     assert not reasons(whole)
 
 
+def test_another_adapter_of_the_same_settings():
+    model, given = adapted("llama"), inputs("llama")
+    model.add_adapter("second", settings("llama"))
+    compact.apply(model, "exact")
+    for active in ("default", "second", ["default", "second"], ["second", "second"], "default"):
+        model.base_model.set_adapter(active)
+        beside(model, given)
+    assert not reasons(model)
+    heard = []
+    b = model.base_model.model.model.layers[0].self_attn.q_proj.lora_B
+    b["second"].register_forward_hook(lambda *_: heard.append(1))
+    model.base_model.set_adapter("second")
+    beside(model, given)
+    assert heard and "hook" in " ".join(reasons(model))
+
+
+@pytest.mark.parametrize(
+    "text, change",
+    [
+        ("an adapter has a bias", lambda q: setattr(q.lora_A.default, "bias", nn.Parameter(torch.ones(4)))),
+        ("an adapter's scale is trained", lambda q: q.scaling.update(default=nn.Parameter(torch.tensor(1.5)))),
+        ("an adapter's scale is nan", lambda q: q.scaling.update(default=torch.tensor(float("nan")))),
+        ("drops a part of 1.0", lambda q: setattr(q.lora_dropout.default, "p", 1.0)),
+        ("an adapter with dropout is float16", lambda q: [m.half() for m in (q.lora_A, q.lora_B)]),
+        ("lora.layer.Linear", lambda q: setattr(q, "_cast_input_dtype", lambda x, dtype: 2 * x)),
+    ],
+)
+@pytest.mark.parametrize("when", ["before apply", "later"])
+def test_adapters_that_a_block_cannot_have(text, change, when):
+    model, given = adapted("llama", lora_dropout=0.25), inputs("llama")
+    q = model.base_model.model.model.layers[0].self_attn.q_proj
+    if when == "before apply":
+        change(q)
+    compact.apply(model, "exact")
+    if when == "later":
+        gradients(model, given)
+        change(q)
+        if "cast" in str(change.__code__.co_consts):
+            return  # a helper of one module is asked for where modules change, alone
+    for _ in range(2):
+        gradients(model, given)
+    layers = compact.report(model).layers
+    assert not layers[0].served and layers[1].served
+    assert text in (layers[0].reason or " ".join(layers[0].own_forward))
+
+
+def test_patched_adapters(monkeypatch):
+    own = peft.tuners.lora.layer.Linear.forward
+    monkeypatch.setattr(peft.tuners.lora.layer.Linear, "forward", lambda self, x, *a, **k: 1.1 * own(self, x, *a, **k))
+    with pytest.raises(ValueError, match="no layer can be served: .*lora.layer.Linear"):
+        compact.apply(adapted("llama"), "exact")
+
+
 def test_merged_adapters():
     model, given = adapted("llama"), inputs("llama")
     compact.apply(model, "exact")

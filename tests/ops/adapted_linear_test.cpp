@@ -105,6 +105,27 @@ TEST(AdaptedLinear, AdaptersComputeInTheirOwnType) {
   }
 }
 
+// Of a hundred chunks each would be less than half of the last bit of their sum in bfloat16.
+TEST(AdaptedLinear, SumsOverManyTokensAreNotRoundedByChunks) {
+  const int64_t tokens = 100'000;
+  at::manual_seed(1);
+  const at::Tensor x = at::rand({1, tokens, 8}).add_(0.5).to(at::kBFloat16);
+  const at::Tensor w = at::zeros({8, 8}, at::kBFloat16),
+                   a = at::rand({2, 8}).to(at::kBFloat16).requires_grad_(true),
+                   b = at::rand({8, 2}).to(at::kBFloat16).requires_grad_(true);
+  Segment segment("s", Slot{.name = "in"});
+  // So few are dropped that the gradients are those without.
+  segment.add(adapted_linear_stage({}, {{0, 1, 1e-6}}));
+  segment.finish();
+  const at::Tensor y = segment(x, {w, a, b}, {.training = true, .noise = 3});
+  const auto got = torch::autograd::grad({y}, {a, b}, {at::ones_like(y)});
+  const at::Tensor sums = x.to(at::kDouble).sum({0, 1});
+  const at::Tensor want_a = b.to(at::kDouble).sum(0).unsqueeze(1) * sums,
+                   want_b = a.to(at::kDouble).mv(sums).expand({8, 2});
+  EXPECT_TRUE(at::allclose(got[0].to(at::kDouble), want_a, 0.01, 0)) << got[0] / want_a;
+  EXPECT_TRUE(at::allclose(got[1].to(at::kDouble), want_b, 0.01, 0)) << got[1] / want_b;
+}
+
 TEST(AdaptedLinear, HoldsItsInputAndNothingElse) {
   Adapted a(at::kFloat, at::kFloat, false, true, 0.25, 5);
   SegmentReport report;

@@ -26,6 +26,28 @@ void add_to(at::Tensor y, const at::Tensor& delta) {
   y.copy_(y.to(at::kFloat).add_(delta.to(at::kFloat)));
 }
 
+// The gradient of a matrix, a sum over tokens: in f32 where chunks of them would each be rounded.
+class Sum {
+ public:
+  Sum(bool wanted, const at::Tensor& of, int64_t tokens) : type_(of.scalar_type()) {
+    if (!wanted) return;
+    const bool narrow = of.element_size() < 4 && tokens > kTokens;
+    sum_ = at::zeros(of.sizes(), narrow ? of.options().dtype(at::kFloat) : of.options());
+  }
+  void add(const at::Tensor& x, const at::Tensor& y, double scale) {
+    if (sum_.scalar_type() == type_) {
+      sum_.addmm_(x, y, 1, scale);
+    } else {
+      sum_.add_(x.mm(y).to(at::kFloat), scale);
+    }
+  }
+  at::Tensor value() const { return sum_.defined() ? sum_.to(type_) : sum_; }
+
+ private:
+  at::ScalarType type_;
+  at::Tensor sum_;
+};
+
 class AdaptedLinearStage final : public Stage {
  public:
   AdaptedLinearStage(const LinearOptions& options, std::vector<LowRankAdapter> adapters)
@@ -150,19 +172,18 @@ class AdaptedLinearStage final : public Stage {
     const double scale = adapters_[i].scale;
     const at::Tensor gy = part_of(rows_of(back.gy), back.weights, i);
     const at::Tensor hidden = at::empty({gy.size(0), a.size(0)}, a.options());
-    at::Tensor& ga = back.gparameters[place];
-    at::Tensor& gb = back.gparameters[place + 1];
-    if (want_a) ga = at::zeros_like(a);
-    if (want_b) gb = at::zeros_like(b);
+    Sum ga(want_a, a, gy.size(0)), gb(want_b, b, gy.size(0));
     each_chunk(gy, a, back.pass, i, [&](int64_t first, int64_t count) {
       const at::Tensor g = gy.narrow(0, first, count).to(a.scalar_type());
       at::Tensor gh = hidden.narrow(0, first, count);
       at::mm_out(gh, g, b).mul_(scale);
       if (!want_a && !want_b) return;
       const at::Tensor own = read(x, a, back.pass, i, first, count);
-      if (want_a) ga.addmm_(gh.t(), own);
-      if (want_b) gb.addmm_(g.t(), own.mm(a.t()), 1, scale);
+      if (want_a) ga.add(gh.t(), own, 1);
+      if (want_b) gb.add(g.t(), own.mm(a.t()), scale);
     });
+    back.gparameters[place] = ga.value();
+    back.gparameters[place + 1] = gb.value();
     return back.want_input ? hidden : at::Tensor();
   }
 
