@@ -1,3 +1,4 @@
+cmake_minimum_required(VERSION 3.25)  # of the script alone
 # Writes FILE: COMPACT_COMMIT is the commit of SOURCE, with a + where files have changed since, or
 # empty where SOURCE is no checkout.
 execute_process(COMMAND git -C ${SOURCE} describe --always --abbrev=10 --exclude=* --dirty=+

@@ -100,6 +100,7 @@ int main() {
     const StepInputs batch = batch_on(at::kCPU);
     at::Tensor mean = network->loss(batch.inputs, batch.target,
                                     {.scale = 1.0 / (kBatch * kWidth), .noise = i}, nullptr);
+    optimizer.begin_backward(1e-3);  // a policy may update weights inside the backward pass
     mean.backward();
     optimizer.step(1e-3, {});
     (i == 0 ? first : last) = mean.item<double>();

@@ -16,7 +16,7 @@ packages=(
   libsentencepiece-dev libxxhash-dev zlib1g-dev libzstd-dev liblzma-dev
   libarchive-dev libjpeg-dev libpng-dev libicu-dev libboost-context-dev
 )
-tried_torch="2.13"
+tried_torch="2.11 2.12 2.13 2.14"
 
 die() {
   printf 'error: %s\n' "$*" >&2

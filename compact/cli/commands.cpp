@@ -40,6 +40,10 @@ std::string help() {
 
 int dispatch(const std::vector<std::string>& arguments, const std::string& commit) {
   const std::string first = arguments.empty() ? "" : arguments[0];
+  if (first == "help" && arguments.size() > 1) {
+    COMPACT_CHECK(arguments.size() == 2, "`help` takes one command");
+    return dispatch({arguments[1], "--help"}, commit);
+  }
   if (first.empty() || first == "--help" || first == "-h" || first == "help") {
     std::cout << help();
     return kExitOk;

@@ -190,7 +190,8 @@ void Flags::fail_on_extra() const {
   const std::vector<std::string> extra = app_.remaining();
   const std::string argument = extra[0].substr(0, extra[0].find('='));
   if (!argument.starts_with("-")) {
-    fail("unexpected argument `", extra[0], "`: values follow a flag; see `", title_, " --help`");
+    fail("unexpected argument `", extra[0], "`: values follow a flag, each in one word; see `",
+         title_, " --help`");
   }
   constexpr size_t kMost = 4;  // a list of all flags would be no one-line message
   std::vector<std::string> meant = related(argument, names());

@@ -57,7 +57,8 @@ class Codec {
   // Whether encode() takes this tensor: its type, device and, for some codecs, its values.
   virtual bool takes(const at::Tensor& x) const = 0;
   // `key` of its random bits, where it has any. Throws InputError where it does not take x. Whoever
-  // calls it calls `settle` later on, where there is one.
+  // calls it calls `settle` later on, where there is one. x may be a meta tensor, of which no value
+  // is read.
   virtual Encoded encode(const at::Tensor& x, uint64_t key) const = 0;
   // Exactly what the parts of a contiguous [rows, n] take; nullopt where that depends on values.
   virtual std::optional<int64_t> bytes(int64_t rows, int64_t n, at::ScalarType type) const = 0;
@@ -96,11 +97,11 @@ struct CodecInfo {
   // and with another average where one is given.
   CodecBits (*bits)(const Spec& spec) = nullptr;
   Spec (*with_bits)(const Spec& spec, int bits, std::optional<double> average) = nullptr;
-  // Null: a budget chooses it by no setting.
+  // Null: a budget chooses it by no setting. Each takes every float type and shape.
   std::vector<CodecChoice> (*choices)() = nullptr;
 };
 
-// quantize, mask, index, pool, offload.
+// The table.
 std::span<const CodecInfo* const> codecs();
 const CodecInfo* find_codec(const std::string& name);  // null: there is none
 // All that budgets may choose, the least error first.

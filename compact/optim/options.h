@@ -17,7 +17,7 @@ namespace compact {
 
 struct OptimizerOptions {
   const OptimizerInfo* kind = &adamw_optimizer;  // a row of the table
-  double beta1 = 0.9, beta2 = 0.999, eps = 1e-6;
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
   double weight_decay = 0;      // OptimizerInfo::decoupled_decay says how
   double momentum = 0.95;       // Muon: m <- momentum * m + gradient
   bool nesterov = true;         // Muon: orthogonalises gradient + momentum * m, else m

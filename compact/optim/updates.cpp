@@ -172,6 +172,11 @@ void Optimizer::step(double learning_rate, const at::Tensor& grad_scale, const a
   for (size_t i = 0; i < states_.size(); ++i) {
     const bool released = backward_rate_ && released_[i];
     any_released |= released;
+    COMPACT_CHECK(
+        backward_rate_ || !states_[i].parameter->release || !states_[i].leaf.grad().defined(),
+        "[optimizer] `", states_[i].parameter->name,
+        "` is to be updated inside the backward pass (release=true): call begin_backward() "
+        "before it");
     if (!released && states_[i].is_own()) check_gradient(states_[i]);
     COMPACT_CHECK(states_[i].is_own() || !states_[i].leaf.grad().defined(), "[optimizer] `",
                   states_[i].parameter->name,

@@ -80,7 +80,8 @@ std::string save_run(const TrainConfig& config, const RunState& s, const Network
 std::string find_checkpoint(const TrainConfig& config, std::vector<std::string>& warnings) {
   if (config.resume_from_checkpoint != "latest") {
     const auto reason = verify_checkpoint(config.resume_from_checkpoint);
-    COMPACT_CHECK(!reason, *reason);
+    COMPACT_CHECK(!reason, *reason, "; --resume_from_checkpoint takes `latest`, or a folder as ",
+                  config.output_dir, "/checkpoint-100");
     return config.resume_from_checkpoint;
   }
   const auto path = newest_valid_checkpoint(config.output_dir, warnings);
@@ -130,6 +131,13 @@ void check_same_run(const std::string& checkpoint, const TrainConfig& config, co
       checkpoint, ": not a checkpoint of a training run");
   const TrainConfig old = config_from_json(j["config"].dump(), checkpoint + "/trainer_state.json");
   const RunState before_state = run_state_from_json(j, checkpoint + "/trainer_state.json");
+  COMPACT_CHECK(config.max_steps <= 0 || before_state.step <= config.max_steps, "--max_steps is ",
+                config.max_steps, ", and ", checkpoint, " has made ", before_state.step,
+                " steps: a resumed run goes on from there");
+  COMPACT_CHECK(config.preset != "auto" || old.preset == "auto", "--preset is auto, but was ",
+                old.preset, " in the run of ", checkpoint,
+                ": a resumed run keeps its policy; --model_name_or_path ", checkpoint,
+                " begins another run with its weights");
   const bool other_ranks = before_state.ranks != config.ranks;
   if (other_ranks) {
     const int64_t before = samples_of_step(old) * before_state.ranks,

@@ -3,6 +3,7 @@
 #include "compact/codecs/codec.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -33,6 +34,91 @@ void expect_lossless(const std::string& codec, const at::Tensor& x) {
   }
   const auto bytes = c->bytes(1, x.numel(), x.scalar_type());
   EXPECT_EQ(e.bytes(), bytes.value_or(e.bytes()));
+}
+
+// Tensors of all kinds, of which a codec takes some.
+std::vector<at::Tensor> samples() {
+  std::vector<at::Tensor> all;
+  for (const at::IntArrayRef sizes :
+       std::vector<at::IntArrayRef>{{}, {0}, {1}, {5}, {3, 7}, {16, 256}, {2, 3, 8, 8}}) {
+    const at::Tensor x = normal(sizes);
+    for (const at::Tensor& t : {x, x.relu(), x.gt(0).to(at::kFloat), x.mul(10).to(at::kLong)}) {
+      for (const at::ScalarType type :
+           {at::kFloat, at::kBFloat16, at::kHalf, at::kBool, at::kLong}) {
+        all.push_back(t.to(type));
+        if (t.dim() == 2) all.push_back(t.to(type).t());
+      }
+    }
+  }
+  return all;
+}
+
+bool same(const at::Tensor& x, const at::Tensor& y) {
+  return x.scalar_type() == y.scalar_type() && at::equal(x, y);
+}
+
+// What every row of the table owes, whatever it does.
+TEST(Codecs, EveryOneKeepsItsPromises) {
+  for (const CodecInfo* info : codecs()) {
+    SCOPED_TRACE(info->name);
+    const CodecPtr codec = make_codec(info->name);
+    int taken = 0;
+    for (const at::Tensor& x : samples()) {
+      SCOPED_TRACE(testing::Message() << x.scalar_type() << x.sizes() << x.strides());
+      if (!codec->takes(x)) {
+        EXPECT_THROW(codec->encode(x, 1), InputError);
+        continue;
+      }
+      ++taken;
+      const at::Tensor before = x.clone();
+      const Encoded e = codec->encode(x, 1);
+      const at::Tensor y = e.restore();
+      EXPECT_TRUE(same(x, before)) << "what was encoded has changed";
+      EXPECT_EQ(y.scalar_type(), x.scalar_type());
+      EXPECT_EQ(y.sizes(), x.sizes());
+      if (x.is_non_overlapping_and_dense()) {
+        EXPECT_EQ(y.strides(), x.strides());
+      }
+      if (x.dim() == 2 && x.is_contiguous()) {
+        const auto bytes = codec->bytes(x.size(0), x.size(1), x.scalar_type());
+        EXPECT_EQ(e.bytes(), bytes.value_or(e.bytes()));
+      }
+      switch (info->content(Spec::parse_chain(info->name)[0])) {
+        case Content::kExact:
+          EXPECT_TRUE(same(x, y));
+          break;
+        case Content::kSigns:
+          EXPECT_TRUE(at::equal(x.gt(0), y.gt(0)));
+          break;
+        case Content::kRounded:
+          break;
+      }
+      const int threads = at::get_num_threads();
+      at::set_num_threads(1);
+      EXPECT_TRUE(same(codec->encode(x, 1).restore(), y)) << "the key says all random bits";
+      at::set_num_threads(threads);
+      // Plans run the same on tensors without values.
+      const at::Tensor meta = x.to(at::kMeta);
+      if (!codec->takes(meta)) continue;
+      const Encoded planned = codec->encode(meta, 1);
+      EXPECT_EQ(planned.restore().sizes(), x.sizes());
+      if (codec->bytes(1, x.numel(), x.scalar_type())) {
+        EXPECT_EQ(planned.bytes(), e.bytes());
+      }
+    }
+    EXPECT_GT(taken, 0);
+  }
+}
+
+TEST(Codecs, BudgetsMayTryTheirChoicesOnEveryFloat) {
+  for (const CodecChoice& choice : codec_choices()) {
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+      for (const at::Tensor& x :
+           {normal({5}, type), normal({3, 7}, type), normal({2, 3, 8, 8}, type)}) {
+        EXPECT_TRUE(make_codec(choice.spec)->takes(x)) << choice.spec << type << x.sizes();
+      }
+    }
+  }
 }
 
 TEST(Mask, HoldsTwoValuesInABit) {

@@ -105,7 +105,7 @@ TEST(AdaptedLinear, AdaptersComputeInTheirOwnType) {
   }
 }
 
-// Of a hundred chunks each would be less than half of the last bit of their sum in bfloat16.
+// A chunk of a hundred is less than half of the last bit of their sum in bfloat16.
 TEST(AdaptedLinear, SumsOverManyTokensAreNotRoundedByChunks) {
   const int64_t tokens = 100'000;
   at::manual_seed(1);

@@ -209,7 +209,11 @@ std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::hold(const at::Tenso
     memory = std::make_shared<Memory>();
     RECORD_USER_SCOPE(kCodecScope);
     const at::Tensor x = flat ? t.detach().as_strided({t.numel()}, {1}) : t.detach();
-    memory->encoded = row.treatment.codec()->encode(x, derive(options_.noise, saved_.size()));
+    try {
+      memory->encoded = row.treatment.codec()->encode(x, derive(options_.noise, saved_.size()));
+    } catch (const InputError& e) {
+      fail("slot `", row.name, "`: ", e.what());
+    }
     // Nobody tells when its memory must be free.
     if (memory->encoded.settle) memory->encoded.settle();
     memory->bytes = memory->encoded.bytes();
