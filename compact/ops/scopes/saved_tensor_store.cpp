@@ -11,6 +11,7 @@
 #include <optional>
 #include <set>
 
+#include "compact/base/check.h"
 #include "compact/base/philox.h"
 #include "compact/ops/scopes/op_names.h"
 #include "compact/ops/scopes/saved_tensor_names_impl.h"
