@@ -164,6 +164,7 @@ at::Tensor Block::forward(const at::Tensor& x, const std::vector<at::Tensor>& we
                  x.requires_grad(),
                  training,
                  pass.noise,
+                 pass.products,
                  read};
   }
   SegmentReport report;
@@ -182,6 +183,7 @@ Block::Call Block::last_call() const {
                    .lengths = of_shape(seen_->lengths),
                    .cos = of_shape(seen_->cos),
                    .sin = of_shape(seen_->sin)};
+  pass.products = seen_->products;
   return {seen_->part,
           {.segment = &seen_->part->segment,
            .input = of_shape(seen_->x),

@@ -131,6 +131,7 @@ class Block final : public torch::CustomClassHolder {
     at::Tensor x, lengths, cos, sin;
     bool x_gradient = false, training = false;
     uint64_t noise = 0;
+    std::optional<at::ScalarType> products;
     std::vector<Weight> weights;
   };
   std::optional<Seen> seen_;

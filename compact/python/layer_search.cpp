@@ -30,6 +30,7 @@ std::vector<double> measured(const SegmentSample& s) {
                    .noise = s.pass.noise,
                    .cos = one(s.pass.cos),
                    .sin = one(s.pass.sin)};
+  pass.products = s.pass.products;
   if (s.pass.lengths.defined()) {
     pass.lengths = at::full({1}, sizes[1], at::device(at::kCPU).dtype(at::kLong));
   }
@@ -40,6 +41,15 @@ std::vector<double> measured(const SegmentSample& s) {
   std::vector<double> seconds =
       s.segment->forward_seconds(on_cpu(s.input, sizes), weights, kRounds, pass);
   for (double& each : seconds) each *= samples;
+  return seconds;
+}
+
+// Seconds of the same where rates are known: of products, and of bytes that are copied.
+std::vector<double> stated(const SegmentInfo& info, double products, double bytes) {
+  std::vector<double> seconds;
+  for (const Work& w : info.work) {
+    seconds.push_back(std::max(w.products / products, w.bytes / bytes));
+  }
   return seconds;
 }
 
@@ -61,18 +71,18 @@ LayerSearch::LayerSearch(const std::vector<BlockPtr>& blocks, double products, d
   for (const BlockPtr& block : blocks) {
     Block::Call call = block->last_call();
     const SegmentSample& s = call.sample;
-    infos.push_back(segment_info(*s.segment, s.input, s.weights, s.pass, {}));
-    std::string key = signature(infos.back(), s) + block->kind();
-    for (const auto& entry : block->numbers()) key += cat(" ", entry.key(), "=", entry.value());
-    if (!kinds.contains(key)) {
-      std::vector<double> seconds;
-      if (products > 0) {
-        for (const Work& w : infos.back().work) {
-          seconds.push_back(std::max(w.products / products, w.bytes / copied));
-        }
-      } else {
-        seconds = measured(s);
+    std::string key;
+    std::vector<double> seconds;
+    {
+      const FetchedWeights there(s.weights, /*backward=*/false);  // cast ones have sizes then
+      infos.push_back(segment_info(*s.segment, s.input, s.weights, s.pass, {}));
+      key = signature(infos.back(), s) + block->kind();
+      for (const auto& entry : block->numbers()) key += cat(" ", entry.key(), "=", entry.value());
+      if (!kinds.contains(key)) {
+        seconds = products > 0 ? stated(infos.back(), products, copied) : measured(s);
       }
+    }
+    if (!kinds.contains(key)) {
       const double forward = std::accumulate(seconds.begin(), seconds.end(), 0.0);
       kinds.emplace(key, Kind{infos.back(), std::move(call), std::move(seconds), forward});
     }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -19,6 +21,7 @@ from ._planning.plan import Plan, plan
 from ._policy import policy_text, presets
 from ._stand_in import REPLICATE, STATE, Forward, Notes, Replicate, state_of
 
+TRANSFORMERS = "5.12"  # the earliest
 Model = TypeVar("Model", bound=nn.Module)
 
 
@@ -46,7 +49,7 @@ class LayerReport:
         return sum(slot[3] for slot in self.slots)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(repr=False)
 class Report:
     """What compact does in a model; str() of it is a table."""
 
@@ -58,6 +61,9 @@ class Report:
     @property
     def held(self) -> int:
         return sum(layer.held for layer in self.layers)
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         if self.policy is None:
@@ -104,6 +110,8 @@ def _asked_for(policy: Any, budget: Any, batch: Any, chunked_loss: bool, setting
         raise TypeError(f"compact.apply: {', '.join(settings)}: only with a budget")
     if not automatic and budget is not None:
         raise ValueError("compact.apply: give a policy or a budget, not both")
+    if budget is not None and batch is None:
+        raise ValueError('compact.apply: a budget needs the batch that it is for: apply(model, budget="10GiB", batch=(8, 2048))')
     if automatic != (budget is not None) or automatic != (batch is not None):
         raise ValueError('compact.apply: policy "auto" takes a byte budget and a batch: apply(model, budget="10GiB", batch=(8, 2048))')
     if automatic and not chunked_loss:
@@ -121,11 +129,11 @@ def apply(
     *,
     chunked_loss: bool = True,
     budget: int | str | None = None,
-    batch: tuple[int, int] | dict[str, torch.Tensor] | None = None,
+    batch: int | tuple[int, int] | dict[str, torch.Tensor] | None = None,
     seed: int = 0,
     **settings: Any,
 ) -> Model:
-    """Lets layers of `model` hold what their backward pass reads as `policy` says; returns the model.
+    """Lets a model train in less memory: its layers hold what their backward pass reads as `policy` says. Returns the model.
 
     policy: a preset's name ("exact", which is the default, "recompute", "gact-l1", ...;
     compact.presets()), the path of a policy's file, its text, or a plan for a budget. With a `budget` and
@@ -161,10 +169,13 @@ def apply(
         raise ValueError("compact.apply: this model has a policy already: compact.remove(model) takes it back")
     if not found:
         known = ", ".join(sorted(family.layer.rsplit(".", 1)[1] for family in FAMILIES))
+        layers = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m)]
+        seen = f" ({type(layers[0][0]).__name__} is not)" if layers else ""
         raise ValueError(
-            f"compact.apply: no layer of this model is known; known: {known}. "
+            f"compact.apply: no layer of this model is known{seen}; known: {known}. "
             "compact.saved_tensors() holds the saved tensors of any network in codes"
         )
+    _check_version()
     if policy is None:
         text = plan(model, batch, policies=(), budget=budget, **settings).policy
     notes = Notes()
@@ -211,6 +222,13 @@ def apply(
             _put(module.lm_head, _loss.head_forward)
     model.__dict__["_compact_policy"] = ("auto" if planned else _name_of(policy), text)
     return model
+
+
+def _check_version() -> None:
+    """Throws ValueError under a transformers whose layers are other ones."""
+    version = getattr(sys.modules.get("transformers"), "__version__", TRANSFORMERS)
+    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < tuple(map(int, TRANSFORMERS.split("."))):
+        raise ValueError(f"compact.apply: layers of transformers {TRANSFORMERS} and later are served, here is {version}")
 
 
 def _name_of(policy: str | os.PathLike | None) -> str:

@@ -29,7 +29,7 @@ def why_not(layer: nn.Module, family: Family) -> str | None:
             return f"{path}: {problem}"
     dtype = next(layer.parameters()).dtype
     if dtype not in TYPES:
-        return f"its weights are {str(dtype).removeprefix('torch.')}; float32 and bfloat16 are served"
+        return f"its weights are {str(dtype).removeprefix('torch.')}; float32 and bfloat16 are served (model.float(), model.bfloat16(); with Trainer bf16=True)"
     return family.refuses(layer)
 
 

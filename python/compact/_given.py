@@ -60,6 +60,8 @@ def attended(attention: nn.Module, family: Family, window: int | None, told: dic
         return None, f"its attention is {implementation}"
     if not _is_usual(implementation):
         return None, f"its attention {implementation} is another function than transformers' own"
+    if implementation == "sdpa" and getattr(attention, "attn_logit_softcapping", None) is not None:
+        return None, "its attention is sdpa, which leaves out the cap of logits that its configuration asks for"
     if getattr(attention, "is_causal", family.causal) != family.causal:
         return None, f"its attention has is_causal={attention.is_causal}"
     if family.causal and not getattr(attention.config, "is_causal", True):

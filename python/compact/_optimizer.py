@@ -89,9 +89,11 @@ class Optimizer(torch.optim.Optimizer):
     def _numbers(self, group: dict[str, Any]) -> dict[str, float]:
         def number(key: str, value: Any) -> float:
             try:
-                return float(value)
+                if not isinstance(value, str):
+                    return float(value)
             except (TypeError, ValueError):
-                self._fail(f"{key} must be a number, is {value!r}")
+                pass
+            self._fail(f"{key} must be a number, is {value!r}")
 
         betas = group["betas"]
         if not isinstance(betas, (tuple, list)) or len(betas) != 2:
@@ -106,7 +108,9 @@ class Optimizer(torch.optim.Optimizer):
         self, group: dict[str, Any], number: int, params: Iterable[torch.Tensor]
     ) -> dict[str, float]:
         """Throws ValueError on settings and parameters that cannot be; the numbers of an update."""
-        for key, wanted in (("moments", str), ("master_weights", bool), ("seed", int)):
+        if group["moments"] not in _TYPES:
+            self._fail(f"moments must be one of {', '.join(_TYPES)}, is {group['moments']!r}")
+        for key, wanted in (("master_weights", bool), ("seed", int)):
             if not isinstance(group[key], wanted) or isinstance(group[key], bool) != (wanted is bool):
                 self._fail(f"{key} must be of type {wanted.__name__}, is {group[key]!r}")
         if not 0 <= group["seed"] < 2**63:
@@ -114,8 +118,6 @@ class Optimizer(torch.optim.Optimizer):
         numbers, kind = self._numbers(group), self._kind(group)
         if kind not in _MOMENTS:
             self._fail(f"kind of a group must be one of {', '.join(_MOMENTS)}, is {kind!r}")
-        if group["moments"] not in _TYPES:
-            self._fail(f"moments must be one of {', '.join(_TYPES)}, is {group['moments']!r}")
         try:
             ops.check_update_options(kind, numbers, group["moments"])
         except ValueError as error:

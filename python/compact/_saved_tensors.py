@@ -204,6 +204,13 @@ class saved_tensors:
             ops.check_patterns(self._given, names, [""] * len(names), [])
         except ValueError as error:
             warnings.warn(f"compact.saved_tensors: {error}", stacklevel=3)
+            return
+        if ops.policy_text(self._given) and all(row[1] in ("keep", "parameter") for row in self._scope.report()):
+            warnings.warn(
+                "compact.saved_tensors: the policy leaves all that this network saves as it is: gact-l1 and texts with codecs "
+                "(slot * = quantize:bits=8) do not; exact and recompute are for compact.apply",
+                stacklevel=3,
+            )
 
     def report(self) -> SavedTensorsReport:
         """What the last pass, or the one that runs, saved until now."""

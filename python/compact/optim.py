@@ -52,7 +52,7 @@ class AdamW(Optimizer):
 
     def __init__(
         self,
-        params: Iterable[Any],
+        params: nn.Module | Iterable[Any],
         lr: float | torch.Tensor = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models inside other modules, and what reports and messages say of them."""
+import contextlib
 import logging
 
 import pytest
@@ -97,3 +98,25 @@ def test_mistakes(call, kind, text):
 def test_texts_of_presets():
     assert "slot role:{" in compact.policy_text("exact") and compact.policy_text("off") == ""
     assert compact.hf.Callback  # there without an import of its own
+
+
+def test_versions_of_transformers(monkeypatch):
+    import transformers
+
+    for version in ("5.4.1", "4.57.6"):
+        monkeypatch.setattr(transformers, "__version__", version)
+        with pytest.raises(ValueError, match=f"transformers 5.12 and later are served, here is {version}"):
+            compact.apply(make("llama"))
+    monkeypatch.setattr(transformers, "__version__", "5.100.0.dev0")
+    compact.apply(make("llama"))
+
+
+def test_caps_that_sdpa_leaves_out():
+    """Versions of transformers have run sdpa where the configuration asks for capped logits."""
+    model = make("gemma2")
+    model.config._attn_implementation = "sdpa"
+    compact.apply(model, "exact")
+    with contextlib.suppress(ValueError):  # newer ones refuse
+        gradients(model, inputs("gemma2"))
+    layer = compact.report(model).layers[0]
+    assert not layer.served and "leaves out the cap" in " ".join(layer.own_forward)

@@ -129,7 +129,7 @@ def test_budgets_hold():
     least, found = least_of(given), []
     for part in (0.9, 0.4, 0.0):
         found.append(check_budget(given, least + int(part * (most - least))))
-    assert found[0] < found[1] < found[2], "less memory, more time"
+    assert found[0] >= found[1] >= found[2] and found[0] > found[2], "less memory, less is held"
     with pytest.raises(torch.OutOfMemoryError):
         compact.plan(make("llama"), given, policies=(), budget=least - 1)
 
@@ -138,7 +138,30 @@ def check_budget(given, budget):
     plan = compact.plan(make("llama"), given, policies=(), budget=budget)
     assert plan["budget"] == budget and plan["rows"][-1]["reserved"] <= budget and plan["rows"][-1]["lossless"]
     assert measured("llama", plan.policy, given) == plan["rows"][-1]["peak"]
-    return plan["rows"][-1]["added_seconds"]
+    assert plan["rows"][-1]["added_seconds"] >= 0
+    return plan["rows"][-1]["saved"]
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_budgets_under_autocast(name):
+    given = inputs(name, batch=8, length=96)
+    plan = compact.plan(make(name), given, policies=("off", "recompute"), budget="70%", autocast=torch.bfloat16)
+    chosen = plan["rows"][-1]
+    assert chosen["policy"] == "auto" and chosen["peak"] <= plan["budget"]
+    # What oneDNN takes beside products in bfloat16 is not known.
+    real = measured(name, plan.policy, given, autocast=torch.bfloat16)
+    assert abs(real - chosen["peak"]) < 0.02 * real
+
+
+def test_plans_say_why_nothing_is_served():
+    with pytest.raises(ValueError, match="no layer would be served: it computes in torch.float16"):
+        compact.plan(make("llama"), (2, 16), policies=("exact",), autocast=torch.float16)
+    plan = compact.plan(make("llama"), (2, 16), autocast=torch.float16)
+    assert "no layer would be served" in plan["failed"]["exact"] and "exact" in str(plan)
+    with pytest.raises(ValueError, match="nothing to choose: it computes in torch.float16"):
+        compact.plan(make("llama"), (2, 16), budget="90%", autocast=torch.float16)
+    with pytest.raises(ValueError, match="cannot be planned: .* must hold its labels"):
+        compact.plan(make("llama"), {"input_ids": torch.ones(2, 8, dtype=torch.long)}, budget="70%")
 
 
 def test_what_a_budget_chooses_loses_nothing():
@@ -284,7 +307,7 @@ def test_models_that_cannot_be_planned(tmp_path):
 @pytest.mark.parametrize(
     "error_type,text,given",
     [
-        (ValueError, "takes a byte budget and a batch", {"budget": "1GB"}),
+        (ValueError, "a budget needs the batch that it is for", {"budget": "1GB"}),
         (ValueError, "takes a byte budget and a batch", {"policy": "auto", "batch": (2, 64)}),
         (ValueError, "a policy or a budget, not both", {"policy": "exact", "budget": "1GB", "batch": (2, 64)}),
         (TypeError, "no such argument: chunk_loss", {"chunk_loss": False}),

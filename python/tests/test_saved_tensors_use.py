@@ -241,3 +241,10 @@ def test_compiled_code_inside():
     got = run(saved)
     assert all((a - b).norm() < 0.05 * b.norm() for a, b in zip(got, wanted))
     assert 0 < saved.stored < saved.bytes
+
+
+def test_policies_that_do_nothing_are_told():
+    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    with pytest.warns(UserWarning, match="leaves all that this network saves as it is"):
+        with compact.saved_tensors("exact"):
+            net(torch.ones(64, 64, requires_grad=True)).sum()

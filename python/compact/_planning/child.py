@@ -19,6 +19,7 @@ from .._optimizer import Optimizer
 from .._stand_in import log, state_of
 from ..optim import Muon
 from . import attention, autocast, known_values, operations, sent
+from .plan import OF_SCRIPT
 
 LOSS = "loss.logits"
 _TRIES = 32  # plans of a whole step, where the solver predicts less than one takes
@@ -187,6 +188,14 @@ def _plain(step: _Step, policy: str) -> None:
             module.gradient_checkpointing = False
 
 
+def _why_none(model: nn.Module) -> str | None:
+    """Why none of the layers that a policy was given to was served in the step before; None: some were."""
+    states = [s for s in map(state_of, model.modules()) if isinstance(s, LayerState)]
+    if any(state.served for state in states):
+        return None
+    return next((reason for state in states for reason in state.own_forward), "no pass with gradients came to them")
+
+
 class _Search:
     """The fastest policy of a model's served layers whose step takes no more than a budget."""
 
@@ -200,7 +209,7 @@ class _Search:
         step.run()
         served = [state.block for state in states if state.served]
         if not served:
-            raise ValueError("compact.plan: every layer keeps its own forward, so that there is nothing to choose")
+            raise ValueError(f"compact.plan: every layer keeps its own forward, so that there is nothing to choose: {_why_none(step.model)}")
         self._layers = classes.LayerSearch(served, *rates, quantize)
         self.least: int | None = None  # bytes of what takes least, of all that were asked for
 
@@ -259,7 +268,10 @@ def answer(asked: dict) -> dict:
             else:
                 _plain(step, "plain")
                 step.treat(policy)
-            rows.append(step.row(policy))
+            row = step.row(policy)
+            if policy not in ("plain", "gradient_checkpointing") and (reason := _why_none(step.model)):
+                raise ValueError(f"no layer would be served: {reason}")
+            rows.append(row)
         except ValueError as error:
             if policy in asked["must"]:
                 raise
@@ -267,7 +279,10 @@ def answer(asked: dict) -> dict:
     reply = {"rows": rows, "failed": failed, "parameters": sum(p.numel() for p in step.model.parameters() if not isinstance(p, Carrier))}
     budget = asked["budget"]
     if isinstance(budget, float):  # a part of what the model takes without compact
-        budget = int(budget * next(row["reserved"] for row in rows if row["policy"] == "plain"))
+        plain = next((row["reserved"] for row in rows if row["policy"] == "plain"), None)
+        if plain is None:
+            raise ValueError(f"compact.plan: the model's own step, of which the budget is a part, cannot be planned: {failed['plain']}")
+        budget = int(budget * plain)
     if budget is not None:
         reply["budget"] = budget
         for quantize in (False, True) if asked["allow"] == "quantize" else (False,):
@@ -289,6 +304,9 @@ def main(reply: str) -> None:
         given = {"error": str(error)}
     except Exception as error:  # the model's, its optimizer's
         told = f"{type(error).__name__}: {error}"
-        given = {"error": f"compact.plan: the step that is planned failed with {told}", "trace": traceback.format_exc()}
+        if isinstance(error, AttributeError) and "__main__" in told:
+            given = {"error": OF_SCRIPT.format(error)}
+        else:
+            given = {"error": f"compact.plan: the step that is planned failed with {told}", "trace": traceback.format_exc()}
     with open(reply, "wb") as file:
         pickle.dump(given, file)

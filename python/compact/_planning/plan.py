@@ -18,9 +18,13 @@ from torch import nn
 from .._policy import policy_text
 from .sent import send
 
+OF_SCRIPT = (
+    "compact.plan: the model has classes of the script that runs, which another process cannot import: put them into a module of "
+    "their own ({})"
+)
 POLICIES = ("plain", "gradient_checkpointing", "off", "exact", "recompute", "gact-l1")
 ALLOW = ("lossless", "quantize")
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
 
 
 class Plan(dict):
@@ -37,6 +41,9 @@ class Plan(dict):
     def policy(self) -> str | None:
         """The lines of the policy that was chosen for the budget; None: there was no budget."""
         return self.get("policy")
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         device = self["device"]
@@ -128,7 +135,7 @@ def plan(
     )
     if budget is not None and reply["auto"] is None:
         raise torch.OutOfMemoryError(
-            f"compact.plan: a budget of {reply['budget']:,} bytes cannot be met: the least that a "
+            f"compact.plan: a budget of {reply['budget']:,} bytes ({budget!r}) cannot be met: the least that a "
             f"step of this model takes with allow={allow!r} is {reply['least']:,} bytes. Less take "
             + ('allow="quantize", ' if allow == "lossless" else "")
             + "fewer samples or tokens, and moments in fewer bits (optimizer=(compact.optim.AdamW, {'moments': 'f8'}))"
@@ -157,9 +164,9 @@ def _gpu(kind: str) -> tuple[str, int, int, int]:
 
 def _bytes(budget: int | str | None) -> int | float | None:
     """Bytes, or a part of what plain takes."""
-    if budget is None or (isinstance(budget, int) and budget > 0):
+    if budget is None or (isinstance(budget, int) and not isinstance(budget, bool) and budget > 0):
         return budget
-    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([kmg]i?)?b?\s*", str(budget), re.IGNORECASE)
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]i?)?b?\s*", str(budget), re.IGNORECASE)
     if match and float(match[1]) * _UNITS[(match[2] or "").lower()] >= 1:
         return int(float(match[1]) * _UNITS[(match[2] or "").lower()])
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*%\s*", str(budget))
@@ -187,7 +194,7 @@ def _sent_model(model: Any, dtype: torch.dtype | None) -> dict:
     name = str(dtype).removeprefix("torch.") if dtype is not None else None
     if isinstance(model, (str, os.PathLike)):
         if not os.path.exists(model):
-            raise ValueError(f"compact.plan: there is no folder {os.fspath(model)}")
+            raise ValueError(f"compact.plan: there is no folder {os.fspath(model)}; models of a hub are not fetched: give the model, or its configuration")
         return {"model": None, "config": os.fspath(model), "dtype": name}
     if not hasattr(model, "architectures"):
         raise TypeError(f"compact.plan: model must be a module, a folder or a configuration, is a {type(model).__name__}")
@@ -205,6 +212,8 @@ def _sent_batch(batch: Any, length: int | None) -> bytes | tuple[int, int | None
             "compact.plan: batch must be samples, (samples, tokens) or a dictionary of what the model is called with, "
             f'as {{"input_ids": ..., "labels": ...}}, is a {type(batch).__name__}'
         )
+    if not isinstance(batch, int) and len(batch) > 2:
+        raise ValueError(f"compact.plan: batch must be samples, or (samples, tokens), is {batch!r}")
     samples, tokens = (batch, length) if isinstance(batch, int) else (*batch, length)[:2]
     for number in (samples, tokens):
         if number is not None and (not isinstance(number, int) or number <= 0):
@@ -241,10 +250,7 @@ def _ask(asked: dict) -> dict:
         if done.returncode != 0:
             told = done.stderr.decode(errors="replace").strip()
             if "__main__" in told and "AttributeError" in told:
-                raise ValueError(
-                    "compact.plan: the model has classes of the script that runs, which another process cannot "
-                    f"import: put them into a module of their own ({told.splitlines()[-1]})"
-                )
+                raise ValueError(OF_SCRIPT.format(told.splitlines()[-1]))
             raise RuntimeError(f"compact.plan: the process that plans ended with {done.returncode}: {told[-4000:]}")
         with open(reply, "rb") as file:
             found = pickle.load(file)
