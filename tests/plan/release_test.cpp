@@ -129,6 +129,10 @@ TEST(Release, RefusesWhatNeedsAllGradients) {
   optimizer.step(1e-2);
   backward();  // not announced: gradients stay
   EXPECT_THROW(optimizer.begin_backward(1e-2), InputError);
+  EXPECT_THROW(optimizer.step(1e-2), InputError);
+  optimizer.clear_gradients();
+  optimizer.begin_backward(1e-2);
+  backward();
   optimizer.step(1e-2);
 }
 
