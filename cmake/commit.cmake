@@ -1,6 +1,6 @@
-cmake_minimum_required(VERSION 3.25)  # of the script alone
 # Writes FILE: COMPACT_COMMIT is the commit of SOURCE, with a + where files have changed since, or
 # empty where SOURCE is no checkout.
+cmake_minimum_required(VERSION 3.25)  # its policies hold for a script, too
 execute_process(COMMAND git -C ${SOURCE} describe --always --abbrev=10 --exclude=* --dirty=+
   OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
 execute_process(COMMAND git -C ${SOURCE} rev-parse --show-toplevel

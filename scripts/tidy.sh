@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs clang-tidy 16 with the checks of .clang-tidy over the sources of some layers, or of all; a
-# finding fails. All takes an hour on two cores.
+# finding fails. All takes fourteen minutes on two cores.
 #   scripts/tidy.sh [LAYER...]     for example scripts/tidy.sh base json kernels
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR

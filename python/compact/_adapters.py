@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ._stand_in import TYPES
+from ._stand_in import is_forward_of, TYPES
 
 LORA = "peft.tuners.lora.layer.Linear"
 Row = tuple[str, int, int, float, float]  # product, which of its matrices, rank, scale, dropout
@@ -24,8 +24,7 @@ def is_lora(module: nn.Module) -> bool:
     # The class itself, or one that fully_shard made of it.
     if not any(f"{c.__module__}.{c.__qualname__}" == LORA for c in type(module).__mro__):
         return False
-    forward = inspect.unwrap(type(module).forward)
-    if f"{forward.__module__}.{forward.__qualname__}" != f"{LORA}.forward":  # derived, or patched
+    if not is_forward_of(type(module), LORA):  # derived, or patched
         return False
     helper = inspect.unwrap(type(module)._cast_input_dtype)
     return helper.__module__.startswith("peft.") and "_cast_input_dtype" not in module.__dict__

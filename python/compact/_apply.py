@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
-import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -14,14 +12,13 @@ from torch import nn
 
 from . import _carriers, _layers, _loss
 from ._library import ops
-from ._families import FAMILIES, Family, family_of
+from ._families import check_version, FAMILIES, Family, family_of
 from ._fit import why_not
 from ._layers import LayerState
 from ._planning.plan import Plan, plan
 from ._policy import policy_text, presets
 from ._stand_in import REPLICATE, STATE, Forward, Notes, Replicate, state_of
 
-TRANSFORMERS = "5.12"  # the earliest
 Model = TypeVar("Model", bound=nn.Module)
 
 
@@ -175,7 +172,7 @@ def apply(
             f"compact.apply: no layer of this model is known{seen}; known: {known}. "
             "compact.saved_tensors() holds the saved tensors of any network in codes"
         )
-    _check_version()
+    check_version()
     if policy is None:
         text = plan(model, batch, policies=(), budget=budget, **settings).policy
     notes = Notes()
@@ -222,13 +219,6 @@ def apply(
             _put(module.lm_head, _loss.head_forward)
     model.__dict__["_compact_policy"] = ("auto" if planned else _name_of(policy), text)
     return model
-
-
-def _check_version() -> None:
-    """Throws ValueError under a transformers whose layers are other ones."""
-    version = getattr(sys.modules.get("transformers"), "__version__", TRANSFORMERS)
-    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < tuple(map(int, TRANSFORMERS.split("."))):
-        raise ValueError(f"compact.apply: layers of transformers {TRANSFORMERS} and later are served, here is {version}")
 
 
 def _name_of(policy: str | os.PathLike | None) -> str:

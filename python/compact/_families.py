@@ -1,19 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of transformers' layers that blocks of the library can stand in for.
 
-A family says where a layer has the tensors of a block, and the numbers of its shape. A new one is a
-row of FAMILIES and a case in python/tests/test_families.py.
+A family says where a layer has the tensors of a block. A new one is a row of FAMILIES, its numbers in
+_layer_numbers.py and a case in python/tests/test_families.py.
 """
 from __future__ import annotations
 
 import dataclasses
-import inspect
+import re
+import sys
 from collections.abc import Callable
-from typing import Any
 
 from torch import nn
 
-from ._adapters import plain
+from ._layer_numbers import (
+    bert_numbers,
+    bert_refuses,
+    GEMMA_NORMS,
+    gemma_numbers,
+    gemma_refuses,
+    gpt2_numbers,
+    gpt2_refuses,
+    llama_numbers,
+    llama_refuses,
+    phi3_numbers,
+    phi3_refuses,
+    vit_numbers,
+    vit_refuses,
+)
+from ._stand_in import is_forward_of
+
+TRANSFORMERS = "5.12"  # the earliest whose layers these are
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,159 +51,10 @@ class Family:
         return _family_named, (self.layer,)  # a copy is the row of the table
 
 
-def submodule(layer: nn.Module, path: str) -> nn.Module | None:
-    """layer.a.b of "a.b", or None."""
-    for name in path.split("."):
-        layer = layer._modules.get(name) if isinstance(layer, nn.Module) else None
-    return layer
-
-
-def _activation(module: Any, allowed: tuple[str, ...]) -> str | None:
-    name = type(module).__name__ if isinstance(module, nn.Module) else getattr(module, "__name__", str(module))
-    return None if name in allowed else f"its activation is {name}"
-
-
-_GELU = ("GELUActivation", "GELU", "gelu")
-_GELU_TANH = ("NewGELUActivation", "GELUTanh", "PytorchGELUTanh")
-
-
-def _gelu_tanh(module: Any) -> bool:
-    return type(module).__name__ in _GELU_TANH or getattr(module, "approximate", "none") == "tanh"
-
-
-def _dropout(layer: nn.Module, *paths: str) -> tuple[float, str | None]:
-    """The probability that all of these have, and what is wrong where they differ."""
-    found = {float(submodule(layer, path).p) for path in paths}
-    return found.pop(), f"its dropouts differ: {', '.join(paths)}" if found else None
-
-
-# --- decoders of LLaMA's kind
-
-
-def _decoder_numbers(layer: nn.Module, eps: float) -> dict[str, float]:
-    # Asked at every call: a module's own dictionaries are ten times as fast as its attributes.
-    attention, mlp = layer._modules["self_attn"], layer._modules["mlp"]
-    inner = attention._modules
-    q, k, down, head_dim = plain(inner["q_proj"]), plain(inner["k_proj"]), plain(mlp._modules["down_proj"]), attention.head_dim
-    return {
-        "hidden": q.in_features,
-        "intermediate": down.in_features,
-        "heads": q.out_features // head_dim,
-        "kv_heads": k.out_features // head_dim,
-        "head_dim": head_dim,
-        "eps": eps,
-        "scale": attention.scaling,
-        "attention_dropout": attention.attention_dropout,
-        "qkv_parts": 3,
-        "gate_up_parts": 2,
-        "qkv_bias": q._parameters.get("bias") is not None,
-        "out_bias": plain(inner["o_proj"])._parameters.get("bias") is not None,
-        "mlp_bias": down._parameters.get("bias") is not None,
-        "head_norms": "q_norm" in inner,
-        "post_norms": False,
-        "norms_add_one": False,
-        "geglu": False,
-        "residual": layer.__dict__.get("residual_multiplier", 1),  # Granite's
-        "rope": attention.__dict__.get("use_rope", True),  # SmolLM3's layers differ
-        "window": _window(attention) or 0,
-        "softcap": 0,
-        "transposed": False,
-    }
-
-
-def _llama_numbers(layer: nn.Module) -> dict[str, float]:
-    return _decoder_numbers(layer, layer._modules["input_layernorm"].variance_epsilon)
-
-
-_GEMMA_NORMS = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
-
-
-def _gemma_numbers(layer: nn.Module) -> dict[str, float]:
-    numbers = _decoder_numbers(layer, layer._modules["input_layernorm"].eps)
-    softcap = layer._modules["self_attn"].attn_logit_softcapping or 0
-    return numbers | {"post_norms": True, "norms_add_one": True, "geglu": True, "softcap": softcap}
-
-
-def _gemma_refuses(layer: nn.Module) -> str | None:
-    attention, mlp = layer._modules["self_attn"]._modules, layer._modules["mlp"]._modules
-    norms = [layer._modules[name] for name in _GEMMA_NORMS]
-    norms += [attention[name] for name in ("q_norm", "k_norm") if name in attention]
-    if len({norm.eps for norm in norms}) > 1:
-        return "its norms differ in eps"
-    return _some_biases(attention, mlp) or _activation(mlp["act_fn"], _GELU_TANH)
-
-
-def _phi3_numbers(layer: nn.Module) -> dict[str, float]:
-    attention, mlp = layer._modules["self_attn"], layer._modules["mlp"]
-    inner, config = attention._modules, attention.config
-    down, head_dim = plain(mlp._modules["down_proj"]), attention.head_dim
-    qkv = plain(inner["qkv_proj"])
-    return {
-        "hidden": qkv.in_features,
-        "intermediate": down.in_features,
-        "heads": config.num_attention_heads,
-        "kv_heads": attention.num_key_value_heads,
-        "head_dim": head_dim,
-        "eps": layer._modules["input_layernorm"].variance_epsilon,
-        "scale": attention.scaling,
-        "attention_dropout": attention.attention_dropout,
-        "qkv_parts": 1,
-        "gate_up_parts": 1,
-        "qkv_bias": qkv._parameters.get("bias") is not None,
-        "out_bias": plain(inner["o_proj"])._parameters.get("bias") is not None,
-        "mlp_bias": down._parameters.get("bias") is not None,
-        "head_norms": False,
-        "post_norms": False,
-        "norms_add_one": False,
-        "geglu": False,
-        "residual": 1,
-        "rope": True,
-        "window": getattr(config, "sliding_window", None) or 0,
-        "softcap": 0,
-        "transposed": False,
-    }
-
-
-def _phi3_refuses(layer: nn.Module) -> str | None:
-    if layer.input_layernorm.variance_epsilon != layer.post_attention_layernorm.variance_epsilon:
-        return "its norms differ in eps"
-    if layer.resid_attn_dropout.p > 0 or layer.resid_mlp_dropout.p > 0:
-        return "it has dropout behind its products (resid_pdrop)"
-    if (plain(layer.mlp.gate_up_proj).bias is None) != (plain(layer.mlp.down_proj).bias is None):
-        return "some products of its MLP have a bias and some have none"
-    return _activation(layer.mlp.activation_fn, ("SiLUActivation", "SiLU"))
-
-
-def _window(attention: nn.Module) -> int | None:
-    if "sliding_window" in attention.__dict__:
-        return attention.sliding_window
-    # Mistral's attention asks its configuration, which LLaMA's does not.
-    if type(attention).__module__.endswith("mistral.modeling_mistral"):
-        return getattr(attention.config, "sliding_window", None)
-    return None
-
-
-def _llama_refuses(layer: nn.Module) -> str | None:
-    attention, mlp = layer._modules["self_attn"]._modules, layer._modules["mlp"]._modules
-    norms = [layer._modules["input_layernorm"], layer._modules["post_attention_layernorm"]]
-    norms += [attention[name] for name in ("q_norm", "k_norm") if name in attention]
-    if len({norm.variance_epsilon for norm in norms}) > 1:
-        return "its norms differ in eps"
-    return _some_biases(attention, mlp) or _activation(mlp["act_fn"], ("SiLUActivation", "SiLU"))
-
-
-def _some_biases(attention: dict, mlp: dict) -> str | None:
-    if len({plain(mlp[name])._parameters.get("bias") is None for name in ("gate_proj", "up_proj", "down_proj")}) > 1:
-        return "some products of its MLP have a bias and some have none"
-    if len({plain(attention[name])._parameters.get("bias") is None for name in ("q_proj", "k_proj", "v_proj")}) > 1:
-        return "some of its queries, keys and values have a bias and some have none"
-    return None
-
-
 def _llama(name: str, module: str, head_norms: bool = False, gemma: bool = False) -> Family:
     norms = {"attn.norm": "input_layernorm", "mlp.norm": "post_attention_layernorm"}
     if gemma:
-        norms = dict(zip(("attn.norm", "attn.post_norm", "mlp.norm", "mlp.post_norm"), _GEMMA_NORMS))
+        norms = dict(zip(("attn.norm", "attn.post_norm", "mlp.norm", "mlp.post_norm"), GEMMA_NORMS))
     if head_norms:
         norms |= {"attn.q_norm": "self_attn.q_norm", "attn.k_norm": "self_attn.k_norm"}
     return Family(
@@ -199,43 +67,9 @@ def _llama(name: str, module: str, head_norms: bool = False, gemma: bool = False
             "mlp.down": ("mlp.down_proj",),
         },
         norms=norms,
-        numbers=_gemma_numbers if gemma else _llama_numbers,
-        refuses=_gemma_refuses if gemma else _llama_refuses,
+        numbers=gemma_numbers if gemma else llama_numbers,
+        refuses=gemma_refuses if gemma else llama_refuses,
     )
-
-
-# --- encoders of BERT's kind
-
-
-def _bert_numbers(layer: nn.Module) -> dict[str, float]:
-    attention = layer.attention.self
-    query = plain(attention.query)
-    return {
-        "hidden": query.in_features,
-        "intermediate": plain(layer.intermediate.dense).out_features,
-        "heads": attention.num_attention_heads,
-        "head_dim": attention.attention_head_size,
-        "eps": layer.output.LayerNorm.eps,
-        "scale": attention.scaling,
-        "attention_dropout": attention.dropout.p,
-        "dropout": layer.output.dropout.p,
-        "gelu_tanh": _gelu_tanh(layer.intermediate.intermediate_act_fn),
-        "qkv_parts": 3,
-        "qkv_bias": query.bias is not None,
-        "transposed": False,
-    }
-
-
-def _bert_refuses(layer: nn.Module) -> str | None:
-    if layer.is_decoder or layer.add_cross_attention:
-        return "it is a decoder's"
-    if layer.chunk_size_feed_forward:
-        return "its feed-forward part runs in chunks (chunk_size_feed_forward)"
-    norms = layer.attention.output.LayerNorm, layer.output.LayerNorm
-    if norms[0].eps != norms[1].eps:
-        return "its two norms differ in eps"
-    problem = _dropout(layer, "attention.output.dropout", "output.dropout")[1]
-    return problem or _activation(layer.intermediate.intermediate_act_fn, _GELU + _GELU_TANH)
 
 
 def _bert(name: str, module: str) -> Family:
@@ -249,69 +83,11 @@ def _bert(name: str, module: str) -> Family:
             "mlp.down": ("output.dense",),
         },
         norms={"mlp.norm": "attention.output.LayerNorm", "final.norm": "output.LayerNorm"},
-        numbers=_bert_numbers,
-        refuses=_bert_refuses,
+        numbers=bert_numbers,
+        refuses=bert_refuses,
         attention="attention.self",
         causal=False,
     )
-
-
-# --- blocks that norm what they read: GPT-2, ViT
-
-
-def _gpt2_numbers(layer: nn.Module) -> dict[str, float]:
-    return {
-        "hidden": layer.attn.embed_dim,
-        "intermediate": plain(layer.mlp.c_fc).nf,
-        "heads": layer.attn.num_heads,
-        "head_dim": layer.attn.head_dim,
-        "eps": layer.ln_1.eps,
-        "scale": layer.attn.scaling,
-        "attention_dropout": layer.attn.attn_dropout.p,
-        "dropout": layer.mlp.dropout.p,
-        "gelu_tanh": _gelu_tanh(layer.mlp.act),
-        "causal": True,
-        "qkv_parts": 1,
-        "qkv_bias": True,
-        "transposed": True,  # Conv1D has [in, out]
-    }
-
-
-def _gpt2_refuses(layer: nn.Module) -> str | None:
-    if hasattr(layer, "crossattention"):
-        return "it has cross-attention"
-    if layer.attn.reorder_and_upcast_attn:
-        return "its attention is reordered (reorder_and_upcast_attn)"
-    if layer.ln_1.eps != layer.ln_2.eps:
-        return "its two norms differ in eps"
-    problem = _dropout(layer, "attn.resid_dropout", "mlp.dropout")[1]
-    return problem or _activation(layer.mlp.act, _GELU + _GELU_TANH)
-
-
-def _vit_numbers(layer: nn.Module) -> dict[str, float]:
-    attention = layer.attention
-    query = plain(attention.q_proj)
-    return {
-        "hidden": query.in_features,
-        "intermediate": plain(layer.mlp.fc1).out_features,
-        "heads": attention.num_attention_heads,
-        "head_dim": attention.head_dim,
-        "eps": layer.layernorm_before.eps,
-        "scale": attention.scaling,
-        "attention_dropout": attention.attention_dropout,
-        "dropout": layer.dropout.p,
-        "gelu_tanh": _gelu_tanh(layer.mlp.activation_fn),
-        "causal": False,
-        "qkv_parts": 3,
-        "qkv_bias": query.bias is not None,
-        "transposed": False,
-    }
-
-
-def _vit_refuses(layer: nn.Module) -> str | None:
-    if layer.layernorm_before.eps != layer.layernorm_after.eps:
-        return "its two norms differ in eps"
-    return _activation(layer.mlp.activation_fn, _GELU + _GELU_TANH)
 
 
 FAMILIES = (
@@ -333,8 +109,8 @@ FAMILIES = (
             "mlp.down": ("mlp.down_proj",),
         },
         norms={"attn.norm": "input_layernorm", "mlp.norm": "post_attention_layernorm"},
-        numbers=_phi3_numbers,
-        refuses=_phi3_refuses,
+        numbers=phi3_numbers,
+        refuses=phi3_refuses,
     ),
     _bert("Bert", "bert"),
     _bert("Roberta", "roberta"),
@@ -348,8 +124,8 @@ FAMILIES = (
             "mlp.down": ("mlp.c_proj",),
         },
         norms={"attn.norm": "ln_1", "mlp.norm": "ln_2"},
-        numbers=_gpt2_numbers,
-        refuses=_gpt2_refuses,
+        numbers=gpt2_numbers,
+        refuses=gpt2_refuses,
         attention="attn",
         product_class="transformers.pytorch_utils.Conv1D",
     ),
@@ -363,8 +139,8 @@ FAMILIES = (
             "mlp.down": ("mlp.fc2",),
         },
         norms={"attn.norm": "layernorm_before", "mlp.norm": "layernorm_after"},
-        numbers=_vit_numbers,
-        refuses=_vit_refuses,
+        numbers=vit_numbers,
+        refuses=vit_refuses,
         attention="attention",
         causal=False,
     ),
@@ -381,12 +157,6 @@ def _path(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def is_forward_of(cls: type, path: str) -> bool:
-    """Whether the forward of a class is the one that module.Class defines, and not a patched one."""
-    function = inspect.unwrap(cls.forward)
-    return f"{function.__module__}.{function.__qualname__}" == f"{path}.forward"
-
-
 def family_of(module: nn.Module) -> tuple[Family | None, str | None]:
     """The family of a layer, and why it cannot be served where it looks like one of it.
 
@@ -400,3 +170,10 @@ def family_of(module: nn.Module) -> tuple[Family | None, str | None]:
             return family, f"{_path(type(module))} has a forward of its own"
         return family, None
     return None, None
+
+
+def check_version() -> None:
+    """Throws ValueError under a transformers whose layers are other ones."""
+    version = getattr(sys.modules.get("transformers"), "__version__", TRANSFORMERS)
+    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < tuple(map(int, TRANSFORMERS.split("."))):
+        raise ValueError(f"compact.apply: layers of transformers {TRANSFORMERS} and later are served, here is {version}")

@@ -8,7 +8,8 @@ from torch import nn
 
 from . import _adapters
 from ._adapters import is_lora, plain
-from ._families import Family, submodule
+from ._families import Family
+from ._layer_numbers import submodule
 from ._stand_in import TYPES
 
 # Where the code of modules inside a layer comes from; another one computes something else.

@@ -12,9 +12,10 @@ from torch._C._autograd import _top_saved_tensors_default_hooks
 from torch.nn.modules.module import _has_any_global_hook
 
 from . import _adapters, _carriers, _fit, _given
-from ._families import Family, is_forward_of, submodule
+from ._families import Family
+from ._layer_numbers import submodule
 from ._library import DEVICES, classes, kind_of
-from ._stand_in import STATE, TYPES, Notes, under_transform
+from ._stand_in import STATE, TYPES, Notes, is_forward_of, under_transform
 
 _WEIGHTS = (nn.Parameter, torch.Tensor, _carriers.Carrier)
 INSTEAD = 'policy "recompute" holds the inputs of layers alone, as checkpointing does'

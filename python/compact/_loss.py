@@ -12,9 +12,8 @@ from torch.nn import functional
 from torch.nn.modules.module import _has_any_global_hook
 
 from ._library import DEVICES, kind_of, ops
-from ._families import is_forward_of
 from ._given import CACHES
-from ._stand_in import STATE, TYPES, Forward, Notes, under_transform
+from ._stand_in import STATE, TYPES, Forward, Notes, is_forward_of, under_transform
 
 # Whose forward is hidden states, lm_head, loss_function, and nothing between (but a cap, of which the
 # loss in chunks knows nothing): what a loss in chunks can stand in for.

@@ -193,7 +193,7 @@ class saved_tensors:
         self._check_patterns()
 
     def _check_patterns(self) -> None:
-        """Warns, after the first pass that saved anything, of lines of the policy that match nothing."""
+        """Warns, after the first pass that saved anything, of lines of the policy that match nothing, and of one that does nothing."""
         if self._checked:
             return
         names = [row[0] for row in self._scope.report()]

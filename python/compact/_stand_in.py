@@ -37,6 +37,12 @@ class Notes:
             log.warning(f"compact: {text}")
 
 
+def is_forward_of(cls: type, path: str) -> bool:
+    """Whether the forward of a class is the one that module.Class defines, and not a patched one."""
+    function = inspect.unwrap(cls.forward)
+    return f"{function.__module__}.{function.__qualname__}" == f"{path}.forward"
+
+
 def under_transform() -> bool:
     return _functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
 

@@ -100,6 +100,16 @@ def test_texts_of_presets():
     assert compact.hf.Callback  # there without an import of its own
 
 
+def test_presets_are_those_that_a_model_can_have():
+    for name in compact.presets():
+        compact.apply(make("llama"), name)
+    assert {"off", "exact", "recompute", "compact", "gact-l1"} <= set(compact.presets())
+    for name in compact._policy._FOR_THE_PROGRAM:
+        assert compact.policy_text(name)
+        with pytest.raises(ValueError, match="no slot of this model is in the preset|for the C\\+\\+ program"):
+            compact.apply(make("llama"), name)
+
+
 def test_versions_of_transformers(monkeypatch):
     import transformers
 

@@ -27,10 +27,12 @@ class Commands(InFolder):
     def test_help_and_version(self):
         overview = self.good("--help")
         self.assertEqual(self.good(), overview)
+        self.assertEqual(self.good("help"), overview)
         for command in COMMANDS:
             self.assertIn(f"  {command} ", overview)
             text = self.good(command, "--help")
             self.assertIn(f"usage: compact {command}", text)
+            self.assertEqual(self.good("help", command), text)
             if command != "list":  # whose one line of kinds is not a flag's
                 self.assertLessEqual(max(map(len, text.splitlines())), 100)
         text = self.good("train", "--help")

@@ -32,6 +32,8 @@ class Errors(InFolder):
         self.refused("unknown command", "--frobnicate")
         self.refused("did you mean `--version`?", "--verison")
         self.refused("did you mean `models`", "list", "modls")
+        self.refused("did you mean `train`", "help", "trian")
+        self.refused("`help` takes one command", "help", "train", "plan")
 
     def test_flags(self):
         for arguments, expected in [
@@ -48,6 +50,7 @@ class Errors(InFolder):
             (["--tokenizer=bpe:file=missing.json"], "missing.json"),
             (["-x"], "unknown flag `-x`"),
             (["stray"], "unexpected argument `stray`"),
+            (["--budget", "10", "GiB"], "unexpected argument `GiB`: values follow a flag, each in one word"),
             (["--seed=1", "--seed=2"], "--seed is given twice, as `1` and as `2`"),
             (["--seed"], "--seed: a value is missing"),
             (["--seed=1.5"], "--seed: must be an integer, is `1.5`"),
@@ -65,7 +68,7 @@ class Errors(InFolder):
             (["--set", "slot * = recomputed"], "recomputed"),
             (["--set", "nonsense"], "nonsense"),
             (["--policy=missing.policy"], "missing.policy"),
-            (["--resume_from_checkpoint=missing"], "missing"),
+            (["--resume_from_checkpoint=missing"], "--resume_from_checkpoint takes `latest`, or a folder as "),
             (["--validation_file=missing.txt"], "missing.txt"),
             (["--tokenizer=byte"], "did you mean `bytes`"),
         ]:

@@ -312,6 +312,13 @@ TEST(SavedTensors, RefusesTreatmentsOfSegments) {
   }
 }
 
+TEST(SavedTensors, NamesTheTensorThatACodecDoesNotTake) {
+  Network n;
+  SavedTensorScope scope(Policy::parse("slot *input = mask\n", "test"), {.least_elements = 1});
+  EXPECT_THAT([&] { n.forward(); },
+              testing::ThrowsMessage<InputError>(testing::StartsWith("slot `")));
+}
+
 // What the report says is what the allocator sees.
 TEST(SavedTensors, HeldBytesAreThoseReported) {
   install_counting_allocator();

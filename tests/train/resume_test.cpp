@@ -92,6 +92,10 @@ TEST(ResumeChecks, RefuseWhatChangesNumbers) {
   EXPECT_NE(refused("learning_rate", "0.5").find("learning_rate"), std::string::npos);
   EXPECT_NE(refused("preset", "compact").find("policy"), std::string::npos);
   EXPECT_NE(refused("optim", "muon").find("optim"), std::string::npos);
+  EXPECT_NE(refused("max_steps", "5").find("--max_steps is 5, and "), std::string::npos);
+  EXPECT_EQ(refused("max_steps", "6"), "");
+  c.budget = "1GiB";
+  EXPECT_NE(refused("preset", "auto").find("--preset is auto, but was "), std::string::npos);
 }
 
 // Gives it another value, whether or not a run could have it.

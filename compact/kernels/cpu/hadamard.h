@@ -105,7 +105,8 @@ inline void hadamard(const T* x, const float* factor, float* out, int64_t k) {
       break;
   }
   if (k < 16) {
-    for (int64_t i = 0; i < k; ++i) out[i] = load(x[i]) * factor[i];  // NOLINT
+    for (int64_t i = 0; i < k; ++i)
+      out[i] = load(x[i]) * factor[i];  // NOLINT: the analyzer misses who fills x
     for (int64_t h = 1; h < k; h *= 2) {
       for (int64_t i = 0; i < k; ++i) {
         if (i & h) continue;
