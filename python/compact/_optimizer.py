@@ -168,7 +168,7 @@ class Optimizer(torch.optim.Optimizer):
         return loss
 
     def _rows(self) -> list[tuple[int, int, int, torch.Tensor]]:
-        """Of all parameters the group's number, the place among all, the place in the group, and itself."""
+        """Every parameter: its group's number, its place among all and in the group, and itself."""
         places = [(number, i, p) for number, group in enumerate(self.param_groups) for i, p in enumerate(group["params"])]
         return [(number, index, i, p) for index, (number, i, p) in enumerate(places)]
 
