@@ -23,7 +23,8 @@ import json, re, sys
 path, layers = sys.argv[1:]
 files = {entry["file"] for entry in json.load(open(path))}
 wanted = re.compile(rf"/(compact/({layers})/(?!cuda/).*\.cpp|compact_({layers})\.dir/Unity/.*)$")
-print("\n".join(sorted(file for file in files if wanted.search(file))))
+for file in sorted(filter(wanted.search, files)):
+    print(file)
 EOF
 )
 ((${#files[@]})) || { echo "tidy: no such layer: $*" >&2; exit 2; }

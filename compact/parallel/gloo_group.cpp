@@ -101,12 +101,14 @@ class GlooGroup final : public Group {
       if (!in || f.code == 0) f.code = 1;
       in.get();
       std::getline(in, f.message, '\0');
+      bool answered = true;
       try {
         store_->add(kHeard, 1);
-        gloo_.reset();
-        if (hosts_) wait_until_heard(kAsk);
-      } catch (const std::exception&) {  // the store has ended on hearing it, before it answered
+      } catch (const std::exception&) {  // the store has ended on hearing it
+        answered = false;
       }
+      gloo_.reset();
+      if (hosts_ && answered) wait_until_heard(kAsk);
       return f;
     } catch (const std::exception&) {
       return std::nullopt;

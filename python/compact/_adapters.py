@@ -61,16 +61,16 @@ def why_not(module: nn.Module) -> str | None:
     return None
 
 
-def of(module: nn.Module, product: str, part: int) -> tuple[list[Row], list[tuple[nn.Module, nn.Module]]]:
-    """What the active adapters of a product are, and their A and B."""
-    rows, matrices = [], []
+def of(module: nn.Module, product: str, part: int) -> list[tuple[Row, nn.Module, nn.Module]]:
+    """The active adapters of a product, each with its A and B; equal to itself as long as nothing of them changes."""
+    found = []
     modules = module._modules
     for name in _active(module):
         a, b = modules["lora_A"]._modules[name], modules["lora_B"]._modules[name]
         dropout = modules["lora_dropout"]._modules[name].__dict__.get("p", 0)
-        rows.append((product, part, a.out_features, float(module.__dict__["scaling"][name]), float(dropout)))
-        matrices.append((a, b))
-    return rows, matrices
+        row = (product, part, a.out_features, float(module.__dict__["scaling"][name]), float(dropout))
+        found.append((row, a, b))
+    return found
 
 
 def _active(module: nn.Module) -> list[str]:

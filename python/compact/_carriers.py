@@ -8,8 +8,10 @@ anybody looks at it. state_dict() does not write it.
 """
 from __future__ import annotations
 
+import contextlib
 import copy
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -102,14 +104,23 @@ def _beside(weight: torch.Tensor, shape: tuple[int, int], dtype: torch.dtype, re
     return _zeros(shape, dtype, weight.device, requires_grad)  # where the weight was loaded to
 
 
+@contextlib.contextmanager
+def hookable(p: torch.Tensor) -> Iterator[None]:
+    """Lets a hook be put on a parameter; a frozen one has none, but may be trained later."""
+    trained = p.requires_grad
+    p.requires_grad_(True)
+    try:
+        yield
+    finally:
+        p.requires_grad_(trained)
+
+
 def _enter(carrier: Carrier) -> None:
     global _guarded
     reference = weakref.ref(carrier)
     _of_weight[carrier.weight] = reference
-    trained = carrier.requires_grad
-    carrier.requires_grad_(True)  # a frozen one has no hooks, but may be trained later
-    carrier.register_hook(lambda gradient: _arrives(reference()))
-    carrier.requires_grad_(trained)
+    with hookable(carrier):
+        carrier.register_hook(lambda gradient: _arrives(reference()))
     if not _guarded:  # fused updates would write where a carrier has no memory
         register_optimizer_step_pre_hook(_check_optimizer)
         _guarded = True

@@ -59,18 +59,15 @@ class LayerState:
         self._make_block(layer, self.family.numbers(layer), self._adapters())
         self.watched = self._watch(layer)
 
-    def _adapters(self) -> tuple[list[_adapters.Row], list[nn.Module]]:
-        """What is around the products now, and the matrices of it, A and B of each."""
-        found = [_adapters.of(*adapted) for adapted in self.adapted]
-        matrices = [matrix for _, pairs in found for pair in pairs for matrix in pair]
-        return [row for rows, _ in found for row in rows], matrices
+    def _adapters(self) -> list[tuple[_adapters.Row, nn.Module, nn.Module]]:
+        return [adapter for adapted in self.adapted for adapter in _adapters.of(*adapted)]
 
-    def _make_block(self, layer: nn.Module, numbers: dict[str, float], adapters: tuple[list[_adapters.Row], list[nn.Module]]) -> None:
-        rows, self.matrices = adapters
+    def _make_block(self, layer: nn.Module, numbers: dict[str, float], adapters: list[tuple[_adapters.Row, nn.Module, nn.Module]]) -> None:
+        rows = [row for row, _, _ in adapters]
         self.block = classes.Block(
             self.family.kind, self.name, self.policy, {k: float(v) for k, v in numbers.items()}, rows, self.seed
         )
-        self.numbers, self.adapters = numbers, rows
+        self.numbers, self.adapters = numbers, adapters
         self._set_projected()
         names = list(self.block.weights())
         self.sources = [self._source(layer, full) for full in names]  # dictionaries of parameters, and the name in them
@@ -95,8 +92,8 @@ class LayerState:
             return submodule(layer, self.family.norms[base])._parameters, kind
         if ".adapter." in base:
             product, number = base.split(".adapter.")
-            matrices = [pair for row in self.adapted if row[1] == product for pair in _adapters.of(*row)[1]]
-            return matrices[int(number)]["AB".index(kind)]._parameters, "weight"
+            of_product = [pair for row, *pair in self.adapters if row[0] == product]
+            return of_product[int(number)]["AB".index(kind)]._parameters, "weight"
         part = "0"
         if base not in self.family.products:
             base, part = base.rsplit(".", 1)
@@ -150,11 +147,11 @@ class LayerState:
             problem = _adapters.why_not(module)
             if problem:
                 return f"{product}: {problem}"
-        numbers, (adapters, matrices) = self.family.numbers(layer), self._adapters()
-        if adapters != self.adapters or any(a is not b for a, b in zip(matrices, self.matrices)):
+        numbers, adapters = self.family.numbers(layer), self._adapters()
+        if adapters != self.adapters:
             return self._changed(layer, "its adapters were changed")
         if numbers != self.numbers:
-            self._make_block(layer, numbers, (adapters, matrices))
+            self._make_block(layer, numbers, adapters)
         return self.family.refuses(layer)
 
     def _changed(self, layer: nn.Module, reason: str) -> str | None:

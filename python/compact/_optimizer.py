@@ -10,18 +10,28 @@ import torch
 from ._carriers import Carrier
 from ._checks import draw_problem, gradient_problem, numbers_of, parameter_problem, settings_problem
 from ._library import ops
-from ._release import Release
+from ._release import Release, take, why_not_released
 from ._shards import is_sharded, local_of, shard_of
 from ._state import Kept, layout, MOMENTS, name_of, new_state, SCALES, state_problem
+
+
+Row = tuple[int, int, torch.Tensor]  # a parameter, its place among all and in its group first
+
+
+def _trained(group: dict[str, Any]) -> list[tuple[int, torch.Tensor]]:
+    return [(i, p) for i, p in enumerate(group["params"]) if p.requires_grad]
 
 
 class Optimizer(torch.optim.Optimizer):
     """What both have: groups, the state that is loaded, and the call of the C++ updates."""
 
+    _release: Release | None = None
+
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any], release: bool):
         if not isinstance(release, bool):
             self._fail(f"release must be of type bool, is {release!r}")
-        self._release = Release(self) if release else None
+        if release:
+            self._release = Release(self)
         super().__init__(params, defaults)
 
     @property
@@ -44,28 +54,29 @@ class Optimizer(torch.optim.Optimizer):
         before = len(self.param_groups)
         super().add_param_group(param_group)
         try:
-            self._check_group(param_group, before, [p for p in param_group["params"] if p.requires_grad])
+            self._check_group(param_group, before, _trained(param_group))
             if self._release is not None:
-                self._release.hear(before, param_group)
+                self._refuse(why_not_released(param_group["params"]))
         except BaseException:
             del self.param_groups[before:]
             raise
+        take(self._release, param_group["params"])
         self._draw()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As torch.optim.Optimizer's."""
-        super().zero_grad(set_to_none)
+        """As torch.optim.Optimizer's. Throws RuntimeError where gradients were used already (release=True)."""
         if self._release is not None:
-            self._release.begin()
+            self._release.check_given_up()
+        super().zero_grad(set_to_none)
 
     def _refuse(self, problem: str | None) -> None:
         if problem is not None:
             self._fail(problem)
 
     def _check_group(
-        self, group: dict[str, Any], number: int, params: Iterable[torch.Tensor]
+        self, group: dict[str, Any], number: int, params: Iterable[tuple[int, torch.Tensor]]
     ) -> dict[str, float]:
-        """Throws ValueError on settings and parameters that cannot be; the numbers of an update."""
+        """Throws ValueError on settings that cannot be, and on some of its parameters; the numbers of an update."""
         kind = self._kind(group)
         self._refuse(settings_problem(kind, group))
         numbers = numbers_of(group)
@@ -73,10 +84,8 @@ class Optimizer(torch.optim.Optimizer):
             ops.check_update_options(kind, numbers, group["moments"])
         except ValueError as error:
             self._fail(f"group {number}: {error}")
-        checked = {id(p) for p in params}
-        for i, p in enumerate(group["params"]):
-            if id(p) in checked:
-                self._refuse(parameter_problem(p, kind, group, self._place(group, number, i)))
+        for i, p in params:
+            self._refuse(parameter_problem(p, kind, group, self._place(group, number, i)))
         return numbers
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -108,7 +117,7 @@ class Optimizer(torch.optim.Optimizer):
             of_group = {k: v for k, v in now.items() if k != "param_names"} | old
             groups.append(of_group)
             as_here = of_group | {"params": now["params"]}
-            self._check_group(as_here, number, [p for p in now["params"] if p.requires_grad])
+            self._check_group(as_here, number, _trained(now))
             for i, (key, p) in enumerate(zip(old["params"], now["params"])):
                 places[key] = (p, as_here, self._place(as_here, number, i))
         state = {}
@@ -130,15 +139,15 @@ class Optimizer(torch.optim.Optimizer):
         return {**super().__getstate__(), "releases": self.releases}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        releases = state.pop("releases", None)  # there where it is a copy that is made
+        releases = state.pop("releases", False)  # there where it is a copy that is made
         for key, of_parameter in state["state"].items():
             if isinstance(of_parameter, Kept):
                 state["state"][key] = of_parameter.state
         super().__setstate__(state)
-        if releases is not None:
-            self._release = Release(self) if releases else None
-            for number, group in enumerate(self.param_groups if releases else ()):
-                self._release.hear(number, group)
+        if releases:
+            self._release = self._release or Release(self)
+            for group in self.param_groups:
+                take(self._release, group["params"])
 
     @torch.no_grad()
     def step(
@@ -159,41 +168,37 @@ class Optimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if self._release is not None and grad_scale is not None:
-            self._fail("grad_scale comes too late with release=True: gradients are used as they arrive")
-        self._update([row for row in self._rows() if row[3].grad is not None], range(len(self.param_groups)), grad_scale)
+        if self._release is not None:
+            if grad_scale is not None:
+                self._fail("grad_scale comes too late with release=True: gradients are used as they arrive")
+            self._release.check_step(self.param_groups)
+        if grad_scale is not None and (grad_scale.dtype != torch.float32 or grad_scale.numel() != 1):
+            self._fail(f"grad_scale must be one float32, is {name_of(grad_scale.dtype)} {tuple(grad_scale.shape)}")
+        index, rows = 0, {}
+        for number, group in enumerate(self.param_groups):
+            rows[number] = [(index + i, i, p) for i, p in enumerate(group["params"]) if p.grad is not None]
+            index += len(group["params"])
+        self._update(rows, grad_scale)
         self._draw()
         if self._release is not None:
-            self._release.begin()
+            self._release.end_step()
         return loss
 
-    def _rows(self) -> list[tuple[int, int, int, torch.Tensor]]:
-        """Every parameter: its group's number, its place among all and in the group, and itself."""
-        places = [(number, i, p) for number, group in enumerate(self.param_groups) for i, p in enumerate(group["params"])]
-        return [(number, index, i, p) for index, (number, i, p) in enumerate(places)]
-
     @torch.no_grad()
-    def _update_one(self, number: int, i: int) -> None:
-        """The update of one parameter of a group, by a gradient that is let go."""
+    def _update_one(self, number: int, index: int, i: int) -> dict[str, float]:
+        """The update of one parameter of a group, by a gradient that is let go; what it was made with."""
         p = self.param_groups[number]["params"][i]
-        before = sum(len(group["params"]) for group in self.param_groups[:number])
-        self._update([(number, before + i, i, p)], [number], None)
+        made_with = self._update({number: [(index, i, p)]}, None)[number]
         p.grad = None
+        return made_with
 
     @torch.compiler.disable
-    def _update(
-        self, rows: list[tuple[int, int, int, torch.Tensor]], numbers: Iterable[int], grad_scale: torch.Tensor | None
-    ) -> None:
-        """Updates of some parameters, of the groups with these numbers."""
-        if grad_scale is not None and (grad_scale.dtype != torch.float32 or grad_scale.numel() != 1):
-            self._fail(
-                f"grad_scale must be one float32, is {name_of(grad_scale.dtype)} {tuple(grad_scale.shape)}"
-            )
-        work = []
-        for number in numbers:
+    def _update(self, rows: dict[int, list[Row]], grad_scale: torch.Tensor | None) -> dict[int, dict[str, float]]:
+        """Updates of some parameters, by the number of their group; the numbers that they were made with."""
+        numbers = {}
+        for number, mine in rows.items():
             group = self.param_groups[number]
-            mine = [(index, i, p) for of, index, i, p in rows if of == number]
-            settings = self._check_group(group, number, [p for _, _, p in mine])
+            numbers[number] = self._check_group(group, number, [(i, p) for _, i, p in mine])
             for _, i, p in mine:
                 place, state = self._place(group, number, i), self.state.get(p)
                 self._refuse(gradient_problem(p, place))
@@ -201,26 +206,27 @@ class Optimizer(torch.optim.Optimizer):
                     self._refuse(state_problem(state, p, self._kind(group), group, place))
                 if isinstance(p, Carrier):
                     self._refuse(draw_problem(p, state, place))
-            work.append((group, settings, mine))
         # Memory for all of them is there before any changes.
         new = {
-            p: new_state(p, self._kind(group), group)
-            for group, _, mine in work
+            p: new_state(p, self._kind(self.param_groups[number]), self.param_groups[number])
+            for number, mine in rows.items()
             for _, _, p in mine
             if not self.state.get(p)
         }
         for p, state in new.items():
             self.state[p] = state
-        for group, settings, mine in work:
+        for number, mine in rows.items():
+            group = self.param_groups[number]
             if mine:
-                self._update_group(self._kind(group), group["seed"], settings, mine, grad_scale)
+                self._update_group(self._kind(group), group["seed"], numbers[number], mine, grad_scale)
+        return numbers
 
     def _update_group(
         self,
         kind: str,
         seed: int,
         numbers: dict[str, float],
-        mine: list[tuple[int, int, torch.Tensor]],
+        mine: list[Row],
         grad_scale: torch.Tensor | None,
     ) -> None:
         projected = [row for row in mine if isinstance(row[2], Carrier)]

@@ -71,6 +71,15 @@ def fsdp(rank, moments, dtype, folder):
     return {"weights": weights, "whole": whole, "bytes": mine}
 
 
+def released_alone(rank, *_):
+    """A process group of one: DistributedDataParallel writes gradients behind the hooks of the optimizer."""
+    alone = dist.new_subgroups(1)[0]
+    wrapped = nn.parallel.DistributedDataParallel(Net(), process_group=alone)
+    optimizer = compact.optim.AdamW(wrapped.parameters(), release=True)
+    with pytest.raises(RuntimeError, match="in a process group release=False"):
+        train(wrapped, optimizer, range(1))
+
+
 def refusals(rank, *_):
     net = sharded(Net())
     with pytest.raises(ValueError, match="split over ranks .* needs whole matrices"):
@@ -117,6 +126,7 @@ CHECKS = {
     "fsdp bf16": (fsdp, "bf16", F32),
     "fsdp f8": (fsdp, "f8", F32),
     "refusals": (refusals, None, None),
+    "released alone": (released_alone, None, None),
     "shards": (shards_round_differently, None, None),
 }
 

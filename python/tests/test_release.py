@@ -109,29 +109,100 @@ def test_gradients_are_not_accumulated():
     loss_of(net).backward()
     with pytest.raises(RuntimeError, match="a second gradient of .* before step"):
         loss_of(net).backward()
-    optimizer.zero_grad()  # gives the step up
-    loss_of(net).backward()
     optimizer.step()
     loss_of(net).backward()
 
 
-def test_what_comes_too_late_or_twice():
+def test_gradients_are_not_thrown_away():
+    """A pass whose gradients were not wanted has changed the weights: it is told."""
+    net = Net()
+    optimizer = compact.optim.AdamW(net, release=True)
+    loss_of(net).backward()
+    with pytest.raises(RuntimeError, match=r"zero_grad\(\) comes behind a backward pass that has updated \d+ parameters"):
+        optimizer.zero_grad()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def test_an_exception_half_way():
+    net = Net()
+    optimizer = compact.optim.AdamW(net, release=True)
+    net.embedding.weight.register_hook(lambda g: 1 / 0)  # the last gradient
+    with pytest.raises(ZeroDivisionError):
+        loss_of(net).backward()
+    with pytest.raises(RuntimeError, match="a second gradient"):
+        loss_of(net).backward()
+    net.embedding.weight._backward_hooks.clear()
+    optimizer.step()
+    train(net, optimizer, range(2))
+    assert int(optimizer.state[net.embedding.weight]["step"]) == 2 and int(optimizer.state[net.head.weight]["step"]) == 3
+
+
+def test_settings_that_change_behind_the_backward_pass():
+    net = Net()
+    optimizer = compact.optim.AdamW([{"params": net.layers.parameters()}, {"params": net.head.parameters()}], lr=1e-2, release=True)
+    optimizer.param_groups[1]["lr"] = 2e-2  # before it
+    loss_of(net).backward()
+    optimizer.param_groups[1]["weight_decay"] = 0.5
+    with pytest.raises(RuntimeError, match="settings of group 1 have changed .* weight_decay was 0.01 and is 0.5"):
+        optimizer.step()
+    optimizer.param_groups[1]["weight_decay"] = 0.01
+    optimizer.step()
+
+
+def test_what_comes_too_late():
     net = Net()
     optimizer = compact.optim.AdamW(net, release=True)
     loss_of(net).backward()
     with pytest.raises(ValueError, match="grad_scale comes too late"):
         optimizer.step(grad_scale=torch.ones(1))
-    other = compact.optim.AdamW(net, release=True)
+    net.head.weight.grad = torch.zeros_like(net.head.weight)  # as DistributedDataParallel does
+    with pytest.raises(RuntimeError, match="has a gradient again behind its update"):
+        optimizer.step()
+    net.head.weight.grad = None
     optimizer.step()
-    with pytest.raises(RuntimeError, match="another optimizer with release=True"):
-        loss_of(net).backward()
-    del other, optimizer  # with them go their hooks
-    gc.collect()
-    net.zero_grad()
-    loss_of(net).backward()
-    assert all(p.grad is not None and not p._post_accumulate_grad_hooks for p in net.parameters())
     with pytest.raises(ValueError, match="release must be of type bool, is 1"):
         compact.optim.AdamW(net, release=1)
+
+
+def test_the_last_optimizer_has_the_parameters():
+    net = Net()
+    old = compact.optim.AdamW(net, lr=1.0, release=True)
+    with pytest.raises(RuntimeError, match="SGD: another optimizer .compact.optim.AdamW, release=True. updates"):
+        torch.optim.SGD(net.parameters(), lr=1e-3).step()
+    new = compact.optim.AdamW(net, lr=0.0, weight_decay=0.0, release=True)  # the first is still held, as by its scheduler
+    before = copy.deepcopy(net.state_dict())
+    loss_of(net).backward()
+    new.step()
+    assert all(torch.equal(a, b) for a, b in zip(before.values(), net.state_dict().values()))
+    with pytest.raises(RuntimeError, match="another optimizer .compact.optim.AdamW, release=True. updates"):
+        old.step()
+    del new
+    plain = compact.optim.AdamW(net, release=False)
+    with pytest.raises(RuntimeError, match="given to an optimizer that was made later"):
+        old.step()
+    loss_of(net).backward()
+    assert all(p.grad is not None and not p._post_accumulate_grad_hooks for p in net.parameters())
+    plain.step()
+
+
+def test_hooks_go_with_their_optimizer():
+    net = Net()
+    optimizer = compact.optim.AdamW(net, release=True)
+    del optimizer
+    gc.collect()
+    loss_of(net).backward()
+    assert all(p.grad is not None and not p._post_accumulate_grad_hooks for p in net.parameters())
+    torch.optim.SGD(net.parameters(), lr=1e-3).step()
+
+
+def test_groups_that_are_put_in_another_order():
+    nets = [Net(), Net()]
+    for net, release in zip(nets, (False, True)):
+        optimizer = compact.optim.AdamW(net, release=release)
+        optimizer.param_groups[0]["params"].reverse()
+        train(net, optimizer, range(3))
+    assert same_bits(nets[0].parameters(), nets[1].parameters())
 
 
 def test_settings_are_those_of_the_moment_and_gradients_by_hand_count():

@@ -26,20 +26,22 @@ void add_to(at::Tensor y, const at::Tensor& delta) {
   y.copy_(y.to(at::kFloat).add_(delta.to(at::kFloat)));
 }
 
-// The gradient of a matrix, a sum over tokens: in f32 where chunks of them would each be rounded.
+// The gradient of a matrix, a sum over tokens: in f32 where several chunks of them would each be
+// rounded.
 class Sum {
  public:
-  Sum(bool wanted, const at::Tensor& of, int64_t tokens) : type_(of.scalar_type()) {
+  Sum(bool wanted, const at::Tensor& of, bool several) : type_(of.scalar_type()) {
     if (!wanted) return;
-    const bool narrow = of.element_size() < 4 && tokens > kTokens;
+    const bool narrow = several && of.element_size() < 4;
     sum_ = at::zeros(of.sizes(), narrow ? of.options().dtype(at::kFloat) : of.options());
   }
   void add(const at::Tensor& x, const at::Tensor& y, double scale) {
     if (sum_.scalar_type() == type_) {
       sum_.addmm_(x, y, 1, scale);
-    } else {
-      sum_.add_(x.mm(y).to(at::kFloat), scale);
+      return;
     }
+    const at::Tensor part = at::empty(sum_.sizes(), x.options());
+    sum_.add_(part.addmm_(x, y, 0, scale).to(at::kFloat));  // rounded once, behind the scale
   }
   at::Tensor value() const { return sum_.defined() ? sum_.to(type_) : sum_; }
 
@@ -156,11 +158,16 @@ class AdaptedLinearStage final : public Stage {
     const at::Tensor own = rows.to(a.scalar_type(), /*non_blocking=*/false, /*copy=*/drops_some);
     return drops_some ? drop(own.contiguous(), pass, i, first) : own;
   }
+  // How many rows an adapter computes at a time: all, or as many as are copied.
+  int64_t chunk_of(const at::Tensor& rows, const at::Tensor& a, const SegmentPass& pass,
+                   size_t i) const {
+    const bool copies = drops(pass, i) || rows.scalar_type() != a.scalar_type();
+    return copies ? std::min(kTokens, rows.size(0)) : rows.size(0);
+  }
   template <class F>
   void each_chunk(const at::Tensor& rows, const at::Tensor& a, const SegmentPass& pass, size_t i,
                   const F& visit) const {
-    const bool copies = drops(pass, i) || rows.scalar_type() != a.scalar_type();
-    const int64_t all = rows.size(0), most = copies ? kTokens : all;
+    const int64_t all = rows.size(0), most = chunk_of(rows, a, pass, i);
     for (int64_t first = 0; first < all; first += most) visit(first, std::min(most, all - first));
   }
   // Gives the gradients of its A and B that are wanted; returns that of x A^T, where gx is.
@@ -172,7 +179,8 @@ class AdaptedLinearStage final : public Stage {
     const double scale = adapters_[i].scale;
     const at::Tensor gy = part_of(rows_of(back.gy), back.weights, i);
     const at::Tensor hidden = at::empty({gy.size(0), a.size(0)}, a.options());
-    Sum ga(want_a, a, gy.size(0)), gb(want_b, b, gy.size(0));
+    const bool several = chunk_of(gy, a, back.pass, i) < gy.size(0);
+    Sum ga(want_a, a, several), gb(want_b, b, several);
     each_chunk(gy, a, back.pass, i, [&](int64_t first, int64_t count) {
       const at::Tensor g = gy.narrow(0, first, count).to(a.scalar_type());
       at::Tensor gh = hidden.narrow(0, first, count);
