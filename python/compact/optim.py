@@ -19,6 +19,18 @@ bits come from `seed`, the parameter's place among all groups, the number of its
 fully_shard, its shard. So runs repeat, and ranks of DDP, which update the same parameters, compute the
 same bits: all of them must be given one seed, which they are where it is left at 0, whatever torch's own
 generator was seeded with on each.
+
+`release=True` uses and lets go of every gradient as soon as it is whole, inside the backward pass, so that
+they are never all there (LOMO, Lv et al. 2023): a step takes less by almost all gradients, and the weights
+are bit for bit those of release=False. Every backward pass that reaches a parameter updates it, and step()
+ends the step. Errors are: a second gradient before step(), zero_grad() in its place (an update cannot be
+taken back; step() ends what an exception broke off, too), settings that change between backward() and
+step(), grad_scale, a process group (DDP sums later), weights split over ranks, and another optimizer of the
+same parameters; the last one of this package that was made has them.
+What cannot be seen: gradients are not clipped, and nothing says so but compact.hf.Callback (Trainer:
+max_grad_norm=0; clip_grad_norm_ returns 0); GradScaler's step() fails when the updates were made; hooks of
+others behind the backward pass see no gradients; a weight that is read without a gradient
+(`weight.detach()`) inside torch.utils.checkpoint, and with one elsewhere, is read anew when it has changed.
 """
 from __future__ import annotations
 

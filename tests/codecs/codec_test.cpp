@@ -115,7 +115,7 @@ TEST(Codecs, EveryOneKeepsItsPromises) {
       }
     }
     EXPECT_GT(taken, 0);
-    EXPECT_EQ(planned_too > 0, sizes_known > 0);  // that of a size that depends on values cannot be
+    EXPECT_TRUE(planned_too > 0 || sizes_known == 0);
   }
 }
 
