@@ -38,7 +38,7 @@ def main():
         assert "-py3-none-linux" in wheel.name, wheel.name
         names = zipfile.ZipFile(wheel).namelist()
         modules = {str(p.relative_to(ROOT / "python")) for p in (ROOT / "python" / "compact").rglob("*.py")}
-        library = {"compact/libcompact_python.so", "compact/libcompact_python.torch"}
+        library = {"compact/libcompact_python.so", "compact/libcompact_python.torch", "compact/py.typed"}
         others = {n for n in names if ".dist-info/" not in n}
         assert others == modules | library, others ^ (modules | library)
         target = place / "installed"
