@@ -75,7 +75,8 @@ def run_one(a):
             if a.lora:
                 model.enable_input_require_grads()
         if "auto" in words:
-            compact.apply(model, budget="68%", batch=(a.batch, a.length), clip=False)
+            autocast = torch.bfloat16 if a.type == "bf16" else None
+            compact.apply(model, budget="68%", batch=(a.batch, a.length), clip=False, autocast=autocast)
         elif "compact" in words:
             compact.apply(model, compact.policy_text("compact").replace("rank=0.25", "rank=0.125"))
         elif "apply" in words:
@@ -147,7 +148,7 @@ def main():
     a = p.parse_args()
     if a.way:
         return run_one(a)
-    ways = a.ways.split(";") if a.ways else [way for way in WAYS if (a.type != "bf16" or "auto" not in way) and (not a.lora or "compact" not in way)]
+    ways = a.ways.split(";") if a.ways else [way for way in WAYS if not a.lora or "compact" not in way]
     rows = {way: [] for way in ways}
     for _ in range(a.rounds):
         for way in ways:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ._names import base_of_path, name_of
 from ._stand_in import is_forward_of, TYPES
 
 LORA = "peft.tuners.lora.layer.Linear"
@@ -21,10 +22,7 @@ def plain(module: Any) -> Any:
 
 
 def is_lora(module: nn.Module) -> bool:
-    # The class itself, or one that fully_shard made of it.
-    if not any(f"{c.__module__}.{c.__qualname__}" == LORA for c in type(module).__mro__):
-        return False
-    if not is_forward_of(type(module), LORA):  # derived, or patched
+    if base_of_path(type(module), LORA) is None or not is_forward_of(type(module), LORA):  # derived, or patched
         return False
     helper = inspect.unwrap(type(module)._cast_input_dtype)
     return helper.__module__.startswith("peft.") and "_cast_input_dtype" not in module.__dict__
@@ -53,7 +51,7 @@ def why_not(module: nn.Module) -> str | None:
         if not part < 1:
             return f"an adapter drops a part of {part}, which must be below 1"
         if part > 0 and matrices[0].weight.dtype not in TYPES:
-            return f"an adapter with dropout is {str(matrices[0].weight.dtype).removeprefix('torch.')}; float32 and bfloat16 are served"
+            return f"an adapter with dropout is {name_of(matrices[0].weight.dtype)}; float32 and bfloat16 are served"
         if isinstance(scale, torch.Tensor) and scale.requires_grad:
             return "an adapter's scale is trained"
         if not math.isfinite(scale):

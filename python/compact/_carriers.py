@@ -8,23 +8,22 @@ anybody looks at it. state_dict() does not write it.
 """
 from __future__ import annotations
 
-import contextlib
 import copy
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import distributed, nn
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
+
+from ._hooks import before_every_step, has_hooks_of_others, hookable
+from ._shards import in_process_group
 
 NAME = "carrier"
 _PROJECTED = "_compact_projected"  # the attribute of a module whose weight has a carrier
 _PREFIX = "_compact_prefix"  # what comes before its names in the state that is being loaded
 _of_weight = WeakIdKeyDictionary()  # weak references to carriers in force, by their weights
 _known_to = weakref.WeakKeyDictionary()  # ids of the parameters that a DistributedDataParallel sends
-_guarded = False
 ONLY = (
     "compact.optim.AdamW and compact.optim.Muon alone update weights with projected gradients; with Trainer: "
     "optimizer_cls_and_kwargs=(compact.optim.AdamW, {...}) or optimizers=(compact.optim.Muon(model, ...), None)"
@@ -60,7 +59,7 @@ class Carrier(nn.Parameter):
 
     def shrink(self) -> None:
         """Lets it take no memory, as it did before somebody moved it to another device or type."""
-        if self.numel() > 1 and self.stride() != (0, 0) and not _joined():
+        if self.numel() > 1 and self.stride() != (0, 0) and not in_process_group():
             self.data = _values(tuple(self.shape), self.dtype, self.device)
 
     def __reduce_ex__(self, protocol: int) -> tuple:
@@ -83,13 +82,9 @@ def _carrier_of(weight: torch.Tensor) -> Carrier | None:
     return None if found is None else found()
 
 
-def _joined() -> bool:
-    return distributed.is_available() and distributed.is_initialized()
-
-
 def _values(shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     # One zero, seen from everywhere; but several processes write to what they share at the start.
-    if _joined():
+    if in_process_group():
         return torch.zeros(shape, dtype=dtype, device=device)
     return torch.zeros((1, 1), dtype=dtype, device=device).expand(shape)
 
@@ -104,26 +99,12 @@ def _beside(weight: torch.Tensor, shape: tuple[int, int], dtype: torch.dtype, re
     return _zeros(shape, dtype, weight.device, requires_grad)  # where the weight was loaded to
 
 
-@contextlib.contextmanager
-def hookable(p: torch.Tensor) -> Iterator[None]:
-    """Lets a hook be put on a parameter; a frozen one has none, but may be trained later."""
-    trained = p.requires_grad
-    p.requires_grad_(True)
-    try:
-        yield
-    finally:
-        p.requires_grad_(trained)
-
-
 def _enter(carrier: Carrier) -> None:
-    global _guarded
     reference = weakref.ref(carrier)
     _of_weight[carrier.weight] = reference
     with hookable(carrier):
         carrier.register_hook(lambda gradient: _arrives(reference()))
-    if not _guarded:  # fused updates would write where a carrier has no memory
-        register_optimizer_step_pre_hook(_check_optimizer)
-        _guarded = True
+    before_every_step(_check_optimizer)  # fused updates would write where a carrier has no memory
 
 
 def _arrives(carrier: Carrier | None) -> None:
@@ -177,7 +158,7 @@ def why_not(weights: dict[str, nn.Parameter], model: nn.Module) -> str | None:
             return f"{name} is split over ranks or of a type of its own: projected gradients need whole weights"
         if len(owners.get(id(weight), ())) > 1:
             return f"{name} is the weight of several modules"
-        if weight._backward_hooks or getattr(weight, "_post_accumulate_grad_hooks", None):
+        if has_hooks_of_others(weight):
             return f"{name} has a hook for its gradient, which it will not have"
     if any(isinstance(module, nn.parallel.DistributedDataParallel) for module in model.modules()):
         return "the model is wrapped in DistributedDataParallel, which knows no parameters that come later: apply first, and wrap then"

@@ -7,10 +7,12 @@ from typing import Any
 import torch
 
 from ._carriers import Carrier
-from ._shards import is_sharded, local_of
-from ._state import MOMENTS, moment_type, name_of, TYPES
+from ._names import name_of
+from ._shards import in_process_group, is_sharded, local_of
+from ._state import MOMENTS, moment_type, TYPES
 
 WEIGHTS = (torch.float32, torch.bfloat16)
+RELEASE_ALONE = "release=True updates before gradients are summed over ranks: in a process group release=False"
 
 
 def settings_problem(kind: str, group: dict[str, Any]) -> str | None:
@@ -80,6 +82,13 @@ def parameter_problem(p: torch.Tensor, kind: str, group: dict[str, Any], place: 
             f'{tuple(p.shape)}: give it a group with moments="bf16"'
         )
     return None
+
+
+def release_problem(p: torch.Tensor, place: str) -> str | None:
+    """Why a parameter cannot be updated inside the backward pass."""
+    if is_sharded(p):
+        return f"{place} is split over ranks (a DTensor), and its gradient does not arrive by itself: release=False"
+    return RELEASE_ALONE if in_process_group() else None
 
 
 def gradient_problem(p: torch.Tensor, place: str) -> str | None:

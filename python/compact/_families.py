@@ -28,6 +28,7 @@ from ._layer_numbers import (
     vit_numbers,
     vit_refuses,
 )
+from ._names import path_of
 from ._stand_in import is_forward_of
 
 TRANSFORMERS = "5.12"  # the earliest whose layers these are
@@ -153,21 +154,17 @@ def _family_named(layer: str) -> Family:
     return _BY_LAYER[layer]
 
 
-def _path(cls: type) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"
-
-
 def family_of(module: nn.Module) -> tuple[Family | None, str | None]:
     """The family of a layer, and why it cannot be served where it looks like one of it.
 
     Classes that others derive without a forward of their own, as fully_shard does, are of the family.
     """
     for cls in type(module).__mro__:
-        family = _BY_LAYER.get(_path(cls))
+        family = _BY_LAYER.get(path_of(cls))
         if family is None:
             continue
         if not is_forward_of(type(module), family.layer):
-            return family, f"{_path(type(module))} has a forward of its own"
+            return family, f"{path_of(type(module))} has a forward of its own"
         return family, None
     return None, None
 

@@ -10,6 +10,7 @@ from . import _adapters
 from ._adapters import is_lora, plain
 from ._families import Family
 from ._layer_numbers import submodule
+from ._names import base_of_path, name_of, path_of
 from ._stand_in import TYPES
 
 # Where the code of modules inside a layer comes from; another one computes something else.
@@ -30,7 +31,7 @@ def why_not(layer: nn.Module, family: Family) -> str | None:
             return f"{path}: {problem}"
     dtype = next(layer.parameters()).dtype
     if dtype not in TYPES:
-        return f"its weights are {str(dtype).removeprefix('torch.')}; float32 and bfloat16 are served (model.float(), model.bfloat16(); with Trainer bf16=True)"
+        return f"its weights are {name_of(dtype)}; float32 and bfloat16 are served (model.float(), model.bfloat16(); with Trainer bf16=True)"
     return family.refuses(layer)
 
 
@@ -41,20 +42,19 @@ def other_modules(layer: nn.Module, family: Family) -> str | None:
         if module is None:
             return f"it has no {path}"
         if not _derives(plain(module) if is_lora(module) else module, family.product_class):
-            return f"{path} is a {type(module).__module__}.{type(module).__qualname__}"
+            return f"{path} is a {path_of(type(module))}"
     for path in family.norms.values():
         module = submodule(layer, path)
         if module is None:
             return f"it has no {path}"
         if not _is_norm(module, family.kind == "gated"):
-            return f"{path} is a {type(module).__module__}.{type(module).__qualname__}"
+            return f"{path} is a {path_of(type(module))}"
     return _foreign_code(layer, family)
 
 
 def _derives(module: nn.Module, path: str) -> bool:
-    # The class itself, or one that fully_shard made of it.
-    classes = [c for c in type(module).__mro__ if f"{c.__module__}.{c.__qualname__}" == path]
-    return bool(classes) and type(module).forward is classes[0].forward
+    base = base_of_path(type(module), path)
+    return base is not None and type(module).forward is base.forward
 
 
 def _is_norm(module: nn.Module, rms: bool) -> bool:

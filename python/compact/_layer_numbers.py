@@ -6,6 +6,7 @@ what the layer computes otherwise.
 """
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
@@ -25,12 +26,17 @@ def _activation(module: Any, allowed: tuple[str, ...]) -> str | None:
     return None if name in allowed else f"its activation is {name}"
 
 
+_SILU = ("SiLUActivation", "SiLU")
 _GELU = ("GELUActivation", "GELU", "gelu")
 _GELU_TANH = ("NewGELUActivation", "GELUTanh", "PytorchGELUTanh")
 
 
 def _gelu_tanh(module: Any) -> bool:
     return type(module).__name__ in _GELU_TANH or getattr(module, "approximate", "none") == "tanh"
+
+
+def _eps_differ(norms: Iterable[nn.Module], name: str = "eps") -> str | None:
+    return "its norms differ in eps" if len({getattr(norm, name) for norm in norms}) > 1 else None
 
 
 def _dropout(layer: nn.Module, *paths: str) -> tuple[float, str | None]:
@@ -42,22 +48,19 @@ def _dropout(layer: nn.Module, *paths: str) -> tuple[float, str | None]:
 # --- decoders of LLaMA's kind
 
 
-def _decoder_numbers(layer: nn.Module, eps: float) -> dict[str, float]:
+def _decoder_numbers(layer: nn.Module, eps: float, first: str, head_dim: int) -> dict[str, float]:
+    """What decoders have in common; `first` is the product that makes queries."""
     # Asked at every call: a module's own dictionaries are ten times as fast as its attributes.
     attention, mlp = layer._modules["self_attn"], layer._modules["mlp"]
     inner = attention._modules
-    q, k, down, head_dim = plain(inner["q_proj"]), plain(inner["k_proj"]), plain(mlp._modules["down_proj"]), attention.head_dim
+    q, down = plain(inner[first]), plain(mlp._modules["down_proj"])
     return {
         "hidden": q.in_features,
         "intermediate": down.in_features,
-        "heads": q.out_features // head_dim,
-        "kv_heads": k.out_features // head_dim,
         "head_dim": head_dim,
         "eps": eps,
         "scale": attention.scaling,
         "attention_dropout": attention.attention_dropout,
-        "qkv_parts": 3,
-        "gate_up_parts": 2,
         "qkv_bias": q._parameters.get("bias") is not None,
         "out_bias": plain(inner["o_proj"])._parameters.get("bias") is not None,
         "mlp_bias": down._parameters.get("bias") is not None,
@@ -67,21 +70,32 @@ def _decoder_numbers(layer: nn.Module, eps: float) -> dict[str, float]:
         "geglu": False,
         "residual": layer.__dict__.get("residual_multiplier", 1),  # Granite's
         "rope": attention.__dict__.get("use_rope", True),  # SmolLM3's layers differ
-        "window": _window(attention) or 0,
         "softcap": 0,
         "transposed": False,
     }
 
 
+def _of_parts(layer: nn.Module, eps: float) -> dict[str, float]:
+    """The numbers of a decoder with a product for each of queries, keys and values, gate and up."""
+    attention = layer._modules["self_attn"]
+    inner, head_dim = attention._modules, attention.head_dim
+    numbers = _decoder_numbers(layer, eps, "q_proj", head_dim)
+    numbers["heads"] = plain(inner["q_proj"]).out_features // head_dim
+    numbers["kv_heads"] = plain(inner["k_proj"]).out_features // head_dim
+    numbers["qkv_parts"], numbers["gate_up_parts"] = 3, 2
+    numbers["window"] = _window(attention) or 0
+    return numbers
+
+
 def llama_numbers(layer: nn.Module) -> dict[str, float]:
-    return _decoder_numbers(layer, layer._modules["input_layernorm"].variance_epsilon)
+    return _of_parts(layer, layer._modules["input_layernorm"].variance_epsilon)
 
 
 GEMMA_NORMS = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
 
 
 def gemma_numbers(layer: nn.Module) -> dict[str, float]:
-    numbers = _decoder_numbers(layer, layer._modules["input_layernorm"].eps)
+    numbers = _of_parts(layer, layer._modules["input_layernorm"].eps)
     softcap = layer._modules["self_attn"].attn_logit_softcapping or 0
     return numbers | {"post_norms": True, "norms_add_one": True, "geglu": True, "softcap": softcap}
 
@@ -90,50 +104,26 @@ def gemma_refuses(layer: nn.Module) -> str | None:
     attention, mlp = layer._modules["self_attn"]._modules, layer._modules["mlp"]._modules
     norms = [layer._modules[name] for name in GEMMA_NORMS]
     norms += [attention[name] for name in ("q_norm", "k_norm") if name in attention]
-    if len({norm.eps for norm in norms}) > 1:
-        return "its norms differ in eps"
-    return _some_biases(attention, mlp) or _activation(mlp["act_fn"], _GELU_TANH)
+    return _eps_differ(norms) or _some_biases(attention, mlp) or _activation(mlp["act_fn"], _GELU_TANH)
 
 
 def phi3_numbers(layer: nn.Module) -> dict[str, float]:
-    attention, mlp = layer._modules["self_attn"], layer._modules["mlp"]
-    inner, config = attention._modules, attention.config
-    down, head_dim = plain(mlp._modules["down_proj"]), attention.head_dim
-    qkv = plain(inner["qkv_proj"])
-    return {
-        "hidden": qkv.in_features,
-        "intermediate": down.in_features,
-        "heads": config.num_attention_heads,
-        "kv_heads": attention.num_key_value_heads,
-        "head_dim": head_dim,
-        "eps": layer._modules["input_layernorm"].variance_epsilon,
-        "scale": attention.scaling,
-        "attention_dropout": attention.attention_dropout,
-        "qkv_parts": 1,
-        "gate_up_parts": 1,
-        "qkv_bias": qkv._parameters.get("bias") is not None,
-        "out_bias": plain(inner["o_proj"])._parameters.get("bias") is not None,
-        "mlp_bias": down._parameters.get("bias") is not None,
-        "head_norms": False,
-        "post_norms": False,
-        "norms_add_one": False,
-        "geglu": False,
-        "residual": 1,
-        "rope": True,
-        "window": getattr(config, "sliding_window", None) or 0,
-        "softcap": 0,
-        "transposed": False,
-    }
+    attention = layer._modules["self_attn"]
+    config = attention.config
+    numbers = _decoder_numbers(layer, layer._modules["input_layernorm"].variance_epsilon, "qkv_proj", attention.head_dim)
+    numbers["heads"], numbers["kv_heads"] = config.num_attention_heads, attention.num_key_value_heads
+    numbers["qkv_parts"] = numbers["gate_up_parts"] = 1
+    numbers["window"] = getattr(config, "sliding_window", None) or 0
+    return numbers
 
 
 def phi3_refuses(layer: nn.Module) -> str | None:
-    if layer.input_layernorm.variance_epsilon != layer.post_attention_layernorm.variance_epsilon:
-        return "its norms differ in eps"
     if layer.resid_attn_dropout.p > 0 or layer.resid_mlp_dropout.p > 0:
         return "it has dropout behind its products (resid_pdrop)"
     if (plain(layer.mlp.gate_up_proj).bias is None) != (plain(layer.mlp.down_proj).bias is None):
         return "some products of its MLP have a bias and some have none"
-    return _activation(layer.mlp.activation_fn, ("SiLUActivation", "SiLU"))
+    norms = layer.input_layernorm, layer.post_attention_layernorm
+    return _eps_differ(norms, "variance_epsilon") or _activation(layer.mlp.activation_fn, _SILU)
 
 
 def _window(attention: nn.Module) -> int | None:
@@ -149,9 +139,8 @@ def llama_refuses(layer: nn.Module) -> str | None:
     attention, mlp = layer._modules["self_attn"]._modules, layer._modules["mlp"]._modules
     norms = [layer._modules["input_layernorm"], layer._modules["post_attention_layernorm"]]
     norms += [attention[name] for name in ("q_norm", "k_norm") if name in attention]
-    if len({norm.variance_epsilon for norm in norms}) > 1:
-        return "its norms differ in eps"
-    return _some_biases(attention, mlp) or _activation(mlp["act_fn"], ("SiLUActivation", "SiLU"))
+    problem = _eps_differ(norms, "variance_epsilon") or _some_biases(attention, mlp)
+    return problem or _activation(mlp["act_fn"], _SILU)
 
 
 def _some_biases(attention: dict, mlp: dict) -> str | None:
@@ -189,10 +178,8 @@ def bert_refuses(layer: nn.Module) -> str | None:
         return "it is a decoder's"
     if layer.chunk_size_feed_forward:
         return "its feed-forward part runs in chunks (chunk_size_feed_forward)"
-    norms = layer.attention.output.LayerNorm, layer.output.LayerNorm
-    if norms[0].eps != norms[1].eps:
-        return "its two norms differ in eps"
-    problem = _dropout(layer, "attention.output.dropout", "output.dropout")[1]
+    problem = _eps_differ((layer.attention.output.LayerNorm, layer.output.LayerNorm))
+    problem = problem or _dropout(layer, "attention.output.dropout", "output.dropout")[1]
     return problem or _activation(layer.intermediate.intermediate_act_fn, _GELU + _GELU_TANH)
 
 
@@ -222,9 +209,7 @@ def gpt2_refuses(layer: nn.Module) -> str | None:
         return "it has cross-attention"
     if layer.attn.reorder_and_upcast_attn:
         return "its attention is reordered (reorder_and_upcast_attn)"
-    if layer.ln_1.eps != layer.ln_2.eps:
-        return "its two norms differ in eps"
-    problem = _dropout(layer, "attn.resid_dropout", "mlp.dropout")[1]
+    problem = _eps_differ((layer.ln_1, layer.ln_2)) or _dropout(layer, "attn.resid_dropout", "mlp.dropout")[1]
     return problem or _activation(layer.mlp.act, _GELU + _GELU_TANH)
 
 
@@ -249,6 +234,4 @@ def vit_numbers(layer: nn.Module) -> dict[str, float]:
 
 
 def vit_refuses(layer: nn.Module) -> str | None:
-    if layer.layernorm_before.eps != layer.layernorm_after.eps:
-        return "its two norms differ in eps"
-    return _activation(layer.mlp.activation_fn, _GELU + _GELU_TANH)
+    return _eps_differ((layer.layernorm_before, layer.layernorm_after)) or _activation(layer.mlp.activation_fn, _GELU + _GELU_TANH)

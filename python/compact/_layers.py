@@ -15,6 +15,7 @@ from . import _adapters, _carriers, _fit, _given
 from ._families import Family
 from ._layer_numbers import submodule
 from ._library import DEVICES, classes, kind_of
+from ._names import path_of
 from ._stand_in import STATE, TYPES, Notes, is_forward_of, under_transform
 
 _WEIGHTS = (nn.Parameter, torch.Tensor, _carriers.Carrier)
@@ -124,14 +125,14 @@ class LayerState:
         own = type(layer).forward
         if own is not self.own:
             if not is_forward_of(type(layer), self.family.layer):
-                return f"the forward of {_path(layer)} was replaced"
+                return f"the forward of {path_of(type(layer))} was replaced"
             self.own = own
         training = layer.training
         for modules, key, module, cls, function in self.watched:
             if modules.get(key) is not module or type(module) is not cls:
-                return self._changed(layer, f"{key} was replaced by {_path(modules.get(key))}")
+                return self._changed(layer, f"{key} was replaced by {path_of(type(modules.get(key)))}")
             if cls.forward is not function:
-                return f"the forward of {_path(module)} was replaced"
+                return f"the forward of {path_of(type(module))} was replaced"
             inside = module.__dict__
             if inside["training"] != training:
                 return f"{key} is in another mode than the layer (train, eval)"
@@ -211,10 +212,6 @@ def _check_projected(state: LayerState, weights: list[Any], reason: str | None) 
         )
     for i, j in state.carriers:
         _carriers.check(weights[i], weights[j], state.name)
-
-
-def _path(module: Any) -> str:
-    return f"{type(module).__module__}.{type(module).__qualname__}"
 
 
 def forward(layer: nn.Module, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:

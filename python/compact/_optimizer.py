@@ -2,17 +2,18 @@
 """What optimizers of the package have in common: groups, the state that is loaded, and the call of the updates."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 
 from ._carriers import Carrier
-from ._checks import draw_problem, gradient_problem, numbers_of, parameter_problem, settings_problem
+from ._checks import draw_problem, gradient_problem, numbers_of, parameter_problem, release_problem, settings_problem
 from ._library import ops
-from ._release import Release, take, why_not_released
+from ._names import name_of
+from ._release import Release, take
 from ._shards import is_sharded, local_of, shard_of
-from ._state import Kept, layout, MOMENTS, name_of, new_state, SCALES, state_problem
+from ._state import Kept, layout, MOMENTS, new_state, SCALES, state_problem
 
 
 Row = tuple[int, int, torch.Tensor]  # a parameter, its place among all and in its group first
@@ -26,6 +27,7 @@ class Optimizer(torch.optim.Optimizer):
     """What both have: groups, the state that is loaded, and the call of the C++ updates."""
 
     _release: Release | None = None
+    _complete = False  # all groups of the constructor are there
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any], release: bool):
         if not isinstance(release, bool):
@@ -33,6 +35,8 @@ class Optimizer(torch.optim.Optimizer):
         if release:
             self._release = Release(self)
         super().__init__(params, defaults)
+        self._complete = True
+        self._begin(self.param_groups)
 
     @property
     def releases(self) -> bool:
@@ -52,16 +56,35 @@ class Optimizer(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch.optim.Optimizer's. Throws ValueError, with nothing added, on what cannot be."""
         before = len(self.param_groups)
-        super().add_param_group(param_group)
         try:
-            self._check_group(param_group, before, _trained(param_group))
-            if self._release is not None:
-                self._refuse(why_not_released(param_group["params"]))
+            for group in self._parts(param_group):
+                super().add_param_group(group)
+                number = len(self.param_groups) - 1
+                self._check_group(group, number, _trained(group))
+                for i, p in enumerate(group["params"]) if self.releases else ():
+                    self._refuse(release_problem(p, self._place(group, number, i)))
         except BaseException:
             del self.param_groups[before:]
             raise
-        take(self._release, param_group["params"])
+        if self._complete:
+            self._begin(self.param_groups[before:])
+
+    def _parts(self, param_group: dict[str, Any]) -> list[dict[str, Any]]:
+        """The groups that are made of one."""
+        return [param_group]
+
+    def _begin(self, groups: list[dict[str, Any]]) -> None:
+        for group in groups:
+            take(self._release, group["params"])
         self._draw()
+
+    def _places(self) -> Iterator[tuple[int, int, int, torch.Tensor]]:
+        """Of every parameter its group, its place among all and in the group, and itself."""
+        index = 0
+        for number, group in enumerate(self.param_groups):
+            for i, p in enumerate(group["params"]):
+                yield number, index, i, p
+                index += 1
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As torch.optim.Optimizer's. Throws RuntimeError where gradients were used already (release=True)."""
@@ -92,7 +115,7 @@ class Optimizer(torch.optim.Optimizer):
         """As torch.optim.Optimizer's, but that every tensor comes back bit for bit, in its own type.
 
         What the groups were set to comes from `state_dict`. One of torch.optim.AdamW is taken, too,
-        where moments are "f32". Throws ValueError, with nothing changed, on state that is not this
+        where moments are "f32". With `release` a step that was begun ends. Throws ValueError, with nothing changed, on state that is not this
         optimizer's for these parameters.
         """
         # Torch casts floating-point state to the parameter's type, but for what it does not know.
@@ -102,6 +125,8 @@ class Optimizer(torch.optim.Optimizer):
         finally:
             hook.remove()
         self._draw()
+        if self._release is not None:
+            self._release.end_step()
 
     def _with_kept_types(self, state_dict: dict[str, Any]) -> dict[str, Any] | None:
         saved, here = state_dict["param_groups"], self.param_groups
@@ -144,10 +169,11 @@ class Optimizer(torch.optim.Optimizer):
             if isinstance(of_parameter, Kept):
                 state["state"][key] = of_parameter.state
         super().__setstate__(state)
+        self._complete = True
         if releases:
             self._release = self._release or Release(self)
             for group in self.param_groups:
-                take(self._release, group["params"])
+                take(self._release, group["params"], from_others=False)
 
     @torch.no_grad()
     def step(
@@ -164,20 +190,22 @@ class Optimizer(torch.optim.Optimizer):
 
         Throws ValueError, with nothing changed, on a setting, gradient or parameter that cannot be.
         """
+        if self._release is not None:
+            self._release.check_owner()
+            if grad_scale is not None:
+                self._fail("grad_scale comes too late with release=True: gradients are used as they arrive")
+        if grad_scale is not None and (grad_scale.dtype != torch.float32 or grad_scale.numel() != 1):
+            self._fail(f"grad_scale must be one float32, is {name_of(grad_scale.dtype)} {tuple(grad_scale.shape)}")
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         if self._release is not None:
-            if grad_scale is not None:
-                self._fail("grad_scale comes too late with release=True: gradients are used as they arrive")
             self._release.check_step(self.param_groups)
-        if grad_scale is not None and (grad_scale.dtype != torch.float32 or grad_scale.numel() != 1):
-            self._fail(f"grad_scale must be one float32, is {name_of(grad_scale.dtype)} {tuple(grad_scale.shape)}")
-        index, rows = 0, {}
-        for number, group in enumerate(self.param_groups):
-            rows[number] = [(index + i, i, p) for i, p in enumerate(group["params"]) if p.grad is not None]
-            index += len(group["params"])
+        rows: dict[int, list[Row]] = {number: [] for number in range(len(self.param_groups))}
+        for number, index, i, p in self._places():
+            if p.grad is not None:
+                rows[number].append((index, i, p))
         self._update(rows, grad_scale)
         self._draw()
         if self._release is not None:
@@ -186,11 +214,8 @@ class Optimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def _update_one(self, number: int, index: int, i: int) -> dict[str, float]:
-        """The update of one parameter of a group, by a gradient that is let go; what it was made with."""
-        p = self.param_groups[number]["params"][i]
-        made_with = self._update({number: [(index, i, p)]}, None)[number]
-        p.grad = None
-        return made_with
+        """The update of one parameter of a group; what it was made with."""
+        return self._update({number: [(index, i, self.param_groups[number]["params"][i])]}, None)[number]
 
     @torch.compiler.disable
     def _update(self, rows: dict[int, list[Row]], grad_scale: torch.Tensor | None) -> dict[int, dict[str, float]]:

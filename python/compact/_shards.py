@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors that are split over ranks (DTensor), without an import of what knows them."""
+"""Process groups, and tensors that are split over their ranks (DTensor), without an import of what knows them."""
 from __future__ import annotations
 
 import sys
 
 import torch
-from torch import nn
+from torch import distributed, nn
 
 PLAIN = (torch.Tensor, nn.Parameter)
+
+
+def in_process_group() -> bool:
+    return distributed.is_available() and distributed.is_initialized()
 
 
 def is_sharded(t: torch.Tensor) -> bool:

@@ -8,6 +8,7 @@ import torch
 
 from ._carriers import Carrier
 from ._library import ops
+from ._names import name_of
 from ._shards import is_sharded, like_sharded, local_of
 
 MOMENTS = {"adamw": ("exp_avg", "exp_avg_sq"), "muon": ("momentum_buffer",)}  # by kind of update
@@ -22,10 +23,6 @@ class Kept:
 
     def __init__(self, state: dict[str, Any]):
         self.state = state
-
-
-def name_of(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _projection(p: Carrier) -> torch.Tensor:

@@ -22,15 +22,18 @@ generator was seeded with on each.
 
 `release=True` uses and lets go of every gradient as soon as it is whole, inside the backward pass, so that
 they are never all there (LOMO, Lv et al. 2023): a step takes less by almost all gradients, and the weights
-are bit for bit those of release=False. Every backward pass that reaches a parameter updates it, and step()
-ends the step. Errors are: a second gradient before step(), zero_grad() in its place (an update cannot be
-taken back; step() ends what an exception broke off, too), settings that change between backward() and
+are bit for bit those of release=False. Every backward pass that reaches a parameter updates it, also one
+that was meant for something else (an attribution, another loss), and step() ends the step. Errors are: a
+second gradient before step(), zero_grad() in its place (an update cannot be taken back; step() ends what an
+exception broke off, too, and so does load_state_dict()), settings that change between backward() and
 step(), grad_scale, a process group (DDP sums later), weights split over ranks, and another optimizer of the
 same parameters; the last one of this package that was made has them.
 What cannot be seen: gradients are not clipped, and nothing says so but compact.hf.Callback (Trainer:
-max_grad_norm=0; clip_grad_norm_ returns 0); GradScaler's step() fails when the updates were made; hooks of
-others behind the backward pass see no gradients; a weight that is read without a gradient
-(`weight.detach()`) inside torch.utils.checkpoint, and with one elsewhere, is read anew when it has changed.
+max_grad_norm=0; clip_grad_norm_ returns 0); GradScaler's step() fails when the updates were made;
+model.zero_grad() in place of the optimizer's throws nothing away; hooks of others behind the backward pass
+see no gradients; a weight that is read without a gradient (`weight.detach()`) inside torch.utils.checkpoint,
+and with one elsewhere, is read anew when it has changed, and so is one of a module that runs twice under
+reentrant checkpoints.
 """
 from __future__ import annotations
 
@@ -140,14 +143,17 @@ class Muon(Optimizer):
     def _kind(self, group: dict[str, Any]) -> str:
         return group["kind"]
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As torch.optim.Optimizer's; of named parameters without a `kind`, a group for each kind."""
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_adamw_lr": self._adamw_lr}
+
+    def _parts(self, param_group: dict[str, Any]) -> list[dict[str, Any]]:
+        """Of named parameters without a `kind`, a group for each kind."""
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
         if "kind" in param_group:
             if param_group["kind"] == "adamw":
                 param_group.setdefault("lr", self._adamw_lr)
-            return super().add_param_group(param_group)
+            return [param_group]
         params = param_group["params"]
         params = [params] if isinstance(params, torch.Tensor) else list(params)
         if not all(isinstance(p, tuple) for p in params):
@@ -156,13 +162,7 @@ class Muon(Optimizer):
                 "named_parameters(), or groups with kind='muon' and kind='adamw'; with Hugging Face, "
                 "Trainer(optimizers=(compact.optim.Muon(model, ...), None))"
             )
-        before = len(self.param_groups)
-        try:
-            for group in self._split(params, {k: v for k, v in param_group.items() if k != "params"}):
-                super().add_param_group(group)
-        except BaseException:
-            del self.param_groups[before:]
-            raise
+        return self._split(params, {k: v for k, v in param_group.items() if k != "params"})
 
     def _groups_of(self, module: nn.Module) -> list[dict[str, Any]]:
         apart = [m.weight for m in module.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]

@@ -61,11 +61,15 @@ def batch(step, rows=8):
     return torch.randint(33, (rows,), generator=generator), torch.randint(5, (rows,), generator=generator)
 
 
+def loss_of(net, step=0, take=slice(None)):
+    x, y = batch(step)
+    return functional.cross_entropy(net(x[take]).float(), y[take])
+
+
 def train(net, optimizer, steps, take=slice(None)):
     for step in steps:
-        x, y = batch(step)
         optimizer.zero_grad()
-        functional.cross_entropy(net(x[take]).float(), y[take]).backward()
+        loss_of(net, step, take).backward()
         optimizer.step()
 
 

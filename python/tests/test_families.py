@@ -17,12 +17,13 @@ def test_gradients(name, padded, attention):
     model, given = make(name), inputs(name, padded)
     model.set_attn_implementation(attention)
     loss, wanted = in_double(model, given)
-    results = {}
+    own, results = error(gradients(model, given)[1], wanted), {}
     for policy in ("off", "exact", "recompute"):
         with applied(model, policy):
             results[policy] = gradients(model, given)
         assert abs(results[policy][0] - loss) < 2e-6 * loss
-        assert error(results[policy][1], wanted) < 1e-5
+        # Gradients of queries and keys are small differences: PyTorch's own are off by up to 5e-6 here.
+        assert error(results[policy][1], wanted) < max(1e-5, 3 * own)
     for n, g in results["exact"][1].items():
         assert torch.equal(g, results["recompute"][1][n]), n
 

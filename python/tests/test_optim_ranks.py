@@ -75,9 +75,8 @@ def released_alone(rank, *_):
     """A process group of one: DistributedDataParallel writes gradients behind the hooks of the optimizer."""
     alone = dist.new_subgroups(1)[0]
     wrapped = nn.parallel.DistributedDataParallel(Net(), process_group=alone)
-    optimizer = compact.optim.AdamW(wrapped.parameters(), release=True)
-    with pytest.raises(RuntimeError, match="in a process group release=False"):
-        train(wrapped, optimizer, range(1))
+    with pytest.raises(ValueError, match="in a process group release=False"):
+        compact.optim.AdamW(wrapped.parameters(), release=True)
 
 
 def refusals(rank, *_):
@@ -90,12 +89,8 @@ def refusals(rank, *_):
     net = fully_shard(nn.Linear(512, 6), shard_placement_fn=lambda p: Shard(p.dim() - 1))
     with pytest.raises(ValueError, match="needs whole rows"):
         compact.optim.AdamW(net.parameters(), moments="f8")
-    with pytest.raises(ValueError, match="split over ranks .* release=False"):
+    with pytest.raises(ValueError, match="parameter 0 of group 0 is split over ranks .* release=False"):
         compact.optim.AdamW(net.parameters(), moments="bf16", release=True)
-    wrapped = nn.parallel.DistributedDataParallel(Net())
-    released = compact.optim.AdamW(wrapped.parameters(), release=True)
-    with pytest.raises(RuntimeError, match="before gradients are summed over ranks"):
-        train(wrapped, released, range(1))
     optimizer = compact.optim.AdamW(net.parameters(), moments="bf16")
     net(torch.ones(2, 512)).sum().backward()
     optimizer.step()

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .._names import name_of
 from .._policy import policy_text
 from .sent import send
 
@@ -191,7 +192,7 @@ def _sent_model(model: Any, dtype: torch.dtype | None) -> dict:
         if dtype is not None:
             raise ValueError("compact.plan: dtype is for folders and configurations; model.to(dtype) changes a model")
         return {"model": send(model), "config": None, "dtype": None}
-    name = str(dtype).removeprefix("torch.") if dtype is not None else None
+    name = name_of(dtype) if dtype is not None else None
     if isinstance(model, (str, os.PathLike)):
         if not os.path.exists(model):
             raise ValueError(f"compact.plan: there is no folder {os.fspath(model)}; models of a hub are not fetched: give the model, or its configuration")
