@@ -191,9 +191,9 @@ def test_a_process_group_that_comes_later():
 
 def test_policies_that_are_applied_under_an_optimizer():
     """As in a notebook's cell that is run again: the optimizer before is still there."""
+    model = model_of("llama")
     for _ in range(2):
-        model = model_of("llama") if _ == 0 else compact.remove(model)
-        compact.apply(model, LLAMA)
+        compact.apply(compact.remove(model), LLAMA)
         optimizer = compact.optim.AdamW(model, lr=1e-2, release=True)
         assert all(loss > 0 for loss in run(model, optimizer, range(2)))
     compact.remove(model)
