@@ -55,7 +55,7 @@ def of_a_layer(lora, rounds):
     arguments = {"attention_mask": None, "position_embeddings": tables, "use_cache": False}
     forward(layer, x, **arguments)  # what is made once
     state = layer.__dict__[STATE]
-    weights = [parameters.get(name) for parameters, name in state.sources]
+    weights = state.weights()
     cos, sin = (t[0, :, :8].contiguous() for t in tables)
     return medians(
         rounds, 2000,
@@ -65,8 +65,9 @@ def of_a_layer(lora, rounds):
     )  # fmt: skip
 
 
-def of_a_tensor(rounds, operations=200):
-    w = torch.ones(8, requires_grad=True)
+def of_a_tensor(rounds, elements, operations=200):
+    w = torch.ones(elements, requires_grad=True)
+    scope = compact.saved_tensors("off")
 
     def chain():
         y = w
@@ -76,15 +77,19 @@ def of_a_tensor(rounds, operations=200):
         w.grad = None
 
     def scoped():
-        with compact.saved_tensors("off"):
+        with scope:
             chain()
 
     def empty():
         with torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach(), lambda t: t):
             chain()
 
-    found = medians(rounds, 20, scoped=scoped, empty=empty, plain=chain)
-    return {name: t / operations for name, t in found.items()}
+    def enter():
+        with scope:
+            pass
+
+    found = medians(rounds, 20, scoped=scoped, empty=empty, plain=chain, enter=enter)
+    return {name: t / (1 if name == "enter" else operations) for name, t in found.items()}
 
 
 def main():
@@ -98,10 +103,12 @@ def main():
         found = of_a_layer(lora, a.rounds)
         print(f"| {name} | {found['call']:.1f} | {found['block']:.1f} | {found['call'] - found['block']:.1f} |")
     print(f"| an empty function | {found['floor']:.2f} | | |\n")
-    found = of_a_tensor(a.rounds)
     print("| forward and backward of a saved tensor | in all | plain | added |\n|---|---|---|---|")
-    print(f"| under hooks of PyTorch that hold it as it is | {found['empty']:.1f} | {found['plain']:.1f} | {found['empty'] - found['plain']:.1f} |")
-    print(f"| under compact.saved_tensors | {found['scoped']:.1f} | {found['plain']:.1f} | {found['scoped'] - found['plain']:.1f} |")
+    for elements, what in ((8, "of 8 elements"), (2048, "of 2,048 elements")):
+        found = of_a_tensor(a.rounds, elements)
+        print(f"| {what}, under hooks of PyTorch that hold it as it is | {found['empty']:.1f} | {found['plain']:.1f} | {found['empty'] - found['plain']:.1f} |")
+        print(f"| {what}, under compact.saved_tensors | {found['scoped']:.1f} | {found['plain']:.1f} | {found['scoped'] - found['plain']:.1f} |")
+    print(f"| entering and leaving the scope | {found['enter']:.1f} | | |")
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ WAYS = {
     "checkpointing, inputs in 8 bits": "checkpoint scope",
     "apply exact, moments in f8": "apply exact f8",
     "apply recompute, moments in f8, release": "apply recompute f8 release",
-    "apply auto, 68 % of PyTorch": "apply auto",
+    "apply auto": "apply auto",
     "apply compact, rank n/8, Muon": "apply compact muon",
 }
 # Ways that are for GPUs alone, where this does not measure.
@@ -76,7 +76,7 @@ def run_one(a):
                 model.enable_input_require_grads()
         if "auto" in words:
             autocast = torch.bfloat16 if a.type == "bf16" else None
-            compact.apply(model, budget="68%", batch=(a.batch, a.length), clip=False, autocast=autocast)
+            compact.apply(model, budget=a.budget, batch=(a.batch, a.length), clip=False, autocast=autocast)
         elif "compact" in words:
             compact.apply(model, compact.policy_text("compact").replace("rank=0.25", "rank=0.125"))
         elif "apply" in words:
@@ -138,6 +138,7 @@ def main():
     p.add_argument("--shape", choices=SHAPES, default="smollm2-135m")
     p.add_argument("--type", choices=["f32", "bf16", "pure-bf16"], default="f32", help="bf16: by autocast")
     p.add_argument("--lora", type=int, default=0, help="rank of adapters (peft) around all products, which are trained alone")
+    p.add_argument("--budget", default="68%", help="of auto: bytes, or a part of what PyTorch takes")
     p.add_argument("--batch", type=int, default=4)
     p.add_argument("--length", type=int, default=256)
     p.add_argument("--steps", type=int, default=2, help="timed steps of a run, behind two that are not")
@@ -153,7 +154,7 @@ def main():
     for _ in range(a.rounds):
         for way in ways:
             command = [sys.executable, __file__, "--way", way]
-            for key in ("shape", "type", "lora", "batch", "length", "steps", "threads"):
+            for key in ("shape", "type", "lora", "budget", "batch", "length", "steps", "threads"):
                 command += [f"--{key}", str(getattr(a, key))]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode != 0:
@@ -173,7 +174,8 @@ def main():
     for way, found in rows.items():
         peak = found[0]["peak"]
         ratio, slower = peak / base[0]["peak"], seconds_of[way] / seconds_of[ways[0]]
-        print(f"| {way} | {peak / 2**20:,.0f} | {ratio:.2f} | {seconds_of[way]:.2f} | {slower:.2f} | {found[0]['losses'][-1]:.4f} |")
+        name = f"{way}, budget {a.budget}" if way == "apply auto" else way
+        print(f"| {name} | {peak / 2**20:,.0f} | {ratio:.2f} | {seconds_of[way]:.2f} | {slower:.2f} | {found[0]['losses'][-1]:.4f} |")
     for way, reason in NOT_HERE.items():
         print(f"| {way} | not here: {reason} | | | | |")
     print(f"| products alone | | | {least:.2f} | {least / seconds_of[ways[0]]:.2f} | |")

@@ -21,18 +21,18 @@ int main() {
   config->fit(shape);
   const Policy policy = Policy::preset("compact");  // or Policy::parse("slot ... = recompute", "")
 
-  const auto make = [&](at::Device device) {
-    return config->build(policy, {.device = device, .max_length = 64, .seed = 1});
+  const auto on = [&](at::Device device) {
+    return config->build(policy, {.device = device, .max_length = 64});
   };
   const StepPlan plan =
-      plan_step({.network = make, .micro_batch = [](at::Device device, int64_t) {
+      plan_step({.network = on, .micro_batch = [](at::Device device, int64_t) {
                    const at::Tensor ids = at::zeros({8, 64}, at::device(device).dtype(at::kLong));
                    return StepInputs{{ids}, ids};
                  }});
   std::printf("planned peak %s, in %s\n", format_bytes(plan.memory.peak).c_str(),
               str(plan.memory.at_peak.moment).c_str());
 
-  const auto model = make(at::kCPU);
+  const auto model = config->build(policy, {.max_length = 64, .seed = 1});
   Optimizer optimizer(model->parameters(), OptimizerOptions());
   const at::Tensor ids = at::arange(8 * 64, at::kLong).remainder(97).view({8, 64});
   const at::Tensor targets = (ids + 1).remainder(97);

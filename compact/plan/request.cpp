@@ -12,6 +12,7 @@
 #include "compact/ops/memory/memory.h"
 #include "compact/plan/caching_allocator.h"
 #include "compact/plan/meta/meta_ops.h"
+#include "compact/plan/meta/sums.h"
 
 namespace compact {
 
@@ -44,6 +45,7 @@ StepPlan plan_step(const StepRequest& request, std::vector<Operation>* operation
   StepRecorder recorder(*model, optimizer);
   std::optional<OperationRecorder> recorded;
   if (operations) recorded.emplace();
+  const InPlaceSums sums;
   StepPlan plan{.memory = run_step(
                     *model, optimizer, request.step,
                     [&](int64_t i) {

@@ -42,7 +42,10 @@ std::tuple<double, double> planned_rates(bool half, bool tf32) {
   return {tera * 1e12 * kReachedProducts, card.terabytes_a_second * 1e12 * kReachedBytes};
 }
 
-StepTrace::StepTrace() : before_(live_bytes(at::kMeta)) { start_trace(c10::kMeta); }
+StepTrace::StepTrace() : before_(live_bytes(at::kMeta)) {
+  start_trace(c10::kMeta);
+  sums_.emplace();
+}
 
 void StepTrace::moment(const std::string& name) {
   const auto found = kPhases.find(name);
@@ -55,6 +58,7 @@ void StepTrace::moment(const std::string& name) {
 void StepTrace::gradient(const at::Tensor& gradient) { trace_gradient(gradient); }
 
 void StepTrace::stop() {
+  sums_.reset();
   trace_ = stop_trace();
   timeline_ = timeline_of(trace_);
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "compact/ops/memory/memory_trace.h"
+#include "compact/plan/meta/sums.h"
 #include "compact/plan/step_memory.h"
 
 namespace compact {
@@ -45,6 +46,7 @@ class StepTrace final : public torch::CustomClassHolder {
   StepMemory memory() const;
 
  private:
+  std::optional<InPlaceSums> sums_;
   int64_t before_ = 0;
   MemoryTrace trace_;
   MemoryTimeline timeline_;

@@ -17,7 +17,12 @@ namespace {
 
 constexpr int kPoints = 24;
 
-// Policies for budgets that rise from the least peak by equal factors; equal ones once.
+// Whether a policy of a higher peak gives anything for it: time, or a gradient that is closer.
+bool is_better(const CurvePoint& p, const CurvePoint& below) {
+  return p.seconds < below.seconds || p.error.value_or(INFINITY) < below.error.value_or(INFINITY);
+}
+
+// Policies for budgets that rise from the least peak by equal factors, each better than the last.
 std::vector<CurvePoint> sweep(const char* name, BudgetPlanner planner, int64_t most) {
   std::vector<CurvePoint> points;
   const auto low = static_cast<double>(planner.least_peak());
@@ -26,7 +31,7 @@ std::vector<CurvePoint> sweep(const char* name, BudgetPlanner planner, int64_t m
     const double budget = low * std::pow(high / low, static_cast<double>(i) / (kPoints - 1));
     const auto c = planner.find(static_cast<int64_t>(std::ceil(budget)));
     const CurvePoint point{name, c->plan.reserved, c->seconds, c->added_products, c->error};
-    if (points.empty() || point.peak != points.back().peak) points.push_back(point);
+    if (points.empty() || is_better(point, points.back())) points.push_back(point);
   }
   return points;
 }

@@ -21,6 +21,11 @@ def plain(module: Any) -> Any:
     return module._modules.get("base_layer", module) if isinstance(module, nn.Module) else module
 
 
+def has_bias(product: nn.Module) -> bool:
+    parameters = product._parameters  # FullyShardedDataParallel takes out what it has split, and sets tensors instead
+    return (parameters["bias"] if "bias" in parameters else product.__dict__.get("bias")) is not None
+
+
 def is_lora(module: nn.Module) -> bool:
     if base_of_path(type(module), LORA) is None or not is_forward_of(type(module), LORA):  # derived, or patched
         return False
@@ -42,7 +47,7 @@ def why_not(module: nn.Module) -> str | None:
         matrices = [modules[part]._modules[name] for part in ("lora_A", "lora_B")]
         if not all(type(matrix) is nn.Linear for matrix in matrices):
             return "an adapter is not made of torch's Linear"
-        if any(matrix._parameters.get("bias") is not None for matrix in matrices):
+        if any(has_bias(matrix) for matrix in matrices):
             return "an adapter has a bias"
         dropout, scale = modules["lora_dropout"]._modules[name], inside["scaling"][name]
         if type(dropout) not in (nn.Dropout, nn.Identity):

@@ -191,12 +191,12 @@ def apply(
     products = [f"{state.name}.{product}" for state in served for product in state.family.products]
     names, roles = zip(*slots)
     ops.check_patterns(text if policy is None else os.fspath(policy), list(names), list(roles), products)
-    projected = {
-        f"{state.name}.{product}": inside.weight
+    projected = [
+        (f"{state.name}.{product}", inside.weight)
         for module, state in states
         if isinstance(state, LayerState)
-        for inside, product in state.projected_modules(module)
-    }
+        for inside, product in state.projected_modules(module)  # some of several matrices
+    ]
     problem = _carriers.why_not(projected, model) if projected else None
     if problem:
         raise ValueError(f"compact.apply: {problem}")

@@ -146,18 +146,20 @@ def _check_optimizer(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict
                 )
 
 
-def why_not(weights: dict[str, nn.Parameter], model: nn.Module) -> str | None:
-    """Why the gradients of these weights of a model, by their names, cannot be projected."""
+def why_not(weights: list[tuple[str, nn.Parameter]], model: nn.Module) -> str | None:
+    """Why the gradients of these weights of a model, behind the names of their products, cannot be projected."""
     owners: dict[int, set[int]] = {}
     for module in model.modules():
         for p in module._parameters.values():
             if p is not None:
                 owners.setdefault(id(p), set()).add(id(module))
-    for name, weight in weights.items():
+    for name, weight in weights:
         if type(weight) is not nn.Parameter:
             return f"{name} is split over ranks or of a type of its own: projected gradients need whole weights"
         if len(owners.get(id(weight), ())) > 1:
             return f"{name} is the weight of several modules"
+        if weight.dim() != 2:
+            return f"{name} has the shape {tuple(weight.shape)}, as FullyShardedDataParallel leaves its parts: projected gradients need whole weights"
         if has_hooks_of_others(weight):
             return f"{name} has a hook for its gradient, which it will not have"
     if any(isinstance(module, nn.parallel.DistributedDataParallel) for module in model.modules()):

@@ -29,7 +29,7 @@ def why_not(layer: nn.Module, family: Family) -> str | None:
         problem = _adapters.why_not(module) if is_lora(module) else None
         if problem:
             return f"{path}: {problem}"
-    dtype = next(layer.parameters()).dtype
+    dtype = plain(submodule(layer, next(iter(family.products.values()))[0])).weight.dtype
     if dtype not in TYPES:
         return f"its weights are {name_of(dtype)}; float32 and bfloat16 are served (model.float(), model.bfloat16(); with Trainer bf16=True)"
     return family.refuses(layer)

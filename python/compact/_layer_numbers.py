@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from ._adapters import plain
+from ._adapters import has_bias, plain
 
 
 def submodule(layer: nn.Module, path: str) -> nn.Module | None:
@@ -61,9 +61,9 @@ def _decoder_numbers(layer: nn.Module, eps: float, first: str, head_dim: int) ->
         "eps": eps,
         "scale": attention.scaling,
         "attention_dropout": attention.attention_dropout,
-        "qkv_bias": q._parameters.get("bias") is not None,
-        "out_bias": plain(inner["o_proj"])._parameters.get("bias") is not None,
-        "mlp_bias": down._parameters.get("bias") is not None,
+        "qkv_bias": has_bias(q),
+        "out_bias": has_bias(plain(inner["o_proj"])),
+        "mlp_bias": has_bias(down),
         "head_norms": "q_norm" in inner,
         "post_norms": False,
         "norms_add_one": False,
@@ -144,9 +144,9 @@ def llama_refuses(layer: nn.Module) -> str | None:
 
 
 def _some_biases(attention: dict, mlp: dict) -> str | None:
-    if len({plain(mlp[name])._parameters.get("bias") is None for name in ("gate_proj", "up_proj", "down_proj")}) > 1:
+    if len({has_bias(plain(mlp[name])) for name in ("gate_proj", "up_proj", "down_proj")}) > 1:
         return "some products of its MLP have a bias and some have none"
-    if len({plain(attention[name])._parameters.get("bias") is None for name in ("q_proj", "k_proj", "v_proj")}) > 1:
+    if len({has_bias(plain(attention[name])) for name in ("q_proj", "k_proj", "v_proj")}) > 1:
         return "some of its queries, keys and values have a bias and some have none"
     return None
 

@@ -71,7 +71,8 @@ class LayerState:
         self.numbers, self.adapters = numbers, adapters
         self._set_projected()
         names = list(self.block.weights())
-        self.sources = [self._source(layer, full) for full in names]  # dictionaries of parameters, and the name in them
+        sources = [self._source(layer, full) for full in names]
+        self.sources = [(module, module._parameters, name) for module, name in sources]
         self.norms = [i for i, full in enumerate(names) if full.rsplit(".", 1)[0] in self.family.norms]
         bases = [(i, full.removesuffix("." + _carriers.NAME)) for i, full in enumerate(names)]
         self.carriers = [(i, names.index(base + ".weight")) for i, base in bases if base != names[i]]  # places: carrier, weight
@@ -87,18 +88,25 @@ class LayerState:
             found += [(_adapters.plain(submodule(layer, path)), product) for path in self.family.products[product]]
         return found
 
-    def _source(self, layer: nn.Module, full: str) -> tuple[dict, str]:
+    def weights(self) -> list[Any]:
+        """What the block is given: parameters, or what stands in their place."""
+        try:
+            return [parameters[name] for _, parameters, name in self.sources]
+        except KeyError:  # FullyShardedDataParallel takes parameters out, and sets tensors in their place
+            return [parameters.get(name, module.__dict__.get(name)) for module, parameters, name in self.sources]
+
+    def _source(self, layer: nn.Module, full: str) -> tuple[nn.Module, str]:
         base, kind = full.rsplit(".", 1)
         if base in self.family.norms:
-            return submodule(layer, self.family.norms[base])._parameters, kind
+            return submodule(layer, self.family.norms[base]), kind
         if ".adapter." in base:
             product, number = base.split(".adapter.")
             of_product = [pair for row, *pair in self.adapters if row[0] == product]
-            return of_product[int(number)]["AB".index(kind)]._parameters, "weight"
+            return of_product[int(number)]["AB".index(kind)], "weight"
         part = "0"
         if base not in self.family.products:
             base, part = base.rsplit(".", 1)
-        return _adapters.plain(submodule(layer, self.family.products[base][int(part)]))._parameters, kind
+        return _adapters.plain(submodule(layer, self.family.products[base][int(part)])), kind
 
     def _watch(self, layer: nn.Module) -> list[tuple[dict, str, nn.Module, type, Any]]:
         """Every module inside: a hook on one, or another one in its place, would not be seen."""
@@ -223,7 +231,7 @@ def forward(layer: nn.Module, hidden_states: torch.Tensor, *args: Any, **kwargs:
         _given.begin_pass()
     told, reason = _given.arguments(state.arguments, args, kwargs)
     reason = reason or state.why_not(layer)
-    weights = [parameters.get(name) for parameters, name in state.sources]
+    weights = state.weights()
     reason = reason or state.why_not_of(hidden_states, weights)
     lengths, cos, sin = None, None, None
     if reason is None:

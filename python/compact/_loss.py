@@ -91,6 +91,8 @@ def _why_not(model: nn.Module, kwargs: dict) -> str | None:
     if not model.training:
         return "the model is in eval mode; model.train() changes that"
     head = model.lm_head
+    if type(head).__name__ == "FullyShardedDataParallel":
+        return "lm_head is a unit of FullyShardedDataParallel by itself, whose weight is there while it runs alone"
     if STATE not in head.__dict__ or not isinstance(head, nn.Linear):
         return f"lm_head was replaced by another {type(head).__name__}: apply once that is done"
     if not isinstance(head.__dict__.get("forward"), Forward):

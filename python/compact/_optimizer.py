@@ -35,6 +35,7 @@ class Optimizer(torch.optim.Optimizer):
         if release:
             self._release = Release(self)
         super().__init__(params, defaults)
+        self._check_groups()
         self._complete = True
         self._begin(self.param_groups)
 
@@ -42,6 +43,9 @@ class Optimizer(torch.optim.Optimizer):
     def releases(self) -> bool:
         """Whether updates are made inside the backward pass."""
         return self._release is not None
+
+    def _check_groups(self) -> None:
+        """Throws ValueError where all groups together are none for this optimizer."""
 
     def _kind(self, group: dict[str, Any]) -> str:
         return "adamw"
@@ -79,7 +83,7 @@ class Optimizer(torch.optim.Optimizer):
         self._draw()
 
     def _places(self) -> Iterator[tuple[int, int, int, torch.Tensor]]:
-        """Of every parameter its group, its place among all and in the group, and itself."""
+        """Every parameter, behind its group and its places among all and in the group."""
         index = 0
         for number, group in enumerate(self.param_groups):
             for i, p in enumerate(group["params"]):
@@ -207,9 +211,10 @@ class Optimizer(torch.optim.Optimizer):
             if p.grad is not None:
                 rows[number].append((index, i, p))
         self._update(rows, grad_scale)
-        self._draw()
         if self._release is not None:
+            self._count_all()
             self._release.end_step()
+        self._draw()
         return loss
 
     @torch.no_grad()
@@ -309,15 +314,31 @@ class Optimizer(torch.optim.Optimizer):
             )  # fmt: skip
             state["step"] = torch.tensor(step)
 
-    @torch.compiler.disable
-    def _draw(self) -> None:
-        """Projections of the passes to come: those of the updates that there were."""
+    def _carriers(self) -> list[list[Carrier]]:
+        """Carriers by their projection."""
         found: dict[int, list[Carrier]] = {}
         for group in self.param_groups:
             for p in group["params"]:
                 if isinstance(p, Carrier):
                     found.setdefault(id(p.projected), []).append(p)
-        for carriers in found.values():
+        return list(found.values())
+
+    def _count_all(self) -> None:
+        """Counts the update that a pass which was broken off has not come to: those of one projection have one number."""
+        places = {p: self.param_groups[number] for number, _, _, p in self._places()}
+        for carriers in self._carriers():
+            trained = [p for p in carriers if p.requires_grad]
+            steps = [int(self.state[p]["step"]) if self.state.get(p) else 0 for p in trained]
+            for p, step in zip(trained, steps):
+                if step < max(steps):
+                    if not self.state.get(p):
+                        self.state[p] = new_state(p, self._kind(places[p]), places[p])
+                    self.state[p]["step"] = torch.tensor(max(steps))
+
+    @torch.compiler.disable
+    def _draw(self) -> None:
+        """Projections of the passes to come: those of the updates that there were."""
+        for carriers in self._carriers():
             projected = carriers[0].projected
             # What was frozen since does not go on.
             trained = [p for p in carriers if p.requires_grad] or carriers

@@ -30,7 +30,7 @@ def take(release: Release | None, params: list[torch.Tensor], from_others: bool 
     for p in params:
         before = _taken.get(p)
         owner = before[0]() if before is not None else None
-        if owner is not None and owner is not release:
+        if owner is not None and owner is not release and owner.place_of(p) is not None:
             if not from_others:
                 continue
             owner.lost = True
@@ -109,14 +109,14 @@ class Release:
             self._fail("its parameters were given to an optimizer that was made later")
 
     def check_step(self, groups: list[dict[str, Any]]) -> None:
-        """Throws RuntimeError, with the step ended, where step() would end another one than the backward pass made."""
+        """Throws RuntimeError or ValueError, with the step ended, where step() would end another one than the backward pass made."""
         self.check_owner()
         try:
             for number, group in enumerate(groups):
                 self._check_gradients(number, group)
                 if number in self._numbers:
                     self._check_numbers(number, self._optimizer()._check_group(group, number, ()))
-        except RuntimeError:
+        except (RuntimeError, ValueError):
             self.end_step()
             raise
 
@@ -142,6 +142,7 @@ class Release:
     def end_step(self) -> None:
         self._updated.clear()
         self._numbers.clear()
+        self._places.clear()  # groups may change until the next
 
 
 def _arrives(release: Release | None, p: torch.Tensor) -> None:

@@ -140,6 +140,13 @@ class Muon(Optimizer):
             params = self._groups_of(params)
         super().__init__(params, defaults, release)
 
+    def _check_groups(self) -> None:
+        if not any(group["kind"] == "muon" for group in self.param_groups):
+            self._fail(
+                "none of these parameters is a matrix of a module inside a numbered one, as layers.3.mlp.down.weight is "
+                "(FullyShardedDataParallel leaves none): pass groups with kind='muon' and kind='adamw', or use compact.optim.AdamW"
+            )
+
     def _kind(self, group: dict[str, Any]) -> str:
         return group["kind"]
 
@@ -147,7 +154,7 @@ class Muon(Optimizer):
         return {**super().__getstate__(), "_adamw_lr": self._adamw_lr}
 
     def _parts(self, param_group: dict[str, Any]) -> list[dict[str, Any]]:
-        """Of named parameters without a `kind`, a group for each kind."""
+        """A group for each kind, where parameters have names and no `kind`."""
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
         if "kind" in param_group:
@@ -169,13 +176,7 @@ class Muon(Optimizer):
         head = module.get_output_embeddings() if hasattr(module, "get_output_embeddings") else None
         apart.append(getattr(head, "weight", None))
         named = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
-        groups = self._split(named, {}, {id(p) for p in apart})
-        if not any(group["kind"] == "muon" for group in groups):
-            self._fail(
-                f"{type(module).__name__} has no matrix of a module inside a numbered one, as "
-                "layers.3.mlp.down.weight is: pass groups with kind='muon' and kind='adamw'"
-            )
-        return groups
+        return self._split(named, {}, {id(p) for p in apart})
 
     def _split(
         self, named: list[tuple[str, torch.Tensor]], settings: dict[str, Any], apart: set[int] | None = None

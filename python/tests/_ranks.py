@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One of two processes that train a model: DDP or FSDP2, beside one process with both batches."""
+"""One of two processes that train a model: DDP, FSDP2 or FSDP1 ("flat"), beside one process with both batches."""
 import copy
 import os
 import sys
@@ -31,6 +31,33 @@ def shard(model, order):
     fully_shard(model, mesh=mesh, mp_policy=policy)
 
 
+def step(*optimizers):
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def shard_flat(model, whole, units=True):
+    """FullyShardedDataParallel, with layers as units: their parameters are parts of one flat tensor."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+    layers = next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList))
+    wrap = ModuleWrapPolicy({type(layers[0])}) if units else None
+    return FullyShardedDataParallel(model, auto_wrap_policy=wrap, device_id=torch.device("cpu"), use_orig_params=whole)
+
+
+def same_weights(trained, reference, loose):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    with FullyShardedDataParallel.summon_full_params(trained):
+        named = [(n.replace("_fsdp_wrapped_module.", ""), p.detach()) for n, p in trained.named_parameters()]
+        wanted = dict(reference.named_parameters())
+        assert {n for n, _ in named} == wanted.keys()
+        for n, p in named:
+            assert float((p - wanted[n]).norm() / wanted[n].norm()) < loose, n
+
+
 def main(way, name, policy):
     dist.init_process_group("gloo")
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -48,6 +75,12 @@ def main(way, name, policy):
     elif way == "ddp-unused":
         compact.apply(model, policy)
         trained = DistributedDataParallel(model, find_unused_parameters=True)
+    elif way.startswith("flat-after"):
+        trained = shard_flat(model, whole="whole" in way, units="root" not in way)
+        compact.apply(model, policy)
+    elif way.startswith("flat"):
+        compact.apply(model, policy)
+        trained = shard_flat(model, whole="whole" in way)
     elif way.startswith("fsdp-after"):
         shard(model, way)
         compact.apply(model, policy)
@@ -68,15 +101,17 @@ def main(way, name, policy):
         wanted.backward()
         loose = way.endswith("bf16")
         assert abs(mean / size - wanted) < (0.02 if loose else 1e-5), (mean / size, wanted)
+        if way.startswith("flat"):
+            step(ours, theirs)
+            same_weights(trained, reference, 1e-6)
+            continue
         trainable = [q for q in reference.parameters() if q.requires_grad]
         largest = max(float(q.grad.norm()) for q in trainable)
         for (n, p), q in zip([(n, p) for n, p in model.named_parameters() if p.requires_grad], trainable):
             got = full(p.grad)
             error = float((got - q.grad).norm() / (q.grad.norm() + 1e-4 * largest))
             assert error < (0.1 if loose else 5e-5), (n, error)
-        for optimizer in (ours, theirs):
-            optimizer.step()
-            optimizer.zero_grad()
+        step(ours, theirs)
     for layer in compact.report(model).layers:
         assert layer.served_as and layer.calls == steps and not layer.own_forward, layer
     assert name != "llama" or policy == "off" or f"in chunks, {steps} passes" in compact.report(model).loss

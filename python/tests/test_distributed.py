@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two processes under DDP and FSDP2: gradients as one process has them with both batches."""
+"""Two processes under DDP, FSDP2 and FSDP1: gradients as one process has them with both batches."""
 import os
 import pathlib
 import subprocess
@@ -18,6 +18,11 @@ CASES = [
     ("fsdp-bf16", "llama", "exact"),
     ("ddp-lora", "llama", "exact"),
     ("fsdp-lora", "llama", "recompute"),
+    ("flat", "llama", "recompute"),
+    ("flat-whole", "llama, biases, tied", "exact"),
+    ("flat", "llama, biases, tied", "exact"),
+    ("flat-after-whole", "bert", "exact"),
+    ("flat-after-root", "llama", "exact"),
 ]
 
 

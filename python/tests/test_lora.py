@@ -185,10 +185,17 @@ def test_another_adapter_of_the_same_settings():
     assert heard and "hook" in " ".join(reasons(model))
 
 
+def taken_out(product):
+    """As FullyShardedDataParallel has a bias that is a part of a flat parameter."""
+    del product._parameters["bias"]
+    product.__dict__["bias"] = torch.ones(4)
+
+
 @pytest.mark.parametrize(
     "text, change",
     [
         ("an adapter has a bias", lambda q: setattr(q.lora_A.default, "bias", nn.Parameter(torch.ones(4)))),
+        ("an adapter has a bias", lambda q: taken_out(q.lora_A.default)),
         ("an adapter's scale is trained", lambda q: q.scaling.update(default=nn.Parameter(torch.tensor(1.5)))),
         ("an adapter's scale is nan", lambda q: q.scaling.update(default=torch.tensor(float("nan")))),
         ("drops a part of 1.0", lambda q: setattr(q.lora_dropout.default, "p", 1.0)),

@@ -90,7 +90,9 @@ def test_muon_refuses_what_it_cannot_tell_apart():
         compact.optim.Muon([{"params": [net.head.bias], "kind": "muon"}])
     with pytest.raises(ValueError, match="kind of a group must be one of adamw, muon, is 'sgd'"):
         compact.optim.Muon([{"params": [net.head.bias], "kind": "sgd"}])
-    with pytest.raises(ValueError, match="Linear has no matrix of a module inside a numbered one"):
+    with pytest.raises(ValueError, match="none of these parameters is a matrix of a module inside a numbered one"):
         compact.optim.Muon(nn.Linear(3, 3))
+    with pytest.raises(ValueError, match="FullyShardedDataParallel leaves none"):
+        compact.optim.Muon((n, nn.Parameter(p.detach().flatten())) for n, p in net.named_parameters())
     with pytest.raises(ValueError, match="momentum must be in"):
         compact.optim.Muon(net, momentum=1.0)

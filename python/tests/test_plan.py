@@ -5,7 +5,7 @@ import gc
 import re
 import threading
 
-from conftest import DECODER, error, gradients, inputs, make, MODELS
+from conftest import DECODER, MODELS, error, gradients, inputs, make, of
 import pytest
 import torch
 import transformers
@@ -66,6 +66,15 @@ def test_bytes_are_those_of_a_step(name):
         assert row["weights"] + row["optimizer"] + row["gradients"] + row["saved"] + row["workspace"] <= row["peak"]
     if name != "vit":  # whose peak is not in its layers
         assert plan["rows"][3]["peak"] < plan["rows"][2]["peak"] < plan["rows"][1]["peak"]
+
+
+@pytest.mark.parametrize("policy", ["plain", "exact", "recompute"])
+def test_gradients_of_tied_weights_are_summed_in_place(policy, monkeypatch):
+    monkeypatch.setitem(MODELS, "tied", of("LlamaForCausalLM", "LlamaConfig", DECODER | {"tie_word_embeddings": True, "vocab_size": 3000, "num_hidden_layers": 6}))
+    given = inputs("tied", batch=1, length=32)
+    plan = compact.plan(make("tied"), given, policies=[policy], clip=False)
+    assert "backward" in plan["rows"][0]["at"], "where both gradients of the embeddings are there"
+    assert measured("tied", policy, given, clip=False) == plan["rows"][0]["peak"]
 
 
 @pytest.mark.parametrize("padded", [False, True])

@@ -223,6 +223,15 @@ def test_a_weight_that_is_replaced():
         model(**given)
 
 
+def test_weights_that_are_flat_are_refused():
+    model = make("llama")
+    product = model.model.layers[0].self_attn.q_proj
+    product.weight = torch.nn.Parameter(product.weight.detach().flatten())
+    with pytest.raises(ValueError, match="has the shape .4096,., as FullyShardedDataParallel leaves its parts"):
+        compact.apply(model, "grad layers.*.attn.qkv = project:rank=0.25\n")
+    assert not carriers(model) and all(p.requires_grad for p in model.parameters())
+
+
 @pytest.mark.parametrize(
     "line,text",
     [

@@ -126,6 +126,33 @@ def test_hooks_go_with_their_optimizer():
     torch.optim.SGD(net.parameters(), lr=1e-3).step()
 
 
+def test_settings_that_are_none():
+    net = Net()
+    optimizer = compact.optim.AdamW(net, release=True)
+    loss_of(net).backward()
+    optimizer.param_groups[0]["lr"] = -1.0
+    with pytest.raises(ValueError, match="learning rate must not be negative"):
+        optimizer.step()
+    optimizer.param_groups[0]["lr"] = 1e-3
+    train(net, optimizer, range(1))
+
+
+def test_a_pass_that_breaks_off_between_carriers_of_one_projection():
+    model = model_of("llama")
+    compact.apply(model, "grad layers.*.attn.qkv = project:rank=0.25,period=2")
+    optimizer = compact.optim.AdamW(model, lr=1e-2, release=True)
+    broken = model.model.layers[1].self_attn.v_proj.carrier  # one of three that read the same input
+    for steps in range(4):  # before the first update, and in the middle of periods
+        hook = broken.register_hook(lambda g: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run(model, optimizer, range(1))
+        hook.remove()
+        optimizer.step()
+        counts = {int(optimizer.state[p]["step"]) for n, p in model.named_parameters() if "layers.1" in n and n.endswith("carrier")}
+        assert counts == {2 * steps + 1}
+        assert all(loss > 0 for loss in run(model, optimizer, range(1)))
+
+
 @pytest.mark.parametrize(
     "make, words",
     [
@@ -163,6 +190,17 @@ def test_what_another_optimizer_does_not_change_is_not_refused():
     net.layers.requires_grad_(True)
     with pytest.raises(RuntimeError, match="SGD: another optimizer"):
         sgd.step()
+
+
+def test_a_group_that_goes_to_another_optimizer():
+    net = Net()
+    old = compact.optim.AdamW([{"params": net.layers.parameters()}, {"params": net.head.parameters()}], release=True)
+    del old.param_groups[1]
+    new = compact.optim.AdamW(net.head, release=True)
+    loss_of(net).backward()
+    old.step()
+    new.step()
+    assert int(new.state[net.head.weight]["step"]) == int(old.state[net.layers[0].up.weight]["step"]) == 1
 
 
 def test_hooks_that_let_go_of_gradients():

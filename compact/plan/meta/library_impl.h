@@ -44,5 +44,6 @@ void add_attention(MetaLibrary& library);
 void add_norms(MetaLibrary& library);
 void add_convolution(MetaLibrary& library);
 void add_indexing(MetaLibrary& library);
+void add_sums(MetaLibrary& library);
 
 }  // namespace compact

@@ -26,6 +26,7 @@ void register_meta_ops() {
     add_norms(*library);
     add_convolution(*library);
     add_indexing(*library);
+    add_sums(*library);
   });
 }
 
