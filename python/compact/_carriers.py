@@ -134,14 +134,14 @@ def _check_optimizer(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict
                     raise RuntimeError(f"compact: {type(optimizer).__name__} has been given carriers: {ONLY}")
                 if not p.in_force():
                     raise RuntimeError(
-                        "compact: the optimizer has carriers of a policy that was taken back: make it anew, behind apply() or remove()"
+                        "compact: the optimizer has carriers of a policy that was taken back: make it anew, after apply() or remove()"
                     )
                 continue
             carrier = _carrier_of(p)
             if carrier is not None and carrier.requires_grad and id(carrier) not in held:
                 raise RuntimeError(
                     f"compact: the optimizer has a weight {tuple(p.shape)} whose gradient is projected, and not its carrier, "
-                    "which takes it: make the optimizer behind apply(), of all of model.parameters(); where another optimizer has "
+                    "which takes it: make the optimizer after apply(), of all of model.parameters(); where another optimizer has "
                     "the carriers, of those that require gradients"
                 )
 
@@ -252,6 +252,6 @@ def check(carrier: Any, weight: Any, name: str) -> None:
             "the parameters named `carrier`, and leave weights beside them frozen"
         )
     if not carrier.is_zero():
-        raise RuntimeError(f"compact: somebody wrote to a carrier of {name}: {ONLY}; DDP is made behind init_process_group and apply")
+        raise RuntimeError(f"compact: somebody wrote to a carrier of {name}: {ONLY}; DDP is made after init_process_group and apply")
     _check_wrapped(carrier, name)
     carrier.shrink()

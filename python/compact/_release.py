@@ -169,5 +169,5 @@ def _check_optimizer(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict
                 continue
             raise RuntimeError(
                 f"{type(optimizer).__name__}: another optimizer ({owner._name}, release=True) updates a parameter {tuple(p.shape)}: "
-                "delete it, and what holds it (its scheduler), or make it behind this one"
+                "delete it, and what holds it (its scheduler)"
             )

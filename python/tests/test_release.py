@@ -73,15 +73,19 @@ def test_a_step_takes_less_by_the_gradients():
     assert 0 <= 7 * 256 * 256 * 4 - saved <= 8 * 2 * 256 * 4
 
 
+@pytest.mark.parametrize("budget", [None, "80%"])
 @pytest.mark.parametrize("release", [False, True])
-def test_plans_are_what_is_measured(release):
+def test_plans_are_what_is_measured(release, budget):
     settings = {"release": release}
     given = inputs("llama", batch=2, length=64)
-    plan = compact.plan(model_of("llama"), given, policies=["exact"], optimizer=(compact.optim.AdamW, settings), clip=False)
+    plan = compact.plan(
+        model_of("llama"), given, policies=["exact"] if budget is None else (), budget=budget, optimizer=(compact.optim.AdamW, settings), clip=False
+    )
+    assert budget is None or plan["rows"][-1]["peak"] <= plan["budget"]
     gc.collect()
     with compact.Meter() as meter:
         model = model_of("llama")
-        compact.apply(model, "exact")
+        compact.apply(model, "exact" if budget is None else plan)
         optimizer = compact.optim.AdamW(model, **settings)
         here = {key: t.clone() for key, t in given.items()}
         for step in range(2):
@@ -92,9 +96,16 @@ def test_plans_are_what_is_measured(release):
             optimizer.zero_grad()
             if step == 0:
                 meter.reset_peak()
-        assert meter.peak - 8 * len(list(model.parameters())) == plan["rows"][0]["peak"]  # counts of steps are on the host
-    with pytest.raises(ValueError, match="clip=False"):
+        assert meter.peak - 8 * len(list(model.parameters())) == plan["rows"][-1]["peak"]  # counts of steps are on the host
+    with pytest.raises(ValueError, match="give clip=False, and do not clip in the loop"):
         compact.plan(model, given, optimizer=(compact.optim.AdamW, {"release": True}))
+
+
+def test_plans_call_gradients_by_their_name():
+    """In a backward pass that lets them go, too."""
+    settings = {"release": True}
+    (row,) = compact.plan(model_of("llama, biases, tied"), (1, 4), policies=["recompute"], optimizer=(compact.optim.AdamW, settings), clip=False)["rows"]
+    assert "backward" in row["at"] and row["gradients"] >= 200 * 64 * 4, "those of the head wait for those of the embeddings"
 
 
 def test_groups_that_are_put_in_another_order():

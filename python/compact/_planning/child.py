@@ -93,6 +93,8 @@ class _Step:
         trace = classes.StepTrace()
         last = [m for m in self.model.modules() if isinstance(state_of(m), LayerState)][-1:]
         hooks = [m.register_forward_hook(lambda *_: trace.moment("loss")) for m in last]
+        if getattr(self.optimizer, "releases", False):  # then no gradient is there behind the backward pass
+            hooks += [p.register_hook(trace.gradient) for p in self.parameters]
         try:
             trace.moment("forward")
             with known_values.KnownValues(), autocast.autocast(self.autocast):
@@ -210,6 +212,7 @@ class _Search:
         served = [state.block for state in states if state.served]
         if not served:
             raise ValueError(f"compact.plan: every layer keeps its own forward, so that there is nothing to choose: {_why_none(step.model)}")
+        step.optimizer = None  # with release=True it would use the gradients of the layers that are timed
         self._layers = classes.LayerSearch(served, *rates, quantize)
         self.least: int | None = None  # bytes of what takes least, of all that were asked for
 

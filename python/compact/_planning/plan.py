@@ -105,7 +105,7 @@ def plan(
         raise ValueError(f"compact.plan: autocast must be torch.bfloat16, torch.float16 or None, is {autocast!r}")
     settings = optimizer[1] if isinstance(optimizer, tuple) and len(optimizer) == 2 else {}
     if clip and isinstance(settings, Mapping) and settings.get("release"):
-        raise ValueError("compact.plan: release=True lets gradients go before they could be clipped: clip=False")
+        raise ValueError("compact.plan: release=True lets gradients go before they could be clipped: give clip=False, and do not clip in the loop")
     kind = torch.device(device).type if device is not None else _device_of(model)
     if kind not in ("cpu", "cuda"):
         raise ValueError(f"compact.plan: device must be cpu or cuda, is {kind}")
@@ -139,7 +139,8 @@ def plan(
             f"compact.plan: a budget of {reply['budget']:,} bytes ({budget!r}) cannot be met: the least that a "
             f"step of this model takes with allow={allow!r} is {reply['least']:,} bytes. Less take "
             + ('allow="quantize", ' if allow == "lossless" else "")
-            + "fewer samples or tokens, and moments in fewer bits (optimizer=(compact.optim.AdamW, {'moments': 'f8'}))"
+            + "fewer samples or tokens"
+            + ("" if "f8" in str(optimizer) else ", and moments in fewer bits (optimizer=(compact.optim.AdamW, {'moments': 'f8'}))")
         )
     result = Plan(device=kind, parameters=reply["parameters"], rows=reply["rows"], failed=reply["failed"])
     if budget is not None:
