@@ -325,14 +325,14 @@ class Optimizer(torch.optim.Optimizer):
 
     def _count_all(self) -> None:
         """Counts the update that a pass which was broken off has not come to: those of one projection have one number."""
-        places = {p: self.param_groups[number] for number, _, _, p in self._places()}
+        group_of = {p: self.param_groups[number] for number, _, _, p in self._places()}
         for carriers in self._carriers():
             trained = [p for p in carriers if p.requires_grad]
             steps = [int(self.state[p]["step"]) if self.state.get(p) else 0 for p in trained]
             for p, step in zip(trained, steps):
                 if step < max(steps):
                     if not self.state.get(p):
-                        self.state[p] = new_state(p, self._kind(places[p]), places[p])
+                        self.state[p] = new_state(p, self._kind(group_of[p]), group_of[p])
                     self.state[p]["step"] = torch.tensor(max(steps))
 
     @torch.compiler.disable

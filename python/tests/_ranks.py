@@ -47,7 +47,7 @@ def shard_flat(model, whole, units=True):
     return FullyShardedDataParallel(model, auto_wrap_policy=wrap, device_id=torch.device("cpu"), use_orig_params=whole)
 
 
-def same_weights(trained, reference, loose):
+def same_weights(trained, reference, most):
     from torch.distributed.fsdp import FullyShardedDataParallel
 
     with FullyShardedDataParallel.summon_full_params(trained):
@@ -55,7 +55,7 @@ def same_weights(trained, reference, loose):
         wanted = dict(reference.named_parameters())
         assert {n for n, _ in named} == wanted.keys()
         for n, p in named:
-            assert float((p - wanted[n]).norm() / wanted[n].norm()) < loose, n
+            assert float((p - wanted[n]).norm() / wanted[n].norm()) < most, n
 
 
 def main(way, name, policy):
