@@ -51,6 +51,7 @@ ROOMS = {
         "policy": set(),
         "memory": set(),
         "autograd": set(),
+        "cpu": {"autograd"},
         "functions": {"policy", "memory", "autograd"},
         "segments": {"policy", "memory", "autograd"},
         "stages": {"policy", "autograd", "functions", "segments"},

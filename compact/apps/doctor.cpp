@@ -7,7 +7,6 @@
 #include <ATen/Version.h>
 
 #include <algorithm>
-#include <chrono>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -23,6 +22,7 @@
 #include "compact/config/precision.h"
 #include "compact/config/version.h"
 #include "compact/kernels/self_check.h"
+#include "compact/ops/cpu/bf16_products.h"
 #include "compact/ops/functions/attention.h"
 
 namespace compact {
@@ -113,18 +113,13 @@ void describe_device(std::ostream& out, at::Device device) {
   }
   set_matmul_precision("highest", device);
   if (device.is_cpu()) {
-    const at::Tensor x = at::ones({2048, 512}, at::kBFloat16),
-                     y = at::ones({512, 1024}, at::kBFloat16);
-    double best = 1e9;
-    for (int i = 0; i < 5; ++i) {
-      const auto start = std::chrono::steady_clock::now();
-      const at::Tensor z = x.mm(y);
-      const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
-      best = std::min(best, spent.count());
-    }
+    choose_bf16_products();
     fact(out, "bf16 products",
-         formatted("%s, %.0f GFLOP/s (cpu)", at::globalContext().hasMKLDNN() ? "onednn" : "default",
-                   2.0 * 2048 * 512 * 1024 / best * 1e-9));
+         formatted("%s, %.0f GFLOP/s (cpu)",
+                   bf16_products() == Bf16Products::kConverted ? kConvertedProducts
+                   : at::globalContext().hasMKLDNN()           ? "onednn"
+                                                               : "default",
+                   product_gflops(at::kBFloat16)));
   }
   constexpr int64_t kDim = 64;
   const auto attention = [&](const char* name, auto choose) {

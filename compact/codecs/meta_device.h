@@ -19,6 +19,10 @@ inline c10::DeviceType device_type_of(c10::Device device) {
 // The same of the device that a tensor is on.
 inline c10::DeviceType device_type_of(const at::Tensor& t) { return device_type_of(t.device()); }
 
+// A tensor on the CPU, all 0.01 (as far as its type goes), in the place of one on the meta device;
+// undefined in the place of an undefined one.
+at::Tensor numbers_like(const at::Tensor& t);
+
 // While one lives, the meta tensors that this thread makes stand for host memory, which is counted
 // by itself: see peak_host_bytes in ops/memory/memory.h.
 class MetaOnHost {

@@ -28,6 +28,9 @@ struct MatmulReport {
 MatmulReport set_matmul_precision(std::string_view precision, at::Device device,
                                   std::string_view forced = {});
 
+// Operations a second, in billions, of a product of this type as it is computed now on the CPU.
+double product_gflops(at::ScalarType type);
+
 // Whether every run gives the same bits on this type of device. A CPU's operations do so anyway;
 // on CUDA it makes torch take its deterministic forms, for the process, and refuse an operation
 // that has none. To be called before the first product.

@@ -10,6 +10,7 @@
 #include "compact/base/philox.h"
 #include "compact/codecs/draw.h"
 #include "compact/kernels/kernels.h"
+#include "compact/ops/cpu/bf16_products.h"
 #include "compact/ops/functions/dropout.h"
 #include "compact/ops/stages/stages.h"
 
@@ -96,7 +97,9 @@ void Network::set_codecs(const Policy& policy) {
 }
 
 Network::Network(Policy policy, const NetworkOptions& options)
-    : policy_(std::move(policy)), options_(options) {}
+    : policy_(std::move(policy)), options_(options) {
+  choose_bf16_products();
+}
 
 uint64_t Network::key_of(const std::string& name) const {
   return derive(options_.seed, label_of(name.data(), name.size()));

@@ -168,6 +168,7 @@ class Network {
     uint64_t key_, drawn_ = 0;
   };
 
+  // The first of a process chooses how products in bf16 are made: see ops/cpu/bf16_products.h.
   explicit Network(Policy policy = {}, const NetworkOptions& options = {});
   const Policy& policy() const { return policy_; }
 

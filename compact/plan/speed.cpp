@@ -3,28 +3,37 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/Version.h>
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <map>
+#include <mutex>
+#include <tuple>
 
 #include "compact/base/check.h"
+#include "compact/codecs/meta_device.h"
+#include "compact/ops/cpu/bf16_products.h"
 
 namespace compact {
 namespace {
 
 constexpr int kRounds = 3;
-constexpr int64_t kHeadRows = 4096, kHeadTokens = 2048;  // of the product that is timed
+constexpr int64_t kMostSize = 1024;  // of a product that is timed
+
+constexpr double kEnough = 0.1;  // seconds, after which nothing is run again
 
 template <class F>
 double least_seconds(F run) {
-  double least = 1e30;
-  for (int i = 0; i < kRounds; ++i) {
+  double least = 1e30, spent = 0;
+  for (int i = 0; i < kRounds && spent < kEnough; ++i) {
     const auto start = std::chrono::steady_clock::now();
     run();
-    least = std::min(
-        least, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    least = std::min(least, seconds.count());
+    spent += seconds.count();
   }
   return least;
 }
@@ -54,60 +63,104 @@ Speed stated_speed(const SegmentGroups& groups, double products, double bytes) {
   return speed;
 }
 
-Speed measured_speed(const SegmentGroups& groups, const TimedNetwork& timed,
+double product_rate(int64_t rows, int64_t inner, int64_t out, at::ScalarType type) {
+  static std::mutex mutex;
+  using Key = std::tuple<int64_t, int64_t, int64_t, at::ScalarType, int, Bf16Products>;
+  static std::map<Key, double> known;
+  const int64_t m = std::clamp<int64_t>(rows, 1, kMostSize),
+                k = std::clamp<int64_t>(inner, 1, kMostSize),
+                n = std::clamp<int64_t>(out, 1, kMostSize);
+  const std::lock_guard lock(mutex);
+  double& rate = known[{m, k, n, type, at::get_num_threads(), bf16_products()}];
+  if (rate == 0) {
+    const at::NoGradGuard no_grad;
+    const auto options = at::device(at::kCPU).dtype(type);
+    const at::Tensor x = at::full({m, k}, 0.01, options), w = at::full({n, k}, 0.01, options);
+    rate = 2.0 * static_cast<double>(m * k * n) / least_seconds([&] { x.mm(w.t()); });
+  }
+  return rate;
+}
+
+SampleSeconds sample_seconds(const SegmentSample& s, std::span<const Work> work,
+                             const std::vector<double>* part) {
+  // Inputs are [samples, tokens, width], or maps of samples.
+  std::vector<int64_t> sizes = s.input.sizes().vec();
+  sizes[0] = 1;
+  const bool tokens = sizes.size() == 3;
+  if (tokens) sizes[1] = std::min(sizes[1], kTimedTokens);
+  const at::Tensor x = at::empty(sizes, s.input.options());
+  const auto table = [&](const at::Tensor& t) {  // of a sequence, or of the whole batch
+    return t.defined() ? t.narrow(0, 0, std::min(t.size(0), sizes[1])) : t;
+  };
+  SegmentPass pass{.training = s.pass.training,
+                   .noise = s.pass.noise,
+                   .cos = table(s.pass.cos),
+                   .sin = table(s.pass.sin),
+                   .products = s.pass.products};
+  SegmentPass on_cpu = pass;
+  on_cpu.cos = numbers_like(pass.cos);
+  on_cpu.sin = numbers_like(pass.sin);
+  if (s.pass.lengths.defined()) {
+    pass.lengths = at::empty({1}, s.pass.lengths.options());
+    on_cpu.lengths = at::full({1}, sizes[1], at::device(at::kCPU).dtype(at::kLong));
+  }
+  const auto product = [](const Work& w, const at::Tensor& y, at::ScalarType type) {
+    const int64_t out = y.size(-1);
+    return w.products / product_rate(y.numel() / std::max<int64_t>(out, 1), w.inner, out, type);
+  };
+  SampleSeconds result;
+  result.part =
+      part ? *part : s.segment->forward_seconds(x, s.weights, pass, on_cpu, product);
+  const std::vector<Work> of_part = s.segment->work(x, s.weights, pass);
+  for (size_t i = 0; i < work.size(); ++i) {
+    const double factor = of_part[i].products > 0 ? work[i].products / of_part[i].products
+                                                  : work[i].bytes / of_part[i].bytes;
+    result.whole.push_back(result.part[i] * factor);
+  }
+  return result;
+}
+
+Speed measured_speed(const SegmentGroups& groups, const std::string& key,
                      RememberSteps remember) {
-  const SegmentGroups small(timed.request);
-  COMPACT_CHECK(small.samples().size() == groups.samples().size(),
-                "[plan] the network to time has ", small.samples().size(),
-                " kinds of segments, not ", groups.samples().size());
-  std::vector<size_t> steps;  // of each group
-  std::vector<std::string> names;
-  for (const SegmentInfo& s : small.segments()) {
-    if (s.group < steps.size()) continue;
-    steps.push_back(s.work.size());
-    names.push_back(s.name);
+  std::vector<const SegmentInfo*> kinds;  // the first segment of each group
+  for (const SegmentInfo& s : groups.segments()) {
+    if (s.group == kinds.size()) kinds.push_back(&s);
   }
   const auto usable = [&](const MeasuredSteps& m) {
-    if (!positive(m.bytes) || m.segments.size() != steps.size()) return false;
+    if (!positive(m.bytes) || m.segments.size() != kinds.size()) return false;
     if (groups.head() && !positive(m.products)) return false;
-    for (size_t i = 0; i < steps.size(); ++i) {
-      if (m.segments[i].size() != steps[i] || !std::ranges::all_of(m.segments[i], positive)) {
+    for (size_t i = 0; i < kinds.size(); ++i) {
+      if (m.segments[i].size() != kinds[i]->work.size() ||
+          !std::ranges::all_of(m.segments[i], positive)) {
         return false;
       }
     }
     return true;
   };
   const auto measure = [&] {
-    const at::NoGradGuard no_grad;
     MeasuredSteps m;
-    const auto see = [&](const Segment& s, const at::Tensor& x, Weights weights,
-                         const SegmentPass&) {
-      if (m.segments.size() == names.size() || s.name() != names[m.segments.size()]) return;
-      m.segments.push_back(s.forward_seconds(x, weights, kRounds));
-    };
-    const auto network = timed.request.network(at::kCPU);
-    const StepInputs batch = timed.request.micro_batch(at::kCPU, 0);
-    network->each_segment(batch.inputs, batch.target, {}, see);
+    for (size_t i = 0; i < kinds.size(); ++i) {
+      m.segments.push_back(sample_seconds(groups.samples()[i], kinds[i]->work).part);
+    }
     m.bytes = copied_bytes();
     if (const Parameter* head = groups.head()) {
-      const int64_t n = head->weight.size(1);
-      const auto options = at::device(at::kCPU).dtype(head->weight.dtype());
-      const at::Tensor rows = at::ones({kHeadTokens, n}, options),
-                       matrix = at::ones({kHeadRows, n}, options);
-      const double seconds = least_seconds([&] { rows.mm(matrix.t()); });
-      m.products = 2.0 * static_cast<double>(kHeadTokens * kHeadRows * n) / seconds;
+      const at::Tensor& w = head->weight;
+      m.products = product_rate(groups.tokens(), w.size(1), w.size(0), w.scalar_type());
     }
     return m;
   };
-  const std::string key = cat("cpu ", at::get_num_threads(), " threads ", timed.key);
-  MeasuredSteps measured = remember(key, usable, measure);
+  const bool converted = bf16_products() == Bf16Products::kConverted;
+  const MeasuredSteps measured = remember(
+      cat("cpu ", at::get_cpu_capability(), " ", at::get_num_threads(), " threads ",
+          converted ? "bf16 in f32 " : "", key),
+      usable, measure);
   Speed speed{.source = cat("measured on this machine, ", at::get_num_threads(), " threads"),
-              .segments = std::move(measured.segments),
               .bytes_per_second = measured.bytes};
-  if (groups.head()) speed.head = groups.head_products() / measured.products;
-  for (auto& segment : speed.segments) {
-    for (double& s : segment) s *= timed.scale;
+  for (size_t i = 0; i < kinds.size(); ++i) {
+    speed.segments.push_back(
+        sample_seconds(groups.samples()[i], kinds[i]->work, &measured.segments[i]).whole);
   }
+  if (groups.head()) speed.head = groups.head_products() / measured.products;
   return speed;
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,19 +27,14 @@ struct Speed {
 Speed stated_speed(const SegmentGroups& groups, double products_per_second,
                    double bytes_per_second);
 
-// What is timed in place of a network: one that has a segment of each of its groups, in the same
-// order, run forward on the CPU.
-struct TimedNetwork {
-  StepRequest request;  // of a micro-batch that is quickly run
-  double scale = 1;     // samples of the network's own micro-batch in one of `request`
-  std::string key;      // says all that the figures depend on beside threads
-};
-// What was measured on a TimedNetwork.
+// What was measured on this machine.
 struct MeasuredSteps {
-  std::vector<std::vector<double>> segments;  // seconds of each step of each group
-  double products = 0;                        // of the head, operations a second; 0: no head
-  double bytes = 0;                           // of a copy, a second, read and written
+  // Seconds of each step of one sample of each group, of at most kTimedTokens tokens.
+  std::vector<std::vector<double>> segments;
+  double products = 0;  // of the head, operations a second; 0: no head
+  double bytes = 0;     // of a copy, a second, read and written
 };
+inline constexpr int64_t kTimedTokens = 1024;
 // What was measured under a key before, where it is usable, or what `measure` gives.
 using RememberSteps = FunctionRef<MeasuredSteps(const std::string& key,
                                                 FunctionRef<bool(const MeasuredSteps&)> usable,
@@ -46,8 +42,21 @@ using RememberSteps = FunctionRef<MeasuredSteps(const std::string& key,
 // Bytes a second of a copy on the CPU, read and written.
 double copied_bytes();
 
-Speed measured_speed(const SegmentGroups& groups, const TimedNetwork& timed,
-                     RememberSteps remember);
+// Operations a second of a product of [rows, inner] and [inner, out] in this type: measured, once
+// in a process, with sizes cut to a thousand, from which on it no longer depends on them.
+double product_rate(int64_t rows, int64_t inner, int64_t out, at::ScalarType type);
+
+// Seconds of each step of a forward pass of a sample on the meta device, as this machine's CPU
+// takes them, from a part of it: one sample, of at most kTimedTokens tokens, no product of matrices
+// of a full size. `part` is what was measured of that part, `whole` the same for all of it.
+struct SampleSeconds {
+  std::vector<double> part, whole;
+};
+SampleSeconds sample_seconds(const SegmentSample& sample, std::span<const Work> work,
+                             const std::vector<double>* part = nullptr);
+
+// `key` says all that the figures depend on beside threads and how products in bf16 are made.
+Speed measured_speed(const SegmentGroups& groups, const std::string& key, RememberSteps remember);
 
 // Seconds of a whole step that rebuilds nothing, whatever the device: forward and twice as much
 // backward of all segments, three products of the head, one pass over weights, gradients and

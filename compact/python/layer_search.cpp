@@ -12,39 +12,7 @@
 namespace compact {
 namespace {
 
-constexpr int kRounds = 3;
-
-at::Tensor on_cpu(const at::Tensor& t, at::IntArrayRef sizes) {
-  return t.defined() ? at::full(sizes, 0.01, t.options().device(at::kCPU)) : at::Tensor();
-}
-
-// Seconds of each step of a forward pass, measured on one sample and multiplied by their number.
-std::vector<double> measured(const SegmentSample& s) {
-  std::vector<int64_t> sizes = s.input.sizes().vec();
-  const auto samples = static_cast<double>(std::exchange(sizes[0], 1));
-  const auto one = [&](const at::Tensor& table) {  // of a sequence, or of all
-    if (!table.defined()) return table;
-    return on_cpu(table, {std::min(table.size(0), sizes[1]), table.size(1)});
-  };
-  SegmentPass pass{.training = s.pass.training,
-                   .noise = s.pass.noise,
-                   .cos = one(s.pass.cos),
-                   .sin = one(s.pass.sin)};
-  pass.products = s.pass.products;
-  if (s.pass.lengths.defined()) {
-    pass.lengths = at::full({1}, sizes[1], at::device(at::kCPU).dtype(at::kLong));
-  }
-  std::vector<Weight> weights;
-  for (const Weight& w : s.weights) {
-    weights.emplace_back(w.value.defined() ? on_cpu(w.value, w.value.sizes()) : w.value);
-  }
-  std::vector<double> seconds =
-      s.segment->forward_seconds(on_cpu(s.input, sizes), weights, kRounds, pass);
-  for (double& each : seconds) each *= samples;
-  return seconds;
-}
-
-// Seconds of the same where rates are known: of products, and of bytes that are copied.
+// Seconds of each step where rates are known: of products, and of bytes that are copied.
 std::vector<double> stated(const SegmentInfo& info, double products, double bytes) {
   std::vector<double> seconds;
   for (const Work& w : info.work) {
@@ -79,7 +47,8 @@ LayerSearch::LayerSearch(const std::vector<BlockPtr>& blocks, double products, d
       key = signature(infos.back(), s) + block->kind();
       for (const auto& entry : block->numbers()) key += cat(" ", entry.key(), "=", entry.value());
       if (!kinds.contains(key)) {
-        seconds = products > 0 ? stated(infos.back(), products, copied) : measured(s);
+        seconds = products > 0 ? stated(infos.back(), products, copied)
+                               : sample_seconds(s, infos.back().work).whole;
       }
     }
     if (!kinds.contains(key)) {

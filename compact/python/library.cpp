@@ -13,6 +13,7 @@
 #include "compact/base/check.h"
 #include "compact/codecs/meta_device.h"
 #include "compact/kernels/kernels.h"
+#include "compact/ops/cpu/bf16_products.h"
 #include "compact/ops/functions/loss.h"
 #include "compact/ops/policy/policy.h"
 #include "compact/python/block.h"
@@ -201,5 +202,9 @@ TORCH_LIBRARY(compact, m) {
   m.def("devices", &devices);
   m.def("prepare_planning", &prepare_planning);
   m.def("planned_rates", &planned_rates);
+  m.def("choose_bf16_products", [] { as_value_error([] { choose_bf16_products(); }); });
+  m.def("bf16_products", [] {
+    return std::string(bf16_products() == Bf16Products::kConverted ? "converted" : "native");
+  });
   m.def("version", [] { return std::string(COMPACT_VERSION); });
 }

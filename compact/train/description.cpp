@@ -5,6 +5,8 @@
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
+#include "compact/config/precision.h"
+#include "compact/ops/cpu/bf16_products.h"
 #include "compact/ops/functions/attention.h"
 #include "compact/plan/gpu_card.h"
 #include "compact/tasks/setup.h"
@@ -35,6 +37,8 @@ std::vector<std::string> description(const Described& run) {
   const int64_t accumulation = c.gradient_accumulation_steps;
   const AttentionShape& shape = run.task.attention;
   const bool text = shape.head_dim > 0 && run.task.units > 1;
+  const bool converts = device.is_cpu() && dtype_of(c.dtype) == at::kBFloat16 &&
+                        bf16_products() == Bf16Products::kConverted;
   const std::string attention = attention_of(shape, device, dtype_of(c.dtype), c.block_size);
   return {
       cat("model    ", c.model.empty() ? c.model_name_or_path : c.model, ", ",
@@ -49,6 +53,9 @@ std::vector<std::string> description(const Described& run) {
           device.is_cuda() && dtype_of(c.dtype) == at::kFloat
               ? float_products(planned_card(), c.matmul_precision)
               : run.matmul_path,
+          converts ? formatted(", bf16 %s: %.0f GFLOP/s", kConvertedProducts,
+                               product_gflops(at::kBFloat16))
+                   : std::string(),
           attention, c.deterministic && device.is_cuda() ? ", deterministic" : "",
           device.is_cpu() ? cat(", threads: ", at::get_num_threads()) : "", ")"),
       cat("preset   ", c.preset, ", weights and optimizer state ", format_bytes(run.static_bytes)),

@@ -18,50 +18,20 @@
 namespace compact {
 namespace {
 
-// What the batch that segments are timed on holds: pixels of three channels, or tokens.
-constexpr int64_t kTimedPixels = int64_t{1} << 18, kTimedTokens = 2048;
-
 Policy all_kept() { return Policy::parse("slot * = keep", "timing"); }
 
 // What seconds of segments depend on: the model but for its depth and vocabulary, sizes of weights
-// and samples, types.
-std::string timing_key(const TrainConfig& c, const Task& task, const Network& network,
-                       const at::Tensor& sample) {
+// and of one sample, types.
+std::string timing_key(const TrainConfig& c, const Task& task) {
+  TrainConfig one = c;
+  one.per_device_train_batch_size = 1;
+  const auto network = (task.smallest ? task.smallest : task.network)(one, all_kept(), at::kMeta);
   nlohmann::json model = task.config;
   for (const char* key : {"vocab_size", "num_hidden_layers"}) model.erase(key);
-  std::string text = cat(sample.sizes(), model.dump());
-  for (const auto& [name, t] : network.named_tensors()) text += cat(" ", name, t.sizes());
-  return cat(c.per_device_train_batch_size, " samples for ", network.options().max_length, " ",
-             c.dtype, " ", c.matmul_precision, " ", xxh3(text));
-}
-
-// A batch of few samples, of no long ones, of the smallest network.
-TimedNetwork timed_network(const TrainConfig& c, const Task& task) {
-  const auto size = [&](const TrainConfig& of) {
-    return task.inputs(of, at::kMeta, 1).inputs[0].numel();
-  };
-  TrainConfig timed = c;
-  timed.block_size = std::min(c.block_size, kTimedTokens);
-  const bool tokens = !task.inputs(c, at::kMeta, 1).inputs[0].is_floating_point();
-  timed.per_device_train_batch_size =
-      std::max<int64_t>(1, (tokens ? kTimedTokens : 3 * kTimedPixels) / size(timed));
-  const auto elements = [&](const TrainConfig& of) {
-    return static_cast<double>(size(of) * of.per_device_train_batch_size);
-  };
-  const Policy kept = all_kept();
-  TimedNetwork result{.request = step_request(timed, task, kept, c10::kCPU),
-                      .scale = elements(c) / elements(timed)};
-  if (task.smallest) {
-    // For sequences as long as they are: windows that are shorter make segments of another kind.
-    TrainConfig built = timed;
-    built.block_size = c.block_size;
-    result.request.network = [make = task.smallest, built, kept](at::Device device) {
-      return make(built, kept, device);
-    };
-  }
-  result.key = timing_key(timed, task, *result.request.network(at::kMeta),
-                          task.inputs(timed, at::kMeta, 1).inputs[0]);
-  return result;
+  std::string text = cat(task.inputs(one, at::kMeta, 1).inputs[0].sizes(), model.dump());
+  for (const auto& [name, t] : network->named_tensors()) text += cat(" ", name, t.sizes());
+  return cat(network->options().max_length, " ", c.dtype, " ", c.matmul_precision, " ",
+             xxh3(text));
 }
 
 bool has_segments(const TrainConfig& c, const Task& task) {
@@ -225,7 +195,7 @@ Speed speed_for(const TrainConfig& c, const Task& task, c10::DeviceType device,
   const auto remember = [&](const std::string& key, auto usable, auto measure) {
     return remembered_steps(folder, key, usable, measure);
   };
-  return measured_speed(groups, timed_network(c, task), remember);
+  return measured_speed(groups, timing_key(c, task), remember);
 }
 
 BudgetPlanner planner_for(const TrainConfig& c, const Task& task, c10::DeviceType device,

@@ -39,6 +39,7 @@ def _load():
 PATH = _load()
 classes = torch.classes.compact
 ops = torch.ops.compact
+ops.choose_bf16_products()
 __version__ = ops.version()
 DEVICES = frozenset(ops.devices())  # types that it has kernels for
 _planned = None  # in a process that plans: what the meta device stands for

@@ -18,6 +18,7 @@
 #include <bit>
 #include <cstdlib>
 #include <limits>
+#include <utility>
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
@@ -61,7 +62,10 @@ void release(void* data) {
   std::free(static_cast<char*>(data) - kAlignment);
 }
 
+thread_local FunctionRef<void(int64_t)>* t_watch = nullptr;
+
 void* acquire(int64_t requested) {
+  if (t_watch) (*t_watch)(requested);
   g_cpu.add(requested);
   const size_t whole = static_cast<size_t>(requested) + 2 * kAlignment - 1;
   void* const block = std::aligned_alloc(kAlignment, whole / kAlignment * kAlignment);
@@ -193,6 +197,10 @@ void install_counting_allocator() {
 }
 
 void limit_cpu_bytes(std::optional<int64_t> limit) { g_cpu.limit = limit.value_or(kNoLimit); }
+
+WatchAllocations::WatchAllocations(FunctionRef<void(int64_t)> see)
+    : see_(see), before_(std::exchange(t_watch, &see_)) {}
+WatchAllocations::~WatchAllocations() { t_watch = before_; }
 
 double memory_fraction(std::optional<int64_t> limit, int64_t total) {
   if (!limit) return 1;

@@ -11,6 +11,8 @@
 #include <string>
 #include <utility>
 
+#include "compact/base/function_ref.h"
+
 namespace compact {
 
 // An allocation that would pass the limit, or that the system refused (limit: the largest int64).
@@ -73,6 +75,20 @@ class CpuProbe {
 
  private:
   int64_t before_;
+};
+
+// While one lives, the counting allocator says the size of each CPU tensor that this thread asks for
+// to `see`, in bytes and before it is made. What `see` throws comes out of the operation that asked.
+class WatchAllocations {
+ public:
+  explicit WatchAllocations(FunctionRef<void(int64_t)> see);
+  ~WatchAllocations();
+  WatchAllocations(const WatchAllocations&) = delete;
+  WatchAllocations& operator=(const WatchAllocations&) = delete;
+
+ private:
+  FunctionRef<void(int64_t)> see_;
+  FunctionRef<void(int64_t)>* before_;
 };
 
 // Waits for everything that was started on the device.

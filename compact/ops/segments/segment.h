@@ -105,9 +105,13 @@ class Segment {
   // device. Whether the backward pass runs it again.
   std::vector<Work> work(const at::Tensor& x, Weights weights, const SegmentPass& pass = {}) const;
   std::vector<bool> rerun() const;
-  // Seconds of each step of a forward pass on x, the least of `rounds`.
-  std::vector<double> forward_seconds(const at::Tensor& x, Weights weights, int rounds,
-                                      const SegmentPass& pass = {}) const;
+  // Seconds of each step of a forward pass on x, which is on the meta device as the weights are and
+  // what `pass` holds. Products of matrices take what `product` says, whose arguments are their
+  // work, their output and the type of their matrices; every other step is run by itself on the
+  // CPU, as `on_cpu` says.
+  std::vector<double> forward_seconds(
+      const at::Tensor& x, Weights weights, const SegmentPass& pass, const SegmentPass& on_cpu,
+      FunctionRef<double(const Work&, const at::Tensor&, at::ScalarType)> product) const;
 
  private:
   explicit Segment(std::shared_ptr<Recipe> recipe) : recipe_(std::move(recipe)) {}

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <limits>
 
+#include "compact/codecs/meta_device.h"
 #include "compact/ops/segments/segment.h"
 
 namespace compact {
@@ -97,25 +98,57 @@ std::vector<bool> Segment::rerun() const {
   return again;
 }
 
-std::vector<double> Segment::forward_seconds(const at::Tensor& x, Weights weights, int rounds,
-                                             const SegmentPass& pass) const {
+namespace {
+
+constexpr int kRounds = 3;
+constexpr double kEnough = 0.05;  // seconds of a step, after which it is not run again
+
+
+}  // namespace
+
+std::vector<double> Segment::forward_seconds(
+    const at::Tensor& x, Weights weights, const SegmentPass& pass, const SegmentPass& on_cpu,
+    FunctionRef<double(const Work&, const at::Tensor&, at::ScalarType)> product) const {
   using Clock = std::chrono::steady_clock;
   const at::NoGradGuard no_grad;
   const size_t count = recipe_->steps.size();
-  std::vector<double> least(count, std::numeric_limits<double>::infinity());
-  for (int round = 0; round < rounds; ++round) {
-    Tensors t(count + 1);
-    t[0] = x;
-    for (size_t i = 0; i < count; ++i) {
-      Stage::Forward f;
-      f.pass = pass;
-      const auto start = Clock::now();
-      t[i + 1] = recipe_->run(i, t, weights, f);
-      const std::chrono::duration<double> seconds = Clock::now() - start;
-      least[i] = std::min(least[i], seconds.count());
+  std::vector<double> all;
+  Tensors t(count + 1);
+  t[0] = x;
+  for (size_t i = 0; i < count; ++i) {
+    const Recipe::Step& step = recipe_->steps[i];
+    const at::Tensor input = t[step.input];
+    Stage::Forward planned;
+    planned.pass = pass;
+    t[i + 1] = recipe_->run(i, t, weights, planned);
+    const Weights own = step.of(weights);
+    const Work work = step.stage ? step.stage->work(input, t[i + 1], own) : Work();
+    if (work.inner > 0) {
+      all.push_back(product(work, t[i + 1], own[0].value.scalar_type()));
+      continue;
     }
+    const std::shared_ptr<const Stage> stage = step.stage ? step.stage->stand_in() : nullptr;
+    std::vector<Weight> read;
+    for (const Weight& w : own) read.emplace_back(numbers_like(w.value));
+    const at::Tensor other = step.other >= 0 ? numbers_like(t[step.other]) : at::Tensor();
+    double least = std::numeric_limits<double>::infinity(), spent = 0;
+    for (int round = 0; round < kRounds && spent < kEnough; ++round) {
+      Stage::Forward f;
+      f.pass = on_cpu;
+      f.input = numbers_like(input);
+      f.overwrite = recipe_->overwritable[step.input];
+      f.weights = read;
+      const auto start = Clock::now();
+      const at::Tensor made = !step.stage ? f.input.add_(other)
+                              : stage     ? stage->forward(f)
+                                          : step.stage->forward(f);
+      const std::chrono::duration<double> seconds = Clock::now() - start;
+      least = std::min(least, seconds.count());
+      spent += seconds.count();
+    }
+    all.push_back(least);
   }
-  return least;
+  return all;
 }
 
 }  // namespace compact

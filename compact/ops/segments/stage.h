@@ -52,6 +52,7 @@ struct SegmentPass {
 struct Work {
   double products = 0;  // floating-point operations of matrix products
   double bytes = 0;     // read and written
+  int64_t inner = 0;    // of a product with matrices of [out, inner] alone; 0: something else
 };
 inline Work operator+(Work a, const Work& b) {
   return {a.products + b.products, a.bytes + b.bytes};
@@ -124,6 +125,9 @@ class Stage {
   virtual Work work(const at::Tensor& input, const at::Tensor& output, Weights) const {
     return {.bytes = static_cast<double>(input.nbytes() + output.nbytes())};
   }
+  // The same stage for the CPU where this one is for the meta device and holds tensors beside its
+  // weights: with numbers that stand for theirs. Null: it holds none.
+  virtual std::shared_ptr<const Stage> stand_in() const { return nullptr; }
   // A number that tells apart stages that are otherwise alike, for example by their window.
   virtual int64_t variant() const { return 0; }
   // Whether the gradient of its first parameter, a matrix, may be made in a projected space.

@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 
 #include "compact/base/check.h"
+#include "compact/codecs/meta_device.h"
 #include "compact/ops/stages/map_stages.h"
 
 namespace compact {
@@ -14,6 +15,11 @@ class BatchNormStage final : public Stage {
 
   Needs needs() const override { return {.input = true}; }
   int parameters() const override { return 2; }
+
+  std::shared_ptr<const Stage> stand_in() const override {
+    const BatchNormStatistics there{numbers_like(running_.mean), numbers_like(running_.variance)};
+    return std::make_shared<BatchNormStage>(there, momentum_, eps_);
+  }
 
   at::Tensor forward(Forward& f) const override {
     const bool batch = f.pass.training;

@@ -21,7 +21,9 @@ class LinearStage final : public Stage {
   Work work(const at::Tensor& input, const at::Tensor& output, Weights weights) const override {
     double bytes = static_cast<double>(input.nbytes() + output.nbytes());
     for (size_t i = 0; i < parts(); ++i) bytes += static_cast<double>(weights[i].value.nbytes());
-    return {.products = 2.0 * static_cast<double>(output.numel() * input.size(-1)), .bytes = bytes};
+    return {.products = 2.0 * static_cast<double>(output.numel() * input.size(-1)),
+            .bytes = bytes,
+            .inner = input.size(-1)};
   }
   int reads_input_for() const override { return static_cast<int>(options_.parts); }
   bool may_project() const override { return true; }

@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 
 #include "compact/base/check.h"
+#include "compact/codecs/meta_device.h"
 #include "compact/codecs/launch.h"
 #include "compact/ops/autograd/autograd.h"
 #include "compact/ops/functions/token_cache.h"
@@ -53,6 +54,15 @@ class RopeStage final : public Stage {
   Work work(const at::Tensor& input, const at::Tensor&, Weights) const override {
     const auto part = static_cast<double>(heads_ * dim_) / static_cast<double>(input.size(-1));
     return {.bytes = 2 * static_cast<double>(input.nbytes()) * part};
+  }
+
+  std::shared_ptr<const Stage> stand_in() const override {
+    if (!tables_) return nullptr;
+    const auto angles = [](const RopeAngles& a) {
+      return RopeAngles{numbers_like(a.cos), numbers_like(a.sin)};
+    };
+    const RopeTables there{angles(tables_->near), angles(tables_->far), tables_->limit};
+    return std::make_shared<RopeStage>(std::make_shared<const RopeTables>(there), heads_, dim_);
   }
 
   at::Tensor forward(Forward& f) const override {

@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "compact/kernels/gpu.h"
+#include "compact/ops/cpu/bf16_products.h"
 #include "compact/ops/memory/memory.h"
 #include "compact/plan/meta/library_impl.h"
 
@@ -54,18 +55,25 @@ Scratch cpu_attention_scratch(int64_t length, int64_t dim, at::ScalarType type) 
   return known[key] = {forward_bytes, backward.second};
 }
 
-std::tuple<Tensor, Tensor> flash_cpu(const Tensor& q, const Tensor&, const Tensor&, double, bool,
-                                     const MaybeTensor&, std::optional<double>) {
+std::tuple<Tensor, Tensor> flash_cpu(const Tensor& q, const Tensor& k, const Tensor& v,
+                                     double dropout, bool causal, const MaybeTensor& mask,
+                                     std::optional<double> scale) {
+  if (converts_bf16(q)) return converted_attention(q, k, v, dropout, causal, mask, scale);
   const Tensor out = by_token(q),
                lse = at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat));
   scratch_on(q, cpu_attention_scratch(q.size(2), q.size(3), q.scalar_type()).forward);
   return {out, lse};
 }
 
-std::tuple<Tensor, Tensor, Tensor> flash_cpu_backward(const Tensor&, const Tensor& q,
+std::tuple<Tensor, Tensor, Tensor> flash_cpu_backward(const Tensor& gout, const Tensor& q,
                                                       const Tensor& k, const Tensor& v,
-                                                      const Tensor&, const Tensor&, double, bool,
-                                                      const MaybeTensor&, std::optional<double>) {
+                                                      const Tensor& out, const Tensor& lse,
+                                                      double dropout, bool causal,
+                                                      const MaybeTensor& mask,
+                                                      std::optional<double> scale) {
+  if (converts_bf16(q)) {
+    return converted_attention_backward(gout, q, k, v, out, lse, dropout, causal, mask, scale);
+  }
   const Tensor gq = by_token(q), gk = by_token(k), gv = by_token(v);
   scratch_on(q, cpu_attention_scratch(q.size(2), q.size(3), q.scalar_type()).backward);
   return {gq, gk, gv};

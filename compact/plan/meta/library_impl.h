@@ -38,6 +38,9 @@ class MetaLibrary {
 // A buffer that a real operation would take and free again.
 at::Tensor scratch_on(const at::Tensor& like, int64_t bytes);
 
+// Whether the CPU that this meta tensor stands for multiplies its numbers in tiles of f32.
+bool converts_bf16(const at::Tensor& t);
+
 // Each the operations of one file.
 void add_products(MetaLibrary& library);
 void add_attention(MetaLibrary& library);

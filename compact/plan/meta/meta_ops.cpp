@@ -6,13 +6,20 @@
 #include <memory>
 #include <mutex>
 
+#include "compact/codecs/meta_device.h"
 #include "compact/ops/autograd/quiet.h"
+#include "compact/ops/cpu/bf16_products.h"
 #include "compact/plan/meta/library_impl.h"
 
 namespace compact {
 
 at::Tensor scratch_on(const at::Tensor& like, int64_t bytes) {
   return at::empty({bytes}, like.options().dtype(at::kByte));
+}
+
+bool converts_bf16(const at::Tensor& t) {
+  return meta_device() == c10::kCPU && t.scalar_type() == at::kBFloat16 &&
+         bf16_products() == Bf16Products::kConverted;
 }
 
 void register_meta_ops() {

@@ -8,11 +8,13 @@
 #include <compare>
 #include <map>
 #include <mutex>
+#include <stdexcept>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "compact/codecs/meta_device.h"
+#include "compact/ops/cpu/bf16_products.h"
 #include "compact/ops/memory/memory.h"
 #include "compact/plan/meta/library_impl.h"
 
@@ -64,7 +66,14 @@ struct ProductSizes {
   auto operator<=>(const ProductSizes&) const = default;
 };
 
-// Bytes beside the result of a product that is tried once; negative where it is not.
+// Where a product that is tried would begin to compute.
+struct Begins : std::runtime_error {
+  Begins() : std::runtime_error("") {}
+};
+
+// Bytes beside the result of a product that is tried once; negative where it is not. LibTorch copies
+// an operand where it must, then takes what its library needs, then computes: which is not waited
+// for.
 int64_t tried_product(const ProductSizes& s, const Operand& a, const Operand& b, bool add,
                       at::ScalarType type) {
   static std::mutex mutex;
@@ -77,27 +86,33 @@ int64_t tried_product(const ProductSizes& s, const Operand& a, const Operand& b,
   const Tensor x = a.make(s.batch, s.m, s.k, type), y = b.make(s.batch, s.k, s.n, type);
   if (!x.defined() || !y.defined()) return known[key] = -1;
   const std::vector<int64_t> sizes = {s.batch, s.m, s.n};
-  Tensor out = at::zeros(at::IntArrayRef(sizes).slice(s.batch == 0), x.options());
-  const auto product = probe.beside([&] {
-    return add ? out.addmm_(x, y) : s.batch ? at::bmm_out(out, x, y) : at::mm_out(out, x, y);
-  });
-  return known[key] = product.second;
+  Tensor out = at::empty(at::IntArrayRef(sizes).slice(s.batch == 0), x.options());
+  int64_t asked = 0;
+  const auto see = [&](int64_t bytes) {
+    asked += bytes;
+    const auto copies = [&](const Tensor& t) { return bytes == static_cast<int64_t>(t.nbytes()); };
+    if (!copies(x) && !copies(y) && !copies(out)) throw Begins();
+  };
+  try {
+    const auto product = probe.beside([&] {
+      const WatchAllocations watch(see);
+      return add ? out.addmm_(x, y) : s.batch ? at::bmm_out(out, x, y) : at::mm_out(out, x, y);
+    });
+    return known[key] = product.second;
+  } catch (const Begins&) {
+    return known[key] = asked;
+  }
 }
 
 // Bytes that the CPU's matrix library takes beside the result of a [m, k] times b [k, n], or of as
 // many of them as a batch holds: packed operands, a block for each thread, a copy of an operand
 // whose rows lie apart. It depends on sizes and layout; the real product shows it, with sizes above
-// which it no longer grows cut off. Products too large to try count nothing: there it is far below
-// a thousandth of the operands.
+// which it no longer grows cut off.
 int64_t cpu_product_scratch(const Tensor& a, const Tensor& b, bool add) {
   constexpr int64_t kMostSize = 4096, kFewProducts = int64_t{1} << 22;
-  constexpr double kMostProducts = 3e10;
   const int64_t m = std::min(a.size(-2), kMostSize), k = std::min(a.size(-1), kMostSize),
                 n = std::min(b.size(-1), kMostSize);
   if (m == 0 || k == 0 || n == 0 || a.size(0) == 0) return 0;
-  if (static_cast<double>(m) * static_cast<double>(k) * static_cast<double>(n) > kMostProducts) {
-    return 0;
-  }
   // More of a batch take no more, but a few small ones may go another way.
   const int64_t batch =
       a.dim() == 3 ? std::min(a.size(0), std::max<int64_t>(2, kFewProducts / (m * k * n))) : 0;
@@ -123,39 +138,75 @@ int64_t cpu_product_scratch(const Tensor& a, const Tensor& b, bool add) {
   return best;
 }
 
-void product_scratch(const Tensor& a, const Tensor& b, bool add) {
-  if (meta_device() != c10::kCPU) return;
-  const int64_t bytes = cpu_product_scratch(a, b, add);
-  if (bytes > 0) scratch_on(a, bytes);
+// What a product takes beside its result.
+void beside_product(const Tensor& out, const Tensor& self, const Tensor& a, const Tensor& b) {
+  if (converts_bf16(a)) {
+    if (a.dim() == 3) {
+      converted_products(out, self, a, b);
+    } else {
+      converted_product(out, self, a, b);
+    }
+  } else if (meta_device() == c10::kCPU) {
+    const int64_t bytes = cpu_product_scratch(a, b, self.defined());
+    if (bytes > 0) scratch_on(a, bytes);
+  }
 }
 
 void check_product(const Tensor& a, const Tensor& b) {
   TORCH_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0), "mm: shapes ", a.sizes(),
               " and ", b.sizes(), " cannot be multiplied");
 }
+void check_batch(const Tensor& a, const Tensor& b) {
+  TORCH_CHECK(a.dim() == 3 && b.dim() == 3 && a.size(0) == b.size(0) && a.size(2) == b.size(1),
+              "bmm: shapes ", a.sizes(), " and ", b.sizes(), " cannot be multiplied");
+}
 
 Tensor mm(const Tensor& a, const Tensor& b) {
   check_product(a, b);
   Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
-  product_scratch(a, b, false);
+  beside_product(out, {}, a, b);
   return out;
 }
 Tensor& mm_out(const Tensor& a, const Tensor& b, Tensor& out) {
   check_product(a, b);
-  product_scratch(a, b, false);
+  beside_product(out, {}, a, b);
   return out;
 }
 Tensor bmm(const Tensor& a, const Tensor& b) {
-  TORCH_CHECK(a.dim() == 3 && b.dim() == 3 && a.size(0) == b.size(0) && a.size(2) == b.size(1),
-              "bmm: shapes ", a.sizes(), " and ", b.sizes(), " cannot be multiplied");
+  check_batch(a, b);
   Tensor out = at::empty({a.size(0), a.size(1), b.size(2)}, a.options());
-  product_scratch(a, b, false);
+  beside_product(out, {}, a, b);
+  return out;
+}
+Tensor& bmm_out(const Tensor& a, const Tensor& b, Tensor& out) {
+  check_batch(a, b);
+  beside_product(out, {}, a, b);
+  return out;
+}
+Tensor addmm(const Tensor& self, const Tensor& a, const Tensor& b, const at::Scalar&,
+             const at::Scalar&) {
+  check_product(a, b);
+  Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
+  beside_product(out, self.expand(out.sizes()), a, b);
   return out;
 }
 Tensor& addmm_in_place(Tensor& self, const Tensor& a, const Tensor& b, const at::Scalar&,
                        const at::Scalar&) {
   check_product(a, b);
-  product_scratch(a, b, true);
+  beside_product(self, self, a, b);
+  return self;
+}
+Tensor baddbmm(const Tensor& self, const Tensor& a, const Tensor& b, const at::Scalar&,
+               const at::Scalar&) {
+  check_batch(a, b);
+  Tensor out = at::empty({a.size(0), a.size(1), b.size(2)}, a.options());
+  if (converts_bf16(a)) beside_product(out, self.expand(out.sizes()), a, b);
+  return out;
+}
+Tensor& baddbmm_in_place(Tensor& self, const Tensor& a, const Tensor& b, const at::Scalar&,
+                         const at::Scalar&) {
+  check_batch(a, b);
+  if (converts_bf16(a)) beside_product(self, self, a, b);
   return self;
 }
 // On CUDA alone.
@@ -172,7 +223,11 @@ void add_products(MetaLibrary& library) {
   library.replace("mm", &mm);
   library.replace("mm.out", &mm_out);
   library.replace("bmm", &bmm);
+  library.replace("bmm.out", &bmm_out);
+  library.replace("addmm", &addmm);
   library.replace("addmm_", &addmm_in_place);
+  library.replace("baddbmm", &baddbmm);
+  library.replace("baddbmm_", &baddbmm_in_place);
   library.add("addmm.dtype_out", &addmm_of_type);
 }
 

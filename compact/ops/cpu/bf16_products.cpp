@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/ops/cpu/bf16_products.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUFunctions.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward_native.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_native.h>
+#include <torch/library.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <vector>
+
+#include "compact/base/check.h"
+#include "compact/ops/autograd/quiet.h"
+
+namespace compact {
+namespace {
+
+using at::Scalar;
+using at::Tensor;
+
+bool all_bf16(const Tensor& a, const Tensor& b) {
+  return a.scalar_type() == at::kBFloat16 && b.scalar_type() == at::kBFloat16;
+}
+// What is no product of matrices that fit is LibTorch's to refuse.
+bool matrices(const Tensor& a, const Tensor& b) {
+  return all_bf16(a, b) && a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0);
+}
+bool batches(const Tensor& a, const Tensor& b) {
+  return all_bf16(a, b) && a.dim() == 3 && b.dim() == 3 && a.size(0) == b.size(0) &&
+         a.size(2) == b.size(1);
+}
+// Whether a result can be written while operands are read, as large as it must be.
+bool apart(const Tensor& out, at::IntArrayRef sizes, const Tensor& a, const Tensor& b) {
+  return out.scalar_type() == at::kBFloat16 && out.sizes() == sizes && !out.is_alias_of(a) &&
+         !out.is_alias_of(b);
+}
+bool expands(const Tensor& self, at::IntArrayRef sizes) {
+  if (self.scalar_type() != at::kBFloat16 || self.dim() > static_cast<int64_t>(sizes.size())) {
+    return false;
+  }
+  for (int64_t i = 1; i <= self.dim(); ++i) {
+    const int64_t size = self.size(-i);
+    if (size != 1 && size != sizes[sizes.size() - static_cast<size_t>(i)]) return false;
+  }
+  return true;
+}
+
+Tensor mm(const Tensor& a, const Tensor& b) {
+  if (!matrices(a, b)) return at::cpu::mm(a, b);
+  Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
+  converted_product(out, {}, a, b);
+  return out;
+}
+Tensor& mm_out(const Tensor& a, const Tensor& b, Tensor& out) {
+  if (!matrices(a, b) || !apart(out, {a.size(0), b.size(1)}, a, b)) {
+    return at::cpu::mm_out(out, a, b);
+  }
+  converted_product(out, {}, a, b);
+  return out;
+}
+Tensor addmm(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
+             const Scalar& alpha) {
+  if (!matrices(a, b) || !expands(self, {a.size(0), b.size(1)})) {
+    return at::cpu::addmm(self, a, b, beta, alpha);
+  }
+  const Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
+  converted_product(out, self.expand(out.sizes()), a, b, beta.toDouble(), alpha.toDouble());
+  return out;
+}
+Tensor& addmm_out(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
+                  const Scalar& alpha, Tensor& out) {
+  if (!matrices(a, b) || !expands(self, {a.size(0), b.size(1)}) ||
+      !apart(out, {a.size(0), b.size(1)}, a, b) || (out.is_alias_of(self) && !out.is_same(self))) {
+    return at::cpu::addmm_out(out, self, a, b, beta, alpha);
+  }
+  converted_product(out, self.expand(out.sizes()), a, b, beta.toDouble(), alpha.toDouble());
+  return out;
+}
+Tensor& addmm_in_place(Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
+                       const Scalar& alpha) {
+  if (!matrices(a, b) || !apart(self, {a.size(0), b.size(1)}, a, b)) {
+    return at::cpu::addmm_(self, a, b, beta, alpha);
+  }
+  converted_product(self, self, a, b, beta.toDouble(), alpha.toDouble());
+  return self;
+}
+Tensor bmm(const Tensor& a, const Tensor& b) {
+  if (!batches(a, b)) return at::cpu::bmm(a, b);
+  Tensor out = at::empty({a.size(0), a.size(1), b.size(2)}, a.options());
+  converted_products(out, {}, a, b);
+  return out;
+}
+Tensor& bmm_out(const Tensor& a, const Tensor& b, Tensor& out) {
+  if (!batches(a, b) || !apart(out, {a.size(0), a.size(1), b.size(2)}, a, b)) {
+    return at::cpu::bmm_out(out, a, b);
+  }
+  converted_products(out, {}, a, b);
+  return out;
+}
+Tensor baddbmm(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
+               const Scalar& alpha) {
+  if (!batches(a, b) || !expands(self, {a.size(0), a.size(1), b.size(2)})) {
+    return at::cpu::baddbmm(self, a, b, beta, alpha);
+  }
+  const Tensor out = at::empty({a.size(0), a.size(1), b.size(2)}, a.options());
+  converted_products(out, self.expand(out.sizes()), a, b, beta.toDouble(), alpha.toDouble());
+  return out;
+}
+Tensor& baddbmm_out(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
+                    const Scalar& alpha, Tensor& out) {
+  if (!batches(a, b) || !expands(self, {a.size(0), a.size(1), b.size(2)}) ||
+      !apart(out, {a.size(0), a.size(1), b.size(2)}, a, b) ||
+      (out.is_alias_of(self) && !out.is_same(self))) {
+    return at::cpu::baddbmm_out(out, self, a, b, beta, alpha);
+  }
+  converted_products(out, self.expand(out.sizes()), a, b, beta.toDouble(), alpha.toDouble());
+  return out;
+}
+Tensor& baddbmm_in_place(Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
+                         const Scalar& alpha) {
+  if (!batches(a, b) || !apart(self, {a.size(0), a.size(1), b.size(2)}, a, b)) {
+    return at::cpu::baddbmm_(self, a, b, beta, alpha);
+  }
+  converted_products(self, self, a, b, beta.toDouble(), alpha.toDouble());
+  return self;
+}
+
+bool attends(const Tensor& q, const Tensor& k, const Tensor& v) {
+  return all_bf16(q, k) && v.scalar_type() == at::kBFloat16 && q.dim() == 4 && k.dim() == 4 &&
+         v.dim() == 4 && q.numel() > 0;
+}
+std::tuple<Tensor, Tensor> flash(const Tensor& q, const Tensor& k, const Tensor& v, double dropout,
+                                 bool causal, const std::optional<Tensor>& mask,
+                                 std::optional<double> scale) {
+  return attends(q, k, v) ? converted_attention(q, k, v, dropout, causal, mask, scale)
+                          : at::native::_scaled_dot_product_flash_attention_cpu(
+                                q, k, v, dropout, causal, mask, scale);
+}
+std::tuple<Tensor, Tensor, Tensor> flash_backward(const Tensor& gout, const Tensor& q,
+                                                  const Tensor& k, const Tensor& v,
+                                                  const Tensor& out, const Tensor& lse,
+                                                  double dropout, bool causal,
+                                                  const std::optional<Tensor>& mask,
+                                                  std::optional<double> scale) {
+  return attends(q, k, v)
+             ? converted_attention_backward(gout, q, k, v, out, lse, dropout, causal, mask, scale)
+             : at::native::_scaled_dot_product_flash_attention_cpu_backward(
+                   gout, q, k, v, out, lse, dropout, causal, mask, scale);
+}
+
+// In place of LibTorch's kernels while it lives.
+std::unique_ptr<torch::Library> converting() {
+  const QuietWarnings quiet;  // of what is replaced
+  auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "aten",
+                                                  c10::DispatchKey::CPU, __FILE__, __LINE__);
+  library->impl("mm", &mm);
+  library->impl("mm.out", &mm_out);
+  library->impl("addmm", &addmm);
+  library->impl("addmm.out", &addmm_out);
+  library->impl("addmm_", &addmm_in_place);
+  library->impl("bmm", &bmm);
+  library->impl("bmm.out", &bmm_out);
+  library->impl("baddbmm", &baddbmm);
+  library->impl("baddbmm.out", &baddbmm_out);
+  library->impl("baddbmm_", &baddbmm_in_place);
+  library->impl("_scaled_dot_product_flash_attention_for_cpu", &flash);
+  library->impl("_scaled_dot_product_flash_attention_for_cpu_backward", &flash_backward);
+  return library;
+}
+
+// What oneDNN says, whose products LibTorch takes where there are any.
+bool processor_has_bf16() {
+  const auto op =
+      c10::Dispatcher::singleton().findSchema({"mkldnn::_is_mkldnn_bf16_supported", ""});
+  return op && op->typed<bool()>().call();
+}
+
+Bf16Products usual() {
+  const char* const given = std::getenv("COMPACT_BF16_PRODUCTS");
+  const std::string_view word = given ? given : "";
+  COMPACT_CHECK(word.empty() || word == "native" || word == "converted",
+                "COMPACT_BF16_PRODUCTS must be native or converted, is `", word, "`");
+  if (!word.empty()) return word == "native" ? Bf16Products::kNative : Bf16Products::kConverted;
+  return processor_has_bf16() ? Bf16Products::kNative : Bf16Products::kConverted;
+}
+
+std::atomic<Bf16Products> g_how = Bf16Products::kNative;
+
+}  // namespace
+
+void set_bf16_products(std::optional<Bf16Products> how) {
+  // Never destroyed: at the end of the process the dispatcher may be gone before.
+  static auto* const mutex = new std::mutex;
+  static auto* const library = new std::unique_ptr<torch::Library>;
+  const Bf16Products now = how.value_or(usual());
+  const std::lock_guard lock(*mutex);
+  if (now == Bf16Products::kNative) {
+    library->reset();
+  } else if (!*library) {
+    *library = converting();
+  }
+  g_how = now;
+}
+
+Bf16Products bf16_products() { return g_how; }
+
+void choose_bf16_products() {
+  static const bool chosen = [] {
+    set_bf16_products();
+    return true;
+  }();
+  (void)chosen;
+}
+
+}  // namespace compact

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrix products and attention in bfloat16 on processors without instructions for it. There
+// LibTorch computes them in plain loops, 10 to 100 times slower than in f32. In their place tiles
+// of the operands are converted to f32, in a buffer of bounded size, multiplied by the f32 library
+// that there is, summed in f32 and rounded once.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <tuple>
+
+namespace compact {
+
+enum class Bf16Products {
+  kNative,     // LibTorch's own, by oneDNN
+  kConverted,  // by converted tiles
+};
+
+// What reports say of the second.
+inline constexpr const char* kConvertedProducts =
+    "in tiles of f32, as this processor has no bf16 instructions";
+
+// Sets how products and attention in bf16 on the CPU are computed in this process, whoever asks
+// for them: mm, addmm, bmm, baddbmm, addmv and flash attention of LibTorch, forward and backward.
+// nullopt: as the environment variable COMPACT_BF16_PRODUCTS says (`native` or `converted`), else
+// converted where oneDNN says that it has no bf16 for this processor. To be called while no
+// product runs. Throws InputError where the variable says something else.
+void set_bf16_products(std::optional<Bf16Products> how = {});
+// As set last, at first kNative.
+Bf16Products bf16_products();
+// The same as set_bf16_products() at the first call, nothing at later ones.
+void choose_bf16_products();
+
+// out [m, n] = beta self + alpha a [m, k] b [k, n], all bf16; self is as large as out, or not
+// defined. On the meta device the buffers are made and freed again, so that plans count them.
+void converted_product(const at::Tensor& out, const at::Tensor& self, const at::Tensor& a,
+                       const at::Tensor& b, double beta = 1, double alpha = 1);
+// The same of a batch: out [count, m, n], a [count, m, k], b [count, k, n].
+void converted_products(const at::Tensor& out, const at::Tensor& self, const at::Tensor& a,
+                        const at::Tensor& b, double beta = 1, double alpha = 1);
+
+// LibTorch's _scaled_dot_product_flash_attention_for_cpu, and its backward pass, of bf16 tensors
+// [batch, heads, tokens, dim], some heads at a time: the output and the logsumexp in f32
+// [batch, heads, tokens]; gradients of queries, keys and values.
+std::tuple<at::Tensor, at::Tensor> converted_attention(
+    const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double dropout, bool causal,
+    const std::optional<at::Tensor>& mask, std::optional<double> scale);
+std::tuple<at::Tensor, at::Tensor, at::Tensor> converted_attention_backward(
+    const at::Tensor& gout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+    const at::Tensor& out, const at::Tensor& lse, double dropout, bool causal,
+    const std::optional<at::Tensor>& mask, std::optional<double> scale);
+
+}  // namespace compact
