@@ -15,6 +15,7 @@
 #include "compact/kernels/kernels.h"
 #include "compact/ops/functions/loss.h"
 #include "compact/ops/policy/policy.h"
+#include "compact/plan/gpu_card.h"
 #include "compact/python/block.h"
 #include "compact/python/layer_search.h"
 #include "compact/python/meter.h"
@@ -90,6 +91,13 @@ std::vector<std::string> devices() {
     if (backend->device == kernels::Device::kCuda && all.size() == 1) all.push_back("cuda");
   }
   return all;
+}
+
+// Short names of the GPUs that plans know.
+std::vector<std::string> gpu_names() {
+  std::vector<std::string> names;
+  for (const GpuCard& card : gpu_cards()) names.emplace_back(card.name);
+  return names;
 }
 
 // What `run` returns. Without this, Python would see an InputError of a method as a RuntimeError.
@@ -201,5 +209,8 @@ TORCH_LIBRARY(compact, m) {
   m.def("devices", &devices);
   m.def("prepare_planning", &prepare_planning);
   m.def("planned_rates", &planned_rates);
+  m.def("planned_gpu_memory", &planned_gpu_memory);
+  m.def("gpu_figures", &gpu_figures);
+  m.def("gpu_names", &gpu_names);
   m.def("version", [] { return std::string(COMPACT_VERSION); });
 }
