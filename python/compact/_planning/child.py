@@ -111,7 +111,8 @@ class _Step:
                 nn.utils.clip_grad_norm_(self.parameters, 1.0)
             if self.optimizer is not None:
                 trace.moment("optimizer")
-                self.optimizer.step()
+                with known_values.NumbersOfUpdates():
+                    self.optimizer.step()
             for p in self.parameters:
                 p.grad = None
         finally:

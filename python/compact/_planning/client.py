@@ -20,6 +20,7 @@ OF_SCRIPT = (
     "compact.plan: the model has classes of the script that runs, which another process cannot import: put them into a module of "
     "their own ({})"
 )
+_IDLE = 300.0  # seconds without a plan after which the server ends
 _SAID_AFTER = 1.0  # seconds of a plan after which a line says that it runs
 # Beginnings of environment variables that libraries read when they are loaded: a server that was
 # started under other values of them is replaced. All others are set anew for each plan.
@@ -30,7 +31,7 @@ _START = """
 import sys
 sys.path[:] = [path for path in sys.path if path]
 from compact._planning.server import main
-main(int(sys.argv[1]))
+main(int(sys.argv[1]), float(sys.argv[2]))
 """
 
 
@@ -63,7 +64,7 @@ class _Server:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, str(theirs.fileno())],
+                [sys.executable, "-c", _START, str(theirs.fileno()), str(_IDLE)],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

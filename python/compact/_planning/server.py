@@ -16,23 +16,22 @@ import traceback
 
 from . import child
 
-_IDLE = 300  # seconds without a plan after which it ends
 _PACKAGES = ("peft", "transformers")  # whose modules it imports for all plans to come
 
 
-def main(control: int) -> None:
-    """Forks for whom the socket `control` asks, until nobody can ask any more."""
+def main(control: int, idle: float) -> None:
+    """Forks for whom the socket `control` asks, until nobody can ask any more, or nobody has for `idle` seconds."""
     gc.collect()
     gc.freeze()  # else the first collection in each plan would copy all of it
     with socket.socket(fileno=control) as asking:
-        _serve(asking)
+        _serve(asking, idle)
 
 
-def _serve(asking: socket.socket) -> None:
+def _serve(asking: socket.socket, idle: float) -> None:
     plans: dict[int, tuple[int, socket.socket]] = {}  # by a pipe that closes with the process: it, and who is answered
     listening = [asking]
     while listening or plans:
-        ready, _, _ = select.select([*listening, *plans], [], [], None if plans else _IDLE)
+        ready, _, _ = select.select([*listening, *plans], [], [], None if plans else idle)
         if not ready:
             return
         for each in ready:
