@@ -54,7 +54,7 @@ class Plan(dict):
         lines.append("weights and optimizer are there all the time; gradients, saved tensors and workspace are those of the highest moment")
         if self.get("memory"):
             fits = [row["policy"] for row in self["rows"] if row["reserved"] <= self["memory"]]
-            lines.append(f"of {self['memory'] / (1 << 20):,.1f} MiB that it has, reserved ones fit of {', '.join(fits) or 'no policy'}")
+            lines.append(f"policies that fit in its {self['memory'] / (1 << 30):.1f} GiB: {', '.join(fits) or 'none'}")
         for reason in dict.fromkeys(self["failed"].values()):
             policies = [policy for policy, why in self["failed"].items() if why == reason]
             lines.append(f"{', '.join(policies)}: not for this model: {reason}")
