@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Growth of tensors on the meta device: functions that fill a tensor of no elements (arange, eye, all
-// with `out`) make it by this, and LibTorch only notes the new size there.
+// Growth of tensors on the meta device: by it functions that fill a tensor of no elements (arange,
+// eye, all with `out`) take their memory, of which LibTorch only notes the size there.
 #include <ATen/ATen.h>
 
 #include "compact/plan/meta/library_impl.h"
@@ -15,9 +15,8 @@ const Tensor& resize(const Tensor& self, at::IntArrayRef sizes,
   c10::TensorImpl* const impl = self.unsafeGetTensorImpl();
   impl->set_sizes_contiguous(sizes);
   if (format) impl->empty_tensor_restride(*format);
-  const size_t bytes = self.numel() == 0 ? 0
-                                         : (self.storage_offset() + self.numel()) *
-                                               self.dtype().itemsize();
+  const int64_t elements = self.numel() == 0 ? 0 : self.storage_offset() + self.numel();
+  const size_t bytes = elements * self.dtype().itemsize();
   const c10::Storage& storage = impl->unsafe_storage();
   if (storage.nbytes() < bytes) {
     storage.set_data_ptr_noswap(c10::GetAllocator(c10::kMeta)->allocate(bytes));
