@@ -65,6 +65,15 @@ def test_budgets_by_the_speed_of_a_gpu():
     assert 0 < fast < slow
 
 
+def test_optimizers_update_lists_of_tensors_there():
+    def peak(device, **settings):
+        optimizer = (torch.optim.RMSprop, settings)
+        return planned(large(hidden_size=512), (1, 8), device=device, policies=("exact",), optimizer=optimizer, clip=False)["rows"][0]["peak"]
+
+    assert peak("cuda") == peak("cuda", foreach=True) > peak("cuda", foreach=False)
+    assert peak("cpu") == peak("cpu", foreach=False)
+
+
 @pytest.fixture
 def tf32():
     """Products in float32 by the newer switch, after which the older one cannot be read."""
