@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """plan() for GPUs that are not here, in a build that need not have kernels for them."""
-from conftest import DECODER, make
+from conftest import DECODER, inputs, make
 import pytest
 import torch
 import transformers
@@ -63,6 +63,15 @@ def test_budgets_by_the_speed_of_a_gpu():
     assert compact.report(model).name == "auto"
     fast, slow = added(gpu="h200"), added(gpu="l4")
     assert 0 < fast < slow
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gpt2"])
+def test_a_budget_that_a_preset_fits_is_met(name):
+    model, settings = make(name), {"batch": inputs(name, batch=8, length=96), "optimizer": torch.optim.AdamW}
+    for row in planned(model, policies=("exact", "recompute"), **settings)["rows"]:
+        chosen = planned(model, policies=(), budget=row["reserved"], **settings)
+        assert chosen["rows"][-1]["reserved"] <= row["reserved"] and chosen["rows"][-1]["lossless"]
+        compact.apply(make(name), chosen)
 
 
 def test_optimizers_update_lists_of_tensors_there():

@@ -15,6 +15,7 @@ from .._carriers import Carrier
 from .._layers import LayerState
 from .._library import classes, ops
 from .._optimizer import Optimizer
+from .._policy import policy_text
 from .._stand_in import log, state_of
 from ..optim import Muon
 from . import attention, autocast, known_values, operations
@@ -162,11 +163,17 @@ class _Search:
         self.least: int | None = None  # bytes of what takes least, of all that were asked for
 
     def find(self, budget: int) -> dict | None:
-        for chunk in _CHUNKS:
-            row = self._with_loss(f"slot {LOSS} = {chunk}\n", budget)
-            if row is not None:
-                return row | {"lossless": row["error"] == 0, "forward_seconds": self._layers.forward_seconds()}
-        return None
+        rows = (self._with_loss(f"slot {LOSS} = {chunk}\n", budget) for chunk in _CHUNKS)
+        row = next(filter(None, rows), None) or self._recompute(budget)
+        return row and row | {"lossless": row["error"] == 0, "forward_seconds": self._layers.forward_seconds()}
+
+    def _recompute(self, budget: int) -> dict | None:
+        """The preset that rebuilds everything: a GPU's allocator may hold less for it than for what is predicted to take least."""
+        lines = policy_text("recompute")
+        self._step.treat(lines)
+        row = self._step.row("auto")
+        self.least = min(self.least, row["reserved"])
+        return row | {"text": lines, "added_seconds": self._layers.forward_seconds(), "error": 0.0} if row["reserved"] <= budget else None
 
     def _with_loss(self, loss: str, budget: int) -> dict | None:
         self._step.treat(self._layers.base_policy() + loss)
