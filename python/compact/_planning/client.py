@@ -59,7 +59,7 @@ class _Server:
 
     def __init__(self):
         self.started_under = _started_under()
-        self._errors = tempfile.TemporaryFile()
+        self._errors, self._said, self._closing = tempfile.TemporaryFile(), "", threading.Lock()
         # Messages keep their bounds. Closed in this process, the socket ends the server.
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -98,9 +98,13 @@ class _Server:
 
     def close(self) -> str:
         """Ends it after the plans that run; what it said on its standard error."""
-        self._control.close()
-        self._process.wait()
-        return _text(self._errors)
+        with self._closing:  # threads may find at once that it is gone
+            self._control.close()
+            self._process.wait()
+            if not self._errors.closed:
+                self._said = _text(self._errors)
+                self._errors.close()
+            return self._said
 
     def kill(self) -> None:
         """Ends it and the plans that run."""
@@ -113,6 +117,7 @@ class _Server:
     def leave(self) -> None:
         """In a process that was forked from the one that it belongs to."""
         self._control.close()
+        self._errors.close()
         self._process.returncode = 0  # not this process's child
 
 
