@@ -206,11 +206,11 @@ TORCH_LIBRARY(compact, m) {
   m.def("check_patterns", &check_patterns);
   m.def("loss_chunk", &loss_chunk);
   m.def("chunked_cross_entropy", &chunked_cross_entropy);
-  m.def("devices", &devices);
-  m.def("prepare_planning", &prepare_planning);
-  m.def("planned_rates", &planned_rates);
   m.def("planned_gpu_memory", &planned_gpu_memory);
   m.def("gpu_figures", &gpu_figures);
   m.def("gpu_names", &gpu_names);
+  m.def("devices", &devices);
+  m.def("prepare_planning", &prepare_planning);
+  m.def("planned_rates", &planned_rates);
   m.def("version", [] { return std::string(COMPACT_VERSION); });
 }
