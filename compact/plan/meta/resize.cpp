@@ -13,7 +13,7 @@ using at::Tensor;
 const Tensor& resize(const Tensor& self, at::IntArrayRef sizes,
                      std::optional<at::MemoryFormat> format) {
   c10::TensorImpl* const impl = self.unsafeGetTensorImpl();
-  impl->set_sizes_contiguous(sizes);
+  if (self.sizes() != sizes) impl->set_sizes_contiguous(sizes);
   if (format) impl->empty_tensor_restride(*format);
   const int64_t elements = self.numel() == 0 ? 0 : self.storage_offset() + self.numel();
   const size_t bytes = elements * self.dtype().itemsize();
