@@ -16,6 +16,7 @@
 #include "compact/ops/cpu/bf16_products.h"
 #include "compact/ops/functions/loss.h"
 #include "compact/ops/policy/policy.h"
+#include "compact/plan/gpu_card.h"
 #include "compact/python/block.h"
 #include "compact/python/layer_search.h"
 #include "compact/python/meter.h"
@@ -91,6 +92,13 @@ std::vector<std::string> devices() {
     if (backend->device == kernels::Device::kCuda && all.size() == 1) all.push_back("cuda");
   }
   return all;
+}
+
+// Short names of the GPUs that plans know.
+std::vector<std::string> gpu_names() {
+  std::vector<std::string> names;
+  for (const GpuCard& card : gpu_cards()) names.emplace_back(card.name);
+  return names;
 }
 
 // What `run` returns. Without this, Python would see an InputError of a method as a RuntimeError.
@@ -199,6 +207,9 @@ TORCH_LIBRARY(compact, m) {
   m.def("check_patterns", &check_patterns);
   m.def("loss_chunk", &loss_chunk);
   m.def("chunked_cross_entropy", &chunked_cross_entropy);
+  m.def("planned_gpu_memory", &planned_gpu_memory);
+  m.def("gpu_figures", &gpu_figures);
+  m.def("gpu_names", &gpu_names);
   m.def("devices", &devices);
   m.def("prepare_planning", &prepare_planning);
   m.def("planned_rates", &planned_rates);

@@ -36,6 +36,17 @@ void prepare_planning(const std::string& device, const std::string& name, int64_
   prepare_meta(type);
 }
 
+std::tuple<std::string, int64_t, int64_t, int64_t> gpu_figures(const std::string& name) {
+  const kernels::Gpu gpu = gpu_card(name).gpu();
+  return {gpu.name, gpu.capability, gpu.processors, gpu.shared_memory};
+}
+
+std::tuple<std::string, int64_t> planned_gpu_memory() {
+  const std::string& name = kernels::planned_gpu().name;
+  const GpuCard* const card = find_gpu_card(name);
+  return {card ? std::string(card->words) : name, card ? card->memory_bytes() : 0};
+}
+
 std::tuple<double, double> planned_rates(bool half, bool tf32) {
   const GpuCard& card = planned_card();
   const double tera = half ? card.half_tflops : tf32 ? card.tf32_tflops() : card.float_tflops;

@@ -22,6 +22,11 @@ namespace compact {
 // capability (10 * major + minor), processors and bytes of shared memory for a block.
 void prepare_planning(const std::string& device, const std::string& name, int64_t capability,
                       int64_t processors, int64_t shared_memory);
+// A GPU that need not be here, by a short name as `plan --gpu` takes it or by its driver's: name,
+// capability, processors and shared memory, as prepare_planning() takes them. Throws InputError.
+std::tuple<std::string, int64_t, int64_t, int64_t> gpu_figures(const std::string& name);
+// What the planned GPU is called, and bytes of its memory that a step may take; 0: not known.
+std::tuple<std::string, int64_t> planned_gpu_memory();
 // Operations of products (in half precision, in TF32) and bytes a second that the planned GPU
 // reaches: stated, not measured.
 std::tuple<double, double> planned_rates(bool half, bool tf32);

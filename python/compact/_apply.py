@@ -94,7 +94,7 @@ def _candidates(model: nn.Module) -> list[tuple[str, nn.Module, Family, str | No
     return found
 
 
-_OF_PLAN = ("allow", "optimizer", "clip", "device", "autocast")  # of plan(): what goes with a budget
+_OF_PLAN = ("allow", "optimizer", "clip", "device", "gpu", "autocast")  # of plan(): what goes with a budget
 
 
 def _asked_for(policy: Any, budget: Any, batch: Any, chunked_loss: bool, settings: dict) -> str | os.PathLike | None:
@@ -135,7 +135,7 @@ def apply(
     policy: a preset's name ("exact", which is the default, "recompute", "gact-l1", ...;
     compact.presets()), the path of a policy's file, its text, or a plan for a budget. With a `budget` and
     a `batch` it is "auto": what plan() chooses for them and the same `settings` (allow, optimizer, clip,
-    device, autocast).
+    device, gpu, autocast).
 
     Optimizers are to be made after apply(). A policy with `grad` lines, as "compact", projects
     gradients: weights that it names are frozen, and parameters `carrier` beside them take their

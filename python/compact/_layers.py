@@ -14,7 +14,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from . import _adapters, _carriers, _fit, _given
 from ._families import Family
 from ._layer_numbers import submodule
-from ._library import DEVICES, classes, kind_of
+from ._library import can_compute_on, classes, kind_of
 from ._names import path_of
 from ._stand_in import STATE, TYPES, Notes, is_forward_of, under_transform
 
@@ -186,7 +186,7 @@ class LayerState:
             if type(weight) not in _WEIGHTS:
                 return f"it has weights of type {type(weight).__name__}"
         kind = kind_of(x)
-        if kind not in DEVICES:
+        if not can_compute_on(kind):
             return f"the package was built without kernels for {kind}"
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
         if dtype not in TYPES or x.dtype not in TYPES:

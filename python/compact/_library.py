@@ -41,7 +41,7 @@ classes = torch.classes.compact
 ops = torch.ops.compact
 ops.choose_bf16_products()
 __version__ = ops.version()
-DEVICES = frozenset(ops.devices())  # types that it has kernels for
+_devices = frozenset(ops.devices())  # types that it has kernels for
 _planned = None  # in a process that plans: what the meta device stands for
 
 
@@ -49,6 +49,11 @@ def kind_of(x):
     """The type of the device that a tensor is on, or that its device stands for in a plan."""
     kind = x.device.type
     return _planned if kind == "meta" and _planned else kind
+
+
+def can_compute_on(kind):
+    """Whether it has kernels for a type of device; plans, which compute nothing, need none."""
+    return kind in _devices or kind == _planned
 
 
 def prepare_planning(device, gpu):

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.modules.module import _has_any_global_hook
 
-from ._library import DEVICES, kind_of, ops
+from ._library import can_compute_on, kind_of, ops
 from ._given import CACHES
 from ._stand_in import STATE, TYPES, Forward, Notes, is_forward_of, under_transform
 
@@ -174,7 +174,7 @@ def linear_cross_entropy(
     if torch.is_autocast_enabled(kind):
         dtype = torch.get_autocast_dtype(kind)
         hidden, weight = hidden.to(dtype), weight.to(dtype)
-    if hidden.dtype not in TYPES or kind not in DEVICES:
+    if hidden.dtype not in TYPES or not can_compute_on(kind):
         return _from_logits(hidden, weight, targets, count)
     targets = targets.to(hidden.device)
     if count is None:

@@ -5,7 +5,7 @@ import gc
 import re
 import threading
 
-from conftest import DECODER, MODELS, error, gradients, inputs, make, of
+from conftest import DECODER, ENCODER, MODELS, VIT, error, gradients, inputs, make, of
 import pytest
 import torch
 import transformers
@@ -109,6 +109,17 @@ def test_optimizers(optimizer, made):
     assert plan["rows"][0]["peak"] + on_host == measured("llama", "exact", given, made, clip=False)
 
 
+@pytest.mark.parametrize("cls", [torch.optim.Adafactor, torch.optim.ASGD])
+def test_optimizers_that_read_numbers_of_weights(cls):
+    given = inputs("llama", batch=1, length=4)
+    row = compact.plan(make("llama"), given, policies=("exact",), optimizer=cls, clip=False)["rows"][0]
+    apart = measured("llama", "exact", given, lambda p: cls(p), clip=False) - row["peak"]
+    if cls is torch.optim.Adafactor:  # counts of steps are on the host, as is a number that its update multiplies by
+        assert row["at"] == "optimizer" and apart == 4 * len(list(make("llama").parameters())) + 8
+    else:
+        assert apart == 0
+
+
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])
 def test_autocast(name):
     given = inputs(name, batch=2, length=64)
@@ -204,6 +215,23 @@ def test_folders_and_configurations(tmp_path):
     assert peaks(compact.plan(transformers.AutoConfig.from_pretrained(tmp_path), 2, 64)) == wanted
     half = compact.plan(tmp_path, 2, 64, policies=("off",), dtype=torch.bfloat16)["rows"][0]
     assert half["weights"] == 2 * sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    "config,cls",
+    [
+        (transformers.LlamaConfig(**DECODER), "LlamaForCausalLM"),
+        (transformers.BertConfig(**ENCODER), "BertForMaskedLM"),
+        (transformers.BertConfig(**ENCODER, is_decoder=True), "BertLMHeadModel"),
+        (transformers.ViTConfig(**VIT), "ViTForImageClassification"),
+    ],
+)
+def test_configurations_without_a_class(config, cls):
+    assert config.architectures is None
+    batch = 2 if cls.startswith("ViT") else (2, 64)
+    plan = compact.plan(config, batch, policies=("plain",))
+    assert plan["model"] == cls
+    assert plan["rows"] == compact.plan(getattr(transformers, cls)(config), batch, policies=("plain",))["rows"]
 
 
 def test_a_table():
@@ -309,6 +337,8 @@ def test_models_that_cannot_be_planned(tmp_path):
         compact.plan(3, (2, 64))
     with pytest.raises(ValueError, match="what labels a LlamaModel takes is not known"):
         compact.plan(transformers.LlamaModel(transformers.LlamaConfig(**DECODER)), (2, 64))
+    with pytest.raises(ValueError, match="what is trained of a t5 is not known: name its class"):
+        compact.plan(transformers.T5Config(), (2, 64))
     with pytest.raises(ValueError, match="call it outside of autocast"), torch.autocast("cpu", torch.bfloat16):
         compact.plan(make("llama"), (2, 64))
 

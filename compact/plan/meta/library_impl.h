@@ -48,5 +48,6 @@ void add_norms(MetaLibrary& library);
 void add_convolution(MetaLibrary& library);
 void add_indexing(MetaLibrary& library);
 void add_sums(MetaLibrary& library);
+void add_resize(MetaLibrary& library);
 
 }  // namespace compact

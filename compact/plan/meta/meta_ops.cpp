@@ -34,6 +34,7 @@ void register_meta_ops() {
     add_convolution(*library);
     add_indexing(*library);
     add_sums(*library);
+    add_resize(*library);
   });
 }
 

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process that plans: runs steps of a model on the meta device, where tensors take no memory,
-and counts what they would take. What plan.py asks comes from the standard input."""
+"""What the process that plans does: runs steps of a model on the meta device, where tensors take no
+memory, and counts what they would take."""
 from __future__ import annotations
 
 import pickle
-import sys
 import traceback
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import nn
@@ -16,10 +15,12 @@ from .._carriers import Carrier
 from .._layers import LayerState
 from .._library import classes, ops
 from .._optimizer import Optimizer
+from .._policy import policy_text
 from .._stand_in import log, state_of
 from ..optim import Muon
-from . import attention, autocast, known_values, operations, sent
-from .plan import OF_SCRIPT
+from . import attention, autocast, known_values, operations
+from .asked_model import inputs_of, model_of
+from .client import OF_SCRIPT
 
 LOSS = "loss.logits"
 _TRIES = 32  # plans of a whole step, where the solver predicts less than one takes
@@ -31,8 +32,8 @@ class _Step:
 
     def __init__(self, asked: dict):
         built = classes.StepTrace()
-        self.model = _model(asked).train()
-        self.given = _given(asked, self.model)
+        self.model = model_of(asked).train()
+        self.given = inputs_of(asked, self.model)
         self.clip, self.autocast = asked["clip"], asked["autocast"]
         built.stop()
         self._built, self._asked = built, asked["optimizer"]
@@ -111,7 +112,8 @@ class _Step:
                 nn.utils.clip_grad_norm_(self.parameters, 1.0)
             if self.optimizer is not None:
                 trace.moment("optimizer")
-                self.optimizer.step()
+                with known_values.NumbersOfUpdates():
+                    self.optimizer.step()
             for p in self.parameters:
                 p.grad = None
         finally:
@@ -119,62 +121,6 @@ class _Step:
                 hook.remove()
             trace.stop()
         return trace
-
-
-def _model(asked: dict) -> nn.Module:
-    if asked["model"] is not None:
-        return sent.receive(asked["model"])
-    import transformers
-
-    config = asked["config"]
-    if isinstance(config, str):
-        config = transformers.AutoConfig.from_pretrained(config, local_files_only=True)
-    name = (config.architectures or [None])[0]
-    cls = getattr(transformers, name or "", None)
-    if cls is None:
-        raise ValueError(
-            f"compact.plan: transformers has no class {name}, which the configuration names in `architectures`: set that "
-            '(config.architectures = ["LlamaForCausalLM"]), or give a model, which may be on the meta device'
-        )
-    dtype = getattr(torch, asked["dtype"]) if asked["dtype"] else config.dtype or torch.float32
-    with torch.device("meta"):
-        before = torch.get_default_dtype()
-        torch.set_default_dtype(dtype)
-        try:
-            return cls(config)
-        finally:
-            torch.set_default_dtype(before)
-
-
-_LABELS_OF_TOKENS = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForTokenClassification")
-_LABELS_OF_SAMPLES = ("ForSequenceClassification", "ForImageClassification")
-
-
-def _given(asked: dict, model: nn.Module) -> dict:
-    """What the model is called with."""
-    if isinstance(asked["batch"], bytes):
-        return sent.receive(asked["batch"])
-    samples, length = asked["batch"]
-    if hasattr(model, "get_base_model"):  # of peft: what its adapters are in
-        model = model.get_base_model()
-    name = type(model).__name__
-    if not name.endswith(_LABELS_OF_TOKENS + _LABELS_OF_SAMPLES):
-        raise ValueError(f"compact.plan: what labels a {name} takes is not known: give `batch` as a dictionary of its arguments")
-    main = getattr(model, "main_input_name", "input_ids")
-    if main == "input_ids":
-        if length is None:
-            raise ValueError("compact.plan: the length is missing: `batch` must be (samples, tokens) or a dictionary of the model's arguments")
-        most = getattr(model.config, "max_position_embeddings", None)
-        if most is not None and length > most:
-            raise ValueError(f"compact.plan: {length} tokens are more than the model's {most} positions")
-        given = {main: torch.zeros(samples, length, dtype=torch.long)}
-    else:
-        size = model.config.image_size
-        sides = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
-        given = {main: torch.zeros(samples, model.config.num_channels, *sides, dtype=next(model.parameters()).dtype)}
-    labels = given[main].shape if name.endswith(_LABELS_OF_TOKENS) else (samples,)
-    given["labels"] = torch.zeros(labels, dtype=torch.long)
-    return {key: known_values.with_value(t) for key, t in given.items()}
 
 
 def _plain(step: _Step, policy: str) -> None:
@@ -217,11 +163,17 @@ class _Search:
         self.least: int | None = None  # bytes of what takes least, of all that were asked for
 
     def find(self, budget: int) -> dict | None:
-        for chunk in _CHUNKS:
-            row = self._with_loss(f"slot {LOSS} = {chunk}\n", budget)
-            if row is not None:
-                return row | {"lossless": row["error"] == 0, "forward_seconds": self._layers.forward_seconds()}
-        return None
+        rows = (self._with_loss(f"slot {LOSS} = {chunk}\n", budget) for chunk in _CHUNKS)
+        row = next(filter(None, rows), None) or self._recompute(budget)
+        return row and row | {"lossless": row["error"] == 0, "forward_seconds": self._layers.forward_seconds()}
+
+    def _recompute(self, budget: int) -> dict | None:
+        """The preset that rebuilds everything: a GPU's allocator may hold less for it than for what is predicted to take least."""
+        lines = policy_text("recompute")
+        self._step.treat(lines)
+        row = self._step.row("auto")
+        self.least = min(self.least, row["reserved"])
+        return row | {"text": lines, "added_seconds": self._layers.forward_seconds(), "error": 0.0} if row["reserved"] <= budget else None
 
     def _with_loss(self, loss: str, budget: int) -> dict | None:
         self._step.treat(self._layers.base_policy() + loss)
@@ -279,7 +231,14 @@ def answer(asked: dict) -> dict:
             if policy in asked["must"]:
                 raise
             failed[policy] = str(error)
-    reply = {"rows": rows, "failed": failed, "parameters": sum(p.numel() for p in step.model.parameters() if not isinstance(p, Carrier))}
+    reply = {
+        "rows": rows,
+        "failed": failed,
+        "model": type(step.model).__name__,
+        "parameters": sum(p.numel() for p in step.model.parameters() if not isinstance(p, Carrier)),
+    }
+    if asked["device"] == "cuda":
+        reply["gpu"], reply["memory"] = ops.planned_gpu_memory()
     budget = asked["budget"]
     if isinstance(budget, float):  # a part of what the model takes without compact
         plain = next((row["reserved"] for row in rows if row["policy"] == "plain"), None)
@@ -297,19 +256,15 @@ def answer(asked: dict) -> dict:
     return reply
 
 
-def main(reply: str) -> None:
-    """Answers what the standard input asks, in a file of this name."""
+def reply(request: IO[bytes]) -> dict:
+    """The answer to what a file asks, or {"error": why there is none}."""
     log.setLevel("ERROR")
-    asked = pickle.load(sys.stdin.buffer)
     try:
-        given = answer(asked)
+        return answer(pickle.load(request))
     except ValueError as error:
-        given = {"error": str(error)}
+        return {"error": str(error)}
     except Exception as error:  # the model's, its optimizer's
         told = f"{type(error).__name__}: {error}"
         if isinstance(error, AttributeError) and "__main__" in told:
-            given = {"error": OF_SCRIPT.format(error)}
-        else:
-            given = {"error": f"compact.plan: the step that is planned failed with {told}", "trace": traceback.format_exc()}
-    with open(reply, "wb") as file:
-        pickle.dump(given, file)
+            return {"error": OF_SCRIPT.format(error)}
+        return {"error": f"compact.plan: the step that is planned failed with {told}", "trace": traceback.format_exc()}

@@ -71,6 +71,18 @@ class KnownValues(TorchFunctionMode):
                 setattr(meta, VALUE, value)
 
 
+class NumbersOfUpdates(TorchFunctionMode):
+    """While it is entered, numbers that are read of tensors on the meta device are 1: an update multiplies
+    by them, as by a norm of its parameter. Throws ValueError where it would decide by a value."""
+
+    def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if func in _READS and args[0].device.type == "meta":
+            if func in (torch.Tensor.item, torch.Tensor.__float__):
+                return 1.0
+            raise ValueError(f"compact.plan: a plan has no values: the optimizer asks {func.__name__} of a tensor")
+        return func(*args, **(kwargs or {}))
+
+
 def _without_values(func: Callable) -> bool:
     name = getattr(func, "__name__", "")
     return name == "__get__" or name.lstrip("_").startswith(_WITHOUT_VALUES)

@@ -29,10 +29,12 @@ def use(device: str, gpu: tuple[str, int, int, int]) -> None:
     for op, function in table.items():
         if isinstance(op, torch._ops.OpOverload) and op.namespace == "aten" and not op.is_view and not _in_cpp(op.name()):
             library.impl(op, function)
-    # The fused updates of optimizers run there, too.
+    # Optimizers may have fused updates there, and on a GPU update lists of tensors unless they are told otherwise.
     optimizers = sys.modules["torch.optim.optimizer"]
-    fused = optimizers._get_fused_kernels_supported_devices
+    fused, lists = optimizers._get_fused_kernels_supported_devices, optimizers._get_foreach_kernels_supported_devices
     optimizers._get_fused_kernels_supported_devices = lambda: [*fused(), "meta"]
+    if device == "cuda":
+        optimizers._get_foreach_kernels_supported_devices = lambda: [*lists(), "meta"]
 
 
 def _in_cpp(name: str) -> bool:

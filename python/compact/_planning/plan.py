@@ -4,25 +4,19 @@ step runs on tensors that take no memory."""
 from __future__ import annotations
 
 import os
-import pickle
 import re
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from .._library import ops
 from .._names import name_of
 from .._policy import policy_text
+from .client import ask
 from .sent import send
 
-OF_SCRIPT = (
-    "compact.plan: the model has classes of the script that runs, which another process cannot import: put them into a module of "
-    "their own ({})"
-)
 POLICIES = ("plain", "gradient_checkpointing", "off", "exact", "recompute", "gact-l1")
 ALLOW = ("lossless", "quantize")
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
@@ -34,7 +28,9 @@ class Plan(dict):
     rows: of each policy `peak` (bytes of tensors at the highest moment of a step), `reserved` (on a
     GPU what torch's caching allocator holds, else the peak), at the peak `gradients`, `saved` (for
     the backward pass) and `workspace`, always `weights` and `optimizer`, and `at`, the moment.
-    failed: of policies that the model cannot have, why. With a budget also `budget`, and `policy`,
+    failed: of policies that the model cannot have, why. model: its class. device: "cpu" or "cuda", and
+    of a GPU `gpu`, its name, and `memory`, what a step may take of it in bytes, 0 where that is not
+    known. With a budget also `budget`, and `policy`,
     the lines of the chosen one, whose row is the last, with `added_seconds`, predicted.
     """
 
@@ -47,15 +43,18 @@ class Plan(dict):
         return str(self)
 
     def __str__(self) -> str:
-        device = self["device"]
-        lines = [f"{self['parameters']:,} parameters, a step on {'the CPU' if device == 'cpu' else device}, MiB"]
-        names = ("peak", *(("reserved",) if device != "cpu" else ()), "weights", "optimizer", "gradients", "saved", "workspace")
+        cuda = self["device"] != "cpu"
+        lines = [f"{self['model']}, {self['parameters']:,} parameters, a step on {self['gpu'] if cuda else 'the CPU'}, MiB"]
+        names = ("peak", *(("reserved",) if cuda else ()), "weights", "optimizer", "gradients", "saved", "workspace")
         width = max(len("policy"), *(len(row["policy"]) for row in self["rows"]), 0)
         lines.append(f"{'policy':{width}}" + "".join(f"{name:>11}" for name in names) + "  highest in")
         for row in self["rows"]:
             numbers = "".join(f"{row[name] / (1 << 20):11,.1f}" for name in names)
             lines.append(f"{row['policy']:{width}}{numbers}  {row['at']}")
         lines.append("weights and optimizer are there all the time; gradients, saved tensors and workspace are those of the highest moment")
+        if self.get("memory"):
+            fits = [row["policy"] for row in self["rows"] if row["reserved"] <= self["memory"]]
+            lines.append(f"policies that fit in its {self['memory'] / (1 << 30):.1f} GiB: {', '.join(fits) or 'none'}")
         for reason in dict.fromkeys(self["failed"].values()):
             policies = [policy for policy, why in self["failed"].items() if why == reason]
             lines.append(f"{', '.join(policies)}: not for this model: {reason}")
@@ -77,25 +76,31 @@ def plan(
     optimizer: Any = torch.optim.AdamW,
     clip: bool = True,
     device: str | torch.device | None = None,
+    gpu: str | None = None,
     dtype: torch.dtype | None = None,
     autocast: torch.dtype | None = None,
 ) -> Plan:
     """What a training step of `model` takes under each of `policies`, to the byte, before it runs.
 
     model: a module, or of transformers the folder of a model or a configuration (whose
-    `architectures` say the class). `batch`: samples, with `length` tokens each, (samples, tokens), or
+    `architectures` say the class; else it is that for causal or masked language modelling, or for
+    classification of images, that its type of model has). `batch`: samples, with `length` tokens each, (samples, tokens), or
     a dictionary of what the model is called with, labels among it. policies: presets, files or
     texts, "plain" for the model as it is, "gradient_checkpointing" for that. `budget`: bytes, a
     text ("10GiB", "800MB"), or a part of plain's ("50%"); the policy whose step is predicted to be
     the fastest of those that take no more is chosen ("auto"), `allow="quantize"`: with codes, where
     nothing without loss fits. optimizer: a class, or (class, settings), as Trainer takes it; None:
     there is none. `clip`: whether gradients are clipped by their norm. device: "cpu" or "cuda", the
-    model's own unless given. dtype: of the weights, where a folder or a configuration is given.
+    model's own unless given; no GPU needs to be here. gpu: the one that a plan for "cuda" is for, as
+    "4090" or "h100" (`compact list gpus` shows all); else the one that is here, or an H100. dtype: of the weights, where a folder or a configuration is given.
     autocast: the type that the forward pass is cast to, as Trainer's bf16=True does to
     torch.bfloat16; None: there is none.
 
-    The step runs in a process of its own, on the meta device, with one micro-batch. Throws ValueError where a model cannot be planned, and torch.OutOfMemoryError, which
-    names the least that any policy takes, where the budget cannot be met.
+    The step runs in a process of its own, on the meta device, with one micro-batch. That process is
+    forked from one that the first plan starts, which takes some seconds for imports, and which ends
+    with this one or after five minutes without a plan. Throws ValueError where a model cannot be
+    planned, torch.OutOfMemoryError, which names the least that any policy takes, where the budget
+    cannot be met, and RuntimeError where that process was killed.
     """
     if allow not in ALLOW:
         raise ValueError(f"compact.plan: allow must be one of {', '.join(ALLOW)}, is {allow}")
@@ -106,7 +111,9 @@ def plan(
     settings = optimizer[1] if isinstance(optimizer, tuple) and len(optimizer) == 2 else {}
     if clip and isinstance(settings, Mapping) and settings.get("release"):
         raise ValueError("compact.plan: release=True lets gradients go before they could be clipped: give clip=False, and do not clip in the loop")
-    kind = torch.device(device).type if device is not None else _device_of(model)
+    if device is None:
+        device = _device_of(model) if gpu is None else "cuda"
+    kind = torch.device(device).type
     if kind not in ("cpu", "cuda"):
         raise ValueError(f"compact.plan: device must be cpu or cuda, is {kind}")
     names = [policies] if isinstance(policies, str) else list(policies)
@@ -117,7 +124,7 @@ def plan(
     for name in names:
         if name not in ("plain", "gradient_checkpointing"):
             policy_text(name)  # an error before anything runs
-    reply = _ask(
+    reply = ask(
         {
             **_sent_model(model, dtype),
             "batch": _sent_batch(batch, length),
@@ -128,11 +135,13 @@ def plan(
             "optimizer": _optimizer(optimizer),
             "clip": clip,
             "device": kind,
-            "gpu": _gpu(kind),
+            "gpu": _gpu(kind, gpu),
             "autocast": autocast,
             "threads": torch.get_num_threads(),  # each has buffers of its own
-            "tf32": torch.backends.cuda.matmul.allow_tf32,
-        }
+            "tf32": torch.backends.cuda.matmul.fp32_precision == "tf32",  # `allow_tf32` cannot be read where this was set
+        },
+        _modules(model),
+        _subject(model),
     )
     if budget is not None and reply["auto"] is None:
         raise torch.OutOfMemoryError(
@@ -142,7 +151,7 @@ def plan(
             + "fewer samples or tokens"
             + ("" if "f8" in str(optimizer) else ", and moments in fewer bits (optimizer=(compact.optim.AdamW, {'moments': 'f8'}))")
         )
-    result = Plan(device=kind, parameters=reply["parameters"], rows=reply["rows"], failed=reply["failed"])
+    result = Plan({"device": kind} | {key: reply[key] for key in ("model", "parameters", "rows", "failed", "gpu", "memory") if key in reply})
     if budget is not None:
         result["budget"], result["policy"] = reply["budget"], reply["auto"].pop("text")
         result["rows"].append(reply["auto"])
@@ -156,7 +165,15 @@ def _device_of(model: Any) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _gpu(kind: str) -> tuple[str, int, int, int]:
+def _gpu(kind: str, name: str | None) -> tuple[str, int, int, int]:
+    """Name, capability, processors and bytes of shared memory for a block; "": what the library takes where it finds none."""
+    if name is not None:
+        if kind != "cuda":
+            raise ValueError(f'compact.plan: gpu={name!r} goes with device="cuda", is given with {kind}')
+        try:
+            return ops.gpu_figures(name)
+        except ValueError:
+            raise ValueError(f"compact.plan: no GPU {name!r} is known; there are {', '.join(ops.gpu_names())}") from None
     if kind != "cuda" or not torch.cuda.is_available():
         return "", 0, 0, 0
     found = torch.cuda.get_device_properties(torch.cuda.current_device())
@@ -186,6 +203,17 @@ def _optimizer(optimizer: Any) -> tuple[type, dict] | None:
     if cls in (torch.optim.AdamW, torch.optim.Adam):
         settings = {"fused": True} | settings  # as Trainer takes it
     return cls, settings
+
+
+def _subject(model: Any) -> str:
+    return os.fspath(model) if isinstance(model, (str, os.PathLike)) else type(model).__name__
+
+
+def _modules(model: Any) -> list[str]:
+    """Modules that classes of a model come from."""
+    if isinstance(model, nn.Module):
+        return sorted({type(module).__module__ for module in model.modules()})
+    return [] if isinstance(model, (str, os.PathLike)) else [type(model).__module__.replace(".configuration_", ".modeling_")]
 
 
 def _sent_model(model: Any, dtype: torch.dtype | None) -> dict:
@@ -221,44 +249,3 @@ def _sent_batch(batch: Any, length: int | None) -> bytes | tuple[int, int | None
         if number is not None and (not isinstance(number, int) or number <= 0):
             raise ValueError(f"compact.plan: batch must be positive whole numbers, is {batch!r}, {length!r}")
     return samples, tokens
-
-
-# The working directory is no place of modules unless the caller's paths say so.
-_CHILD = """
-import sys
-sys.path[:] = [path for path in sys.path if path]
-from compact._planning.child import main
-main(sys.argv[1])
-"""
-
-
-def _ask(asked: dict) -> dict:
-    """What the process that plans answers."""
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
-        "CUDA_VISIBLE_DEVICES": "",  # it needs none
-        "PYTHONSAFEPATH": "1",
-    }
-    with tempfile.TemporaryDirectory() as folder:  # what modules print while they are imported is no answer
-        reply = os.path.join(folder, "reply")
-        done = subprocess.run(
-            [sys.executable, "-c", _CHILD, reply],
-            input=pickle.dumps(asked),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env=environment,
-            check=False,
-        )
-        if done.returncode != 0:
-            told = done.stderr.decode(errors="replace").strip()
-            if "__main__" in told and "AttributeError" in told:
-                raise ValueError(OF_SCRIPT.format(told.splitlines()[-1]))
-            raise RuntimeError(f"compact.plan: the process that plans ended with {done.returncode}: {told[-4000:]}")
-        with open(reply, "rb") as file:
-            found = pickle.load(file)
-    if "error" in found:
-        error = ValueError(found["error"])
-        if "trace" in found and hasattr(error, "add_note"):
-            error.add_note(found["trace"])
-        raise error
-    return found

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Growth of tensors on the meta device: by it functions that fill a tensor of no elements (arange,
+// eye, all with `out`) take their memory, of which LibTorch only notes the size there.
+#include <ATen/ATen.h>
+
+#include "compact/plan/meta/library_impl.h"
+
+namespace compact {
+namespace {
+
+using at::Tensor;
+
+const Tensor& resize(const Tensor& self, at::IntArrayRef sizes,
+                     std::optional<at::MemoryFormat> format) {
+  c10::TensorImpl* const impl = self.unsafeGetTensorImpl();
+  if (self.sizes() != sizes) impl->set_sizes_contiguous(sizes);
+  if (format) impl->empty_tensor_restride(*format);
+  const int64_t elements = self.numel() == 0 ? 0 : self.storage_offset() + self.numel();
+  const size_t bytes = elements * self.dtype().itemsize();
+  const c10::Storage& storage = impl->unsafe_storage();
+  if (storage.nbytes() < bytes) {
+    storage.set_data_ptr_noswap(c10::GetAllocator(c10::kMeta)->allocate(bytes));
+    storage.set_nbytes(bytes);
+  }
+  return self;
+}
+
+}  // namespace
+
+void add_resize(MetaLibrary& library) { library.replace("resize_", &resize); }
+
+}  // namespace compact

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""plan() for GPUs that are not here, in a build that need not have kernels for them."""
+from conftest import DECODER, inputs, make
+import pytest
+import torch
+import transformers
+
+import compact
+from compact._library import ops
+from compact._planning.plan import POLICIES
+
+
+def planned(model=None, batch=(4, 64), **settings):
+    return compact.plan(model or make("llama"), batch, **{"device": "cuda", "optimizer": None} | settings)
+
+
+def test_every_policy_is_planned():
+    plan, here = planned(gpu="4090"), planned(device="cpu")
+    assert [row["policy"] for row in plan["rows"]] == list(POLICIES) and not plan["failed"]
+    assert plan["device"] == "cuda" and plan["gpu"] == "RTX 4090" and 20 << 30 < plan["memory"] <= 24 << 30
+    assert "gpu" not in here and "memory" not in here
+    for row, of_cpu in zip(plan["rows"], here["rows"]):
+        assert row["weights"] == of_cpu["weights"] and row["reserved"] >= row["peak"] > row["weights"]
+        # The allocator rounds each tensor up to 512 bytes, and kernels take other scratch.
+        assert 0.8 < row["peak"] / of_cpu["peak"] < 1.3
+    text = str(plan)
+    assert "a step on RTX 4090, MiB" in text and f" GiB: {', '.join(POLICIES)}\n" in text + "\n"
+
+
+def large(**sizes):
+    with torch.device("meta"):
+        return transformers.LlamaForCausalLM(transformers.LlamaConfig(**DECODER | sizes))
+
+
+def test_what_does_not_fit():
+    plan = planned(large(hidden_size=8192, intermediate_size=32768, num_hidden_layers=12), policies=("plain", "recompute"), gpu="3080")
+    assert all(row["reserved"] > plan["memory"] for row in plan["rows"])
+    assert " GiB: none" in str(plan)
+
+
+def test_gpus_by_their_names():
+    small = {"policies": ("exact",)}
+    wanted = planned(gpu="h100", **small)
+    assert planned(gpu="H100", **small) == planned(gpu="NVIDIA H100 80GB HBM3", **small) == wanted
+    assert planned(gpu="h100", device=None, **small) == wanted, "a GPU needs no device beside it"
+    if not torch.cuda.is_available():
+        assert planned(**small) == wanted, "which is taken where there is none"
+    with pytest.raises(ValueError, match="no GPU '4091' is known; there are .*, 4090,"):
+        planned(gpu="4091")
+    with pytest.raises(ValueError, match='gpu=\'4090\' goes with device="cuda", is given with cpu'):
+        planned(gpu="4090", device="cpu")
+    assert {"h100", "4090"} <= set(ops.gpu_names())
+
+
+def added(**settings):
+    """Predicted seconds that rebuilding adds to a step, where a budget asks for much of it."""
+    plan = planned(large(hidden_size=512, num_hidden_layers=4), (16, 128), policies=("plain",), budget="50%", **settings)
+    return plan["rows"][-1]["added_seconds"]
+
+
+def test_budgets_by_the_speed_of_a_gpu():
+    model = compact.apply(make("llama"), budget="40MiB", batch=(4, 64), gpu="h100", optimizer=None)
+    assert compact.report(model).name == "auto"
+    fast, slow = added(gpu="h200"), added(gpu="l4")
+    assert 0 < fast < slow
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gpt2"])
+def test_a_budget_that_a_preset_fits_is_met(name):
+    model, settings = make(name), {"batch": inputs(name, batch=8, length=96), "optimizer": torch.optim.AdamW}
+    for row in planned(model, policies=("exact", "recompute"), **settings)["rows"]:
+        chosen = planned(model, policies=(), budget=row["reserved"], **settings)
+        assert chosen["rows"][-1]["reserved"] <= row["reserved"] and chosen["rows"][-1]["lossless"]
+        compact.apply(make(name), chosen)
+
+
+def test_optimizers_update_lists_of_tensors_there():
+    def peak(device, **settings):
+        optimizer = (torch.optim.RMSprop, settings)
+        return planned(large(hidden_size=512), (1, 8), device=device, policies=("exact",), optimizer=optimizer, clip=False)["rows"][0]["peak"]
+
+    assert peak("cuda") == peak("cuda", foreach=True) > peak("cuda", foreach=False)
+    assert peak("cpu") == peak("cpu", foreach=False)
+
+
+@pytest.fixture
+def tf32():
+    """Products in float32 by the newer switch, after which the older one cannot be read."""
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    yield
+    torch.backends.cuda.matmul.fp32_precision = before
+
+
+def test_the_newer_switch_of_tf32(tf32):
+    with pytest.raises(RuntimeError):
+        torch.backends.cuda.matmul.allow_tf32  # noqa: B018
+    fast = added(gpu="a30")  # 82 TFLOP/s by it, 10 without
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    assert fast < added(gpu="a30")
+
+
+def test_adapters():
+    peft = pytest.importorskip("peft")
+    model = peft.get_peft_model(make("llama"), peft.LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"))
+    plan = planned(model, gpu="4090", optimizer=torch.optim.AdamW)
+    assert not plan["failed"] and plan["model"] == "PeftModelForCausalLM"
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    for row in plan["rows"]:  # two moments, and a counter of steps for each
+        assert 8 * trained <= row["optimizer"] <= 8 * trained + 512 * len(list(model.parameters()))
+    peaks = {row["policy"]: row["peak"] for row in plan["rows"]}
+    assert peaks["recompute"] < peaks["exact"] < peaks["plain"]
