@@ -36,6 +36,8 @@ def slug_of(name):
 
 
 def commit():
+    if (ROOT / "commit.txt").exists():  # of an archive that scripts/gpu_pack.sh made
+        return (ROOT / "commit.txt").read_text().strip()
     try:
         found = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     except FileNotFoundError:  # a machine without git
