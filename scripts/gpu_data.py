@@ -85,9 +85,9 @@ def tasks(data):
         "prompt-completion": [
             "--model=llama-tiny", "--tokenizer=bytes", "--block_size=32", f"--train_file={data / 'prompts.jsonl'}", held_out],
         "text-classification": [
-            "--model=bert-tiny", vocabulary, "--max_seq_length=24",
+            "--model=bert-tiny", vocabulary, "--max_seq_length=24", "--dropout=0",
             f"--train_file={data / 'train.tsv'}", f"--validation_file={data / 'dev.tsv'}"],
-        "glue": ["--task_name=cola", "--model=bert-tiny", vocabulary, "--max_seq_length=24", f"--data_dir={data / 'glue'}"],
+        "glue": ["--task_name=cola", "--model=bert-tiny", vocabulary, "--max_seq_length=24", "--dropout=0", f"--data_dir={data / 'glue'}"],
         "image-classification": [
             "--model=resnet20", "--width_mult=0.5", f"--train_file={data / 'images.bin'}", held_out],
         "node-classification": ["--model=gcn", f"--train_file={data / 'graph.npz'}"],

@@ -42,9 +42,9 @@ class Results:
         return self.rows(f"{name}-{slug_of(self.device)}")
 
     def tables(self):
-        """Rows of both memory tables; those of one model and batch were measured side by side."""
-        batches = f"memory-{slug_of(self.device)}-128x256-bf16", f"memory-{slug_of(self.device)}-shapes-bf16"
-        return [row for name in batches for row in self.rows(name)]
+        """Rows of all memory tables; those of one model and batch were measured side by side."""
+        found = sorted(self.folder.glob(f"memory-{slug_of(self.device)}-*-bf16.json"))
+        return [row for path in found for row in self.rows(path.stem)]
 
 
 def answer(met):

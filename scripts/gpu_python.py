@@ -8,7 +8,6 @@ library is not run again.
     PYTHONPATH=gpu-pack/python python scripts/gpu_python.py --device cuda --out results
 """
 import argparse
-import json
 import os
 import pathlib
 import sys
@@ -192,7 +191,6 @@ def main():
     rows = Rows(a.out, "python", hash_of(library, pathlib.Path(__file__)), a.device, page)
     names = [n for n in NAMES if not a.rows or any(part in n for part in a.rows)]
     failed, left = rows.each(names, make, a.minutes, a.limit)
-    print(json.dumps({r["name"]: r.get("found", r["status"]) for r in rows.rows.values()}, indent=1))
     print(f"{len(names) - failed - left} rows of the Python package as they should be, {failed} not, {left} left for another time")
     return exit_code(failed, left)
 

@@ -80,8 +80,8 @@ kernels::Gpu GpuCard::gpu() const {
 }
 
 std::string GpuCard::summary() const {
-  return cat(words, ": ", formatted("%.1f", mebibytes / 1024.0), " GiB at ", terabytes_a_second, " TB/s, products at ",
-             half_tflops, " TFLOP/s in bf16, ", float_tflops, " in f32");
+  return cat(words, ": ", formatted("%.1f", mebibytes / 1024.0), " GiB at ", terabytes_a_second,
+             " TB/s, products at ", half_tflops, " TFLOP/s in bf16, ", float_tflops, " in f32");
 }
 
 std::string float_products(const GpuCard& card, std::string_view precision) {

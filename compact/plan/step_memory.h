@@ -27,11 +27,11 @@ struct StepShape {
 // gradients, saved tensors and workspace are on top of them.
 struct StepMemory {
   int64_t weights = 0;
-  int64_t optimizer = 0;    // moments and master weights
-  int64_t projections = 0;  // carriers, signs and indices
-  int64_t other = 0;        // what else lives, as rotary tables
+  int64_t optimizer = 0;       // moments and master weights
+  int64_t projections = 0;     // carriers, signs and indices
+  int64_t other = 0;           // what else lives, as rotary tables
   int64_t matrix_library = 0;  // CUDA: workspaces of cuBLAS, which every thread has its own of
-  int64_t gradients = 0;    // of all parameters, as they are summed
+  int64_t gradients = 0;       // of all parameters, as they are summed
   std::vector<SlotBytes> slots;
   int64_t saved = 0;  // sum of the slots as stored
   HostBytes host;     // offloaded from a GPU, of `saved` and of none of the rest, at the most

@@ -71,7 +71,9 @@ void StepTrace::stop() {
 
 std::tuple<int64_t, int64_t, int64_t, int64_t, std::string> StepTrace::peak() const {
   const MemoryPeak& p = timeline_.peak;
-  return {before_ + matrix_library() + p.total, p.gradients, p.saved, p.workspace(), str(p.moment)};
+  const int64_t library = matrix_library();
+  return {before_ + library + p.total, p.gradients, p.saved, library + p.workspace(),
+          str(p.moment)};
 }
 
 int64_t StepTrace::reserved(const std::vector<c10::intrusive_ptr<StepTrace>>& earlier) const {

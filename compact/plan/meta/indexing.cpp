@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Selection on the meta device: rows, embeddings, ReLU and where.
-#include <ATen/AccumulateType.h>
 #include <ATen/ATen.h>
+#include <ATen/AccumulateType.h>
 #include <ATen/ExpandUtils.h>
 
 #include "compact/codecs/meta_device.h"
