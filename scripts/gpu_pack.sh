@@ -32,20 +32,21 @@ fetch() {
 
 # Libraries that a file loads, but what comes with the C library, the compiler, torch and the driver.
 libraries_of() {
-  ldd "$1" | awk '$3 ~ /^\/(usr\/)?lib/ { print $3 }' |
-    grep -vE '/(libc|libm|libdl|librt|libpthread|libgcc_s|libstdc\+\+|libgomp|libcuda|ld-linux.*)\.so'
+  ldd "$1" | awk '$3 ~ /^\/(usr\/)?lib/ &&
+    $3 !~ /\/(libc|libm|libdl|librt|libutil|libpthread|libgcc_s|libstdc\+\+|libgomp|libcuda)\.so/ { print $3 }'
 }
 
 gather() {
   local file torch_folders=("$TORCH_DIR"/lib "$TORCH_DIR"/../nvidia/*/lib)
-  rm -rf "$pack" && mkdir -p "$pack"/{bin,lib,python,site,scripts,examples}
+  rm -rf "$pack" && mkdir -p "$pack"/{bin,lib,python,site,scripts,bench/rivals,examples}
   cp "$build"/{compact,kernel_check,bench/bench_kernels} "$pack/bin/"
   cp -r "$root/python/compact" "$pack/python/"
   cp "$build"/python/libcompact_python.{so,torch} "$pack/python/compact/"
   cp "$root"/scripts/gpu_*.py "$pack/scripts/"
-  cp -r "$root/bench" "$pack/bench" && rm -rf "$pack/bench/results"
+  cp "$root"/bench/*.py "$pack/bench/"
+  cp "$root"/bench/rivals/*.py "$pack/bench/rivals/"
   cp -r "$root/examples/data" "$pack/examples/"
-  find "$pack" -name __pycache__ -prune -exec rm -rf {} +
+  rm -rf "$pack"/python/compact/{,_planning/}__pycache__
   git -C "$root" rev-parse --short HEAD >"$pack/commit.txt"
   LD_LIBRARY_PATH=$(IFS=:; echo "${torch_folders[*]}")
   for file in "$pack"/bin/* "$pack/python/compact/libcompact_python.so"; do
