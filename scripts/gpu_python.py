@@ -1,24 +1,25 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The Python package on a device: Hugging Face models under compact.apply beside the same without it
-(losses of some steps, in float32 and under autocast to bfloat16), Trainer in bf16, and plans beside
-measured bytes. A page and JSON; every row runs in a process of its own, and what is there of the same
-library is not run again.
+"""The Python package on a device: Hugging Face models under compact.apply and compact.saved_tensors
+beside the same without it (losses of some steps, in float32 and under autocast to bfloat16), Trainer
+in bf16, and plans beside measured bytes. A page and JSON; every row runs in a process of its own, and
+what is there of the same build is not run again.
 
     PYTHONPATH=gpu-pack/python python scripts/gpu_python.py --device cuda --out results
 """
 import argparse
-import os
+import contextlib
 import pathlib
 import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
-from measuring import Rows, end_with_children, exit_code, failure, gib, hash_of, origin_lines, run  # noqa: E402
+from measuring import Rows, end_with_children, exit_code, failure, gib, hash_of, origin_lines, program_at, run  # noqa: E402
 
-POLICIES = ("off", "exact", "recompute", "gact-l1", "gact-l3")
-LOSSY = ("gact-l1", "gact-l3")
+SCOPE = "slot * = quantize:bits=8"  # of compact.saved_tensors, around the model as it is
+LOSSY = ("gact-l1", "gact-l3", SCOPE)
+POLICIES = ("off", "exact", "recompute", *LOSSY)
 TOLERANCE = {"f32": 2e-3, "bf16": 0.03}  # of losses of lossless policies, relative; ten times that of others
 PLAN_GOAL = 0.02
 SIZES = {  # of a device: hidden, layers, heads, batch, tokens
@@ -60,14 +61,15 @@ def steps(kind, size, device, policy, half, count=4):
     import compact
 
     model, batch = model_of(kind, size).to(device), batch_of(kind, size, device)
-    if policy:
+    scoped = policy == SCOPE
+    if policy and not scoped:
         compact.apply(model, policy)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     losses = []
     for number in range(count):
         if number == 2 and device == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        with torch.autocast(device, torch.bfloat16, enabled=half):
+        with torch.autocast(device, torch.bfloat16, enabled=half), compact.saved_tensors(SCOPE) if scoped else contextlib.nullcontext():
             loss = model(**batch).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -75,7 +77,7 @@ def steps(kind, size, device, policy, half, count=4):
         optimizer.zero_grad(set_to_none=True)
         losses.append(float(loss))
     peak = torch.cuda.max_memory_allocated() if device == "cuda" else None
-    own = [row.name for row in compact.report(model).layers if row.own_forward] if policy else []
+    own = [row.name for row in compact.report(model).layers if row.own_forward] if policy and not scoped else []
     if own:
         raise SystemExit(f"{policy}: {own[0]} ran its own forward")
     return losses, peak
@@ -104,11 +106,8 @@ def trainer(kind, size, device):
     data = [{key: value[i] for key, value in batch.items()} for i in range(size[3])]
     found = []
     for policy in (None, "exact"):
-        model = model_of(kind, size)
-        callbacks = []
-        if policy:
-            compact.apply(model, policy)
-            callbacks = [compact.hf.Callback()]
+        model = model_of(kind, size) if policy is None else compact.apply(model_of(kind, size), policy)
+        callbacks = [compact.hf.Callback()] * (policy is not None)
         with tempfile.TemporaryDirectory() as folder:
             settings = transformers.TrainingArguments(
                 output_dir=folder, per_device_train_batch_size=size[3], max_steps=4, logging_steps=1, learning_rate=1e-3, report_to=[],
@@ -134,13 +133,8 @@ def planned(kind, size, device):
     words, far = [], []
     for row in plan["rows"]:
         policy = None if row["policy"] == "plain" else row["policy"]
-        if device == "cuda":
-            torch.cuda.empty_cache()
-            peak = steps(kind, size, device, policy, False, 4)[1]
-        else:
-            with compact.Meter() as meter:
-                steps(kind, size, device, policy, False, 3)
-                peak = meter.peak
+        with compact.Meter() as meter:
+            peak = steps(kind, size, device, policy, False)[1] or meter.peak
         off = peak / row["peak"] - 1
         words.append(f"{row['policy']} {row['peak'] / 2**20:,.1f} MiB {off:+.2%}")
         if abs(off) > PLAN_GOAL and device == "cuda":
@@ -168,7 +162,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     p.add_argument("--device", choices=SIZES, default="cuda")
     p.add_argument("--rows", nargs="+", help="only rows whose name contains one of these")
-    p.add_argument("--program", help="of whose build the library is; rows hold for it")
+    p.add_argument("--program", default=str(ROOT / "bin/compact"), help="of the library's build, for which rows hold")
     p.add_argument("--limit", type=float, default=60, help="seconds that a row may take")
     p.add_argument("--minutes", type=float, default=9, help="minutes for everything; then it stops")
     p.add_argument("--out", default=str(ROOT / "results"))
@@ -185,10 +179,7 @@ def main():
             return {"status": failure(code, errors, limit)}
         return {"status": "ok", "found": out.strip().splitlines()[-1]}
 
-    library = pathlib.Path(os.environ.get("COMPACT_PYTHON_LIBRARY") or ROOT / "python/compact/libcompact_python.so")
-    if not library.exists():
-        sys.exit(f"no {library}: set COMPACT_PYTHON_LIBRARY to the library that was built")
-    rows = Rows(a.out, "python", hash_of(library, pathlib.Path(__file__)), a.device, page)
+    rows = Rows(a.out, "python", hash_of(program_at(a.program), pathlib.Path(__file__)), a.device, page)
     names = [n for n in NAMES if not a.rows or any(part in n for part in a.rows)]
     failed, left = rows.each(names, make, a.minutes, a.limit)
     print(f"{len(names) - failed - left} rows of the Python package as they should be, {failed} not, {left} left for another time")
