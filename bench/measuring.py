@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What scripts that run the program and write a page of figures share: on what they ran, one run with
 a time limit, and rows that are kept beside the page. Standard library only."""
+import concurrent.futures
 import datetime
 import hashlib
 import importlib.metadata
@@ -36,6 +37,8 @@ def slug_of(name):
 
 
 def commit():
+    if (ROOT / "commit.txt").exists():  # of an archive that scripts/gpu_pack.sh made
+        return (ROOT / "commit.txt").read_text().strip()
     try:
         found = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     except FileNotFoundError:  # a machine without git
@@ -152,27 +155,33 @@ class Rows:
         stored = json.loads(self.path.read_text()) if self.path.exists() else {}
         self.rows = {r["name"]: r for r in stored["rows"]} if stored.get("key") == key else {}
 
-    def each(self, names, make, minutes, limit):
-        """The numbers of rows that failed and that are left for another time."""
+    def each(self, names, make, minutes, limit, workers=1):
+        """The numbers of rows that failed and that are left for another time. `workers`: rows at a time."""
         end = time.monotonic() + minutes * 60
         failed = left = 0
         names = list(names)
         self.rows = {n: self.rows[n] for n in names if n in self.rows}
-        for name in names:
-            row = self.rows.get(name)
-            if not row or row["status"] not in ("ok", "out of memory"):
-                remaining = end - time.monotonic()
-                if remaining < 10:
+
+        def made(name):
+            """The row, or None where time is up."""
+            row, remaining = self.rows.get(name), end - time.monotonic()
+            if row and row["status"] in ("ok", "out of memory"):
+                return row
+            if remaining < 10:
+                return None
+            row = {"name": name, **make(name, min(limit, remaining))}
+            # The end of this call is not that of the row.
+            return None if row["status"].startswith("over") and remaining < limit else row
+
+        with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+            for name, row in zip(names, map(made, names) if workers == 1 else pool.map(made, names)):
+                if row is None:
                     left += 1
-                    continue
-                row = {"name": name, **make(name, min(limit, remaining))}
-                if row["status"].startswith("over") and remaining < limit:
-                    left += 1  # the end of this call, not of the row
                     continue
                 self.rows[name] = row
                 self.save(names)
-            failed += row["status"] not in ("ok", "out of memory")
-            print(f"{name:60} {row['status']}", flush=True)
+                failed += row["status"] not in ("ok", "out of memory")
+                print(f"{name:60} {row['status']}", flush=True)
         self.save(names)
         return failed, left
 

@@ -17,7 +17,7 @@ from measuring import ROOT, Rows, end_with_children, exit_code, failure, hash_of
 from memory_table import run_flags, step_flags
 
 sys.path.insert(0, str(ROOT / "scripts"))
-from gpu_tasks import write_images  # noqa: E402
+from gpu_data import write_images  # noqa: E402
 
 GOAL = 0.02  # most that a measured figure may be off a planned one
 LLAMA = ["off", "exact", "recompute", "compact", "gact-l1"]

@@ -7,7 +7,7 @@ small networks of other kinds. What is compared are the bytes of model.safetenso
 Writes a page and JSON; what is there of the same program is not run again. Exit code 1 where
 something differs or fails, 75 where time ran out.
 
-    python scripts/gpu_bits.py --program build-cuda/compact --device cuda --folder build-cuda/check
+    python scripts/gpu_bits.py --program gpu-pack/bin/compact --device cuda --folder gpu-pack/work
 """
 import argparse
 import json
@@ -15,8 +15,9 @@ import pathlib
 import sys
 import tempfile
 
-from gpu_tasks import ROOT, make_data, tasks  # which makes bench/ known
-from measuring import Rows, end_with_children, exit_code, failure, hash_of, origin_lines, program_at, run
+from gpu_data import ROOT, make_data, tasks
+sys.path.insert(0, str(ROOT / "bench"))
+from measuring import Rows, end_with_children, exit_code, failure, hash_of, origin_lines, program_at, run  # noqa: E402
 
 BLOCKS = 32
 DECODER = {
@@ -123,10 +124,10 @@ def page(of, rows):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    p.add_argument("--program", default="build-cuda/compact")
+    p.add_argument("--program", default=str(ROOT / "bin/compact"))
     p.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     p.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16", help="of the decoder")
-    p.add_argument("--folder", type=pathlib.Path, default=ROOT / "build-cuda/check", help="data and policies")
+    p.add_argument("--folder", type=pathlib.Path, default=ROOT / "work", help="data and policies")
     p.add_argument("--rows", nargs="+", help="only rows whose name contains one of these, and what they must equal")
     p.add_argument("--steps", type=int, default=3)
     p.add_argument("--limit", type=float, default=100, help="seconds that a run may take")

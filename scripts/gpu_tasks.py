@@ -1,199 +1,198 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Trains every task for some steps on a device under some presets, each with small made data, and
-compares the losses with those of the CPU: the first step's must agree, all must be finite. What is
-done stays done for the same program: a second call goes on. Prints the first and last loss and the
-CPU's last.
+"""Trains every task for some steps on a device under some presets, each with small made data, beside
+the same on the CPU: the first step's losses must agree, all must be finite. Beside them what must
+give the same bits (steps from a CUDA graph, a resumed run), evaluation and generation. A page and
+JSON; what is there of the same program is not run again.
 
-    python scripts/gpu_tasks.py --program build-cuda/compact --device cuda --folder build-cuda/check
+    python scripts/gpu_tasks.py --program gpu-pack/bin/compact --device cuda --folder gpu-pack/work
 """
 import argparse
+import concurrent.futures
 import json
 import math
 import pathlib
-import random
-import shutil
-import struct
-import subprocess
 import sys
-import time
-import zipfile
+import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from gpu_data import ROOT, make_data, tasks
+
 sys.path.insert(0, str(ROOT / "bench"))
-from measuring import exit_code, hash_of  # noqa: E402
+from measuring import Rows, end_with_children, exit_code, failure, hash_of, origin_lines, run  # noqa: E402
 
-PRESETS = ["exact", "compact", "gact-l1", "pool"]
+# Random bits of attention's dropout are other ones on a GPU.
+DROPOUT = "--dropout=0.1"
 TEXTS = ["language-modeling", "prompt-completion", "text-classification", "glue"]
-FOR = {"compact": TEXTS, "pool": ["image-classification"]}  # what projects and what pools; others: all
-TOLERANCE = 0.01  # of the first step's loss, f32 on both sides
+LANGUAGE = TEXTS[:1]
+BF16, SAME = "--dtype=bfloat16", "--deterministic"
+# Beside the CPU: flags of compact train, and the tasks; None: all.
+BESIDE_CPU = {
+    "exact": (["--preset=exact"], None),
+    "recompute": (["--preset=recompute"], TEXTS),
+    "compact": (["--preset=compact"], TEXTS),
+    "gact-l1": (["--preset=gact-l1"], None),
+    "gact-l3": (["--preset=gact-l3"], LANGUAGE),  # which offloads
+    "pool": (["--preset=pool"], ["image-classification"]),
+    "exact, dropout": (["--preset=exact", DROPOUT], ["text-classification"]),
+    **{f"{preset}, bf16": ([f"--preset={preset}", BF16], LANGUAGE) for preset in ("exact", "recompute", "compact", "gact-l3")},
+}
+# Two runs of the same bits, of the first task: flags of both, and of the second alone; none: it is
+# resumed from the first's checkpoint.
+SAME_BITS = {
+    "exact, CUDA graph": (["--preset=exact", SAME], ["--cuda_graph=true"]),
+    "exact, CUDA graph, bf16": (["--preset=exact", SAME, BF16], ["--cuda_graph=true"]),
+    "exact and recompute, bf16": (["--preset=exact", SAME, BF16], ["--preset=recompute"]),
+    "exact, resumed": (["--preset=exact", SAME, "--save_steps=3"], []),
+    "gact-l3, resumed, bf16": (["--preset=gact-l3", SAME, BF16, "--save_steps=3"], []),
+}
+TRAINED = ("eval", "generate")  # with what a run has left
+PRESETS = [*SAME_BITS, *TRAINED, *BESIDE_CPU]
+TOLERANCE, WIDER = 0.01, {BF16: 0.02, DROPOUT: 0.1}  # of a loss beside the CPU's
 
 
-def npy(dtype, shape, values):
-    """Bytes of numpy's file form, version 1."""
-    head = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': ({shape},), }}"
-    head = head.ljust(117) + "\n"  # 128 bytes with the ten before it
-    code = {"<f4": "f", "<i4": "i", "<i8": "q"}[dtype]
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode() + struct.pack(f"<{len(values)}{code}", *values)
+class Failed(Exception):
+    """A command did not end well; its text is a row's status."""
 
 
-def write_graph(path, nodes=1700, classes=4, features=16):
-    """A ring of nodes in classes, told by their features, in the form of Planetoid's archives."""
-    draw = random.Random(1)
-    neighbours = [sorted({(n - 1) % nodes, (n + 1) % nodes, (n + classes) % nodes}) for n in range(nodes)]
-    arrays = {
-        "adj_data": ("<f4", [1.0] * sum(map(len, neighbours))),
-        "adj_indices": ("<i4", [m for row in neighbours for m in row]),
-        "adj_indptr": ("<i4", [sum(map(len, neighbours[:n])) for n in range(nodes + 1)]),
-        "adj_shape": ("<i8", [nodes, nodes]),
-        "attr_data": ("<f4", [1.0] * (2 * nodes)),
-        "attr_indices": ("<i4", [f for n in range(nodes) for f in (n % classes, draw.randrange(classes, features))]),
-        "attr_indptr": ("<i4", list(range(0, 2 * nodes + 1, 2))),
-        "attr_shape": ("<i8", [nodes, features]),
-        "labels": ("<i8", [n % classes for n in range(nodes)]),
-    }
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, (dtype, values) in arrays.items():
-            archive.writestr(name + ".npy", npy(dtype, len(values), values))
+def merged(flags, others):
+    """Flags in place of those of the same name."""
+    return list({flag.split("=")[0]: flag for flag in [*flags, *others]}.values())
 
 
-def write_graph_set(path, count=40):
-    """Rings of 5 or 6 tagged nodes in two classes."""
-    lines = [str(count)]
-    for i in range(count):
-        nodes = 5 + i % 2
-        lines.append(f"{nodes} {i % 2}")
-        lines += [f"{(n + i) % 3} 2 {(n - 1) % nodes} {(n + 1) % nodes}" for n in range(nodes)]
-    path.write_text("\n".join(lines) + "\n")
+def called(a, command):
+    """Standard output of the program."""
+    code, out, errors = run([a.program, *command], a.limit)
+    if code != 0:
+        raise Failed(failure(code, errors, a.limit))
+    return out
 
 
-def write_images(path, count=120):
-    """Records of CIFAR-10 whose brightness tells the class."""
-    draw = random.Random(2)
-    path.write_bytes(b"".join(bytes([i % 10]) + bytes(20 * (i % 10) + draw.randrange(40) for _ in range(3072)) for i in range(count)))
+def train(a, task, flags, device, folder):
+    """The losses of a run that leaves its model in `folder`; it may be one that is resumed."""
+    if device == "cpu":
+        flags = [f for f in flags if not f.startswith("--cuda_graph")]
+    said = called(a, ["train", f"--task={task}", *merged(tasks(a.folder / "data")[task], flags), f"--device={device}", f"--max_steps={a.steps}",
+                      "--logging_steps=1", "--per_device_train_batch_size=8", "--seed=1", "--threads=2",
+                      f"--cache_dir={a.folder / 'cache'}", f"--output_dir={folder}"])  # fmt: skip
+    if "--cuda_graph=true" in flags and f"replayed {a.steps - 2} of" not in said:
+        raise Failed("no step was replayed from a graph")
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    losses = [row["loss"] for row in rows if "loss" in row]
+    steps = 1 if any(f.startswith("--resume_from_checkpoint") for f in flags) else a.steps
+    if len(losses) < steps or not all(math.isfinite(x) for x in losses):
+        raise Failed("losses missing or not finite")
+    return losses
 
 
-def write_texts(folder):
-    """Sentences of few words, as .tsv with a header and as CoLA without; and their vocabulary."""
-    draw, words = random.Random(3), "a film that is very not it was".split()
-    (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", *words]) + "\n")
-    (folder / "glue/CoLA").mkdir(parents=True, exist_ok=True)
-    for name in ("train.tsv", "dev.tsv"):
-        rows = [(" ".join(draw.choices(words, k=draw.randint(1, 9))) + (" good" if i % 2 else " bad"), i % 2) for i in range(80)]
-        (folder / name).write_text("sentence\tlabel\n" + "".join(f"{text}\t{'yes' if label else 'no'}\n" for text, label in rows))
-        (folder / "glue/CoLA" / name).write_text("".join(f"made\t{label}\t\t{text}\n" for text, label in rows))
-    prompts = [{"prompt": f"twice {37 * i} is ", "completion": str(74 * i)} for i in range(40)]
-    (folder / "prompts.jsonl").write_text("".join(json.dumps(p) + "\n" for p in prompts))
+def on_both(a, work):
+    """What `work` gives for the device and for the CPU, at the same time."""
+    if a.device == "cpu":
+        return [work("cpu")] * 2
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        return list(pool.map(work, (a.device, "cpu")))
 
 
-def make_data(folder):
-    folder.mkdir(parents=True, exist_ok=True)
-    write_graph(folder / "graph.npz")
-    write_graph_set(folder / "graphs.txt")
-    write_images(folder / "images.bin")
-    write_texts(folder)
+def apart(here, cpu, flags=()):
+    """Throws where a loss is too far from the CPU's."""
+    off = abs(here - cpu) / max(abs(cpu), 1e-9)
+    if off > max([TOLERANCE, *(WIDER[flag] for flag in flags if flag in WIDER)]):
+        raise Failed(f"a loss is {off:.1%} from the CPU's")
 
 
-def tasks(data):
-    """Task -> its flags of compact train."""
-    vocabulary = f"--tokenizer=wordpiece:file={data / 'vocab.txt'}"
-    held_out = "--validation_split=0.25"
-    return {
-        "language-modeling": [
-            "--model=llama-tiny", "--tokenizer=bytes", "--block_size=64",
-            f"--train_file={ROOT / 'examples/data/hard-times.txt'}", "--max_eval_samples=8"],
-        "prompt-completion": [
-            "--model=llama-tiny", "--tokenizer=bytes", "--block_size=32", f"--train_file={data / 'prompts.jsonl'}", held_out],
-        "text-classification": [
-            "--model=bert-tiny", vocabulary, "--max_seq_length=24",
-            f"--train_file={data / 'train.tsv'}", f"--validation_file={data / 'dev.tsv'}"],
-        "glue": ["--task_name=cola", "--model=bert-tiny", vocabulary, "--max_seq_length=24", f"--data_dir={data / 'glue'}"],
-        "image-classification": [
-            "--model=resnet20", "--width_mult=0.5", f"--train_file={data / 'images.bin'}", held_out],
-        "node-classification": ["--model=gcn", f"--train_file={data / 'graph.npz'}"],
-        "graph-classification": ["--model=gat", f"--train_file={data / 'graphs.txt'}", held_out],
-    }  # fmt: skip
+def beside_cpu(a, task, flags, folder):
+    here, cpu = on_both(a, lambda device: train(a, task, flags, device, folder / device))
+    apart(here[0], cpu[0], flags)
+    return f"{here[0]:.4f} {here[-1]:.4f}", f"{cpu[0]:.4f} {cpu[-1]:.4f}"
 
 
-def train(a, task, flags, preset, device):
-    """{status, losses, message, seconds} of one run."""
-    out = a.folder / "runs" / f"{task}-{preset}-{device}"
-    shutil.rmtree(out, ignore_errors=True)
-    command = [a.program, "train", f"--task={task}", *flags, f"--preset={preset}", f"--device={device}", f"--max_steps={a.steps}",
-               "--logging_steps=1", "--per_device_train_batch_size=8", "--seed=1", "--threads=2",
-               f"--cache_dir={a.folder / 'cache'}", f"--output_dir={out}"]  # fmt: skip
-    begin = time.monotonic()
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=a.limit)
-    except subprocess.TimeoutExpired:
-        return {"status": f"over {a.limit:.0f} s", "losses": []}
-    result = {"seconds": round(time.monotonic() - begin, 1), "losses": []}
-    if done.returncode:
-        message = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        return {**result, "status": f"exit code {done.returncode}", "message": message[-1] if message else ""}
-    for line in (out / "metrics.jsonl").read_text().splitlines():
-        row = json.loads(line)
-        if "loss" in row:
-            result["losses"].append(row["loss"])
-    good = len(result["losses"]) == a.steps and all(math.isfinite(x) for x in result["losses"])
-    return {**result, "status": "ok" if good else "losses missing or not finite"}
+def same_bits(a, flags, more, folder):
+    found = []
+    resumed = [f"--resume_from_checkpoint={folder / 'one/checkpoint-3'}"]
+    for name in ("one", "other"):
+        if name == "other":
+            flags = merged(flags, more or resumed)
+        losses = train(a, LANGUAGE[0], flags, a.device, folder / name)
+        found.append((f"{losses[-1]:.4f}", hash_of(folder / name / "model.safetensors")[:12]))
+    if found[0] != found[1]:
+        raise Failed(f"other bits: {' '.join(found[0])} and {' '.join(found[1])}")
+    return tuple(" ".join(pair) for pair in found)
 
 
-def key_of(a):
-    """What results hold for: the program, what it is given, and how long it runs."""
-    return hash_of(pathlib.Path(a.program), pathlib.Path(__file__), a.steps)
+def trained(a, name, folder):
+    train(a, LANGUAGE[0], ["--preset=exact"], a.device, folder / "model")
+    model = f"--model_name_or_path={folder / 'model'}"
+
+    def evaluated(device):
+        out = folder / f"{device}.json"
+        called(a, ["eval", model, f"--validation_file={ROOT / 'examples/data/pride-and-prejudice.txt'}", "--max_eval_samples=32",
+                   "--block_size=64", f"--cache_dir={a.folder / 'cache'}", f"--device={device}", f"--json={out}"])  # fmt: skip
+        return json.loads(out.read_text())["eval_loss"]
+
+    def generated(device):
+        return called(a, ["generate", model, "--prompt=It is a truth", "--temperature=0", "--max_new_tokens=32", f"--device={device}"])
+
+    here, cpu = on_both(a, evaluated if name == "eval" else generated)
+    if name == "eval":
+        apart(here, cpu)
+        return f"{here:.4f}", f"{cpu:.4f}"
+    if not here.strip() or here != cpu:
+        raise Failed(f"other text than on the CPU: {here.strip()!r}, {cpu.strip()!r}")
+    return repr(here.strip()[:30]), "the same"
 
 
-def judged(here, cpu):
-    """The status of a run beside the same on the CPU."""
-    if here["status"] != "ok" or cpu["status"] != "ok":
-        return here["status"] if here["status"] != "ok" else "on the CPU: " + cpu["status"]
-    apart = abs(here["losses"][0] - cpu["losses"][0]) / max(abs(cpu["losses"][0]), 1e-9)
-    return "ok" if apart <= TOLERANCE else f"first loss {apart:.1%} from the CPU's"
+def wanted(a):
+    """Row name -> what makes it in a folder."""
+    found = {}
+    for way in a.presets:
+        if way in BESIDE_CPU:
+            flags, of = BESIDE_CPU[way]
+            for task in of or tasks(a.folder / "data"):
+                found[f"{task}, {way}"] = task, lambda f, task=task, flags=flags: beside_cpu(a, task, flags, f)
+        elif way in SAME_BITS:
+            found[f"same bits: {way}"] = LANGUAGE[0], lambda f, both=SAME_BITS[way]: same_bits(a, *both, f)
+        else:
+            found[way] = LANGUAGE[0], lambda f, way=way: trained(a, way, f)
+    return {name: make for name, (task, make) in found.items() if not a.tasks or task in a.tasks}
+
+
+def page(of, rows):
+    lines = origin_lines("Every task for some steps", of)
+    lines += ["First and last loss here and on the CPU, of which the first must agree; `same bits`: last loss and the beginning of the",
+              "SHA-256 of the weights of both runs. On a CPU no CUDA graph is used."]  # fmt: skip
+    lines += ["", "| run | here | beside | |", "|---|---|---|---|"]
+    return lines + [f"| {r['name']} | {r.get('here', '')} | {r.get('beside', '')} | {r['status']} |" for r in rows]
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    p.add_argument("--program", default="build-cuda/compact")
+    p.add_argument("--program", default=str(ROOT / "bin/compact"))
     p.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    p.add_argument("--folder", type=pathlib.Path, default=ROOT / "build-cuda/check", help="data, runs and results")
+    p.add_argument("--folder", type=pathlib.Path, default=ROOT / "work", help="data")
     p.add_argument("--tasks", nargs="+", help="only these")
-    p.add_argument("--presets", nargs="+", default=PRESETS)
+    p.add_argument("--presets", nargs="+", choices=PRESETS, default=PRESETS, metavar="WAY")
     p.add_argument("--steps", type=int, default=6)
     p.add_argument("--limit", type=float, default=60, help="seconds a run may take")
     p.add_argument("--minutes", type=float, default=9, help="minutes for everything; then it stops")
+    p.add_argument("--out", help="default: the folder")
     a = p.parse_args()
-    a.folder = a.folder.resolve()
-    a.program = str(pathlib.Path(a.program).resolve())
-    end = time.monotonic() + a.minutes * 60
+    a.folder, a.program = a.folder.resolve(), str(pathlib.Path(a.program).resolve())
+    end_with_children()
     if not (a.folder / "data/prompts.jsonl").exists():  # the last that is written
         make_data(a.folder / "data")
-    path = a.folder / f"tasks-{a.device}.json"
-    stored = json.loads(path.read_text()) if path.exists() else {}
-    key = key_of(a)
-    results = stored["runs"] if stored.get("key") == key else {}
-    good = failed = left = 0
-    for task, flags in tasks(a.folder / "data").items():
-        if a.tasks and task not in a.tasks:
-            continue
-        for preset in a.presets:
-            if task not in FOR.get(preset, [task]):
-                continue
-            name = f"{task} {preset}"
-            if results.get(name, {}).get("status") != "ok":
-                if end - time.monotonic() < 15:
-                    left += 1
-                    continue
-                here = train(a, task, flags, preset, a.device)
-                cpu = here if a.device == "cpu" else train(a, task, flags, preset, "cpu")
-                results[name] = {**here, "status": judged(here, cpu), "cpu_losses": cpu["losses"]}
-                path.write_text(json.dumps({"key": key, "runs": results}, indent=1) + "\n")
-            r = results[name]
-            good += r["status"] == "ok"
-            failed += r["status"] != "ok"
-            numbers = " ".join(f"{x:.4f}" for x in (r["losses"][:1] + r["losses"][-1:] + r["cpu_losses"][-1:]))
-            print(f"{task:22} {preset:10} {r['status']:12} {numbers}  {r.get('message', '')}", flush=True)
-    print(f"{good} runs as they should be, {failed} not, {left} left for another time")
+    makes = wanted(a)
+
+    def make(name, limit):
+        a.limit = limit
+        with tempfile.TemporaryDirectory(prefix="compact-tasks-") as folder:
+            try:
+                here, beside = makes[name](pathlib.Path(folder))
+            except Failed as e:
+                return {"status": str(e).replace(folder, "TMP")}
+            return {"status": "ok", "here": here, "beside": beside}
+
+    rows = Rows(a.out or a.folder, "tasks", hash_of(pathlib.Path(a.program), pathlib.Path(__file__), a.steps), a.device, page)
+    failed, left = rows.each(makes, make, a.minutes, a.limit, workers=1 if a.device == "cpu" else 4)  # small models
+    print(f"{len(makes) - failed - left} runs as they should be, {failed} not, {left} left for another time")
     return exit_code(failed, left)
 
 

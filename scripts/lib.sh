@@ -194,7 +194,7 @@ build() {
   shift
   folder=$(build_folder "$preset")
   key=$({ cat "$root/CMakePresets.json"; echo "$TORCH_DIR" "$(test_python)" "${CUDACXX:-}" \
-    "${cuda_architectures:-}"; } | hash_of)
+    "${cuda_architectures:-}" "${COMPACT_CPU_ARCH:-}"; } | hash_of)
   if [[ ! -f $folder/build.ninja ]] || ! stamped "$folder/.compact-configured" "$key"; then
     step "configure $preset" "mend what CMake names; \`rm -rf $folder\` starts afresh; then run this again" \
       configure "$preset" || exit 1
@@ -218,7 +218,7 @@ configure() {
     fi
   fi
   (cd "$root" && cmake --preset "$1" -DTORCH_DIR="$TORCH_DIR" -DCOMPACT_PYTHON="$(test_python)" \
-    "${options[@]}")
+    -DCOMPACT_CPU_ARCH="${COMPACT_CPU_ARCH:-native}" "${options[@]}")
 }
 
 # run_study NAME ARGUMENTS...: builds the program, for `--setting gpu` with its CUDA kernels, and runs

@@ -23,6 +23,12 @@ def layers(model):
     return [(n, qkv, count), (n, n, count), (n, 2 * m, count), (m, n, count), (n, model["vocab_size"], 1)]
 
 
+def operations(model, block):
+    """Of a token's step in sequences of `block` tokens: of these products, and of causal attention's."""
+    products = sum(count * 6 * inputs * outputs for inputs, outputs, count in layers(model))
+    return products + 6 * model["num_hidden_layers"] * model["hidden_size"] * block
+
+
 def seconds_of(torch, a, dtype, inputs, outputs):
     """The least time of three for y = x wᵀ, gx = g w and gw = gᵀ x."""
     x, w, g = (torch.randn(*shape, device=a.device, dtype=dtype) for shape in

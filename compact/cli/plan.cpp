@@ -58,7 +58,7 @@ void report_gpu(const TrainConfig& c, const std::vector<Operation>& operations,
   std::cout << time_table(time, rates) << "gpu      " << gpu << ": a step "
             << (fits ? "takes " : "does not fit: it takes ") << format_bytes(plan.reserved)
             << " of " << format_bytes(card.memory_bytes())
-            << "; what the driver's context takes of it is not known\n";
+            << " that the driver and a context leave of " << card.mebibytes << " MiB\n";
   if (dtype_of(c.dtype) == at::kFloat && card.tf32_tflops() > card.float_tflops) {
     TrainConfig other = c;
     other.matmul_precision = c.matmul_precision == "high" ? "highest" : "high";
@@ -160,7 +160,7 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
   if (cuda) gpu = plan_for_gpu(gpu);
   // What a card has is the budget of what asks for one.
   if (!named.empty() && c.budget.empty() && (max_batch || c.preset == "auto")) {
-    c.budget = cat(planned_card().gibibytes, "GiB");
+    c.budget = cat(planned_card().memory_bytes() >> 20, "MiB");
   }
   COMPACT_CHECK(page.empty() || pareto, "--chart takes no effect without --pareto");
   COMPACT_CHECK(page.empty() || page.ends_with(".html"), "--chart ", page,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/plan/caching_allocator.h"
 
+#include <ATen/Context.h>
+
 #include <algorithm>
 #include <iterator>
 
@@ -22,6 +24,11 @@ int64_t segment_bytes(int64_t bytes) {
 }
 
 }  // namespace
+
+int64_t cublas_workspace_bytes(int capability) {
+  const bool large = capability >= 90 || at::globalContext().deterministicAlgorithms();
+  return large ? 32 * kMiB : 8 * kMiB + kMiB / 8;
+}
 
 void CachingAllocatorModel::set_free(Place block) {
   block->free = true;
@@ -78,6 +85,12 @@ void CachingAllocatorModel::free(uintptr_t address) {
     }
   }
   set_free(block);
+}
+
+int64_t CachingAllocatorModel::allocate_workspaces(int capability) {
+  const int64_t bytes = cublas_workspace_bytes(capability);
+  for (uintptr_t thread = 0; thread < kProductThreads; ++thread) allocate(thread, bytes);
+  return kProductThreads * bytes;
 }
 
 void CachingAllocatorModel::replay(const MemoryTrace& trace) {

@@ -15,16 +15,19 @@
 
 namespace compact {
 
-// The workspace that the matrix library takes for a stream of a GPU of so many capabilities (10 *
-// major + minor).
-constexpr int64_t cublas_workspace_bytes(int capability) {
-  return capability >= 90 ? int64_t{32} << 20 : (int64_t{8} << 20) + (int64_t{128} << 10);
-}
+// The workspace that cuBLAS takes for every thread that makes products, on a GPU of a capability
+// (10
+// * major + minor). Where torch must be deterministic, as it is now, it is of one size on all GPUs.
+int64_t cublas_workspace_bytes(int capability);
+// The threads of a training step that make products: the one that calls, and autograd's.
+inline constexpr int kProductThreads = 2;
 
 class CachingAllocatorModel {
  public:
   void allocate(uintptr_t address, int64_t bytes);
   void free(uintptr_t address);
+  // The workspaces of all threads, which are there from the first step on. Returns their bytes.
+  int64_t allocate_workspaces(int capability);
   void replay(const MemoryTrace& trace);
   int64_t most_reserved() const { return most_; }
 

@@ -62,8 +62,8 @@ StepPlan plan_step(const StepRequest& request, std::vector<Operation>* operation
   plan.reserved = std::max(plan.memory.peak, plan.whole);
   if (cuda) {
     CachingAllocatorModel allocator;
-    plan.workspace = cublas_workspace_bytes(kernels::planned_gpu().capability);
-    allocator.allocate(0, plan.workspace);
+    plan.memory.add_matrix_library(
+        allocator.allocate_workspaces(kernels::planned_gpu().capability));
     allocator.replay(built);
     if (dealt) plan.whole = allocator.most_reserved();
     allocator.replay(recorder.trace());

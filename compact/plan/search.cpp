@@ -6,8 +6,6 @@
 #include <limits>
 
 #include "compact/base/check.h"
-#include "compact/kernels/gpu.h"
-#include "compact/plan/caching_allocator.h"
 
 namespace compact {
 namespace {
@@ -30,11 +28,6 @@ BudgetSearch::BudgetSearch(Step step, Allowed allowed, Speed speed)
     names_.push_back(s.name);
     with_matrices_ += !s.matrices.empty();
   }
-}
-
-int64_t BudgetSearch::beside() const {
-  return request_.device == c10::kCUDA ? cublas_workspace_bytes(kernels::planned_gpu().capability)
-                                       : 0;
 }
 
 StepPlan BudgetSearch::plan(const std::string& lines, std::vector<Operation>* operations) const {
@@ -221,7 +214,7 @@ const Chosen& BudgetSearch::planned(const Candidate& c) {
 std::optional<Chosen> BudgetSearch::find(int64_t budget) {
   for (size_t i = 0; i < variants_.levels().size(); ++i) {
     const Level& l = level(i);
-    auto candidate = below(l, budget - beside());
+    auto candidate = below(l, budget);
     while (candidate) {
       const Chosen& chosen = planned(*candidate);
       if (chosen.plan.reserved <= budget) return chosen;
@@ -244,9 +237,9 @@ int64_t BudgetSearch::least_peak() {
   };
   for (size_t i = variants_.levels().size(); i-- > 0;) {
     const Level& l = level(i);
-    if (l.least + beside() >= peak) continue;
+    if (l.least >= peak) continue;
     consider(*below(l, l.least));
-    auto candidate = below(l, peak - 1 - beside());
+    auto candidate = below(l, peak - 1);
     while (candidate) {
       consider(*candidate);
       if (planned(*candidate).plan.whole == peak) break;

@@ -89,8 +89,6 @@ class BudgetSearch {
   int64_t chunk_cost(int64_t chunk) const;
   // Nanoseconds that an error of 1 in one segment is worth.
   double error_cost();
-  // What a plan holds beside the tensors whose peak the solver predicts.
-  int64_t beside() const;
 
   Step step_;
   StepRequest request_;

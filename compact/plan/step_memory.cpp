@@ -16,6 +16,12 @@ int64_t StepMemory::at(const StepMoment& moment) const {
   fail("[plan] a step has no moment `", str(moment), "`");
 }
 
+void StepMemory::add_matrix_library(int64_t bytes) {
+  matrix_library += bytes;
+  peak += bytes;
+  for (auto& [moment, most] : moments) most += bytes;
+}
+
 StepRecorder::StepRecorder(const Network& model, const Optimizer& optimizer)
     : model_(model), optimizer_(optimizer) {}
 

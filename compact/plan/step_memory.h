@@ -23,14 +23,15 @@ struct StepShape {
   bool may_release() const { return !clip && accumulation == 1; }
 };
 
-// Bytes. weights + optimizer + projections + other live before a step; at the peak gradients, saved
-// tensors and workspace are on top of them.
+// Bytes. weights + optimizer + projections + other + matrix_library live before a step; at the peak
+// gradients, saved tensors and workspace are on top of them.
 struct StepMemory {
   int64_t weights = 0;
-  int64_t optimizer = 0;    // moments and master weights
-  int64_t projections = 0;  // carriers, signs and indices
-  int64_t other = 0;        // what else lives, as rotary tables
-  int64_t gradients = 0;    // of all parameters, as they are summed
+  int64_t optimizer = 0;       // moments and master weights
+  int64_t projections = 0;     // carriers, signs and indices
+  int64_t other = 0;           // what else lives, as rotary tables
+  int64_t matrix_library = 0;  // CUDA: workspaces of cuBLAS, which every thread has its own of
+  int64_t gradients = 0;       // of all parameters, as they are summed
   std::vector<SlotBytes> slots;
   int64_t saved = 0;  // sum of the slots as stored
   HostBytes host;     // offloaded from a GPU, of `saved` and of none of the rest, at the most
@@ -38,7 +39,9 @@ struct StepMemory {
   int64_t peak = 0;
   MemoryPeak at_peak;                                   // above what lives before a step
   std::vector<std::pair<StepMoment, int64_t>> moments;  // the most at each, all included
-  int64_t fixed() const { return weights + optimizer + projections + other; }
+  int64_t fixed() const { return weights + optimizer + projections + other + matrix_library; }
+  // Counts `bytes` of workspaces, which live all the time.
+  void add_matrix_library(int64_t bytes);
   // The most at a moment, which must be one of the step's.
   int64_t at(const StepMoment& moment) const;
 };

@@ -20,6 +20,12 @@ const std::map<std::string, Phase> kPhases = {
     {"loss", Phase::kLoss},           {"backward", Phase::kBackward},
     {"optimizer", Phase::kOptimizer}, {"gradient norm", Phase::kGradientNorm}};
 
+// Workspaces of cuBLAS, where plans are for a GPU.
+int64_t matrix_library() {
+  if (meta_device() != c10::kCUDA) return 0;
+  return kProductThreads * cublas_workspace_bytes(kernels::planned_gpu().capability);
+}
+
 }  // namespace
 
 void prepare_planning(const std::string& device, const std::string& name, int64_t capability,
@@ -76,13 +82,15 @@ void StepTrace::stop() {
 
 std::tuple<int64_t, int64_t, int64_t, int64_t, std::string> StepTrace::peak() const {
   const MemoryPeak& p = timeline_.peak;
-  return {before_ + p.total, p.gradients, p.saved, p.workspace(), str(p.moment)};
+  const int64_t library = matrix_library();
+  return {before_ + library + p.total, p.gradients, p.saved, library + p.workspace(),
+          str(p.moment)};
 }
 
 int64_t StepTrace::reserved(const std::vector<c10::intrusive_ptr<StepTrace>>& earlier) const {
   if (meta_device() != c10::kCUDA) return before_ + timeline_.peak.total;
   CachingAllocatorModel allocator;
-  allocator.allocate(0, cublas_workspace_bytes(kernels::planned_gpu().capability));
+  allocator.allocate_workspaces(kernels::planned_gpu().capability);
   for (const auto& trace : earlier) allocator.replay(trace->trace_);
   allocator.replay(trace_);
   return allocator.most_reserved();
@@ -96,6 +104,7 @@ StepMemory StepTrace::memory() const {
   for (const auto& [moment, bytes] : timeline_.moments) {
     m.moments.emplace_back(moment, before_ + bytes);
   }
+  m.add_matrix_library(matrix_library());
   return m;
 }
 

@@ -38,6 +38,9 @@ std::string plan_table(const StepPlan& plan, c10::DeviceType device) {
   const StepMemory& m = plan.memory;
   std::string out = "\n" + slot_table(m.slots) + "\n";
   for (const Row& r : kFixed) out += row(r.name, m.*r.bytes, r.note);
+  if (m.matrix_library > 0) {
+    out += row("matrix library", m.matrix_library, "workspaces of cuBLAS, one for each thread");
+  }
   for (const Row& r : kWhole) out += row(r.name, m.*r.bytes, r.note);
   out += "at the peak, in " + str(m.at_peak.moment) + "\n";
   out += row("before the step", m.fixed(), "");
@@ -46,7 +49,6 @@ std::string plan_table(const StepPlan& plan, c10::DeviceType device) {
   out += row("workspace", m.at_peak.workspace(), "");
   out += row("peak", m.peak, str(m.at_peak.moment));
   if (device == c10::kCUDA) {
-    out += row("matrix library", plan.workspace, "workspace, modelled");
     out += row("reserved", plan.reserved,
                "by the caching allocator, modelled; the driver's context is not in it");
     if (m.host.asked > 0) {
@@ -112,6 +114,7 @@ nlohmann::ordered_json plan_json(const StepPlan& plan, c10::DeviceType device) {
                   {"saved_bytes", m.at_peak.saved},
                   {"workspace_bytes", m.at_peak.workspace()}};
   if (device == c10::kCUDA) {
+    j["matrix_library_bytes"] = m.matrix_library;
     j["reserved_bytes"] = plan.reserved;
     j["host_bytes"] = m.host.asked;
     j["host_pinned_bytes"] = m.host.pinned;

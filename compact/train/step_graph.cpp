@@ -59,10 +59,11 @@ bool StepGraph::run(const Network& network, Optimizer& optimizer, const StepSett
   alike_ = form == latest_ ? alike_ + 1 : 1;
   latest_ = form;
   const bool fits = recording_ && form == recorded_;
+  // A recording holds what a step takes, which one that is launched needs, too.
+  if (!fits) forget();
   // One that ended half-way before this process goes on where it was.
   if (settings.first != 0 || (!fits && alike_ <= kStepsBefore)) return false;
   if (!fits) {
-    forget();
     record(network, optimizer, settings, batches);
     recorded_ = form;
   } else {

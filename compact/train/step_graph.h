@@ -33,7 +33,7 @@ class StepGraph {
 
   // Makes a whole step from the recording, and tells its results to `progress`. False: the step is
   // not like the one recorded, or nothing is recorded yet, and the caller makes it. A step is
-  // recorded when two like it came before it, and anew when steps of another form came. The
+  // recorded when two like it came before it; one of another form releases the recording. The
   // optimizer must be prepared for it.
   bool run(const Network& network, Optimizer& optimizer, const StepSettings& settings,
            const std::vector<Batch>& batches, RunProgress& progress);

@@ -2,6 +2,7 @@
 // The table of GPUs, and plans for one of them.
 #include "compact/plan/gpu_card.h"
 
+#include <ATen/Context.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -39,7 +40,7 @@ TEST(GpuCard, EveryRowIsReached) {
     EXPECT_EQ(find_gpu_card(card.gpu().name), &card);
     EXPECT_EQ(&gpu_card(card.name), &card);
     EXPECT_GT(card.half_tflops, card.float_tflops) << card.name;
-    EXPECT_GT(card.gibibytes, 9) << card.name;
+    EXPECT_GT(card.mebibytes, 10000) << card.name;
     EXPECT_GE(card.capability, 80) << card.name;
     EXPECT_GT(card.processors, 40) << card.name;
     EXPECT_LT(card.host_gigabytes, 1000 * card.terabytes_a_second) << card.name;
@@ -112,9 +113,35 @@ TEST_F(PlannedCard, RefusesProjectionsOfRowsThatItCannotHold) {
   EXPECT_GT(plan("4090", shape).memory.peak, 0);
 }
 
-TEST_F(PlannedCard, OlderOnesTakeASmallerWorkspace) {
-  EXPECT_EQ(plan("h100", small_shape(1)).workspace, 32 << 20);
-  EXPECT_EQ(plan("a100", small_shape(1)).workspace, (8 << 20) + (128 << 10));
+// One for the thread that calls and one for autograd's, in the peak as in what is reserved.
+TEST_F(PlannedCard, EveryThreadHasAWorkspaceOfTheMatrixLibrary) {
+  constexpr int64_t kSmall = (8 << 20) + (128 << 10), kLarge = 32 << 20;
+  const StepPlan older = plan("a100", small_shape(1)), hopper = plan("h100", small_shape(1));
+  EXPECT_EQ(older.memory.matrix_library, 2 * kSmall);
+  EXPECT_EQ(hopper.memory.matrix_library, 2 * kLarge);
+  EXPECT_EQ(hopper.memory.peak - older.memory.peak, 2 * (kLarge - kSmall));
+  EXPECT_EQ(hopper.memory.peak, hopper.memory.fixed() + hopper.memory.at_peak.total);
+  EXPECT_EQ(hopper.memory.at(hopper.memory.at_peak.moment), hopper.memory.peak);
+  EXPECT_GE(hopper.reserved, hopper.memory.peak);
+  // Both small ones lie in one segment of 20 MiB.
+  EXPECT_EQ(hopper.reserved - older.reserved, 2 * kLarge - (20 << 20));
+}
+
+TEST_F(PlannedCard, DeterministicProductsTakeTheLargeWorkspaceOnEveryGpu) {
+  at::globalContext().setDeterministicAlgorithms(true, false);
+  EXPECT_EQ(plan("a100", small_shape(1)).memory.matrix_library, 64 << 20);
+  at::globalContext().setDeterministicAlgorithms(false, false);
+}
+
+// 24 GiB as sold are 23.6 to a process, of which its context takes some.
+TEST(GpuCard, HasLessThanItIsSoldWith) {
+  const std::pair<const char*, double> usable[] = {
+      {"4090", 23.6}, {"h100", 79.2}, {"h200", 140}, {"a10g", 22.1}, {"l40s", 44.6}};
+  for (const auto& [name, gibibytes] : usable) {
+    const double planned = static_cast<double>(gpu_card(name).memory_bytes()) * 0x1p-30;
+    EXPECT_LT(planned, gibibytes) << name;
+    EXPECT_GT(planned, gibibytes - 1.2) << name;
+  }
 }
 
 }  // namespace

@@ -101,5 +101,22 @@ TEST_F(GpuPlans, DeterministicFlashTakesMoreMemory) {
   EXPECT_GE(same - plain, (132 / 4 - 3) * part);
 }
 
+// Above 3072 of them: six lists of indices and one row in f32 for each; below nothing.
+TEST_F(GpuPlans, GradientsOfEmbeddingsTakeSortedIndicesAndRows) {
+  constexpr int64_t kRows = 100, kWidth = 64;
+  const auto beside_the_result = [](int64_t tokens, c10::DeviceType device) {
+    prepare_meta(device);
+    const at::Tensor gradient = at::empty({tokens, kWidth}, at::device(at::kMeta).dtype(at::kHalf)),
+                     indices = at::empty({tokens}, at::device(at::kMeta).dtype(at::kLong));
+    reset_peak(at::kMeta);
+    const at::Tensor result = at::embedding_dense_backward(gradient, indices, kRows, -1, false);
+    EXPECT_EQ(result.sizes(), (std::vector<int64_t>{kRows, kWidth}));
+    return peak_bytes(at::kMeta) - live_bytes(at::kMeta);
+  };
+  EXPECT_EQ(beside_the_result(4096, c10::kCUDA), 4096 * (6 * 8 + 4 * kWidth));
+  EXPECT_EQ(beside_the_result(3072, c10::kCUDA), 0);
+  EXPECT_EQ(beside_the_result(4096, c10::kCPU), 0);
+}
+
 }  // namespace
 }  // namespace compact

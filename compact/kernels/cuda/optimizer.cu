@@ -217,7 +217,7 @@ void add(Steps& s, const AdamW& a) {
 void adamw(const AdamW& a, const Launch& launch) { adamw_all({&a, 1}, launch); }
 
 void adamw_all(const AdamWList& list, const Launch& launch) {
-  Steps steps;
+  Steps steps{};
   const AdamW* like = nullptr;  // the first of those in `steps`
   const auto run = [&] {
     if (!like) return;
