@@ -34,12 +34,12 @@ run_tests() {
       printf '%s: passed before\n' "$group"
       continue
     fi
-    rm -f "$work/tests.xml"
-    OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=2 ctest --test-dir "$build" -R "$group" --timeout 300 \
+    rm -rf "$work/tests.xml" "$build/results"
+    OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=2 ctest --test-dir "$build" -R "$group" --timeout 1800 \
       --parallel "$(nproc)" --no-tests=error --test-output-size-passed 16000 \
       --output-junit "$work/tests.xml" >"$work/tests.txt" || true
     printf '%s\n' "$group"
-    if "$python" "$root/scripts/summary.py" "$work/tests.xml"; then
+    if "$python" "$root/scripts/summary.py" "$work/tests.xml" "$build/results"; then
       printf '%s\n' "$key $group" >"$stamp"
     else
       status=1
