@@ -44,7 +44,7 @@ class Counts:
         if said:
             self.fail(name, "\n".join(p.text or p.get("message", "") for p in said).strip())
         elif skipped is not None:  # GoogleTest: FILE:LINE, then what GTEST_SKIP() was told
-            message = re.sub(r"^\S+:\d+\n", "", skipped.get("message", ""))
+            message = re.sub(r"^.*:\d+\n", "", skipped.get("message", ""))
             self.skip(name, " ".join(message.split()))
         elif case.get("status") == "notrun":  # DISABLED_
             self.skip(name, "disabled")
@@ -61,8 +61,9 @@ class Counts:
         file = results and results / (name.replace("/", "-") + ".xml")
         if ran and file and file.exists():
             singles = list(read(file).iter("testcase"))
-            prefix = name.partition(".")[0]
-            wrong = [self.single(f"{prefix}.{c.get('classname')}.{c.get('name')}", c) for c in singles]
+            prefix = name.partition(".")[0] + "."
+            names = [f"{c.get('classname')}.{c.get('name')}" for c in singles]  # pytest's begin with a folder
+            wrong = [self.single(n if n.startswith(prefix) else prefix + n, c) for n, c in zip(names, singles)]
             if status == "fail" and not any(wrong):  # after the last of them, or in none
                 self.fail(name, output.strip())
             elif not singles:

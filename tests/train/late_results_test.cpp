@@ -137,9 +137,9 @@ TEST(LateResultsOfARun, NameTheStepThatWasNotFiniteAndLeaveCheckpoints) {
     EXPECT_EQ(on_time.message, first);
     EXPECT_THAT(first, MatchesRegex("step [0-9]+: the (loss is [a-z-]+|gradient of [a-z0-9._]+ is "
                                     "not finite); stopped before the update"));
-    EXPECT_THAT(late.message,
-                MatchesRegex(cat("step ", step, ": the (loss is [a-z-]+|gradient is not finite); "
-                                 "neither its update was made nor one after it")));
+    EXPECT_THAT(late.message, MatchesRegex(cat("step ", step,
+                                               ": the (loss is [a-z-]+|gradient is not finite); "
+                                               "neither its update was made nor one after it")));
     EXPECT_EQ(on_time.checkpoints.size(), save_steps < step ? 1 : 0);
     EXPECT_TRUE(on_time.checkpoints == late.checkpoints);
   }
