@@ -42,7 +42,7 @@ class Unit:
                 next(rest)
             elif word == "-include":
                 self.header = next(rest)
-            elif word == "-x":
+            elif word == "-x":  # said anew
                 next(rest)
             elif word not in PRECOMPILED and (optimize or not PIE_OR_LEVEL.fullmatch(word)):
                 self.flags.append(word)
@@ -70,13 +70,12 @@ def main():
             copy = headers_name(unit.header)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(unit.header, copy)
-            what = ["-x", "c++-header", str(copy), "-o", f"{copy}.gch"]
+            what = ["-x", "c++-header", "-include", str(copy), "-o", f"{copy}.gch", "-c"]
         else:
             what = ["-S", "-o", "/dev/null"] if args.optimize else ["-fsyntax-only"]
             if unit.header:
                 what += ["-Winvalid-pch", "-include", str(headers_name(unit.header))]
-            what += [unit.source]
-        return unit, subprocess.run([*args.compiler, *flags, *what], cwd=unit.folder, capture_output=True, text=True)
+        return unit, subprocess.run([*args.compiler, *flags, *what, unit.source], cwd=unit.folder, capture_output=True, text=True)
 
     failed = 0
     wanted = [u for u in units if not u.makes_header and re.search(args.only, u.name)]
@@ -86,6 +85,8 @@ def main():
                 if done.returncode or done.stderr:
                     failed += 1
                     print(f"{unit.name}\n{done.stderr}", flush=True)
+            if failed and some is not wanted:
+                return 1  # without them everything else would take long
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(f"{len(wanted)} compilations, {failed} with warnings or errors, {used.ru_utime + used.ru_stime:.0f} s of CPU")
     return 1 if failed or not wanted else 0
