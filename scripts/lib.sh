@@ -198,8 +198,9 @@ build() {
   folder=$(build_folder "$preset")
   key=$({ cat "$root/CMakePresets.json"; echo "$TORCH_DIR" "$(test_python)" "${CUDACXX:-}" \
     "${cuda_architectures:-}" "${COMPACT_CPU_ARCH:-}"; } | hash_of)
-  if [[ ! -f $folder/build.ninja ]] || { [[ -n ${COMPACT_WERROR:-} ]] &&
-    ! grep -q "^COMPACT_WERROR:BOOL=$COMPACT_WERROR\$" "$folder/CMakeCache.txt"; } || ! stamped "$folder/.compact-configured" "$key"; then
+  if [[ ! -f $folder/build.ninja ]] ||
+    ! grep -q "^COMPACT_WERROR:BOOL=${COMPACT_WERROR:-}" "$folder/CMakeCache.txt" ||
+    ! stamped "$folder/.compact-configured" "$key"; then
     step "configure $preset" "mend what CMake names; \`rm -rf $folder\` starts afresh; then run this again" \
       configure "$preset" || exit 1
     printf '%s\n' "$key" >"$folder/.compact-configured"
