@@ -8,7 +8,7 @@ include(${CMAKE_CURRENT_LIST_DIR}/libraries.cmake)
 # and its neighbours).
 function(compact_flags target)
   target_compile_options(${target} PRIVATE
-    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Werror -Wno-unused-parameter -Wno-missing-field-initializers -Wno-stringop-overflow
+    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra $<$<BOOL:${COMPACT_WERROR}>:-Werror> -Wno-unused-parameter -Wno-missing-field-initializers -Wno-stringop-overflow
     -Wno-restrict -Wno-array-bounds -fpch-preprocess>)
   if(COMPACT_SANITIZE)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${COMPACT_SANITIZE} -fno-omit-frame-pointer>)

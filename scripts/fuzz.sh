@@ -14,7 +14,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 seconds=${1:-5}
 [[ $seconds =~ ^[0-9]+$ ]] || die "seconds for each target must be a number, is $seconds"
 shift $(($# > 0))
-packages+=(clang-16 libclang-rt-16-dev)
+packages+=("${fuzz_packages[@]}")
 ensure_packages
 ensure_torch
 build fuzz fuzz

@@ -16,6 +16,7 @@ packages=(
   libsentencepiece-dev libxxhash-dev zlib1g-dev libzstd-dev liblzma-dev
   libarchive-dev libjpeg-dev libpng-dev libicu-dev libboost-context-dev
 )
+fuzz_packages=(clang-16 libclang-rt-16-dev)
 tried_torch="2.11 2.12 2.13 2.14"
 
 die() {
@@ -188,14 +189,18 @@ build_jobs() {
 # build_folder PRESET -> where it builds.
 build_folder() { if [[ $1 == release ]]; then echo "$root/build"; else echo "$root/build-$1"; fi; }
 
-# build PRESET [TARGET...]: configures where something changed, then builds.
+# build PRESET [TARGET...]: configures where something changed, then builds. Of the environment:
+# COMPACT_WERROR=ON makes warnings errors (what builds for users leaves that as it finds it), and
+# COMPACT_CPU_ARCH is the processor that the kernels are compiled for.
 build() {
   local preset=$1 folder key
   shift
   folder=$(build_folder "$preset")
   key=$({ cat "$root/CMakePresets.json"; echo "$TORCH_DIR" "$(test_python)" "${CUDACXX:-}" \
     "${cuda_architectures:-}" "${COMPACT_CPU_ARCH:-}"; } | hash_of)
-  if [[ ! -f $folder/build.ninja ]] || ! stamped "$folder/.compact-configured" "$key"; then
+  if [[ ! -f $folder/build.ninja ]] ||
+    ! grep -q "^COMPACT_WERROR:BOOL=${COMPACT_WERROR:-}" "$folder/CMakeCache.txt" ||
+    ! stamped "$folder/.compact-configured" "$key"; then
     step "configure $preset" "mend what CMake names; \`rm -rf $folder\` starts afresh; then run this again" \
       configure "$preset" || exit 1
     printf '%s\n' "$key" >"$folder/.compact-configured"
@@ -218,7 +223,8 @@ configure() {
     fi
   fi
   (cd "$root" && cmake --preset "$1" -DTORCH_DIR="$TORCH_DIR" -DCOMPACT_PYTHON="$(test_python)" \
-    -DCOMPACT_CPU_ARCH="${COMPACT_CPU_ARCH:-native}" "${options[@]}")
+    -DCOMPACT_CPU_ARCH="${COMPACT_CPU_ARCH:-native}" \
+    ${COMPACT_WERROR:+"-DCOMPACT_WERROR=$COMPACT_WERROR"} "${options[@]}")
 }
 
 # run_study NAME ARGUMENTS...: builds the program, for `--setting gpu` with its CUDA kernels, and runs

@@ -38,11 +38,11 @@ configure_version() {
 }
 build_version() { cmake --build "$work/$1/build" --parallel "$(build_jobs)" --target "$2"; }
 test_version() {
-  rm -f "$work/$1/tests.xml"
+  rm -rf "$work/$1/tests.xml" "$work/$1/build/results"
   COMPACT_PYTHON=$work/$1/venv/bin/python OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=2 \
     ctest --test-dir "$work/$1/build" --no-tests=error \
     --parallel "$(nproc)" --output-junit "$work/$1/tests.xml" --test-output-size-passed 16000 || true
-  python3 "$root/scripts/summary.py" "$work/$1/tests.xml" || true
+  python3 "$root/scripts/summary.py" "$work/$1/tests.xml" "$work/$1/build/results" || true
 }
 
 # timed FILE NAME COMMAND...: a step whose time, summed over calls, is kept in FILE and in `spent`.

@@ -2,6 +2,7 @@
 // Look-up in a list of things that have a name.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -31,9 +32,10 @@ std::vector<std::string> names_of(const List& all) {
 }
 
 // The one of `all` with this `name`. Throws InputError "`what` `name`; known: ..." where there is
-// none.
-template <class List>
-const auto& named(const List& all, std::string_view name, const std::string& what) {
+// none. What it returns lives as long as the list that the span shows, so nothing is taken by
+// reference.
+template <class T>
+const auto& named(std::span<T> all, std::string_view name, std::string_view what) {
   for (const auto& x : all) {
     if (element(x).name == name) return element(x);
   }

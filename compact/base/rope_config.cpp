@@ -32,7 +32,9 @@ void check_factors(const char* key, const std::vector<double>& factors, int64_t 
 }  // namespace
 
 RopeKind rope_kind_of(std::string_view name, std::string_view where) {
-  return named(kinds(), name, cat(where, ": rope_type: no such type of rotary positions")).kind;
+  return named(std::span(kinds()), name,
+               cat(where, ": rope_type: no such type of rotary positions"))
+      .kind;
 }
 
 const char* name_of(RopeKind kind) { return kinds()[static_cast<size_t>(kind)].name.c_str(); }

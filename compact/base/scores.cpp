@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -127,7 +128,7 @@ double named_score(std::string_view name, Values predicted, Values labels, doubl
                        {"matthews_correlation", matthews},
                        {"pearson", pearson},
                        {"spearmanr", spearman}};
-  return named(all, name, "no score is named").of(predicted, labels);
+  return named(std::span<const Score>(all), name, "no score is named").of(predicted, labels);
 }
 
 }  // namespace compact

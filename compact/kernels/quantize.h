@@ -147,25 +147,19 @@ COMPACT_HOST_DEVICE inline float quantize_value(uint32_t code, GroupScale s) {
   }
 }
 
-// Calls f.template operator()<bits, levels, rounding>(); Lloyd's levels have at most 4 bits,
-// positive ones at least 2.
+// Calls body.template operator()<bits, levels>(); Lloyd's levels have at most 4 bits, positive ones
+// at least 2.
 template <class F>
-void with_format(const QuantizeFormat& f, F&& body) {
-  const auto rounded = [&]<int kBits, Levels kLevels>() {
-    f.rounding == Rounding::kNearest
-        ? body.template operator()<kBits, kLevels, Rounding::kNearest>()
-        : body.template operator()<kBits, kLevels, Rounding::kStochastic>();
-  };
+void with_levels(const QuantizeFormat& f, F&& body) {
   const auto levelled = [&]<int kBits>() {
     if constexpr (kBits <= 4) {
-      if (f.levels == Levels::kLloyd) return rounded.template operator()<kBits, Levels::kLloyd>();
+      if (f.levels == Levels::kLloyd) return body.template operator()<kBits, Levels::kLloyd>();
     }
     if constexpr (kBits >= 2) {
-      if (f.levels == Levels::kPositive) {
-        return rounded.template operator()<kBits, Levels::kPositive>();
-      }
+      if (f.levels == Levels::kPositive)
+        return body.template operator()<kBits, Levels::kPositive>();
     }
-    rounded.template operator()<kBits, Levels::kUniform>();
+    body.template operator()<kBits, Levels::kUniform>();
   };
   switch (f.bits) {
     case 1:
@@ -177,6 +171,16 @@ void with_format(const QuantizeFormat& f, F&& body) {
     default:
       return levelled.template operator()<8>();
   }
+}
+
+// Calls body.template operator()<bits, levels, rounding>().
+template <class F>
+void with_format(const QuantizeFormat& f, F&& body) {
+  with_levels(f, [&]<int kBits, Levels kLevels>() {
+    f.rounding == Rounding::kNearest
+        ? body.template operator()<kBits, kLevels, Rounding::kNearest>()
+        : body.template operator()<kBits, kLevels, Rounding::kStochastic>();
+  });
 }
 
 }  // namespace compact::kernels

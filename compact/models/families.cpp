@@ -57,7 +57,7 @@ bool FamilyInfo::is_for(ModelUse use) const {
   return std::ranges::any_of(types, [&](const auto& type) { return type.second == use; });
 }
 
-const ModelInfo& model_named(const std::string& name, ModelUse use) {
+const ModelInfo& model_named(std::string_view name, ModelUse use) {
   std::vector<std::string> names;
   for (const FamilyInfo* f : families()) {
     for (const ModelInfo& m : f->models) {

@@ -52,7 +52,7 @@ std::vector<ModelInfo> models_of(const Table& table) {
 std::span<const FamilyInfo* const> families();
 
 // Throws InputError where no family has such a model for this use, with a suggestion.
-const ModelInfo& model_named(const std::string& name, ModelUse use);
+const ModelInfo& model_named(std::string_view name, ModelUse use);
 
 // What the model of a config.json is for. Throws InputError, beginning with `where`, on a
 // model_type that is in no family.

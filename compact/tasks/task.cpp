@@ -31,7 +31,7 @@ std::vector<std::pair<std::string, const Dataset*>> Task::held_out() const {
   return sets;
 }
 
-const TaskInfo& task_named(const std::string& name) {
+const TaskInfo& task_named(std::string_view name) {
   return named(tasks(), name, "--task: no such task");
 }
 

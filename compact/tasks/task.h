@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "compact/config/config.h"
@@ -66,7 +67,7 @@ struct TaskInfo {
 };
 std::span<const TaskInfo* const> tasks();
 // Throws InputError with a suggestion on an unknown name.
-const TaskInfo& task_named(const std::string& name);
+const TaskInfo& task_named(std::string_view name);
 // The configuration as its task takes it.
 TrainConfig for_task(TrainConfig config);
 // The task of a model folder, by its config.json.

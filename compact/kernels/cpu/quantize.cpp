@@ -175,8 +175,27 @@ Place place_of(const QuantizeFormat& f, int64_t n, int64_t group) {
           row * f.row_bytes(n) + g * (f.group * f.bits / 8)};
 }
 
-template <class S>
-void quantize_groups(const Quantize& a, const Launch& launch) {
+// The offset and the step of a group. Their type is asked for here, once a group, and not around
+// the loops, which would be compiled for each.
+COMPACT_INLINE void set_scale(Type type, void* scales, int64_t g, GroupScale s) {
+  with_type(type, [&]<class S>() {
+    store(static_cast<S*>(scales)[2 * g], s.offset);
+    store(static_cast<S*>(scales)[2 * g + 1], s.step);
+  });
+}
+COMPACT_INLINE GroupScale scale_at(Type type, const void* scales, int64_t g) {
+  GroupScale s{};
+  with_type(type, [&]<class S>() {
+    const S* at = static_cast<const S*>(scales) + 2 * g;
+    s = {load(at[0]), load(at[1])};
+  });
+  return s;
+}
+
+}  // namespace
+
+void quantize(const Quantize& a, const Launch& launch) {
+  if (a.rows * a.n == 0) return;
   const QuantizeFormat& f = a.format;
   // Groups that one call of philox_words serves, or calls that a group takes.
   const int64_t batch = std::max<int64_t>(1, kPhiloxHalves / f.group), all = a.rows * f.groups(a.n);
@@ -196,8 +215,7 @@ void quantize_groups(const Quantize& a, const Launch& launch) {
             const Place at = place_of(f, a.n, g);
             const T* x = static_cast<const T*>(a.x) + at.first;
             const GroupScale s = scale_of<kBits, kLevels, kRounding>(x, at.count, f.scale);
-            store(static_cast<S*>(a.scales)[2 * g], s.offset);
-            store(static_cast<S*>(a.scales)[2 * g + 1], s.step);
+            set_scale(f.scale, a.scales, g, s);
             quantize_group<kBits, kLevels, kRounding>(
                 x, at.count, s, random + (g - b * batch) * f.group, a.codes + at.byte);
           }
@@ -207,27 +225,17 @@ void quantize_groups(const Quantize& a, const Launch& launch) {
   });
 }
 
-}  // namespace
-
-void quantize(const Quantize& a, const Launch& launch) {
-  if (a.rows * a.n == 0) return;
-  with_type(a.format.scale, [&]<class S>() { quantize_groups<S>(a, launch); });
-}
-
 void dequantize(const Dequantize& a, const Launch& launch) {
   if (a.rows * a.n == 0) return;
   const QuantizeFormat& f = a.format;
-  with_type(f.scale, [&]<class S>() {
-    with_type(a.type, [&]<class T>() {
-      with_format(f, [&]<int kBits, Levels kLevels, Rounding>() {
-        launch.parallel_for(a.rows * f.groups(a.n), 128, [&](int64_t begin, int64_t end) {
-          for (int64_t g = begin; g < end; ++g) {
-            const Place at = place_of(f, a.n, g);
-            const S* s = static_cast<const S*>(a.scales) + 2 * g;
-            dequantize_group<kBits, kLevels>(static_cast<T*>(a.x) + at.first, at.count,
-                                             {load(s[0]), load(s[1])}, a.codes + at.byte);
-          }
-        });
+  with_type(a.type, [&]<class T>() {
+    with_levels(f, [&]<int kBits, Levels kLevels>() {
+      launch.parallel_for(a.rows * f.groups(a.n), 128, [&](int64_t begin, int64_t end) {
+        for (int64_t g = begin; g < end; ++g) {
+          const Place at = place_of(f, a.n, g);
+          dequantize_group<kBits, kLevels>(static_cast<T*>(a.x) + at.first, at.count,
+                                           scale_at(f.scale, a.scales, g), a.codes + at.byte);
+        }
       });
     });
   });

@@ -252,7 +252,7 @@ void dequantize(const Dequantize& a, const Launch& launch) {
   with_type(a.type, [&]<class T>() {
     const Walk w = walk_of(a.format, a.n, static_cast<const T*>(a.x), a.codes, a.scales);
     const unsigned grid = blocks_for(a.rows * w.units, kThreads / kWarp);
-    with_format(a.format, [&]<int kBits, Levels kLevels, Rounding>() {
+    with_levels(a.format, [&]<int kBits, Levels kLevels>() {
       start("dequantize", launch, {grid, kThreads}, dequantize_units<kBits, kLevels, T>, a, w);
     });
   });

@@ -93,7 +93,7 @@ void quantize(const Quantize& a, const Launch&) {
 void dequantize(const Dequantize& a, const Launch&) {
   const QuantizeFormat& f = a.format;
   with_type(a.type, [&]<class T>() {
-    with_format(f, [&]<int kBits, Levels kLevels, Rounding>() {
+    with_levels(f, [&]<int kBits, Levels kLevels>() {
       for_groups(f, a.rows, a.n, [&](int64_t g, int64_t first, int64_t count, int64_t byte) {
         const GroupScale s = {get(a.scales, 2 * g, f.scale), get(a.scales, 2 * g + 1, f.scale)};
         const int64_t bytes = (count * kBits + 7) / 8;

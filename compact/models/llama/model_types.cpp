@@ -79,7 +79,7 @@ const std::vector<DecoderFamily>& decoder_families() {
   return all;
 }
 
-const DecoderFamily& decoder_family(const std::string& type, std::string_view where) {
+const DecoderFamily& decoder_family(std::string_view type, std::string_view where) {
   const auto found = std::ranges::find(decoder_families(), type, &DecoderFamily::type);
   std::string known;
   for (const DecoderFamily& f : decoder_families())

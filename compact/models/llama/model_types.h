@@ -43,7 +43,7 @@ struct DecoderFamily {
 // The table.
 const std::vector<DecoderFamily>& decoder_families();
 // Throws InputError beginning with `where` on another model_type.
-const DecoderFamily& decoder_family(const std::string& type, std::string_view where);
+const DecoderFamily& decoder_family(std::string_view type, std::string_view where);
 
 // Throws InputError on a setting that changes what a decoder computes and is none of this family's,
 // unless it has the value that does nothing.

@@ -1,0 +1,40 @@
+# shellcheck shell=bash disable=SC2034,SC2154  # .ci/run reads what is set here, lib.sh sets what is read
+# SPDX-License-Identifier: Apache-2.0
+# The lanes of .ci/run, and which of them need not run again. Sourced after lib.sh.
+
+# In their order.
+lanes=(tests format docs compilers fuzz cuda quick-start older)
+
+# What a lane reads, for those that only run where it has changed. tests/cmake/lanes.py holds these
+# paths against what their sources include.
+declare -A lane_inputs=(
+  [fuzz]="fuzz presets examples compact/base compact/codecs compact/config compact/data compact/io
+    compact/json compact/kernels compact/models compact/networks compact/ops compact/optim compact/parallel
+    compact/train/run_state_json.cpp compact/train/run_state_json.h scripts/fuzz.sh"
+  [cuda]="compact/base compact/kernels tests/kernels scripts/kernel_resources.py"
+)
+every_lane_inputs=(.ci CMakeLists.txt CMakePresets.json cmake scripts/cuda.sh scripts/lanes.sh scripts/lib.sh)
+version_of_fuzz() { clang++-16 --version; }
+version_of_cuda() { "$(find_nvcc)" --version; }
+
+# Which inputs a lane has passed with is kept outside the tree, on the machine where it passed: what
+# another machine or an older commit passed with says nothing here.
+lane_records=${XDG_CACHE_HOME:-$HOME/.cache}/compact/lanes
+
+# lane_key LANE: a hash of all that it reads and of what compiles it; fails where that is not known.
+lane_key() {
+  local text paths=()
+  [[ -n ${lane_inputs[$1]:-} ]] || return 1
+  read -r -d '' -a paths <<<"${lane_inputs[$1]}" || true
+  text=$(
+    set -o pipefail
+    exec 2>/dev/null
+    cd "$root" && find "${every_lane_inputs[@]}" "${paths[@]}" -type f ! -name '*.pyc' -print0 |
+      sort -z | xargs -0 sha256sum &&
+      "version_of_$1" && g++ --version && (ensure_torch >&2 && cat "$TORCH_DIR/version.py")
+  ) && hash_of <<<"$text"
+}
+
+# passed_before LANE KEY, remember LANE KEY: whether it passed here with that key, and that it did.
+passed_before() { [[ -n $2 && -f $lane_records/$1-$2 ]]; }
+remember() { [[ -z $2 ]] || { mkdir -p "$lane_records" && date -u +%FT%TZ >"$lane_records/$1-$2"; }; }
