@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kRoundSeconds = 2, kBusy = 0.05;
+constexpr double kRoundSeconds = 1.5, kBusy = 0.05;
 
 // One round of a run.
 ProcessResult measure(std::vector<std::string> arguments, RunReport& run) {
