@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "compact/apps/process.h"
+#include "compact/base/check.h"
 #include "compact/base/text.h"
 
 namespace compact {
