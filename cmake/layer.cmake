@@ -99,8 +99,10 @@ endfunction()
 
 # at::RecordFunction has a member more without NDEBUG, which the libraries of torch, built with it,
 # do not know.
-set_source_files_properties(${PROJECT_SOURCE_DIR}/compact/ops/scopes/op_names.cpp PROPERTIES
-  COMPILE_DEFINITIONS NDEBUG SKIP_PRECOMPILE_HEADERS ON)
+if(NOT CMAKE_BUILD_TYPE STREQUAL Release)  # which has it
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/compact/ops/scopes/op_names.cpp PROPERTIES
+    COMPILE_DEFINITIONS NDEBUG SKIP_PRECOMPILE_HEADERS ON)
+endif()
 # Its State has members of types that are the file's own, of which g++ warns in any but a main file.
 set_source_files_properties(${PROJECT_SOURCE_DIR}/compact/ops/scopes/saved_tensors.cpp PROPERTIES
   SKIP_UNITY_BUILD_INCLUSION ON)
