@@ -8,9 +8,9 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-steps=300 new_tokens=150
+steps=300 rounds=3 new_tokens=150
 if [[ ${1:-} == --quick ]]; then
-  steps=20 new_tokens=20
+  steps=20 rounds=1 new_tokens=20
   shift
 fi
 user=("$@")
@@ -26,6 +26,7 @@ options=(
   --learning_rate 4e-3
   --warmup_steps 0.05
   --max_steps "$steps"
+  --timing_rounds "$rounds"
   --output_dir "$root/runs/quickstart"
 )
 
