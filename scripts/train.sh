@@ -78,5 +78,5 @@ last=$(sed -n 's/^ *"folder": "\(.*\)",$/\1/p' "$output/compare.json" | tail -n 
 # shellcheck disable=SC2016
 printf '\nThe model trained as `%s` writes:\n\n' "$(basename "$last")"
 "$compact" generate --model_name_or_path "$last" --prompt "It was" \
-  --max_new_tokens "$new_tokens" --temperature 0.5 --seed 1
+  --max_new_tokens "$new_tokens" --temperature 0.6 --top_p 0.9 --seed 1
 printf '\nCompared runs, models and pictures: %s\n' "$output"
