@@ -143,6 +143,7 @@ TEST_F(Compare, StepTimesAreMeasuredInTurn) {
   EXPECT_FALSE(std::filesystem::exists(folder / "out/exact/measured"));
 
   options.timing_rounds = 0;
+  options.config.overwrite_output_dir = true;
   std::filesystem::remove(program() + ".measured");
   EXPECT_EQ(run({"exact"}), 0);
   EXPECT_FALSE(std::filesystem::exists(program() + ".measured"));
