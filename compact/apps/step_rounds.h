@@ -39,9 +39,10 @@ struct StepRounds {
 };
 
 // Trains `arguments[i]` (of `compact train`, program first, without --output_dir; empty: passed
-// over) for some steps, about 1.5 seconds, in each of `count` rounds and appends to `runs[i].rounds`. A
-// run of which no step time is known is passed over; one that fails is named in `errors` and not
-// measured again. What is written lies in a folder of the run's own and is removed.
+// over) for some steps, about 1.5 seconds, in each of `count` rounds and appends to
+// `runs[i].rounds`. A run of which no step time is known is passed over; one that fails is named in
+// `errors` and not measured again. What is written lies in a folder of the run's own and is
+// removed.
 StepRounds measure_rounds(int64_t count, const std::vector<std::vector<std::string>>& arguments,
                           std::vector<RunReport>& runs, std::ostream& errors);
 
