@@ -1,6 +1,9 @@
 # The kernels layer: one folder of compact/kernels per backend, fastest first. A new backend is a
 # folder and its name in this list.
 set(COMPACT_BACKENDS cpu reference meta)
+if(NOT COMPACT_PROGRAM)  # the others are compared with it by tests and the program's self-check
+  list(REMOVE_ITEM COMPACT_BACKENDS reference)
+endif()
 if(COMPACT_CUDA)
   if(NOT CMAKE_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES 80 90)
@@ -29,16 +32,23 @@ set(kernel_sources "")
 foreach(backend IN LISTS COMPACT_BACKENDS)
   file(GLOB sources CONFIGURE_DEPENDS
     ${PROJECT_SOURCE_DIR}/compact/kernels/${backend}/*.cpp ${PROJECT_SOURCE_DIR}/compact/kernels/${backend}/*.cu)
-  list(APPEND kernel_sources ${sources})
   string(APPEND backend_list "X(${backend}) ")
-  if(backend STREQUAL cpu)
-    set_source_files_properties(${sources} PROPERTIES
-      COMPILE_OPTIONS "-O3;-march=${COMPACT_CPU_ARCH};-Wno-psabi;-fno-math-errno;-fno-trapping-math;-ffp-contract=off")
-  elseif(backend STREQUAL reference)
-    set_source_files_properties(${sources} PROPERTIES COMPILE_OPTIONS "-ffp-contract=off")
+  if(backend MATCHES "^(cpu|reference)$")  # with flags of their own; sources that have such are never joined
+    add_library(compact_kernels_${backend} OBJECT ${sources})
+    target_include_directories(compact_kernels_${backend} PRIVATE ${PROJECT_SOURCE_DIR})
+    compact_unity(compact_kernels_${backend})
+    compact_flags(compact_kernels_${backend})
+    set(sources $<TARGET_OBJECTS:compact_kernels_${backend}>)
   endif()
+  list(APPEND kernel_sources ${sources})
 endforeach()
-compact_layer(kernels DEPENDS base)
+target_compile_options(compact_kernels_cpu PRIVATE -O3 -march=${COMPACT_CPU_ARCH} -Wno-psabi
+  -fno-math-errno -fno-trapping-math -ffp-contract=off)
+if(TARGET compact_kernels_reference)
+  target_compile_options(compact_kernels_reference PRIVATE -ffp-contract=off)
+endif()
+compact_layer(kernels DEPENDS base PROGRAM self_check self_check_codecs self_check_layers
+  self_check_side self_check_updates)
 target_sources(compact_kernels PRIVATE ${kernel_sources})
 target_compile_definitions(compact_kernels PRIVATE "COMPACT_BACKENDS=${backend_list}")
 target_link_libraries(compact_kernels PUBLIC compact_base)
@@ -55,6 +65,9 @@ if(COMPACT_CUDA)
   endif()
 endif()
 
+# It takes as long as all others of its folder.
+set_source_files_properties(${PROJECT_SOURCE_DIR}/compact/kernels/cpu/quantize.cpp PROPERTIES
+  SKIP_UNITY_BUILD_INCLUSION ON)
 # What a program has its own of takes the place of this file alone.
 set_source_files_properties(${PROJECT_SOURCE_DIR}/compact/kernels/backends.cpp PROPERTIES
   SKIP_UNITY_BUILD_INCLUSION ON)

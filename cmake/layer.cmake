@@ -32,14 +32,25 @@ function(compact_precompiled target header)
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fPIC>)
 endfunction()
 
-# Several sources at a time, where COMPACT_UNITY is on: most of a file's time goes into its headers.
-function(compact_unity target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${COMPACT_UNITY}
-    UNITY_BUILD_BATCH_SIZE ${COMPACT_UNITY_BATCH})
+# Where little time is spent compilers save some, too.
+function(compact_cold target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
 endfunction()
 
+# Several sources at a time, where COMPACT_UNITY is on: most of a file's time goes into its headers.
+# Of tests, which are changed more often, half as many.
+function(compact_unity target)
+  set(batch ${COMPACT_UNITY_BATCH})
+  if(target MATCHES "_test$")
+    math(EXPR batch "(${batch} + 1) / 2")
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${COMPACT_UNITY}
+    UNITY_BUILD_BATCH_SIZE ${batch})
+endfunction()
+
+# PROGRAM names sources of the layer that the Python package has no use for.
 function(compact_layer name)
-  cmake_parse_arguments(ARG "TORCH;TENSORS;COLD" "" "DEPENDS;LIBRARIES;ROOMS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;TENSORS;COLD" "" "DEPENDS;LIBRARIES;ROOMS;PROGRAM" ${ARGN})
   set(folders compact/${name})
   foreach(room IN LISTS ARG_ROOMS)
     file(GLOB found LIST_DIRECTORIES true RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS
@@ -51,6 +62,14 @@ function(compact_layer name)
   list(TRANSFORM folders REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/\\1/*.cpp" OUTPUT_VARIABLE patterns)
   file(GLOB sources CONFIGURE_DEPENDS ${patterns})
   list(FILTER sources EXCLUDE REGEX "/main\\.cpp$")
+  foreach(file IN LISTS ARG_PROGRAM)
+    set(file ${PROJECT_SOURCE_DIR}/compact/${name}/${file}.cpp)
+    if(NOT file IN_LIST sources)
+      message(FATAL_ERROR "there is no ${file}")
+    elseif(NOT COMPACT_PROGRAM)
+      list(REMOVE_ITEM sources ${file})
+    endif()
+  endforeach()
   if(NOT sources)
     return()
   endif()
@@ -71,7 +90,7 @@ function(compact_layer name)
     endif()
   endif()
   if(ARG_COLD)
-    target_compile_options(compact_${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+    compact_cold(compact_${name})
   endif()
   compact_unity(compact_${name})
   foreach(library IN LISTS ARG_LIBRARIES)
@@ -85,8 +104,10 @@ endfunction()
 
 # at::RecordFunction has a member more without NDEBUG, which the libraries of torch, built with it,
 # do not know.
-set_source_files_properties(${PROJECT_SOURCE_DIR}/compact/ops/scopes/op_names.cpp PROPERTIES
-  COMPILE_DEFINITIONS NDEBUG SKIP_PRECOMPILE_HEADERS ON)
+if(NOT CMAKE_BUILD_TYPE STREQUAL Release)  # which has it
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/compact/ops/scopes/op_names.cpp PROPERTIES
+    COMPILE_DEFINITIONS NDEBUG SKIP_PRECOMPILE_HEADERS ON)
+endif()
 # Its State has members of types that are the file's own, of which g++ warns in any but a main file.
 set_source_files_properties(${PROJECT_SOURCE_DIR}/compact/ops/scopes/saved_tensors.cpp PROPERTIES
   SKIP_UNITY_BUILD_INCLUSION ON)

@@ -1,8 +1,8 @@
 # The layer of processes: torch's c10d, whose header of gloo includes headers that no package of torch
 # has; cmake/gloo stands for them.
-compact_layer(parallel TORCH COLD DEPENDS base)
+compact_layer(parallel TORCH COLD DEPENDS base PROGRAM gloo_group nccl_link place)
 # Between GPUs NCCL, whose header and library lie beside a torch for CUDA in a package of their own.
-if(COMPACT_CUDA)
+if(COMPACT_CUDA AND COMPACT_PROGRAM)
   find_path(COMPACT_NCCL_INCLUDE nccl.h PATHS ${TORCH_DIR}/../nvidia/nccl/include
     ${TORCH_DIR}/../nvidia/cu13/include ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
   find_library(COMPACT_NCCL_LIBRARY NAMES libnccl.so.2 nccl PATHS ${TORCH_DIR}/../nvidia/nccl/lib

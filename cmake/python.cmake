@@ -7,12 +7,15 @@ target_compile_definitions(compact_python PRIVATE COMPACT_VERSION="${PROJECT_VER
 # Other libraries in the process may have names like ours.
 target_link_options(compact_python PRIVATE "LINKER:--exclude-libs,ALL")
 compact_precompiled(compact_python torch)
+compact_unity(compact_python)
+compact_cold(compact_python)
 compact_flags(compact_python)
 set_target_properties(compact_python PROPERTIES CXX_VISIBILITY_PRESET hidden
   LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/python)
 # What it was built for, which the package compares before it loads it.
 file(WRITE ${CMAKE_BINARY_DIR}/python/libcompact_python.torch "${TORCH_VERSION}\n")
 if(NOT COMPACT_PROGRAM)  # a wheel, whose torch is loaded before it
+  target_link_options(compact_python PRIVATE "LINKER:--no-undefined")
   install(TARGETS compact_python LIBRARY DESTINATION compact)
   install(FILES ${CMAKE_BINARY_DIR}/python/libcompact_python.torch DESTINATION compact)
 endif()

@@ -1,7 +1,8 @@
 # Finds LibTorch without importing it and makes the imported target `compact_torch`: torch's own
 # package file is not used, since the CUDA build's searches for a toolkit that is not needed here.
-# Order: TORCH_DIR (CMake or environment; the folder that holds share/cmake/Torch), the Python that
-# builds a package, the active Python environment, .venv. Installed, so that the package file finds torch in the same way.
+# Order: TORCH_DIR (CMake or environment; the folder that holds share/cmake/Torch; of a wheel what
+# wheel_metadata.py found), the active Python environment, .venv. Installed, so that the package file
+# finds torch in the same way.
 if(TARGET compact_torch)
   return()
 endif()
@@ -12,7 +13,7 @@ if(NOT TORCH_DIR AND DEFINED ENV{TORCH_DIR})
   set(TORCH_DIR $ENV{TORCH_DIR})
 endif()
 if(NOT TORCH_DIR)
-  set(candidates ${Python_EXECUTABLE} $ENV{VIRTUAL_ENV}/bin/python $ENV{CONDA_PREFIX}/bin/python
+  set(candidates $ENV{VIRTUAL_ENV}/bin/python $ENV{CONDA_PREFIX}/bin/python
     ${PROJECT_SOURCE_DIR}/.venv/bin/python python3)
   foreach(python IN LISTS candidates)
     execute_process(
@@ -40,6 +41,11 @@ foreach(part MAJOR MINOR PATCH)
 endforeach()
 list(JOIN TORCH_VERSION "." TORCH_VERSION)
 message(STATUS "LibTorch ${TORCH_VERSION} in ${TORCH_DIR}")
+string(REGEX MATCH "^[0-9]+\\.[0-9]+" torch_minor ${TORCH_VERSION})
+if(SKBUILD_PROJECT_VERSION_FULL AND NOT "${SKBUILD_PROJECT_VERSION_FULL}." MATCHES "\\+torch${torch_minor}\\.")
+  message(FATAL_ERROR "the wheel is to be ${SKBUILD_PROJECT_VERSION_FULL}, and this torch is ${TORCH_VERSION}: "
+    "name its folder by the environment variable TORCH_DIR, not as a definition of CMake")
+endif()
 if(EXISTS ${TORCH_DIR}/lib/libtorch_cuda.so AND TORCH_VERSION VERSION_LESS 2.10)
   message(FATAL_ERROR "with CUDA torch must be 2.10 or later, is ${TORCH_VERSION}: products of bf16 that are added in f32 came with it")
 endif()

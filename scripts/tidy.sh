@@ -22,7 +22,7 @@ import json, re, sys
 
 path, layers = sys.argv[1:]
 files = {entry["file"] for entry in json.load(open(path))}
-wanted = re.compile(rf"/(compact/({layers})/(?!cuda/).*\.cpp|compact_({layers})\.dir/Unity/.*)$")
+wanted = re.compile(rf"/(compact/({layers})/(?!cuda/).*\.cpp|compact_({layers})(_\w+)?\.dir/Unity/.*)$")
 for file in sorted(filter(wanted.search, files)):
     print(file)
 EOF

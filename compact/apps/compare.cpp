@@ -10,6 +10,7 @@
 
 #include "compact/apps/compare_entry.h"
 #include "compact/apps/process.h"
+#include "compact/apps/step_rounds.h"
 #include "compact/base/atomic_file.h"
 #include "compact/base/check.h"
 #include "compact/base/file.h"
@@ -77,11 +78,13 @@ std::optional<fs::file_time_type> begun(const fs::path& folder) {
 }
 
 // What `compact train` says of itself in its folder, and how it ended. Where it ended before it
-// took the folder, what is there is another run's.
+// took the folder, what is there is another run's. `arguments` becomes what started it, but for
+// the folder.
 RunReport trained(const CompareEntry& entry, const fs::path& folder, const std::string& program,
-                  std::span<const RunReport> earlier, std::ostream& errors, int& signal) {
+                  std::span<const RunReport> earlier, std::ostream& errors, int& signal,
+                  std::vector<std::string>& arguments) {
   RunReport run{.preset = entry.name, .flags = entry.flags};
-  std::vector<std::string> arguments = {program, "train"};
+  arguments = {program, "train"};
   arguments.insert(arguments.end(), entry.arguments.begin(), entry.arguments.end());
   if (entry.budget_share > 0) {
     // What a budget holds to: on a GPU what its allocator reserves.
@@ -94,10 +97,11 @@ RunReport trained(const CompareEntry& entry, const fs::path& folder, const std::
     }
     arguments.push_back(cat("--budget=", std::llround(entry.budget_share * peak), "B"));
   }
-  arguments.insert(arguments.end(), {"--output_dir", folder.string()});
+  std::vector<std::string> placed = arguments;
+  placed.insert(placed.end(), {"--output_dir", folder.string()});
   const auto before = begun(folder);
   const ProcessResult result =
-      run_process(arguments, [&](const std::string& line) { errors << line << std::endl; });
+      run_process(placed, [&](const std::string& line) { errors << line << std::endl; });
   run.exit_code = result.exit_code;
   if (result.exit_code != 0) run.message = message_of(result);
   signal = result.signal;
@@ -111,6 +115,8 @@ int compare(const CompareOptions& options, std::ostream& console, std::ostream& 
   const TrainConfig& c = options.config;
   COMPACT_CHECK(c.resume_from_checkpoint.empty(),
                 "--resume_from_checkpoint: a comparison starts its runs anew");
+  COMPACT_CHECK(options.timing_rounds >= 0, "--timing_rounds must be at least 0, is ",
+                options.timing_rounds);
   const std::vector<CompareEntry> entries = entries_of(options);
   std::vector<std::string> warnings;
   const auto lock = take_output_folder(c, warnings);
@@ -119,20 +125,29 @@ int compare(const CompareOptions& options, std::ostream& console, std::ostream& 
   const std::string program = options.program.empty() ? own_program() : options.program;
 
   std::vector<RunReport> runs;
+  std::vector<std::vector<std::string>> arguments(entries.size());
   int first_failure = kExitOk;
-  for (size_t i = 0; i < entries.size(); ++i) {
+  bool stopped = false;
+  for (size_t i = 0; i < entries.size() && !stopped; ++i) {
     const CompareEntry& entry = entries[i];
     console << (i ? "\n" : "") << "== " << entry.name << " (" << i + 1 << " of " << entries.size()
             << ")" << (entry.flags.empty() ? "" : ": ") << entry.flags << std::endl;
     int signal = 0;
-    runs.push_back(trained(entry, folder / entry.name, program, runs, errors, signal));
+    runs.push_back(
+        trained(entry, folder / entry.name, program, runs, errors, signal, arguments[i]));
     const int code = runs.back().exit_code;
     if (first_failure == kExitOk)
       first_failure = code != kExitOk || signal == 0 ? code : 128 + signal;
-    if (signal != 0 || code == kExitInterrupt || code == kExitTerminate) break;
+    stopped = signal != 0 || code == kExitInterrupt || code == kExitTerminate;
+  }
+  StepRounds rounds;
+  if (!stopped && options.timing_rounds > 0) {
+    console << "\n== step times, in turn" << std::endl;
+    rounds = measure_rounds(options.timing_rounds, arguments, runs, errors);
+    if (rounds.signal != 0 && first_failure == kExitOk) first_failure = 128 + rounds.signal;
   }
 
-  console << "\n" << report_table(runs);
+  console << "\n" << report_table(runs) << rounds.text();
   for (const RunReport& run : runs) {
     if (run.exit_code != 0) {
       console << run.preset << " failed (exit code " << run.exit_code << "): " << run.message
@@ -143,10 +158,14 @@ int compare(const CompareOptions& options, std::ostream& console, std::ostream& 
   if (std::ranges::any_of(runs, [](const RunReport& r) { return is_folder(r.folder); })) {
     nlohmann::ordered_json json;
     json["config"] = nlohmann::ordered_json::parse(config_json(c));
+    json["rounds"] = {{"count", rounds.count},
+                      {"cores", rounds.other.cores},
+                      {"cores_of_other_work", rounds.other.taken}};
     json["runs"] = report_json(runs);
     write_file_atomically(folder / "compare.json", json.dump(2) + "\n");
-    write_file_atomically(folder / "compare.html",
-                          report_page(runs, "Training compared", subtitle_of(c, runs[0])));
+    write_file_atomically(
+        folder / "compare.html",
+        report_page(runs, "Training compared", subtitle_of(c, runs[0]), rounds.text()));
     console << "comparison in " << (folder / "compare.html").string() << " and compare.json\n";
   }
   console << std::flush;

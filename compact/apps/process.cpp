@@ -69,7 +69,7 @@ void end_with_parent() {
 std::string own_program() { return reinterpret_cast<const char*>(getauxval(AT_EXECFN)); }
 
 ProcessResult run_process(const std::vector<std::string>& arguments,
-                          const std::function<void(const std::string&)>& on_error) {
+                          const std::function<void(const std::string&)>& on_error, bool silent) {
   COMPACT_CHECK(!arguments.empty(), "[process] there is no program to run");
   int ends[2];
   COMPACT_CHECK(pipe2(ends, O_CLOEXEC) == 0, "[process] no pipe: ", std::strerror(errno));
@@ -88,6 +88,9 @@ ProcessResult run_process(const std::vector<std::string>& arguments,
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, write_end.get(), STDERR_FILENO);
+  if (silent) {
+    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+  }
   const SignalsPassedOn signals;
   // Signals wait until the child's number is known; the child itself starts with them open.
   sigset_t waiting, before;

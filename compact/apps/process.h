@@ -22,10 +22,11 @@ struct ProcessResult {
 };
 
 // Runs `arguments` (the first is the program's path) to its end. Standard input and output are this
-// process's; each line of standard error goes to `on_error`. SIGTERM, and SIGINT from a process
-// (Ctrl-C reaches the child by itself), are passed on to the child, not obeyed here. Throws
-// InputError where the program cannot be started.
+// process's, of a `silent` one the output goes nowhere; each line of standard error goes to
+// `on_error`. SIGTERM, and SIGINT from a process (Ctrl-C reaches the child by itself), are passed
+// on to the child, not obeyed here. Throws InputError where the program cannot be started.
 ProcessResult run_process(const std::vector<std::string>& arguments,
-                          const std::function<void(const std::string&)>& on_error);
+                          const std::function<void(const std::string&)>& on_error,
+                          bool silent = false);
 
 }  // namespace compact

@@ -22,12 +22,15 @@ int run_compare(const Command& command, const std::vector<std::string>& argument
             "\"off,half=auto --budget 50%,muon=compact --optim muon\"; default: off,exact,compact, "
             "for images and graphs off,exact,gact-l1",
             "A,B,...");
+  CompareOptions options;
+  flags.add("timing_rounds", options.timing_rounds,
+            "rounds in which step times are measured after training, some steps of each run in "
+            "turn; 0: as they trained, one after the other");
   TrainFlags settings(flags, Commands::kCompare);
   if (!flags.parse(arguments)) {
     std::cout << flags.help();
     return kExitOk;
   }
-  CompareOptions options;
   options.config = settings.config(flags);
   if (settings.print_config()) {
     std::cout << config_toml(options.config);
@@ -35,7 +38,7 @@ int run_compare(const Command& command, const std::vector<std::string>& argument
   }
   options.presets =
       compare_texts(presets.empty() ? task_named(options.config.task).compared : presets);
-  options.train_arguments = flags.given({"presets", "print_config", "output_dir"});
+  options.train_arguments = flags.given({"presets", "timing_rounds", "print_config", "output_dir"});
   return compare(options, std::cout, std::cerr);
 }
 

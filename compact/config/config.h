@@ -92,6 +92,7 @@ struct TrainConfig {
   std::string metric_for_best_model;  // empty: the task's first, else the loss
   int64_t save_steps = 0;
   int64_t save_total_limit = 0;
+  int64_t measure_steps = 0;  // 0: train
   std::string resume_from_checkpoint;
   std::string cache_dir;
 };

@@ -65,6 +65,13 @@ OptionGroup options_of_output() {
                .range = ValueRange::at_least(0),
                .resume = kFree,
                .commands = kRun},
+              {.name = "measure_steps",
+               .member = &C::measure_steps,
+               .help = "only measure the first so many steps: no evaluation, no checkpoint, no "
+                       "model at the end; 0: train",
+               .range = ValueRange::at_least(0),
+               .resume = kFree,
+               .commands = kTrain},
               {.name = "resume_from_checkpoint",
                .member = &C::resume_from_checkpoint,
                .help = "go on from a checkpoint folder, or `latest` of output_dir",

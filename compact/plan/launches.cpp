@@ -13,7 +13,7 @@ constexpr const char* kParts[] = {"forward", "loss", "backward", "gradient norm"
                                   "adamw",   "fold", "optimizer"};
 
 // Null: no part of the step.
-const char* part_of(const Operation& o) {
+const char* part_name(const Operation& o) {
   if (o.name.starts_with("adamw")) return "adamw";
   if (o.name.starts_with("fold")) return "fold";
   switch (o.moment.phase) {
@@ -55,7 +55,7 @@ StepLaunches launches_of(std::span<const Operation> operations) {
   for (const char* part : kParts) {
     int64_t launches = 0;
     for (const Operation& o : operations) {
-      const char* const own = part_of(o);
+      const char* const own = part_name(o);
       if (own && std::string_view(own) == part) launches += o.launches;
     }
     if (launches > 0) all.parts.emplace_back(part, launches);

@@ -59,7 +59,7 @@ bool is_one_of(std::string_view name, std::span<const std::string_view> names) {
 
 // Products of their first two operands; and products that are added to their first operand, made of
 // the next two.
-constexpr std::string_view kProducts[] = {"mm", "bmm", "mv", "dot"};
+constexpr std::string_view kProductNames[] = {"mm", "bmm", "mv", "dot"};
 constexpr std::string_view kAddedProducts[] = {"addmm", "baddbmm", "addbmm", "addmv"};
 
 // On CUDA one operation of its own; here it calls others, for each of its tensors.
@@ -167,7 +167,7 @@ void count_products(std::string_view name, const Arguments& a, Running& r) {
   const auto of_filter = [](const at::Tensor& w) {
     return 2 * elements(w) / static_cast<double>(std::max<int64_t>(w.size(0), 1));
   };
-  if (is_one_of(name, kProducts)) return product(0);
+  if (is_one_of(name, kProductNames)) return product(0);
   if (is_one_of(name, kAddedProducts)) return product(1);
   if (name == "convolution") {
     r.each_output = of_filter(a.tensor(1));

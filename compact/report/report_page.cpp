@@ -116,9 +116,10 @@ std::string html_page(const std::string& title, const std::string& subtitle,
 }
 
 std::string report_page(std::span<const RunReport> runs, const std::string& title,
-                        const std::string& subtitle) {
+                        const std::string& subtitle, const std::string& note) {
   COMPACT_CHECK(!runs.empty(), "[report] there are no runs");
   std::string html = table(runs);
+  if (!note.empty()) html += "<p class=\"note\">" + html_escape(note) + "</p>\n";
   if (const std::string chart = loss_chart(runs); !chart.empty()) {
     html +=
         "<h2>Loss over steps</h2>\n<p>Lines: training loss. Dots: evaluation loss. Equal curves "

@@ -11,9 +11,10 @@
 
 namespace compact {
 
-// `title` and `subtitle` are plain text. Throws InputError on no runs.
+// `title`, `subtitle` and `note`, which stands under the table, are plain text. Throws InputError
+// on no runs.
 std::string report_page(std::span<const RunReport> runs, const std::string& title,
-                        const std::string& subtitle);
+                        const std::string& subtitle, const std::string& note = {});
 
 // The frame that all pages share: `body` is HTML, whose classes are those of report_chart.h.
 std::string html_page(const std::string& title, const std::string& subtitle,

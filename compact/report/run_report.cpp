@@ -25,13 +25,23 @@ void append(Curve& curve, const nlohmann::json& row, const char* place, const ch
 
 // Whether runs differ by a difference, not a factor.
 bool is_difference(const ReportColumn& c) {
-  return c.unit == ReportColumn::Unit::kLoss || c.unit == ReportColumn::Unit::kShare;
+  using enum ReportColumn::Unit;
+  return c.unit == kLoss || c.unit == kShare || c.unit == kSpread;
 }
 
 }  // namespace
 
 double RunReport::number(const std::string& name) const {
   if (name == "loss") return loss.empty() ? kNone : loss.back().second;
+  if (!rounds.empty() && (name.starts_with("step_s") || name.ends_with("_per_second"))) {
+    std::vector<double> x = rounds;
+    std::ranges::sort(x);
+    const double median = (x[(x.size() - 1) / 2] + x[x.size() / 2]) / 2;
+    if (name == "step_seconds") return median;
+    if (name == "step_spread") return (x.back() - x.front()) / median;
+    RunReport trained{.results = results};
+    return trained.number(name) * trained.number("step_seconds") / median;
+  }
   if (results.is_object()) {
     const auto found = results.find(name);
     if (found != results.end() && found->is_number()) return found->get<double>();
@@ -66,6 +76,7 @@ std::span<const ReportColumn> report_columns() {
       {"memory/held_bytes", "held", Unit::kBytes},
       {"memory/saved_bytes", "saved", Unit::kBytes},
       {"step_seconds", "step time", Unit::kSeconds},
+      {"step_spread", "spread", Unit::kSpread},
       {"tokens_per_second", "tokens/s", Unit::kRate},
       {"images_per_second", "images/s", Unit::kRate},
       {"nodes_per_second", "nodes/s", Unit::kRate},
@@ -78,6 +89,7 @@ std::vector<ReportColumn> columns_of(std::span<const RunReport> runs) {
   std::vector<ReportColumn> some;
   for (const ReportColumn& c : report_columns()) {
     const bool common = c.unit != ReportColumn::Unit::kShare &&
+                        c.unit != ReportColumn::Unit::kSpread &&
                         c.unit != ReportColumn::Unit::kRate && c.key != "eval_perplexity";
     if (common || std::ranges::any_of(
                       runs, [&](const RunReport& r) { return std::isfinite(r.number(c.key)); })) {
@@ -94,6 +106,8 @@ std::string format_value(const ReportColumn& column, double value) {
       return formatted("%.4f", value);
     case ReportColumn::Unit::kShare:
       return formatted("%.2f %%", 100 * value);
+    case ReportColumn::Unit::kSpread:
+      return formatted("%.0f %%", 100 * value);
     case ReportColumn::Unit::kNumber:
       return formatted(value < 1000 ? "%.3f" : "%.4g", value);
     case ReportColumn::Unit::kBytes:
@@ -112,7 +126,9 @@ std::string format_relative(const ReportColumn& column, double value, double fir
     return formatted("%+.4f", std::abs(value - first) < 5e-5 ? 0.0 : value - first);
   if (column.unit == ReportColumn::Unit::kShare)
     return formatted("%+.2f", std::abs(value - first) < 5e-5 ? 0.0 : 100 * (value - first));
-  return first == 0 ? "" : formatted("%.2fx", value / first);
+  return first == 0 || column.unit == ReportColumn::Unit::kSpread
+             ? ""
+             : formatted("%.2fx", value / first);
 }
 
 std::string report_table(std::span<const RunReport> runs) {
@@ -173,6 +189,7 @@ nlohmann::ordered_json report_json(std::span<const RunReport> runs) {
                    {"folder", run.folder},
                    {"exit_code", run.exit_code},
                    {"message", run.message},
+                   {"rounds", run.rounds},
                    {"values", values},
                    {"relative_to_first", relative},
                    {"results", run.results},

@@ -22,9 +22,13 @@ struct RunReport {
   nlohmann::json results;  // all_results.json; null where the run did not finish
   Curve loss, eval_loss;   // of metrics.jsonl; finite values only
   Curve eval_accuracy;     // percent over epochs
+  // Seconds of a step, median of each round in which the runs were measured in turn; may be empty.
+  std::vector<double> rounds;
 
   // A number of `results`, or of the curves' ends: "loss" (the last logged training loss) and
-  // "eval_loss". NaN where there is none.
+  // "eval_loss". Where there are rounds, "step_seconds" is their median, units per second follow,
+  // and "step_spread" is what lies between the fastest and the slowest, as a part of the median.
+  // NaN where there is none.
   double number(const std::string& name) const;
 };
 
@@ -35,7 +39,7 @@ void read_run(const std::filesystem::path& folder, RunReport& report);
 // A column of the comparison: where the number stands and how it is written.
 struct ReportColumn {
   std::string key, title;
-  enum class Unit { kLoss, kShare, kNumber, kBytes, kSeconds, kRate } unit;
+  enum class Unit { kLoss, kShare, kSpread, kNumber, kBytes, kSeconds, kRate } unit;
 };
 std::span<const ReportColumn> report_columns();
 // Those that runs of their task have.

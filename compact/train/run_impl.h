@@ -3,6 +3,7 @@
 // trainer.cpp.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -55,7 +56,10 @@ class Run {
   void finish();
   void conclude();
   MetricsWriter* metrics() { return output_ ? &output_->metrics() : nullptr; }
-  bool last() const { return s_.step >= total_steps_; }
+  bool measures() const { return c_.measure_steps > 0; }  // and no more
+  bool last() const {
+    return s_.step >= (measures() ? std::min(c_.measure_steps, total_steps_) : total_steps_);
+  }
 
   const TrainConfig& c_;
   Console& console_;

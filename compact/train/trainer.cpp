@@ -64,11 +64,14 @@ void Run::finish() {
   const auto keep = [this](const char* what, FunctionRef<void()> write) {
     lead(group_, [&] { write_last(console_, what, write, hooks_.wait, saved_); });
   };
-  keep("the model", [&] { write_model(c_, task_, *model_); });  // before the best takes its place
-  if (evaluation_->take_best(*model_, s_, metrics())) {
-    keep("the best model", [&] { write_model(c_, task_, *model_); });
+  Evaluations evaluations;
+  if (!measures()) {
+    keep("the model", [&] { write_model(c_, task_, *model_); });  // before the best takes its place
+    if (evaluation_->take_best(*model_, s_, metrics())) {
+      keep("the best model", [&] { write_model(c_, task_, *model_); });
+    }
+    evaluations = evaluation_->all(*model_, s_, metrics());
   }
-  const Evaluations evaluations = evaluation_->all(*model_, s_, metrics());
   figures_.planned_peak_bytes = plan_->peak_bytes();
   keep("all_results.json", [&] {
     write_results(c_, s_, figures_, evaluations, task_, *model_, *optimizer_);
@@ -85,7 +88,7 @@ void Run::conclude() {
     console_.line(cat("replayed ", graph_->replays(), " of ", figures_.step_seconds.size(),
                       " steps from a graph"));
   }
-  console_.line(cat("model in ", c_.output_dir));
+  console_.line(cat(measures() ? "figures in " : "model in ", c_.output_dir));
 }
 
 void Run::show_plan() {
@@ -103,8 +106,8 @@ int Run::go() {
     int64_t signals = 0;  // of all ranks
     if (whole) {
       const bool logs = s_.step % c_.logging_steps == 0 || last();
-      const bool evaluates = evaluation_->due(s_.step) && !last();
-      const bool saves = c_.save_steps > 0 && s_.step % c_.save_steps == 0;
+      const bool evaluates = !measures() && evaluation_->due(s_.step) && !last();
+      const bool saves = !measures() && c_.save_steps > 0 && s_.step % c_.save_steps == 0;
       signals = group_.sum_of(own_signal());
       if (logs || evaluates || saves || signals > 0) progress_->settle();
       if (graph_ && (evaluates || last())) graph_->forget();

@@ -3,10 +3,13 @@
 """Builds the wheel as `pip install .` does, lists what is in it, and uses it from a folder of its own."""
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
 import zipfile
+
+import torch
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 USE = """
@@ -31,12 +34,16 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         place = pathlib.Path(folder)
         pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-        done = run(*pip, "wheel", str(ROOT), "--no-deps", "--wheel-dir", folder,
-                   "--config-settings", f"build-dir={place / 'build'}")  # fmt: skip
+        done = run(*pip, "wheel", str(ROOT), "--no-deps", "--wheel-dir", folder)
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-6000:]
         (wheel,) = place.glob("*.whl")
-        assert "-py3-none-linux" in wheel.name, wheel.name
-        names = zipfile.ZipFile(wheel).namelist()
+        minor, cuda = re.match(r"\d+\.\d+", torch.__version__)[0], torch.version.cuda
+        local = f"torch{minor}" + (f".cu{cuda.replace('.', '')}" if cuda else "")
+        assert re.fullmatch(rf"compact_train-[0-9.]+\+{local}-py3-none-linux_\w+\.whl", wheel.name), wheel.name
+        contents = zipfile.ZipFile(wheel)
+        names = contents.namelist()
+        (metadata,) = (contents.read(n).decode() for n in names if n.endswith(".dist-info/METADATA"))
+        assert f"\nRequires-Dist: torch=={minor}.*\n" in metadata, metadata[:2000]
         modules = {str(p.relative_to(ROOT / "python")) for p in (ROOT / "python" / "compact").rglob("*.py")}
         library = {"compact/libcompact_python.so", "compact/libcompact_python.torch", "compact/py.typed"}
         others = {n for n in names if ".dist-info/" not in n}

@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "compact/apps/process.h"
+#include "compact/apps/step_rounds.h"
 #include "compact/base/check.h"
 #include "tests/temporary_folder.h"
 
@@ -99,6 +100,84 @@ TEST_F(Compare, RunsEachPresetInItsFolder) {
   EXPECT_THAT(read(folder / "out/compare.html"), HasSubstr("77 parameters"));
   EXPECT_THAT(console.str(), HasSubstr("2.2500"));
   EXPECT_EQ(errors.str(), "");
+}
+
+// Trains with 1 s a step; measured, each call is slower than the one before. `off` fails then.
+const char* const kTimed = R"(#!/bin/sh
+seconds=1
+for a in "$@"; do
+  case "$a" in
+    --measure_steps=*) echo "$@" >> "$0.measured"; seconds=$(wc -l < "$0.measured");;
+  esac
+done
+while [ $# -gt 1 ]; do
+  case "$1" in
+    --preset) preset="$2";;
+    --output_dir) out="$2";;
+  esac
+  shift
+done
+if [ "$preset" = off ] && [ $seconds != 1 ]; then exit 3; fi
+mkdir -p "$out"
+echo '{}' > "$out/train_config.json"
+echo "{\"step_seconds\": $seconds, \"tokens_per_second\": $((100 / seconds))}" > "$out/all_results.json"
+)";
+
+TEST_F(Compare, StepTimesAreMeasuredInTurn) {
+  write_text(program(), kTimed);
+  EXPECT_EQ(run({"exact", "recompute", "off"}), 0);
+  // Rounds: 1 2 (3: off fails), 4 5, 6 7.
+  const auto runs = nlohmann::json::parse(read(folder / "out/compare.json"))["runs"];
+  EXPECT_EQ(runs[0]["rounds"], nlohmann::json({1, 4, 6}));
+  EXPECT_EQ(runs[1]["rounds"], nlohmann::json({2, 5, 7}));
+  EXPECT_EQ(runs[0]["values"]["step_seconds"], 4);
+  EXPECT_EQ(runs[0]["values"]["step_spread"], 1.25);
+  EXPECT_EQ(runs[0]["values"]["tokens_per_second"], 25);
+  EXPECT_EQ(runs[1]["relative_to_first"]["step_seconds"], 1.25);
+  EXPECT_EQ(runs[2]["rounds"], nlohmann::json::array());
+  EXPECT_EQ(runs[2]["values"]["step_seconds"], 1);
+  EXPECT_THAT(errors.str(), HasSubstr("off could not be measured again (exit code 3)"));
+  EXPECT_THAT(console.str(), HasSubstr("step time: median of 3 rounds"));
+  EXPECT_THAT(read(folder / "out/compare.html"), HasSubstr("step time: median of 3 rounds"));
+  EXPECT_THAT(read(program() + ".measured"), HasSubstr("--preset exact --measure_steps=3 "));
+  EXPECT_FALSE(std::filesystem::exists(folder / "out/exact/measured"));
+
+  options.timing_rounds = 0;
+  options.config.overwrite_output_dir = true;
+  std::filesystem::remove(program() + ".measured");
+  EXPECT_EQ(run({"exact"}), 0);
+  EXPECT_FALSE(std::filesystem::exists(program() + ".measured"));
+  options.timing_rounds = -1;
+  EXPECT_THROW(run({"exact"}), InputError);
+}
+
+TEST(OtherWork, IsWhatIsNotOwn) {
+  const CpuTimes before{.clock = 10, .machine = 100, .own = 3, .cores = 4};
+  const OtherWork work =
+      other_work(before, {.clock = 12, .machine = 107, .own = 8, .cores = 4});  // 7 s, 5 s own
+  EXPECT_EQ(work.taken, 1);
+  EXPECT_EQ(work.cores, 4);
+  EXPECT_EQ(other_work(before, {.clock = 12, .machine = -1, .own = 8, .cores = 4}).cores, 0);
+  EXPECT_EQ(other_work(before, {.clock = 12, .machine = 101, .own = 8, .cores = 4}).taken, 0);
+}
+
+TEST(OtherWork, TimesAreOfEndedProcessesToo) {
+  if (!std::filesystem::exists("/proc/stat")) GTEST_SKIP() << "no /proc/stat here";
+  const CpuTimes before = cpu_times();
+  run_process({"/bin/sh", "-c", "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done"}, {});
+  const CpuTimes after = cpu_times();
+  EXPECT_GT(after.own, before.own);
+  EXPECT_GT(after.machine, before.machine);
+  EXPECT_GE(after.cores, 1);
+}
+
+TEST(OtherWork, IsSaidWhereTheMachineIsBusy) {
+  StepRounds rounds{.count = 3, .other = {.cores = 2, .taken = 0.08}};
+  EXPECT_THAT(rounds.text(), HasSubstr("other work took 0.08 of 2 cores\n"));
+  EXPECT_THAT(rounds.text(), testing::Not(HasSubstr("busy")));
+  rounds.other.taken = 0.12;
+  EXPECT_THAT(rounds.text(), HasSubstr("warning: the machine was busy"));
+  EXPECT_EQ(StepRounds().text(), "");
 }
 
 TEST_F(Compare, AFailureIsShownAndTheOthersGoOn) {

@@ -7,10 +7,11 @@ from _program import InFolder, run, tiny
 
 
 class Comparing(InFolder):
-    def compare(self, presets, *more, code=0):
+    def compare(self, presets, *more, code=0, rounds=0):
         """The runs of compare.json by name."""
         done = run("compare", f"--presets={presets}",
-                   *tiny(self.folder, f"--output_dir={self.out}", *more), cwd=self.folder)
+                   *tiny(self.folder, f"--output_dir={self.out}", *more), f"--timing_rounds={rounds}",
+                   cwd=self.folder)
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         runs = json.loads((self.out / "compare.json").read_text())["runs"]
         return {r["preset"]: r for r in runs}
@@ -34,6 +35,18 @@ class Comparing(InFolder):
         self.assertEqual(runs["exact"]["relative_to_first"]["memory/peak_bytes"], None)
         self.assertGreater(runs["exact"]["values"]["memory/peak_bytes"], 0)
         self.assertIn("left no peak", runs["part"]["message"])
+
+    def test_step_times_are_measured_in_turn(self):
+        runs = self.compare("off,exact", "--eval_steps=1", "--save_steps=1", rounds=2)
+        for name, run_ in runs.items():
+            with self.subTest(name=name):
+                self.assertEqual(len(run_["rounds"]), 2)
+                self.assertGreater(min(run_["rounds"]), 0)
+                self.assertEqual(run_["values"]["step_seconds"], sum(run_["rounds"]) / 2)
+                self.assertFalse((self.out / name / "measured").exists())
+        json_ = json.loads((self.out / "compare.json").read_text())
+        self.assertEqual(json_["rounds"]["count"], 2)
+        self.assertIn("other work took", (self.out / "compare.html").read_text())
 
     def test_presets_that_fit_the_task_where_none_are_named(self):
         # Names of runs are checked before data are read.

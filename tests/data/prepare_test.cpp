@@ -180,6 +180,30 @@ TEST(Cache, IsReusedWhileNothingChanges) {
   EXPECT_NE(cached_token_file({input}, *bytes, cache).path, first.path);
 }
 
+TEST(Cache, WhatWasNotUsedForAMonthIsRemoved) {
+  const TextFolder folder;
+  const std::string cache = folder / "cache";
+  const auto bytes = make_tokenizer("bytes");
+  const auto cached = [&](const std::string& name) {
+    if (!std::filesystem::exists(folder / name)) write_file(folder / name, "some text");
+    return cached_token_file({folder / name}, *bytes, cache).path;
+  };
+  const auto age = [](const std::string& path, int days) {
+    std::filesystem::last_write_time(
+        path, std::filesystem::file_time_type::clock::now() - std::chrono::days(days));
+  };
+  const std::string old = cached("old.txt"), young = cached("young.txt"), used = cached("used.txt");
+  const std::string own = write_file(cache + "/books.tokens", "not the cache's"),
+                    like = write_file(cache + "/x-0123456789abcdeg.tokens", "nor is this");
+  age(old, 31), age(young, 29), age(used, 31), age(own, 31), age(like, 31);
+  EXPECT_EQ(cached("used.txt"), used);
+  cached("new.txt");
+  EXPECT_FALSE(std::filesystem::exists(old));
+  for (const std::string& path : {young, used, own, like}) {
+    EXPECT_TRUE(std::filesystem::exists(path)) << path;
+  }
+}
+
 TEST(Cache, DamagedFilesAreMadeAnew) {
   const TextFolder folder;
   const std::string input = write_file(folder / "in.txt", "some text"), cache = folder / "cache";

@@ -81,6 +81,20 @@ TEST(RunReport, TableShowsValuesAndRatios) {
   }
 }
 
+TEST(RunReport, RoundsStandAboveTheTimesOfTraining) {
+  RunReport runs[] = {run_row("off", 2, 4096), run_row("exact", 2.125, 1024)};
+  EXPECT_THAT(report_table(runs), Not(HasSubstr("spread")));
+  runs[1].results["tokens_per_second"] = 100;
+  runs[1].rounds = {0.375, 0.125};
+  EXPECT_EQ(runs[1].number("step_seconds"), 0.25);
+  EXPECT_EQ(runs[1].number("step_spread"), 1);
+  EXPECT_EQ(runs[1].number("tokens_per_second"), 200);
+  EXPECT_EQ(runs[1].number("memory/peak_bytes"), 1024);
+  for (const char* part : {"spread", "0.250 s", "0.50x", "100 %"}) {
+    EXPECT_THAT(report_table(runs), HasSubstr(part));
+  }
+}
+
 TEST(RunReport, TableHasNoLineThatSaysNothing) {
   RunReport failed;
   failed.preset = "bad";
@@ -122,7 +136,8 @@ TEST(ReportPage, IsSelfContainedAndEscaped) {
   failed.message = "<script>alert(1)</script>";
   failed.flags = "--x <script>";
   const RunReport runs[] = {run_row("off", 2, 3e9), run_row("exact", 2, 1e9), failed};
-  const std::string page = report_page(runs, "A < B", "it's");
+  const std::string page = report_page(runs, "A < B", "it's", "so & so");
+  EXPECT_THAT(page, HasSubstr(">so &amp; so<"));
   EXPECT_THAT(page, Not(HasSubstr("<script")));
   EXPECT_THAT(page, Not(HasSubstr("<b>&<")));
   EXPECT_THAT(page, Not(HasSubstr("http")));

@@ -49,6 +49,26 @@ TEST(RunFolder, IsNotMadeByARunThatCannotBegin) {
   EXPECT_FALSE(fs::exists(folder / "a"));
 }
 
+TEST(RunFolder, OfARunThatOnlyMeasuresHasFiguresAlone) {
+  const TemporaryFolder folder;
+  TrainConfig c = best_of_pairs(folder.path(), "run");
+  c.eval_steps = c.save_steps = 1;
+  ran(c);
+  const auto whole = results_of(c);
+  c.measure_steps = 2;
+  c.overwrite_output_dir = true;
+  ran(c);
+  const auto results = results_of(c);
+  EXPECT_EQ(results["steps"], 2);
+  EXPECT_GT(results["step_seconds"], 0);
+  EXPECT_EQ(results["memory/peak_bytes"], whole["memory/peak_bytes"]);
+  EXPECT_TRUE(whole.contains("eval_loss"));
+  EXPECT_FALSE(results.contains("eval_loss"));
+  for (const char* file : {"model.safetensors", "best", "checkpoint-1", "checkpoint-2"}) {
+    EXPECT_FALSE(fs::exists(folder / "run" / file)) << file;
+  }
+}
+
 void flip_a_bit(const fs::path& file) {
   std::string bytes = slurp(file);
   ASSERT_FALSE(bytes.empty());

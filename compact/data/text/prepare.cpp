@@ -4,10 +4,12 @@
 #include <sys/stat.h>
 #include <xxhash.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 
 #include "compact/base/check.h"
+#include "compact/base/text.h"
 #include "compact/data/text/token_file.h"
 #include "compact/data/tokenizers/stream_encoder.h"
 
@@ -52,6 +54,27 @@ std::string cache_name(const std::vector<std::string>& files, const Tokenizer& t
   return first.substr(0, 64) + "-" + hash + ".tokens";
 }
 
+// Whether a file has a name that cache_name() gives; others in the folder are not ours.
+bool is_cache_name(const std::string& name) {
+  const std::string_view ending = ".tokens";
+  if (!name.ends_with(ending) || name.size() < ending.size() + 17) return false;
+  const std::string hash = name.substr(name.size() - ending.size() - 17, 17);
+  return hash[0] == '-' && hash.find_first_not_of("0123456789abcdef", 1) == hash.npos;
+}
+
+// Removes files of ours that nothing has read for kKept. A run that has one open keeps it.
+void remove_old(const fs::path& cache_folder) {
+  constexpr auto kKept = std::chrono::days(30);
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(cache_folder, ignored)) {
+    if (!is_cache_name(entry.path().filename())) continue;
+    const auto used = entry.last_write_time(ignored);
+    if (!ignored && used + kKept < fs::file_time_type::clock::now()) {
+      fs::remove(entry.path(), ignored);
+    }
+  }
+}
+
 }  // namespace
 
 Prepared prepare(const std::vector<std::string>& inputs, const Tokenizer& tokenizer,
@@ -91,7 +114,11 @@ CachedTokens cached_token_file(const std::vector<std::string>& inputs, const Tok
   COMPACT_CHECK(!error, cache_folder, ": the cache folder cannot be made: ", error.message());
   const std::string path =
       (fs::path(cache_folder) / cache_name(files, tokenizer, options.field)).string();
-  if (usable(path, tokenizer)) return {.path = path, .reused = true, .prepared = {}};
+  if (usable(path, tokenizer)) {
+    fs::last_write_time(path, fs::file_time_type::clock::now(), error);  // when it was last read
+    return {.path = path, .reused = true, .prepared = {}};
+  }
+  remove_old(cache_folder);
   fs::remove(path, error);  // whatever else stands there under our name
   return {.path = path, .reused = false, .prepared = prepare(files, tokenizer, path, options)};
 }

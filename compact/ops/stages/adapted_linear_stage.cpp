@@ -15,7 +15,7 @@ namespace {
 // How many tokens at a time are copied to another type, or with dropout.
 constexpr int64_t kTokens = 1024;
 
-at::Tensor rows_of(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}); }
+at::Tensor as_rows(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}); }
 
 // y += delta, rounded once.
 void add_to(at::Tensor y, const at::Tensor& delta) {
@@ -80,7 +80,7 @@ class AdaptedLinearStage final : public Stage {
     f.weights = of_linear(weights);
     at::Tensor y = linear_->forward(f);
     f.weights = weights;
-    const at::Tensor x = rows_of(f.pass.as(input, y.scalar_type())), rows = rows_of(y);
+    const at::Tensor x = as_rows(f.pass.as(input, y.scalar_type())), rows = as_rows(y);
     for (size_t i = 0; i < adapters_.size(); ++i) {
       const at::Tensor a = a_of(weights, i), b = b_of(weights, i);
       const at::Tensor part = part_of(rows, weights, i);
@@ -100,7 +100,7 @@ class AdaptedLinearStage final : public Stage {
   at::Tensor backward(Backward& b) const override {
     b.gy = b.pass.as(b.gy, b.weights[0].value.scalar_type());
     const at::Tensor x =
-        b.input.defined() ? rows_of(b.pass.as(b.input, b.gy.scalar_type())) : b.input;
+        b.input.defined() ? as_rows(b.pass.as(b.input, b.gy.scalar_type())) : b.input;
     b.input = at::Tensor();
     Tensors hidden;  // of each adapter, the gradient of x A^T
     for (size_t i = 0; i < adapters_.size(); ++i) hidden.push_back(adapter_back(b, x, i));
@@ -110,7 +110,7 @@ class AdaptedLinearStage final : public Stage {
     const SegmentPass pass = b.pass;
     at::Tensor gx = linear_->backward(b);
     if (!gx.defined()) return gx;
-    const at::Tensor rows = rows_of(gx);
+    const at::Tensor rows = as_rows(gx);
     for (size_t i = 0; i < adapters_.size(); ++i) {
       const at::Tensor a = a_of(weights, i);
       each_chunk(rows, a, pass, i, [&](int64_t first, int64_t count) {
@@ -177,7 +177,7 @@ class AdaptedLinearStage final : public Stage {
     if (!want_a && !want_b && !back.want_input) return {};
     const at::Tensor a = a_of(back.weights, i), b = b_of(back.weights, i);
     const double scale = adapters_[i].scale;
-    const at::Tensor gy = part_of(rows_of(back.gy), back.weights, i);
+    const at::Tensor gy = part_of(as_rows(back.gy), back.weights, i);
     const at::Tensor hidden = at::empty({gy.size(0), a.size(0)}, a.options());
     const bool several = chunk_of(gy, a, back.pass, i) < gy.size(0);
     Sum ga(want_a, a, several), gb(want_b, b, several);
