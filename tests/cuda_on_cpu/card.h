@@ -21,15 +21,15 @@ inline constexpr size_t kPlainSharedBytes = 48 * 1024;
 inline constexpr unsigned kWarp = 32, kMostThreads = 1024;
 
 inline const Card& card() {
-  static const Card& the = []() -> const Card& {
+  static const Card* const the = []() -> const Card* {
     const char* wanted = std::getenv("COMPACT_EMULATED_CARD");
     for (const Card& each : kCards) {
-      if (!wanted || each.name == wanted) return each;
+      if (!wanted || each.name == wanted) return &each;
     }
     throw std::runtime_error(
         std::string("COMPACT_EMULATED_CARD must be h100, a100 or geforce, is ") + wanted);
   }();
-  return the;
+  return *the;
 }
 
 }  // namespace emulated
