@@ -3,6 +3,8 @@
 #include "compact/ops/cpu/bf16_products.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -96,7 +98,11 @@ TEST_F(Bf16Plans, AttentionTakesWhatItDoes) {
     };
     const std::string what = cat(batch, " ", heads, " ", tokens, " ", dim);
     EXPECT_EQ(peak_of(at::kMeta, make, forward), peak_of(at::kCPU, make, forward)) << what;
-    EXPECT_EQ(peak_of(at::kMeta, make, both), peak_of(at::kCPU, make, both)) << what << " backward";
+    // Each thread of the backward pass takes a row of scores; a thread that starts late takes it
+    // after another one's is gone.
+    const int64_t planned = peak_of(at::kMeta, make, both), real = peak_of(at::kCPU, make, both);
+    EXPECT_LE(real, planned) << what << " backward";
+    EXPECT_GE(real, planned - 1024 * (at::get_num_threads() - 1)) << what << " backward";
   }
 }
 

@@ -2,6 +2,7 @@
 // Fused attention on the meta device, as the CPU and CUDA have it.
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
@@ -34,6 +35,7 @@ Tensor by_token(const Tensor& like) {
 // depends on sequence, dim and type alone, so that one head shows it.
 struct Scratch {
   int64_t forward = 0, backward = 0;
+  int64_t of_a_thread = 0;  // which each thread of the backward pass takes beside
 };
 Scratch cpu_attention_scratch(int64_t length, int64_t dim, at::ScalarType type) {
   static std::mutex mutex;
@@ -48,11 +50,15 @@ Scratch cpu_attention_scratch(int64_t length, int64_t dim, at::ScalarType type) 
   const auto [forward, forward_bytes] = probe.beside(
       [&] { return at::_scaled_dot_product_flash_attention_for_cpu(x, x, x, 0.0, true); });
   const auto [out, lse] = forward;
+  // One head is one thread's, this one's, whose own buffer comes last.
+  int64_t last = 0;
   const auto backward = probe.beside([&, out = out, lse = lse] {
+    const auto see = [&](int64_t bytes) { last = bytes; };
+    const WatchAllocations watch(see);
     return at::_scaled_dot_product_flash_attention_for_cpu_backward(x, x, x, x, out, lse, 0.0,
                                                                     true);
   });
-  return known[key] = {forward_bytes, backward.second};
+  return known[key] = {forward_bytes, backward.second - last, last};
 }
 
 std::tuple<Tensor, Tensor> flash_cpu(const Tensor& q, const Tensor& k, const Tensor& v,
@@ -75,7 +81,9 @@ std::tuple<Tensor, Tensor, Tensor> flash_cpu_backward(const Tensor& gout, const 
     return converted_attention_backward(gout, q, k, v, out, lse, dropout, causal, mask, scale);
   }
   const Tensor gq = by_token(q), gk = by_token(k), gv = by_token(v);
-  scratch_on(q, cpu_attention_scratch(q.size(2), q.size(3), q.scalar_type()).backward);
+  const Scratch scratch = cpu_attention_scratch(q.size(2), q.size(3), q.scalar_type());
+  const int64_t threads = std::min<int64_t>(q.size(0) * q.size(1), at::get_num_threads());
+  scratch_on(q, scratch.backward + threads * scratch.of_a_thread);
   return {gq, gk, gv};
 }
 
