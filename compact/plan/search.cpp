@@ -11,6 +11,7 @@ namespace compact {
 namespace {
 
 constexpr int64_t kBudgets = 128;  // of a level on CUDA
+constexpr const char* kLosslessPresets[] = {"off", "exact", "recompute"};
 
 }  // namespace
 
@@ -208,19 +209,71 @@ const Chosen& BudgetSearch::planned(const Candidate& c) {
   return planned_.emplace(c.text, std::move(chosen)).first->second;
 }
 
+// What a preset costs is what its segments run again.
+Chosen BudgetSearch::planned_preset(const std::string& name) const {
+  Chosen chosen;
+  chosen.policy = Policy::preset(name);
+  const StepRequest request = step_(chosen.policy);
+  std::vector<Operation> operations;
+  chosen.plan = plan_step(request, speed_.gpu ? &operations : nullptr);
+  const SegmentGroups with(request);
+  for (size_t i = 0; i < names_.size(); ++i) {
+    const SegmentInfo& info = with.segments()[i];
+    const std::vector<bool> again = with.samples()[info.group].segment->rerun();
+    const std::vector<double>& seconds = speed_.segments[groups_.segments()[i].group];
+    for (size_t j = 0; j < again.size(); ++j) {
+      if (!again[j]) continue;
+      chosen.added_seconds += seconds[j] * static_cast<double>(request.step.accumulation);
+      chosen.added_products +=
+          info.work[j].products * static_cast<double>(request.step.accumulation);
+    }
+  }
+  chosen.seconds = speed_.gpu ? step_time(operations, *speed_.gpu).total().seconds
+                              : step_seconds(groups_, request.step, speed_, chosen.plan.memory) +
+                                    chosen.added_seconds;
+  return chosen;
+}
+
+const std::vector<Chosen>& BudgetSearch::presets() {
+  if (!presets_) {
+    presets_.emplace();
+    for (const char* name : kLosslessPresets) {
+      try {
+        presets_->push_back(planned_preset(name));
+      } catch (const InputError&) {  // it is for networks of another kind
+      }
+    }
+  }
+  return *presets_;
+}
+
+// On CUDA a preset may reserve less than what the solver's answers do, which it finds by bytes that
+// are allocated.
+const Chosen* BudgetSearch::better_preset(const Chosen* found, int64_t budget) {
+  if (found && request_.device != c10::kCUDA) return found;
+  for (const Chosen& other : presets()) {
+    if (other.plan.reserved > budget) continue;
+    if (!found || !found->lossless || other.seconds < found->seconds * (1 - 1e-9)) found = &other;
+  }
+  return found;
+}
+
 // From the cheapest policy on, so that the first that fits is the best of all. Where a plan takes
 // less than the solver predicts, a budget can lie between the two; the policy of the least peak
 // then meets it.
 std::optional<Chosen> BudgetSearch::find(int64_t budget) {
   for (size_t i = 0; i < variants_.levels().size(); ++i) {
     const Level& l = level(i);
+    const Chosen* found = nullptr;
     auto candidate = below(l, budget);
-    while (candidate) {
+    while (candidate && !found) {
       const Chosen& chosen = planned(*candidate);
-      if (chosen.plan.reserved <= budget) return chosen;
+      if (chosen.plan.reserved <= budget) found = &chosen;
       if (chosen.plan.whole > budget) break;  // which no treatment of slots changes
       candidate = below(l, candidate->solution.peak - 1);
     }
+    if (i == 0) found = better_preset(found, budget);
+    if (found) return *found;
   }
   return budget >= least_peak() ? std::optional(*least_) : std::nullopt;
 }
@@ -244,6 +297,12 @@ int64_t BudgetSearch::least_peak() {
       consider(*candidate);
       if (planned(*candidate).plan.whole == peak) break;
       candidate = below(l, candidate->solution.peak - 1);
+    }
+  }
+  for (const Chosen& other : presets()) {
+    if (other.plan.reserved < peak) {
+      peak = other.plan.reserved;
+      least_ = &other;
     }
   }
   return peak;

@@ -36,9 +36,9 @@ struct Chosen {
 // alone, never on the budget: for every level, the solver's answers to budgets between the least
 // peak and the peak of the least cost. On the CPU these are all such budgets, on CUDA 128 at equal
 // distances, since what the caching allocator reserves is known only from the plan of a whole step.
-// The cheapest one whose plan fits is taken. So a smaller budget never has a higher peak, and a
-// larger one never a slower policy; where plans take less than the solver predicts, this holds for
-// policies that it predicts to fit.
+// The cheapest one whose plan fits is taken, or a preset without loss where that is better. So a
+// smaller budget never has a higher peak, and a larger one never a slower policy; where plans take
+// less than the solver predicts, this holds for policies that it predicts to fit.
 class BudgetSearch {
  public:
   using Step = std::function<StepRequest(const Policy&)>;
@@ -78,6 +78,11 @@ class BudgetSearch {
   // The cheapest of a level whose predicted peak is at most so many bytes.
   std::optional<Candidate> below(const Level& level, int64_t bytes);
   const Chosen& planned(const Candidate& candidate);
+  Chosen planned_preset(const std::string& name) const;
+  // The presets without loss that are for this network, as they are.
+  const std::vector<Chosen>& presets();
+  // The faster one of `found` (null: none) and of those that fit, where these can be better.
+  const Chosen* better_preset(const Chosen* found, int64_t budget);
 
   // Options of a group of segments, by whether and how their gradients are projected.
   const std::vector<SegmentOption>& options(size_t group, double rank, bool round);
@@ -109,7 +114,8 @@ class BudgetSearch {
   std::map<std::string, LayerProblem> problems_;
   std::map<size_t, Level> levels_;
   std::map<std::string, Chosen> planned_;  // by the policy's text
-  const Chosen* least_ = nullptr;          // what takes least of them, once it is known
+  std::optional<std::vector<Chosen>> presets_;
+  const Chosen* least_ = nullptr;  // what takes least of them, once it is known
 };
 
 }  // namespace compact

@@ -109,8 +109,7 @@ SampleSeconds sample_seconds(const SegmentSample& s, std::span<const Work> work,
     return w.products / product_rate(y.numel() / std::max<int64_t>(out, 1), w.inner, out, type);
   };
   SampleSeconds result;
-  result.part =
-      part ? *part : s.segment->forward_seconds(x, s.weights, pass, on_cpu, product);
+  result.part = part ? *part : s.segment->forward_seconds(x, s.weights, pass, on_cpu, product);
   const std::vector<Work> of_part = s.segment->work(x, s.weights, pass);
   for (size_t i = 0; i < work.size(); ++i) {
     const double factor = of_part[i].products > 0 ? work[i].products / of_part[i].products
@@ -120,8 +119,7 @@ SampleSeconds sample_seconds(const SegmentSample& s, std::span<const Work> work,
   return result;
 }
 
-Speed measured_speed(const SegmentGroups& groups, const std::string& key,
-                     RememberSteps remember) {
+Speed measured_speed(const SegmentGroups& groups, const std::string& key, RememberSteps remember) {
   std::vector<const SegmentInfo*> kinds;  // the first segment of each group
   for (const SegmentInfo& s : groups.segments()) {
     if (s.group == kinds.size()) kinds.push_back(&s);
@@ -150,10 +148,10 @@ Speed measured_speed(const SegmentGroups& groups, const std::string& key,
     return m;
   };
   const bool converted = bf16_products() == Bf16Products::kConverted;
-  const MeasuredSteps measured = remember(
-      cat("cpu ", at::get_cpu_capability(), " ", at::get_num_threads(), " threads ",
-          converted ? "bf16 in f32 " : "", key),
-      usable, measure);
+  const MeasuredSteps measured =
+      remember(cat("cpu ", at::get_cpu_capability(), " ", at::get_num_threads(), " threads ",
+                   converted ? "bf16 in f32 " : "", key),
+               usable, measure);
   Speed speed{.source = cat("measured on this machine, ", at::get_num_threads(), " threads"),
               .bytes_per_second = measured.bytes};
   for (size_t i = 0; i < kinds.size(); ++i) {

@@ -30,8 +30,7 @@ std::string timing_key(const TrainConfig& c, const Task& task) {
   for (const char* key : {"vocab_size", "num_hidden_layers"}) model.erase(key);
   std::string text = cat(task.inputs(one, at::kMeta, 1).inputs[0].sizes(), model.dump());
   for (const auto& [name, t] : network->named_tensors()) text += cat(" ", name, t.sizes());
-  return cat(network->options().max_length, " ", c.dtype, " ", c.matmul_precision, " ",
-             xxh3(text));
+  return cat(network->options().max_length, " ", c.dtype, " ", c.matmul_precision, " ", xxh3(text));
 }
 
 bool has_segments(const TrainConfig& c, const Task& task) {
@@ -65,8 +64,7 @@ struct Asked {
 // Bytes that a step takes whatever is done with what it saves: weights, and gradients and moments
 // as far as they may not be projected or held in fewer bits.
 int64_t fixed_bytes(const StepMemory& m, const Allowed& allowed) {
-  return m.weights + (allowed.project ? 0 : m.gradients) +
-         (allowed == Allowed() ? m.optimizer : 0);
+  return m.weights + (allowed.project ? 0 : m.gradients) + (allowed == Allowed() ? m.optimizer : 0);
 }
 
 // "--per_device_train_batch_size 4 (1.2 GiB); --dtype bfloat16 (2 GiB)": for each kind of milder

@@ -43,9 +43,16 @@ void expect_rounded_once(const at::Tensor& got, const at::Tensor& exact, const a
 }
 
 TEST_F(Bf16Products_, AreSumsInF32RoundedOnceInEveryLayout) {
-  for (const auto& [m, k, n] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1}, {0, 3, 4}, {3, 0, 4},
-                                {3, 4, 0}, {5, 7, 3}, {65, 33, 17}, {1030, 20, 9}, {9, 2050, 12},
-                                {7, 30, 1100}, {1025, 1025, 1025}}) {
+  for (const auto& [m, k, n] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1},
+                                {0, 3, 4},
+                                {3, 0, 4},
+                                {3, 4, 0},
+                                {5, 7, 3},
+                                {65, 33, 17},
+                                {1030, 20, 9},
+                                {9, 2050, 12},
+                                {7, 30, 1100},
+                                {1025, 1025, 1025}}) {
     for (int layout = 0; layout < 9; ++layout) {
       if (m * k * n > 1000000 && layout != 1 && layout != 5) continue;
       const at::Tensor a = laid_out(m, k, layout % 3), b = laid_out(k, n, layout / 3);
@@ -64,9 +71,11 @@ TEST_F(Bf16Products_, AreSumsInF32RoundedOnceInEveryLayout) {
 }
 
 TEST_F(Bf16Products_, OfBatchesAreThoseOfTheirMatrices) {
-  for (const auto& [count, m, k, n] :
-       {std::tuple<int64_t, int64_t, int64_t, int64_t>{0, 2, 3, 4}, {3, 5, 7, 2}, {70, 64, 64, 64},
-        {2, 1030, 8, 1100}, {3, 2, 0, 2}}) {
+  for (const auto& [count, m, k, n] : {std::tuple<int64_t, int64_t, int64_t, int64_t>{0, 2, 3, 4},
+                                       {3, 5, 7, 2},
+                                       {70, 64, 64, 64},
+                                       {2, 1030, 8, 1100},
+                                       {3, 2, 0, 2}}) {
     const at::Tensor a = random_bf16({count, m, k}), b = random_bf16({count, n, k}).transpose(1, 2);
     const at::Tensor self = random_bf16({count, m, n}), out = at::empty_like(self);
     converted_products(out, self, a, b, 2, 1);
@@ -125,8 +134,10 @@ TEST_F(Bf16Products_, AttentionIsThatOfF32RoundedOnce) {
   set_bf16_products(Bf16Products::kConverted);
   // The last has more heads than are converted at a time.
   for (const auto& [batch, heads, queries, keys, dim] :
-       {std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>{1, 1, 1, 1, 8}, {2, 3, 70, 70, 16},
-        {3, 2, 20, 33, 24}, {2, 40, 260, 260, 64}}) {
+       {std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>{1, 1, 1, 1, 8},
+        {2, 3, 70, 70, 16},
+        {3, 2, 20, 33, 24},
+        {2, 40, 260, 260, 64}}) {
     const auto random = [&, b = batch, h = heads, d = dim](int64_t tokens) {
       return random_bf16({b, tokens, h, d}).transpose(1, 2);
     };
@@ -139,8 +150,8 @@ TEST_F(Bf16Products_, AttentionIsThatOfF32RoundedOnce) {
     if (mask) mask32 = mask->to(at::kFloat);
     const auto [out, lse] =
         at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, mask);
-    const auto [out32, lse32] = at::_scaled_dot_product_flash_attention_for_cpu(
-        up(q), up(k), up(v), 0.0, causal, mask32);
+    const auto [out32, lse32] =
+        at::_scaled_dot_product_flash_attention_for_cpu(up(q), up(k), up(v), 0.0, causal, mask32);
     EXPECT_TRUE(at::equal(out, out32.to(at::kBFloat16)));
     EXPECT_TRUE(at::equal(lse, lse32));
     EXPECT_EQ(out.stride(1), dim) << "laid out by tokens, as LibTorch's";
@@ -158,7 +169,8 @@ TEST_F(Bf16Products_, AttentionIsThatOfF32RoundedOnce) {
 TEST_F(Bf16Products_, TakeABufferOfBoundedSize) {
   constexpr int64_t kBound = 3 * 1024 * 1024 * 4;
   for (const auto& [m, k, n] : {std::tuple<int64_t, int64_t, int64_t>{2000, 2000, 2000},
-                                {1, 5000, 3000}, {4000, 64, 4000}}) {
+                                {1, 5000, 3000},
+                                {4000, 64, 4000}}) {
     const CpuProbe probe;
     const at::Tensor a = at::zeros({m, k}, at::kBFloat16), b = at::zeros({k, n}, at::kBFloat16),
                      out = at::empty({m, n}, at::kBFloat16);

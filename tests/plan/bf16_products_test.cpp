@@ -42,9 +42,14 @@ int64_t peak_of(at::Device device, const std::function<std::vector<at::Tensor>(a
 }
 
 TEST_F(Bf16Plans, ProductsTakeWhatTheyDo) {
-  for (const auto& [m, k, n] :
-       {std::tuple<int64_t, int64_t, int64_t>{512, 256, 688}, {512, 688, 256}, {688, 512, 256},
-        {512, 1376, 512}, {1376, 512, 512}, {3000, 1500, 1100}, {1, 300, 257}, {257, 512, 256}}) {
+  for (const auto& [m, k, n] : {std::tuple<int64_t, int64_t, int64_t>{512, 256, 688},
+                                {512, 688, 256},
+                                {688, 512, 256},
+                                {512, 1376, 512},
+                                {1376, 512, 512},
+                                {3000, 1500, 1100},
+                                {1, 300, 257},
+                                {257, 512, 256}}) {
     for (int layout = 0; layout < 4; ++layout) {
       for (const bool adds : {false, true}) {
         const auto make = [&, m = m, k = k, n = n](at::Device device) {
@@ -53,7 +58,8 @@ TEST_F(Bf16Plans, ProductsTakeWhatTheyDo) {
             return by_columns ? at::empty({columns, rows}, options).t()
                               : at::empty({rows, columns}, options);
           };
-          std::vector<at::Tensor> all = {of(m, k, layout & 1), of(k, n, layout & 2), of(m, n, false)};
+          std::vector<at::Tensor> all = {of(m, k, layout & 1), of(k, n, layout & 2),
+                                         of(m, n, false)};
           if (!device.is_meta()) {
             for (at::Tensor& t : all) t.fill_(0.01);
           }
@@ -74,13 +80,15 @@ TEST_F(Bf16Plans, ProductsTakeWhatTheyDo) {
 
 TEST_F(Bf16Plans, AttentionTakesWhatItDoes) {
   for (const auto& [batch, heads, tokens, dim] :
-       {std::tuple<int64_t, int64_t, int64_t, int64_t>{2, 8, 256, 32}, {1, 2, 64, 16},
-        {3, 40, 300, 64}, {1, 4, 1100, 64}}) {
+       {std::tuple<int64_t, int64_t, int64_t, int64_t>{2, 8, 256, 32},
+        {1, 2, 64, 16},
+        {3, 40, 300, 64},
+        {1, 4, 1100, 64}}) {
     const auto make = [&, b = batch, h = heads, t = tokens, d = dim](at::Device device) {
       std::vector<at::Tensor> all;
       for (int i = 0; i < 4; ++i) {
-        all.push_back(at::empty({b, t, h, d}, at::device(device).dtype(at::kBFloat16))
-                          .transpose(1, 2));
+        all.push_back(
+            at::empty({b, t, h, d}, at::device(device).dtype(at::kBFloat16)).transpose(1, 2));
         if (!device.is_meta()) all.back().fill_(0.01 * i);
       }
       return all;

@@ -17,7 +17,7 @@ constexpr int kBudgets = 120;
 struct Setting {
   std::string name;
   std::function<BudgetPlanner()> planner;
-  std::function<StepPlan()> off;
+  std::function<StepPlan(const char* preset)> plan;
 };
 void PrintTo(const Setting& s, std::ostream* out) { *out << s.name; }
 
@@ -34,7 +34,7 @@ Setting transformer(const std::string& name, c10::DeviceType device, const Optim
                                 shape, kind);
   r.device = device;
   return {name, [r] { return planner_of(r, {}, stated_speed(r, 2e14, 1.5e12)); },
-          [r] { return plan_step(r); }};
+          [r](const char* preset) { return plan_step(with_policy(r, Policy::preset(preset))); }};
 }
 
 using MakeNetwork = std::function<std::unique_ptr<Network>(const Policy&, at::Device)>;
@@ -56,7 +56,7 @@ Setting segments(const std::string& name, c10::DeviceType device, const MakeNetw
           [=] {
             return planner_of(step, {}, stated_speed(SegmentGroups(step(Policy())), 2e14, 1.5e12));
           },
-          [=] { return plan_step(step(Policy::preset("off"))); }};
+          [=](const char* preset) { return plan_step(step(Policy::preset(preset))); }};
 }
 
 Setting encoder_network(const std::string& name, c10::DeviceType device) {
@@ -95,7 +95,7 @@ class OneAnswer : public testing::TestWithParam<Setting> {
 
 TEST_P(OneAnswer, ForEveryBudget) {
   BudgetPlanner planner = GetParam().planner();
-  const int64_t least = planner.least_peak(), off = GetParam().off().reserved;
+  const int64_t least = planner.least_peak(), off = GetParam().plan("off").reserved;
   ASSERT_LT(least, off);
   EXPECT_FALSE(planner.find(least - 1));
   std::vector<int64_t> budgets;
@@ -122,6 +122,47 @@ TEST_P(OneAnswer, ForEveryBudget) {
     EXPECT_EQ(other.choose(budgets[i]).policy.str(), answers[i].policy.str()) << i;
   }
   EXPECT_EQ(other.least_peak(), least);
+}
+
+// What a preset without loss fits is never refused, and never slower than that preset.
+void expect_no_preset_below(const Setting& setting) {
+  BudgetPlanner planner = setting.planner();
+  int fitting = 0;
+  for (const char* preset : {"off", "exact", "recompute"}) {
+    int64_t reserved = 0;
+    try {
+      reserved = setting.plan(preset).reserved;
+    } catch (const InputError&) {  // no slot of this network is in the preset
+      continue;
+    }
+    ++fitting;
+    EXPECT_LE(planner.least_peak(), reserved) << setting.name << " " << preset;
+    const std::optional<Chosen> chosen = planner.find(reserved);
+    ASSERT_TRUE(chosen) << setting.name << " " << preset;
+    EXPECT_LE(chosen->plan.reserved, reserved) << setting.name << " " << preset;
+  }
+  EXPECT_GE(fitting, 2) << setting.name;
+}
+
+TEST_P(OneAnswer, NoBudgetOfAPresetIsRefused) { expect_no_preset_below(GetParam()); }
+
+// Where the caching allocator reserves less for `exact` than for what takes fewer bytes.
+TEST(LeastPeak, OfLlama3On80GibibytesIsNotAboveItsPresets) {
+  install_counting_allocator();
+  LlamaConfig shape;
+  shape.hidden_size = 4096;
+  shape.intermediate_size = 14336;
+  shape.num_hidden_layers = 32;
+  shape.num_attention_heads = 32;
+  shape.num_key_value_heads = 8;
+  shape.head_dim = 128;
+  shape.vocab_size = 128256;
+  PlanRequest r = small_request("off", at::kBFloat16, {.batch = 1, .length = 2048}, shape);
+  r.device = c10::kCUDA;
+  expect_no_preset_below(
+      {"llama3", [r] { return planner_of(r, {}, stated_speed(r, 6e14, 2.8e12)); },
+       [r](const char* preset) { return plan_step(with_policy(r, Policy::preset(preset))); }});
+  prepare_meta(c10::kCPU);
 }
 
 // The least peak is of all policies that lose nothing, whatever their chunks of logits: one chunk

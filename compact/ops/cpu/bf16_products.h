@@ -43,9 +43,11 @@ void converted_products(const at::Tensor& out, const at::Tensor& self, const at:
 // LibTorch's _scaled_dot_product_flash_attention_for_cpu, and its backward pass, of bf16 tensors
 // [batch, heads, tokens, dim], some heads at a time: the output and the logsumexp in f32
 // [batch, heads, tokens]; gradients of queries, keys and values.
-std::tuple<at::Tensor, at::Tensor> converted_attention(
-    const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double dropout, bool causal,
-    const std::optional<at::Tensor>& mask, std::optional<double> scale);
+std::tuple<at::Tensor, at::Tensor> converted_attention(const at::Tensor& q, const at::Tensor& k,
+                                                       const at::Tensor& v, double dropout,
+                                                       bool causal,
+                                                       const std::optional<at::Tensor>& mask,
+                                                       std::optional<double> scale);
 std::tuple<at::Tensor, at::Tensor, at::Tensor> converted_attention_backward(
     const at::Tensor& gout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
     const at::Tensor& out, const at::Tensor& lse, double dropout, bool causal,

@@ -65,8 +65,8 @@ std::tuple<Tensor, Tensor> converted_attention(const Tensor& q, const Tensor& k,
                                                double dropout, bool causal, const Mask& mask,
                                                std::optional<double> scale) {
   const Tensor out = by_token(q);
-  const Tensor lse = at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat))
-                         .transpose(1, 2);
+  const Tensor lse =
+      at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat)).transpose(1, 2);
   each_part(q, k, [&](const Heads& part) {
     const auto [o, l] = at::_scaled_dot_product_flash_attention_for_cpu(
         part.f32(q), part.f32(k), part.f32(v), dropout, causal, part.of(mask), scale);

@@ -73,9 +73,7 @@ void converted_product(const Tensor& out, const Tensor& self, const Tensor& a, c
     Tensor y;
     for (int64_t i = 0; i < m; i = rows.after(i)) {
       const int64_t height = rows.of(i);
-      const auto tile = [&](const Tensor& t) {
-        return t.narrow(0, i, height).narrow(1, j, width);
-      };
+      const auto tile = [&](const Tensor& t) { return t.narrow(0, i, height).narrow(1, j, width); };
       Tensor sum = of_out.narrow(0, 0, height * width).view({height, width});
       if (adds) sum.copy_(tile(self));
       for (int64_t l = 0; l < k; l = inner.after(l)) {

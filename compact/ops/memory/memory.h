@@ -77,8 +77,9 @@ class CpuProbe {
   int64_t before_;
 };
 
-// While one lives, the counting allocator says the size of each CPU tensor that this thread asks for
-// to `see`, in bytes and before it is made. What `see` throws comes out of the operation that asked.
+// While one lives, the counting allocator says the size of each CPU tensor that this thread asks
+// for to `see`, in bytes and before it is made. What `see` throws comes out of the operation that
+// asked.
 class WatchAllocations {
  public:
   explicit WatchAllocations(FunctionRef<void(int64_t)> see);

@@ -103,7 +103,6 @@ namespace {
 constexpr int kRounds = 3;
 constexpr double kEnough = 0.05;  // seconds of a step, after which it is not run again
 
-
 }  // namespace
 
 std::vector<double> Segment::forward_seconds(

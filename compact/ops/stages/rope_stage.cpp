@@ -2,8 +2,8 @@
 #include <ATen/ATen.h>
 
 #include "compact/base/check.h"
-#include "compact/codecs/meta_device.h"
 #include "compact/codecs/launch.h"
+#include "compact/codecs/meta_device.h"
 #include "compact/ops/autograd/autograd.h"
 #include "compact/ops/functions/token_cache.h"
 #include "compact/ops/stages/stages.h"
