@@ -217,10 +217,14 @@ Chosen BudgetSearch::planned_preset(const std::string& name) const {
   std::vector<Operation> operations;
   chosen.plan = plan_step(request, speed_.gpu ? &operations : nullptr);
   const SegmentGroups with(request);
+  COMPACT_CHECK(with.segments().size() == names_.size(), "[plan] preset ", name,
+                " makes a network of other segments");
   for (size_t i = 0; i < names_.size(); ++i) {
     const SegmentInfo& info = with.segments()[i];
     const std::vector<bool> again = with.samples()[info.group].segment->rerun();
     const std::vector<double>& seconds = speed_.segments[groups_.segments()[i].group];
+    COMPACT_CHECK(again.size() == seconds.size(), "[plan] preset ", name,
+                  " makes segments of other steps");
     for (size_t j = 0; j < again.size(); ++j) {
       if (!again[j]) continue;
       chosen.added_seconds += seconds[j] * static_cast<double>(request.step.accumulation);

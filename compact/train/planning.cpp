@@ -61,10 +61,12 @@ struct Asked {
   const Policy* policy = nullptr;  // null: the best
 };
 
-// Bytes that a step takes whatever is done with what it saves: weights, and gradients and moments
-// as far as they may not be projected or held in fewer bits.
-int64_t fixed_bytes(const StepMemory& m, const Allowed& allowed) {
-  return m.weights + (allowed.project ? 0 : m.gradients) + (allowed == Allowed() ? m.optimizer : 0);
+// Bytes that a step takes whatever a search does with what it saves: weights, gradients where they
+// are neither projected nor released one by one, and moments where these are not held in fewer
+// bits.
+int64_t fixed_bytes(const StepMemory& m, const Allowed& allowed, bool may_release) {
+  return m.weights + (allowed.project || may_release ? 0 : m.gradients) +
+         (allowed == Allowed() ? m.optimizer : 0);
 }
 
 // "--per_device_train_batch_size 4 (1.2 GiB); --dtype bfloat16 (2 GiB)": for each kind of milder
@@ -72,15 +74,18 @@ int64_t fixed_bytes(const StepMemory& m, const Allowed& allowed) {
 std::string milder_settings(const Asked& asked, const Task& task, c10::DeviceType device,
                             int64_t bytes) {
   std::string text;
-  const Policy exact = Policy::preset("exact");
-  const StepMemory memory = plan_step(step_request(asked.config, task, exact, device)).memory;
+  std::optional<StepMemory> memory;  // of a step where one is searched for
+  const bool may_release =
+      asked.config.gradient_accumulation_steps == 1 && asked.config.max_grad_norm <= 0;
   // A setting with which the step would be refused is not offered.
   const auto offer = [&](const std::string& what, const Asked& other) {
-    // Most of what cannot help is known without a search.
-    if (other.config.dtype == asked.config.dtype && fixed_bytes(memory, other.allowed) > bytes) {
-      return false;
-    }
     try {
+      // Most of what cannot help is known without a search.
+      if (!other.policy && other.config.dtype == asked.config.dtype) {
+        if (!memory)
+          memory = plan_step(step_request(asked.config, task, all_kept(), device)).memory;
+        if (fixed_bytes(*memory, other.allowed, may_release) > bytes) return false;
+      }
       const int64_t peak =
           other.policy ? plan_step(step_request(other.config, task, *other.policy, device)).reserved
                        : search_for(other.config, task, device, other.allowed,

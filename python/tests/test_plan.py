@@ -130,6 +130,14 @@ def test_autocast(name):
         assert abs(apart) <= (2e-4 * row["peak"] if near else 0), row
 
 
+def test_checkpoints_under_autocast():
+    """They cast the weights again in the backward pass, for as long as each of them runs."""
+    given = inputs("llama", batch=1, length=4)
+    row = compact.plan(make("llama"), given, policies=("gradient_checkpointing",), autocast=torch.bfloat16, clip=False)["rows"][0]
+    real = measured("llama", "gradient_checkpointing", given, clip=False, autocast=torch.bfloat16)
+    assert abs(real - RANDOM_STATE - row["peak"]) <= 1e-3 * row["peak"], row
+
+
 def peaks(plan):
     return {row["policy"]: row["peak"] for row in plan["rows"]}
 

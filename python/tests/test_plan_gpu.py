@@ -14,6 +14,9 @@ def planned(model=None, batch=(4, 64), **settings):
     return compact.plan(model or make("llama"), batch, **{"device": "cuda", "optimizer": None} | settings)
 
 
+CUBLAS = (4096 * 2 + 16 * 8) << 10  # bytes of a workspace before Hopper, where it is 32 MiB
+
+
 def test_every_policy_is_planned():
     plan, here = planned(gpu="4090"), planned(device="cpu")
     assert [row["policy"] for row in plan["rows"]] == list(POLICIES) and not plan["failed"]
@@ -21,8 +24,9 @@ def test_every_policy_is_planned():
     assert "gpu" not in here and "memory" not in here
     for row, of_cpu in zip(plan["rows"], here["rows"]):
         assert row["weights"] == of_cpu["weights"] and row["reserved"] >= row["peak"] > row["weights"]
-        # The allocator rounds each tensor up to 512 bytes, and kernels take other scratch.
-        assert 0.8 < row["peak"] / of_cpu["peak"] < 1.3
+        # Two threads have a workspace of cuBLAS each; the allocator rounds each tensor up to 512
+        # bytes, and kernels take other scratch.
+        assert 0.8 < (row["peak"] - 2 * CUBLAS) / of_cpu["peak"] < 1.3
     text = str(plan)
     assert "a step on RTX 4090, MiB" in text and f" GiB: {', '.join(POLICIES)}\n" in text + "\n"
 
@@ -54,12 +58,12 @@ def test_gpus_by_their_names():
 
 def added(**settings):
     """Predicted seconds that rebuilding adds to a step, where a budget asks for much of it."""
-    plan = planned(large(hidden_size=512, num_hidden_layers=4), (16, 128), policies=("plain",), budget="50%", **settings)
+    plan = planned(large(hidden_size=512, num_hidden_layers=4), (16, 128), policies=("plain",), budget="60%", **settings)
     return plan["rows"][-1]["added_seconds"]
 
 
 def test_budgets_by_the_speed_of_a_gpu():
-    model = compact.apply(make("llama"), budget="40MiB", batch=(4, 64), gpu="h100", optimizer=None)
+    model = compact.apply(make("llama"), budget="104MiB", batch=(4, 64), gpu="h100", optimizer=None)
     assert compact.report(model).name == "auto"
     fast, slow = added(gpu="h200"), added(gpu="l4")
     assert 0 < fast < slow

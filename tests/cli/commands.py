@@ -92,7 +92,7 @@ class Commands(InFolder):
         self.assertIn("compact-paper", presets)
         self.assertRegex(self.good("list", "roles"), r"(?m)^pre_activation +what ")
         self.assertNotIn("llama-60m", presets)
-        self.assertRegex(self.good("list", "gpus"), r"(?m)^4090 +RTX 4090: 24 GiB at 1.01 TB/s, ")
+        self.assertRegex(self.good("list", "gpus"), r"(?m)^4090 +RTX 4090: 24.0 GiB at 1.01 TB/s, ")
 
     def test_doctor(self):
         self.assertIn("all kernels are right", self.good("doctor"))

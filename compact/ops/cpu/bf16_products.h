@@ -22,7 +22,7 @@ inline constexpr const char* kConvertedProducts =
     "in tiles of f32, as this processor has no bf16 instructions";
 
 // Sets how products and attention in bf16 on the CPU are computed in this process, whoever asks
-// for them: mm, addmm, bmm, baddbmm, addmv and flash attention of LibTorch, forward and backward.
+// for them: mm, addmm, bmm, baddbmm and flash attention of LibTorch, forward and backward.
 // nullopt: as the environment variable COMPACT_BF16_PRODUCTS says (`native` or `converted`), else
 // converted where oneDNN says that it has no bf16 for this processor. To be called while no
 // product runs. Throws InputError where the variable says something else.

@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 #include <tuple>
+#include <vector>
 
 #include "compact/kernels/gpu.h"
 #include "compact/ops/cpu/bf16_products.h"
@@ -50,15 +51,23 @@ Scratch cpu_attention_scratch(int64_t length, int64_t dim, at::ScalarType type) 
   const auto [forward, forward_bytes] = probe.beside(
       [&] { return at::_scaled_dot_product_flash_attention_for_cpu(x, x, x, 0.0, true); });
   const auto [out, lse] = forward;
-  // One head is one thread's, this one's, whose own buffer comes last.
-  int64_t last = 0;
+  // One head is one thread's, this one's: after three gradients and the buffers of all threads
+  // (one, two in half types) come its own, some small and, in half types, what its products take.
+  std::vector<int64_t> asked;
   const auto backward = probe.beside([&, out = out, lse = lse] {
-    const auto see = [&](int64_t bytes) { last = bytes; };
+    const auto see = [&](int64_t bytes) { asked.push_back(bytes); };
     const WatchAllocations watch(see);
     return at::_scaled_dot_product_flash_attention_for_cpu_backward(x, x, x, x, out, lse, 0.0,
                                                                     true);
   });
-  return known[key] = {forward_bytes, backward.second - last, last};
+  const size_t shared = type == at::kBFloat16 || type == at::kHalf ? 5 : 4;
+  int64_t own = asked.size() > shared ? asked[shared] : 0;
+  if (asked.size() > shared + 1) {
+    constexpr int64_t kNumber = 4;  // a scalar beside each product
+    own +=
+        kNumber + *std::max_element(asked.begin() + static_cast<int64_t>(shared) + 1, asked.end());
+  }
+  return known[key] = {forward_bytes, backward.second - own, own};
 }
 
 std::tuple<Tensor, Tensor> flash_cpu(const Tensor& q, const Tensor& k, const Tensor& v,
@@ -82,7 +91,12 @@ std::tuple<Tensor, Tensor, Tensor> flash_cpu_backward(const Tensor& gout, const 
   }
   const Tensor gq = by_token(q), gk = by_token(k), gv = by_token(v);
   const Scratch scratch = cpu_attention_scratch(q.size(2), q.size(3), q.scalar_type());
-  const int64_t threads = std::min<int64_t>(q.size(0) * q.size(1), at::get_num_threads());
+  // Rows of scores, of which a thread has one in f32, are gone before the next thread begins where
+  // there is little to do.
+  constexpr int64_t kRow = 1024;
+  const int64_t threads = scratch.of_a_thread > kRow
+                              ? std::min<int64_t>(q.size(0) * q.size(1), at::get_num_threads())
+                              : 1;
   scratch_on(q, scratch.backward + threads * scratch.of_a_thread);
   return {gq, gk, gv};
 }

@@ -97,7 +97,10 @@ int64_t tried_product(const ProductSizes& s, const Operand& a, const Operand& b,
   try {
     const auto product = probe.beside([&] {
       const WatchAllocations watch(see);
-      return add ? out.addmm_(x, y) : s.batch ? at::bmm_out(out, x, y) : at::mm_out(out, x, y);
+      return add && s.batch ? out.baddbmm_(x, y)
+             : add          ? out.addmm_(x, y)
+             : s.batch      ? at::bmm_out(out, x, y)
+                            : at::mm_out(out, x, y);
     });
     return known[key] = product.second;
   } catch (const Begins&) {
@@ -153,13 +156,27 @@ void beside_product(const Tensor& out, const Tensor& self, const Tensor& a, cons
   }
 }
 
+void check_types(const Tensor& a, const Tensor& b) {
+  TORCH_CHECK(a.scalar_type() == b.scalar_type(), "expected operands of one type, are ",
+              a.scalar_type(), " and ", b.scalar_type());
+}
 void check_product(const Tensor& a, const Tensor& b) {
   TORCH_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0), "mm: shapes ", a.sizes(),
               " and ", b.sizes(), " cannot be multiplied");
+  check_types(a, b);
+}
+// An `out` of another size becomes as large as the result.
+void fit(Tensor& out, at::IntArrayRef sizes) {
+  if (out.sizes() != sizes) out.resize_(sizes);
+}
+void check_sum(const Tensor& self, at::IntArrayRef sizes) {
+  TORCH_CHECK(self.sizes() == sizes, "the result of a product in place must be ", sizes, ", is ",
+              self.sizes());
 }
 void check_batch(const Tensor& a, const Tensor& b) {
   TORCH_CHECK(a.dim() == 3 && b.dim() == 3 && a.size(0) == b.size(0) && a.size(2) == b.size(1),
               "bmm: shapes ", a.sizes(), " and ", b.sizes(), " cannot be multiplied");
+  check_types(a, b);
 }
 
 Tensor mm(const Tensor& a, const Tensor& b) {
@@ -170,6 +187,7 @@ Tensor mm(const Tensor& a, const Tensor& b) {
 }
 Tensor& mm_out(const Tensor& a, const Tensor& b, Tensor& out) {
   check_product(a, b);
+  fit(out, {a.size(0), b.size(1)});
   beside_product(out, {}, a, b);
   return out;
 }
@@ -181,33 +199,56 @@ Tensor bmm(const Tensor& a, const Tensor& b) {
 }
 Tensor& bmm_out(const Tensor& a, const Tensor& b, Tensor& out) {
   check_batch(a, b);
+  fit(out, {a.size(0), a.size(1), b.size(2)});
   beside_product(out, {}, a, b);
   return out;
 }
 Tensor addmm(const Tensor& self, const Tensor& a, const Tensor& b, const at::Scalar&,
              const at::Scalar&) {
   check_product(a, b);
+  check_types(self, a);
   Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
+  beside_product(out, self.expand(out.sizes()), a, b);
+  return out;
+}
+Tensor& addmm_out(const Tensor& self, const Tensor& a, const Tensor& b, const at::Scalar&,
+                  const at::Scalar&, Tensor& out) {
+  check_product(a, b);
+  check_types(self, a);
+  fit(out, {a.size(0), b.size(1)});
   beside_product(out, self.expand(out.sizes()), a, b);
   return out;
 }
 Tensor& addmm_in_place(Tensor& self, const Tensor& a, const Tensor& b, const at::Scalar&,
                        const at::Scalar&) {
   check_product(a, b);
+  check_types(self, a);
+  check_sum(self, {a.size(0), b.size(1)});
   beside_product(self, self, a, b);
   return self;
 }
 Tensor baddbmm(const Tensor& self, const Tensor& a, const Tensor& b, const at::Scalar&,
                const at::Scalar&) {
   check_batch(a, b);
+  check_types(self, a);
   Tensor out = at::empty({a.size(0), a.size(1), b.size(2)}, a.options());
-  if (converts_bf16(a)) beside_product(out, self.expand(out.sizes()), a, b);
+  beside_product(out, self.expand(out.sizes()), a, b);
+  return out;
+}
+Tensor& baddbmm_out(const Tensor& self, const Tensor& a, const Tensor& b, const at::Scalar&,
+                    const at::Scalar&, Tensor& out) {
+  check_batch(a, b);
+  check_types(self, a);
+  fit(out, {a.size(0), a.size(1), b.size(2)});
+  beside_product(out, self.expand(out.sizes()), a, b);
   return out;
 }
 Tensor& baddbmm_in_place(Tensor& self, const Tensor& a, const Tensor& b, const at::Scalar&,
                          const at::Scalar&) {
   check_batch(a, b);
-  if (converts_bf16(a)) beside_product(self, self, a, b);
+  check_types(self, a);
+  check_sum(self, {a.size(0), a.size(1), b.size(2)});
+  beside_product(self, self, a, b);
   return self;
 }
 // On CUDA alone.
@@ -226,8 +267,10 @@ void add_products(MetaLibrary& library) {
   library.replace("bmm", &bmm);
   library.replace("bmm.out", &bmm_out);
   library.replace("addmm", &addmm);
+  library.replace("addmm.out", &addmm_out);
   library.replace("addmm_", &addmm_in_place);
   library.replace("baddbmm", &baddbmm);
+  library.replace("baddbmm.out", &baddbmm_out);
   library.replace("baddbmm_", &baddbmm_in_place);
   library.add("addmm.dtype_out", &addmm_of_type);
 }

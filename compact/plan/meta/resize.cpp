@@ -12,6 +12,7 @@ using at::Tensor;
 
 const Tensor& resize(const Tensor& self, at::IntArrayRef sizes,
                      std::optional<at::MemoryFormat> format) {
+  if (self.sizes() == sizes && !format) return self;
   c10::TensorImpl* const impl = self.unsafeGetTensorImpl();
   if (self.sizes() != sizes) impl->set_sizes_contiguous(sizes);
   if (format) impl->empty_tensor_restride(*format);

@@ -58,16 +58,19 @@ def use(device: str) -> None:
     for table, lower in ((_LOWER, True), (_FLOAT, False)) if device == "cuda" else ((_LOWER, True),):
         for owner, name in table:
             setattr(owner, name, _casting(getattr(owner, name), lower))
+    leave = torch.autocast.__exit__
+
+    def left(self: torch.autocast, *error: Any) -> Any:
+        result = leave(self, *error)
+        if not torch.is_autocast_enabled(_kind):  # checkpoints enter and leave it inside the backward pass
+            _copies.clear()
+        return result
+
+    torch.autocast.__exit__ = left
 
 
 @contextlib.contextmanager
 def autocast(dtype: torch.dtype | None) -> Iterator[None]:
     """Autocast to a type, with copies of parameters that live until its end; None: no autocast."""
-    if dtype is None:
+    with torch.autocast(_kind, dtype) if dtype else contextlib.nullcontext():
         yield
-        return
-    try:
-        with torch.autocast(_kind, dtype):
-            yield
-    finally:
-        _copies.clear()

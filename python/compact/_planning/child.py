@@ -209,6 +209,7 @@ class _Search:
 
 def answer(asked: dict) -> dict:
     torch.set_num_threads(asked["threads"])
+    torch.use_deterministic_algorithms(asked["deterministic"], warn_only=True)
     operations.use(asked["device"], asked["gpu"])
     attention.use(asked["device"])
     autocast.use(asked["device"])

@@ -14,6 +14,7 @@ import tempfile
 import threading
 from typing import Any
 
+from .._library import ops
 from .._stand_in import log
 
 OF_SCRIPT = (
@@ -45,12 +46,14 @@ def _environment() -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(_paths()),
         "PYTHONSAFEPATH": "1",  # the working directory is no place of modules unless the caller's paths say so
         "CUDA_VISIBLE_DEVICES": "",  # plans need none
+        "COMPACT_BF16_PRODUCTS": ops.bf16_products(),  # as they are made here, whatever was set since
         "OPENBLAS_NUM_THREADS": "1",  # NumPy's starts threads when it is loaded, which do not outlive a fork
     }
 
 
 def _started_under() -> tuple:
     read = {key: value for key, value in os.environ.items() if key.startswith(_READ_BY_LIBRARIES)}
+    read["COMPACT_BF16_PRODUCTS"] = ops.bf16_products()
     return sys.executable, tuple(sys.path), read
 
 

@@ -138,6 +138,7 @@ def plan(
             "gpu": _gpu(kind, gpu),
             "autocast": autocast,
             "threads": torch.get_num_threads(),  # each has buffers of its own
+            "deterministic": torch.are_deterministic_algorithms_enabled(),  # whose kernels take others on a GPU
             "tf32": torch.backends.cuda.matmul.fp32_precision == "tf32",  # `allow_tf32` cannot be read where this was set
         },
         _modules(model),
