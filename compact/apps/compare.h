@@ -16,7 +16,7 @@ struct CompareOptions {
   // Arguments of `compact train` that give `config`, without --preset and --output_dir.
   std::vector<std::string> train_arguments;
   std::string program;        // what runs `train`; empty: the program that is running
-  int64_t timing_rounds = 3;  // in which step times are measured anew, the runs in turn; 0: none
+  int64_t timing_rounds = 3;  // each measures the step times of all runs in turn; 0: none
 };
 
 // Runs each preset in a process of its own, one after the other, in output_dir/NAME, measures their
