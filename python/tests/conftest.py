@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import gc
+import sys
 
 import pytest
 import torch
@@ -132,6 +133,14 @@ def two_threads():
     torch.set_num_threads(2)
     yield
     gc.collect()
+
+
+@pytest.fixture(autouse=True)
+def accelerate_begins_afresh():
+    """What accelerate keeps for a process, such as its precision, is for one test."""
+    yield
+    if "accelerate.state" in sys.modules:
+        sys.modules["accelerate.state"].AcceleratorState._reset_state(reset_partial_state=True)
 
 
 @contextlib.contextmanager

@@ -15,28 +15,34 @@ COMPACT_INLINE UVec words(const U* p) {
   if constexpr (sizeof(U) == 4)
     return load_raw<UVec>(p);
   else
-    return __builtin_convertvector(load_raw<Narrow>(p), UVec);
+    return widen(__builtin_convertvector(load_raw<Narrow>(p), HVec));
 }
 
 // Bit l of the result: lane l of a comparison.
 COMPACT_INLINE uint32_t lane_bits(IVec mask) {
 #if defined(__AVX512F__)
   return _mm512_cmpneq_epi32_mask((__m512i)mask, _mm512_setzero_si512());
+#elif defined(COMPACT_PAIRS_OF_REGISTERS)
+  return static_cast<uint32_t>(_mm256_movemask_ps((__m256)mask.low) |
+                               _mm256_movemask_ps((__m256)mask.high) << 8);
 #else
   uint32_t bits = 0;
   for (int l = 0; l < kLanes; ++l) bits |= (mask[l] != 0 ? 1u : 0u) << l;
   return bits;
 #endif
 }
-COMPACT_INLINE UVec select(uint32_t bits, uint32_t one, uint32_t zero) {
+COMPACT_INLINE UVec of_bits(uint32_t bits, uint32_t one, uint32_t zero) {
 #if defined(__AVX512F__)
   return (UVec)_mm512_mask_mov_epi32(_mm512_set1_epi32(static_cast<int>(zero)),
                                      static_cast<__mmask16>(bits),
                                      _mm512_set1_epi32(static_cast<int>(one)));
 #else
-  UVec v;
-  for (int l = 0; l < kLanes; ++l) v[l] = bits >> l & 1 ? one : zero;
-  return v;
+  static constexpr auto kEach = [] {
+    std::array<uint32_t, kLanes> each{};
+    for (size_t l = 0; l < kLanes; ++l) each[l] = 1u << l;
+    return each;
+  }();
+  return select((splat(bits) & load_raw<UVec>(kEach.data())) != 0u, splat(one), splat(zero));
 #endif
 }
 
@@ -74,12 +80,12 @@ void unpack_run(const BitUnpack& a, int64_t begin, int64_t end) {
   int64_t i = begin;
   for (; i + kLanes <= end; i += kLanes) {
     const uint32_t bits = a.bits[i / 8] | uint32_t{a.bits[i / 8 + 1]} << 8;
-    const UVec v = select(bits, a.one, a.zero);
+    const UVec v = of_bits(bits, a.one, a.zero);
     if constexpr (sizeof(U) == 4) {
       std::memcpy(x + i, &v, sizeof v);
     } else {
       typedef U Narrow __attribute__((vector_size(16 * sizeof(U))));
-      const Narrow n = __builtin_convertvector(v, Narrow);
+      const Narrow n = __builtin_convertvector(narrow(v), Narrow);
       std::memcpy(x + i, &n, sizeof n);
     }
   }

@@ -10,7 +10,7 @@ namespace {
 constexpr float kLowest = -std::numeric_limits<float>::infinity(),
                 kNotANumber = std::numeric_limits<float>::quiet_NaN();
 
-COMPACT_INLINE Vec larger(Vec a, Vec b) { return b > a ? b : a; }  // NaN in b is passed over
+COMPACT_INLINE Vec larger(Vec a, Vec b) { return select(b > a, b, a); }  // NaN in b is passed over
 
 template <class T>
 float row_max(const T* x, int64_t n) {
@@ -27,11 +27,7 @@ float row_max(const T* x, int64_t n) {
 
 // Zero in the lanes that are not there.
 COMPACT_INLINE Vec keep(Vec x, Full) { return x; }
-COMPACT_INLINE Vec keep(Vec x, int n) {
-  float lane[kLanes] = {};
-  std::memcpy(lane, &x, static_cast<size_t>(n) * sizeof(float));
-  return load(lane);
-}
+COMPACT_INLINE Vec keep(Vec x, int n) { return fill_from(x, n, 0.0f); }
 
 }  // namespace
 
@@ -75,7 +71,7 @@ void cross_entropy_backward(const CrossEntropyBackward& a, const Launch& launch)
       }
       const auto gradient = [&](auto&& log_prob) {
         // before the loop: grad may be logits
-        const float at_target = (exp(splat(log_prob(target, 1)[0]))[0] - 1.0f) * a.scale;
+        const float at_target = (lanes(exp(log_prob(target, 1)))[0] - 1.0f) * a.scale;
         for_lanes(a.vocabulary, [&](int64_t i, auto count) {
           store(grad + i, exp(log_prob(i, count)) * a.scale, count);
         });

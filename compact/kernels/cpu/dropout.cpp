@@ -24,7 +24,7 @@ void dropout(const Dropout& a, const Launch& launch) {
         for_lanes(std::min<int64_t>(kElements, a.count - first), [&](int64_t i, auto count) {
           const UVec random = widen(load_raw<HVec>(halves + 2 * i));
           const Vec kept = load(x + i, count) * scale;
-          store(y + i, random < a.dropped ? Vec{} : kept, count);
+          store(y + i, select(random < a.dropped, Vec{}, kept), count);
         });
       }
     });

@@ -18,15 +18,15 @@ COMPACT_INLINE UVec codes_of(Vec x, float inverse, UVec random) {
   const UVec bits = (UVec)x;
   const Vec y = (Vec)(bits & 0x7fffffffu) * inverse;
   const UVec y_bits = (UVec)y;
-  const auto is_small = y_bits < (kFormat.shift() + 1) << 23;
-  const Vec fraction = __builtin_convertvector((IVec)random, Vec) * 0x1p-16f;
-  const Vec counted = is_small ? y * kFormat.steps() + fraction : Vec{};
-  const UVec small = (UVec) __builtin_convertvector(counted, IVec);
+  const IVec is_small = y_bits < (kFormat.shift() + 1) << 23;
+  const Vec fraction = convert<Vec>((IVec)random) * 0x1p-16f;
+  const Vec counted = select(is_small, y * kFormat.steps() + fraction, Vec{});
+  const UVec small = (UVec)convert<IVec>(counted);
   const UVec normal = ((y_bits + (random << 4)) >> 20) - (kFormat.shift() << 3);
-  UVec code = is_small ? small : (y < 0.9375f ? normal : UVec{} + kFormat.most());
+  const UVec large = select(y < 0.9375f, normal, splat(kFormat.most()));
+  const UVec code = select(is_small, small, large);
   if constexpr (kSigned) return code | (bits >> 31 << 7);
-  code = ((code == 0u) & (UVec)(y > 0.0f)) != 0u ? UVec{} + 1u : code;
-  return code;
+  return select((code == 0u) & (y > 0.0f), splat(1u), code);
 }
 
 template <bool kSigned>
@@ -35,11 +35,9 @@ void pack_block(const Float8Pack& a, int64_t block, int64_t at, int64_t count) {
   UVec most{};
   for_lanes(count, [&](int64_t i, auto n) {
     const UVec size = (UVec)load(x + i, n) & 0x7fffffffu;
-    most = size > most ? size : most;
+    most = select(size > most, size, most);
   });
-  uint32_t largest = 0;
-  for (int i = 0; i < kLanes; ++i) largest = std::max<uint32_t>(largest, most[i]);
-  a.scales[block] = float8_scale(largest);
+  a.scales[block] = float8_scale(across(most, [](uint32_t a, uint32_t b) { return std::max(a, b); }));
   const float inverse = float8_inverse(a.scales[block]);
   uint16_t random[kPhiloxHalves];
   philox_halves(a.key, static_cast<uint64_t>(block) * kPhiloxCounters, random);
@@ -54,9 +52,9 @@ template <bool kSigned>
 COMPACT_INLINE Vec values_of(UVec code) {
   constexpr Float8Format kFormat = float8_format(kSigned);
   const UVec size = kSigned ? code & 0x7fu : code;
-  const Vec small = __builtin_convertvector((IVec)size, Vec) * (1 / kFormat.steps());
+  const Vec small = convert<Vec>((IVec)size) * (1 / kFormat.steps());
   const UVec normal = (size << 20) + (kFormat.shift() << 23);
-  const UVec y = size < 8u ? (UVec)small : normal;
+  const UVec y = select(size < 8u, (UVec)small, normal);
   return (Vec)(kSigned ? y | (code >> 7 << 31) : y);
 }
 

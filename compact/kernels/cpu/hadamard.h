@@ -10,25 +10,40 @@
 
 namespace compact::kernels::cpu {
 
-// Lane i of the result is lane i ^ h of v.
-template <int h>
-COMPACT_INLINE Vec swap_lanes(Vec v) {
+template <int h, size_t count, class V>
+COMPACT_INLINE V swap_in_register(V v) {
   return [&]<size_t... i>(std::index_sequence<i...>) __attribute__((always_inline)) {
 #if defined(__clang__)
     return __builtin_shufflevector(v, v, static_cast<int>(i ^ h)...);
 #else
-    return __builtin_shuffle(v, IVec{static_cast<int32_t>(i ^ h)...});
+    typedef int32_t Index __attribute__((vector_size(sizeof(V))));
+    return __builtin_shuffle(v, Index{static_cast<int32_t>(i ^ h)...});
 #endif
   }
-  (std::make_index_sequence<kLanes>());
+  (std::make_index_sequence<count>());
+}
+// Lane i of the result is lane i ^ h of v.
+template <int h>
+COMPACT_INLINE Vec swap_lanes(Vec v) {
+#if defined(COMPACT_PAIRS_OF_REGISTERS)
+  if constexpr (h == 8)
+    return Vec(v.high, v.low);
+  else
+    return Vec(swap_in_register<h, 8>(v.low), swap_in_register<h, 8>(v.high));
+#else
+  return swap_in_register<h, kLanes>(v);
+#endif
 }
 
 // Lanes with bit h clear: a + b, the others a - b, of each pair (a, b) at distance h.
 template <int h>
 COMPACT_INLINE Vec pair_lanes(Vec v) {
-  constexpr auto sign = [](int i) { return i & h ? -1.0f : 1.0f; };
-  const Vec signs = {sign(0), sign(1), sign(2),  sign(3),  sign(4),  sign(5),  sign(6),  sign(7),
-                     sign(8), sign(9), sign(10), sign(11), sign(12), sign(13), sign(14), sign(15)};
+  static constexpr auto kSigns = [] {
+    std::array<float, kLanes> each{};
+    for (size_t i = 0; i < kLanes; ++i) each[i] = i & h ? -1.0f : 1.0f;
+    return each;
+  }();
+  const auto signs = load_raw<Vec>(kSigns.data());
 #if defined(__AVX512F__)
   // One product by +-1 is exact, so fusing it changes nothing.
   return (Vec)_mm512_fmadd_ps((__m512)v, (__m512)signs, (__m512)swap_lanes<h>(v));

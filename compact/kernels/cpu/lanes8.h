@@ -12,6 +12,9 @@ typedef uint8_t BVec __attribute__((vector_size(16)));
 COMPACT_INLINE UVec widen_bytes(BVec b) {
 #if defined(__AVX512F__)
   return (UVec)_mm512_cvtepu8_epi32((__m128i)b);
+#elif defined(COMPACT_PAIRS_OF_REGISTERS)
+  return UVec((UVec::Half)_mm256_cvtepu8_epi32((__m128i)b),
+              (UVec::Half)_mm256_cvtepu8_epi32(_mm_srli_si128((__m128i)b, 8)));
 #else
   return __builtin_convertvector(b, UVec);
 #endif
@@ -19,6 +22,9 @@ COMPACT_INLINE UVec widen_bytes(BVec b) {
 COMPACT_INLINE BVec narrow_bytes(UVec u) {
 #if defined(__AVX512F__)
   return (BVec)_mm512_cvtepi32_epi8((__m512i)u);
+#elif defined(COMPACT_PAIRS_OF_REGISTERS)
+  const __m256i h = (__m256i)narrow(u & 0xffu);
+  return (BVec)_mm_packus_epi16(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1));
 #else
   return __builtin_convertvector(u, BVec);
 #endif

@@ -10,8 +10,8 @@
 namespace compact::kernels::cpu {
 namespace {
 
-COMPACT_INLINE Vec minimum(Vec a, Vec b) { return b < a ? b : a; }
-COMPACT_INLINE Vec maximum(Vec a, Vec b) { return b > a ? b : a; }
+COMPACT_INLINE Vec minimum(Vec a, Vec b) { return select(b < a, b, a); }
+COMPACT_INLINE Vec maximum(Vec a, Vec b) { return select(b > a, b, a); }
 
 struct Range {
   float low, high;
@@ -21,25 +21,21 @@ struct Range {
 // Lanes beyond a row's end repeat its first value.
 template <class T>
 COMPACT_INLINE Range range_of(const T* x, int64_t count) {
-  const Vec first = splat(load(*x));
-  Vec low = first, high = first;
+  const float first = load(*x);
+  Vec low = splat(first), high = low;
   UVec broken{};
   for_lanes(count, [&](int64_t i, auto n) {
     Vec v = load(x + i, n);
     if constexpr (std::is_same_v<decltype(n), int>) {
-      for (int l = n; l < kLanes; ++l) v[l] = first[0];
+      v = fill_from(v, n, first);
     }
     low = minimum(low, v);
     high = maximum(high, v);
     broken |= (UVec)(v != v);
   });
-  Range r{low[0], high[0], true};
-  for (int l = 0; l < kLanes; ++l) {
-    r.low = std::min(r.low, low[l]);
-    r.high = std::max(r.high, high[l]);
-    r.ordered &= broken[l] == 0;
-  }
-  return r;
+  const auto lows = lanes(low), highs = lanes(high);
+  return {*std::ranges::min_element(lows), *std::ranges::max_element(highs),
+          across(broken, [](uint32_t a, uint32_t b) { return a | b; }) == 0};
 }
 
 // The order of the contract: one running sum a lane.
@@ -58,7 +54,7 @@ GroupScale scale_of(const T* x, int64_t count, Type type) {
     const float squares = lane_sum(count, [&](int64_t i, auto n) {
       Vec d = load(x + i, n) - mean;
       if constexpr (std::is_same_v<decltype(n), int>) {
-        for (int l = n; l < kLanes; ++l) d[l] = 0;
+        d = fill_from(d, n, 0.0f);
       }
       return d * d;
     });
@@ -77,17 +73,17 @@ COMPACT_INLINE UVec codes_of(Vec x, float offset, float inverse, const uint16_t*
   const Vec z = (x - offset) * inverse;
   Vec u{};
   if constexpr (kRounding == Rounding::kStochastic) {
-    u = __builtin_convertvector((IVec)load_halves(random), Vec) * 0x1p-16f;
+    u = convert<Vec>((IVec)load_halves(random)) * 0x1p-16f;
   }
   if constexpr (kLevels == Levels::kUniform) {
     const Vec t = z + (kRounding == Rounding::kNearest ? splat(0.5f) : u);
-    const Vec top = splat(kTop);
-    return (UVec) __builtin_convertvector(t < top ? t : top, IVec);
+    const Vec top = splat(static_cast<float>(kTop));
+    return (UVec)convert<IVec>(select(t < top, t, top));
   } else if constexpr (kLevels == Levels::kPositive) {
     const Vec t = z + (kRounding == Rounding::kNearest ? splat(0.5f) : u);
-    const Vec top = splat(kTop - 1);
-    const UVec code = (UVec) __builtin_convertvector(t < top ? t : top, IVec) + 1u;
-    return x > 0.0f ? code : UVec{};
+    const Vec top = splat(static_cast<float>(kTop - 1));
+    const UVec code = (UVec)convert<IVec>(select(t < top, t, top)) + 1u;
+    return select(x > 0.0f, code, UVec{});
   } else if constexpr (kRounding == Rounding::kNearest) {
     IVec below{};
     for (int k = 0; k < kTop; ++k) {
@@ -100,8 +96,8 @@ COMPACT_INLINE UVec codes_of(Vec x, float offset, float inverse, const uint16_t*
     for (int k = 1; k < kTop; ++k) {
       const IVec above = z >= splat(lloyd_level<kBits>(k));
       below += above;
-      low = above ? splat(lloyd_level<kBits>(k)) : low;
-      high = above ? splat(lloyd_level<kBits>(k + 1)) : high;
+      low = select(above, splat(lloyd_level<kBits>(k)), low);
+      high = select(above, splat(lloyd_level<kBits>(k + 1)), high);
     }
     return (UVec) - (below + (u * (high - low) < z - low));
   }
@@ -124,9 +120,7 @@ COMPACT_INLINE void quantize_group(const T* x, int64_t count, GroupScale s, cons
         v = load(x + at, static_cast<int>(std::min<int64_t>(left, lanes_of(n))));
       }
       UVec code = codes_of<kBits, kLevels, kRounding>(v, s.offset, inverse, random + at);
-      if (left < kLanes) {
-        for (int l = static_cast<int>(std::max<int64_t>(left, 0)); l < kLanes; ++l) code[l] = 0;
-      }
+      if (left < kLanes) code = fill_from(code, static_cast<int>(left), 0u);
       byte |= code << (p * kBits);
     }
     store_bytes(codes + i, byte, n);
@@ -145,14 +139,14 @@ COMPACT_INLINE void dequantize_group(T* x, int64_t count, GroupScale s, const ui
       const UVec code = byte >> (p * kBits) & kMask;
       Vec level{};
       if constexpr (kLevels == Levels::kUniform) {
-        level = __builtin_convertvector((IVec)code, Vec);
+        level = convert<Vec>((IVec)code);
       } else if constexpr (kLevels == Levels::kPositive) {
-        level = __builtin_convertvector((IVec)code - 1, Vec);
-        level = code == 1u ? splat(0x1p-10f) : level;
-        level = code == 0u ? Vec{} : level;
+        level = convert<Vec>((IVec)code - 1);
+        level = select(code == 1u, splat(0x1p-10f), level);
+        level = select(code == 0u, Vec{}, level);
       } else {
         for (int k = 0; k < 1 << kBits; ++k) {
-          level = code == static_cast<uint32_t>(k) ? splat(lloyd_level<kBits>(k)) : level;
+          level = select(code == static_cast<uint32_t>(k), splat(lloyd_level<kBits>(k)), level);
         }
       }
       const Vec v = level * s.step + s.offset;

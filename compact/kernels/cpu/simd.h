@@ -1,55 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sixteen f32 lanes as one value, on GCC/Clang vector extensions: one AVX-512 register, or what the
-// compiler makes of it elsewhere. Sixteen lanes on every machine, so that sums come out the same.
+// Loads and stores of sixteen lanes, sums in a fixed order, and the functions that kernels need.
 #pragma once
 
-#include <bit>
-#include <cstdint>
-#include <cstring>
 #include <limits>
 #include <type_traits>
 
-#if defined(__AVX512F__)
-#if defined(__GNUC__) && !defined(__clang__)  // GCC 12's own headers, once inlined
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#endif
-#include <immintrin.h>
-#endif
-
 #include "compact/kernels/bfloat16.h"
+#include "compact/kernels/cpu/lanes.h"
 #include "compact/kernels/dispatch.h"
 #include "compact/kernels/kernels.h"
 
-#define COMPACT_INLINE inline __attribute__((always_inline))
-
 namespace compact::kernels::cpu {
 
-inline constexpr int kLanes = 16;
-typedef float Vec __attribute__((vector_size(64)));
-typedef int32_t IVec __attribute__((vector_size(64)));
-typedef uint32_t UVec __attribute__((vector_size(64)));
 typedef uint16_t HVec __attribute__((vector_size(32)));
 
 using kernels::load;
 using kernels::store;
 using kernels::store_stochastic;
 
-COMPACT_INLINE Vec splat(float x) { return Vec{} + x; }
-
 // How many lanes of a Vec are in memory: all, or the first `n` of a row's end.
 struct Full {};
-
-template <class V>
-COMPACT_INLINE V load_raw(const void* p) {
-  V v;
-  std::memcpy(&v, p, sizeof v);
-  return v;
-}
 
 COMPACT_INLINE UVec widen(HVec h) {
 #if defined(__AVX512F__)  // GCC 12 makes four instructions of this conversion, three of the other
   return (UVec)_mm512_cvtepu16_epi32((__m256i)h);
+#elif defined(COMPACT_PAIRS_OF_REGISTERS)
+  const auto half = [&](int i) {
+    return (UVec::Half)_mm256_cvtepu16_epi32(_mm256_extracti128_si256((__m256i)h, i));
+  };
+  return UVec(half(0), half(1));
 #else
   return __builtin_convertvector(h, UVec);
 #endif
@@ -57,6 +36,9 @@ COMPACT_INLINE UVec widen(HVec h) {
 COMPACT_INLINE HVec narrow(UVec u) {
 #if defined(__AVX512F__)
   return (HVec)_mm512_cvtepi32_epi16((__m512i)u);
+#elif defined(COMPACT_PAIRS_OF_REGISTERS)
+  u &= 0xffffu;  // what follows packs each half of a register by itself, and saturates
+  return (HVec)_mm256_permute4x64_epi64(_mm256_packus_epi32((__m256i)u.low, (__m256i)u.high), 0xd8);
 #else
   return __builtin_convertvector(u, HVec);
 #endif
@@ -77,13 +59,13 @@ COMPACT_INLINE Vec load(const T* p, int n) {  // lanes beyond n are 0
 COMPACT_INLINE UVec nearest_bits(Vec x) {
   const UVec b = (UVec)x;
   const UVec rounded = (b + 0x7fffu + ((b >> 16) & 1u)) >> 16;
-  return (b & 0x7fffffffu) > 0x7f800000u ? (b >> 16) | 0x40u : rounded;
+  return select((b & 0x7fffffffu) > 0x7f800000u, (b >> 16) | 0x40u, rounded);
 }
 // The same rounded stochastically, as store_stochastic of bfloat16.h; random is below 2^16.
 COMPACT_INLINE UVec stochastic_bits(Vec x, UVec random) {
   const UVec b = (UVec)x, size = b & 0x7fffffffu;
-  const UVec up = (size + random < 0x7f800000u ? b + random : b) >> 16;  // stays finite
-  return size > 0x7f800000u ? up | 0x40u : up;
+  const UVec up = select(size + random < 0x7f800000u, b + random, b) >> 16;  // stays finite
+  return select(size > 0x7f800000u, up | 0x40u, up);
 }
 
 COMPACT_INLINE void store_bits(BFloat16* p, UVec bits, Full = {}) {
@@ -129,21 +111,12 @@ COMPACT_INLINE void for_lanes(int64_t n, Body&& body) {
 COMPACT_INLINE Vec sqrt(Vec x) {
 #if defined(__AVX512F__)
   return (Vec)_mm512_sqrt_ps((__m512)x);
+#elif defined(COMPACT_PAIRS_OF_REGISTERS)
+  return Vec((Vec::Half)_mm256_sqrt_ps((__m256)x.low), (Vec::Half)_mm256_sqrt_ps((__m256)x.high));
 #else
   for (int i = 0; i < kLanes; ++i) x[i] = __builtin_sqrtf(x[i]);
   return x;
 #endif
-}
-
-// One value of all lanes, halves first: a fixed order.
-template <class Join>
-COMPACT_INLINE float across(Vec v, Join&& join) {
-  float lane[kLanes];
-  std::memcpy(lane, &v, sizeof v);
-  for (int h = kLanes / 2; h > 0; h /= 2) {
-    for (int i = 0; i < h; ++i) lane[i] = join(lane[i], lane[i + h]);
-  }
-  return lane[0];
 }
 
 // Sum over i < n of term(i, count), a Vec whose lanes beyond count are 0. Four running sums.
@@ -166,6 +139,9 @@ COMPACT_INLINE float sum_lanes(int64_t n, Term&& term) {
 COMPACT_INLINE Vec multiply_add(Vec a, Vec b, Vec c) {
 #if defined(__AVX512F__)
   return (Vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(COMPACT_PAIRS_OF_REGISTERS) && defined(__FMA__)
+  return Vec((Vec::Half)_mm256_fmadd_ps((__m256)a.low, (__m256)b.low, (__m256)c.low),
+             (Vec::Half)_mm256_fmadd_ps((__m256)a.high, (__m256)b.high, (__m256)c.high));
 #else
   return a * b + c;
 #endif
@@ -180,8 +156,8 @@ COMPACT_INLINE Vec clamp(Vec x, float low, float high) {
 #if defined(__AVX512F__)  // where an operand is NaN, the second is the result
   return (Vec)_mm512_max_ps(_mm512_set1_ps(low), _mm512_min_ps(_mm512_set1_ps(high), (__m512)x));
 #else
-  x = x > high ? splat(high) : x;
-  return x < low ? splat(low) : x;
+  x = select(x > high, splat(high), x);
+  return select(x < low, splat(low), x);
 #endif
 }
 
@@ -190,7 +166,7 @@ COMPACT_INLINE Vec scale_by_power(Vec p, Vec k) {
 #if defined(__AVX512F__)
   return (Vec)_mm512_scalef_ps((__m512)p, (__m512)k);
 #else
-  const IVec n = __builtin_convertvector(k == k ? k : Vec{}, IVec), half = n >> 1;
+  const IVec n = convert<IVec>(select(k == k, k, Vec{})), half = n >> 1;
   return p * (Vec)((half + 127) << 23) * (Vec)((n - half + 127) << 23);
 #endif
 }
