@@ -37,7 +37,8 @@ void pack_block(const Float8Pack& a, int64_t block, int64_t at, int64_t count) {
     const UVec size = (UVec)load(x + i, n) & 0x7fffffffu;
     most = select(size > most, size, most);
   });
-  a.scales[block] = float8_scale(across(most, [](uint32_t a, uint32_t b) { return std::max(a, b); }));
+  a.scales[block] =
+      float8_scale(across(most, [](uint32_t a, uint32_t b) { return std::max(a, b); }));
   const float inverse = float8_inverse(a.scales[block]);
   uint16_t random[kPhiloxHalves];
   philox_halves(a.key, static_cast<uint64_t>(block) * kPhiloxCounters, random);

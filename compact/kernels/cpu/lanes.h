@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sixteen lanes as one value: Vec of f32, IVec and UVec of 32-bit integers. One AVX-512 register, on
-// AVX2 two registers, elsewhere what the compiler makes of a vector of 64 bytes. Sixteen lanes on
-// every machine, so that sums come out the same. Operators work lane by lane, also with a number
+// Sixteen lanes as one value: Vec of f32, IVec and UVec of 32-bit integers. One AVX-512 register,
+// on AVX2 two registers, elsewhere what the compiler makes of a vector of 64 bytes. Sixteen lanes
+// on every machine, so that sums come out the same. Operators work lane by lane, also with a number
 // for all lanes; comparisons give IVec, all bits set where they hold; (UVec)v has the bits of v.
 #pragma once
 
@@ -40,11 +40,11 @@ struct Pair {
   template <class U>
   COMPACT_INLINE explicit Pair(Pair<U> v) : low((Half)v.low), high((Half)v.high) {}
 
-#define COMPACT_LANES(op)                                                                          \
-  friend COMPACT_INLINE Pair operator op(Pair a, Pair b) {                                         \
-    return Pair(a.low op b.low, a.high op b.high);                                                 \
-  }                                                                                                \
-  friend COMPACT_INLINE Pair& operator op##=(Pair & a, Pair b) { return a = a op b; }
+#define COMPACT_LANES(op)                                  \
+  friend COMPACT_INLINE Pair operator op(Pair a, Pair b) { \
+    return Pair(a.low op b.low, a.high op b.high);         \
+  }                                                        \
+  friend COMPACT_INLINE Pair& operator op##=(Pair& a, Pair b) { return a = a op b; }
   COMPACT_LANES(+)
   COMPACT_LANES(-)
   COMPACT_LANES(*)
@@ -54,9 +54,9 @@ struct Pair {
   COMPACT_LANES(<<)
   COMPACT_LANES(>>)
 #undef COMPACT_LANES
-#define COMPACT_LANES(op)                                                                          \
-  friend COMPACT_INLINE Pair<int32_t> operator op(Pair a, Pair b) {                                \
-    return Pair<int32_t>((Mask)(a.low op b.low), (Mask)(a.high op b.high));                        \
+#define COMPACT_LANES(op)                                                   \
+  friend COMPACT_INLINE Pair<int32_t> operator op(Pair a, Pair b) {         \
+    return Pair<int32_t>((Mask)(a.low op b.low), (Mask)(a.high op b.high)); \
   }
   COMPACT_LANES(<)
   COMPACT_LANES(>)
