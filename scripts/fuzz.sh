@@ -35,17 +35,14 @@ targets=("$@")
 if ((${#targets[@]} == 0)); then
   mapfile -t targets < <(cd "$root/fuzz" && printf '%s\n' *_fuzz.cpp | sed 's/_fuzz\.cpp$//')
 fi
-failed=()
 printf '%-20s %12s %8s %8s %10s\n' target executions edges features 'slowest s'
-for name in "${targets[@]}"; do
-  log=$work/$name/log
-  corpus=corpus
+fuzz_one() {  # fuzz_one NAME
+  local name=$1 log=$work/$1/log corpus=corpus status=0 executions slowest last edges features
   if [[ ${FUZZ_SEED:-0} != 0 ]]; then
     corpus=corpus-of-seed
     rm -rf "${work:?}/$name/$corpus"
   fi
   mkdir -p "$work/$name/$corpus" "$work/$name/findings" "$work/seeds/$name" "$root/fuzz/corpus/$name"
-  status=0
   (cd "$work/$name" && "$root/build-fuzz/fuzz/${name}_fuzz" "${limits[@]}" -max_total_time="$seconds" \
     -print_final_stats=1 -artifact_prefix=findings/ "$corpus" "$root/fuzz/corpus/$name" "$work/seeds/$name") \
     >"$log" 2>&1 </dev/null || status=$?
@@ -56,12 +53,20 @@ for name in "${targets[@]}"; do
   features=$(sed -n 's/.* ft: \([0-9]*\).*/\1/p' <<<"$last")
   printf '%-20s %12s %8s %8s %10s\n' "$name" "${executions:--}" "${edges:--}" "${features:--}" "${slowest:--}"
   if ((status)); then
-    failed+=("$name")
+    touch "$work/$name/failed"
     grep -aE 'ERROR|SUMMARY|runtime error|ALARM|terminate called|what\(\)|Test unit written' "$log" | head -n 8
   fi
   # Empty folders are no corpus.
   rmdir "$root/fuzz/corpus/$name" 2>/dev/null || true
+}
+rm -f "$work"/*/failed
+for name in "${targets[@]}"; do  # one for each core
+  (($(jobs -rp | wc -l) < $(nproc))) || wait -n || true
+  fuzz_one "$name" &
 done
+wait
+failed=()
+for name in "${targets[@]}"; do [[ ! -f $work/$name/failed ]] || failed+=("$name"); done
 if ((${#failed[@]})); then
   printf 'FAILED: %s; the inputs are in .cache/fuzz/NAME/findings, the logs beside them\n' "${failed[*]}"
   exit 1

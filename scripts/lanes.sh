@@ -17,9 +17,11 @@ every_lane_inputs=(.ci CMakeLists.txt CMakePresets.json cmake scripts/cuda.sh sc
 version_of_fuzz() { clang++-16 --version; }
 version_of_cuda() { "$(find_nvcc)" --version; }
 
-# Which inputs a lane has passed with is kept outside the tree, on the machine where it passed: what
-# another machine or an older commit passed with says nothing here.
+# Which inputs a lane has passed with is kept outside the tree, on the machine where it passed, and
+# in .ci/passed (lines of lane, key and time), which is committed: with the same bytes, compilers and
+# torch a lane says the same on every machine.
 lane_records=${XDG_CACHE_HOME:-$HOME/.cache}/compact/lanes
+committed_records=$root/.ci/passed
 
 # lane_key LANE: a hash of all that it reads and of what compiles it; fails where that is not known.
 lane_key() {
@@ -29,12 +31,21 @@ lane_key() {
   text=$(
     set -o pipefail
     exec 2>/dev/null
-    cd "$root" && find "${every_lane_inputs[@]}" "${paths[@]}" -type f ! -name '*.pyc' -print0 |
-      sort -z | xargs -0 sha256sum &&
+    cd "$root" && find "${every_lane_inputs[@]}" "${paths[@]}" -type f ! -name '*.pyc' ! -path .ci/passed -print0 |
+      LC_ALL=C sort -z | xargs -0 sha256sum &&
       "version_of_$1" && g++ --version && (ensure_torch >&2 && cat "$TORCH_DIR/version.py")
   ) && hash_of <<<"$text"
 }
 
-# passed_before LANE KEY, remember LANE KEY: whether it passed here with that key, and that it did.
-passed_before() { [[ -n $2 && -f $lane_records/$1-$2 ]]; }
+# passed_before LANE KEY: when it passed with that key; fails where it has not. remember LANE KEY: that
+# it did. commit_record LANE KEY: the same, for everybody.
+passed_before() {
+  [[ -n $2 ]] || return 1
+  cat "$lane_records/$1-$2" 2>/dev/null || sed -n "s/^$1 $2 //p" "$committed_records" 2>/dev/null | grep .
+}
 remember() { [[ -z $2 ]] || { mkdir -p "$lane_records" && date -u +%FT%TZ >"$lane_records/$1-$2"; }; }
+commit_record() {
+  local others
+  others=$(grep -v "^$1 " "$committed_records" 2>/dev/null || true)
+  { printf '%s' "${others:+$others$'\n'}" && echo "$1 $2 $(date -u +%FT%TZ)"; } >"$committed_records"
+}

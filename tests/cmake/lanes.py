@@ -88,13 +88,13 @@ class Conditional(unittest.TestCase):
                     (folder / path).mkdir(parents=True)
                     (folder / path / "file").write_text(path)
 
-            def runs(version="1", does="true"):
+            def runs(version="1", does="true", then="true", cache="cache"):
                 """Whether the lane runs in .ci/run's way, which then remembers that it passed."""
                 script = f"""set -uo pipefail; source scripts/lib.sh; source scripts/lanes.sh
                   version_of_fuzz() {{ echo {version}; }}
                   ensure_torch() {{ TORCH_DIR={folder}; touch {folder}/version.py; }}
-                  key=$(lane_key fuzz); passed_before fuzz "$key" && exit; echo runs; {does} && remember fuzz "$key" """
-                done = bash(script, cwd=folder, env=os.environ | {"XDG_CACHE_HOME": str(folder / "cache")})
+                  key=$(lane_key fuzz); passed_before fuzz "$key" && exit; echo runs; {does} && remember fuzz "$key" && {then} """
+                done = bash(script, cwd=folder, env=os.environ | {"XDG_CACHE_HOME": str(folder / cache)})
                 return done.stdout.strip() == "runs"
 
             self.assertTrue(runs(does="false"))
@@ -108,6 +108,14 @@ class Conditional(unittest.TestCase):
             self.assertTrue(runs(), "a lane that failed was taken for one that passed")
             changed.rename(folder / "compact/io/renamed")
             self.assertTrue(runs())
+            # What is committed holds on another machine, for these bytes alone.
+            self.assertTrue(runs(version="3", then='commit_record cuda "$key"', cache="one"))
+            self.assertTrue(runs(version="3", then='commit_record fuzz "$key"', cache="two"))
+            self.assertEqual(re.findall(r"^(\w+) \w{32} 20\S+$", (folder / ".ci/passed").read_text(), re.M), ["cuda", "fuzz"])
+            self.assertFalse(runs(version="3", cache="three"))
+            self.assertTrue(runs(version="4", cache="three"))
+            changed.with_name("renamed").write_text("more")
+            self.assertTrue(runs(version="3", cache="three"))
             self.assertTrue(runs(version="; false") and runs(version="; false"), "no compiler, yet it was remembered")
 
 
@@ -119,7 +127,7 @@ class Lanes(unittest.TestCase):
     def test_one_that_is_not_there_is_refused(self):
         done = bash(".ci/run nonsense", cwd=SOURCE)
         self.assertEqual(done.returncode, 1)
-        self.assertIn("unknown argument nonsense; known: --all tests", done.stderr)
+        self.assertIn("unknown argument nonsense; known: --all --record tests", done.stderr)
 
     def test_every_one_has_a_function(self):
         text = (SOURCE / ".ci/run").read_text()

@@ -82,7 +82,7 @@ void unpack_run(const BitUnpack& a, int64_t begin, int64_t end) {
     const uint32_t bits = a.bits[i / 8] | uint32_t{a.bits[i / 8 + 1]} << 8;
     const UVec v = of_bits(bits, a.one, a.zero);
     if constexpr (sizeof(U) == 4) {
-      std::memcpy(x + i, &v, sizeof v);
+      store_raw(x + i, v);
     } else {
       typedef U Narrow __attribute__((vector_size(16 * sizeof(U))));
       const Narrow n = __builtin_convertvector(narrow(v), Narrow);

@@ -102,12 +102,30 @@ COMPACT_INLINE To convert(V v) {
 COMPACT_INLINE Vec splat(float x) { return Vec{} + x; }
 COMPACT_INLINE UVec splat(uint32_t x) { return UVec{} + x; }
 
+// Sixteen lanes, or whatever V is, from memory and to it.
 template <class V>
 COMPACT_INLINE V load_raw(const void* p) {
   V v;
   std::memcpy(&v, p, sizeof v);
   return v;
 }
+template <class V>
+COMPACT_INLINE void store_raw(void* p, V v) {
+  std::memcpy(p, &v, sizeof v);
+}
+#if defined(COMPACT_PAIRS_OF_REGISTERS)  // register by register: GCC copies a whole one through the stack
+template <class V>
+  requires requires { typename V::Half; }
+COMPACT_INLINE V load_raw(const void* p) {
+  typedef typename V::Half Half;
+  return V(load_raw<Half>(p), load_raw<Half>(static_cast<const char*>(p) + sizeof(Half)));
+}
+template <class T>
+COMPACT_INLINE void store_raw(void* p, Pair<T> v) {
+  store_raw(p, v.low);
+  store_raw(static_cast<char*>(p) + sizeof v.low, v.high);
+}
+#endif
 
 // Its lanes as an array.
 COMPACT_INLINE std::array<float, kLanes> lanes(Vec v) {

@@ -76,7 +76,7 @@ COMPACT_INLINE void store_bits(BFloat16* p, UVec bits, int n) {
   const HVec h = narrow(bits);
   std::memcpy(p, &h, static_cast<size_t>(n) * sizeof(BFloat16));
 }
-COMPACT_INLINE void store(float* p, Vec x, Full = {}) { std::memcpy(p, &x, sizeof x); }
+COMPACT_INLINE void store(float* p, Vec x, Full = {}) { store_raw(p, x); }
 COMPACT_INLINE void store(float* p, Vec x, int n) {
   std::memcpy(p, &x, static_cast<size_t>(n) * sizeof(float));
 }
