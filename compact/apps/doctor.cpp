@@ -129,8 +129,10 @@ void describe_device(std::ostream& out, at::Device device) {
   };
   attention("attention",
             [&](at::ScalarType type) { return choose_attention(device.type(), type, kDim); });
-  attention("with padding",  // of encoders; or with dropout
-            [&](at::ScalarType type) { return choose_masked_attention(device, type, kDim); });
+  attention("with padding",
+            [&](at::ScalarType type) { return choose_masked_attention(device, type, kDim, 0); });
+  attention("with dropout",
+            [&](at::ScalarType type) { return choose_masked_attention(device, type, kDim, 0.1); });
 }
 
 // Whether all kernels of the backend agree with the reference.

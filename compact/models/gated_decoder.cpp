@@ -59,7 +59,7 @@ void GatedDecoder::add_block(std::shared_ptr<const RopeTables> rope, AttentionOp
   const int64_t i = blocks_++, d = shape_.head_dim;
   const int64_t heads = shape_.heads, kv_heads = shape_.kv_heads;
   if (attention.window >= options().max_length) attention.window = 0;
-  attention.choice = choose_masked_attention(device(), dtype(), d);
+  attention.choice = choose_masked_attention(device(), dtype(), d, attention.dropout);
   const std::string name = cat("layers.", i);
   Part& part = add_part(name, slot_of(policy(), name + ".attn.input", Role::kInput, shape_.hidden));
   add_gated_block(part, name, policy(), layers_.at(static_cast<size_t>(i)),

@@ -150,7 +150,7 @@ Block::PartPtr Block::make(const Variant& v) const {
                         down = at("mlp.down");
   const double given = number("scale"), dropout = number("attention_dropout");
   const std::optional<double> scale = given > 0 ? std::optional(given) : std::nullopt;
-  const AttentionChoice choice = choose_masked_attention(v.device, v.products, d);
+  const AttentionChoice choice = choose_masked_attention(v.device, v.products, d, dropout);
   auto part = std::make_shared<Network::Part>(
       name_, slot_of(policy_, name_ + ".attn.input", Role::kInput, n));
   if (kind_ == "gated") {

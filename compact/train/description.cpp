@@ -21,8 +21,9 @@ std::string attention_of(const AttentionShape& a, at::Device device, at::ScalarT
   if (a.head_dim == 0) return "";
   const std::string chunks = ", attention: chunks of scores, for its ";
   if (a.softcap > 0) return cat(chunks, "cap ", a.softcap);
-  const AttentionChoice choice = a.dropout > 0 ? choose_masked_attention(device, type, a.head_dim)
-                                               : choose_attention(device.type(), type, a.head_dim);
+  const AttentionChoice choice = a.dropout > 0
+                                     ? choose_masked_attention(device, type, a.head_dim, a.dropout)
+                                     : choose_attention(device.type(), type, a.head_dim);
   if (choice.kernel == AttentionKernel::kChunks) return cat(chunks, "dropout ", a.dropout);
   const bool narrow = a.window > 0 && a.window < length;
   return cat(", attention: ", attention_text(choice, a.head_dim),

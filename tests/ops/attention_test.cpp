@@ -172,16 +172,19 @@ TEST(Attention, OfEncodersChoosesByDeviceTypeAndWidth) {
       {c10::kMPS, 0, at::kFloat, 6, {kChunks, 6}},
   };
   for (const auto& [device, capability, type, dim, want] : table) {
-    EXPECT_EQ(choose_masked_attention(device, capability, type, dim), want)
+    EXPECT_EQ(choose_masked_attention(device, capability, type, dim, 0.1), want)
         << device << " " << capability << " " << type << " " << dim;
+    const AttentionChoice padded = choose_masked_attention(device, capability, type, dim, 0);
+    EXPECT_EQ(padded,
+              device == c10::kCPU ? (AttentionChoice{AttentionKernel::kCpuFlash, dim}) : want);
   }
   // The meta device is the one that plans are for.
   const AttentionChoice chunks{kChunks, 6}, fused{kEfficient, 8};
-  EXPECT_EQ(choose_masked_attention(at::kCPU, at::kFloat, 6), chunks);
-  EXPECT_EQ(choose_masked_attention(at::kMeta, at::kFloat, 6), chunks);
+  EXPECT_EQ(choose_masked_attention(at::kCPU, at::kFloat, 6, 0.1), chunks);
+  EXPECT_EQ(choose_masked_attention(at::kMeta, at::kFloat, 6, 0.1), chunks);
   set_meta_device(c10::kCUDA);
-  EXPECT_EQ(choose_masked_attention(at::kMeta, at::kFloat, 6), fused);
-  EXPECT_EQ(choose_masked_attention(at::kCPU, at::kFloat, 6), chunks);
+  EXPECT_EQ(choose_masked_attention(at::kMeta, at::kFloat, 6, 0.1), fused);
+  EXPECT_EQ(choose_masked_attention(at::kCPU, at::kFloat, 6, 0.1), chunks);
   set_meta_device(c10::kCPU);
 }
 

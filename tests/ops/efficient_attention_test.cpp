@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <optional>
 
 #include "compact/base/check.h"
 #include "tests/ops/block.h"
@@ -32,7 +33,7 @@ Inputs inputs_of(int64_t batch, int64_t heads, int64_t length, int64_t dim,
 }
 
 int64_t width_of(at::ScalarType type, int64_t dim) {
-  return choose_masked_attention(c10::kCUDA, 90, type, dim).width;
+  return choose_masked_attention(c10::kCUDA, 90, type, dim, 0).width;
 }
 
 class EfficientAttention : public testing::Test {
@@ -113,6 +114,37 @@ TEST_F(EfficientAttention, EqualsTheOneInChunks) {
       }
     }
   }
+}
+
+// Groups of keys and values repeated, sequences of one token, several tiles.
+TEST(PaddedFlashAttention, EqualsTheOneInChunks) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t length : {1, 7, 40, 600}) {
+      const Inputs in = inputs_of(3, 2, length, 12, type);
+      for (const bool causal : {false, true}) {
+        for (const bool padded : {false, true}) {
+          const MaskedAttention how{.lengths = padded ? in.lengths : at::Tensor(),
+                                    .causal = causal,
+                                    .scale = causal ? std::optional(0.3) : std::nullopt};
+          const AttentionResult got = padded_flash_attention(in.q, in.k, in.v, how);
+          const double allowed = type == at::kFloat ? 2e-6 : 2e-2;
+          EXPECT_TRUE(got.out.transpose(1, 2).is_contiguous());
+          EXPECT_LT(relative_error(got.out, masked_attention(in.q, in.k, in.v, how)), allowed);
+          const at::Tensor gq = at::empty_like(in.q), gk = at::empty_like(in.k),
+                           gv = at::empty_like(in.v);
+          masked_attention_backward(in.gout, in.q, in.k, in.v, how, gq, gk, gv);
+          const AttentionGradients g =
+              padded_flash_attention_backward(in.gout, in.q, in.k, in.v, got.out, got.extras, how);
+          EXPECT_LT(relative_error(g.gv, gv), allowed) << type << " " << length;
+          if (length == 1) continue;  // the others are 0
+          EXPECT_LT(relative_error(g.gq, gq), 2 * allowed) << type << " " << length;
+          EXPECT_LT(relative_error(g.gk, gk), 2 * allowed) << type << " " << length;
+        }
+      }
+    }
+  }
+  const Inputs in = inputs_of(1, 1, 3, 4);
+  EXPECT_THROW(padded_flash_attention(in.q, in.k, in.v, {.dropout = 0.1}), InputError);
 }
 
 TEST_F(EfficientAttention, NoiseIsThatOfItsKey) {

@@ -113,9 +113,10 @@ template <class V>
 COMPACT_INLINE void store_raw(void* p, V v) {
   std::memcpy(p, &v, sizeof v);
 }
-#if defined(COMPACT_PAIRS_OF_REGISTERS)  // register by register: GCC copies a whole one through the stack
+#if defined(COMPACT_PAIRS_OF_REGISTERS)  // register by register: GCC copies a whole one through the
+                                         // stack
 template <class V>
-  requires requires { typename V::Half; }
+requires requires { typename V::Half; }
 COMPACT_INLINE V load_raw(const void* p) {
   typedef typename V::Half Half;
   return V(load_raw<Half>(p), load_raw<Half>(static_cast<const char*>(p) + sizeof(Half)));

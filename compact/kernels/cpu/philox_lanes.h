@@ -12,7 +12,8 @@ inline constexpr int kPhiloxWords = 4 * kPhiloxCounters;
 
 #if defined(__AVX512F__) || defined(__AVX2__)
 
-// A register of 64-bit lanes. low_and_high: the low half of a lane from a, the high one from b's low.
+// A register of 64-bit lanes. low_and_high: the low half of a lane from a, the high one from b's
+// low.
 #if defined(__AVX512F__)
 struct PhiloxRegister {
   typedef __m512i T;
@@ -53,12 +54,14 @@ struct PhiloxRegister {
 // out[4 c + w] = word w of philox(key, counter + c).
 COMPACT_INLINE void philox_words(uint64_t key, uint64_t counter, uint32_t* out) {
   typedef PhiloxRegister R;
-  constexpr int kWidth = sizeof(R::T) / sizeof(uint64_t), kSets = 4;  // which registers hold at once
+  constexpr int kWidth = sizeof(R::T) / sizeof(uint64_t),
+                kSets = 4;  // which registers hold at once
   static_assert(kPhiloxCounters % (kWidth * kSets) == 0);
   const R::T m0 = R::all(0xD2511F53), m1 = R::all(0xCD9E8D57);
   for (int done = 0; done < kPhiloxCounters; done += kWidth * kSets) {
     R::T c0[kSets], c1[kSets], c2[kSets], c3[kSets];
-    // Lanes 2l and 2l + 1 hold counters l and kWidth / 2 + l, so that unpacking puts words in order.
+    // Lanes 2l and 2l + 1 hold counters l and kWidth / 2 + l, so that unpacking puts words in
+    // order.
 #pragma GCC unroll 4
     for (int s = 0; s < kSets; ++s) {
       const uint64_t first = counter + static_cast<uint64_t>(done + kWidth * s);

@@ -72,7 +72,8 @@ void Encoder::add_block(const Layer& l, int64_t i) {
                        .attention = masked_attention_stage(
                            heads, dim,
                            {.dropout = config_.attention_dropout,
-                            .choice = choose_masked_attention(device(), dtype(), dim)})});
+                            .choice = choose_masked_attention(device(), dtype(), dim,
+                                                              config_.attention_dropout)})});
   part.segment.finish();
 }
 

@@ -62,10 +62,11 @@ void Gpt2::add_block(const PreNormBlock& block, int64_t i) {
       {.eps = config_.layer_norm_epsilon,
        .dropout = config_.resid_pdrop,
        .gelu_tanh = config_.gelu_tanh,
-       .attention = attention_stage(heads, heads, d,
-                                    {.scale = scale,
-                                     .dropout = config_.attn_pdrop,
-                                     .choice = choose_masked_attention(device(), dtype(), d)})});
+       .attention = attention_stage(
+           heads, heads, d,
+           {.scale = scale,
+            .dropout = config_.attn_pdrop,
+            .choice = choose_masked_attention(device(), dtype(), d, config_.attn_pdrop)})});
 }
 
 at::Tensor Gpt2::embedded(const at::Tensor& ids, const at::Tensor& embedding, const Pass& pass,

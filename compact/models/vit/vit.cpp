@@ -50,7 +50,8 @@ Vit::Vit(const VitConfig& config, const Policy& policy, const NetworkOptions& op
                         .attention = masked_attention_stage(
                             heads, dim,
                             {.dropout = config_.attention_dropout,
-                             .choice = choose_masked_attention(device(), dtype(), dim)})});
+                             .choice = choose_masked_attention(device(), dtype(), dim,
+                                                               config_.attention_dropout)})});
   }
   Part& last = add_part("final", slot_of(policy, "final.input", Role::kInput, n));
   last.add(layer_norm_stage(config_.layer_norm_eps), {final_norm_.weight, final_norm_.bias});

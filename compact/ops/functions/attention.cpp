@@ -89,14 +89,16 @@ AttentionChoice choose_attention(c10::DeviceType device, at::ScalarType type, in
 }
 
 AttentionChoice choose_masked_attention(c10::DeviceType device, int capability, at::ScalarType type,
-                                        int64_t dim) {
+                                        int64_t dim, double dropout) {
+  if (device == c10::kCPU && dropout == 0) return {Kernel::kCpuFlash, dim};
   const bool fused = device == c10::kCUDA && efficient_takes(capability, type);
   return fused ? efficient(type, dim) : AttentionChoice{Kernel::kChunks, dim};
 }
 
-AttentionChoice choose_masked_attention(c10::Device device, at::ScalarType type, int64_t dim) {
+AttentionChoice choose_masked_attention(c10::Device device, at::ScalarType type, int64_t dim,
+                                        double dropout) {
   return choose_masked_attention(device_type_of(device), kernels::planned_gpu().capability, type,
-                                 dim);
+                                 dim, dropout);
 }
 
 std::string attention_text(const AttentionChoice& choice, int64_t dim) {

@@ -27,11 +27,12 @@ AttentionChoice choose_attention(c10::DeviceType device, int capability, at::Sca
 // The same on this machine's GPU, or on the one that plans are for.
 AttentionChoice choose_attention(c10::DeviceType device, at::ScalarType type, int64_t dim);
 // The same for attention with padding or dropout of probabilities that has no window and no capped
-// scores: CUDA's efficient kernel, or chunks.
+// scores: the CPU's flash attention, which has no dropout, CUDA's efficient kernel, or chunks.
 AttentionChoice choose_masked_attention(c10::DeviceType device, int capability, at::ScalarType type,
-                                        int64_t dim);
+                                        int64_t dim, double dropout);
 // The same on this machine's GPU; for the meta device, on the one that plans are for.
-AttentionChoice choose_masked_attention(c10::Device device, at::ScalarType type, int64_t dim);
+AttentionChoice choose_masked_attention(c10::Device device, at::ScalarType type, int64_t dim,
+                                        double dropout);
 // "flash (cuda)", "math"; "flash (cuda), heads of 20 padded to 24".
 std::string attention_text(const AttentionChoice& choice, int64_t dim);
 

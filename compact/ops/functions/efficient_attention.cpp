@@ -49,6 +49,11 @@ std::optional<at::Tensor> bias_for(const at::Tensor& q, const MaskedAttention& h
   if (!how.lengths.defined()) return {};
   return padding_bias(how.lengths, q.scalar_type(), {q.size(0), q.size(1), q.size(2), q.size(2)});
 }
+// One row for all heads and queries, which the CPU's kernel repeats.
+std::optional<at::Tensor> row_bias_for(const at::Tensor& q, const MaskedAttention& how) {
+  if (!how.lengths.defined()) return {};
+  return padding_bias(how.lengths, q.scalar_type(), {q.size(0), 1, 1, q.size(2)});
+}
 
 void check_efficient_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                const MaskedAttention& how) {
@@ -101,6 +106,29 @@ AttentionGradients efficient_attention_backward(const at::Tensor& gout_, const a
       {true, true, true, false}, how.causal, scale_of(dim, how.scale));
   const auto whole = [&](const at::Tensor& g) { return g.narrow(3, 0, dim); };
   return {whole(gq), whole(gk), whole(gv)};
+}
+
+AttentionResult padded_flash_attention(const at::Tensor& q, const at::Tensor& k,
+                                       const at::Tensor& v, const MaskedAttention& how) {
+  check_efficient_attention(q, k, v, how);
+  COMPACT_CHECK(how.dropout == 0, "[attention] flash attention on a CPU has no dropout, is given ",
+                how.dropout);
+  auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
+      dense_rows(q), dense_rows(k), dense_rows(v), 0.0, how.causal, row_bias_for(q, how),
+      scale_of(q.size(3), how.scale));
+  return {out, {lse}};
+}
+
+AttentionGradients padded_flash_attention_backward(const at::Tensor& gout, const at::Tensor& q,
+                                                   const at::Tensor& k, const at::Tensor& v,
+                                                   const at::Tensor& out,
+                                                   const std::vector<at::Tensor>& extras,
+                                                   const MaskedAttention& how) {
+  check_efficient_attention(q, k, v, how);
+  auto [gq, gk, gv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+      dense_rows(gout), dense_rows(q), dense_rows(k), dense_rows(v), dense_rows(out), extras[0],
+      0.0, how.causal, row_bias_for(q, how), scale_of(q.size(3), how.scale));
+  return {gq, gk, gv};
 }
 
 }  // namespace compact

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention with padding and dropout of probabilities by LibTorch's memory-efficient kernel, which
-// CUDA has: one launch that makes no scores in memory (Rabe and Staats 2021).
+// CUDA has: one launch that makes no scores in memory (Rabe and Staats 2021). And with padding
+// alone by its flash attention for the CPU, which takes what is added to scores as well.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,5 +31,14 @@ AttentionGradients efficient_attention_backward(const at::Tensor& gout, const at
                                                 const at::Tensor& out,
                                                 const std::vector<at::Tensor>& extras,
                                                 const MaskedAttention& how, int64_t width);
+
+// The same by the CPU's kernel, without dropout. Extra: logsumexp.
+AttentionResult padded_flash_attention(const at::Tensor& q, const at::Tensor& k,
+                                       const at::Tensor& v, const MaskedAttention& how);
+AttentionGradients padded_flash_attention_backward(const at::Tensor& gout, const at::Tensor& q,
+                                                   const at::Tensor& k, const at::Tensor& v,
+                                                   const at::Tensor& out,
+                                                   const std::vector<at::Tensor>& extras,
+                                                   const MaskedAttention& how);
 
 }  // namespace compact

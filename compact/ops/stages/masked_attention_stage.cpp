@@ -21,8 +21,9 @@ class MaskedAttentionStage final : public Stage {
         kv_heads_(options.kv_heads > 0 ? options.kv_heads : heads),
         dim_(dim),
         options_(options),
-        fused_(options.choice.kernel == AttentionKernel::kCudaEfficient && options.window == 0 &&
-               options.softcap == 0) {}
+        flash_(options.choice.kernel == AttentionKernel::kCpuFlash),
+        fused_((flash_ || options.choice.kernel == AttentionKernel::kCudaEfficient) &&
+               options.window == 0 && options.softcap == 0) {}
 
   Needs needs() const override { return {.input = true, .output = fused_}; }
   // In chunks scores are read and written about six times, in f32.
@@ -54,8 +55,10 @@ class MaskedAttentionStage final : public Stage {
       return y.transpose(1, 2).flatten(2);
     }
     if (fused_) {
-      AttentionResult r = efficient_attention(q, repeat_groups(k, heads_), repeat_groups(v, heads_),
-                                              how(f.pass), options_.choice.width, f.want_extras);
+      const at::Tensor keys = repeat_groups(k, heads_), values = repeat_groups(v, heads_);
+      AttentionResult r = flash_ ? padded_flash_attention(q, keys, values, how(f.pass))
+                                 : efficient_attention(q, keys, values, how(f.pass),
+                                                       options_.choice.width, f.want_extras);
       if (f.want_extras) f.extras = std::move(r.extras);
       return r.out.transpose(1, 2).flatten(2);
     }
@@ -90,9 +93,12 @@ class MaskedAttentionStage final : public Stage {
  private:
   at::Tensor backward_fused(Backward& b) const {
     const auto [q, k, v] = split(b.input);
-    const AttentionGradients g = efficient_attention_backward(
-        by_head(b.gy, dim_), q, repeat_groups(k, heads_), repeat_groups(v, heads_),
-        by_head(b.output, dim_), *b.extras, how(b.pass), options_.choice.width);
+    const at::Tensor keys = repeat_groups(k, heads_), values = repeat_groups(v, heads_),
+                     gout = by_head(b.gy, dim_), out = by_head(b.output, dim_);
+    AttentionGradients g =
+        flash_ ? padded_flash_attention_backward(gout, q, keys, values, out, *b.extras, how(b.pass))
+               : efficient_attention_backward(gout, q, keys, values, out, *b.extras, how(b.pass),
+                                              options_.choice.width);
     b.gy = at::Tensor();
     b.output = at::Tensor();
     const at::Tensor gx = b.consume ? b.input : at::empty_like(b.input);
@@ -117,7 +123,7 @@ class MaskedAttentionStage final : public Stage {
 
   int64_t heads_, kv_heads_, dim_;
   MaskedAttentionOptions options_;
-  bool fused_;
+  bool flash_, fused_;
 };
 
 }  // namespace

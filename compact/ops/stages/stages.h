@@ -111,7 +111,7 @@ struct MaskedAttentionOptions {
   AttentionChoice choice = {AttentionKernel::kChunks, 0};
 };
 // Attention to tokens of a sequence but padding, [.., (heads + 2 kv_heads) dim] -> [.., heads dim].
-// In chunks it keeps nothing and reads its input in backward; CUDA's kernel is as attention_stage.
+// In chunks it keeps nothing and reads its input in backward; fused kernels are as attention_stage.
 std::shared_ptr<const Stage> masked_attention_stage(int64_t heads, int64_t dim,
                                                     const MaskedAttentionOptions& options = {});
 
