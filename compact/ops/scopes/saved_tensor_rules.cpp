@@ -49,6 +49,8 @@ bool is_smooth_elu(const RunningOp& op, const at::Tensor&) {
   for (const double x : op.numbers) slope *= x;
   return op.numbers.size() < 2 ? slope == 1 : std::abs(slope - op.numbers[1]) < 1e-6;
 }
+// Of [batch, channels, length(s)], whose roles are those of convolutional networks.
+bool is_map(const RunningOp&, const at::Tensor& t) { return t.dim() >= 3; }
 // What attention gives, not the logarithms beside it.
 bool is_values(const RunningOp&, const at::Tensor& t) { return t.dim() >= 4 && t.size(-1) > 1; }
 
@@ -89,11 +91,16 @@ constexpr Row kRows[] = {
     {"native_layer_norm", kFirst, Reads::kNear},
     {"_fused_rms_norm", kFirst, Reads::kNear},
     {"native_group_norm", kFirst, Reads::kNear},
-    {"native_batch_norm", kFirst, Reads::kNear, Role::kConv},
-    {"_native_batch_norm_legit", kFirst, Reads::kNear, Role::kConv},
-    {"_batch_norm_with_update", kFirst, Reads::kNear, Role::kConv},
-    {"cudnn_batch_norm", kFirst, Reads::kNear, Role::kConv},
-    {"miopen_batch_norm", kFirst, Reads::kNear, Role::kConv},
+    {"native_batch_norm", kFirst, Reads::kNear, Role::kConv, is_map},
+    {"native_batch_norm", kFirst, Reads::kNear},
+    {"_native_batch_norm_legit", kFirst, Reads::kNear, Role::kConv, is_map},
+    {"_native_batch_norm_legit", kFirst, Reads::kNear},
+    {"_batch_norm_with_update", kFirst, Reads::kNear, Role::kConv, is_map},
+    {"_batch_norm_with_update", kFirst, Reads::kNear},
+    {"cudnn_batch_norm", kFirst, Reads::kNear, Role::kConv, is_map},
+    {"cudnn_batch_norm", kFirst, Reads::kNear},
+    {"miopen_batch_norm", kFirst, Reads::kNear, Role::kConv, is_map},
+    {"miopen_batch_norm", kFirst, Reads::kNear},
     {"var", kFirst, Reads::kNear},
     {"var_mean", kFirst, Reads::kNear},
     {"std", kFirst, Reads::kNear},
@@ -131,7 +138,8 @@ constexpr Row kRows[] = {
     {"tanh", kResult, Reads::kNearBeside},
     {"_softmax", kResult, Reads::kNearBeside},
     // Signs.
-    {"relu", kResult, Reads::kRelu, Role::kSigns},
+    {"relu", kResult, Reads::kRelu, Role::kSigns, is_map},
+    {"relu", kResult, Reads::kRelu},
     {"leaky_relu", kFirst | kResult, Reads::kSigns},
     // Shapes.
     {"avg_pool2d", kFirst, Reads::kShape},
