@@ -49,7 +49,7 @@ bool is_smooth_elu(const RunningOp& op, const at::Tensor&) {
   for (const double x : op.numbers) slope *= x;
   return op.numbers.size() < 2 ? slope == 1 : std::abs(slope - op.numbers[1]) < 1e-6;
 }
-// Of [batch, channels, length(s)], whose roles are those of convolutional networks.
+// Maps [batch, channels, length(s)]: roles are those of convolutional networks.
 bool is_map(const RunningOp&, const at::Tensor& t) { return t.dim() >= 3; }
 // What attention gives, not the logarithms beside it.
 bool is_values(const RunningOp&, const at::Tensor& t) { return t.dim() >= 4 && t.size(-1) > 1; }
