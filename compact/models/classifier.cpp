@@ -36,7 +36,7 @@ at::Tensor Classifier::loss_sum(const at::Tensor& y, const at::Tensor& target, d
 
 void Classifier::check_slots(const SavedTensorReport& plain) const {
   std::vector<NamedRole> names = segment_slots();
-  for (const SavedTensor& t : plain.tensors) names.push_back({t.name});
+  for (const SavedTensor& t : plain.tensors) names.push_back({t.name, t.role});
   policy().check_patterns(PolicyKind::kSlot, names);
 }
 

@@ -16,4 +16,13 @@ inline uint64_t draw_key() {
   return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
 }
 
+// The same, which it stays: the generator is left as it is.
+inline uint64_t next_key() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  std::unique_lock lock(generator.mutex());
+  const at::Generator copy = generator.clone();
+  lock.unlock();
+  return at::check_generator<at::CPUGeneratorImpl>(copy)->random64();
+}
+
 }  // namespace compact

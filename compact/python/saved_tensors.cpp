@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/python/saved_tensors.h"
 
+#include <ATen/SavedTensorHooks.h>
 #include <torch/library.h>
 
 #include <stdexcept>
@@ -11,10 +12,10 @@
 namespace compact {
 namespace {
 
-Policy checked(const std::string& policy, int64_t least_elements) {
+SavedTensorOptions checked(int64_t least_elements, bool lossless) {
   COMPACT_CHECK(least_elements >= 0, "[saved_tensors] least_elements must be at least 0, is ",
                 least_elements);
-  return Policy::parse(policy, "policy");
+  return {.parameters = {}, .least_elements = least_elements, .lossless = lossless};
 }
 
 SavedTensorStore::Named named(const std::vector<std::string>& names,
@@ -30,9 +31,9 @@ SavedTensorStore::Named named(const std::vector<std::string>& names,
 
 SavedTensors::SavedTensors(const std::string& policy, int64_t least_elements,
                            std::optional<bool> lossless)
-    : draws_(checked(policy, least_elements).has(PolicyKind::kSlot)),
-      store_(Policy::parse(policy, "policy"),
-             {.least_elements = least_elements, .lossless = lossless.value_or(draws_)}) {}
+    : store_(Policy::parse(policy, "policy"),
+             checked(least_elements,
+                     lossless.value_or(Policy::parse(policy, "policy").has(PolicyKind::kSlot)))) {}
 
 void SavedTensors::enter(const std::vector<std::string>& parameter_names,
                          const std::vector<at::Tensor>& parameters,
@@ -44,10 +45,10 @@ void SavedTensors::enter(const std::vector<std::string>& parameter_names,
         "[saved_tensors] it is in force already; each thread and each pass inside of another "
         "needs one of its own");
   }
-  store_.begin(named(parameter_names, parameters), named(buffer_names, buffers),
-               draws_ ? draw_key() : 0);
+  store_.begin(named(parameter_names, parameters), named(buffer_names, buffers), next_key());
   thread_ = std::this_thread::get_id();
-  watch_ = std::make_unique<OpWatch>();
+  // Python puts its own hooks above those of others once this returns.
+  watch_ = std::make_unique<OpWatch>(at::SavedTensorDefaultHooks::get_tls_state().stack.size() + 1);
 }
 
 void SavedTensors::leave() {
@@ -56,13 +57,15 @@ void SavedTensors::leave() {
   if (thread_ != std::this_thread::get_id()) {
     throw std::logic_error("[saved_tensors] it must end on the thread that it began on");
   }
+  others_ = OpWatch::under_other_hooks();
   watch_.reset();
+  if (store_.rounded()) draw_key();
   store_.forget();
 }
 
-c10::intrusive_ptr<HeldSavedTensor> SavedTensors::pack(const at::Tensor& t) {
+c10::intrusive_ptr<HeldSavedTensor> SavedTensors::held(const at::Tensor& t, bool again) {
   try {
-    return c10::make_intrusive<HeldSavedTensor>(store_.pack(t));
+    return c10::make_intrusive<HeldSavedTensor>(store_.pack(t, again));
   } catch (const InputError& error) {
     // Python sees any other error of a method as a RuntimeError.
     TORCH_CHECK_VALUE(false, error.what());
@@ -72,11 +75,17 @@ c10::intrusive_ptr<HeldSavedTensor> SavedTensors::pack(const at::Tensor& t) {
 std::vector<SavedTensors::Row> SavedTensors::report() const {
   std::vector<Row> rows;
   for (const SavedTensor& t : store_.report().tensors) {
-    rows.emplace_back(t.name, t.parameter ? "parameter" : t.treatment.text(), t.sizes,
+    rows.emplace_back(t.name, t.role == Role::kNone ? "" : name_of(t.role),
+                      t.parameter ? "parameter" : t.treatment.text(), t.sizes,
                       std::string(c10::getDtypeNames(t.type).first), t.bytes, t.stored, t.shared,
-                      t.parameter);
+                      t.parameter, t.exact_for);
   }
   return rows;
+}
+
+int64_t SavedTensors::under_other_hooks() const {
+  const std::lock_guard lock(mutex_);
+  return watch_ ? OpWatch::under_other_hooks() : others_;
 }
 
 std::tuple<int64_t, int64_t, int64_t> SavedTensors::bytes() const {
@@ -94,6 +103,8 @@ TORCH_LIBRARY_FRAGMENT(compact, m) {
       .def("enter", &SavedTensors::enter)
       .def("leave", &SavedTensors::leave)
       .def("pack", &SavedTensors::pack)
+      .def("pack_again", &SavedTensors::pack_again)
       .def("report", &SavedTensors::report)
+      .def("under_other_hooks", &SavedTensors::under_other_hooks)
       .def("bytes", &SavedTensors::bytes);
 }

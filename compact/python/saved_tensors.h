@@ -38,30 +38,38 @@ class SavedTensors final : public torch::CustomClassHolder {
   // where it is no policy, or a number is out of range.
   SavedTensors(const std::string& policy, int64_t least_elements, std::optional<bool> lossless);
 
-  // From here to leave() operations of this thread have names. Where the policy has lines of slots,
-  // random bits are drawn from torch's generator for the CPU. Throws std::logic_error where a pass
-  // has begun and not ended.
+  // From here to leave() operations of this thread have names. Random bits of codecs follow from
+  // the state that torch's generator for the CPU has here; what the pass draws from it is what it
+  // would draw without codecs. Throws std::logic_error where a pass has begun and not ended.
   void enter(const std::vector<std::string>& parameter_names,
              const std::vector<at::Tensor>& parameters,
              const std::vector<std::string>& buffer_names, const std::vector<at::Tensor>& buffers);
-  // On the thread that entered.
+  // On the thread that entered. Where the pass has rounded, the generator moves on by one number,
+  // so that the next one rounds otherwise.
   void leave();
 
-  // Throws c10::ValueError where the store throws InputError.
-  c10::intrusive_ptr<HeldSavedTensor> pack(const at::Tensor& t);
+  // pack_again: what a checkpoint computes from a second time. Throw c10::ValueError where the
+  // store throws InputError.
+  c10::intrusive_ptr<HeldSavedTensor> pack(const at::Tensor& t) { return held(t, false); }
+  c10::intrusive_ptr<HeldSavedTensor> pack_again(const at::Tensor& t) { return held(t, true); }
 
-  // A tensor of the last pass: name, treatment, sizes, type, bytes, stored, whether its memory was
-  // saved before, and whether it is a parameter.
-  using Row = std::tuple<std::string, std::string, std::vector<int64_t>, std::string, int64_t,
-                         int64_t, bool, bool>;
+  // A tensor of the last pass: name, role or nothing, treatment, sizes, type, bytes, stored,
+  // whether its memory was saved before, whether it is a parameter, and the operation for which it
+  // is kept.
+  using Row = std::tuple<std::string, std::string, std::string, std::vector<int64_t>, std::string,
+                         int64_t, int64_t, bool, bool, std::string>;
   std::vector<Row> report() const;
+  // How many operations of the last pass ran inside of other hooks, which got what they saved.
+  int64_t under_other_hooks() const;
   // Bytes of the last pass, as they are and as they are held; those that live, of any pass.
   std::tuple<int64_t, int64_t, int64_t> bytes() const;
 
  private:
-  bool draws_;
+  c10::intrusive_ptr<HeldSavedTensor> held(const at::Tensor& t, bool again);
+
   SavedTensorStore store_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
+  int64_t others_ = 0;
   std::thread::id thread_;  // that entered
   std::unique_ptr<OpWatch> watch_;
 };

@@ -22,7 +22,11 @@ def submodule(layer: nn.Module, path: str) -> nn.Module | None:
 
 
 def _activation(module: Any, allowed: tuple[str, ...]) -> str | None:
+    # Code of modules is looked at elsewhere, but a function of anybody's may be called gelu.
     name = type(module).__name__ if isinstance(module, nn.Module) else getattr(module, "__name__", str(module))
+    origin = getattr(module, "__module__", None) or ""
+    if not isinstance(module, nn.Module) and not origin.startswith(("torch.", "transformers.")):
+        return f"its activation is {origin}.{name}"
     return None if name in allowed else f"its activation is {name}"
 
 

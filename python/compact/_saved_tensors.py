@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 
 import torch
+import torch.utils.checkpoint
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from ._library import classes, ops
 
@@ -23,6 +26,7 @@ class SavedTensor:
     """One tensor that autograd saved."""
 
     name: str  # layers.0.mlp.down_proj.mm.input: nearest parameter's module, operation, place
+    role: str  # by which policies may name it, too; "" where it has none
     treatment: str  # keep, codecs, or parameter
     shape: tuple[int, ...]  # () of parameters
     dtype: torch.dtype
@@ -30,6 +34,7 @@ class SavedTensor:
     stored: int  # of what is held for it: 0 where what is held for another is read
     shared: bool  # its memory was saved before
     parameter: bool  # it is held by its model, and casts of it are made again
+    exact_for: str  # it is kept though the policy says codecs, since this operation reads it exactly; or ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +44,16 @@ class SavedTensorsReport:
     tensors: list[SavedTensor]
     bytes: int  # of distinct tensors, without parameters
     stored: int  # of what is held for them
+    under_other_hooks: int  # operations inside of other hooks (save_on_cpu, checkpoints), which got what they saved
+
+    @property
+    def exact_for(self) -> dict[str, int]:
+        """Bytes that are kept though the policy says codecs, by the operations that read them exactly."""
+        held: dict[str, int] = {}
+        for t in self.tensors:
+            if t.exact_for:
+                held[t.exact_for] = held.get(t.exact_for, 0) + t.stored
+        return held
 
     def __iter__(self) -> Iterator[SavedTensor]:
         return iter(self.tensors)
@@ -53,6 +68,19 @@ class SavedTensorsReport:
         for t in rows:
             held = "held above" if t.shared and not t.stored else f"{t.stored:,}"
             lines.append(f"{t.name:{width}}  {t.bytes:>14,}  {held:>14}  {t.treatment}")
+        if kept := self.exact_for:
+            most = sorted(kept.items(), key=lambda item: -item[1])
+            lines.append(
+                f"{sum(kept.values()):,} bytes are kept though the policy says codecs, for operations that read them exactly: "
+                + ", ".join(f"{op} {count:,}" for op, count in most)
+            )
+        if self.under_other_hooks:
+            lines.append(
+                f"{self.under_other_hooks} operations ran inside of other hooks of saved tensors (save_on_cpu, checkpoints), which "
+                "got what they saved: it is not counted here"
+            )
+        if any(".CheckpointFunction." in t.name for t in self.tensors):
+            lines.append("What runs in reentrant checkpoints saves nothing until the backward pass runs it again.")
         return "\n".join(lines)
 
 
@@ -66,13 +94,12 @@ def _names(model: nn.Module) -> tuple[list[str], list[Tensor], list[str], list[T
             name = name.replace(wrapper, "")
         return name
 
-    parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
-    return (
-        [bare(name) for name in parameters],
-        list(parameters.values()),
-        [bare(name) for name in buffers],
-        list(buffers.values()),
+    # Those of lazy modules have no memory before their first pass, and no name in it.
+    parameters, buffers = (
+        [(bare(name), t) for name, t in named if not is_lazy(t)]
+        for named in (model.named_parameters(), model.named_buffers())
     )
+    return [n for n, _ in parameters], [t for _, t in parameters], [n for n, _ in buffers], [t for _, t in buffers]
 
 
 def _unpack(held) -> Tensor:
@@ -87,12 +114,24 @@ def _unpack(held) -> Tensor:
     return tensor
 
 
-def _pack_of(pack_large: Callable[[Tensor], object], least: int) -> Callable[[Tensor], object]:
-    plain = (Tensor, nn.Parameter)
+_checkpoints = vars(torch.utils.checkpoint)
+_apply = torch.autograd.Function.apply.__func__.__code__
+
+
+def _is_checkpoint(frame) -> bool:
+    """Whether a checkpoint of torch saves what it computes from a second time: by frame, since names are anybody's."""
+    if frame.f_code is _apply:
+        function = frame.f_locals.get("cls")
+        return function is not None and _checkpoints.get(function.__name__) is function
+    return frame.f_globals is _checkpoints
+
+
+def _pack_of(scope, least: int) -> Callable[[Tensor], object]:
+    plain, pack_large, pack_again = (Tensor, nn.Parameter), scope.pack, scope.pack_again
 
     def pack(t: Tensor):
         if t.numel() >= least and type(t) in plain:
-            return pack_large(t)
+            return pack_again(t) if _is_checkpoint(sys._getframe(1)) else pack_large(t)
         # Small tensors, and what other classes hold in their own way. Detached: a node that held
         # its own output would never be freed. A detached tensor shares the version, which nobody
         # but _unpack compares.
@@ -121,13 +160,17 @@ class saved_tensors:
     lossless: whether booleans and other tensors of two values are held in bits and indices in few
     bytes, which changes no result; None: where the policy has lines of slots.
 
-    Tensors are encoded in float32, bfloat16 and float16; of other types, of subclasses as DTensor,
-    sparse ones and statistics of norms and softmaxes are kept. A copy that autocast makes of a
+    Tensors are rounded in float32, bfloat16 and float16, and where the backward pass of an operation
+    of torch reads them linearly or smoothly (docs: own-networks). Others are kept, and the report
+    says for which operations: what a backward pass compares or divides by, what functions of
+    torch.autograd.Function and compiled graphs save, subclasses as DTensor, tensors with a NaN or an
+    infinity (on a GPU 256 neighbours of one read back as NaN). A copy that autocast makes of a
     parameter is not held: the parameter is cast again in the backward pass. What is kept and was
     changed in place raises RuntimeError in the backward pass.
 
-    Each entry is a new forward pass. Random bits of codecs come from a number that is drawn from
-    torch's generator for the CPU at each entry, where the policy has lines of slots. Entered on
+    Each entry is a new forward pass. Random bits of codecs follow from the state of torch's generator
+    for the CPU at the entry, so that torch.manual_seed() repeats them. Inside nothing else is drawn
+    than without codecs; after a pass that rounded, the generator moves on by one number. Entered on
     several threads, each needs an object of its own. Only the innermost hooks of saved tensors are
     called, so that entering it inside of others, or of itself, raises RuntimeError; non-reentrant
     and reentrant checkpoints inside of it put their inputs through it.
@@ -146,7 +189,7 @@ class saved_tensors:
         self._given = policy if isinstance(policy, str) else os.path.abspath(policy)
         self._scope = classes.SavedTensors(ops.policy_text(self._given), least_elements, lossless)
         self._model = model
-        self._pack = _pack_of(self._scope.pack, least_elements)
+        self._pack = _pack_of(self._scope, least_elements)
         self._thread: int | None = None
         self._checked = False
 
@@ -196,16 +239,16 @@ class saved_tensors:
         """Warns, after the first pass that saved anything, of lines of the policy that match nothing, and of one that does nothing."""
         if self._checked:
             return
-        names = [row[0] for row in self._scope.report()]
-        if not names:
+        rows = self._scope.report()
+        if not rows:
             return
         self._checked = True
         try:
-            ops.check_patterns(self._given, names, [""] * len(names), [])
+            ops.check_patterns(self._given, [row[0] for row in rows], [row[1] for row in rows], [])
         except ValueError as error:
             warnings.warn(f"compact.saved_tensors: {error}", stacklevel=3)
             return
-        if ops.policy_text(self._given) and all(row[1] in ("keep", "parameter") for row in self._scope.report()):
+        if ops.policy_text(self._given) and all(row[2] in ("keep", "parameter") for row in rows):
             warnings.warn(
                 "compact.saved_tensors: the policy leaves all that this network saves as it is: gact-l1 and texts with codecs "
                 "(slot * = quantize:bits=8) do not; exact and recompute are for compact.apply",
@@ -215,10 +258,10 @@ class saved_tensors:
     def report(self) -> SavedTensorsReport:
         """What the last pass, or the one that runs, saved until now."""
         rows = [
-            SavedTensor(name, treatment, tuple(shape), getattr(torch, dtype), *rest)
-            for name, treatment, shape, dtype, *rest in self._scope.report()
+            SavedTensor(name, role, treatment, tuple(shape), getattr(torch, dtype), *rest)
+            for name, role, treatment, shape, dtype, *rest in self._scope.report()
         ]
-        return SavedTensorsReport(rows, self.bytes, self.stored)
+        return SavedTensorsReport(rows, self.bytes, self.stored, self._scope.under_other_hooks())
 
     @property
     def bytes(self) -> int:

@@ -42,6 +42,16 @@ def config_is(name, value):
     return change
 
 
+def gelu(x):
+    return 0.5 * nn.functional.gelu(x)
+
+
+def a_function_called_gelu(model):
+    module = model.get_submodule(f"{LAYER['bert']}.intermediate")
+    del module.intermediate_act_fn
+    module.intermediate_act_fn = gelu
+
+
 LAYER = {"llama": "model.layers.0", "qwen3": "model.layers.0", "gpt2": "transformer.h.0", "bert": "bert.encoder.layer.0"}
 CHANGES = {
     "llama": {
@@ -64,6 +74,7 @@ CHANGES = {
     "bert": {
         "eps": set_everywhere("eps", 0.1),
         "chunks": set_everywhere("chunk_size_feed_forward", 8),
+        "a function called gelu": a_function_called_gelu,
     },
 }
 ALIKE = ("GELU", "GELU by tanh", "chunks")  # with which gradients are nearly the same

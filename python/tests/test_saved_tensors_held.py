@@ -2,6 +2,7 @@
 """What saved_tensors() holds, byte by byte, under which names, and that nothing stays behind."""
 import contextlib
 import gc
+import warnings
 import weakref
 
 from _scopes import distance, EIGHT, FOUR, net, nothing_is_left, same, step  # noqa: F401 - a fixture for all tests
@@ -168,6 +169,45 @@ def test_a_buffer_may_change_after_its_cast():
     assert torch.equal(*gradient)
 
 
+@pytest.mark.parametrize(
+    "kind,smaller,exact",
+    [
+        ("llama", 5.2, {"rsqrt", "_scaled_dot_product_flash_attention_for_cpu", "_log_softmax"}),
+        ("bert", 7.1, {"native_layer_norm", "_scaled_dot_product_flash_attention_for_cpu", "tanh"}),
+        ("vit", 7.7, set()),
+    ],
+)
+def test_models_of_transformers_hold_little_in_four_bits(kind, smaller, exact):
+    model = make(kind).train()
+    given = inputs(kind) if kind == "vit" else inputs(kind, batch=8, length=64)
+    with compact.saved_tensors("gact-l1", model=model, least_elements=256) as saved:
+        model(**given)
+    assert saved.bytes / saved.stored > smaller and saved.report().exact_for.keys() <= exact
+
+
+def test_pool_holds_means_of_what_convolutions_read():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(1152, 2))
+    x = torch.randn(4, 3, 16, 16)
+
+    def run(scope):
+        model.zero_grad()
+        with scope:
+            loss = model(x).square().sum()
+        loss.backward()
+        return {n: p.grad.clone() for n, p in model.named_parameters()}
+
+    wanted = run(contextlib.nullcontext())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # every line of the preset is for something here
+        saved = compact.saved_tensors("pool", model=model)
+        got = run(saved)
+    assert [n for n in wanted if not torch.equal(got[n], wanted[n])] == ["3.weight"]
+    held = {t.name: (t.role, t.treatment, t.bytes / max(1, t.stored)) for t in saved.report() if not t.parameter}
+    assert held["0.convolution.input"] == ("image", "keep", 1) and held["1.native_batch_norm.input"] == ("conv", "keep", 1)
+    assert held["1~1.relu.result"] == ("signs", "mask:of=sign", 32) and held["3.convolution.input"] == ("map", "pool:size=2", 4)
+
+
 # ---- Nothing is left behind.
 
 
@@ -288,7 +328,8 @@ def test_gradient_checkpointing_of_transformers(reentrant, autocast):
     def run(scope):
         model.zero_grad()
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast), scope:
-            loss = model(ids, use_cache=False).last_hidden_state.square().mean()
+            last = model(ids, use_cache=False).last_hidden_state
+            loss = (last * last.roll(1, 0)).mean()
         live = scope.live_bytes
         loss.backward()
         return live, {n: p.grad for n, p in model.named_parameters()}
@@ -301,7 +342,7 @@ def test_gradient_checkpointing_of_transformers(reentrant, autocast):
         live[bits], got = run(saved)
         assert distance(got, wanted) < (1e-6 if bits is None else 0.05 if bits == 8 else 0.5)
         layers = [t for t in saved.report() if t.stored and t.bytes == 4 * hidden]
-        # What the embedding gives, both layers', and what the last norm and the square save.
+        # What the embedding gives, both layers', and what the last norm and the product save.
         assert len(layers) >= 3 and all(t.stored == held_of(hidden, bits) for t in layers)
         assert saved.live_bytes == 0
     assert live[8] < 0.3 * live[None] and live[4] < 0.2 * live[None]

@@ -88,10 +88,10 @@ def test_wrong_arguments_are_value_errors():
 
 def test_policies_are_presets_paths_and_texts(tmp_path):
     file = tmp_path / "mine"
-    file.write_text("slot *.exp.* = quantize:bits=2\n")
-    for policy in (file, str(file), "slot *.exp.* = quantize:bits=2"):
+    file.write_text("slot *.gelu.* = quantize:bits=2\n")
+    for policy in (file, str(file), "slot *.gelu.* = quantize:bits=2"):
         with compact.saved_tensors(policy, least_elements=1) as saved:
-            torch.randn(64, requires_grad=True).exp().sin()
+            nn.functional.gelu(torch.randn(64, requires_grad=True) * 1).sin()
         # The sine asks for the tensor itself.
         assert [t.treatment for t in saved.report()] == ["quantize:bits=2", "keep"]
 
@@ -237,10 +237,10 @@ def test_compiled_code_inside():
     wanted = run(contextlib.nullcontext())
     saved = compact.saved_tensors("off", model=compiled)
     assert all(torch.equal(a, b) for a, b in zip(run(saved), wanted))
+    # What the backward pass of a compiled graph reads is not known.
     saved = compact.saved_tensors(EIGHT, model=compiled)
-    got = run(saved)
-    assert all((a - b).norm() < 0.05 * b.norm() for a, b in zip(got, wanted))
-    assert 0 < saved.stored < saved.bytes
+    assert all(torch.equal(a, b) for a, b in zip(run(saved), wanted))
+    assert saved.stored == saved.bytes == sum(saved.report().exact_for.values())
 
 
 def test_policies_that_do_nothing_are_told():
@@ -248,3 +248,14 @@ def test_policies_that_do_nothing_are_told():
     with pytest.warns(UserWarning, match="leaves all that this network saves as it is"):
         with compact.saved_tensors("exact"):
             net(torch.ones(64, 64, requires_grad=True)).sum()
+
+
+def test_lazy_modules_run_for_the_first_time():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(2))
+    with compact.saved_tensors(EIGHT, model=net, least_elements=16) as saved:
+        net(torch.randn(2, 3, 8, 8)).sum().backward()
+    assert net[3].weight.grad is not None and any("quantize" in t.treatment for t in saved.report())
+    with saved:
+        net(torch.randn(2, 3, 8, 8)).sum().backward()
+    assert "3.addmm.input1" in {t.name for t in saved.report()}  # by then they have names

@@ -138,7 +138,7 @@ at::Tensor graph_attention(const at::Tensor& x, const at::Tensor& source, const 
   }
   COMPACT_CHECK(options.dropout >= 0 && options.dropout < 1,
                 "[graph attention] dropout must be in [0, 1), is ", options.dropout);
-  RECORD_FUNCTION("graph_attention", std::vector<c10::IValue>({x, source, target}));
+  RECORD_FUNCTION("compact::graph_attention", std::vector<c10::IValue>({x, source, target}));
   const Attention attention{graph, options};
   at::Tensor y;
   {

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/ops/scopes/op_names.h"
 
+#include <ATen/SavedTensorHooks.h>
+#include <ATen/core/grad_mode.h>
+
 #include <algorithm>
 #include <deque>
 #include <unordered_map>
@@ -26,6 +29,8 @@ struct Copy {
 thread_local std::deque<RunningOp> running;
 thread_local uint64_t calls = 0;
 thread_local int watches = 0;
+thread_local size_t own_hooks = 0;
+thread_local int64_t others = 0;                            // operations inside of other hooks
 thread_local std::unordered_map<const void*, Copy> copies;  // by their storages
 thread_local size_t copies_to_sweep = 64;
 
@@ -48,24 +53,36 @@ std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& f) {
   RunningOp& op = running.emplace_back();
   op.serial = ++calls;
   std::unique_ptr<Copying> copying;
+  const bool hooked = running.size() == 1 && c10::GradMode::is_enabled() &&
+                      at::SavedTensorDefaultHooks::get_tls_state().stack.size() > own_hooks;
+  bool differentiable = false;
   const std::string_view name = f.name();
   op.name = name.substr(name.rfind(':') == name.npos ? 0 : name.rfind(':') + 1);
+  // What has no schema, as functions of Python, has whatever name its author chose.
+  if (const std::optional<c10::OperatorName> schema = f.operator_name()) {
+    op.known = name.starts_with("aten::");
+    op.overload = schema->overload_name;
+  } else {
+    op.known = name.starts_with("compact::");
+  }
   for (const c10::IValue& value : f.inputs()) {
     if (value.isTensor()) {
       const at::Tensor& t = value.toTensor();
       if (op.inputs.empty() && has_sizes(t)) op.sizes = t.sizes();
-      if (op.inputs.empty() && op.name == "_to_copy" && plain(t)) {
+      if (op.inputs.empty() && op.known && op.name == "_to_copy" && plain(t)) {
         copying = std::make_unique<Copying>();
         copying->source = t;
         copying->version = static_cast<uint32_t>(t._version());
       }
       op.inputs.push_back(storage_of(t));
+      differentiable |= hooked && t.requires_grad();
     } else if (value.isTensorList()) {
       for (const at::Tensor& t : value.toTensorVector()) op.inputs.push_back(storage_of(t));
-    } else if (value.isInt() && !op.number) {
-      op.number = value.toInt();
+    } else if (value.isInt() || value.isDouble()) {
+      op.numbers.push_back(value.isInt() ? static_cast<double>(value.toInt()) : value.toDouble());
     }
   }
+  others += differentiable;
   return copying;
 }
 
@@ -92,13 +109,17 @@ void leave(const at::RecordFunction& f, at::ObserverContext* context) {
 
 }  // namespace
 
-OpWatch::OpWatch()
+OpWatch::OpWatch(size_t hooks)
     : handle_(at::addThreadLocalCallback(at::RecordFunctionCallback(enter, leave)
                                              .needsInputs(true)
                                              .needsOutputs(true)
                                              .scopes({at::RecordScope::FUNCTION}))) {
   ++watches;
+  own_hooks = hooks;
+  others = 0;
 }
+
+int64_t OpWatch::under_other_hooks() { return others; }
 
 OpWatch::~OpWatch() {
   at::removeCallback(handle_);

@@ -7,6 +7,7 @@
 #include <c10/util/SmallVector.h>
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,11 +15,15 @@
 namespace compact {
 
 struct RunningOp {
-  std::string name;                         // convolution
-  c10::SmallVector<const void*, 6> inputs;  // storages of its tensor arguments, in order
-  c10::SmallVector<int64_t, 5> sizes = {};  // of the first of them
-  std::optional<int64_t> number = {};       // the first argument that is an integer, as a dimension
-  uint64_t serial = 0;                      // of its calls on this thread
+  std::string name;           // convolution, without its namespace
+  std::string overload = {};  // Tensor_Scalar
+  // It is an operation of ATen or of this library. Anything else may have any name: somebody's own
+  // autograd function may be called relu.
+  bool known = false;
+  c10::SmallVector<const void*, 6> inputs = {};  // storages of its tensor arguments, in order
+  c10::SmallVector<int64_t, 5> sizes = {};       // of the first of them
+  c10::SmallVector<double, 4> numbers = {};      // its arguments that are numbers, in order
+  uint64_t serial = 0;                           // of its calls on this thread
 };
 
 // Where a copy came from: a tensor in another type, as autocast makes of weights.
@@ -32,11 +37,16 @@ struct CopiedFrom {
 // Watches operations on this thread while it lives.
 class OpWatch {
  public:
-  OpWatch();
+  // `hooks`: how many of Python's hooks of saved tensors are in force while the watcher's own are
+  // the innermost.
+  explicit OpWatch(size_t hooks = std::numeric_limits<size_t>::max());
   ~OpWatch();
   OpWatch(const OpWatch&) = delete;
   // The innermost operation that runs, null outside of any.
   static const RunningOp* current();
+  // How many operations with gradients ran inside of other hooks, which got what they saved, since
+  // the watch began.
+  static int64_t under_other_hooks();
   // The storage of what was copied into this one on this thread, by a watched operation; else null.
   static const void* source_of(const void* storage);
   // What was copied into the storage that `t` shows; nullopt where that is not known, is gone, or

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/ops/scopes/saved_tensor_names_impl.h"
 
+#include <algorithm>
+
 #include "compact/base/check.h"
 #include "compact/ops/scopes/op_names.h"
 
@@ -30,7 +32,7 @@ SavedTensorNames::Name SavedTensorNames::next(const at::Tensor& t) {
   const RunningOp* const op = OpWatch::current();
   if (!op) return {cat(nearest_, "~", ++since_, ".tensor")};
   std::string place = "result";
-  bool result = true;
+  uint32_t inputs = 0;
   const void* const storage = storage_of(t);
   const std::string* parameter = nullptr;
   for (size_t i = 0; i < op->inputs.size(); ++i) {
@@ -38,7 +40,7 @@ SavedTensorNames::Name SavedTensorNames::next(const at::Tensor& t) {
     if (!known) known = find(OpWatch::source_of(op->inputs[i]));
     if (known && !parameter) parameter = &known->name;
     if (op->inputs[i] == storage && storage) {
-      result = false;
+      inputs |= 1u << std::min<size_t>(i, 30);
       place = i == 0 ? "input" : cat("input", i);
     }
   }
@@ -53,7 +55,7 @@ SavedTensorNames::Name SavedTensorNames::next(const at::Tensor& t) {
   std::string name = since_ ? cat(nearest_, "~", since_) : nearest_;
   name += "." + op->name + "." + place;
   const int64_t before = repeated_[name]++;
-  return {before ? cat(name, "@", before + 1) : name, result};
+  return {before ? cat(name, "@", before + 1) : name, inputs};
 }
 
 }  // namespace compact

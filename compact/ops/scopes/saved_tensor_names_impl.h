@@ -24,7 +24,9 @@ class SavedTensorNames {
   bool is_buffer(const void* storage) const;
   struct Name {
     std::string text;
-    bool result = true;  // of the operation that runs, not one of its inputs
+    // Bits of the tensor arguments of the operation that runs which lie in its memory; 0: it is a
+    // result.
+    uint32_t inputs = 0;
   };
   // The name of a tensor that the running operation saves: NEAREST.OP.PLACE, or NEAREST~K.OP.PLACE
   // for the K-th operation after it that reads no parameter; with @N where that name was given

@@ -1,76 +1,247 @@
 // SPDX-License-Identifier: Apache-2.0
+// The table of what backward passes of ATen's operations read. What is not in it is read exactly:
+// values that are compared (maxima, clamps, absolute values), divided by (quotients, roots,
+// logarithms), or read nobody here knows how.
 #include "compact/ops/scopes/saved_tensor_rules_impl.h"
 
-#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <string_view>
 
 #include "compact/base/check.h"
 
 namespace compact {
 namespace {
 
-// What the operation promises integers to be below; 0: nothing.
-int64_t index_limit(const RunningOp& op, const at::Tensor& t, bool result) {
-  if (op.sizes.empty() || t.scalar_type() != at::kLong) return 0;
-  // Positions in the input's map.
-  if (result && op.name.starts_with("max_pool2d") && op.sizes.size() >= 2) {
-    return op.sizes[op.sizes.size() - 2] * op.sizes.back();
-  }
-  // Places along a dimension of the first argument; none may be negative.
-  if (result) return 0;
-  if (op.name == "embedding") return op.sizes.front();
-  const std::string along[] = {"index_select", "index_add", "index_add_", "gather"};
-  if (std::ranges::find(along, op.name) == std::end(along) || !op.number) return 0;
+// Which tensor an operation saves: bits of its tensor arguments, or its result.
+constexpr uint32_t kFirst = 1, kSecond = 2, kThird = 4, kQkv = 7, kResult = 1u << 31, kAny = ~0u;
+
+int64_t whole(double x) { return static_cast<int64_t>(x); }
+
+// What an operation promises integers to be below; 0: nothing.
+int64_t in_map(const RunningOp& op) {
+  return op.sizes.size() < 2 ? 0 : op.sizes[op.sizes.size() - 2] * op.sizes.back();
+}
+int64_t rows_of_first(const RunningOp& op) { return op.sizes.empty() ? 0 : op.sizes.front(); }
+// None of these operations takes a place that is negative.
+int64_t along_dimension(const RunningOp& op) {
+  if (op.sizes.empty() || op.numbers.empty()) return 0;
   const auto dimensions = static_cast<int64_t>(op.sizes.size());
-  return op.sizes[static_cast<size_t>((*op.number + dimensions) % dimensions)];
+  return op.sizes[static_cast<size_t>((whole(op.numbers[0]) + dimensions) % dimensions)];
 }
 
-// Statistics of norms and softmaxes: little memory, and not linear in the gradient.
-bool is_statistic(const RunningOp& op, const at::Tensor& t, bool result) {
-  const auto has = [&](const char* part) { return op.name.find(part) != std::string::npos; };
-  if (op.name == "graph_attention") return t.dim() == 2;  // scores, from which weights are rebuilt
-  return result &&
-         (has("norm") || has("log_softmax") || (has("scaled_dot_product") && t.dim() < 4));
+// Only of some calls.
+using When = bool (*)(const RunningOp&, const at::Tensor&);
+bool is_cube(const RunningOp& op, const at::Tensor&) {
+  return op.overload == "Tensor_Scalar" && !op.numbers.empty() && op.numbers[0] == 3;
+}
+bool is_square(const RunningOp& op, const at::Tensor&) {
+  return op.overload == "Tensor_Scalar" && !op.numbers.empty() && op.numbers[0] == 2;
+}
+// Attention's weights, over the last of [batch, heads, queries, keys].
+bool is_attention(const RunningOp& op, const at::Tensor& t) {
+  return t.dim() >= 4 && !op.numbers.empty() &&
+         (op.numbers[0] == -1 || whole(op.numbers[0]) == t.dim() - 1);
+}
+// Whose derivative has no jump: slope alpha * scale * input_scale below 0 and scale above.
+bool is_smooth_elu(const RunningOp& op, const at::Tensor&) {
+  double slope = 1;
+  for (const double x : op.numbers) slope *= x;
+  return op.numbers.size() < 2 ? slope == 1 : std::abs(slope - op.numbers[1]) < 1e-6;
+}
+// Maps [batch, channels, length(s)]: roles are those of convolutional networks.
+bool is_map(const RunningOp&, const at::Tensor& t) { return t.dim() >= 3; }
+// What attention gives, not the logarithms beside it.
+bool is_values(const RunningOp&, const at::Tensor& t) { return t.dim() >= 4 && t.size(-1) > 1; }
+
+struct Row {
+  std::string_view op;  // without the underscore of those that work in place
+  uint32_t places;
+  Reads reads;
+  Role role = Role::kNone;
+  When when = nullptr;
+  int64_t (*limit)(const RunningOp&) = nullptr;  // of kPlaces
+};
+
+constexpr Row kRows[] = {
+    // Products: a factor's gradient is the other factor's product with another gradient.
+    {"mm", kAny, Reads::kNear},
+    {"bmm", kAny, Reads::kNear},
+    {"mv", kAny, Reads::kNear},
+    {"dot", kAny, Reads::kNear},
+    {"mul", kAny, Reads::kNear},
+    {"lerp", kAny, Reads::kNear},
+    {"addmm", kSecond | kThird, Reads::kNear},
+    {"_sparse_addmm", kThird, Reads::kNear},
+    {"addmv", kSecond | kThird, Reads::kNear},
+    {"addbmm", kSecond | kThird, Reads::kNear},
+    {"baddbmm", kSecond | kThird, Reads::kNear},
+    {"addcmul", kSecond | kThird, Reads::kNear},
+    {"linear", kFirst | kSecond, Reads::kNear},
+    {"mkldnn_linear", kFirst | kSecond, Reads::kNear},
+    {"_grouped_mm", kFirst | kSecond, Reads::kNear},
+    {"_trilinear", kFirst | kSecond | kThird, Reads::kNear},
+    {"convolution", kFirst, Reads::kNear, Role::kMap},
+    {"convolution", kFirst | kSecond, Reads::kNear},
+    {"mkldnn_rnn_layer", kFirst, Reads::kNear},
+    {"grid_sampler_2d", kFirst, Reads::kNear},
+    {"grid_sampler_3d", kFirst, Reads::kNear},
+    {"graph_attention", kFirst, Reads::kNear},
+    // Norms: a normal value, linearly and squared. Means and deviations are results, and exact.
+    {"native_layer_norm", kFirst, Reads::kNear},
+    {"_fused_rms_norm", kFirst, Reads::kNear},
+    {"native_group_norm", kFirst, Reads::kNear},
+    {"native_batch_norm", kFirst, Reads::kNear, Role::kConv, is_map},
+    {"native_batch_norm", kFirst, Reads::kNear},
+    {"_native_batch_norm_legit", kFirst, Reads::kNear, Role::kConv, is_map},
+    {"_native_batch_norm_legit", kFirst, Reads::kNear},
+    {"_batch_norm_with_update", kFirst, Reads::kNear, Role::kConv, is_map},
+    {"_batch_norm_with_update", kFirst, Reads::kNear},
+    {"cudnn_batch_norm", kFirst, Reads::kNear, Role::kConv, is_map},
+    {"cudnn_batch_norm", kFirst, Reads::kNear},
+    {"miopen_batch_norm", kFirst, Reads::kNear, Role::kConv, is_map},
+    {"miopen_batch_norm", kFirst, Reads::kNear},
+    {"var", kFirst, Reads::kNear},
+    {"var_mean", kFirst, Reads::kNear},
+    {"std", kFirst, Reads::kNear},
+    {"std_mean", kFirst, Reads::kNear},
+    // Attention: weights that are made again from products. Logarithms of sums and masks are exact.
+    {"_scaled_dot_product_flash_attention_for_cpu", kQkv, Reads::kNear},
+    {"_scaled_dot_product_flash_attention", kQkv, Reads::kNear},
+    {"_scaled_dot_product_efficient_attention", kQkv, Reads::kNear},
+    {"_scaled_dot_product_cudnn_attention", kQkv, Reads::kNear},
+    {"_scaled_dot_product_fused_attention_overrideable", kQkv, Reads::kNear},
+    {"_flash_attention_forward", kQkv, Reads::kNear},
+    {"_efficient_attention_forward", kQkv, Reads::kNear},
+    {"_scaled_dot_product_flash_attention_for_cpu", kResult, Reads::kNear, Role::kNone, is_values},
+    {"_scaled_dot_product_flash_attention", kResult, Reads::kNear, Role::kNone, is_values},
+    {"_scaled_dot_product_efficient_attention", kResult, Reads::kNear, Role::kNone, is_values},
+    {"_scaled_dot_product_cudnn_attention", kResult, Reads::kNear, Role::kNone, is_values},
+    {"_scaled_dot_product_fused_attention_overrideable", kResult, Reads::kNear, Role::kNone,
+     is_values},
+    {"_flash_attention_forward", kResult, Reads::kNear, Role::kNone, is_values},
+    {"_efficient_attention_forward", kResult, Reads::kNear, Role::kNone, is_values},
+    {"_softmax", kResult, Reads::kNear, Role::kNone, is_attention},
+    {"_safe_softmax", kResult, Reads::kNear, Role::kNone, is_attention},
+    // Smooth functions, whose derivative has a bounded slope.
+    {"gelu", kFirst, Reads::kNear},
+    {"silu", kFirst, Reads::kNear},
+    {"mish", kFirst, Reads::kNear},
+    {"glu", kFirst, Reads::kNear},
+    {"celu", kFirst, Reads::kNear},
+    {"elu", kFirst, Reads::kNear, Role::kNone, is_smooth_elu},
+    {"pow", kFirst, Reads::kNear, Role::kNone, is_cube},
+    // Smooth, too, but sqrt(x^2 + c), log(1 - sigmoid(x) + c) and their like divide by what is
+    // small.
+    {"pow", kFirst, Reads::kNearBeside, Role::kNone, is_square},
+    {"sigmoid", kResult, Reads::kNearBeside},
+    {"tanh", kResult, Reads::kNearBeside},
+    {"_softmax", kResult, Reads::kNearBeside},
+    // Signs.
+    {"relu", kResult, Reads::kRelu, Role::kSigns, is_map},
+    {"relu", kResult, Reads::kRelu},
+    {"leaky_relu", kFirst | kResult, Reads::kSigns},
+    // Shapes.
+    {"avg_pool2d", kFirst, Reads::kShape},
+    {"avg_pool3d", kFirst, Reads::kShape},
+    {"_adaptive_avg_pool2d", kFirst, Reads::kShape},
+    {"_adaptive_avg_pool3d", kFirst, Reads::kShape},
+    {"max_pool2d_with_indices", kFirst, Reads::kShape},
+    {"max_pool3d_with_indices", kFirst, Reads::kShape},
+    {"adaptive_max_pool2d", kFirst, Reads::kShape},
+    {"adaptive_max_pool3d", kFirst, Reads::kShape},
+    {"gather", kFirst, Reads::kShape},
+    {"index_add", kThird, Reads::kShape},
+    {"nll_loss_forward", kFirst, Reads::kShape},
+    {"nll_loss2d_forward", kFirst, Reads::kShape},
+    // Places.
+    {"max_pool2d_with_indices", kResult, Reads::kPlaces, Role::kNone, nullptr, in_map},
+    {"embedding", kSecond, Reads::kPlaces, Role::kNone, nullptr, rows_of_first},
+    {"gather", kSecond, Reads::kPlaces, Role::kNone, nullptr, along_dimension},
+    {"index_select", kSecond, Reads::kPlaces, Role::kNone, nullptr, along_dimension},
+    {"index_add", kSecond, Reads::kPlaces, Role::kNone, nullptr, along_dimension},
+    // Noise that is drawn after it is saved.
+    {"rrelu_with_noise", kAny, Reads::kLater},
+};
+
+const Row* row_of(const RunningOp& op, const at::Tensor& t, uint32_t inputs) {
+  if (!op.known) return nullptr;
+  std::string_view name = op.name;
+  uint32_t place = inputs ? inputs : kResult;
+  // In place the first argument is the result, and what is saved of it beforehand is a copy.
+  if (name.ends_with('_')) {
+    name.remove_suffix(1);
+    if (place == kResult) {
+      place = kFirst;
+    } else if (place & kFirst) {
+      place = (place & ~kFirst) | kResult;
+    }
+  }
+  for (const Row& row : kRows) {
+    // A tensor that has several places is read in all of them.
+    if (row.op == name && (place & ~row.places) == 0 && (!row.when || row.when(op, t))) return &row;
+  }
+  return nullptr;
 }
 
 }  // namespace
 
-Treatment treatment_of(const Policy& policy, const SavedTensorOptions& options, const RunningOp* op,
-                       const at::Tensor& t, const std::string& name, bool result) {
-  static const RunningOp kNone;
-  static const Treatment kKeep;
-  if (!op) op = &kNone;
-  const at::ScalarType type = t.scalar_type();
-  const bool is_float = type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
+Holding holding_of(const Policy& policy, const SavedTensorOptions& options, const RunningOp* op,
+                   const at::Tensor& t, const std::string& name, uint32_t inputs, bool again) {
+  const Row* const row = op ? row_of(*op, t, inputs) : nullptr;
+  Holding held;
+  if (row) {
+    held.reads = row->reads;
+    held.role = row->role;
+  } else if (again && t.requires_grad()) {
+    held.reads = Reads::kNear;
+  }
+  if (held.role == Role::kMap && !t.requires_grad()) held.role = Role::kImage;
   const auto stored = static_cast<int64_t>(t.storage().nbytes());
   const bool spread = t.numel() * t.element_size() > stored;  // a view that repeats its elements
-  if (t.numel() < options.least_elements || t.is_conj() || t.is_neg() || spread) return kKeep;
-  if (is_statistic(*op, t, result)) return kKeep;
-  if (op->name.starts_with("rrelu")) return kKeep;  // fills its noise once that is saved
-  const Treatment how = policy.slot(name);
-  const Spec& signs = Treatment::of_signs().first();
-  const bool relu = is_float && ((op->name == "relu" && result) || op->name == "relu_");
+  if (t.numel() < options.least_elements || t.is_conj() || t.is_neg() || spread ||
+      held.reads == Reads::kLater) {
+    return held;
+  }
+  const at::ScalarType type = t.scalar_type();
+  const bool is_float = type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
+  Treatment how = policy.slot(name, held.role);
+  // What segments do with a role is not for this.
+  if (how.storage() != Storage::kKeep && !how.codec()) how = policy.slot(name);
+  const bool by_sign = held.reads == Reads::kSigns || held.reads == Reads::kShape;
+  if (is_float && by_sign && (options.lossless || how.codec())) {
+    held.how = how.beginning_with(Treatment::of_signs().first());
+    return held;
+  }
   if (options.lossless) {
-    // Its backward pass asks for nothing but which side of 0 its input is on.
-    if (is_float && !result && op->name == "leaky_relu") return how.beginning_with(signs);
-    const int64_t limit = index_limit(*op, t, result);
-    if (limit > 0) return how.beginning_with(Spec::parse(cat("index:limit=", limit)));
-    static const Treatment kExact[] = {Treatment::parse("mask"), Treatment::parse("index")};
-    for (const Treatment& exact : kExact) {
-      if (!relu && exact.codec()->takes(t)) return how.beginning_with(exact.first());
+    if (held.reads == Reads::kPlaces && type == at::kLong) {
+      if (const int64_t limit = row->limit(*op); limit > 0) {
+        held.how = how.beginning_with(Spec::parse(cat("index:limit=", limit)));
+        return held;
+      }
+    }
+    static const Treatment kPacked[] = {Treatment::parse("mask"), Treatment::parse("index")};
+    for (const Treatment& packed : kPacked) {
+      if (held.reads != Reads::kRelu && packed.codec()->takes(t)) {
+        held.how = how.beginning_with(packed.first());
+        return held;
+      }
     }
   }
-  if (!is_float || how.storage() == Storage::kKeep) return kKeep;
+  if (how.storage() == Storage::kKeep) return held;
   COMPACT_CHECK(how.codec(), "slot `", name, "` = ", how.text(),
                 ": tensors that autograd saves can be kept or encoded; this is for the slots of "
                 "segments");
   COMPACT_CHECK(how.first().text("along", "memory") == "memory", "slot `", name, "` = ", how.text(),
                 ": tensors that autograd saves are encoded as they lie in memory, once for all "
                 "views; along=last is for the slots of segments");
+  held.refused = held.reads == Reads::kExact && how.content() != Content::kExact;
+  if (!is_float || held.refused) return held;
   // The backward pass of a ReLU asks where its result is above 0, the next operation for the
   // values.
-  if (!relu) return how;
-  const std::optional<Treatment> both = how.with_signs();
-  return both ? *both : how.beginning_with(signs);
+  const std::optional<Treatment> both = held.reads == Reads::kRelu ? how.with_signs() : how;
+  held.how = both ? *both : how.beginning_with(Treatment::of_signs().first());
+  return held;
 }
 
 }  // namespace compact

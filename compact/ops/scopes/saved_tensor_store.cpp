@@ -2,14 +2,17 @@
 #include "compact/ops/scopes/saved_tensor_store.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Dispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <set>
+#include <span>
 
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
@@ -20,6 +23,8 @@
 namespace compact {
 
 struct HeldTensor::Memory {
+  // Another operation that saves the tensor may change how it is held, while one is read.
+  mutable std::mutex mutex;
   Treatment treatment;
   Encoded encoded;   // or, where nothing encodes it,
   at::Tensor plain;  // the tensor, without its history
@@ -27,6 +32,9 @@ struct HeldTensor::Memory {
   std::optional<CopiedFrom> copy;  // what was saved, where that is a copy of `plain`
   int64_t bytes = 0;
   std::shared_ptr<std::atomic<int64_t>> live;
+  size_t row = 0;  // of the report, of whoever saved it first
+  // Nobody needs its values but operations for which near ones do where others read those.
+  bool may_round = false;
   ~Memory() {
     if (live) *live -= bytes;
   }
@@ -62,15 +70,35 @@ bool is_strided(const at::Tensor& t) {
 
 bool has_plain_bits(const at::Tensor& t) { return !t.is_conj() && !t.is_neg(); }
 
+bool is_finite(const at::Tensor& t) {
+  return AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, t.scalar_type(), "is_finite", [&] {
+        const std::span all(t.const_data_ptr<scalar_t>(), static_cast<size_t>(t.numel()));
+        return std::ranges::all_of(all,
+                                   [](scalar_t x) { return std::isfinite(static_cast<float>(x)); });
+      });
+}
+
+// Whether there was a value that codes that round do not hold: offsets, steps and means of its
+// group are none, either. A GPU is not asked, since it would have to be waited for.
+bool lost_a_value(const Encoded& encoded) {
+  return std::ranges::any_of(encoded.parts, [](const at::Tensor& part) {
+    return at::isFloatingType(part.scalar_type()) && !is_finite(part);
+  });
+}
+
 }  // namespace
 
 at::Tensor HeldTensor::unpack() const {
   const at::NoGradGuard no_grad;
-  if (memory_->encoded.defined()) {
-    const at::Tensor x = memory_->encoded.restore();
+  std::unique_lock lock(memory_->mutex);
+  const Encoded encoded = memory_->encoded;
+  at::Tensor x = memory_->plain;
+  lock.unlock();
+  if (encoded.defined()) {
+    x = encoded.restore();
     return flat_ ? x.as_strided(sizes_, strides_) : x;
   }
-  at::Tensor x = memory_->plain;
   TORCH_CHECK(x._version() == memory_->version,
               "[saved tensors] one of the tensors needed for gradients was changed in place: ",
               x.sizes(), " is at version ", x._version(), ", expected ", memory_->version);
@@ -98,6 +126,7 @@ void SavedTensorStore::begin(Named parameters, Named buffers, uint64_t noise) {
   options_.noise = noise;
   names_ = std::make_unique<SavedTensorNames>(options_.parameters, options_.buffers);
   saved_.clear();
+  rounded_ = false;
   entries_.clear();
 }
 
@@ -114,7 +143,12 @@ SavedTensorReport SavedTensorStore::report() const {
   return {saved_};
 }
 
-HeldTensor SavedTensorStore::pack(const at::Tensor& t) {
+bool SavedTensorStore::rounded() const {
+  const std::lock_guard lock(mutex_);
+  return rounded_;
+}
+
+HeldTensor SavedTensorStore::pack(const at::Tensor& t, bool again) {
   const at::NoGradGuard no_grad;
   HeldTensor held;
   held.strided_ = is_strided(t);
@@ -125,7 +159,7 @@ HeldTensor SavedTensorStore::pack(const at::Tensor& t) {
     held.flat_ = t.is_non_overlapping_and_dense();
   }
   const std::lock_guard lock(mutex_);
-  held.memory_ = hold(t, held.strided_);
+  held.memory_ = hold(t, held.strided_, again);
   return held;
 }
 
@@ -158,8 +192,56 @@ std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::as_parameter(
   return memory;
 }
 
-std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::hold(const at::Tensor& t,
-                                                                 bool strided) {
+void SavedTensorStore::put(Memory& memory, const Treatment& how, int64_t bytes,
+                           const std::string& exact_for) {
+  memory.treatment = how;
+  *live_ += bytes - memory.bytes;
+  memory.bytes = bytes;
+  SavedTensor& row = saved_[memory.row];
+  row.treatment = how;
+  row.stored = bytes;
+  row.exact_for = exact_for;
+}
+
+void SavedTensorStore::put_codes(Memory& memory, const at::Tensor& t, const Treatment& how) {
+  RECORD_USER_SCOPE(kCodecScope);
+  const SavedTensor& row = saved_[memory.row];
+  at::Tensor x = t.detach();
+  // As it lies in memory, once for all views; but means are taken over maps.
+  const at::Tensor flat = x.is_non_overlapping_and_dense() ? x.as_strided({x.numel()}, {1}) : x;
+  if (how.codec()->takes(flat) || !how.codec()->takes(x)) x = flat;
+  Encoded encoded;
+  try {
+    encoded = how.codec()->encode(x, derive(options_.noise, memory.row));
+  } catch (const InputError& e) {
+    fail("slot `", row.name, "`: ", e.what());
+  }
+  rounded_ |= how.content() == Content::kRounded;
+  // Nobody tells when its memory must be free.
+  if (encoded.settle) encoded.settle();
+  if (t.is_cpu() && how.content() == Content::kRounded && lost_a_value(encoded)) {
+    put_whole(memory, t, row.exact_for, row.bytes);
+    return;
+  }
+  const std::lock_guard lock(memory.mutex);
+  memory.encoded = std::move(encoded);
+  memory.plain.reset();
+  memory.may_round = false;
+  put(memory, how, memory.encoded.bytes(), "");
+}
+
+void SavedTensorStore::put_whole(Memory& memory, const at::Tensor& t, const std::string& exact_for,
+                                 int64_t bytes) {
+  const std::lock_guard lock(memory.mutex);
+  memory.encoded = {};
+  memory.plain = t.detach();
+  memory.version = static_cast<uint32_t>(t._version());
+  memory.may_round = false;
+  put(memory, Treatment(), bytes, exact_for);
+}
+
+std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::hold(const at::Tensor& t, bool strided,
+                                                                 bool again) {
   SavedTensor row{.type = t.scalar_type()};
   const SavedTensorNames::Name name = names_->next(t);
   row.name = name.text;
@@ -172,9 +254,13 @@ std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::hold(const at::Tenso
   row.sizes = t.sizes().vec();
   row.bytes = std::min(static_cast<int64_t>(t.numel() * t.element_size()),
                        static_cast<int64_t>(t.storage().nbytes()));
+  const RunningOp* const op = OpWatch::current();
+  Holding held;
   if (!names_->is_buffer(OpWatch::source_of(storage_of(t)))) {
-    row.treatment = treatment_of(policy_, options_, OpWatch::current(), t, row.name, name.result);
+    held = holding_of(policy_, options_, op, t, row.name, name.inputs, again);
   }
+  row.role = held.role;
+  const std::string exact_for = !held.refused ? "" : op ? op->name : "an unknown operation";
   const bool flat = t.is_non_overlapping_and_dense();
   const bool plain_bits = has_plain_bits(t);
   // Dense tensors are shared whatever their view of the memory is.
@@ -187,46 +273,69 @@ std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::hold(const at::Tenso
                flat ? std::vector<int64_t>{} : t.strides().vec(),
                content};
   };
-  const Content content = row.treatment.content();
+  const auto remember = [&](const std::shared_ptr<Memory>& what) {
+    if (!plain_bits) return;
+    entries_.insert_or_assign(key(what->treatment.content()),
+                              Entry{t.storage().getWeakStorageImpl(), what});
+  };
+  const auto share = [&](std::shared_ptr<Memory> known) {
+    row.shared = true;
+    row.treatment = known->treatment;
+    saved_.push_back(std::move(row));
+    return known;
+  };
+  const bool beside = held.reads == Reads::kNearBeside && held.how.content() == Content::kRounded;
+  const bool shape = held.reads == Reads::kShape;
+  const Content content = beside ? Content::kExact : held.how.content();
   if (plain_bits) {
-    // Whoever can do with less may read the exact tensor where it is held; nobody gets less.
-    for (const Content have : {content, Content::kExact}) {
-      if (auto known = found(key(have))) {
-        row.shared = true;
-        row.treatment = known->treatment;
-        saved_.push_back(std::move(row));
-        return known;
+    // Whoever can do with less may read what is held for others; nobody gets less.
+    if (auto known = found(key(Content::kExact))) {
+      if (known->may_round && content == Content::kRounded) {
+        put_codes(*known, t, held.how);
+        entries_.erase(key(Content::kExact));
+        remember(known);
+      } else {
+        known->may_round &= beside || shape;
       }
+      return share(std::move(known));
+    }
+    if (auto known = found(key(Content::kRounded))) {
+      // Means are for those alone that ask for means.
+      const bool near = known->encoded.windows.size == 0 || known->treatment == held.how;
+      if (shape || (near && (beside || content == Content::kRounded))) {
+        return share(std::move(known));
+      }
+    }
+    if (auto known = found(key(Content::kSigns))) {
+      if (shape || content == Content::kSigns) return share(std::move(known));
+    }
+    if (content == Content::kExact && !beside && !held.how.codec()) {
+      // Held whole, it is there for everybody.
+      for (const Content less : {Content::kRounded, Content::kSigns}) {
+        if (auto known = found(key(less))) {
+          put_whole(*known, t, exact_for, memory ? 0 : row.bytes);
+          remember(known);
+          memory = std::move(known);
+        }
+      }
+      if (memory) return share(std::move(memory));
     }
   }
   for (const Content other : {Content::kExact, Content::kRounded, Content::kSigns}) {
     // Held twice, in two ways: counted once.
     row.shared |= plain_bits && found(key(other)) != nullptr;
   }
-  if (!row.treatment.codec()) {
-    memory = whole(t);
-    memory->bytes = row.bytes;
-  } else {
-    memory = std::make_shared<Memory>();
-    RECORD_USER_SCOPE(kCodecScope);
-    const at::Tensor x = flat ? t.detach().as_strided({t.numel()}, {1}) : t.detach();
-    try {
-      memory->encoded = row.treatment.codec()->encode(x, derive(options_.noise, saved_.size()));
-    } catch (const InputError& e) {
-      fail("slot `", row.name, "`: ", e.what());
-    }
-    // Nobody tells when its memory must be free.
-    if (memory->encoded.settle) memory->encoded.settle();
-    memory->bytes = memory->encoded.bytes();
-  }
-  memory->treatment = row.treatment;
+  memory = std::make_shared<Memory>();
   memory->live = live_;
-  *live_ += memory->bytes;
-  row.stored = memory->bytes;
-  if (plain_bits) {
-    entries_.insert_or_assign(key(content), Entry{t.storage().getWeakStorageImpl(), memory});
+  memory->row = saved_.size();
+  saved_.push_back(row);
+  if (held.how.codec() && !beside) {
+    put_codes(*memory, t, held.how);
+  } else {
+    put_whole(*memory, t, beside ? op->name : exact_for, row.bytes);
+    memory->may_round = beside;
   }
-  saved_.push_back(std::move(row));
+  remember(memory);
   return memory;
 }
 

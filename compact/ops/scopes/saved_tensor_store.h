@@ -50,8 +50,9 @@ class SavedTensorStore {
   SavedTensorStore(const SavedTensorStore&) = delete;
 
   // A tensor that autograd is about to save. Subclasses of Python and what functorch wraps are kept
-  // as they are. Throws InputError where the policy names a treatment of segments.
-  HeldTensor pack(const at::Tensor& t);
+  // as they are. `again`: it is what a checkpoint computes from a second time. Throws InputError
+  // where the policy names a treatment of segments.
+  HeldTensor pack(const at::Tensor& t, bool again = false);
 
   // Begins another pass: names and report begin anew. What is held stays.
   using Named = std::vector<std::pair<std::string, at::Tensor>>;
@@ -61,6 +62,8 @@ class SavedTensorStore {
 
   // What was packed since the last pass began.
   SavedTensorReport report() const;
+  // Whether anything was rounded since then.
+  bool rounded() const;
   // Bytes of all that is held and lives, parameters excluded.
   int64_t live_bytes() const { return *live_; }
 
@@ -73,10 +76,16 @@ class SavedTensorStore {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // keeps the address from being reused
     std::weak_ptr<Memory> memory;
   };
-  std::shared_ptr<Memory> hold(const at::Tensor& t, bool strided);
+  std::shared_ptr<Memory> hold(const at::Tensor& t, bool strided, bool again);
   // What holds the parameter that `t` is a copy of in another type; null where it is no such copy.
   std::shared_ptr<Memory> as_parameter(const at::Tensor& t) const;
   std::shared_ptr<Memory> whole(const at::Tensor& t) const;
+  // Holds a tensor in place of whatever the memory held, and says so in the row of whoever saved it
+  // first: in codes, or whole where they would lose a NaN or an infinity; or whole for an operation
+  // that reads it exactly. `bytes`: 0 where it is held whole already.
+  void put_codes(Memory& memory, const at::Tensor& t, const Treatment& how);
+  void put_whole(Memory& memory, const at::Tensor& t, const std::string& exact_for, int64_t bytes);
+  void put(Memory& memory, const Treatment& how, int64_t bytes, const std::string& exact_for);
   std::shared_ptr<Memory> found(const Key& key) const;
 
   Policy policy_;
@@ -84,6 +93,7 @@ class SavedTensorStore {
   mutable std::mutex mutex_;
   std::unique_ptr<SavedTensorNames> names_;
   std::vector<SavedTensor> saved_;
+  bool rounded_ = false;
   std::map<Key, Entry> entries_;
   std::shared_ptr<std::atomic<int64_t>> live_;
 };

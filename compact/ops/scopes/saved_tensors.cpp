@@ -77,6 +77,14 @@ int64_t SavedTensorReport::stored() const {
   return sum;
 }
 
+std::map<std::string, int64_t> SavedTensorReport::exact_for() const {
+  std::map<std::string, int64_t> bytes;
+  for (const SavedTensor& t : tensors) {
+    if (!t.exact_for.empty()) bytes[t.exact_for] += t.stored;
+  }
+  return bytes;
+}
+
 SavedTensorScope::SavedTensorScope(Policy policy, SavedTensorOptions options) {
   install_engine();
   state_ = std::make_shared<State>(std::move(policy), std::move(options));

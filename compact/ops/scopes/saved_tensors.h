@@ -6,13 +6,17 @@
 //   loss.backward();                         // inside or outside the scope
 //
 // What autograd saves on this thread while a scope lives goes through it; the innermost holds.
-// Statistics of norms and softmaxes are kept. Codecs see tensors as they lie in memory. A scope
-// ends on the thread it began on. Not for a Python process, which has hooks of its own.
+// Codecs round only what the backward pass of an operation reads linearly or smoothly, as a table
+// says (saved_tensor_rules.cpp); what is not in it is kept, and the report says for which
+// operations. Tensors with a NaN or an infinity are kept; on a GPU, where asking would make it
+// wait, 256 neighbours of one read back as NaN. A scope ends on the thread it began on. Not for a
+// Python process, which has hooks of its own.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -37,26 +41,32 @@ struct SavedTensorOptions {
 
 // One tensor that autograd saved.
 struct SavedTensor {
-  std::string name;        // layer1.0.conv1.convolution.input
-  Treatment treatment;     // keep, or codecs
-  bool parameter = false;  // held by its network: no memory of its own
+  std::string name;         // layer1.0.conv1.convolution.input
+  Role role = Role::kNone;  // by which policies may name it, too
+  Treatment treatment;      // keep, or codecs
+  bool parameter = false;   // held by its network: no memory of its own
   std::vector<int64_t> sizes;
   at::ScalarType type = at::kFloat;
   int64_t bytes = 0;    // of the tensor
   int64_t stored = 0;   // of what is held for it; 0 where that of another is read, or a parameter
   bool shared = false;  // the same memory was saved before
+  // It is kept though the policy says codecs, since this operation reads its values exactly.
+  std::string exact_for;
 };
 
 struct SavedTensorReport {
   std::vector<SavedTensor> tensors;  // in the order of saving
   int64_t bytes() const;             // distinct tensors, parameters excluded, as they are
   int64_t stored() const;
+  // Bytes that are kept though the policy says codecs, by the operations that read them exactly.
+  std::map<std::string, int64_t> exact_for() const;
 };
 
 class SavedTensorScope {
  public:
-  // Slots of `policy` are matched with identities NEAREST_PARAMETER.OP.PLACE; a treatment other
-  // than keep and codecs throws InputError when a tensor has it. Throws std::logic_error in a
+  // Slots of `policy` are matched with identities NEAREST_PARAMETER.OP.PLACE and with roles of
+  // convolutional networks; a treatment other than keep and codecs that a tensor's name has throws
+  // InputError. Throws std::logic_error in a
   // process whose autograd engine is another's (Python).
   explicit SavedTensorScope(Policy policy, SavedTensorOptions options = {});
   ~SavedTensorScope();
