@@ -6,7 +6,8 @@
 
 They are torch.optim.Optimizers, for any device that the library has kernels for: groups of
 parameters, schedules, closures, hooks and state_dict() are PyTorch's, and so are DDP,
-torch.distributed.checkpoint and, of AdamW, fully_shard. Parameters are float32 or bfloat16.
+torch.distributed.checkpoint and, of AdamW, fully_shard. Parameters are float32 or bfloat16,
+of any strides, which change no bit of updates and state.
 
 moments: "f32"; "bf16"; or "f8", 8-bit floats, of which 256 neighbours of a row share a power of two.
 A row is what one index of the first dimension selects, so that a shard has whole rows; a row of n
