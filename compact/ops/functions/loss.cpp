@@ -260,10 +260,10 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const at::Tensor& w,
   if (!record) return result;
   if (want_head && tokens == 0) ghead = at::zeros_like(weight);
   LossNode::Held& held = node->held;
-  held.ignored = targets.eq(kernels::kIgnoreIndex);
   held.ghidden = ghidden;
   held.ghead = ghead.defined() ? ghead.to(weight.scalar_type()) : ghead;
   ghead = at::Tensor();
+  held.ignored = targets.eq(kernels::kIgnoreIndex);
   node->scale = scale;
   node->softcap = softcap;
   node->sizes = hidden_.sizes().vec();
