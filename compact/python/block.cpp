@@ -134,6 +134,7 @@ at::Tensor Block::forward(const at::Tensor& x, const std::vector<at::Tensor>& we
     const at::Tensor leaf =
         transposed && product && !adapter && weights[i].dim() == 2 ? weights[i].t() : weights[i];
     Weight& w = read.emplace_back(leaf);
+    w.source = weights[i];
     if (const auto found = gradients_.find(i); found != gradients_.end()) {
       const Gradient& gradient = found->second;
       w.leaf = weights[gradient.carrier];

@@ -8,7 +8,7 @@ namespace compact {
 
 at::Tensor CastWeights::add(const at::Tensor& source) {
   const at::Tensor value = at::empty({0}, source.options().dtype(type_).requires_grad(false));
-  all_.push_back({source.detach(), value, source._version()});
+  all_.push_back({source.detach(), value});
   return value;
 }
 
@@ -19,12 +19,6 @@ void CastWeights::fetch(int, bool) {
     return;
   }
   const at::NoGradGuard no_grad;
-  for (const One& one : all_) {
-    TORCH_CHECK(one.source._version() == one.version,
-                "[segment] a weight was changed in place between the forward and the backward "
-                "pass: it is at version ",
-                one.source._version(), ", expected ", one.version);
-  }
   for (const One& one : all_) one.value.set_data(one.source.to(type_));
   users_ = 1;
 }

@@ -4,7 +4,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <mutex>
 #include <vector>
 
@@ -12,8 +11,7 @@
 
 namespace compact {
 
-// The weights of one call of a segment. The backward pass casts again, and throws where a weight
-// was changed in place since.
+// The weights of one call of a segment. The backward pass casts again.
 class CastWeights final : public WeightHome {
  public:
   explicit CastWeights(at::ScalarType type) : type_(type) {}
@@ -26,7 +24,6 @@ class CastWeights final : public WeightHome {
  private:
   struct One {
     at::Tensor source, value;
-    int64_t version;
   };
   at::ScalarType type_;
   std::mutex mutex_;

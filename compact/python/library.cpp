@@ -5,12 +5,15 @@
 #include <torch/library.h>
 #include <torch/version.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "compact/base/check.h"
+#include "compact/base/named.h"
+#include "compact/base/text.h"
 #include "compact/codecs/meta_device.h"
 #include "compact/kernels/kernels.h"
 #include "compact/ops/cpu/bf16_products.h"
@@ -31,17 +34,27 @@ bool is_text(const std::string& given) {
   return given.find('\n') != given.npos || given.find('=') != given.npos;
 }
 
-// The text of a policy that is a preset's name, the path of a file, or a text itself.
-std::string policy_text(const std::string& given) {
-  if (is_text(given)) return Policy::parse(given, "policy").str();
-  const bool path = given.find('/') != given.npos || given.ends_with(".policy");
-  return (path ? Policy::from_file(given) : Policy::preset(given)).str();
-}
-
+// Presets that the package can do something with. Others are for the C++ program: for maps of
+// convolutional networks, and gradients that the package's blocks have not.
 std::vector<std::string> preset_names() {
   std::vector<std::string> names;
   for (const EmbeddedPreset& preset : embedded_presets()) names.push_back(preset.name);
+  std::erase_if(names, [](const std::string& name) {
+    return name == "pool" || name == "pool-quant" || name == "compact-paper";
+  });
   return names;
+}
+
+// The text of a policy that is a preset's name, the path of a file, or a text itself.
+std::string policy_text(const std::string& given) {
+  if (is_text(given)) return Policy::parse(given, "policy").str();
+  if (given.find('/') != given.npos || given.ends_with(".policy")) {
+    return Policy::from_file(given).str();
+  }
+  if (std::ranges::count(names_of(embedded_presets()), given) == 0) {
+    fail("no preset `", given, "`", suggestion(given, preset_names()));
+  }
+  return Policy::preset(given).str();
 }
 
 // Throws InputError where a slot pattern of `given` is for none of these slots, a gradient's for

@@ -70,7 +70,6 @@ at::Tensor maybe_tensor(const MaybeTensors& all, size_t i) {
 void check_update(const ParameterState& s, const at::Tensor& grad) {
   const Parameter& p = *s.parameter;
   const at::Tensor &w = p.weight, &leaf = p.leaf();
-  COMPACT_CHECK(w.is_contiguous(), "[optimizer] the weight of ", p.name, " must be contiguous");
   COMPACT_CHECK(w.scalar_type() == at::kFloat || w.scalar_type() == at::kBFloat16,
                 "[optimizer] the weight of ", p.name, " must be Float or BFloat16, is ",
                 c10::toString(w.scalar_type()));
@@ -150,9 +149,19 @@ void update_parameters(const std::string& kind, at::TensorList weights, at::Tens
     COMPACT_CHECK(steps[i] >= 1, "[optimizer] updates count from 1, this one is ", steps[i]);
     check_update(s, grads[i]);
   }
+  // Kernels read the elements in order: those of other strides, as of channels_last, in a copy.
+  const auto hold = [&](size_t i, const at::Tensor& w) {
+    states[i].leaf = states[i].weight = parameters[i].weight = w;
+  };
+  const auto put_back = [&](size_t i) {
+    if (weights[i].is_contiguous()) return;
+    at::Tensor(weights[i]).copy_(states[i].weight);
+    hold(i, weights[i]);
+  };
   std::map<c10::DeviceIndex, std::vector<ParameterStep>> together;  // on each GPU
   for (size_t i = 0; i < count; ++i) {
     ParameterState& s = states[i];
+    hold(i, weights[i].contiguous());
     const StepContext context{
         .options = options,
         .learning_rate = numbers.at("lr"),
@@ -164,9 +173,11 @@ void update_parameters(const std::string& kind, at::TensorList weights, at::Tens
       together[s.weight.device().index()].push_back({&s, grads[i], context});
     } else {
       info.step(s, grads[i], context);
+      put_back(i);
     }
   }
   for (const auto& [device, all] : together) info.step_all(all);
+  for (size_t i = 0; i < count; ++i) put_back(i);
 }
 
 at::Tensor maybe(const std::optional<at::Tensor>& t) { return t ? *t : at::Tensor(); }
@@ -186,7 +197,7 @@ void update_projected(const c10::intrusive_ptr<Projected>& projected, const std:
   const OptimizerOptions options = update_options(kind, numbers);
   const OptimizerInfo::State held = options.kind->state(options);
   const auto read = [&](const at::Tensor& t) {
-    return transposed && t.defined() ? t.t().contiguous() : t;
+    return t.defined() ? (transposed ? t.t() : t).contiguous() : t;
   };
   COMPACT_CHECK(step >= 1, "[optimizer] updates count from 1, this one is ", step);
   const int64_t period = projected->period(), draw = period > 0 ? (step - 1) / period : 0;
@@ -221,10 +232,11 @@ void update_projected(const c10::intrusive_ptr<Projected>& projected, const std:
       .grad_scale = grad_scale ? grad_scale->to(s.weight.device()) : at::Tensor(),
       .guard = {}};
   options.kind->step(s, grad, context);
-  if (transposed) {
-    at::Tensor(weight.detach()).copy_(p.weight.t());
-    if (master) at::Tensor(*master).copy_(s.master.t());
-  }
+  const auto write = [&](const at::Tensor& t, const at::Tensor& was) {
+    if (!t.is_same(was) && !t.is_alias_of(was)) at::Tensor(was).copy_(transposed ? t.t() : t);
+  };
+  write(p.weight, weight.detach());
+  if (master) write(s.master, *master);
   if (period > 0 && step % period == 0) redraw(s, options, step);
 }
 

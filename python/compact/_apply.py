@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from . import _carriers, _layers, _loss
+from . import _adapters, _carriers, _layers, _loss
 from ._library import ops
 from ._families import check_version, FAMILIES, Family, family_of
 from ._fit import why_not
@@ -54,6 +54,7 @@ class Report:
     layers: list[LayerReport]
     loss: str
     name: str | None = None  # the policy's: a preset's, "auto", a file's path, or "given as text"
+    rest: list[str] = dataclasses.field(default_factory=list)  # modules with parameters around the layers: name (class)
 
     @property
     def held(self) -> int:
@@ -67,7 +68,7 @@ class Report:
             return "compact: not applied"
         count, able = len(self.layers), sum(layer.served_as is not None for layer in self.layers)
         if all(layer.served is None for layer in self.layers):
-            lines = [f"policy {self.name}: {able} of {count} layers can be served; there was no step yet"]
+            lines = [f"policy {self.name}: {able} of {count} layers can be served" + ("; there was no step yet" if able else "")]
         else:
             served = sum(bool(layer.served) for layer in self.layers)
             kept = sum(layer.if_kept for layer in self.layers)
@@ -81,6 +82,8 @@ class Report:
                 for reason, count in layer.own_forward.items():
                     text += f"; {count} by its own forward: {reason}"
             lines.append(f"  {layer.name:{width}}  {text}")
+        if self.rest:
+            lines.append(f"  by their own code: {', '.join(self.rest)}")
         lines.append(f"  loss: {self.loss}")
         return "\n".join(lines)
 
@@ -92,6 +95,27 @@ def _candidates(model: nn.Module) -> list[tuple[str, nn.Module, Family, str | No
         if family is not None:
             found.append((name, module, family, problem))
     return found
+
+
+def _others(model: nn.Module, known: set[nn.Module]) -> tuple[list[tuple[str, nn.Module]], list[str]]:
+    """Layers of other kinds, as of a vision tower, which stand in lists; and modules around all layers, with their classes."""
+    layers, rest, inside = [], [], set(known)
+    whole = {m for m in model.modules() if m not in known and not known.isdisjoint(m.modules())}
+    for name, module in model.named_modules():  # what is around comes first
+        if module in inside:
+            inside.update(module.children())
+        elif isinstance(module, nn.ModuleList):
+            found = [(f"{name}.{key}", m) for key, m in module.named_children() if m not in known | whole and any(True for _ in m.parameters())]
+            layers += found
+            inside.update(m for _, m in found)
+    whole |= {m for m in model.modules() if not inside.isdisjoint(m.modules())}
+    for name, module in model.named_modules():
+        if module in inside or module in whole:
+            continue
+        inside.update(module.modules())
+        if any(True for _ in module.parameters()):
+            rest.append(f"{name} ({type(module).__name__})")
+    return layers, rest
 
 
 _OF_PLAN = ("allow", "optimizer", "clip", "device", "gpu", "autocast")  # of plan(): what goes with a budget
@@ -152,7 +176,7 @@ def apply(
     as they are, and the layers' own forward runs wherever a block would compute something else:
     report() counts and names that.
 
-    Throws ValueError where no layer can be served, on a policy that is malformed, names slots that
+    Throws ValueError where no layer can be served, unless adapters are around some, on a policy that is malformed, names slots that
     the layers have not, or asks for what the package does not do, and where the model has a policy;
     torch.OutOfMemoryError where no policy meets the budget. Then nothing was changed.
     """
@@ -182,15 +206,16 @@ def apply(
         states.append((module, problem or LayerState(module, family, number, text, seed, notes)))
     served = [state for _, state in states if isinstance(state, LayerState)]
     if not served:
-        raise ValueError(
-            f"compact.apply: no layer can be served: {found[0][0]}: {states[0][1]}. "
-            "compact.saved_tensors() holds the saved tensors of any network in codes"
-        )
+        reason = f"{found[0][0]}: {states[0][1]}. compact.saved_tensors() holds the saved tensors of any network in codes"
+        if not any(_adapters.plain(m) is not m for m in model.modules()):  # these come and go
+            raise ValueError(f"compact.apply: no layer can be served: {reason}")
+        notes.say(f"no layer can be served, all keep their own forward: {reason}")
     slots = [slot for state in served for slot in state.block.slots()]
     slots.append(("loss.logits", "logits"))
     products = [f"{state.name}.{product}" for state in served for product in state.family.products]
     names, roles = zip(*slots)
-    ops.check_patterns(text if policy is None else os.fspath(policy), list(names), list(roles), products)
+    if served:
+        ops.check_patterns(text if policy is None else os.fspath(policy), list(names), list(roles), products)
     projected = [
         (f"{state.name}.{product}", inside.weight)
         for module, state in states
@@ -200,7 +225,7 @@ def apply(
     problem = _carriers.why_not(projected, model) if projected else None
     if problem:
         raise ValueError(f"compact.apply: {problem}")
-    taken = {module for module, state in states if isinstance(state, LayerState)}
+    taken = {module for module, _ in states}
     models = [m for m in model.modules() if m not in taken and not taken.isdisjoint(m.modules())]
     whole = [m for m in models if _loss.takes_cache(m)]
     keeps_logits, tokens = ops.loss_chunk(text) if any(map(_loss.serves, whole)) else (True, 0)
@@ -261,7 +286,8 @@ def remove(model: Model) -> Model:
 def report(model: nn.Module) -> Report:
     """Layer by layer, whether compact serves it and what was held in the last step."""
     rows = []
-    for name, module, _, problem in _candidates(model):
+    candidates = _candidates(model)
+    for name, module, _, problem in candidates:
         state = state_of(module)
         if isinstance(state, LayerState):
             rows.append(
@@ -272,9 +298,11 @@ def report(model: nn.Module) -> Report:
             )  # fmt: skip
         else:
             rows.append(LayerReport(name, None, state or problem))
+    others, rest = _others(model, {module for _, module, _, _ in candidates})
+    rows += [LayerReport(name, None, f"{type(module).__name__} is none of the layers that compact knows") for name, module in others]
     found = (m.__dict__["_compact_policy"] for m in model.modules() if "_compact_policy" in m.__dict__)
     name, text = next(found, (None, None))
-    return Report(text, rows, _loss_of(model), name)
+    return Report(text, rows, _loss_of(model), name, rest)
 
 
 def _loss_of(model: nn.Module) -> str:

@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ._hooks import before_every_step, has_hooks_of_others, hookable
+from ._other_uses import Watched
 from ._shards import in_process_group
 
 NAME = "carrier"
@@ -30,7 +31,15 @@ ONLY = (
 )
 
 
-class Carrier(nn.Parameter):
+class Projected(Watched):
+    """A weight while its carrier takes its gradient."""
+
+    def is_watched(self) -> bool:
+        carrier = _carrier_of(self)
+        return carrier is not None and carrier.requires_grad
+
+
+class Carrier(Watched):
     """Zeros that take a gradient; copies are of the copied weight."""
 
     weight: nn.Parameter  # what the update is added to
@@ -39,11 +48,12 @@ class Carrier(nn.Parameter):
     zero_at: int  # the version at which it was seen to be zero
     redrawn: bool  # no gradient has arrived yet since its projection was drawn anew
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
-
     def in_force(self) -> bool:
         """Whether it is the one of its weight: not taken back since."""
         return _carrier_of(self.weight) is self
+
+    def is_watched(self) -> bool:
+        return self.requires_grad and self.in_force()
 
     def is_zero(self) -> bool:
         """Whether nobody has changed it; values are read only where somebody wrote to it."""
@@ -102,6 +112,7 @@ def _beside(weight: torch.Tensor, shape: tuple[int, int], dtype: torch.dtype, re
 def _enter(carrier: Carrier) -> None:
     reference = weakref.ref(carrier)
     _of_weight[carrier.weight] = reference
+    carrier.weight.__class__ = Projected
     with hookable(carrier):
         carrier.register_hook(lambda gradient: _arrives(reference()))
     before_every_step(_check_optimizer)  # fused updates would write where a carrier has no memory
@@ -200,6 +211,7 @@ def take_back(module: nn.Module) -> None:
     module.weight.requires_grad_(carrier.requires_grad)
     if isinstance(carrier, Carrier):
         _of_weight.pop(carrier.weight, None)
+        carrier.weight.__class__ = nn.Parameter
     module.__dict__.pop(_PREFIX, None)
     ours = (_without_carrier, _remember_prefix, _none_is_missing)
     for hooks in (module._state_dict_hooks, module._load_state_dict_pre_hooks, module._load_state_dict_post_hooks):

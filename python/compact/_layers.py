@@ -18,7 +18,7 @@ from ._library import can_compute_on, classes, kind_of
 from ._names import path_of
 from ._stand_in import STATE, TYPES, Notes, is_forward_of, under_transform
 
-_WEIGHTS = (nn.Parameter, torch.Tensor, _carriers.Carrier)
+_WEIGHTS = (nn.Parameter, torch.Tensor, _carriers.Carrier, _carriers.Projected)
 INSTEAD = 'policy "recompute" holds the inputs of layers alone, as checkpointing does'
 
 
@@ -218,8 +218,9 @@ def _check_projected(state: LayerState, weights: list[Any], reason: str | None) 
             f"compact: {state.name} has projected gradients, which its own forward has not, and it must run that: {reason}. "
             "Without gradients (torch.no_grad) it may; a policy without `grad` lines, as exact, lets it always"
         )
-    for i, j in state.carriers:
-        _carriers.check(weights[i], weights[j], state.name)
+    with torch._C.DisableTorchFunctionSubclass():  # a use by the layer
+        for i, j in state.carriers:
+            _carriers.check(weights[i], weights[j], state.name)
 
 
 def forward(layer: nn.Module, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -255,4 +256,5 @@ def forward(layer: nn.Module, hidden_states: torch.Tensor, *args: Any, **kwargs:
         state.notes.say(f"gradient_checkpointing is on, and has no effect on layers that compact serves: {INSTEAD}")
     state.calls += 1
     state.served = True
-    return state.block.forward(hidden_states, weights, cos, sin, lengths, layer.training)
+    with torch._C.DisableTorchFunctionSubclass():
+        return state.block.forward(hidden_states, weights, cos, sin, lengths, layer.training)

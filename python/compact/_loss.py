@@ -116,6 +116,18 @@ def _why_not(model: nn.Module, kwargs: dict) -> str | None:
     return None
 
 
+def _leave_out_cache(model: nn.Module, kwargs: dict) -> None:
+    """Nobody continues a sequence with keys that are being trained. But transformers takes positions that begin anew for those of
+    several sequences where there is neither a cache nor a mask: a mask of ones is as good as the cache."""
+    kwargs["use_cache"] = False
+    if kwargs.get("position_ids") is None or kwargs.get("attention_mask") is not None:
+        return
+    checkpointed = model.training and any(getattr(m, "gradient_checkpointing", False) for m in model.modules())  # without a cache, too
+    x = kwargs["input_ids"] if kwargs.get("input_ids") is not None else kwargs.get("inputs_embeds")
+    if getattr(model.config.get_text_config(), "use_cache", False) and not checkpointed and x is not None:
+        kwargs["attention_mask"] = torch.ones(x.shape[:2], dtype=torch.long, device=x.device)
+
+
 def model_forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """The forward of a model for causal language modelling: in training, with labels and gradients on, the
     loss in chunks, and `logits` None."""
@@ -129,7 +141,7 @@ def model_forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
         args = ()
     labels = kwargs.get("labels")
     if (model.training or labels is not None) and kwargs.get("use_cache") is None and all(kwargs.get(name) is None for name in CACHES):
-        kwargs["use_cache"] = False  # nobody continues a sequence with keys that are being trained
+        _leave_out_cache(model, kwargs)
     if labels is None or state.own_loss is not None:
         return own(model, *args, **kwargs)
     reason = _why_not(model, kwargs)

@@ -7,10 +7,6 @@ import os
 from ._library import ops
 
 
-# They are for the C++ program: for maps of convolutional networks, and gradients that the package's blocks have not.
-_FOR_THE_PROGRAM = {"pool", "pool-quant", "compact-paper"}
-
-
 def policy_text(policy: str | os.PathLike) -> str:
     """The lines of a policy: of a preset, by its name, of a file, by its path, or of a text."""
     if not isinstance(policy, (str, os.PathLike)):
@@ -23,4 +19,4 @@ def policy_text(policy: str | os.PathLike) -> str:
 
 def presets() -> list[str]:
     """Names of the policies that are built in and that apply() or saved_tensors() can do something with."""
-    return sorted(set(ops.preset_names()) - _FOR_THE_PROGRAM)
+    return sorted(ops.preset_names())

@@ -6,7 +6,8 @@
 
 They are torch.optim.Optimizers, for any device that the library has kernels for: groups of
 parameters, schedules, closures, hooks and state_dict() are PyTorch's, and so are DDP,
-torch.distributed.checkpoint and, of AdamW, fully_shard. Parameters are float32 or bfloat16.
+torch.distributed.checkpoint and, of AdamW, fully_shard. Parameters are float32 or bfloat16,
+of any strides, which change no bit of updates and state.
 
 moments: "f32"; "bf16"; or "f8", 8-bit floats, of which 256 neighbours of a row share a power of two.
 A row is what one index of the first dimension selects, so that a shard has whole rows; a row of n
@@ -37,6 +38,7 @@ reentrant checkpoints.
 """
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -85,10 +87,21 @@ class AdamW(Optimizer):
         super().__init__(params, defaults, release)
 
 
+def _is_of_adapter(name: str) -> bool:
+    """Whether a parameter is one that an adapter adds: of LoRA whoever wrote it, of peft's other methods."""
+    known = getattr(sys.modules.get("peft.tuners.tuners_utils"), "BaseTunerLayer", None)
+    kinds = [known] if known else []
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    names = {part for kind in kinds for part in kind.adapter_layer_names}
+    return any(part in names or part.startswith("lora_") for part in name.split("."))
+
+
 def _is_in_block(name: str, p: torch.Tensor) -> bool:
     """Whether a parameter is a matrix of a module in a numbered one: layers.3.attn.q.weight."""
     parts = name.split(".")
-    return p.dim() == 2 and any(part.isdigit() for part in parts[:-2]) and "embed" not in name
+    in_block = p.dim() == 2 and any(part.isdigit() for part in parts[:-2]) and "embed" not in name
+    return in_block and not _is_of_adapter(name)
 
 
 class Muon(Optimizer):
@@ -100,7 +113,8 @@ class Muon(Optimizer):
     Args:
         params: a module; or its named_parameters(); or groups, each with `kind`, "muon" or "adamw".
             Muon's are matrices of modules inside numbered ones (`layers.3.mlp.down.weight`) that are no
-            embedding and not the head. Where a module or names are given, parameters of one dimension
+            embedding, not the head and no adapter (LoRA's, peft's): two thin factors are no matrix that it could
+            make orthogonal. Where a module or names are given, parameters of one dimension
             do not decay. Stacked matrices (three dimensions), and convolutions, are AdamW's; a matrix that is
             several fused into one is orthogonalised as one.
         lr, momentum, nesterov: Muon's.
@@ -141,7 +155,8 @@ class Muon(Optimizer):
         super().__init__(params, defaults, release)
 
     def _check_groups(self) -> None:
-        if not any(group["kind"] == "muon" for group in self.param_groups):
+        of_adapters = any(_is_of_adapter(n) for group in self.param_groups for n in group.get("param_names", ()))
+        if not of_adapters and not any(group["kind"] == "muon" for group in self.param_groups):
             self._fail(
                 "none of these parameters is a matrix of a module inside a numbered one, as layers.3.mlp.down.weight is "
                 "(FullyShardedDataParallel leaves none): pass groups with kind='muon' and kind='adamw', or use compact.optim.AdamW"

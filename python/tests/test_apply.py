@@ -157,6 +157,22 @@ def test_a_weight_changed_in_place_is_an_error():
         gradients(model, given)
 
 
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_weight_given_other_memory_is_an_error(name, autocast):
+    """Torch's own backward pass reads old matrices and new vectors then."""
+    model, given = make(name), inputs(name)
+    compact.apply(model, "recompute")
+    layer = (model.model.layers if name == "llama" else model.transformer.h)[0]
+    for weight in layer.parameters():
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            loss = model(**given).loss
+        weight.data = weight.data.clone()
+        with pytest.raises(RuntimeError, match="was given other memory since the forward pass"):
+            loss.backward()
+    gradients(model, given)
+
+
 def test_retain_graph_and_second_backward():
     model, given = make("llama"), inputs("llama")
     with applied(model, "exact"):

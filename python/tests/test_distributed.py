@@ -9,6 +9,7 @@ import pytest
 
 CASES = [
     ("ddp", "llama", "exact"),
+    ("ddp-empty", "llama", "exact"),
     ("ddp-unused", "bert", "recompute"),
     ("fsdp", "llama", "exact"),
     ("fsdp-head", "llama", "recompute"),

@@ -4,8 +4,10 @@ import contextlib
 import logging
 
 import pytest
-from conftest import error, gradients, inputs, make
+import torch
+from conftest import DECODER, VIT, error, gradients, inputs, make
 from torch import nn
+import transformers
 
 import compact
 
@@ -49,6 +51,25 @@ def test_a_backbone():
     report = compact.report(model)
     assert [row.calls for row in report.layers] == [1, 1]
     assert report.loss.startswith("the model's own")
+
+
+def test_reports_of_a_model_with_a_vision_tower():
+    """Layers that compact does not know are counted, and what is around all layers is named."""
+    text, vision = transformers.LlamaConfig(**DECODER), transformers.CLIPVisionConfig(**VIT | {"num_attention_heads": 4, "intermediate_size": 128})
+    torch.manual_seed(0)
+    model = transformers.LlavaForConditionalGeneration(transformers.LlavaConfig(text_config=text, vision_config=vision, image_token_id=199)).train()
+    compact.apply(model, "exact")
+    ids = inputs("llama", batch=1)["input_ids"] % 199
+    ids[0, :16] = 199
+    model(input_ids=ids, pixel_values=torch.randn(1, 3, 32, 32), labels=ids).loss.backward()
+    report = compact.report(model)
+    assert [bool(row.served) for row in report.layers] == [True, True, False, False] and report.held > 0
+    assert all("CLIPEncoderLayer" in row.reason and ".vision_tower." in row.name for row in report.layers[2:])
+    assert "2 of 4 layers served" in str(report)
+    rest = " ".join(report.rest)
+    assert all(f" {name} (" in f" {rest} " for name in ("lm_head", "model.multi_modal_projector", "model.language_model.embed_tokens"))
+    assert "layers." not in rest and "model.multi_modal_projector (" in str(report)
+    assert compact.report(make("llama")).rest == ["model.embed_tokens (Embedding)", "model.norm (LlamaRMSNorm)", "lm_head (Linear)"]
 
 
 def test_reports():
@@ -104,10 +125,14 @@ def test_presets_are_those_that_a_model_can_have():
     for name in compact.presets():
         compact.apply(make("llama"), name)
     assert {"off", "exact", "recompute", "compact", "gact-l1"} <= set(compact.presets())
-    for name in compact._policy._FOR_THE_PROGRAM:
-        assert compact.policy_text(name)
+    for name in ("pool", "pool-quant", "compact-paper"):
+        assert compact.policy_text(name) and name not in compact.presets()
         with pytest.raises(ValueError, match="no slot of this model is in the preset|for the C\\+\\+ program"):
             compact.apply(make("llama"), name)
+    for call in (compact.policy_text, lambda name: compact.apply(make("llama"), name), lambda name: compact.saved_tensors(name).__enter__()):
+        with pytest.raises(ValueError, match="no preset `wrong`") as error:
+            call("wrong")
+        assert all(name in str(error.value) for name in compact.presets()) and "pool" not in str(error.value)
 
 
 def test_versions_of_transformers(monkeypatch):

@@ -225,8 +225,8 @@ def test_adapters_that_a_block_cannot_have(text, change, when):
 def test_patched_adapters(monkeypatch):
     own = peft.tuners.lora.layer.Linear.forward
     monkeypatch.setattr(peft.tuners.lora.layer.Linear, "forward", lambda self, x, *a, **k: 1.1 * own(self, x, *a, **k))
-    with pytest.raises(ValueError, match="no layer can be served: .*lora.layer.Linear"):
-        compact.apply(adapted("llama"), "exact")
+    model = compact.apply(adapted("llama"), "exact")
+    assert all("lora.layer.Linear" in row.reason for row in compact.report(model).layers)
 
 
 def test_merged_adapters():
@@ -247,6 +247,7 @@ def test_merged_adapters():
     "text,make_model",
     [
         ("runs code of peft.tuners.lora.dora", lambda m: peft.get_peft_model(m, settings("llama", use_dora=True))),
+        ("q_proj", lambda m: peft.get_peft_model(m, settings("llama", alora_invocation_tokens=inputs("llama")["input_ids"][0, :2].tolist(), task_type="CAUSAL_LM"))),
         ("an adapter has a bias", lambda m: peft.get_peft_model(m, settings("llama", lora_bias=True))),
         ("peft.tuners.ia3", lambda m: peft.get_peft_model(m, peft.IA3Config(target_modules=["k_proj", "v_proj", "down_proj"], feedforward_modules=["down_proj"]))),
         ("peft.tuners.loha", lambda m: peft.get_peft_model(m, peft.LoHaConfig(target_modules=["q_proj"], init_weights=False))),
@@ -259,8 +260,34 @@ def test_others_run_the_layers_own_forward(text, make_model):
     later = make_model(model)
     rows = beside(later, given)
     assert rows[0].calls == 0 and text in next(iter(rows[0].own_forward))
-    with pytest.raises(ValueError, match=f"no layer can be served.*{text}"):
-        compact.apply(make_model(make("llama")), "exact")
+    torch.manual_seed(3)
+    before = make_model(make("llama"))
+    compact.apply(before, "exact")
+    assert all(text in row.reason for row in compact.report(before).layers)
+    rows = beside(before, given)
+    assert rows[0].served_as is None and text in str(compact.report(before)) and "in chunks" in compact.report(before).loss
+
+
+@pytest.mark.parametrize("config", [lambda: settings("llama"), lambda: peft.LoHaConfig(target_modules=["q_proj"], init_weights=False)])
+@pytest.mark.parametrize("params", [lambda m: m, lambda m: m.named_parameters(), lambda m: [(n, p) for n, p in m.named_parameters() if p.requires_grad]])
+def test_muon_leaves_adapters_to_adamw(config, params):
+    model = peft.get_peft_model(make("llama"), config())
+    optimizer = compact.optim.Muon(params(model), lr=1e-2, adamw_lr=1e-3)
+    of_adapters = {id(p) for p in model.parameters() if p.requires_grad}
+    kinds = {(group["kind"], group["lr"]) for group in optimizer.param_groups for p in group["params"] if id(p) in of_adapters}
+    assert kinds == {("adamw", 1e-3)}
+    gradients(model, inputs("llama"))
+    optimizer.step()
+    asked = compact.optim.Muon([{"params": [p for p in model.parameters() if p.requires_grad and p.dim() == 2], "kind": "muon"}])
+    assert [group["kind"] for group in asked.param_groups] == ["muon"]
+
+
+def test_muon_takes_matrices_beside_adapters():
+    model = adapted("llama", target_modules=["q_proj"])
+    for name, p in model.named_parameters():
+        p.requires_grad_("lora_" in name or "mlp" in name)
+    groups = {group["kind"]: group["param_names"] for group in compact.optim.Muon(model).param_groups}
+    assert all("mlp" in name for name in groups["muon"]) and all("lora_" in name for name in groups["adamw"]) and len(groups) == 2
 
 
 def test_projected_gradients_are_for_other_weights():

@@ -35,12 +35,50 @@ def test_shifted_labels():
     assert abs(got_loss - loss) < 1e-5 and error(got, wanted) < 1e-5
 
 
-def test_no_target_is_nan():
+@pytest.mark.parametrize("count", [None, 0, torch.tensor(0), 5])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_no_target_is_plain(count, autocast):
+    """Gradients of zero, as torch has them, also where the loss is NaN: a step does no harm, nor does a window of micro-batches one of
+    which is empty."""
     model, given = make("llama"), inputs("llama")
-    given["labels"] = torch.full((3, 40), -100)
-    assert math.isnan(model(**given).loss)
-    with applied(model, "exact"):
-        assert math.isnan(model(**given).loss)
+    given["num_items_in_batch"] = count
+    empty = given | {"labels": torch.full((3, 40), -100)}
+    losses, sums = {}, {}
+    for policy in (None, "off", "exact", "slot loss.logits = chunk:tokens=7"):
+        here = copy.deepcopy(model)
+        if policy:
+            compact.apply(here, policy)
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            loss = here(**empty).loss
+        losses[policy] = loss.item()
+        (loss * 0.5).backward()
+        assert all(not p.grad.any() for p in here.parameters())
+        (here(**given | {"num_items_in_batch": 50}).loss * 0.5).backward()
+        sums[policy] = {n: p.grad.double() for n, p in here.named_parameters()}
+        assert error(sums[policy], sums[None]) < 1e-5
+    wanted = losses.pop(None)
+    assert math.isnan(wanted) == (count != 5)
+    assert all(loss == wanted or math.isnan(wanted) and math.isnan(loss) for loss in losses.values())
+
+
+@pytest.mark.parametrize("factor", [0.0, 65536.0, math.inf, math.nan])
+@pytest.mark.parametrize("count", [None, 0, 3, torch.tensor(0)])
+@pytest.mark.parametrize("ignored", ["none", "some", "all"])
+def test_gradients_of_any_scale(factor, count, ignored):
+    """What a GradScaler, or a division by a number of targets, makes of a loss: zeros and what is not finite are torch's."""
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(9, 16, requires_grad=True), torch.randn(50, 16, requires_grad=True)
+    targets = torch.randint(0, 50, (9,))
+    targets[{"none": [], "some": [0, 4], "all": list(range(9))}[ignored]] = -100
+    plain = functional.cross_entropy(hidden @ weight.T, targets, reduction="mean" if count is None else "sum")
+    plain = plain if count is None else plain / count
+    wanted = torch.autograd.grad(plain * factor, [hidden, weight])
+    for tokens in (0, 4):
+        loss = compact.linear_cross_entropy(hidden, weight, targets, count, tokens)
+        assert torch.allclose(loss, plain, equal_nan=True)
+        for got, want in zip(torch.autograd.grad(loss * factor, [hidden, weight]), wanted):
+            assert torch.equal(got.isfinite(), want.isfinite())
+            assert torch.allclose(got[want.isfinite()], want[want.isfinite()], rtol=1e-4, atol=1e-6 * max(1, factor))
 
 
 def test_a_target_out_of_range_is_an_error():

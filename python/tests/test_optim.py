@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What optimizers compute."""
+import copy
 import math
 import pathlib
 
@@ -33,6 +34,68 @@ def test_adamw_is_torchs():
         # Kernels take 1 - beta of a beta in f32: of 0.999 that is 1.3e-5 away from torch's.
         for name in ("exp_avg", "exp_avg_sq"):
             torch.testing.assert_close(a.state[p][name], b.state[q][name], rtol=2e-5, atol=2e-7)
+
+
+STRIDES = {
+    "channels_last": ((6, 5, 3, 3), lambda t: t.to(memory_format=torch.channels_last)),
+    "channels_last_3d": ((6, 5, 3, 2, 2), lambda t: t.to(memory_format=torch.channels_last_3d)),
+    "transposed": ((48, 300), lambda t: t.t().contiguous().t()),
+    "every second column": ((48, 300), lambda t: torch.stack([t, t], -1).flatten(1)[:, ::2]),
+}
+
+
+@pytest.mark.parametrize("strides", STRIDES)
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+@pytest.mark.parametrize("dtype, moments, masters", [(F32, "f32", False), (F32, "f8", False), (BF16, "bf16", False), (BF16, "f8", True)])
+@pytest.mark.parametrize("release", [False, True])
+def test_any_strides(strides, kind, dtype, moments, masters, release):
+    """Bit for bit what it is of contiguous weights: updates, state, and what a state that was loaded goes on to."""
+    shape, change = STRIDES[strides]
+    if kind == "muon" and len(shape) != 2:
+        pytest.skip("Muon's are matrices")
+
+    def make(p):
+        groups = [{"params": [p], "kind": kind}]
+        settings = {"lr": 1e-2, "weight_decay": 0.1, "moments": moments, "master_weights": masters, "release": release}
+        return compact.optim.Muon(groups, **settings) if kind == "muon" else compact.optim.AdamW([p], **settings)
+
+    (plain,) = parameters(shape, dtype=dtype)
+    other = torch.nn.Parameter(change(plain.detach().clone()))
+    assert other.stride() != plain.stride()
+    stride, results = other.stride(), []
+    for p in (plain, other):
+        optimizer = make(p)
+        for step in range(4):
+            if step == 2:
+                before, optimizer = optimizer.state_dict(), make(p)
+                optimizer.load_state_dict(before)
+            generator = torch.Generator().manual_seed(step)
+            gradient = torch.randn(shape, generator=generator).to(dtype)
+            (p * (change(gradient) if p is other else gradient)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        results.append(tensors(optimizer))
+    assert other.stride() == stride and torch.equal(plain, other)
+    assert len(results[0]) > 1 and same_bits(*results) and all(a.stride() == b.stride() for a, b in zip(*results))
+
+
+def test_a_network_in_channels_last_trains_as_torchs():
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 4, 3), torch.nn.Flatten(), torch.nn.Linear(64, 2))
+    ours, theirs = (copy.deepcopy(net).to(memory_format=torch.channels_last) for _ in range(2))
+    settings = {"lr": 1e-3, "eps": 1e-2}  # so that rounding of a gradient near 0 is no step
+    optimizers = compact.optim.AdamW(ours.parameters(), **settings), torch.optim.AdamW(theirs.parameters(), **settings)
+    x = torch.randn(5, 3, 8, 8).to(memory_format=torch.channels_last)
+    for step in range(6):
+        if step == 3:
+            optimizers[0].load_state_dict(copy.deepcopy(optimizers[1].state_dict()))
+        for each, optimizer in zip((ours, theirs), optimizers):
+            each(x).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    for p, q in zip(ours.parameters(), theirs.parameters()):
+        assert p.stride() == q.stride()
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-5)
 
 
 def reference_muon(w, m, g, lr, momentum, decay, nesterov):

@@ -78,6 +78,32 @@ def test_masks_that_are_no_padding():
     assert "the attention mask is neither causal nor padding at the end" in reasons(model)
 
 
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma3", "phi3", "gpt2"])
+@pytest.mark.parametrize("how", ["as it is", "use_cache", "config", "checkpointing"])
+def test_packed_positions_mean_what_they_mean_in_plain(name, how):
+    """In training and in evaluation, by labels and without; with a cache transformers takes them for those of one sequence."""
+    model, given = make(name), inputs(name)
+    given["position_ids"] = torch.cat([torch.arange(25), torch.arange(15)]).expand(3, 40)
+    if how == "use_cache":
+        given["use_cache"] = False
+    if how == "config":
+        model.config.use_cache = False
+    if how == "checkpointing":
+        model.gradient_checkpointing_enable()
+    plain = copy.deepcopy(model)
+    compact.apply(model, "exact")
+    wanted, got = gradients(plain, given), gradients(model, given)
+    assert torch.allclose(wanted[0], got[0], atol=1e-5)
+    assert error(got[1], wanted[1]) < 1e-5
+    if how == "as it is":
+        assert not reasons(model)
+    without = {k: v for k, v in given.items() if k != "labels"}
+    assert torch.allclose(model(**without).logits, plain(**without).logits, atol=1e-5)
+    for context in (torch.no_grad(), torch.enable_grad()):
+        with context:
+            assert torch.allclose(model.eval()(**given).loss, plain.eval()(**given).loss, atol=1e-5)
+
+
 def test_positions_of_their_own():
     """Rows of a batch at other places, with the ordinary causal mask."""
     model, given = make("llama"), inputs("llama")

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <cmath>
+
 #include "compact/base/check.h"
 #include "compact/ops/memory/memory.h"
 #include "tests/ops/block.h"
@@ -131,6 +133,38 @@ TEST(Loss, IgnoredTokensCostNothing) {
   }
 }
 
+// A mean over no targets, and a loss that is scaled out of range: torch's gradient of a token
+// without a target is 0 whatever comes.
+TEST(Loss, WhatNoTargetReachesStaysZeroUnderAnyGradient) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    Problem some(type), none(type);
+    none.targets.fill_(-100);
+    for (const double factor : {INFINITY, -INFINITY, NAN}) {
+      for (const int64_t chunk : {0, 5, 64}) {
+        for (const bool keep : {true, false}) {
+          (none.loss(chunk) * factor).backward({}, keep);
+          for (const at::Tensor& g : none.take()) {
+            EXPECT_EQ(g.abs().max().item<float>(), 0) << factor << " " << chunk;
+          }
+          (some.loss(chunk) * factor).backward({}, keep);
+          const std::vector<at::Tensor> g = some.take();
+          const at::Tensor rows = g[0].view({kTokens, kHidden});
+          for (int64_t i = 0; i < kTokens; ++i) {
+            const bool target = some.targets.view(-1)[i].item<int64_t>() != -100;
+            EXPECT_EQ(rows[i].isfinite().any().item<bool>(), !target) << i;
+            EXPECT_EQ(rows[i].eq(0).all().item<bool>(), !target) << i;
+          }
+          EXPECT_FALSE(g[1].isfinite().any().item<bool>()) << factor << " " << chunk;
+        }
+      }
+    }
+    for (const int64_t chunk : {0, 5, 64}) {
+      none.loss(chunk, INFINITY).backward();
+      for (const at::Tensor& g : none.take()) EXPECT_EQ(g.abs().max().item<float>(), 0) << chunk;
+    }
+  }
+}
+
 TEST(Loss, NoTokens) {
   Problem p(at::kFloat);
   p.hidden = at::empty({1, 0, kHidden}).requires_grad_(true);
@@ -197,8 +231,9 @@ TEST(Loss, HoldsTheBytesPredicted) {
       const at::Tensor l = p.loss(chunk, kScale, &report);
       const int64_t held = live_bytes(at::kCPU) - before - 4;
       // Logits and f32 log-probabilities, or the gradients of hidden states and head.
+      // And of each token, whether it has a target.
       const int64_t logits =
-          chunk ? (kTokens + kWords) * kHidden * size : kTokens * kWords * (size + 4);
+          kTokens + (chunk ? (kTokens + kWords) * kHidden * size : kTokens * kWords * (size + 4));
       EXPECT_EQ(held, logits) << chunk;
       EXPECT_EQ(report.logits, logits) << chunk;
       EXPECT_EQ(report.hidden, chunk ? 0 : kTokens * kHidden * size) << chunk;

@@ -114,6 +114,24 @@ TEST(Segment, ChangesInPlaceBetweenForwardAndBackwardAreRefused) {
   }
 }
 
+// As by `p.data = ...` of Python: what other nodes read then is the one or the other.
+TEST(Segment, OtherMemoryGivenBetweenForwardAndBackwardIsRefused) {
+  Block block(at::kFloat);
+  for (const Dropped dropped : kSome) {
+    const auto segment = block.segment(dropped);
+    at::Tensor x = block.input();
+    std::vector<at::Tensor> all = {x};
+    for (Parameter* p : block.parameters()) all.push_back(p->weight);
+    for (const at::Tensor& t : all) {
+      const at::Tensor y = (*segment)(x);
+      t.set_data(t.detach());
+      y.backward(block.output_gradient(), /*retain_graph=*/true);
+      t.set_data(t.detach().clone());
+      EXPECT_THROW(y.backward(block.output_gradient()), c10::Error) << dropped << t.sizes();
+    }
+  }
+}
+
 TEST(Segment, LengthsChangedBeforeTheBackwardPassAreRefused) {
   Block block(at::kFloat);
   const auto segment = block.segment({});

@@ -56,13 +56,14 @@ class PlannedLaunches : public testing::Test {
 // A chunk takes 5 launches: logits, their loss and gradient, the gradients of head and hidden
 // states. Several chunks take 2 more for the f32 sum, zeroed and cast. The loss itself takes 7:
 // cast, sum, factor, product, cast, guard, the gradient that backward begins with. Backward
-// multiplies both gradients.
+// multiplies both gradients, and keeps zero what no target reaches: which tokens have none, whether
+// all, a fill of each.
 TEST_F(PlannedLaunches, OfALossInChunks) {
   for (const auto& [chunk, chunks] : {std::pair(128, 4), {200, 3}, {256, 2}, {512, 1}}) {
     const PlanRequest r = small_request(cat("slot loss.logits = chunk:tokens=", chunk, "\n"),
                                         at::kBFloat16, {.batch = 4, .length = 128}, small_shape());
     const int64_t sum = chunks > 1 ? 2 : 0;
-    EXPECT_EQ(of(r).of("loss"), 5 * chunks + sum + 7 + 2) << chunk;
+    EXPECT_EQ(of(r).of("loss"), 5 * chunks + sum + 7 + 2 + 4) << chunk;
   }
 }
 
@@ -73,7 +74,7 @@ TEST_F(PlannedLaunches, OfALargeLossAreFew) {
   shape.head_dim = 256;
   shape.vocab_size = 32000;
   const PlanRequest r = small_request("exact", at::kBFloat16, {.batch = 128, .length = 256}, shape);
-  EXPECT_EQ(of(r).of("loss"), 5 * 8 + 2 + 7 + 2);
+  EXPECT_EQ(of(r).of("loss"), 5 * 8 + 2 + 7 + 2 + 4);
 }
 
 // 15 parameters of one type: their norms, then those together, and the guard. One of AdamW, and 4

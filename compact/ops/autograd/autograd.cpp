@@ -58,13 +58,21 @@ bool alone(const at::Tensor& t) {
 
 bool owned(const at::Tensor& t) { return alone(t) && t.is_contiguous(); }
 
-void VersionCheck::add(const at::Tensor& t) { seen_.emplace_back(t.detach(), t._version()); }
+void VersionCheck::add(const at::Tensor& t) {
+  seen_.push_back({t.detach(), decltype(Seen::tensor)(t.getIntrusivePtr()),
+                   static_cast<uint32_t>(t._version())});
+}
 
 void VersionCheck::check(const char* who) const {
-  for (const auto& [tensor, version] : seen_) {
-    TORCH_CHECK(static_cast<uint32_t>(tensor._version()) == version, "[", who,
+  for (const auto& [value, tensor, version] : seen_) {
+    TORCH_CHECK(static_cast<uint32_t>(value._version()) == version, "[", who,
                 "] a tensor that the backward pass reads was changed in place: it is at version ",
-                tensor._version(), ", expected ", version);
+                value._version(), ", expected ", version);
+    const auto now = tensor.lock();
+    TORCH_CHECK(
+        !now || now->storage().unsafeGetStorageImpl() == value.storage().unsafeGetStorageImpl(),
+        "[", who, "] a tensor that the backward pass reads, ", value.sizes(),
+        ", was given other memory since the forward pass (`.data = ...`)");
   }
 }
 

@@ -3,10 +3,14 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/core/UndefinedTensorImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/autograd/edge.h>
 #include <torch/csrc/autograd/function.h>
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <type_traits>
@@ -57,15 +61,20 @@ int64_t bytes_of(std::span<const at::Tensor> tensors);
 bool alone(const at::Tensor& t);
 bool owned(const at::Tensor& t);
 
-// Remembers versions of tensors that a backward pass will read.
+// Remembers versions of tensors that a backward pass will read, and where their memory is.
 class VersionCheck {
  public:
   void add(const at::Tensor& t);
-  // Throws where one was changed in place since.
+  // Throws where one was changed in place since, or given other memory (`t.data = ...`).
   void check(const char* who) const;
 
  private:
-  std::vector<std::pair<at::Tensor, uint32_t>> seen_;
+  struct Seen {
+    at::Tensor value;  // of its version and memory then, whatever becomes of the tensor
+    c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> tensor;
+    uint32_t version;
+  };
+  std::vector<Seen> seen_;
 };
 
 }  // namespace compact

@@ -10,6 +10,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "compact/base/check.h"
@@ -96,6 +97,7 @@ struct LossNode : torch::autograd::Node {
     at::Tensor hidden, head;                // keep only, where the other's gradient is wanted
     at::Tensor targets, logits, log_probs;  // keep only
     at::Tensor ghidden, ghead;              // chunked only
+    at::Tensor ignored;                     // tokens without a target
     VersionCheck versions;
   };
   double scale = 1, softcap = 0;
@@ -111,11 +113,15 @@ struct LossNode : torch::autograd::Node {
   variable_list apply(variable_list&& grads) override;
 };
 
-// Times the gradient of the loss, in place where nobody else holds the tensor.
-at::Tensor scaled(at::Tensor t, const at::Tensor& g, bool keep) {
-  if (!t.defined()) return t;
+// Times the gradient of the loss, in place where nobody else holds the tensor. Where `none` says
+// that no target has a part in it, it stays 0, though a mean over no targets has an infinite
+// gradient; a GPU is not asked whether it is.
+at::Tensor scaled(at::Tensor t, const at::Tensor& g, const at::Tensor& none, bool keep) {
   if (g.is_cpu() && g.item<double>() == 1.0) return keep ? t.clone() : t;
-  return keep ? t.mul(g) : t.mul_(g);
+  t = keep ? t.mul(g) : t.mul_(g);
+  const bool finite =
+      g.is_cpu() ? std::isfinite(g.item<double>()) : device_type_of(t) != c10::kCUDA;
+  return finite ? t : t.masked_fill_(none, 0);
 }
 
 variable_list LossNode::apply(variable_list&& grads) {
@@ -134,18 +140,21 @@ variable_list LossNode::apply(variable_list&& grads) {
   variable_list result(2);
   if (!grads[0].defined()) return result;
   const bool want_hidden = task_should_compute_output(0), want_head = task_should_compute_output(1);
-  if (!h.log_probs.defined()) {
-    if (want_hidden) result[0] = scaled(std::move(h.ghidden), grads[0], keep);
-    if (want_head) result[1] = scaled(std::move(h.ghead), grads[0], keep);
-  } else {
+  bool copy = keep;
+  if (h.log_probs.defined()) {
+    copy = false;
     at::Tensor tanh = softcap > 0 ? h.logits.div(cap_for(h.logits, softcap)) : at::Tensor();
     at::Tensor g = keep ? at::empty_like(h.logits) : std::move(h.logits);
     softmax_backward({}, h.log_probs, {}, h.targets, scale, g);
     h.log_probs = at::Tensor();
     if (tanh.defined()) at::tanh_backward_out(g, g, tanh);
     tanh = at::Tensor();
-    if (want_head) result[1] = scaled(g.t().mm(h.hidden), grads[0], false);
-    if (want_hidden) result[0] = scaled(g.mm(h.head), grads[0], false);
+    if (want_head) h.ghead = g.t().mm(h.hidden);
+    if (want_hidden) h.ghidden = g.mm(h.head);
+  }
+  if (want_head) result[1] = scaled(std::move(h.ghead), grads[0], h.ignored.all(), copy);
+  if (want_hidden) {
+    result[0] = scaled(std::move(h.ghidden), grads[0], h.ignored.unsqueeze(1), copy);
   }
   if (result[0].defined()) result[0] = result[0].view(sizes);
   return result;
@@ -254,6 +263,7 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const at::Tensor& w,
   held.ghidden = ghidden;
   held.ghead = ghead.defined() ? ghead.to(weight.scalar_type()) : ghead;
   ghead = at::Tensor();
+  held.ignored = targets.eq(kernels::kIgnoreIndex);
   node->scale = scale;
   node->softcap = softcap;
   node->sizes = hidden_.sizes().vec();
@@ -267,8 +277,8 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const at::Tensor& w,
     held.versions.add(w);
   }
   if (report) {
-    const at::Tensor hidden[] = {held.hidden},
-                     others[] = {held.logits, held.log_probs, held.ghidden, held.ghead};
+    const at::Tensor hidden[] = {held.hidden}, others[] = {held.logits, held.log_probs,
+                                                           held.ghidden, held.ghead, held.ignored};
     *report = {bytes_of(hidden), bytes_of(others)};
   }
   const at::Tensor inputs[] = {hidden_, w};

@@ -35,6 +35,7 @@ struct LossReport {
 // With a softcap logits l are softcap tanh(l / softcap) (Gemma 2).
 //   hidden [.., n], head [vocabulary, n], targets int64 [..] of as many tokens; returns f32 []. For
 //   the mean over valid tokens, scale is one over their number (over all micro-batches of a step).
+// Gradients of tokens without a target are 0, whatever scale and the loss's own gradient are.
 // Hidden states and head have one type; autocast does not reach inside. Log-softmax is f32 inside;
 // with several chunks the head's gradient is summed in f32. The graph keeps what the gradients that
 // are required read, and needs neither parameter nor model to live. A second backward pass, also

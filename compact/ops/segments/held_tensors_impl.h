@@ -19,7 +19,7 @@ struct HeldTensors {
   Tensors sides;                                // per step
   std::vector<Encoded> encoded, encoded_sides;  // where a codec holds them
   std::vector<Tensors> extras;                  // per step
-  std::vector<Weight> weights;                  // without their leaves
+  std::vector<Weight> weights;                  // without leaves and sources
   VersionCheck versions;
   SegmentPass pass;  // noise: of the segment
 

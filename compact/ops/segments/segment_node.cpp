@@ -227,8 +227,11 @@ at::Tensor SegmentNode::run(const std::shared_ptr<const Recipe>& own, at::Tensor
                 "` takes real floating-point tensors, not ", c10::toString(x.scalar_type()));
   trace_moment(Phase::kForwardOf, recipe.name);
   const NoAutocast no_autocast;
-  Tensors leaves = {x};
-  for (Weight& w : weights) leaves.push_back(std::move(w.leaf));
+  Tensors leaves = {x}, sources;
+  for (Weight& w : weights) {
+    leaves.push_back(std::move(w.leaf));
+    sources.push_back(std::move(w.source));
+  }
   for (const at::Tensor& leaf : leaves) check_plain("segment", leaf);
   const bool record = at::GradMode::is_enabled() && any_requires_grad(leaves);
   const size_t count = recipe.steps.size();
@@ -315,7 +318,8 @@ at::Tensor SegmentNode::run(const std::shared_ptr<const Recipe>& own, at::Tensor
   }
   for (size_t i = 0; i < count; ++i) {
     if (!demand.back[i] && !demand.again[i]) continue;
-    for (const Weight& w : recipe.steps[i].of(h.weights)) h.versions.add(w.value);
+    const Recipe::Step& step = recipe.steps[i];
+    for (int k = 0; k < step.parameters; ++k) h.versions.add(sources[step.first_parameter + k]);
   }
   if (t[count].defined()) h.versions.add(y);
   static_cast<SegmentNode*>(owner.get())->held = std::move(h);

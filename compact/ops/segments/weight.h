@@ -17,10 +17,11 @@ namespace compact {
 // of the model's own.
 struct Weight {
   // A tensor of anybody's, which the gradient goes to.
-  Weight(const at::Tensor& tensor) : leaf(tensor), value(tensor.detach()) {}
+  Weight(const at::Tensor& tensor) : leaf(tensor), source(tensor), value(tensor.detach()) {}
   // A parameter of a model, whose carrier takes the gradient where it has one.
   Weight(const Parameter& p)
       : leaf(p.leaf()),
+        source(p.weight),
         value(p.weight.detach()),
         carrier(p.carrier),
         draw(p.carrier ? p.carrier->draw : 0),
@@ -28,6 +29,7 @@ struct Weight {
         segment(p.segment) {}
 
   at::Tensor leaf;                         // where autograd leads the gradient; not kept by graphs
+  at::Tensor source;                       // what the value was read from; not kept, either
   at::Tensor value;                        // without a graph
   std::shared_ptr<const Carrier> carrier;  // null: full gradient
   int64_t draw = 0;                        // of the carrier's projections

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._carriers import Carrier
+from .._other_uses import Watched
 from .known_values import with_value
 
 _MOST_VALUES = 1 << 24  # elements of a tensor that is no parameter: positions, masks, tables
@@ -25,7 +25,7 @@ class _Pickler(pickle.Pickler):
             raise ValueError("it has a storage beside its tensors")
         if not isinstance(obj, torch.Tensor):
             return None
-        if isinstance(obj, Carrier):
+        if isinstance(obj, Watched):
             raise ValueError("it has projected gradients: compact.remove(model) takes them back")
         if type(obj) not in (torch.Tensor, nn.Parameter, nn.Buffer) or obj.layout != torch.strided:
             raise ValueError(f"it has a tensor of type {type(obj).__name__}: plan before it is sharded, quantized or compiled")
