@@ -12,8 +12,11 @@ namespace compact {
 namespace {
 
 // Fields of the messages ModelProto, NormalizerSpec and TrainerSpec of sentencepiece_model.proto.
-constexpr uint64_t kTrainer = 2, kNormalizer = 3, kDenormalizer = 5, kCharsMap = 2, kModelType = 3;
-constexpr uint64_t kBpe = 2;  // of ModelType
+constexpr uint64_t kTrainer = 2, kNormalizer = 3, kDenormalizer = 5, kCharsMap = 2, kModelType = 3,
+                   kSpaceAfter = 24, kByteFallback = 35, kPrefix = 3, kSqueezesSpaces = 4,
+                   kMarksSpaces = 5;
+// Fields of a piece.
+constexpr uint64_t kPiece = 1, kText = 1, kType = 3, kUserDefined = 4;
 
 // A message of protocol buffers, field by field.
 class Fields {
@@ -181,15 +184,32 @@ void check_sentencepiece_model(std::string_view model, const std::string& path) 
   }
 }
 
-bool sentencepiece_merges(std::string_view model, const std::string& path) {
-  bool merges = false;
+SentencePieceSettings sentencepiece_settings(std::string_view model, const std::string& path) {
+  SentencePieceSettings settings;
   for (Fields fields(model, path); fields.next();) {
-    if (fields.number != kTrainer) continue;
-    for (Fields trainer(fields.content, path); trainer.next();) {
-      if (trainer.number == kModelType) merges = trainer.value == kBpe;
+    if (fields.number == kPiece) {
+      std::string_view text;
+      uint64_t type = 0;
+      for (Fields piece(fields.content, path); piece.next();) {
+        if (piece.number == kText) text = piece.content;
+        if (piece.number == kType) type = piece.value;
+      }
+      if (type == kUserDefined) settings.whole.emplace_back(text);
+    }
+    if (fields.number != kTrainer && fields.number != kNormalizer) continue;
+    const bool trainer = fields.number == kTrainer;
+    for (Fields part(fields.content, path); part.next();) {
+      const bool on = part.value != 0;
+      if (trainer && part.number == kModelType) settings.model_type = part.value;
+      if (trainer && part.number == kSpaceAfter) settings.space_after = on;
+      if (trainer && part.number == kByteFallback) settings.byte_fallback = on;
+      if (!trainer && part.number == kCharsMap) settings.rules = part.content;
+      if (!trainer && part.number == kPrefix) settings.prefix = on;
+      if (!trainer && part.number == kSqueezesSpaces) settings.squeezes_spaces = on;
+      if (!trainer && part.number == kMarksSpaces) settings.marks_spaces = on;
     }
   }
-  return merges;
+  return settings;
 }
 
 }  // namespace compact
