@@ -192,6 +192,8 @@ def main() -> int:
                 typed = "token_type_ids" in there("a", "b")
                 assert not typed or model_type == "bert", (folder.name, model_type)
             print(f"{folder.name}: {len(lines)} strings beside {len(TYPES)} types of models")
+        begun = AutoTokenizer.from_pretrained(root / "spm-bpe-config/llama")("a<|user|>")["input_ids"]
+        assert begun[0] == 1 and begun[-1] == 1000, begun
         for kind in ("wordpiece", "vocab-txt"):
             assert AutoTokenizer.from_pretrained(root / kind / "bert")("a", "b")["token_type_ids"][-1] == 1, kind
     return int(bad > 0)

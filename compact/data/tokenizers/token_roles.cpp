@@ -128,7 +128,10 @@ std::vector<AddedToken> TokenRoles::add_to(Vocabulary& vocabulary, std::vector<A
   const auto special = [&](const std::string& content) {
     return std::ranges::any_of(named_, [&](const auto& n) { return n.second.content == content; });
   };
+  const std::string* const pad = this->token("pad_token");
   for (const auto& [id, token] : numbered_) {
+    const bool last = id == numbered_.rbegin()->first && extra_.empty();
+    if (last && pad && token.content == *pad && !vocabulary.find(token.content)) continue;
     AddedToken copy = token;
     copy.special |= special(copy.content);
     put(std::move(copy));
