@@ -26,6 +26,7 @@ class Fields {
   // Goes to the next field; false at the end.
   bool next() {
     if (left_.empty()) return false;
+    const std::string_view before = left_;
     const uint64_t tag = varint();
     COMPACT_CHECK(tag >> 3 >= 1 && tag <= UINT32_MAX, path_, kBroken, "a field's number");
     number = tag >> 3;
@@ -47,12 +48,14 @@ class Fields {
       default:
         fail(path_, kBroken, "a field of type ", tag & 7);
     }
+    whole = before.substr(0, before.size() - left_.size());
     return true;
   }
 
   uint64_t number = 0;
   std::string_view content;  // of a field that has a length
   uint64_t value = 0;        // of one that is a number of any length
+  std::string_view whole;    // all of its bytes
 
  private:
   static constexpr const char* kBroken = ": must be a SentencePiece model, is broken at ";
@@ -210,6 +213,26 @@ SentencePieceSettings sentencepiece_settings(std::string_view model, const std::
     }
   }
   return settings;
+}
+
+std::string without_rules(std::string_view model, const std::string& path) {
+  std::string out;
+  for (Fields fields(model, path); fields.next();) {
+    if (fields.number != kNormalizer) {
+      out += fields.whole;
+      continue;
+    }
+    std::string normalizer;
+    for (Fields part(fields.content, path); part.next();) {
+      if (part.number != kCharsMap) normalizer += part.whole;
+    }
+    out += static_cast<char>(kNormalizer << 3 | 2);
+    size_t size = normalizer.size();
+    for (; size >= 0x80; size >>= 7) out += static_cast<char>(size | 0x80);
+    out += static_cast<char>(size);
+    out += normalizer;
+  }
+  return out;
 }
 
 }  // namespace compact

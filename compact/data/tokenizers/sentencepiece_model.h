@@ -27,4 +27,7 @@ struct SentencePieceSettings {
 // The same errors.
 SentencePieceSettings sentencepiece_settings(std::string_view model, const std::string& path);
 
+// The same model without its rules of normalization.
+std::string without_rules(std::string_view model, const std::string& path);
+
 }  // namespace compact

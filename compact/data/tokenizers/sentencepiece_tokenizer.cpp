@@ -12,6 +12,7 @@
 #include "compact/base/check.h"
 #include "compact/data/files/byte_source.h"
 #include "compact/data/files/utf8.h"
+#include "compact/data/tokenizers/cluster_rules.h"
 #include "compact/data/tokenizers/sentencepiece_json.h"
 #include "compact/data/tokenizers/sentencepiece_model.h"
 #include "compact/data/tokenizers/tokenizer.h"
@@ -31,12 +32,17 @@ class SentencePieceTokenizer final : public Tokenizer {
     files_.read(path, kName);
     load();
     COMPACT_CHECK(processor_.GetPieceSize() > 0, path, ": has an empty vocabulary");
+    const SentencePieceSettings settings = sentencepiece_settings(files_[kName], path);
     for (int id = 0; id < processor_.GetPieceSize(); ++id) {
       COMPACT_CHECK(repaired_utf8(processor_.IdToPiece(id)) == processor_.IdToPiece(id), path,
                     ": piece ", id, " must be UTF-8");
       vocabulary_.add(processor_.IdToPiece(id), static_cast<uint32_t>(id), path);
       if (processor_.IsControl(id) || processor_.IsUnknown(id)) {
         added_.push_back({processor_.IdToPiece(id), static_cast<uint32_t>(id)});
+      }
+      // The package `tokenizers` finds these in a text that spells them, where it looks pieces up.
+      if (processor_.IsByte(id) && (settings.model_type == 1 || !settings.whole.empty())) {
+        added_.push_back({processor_.IdToPiece(id), static_cast<uint32_t>(id), false});
       }
     }
     std::string beside;  // what the files beside change
@@ -73,7 +79,7 @@ class SentencePieceTokenizer final : public Tokenizer {
         repaired_utf8(text),
         [&](std::string_view rest) {
           std::vector<int> ids;
-          const auto status = processor_.Encode(rest, &ids);
+          const auto status = processor_.Encode(rules_->applied(rest), &ids);
           COMPACT_CHECK(status.ok(), path_, ": cannot encode: ", status.message());
           tokens.insert(tokens.end(), ids.begin(), ids.end());
         },
@@ -149,7 +155,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   uint64_t hash_of(const std::string& beside) const {
     XXH3_state_t* const state = XXH3_createState();
     XXH3_64bits_reset(state);
-    XXH3_64bits_update(state, "sentencepiece", 13);
+    XXH3_64bits_update(state, "sentencepiece 2", 15);
     XXH3_64bits_update(state, beside.data(), beside.size());
     XXH3_64bits_update(state, files_[kName].data(), files_[kName].size());
     const uint64_t hash = XXH3_64bits_digest(state);
@@ -159,6 +165,7 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   void load() {
     check_sentencepiece_model(files_[kName], path_);
+    rules_.emplace(sentencepiece_settings(files_[kName], path_).rules);
     const std::string error = load_error();
     COMPACT_CHECK(error.empty(), path_, ": must be a SentencePiece model: ", error);
   }
@@ -166,7 +173,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   // What the library says is wrong with the file; empty where it can read it. It throws on some
   // files.
   std::string load_error() try {
-    const auto status = processor_.LoadFromSerializedProto(files_[kName]);
+    const auto status = processor_.LoadFromSerializedProto(without_rules(files_[kName], path_));
     return status.ok() ? std::string() : cat(status.message());
   } catch (const std::bad_alloc&) {
     throw;
@@ -193,7 +200,8 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   std::string path_;
   TokenizerFiles files_;
-  sentencepiece::SentencePieceProcessor processor_;
+  std::optional<ClusterRules> rules_;
+  sentencepiece::SentencePieceProcessor processor_;  // without the rules
   Vocabulary vocabulary_;
   std::vector<AddedToken> added_;
   AddedTokenFinder finder_;
