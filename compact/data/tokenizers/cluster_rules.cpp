@@ -23,11 +23,11 @@ struct CloseText {
 
 constexpr size_t kLongestWhole = 5;  // bytes
 
-// Whether what begins here joins what is before: marks that are newer than ICU.
+// Whether what begins here joins what is before: marks of Unicode 16 and 17, newer than ICU.
 bool begins_with_new_mark(std::string_view text) {
   size_t end = 0;
   const char32_t c = text.empty() ? 0 : next_character(text, end);
-  return c == 0x897 || (c >= 0x1ACF && c <= 0x1AFF);
+  return c == 0x897 || (c >= 0x1ACF && c <= 0x1ADD) || (c >= 0x1AE0 && c <= 0x1AEB);
 }
 
 }  // namespace
