@@ -138,6 +138,15 @@ def folders(root: pathlib.Path) -> None:
         shutil.copyfile(DATA / "tokenizers/t5-spiece.model", root / "t5/tokenizer.model")
 
 
+def tie(folder: pathlib.Path, one: list[int], other: list[int]) -> bool:
+    """Whether a unigram model holds two ways to cut a text equally likely: sums in float32 and in float64 differ."""
+    model = json.loads((folder / "tokenizer.json").read_text())["model"]
+    if model["type"] != "Unigram":
+        return False
+    one, other = (sum(model["vocab"][i][1] for i in ids) for ids in (one, other))
+    return abs(one - other) <= 1e-6 * abs(one)
+
+
 def main() -> int:
     build = pathlib.Path(os.environ.get("COMPACT_BUILD_DIR", ROOT / "build"))
     draw = random.Random(5)
@@ -165,7 +174,7 @@ def main() -> int:
                 assert model_type != "qwen2" or folder.name == "qwen2", folder.name
                 there = AutoTokenizer.from_pretrained(saved)
                 ids = there(lines, add_special_tokens=False)["input_ids"]
-                wrong = [n for n in range(len(lines)) if ids[n] != ours[n]]
+                wrong = [n for n in range(len(lines)) if ids[n] != ours[n] and not tie(saved, ours[n], ids[n])]
                 other = [n for n in range(len(lines)) if ids[n] == ours[n]
                          and there.decode(ids[n], skip_special_tokens=True) != texts[n]]  # fmt: skip
                 if wrong or other:
