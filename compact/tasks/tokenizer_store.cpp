@@ -98,7 +98,12 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& folder) {
   }
   const std::string file = path(kJsonFile), type = has(kJsonFile) ? tokenizer_json_type(file) : "";
   if (type == "BPE" || type == "WordPiece") {
-    return make_tokenizer({type == "BPE" ? "bpe" : "wordpiece", {{"file", file}}}, folder.string());
+    try {
+      return make_tokenizer({type == "BPE" ? "bpe" : "wordpiece", {{"file", file}}},
+                            folder.string());
+    } catch (const InputError&) {
+      if (!has("tokenizer.model")) throw;  // which says the same to SentencePiece
+    }
   }
   if (has("tokenizer.model")) {
     auto tokenizer =

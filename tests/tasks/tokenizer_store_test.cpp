@@ -70,6 +70,9 @@ TEST(TokenizerStore, TakesTheModelOfAHuggingFaceFolder) {
   EXPECT_EQ(load_tokenizer(folder.path())->vocabulary(), 2048);
   write(folder / "tokenizer.json", R"({"added_tokens": [{"id": 2048, "content": "<|user|>"}]})");
   EXPECT_THAT(folder_error(folder.path()), testing::HasSubstr("adds the token `<|user|>`"));
+  // The model stands in for a tokenizer.json that asks for what is not done here.
+  write(folder / "tokenizer.json", R"({"model": {"type": "BPE", "new_setting": 1}})");
+  EXPECT_EQ(load_tokenizer(folder.path())->vocabulary(), 2048);
 }
 
 const char* const kWords = "[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\nThe\n";
