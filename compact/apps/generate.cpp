@@ -29,11 +29,10 @@ constexpr uint64_t kSampleKey = 0x73616d706c65;
 
 std::vector<int64_t> prompt_ids(const TokenIds& known, const Tokenizer& tokenizer,
                                 const std::string& prompt) {
-  const std::vector<uint32_t> begin = begin_of_prompt(tokenizer, known);
-  std::vector<int64_t> ids(begin.begin(), begin.end());
-  for (const uint32_t id : tokenizer.encode(prompt)) ids.push_back(id);
+  std::vector<uint32_t> ids =
+      with_begin(begin_of_prompt(tokenizer, known), tokenizer.encode(prompt));
   if (ids.empty()) ids.push_back(tokenizer.end_of_text());
-  return ids;
+  return {ids.begin(), ids.end()};
 }
 
 // What generation_config.json of a folder ends texts with.
@@ -55,7 +54,7 @@ class Generator {
         decoder_(model, capacity(window)),
         ends_(options.ends) {
     ends_.insert(ends_.end(), model.tokens().eos.begin(), model.tokens().eos.end());
-    ends_.push_back(tokenizer.end_of_text());
+    for (const uint32_t id : tokenizer.ends()) ends_.push_back(id);
     after_prompt_ = decoder_.append(prompt_);
   }
 

@@ -41,11 +41,12 @@ using TextSink = std::function<void(int64_t sample, std::string_view text)>;
 
 // Continues the prompt num_samples times. Sample i takes its random numbers from (seed, i) alone.
 // The context starts with what the tokenizer's files put before a sentence, where they do not say
-// with the begin of text of config.json; an empty prompt without one starts after an end of text.
-// A text ends at what config.json, generation_config.json or the tokenizer end texts with.
-// Once the context fills the model's longest sequence, its older half is forgotten. Lines of
-// `warnings` come before the first text. Throws InputError on options out of range, a prompt longer
-// than the context, and a model or tokenizer that cannot be loaded.
+// with the begin of text of config.json, once: a prompt that begins so itself gets no second. An
+// empty prompt without one starts after an end of text. A text ends at what config.json,
+// generation_config.json or the tokenizer end texts with. Once the context fills the model's
+// longest sequence, its older half is forgotten. Lines of `warnings` come before the first text.
+// Throws InputError on options out of range, a prompt longer than the context, and a model or
+// tokenizer that cannot be loaded.
 std::vector<Sample> generate(const GenerateOptions& options, const TextSink& sink,
                              std::vector<std::string>& warnings);
 // The same with a model and a tokenizer at hand. `window`: the longest context, at most the

@@ -47,7 +47,7 @@ ModelShape set_language_model(const TrainConfig& c, const Tokenizer* tokenizer, 
   check_length("--block_size", c.block_size, shape);
   set_model(c, *model, task);
   task.attention = shape.attention;
-  if (tokenizer) task.files.merge(tokenizer_files(*tokenizer));
+  if (tokenizer) task.files.merge(tokenizer_files(*tokenizer, task.config));
   task.network_text = cat("vocabulary ", format_count(shape.tokens.vocabulary),
                           tokenizer ? "" : " (the model's own)");
   task.inputs = [](const TrainConfig& of, at::Device device, int64_t batch) {

@@ -112,7 +112,7 @@ Task open_sequences(const TrainConfig& c, SequenceTexts texts, std::vector<std::
                           shape.regression ? "one value" : cat(shape.classes, " classes"));
   set_inputs(c.max_seq_length, shape.regression, task);
   if (!tokenizer) return task;
-  task.files.merge(tokenizer_files(*tokenizer));
+  task.files.merge(tokenizer_files(*tokenizer, task.config));
   const std::optional<SequenceFormat> format = tokenizer->sequence_format();
   COMPACT_CHECK(
       format, "the tokenizer ", tokenizer->spec(),

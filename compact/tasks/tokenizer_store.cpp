@@ -16,6 +16,7 @@ namespace compact {
 namespace {
 
 const char* const kConfigFile = "tokenizer_config.json";
+const char* const kJsonFile = "tokenizer.json";
 const char* const kKey = "compact_tokenizer";
 const char* const kLowerCase = "do_lower_case";
 
@@ -36,13 +37,31 @@ void check_added_tokens(const std::string& file, const Tokenizer& tokenizer) {
 
 }  // namespace
 
-std::map<std::string, std::string> tokenizer_files(const Tokenizer& tokenizer) {
+std::map<std::string, std::string> tokenizer_files(const Tokenizer& tokenizer,
+                                                   const nlohmann::json& model) {
   std::map<std::string, std::string> files = tokenizer.files();
+  const std::string type = model.value("model_type", "");
+  COMPACT_CHECK(
+      type != "qwen2" || files.empty() || tokenizer.is_qwen2(), "the tokenizer ", tokenizer.spec(),
+      " and a model of type qwen2: transformers reads every tokenizer "
+      "beside such a model as Qwen2Tokenizer, which splits words at other places; take a "
+      "tokenizer.json with Qwen's normalizer and pre_tokenizer, `--tokenizer bytes`, or a "
+      "model of another type, as qwen3 or llama");
   // What the tokenizer came with stays; what it lacks is added, so that `transformers` loads it.
   std::string& text = files[kConfigFile];
   nlohmann::json config = text.empty() ? nlohmann::json::object() : parse_json(text, kConfigFile);
   for (const auto& [key, value] : tokenizer.config()) {
     if (!config.contains(key) || key == kLowerCase) config[key] = nlohmann::json::parse(value);
+  }
+  if (files.contains(kJsonFile)) {
+    // Classes of other names make a tokenizer anew from its vocabulary and leave out what they do
+    // not know; this one takes the file as it is.
+    config["tokenizer_class"] = "PreTrainedTokenizerFast";
+    config.erase("auto_map");
+  }
+  const std::optional<SequenceFormat> format = tokenizer.sequence_format();
+  if (format && format->second_type && model.value("type_vocab_size", 0) > 1) {
+    config["model_input_names"] = {"input_ids", "token_type_ids", "attention_mask"};
   }
   config[kKey] = tokenizer.spec_in("").str();
   text = json_text(config, kConfigFile);
@@ -77,18 +96,23 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& folder) {
       }
     }
   }
+  const std::string file = path(kJsonFile), type = has(kJsonFile) ? tokenizer_json_type(file) : "";
+  if (type == "BPE" || type == "WordPiece") {
+    try {
+      return make_tokenizer({type == "BPE" ? "bpe" : "wordpiece", {{"file", file}}},
+                            folder.string());
+    } catch (const InputError&) {
+      if (!has("tokenizer.model")) throw;  // which says the same to SentencePiece
+    }
+  }
   if (has("tokenizer.model")) {
     auto tokenizer =
         make_tokenizer({"sentencepiece", {{"file", path("tokenizer.model")}}}, folder.string());
-    if (has("tokenizer.json")) check_added_tokens(path("tokenizer.json"), *tokenizer);
+    if (has(kJsonFile)) check_added_tokens(file, *tokenizer);
     return tokenizer;
   }
-  if (has("tokenizer.json")) {
-    const std::string file = path("tokenizer.json"), type = tokenizer_json_type(file);
-    COMPACT_CHECK(type == "WordPiece" || type == "BPE", file, ": a model of type `", type,
-                  "` is not known here; known: WordPiece, BPE");
-    return make_tokenizer({type == "BPE" ? "bpe" : "wordpiece", {{"file", file}}}, folder.string());
-  }
+  COMPACT_CHECK(!has(kJsonFile), file, ": a model of type `", type,
+                "` is not known here; known: WordPiece, BPE");
   if (has("vocab.json") && has("merges.txt")) {
     return make_tokenizer({"bpe", {{"vocab", path("vocab.json")}, {"merges", path("merges.txt")}}},
                           folder.string());

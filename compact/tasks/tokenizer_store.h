@@ -8,19 +8,23 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "compact/data/tokenizers/tokenizer.h"
 
 namespace compact {
 
-// The files that keep a tokenizer, by name: tokenizer_config.json and Tokenizer::files().
-std::map<std::string, std::string> tokenizer_files(const Tokenizer& tokenizer);
+// The files that keep a tokenizer beside the model of a config.json, by name: Tokenizer::files(),
+// and a tokenizer_config.json by which AutoTokenizer of transformers 5 gives the same ids. Throws
+// InputError, which names a way out, where it would not.
+std::map<std::string, std::string> tokenizer_files(const Tokenizer& tokenizer,
+                                                   const nlohmann::json& config);
 
-// The tokenizer of a model folder: the stored one, or what Hugging Face folders have, in this
-// order: a SentencePiece tokenizer.model; a tokenizer.json; vocab.json with merges.txt; vocab.txt
-// (lower case unless tokenizer_config.json says do_lower_case false). Throws InputError where there
-// is none, or a file is not valid.
+// The tokenizer of a model folder: the stored one, or what Hugging Face folders have, in the order
+// in which transformers looks: a tokenizer.json of BPE or WordPiece; a SentencePiece
+// tokenizer.model; vocab.json with merges.txt; vocab.txt (lower case unless tokenizer_config.json
+// says do_lower_case false). Throws InputError where there is none, or a file is not valid.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& folder);
 
 }  // namespace compact

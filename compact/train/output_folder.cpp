@@ -20,10 +20,26 @@ bool ours(const std::string& name) {
   for (const char* pattern : {"checkpoint-*", "events.out.tfevents.*", "best"}) {
     if (glob_match(pattern, name)) return true;
   }
-  for (const char* file :
-       {"metrics.jsonl", "all_results.json", "train_config.json", "policy.txt", "bits.policy",
-        "memory.txt", "config.json", "model.safetensors", "tokenizer_config.json",
-        "tokenizer.model", "tokenizer.json", "vocab.txt", "vocab.json", "merges.txt"}) {
+  for (const char* file : {"metrics.jsonl",
+                           "all_results.json",
+                           "train_config.json",
+                           "policy.txt",
+                           "bits.policy",
+                           "memory.txt",
+                           "config.json",
+                           "model.safetensors",
+                           "tokenizer_config.json",
+                           "tokenizer.model",
+                           "tokenizer.json",
+                           "vocab.txt",
+                           "vocab.json",
+                           "merges.txt",
+                           "special_tokens_map.json",
+                           "added_tokens.json",
+                           "chat_template.jinja",
+                           "generation_config.json",
+                           "preprocessor_config.json",
+                           "processor_config.json"}) {
     if (name == file) return true;
   }
   return false;

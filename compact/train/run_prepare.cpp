@@ -11,6 +11,7 @@
 #include "compact/tasks/config_check.h"
 #include "compact/tasks/setup.h"
 #include "compact/train/description.h"
+#include "compact/train/kept_files.h"
 #include "compact/train/output_folder.h"
 #include "compact/train/ranks.h"
 #include "compact/train/run_impl.h"
@@ -79,6 +80,9 @@ void Run::open_data() {
         },
         warnings_);
   });
+  if (c_.model.empty()) task_.files.merge(kept_files(c_.model_name_or_path, warnings_));
+  // Its ids are not those of bytes.
+  if (c_.tokenizer == "bytes") task_.files.erase("generation_config.json");
   check_same(group_, "training data", cat(task_.checksum));
   check_same(group_, "model", task_.config.dump());
   if (task_.lengths_vary) bound_primitive_caches();

@@ -115,6 +115,129 @@ TEST(ByteBpe, OneLongWordTakesNoQuadraticTime) {
   EXPECT_EQ(tokenizer->encode(hostile).size(), hostile.size());
 }
 
+TEST(ByteBpe, ManyMarksInALineTakeNoQuadraticTime) {
+  const TextFolder folder;
+  json root = bpe_json();
+  root["normalizer"] = {{"type", "NFC"}};
+  const auto tokenizer = make_tokenizer(small_bpe(folder, root));
+  std::string line = "e", sorted;
+  for (int i = 0; i < 300000; ++i) line += i % 2 == 0 ? "\u0301" : "\u0327";
+  EXPECT_THAT(tokenizer->encode(line), testing::IsEmpty());  // bytes that are no tokens
+  EXPECT_EQ(tokenizer->encode("a" + line.substr(1) + "z").size(), 1u);
+}
+
+// A tokenizer.json as LLaMA 2 has it: `a`, `b`, the mark of a space, bytes.
+json metaspace_json() {
+  json vocab{{"<unk>", 0},  {"</s>", 1},    {"a", 2}, {"b", 3},
+             {"\u2581", 4}, {"\u2581a", 5}, {"ab", 6}};
+  for (int byte = 0; byte < 256; ++byte) {
+    char name[8];
+    std::snprintf(name, sizeof name, "<0x%02X>", static_cast<unsigned>(byte));
+    vocab[name] = 7 + byte;
+  }
+  const auto replace = [](const char* from, const char* to) {
+    return json{{"type", "Replace"}, {"pattern", {{"String", from}}}, {"content", to}};
+  };
+  json root = bpe_json();
+  root["added_tokens"] = json::array({added_token("<unk>", 0), added_token("</s>", 1)});
+  root["normalizer"] = {
+      {"type", "Sequence"},
+      {"normalizers",
+       json::array({json{{"type", "Prepend"}, {"prepend", "\u2581"}}, replace(" ", "\u2581")})}};
+  root["pre_tokenizer"] = nullptr;
+  root["decoder"] = {
+      {"type", "Sequence"},
+      {"decoders",
+       json::array({replace("\u2581", " "), json{{"type", "ByteFallback"}}, json{{"type", "Fuse"}},
+                    json{{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}})}};
+  root["model"]["vocab"] = vocab;
+  root["model"]["merges"] = json::array({json::array({"\u2581", "a"}), json::array({"a", "b"})});
+  root["model"]["byte_fallback"] = true;
+  root["model"]["fuse_unk"] = true;
+  root["model"]["unk_token"] = "<unk>";
+  return root;
+}
+
+TEST(Metaspace, CharactersThatAreNoTokensAreTheirBytes) {
+  const TextFolder folder;
+  const auto tokenizer = make_tokenizer(small_bpe(folder, metaspace_json()));
+  const std::vector<uint32_t> ids = tokenizer->encode("ab a\u00E9</s>b");
+  EXPECT_THAT(ids, ElementsAre(5, 3, 5, 7 + 0xC3, 7 + 0xA9, 1, 4, 3));
+  EXPECT_EQ(tokenizer->decode(ids), "ab a\u00E9 b");
+  EXPECT_EQ(tokenizer->decode(std::vector<uint32_t>{2, 7 + 0xC3, 3}), "a\uFFFDb");
+  EXPECT_EQ(tokenizer->cut(), Cut::kAtSpace);
+  json root = metaspace_json();
+  root["normalizer"] = root["normalizer"]["normalizers"][1];
+  EXPECT_EQ(make_tokenizer(small_bpe(folder, root))->cut(), Cut::kBeforeSpace);
+  root["model"]["vocab"]["b\u2581"] = 263;  // a token across words
+  EXPECT_EQ(make_tokenizer(small_bpe(folder, root))->cut(), Cut::kNowhere);
+  root["normalizer"] = nullptr;
+  EXPECT_THAT(error_of(small_bpe(folder, root)), HasSubstr("must make spaces U+2581"));
+}
+
+TEST(Metaspace, ACutChangesNothing) {
+  const TextFolder folder;
+  for (const bool prepends : {true, false}) {
+    json root = metaspace_json();
+    if (!prepends) root["normalizer"] = root["normalizer"]["normalizers"][1];
+    const auto tokenizer = make_tokenizer(small_bpe(folder, root));
+    const char* const parts[] = {"a", "ab", " ", "\n", "</s>", "\u00E9", "  "};
+    std::string text;
+    for (uint64_t i = 0; text.size() < 100000; ++i) {
+      text += parts[philox(5, i).v[0] % std::size(parts)];
+      if (philox(6, i).v[0] % 3 == 0) text += ' ';
+    }
+    StreamEncoder stream(*tokenizer);
+    std::vector<uint32_t> tokens;
+    stream.feed(text, tokens);
+    EXPECT_FALSE(tokens.empty());
+    stream.finish(tokens);
+    EXPECT_EQ(tokens, tokenizer->encode(text)) << prepends;
+  }
+}
+
+TEST(TokenRoles, TheEndIsWhatTheFolderSaysAndWhereAGenerationStops) {
+  const TextFolder folder;
+  json root = bpe_json();
+  const int first = root["added_tokens"][0]["id"];
+  root["added_tokens"].push_back(added_token("<|im_end|>", first + 1));
+  const auto end_with = [&](const char* name, const std::string& text) {
+    write_file(folder / name, text);
+    return static_cast<int>(make_tokenizer(small_bpe(folder, root))->end_of_text()) - first;
+  };
+  EXPECT_EQ(end_with("tokenizer_config.json", "{}"), 0);
+  const uint64_t before = make_tokenizer(small_bpe(folder, root))->hash();
+  EXPECT_EQ(end_with("special_tokens_map.json", R"({"eos_token": {"content": "<|im_end|>"}})"), 1);
+  EXPECT_NE(make_tokenizer(small_bpe(folder, root))->hash(), before);
+  EXPECT_EQ(end_with("tokenizer_config.json",
+                     R"({"eos_token": "<|endoftext|>", "added_tokens_decoder": {}})"),
+            0);
+  const auto ids = [&](int id) { return cat(R"({"eos_token_id": )", id, "}"); };
+  EXPECT_EQ(end_with("config.json", ids(first + 1)), 1);
+  EXPECT_EQ(end_with("config.json", ids(5)), 0);  // no special token
+  EXPECT_EQ(end_with("config.json", ids(first + 1)), 1);
+  EXPECT_EQ(end_with("generation_config.json", ids(first)), 0);
+  EXPECT_EQ(end_with("tokenizer_config.json", R"({"eos_token": "<|im_end|>"})"), 0);
+  EXPECT_THAT(make_tokenizer(small_bpe(folder, root))->ends(),
+              testing::Each(static_cast<uint32_t>(first)));
+  // What a file beside adds is one token, and no part of another word.
+  const std::string more = R"({"added_tokens_decoder": {"999": {"content": "zz", "special": false,
+      "single_word": true, "normalized": false}}})";
+  EXPECT_EQ(end_with("tokenizer_config.json", more), 0);
+  EXPECT_THAT(make_tokenizer(small_bpe(folder, root))->encode("zz"),
+              ElementsAre(static_cast<uint32_t>(first) + 2));
+  EXPECT_EQ(make_tokenizer(small_bpe(folder, root))->encode("zzs").size(), 3u);
+  EXPECT_EQ(make_tokenizer(wordpiece_of(folder, wordpiece_json()))->encode("zzs").size(), 1u);
+  for (const auto& [text, rule] :
+       {std::pair{R"({"added_tokens_decoder": []})", "must be an object"},
+        {R"({"added_tokens_decoder": {"x": "y"}})", "ids must be numbers"},
+        {R"({"eos_token": 3})", "eos_token must be a token"},
+        {"[]", "must be a JSON object"}}) {
+    write_file(folder / "tokenizer_config.json", text);
+    EXPECT_THAT(error_of(small_bpe(folder, root)), HasSubstr(rule));
+  }
+}
+
 TEST(ByteBpe, SeveralThreadsAtOnce) {
   const TextFolder folder;
   const auto tokenizer = make_tokenizer(small_bpe(folder));

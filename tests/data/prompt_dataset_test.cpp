@@ -59,6 +59,25 @@ TEST(Prompts, EndWithEndOfText) {
   EXPECT_THAT(named.ids, ElementsAre(ElementsAre('x', 'y', 256)));
 }
 
+// As kBytes, with its end and a tilde as ends, at which a generation stops.
+class EndsTokenizer final : public WideTokenizer {
+ public:
+  EndsTokenizer() : WideTokenizer(257) {}
+  std::vector<uint32_t> ends() const override { return {'~', 256}; }
+};
+
+TEST(Prompts, BeginAndEndOnce) {
+  const TextFolder folder;
+  const std::string lines =
+      line_of("^ab", "c") + line_of("ab", "c~") + line_of("a~", "") + line_of("", "^~");
+  const auto samples =
+      read_prompts(write_file(folder / "a.jsonl", lines), EndsTokenizer(), {.begin = {'^'}});
+  EXPECT_THAT(samples.ids, ElementsAre(ElementsAre('^', 'a', 'b', 'c', 256),
+                                       ElementsAre('^', 'a', 'b', 'c', '~'),
+                                       ElementsAre('^', 'a', '~', 256), ElementsAre('^', '~')));
+  EXPECT_THAT(samples.prompt_lengths, ElementsAre(3, 3, 3, 1));
+}
+
 TEST(Prompts, AreCutAtTheirEnds) {
   const TextFolder folder;
   const std::string path = write_file(

@@ -7,7 +7,7 @@
 
 namespace compact::test {
 
-class WideTokenizer final : public Tokenizer {
+class WideTokenizer : public Tokenizer {
  public:
   explicit WideTokenizer(int64_t vocabulary) : vocabulary_(vocabulary) {}
   std::vector<uint32_t> encode(std::string_view text) const override {

@@ -70,6 +70,9 @@ TEST(TokenizerStore, TakesTheModelOfAHuggingFaceFolder) {
   EXPECT_EQ(load_tokenizer(folder.path())->vocabulary(), 2048);
   write(folder / "tokenizer.json", R"({"added_tokens": [{"id": 2048, "content": "<|user|>"}]})");
   EXPECT_THAT(folder_error(folder.path()), testing::HasSubstr("adds the token `<|user|>`"));
+  // The model stands in for a tokenizer.json that asks for what is not done here.
+  write(folder / "tokenizer.json", R"({"model": {"type": "BPE", "new_setting": 1}})");
+  EXPECT_EQ(load_tokenizer(folder.path())->vocabulary(), 2048);
 }
 
 const char* const kWords = "[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\nThe\n";
@@ -99,8 +102,8 @@ TEST(TokenizerStore, PairsAndJsonOfHuggingFaceFolders) {
   const auto pair = load_tokenizer(folder.path());
   EXPECT_EQ(pair->encode("aba<|endoftext|>"), (std::vector<uint32_t>{2, 0, 3}));
   save_tokenizer(saved.path(), *pair);
-  EXPECT_EQ(saved.names(),
-            (std::vector<std::string>{"merges.txt", "tokenizer_config.json", "vocab.json"}));
+  EXPECT_EQ(saved.names(), (std::vector<std::string>{"merges.txt", "tokenizer.json",
+                                                     "tokenizer_config.json", "vocab.json"}));
   EXPECT_EQ(load_tokenizer(saved.path())->hash(), pair->hash());
   write(folder / "tokenizer.json", R"({"model": {"type": "Unigram"}})");
   EXPECT_THAT(folder_error(folder.path()), testing::HasSubstr("a model of type `Unigram`"));
@@ -118,20 +121,39 @@ TEST(TokenizerStore, PairsAndJsonOfHuggingFaceFolders) {
   EXPECT_EQ(load_tokenizer(again.path())->hash(), json->hash());
 }
 
-// The C++ half of tests/tasks/tokenizer_folders.py: every folder of COMPACT_EXCHANGE is loaded,
-// saved as FOLDER/saved, loaded from there, and encodes the lines of `lines` into FOLDER/ids.json.
+// The C++ half of tests/tasks/tokenizer_folders.py: the tokenizer of every folder of
+// COMPACT_EXCHANGE is saved beside the model of each of `types` as FOLDER/TYPE, or the reason why
+// not goes into FOLDER/TYPE/refused; loaded from there it encodes the strings of `lines` into
+// FOLDER/ids.json and those back into FOLDER/texts.json.
 TEST(TokenizerFolders, Exchange) {
   const char* const given = std::getenv("COMPACT_EXCHANGE");
   if (!given) GTEST_SKIP() << "run by tests/tasks/tokenizer_folders.py";
-  const nlohmann::json lines = read_json(fs::path(given) / "lines");
+  const nlohmann::json lines = read_json(fs::path(given) / "lines"),
+                       types = read_json(fs::path(given) / "types");
   for (const auto& entry : fs::directory_iterator(given)) {
     if (!entry.is_directory()) continue;
-    fs::create_directory(entry.path() / "saved");
-    save_tokenizer(entry.path() / "saved", *load_tokenizer(entry.path()));
-    const auto tokenizer = load_tokenizer(entry.path() / "saved");
-    nlohmann::json ids = nlohmann::json::array();
-    for (const auto& line : lines) ids.push_back(tokenizer->encode(line.get<std::string>()));
+    const auto tokenizer = load_tokenizer(entry.path());
+    for (const auto& [type, config] : types.items()) {
+      const fs::path folder = entry.path() / type;
+      fs::create_directory(folder);
+      try {
+        save_tokenizer(folder, *tokenizer, config);
+        write(folder / "config.json", config.dump());
+      } catch (const InputError& e) {
+        write(folder / "refused", e.what());
+      }
+    }
+    const auto saved = load_tokenizer(entry.path() / "llama");
+    EXPECT_EQ(saved->end_of_text(), tokenizer->end_of_text()) << entry.path();
+    nlohmann::json ids = nlohmann::json::array(), texts = nlohmann::json::array();
+    for (const auto& line : lines) {
+      ids.push_back(saved->encode(line.get<std::string>()));
+      texts.push_back(saved->decode(ids.back().get<std::vector<uint32_t>>()));
+      EXPECT_EQ(tokenizer->encode(line.get<std::string>()),
+                ids.back().get<std::vector<uint32_t>>());
+    }
     write(entry.path() / "ids.json", ids.dump());
+    write(entry.path() / "texts.json", texts.dump());
   }
 }
 

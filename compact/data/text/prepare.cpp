@@ -90,7 +90,8 @@ Prepared prepare(const std::vector<std::string>& inputs, const Tokenizer& tokeni
     encoder.feed(piece.text, tokens);
     if (piece.last) {
       encoder.finish(tokens);
-      tokens.push_back(tokenizer.end_of_text());
+      const bool ended = !tokens.empty() && tokens.back() == tokenizer.end_of_text();
+      if (!ended) tokens.push_back(tokenizer.end_of_text());
     }
     writer.append(tokens);
   }

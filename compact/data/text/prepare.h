@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text files to a token file, each document followed by end of text; streamed in constant memory
-// (but a line of `.jsonl` is held whole). For `compact prepare`, and for training on raw text.
+// Text files to a token file, each document followed by one end of text; streamed in constant
+// memory (but a line of `.jsonl` is held whole). For `compact prepare`, and for training on raw
+// text.
 #pragma once
 
 #include <cstdint>

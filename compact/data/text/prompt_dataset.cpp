@@ -29,21 +29,22 @@ PromptSamples read_prompts(const std::string& path, const Tokenizer& tokenizer,
   PromptSamples out;
   size_t cut = 0, dropped = 0, across = 0, bytes = 0;
   std::vector<TableCell> cells;
+  const std::vector<uint32_t> ends = tokenizer.ends();
   while (table->next(cells)) {
     for (size_t i = 0; i < 2; ++i) {
       COMPACT_CHECK(cells[i].kind == TableCell::kText, table->where(), " must have a text `",
                     i == 0 ? options.prompt : options.completion, "`");
     }
     const auto encoded = [&](const std::string& text) {
-      std::vector<uint32_t> ids = tokenizer.encode(text);
-      ids.insert(ids.begin(), options.begin.begin(), options.begin.end());
-      return ids;
+      return with_begin(options.begin, tokenizer.encode(text));
     };
     const std::vector<uint32_t> prompt = encoded(cells[0].text);
     std::vector<uint32_t> all = encoded(cells[0].text + cells[1].text);
     const auto common = std::mismatch(prompt.begin(), prompt.end(), all.begin(), all.end());
     across += common.first != prompt.end();
-    all.push_back(tokenizer.end_of_text());
+    const bool ended =
+        common.second != all.end() && std::ranges::find(ends, all.back()) != ends.end();
+    if (!ended) all.push_back(tokenizer.end_of_text());
     const int64_t begin = common.first - prompt.begin();
     const auto length = std::min(static_cast<int64_t>(all.size()), options.max_length);
     cut += length < static_cast<int64_t>(all.size());

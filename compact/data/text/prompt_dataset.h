@@ -28,9 +28,10 @@ struct PromptOptions {
 // Samples of a .jsonl file (or a .csv or .tsv file with a header), perhaps compressed. As TRL's
 // SFTTrainer does it: prompt and completion are encoded as one text, of which the tokens that the
 // prompt alone has too are its prompt, and what is beyond max_length is cut from the end, the end
-// of text first. Other than there, a token across the border of the two counts as completion, and
-// samples without any completion left are dropped; both are counted in warnings. Throws InputError
-// with path, line and rule, also where no sample is left.
+// of text first. A text that begins with `begin` itself, or ends with what ends one, gets no
+// second. Other than there, a token across the border of the two counts as completion, and samples
+// without any completion left are dropped; both are counted in warnings. Throws InputError with
+// path, line and rule, also where no sample is left.
 PromptSamples read_prompts(const std::string& path, const Tokenizer& tokenizer,
                            const PromptOptions& options = {});
 

@@ -2,6 +2,7 @@
 #include "compact/data/tokenizers/added_tokens.h"
 
 #include <algorithm>
+#include <cctype>
 
 #include "compact/base/check.h"
 #include "compact/data/files/printable.h"
@@ -29,6 +30,14 @@ bool word_starts_at(std::string_view text, size_t i) {
 }
 
 }  // namespace
+
+bool AddedToken::touches_letters() const {
+  const auto letter = [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return byte >= 0x80 || std::isalnum(byte) != 0;
+  };
+  return !content.empty() && (letter(content.front()) || letter(content.back()));
+}
 
 void AddedTokenFinder::add(const AddedToken& token, std::string_view content,
                            const std::string& where) {

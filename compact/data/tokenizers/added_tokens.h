@@ -21,6 +21,9 @@ struct AddedToken {
   bool normalized = false;              // looked for after normalisation, and normalised itself
   bool single_word = false;             // not inside of a word
   bool lstrip = false, rstrip = false;  // takes the white space before it, after it
+
+  // Whether it begins or ends with a letter, a digit or what is not ASCII.
+  bool touches_letters() const;
 };
 
 // Finds the tokens of one kind: those looked for before normalisation, or after.

@@ -61,18 +61,37 @@ std::vector<ByteBpe::Merge> merges_of_lines(std::string_view text, const std::st
   return merges;
 }
 
-uint32_t end_of(const std::vector<AddedToken>& added, const std::string& where) {
+// Without the files beside.
+std::optional<uint32_t> own_end(const std::vector<AddedToken>& added) {
   for (const char* const name : kEnds) {
     for (const AddedToken& token : added) {
       if (token.special && token.content == name) return token.id;
     }
   }
   const auto special = [](const AddedToken& token) { return token.special; };
-  const auto only = std::find_if(added.begin(), added.end(), special);
-  COMPACT_CHECK(std::count_if(added.begin(), added.end(), special) == 1, where,
+  if (std::count_if(added.begin(), added.end(), special) != 1) return {};
+  return std::find_if(added.begin(), added.end(), special)->id;
+}
+
+// Adds what the files beside say to parts whose own tokens are known.
+void take_roles(const TokenRoles& roles, BpeParts& parts, const std::string& where) {
+  const std::optional<uint32_t> own = own_end(parts.added);
+  for (const AddedToken& token : roles.add_to(parts.vocabulary, parts.added, where)) {
+    parts.beside += cat(token.id, "=", token.content, token.special, token.normalized, token.lstrip,
+                        token.rstrip, token.single_word, ";");
+  }
+  parts.stops = roles.stops([&](int64_t id) {
+    return std::ranges::any_of(parts.added,
+                               [&](const AddedToken& t) { return t.special && t.id == id; });
+  });
+  const std::string* const eos = roles.token("eos_token");
+  const std::optional<uint32_t> end =
+      TokenRoles::end(eos ? parts.vocabulary.find(*eos) : std::nullopt, parts.stops);
+  COMPACT_CHECK(end || own, where,
                 ": needs a special added token that ends a text: <|endoftext|>, <|end_of_text|>, "
-                "</s>, <eos>, <|eot_id|> or <|im_end|>");
-  return only->id;
+                "</s>, <eos>, <|eot_id|> or <|im_end|>, or eos_token in a tokenizer_config.json");
+  parts.end_of_text = end ? *end : *own;
+  if (end && end != own) parts.beside += cat("end=", *end);
 }
 
 // Settings of a model that must be as they are where nobody asked for them.
@@ -88,37 +107,61 @@ void refuse_others(const json& model, const std::string& where) {
     COMPACT_CHECK(json_string(model, key, "", where).empty(), where, ": ", key,
                   " is not known here, must be empty");
   }
-  COMPACT_CHECK(
-      !json_flag(model, "byte_fallback", false, where), where,
-      ": byte_fallback is not known here; a SentencePiece tokenizer.model may be at hand");
+}
+
+// Where a text may be cut whose spaces are U+2581: before one, if no token joins it to what comes
+// before.
+Cut cut_of(const Metaspace& metaspace, const Vocabulary& vocabulary) {
+  const std::string_view mark = "\u2581";
+  if (!vocabulary.find(mark)) return Cut::kNowhere;
+  for (int64_t id = 0; id < vocabulary.size(); ++id) {
+    const std::string& token = *vocabulary.token(static_cast<uint32_t>(id));
+    const size_t word = token.find_first_not_of(mark);
+    if (word != token.npos && token.find(mark, word) != token.npos) return Cut::kNowhere;
+  }
+  return metaspace.prefix == Metaspace::Prefix::kAlways ? Cut::kAtSpace : Cut::kBeforeSpace;
+}
+
+// Normalizer, pre_tokenizer and decoder of byte-level BPE.
+void read_byte_level(const json& root, BpeParts& parts, const std::string& where) {
+  const std::string normalizer = component_type(root, "normalizer", where);
+  parts.composes = normalizer == "NFC";
+  if (parts.composes) allow_keys(root["normalizer"], {"type"}, where + ": normalizer");
+  COMPACT_CHECK(normalizer.empty() || parts.composes ||
+                    (normalizer == "Sequence" &&
+                     root["normalizer"].value("normalizers", json::array({1})).empty()),
+                where, ": normalizer ", printable(normalizer),
+                " is not known here, must be NFC or null");
+  COMPACT_CHECK(component_type(root, "decoder", where) == "ByteLevel", where,
+                ": decoder must be ByteLevel, or begin with Replace of U+2581");
+  const auto words = root.find("pre_tokenizer");
+  parts.splitter =
+      std::make_unique<WordSplitter>(words == root.end() ? json(nullptr) : *words, where);
+  if (parts.splitter->can_cut_before_space()) parts.cut = Cut::kBeforeSpace;
 }
 
 }  // namespace
 
-BpeParts read_bpe_json(std::string_view text, const std::string& where) {
+BpeParts read_bpe_json(std::string_view text, const TokenRoles& roles, const std::string& where) {
   const json root = parse_tokenizer_json(text, where, "BPE");
   const json& model = root["model"];
   const std::string at = where + ": model";
   refuse_others(model, at);
   COMPACT_CHECK(model.contains("vocab") && model.contains("merges"), at,
                 " needs `vocab` and `merges`");
-  const std::string normalizer = component_type(root, "normalizer", where);
-  const bool composes = normalizer == "NFC";
-  if (composes) allow_keys(root["normalizer"], {"type"}, where + ": normalizer");
-  COMPACT_CHECK(normalizer.empty() || composes ||
-                    (normalizer == "Sequence" &&
-                     root["normalizer"].value("normalizers", json::array({1})).empty()),
-                where, ": normalizer ", printable(normalizer),
-                " is not known here, must be NFC or null");
-  COMPACT_CHECK(component_type(root, "decoder", where) == "ByteLevel", where,
-                ": decoder must be ByteLevel");
   BpeParts parts;
-  parts.composes = composes;
-  const auto words = root.find("pre_tokenizer");
-  parts.splitter =
-      std::make_unique<WordSplitter>(words == root.end() ? json(nullptr) : *words, where);
-  parts.vocabulary = Vocabulary::from_json(model["vocab"], at + ".vocab");
+  parts.metaspace = read_metaspace(root, where);
   BpeSettings settings;
+  settings.characters = parts.metaspace.has_value();
+  settings.byte_fallback = json_flag(model, "byte_fallback", false, at);
+  if (!parts.metaspace) {
+    COMPACT_CHECK(!settings.byte_fallback, at,
+                  ": byte_fallback is not known here beside a decoder ",
+                  "of another kind than Replace of U+2581");
+    read_byte_level(root, parts, where);
+  }
+  parts.vocabulary = Vocabulary::from_json(model["vocab"], at + ".vocab");
+  if (parts.metaspace) parts.cut = cut_of(*parts.metaspace, parts.vocabulary);
   settings.fuse_unknown = json_flag(model, "fuse_unk", false, at);
   settings.ignore_merges = json_flag(model, "ignore_merges", false, at);
   if (const std::string unknown = json_string(model, "unk_token", "", at); !unknown.empty()) {
@@ -129,43 +172,73 @@ BpeParts read_bpe_json(std::string_view text, const std::string& where) {
   parts.model = std::make_unique<ByteBpe>(parts.vocabulary,
                                           merges_of(model["merges"], at + ".merges"), settings, at);
   parts.added = read_added_tokens(root, parts.vocabulary, where);
-  parts.end_of_text = end_of(parts.added, where);
+  take_roles(roles, parts, where);
   parts.format = read_sequence_format(root, parts.vocabulary, where);
   if (parts.format) {
-    parts.format->pad = read_pad(root, parts.vocabulary, parts.end_of_text, where);
+    parts.format->pad = read_pad(root, roles, parts.vocabulary, parts.end_of_text, where);
   }
   return parts;
 }
 
 BpeParts read_bpe_pair(std::string_view vocab, const std::string& vocab_where,
-                       std::string_view merges, const std::string& merges_where) {
+                       std::string_view merges, const std::string& merges_where,
+                       const TokenRoles& roles) {
   BpeParts parts;
-  parts.vocabulary = Vocabulary::from_json(
-      parse_json(vocab, vocab_where, {.max_bytes = kLargestVocabulary}), vocab_where);
+  const json tokens = parse_json(vocab, vocab_where, {.max_bytes = kLargestVocabulary});
+  parts.vocabulary = Vocabulary::from_json(tokens, vocab_where);
   parts.splitter = std::make_unique<WordSplitter>(WordSplitter::gpt2());
+  parts.cut = Cut::kBeforeSpace;
   const std::string valid = repaired_utf8(merges);
   COMPACT_CHECK(valid == merges, merges_where, ": must be UTF-8");
-  parts.model = std::make_unique<ByteBpe>(parts.vocabulary, merges_of_lines(valid, merges_where),
-                                          BpeSettings{}, merges_where);
+  const std::vector<ByteBpe::Merge> pairs = merges_of_lines(valid, merges_where);
+  parts.model = std::make_unique<ByteBpe>(parts.vocabulary, pairs, BpeSettings{}, merges_where);
   const auto special = [&](const char* name) {
     const auto id = parts.vocabulary.find(name);
     COMPACT_CHECK(id, vocab_where, ": needs the token ", name);
     parts.added.push_back({name, *id});
     return *id;
   };
+  json processor;
   if (parts.vocabulary.find("<s>") && parts.vocabulary.find("</s>")) {
     const uint32_t begin = special("<s>"), pad = special("<pad>"), end = special("</s>");
     special("<unk>");
     special("<mask>");
     parts.added.back().lstrip = true;
-    parts.end_of_text = end;
     parts.format = SequenceFormat{{begin}, {end, end}, {end}, pad, false};
-    parts.pair_class = "RobertaTokenizer";
+    processor = {{"type", "RobertaProcessing"},
+                 {"sep", {"</s>", end}},
+                 {"cls", {"<s>", begin}},
+                 {"trim_offsets", true},
+                 {"add_prefix_space", false}};
   } else {
-    parts.end_of_text = special("<|endoftext|>");
-    parts.format = SequenceFormat{{}, {}, {}, parts.end_of_text, true};
-    parts.pair_class = "GPT2Tokenizer";
+    parts.format = SequenceFormat{{}, {}, {}, special("<|endoftext|>"), true};
   }
+  take_roles(roles, parts, vocab_where);
+  const json bytes{{"type", "ByteLevel"},
+                   {"add_prefix_space", false},
+                   {"trim_offsets", true},
+                   {"use_regex", true}};
+  parts.json = json{
+      {"version", "1.0"},
+      {"truncation", nullptr},
+      {"padding", nullptr},
+      {"added_tokens", json_of(parts.added)},
+      {"normalizer", nullptr},
+      {"pre_tokenizer", bytes},
+      {"post_processor", processor},
+      {"decoder", bytes},
+      {"model",
+       {{"type", "BPE"},
+        {"dropout", nullptr},
+        {"unk_token", nullptr},
+        {"continuing_subword_prefix", nullptr},
+        {"end_of_word_suffix", nullptr},
+        {"fuse_unk", false},
+        {"byte_fallback", false},
+        {"ignore_merges", false},
+        {"vocab", tokens},
+        {"merges",
+         pairs}}}}.dump();
   return parts;
 }
 

@@ -6,8 +6,10 @@
 #include <algorithm>
 
 #include "compact/base/check.h"
+#include "compact/base/text.h"
 #include "compact/data/files/printable.h"
 #include "compact/data/tokenizers/byte_alphabet.h"
+#include "compact/data/tokenizers/hf_characters.h"
 
 namespace compact {
 namespace {
@@ -41,14 +43,27 @@ ByteBpe::ByteBpe(const Vocabulary& vocabulary, const std::vector<Merge>& merges,
     rules_[i] = {pair, static_cast<uint32_t>(rank), find(left + right, rank)};
   }
   for (int64_t id = 0; id < vocabulary.size(); ++id) {
-    const std::string& token = *vocabulary.token(static_cast<uint32_t>(id));
-    const auto bytes = token.empty() ? std::nullopt : alphabet_bytes(token);
-    if (!bytes) continue;
-    if (bytes->size() == 1) {
-      bytes_[static_cast<unsigned char>((*bytes)[0])] = static_cast<uint32_t>(id);
+    const auto number = static_cast<uint32_t>(id);
+    const std::string& token = *vocabulary.token(number);
+    if (token.empty()) continue;
+    if (settings_.characters) {
+      size_t end = 0;
+      next_character(token, end);
+      if (end == token.size()) characters_.emplace(token, number);
+      if (settings_.ignore_merges) words_.emplace(token, number);
+      continue;
     }
-    if (settings_.ignore_merges) words_.emplace(*bytes, static_cast<uint32_t>(id));
+    const auto bytes = alphabet_bytes(token);
+    if (!bytes) continue;
+    if (bytes->size() == 1) bytes_[static_cast<unsigned char>((*bytes)[0])] = number;
+    if (settings_.ignore_merges) words_.emplace(*bytes, number);
   }
+  if (!settings_.byte_fallback) return;
+  for (size_t byte = 0; byte < 256; ++byte) {
+    bytes_[byte] = vocabulary.find(formatted("<0x%02X>", static_cast<unsigned>(byte)));
+  }
+  const bool all = std::ranges::all_of(bytes_, [](const auto& id) { return id.has_value(); });
+  COMPACT_CHECK(all, where, ": byte_fallback needs the tokens <0x00> to <0xFF>");
 }
 
 const ByteBpe::Rule* ByteBpe::rule(uint32_t left, uint32_t right) const {
@@ -72,6 +87,35 @@ void ByteBpe::encode(std::string_view word, Scratch& scratch, std::vector<uint32
   tokens.insert(tokens.end(), entry.tokens.begin(), entry.tokens.end());
 }
 
+// What is merged: a symbol for each byte, or for each character that is a token.
+void ByteBpe::begin(std::string_view word, std::vector<Scratch::Symbol>& symbols) const {
+  symbols.clear();
+  bool after_unknown = false;
+  const auto push = [&](std::optional<uint32_t> token) {
+    const bool skip = !token && (!settings_.unknown || (after_unknown && settings_.fuse_unknown));
+    after_unknown = !token;
+    if (skip) return;
+    const auto i = static_cast<int32_t>(symbols.size());
+    symbols.push_back({token ? *token : *settings_.unknown, i - 1, i + 1, true});
+  };
+  const auto push_byte = [&](char c) { push(bytes_[static_cast<unsigned char>(c)]); };
+  if (!settings_.characters) {
+    std::ranges::for_each(word, push_byte);
+    return;
+  }
+  for (size_t i = 0; i < word.size();) {
+    const size_t at = i;
+    next_character(word, i);
+    const std::string_view character = word.substr(at, i - at);
+    const auto found = characters_.find(std::string(character));
+    if (found == characters_.end() && settings_.byte_fallback) {
+      std::ranges::for_each(character, push_byte);
+    } else {
+      push(found == characters_.end() ? std::nullopt : std::optional(found->second));
+    }
+  }
+}
+
 void ByteBpe::merge(std::string_view word, Scratch& scratch, std::vector<uint32_t>& tokens) const {
   if (settings_.ignore_merges) {
     if (const auto found = words_.find(std::string(word)); found != words_.end()) {
@@ -81,16 +125,7 @@ void ByteBpe::merge(std::string_view word, Scratch& scratch, std::vector<uint32_
   }
   using Symbol = Scratch::Symbol;
   std::vector<Symbol>& symbols = scratch.symbols_;
-  symbols.clear();
-  bool after_unknown = false;
-  for (const char c : word) {
-    const auto token = bytes_[static_cast<unsigned char>(c)];
-    const bool skip = !token && (!settings_.unknown || (after_unknown && settings_.fuse_unknown));
-    after_unknown = !token;
-    if (skip) continue;
-    const auto i = static_cast<int32_t>(symbols.size());
-    symbols.push_back({token ? *token : *settings_.unknown, i - 1, i + 1, true});
-  }
+  begin(word, symbols);
   if (symbols.empty()) return;
   symbols.back().next = -1;
 

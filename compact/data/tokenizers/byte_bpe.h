@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Byte pair encoding of words of bytes (Sennrich et al., arXiv 1508.07909; GPT-2): of all
-// neighbours that a merge is known for, the pair of the first merge becomes one, the leftmost of
-// several, until none is left. O(n log n) for a word of n bytes.
+// Byte pair encoding of words of bytes or of characters (Sennrich et al., arXiv 1508.07909; GPT-2):
+// of all neighbours that a merge is known for, the pair of the first merge becomes one, the
+// leftmost of several, until none is left. O(n log n) for a word of n bytes.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +20,16 @@ struct BpeSettings {
   std::optional<uint32_t> unknown;  // for bytes that are no token; without it they are left out
   bool fuse_unknown = false;        // one for several in a row
   bool ignore_merges = false;       // a word that is a token is that token
+  bool characters = false;          // words are of characters, tokens as they are written
+  bool byte_fallback = false;       // of characters: one that is no token is bytes as <0x0A>
 };
 
 class ByteBpe {
  public:
   using Merge = std::pair<std::string, std::string>;
 
-  // Tokens and merges as their files write them (byte_alphabet.h). Throws InputError beginning with
-  // `where` where a merge names a token that is not there, or makes one.
+  // Tokens and merges as their files write them: bytes as in byte_alphabet.h. Throws InputError
+  // beginning with `where` where a merge names a token that is not there, or makes one.
   ByteBpe(const Vocabulary& vocabulary, const std::vector<Merge>& merges,
           const BpeSettings& settings, const std::string& where);
 
@@ -68,12 +70,14 @@ class ByteBpe {
     uint32_t rank, token;  // kFree: no rule here
   };
   const Rule* rule(uint32_t left, uint32_t right) const;
+  void begin(std::string_view word, std::vector<Scratch::Symbol>& symbols) const;
   void merge(std::string_view word, Scratch& scratch, std::vector<uint32_t>& tokens) const;
 
   BpeSettings settings_;
-  std::vector<Rule> rules_;                          // a hash table, at most half full
-  std::optional<uint32_t> bytes_[256];               // tokens of single bytes
-  std::unordered_map<std::string, uint32_t> words_;  // whole tokens, for ignore_merges
+  std::vector<Rule> rules_;                               // a hash table, at most half full
+  std::optional<uint32_t> bytes_[256];                    // tokens of single bytes
+  std::unordered_map<std::string, uint32_t> words_;       // whole tokens, for ignore_merges
+  std::unordered_map<std::string, uint32_t> characters_;  // tokens of one character
 };
 
 }  // namespace compact

@@ -7,8 +7,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "compact/base/check.h"
+#include "compact/data/tokenizers/hf_characters.h"
 
 namespace compact {
 namespace {
@@ -25,6 +28,29 @@ const icu::Normalizer2& composer() {
   return *all;
 }
 
+// Marks after a character in canonical order. ICU goes back over all of them for each that is not.
+std::string in_order(std::string_view text) {
+  std::string out;
+  std::vector<std::pair<int, char32_t>> marks;
+  const auto flush = [&] {
+    std::ranges::stable_sort(marks, {}, &std::pair<int, char32_t>::first);
+    for (const auto& mark : marks) append_character(out, mark.second);
+    marks.clear();
+  };
+  for (size_t i = 0; i < text.size();) {
+    const size_t at = i;
+    const char32_t c = next_character(text, i);
+    if (const int order = c < 0x300 ? 0 : combining_class(c); order != 0) {
+      marks.emplace_back(order, c);
+      continue;
+    }
+    flush();
+    out += text.substr(at, i - at);
+  }
+  flush();
+  return out;
+}
+
 }  // namespace
 
 std::string nfc(std::string_view text) {
@@ -36,7 +62,9 @@ std::string nfc(std::string_view text) {
   std::string result;
   icu::StringByteSink<std::string> sink(&result, static_cast<int32_t>(text.size()));
   UErrorCode error = U_ZERO_ERROR;
-  composer().normalizeUTF8(0, icu::StringPiece(text.data(), static_cast<int32_t>(text.size())),
+  const std::string ordered = in_order(text);
+  composer().normalizeUTF8(0,
+                           icu::StringPiece(ordered.data(), static_cast<int32_t>(ordered.size())),
                            sink, nullptr, error);
   COMPACT_CHECK(U_SUCCESS(error), "[nfc] ICU: ", u_errorName(error));
   return result;

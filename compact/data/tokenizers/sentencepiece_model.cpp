@@ -12,8 +12,11 @@ namespace compact {
 namespace {
 
 // Fields of the messages ModelProto, NormalizerSpec and TrainerSpec of sentencepiece_model.proto.
-constexpr uint64_t kTrainer = 2, kNormalizer = 3, kDenormalizer = 5, kCharsMap = 2, kModelType = 3;
-constexpr uint64_t kBpe = 2;  // of ModelType
+constexpr uint64_t kTrainer = 2, kNormalizer = 3, kDenormalizer = 5, kCharsMap = 2, kModelType = 3,
+                   kSpaceAfter = 24, kByteFallback = 35, kPrefix = 3, kSqueezesSpaces = 4,
+                   kMarksSpaces = 5;
+// Fields of a piece.
+constexpr uint64_t kPiece = 1, kText = 1, kType = 3, kUserDefined = 4;
 
 // A message of protocol buffers, field by field.
 class Fields {
@@ -23,6 +26,7 @@ class Fields {
   // Goes to the next field; false at the end.
   bool next() {
     if (left_.empty()) return false;
+    const std::string_view before = left_;
     const uint64_t tag = varint();
     COMPACT_CHECK(tag >> 3 >= 1 && tag <= UINT32_MAX, path_, kBroken, "a field's number");
     number = tag >> 3;
@@ -44,12 +48,14 @@ class Fields {
       default:
         fail(path_, kBroken, "a field of type ", tag & 7);
     }
+    whole = before.substr(0, before.size() - left_.size());
     return true;
   }
 
   uint64_t number = 0;
   std::string_view content;  // of a field that has a length
   uint64_t value = 0;        // of one that is a number of any length
+  std::string_view whole;    // all of its bytes
 
  private:
   static constexpr const char* kBroken = ": must be a SentencePiece model, is broken at ";
@@ -181,15 +187,52 @@ void check_sentencepiece_model(std::string_view model, const std::string& path) 
   }
 }
 
-bool sentencepiece_merges(std::string_view model, const std::string& path) {
-  bool merges = false;
+SentencePieceSettings sentencepiece_settings(std::string_view model, const std::string& path) {
+  SentencePieceSettings settings;
   for (Fields fields(model, path); fields.next();) {
-    if (fields.number != kTrainer) continue;
-    for (Fields trainer(fields.content, path); trainer.next();) {
-      if (trainer.number == kModelType) merges = trainer.value == kBpe;
+    if (fields.number == kPiece) {
+      std::string_view text;
+      uint64_t type = 0;
+      for (Fields piece(fields.content, path); piece.next();) {
+        if (piece.number == kText) text = piece.content;
+        if (piece.number == kType) type = piece.value;
+      }
+      if (type == kUserDefined) settings.whole.emplace_back(text);
+    }
+    if (fields.number != kTrainer && fields.number != kNormalizer) continue;
+    const bool trainer = fields.number == kTrainer;
+    for (Fields part(fields.content, path); part.next();) {
+      const bool on = part.value != 0;
+      if (trainer && part.number == kModelType) settings.model_type = part.value;
+      if (trainer && part.number == kSpaceAfter) settings.space_after = on;
+      if (trainer && part.number == kByteFallback) settings.byte_fallback = on;
+      if (!trainer && part.number == kCharsMap) settings.rules = part.content;
+      if (!trainer && part.number == kPrefix) settings.prefix = on;
+      if (!trainer && part.number == kSqueezesSpaces) settings.squeezes_spaces = on;
+      if (!trainer && part.number == kMarksSpaces) settings.marks_spaces = on;
     }
   }
-  return merges;
+  return settings;
+}
+
+std::string without_rules(std::string_view model, const std::string& path) {
+  std::string out;
+  for (Fields fields(model, path); fields.next();) {
+    if (fields.number != kNormalizer) {
+      out += fields.whole;
+      continue;
+    }
+    std::string normalizer;
+    for (Fields part(fields.content, path); part.next();) {
+      if (part.number != kCharsMap) normalizer += part.whole;
+    }
+    out += static_cast<char>(kNormalizer << 3 | 2);
+    size_t size = normalizer.size();
+    for (; size >= 0x80; size >>= 7) out += static_cast<char>(size | 0x80);
+    out += static_cast<char>(size);
+    out += normalizer;
+  }
+  return out;
 }
 
 }  // namespace compact

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace compact {
 
@@ -11,8 +13,21 @@ namespace compact {
 // positions that such a table holds without looking where they lead.
 void check_sentencepiece_model(std::string_view model, const std::string& path);
 
-// Whether its pieces are merged in pairs (BPE), not chosen by probability (unigram), which is what
-// a model says that says nothing. The same errors.
-bool sentencepiece_merges(std::string_view model, const std::string& path);
+// What a model says beside its pieces; what it does not say is as here.
+struct SentencePieceSettings {
+  uint64_t model_type = 1;         // unigram; 2 is BPE
+  bool space_after = false;        // the mark of a space ends a word, and does not begin it
+  bool byte_fallback = false;      // what is unknown becomes its bytes
+  std::string_view rules;          // of normalization (precompiled_charsmap)
+  bool prefix = true;              // a space is put before every text
+  bool squeezes_spaces = true;     // spaces around a text fall away, of several one stays
+  bool marks_spaces = true;        // a space becomes U+2581
+  std::vector<std::string> whole;  // pieces that are taken wherever they stand (user-defined)
+};
+// The same errors.
+SentencePieceSettings sentencepiece_settings(std::string_view model, const std::string& path);
+
+// The same model without its rules of normalization.
+std::string without_rules(std::string_view model, const std::string& path);
 
 }  // namespace compact

@@ -1,87 +1,171 @@
 // SPDX-License-Identifier: Apache-2.0
-// `sentencepiece:file=PATH`: a SentencePiece model, through its own library.
+// `sentencepiece:file=PATH`: a SentencePiece model, through its own library. Special tokens (<s>,
+// </s>, <unk> and others like them) and those that the folder adds are looked for in a text first,
+// as `transformers` does.
 #include <sentencepiece_processor.h>
 #include <xxhash.h>
 
-#include <fstream>
+#include <algorithm>
 #include <new>
+#include <nlohmann/json.hpp>
 
 #include "compact/base/check.h"
 #include "compact/data/files/byte_source.h"
 #include "compact/data/files/utf8.h"
+#include "compact/data/tokenizers/cluster_rules.h"
+#include "compact/data/tokenizers/sentencepiece_json.h"
 #include "compact/data/tokenizers/sentencepiece_model.h"
 #include "compact/data/tokenizers/tokenizer.h"
+#include "compact/data/tokenizers/tokenizer_files.h"
 
 namespace compact {
 namespace {
 
 constexpr int64_t kLargestModel = int64_t{1} << 28;
 
-std::string read_model(const std::string& path) {
-  const int64_t size = input_size(path);
-  COMPACT_CHECK(size <= kLargestModel, path, ": a SentencePiece model must be at most ",
-                kLargestModel, " bytes, has ", size);
-  std::string bytes(static_cast<size_t>(size), '\0');
-  std::ifstream file(path, std::ios::binary);
-  file.read(bytes.data(), size);
-  COMPACT_CHECK(file.gcount() == size, path, ": cannot be read");
-  return bytes;
-}
-
 class SentencePieceTokenizer final : public Tokenizer {
  public:
-  explicit SentencePieceTokenizer(const std::string& path) : path_(path), bytes_(read_model(path)) {
+  explicit SentencePieceTokenizer(const std::string& path) : path_(path) {
+    COMPACT_CHECK(input_size(path) <= kLargestModel, path,
+                  ": a SentencePiece model must be at most ", kLargestModel, " bytes, has ",
+                  input_size(path));
+    files_.read(path, kName);
     load();
     COMPACT_CHECK(processor_.GetPieceSize() > 0, path, ": has an empty vocabulary");
-    COMPACT_CHECK(processor_.eos_id() >= 0, path, ": needs an end-of-sentence piece (</s>)");
-    XXH3_state_t* const state = XXH3_createState();
-    XXH3_64bits_reset(state);
-    XXH3_64bits_update(state, "sentencepiece", 13);
-    XXH3_64bits_update(state, bytes_.data(), bytes_.size());
-    hash_ = XXH3_64bits_digest(state);
-    XXH3_freeState(state);
+    const SentencePieceSettings settings = sentencepiece_settings(files_[kName], path);
+    for (int id = 0; id < processor_.GetPieceSize(); ++id) {
+      COMPACT_CHECK(repaired_utf8(processor_.IdToPiece(id)) == processor_.IdToPiece(id), path,
+                    ": piece ", id, " must be UTF-8");
+      vocabulary_.add(processor_.IdToPiece(id), static_cast<uint32_t>(id), path);
+      if (processor_.IsControl(id) || processor_.IsUnknown(id)) {
+        added_.push_back({processor_.IdToPiece(id), static_cast<uint32_t>(id)});
+      }
+      // The package `tokenizers` finds these in a text that spells them, where it looks pieces up.
+      if (processor_.IsByte(id) && (settings.model_type == 1 || !settings.whole.empty())) {
+        added_.push_back({processor_.IdToPiece(id), static_cast<uint32_t>(id), false});
+      }
+    }
+    std::string beside;  // what the files beside change
+    for (const AddedToken& token : files_.roles().add_to(vocabulary_, added_, path)) {
+      beside += cat(" ", token.id, "=", token.content);
+    }
+    special_.resize(static_cast<size_t>(vocabulary()));
+    for (const AddedToken& token : added_) {
+      finder_.add(token, token.content, path);
+      special_[token.id] = token.special;
+    }
+    stops_ = files_.roles().stops([&](int64_t id) {
+      return id >= 0 && id < vocabulary() && special_[static_cast<size_t>(id)];
+    });
+    const std::string* const eos = files_.roles().token("eos_token");
+    const auto end = TokenRoles::end(eos ? vocabulary_.find(*eos) : std::nullopt, stops_);
+    const int own = processor_.eos_id();
+    COMPACT_CHECK(end || own >= 0, path, ": needs an end-of-sentence piece (</s>)");
+    end_ = end ? *end : static_cast<uint32_t>(own);
+    if (end && static_cast<int64_t>(*end) != own) beside += cat(" end=", *end);
+    hash_ = hash_of(beside);
+    const std::string* const begin = files_.roles().token("bos_token");
+    if (const auto adds = files_.roles().adds_begin()) {
+      const auto id = begin ? vocabulary_.find(*begin) : std::nullopt;
+      format_ = SequenceFormat{{}, {}, {}, end_, false};
+      if (*adds && id) format_->begin = {*id};
+    }
     cut_ = find_cut();
   }
 
   std::vector<uint32_t> encode(std::string_view text) const override {
-    const std::string repaired = repaired_utf8(text);
-    std::vector<int> ids;
-    const auto status = processor_.Encode(repaired, &ids);
-    COMPACT_CHECK(status.ok(), path_, ": cannot encode: ", status.message());
-    return {ids.begin(), ids.end()};
+    std::vector<uint32_t> tokens;
+    finder_.split(
+        repaired_utf8(text),
+        [&](std::string_view rest) {
+          std::vector<int> ids;
+          const auto status = processor_.Encode(rules_->applied(rest), &ids);
+          COMPACT_CHECK(status.ok(), path_, ": cannot encode: ", status.message());
+          tokens.insert(tokens.end(), ids.begin(), ids.end());
+        },
+        [&](uint32_t id) { tokens.push_back(id); });
+    return tokens;
   }
 
   std::string decode(std::span<const uint32_t> tokens) const override {
+    std::string text;
+    std::vector<int> ids;
+    const auto flush = [&] {
+      std::string part;
+      const auto status = processor_.Decode(ids, &part);
+      COMPACT_CHECK(status.ok(), path_, ": cannot decode: ", status.message());
+      text += part;
+      ids.clear();
+    };
     for (const uint32_t token : tokens) {
       COMPACT_CHECK(token < static_cast<uint64_t>(vocabulary()), path_,
                     ": a token id must be below ", vocabulary(), ", is ", token);
+      if (special_[token]) continue;
+      if (static_cast<int64_t>(token) < processor_.GetPieceSize()) {
+        ids.push_back(static_cast<int>(token));
+      } else {
+        flush();
+        text += *vocabulary_.token(token);
+      }
     }
-    std::string text;
-    const auto status = processor_.Decode(std::vector<int>(tokens.begin(), tokens.end()), &text);
-    COMPACT_CHECK(status.ok(), path_, ": cannot decode: ", status.message());
+    flush();
     return text;
   }
 
-  int64_t vocabulary() const override { return processor_.GetPieceSize(); }
-  uint32_t end_of_text() const override { return static_cast<uint32_t>(processor_.eos_id()); }
+  int64_t vocabulary() const override { return vocabulary_.size(); }
+  uint32_t end_of_text() const override { return end_; }
+  std::vector<uint32_t> ends() const override {
+    std::vector<uint32_t> all = stops_;
+    all.push_back(end_);
+    return all;
+  }
   Cut cut() const override { return cut_; }
   std::string spec() const override { return "sentencepiece:file=" + path_; }
   uint64_t hash() const override { return hash_; }
   std::map<std::string, std::string> files() const override {
-    return {{"tokenizer.model", bytes_}};
+    std::map<std::string, std::string> files = files_.all();
+    const SentencePieceSettings settings = sentencepiece_settings(files_[kName], path_);
+    COMPACT_CHECK(settings.model_type <= 2 && !settings.space_after, path_,
+                  ": transformers has no tokenizer for a SentencePiece model of words or "
+                  "characters, or with spaces after words: it must be of the type unigram or bpe");
+    files["tokenizer.json"] = sentencepiece_json(
+        processor_, settings, added_, format_ ? format_->begin : std::vector<uint32_t>());
+    return files;
   }
-  // The class of `transformers` that reads tokenizer.model as its own library does.
   std::map<std::string, std::string> config() const override {
-    return {{"tokenizer_class",
-             sentencepiece_merges(bytes_, path_) ? "\"LlamaTokenizer\"" : "\"T5Tokenizer\""}};
+    std::map<std::string, std::string> config;
+    const auto name = [&](const char* role, int64_t id) {
+      if (id < 0) return;
+      config[role] = nlohmann::json(*vocabulary_.token(static_cast<uint32_t>(id))).dump();
+    };
+    name("eos_token", end_);
+    name("bos_token", processor_.bos_id());
+    name("unk_token", processor_.unk_id());
+    name("pad_token", processor_.pad_id());
+    return config;
   }
+  std::optional<SequenceFormat> sequence_format() const override { return format_; }
   Spec spec_in(const std::string& folder) const override {
-    return {"sentencepiece", {{"file", folder + "tokenizer.model"}}};
+    return {"sentencepiece", {{"file", folder + kName}}};
   }
 
  private:
+  static constexpr const char* kName = "tokenizer.model";
+
+  uint64_t hash_of(const std::string& beside) const {
+    XXH3_state_t* const state = XXH3_createState();
+    XXH3_64bits_reset(state);
+    XXH3_64bits_update(state, "sentencepiece 2", 15);
+    XXH3_64bits_update(state, beside.data(), beside.size());
+    XXH3_64bits_update(state, files_[kName].data(), files_[kName].size());
+    const uint64_t hash = XXH3_64bits_digest(state);
+    XXH3_freeState(state);
+    return hash;
+  }
+
   void load() {
-    check_sentencepiece_model(bytes_, path_);
+    check_sentencepiece_model(files_[kName], path_);
+    rules_.emplace(sentencepiece_settings(files_[kName], path_).rules);
     const std::string error = load_error();
     COMPACT_CHECK(error.empty(), path_, ": must be a SentencePiece model: ", error);
   }
@@ -89,7 +173,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   // What the library says is wrong with the file; empty where it can read it. It throws on some
   // files.
   std::string load_error() try {
-    const auto status = processor_.LoadFromSerializedProto(bytes_);
+    const auto status = processor_.LoadFromSerializedProto(without_rules(files_[kName], path_));
     return status.ok() ? std::string() : cat(status.message());
   } catch (const std::bad_alloc&) {
     throw;
@@ -99,6 +183,9 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   // How a model treats spaces is in its settings, which the library does not show: so try it out.
   Cut find_cut() const {
+    // A cut beside an added token would take the space that belongs to what stands before it.
+    if (std::ranges::any_of(added_, &AddedToken::touches_letters)) return Cut::kNowhere;
+    if (!can_cut_before_space(added_)) return Cut::kNowhere;
     const auto joined = [&](const char* second) {
       std::vector<uint32_t> tokens = encode("to be,");
       const std::vector<uint32_t> more = encode(second);
@@ -111,8 +198,17 @@ class SentencePieceTokenizer final : public Tokenizer {
     return Cut::kNowhere;
   }
 
-  std::string path_, bytes_;
-  sentencepiece::SentencePieceProcessor processor_;
+  std::string path_;
+  TokenizerFiles files_;
+  std::optional<ClusterRules> rules_;
+  sentencepiece::SentencePieceProcessor processor_;  // without the rules
+  Vocabulary vocabulary_;
+  std::vector<AddedToken> added_;
+  AddedTokenFinder finder_;
+  std::vector<bool> special_;  // by id: gives no text
+  std::vector<uint32_t> stops_;
+  uint32_t end_ = 0;
+  std::optional<SequenceFormat> format_;
   uint64_t hash_ = 0;
   Cut cut_ = Cut::kNowhere;
 };

@@ -2,6 +2,7 @@
 #include "compact/data/tokenizers/stream_encoder.h"
 
 #include <algorithm>
+#include <cctype>
 
 namespace compact {
 namespace {
@@ -21,12 +22,20 @@ bool is_word(std::string_view text, size_t i) {
          (lead >= 0xE4 && lead <= 0xEE) || lead >= 0xF0;
 }
 
-// The last single space between two words, or npos.
-size_t last_space(std::string_view text) {
+bool is_letter(std::string_view text, size_t i) {
+  const auto c = static_cast<unsigned char>(text[i]);
+  return c >= 0x80 || std::isalnum(c) != 0;
+}
+
+// The last single space between two words, or npos; `letters`: between two letters or digits.
+size_t last_space(std::string_view text, bool letters) {
   if (text.size() < 3) return text.npos;
   size_t i = text.size() - 1;
   while ((i = text.rfind(' ', i - 1)) != text.npos && i > 0) {
-    if (is_word(text, i - 1) && is_word(text, i + 1)) return i;
+    if (is_word(text, i - 1) && is_word(text, i + 1) &&
+        (!letters || (is_letter(text, i - 1) && is_letter(text, i + 1)))) {
+      return i;
+    }
     if (i < 2) break;
   }
   return text.npos;
@@ -51,7 +60,7 @@ void StreamEncoder::drain(std::vector<uint32_t>& tokens) {
   most_held_ = std::max(most_held_, text_.size());
   if (text_.size() < next_try_) return;
   const Cut cut = tokenizer_.cut();
-  const size_t space = cut == Cut::kNowhere ? text_.npos : last_space(text_);
+  const size_t space = cut == Cut::kNowhere ? text_.npos : last_space(text_, cut == Cut::kAtSpace);
   if (space != text_.npos) {
     encode(std::string_view(text_).substr(0, space), tokens);
     text_.erase(0, cut == Cut::kAtSpace ? space + 1 : space);

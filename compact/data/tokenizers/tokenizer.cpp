@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/data/tokenizers/tokenizer.h"
 
+#include <algorithm>
+
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 
@@ -16,10 +18,16 @@ std::span<const TokenizerEntry> tokenizers() {
       {"wordpiece", "wordpiece:file=PATH[,lowercase=false]",
        "a vocab.txt or tokenizer.json as BERT has them", make_wordpiece_tokenizer},
       {"bpe", "bpe:file=PATH | bpe:vocab=PATH,merges=PATH",
-       "byte-level BPE: a tokenizer.json (GPT-2, RoBERTa, LLaMA 3) or GPT-2's pair of files",
+       "BPE: a tokenizer.json (GPT-2, RoBERTa, LLaMA, Gemma, Phi-3) or GPT-2's pair of files",
        make_bpe_tokenizer},
   };
   return kTable;
+}
+
+std::vector<uint32_t> with_begin(const std::vector<uint32_t>& begin, std::vector<uint32_t> ids) {
+  const bool so = ids.size() >= begin.size() && std::equal(begin.begin(), begin.end(), ids.begin());
+  if (!so) ids.insert(ids.begin(), begin.begin(), begin.end());
+  return ids;
 }
 
 std::unique_ptr<Tokenizer> make_tokenizer(std::string_view text) {

@@ -20,7 +20,7 @@ namespace compact {
 enum class Cut {
   kAnywhere,     // between any two bytes, and any bytes are allowed
   kBeforeSpace,  // before a single space between two words
-  kAtSpace,      // there too, and the space itself falls away: the tokenizer puts it back
+  kAtSpace,      // between letters or digits, and the space falls away: the tokenizer puts it back
   kNowhere,
 };
 
@@ -31,6 +31,9 @@ struct SequenceFormat {
   uint32_t pad = 0;          // fills up a batch
   bool second_type = false;  // what follows `middle` has token type 1
 };
+
+// `ids` with `begin` before them, unless they begin so.
+std::vector<uint32_t> with_begin(const std::vector<uint32_t>& begin, std::vector<uint32_t> ids);
 
 class Tokenizer {
  public:
@@ -45,6 +48,8 @@ class Tokenizer {
 
   virtual int64_t vocabulary() const = 0;    // ids are 0 .. vocabulary() - 1
   virtual uint32_t end_of_text() const = 0;  // the id that ends a document
+  // Every id that ends a text: that one, and where the folder says that a generation stops.
+  virtual std::vector<uint32_t> ends() const { return {end_of_text()}; }
   virtual Cut cut() const = 0;
   // What make_tokenizer takes to make it again.
   virtual std::string spec() const = 0;
@@ -52,8 +57,10 @@ class Tokenizer {
   virtual uint64_t hash() const = 0;
   // The files it consists of, by the names that Hugging Face folders give them (tokenizer.model;
   // tokenizer.json; vocab.txt; vocab.json and merges.txt), so that they can be stored beside a
-  // trained model.
+  // trained model, and a tokenizer.json, from which the package `tokenizers` gives the same ids.
   virtual std::map<std::string, std::string> files() const { return {}; }
+  // Whether it does what Qwen2Tokenizer of `transformers` makes of its vocabulary and merges.
+  virtual bool is_qwen2() const { return false; }
   // The spec of the same tokenizer whose files lie in `folder` (empty: here) under those names.
   virtual Spec spec_in(const std::string& folder) const { return Spec::parse(spec()); }
   // What Hugging Face's tokenizer_config.json says of it, key by key, as JSON texts.

@@ -3,18 +3,18 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "compact/base/check.h"
 #include "compact/base/file.h"
-#include "compact/json/json.h"
 
 namespace compact {
 namespace {
 
 constexpr int64_t kLargestFile = int64_t{256} << 20, kLargestConfig = int64_t{4} << 20;
-const char* const kBeside[] = {"tokenizer_config.json", "special_tokens_map.json"};
+const char* const kBeside[] = {"tokenizer_config.json", "special_tokens_map.json",
+                               "added_tokens.json", "chat_template.jinja"};
 
 }  // namespace
 
@@ -23,14 +23,14 @@ void TokenizerFiles::read(const std::string& path, const std::string& name) {
   std::string& bytes = files_[name];
   bytes = read_text(path, kLargestFile);
   COMPACT_CHECK(!bytes.empty(), path, ": is empty");
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  const auto text_of = [&](const char* beside) {
+    return is_file(folder / beside) ? read_text(folder / beside, kLargestConfig) : std::string();
+  };
   for (const char* const beside : kBeside) {
-    const std::filesystem::path file = std::filesystem::path(path).parent_path() / beside;
-    if (!is_file(file) || files_.contains(beside)) continue;
-    std::string text = read_text(file, kLargestConfig);
-    COMPACT_CHECK(parse_json(text, file.string()).is_object(), file.string(),
-                  ": must be a JSON object");
-    files_[beside] = std::move(text);
+    if (!files_.contains(beside) && is_file(folder / beside)) files_[beside] = text_of(beside);
   }
+  roles_ = TokenRoles(text_of, folder.empty() ? "." : folder.string());
 }
 
 uint64_t TokenizerFiles::hash(std::string_view kind) const {
@@ -43,7 +43,7 @@ uint64_t TokenizerFiles::hash(std::string_view kind) const {
   };
   add(kind);
   for (const auto& [name, bytes] : files_) {
-    if (name == kBeside[0] || name == kBeside[1]) continue;
+    if (std::ranges::find(kBeside, name) != std::end(kBeside)) continue;
     add(name);
     add(bytes);
   }

@@ -7,22 +7,28 @@
 #include <string>
 #include <string_view>
 
+#include "compact/data/tokenizers/token_roles.h"
+
 namespace compact {
 
 class TokenizerFiles {
  public:
   // Reads `path` (at most 256 MiB, not empty; InputError) to be kept as `name`. With it goes what
-  // lies beside it in the same folder and says how `transformers` loads it: tokenizer_config.json
-  // and special_tokens_map.json; they change no token.
+  // lies beside it in the same folder and says how `transformers` loads it: tokenizer_config.json,
+  // special_tokens_map.json, added_tokens.json and chat_template.jinja.
   void read(const std::string& path, const std::string& name);
+  // What these files, and those of a model in the same folder, say of the tokens.
+  const TokenRoles& roles() const { return roles_; }
 
   const std::string& operator[](const std::string& name) const { return files_.at(name); }
   const std::map<std::string, std::string>& all() const { return files_; }
-  // XXH3 of `kind` and of the names and bytes that read() was called with.
+  // XXH3 of `kind` and of the names and bytes that read() was called with. What the files beside
+  // change of the tokens belongs into `kind`.
   uint64_t hash(std::string_view kind) const;
 
  private:
   std::map<std::string, std::string> files_;
+  TokenRoles roles_;
 };
 
 }  // namespace compact

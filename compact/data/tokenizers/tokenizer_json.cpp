@@ -115,8 +115,26 @@ std::vector<AddedToken> read_added_tokens(const json& root, Vocabulary& vocabula
   return tokens;
 }
 
-uint32_t read_pad(const json& root, const Vocabulary& vocabulary, uint32_t fallback,
-                  const std::string& where) {
+json json_of(std::vector<AddedToken> tokens) {
+  std::ranges::sort(tokens, {}, &AddedToken::id);
+  json list = json::array();
+  for (const AddedToken& token : tokens) {
+    list.push_back({{"id", token.id},
+                    {"content", token.content},
+                    {"single_word", token.single_word},
+                    {"lstrip", token.lstrip},
+                    {"rstrip", token.rstrip},
+                    {"normalized", token.normalized},
+                    {"special", token.special}});
+  }
+  return list;
+}
+
+uint32_t read_pad(const json& root, const TokenRoles& roles, const Vocabulary& vocabulary,
+                  uint32_t fallback, const std::string& where) {
+  if (const std::string* const pad = roles.token("pad_token")) {
+    if (const auto id = vocabulary.find(*pad)) return *id;
+  }
   if (const json* const padding = component(root, "padding")) {
     COMPACT_CHECK(padding->is_object(), where, ": padding must be an object");
     const json* const id = component(*padding, "pad_id");

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "compact/data/tokenizers/added_tokens.h"
+#include "compact/data/tokenizers/token_roles.h"
 #include "compact/data/tokenizers/tokenizer.h"
 #include "compact/data/tokenizers/vocabulary.h"
 
@@ -45,8 +46,12 @@ std::optional<SequenceFormat> read_sequence_format(const nlohmann::json& root,
                                                    const Vocabulary& vocabulary,
                                                    const std::string& where);
 
-// The id that fills up a batch: of `padding`, else [PAD] or <pad>, else `fallback`.
-uint32_t read_pad(const nlohmann::json& root, const Vocabulary& vocabulary, uint32_t fallback,
-                  const std::string& where);
+// The id that fills up a batch: pad_token's, else of `padding`, else [PAD] or <pad>, else
+// `fallback`.
+uint32_t read_pad(const nlohmann::json& root, const TokenRoles& roles, const Vocabulary& vocabulary,
+                  uint32_t fallback, const std::string& where);
+
+// `added_tokens` of a tokenizer.json, in the order of their ids.
+nlohmann::json json_of(std::vector<AddedToken> tokens);
 
 }  // namespace compact

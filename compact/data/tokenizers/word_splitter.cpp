@@ -14,6 +14,8 @@ namespace {
 
 using nlohmann::json;
 
+const char* const kQwen2 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 const char* const kGpt2 =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
@@ -23,7 +25,7 @@ const char* const kGpt2 =
 const char* const kCutBeforeSpace[] = {
     kGpt2,
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"};
+    kQwen2};
 
 }  // namespace
 
@@ -148,6 +150,11 @@ bool WordSplitter::can_cut_before_space() const {
     some |= stage.keep_matches && stage.keep_rest;
   }
   return some;
+}
+
+bool WordSplitter::is_qwen2() const {
+  return stages_.size() == 1 && stages_[0].kind == Stage::kPattern && stages_[0].keep_matches &&
+         stages_[0].keep_rest && stages_[0].pattern[0].expression() == kQwen2;
 }
 
 }  // namespace compact

@@ -30,6 +30,8 @@ class WordSplitter {
   // Whether a cut before a single space between two words leaves the words as they are: known of
   // GPT-2's and LLaMA 3's expressions and those like them.
   bool can_cut_before_space() const;
+  // Whether it is that of Qwen 2's tokenizers.
+  bool is_qwen2() const;
 
  private:
   struct Stage {

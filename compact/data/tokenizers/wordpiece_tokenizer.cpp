@@ -44,12 +44,16 @@ class WordPieceTokenizer final : public Tokenizer {
       : path_(path), from_json_(from_json) {
     const char* const name = from_json ? "tokenizer.json" : "vocab.txt";
     files_.read(path, name);
-    hash_ = files_.hash(cat("wordpiece lowercase=", lowercase));
     if (from_json) {
       read_json_file(parse_tokenizer_json(files_[name], path, "WordPiece"));
     } else {
       read_lines(files_[name], lowercase);
     }
+    std::string beside;  // what the files beside change
+    for (const AddedToken& token : files_.roles().add_to(vocabulary_, added_, path)) {
+      beside += cat(" ", token.id, "=", token.content);
+    }
+    hash_ = files_.hash(cat("wordpiece lowercase=", lowercase, beside));
     COMPACT_CHECK(vocabulary_.find(unknown_token_), path, ": needs its token for unknown words, `",
                   printable(unknown_token_), "`, in the vocabulary");
     unknown_ = *vocabulary_.find(unknown_token_);
@@ -57,10 +61,6 @@ class WordPieceTokenizer final : public Tokenizer {
     COMPACT_CHECK(end || (format_ && !format_->end.empty()), path,
                   ": needs the token [SEP], which ends a text");
     end_of_text_ = end ? *end : format_->end.back();
-    for (uint32_t id = 0; id < vocabulary_.size(); ++id) {
-      const std::string& token = *vocabulary_.token(id);
-      if (!token.empty()) pieces_.add(token, id);
-    }
     continued_ = pieces_.node(prefix_);
     special_.resize(static_cast<size_t>(vocabulary_.size()));
     for (const AddedToken& token : added_) {
@@ -121,13 +121,16 @@ class WordPieceTokenizer final : public Tokenizer {
   }
   std::string spec() const override { return spec_of(path_).str(); }
   uint64_t hash() const override { return hash_; }
-  std::map<std::string, std::string> files() const override { return files_.all(); }
+  std::map<std::string, std::string> files() const override {
+    std::map<std::string, std::string> files = files_.all();
+    if (!from_json_) files["tokenizer.json"] = json_of_lines();
+    return files;
+  }
   Spec spec_in(const std::string& folder) const override {
     return spec_of(folder + (from_json_ ? "tokenizer.json" : "vocab.txt"));
   }
   std::map<std::string, std::string> config() const override {
     std::map<std::string, std::string> config;
-    config["tokenizer_class"] = from_json_ ? "\"PreTrainedTokenizerFast\"" : "\"BertTokenizer\"";
     if (!from_json_) config["do_lower_case"] = normalizer_.lowercase ? "true" : "false";
     for (size_t i = 0; i < std::size(kSpecial); ++i) {
       if (vocabulary_.find(kSpecial[i])) config[kRoles[i]] = cat('"', kSpecial[i], '"');
@@ -146,6 +149,8 @@ class WordPieceTokenizer final : public Tokenizer {
 
   void read_lines(const std::string& text, bool lowercase) {
     vocabulary_ = Vocabulary::from_lines(text, path_);
+    lines_ = vocabulary_.size();
+    take_pieces();
     normalizer_ = {true, true, lowercase, lowercase};
     for (const char* const name : kSpecial) {
       if (const auto id = vocabulary_.find(name)) added_.push_back({name, *id});
@@ -154,6 +159,41 @@ class WordPieceTokenizer final : public Tokenizer {
     if (!cls || !sep) return;
     const auto pad = vocabulary_.find("[PAD]");
     format_ = SequenceFormat{{*cls}, {*sep}, {*sep}, pad ? *pad : *sep, true};
+  }
+
+  // What a vocab.txt means, as a tokenizer.json.
+  std::string json_of_lines() const {
+    json vocabulary;
+    for (uint32_t id = 0; id < vocabulary_.size(); ++id) {
+      const std::string& token = *vocabulary_.token(id);
+      if (!token.empty() && id < lines_) vocabulary[token] = id;
+    }
+    json processor;
+    if (format_) {
+      processor = {{"type", "BertProcessing"},
+                   {"sep", {"[SEP]", format_->end[0]}},
+                   {"cls", {"[CLS]", format_->begin[0]}}};
+    }
+    return json{{"version", "1.0"},
+                {"truncation", nullptr},
+                {"padding", nullptr},
+                {"added_tokens", json_of(added_)},
+                {"normalizer",
+                 {{"type", "BertNormalizer"},
+                  {"clean_text", normalizer_.clean_text},
+                  {"handle_chinese_chars", normalizer_.handle_chinese_chars},
+                  {"strip_accents", normalizer_.strip_accents},
+                  {"lowercase", normalizer_.lowercase}}},
+                {"pre_tokenizer", {{"type", "BertPreTokenizer"}}},
+                {"post_processor", processor},
+                {"decoder", {{"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", true}}},
+                {"model",
+                 {{"type", "WordPiece"},
+                  {"unk_token", unknown_token_},
+                  {"continuing_subword_prefix", prefix_},
+                  {"max_input_chars_per_word", longest_word_},
+                  {"vocab", vocabulary}}}}
+        .dump();
   }
 
   void read_json_file(const json& root) {
@@ -165,6 +205,7 @@ class WordPieceTokenizer final : public Tokenizer {
         at);
     COMPACT_CHECK(model.contains("vocab"), at, ": needs `vocab`");
     vocabulary_ = Vocabulary::from_json(model["vocab"], at + ".vocab");
+    take_pieces();
     unknown_token_ = json_string(model, "unk_token", "[UNK]", at);
     prefix_ = json_string(model, "continuing_subword_prefix", "##", at);
     if (const auto most = model.find("max_input_chars_per_word"); most != model.end()) {
@@ -202,7 +243,15 @@ class WordPieceTokenizer final : public Tokenizer {
     format_ = read_sequence_format(root, vocabulary_, path_);
     if (!format_) return;
     const auto sep = vocabulary_.find("[SEP]");
-    format_->pad = read_pad(root, vocabulary_, sep ? *sep : 0, path_);
+    format_->pad = read_pad(root, files_.roles(), vocabulary_, sep ? *sep : 0, path_);
+  }
+
+  // Those of the model alone: what is added is found in the text, and is no part of a word.
+  void take_pieces() {
+    for (uint32_t id = 0; id < vocabulary_.size(); ++id) {
+      const std::string& token = *vocabulary_.token(id);
+      if (!token.empty()) pieces_.add(token, id);
+    }
   }
 
   // White space falls away, punctuation stands alone.
@@ -247,6 +296,7 @@ class WordPieceTokenizer final : public Tokenizer {
   TokenizerFiles files_;
   uint64_t hash_ = 0;
   Vocabulary vocabulary_;
+  int64_t lines_ = 0;  // of a vocab.txt
   std::string unknown_token_ = "[UNK]", prefix_ = "##", decoder_prefix_ = "##";
   uint64_t longest_word_ = 100;  // in characters
   bool normalize_ = true, decoder_ = true, cleanup_ = true;

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/data/tokenizers/token_roles.h"
+
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "compact/base/check.h"
+#include "compact/data/files/printable.h"
+#include "compact/data/tokenizers/tokenizer_json.h"
+#include "compact/json/json.h"
+
+namespace compact {
+namespace {
+
+using nlohmann::json;
+
+const char* const kTokenRoles[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                   "pad_token", "cls_token", "mask_token"};
+
+// A text, or an object with `content` and flags; a text is special.
+AddedToken token_of(const json& value, const std::string& where) {
+  AddedToken token;
+  if (value.is_string()) {
+    token.content = value;
+  } else {
+    COMPACT_CHECK(value.is_object(), where, " must be a token: a text, or an object with content");
+    token.content = json_string(value, "content", "", where);
+    token.special = json_flag(value, "special", true, where);
+    token.normalized = json_flag(value, "normalized", !token.special, where);
+    token.single_word = json_flag(value, "single_word", false, where);
+    token.lstrip = json_flag(value, "lstrip", false, where);
+    token.rstrip = json_flag(value, "rstrip", false, where);
+  }
+  return token;
+}
+
+json object_of(const std::string& text, const std::string& where) {
+  if (text.empty()) return json::object();
+  json value = parse_json(text, where);
+  COMPACT_CHECK(value.is_object(), where, ": must be a JSON object");
+  return value;
+}
+
+}  // namespace
+
+TokenRoles::TokenRoles(const std::function<std::string(const char*)>& text_of,
+                       const std::string& folder) {
+  const auto read = [&](const char* name) { return object_of(text_of(name), folder + "/" + name); };
+  const auto take = [&](const json& from, const char* name) {
+    const std::string where = folder + "/" + name + ": ";
+    for (const char* const role : kTokenRoles) {
+      const auto found = from.find(role);
+      if (found == from.end()) continue;
+      named_.erase(role);
+      if (found->is_null()) continue;
+      AddedToken token = token_of(*found, where + role);
+      token.special = true;
+      if (!token.content.empty()) named_.emplace(role, std::move(token));
+    }
+    for (const char* const list : {"extra_special_tokens", "additional_special_tokens"}) {
+      const auto found = from.find(list);
+      if (found == from.end() || found->is_null()) continue;
+      for (const json& value : *found) extra_.push_back(token_of(value, where + list));
+    }
+  };
+  const char* const config_name = "tokenizer_config.json";
+  const json config = read(config_name);
+  take(config, config_name);
+  if (config.contains("add_bos_token") && !config["add_bos_token"].is_null()) {
+    adds_begin_ = json_flag(config, "add_bos_token", false, folder + "/" + config_name);
+  }
+  if (const auto decoder = config.find("added_tokens_decoder"); decoder != config.end()) {
+    const std::string where = cat(folder, "/", config_name, ": added_tokens_decoder");
+    COMPACT_CHECK(decoder->is_object(), where, " must be an object {\"id\": token}");
+    for (const auto& [key, value] : decoder->items()) {
+      int64_t id = -1;
+      const auto end = std::from_chars(key.data(), key.data() + key.size(), id);
+      COMPACT_CHECK(end.ptr == key.data() + key.size() && id >= 0, where, ": ids must be numbers, ",
+                    "one is `", printable(key), "`");
+      AddedToken token = token_of(value, where);
+      if (value.is_object()) token.special = json_flag(value, "special", false, where);
+      numbered_.emplace(id, std::move(token));
+    }
+  } else {
+    take(read("special_tokens_map.json"), "special_tokens_map.json");
+    const json numbers = read("added_tokens.json");
+    for (const auto& [content, id] : numbers.items()) {
+      COMPACT_CHECK(id.is_number_unsigned(), folder, "/added_tokens.json: ids must be numbers");
+      const bool special =
+          std::ranges::any_of(named_, [&](const auto& n) { return n.second.content == content; }) ||
+          std::ranges::any_of(extra_, [&](const auto& e) { return e.content == content; });
+      numbered_.emplace(id.get<int64_t>(),
+                        AddedToken{.content = content, .special = special, .normalized = !special});
+    }
+  }
+  for (const char* const name : {"generation_config.json", "config.json"}) {
+    const json object = read(name);
+    const auto found = object.find("eos_token_id");
+    if (found == object.end() || found->is_null()) continue;
+    for (const json& id : found->is_array() ? *found : json::array({*found})) {
+      COMPACT_CHECK(id.is_number_integer(), folder, "/", name,
+                    ": eos_token_id must be an id or a list of ids");
+      stops_.push_back(id.get<int64_t>());
+    }
+    break;
+  }
+}
+
+const std::string* TokenRoles::token(const char* role) const {
+  const auto found = named_.find(role);
+  return found == named_.end() ? nullptr : &found->second.content;
+}
+
+std::vector<AddedToken> TokenRoles::add_to(Vocabulary& vocabulary, std::vector<AddedToken>& added,
+                                           const std::string& where) const {
+  std::vector<AddedToken> fresh;
+  const auto put = [&](AddedToken token) {
+    const bool there = std::ranges::any_of(
+        added, [&](const AddedToken& other) { return other.content == token.content; });
+    if (there || token.content.empty()) return;
+    const auto known = vocabulary.find(token.content);
+    token.id = known ? *known : static_cast<uint32_t>(vocabulary.count());
+    if (!known) vocabulary.add(token.content, token.id, where);
+    added.push_back(token);
+    fresh.push_back(std::move(token));
+  };
+  const auto special = [&](const std::string& content) {
+    return std::ranges::any_of(named_, [&](const auto& n) { return n.second.content == content; });
+  };
+  const std::string* const pad = this->token("pad_token");
+  for (const auto& [id, token] : numbered_) {
+    const bool last = id == numbered_.rbegin()->first && extra_.empty();
+    if (last && pad && token.content == *pad && !vocabulary.find(token.content)) continue;
+    AddedToken copy = token;
+    copy.special |= special(copy.content);
+    put(std::move(copy));
+  }
+  for (const auto& [role, token] : named_) {
+    if (role != "pad_token" || vocabulary.find(token.content)) put(token);
+  }
+  for (const AddedToken& token : extra_) put(token);
+  return fresh;
+}
+
+std::vector<uint32_t> TokenRoles::stops(const std::function<bool(int64_t)>& special) const {
+  std::vector<uint32_t> ids;
+  for (const int64_t id : stops_) {
+    if (special(id)) ids.push_back(static_cast<uint32_t>(id));
+  }
+  return ids;
+}
+
+std::optional<uint32_t> TokenRoles::end(std::optional<uint32_t> eos,
+                                        const std::vector<uint32_t>& stops) {
+  const bool stopped = eos && std::ranges::find(stops, *eos) != stops.end();
+  return stopped || stops.empty() ? eos : stops[0];
+}
+
+}  // namespace compact

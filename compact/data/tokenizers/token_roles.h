@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a Hugging Face folder says of the tokens of its tokenizer beside the tokenizer's own file:
+// which ends a text, which begins one, which were added. For training, prompts, generating, and
+// what is written, in the order in which transformers 5 asks its files: tokenizer_config.json, over
+// which special_tokens_map.json goes where it has no `added_tokens_decoder`; and for where a
+// generation stops generation_config.json, or else config.json.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "compact/data/tokenizers/added_tokens.h"
+#include "compact/data/tokenizers/vocabulary.h"
+
+namespace compact {
+
+class TokenRoles {
+ public:
+  TokenRoles() = default;
+  // `text_of` gives what a file of the folder holds, "" where it is missing. Throws InputError,
+  // beginning with `folder`, on what is not of the form that transformers reads.
+  TokenRoles(const std::function<std::string(const char*)>& text_of, const std::string& folder);
+
+  // The text of the token with a role, as `eos_token`; nullptr where none has it.
+  const std::string* token(const char* role) const;
+  // Whether a text begins with bos_token where the tokenizer has no tokenizer.json to say so.
+  std::optional<bool> adds_begin() const { return adds_begin_; }
+
+  // Puts the tokens that the files beside add into `vocabulary`, and what is looked for in a text
+  // into `added`, as a tokenizer.json's own; gives those put in. A token that only fills batches up
+  // and is not in the vocabulary is left out.
+  std::vector<AddedToken> add_to(Vocabulary& vocabulary, std::vector<AddedToken>& added,
+                                 const std::string& where) const;
+
+  // The ids at which a generation stops, `special` ones alone.
+  std::vector<uint32_t> stops(const std::function<bool(int64_t)>& special) const;
+  // What ends a text that a model shall learn to end: eos_token where a generation stops there,
+  // else the first of `stops`; nothing where the folder does not say.
+  static std::optional<uint32_t> end(std::optional<uint32_t> eos,
+                                     const std::vector<uint32_t>& stops);
+
+ private:
+  std::map<std::string, AddedToken> named_;
+  std::map<int64_t, AddedToken> numbered_;  // by the id that a file gives
+  std::vector<AddedToken> extra_;
+  std::vector<int64_t> stops_;
+  std::optional<bool> adds_begin_;
+};
+
+}  // namespace compact
