@@ -197,8 +197,6 @@ TEST(HfFamily, RefusesWithKeyRuleAndValue) {
       {"llama", scaled({{"rope_type", "linear"}, {"factor", 0.5}}), "factor must be finite and at"},
       {"llama", scaled({{"rope_type", "linear"}, {"factor", -2}}), "at least 1, is -2"},
       {"llama", scaled({{"rope_type", "linear"}, {"factor", "2"}}), "factor must be a number"},
-      {"llama", scaled({{"rope_type", "linear"}, {"type", "dynamic"}, {"factor", 2}}),
-       "rope_type and type must agree, are `linear` and `dynamic`"},
       {"llama", scaled({{"rope_type", "linear"}, {"factor", 2}, {"beta_fast", 3}}),
        "rope_scaling: beta_fast is no setting of rope_type linear, is 3"},
       {"llama", scaled({{"mrope_section", {1, 2}}}),
