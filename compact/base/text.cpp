@@ -59,9 +59,10 @@ std::string format_bytes(int64_t bytes) {
 
 std::optional<int64_t> parse_bytes(std::string_view text) {
   static constexpr std::pair<std::string_view, double> kUnits[] = {
-      {"kib", 0x1p10}, {"mib", 0x1p20}, {"gib", 0x1p30}, {"tib", 0x1p40}, {"kb", 1e3},
-      {"mb", 1e6},     {"gb", 1e9},     {"tb", 1e12},    {"bytes", 1},    {"b", 1},
-      {"k", 0x1p10},   {"m", 0x1p20},   {"g", 0x1p30},   {"t", 0x1p40}};
+      {"kib", 0x1p10}, {"mib", 0x1p20}, {"gib", 0x1p30}, {"tib", 0x1p40}, {"ki", 0x1p10},
+      {"mi", 0x1p20},  {"gi", 0x1p30},  {"ti", 0x1p40},  {"kb", 1e3},     {"mb", 1e6},
+      {"gb", 1e9},     {"tb", 1e12},    {"bytes", 1},    {"b", 1},        {"k", 1e3},
+      {"m", 1e6},      {"g", 1e9},      {"t", 1e12}};
   text = trim(text);
   if (const auto bytes = parse_integer(text)) {
     return *bytes > 0 && *bytes < int64_t{1} << 62 ? bytes : std::nullopt;

@@ -23,8 +23,8 @@ std::optional<int64_t> parse_integer(std::string_view text);
 
 // "1.50 GiB", "12.0 KiB", "17 B".
 std::string format_bytes(int64_t bytes);
-// "10GiB" or "10G", "1.5 GB", "800MiB", "4096": a positive number and a unit, in capitals or not,
-// or whole bytes; nullopt on anything else.
+// "10GiB" or "10Gi", "1.5 GB" or "1.5g", "4096": a positive number and a unit, as compact.plan in
+// Python takes it, or whole bytes; nullopt on anything else.
 std::optional<int64_t> parse_bytes(std::string_view text);
 // "1h02m", "3m05s", "12s".
 std::string format_duration(double seconds);

@@ -28,10 +28,12 @@ TEST(Text, ParsesWholeNumbersOnly) {
 }
 
 TEST(Text, ParsesSizesAsPeopleWriteThem) {
-  for (const char* text : {"10GiB", "10G", "10g", "10 gib", "10737418240", "10737418240 bytes"}) {
+  for (const char* text : {"10GiB", "10Gi", "10gi", "10 gib", "10737418240", "10737418240 bytes"}) {
     EXPECT_EQ(parse_bytes(text), int64_t{10} << 30) << text;
   }
-  EXPECT_EQ(parse_bytes("10GB"), 10'000'000'000);
+  for (const char* text : {"10GB", "10G", "10g"}) {
+    EXPECT_EQ(parse_bytes(text), 10'000'000'000) << text;
+  }
   EXPECT_EQ(parse_bytes("1.5kb"), 1500);
   for (const char* bad : {"", "0", "-1", "1.5", "G", "10X", "50%", "4611686018427387904"}) {
     EXPECT_FALSE(parse_bytes(bad)) << bad;

@@ -180,6 +180,10 @@ TEST(LabelledTexts, LeavesOutOddRows) {
       ElementsAre(HasSubstr("a.csv: 4 of 8 rows cannot be read and were left out (--strict true "
                             "ends the run); the first: " +
                             folder.path() + "/a.csv: line 3: a field that holds a quote")));
+  EXPECT_THAT(of("b.csv", "text,label\na\"b,0\nc,0\nd,1\n").first, ElementsAre("c", "d"));
+  EXPECT_THAT(
+      of("b.jsonl", "odd\n{\"text\":\"c\",\"label\":0}\n{\"text\":\"d\",\"label\":1}").warnings,
+      ElementsAre(HasSubstr("1 of 3 rows cannot be read and were left out")));
   const auto lines = of("a.jsonl", R"({"text": "a\ud83d", "label": 0}
 {"text": "b\ud83d\ude00", "label": 1}
 {"text": "c", "label": 1

@@ -163,6 +163,14 @@ TEST(HfFamily, DefaultsAreThoseOfTheClass) {
   const LlamaConfig beside = config_of(small("qwen3", {{"original_max_position_embeddings", 96},
                                                        {"rope_scaling", {{"rope_type", "yarn"}}}}));
   EXPECT_EQ(beside.rope.original_length, 96);
+  // What stands in the object holds beside what was left from before.
+  const LlamaConfig stale = config_of(
+      small("qwen3",
+            {{"rope_theta", 3.0},
+             {"rope_parameters",
+              {{"rope_type", "linear"}, {"type", "yarn"}, {"factor", 2}, {"rope_theta", 7.0}}}}));
+  EXPECT_EQ(stale.rope.theta, 7);
+  EXPECT_EQ(stale.rope.kind, RopeKind::kLinear);
 }
 
 json scaled(const json& rope) { return {{"rope_scaling", rope}}; }

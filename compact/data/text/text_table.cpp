@@ -91,10 +91,17 @@ class ColumnTable final : public TextTable {
     for (size_t c = 0; c < rows_.count(); ++c) {
       names_.push_back(form.header ? std::string(rows_.field(c)) : std::to_string(c));
     }
-    if (form.header) COMPACT_CHECK(rows_.next(), path, ": has a header and no rows");
+    if (!form.header) return;
+    try {
+      COMPACT_CHECK(rows_.next(), path, ": has a header and no rows");
+    } catch (const OddOne& odd) {
+      odd_.emplace_back(odd.what());
+      first_ = false;
+    }
   }
 
   bool next(std::vector<TableCell>& cells) override {
+    say_odd();
     if (!first_ && !rows_.next()) return false;
     first_ = false;
     if (!form_.ragged && rows_.count() != names_.size()) {
@@ -121,9 +128,14 @@ class ColumnTable final : public TextTable {
 class JsonTable final : public TextTable {
  public:
   JsonTable(const std::string& path, bool strict) : TextTable(path), strict_(strict), lines_(path) {
-    COMPACT_CHECK(next_line(), path, ": has no lines");
+    constexpr size_t kMostOdd = 100;
     std::string error;
-    COMPACT_CHECK(json_fields(lines_.line(), {}, others_, error, repairs()), where(), " ", error);
+    do {
+      COMPACT_CHECK(next_line(), odd_.empty() ? path + ": has no lines" : odd_[0]);
+      if (json_fields(lines_.line(), {}, others_, error, repairs())) break;
+      odd_.push_back(cat(where(), " ", error));
+    } while (!strict && odd_.size() < kMostOdd);
+    COMPACT_CHECK(error.empty(), odd_[0]);
     replaced_ = 0;  // it is read again
     for (const std::string& name : others_) {
       if (!has(name)) names_.push_back(name);  // if a key is given twice, the last one counts
@@ -131,6 +143,7 @@ class JsonTable final : public TextTable {
   }
 
   bool next(std::vector<TableCell>& cells) override {
+    say_odd();
     if (!first_ && !next_line()) return false;
     first_ = false;
     fields_.resize(chosen_.size());
@@ -178,6 +191,13 @@ class JsonTable final : public TextTable {
 };
 
 }  // namespace
+
+void TextTable::say_odd() {
+  if (odd_.empty()) return;
+  const OddOne first(odd_.front());
+  odd_.erase(odd_.begin());
+  throw first;
+}
 
 bool TextTable::has(const std::string& name) const {
   return std::find(names_.begin(), names_.end(), name) != names_.end();

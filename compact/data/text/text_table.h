@@ -49,10 +49,14 @@ class TextTable {
 
  protected:
   explicit TextTable(std::string path) : path_(std::move(path)) {}
+  // Throws the first of odd_, which it takes out.
+  void say_odd();
+
   std::string path_;
   std::vector<std::string> names_, chosen_;
   std::string refused_;
-  std::vector<size_t> columns_;  // of chosen_, in names_
+  std::vector<std::string> odd_;  // what was wrong with rows that were met before the first
+  std::vector<size_t> columns_;   // of chosen_, in names_
 };
 
 // Throws InputError with the path where the name is not .csv, .tsv or .jsonl, perhaps with .gz, .xz
