@@ -4,6 +4,8 @@
 // under a budget, and the counting of bytes. A file that needs a part of it may include that alone.
 #pragma once
 
+#include <ATen/core/grad_mode.h>
+
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/io/model_weights.h"

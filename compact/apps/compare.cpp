@@ -65,7 +65,7 @@ std::string subtitle_of(const TrainConfig& c, const RunReport& run) {
               c.task == language_modeling.name ? cat(" \u00d7 ", c.block_size, " tokens")
                                                : std::string(" samples"));
   if (c.gradient_accumulation_steps > 1) text += cat(" \u00d7 ", c.gradient_accumulation_steps);
-  text += cat(" a step, learning rate ", c.learning_rate, ", seed ", c.seed,
+  text += cat(" a step, learning rate ", for_task(c).learning_rate, ", seed ", c.seed,
               "; small figures: beside ", run.preset);
   return text;
 }

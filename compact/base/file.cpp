@@ -57,6 +57,14 @@ InputFile::InputFile(const std::filesystem::path& path) : path_(path) {
   if (::fstat(fd_.get(), &status) != 0) fail_with_errno(path, "cannot stat");
   COMPACT_CHECK(S_ISREG(status.st_mode), path.string(), ": must be a regular file");
   size_ = status.st_size;
+  constexpr std::string_view kPointer = "version https://git-lfs.github.com/spec/";
+  char start[kPointer.size()];
+  constexpr int64_t kLongestPointer = 1024;
+  if (size_ < static_cast<int64_t>(sizeof start) || size_ >= kLongestPointer) return;
+  read_at(0, start, sizeof start);
+  COMPACT_CHECK(std::string_view(start, sizeof start) != kPointer, path.string(),
+                ": is a pointer of Git LFS in the place of the file; `git lfs pull` in its "
+                "repository fetches it");
 }
 
 void InputFile::read_at(int64_t offset, void* to, int64_t bytes) const {

@@ -33,7 +33,8 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-// A regular file opened for reading. Anything else (a folder, a pipe, a device) is refused.
+// A regular file opened for reading. Anything else (a folder, a pipe, a device) is refused, as is
+// what Git LFS puts in the place of a file that it did not fetch.
 // Reads go through pread, so a file that shrinks while it is read is an error and not a signal.
 class InputFile {
  public:

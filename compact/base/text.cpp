@@ -59,11 +59,17 @@ std::string format_bytes(int64_t bytes) {
 
 std::optional<int64_t> parse_bytes(std::string_view text) {
   static constexpr std::pair<std::string_view, double> kUnits[] = {
-      {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}, {"KB", 1e3},
-      {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12},    {"B", 1}};
+      {"kib", 0x1p10}, {"mib", 0x1p20}, {"gib", 0x1p30}, {"tib", 0x1p40}, {"ki", 0x1p10},
+      {"mi", 0x1p20},  {"gi", 0x1p30},  {"ti", 0x1p40},  {"kb", 1e3},     {"mb", 1e6},
+      {"gb", 1e9},     {"tb", 1e12},    {"bytes", 1},    {"b", 1},        {"k", 1e3},
+      {"m", 1e6},      {"g", 1e9},      {"t", 1e12}};
   text = trim(text);
+  if (const auto bytes = parse_integer(text)) {
+    return *bytes > 0 && *bytes < int64_t{1} << 62 ? bytes : std::nullopt;
+  }
+  const std::string lower = lower_case(text);
   for (const auto& [unit, size] : kUnits) {
-    if (!text.ends_with(unit)) continue;
+    if (!lower.ends_with(unit)) continue;
     const auto number = parse_number(trim(text.substr(0, text.size() - unit.size())));
     if (!number || !(*number > 0) || *number * size >= 0x1p62 || *number * size < 1)
       return std::nullopt;
@@ -179,12 +185,29 @@ bool glob_match(std::string_view pattern, std::string_view text) {
   }
 }
 
+std::string lower_case(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return out;
+}
+
 std::string nearest(std::string_view name, std::span<const std::string> known) {
   std::string best;
   size_t least = std::max<size_t>(2, name.size() / 3) + 1;
   for (const std::string& k : known) {
     const size_t d = edit_distance(name, k);
     if (d < least) least = d, best = k;
+  }
+  if (!best.empty()) return best;
+  // Part of it, as gpt2 of gpt2-small; or the other way round.
+  constexpr size_t kLeastPart = 3;
+  size_t most = kLeastPart - 1;
+  const std::string lower = lower_case(name);
+  for (const std::string& k : known) {
+    const std::string other = lower_case(k);
+    const bool part = lower.find(other) != lower.npos || other.find(lower) != other.npos;
+    const size_t shared = std::min(lower.size(), other.size());
+    if (part && shared > most) most = shared, best = k;
   }
   return best;
 }

@@ -14,13 +14,17 @@ namespace compact {
 std::vector<std::string> split(std::string_view text, char separator);
 std::string_view trim(std::string_view text);
 
+// ASCII letters become small.
+std::string lower_case(std::string_view text);
+
 // Whole-string numbers; nullopt on anything else. NaN and infinities are refused.
 std::optional<double> parse_number(std::string_view text);
 std::optional<int64_t> parse_integer(std::string_view text);
 
 // "1.50 GiB", "12.0 KiB", "17 B".
 std::string format_bytes(int64_t bytes);
-// "10GiB", "1.5 GB", "800MiB", "4096B": a positive number and a unit; nullopt on anything else.
+// "10GiB" or "10Gi", "1.5 GB" or "1.5g", "4096": a positive number and a unit, as compact.plan in
+// Python takes it, or whole bytes; nullopt on anything else.
 std::optional<int64_t> parse_bytes(std::string_view text);
 // "1h02m", "3m05s", "12s".
 std::string format_duration(double seconds);
@@ -34,7 +38,8 @@ std::string format_count(int64_t n);
 // themselves.
 bool glob_match(std::string_view pattern, std::string_view text);
 
-// The known name nearest to `name` by edit distance, or empty where none is near.
+// The known name nearest to `name` by edit distance, or the one that shares most with it as a part
+// of it or the other way round; empty where none is near.
 std::string nearest(std::string_view name, std::span<const std::string> known);
 // "; did you mean `x`?" where something is near, else "; known: a, b, c".
 std::string suggestion(std::string_view name, std::span<const std::string> known);

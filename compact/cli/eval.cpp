@@ -16,6 +16,7 @@ int run_eval(const Command& command, const std::vector<std::string>& arguments) 
   Flags flags("compact eval", command.summary);
   TrainConfig c;
   c.max_eval_samples = 0;
+  c.task.clear();
   std::string json;
   add_options(flags, Commands::kEval, c);
   flags.group("Output");

@@ -5,6 +5,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
+#include "compact/config/other_names.h"
 
 namespace compact::cli {
 namespace {
@@ -193,6 +194,9 @@ void Flags::fail_on_extra() const {
     fail("unexpected argument `", extra[0], "`: values follow a flag, each in one word; see `",
          title_, " --help`");
   }
+  const size_t begin = std::min(argument.find_first_not_of('-'), argument.size());
+  const std::string here = name_here(std::string_view(argument).substr(begin));
+  COMPACT_CHECK(here.empty(), "unknown flag `", argument, "`: ", here);
   constexpr size_t kMost = 4;  // a list of all flags would be no one-line message
   std::vector<std::string> meant = related(argument, names());
   if (const std::string near = nearest(argument, names()); meant.empty() && !near.empty())

@@ -10,6 +10,7 @@
 #include "compact/cli/commands.h"
 #include "compact/cli/train_flags.h"
 #include "compact/config/exit_codes.h"
+#include "compact/config/memory_limit.h"
 #include "compact/config/precision.h"
 #include "compact/io/json_file.h"
 #include "compact/kernels/gpu.h"
@@ -223,6 +224,13 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
     const int64_t more = plan.reserved - plan_of_any_order(c, task, policy, device).reserved;
     std::cout << "--deterministic takes " << format_bytes(more) << " of the reserved bytes\n";
     result["deterministic_bytes"] = more;
+  }
+  if (!cuda) {
+    const MemoryLimit here = memory_limit(0);
+    const bool fits = plan.reserved <= here.bytes;
+    std::cout << "machine  " << (fits ? "fits" : "does not fit") << ": " << format_bytes(here.bytes)
+              << " of " << here.source << "\n";
+    result["fits_this_machine"] = fits;
   }
   for (const std::string& w : warnings) std::cout << "warning: " << w << "\n";
   if (pareto) {

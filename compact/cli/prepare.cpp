@@ -33,6 +33,7 @@ int run_prepare(const Command& command, const std::vector<std::string>& argument
   flags.apply();
   COMPACT_CHECK(!input.empty(), "--input FILE... is needed");
   COMPACT_CHECK(!output.empty(), "--output PATH is needed");
+  options.strict = c.strict;
   Console console(std::cout, isatty(STDOUT_FILENO) != 0);
   int64_t percent = -1;
   options.progress = [&](int64_t done, int64_t total) {
@@ -43,6 +44,7 @@ int run_prepare(const Command& command, const std::vector<std::string>& argument
   const Prepared p = prepare(input, *make_tokenizer(c.tokenizer), output, options);
   console.line(cat(output, ": ", format_count(p.tokens), " tokens from ", format_count(p.documents),
                    " documents in ", p.files, " files (", format_bytes(p.text_bytes), " of text)"));
+  for (const std::string& line : p.warnings) console.line("warning: " + line);
   if (p.replaced > 0) {
     console.line(
         cat("warning: ", format_count(p.replaced), " invalid UTF-8 sequences became U+FFFD"));

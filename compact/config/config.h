@@ -23,10 +23,12 @@ struct TrainConfig {
   double validation_split = 0.05;
   std::string tokenizer;  // empty: the model's own, else bytes
   std::string text_field = "text";
+  bool strict = false;              // what cannot be read is an error
   std::string task_name, data_dir;  // of GLUE
   std::string text_column, text_pair_column, label_column = "label";
   bool do_regression = false;
   std::string prompt_column = "prompt", completion_column = "completion";
+  std::string truncation = "end";  // what becomes of prompts longer than block_size
   int64_t max_seq_length = 128;
   int64_t max_train_samples = 0;  // 0: all
   int64_t block_size = 256;
@@ -41,10 +43,10 @@ struct TrainConfig {
   double num_train_epochs = 1;
   // Optimizer
   std::string optim = "adamw";
-  double learning_rate = 1e-3;
+  double learning_rate = 0;            // 0: what the model usually takes
   double projected_learning_rate = 0;  // 0: as learning_rate
   std::string lr_scheduler_type = "cosine";
-  double warmup_steps = 0;
+  double warmup_steps = -1;  // -1: the same
   double min_lr_ratio = 0;
   double weight_decay = 0;
   double momentum = 0.9;

@@ -11,6 +11,7 @@
 #include "compact/base/named.h"
 #include "compact/base/text.h"
 #include "compact/config/option_groups_impl.h"
+#include "compact/config/other_names.h"
 
 namespace compact {
 namespace {
@@ -113,6 +114,10 @@ std::string values_of(const ConfigOption& o) {
 
 void set_option(TrainConfig& config, std::string_view name, const std::vector<std::string>& values,
                 const std::string& source) {
+  const bool known =
+      std::ranges::any_of(config_options(), [&](const auto& o) { return o.name == name; });
+  const std::string here = known ? "" : name_here(name);
+  COMPACT_CHECK(here.empty(), source, ": unknown option `", name, "`: ", here);
   const ConfigOption& option = named(config_options(), name, source + ": unknown option");
   std::visit(
       [&](auto member) {

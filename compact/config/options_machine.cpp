@@ -124,8 +124,9 @@ OptionGroup options_of_memory() {
            .member = &C::budget,
            .help = "most bytes that a step may take, all included, and enforced; a preset that "
                    "quantizes takes fewer bits where it must; default: what the machine has",
-           .values = "10GiB, 800MB",
-           .form = {is_bytes, "a positive number with a unit, as 10GiB or 800MB"},
+           .values =
+               "10GiB or 10Gi, 10GB or 10G, bytes as 13926664; of one run of a comparison 50%",
+           .form = {is_bytes, "a positive number of bytes, as 10GiB, 10GB or 13926664"},
            .resume = kFree},
           {.name = "allow",
            .member = &C::allow,

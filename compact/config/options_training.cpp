@@ -51,6 +51,19 @@ OptionGroup options_of_length() {
           }};
 }
 
+namespace {
+
+// With the names that Trainer has for PyTorch's.
+std::vector<Choice> choices_of_optimizers() {
+  std::vector<Choice> all = choices_of(optimizers());
+  for (Choice& c : all) {
+    if (c.name == "adamw") c.also = {"adamw_torch", "adamw_torch_fused"};
+  }
+  return all;
+}
+
+}  // namespace
+
 OptionGroup options_of_optimizer() {
   using C = TrainConfig;
   using enum ResumeRule;
@@ -61,11 +74,11 @@ OptionGroup options_of_optimizer() {
           {.name = "optim",
            .member = &C::optim,
            .help = "muon: for the matrices of blocks, AdamW for the rest",
-           .choices = choices_of(optimizers()),
+           .choices = choices_of_optimizers(),
            .resume = kKept},
           {.name = "learning_rate",
            .member = &C::learning_rate,
-           .help = "peak learning rate",
+           .help = "peak learning rate; 0: 1e-3, or 5e-5 to tune a model with weights by adam(w)",
            .range = ValueRange::positive(),
            .resume = kKept},
           {.name = "projected_learning_rate",
@@ -80,7 +93,8 @@ OptionGroup options_of_optimizer() {
            .resume = kKept},
           {.name = "warmup_steps",
            .member = &C::warmup_steps,
-           .help = "steps of warm-up; below 1: a part of all steps",
+           .help = "steps of warm-up; below 1: a part of all steps; -1: none, or 0.1 to tune a "
+                   "model with weights by adam(w)",
            .values = "N or ratio",
            .range = ValueRange::at_least(0),
            .resume = kKept},

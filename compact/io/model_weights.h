@@ -32,6 +32,9 @@ class ModelWeights {
   void read_into(std::string_view name, at::Tensor& to, Cast cast = Cast::kRefuse) const {
     shard(name).read_into(name, to, cast);
   }
+  bool holds(std::string_view name, const at::Tensor& values) const {
+    return shard(name).holds(name, values);
+  }
 
  private:
   const SafetensorsFile& shard(std::string_view name) const;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <memory>
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
@@ -74,11 +75,12 @@ const TensorEntry& SafetensorsFile::entry(std::string_view name) const {
   fail(path().string(), ": has no tensor `", name, "`", suggestion(name, known));
 }
 
-void SafetensorsFile::read_bytes(const TensorEntry& entry, at::Tensor& to) const {
-  const int64_t bytes = entry.end - entry.begin;
+// `bytes` of the tensor from its byte `at` on.
+void SafetensorsFile::read_bytes(const TensorEntry& entry, int64_t at, int64_t bytes,
+                                 void* to) const {
   if (bytes == 0) return;
-  char* data = static_cast<char*>(to.mutable_data_ptr());
-  file_.read_at(data_begin_ + entry.begin, data, bytes);
+  char* const data = static_cast<char*>(to);
+  file_.read_at(data_begin_ + entry.begin + at, data, bytes);
   if (entry.dtype == at::kBool) {
     // Any other byte in a bool is undefined behaviour in C++.
     const char* bad = std::find_if(data, data + bytes, [](char c) { return c != 0 && c != 1; });
@@ -93,25 +95,60 @@ void SafetensorsFile::read_bytes(const TensorEntry& entry, at::Tensor& to) const
 at::Tensor SafetensorsFile::read(std::string_view name) const {
   const TensorEntry& entry = this->entry(name);
   at::Tensor tensor = at::empty(entry.shape, entry.dtype);
-  read_bytes(entry, tensor);
+  read_bytes(entry, 0, entry.end - entry.begin, tensor.mutable_data_ptr());
   return tensor;
 }
 
-void SafetensorsFile::read_into(std::string_view name, at::Tensor& to, Cast cast) const {
-  const TensorEntry& entry = this->entry(name);
+void SafetensorsFile::in_parts(
+    const TensorEntry& entry, const at::Tensor& like,
+    FunctionRef<bool(const at::Tensor& part, const at::Tensor& of_like)> f) const {
+  if (like.numel() == 0) return;
+  constexpr int64_t kPart = int64_t{1} << 20;
+  const at::Tensor all = like.detach();
+  const int64_t rows = all.dim() == 0 ? 1 : all.size(0);
+  const int64_t row_bytes = (entry.end - entry.begin) / rows;
+  const int64_t most = std::clamp<int64_t>(kPart / row_bytes, 1, rows);
+  const auto buffer = std::make_unique_for_overwrite<char[]>(static_cast<size_t>(most * row_bytes));
+  std::vector<int64_t> sizes = entry.shape;
+  for (int64_t first = 0; first < rows; first += most) {
+    const int64_t count = std::min(most, rows - first);
+    read_bytes(entry, first * row_bytes, count * row_bytes, buffer.get());
+    if (all.dim() > 0) sizes[0] = count;
+    const at::Tensor part = at::from_blob(buffer.get(), sizes, entry.dtype);
+    if (!f(part, all.dim() == 0 ? all : all.narrow(0, first, count))) return;
+  }
+}
+
+void SafetensorsFile::check_like(const TensorEntry& entry, const at::Tensor& to, Cast cast) const {
   const bool same_type = to.scalar_type() == entry.dtype;
   const bool convertible = cast == Cast::kAllow && at::isFloatingType(to.scalar_type()) &&
                            at::isFloatingType(entry.dtype);
   COMPACT_CHECK(to.sizes() == at::IntArrayRef(entry.shape) && (same_type || convertible),
-                path().string(), ": tensor `", name, "` must be ",
+                path().string(), ": tensor `", entry.name, "` must be ",
                 describe(to.scalar_type(), to.sizes()), ", is ",
                 describe(entry.dtype, entry.shape));
-  at::Tensor target = to.detach();
-  if (same_type && target.is_cpu() && target.is_contiguous()) {
-    read_bytes(entry, target);
-  } else {
-    target.copy_(read(name));
+}
+
+void SafetensorsFile::read_into(std::string_view name, at::Tensor& to, Cast cast) const {
+  const TensorEntry& entry = this->entry(name);
+  check_like(entry, to, cast);
+  if (to.scalar_type() == entry.dtype && to.is_cpu() && to.is_contiguous()) {
+    return read_bytes(entry, 0, entry.end - entry.begin, to.detach().mutable_data_ptr());
   }
+  in_parts(entry, to, [](const at::Tensor& part, const at::Tensor& of_to) {
+    of_to.copy_(part);
+    return true;
+  });
+}
+
+bool SafetensorsFile::holds(std::string_view name, const at::Tensor& values) const {
+  const TensorEntry& entry = this->entry(name);
+  check_like(entry, values, Cast::kAllow);
+  bool equal = true;
+  in_parts(entry, values, [&](const at::Tensor& part, const at::Tensor& of_values) {
+    return equal = part.to(of_values.options()).equal(of_values);
+  });
+  return equal;
 }
 
 NamedTensors read_safetensors(const std::filesystem::path& path) {

@@ -14,6 +14,7 @@
 
 #include "compact/base/atomic_file.h"
 #include "compact/base/file.h"
+#include "compact/base/function_ref.h"
 #include "compact/io/safetensors_header.h"
 
 namespace compact {
@@ -42,11 +43,18 @@ class SafetensorsFile {
   // A new CPU tensor. Bytes of BOOL tensors must be 0 or 1.
   at::Tensor read(std::string_view name) const;
   // Into an existing tensor of the same shape, on any device, strided as it likes. Another dtype
-  // is an error under kRefuse and converted under kAllow.
+  // is an error under kRefuse and converted under kAllow. Takes no memory of tensors on a CPU.
   void read_into(std::string_view name, at::Tensor& to, Cast cast = Cast::kRefuse) const;
+  // Whether the file has these values, as a tensor of their type would.
+  bool holds(std::string_view name, const at::Tensor& values) const;
 
  private:
-  void read_bytes(const TensorEntry& entry, at::Tensor& to) const;
+  void read_bytes(const TensorEntry& entry, int64_t at, int64_t bytes, void* to) const;
+  // Calls f(a part of the tensor, the same part of `like`) on about 1 MiB after the other, until it
+  // returns false.
+  void in_parts(const TensorEntry& entry, const at::Tensor& like,
+                FunctionRef<bool(const at::Tensor& part, const at::Tensor& of_like)> f) const;
+  void check_like(const TensorEntry& entry, const at::Tensor& to, Cast cast) const;
 
   InputFile file_;
   int64_t data_begin_ = 0;

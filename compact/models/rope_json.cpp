@@ -30,14 +30,8 @@ std::vector<std::string> keys_of(RopeKind kind) {
 }
 
 RopeKind read_kind(const ConfigKeys& keys, const RopeForm& form) {
-  std::string type;
-  for (const char* key : {"rope_type", "type"}) {
-    std::string value = keys.text(key, "");
-    if (form.phi3 && (value == "su" || value == "yarn")) value = "longrope";
-    COMPACT_CHECK(type.empty() || value.empty() || type == value, keys.where(),
-                  ": rope_type and type must agree, are `", type, "` and `", value, "`");
-    if (!value.empty()) type = value;
-  }
+  std::string type = keys.text("rope_type", keys.text("type", ""));
+  if (form.phi3 && (type == "su" || type == "yarn")) type = "longrope";
   const RopeKind kind = type.empty() ? RopeKind::kDefault : rope_kind_of(type, keys.where());
   COMPACT_CHECK(!form.phi3 || kind == RopeKind::kDefault || kind == RopeKind::kLongrope,
                 keys.where(), ": rope_type must be default or longrope with model_type phi3, is `",
@@ -133,11 +127,9 @@ json to_object(const RopeConfig& rope) {
 RopeConfig read_rope(const ConfigKeys& keys, const RopeForm& form, int64_t max_positions) {
   std::optional<RopeConfig> found;
   std::optional<double> theta, partial;
+  // What stands in the object holds, as in transformers 5.
   const auto take = [](const ConfigKeys& from, const char* key, std::optional<double>& value) {
-    const std::optional<double> given = read_number(from, key);
-    COMPACT_CHECK(!given || !value || *given == *value, from.where(), ": ", key,
-                  " must be given once, is ", *value, " and ", *given);
-    if (given) value = given;
+    if (const std::optional<double> given = read_number(from, key)) value = given;
   };
   take(keys, "rope_theta", theta);
   take(keys, "partial_rotary_factor", partial);
@@ -156,7 +148,7 @@ RopeConfig read_rope(const ConfigKeys& keys, const RopeForm& form, int64_t max_p
     take(inner, "partial_rotary_factor", partial);
     RopeConfig rope = read_object(inner, *value, form, original, max_positions);
     COMPACT_CHECK(!found || *found == rope, keys.where(),
-                  ": rope_scaling and rope_parameters must agree");
+                  ": rope_scaling and rope_parameters must agree, or one of them be left out");
     found = std::move(rope);
   }
   RopeConfig rope = std::move(found).value_or(RopeConfig{});

@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -52,6 +53,18 @@ struct ParameterState {
 struct OptimizerState {
   std::vector<std::pair<std::string, at::Tensor>> tensors;  // NAME.m, .v, .master, .grad, .m.scales
   std::map<std::string, int64_t> numbers;                   // updates, draw.NAME
+};
+
+// The same where it is stored: a tensor is read into its place.
+struct StoredTensor {
+  std::string name;
+  at::ScalarType type = at::kFloat;
+  std::vector<int64_t> sizes;
+  std::function<void(at::Tensor& to)> read_into;
+};
+struct StoredState {
+  std::vector<StoredTensor> tensors;
+  std::map<std::string, int64_t> numbers;
 };
 
 struct StepContext;
@@ -150,7 +163,8 @@ class Optimizer {
   bool is_elsewhere(const std::string& name) const;
   // Also ends a backward pass that began. Throws InputError, with nothing changed, on a missing,
   // unexpected or misshapen entry, or another weight than there was. Re-draws the projections in
-  // force.
+  // force. Takes memory for pending gradients and no other.
+  void load(const StoredState& state);
   void load(const OptimizerState& state);
 
   // Bytes by kind: moment, second_moment, momentum, master, carrier, projection.

@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <optional>
 #include <string_view>
 
 #include "compact/base/check.h"
@@ -56,25 +57,35 @@ class Entries {
   std::map<std::string, T> all_;
 };
 
-// A tensor that was saved without padding, with zeros in its place; any other as it is. Codes of a
-// vector stay as they are: with padding their blocks would begin elsewhere.
-at::Tensor with_padding(const Parameter& p, const at::Tensor& t, at::IntArrayRef sizes) {
-  if (p.padding.rows + p.padding.columns == 0 || !t.defined() || t.sizes() == sizes ||
-      t.dim() != static_cast<int64_t>(sizes.size()) || (t.dim() == 1 && !t.is_floating_point())) {
-    return t;
+// What a tensor of such sizes lacks that was saved without padding; nothing where it was not. Codes
+// of a vector stay as they are: with padding their blocks would begin elsewhere.
+std::optional<ZeroPadding> missing_padding(const Parameter& p, const StoredTensor& t,
+                                           at::IntArrayRef sizes) {
+  if (p.padding.rows + p.padding.columns == 0 || t.sizes.size() != sizes.size() ||
+      (t.sizes.size() == 1 && !at::isFloatingType(t.type))) {
+    return {};
   }
   const ZeroPadding missing{
       .rows = p.padding.rows,
-      .columns = t.dim() > 1 && t.size(1) + p.padding.columns == sizes[1] ? p.padding.columns : 0};
-  const int64_t rows = t.size(0) + static_cast<int64_t>(p.parts.size()) * missing.rows;
-  return rows == sizes[0] ? padded(t, p.parts, missing) : t;
+      .columns =
+          t.sizes.size() > 1 && t.sizes[1] + p.padding.columns == sizes[1] ? p.padding.columns : 0};
+  const int64_t rows = t.sizes[0] + static_cast<int64_t>(p.parts.size()) * missing.rows;
+  return rows == sizes[0] ? std::optional(missing) : std::nullopt;
 }
 
-void check_like(const std::string& name, const at::Tensor& t, at::ScalarType type,
+void read(const Parameter& p, const StoredTensor& t, at::Tensor& to) {
+  if (to.sizes() == at::IntArrayRef(t.sizes)) return t.read_into(to);
+  at::Tensor values = at::empty(t.sizes, t.type);
+  t.read_into(values);
+  to.copy_(padded(values, p.parts, *missing_padding(p, t, to.sizes())));
+}
+
+void check_like(const Parameter& p, const StoredTensor& t, at::ScalarType type,
                 at::IntArrayRef sizes) {
-  COMPACT_CHECK(t.defined() && t.scalar_type() == type && t.sizes() == sizes, "[optimizer state] `",
-                name, "` must be ", text_of(type, sizes), ", is ",
-                t.defined() ? text_of(t.scalar_type(), t.sizes()) : "undefined");
+  COMPACT_CHECK(
+      t.type == type && (sizes == at::IntArrayRef(t.sizes) || missing_padding(p, t, sizes)),
+      "[optimizer state] `", t.name, "` must be ", text_of(type, sizes), ", is ",
+      text_of(t.type, t.sizes));
 }
 
 }  // namespace
@@ -109,34 +120,47 @@ bool Optimizer::is_elsewhere(const std::string& name) const {
 }
 
 void Optimizer::load(const OptimizerState& state) {
+  StoredState stored{.tensors = {}, .numbers = state.numbers};
+  for (const auto& [name, t] : state.tensors) {
+    stored.tensors.push_back(
+        {name, t.scalar_type(), t.sizes().vec(), [from = t](at::Tensor& to) { to.copy_(from); }});
+  }
+  load(stored);
+}
+
+void Optimizer::load(const StoredState& state) {
   const at::NoGradGuard no_grad;
   check_tensors();
-  std::map<std::string, at::Tensor> named;
-  for (const auto& [name, tensor] : state.tensors) {
-    if (is_elsewhere(name)) continue;
-    COMPACT_CHECK(named.emplace(name, tensor).second, "[optimizer state] `", name, "` comes twice");
+  std::map<std::string, const StoredTensor*> named;
+  for (const StoredTensor& t : state.tensors) {
+    if (is_elsewhere(t.name)) continue;
+    COMPACT_CHECK(named.emplace(t.name, &t).second, "[optimizer state] `", t.name, "` comes twice");
   }
-  Entries<at::Tensor> tensors(std::move(named));
+  Entries<const StoredTensor*> tensors(std::move(named));
   Entries<int64_t> numbers(state.numbers);
   const int64_t updates = numbers.take("updates");
   COMPACT_CHECK(updates >= 0, "[optimizer state] updates must not be negative, is ", updates);
-  std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // to, from
-  std::vector<at::Tensor> gradients;
+  struct Copy {
+    const Parameter& parameter;
+    const StoredTensor& from;
+    at::Tensor to;
+  };
+  std::vector<Copy> copies;
+  std::vector<const StoredTensor*> gradients;
   std::vector<int64_t> draws;
   for (const ParameterState& s : states_) {
     const Parameter& p = *s.parameter;
     for_tensors(s, [&](const std::string& name, const at::Tensor& t) {
-      copies.emplace_back(t, with_padding(p, tensors.take(name), t.sizes()));
-      check_like(name, copies.back().second, t.scalar_type(), t.sizes());
+      copies.push_back({p, *tensors.take(name), t});
+      check_like(p, copies.back().from, t.scalar_type(), t.sizes());
     });
     const std::string grad = p.name + ".grad", draw = "draw." + p.name;
-    gradients.push_back(tensors.has(grad) ? tensors.take(grad) : at::Tensor());
-    if (const at::Tensor& g = gradients.back(); g.defined()) {
+    gradients.push_back(tensors.has(grad) ? tensors.take(grad) : nullptr);
+    if (const StoredTensor* const g = gradients.back()) {
       COMPACT_CHECK(!options_.tree_sums, "[optimizer state] `", grad,
                     "` was saved inside a step, whose sums are those of a tree: go on without");
-      gradients.back() = with_padding(p, g, p.leaf().sizes());
-      const bool sum = options_.f32_sums && g.scalar_type() == at::kFloat;
-      check_like(grad, g, sum ? at::kFloat : p.leaf().scalar_type(), p.leaf().sizes());
+      const bool sum = options_.f32_sums && g->type == at::kFloat;
+      check_like(p, *g, sum ? at::kFloat : p.leaf().scalar_type(), p.leaf().sizes());
     }
     draws.push_back(p.carrier ? numbers.take(draw) : 0);
     COMPACT_CHECK(draws.back() >= 0, "[optimizer state] `", draw, "` must not be negative, is ",
@@ -147,18 +171,22 @@ void Optimizer::load(const OptimizerState& state) {
 
   updates_ = updates;
   clear_gradients();
-  for (auto& [to, from] : copies) to.copy_(from);
+  for (Copy& copy : copies) read(copy.parameter, copy.from, copy.to);
   for (size_t i = 0; i < states_.size(); ++i) {
     Parameter& p = *states_[i].parameter;
     at::Tensor& sum = states_[i].sum;
     at::Tensor& grad = p.leaf().mutable_grad();
     sum = grad = at::Tensor();
-    if (gradients[i].defined()) {
-      const bool own_type = gradients[i].scalar_type() == p.leaf().scalar_type();
-      (own_type ? grad : sum) = gradients[i].to(p.leaf().device(), false, true);
-      if (own_type && options_.f32_sums && grad.scalar_type() != at::kFloat) gather(states_[i]);
+    if (const StoredTensor* const stored = gradients[i]) {
+      const bool own_type = stored->type == p.leaf().scalar_type();
+      at::Tensor& to = own_type ? grad : sum;
+      to = at::empty(p.leaf().sizes(), p.leaf().options().dtype(stored->type));
+      read(p, *stored, to);
+      if (own_type && options_.f32_sums && stored->type != at::kFloat) gather(states_[i]);
     }
-    if (p.carrier) p.carrier->redraw(draws[i], p.weight.options());
+    if (p.carrier && p.carrier->draw != draws[i]) {
+      p.carrier->redraw(draws[i], p.weight.options());
+    }
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cctype>
 
 #include "compact/base/check.h"
+#include "compact/base/named.h"
 #include "compact/base/text.h"
 
 namespace compact {
@@ -94,12 +95,13 @@ std::string float_products(const GpuCard& card, std::string_view precision) {
 std::span<const GpuCard> gpu_cards() { return kCards; }
 
 const GpuCard& gpu_card(std::string_view name) {
-  std::string lower(name);
-  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return std::tolower(c); });
+  const std::string lower = lower_case(name);
   const auto found = std::ranges::find(kCards, lower, &GpuCard::name);
   if (found != std::end(kCards)) return *found;
   if (const GpuCard* card = find_gpu_card(name)) return *card;
-  fail("no GPU `", name, "` is known here (`compact list gpus`): plan for another, with what this ",
+  const std::string near = nearest(lower, names_of(kCards));
+  fail("no GPU `", name, "` is known here (`compact list gpus`): ",
+       near.empty() ? "" : "did you mean `" + near + "`? Or ", "plan for another, with what this ",
        "one has by --device_tflops, --device_gbps and --budget");
 }
 

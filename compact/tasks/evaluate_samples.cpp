@@ -10,6 +10,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/scores.h"
+#include "compact/data/samples/split.h"
 #include "compact/ops/memory/memory.h"
 #include "compact/tasks/evaluate.h"
 
@@ -24,8 +25,10 @@ struct Scored {
 };
 enum Sums { kLoss, kTargets, kCorrect, kInFive, kHasClasses, kHasFive, kSums };
 
-Scored score_batches(const Network& network, const Dataset& data, int64_t count, int64_t batch,
-                     const Task& task, int rank, int ranks) {
+Scored score_batches(const Network& network, const Dataset& data,
+                     const std::vector<int64_t>& numbers, int64_t batch, const Task& task, int rank,
+                     int ranks) {
+  const auto count = static_cast<int64_t>(numbers.size());
   const int64_t batches = (count + batch - 1) / batch;
   Scored scored{.sums = std::vector<double>(static_cast<size_t>(batches) * kSums, 0.0),
                 .predicted = {}};
@@ -36,7 +39,8 @@ Scored score_batches(const Network& network, const Dataset& data, int64_t count,
   };
   for (int64_t number = rank; number < batches; number += ranks) {
     const int64_t i = number * batch;
-    const Batch samples = data.in_order(i, std::min(batch, count - i));
+    const Batch samples = data.numbered(
+        std::span(numbers).subspan(static_cast<size_t>(i), std::min(batch, count - i)));
     check_targets(samples, task);
     const StepInputs b = inputs_of(samples, network.device());
     const Score s = network.score(b.inputs, b.target);
@@ -118,15 +122,11 @@ std::string bytes_of(const std::vector<double>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(double)};
 }
 
-int64_t samples_of(const Dataset& data, int64_t most) {
-  return most > 0 ? std::min(most, data.size()) : data.size();
-}
-
 }  // namespace
 
 EvalResult evaluate_samples(const Network& network, const Dataset& data, int64_t most,
                             int64_t batch, const Task& task) {
-  const Scored s = score_batches(network, data, samples_of(data, most), batch, task, 0, 1);
+  const Scored s = score_batches(network, data, some_samples(data.size(), most), batch, task, 0, 1);
   return result_of(s.sums, {bytes_of(s.predicted)}, task);
 }
 
@@ -137,8 +137,8 @@ EvalResult evaluate_within_memory(const Network& network, const Dataset& data, i
     std::optional<std::string> what;
     Scored scored;
     try {
-      scored = score_batches(network, data, samples_of(data, most), batch, task, group.rank(),
-                             group.size());
+      scored = score_batches(network, data, some_samples(data.size(), most), batch, task,
+                             group.rank(), group.size());
     } catch (const std::exception& e) {
       what = out_of_memory(e);
       if (!what || batch == 1) throw;

@@ -50,12 +50,16 @@ ModelShape set_language_model(const TrainConfig& c, const Tokenizer* tokenizer, 
   if (tokenizer) task.files.merge(tokenizer_files(*tokenizer, task.config));
   task.network_text = cat("vocabulary ", format_count(shape.tokens.vocabulary),
                           tokenizer ? "" : " (the model's own)");
-  task.inputs = [](const TrainConfig& of, at::Device device, int64_t batch) {
+  task.inputs = ids_of([](const TrainConfig& of) { return of.block_size; });
+  return shape;
+}
+
+Task::MakeInputs ids_of(std::function<int64_t(const TrainConfig&)> length) {
+  return [length = std::move(length)](const TrainConfig& of, at::Device device, int64_t batch) {
     const auto ids = at::TensorOptions().device(device).dtype(at::kLong);
-    const std::vector<int64_t> sizes = {batch, of.block_size};
+    const std::vector<int64_t> sizes = {batch, length(of)};
     return StepInputs{{at::ones(sizes, ids)}, at::ones(sizes, ids)};
   };
-  return shape;
 }
 
 }  // namespace compact

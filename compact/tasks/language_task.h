@@ -19,4 +19,7 @@ std::vector<uint32_t> begin_of_prompt(const Tokenizer& tokenizer, const TokenIds
 // not go together.
 ModelShape set_language_model(const TrainConfig& config, const Tokenizer* tokenizer, Task& task);
 
+// Sequences of so many tokens.
+Task::MakeInputs ids_of(std::function<int64_t(const TrainConfig&)> length);
+
 }  // namespace compact

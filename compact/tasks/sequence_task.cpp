@@ -21,12 +21,16 @@
 namespace compact {
 namespace {
 
-void keep_first(LabelledTexts& texts, int64_t most) {
-  const auto count = static_cast<size_t>(most);
-  if (most == 0 || texts.first.size() <= count) return;
-  texts.first.resize(count);
-  if (!texts.second.empty()) texts.second.resize(count);
-  texts.labels.resize(count);
+void keep_some(LabelledTexts& texts, int64_t most) {
+  const std::vector<int64_t> kept = some_samples(static_cast<int64_t>(texts.first.size()), most);
+  const auto keep = [&](auto& all) {
+    if (all.empty()) return;
+    for (size_t i = 0; i < kept.size(); ++i) std::swap(all[i], all[static_cast<size_t>(kept[i])]);
+    all.resize(kept.size());
+  };
+  keep(texts.first);
+  keep(texts.second);
+  keep(texts.labels);
 }
 
 uint64_t checksum_of(const LabelledTexts& texts) {
@@ -98,7 +102,7 @@ Task open_sequences(const TrainConfig& c, SequenceTexts texts, std::vector<std::
   task.metrics = std::move(metrics);
   const bool data = texts.train || texts.validation || texts.test;
   const std::unique_ptr<Tokenizer> tokenizer = tokenizer_of(c, data);
-  if (texts.train) keep_first(*texts.train, c.max_train_samples);
+  if (texts.train) keep_some(*texts.train, c.max_train_samples);
   take_numbers_of_head(c, texts, warnings);
   task.positive_class = static_cast<double>(texts.positive.value_or(1));
   const std::unique_ptr<ModelConfig> model = model_of(c);

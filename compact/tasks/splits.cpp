@@ -4,6 +4,7 @@
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
 #include "compact/base/text.h"
+#include "compact/config/option.h"
 #include "compact/data/samples/split.h"
 #include "compact/tasks/setup.h"
 
@@ -15,6 +16,10 @@ void split_samples(const TrainConfig& c, int64_t count, const MakePart& make, Ta
   const double part = task.validation ? 0 : c.validation_split;
   SampleSplit split = drawn_split(count, part, derive(key_of(c, RandomUse::kData), 1));
   if (!split.held_out.empty()) task.validation = make(std::move(split.held_out), false);
+  if (part > 0 && !task.validation) {
+    warnings.push_back(cat("nothing is held out to evaluate on: --validation_split ",
+                           number_text(part), " of ", count, " samples is less than one"));
+  }
   task.train = make(std::move(split.train), true);
 }
 

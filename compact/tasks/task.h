@@ -35,7 +35,8 @@ struct Task {
   MakeNetwork network;
   MakeNetwork smallest;  // has a segment of each kind that `network` has; null: the same
   // A micro-batch of so many samples, of no meaning but the sizes of real ones (the largest).
-  std::function<StepInputs(const TrainConfig&, at::Device, int64_t batch)> inputs;
+  using MakeInputs = std::function<StepInputs(const TrainConfig&, at::Device, int64_t batch)>;
+  MakeInputs inputs;
   bool lengths_vary = false;                 // of real ones, so that most are smaller
   bool resident = false;                     // on the CPU batches are the data set's own tensors
   nlohmann::json config;                     // config.json of the model
@@ -68,7 +69,7 @@ struct TaskInfo {
 std::span<const TaskInfo* const> tasks();
 // Throws InputError with a suggestion on an unknown name.
 const TaskInfo& task_named(std::string_view name);
-// The configuration as its task takes it.
+// The configuration as its task takes it, with the learning rate and warm-up that nobody gave.
 TrainConfig for_task(TrainConfig config);
 // The task of a model folder, by its config.json.
 const TaskInfo& task_of_folder(const std::string& folder);

@@ -65,9 +65,10 @@ LabelledImages fitted(LabelledImages data, const std::string& file, const ModelS
 void open_data(const TrainConfig& c, ModelShape& m, Task& task,
                std::vector<std::string>& warnings) {
   const auto read = [&](const std::vector<std::string>& files, std::optional<ImageSize> size) {
-    LabelledImages data = read_images(files, size, m.image_fit);
+    LabelledImages data = read_images(files, size, m.image_fit, c.strict);
+    warnings.insert(warnings.end(), data.warnings.begin(), data.warnings.end());
     if (c.image_size == 0) {
-      warnings.insert(warnings.end(), data.warnings.begin(), data.warnings.end());
+      warnings.insert(warnings.end(), data.scaled.begin(), data.scaled.end());
     }
     return data;
   };

@@ -24,11 +24,13 @@ void open_data(const TrainConfig& c, const Tokenizer& tokenizer, const Progress&
                std::vector<std::string>& warnings, Task& task) {
   const std::string cache = c.cache_dir.empty() ? default_cache_folder() : c.cache_dir;
   const auto open = [&](const std::vector<std::string>& inputs) {
-    PrepareOptions options{.field = c.text_field, .progress = progress};
+    PrepareOptions options{.field = c.text_field, .progress = progress, .strict = c.strict};
     const CachedTokens tokens = cached_token_file(inputs, tokenizer, cache, options);
-    if (tokens.prepared.replaced > 0) {
+    const Prepared& prepared = tokens.prepared;
+    warnings.insert(warnings.end(), prepared.warnings.begin(), prepared.warnings.end());
+    if (prepared.replaced > 0) {
       warnings.push_back(
-          cat(inputs[0], ": ", tokens.prepared.replaced, " invalid UTF-8 sequences became U+FFFD"));
+          cat(inputs[0], ": ", prepared.replaced, " invalid UTF-8 sequences became U+FFFD"));
     }
     return std::make_shared<const TokenFile>(tokens.path);
   };

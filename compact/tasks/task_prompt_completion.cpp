@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Completions of prompts: the loss is on what is to be said, not on what was asked.
+#include <algorithm>
+
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
 #include "compact/base/text.h"
@@ -46,15 +48,22 @@ Task open_prompt(const TrainConfig& c, const Progress&, std::vector<std::string>
   const PromptOptions options{.prompt = c.prompt_column,
                               .completion = c.completion_column,
                               .max_length = c.block_size + 1,
-                              .begin = begin_of_prompt(*tokenizer, model.tokens)};
+                              .begin = begin_of_prompt(*tokenizer, model.tokens),
+                              .truncation = c.truncation == "end"     ? Truncation::kEnd
+                                            : c.truncation == "start" ? Truncation::kStart
+                                                                      : Truncation::kDrop,
+                              .strict = c.strict};
   const auto read = [&](const std::string& file) {
     auto samples = std::make_shared<const PromptSamples>(read_prompts(file, *tokenizer, options));
     for (const std::string& line : samples->warnings) warnings.push_back(line);
     return samples;
   };
+  int64_t longest = 0;
   const auto part_of = [&](const std::shared_ptr<const PromptSamples>& of,
                            std::vector<int64_t> chosen) {
-    return std::make_unique<PromptDataset>(of, std::move(chosen), padding, key);
+    auto part = std::make_unique<PromptDataset>(of, std::move(chosen), padding, key);
+    longest = std::max(longest, part->longest_row());
+    return part;
   };
   const auto size_of = [](const PromptSamples& s) { return static_cast<int64_t>(s.ids.size()); };
   if (!c.validation_file.empty()) {
@@ -64,13 +73,12 @@ Task open_prompt(const TrainConfig& c, const Progress&, std::vector<std::string>
   if (c.train_file.empty()) return task;
   const auto samples = read(c.train_file[0]);
   task.checksum = checksum_of(*samples);
-  int64_t longest = 0;
-  const auto part_of_it = [&](std::vector<int64_t> chosen, bool training) {
-    auto part = part_of(samples, std::move(chosen));
-    if (training) longest = part->longest_row();
-    return part;
+  const auto part_of_it = [&](std::vector<int64_t> chosen, bool) {
+    return part_of(samples, std::move(chosen));
   };
   split_samples(c, size_of(*samples), part_of_it, task, warnings);
+  task.inputs =
+      ids_of([longest](const TrainConfig& of) { return std::min(longest, of.block_size); });
   task.data_text = cat(format_count(task.train->size()), " prompts with completions of up to ",
                        longest, " tokens", held_out_text(task));
   return task;

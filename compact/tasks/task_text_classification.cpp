@@ -20,7 +20,8 @@ Task open_text(const TrainConfig& c, const Progress&, std::vector<std::string>& 
                     .second = c.text_pair_column,
                     .label = c.label_column,
                     .regression = regression,
-                    .class_names = known_classes(c)};
+                    .class_names = known_classes(c),
+                    .strict = c.strict};
   const auto read = [&](const std::vector<std::string>& files, std::optional<LabelledTexts>& to) {
     if (!files.empty()) to = read_labelled_texts(files[0], fields);
   };

@@ -4,9 +4,11 @@
 #include <ATen/Parallel.h>
 
 #include "compact/base/check.h"
+#include "compact/base/file.h"
 #include "compact/config/memory_limit.h"
 #include "compact/config/option.h"
 #include "compact/config/precision.h"
+#include "compact/data/files/byte_source.h"
 #include "compact/io/model_weights.h"
 #include "compact/tasks/load_weights.h"
 #include "compact/tasks/setup.h"
@@ -20,7 +22,20 @@ const TaskInfo& evaluated_task(const TrainConfig& c) {
   const bool file = !c.validation_file.empty(), name = !c.task_name.empty();
   COMPACT_CHECK(name == !c.data_dir.empty() && file != name,
                 "either --validation_file is needed, or --task_name and --data_dir");
-  if (file) return of_folder;
+  if (file) {
+    std::string task = c.task;
+    const std::string run = c.model_name_or_path + "/train_config.json";
+    if (task.empty() && is_file(run)) {
+      task = config_from_json(read_text(run, int64_t{1} << 20), run).task;
+      // A text is measured as one, whatever the model was tuned on.
+      if (without_compression(c.validation_file[0]).ends_with(".txt")) task.clear();
+    }
+    if (task == glue.name || task.empty()) return of_folder;
+    const TaskInfo& named = task_named(task);
+    COMPACT_CHECK(named.use == of_folder.use || task == TrainConfig().task, c.model_name_or_path,
+                  ": is a model for ", of_folder.name, ", --task is ", task);
+    return named.use == of_folder.use ? named : of_folder;
+  }
   COMPACT_CHECK(&of_folder == &text_classification, c.model_name_or_path, ": is a model for ",
                 of_folder.name, ", --task_name ", c.task_name, " is for models for ",
                 text_classification.name);

@@ -5,6 +5,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
+#include "compact/config/option.h"
 #include "compact/config/precision.h"
 #include "compact/ops/cpu/bf16_products.h"
 #include "compact/ops/functions/attention.h"
@@ -32,6 +33,14 @@ std::string attention_of(const AttentionShape& a, at::Device device, at::ScalarT
 
 }  // namespace
 
+// What the steps take in all: they are whole, so that it may be a little more or less than asked.
+std::string epochs_of(const Described& run) {
+  const TrainConfig& c = run.config;
+  const int64_t step = c.per_device_train_batch_size * c.gradient_accumulation_steps * c.ranks;
+  return formatted(
+      "%.3g", static_cast<double>(run.steps * step) / static_cast<double>(run.task.train->size()));
+}
+
 std::vector<std::string> description(const Described& run) {
   const TrainConfig& c = run.config;
   const at::Device device = run.network.device();
@@ -45,12 +54,14 @@ std::vector<std::string> description(const Described& run) {
       cat("model    ", c.model.empty() ? c.model_name_or_path : c.model, ", ",
           format_count(run.network.parameter_count()), " parameters, ", run.task.network_text),
       cat("data     ", run.task.data_text),
-      cat("run      ", format_count(run.steps), " steps of ",
+      cat("run      ", format_count(run.steps), " steps (", epochs_of(run), " epochs) of ",
           text ? c.per_device_train_batch_size : c.per_device_train_batch_size * run.task.units,
           text ? cat(" x ", c.block_size) : "", accumulation > 1 ? cat(" x ", accumulation) : "",
           c.ranks > 1 ? cat(" x ", c.ranks, " ranks") : "", " ", run.task.unit,
-          c.ranks > 1 ? cat(", zero ", c.zero) : "", ", ", c.optim, ", ", c.dtype, " on ",
-          device.str(), " (products: ",
+          c.ranks > 1 ? cat(", zero ", c.zero) : "", ", ", c.optim, " at ",
+          number_text(c.learning_rate),
+          c.warmup_steps > 0 ? cat(" after warm-up of ", number_text(c.warmup_steps)) : "", ", ",
+          c.dtype, " on ", device.str(), " (products: ",
           device.is_cuda() && dtype_of(c.dtype) == at::kFloat
               ? float_products(planned_card(), c.matmul_precision)
               : run.matmul_path,

@@ -4,6 +4,7 @@
 
 #include "compact/base/check.h"
 #include "compact/config/memory_limit.h"
+#include "compact/config/option.h"
 #include "compact/config/precision.h"
 #include "compact/kernels/gpu.h"
 #include "compact/ops/memory/memory.h"
@@ -85,6 +86,10 @@ void Run::open_data() {
   if (c_.tokenizer == "bytes") task_.files.erase("generation_config.json");
   check_same(group_, "training data", cat(task_.checksum));
   check_same(group_, "model", task_.config.dump());
+  if (!task_.validation && (c_.eval_steps > 0 || c_.eval_epochs > 0)) {
+    warnings_.push_back(cat("--eval_", c_.eval_epochs > 0 ? "epochs" : "steps",
+                            " takes no effect: there is nothing to evaluate on"));
+  }
   if (task_.lengths_vary) bound_primitive_caches();
   total_steps_ = total_steps(c_, task_.train->size());
   evaluation_.emplace(c_, task_, console_, group_);

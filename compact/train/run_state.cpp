@@ -197,12 +197,11 @@ void load_run(const std::string& checkpoint, Network& model, Optimizer& optimize
   at::NoGradGuard no_grad;
   const OpenCheckpoint open = open_checkpoint(checkpoint, /*verified=*/true);
   for (auto& [name, tensor] : model.named_tensors()) open.model.read_into(name, tensor);
-  OptimizerState state;
+  StoredState state;
   for (const SafetensorsFile& part : open.optimizer) {
     for (const TensorEntry& entry : part.entries()) {
-      if (!optimizer.is_elsewhere(entry.name)) {
-        state.tensors.emplace_back(entry.name, part.read(entry.name));
-      }
+      state.tensors.push_back({entry.name, entry.dtype, entry.shape,
+                               [&](at::Tensor& to) { part.read_into(entry.name, to); }});
     }
   }
   COMPACT_CHECK(open.trainer_state.contains("optimizer"), checkpoint, ": has no optimizer state");

@@ -15,6 +15,14 @@ AppendedFile opened(const std::filesystem::path& path) {
   return {FileDescriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666)), path};
 }
 
+TEST(InputFile, NamesPointersOfGitLfs) {
+  const TemporaryFolder folder;
+  spill(folder / "f", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n");
+  EXPECT_NE(error_of([&] { InputFile(folder / "f"); }).find("`git lfs pull`"), std::string::npos);
+  spill(folder / "g", "version https://git-lfs\n");
+  EXPECT_EQ(InputFile(folder / "g").size(), 24);
+}
+
 TEST(AppendedFile, GoesOnAtTheEnd) {
   const TemporaryFolder folder;
   spill(folder / "f", "one\n");

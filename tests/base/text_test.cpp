@@ -27,6 +27,19 @@ TEST(Text, ParsesWholeNumbersOnly) {
     EXPECT_FALSE(parse_integer(bad)) << bad;
 }
 
+TEST(Text, ParsesSizesAsPeopleWriteThem) {
+  for (const char* text : {"10GiB", "10Gi", "10gi", "10 gib", "10737418240", "10737418240 bytes"}) {
+    EXPECT_EQ(parse_bytes(text), int64_t{10} << 30) << text;
+  }
+  for (const char* text : {"10GB", "10G", "10g"}) {
+    EXPECT_EQ(parse_bytes(text), 10'000'000'000) << text;
+  }
+  EXPECT_EQ(parse_bytes("1.5kb"), 1500);
+  for (const char* bad : {"", "0", "-1", "1.5", "G", "10X", "50%", "4611686018427387904"}) {
+    EXPECT_FALSE(parse_bytes(bad)) << bad;
+  }
+}
+
 TEST(Text, FormatsForPeople) {
   EXPECT_EQ(format_bytes(17), "17 B");
   EXPECT_EQ(format_bytes(3 << 19), "1.50 MiB");
@@ -63,6 +76,9 @@ TEST(Text, Suggests) {
   const std::vector<std::string> known = {"compact", "exact", "off"};
   EXPECT_EQ(nearest("exakt", known), "exact");
   EXPECT_EQ(nearest("zzzzzzzz", known), "");
+  EXPECT_EQ(nearest("RTX4090", std::vector<std::string>{"h100", "4090"}), "4090");
+  EXPECT_EQ(nearest("gpt2-small", std::vector<std::string>{"gpt", "gpt2", "gpt2-medium-x"}),
+            "gpt2");
   EXPECT_EQ(suggestion("compat", known), "; did you mean `compact`?");
   EXPECT_EQ(suggestion("zzzzzzzz", known), "; known: compact exact off");
 }

@@ -221,7 +221,6 @@ class Decoders(InFolder):
         config = json.loads((folder / "config.json").read_text())
         for key, value, said in [("final_logit_softcapping", 30.0, "final_logit_softcapping must be"),
                                  ("sliding_window", -1, "sliding_window must be from 1"),
-                                 ("rope_theta", 7.0, "rope_theta must be given once"),
                                  ("model_type", "mamba", "model_type is `mamba`; known: llama, mistral")]:
             (folder / "config.json").write_text(json.dumps(config | {key: value}))
             self.assertIn(said, self.refused(folder))

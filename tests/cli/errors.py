@@ -44,6 +44,9 @@ class Errors(InFolder):
             (["--lr=1"], "did you mean `--learning_rate`, `--lr_scheduler_type` or"),
             (["--steps=1"], "unknown flag `--steps`; see `compact train --help`"),
             (["-"], "unknown flag `-`"),
+            (["--bf16"], "unknown flag `--bf16`: here it is --dtype bfloat16"),
+            (["--gradient_checkpointing=true"], "here it is --preset recompute"),
+            (["--report_to=none"], "TensorBoard's events and metrics.jsonl are always in"),
             (["--policy", "--seed=1"], "--policy: a value is missing before `--seed=1`"),
             (["--set", "--seed", "1"], "--set: a value is missing before `--seed`"),
             (["--tokenizer=gpt2"], "known: bytes sentencepiece:file=PATH"),
@@ -91,6 +94,7 @@ class Errors(InFolder):
 
     def test_unknown_model(self):
         self.refused("did you mean `llama-tiny`", *self.without("model"), "--model=llama-tyni")
+        self.refused("did you mean `gpt2`?", *self.without("model"), "--model=gpt2-small")
 
     def test_configuration_files(self):
         toml = self.file("run.toml", b"max_step = 3\n")
@@ -162,7 +166,7 @@ class Errors(InFolder):
     def test_prepare_leaves_nothing(self):
         bad = self.file("bad.jsonl", b'{"text": "fine"}\n{"text": 3}\n')
         target = self.folder / "tokens.bin"
-        self.refused("bad.jsonl", "prepare", f"--input={bad}", f"--output={target}")
+        self.refused("bad.jsonl", "prepare", f"--input={bad}", f"--output={target}", "--strict")
         self.assertEqual(sorted(os.listdir(self.folder)), ["bad.jsonl"])
 
 

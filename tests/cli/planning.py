@@ -157,7 +157,7 @@ class Planning(Plans):
         for flags, expected in [
             (["--budget=0GiB"], "`0GiB`"),
             (["--budget=-1GiB"], "`-1GiB`"),
-            (["--budget=10"], "`10`"),
+            (["--budget=10X"], "`10X`"),
             (["--budget=nanGiB"], "`nanGiB`"),
             (["--preset=auto"], "needs a --budget"),
             (["--preset=auto", "--budget=1GiB", "--rank=0.5"], "--rank"),

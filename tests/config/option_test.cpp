@@ -84,15 +84,15 @@ TEST(Options, SayTheirRulesInWords) {
   };
   EXPECT_EQ(refusal("max_steps", "0"), "--max_steps must be positive, or -1, is 0");
   EXPECT_EQ(refusal("dropout", "1"), "--dropout must be in [0, 1), or -1, is 1");
-  EXPECT_EQ(refusal("learning_rate", "-1e-3"), "--learning_rate must be positive, is -0.001");
+  EXPECT_EQ(refusal("learning_rate", "-1e-3"), "--learning_rate must be positive, or 0, is -0.001");
   EXPECT_EQ(refusal("block_size", "0"), "--block_size must be at least 1, is 0");
   EXPECT_EQ(refusal("min_lr_ratio", "2"), "--min_lr_ratio must be from 0 to 1, is 2");
   EXPECT_EQ(refusal("width_mult", "17"), "--width_mult must be positive and at most 16, is 17");
   EXPECT_EQ(refusal("per_device_train_batch_size", "9223372036854775807"),
             "--per_device_train_batch_size must be from 1 to 1073741824, is 9223372036854775807");
   EXPECT_EQ(refusal("optim", "adamv"), "--optim: no such value `adamv`; did you mean `adamw`?");
-  EXPECT_EQ(refusal("budget", "10"),
-            "--budget must be a positive number with a unit, as 10GiB or 800MB, is `10`");
+  EXPECT_EQ(refusal("budget", "1.5"),
+            "--budget must be a positive number of bytes, as 10GiB, 10GB or 13926664, is `1.5`");
 }
 
 TEST(Options, SayWhatTheyTakeFromTheirRows) {

@@ -5,6 +5,7 @@
 #include <archive.h>
 #include <archive_entry.h>
 #include <gtest/gtest.h>
+#include <png.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -60,7 +61,7 @@ enum class JpegForm { kBaseline, kProgressive, kScanPerColour };
 
 // A JPEG whose every pixel is of `values`: 1 of them for grey, 3 for colour, 4 for CMYK.
 inline std::string jpeg_of(int width, int height, const std::vector<unsigned char>& values,
-                           JpegForm form = JpegForm::kBaseline) {
+                           JpegForm form = JpegForm::kBaseline, bool dark_above = false) {
   jpeg_compress_struct image{};
   jpeg_error_mgr errors{};
   image.err = jpeg_std_error(&errors);
@@ -87,6 +88,7 @@ inline std::string jpeg_of(int width, int height, const std::vector<unsigned cha
   std::string row;
   for (int x = 0; x < width; ++x) row.append(values.begin(), values.end());
   for (int y = 0; y < height; ++y) {
+    if (dark_above && y == height / 2) row.assign(row.size(), '\xff');
     JSAMPROW rows = reinterpret_cast<JSAMPROW>(row.data());
     jpeg_write_scanlines(&image, &rows, 1);
   }
@@ -101,6 +103,29 @@ inline std::string jpeg_of(int width, int height, const std::vector<unsigned cha
 inline std::string colour(unsigned char r, unsigned char g, unsigned char b, int width = 8,
                           int height = 8) {
   return jpeg_of(width, height, {r, g, b});
+}
+
+// 32 rows of 16 pixels, black above and white below.
+inline std::string halves_jpeg() {
+  return jpeg_of(16, 32, {0, 0, 0}, JpegForm::kBaseline, /*dark_above=*/true);
+}
+
+// A PNG whose every pixel is of `values`: 1 of them for grey, 3 for colour, 4 with transparency.
+inline std::string png_of(unsigned width, unsigned height, const std::string& values) {
+  png_image image{};
+  image.version = PNG_IMAGE_VERSION;
+  image.width = width;
+  image.height = height;
+  image.format = values.size() == 1   ? PNG_FORMAT_GRAY
+                 : values.size() == 3 ? PNG_FORMAT_RGB
+                                      : PNG_FORMAT_RGBA;
+  std::string pixels;
+  for (unsigned i = 0; i < width * height; ++i) pixels += values;
+  png_alloc_size_t bytes = PNG_IMAGE_PNG_SIZE_MAX(image);
+  std::string out(bytes, '\0');
+  EXPECT_TRUE(png_image_write_to_memory(&image, out.data(), &bytes, 0, pixels.data(), 0, nullptr));
+  out.resize(bytes);
+  return out;
 }
 
 }  // namespace compact::test

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/data/text/block_dataset.h"
+#include "compact/data/samples/split.h"
 
 #include <gmock/gmock.h>
 
@@ -127,12 +128,29 @@ TEST(BlockDataset, InOrderForEvaluation) {
   ASSERT_EQ(data.blocks(), 4);
   EXPECT_THAT(blocks_of(data.in_order(0, 4), 20), testing::ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(blocks_of(data.in_order(3, 1), 20), testing::ElementsAre(3));
+  EXPECT_THAT(blocks_of(data.numbered(std::vector<int64_t>{3, 0}), 20), testing::ElementsAre(3, 0));
   for (const auto& [from, count] :
        {std::pair<int64_t, int64_t>{-1, 1}, {4, 1}, {0, 5}, {INT64_MAX, 2}}) {
     EXPECT_THAT(one_line_error_of([&, f = from, c = count] { data.in_order(f, c); }),
                 HasSubstr("must be within 4"));
   }
   EXPECT_THAT(one_line_error_of([&] { data.in_order(0, 0); }), HasSubstr("must be positive, is 0"));
+}
+
+// A part of a set that is sorted by class has all of its classes, and is the same every time.
+TEST(SomeSamples, AreDrawnFromTheWhole) {
+  const std::vector<int64_t> some = some_samples(1000, 100);
+  ASSERT_EQ(some.size(), 100u);
+  EXPECT_TRUE(std::ranges::is_sorted(some));
+  EXPECT_EQ(std::ranges::adjacent_find(some), some.end());
+  for (int64_t tenth = 0; tenth < 10; ++tenth) {
+    const auto there = std::ranges::count_if(some, [&](int64_t i) { return i / 100 == tenth; });
+    EXPECT_GE(there, 3) << tenth;
+    EXPECT_LE(there, 20) << tenth;
+  }
+  EXPECT_EQ(some, some_samples(1000, 100));
+  EXPECT_EQ(some_samples(5, 0), all_samples(5));
+  EXPECT_EQ(some_samples(5, 9), all_samples(5));
 }
 
 TEST(BlockDataset, BadArguments) {

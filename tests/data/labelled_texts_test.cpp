@@ -111,6 +111,29 @@ TEST(LabelledTexts, Regression) {
   }
 }
 
+// As data sets of Hugging Face mark rows without a label. Beside one other class, or a negative
+// one, -1 is a class.
+TEST(LabelledTexts, LeavesOutUnlabelledRows) {
+  const TextFolder folder;
+  const auto of = [&](const std::string& labels, std::vector<std::string> classes = {}) {
+    std::string text = "text,label\n", name = "a";
+    for (size_t at = 0; at < labels.size(); at += 2) {
+      text += name + "," + labels.substr(at, 2) + "\n";
+      ++name[0];
+    }
+    return read_labelled_texts(write_file(folder / "a.csv", text),
+                               {.class_names = std::move(classes)});
+  };
+  const auto some = of(" 0-1 1-1 0");
+  EXPECT_THAT(some.class_names, ElementsAre("0", "1"));
+  EXPECT_THAT(some.first, ElementsAre("a", "c", "e"));
+  EXPECT_THAT(some.labels, ElementsAre(0, 1, 0));
+  EXPECT_THAT(some.warnings, ElementsAre(HasSubstr("a.csv: 2 rows were left out as unlabelled")));
+  EXPECT_THAT(of(" 1-1 0", {"0", "1"}).labels, ElementsAre(1, 0));
+  EXPECT_THAT(of("-1 1-1").labels, ElementsAre(0, 1, 0));
+  EXPECT_THAT(of("-1 1-2 0").class_names, ElementsAre("-2", "-1", "0", "1"));
+}
+
 TEST(LabelledTexts, WithoutLabels) {
   const TextFolder folder;
   const std::string path = write_file(folder / "a.tsv", "text\na\nb\n");
@@ -140,6 +163,37 @@ TEST(LabelledTexts, RefusesBrokenRows) {
   std::string many = "text\tlabel\n";
   for (int i = 0; i <= 65536; ++i) many += "a\t" + std::to_string(i) + "\n";
   EXPECT_THAT(fails("many.tsv", many), HasSubstr("line 65538: there may be at most 65536 classes"));
+}
+
+// One row of many that cannot be read is left out and named; where most cannot, the first is said.
+TEST(LabelledTexts, LeavesOutOddRows) {
+  const TextFolder folder;
+  const auto of = [&](const std::string& name, const std::string& bytes) {
+    return read_labelled_texts(write_file(folder / name, bytes), {.strict = false});
+  };
+  const auto csv = of(
+      "a.csv", "text,label\na,0\nb\"c,1\nd,1\ne,\nf,0,1\ng,1\nh,0\n" + std::string("i\0,1\n", 5));
+  EXPECT_THAT(csv.first, ElementsAre("a", "d", "g", "h"));
+  EXPECT_THAT(csv.labels, ElementsAre(0, 1, 1, 0));
+  EXPECT_THAT(
+      csv.warnings,
+      ElementsAre(HasSubstr("a.csv: 4 of 8 rows cannot be read and were left out (--strict true "
+                            "ends the run); the first: " +
+                            folder.path() + "/a.csv: line 3: a field that holds a quote")));
+  EXPECT_THAT(of("b.csv", "text,label\na\"b,0\nc,0\nd,1\n").first, ElementsAre("c", "d"));
+  EXPECT_THAT(
+      of("b.jsonl", "odd\n{\"text\":\"c\",\"label\":0}\n{\"text\":\"d\",\"label\":1}").warnings,
+      ElementsAre(HasSubstr("1 of 3 rows cannot be read and were left out")));
+  const auto lines = of("a.jsonl", R"({"text": "a\ud83d", "label": 0}
+{"text": "b\ud83d\ude00", "label": 1}
+{"text": "c", "label": 1
+{"text": ["d"], "label": 1}
+)");
+  EXPECT_THAT(lines.first, ElementsAre("a\xEF\xBF\xBD", "b\xF0\x9F\x98\x80"));
+  EXPECT_THAT(lines.warnings,
+              ElementsAre(HasSubstr("2 of 4 rows cannot be read"), HasSubstr("in 1 places")));
+  EXPECT_THAT(one_line_error_of([&] { of("a.tsv", "text\tlabel\na\t0\nb\nc\n"); }),
+              HasSubstr("line 3 must have 2 columns as the first line, has 1; 2 of 3 rows"));
 }
 
 TEST(LabelledTexts, WarnsOfInvalidBytes) {

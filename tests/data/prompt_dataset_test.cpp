@@ -89,8 +89,21 @@ TEST(Prompts, AreCutAtTheirEnds) {
   EXPECT_THAT(samples.prompt_lengths, ElementsAre(3, 3, 1));
   EXPECT_THAT(
       samples.warnings,
-      ElementsAre(path + ": 4 samples were cut at the end to 4 tokens",
-                  path + ": 3 samples were dropped: no token of the completion is within 4"));
+      ElementsAre(
+          path + ": 2 samples lost tokens at the end to have at most 4; the first is in line 1",
+          path + ": 3 samples dropped: no token of the completion within 4 tokens; the first is in "
+                 "line 3"));
+  const auto started =
+      read_prompts(path, kBytes, {.max_length = 4, .begin = {7}, .truncation = Truncation::kStart});
+  EXPECT_THAT(started.ids, ElementsAre(ElementsAre(7, 'c', 'd', 256), ElementsAre(7, 'd', 'e', 256),
+                                       ElementsAre(7, 'd', 'e', 256), ElementsAre(7, 'f', 'g', 256),
+                                       ElementsAre(7, 256), ElementsAre(7, 'a', 256)));
+  EXPECT_THAT(started.prompt_lengths, ElementsAre(2, 1, 2, 2, 1, 2));
+  const auto whole = read_prompts(path, kBytes, {.max_length = 5, .truncation = Truncation::kDrop});
+  EXPECT_THAT(whole.ids, ElementsAre(ElementsAre('a', 'b', 'c', 'd', 256), ElementsAre('a', 256)));
+  EXPECT_THAT(
+      whole.warnings,
+      ElementsAre(path + ": 4 samples dropped: more than 5 tokens; the first is in line 2"));
   EXPECT_THAT(one_line_error_of([&] { read_prompts(path, kBytes, {.max_length = 1}); }),
               HasSubstr("at least 2, is 1"));
   write_file(path, line_of("abcd", "e"));
@@ -107,7 +120,26 @@ TEST(Prompts, TokensAcrossTheBorder) {
   EXPECT_THAT(samples.ids, ElementsAre(ElementsAre('x', 'a' + 1000, 'b', 1999),
                                        ElementsAre('x', 'a' + 1000, 'b', 1999)));
   EXPECT_THAT(samples.prompt_lengths, ElementsAre(1, 2));
-  EXPECT_THAT(samples.warnings, ElementsAre(HasSubstr("1 samples have a token across the end")));
+  EXPECT_THAT(samples.warnings, ElementsAre(HasSubstr("1 sample with a token across the end")));
+}
+
+// As Alpaca has them: what is asked stands in two fields.
+TEST(Prompts, HaveSeveralFields) {
+  const TextFolder folder;
+  const std::string path =
+      write_file(folder / "a.jsonl", R"({"instruction": "i", "input": "", "output": "x"}
+{"instruction": "j", "input": "in", "output": "y"}
+{"instruction": "k", "output": "z"}
+)");
+  const auto both =
+      read_prompts(path, kBytes, {.prompt = "instruction,input", .completion = "output"});
+  EXPECT_THAT(both.ids,
+              ElementsAre(ElementsAre('i', 'x', 256), ElementsAre('j', '\n', 'i', 'n', 'y', 256),
+                          ElementsAre('k', 'z', 256)));
+  EXPECT_THAT(one_line_error_of([&] {
+                read_prompts(path, kBytes, {.prompt = "instruction", .completion = "output"});
+              }),
+              HasSubstr("line 2 has an `input` beside its `instruction`"));
 }
 
 TEST(Prompts, RefusesOtherLines) {
@@ -176,8 +208,8 @@ TEST(PromptDataset, RefusesWhatItCannotHave) {
     return one_line_error_of([&] { PromptDataset(samples, std::move(chosen), padding, 1); });
   };
   EXPECT_THAT(fails({}, {.max_length = 8}), HasSubstr("no samples"));
-  EXPECT_THAT(fails({0}, {.max_length = 8}), HasSubstr("from 2 to 8 tokens, has 1"));
-  EXPECT_THAT(fails({1}, {.max_length = 2}), HasSubstr("from 2 to 2 tokens, has 3"));
+  EXPECT_THAT(fails({0}, {.max_length = 8}), HasSubstr("from 2 to 9 tokens, has 1"));
+  EXPECT_THAT(fails({1}, {.max_length = 1}), HasSubstr("from 2 to 2 tokens, has 3"));
   EXPECT_THAT(fails({2}, {.max_length = 8}), HasSubstr("within 2, is 2"));
   EXPECT_THAT(fails({1}, {.multiple = -8, .max_length = 8}), HasSubstr("positive number, is -8"));
 }

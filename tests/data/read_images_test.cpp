@@ -80,19 +80,19 @@ TEST_F(ReadImages, OfEveryFormComeInTheSizeAskedFor) {
   const std::vector<std::string> one = {idx};
   const LabelledImages grey = read_images(one, ImageSize{4, 4});
   EXPECT_TRUE(grey.images.equal(at::full({2, 1, 4, 4}, 'a', at::kByte)));
-  EXPECT_THAT(grey.warnings,
+  EXPECT_THAT(grey.scaled,
               ElementsAre(idx + ": 2 images, the first of 2 x 3 pixels, were scaled to 4 x 4"));
-  EXPECT_TRUE(read_images(one, ImageSize{2, 3}).warnings.empty());
+  EXPECT_TRUE(read_images(one, ImageSize{2, 3}).scaled.empty());
   const std::vector<std::string> records = {put("a.bin", "\x05" + std::string(3072, 'x'))};
   const LabelledImages small = read_images(records, ImageSize{8, 8});
   EXPECT_TRUE(small.images.equal(at::full({1, 3, 8, 8}, 'x', at::kByte)));
-  EXPECT_THAT(small.warnings, ElementsAre(HasSubstr("1 image, of 32 x 32 pixels, was scaled")));
+  EXPECT_THAT(small.scaled, ElementsAre(HasSubstr("1 image, of 32 x 32 pixels, was scaled")));
   const std::vector<std::string> both = {
       put("a.zip", archive_of({{"x/0.jpg", colour(1, 2, 3, 32, 32)}}, "zip")),
       put("b.tar", archive_of({{"x/0.jpg", colour(1, 2, 3, 8, 16)}}, "pax"))};
   const LabelledImages all = read_images(both, ImageSize{8, 8});
   EXPECT_EQ(all.images.sizes(), at::IntArrayRef({2, 3, 8, 8}));
-  EXPECT_EQ(all.warnings.size(), 2u);
+  EXPECT_EQ(all.scaled.size(), 2u);
 }
 
 TEST_F(ReadImages, OtherNamesAreToldWhatIsRead) {

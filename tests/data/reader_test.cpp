@@ -158,6 +158,37 @@ TEST(Reader, BadLinesNameFileAndLine) {
   }
 }
 
+// What one odd byte or line of a large set costs: that place, with a count.
+TEST(Reader, OddLinesAreLeftOutAndNamed) {
+  const TextFolder folder;
+  const std::string nul(1, '\0'), unknown = "\xEF\xBF\xBD";
+  const std::string lines =
+      write_file(folder / "a.jsonl", "\xEF\xBB\xBF{\"text\": \"a\"}\nodd\n" +
+                                         std::string(R"({"text": "b\ud800"})") +
+                                         "\n{\"text\": \"c" + nul + "\"}\n");
+  const std::string text = write_file(folder / "b.txt", "\xEF\xBB\xBF" + std::string(200, 'x') +
+                                                            nul + std::string(70000, 'y') + nul);
+  DocumentReader reader({lines, text}, "text", {}, /*strict=*/false);
+  std::vector<std::string> all(1);
+  for (DocumentPiece piece; reader.next(piece);) {
+    all.back() += piece.text;
+    if (piece.last) all.emplace_back();
+  }
+  EXPECT_THAT(all,
+              ElementsAre("a", "b" + unknown, "c" + unknown,
+                          std::string(200, 'x') + unknown + std::string(70000, 'y') + unknown, ""));
+  EXPECT_EQ(reader.replaced(), 4);
+  EXPECT_THAT(
+      reader.warnings(),
+      ElementsAre(AllOf(StartsWith(lines + ": 1 of 4 lines cannot be read and were left out"),
+                        HasSubstr("a.jsonl: line 2 must be JSON"))));
+  EXPECT_THAT(one_line_error_of([&] { documents({text}); }), HasSubstr("byte 203 is NUL"));
+  const std::string wide = write_file(folder / "c.txt", "\xFF\xFE" + std::string("a\0b\0", 4));
+  DocumentReader utf16({wide}, "text", {}, /*strict=*/false);
+  DocumentPiece piece;
+  EXPECT_THAT(one_line_error_of([&] { utf16.next(piece); }), HasSubstr("iconv -f UTF-16"));
+}
+
 TEST(Reader, ALineThatIsTooLongIsRefused) {
   const TextFolder folder;
   const std::string path =
@@ -240,6 +271,21 @@ TEST(Reader, PatternsAreSortedAndInputsKeepTheirOrder) {
   EXPECT_THAT(documents({folder / "c.*", folder / "[bB]*.txt", folder / "a[1].txt"}),
               ElementsAre("c.jsonl", "B1.txt", "b10.txt", "b2.txt", "a[1].txt"));
   EXPECT_THAT(documents({folder / "{b2.txt,c.jsonl}"}), ElementsAre("b2.txt", "c.jsonl"));
+}
+
+// As in a shell with globstar: at any depth, also none; hidden folders are left alone.
+TEST(Reader, PatternsWalkFolders) {
+  const TextFolder folder;
+  for (const char* name : {"a/1.txt", "a/b/2.txt", "a/b/c/3.txt", "a/.git/4.txt", "d/5.txt"}) {
+    const std::string path = folder / name;
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+    write_file(path, name);
+  }
+  EXPECT_THAT(documents({folder / "a/**/*.txt"}),
+              ElementsAre("a/1.txt", "a/b/2.txt", "a/b/c/3.txt"));
+  EXPECT_THAT(documents({folder / "{a,d}/**/[25].txt"}), ElementsAre("a/b/2.txt", "d/5.txt"));
+  EXPECT_THAT(documents({folder / "**/c/**"}), ElementsAre("a/b/c/3.txt"));
+  EXPECT_THAT(documents({folder / "a/**/b/**/3.txt"}), ElementsAre("a/b/c/3.txt"));
 }
 
 TEST(Reader, ProgressRisesToTheTotal) {

@@ -95,6 +95,17 @@ TEST(TextTable, TabsEndColumns) {
   EXPECT_THAT(rows_of(bare, {"1", "0"}, {.header = false}), ElementsAre("y|x|", "w|z|"));
 }
 
+// As pandas writes what holds tabs or quotes. Files of GLUE have plain quotes.
+TEST(TextTable, FieldsInQuotesOfATsv) {
+  const TextFolder folder;
+  const std::string path = write_file(
+      folder / "a.tsv", "text\tlabel\n\"a\tb \"\"c\"\"\"\t1\n\"d\" e\t2\n\"\t\"f\"\n\"g\t3\n");
+  EXPECT_THAT(rows_of(path, {"text", "label"}),
+              ElementsAre("a\tb \"c\"|1|", "\"d\" e|2|", "\"|f|", "\"g|3|"));
+  EXPECT_THAT(rows_of(path, {"text"}, {.ragged = true, .tsv = true}),
+              ElementsAre("\"a|", "\"d\" e|", "\"|", "\"g|"));
+}
+
 TEST(TextTable, RowsOfOtherWidths) {
   const TextFolder folder;
   const std::string path = write_file(folder / "a.tsv", "x\ty\n1\t2\n3\n4\t5\t6\n");

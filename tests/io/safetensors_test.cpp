@@ -45,6 +45,27 @@ NamedTensors samples() {
   return tensors;
 }
 
+// Into other types and strides part by part: nothing is there twice.
+TEST(Safetensors, ReadsIntoItsPlaceInParts) {
+  const TemporaryFolder folder;
+  const at::Tensor values = at::arange(700 * 1000, at::kFloat).reshape({700, 1000}).div(3);
+  write_safetensors(folder / "f", {{"x", values}, {"one", at::scalar_tensor(7.0)}});
+  const SafetensorsFile file(folder / "f");
+  at::Tensor half = at::empty({700, 1000}, at::kBFloat16);
+  at::Tensor turned = at::empty({1000, 700}, at::kFloat).t();
+  at::Tensor one = at::empty({}, at::kDouble);
+  file.read_into("x", half, Cast::kAllow);
+  file.read_into("x", turned);
+  file.read_into("one", one, Cast::kAllow);
+  EXPECT_TRUE(half.equal(values.to(at::kBFloat16)));
+  EXPECT_TRUE(turned.equal(values));
+  EXPECT_EQ(one.item<double>(), 7);
+  EXPECT_TRUE(file.holds("x", half));
+  EXPECT_TRUE(file.holds("x", turned));
+  half[699][999] = 0;
+  EXPECT_FALSE(file.holds("x", half));
+}
+
 TEST(Safetensors, EveryTypeAndShapeRoundTrips) {
   const TemporaryFolder folder;
   const NamedTensors tensors = samples();

@@ -131,7 +131,6 @@ TEST(Gemma, RefusesWithKeyRuleAndValue) {
       {false, {{"query_pre_attn_scalar", 0}}, "query_pre_attn_scalar must be"},
       {true, {{"rope_parameters", {{"rope_theta", 3}}}}, "rope_parameters must have full_att"},
       {true, {{"attn_logit_softcapping", 5}}, "attn_logit_softcapping must be null with model"},
-      {true, {{"rope_theta", 3}}, "rope_theta must be given once"},
       {false, {{"head_dim", 5}}, "head_dim must be even, is 5"},
       {false, {{"num_key_value_heads", 3}}, "must be a multiple of num_key_value_heads"},
   };

@@ -163,6 +163,14 @@ TEST(HfFamily, DefaultsAreThoseOfTheClass) {
   const LlamaConfig beside = config_of(small("qwen3", {{"original_max_position_embeddings", 96},
                                                        {"rope_scaling", {{"rope_type", "yarn"}}}}));
   EXPECT_EQ(beside.rope.original_length, 96);
+  // What stands in the object holds beside what was left from before.
+  const LlamaConfig stale = config_of(
+      small("qwen3",
+            {{"rope_theta", 3.0},
+             {"rope_parameters",
+              {{"rope_type", "linear"}, {"type", "yarn"}, {"factor", 2}, {"rope_theta", 7.0}}}}));
+  EXPECT_EQ(stale.rope.theta, 7);
+  EXPECT_EQ(stale.rope.kind, RopeKind::kLinear);
 }
 
 json scaled(const json& rope) { return {{"rope_scaling", rope}}; }
@@ -197,8 +205,6 @@ TEST(HfFamily, RefusesWithKeyRuleAndValue) {
       {"llama", scaled({{"rope_type", "linear"}, {"factor", 0.5}}), "factor must be finite and at"},
       {"llama", scaled({{"rope_type", "linear"}, {"factor", -2}}), "at least 1, is -2"},
       {"llama", scaled({{"rope_type", "linear"}, {"factor", "2"}}), "factor must be a number"},
-      {"llama", scaled({{"rope_type", "linear"}, {"type", "dynamic"}, {"factor", 2}}),
-       "rope_type and type must agree, are `linear` and `dynamic`"},
       {"llama", scaled({{"rope_type", "linear"}, {"factor", 2}, {"beta_fast", 3}}),
        "rope_scaling: beta_fast is no setting of rope_type linear, is 3"},
       {"llama", scaled({{"mrope_section", {1, 2}}}),

@@ -190,6 +190,41 @@ TEST(TextTask, OptionsOfOtherTasksAreNotIgnoredInSilence) {
   EXPECT_THAT(ran(sentences(folder.path(), "other")), Not(HasSubstr("takes no effect")));
 }
 
+// A long prompt is cut, and a plan is of the longest sample, not of what it may have at most.
+TEST(TextTask, CutsLongPromptsAndPlansForTheLongest) {
+  const TemporaryFolder folder;
+  TrainConfig c = prompts(folder.path(), "run");
+  c.max_steps = 2;
+  c.block_size = 128;
+  ran(c);
+  const auto short_ones = results_of(c)["memory/planned_peak_bytes"].get<int64_t>();
+  const std::string lines = slurp(c.train_file[0]);
+  spill(c.train_file[0],
+        lines + R"({"prompt": "long", "completion": ")" + std::string(200, 'x') + "\"}\n");
+  c.output_dir = (folder / "cut").string();
+  EXPECT_THAT(ran(c), HasSubstr("1 sample lost tokens at the end to have at most 129"));
+  EXPECT_GT(results_of(c)["memory/planned_peak_bytes"].get<int64_t>(), short_ones);
+  TrainConfig measured;
+  measured.task.clear();
+  measured.model_name_or_path = c.output_dir;
+  measured.validation_file = c.train_file;
+  measured.block_size = 128;
+  measured.device = "cpu";
+  EXPECT_GT(evaluate(measured).results[0].second.targets, 128);
+}
+
+TEST(TextTask, SaysThatNothingIsHeldOut) {
+  const TemporaryFolder folder;
+  TrainConfig c = prompts(folder.path(), "run");
+  const std::string lines = slurp(c.train_file[0]);
+  spill(c.train_file[0], lines.substr(0, lines.find('\n', 200) + 1));
+  c.validation_split = 0.05;
+  c.max_steps = c.eval_steps = 1;
+  const std::string text = ran(c);
+  EXPECT_THAT(text, HasSubstr("nothing is held out to evaluate on: --validation_split 0.05 of "));
+  EXPECT_THAT(text, HasSubstr("--eval_steps takes no effect"));
+}
+
 TEST(TextTask, SaysThatASplitTakesNoEffectBesideValidationData) {
   const TemporaryFolder folder;
   for (const MakeConfig make : {MakeConfig(sentences), MakeConfig(prompts)}) {

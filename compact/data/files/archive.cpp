@@ -14,6 +14,7 @@
 #include "compact/base/file.h"
 #include "compact/base/text.h"
 #include "compact/data/files/byte_source.h"
+#include "compact/data/files/odd_ones.h"
 #include "compact/data/files/printable.h"
 
 namespace compact {
@@ -194,8 +195,9 @@ std::string ArchiveReader::read(int64_t most) {
     if (got < 0) broken(where());
     if (got == 0) break;
     done += static_cast<size_t>(got);
-    COMPACT_CHECK(static_cast<int64_t>(done) <= most, where(), ": must have at most ", most,
-                  " bytes, has more");
+    if (static_cast<int64_t>(done) > most) {
+      throw OddOne(cat(where(), ": must have at most ", most, " bytes, has more"));
+    }
   }
   bytes.resize(done);
   return bytes;

@@ -31,7 +31,7 @@ class ArchiveReader {
   // "PATH: member NAME", to begin a message.
   std::string where() const;
 
-  // All bytes of the member; InputError where there are more than `most`.
+  // All bytes of the member; OddOne where there are more than `most`.
   std::string read(int64_t most);
 
  private:

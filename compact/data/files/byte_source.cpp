@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "compact/base/check.h"
+#include "compact/base/file.h"
 
 namespace compact {
 namespace {
@@ -212,7 +213,7 @@ int64_t input_size(const std::string& path) {
   COMPACT_CHECK(status.st_size > 0, path, ": is empty (0 bytes)");
   COMPACT_CHECK(::access(path.c_str(), R_OK) == 0, path,
                 ": cannot be read: ", std::strerror(errno));
-  return status.st_size;
+  return InputFile(path).size();
 }
 
 std::string_view without_compression(std::string_view path) {

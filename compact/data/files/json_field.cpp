@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/data/files/json_field.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "compact/base/check.h"
@@ -88,23 +89,63 @@ class FieldListener final : public nlohmann::json_sax<nlohmann::json> {
   bool object_ = false;
 };
 
+// The number of an escape \uXXXX that `text` begins with; -1: it does not.
+int escaped(std::string_view text) {
+  if (text.size() < 6 || !text.starts_with("\\u")) return -1;
+  int value = 0;
+  for (const char c : text.substr(2, 4)) {
+    const size_t digit = std::string_view("0123456789abcdefABCDEF").find(c);
+    if (digit == std::string_view::npos) return -1;
+    value = value * 16 + static_cast<int>(digit < 16 ? digit : digit - 6);
+  }
+  return value;
+}
+
+// The line with \ufffd in the place of each escape that is half a pair of surrogates.
+std::string with_whole_pairs(std::string_view line, int64_t& halves) {
+  std::string out;
+  while (!line.empty()) {
+    size_t length = 1;
+    const int first = escaped(line);
+    if (line[0] == '\\') length = first < 0 ? std::min<size_t>(2, line.size()) : 6;
+    std::string_view part = line.substr(0, length);
+    if (first >= 0xD800 && first <= 0xDFFF) {
+      const int second = escaped(line.substr(6));
+      if (first < 0xDC00 && second >= 0xDC00 && second <= 0xDFFF) {
+        part = line.substr(0, length = 12);
+      } else {
+        part = "\\ufffd";
+        ++halves;
+      }
+    }
+    out += part;
+    line.remove_prefix(length);
+  }
+  return out;
+}
+
 }  // namespace
 
 bool json_fields(std::string_view line, std::span<JsonField> fields,
-                 std::vector<std::string>& others, std::string& error) {
+                 std::vector<std::string>& others, std::string& error, int64_t* replaced) {
   for (JsonField& field : fields) field.text.clear(), field.kind = {};
   others.clear();
   FieldListener listener(fields, others);
   nlohmann::json::sax_parse(line.begin(), line.end(), &listener);
   error = listener.problem();
-  return error.empty();
+  if (error.empty() || !replaced) return error.empty();
+  int64_t halves = 0;
+  const std::string repaired = with_whole_pairs(line, halves);
+  if (halves == 0 || !json_fields(repaired, fields, others, error)) return false;
+  *replaced += halves;
+  return true;
 }
 
 bool json_text_field(std::string_view line, std::string_view field, std::string& text,
-                     std::string& error) {
+                     std::string& error, int64_t* replaced) {
   JsonField wanted{field};
   std::vector<std::string> others;
-  if (!json_fields(line, {&wanted, 1}, others, error)) return false;
+  if (!json_fields(line, {&wanted, 1}, others, error, replaced)) return false;
   if (wanted.kind.empty()) {
     error = cat("has no field `", field, "`", others.empty() ? "" : suggestion(field, others));
   } else if (wanted.kind != kString) {

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "compact/base/check.h"
+#include "compact/base/file.h"
 #include "compact/base/text.h"
 #include "compact/data/files/json_field.h"
 #include "compact/data/files/utf8.h"
@@ -18,6 +19,7 @@ namespace {
 
 constexpr size_t kBlock = size_t{1} << 16;
 constexpr size_t kLongestLine = size_t{1} << 26;
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 std::vector<std::string> matches(const std::string& pattern) {
   glob_t found{};
@@ -25,7 +27,46 @@ std::vector<std::string> matches(const std::string& pattern) {
   std::vector<std::string> paths;
   if (status == 0) paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   ::globfree(&found);
-  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+// A part `**` stands for any folders, or none: those whose names begin with a dot and links are not
+// entered. At the end it stands for all files there.
+std::vector<std::string> walked(const std::string& pattern) {
+  namespace fs = std::filesystem;
+  size_t at = pattern.starts_with("**/") || pattern == "**" ? 0 : pattern.find("/**/");
+  if (at == pattern.npos && pattern.ends_with("/**")) at = pattern.size() - 3;
+  if (at == pattern.npos) return matches(pattern);
+  const size_t stars = pattern.find("**", at);
+  const std::string above = pattern.substr(0, stars), below = pattern.substr(stars + 2);
+  std::vector<std::string> paths;
+  const auto take = [&](const std::string& folder) {  // ends in a slash, or is empty
+    for (std::string& path : walked(folder + (below.empty() ? "*" : below.substr(1)))) {
+      if (!below.empty() || !is_folder(path)) paths.push_back(std::move(path));
+    }
+  };
+  for (const std::string& top : above.empty() ? std::vector<std::string>{""} : matches(above)) {
+    take(top);
+    constexpr auto kPassedOver = fs::directory_options::skip_permission_denied;
+    std::error_code error;
+    for (fs::recursive_directory_iterator entry(top.empty() ? "." : top, kPassedOver, error), end;
+         !error && entry != end; entry.increment(error)) {
+      if (!entry->is_directory(error) || entry->is_symlink(error)) continue;
+      const std::string path = entry->path().string() + "/";
+      if (entry->path().filename().string().starts_with('.')) {
+        entry.disable_recursion_pending();
+      } else {
+        take(top.empty() ? path.substr(2) : path);  // "./" is nobody's
+      }
+    }
+  }
+  return paths;
+}
+
+std::vector<std::string> files_of(const std::string& pattern) {
+  std::vector<std::string> paths = walked(pattern);
+  std::ranges::sort(paths);
+  paths.erase(std::ranges::unique(paths).begin(), paths.end());
   return paths;
 }
 
@@ -42,7 +83,7 @@ std::vector<std::string> expand_inputs(const std::vector<std::string>& inputs) {
       found = {input};
     } else {
       COMPACT_CHECK(input.find_first_of("*?[{~") != input.npos, input, ": does not exist");
-      found = matches(input);
+      found = files_of(input);
       COMPACT_CHECK(!found.empty(), input, ": the pattern matches no file");
     }
     for (const std::string& path : found) {
@@ -59,8 +100,11 @@ std::vector<std::string> expand_inputs(const std::vector<std::string>& inputs) {
 }
 
 DocumentReader::DocumentReader(const std::vector<std::string>& inputs, const std::string& field,
-                               Progress progress)
-    : files_(expand_inputs(inputs)), field_(field), progress_(std::move(progress)) {
+                               Progress progress, bool strict)
+    : files_(expand_inputs(inputs)),
+      field_(field),
+      progress_(std::move(progress)),
+      strict_(strict) {
   COMPACT_CHECK(!field.empty(), "[reader] field must not be empty");
   for (const std::string& path : files_) total_ += input_size(path);
   buffer_.resize(kBlock);
@@ -73,11 +117,13 @@ bool DocumentReader::open_next() {
   json_ = without_compression(path_).ends_with(".jsonl");
   begin_ = end_ = 0;
   line_number_ = file_bytes_ = file_documents_ = 0;
+  odd_.emplace(strict_, path_, "lines");
   return true;
 }
 
 void DocumentReader::close() {
   COMPACT_CHECK(file_bytes_ > 0, path_, ": is empty after decompression (0 bytes)");
+  if (std::string line = odd_->finish(file_documents_); !line.empty()) warnings_.push_back(line);
   COMPACT_CHECK(file_documents_ > 0, path_, ": holds no document, only blank lines");
   done_ += source_->consumed();
   source_.reset();
@@ -88,19 +134,28 @@ bool DocumentReader::fill() {
   begin_ = 0;
   end_ = source_->read(buffer_.data(), buffer_.size());
   if (progress_) progress_(done_ + source_->consumed(), total_);
-  if (file_bytes_ == 0 && end_ > 0) {
-    const void* nul = std::memchr(buffer_.data(), 0, end_);
-    COMPACT_CHECK(nul == nullptr, path_, ": must be text, but byte ",
-                  static_cast<const char*>(nul) - buffer_.data(), " is NUL: a binary file");
+  const std::string_view block(buffer_.data(), end_);
+  const auto nuls = static_cast<size_t>(std::ranges::count(block, '\0'));
+  constexpr size_t kTextBytes = 100;  // for each NUL
+  if (nuls > 0 && (strict_ || (file_bytes_ == 0 && nuls > 1 + block.size() / kTextBytes))) {
+    const bool wide = block.starts_with("\xFF\xFE") || block.starts_with("\xFE\xFF");
+    fail(path_, ": must be text, but byte ", file_bytes_ + static_cast<int64_t>(block.find('\0')),
+         " is NUL: ",
+         wide ? "UTF-16, which `iconv -f UTF-16 -t UTF-8` makes UTF-8" : "a binary file");
   }
+  if (file_bytes_ == 0 && block.starts_with(kByteOrderMark)) begin_ = kByteOrderMark.size();
   file_bytes_ += static_cast<int64_t>(end_);
-  return end_ > 0;
+  return begin_ < end_ || (end_ > 0 && fill());
 }
 
 bool DocumentReader::next_text(DocumentPiece& piece) {
   if (fill()) {
     piece = {{buffer_.data() + begin_, end_ - begin_}, false};
     begin_ = end_;
+    if (piece.text.find('\0') == piece.text.npos) return true;
+    text_ = piece.text;
+    replaced_ += replace_nuls(text_);
+    piece.text = text_;
   } else {
     piece = {{}, true};
     ++file_documents_;
@@ -136,10 +191,13 @@ bool DocumentReader::next_json(DocumentPiece& piece) {
     repaired_.clear();
     repair.feed(line_, repaired_);
     repair.finish(repaired_);
-    replaced_ += repair.replaced();
     std::string error;
-    COMPACT_CHECK(json_text_field(repaired_, field_, text_, error), path_, ": line ", line_number_,
-                  " ", error);
+    int64_t replaced = repair.replaced() + replace_nuls(repaired_);
+    if (!json_text_field(repaired_, field_, text_, error, strict_ ? nullptr : &replaced)) {
+      odd_->add(cat(path_, ": line ", line_number_, " ", error));
+      continue;
+    }
+    replaced_ += replaced;
     ++file_documents_;
     piece = {text_, true};
     return true;

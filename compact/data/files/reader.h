@@ -1,27 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 // Documents out of text files, streamed in constant memory. `.txt`: a file is a document, taken
-// byte by byte as it is. `.jsonl`: a line is a document, the string in one field of its object;
-// blank lines are skipped, a line may be up to 64 MiB, and invalid UTF-8, which JSON does not
-// allow, becomes U+FFFD and is counted. Either may also be `.gz`, `.xz` or `.zst`.
+// byte by byte as it is but for a byte order mark. `.jsonl`: a line is a document, the string in
+// one field of its object; blank lines are skipped, a line may be up to 64 MiB, and invalid UTF-8,
+// which JSON does not allow, becomes U+FFFD and is counted. Either may also be `.gz`, `.xz` or
+// `.zst`. Unless they are strict, readers leave out lines that are no such objects, and NUL and
+// halves of pairs of surrogates become U+FFFD, too.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "compact/data/files/byte_source.h"
+#include "compact/data/files/odd_ones.h"
 
 namespace compact {
 
 // Bytes of the input files read so far, as stored, and in all. May throw to stop.
 using Progress = std::function<void(int64_t done, int64_t total)>;
 
-// The files named by paths and patterns (`*`, `?`, `[a-z]`, `{a,b}`): in the order given, those of
-// one pattern sorted by bytes. Throws InputError where a pattern matches nothing, a file is
-// missing, empty, no regular file, has an unknown ending, or comes twice.
+// The files named by paths and patterns (`*`, `?`, `[a-z]`, `{a,b}`, and `**` for folders at any
+// depth, as in `books/**/*.txt`): in the order given, those of one pattern sorted by bytes. Throws
+// InputError where a pattern matches nothing, a file is missing, empty, no regular file, has an
+// unknown ending, or comes twice.
 std::vector<std::string> expand_inputs(const std::vector<std::string>& inputs);
 
 // A part of a document. The view lives until the next call of next().
@@ -33,16 +38,18 @@ struct DocumentPiece {
 class DocumentReader {
  public:
   DocumentReader(const std::vector<std::string>& inputs, const std::string& field = "text",
-                 Progress progress = {});
+                 Progress progress = {}, bool strict = true);
 
   // The next piece; false after the last. Throws InputError with the path (and the line) on
-  // unreadable, binary (a NUL in the first block, at most 64 KiB) or corrupt files.
+  // unreadable, binary (where strict, any NUL; otherwise more than one byte, and of 100, in the
+  // first block of at most 64 KiB) or corrupt files.
   bool next(DocumentPiece& piece);
 
   const std::vector<std::string>& files() const { return files_; }
   int64_t documents() const { return documents_; }
-  int64_t text_bytes() const { return text_bytes_; }  // given out so far
-  int64_t replaced() const { return replaced_; }      // invalid UTF-8 in `.jsonl`
+  int64_t text_bytes() const { return text_bytes_; }                      // given out so far
+  int64_t replaced() const { return replaced_; }                          // U+FFFD put in
+  const std::vector<std::string>& warnings() const { return warnings_; }  // of files, a line each
 
  private:
   bool open_next();
@@ -58,7 +65,9 @@ class DocumentReader {
   size_t file_ = 0;  // the next to open
   std::string path_;
   std::unique_ptr<ByteSource> source_;
-  bool json_ = false;
+  bool json_ = false, strict_;
+  std::optional<OddOnes> odd_;
+  std::vector<std::string> warnings_;
   std::vector<char> buffer_;
   size_t begin_ = 0, end_ = 0;  // what waits in buffer_
   std::string line_, repaired_, text_;

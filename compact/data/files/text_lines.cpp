@@ -5,6 +5,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
+#include "compact/data/files/odd_ones.h"
 #include "compact/data/files/utf8.h"
 
 namespace compact {
@@ -12,7 +13,7 @@ namespace {
 
 constexpr size_t kTextBlock = size_t{1} << 16;
 constexpr size_t kLongestTextLine = size_t{1} << 26;
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+constexpr std::string_view kTextMark = "\xEF\xBB\xBF";
 
 }  // namespace
 
@@ -43,10 +44,11 @@ bool TextLines::next() {
     begin_ += length + ended;
   }
   const size_t nul = raw_.find('\0');
-  COMPACT_CHECK(nul == raw_.npos, where(), " must be text, but byte ", nul,
-                " of it is NUL: a binary file");
+  if (nul != raw_.npos) {
+    throw OddOne(cat(where(), " must be text, but byte ", nul, " of it is NUL: a binary file"));
+  }
   std::string_view text = raw_;
-  if (number_ == 1 && text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  if (number_ == 1 && text.starts_with(kTextMark)) text.remove_prefix(kTextMark.size());
   carriage_ = text.ends_with('\r');
   if (carriage_) text.remove_suffix(1);
   Utf8Repair repair;

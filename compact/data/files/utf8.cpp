@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/data/files/utf8.h"
 
+#include <algorithm>
+
 namespace compact {
 
 void Utf8Repair::replace(std::string& out) {
@@ -56,6 +58,15 @@ void Utf8Repair::feed(std::string_view text, std::string& out) {
 
 void Utf8Repair::finish(std::string& out) {
   if (missing_ > 0) replace(out);
+}
+
+int64_t replace_nuls(std::string& text) {
+  const auto count = std::ranges::count(text, '\0');
+  if (count == 0) return 0;
+  std::string out;
+  for (const char c : text) c == 0 ? out += "\xEF\xBF\xBD" : out += c;
+  text.swap(out);
+  return count;
 }
 
 std::string repaired_utf8(std::string_view text) {

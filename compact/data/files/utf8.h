@@ -28,6 +28,9 @@ class Utf8Repair {
   int64_t replaced_ = 0;
 };
 
+// `text` with U+FFFD for every NUL, and how many there were.
+int64_t replace_nuls(std::string& text);
+
 // All of `text`, repaired.
 std::string repaired_utf8(std::string_view text);
 

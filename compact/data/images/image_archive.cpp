@@ -12,7 +12,9 @@
 
 #include "compact/base/check.h"
 #include "compact/data/files/archive.h"
+#include "compact/data/files/odd_ones.h"
 #include "compact/data/images/jpeg.h"
+#include "compact/data/images/png_decoder.h"
 
 namespace compact {
 namespace {
@@ -38,10 +40,10 @@ ImageName parts_of(const std::string& name) {
   return parts;
 }
 
-bool is_jpeg_name(std::string name) {
+bool is_image_name(std::string name) {
   std::transform(name.begin(), name.end(), name.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return name.ends_with(".jpg") || name.ends_with(".jpeg");
+  return name.ends_with(".jpg") || name.ends_with(".jpeg") || name.ends_with(".png");
 }
 
 at::Tensor tensor_of(std::vector<uint8_t> pixels, at::IntArrayRef sizes) {
@@ -53,9 +55,10 @@ at::Tensor tensor_of(std::vector<uint8_t> pixels, at::IntArrayRef sizes) {
 }  // namespace
 
 LabelledImages read_image_archive(const std::string& path, std::optional<ImageSize> size,
-                                  const ImageFit& fit) {
+                                  const ImageFit& fit, bool strict) {
   ArchiveReader archive(path, kMostArchiveMembers);
-  JpegDecoder decoder;
+  JpegDecoder jpeg;
+  OddOnes odd(strict, path, "files");
   std::vector<uint8_t> pixels;
   std::vector<int64_t> labels;  // numbers of `classes`, given as folders are met
   std::map<std::string, int64_t> classes;
@@ -66,36 +69,53 @@ LabelledImages read_image_archive(const std::string& path, std::optional<ImageSi
   while (archive.next()) {
     const ImageName name = parts_of(archive.name());
     if (name.file.starts_with('.')) continue;
-    COMPACT_CHECK(is_jpeg_name(name.file) && !name.folder.empty(), archive.where(),
-                  ": an archive of images holds CLASS/NAME.jpg only");
+    if (!is_image_name(name.file) || name.folder.empty()) {
+      odd.add(archive.where() + ": an archive of images holds CLASS/NAME.jpg or .png only");
+      continue;
+    }
     if (!above) above = name.above;
     COMPACT_CHECK(name.above == *above, archive.where(),
                   ": class folders must lie in one folder, the first in `", *above, "`");
     COMPACT_CHECK(static_cast<int64_t>(labels.size()) < kMostImages, path, ": more than ",
                   kMostImages, " images");
-    const std::string bytes = archive.read(kMostFileBytes);
-    const ImageSize sides = decoder.open(bytes, archive.where());
-    if (!size) size = sides;
-    COMPACT_CHECK(any_size || sides == *size, archive.where(),
-                  ": images must be of one size, the first is ", str(*size), ", this ", str(sides));
-    const size_t before = pixels.size(), more = static_cast<size_t>(3 * size->height * size->width);
-    COMPACT_CHECK(before + more <= static_cast<size_t>(kMostPixels), path, ": more than ",
-                  kMostPixels, " bytes of pixels");
-    pixels.resize(before + more);
-    if (!is_changed(sides, *size, fit)) {
-      decoder.decode(pixels.data() + before);
-    } else {
-      const at::Tensor image = at::empty({1, 3, sides.height, sides.width}, at::kByte);
-      decoder.decode(image.mutable_data_ptr<uint8_t>());
-      std::memcpy(pixels.data() + before, resized(image, *size, fit).const_data_ptr<uint8_t>(),
-                  more);
-      if (others++ == 0) first_other = sides;
+    const size_t before = pixels.size();
+    const auto read_image = [&] {
+      const std::string bytes = archive.read(kMostFileBytes);
+      std::optional<PngDecoder> png;
+      if (is_png(bytes)) png.emplace(bytes, archive.where(), JpegDecoder::kLargestSide);
+      const ImageSize sides = png ? png->sides() : jpeg.open(bytes, archive.where());
+      const auto decode = [&](uint8_t* to) { png ? png->decode(to) : jpeg.decode(to); };
+      const ImageSize wanted = size.value_or(sides);
+      COMPACT_CHECK(any_size || sides == wanted, archive.where(),
+                    ": images must be of one size, the first is ", str(wanted), ", this ",
+                    str(sides), "; --image_size scales them");
+      const size_t more = static_cast<size_t>(3 * wanted.height * wanted.width);
+      COMPACT_CHECK(before + more <= static_cast<size_t>(kMostPixels), path, ": more than ",
+                    kMostPixels, " bytes of pixels");
+      pixels.resize(before + more);
+      if (!is_changed(sides, wanted, fit)) {
+        decode(pixels.data() + before);
+      } else {
+        const at::Tensor image = at::empty({1, 3, sides.height, sides.width}, at::kByte);
+        decode(image.mutable_data_ptr<uint8_t>());
+        std::memcpy(pixels.data() + before, resized(image, wanted, fit).const_data_ptr<uint8_t>(),
+                    more);
+        if (others++ == 0) first_other = sides;
+      }
+      size = wanted;
+    };
+    if (!odd.read(read_image)) {
+      pixels.resize(before);
+      continue;
     }
     labels.push_back(classes.emplace(name.folder, classes.size()).first->second);
   }
+  LabelledImages result;
+  if (std::string line = odd.finish(static_cast<int64_t>(labels.size())); !line.empty()) {
+    result.warnings.push_back(std::move(line));
+  }
   COMPACT_CHECK(!labels.empty(), path, ": has no images CLASS/NAME.jpg");
 
-  LabelledImages result;
   std::vector<int64_t> rank(classes.size());
   for (const auto& [name, number] : classes) {
     rank[number] = static_cast<int64_t>(result.class_names.size());
@@ -107,7 +127,7 @@ LabelledImages read_image_archive(const std::string& path, std::optional<ImageSi
   result.images = tensor_of(std::move(pixels),
                             {static_cast<int64_t>(labels.size()), 3, size->height, size->width});
   if (others > 0) {
-    result.warnings.push_back(resized_text(path, others, first_other, *size));
+    result.scaled.push_back(resized_text(path, others, first_other, *size));
   }
   return result;
 }

@@ -17,6 +17,7 @@ struct LabelledImages {
   int64_t classes = 10;
   std::vector<std::string> class_names = {};  // of every class, or empty where the file has none
   std::vector<std::string> warnings = {};     // about the files, one line each
+  std::vector<std::string> scaled = {};       // the same, about images brought to another size
 };
 
 // The same with labels as `names` numbers the classes. Unchanged where either has no names. Throws

@@ -7,13 +7,15 @@
 
 #include <jpeglib.h>
 
-#include "compact/base/check.h"
+#include "compact/data/files/odd_ones.h"
 #include "compact/data/files/printable.h"
+#include "compact/data/images/orientation.h"
 
 namespace compact {
 namespace {
 
 constexpr int kMostScans = 100;
+constexpr int kExifMarker = JPEG_APP0 + 1;
 
 }  // namespace
 
@@ -24,7 +26,8 @@ struct JpegDecoder::State {
   std::jmp_buf back;
   char message[JMSG_LENGTH_MAX] = "";
   std::string where;
-  std::vector<uint8_t> row;
+  std::vector<uint8_t> row, planes;
+  int orientation = 1;
 
   // What libjpeg calls must not return after an error, and must not throw through its frames.
   [[noreturn]] static void stop(j_common_ptr image) {
@@ -51,7 +54,7 @@ void JpegDecoder::guarded(const Step& step) {
     return;
   }
   jpeg_abort_decompress(&state_->image);
-  fail(state_->where, ": no whole JPEG: ", printable(state_->message));
+  throw OddOne(cat(state_->where, ": no whole JPEG: ", printable(state_->message)));
 }
 
 JpegDecoder::JpegDecoder() : state_(std::make_unique<State>()) {
@@ -75,38 +78,64 @@ ImageSize JpegDecoder::open(std::string_view bytes, const std::string& where) {
   const size_t size = bytes.size();
   guarded([&s, data, size] {
     jpeg_mem_src(&s.image, data, size);
+    jpeg_save_markers(&s.image, kExifMarker, 0xFFFF);
     jpeg_read_header(&s.image, TRUE);
   });
   const ImageSize sides{s.image.image_height, s.image.image_width};
   for (const int64_t side : {sides.height, sides.width}) {
-    COMPACT_CHECK(side >= 1 && side <= kLargestSide, where, ": sides must be from 1 to ",
-                  kLargestSide, " pixels, are ", sides.height, " x ", sides.width);
+    if (side >= 1 && side <= kLargestSide) continue;
+    throw OddOne(cat(where, ": sides must be from 1 to ", kLargestSide, " pixels, are ",
+                     sides.height, " x ", sides.width));
   }
   const J_COLOR_SPACE colours = s.image.jpeg_color_space;
-  COMPACT_CHECK(colours == JCS_GRAYSCALE || colours == JCS_YCbCr || colours == JCS_RGB, where,
-                ": must be a JPEG in greyscale or colour, has ", s.image.num_components,
-                " components of another kind");
-  return sides;
+  if (colours == JCS_UNKNOWN) {
+    throw OddOne(cat(where, ": must be a JPEG in greyscale or colour, has ", s.image.num_components,
+                     " components of another kind"));
+  }
+  s.orientation = 1;
+  constexpr std::string_view kExif("Exif\0\0", 6);
+  for (auto* m = s.image.marker_list; m; m = m->next) {
+    const std::string_view data_of(reinterpret_cast<const char*>(m->data), m->data_length);
+    if (data_of.starts_with(kExif)) s.orientation = exif_orientation(data_of.substr(kExif.size()));
+  }
+  return turned_size(sides, s.orientation);
 }
 
-void JpegDecoder::decode(uint8_t* planes) {
+// What Pillow makes of four colours of ink, which are written inverted: white is 255.
+uint8_t of_ink(unsigned ink, unsigned black) {
+  const unsigned product = (255 - ink) * black + 128;
+  return static_cast<uint8_t>(black - ((product >> 8) + product) / 256);
+}
+
+void JpegDecoder::decode(uint8_t* to) {
   State& s = *state_;
   const size_t width = s.image.image_width, plane = width * s.image.image_height;
-  s.row.resize(3 * width);
-  guarded([&s, planes, width, plane] {
-    s.image.out_color_space = JCS_RGB;
+  const bool ink = s.image.jpeg_color_space == JCS_CMYK || s.image.jpeg_color_space == JCS_YCCK;
+  const size_t components = ink ? 4 : 3;
+  s.row.resize(components * width);
+  if (s.orientation > 1) s.planes.resize(3 * plane);
+  uint8_t* const planes = s.orientation > 1 ? s.planes.data() : to;
+  guarded([&s, planes, width, plane, ink, components] {
+    s.image.out_color_space = ink ? JCS_CMYK : JCS_RGB;
     jpeg_start_decompress(&s.image);
     uint8_t* out = planes;
     while (s.image.output_scanline < s.image.output_height) {
       JSAMPROW row = s.row.data();
       jpeg_read_scanlines(&s.image, &row, 1);
       for (size_t x = 0; x < width; ++x) {
-        for (size_t colour = 0; colour < 3; ++colour) out[colour * plane + x] = row[3 * x + colour];
+        const JSAMPLE* const pixel = row + components * x;
+        for (size_t colour = 0; colour < 3; ++colour) {
+          out[colour * plane + x] = ink ? of_ink(pixel[colour], pixel[3]) : pixel[colour];
+        }
       }
       out += width;
     }
     jpeg_finish_decompress(&s.image);
   });
+  if (s.orientation > 1) {
+    const ImageSize stored{s.image.image_height, s.image.image_width};
+    turn_planes(planes, stored, s.orientation, to);
+  }
 }
 
 }  // namespace compact

@@ -48,34 +48,35 @@ LabelledImages in_size(LabelledImages data, const std::string& path, std::option
   const ImageSize own = size_of(data.images);
   if (!size || !is_changed(own, *size, fit)) return data;
   data.images = resized(data.images, *size, fit);
-  data.warnings.push_back(resized_text(path, data.images.size(0), own, *size));
+  data.scaled.push_back(resized_text(path, data.images.size(0), own, *size));
   return data;
 }
 
-LabelledImages read_one(const std::string& path, std::optional<ImageSize> size,
-                        const ImageFit& fit) {
+LabelledImages read_one(const std::string& path, std::optional<ImageSize> size, const ImageFit& fit,
+                        bool strict) {
   if (is_idx(path)) return in_size(read_idx(path, labels_beside(path)), path, size, fit);
   if (is_records(path)) return in_size(read_cifar10(std::span(&path, 1)), path, size, fit);
-  if (is_archive(path)) return read_image_archive(path, size, fit);
+  if (is_archive(path)) return read_image_archive(path, size, fit, strict);
   fail(path,
        ": no name of images; read are NAME-images-idx3-ubyte[.gz] with its labels beside it, "
-       "records of CIFAR-10 (.bin, .bin.gz) and archives of class folders with JPEG files (.tar, "
+       "records of CIFAR-10 (.bin, .bin.gz) and archives of class folders with JPEG or PNG files "
+       "(.tar, "
        ".tar.gz, .tgz, .tar.xz, .zip)");
 }
 
 }  // namespace
 
 LabelledImages read_images(std::span<const std::string> paths, std::optional<ImageSize> size,
-                           const ImageFit& fit) {
+                           const ImageFit& fit, bool strict) {
   COMPACT_CHECK(!paths.empty(), "[images] at least one file is needed");
   if (std::all_of(paths.begin(), paths.end(), is_records)) {
     return in_size(read_cifar10(paths), paths[0], size, fit);
   }
-  LabelledImages first = read_one(paths[0], size, fit);
+  LabelledImages first = read_one(paths[0], size, fit, strict);
   if (paths.size() == 1) return first;
   std::vector<at::Tensor> images{first.images}, labels{first.labels};
   for (const std::string& path : paths.subspan(1)) {
-    const LabelledImages more = read_one(path, size, fit);
+    const LabelledImages more = read_one(path, size, fit, strict);
     COMPACT_CHECK(more.images.sizes().slice(1) == first.images.sizes().slice(1), path,
                   ": images have [channels, height, width] ", more.images.sizes().slice(1),
                   ", those of ", paths[0], " ", first.images.sizes().slice(1));
@@ -84,6 +85,7 @@ LabelledImages read_images(std::span<const std::string> paths, std::optional<Ima
     images.push_back(more.images);
     labels.push_back(more.labels);
     first.warnings.insert(first.warnings.end(), more.warnings.begin(), more.warnings.end());
+    first.scaled.insert(first.scaled.end(), more.scaled.begin(), more.scaled.end());
   }
   first.images = at::cat(images);
   first.labels = at::cat(labels);

@@ -16,11 +16,11 @@ namespace compact {
 //   NAME-images-idx3-ubyte[.gz|.xz|.zst]   idx (MNIST, Fashion-MNIST), with the labels beside it in
 //                                          NAME-labels-idx1-ubyte, compressed or not
 //   NAME.bin[.gz|.xz|.zst]                 records of CIFAR-10
-//   NAME.tar[.gz|.bz2|.xz|.zst], .tgz, .txz, .zip   class folders of JPEG files
-// With a size, all are brought to it (resize_images.h), and a warning for each file says what was
+//   NAME.tar[.gz|.bz2|.xz|.zst], .tgz, .txz, .zip   class folders of JPEG or PNG files
+// With a size, all are brought to it (resize_images.h), and a line for each file says what was
 // scaled. Throws InputError on other names, on what the readers of these forms refuse, and where
 // images of several files differ in the names of their classes or, without a size, in theirs.
 LabelledImages read_images(std::span<const std::string> paths, std::optional<ImageSize> size = {},
-                           const ImageFit& fit = {});
+                           const ImageFit& fit = {}, bool strict = true);
 
 }  // namespace compact

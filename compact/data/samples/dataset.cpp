@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/data/samples/dataset.h"
 
+#include <numeric>
+
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
 
@@ -41,8 +43,18 @@ Batch Dataset::in_order(int64_t first, int64_t count) const {
   COMPACT_CHECK(count > 0, "batch size must be positive, is ", count);
   COMPACT_CHECK(first >= 0 && count <= size_ && first <= size_ - count, "samples [", first, ", ",
                 first, " + ", count, ") must be within ", size_);
+  std::vector<int64_t> numbers(static_cast<size_t>(count));
+  std::iota(numbers.begin(), numbers.end(), first);
+  return numbered(numbers);
+}
+
+Batch Dataset::numbered(std::span<const int64_t> numbers) const {
   std::vector<Sample> samples;
-  for (int64_t i = 0; i < count; ++i) samples.push_back({.number = first + i, .training = false});
+  for (const int64_t number : numbers) {
+    COMPACT_CHECK(number >= 0 && number < size_, "a sample's number must be within ", size_,
+                  ", is ", number);
+    samples.push_back({.number = number, .training = false});
+  }
   return collect(samples);
 }
 

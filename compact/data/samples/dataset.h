@@ -40,6 +40,8 @@ class Dataset {
   // `count` samples from `first` on in their own order, for evaluation: nothing about them is
   // random. Throws InputError unless 0 <= first, 0 < count and first + count <= size().
   Batch in_order(int64_t first, int64_t count) const;
+  // The samples of these numbers, otherwise the same.
+  Batch numbered(std::span<const int64_t> numbers) const;
 
   // Where next() stands. seek(position()) on a data set made with the same arguments continues
   // exactly. Throws InputError on a position that does not exist.

@@ -5,6 +5,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
+#include "compact/data/files/odd_ones.h"
 
 namespace compact {
 namespace {
@@ -53,14 +54,18 @@ bool CsvRecords::next() {
     field.clear();
     if (line_.substr(at).starts_with('"')) {
       at = quoted(at + 1, field);
-      COMPACT_CHECK(at == line_.size() || line_[at] == ',', lines_.where(),
-                    ": behind a closing quote there must be a comma or the line's end; quotes "
-                    "within a field are doubled");
+      if (at < line_.size() && line_[at] != ',') {
+        throw OddOne(cat(lines_.where(),
+                         ": behind a closing quote there must be a comma or the line's end; quotes "
+                         "within a field are doubled"));
+      }
     } else {
       const size_t end = std::min(line_.find(',', at), line_.size());
       field = line_.substr(at, end - at);
-      COMPACT_CHECK(field.find('"') == field.npos, lines_.where(),
-                    ": a field that holds a quote must be in quotes, its own doubled");
+      if (field.find('"') != field.npos) {
+        throw OddOne(
+            cat(lines_.where(), ": a field that holds a quote must be in quotes, its own doubled"));
+      }
       at = end;
     }
     if (at == line_.size()) return true;

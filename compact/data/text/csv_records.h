@@ -18,9 +18,9 @@ class CsvRecords {
   // non-empty file.
   CsvRecords(const std::string& path, size_t most) : lines_(path), fields_(most) {}
 
-  // Goes to the next record; false after the last. Throws InputError with path and line on a quote
-  // in a field that does not begin with one, on what follows a closing quote but a comma or the
-  // line's end, on a quote that never closes, and on records of more than 64 MiB.
+  // Goes to the next record; false after the last. Throws OddOne with path and line on a quote in a
+  // field that does not begin with one, and on what follows a closing quote but a comma or the
+  // line's end; InputError on a quote that never closes, and on records of more than 64 MiB.
   bool next();
   // How many fields the record has, and the first of them; until the next call of next().
   size_t count() const { return count_; }

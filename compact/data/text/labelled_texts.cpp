@@ -9,6 +9,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
+#include "compact/data/files/odd_ones.h"
 #include "compact/data/files/printable.h"
 
 namespace compact {
@@ -17,6 +18,7 @@ namespace {
 constexpr size_t kMostTextBytes = size_t{1} << 32;
 constexpr size_t kRowBytes = 2 * sizeof(std::string) + sizeof(float);
 constexpr size_t kMostClasses = size_t{1} << 16;
+constexpr std::string_view kUnlabelled = "-1";  // in data sets of Hugging Face
 constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
 
 // Labels as texts become numbers.
@@ -29,10 +31,12 @@ class Labels {
     }
   }
 
-  float number_of(const TableCell& cell, const TextTable& table) {
+  // That of a class, or the value; none: the row is unlabelled among those of the classes given.
+  std::optional<float> number_of(const TableCell& cell, const TextTable& table) {
     const std::string text(trim(cell.text));
     const auto wrong = [&](const auto& rule) {
-      fail(table.where(), ": the label must be ", rule, ", is `", printable(text), "`");
+      throw OddOne(
+          cat(table.where(), ": the label must be ", rule, ", is `", printable(text), "`"));
     };
     if (rules_.regression) {
       const auto value = parse_number(text);
@@ -44,15 +48,31 @@ class Labels {
     const auto found = numbers_.find(text);
     if (found != numbers_.end()) return static_cast<float>(found->second);
     if (!rules_.class_names.empty()) {
+      if (text == kUnlabelled && !rules_.numbered) return {};
       const auto count = static_cast<int64_t>(rules_.class_names.size());
       const auto value = rules_.numbered ? parse_integer(text) : std::nullopt;
       if (value && *value >= 0 && *value < count) return static_cast<float>(*value);
-      wrong(cat("one of ", count, " classes (",
-                printable(suggestion(text, rules_.class_names).substr(2)), ")"));
+      fail(table.where(), ": the label must be one of ", count, " classes (",
+           printable(suggestion(text, rules_.class_names).substr(2)), "), is `", printable(text),
+           "`");
     }
     COMPACT_CHECK(numbers_.size() < kMostClasses, table.where(), ": there may be at most ",
                   kMostClasses, " classes; values need regression");
     return static_cast<float>(numbers_.emplace(text, numbers_.size()).first->second);
+  }
+
+  // The number of the rows that are unlabelled, where classes came from the file: two or more are
+  // numbers from 0 on. It stands for no class from now on.
+  std::optional<float> take_unlabelled() {
+    const auto found = numbers_.find(std::string(kUnlabelled));
+    if (!rules_.class_names.empty() || found == numbers_.end() || numbers_.size() < 3) return {};
+    for (const auto& [name, number] : numbers_) {
+      const auto value = parse_integer(name);
+      if (!value || *value < -1) return {};
+    }
+    const auto number = static_cast<float>(found->second);
+    numbers_.erase(found);
+    return number;
   }
 
   // Names in their order; classes that the file brought are numbered anew by it.
@@ -73,7 +93,7 @@ class Labels {
         return *parse_integer(a) < *parse_integer(b);
       });
     }
-    std::vector<float> places(names.size());
+    std::vector<float> places(names.size() + 1);  // numbers may lack the unlabelled one
     for (size_t i = 0; i < names.size(); ++i) {
       places[numbers_.at(names[i])] = static_cast<float>(i);
     }
@@ -91,30 +111,65 @@ class Labels {
 LabelledTexts read_rows(TextTable& table, const RowRules& rules) {
   LabelledTexts out;
   Labels labels(rules);
-  size_t bytes = 0, skipped = 0;
+  size_t bytes = 0, skipped = 0, unlabelled = 0;
   std::vector<TableCell> cells;
-  while (table.next(cells)) {
+  OddOnes odd(rules.strict, table.path(), "rows");
+  bool more = true;
+  while (more) {
+    if (!odd.read([&] { more = table.next(cells); }) || !more) continue;
     TableCell* const label = rules.label ? &cells.back() : nullptr;
     const size_t texts = rules.pair ? 2 : 1;
     bool whole = !(label && label->kind == TableCell::kMissing);
     for (size_t i = 0; i < texts; ++i) whole = whole && cells[i].kind != TableCell::kMissing;
     if (rules.skip_broken && label && !rules.regression) whole = whole && !label->text.empty();
     if (!whole) {
-      COMPACT_CHECK(rules.skip_broken, table.where(), " must have ",
-                    texts == 2 ? "two texts" : "a text", label ? " and a label" : "");
-      ++skipped;
+      if (!rules.skip_broken) {
+        odd.add(cat(table.where(), " must have ", texts == 2 ? "two texts" : "a text",
+                    label ? " and a label" : ""));
+      } else {
+        ++skipped;
+      }
       continue;
     }
+    std::optional<float> number = kNone;
+    if (label && !odd.read([&] { number = labels.number_of(*label, table); })) continue;
     for (size_t i = 0; i < texts; ++i) bytes += cells[i].text.size();
     bytes += kRowBytes;
     COMPACT_CHECK(bytes <= kMostTextBytes, table.path(), ": must hold at most ",
                   format_bytes(kMostTextBytes), " of texts, line by line it holds more");
-    out.labels.push_back(label ? labels.number_of(*label, table) : kNone);
+    if (!number) {
+      ++unlabelled;
+      continue;
+    }
+    out.labels.push_back(*number);
     out.first.push_back(std::move(cells[0].text));
     if (rules.pair) out.second.push_back(std::move(cells[1].text));
   }
+  if (std::string line = odd.finish(static_cast<int64_t>(out.labels.size())); !line.empty()) {
+    out.warnings.push_back(std::move(line));
+  }
+  if (const std::optional<float> none = labels.take_unlabelled()) {
+    size_t kept = 0;
+    for (size_t i = 0; i < out.labels.size(); ++i) {
+      if (out.labels[i] == *none) continue;
+      std::swap(out.labels[kept], out.labels[i]);
+      std::swap(out.first[kept], out.first[i]);
+      if (rules.pair) std::swap(out.second[kept], out.second[i]);
+      ++kept;
+    }
+    unlabelled = out.labels.size() - kept;
+    out.labels.resize(kept);
+    out.first.resize(kept);
+    out.second.resize(rules.pair ? kept : 0);
+  }
   COMPACT_CHECK(!out.first.empty(), table.path(), ": has no whole row");
   out.class_names = labels.finish(out.labels, table);
+  if (unlabelled > 0) {
+    out.warnings.push_back(cat(table.path(), ": ", format_count(static_cast<int64_t>(unlabelled)),
+                               unlabelled == 1 ? " row was" : " rows were",
+                               " left out as unlabelled, with -1 for a class; a class of its own "
+                               "needs another name"));
+  }
   if (skipped > 0) {
     out.warnings.push_back(cat(table.path(), ": ", skipped,
                                skipped == 1 ? " row was" : " rows were",
@@ -128,7 +183,7 @@ LabelledTexts read_rows(TextTable& table, const RowRules& rules) {
 }
 
 LabelledTexts read_labelled_texts(const std::string& path, const TextFields& fields) {
-  const auto table = open_table(path);
+  const auto table = open_table(path, {.strict = fields.strict});
   std::string first = fields.first, second = fields.second;
   for (const char* name : {"sentence1", "sentence", "text"}) {
     if (first.empty() && table->has(name)) first = name;
@@ -153,7 +208,8 @@ LabelledTexts read_labelled_texts(const std::string& path, const TextFields& fie
   RowRules rules{.pair = !second.empty(),
                  .label = fields.need_labels || table->has(fields.label),
                  .regression = fields.regression,
-                 .class_names = fields.class_names};
+                 .class_names = fields.class_names,
+                 .strict = fields.strict};
   std::vector<std::string> columns = {first};
   if (rules.pair) columns.push_back(second);
   if (rules.label) columns.push_back(fields.label);

@@ -26,12 +26,14 @@ struct TextFields {
   bool regression = false;                    // labels are finite numbers, not classes
   bool need_labels = true;                    // otherwise a file without them gives NaN
   std::vector<std::string> class_names = {};  // empty: those of the file
+  bool strict = true;  // a row that cannot be read is an error; else a warning counts such
 };
 
 // A .csv or .tsv file with a header, or a .jsonl file. Classes are texts or integers: those given,
 // or the distinct ones of the file (at least two), sorted as numbers where all are integers,
-// otherwise by bytes. Throws InputError with path, line and rule: also on a class that is none of
-// those given.
+// otherwise by bytes. Rows of a class -1 beside two or more that are numbers from 0 on, or that
+// are given, have no label: they are left out, and a warning says how many. Throws InputError with
+// path, line and rule: also on a class that is none of those given.
 LabelledTexts read_labelled_texts(const std::string& path, const TextFields& fields = {});
 
 // What rows of a table are, for readers of other layouts.
@@ -41,6 +43,7 @@ struct RowRules {
   std::vector<std::string> class_names = {};  // empty: those of the file
   bool numbered = false;     // a label may also be the number of one of class_names, from 0
   bool skip_broken = false;  // rows that lack a text or the label are counted and left out
+  bool strict = true;        // the same of rows that cannot be read, unless they are an error
 };
 // Every row of a table whose columns are chosen; at most 4 GiB in memory.
 LabelledTexts read_rows(TextTable& table, const RowRules& rules);

@@ -40,8 +40,8 @@ bool usable(const std::string& path, const Tokenizer& tokenizer) {
 }
 
 std::string cache_name(const std::vector<std::string>& files, const Tokenizer& tokenizer,
-                       const std::string& field) {
-  std::string key = cat("1\n", tokenizer.hash(), '\n', field, '\n');
+                       const PrepareOptions& options) {
+  std::string key = cat("2\n", tokenizer.hash(), '\n', options.field, '\n', options.strict, '\n');
   for (const std::string& file : files) {
     struct stat status {};
     COMPACT_CHECK(::stat(file.c_str(), &status) == 0, file, ": cannot be read");
@@ -79,7 +79,7 @@ void remove_old(const fs::path& cache_folder) {
 
 Prepared prepare(const std::vector<std::string>& inputs, const Tokenizer& tokenizer,
                  const std::string& output, const PrepareOptions& options) {
-  DocumentReader reader(inputs, options.field, options.progress);
+  DocumentReader reader(inputs, options.field, options.progress, options.strict);
   check_output(output, reader.files());
   TokenWriter writer(output, tokenizer);
   StreamEncoder encoder(tokenizer);
@@ -100,7 +100,8 @@ Prepared prepare(const std::vector<std::string>& inputs, const Tokenizer& tokeni
           .documents = reader.documents(),
           .text_bytes = reader.text_bytes(),
           .tokens = writer.count(),
-          .replaced = reader.replaced() + encoder.replaced()};
+          .replaced = reader.replaced() + encoder.replaced(),
+          .warnings = reader.warnings()};
 }
 
 CachedTokens cached_token_file(const std::vector<std::string>& inputs, const Tokenizer& tokenizer,
@@ -114,7 +115,7 @@ CachedTokens cached_token_file(const std::vector<std::string>& inputs, const Tok
   fs::create_directories(cache_folder, error);
   COMPACT_CHECK(!error, cache_folder, ": the cache folder cannot be made: ", error.message());
   const std::string path =
-      (fs::path(cache_folder) / cache_name(files, tokenizer, options.field)).string();
+      (fs::path(cache_folder) / cache_name(files, tokenizer, options)).string();
   if (usable(path, tokenizer)) {
     fs::last_write_time(path, fs::file_time_type::clock::now(), error);  // when it was last read
     return {.path = path, .reused = true, .prepared = {}};

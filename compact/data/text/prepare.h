@@ -17,12 +17,14 @@ struct Prepared {
   int64_t files = 0, documents = 0;
   int64_t text_bytes = 0;  // after decompression
   int64_t tokens = 0;      // end of text included
-  int64_t replaced = 0;  // invalid UTF-8 sequences that became U+FFFD (never under `bytes` + .txt)
+  int64_t replaced = 0;    // places that became U+FFFD (under `bytes` + .txt only NUL)
+  std::vector<std::string> warnings = {};  // about files, a line each
 };
 
 struct PrepareOptions {
   std::string field = "text";  // of `.jsonl`
   Progress progress;           // may throw to stop: nothing is left behind
+  bool strict = true;          // see DocumentReader
 };
 
 // Writes the documents of `inputs` (files or patterns) to the token file `output`, which appears

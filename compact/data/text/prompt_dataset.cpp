@@ -8,6 +8,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
+#include "compact/data/files/odd_ones.h"
 #include "compact/data/text/text_table.h"
 
 namespace compact {
@@ -24,49 +25,101 @@ PromptSamples read_prompts(const std::string& path, const Tokenizer& tokenizer,
                 options.max_length);
   COMPACT_CHECK(tokenizer.vocabulary() - 1 <= std::numeric_limits<int32_t>::max(),
                 "[prompts] tokens must be below 2^31, the vocabulary has ", tokenizer.vocabulary());
-  const auto table = open_table(path);
-  table->choose({options.prompt, options.completion});
+  const auto table = open_table(path, {.strict = options.strict});
+  std::vector<std::string> columns = {options.prompt};
+  if (!table->has(options.prompt)) columns = split(options.prompt, ',');
+  const size_t prompts = columns.size();
+  columns.push_back(options.completion);
+  const bool has_input = options.prompt == "instruction" && table->has("input");
+  if (has_input) columns.emplace_back("input");
+  table->choose(columns);
   PromptSamples out;
-  size_t cut = 0, dropped = 0, across = 0, bytes = 0;
-  std::vector<TableCell> cells;
+  size_t bytes = 0;
   const std::vector<uint32_t> ends = tokenizer.ends();
-  while (table->next(cells)) {
-    for (size_t i = 0; i < 2; ++i) {
-      COMPACT_CHECK(cells[i].kind == TableCell::kText, table->where(), " must have a text `",
-                    i == 0 ? options.prompt : options.completion, "`");
+  // Samples of a kind, and the line of the first: "line 3".
+  struct Counted {
+    int64_t count = 0;
+    std::string first = {};
+    void add(const TextTable& table) {
+      if (count++ == 0) first = table.where().substr(table.path().size() + 2);
     }
+  };
+  Counted cut, dropped, across;
+  std::vector<TableCell> cells;
+  OddOnes odd(options.strict, path, "rows");
+  int64_t rows = 0;
+  bool more = true;
+  while (more) {
+    std::string asked;
+    const auto read = [&] {
+      more = table->next(cells);
+      for (size_t i = 0; more && i <= prompts; ++i) {
+        const bool optional = i > 0 && i < prompts;
+        if (cells[i].kind != TableCell::kText &&
+            !(optional && cells[i].kind == TableCell::kMissing)) {
+          throw OddOne(cat(table->where(), " must have a text `", columns[i], "`"));
+        }
+        if (i == prompts || cells[i].text.empty()) continue;
+        asked += (asked.empty() ? "" : "\n") + cells[i].text;
+      }
+    };
+    if (!odd.read(read) || !more) continue;
+    ++rows;
+    COMPACT_CHECK(!has_input || cells.back().text.empty(), table->where(),
+                  " has an `input` beside its `instruction`, which would be left out: "
+                  "--prompt_column instruction,input reads both");
     const auto encoded = [&](const std::string& text) {
       return with_begin(options.begin, tokenizer.encode(text));
     };
-    const std::vector<uint32_t> prompt = encoded(cells[0].text);
-    std::vector<uint32_t> all = encoded(cells[0].text + cells[1].text);
+    const std::vector<uint32_t> prompt = encoded(asked);
+    std::vector<uint32_t> all = encoded(asked + cells[prompts].text);
     const auto common = std::mismatch(prompt.begin(), prompt.end(), all.begin(), all.end());
-    across += common.first != prompt.end();
+    if (common.first != prompt.end()) across.add(*table);
     const bool ended =
         common.second != all.end() && std::ranges::find(ends, all.back()) != ends.end();
     if (!ended) all.push_back(tokenizer.end_of_text());
-    const int64_t begin = common.first - prompt.begin();
+    int64_t begin = common.first - prompt.begin();
+    const int64_t over = static_cast<int64_t>(all.size()) - options.max_length;
+    if (over > 0 && options.truncation == Truncation::kStart) {
+      const auto kept = static_cast<int64_t>(options.begin.size());
+      const int64_t lost = std::min(over, std::max<int64_t>(begin - kept, 0));
+      all.erase(all.begin() + kept, all.begin() + kept + lost);
+      begin -= lost;
+    }
     const auto length = std::min(static_cast<int64_t>(all.size()), options.max_length);
-    cut += length < static_cast<int64_t>(all.size());
-    if (std::max<int64_t>(begin, 1) >= length) {  // the first token is nothing's next one
-      ++dropped;
+    // The first token is nothing's next one.
+    if (std::max<int64_t>(begin, 1) >= length ||
+        (over > 0 && options.truncation == Truncation::kDrop)) {
+      dropped.add(*table);
       continue;
     }
+    if (over > 0) cut.add(*table);
     bytes += static_cast<size_t>(length) * sizeof(int32_t) + sizeof(std::vector<int32_t>);
     COMPACT_CHECK(bytes <= kMostPromptBytes, path, ": must give at most ",
                   format_bytes(kMostPromptBytes), " of tokens, gives more");
     out.ids.emplace_back(all.begin(), all.begin() + length);
     out.prompt_lengths.push_back(begin);
   }
+  if (std::string line = odd.finish(rows); !line.empty()) out.warnings.push_back(std::move(line));
   COMPACT_CHECK(!out.ids.empty(), path, ": no sample has a token of its completion within ",
                 options.max_length, " tokens");
-  const auto warn = [&](size_t count, const std::string& what) {
-    if (count > 0) out.warnings.push_back(cat(path, ": ", count, " samples ", what));
+  const auto warn = [&](const Counted& samples, const std::string& what) {
+    if (samples.count == 0) return;
+    out.warnings.push_back(cat(path, ": ", format_count(samples.count),
+                               samples.count == 1 ? " sample " : " samples ", what,
+                               "; the first is in ", samples.first));
   };
-  warn(cut, cat("were cut at the end to ", options.max_length, " tokens"));
-  warn(dropped, cat("were dropped: no token of the completion is within ", options.max_length));
-  warn(across, "have a token across the end of the prompt; it counts as completion");
-  warn(static_cast<size_t>(table->replaced()), "places of invalid UTF-8 were replaced");
+  using enum Truncation;
+  warn(cut, cat("lost tokens at ", options.truncation == kStart ? "the prompt's start" : "the end",
+                " to have at most ", options.max_length));
+  warn(dropped, cat("dropped: ",
+                    options.truncation == kDrop ? "more than" : "no token of the completion within",
+                    " ", options.max_length, " tokens"));
+  warn(across, "with a token across the end of the prompt; it counts as completion");
+  if (table->replaced() > 0) {
+    out.warnings.push_back(
+        cat(path, ": ", table->replaced(), " places of invalid UTF-8 were replaced"));
+  }
   return out;
 }
 
@@ -81,8 +134,8 @@ PromptDataset::PromptDataset(std::shared_ptr<const PromptSamples> samples,
     COMPACT_CHECK(number >= 0 && number < count, "[prompts] a number must be within ", count,
                   ", is ", number);
     const auto length = static_cast<int64_t>(samples_->ids[static_cast<size_t>(number)].size());
-    COMPACT_CHECK(length >= 2 && length <= padding.max_length, "[prompts] sample ", number,
-                  " must have from 2 to ", padding.max_length, " tokens, has ", length);
+    COMPACT_CHECK(length >= 2 && length - 1 <= padding.max_length, "[prompts] sample ", number,
+                  " must have from 2 to ", padding.max_length + 1, " tokens, has ", length);
     longest_ = std::max(longest_, length - 1);
   }
   begin(static_cast<int64_t>(chosen_.size()), seed);

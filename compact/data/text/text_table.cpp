@@ -6,6 +6,7 @@
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/data/files/json_field.h"
+#include "compact/data/files/odd_ones.h"
 #include "compact/data/files/printable.h"
 #include "compact/data/files/text_lines.h"
 #include "compact/data/text/csv_records.h"
@@ -18,20 +19,18 @@ constexpr size_t kMostColumns = 1000;
 // The lines of a .tsv file as rows.
 class TsvRows {
  public:
-  TsvRows(const std::string& path, size_t most) : lines_(path), most_(most) {}
+  // `plain`: quotes are characters as others are.
+  TsvRows(const std::string& path, size_t most, bool plain)
+      : lines_(path), most_(most), plain_(plain) {}
 
   bool next() {
     do {
       if (!lines_.next()) return false;
     } while (lines_.line().empty());
-    const std::string_view line = lines_.line();
-    fields_.clear();
-    count_ = 0;
-    for (size_t start = 0; start <= line.size();) {
-      const size_t end = std::min(line.find('\t', start), line.size());
-      if (++count_ <= most_) fields_.push_back(line.substr(start, end - start));
-      start = end + 1;
-    }
+    divide(!plain_);
+    // Where quotes give another number of columns than the first row has, they are characters.
+    if (!plain_ && width_ > 0 && count_ != width_) divide(false);
+    if (width_ == 0) width_ = count_;
     return true;
   }
   size_t count() const { return count_; }
@@ -40,9 +39,42 @@ class TsvRows {
   int64_t replaced() const { return lines_.replaced(); }
 
  private:
+  void divide(bool quotes) {
+    const std::string_view line = lines_.line();
+    fields_.clear();
+    count_ = 0;
+    for (size_t start = 0; start <= line.size();) {
+      std::string field;
+      size_t end = quotes ? quoted(line, start, field) : line.npos;
+      if (end == line.npos) {
+        end = std::min(line.find('\t', start), line.size());
+        field = line.substr(start, end - start);
+      }
+      if (++count_ <= most_) fields_.push_back(std::move(field));
+      start = end + 1;
+    }
+  }
+
+  // Where a field ends that stands in quotes as a whole, its own doubled, as pandas writes those
+  // with tabs or quotes; npos: it does not.
+  static size_t quoted(std::string_view line, size_t start, std::string& field) {
+    if (!line.substr(start).starts_with('"')) return line.npos;
+    for (size_t at = start + 1;;) {
+      const size_t quote = line.find('"', at);
+      if (quote == line.npos) return quote;
+      field += line.substr(at, quote - at);
+      at = quote + 1;
+      if (at == line.size() || line[at] == '\t') return at;
+      if (line[at] != '"') return line.npos;
+      field += line[at++];
+    }
+  }
+
   TextLines lines_;
-  std::vector<std::string_view> fields_;
-  size_t most_, count_ = 0;
+  std::vector<std::string> fields_;
+  size_t most_;
+  bool plain_;
+  size_t count_ = 0, width_ = 0;
 };
 
 // Rows of columns, of which the first kMostColumns are looked at. The first row is met twice: for
@@ -50,22 +82,32 @@ class TsvRows {
 template <class Rows>
 class ColumnTable final : public TextTable {
  public:
-  ColumnTable(const std::string& path, TableForm form)
-      : TextTable(path), form_(form), rows_(path, kMostColumns) {
+  template <class... More>
+  ColumnTable(const std::string& path, TableForm form, More... more)
+      : TextTable(path), form_(form), rows_(path, kMostColumns, more...) {
     COMPACT_CHECK(rows_.next(), path, ": has no lines");
     COMPACT_CHECK(rows_.count() <= kMostColumns, where(), " must have at most ", kMostColumns,
                   " columns, has ", rows_.count());
     for (size_t c = 0; c < rows_.count(); ++c) {
       names_.push_back(form.header ? std::string(rows_.field(c)) : std::to_string(c));
     }
-    if (form.header) COMPACT_CHECK(rows_.next(), path, ": has a header and no rows");
+    if (!form.header) return;
+    try {
+      COMPACT_CHECK(rows_.next(), path, ": has a header and no rows");
+    } catch (const OddOne& odd) {
+      odd_.emplace_back(odd.what());
+      first_ = false;
+    }
   }
 
   bool next(std::vector<TableCell>& cells) override {
+    say_odd();
     if (!first_ && !rows_.next()) return false;
     first_ = false;
-    COMPACT_CHECK(form_.ragged || rows_.count() == names_.size(), where(), " must have ",
-                  names_.size(), " columns as the first line, has ", rows_.count());
+    if (!form_.ragged && rows_.count() != names_.size()) {
+      throw OddOne(cat(where(), " must have ", names_.size(), " columns as the first line, has ",
+                       rows_.count()));
+    }
     cells.resize(columns_.size());
     for (size_t i = 0; i < columns_.size(); ++i) {
       const bool there = columns_[i] < rows_.count();
@@ -85,22 +127,31 @@ class ColumnTable final : public TextTable {
 
 class JsonTable final : public TextTable {
  public:
-  explicit JsonTable(const std::string& path) : TextTable(path), lines_(path) {
-    COMPACT_CHECK(next_line(), path, ": has no lines");
+  JsonTable(const std::string& path, bool strict) : TextTable(path), strict_(strict), lines_(path) {
+    constexpr size_t kMostOdd = 100;
     std::string error;
-    COMPACT_CHECK(json_fields(lines_.line(), {}, others_, error), where(), " ", error);
+    do {
+      COMPACT_CHECK(next_line(), odd_.empty() ? path + ": has no lines" : odd_[0]);
+      if (json_fields(lines_.line(), {}, others_, error, repairs())) break;
+      odd_.push_back(cat(where(), " ", error));
+    } while (!strict && odd_.size() < kMostOdd);
+    COMPACT_CHECK(error.empty(), odd_[0]);
+    replaced_ = 0;  // it is read again
     for (const std::string& name : others_) {
       if (!has(name)) names_.push_back(name);  // if a key is given twice, the last one counts
     }
   }
 
   bool next(std::vector<TableCell>& cells) override {
+    say_odd();
     if (!first_ && !next_line()) return false;
     first_ = false;
     fields_.resize(chosen_.size());
     for (size_t i = 0; i < chosen_.size(); ++i) fields_[i].name = chosen_[i];
     std::string error;
-    COMPACT_CHECK(json_fields(lines_.line(), fields_, others_, error), where(), " ", error);
+    if (!json_fields(lines_.line(), fields_, others_, error, repairs())) {
+      throw OddOne(cat(where(), " ", error));
+    }
     COMPACT_CHECK(refused_.empty() || std::ranges::find(others_, refused_) == others_.end(),
                   where(), " has a field `", refused_, "`, which the first line has not");
     cells.resize(fields_.size());
@@ -109,14 +160,16 @@ class JsonTable final : public TextTable {
       cells[i].kind = kind == "a string"   ? TableCell::kText
                       : kind == "a number" ? TableCell::kNumber
                                            : TableCell::kMissing;
-      COMPACT_CHECK(cells[i].kind != TableCell::kMissing || kind.empty() || kind == "null", where(),
-                    " field `", chosen_[i], "` must be a string or a number, is ", kind);
+      if (cells[i].kind == TableCell::kMissing && !kind.empty() && kind != "null") {
+        throw OddOne(
+            cat(where(), " field `", chosen_[i], "` must be a string or a number, is ", kind));
+      }
       cells[i].text.swap(fields_[i].text);
     }
     return true;
   }
   std::string where() const override { return lines_.where(); }
-  int64_t replaced() const override { return lines_.replaced(); }
+  int64_t replaced() const override { return lines_.replaced() + replaced_; }
 
  private:
   // Goes to the next line that is not blank.
@@ -127,6 +180,10 @@ class JsonTable final : public TextTable {
     return false;
   }
 
+  int64_t* repairs() { return strict_ ? nullptr : &replaced_; }
+
+  bool strict_;
+  int64_t replaced_ = 0;  // halves of pairs of surrogates
   TextLines lines_;
   bool first_ = true;  // it is read twice: for its names, and as a row
   std::vector<JsonField> fields_;
@@ -134,6 +191,13 @@ class JsonTable final : public TextTable {
 };
 
 }  // namespace
+
+void TextTable::say_odd() {
+  if (odd_.empty()) return;
+  const OddOne first(odd_.front());
+  odd_.erase(odd_.begin());
+  throw first;
+}
 
 bool TextTable::has(const std::string& name) const {
   return std::find(names_.begin(), names_.end(), name) != names_.end();
@@ -154,11 +218,13 @@ void TextTable::choose(const std::vector<std::string>& names) {
 
 std::unique_ptr<TextTable> open_table(const std::string& path, TableForm form) {
   const std::string_view name = without_compression(path);
-  if (form.tsv || name.ends_with(".tsv")) return std::make_unique<ColumnTable<TsvRows>>(path, form);
+  if (form.tsv || name.ends_with(".tsv")) {
+    return std::make_unique<ColumnTable<TsvRows>>(path, form, /*plain=*/form.tsv);
+  }
   if (name.ends_with(".csv")) return std::make_unique<ColumnTable<CsvRecords>>(path, form);
   COMPACT_CHECK(name.ends_with(".jsonl"), path,
                 ": the name must end in .csv, .tsv or .jsonl, then perhaps .gz, .xz or .zst");
-  return std::make_unique<JsonTable>(path);
+  return std::make_unique<JsonTable>(path, form.strict);
 }
 
 }  // namespace compact

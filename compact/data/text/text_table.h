@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows of chosen columns out of a file of texts, perhaps compressed, in constant memory. `.tsv`: a
-// tab ends a column, quotes are plain characters, empty lines are skipped. `.csv`: a record of RFC
+// tab ends a column, which may stand in quotes as a whole, its own doubled; other quotes are plain
+// characters, empty lines are skipped. `.csv`: a record of RFC
 // 4180 a row (csv_records.h). `.jsonl`: an object a line, whose fields are strings or numbers;
 // blank lines are skipped.
 #pragma once
@@ -20,7 +21,8 @@ struct TableCell {
 struct TableForm {
   bool header = true;   // not .jsonl: the first row names the columns; otherwise they are 0, 1, ...
   bool ragged = false;  // the same: rows may have fewer columns (missing) or more (not looked at)
-  bool tsv = false;     // it is a .tsv whatever its name
+  bool tsv = false;     // it is a .tsv whatever its name, and all quotes are plain characters
+  bool strict = true;   // halves of pairs of surrogates in .jsonl are errors, not U+FFFD
 };
 
 class TextTable {
@@ -37,7 +39,8 @@ class TextTable {
   // No later row of a .jsonl file may have this field, which the first has not.
   void refuse(const std::string& name) { refused_ = name; }
 
-  // The next row's cells; false after the last. Throws InputError with path, line and rule.
+  // The next row's cells; false after the last. Throws OddOne with path, line and rule on a row
+  // that is none, after which the next one can be read, and InputError on what ends the file.
   virtual bool next(std::vector<TableCell>& cells) = 0;
   // "PATH: line 3", to begin a message about the row.
   virtual std::string where() const = 0;
@@ -46,10 +49,14 @@ class TextTable {
 
  protected:
   explicit TextTable(std::string path) : path_(std::move(path)) {}
+  // Throws the first of odd_, which it takes out.
+  void say_odd();
+
   std::string path_;
   std::vector<std::string> names_, chosen_;
   std::string refused_;
-  std::vector<size_t> columns_;  // of chosen_, in names_
+  std::vector<std::string> odd_;  // what was wrong with rows that were met before the first
+  std::vector<size_t> columns_;   // of chosen_, in names_
 };
 
 // Throws InputError with the path where the name is not .csv, .tsv or .jsonl, perhaps with .gz, .xz

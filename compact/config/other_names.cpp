@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/config/other_names.h"
+
+#include <algorithm>
+
+#include "compact/base/check.h"
+
+namespace compact {
+namespace {
+
+struct OtherName {
+  std::string_view name, here;  // beginning with a dash: flags; else a sentence
+};
+
+constexpr OtherName kNames[] = {
+    {"attn_implementation", "attention takes the fastest kernel that there is"},
+    {"auto_find_batch_size", "--preset auto --budget 90%, or `compact plan --max_batch`"},
+    {"bf16", "--dtype bfloat16"},
+    {"bf16_full_eval", "--dtype bfloat16"},
+    {"dataloader_num_workers", "data are read without workers"},
+    {"dataset_name", "--train_file; data sets are not downloaded"},
+    {"dataset_text_field", "--text_field"},
+    {"deepspeed", "--zero 1, 2 or 3, under torchrun"},
+    {"do_eval", "`compact eval`, or --eval_steps in training"},
+    {"do_train", "`compact train`"},
+    {"epochs", "--num_train_epochs"},
+    {"eval_strategy", "--eval_steps or --eval_epochs"},
+    {"evaluation_strategy", "--eval_steps or --eval_epochs"},
+    {"fp16", "--dtype bfloat16; there is no float16"},
+    {"fsdp", "--zero 3, under torchrun"},
+    {"full_determinism", "--deterministic"},
+    {"gradient_checkpointing", "--preset recompute"},
+    {"gradient_checkpointing_kwargs", "--preset recompute"},
+    {"group_by_length", "batches are as long as their longest sample"},
+    {"load_in_4bit", "weights are float32 or bfloat16 (--dtype)"},
+    {"load_in_8bit", "weights are float32 or bfloat16 (--dtype)"},
+    {"logging_strategy", "--logging_steps"},
+    {"max_length", "--block_size of decoders, --max_seq_length of encoders"},
+    {"num_epochs", "--num_train_epochs"},
+    {"optim_args", "--adam_beta1, --adam_beta2 or --adam_epsilon"},
+    {"packing", "--task language-modeling, which always fills its blocks"},
+    {"push_to_hub", "nothing is sent anywhere; transformers loads --output_dir"},
+    {"report_to", "TensorBoard's events and metrics.jsonl are always in --output_dir"},
+    {"save_strategy", "--save_steps"},
+    {"tf32", "--matmul_precision high"},
+    {"torch_compile", "layers are fused without it"},
+    {"torch_dtype", "--dtype"},
+    {"truncation_mode", "--truncation"},
+    {"use_cpu", "--device cpu"},
+    {"use_liger_kernel", "--preset exact, the default, fuses layers and the loss"},
+    {"use_peft", "--preset compact, which projects gradients; LoRA is for the Python package"},
+    {"lora_r", "--preset compact, which projects gradients; LoRA is for the Python package"},
+    {"warmup_ratio", "--warmup_steps, below 1 a part of all steps"},
+};
+
+}  // namespace
+
+std::string name_here(std::string_view name) {
+  const auto found = std::ranges::find(kNames, name, &OtherName::name);
+  if (found == std::end(kNames)) return {};
+  const bool sentence = found->here.front() != '-' && found->here.front() != '`';
+  return cat(sentence ? "" : "here it is ", found->here);
+}
+
+}  // namespace compact

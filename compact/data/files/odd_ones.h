@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lines and pictures of an input that cannot be read: the first is an error, or such are left out
+// and counted.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "compact/base/check.h"
+#include "compact/base/text.h"
+
+namespace compact {
+
+// What is wrong with one of many, so that the others can still be read.
+struct OddOne : InputError {
+  using InputError::InputError;
+};
+
+class OddOnes {
+ public:
+  // `what`: "lines" of the file `path`.
+  OddOnes(bool strict, std::string path, std::string what)
+      : strict_(strict), path_(std::move(path)), what_(std::move(what)) {}
+
+  // Throws InputError where `strict`.
+  void add(const std::string& message) {
+    if (strict_) fail(message);
+    if (count_++ == 0) first_ = message;
+  }
+  // Calls f; false where it threw OddOne, which is added.
+  template <class F>
+  bool read(F f) {
+    try {
+      f();
+      return true;
+    } catch (const OddOne& odd) {
+      add(odd.what());
+      return false;
+    }
+  }
+  // To be called at the end of the file, with how many could be read: a line where others could
+  // not, or none. Throws InputError where these are more.
+  std::string finish(int64_t good) const {
+    if (count_ == 0) return {};
+    COMPACT_CHECK(good >= count_, first_,
+                  good > 0 ? cat("; ", format_count(count_), " of ", format_count(count_ + good),
+                                 " ", what_, " cannot be read")
+                           : std::string());
+    return cat(
+        path_, ": ", format_count(count_), " of ", format_count(count_ + good), " ", what_,
+        " cannot be read and were left out (--strict true ends the run); the first: ", first_);
+  }
+
+ private:
+  bool strict_;
+  std::string path_, what_, first_;
+  int64_t count_ = 0;
+};
+
+}  // namespace compact
