@@ -45,7 +45,8 @@ void SavedTensors::enter(const std::vector<std::string>& parameter_names,
         "[saved_tensors] it is in force already; each thread and each pass inside of another "
         "needs one of its own");
   }
-  store_.begin(named(parameter_names, parameters), named(buffer_names, buffers), next_key());
+  store_.begin(named(parameter_names, parameters), named(buffer_names, buffers),
+               derive(next_key(), label_of("saved_tensors", 13)));
   thread_ = std::this_thread::get_id();
   // Python puts its own hooks above those of others once this returns.
   watch_ = std::make_unique<OpWatch>(at::SavedTensorDefaultHooks::get_tls_state().stack.size() + 1);

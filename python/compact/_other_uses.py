@@ -16,7 +16,7 @@ from ._stand_in import under_transform
 _VIEWS = {getattr(torch.Tensor, name).__get__ for name in ("T", "mT", "H", "mH", "real", "imag")}
 _ITSELF = frozenset(
     {"__get__", "__set__", "__delete__", "__setitem__", "__deepcopy__", "__reduce_ex__", "__repr__", "detach", "register_hook"}
-    | {"register_post_accumulate_grad_hook", "retain_grad", "backward", "grad"}
+    | {"register_post_accumulate_grad_hook", "retain_grad", "backward", "grad", "numpy"}
 )
 
 

@@ -73,6 +73,8 @@ EXACT = {
     "log of 1 - sigmoid": lambda y: (1 - (y * 10).sigmoid() + 1e-8).log().sum(),
     "log of 1 - tanh^2": lambda y: (1 - (y * 5).tanh().pow(2) + 1e-6).log().sum(),
     "acos": lambda y: torch.acos(y.tanh() * 0.999).sum(),
+    "root of a product with itself": lambda y: (y * y + 1e-8).sqrt().sum(),
+    "root of addcmul": lambda y: torch.addcmul(torch.full_like(y, 1e-8), y, y).sqrt().sum(),
     "asin": lambda y: torch.asin(y.tanh() * 0.999).sum(),
     "atanh": lambda y: torch.atanh(y.tanh() * 0.999).sum(),
     "logit": lambda y: torch.logit(y.sigmoid()).sum(),
@@ -103,12 +105,12 @@ EXACT = {
 # Read linearly: mean gradients are those without codecs.
 LINEAR = {
     "mm": lambda y: torch.cat([y @ y.detach().flip(0), y.detach().t() @ y]),
-    "bmm": lambda y: torch.bmm(y.view(4, 16, 64), y.view(4, 64, 16)),
+    "bmm": lambda y: torch.bmm(y.view(4, 16, 64), y.flip(0).view(4, 64, 16)),
     "mul": lambda y: y * y.roll(7, 0),
     "addcmul": lambda y: torch.addcmul(y, y.flip(0), y.flip(1)),
     "lerp": lambda y: torch.lerp(y, y.flip(0), y.flip(1)),
     "dot": lambda y: y.flatten().dot(y.flatten().flip(0)),
-    "convolution": lambda y: F.conv2d(y.view(1, 4, 32, 32), y.flatten()[: 4 * 4 * 9].view(4, 4, 3, 3)),
+    "convolution": lambda y: F.conv2d(y.view(1, 4, 32, 32), y.flatten()[: 4 * 4 * 9].clone().view(4, 4, 3, 3)),
     "var": lambda y: y.var(1),
     # The range of a logarithm is wide: one gradient is far off, the mean is not.
     "p log p": lambda y: (lambda p: p * p.log())(y.mul(5).softmax(1)),
@@ -118,7 +120,7 @@ LINEAR = {
 # Read smoothly.
 SMOOTH = {
     "poisson": lambda y: F.poisson_nll_loss(y, T.abs()),
-    "inv": lambda y: torch.linalg.inv(y[:8, :8] @ y[:8, :8].detach().t() + 20 * SMALL).sum(),
+    "inv": lambda y: torch.linalg.inv(y[:8, :8] @ y[:8, :8].detach().clone().t() + 20 * SMALL).sum(),
     "kl_div of targets": lambda y: F.kl_div(T.log_softmax(1), y.mul(5).softmax(1), reduction="sum"),
     "kl_div": lambda y: F.kl_div(y.log_softmax(1), T.softmax(1), reduction="sum"),
     "gelu": lambda y: F.gelu(y),

@@ -25,10 +25,8 @@ COMPACT_INLINE UVec widen(HVec h) {
 #if defined(__AVX512F__)  // GCC 12 makes four instructions of this conversion, three of the other
   return (UVec)_mm512_cvtepu16_epi32((__m256i)h);
 #elif defined(COMPACT_PAIRS_OF_REGISTERS)
-  const auto half = [&](int i) {
-    return (UVec::Half)_mm256_cvtepu16_epi32(_mm256_extracti128_si256((__m256i)h, i));
-  };
-  return UVec(half(0), half(1));
+  return UVec((UVec::Half)_mm256_cvtepu16_epi32(_mm256_castsi256_si128((__m256i)h)),
+              (UVec::Half)_mm256_cvtepu16_epi32(_mm256_extracti128_si256((__m256i)h, 1)));
 #else
   return __builtin_convertvector(h, UVec);
 #endif

@@ -4,6 +4,7 @@
 // logarithms), or read nobody here knows how.
 #include "compact/ops/scopes/saved_tensor_rules_impl.h"
 
+#include <bit>
 #include <cmath>
 #include <optional>
 #include <string_view>
@@ -193,6 +194,10 @@ Holding holding_of(const Policy& policy, const SavedTensorOptions& options, cons
   if (row) {
     held.reads = row->reads;
     held.role = row->role;
+    // A product of a tensor with itself is a square; attention to itself is none.
+    if (held.reads == Reads::kNear && std::popcount(inputs) > 1 && row->places != kQkv) {
+      held.reads = Reads::kNearBeside;
+    }
   } else if (again && t.requires_grad()) {
     held.reads = Reads::kNear;
   }

@@ -290,7 +290,7 @@ std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::hold(const at::Tenso
   if (plain_bits) {
     // Whoever can do with less may read what is held for others; nobody gets less.
     if (auto known = found(key(Content::kExact))) {
-      if (known->may_round && content == Content::kRounded) {
+      if (known->may_round && content == Content::kRounded && held.role == Role::kNone) {
         put_codes(*known, t, held.how);
         entries_.erase(key(Content::kExact));
         remember(known);
