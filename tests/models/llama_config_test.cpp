@@ -88,7 +88,6 @@ TEST(HfConfig, RefusesWithKeyRuleAndValue) {
       {{{"quantization_config", {{"bits", 4}}}}, "quantization_config is {\"bits\":4}"},
       {{{"rope_scaling", "linear"}}, "rope_scaling: must be a JSON object"},
       {{{"partial_rotary_factor", 0.5}}, "partial_rotary_factor must be 1 with this model_type"},
-      {{{"rope_theta", 1e4}, {"rope_parameters", {{"rope_theta", 2e4}}}}, "given once"},
       {{{"dtype", "float16"}, {"torch_dtype", "bfloat16"}}, "must agree"},
       {{{"dtype", "float8"}}, "torch_dtype must be float32, bfloat16 or float16, is `float8`"},
       {{{"hidden_size", 0}}, "hidden_size must be from 1 to 2147483647, is 0"},
