@@ -22,7 +22,7 @@ struct PromptSamples {
 enum class Truncation : uint8_t { kEnd, kStart, kDrop };
 
 struct PromptOptions {
-  // Fields; several of a prompt with commas between them, each that is not empty on a line.
+  // Fields; several of a prompt with commas between them, each that is not empty ends with "\n".
   std::string prompt = "prompt", completion = "completion";
   int64_t max_length = 1024;         // tokens of a sample, at least 2
   std::vector<uint32_t> begin = {};  // tokens before every prompt
@@ -32,13 +32,13 @@ struct PromptOptions {
 
 // Samples of a .jsonl file (or a .csv or .tsv file with a header), perhaps compressed. As TRL's
 // SFTTrainer does it: prompt and completion are encoded as one text, of which the tokens that the
-// prompt alone has too are its prompt. A text that begins with `begin` itself, or ends with what ends
-// one, gets no second. What is beyond max_length is cut from the end, the end of text first; or from
-// the start of the prompt, but for what stands before it, as long as there is some; or the sample is
-// dropped. Other than there, a token across the border of the two counts as completion, and samples
-// without any completion left are dropped. Warnings count all of these, and name the first. Throws
-// InputError with path, line and rule, also where no sample is left, and where an `instruction` is
-// read without the `input` beside it.
+// prompt alone has too are its prompt. A text that begins with `begin` itself, or ends with what
+// ends one, gets no second. What is beyond max_length is cut from the end, the end of text first;
+// or from the start of the prompt, but for what stands before it, as long as there is some; or the
+// sample is dropped. Other than there, a token across the border of the two counts as completion,
+// and samples without any completion left are dropped. Warnings count all of these, and name the
+// first. Throws InputError with path, line and rule, also where no sample is left, and where an
+// `instruction` is read without the `input` beside it.
 PromptSamples read_prompts(const std::string& path, const Tokenizer& tokenizer,
                            const PromptOptions& options = {});
 
