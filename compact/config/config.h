@@ -43,7 +43,7 @@ struct TrainConfig {
   double num_train_epochs = 1;
   // Optimizer
   std::string optim = "adamw";
-  double learning_rate = 0;            // 0: what the model usually takes
+  double learning_rate = -1;           // -1: what the model usually takes
   double projected_learning_rate = 0;  // 0: as learning_rate
   std::string lr_scheduler_type = "cosine";
   double warmup_steps = -1;  // -1: the same

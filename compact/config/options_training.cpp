@@ -78,8 +78,8 @@ OptionGroup options_of_optimizer() {
            .resume = kKept},
           {.name = "learning_rate",
            .member = &C::learning_rate,
-           .help = "peak learning rate; 0: 1e-3, or 5e-5 to tune a model with weights by adam(w)",
-           .range = ValueRange::positive(),
+           .help = "peak learning rate; -1: 1e-3, or 5e-5 to tune a model with weights by adam(w)",
+           .range = ValueRange::at_least(0),
            .resume = kKept},
           {.name = "projected_learning_rate",
            .member = &C::projected_learning_rate,
@@ -93,8 +93,8 @@ OptionGroup options_of_optimizer() {
            .resume = kKept},
           {.name = "warmup_steps",
            .member = &C::warmup_steps,
-           .help = "steps of warm-up; below 1: a part of all steps; -1: none, or 0.1 to tune a "
-                   "model with weights by adam(w)",
+           .help = "steps of warm-up; below 1: a part of all steps; -1: none, or 0.1 where "
+                   "learning_rate is 5e-5 as nobody gave it",
            .values = "N or ratio",
            .range = ValueRange::at_least(0),
            .resume = kKept},

@@ -115,6 +115,9 @@ OptimizerOptions optimizer_options(const TrainConfig& c, const Policy& policy) {
   options.f32_sums =
       c.gradient_accumulation_steps > 1 || (c.ranks > 1 && options.reduce_type == at::kFloat);
   if (c.projected_learning_rate > 0) {
+    COMPACT_CHECK(c.learning_rate > 0, "--projected_learning_rate ",
+                  number_text(c.projected_learning_rate), " needs a --learning_rate above 0, is ",
+                  number_text(c.learning_rate));
     options.hidden_lr_factor = c.projected_learning_rate / c.learning_rate;
   }
   options.zero = static_cast<int>(c.zero);

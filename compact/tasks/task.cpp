@@ -41,8 +41,9 @@ TrainConfig for_task(TrainConfig c) {
   if (c.max_eval_samples < 0) c.max_eval_samples = task.eval_samples;
   const bool tunes = c.optim.starts_with("adam") && !c.model_name_or_path.empty() &&
                      has_weights(c.model_name_or_path);
-  if (c.learning_rate == 0) c.learning_rate = tunes ? 5e-5 : 1e-3;
-  if (c.warmup_steps < 0) c.warmup_steps = tunes ? 0.1 : 0;
+  const bool given = c.learning_rate >= 0;
+  if (!given) c.learning_rate = tunes ? 5e-5 : 1e-3;
+  if (c.warmup_steps < 0) c.warmup_steps = tunes && !given ? 0.1 : 0;
   return c;
 }
 

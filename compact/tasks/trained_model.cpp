@@ -10,11 +10,24 @@
 #include "compact/config/precision.h"
 #include "compact/data/files/byte_source.h"
 #include "compact/io/model_weights.h"
+#include "compact/json/json.h"
 #include "compact/tasks/load_weights.h"
 #include "compact/tasks/setup.h"
 
 namespace compact {
 namespace {
+
+// What the run was for; empty where its file does not say. Other versions have other options there.
+std::string task_of_run(const std::string& train_config) {
+  const nlohmann::json json = read_json(train_config);
+  const auto task = json.is_object() ? json.find("task") : json.end();
+  return task != json.end() && task->is_string() ? task->get<std::string>() : "";
+}
+
+bool is_table_name(const std::string& path) {
+  const std::string_view name = without_compression(path);
+  return name.ends_with(".jsonl") || name.ends_with(".csv") || name.ends_with(".tsv");
+}
 
 // That of the folder; where a task of GLUE is named, on that task's files.
 const TaskInfo& evaluated_task(const TrainConfig& c) {
@@ -26,9 +39,9 @@ const TaskInfo& evaluated_task(const TrainConfig& c) {
     std::string task = c.task;
     const std::string run = c.model_name_or_path + "/train_config.json";
     if (task.empty() && is_file(run)) {
-      task = config_from_json(read_text(run, int64_t{1} << 20), run).task;
+      task = task_of_run(run);
       // A text is measured as one, whatever the model was tuned on.
-      if (without_compression(c.validation_file[0]).ends_with(".txt")) task.clear();
+      if (task == prompt_completion.name && !is_table_name(c.validation_file[0])) task.clear();
     }
     if (task == glue.name || task.empty()) return of_folder;
     const TaskInfo& named = task_named(task);

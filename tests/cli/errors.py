@@ -58,7 +58,7 @@ class Errors(InFolder):
             (["--seed"], "--seed: a value is missing"),
             (["--seed=1.5"], "--seed: must be an integer, is `1.5`"),
             (["--learning_rate=nan"], "--learning_rate: must be a finite number, is `nan`"),
-            (["--learning_rate=-1"], "--learning_rate"),
+            (["--learning_rate=-2"], "--learning_rate must be at least 0, or -1, is -2"),
             (["--overwrite_output_dir=maybe"], "must be true or false, is `maybe`"),
             (["--dtype=fp8"], "`fp8`"),
             (["--per_device_eval_batch_size=0"], "--per_device_eval_batch_size"),

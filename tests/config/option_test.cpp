@@ -84,7 +84,8 @@ TEST(Options, SayTheirRulesInWords) {
   };
   EXPECT_EQ(refusal("max_steps", "0"), "--max_steps must be positive, or -1, is 0");
   EXPECT_EQ(refusal("dropout", "1"), "--dropout must be in [0, 1), or -1, is 1");
-  EXPECT_EQ(refusal("learning_rate", "-1e-3"), "--learning_rate must be positive, or 0, is -0.001");
+  EXPECT_EQ(refusal("learning_rate", "-1e-3"),
+            "--learning_rate must be at least 0, or -1, is -0.001");
   EXPECT_EQ(refusal("block_size", "0"), "--block_size must be at least 1, is 0");
   EXPECT_EQ(refusal("min_lr_ratio", "2"), "--min_lr_ratio must be from 0 to 1, is 2");
   EXPECT_EQ(refusal("width_mult", "17"), "--width_mult must be positive and at most 16, is 17");

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
+#include <zlib.h>
 
 #include <filesystem>
 
@@ -292,6 +293,21 @@ TEST_F(ImageArchive, TurnsPicturesAsExifSays) {
   EXPECT_EQ(all.images.sizes(), at::IntArrayRef({1, 3, 16, 32}));
   EXPECT_LE(all.images.narrow(3, 17, 15).max().item<int64_t>(), 3);
   EXPECT_GE(all.images.narrow(3, 0, 15).min().item<int64_t>(), 252);
+  // A PNG of one row that is held upright, its chunk behind that of the sides.
+  const auto big = [](uint64_t value) {
+    std::string out;
+    for (int shift = 24; shift >= 0; shift -= 8) out += static_cast<char>(value >> shift);
+    return out;
+  };
+  const std::string chunk = "eXIf" + exif(6, false);
+  std::string png = png_of(3, 1, {1, 2, 3});
+  png.insert(33, big(chunk.size() - 4) + chunk +
+                     big(::crc32(0, reinterpret_cast<const Bytef*>(chunk.data()),
+                                 static_cast<uInt>(chunk.size()))));
+  const at::Tensor upright = read_archive(archive_of({{"a/0.png", png}}, "pax")).images;
+  EXPECT_EQ(upright.sizes(), at::IntArrayRef({1, 3, 3, 1}));
+  EXPECT_TRUE(
+      upright.equal(at::tensor({1, 2, 3}, at::kByte).view({1, 3, 1, 1}).expand({1, 3, 3, 1})));
 }
 
 // A file may repeat a scan as often as it likes, each as costly as the image is large.

@@ -111,8 +111,8 @@ TEST(LabelledTexts, Regression) {
   }
 }
 
-// As data sets of Hugging Face mark rows without a label. Beside one other class, or a negative
-// one, -1 is a class.
+// As data sets of Hugging Face mark rows without a label. Beside two other classes, as sentiments
+// have them, or a negative one, -1 is a class.
 TEST(LabelledTexts, LeavesOutUnlabelledRows) {
   const TextFolder folder;
   const auto of = [&](const std::string& labels, std::vector<std::string> classes = {}) {
@@ -124,13 +124,16 @@ TEST(LabelledTexts, LeavesOutUnlabelledRows) {
     return read_labelled_texts(write_file(folder / "a.csv", text),
                                {.class_names = std::move(classes)});
   };
-  const auto some = of(" 0-1 1-1 0");
-  EXPECT_THAT(some.class_names, ElementsAre("0", "1"));
+  const auto some = of(" 0-1 1-1 2");
+  EXPECT_THAT(some.class_names, ElementsAre("0", "1", "2"));
   EXPECT_THAT(some.first, ElementsAre("a", "c", "e"));
-  EXPECT_THAT(some.labels, ElementsAre(0, 1, 0));
+  EXPECT_THAT(some.labels, ElementsAre(0, 1, 2));
   EXPECT_THAT(some.warnings, ElementsAre(HasSubstr("a.csv: 2 rows were left out as unlabelled")));
   EXPECT_THAT(of(" 1-1 0", {"0", "1"}).labels, ElementsAre(1, 0));
   EXPECT_THAT(of("-1 1-1").labels, ElementsAre(0, 1, 0));
+  const auto sentiments = of(" 0-1 1-1 0");
+  EXPECT_THAT(sentiments.class_names, ElementsAre("-1", "0", "1"));
+  EXPECT_THAT(sentiments.labels, ElementsAre(1, 0, 2, 0, 1));
   EXPECT_THAT(of("-1 1-2 0").class_names, ElementsAre("-2", "-1", "0", "1"));
 }
 
@@ -165,19 +168,19 @@ TEST(LabelledTexts, RefusesBrokenRows) {
   EXPECT_THAT(fails("many.tsv", many), HasSubstr("line 65538: there may be at most 65536 classes"));
 }
 
-// One row of many that cannot be read is left out and named; where most cannot, the first is said.
+// One row of many that cannot be read is left out and named; of more than 5 % the first is said.
 TEST(LabelledTexts, LeavesOutOddRows) {
   const TextFolder folder;
   const auto of = [&](const std::string& name, const std::string& bytes) {
     return read_labelled_texts(write_file(folder / name, bytes), {.strict = false});
   };
-  const auto csv = of(
-      "a.csv", "text,label\na,0\nb\"c,1\nd,1\ne,\nf,0,1\ng,1\nh,0\n" + std::string("i\0,1\n", 5));
+  const auto csv =
+      of("a.csv", "text,label\na,0\nb\"c,1\nd,1\nf,0,1\ng,1\nh,0\n" + std::string("i\0,1\n", 5));
   EXPECT_THAT(csv.first, ElementsAre("a", "d", "g", "h"));
   EXPECT_THAT(csv.labels, ElementsAre(0, 1, 1, 0));
   EXPECT_THAT(
       csv.warnings,
-      ElementsAre(HasSubstr("a.csv: 4 of 8 rows cannot be read and were left out (--strict true "
+      ElementsAre(HasSubstr("a.csv: 3 of 7 rows cannot be read and were left out (--strict true "
                             "ends the run); the first: " +
                             folder.path() + "/a.csv: line 3: a field that holds a quote")));
   EXPECT_THAT(of("b.csv", "text,label\na\"b,0\nc,0\nd,1\n").first, ElementsAre("c", "d"));
@@ -194,6 +197,39 @@ TEST(LabelledTexts, LeavesOutOddRows) {
               ElementsAre(HasSubstr("2 of 4 rows cannot be read"), HasSubstr("in 1 places")));
   EXPECT_THAT(one_line_error_of([&] { of("a.tsv", "text\tlabel\na\t0\nb\nc\n"); }),
               HasSubstr("line 3 must have 2 columns as the first line, has 1; 2 of 3 rows"));
+  const auto some = [&](int good, int bad) {
+    std::string text = "text\tlabel\n";
+    for (int i = 0; i < good; ++i) text += i % 2 == 0 ? "a\t0\n" : "b\t1\n";
+    for (int i = 0; i < bad; ++i) text += "b\n";
+    return of("many.tsv", text).labels.size();
+  };
+  EXPECT_EQ(some(3, 3), 3u);
+  EXPECT_EQ(some(95, 5), 95u);
+  EXPECT_THAT(
+      one_line_error_of([&] { some(94, 6); }),
+      HasSubstr("6 of 100 rows cannot be read: without --strict true 5 %, or 3, may be left"));
+}
+
+// A quote that is not closed takes the rows behind it, of which none may be lost in silence.
+TEST(LabelledTexts, RefusesRecordsThatNeverEnd) {
+  const TextFolder folder;
+  const auto fails = [&](const std::string& row, const std::string& closed) {
+    std::string text = "text,label\na,0\n" + row;
+    for (int i = 0; i < 41; ++i) text += "b,1\n";
+    text += closed;
+    for (int i = 0; i < 70; ++i) text += "c,0\n";
+    const std::string path = write_file(folder / "a.csv", text);
+    return one_line_error_of([&] { read_labelled_texts(path, {.strict = false}); });
+  };
+  const std::string open = "\"five inch screen,1\n", nul(1, '\0');
+  EXPECT_THAT(fails(open, "\"quoted\",0\n"),
+              AllOf(HasSubstr("line 45: behind a closing quote"),
+                    HasSubstr("the record begins at line 3: is a quote there not closed?")));
+  EXPECT_THAT(fails(open, "x,\",0,1\n"), HasSubstr("line 3 must have 2 columns"));
+  EXPECT_THAT(fails(open, "a\n"), HasSubstr("line 3: a field in quotes is not closed"));
+  // A NUL within or before the end of such a line.
+  EXPECT_THAT(fails("\"a\nb" + nul + "\nc\",1\n", ""), HasSubstr("line 4 must be text"));
+  EXPECT_THAT(fails("\"a" + nul + "\nb\nc\",1\n", ""), HasSubstr("line 3 must be text"));
 }
 
 TEST(LabelledTexts, WarnsOfInvalidBytes) {

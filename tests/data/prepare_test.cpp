@@ -180,6 +180,23 @@ TEST(Cache, IsReusedWhileNothingChanges) {
   EXPECT_NE(cached_token_file({input}, *bytes, cache).path, first.path);
 }
 
+// What a run trains without is said by every run that does.
+TEST(Cache, WarningsAreSaidAgain) {
+  const TextFolder folder;
+  const std::string input = write_file(folder / "in.jsonl", "{\"text\": \"a\xFF\"}\nodd\n");
+  const auto bytes = make_tokenizer("bytes");
+  const auto cached = [&] {
+    return cached_token_file({input}, *bytes, folder / "cache", {.strict = false});
+  };
+  const CachedTokens first = cached(), again = cached();
+  ASSERT_TRUE(again.reused);
+  EXPECT_THAT(again.prepared.warnings, ElementsAre(HasSubstr("1 of 2 lines cannot be read")));
+  EXPECT_EQ(again.prepared.warnings, first.prepared.warnings);
+  EXPECT_EQ(again.prepared.replaced, 1);
+  std::filesystem::remove(again.path + ".warnings");
+  EXPECT_FALSE(cached().reused);
+}
+
 TEST(Cache, WhatWasNotUsedForAMonthIsRemoved) {
   const TextFolder folder;
   const std::string cache = folder / "cache";
@@ -199,6 +216,7 @@ TEST(Cache, WhatWasNotUsedForAMonthIsRemoved) {
   EXPECT_EQ(cached("used.txt"), used);
   cached("new.txt");
   EXPECT_FALSE(std::filesystem::exists(old));
+  EXPECT_FALSE(std::filesystem::exists(old + ".warnings"));
   for (const std::string& path : {young, used, own, like}) {
     EXPECT_TRUE(std::filesystem::exists(path)) << path;
   }

@@ -133,13 +133,28 @@ TEST(Prompts, HaveSeveralFields) {
 )");
   const auto both =
       read_prompts(path, kBytes, {.prompt = "instruction,input", .completion = "output"});
-  EXPECT_THAT(both.ids,
-              ElementsAre(ElementsAre('i', 'x', 256), ElementsAre('j', '\n', 'i', 'n', 'y', 256),
-                          ElementsAre('k', 'z', 256)));
-  EXPECT_THAT(one_line_error_of([&] {
-                read_prompts(path, kBytes, {.prompt = "instruction", .completion = "output"});
-              }),
+  EXPECT_THAT(both.ids, ElementsAre(ElementsAre('i', '\n', 'x', 256),
+                                    ElementsAre('j', '\n', 'i', 'n', '\n', 'y', 256),
+                                    ElementsAre('k', '\n', 'z', 256)));
+  EXPECT_THAT(both.prompt_lengths, ElementsAre(2, 5, 2));
+  const PromptOptions alone{.prompt = "instruction", .completion = "output"};
+  EXPECT_THAT(one_line_error_of([&] { read_prompts(path, kBytes, alone); }),
               HasSubstr("line 2 has an `input` beside its `instruction`"));
+  // Also where the first row has none, unless it is what is learnt.
+  const std::string later = write_file(folder / "b.jsonl", R"({"instruction": "i", "output": "x"}
+{"instruction": "j", "input": null, "output": "y"}
+{"instruction": "k", "input": "in", "output": "z"}
+)");
+  EXPECT_THAT(one_line_error_of([&] { read_prompts(later, kBytes, alone); }),
+              HasSubstr("line 3 has an `input` beside its `instruction`"));
+  const std::string learnt =
+      write_file(folder / "c.jsonl", "{\"instruction\": \"i\", \"input\": \"x\"}");
+  EXPECT_THAT(read_prompts(learnt, kBytes, {.prompt = "instruction", .completion = "input"}).ids,
+              ElementsAre(ElementsAre('i', 'x', 256)));
+  const std::string table =
+      write_file(folder / "d.csv", "instruction,output,input\ni,x,\nj,y,in\n");
+  EXPECT_THAT(one_line_error_of([&] { read_prompts(table, kBytes, alone); }),
+              HasSubstr("line 3 has an `input` beside its `instruction`"));
 }
 
 TEST(Prompts, RefusesOtherLines) {

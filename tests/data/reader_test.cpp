@@ -187,6 +187,12 @@ TEST(Reader, OddLinesAreLeftOutAndNamed) {
   DocumentReader utf16({wide}, "text", {}, /*strict=*/false);
   DocumentPiece piece;
   EXPECT_THAT(one_line_error_of([&] { utf16.next(piece); }), HasSubstr("iconv -f UTF-16"));
+  // Chinese has hardly a NUL there.
+  for (const bool strict : {false, true}) {
+    DocumentReader chinese({write_file(folder / "d.txt", "\xFF\xFE\x2D\x4E\x87\x65")}, "text", {},
+                           strict);
+    EXPECT_THAT(one_line_error_of([&] { chinese.next(piece); }), HasSubstr("iconv -f UTF-16"));
+  }
 }
 
 TEST(Reader, ALineThatIsTooLongIsRefused) {
@@ -286,6 +292,16 @@ TEST(Reader, PatternsWalkFolders) {
   EXPECT_THAT(documents({folder / "{a,d}/**/[25].txt"}), ElementsAre("a/b/2.txt", "d/5.txt"));
   EXPECT_THAT(documents({folder / "**/c/**"}), ElementsAre("a/b/c/3.txt"));
   EXPECT_THAT(documents({folder / "a/**/b/**/3.txt"}), ElementsAre("a/b/c/3.txt"));
+  // Names of folders that were found are no patterns.
+  const std::vector<std::string> odd = {R"(e/*\6.txt)",  "e/[1]/6.txt",     "e/[1]/x/6.txt",
+                                        R"(e/\?/6.txt)", "e/vol [1]/6.txt", "e/{x,y}/6.txt",
+                                        "e/~/6.txt"};
+  for (const std::string& name : odd) {
+    std::filesystem::create_directories(std::filesystem::path(folder / name).parent_path());
+    write_file(folder / name, name);
+  }
+  EXPECT_THAT(documents({folder / "e/**/*.txt"}), testing::UnorderedElementsAreArray(odd));
+  EXPECT_THAT(documents({folder / "e/**/6.txt"}), testing::SizeIs(odd.size() - 1));
 }
 
 TEST(Reader, ProgressRisesToTheTotal) {

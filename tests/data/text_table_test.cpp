@@ -54,6 +54,7 @@ TEST(TextLines, RefusesWhatIsNoText) {
   EXPECT_EQ(fails("a.tsv", std::string("a\nb\0c\n", 6)),
             folder / "a.tsv" + ": line 2 must be text, but byte 1 of it is NUL: a binary file");
   EXPECT_THAT(fails("empty.tsv", ""), HasSubstr("empty"));
+  EXPECT_THAT(fails("wide.tsv", "\xFE\xFF\x4E\x2D"), HasSubstr("iconv -f UTF-16"));
   EXPECT_THAT(fails("cut.tsv.gz", compressed("a\nb\n", ".gz").substr(0, 12)),
               HasSubstr("cut short"));
   // A line that never ends, out of a small file.
@@ -175,7 +176,10 @@ TEST(TextTable, RefusesBrokenRecords) {
   EXPECT_THAT(fails("a\"b,1\n"), HasSubstr("line 4: a field that holds a quote must be in quotes"));
   EXPECT_THAT(fails("\"a\nb\" ,1\n"), HasSubstr("line 5: behind a closing quote"));
   EXPECT_THAT(fails("\"a\"b\",1\n"), HasSubstr("line 4: behind a closing quote"));
-  EXPECT_EQ(fails("\"a\nb\"\n"), "line 4 must have 2 columns as the first line, has 1");
+  EXPECT_EQ(
+      fails("\"a\nb\"\n"),
+      "line 4 must have 2 columns as the first line, has 1; the record begins at line 4: is a "
+      "quote there not closed?");
   EXPECT_EQ(fails("a,1\nb,1,\n"), "line 5 must have 2 columns as the first line, has 3");
   EXPECT_THAT(fails("a" + std::string(5000, ',') + "\n"), HasSubstr("has 5001"));
   EXPECT_THAT(fails(std::string("a\0,1\n", 5)), HasSubstr("line 4 must be text"));

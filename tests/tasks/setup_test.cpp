@@ -29,7 +29,7 @@ TEST(Setup, ValuesOutOfRangeAreRefused) {
       {"per_device_train_batch_size", "0"},
       {"block_size", "0"},
       {"dtype", "fp8"},
-      {"learning_rate", "-1"},
+      {"learning_rate", "-2"},
       {"optim", "adamv"},
       {"lr_scheduler_type", "cos"},
       {"adam_beta2", "1"},

@@ -54,6 +54,36 @@ TEST(Pretrained, ClassesKeepTheNumbersThatTheHeadHas) {
   EXPECT_TRUE(fs::exists(folder / "run/model.safetensors"));
 }
 
+// What is given stays, zero too; a rate without a warm-up has none.
+TEST(Pretrained, UsualRatesAreThoseThatNobodyGave) {
+  const TemporaryFolder folder;
+  const TrainConfig c = sentences(folder.path(), "run");
+  ran(c);
+  TrainConfig more = from_model(c, folder.path());
+  const auto taken = [&](double rate, double warmup) {
+    more.learning_rate = rate;
+    more.warmup_steps = warmup;
+    const TrainConfig all = for_task(more);
+    return std::pair(all.learning_rate, all.warmup_steps);
+  };
+  const TrainConfig usual;
+  EXPECT_EQ(taken(usual.learning_rate, usual.warmup_steps), std::pair(5e-5, 0.1));
+  EXPECT_EQ(taken(0, usual.warmup_steps), std::pair(0.0, 0.0));
+  EXPECT_EQ(taken(2e-5, usual.warmup_steps), std::pair(2e-5, 0.0));
+  EXPECT_EQ(taken(usual.learning_rate, 7), std::pair(5e-5, 7.0));
+  more.model_name_or_path.clear();
+  EXPECT_EQ(taken(usual.learning_rate, usual.warmup_steps), std::pair(1e-3, 0.0));
+  // At zero nothing moves, and nothing can be a multiple of it.
+  TrainConfig still = from_model(c, folder.path());
+  still.learning_rate = 0;
+  ran(still);
+  EXPECT_EQ(slurp(folder / "more/model.safetensors"), slurp(folder / "run/model.safetensors"));
+  still.projected_learning_rate = 1e-3;
+  still.overwrite_output_dir = true;
+  EXPECT_THAT(error_of([&] { ran(still); }),
+              HasSubstr("--projected_learning_rate 0.001 needs a --learning_rate above 0, is 0"));
+}
+
 TEST(Pretrained, ResumedRunKeepsItsModel) {
   const TemporaryFolder folder;
   TrainConfig c = sentences(folder.path(), "run");

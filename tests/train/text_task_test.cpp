@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "compact/base/check.h"
+#include "compact/data/text/prepare.h"
 #include "compact/tasks/task.h"
 #include "tests/train/text_runs.h"
 
@@ -211,6 +212,33 @@ TEST(TextTask, CutsLongPromptsAndPlansForTheLongest) {
   measured.block_size = 128;
   measured.device = "cpu";
   EXPECT_GT(evaluate(measured).results[0].second.targets, 128);
+}
+
+// A text or its tokens are measured as such, whatever options a run of another version had.
+TEST(TextTask, MeasuresARunOnPromptsOnTexts) {
+  const TemporaryFolder folder;
+  TrainConfig c = prompts(folder.path(), "run");
+  c.max_steps = 1;
+  ran(c);
+  auto settings = nlohmann::json::parse(slurp(folder / "run/train_config.json"));
+  settings["option_of_tomorrow"] = 1;
+  spill(folder / "run/train_config.json", settings.dump());
+  TrainConfig measured;
+  measured.task.clear();
+  measured.model_name_or_path = c.output_dir;
+  measured.block_size = 32;
+  measured.device = "cpu";
+  measured.cache_dir = (folder / "cache").string();
+  const auto targets_of = [&](const std::string& path) {
+    measured.validation_file = {path};
+    return evaluate(measured).results[0].second.targets;
+  };
+  const std::string text = (folder / "a.txt").string(), tokens = (folder / "a.tokens").string();
+  spill(text, std::string(100, 'x'));
+  prepare({text}, *make_tokenizer("bytes"), tokens);
+  EXPECT_EQ(targets_of(text), 96);  // three blocks
+  EXPECT_EQ(targets_of(tokens), 96);
+  EXPECT_NE(targets_of(c.train_file[0]), 96);
 }
 
 TEST(TextTask, SaysThatNothingIsHeldOut) {

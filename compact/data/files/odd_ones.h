@@ -3,6 +3,7 @@
 // and counted.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -41,12 +42,15 @@ class OddOnes {
     }
   }
   // To be called at the end of the file, with how many could be read: a line where others could
-  // not, or none. Throws InputError where these are more.
+  // not, or none. Throws InputError where these are more than 5 % of all, and than three or `good`.
   std::string finish(int64_t good) const {
     if (count_ == 0) return {};
-    COMPACT_CHECK(good >= count_, first_,
+    constexpr int64_t kHandful = 3;
+    const int64_t most = std::max((good + count_) / 20, std::min(good, kHandful));
+    COMPACT_CHECK(count_ <= most, first_,
                   good > 0 ? cat("; ", format_count(count_), " of ", format_count(count_ + good),
-                                 " ", what_, " cannot be read")
+                                 " ", what_, " cannot be read: without --strict true 5 %, or ",
+                                 kHandful, ", may be left out")
                            : std::string());
     return cat(
         path_, ": ", format_count(count_), " of ", format_count(count_ + good), " ", what_,

@@ -30,6 +30,16 @@ std::vector<std::string> matches(const std::string& pattern) {
   return paths;
 }
 
+// The pattern of this path alone.
+std::string escaped(const std::string& path) {
+  std::string out;
+  for (const char c : path) {
+    if (std::string_view("*?[]{},~\\").find(c) != std::string_view::npos) out += '\\';
+    out += c;
+  }
+  return out;
+}
+
 // A part `**` stands for any folders, or none: those whose names begin with a dot and links are not
 // entered. At the end it stands for all files there.
 std::vector<std::string> walked(const std::string& pattern) {
@@ -41,7 +51,7 @@ std::vector<std::string> walked(const std::string& pattern) {
   const std::string above = pattern.substr(0, stars), below = pattern.substr(stars + 2);
   std::vector<std::string> paths;
   const auto take = [&](const std::string& folder) {  // ends in a slash, or is empty
-    for (std::string& path : walked(folder + (below.empty() ? "*" : below.substr(1)))) {
+    for (std::string& path : walked(escaped(folder) + (below.empty() ? "*" : below.substr(1)))) {
       if (!below.empty() || !is_folder(path)) paths.push_back(std::move(path));
     }
   };
@@ -135,13 +145,12 @@ bool DocumentReader::fill() {
   end_ = source_->read(buffer_.data(), buffer_.size());
   if (progress_) progress_(done_ + source_->consumed(), total_);
   const std::string_view block(buffer_.data(), end_);
+  if (file_bytes_ == 0) refuse_utf16(path_, block);
   const auto nuls = static_cast<size_t>(std::ranges::count(block, '\0'));
   constexpr size_t kTextBytes = 100;  // for each NUL
   if (nuls > 0 && (strict_ || (file_bytes_ == 0 && nuls > 1 + block.size() / kTextBytes))) {
-    const bool wide = block.starts_with("\xFF\xFE") || block.starts_with("\xFE\xFF");
     fail(path_, ": must be text, but byte ", file_bytes_ + static_cast<int64_t>(block.find('\0')),
-         " is NUL: ",
-         wide ? "UTF-16, which `iconv -f UTF-16 -t UTF-8` makes UTF-8" : "a binary file");
+         " is NUL: a binary file");
   }
   if (file_bytes_ == 0 && block.starts_with(kByteOrderMark)) begin_ = kByteOrderMark.size();
   file_bytes_ += static_cast<int64_t>(end_);

@@ -24,6 +24,7 @@ bool TextLines::fill() {
   if (begin_ < end_) return true;
   begin_ = 0;
   end_ = source_->read(buffer_.data(), buffer_.size());
+  if (number_ == 0) refuse_utf16(path_, {buffer_.data(), end_});
   return end_ > 0;
 }
 
@@ -43,10 +44,6 @@ bool TextLines::next() {
     raw_.append(start, length);
     begin_ += length + ended;
   }
-  const size_t nul = raw_.find('\0');
-  if (nul != raw_.npos) {
-    throw OddOne(cat(where(), " must be text, but byte ", nul, " of it is NUL: a binary file"));
-  }
   std::string_view text = raw_;
   if (number_ == 1 && text.starts_with(kTextMark)) text.remove_prefix(kTextMark.size());
   carriage_ = text.ends_with('\r');
@@ -54,6 +51,10 @@ bool TextLines::next() {
   Utf8Repair repair;
   repair.feed(text, line_);
   repair.finish(line_);
+  const size_t nul = raw_.find('\0');
+  if (nul != raw_.npos) {
+    throw OddOne(cat(where(), " must be text, but byte ", nul, " of it is NUL: a binary file"));
+  }
   replaced_ += repair.replaced();
   return true;
 }

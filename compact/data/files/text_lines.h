@@ -19,7 +19,7 @@ class TextLines {
   explicit TextLines(const std::string& path);
 
   // Goes to the next line; false after the last. Throws InputError with path and line where it is
-  // longer than 64 MiB, OddOne where it has a NUL byte.
+  // longer than 64 MiB or the file is UTF-16, OddOne where it has a NUL byte, which line() holds.
   bool next();
   std::string_view line() const { return line_; }  // until the next call of next()
   bool carriage() const { return carriage_; }      // whether CR and LF ended it, not LF

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "compact/base/check.h"
+
 namespace compact {
 
 void Utf8Repair::replace(std::string& out) {
@@ -67,6 +69,11 @@ int64_t replace_nuls(std::string& text) {
   for (const char c : text) c == 0 ? out += "\xEF\xBF\xBD" : out += c;
   text.swap(out);
   return count;
+}
+
+void refuse_utf16(const std::string& path, std::string_view block) {
+  COMPACT_CHECK(!block.starts_with("\xFF\xFE") && !block.starts_with("\xFE\xFF"), path,
+                ": must be UTF-8, is UTF-16, which `iconv -f UTF-16 -t UTF-8` makes UTF-8");
 }
 
 std::string repaired_utf8(std::string_view text) {

@@ -31,6 +31,9 @@ class Utf8Repair {
 // `text` with U+FFFD for every NUL, and how many there were.
 int64_t replace_nuls(std::string& text);
 
+// Throws InputError with the path where the file's first block begins with UTF-16's mark.
+void refuse_utf16(const std::string& path, std::string_view block);
+
 // All of `text`, repaired.
 std::string repaired_utf8(std::string_view text);
 

@@ -11,6 +11,7 @@
 
 #include "compact/data/files/odd_ones.h"
 #include "compact/data/files/printable.h"
+#include "compact/data/images/orientation.h"
 
 namespace compact {
 namespace {
@@ -38,7 +39,7 @@ void read(png_structp png, png_bytep to, size_t size) {
 
 // libpng's structures, from which it jumps back here: nothing is made between that has to be
 // destroyed. `pixels` and `rows` are made by the caller and filled here.
-bool read_png(Source& source, int64_t most, ImageSize& sides, std::string& pixels,
+bool read_png(Source& source, int64_t most, ImageSize& sides, int& orientation, std::string& pixels,
               std::vector<png_bytep>& rows) {
   png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &source, stop,
                                            [](png_structp, png_const_charp) {});
@@ -66,6 +67,11 @@ bool read_png(Source& source, int64_t most, ImageSize& sides, std::string& pixel
   }
   png_read_image(png, rows.data());
   png_read_end(png, info);
+  png_uint_32 bytes = 0;
+  png_bytep exif = nullptr;
+  if (png_get_eXIf_1(png, info, &bytes, &exif) != 0) {
+    orientation = exif_orientation({reinterpret_cast<const char*>(exif), bytes});
+  }
   png_destroy_read_struct(&png, &info, nullptr);
   return true;
 }
@@ -77,18 +83,22 @@ bool is_png(std::string_view bytes) { return bytes.starts_with(kSignature); }
 PngDecoder::PngDecoder(std::string_view bytes, const std::string& where, int64_t most) {
   Source source{.rest = bytes};
   std::vector<png_bytep> rows;
-  if (!read_png(source, most, sides_, pixels_, rows)) {
+  if (!read_png(source, most, stored_, orientation_, pixels_, rows)) {
     throw OddOne(cat(where, ": no whole PNG: ", printable(source.message)));
   }
 }
 
-void PngDecoder::decode(uint8_t* planes) const {
+ImageSize PngDecoder::sides() const { return turned_size(stored_, orientation_); }
+
+void PngDecoder::decode(uint8_t* to) const {
   const size_t plane = pixels_.size() / 3;
+  std::vector<uint8_t> planes(pixels_.size());
   for (size_t i = 0; i < plane; ++i) {
     for (size_t colour = 0; colour < 3; ++colour) {
       planes[colour * plane + i] = static_cast<uint8_t>(pixels_[3 * i + colour]);
     }
   }
+  turn_planes(planes.data(), stored_, orientation_, to);
 }
 
 }  // namespace compact

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // PNG images as planes of bytes, red, green, blue, as Pillow's convert("RGB") has them: greyscale
-// and palettes are widened, 16 bits cut to 8, transparency dropped.
+// and palettes are widened, 16 bits cut to 8, transparency dropped. All are turned as EXIF says.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,13 @@ class PngDecoder {
   // sides beyond `most`.
   PngDecoder(std::string_view bytes, const std::string& where, int64_t most);
 
-  const ImageSize& sides() const { return sides_; }
-  // Fills planes[3 * height * width].
-  void decode(uint8_t* planes) const;
+  ImageSize sides() const;  // turned
+  // Fills to[3 * height * width].
+  void decode(uint8_t* to) const;
 
  private:
-  ImageSize sides_;
+  ImageSize stored_;
+  int orientation_ = 1;
   std::string pixels_;  // red, green, blue of each pixel
 };
 

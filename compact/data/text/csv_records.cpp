@@ -14,9 +14,21 @@ constexpr size_t kLongestRecord = size_t{1} << 26;
 
 }  // namespace
 
+void CsvRecords::refuse(const std::string& message) const {
+  if (lines_.where() == where_) throw OddOne(message);
+  fail(message, "; the record begins at ", where_.substr(lines_.path().size() + 2),
+       ": is a quote there not closed?");
+}
+
 // Within quotes, where the file must go on.
 void CsvRecords::next_line() {
-  COMPACT_CHECK(lines_.next(), where_, ": a field in quotes is not closed before the file's end");
+  bool any = true;
+  try {
+    any = lines_.next();
+  } catch (const OddOne& odd) {
+    refuse(odd.what());
+  }
+  COMPACT_CHECK(any, where_, ": a field in quotes is not closed before the file's end");
   line_ = lines_.line();
   size_ += line_.size() + 2;
   COMPACT_CHECK(size_ <= kLongestRecord, where_, ": a record must have at most ",
@@ -42,7 +54,14 @@ size_t CsvRecords::quoted(size_t at, std::string& field) {
 
 bool CsvRecords::next() {
   do {
-    if (!lines_.next()) return false;
+    try {
+      if (!lines_.next()) return false;
+    } catch (const OddOne& odd) {
+      // A field in quotes may go on behind the line.
+      const bool open = std::ranges::count(lines_.line(), '"') % 2 != 0;
+      if (open) fail(odd.what());
+      throw;
+    }
     line_ = lines_.line();
   } while (line_.empty());
   where_ = lines_.where();
@@ -55,15 +74,15 @@ bool CsvRecords::next() {
     if (line_.substr(at).starts_with('"')) {
       at = quoted(at + 1, field);
       if (at < line_.size() && line_[at] != ',') {
-        throw OddOne(cat(lines_.where(),
-                         ": behind a closing quote there must be a comma or the line's end; quotes "
-                         "within a field are doubled"));
+        refuse(cat(lines_.where(),
+                   ": behind a closing quote there must be a comma or the line's end; quotes "
+                   "within a field are doubled"));
       }
     } else {
       const size_t end = std::min(line_.find(',', at), line_.size());
       field = line_.substr(at, end - at);
       if (field.find('"') != field.npos) {
-        throw OddOne(
+        refuse(
             cat(lines_.where(), ": a field that holds a quote must be in quotes, its own doubled"));
       }
       at = end;

@@ -18,13 +18,17 @@ class CsvRecords {
   // non-empty file.
   CsvRecords(const std::string& path, size_t most) : lines_(path), fields_(most) {}
 
-  // Goes to the next record; false after the last. Throws OddOne with path and line on a quote in a
-  // field that does not begin with one, and on what follows a closing quote but a comma or the
-  // line's end; InputError on a quote that never closes, and on records of more than 64 MiB.
+  // Goes to the next record; false after the last. Refuses a NUL, a quote in a field that does not
+  // begin with one, and what follows a closing quote but a comma or the line's end. Throws
+  // InputError on a quote that never closes, and on records of more than 64 MiB.
   bool next();
   // How many fields the record has, and the first of them; until the next call of next().
   size_t count() const { return count_; }
   std::string_view field(size_t i) const { return fields_[i]; }
+
+  // Throws OddOne, after which the next record can be read; InputError where the record has gone on
+  // beyond its first line: perhaps a quote there is not closed, and rows are within it.
+  [[noreturn]] void refuse(const std::string& message) const;
 
   // "PATH: line 3", where the record begins.
   const std::string& where() const { return where_; }

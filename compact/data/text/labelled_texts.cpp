@@ -61,11 +61,11 @@ class Labels {
     return static_cast<float>(numbers_.emplace(text, numbers_.size()).first->second);
   }
 
-  // The number of the rows that are unlabelled, where classes came from the file: two or more are
+  // The number of the rows that are unlabelled, where classes came from the file: three or more are
   // numbers from 0 on. It stands for no class from now on.
   std::optional<float> take_unlabelled() {
     const auto found = numbers_.find(std::string(kUnlabelled));
-    if (!rules_.class_names.empty() || found == numbers_.end() || numbers_.size() < 3) return {};
+    if (!rules_.class_names.empty() || found == numbers_.end() || numbers_.size() < 4) return {};
     for (const auto& [name, number] : numbers_) {
       const auto value = parse_integer(name);
       if (!value || *value < -1) return {};

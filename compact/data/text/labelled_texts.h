@@ -31,7 +31,7 @@ struct TextFields {
 
 // A .csv or .tsv file with a header, or a .jsonl file. Classes are texts or integers: those given,
 // or the distinct ones of the file (at least two), sorted as numbers where all are integers,
-// otherwise by bytes. Rows of a class -1 beside two or more that are numbers from 0 on, or that
+// otherwise by bytes. Rows of a class -1 beside three or more that are numbers from 0 on, or that
 // are given, have no label: they are left out, and a warning says how many. Throws InputError with
 // path, line and rule: also on a class that is none of those given.
 LabelledTexts read_labelled_texts(const std::string& path, const TextFields& fields = {});

@@ -8,7 +8,9 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "compact/base/atomic_file.h"
 #include "compact/base/check.h"
+#include "compact/base/file.h"
 #include "compact/base/text.h"
 #include "compact/data/text/token_file.h"
 #include "compact/data/tokenizers/stream_encoder.h"
@@ -39,9 +41,12 @@ bool usable(const std::string& path, const Tokenizer& tokenizer) {
   }
 }
 
+// Where a cached one's Prepared stands: `replaced`, then a warning a line.
+std::string warnings_of(const std::string& cached) { return cached + ".warnings"; }
+
 std::string cache_name(const std::vector<std::string>& files, const Tokenizer& tokenizer,
                        const PrepareOptions& options) {
-  std::string key = cat("2\n", tokenizer.hash(), '\n', options.field, '\n', options.strict, '\n');
+  std::string key = cat("3\n", tokenizer.hash(), '\n', options.field, '\n', options.strict, '\n');
   for (const std::string& file : files) {
     struct stat status {};
     COMPACT_CHECK(::stat(file.c_str(), &status) == 0, file, ": cannot be read");
@@ -71,6 +76,7 @@ void remove_old(const fs::path& cache_folder) {
     const auto used = entry.last_write_time(ignored);
     if (!ignored && used + kKept < fs::file_time_type::clock::now()) {
       fs::remove(entry.path(), ignored);
+      fs::remove(warnings_of(entry.path().string()), ignored);
     }
   }
 }
@@ -116,13 +122,21 @@ CachedTokens cached_token_file(const std::vector<std::string>& inputs, const Tok
   COMPACT_CHECK(!error, cache_folder, ": the cache folder cannot be made: ", error.message());
   const std::string path =
       (fs::path(cache_folder) / cache_name(files, tokenizer, options)).string();
-  if (usable(path, tokenizer)) {
+  const std::string said = warnings_of(path);
+  if (is_file(said) && usable(path, tokenizer)) {
     fs::last_write_time(path, fs::file_time_type::clock::now(), error);  // when it was last read
-    return {.path = path, .reused = true, .prepared = {}};
+    std::vector<std::string> lines = split(read_text(said, int64_t{1} << 30), '\n');
+    Prepared then{.replaced = parse_integer(lines.front()).value_or(0)};
+    then.warnings.assign(lines.begin() + 1, lines.end());
+    return {.path = path, .reused = true, .prepared = std::move(then)};
   }
   remove_old(cache_folder);
   fs::remove(path, error);  // whatever else stands there under our name
-  return {.path = path, .reused = false, .prepared = prepare(files, tokenizer, path, options)};
+  CachedTokens made{.path = path, .prepared = prepare(files, tokenizer, path, options)};
+  std::string lines = std::to_string(made.prepared.replaced);
+  for (const std::string& warning : made.prepared.warnings) lines += "\n" + warning;
+  write_file_atomically(said, lines);
+  return made;
 }
 
 std::string default_cache_folder() {

@@ -30,9 +30,9 @@ PromptSamples read_prompts(const std::string& path, const Tokenizer& tokenizer,
   if (!table->has(options.prompt)) columns = split(options.prompt, ',');
   const size_t prompts = columns.size();
   columns.push_back(options.completion);
-  const bool has_input = options.prompt == "instruction" && table->has("input");
-  if (has_input) columns.emplace_back("input");
   table->choose(columns);
+  const bool has_input = options.prompt == "instruction" && options.completion != "input" &&
+                         table->choose_also("input");
   PromptSamples out;
   size_t bytes = 0;
   const std::vector<uint32_t> ends = tokenizer.ends();
@@ -60,7 +60,7 @@ PromptSamples read_prompts(const std::string& path, const Tokenizer& tokenizer,
           throw OddOne(cat(table->where(), " must have a text `", columns[i], "`"));
         }
         if (i == prompts || cells[i].text.empty()) continue;
-        asked += (asked.empty() ? "" : "\n") + cells[i].text;
+        asked += cells[i].text + (prompts > 1 ? "\n" : "");
       }
     };
     if (!odd.read(read) || !more) continue;

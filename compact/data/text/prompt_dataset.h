@@ -22,7 +22,7 @@ struct PromptSamples {
 enum class Truncation : uint8_t { kEnd, kStart, kDrop };
 
 struct PromptOptions {
-  // Fields; several of a prompt with commas between them, each that is not empty on a line.
+  // Fields; several of a prompt with commas between them, each that is not empty ends with "\n".
   std::string prompt = "prompt", completion = "completion";
   int64_t max_length = 1024;         // tokens of a sample, at least 2
   std::vector<uint32_t> begin = {};  // tokens before every prompt

@@ -35,6 +35,7 @@ class TsvRows {
   }
   size_t count() const { return count_; }
   std::string_view field(size_t i) const { return fields_[i]; }
+  [[noreturn]] void refuse(const std::string& message) const { throw OddOne(message); }
   std::string where() const { return lines_.where(); }
   int64_t replaced() const { return lines_.replaced(); }
 
@@ -105,7 +106,7 @@ class ColumnTable final : public TextTable {
     if (!first_ && !rows_.next()) return false;
     first_ = false;
     if (!form_.ragged && rows_.count() != names_.size()) {
-      throw OddOne(cat(where(), " must have ", names_.size(), " columns as the first line, has ",
+      rows_.refuse(cat(where(), " must have ", names_.size(), " columns as the first line, has ",
                        rows_.count()));
     }
     cells.resize(columns_.size());
@@ -168,6 +169,10 @@ class JsonTable final : public TextTable {
     }
     return true;
   }
+  bool choose_also(const std::string& name) override {
+    chosen_.push_back(name);
+    return true;
+  }
   std::string where() const override { return lines_.where(); }
   int64_t replaced() const override { return lines_.replaced() + replaced_; }
 
@@ -214,6 +219,14 @@ void TextTable::choose(const std::vector<std::string>& names) {
                   ": has the column `", name, "` twice");
     columns_.push_back(static_cast<size_t>(found - names_.begin()));
   }
+}
+
+bool TextTable::choose_also(const std::string& name) {
+  if (!has(name)) return false;
+  std::vector<std::string> names = chosen_;
+  names.push_back(name);
+  choose(names);
+  return true;
 }
 
 std::unique_ptr<TextTable> open_table(const std::string& path, TableForm form) {

@@ -36,6 +36,10 @@ class TextTable {
   // names() lacks one, or has it twice.
   void choose(const std::vector<std::string>& names);
 
+  // One more column for next(), the last, where a row may have it: in a .jsonl file any row may.
+  // False, and no column, where none does.
+  virtual bool choose_also(const std::string& name);
+
   // No later row of a .jsonl file may have this field, which the first has not.
   void refuse(const std::string& name) { refused_ = name; }
 
