@@ -27,7 +27,10 @@ ModelShape set_language_model(const TrainConfig& c, const Tokenizer* tokenizer, 
   shape.dropout = c.dropout;
   TokenIds own;
   if (tokenizer) {
-    own = {.vocabulary = tokenizer->vocabulary(), .bos = {}, .eos = {tokenizer->end_of_text()}};
+    own = {.vocabulary = tokenizer->vocabulary(),
+           .bos = {},
+           .eos = {tokenizer->end_of_text()},
+           .pad = {}};
     for (const uint32_t id : tokenizer->ends()) {
       if (std::ranges::find(own.eos, id) == own.eos.end()) own.eos.push_back(id);
     }

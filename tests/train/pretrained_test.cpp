@@ -78,7 +78,8 @@ const std::string kSentencePiece =
 TrainConfig from_other_ids(const fs::path& folder) {
   TrainConfig c = language_run(folder, "run");
   auto shape = nlohmann::json::parse(slurp(folder / "config.json"));
-  shape.update({{"vocab_size", 2048}, {"bos_token_id", 5}, {"eos_token_id", 6}});
+  shape.update(
+      {{"vocab_size", 2048}, {"bos_token_id", 5}, {"eos_token_id", 6}, {"pad_token_id", 7}});
   spill(folder / "config.json", shape.dump());
   spill(folder / "generation_config.json", R"({"eos_token_id": [1, 0]})");
   c.max_steps = 1;
@@ -97,6 +98,7 @@ TEST(Pretrained, IdsOfAFolderAreNotThoseOfAnotherTokenizer) {
     const auto shape = nlohmann::json::parse(slurp(folder / "run/config.json"));
     EXPECT_EQ(shape["eos_token_id"], used->end_of_text());
     EXPECT_TRUE(shape["bos_token_id"].is_null());
+    EXPECT_TRUE(shape.value("pad_token_id", nlohmann::json()).is_null());
     EXPECT_FALSE(fs::exists(folder / "run/generation_config.json"));
     const auto stored = load_tokenizer(folder / "run");
     EXPECT_EQ(stored->end_of_text(), used->end_of_text());
