@@ -106,6 +106,20 @@ TEST(Pretrained, IdsOfAFolderAreNotThoseOfAnotherTokenizer) {
   }
 }
 
+TEST(Pretrained, ARunThatHadThePadOfAFolderGoesOnWithout) {
+  const TemporaryFolder folder;
+  TrainConfig c = from_other_ids(folder.path());
+  spill(folder / "generation_config.json", R"({"eos_token_id": 2})");
+  fs::copy_file(kSentencePiece, folder / "tokenizer.model");
+  c.tokenizer = "sentencepiece:file=" + (folder / "tokenizer.model").string();
+  c.save_steps = 1;
+  c.max_steps = 2;
+  ran(c);
+  c.tokenizer = "sentencepiece:file=" + kSentencePiece;
+  c.resume_from_checkpoint = (folder / "run/checkpoint-1").string();
+  EXPECT_THAT(ran(c), HasSubstr("the model's pad_token_id was 7"));
+}
+
 // A run that has begun may have what a new one may not.
 TEST(Pretrained, ATokenizerThatTransformersReadsOtherwiseCanBeEvaluated) {
   const TemporaryFolder folder;
