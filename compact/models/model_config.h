@@ -22,7 +22,8 @@ struct NetworkOptions;
 struct TokenIds {
   int64_t vocabulary = 0;  // 0: it reads no tokens
   std::optional<int64_t> bos;
-  std::vector<int64_t> eos;  // none, one or several
+  std::vector<int64_t> eos;    // none, one or several
+  std::optional<int64_t> pad;  // whose embedding is not trained by what reads it
 };
 
 // The causal attention of a decoder, as far as runs tell of it.

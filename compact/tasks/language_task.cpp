@@ -7,8 +7,8 @@
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
+#include "compact/tasks/setup.h"
 #include "compact/tasks/task_model.h"
-#include "compact/tasks/tokenizer_store.h"
 
 namespace compact {
 
@@ -20,26 +20,32 @@ std::vector<uint32_t> begin_of_prompt(const Tokenizer& tokenizer, const TokenIds
   return {static_cast<uint32_t>(*known.bos)};
 }
 
-ModelShape set_language_model(const TrainConfig& c, const Tokenizer* tokenizer, Task& task) {
+ModelShape set_language_model(const TrainConfig& c, const Tokenizer* tokenizer, Task& task,
+                              std::vector<std::string>& warnings) {
   const std::unique_ptr<ModelConfig> model = model_of(c);
   ModelShape shape = model->shape();
   shape.dropout = c.dropout;
+  TokenIds own;
+  if (tokenizer) {
+    own = {.vocabulary = tokenizer->vocabulary(),
+           .bos = {},
+           .eos = {tokenizer->end_of_text()},
+           .pad = {}};
+    for (const uint32_t id : tokenizer->ends()) {
+      if (std::ranges::find(own.eos, id) == own.eos.end()) own.eos.push_back(id);
+    }
+  }
   if (c.model.empty()) {
     const int64_t vocabulary = shape.tokens.vocabulary;
     COMPACT_CHECK(!tokenizer || tokenizer->vocabulary() <= vocabulary, "--tokenizer ",
                   tokenizer->spec(), " has ", tokenizer->vocabulary(), " tokens, the model of ",
                   c.model_name_or_path, " only ", vocabulary);
-    // Bytes have no files, so that they are not what the folder's ids are of.
-    if (tokenizer && tokenizer->files().empty()) {
-      shape.tokens.bos.reset();
-      shape.tokens.eos = {static_cast<int64_t>(tokenizer->end_of_text())};
+    if (tokenizer && !reads_with_own_tokenizer(c)) {
+      own.vocabulary = vocabulary;
+      shape.tokens = own;
     }
   } else {
-    if (tokenizer) {
-      shape.tokens = {.vocabulary = tokenizer->vocabulary(),
-                      .bos = {},
-                      .eos = {static_cast<int64_t>(tokenizer->end_of_text())}};
-    }
+    if (tokenizer) shape.tokens = own;
     shape.length = std::max(shape.length, c.block_size);
   }
   model->fit(shape);
@@ -47,7 +53,7 @@ ModelShape set_language_model(const TrainConfig& c, const Tokenizer* tokenizer, 
   check_length("--block_size", c.block_size, shape);
   set_model(c, *model, task);
   task.attention = shape.attention;
-  if (tokenizer) task.files.merge(tokenizer_files(*tokenizer, task.config));
+  if (tokenizer) set_tokenizer(c, *tokenizer, task, warnings);
   task.network_text = cat("vocabulary ", format_count(shape.tokens.vocabulary),
                           tokenizer ? "" : " (the model's own)");
   task.inputs = ids_of([](const TrainConfig& of) { return of.block_size; });

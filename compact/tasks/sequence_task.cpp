@@ -16,7 +16,6 @@
 #include "compact/tasks/setup.h"
 #include "compact/tasks/splits.h"
 #include "compact/tasks/task_model.h"
-#include "compact/tasks/tokenizer_store.h"
 
 namespace compact {
 namespace {
@@ -116,7 +115,7 @@ Task open_sequences(const TrainConfig& c, SequenceTexts texts, std::vector<std::
                           shape.regression ? "one value" : cat(shape.classes, " classes"));
   set_inputs(c.max_seq_length, shape.regression, task);
   if (!tokenizer) return task;
-  task.files.merge(tokenizer_files(*tokenizer, task.config));
+  set_tokenizer(c, *tokenizer, task, warnings);
   const std::optional<SequenceFormat> format = tokenizer->sequence_format();
   COMPACT_CHECK(
       format, "the tokenizer ", tokenizer->spec(),

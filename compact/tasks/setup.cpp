@@ -140,6 +140,15 @@ std::unique_ptr<Tokenizer> tokenizer_of(const TrainConfig& c, bool data) {
   return trained ? load_tokenizer(c.model_name_or_path) : make_tokenizer("bytes");
 }
 
+bool reads_with_own_tokenizer(const TrainConfig& c) {
+  if (c.tokenizer.empty()) return has_weights(c.model_name_or_path);
+  const Spec spec = Spec::parse(c.tokenizer);
+  const std::string file = spec.text("file", spec.text("vocab", ""));
+  std::error_code error;
+  return !file.empty() && std::filesystem::equivalent(std::filesystem::absolute(file).parent_path(),
+                                                      c.model_name_or_path, error);
+}
+
 uint64_t noise_key(const TrainConfig& c, int64_t step, int64_t micro) {
   return derive(derive(key_of(c, RandomUse::kNoise), static_cast<uint64_t>(step)),
                 static_cast<uint64_t>(micro));

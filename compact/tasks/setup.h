@@ -46,6 +46,8 @@ int64_t evaluation_interval(const TrainConfig& config, int64_t samples);
 // and without `data` to read none: the vocabulary is then the model's own. Throws InputError where
 // a folder with weights has none.
 std::unique_ptr<Tokenizer> tokenizer_of(const TrainConfig& config, bool data);
+// Whether that is the tokenizer of --model_name_or_path, so that ids in the folder's files are its.
+bool reads_with_own_tokenizer(const TrainConfig& config);
 
 // What the seed is for: no two uses share random bits.
 enum class RandomUse : uint64_t { kWeights = 1, kData, kOptimizer, kNoise };

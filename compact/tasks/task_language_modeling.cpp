@@ -76,7 +76,7 @@ Task open_language(const TrainConfig& c, const Progress& progress,
   if (data) open_data(c, *tokenizer, progress, warnings, task);
   task.unit = "tokens";
   task.units = c.block_size;
-  set_language_model(c, tokenizer.get(), task);
+  set_language_model(c, tokenizer.get(), task, warnings);
   return task;
 }
 

@@ -4,6 +4,7 @@
 #include "compact/base/check.h"
 #include "compact/models/families.h"
 #include "compact/tasks/setup.h"
+#include "compact/tasks/tokenizer_store.h"
 
 namespace compact {
 namespace {
@@ -35,6 +36,13 @@ void set_model(const TrainConfig& c, const ModelConfig& model, Task& task) {
   std::unique_ptr<ModelConfig> smallest = model.clone();
   smallest->shrink();
   task.smallest = builder_of(std::move(smallest));
+}
+
+void set_tokenizer(const TrainConfig& c, const Tokenizer& tokenizer, Task& task,
+                   std::vector<std::string>& warnings) {
+  if (c.only_evaluates) return;  // writes no model
+  const bool begins = c.resume_from_checkpoint.empty();
+  task.files.merge(tokenizer_files(tokenizer, task.config, begins ? nullptr : &warnings));
 }
 
 void check_length(const char* option, int64_t tokens, const ModelShape& shape) {

@@ -39,7 +39,7 @@ Task open_prompt(const TrainConfig& c, const Progress&, std::vector<std::string>
   task.lengths_vary = true;
   const bool data = !c.train_file.empty() || !c.validation_file.empty();
   const std::unique_ptr<Tokenizer> tokenizer = tokenizer_of(c, data);
-  const ModelShape model = set_language_model(c, tokenizer.get(), task);
+  const ModelShape model = set_language_model(c, tokenizer.get(), task, warnings);
   if (!data) return task;
   const uint64_t key = key_of(c, RandomUse::kData);
   const Padding padding{.pad = static_cast<int64_t>(tokenizer->end_of_text()),

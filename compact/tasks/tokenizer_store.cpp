@@ -38,15 +38,23 @@ void check_added_tokens(const std::string& file, const Tokenizer& tokenizer) {
 }  // namespace
 
 std::map<std::string, std::string> tokenizer_files(const Tokenizer& tokenizer,
-                                                   const nlohmann::json& model) {
+                                                   const nlohmann::json& model,
+                                                   std::vector<std::string>* warnings) {
   std::map<std::string, std::string> files = tokenizer.files();
-  const std::string type = model.value("model_type", "");
-  COMPACT_CHECK(
-      type != "qwen2" || files.empty() || tokenizer.is_qwen2(), "the tokenizer ", tokenizer.spec(),
-      " and a model of type qwen2: transformers reads every tokenizer "
-      "beside such a model as Qwen2Tokenizer, which splits words at other places; take a "
-      "tokenizer.json with Qwen's normalizer and pre_tokenizer, `--tokenizer bytes`, or a "
-      "model of another type, as qwen3 or llama");
+  const auto check = [&](bool holds, const char* otherwise) {
+    if (holds) return;
+    const std::string line = cat("the tokenizer ", tokenizer.spec(), otherwise);
+    if (!warnings) fail(line);
+    warnings->push_back(line);
+  };
+  check(files.empty() || files.contains(kJsonFile),
+        ": transformers has no tokenizer for a SentencePiece model of words or characters, or with "
+        "spaces after words: it must be of the type unigram or bpe");
+  check(model.value("model_type", "") != "qwen2" || files.empty() || tokenizer.is_qwen2(),
+        " and a model of type qwen2: transformers reads every tokenizer "
+        "beside such a model as Qwen2Tokenizer, which splits words at other places; take a "
+        "tokenizer.json with Qwen's normalizer and pre_tokenizer, `--tokenizer bytes`, or a "
+        "model of another type, as qwen3 or llama");
   // What the tokenizer came with stays; what it lacks is added, so that `transformers` loads it.
   std::string& text = files[kConfigFile];
   nlohmann::json config = text.empty() ? nlohmann::json::object() : parse_json(text, kConfigFile);

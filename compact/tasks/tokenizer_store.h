@@ -10,6 +10,7 @@
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "compact/data/tokenizers/tokenizer.h"
 
@@ -17,9 +18,11 @@ namespace compact {
 
 // The files that keep a tokenizer beside the model of a config.json, by name: Tokenizer::files(),
 // and a tokenizer_config.json by which AutoTokenizer of transformers 5 gives the same ids. Throws
-// InputError, which names a way out, where it would not.
+// InputError, which names a way out, where it would not; where `warnings` are given, that goes
+// there, and the files are those that there are.
 std::map<std::string, std::string> tokenizer_files(const Tokenizer& tokenizer,
-                                                   const nlohmann::json& config);
+                                                   const nlohmann::json& config,
+                                                   std::vector<std::string>* warnings = nullptr);
 
 // The tokenizer of a model folder: the stored one, or what Hugging Face folders have, in the order
 // in which transformers looks: a tokenizer.json of BPE or WordPiece; a SentencePiece

@@ -8,6 +8,7 @@
 
 #include "compact/base/atomic_file.h"
 #include "compact/base/check.h"
+#include "compact/base/file.h"
 #include "compact/base/text.h"
 
 namespace compact {
@@ -17,7 +18,7 @@ namespace fs = std::filesystem;
 
 // What a run writes.
 bool ours(const std::string& name) {
-  for (const char* pattern : {"checkpoint-*", "events.out.tfevents.*", "best"}) {
+  for (const char* pattern : {"checkpoint-*", "events.out.tfevents.*", "best", kWrittenNames}) {
     if (glob_match(pattern, name)) return true;
   }
   for (const char* file : {"metrics.jsonl",
@@ -110,6 +111,13 @@ std::unique_ptr<FolderLock> take_output_folder(const TrainConfig& c,
 void clear_output_folder(const TrainConfig& c) {
   if (!c.overwrite_output_dir || !c.resume_from_checkpoint.empty()) return;
   try {
+    const fs::path list = fs::path(c.output_dir) / kWrittenNames;
+    if (is_file(list)) {
+      for (const std::string& name : split(read_text(list, int64_t{1} << 20), '\n')) {
+        if (!name.empty() && fs::path(name).filename() == name)
+          fs::remove(list.parent_path() / name);
+      }
+    }
     for (const auto& entry : fs::directory_iterator(c.output_dir)) {
       if (ours(entry.path().filename().string())) fs::remove_all(entry.path());
     }

@@ -18,6 +18,9 @@ namespace compact {
 std::unique_ptr<FolderLock> take_output_folder(const TrainConfig& config,
                                                std::vector<std::string>& warnings);
 
+// The names, one a line, of what a run writes there beside its model and what every run writes.
+inline constexpr const char* kWrittenNames = "written.txt";
+
 // Under --overwrite_output_dir removes what an earlier run wrote, and only that.
 void clear_output_folder(const TrainConfig& config);
 

@@ -47,9 +47,12 @@ RunOutput::RunOutput(const TrainConfig& config, const Task& task, const Policy& 
   auto settings = nlohmann::json::parse(config_json(config));
   for (const char* own : {"overwrite_output_dir", "resume_from_checkpoint"}) settings.erase(own);
   write_json(config.output_dir + "/train_config.json", settings);
+  std::string names;
   for (const auto& [name, text] : task.files) {
     write_file_atomically(config.output_dir + "/" + name, text);
+    names += name + "\n";
   }
+  write_file_atomically(cat(config.output_dir, "/", kWrittenNames), names);
 }
 
 void RunOutput::write_memory(const std::string& tables) {

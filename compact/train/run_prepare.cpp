@@ -81,9 +81,11 @@ void Run::open_data() {
         },
         warnings_);
   });
-  if (c_.model.empty()) task_.files.merge(kept_files(c_.model_name_or_path, warnings_));
-  // Its ids are not those of bytes.
-  if (c_.tokenizer == "bytes") task_.files.erase("generation_config.json");
+  if (c_.model.empty()) {
+    task_.files.merge(kept_files(c_.model_name_or_path, warnings_));
+    // Its ids are of the folder's tokenizer.
+    if (!reads_with_own_tokenizer(c_)) task_.files.erase("generation_config.json");
+  }
   check_same(group_, "training data", cat(task_.checksum));
   check_same(group_, "model", task_.config.dump());
   if (!task_.validation && (c_.eval_steps > 0 || c_.eval_epochs > 0)) {

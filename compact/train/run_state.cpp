@@ -174,6 +174,11 @@ void check_same_run(const std::string& checkpoint, const TrainConfig& config, co
   for (const auto& [key, before] : open.config.items()) {
     // No part of the network; where they change the data, its checksum tells.
     if (key == "bos_token_id" || key == "eos_token_id") continue;
+    if (key == "pad_token_id" && !before.is_null() && task.config.value(key, json()).is_null()) {
+      warnings.push_back(cat("the model's pad_token_id was ", before.dump(), ", which is no id of ",
+                             "--tokenizer: from here on its embedding is trained"));
+      continue;
+    }
     COMPACT_CHECK(!task.config.contains(key) || task.config[key] == before, "the model's ", key,
                   " is ", task.config.value(key, json()).dump(), ", but was ", before.dump(),
                   " in the run of ", checkpoint, ": a resumed run keeps its model");

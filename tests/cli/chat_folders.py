@@ -160,6 +160,21 @@ class ChatFolders(InFolder):
                 self.assertLessEqual({"generation_config.json", "chat_template.jinja", "preprocessor_config.json"}, names)
                 self.assertFalse({"README.md", "optimizer.pt"} & names)
 
+    def test_a_tokenizer_from_elsewhere_decides_the_end(self):
+        folder, _, tokenizer, *_ = self.source("Llama3Base")
+        other = self.folder / "other.json"
+        self.kinds["SmolLM2"][0].save(str(other))
+        out, _ = self.train(folder, [("3 + 4 = ", "7")], f"--tokenizer=bpe:file={other}")
+        end = self.kinds["SmolLM2"][0].token_to_id("<|endoftext|>")
+        there = AutoModelForCausalLM.from_pretrained(out)
+        self.assertEqual(there.generation_config.eos_token_id, end)
+        self.assertEqual(AutoTokenizer.from_pretrained(out).eos_token_id, end)
+        texts = self.folder / "texts.txt"
+        texts.write_text("\n".join(LINES[:400]))
+        tokens = self.folder / "texts.tokens"
+        self.good("prepare", f"--input={texts}", f"--tokenizer=bpe:file={other}", f"--output={tokens}")
+        self.good("eval", f"--model_name_or_path={out}", "--task=language-modeling", f"--validation_file={tokens}", "--block_size=32", "--device=cpu")
+
     def test_a_prompt_that_begins_gets_no_second_begin(self):
         folder, *_ = self.source("Llama3")
         flags = [f"--model_name_or_path={folder}", "--max_new_tokens=12", "--temperature=0", "--device=cpu"]

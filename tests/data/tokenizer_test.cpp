@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "compact/base/file.h"
 #include "compact/base/philox.h"
 #include "compact/data/tokenizers/stream_encoder.h"
 #include "tests/data/files.h"
@@ -215,6 +216,17 @@ TEST(StreamEncoder, AwkwardSpacesStayTogether) {
     EXPECT_EQ(tokenizer->cut(), Cut::kAtSpace);
     EXPECT_EQ(streamed(*tokenizer, text, 3000), tokenizer->encode(text)) << spec;
   }
+}
+
+// The library tries them on a model without the rules, which are applied here.
+TEST(Tokenizers, SentencePieceSamplesThatNeedRulesAreNotTried) {
+  const TextFolder folder;
+  const std::string model = read_text(COMPACT_SOURCE_DIR "/tests/data/spaces.model", 1 << 24);
+  const std::string file = write_file(folder / "m.model", model +
+                                                              "\x22\x17\n\x15\n\x06to\xC2\xA0"
+                                                              "be\x12\x0B▁to ▁be");
+  const auto tokenizer = make_tokenizer("sentencepiece:file=" + file);
+  EXPECT_EQ(tokenizer->encode("to\u00A0be"), tokenizer->encode("to be"));
 }
 
 TEST(StreamEncoder, ACutBetweenAnyTwoNeighboursChangesNothing) {

@@ -9,6 +9,7 @@
 
 #include "compact/base/check.h"
 #include "compact/json/json.h"
+#include "compact/tasks/task_model.h"
 #include "tests/tasks/save_tokenizer.h"
 #include "tests/temporary_folder.h"
 
@@ -119,6 +120,44 @@ TEST(TokenizerStore, PairsAndJsonOfHuggingFaceFolders) {
   const TemporaryFolder again;
   save_tokenizer(again.path(), *json);
   EXPECT_EQ(load_tokenizer(again.path())->hash(), json->hash());
+}
+
+std::string set_error(const TrainConfig& c, const Tokenizer& tokenizer, Task& task,
+                      std::vector<std::string>& warnings) {
+  try {
+    set_tokenizer(c, tokenizer, task, warnings);
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+TEST(TokenizerStore, WhatTransformersReadsOtherwiseIsRefusedToNewRunsAlone) {
+  const TemporaryFolder folder;
+  std::string characters = slurp(kModel);
+  const std::string type = "austen-2048\x18";
+  characters[characters.find(type) + type.size()] = 4;
+  write(folder / "characters.model", characters);
+  for (const auto& [file, model, rule] :
+       {std::tuple{kModel, "qwen2", "beside such a model as Qwen2Tokenizer"},
+        {(folder / "characters.model").string(), "llama", "a SentencePiece model of words or"}}) {
+    const auto tokenizer = make_tokenizer("sentencepiece:file=" + file);
+    TrainConfig c;
+    Task task;
+    task.config["model_type"] = model;
+    std::vector<std::string> warnings;
+    EXPECT_THAT(set_error(c, *tokenizer, task, warnings), testing::HasSubstr(rule));
+    c.only_evaluates = true;
+    EXPECT_EQ(set_error(c, *tokenizer, task, warnings), "no error");
+    EXPECT_TRUE(task.files.empty() && warnings.empty());
+    c.only_evaluates = false;
+    c.resume_from_checkpoint = "latest";
+    EXPECT_EQ(set_error(c, *tokenizer, task, warnings), "no error");
+    EXPECT_THAT(warnings, testing::ElementsAre(testing::HasSubstr(rule)));
+    EXPECT_EQ(task.files.at("tokenizer.model"), slurp(file));
+    for (const auto& [name, text] : task.files) write(folder / name, text);
+    EXPECT_EQ(load_tokenizer(folder.path())->hash(), tokenizer->hash());
+  }
 }
 
 // The C++ half of tests/tasks/tokenizer_folders.py: the tokenizer of every folder of

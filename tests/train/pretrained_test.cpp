@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "compact/data/tokenizers/tokenizer.h"
+#include "compact/tasks/tokenizer_store.h"
+#include "tests/train/language_run.h"
 #include "tests/train/text_runs.h"
 
 namespace compact {
@@ -96,6 +99,82 @@ TEST(Pretrained, ResumedRunKeepsItsModel) {
   spill(folder / "run/config.json", shape.dump());
   more.resume_from_checkpoint = (folder / "more/checkpoint-3").string();
   EXPECT_THAT(error_of([&] { ran(more); }), HasSubstr("the model's layer_norm_eps is 0.125"));
+}
+
+const std::string kSentencePiece =
+    std::string(COMPACT_SOURCE_DIR) + "/examples/data/austen-2048.model";
+
+// A run of one step from a folder that says of other tokens than a tokenizer's that they end texts.
+TrainConfig from_other_ids(const fs::path& folder) {
+  TrainConfig c = language_run(folder, "run");
+  auto shape = nlohmann::json::parse(slurp(folder / "config.json"));
+  shape.update(
+      {{"vocab_size", 2048}, {"bos_token_id", 5}, {"eos_token_id", 6}, {"pad_token_id", 7}});
+  spill(folder / "config.json", shape.dump());
+  spill(folder / "generation_config.json", R"({"eos_token_id": [1, 0]})");
+  c.max_steps = 1;
+  c.warmup_steps = 0;
+  return c;
+}
+
+TEST(Pretrained, IdsOfAFolderAreNotThoseOfAnotherTokenizer) {
+  const TemporaryFolder folder;
+  TrainConfig c = from_other_ids(folder.path());
+  for (const std::string& tokenizer : {"sentencepiece:file=" + kSentencePiece, std::string()}) {
+    c.tokenizer = tokenizer;
+    c.overwrite_output_dir = true;
+    ran(c);
+    const auto used = make_tokenizer(tokenizer.empty() ? "bytes" : tokenizer);
+    const auto shape = nlohmann::json::parse(slurp(folder / "run/config.json"));
+    EXPECT_EQ(shape["eos_token_id"], used->end_of_text());
+    EXPECT_TRUE(shape["bos_token_id"].is_null());
+    EXPECT_TRUE(shape.value("pad_token_id", nlohmann::json()).is_null());
+    EXPECT_FALSE(fs::exists(folder / "run/generation_config.json"));
+    const auto stored = load_tokenizer(folder / "run");
+    EXPECT_EQ(stored->end_of_text(), used->end_of_text());
+    EXPECT_EQ(stored->hash(), used->hash());
+  }
+}
+
+TEST(Pretrained, ARunThatHadThePadOfAFolderGoesOnWithout) {
+  const TemporaryFolder folder;
+  TrainConfig c = from_other_ids(folder.path());
+  spill(folder / "generation_config.json", R"({"eos_token_id": 2})");
+  fs::copy_file(kSentencePiece, folder / "tokenizer.model");
+  c.tokenizer = "sentencepiece:file=" + (folder / "tokenizer.model").string();
+  c.save_steps = 1;
+  c.max_steps = 2;
+  ran(c);
+  c.tokenizer = "sentencepiece:file=" + kSentencePiece;
+  c.resume_from_checkpoint = (folder / "run/checkpoint-1").string();
+  EXPECT_THAT(ran(c), HasSubstr("the model's pad_token_id was 7"));
+}
+
+// A run that has begun may have what a new one may not.
+TEST(Pretrained, ATokenizerThatTransformersReadsOtherwiseCanBeEvaluated) {
+  const TemporaryFolder folder;
+  TrainConfig c = from_other_ids(folder.path());
+  auto shape = nlohmann::json::parse(slurp(folder / "config.json"));
+  shape["model_type"] = "qwen2";
+  spill(folder / "config.json", shape.dump());
+  ran(c);
+  c.tokenizer = "sentencepiece:file=" + kSentencePiece;
+  c.overwrite_output_dir = true;
+  EXPECT_THAT(error_of([&] { ran(c); }), HasSubstr("beside such a model as Qwen2Tokenizer"));
+  c.model_name_or_path = c.output_dir;
+  c.validation_file = c.train_file;
+  EXPECT_EQ(error_of([&] { evaluate(c); }), "");
+}
+
+TEST(Pretrained, IdsOfAFolderStayWithItsTokenizer) {
+  const TemporaryFolder folder;
+  TrainConfig c = from_other_ids(folder.path());
+  fs::copy_file(kSentencePiece, folder / "tokenizer.model");
+  c.tokenizer = "sentencepiece:file=" + (folder / "tokenizer.model").string();
+  ran(c);
+  EXPECT_EQ(nlohmann::json::parse(slurp(folder / "run/config.json"))["eos_token_id"], 6);
+  EXPECT_EQ(slurp(folder / "run/generation_config.json"), R"({"eos_token_id": [1, 0]})");
+  EXPECT_EQ(load_tokenizer(folder / "run")->end_of_text(), 1u);
 }
 
 }  // namespace

@@ -12,9 +12,9 @@ namespace compact {
 namespace {
 
 // Fields of the messages ModelProto, NormalizerSpec and TrainerSpec of sentencepiece_model.proto.
-constexpr uint64_t kTrainer = 2, kNormalizer = 3, kDenormalizer = 5, kCharsMap = 2, kModelType = 3,
-                   kSpaceAfter = 24, kByteFallback = 35, kPrefix = 3, kSqueezesSpaces = 4,
-                   kMarksSpaces = 5;
+constexpr uint64_t kTrainer = 2, kNormalizer = 3, kSelfTest = 4, kDenormalizer = 5, kCharsMap = 2,
+                   kModelType = 3, kSpaceAfter = 24, kByteFallback = 35, kPrefix = 3,
+                   kSqueezesSpaces = 4, kMarksSpaces = 5;
 // Fields of a piece.
 constexpr uint64_t kPiece = 1, kText = 1, kType = 3, kUserDefined = 4;
 
@@ -218,6 +218,7 @@ SentencePieceSettings sentencepiece_settings(std::string_view model, const std::
 std::string without_rules(std::string_view model, const std::string& path) {
   std::string out;
   for (Fields fields(model, path); fields.next();) {
+    if (fields.number == kSelfTest) continue;  // samples that may need the rules
     if (fields.number != kNormalizer) {
       out += fields.whole;
       continue;

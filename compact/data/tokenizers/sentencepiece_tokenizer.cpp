@@ -125,9 +125,8 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::map<std::string, std::string> files() const override {
     std::map<std::string, std::string> files = files_.all();
     const SentencePieceSettings settings = sentencepiece_settings(files_[kName], path_);
-    COMPACT_CHECK(settings.model_type <= 2 && !settings.space_after, path_,
-                  ": transformers has no tokenizer for a SentencePiece model of words or "
-                  "characters, or with spaces after words: it must be of the type unigram or bpe");
+    // `tokenizers` knows no pieces that are words or characters, nor spaces after words.
+    if (settings.model_type > 2 || settings.space_after) return files;
     files["tokenizer.json"] = sentencepiece_json(
         processor_, settings, added_, format_ ? format_->begin : std::vector<uint32_t>());
     return files;

@@ -26,10 +26,10 @@ class GemmaModel final : public ModelConfig {
   }
   void fit(const ModelShape& shape) override {
     if (shape.dropout >= 0) c_.attention_dropout = shape.dropout;
-    if (shape.tokens.vocabulary != c_.vocab_size) c_.pad_token_id.reset();
     c_.vocab_size = shape.tokens.vocabulary;
     c_.bos_token_id = shape.tokens.bos;
     c_.eos_token_ids = shape.tokens.eos;
+    c_.pad_token_id = shape.tokens.pad;
     c_.max_position_embeddings = shape.length;
   }
   // A block of each kind, in the order in which they come.

@@ -39,7 +39,7 @@ struct GemmaConfig {
   std::vector<int64_t> eos_token_ids = {1};
   std::optional<int64_t> pad_token_id = 0;  // whose embedding is not trained by what reads it
 
-  TokenIds tokens() const { return {vocab_size, bos_token_id, eos_token_ids}; }
+  TokenIds tokens() const { return {vocab_size, bos_token_id, eos_token_ids, pad_token_id}; }
   bool operator==(const GemmaConfig&) const = default;
 };
 // Throws InputError, beginning with `where`, unless sizes are in 1..2^31-1, heads are a multiple of

@@ -36,7 +36,7 @@ struct Gpt2Config {
   std::optional<int64_t> bos_token_id = 50256;
   std::vector<int64_t> eos_token_ids = {50256};
 
-  TokenIds tokens() const { return {vocab_size, bos_token_id, eos_token_ids}; }
+  TokenIds tokens() const { return {vocab_size, bos_token_id, eos_token_ids, {}}; }
   bool operator==(const Gpt2Config&) const = default;
 };
 // Throws InputError, beginning with `where`, unless sizes are in 1..2^31-1, n_embd is a multiple of

@@ -51,7 +51,7 @@ struct LlamaConfig {
   bool slides(int64_t layer) const {
     return sliding_window && (sliding_layers.empty() || sliding_layers[static_cast<size_t>(layer)]);
   }
-  TokenIds tokens() const { return {vocab_size, bos_token_id, eos_token_ids}; }
+  TokenIds tokens() const { return {vocab_size, bos_token_id, eos_token_ids, pad_token_id}; }
   bool operator==(const LlamaConfig&) const = default;
 };
 

@@ -30,6 +30,7 @@ class LlamaModel final : public ModelConfig {
     c_.vocab_size = shape.tokens.vocabulary;
     c_.bos_token_id = shape.tokens.bos;
     c_.eos_token_ids = shape.tokens.eos;
+    c_.pad_token_id = shape.tokens.pad;
     if (shape.length > longest_sequence(c_)) {
       c_.max_position_embeddings = std::max(c_.max_position_embeddings, shape.length);
     }
