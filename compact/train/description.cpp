@@ -41,14 +41,24 @@ std::string epochs_of(const Described& run) {
       "%.3g", static_cast<double>(run.steps * step) / static_cast<double>(run.task.train->size()));
 }
 
+std::string products_text(const TrainConfig& c, at::Device device, const std::string& matmul_path) {
+  const at::ScalarType type = dtype_of(c.dtype);
+  if (device.is_cuda() && type == at::kFloat) {
+    return float_products(planned_card(), c.matmul_precision);
+  }
+  if (!device.is_cpu() || type != at::kBFloat16 || bf16_products() == Bf16Products::kNative) {
+    return matmul_path;
+  }
+  return formatted("%s, bf16 %s: %.0f GFLOP/s", matmul_path.c_str(), kConvertedProducts,
+                   product_gflops(at::kBFloat16));
+}
+
 std::vector<std::string> description(const Described& run) {
   const TrainConfig& c = run.config;
   const at::Device device = run.network.device();
   const int64_t accumulation = c.gradient_accumulation_steps;
   const AttentionShape& shape = run.task.attention;
   const bool text = shape.head_dim > 0 && run.task.units > 1;
-  const bool converts = device.is_cpu() && dtype_of(c.dtype) == at::kBFloat16 &&
-                        bf16_products() == Bf16Products::kConverted;
   const std::string attention = attention_of(shape, device, dtype_of(c.dtype), c.block_size);
   return {
       cat("model    ", c.model.empty() ? c.model_name_or_path : c.model, ", ",
@@ -62,12 +72,7 @@ std::vector<std::string> description(const Described& run) {
           number_text(c.learning_rate),
           c.warmup_steps > 0 ? cat(" after warm-up of ", number_text(c.warmup_steps)) : "", ", ",
           c.dtype, " on ", device.str(), " (products: ",
-          device.is_cuda() && dtype_of(c.dtype) == at::kFloat
-              ? float_products(planned_card(), c.matmul_precision)
-              : run.matmul_path,
-          converts ? formatted(", bf16 %s: %.0f GFLOP/s", kConvertedProducts,
-                               product_gflops(at::kBFloat16))
-                   : std::string(),
+          run.products,
           attention, c.deterministic && device.is_cuda() ? ", deterministic" : "",
           device.is_cpu() ? cat(", threads: ", at::get_num_threads()) : "", ")"),
       cat("preset   ", c.preset, ", weights and optimizer state ", format_bytes(run.static_bytes)),

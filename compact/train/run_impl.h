@@ -88,6 +88,7 @@ class Run {
   PassReport report_;  // of the latest micro-batch
   HeapTrimmer heap_;
   int64_t static_bytes_ = 0;   // weights and optimizer state
+  std::string products_;       // how they are computed
   int64_t outside_bytes_ = 0;  // data sets
   std::optional<RunPlan> plan_;
   std::optional<BitChooser> bits_;

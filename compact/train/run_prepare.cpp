@@ -113,6 +113,7 @@ void Run::restore(const std::string& checkpoint) {
   }
   s_.ranks = c_.ranks;
   s_.matmul_path = set_matmul_precision(c_.matmul_precision, device_, s_.matmul_path).path;
+  products_ = products_text(c_, device_, s_.matmul_path);  // before memory is limited
   if (std::string line = evaluation_->take_over(s_); !line.empty()) warnings_.push_back(line);
 }
 
@@ -153,7 +154,7 @@ void Run::resume(const std::string& checkpoint) {
 
 void Run::describe() {
   for (const std::string& line :
-       description({c_, task_, *model_, total_steps_, s_.matmul_path, static_bytes_})) {
+       description({c_, task_, *model_, total_steps_, products_, static_bytes_})) {
     console_.line(line);
   }
   console_.line(saved_line(plan_->slots()));

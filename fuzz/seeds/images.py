@@ -6,6 +6,7 @@ import lzma
 import struct
 import tarfile
 import zipfile
+import zlib
 
 from seeds.common import ROOT, compressed
 
@@ -84,3 +85,33 @@ def jpeg():
     yield "large", image[:at] + b"\x10\x00\x10\x00" + image[at + 4 :]
     yield "zero", image[:at] + bytes(4) + image[at + 4 :]
     yield "trailing", image + bytes(100)
+
+
+def chunk(name, content):
+    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+
+def png_file(height=2, width=3, depth=8, kind=2, interlaced=0, row=10, more=b""):
+    header = struct.pack(">IIBBBBB", width, height, depth, kind, 0, 0, interlaced)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + more
+        + chunk(b"IDAT", zlib.compress(bytes(row * 2)))
+        + chunk(b"IEND", b"")
+    )
+
+
+def png():
+    exif = b"MM\0\x2a\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0"
+    yield "sound", png_file()
+    yield "grey", png_file(kind=0, row=4)
+    yield "bits", png_file(kind=0, depth=1, row=2)
+    yield "deep", png_file(kind=6, depth=16, row=25)
+    yield "palette", png_file(kind=3, row=4, more=chunk(b"PLTE", bytes(9)) + chunk(b"tRNS", b"\1"))
+    yield "interlaced", png_file(interlaced=1, row=20)
+    yield "turned", png_file(more=chunk(b"eXIf", exif))
+    yield "huge", png_file(height=2**31 - 1, width=2**31 - 1)
+    yield "large", png_file(height=40_000, width=40_000)
+    yield "cut", png_file()[:-30]
+    yield "trailing", png_file() + b"x"
