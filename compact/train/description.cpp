@@ -71,9 +71,8 @@ std::vector<std::string> description(const Described& run) {
           c.ranks > 1 ? cat(", zero ", c.zero) : "", ", ", c.optim, " at ",
           number_text(c.learning_rate),
           c.warmup_steps > 0 ? cat(" after warm-up of ", number_text(c.warmup_steps)) : "", ", ",
-          c.dtype, " on ", device.str(), " (products: ",
-          run.products,
-          attention, c.deterministic && device.is_cuda() ? ", deterministic" : "",
+          c.dtype, " on ", device.str(), " (products: ", run.products, attention,
+          c.deterministic && device.is_cuda() ? ", deterministic" : "",
           device.is_cpu() ? cat(", threads: ", at::get_num_threads()) : "", ")"),
       cat("preset   ", c.preset, ", weights and optimizer state ", format_bytes(run.static_bytes)),
   };

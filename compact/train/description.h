@@ -18,11 +18,11 @@ struct Described {
   const Network& network;
   int64_t steps = 0;
   const std::string& products;  // what products_text() said
-  int64_t static_bytes = 0;  // weights and optimizer state
+  int64_t static_bytes = 0;     // weights and optimizer state
 };
 
-// How products of this run are computed on `device`: `matmul_path` (of f32), and what products in bf16
-// reach where they are converted. These are run once, so it takes some memory.
+// How products of this run are computed on `device`: `matmul_path` (of f32), and what products in
+// bf16 reach where they are converted. These are run once, so it takes some memory.
 std::string products_text(const TrainConfig& c, at::Device device, const std::string& matmul_path);
 
 // Lines: model, data, run, preset.
