@@ -56,6 +56,25 @@ TEST(SavedTensorRules, ComparedAndDividedValuesAreKept) {
   }
 }
 
+// The sums of its weights are made again from rounded queries and keys.
+TEST(SavedTensorRules, AttentionSumsAgree) {
+  const auto attention = [](const at::Tensor& y) {
+    const at::Tensor q = 2 * y.view({1, 2, 16, 64}), k = q.flip(2);
+    return (at::scaled_dot_product_attention(q, k, q.flip(3)) * normal_tensor({64}, 2)).sum();
+  };
+  const at::Tensor want = gradient(attention, kKeep);
+  const auto error = [&](int bits) {
+    SavedTensorReport report;
+    const at::Tensor got = gradient(attention, quantized(bits), &report);
+    EXPECT_EQ(std::ranges::count(report.tensors, "recompute",
+                                 [](const SavedTensor& t) { return t.treatment.text(); }),
+              2);
+    return ((got - want).norm() / want.norm()).item<double>();
+  };
+  EXPECT_LT(error(4), 0.75);
+  EXPECT_LT(error(8), 0.06);
+}
+
 // In place the result lies where the argument did.
 TEST(SavedTensorRules, InPlaceFormsAreTheSameOperations) {
   const struct {

@@ -62,6 +62,10 @@ std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& f) {
   if (const std::optional<c10::OperatorName> schema = f.operator_name()) {
     op.known = name.starts_with("aten::");
     op.overload = schema->overload_name;
+    if (op.known && is_fused_attention(op.name)) {
+      op.schema = schema;
+      op.arguments.assign(f.inputs().begin(), f.inputs().end());
+    }
   } else {
     op.known = name.starts_with("compact::");
   }
@@ -143,6 +147,19 @@ std::optional<CopiedFrom> OpWatch::copied_from(const at::Tensor& t) {
   at::Tensor source(std::move(alive));
   if (source._version() != copy.source_version) return std::nullopt;
   return CopiedFrom{std::move(source), copy.type, copy.sizes, copy.strides};
+}
+
+bool is_fused_attention(std::string_view name) {
+  constexpr std::string_view kNames[] = {
+      "_scaled_dot_product_flash_attention_for_cpu",
+      "_scaled_dot_product_flash_attention",
+      "_scaled_dot_product_efficient_attention",
+      "_scaled_dot_product_cudnn_attention",
+      "_scaled_dot_product_fused_attention_overrideable",
+      "_flash_attention_forward",
+      "_efficient_attention_forward",
+  };
+  return std::ranges::find(kNames, name) != std::end(kNames);
 }
 
 const void* storage_of(const at::Tensor& t) {

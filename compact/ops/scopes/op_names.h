@@ -3,16 +3,22 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/core/operator_name.h>
 #include <ATen/record_function.h>
 #include <c10/util/SmallVector.h>
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace compact {
+
+class FusedAttention;
 
 struct RunningOp {
   std::string name;           // convolution, without its namespace
@@ -24,7 +30,15 @@ struct RunningOp {
   c10::SmallVector<int64_t, 5> sizes = {};       // of the first of them
   c10::SmallVector<double, 4> numbers = {};      // its arguments that are numbers, in order
   uint64_t serial = 0;                           // of its calls on this thread
+  // Where it is fused attention: its name in full and its arguments, and what is noted of them
+  // while it runs.
+  std::optional<c10::OperatorName> schema = {};
+  std::vector<c10::IValue> arguments = {};
+  mutable std::shared_ptr<FusedAttention> attention = {};
 };
+
+// Whether ATen's operation of this name computes attention without its weights.
+bool is_fused_attention(std::string_view name);
 
 // Where a copy came from: a tensor in another type, as autocast makes of weights.
 struct CopiedFrom {

@@ -64,6 +64,8 @@ struct Row {
   int64_t (*limit)(const RunningOp&) = nullptr;  // of kPlaces
 };
 
+constexpr std::string_view kFusedAttention = "fused attention";  // whatever its name
+
 constexpr Row kRows[] = {
     // Products: a factor's gradient is the other factor's product with another gradient.
     {"mm", kAny, Reads::kNear},
@@ -106,22 +108,10 @@ constexpr Row kRows[] = {
     {"var_mean", kFirst, Reads::kNear},
     {"std", kFirst, Reads::kNear},
     {"std_mean", kFirst, Reads::kNear},
-    // Attention: weights that are made again from products. Logarithms of sums and masks are exact.
-    {"_scaled_dot_product_flash_attention_for_cpu", kQkv, Reads::kNear},
-    {"_scaled_dot_product_flash_attention", kQkv, Reads::kNear},
-    {"_scaled_dot_product_efficient_attention", kQkv, Reads::kNear},
-    {"_scaled_dot_product_cudnn_attention", kQkv, Reads::kNear},
-    {"_scaled_dot_product_fused_attention_overrideable", kQkv, Reads::kNear},
-    {"_flash_attention_forward", kQkv, Reads::kNear},
-    {"_efficient_attention_forward", kQkv, Reads::kNear},
-    {"_scaled_dot_product_flash_attention_for_cpu", kResult, Reads::kNear, Role::kNone, is_values},
-    {"_scaled_dot_product_flash_attention", kResult, Reads::kNear, Role::kNone, is_values},
-    {"_scaled_dot_product_efficient_attention", kResult, Reads::kNear, Role::kNone, is_values},
-    {"_scaled_dot_product_cudnn_attention", kResult, Reads::kNear, Role::kNone, is_values},
-    {"_scaled_dot_product_fused_attention_overrideable", kResult, Reads::kNear, Role::kNone,
-     is_values},
-    {"_flash_attention_forward", kResult, Reads::kNear, Role::kNone, is_values},
-    {"_efficient_attention_forward", kResult, Reads::kNear, Role::kNone, is_values},
+    // Attention: weights that are made again from products, and with them the logarithms of their
+    // sums (fused_attention_impl.h). Masks are exact.
+    {kFusedAttention, kQkv, Reads::kNear},
+    {kFusedAttention, kResult, Reads::kNear, Role::kNone, is_values},
     {"_softmax", kResult, Reads::kNear, Role::kNone, is_attention},
     {"_safe_softmax", kResult, Reads::kNear, Role::kNone, is_attention},
     // Smooth functions, whose derivative has a bounded slope.
@@ -167,7 +157,7 @@ constexpr Row kRows[] = {
 
 const Row* row_of(const RunningOp& op, const at::Tensor& t, uint32_t inputs) {
   if (!op.known) return nullptr;
-  std::string_view name = op.name;
+  std::string_view name = is_fused_attention(op.name) ? kFusedAttention : op.name;
   uint32_t place = inputs ? inputs : kResult;
   // In place the first argument is the result, and what is saved of it beforehand is a copy.
   if (name.ends_with('_')) {

@@ -16,6 +16,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
+#include "compact/ops/scopes/fused_attention_impl.h"
 #include "compact/ops/scopes/op_names.h"
 #include "compact/ops/scopes/saved_tensor_names_impl.h"
 #include "compact/ops/scopes/saved_tensor_rules_impl.h"
@@ -89,7 +90,12 @@ bool lost_a_value(const Encoded& encoded) {
 
 }  // namespace
 
+bool HeldTensor::is_rounded() const {
+  return memory_ && memory_->encoded.defined() && memory_->treatment.content() == Content::kRounded;
+}
+
 at::Tensor HeldTensor::unpack() const {
+  if (attention_) return attention_->make(values_);
   const at::NoGradGuard no_grad;
   std::unique_lock lock(memory_->mutex);
   const Encoded encoded = memory_->encoded;
@@ -128,6 +134,7 @@ void SavedTensorStore::begin(Named parameters, Named buffers, uint64_t noise) {
   saved_.clear();
   rounded_ = false;
   entries_.clear();
+  made_again_.clear();
 }
 
 void SavedTensorStore::forget() {
@@ -136,6 +143,7 @@ void SavedTensorStore::forget() {
   options_.buffers.clear();
   names_ = std::make_unique<SavedTensorNames>(options_.parameters, options_.buffers);
   entries_.clear();
+  made_again_.clear();
 }
 
 SavedTensorReport SavedTensorStore::report() const {
@@ -158,9 +166,31 @@ HeldTensor SavedTensorStore::pack(const at::Tensor& t, bool again) {
     held.offset_ = t.storage_offset();
     held.flat_ = t.is_non_overlapping_and_dense();
   }
+  const RunningOp* const op = OpWatch::current();
+  const bool attends = op && op->schema && held.strided_;
+  if (attends && !op->attention) op->attention = std::make_shared<FusedAttention>(*op);
+  const bool is_result =
+      attends && std::ranges::find(op->inputs, storage_of(t)) == op->inputs.end();
   const std::lock_guard lock(mutex_);
+  if (is_result && op->attention->rounds_scores() && op->attention->can_make(t)) {
+    held.memory_ = made_again(t);
+    held.attention_ = op->attention;
+    held.values_ = op->attention->is_values(t);
+    return held;
+  }
   held.memory_ = hold(t, held.strided_, again);
+  if (attends && !is_result) op->attention->note(t, held);
   return held;
+}
+
+std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::made_again(const at::Tensor& t) {
+  static const Treatment kAgain = Treatment::parse("recompute");
+  SavedTensor row{.name = names_->next(t).text, .treatment = kAgain, .sizes = t.sizes().vec()};
+  row.type = t.scalar_type();
+  row.bytes = t.numel() * t.element_size();
+  saved_.push_back(std::move(row));
+  made_again_.insert_or_assign(storage_of(t), t.storage().getWeakStorageImpl());
+  return std::make_shared<Memory>();
 }
 
 std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::whole(const at::Tensor& t) const {
@@ -324,6 +354,10 @@ std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::hold(const at::Tenso
   for (const Content other : {Content::kExact, Content::kRounded, Content::kSigns}) {
     // Held twice, in two ways: counted once.
     row.shared |= plain_bits && found(key(other)) != nullptr;
+  }
+  // What was counted where it is made again.
+  if (const auto known = made_again_.find(storage_of(t)); known != made_again_.end()) {
+    row.shared |= !known->second.expired();
   }
   memory = std::make_shared<Memory>();
   memory->live = live_;

@@ -21,6 +21,7 @@
 
 namespace compact {
 
+class FusedAttention;
 class SavedTensorNames;
 
 // What is held in place of one saved tensor. It holds no graph and outlives its store.
@@ -31,6 +32,10 @@ class HeldTensor {
   // nobody else compares versions.
   at::Tensor unpack() const;
 
+  bool defined() const { return memory_ != nullptr; }
+  // Whether it is held in codes that round.
+  bool is_rounded() const;
+
  private:
   friend class SavedTensorStore;
   struct Memory;  // held once, by all who saved it
@@ -39,6 +44,9 @@ class HeldTensor {
   int64_t offset_ = 0;
   bool strided_ = false;  // plain memory of which it is a view
   bool flat_ = false;     // all of a piece of it, in some order
+  // What makes it again, with no memory of its own; whether it is its values.
+  std::shared_ptr<const FusedAttention> attention_;
+  bool values_ = false;
 };
 
 // Holds what forward passes save, one pass after another. Names operations where an OpWatch lives
@@ -77,6 +85,8 @@ class SavedTensorStore {
     std::weak_ptr<Memory> memory;
   };
   std::shared_ptr<Memory> hold(const at::Tensor& t, bool strided, bool again);
+  // Says that a tensor is made again.
+  std::shared_ptr<Memory> made_again(const at::Tensor& t);
   // What holds the parameter that `t` is a copy of in another type; null where it is no such copy.
   std::shared_ptr<Memory> as_parameter(const at::Tensor& t) const;
   std::shared_ptr<Memory> whole(const at::Tensor& t) const;
@@ -95,6 +105,7 @@ class SavedTensorStore {
   std::vector<SavedTensor> saved_;
   bool rounded_ = false;
   std::map<Key, Entry> entries_;
+  std::map<const void*, c10::weak_intrusive_ptr<c10::StorageImpl>> made_again_;
   std::shared_ptr<std::atomic<int64_t>> live_;
 };
 

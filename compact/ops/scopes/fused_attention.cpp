@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
+
+#include <utility>
+
+#include "compact/ops/scopes/fused_attention_impl.h"
+
+namespace compact {
+namespace {
+
+bool is_same(const at::Tensor& a, const at::Tensor& b) {
+  return a.is_same(b) ||
+         (a.defined() && b.defined() && storage_of(a) == storage_of(b) && storage_of(a) &&
+          a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
+          a.strides() == b.strides() && a.scalar_type() == b.scalar_type());
+}
+
+}  // namespace
+
+FusedAttention::FusedAttention(const RunningOp& op)
+    : name_(*op.schema), arguments_(op.arguments), held_(op.arguments.size()) {
+  const c10::FunctionSchema& schema =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow(name_.name.c_str(), name_.overload_name.c_str())
+          .schema();
+  for (size_t i = 0; i < arguments_.size(); ++i) {
+    c10::IValue& argument = arguments_[i];
+    const std::string& name = schema.arguments()[i].name();
+    if (argument.isTensor() && argument.toTensor().defined()) {
+      argument = argument.toTensor().detach();  // it holds no graph
+    } else if (name == "dropout_p") {
+      dropout_ = argument.toDouble() > 0;
+      argument = 0.0;
+    } else if (name == "compute_log_sumexp" || name == "compute_logsumexp") {
+      argument = true;
+    }
+  }
+  query_ = arguments_[0].toTensor().sizes().vec();
+  value_ = arguments_[2].toTensor().sizes().vec();
+}
+
+void FusedAttention::note(const at::Tensor& t, const HeldTensor& held) {
+  for (size_t i = 0; i < arguments_.size(); ++i) {
+    if (!arguments_[i].isTensor() || !is_same(arguments_[i].toTensor(), t)) continue;
+    held_[i] = held;
+    arguments_[i] = {};
+  }
+}
+
+bool FusedAttention::rounds_scores() const {
+  return held_[0].is_rounded() || held_[1].is_rounded();
+}
+
+bool FusedAttention::is_values(const at::Tensor& result) const {
+  return result.dim() == static_cast<int64_t>(query_.size()) && result.size(-1) == value_.back() &&
+         result.size(-2) == query_[query_.size() - 2];
+}
+
+bool FusedAttention::can_make(const at::Tensor& result) const {
+  return at::isFloatingType(result.scalar_type()) && !(dropout_ && is_values(result));
+}
+
+at::Tensor FusedAttention::make(bool values) const {
+  const at::NoGradGuard no_grad;
+  const std::lock_guard lock(mutex_);
+  at::Tensor& wanted = values ? values_ : logarithms_;
+  if (!wanted.defined()) {
+    torch::jit::Stack stack = arguments_;
+    for (size_t i = 0; i < stack.size(); ++i) {
+      if (held_[i].defined()) stack[i] = held_[i].unpack();
+    }
+    c10::Dispatcher::singleton()
+        .findSchemaOrThrow(name_.name.c_str(), name_.overload_name.c_str())
+        .callBoxed(stack);
+    values_ = stack[0].toTensor();
+    logarithms_ = stack[1].toTensor();
+  }
+  return std::exchange(wanted, {});
+}
+
+}  // namespace compact
