@@ -165,24 +165,25 @@ int64_t BudgetSearch::least_predicted(Variant v) {
   return least;
 }
 
-const BudgetSearch::Level& BudgetSearch::level(size_t number) {
+BudgetSearch::Level& BudgetSearch::level(size_t number) {
   const auto known = levels_.find(number);
   if (known != levels_.end()) return known->second;
   const Variant& variant = variants_.levels()[number];
-  Level l{
-      .variant = variant, .cheapest = *best(variant, kAnyCost), .least = least_predicted(variant)};
-  if (request_.device == c10::kCUDA) {
-    l.distance = std::max<int64_t>(1, (l.cheapest.solution.peak - l.least) / kBudgets);
-  }
-  return levels_.emplace(number, std::move(l)).first->second;
+  return levels_.emplace(number, Level{.variant = variant, .least = least_predicted(variant)})
+      .first->second;
 }
 
-std::optional<BudgetSearch::Candidate> BudgetSearch::below(const Level& l, int64_t bytes) {
-  const int64_t most = l.cheapest.solution.peak;
-  if (bytes >= most) return l.cheapest;
+std::optional<BudgetSearch::Candidate> BudgetSearch::below(Level& l, int64_t bytes) {
   if (bytes < l.least) return std::nullopt;
-  const int64_t steps = (most - bytes + l.distance - 1) / l.distance;
-  return best(l.variant, std::max(l.least, most - steps * l.distance));
+  if (bytes == l.least) return best(l.variant, bytes);
+  if (!l.cheapest) l.cheapest = best(l.variant, kAnyCost);
+  const int64_t most = l.cheapest->solution.peak;
+  if (bytes >= most) return l.cheapest;
+  // Between budgets that the solver is asked for.
+  const int64_t distance =
+      request_.device == c10::kCUDA ? std::max<int64_t>(1, (most - l.least) / kBudgets) : 1;
+  const int64_t steps = (most - bytes + distance - 1) / distance;
+  return best(l.variant, std::max(l.least, most - steps * distance));
 }
 
 const Chosen& BudgetSearch::planned(const Candidate& c) {
@@ -267,7 +268,7 @@ const Chosen* BudgetSearch::better_preset(const Chosen* found, int64_t budget) {
 // then meets it.
 std::optional<Chosen> BudgetSearch::find(int64_t budget) {
   for (size_t i = 0; i < variants_.levels().size(); ++i) {
-    const Level& l = level(i);
+    Level& l = level(i);
     const Chosen* found = nullptr;
     auto candidate = below(l, budget);
     while (candidate && !found) {
@@ -293,7 +294,7 @@ int64_t BudgetSearch::least_peak() {
     least_ = &chosen;
   };
   for (size_t i = variants_.levels().size(); i-- > 0;) {
-    const Level& l = level(i);
+    Level& l = level(i);
     if (l.least >= peak) continue;
     consider(*below(l, l.least));
     auto candidate = below(l, peak - 1);

@@ -63,12 +63,11 @@ class BudgetSearch {
   };
   struct Level {
     Variant variant;
-    Candidate cheapest;    // under any budget
-    int64_t least = 0;     // predicted peak
-    int64_t distance = 1;  // of budgets that the solver is asked for
+    int64_t least = 0;                  // predicted peak
+    std::optional<Candidate> cheapest;  // under any budget, once it is asked for
   };
 
-  const Level& level(size_t number);
+  Level& level(size_t number);
   // The best of a level under the budget, by the solver's own prediction of the peak. Budgets of
   // the same cost and peak have the same one.
   std::optional<Candidate> best(const Variant& level, int64_t budget);
@@ -76,7 +75,7 @@ class BudgetSearch {
   bool fits_one(Variant v, int64_t budget);
   int64_t least_predicted(Variant v);
   // The cheapest of a level whose predicted peak is at most so many bytes.
-  std::optional<Candidate> below(const Level& level, int64_t bytes);
+  std::optional<Candidate> below(Level& level, int64_t bytes);
   const Chosen& planned(const Candidate& candidate);
   Chosen planned_preset(const std::string& name) const;
   // The presets without loss that are for this network, as they are.

@@ -77,26 +77,39 @@ std::string milder_settings(const Asked& asked, const Task& task, c10::DeviceTyp
   std::optional<StepMemory> memory;  // of a step where one is searched for
   const bool may_release =
       asked.config.gradient_accumulation_steps == 1 && asked.config.max_grad_norm <= 0;
-  // A setting with which the step would be refused is not offered.
-  const auto offer = [&](const std::string& what, const Asked& other) {
+  // What a step takes, if no more than `bytes`; nothing where it would be refused.
+  const auto fitting = [&](const Asked& other) -> std::optional<int64_t> {
     try {
       // Most of what cannot help is known without a search.
       if (!other.policy && other.config.dtype == asked.config.dtype) {
         if (!memory)
           memory = plan_step(step_request(asked.config, task, all_kept(), device)).memory;
-        if (fixed_bytes(*memory, other.allowed, may_release) > bytes) return false;
+        if (fixed_bytes(*memory, other.allowed, may_release) > bytes) return std::nullopt;
       }
       const int64_t peak =
           other.policy ? plan_step(step_request(other.config, task, *other.policy, device)).reserved
                        : search_for(other.config, task, device, other.allowed,
                                     any_speed(other.config, task, device))
                              ->least_peak();
-      if (peak > bytes) return false;
-      text += cat(text.empty() ? "" : "; ", what, other.policy ? " (" : " (from ",
-                  format_bytes(peak), ")");
-      return true;
+      return peak > bytes ? std::nullopt : std::optional(peak);
     } catch (const InputError&) {
-      return false;
+      return std::nullopt;
+    }
+  };
+  const auto offer = [&](const std::string& what, const Asked& other) {
+    const std::optional<int64_t> peak = fitting(other);
+    if (peak) {
+      text += cat(text.empty() ? "" : "; ", what, other.policy ? " (" : " (from ",
+                  format_bytes(*peak), ")");
+    }
+    return peak.has_value();
+  };
+  // Of sizes that get smaller the first that fits; none does where the last does not.
+  const auto offer_size = [&](const std::string& option, int64_t TrainConfig::*member,
+                              const std::vector<Asked>& sizes) {
+    if (sizes.size() > 1 && !fitting(sizes.back())) return;
+    for (const Asked& other : sizes) {
+      if (offer(cat(option, " ", other.config.*member), other)) return;
     }
   };
   const TrainConfig& c = asked.config;
@@ -108,20 +121,18 @@ std::string milder_settings(const Asked& asked, const Task& task, c10::DeviceTyp
       if (offer(cat("--preset ", preset), other)) break;
     }
   }
-  Asked fewer = asked;
-  while ((fewer.config.per_device_train_batch_size /= 2) >= 1) {
-    if (offer(cat("--per_device_train_batch_size ", fewer.config.per_device_train_batch_size),
-              fewer)) {
-      break;
-    }
+  std::vector<Asked> fewer, shorter;
+  for (Asked other = asked; (other.config.per_device_train_batch_size /= 2) >= 1;) {
+    fewer.push_back(other);
   }
+  offer_size("--per_device_train_batch_size", &TrainConfig::per_device_train_batch_size, fewer);
   const auto size = [&](const TrainConfig& of) {
     return task.inputs(of, at::kMeta, 1).inputs[0].numel();
   };
-  Asked shorter = asked;
-  while ((shorter.config.block_size /= 2) >= 32 && size(shorter.config) < size(c)) {
-    if (offer(cat("--block_size ", shorter.config.block_size), shorter)) break;
+  for (Asked other = asked; (other.config.block_size /= 2) >= 32 && size(other.config) < size(c);) {
+    shorter.push_back(other);
   }
+  offer_size("--block_size", &TrainConfig::block_size, shorter);
   if (dtype_of(c.dtype) == at::kFloat) {
     Asked half = asked;
     half.config.dtype = "bfloat16";
