@@ -73,6 +73,12 @@ c10::intrusive_ptr<HeldSavedTensor> SavedTensors::held(const at::Tensor& t, bool
   }
 }
 
+std::optional<c10::intrusive_ptr<HeldSavedTensor>> SavedTensors::pack_small(const at::Tensor& t) {
+  std::optional<HeldTensor> held = store_.pack_made_again(t);
+  if (!held) return std::nullopt;
+  return c10::make_intrusive<HeldSavedTensor>(std::move(*held));
+}
+
 std::vector<SavedTensors::Row> SavedTensors::report() const {
   std::vector<Row> rows;
   for (const SavedTensor& t : store_.report().tensors) {
@@ -105,6 +111,7 @@ TORCH_LIBRARY_FRAGMENT(compact, m) {
       .def("leave", &SavedTensors::leave)
       .def("pack", &SavedTensors::pack)
       .def("pack_again", &SavedTensors::pack_again)
+      .def("pack_small", &SavedTensors::pack_small)
       .def("report", &SavedTensors::report)
       .def("under_other_hooks", &SavedTensors::under_other_hooks)
       .def("bytes", &SavedTensors::bytes);

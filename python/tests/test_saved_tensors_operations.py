@@ -285,14 +285,14 @@ def test_masks_of_attention_are_kept():
 # ---- Fused attention, whose backward pass divides by sums that its forward pass made.
 
 
-def attention(factor=1.0, dtype=torch.float32, one_tensor=False, **options):
+def attention(factor=1.0, dtype=torch.float32, one_tensor=False, least=16, **options):
     """Queries, keys and values; what attends them; and a gradient that comes in."""
     draw = torch.Generator().manual_seed(1)
     q, k, v, g = (torch.randn(2, 4, 96, 64, generator=draw, dtype=dtype) for _ in range(4))
     parts = [(q * factor).requires_grad_(), (k * factor).requires_grad_(), v.requires_grad_()]
 
     def run(policy, *inputs):
-        with compact.saved_tensors(policy, least_elements=16) if policy else contextlib.nullcontext() as saved:
+        with compact.saved_tensors(policy, least_elements=least) if policy else contextlib.nullcontext() as saved:
             inputs = [t * 1 for t in inputs or parts]
             if one_tensor:
                 inputs = torch.cat(inputs).view(3, 2, 4, 96, 64).unbind()
@@ -304,13 +304,14 @@ def attention(factor=1.0, dtype=torch.float32, one_tensor=False, **options):
 MASK = torch.where(torch.randn(96, 96, generator=torch.Generator().manual_seed(2)) > 0, 0.0, -torch.inf).fill_diagonal_(0)
 
 
+@pytest.mark.parametrize("least", [16, 1024])  # sums are fewer
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("one_tensor", [False, True])
 @pytest.mark.parametrize("options", [{"is_causal": True}, {"attn_mask": MASK}, {"scale": 0.3}], ids=lambda x: next(iter(x)))
-def test_attention_is_that_of_what_is_held(options, one_tensor, dtype):
+def test_attention_is_that_of_what_is_held(options, one_tensor, dtype, least):
     if "attn_mask" in options:
         options = {"attn_mask": options["attn_mask"].to(dtype)}
-    run, parts, g = attention(2.0, dtype, one_tensor, **options)
+    run, parts, g = attention(2.0, dtype, one_tensor, least, **options)
     y, saved = run(FOUR)
     held = [getattr(y.grad_fn, f"_saved_{name}").detach().clone() for name in ("query", "key", "value")]
     assert not torch.equal(held[0], parts[0])
@@ -334,6 +335,20 @@ def test_large_scores_are_near(deviation, policy, most):
     got = torch.autograd.grad(run(policy)[0], parts, g)
     for a, b in zip(got, wanted, strict=True):
         assert (a - b).norm() < most * b.norm()
+
+
+def test_keys_that_are_queries_of_the_other_sign():
+    _, (q, _, v), g = attention()
+
+    def run(policy):
+        with compact.saved_tensors(policy, least_elements=16) if policy else contextlib.nullcontext():
+            x = q * 1
+            return F.scaled_dot_product_attention(x, torch._neg_view(x), v * 1)
+
+    wanted = torch.autograd.grad(run(None), [q, v], g)
+    got = torch.autograd.grad(run(EIGHT), [q, v], g)
+    for a, b in zip(got, wanted, strict=True):
+        assert (a - b).norm() < 0.05 * b.norm()
 
 
 def test_attention_of_exact_queries_and_keys_keeps_its_results():

@@ -10,10 +10,10 @@ namespace compact {
 namespace {
 
 bool is_same(const at::Tensor& a, const at::Tensor& b) {
-  return a.is_same(b) ||
-         (a.defined() && b.defined() && storage_of(a) == storage_of(b) && storage_of(a) &&
-          a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
-          a.strides() == b.strides() && a.scalar_type() == b.scalar_type());
+  return a.is_same(b) || (a.defined() && b.defined() && storage_of(a) == storage_of(b) &&
+                          storage_of(a) && a.storage_offset() == b.storage_offset() &&
+                          a.sizes() == b.sizes() && a.strides() == b.strides() &&
+                          a.scalar_type() == b.scalar_type() && a.is_neg() == b.is_neg());
 }
 
 }  // namespace

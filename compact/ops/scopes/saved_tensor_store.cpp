@@ -166,20 +166,29 @@ HeldTensor SavedTensorStore::pack(const at::Tensor& t, bool again) {
     held.offset_ = t.storage_offset();
     held.flat_ = t.is_non_overlapping_and_dense();
   }
+  if (std::optional<HeldTensor> made = pack_made_again(t)) return std::move(*made);
   const RunningOp* const op = OpWatch::current();
   const bool attends = op && op->schema && held.strided_;
   if (attends && !op->attention) op->attention = std::make_shared<FusedAttention>(*op);
-  const bool is_result =
-      attends && std::ranges::find(op->inputs, storage_of(t)) == op->inputs.end();
   const std::lock_guard lock(mutex_);
-  if (is_result && op->attention->rounds_scores() && op->attention->can_make(t)) {
-    held.memory_ = made_again(t);
-    held.attention_ = op->attention;
-    held.values_ = op->attention->is_values(t);
-    return held;
-  }
   held.memory_ = hold(t, held.strided_, again);
-  if (attends && !is_result) op->attention->note(t, held);
+  if (attends) op->attention->note(t, held);
+  return held;
+}
+
+std::optional<HeldTensor> SavedTensorStore::pack_made_again(const at::Tensor& t) {
+  const RunningOp* const op = OpWatch::current();
+  // Its queries and keys were packed before.
+  const FusedAttention* const attention = op ? op->attention.get() : nullptr;
+  if (!attention || !is_strided(t) || !attention->rounds_scores() || !attention->can_make(t) ||
+      std::ranges::find(op->inputs, storage_of(t)) != op->inputs.end()) {
+    return std::nullopt;
+  }
+  HeldTensor held;
+  held.attention_ = op->attention;
+  held.values_ = attention->is_values(t);
+  const std::lock_guard lock(mutex_);
+  held.memory_ = made_again(t);
   return held;
 }
 

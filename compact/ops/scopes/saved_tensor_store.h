@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -61,6 +62,9 @@ class SavedTensorStore {
   // as they are. `again`: it is what a checkpoint computes from a second time. Throws InputError
   // where the policy names a treatment of segments.
   HeldTensor pack(const at::Tensor& t, bool again = false);
+  // The same of a tensor that is made again from others; nullopt where it is none. For whoever
+  // keeps small tensors elsewhere: of these, too, other values may be needed than they have.
+  std::optional<HeldTensor> pack_made_again(const at::Tensor& t);
 
   // Begins another pass: names and report begin anew. What is held stays.
   using Named = std::vector<std::pair<std::string, at::Tensor>>;
