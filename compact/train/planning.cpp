@@ -104,7 +104,7 @@ std::string milder_settings(const Asked& asked, const Task& task, c10::DeviceTyp
     }
     return peak.has_value();
   };
-  // Of sizes that get smaller the first that fits; none does where the last does not.
+  // The first that fits of sizes that get smaller; none does where the last does not.
   const auto offer_size = [&](const std::string& option, int64_t TrainConfig::*member,
                               const std::vector<Asked>& sizes) {
     if (sizes.size() > 1 && !fitting(sizes.back())) return;
