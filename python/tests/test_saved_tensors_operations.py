@@ -351,6 +351,36 @@ def test_keys_that_are_queries_of_the_other_sign():
         assert (a - b).norm() < 0.05 * b.norm()
 
 
+@pytest.mark.parametrize("policy", ["off", FOUR])
+def test_attention_under_vmap(policy):
+    draw = torch.Generator().manual_seed(1)
+    parts = [torch.randn(3, 2, 4, 32, 64, generator=draw).requires_grad_() for _ in range(3)]
+
+    def gradients(scope):
+        with scope:
+            y = torch.vmap(lambda q, k, v: F.scaled_dot_product_attention(q * 1, k * 1, v * 1))(*parts)
+        return torch.autograd.grad(y.pow(2).sum(), parts)
+
+    wanted = gradients(contextlib.nullcontext())
+    for a, b in zip(gradients(compact.saved_tensors(policy, least_elements=16)), wanted, strict=True):
+        assert (a - b).norm() <= (0 if policy == "off" else 0.6) * b.norm()
+
+
+def test_queries_that_are_held_whole_later():
+    run, parts, g = attention(2.0)
+    with compact.saved_tensors(FOUR, least_elements=16):
+        q, k, v = (t * 1 for t in parts)
+        y = F.scaled_dot_product_attention(q, k, v)
+        assert y.grad_fn._saved_output is not None  # made of rounded ones, and the sums with it
+        others = q.abs().sum() + k.abs().sum()
+    held = [getattr(y.grad_fn, f"_saved_{name}").detach().clone().requires_grad_() for name in ("query", "key", "value")]
+    assert torch.equal(held[0], parts[0])
+    wanted = torch.autograd.grad(F.scaled_dot_product_attention(*held), held, g)
+    for a, b in zip(torch.autograd.grad(y, (q, k, v), g), wanted, strict=True):
+        assert torch.equal(a, b)
+    assert others.isfinite()
+
+
 def test_attention_of_exact_queries_and_keys_keeps_its_results():
     run, parts, g = attention(is_causal=True)
     y, saved = run("slot *.input2 = quantize:bits=4")

@@ -16,10 +16,15 @@ bool is_same(const at::Tensor& a, const at::Tensor& b) {
                           a.scalar_type() == b.scalar_type() && a.is_neg() == b.is_neg());
 }
 
+int64_t version_of(const at::Tensor& t) { return t.is_inference() ? 0 : t._version(); }
+
 }  // namespace
 
 FusedAttention::FusedAttention(const RunningOp& op)
-    : name_(*op.schema), arguments_(op.arguments), held_(op.arguments.size()) {
+    : name_(*op.schema),
+      arguments_(op.arguments),
+      held_(op.arguments.size()),
+      versions_(op.arguments.size()) {
   const c10::FunctionSchema& schema =
       c10::Dispatcher::singleton()
           .findSchemaOrThrow(name_.name.c_str(), name_.overload_name.c_str())
@@ -29,11 +34,14 @@ FusedAttention::FusedAttention(const RunningOp& op)
     const std::string& name = schema.arguments()[i].name();
     if (argument.isTensor() && argument.toTensor().defined()) {
       argument = argument.toTensor().detach();  // it holds no graph
+      versions_[i] = version_of(argument.toTensor());
     } else if (name == "dropout_p") {
       dropout_ = argument.toDouble() > 0;
       argument = 0.0;
-    } else if (name == "compute_log_sumexp" || name == "compute_logsumexp") {
+    } else if (name == "compute_log_sumexp") {
       argument = true;
+    } else if (name == "return_debug_mask") {  // of dropout alone
+      argument = false;
     }
   }
   query_ = arguments_[0].toTensor().sizes().vec();
@@ -65,16 +73,26 @@ at::Tensor FusedAttention::make(bool values) const {
   const at::NoGradGuard no_grad;
   const std::lock_guard lock(mutex_);
   at::Tensor& wanted = values ? values_ : logarithms_;
-  if (!wanted.defined()) {
+  // Others may have asked that some be held whole since.
+  const std::array rounds{held_[0].is_rounded(), held_[1].is_rounded(), held_[2].is_rounded()};
+  if (!wanted.defined() || rounds != made_of_) {
     torch::jit::Stack stack = arguments_;
     for (size_t i = 0; i < stack.size(); ++i) {
-      if (held_[i].defined()) stack[i] = held_[i].unpack();
+      if (held_[i].defined()) {
+        stack[i] = held_[i].unpack();
+      } else if (stack[i].isTensor() && stack[i].toTensor().defined()) {
+        TORCH_CHECK(version_of(stack[i].toTensor()) == versions_[i],
+                    "[saved tensors] an argument of attention that its backward pass needs was "
+                    "changed in place: ",
+                    stack[i].toTensor().sizes());
+      }
     }
     c10::Dispatcher::singleton()
         .findSchemaOrThrow(name_.name.c_str(), name_.overload_name.c_str())
         .callBoxed(stack);
-    values_ = stack[0].toTensor();
+    if (!dropout_) values_ = stack[0].toTensor();
     logarithms_ = stack[1].toTensor();
+    made_of_ = rounds;
   }
   return std::exchange(wanted, {});
 }

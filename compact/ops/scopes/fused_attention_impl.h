@@ -9,6 +9,7 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/core/operator_name.h>
 
+#include <array>
 #include <cstdint>
 #include <mutex>
 #include <vector>
@@ -40,10 +41,12 @@ class FusedAttention {
   c10::OperatorName name_;
   std::vector<c10::IValue> arguments_;  // none where it is held
   std::vector<HeldTensor> held_;        // by the argument's place
+  std::vector<int64_t> versions_;       // of the others
   std::vector<int64_t> query_, value_;  // their sizes
   bool dropout_ = false;
   mutable std::mutex mutex_;
   mutable at::Tensor values_, logarithms_;
+  mutable std::array<bool, 3> made_of_{};  // which of queries, keys and values were rounded
 };
 
 }  // namespace compact

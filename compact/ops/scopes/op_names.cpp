@@ -49,6 +49,15 @@ bool plain(const at::Tensor& t) {
          !t.unsafeGetTensorImpl()->is_python_dispatch();
 }
 
+// Whether the first `count` are tensors that any operation can read.
+bool are_plain(c10::ArrayRef<const c10::IValue> values, size_t count) {
+  return values.size() >= count &&
+         std::ranges::all_of(values.slice(0, count), [](const auto& value) {
+           return value.isTensor() && plain(value.toTensor()) &&
+                  !value.toTensor().key_set().has_any(c10::functorch_transforms_ks);
+         });
+}
+
 std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& f) {
   RunningOp& op = running.emplace_back();
   op.serial = ++calls;
@@ -57,19 +66,23 @@ std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& f) {
                       at::SavedTensorDefaultHooks::get_tls_state().stack.size() > own_hooks;
   bool differentiable = false;
   const std::string_view name = f.name();
+  // A boxed call shows all of the caller's stack, whose end is its own.
+  const c10::ArrayRef<const c10::IValue> all = f.inputs();
+  const c10::ArrayRef<const c10::IValue> inputs =
+      all.slice(all.size() - std::min(all.size(), f.num_inputs()));
   op.name = name.substr(name.rfind(':') == name.npos ? 0 : name.rfind(':') + 1);
   // What has no schema, as functions of Python, has whatever name its author chose.
   if (const std::optional<c10::OperatorName> schema = f.operator_name()) {
     op.known = name.starts_with("aten::");
     op.overload = schema->overload_name;
-    if (op.known && is_fused_attention(op.name)) {
+    if (op.known && is_fused_attention(op.name) && are_plain(inputs, 3)) {
       op.schema = schema;
-      op.arguments.assign(f.inputs().begin(), f.inputs().end());
+      op.arguments.assign(inputs.begin(), inputs.end());
     }
   } else {
     op.known = name.starts_with("compact::");
   }
-  for (const c10::IValue& value : f.inputs()) {
+  for (const c10::IValue& value : inputs) {
     if (value.isTensor()) {
       const at::Tensor& t = value.toTensor();
       if (op.inputs.empty() && has_sizes(t)) op.sizes = t.sizes();

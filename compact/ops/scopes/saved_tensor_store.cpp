@@ -91,7 +91,9 @@ bool lost_a_value(const Encoded& encoded) {
 }  // namespace
 
 bool HeldTensor::is_rounded() const {
-  return memory_ && memory_->encoded.defined() && memory_->treatment.content() == Content::kRounded;
+  if (!memory_) return false;
+  const std::lock_guard lock(memory_->mutex);
+  return memory_->encoded.defined() && memory_->treatment.content() == Content::kRounded;
 }
 
 at::Tensor HeldTensor::unpack() const {
