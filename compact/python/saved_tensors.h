@@ -52,7 +52,7 @@ class SavedTensors final : public torch::CustomClassHolder {
   // store throws InputError.
   c10::intrusive_ptr<HeldSavedTensor> pack(const at::Tensor& t) { return held(t, false); }
   c10::intrusive_ptr<HeldSavedTensor> pack_again(const at::Tensor& t) { return held(t, true); }
-  // Of a small tensor, which Python keeps: what makes it again, where it must be.
+  // What makes a small tensor again, which Python keeps unless there is such a thing.
   std::optional<c10::intrusive_ptr<HeldSavedTensor>> pack_small(const at::Tensor& t);
 
   // A tensor of the last pass: name, role or nothing, treatment, sizes, type, bytes, stored,
