@@ -25,13 +25,12 @@ FusedAttention::FusedAttention(const RunningOp& op)
       arguments_(op.arguments),
       held_(op.arguments.size()),
       versions_(op.arguments.size()) {
-  const c10::FunctionSchema& schema =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow(name_.name.c_str(), name_.overload_name.c_str())
-          .schema();
+  const c10::OperatorHandle called = c10::Dispatcher::singleton().findSchemaOrThrow(
+      name_.name.c_str(), name_.overload_name.c_str());
+  const std::vector<c10::Argument>& taken = called.schema().arguments();
   for (size_t i = 0; i < arguments_.size(); ++i) {
     c10::IValue& argument = arguments_[i];
-    const std::string& name = schema.arguments()[i].name();
+    const std::string& name = taken[i].name();
     if (argument.isTensor() && argument.toTensor().defined()) {
       argument = argument.toTensor().detach();  // it holds no graph
       versions_[i] = version_of(argument.toTensor());
