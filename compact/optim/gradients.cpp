@@ -63,7 +63,7 @@ std::string Optimizer::nonfinite(const at::Tensor& norm) const {
     count[i] = g.defined() && !g.isfinite().all().item<bool>();
   }
   if (reduction_) options_.group->all_reduce(counts);
-  for (size_t i = 0; i < states_.size(); ++i) {
+  for (size_t i = states_.size(); i-- > 0;) {
     if (count[i] > 0) return states_[i].parameter->name;
   }
   return "gradient norm";

@@ -87,8 +87,8 @@ class Optimizer {
   at::Tensor gradient_norm() const;
   // min(1, max_norm / (norm + 1e-6)), f32 []: what step() multiplies gradients with.
   static at::Tensor clip_factor(const at::Tensor& norm, double max_norm);
-  // Empty where `norm` is finite; else the first parameter whose gradient is not, or "gradient
-  // norm" where only the sum overflows. Reads from the device.
+  // Empty where `norm` is finite; else the last parameter whose gradient is not, which a backward
+  // pass comes to first, or "gradient norm" where only the sum overflows. Reads from the device.
   std::string nonfinite(const at::Tensor& norm) const;
 
   // To be called before every backward pass of a step under OptimizerOptions::f32_sums, and before

@@ -10,6 +10,7 @@
 
 #include "compact/base/check.h"
 #include "compact/codecs/meta_device.h"
+#include "compact/ops/functions/efficient_attention.h"
 #include "compact/python/cast_weights.h"
 #include "compact/python/draw_key.h"
 #include "compact/python/shape.h"
@@ -155,7 +156,8 @@ at::Tensor Block::forward(const at::Tensor& x, const std::vector<at::Tensor>& we
     w.home = cast;
   }
   const int64_t window = kind_ == "gated" ? integer("window") : 0;
-  const PartPtr p = part({device, type, lengths.has_value(), window > 0 && window < x.size(1)});
+  const Variant variant{device, type, lengths.has_value(), window > 0 && window < x.size(1)};
+  const PartPtr p = part(variant);
   if (watched_) {
     seen_ = Seen{p,
                  shape_of(x),
@@ -170,9 +172,10 @@ at::Tensor Block::forward(const at::Tensor& x, const std::vector<at::Tensor>& we
   }
   SegmentReport report;
   at::Tensor y = p->segment(x, std::move(read), pass, &report);
-  if (!report.slots.empty()) {
+  if (!report.slots.empty() || lengths) {
     const std::lock_guard lock(held_mutex_);
-    held_ = std::move(report.slots);
+    if (!report.slots.empty()) held_ = std::move(report.slots);
+    if (lengths) padded_ = Padded{variant, x.size(0), x.size(1)};
   }
   return y;
 }
@@ -198,6 +201,22 @@ std::vector<std::tuple<std::string, std::string, int64_t, int64_t>> Block::held(
   std::vector<std::tuple<std::string, std::string, int64_t, int64_t>> rows;
   for (const SlotBytes& s : held_) rows.emplace_back(s.name, s.treatment, s.stored, s.if_kept);
   return rows;
+}
+
+std::tuple<std::string, int64_t> Block::padding() const {
+  const std::lock_guard lock(held_mutex_);
+  COMPACT_CHECK(padded_, "[block] `", name_, "`: no call of it had padding");
+  const auto& [variant, samples, length] = *padded_;
+  AttentionChoice choice = masked_attention_of(variant);
+  if (variant.windowed || (kind_ == "gated" && number("softcap") > 0))
+    choice = {AttentionKernel::kChunks, integer("head_dim")};
+  int64_t bias = 0;
+  if (choice.kernel != AttentionKernel::kChunks) {
+    const at::Tensor lengths = at::empty({samples}, at::device(at::kMeta).dtype(at::kLong));
+    bias = static_cast<int64_t>(
+        padding_bias(lengths, variant.products, {samples, 1, 1, length}).storage().nbytes());
+  }
+  return {attention_text(choice, integer("head_dim")), bias};
 }
 
 }  // namespace compact

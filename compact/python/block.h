@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "compact/networks/network.h"
+#include "compact/ops/functions/attention.h"
 #include "compact/plan/groups.h"
 #include "compact/python/projected.h"
 
@@ -60,6 +61,9 @@ class Block final : public torch::CustomClassHolder {
   // The slots of the last call that made a graph: name, treatment, bytes held, bytes if all were
   // kept.
   std::vector<std::tuple<std::string, std::string, int64_t, int64_t>> held() const;
+  // The kernel that the last call with padding had for attention, and the bytes of what is added to
+  // its scores while it runs. Throws InputError where there was none.
+  std::tuple<std::string, int64_t> padding() const;
 
   // For plans, of the last call: the segment that ran, and what it was given, in shapes alone and
   // on the meta device. Nothing of a call is remembered before watch().
@@ -89,6 +93,7 @@ class Block final : public torch::CustomClassHolder {
   static constexpr const char* kAdapter = ".adapter.";  // in names of weights
   PartPtr part(const Variant& variant);
   PartPtr make(const Variant& variant) const;
+  AttentionChoice masked_attention_of(const Variant& variant) const;
   // Weights of `products` products of one input, in one matrix or in a matrix each; 0: of a norm.
   Network::Affine affine(const std::string& name, std::vector<int64_t> out, int64_t in, bool bias,
                          int64_t products = 1);
@@ -125,6 +130,11 @@ class Block final : public torch::CustomClassHolder {
   std::map<Variant, PartPtr> parts_;
   mutable std::mutex held_mutex_;
   std::vector<SlotBytes> held_;
+  struct Padded {
+    Variant variant;
+    int64_t samples, length;
+  };
+  std::optional<Padded> padded_;  // the last call of that kind
   bool watched_ = false;
   struct Seen {  // shapes and types; weights take no memory of their own
     PartPtr part;

@@ -140,6 +140,11 @@ void Block::adapt() {
   }
 }
 
+AttentionChoice Block::masked_attention_of(const Variant& v) const {
+  return choose_masked_attention(v.device, v.products, integer("head_dim"),
+                                 number("attention_dropout"));
+}
+
 Block::PartPtr Block::make(const Variant& v) const {
   const int64_t n = integer("hidden"), heads = integer("heads"), d = integer("head_dim");
   const auto at = [&](const char* name) {
@@ -150,7 +155,7 @@ Block::PartPtr Block::make(const Variant& v) const {
                         down = at("mlp.down");
   const double given = number("scale"), dropout = number("attention_dropout");
   const std::optional<double> scale = given > 0 ? std::optional(given) : std::nullopt;
-  const AttentionChoice choice = choose_masked_attention(v.device, v.products, d, dropout);
+  const AttentionChoice choice = masked_attention_of(v);
   auto part = std::make_shared<Network::Part>(
       name_, slot_of(policy_, name_ + ".attn.input", Role::kInput, n));
   if (kind_ == "gated") {

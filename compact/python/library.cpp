@@ -187,6 +187,8 @@ TORCH_LIBRARY(compact, m) {
       .def("weights", [](const BlockPtr& b) { return b->weights(); })
       .def("slots", &Block::slots)
       .def("held", &Block::held)
+      .def("padding",
+           [](const BlockPtr& b) { return as_value_error([&] { return b->padding(); }); })
       .def("watch", &Block::watch)
       .def("projections", &Block::projections)
       .def("projected", &Block::projected)

@@ -17,10 +17,7 @@ ErrorText text_of(const std::exception& e) {
   if (const auto* rank = dynamic_cast<const RankError*>(&e)) return {rank->what(), rank->code};
   if (dynamic_cast<const BudgetError*>(&e)) return {e.what(), kExitBudget};
   if (dynamic_cast<const InputError*>(&e)) return {e.what(), kExitInput};
-  if (dynamic_cast<const NonFiniteError*>(&e)) {
-    return {cat(e.what(), "; a lower --learning_rate helps most often, or more --warmup_steps"),
-            kExitNonFinite};
-  }
+  if (dynamic_cast<const NonFiniteError*>(&e)) return {e.what(), kExitNonFinite};
   if (const auto* error = dynamic_cast<const c10::Error*>(&e)) {
     if (const auto memory = out_of_memory(*error)) return {*memory, kExitBudget};
     if (const auto sentence = not_deterministic(*error)) return {*sentence, kExitInput};

@@ -19,6 +19,7 @@
 #include "compact/report/metrics.h"
 #include "compact/tasks/task.h"
 #include "compact/train/bit_chooser.h"
+#include "compact/train/not_finite.h"
 #include "compact/train/results.h"
 #include "compact/train/run_evaluation.h"
 #include "compact/train/run_output.h"
@@ -37,6 +38,7 @@ class Run {
       : c_(config), console_(console), hooks_(hooks), shared_(std::move(group)), group_(*shared_) {}
   int go();
   void show_plan();  // after memory ran out
+  std::string about_not_finite() const { return compact::about_not_finite(c_, *optimizer_); }
 
  private:
   using Clock = std::chrono::steady_clock;

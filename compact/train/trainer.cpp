@@ -162,6 +162,8 @@ int train(const TrainConfig& config, std::ostream& out, bool terminal, const Tra
     Run run(taken, console, hooks, group);
     try {
       return run.go();
+    } catch (const NonFiniteError& e) {
+      throw NonFiniteError(cat(e.what(), run.about_not_finite()));
     } catch (const std::exception& e) {
       if (out_of_memory(e)) run.show_plan();
       throw;

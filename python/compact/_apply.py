@@ -2,6 +2,7 @@
 """Gives the layers of a model forward passes of the library's, and takes them back."""
 from __future__ import annotations
 
+import collections
 import dataclasses
 import os
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from ._library import ops
 from ._families import check_version, FAMILIES, Family, family_of
 from ._fit import why_not
 from ._layers import LayerState
+from ._masks import OTHER
 from ._planning.plan import Plan, plan
 from ._policy import policy_text, presets
 from ._stand_in import REPLICATE, STATE, Forward, Notes, Replicate, state_of
@@ -34,6 +36,9 @@ class LayerReport:
     served: bool | None = None  # in the last pass with gradients; None: there was none
     # The slots of that pass: name in policies, treatment, bytes held, bytes if all were kept.
     slots: list[tuple[str, str, int, int]] = dataclasses.field(default_factory=list)
+    # Where samples of that pass were padded: the kernel of its attention, bytes of what is added to its scores
+    # while it runs, and bytes of the model's mask, which layers share. None: none was.
+    padding: tuple[str, int, int] | None = None
 
     @property
     def held(self) -> int:
@@ -82,10 +87,21 @@ class Report:
                 for reason, count in layer.own_forward.items():
                     text += f"; {count} by its own forward: {reason}"
             lines.append(f"  {layer.name:{width}}  {text}")
+        lines += ["  " + line for line in self._masks()]
         if self.rest:
             lines.append(f"  by their own code: {', '.join(self.rest)}")
         lines.append(f"  loss: {self.loss}")
         return "\n".join(lines)
+
+    def _masks(self) -> list[str]:
+        """What attention masks cost."""
+        padded = collections.Counter(layer.padding for layer in self.layers if layer.padding)
+        lines = [
+            f"padding: {count} layers in the last step, attention by {kernel}, in each {bias:,} bytes for it; the model's mask has {mask:,} bytes"
+            for (kernel, bias, mask), count in padded.items()
+        ]
+        others = sum(OTHER in layer.own_forward for layer in self.layers)
+        return lines + [f"masks: {others} layers ran their own forward, since {OTHER}"] * bool(others)
 
 
 def _candidates(model: nn.Module) -> list[tuple[str, nn.Module, Family, str | None]]:
@@ -118,7 +134,7 @@ def _others(model: nn.Module, known: set[nn.Module]) -> tuple[list[tuple[str, nn
     return layers, rest
 
 
-_OF_PLAN = ("allow", "optimizer", "clip", "device", "gpu", "autocast")  # of plan(): what goes with a budget
+_OF_PLAN = ("padded", "allow", "optimizer", "clip", "device", "gpu", "autocast")  # of plan(): what goes with a budget
 
 
 def _asked_for(policy: Any, budget: Any, batch: Any, chunked_loss: bool, settings: dict) -> str | os.PathLike | None:
@@ -158,8 +174,8 @@ def apply(
 
     policy: a preset's name ("exact", which is the default, "recompute", "gact-l1", ...;
     compact.presets()), the path of a policy's file, its text, or a plan for a budget. With a `budget` and
-    a `batch` it is "auto": what plan() chooses for them and the same `settings` (allow, optimizer, clip,
-    device, gpu, autocast).
+    a `batch` it is "auto": what plan() chooses for them and the same `settings` (padded, allow, optimizer,
+    clip, device, gpu, autocast).
 
     Optimizers are to be made after apply(). A policy with `grad` lines, as "compact", projects
     gradients: weights that it names are frozen, and parameters `carrier` beside them take their
@@ -294,6 +310,7 @@ def report(model: nn.Module) -> Report:
                 LayerReport(
                     name, state.name, None, state.calls, dict(state.own_forward), state.served,
                     state.block.held() if state.served else [],
+                    (*state.block.padding(), state.mask) if state.served and state.mask else None,
                 )
             )  # fmt: skip
         else:

@@ -69,6 +69,7 @@ class LayerState:
             self.family.kind, self.name, self.policy, {k: float(v) for k, v in numbers.items()}, rows, self.seed
         )
         self.numbers, self.adapters = numbers, adapters
+        self.mask = 0  # bytes of the mask that the block's last pass had, where that says padding
         self._set_projected()
         names = list(self.block.weights())
         sources = [self._source(layer, full) for full in names]
@@ -120,7 +121,7 @@ class LayerState:
     def __getstate__(self):
         # Functions of classes cannot be pickled where decorators made them: they are found anew.
         watched = [row[:3] for row in self.watched]
-        return self.__dict__ | {"own_forward": collections.Counter(), "calls": 0, "watched": watched, "own": None}
+        return self.__dict__ | {"own_forward": collections.Counter(), "calls": 0, "mask": 0, "watched": watched, "own": None}
 
     def __setstate__(self, state):
         self.__dict__.update(state)
@@ -256,5 +257,6 @@ def forward(layer: nn.Module, hidden_states: torch.Tensor, *args: Any, **kwargs:
         state.notes.say(f"gradient_checkpointing is on, and has no effect on layers that compact serves: {INSTEAD}")
     state.calls += 1
     state.served = True
+    state.mask = told["attention_mask"].untyped_storage().nbytes() if lengths is not None else 0
     with torch._C.DisableTorchFunctionSubclass():
         return state.block.forward(hidden_states, weights, cos, sin, lengths, layer.training)

@@ -76,6 +76,30 @@ def test_masks_that_are_no_padding():
         assert torch.allclose(wanted[0], got[0], atol=1e-5)
         assert error(got[1], wanted[1]) < 1e-5
     assert "the attention mask is neither causal nor padding at the end" in reasons(model)
+    assert "masks: 2 layers ran their own forward, since the attention mask is neither causal" in str(compact.report(model))
+
+
+@pytest.mark.parametrize(
+    "name,how,kernel,row,mask",
+    [
+        ("llama", {}, "flash (cpu)", 48, 40 * 40),
+        ("gpt2", {"attn_pdrop": 0.1}, "chunks of scores", 0, 40 * 40),
+        ("bert", {}, "flash (cpu)", 48, 40 * 40),
+    ],
+)
+def test_what_padding_costs_is_reported(name, how, kernel, row, mask):
+    model = make(name)
+    for module in model.modules():
+        if hasattr(module, "attn_dropout"):
+            module.attn_dropout.p = how.get("attn_pdrop", 0.0)
+    compact.apply(model, "exact")
+    model(**inputs(name)).loss.backward()
+    assert all(layer.padding is None for layer in compact.report(model).layers) and "padding" not in str(compact.report(model))
+    model(**inputs(name, padded=True)).loss.backward()
+    assert [layer.padding for layer in compact.report(model).layers] == [(kernel, 3 * row * 4, 3 * mask)] * 2
+    text = f"padding: 2 layers in the last step, attention by {kernel}, in each {12 * row:,} bytes for it; the model's mask has {3 * mask:,} bytes"
+    assert text in str(compact.report(model))
+    assert compact.report(copy.deepcopy(model)).layers[0].padding is None
 
 
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma3", "phi3", "gpt2"])

@@ -12,6 +12,7 @@ import transformers
 from torch import nn
 
 import compact
+from compact import _masks
 from compact._planning.known_values import KnownValues, with_value
 from compact._planning.plan import POLICIES as POLICIES_OF_TABLES
 
@@ -25,6 +26,7 @@ BESIDE = {("gpt2", "plain"): 48, "vit": 16384}
 def measured(name, policy, given, optimizer=lambda p: torch.optim.AdamW(p, fused=True), clip=True, autocast=None):
     """The most that a step takes, weights, gradients and moments included."""
     gc.collect()  # what dies while the meter counts would be taken off
+    _masks._last.result = ()  # lengths of an earlier model's samples
     with compact.Meter() as meter:
         model = make(name)
         if policy == "gradient_checkpointing":
@@ -83,6 +85,36 @@ def test_masks_are_read(padded):
     given["attention_mask"] = given.get("attention_mask", torch.ones_like(given["input_ids"]))
     plan = compact.plan(make("llama"), given, policies=("exact",))
     assert plan["rows"][0]["peak"] == measured("llama", "exact", given)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])
+def test_padding_of_samples_that_are_not_here(name):
+    given = inputs(name, padded=True, batch=3, length=64)
+    plan = compact.plan(make(name), (3, 64), policies=POLICIES, padded=True)
+    assert not plan["failed"] and plan["mask"] is True and "no attention mask is counted" not in str(plan)
+    for row in plan["rows"]:
+        assert measured(name, row["policy"], given) - row["peak"] == BESIDE.get((name, row["policy"]), 0), row
+    without = compact.plan(make(name), (3, 64), policies=POLICIES)
+    assert without["mask"] is False and "no attention mask is counted: padded=True counts one" in str(without)
+    assert without["rows"][0]["peak"] < plan["rows"][0]["peak"]
+
+
+def test_a_budget_counts_padding():
+    given = inputs("llama", padded=True, batch=3, length=64)
+    least = compact.plan(make("llama"), (3, 64), policies=["recompute"])["rows"][0]["peak"]
+    budget = (least + compact.plan(make("llama"), (3, 64), policies=["exact"], padded=True)["rows"][0]["peak"]) // 2
+    plan = compact.plan(make("llama"), (3, 64), policies=(), budget=budget, padded=True)
+    assert plan["rows"][-1]["peak"] == measured("llama", plan.policy, given) <= budget
+    chosen = compact.report(compact.apply(make("llama"), budget=budget, batch=(3, 64), padded=True)).policy
+    assert measured("llama", chosen, given) <= budget  # by times of this machine, which vary
+
+
+def test_padding_is_said_once_and_of_tokens():
+    with pytest.raises(ValueError, match='padded=True is for .samples, tokens.: give `batch` its "attention_mask"'):
+        compact.plan(make("llama"), inputs("llama"), padded=True)
+    with pytest.raises(ValueError, match="padded=True is for models of tokens, ViTForImageClassification takes pixel_values"):
+        compact.plan(make("vit"), 2, padded=True)
+    assert compact.plan(make("vit"), 2, policies=["exact"])["mask"] is None
 
 
 def test_shapes_alone():

@@ -53,10 +53,10 @@ TEST(Optimizer, NamesWhatIsNotFinite) {
     Optimizer optimizer(toy.pointers(), {});
     toy.accumulate(0);
     EXPECT_EQ(optimizer.nonfinite(optimizer.gradient_norm()), "");
-    toy.parameters[2].weight.mutable_grad()[3] = bad;
-    EXPECT_EQ(optimizer.nonfinite(optimizer.gradient_norm()), "g");
     toy.parameters[0].leaf().mutable_grad()[1][1] = bad;
     EXPECT_EQ(optimizer.nonfinite(optimizer.gradient_norm()), "a");
+    toy.parameters[2].weight.mutable_grad()[3] = bad;  // it was there before, on the way to `a`
+    EXPECT_EQ(optimizer.nonfinite(optimizer.gradient_norm()), "g");
   }
   Parameter p{.name = "w", .weight = at::zeros({4})};
   Optimizer optimizer({&p}, {});

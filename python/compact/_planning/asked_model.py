@@ -76,6 +76,11 @@ def inputs_of(asked: dict, model: nn.Module) -> dict:
         if most is not None and length > most:
             raise ValueError(f"compact.plan: {length} tokens are more than the model's {most} positions")
         given = {main: torch.zeros(samples, length, dtype=torch.long)}
+        if asked["padded"]:  # what a mask takes depends on its shape, once some token is padding
+            given["attention_mask"] = torch.ones(samples, length, dtype=torch.long)
+            given["attention_mask"][-1, max(1, length - 1) :] = 0
+    elif asked["padded"]:
+        raise ValueError(f"compact.plan: padded=True is for models of tokens, {name} takes {main}")
     else:
         size = model.config.image_size
         sides = tuple(size) if isinstance(size, (tuple, list)) else (size, size)

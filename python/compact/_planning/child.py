@@ -235,6 +235,7 @@ def answer(asked: dict) -> dict:
     reply = {
         "rows": rows,
         "failed": failed,
+        "mask": step.given.get("attention_mask") is not None if "input_ids" in step.given else None,
         "model": type(step.model).__name__,
         "parameters": sum(p.numel() for p in step.model.parameters() if not isinstance(p, Carrier)),
     }

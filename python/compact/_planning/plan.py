@@ -30,7 +30,7 @@ class Plan(dict):
     the backward pass) and `workspace`, always `weights` and `optimizer`, and `at`, the moment.
     failed: of policies that the model cannot have, why. model: its class. device: "cpu" or "cuda", and
     of a GPU `gpu`, its name, and `memory`, what a step may take of it in bytes, 0 where that is not
-    known. With a budget also `budget`, and `policy`,
+    known. mask: whether an attention mask was counted; None: the model takes none. With a budget also `budget`, and `policy`,
     the lines of the chosen one, whose row is the last, with `added_seconds`, predicted.
     """
 
@@ -52,6 +52,8 @@ class Plan(dict):
             numbers = "".join(f"{row[name] / (1 << 20):11,.1f}" for name in names)
             lines.append(f"{row['policy']:{width}}{numbers}  {row['at']}")
         lines.append("weights and optimizer are there all the time; gradients, saved tensors and workspace are those of the highest moment")
+        if self["mask"] is False:
+            lines.append("no attention mask is counted: padded=True counts one, as samples that are padded have")
         if self.get("memory"):
             fits = [row["policy"] for row in self["rows"] if row["reserved"] <= self["memory"]]
             lines.append(f"policies that fit in its {self['memory'] / (1 << 30):.1f} GiB: {', '.join(fits) or 'none'}")
@@ -75,6 +77,7 @@ def plan(
     allow: str = "lossless",
     optimizer: Any = torch.optim.AdamW,
     clip: bool = True,
+    padded: bool = False,
     device: str | torch.device | None = None,
     gpu: str | None = None,
     dtype: torch.dtype | None = None,
@@ -85,7 +88,8 @@ def plan(
     model: a module, or of transformers the folder of a model or a configuration (whose
     `architectures` say the class; else it is that for causal or masked language modelling, or for
     classification of images, that its type of model has). `batch`: samples, with `length` tokens each, (samples, tokens), or
-    a dictionary of what the model is called with, labels among it. policies: presets, files or
+    a dictionary of what the model is called with, labels and a mask among it. `padded`: samples of
+    that length have an attention mask that says padding at their end. policies: presets, files or
     texts, "plain" for the model as it is, "gradient_checkpointing" for that. `budget`: bytes, a
     text ("10GiB", "800MB"), or a part of plain's ("50%"); the policy whose step is predicted to be
     the fastest of those that take no more is chosen ("auto"), `allow="quantize"`: with codes, where
@@ -116,6 +120,8 @@ def plan(
     kind = torch.device(device).type
     if kind not in ("cpu", "cuda"):
         raise ValueError(f"compact.plan: device must be cpu or cuda, is {kind}")
+    if padded and isinstance(batch, Mapping):
+        raise ValueError('compact.plan: padded=True is for (samples, tokens): give `batch` its "attention_mask"')
     names = [policies] if isinstance(policies, str) else list(policies)
     must = () if policies is POLICIES else tuple(names)
     wanted = _bytes(budget)
@@ -128,6 +134,7 @@ def plan(
         {
             **_sent_model(model, dtype),
             "batch": _sent_batch(batch, length),
+            "padded": padded,
             "policies": names,
             "must": must,
             "budget": wanted,
@@ -152,7 +159,7 @@ def plan(
             + "fewer samples or tokens"
             + ("" if "f8" in str(optimizer) else ", and moments in fewer bits (optimizer=(compact.optim.AdamW, {'moments': 'f8'}))")
         )
-    result = Plan({"device": kind} | {key: reply[key] for key in ("model", "parameters", "rows", "failed", "gpu", "memory") if key in reply})
+    result = Plan({"device": kind} | {key: reply[key] for key in ("model", "parameters", "rows", "failed", "mask", "gpu", "memory") if key in reply})
     if budget is not None:
         result["budget"], result["policy"] = reply["budget"], reply["auto"].pop("text")
         result["rows"].append(reply["auto"])
