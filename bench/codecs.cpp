@@ -2,7 +2,7 @@
 // bench_codecs [--threads N] [--seconds S] [--filter TEXT]: input bytes per second of encoding and
 // decoding, for each codec and type, beside a memcpy of the same bytes. One table, one run: the
 // three take turns, and the best of each counts. The tensor has 16 MiB: more than a core's own
-// caches, and less than what malloc maps anew at every call, whose cost would be the system's.
+// caches, and less than what malloc maps again at every call, whose cost would be the system's.
 #include <ATen/ATen.h>
 
 #include "bench/timing.h"

@@ -8,7 +8,7 @@ done, what was cut off last, until it says that everything passed.
     python3 -m tarfile -e gpu-pack.tar.xz . && python3 gpu-pack/scripts/gpu_check.py --minutes 9 --out results
 
 Leaves in --out one page, goals.md (scripts/gpu_goals.py), and one archive, results.tar.xz, with all
-pages, figures and logs, both written anew after every stage. Exit code 0 where every stage that ran
+pages, figures and logs, both written again after every stage. Exit code 0 where every stage that ran
 passed; 1 where one failed; 75 where time ran out.
 """
 import argparse

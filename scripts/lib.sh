@@ -126,7 +126,7 @@ ensure_torch() {
       "${PIP_EXTRA_INDEX_URL:-}" "${PIP_FIND_LINKS:-}" | hash_of)
     if ! stamped "$stamp" "$key"; then
       if [[ -f $stamp ]]; then
-        printf 'TORCH_SPEC, Python or the settings of pip have changed: .venv is made anew\n'
+        printf 'TORCH_SPEC, Python or the settings of pip have changed: .venv is made again\n'
         rm -rf "$root/.venv"
       fi
       step "install $spec" "check the network and pip's settings, or set TORCH_SPEC, or activate an \

@@ -42,7 +42,7 @@ class Unit:
                 next(rest)
             elif word == "-include":
                 self.header = next(rest)
-            elif word == "-x":  # said anew
+            elif word == "-x":  # said again
                 next(rest)
             elif word not in PRECOMPILED and (optimize or not PIE_OR_LEVEL.fullmatch(word)):
                 self.flags.append(word)

@@ -114,7 +114,7 @@ RunReport trained(const CompareEntry& entry, const fs::path& folder, const std::
 int compare(const CompareOptions& options, std::ostream& console, std::ostream& errors) {
   const TrainConfig& c = options.config;
   COMPACT_CHECK(c.resume_from_checkpoint.empty(),
-                "--resume_from_checkpoint: a comparison starts its runs anew");
+                "--resume_from_checkpoint: a comparison starts its runs at their beginning");
   COMPACT_CHECK(options.timing_rounds >= 0, "--timing_rounds must be at least 0, is ",
                 options.timing_rounds);
   const std::vector<CompareEntry> entries = entries_of(options);

@@ -28,7 +28,7 @@ class TextStream {
 
   const Tokenizer& tokenizer_;
   Utf8Repair repair_;
-  std::vector<uint32_t> tokens_;  // decoded anew with each token: the latest few
+  std::vector<uint32_t> tokens_;  // the latest few, all decoded with each new one
   size_t given_ = 0;              // leading ones of tokens_ whose text was given out
 };
 

@@ -15,8 +15,8 @@ namespace compact {
 kernels::Type type_of(const at::Tensor& t);
 kernels::Type type_of(at::ScalarType type);
 
-// What a kernel is told of one tensor must hold of all. Throws InputError naming function and
-// tensor where one that is defined has another element type or device: those of x, or `type`.
+// Kernels take one element type and one device for all of their tensors: those of x, or `type`.
+// Throws InputError that names the function and the tensor where a defined one has others.
 struct NamedTensor {
   const char* name;
   const at::Tensor& tensor;

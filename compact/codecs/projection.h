@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random projections P [n, r] with E[P P^T] = I: what CompAct (arXiv 2410.15352) keeps of a
 // linear's input, z = x P, and the space in which gradient and optimizer state live. A projection
-// is its type, shape and key; dense matrices are drawn anew at each use and never stored.
+// is its type, shape and key; dense matrices are drawn again at each use and never stored.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -13,7 +13,7 @@ class Recording {
  public:
   virtual ~Recording() = default;
   // Records what `work` launches, which runs at replay() only. Memory that `work` asks for belongs
-  // to the recording: what it keeps of that is written anew by every replay. `work` must not wait
+  // to the recording, and every replay writes it again. `work` must not wait
   // for the device, and must be there as long as the recording. Whatever it throws is passed on,
   // and nothing is recorded then.
   virtual void record(std::function<void()> work) = 0;

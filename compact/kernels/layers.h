@@ -66,7 +66,7 @@ struct SwiGlu {
 };
 
 // With s = sigmoid(gate): g_gate = (gproduct * up) * (s + gate*s*(1-s)), g_up = gproduct * silu,
-// where silu is read, or made anew (rounded to type, so that both ways agree bit for bit).
+// where silu is read, or made again (rounded to type, so that both ways agree bit for bit).
 struct SwiGluBackward {
   const void* gproduct;  // [rows, m] type
   const void* gate_up;   // [rows, 2m] type

@@ -10,7 +10,7 @@
 
 namespace compact {
 
-// Where tokens of long sequences are read otherwise, what is kept is made anew when the sequence
+// Where tokens of long sequences are read otherwise, what is kept is made again when the sequence
 // becomes long.
 class Decoder {
  public:

@@ -112,7 +112,7 @@ class Optimizer {
   void sum_over_ranks();
 
   // Drops what the step has so far: sums, gradients, and that its backward pass began. After a
-  // backward pass that failed half-way the step then begins anew, with all of its micro-batches.
+  // backward pass that failed half-way the step then begins again, with all of its micro-batches.
   // What was updated inside that pass stays so: going on exactly needs load(). Where there are
   // several ranks, all must do it at once.
   void clear_gradients();

@@ -52,7 +52,7 @@ class Projected final : public torch::CustomClassHolder {
   }
   // With the projection in force, for products on this device of this type.
   std::shared_ptr<const Carrier> carrier(at::Device device, at::ScalarType type);
-  // The same as a weight's own, which may be drawn anew.
+  // The same as a weight's own, which may be drawn again.
   std::shared_ptr<Carrier> carrier_of(const at::Tensor& weight);
 
  private:

@@ -62,7 +62,7 @@ std::map<std::string, std::string> tokenizer_files(const Tokenizer& tokenizer,
     if (!config.contains(key) || key == kLowerCase) config[key] = nlohmann::json::parse(value);
   }
   if (files.contains(kJsonFile)) {
-    // Classes of other names make a tokenizer anew from its vocabulary and leave out what they do
+    // Classes of other names make a tokenizer again from its vocabulary and leave out what they do
     // not know; this one takes the file as it is.
     config["tokenizer_class"] = "PreTrainedTokenizerFast";
     config.erase("auto_map");

@@ -58,7 +58,7 @@ std::string BestModel::take_over(RunState& s) const {
   if (reason.empty()) return {};
   const int64_t step = std::exchange(s.best_step, 0);
   return cat("the best model so far, of step ", step, ", ", reason,
-             ": from here on the best is looked for anew");
+             ": from here on the best is looked for again");
 }
 
 std::optional<double> BestModel::better(const EvalResult& result, const RunState& s) const {

@@ -20,7 +20,7 @@ const char* const kKept = "*.{json,py,txt,jinja}";
 const char* const kLeftOut[] = {
     // weights, and what says that others are added to them or how they are quantized
     "*.index.json", "adapter_*", "{quantize,quantization}_config.json",
-    // written anew
+    // written again
     "config.json", "tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json",
     "added_tokens.json", "chat_template*",
     // of a run

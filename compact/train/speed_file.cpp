@@ -37,7 +37,7 @@ MeasuredSteps remembered_steps(const std::string& folder, const std::string& key
   if (is_file(file)) {
     try {
       all = json::parse(read_text(file, int64_t{1} << 24), nullptr, /*allow_exceptions=*/false);
-    } catch (const InputError&) {  // cannot be read: made anew
+    } catch (const InputError&) {  // cannot be read: made again
     }
     if (!all.is_object()) all = json::object();
   }
@@ -45,7 +45,7 @@ MeasuredSteps remembered_steps(const std::string& folder, const std::string& key
     try {
       MeasuredSteps known = from(all[key]);
       if (usable(known)) return known;
-    } catch (const json::exception&) {  // of another form: made anew
+    } catch (const json::exception&) {  // of another form: made again
     }
   }
   MeasuredSteps made = measure();

@@ -9,7 +9,7 @@
 namespace compact {
 
 // What `folder`/speed.json has under the key, where it is usable, else what `measure` gives, which
-// is then written there. A file that cannot be read is made anew, one that cannot be written is
+// is then written there. A file that cannot be read is made again, one that cannot be written is
 // left. Empty folder: nothing is remembered.
 MeasuredSteps remembered_steps(const std::string& folder, const std::string& key,
                                FunctionRef<bool(const MeasuredSteps&)> usable,

@@ -39,7 +39,7 @@ class StepGraph {
            const std::vector<Batch>& batches, RunProgress& progress);
 
   // Releases the recording and its memory, which nothing else can use; the next step that fits is
-  // recorded anew.
+  // recorded again.
   void forget();
 
   int64_t replays() const { return replays_; }

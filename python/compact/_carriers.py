@@ -46,7 +46,7 @@ class Carrier(Watched):
     projected: Any  # what it is projected with, that of all weights that read the same input
     transposed: bool  # the weight is [in, out]
     zero_at: int  # the version at which it was seen to be zero
-    redrawn: bool  # no gradient has arrived yet since its projection was drawn anew
+    redrawn: bool  # no gradient has arrived yet since its projection was drawn again
 
     def in_force(self) -> bool:
         """Whether it is the one of its weight: not taken back since."""
@@ -145,7 +145,7 @@ def _check_optimizer(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict
                     raise RuntimeError(f"compact: {type(optimizer).__name__} has been given carriers: {ONLY}")
                 if not p.in_force():
                     raise RuntimeError(
-                        "compact: the optimizer has carriers of a policy that was taken back: make it anew, after apply() or remove()"
+                        "compact: the optimizer has carriers of a policy that was taken back: make it again, after apply() or remove()"
                     )
                 continue
             carrier = _carrier_of(p)
@@ -199,7 +199,7 @@ def check_take_back(model: nn.Module) -> None:
         if isinstance(around, nn.parallel.DistributedDataParallel) and any(_PROJECTED in m.__dict__ for m in around.modules()):
             raise RuntimeError(
                 "compact.remove: gradients are projected in a model that DistributedDataParallel wraps, which does not know its "
-                "weights: remove from the model itself (ddp.module), and wrap it anew"
+                "weights: remove from the model itself (ddp.module), and wrap it again"
             )
 
 

@@ -119,7 +119,7 @@ class LayerState:
         return found
 
     def __getstate__(self):
-        # Functions of classes cannot be pickled where decorators made them: they are found anew.
+        # Functions of classes cannot be pickled where decorators made them: they are found again.
         watched = [row[:3] for row in self.watched]
         return self.__dict__ | {"own_forward": collections.Counter(), "calls": 0, "mask": 0, "watched": watched, "own": None}
 

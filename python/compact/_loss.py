@@ -117,7 +117,7 @@ def _why_not(model: nn.Module, kwargs: dict) -> str | None:
 
 
 def _leave_out_cache(model: nn.Module, kwargs: dict) -> None:
-    """Nobody continues a sequence with keys that are being trained. But transformers takes positions that begin anew for those of
+    """Nobody continues a sequence with keys that are being trained. But transformers takes positions that begin again for those of
     several sequences where there is neither a cache nor a mask: a mask of ones is as good as the cache."""
     kwargs["use_cache"] = False
     if kwargs.get("position_ids") is None or kwargs.get("attention_mask") is not None:

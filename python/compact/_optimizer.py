@@ -188,7 +188,7 @@ class Optimizer(torch.optim.Optimizer):
     ) -> Any:
         """One update of every parameter that has a gradient; returns what the closure does.
 
-        closure: makes the loss anew, gradients on. grad_scale: one float32, which gradients are
+        closure: makes the loss again, gradients on. grad_scale: one float32, which gradients are
         multiplied with as they are read, as to clip them without a pass over all of them.
         With `release` the updates are made already, but for gradients that were put there by hand.
 

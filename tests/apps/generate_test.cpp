@@ -95,7 +95,7 @@ TEST_F(Generate, SinkHearsEverythingInOrder) {
 }
 
 TEST_F(Generate, GoesOnBeyondTheWindow) {
-  // Greedy samples are equal: the cache is made anew where an earlier sample slid.
+  // Greedy samples are equal: the cache is made again where an earlier sample slid.
   const GenerateOptions options{
       .prompt = "some", .max_new_tokens = 100, .num_samples = 3, .sampling = {.temperature = 0}};
   const auto samples = generate(model, *tokenizer, options, 12, {});

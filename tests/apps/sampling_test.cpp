@@ -60,7 +60,7 @@ TEST(Sampling, TopPKeepsTheFewestThatReachIt) {
   EXPECT_EQ(reached(logits, {.temperature = 1, .top_p = 0.7}).size(), 2u);
   EXPECT_EQ(reached(logits, {.temperature = 1, .top_p = 0.9}).size(), 3u);
   EXPECT_EQ(reached(logits, {.temperature = 1, .top_p = 0.99}).size(), 4u);
-  // Within the k largest, whose probabilities count anew.
+  // Within the k largest, whose probabilities count again.
   EXPECT_EQ(reached(logits, {.temperature = 1, .top_k = 2, .top_p = 0.6}).size(), 1u);
 }
 

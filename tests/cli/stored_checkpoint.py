@@ -2,7 +2,7 @@
 """A checkpoint that was saved once and lies in tests/cli/stored must go on loading, whatever becomes
 of the code, and its run must go on to the losses that it had.
 
-    stored_checkpoint.py [--make]      --make: writes tests/cli/stored anew
+    stored_checkpoint.py [--make]      --make: writes tests/cli/stored again
 """
 import json
 import pathlib

@@ -31,7 +31,7 @@ void Fiber::make(std::byte* stack, void (*body)()) {
   stack_ = stack;
   body_ = body;
   frames_ = nullptr;
-  // The one before stays as it is: its destructor would unwind a stack that is used anew.
+  // The one before stays as it is: its destructor would unwind a stack that is used again.
   both_ = new Both;
   Stack memory;
   memory.context.sp = stack + kStackBytes;

@@ -17,7 +17,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CUDA = "compact/kernels/cuda/"
-# Name, file, what is there, what takes its place. After a change of a header all kernels are compiled anew.
+# Name, file, what is there, what takes its place. After a change of a header all kernels are compiled again.
 MUTANTS = [
     ("reduction without its first barrier", "common.cuh", "  __syncthreads();  // an earlier reduction may still be read\n", ""),
     ("pack read beyond the end", "common.cuh", "  if (aligned && left >= V) {\n#pragma unroll\n    for (int i = 0; i < V; i += kStep) {\n      const auto words", "  if (aligned && left > 0) {\n#pragma unroll\n    for (int i = 0; i < V; i += kStep) {\n      const auto words"),

@@ -109,7 +109,7 @@ TEST(Prepare, ProtectsWhatIsNoTokenFile) {
   EXPECT_EQ(slurp(input), "fine");
   EXPECT_EQ(slurp(other), "notes");
   prepare({input}, *bytes, folder / "out");
-  prepare({input, other}, *bytes, folder / "out");  // a token file may be made anew
+  prepare({input, other}, *bytes, folder / "out");  // a token file may be made again
   EXPECT_EQ(TokenFile(folder / "out").count(), 11);
 }
 

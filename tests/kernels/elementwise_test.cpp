@@ -68,7 +68,7 @@ TEST(SwiGlu, EqualsReference) {
         b.silu = silu.data();
         backend->swiglu_backward(b, threaded());
         expect_near(gx, gx0, type == Type::kFloat32 ? 2e-6f : 1.0f / 128, 0.1f, where);
-        b.ggate_up = x.data();  // in place, silu made anew: the same bits
+        b.ggate_up = x.data();  // in place, silu made again: the same bits
         b.silu = nullptr;
         backend->swiglu_backward(b, serial());
         EXPECT_TRUE(x.same_bits(gx)) << where;

@@ -46,7 +46,7 @@ CONFIGS = {
 }
 
 
-# Keys that say nothing of a model that is trained anew.
+# Keys that say nothing of a model that is trained again.
 UNTOLD = {"transformers_version", "dtype", "_name_or_path", "max_window_layers", "no_rope_layer_interval"}
 
 

@@ -113,7 +113,7 @@ TEST_P(DecodeKinds, EveryPositionEqualsTheFullForwardPass) {
   }
 }
 
-// What is kept of a short sequence is made anew where it becomes a long one, and back.
+// What is kept of a short sequence is made again where it becomes a long one, and back.
 TEST(DecodeLong, TurnsAllPositionsAsThoseOfALongSequence) {
   LlamaConfig c = decode_shape(4, 2, false);
   c.head_dim = 8;

@@ -206,7 +206,7 @@ TEST(CodecSlotsBias, WeightGradientsAreUnbiased) {
 }
 
 // What attention made of exact queries and keys goes with no others: whatever its own slot holds,
-// it is made anew from those that come back rounded, so that probabilities sum to 1.
+// it is made again from those that come back rounded, so that probabilities sum to 1.
 TEST(CodecSlotsBias, AttentionGoesWithItsInputAsItComesBack) {
   Block block(at::kFloat);
   const Tensors exact = run_block(block, *block.segment({}));

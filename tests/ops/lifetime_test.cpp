@@ -121,11 +121,11 @@ TEST(Lifetime, ProjectionsDrawnAnewAreRefused) {
     y.backward(block.output_gradient());
     ADD_FAILURE();
   } catch (const c10::Error& e) {
-    EXPECT_THAT(e.what(), testing::HasSubstr("drawn anew"));
+    EXPECT_THAT(e.what(), testing::HasSubstr("drawn again"));
   }
 }
 
-// Whether statistics of the first step are made anew depends on what its input comes back from.
+// Whether statistics of the first step are made again depends on what its input comes back from.
 TEST(Lifetime, ACodecGivenLaterIsForPassesToCome) {
   Block block(at::kFloat);
   const Treatment codes = Treatment::parse("quantize:bits=4,group=32"),

@@ -89,7 +89,8 @@ class FieldListener final : public nlohmann::json_sax<nlohmann::json> {
   bool object_ = false;
 };
 
-// The number of an escape \uXXXX that `text` begins with; -1: it does not.
+// The code of the escape that `text` begins with, \u and four hexadecimal digits; -1 where it begins
+// with none.
 int escaped(std::string_view text) {
   if (text.size() < 6 || !text.starts_with("\\u")) return -1;
   int value = 0;

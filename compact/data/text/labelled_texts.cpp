@@ -75,7 +75,7 @@ class Labels {
     return number;
   }
 
-  // Names in their order; classes that the file brought are numbered anew by it.
+  // Names in their order. Classes that the file brought get the numbers of that order.
   std::vector<std::string> finish(std::vector<float>& labels, const TextTable& table) const {
     if (rules_.regression) return {};
     if (!rules_.class_names.empty() || !rules_.label) return rules_.class_names;

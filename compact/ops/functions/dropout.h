@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dropout whose mask is drawn anew from a key wherever it is needed, and kept nowhere. Srivastava
+// Dropout whose mask is drawn again from a key wherever it is needed, and kept nowhere. Srivastava
 // et al. 2014.
 #pragma once
 

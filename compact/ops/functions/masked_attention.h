@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention with padding, dropout of probabilities, a sliding window or capped scores: what no
 // fused kernel of LibTorch does on every device (of CUDA see efficient_attention.h). Scores exist
-// for one chunk of queries at a time; the backward pass makes them anew from queries and keys, and
+// for one chunk of queries at a time; the backward pass makes them again from queries and keys, and
 // the mask of the dropout from its key, so that nothing is kept from the forward pass.
 #pragma once
 

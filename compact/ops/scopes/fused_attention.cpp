@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 
 #include <utility>
@@ -21,13 +20,12 @@ int64_t version_of(const at::Tensor& t) { return t.is_inference() ? 0 : t._versi
 }  // namespace
 
 FusedAttention::FusedAttention(const RunningOp& op)
-    : name_(*op.schema),
+    : op_(c10::Dispatcher::singleton().findSchemaOrThrow(("aten::" + op.name).c_str(),
+                                                         op.overload.c_str())),
       arguments_(op.arguments),
       held_(op.arguments.size()),
       versions_(op.arguments.size()) {
-  const c10::OperatorHandle called = c10::Dispatcher::singleton().findSchemaOrThrow(
-      name_.name.c_str(), name_.overload_name.c_str());
-  const std::vector<c10::Argument>& taken = called.schema().arguments();
+  const std::vector<c10::Argument>& taken = op_.schema().arguments();
   for (size_t i = 0; i < arguments_.size(); ++i) {
     c10::IValue& argument = arguments_[i];
     const std::string& name = taken[i].name();
@@ -86,9 +84,7 @@ at::Tensor FusedAttention::make(bool values) const {
                     stack[i].toTensor().sizes());
       }
     }
-    c10::Dispatcher::singleton()
-        .findSchemaOrThrow(name_.name.c_str(), name_.overload_name.c_str())
-        .callBoxed(stack);
+    op_.callBoxed(stack);
     if (!dropout_) values_ = stack[0].toTensor();
     logarithms_ = stack[1].toTensor();
     made_of_ = rounds;

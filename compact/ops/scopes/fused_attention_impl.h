@@ -6,8 +6,8 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
-#include <ATen/core/operator_name.h>
 
 #include <array>
 #include <cstdint>
@@ -38,7 +38,7 @@ class FusedAttention {
   at::Tensor make(bool values) const;
 
  private:
-  c10::OperatorName name_;
+  c10::OperatorHandle op_;
   std::vector<c10::IValue> arguments_;  // none where it is held
   std::vector<HeldTensor> held_;        // by the argument's place
   std::vector<int64_t> versions_;       // of the others

@@ -76,7 +76,6 @@ std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& f) {
     op.known = name.starts_with("aten::");
     op.overload = schema->overload_name;
     if (op.known && is_fused_attention(op.name) && are_plain(inputs, 3)) {
-      op.schema = schema;
       op.arguments.assign(inputs.begin(), inputs.end());
     }
   } else {

@@ -4,7 +4,6 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
-#include <ATen/core/operator_name.h>
 #include <ATen/record_function.h>
 #include <c10/util/SmallVector.h>
 
@@ -30,9 +29,7 @@ struct RunningOp {
   c10::SmallVector<int64_t, 5> sizes = {};       // of the first of them
   c10::SmallVector<double, 4> numbers = {};      // its arguments that are numbers, in order
   uint64_t serial = 0;                           // of its calls on this thread
-  // Where it is fused attention: its name in full and its arguments, and what is noted of them
-  // while it runs.
-  std::optional<c10::OperatorName> schema = {};
+  // Where it is fused attention: its arguments, and what is noted of them while it runs.
   std::vector<c10::IValue> arguments = {};
   mutable std::shared_ptr<FusedAttention> attention = {};
 };

@@ -170,7 +170,7 @@ HeldTensor SavedTensorStore::pack(const at::Tensor& t, bool again) {
   }
   if (std::optional<HeldTensor> made = pack_made_again(t)) return std::move(*made);
   const RunningOp* const op = OpWatch::current();
-  const bool attends = op && op->schema && held.strided_;
+  const bool attends = op && !op->arguments.empty() && held.strided_;
   if (attends && !op->attention) op->attention = std::make_shared<FusedAttention>(*op);
   const std::lock_guard lock(mutex_);
   held.memory_ = hold(t, held.strided_, again);
@@ -189,19 +189,14 @@ std::optional<HeldTensor> SavedTensorStore::pack_made_again(const at::Tensor& t)
   HeldTensor held;
   held.attention_ = op->attention;
   held.values_ = attention->is_values(t);
-  const std::lock_guard lock(mutex_);
-  held.memory_ = made_again(t);
-  return held;
-}
-
-std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::made_again(const at::Tensor& t) {
   static const Treatment kAgain = Treatment::parse("recompute");
+  const std::lock_guard lock(mutex_);
   SavedTensor row{.name = names_->next(t).text, .treatment = kAgain, .sizes = t.sizes().vec()};
   row.type = t.scalar_type();
   row.bytes = t.numel() * t.element_size();
   saved_.push_back(std::move(row));
   made_again_.insert_or_assign(storage_of(t), t.storage().getWeakStorageImpl());
-  return std::make_shared<Memory>();
+  return held;
 }
 
 std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::whole(const at::Tensor& t) const {

@@ -66,7 +66,7 @@ class SavedTensorStore {
   // keeps small tensors elsewhere: of these, too, other values may be needed than they have.
   std::optional<HeldTensor> pack_made_again(const at::Tensor& t);
 
-  // Begins another pass: names and report begin anew. What is held stays.
+  // Begins another pass: names and report begin again. What is held stays.
   using Named = std::vector<std::pair<std::string, at::Tensor>>;
   void begin(Named parameters, Named buffers, uint64_t noise);
   // What was packed is not looked for in later passes, and no parameter is held.
@@ -89,8 +89,6 @@ class SavedTensorStore {
     std::weak_ptr<Memory> memory;
   };
   std::shared_ptr<Memory> hold(const at::Tensor& t, bool strided, bool again);
-  // Says that a tensor is made again.
-  std::shared_ptr<Memory> made_again(const at::Tensor& t);
   // What holds the parameter that `t` is a copy of in another type; null where it is no such copy.
   std::shared_ptr<Memory> as_parameter(const at::Tensor& t) const;
   std::shared_ptr<Memory> whole(const at::Tensor& t) const;

@@ -56,7 +56,7 @@ struct SegmentNode : torch::autograd::Node {
   };
   // Begins the restores of the segment whose backward pass comes next, where that is known.
   void begin_next() const;
-  // Makes a tensor of `h` anew where it is not there.
+  // Makes a tensor of `h` again where it is not there.
   void restore(HeldTensors& h, int tensor) const;
   // Gradients of step i, from that of what it made.
   void step_back(Back& back, int i, at::Tensor gy) const;
@@ -176,7 +176,7 @@ variable_list SegmentNode::apply(variable_list&& grads) {
   held.versions.check("segment");
   for (const Weight& w : held.weights) {
     TORCH_CHECK(!w.carrier || w.carrier->draw == w.draw,
-                "[segment] projections of a weight's gradient were drawn anew between the forward "
+                "[segment] projections of a weight's gradient were drawn again between the forward "
                 "and the backward pass: draw ",
                 w.carrier->draw, ", expected ", w.draw);
   }

@@ -78,7 +78,7 @@ class Stage {
     Pass pass;
     Weights weights;  // as many as parameters()
     Tensors extras;   // result: small tensors that are always kept; again: what they are
-    at::Tensor side;  // result: a second output that backward can read or make anew
+    at::Tensor side;  // result: a second output that backward can read or make again
   };
   struct Backward {
     at::Tensor gy;                    // gradient of the output

@@ -24,7 +24,7 @@ OF_SCRIPT = (
 _IDLE = 300.0  # seconds without a plan after which the server ends
 _SAID_AFTER = 1.0  # seconds of a plan after which a line says that it runs
 # Beginnings of environment variables that libraries read when they are loaded: a server that was
-# started under other values of them is replaced. All others are set anew for each plan.
+# started under other values of them is replaced. All others are set again for each plan.
 _READ_BY_LIBRARIES = (
     "ATEN_", "COMPACT_", "DNNL_", "GOMP_", "HF_", "KMP_", "LD_", "MKL_", "OMP_", "ONEDNN_", "PYTHON", "PYTORCH_", "TORCH_", "TRANSFORMERS_",
 )  # fmt: skip
