@@ -43,6 +43,7 @@ std::string epochs_of(const Described& run) {
 
 std::string products_text(const TrainConfig& c, at::Device device, const std::string& matmul_path) {
   const at::ScalarType type = dtype_of(c.dtype);
+  choose_bf16_products();  // as a network will
   if (device.is_cuda() && type == at::kFloat) {
     return float_products(planned_card(), c.matmul_precision);
   }

@@ -46,7 +46,7 @@ std::string about_not_finite(const TrainConfig& c, const Optimizer& optimizer) {
   const bool releases = std::ranges::any_of(
       optimizer.states(), [](const ParameterState& s) { return s.parameter->release; });
   // Under zero 3 others have most of them.
-  const std::string weights = c.zero < 3 ? cat("; ", about_weights(optimizer)) : "";
+  const std::string weights = c.zero < 3 || c.ranks == 1 ? cat("; ", about_weights(optimizer)) : "";
   return cat(weights, "; what helps: ", what_helps(c, releases));
 }
 

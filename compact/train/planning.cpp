@@ -77,37 +77,36 @@ std::string milder_settings(const Asked& asked, const Task& task, c10::DeviceTyp
   std::optional<StepMemory> memory;  // of a step where one is searched for
   const bool may_release =
       asked.config.gradient_accumulation_steps == 1 && asked.config.max_grad_norm <= 0;
-  // What a step takes, if no more than `bytes`; nothing where it would be refused.
-  const auto fitting = [&](const Asked& other) -> std::optional<int64_t> {
+  // What a step takes, or more than `bytes`; nothing where it would be refused.
+  const auto peak_of = [&](const Asked& other) -> std::optional<int64_t> {
     try {
       // Most of what cannot help is known without a search.
       if (!other.policy && other.config.dtype == asked.config.dtype) {
         if (!memory)
           memory = plan_step(step_request(asked.config, task, all_kept(), device)).memory;
-        if (fixed_bytes(*memory, other.allowed, may_release) > bytes) return std::nullopt;
+        const int64_t fixed = fixed_bytes(*memory, other.allowed, may_release);
+        if (fixed > bytes) return fixed;
       }
-      const int64_t peak =
-          other.policy ? plan_step(step_request(other.config, task, *other.policy, device)).reserved
-                       : search_for(other.config, task, device, other.allowed,
-                                    any_speed(other.config, task, device))
-                             ->least_peak();
-      return peak > bytes ? std::nullopt : std::optional(peak);
+      return other.policy
+                 ? plan_step(step_request(other.config, task, *other.policy, device)).reserved
+                 : search_for(other.config, task, device, other.allowed,
+                              any_speed(other.config, task, device))
+                       ->least_peak();
     } catch (const InputError&) {
       return std::nullopt;
     }
   };
   const auto offer = [&](const std::string& what, const Asked& other) {
-    const std::optional<int64_t> peak = fitting(other);
-    if (peak) {
-      text += cat(text.empty() ? "" : "; ", what, other.policy ? " (" : " (from ",
-                  format_bytes(*peak), ")");
-    }
-    return peak.has_value();
+    const std::optional<int64_t> peak = peak_of(other);
+    if (!peak || *peak > bytes) return false;
+    text += cat(text.empty() ? "" : "; ", what, other.policy ? " (" : " (from ",
+                format_bytes(*peak), ")");
+    return true;
   };
-  // The first that fits of sizes that get smaller; none does where the last does not.
+  // The first that fits of sizes that get smaller; none does where the last takes too much.
   const auto offer_size = [&](const std::string& option, int64_t TrainConfig::*member,
                               const std::vector<Asked>& sizes) {
-    if (sizes.size() > 1 && !fitting(sizes.back())) return;
+    if (sizes.size() > 1 && peak_of(sizes.back()).value_or(0) > bytes) return;
     for (const Asked& other : sizes) {
       if (offer(cat(option, " ", other.config.*member), other)) return;
     }

@@ -18,9 +18,10 @@ namespace compact {
 
 class RunOutput {
  public:
-  // Clears the folder for a run that starts at its beginning and writes policy.txt, train_config.json and the
-  // task's files. `last_step` and `ends` as of MetricsWriter. Throws InputError where that cannot
-  // be written. The folder must be this run's alone: take_output_folder().
+  // Clears the folder for a run that starts at its beginning and writes policy.txt,
+  // train_config.json and the task's files. `last_step` and `ends` as of MetricsWriter. Throws
+  // InputError where that cannot be written. The folder must be this run's alone:
+  // take_output_folder().
   RunOutput(const TrainConfig& config, const Task& task, const Policy& policy, int64_t last_step,
             bool ends, Console& console);
 

@@ -163,7 +163,12 @@ int train(const TrainConfig& config, std::ostream& out, bool terminal, const Tra
     try {
       return run.go();
     } catch (const NonFiniteError& e) {
-      throw NonFiniteError(cat(e.what(), run.about_not_finite()));
+      std::string about;
+      try {
+        about = run.about_not_finite();
+      } catch (const std::exception&) {  // memory may be short: the step is still named
+      }
+      throw NonFiniteError(e.what() + about);
     } catch (const std::exception& e) {
       if (out_of_memory(e)) run.show_plan();
       throw;

@@ -257,6 +257,9 @@ def forward(layer: nn.Module, hidden_states: torch.Tensor, *args: Any, **kwargs:
         state.notes.say(f"gradient_checkpointing is on, and has no effect on layers that compact serves: {INSTEAD}")
     state.calls += 1
     state.served = True
-    state.mask = told["attention_mask"].untyped_storage().nbytes() if lengths is not None else 0
+    state.mask = 0
     with torch._C.DisableTorchFunctionSubclass():
-        return state.block.forward(hidden_states, weights, cos, sin, lengths, layer.training)
+        y = state.block.forward(hidden_states, weights, cos, sin, lengths, layer.training)
+    if lengths is not None:
+        state.mask = told["attention_mask"].untyped_storage().nbytes()
+    return y

@@ -95,7 +95,7 @@ def test_padding_of_samples_that_are_not_here(name):
     for row in plan["rows"]:
         assert measured(name, row["policy"], given) - row["peak"] == BESIDE.get((name, row["policy"]), 0), row
     without = compact.plan(make(name), (3, 64), policies=POLICIES)
-    assert without["mask"] is False and "no attention mask is counted: padded=True counts one" in str(without)
+    assert without["mask"] is False and "no attention mask is counted, which padded samples have: padded=True counts one" in str(without)
     assert without["rows"][0]["peak"] < plan["rows"][0]["peak"]
 
 

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`compact plan`, and training under a budget."""
 import json
+import os
 import re
 import unittest
+from unittest import mock
 
 from _planning import BATCH, MODEL, Plans
 from _program import run
@@ -72,6 +74,14 @@ class Planning(Plans):
         self.assertEqual(done.returncode, 0, done.stderr)
         done, _ = self.train("tight", *flags, f"--resume_from_checkpoint={out / 'checkpoint-2'}")
         self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_converted_products_are_measured_before_memory_is_limited(self):
+        with mock.patch.dict(os.environ, COMPACT_BF16_PRODUCTS="converted"):
+            flags = ["--preset=exact", "--dtype=bfloat16"]
+            peak = self.plan(*flags)[0]["peak_bytes"]
+            done, _ = self.train("converted", *flags, f"--budget={peak}B")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"\(products: \w+, bf16 in tiles of f32, .*: \d+ GFLOP/s")
 
     def test_release_needs_all_gradients_elsewhere(self):
         flags = ["--preset=exact", "--set=grad * = full:release=true"]

@@ -60,6 +60,28 @@ TEST(ImageTask, ImagesOfOtherClassesTrainANewHead) {
   EXPECT_EQ(written["classes"], 10);
 }
 
+// One image would leave a batch norm's channels one value each, which is refused.
+TEST(ImageTask, SmallerBatchesAreOfferedWhereTheSmallestIsRefused) {
+  const TemporaryFolder folder;
+  TrainConfig c = images(folder.path(), "run");
+  c.image_size = 4;  // last maps of 1 x 1
+  c.preset = "recompute";
+  c.max_steps = 1;
+  c.per_device_train_batch_size = 8;
+  std::ostringstream console;
+  ASSERT_EQ(train(c, console), kExitOk) << console.str();
+  const auto results = nlohmann::json::parse(slurp(folder / "run/all_results.json"));
+  c.budget = results["memory/planned_peak_bytes"].dump() + "B";
+  c.output_dir = (folder / "other").string();
+  c.per_device_train_batch_size = 32;
+  try {
+    train(c, console);
+    ADD_FAILURE() << console.str();
+  } catch (const BudgetError& e) {
+    EXPECT_THAT(e.what(), HasSubstr("--per_device_train_batch_size 8 ("));
+  }
+}
+
 // The size of images is kept with the model, and others are scaled to it.
 TEST(ImageTask, ImagesAreScaledToTheModelsSize) {
   const TemporaryFolder folder;

@@ -32,6 +32,7 @@ TEST(NotFinite, NamesWeightsAndWhatHelps) {
   small.release = true;  // before clipping could be
   c.master_weights = true;
   c.zero = 3;
+  c.ranks = 2;
   EXPECT_EQ(about_not_finite(c, optimizer),
             "; what helps: a lower --learning_rate than 0.25, more --warmup_steps than 20");
 }

@@ -89,8 +89,8 @@ class FieldListener final : public nlohmann::json_sax<nlohmann::json> {
   bool object_ = false;
 };
 
-// The code of the escape that `text` begins with, \u and four hexadecimal digits; -1 where it begins
-// with none.
+// The code of the escape that `text` begins with, \u and four hexadecimal digits; -1 where it
+// begins with none.
 int escaped(std::string_view text) {
   if (text.size() < 6 || !text.starts_with("\\u")) return -1;
   int value = 0;

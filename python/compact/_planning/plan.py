@@ -53,7 +53,7 @@ class Plan(dict):
             lines.append(f"{row['policy']:{width}}{numbers}  {row['at']}")
         lines.append("weights and optimizer are there all the time; gradients, saved tensors and workspace are those of the highest moment")
         if self["mask"] is False:
-            lines.append("no attention mask is counted: padded=True counts one, as samples that are padded have")
+            lines.append("no attention mask is counted, which padded samples have: padded=True counts one, or `attention_mask` in a dictionary")
         if self.get("memory"):
             fits = [row["policy"] for row in self["rows"] if row["reserved"] <= self["memory"]]
             lines.append(f"policies that fit in its {self['memory'] / (1 << 30):.1f} GiB: {', '.join(fits) or 'none'}")
