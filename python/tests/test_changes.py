@@ -161,7 +161,7 @@ def test_one_mask_for_the_batch():
     assert error(gradients(model, given)[1], gradients(own, given)[1]) < 1e-4
 
 
-def test_weights_that_are_made_anew():
+def test_weights_that_are_made_again():
     own, model, given = make("llama"), make("llama"), inputs("llama")
     compact.apply(model)
     for m in (own, model):
