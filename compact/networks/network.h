@@ -21,7 +21,7 @@
 
 namespace compact {
 
-// What a forward pass of a network is told.
+// The arguments of a network's forward pass beside its batch.
 struct Pass {
   double scale = 1;  // what the sum of the losses is multiplied by
   // What the random bits of codecs and dropout come from: to differ from pass to pass.

@@ -122,8 +122,8 @@ void SegmentNode::step_back(Back& back, int i, at::Tensor gy) const {
   HeldTensors& h = back.h;
   Stage::Backward b;
   if (step.stage->needs().output) {
-    // What a stage made of its input goes with the input as it comes back: beside rounded queries
-    // and keys the sums of probabilities of exact ones are no sums.
+    // If the input comes back rounded, recompute the output from it: softmax statistics of the
+    // exact input would not make probabilities that sum to 1.
     const bool rebuilt = recipe->slots[i + 1].treatment.storage() == Storage::kRecompute;
     if (!rebuilt && step.stage->needs().input && recipe->rounded(step.input)) {
       h.tensors[i + 1] = at::Tensor();

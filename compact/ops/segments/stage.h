@@ -25,11 +25,11 @@ struct SegmentPass;
 using SeeSegment =
     FunctionRef<void(const Segment&, const at::Tensor& input, Weights weights, const SegmentPass&)>;
 
-// What a forward pass is told; its backward pass is told the same.
+// The arguments of a forward pass; its backward pass has the same.
 struct SegmentPass {
   bool training = false;  // dropout is drawn, norms use the batch's statistics
-  uint64_t noise = 0;  // what the random bits of codecs and dropout come from; a segment that runs
-                       // several times in a network is told another one each time
+  uint64_t noise = 0;  // key of the random bits of codecs and dropout; another one for each run of
+                       // a segment in a network
   at::Tensor lengths;  // int64 [batch]: tokens that are not padding; undefined: all are not
   // Cosines and sines, f32 [tokens of a sequence, or of the whole batch, width / 2], for rope
   // stages without tables of their own.
