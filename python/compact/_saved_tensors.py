@@ -132,8 +132,8 @@ def _pack_of(scope, least: int) -> Callable[[Tensor], object]:
     def pack(t: Tensor):
         if t.numel() >= least and type(t) in plain:
             return pack_again(t) if _is_checkpoint(sys._getframe(1)) else pack_large(t)
-        # Results of attention have three dimensions or more.
-        if t.dim() >= 3 and type(t) in plain and (held := pack_small(t)) is not None:
+        # Results of attention have three dimensions or more, of ragged batches two.
+        if t.dim() >= 2 and type(t) in plain and (held := pack_small(t)) is not None:
             return held
         # Small tensors, and what other classes hold in their own way. Detached: a node that held
         # its own output would never be freed. A detached tensor shares the version, which nobody

@@ -126,3 +126,67 @@ def test_results_of_attention_that_others_read_are_counted_once():
     assert sum(t.bytes for t in report if not t.parameter and not t.shared) == 4 * whole + 4 * 2 * 4 * 96
     assert [t.shared for t in report if ".mm." in t.name and not t.parameter] == [True]
     assert all(t.stored for t in report if t.shared and not t.parameter)
+
+
+# Autograd saves keys before queries.
+@pytest.mark.parametrize("second", ["offload", "mask:of=sign"])
+def test_queries_and_keys_that_are_one_tensor_held_in_two_ways(second):
+    _, (x, _, v), g = attention(3.0)
+    policy = f"slot * = quantize:bits=4\nslot *.input1@2 = {second}"
+    with compact.saved_tensors(policy, least_elements=16):
+        both = x * 1
+        y = F.scaled_dot_product_attention(both, both, v * 1)
+    held = [getattr(y.grad_fn, f"_saved_{name}").detach().clone() for name in ("query", "key", "value")]
+    assert not torch.equal(held[0], held[1])
+    q, k, w = (t.requires_grad_() for t in held)
+    wanted = torch.autograd.grad(F.scaled_dot_product_attention(q, k, w), [q, k, w], g)
+    got = torch.autograd.grad(y, [x, v], g)
+    assert torch.equal(got[0], wanted[0] + wanted[1])
+    assert torch.equal(got[1], wanted[2])
+
+
+def test_keys_that_are_held_as_signs():
+    run, parts, g = attention(2.0)
+    y, _ = run("slot *attention*.input1 = mask:of=sign")
+    held = [getattr(y.grad_fn, f"_saved_{name}").detach().clone().requires_grad_() for name in ("query", "key", "value")]
+    wanted = torch.autograd.grad(F.scaled_dot_product_attention(*held), held, g)
+    for a, b in zip(torch.autograd.grad(y, parts, g), wanted, strict=True):
+        assert torch.equal(a, b)
+
+
+class Wrapped(torch.Tensor):
+    """A subclass that any operation sees as it is, and that codecs keep."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, requires_grad=inner.requires_grad)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, arguments=(), options=None):
+        plain = [a.inner if isinstance(a, Wrapped) else a for a in arguments]
+        return function(*plain, **(options or {}))
+
+
+def test_keys_of_a_subclass_leave_the_queries_exact():
+    _, (q, k, v), g = attention(4.0)
+
+    def gradient(policy):
+        with compact.saved_tensors(policy, least_elements=16) if policy else contextlib.nullcontext():
+            y = F.scaled_dot_product_attention(q * 1, Wrapped(k.detach()), Wrapped(v.detach()))
+        return torch.autograd.grad(y, q, g)[0]
+
+    assert torch.equal(gradient("slot *attention* = quantize:bits=4"), gradient(None))
+
+
+# The cast of a weight is made again from the weight, unless that is another tensor by then.
+def test_a_cast_of_a_weight_whose_data_were_swapped():
+    w = torch.nn.Parameter(torch.randn(64, 64))
+    x = torch.randn(64, 64, dtype=torch.bfloat16, requires_grad=True)
+    with compact.saved_tensors("off", least_elements=16):
+        cast = w.to(torch.bfloat16)
+        w.data = 3 * w.data
+        y = x @ cast
+    assert torch.equal(torch.autograd.grad(y.sum(), x)[0], torch.ones(64, 64, dtype=torch.bfloat16) @ cast.t())

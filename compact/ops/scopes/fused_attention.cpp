@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "compact/ops/scopes/fused_attention_impl.h"
@@ -27,6 +28,7 @@ FusedAttention::FusedAttention(const RunningOp& op)
       versions_(op.arguments.size()) {
   const std::vector<c10::Argument>& taken = op_.schema().arguments();
   for (size_t i = 0; i < arguments_.size(); ++i) {
+    by_name_.push_back(i);
     c10::IValue& argument = arguments_[i];
     const std::string& name = taken[i].name();
     if (argument.isTensor() && argument.toTensor().defined()) {
@@ -41,15 +43,18 @@ FusedAttention::FusedAttention(const RunningOp& op)
       argument = false;
     }
   }
+  // Autograd saves inputs in the order of their names.
+  std::ranges::sort(by_name_, {}, [&](size_t i) { return taken[i].name(); });
   query_ = arguments_[0].toTensor().sizes().vec();
   value_ = arguments_[2].toTensor().sizes().vec();
 }
 
 void FusedAttention::note(const at::Tensor& t, const HeldTensor& held) {
-  for (size_t i = 0; i < arguments_.size(); ++i) {
+  for (const size_t i : by_name_) {
     if (!arguments_[i].isTensor() || !is_same(arguments_[i].toTensor(), t)) continue;
     held_[i] = held;
     arguments_[i] = {};
+    return;
   }
 }
 

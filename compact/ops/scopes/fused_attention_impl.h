@@ -24,7 +24,8 @@ class FusedAttention {
  public:
   explicit FusedAttention(const RunningOp& op);  // which has arguments
 
-  // What is held of `t` is read in place of each argument that it is.
+  // What is held of `t`, which autograd saves, is read in place of the argument that it is: one
+  // tensor may be queries and keys, saved twice and held in two ways.
   void note(const at::Tensor& t, const HeldTensor& held);
   // Whether the backward pass reads rounded queries or keys.
   bool rounds_scores() const;
@@ -41,6 +42,7 @@ class FusedAttention {
   c10::OperatorHandle op_;
   std::vector<c10::IValue> arguments_;  // none where it is held
   std::vector<HeldTensor> held_;        // by the argument's place
+  std::vector<size_t> by_name_;         // places in the order of the arguments' names
   std::vector<int64_t> versions_;       // of the others
   std::vector<int64_t> query_, value_;  // their sizes
   bool dropout_ = false;

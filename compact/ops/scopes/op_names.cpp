@@ -21,6 +21,7 @@ struct Copy {
   WeakTensor source;
   const void* source_storage;
   uint32_t source_version;
+  int64_t source_offset;
   at::ScalarType type;
   std::vector<int64_t> sizes, strides;
 };
@@ -114,7 +115,8 @@ void note_copy(const Copying& copying, const at::RecordFunction& f) {
   copies.insert_or_assign(
       storage_of(t), Copy{t.storage().getWeakStorageImpl(), static_cast<uint32_t>(t._version()),
                           WeakTensor(copying.source.getIntrusivePtr()), storage_of(copying.source),
-                          copying.version, t.scalar_type(), t.sizes().vec(), t.strides().vec()});
+                          copying.version, copying.source.storage_offset(), t.scalar_type(),
+                          t.sizes().vec(), t.strides().vec()});
 }
 
 void leave(const at::RecordFunction& f, at::ObserverContext* context) {
@@ -157,7 +159,11 @@ std::optional<CopiedFrom> OpWatch::copied_from(const at::Tensor& t) {
   auto alive = copy.source.lock();
   if (!alive || t._version() != copy.version) return std::nullopt;
   at::Tensor source(std::move(alive));
-  if (source._version() != copy.source_version) return std::nullopt;
+  // `w.data = other` gives it another storage and leaves the version.
+  if (source._version() != copy.source_version || storage_of(source) != copy.source_storage ||
+      source.storage_offset() != copy.source_offset || source.sizes() != copy.sizes) {
+    return std::nullopt;
+  }
   return CopiedFrom{std::move(source), copy.type, copy.sizes, copy.strides};
 }
 

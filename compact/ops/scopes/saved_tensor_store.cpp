@@ -93,7 +93,7 @@ bool lost_a_value(const Encoded& encoded) {
 bool HeldTensor::is_rounded() const {
   if (!memory_) return false;
   const std::lock_guard lock(memory_->mutex);
-  return memory_->encoded.defined() && memory_->treatment.content() == Content::kRounded;
+  return memory_->encoded.defined() && memory_->treatment.content() != Content::kExact;
 }
 
 at::Tensor HeldTensor::unpack() const {

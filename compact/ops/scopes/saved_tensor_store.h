@@ -34,7 +34,7 @@ class HeldTensor {
   at::Tensor unpack() const;
 
   bool defined() const { return memory_ != nullptr; }
-  // Whether it is held in codes that round.
+  // Whether it is held in codes that do not give its values back exactly.
   bool is_rounded() const;
 
  private:
