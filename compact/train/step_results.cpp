@@ -33,10 +33,11 @@ StepResults::StepResults(at::Device device, const Optimizer& optimizer, bool lat
 }
 
 const char* StepResults::outcome(bool norm) const {
-  if (!late_) return "; stopped before the update";
-  return norm && releases_ ? "; stopped, but parameters with release=true may have taken theirs: "
-                             "go on from a checkpoint"
-                           : "; neither its update was made nor one after it";
+  if (norm && releases_) {
+    return "; stopped, but parameters with release=true may have taken their update: go on from a "
+           "checkpoint";
+  }
+  return late_ ? "; neither its update was made nor one after it" : "; stopped before the update";
 }
 
 double StepResults::checked_loss(double value, int64_t number) const {

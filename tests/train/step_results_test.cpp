@@ -75,6 +75,12 @@ TEST_F(ResultsOfSteps, NameTheStepThatWasNotFinite) {
   EXPECT_THAT([&] { on_time.add_norm(number(INFINITY)); },
               ThrowsMessage<NonFiniteError>("step 4: the gradient of gradient norm is not finite; "
                                             "stopped before the update"));
+  // Gradients that were finite have been used inside the backward pass.
+  StepResults released_on_time = results(false, /*releases=*/true);
+  released_on_time.begin(4, 0);
+  EXPECT_THAT([&] { released_on_time.add_norm(number(INFINITY)); },
+              ThrowsMessage<NonFiniteError>(
+                  HasSubstr("with release=true may have taken their update: go on from a")));
 
   StepResults loss = results(true);
   launch(loss, 4, {1, INFINITY}, 1);

@@ -118,7 +118,8 @@ void* acquire_meta(int64_t requested) {
 // A step frees and allocates the same sizes again and again. By default glibc maps and unmaps the
 // large ones each time, which costs a page fault for every 4 KiB: 4 to 10 % of a step's CPU time.
 // From one heap that keeps what it has there are none after the first step, at the same resident
-// size.
+// size where steps free and allocate in the same order. Gradients that are freed inside the
+// backward pass leave holes (docs/planning.md).
 void keep_freed_memory() {
 #ifdef __GLIBC__
   mallopt(M_MMAP_MAX, 0);
