@@ -6,6 +6,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/model_numbers.h"
+#include "compact/models/config_rows.h"
 
 namespace compact {
 
