@@ -27,16 +27,4 @@ void check_positive(const KeyedValues<double>& values, std::string_view where) {
   }
 }
 
-void check_dropouts(const KeyedValues<double>& values, std::string_view where) {
-  for (const auto& [key, value] : values) {
-    COMPACT_CHECK(value >= 0 && value < 1, where, ": ", key, " must be at least 0 and below 1, is ",
-                  value);
-  }
-}
-
-void check_token(const char* key, int64_t id, int64_t vocabulary, std::string_view where) {
-  COMPACT_CHECK(id >= 0 && id < vocabulary, where, ": ", key,
-                " must be from 0 to vocab_size - 1 = ", vocabulary - 1, ", is ", id);
-}
-
 }  // namespace compact

@@ -16,9 +16,5 @@ using KeyedValues = std::vector<std::pair<const char*, T>>;
 // From 1 to 2^31 - 1; num_hidden_layers and n_layer to 4096.
 void check_sizes(const KeyedValues<int64_t>& sizes, std::string_view where);
 void check_positive(const KeyedValues<double>& values, std::string_view where);
-// At least 0 and below 1.
-void check_dropouts(const KeyedValues<double>& values, std::string_view where);
-// From 0 to vocabulary - 1.
-void check_token(const char* key, int64_t id, int64_t vocabulary, std::string_view where);
 
 }  // namespace compact
