@@ -47,25 +47,34 @@ void ConfigRows::sides(const char* key, int64_t& height, int64_t& width) {
   put(key, height == width ? json(height) : json{height, width});
 }
 
+void ConfigRows::number(const char* key, double& value, Need need) {
+  needs(key, need);
+  put(key, value = given.number(key, value));
+}
+
+void ConfigRows::number(const char* key, std::optional<double>& value) {
+  if (given.find(key)) {
+    value = given.number(key, 0);
+  } else if (given.has(key)) {
+    value.reset();
+  }
+  put(key, value ? json(*value) : json());
+}
+
 void ConfigRows::positive(const char* key, double& value) {
-  value = given.number(key, value);
+  number(key, value);
   check_positive({{key, value}}, where());
-  put(key, value);
 }
 
 void ConfigRows::positive(const char* key, std::optional<double>& value) {
-  if (given.has(key) && !given.find(key)) value.reset();
-  double number = value.value_or(1);
-  positive(key, number);
-  if (value || given.find(key)) value = number;
-  if (!value) put(key, json());
+  number(key, value);
+  check_positive({{key, value.value_or(1)}}, where());
 }
 
 void ConfigRows::dropout(const char* key, double& value) {
-  value = given.number(key, value);
+  number(key, value);
   COMPACT_CHECK(value >= 0 && value < 1, where(), ": ", key, " must be at least 0 and below 1, is ",
                 value);
-  put(key, value);
 }
 
 void ConfigRows::flag(const char* key, bool& value, Need need) {

@@ -40,6 +40,8 @@ class ConfigRows {
   void layers(const char* key, int64_t& value, Need need = kOptional) {
     size(key, value, need, kMostLayers);
   }
+  void number(const char* key, double& value, Need need = kOptional);
+  void number(const char* key, std::optional<double>& value);  // null: none
   void positive(const char* key, double& value);
   void positive(const char* key, std::optional<double>& value);  // null: none
   void dropout(const char* key, double& value);                  // at least 0 and below 1
