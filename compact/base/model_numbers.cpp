@@ -27,31 +27,4 @@ void check_positive(const KeyedValues<double>& values, std::string_view where) {
   }
 }
 
-void check_dropouts(const KeyedValues<double>& values, std::string_view where) {
-  for (const auto& [key, value] : values) {
-    COMPACT_CHECK(value >= 0 && value < 1, where, ": ", key, " must be at least 0 and below 1, is ",
-                  value);
-  }
-}
-
-void check_token(const char* key, int64_t id, int64_t vocabulary, std::string_view where) {
-  COMPACT_CHECK(id >= 0 && id < vocabulary, where, ": ", key,
-                " must be from 0 to vocab_size - 1 = ", vocabulary - 1, ", is ", id);
-}
-
-void check_heads(int64_t hidden, int64_t heads, std::string_view where) {
-  COMPACT_CHECK(hidden % heads == 0, where,
-                ": hidden_size must be a multiple of num_attention_heads, is ", hidden, " with ",
-                heads, " heads");
-}
-
-void check_rotary_heads(int64_t hidden, int64_t heads, int64_t kv_heads, int64_t head_dim,
-                        std::string_view where) {
-  check_heads(hidden, heads, where);
-  COMPACT_CHECK(heads % kv_heads == 0, where,
-                ": num_attention_heads must be a multiple of num_key_value_heads, is ", heads,
-                " with ", kv_heads);
-  COMPACT_CHECK(head_dim % 2 == 0, where, ": head_dim must be even, is ", head_dim);
-}
-
 }  // namespace compact

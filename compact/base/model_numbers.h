@@ -16,15 +16,5 @@ using KeyedValues = std::vector<std::pair<const char*, T>>;
 // From 1 to 2^31 - 1; num_hidden_layers and n_layer to 4096.
 void check_sizes(const KeyedValues<int64_t>& sizes, std::string_view where);
 void check_positive(const KeyedValues<double>& values, std::string_view where);
-// At least 0 and below 1.
-void check_dropouts(const KeyedValues<double>& values, std::string_view where);
-// From 0 to vocabulary - 1.
-void check_token(const char* key, int64_t id, int64_t vocabulary, std::string_view where);
-// Each head has its part of the hidden states.
-void check_heads(int64_t hidden, int64_t heads, std::string_view where);
-// The same, and heads are a multiple of those of keys and values, of an even width, since rotary
-// positions turn pairs.
-void check_rotary_heads(int64_t hidden, int64_t heads, int64_t kv_heads, int64_t head_dim,
-                        std::string_view where);
 
 }  // namespace compact

@@ -109,13 +109,4 @@ class ConfigKeys {
   std::string where_;
 };
 
-// As token() and tokens() read them.
-inline nlohmann::json json_of(const std::optional<int64_t>& token) {
-  return token ? nlohmann::json(*token) : nlohmann::json();
-}
-inline nlohmann::json json_of(const std::vector<int64_t>& tokens) {
-  if (tokens.empty()) return {};
-  return tokens.size() == 1 ? nlohmann::json(tokens[0]) : nlohmann::json(tokens);
-}
-
 }  // namespace compact

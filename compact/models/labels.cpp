@@ -5,6 +5,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
+#include "compact/models/config_rows.h"
 
 namespace compact {
 
@@ -31,7 +32,7 @@ std::vector<std::string> read_labels(const ConfigKeys& keys) {
     return labels;
   }
   const int64_t count = keys.integer("num_labels", 2);
-  COMPACT_CHECK(count >= 1 && count <= 1 << 20, keys.where(),
+  COMPACT_CHECK(count >= 1 && count <= kMostLabels, keys.where(),
                 ": num_labels must be from 1 to 2^20, is ", count);
   return numbered_labels(count);
 }
@@ -44,6 +45,13 @@ void write_labels(const std::vector<std::string>& labels, nlohmann::json& config
   }
   config["id2label"] = id2label;
   config["label2id"] = label2id;
+}
+
+void label_rows(ConfigRows& rows, std::vector<std::string>& labels) {
+  if (rows.reads()) labels = read_labels(rows.given);
+  COMPACT_CHECK(!labels.empty() && labels.size() <= size_t{kMostLabels}, rows.where(),
+                ": the number of labels must be from 1 to ", kMostLabels, ", is ", labels.size());
+  write_labels(labels, rows.written());
 }
 
 }  // namespace compact

@@ -5,29 +5,15 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "compact/base/check.h"
+#include "compact/models/config_rows.h"
+
 namespace compact {
 namespace {
 
 using nlohmann::json;
 
 constexpr const char* kOriginal = "original_max_position_embeddings";
-
-std::vector<std::string> keys_of(RopeKind kind) {
-  std::vector<std::string> keys = {"rope_type", "type", "rope_theta", "partial_rotary_factor"};
-  const auto add = [&](std::initializer_list<const char*> more) {
-    keys.insert(keys.end(), more.begin(), more.end());
-  };
-  if (kind != RopeKind::kDefault) add({"factor"});
-  if (kind == RopeKind::kYarn) {
-    add({kOriginal, "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim",
-         "truncate"});
-  }
-  if (kind == RopeKind::kLongrope) {
-    add({kOriginal, "attention_factor", "short_factor", "long_factor"});
-  }
-  if (kind == RopeKind::kLlama3) add({kOriginal, "low_freq_factor", "high_freq_factor"});
-  return keys;
-}
 
 RopeKind read_kind(const ConfigKeys& keys, const RopeForm& form) {
   std::string type = keys.text("rope_type", keys.text("type", ""));
@@ -39,85 +25,71 @@ RopeKind read_kind(const ConfigKeys& keys, const RopeForm& form) {
   return kind;
 }
 
-std::optional<double> read_number(const ConfigKeys& keys, const char* key) {
-  if (!keys.find(key)) return std::nullopt;
-  return keys.number(key, 0);
-}
-
-double required_number(const ConfigKeys& keys, const char* key) {
-  COMPACT_CHECK(keys.find(key), keys.where(), ": ", key, " must be given");
-  return keys.number(key, 0);
-}
-
-std::vector<double> required_numbers(const ConfigKeys& keys, const char* key) {
-  const json* value = keys.find(key);
-  COMPACT_CHECK(value, keys.where(), ": ", key, " must be given");
-  const bool numbers =
-      value->is_array() && std::ranges::all_of(*value, [](const json& x) { return x.is_number(); });
-  COMPACT_CHECK(numbers, keys.where(), ": ", key, " must be a list of numbers, is ", value->dump());
-  return value->get<std::vector<double>>();
-}
-
-// What an object says, but theta and how much of a head is turned.
-RopeConfig read_object(const ConfigKeys& keys, const json& object, const RopeForm& form,
-                       int64_t original, int64_t max_positions) {
-  RopeConfig rope;
-  rope.kind = read_kind(keys, form);
-  const std::vector<std::string> known = keys_of(rope.kind);
-  for (const auto& [key, value] : object.items()) {
-    COMPACT_CHECK(value.is_null() || std::ranges::find(known, key) != known.end(), keys.where(),
-                  ": ", key, " is no setting of rope_type ", name_of(rope.kind), ", is ",
-                  value.dump());
+void numbers(ConfigRows& rows, const char* key, std::vector<double>& values) {
+  if (rows.reads()) {
+    const json& given = rows.given.required(key);
+    const bool sound =
+        given.is_array() && std::ranges::all_of(given, [](const json& x) { return x.is_number(); });
+    COMPACT_CHECK(sound, rows.where(), ": ", key, " must be a list of numbers, is ", given.dump());
+    values = given.get<std::vector<double>>();
   }
-  if (rope.kind == RopeKind::kDefault) return rope;
-  rope.factor = read_number(keys, "factor");
-  rope.attention_factor = read_number(keys, "attention_factor");
-  if (rope.kind == RopeKind::kYarn || rope.kind == RopeKind::kLongrope ||
-      rope.kind == RopeKind::kLlama3) {
-    rope.original_length = keys.integer(kOriginal, original > 0 ? original : max_positions);
-    COMPACT_CHECK(original == 0 || rope.original_length == original, keys.where(), ": ", kOriginal,
+  rows.put(key, values);
+}
+
+// What stands in an object of its own, but theta and how much of a head is turned. `original`: of
+// the same name beside it, 0 where there is none.
+void settings_of(ConfigRows& rows, RopeConfig& rope, int64_t original, int64_t max_positions) {
+  const bool yarn = rope.kind == RopeKind::kYarn, longrope = rope.kind == RopeKind::kLongrope,
+             llama3 = rope.kind == RopeKind::kLlama3;
+  if (rope.kind == RopeKind::kDefault) return;
+  rows.number("factor", rope.factor);
+  if (yarn || longrope) rows.number("attention_factor", rope.attention_factor);
+  if (yarn || longrope || llama3) {
+    if (rows.reads()) rope.original_length = original > 0 ? original : max_positions;
+    rope.original_length = rows.given.integer(kOriginal, rope.original_length);
+    COMPACT_CHECK(original == 0 || rope.original_length == original, rows.where(), ": ", kOriginal,
                   " must be given once, is ", rope.original_length, " and ", original);
+    rows.put(kOriginal, rope.original_length);
   }
-  if (rope.kind == RopeKind::kYarn) {
-    rope.beta_fast = keys.number("beta_fast", rope.beta_fast);
-    rope.beta_slow = keys.number("beta_slow", rope.beta_slow);
-    rope.mscale = read_number(keys, "mscale");
-    rope.mscale_all_dim = read_number(keys, "mscale_all_dim");
-    rope.truncate = keys.flag("truncate", rope.truncate);
+  if (yarn) {
+    rows.number("beta_fast", rope.beta_fast);
+    rows.number("beta_slow", rope.beta_slow);
+    rows.number("mscale", rope.mscale);
+    rows.number("mscale_all_dim", rope.mscale_all_dim);
+    rows.flag("truncate", rope.truncate);
   }
-  if (rope.kind == RopeKind::kLongrope) {
-    rope.short_factor = required_numbers(keys, "short_factor");
-    rope.long_factor = required_numbers(keys, "long_factor");
+  if (longrope) {
+    numbers(rows, "short_factor", rope.short_factor);
+    numbers(rows, "long_factor", rope.long_factor);
   }
-  if (rope.kind == RopeKind::kLlama3) {
-    rope.low_freq_factor = required_number(keys, "low_freq_factor");
-    rope.high_freq_factor = required_number(keys, "high_freq_factor");
+  if (llama3) {
+    rows.number("low_freq_factor", rope.low_freq_factor, ConfigRows::kRequired);
+    rows.number("high_freq_factor", rope.high_freq_factor, ConfigRows::kRequired);
   }
+}
+
+RopeConfig read_object(ConfigRows& rows, const json& object, const RopeForm& form, int64_t original,
+                       int64_t max_positions) {
+  RopeConfig rope{.kind = read_kind(rows.given, form)}, any = rope;
+  ConfigRows known(rows.where());
+  for (const char* key : {"rope_type", "type", "rope_theta", "partial_rotary_factor"}) {
+    known.put(key, nullptr);
+  }
+  settings_of(known, any, 0, 0);
+  for (const auto& [key, value] : object.items()) {
+    COMPACT_CHECK(value.is_null() || known.written().contains(key), rows.where(), ": ", key,
+                  " is no setting of rope_type ", name_of(rope.kind), ", is ", value.dump());
+  }
+  settings_of(rows, rope, original, max_positions);
   return rope;
 }
 
-json to_object(const RopeConfig& rope) {
+json to_object(RopeConfig rope) {
+  ConfigRows rows("config");
+  settings_of(rows, rope, 0, 0);
   json object = {{"rope_type", name_of(rope.kind)}};
-  const auto put = [&](const char* key, const std::optional<double>& value) {
-    if (value) object[key] = *value;
-  };
-  put("factor", rope.factor);
-  put("attention_factor", rope.attention_factor);
-  put("mscale", rope.mscale);
-  put("mscale_all_dim", rope.mscale_all_dim);
-  if (rope.original_length > 0) object[kOriginal] = rope.original_length;
-  if (rope.kind == RopeKind::kYarn) {
-    object["beta_fast"] = rope.beta_fast;
-    object["beta_slow"] = rope.beta_slow;
-    object["truncate"] = rope.truncate;
-  }
-  if (rope.kind == RopeKind::kLongrope) {
-    object["short_factor"] = rope.short_factor;
-    object["long_factor"] = rope.long_factor;
-  }
-  if (rope.kind == RopeKind::kLlama3) {
-    object["low_freq_factor"] = rope.low_freq_factor;
-    object["high_freq_factor"] = rope.high_freq_factor;
+  for (const auto& [key, value] : rows.written().items()) {
+    if (!value.is_null()) object[key] = value;
   }
   return object;
 }
@@ -129,7 +101,7 @@ RopeConfig read_rope(const ConfigKeys& keys, const RopeForm& form, int64_t max_p
   std::optional<double> theta, partial;
   // What stands in the object holds, as in transformers 5.
   const auto take = [](const ConfigKeys& from, const char* key, std::optional<double>& value) {
-    if (const std::optional<double> given = read_number(from, key)) value = given;
+    if (from.find(key)) value = from.number(key, 0);
   };
   take(keys, "rope_theta", theta);
   take(keys, "partial_rotary_factor", partial);
@@ -142,10 +114,10 @@ RopeConfig read_rope(const ConfigKeys& keys, const RopeForm& form, int64_t max_p
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const json* value = keys.find(key);
     if (!value) continue;
-    const ConfigKeys inner(*value, keys.where() + ": " + key);
+    ConfigRows inner(*value, keys.where() + ": " + key);
     if (value->empty()) continue;
-    take(inner, "rope_theta", theta);
-    take(inner, "partial_rotary_factor", partial);
+    take(inner.given, "rope_theta", theta);
+    take(inner.given, "partial_rotary_factor", partial);
     RopeConfig rope = read_object(inner, *value, form, original, max_positions);
     COMPACT_CHECK(!found || *found == rope, keys.where(),
                   ": rope_scaling and rope_parameters must agree, or one of them be left out");

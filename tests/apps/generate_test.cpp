@@ -11,7 +11,8 @@
 #include "compact/base/check.h"
 #include "compact/data/files/utf8.h"
 #include "compact/io/model_weights.h"
-#include "compact/models/llama/config_json.h"
+#include "compact/models/config_rows.h"
+#include "compact/models/llama/config.h"
 #include "compact/models/llama/llama.h"
 #include "tests/tasks/save_tokenizer.h"
 #include "tests/temporary_folder.h"
@@ -150,7 +151,7 @@ TEST_F(Generate, RefusesBadOptions) {
 
 TEST_F(Generate, ReadsAFolder) {
   const TemporaryFolder folder;
-  write_model_folder(folder.path(), model.named_tensors(), llama_config_to_json(model.config()));
+  write_model_folder(folder.path(), model.named_tensors(), write_config(model.config()));
   GenerateOptions options{.prompt = "ab", .max_new_tokens = 20, .sampling = {.temperature = 1}};
   options.config.model_name_or_path = folder.path().string();
   options.config.device = "cpu";

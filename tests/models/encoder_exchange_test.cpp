@@ -10,7 +10,7 @@
 
 #include "compact/io/json_file.h"
 #include "compact/io/model_weights.h"
-#include "compact/models/encoder/config_json.h"
+#include "compact/models/config_rows.h"
 #include "compact/models/encoder/encoder.h"
 #include "tests/models/exchange.h"
 
@@ -24,12 +24,12 @@ TEST(EncoderExchange, LossLogitsAndGradients) {
   const SafetensorsFile input(folder / "input.safetensors");
   const Tensors inputs = {input.read("ids"), input.read("types"), input.read("lengths")};
   // Dropout is off: its bits are ours.
-  EncoderConfig config = encoder_config_from_json(read_json(folder / "config.json"), "config");
+  EncoderConfig config = read_config<EncoderConfig>(read_json(folder / "config.json"), "config");
   config.hidden_dropout = config.attention_dropout = config.classifier_dropout = 0;
   Encoder model(config, Policy::preset(std::getenv("COMPACT_EXCHANGE_PRESET")), {});
   read_weights(model, folder);
   if (const std::string to = std::getenv("COMPACT_EXCHANGE_MODEL"); !to.empty()) {
-    write_model_folder(to, model.named_tensors(), encoder_config_to_json(config));
+    write_model_folder(to, model.named_tensors(), write_config(config));
   }
 
   at::Tensor logits;

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "compact/base/check.h"
+#include "compact/models/config_rows.h"
 #include "tests/models/tiny_decoder.h"
 
 namespace compact {
@@ -85,28 +86,26 @@ TEST(Gemma, ReadsBothFormsOfPositions) {
                           {"vocab_size", 262144},
                           {"max_position_embeddings", 32768},
                           {"attn_logit_softcapping", nullptr}};
-  const GemmaConfig c = gemma_config_from_json(published, "here");
+  const GemmaConfig c = read_config<GemmaConfig>(published, "here");
   EXPECT_EQ(c.rope.theta, 1e6);
   EXPECT_EQ(c.sliding_rope.theta, 1e4);
   EXPECT_EQ(std::ranges::count(c.sliding_layers, false), 4);
   EXPECT_FALSE(c.sliding_layers[5] || c.sliding_layers[23]);
   EXPECT_EQ(c.eos_token_ids, std::vector<int64_t>{1});
-  EXPECT_EQ(gemma_config_from_json(gemma_config_to_json(c, "float32"), "there"), c);
+  EXPECT_EQ(read_config<GemmaConfig>(write_config(c), "there"), c);
   // The scaling was meant for the layers without a window.
   json scaled = published;
   scaled["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 8.0}};
-  const GemmaConfig far = gemma_config_from_json(scaled, "here");
+  const GemmaConfig far = read_config<GemmaConfig>(scaled, "here");
   EXPECT_EQ(far.rope.kind, RopeKind::kLinear);
   EXPECT_EQ(far.sliding_rope, RopeConfig{});
-  EXPECT_EQ(gemma_config_from_json(gemma_config_to_json(far, "float32"), "there"), far);
+  EXPECT_EQ(read_config<GemmaConfig>(write_config(far), "there"), far);
   // A number that no integer holds stays what it is.
-  json odd = gemma_config_to_json(c, "float32");
+  json odd = write_config(c);
   odd["query_pre_attn_scalar"] = 1e300;
-  EXPECT_EQ(gemma_config_to_json(gemma_config_from_json(odd, "here"), "float32")
-                .at("query_pre_attn_scalar"),
-            1e300);
+  EXPECT_EQ(write_config(read_config<GemmaConfig>(odd, "here")).at("query_pre_attn_scalar"), 1e300);
   // Gemma 2 caps where nothing is said.
-  const GemmaConfig second = gemma_config_from_json({{"model_type", "gemma2"}}, "here");
+  const GemmaConfig second = read_config<GemmaConfig>({{"model_type", "gemma2"}}, "here");
   EXPECT_EQ(second.attn_logit_softcapping, 50);
   EXPECT_EQ(second.final_logit_softcapping, 30);
   EXPECT_EQ(second.rope.theta, 1e4);
@@ -135,10 +134,10 @@ TEST(Gemma, RefusesWithKeyRuleAndValue) {
       {false, {{"num_key_value_heads", 3}}, "must be a multiple of num_key_value_heads"},
   };
   for (const auto& [third, change, message] : cases) {
-    json config = gemma_config_to_json(tiny_gemma(third), "float32");
+    json config = write_config(tiny_gemma(third));
     config.update(change);
     try {
-      gemma_config_from_json(config, "here");
+      read_config<GemmaConfig>(config, "here");
       ADD_FAILURE() << message;
     } catch (const InputError& e) {
       EXPECT_THAT(e.what(), HasSubstr(message));

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "compact/base/check.h"
+#include "compact/models/config_rows.h"
 #include "tests/models/tiny_decoder.h"
 
 namespace compact {
@@ -83,7 +84,7 @@ TEST(Gpt2, ReadsTheOtherNamesOfSizes) {
   const json config = {{"model_type", "gpt2"},   {"hidden_size", 32},
                        {"num_hidden_layers", 2}, {"num_attention_heads", 2},
                        {"n_layer", 2},           {"max_position_embeddings", 64}};
-  const Gpt2Config c = gpt2_config_from_json(config, "here");
+  const Gpt2Config c = read_config<Gpt2Config>(config, "here");
   EXPECT_EQ(c.n_embd, 32);
   EXPECT_EQ(c.n_layer, 2);
   EXPECT_EQ(c.n_head, 2);
@@ -93,12 +94,12 @@ TEST(Gpt2, ReadsTheOtherNamesOfSizes) {
   // In a smaller model there is no such token.
   json small = config;
   small.update({{"vocab_size", 257}, {"bos_token_id", 50256}, {"eos_token_id", 50256}});
-  EXPECT_FALSE(gpt2_config_from_json(small, "here").bos_token_id);
-  EXPECT_TRUE(gpt2_config_from_json(small, "here").eos_token_ids.empty());
+  EXPECT_FALSE(read_config<Gpt2Config>(small, "here").bos_token_id);
+  EXPECT_TRUE(read_config<Gpt2Config>(small, "here").eos_token_ids.empty());
 }
 
 TEST(Gpt2, RefusesWithKeyRuleAndValue) {
-  const json whole = gpt2_config_to_json(tiny_gpt2(0.1), "float32");
+  const json whole = write_config(tiny_gpt2(0.1));
   const struct {
     json change;
     const char* message;
@@ -115,7 +116,7 @@ TEST(Gpt2, RefusesWithKeyRuleAndValue) {
     json config = whole;
     config.update(change);
     try {
-      gpt2_config_from_json(config, "here");
+      read_config<Gpt2Config>(config, "here");
       ADD_FAILURE() << message;
     } catch (const InputError& e) {
       EXPECT_THAT(e.what(), HasSubstr(message));

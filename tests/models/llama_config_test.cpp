@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/models/llama/config_json.h"
+#include "compact/models/llama/config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "compact/io/json_file.h"
+#include "compact/models/config_rows.h"
 #include "tests/temporary_folder.h"
 
 namespace compact {
@@ -27,7 +28,7 @@ json with(const json& change) {
   return value;
 }
 
-LlamaConfig parse(const json& value) { return llama_config_from_json(value, "here"); }
+LlamaConfig parse(const json& value) { return read_config<LlamaConfig>(value, "here"); }
 
 TEST(HfConfig, DefaultsAreThoseOfTransformers) {
   const LlamaConfig config = parse(minimal());
@@ -43,7 +44,6 @@ TEST(HfConfig, DefaultsAreThoseOfTransformers) {
   const LlamaConfig none = parse(with({{"bos_token_id", nullptr}, {"eos_token_id", nullptr}}));
   EXPECT_FALSE(none.bos_token_id);
   EXPECT_TRUE(none.eos_token_ids.empty());
-  EXPECT_EQ(config.torch_dtype, "float32");
 }
 
 TEST(HfConfig, ReadsTheFormsOfBothVersions) {
@@ -55,7 +55,6 @@ TEST(HfConfig, ReadsTheFormsOfBothVersions) {
                                    {"eos_token_id", {2, 3}},
                                    {"bos_token_id", 1}}));
   EXPECT_EQ(config.rope.theta, 500000.0);
-  EXPECT_EQ(config.torch_dtype, "bfloat16");
   EXPECT_EQ(config.num_key_value_heads, 4);
   EXPECT_EQ(config.head_dim, 8);
   EXPECT_EQ(config.bos_token_id, 1);
@@ -65,7 +64,6 @@ TEST(HfConfig, ReadsTheFormsOfBothVersions) {
                        {"head_dim", 16},
                        {"tie_word_embeddings", true}}));
   EXPECT_EQ(config.rope.theta, 1e6);
-  EXPECT_EQ(config.torch_dtype, "float16");
   EXPECT_EQ(config.head_dim, 16);
   EXPECT_TRUE(config.tie_word_embeddings);
   EXPECT_EQ(parse(with({{"rope_scaling", {{"type", "default"}}}})).rope.theta, 10000.0);
@@ -124,12 +122,12 @@ TEST(HfConfig, WritesWhatItReads) {
              {"tie_word_embeddings", true},
              {"torch_dtype", "bfloat16"}}}) {
     const LlamaConfig config = parse(with(change));
-    written = llama_config_to_json(config);
+    written = write_config(config);
     EXPECT_EQ(parse(written), config);
   }
   EXPECT_EQ(written["architectures"], json::array({"LlamaForCausalLM"}));
   EXPECT_EQ(written["rope_parameters"]["rope_theta"], written["rope_theta"]);
-  EXPECT_EQ(error_of([] { llama_config_to_json({}); }).substr(0, 19), "config: hidden_size");
+  EXPECT_EQ(error_of([] { write_config(LlamaConfig()); }).substr(0, 19), "config: hidden_size");
 }
 
 }  // namespace

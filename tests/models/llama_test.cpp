@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "compact/base/check.h"
+#include "compact/models/config_rows.h"
 #include "compact/models/llama/sizes.h"
 #include "tests/models/tiny_llama.h"
 
@@ -288,7 +289,7 @@ TEST(Models, TheTableHasTheNumbersOfParametersKnown) {
     EXPECT_NEAR(static_cast<double>(model.parameter_count()), parameters, 0.05e6) << name;
   }
   for (const LlamaInfo& info : llamas()) {
-    EXPECT_NO_THROW(check_llama_config(info.config, info.name));
+    EXPECT_NO_THROW(checked(info.config, info.name));
   }
 }
 

@@ -6,7 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "compact/base/check.h"
-#include "compact/models/llama/config_json.h"
+#include "compact/models/config_rows.h"
+#include "compact/models/llama/config.h"
 #include "tests/temporary_folder.h"
 
 namespace compact {
@@ -15,7 +16,7 @@ namespace {
 using nlohmann::json;
 using ::testing::HasSubstr;
 
-LlamaConfig config_of(const json& value) { return llama_config_from_json(value, "here"); }
+LlamaConfig config_of(const json& value) { return read_config<LlamaConfig>(value, "here"); }
 
 json small(const std::string& type, const json& change = json::object()) {
   json value = {{"model_type", type},     {"hidden_size", 64},        {"intermediate_size", 172},
@@ -299,8 +300,8 @@ TEST(HfFamily, WritesWhatItReads) {
         small("smollm3", {{"no_rope_layers", {0, 1, 1, 0, 1}}, {"tie_word_embeddings", false}}),
         small("granite", {{"embedding_multiplier", 12.0}, {"attention_multiplier", 0.5}})}) {
     const LlamaConfig config = config_of(value);
-    const json written = llama_config_to_json(config);
-    EXPECT_EQ(llama_config_from_json(written, "again"), config) << written;
+    const json written = write_config(config);
+    EXPECT_EQ(read_config<LlamaConfig>(written, "again"), config) << written;
     EXPECT_EQ(written["model_type"], value["model_type"]);
   }
 }
@@ -308,7 +309,7 @@ TEST(HfFamily, WritesWhatItReads) {
 // What is written of a LLaMA is what it always was.
 TEST(HfFamily, KeysOfALlamaStay) {
   std::string keys;
-  const json written = llama_config_to_json(config_of(small("llama")));
+  const json written = write_config(config_of(small("llama")));
   for (const auto& [key, value] : written.items()) {
     keys += key + " ";
   }

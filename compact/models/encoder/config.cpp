@@ -1,37 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/models/encoder/config.h"
 
-#include <algorithm>
-
 #include "compact/base/check.h"
-#include "compact/base/model_numbers.h"
+#include "compact/models/config_rows.h"
+#include "compact/models/labels.h"
 
 namespace compact {
 
-void check_encoder_config(const EncoderConfig& c, std::string_view where) {
-  check_sizes({{"hidden_size", c.hidden_size},
-               {"intermediate_size", c.intermediate_size},
-               {"num_hidden_layers", c.num_hidden_layers},
-               {"num_attention_heads", c.num_attention_heads},
-               {"vocab_size", c.vocab_size},
-               {"max_position_embeddings", c.max_position_embeddings},
-               {"type_vocab_size", c.type_vocab_size}},
-              where);
-  check_heads(c.hidden_size, c.num_attention_heads, where);
-  check_token("pad_token_id", c.pad_token_id, c.vocab_size, where);
-  COMPACT_CHECK(c.max_length() >= 1, where, ": max_position_embeddings must be above ",
+void keys_of(ConfigRows& rows, EncoderConfig& c) {
+  const bool roberta =
+      rows.model_type({"bert", "roberta"}, c.kind == EncoderKind::kRoberta ? 1 : 0) > 0;
+  c.kind = roberta ? EncoderKind::kRoberta : EncoderKind::kBert;
+  rows.put("architectures",
+           {roberta ? "RobertaForSequenceClassification" : "BertForSequenceClassification"});
+  rows.gelu("hidden_act", c.gelu_tanh);
+  rows.choice("position_embedding_type", {"absolute"});
+  rows.never({"is_decoder", "add_cross_attention"});
+  rows.given.refuse_quantized();
+  rows.size("hidden_size", c.hidden_size, ConfigRows::kRequired);
+  rows.size("intermediate_size", c.intermediate_size, ConfigRows::kRequired);
+  rows.layers("num_hidden_layers", c.num_hidden_layers, ConfigRows::kRequired);
+  rows.size("num_attention_heads", c.num_attention_heads, ConfigRows::kRequired);
+  rows.size("vocab_size", c.vocab_size, ConfigRows::kRequired);
+  rows.size("max_position_embeddings", c.max_position_embeddings);
+  rows.size("type_vocab_size", c.type_vocab_size);
+  check_heads(c.hidden_size, c.num_attention_heads, rows.where());
+  if (rows.reads()) c.pad_token_id = rows.given.integer("pad_token_id", roberta ? 1 : 0);
+  rows.put("pad_token_id", c.pad_token_id);
+  check_tokens({.vocabulary = c.vocab_size, .bos = {}, .eos = {}, .pad = c.pad_token_id},
+               rows.where());
+  COMPACT_CHECK(c.max_length() >= 1, rows.where(), ": max_position_embeddings must be above ",
                 c.first_position(), ", is ", c.max_position_embeddings);
-  check_dropouts({{"hidden_dropout_prob", c.hidden_dropout},
-                  {"attention_probs_dropout_prob", c.attention_dropout},
-                  {"classifier_dropout", std::max(c.classifier_dropout, 0.0)}},
-                 where);
-  check_positive({{"layer_norm_eps", c.layer_norm_eps}, {"initializer_range", c.initializer_range}},
-                 where);
-  constexpr int64_t kMostLabels = 1 << 20;
-  COMPACT_CHECK(c.outputs() >= 1 && c.outputs() <= kMostLabels, where,
-                ": the number of labels must be from 1 to ", kMostLabels, ", is ", c.outputs());
-  COMPACT_CHECK(!c.regression || c.outputs() == 1, where, ": a regression has one label, not ",
-                c.outputs());
+  rows.dropout("hidden_dropout_prob", c.hidden_dropout);
+  rows.dropout("attention_probs_dropout_prob", c.attention_dropout);
+  rows.put("classifier_dropout", nullptr);
+  c.classifier_dropout = rows.given.number("classifier_dropout", c.classifier_dropout);
+  if (c.classifier_dropout >= 0) rows.dropout("classifier_dropout", c.classifier_dropout);
+  rows.positive("layer_norm_eps", c.layer_norm_eps);
+  rows.positive("initializer_range", c.initializer_range);
+  label_rows(rows, c.labels);
+  if (rows.reads()) c.regression = c.outputs() == 1;
+  c.regression = rows.choice("problem_type", {"regression", "single_label_classification"},
+                             c.regression ? 0 : 1) == 0;
+  COMPACT_CHECK(!c.regression || c.outputs() == 1, rows.where(),
+                ": a regression has one label, not ", c.outputs());
+  rows.put("torch_dtype", rows.dtype());
 }
 
 }  // namespace compact

@@ -5,10 +5,11 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace compact {
+
+class ConfigRows;
 
 enum class EncoderKind : uint8_t { kBert, kRoberta };
 
@@ -39,10 +40,6 @@ struct EncoderConfig {
   bool operator==(const EncoderConfig&) const = default;
 };
 
-// Throws InputError, beginning with `where`, unless sizes are in 1..2^31-1, hidden_size is a
-// multiple of the heads, pad_token_id is below vocab_size, at least one token has a position,
-// dropouts are in [0, 1), the other real numbers are finite and positive, and there are 1 to 2^20
-// labels.
-void check_encoder_config(const EncoderConfig& config, std::string_view where);
+void keys_of(ConfigRows& rows, EncoderConfig& c);  // see config_rows.h
 
 }  // namespace compact

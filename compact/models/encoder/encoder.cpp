@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "compact/base/check.h"
+#include "compact/models/config_rows.h"
 #include "compact/ops/memory/memory_trace.h"
 #include "compact/ops/stages/stages.h"
 
@@ -24,7 +25,7 @@ at::Tensor roberta_positions(const at::Tensor& ids, int64_t pad) {
 
 Encoder::Encoder(const EncoderConfig& config, const Policy& policy, const NetworkOptions& options)
     : Classifier(policy, options), config_(config) {
-  check_encoder_config(config_, "model");
+  checked(config_);
   const int64_t n = config_.hidden_size, m = config_.intermediate_size;
   const LinearStart block{.deviation = config_.initializer_range};
   const LinearStart outside{.deviation = config_.initializer_range, .hidden = false};

@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
-#include "compact/models/encoder/config_json.h"
+#include "compact/base/check.h"
 #include "compact/models/encoder/encoder.h"
-#include "compact/models/encoder/sizes.h"
-#include "compact/models/families.h"
+#include "compact/models/family_model.h"
 
 namespace compact {
 namespace {
 
-class EncoderModel final : public ModelConfig {
+class EncoderModel final : public FamilyModel<EncoderModel, EncoderConfig, Encoder> {
  public:
-  explicit EncoderModel(EncoderConfig config) : c_(std::move(config)) {}
-  std::unique_ptr<ModelConfig> clone() const override { return std::make_unique<EncoderModel>(c_); }
+  using FamilyModel::FamilyModel;
 
   ModelShape shape() const override {
     return {.tokens = {.vocabulary = c_.vocab_size, .bos = {}, .eos = {}},
@@ -40,29 +37,39 @@ class EncoderModel final : public ModelConfig {
     c_.num_hidden_layers = std::min<int64_t>(2, c_.num_hidden_layers);
     c_.vocab_size = std::min<int64_t>(c_.vocab_size, c_.pad_token_id + 64);
   }
-
-  nlohmann::json to_json(const std::string& dtype) const override {
-    return encoder_config_to_json(c_, dtype);
-  }
-  std::unique_ptr<Network> build(const Policy& policy,
-                                 const NetworkOptions& options) const override {
-    return std::make_unique<Encoder>(c_, policy, options);
-  }
-
- private:
-  EncoderConfig c_;
 };
+
+ModelInfo sized(const char* name, int64_t hidden, int64_t layers, int64_t heads, EncoderConfig c) {
+  c.hidden_size = hidden;
+  c.intermediate_size = 4 * hidden;
+  c.num_hidden_layers = layers;
+  c.num_attention_heads = heads;
+  return {name,
+          cat("hidden ", hidden, ", MLP ", 4 * hidden, ", ", layers, " layers, ", heads, " heads"),
+          std::make_shared<const EncoderModel>(c)};
+}
+ModelInfo bert(const char* name, int64_t hidden, int64_t layers, int64_t heads) {
+  return sized(name, hidden, layers, heads, {.vocab_size = 30522});
+}
+ModelInfo roberta(const char* name, int64_t hidden, int64_t layers, int64_t heads) {
+  return sized(name, hidden, layers, heads,
+               {.kind = EncoderKind::kRoberta,
+                .vocab_size = 50265,
+                .max_position_embeddings = 514,
+                .type_vocab_size = 1,
+                .pad_token_id = 1,
+                .layer_norm_eps = 1e-5});
+}
 
 }  // namespace
 
 extern const FamilyInfo encoder_family = {
     .name = "encoder",
     .types = {{"bert", ModelUse::kSequences}, {"roberta", ModelUse::kSequences}},
-    .models = models_of<EncoderModel>(encoders()),
-    .read = [](const nlohmann::json& config,
-               std::string_view where) -> std::unique_ptr<ModelConfig> {
-      return std::make_unique<EncoderModel>(encoder_config_from_json(config, where));
-    },
+    .models = {bert("bert-tiny", 128, 2, 2), bert("minilm-l6", 384, 6, 12),
+               bert("bert-base", 768, 12, 12), bert("bert-large", 1024, 24, 16),
+               roberta("roberta-base", 768, 12, 12), roberta("roberta-large", 1024, 24, 16)},
+    .read = &EncoderModel::read,
 };
 
 }  // namespace compact

@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "compact/base/check.h"
-#include "compact/models/families.h"
+#include "compact/models/family_model.h"
 #include "compact/models/gemma/gemma.h"
 
 namespace compact {
 namespace {
 
-class GemmaModel final : public ModelConfig {
+class GemmaModel final : public FamilyModel<GemmaModel, GemmaConfig, Gemma> {
  public:
-  explicit GemmaModel(GemmaConfig config) : c_(std::move(config)) {}
-  std::unique_ptr<ModelConfig> clone() const override { return std::make_unique<GemmaModel>(c_); }
+  using FamilyModel::FamilyModel;
 
   ModelShape shape() const override {
     const bool slides = std::ranges::find(c_.sliding_layers, true) != c_.sliding_layers.end();
@@ -26,10 +24,7 @@ class GemmaModel final : public ModelConfig {
   }
   void fit(const ModelShape& shape) override {
     if (shape.dropout >= 0) c_.attention_dropout = shape.dropout;
-    c_.vocab_size = shape.tokens.vocabulary;
-    c_.bos_token_id = shape.tokens.bos;
-    c_.eos_token_ids = shape.tokens.eos;
-    c_.pad_token_id = shape.tokens.pad;
+    set_tokens(shape.tokens);
     c_.max_position_embeddings = shape.length;
   }
   // A block of each kind, in the order in which they come.
@@ -40,21 +35,8 @@ class GemmaModel final : public ModelConfig {
     }
     c_.num_hidden_layers = static_cast<int64_t>(kinds.size());
     c_.sliding_layers = kinds;
-    c_.vocab_size = 64;
-    c_.bos_token_id.reset();
-    c_.eos_token_ids.clear();
-    c_.pad_token_id.reset();
+    set_tokens({.vocabulary = 64});
   }
-  nlohmann::json to_json(const std::string& dtype) const override {
-    return gemma_config_to_json(c_, dtype);
-  }
-  std::unique_ptr<Network> build(const Policy& policy,
-                                 const NetworkOptions& options) const override {
-    return std::make_unique<Gemma>(c_, policy, options);
-  }
-
- private:
-  GemmaConfig c_;
 };
 
 ModelInfo gemma(const char* name, GemmaConfig c, int64_t period) {
@@ -101,10 +83,7 @@ extern const FamilyInfo gemma_family = {
                gemma("gemma-3-1b", third(1152, 6912, 26), 6),
                gemma("gemma-2-2b", second(2304, 9216, 26, 8), 2),
                gemma("gemma-2-9b", second(3584, 14336, 42, 16), 2)},
-    .read = [](const nlohmann::json& config,
-               std::string_view where) -> std::unique_ptr<ModelConfig> {
-      return std::make_unique<GemmaModel>(gemma_config_from_json(config, where));
-    },
+    .read = &GemmaModel::read,
 };
 
 }  // namespace compact

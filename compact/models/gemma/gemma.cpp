@@ -5,11 +5,12 @@
 
 #include <cmath>
 
+#include "compact/models/config_rows.h"
+
 namespace compact {
 namespace {
 
 GatedShape shape_of(const GemmaConfig& c, at::ScalarType type) {
-  check_gemma_config(c, "model");
   // In the type of the weights, as it was trained.
   const at::Tensor scale =
       at::full({}, std::sqrt(static_cast<double>(c.hidden_size)), at::dtype(type));
@@ -33,7 +34,7 @@ GatedShape shape_of(const GemmaConfig& c, at::ScalarType type) {
 }  // namespace
 
 Gemma::Gemma(const GemmaConfig& config, const Policy& policy, const NetworkOptions& options)
-    : GatedDecoder(policy, options, config.tokens(), shape_of(config, options.dtype),
+    : GatedDecoder(policy, options, config.tokens(), shape_of(checked(config), options.dtype),
                    config.initializer_range, config.tie_word_embeddings),
       config_(config) {
   cap_logits_at(config_.final_logit_softcapping.value_or(0));

@@ -7,16 +7,15 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "compact/base/rope_config.h"
 #include "compact/models/gated_decoder.h"
 
 namespace compact {
+
+class ConfigRows;
 
 // In the words of Hugging Face's `config.json`. The numbers are those of model_type gemma3_text.
 struct GemmaConfig {
@@ -42,15 +41,7 @@ struct GemmaConfig {
   TokenIds tokens() const { return {vocab_size, bos_token_id, eos_token_ids, pad_token_id}; }
   bool operator==(const GemmaConfig&) const = default;
 };
-// Throws InputError, beginning with `where`, unless sizes are in 1..2^31-1, heads are a multiple of
-// the heads of keys and values, head_dim is even, sliding_layers has an entry of each layer, the
-// dropout is in [0, 1), the other real numbers are finite and positive and the token ids are below
-// vocab_size.
-void check_gemma_config(const GemmaConfig& config, std::string_view where);
-// InputError as above, and on a setting that changes what is computed to what is not computed here.
-// Keys that are missing default as in transformers.
-GemmaConfig gemma_config_from_json(const nlohmann::json& config, std::string_view where);
-nlohmann::json gemma_config_to_json(const GemmaConfig& config, const std::string& dtype);
+void keys_of(ConfigRows& rows, GemmaConfig& c);  // see config_rows.h
 // Which of so many layers have a window: all but each `period`-th.
 std::vector<bool> gemma_windows(int64_t layers, int64_t period);
 

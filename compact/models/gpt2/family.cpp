@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <nlohmann/json.hpp>
-
 #include "compact/base/check.h"
-#include "compact/models/families.h"
+#include "compact/models/family_model.h"
 #include "compact/models/gpt2/gpt2.h"
 
 namespace compact {
 namespace {
 
-class Gpt2Model final : public ModelConfig {
+class Gpt2Model final : public FamilyModel<Gpt2Model, Gpt2Config, Gpt2> {
  public:
-  explicit Gpt2Model(Gpt2Config config) : c_(std::move(config)) {}
-  std::unique_ptr<ModelConfig> clone() const override { return std::make_unique<Gpt2Model>(c_); }
+  using FamilyModel::FamilyModel;
 
   ModelShape shape() const override {
     return {.tokens = c_.tokens(),
@@ -21,28 +17,14 @@ class Gpt2Model final : public ModelConfig {
             .attention = {.head_dim = c_.n_embd / c_.n_head, .dropout = c_.attn_pdrop}};
   }
   void fit(const ModelShape& shape) override {
-    c_.vocab_size = shape.tokens.vocabulary;
-    c_.bos_token_id = shape.tokens.bos;
-    c_.eos_token_ids = shape.tokens.eos;
+    set_tokens(shape.tokens);
     c_.n_positions = shape.length;
     if (shape.dropout >= 0) c_.embd_pdrop = c_.resid_pdrop = c_.attn_pdrop = shape.dropout;
   }
   void shrink() override {
     c_.n_layer = 1;
-    c_.vocab_size = 64;
-    c_.bos_token_id.reset();
-    c_.eos_token_ids.clear();
+    set_tokens({.vocabulary = 64});
   }
-  nlohmann::json to_json(const std::string& dtype) const override {
-    return gpt2_config_to_json(c_, dtype);
-  }
-  std::unique_ptr<Network> build(const Policy& policy,
-                                 const NetworkOptions& options) const override {
-    return std::make_unique<Gpt2>(c_, policy, options);
-  }
-
- private:
-  Gpt2Config c_;
 };
 
 ModelInfo gpt2(const char* name, int64_t width, int64_t layers, int64_t heads) {
@@ -60,10 +42,7 @@ extern const FamilyInfo gpt2_family = {
     .types = {{"gpt2", ModelUse::kTokens}},
     .models = {gpt2("gpt2", 768, 12, 12), gpt2("gpt2-medium", 1024, 24, 16),
                gpt2("gpt2-large", 1280, 36, 20), gpt2("gpt2-xl", 1600, 48, 25)},
-    .read = [](const nlohmann::json& config,
-               std::string_view where) -> std::unique_ptr<ModelConfig> {
-      return std::make_unique<Gpt2Model>(gpt2_config_from_json(config, where));
-    },
+    .read = &Gpt2Model::read,
 };
 
 }  // namespace compact

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "compact/base/check.h"
+#include "compact/models/config_rows.h"
 #include "compact/ops/stages/stages.h"
 
 namespace compact {
@@ -15,9 +16,8 @@ constexpr const char* kPrefix = "transformer.";
 
 std::string layer_of(int64_t i, const char* rest) { return cat("layers.", i, ".", rest); }
 
-const Gpt2Config& checked(const Gpt2Config& config, const NetworkOptions& options) {
-  check_gpt2_config(config, "model");
-  COMPACT_CHECK(options.max_length <= config.n_positions, "[gpt2] sequences of ",
+const Gpt2Config& checked_for(const NetworkOptions& options, const Gpt2Config& config) {
+  COMPACT_CHECK(options.max_length <= checked(config).n_positions, "[gpt2] sequences of ",
                 options.max_length, " tokens are longer than n_positions ", config.n_positions);
   return config;
 }
@@ -25,7 +25,7 @@ const Gpt2Config& checked(const Gpt2Config& config, const NetworkOptions& option
 }  // namespace
 
 Gpt2::Gpt2(const Gpt2Config& config, const Policy& policy, const NetworkOptions& options)
-    : LanguageModel(policy, options, checked(config, options).tokens(), config.n_embd,
+    : LanguageModel(policy, options, checked_for(options, config).tokens(), config.n_embd,
                     config.initializer_range),
       config_(config) {
   const int64_t n = config_.n_embd, m = config_.n_inner;

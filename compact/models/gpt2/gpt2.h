@@ -8,10 +8,8 @@
 // loss.logits.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -20,9 +18,11 @@
 
 namespace compact {
 
+class ConfigRows;
+
 // In the words of Hugging Face's `config.json` of model_type `gpt2`.
 struct Gpt2Config {
-  int64_t n_embd = 0, n_layer = 0, n_head = 0;
+  int64_t n_embd = 768, n_layer = 12, n_head = 12;
   int64_t n_inner = 0;  // of the MLP
   int64_t vocab_size = 50257;
   int64_t n_positions = 1024;
@@ -39,14 +39,7 @@ struct Gpt2Config {
   TokenIds tokens() const { return {vocab_size, bos_token_id, eos_token_ids, {}}; }
   bool operator==(const Gpt2Config&) const = default;
 };
-// Throws InputError, beginning with `where`, unless sizes are in 1..2^31-1, n_embd is a multiple of
-// the heads, dropouts are in [0, 1), the other real numbers are finite and positive and the token
-// ids are below vocab_size.
-void check_gpt2_config(const Gpt2Config& config, std::string_view where);
-// InputError as above, and on a setting that changes what is computed to what is not computed here.
-// Keys that are missing default as in transformers.
-Gpt2Config gpt2_config_from_json(const nlohmann::json& config, std::string_view where);
-nlohmann::json gpt2_config_to_json(const Gpt2Config& config, const std::string& dtype);
+void keys_of(ConfigRows& rows, Gpt2Config& c);  // see config_rows.h
 
 class Gpt2 final : public LanguageModel {
  public:

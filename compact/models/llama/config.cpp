@@ -5,9 +5,201 @@
 #include <limits>
 
 #include "compact/base/check.h"
-#include "compact/base/model_numbers.h"
+#include "compact/models/config_rows.h"
+#include "compact/models/llama/model_types.h"
 
 namespace compact {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char *kFull = "full_attention", *kSliding = "sliding_attention";
+
+// A setting that changes what a decoder computes and is none of this family's, unless it has the
+// value that does nothing.
+void refuse_others(ConfigRows& rows, const DecoderFamily& family) {
+  rows.choice("hidden_act", {"silu"});
+  for (const char* key : {"resid_pdrop", "embd_pdrop", "hidden_dropout", "dropout"}) {
+    const double dropout = rows.given.number(key, 0);
+    COMPACT_CHECK(dropout == 0, rows.where(), ": ", key, " must be 0, is ", dropout);
+  }
+  const auto refuse = [&](const json& harmless, ConfigRows::Texts keys) {
+    rows.refuse(family.type, harmless, keys);
+  };
+  if (!family.biases) refuse(false, {"attention_bias"});
+  if (!family.mlp_biases) refuse(false, {"mlp_bias"});
+  if (!family.qkv_bias) refuse(false, {"qkv_bias"});
+  if (family.window != AttentionWindow::kSwitched) refuse(false, {"use_sliding_window"});
+  if (family.window == AttentionWindow::kNone) refuse(nullptr, {"sliding_window"});
+  refuse(false, {"lm_head_bias", "use_bias", "rope_interleaved", "qk_norm", "use_qk_norm",
+                 "use_mrope", "parallel_attn", "add_cross_attention", "scale_embedding",
+                 "use_bidirectional_attention"});
+  if (!family.multipliers) {
+    refuse(nullptr, {"attention_multiplier"});
+    refuse(1, {"embedding_multiplier", "residual_multiplier", "logits_scaling"});
+  }
+  if (!family.some_turn) refuse(nullptr, {"no_rope_layers"});
+  refuse(nullptr,
+         {"attn_logit_softcapping", "final_logit_softcapping", "clip_qkv", "query_pre_attn_scalar",
+          "num_local_experts", "num_experts", "attention_chunk_size"});
+  refuse("default", {"rope_type", "type"});
+  refuse(true, {"is_causal"});
+  const json* types = rows.given.find("layer_types");
+  if (family.window != AttentionWindow::kSwitched && types) {
+    for (const json& type : *types) {
+      COMPACT_CHECK(type == kFull, rows.where(), ": layer_types must be ", kFull,
+                    " with model_type ", family.type, ", has ", type.dump());
+    }
+  }
+  rows.given.refuse_quantized();
+}
+
+// What a class has where keys are missing, once the sizes are there.
+void set_defaults(const ConfigKeys& keys, const DecoderFamily& family, LlamaConfig& c) {
+  const bool as_heads = keys.has("num_key_value_heads") || family.kv_heads == 0;
+  c.num_key_value_heads = as_heads ? c.num_attention_heads : family.kv_heads;
+  c.head_dim = family.head_dim > 0 ? family.head_dim : c.hidden_size / c.num_attention_heads;
+  c.max_position_embeddings = family.positions;
+  c.rms_norm_eps = family.eps;
+  c.qkv_bias = family.qkv_bias;
+  c.head_norms = family.head_norms;
+  c.fused_names = family.fused;
+  c.tie_word_embeddings = family.tied;
+  // Unless the model is smaller than that.
+  const auto usual = [&](std::optional<int64_t> token) {
+    return token < c.vocab_size ? token : std::nullopt;
+  };
+  c.bos_token_id = usual(family.bos);
+  if (const auto eos = usual(family.eos)) c.eos_token_ids = {*eos};
+  c.pad_token_id = usual(family.pad);
+}
+
+// Which layers turn queries and keys: 1 in no_rope_layers, or all but each
+// no_rope_layer_interval-th.
+std::vector<bool> read_rope_layers(const ConfigKeys& keys, int64_t layers) {
+  std::vector<bool> turn;
+  if (const json* list = keys.find("no_rope_layers")) {
+    COMPACT_CHECK(list->is_array(), keys.where(), ": no_rope_layers must be a list, is ",
+                  list->dump());
+    COMPACT_CHECK(static_cast<int64_t>(list->size()) >= layers, keys.where(),
+                  ": no_rope_layers must have an entry of each of ", layers, " layers, has ",
+                  list->size());
+    for (const json& one : *list) {
+      COMPACT_CHECK(one == 0 || one == 1, keys.where(),
+                    ": no_rope_layers must have 1 where a layer "
+                    "has rotary positions and 0 where it has none, has ",
+                    one.dump());
+      if (static_cast<int64_t>(turn.size()) < layers) turn.push_back(one == 1);
+    }
+  } else {
+    const int64_t interval = keys.integer("no_rope_layer_interval", 4);
+    COMPACT_CHECK(interval >= 1, keys.where(), ": no_rope_layer_interval must be at least 1, is ",
+                  interval);
+    for (int64_t i = 0; i < layers; ++i) turn.push_back((i + 1) % interval != 0);
+  }
+  const bool all = std::ranges::find(turn, false) == turn.end();
+  return all ? std::vector<bool>() : turn;
+}
+
+// Layers whose tokens attend no further than the window.
+std::vector<bool> read_window_layers(const ConfigKeys& keys, const DecoderFamily& family,
+                                     const LlamaConfig& c) {
+  std::vector<bool> sliding;
+  if (const json* types = keys.find("layer_types")) {
+    COMPACT_CHECK(types->is_array() && static_cast<int64_t>(types->size()) == c.num_hidden_layers,
+                  keys.where(), ": layer_types must be a list of ", c.num_hidden_layers,
+                  " entries, one of each layer, is ", types->dump());
+    for (const json& type : *types) {
+      COMPACT_CHECK(type == kFull || type == kSliding, keys.where(), ": layer_types must be ",
+                    kFull, " or ", kSliding, ", has ", type.dump());
+      sliding.push_back(type == kSliding);
+    }
+    return sliding;
+  }
+  const int64_t first = keys.integer("max_window_layers", family.window_layers);
+  for (int64_t i = 0; i < c.num_hidden_layers; ++i) {
+    sliding.push_back(c.sliding_window && (family.window_layers > 0 ? i >= first : !c.turns(i)));
+  }
+  return sliding;
+}
+
+void read_window(const ConfigKeys& keys, const DecoderFamily& family, LlamaConfig& c) {
+  const bool always = family.window == AttentionWindow::kAlways;
+  if (always || keys.flag("use_sliding_window", false)) {
+    c.sliding_window = keys.token("sliding_window", family.window_size);
+  }
+  if (always) return;
+  c.sliding_layers = read_window_layers(keys, family, c);
+  const bool any = std::ranges::find(c.sliding_layers, true) != c.sliding_layers.end();
+  COMPACT_CHECK(!any || c.sliding_window, keys.where(),
+                ": layer_types has sliding_attention, but use_sliding_window with sliding_window "
+                "does not say how far");
+  if (!any) c.sliding_window.reset(), c.sliding_layers.clear();
+}
+
+void window_rows(ConfigRows& rows, const DecoderFamily& family, LlamaConfig& c) {
+  const bool none = family.window == AttentionWindow::kNone;
+  if (rows.reads() && !none) read_window(rows.given, family, c);
+  rows.put("sliding_window", nullptr);
+  if (c.sliding_window) rows.size("sliding_window", *c.sliding_window);
+  if (none) rows.leave_out("sliding_window");
+  const auto layers = static_cast<size_t>(c.num_hidden_layers);
+  for (const auto& [key, list] :
+       {std::pair("no_rope_layers", &c.rope_layers), std::pair("layer_types", &c.sliding_layers)}) {
+    COMPACT_CHECK(list->empty() || list->size() == layers, rows.where(), ": ", key, " must have ",
+                  layers, " entries, one of each layer, has ", list->size());
+  }
+  if (family.window != AttentionWindow::kSwitched) return;
+  rows.put("use_sliding_window", c.sliding_window.has_value());
+  std::vector<bool> sliding = c.sliding_layers;
+  sliding.resize(layers, c.sliding_window.has_value());
+  json types = json::array();
+  for (const bool one : sliding) types.push_back(one ? kSliding : kFull);
+  rows.put("layer_types", types);
+  if (family.window_layers > 0) {
+    rows.put("max_window_layers", std::ranges::find(sliding, true) - sliding.begin());
+  }
+}
+
+void turn_rows(ConfigRows& rows, LlamaConfig& c) {
+  if (rows.reads()) c.rope_layers = read_rope_layers(rows.given, c.num_hidden_layers);
+  json turn = json::array();
+  for (int64_t i = 0; i < c.num_hidden_layers; ++i) turn.push_back(c.turns(i) ? 1 : 0);
+  rows.put("no_rope_layers", turn);
+}
+
+void multiplier_rows(ConfigRows& rows, const DecoderFamily& family, LlamaConfig& c) {
+  double attention = c.attention_multiplier.value_or(1);
+  rows.positive("embedding_multiplier", c.embedding_multiplier);
+  rows.positive("residual_multiplier", c.residual_multiplier);
+  rows.positive("attention_multiplier", attention);
+  rows.positive("logits_scaling", c.logits_scaling);
+  if (family.multipliers) {
+    c.attention_multiplier = attention;
+  } else {
+    for (const char* key : {"embedding_multiplier", "residual_multiplier", "attention_multiplier",
+                            "logits_scaling"}) {
+      rows.leave_out(key);
+    }
+  }
+}
+
+// The type of the weights, which a file of them says too.
+void check_dtype(const ConfigKeys& keys) {
+  std::string type;
+  for (const char* key : {"dtype", "torch_dtype"}) {
+    std::string value = keys.text(key, "");
+    if (value.starts_with("torch.")) value = value.substr(6);
+    COMPACT_CHECK(type.empty() || value.empty() || type == value, keys.where(),
+                  ": dtype and torch_dtype must agree, are `", type, "` and `", value, "`");
+    if (!value.empty()) type = value;
+  }
+  COMPACT_CHECK(type.empty() || type == "float32" || type == "bfloat16" || type == "float16",
+                keys.where(), ": torch_dtype must be float32, bfloat16 or float16, is `", type,
+                "`");
+}
+
+}  // namespace
 
 int64_t longest_sequence(const LlamaConfig& config) {
   int64_t longest = config.max_position_embeddings;
@@ -19,47 +211,54 @@ int64_t longest_sequence(const LlamaConfig& config) {
   return longest;
 }
 
-void check_llama_config(const LlamaConfig& config, std::string_view where) {
-  check_sizes({{"hidden_size", config.hidden_size},
-               {"intermediate_size", config.intermediate_size},
-               {"num_hidden_layers", config.num_hidden_layers},
-               {"num_attention_heads", config.num_attention_heads},
-               {"num_key_value_heads", config.num_key_value_heads},
-               {"head_dim", config.head_dim},
-               {"vocab_size", config.vocab_size},
-               {"max_position_embeddings", config.max_position_embeddings}},
-              where);
-  check_rotary_heads(config.hidden_size, config.num_attention_heads, config.num_key_value_heads,
-                     config.head_dim, where);
-  check_positive({{"rms_norm_eps", config.rms_norm_eps},
-                  {"initializer_range", config.initializer_range},
-                  {"embedding_multiplier", config.embedding_multiplier},
-                  {"residual_multiplier", config.residual_multiplier},
-                  {"attention_multiplier", config.attention_multiplier.value_or(1)},
-                  {"logits_scaling", config.logits_scaling}},
-                 where);
-  check_dropouts({{"attention_dropout", config.attention_dropout}}, where);
-  check_rope_config(config.rope, config.head_dim, where);
-  const auto layers = static_cast<size_t>(config.num_hidden_layers);
-  for (const auto& [key, list] : {std::pair("no_rope_layers", &config.rope_layers),
-                                  std::pair("layer_types", &config.sliding_layers)}) {
-    COMPACT_CHECK(list->empty() || list->size() == layers, where, ": ", key, " must have ", layers,
-                  " entries, one of each layer, has ", list->size());
+void keys_of(ConfigRows& rows, LlamaConfig& c) {
+  const DecoderFamily& family =
+      decoder_family(rows.reads() ? rows.given.text("model_type", "") : c.model_type, rows.where());
+  c.model_type = family.type;
+  rows.put("model_type", family.type);
+  rows.put("architectures", {family.architecture});
+  refuse_others(rows, family);
+  rows.size("hidden_size", c.hidden_size, ConfigRows::kRequired);
+  rows.size("intermediate_size", c.intermediate_size, ConfigRows::kRequired);
+  rows.layers("num_hidden_layers", c.num_hidden_layers, ConfigRows::kRequired);
+  rows.size("num_attention_heads", c.num_attention_heads, ConfigRows::kRequired);
+  rows.size("vocab_size", c.vocab_size, ConfigRows::kRequired);
+  if (rows.reads()) set_defaults(rows.given, family, c);
+  rows.size("num_key_value_heads", c.num_key_value_heads);
+  rows.size("head_dim", c.head_dim);
+  const bool usual_width = c.head_dim * c.num_attention_heads == c.hidden_size;
+  if (!family.says_head_dim && usual_width) rows.leave_out("head_dim");
+  rows.size("max_position_embeddings", c.max_position_embeddings);
+  check_rotary_heads(c.hidden_size, c.num_attention_heads, c.num_key_value_heads, c.head_dim,
+                     rows.where());
+  rows.positive("rms_norm_eps", c.rms_norm_eps);
+  rows.positive("initializer_range", c.initializer_range);
+  multiplier_rows(rows, family, c);
+  rows.dropout("attention_dropout", c.attention_dropout);
+  if (rows.reads()) c.rope = read_rope(rows.given, family.rope, c.max_position_embeddings);
+  check_rope_config(c.rope, c.head_dim, rows.where());
+  write_rope(c.rope, family.rope, rows.written());
+  if (family.some_turn) turn_rows(rows, c);
+  if (family.biases) {
+    rows.flag("attention_bias", c.qkv_bias);
+    c.out_bias = c.qkv_bias;
   }
-  if (config.sliding_window) check_sizes({{"sliding_window", *config.sliding_window}}, where);
-  if (config.bos_token_id) {
-    check_token("bos_token_id", *config.bos_token_id, config.vocab_size, where);
+  if (family.mlp_biases) rows.flag("mlp_bias", c.mlp_bias);
+  window_rows(rows, family, c);
+  rows.flag("tie_word_embeddings", c.tie_word_embeddings);
+  rows.token("bos_token_id", c.bos_token_id);
+  rows.tokens("eos_token_id", c.eos_token_ids);
+  rows.token("pad_token_id", c.pad_token_id);
+  // It may be counted from the end, as in torch.
+  if (rows.reads() && c.pad_token_id < 0 && c.pad_token_id >= -c.vocab_size) {
+    *c.pad_token_id += c.vocab_size;
   }
-  for (const int64_t id : config.eos_token_ids) {
-    check_token("eos_token_id", id, config.vocab_size, where);
-  }
-  if (config.pad_token_id) {
-    check_token("pad_token_id", *config.pad_token_id, config.vocab_size, where);
-  }
-  COMPACT_CHECK(config.torch_dtype == "float32" || config.torch_dtype == "bfloat16" ||
-                    config.torch_dtype == "float16",
-                where, ": torch_dtype must be float32, bfloat16 or float16, is `",
-                config.torch_dtype, "`");
+  if (!family.pad && !c.pad_token_id) rows.leave_out("pad_token_id");
+  check_tokens(c.tokens(), rows.where());
+  if (c.model_type == "llama") rows.put("pretraining_tp", 1);
+  check_dtype(rows.given);
+  rows.put("use_cache", true);
+  rows.put_dtypes();
 }
 
 }  // namespace compact

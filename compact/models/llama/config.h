@@ -6,13 +6,14 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "compact/base/rope_config.h"
 #include "compact/models/model_config.h"
 
 namespace compact {
+
+class ConfigRows;
 
 struct LlamaConfig {
   std::string model_type = "llama";  // whose config.json and names of tensors are written
@@ -43,7 +44,6 @@ struct LlamaConfig {
   std::optional<int64_t> bos_token_id;
   std::vector<int64_t> eos_token_ids;   // none, one or several
   std::optional<int64_t> pad_token_id;  // whose embedding is not trained by what reads it
-  std::string torch_dtype = "float32";  // float32, bfloat16 or float16: of the stored weights
 
   bool turns(int64_t layer) const {
     return rope_layers.empty() || rope_layers[static_cast<size_t>(layer)];
@@ -59,10 +59,6 @@ struct LlamaConfig {
 // positions `factor` times that.
 int64_t longest_sequence(const LlamaConfig& config);
 
-// Throws InputError, beginning with `where`, unless every size is in 1..2^31-1, hidden_size is a
-// multiple of the heads and the heads of the key/value heads, head_dim is even (rotary positions
-// turn pairs), the real numbers are finite and positive, lists have as many entries as there are
-// layers, the token ids are below vocab_size, and torch_dtype is one of the three.
-void check_llama_config(const LlamaConfig& config, std::string_view where);
+void keys_of(ConfigRows& rows, LlamaConfig& c);  // see config_rows.h
 
 }  // namespace compact

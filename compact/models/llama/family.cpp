@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
-#include "compact/models/families.h"
-#include "compact/models/llama/config_json.h"
+#include "compact/models/family_model.h"
 #include "compact/models/llama/llama.h"
 #include "compact/models/llama/model_types.h"
 #include "compact/models/llama/sizes.h"
@@ -11,10 +9,9 @@
 namespace compact {
 namespace {
 
-class LlamaModel final : public ModelConfig {
+class LlamaModel final : public FamilyModel<LlamaModel, LlamaConfig, Llama> {
  public:
-  explicit LlamaModel(LlamaConfig config) : c_(std::move(config)) {}
-  std::unique_ptr<ModelConfig> clone() const override { return std::make_unique<LlamaModel>(c_); }
+  using FamilyModel::FamilyModel;
 
   ModelShape shape() const override {
     return {.tokens = c_.tokens(),
@@ -27,10 +24,7 @@ class LlamaModel final : public ModelConfig {
 
   void fit(const ModelShape& shape) override {
     if (shape.dropout >= 0) c_.attention_dropout = shape.dropout;
-    c_.vocab_size = shape.tokens.vocabulary;
-    c_.bos_token_id = shape.tokens.bos;
-    c_.eos_token_ids = shape.tokens.eos;
-    c_.pad_token_id = shape.tokens.pad;
+    set_tokens(shape.tokens);
     if (shape.length > longest_sequence(c_)) {
       c_.max_position_embeddings = std::max(c_.max_position_embeddings, shape.length);
     }
@@ -50,24 +44,8 @@ class LlamaModel final : public ModelConfig {
       c_.rope_layers.push_back(turns);
       if (c_.sliding_window) c_.sliding_layers.push_back(slides);
     }
-    c_.vocab_size = 64;
-    c_.bos_token_id.reset();
-    c_.eos_token_ids.clear();
-    c_.pad_token_id.reset();
+    set_tokens({.vocabulary = 64});
   }
-
-  nlohmann::json to_json(const std::string& dtype) const override {
-    LlamaConfig written = c_;
-    written.torch_dtype = dtype;
-    return llama_config_to_json(written);
-  }
-  std::unique_ptr<Network> build(const Policy& policy,
-                                 const NetworkOptions& options) const override {
-    return std::make_unique<Llama>(c_, policy, options);
-  }
-
- private:
-  LlamaConfig c_;
 };
 
 std::vector<std::pair<std::string, ModelUse>> llama_types() {
@@ -82,10 +60,7 @@ extern const FamilyInfo llama_family = {
     .name = "llama",
     .types = llama_types(),
     .models = models_of<LlamaModel>(llamas()),
-    .read = [](const nlohmann::json& config,
-               std::string_view where) -> std::unique_ptr<ModelConfig> {
-      return std::make_unique<LlamaModel>(llama_config_from_json(config, where));
-    },
+    .read = &LlamaModel::read,
 };
 
 }  // namespace compact

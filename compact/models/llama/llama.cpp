@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/models/llama/llama.h"
 
+#include "compact/models/config_rows.h"
+
 namespace compact {
 namespace {
 
 GatedShape shape_of(const LlamaConfig& c) {
-  check_llama_config(c, "model");
   return {.hidden = c.hidden_size,
           .intermediate = c.intermediate_size,
           .layers = c.num_hidden_layers,
@@ -26,8 +27,8 @@ GatedShape shape_of(const LlamaConfig& c) {
 }  // namespace
 
 Llama::Llama(const LlamaConfig& config, const Policy& policy, const NetworkOptions& options)
-    : GatedDecoder(policy, options, config.tokens(), shape_of(config), config.initializer_range,
-                   config.tie_word_embeddings),
+    : GatedDecoder(policy, options, config.tokens(), shape_of(checked(config)),
+                   config.initializer_range, config.tie_word_embeddings),
       config_(config) {
   const auto rope = tables(config_.rope, config_.max_position_embeddings);
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {

@@ -2,7 +2,6 @@
 #include "compact/models/llama/model_types.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "compact/base/check.h"
 
@@ -87,53 +86,6 @@ const DecoderFamily& decoder_family(std::string_view type, std::string_view wher
   COMPACT_CHECK(found != decoder_families().end(), where, ": model_type must be one of ", known,
                 ", is `", type, "`");
   return *found;
-}
-
-void refuse_unsupported(const ConfigKeys& keys, const DecoderFamily& family) {
-  const std::string activation = keys.text("hidden_act", "silu");
-  COMPACT_CHECK(activation == "silu", keys.where(), ": hidden_act must be silu, is `", activation,
-                "`");
-  for (const char* key : {"resid_pdrop", "embd_pdrop", "hidden_dropout", "dropout"}) {
-    const double dropout = keys.number(key, 0);
-    COMPACT_CHECK(dropout == 0, keys.where(), ": ", key, " must be 0, is ", dropout);
-  }
-  const auto refuse = [&](const char* key, const nlohmann::json& harmless) {
-    const nlohmann::json* value = keys.find(key);
-    COMPACT_CHECK(!value || *value == harmless, keys.where(), ": ", key, " must be ",
-                  harmless.dump(), " with model_type ", family.type, ", is ", value->dump());
-  };
-  if (!family.biases) refuse("attention_bias", false);
-  if (!family.mlp_biases) refuse("mlp_bias", false);
-  if (!family.qkv_bias) refuse("qkv_bias", false);
-  if (family.window != AttentionWindow::kSwitched) refuse("use_sliding_window", false);
-  if (family.window == AttentionWindow::kNone) refuse("sliding_window", nullptr);
-  for (const char* key :
-       {"lm_head_bias", "use_bias", "rope_interleaved", "qk_norm", "use_qk_norm", "use_mrope",
-        "parallel_attn", "add_cross_attention", "scale_embedding", "use_bidirectional_attention"}) {
-    refuse(key, false);
-  }
-  if (!family.multipliers) {
-    refuse("attention_multiplier", nullptr);
-    for (const char* key : {"embedding_multiplier", "residual_multiplier", "logits_scaling"}) {
-      refuse(key, 1);
-    }
-  }
-  if (!family.some_turn) refuse("no_rope_layers", nullptr);
-  for (const char* key :
-       {"attn_logit_softcapping", "final_logit_softcapping", "clip_qkv", "query_pre_attn_scalar",
-        "num_local_experts", "num_experts", "attention_chunk_size"}) {
-    refuse(key, nullptr);
-  }
-  for (const char* key : {"rope_type", "type"}) refuse(key, "default");
-  refuse("is_causal", true);
-  if (family.window != AttentionWindow::kSwitched && keys.find("layer_types")) {
-    for (const nlohmann::json& type : *keys.find("layer_types")) {
-      COMPACT_CHECK(type == "full_attention", keys.where(),
-                    ": layer_types must be full_attention with model_type ", family.type, ", has ",
-                    type.dump());
-    }
-  }
-  keys.refuse_quantized();
 }
 
 }  // namespace compact

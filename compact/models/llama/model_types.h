@@ -4,11 +4,9 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <vector>
 
-#include "compact/io/config_keys.h"
 #include "compact/models/rope_json.h"
 
 namespace compact {
@@ -44,9 +42,5 @@ struct DecoderFamily {
 const std::vector<DecoderFamily>& decoder_families();
 // Throws InputError beginning with `where` on another model_type.
 const DecoderFamily& decoder_family(std::string_view type, std::string_view where);
-
-// Throws InputError on a setting that changes what a decoder computes and is none of this family's,
-// unless it has the value that does nothing.
-void refuse_unsupported(const ConfigKeys& keys, const DecoderFamily& family);
 
 }  // namespace compact

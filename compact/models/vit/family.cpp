@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <nlohmann/json.hpp>
-
 #include "compact/base/check.h"
-#include "compact/models/families.h"
+#include "compact/models/family_model.h"
 #include "compact/models/image_processor.h"
 #include "compact/models/vit/vit.h"
 
 namespace compact {
 namespace {
 
-class VitModel final : public ModelConfig {
+class VitModel final : public FamilyModel<VitModel, VitConfig, Vit> {
  public:
-  explicit VitModel(VitConfig config) : c_(std::move(config)) {}
-  std::unique_ptr<ModelConfig> clone() const override { return std::make_unique<VitModel>(*this); }
+  using FamilyModel::FamilyModel;
 
   ModelShape shape() const override {
     const std::vector<double> half(static_cast<size_t>(c_.num_channels), 0.5);
@@ -36,23 +32,15 @@ class VitModel final : public ModelConfig {
     c_.classes = shape.classes;
     c_.labels = shape.labels;
     if (shape.dropout >= 0) c_.hidden_dropout = c_.attention_dropout = shape.dropout;
-    check_vit_config(c_, "model");
+    checked(c_);
   }
   void shrink() override { c_.num_hidden_layers = 1; }
 
-  nlohmann::json to_json(const std::string& dtype) const override {
-    return vit_config_to_json(c_, dtype);
-  }
   std::map<std::string, std::string> files() const override {
     return image_processor_files(shape());
   }
-  std::unique_ptr<Network> build(const Policy& policy,
-                                 const NetworkOptions& options) const override {
-    return std::make_unique<Vit>(c_, policy, options);
-  }
 
  private:
-  VitConfig c_;
   ImageFit fit_;
 };
 
@@ -79,10 +67,7 @@ extern const FamilyInfo vit_family = {
     .models = {vit("vit-mini", 192, 6, 3, 4, 32), vit("vit-tiny", 192, 12, 3, 16, 224),
                vit("vit-small", 384, 12, 6, 16, 224), vit("vit-base", 768, 12, 12, 16, 224),
                vit("vit-large", 1024, 24, 16, 16, 224)},
-    .read = [](const nlohmann::json& config,
-               std::string_view where) -> std::unique_ptr<ModelConfig> {
-      return std::make_unique<VitModel>(vit_config_from_json(config, where));
-    },
+    .read = &VitModel::read,
 };
 
 }  // namespace compact

@@ -4,13 +4,14 @@
 #include <ATen/ATen.h>
 
 #include "compact/base/check.h"
+#include "compact/models/config_rows.h"
 #include "compact/ops/stages/stages.h"
 
 namespace compact {
 
 Vit::Vit(const VitConfig& config, const Policy& policy, const NetworkOptions& options)
     : Classifier(policy, options), config_(config) {
-  check_vit_config(config_, "model");
+  checked(config_);
   const int64_t n = config_.hidden_size, m = config_.intermediate_size;
   const int64_t heads = config_.num_attention_heads, dim = n / heads;
   const int64_t pixels = config_.num_channels * config_.patch_size * config_.patch_size;

@@ -7,9 +7,7 @@
 // qkv,out}, layers.N.mlp.{input,norm,up,gelu}, final.input.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,6 +15,8 @@
 #include "compact/networks/pre_norm_block.h"
 
 namespace compact {
+
+class ConfigRows;
 
 // In the words of Hugging Face's `config.json` of model_type `vit`.
 struct VitConfig {
@@ -36,14 +36,7 @@ struct VitConfig {
   int64_t patches() const { return (height / patch_size) * (width / patch_size); }
   bool operator==(const VitConfig&) const = default;
 };
-// Throws InputError, beginning with `where`, unless sizes are in 1..2^31-1, hidden_size is a
-// multiple of the heads and the image of patches, dropouts are in [0, 1), the other real numbers
-// are finite, eps, initializer_range and deviations positive, and there are 1 to 2^20 classes.
-void check_vit_config(const VitConfig& config, std::string_view where);
-// InputError as above, and on a setting that changes what is computed to what is not computed here.
-// Keys that are missing default as in transformers.
-VitConfig vit_config_from_json(const nlohmann::json& config, std::string_view where);
-nlohmann::json vit_config_to_json(const VitConfig& config, const std::string& dtype);
+void keys_of(ConfigRows& rows, VitConfig& c);  // see config_rows.h
 
 class Vit final : public Classifier {
  public:
