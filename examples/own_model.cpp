@@ -94,7 +94,7 @@ int main() {
 
   const StepRequest request = step(chosen->policy);
   const auto network = request.network(at::kCPU);
-  Optimizer optimizer(network->parameters(), request.optimizer);
+  Optimizer optimizer(network->trained(), request.optimizer);
   double first = 0, last = 0;
   for (uint64_t i = 0; i < 10; ++i) {
     const StepInputs batch = batch_on(at::kCPU);

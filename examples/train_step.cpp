@@ -33,7 +33,7 @@ int main() {
               str(plan.memory.at_peak.moment).c_str());
 
   const auto model = config->build(policy, {.max_length = 64, .seed = 1});
-  Optimizer optimizer(model->parameters(), OptimizerOptions());
+  Optimizer optimizer(model->trained(), OptimizerOptions());
   const at::Tensor ids = at::arange(8 * 64, at::kLong).remainder(97).view({8, 64});
   const at::Tensor targets = (ids + 1).remainder(97);
   double loss = 0;

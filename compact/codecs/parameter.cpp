@@ -57,7 +57,7 @@ double lr_scale_of(const Spec& grad) {
 std::shared_ptr<Carrier> make_carrier(const Spec& grad, const std::string& name,
                                       const at::Tensor& weight, const std::vector<int64_t>& parts,
                                       uint64_t key, int64_t zeros) {
-  if (grad.name == "full") return nullptr;
+  if (grad.name != "project") return nullptr;
   auto carrier = std::make_shared<Carrier>();
   try {
     carrier->in = weight.size(1);
@@ -106,14 +106,20 @@ int64_t Parameter::count() const {
 }
 
 int64_t Parameter::weight_bytes() const {
-  return static_cast<int64_t>(home ? weight.storage().nbytes() : weight.nbytes());
+  if (places.empty()) return static_cast<int64_t>(weight.nbytes());
+  size_t bytes = weight.storage().nbytes();
+  for (const WeightPlace& place : places) {
+    for (const at::Tensor& t : place.home->held(weight)) bytes += t.storage().nbytes();
+  }
+  return static_cast<int64_t>(bytes);
 }
 
 void treat_gradient(Parameter& p, const Spec& grad, uint64_t key) {
   p.lr_scale = lr_scale_of(grad);
   p.release = grad.flag("release", false);
   p.carrier = make_carrier(grad, p.name, p.weight, p.parts, key, p.padding.columns);
-  p.weight.requires_grad_(!p.carrier);
+  p.trained = grad.name != "frozen";
+  p.weight.requires_grad_(p.trained && !p.carrier);
 }
 
 }  // namespace compact

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A trainable tensor of a model, and the carrier that stands for it where its gradient is
-// projected: what models hand to optimizers.
+// A tensor of a model that training changes unless it is frozen, and the carrier that stands for it
+// where its gradient is projected.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -44,8 +44,8 @@ struct Carrier {
 // anybody looks at it.
 at::Tensor zero_leaf(at::IntArrayRef sizes, at::TensorOptions options);
 
-// The carrier that `grad` (`project:...`) asks for on a weight [out, in] of fused parts, or null
-// for `full`. `key` is the parameter's own. `zeros`: the last columns of the weight, which no
+// The carrier that `grad` (`project:...`) asks for on a weight [out, in] of fused parts; null: it
+// asks for none. `key` is the parameter's own. `zeros`: the last columns of the weight, which no
 // projection sees. Throws InputError on a rank that `in` without these cannot have.
 std::shared_ptr<Carrier> make_carrier(const Spec& grad, const std::string& name,
                                       const at::Tensor& weight, const std::vector<int64_t>& parts,
@@ -65,8 +65,9 @@ at::Tensor padded(const at::Tensor& values, const std::vector<int64_t>& parts,
                   const ZeroPadding& padding);
 
 struct Parameter {
-  std::string name;   // as in policies: layers.3.attn.qkv, embedding, final.norm.weight
-  at::Tensor weight;  // the weight itself; a leaf that requires grad unless carrier is set
+  std::string name;  // as in policies: layers.3.attn.qkv, embedding, final.norm.weight
+  at::Tensor
+      weight;  // the weight itself; a leaf that requires grad unless frozen or with a carrier
   std::shared_ptr<Carrier> carrier;  // null: full gradient
   std::vector<int64_t> parts;  // rows of the products fused into it (q, k, v); one entry: not fused
   ZeroPadding padding = {};    // within weight and parts
@@ -74,19 +75,21 @@ struct Parameter {
   bool decay = true;           // weight decay applies (not to norms and biases)
   double lr_scale = 1;         // multiplies the learning rate
   bool release = false;        // updated, and its gradient freed, inside the backward pass
-  // Where the weight is while its segment does not run; null: it is there all the time.
-  std::shared_ptr<WeightHome> home = {};
-  int segment = 0;  // its number there
+  bool trained = true;         // false: frozen, without gradient, moments and updates
+  // Where the weight is while nothing reads it, each place for what the next one holds; none: it is
+  // there all the time.
+  std::vector<WeightPlace> places = {};
 
   // What autograd and the optimizer see.
   const at::Tensor& leaf() const { return carrier ? carrier->value : weight; }
-  // Its elements without padding; and bytes of the weight that are here now.
+  // Its elements without padding; and bytes of the weight, or what is held of it, that are here
+  // now.
   int64_t count() const;
   int64_t weight_bytes() const;
 };
 
 // Gives it the carrier, learning rate and release that `grad` says, and makes its leaf the one
-// tensor of it that requires a gradient.
+// tensor of it that requires a gradient; frozen, none does.
 void treat_gradient(Parameter& parameter, const Spec& grad, uint64_t key);
 
 }  // namespace compact

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <map>
 #include <numeric>
 
@@ -31,6 +32,12 @@ std::vector<Parameter*> Network::parameters() const {
   return all;
 }
 
+std::vector<Parameter*> Network::trained() const {
+  std::vector<Parameter*> all = parameters();
+  std::erase_if(all, [](const Parameter* p) { return !p->trained; });
+  return all;
+}
+
 int64_t Network::parameter_count() const {
   int64_t count = 0;
   for (const auto& p : parameters_) count += p->count();
@@ -52,9 +59,18 @@ std::vector<const Segment*> Network::segments() const {
   return all;
 }
 
-std::span<const Parameter* const> Network::parameters_of(const Segment& segment) const {
+std::vector<Parameter*> Network::parameters_of(const Segment& segment) const {
   for (const auto& part : parts_) {
-    if (&part->segment == &segment) return part->parameters;
+    if (&part->segment != &segment) continue;
+    std::vector<Parameter*> all;
+    for (const Parameter* read : part->parameters) {
+      const auto own =
+          std::ranges::find_if(parameters_, [&](const auto& p) { return p.get() == read; });
+      COMPACT_CHECK(own != parameters_.end(), "[network] `", segment.name(), "` reads `",
+                    read->name, "`, which is not of this network");
+      all.push_back(own->get());
+    }
+    return all;
   }
   fail("[network] segment `", segment.name(), "` is not of this network");
 }
@@ -151,13 +167,15 @@ void Network::treat_parameters() {
   bool named = false;
   for (const auto& p : parameters_) {
     const Spec grad = policy_.grad(p->name);
-    COMPACT_CHECK(grad.name == "full" || p->hidden, "grad `", p->name, "` = ", grad.str(),
+    COMPACT_CHECK(grad.name != "project" || p->hidden, "grad `", p->name, "` = ", grad.str(),
                   ": gradients are projected in the matrices of transformer blocks only");
     treat_gradient(*p, grad, derive(key_of(p->name), 1));
     names.push_back({p->name});
     named = named || policy_.names(PolicyKind::kGrad, p->name);
   }
   policy_.check_patterns(PolicyKind::kGrad, names);
+  COMPACT_CHECK(parameters_.empty() || !trained().empty(),
+                "`grad ... = frozen` of every parameter leaves nothing to train");
   COMPACT_CHECK(named || !policy_.has(PolicyKind::kGrad),
                 "the policy or preset projects gradients of the matrices of transformer blocks, "
                 "which this network has not");

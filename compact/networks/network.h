@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -120,8 +119,9 @@ class Network {
   const NetworkOptions& options() const { return options_; }
   at::Device device() const { return options_.device; }
   at::ScalarType dtype() const { return options_.dtype; }  // of activations
-  // All trainable tensors, in a fixed order.
+  // All parameters, in a fixed order; and those that are not frozen, which optimizers get.
   std::vector<Parameter*> parameters() const;
+  std::vector<Parameter*> trained() const;
   int64_t parameter_count() const;
   // What model.safetensors holds, by the names that other programs know; statistics included.
   // Copying into them loads.
@@ -140,7 +140,7 @@ class Network {
   // tensors are those of plain operations.
   std::vector<const Segment*> segments() const;
   // The parameters that a segment of this network reads, in the order of its weights.
-  std::span<const Parameter* const> parameters_of(const Segment& segment) const;
+  std::vector<Parameter*> parameters_of(const Segment& segment) const;
   // A forward pass that shows its segments, first to last, and what they read.
   void each_segment(const Tensors& inputs, const at::Tensor& target, Pass pass,
                     SeeSegment see) const;
@@ -175,7 +175,7 @@ class Network {
   at::TensorOptions tensor_options() const {
     return at::TensorOptions().device(options_.device).dtype(options_.dtype);
   }
-  // A trainable tensor that lives as long as the network. `parts`: rows of each fused product,
+  // A parameter that lives as long as the network. `parts`: rows of each fused product,
   // padding included; empty: it is one product. `hidden`: a matrix of a block. Biases and norms
   // (one dimension) have no weight decay.
   const Parameter* parameter(const std::string& name, const at::Tensor& value, bool hidden = false,

@@ -16,7 +16,8 @@ namespace {
 // The rows of a projected update that are sent; empty: the weight is.
 std::vector<FoldPart> sent_parts(const ParameterState& s, const StepContext& context) {
   // In these cases only the owner folds the update into the weight.
-  if (!s.parameter->carrier || has_master(s, context.options) || s.parameter->home) return {};
+  if (!s.parameter->carrier || has_master(s, context.options) || !s.parameter->places.empty())
+    return {};
   return s.kind->folds(s, context);
 }
 
@@ -73,7 +74,7 @@ void Optimizer::exchange_updates(double learning_rate, const at::Tensor& grad_sc
         update(s, context);
         context.updates = nullptr;
       }
-      if (s.parameter->home) {  // it is sent to whoever reads it
+      if (!s.parameter->places.empty()) {  // it is sent to whoever reads it
         if (!s.is_own()) s.weight.unsafeGetTensorImpl()->bump_version();
         redraw_where_due(s);
         continue;

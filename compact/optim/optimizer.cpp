@@ -118,7 +118,9 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions option
   std::vector<int64_t> owned;  // bytes of each that only one rank need have
   for (Parameter* p : parameters) {
     check_parameter(*p);
-    COMPACT_CHECK(!p->home, "[optimizer] the weight of `", p->name,
+    COMPACT_CHECK(p->trained, "[optimizer] `", p->name,
+                  "` is frozen: optimizers get trained parameters alone");
+    COMPACT_CHECK(p->places.empty(), "[optimizer] the weight of `", p->name,
                   "` is with the ranks of an optimizer before this one: gather_weights() before "
                   "that goes");
     COMPACT_CHECK(names.insert(p->name).second, "[optimizer] two parameters are named `", p->name,
@@ -179,7 +181,9 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions option
 
 Optimizer::~Optimizer() {
   if (shards_ && shards_->is_gathered()) {
-    for (const ParameterState& s : states_) s.parameter->home.reset();
+    for (Parameter* p : sharded_) {
+      std::erase_if(p->places, [&](const WeightPlace& place) { return place.home == shards_; });
+    }
   }
   for (const auto& [leaf, hook] : hooks_) {
     if (hook_of(leaf) == hook) torch::autograd::impl::set_post_acc_grad_hooks(leaf, nullptr);

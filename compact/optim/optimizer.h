@@ -75,8 +75,8 @@ class Optimizer {
   // place. Moments and masters are allocated here; a master takes the weight's values. Where
   // gradients are taken inside the backward pass (f32_sums, Parameter::release) the leaf gets a
   // hook, of which a tensor has one: an optimizer before this one must be gone by then. Throws
-  // InputError on a leaf that has a hook, on repeated names, weights that are not contiguous or of
-  // another type than f32 and bf16, and options out of range.
+  // InputError on a frozen parameter, a leaf that has a hook, on repeated names, weights that are
+  // not contiguous or of another type than f32 and bf16, and options out of range.
   Optimizer(std::vector<Parameter*> parameters, OptimizerOptions options);
   Optimizer(const Optimizer&) = delete;  // parameters' hooks point to it
   ~Optimizer();
@@ -137,11 +137,11 @@ class Optimizer {
   void prepare(double learning_rate);
   void replayed();
 
-  // Under OptimizerOptions::zero 3: from now on only its owner holds a weight, except while the
-  // segment that reads it runs (Parameter::home). `segments`: the weights that each reads, in the
-  // order of the forward pass; a weight that several read stays on all ranks. gather_weights()
-  // brings all weights to all ranks until scatter_weights(), for code that reads them outside of
-  // segments.
+  // Under OptimizerOptions::zero 3: from now on only its owner holds a weight, or what another home
+  // holds of it, except while the segment that reads it runs (Parameter::places). `segments`: the
+  // weights that each reads, frozen ones among them, in the order of the forward pass; a weight
+  // that several read stays on all ranks. gather_weights() brings all weights to all ranks until
+  // scatter_weights(), for code that reads them outside of segments.
   void shard_weights(const std::vector<std::vector<Parameter*>>& segments);
   void gather_weights();
   void scatter_weights();
@@ -198,6 +198,7 @@ class Optimizer {
   std::unique_ptr<Reduction> reduction_;  // of several ranks
   std::vector<int64_t> dealt_, loads_;
   std::shared_ptr<WeightShards> shards_;
+  std::vector<Parameter*> sharded_;
   int64_t updates_ = 0;
   at::Tensor numbers_;  // on the device, kernels::AdamWNumbers of each parameter; once prepared
   // Learning rate and guard of the step whose backward pass has begun, which parameters that pass

@@ -14,7 +14,9 @@ namespace compact {
 inline constexpr int kEveryRank = -1;
 
 // The owner of each of so many bytes, or kEveryRank where there are none to be had: the largest
-// first, each to the rank that has the least by then. The same on all ranks.
-std::vector<int> deal_owners(std::span<const int64_t> bytes, int ranks);
+// first, each to the rank that has the least by then. The same on all ranks. `loads`: what each has
+// before; empty: nothing.
+std::vector<int> deal_owners(std::span<const int64_t> bytes, int ranks,
+                             std::vector<int64_t> loads = {});
 
 }  // namespace compact

@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -20,20 +21,41 @@ void Optimizer::shard_weights(const std::vector<std::vector<Parameter*>>& segmen
   for (const auto& read : segments) {
     for (const Parameter* p : read) ++readers[p];
   }
+  const auto apart = [&](const Parameter* p) { return p->weight.dim() > 1 && readers[p] == 1; };
+  std::map<const Parameter*, int> owners;
+  for (const ParameterState& s : states_) owners[s.parameter] = s.owner;
+  // Frozen ones are dealt after the others.
+  std::vector<const Parameter*> frozen;
+  for (const auto& read : segments) {
+    std::ranges::copy_if(read, std::back_inserter(frozen),
+                         [&](const Parameter* p) { return !p->trained && apart(p); });
+  }
+  std::vector<int64_t> bytes;
+  for (const Parameter* p : frozen) bytes.push_back(p->weight_bytes());
+  const std::vector<int> dealt = deal_owners(bytes, options_.group->size(), loads_);
+  for (size_t i = 0; i < frozen.size(); ++i) {
+    owners[frozen[i]] = dealt[i];
+    if (dealt[i] != kEveryRank) loads_[static_cast<size_t>(dealt[i])] += bytes[i];
+  }
   std::vector<std::vector<WeightShards::Shard>> shards(segments.size());
   std::vector<std::pair<Parameter*, int>> sharded;
   for (size_t i = 0; i < segments.size(); ++i) {
     for (Parameter* p : segments[i]) {
-      const auto state = std::ranges::find(states_, p, &ParameterState::parameter);
-      if (state == states_.end() || state->owner == kEveryRank || readers[p] > 1) continue;
-      shards[i].push_back({p->weight, state->owner});
+      const auto owner = owners.find(p);
+      if (!apart(p) || owner == owners.end() || owner->second == kEveryRank) continue;
+      const std::vector<at::Tensor> here =
+          p->places.empty() ? std::vector{p->weight} : p->places[0].home->held(p->weight);
+      COMPACT_CHECK(!here.empty(), "[optimizer] the weight of `", p->name,
+                    "` is with the ranks of an optimizer before this one: gather_weights() before "
+                    "that goes");
+      for (const at::Tensor& t : here) shards[i].push_back({t, owner->second});
       sharded.emplace_back(p, static_cast<int>(i));
     }
   }
   shards_ = std::make_shared<WeightShards>(options_.group, std::move(shards));
   for (const auto& [p, segment] : sharded) {
-    p->home = shards_;
-    p->segment = segment;
+    p->places.insert(p->places.begin(), {shards_, segment});
+    sharded_.push_back(p);
   }
 }
 

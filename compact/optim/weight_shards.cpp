@@ -1,30 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/optim/weight_shards.h"
 
-#include <c10/core/Allocator.h>
-
 #include <utility>
 
 #include "compact/base/check.h"
 
 namespace compact {
-namespace {
-
-c10::StorageImpl& storage_of(const at::Tensor& t) { return *t.storage().unsafeGetStorageImpl(); }
-
-// The tensor stays, with the address of nothing: who reads it meanwhile gets no old numbers.
-void take_memory(const at::Tensor& t) {
-  storage_of(t).set_data_ptr_noswap(at::DataPtr(nullptr, t.device()));
-  storage_of(t).set_nbytes(0);
-}
-
-void give_memory(const at::Tensor& t) {
-  const auto bytes = static_cast<size_t>(t.nbytes());
-  storage_of(t).set_data_ptr_noswap(c10::GetAllocator(t.device().type())->allocate(bytes));
-  storage_of(t).set_nbytes(bytes);
-}
-
-}  // namespace
 
 WeightShards::WeightShards(std::shared_ptr<Group> group, std::vector<std::vector<Shard>> segments)
     : group_(std::move(group)) {

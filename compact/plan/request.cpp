@@ -30,13 +30,13 @@ StepPlan plan_step(const StepRequest& request, std::vector<Operation>* operation
   const int64_t outside = live_bytes(at::kMeta);  // the caller's, too
   if (cuda) start_trace(c10::kMeta);
   const std::unique_ptr<Network> model = request.network(at::kMeta);
-  for (const Parameter* p : model->parameters()) {
+  for (const Parameter* p : model->trained()) {
     COMPACT_CHECK(!p->release || (request.step.accumulation == 1 && !request.step.clip), "grad `",
                   p->name,
                   "`: release=true updates it before all gradients are known: it needs "
                   "--gradient_accumulation_steps 1 and --max_grad_norm 0");
   }
-  Optimizer optimizer(model->parameters(), request.optimizer);
+  Optimizer optimizer(model->trained(), request.optimizer);
   const int64_t whole = live_bytes(at::kMeta) - outside;
   shard_weights(*model, optimizer);
   MemoryTrace built;

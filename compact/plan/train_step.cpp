@@ -3,22 +3,13 @@
 
 #include <torch/csrc/autograd/autograd.h>
 
-#include <algorithm>
-
 #include "compact/ops/memory/memory_trace.h"
 
 namespace compact {
 
 void shard_weights(const Network& network, Optimizer& optimizer) {
-  const std::vector<Parameter*> parameters = network.parameters();
   std::vector<std::vector<Parameter*>> all;
-  for (const Segment* segment : network.segments()) {
-    all.emplace_back();
-    for (const Parameter* read : network.parameters_of(*segment)) {
-      const auto own = std::ranges::find(parameters, read);
-      if (own != parameters.end()) all.back().push_back(*own);
-    }
-  }
+  for (const Segment* segment : network.segments()) all.push_back(network.parameters_of(*segment));
   optimizer.shard_weights(all);
 }
 

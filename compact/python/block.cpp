@@ -153,7 +153,7 @@ at::Tensor Block::forward(const at::Tensor& x, const std::vector<at::Tensor>& we
                   c10::toString(type));
     if (!cast) cast = std::make_shared<CastWeights>(type);
     w.value = cast->add(leaf);
-    w.home = cast;
+    w.places.push_back({cast, cast->size() - 1});
   }
   const int64_t window = kind_ == "gated" ? integer("window") : 0;
   const Variant variant{device, type, lengths.has_value(), window > 0 && window < x.size(1)};

@@ -12,21 +12,18 @@ at::Tensor CastWeights::add(const at::Tensor& source) {
   return value;
 }
 
-void CastWeights::fetch(int, bool) {
+void CastWeights::fetch(int group, bool) {
   const std::lock_guard lock(mutex_);
-  if (users_ > 0) {
-    ++users_;
-    return;
-  }
+  One& one = all_.at(static_cast<size_t>(group));
+  if (one.users++ > 0) return;
   const at::NoGradGuard no_grad;
-  for (const One& one : all_) one.value.set_data(one.source.to(type_));
-  users_ = 1;
+  one.value.set_data(one.source.to(type_));
 }
 
-void CastWeights::release(int) {
+void CastWeights::release(int group) {
   const std::lock_guard lock(mutex_);
-  if (--users_ > 0) return;
-  for (const One& one : all_) one.value.set_data(at::empty({0}, one.value.options()));
+  One& one = all_.at(static_cast<size_t>(group));
+  if (--one.users == 0) one.value.set_data(at::empty({0}, one.value.options()));
 }
 
 }  // namespace compact

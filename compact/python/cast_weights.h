@@ -11,24 +11,26 @@
 
 namespace compact {
 
-// The weights of one call of a segment. The backward pass casts again.
+// The weights of one call of a segment, each a group of its own. The backward pass casts again.
 class CastWeights final : public WeightHome {
  public:
   explicit CastWeights(at::ScalarType type) : type_(type) {}
-  // What the segment is to read; it has values between fetch() and release().
+  // What the segment is to read of the group after the last; it has values between fetch() and
+  // release().
   at::Tensor add(const at::Tensor& source);
+  int size() const { return static_cast<int>(all_.size()); }
 
-  void fetch(int segment, bool backward) override;
-  void release(int segment) override;
+  void fetch(int group, bool backward) override;
+  void release(int group) override;
 
  private:
   struct One {
     at::Tensor source, value;
+    int users = 0;
   };
   at::ScalarType type_;
   std::mutex mutex_;
   std::vector<One> all_;
-  int users_ = 0;
 };
 
 }  // namespace compact

@@ -15,7 +15,7 @@ Projected::Projected(const std::string& treatment, const std::string& name, int6
     : settings_(treatment, name, in, products, seed) {
   const Spec spec = Spec::parse(treatment);
   COMPACT_CHECK(spec.name == "project", "grad `", name, "` = ", spec.str(),
-                ": must be `full` or `project`");
+                ": must be `full` or `project`; in Python requires_grad_(False) freezes a weight");
   COMPACT_CHECK(!spec.flag("release", false), "grad `", name, "` = ", spec.str(),
                 ": release=true, updates inside the backward pass, is for the C++ program");
   rate_ = lr_scale_of(spec);

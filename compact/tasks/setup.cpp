@@ -158,7 +158,7 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& c, const Policy& po
                                           const Network& model, std::shared_ptr<Group> group) {
   OptimizerOptions options = optimizer_options(c, policy);
   options.group = std::move(group);
-  return std::make_unique<Optimizer>(model.parameters(), std::move(options));
+  return std::make_unique<Optimizer>(model.trained(), std::move(options));
 }
 
 }  // namespace compact

@@ -26,10 +26,10 @@ constexpr int64_t kSample = int64_t{1} << 16;  // elements of the gradient that 
 // Every so-many-th element of the gradients, which are freed.
 at::Tensor sampled_gradient(const Network& model) {
   int64_t all = 0;
-  for (const Parameter* p : model.parameters()) all += p->leaf().numel();
+  for (const Parameter* p : model.trained()) all += p->leaf().numel();
   const int64_t stride = (all + kSample - 1) / kSample;
   std::vector<at::Tensor> parts;
-  for (const Parameter* p : model.parameters()) {
+  for (const Parameter* p : model.trained()) {
     at::Tensor& grad = p->leaf().mutable_grad();
     parts.push_back(grad.reshape({-1}).slice(0, 0, {}, stride).to(at::kFloat, false, true));
     grad.reset();
@@ -37,14 +37,14 @@ at::Tensor sampled_gradient(const Network& model) {
   return at::cat(parts);
 }
 
-// What is not trained but moves in a forward pass, as statistics of norms: put back at the end.
+// What is no parameter but moves in a forward pass, as statistics of norms: put back at the end.
 class Restored {
  public:
   explicit Restored(const Network& network) {
-    std::set<const void*> trained;
-    for (const Parameter* p : network.parameters()) trained.insert(storage_of(p->weight));
+    std::set<const void*> parameters;
+    for (const Parameter* p : network.parameters()) parameters.insert(storage_of(p->weight));
     for (auto& [name, tensor] : network.named_tensors()) {
-      if (!trained.contains(storage_of(tensor))) kept_.emplace_back(tensor, tensor.clone());
+      if (!parameters.contains(storage_of(tensor))) kept_.emplace_back(tensor, tensor.clone());
     }
   }
   ~Restored() {
@@ -168,7 +168,7 @@ std::string BitChooser::choose(Network& network, const StepInputs& batch, const 
   } catch (const std::exception& e) {
     const std::optional<std::string> what = out_of_memory(e);
     if (!what) throw;
-    for (Parameter* p : network.parameters()) p->leaf().mutable_grad().reset();
+    for (Parameter* p : network.trained()) p->leaf().mutable_grad().reset();
     return as_before("measuring them takes too much, " + *what);
   }
 }

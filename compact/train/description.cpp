@@ -31,6 +31,13 @@ std::string attention_of(const AttentionShape& a, at::Device device, at::ScalarT
              narrow ? cat(", and chunks of scores for its windows of ", a.window) : "");
 }
 
+// How many of its parameters training changes, where that is not all.
+std::string trained_of(const Network& network) {
+  int64_t count = 0;
+  for (const Parameter* p : network.trained()) count += p->count();
+  return count < network.parameter_count() ? cat(" (", format_count(count), " trained)") : "";
+}
+
 }  // namespace
 
 // What the steps take in all: they are whole, so that it may be a little more or less than asked.
@@ -63,7 +70,8 @@ std::vector<std::string> description(const Described& run) {
   const std::string attention = attention_of(shape, device, dtype_of(c.dtype), c.block_size);
   return {
       cat("model    ", c.model.empty() ? c.model_name_or_path : c.model, ", ",
-          format_count(run.network.parameter_count()), " parameters, ", run.task.network_text),
+          format_count(run.network.parameter_count()), " parameters", trained_of(run.network), ", ",
+          run.task.network_text),
       cat("data     ", run.task.data_text),
       cat("run      ", format_count(run.steps), " steps (", epochs_of(run), " epochs) of ",
           text ? c.per_device_train_batch_size : c.per_device_train_batch_size * run.task.units,

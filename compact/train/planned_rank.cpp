@@ -22,7 +22,8 @@ int64_t heaviest_rank(const TrainConfig& c, const Task& task, const Policy& poli
   std::vector<int64_t> loads;
   {
     const std::unique_ptr<Network> model = task.network(c, policy, at::kMeta);
-    const Optimizer optimizer(model->parameters(), optimizer_options(c, policy));
+    Optimizer optimizer(model->trained(), optimizer_options(c, policy));
+    shard_weights(*model, optimizer);
     loads = optimizer.dealt_loads();
   }
   std::vector<int64_t> ranks(loads.size());

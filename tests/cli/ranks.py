@@ -28,6 +28,9 @@ class SeveralRanks(RankRuns):
             "weights of owners": ["--zero=3", "--eval_steps=3", "--save_steps=4"],
             "weights of owners, projected": ["--zero=3", "--preset=compact", "--update_proj_gap=3",
                                              "--dtype=bfloat16", "--optim=muon"],
+            "frozen": ["--preset=exact", "--set=grad {embedding,layers.0.*} = frozen"],
+            "weights of owners, frozen": ["--zero=3", "--preset=compact", "--update_proj_gap=3", "--optim=muon",
+                                          "--set=grad layers.*.{mlp.down,attn.out} = frozen"],
             "weights of owners, bits": ["--zero=3", "--preset=gact-l2", "--bits_interval=4",
                                         "--master_weights=true", "--dtype=bfloat16"],
         }  # fmt: skip

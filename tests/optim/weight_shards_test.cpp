@@ -102,9 +102,9 @@ TEST(WeightShards, AreWhatOwnersUpdate) {
               &v = toy.parameters[3];
     // One that two segments read stays where it is, as vectors do.
     optimizer.shard_weights({{&a, &g, &v}, {&b, &v}});
-    EXPECT_TRUE(a.home && b.home);
-    EXPECT_FALSE(g.home || v.home);
-    EXPECT_EQ(b.segment, 1);
+    EXPECT_EQ(a.places.size() + b.places.size(), 2u);
+    EXPECT_EQ(g.places.size() + v.places.size(), 0u);
+    EXPECT_EQ(b.places[0].group, 1);
     optimizer.gather_weights();
     EXPECT_THAT([&] { optimizer.begin_backward(0.1); },
                 testing::ThrowsMessage<InputError>(testing::HasSubstr("scatter_weights()")));

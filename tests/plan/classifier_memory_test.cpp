@@ -128,6 +128,38 @@ TEST(ClassifierMemory, OfOffloadedSlotsIsPlanned) {
   expect_equal(r, 0.01, "offload");
 }
 
+// The first layers are frozen, as fine-tuning has it, or what multiplies.
+TEST(ClassifierMemory, OfFrozenWeightsIsPlanned) {
+  const OneThread one;
+  const ResnetConfig small{.blocks = {1, 2}, .width = 16, .small_images = true, .classes = 10};
+  const auto peak = [&](const char* preset, bool images, const char* lines) {
+    Policy policy = Policy::preset(preset);
+    policy.append(Policy::parse(lines, "test"));
+    StepRequest r;
+    r.network = [&](at::Device device) -> std::unique_ptr<Network> {
+      const NetworkOptions options{.device = device};
+      if (images) return std::make_unique<Resnet>(small, policy, options);
+      return std::make_unique<Encoder>(small_encoder(), policy, options);
+    };
+    r.micro_batch = [&](at::Device device, int64_t) {
+      return StepInputs{images ? Tensors{at::randn({8, 3, 32, 32}, at::device(device))}
+                               : encoder_inputs(device, 8, 96),
+                        at::zeros({8}, at::device(device).dtype(at::kLong))};
+    };
+    r.optimizer.kind = &sgd_optimizer;
+    expect_equal(r, 0.01, cat(preset, " ", lines));
+    return plan_step(r).memory.peak;
+  };
+  for (const char* preset : {"off", "exact", "gact-l1"}) {
+    const int64_t of_images = peak(preset, true, ""), of_sentences = peak(preset, false, "");
+    EXPECT_LT(peak(preset, true, "grad {conv1.*,bn1.*,layer1.*} = frozen"), of_images);
+    EXPECT_LT(peak(preset, true, "grad *.weight = frozen"), of_images);
+    EXPECT_LT(
+        peak(preset, false, "grad {embedding,positions,types,layers.0.*,layers.1.*} = frozen"),
+        of_sentences);
+  }
+}
+
 TEST(ClassifierMemory, OfGraphNetworksIsPlanned) {
   constexpr int64_t kNodes = 300;
   // A ring with chords.

@@ -73,17 +73,9 @@ TEST_F(Groups, BlocksWithoutRotaryPositionsAreOthers) {
 }
 
 TEST_F(Groups, OneWithAFrozenMatrixIsNot) {
-  const PlanRequest r =
-      small_request("off", at::kFloat, {.batch = 2, .length = 32}, small_shape(3));
-  StepRequest step = step_request(r);
-  step.network = [make = step.network](at::Device device) {
-    auto network = make(device);
-    for (Parameter* p : network->parameters()) {
-      if (p->name == "layers.1.mlp.down") p->weight.requires_grad_(false);
-    }
-    return network;
-  };
-  EXPECT_EQ(of(SegmentGroups(step)), (Numbers{0, 1, 0, 2}));
+  const PlanRequest r = small_request("grad layers.1.mlp.down = frozen", at::kFloat,
+                                      {.batch = 2, .length = 32}, small_shape(3));
+  EXPECT_EQ(of(SegmentGroups(step_request(r))), (Numbers{0, 1, 0, 2}));
 }
 
 TEST_F(Groups, TheFirstBlockOfAnEncoderHasADropoutOfItsOwn) {

@@ -192,7 +192,7 @@ inline StepMemory run_for_real(const StepRequest& r) {
   const StepInputs resident = r.resident ? r.micro_batch(at::kCPU, 0) : StepInputs();
   const int64_t outside = live_bytes(at::kCPU);
   const auto network = r.network(at::kCPU);
-  Optimizer optimizer(network->parameters(), r.optimizer);
+  Optimizer optimizer(network->trained(), r.optimizer);
   StepRecorder recorder(*network, optimizer);
   const auto batch = [&](int64_t i) { return r.resident ? resident : r.micro_batch(at::kCPU, i); };
   run_step(*network, optimizer, r.step, batch, recorder, outside);

@@ -44,6 +44,8 @@ std::span<const TreatmentInfo> treatments() {
        "rank=0.25,type=srht,share=true,period=200,scale=1,carry=true,dense=false,lr_scale=1,"
        "release=false",
        "gradient and moments in a random projection of the input space (CompAct)"},
+      {PolicyKind::kGrad, "frozen", "",
+       "none: the parameter stays as it is, without moments and updates"},
       {PolicyKind::kMoment, "f32", "", "optimizer state in f32"},
       {PolicyKind::kMoment, "bf16", "", "optimizer state in bf16, rounded stochastically"},
       {PolicyKind::kMoment, "f8", "",

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -25,40 +26,39 @@ struct Weight {
         value(p.weight.detach()),
         carrier(p.carrier),
         draw(p.carrier ? p.carrier->draw : 0),
-        home(p.home),
-        segment(p.segment) {}
+        places(p.places) {}
 
   at::Tensor leaf;                         // where autograd leads the gradient; not kept by graphs
   at::Tensor source;                       // what the value was read from; not kept, either
   at::Tensor value;                        // without a graph
   std::shared_ptr<const Carrier> carrier;  // null: full gradient
   int64_t draw = 0;                        // of the carrier's projections
-  std::shared_ptr<WeightHome> home = {};   // null: the value is there
-  int segment = 0;
+  std::vector<WeightPlace> places = {};    // none: the value is there
 };
 using Weights = std::span<const Weight>;
 
-// For as long as it lives the values of a segment's weights are there.
+// For as long as it lives the values of these weights are there.
 class FetchedWeights {
  public:
-  FetchedWeights(Weights weights, bool backward) {
+  FetchedWeights(Weights weights, bool backward) : FetchedWeights() {
     for (const Weight& w : weights) {
-      if (!w.home) continue;
-      w.home->fetch(w.segment, backward);  // those of all
-      home_ = w.home;
-      segment_ = w.segment;
-      return;
+      for (const WeightPlace& place : w.places) {
+        if (std::ranges::find(fetched_, place) != fetched_.end()) continue;
+        place.home->fetch(place.group, backward);
+        fetched_.push_back(place);
+      }
     }
   }
   FetchedWeights(const FetchedWeights&) = delete;
   FetchedWeights& operator=(const FetchedWeights&) = delete;
   ~FetchedWeights() {
-    if (home_) home_->release(segment_);
+    for (auto p = fetched_.rbegin(); p != fetched_.rend(); ++p) p->home->release(p->group);
   }
 
  private:
-  std::shared_ptr<WeightHome> home_;
-  int segment_ = 0;
+  FetchedWeights() = default;  // so that what came before one that throws is let go of
+
+  std::vector<WeightPlace> fetched_;
 };
 
 // The weights as they are now.
