@@ -32,8 +32,7 @@ struct TrainConfig {
   int64_t max_seq_length = 128;
   int64_t max_train_samples = 0;  // 0: all
   int64_t block_size = 256;
-  bool only_evaluates = false;  // no option: training data stay closed, the model tells its classes
-  int64_t image_size = 0;       // pixels of a side; 0: that of the files
+  int64_t image_size = 0;  // pixels of a side; 0: that of the files
   bool augment = true;
   int64_t max_eval_samples = -1;  // -1: as many as the task does; 0: all
   // Batch and length
@@ -67,9 +66,6 @@ struct TrainConfig {
   int64_t zero = 1;            // stage, of several ranks
   std::string reduce_dtype = "float32";
   bool deterministic_reduce = false;
-  int64_t ranks = 1;       // no options: processes of the run, and of them on this machine, as
-  int64_t neighbours = 1;  // their launcher says; and the one that a plan is of
-  int64_t planned_rank = 0;
   int64_t threads = 0;
   int64_t seed = 42;
   // Memory

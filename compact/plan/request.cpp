@@ -53,7 +53,10 @@ StepPlan plan_step(const StepRequest& request, std::vector<Operation>* operation
                     },
                     recorder, outside),
                 .parameters = model->parameter_count()};
-  if (request.optimizer.group) plan.sent = request.optimizer.group->traffic().bytes - sent;
+  if (const auto& group = request.optimizer.group) {
+    plan.rank = group->rank();
+    plan.sent = group->traffic().bytes - sent;
+  }
   plan.dealt = optimizer.dealt_bytes();
   if (operations) *operations = recorded->take();
   recorded.reset();

@@ -29,6 +29,7 @@ struct StepRequest {
 struct StepPlan {
   StepMemory memory;
   int64_t reserved = 0;  // CUDA: what the caching allocator holds at the peak; CPU: the peak
+  int64_t rank = 0;      // whose step it is
   int64_t parameters = 0;
   int64_t whole = 0;           // bytes before a step with all weights present (zero 3); else 0
   int64_t sent = 0;            // bytes that ranks give to sums and copies in a step

@@ -25,6 +25,9 @@ constexpr int64_t kMostSize = 1024;  // of a product that is timed
 
 constexpr double kEnough = 0.1;  // seconds, after which nothing is run again
 
+// Maps are timed in pairs: in training a channel needs more than one value.
+bool are_maps(const SegmentSample& s) { return s.input.dim() == 4; }
+
 template <class F>
 double least_seconds(F run) {
   double least = 1e30, spent = 0;
@@ -85,7 +88,7 @@ SampleSeconds sample_seconds(const SegmentSample& s, std::span<const Work> work,
                              const std::vector<double>* part) {
   // Inputs are [samples, tokens, width], or maps of samples.
   std::vector<int64_t> sizes = s.input.sizes().vec();
-  sizes[0] = 1;
+  sizes[0] = are_maps(s) ? 2 : 1;
   const bool tokens = sizes.size() == 3;
   if (tokens) sizes[1] = std::min(sizes[1], kTimedTokens);
   const at::Tensor x = at::empty(sizes, s.input.options());
@@ -150,7 +153,8 @@ Speed measured_speed(const SegmentGroups& groups, const std::string& key, Rememb
   const bool converted = bf16_products() == Bf16Products::kConverted;
   const MeasuredSteps measured =
       remember(cat("cpu ", at::get_cpu_capability(), " ", at::get_num_threads(), " threads ",
-                   converted ? "bf16 in f32 " : "", key),
+                   converted ? "bf16 in f32 " : "",
+                   std::ranges::any_of(groups.samples(), are_maps) ? "two samples " : "", key),
                usable, measure);
   Speed speed{.source = cat("measured on this machine, ", at::get_num_threads(), " threads"),
               .bytes_per_second = measured.bytes};

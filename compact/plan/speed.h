@@ -29,7 +29,8 @@ Speed stated_speed(const SegmentGroups& groups, double products_per_second,
 
 // What was measured on this machine.
 struct MeasuredSteps {
-  // Seconds of each step of one sample of each group, of at most kTimedTokens tokens.
+  // Seconds of each step of each group: of one sample of at most kTimedTokens tokens, or of the
+  // maps of two.
   std::vector<std::vector<double>> segments;
   double products = 0;  // of the head, operations a second; 0: no head
   double bytes = 0;     // of a copy, a second, read and written
@@ -47,8 +48,9 @@ double copied_bytes();
 double product_rate(int64_t rows, int64_t inner, int64_t out, at::ScalarType type);
 
 // Seconds of each step of a forward pass of a sample on the meta device, as this machine's CPU
-// takes them, from a part of it: one sample, of at most kTimedTokens tokens, no product of matrices
-// of a full size. `part` is what was measured of that part, `whole` the same for all of it.
+// takes them, from a part of it: one sample, of at most kTimedTokens tokens, or the maps of two; no
+// product of matrices of a full size. `part` is what was measured of that part, `whole` the same
+// for all of it.
 struct SampleSeconds {
   std::vector<double> part, whole;
 };

@@ -59,12 +59,12 @@ void check_config(const TrainConfig& c) {
   if (task.check) task.check(c);
 }
 
-void check_ranks(const TrainConfig& c) {
+void check_ranks(const TrainConfig& c, int64_t ranks) {
   COMPACT_CHECK(
-      !c.deterministic_reduce || (c.ranks & (c.ranks - 1)) == 0,
+      !c.deterministic_reduce || (ranks & (ranks - 1)) == 0,
       "--deterministic_reduce sums as a binary tree: it needs a number of ranks that is a "
       "power of two, is ",
-      c.ranks);
+      ranks);
 }
 
 void check_budget(const TrainConfig& c) {

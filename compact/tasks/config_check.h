@@ -15,6 +15,6 @@ void check_budget(const TrainConfig& config);
 void check_run(const TrainConfig& config);
 
 // Throws InputError on what does not go with the number of ranks.
-void check_ranks(const TrainConfig& config);
+void check_ranks(const TrainConfig& config, int64_t ranks);
 
 }  // namespace compact

@@ -68,20 +68,20 @@ std::string outputs(const Names& names) {
 
 }  // namespace
 
-void take_numbers_of_head(const TrainConfig& c, SequenceTexts& texts,
+void take_numbers_of_head(const TrainConfig& c, const Opening& opening, SequenceTexts& texts,
                           std::vector<std::string>& warnings) {
-  const auto& first = c.only_evaluates ? texts.validation : texts.train;
+  const auto& first = opening.only_evaluates ? texts.validation : texts.train;
   if (!first || c.model_name_or_path.empty()) return;
   const ModelShape shape = model_of(c)->shape();
   const Names head = shape.regression ? Names() : shape.labels, ours = first->class_names;
   if (head == ours) return;
-  if (c.only_evaluates) {
+  if (opening.only_evaluates) {
     COMPACT_CHECK(head.size() == ours.size(), c.model_name_or_path, ": was trained for ",
                   outputs(head), ", the data have ", outputs(ours));
   }
   if (head.empty() || ours.empty()) return;
   if (nameless(head)) {
-    if (c.only_evaluates) {
+    if (opening.only_evaluates) {
       warnings.push_back(cat(c.model_name_or_path,
                              " has no names of classes: they are taken to be ", listed(ours),
                              ", in this order"));
@@ -99,7 +99,7 @@ void take_numbers_of_head(const TrainConfig& c, SequenceTexts& texts,
   }
   const std::string other = cat(c.model_name_or_path, ": was trained for other classes (",
                                 listed(head), ") than the data's (", listed(ours), ")");
-  if (c.only_evaluates) fail(other);
+  if (opening.only_evaluates) fail(other);
   if (head.size() == ours.size()) warnings.push_back(cat(other, ": its head goes on for these"));
 }
 

@@ -15,7 +15,7 @@ namespace compact {
 // of that size goes on with a warning in training; a model that is only evaluated is refused,
 // InputError, as is one for values where there are classes. Heads without names (LABEL_0, or 0,
 // ...) are taken to have the data's order.
-void take_numbers_of_head(const TrainConfig& config, SequenceTexts& texts,
+void take_numbers_of_head(const TrainConfig& config, const Opening& opening, SequenceTexts& texts,
                           std::vector<std::string>& warnings);
 
 }  // namespace compact

@@ -20,7 +20,8 @@ std::vector<uint32_t> begin_of_prompt(const Tokenizer& tokenizer, const TokenIds
   return {static_cast<uint32_t>(*known.bos)};
 }
 
-ModelShape set_language_model(const TrainConfig& c, const Tokenizer* tokenizer, Task& task,
+ModelShape set_language_model(const TrainConfig& c, const Opening& opening,
+                              const Tokenizer* tokenizer, Task& task,
                               std::vector<std::string>& warnings) {
   const std::unique_ptr<ModelConfig> model = model_of(c);
   ModelShape shape = model->shape();
@@ -53,7 +54,7 @@ ModelShape set_language_model(const TrainConfig& c, const Tokenizer* tokenizer, 
   check_length("--block_size", c.block_size, shape);
   set_model(c, *model, task);
   task.attention = shape.attention;
-  if (tokenizer) set_tokenizer(c, *tokenizer, task, warnings);
+  if (tokenizer) set_tokenizer(c, opening, *tokenizer, task, warnings);
   task.network_text = cat("vocabulary ", format_count(shape.tokens.vocabulary),
                           tokenizer ? "" : " (the model's own)");
   task.inputs = ids_of([](const TrainConfig& of) { return of.block_size; });

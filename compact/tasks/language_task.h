@@ -17,7 +17,8 @@ std::vector<uint32_t> begin_of_prompt(const Tokenizer& tokenizer, const TokenIds
 // Sets model, config.json, sizes of micro-batches and the tokenizer's files (null: there is none),
 // and returns what the model is then. Throws InputError where model, tokenizer and --block_size do
 // not go together.
-ModelShape set_language_model(const TrainConfig& config, const Tokenizer* tokenizer, Task& task,
+ModelShape set_language_model(const TrainConfig& config, const Opening& opening,
+                              const Tokenizer* tokenizer, Task& task,
                               std::vector<std::string>& warnings);
 
 // Sequences of so many tokens.

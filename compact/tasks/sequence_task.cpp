@@ -67,12 +67,6 @@ ModelShape fit_model(ModelConfig& model, const TrainConfig& c, const LabelledTex
   return model.shape();
 }
 
-// The model's shape where it is evaluated and not trained; else nullopt.
-std::optional<ModelShape> trained_shape(const TrainConfig& c) {
-  if (!c.only_evaluates) return {};
-  return model_of(c)->shape();
-}
-
 // The most that a batch can be: samples as long as the longest there is.
 void set_inputs(int64_t length, bool regression, Task& task) {
   task.inputs = [=](const TrainConfig&, at::Device device, int64_t batch) {
@@ -85,24 +79,14 @@ void set_inputs(int64_t length, bool regression, Task& task) {
 
 }  // namespace
 
-std::vector<std::string> known_classes(const TrainConfig& c) {
-  const std::optional<ModelShape> shape = trained_shape(c);
-  return !shape || shape->regression ? std::vector<std::string>{} : shape->labels;
-}
-
-bool knows_values(const TrainConfig& c) {
-  const std::optional<ModelShape> shape = trained_shape(c);
-  return shape && shape->regression;
-}
-
-Task open_sequences(const TrainConfig& c, SequenceTexts texts, std::vector<std::string> metrics,
-                    std::vector<std::string>& warnings) {
+Task open_sequences(const TrainConfig& c, const Opening& opening, SequenceTexts texts,
+                    std::vector<std::string> metrics, std::vector<std::string>& warnings) {
   Task task;
   task.metrics = std::move(metrics);
   const bool data = texts.train || texts.validation || texts.test;
   const std::unique_ptr<Tokenizer> tokenizer = tokenizer_of(c, data);
   if (texts.train) keep_some(*texts.train, c.max_train_samples);
-  take_numbers_of_head(c, texts, warnings);
+  take_numbers_of_head(c, opening, texts, warnings);
   task.positive_class = static_cast<double>(texts.positive.value_or(1));
   const std::unique_ptr<ModelConfig> model = model_of(c);
   const ModelShape shape =
@@ -115,7 +99,7 @@ Task open_sequences(const TrainConfig& c, SequenceTexts texts, std::vector<std::
                           shape.regression ? "one value" : cat(shape.classes, " classes"));
   set_inputs(c.max_seq_length, shape.regression, task);
   if (!tokenizer) return task;
-  set_tokenizer(c, *tokenizer, task, warnings);
+  set_tokenizer(c, opening, *tokenizer, task, warnings);
   const std::optional<SequenceFormat> format = tokenizer->sequence_format();
   COMPACT_CHECK(
       format, "the tokenizer ", tokenizer->spec(),

@@ -17,13 +17,8 @@ struct SequenceTexts {
   std::optional<size_t> positive = {};  // the class that f1 is of; none: the head's second
 };
 
-// The classes that a trained model knows; empty where it is a new one, or one for values.
-std::vector<std::string> known_classes(const TrainConfig& config);
-// Whether a trained model is one for values.
-bool knows_values(const TrainConfig& config);
-
 // The task of these texts. Where there is no validation set, --validation_split holds part of the
 // training set out. Throws InputError where tokenizer, model and texts do not go together.
-Task open_sequences(const TrainConfig& config, SequenceTexts texts,
+Task open_sequences(const TrainConfig& config, const Opening& opening, SequenceTexts texts,
                     std::vector<std::string> metrics, std::vector<std::string>& warnings);
 }  // namespace compact

@@ -18,8 +18,7 @@
 namespace compact {
 namespace {
 
-int64_t updates_of(const TrainConfig& c, double epochs, int64_t samples) {
-  const int64_t step = c.per_device_train_batch_size * c.gradient_accumulation_steps * c.ranks;
+int64_t updates_of(double epochs, int64_t samples, int64_t step) {
   return std::max<int64_t>(
       1, std::llround(epochs * static_cast<double>(samples) / static_cast<double>(step)));
 }
@@ -90,15 +89,22 @@ Policy make_policy(const TrainConfig& c, std::vector<std::string>& warnings) {
   return policy;
 }
 
-int64_t total_steps(const TrainConfig& c, int64_t samples) {
-  return c.max_steps > 0 ? c.max_steps : updates_of(c, c.num_train_epochs, samples);
+int64_t samples_of_step(const TrainConfig& c, int64_t ranks) {
+  return c.per_device_train_batch_size * c.gradient_accumulation_steps * ranks;
 }
 
-int64_t evaluation_interval(const TrainConfig& c, int64_t samples) {
-  return c.eval_epochs > 0 ? updates_of(c, c.eval_epochs, samples) : c.eval_steps;
+int64_t total_steps(const TrainConfig& c, int64_t ranks, int64_t samples) {
+  return c.max_steps > 0 ? c.max_steps
+                         : updates_of(c.num_train_epochs, samples, samples_of_step(c, ranks));
 }
 
-OptimizerOptions optimizer_options(const TrainConfig& c, const Policy& policy) {
+int64_t evaluation_interval(const TrainConfig& c, int64_t ranks, int64_t samples) {
+  return c.eval_epochs > 0 ? updates_of(c.eval_epochs, samples, samples_of_step(c, ranks))
+                           : c.eval_steps;
+}
+
+OptimizerOptions optimizer_options(const TrainConfig& c, const Policy& policy,
+                                   std::shared_ptr<Group> group) {
   std::string state = c.optim_state_dtype;
   if (state.empty()) state = c.dtype == "bfloat16" && !c.master_weights ? "bfloat16" : "float32";
   state = state == "float8" ? "f8" : state == "bfloat16" ? "bf16" : "f32";
@@ -112,8 +118,8 @@ OptimizerOptions optimizer_options(const TrainConfig& c, const Policy& policy) {
   options.master_weights = c.master_weights;
   options.reduce_type = dtype_of(c.reduce_dtype);
   options.tree_sums = c.deterministic_reduce;
-  options.f32_sums =
-      c.gradient_accumulation_steps > 1 || (c.ranks > 1 && options.reduce_type == at::kFloat);
+  options.f32_sums = c.gradient_accumulation_steps > 1 ||
+                     (group && group->size() > 1 && options.reduce_type == at::kFloat);
   if (c.projected_learning_rate > 0) {
     COMPACT_CHECK(c.learning_rate > 0, "--projected_learning_rate ",
                   number_text(c.projected_learning_rate), " needs a --learning_rate above 0, is ",
@@ -121,10 +127,7 @@ OptimizerOptions optimizer_options(const TrainConfig& c, const Policy& policy) {
     options.hidden_lr_factor = c.projected_learning_rate / c.learning_rate;
   }
   options.zero = static_cast<int>(c.zero);
-  if (c.ranks > 1) {
-    options.group = planned_group(static_cast<int>(c.planned_rank), static_cast<int>(c.ranks));
-    if (c.deterministic_reduce) options.group->sum_in_a_tree();
-  }
+  options.group = std::move(group);
   options.seed = key_of(c, RandomUse::kOptimizer);
   options.moment = [policy, state](const Parameter& p) {
     const Spec moment = policy.moment(p.name);
@@ -152,13 +155,6 @@ bool reads_with_own_tokenizer(const TrainConfig& c) {
 uint64_t noise_key(const TrainConfig& c, int64_t step, int64_t micro) {
   return derive(derive(key_of(c, RandomUse::kNoise), static_cast<uint64_t>(step)),
                 static_cast<uint64_t>(micro));
-}
-
-std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& c, const Policy& policy,
-                                          const Network& model, std::shared_ptr<Group> group) {
-  OptimizerOptions options = optimizer_options(c, policy);
-  options.group = std::move(group);
-  return std::make_unique<Optimizer>(model.trained(), std::move(options));
 }
 
 }  // namespace compact

@@ -34,13 +34,15 @@ c10::DeviceType planned_device_of(const std::string& name, std::vector<std::stri
 at::ScalarType dtype_of(const std::string& name);
 
 // Preset, then policy file, then --rank and its like, then --set. Options that take no effect add a
-// line to `warnings`. Not for --preset auto, which needs the model: see planning.h.
+// line to `warnings`. Not for --preset auto, which needs the model: see plans.h.
 Policy make_policy(const TrainConfig& config, std::vector<std::string>& warnings);
 
+// Samples of an update.
+int64_t samples_of_step(const TrainConfig& config, int64_t ranks);
 // Updates of the whole run: --max_steps, or those of --num_train_epochs over so many samples.
-int64_t total_steps(const TrainConfig& config, int64_t samples);
+int64_t total_steps(const TrainConfig& config, int64_t ranks, int64_t samples);
 // Updates between evaluations: --eval_epochs over so many samples, else --eval_steps; 0: none.
-int64_t evaluation_interval(const TrainConfig& config, int64_t samples);
+int64_t evaluation_interval(const TrainConfig& config, int64_t ranks, int64_t samples);
 
 // --tokenizer; else that of --model_name_or_path; else, for new weights, bytes. Without --tokenizer
 // and without `data` to read none: the vocabulary is then the model's own. Throws InputError where
@@ -57,9 +59,8 @@ uint64_t key_of(const TrainConfig& config, RandomUse use);
 // same.
 uint64_t noise_key(const TrainConfig& config, int64_t step, int64_t micro);
 
-OptimizerOptions optimizer_options(const TrainConfig& config, const Policy& policy);
-// `group`: the ranks that train it.
-std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, const Policy& policy,
-                                          const Network& model, std::shared_ptr<Group> group);
+// `group`: the ranks that train it, or null.
+OptimizerOptions optimizer_options(const TrainConfig& config, const Policy& policy,
+                                   std::shared_ptr<Group> group);
 
 }  // namespace compact

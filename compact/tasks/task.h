@@ -53,12 +53,18 @@ struct Task {
   std::string network_text, data_text;  // "vocabulary 257"; "1,024 blocks of 256 tokens"
 };
 
+// How a task is opened.
+struct Opening {
+  Progress progress = {};       // of reading training data
+  bool only_evaluates = false;  // these stay closed, and the model tells its classes
+};
+
 struct TaskInfo {
   std::string name, summary;
   // Throws InputError on settings that the task cannot have; opens no file.
   void (*check)(const TrainConfig& config) = nullptr;
   // Opens what the configuration names of --train_file, --validation_file and --test_file.
-  Task (*open)(const TrainConfig& config, const Progress& progress,
+  Task (*open)(const TrainConfig& config, const Opening& opening,
                std::vector<std::string>& warnings);
   ModelUse use;                   // what its models are for
   int64_t eval_samples = 0;       // that an evaluation reads at most where nobody says; 0: all

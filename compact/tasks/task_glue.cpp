@@ -15,17 +15,17 @@ void check_glue(const TrainConfig& c) {
                 "text-classification");
 }
 
-Task open_glue(const TrainConfig& c, const Progress&, std::vector<std::string>& warnings) {
+Task open_glue(const TrainConfig& c, const Opening& opening, std::vector<std::string>& warnings) {
   const GlueTask& glue = glue_task(c.task_name);
   SequenceTexts texts;
   if (!c.data_dir.empty()) {
-    if (!c.only_evaluates) texts.train = read_glue(glue, c.data_dir, "train");
+    if (!opening.only_evaluates) texts.train = read_glue(glue, c.data_dir, "train");
     texts.validation = read_glue(glue, c.data_dir, glue.validation[0]);
     // The second one of MultiNLI.
     if (glue.validation.size() > 1) texts.test = read_glue(glue, c.data_dir, glue.validation[1]);
   }
   texts.positive = 1;  // equivalent, duplicate
-  Task task = open_sequences(c, std::move(texts), glue.metrics, warnings);
+  Task task = open_sequences(c, opening, std::move(texts), glue.metrics, warnings);
   if (task.test) task.test_prefix = "eval_mismatched";
   return task;
 }

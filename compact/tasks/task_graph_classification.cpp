@@ -14,7 +14,7 @@
 namespace compact {
 namespace {
 
-Task open_graph(const TrainConfig& c, const Progress&, std::vector<std::string>& warnings) {
+Task open_graph(const TrainConfig& c, const Opening&, std::vector<std::string>& warnings) {
   Task task;
   const auto set = std::make_shared<const GraphSet>(read_graph_set(graph_file_of(c)));
   const ModelShape model = set_graph_model(c, set->features, set->classes, task);

@@ -123,7 +123,7 @@ void open_data(const TrainConfig& c, ModelShape& m, Task& task,
                        " classes", held_out_text(task));
 }
 
-Task open_image(const TrainConfig& c, const Progress&, std::vector<std::string>& warnings) {
+Task open_image(const TrainConfig& c, const Opening&, std::vector<std::string>& warnings) {
   Task task;
   const std::unique_ptr<ModelConfig> model = model_of(c);
   ModelShape m = model->shape();

@@ -68,15 +68,15 @@ void open_data(const TrainConfig& c, const Tokenizer& tokenizer, const Progress&
                        held_out_text(task));
 }
 
-Task open_language(const TrainConfig& c, const Progress& progress,
+Task open_language(const TrainConfig& c, const Opening& opening,
                    std::vector<std::string>& warnings) {
   Task task;
   const bool data = !c.train_file.empty() || !c.validation_file.empty();
   const std::unique_ptr<Tokenizer> tokenizer = tokenizer_of(c, data);
-  if (data) open_data(c, *tokenizer, progress, warnings, task);
+  if (data) open_data(c, *tokenizer, opening.progress, warnings, task);
   task.unit = "tokens";
   task.units = c.block_size;
-  set_language_model(c, tokenizer.get(), task, warnings);
+  set_language_model(c, opening, tokenizer.get(), task, warnings);
   return task;
 }
 

@@ -38,9 +38,9 @@ void set_model(const TrainConfig& c, const ModelConfig& model, Task& task) {
   task.smallest = builder_of(std::move(smallest));
 }
 
-void set_tokenizer(const TrainConfig& c, const Tokenizer& tokenizer, Task& task,
-                   std::vector<std::string>& warnings) {
-  if (c.only_evaluates) return;  // writes no model
+void set_tokenizer(const TrainConfig& c, const Opening& opening, const Tokenizer& tokenizer,
+                   Task& task, std::vector<std::string>& warnings) {
+  if (opening.only_evaluates) return;  // writes no model
   const bool begins = c.resume_from_checkpoint.empty();
   task.files.merge(tokenizer_files(tokenizer, task.config, begins ? nullptr : &warnings));
 }

@@ -21,8 +21,8 @@ void set_model(const TrainConfig& config, const ModelConfig& model, Task& task);
 
 // After that, keeps the tokenizer beside the model. Throws InputError where transformers would read
 // it otherwise there and a run begins; one that goes on gets a line in `warnings`.
-void set_tokenizer(const TrainConfig& config, const Tokenizer& tokenizer, Task& task,
-                   std::vector<std::string>& warnings);
+void set_tokenizer(const TrainConfig& config, const Opening& opening, const Tokenizer& tokenizer,
+                   Task& task, std::vector<std::string>& warnings);
 
 // Throws InputError where an option asks for longer sequences than the model has places for.
 void check_length(const char* option, int64_t tokens, const ModelShape& shape);

@@ -26,7 +26,7 @@ uint64_t split_seed_of(const TrainConfig& c) {
   return j["split_seed"];
 }
 
-Task open_node(const TrainConfig& c, const Progress&, std::vector<std::string>&) {
+Task open_node(const TrainConfig& c, const Opening&, std::vector<std::string>&) {
   Task task;
   const std::string& file = graph_file_of(c);
   Graph graph = read_graph_npz(file);

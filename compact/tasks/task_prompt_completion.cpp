@@ -32,14 +32,14 @@ uint64_t checksum_of(const PromptSamples& samples) {
   return sum;
 }
 
-Task open_prompt(const TrainConfig& c, const Progress&, std::vector<std::string>& warnings) {
+Task open_prompt(const TrainConfig& c, const Opening& opening, std::vector<std::string>& warnings) {
   Task task;
   task.unit = "samples";
   task.target = "tokens";
   task.lengths_vary = true;
   const bool data = !c.train_file.empty() || !c.validation_file.empty();
   const std::unique_ptr<Tokenizer> tokenizer = tokenizer_of(c, data);
-  const ModelShape model = set_language_model(c, tokenizer.get(), task, warnings);
+  const ModelShape model = set_language_model(c, opening, tokenizer.get(), task, warnings);
   if (!data) return task;
   const uint64_t key = key_of(c, RandomUse::kData);
   const Padding padding{.pad = static_cast<int64_t>(tokenizer->end_of_text()),

@@ -2,6 +2,7 @@
 // Classes or values of one's own sentences or pairs of sentences, by an encoder.
 #include "compact/base/check.h"
 #include "compact/tasks/sequence_task.h"
+#include "compact/tasks/task_model.h"
 
 namespace compact {
 namespace {
@@ -13,14 +14,20 @@ void check_text(const TrainConfig& c) {
   }
 }
 
-Task open_text(const TrainConfig& c, const Progress&, std::vector<std::string>& warnings) {
+Task open_text(const TrainConfig& c, const Opening& opening, std::vector<std::string>& warnings) {
   SequenceTexts texts;
-  const bool regression = c.do_regression || knows_values(c);
+  bool regression = c.do_regression;
+  std::vector<std::string> known;  // classes
+  if (opening.only_evaluates) {
+    const ModelShape trained = model_of(c)->shape();
+    regression = regression || trained.regression;
+    if (!trained.regression) known = trained.labels;
+  }
   TextFields fields{.first = c.text_column,
                     .second = c.text_pair_column,
                     .label = c.label_column,
                     .regression = regression,
-                    .class_names = known_classes(c),
+                    .class_names = known,
                     .strict = c.strict};
   const auto read = [&](const std::vector<std::string>& files, std::optional<LabelledTexts>& to) {
     if (!files.empty()) to = read_labelled_texts(files[0], fields);
@@ -35,7 +42,7 @@ Task open_text(const TrainConfig& c, const Progress&, std::vector<std::string>& 
   std::vector<std::string> metrics = {"accuracy", "matthews_correlation"};
   if (fields.class_names.size() == 2) metrics.insert(metrics.begin() + 1, "f1");
   if (regression) metrics = {"pearson", "spearmanr"};
-  return open_sequences(c, std::move(texts), std::move(metrics), warnings);
+  return open_sequences(c, opening, std::move(texts), std::move(metrics), warnings);
 }
 
 }  // namespace

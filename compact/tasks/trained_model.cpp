@@ -64,17 +64,17 @@ TrainedModel open_trained_model(TrainConfig c) {
   c.task = info.name;
   c.model.clear();
   c.train_file.clear();
-  c.only_evaluates = true;
   if (info.check) info.check(c);
   c = for_task(std::move(c));
   if (c.threads > 0) at::set_num_threads(static_cast<int>(c.threads));
   std::vector<std::string> warnings;
   const at::Device device = device_of(c.device, warnings);
   set_deterministic(c.deterministic, device.type());
-  TrainedModel model{.config = c,
-                     .task = info.open(c, {}, warnings),  // NOLINT: before the move
-                     .network = nullptr,
-                     .warnings = std::move(warnings)};
+  TrainedModel model{
+      .config = c,
+      .task = info.open(c, {.only_evaluates = true}, warnings),  // NOLINT: before the move
+      .network = nullptr,
+      .warnings = std::move(warnings)};
   if (model.task.lengths_vary) bound_primitive_caches();
   set_matmul_precision(c.matmul_precision, device);
   model.network = model.task.network(c, Policy::preset("exact"), device);

@@ -42,8 +42,7 @@ std::string trained_of(const Network& network) {
 
 // What the steps take in all: they are whole, so that it may be a little more or less than asked.
 std::string epochs_of(const Described& run) {
-  const TrainConfig& c = run.config;
-  const int64_t step = c.per_device_train_batch_size * c.gradient_accumulation_steps * c.ranks;
+  const int64_t step = samples_of_step(run.config, run.ranks);
   return formatted(
       "%.3g", static_cast<double>(run.steps * step) / static_cast<double>(run.task.train->size()));
 }
@@ -76,8 +75,8 @@ std::vector<std::string> description(const Described& run) {
       cat("run      ", format_count(run.steps), " steps (", epochs_of(run), " epochs) of ",
           text ? c.per_device_train_batch_size : c.per_device_train_batch_size * run.task.units,
           text ? cat(" x ", c.block_size) : "", accumulation > 1 ? cat(" x ", accumulation) : "",
-          c.ranks > 1 ? cat(" x ", c.ranks, " ranks") : "", " ", run.task.unit,
-          c.ranks > 1 ? cat(", zero ", c.zero) : "", ", ", c.optim, " at ",
+          run.ranks > 1 ? cat(" x ", run.ranks, " ranks") : "", " ", run.task.unit,
+          run.ranks > 1 ? cat(", zero ", c.zero) : "", ", ", c.optim, " at ",
           number_text(c.learning_rate),
           c.warmup_steps > 0 ? cat(" after warm-up of ", number_text(c.warmup_steps)) : "", ", ",
           c.dtype, " on ", device.str(), " (products: ", run.products, attention,

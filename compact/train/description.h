@@ -14,6 +14,7 @@ namespace compact {
 
 struct Described {
   const TrainConfig& config;
+  int64_t ranks;
   const Task& task;
   const Network& network;
   int64_t steps = 0;

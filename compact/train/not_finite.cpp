@@ -42,11 +42,11 @@ std::string what_helps(const TrainConfig& c, bool releases) {
 
 }  // namespace
 
-std::string about_not_finite(const TrainConfig& c, const Optimizer& optimizer) {
+std::string about_not_finite(const TrainConfig& c, int64_t ranks, const Optimizer& optimizer) {
   const bool releases = std::ranges::any_of(
       optimizer.states(), [](const ParameterState& s) { return s.parameter->release; });
   // Under zero 3 others have most of them.
-  const std::string weights = c.zero < 3 || c.ranks == 1 ? cat("; ", about_weights(optimizer)) : "";
+  const std::string weights = c.zero < 3 || ranks == 1 ? cat("; ", about_weights(optimizer)) : "";
   return cat(weights, "; what helps: ", what_helps(c, releases));
 }
 

@@ -10,6 +10,6 @@
 namespace compact {
 
 // What the weights are then, as far as this process has them, and which settings help.
-std::string about_not_finite(const TrainConfig& config, const Optimizer& optimizer);
+std::string about_not_finite(const TrainConfig& config, int64_t ranks, const Optimizer& optimizer);
 
 }  // namespace compact

@@ -10,7 +10,6 @@
 #include "compact/base/text.h"
 #include "compact/report/report_chart.h"
 #include "compact/report/report_page.h"
-#include "compact/train/planned_rank.h"
 
 namespace compact {
 namespace {
@@ -141,28 +140,27 @@ std::string svg_of(const PlanCurve& curve) {
 
 }  // namespace
 
-PlanCurve plan_curve(const TrainConfig& c, const Task& task, c10::DeviceType device,
-                     const StatedSpeed& stated) {
-  const Speed speed = speed_for(c, task, device, stated);
-  const auto step = [&](const char* preset) {
-    return step_request(c, task, Policy::preset(preset), device);
-  };
-  const SegmentGroups groups(step("off"));
+PlanCurve plan_curve(const Plans& plans) {
+  const Speed speed = plans.speed();
+  const SegmentGroups groups(plans.request(Policy::preset("off")));
   COMPACT_CHECK(!groups.segments().empty(),
                 "--pareto is for networks that are made of segments, as language models, encoders "
                 "and residual networks");
   PlanCurve curve;
   for (const char* name : {"off", "exact", "recompute", "compact-paper"}) {
     try {
-      curve.presets.push_back(preset_point(name, step(name), groups, speed));
+      const StepRequest step = plans.request(Policy::preset(name));
+      curve.presets.push_back(preset_point(name, step, groups, speed));
     } catch (const InputError&) {  // it is for other networks
     }
   }
-  const int64_t most = curve.presets[0].peak;
-  curve.lossless = sweep("lossless", planner_for(c, task, device, {}, speed), most);
-  const bool project = Variants::any_projectable(groups);
-  curve.lossy = sweep(
-      "lossy", planner_for(c, task, device, {.quantize = true, .project = project}, speed), most);
+  const auto best = [&](const char* name, const char* allow) {
+    TrainConfig c = plans.config();
+    c.allow = allow;
+    return sweep(name, plans.with(c).planner(speed), curve.presets[0].peak);
+  };
+  curve.lossless = best("lossless", "lossless");
+  curve.lossy = best("lossy", Variants::any_projectable(groups) ? "quantize,project" : "quantize");
   const std::string head = formatted("  %-16s %12s %14s %16s %14s\n", "policy", "peak", "step s",
                                      "added TFLOP", "gradient error");
   curve.text = cat("predicted step time against peak; speed: ", speed.source, "\n", head,
@@ -171,6 +169,8 @@ PlanCurve plan_curve(const TrainConfig& c, const Task& task, c10::DeviceType dev
   curve.json["presets"] = json_of(curve.presets);
   curve.json["lossless"] = json_of(curve.lossless);
   curve.json["lossy"] = json_of(curve.lossy);
+  const TrainConfig& c = plans.config();
+  const Task& task = plans.task();
   curve.title = "What memory buys";
   curve.subtitle =
       cat(c.model.empty() ? c.model_name_or_path : c.model, ", ", c.dtype, ", ",
@@ -188,48 +188,6 @@ void write_curve_page(const PlanCurve& curve, const std::string& path) {
       "<div class=\"scroll\">" +
       svg_of(curve) + "</div>\n";
   write_file_atomically(path, html_page(curve.title, curve.subtitle, body));
-}
-
-MaxBatch largest_batch(const TrainConfig& c, const Task& task, const Policy& policy,
-                       c10::DeviceType device, const StatedSpeed& stated) {
-  COMPACT_CHECK(!c.budget.empty(), "--max_batch needs a --budget, as 10GiB");
-  const int64_t budget = budget_of(c);
-  const bool automatic = c.preset == "auto";
-  const auto peak = [&](int64_t batch) {
-    TrainConfig other = c;
-    other.per_device_train_batch_size = batch;
-    if (!automatic) {
-      other.planned_rank = heaviest_rank(other, task, policy, device);
-      return plan_step(step_request(other, task, policy, device)).reserved;
-    }
-    if (const auto chosen = find_for_ranks(other, task, device, stated, budget)) {
-      return chosen->plan.reserved;
-    }
-    return std::max(planner_for(other, task, device, stated).least_peak(), budget + 1);
-  };
-  int64_t fits = 0, too_many = 1;
-  int64_t fits_peak = 0, too_many_peak = 0;
-  const auto ask = [&](int64_t batch) {
-    const int64_t bytes = peak(batch);
-    (bytes <= budget ? fits : too_many) = batch;
-    (bytes <= budget ? fits_peak : too_many_peak) = bytes;
-    return bytes <= budget;
-  };
-  const int64_t most = std::min(int64_t{1} << 20, (int64_t{1} << 32) / task.units);
-  const std::string one = cat(task.units > 1 ? cat(" x ", task.units) : "", " ", task.unit);
-  while (ask(too_many) && 2 * too_many <= most) too_many *= 2;
-  if (fits == 0) {
-    throw BudgetError(cat("--budget ", c.budget, ": not even a batch of 1", one, " fits: it takes ",
-                          automatic ? "at least " : "", format_bytes(too_many_peak)),
-                      too_many_peak);
-  }
-  while (too_many_peak > 0 && too_many - fits > 1) ask(fits + (too_many - fits) / 2);
-  std::string text =
-      cat("max batch ", fits, one, ": peak ", format_bytes(fits_peak), " under ", c.budget);
-  text += too_many_peak > 0 ? cat("; ", too_many, " would take ", automatic ? "at least " : "",
-                                  format_bytes(too_many_peak), "\n")
-                            : "; larger ones were not tried\n";
-  return {fits, text};
 }
 
 }  // namespace compact

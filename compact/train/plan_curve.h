@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What memory buys: predicted step time against peak, and the largest batch that fits.
+// What memory buys: predicted step time against peak.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "compact/train/planning.h"
+#include "compact/train/plans.h"
 
 namespace compact {
 
@@ -25,20 +25,9 @@ struct PlanCurve {
 
 // The cheapest lossless policy for budgets from the least peak up to what keeps everything that is
 // worth keeping; the same where lossy treatments stand in for it below; and presets.
-PlanCurve plan_curve(const TrainConfig& config, const Task& task, c10::DeviceType device,
-                     const StatedSpeed& stated);
+PlanCurve plan_curve(const Plans& plans);
 
 // Atomically. The page needs nothing beside it.
 void write_curve_page(const PlanCurve& curve, const std::string& path);
-
-// The largest micro-batch whose peak stays under --budget, with the policy or, under
-// --preset auto, with any that is allowed. Throws InputError without a budget, BudgetError where
-// not even one sequence fits.
-struct MaxBatch {
-  int64_t batch = 0;
-  std::string text;
-};
-MaxBatch largest_batch(const TrainConfig& config, const Task& task, const Policy& policy,
-                       c10::DeviceType device, const StatedSpeed& stated);
 
 }  // namespace compact

@@ -76,17 +76,16 @@ void write_results(const TrainConfig& config, const RunState& state, const RunFi
   results["memory/planned_peak_bytes"] = figures.planned_peak_bytes;
   if (!figures.step_seconds.empty()) {
     const double seconds = typical_step_seconds(figures);
-    const auto units = static_cast<double>(config.per_device_train_batch_size * task.units *
-                                           config.gradient_accumulation_steps * config.ranks);
+    const auto units = static_cast<double>(task.units * samples_of_step(config, state.ranks));
     results["step_seconds"] = seconds;
     results[task.unit + "_per_second"] = units / seconds;
     results["memory/peak_bytes"] = figures.highest_peak_bytes;
     results["memory/held_bytes"] = figures.held_bytes;
     results["memory/saved_bytes"] = figures.saved_bytes;
     if (network.device().is_cuda()) results["memory/reserved_bytes"] = figures.reserved_bytes;
-    if (config.ranks > 1) {
+    if (state.ranks > 1) {
       const auto steps = static_cast<double>(figures.step_seconds.size());
-      results["ranks"] = config.ranks;
+      results["ranks"] = state.ranks;
       results["zero"] = config.zero;
       for (const std::string& peaks : figures.rank_peaks) {
         const auto each = split(peaks, ' ');

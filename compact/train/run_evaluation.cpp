@@ -14,7 +14,7 @@ RunEvaluation::RunEvaluation(const TrainConfig& config, const Task& task, Consol
       task_(task),
       console_(console),
       group_(group),
-      interval_(evaluation_interval(config, task.train->size())),
+      interval_(evaluation_interval(config, group.size(), task.train->size())),
       batch_(config.per_device_eval_batch_size) {
   if (config.load_best_model_at_end) best_.emplace(config, task);
 }

@@ -38,7 +38,9 @@ class Run {
       : c_(config), console_(console), hooks_(hooks), shared_(std::move(group)), group_(*shared_) {}
   int go();
   void show_plan();  // after memory ran out
-  std::string about_not_finite() const { return compact::about_not_finite(c_, *optimizer_); }
+  std::string about_not_finite() const {
+    return compact::about_not_finite(c_, group_.size(), *optimizer_);
+  }
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -11,33 +11,35 @@
 #include "compact/base/text.h"
 #include "compact/ops/memory/memory.h"
 #include "compact/report/plan_report.h"
-#include "compact/train/planned_rank.h"
 
 namespace compact {
 
 RunPlan::RunPlan(const TrainConfig& c, const Task& task, at::Device device, Policy& policy,
-                 Origin origin)
-    : config_(c), most_(c), task_(task), advises_(origin == Origin::kNew), device_(device) {
-  // What is chosen is for all ranks.
+                 Origin origin, const Place& place)
+    : config_(c),
+      task_(task),
+      plans_(Plans(c, task, device.type(), place.size).at(place.rank)),
+      advises_(origin == Origin::kNew),
+      device_(device) {
   const bool is_new = origin == Origin::kNew;
+  // What is chosen is for all ranks.
   if (is_new && c.preset == "auto") {
-    const Chosen chosen = choose_for_ranks(most_, task, device.type());
+    Chosen chosen = plans_.choose();
     policy = chosen.policy;
     choice_ = choice_lines(chosen);
-  } else if (origin != Origin::kOfRank0) {
-    most_.planned_rank = heaviest_rank(c, task, policy, device.type());
+    plan_ = std::move(chosen.plan);
+  } else if (is_new) {
+    std::string note;
+    plan_ = plans_.within_budget(policy, note);
+    if (!note.empty()) choice_.push_back(note);
+  } else {
+    plan_ = plans_.plan(policy);
   }
-  std::string note;
-  plan_ = is_new ? plan_within(most_, task, policy, device.type(), budget_of(c), note)
-                 : plan_step(step_request(c, task, policy, device.type()));
-  if (!note.empty()) choice_.push_back(note);
-  limit_ = device.is_cpu() ? memory_limit(parse_bytes(c.budget).value_or(0), c.neighbours)
-                           : MemoryLimit{budget_of(c), "--budget"};
-  check_fits(most_, task, policy, device.type(), plan_, limit_,
-             /*resumed=*/origin == Origin::kResumed, advises_);
-  if (is_new && most_.planned_rank != c.planned_rank) {
-    plan_ = plan_step(step_request(c, task, policy, device.type()));
-  }
+  limit_ = device.is_cpu() ? memory_limit(parse_bytes(c.budget).value_or(0), place.neighbours)
+                           : MemoryLimit{plans_.budget(), "--budget"};
+  plans_.check_fits(policy, plan_, limit_, /*resumed=*/origin == Origin::kResumed, advises_);
+  heaviest_ = origin == Origin::kResumed ? plans_.heaviest(policy).rank : plan_.rank;
+  if (plan_.rank != place.rank) plan_ = plans_.plan(policy);
   policy_ = policy;
   highest_peak_ = plan_.memory.peak;
 }
@@ -98,18 +100,18 @@ std::string RunPlan::line() const {
 
 std::string RunPlan::table() const { return plan_table(plan_, device_.type()); }
 
-StepPlan RunPlan::with(const TrainConfig& config, const std::string& bits) const {
+Policy RunPlan::with(const std::string& bits) const {
   Policy policy = policy_;
   policy.append(Policy::parse(bits, "bits"));
-  return plan_step(step_request(config, task_, policy, device_.type()));
+  return policy;
 }
 
 bool RunPlan::fits(const std::string& bits) const {
-  return config_.budget.empty() || with(most_, bits).reserved <= limit_.bytes;
+  return config_.budget.empty() || plans_.at(heaviest_).plan(with(bits)).reserved <= limit_.bytes;
 }
 
 void RunPlan::take(const std::string& bits, bool first) {
-  plan_ = with(config_, bits);
+  plan_ = plans_.plan(with(bits));
   highest_peak_ = first ? plan_.memory.peak : std::max(highest_peak_, plan_.memory.peak);
 }
 
@@ -121,8 +123,7 @@ void RunPlan::explain(Console& console) {
   if (config_.verbose) console.stream() << table();
   if (!advises_) return;
   try {
-    const std::string other =
-        settings_that_fit(config_, task_, policy_, device_.type(), plan_.reserved / 10 * 9);
+    const std::string other = plans_.settings_that_fit(policy_, plan_.reserved / 10 * 9);
     if (!other.empty()) console.line("a step would take a tenth less with " + other);
   } catch (const std::exception&) {  // what ran out is said already; nothing may take its place
   }

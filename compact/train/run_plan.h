@@ -7,9 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "compact/parallel/place.h"
 #include "compact/plan/step_memory.h"
 #include "compact/report/metrics.h"
-#include "compact/train/planning.h"
+#include "compact/train/plans.h"
 
 namespace compact {
 
@@ -21,7 +22,7 @@ class RunPlan {
   // Throws BudgetError where a step would not fit; it names what would fit only for a new run.
   // Nothing is allocated then. Configuration and task must outlive it.
   RunPlan(const TrainConfig& config, const Task& task, at::Device device, Policy& policy,
-          Origin origin);
+          Origin origin, const Place& place);
   ~RunPlan();  // lifts the limit
   RunPlan(const RunPlan&) = delete;
   // Limits the device's allocator from here on; data sets on the CPU are not counted. Throws
@@ -55,11 +56,12 @@ class RunPlan {
  private:
   void lift();
   bool limited() const;
-  StepPlan with(const TrainConfig& config, const std::string& bits) const;
+  Policy with(const std::string& bits) const;
 
   const TrainConfig& config_;
-  TrainConfig most_;  // of the rank whose step takes the most
   const Task& task_;
+  Plans plans_;           // of this rank
+  int64_t heaviest_ = 0;  // the rank whose step takes the most
   Policy policy_;
   bool advises_;
   at::Device device_;

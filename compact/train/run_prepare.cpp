@@ -48,10 +48,10 @@ std::string Run::begin() {
   if (c_.threads > 0) at::set_num_threads(static_cast<int>(c_.threads));
   install_counting_allocator();
   warnings_ = ignored_options(c_);
-  if (c_.ranks == 1 && c_.zero != TrainConfig().zero) {
+  if (group_.size() == 1 && c_.zero != TrainConfig().zero) {
     warnings_.push_back(cat("--zero ", c_.zero, " takes no effect in one process"));
   }
-  if (c_.ranks == 1 && c_.reduce_dtype != TrainConfig().reduce_dtype) {
+  if (group_.size() == 1 && c_.reduce_dtype != TrainConfig().reduce_dtype) {
     warnings_.push_back(cat("--reduce_dtype ", c_.reduce_dtype, " takes no effect in one process"));
   }
   check_same_options(group_, c_);
@@ -75,10 +75,11 @@ void Run::open_data() {
   in_turn(group_, [&] {  // the first one tokenizes for all
     task_ = task_named(c_.task).open(
         c_,
-        [&](int64_t done, int64_t total) {
-          if (std::chrono::duration<double>(Clock::now() - shown).count() > 0.2)
-            console_.bar(done, total, "bytes tokenized"), shown = Clock::now();
-        },
+        {.progress =
+             [&](int64_t done, int64_t total) {
+               if (std::chrono::duration<double>(Clock::now() - shown).count() > 0.2)
+                 console_.bar(done, total, "bytes tokenized"), shown = Clock::now();
+             }},
         warnings_);
   });
   if (c_.model.empty()) {
@@ -93,7 +94,7 @@ void Run::open_data() {
                             " takes no effect: there is nothing to evaluate on"));
   }
   if (task_.lengths_vary) bound_primitive_caches();
-  total_steps_ = total_steps(c_, task_.train->size());
+  total_steps_ = total_steps(c_, group_.size(), task_.train->size());
   evaluation_.emplace(c_, task_, console_, group_);
   schedule_ = std::make_unique<Schedule>(c_.lr_scheduler_type, total_steps_, c_.warmup_steps,
                                          c_.min_lr_ratio);
@@ -103,15 +104,15 @@ void Run::open_data() {
 void Run::restore(const std::string& checkpoint) {
   if (!checkpoint.empty()) {
     s_ = read_run_state(checkpoint);
-    check_same_run(checkpoint, c_, policy_, task_, warnings_);
+    check_same_run(checkpoint, c_, group_.size(), policy_, task_, warnings_);
   }
   if (std::string line = take_over_machine(s_, device_); !line.empty()) warnings_.push_back(line);
-  if (!checkpoint.empty() && s_.ranks != c_.ranks && !c_.deterministic_reduce &&
-      c_.ranks * c_.gradient_accumulation_steps > 2) {
-    warnings_.push_back(cat("the run goes on with ", c_.ranks, " ranks, after ", s_.ranks,
+  if (!checkpoint.empty() && s_.ranks != group_.size() && !c_.deterministic_reduce &&
+      group_.size() * c_.gradient_accumulation_steps > 2) {
+    warnings_.push_back(cat("the run goes on with ", group_.size(), " ranks, after ", s_.ranks,
                             ": more than two micro-batches are summed in another order"));
   }
-  s_.ranks = c_.ranks;
+  s_.ranks = group_.size();
   s_.matmul_path = set_matmul_precision(c_.matmul_precision, device_, s_.matmul_path).path;
   products_ = products_text(c_, device_, s_.matmul_path);  // before memory is limited
   if (std::string line = evaluation_->take_over(s_); !line.empty()) warnings_.push_back(line);
@@ -120,12 +121,14 @@ void Run::restore(const std::string& checkpoint) {
 // A policy that is chosen is what rank 0 chose: speeds are measured.
 void Run::make_plan(bool resumed) {
   using enum RunPlan::Origin;
-  group_.lead([&] { plan_.emplace(c_, task_, device_, policy_, resumed ? kResumed : kNew); });
+  const Place& place = hooks_.place;
+  group_.lead(
+      [&] { plan_.emplace(c_, task_, device_, policy_, resumed ? kResumed : kNew, place); });
   const std::string policy = group_.broadcast(policy_.str());
   if (group_.leads()) return;
   policy_ = Policy::parse(policy, "the policy of rank 0");
   policy_.make_general();  // rank 0 has checked it
-  plan_.emplace(c_, task_, device_, policy_, kOfRank0);
+  plan_.emplace(c_, task_, device_, policy_, kOfRank0, place);
 }
 
 void Run::make_model() {
@@ -133,8 +136,9 @@ void Run::make_model() {
   plan_->enforce(outside_bytes_);
   if (c_.cuda_graph || hooks_.replayed_steps) graph_.emplace(device_);  // before what it runs
   model_ = make_network(c_, task_, policy_, device_, warnings_);
-  optimizer_ = make_optimizer(c_, policy_, *model_, shared_);
-  if (graph_) StepGraph::check(c_, task_, policy_, *optimizer_);
+  optimizer_ =
+      std::make_unique<Optimizer>(model_->trained(), optimizer_options(c_, policy_, shared_));
+  if (graph_) StepGraph::check(c_, group_.size(), task_, policy_, *optimizer_);
   progress_.emplace(*model_, *optimizer_, device_.is_cuda() || hooks_.late_results, group_, s_,
                     figures_);
   bits_.emplace(c_, policy_);
@@ -154,7 +158,7 @@ void Run::resume(const std::string& checkpoint) {
 
 void Run::describe() {
   for (const std::string& line :
-       description({c_, task_, *model_, total_steps_, products_, static_bytes_})) {
+       description({c_, group_.size(), task_, *model_, total_steps_, products_, static_bytes_})) {
     console_.line(line);
   }
   console_.line(saved_line(plan_->slots()));

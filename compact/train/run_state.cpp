@@ -14,7 +14,7 @@
 #include "compact/config/option.h"
 #include "compact/io/checkpoint.h"
 #include "compact/tasks/setup.h"
-#include "compact/train/planning.h"
+#include "compact/train/plans.h"
 
 namespace compact {
 namespace {
@@ -43,7 +43,7 @@ bool same_treatments(const TrainConfig& c, const Task& task, const Policy& a, co
   }
   const auto slots_of = [&](const Policy& policy) {
     std::vector<std::pair<std::string, std::string>> slots;
-    const StepPlan plan = plan_step(step_request(c, task, policy, c10::kCPU));
+    const StepPlan plan = Plans(c, task, c10::kCPU).plan(policy);
     for (const SlotBytes& s : plan.memory.slots) slots.emplace_back(s.name, s.treatment);
     return slots;
   };
@@ -65,7 +65,7 @@ std::string save_run(const TrainConfig& config, const RunState& s, const Network
   CheckpointContent content;
   content.model = model.named_tensors();
   content.optimizer = std::move(state.tensors);
-  content.optimizer_parts = other_parts ? config.ranks : 1;
+  content.optimizer_parts = other_parts ? s.ranks : 1;
   content.other_parts = other_parts;
   content.config = task.config;
   content.trainer_state = run_state_to_json(s);
@@ -112,9 +112,6 @@ std::string take_over_machine(RunState& s, at::Device device) {
 
 namespace {
 
-int64_t samples_of_step(const TrainConfig& c) {
-  return c.per_device_train_batch_size * c.gradient_accumulation_steps;
-}
 bool divides_step(const ConfigOption& option) {
   return option.name == "per_device_train_batch_size" ||
          option.name == "gradient_accumulation_steps";
@@ -122,8 +119,8 @@ bool divides_step(const ConfigOption& option) {
 
 }  // namespace
 
-void check_same_run(const std::string& checkpoint, const TrainConfig& config, const Policy& policy,
-                    const Task& task, std::vector<std::string>& warnings) {
+void check_same_run(const std::string& checkpoint, const TrainConfig& config, int64_t ranks,
+                    const Policy& policy, const Task& task, std::vector<std::string>& warnings) {
   const OpenCheckpoint open = open_checkpoint(checkpoint, /*verified=*/true);
   const json& j = open.trainer_state;
   COMPACT_CHECK(
@@ -138,13 +135,12 @@ void check_same_run(const std::string& checkpoint, const TrainConfig& config, co
                 old.preset, " in the run of ", checkpoint,
                 ": a resumed run keeps its policy; --model_name_or_path ", checkpoint,
                 " begins another run with its weights");
-  const bool other_ranks = before_state.ranks != config.ranks;
+  const bool other_ranks = before_state.ranks != ranks;
   if (other_ranks) {
-    const int64_t before = samples_of_step(old) * before_state.ranks,
-                  now = samples_of_step(config) * config.ranks;
-    COMPACT_CHECK(before == now, "a step has ", now, " samples of ", config.ranks,
-                  " ranks, but had ", before, " of ", before_state.ranks, " in the run of ",
-                  checkpoint,
+    const int64_t before = samples_of_step(old, before_state.ranks),
+                  now = samples_of_step(config, ranks);
+    COMPACT_CHECK(before == now, "a step has ", now, " samples of ", ranks, " ranks, but had ",
+                  before, " of ", before_state.ranks, " in the run of ", checkpoint,
                   ": a resumed run keeps that product of ranks, batch and accumulation");
     COMPACT_CHECK(before_state.micro == 0, checkpoint, " was saved inside a step by ",
                   before_state.ranks, " ranks: only as many can go on with it");
@@ -162,7 +158,7 @@ void check_same_run(const std::string& checkpoint, const TrainConfig& config, co
                            ": from here on the run differs from an uninterrupted one"));
   }
   // Up to 1 passes are summed before ranks, above that ranks before passes.
-  if (config.ranks > 1 && before_state.ranks > 1 && config.gradient_accumulation_steps > 1 &&
+  if (ranks > 1 && before_state.ranks > 1 && config.gradient_accumulation_steps > 1 &&
       (old.zero > 1) != (config.zero > 1)) {
     warnings.push_back(cat("--zero is ", config.zero, ", was ", old.zero,
                            ": micro-batches and ranks are summed in another order"));

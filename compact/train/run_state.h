@@ -38,8 +38,8 @@ std::string take_over_machine(RunState& state, at::Device device);
 // Throws InputError where the run of the checkpoint had other settings that change its numbers,
 // naming the first; lines on harmless ones go to `warnings`. A policy in other words that does the
 // same to this network is the same.
-void check_same_run(const std::string& checkpoint, const TrainConfig& config, const Policy& policy,
-                    const Task& task, std::vector<std::string>& warnings);
+void check_same_run(const std::string& checkpoint, const TrainConfig& config, int64_t ranks,
+                    const Policy& policy, const Task& task, std::vector<std::string>& warnings);
 
 // The policy that the run was trained with, where the configuration says `auto` or has the same
 // options for it as that run and no policy file: a preset may have other lines in another version

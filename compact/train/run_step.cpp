@@ -113,8 +113,7 @@ void Run::log() {
       .learning_rate = learning_rate_,
       .seconds = recent_step_seconds(figures_, s_.interval_steps),
       .unit = task_.unit,
-      .units =
-          c_.per_device_train_batch_size * task_.units * c_.gradient_accumulation_steps * c_.ranks,
+      .units = task_.units * samples_of_step(c_, group_.size()),
       .peak_bytes = peak_bytes_,
       .held_bytes = figures_.held_bytes,
       .saved_bytes = figures_.saved_bytes,

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "compact/base/check.h"
-#include "compact/train/planning.h"
+#include "compact/train/plans.h"
 
 namespace compact {
 namespace {
@@ -34,16 +34,18 @@ StepGraph::StepGraph(at::Device device) : device_(device) {
   stream_.emplace(guard.getStreamFromGlobalPool(device));
 }
 
-void StepGraph::check(const TrainConfig& c, const Task& task, const Policy& policy,
+void StepGraph::check(const TrainConfig& c, int64_t ranks, const Task& task, const Policy& policy,
                       const Optimizer& optimizer) {
   constexpr const char* kRule = "--cuda_graph: ";
   COMPACT_CHECK(task_named(c.task).use == ModelUse::kTokens && !task.lengths_vary, kRule,
                 "only steps of language models on blocks of one length are alike, the task is ",
                 c.task);
-  COMPACT_CHECK(c.ranks == 1, kRule, "gradients of ", c.ranks, " ranks are summed between passes");
+  COMPACT_CHECK(ranks == 1, kRule, "gradients of ", ranks, " ranks are summed between passes");
   const std::string why = optimizer.cannot_replay();
   COMPACT_CHECK(why.empty(), kRule, why, ", which another step does otherwise");
-  for (const Operation& o : planned_operations(c, task, policy)) {
+  std::vector<Operation> operations;
+  Plans(c, task, c10::kCUDA).plan(policy, &operations);
+  for (const Operation& o : operations) {
     COMPACT_CHECK(!o.host, kRule, "a step has copies between GPU and host");
     COMPACT_CHECK(!o.codec && !o.random && o.name != "dropout", kRule, "a step has `", o.name,
                   "`, whose random bits are others in every step");

@@ -28,8 +28,8 @@ class StepGraph {
 
   // Throws InputError naming what changes from step to step and only the host knows, or what
   // changes its shape.
-  static void check(const TrainConfig& config, const Task& task, const Policy& policy,
-                    const Optimizer& optimizer);
+  static void check(const TrainConfig& config, int64_t ranks, const Task& task,
+                    const Policy& policy, const Optimizer& optimizer);
 
   // Makes a whole step from the recording, and tells its results to `progress`. False: the step is
   // not like the one recorded, or nothing is recorded yet, and the caller makes it. A step is

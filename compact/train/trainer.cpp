@@ -153,11 +153,8 @@ int train(const TrainConfig& config, std::ostream& out, bool terminal, const Tra
   return together(*group, [&] {
     check_run(config);
     TrainConfig taken = for_task(config);
-    taken.ranks = group->size();
-    taken.planned_rank = group->rank();
-    check_ranks(taken);
+    check_ranks(taken, group->size());
     if (taken.deterministic_reduce) group->sum_in_a_tree();
-    taken.neighbours = place.neighbours;
     agree_on_start(*group, place.restarts > 0, taken);
     Run run(taken, console, hooks, group);
     try {

@@ -122,10 +122,10 @@ TEST(TokenizerStore, PairsAndJsonOfHuggingFaceFolders) {
   EXPECT_EQ(load_tokenizer(again.path())->hash(), json->hash());
 }
 
-std::string set_error(const TrainConfig& c, const Tokenizer& tokenizer, Task& task,
-                      std::vector<std::string>& warnings) {
+std::string set_error(const TrainConfig& c, const Opening& opening, const Tokenizer& tokenizer,
+                      Task& task, std::vector<std::string>& warnings) {
   try {
-    set_tokenizer(c, tokenizer, task, warnings);
+    set_tokenizer(c, opening, tokenizer, task, warnings);
   } catch (const InputError& e) {
     return e.what();
   }
@@ -146,13 +146,11 @@ TEST(TokenizerStore, WhatTransformersReadsOtherwiseIsRefusedToNewRunsAlone) {
     Task task;
     task.config["model_type"] = model;
     std::vector<std::string> warnings;
-    EXPECT_THAT(set_error(c, *tokenizer, task, warnings), testing::HasSubstr(rule));
-    c.only_evaluates = true;
-    EXPECT_EQ(set_error(c, *tokenizer, task, warnings), "no error");
+    EXPECT_THAT(set_error(c, {}, *tokenizer, task, warnings), testing::HasSubstr(rule));
+    EXPECT_EQ(set_error(c, {.only_evaluates = true}, *tokenizer, task, warnings), "no error");
     EXPECT_TRUE(task.files.empty() && warnings.empty());
-    c.only_evaluates = false;
     c.resume_from_checkpoint = "latest";
-    EXPECT_EQ(set_error(c, *tokenizer, task, warnings), "no error");
+    EXPECT_EQ(set_error(c, {}, *tokenizer, task, warnings), "no error");
     EXPECT_THAT(warnings, testing::ElementsAre(testing::HasSubstr(rule)));
     EXPECT_EQ(task.files.at("tokenizer.model"), slurp(file));
     for (const auto& [name, text] : task.files) write(folder / name, text);

@@ -16,7 +16,7 @@ TEST(NotFinite, NamesWeightsAndWhatHelps) {
   TrainConfig c;
   c.learning_rate = 0.25;
   c.warmup_steps = 0;
-  EXPECT_EQ(about_not_finite(c, optimizer),
+  EXPECT_EQ(about_not_finite(c, 1, optimizer),
             "; all trained weights are finite, the largest is 3e+10 in layers.1.mlp.up; what "
             "helps: a lower --learning_rate than 0.25, --warmup_steps, of which there are none");
 
@@ -24,7 +24,7 @@ TEST(NotFinite, NamesWeightsAndWhatHelps) {
   c.warmup_steps = 20;
   c.max_grad_norm = 0;
   c.dtype = "bfloat16";
-  EXPECT_EQ(about_not_finite(c, optimizer),
+  EXPECT_EQ(about_not_finite(c, 1, optimizer),
             "; weights of layers.1.mlp.up are not finite; what helps: a lower --learning_rate than "
             "0.25, more --warmup_steps than 20, --max_grad_norm 1, since nothing is clipped, "
             "--master_weights true");
@@ -32,8 +32,7 @@ TEST(NotFinite, NamesWeightsAndWhatHelps) {
   small.release = true;  // before clipping could be
   c.master_weights = true;
   c.zero = 3;
-  c.ranks = 2;
-  EXPECT_EQ(about_not_finite(c, optimizer),
+  EXPECT_EQ(about_not_finite(c, 2, optimizer),
             "; what helps: a lower --learning_rate than 0.25, more --warmup_steps than 20");
 }
 

@@ -165,7 +165,7 @@ TEST(ResumeChecks, EveryOptionFollowsTheRuleOfItsRow) {
   const auto refusal = [&](const TrainConfig& now) {
     warnings.clear();
     return error_of(
-        [&] { check_same_run(c.output_dir + "/checkpoint-1", now, policy, task, warnings); });
+        [&] { check_same_run(c.output_dir + "/checkpoint-1", now, 1, policy, task, warnings); });
   };
   EXPECT_EQ(refusal(c), "");
   EXPECT_THAT(warnings, ::testing::IsEmpty());
