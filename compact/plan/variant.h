@@ -34,7 +34,8 @@ struct Variant {
 class Variants {
  public:
   // Throws InputError where gradients may be projected and none can be.
-  Variants(const SegmentGroups& groups, const StepShape& step, const OptimizerOptions& optimizer,
+  // `moments`: how all are held where no policy says it; empty: no policy can.
+  Variants(const SegmentGroups& groups, const StepShape& step, const std::string& moments,
            Allowed allowed);
 
   static bool any_projectable(const SegmentGroups& groups);

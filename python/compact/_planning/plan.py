@@ -31,7 +31,8 @@ class Plan(dict):
     failed: of policies that the model cannot have, why. model: its class. device: "cpu" or "cuda", and
     of a GPU `gpu`, its name, and `memory`, what a step may take of it in bytes, 0 where that is not
     known. mask: whether an attention mask was counted; None: the model takes none. With a budget also `budget`, and `policy`,
-    the lines of the chosen one, whose row is the last, with `added_seconds`, predicted.
+    the lines of the chosen one or its name, whose row is the last, with `seconds` of a step and of these
+    `added_seconds`, predicted, and the `error` of gradients.
     """
 
     @property
