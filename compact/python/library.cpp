@@ -58,6 +58,11 @@ std::string policy_text(const std::string& given) {
   return Policy::preset(given).str();
 }
 
+// How a policy has moments held; empty: it does not say.
+std::string moments_of(const std::string& policy) {
+  return Policy::parse(policy_text(policy), "policy").moment("").name;
+}
+
 // Throws InputError where a slot pattern of `given` is for none of these slots, a gradient's for
 // none of these products (none given: gradients are not looked at).
 void check_patterns(const std::string& given, const std::vector<std::string>& names,
@@ -202,8 +207,13 @@ TORCH_LIBRARY(compact, m) {
                                               std::get<3>(s), std::get<4>(s), std::get<5>(s));
           });
   m.class_<PolicySearch>("PolicySearch")
-      .def(torch::init<std::string, std::string, bool, bool>())
-      .def("find", &PolicySearch::find)
+      .def(torch::init(
+          [](const std::string& allow, const std::string& moments, bool half, bool tf32) {
+            return as_value_error(
+                [&] { return c10::make_intrusive<PolicySearch>(allow, moments, half, tf32); });
+          }))
+      .def("find", [](const c10::intrusive_ptr<PolicySearch>& s,
+                      int64_t budget) { return as_value_error([&] { return s->find(budget); }); })
       .def("least_peak", &PolicySearch::least_peak);
   m.def(kPlannedStep);
   m.class_<Meter>("Meter")
@@ -215,6 +225,7 @@ TORCH_LIBRARY(compact, m) {
       .def("reset_peak", &Meter::reset_peak);
   m.def("policy_text", &policy_text);
   m.def("preset_names", &preset_names);
+  m.def("moments_of", &moments_of);
   m.def("check_patterns", &check_patterns);
   m.def("loss_chunk", &loss_chunk);
   m.def("chunked_cross_entropy", &chunked_cross_entropy);

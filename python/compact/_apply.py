@@ -18,7 +18,7 @@ from ._fit import why_not
 from ._layers import LayerState
 from ._masks import OTHER
 from ._planning.plan import Plan, plan
-from ._policy import policy_text, presets
+from ._policy import moments_of, policy_text, presets
 from ._stand_in import REPLICATE, STATE, Forward, Notes, Replicate, state_of
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -261,6 +261,8 @@ def apply(
             module.lm_head.__dict__[STATE] = True
             _put(module.lm_head, _loss.head_forward)
     model.__dict__["_compact_policy"] = ("auto" if planned else _name_of(policy), text)
+    if moments := moments_of(model):
+        notes.say(f"this policy counts on moments in {moments}, which compact.optim has for a model; for parameters say moments={moments!r}")
     return model
 
 

@@ -3,6 +3,7 @@
 memory, and counts what they would take."""
 from __future__ import annotations
 
+import gc
 import pickle
 import traceback
 from typing import IO, Any
@@ -38,11 +39,12 @@ class _Step:
 
     def treat(self, policy: str | None) -> None:
         """Gives the model this policy; None: takes every one back."""
-        self.optimizer = None
+        self.optimizer, self.parameters = None, []
         for p in self.model.parameters():  # of a step that failed
             p.grad = None
         _apply.remove(self.model)
         _masks._last.result = ()  # lengths of samples, which each step keeps for the next
+        gc.collect()  # what is in circles would go in a step
         self._outside = ops.planned_bytes() - self._bare  # what a search holds
         if policy is not None:
             _apply.apply(self.model, policy)
@@ -51,9 +53,21 @@ class _Step:
         if self._asked is None:
             return
         cls, settings = self._asked
-        if not issubclass(cls, Optimizer) and any(isinstance(p, Carrier) for p in self.parameters):
-            raise ValueError("projected gradients need compact.optim.AdamW or compact.optim.Muon: give it as `optimizer`")
+        if any(isinstance(p, Carrier) for p in self.parameters):
+            self.check_projects()
+        if self.moments() and policy is not None and ops.moments_of(policy):
+            settings = settings | {"moments": ops.moments_of(policy)}
         self.optimizer = cls(self.model if issubclass(cls, Muon) else self.parameters, **settings)
+
+    def moments(self) -> str:
+        """How all moments are held where no policy says it; empty: none can."""
+        cls, settings = self._asked or (None, {})
+        return cls.usual_moments if cls and issubclass(cls, Optimizer) and settings.get("moments") is None else ""
+
+    def check_projects(self) -> None:
+        """Throws ValueError where the optimizer is none for projected gradients."""
+        if not self._asked or not issubclass(self._asked[0], Optimizer):
+            raise ValueError("projected gradients need compact.optim.AdamW or compact.optim.Muon: give it as `optimizer`")
 
     def run(self, operations: bool = False, segments: bool = False) -> Any:
         """The trace of one step, with its operations or what its layers are given, where a search asks for it."""
@@ -153,12 +167,14 @@ def _why_none(model: nn.Module) -> str | None:
 
 def _search(step: _Step, asked: dict) -> Any:
     """The search for the fastest policy of a model's served layers whose step takes no more than a budget."""
+    if "project" in asked["allow"]:
+        step.check_projects()
     _plain(step, "plain")
     library = torch.library.Library("compact", "FRAGMENT")
     library.impl("planned_step", step.planned, "CompositeExplicitAutograd")
     _kept.append(library)
     half = torch.bfloat16 in (asked["autocast"], next(step.model.parameters()).dtype)
-    return classes.PolicySearch(asked["allow"], "", half, asked["tf32"])
+    return classes.PolicySearch(asked["allow"], step.moments(), half, asked["tf32"])
 
 
 def answer(asked: dict) -> dict:
