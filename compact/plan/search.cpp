@@ -19,7 +19,7 @@ BudgetSearch::BudgetSearch(std::unique_ptr<StepSource> source, Allowed allowed, 
     : source_(std::move(source)),
       speed_(std::move(speed)),
       groups_(source_->groups(Policy::parse("slot * = keep\n", "auto"))),
-      variants_(groups_, source_->step, source_->moments, allowed) {
+      variants_(groups_, source_->step, source_->moments, allowed, source_->chunks) {
   COMPACT_CHECK(!groups_.segments().empty(), "[plan] the network has no segments to choose for");
   COMPACT_CHECK(speed_.segments.size() == groups_.samples().size(), "[plan] speeds of ",
                 speed_.segments.size(), " kinds of segments, the network has ",

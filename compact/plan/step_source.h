@@ -22,7 +22,8 @@ class StepSource {
   virtual SegmentGroups groups(const Policy& policy) = 0;
 
   StepShape step;
-  std::string moments;  // how all are held where no policy says it; empty: no policy can
+  std::string moments;          // how all are held where no policy says it; empty: no policy can
+  std::vector<int64_t> chunks;  // tokens of the loss at a time that are tried beside the usual
   c10::DeviceType device = c10::kCPU;
 };
 

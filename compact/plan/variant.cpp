@@ -2,6 +2,7 @@
 #include "compact/plan/variant.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
@@ -39,7 +40,7 @@ std::string Allowed::str() const {
 }
 
 Variants::Variants(const SegmentGroups& groups, const StepShape& step, const std::string& moments,
-                   Allowed allowed)
+                   Allowed allowed, std::vector<int64_t> chunks)
     : groups_(groups), step_(step), levels_({{}}), chunks_({0}) {
   if (const at::Tensor& w = groups.head(); w.defined()) {
     const int64_t usual =
@@ -52,7 +53,9 @@ Variants::Variants(const SegmentGroups& groups, const StepShape& step, const std
     if (tokens > usual && w.scalar_type() != at::kFloat && logits <= 4 * w.size(1)) {
       chunks_.push_back(tokens);
     }
-    for (const int64_t chunk : {usual, usual / 4 / 64 * 64, int64_t{64}}) {
+    chunks.insert(chunks.end(), {usual, usual / 4 / 64 * 64, 64});
+    std::ranges::sort(chunks, std::greater{});
+    for (const int64_t chunk : chunks) {
       if (chunk >= 64 && (chunks_.empty() || chunk < chunks_.back())) chunks_.push_back(chunk);
     }
   }

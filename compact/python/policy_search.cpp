@@ -27,6 +27,7 @@ class ProgramSteps final : public StepSource {
   // as if gradients were clipped.
   explicit ProgramSteps(const std::string& moments) {
     this->moments = moments;
+    chunks = {256};
     device = meta_device();
   }
   StepPlan plan(const Policy& policy, std::vector<Operation>* operations) override {

@@ -75,6 +75,8 @@ def test_a_larger_budget_is_never_slower():
     for smaller, larger in zip(rows, rows[1:]):
         assert smaller["seconds"] >= larger["seconds"] > 0 and smaller["reserved"] <= larger["reserved"]
     assert rows[0]["seconds"] > rows[-1]["seconds"]
+    tight = planned(model, (16, 128), policies=(), budget=280 << 20, gpu="l4")
+    assert "chunk:tokens=256" in tight.policy and tight["rows"][-1]["added_seconds"] < 5e-3, "no smaller than need be"
 
 
 @pytest.mark.parametrize("name", ["gemma2", "gpt2"])
