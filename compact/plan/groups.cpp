@@ -69,38 +69,46 @@ std::string keep_lines(const std::vector<SegmentInfo>& segments) {
   return text;
 }
 
+void SegmentGroups::add(SegmentInfo info, SegmentSample sample, const std::string& kind) {
+  const std::string text = signature(info, sample) + kind;
+  const auto found = std::ranges::find(signatures_, text);
+  info.group = static_cast<size_t>(found - signatures_.begin());
+  if (found == signatures_.end()) {
+    signatures_.push_back(text);
+    samples_.push_back(std::move(sample));
+  }
+  segments_.push_back(std::move(info));
+}
+
+void SegmentGroups::set_head(at::Tensor weight, int64_t tokens) {
+  head_ = std::move(weight);
+  tokens_ = tokens;
+}
+
 SegmentGroups::SegmentGroups(const StepRequest& request) {
   prepare_meta(request.device);
-  network_ = request.network(at::kMeta);
+  const std::shared_ptr<Network> network = request.network(at::kMeta);
   const StepInputs batch = request.micro_batch(at::kMeta, 0);
-  tokens_ = batch.target.numel();
-  std::vector<std::string> signatures;
+  const Parameter* const head = network->chunked_head();
+  set_head(head ? head->weight : at::Tensor(), batch.target.numel());
   const auto see = [&](const Segment& s, const at::Tensor& x, Weights weights,
                        const SegmentPass& pass) {
-    SegmentInfo info = segment_info(s, x, weights, {}, network_->parameters_of(s));
-    SegmentSample sample{.segment = &s,
-                         .input = x.detach(),
-                         .input_gradient = x.requires_grad(),
-                         .weights = {weights.begin(), weights.end()},
-                         .pass = {pass.training, pass.noise, pass.lengths}};
-    const std::string text = signature(info, sample);
-    const auto found = std::ranges::find(signatures, text);
-    info.group = static_cast<size_t>(found - signatures.begin());
-    if (found == signatures.end()) {
-      signatures.push_back(text);
-      samples_.push_back(std::move(sample));
-    }
-    segments_.push_back(std::move(info));
+    add(segment_info(s, x, weights, {}, network->parameters_of(s)),
+        {.segment = {network, &s},
+         .input = x.detach(),
+         .input_gradient = x.requires_grad(),
+         .weights = {weights.begin(), weights.end()},
+         .pass = {pass.training, pass.noise, pass.lengths}});
   };
   const at::AutoGradMode with_graph(true);
-  network_->each_segment(batch.inputs, batch.target, {}, see);
-  COMPACT_CHECK(segments_.size() == network_->segments().size(), "[plan] a forward pass shows ",
-                segments_.size(), " of ", network_->segments().size(), " segments");
+  network->each_segment(batch.inputs, batch.target, {}, see);
+  COMPACT_CHECK(segments_.size() == network->segments().size(), "[plan] a forward pass shows ",
+                segments_.size(), " of ", network->segments().size(), " segments");
 }
 
 double SegmentGroups::head_products() const {
-  if (!head()) return 0;
-  return 2.0 * static_cast<double>(tokens_) * static_cast<double>(head()->weight.numel());
+  if (!head_.defined()) return 0;
+  return 2.0 * static_cast<double>(tokens_) * static_cast<double>(head_.numel());
 }
 
 }  // namespace compact

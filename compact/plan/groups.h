@@ -47,7 +47,7 @@ std::string keep_lines(const std::vector<SegmentInfo>& segments);
 
 // A segment as a forward pass of a training step runs it, on the meta device.
 struct SegmentSample {
-  const Segment* segment = nullptr;
+  std::shared_ptr<const Segment> segment;
   at::Tensor input;             // of no graph
   bool input_gradient = false;  // whether a gradient of it is asked for
   std::vector<Weight> weights;
@@ -57,26 +57,32 @@ struct SegmentSample {
 // A text of all that a segment's memory and time depend on: the same for segments that are alike.
 std::string signature(const SegmentInfo& info, const SegmentSample& sample);
 
-// Runs one forward pass of a step on the meta device. Segments are alike where their slots, what
-// their steps take, what they read and whether gradients of it are asked for are the same.
+// Segments are alike where their slots, what their steps take, what they read and whether gradients
+// of it are asked for are the same.
 class SegmentGroups {
  public:
+  SegmentGroups() = default;
+  // Runs one forward pass of a step on the meta device.
   explicit SegmentGroups(const StepRequest& request);
+  // The next segment; alike are those of one `kind` alone.
+  void add(SegmentInfo info, SegmentSample sample, const std::string& kind = {});
+  // The matrix of the products of a loss in chunks, and how many tokens it is multiplied with in a
+  // micro-batch.
+  void set_head(at::Tensor weight, int64_t tokens);
 
   const std::vector<SegmentInfo>& segments() const { return segments_; }
   // The first segment of each group.
   const std::vector<SegmentSample>& samples() const { return samples_; }
-  // The matrix of the products of a loss in chunks, which the model that made this owns; null:
-  // there is none. How many tokens it is multiplied with in a micro-batch.
-  const Parameter* head() const { return network_->chunked_head(); }
+  // Undefined: the loss is not made in chunks.
+  const at::Tensor& head() const { return head_; }
   int64_t tokens() const { return tokens_; }
   // Operations of the head's forward product on one micro-batch; 0 without a head.
   double head_products() const;
-  int64_t parameters() const { return network_->parameter_count(); }
 
  private:
-  std::unique_ptr<Network> network_;
+  at::Tensor head_;
   int64_t tokens_ = 0;
+  std::vector<std::string> signatures_;  // of the groups
   std::vector<SegmentInfo> segments_;
   std::vector<SegmentSample> samples_;
 };

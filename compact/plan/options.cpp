@@ -51,7 +51,10 @@ Taken run_alone(const Segment& segment, const SegmentSample& sample) {
     const SegmentSample& sample;
     ~Scope() {
       stop_trace();
-      for (const Weight& w : sample.weights) w.leaf.mutable_grad().reset();
+      for (const Weight& w : sample.weights) {
+        w.leaf.mutable_grad().reset();
+        w.source.mutable_grad().reset();  // where the leaf is a view of it
+      }
     }
   } const scope{sample};
   start_trace(at::kMeta);

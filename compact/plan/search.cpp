@@ -15,12 +15,11 @@ constexpr const char* kLosslessPresets[] = {"off", "exact", "recompute"};
 
 }  // namespace
 
-BudgetSearch::BudgetSearch(Step step, Allowed allowed, Speed speed)
-    : step_(std::move(step)),
-      request_(step_(Policy::parse("slot * = keep\n", "auto"))),
+BudgetSearch::BudgetSearch(std::unique_ptr<StepSource> source, Allowed allowed, Speed speed)
+    : source_(std::move(source)),
       speed_(std::move(speed)),
-      groups_(request_),
-      variants_(groups_, request_.step, request_.optimizer, allowed) {
+      groups_(source_->groups(Policy::parse("slot * = keep\n", "auto"))),
+      variants_(groups_, source_->step, source_->moments, allowed, source_->chunks) {
   COMPACT_CHECK(!groups_.segments().empty(), "[plan] the network has no segments to choose for");
   COMPACT_CHECK(speed_.segments.size() == groups_.samples().size(), "[plan] speeds of ",
                 speed_.segments.size(), " kinds of segments, the network has ",
@@ -31,8 +30,8 @@ BudgetSearch::BudgetSearch(Step step, Allowed allowed, Speed speed)
   }
 }
 
-StepPlan BudgetSearch::plan(const std::string& lines, std::vector<Operation>* operations) const {
-  return plan_step(step_(Policy::parse(lines, "auto")), operations);
+StepPlan BudgetSearch::plan(const std::string& lines, std::vector<Operation>* operations) {
+  return source_->plan(Policy::parse(lines, "auto"), operations);
 }
 
 int64_t BudgetSearch::chunk_cost(int64_t chunk) const {
@@ -42,7 +41,7 @@ int64_t BudgetSearch::chunk_cost(int64_t chunk) const {
 double BudgetSearch::error_cost() {
   if (!error_cost_) {
     const StepMemory memory = plan(variants_.lines({.chunk = variants_.chunks().front()})).memory;
-    error_cost_ = step_seconds(groups_, request_.step, speed_, memory) * 1e9 /
+    error_cost_ = step_seconds(groups_, source_->step, speed_, memory) * 1e9 /
                   static_cast<double>(std::max<int64_t>(with_matrices_, 1));
   }
   return *error_cost_;
@@ -53,7 +52,7 @@ const SegmentGroups& BudgetSearch::groups(double rank) {
   const auto known = projected_.find(rank);
   if (known != projected_.end()) return known->second;
   const std::string lines = variants_.lines({.rank = rank, .projected = variants_.projectable()});
-  const auto made = projected_.try_emplace(rank, step_(Policy::parse(lines, "auto"))).first;
+  const auto made = projected_.emplace(rank, source_->groups(Policy::parse(lines, "auto"))).first;
   COMPACT_CHECK(made->second.samples().size() == groups_.samples().size(),
                 "[plan] projected gradients make other kinds of segments");
   return made->second;
@@ -63,13 +62,13 @@ const std::vector<SegmentOption>& BudgetSearch::options(size_t group, double ran
   const auto known = options_.find({group, rank, round});
   if (known != options_.end()) return known->second;
   const SegmentGroups& with = groups(rank);
-  prepare_meta(request_.device);  // another search may have been for another device
+  prepare_meta(source_->device);  // another search may have been for another device
   const SegmentInfo& info = *std::ranges::find(with.segments(), group, &SegmentInfo::group);
   const OptionSettings settings{.info = info,
                                 .sample = with.samples()[group],
                                 .seconds = speed_.segments[group],
                                 .bytes_per_second = speed_.bytes_per_second,
-                                .micro = static_cast<double>(request_.step.accumulation)};
+                                .micro = static_cast<double>(source_->step.accumulation)};
   std::vector<SegmentOption> made;
   if (!round) {
     made = exact_options(settings);
@@ -181,7 +180,7 @@ std::optional<BudgetSearch::Candidate> BudgetSearch::below(Level& l, int64_t byt
   if (bytes >= most) return l.cheapest;
   // Between budgets that the solver is asked for.
   const int64_t distance =
-      request_.device == c10::kCUDA ? std::max<int64_t>(1, (most - l.least) / kBudgets) : 1;
+      source_->device == c10::kCUDA ? std::max<int64_t>(1, (most - l.least) / kBudgets) : 1;
   const int64_t steps = (most - bytes + distance - 1) / distance;
   return best(l.variant, std::max(l.least, most - steps * distance));
 }
@@ -205,19 +204,19 @@ const Chosen& BudgetSearch::planned(const Candidate& c) {
   const int64_t usual = chunk_cost(variants_.chunks().front());
   chosen.added_seconds = static_cast<double>(c.nanoseconds - usual) * 1e-9;
   chosen.seconds = speed_.gpu ? step_time(operations, *speed_.gpu).total().seconds
-                              : step_seconds(groups_, request_.step, speed_, chosen.plan.memory) +
+                              : step_seconds(groups_, source_->step, speed_, chosen.plan.memory) +
                                     chosen.added_seconds;
   return planned_.emplace(c.text, std::move(chosen)).first->second;
 }
 
 // What a preset costs is what its segments run again.
-Chosen BudgetSearch::planned_preset(const std::string& name) const {
+Chosen BudgetSearch::planned_preset(const std::string& name) {
   Chosen chosen;
   chosen.policy = Policy::preset(name);
-  const StepRequest request = step_(chosen.policy);
   std::vector<Operation> operations;
-  chosen.plan = plan_step(request, speed_.gpu ? &operations : nullptr);
-  const SegmentGroups with(request);
+  chosen.plan = source_->plan(chosen.policy, speed_.gpu ? &operations : nullptr);
+  const SegmentGroups with = source_->groups(chosen.policy);
+  const auto micro = static_cast<double>(source_->step.accumulation);
   COMPACT_CHECK(with.segments().size() == names_.size(), "[plan] preset ", name,
                 " makes a network of other segments");
   for (size_t i = 0; i < names_.size(); ++i) {
@@ -228,13 +227,12 @@ Chosen BudgetSearch::planned_preset(const std::string& name) const {
                   " makes segments of other steps");
     for (size_t j = 0; j < again.size(); ++j) {
       if (!again[j]) continue;
-      chosen.added_seconds += seconds[j] * static_cast<double>(request.step.accumulation);
-      chosen.added_products +=
-          info.work[j].products * static_cast<double>(request.step.accumulation);
+      chosen.added_seconds += seconds[j] * micro;
+      chosen.added_products += info.work[j].products * micro;
     }
   }
   chosen.seconds = speed_.gpu ? step_time(operations, *speed_.gpu).total().seconds
-                              : step_seconds(groups_, request.step, speed_, chosen.plan.memory) +
+                              : step_seconds(groups_, source_->step, speed_, chosen.plan.memory) +
                                     chosen.added_seconds;
   return chosen;
 }
@@ -255,7 +253,7 @@ const std::vector<Chosen>& BudgetSearch::presets() {
 // On CUDA a preset may reserve less than what the solver's answers do, which it finds by bytes that
 // are allocated.
 const Chosen* BudgetSearch::better_preset(const Chosen* found, int64_t budget) {
-  if (found && request_.device != c10::kCUDA) return found;
+  if (found && source_->device != c10::kCUDA) return found;
   for (const Chosen& other : presets()) {
     if (other.plan.reserved > budget) continue;
     if (!found || !found->lossless || other.seconds < found->seconds * (1 - 1e-9)) found = &other;

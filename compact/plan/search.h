@@ -7,8 +7,8 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -16,6 +16,7 @@
 
 #include "compact/plan/options.h"
 #include "compact/plan/speed.h"
+#include "compact/plan/step_source.h"
 #include "compact/plan/variant.h"
 
 namespace compact {
@@ -41,10 +42,12 @@ struct Chosen {
 // less than the solver predicts, this holds for policies that it predicts to fit.
 class BudgetSearch {
  public:
-  using Step = std::function<StepRequest(const Policy&)>;
-  // `step` makes the step of a policy. Throws InputError on a network without segments, on speeds
-  // of other segments, and where gradients may be projected and none can be.
-  BudgetSearch(Step step, Allowed allowed, Speed speed);
+  // Throws InputError on a step without segments, on speeds of other segments, and where gradients
+  // may be projected and none can be.
+  BudgetSearch(std::unique_ptr<StepSource> source, Allowed allowed, Speed speed);
+  using Step = NetworkSteps::Step;
+  BudgetSearch(Step step, Allowed allowed, Speed speed)
+      : BudgetSearch(std::make_unique<NetworkSteps>(std::move(step)), allowed, std::move(speed)) {}
   BudgetSearch(const BudgetSearch&) = delete;
 
   // With the plan of the whole step; nullopt where nothing fits.
@@ -77,7 +80,7 @@ class BudgetSearch {
   // The cheapest of a level whose predicted peak is at most so many bytes.
   std::optional<Candidate> below(Level& level, int64_t bytes);
   const Chosen& planned(const Candidate& candidate);
-  Chosen planned_preset(const std::string& name) const;
+  Chosen planned_preset(const std::string& name);
   // The presets without loss that are for this network, as they are.
   const std::vector<Chosen>& presets();
   // The faster one of `found` (null: none) and of those that fit, where these can be better.
@@ -86,16 +89,15 @@ class BudgetSearch {
   // Options of a group of segments, by whether and how their gradients are projected.
   const std::vector<SegmentOption>& options(size_t group, double rank, bool round);
   const std::vector<SegmentOption>& options_of(size_t segment, const Variant& v);
-  // Segments and samples of the network with all gradients projected to a rank.
+  // Segments and samples with all gradients projected to a rank.
   const SegmentGroups& groups(double rank);
   const LayerProblem& problem(const Variant& v);
-  StepPlan plan(const std::string& lines, std::vector<Operation>* operations = nullptr) const;
+  StepPlan plan(const std::string& lines, std::vector<Operation>* operations = nullptr);
   int64_t chunk_cost(int64_t chunk) const;
   // Nanoseconds that an error of 1 in one segment is worth.
   double error_cost();
 
-  Step step_;
-  StepRequest request_;
+  std::unique_ptr<StepSource> source_;
   Speed speed_;
   SegmentGroups groups_;
   Variants variants_;

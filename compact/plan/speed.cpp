@@ -50,6 +50,14 @@ double copied_bytes() {
   return 2 * static_cast<double>(from.nbytes()) / least_seconds([&] { to.copy_(from); });
 }
 
+GpuRates reached_rates(const GpuCard& card, bool tf32) {
+  const auto products = [](double tflops) { return kReachedProducts * tflops * 1e12; };
+  return {.half = products(card.half_tflops),
+          .single = products(tf32 ? card.tf32_tflops() : card.float_tflops),
+          .bytes = kReachedBytes * card.terabytes_a_second * 1e12,
+          .host = kReachedBytes * card.host_gigabytes * 1e9};
+}
+
 Speed stated_speed(const SegmentGroups& groups, double products, double bytes) {
   COMPACT_CHECK(products > 0 && bytes > 0,
                 "--device_tflops and --device_gbps must be positive, are ", products * 1e-12,
@@ -86,6 +94,7 @@ double product_rate(int64_t rows, int64_t inner, int64_t out, at::ScalarType typ
 
 SampleSeconds sample_seconds(const SegmentSample& s, std::span<const Work> work,
                              const std::vector<double>* part) {
+  const FetchedWeights there(s.weights, /*backward=*/false);
   // Inputs are [samples, tokens, width], or maps of samples.
   std::vector<int64_t> sizes = s.input.sizes().vec();
   sizes[0] = are_maps(s) ? 2 : 1;
@@ -129,7 +138,7 @@ Speed measured_speed(const SegmentGroups& groups, const std::string& key, Rememb
   }
   const auto usable = [&](const MeasuredSteps& m) {
     if (!positive(m.bytes) || m.segments.size() != kinds.size()) return false;
-    if (groups.head() && !positive(m.products)) return false;
+    if (groups.head().defined() && !positive(m.products)) return false;
     for (size_t i = 0; i < kinds.size(); ++i) {
       if (m.segments[i].size() != kinds[i]->work.size() ||
           !std::ranges::all_of(m.segments[i], positive)) {
@@ -144,8 +153,7 @@ Speed measured_speed(const SegmentGroups& groups, const std::string& key, Rememb
       m.segments.push_back(sample_seconds(groups.samples()[i], kinds[i]->work).part);
     }
     m.bytes = copied_bytes();
-    if (const Parameter* head = groups.head()) {
-      const at::Tensor& w = head->weight;
+    if (const at::Tensor& w = groups.head(); w.defined()) {
       m.products = product_rate(groups.tokens(), w.size(1), w.size(0), w.scalar_type());
     }
     return m;
@@ -162,7 +170,7 @@ Speed measured_speed(const SegmentGroups& groups, const std::string& key, Rememb
     speed.segments.push_back(
         sample_seconds(groups.samples()[i], kinds[i]->work, &measured.segments[i]).whole);
   }
-  if (groups.head()) speed.head = groups.head_products() / measured.products;
+  if (groups.head().defined()) speed.head = groups.head_products() / measured.products;
   return speed;
 }
 

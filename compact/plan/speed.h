@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "compact/base/function_ref.h"
+#include "compact/plan/gpu_card.h"
 #include "compact/plan/groups.h"
 #include "compact/plan/step_time.h"
 
@@ -22,6 +23,9 @@ struct Speed {
   double bytes_per_second = 0;  // of a copy, read and written
   std::optional<GpuRates> gpu;  // where given, steps are timed by their operations
 };
+
+// What training reaches on a GPU, `tf32`: products in f32 take that path.
+GpuRates reached_rates(const GpuCard& card, bool tf32);
 
 // From floating-point operations and bytes a second. Throws InputError where one is not positive.
 Speed stated_speed(const SegmentGroups& groups, double products_per_second,

@@ -2,6 +2,7 @@
 #include "compact/plan/variant.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
@@ -38,11 +39,10 @@ std::string Allowed::str() const {
   return cat(quantize ? "quantize" : "", quantize && project ? "," : "", project ? "project" : "");
 }
 
-Variants::Variants(const SegmentGroups& groups, const StepShape& step,
-                   const OptimizerOptions& optimizer, Allowed allowed)
+Variants::Variants(const SegmentGroups& groups, const StepShape& step, const std::string& moments,
+                   Allowed allowed, std::vector<int64_t> chunks)
     : groups_(groups), step_(step), levels_({{}}), chunks_({0}) {
-  if (const Parameter* head = groups.head()) {
-    const at::Tensor& w = head->weight;
+  if (const at::Tensor& w = groups.head(); w.defined()) {
     const int64_t usual =
         LossTreatment::from(Treatment::parse("chunk"), w.size(0), device_type_of(w)).chunk_tokens;
     chunks_.clear();
@@ -53,7 +53,9 @@ Variants::Variants(const SegmentGroups& groups, const StepShape& step,
     if (tokens > usual && w.scalar_type() != at::kFloat && logits <= 4 * w.size(1)) {
       chunks_.push_back(tokens);
     }
-    for (const int64_t chunk : {usual, usual / 4 / 64 * 64, int64_t{64}}) {
+    chunks.insert(chunks.end(), {usual, usual / 4 / 64 * 64, 64});
+    std::ranges::sort(chunks, std::greater{});
+    for (const int64_t chunk : chunks) {
       if (chunk >= 64 && (chunks_.empty() || chunk < chunks_.back())) chunks_.push_back(chunk);
     }
   }
@@ -61,9 +63,8 @@ Variants::Variants(const SegmentGroups& groups, const StepShape& step,
     if (projectable_segment(groups.segments()[i])) projectable_.push_back(i);
   }
   if (allowed.quantize) {
-    const std::string asked = optimizer.moment ? optimizer.moment(Parameter{}) : "f32";
-    if (asked == "f32") levels_.push_back({.moments = "bf16"});
-    if (asked != "f8") levels_.push_back({.moments = "f8"});
+    if (moments == "f32") levels_.push_back({.moments = "bf16"});
+    if (!moments.empty() && moments != "f8") levels_.push_back({.moments = "f8"});
     levels_.push_back({.moments = levels_.back().moments, .round = true});
   }
   if (allowed.project) {
@@ -128,7 +129,7 @@ double Variants::chunk_seconds(int64_t chunk, double bytes_per_second) const {
   if (chunk == 0 || chunk >= groups_.tokens()) return 0;
   const auto sums =
       static_cast<double>((groups_.tokens() + chunk - 1) / chunk * step_.accumulation);
-  return sums * 12.0 * static_cast<double>(groups_.head()->weight.numel()) / bytes_per_second;
+  return sums * 12.0 * static_cast<double>(groups_.head().numel()) / bytes_per_second;
 }
 
 double Variants::projection_error(const Variant& v) const {

@@ -34,8 +34,10 @@ struct Variant {
 class Variants {
  public:
   // Throws InputError where gradients may be projected and none can be.
-  Variants(const SegmentGroups& groups, const StepShape& step, const OptimizerOptions& optimizer,
-           Allowed allowed);
+  // `moments`: how all are held where no policy says it; empty: no policy can. `chunks`: tokens of
+  // the loss at a time that are tried beside the usual.
+  Variants(const SegmentGroups& groups, const StepShape& step, const std::string& moments,
+           Allowed allowed, std::vector<int64_t> chunks = {});
 
   static bool any_projectable(const SegmentGroups& groups);
 

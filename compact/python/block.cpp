@@ -13,7 +13,7 @@
 #include "compact/ops/functions/efficient_attention.h"
 #include "compact/python/cast_weights.h"
 #include "compact/python/draw_key.h"
-#include "compact/python/shape.h"
+#include "compact/python/step_trace.h"
 
 namespace compact {
 namespace {
@@ -158,18 +158,7 @@ at::Tensor Block::forward(const at::Tensor& x, const std::vector<at::Tensor>& we
   const int64_t window = kind_ == "gated" ? integer("window") : 0;
   const Variant variant{device, type, lengths.has_value(), window > 0 && window < x.size(1)};
   const PartPtr p = part(variant);
-  if (watched_) {
-    seen_ = Seen{p,
-                 shape_of(x),
-                 shape_of(pass.lengths),
-                 shape_of(pass.cos),
-                 shape_of(pass.sin),
-                 x.requires_grad(),
-                 training,
-                 pass.noise,
-                 pass.products,
-                 read};
-  }
+  if (StepTrace* const step = StepTrace::watching()) show(step->groups(), p, x, read, pass);
   SegmentReport report;
   at::Tensor y = p->segment(x, std::move(read), pass, &report);
   if (!report.slots.empty() || lengths) {
@@ -178,22 +167,6 @@ at::Tensor Block::forward(const at::Tensor& x, const std::vector<at::Tensor>& we
     if (lengths) padded_ = Padded{variant, x.size(0), x.size(1)};
   }
   return y;
-}
-
-Block::Call Block::last_call() const {
-  COMPACT_CHECK(seen_, "[block] `", name_, "`: no call of it was watched");
-  SegmentPass pass{.training = seen_->training,
-                   .noise = seen_->noise,
-                   .lengths = of_shape(seen_->lengths),
-                   .cos = of_shape(seen_->cos),
-                   .sin = of_shape(seen_->sin)};
-  pass.products = seen_->products;
-  return {seen_->part,
-          {.segment = &seen_->part->segment,
-           .input = of_shape(seen_->x),
-           .input_gradient = seen_->x_gradient,
-           .weights = seen_->weights,
-           .pass = pass}};
 }
 
 std::vector<std::tuple<std::string, std::string, int64_t, int64_t>> Block::held() const {

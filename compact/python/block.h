@@ -65,15 +65,6 @@ class Block final : public torch::CustomClassHolder {
   // its scores while it runs. Throws InputError where there was none.
   std::tuple<std::string, int64_t> padding() const;
 
-  // For plans, of the last call: the segment that ran, and what it was given, in shapes alone and
-  // on the meta device. Nothing of a call is remembered before watch().
-  struct Call {
-    std::shared_ptr<const Network::Part> part;
-    SegmentSample sample;
-  };
-  void watch() { watched_ = true; }
-  Call last_call() const;
-
   const std::string& kind() const { return kind_; }
   const std::string& name() const { return name_; }
   const std::string& policy() const { return policy_text_; }
@@ -105,6 +96,9 @@ class Block final : public torch::CustomClassHolder {
   void adapt();
   const Parameter* add_weight(const std::string& full, at::IntArrayRef sizes);
   void project_gradients(const Network::Part& part);
+  // Remembers a call, for plans: in shapes alone.
+  void show(SegmentGroups& seen, const PartPtr& part, const at::Tensor& x, Weights weights,
+            const SegmentPass& pass) const;
 
   std::string kind_, name_, policy_text_;
   Numbers numbers_;
@@ -135,16 +129,6 @@ class Block final : public torch::CustomClassHolder {
     int64_t samples, length;
   };
   std::optional<Padded> padded_;  // the last call of that kind
-  bool watched_ = false;
-  struct Seen {  // shapes and types; weights take no memory of their own
-    PartPtr part;
-    at::Tensor x, lengths, cos, sin;
-    bool x_gradient = false, training = false;
-    uint64_t noise = 0;
-    std::optional<at::ScalarType> products;
-    std::vector<Weight> weights;
-  };
-  std::optional<Seen> seen_;
 };
 
 }  // namespace compact

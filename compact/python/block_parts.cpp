@@ -224,6 +224,46 @@ Block::PartPtr Block::make(const Variant& v) const {
   return part;
 }
 
+void Block::show(SegmentGroups& seen, const PartPtr& part, const at::Tensor& x, Weights weights,
+                 const SegmentPass& pass) const {
+  SegmentSample sample{.segment = {part, &part->segment},
+                       .input = shape_of(x),
+                       .input_gradient = x.requires_grad(),
+                       .weights = {weights.begin(), weights.end()},
+                       .pass = {.training = pass.training,
+                                .noise = pass.noise,
+                                .lengths = of_shape(pass.lengths),
+                                .cos = of_shape(pass.cos),
+                                .sin = of_shape(pass.sin)}};
+  sample.pass.products = pass.products;
+  // Their gradients go to nobody, whatever becomes of the program's own.
+  const auto own = [](const at::Tensor& t) { return t.detach().requires_grad_(t.requires_grad()); };
+  for (Weight& w : sample.weights) {
+    const bool same = w.leaf.is_same(w.source);
+    w.source = own(w.source);
+    w.leaf = same ? w.source : w.carrier ? own(w.leaf) : w.source.t();
+  }
+  const FetchedWeights there(sample.weights, /*backward=*/false);  // cast ones have sizes then
+  SegmentInfo info = segment_info(*sample.segment, x, sample.weights, sample.pass, {});
+  const std::vector<bool> projectable = part->segment.projectable();
+  for (const auto& [product, affine] : affines_) {
+    if (!affine.weight->hidden) continue;  // a norm
+    const auto place = static_cast<size_t>(std::ranges::find(part->parameters, affine.weight) -
+                                           part->parameters.begin());
+    const at::Tensor& first = affine.weight->weight;
+    SegmentMatrix matrix{.name = cat(name_, ".", product),
+                         .out = first.size(0),
+                         .in = first.size(1),
+                         .projectable = projectable[place] && affine.adapters.empty() &&
+                                        weights[place].leaf.requires_grad()};
+    for (const Network::Affine& other : affine.others) matrix.out += other.weight->weight.size(0);
+    info.matrices.push_back(std::move(matrix));
+  }
+  std::string kind = kind_;
+  for (const auto& entry : numbers_) kind += cat(" ", entry.key(), "=", entry.value());
+  seen.add(std::move(info), std::move(sample), kind);
+}
+
 Block::PartPtr Block::part(const Variant& variant) {
   const std::lock_guard lock(mutex_);
   PartPtr& made = parts_[variant];

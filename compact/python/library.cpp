@@ -21,8 +21,9 @@
 #include "compact/ops/policy/policy.h"
 #include "compact/plan/gpu_card.h"
 #include "compact/python/block.h"
-#include "compact/python/layer_search.h"
 #include "compact/python/meter.h"
+#include "compact/python/policy_search.h"
+#include "compact/python/shape.h"
 #include "compact/python/step_trace.h"
 #include "compact/python/update.h"
 
@@ -55,6 +56,11 @@ std::string policy_text(const std::string& given) {
     fail("no preset `", given, "`", suggestion(given, preset_names()));
   }
   return Policy::preset(given).str();
+}
+
+// How a policy has moments held; empty: it does not say.
+std::string moments_of(const std::string& policy) {
+  return Policy::parse(policy_text(policy), "policy").moment("").name;
 }
 
 // Throws InputError where a slot pattern of `given` is for none of these slots, a gradient's for
@@ -95,6 +101,8 @@ at::Tensor chunked_cross_entropy(const at::Tensor& hidden, const at::Tensor& wei
   const std::string text = tokens > 0 ? cat("chunk:tokens=", tokens) : "chunk";
   const LossTreatment treatment =
       LossTreatment::from(Treatment::parse(text), weight.size(0), device_type_of(hidden));
+  if (StepTrace* const step = StepTrace::watching())
+    step->groups().set_head(shape_of(weight), targets.numel());
   return linear_cross_entropy(hidden, weight, targets, scale, treatment, nullptr, softcap);
 }
 
@@ -131,7 +139,6 @@ using BlockState =
 using ProjectedPtr = c10::intrusive_ptr<Projected>;
 using ProjectedState =
     std::tuple<std::string, std::string, int64_t, int64_t, int64_t, int64_t>;  // the last: its draw
-using TracePtr = c10::intrusive_ptr<StepTrace>;
 
 }  // namespace
 }  // namespace compact
@@ -139,12 +146,11 @@ using TracePtr = c10::intrusive_ptr<StepTrace>;
 TORCH_LIBRARY(compact, m) {
   using namespace compact;
   m.class_<StepTrace>("StepTrace")
-      .def(torch::init<>())
+      .def(torch::init<int64_t, bool, bool>())
       .def("moment", &StepTrace::moment)
       .def("gradient", &StepTrace::gradient)
       .def("stop", &StepTrace::stop)
       .def("peak", &StepTrace::peak)
-      .def("before", &StepTrace::before)
       .def("reserved", &StepTrace::reserved);
   m.class_<Projected>("Projected")
       .def("rank", &Projected::rank)
@@ -189,7 +195,6 @@ TORCH_LIBRARY(compact, m) {
       .def("held", &Block::held)
       .def("padding",
            [](const BlockPtr& b) { return as_value_error([&] { return b->padding(); }); })
-      .def("watch", &Block::watch)
       .def("projections", &Block::projections)
       .def("projected", &Block::projected)
       .def("set_projected", &Block::set_projected)
@@ -201,15 +206,16 @@ TORCH_LIBRARY(compact, m) {
             return c10::make_intrusive<Block>(std::get<0>(s), std::get<1>(s), std::get<2>(s),
                                               std::get<3>(s), std::get<4>(s), std::get<5>(s));
           });
-  using SearchPtr = c10::intrusive_ptr<LayerSearch>;
-  m.class_<LayerSearch>("LayerSearch")  // after the classes that it takes
-      .def(torch::init<const std::vector<BlockPtr>&, double, double, bool>())
-      .def("base_policy", &LayerSearch::base_policy)
-      .def("solve", [](const SearchPtr& s, const TracePtr& base,
-                       int64_t budget) { return s->solve(base, budget); })
-      .def("least_peak",
-           [](const SearchPtr& s, const TracePtr& base) { return s->least_peak(base); })
-      .def("forward_seconds", &LayerSearch::forward_seconds);
+  m.class_<PolicySearch>("PolicySearch")
+      .def(torch::init(
+          [](const std::string& allow, const std::string& moments, bool half, bool tf32) {
+            return as_value_error(
+                [&] { return c10::make_intrusive<PolicySearch>(allow, moments, half, tf32); });
+          }))
+      .def("find", [](const c10::intrusive_ptr<PolicySearch>& s,
+                      int64_t budget) { return as_value_error([&] { return s->find(budget); }); })
+      .def("least_peak", &PolicySearch::least_peak);
+  m.def(kPlannedStep);
   m.class_<Meter>("Meter")
       .def(torch::init<>())
       .def("start", &Meter::start)
@@ -219,6 +225,7 @@ TORCH_LIBRARY(compact, m) {
       .def("reset_peak", &Meter::reset_peak);
   m.def("policy_text", &policy_text);
   m.def("preset_names", &preset_names);
+  m.def("moments_of", &moments_of);
   m.def("check_patterns", &check_patterns);
   m.def("loss_chunk", &loss_chunk);
   m.def("chunked_cross_entropy", &chunked_cross_entropy);
@@ -227,7 +234,7 @@ TORCH_LIBRARY(compact, m) {
   m.def("gpu_names", &gpu_names);
   m.def("devices", &devices);
   m.def("prepare_planning", &prepare_planning);
-  m.def("planned_rates", &planned_rates);
+  m.def("planned_bytes", &planned_bytes);
   m.def("choose_bf16_products", [] { as_value_error([] { choose_bf16_products(); }); });
   m.def("bf16_products", [] {
     return std::string(bf16_products() == Bf16Products::kConverted ? "converted" : "native");

@@ -8,13 +8,15 @@
 
 namespace compact {
 
-inline at::Tensor shape(at::IntArrayRef sizes, at::ScalarType type) {
+inline at::Tensor shape(at::IntArrayRef sizes, at::ScalarType type,
+                        at::OptionalIntArrayRef strides = {}) {
   at::Tensor t = at::empty({0}, at::device(at::kMeta).dtype(type));
-  t.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, std::vector<int64_t>(sizes.size(), 0));
+  const std::vector<int64_t> none(sizes.size(), 0);
+  t.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides ? *strides : none);
   return t;
 }
 inline at::Tensor shape_of(const at::Tensor& t) {
-  return t.defined() ? shape(t.sizes(), t.scalar_type()) : at::Tensor();
+  return shape(t.sizes(), t.scalar_type(), t.strides());
 }
 // A meta tensor of that shape, which counts.
 inline at::Tensor of_shape(const at::Tensor& t) {

@@ -20,6 +20,8 @@ const std::map<std::string, Phase> kPhases = {
     {"loss", Phase::kLoss},           {"backward", Phase::kBackward},
     {"optimizer", Phase::kOptimizer}, {"gradient norm", Phase::kGradientNorm}};
 
+StepTrace* watching_ = nullptr;
+
 // Workspaces of cuBLAS, where plans are for a GPU.
 int64_t matrix_library() {
   if (meta_device() != c10::kCUDA) return 0;
@@ -53,16 +55,21 @@ std::tuple<std::string, int64_t> planned_gpu_memory() {
   return {card ? std::string(card->words) : name, card ? card->memory_bytes() : 0};
 }
 
-std::tuple<double, double> planned_rates(bool half, bool tf32) {
-  const GpuCard& card = planned_card();
-  const double tera = half ? card.half_tflops : tf32 ? card.tf32_tflops() : card.float_tflops;
-  return {tera * 1e12 * kReachedProducts, card.terabytes_a_second * 1e12 * kReachedBytes};
-}
+int64_t planned_bytes() { return live_bytes(at::kMeta); }
 
-StepTrace::StepTrace() : before_(live_bytes(at::kMeta)) {
+StepTrace::StepTrace(int64_t outside, bool operations, bool segments)
+    : before_(live_bytes(at::kMeta) - outside) {
   start_trace(c10::kMeta);
   sums_.emplace();
+  if (operations) recorder_.emplace();
+  if (segments) watching_ = this;
 }
+
+StepTrace::~StepTrace() {
+  if (watching_ == this) watching_ = nullptr;
+}
+
+StepTrace* StepTrace::watching() { return watching_; }
 
 void StepTrace::moment(const std::string& name) {
   const auto found = kPhases.find(name);
@@ -76,6 +83,9 @@ void StepTrace::gradient(const at::Tensor& gradient) { trace_gradient(gradient);
 
 void StepTrace::stop() {
   sums_.reset();
+  if (recorder_) operations_ = recorder_->take();
+  recorder_.reset();
+  if (watching_ == this) watching_ = nullptr;
   trace_ = stop_trace();
   timeline_ = timeline_of(trace_);
 }
@@ -98,7 +108,8 @@ int64_t StepTrace::reserved(const std::vector<c10::intrusive_ptr<StepTrace>>& ea
 
 StepMemory StepTrace::memory() const {
   StepMemory m;
-  m.other = before_;
+  m.weights = before_;
+  m.gradients = timeline_.gradients;
   m.peak = before_ + timeline_.peak.total;
   m.at_peak = timeline_.peak;
   for (const auto& [moment, bytes] : timeline_.moments) {

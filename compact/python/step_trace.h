@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "compact/ops/memory/memory_trace.h"
+#include "compact/plan/groups.h"
 #include "compact/plan/meta/sums.h"
+#include "compact/plan/operations.h"
 #include "compact/plan/step_memory.h"
 
 namespace compact {
@@ -27,31 +29,40 @@ void prepare_planning(const std::string& device, const std::string& name, int64_
 std::tuple<std::string, int64_t, int64_t, int64_t> gpu_figures(const std::string& name);
 // What the planned GPU is called, and bytes of its memory that a step may take; 0: not known.
 std::tuple<std::string, int64_t> planned_gpu_memory();
-// Operations of products (in half precision, in TF32) and bytes a second that the planned GPU
-// reaches: stated, not measured.
-std::tuple<double, double> planned_rates(bool half, bool tf32);
+// Bytes of all tensors on the meta device.
+int64_t planned_bytes();
 
 // From its making to stop() every allocation of meta tensors is recorded; one at a time.
 class StepTrace final : public torch::CustomClassHolder {
  public:
-  StepTrace();
+  // `outside`: bytes that live before it and are none of the step's. Whether the operations of the
+  // step and the segments that run in it are remembered.
+  StepTrace(int64_t outside, bool operations, bool segments);
+  ~StepTrace() override;
   // From here on it is batch, forward, loss, backward, gradient norm or optimizer. Blocks tell of
   // theirs themselves. Throws InputError on another name.
   void moment(const std::string& name);
   void gradient(const at::Tensor& gradient);
   void stop();
 
+  // The one that remembers the segments that run now; null: there is none.
+  static StepTrace* watching();
+  SegmentGroups& groups() { return groups_; }
+
   // Bytes of tensors, of all that lives: the most; of it gradients, what is saved for the backward
   // pass, and the rest that was made in the step; at which moment.
   std::tuple<int64_t, int64_t, int64_t, int64_t, std::string> peak() const;
-  int64_t before() const { return before_; }
   // On CUDA, what the caching allocator holds at the most, after `earlier` traces; else the peak.
   int64_t reserved(const std::vector<c10::intrusive_ptr<StepTrace>>& earlier) const;
-  // As the search for a policy takes it.
+  // As the search for a policy takes it: all that lives before the step counts as weights.
   StepMemory memory() const;
+  std::vector<Operation> operations() { return std::move(operations_); }
 
  private:
   std::optional<InPlaceSums> sums_;
+  std::optional<OperationRecorder> recorder_;
+  std::vector<Operation> operations_;
+  SegmentGroups groups_;
   int64_t before_ = 0;
   MemoryTrace trace_;
   MemoryTimeline timeline_;

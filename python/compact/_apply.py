@@ -18,7 +18,7 @@ from ._fit import why_not
 from ._layers import LayerState
 from ._masks import OTHER
 from ._planning.plan import Plan, plan
-from ._policy import policy_text, presets
+from ._policy import moments_of, policy_text, presets
 from ._stand_in import REPLICATE, STATE, Forward, Notes, Replicate, state_of
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -200,6 +200,7 @@ def apply(
         raise TypeError(f"compact.apply: the first argument must be a torch.nn.Module, is a {type(model).__name__}")
     planned = isinstance(policy, Plan)
     policy = _asked_for(policy, budget, batch, chunked_loss, settings)
+    planned |= policy is None
     text = "" if policy is None else policy_text(policy)
     found = _candidates(model)
     if any(STATE in module.__dict__ for module in model.modules()):
@@ -214,7 +215,8 @@ def apply(
         )
     check_version()
     if policy is None:
-        text = plan(model, batch, policies=(), budget=budget, **settings).policy
+        policy = plan(model, batch, policies=(), budget=budget, **settings).policy
+        text = policy_text(policy)
     notes = Notes()
     states: list[tuple[nn.Module, LayerState | str]] = []
     for number, (_, module, family, problem) in enumerate(found):
@@ -231,7 +233,7 @@ def apply(
     products = [f"{state.name}.{product}" for state in served for product in state.family.products]
     names, roles = zip(*slots)
     if served:
-        ops.check_patterns(text if policy is None else os.fspath(policy), list(names), list(roles), products)
+        ops.check_patterns(os.fspath(policy), list(names), list(roles), products)
     projected = [
         (f"{state.name}.{product}", inside.weight)
         for module, state in states
@@ -259,12 +261,12 @@ def apply(
             module.lm_head.__dict__[STATE] = True
             _put(module.lm_head, _loss.head_forward)
     model.__dict__["_compact_policy"] = ("auto" if planned else _name_of(policy), text)
+    if moments := moments_of(model):
+        notes.say(f"this policy counts on moments in {moments}, which compact.optim has for a model; for parameters say moments={moments!r}")
     return model
 
 
-def _name_of(policy: str | os.PathLike | None) -> str:
-    if policy is None:
-        return "auto"
+def _name_of(policy: str | os.PathLike) -> str:
     name = os.fspath(policy)
     return name if name in presets() or os.path.exists(name) else "given as text"
 

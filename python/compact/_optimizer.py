@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+from torch import nn
 
 from ._carriers import Carrier
 from ._checks import draw_problem, gradient_problem, numbers_of, parameter_problem, release_problem, settings_problem
 from ._library import ops
 from ._names import name_of
+from ._policy import moments_of
 from ._release import Release, take
 from ._shards import is_sharded, local_of, shard_of
 from ._state import Kept, layout, MOMENTS, new_state, SCALES, state_problem
@@ -28,6 +30,7 @@ class Optimizer(torch.optim.Optimizer):
 
     _release: Release | None = None
     _complete = False  # all groups of the constructor are there
+    usual_moments: str  # how they are held where neither the constructor nor the model's policy says it
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any], release: bool):
         if not isinstance(release, bool):
@@ -38,6 +41,12 @@ class Optimizer(torch.optim.Optimizer):
         self._check_groups()
         self._complete = True
         self._begin(self.param_groups)
+
+    def _moments(self, given: str | None, params: Any) -> str:
+        """How moments are held, of what the constructor was given."""
+        if given is not None:
+            return given
+        return (isinstance(params, nn.Module) and moments_of(params)) or self.usual_moments
 
     @property
     def releases(self) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from torch import nn
+
 from ._library import ops
 
 
@@ -15,6 +17,12 @@ def policy_text(policy: str | os.PathLike) -> str:
     if policy == "auto":
         raise ValueError("policy `auto` is chosen for a byte budget: compact.apply(model, budget=..., batch=...)")
     return ops.policy_text(policy)
+
+
+def moments_of(model: nn.Module) -> str | None:
+    """How the policy of a model has the moments of its optimizer held; None: it does not say."""
+    texts = [module.__dict__["_compact_policy"][1] for module in model.modules() if "_compact_policy" in module.__dict__]
+    return next(filter(None, map(ops.moments_of, filter(None, texts))), None)
 
 
 def presets() -> list[str]:

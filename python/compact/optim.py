@@ -57,7 +57,8 @@ class AdamW(Optimizer):
         params: a module, parameters, (name, parameter) pairs, or groups of either, each with settings of
             its own. Carriers of projected gradients (compact.apply) are parameters like others.
         lr, betas, eps, weight_decay: as torch.optim.AdamW's; eps must be positive.
-        moments: how both moments are held, "f32", "bf16" or "f8".
+        moments: how both moments are held, "f32", "bf16" or "f8"; None: as the policy of the model says where
+            `params` is one (compact.apply), else "f32".
         master_weights: keeps and updates a float32 copy of bfloat16 parameters.
         seed: of stochastic rounding; ranks of one run must be given the same.
         release: updates each parameter inside the backward pass, when its gradient is whole (above).
@@ -67,6 +68,8 @@ class AdamW(Optimizer):
     rank's shard alone. Throws ValueError on settings out of range, and on parameters of other types.
     """
 
+    usual_moments = "f32"
+
     def __init__(
         self,
         params: nn.Module | Iterable[Any],
@@ -75,13 +78,13 @@ class AdamW(Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.01,
         *,
-        moments: str = "f32",
+        moments: str | None = None,
         master_weights: bool = False,
         seed: int = 0,
         release: bool = False,
     ):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        defaults |= {"moments": moments, "master_weights": master_weights, "seed": seed}
+        defaults |= {"moments": self._moments(moments, params), "master_weights": master_weights, "seed": seed}
         if isinstance(params, nn.Module):
             params = params.parameters()
         super().__init__(params, defaults, release)
@@ -119,7 +122,8 @@ class Muon(Optimizer):
             several fused into one is orthogonalised as one.
         lr, momentum, nesterov: Muon's.
         weight_decay: of matrices, decoupled.
-        moments: how momentum, and AdamW's moments, are held, "f32", "bf16" or "f8".
+        moments: how momentum, and AdamW's moments, are held, "f32", "bf16" or "f8"; None: as the policy of the
+            model says where `params` is one, else "bf16".
         master_weights: keeps and updates a float32 copy of bfloat16 parameters.
         adamw_lr, betas, eps: AdamW's; adamw_lr is lr where it is None.
         seed: of stochastic rounding; ranks of one run must be given the same.
@@ -130,6 +134,8 @@ class Muon(Optimizer):
     cannot tell apart, and on matrices that are split over ranks (fully_shard): it needs them whole.
     """
 
+    usual_moments = "bf16"
+
     def __init__(
         self,
         params: nn.Module | Iterable[Any],
@@ -138,7 +144,7 @@ class Muon(Optimizer):
         nesterov: bool = True,
         weight_decay: float = 0.0,
         *,
-        moments: str = "bf16",
+        moments: str | None = None,
         master_weights: bool = False,
         adamw_lr: float | torch.Tensor | None = None,
         betas: tuple[float, float] = (0.9, 0.999),
@@ -147,7 +153,7 @@ class Muon(Optimizer):
         release: bool = False,
     ):
         defaults = {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
-        defaults |= {"betas": betas, "eps": eps, "moments": moments, "master_weights": master_weights}
+        defaults |= {"betas": betas, "eps": eps, "moments": self._moments(moments, params), "master_weights": master_weights}
         defaults["seed"] = seed
         self._adamw_lr = lr if adamw_lr is None else adamw_lr
         if isinstance(params, nn.Module):

@@ -21,7 +21,7 @@ import compact
         ({"eps": 0.0}, "eps must be positive, is 0"),
         ({"weight_decay": -0.1}, "weight decay must not be negative, is -0.1"),
         ({"moments": "f16"}, "moments must be one of f32, bf16, f8, is 'f16'"),
-        ({"moments": None}, "moments must be one of f32, bf16, f8, is None"),
+        ({"moments": 8}, "moments must be one of f32, bf16, f8, is 8"),
         ({"master_weights": 1}, "master_weights must be of type bool, is 1"),
         ({"seed": -1}, "seed must be in"),
         ({"seed": 0.5}, "seed must be of type int, is 0.5"),

@@ -245,6 +245,48 @@ def test_codes_where_they_are_allowed():
     assert measured("llama", plan.policy, given, None) == plan["rows"][-1]["peak"] <= least - 1
 
 
+@pytest.mark.parametrize("allow,line", [("quantize", "moment * = bf16"), ("project", "project:rank=0.5"), ("quantize,project", "moment * = bf16")])
+def test_moments_and_projections_where_they_are_allowed(allow, line):
+    given, made = inputs("llama", batch=2, length=64), []
+    least = least_of(given, optimizer=compact.optim.AdamW)
+    plan = compact.plan(make("llama"), given, policies=(), budget=least - 1, allow=allow, optimizer=compact.optim.AdamW)
+    row = plan["rows"][-1]
+    assert line in plan.policy and not row["lossless"] and (row["error"] > 0) == (allow == "project")
+
+    def optimizer(parameters):
+        made.append(compact.optim.AdamW(parameters, moments="bf16" if "bf16" in line else "f32"))
+        return made[0]
+
+    real = measured("llama", plan.policy, given, optimizer)
+    on_host = sum(t.nbytes for state in made[0].state.values() for key, t in state.items() if key in ("step", "projection"))
+    assert real - on_host == row["peak"] < least
+
+
+def test_less_and_less_precision():
+    given, settings = inputs("llama", batch=2, length=64), {"optimizer": compact.optim.AdamW, "policies": ()}
+    rows = [compact.plan(make("llama"), given, budget=f"{part}%", allow="quantize,project", **settings)["rows"][-1] for part in (90, 70, 50, 40)]
+    assert rows[0]["lossless"] and not rows[-1]["lossless"] and rows[0]["error"] == 0 < rows[-1]["error"]
+    assert all(a["peak"] >= b["peak"] for a, b in zip(rows, rows[1:]))
+
+
+def test_moments_that_were_asked_for_stay():
+    given, asked = inputs("llama", batch=2, length=64), (compact.optim.AdamW, {"moments": "f32"})
+    budget = least_of(given, optimizer=asked) - 1
+    assert "moment" not in compact.plan(make("llama"), given, policies=(), budget=budget, allow="quantize", optimizer=asked).policy
+
+
+@pytest.mark.parametrize("cls,usual", [(compact.optim.AdamW, "f32"), (compact.optim.Muon, "bf16")])
+def test_optimizers_take_moments_of_the_policy(cls, usual, caplog):
+    model = make("llama")
+    assert cls(model).param_groups[0]["moments"] == usual
+    compact.apply(model, "moment * = f8\n")
+    assert "counts on moments in f8" in caplog.text
+    assert {group["moments"] for group in cls(model).param_groups} == {"f8"}
+    assert cls(model, moments="bf16").param_groups[0]["moments"] == "bf16"
+    assert cls(model.named_parameters()).param_groups[0]["moments"] == usual
+    assert cls(compact.remove(model)).param_groups[0]["moments"] == usual
+
+
 def test_parts_of_plain():
     plan = compact.plan(make("llama"), (4, 96), policies=(), budget="60%")
     rows = {row["policy"]: row for row in plan["rows"]}
@@ -333,6 +375,7 @@ class Rounded(nn.Module):
         ("allow must be one of", (2, 64), {"allow": "anything"}),
         ("device must be cpu or cuda", (2, 64), {"device": "meta"}),
         ("optimizer must be a class", (2, 64), {"optimizer": "adamw"}),
+        ("projected gradients need compact.optim", (2, 64), {"budget": "90%", "allow": "quantize,project"}),
         ("no slot", (2, 64), {"policies": ["slot layers.9.attn.norm = recompute\n"]}),
     ],
 )

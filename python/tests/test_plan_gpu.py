@@ -56,17 +56,27 @@ def test_gpus_by_their_names():
     assert {"h100", "4090"} <= set(ops.gpu_names())
 
 
-def added(**settings):
-    """Predicted seconds that rebuilding adds to a step, where a budget asks for much of it."""
+def chosen(**settings):
+    """Where a budget asks for much of what rebuilding gives."""
     plan = planned(large(hidden_size=512, num_hidden_layers=4), (16, 128), policies=("plain",), budget="60%", **settings)
-    return plan["rows"][-1]["added_seconds"]
+    return plan["rows"][-1]
 
 
 def test_budgets_by_the_speed_of_a_gpu():
     model = compact.apply(make("llama"), budget="104MiB", batch=(4, 64), gpu="h100", optimizer=None)
     assert compact.report(model).name == "auto"
-    fast, slow = added(gpu="h200"), added(gpu="l4")
-    assert 0 < fast < slow
+    fast, slow = chosen(gpu="h200"), chosen(gpu="l4")
+    assert 0 < fast["added_seconds"] < slow["added_seconds"] and fast["seconds"] < slow["seconds"]
+
+
+def test_a_larger_budget_is_never_slower():
+    model = large(hidden_size=512, num_hidden_layers=4, vocab_size=16384)
+    rows = [planned(model, (16, 128), policies=(), budget=budget << 20, gpu="l4")["rows"][-1] for budget in (330, 350, 380, 420, 600)]
+    for smaller, larger in zip(rows, rows[1:]):
+        assert smaller["seconds"] >= larger["seconds"] > 0 and smaller["reserved"] <= larger["reserved"]
+    assert rows[0]["seconds"] > rows[-1]["seconds"]
+    tight = planned(model, (16, 128), policies=(), budget=280 << 20, gpu="l4")
+    assert "chunk:tokens=256" in tight.policy and tight["rows"][-1]["added_seconds"] < 5e-3, "no smaller than need be"
 
 
 @pytest.mark.parametrize("name", ["gemma2", "gpt2"])
@@ -99,9 +109,9 @@ def tf32():
 def test_the_newer_switch_of_tf32(tf32):
     with pytest.raises(RuntimeError):
         torch.backends.cuda.matmul.allow_tf32  # noqa: B018
-    fast = added(gpu="a30")  # 82 TFLOP/s by it, 10 without
+    fast = chosen(gpu="a30")["seconds"]  # 82 TFLOP/s by it, 10 without
     torch.backends.cuda.matmul.fp32_precision = "ieee"
-    assert fast < added(gpu="a30")
+    assert fast < chosen(gpu="a30")["seconds"]
 
 
 def test_adapters():

@@ -85,7 +85,7 @@ TEST_F(Groups, TheFirstBlockOfAnEncoderHasADropoutOfItsOwn) {
   c.hidden_dropout = 0.1;
   const SegmentGroups groups(encoder_step(c));
   EXPECT_EQ(of(groups), (Numbers{0, 1, 1, 2}));
-  EXPECT_EQ(groups.head(), nullptr);
+  EXPECT_FALSE(groups.head().defined());
   EXPECT_EQ(groups.head_products(), 0);
 }
 

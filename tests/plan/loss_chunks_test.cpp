@@ -32,7 +32,7 @@ class LossChunks : public testing::Test {
   }
   static std::vector<int64_t> offered(const PlanRequest& r) {
     const StepRequest step = step_request(r);
-    return Variants(SegmentGroups(step), step.step, step.optimizer, {}).chunks();
+    return Variants(SegmentGroups(step), step.step, "bf16", {}).chunks();
   }
   static StepPlan plan_with(PlanRequest r, int64_t chunk) {
     r.policy = Policy::parse(cat("slot loss.logits = chunk:tokens=", chunk, "\n"), "test");
@@ -63,7 +63,7 @@ TEST_F(LossChunks, OneTakesLessTimeAndNoMoreMemoryThanTwo) {
     EXPECT_LE(plan_with(r, 512).memory.peak, plan_with(r, 256).memory.peak);
     const StepRequest step = step_request(r);
     const SegmentGroups groups(step);
-    const Variants variants(groups, step.step, step.optimizer, {});
+    const Variants variants(groups, step.step, "bf16", {});
     EXPECT_EQ(variants.chunk_seconds(512, 1e9), 0);
     EXPECT_EQ(variants.chunk_seconds(256, 1e9), 2 * 12 * 65536 * 256 / 1e9);
   }

@@ -3,6 +3,7 @@
 memory, and counts what they would take."""
 from __future__ import annotations
 
+import gc
 import pickle
 import traceback
 from typing import IO, Any
@@ -10,39 +11,41 @@ from typing import IO, Any
 import torch
 from torch import nn
 
-from .. import _apply
+from .. import _apply, _masks
 from .._carriers import Carrier
 from .._layers import LayerState
 from .._library import classes, ops
 from .._optimizer import Optimizer
-from .._policy import policy_text
 from .._stand_in import log, state_of
 from ..optim import Muon
 from . import attention, autocast, known_values, operations
 from .asked_model import inputs_of, model_of
 from .client import OF_SCRIPT
 
-LOSS = "loss.logits"
-_TRIES = 32  # plans of a whole step, where the solver predicts less than one takes
-_CHUNKS = ("chunk", "chunk:tokens=256", "chunk:tokens=64")  # of the loss, the fastest first
+_kept = []  # registrations live as long as this process
 
 
 class _Step:
     """A training step of a model, and what it takes under one policy after another."""
 
     def __init__(self, asked: dict):
-        built = classes.StepTrace()
+        built = classes.StepTrace(0, False, False)
         self.model = model_of(asked).train()
         self.given = inputs_of(asked, self.model)
         self.clip, self.autocast = asked["clip"], asked["autocast"]
         built.stop()
-        self._built, self._asked = built, asked["optimizer"]
+        self._built, self._asked, self._bare = built, asked["optimizer"], ops.planned_bytes()
         self.treat(None)
 
     def treat(self, policy: str | None) -> None:
         """Gives the model this policy; None: takes every one back."""
-        self.optimizer = None
+        self.optimizer, self.parameters = None, []
+        for p in self.model.parameters():  # of a step that failed
+            p.grad = None
         _apply.remove(self.model)
+        _masks._last.result = ()  # lengths of samples, which each step keeps for the next
+        gc.collect()  # what is in circles would go in a step
+        self._outside = ops.planned_bytes() - self._bare  # what a search holds
         if policy is not None:
             _apply.apply(self.model, policy)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
@@ -50,16 +53,36 @@ class _Step:
         if self._asked is None:
             return
         cls, settings = self._asked
-        if not issubclass(cls, Optimizer) and any(isinstance(p, Carrier) for p in self.parameters):
-            raise ValueError("projected gradients need compact.optim.AdamW or compact.optim.Muon: give it as `optimizer`")
+        if any(isinstance(p, Carrier) for p in self.parameters):
+            self.check_projects()
+        if self.moments() and policy is not None and ops.moments_of(policy):
+            settings = settings | {"moments": ops.moments_of(policy)}
         self.optimizer = cls(self.model if issubclass(cls, Muon) else self.parameters, **settings)
 
-    def run(self) -> Any:
-        """The trace of one step."""
-        if self._first:  # what an optimizer makes in its first step is there in all others
+    def moments(self) -> str:
+        """How all moments are held where no policy says it; empty: none can."""
+        cls, settings = self._asked or (None, {})
+        return cls.usual_moments if cls and issubclass(cls, Optimizer) and settings.get("moments") is None else ""
+
+    def check_projects(self) -> None:
+        """Throws ValueError where the optimizer is none for projected gradients."""
+        if not self._asked or not issubclass(self._asked[0], Optimizer):
+            raise ValueError("projected gradients need compact.optim.AdamW or compact.optim.Muon: give it as `optimizer`")
+
+    def run(self, operations: bool = False, segments: bool = False) -> Any:
+        """The trace of one step, with its operations or what its layers are given, where a search asks for it."""
+        if self._first and not segments:  # what an optimizer makes in its first step is there in all others
             self._first = False
             self._earlier.append(self._traced())
-        return self._traced()
+        return self._traced(operations, segments)
+
+    def planned(self, policy: str, operations: bool, segments: bool) -> tuple[Any, int]:
+        """What a search asks for: a step under a policy, and what it reserves."""
+        self.treat(policy)
+        trace = self.run(operations, segments)
+        if segments and (reason := _why_none(self.model)):
+            raise ValueError(f"compact.plan: every layer keeps its own forward, so that there is nothing to choose: {reason}")
+        return trace, trace.reserved(self._earlier)
 
     def row(self, name: str) -> dict:
         """What a step takes as the model is now."""
@@ -88,10 +111,8 @@ class _Step:
                     held[t.untyped_storage()._cdata] = t.untyped_storage().nbytes()
         return sum(held.values())
 
-    def _traced(self) -> Any:
-        for p in self.parameters:  # of a step that failed
-            p.grad = None
-        trace = classes.StepTrace()
+    def _traced(self, operations: bool = False, segments: bool = False) -> Any:
+        trace = classes.StepTrace(self._outside, operations, segments)
         last = [m for m in self.model.modules() if isinstance(state_of(m), LayerState)][-1:]
         hooks = [m.register_forward_hook(lambda *_: trace.moment("loss")) for m in last]
         if getattr(self.optimizer, "releases", False):  # then no gradient is there behind the backward pass
@@ -144,67 +165,16 @@ def _why_none(model: nn.Module) -> str | None:
     return next((reason for state in states for reason in state.own_forward), "no pass with gradients came to them")
 
 
-class _Search:
-    """The fastest policy of a model's served layers whose step takes no more than a budget."""
-
-    def __init__(self, step: _Step, rates: tuple[float, float], quantize: bool):
-        self._step, self._rates, self._quantize = step, rates, quantize
-        _plain(step, "plain")
-        step.treat(f"slot * = keep\nslot {LOSS} = chunk\n")
-        states = [s for s in map(state_of, step.model.modules()) if isinstance(s, LayerState)]
-        for state in states:
-            state.block.watch()
-        step.run()
-        served = [state.block for state in states if state.served]
-        if not served:
-            raise ValueError(f"compact.plan: every layer keeps its own forward, so that there is nothing to choose: {_why_none(step.model)}")
-        step.optimizer = None  # with release=True it would use the gradients of the layers that are timed
-        self._layers = classes.LayerSearch(served, *rates, quantize)
-        self.least: int | None = None  # bytes of what takes least, of all that were asked for
-
-    def find(self, budget: int) -> dict | None:
-        rows = (self._with_loss(f"slot {LOSS} = {chunk}\n", budget) for chunk in _CHUNKS)
-        row = next(filter(None, rows), None) or self._recompute(budget)
-        return row and row | {"lossless": row["error"] == 0, "forward_seconds": self._layers.forward_seconds()}
-
-    def _recompute(self, budget: int) -> dict | None:
-        """The preset that rebuilds everything: a GPU's allocator may hold less for it than for what is predicted to take least."""
-        lines = policy_text("recompute")
-        self._step.treat(lines)
-        row = self._step.row("auto")
-        self.least = min(self.least, row["reserved"])
-        return row | {"text": lines, "added_seconds": self._layers.forward_seconds(), "error": 0.0} if row["reserved"] <= budget else None
-
-    def _with_loss(self, loss: str, budget: int) -> dict | None:
-        self._step.treat(self._layers.base_policy() + loss)
-        base = self._step.run()
-        smallest = self._planned(base, loss, self._layers.least_peak(base))
-        self.least = min(self.least or smallest["reserved"], smallest["reserved"])
-        if smallest["reserved"] > budget:
-            return None
-        predicted = budget
-        for _ in range(_TRIES):
-            row = self._planned(base, loss, predicted)
-            if row is None:
-                break
-            if row["reserved"] <= budget:
-                return row
-            predicted = min(row["predicted"] - 1, predicted - (row["reserved"] - budget))
-        return smallest
-
-    def _planned(self, base: Any, loss: str, predicted: int) -> dict | None:
-        """The whole step of the fastest policy that is predicted to take no more than that."""
-        found = self._layers.solve(base, predicted)
-        if found is None:
-            return None
-        lines, peak, nanoseconds, error = found
-        self._step.treat(lines + loss)
-        return self._step.row("auto") | {
-            "text": lines + loss,
-            "predicted": peak,
-            "added_seconds": nanoseconds * 1e-9,
-            "error": error,
-        }
+def _search(step: _Step, asked: dict) -> Any:
+    """The search for the fastest policy of a model's served layers whose step takes no more than a budget."""
+    if "project" in asked["allow"]:
+        step.check_projects()
+    _plain(step, "plain")
+    library = torch.library.Library("compact", "FRAGMENT")
+    library.impl("planned_step", step.planned, "CompositeExplicitAutograd")
+    _kept.append(library)
+    half = torch.bfloat16 in (asked["autocast"], next(step.model.parameters()).dtype)
+    return classes.PolicySearch(asked["allow"], step.moments(), half, asked["tf32"])
 
 
 def answer(asked: dict) -> dict:
@@ -214,8 +184,6 @@ def answer(asked: dict) -> dict:
     attention.use(asked["device"])
     autocast.use(asked["device"])
     step = _Step(asked)
-    half = torch.bfloat16 in (asked["autocast"], next(step.model.parameters()).dtype)
-    rates = ops.planned_rates(half, asked["tf32"]) if asked["device"] == "cuda" else (0.0, 0.0)
     rows, failed = [], {}
     for policy in asked["policies"]:
         try:
@@ -249,12 +217,13 @@ def answer(asked: dict) -> dict:
         budget = int(budget * plain)
     if budget is not None:
         reply["budget"] = budget
-        for quantize in (False, True) if asked["allow"] == "quantize" else (False,):
-            search = _Search(step, rates, quantize)
-            reply["auto"] = search.find(budget)
-            reply["least"] = min(reply.get("least", search.least), search.least)
-            if reply["auto"]:
-                break
+        search = _search(step, asked)
+        found = search.find(budget)
+        if found is None:
+            return reply | {"auto": None, "least": search.least_peak()}
+        policy, *figures = found
+        step.treat(policy)
+        reply["auto"] = step.row("auto") | dict(zip(("seconds", "added_seconds", "error", "lossless"), figures), text=policy)
     return reply
 
 

@@ -18,7 +18,7 @@ from .client import ask
 from .sent import send
 
 POLICIES = ("plain", "gradient_checkpointing", "off", "exact", "recompute", "gact-l1")
-ALLOW = ("lossless", "quantize")
+ALLOW = ("lossless", "quantize", "project")
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
 
 
@@ -31,7 +31,8 @@ class Plan(dict):
     failed: of policies that the model cannot have, why. model: its class. device: "cpu" or "cuda", and
     of a GPU `gpu`, its name, and `memory`, what a step may take of it in bytes, 0 where that is not
     known. mask: whether an attention mask was counted; None: the model takes none. With a budget also `budget`, and `policy`,
-    the lines of the chosen one, whose row is the last, with `added_seconds`, predicted.
+    the lines of the chosen one or its name, whose row is the last, with `seconds` of a step and of these
+    `added_seconds`, predicted, and the `error` of gradients.
     """
 
     @property
@@ -92,8 +93,10 @@ def plan(
     that length have an attention mask that says padding at their end. policies: presets, files or
     texts, "plain" for the model as it is, "gradient_checkpointing" for that. `budget`: bytes, a
     text ("10GiB", "800MB"), or a part of plain's ("50%"); the policy whose step is predicted to be
-    the fastest of those that take no more is chosen ("auto"), `allow="quantize"`: with codes, where
-    nothing without loss fits. optimizer: a class, or (class, settings), as Trainer takes it; None:
+    the fastest of those that take no more is chosen ("auto"). allow: where nothing without loss fits,
+    "quantize": moments of compact.optim in bf16 and f8, unless the settings say how they are held, then what is
+    kept in codes; "project": gradients and moments of compact.optim in random projections; "quantize,project":
+    both, in this order. optimizer: a class, or (class, settings), as Trainer takes it; None:
     there is none. `clip`: whether gradients are clipped by their norm. device: "cpu" or "cuda", the
     model's own unless given; no GPU needs to be here. gpu: the one that a plan for "cuda" is for, as
     "4090" or "h100" (`compact list gpus` shows all); else the one that is here, or an H100. dtype: of the weights, where a folder or a configuration is given.
@@ -106,8 +109,8 @@ def plan(
     planned, torch.OutOfMemoryError, which names the least that any policy takes, where the budget
     cannot be met, and RuntimeError where that process was killed.
     """
-    if allow not in ALLOW:
-        raise ValueError(f"compact.plan: allow must be one of {', '.join(ALLOW)}, is {allow}")
+    if not isinstance(allow, str) or not set(allow.split(",")) <= set(ALLOW):
+        raise ValueError(f"compact.plan: allow must be one of {', '.join(ALLOW)}, or several with commas between, is {allow}")
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         raise ValueError("compact.plan: call it outside of autocast, and say autocast=torch.bfloat16")
     if autocast not in (None, torch.bfloat16, torch.float16):
@@ -155,7 +158,7 @@ def plan(
         raise torch.OutOfMemoryError(
             f"compact.plan: a budget of {reply['budget']:,} bytes ({budget!r}) cannot be met: the least that a "
             f"step of this model takes with allow={allow!r} is {reply['least']:,} bytes. Less take "
-            + ('allow="quantize", ' if allow == "lossless" else "")
+            + ('allow="quantize", ' if "quantize" not in allow else "")
             + "fewer samples or tokens"
             + ("" if "f8" in str(optimizer) else ", and moments in fewer bits (optimizer=(compact.optim.AdamW, {'moments': 'f8'}))")
         )

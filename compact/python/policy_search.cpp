@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/python/policy_search.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include "compact/codecs/meta_device.h"
+#include "compact/plan/gpu_card.h"
+#include "compact/plan/speed.h"
+
+namespace compact {
+namespace {
+
+using TracePtr = c10::intrusive_ptr<StepTrace>;
+
+// As the package takes it: a preset, whose lines may match nothing, by its name.
+std::string given(const Policy& policy) {
+  const std::string lines = policy.str();
+  for (const EmbeddedPreset& preset : embedded_presets()) {
+    if (Policy::preset(preset.name).str() == lines) return preset.name;
+  }
+  return lines;
+}
+
+class ProgramSteps final : public StepSource {
+ public:
+  // Whether weights are updated inside the backward pass is the optimizer's setting, no policy's:
+  // as if gradients were clipped.
+  explicit ProgramSteps(const std::string& moments) {
+    this->moments = moments;
+    chunks = {256};
+    device = meta_device();
+  }
+  StepPlan plan(const Policy& policy, std::vector<Operation>* operations) override {
+    const auto [trace, reserved] = run(given(policy), operations != nullptr, /*segments=*/false);
+    if (operations) *operations = trace->operations();
+    return {.memory = trace->memory(), .reserved = reserved};
+  }
+  SegmentGroups groups(const Policy& policy) override {
+    // A loss shows its head where it is made in chunks.
+    std::string lines = given(policy);
+    if (lines.ends_with('\n')) lines += "slot loss.logits = chunk\n";
+    if (lines != known_of_) {
+      known_ = std::get<0>(run(lines, /*operations=*/false, /*segments=*/true))->groups();
+      known_of_ = lines;
+    }
+    return known_;
+  }
+
+ private:
+  static std::tuple<TracePtr, int64_t> run(const std::string& lines, bool operations,
+                                           bool segments) {
+    static const c10::OperatorHandle step =
+        c10::Dispatcher::singleton().findSchemaOrThrow("compact::planned_step", "");
+    torch::jit::Stack stack{lines, operations, segments};
+    step.callBoxed(stack);
+    return {stack.at(0).toCustomClass<StepTrace>(), stack.at(1).toInt()};
+  }
+
+  std::string known_of_;
+  SegmentGroups known_;
+};
+
+Speed speed_of(const SegmentGroups& groups, bool half, bool tf32) {
+  if (meta_device() == c10::kCPU) {
+    return measured_speed(groups, "",
+                          [](const std::string&, auto, auto measure) { return measure(); });
+  }
+  const GpuRates rates = reached_rates(planned_card(), tf32);
+  Speed speed = stated_speed(groups, half ? rates.half : rates.single, rates.bytes);
+  speed.gpu = rates;
+  return speed;
+}
+
+}  // namespace
+
+PolicySearch::PolicySearch(const std::string& allow, const std::string& moments, bool half,
+                           bool tf32) {
+  auto steps = std::make_unique<ProgramSteps>(moments);
+  const Speed speed = speed_of(steps->groups(Policy::parse("slot * = keep\n", "auto")), half, tf32);
+  search_ = std::make_unique<BudgetSearch>(std::move(steps), Allowed::parse(allow), speed);
+}
+
+std::optional<PolicySearch::Found> PolicySearch::find(int64_t budget) {
+  const std::optional<Chosen> chosen = search_->find(budget);
+  if (!chosen) return std::nullopt;
+  return Found{given(chosen->policy), chosen->seconds, chosen->added_seconds, chosen->error,
+               chosen->lossless};
+}
+
+}  // namespace compact

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// The search of compact/plan for a policy, over steps that somebody else's program runs. For a
+// process that plans.
+#pragma once
+
+#include <torch/custom_class.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "compact/plan/search.h"
+#include "compact/python/step_trace.h"
+
+namespace compact {
+
+// What the search calls and the package implements: gives the model a policy and the optimizer that
+// it asks for, runs a step, and returns its trace, which was asked for operations or
+// segments, and what it reserves.
+inline constexpr const char* kPlannedStep =
+    "planned_step(str policy, bool operations, bool segments) -> "
+    "(__torch__.torch.classes.compact.StepTrace, int)";
+
+class PolicySearch final : public torch::CustomClassHolder {
+ public:
+  // `allow`: as --allow of the program. `moments`: how the optimizer holds all of them; empty: no
+  // policy changes it. On a GPU, `half`: products are made in 16 bits, `tf32`: others in TF32.
+  PolicySearch(const std::string& allow, const std::string& moments, bool half, bool tf32);
+
+  // Lines of a policy or the name of a preset; predicted seconds of a step, and of these what it
+  // adds; E|g' - g|^2 / |g|^2; whether it loses nothing. nullopt: no step takes so little.
+  using Found = std::tuple<std::string, double, double, double, bool>;
+  std::optional<Found> find(int64_t budget);
+  int64_t least_peak() { return search_->least_peak(); }
+
+ private:
+  std::unique_ptr<BudgetSearch> search_;
+};
+
+}  // namespace compact
