@@ -13,8 +13,8 @@ from torch import nn
 
 import compact
 from compact import _masks
-from compact._planning.known_values import KnownValues, with_value
-from compact._planning.plan import POLICIES as POLICIES_OF_TABLES
+from compact.planning.known_values import KnownValues, with_value
+from compact.planning.plan import POLICIES as POLICIES_OF_TABLES
 
 POLICIES = ("plain", "off", "exact", "recompute", "gact-l1")
 RANDOM_STATE = 5056  # bytes that checkpointing keeps of the generator, on the host
