@@ -56,7 +56,8 @@ def _dropout(layer: nn.Module, *paths: str) -> tuple[float, str | None]:
 def _decoder_numbers(layer: nn.Module, eps: float, first: str, head_dim: int) -> dict[str, float]:
     """What decoders have in common; `first` is the product that makes queries."""
     # Read in every call: a module's dictionaries are ten times as fast as its attributes.
-    attention, mlp = submodules_of(layer)["self_attn"], submodules_of(layer)["mlp"]
+    modules = submodules_of(layer)
+    attention, mlp = modules["self_attn"], modules["mlp"]
     inner = submodules_of(attention)
     q, down = plain(inner[first]), plain(submodules_of(mlp)["down_proj"])
     return {
@@ -106,8 +107,9 @@ def gemma_numbers(layer: nn.Module) -> dict[str, float]:
 
 
 def gemma_refuses(layer: nn.Module) -> str | None:
-    attention, mlp = submodules_of(submodules_of(layer)["self_attn"]), submodules_of(submodules_of(layer)["mlp"])
-    norms = [submodules_of(layer)[name] for name in GEMMA_NORMS]
+    modules = submodules_of(layer)
+    attention, mlp = submodules_of(modules["self_attn"]), submodules_of(modules["mlp"])
+    norms = [modules[name] for name in GEMMA_NORMS]
     norms += [attention[name] for name in ("q_norm", "k_norm") if name in attention]
     return _eps_differ(norms) or _some_biases(attention, mlp) or _activation(mlp["act_fn"], _GELU_TANH)
 
@@ -141,17 +143,18 @@ def _window(attention: nn.Module) -> int | None:
 
 
 def llama_refuses(layer: nn.Module) -> str | None:
-    attention, mlp = submodules_of(submodules_of(layer)["self_attn"]), submodules_of(submodules_of(layer)["mlp"])
-    norms = [submodules_of(layer)["input_layernorm"], submodules_of(layer)["post_attention_layernorm"]]
+    modules = submodules_of(layer)
+    attention, mlp = submodules_of(modules["self_attn"]), submodules_of(modules["mlp"])
+    norms = [modules["input_layernorm"], modules["post_attention_layernorm"]]
     norms += [attention[name] for name in ("q_norm", "k_norm") if name in attention]
     problem = _eps_differ(norms, "variance_epsilon") or _some_biases(attention, mlp)
     return problem or _activation(mlp["act_fn"], _SILU)
 
 
 def _some_biases(attention: dict, mlp: dict) -> str | None:
-    if len({has_bias(plain(mlp[name])) for name in ("gate_proj", "up_proj", "down_proj")}) > 1:
+    if not has_bias(plain(mlp["gate_proj"])) == has_bias(plain(mlp["up_proj"])) == has_bias(plain(mlp["down_proj"])):
         return "some products of its MLP have a bias and some have none"
-    if len({has_bias(plain(attention[name])) for name in ("q_proj", "k_proj", "v_proj")}) > 1:
+    if not has_bias(plain(attention["q_proj"])) == has_bias(plain(attention["k_proj"])) == has_bias(plain(attention["v_proj"])):
         return "some of its queries, keys and values have a bias and some have none"
     return None
 

@@ -54,7 +54,7 @@ class Release:
 
     def listen(self, p: torch.Tensor) -> None:
         this = weakref.ref(self)
-        _owners[p] = this, on_gradient(p, lambda p: _arrives(this(), p))
+        _owners[p] = this, on_gradient(p, lambda p: (release := this()) and release.arrives(p))
 
     def arrives(self, p: torch.Tensor) -> None:
         """Updates a parameter with its complete gradient, which is freed. Throws RuntimeError where it must not be used."""
@@ -141,11 +141,6 @@ class Release:
         self._updated.clear()
         self._numbers.clear()
         self._places.clear()  # groups may change until the next
-
-
-def _arrives(release: Release | None, p: torch.Tensor) -> None:
-    if release is not None:
-        release.arrives(p)
 
 
 def _forget(release: weakref.ref) -> None:

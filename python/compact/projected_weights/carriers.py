@@ -75,11 +75,11 @@ class Carrier(Watched):
 
     def __reduce_ex__(self, protocol: int) -> tuple:
         made = (self.weight, tuple(self.shape), self.dtype, self.requires_grad)
-        return _beside, made, {k: v for k, v in self.__dict__.items() if k != "zero_at"}
+        return _loaded_carrier, made, {k: v for k, v in self.__dict__.items() if k != "zero_at"}
 
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
-        _enter(self)
+        _register(self)
 
     def __deepcopy__(self, memo: dict) -> Carrier:
         result = _zeros(tuple(self.shape), self.dtype, self.device, self.requires_grad)
@@ -106,20 +106,20 @@ def _zeros(shape: tuple[int, int], dtype: torch.dtype, device: torch.device, req
     return carrier
 
 
-def _beside(weight: torch.Tensor, shape: tuple[int, int], dtype: torch.dtype, requires_grad: bool) -> Carrier:
+def _loaded_carrier(weight: torch.Tensor, shape: tuple[int, int], dtype: torch.dtype, requires_grad: bool) -> Carrier:
     return _zeros(shape, dtype, weight.device, requires_grad)  # on the device that the weight was loaded to
 
 
-def _enter(carrier: Carrier) -> None:
+def _register(carrier: Carrier) -> None:
     reference = weakref.ref(carrier)
     _of_weight[carrier.weight] = reference
     carrier.weight.__class__ = Projected
     with hookable(carrier):
-        carrier.register_hook(lambda gradient: _arrives(reference()))
+        carrier.register_hook(lambda gradient: _check_gradient(reference()))
     before_every_step(_check_optimizer)  # a fused update by another optimizer would write to memory that a carrier has not
 
 
-def _arrives(carrier: Carrier | None) -> None:
+def _check_gradient(carrier: Carrier | None) -> None:
     """Runs before a gradient is added to a carrier's present one."""
     if carrier is None or not carrier.redrawn:
         return
@@ -188,8 +188,8 @@ def add_carrier(module: nn.Module, projected: Any, transposed: bool) -> None:
     module.register_parameter(NAME, carrier)
     register_state_dict_hook(module, _without_carrier)
     module.register_load_state_dict_pre_hook(_remember_prefix)
-    module.register_load_state_dict_post_hook(_none_is_missing)
-    _enter(carrier)
+    module.register_load_state_dict_post_hook(_carrier_is_not_missing)
+    _register(carrier)
 
 
 def check_removal(model: nn.Module) -> None:
@@ -212,7 +212,7 @@ def remove_carrier(module: nn.Module) -> None:
         _of_weight.pop(carrier.weight, None)
         carrier.weight.__class__ = nn.Parameter
     module.__dict__.pop(_PREFIX, None)
-    remove_state_hooks(module, (_without_carrier, _remember_prefix, _none_is_missing))
+    remove_state_hooks(module, (_without_carrier, _remember_prefix, _carrier_is_not_missing))
 
 
 def _without_carrier(module: nn.Module, state_dict: dict, prefix: str, local_metadata: dict) -> None:
@@ -223,7 +223,7 @@ def _remember_prefix(module: nn.Module, state_dict: dict, prefix: str, *rest: An
     module.__dict__[_PREFIX] = prefix
 
 
-def _none_is_missing(module: nn.Module, keys: Any) -> None:
+def _carrier_is_not_missing(module: nn.Module, keys: Any) -> None:
     missing = module.__dict__.pop(_PREFIX, "") + NAME
     keys.missing_keys[:] = [key for key in keys.missing_keys if key != missing]
 

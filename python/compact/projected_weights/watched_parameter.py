@@ -29,12 +29,12 @@ class Watched(torch.nn.Parameter):
     def __torch_function__(cls, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         with without_torch_function():
-            if torch.is_grad_enabled() and not torch.compiler.is_compiling() and not _of_itself(function, args) and not under_transform():
+            if torch.is_grad_enabled() and not torch.compiler.is_compiling() and not _needs_parameter(function, args) and not under_transform():
                 args, kwargs = pytree.tree_map_only(Watched, _leaf, (args, kwargs))
             return function(*args, **kwargs)
 
 
-def _of_itself(function: Any, args: tuple) -> bool:
+def _needs_parameter(function: Any, args: tuple) -> bool:
     name = getattr(function, "__name__", "")
     if name in _ITSELF:
         return function not in _VIEWS
