@@ -49,9 +49,7 @@ class _Wanted(threading.local):
     """The head that is to return a loss in place of logits in this pass of this thread, and the loss's arguments."""
 
     head: nn.Module | None = None
-    targets: torch.Tensor | None = None
-    count: Any = None
-    tokens = 0
+    arguments: tuple = ()  # of linear_cross_entropy(): targets, count, tokens
 
 
 _wanted = _Wanted()
@@ -153,13 +151,12 @@ def model_forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
     targets = kwargs.pop("shift_labels", None)
     if targets is None:
         targets = functional.pad(labels, (0, 1), value=-100)[..., 1:].contiguous()
-    before = (_wanted.head, _wanted.targets, _wanted.count, _wanted.tokens)
-    _wanted.head, _wanted.targets = model.lm_head, targets
-    _wanted.count, _wanted.tokens = kwargs.get("num_items_in_batch"), state.tokens
+    before = _wanted.head, _wanted.arguments
+    _wanted.head, _wanted.arguments = model.lm_head, (targets, kwargs.get("num_items_in_batch"), state.tokens)
     try:
         outputs = own(model, *args, **kwargs)
     finally:
-        _wanted.head, _wanted.targets, _wanted.count, _wanted.tokens = before
+        _wanted.head, _wanted.arguments = before
     state.calls += 1
     fields = dict(outputs.items()) | {"loss": outputs.logits, "logits": None}
     return type(outputs)(**fields)
@@ -169,7 +166,7 @@ def head_forward(head: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
     """The forward of a head: logits, or the loss where model_forward() asked for it."""
     if _wanted.head is not head:
         return type(head).forward(head, hidden)
-    return linear_cross_entropy(hidden, head.weight, _wanted.targets, _wanted.count, _wanted.tokens)
+    return linear_cross_entropy(hidden, head.weight, *_wanted.arguments)
 
 
 def linear_cross_entropy(

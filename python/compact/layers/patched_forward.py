@@ -24,7 +24,7 @@ def state_of(module: nn.Module) -> Any:
 class Forward:
     """Replaces the forward of one module; a copy of it in a copied module is for that one."""
 
-    def __init__(self, function: Callable, module: nn.Module):
+    def __init__(self, function: Callable | None, module: nn.Module):
         self.function, self._module = function, weakref.ref(module)  # a model is freed without a collection
 
     @property
@@ -50,9 +50,6 @@ class Forward:
 
 class Replicate(Forward):
     """Makes the replicas of a module for nn.DataParallel, which run the forward of its class."""
-
-    def __init__(self, function: Callable | None, module: nn.Module):
-        super().__init__(function, module)
 
     def __call__(self) -> nn.Module:
         module = self._module()
