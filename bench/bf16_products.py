@@ -50,9 +50,9 @@ def main():
         _, _, a, b = operands(torch, 256, 256, 256, layout)
         plain[layout] = 2e-9 * 256**3 / seconds(lambda: a @ b, 1)
     sys.path.insert(0, str(ROOT / "python"))
-    from compact import _library
+    from compact.base import library
 
-    print(f"bfloat16 products: {_library.ops.bf16_products()}; torch {torch.__version__}, "
+    print(f"bfloat16 products: {library.ops.bf16_products()}; torch {torch.__version__}, "
           f"{torch.backends.cpu.get_cpu_capability()}, one thread, CPU time")
     print("PyTorch's own, 256 x 256 x 256: " + ", ".join(f"{k} {v:.1f} GFLOP/s" for k, v in plain.items()))
     print("\n| rows, inner, columns | layout | float32, GFLOP/s | bfloat16 | time of float32 |\n|---|---|--:|--:|--:|")

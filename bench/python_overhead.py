@@ -19,8 +19,8 @@ import torch
 import transformers
 
 import compact
-from compact._layers import forward
-from compact._stand_in import STATE
+from compact.layers.served_layer import forward
+from compact.layers.patched_forward import STATE
 
 
 def model(lora):

@@ -7,10 +7,15 @@
  - headers of ours are included by their full path; a backend's own headers stay inside kernels/
  - every folder of kernels/ with sources is a backend, and is in the list of cmake/backends.cmake
  - every `extern const SomethingInfo name` (a codec, projection, model, ...) is in a table beside it
+ - a room of python/compact imports only rooms before it in PYTHON_ROOMS, and no file imports itself through
+   others; imports inside functions count
+ - private names of torch are in python/compact/base/torch_private.py alone, and those of transformers beside it
  - no line of a comment begins with `Of`: a comment is a sentence or a noun phrase
 
     layers.py [ROOT]
 """
+import ast
+import graphlib
 import pathlib
 import re
 import sys
@@ -66,6 +71,18 @@ ROOMS = {
         "graphs": {"samples", "files"},
     },
 }
+# folders of python/compact, from the lowest; files beside them are room ""
+PYTHON_ROOMS = (
+    "base",
+    "projected_weights",
+    "planning",
+    "layers",
+    "optimizers",
+    "any_network",
+    "",
+    "plan_process",
+)
+PRIVATE = {"torch": "base/torch_private.py", "transformers": "base/transformers_private.py"}
 FRONT_DOOR = "compact/compact.h"
 WHOLE_TORCH = {"torch/torch.h", "torch/all.h", "torch/extension.h"}  # 11 s of compiling a file
 SOURCES = {".h", ".cpp", ".cu", ".cuh"}
@@ -169,6 +186,66 @@ def check_tables(root):
                     yield f"{file.relative_to(root)}: `{name}` is in no table of compact/{layer}"
 
 
+def python_imports(tree, folder, files):
+    """Line and file of every import of a file in `folder` of python/compact from that package."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            near = ["compact", *folder][: len(folder) + 2 - node.level] if node.level else []
+            paths = [[*near, *(node.module or "").split("."), alias.name] for alias in node.names]
+        elif isinstance(node, ast.Import):
+            paths = [alias.name.split(".") for alias in node.names]
+        else:
+            continue
+        for path in ([part for part in path if part] for path in paths):
+            while path[0] == "compact":  # the last parts may be names in a file
+                name = "/".join(path[1:])
+                if found := {f"{name}.py", f"{name}/__init__.py".lstrip("/")} & files:
+                    yield node.lineno, *found
+                    break
+                path = path[:-1]
+
+
+def private_names(tree):
+    """Line and path of every name with an underscore: torch._C, from torch.x import _y, module._hooks, "_hooks"."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            paths = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            paths = [alias.name for alias in node.names]
+        elif isinstance(node, ast.Attribute) and "._" not in ast.unparse(node.value):
+            paths = [ast.unparse(node)]
+        elif isinstance(node, ast.Constant) and str(node.value).isidentifier():
+            paths = [f"text.{node.value}"]  # as getattr() and attrgetter() take it
+        else:
+            continue
+        yield from ((node.lineno, path) for path in paths if re.search(r"\._[^_]", path))
+
+
+def check_python(root):
+    package = root / "python/compact"
+    trees = {f.relative_to(package).as_posix(): ast.parse(f.read_text()) for f in sources(package, {".py"})}
+    theirs = {path.rpartition(".")[2] for f in PRIVATE.values() if f in trees for _, path in private_names(trees[f])}
+    graph = {}
+    for file, tree in trees.items():
+        room = file.rpartition("/")[0]
+        if room not in PYTHON_ROOMS:
+            yield f"python/compact/{file}: is in no room; those of python/compact are {', '.join(PYTHON_ROOMS)}"
+            continue
+        imports = list(python_imports(tree, room.split("/") if room else [], trees.keys()))
+        graph[file] = {other for _, other in imports}
+        for line, other in imports:
+            if other.rpartition("/")[0] in PYTHON_ROOMS[PYTHON_ROOMS.index(room) + 1 :]:
+                yield f"python/compact/{file}:{line}: {room or 'the package'} must not import {other}"
+        for line, path in private_names(tree):
+            library = path.split(".")[0]
+            if file not in PRIVATE.values() and (library in PRIVATE or path.rpartition(".")[2] in theirs):
+                yield f"python/compact/{file}:{line}: {path} belongs in {PRIVATE.get(library, 'the files of private names')}"
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        yield f"python/compact: a circle of imports: {' -> '.join(error.args[1])}"
+
+
 def check_comments(root):
     for folder in ("compact", "python/compact", "tests"):
         for file in sources(root / folder, SOURCES | {".py"}):
@@ -180,7 +257,7 @@ def check_comments(root):
 def check(root):
     return [
         message
-        for rule in (check_includes, check_whole_torch, check_backends, check_tables, check_comments)
+        for rule in (check_includes, check_whole_torch, check_backends, check_tables, check_python, check_comments)
         for message in rule(root)
     ]
 

@@ -46,7 +46,7 @@ gather() {
   cp "$root"/bench/*.py "$pack/bench/"
   cp "$root"/bench/rivals/*.py "$pack/bench/rivals/"
   cp -r "$root/examples/data" "$pack/examples/"
-  rm -rf "$pack"/python/compact/{,_planning/}__pycache__
+  rm -rf "$pack"/python/compact/{,*/}__pycache__
   git -C "$root" rev-parse --short HEAD >"$pack/commit.txt"
   LD_LIBRARY_PATH=$(IFS=:; echo "${torch_folders[*]}")
   for file in "$pack"/bin/* "$pack/python/compact/libcompact_python.so"; do

@@ -5,13 +5,13 @@
     print(compact.report(model))
 """
 from . import optim
-from ._library import __version__
-from ._loss import linear_cross_entropy
-from ._memory import Meter
-from ._saved_tensors import SavedTensor, SavedTensorsReport, saved_tensors
-from ._apply import LayerReport, Report, apply, families, remove, report
-from ._planning.plan import Plan, plan
-from ._policy import policy_text, presets
+from .any_network.saved_tensors import saved_tensors, SavedTensor, SavedTensorsReport
+from .base.library import __version__
+from .base.meter import Meter
+from .base.policy import policy_text, presets
+from .layers.apply import apply, families, LayerReport, remove, Report, report
+from .layers.loss import linear_cross_entropy
+from .planning.plan import Plan, plan
 
 __all__ = [
     "LayerReport",

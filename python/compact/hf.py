@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from transformers import TrainerCallback
 
-from ._layers import INSTEAD, LayerState
-from ._stand_in import log, state_of
-from ._apply import report
+from .base.log import log
+from .layers.apply import report
+from .layers.patched_forward import state_of
+from .layers.served_layer import INSTEAD, LayerState
 
 
 class Callback(TrainerCallback):

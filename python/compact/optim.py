@@ -36,6 +36,7 @@ see no gradients; a weight that is read without a gradient (`weight.detach()`) i
 and with one elsewhere, is read again when it has changed, and so is one of a module that runs twice under
 reentrant checkpoints.
 """
+
 from __future__ import annotations
 
 import sys
@@ -45,7 +46,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ._optimizer import Optimizer
+from .optimizers.optimizer import Optimizer
 
 __all__ = ["AdamW", "Muon"]
 
@@ -199,9 +200,7 @@ class Muon(Optimizer):
         named = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
         return self._split(named, {}, {id(p) for p in apart})
 
-    def _split(
-        self, named: list[tuple[str, torch.Tensor]], settings: dict[str, Any], apart: set[int] | None = None
-    ) -> list[dict[str, Any]]:
+    def _split(self, named: list[tuple[str, torch.Tensor]], settings: dict[str, Any], apart: set[int] | None = None) -> list[dict[str, Any]]:
         """Groups of what is Muon's, of other parameters that decay, and of those that do not."""
         parts: tuple[list, list, list] = ([], [], [])
         for name, p in named:
@@ -210,8 +209,4 @@ class Muon(Optimizer):
             else:
                 parts[1 if p.dim() > 1 else 2].append((name, p))
         rest = {"kind": "adamw", "lr": settings.get("lr", self._adamw_lr)}
-        return [
-            settings | own | {"params": params}
-            for params, own in zip(parts, ({"kind": "muon"}, rest, rest | {"weight_decay": 0.0}))
-            if params
-        ]
+        return [settings | own | {"params": params} for params, own in zip(parts, ({"kind": "muon"}, rest, rest | {"weight_decay": 0.0})) if params]

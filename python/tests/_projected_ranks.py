@@ -10,7 +10,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import compact
-from compact._carriers import Carrier
+from compact.projected_weights.carriers import Carrier
 
 torch.set_num_threads(1)
 

@@ -3,7 +3,7 @@
 from conftest import inputs
 
 import compact
-from compact._carriers import Carrier
+from compact.projected_weights.carriers import Carrier
 
 PERIOD = 4
 TEXT = f"""slot role:{{norm,heads,gate,product}} = recompute

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from compact._masks import OTHER, read_mask
+from compact.layers.masks import OTHER, read_mask
 
 
 def causal(length, lengths, window=None):

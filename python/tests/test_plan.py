@@ -12,9 +12,9 @@ import transformers
 from torch import nn
 
 import compact
-from compact import _masks
-from compact._planning.known_values import KnownValues, with_value
-from compact._planning.plan import POLICIES as POLICIES_OF_TABLES
+from compact.layers import masks
+from compact.planning.known_values import KnownValues, with_value
+from compact.planning.plan import POLICIES as POLICIES_OF_TABLES
 
 POLICIES = ("plain", "off", "exact", "recompute", "gact-l1")
 RANDOM_STATE = 5056  # bytes that checkpointing keeps of the generator, on the host
@@ -26,7 +26,7 @@ BESIDE = {("gpt2", "plain"): 48, "vit": 16384}
 def measured(name, policy, given, optimizer=lambda p: torch.optim.AdamW(p, fused=True), clip=True, autocast=None):
     """The most that a step takes, weights, gradients and moments included."""
     gc.collect()  # what dies while the meter counts would be taken off
-    _masks._last.result = ()  # lengths of an earlier model's samples
+    masks._last.result = ()  # lengths of an earlier model's samples
     with compact.Meter() as meter:
         model = make(name)
         if policy == "gradient_checkpointing":

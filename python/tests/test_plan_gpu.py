@@ -6,8 +6,8 @@ import torch
 import transformers
 
 import compact
-from compact._library import ops
-from compact._planning.plan import POLICIES
+from compact.base.library import ops
+from compact.planning.plan import POLICIES
 
 
 def planned(model=None, batch=(4, 64), **settings):

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import compact
-from compact._planning import client
+from compact.planning import client
 
 
 class Named(nn.Module):

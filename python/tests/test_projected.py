@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import compact
-from compact._carriers import Carrier
+from compact.projected_weights.carriers import Carrier
 
 
 @pytest.mark.parametrize("name", [*MODELS])

@@ -22,6 +22,12 @@ GOOD = {
     "compact/codecs/table.cpp": "extern const ProjectionInfo srht;\nall[] = {&srht};\n",
     "compact/ops/stages/linear.cpp": "#include <torch/csrc/autograd/custom_function.h>\n",
     "compact/data/text/lines.cpp": '#include "compact/data/files/reader.h"\n',
+    "python/compact/__init__.py": "from .layers.apply import apply\n",
+    "python/compact/base/library.py": "import torch\n",
+    "python/compact/base/torch_private.py": "from torch._C import _autograd\nversion_of = attrgetter('_version')\n",
+    "python/compact/layers/apply.py": "from ..base import library\nfrom . import masks\n",
+    "python/compact/layers/masks.py": "from ..base.library import ops\n",
+    "python/compact/plan_process/child.py": "from .. import apply\nfrom ..layers import masks\n",
     "compact/cli/main.cpp": '#include "compact/train/loop.h"\n',
 }
 BAD = [
@@ -58,6 +64,20 @@ BAD = [
     ("compact/models/x.h", '#include "compact/models/llama/llama.h"\n', "models/ must not include models/llama"),
     ("compact/base/x.h", "// Of a kernel.\nint x;\n", "x.h:1: a comment must not begin with `Of`"),
     ("python/compact/x.py", "# Of a layer.\n", "x.py:1: a comment must not begin"),
+    ("python/compact/extra/x.py", "\n", "is in no room"),
+    ("python/compact/base/x.py", "from ..layers import masks\n", "base/x.py:1: base must not import layers/masks.py"),
+    ("python/compact/base/x.py", "def f():\n    import compact.layers.masks\n", "x.py:2: base must not import layers/masks.py"),
+    ("python/compact/layers/x.py", "from compact import apply\n", "layers must not import __init__.py"),
+    ("python/compact/hf.py", "from .plan_process.child import reply\n", "the package must not import plan_process/child.py"),
+    (
+        "python/compact/layers/masks.py",
+        "def f():\n    from .apply import apply\n",
+        "a circle of imports: layers/apply.py -> layers/masks.py -> layers/apply.py",
+    ),
+    ("python/compact/layers/x.py", "import torch._dynamo\n", "torch._dynamo belongs in base/torch_private.py"),
+    ("python/compact/layers/x.py", "hooks = torch._C._autograd\n", "belongs in base/torch_private.py"),
+    ("python/compact/layers/x.py", "def f(t):\n    t._version\n", "x.py:2: t._version belongs in the files of"),
+    ("python/compact/layers/x.py", "from transformers.x import _y\n", "belongs in base/transformers_private.py"),
     ("tests/x.py", 'def f():\n    """Of a test."""\n', "x.py:2: a comment must not begin"),
 ]
 

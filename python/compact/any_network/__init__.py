@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""saved_tensors(), for networks whose layers the library does not know."""

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""saved_tensors(): tensors that any PyTorch program saves for its backward pass, held by codecs as a policy says."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.utils.checkpoint
+from torch import nn, Tensor
+from torch.nn.parameter import is_lazy
+
+from ..base.library import classes, ops
+from ..base.torch_private import pop_saved_tensors_hooks, push_saved_tensors_hooks, top_saved_tensors_hooks, version_of
+
+# Parts of parameters' names that come from wrappers of modules.
+_WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedTensor:
+    """One tensor that autograd saved."""
+
+    name: str  # layers.0.mlp.down_proj.mm.input: nearest parameter's module, operation, place
+    role: str  # by which policies may name it, too; "" where it has none
+    treatment: str  # keep, codecs, or parameter
+    shape: tuple[int, ...]  # () of parameters
+    dtype: torch.dtype
+    bytes: int  # of the tensor; 0 of parameters
+    stored: int  # of what is held for it: 0 where what is held for another is read
+    shared: bool  # its memory was saved before
+    parameter: bool  # it is held by its model, and casts of it are made again
+    exact_for: str  # it is kept though the policy says codecs, since this operation reads it exactly; or ""
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedTensorsReport:
+    """What one forward pass saved; str() of it is a table."""
+
+    tensors: list[SavedTensor]
+    bytes: int  # of distinct tensors, without parameters
+    stored: int  # of what is held for them
+    under_other_hooks: int  # operations inside of other hooks (save_on_cpu, checkpoints), which got what they saved
+
+    @property
+    def exact_for(self) -> dict[str, int]:
+        """Bytes that are kept though the policy says codecs, by the operations that read them exactly."""
+        held: dict[str, int] = {}
+        for t in self.tensors:
+            if t.exact_for:
+                held[t.exact_for] = held.get(t.exact_for, 0) + t.stored
+        return held
+
+    def __iter__(self) -> Iterator[SavedTensor]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.tensors)} saved tensors of {self.bytes:,} bytes, held in {self.stored:,}"]
+        rows = [t for t in self.tensors if not t.parameter]
+        width = max((len(t.name) for t in rows), default=0)
+        for t in rows:
+            held = "held above" if t.shared and not t.stored else f"{t.stored:,}"
+            lines.append(f"{t.name:{width}}  {t.bytes:>14,}  {held:>14}  {t.treatment}")
+        if kept := self.exact_for:
+            most = sorted(kept.items(), key=lambda item: -item[1])
+            lines.append(
+                f"{sum(kept.values()):,} bytes are kept though the policy says codecs, for operations that read them exactly: "
+                + ", ".join(f"{op} {count:,}" for op, count in most)
+            )
+        if self.under_other_hooks:
+            lines.append(
+                f"{self.under_other_hooks} operations ran inside of other hooks of saved tensors (save_on_cpu, checkpoints), which "
+                "got what they saved: it is not counted here"
+            )
+        if any(".CheckpointFunction." in t.name for t in self.tensors):
+            lines.append("What runs in reentrant checkpoints saves nothing until the backward pass runs it again.")
+        return "\n".join(lines)
+
+
+def _named_tensors(model: nn.Module) -> tuple[list[str], list[Tensor], list[str], list[Tensor]]:
+    """Parameters and buffers with the names that the model has without wrappers."""
+    prefix = "module." if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)) else ""
+
+    def bare(name: str) -> str:
+        name = name.removeprefix(prefix)
+        for wrapper in _WRAPPERS:
+            name = name.replace(wrapper, "")
+        return name
+
+    # Parameters of lazy modules have no memory before their first pass, and are not named in it.
+    parameters, buffers = ([(bare(name), t) for name, t in named if not is_lazy(t)] for named in (model.named_parameters(), model.named_buffers()))
+    return [n for n, _ in parameters], [t for _, t in parameters], [n for n, _ in buffers], [t for _, t in buffers]
+
+
+def _unpack(held) -> Tensor:
+    if type(held) is not tuple:
+        return held.unpack()
+    tensor, version = held
+    if version_of(tensor) != version:
+        raise RuntimeError(
+            "compact.saved_tensors: one of the tensors needed for gradients was changed in place: "
+            f"{tuple(tensor.shape)} is at version {version_of(tensor)}, expected {version}"
+        )
+    return tensor
+
+
+_checkpoints = vars(torch.utils.checkpoint)
+_apply = torch.autograd.Function.apply.__func__.__code__
+
+
+def _is_checkpoint(frame) -> bool:
+    """Whether the frame is of torch's checkpoint, which saves its inputs again; compared by code, since names may be the same elsewhere."""
+    if frame.f_code is _apply:
+        function = frame.f_locals.get("cls")
+        return function is not None and _checkpoints.get(function.__name__) is function
+    return frame.f_globals is _checkpoints
+
+
+def _pack_of(scope, least: int) -> Callable[[Tensor], object]:
+    plain, pack_large, pack_again, pack_small = (Tensor, nn.Parameter), scope.pack, scope.pack_again, scope.pack_small
+
+    def pack(t: Tensor):
+        if t.numel() >= least and type(t) in plain:
+            return pack_again(t) if _is_checkpoint(sys._getframe(1)) else pack_large(t)
+        # Results of attention have three dimensions or more, of ragged batches two.
+        if t.dim() >= 2 and type(t) in plain and (held := pack_small(t)) is not None:
+            return held
+        # Small tensors and other classes. Detached: a node that held its own output would never be
+        # freed. A detached tensor shares the version, which _unpack compares.
+        return t.detach(), version_of(t)
+
+    pack.of_compact = True
+    return pack
+
+
+class saved_tensors:
+    """Holds what autograd saves inside of it as `policy` says; any network, any operation.
+
+        saved = compact.saved_tensors("gact-l1", model=net)
+        for x in batches:
+            with saved:
+                loss = net(x)
+            loss.backward()  # or inside
+        print(saved.report())
+
+    policy: the name of a preset, the path of a file, or the text of a policy, whose lines
+    `slot PATTERN = CODECS` are matched with names as a report shows them. "off" keeps everything
+    and only measures. Only codecs and `keep` can be said of slots here.
+    model: gives names to what its parameters are used for, and keeps frozen parameters and buffers
+    from being encoded; leaves that require gradients are never encoded.
+    least_elements: smaller tensors are kept as they are, and reported nowhere.
+    lossless: whether booleans and other tensors of two values are held in bits and indices in few
+    bytes, which changes no result; None: where the policy has lines of slots.
+
+    Tensors are rounded in float32, bfloat16 and float16, and where the backward pass of an operation
+    of torch reads them linearly or smoothly (docs: own-networks). Others are kept, and the report
+    says for which operations: what a backward pass compares or divides by, what functions of
+    torch.autograd.Function and compiled graphs save, subclasses as DTensor, tensors with a NaN or an
+    infinity (on a GPU 256 neighbours of one read back as NaN). A copy that autocast makes of a
+    parameter is not held: the parameter is cast again in the backward pass. What is kept and was
+    changed in place raises RuntimeError in the backward pass.
+
+    Each entry is a new forward pass. Random bits of codecs follow from the state of torch's generator
+    for the CPU at the entry, so that torch.manual_seed() repeats them. Inside nothing else is drawn
+    than without codecs; after a pass that rounded, the generator moves on by one number. Entered on
+    several threads, each needs an object of its own. Only the innermost hooks of saved tensors are
+    called, so that entering it inside of others, or of itself, raises RuntimeError; non-reentrant
+    and reentrant checkpoints inside of it put their inputs through it.
+    """
+
+    def __init__(self, policy: str | os.PathLike[str], model: nn.Module | None = None, *, least_elements: int = 1024, lossless: bool | None = None):
+        if model is not None and not isinstance(model, nn.Module):
+            raise ValueError(f"compact.saved_tensors: model must be a torch.nn.Module, is {type(model).__name__}")
+        self._given = policy if isinstance(policy, str) else os.path.abspath(policy)
+        self._scope = classes.SavedTensors(ops.policy_text(self._given), least_elements, lossless)
+        self._model = model
+        self._pack = _pack_of(self._scope, least_elements)
+        self._thread: int | None = None
+        self._checked = False
+
+    def __enter__(self) -> saved_tensors:
+        top = top_saved_tensors_hooks(True)
+        if top is not None:
+            whose = (
+                "compact.saved_tensors is in force here already"
+                if getattr(top[0], "of_compact", False)
+                else f"other hooks of saved tensors are in force here ({getattr(top[0], '__qualname__', top[0])})"
+            )
+            raise RuntimeError(f"compact.saved_tensors: {whose}, and only the innermost would be called: leave them first")
+        self._scope.enter(*(_named_tensors(self._model) if self._model is not None else ([], [], [], [])))
+        try:
+            push_saved_tensors_hooks(self._pack, _unpack)
+        except BaseException:
+            self._scope.leave()
+            raise
+        self._thread = threading.get_ident()
+        return self
+
+    def __exit__(self, kind, error, trace) -> None:
+        if self._thread != threading.get_ident():
+            raise RuntimeError("compact.saved_tensors: it must end on the thread that it began on")
+        self._thread = None
+        above, ours = [], False
+        while not ours and (top := top_saved_tensors_hooks(True)) is not None:
+            pop_saved_tensors_hooks()
+            ours = top[0] is self._pack
+            if not ours:
+                above.append(top)
+        for pair in reversed(above):  # whoever pushed them pops them
+            push_saved_tensors_hooks(*pair)
+        self._scope.leave()
+        if kind is not None:
+            return
+        if above or not ours:
+            raise RuntimeError(
+                "compact.saved_tensors: hooks were replaced inside of it and not put back: what was saved since is not held as the policy says"
+            )
+        self._check_patterns()
+
+    def _check_patterns(self) -> None:
+        """Warns, after the first pass that saved anything, of lines of the policy that match nothing, and of one that does nothing."""
+        if self._checked:
+            return
+        rows = self._scope.report()
+        if not rows:
+            return
+        self._checked = True
+        try:
+            ops.check_patterns(self._given, [row[0] for row in rows], [row[1] for row in rows], [])
+        except ValueError as error:
+            warnings.warn(f"compact.saved_tensors: {error}", stacklevel=3)
+            return
+        if ops.policy_text(self._given) and all(row[2] in ("keep", "parameter") for row in rows):
+            warnings.warn(
+                "compact.saved_tensors: the policy leaves all that this network saves as it is: gact-l1 and texts with codecs "
+                "(slot * = quantize:bits=8) do not; exact and recompute are for compact.apply",
+                stacklevel=3,
+            )
+
+    def report(self) -> SavedTensorsReport:
+        """What the last pass, or the one that runs, saved until now."""
+        rows = [
+            SavedTensor(name, role, treatment, tuple(shape), getattr(torch, dtype), *rest)
+            for name, role, treatment, shape, dtype, *rest in self._scope.report()
+        ]
+        return SavedTensorsReport(rows, self.bytes, self.stored, self._scope.under_other_hooks())
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the last pass's distinct tensors, as they are; parameters and small tensors excluded."""
+        return self._scope.bytes()[0]
+
+    @property
+    def stored(self) -> int:
+        """Bytes that were held for them."""
+        return self._scope.bytes()[1]
+
+    @property
+    def live_bytes(self) -> int:
+        """Held by graphs of any pass that still live: 0 once they are gone."""
+        return self._scope.bytes()[2]

@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""apply(), remove() and report(): the layers of a model run forward passes of the library."""
+from __future__ import annotations
+
+import collections
+import dataclasses
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from ..base.library import ops
+from ..base.log import Notes
+from ..base.policy import moments_of, policy_text, presets
+from ..base.torch_private import REPLICATE
+from ..planning.plan import Plan, plan
+from ..projected_weights.carriers import add_carrier, check_removal, projection_problem, remove_carrier
+from . import loss, served_layer
+from .adapters import plain
+from .eligibility import layer_problem
+from .families import check_version, FAMILIES, Family, family_of
+from .masks import OTHER
+from .patched_forward import Forward, Replicate, STATE, state_of
+from .served_layer import LayerState
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+@dataclasses.dataclass
+class LayerReport:
+    """Whether one layer is served, and what it held in the last pass."""
+
+    name: str  # in the model: model.layers.3
+    served_as: str | None  # in policies: layers.3; None: its own forward runs
+    reason: str | None  # why not
+    calls: int = 0  # passes with gradients that were served
+    own_forward: dict[str, int] = dataclasses.field(default_factory=dict)  # reason: passes that were not
+    served: bool | None = None  # in the last pass with gradients; None: there was none
+    # The slots of that pass: name in policies, treatment, bytes held, bytes if all were kept.
+    slots: list[tuple[str, str, int, int]] = dataclasses.field(default_factory=list)
+    # Where samples of that pass were padded: the kernel of its attention, bytes of what is added to its scores
+    # while it runs, and bytes of the model's mask, which layers share. None: none was.
+    padding: tuple[str, int, int] | None = None
+
+    @property
+    def held(self) -> int:
+        """Bytes that the last pass left for its backward pass."""
+        return sum(slot[2] for slot in self.slots)
+
+    @property
+    def if_kept(self) -> int:
+        """Bytes of the same tensors, all kept as they are."""
+        return sum(slot[3] for slot in self.slots)
+
+
+@dataclasses.dataclass(repr=False)
+class Report:
+    """What compact does in a model; str() of it is a table."""
+
+    policy: str | None  # its text; None: there is none
+    layers: list[LayerReport]
+    loss: str
+    name: str | None = None  # the policy's: a preset's, "auto", a file's path, or "given as text"
+    rest: list[str] = dataclasses.field(default_factory=list)  # modules with parameters around the layers: name (class)
+
+    @property
+    def held(self) -> int:
+        return sum(layer.held for layer in self.layers)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        if self.policy is None:
+            return "compact: not applied"
+        count, able = len(self.layers), sum(layer.served_as is not None for layer in self.layers)
+        if all(layer.served is None for layer in self.layers):
+            lines = [f"policy {self.name}: {able} of {count} layers can be served" + ("; there was no step yet" if able else "")]
+        else:
+            served = sum(bool(layer.served) for layer in self.layers)
+            kept = sum(layer.if_kept for layer in self.layers)
+            lines = [f"policy {self.name}: {served} of {count} layers served in the last step, {self.held:,} of {kept:,} bytes held"]
+        width = max((len(layer.name) for layer in self.layers), default=0)
+        for layer in self.layers:
+            if layer.served_as is None:
+                text = f"own forward: {layer.reason or 'apply() was not called for it'}"
+            else:
+                text = f"{layer.calls:6} passes served, {layer.held:14,} of {layer.if_kept:,} bytes held"
+                for reason, count in layer.own_forward.items():
+                    text += f"; {count} by its own forward: {reason}"
+            lines.append(f"  {layer.name:{width}}  {text}")
+        lines += ["  " + line for line in self._masks()]
+        if self.rest:
+            lines.append(f"  by their own code: {', '.join(self.rest)}")
+        lines.append(f"  loss: {self.loss}")
+        return "\n".join(lines)
+
+    def _masks(self) -> list[str]:
+        """What attention masks cost."""
+        padded = collections.Counter(layer.padding for layer in self.layers if layer.padding)
+        lines = [
+            f"padding: {count} layers in the last step, attention by {kernel}, in each {bias:,} bytes for it; the model's mask has {mask:,} bytes"
+            for (kernel, bias, mask), count in padded.items()
+        ]
+        others = sum(OTHER in layer.own_forward for layer in self.layers)
+        return lines + [f"masks: {others} layers ran their own forward, since {OTHER}"] * bool(others)
+
+
+def _candidates(model: nn.Module) -> list[tuple[str, nn.Module, Family, str | None]]:
+    found = []
+    for name, module in model.named_modules():
+        family, problem = family_of(module)
+        if family is not None:
+            found.append((name, module, family, problem))
+    return found
+
+
+def _others(model: nn.Module, known: set[nn.Module]) -> tuple[list[tuple[str, nn.Module]], list[str]]:
+    """Layers of unknown classes in lists of modules, as of a vision tower; and all other modules with parameters, with their classes."""
+    layers, rest, inside = [], [], set(known)
+    whole = {m for m in model.modules() if m not in known and not known.isdisjoint(m.modules())}
+    for name, module in model.named_modules():  # a module comes before its submodules
+        if module in inside:
+            inside.update(module.children())
+        elif isinstance(module, nn.ModuleList):
+            found = [(f"{name}.{key}", m) for key, m in module.named_children() if m not in known | whole and any(True for _ in m.parameters())]
+            layers += found
+            inside.update(m for _, m in found)
+    whole |= {m for m in model.modules() if not inside.isdisjoint(m.modules())}
+    for name, module in model.named_modules():
+        if module in inside or module in whole:
+            continue
+        inside.update(module.modules())
+        if any(True for _ in module.parameters()):
+            rest.append(f"{name} ({type(module).__name__})")
+    return layers, rest
+
+
+_PLAN_SETTINGS = ("padded", "allow", "optimizer", "clip", "device", "gpu", "autocast")  # arguments of plan() that a budget may have
+
+
+def _asked_for(policy: Any, budget: Any, batch: Any, chunked_loss: bool, settings: dict) -> str | os.PathLike | None:
+    """The policy argument of apply() after checks; None: plan() chooses one for the budget."""
+    automatic = policy == "auto" or (policy is None and budget is not None)
+    unknown = [name for name in settings if name not in _PLAN_SETTINGS]
+    if unknown:
+        raise TypeError(f"compact.apply: no such argument: {', '.join(unknown)}; with a budget there are {', '.join(_PLAN_SETTINGS)}")
+    if settings and not automatic:
+        raise TypeError(f"compact.apply: {', '.join(settings)}: only with a budget")
+    if not automatic and budget is not None:
+        raise ValueError("compact.apply: give a policy or a budget, not both")
+    if budget is not None and batch is None:
+        raise ValueError('compact.apply: a budget needs the batch that it is for: apply(model, budget="10GiB", batch=(8, 2048))')
+    if automatic != (budget is not None) or automatic != (batch is not None):
+        raise ValueError('compact.apply: policy "auto" takes a byte budget and a batch: apply(model, budget="10GiB", batch=(8, 2048))')
+    if automatic and not chunked_loss:
+        raise ValueError("compact.apply: policy `auto` makes the loss in chunks, which chunked_loss=False forbids")
+    if isinstance(policy, Plan):
+        if policy.policy is None:
+            raise ValueError("compact.apply: the plan has no policy, which a budget gives it")
+        return policy.policy
+    return None if automatic else "exact" if policy is None else policy
+
+
+def apply(
+    model: Model,
+    policy: str | os.PathLike | Plan | None = None,
+    *,
+    chunked_loss: bool = True,
+    budget: int | str | None = None,
+    batch: int | tuple[int, int] | dict[str, torch.Tensor] | None = None,
+    seed: int = 0,
+    **settings: Any,
+) -> Model:
+    """Lets a model train in less memory: its layers hold what their backward pass reads as `policy` says. Returns the model.
+
+    policy: a preset's name ("exact", which is the default, "recompute", "gact-l1", ...;
+    compact.presets()), the path of a policy's file, its text, or a plan for a budget. With a `budget` and
+    a `batch` it is "auto": what plan() chooses for them and the same `settings` (padded, allow, optimizer,
+    clip, device, gpu, autocast).
+
+    Optimizers are to be made after apply(). A policy with `grad` lines, as "compact", projects
+    gradients: weights that it names are frozen, and parameters `carrier` beside them take their
+    gradients, for compact.optim alone. `seed`: of the projections; ranks of one run must be given the
+    same.
+
+        compact.apply(model, "recompute")
+        compact.apply(model, budget="10GiB", batch=(8, 2048), allow="quantize")
+
+    Layers that the library knows (compact.families()) get another forward pass, one node of the graph
+    each, and where the policy says so a causal language model in training makes its loss in chunks
+    where it is given labels; its output then has no logits. `chunked_loss=False` leaves the loss
+    alone. Models inside other modules are found. Classes, submodules, parameters and their names stay
+    as they are, and the layers' own forward runs wherever a block would compute something else:
+    report() counts and names that.
+
+    Throws ValueError where no layer can be served, unless adapters are around some, on a policy that is malformed, names slots that
+    the layers have not, or asks for what the package does not do, and where the model has a policy;
+    torch.OutOfMemoryError where no policy meets the budget. Then nothing was changed.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"compact.apply: the first argument must be a torch.nn.Module, is a {type(model).__name__}")
+    planned = isinstance(policy, Plan)
+    policy = _asked_for(policy, budget, batch, chunked_loss, settings)
+    planned |= policy is None
+    text = "" if policy is None else policy_text(policy)
+    found = _candidates(model)
+    if any(STATE in module.__dict__ for module in model.modules()):
+        raise ValueError("compact.apply: this model has a policy already: compact.remove(model) takes it back")
+    if not found:
+        known = ", ".join(sorted(family.layer.rsplit(".", 1)[1] for family in FAMILIES))
+        layers = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m)]
+        seen = f" ({type(layers[0][0]).__name__} is not)" if layers else ""
+        raise ValueError(
+            f"compact.apply: no layer of this model is known{seen}; known: {known}. "
+            "compact.saved_tensors() holds the saved tensors of any network in codes"
+        )
+    check_version()
+    if policy is None:
+        policy = plan(model, batch, policies=(), budget=budget, **settings).policy
+        text = policy_text(policy)
+    notes = Notes()
+    states: list[tuple[nn.Module, LayerState | str]] = []
+    for number, (_, module, family, problem) in enumerate(found):
+        problem = problem or layer_problem(module, family)
+        states.append((module, problem or LayerState(module, family, number, text, seed, notes)))
+    served = [state for _, state in states if isinstance(state, LayerState)]
+    if not served:
+        reason = f"{found[0][0]}: {states[0][1]}. compact.saved_tensors() holds the saved tensors of any network in codes"
+        if not any(plain(m) is not m for m in model.modules()):  # which may be removed later
+            raise ValueError(f"compact.apply: no layer can be served: {reason}")
+        notes.say(f"no layer can be served, all keep their own forward: {reason}")
+    slots = [slot for state in served for slot in state.block.slots()]
+    slots.append(("loss.logits", "logits"))
+    products = [f"{state.name}.{product}" for state in served for product in state.family.products]
+    names, roles = zip(*slots)
+    if served:
+        ops.check_patterns(os.fspath(policy), list(names), list(roles), products)
+    projected = [
+        (f"{state.name}.{product}", inside.weight)
+        for module, state in states
+        if isinstance(state, LayerState)
+        for inside, product in state.projected_modules(module)  # some of several matrices
+    ]
+    problem = projection_problem(projected, model) if projected else None
+    if problem:
+        raise ValueError(f"compact.apply: {problem}")
+    layers = {module for module, _ in states}
+    models = [m for m in model.modules() if m not in layers and not layers.isdisjoint(m.modules())]
+    whole = [m for m in models if loss.takes_cache(m)]
+    keeps_logits, tokens = ops.loss_chunk(text) if any(map(loss.serves, whole)) else (True, 0)
+    for module, state in states:
+        module.__dict__[STATE] = state
+        if isinstance(state, LayerState):
+            for inside, product in state.projected_modules(module):
+                add_carrier(inside, state.projected[product], bool(state.numbers["transposed"]))
+            _replace_forward(module, served_layer.forward)
+    for module in whole:
+        own = loss.own_loss(module, chunked_loss and not keeps_logits)
+        module.__dict__[STATE] = loss.LossState(tokens, own, notes)
+        _replace_forward(module, loss.model_forward)
+        if own is None:
+            module.lm_head.__dict__[STATE] = True
+            _replace_forward(module.lm_head, loss.head_forward)
+    model.__dict__["_compact_policy"] = ("auto" if planned else _name_of(policy), text)
+    if moments := moments_of(model):
+        notes.say(f"this policy counts on moments in {moments}, which compact.optim has for a model; for parameters say moments={moments!r}")
+    return model
+
+
+def _name_of(policy: str | os.PathLike) -> str:
+    name = os.fspath(policy)
+    return name if name in presets() or os.path.exists(name) else "given as text"
+
+
+def _replace_forward(module: nn.Module, function: Callable) -> None:
+    module.forward = Forward(function, module)
+    module.__dict__[REPLICATE] = Replicate(None, module)
+
+
+def remove(model: Model) -> Model:
+    """Takes back what apply() did; returns the model. Does nothing where it did nothing.
+
+    Throws RuntimeError, with nothing changed, where gradients are projected in a model that
+    DistributedDataParallel wraps, which would not know the weights that take them then.
+    """
+    check_removal(model)
+    for module in model.modules():
+        remove_carrier(module)
+        if STATE not in module.__dict__:
+            continue
+        for name in ("forward", "_old_forward"):  # accelerate's hooks keep the forward that they wrap
+            given = module.__dict__.get(name)
+            if isinstance(given, Forward):
+                if name == "forward":
+                    del module.__dict__[name]
+                else:
+                    module.__dict__[name] = type(module).forward.__get__(module)
+        module.__dict__.pop(STATE)
+        module.__dict__.pop(REPLICATE, None)
+    for module in model.modules():
+        module.__dict__.pop("_compact_policy", None)
+    return model
+
+
+def report(model: nn.Module) -> Report:
+    """Layer by layer, whether compact serves it and what was held in the last step."""
+    rows = []
+    candidates = _candidates(model)
+    for name, module, _, problem in candidates:
+        state = state_of(module)
+        if isinstance(state, LayerState):
+            rows.append(
+                LayerReport(
+                    name, state.name, None, state.calls, dict(state.own_forward), state.served,
+                    state.block.held() if state.served else [],
+                    (*state.block.padding(), state.mask) if state.served and state.mask else None,
+                )
+            )  # fmt: skip
+        else:
+            rows.append(LayerReport(name, None, state or problem))
+    others, rest = _others(model, {module for _, module, _, _ in candidates})
+    rows += [LayerReport(name, None, f"{type(module).__name__} is none of the layers that compact knows") for name, module in others]
+    found = (m.__dict__["_compact_policy"] for m in model.modules() if "_compact_policy" in m.__dict__)
+    name, text = next(found, (None, None))
+    return Report(text, rows, _loss_of(model), name, rest)
+
+
+def _loss_of(model: nn.Module) -> str:
+    states = [state_of(module) for module in model.modules()]
+    states = [state for state in states if isinstance(state, loss.LossState)]
+    state = next((state for state in states if state.own_loss is None), states[0] if states else None)
+    if state is None:
+        return "the model's own"
+    if state.own_loss is not None:
+        return f"the model's own: {state.own_loss}"
+    text = f"in chunks, {state.calls} passes"
+    return text + "".join(f"; {count} from all logits: {reason}" for reason, count in state.own.items())
+
+
+def families() -> list[str]:
+    """Classes of layers that apply() can serve."""
+    return [family.layer for family in FAMILIES]

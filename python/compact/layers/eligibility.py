@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a block of the library computes what the modules of a layer compute."""
+from __future__ import annotations
+
+import inspect
+
+from torch import nn
+
+from ..base.library import TYPES
+from ..base.type_names import base_of_path, name_of, path_of
+from .adapters import adapter_problem, is_lora, plain
+from .families import Family
+from .layer_numbers import submodule
+
+# Modules inside a layer run code of these origins; code of any other origin may compute anything.
+_KNOWN_CODE = ("torch.nn.modules.", "transformers.activations", "transformers.pytorch_utils")
+
+
+def layer_problem(layer: nn.Module, family: Family) -> str | None:
+    """Why a layer of a family cannot be served."""
+    if "forward" in layer.__dict__:
+        return "its forward was replaced"
+    problem = submodules_problem(layer, family)
+    if problem:
+        return problem
+    for path in (path for paths in family.products.values() for path in paths):
+        module = submodule(layer, path)
+        problem = adapter_problem(module) if is_lora(module) else None
+        if problem:
+            return f"{path}: {problem}"
+    dtype = plain(submodule(layer, next(iter(family.products.values()))[0])).weight.dtype
+    if dtype not in TYPES:
+        return f"its weights are {name_of(dtype)}; float32 and bfloat16 are served (model.float(), model.bfloat16(); with Trainer bf16=True)"
+    return family.refuses(layer)
+
+
+def submodules_problem(layer: nn.Module, family: Family) -> str | None:
+    """Which submodule of a layer, if any, a block cannot stand in for."""
+    for path in (path for paths in family.products.values() for path in paths):
+        module = submodule(layer, path)
+        if module is None:
+            return f"it has no {path}"
+        if not _derives(plain(module) if is_lora(module) else module, family.product_class):
+            return f"{path} is a {path_of(type(module))}"
+    for path in family.norms.values():
+        module = submodule(layer, path)
+        if module is None:
+            return f"it has no {path}"
+        if not _is_norm(module, family.kind == "gated"):
+            return f"{path} is a {path_of(type(module))}"
+    return _foreign_code(layer, family)
+
+
+def _derives(module: nn.Module, path: str) -> bool:
+    base = base_of_path(type(module), path)
+    return base is not None and type(module).forward is base.forward
+
+
+def _is_norm(module: nn.Module, rms: bool) -> bool:
+    if not rms:
+        known = type(module).forward is nn.LayerNorm.forward and len(getattr(module, "normalized_shape", ())) == 1
+        return known and module.weight is not None and module.bias is not None
+    name = next((c.__name__ for c in type(module).__mro__ if c.__module__.startswith("transformers.models.")), "")
+    return name.endswith("RMSNorm") and hasattr(module, "eps" if name.startswith("Gemma") else "variance_epsilon")
+
+
+def _foreign_code(layer: nn.Module, family: Family) -> str | None:
+    """Which submodule runs code that is neither of torch, nor of LoRA, nor of the layer's own file."""
+    own = inspect.unwrap(type(layer).forward).__module__
+    products = {submodule(layer, path) for paths in family.products.values() for path in paths}
+    for name, module in layer.named_modules():
+        if module in products and is_lora(module):
+            continue
+        origin = inspect.unwrap(type(module).forward).__module__
+        if origin != own and not origin.startswith(_KNOWN_CODE):
+            return f"{name or 'its forward'} runs code of {origin}"
+    return None

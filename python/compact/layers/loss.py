@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loss of language models from hidden states, in chunks of tokens: logits never exist at once."""
+from __future__ import annotations
+
+import inspect
+import threading
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from ..base.library import can_compute_on, kind_of, ops, TYPES
+from ..base.log import Notes
+from ..base.torch_private import has_global_hooks, HOOKS, under_transform
+from ..base.type_names import is_forward_of
+from .call_arguments import CACHES
+from .patched_forward import Forward, STATE
+
+# Models whose forward computes hidden states, lm_head, loss_function and nothing between them, so that a loss in
+# chunks can replace the last two. (Some cap their logits; _chunks_problem() refuses that.)
+MODELS = frozenset(
+    f"transformers.models.{module}.modeling_{module}.{name}"
+    for module, name in (
+        ("llama", "LlamaForCausalLM"),
+        ("mistral", "MistralForCausalLM"),
+        ("qwen2", "Qwen2ForCausalLM"),
+        ("qwen3", "Qwen3ForCausalLM"),
+        ("smollm3", "SmolLM3ForCausalLM"),
+        ("phi3", "Phi3ForCausalLM"),
+        ("gemma2", "Gemma2ForCausalLM"),
+        ("gemma3", "Gemma3ForCausalLM"),
+        ("gpt2", "GPT2LMHeadModel"),
+    )
+)
+
+
+class LossState:
+    """The state of a model whose loss may be made in chunks."""
+
+    def __init__(self, tokens: int, own_loss: str | None, notes: Notes):
+        self.tokens, self.notes = tokens, notes
+        self.own_loss = own_loss  # why the model's own loss always runs; None: it is made in chunks
+        self.calls = 0
+        self.own: dict[str, int] = {}
+
+
+class _Wanted(threading.local):
+    """The head that is to return a loss in place of logits in this pass of this thread, and the loss's arguments."""
+
+    head: nn.Module | None = None
+    arguments: tuple = ()  # of linear_cross_entropy(): targets, count, tokens
+
+
+_wanted = _Wanted()
+
+
+def serves(model: nn.Module) -> bool:
+    """Whether a model has the forward of a class in MODELS, neither derived nor patched."""
+    return any(is_forward_of(type(model), path) for path in MODELS)
+
+
+def takes_cache(module: nn.Module) -> bool:
+    """Whether a module is a model of transformers, whole or inside another one, which has the forward
+    of its class and may be asked for a cache."""
+    if not type(module).__mro__[0].__module__.startswith("transformers.models.") and not serves(module):
+        return False
+    return "forward" not in module.__dict__ and "use_cache" in inspect.signature(type(module).forward).parameters
+
+
+def own_loss(model: nn.Module, chunked: bool) -> str | None:
+    """Why a model's own loss runs in every pass; None: chunks may replace it."""
+    if not serves(model):
+        return "its forward is none of those that compact knows a loss in chunks for"
+    if not chunked:
+        return "the policy or chunked_loss leaves it alone"
+    if "forward" in model.lm_head.__dict__:
+        return "the forward of lm_head was replaced"
+    return None
+
+
+def _only_of_shards(head: nn.Module) -> bool:
+    return all(getattr(hook, "__module__", "").startswith("torch.distributed.fsdp") for kind in HOOKS for hook in getattr(head, kind).values())
+
+
+def _chunks_problem(model: nn.Module, kwargs: dict) -> str | None:
+    from transformers.loss.loss_utils import ForCausalLMLoss
+
+    if not model.training:
+        return "the model is in eval mode; model.train() changes that"
+    head = model.lm_head
+    if type(head).__name__ == "FullyShardedDataParallel":
+        return "lm_head is a unit of FullyShardedDataParallel by itself, whose weight is there while it runs alone"
+    if STATE not in head.__dict__ or not isinstance(head, nn.Linear):
+        return f"lm_head was replaced by another {type(head).__name__}: apply once that is done"
+    if not isinstance(head.__dict__.get("forward"), Forward):
+        return "the forward of lm_head was replaced"
+    if inspect.unwrap(type(head).forward) is not nn.Linear.forward or head.bias is not None:
+        return "lm_head is no plain Linear without a bias"
+    if not _only_of_shards(head) or has_global_hooks():
+        return "lm_head has a hook"
+    if under_transform():
+        return "a transform of torch.func or forward-mode differentiation runs"
+    if getattr(model.config, "final_logit_softcapping", None) is not None:
+        return "its logits are capped (final_logit_softcapping)"
+    if model.loss_function is not ForCausalLMLoss:
+        return "the model has a loss_function of its own"
+    if kwargs.get("logits_to_keep", 0) != 0:
+        return "logits_to_keep is given"
+    if kwargs.get("return_dict") is False or not getattr(model.config, "return_dict", True):
+        return "a tuple is to be returned (return_dict)"
+    if kwargs.get("ignore_index", -100) != -100 or kwargs.get("weight") is not None:
+        return "the loss is given settings of its own"
+    return None
+
+
+def _leave_out_cache(model: nn.Module, kwargs: dict) -> None:
+    """Switches the cache off, which training does not use. But without a cache or a mask, transformers reads positions
+    that begin again as several sequences in one row: a mask of ones has the effect of the cache."""
+    kwargs["use_cache"] = False
+    if kwargs.get("position_ids") is None or kwargs.get("attention_mask") is not None:
+        return
+    checkpointed = model.training and any(getattr(m, "gradient_checkpointing", False) for m in model.modules())  # without a cache, too
+    x = kwargs["input_ids"] if kwargs.get("input_ids") is not None else kwargs.get("inputs_embeds")
+    if getattr(model.config.get_text_config(), "use_cache", False) and not checkpointed and x is not None:
+        kwargs["attention_mask"] = torch.ones(x.shape[:2], dtype=torch.long, device=x.device)
+
+
+def model_forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """The forward of a model for causal language modelling: in training, with labels and gradients on, the
+    loss in chunks, and `logits` None."""
+    state: LossState = model.__dict__[STATE]
+    own = type(model).forward
+    if not torch.is_grad_enabled():
+        return own(model, *args, **kwargs)
+    if args:
+        names = list(inspect.signature(own).parameters)[1:]
+        kwargs = dict(zip(names, args)) | kwargs
+        args = ()
+    labels = kwargs.get("labels")
+    if (model.training or labels is not None) and kwargs.get("use_cache") is None and all(kwargs.get(name) is None for name in CACHES):
+        _leave_out_cache(model, kwargs)
+    if labels is None or state.own_loss is not None:
+        return own(model, *args, **kwargs)
+    reason = _chunks_problem(model, kwargs)
+    if reason is not None:
+        state.own[reason] = state.own.get(reason, 0) + 1
+        state.notes.say(f"the loss is made from all logits: {reason}")
+        return own(model, *args, **kwargs)
+    kwargs.pop("labels")
+    targets = kwargs.pop("shift_labels", None)
+    if targets is None:
+        targets = functional.pad(labels, (0, 1), value=-100)[..., 1:].contiguous()
+    before = _wanted.head, _wanted.arguments
+    _wanted.head, _wanted.arguments = model.lm_head, (targets, kwargs.get("num_items_in_batch"), state.tokens)
+    try:
+        outputs = own(model, *args, **kwargs)
+    finally:
+        _wanted.head, _wanted.arguments = before
+    state.calls += 1
+    fields = dict(outputs.items()) | {"loss": outputs.logits, "logits": None}
+    return type(outputs)(**fields)
+
+
+def head_forward(head: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
+    """The forward of a head: logits, or the loss where model_forward() asked for it."""
+    if _wanted.head is not head:
+        return type(head).forward(head, hidden)
+    return linear_cross_entropy(hidden, head.weight, *_wanted.arguments)
+
+
+def linear_cross_entropy(
+    hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, count: Any = None, tokens: int = 0
+) -> torch.Tensor:
+    """The sum of cross-entropies of hidden weight^T, divided by `count`, or their mean.
+
+    hidden [..., width], weight [vocabulary, width], targets int64 [...], -100 ignored. Logits are made
+    for `tokens` tokens at a time (0: as many as are fast) and gradients with them, so that what is
+    held until the backward pass are those of hidden and weight. Under autocast products are made in
+    its type.
+    """
+    kind = kind_of(hidden)
+    if torch.is_autocast_enabled(kind):
+        dtype = torch.get_autocast_dtype(kind)
+        hidden, weight = hidden.to(dtype), weight.to(dtype)
+    if hidden.dtype not in TYPES or not can_compute_on(kind):
+        return _from_logits(hidden, weight, targets, count)
+    targets = targets.to(hidden.device)
+    if count is None:
+        count = (targets != -100).sum()
+    scale = 1.0
+    if not isinstance(count, torch.Tensor) or not count.is_cuda:
+        count = float(count)
+        if count > 0:
+            scale, count = 1 / count, 1.0
+    loss = ops.chunked_cross_entropy(hidden, weight, targets, scale, tokens, 0.0)
+    if isinstance(count, torch.Tensor):
+        return loss / count
+    return loss if count == 1 else loss / loss.new_tensor(count)  # by 0 as transformers has it
+
+
+def _from_logits(hidden, weight, targets, count):
+    logits = functional.linear(hidden, weight).float().flatten(0, -2)
+    reduction = "mean" if count is None else "sum"
+    loss = functional.cross_entropy(logits, targets.flatten().to(logits.device), reduction=reduction)
+    return loss if count is None else loss / count

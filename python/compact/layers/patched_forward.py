@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects that replace the `forward` of one module, and the state that compact keeps in the module."""
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.compiler import is_dynamo_compiling
+
+from ..base.torch_private import REPLICATE
+
+STATE = "_compact"  # the attribute of a module whose forward is replaced
+
+
+def state_of(module: nn.Module) -> Any:
+    """The state that compact keeps in a module; None: it keeps none."""
+    return module.__dict__.get(STATE)
+
+
+class Forward:
+    """Replaces the forward of one module; a copy of it in a copied module is for that one."""
+
+    def __init__(self, function: Callable | None, module: nn.Module):
+        self.function, self._module = function, weakref.ref(module)  # a model is freed without a collection
+
+    @property
+    def module(self) -> nn.Module:
+        return self._module()
+
+    def __reduce__(self):
+        return type(self), (self.function, self.module)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        module = self._module()
+        if STATE not in module.__dict__:  # after remove(), where a wrapper still holds this object
+            return type(module).forward(module, *args, **kwargs)
+        if is_dynamo_compiling():  # a compiled graph cannot contain the library's nodes
+            return _outside_of_graphs(self.function, module, *args, **kwargs)
+        return self.function(module, *args, **kwargs)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        # Trainer reads from the signature which columns of a data set a model takes.
+        return inspect.signature(type(self.module).forward.__get__(self.module))
+
+
+class Replicate(Forward):
+    """Makes the replicas of a module for nn.DataParallel, which run the forward of its class."""
+
+    def __call__(self) -> nn.Module:
+        module = self._module()
+        if getattr(state_of(module), "projected", None) and torch.is_grad_enabled():
+            raise RuntimeError("compact: nn.DataParallel's replicas would lose projected gradients: use DistributedDataParallel, or one GPU")
+        replica = getattr(type(module), REPLICATE)(module)
+        for name in (STATE, "forward", REPLICATE):
+            replica.__dict__.pop(name, None)
+        return replica
+
+
+@torch.compiler.disable
+def _outside_of_graphs(function: Callable, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    return function(module, *args, **kwargs)

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the process that plans does: runs steps of a model on the meta device, where tensors take no
+memory, and counts what they would take."""
+from __future__ import annotations
+
+import gc
+import pickle
+import traceback
+from typing import Any, IO
+
+import torch
+from torch import nn
+
+from ..base.library import classes, ops
+from ..base.log import log
+from ..base.torch_private import storage_id
+from ..layers import apply, masks
+from ..layers.patched_forward import state_of
+from ..layers.served_layer import LayerState
+from ..optim import Muon
+from ..optimizers.optimizer import Optimizer
+from ..planning import known_values
+from ..planning.client import OF_SCRIPT
+from ..projected_weights.carriers import Carrier
+from . import attention, autocast, operations
+from .asked_model import inputs_of, model_of
+
+_kept = []  # registrations live as long as this process
+
+
+class _Step:
+    """A training step of a model, and what it takes under one policy after another."""
+
+    def __init__(self, asked: dict):
+        built = classes.StepTrace(0, False, False)
+        self.model = model_of(asked).train()
+        self.given = inputs_of(asked, self.model)
+        self.clip, self.autocast = asked["clip"], asked["autocast"]
+        built.stop()
+        self._built, self._asked, self._bare = built, asked["optimizer"], ops.planned_bytes()
+        self.treat(None)
+
+    def treat(self, policy: str | None) -> None:
+        """Gives the model this policy; None: takes every one back."""
+        self.optimizer, self.parameters = None, []
+        for p in self.model.parameters():  # of a step that failed
+            p.grad = None
+        apply.remove(self.model)
+        masks._last.result = ()  # lengths of samples, which each step keeps for the next
+        gc.collect()  # what is in circles would go in a step
+        self._outside = ops.planned_bytes() - self._bare  # what a search holds
+        if policy is not None:
+            apply.apply(self.model, policy)
+        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self._earlier, self._first = [self._built], True
+        if self._asked is None:
+            return
+        cls, settings = self._asked
+        if any(isinstance(p, Carrier) for p in self.parameters):
+            self.check_projects()
+        if self.moments() and policy is not None and ops.moments_of(policy):
+            settings = settings | {"moments": ops.moments_of(policy)}
+        self.optimizer = cls(self.model if issubclass(cls, Muon) else self.parameters, **settings)
+
+    def moments(self) -> str:
+        """How all moments are held where no policy says it; empty: none can."""
+        cls, settings = self._asked or (None, {})
+        return cls.usual_moments if cls and issubclass(cls, Optimizer) and settings.get("moments") is None else ""
+
+    def check_projects(self) -> None:
+        """Throws ValueError where the optimizer is none for projected gradients."""
+        if not self._asked or not issubclass(self._asked[0], Optimizer):
+            raise ValueError("projected gradients need compact.optim.AdamW or compact.optim.Muon: give it as `optimizer`")
+
+    def run(self, operations: bool = False, segments: bool = False) -> Any:
+        """The trace of one step, with its operations or what its layers are given, where a search asks for it."""
+        if self._first and not segments:  # what an optimizer makes in its first step is there in all others
+            self._first = False
+            self._earlier.append(self._traced())
+        return self._traced(operations, segments)
+
+    def planned(self, policy: str, operations: bool, segments: bool) -> tuple[Any, int]:
+        """What a search asks for: a step under a policy, and what it reserves."""
+        self.treat(policy)
+        trace = self.run(operations, segments)
+        if segments and (reason := _why_none(self.model)):
+            raise ValueError(f"compact.plan: every layer keeps its own forward, so that there is nothing to choose: {reason}")
+        return trace, trace.reserved(self._earlier)
+
+    def row(self, name: str) -> dict:
+        """What a step takes as the model is now."""
+        trace = self.run()
+        peak, gradients, saved, workspace, moment = trace.peak()
+        states = self._state_bytes()
+        return {
+            "policy": name,
+            "peak": peak,
+            "reserved": trace.reserved(self._earlier),
+            "weights": sum({storage_id(s): s.nbytes() for s in (p.untyped_storage() for p in self.model.parameters())}.values()),
+            "optimizer": states,
+            "gradients": gradients,
+            "saved": saved,
+            "workspace": workspace,
+            "at": moment,
+        }
+
+    def _state_bytes(self) -> int:
+        if self.optimizer is None:
+            return 0
+        held = {}
+        for state in self.optimizer.state.values():
+            for t in state.values():
+                if isinstance(t, torch.Tensor) and t.device.type == "meta":
+                    held[storage_id(t.untyped_storage())] = t.untyped_storage().nbytes()
+        return sum(held.values())
+
+    def _traced(self, operations: bool = False, segments: bool = False) -> Any:
+        trace = classes.StepTrace(self._outside, operations, segments)
+        last = [m for m in self.model.modules() if isinstance(state_of(m), LayerState)][-1:]
+        hooks = [m.register_forward_hook(lambda *_: trace.moment("loss")) for m in last]
+        if getattr(self.optimizer, "releases", False):  # then no gradient is there behind the backward pass
+            hooks += [p.register_hook(trace.gradient) for p in self.parameters]
+        try:
+            trace.moment("forward")
+            with known_values.KnownValues(), autocast.autocast(self.autocast):
+                loss = self.model(**self.given).loss
+            if loss is None:
+                raise ValueError("compact.plan: the model gives no loss: `batch` must hold its labels")
+            trace.moment("backward")
+            loss.backward()
+            for p in self.parameters:
+                if p.grad is not None:
+                    trace.gradient(p.grad)
+            if self.clip:
+                trace.moment("gradient norm")
+                nn.utils.clip_grad_norm_(self.parameters, 1.0)
+            if self.optimizer is not None:
+                trace.moment("optimizer")
+                with known_values.NumbersOfUpdates():
+                    self.optimizer.step()
+            for p in self.parameters:
+                p.grad = None
+        finally:
+            for hook in hooks:
+                hook.remove()
+            trace.stop()
+        return trace
+
+
+def _plain(step: _Step, policy: str) -> None:
+    """The model as it is without compact, as one of the policies that a table compares."""
+    step.treat(None)
+    switched = [m for m in step.model.modules() if hasattr(m, "gradient_checkpointing")]
+    if policy == "gradient_checkpointing":
+        if not switched or not hasattr(step.model, "gradient_checkpointing_enable"):
+            raise ValueError("it has no gradient checkpointing")
+        step.model.gradient_checkpointing_enable({"use_reentrant": False})
+    else:
+        for module in switched:
+            module.gradient_checkpointing = False
+
+
+def _why_none(model: nn.Module) -> str | None:
+    """Why none of the layers that a policy was given to was served in the step before; None: some were."""
+    states = [s for s in map(state_of, model.modules()) if isinstance(s, LayerState)]
+    if any(state.served for state in states):
+        return None
+    return next((reason for state in states for reason in state.own_forward), "no pass with gradients came to them")
+
+
+def _search(step: _Step, asked: dict) -> Any:
+    """The search for the fastest policy of a model's served layers whose step takes no more than a budget."""
+    if "project" in asked["allow"]:
+        step.check_projects()
+    _plain(step, "plain")
+    library = torch.library.Library("compact", "FRAGMENT")
+    library.impl("planned_step", step.planned, "CompositeExplicitAutograd")
+    _kept.append(library)
+    half = torch.bfloat16 in (asked["autocast"], next(step.model.parameters()).dtype)
+    return classes.PolicySearch(asked["allow"], step.moments(), half, asked["tf32"])
+
+
+def answer(asked: dict) -> dict:
+    torch.set_num_threads(asked["threads"])
+    torch.use_deterministic_algorithms(asked["deterministic"], warn_only=True)
+    operations.use(asked["device"], asked["gpu"])
+    attention.use(asked["device"])
+    autocast.use(asked["device"])
+    step = _Step(asked)
+    rows, failed = [], {}
+    for policy in asked["policies"]:
+        try:
+            if policy in ("plain", "gradient_checkpointing"):
+                _plain(step, policy)
+            else:
+                _plain(step, "plain")
+                step.treat(policy)
+            row = step.row(policy)
+            if policy not in ("plain", "gradient_checkpointing") and (reason := _why_none(step.model)):
+                raise ValueError(f"no layer would be served: {reason}")
+            rows.append(row)
+        except ValueError as error:
+            if policy in asked["must"]:
+                raise
+            failed[policy] = str(error)
+    reply = {
+        "rows": rows,
+        "failed": failed,
+        "mask": step.given.get("attention_mask") is not None if "input_ids" in step.given else None,
+        "model": type(step.model).__name__,
+        "parameters": sum(p.numel() for p in step.model.parameters() if not isinstance(p, Carrier)),
+    }
+    if asked["device"] == "cuda":
+        reply["gpu"], reply["memory"] = ops.planned_gpu_memory()
+    budget = asked["budget"]
+    if isinstance(budget, float):  # a part of what the model takes without compact
+        plain = next((row["reserved"] for row in rows if row["policy"] == "plain"), None)
+        if plain is None:
+            raise ValueError(f"compact.plan: the model's own step, of which the budget is a part, cannot be planned: {failed['plain']}")
+        budget = int(budget * plain)
+    if budget is not None:
+        reply["budget"] = budget
+        search = _search(step, asked)
+        found = search.find(budget)
+        if found is None:
+            return reply | {"auto": None, "least": search.least_peak()}
+        policy, *figures = found
+        step.treat(policy)
+        reply["auto"] = step.row("auto") | dict(zip(("seconds", "added_seconds", "error", "lossless"), figures), text=policy)
+    return reply
+
+
+def reply(request: IO[bytes]) -> dict:
+    """The answer to what a file asks, or {"error": why there is none}."""
+    log.setLevel("ERROR")
+    try:
+        return answer(pickle.load(request))
+    except ValueError as error:
+        return {"error": str(error)}
+    except Exception as error:  # the model's, its optimizer's
+        told = f"{type(error).__name__}: {error}"
+        if isinstance(error, AttributeError) and "__main__" in told:
+            return {"error": OF_SCRIPT.format(error)}
+        return {"error": f"compact.plan: the step that is planned failed with {told}", "trace": traceback.format_exc()}

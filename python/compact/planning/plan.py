@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a training step of a model takes, before it runs: counted in a process of its own, where the
+step runs on tensors that take no memory."""
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..base.library import ops
+from ..base.policy import policy_text
+from ..base.type_names import name_of
+from .client import ask
+from .sent import send
+
+POLICIES = ("plain", "gradient_checkpointing", "off", "exact", "recompute", "gact-l1")
+ALLOW = ("lossless", "quantize", "project")
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
+
+
+class Plan(dict):
+    """Rows of what a step takes under each policy, in bytes; str() of it is a table.
+
+    rows: of each policy `peak` (bytes of tensors at the highest moment of a step), `reserved` (on a
+    GPU what torch's caching allocator holds, else the peak), at the peak `gradients`, `saved` (for
+    the backward pass) and `workspace`, always `weights` and `optimizer`, and `at`, the moment.
+    failed: of policies that the model cannot have, why. model: its class. device: "cpu" or "cuda", and
+    of a GPU `gpu`, its name, and `memory`, what a step may take of it in bytes, 0 where that is not
+    known. mask: whether an attention mask was counted; None: the model takes none. With a budget also `budget`, and `policy`,
+    the lines of the chosen one or its name, whose row is the last, with `seconds` of a step and of these
+    `added_seconds`, predicted, and the `error` of gradients.
+    """
+
+    @property
+    def policy(self) -> str | None:
+        """The lines of the policy that was chosen for the budget; None: there was no budget."""
+        return self.get("policy")
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        cuda = self["device"] != "cpu"
+        lines = [f"{self['model']}, {self['parameters']:,} parameters, a step on {self['gpu'] if cuda else 'the CPU'}, MiB"]
+        names = ("peak", *(("reserved",) if cuda else ()), "weights", "optimizer", "gradients", "saved", "workspace")
+        width = max(len("policy"), *(len(row["policy"]) for row in self["rows"]), 0)
+        lines.append(f"{'policy':{width}}" + "".join(f"{name:>11}" for name in names) + "  highest in")
+        for row in self["rows"]:
+            numbers = "".join(f"{row[name] / (1 << 20):11,.1f}" for name in names)
+            lines.append(f"{row['policy']:{width}}{numbers}  {row['at']}")
+        lines.append("weights and optimizer are there all the time; gradients, saved tensors and workspace are those of the highest moment")
+        if self["mask"] is False:
+            lines.append("no attention mask is counted, which padded samples have: padded=True counts one, or `attention_mask` in a dictionary")
+        if self.get("memory"):
+            fits = [row["policy"] for row in self["rows"] if row["reserved"] <= self["memory"]]
+            lines.append(f"policies that fit in its {self['memory'] / (1 << 30):.1f} GiB: {', '.join(fits) or 'none'}")
+        for reason in dict.fromkeys(self["failed"].values()):
+            policies = [policy for policy, why in self["failed"].items() if why == reason]
+            lines.append(f"{', '.join(policies)}: not for this model: {reason}")
+        if self.get("policy"):
+            row = self["rows"][-1]
+            lines.append(f"auto fits {self['budget']:,} bytes; rebuilding is predicted to add {row['added_seconds']:.3g} s to a step:")
+            lines += ["  " + line for line in self["policy"].splitlines()]
+        return "\n".join(lines)
+
+
+def plan(
+    model: nn.Module | str | os.PathLike | Any,
+    batch: int | tuple[int, int] | dict[str, torch.Tensor],
+    length: int | None = None,
+    *,
+    policies: Sequence[str] = POLICIES,
+    budget: int | str | None = None,
+    allow: str = "lossless",
+    optimizer: Any = torch.optim.AdamW,
+    clip: bool = True,
+    padded: bool = False,
+    device: str | torch.device | None = None,
+    gpu: str | None = None,
+    dtype: torch.dtype | None = None,
+    autocast: torch.dtype | None = None,
+) -> Plan:
+    """What a training step of `model` takes under each of `policies`, to the byte, before it runs.
+
+    model: a module, or of transformers the folder of a model or a configuration (whose
+    `architectures` say the class; else it is that for causal or masked language modelling, or for
+    classification of images, that its type of model has). `batch`: samples, with `length` tokens each, (samples, tokens), or
+    a dictionary of what the model is called with, labels and a mask among it. `padded`: samples of
+    that length have an attention mask that says padding at their end. policies: presets, files or
+    texts, "plain" for the model as it is, "gradient_checkpointing" for that. `budget`: bytes, a
+    text ("10GiB", "800MB"), or a part of plain's ("50%"); the policy whose step is predicted to be
+    the fastest of those that take no more is chosen ("auto"). allow: where nothing without loss fits,
+    "quantize": moments of compact.optim in bf16 and f8, unless the settings say how they are held, then what is
+    kept in codes; "project": gradients and moments of compact.optim in random projections; "quantize,project":
+    both, in this order. optimizer: a class, or (class, settings), as Trainer takes it; None:
+    there is none. `clip`: whether gradients are clipped by their norm. device: "cpu" or "cuda", the
+    model's own unless given; no GPU needs to be here. gpu: the one that a plan for "cuda" is for, as
+    "4090" or "h100" (`compact list gpus` shows all); else the one that is here, or an H100. dtype: of the weights, where a folder or a configuration is given.
+    autocast: the type that the forward pass is cast to, as Trainer's bf16=True does to
+    torch.bfloat16; None: there is none.
+
+    The step runs in a process of its own, on the meta device, with one micro-batch. That process is
+    forked from one that the first plan starts, which takes some seconds for imports, and which ends
+    with this one or after five minutes without a plan. Throws ValueError where a model cannot be
+    planned, torch.OutOfMemoryError, which names the least that any policy takes, where the budget
+    cannot be met, and RuntimeError where that process was killed.
+    """
+    if not isinstance(allow, str) or not set(allow.split(",")) <= set(ALLOW):
+        raise ValueError(f"compact.plan: allow must be one of {', '.join(ALLOW)}, or several with commas between, is {allow}")
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        raise ValueError("compact.plan: call it outside of autocast, and say autocast=torch.bfloat16")
+    if autocast not in (None, torch.bfloat16, torch.float16):
+        raise ValueError(f"compact.plan: autocast must be torch.bfloat16, torch.float16 or None, is {autocast!r}")
+    settings = optimizer[1] if isinstance(optimizer, tuple) and len(optimizer) == 2 else {}
+    if clip and isinstance(settings, Mapping) and settings.get("release"):
+        raise ValueError("compact.plan: release=True lets gradients go before they could be clipped: give clip=False, and do not clip in the loop")
+    if device is None:
+        device = _device_of(model) if gpu is None else "cuda"
+    kind = torch.device(device).type
+    if kind not in ("cpu", "cuda"):
+        raise ValueError(f"compact.plan: device must be cpu or cuda, is {kind}")
+    if padded and isinstance(batch, Mapping):
+        raise ValueError('compact.plan: padded=True is for (samples, tokens): give `batch` its "attention_mask"')
+    names = [policies] if isinstance(policies, str) else list(policies)
+    must = () if policies is POLICIES else tuple(names)
+    wanted = _bytes(budget)
+    if isinstance(wanted, float) and "plain" not in names:
+        names.insert(0, "plain")
+    for name in names:
+        if name not in ("plain", "gradient_checkpointing"):
+            policy_text(name)  # an error before anything runs
+    reply = ask(
+        {
+            **_sent_model(model, dtype),
+            "batch": _sent_batch(batch, length),
+            "padded": padded,
+            "policies": names,
+            "must": must,
+            "budget": wanted,
+            "allow": allow,
+            "optimizer": _optimizer(optimizer),
+            "clip": clip,
+            "device": kind,
+            "gpu": _gpu(kind, gpu),
+            "autocast": autocast,
+            "threads": torch.get_num_threads(),  # each has buffers of its own
+            "deterministic": torch.are_deterministic_algorithms_enabled(),  # whose kernels take others on a GPU
+            "tf32": torch.backends.cuda.matmul.fp32_precision == "tf32",  # `allow_tf32` cannot be read where this was set
+        },
+        _modules(model),
+        _subject(model),
+    )
+    if budget is not None and reply["auto"] is None:
+        raise torch.OutOfMemoryError(
+            f"compact.plan: a budget of {reply['budget']:,} bytes ({budget!r}) cannot be met: the least that a "
+            f"step of this model takes with allow={allow!r} is {reply['least']:,} bytes. Less take "
+            + ('allow="quantize", ' if "quantize" not in allow else "")
+            + "fewer samples or tokens"
+            + ("" if "f8" in str(optimizer) else ", and moments in fewer bits (optimizer=(compact.optim.AdamW, {'moments': 'f8'}))")
+        )
+    result = Plan({"device": kind} | {key: reply[key] for key in ("model", "parameters", "rows", "failed", "mask", "gpu", "memory") if key in reply})
+    if budget is not None:
+        result["budget"], result["policy"] = reply["budget"], reply["auto"].pop("text")
+        result["rows"].append(reply["auto"])
+    return result
+
+
+def _device_of(model: Any) -> str:
+    if isinstance(model, nn.Module):
+        kind = next((p.device.type for p in model.parameters()), "cpu")
+        return "cpu" if kind == "meta" else kind
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _gpu(kind: str, name: str | None) -> tuple[str, int, int, int]:
+    """Name, capability, processors and bytes of shared memory for a block; "": what the library takes where it finds none."""
+    if name is not None:
+        if kind != "cuda":
+            raise ValueError(f'compact.plan: gpu={name!r} goes with device="cuda", is given with {kind}')
+        try:
+            return ops.gpu_figures(name)
+        except ValueError:
+            raise ValueError(f"compact.plan: no GPU {name!r} is known; there are {', '.join(ops.gpu_names())}") from None
+    if kind != "cuda" or not torch.cuda.is_available():
+        return "", 0, 0, 0
+    found = torch.cuda.get_device_properties(torch.cuda.current_device())
+    shared = getattr(found, "shared_memory_per_block_optin", 48 << 10)
+    return found.name, 10 * found.major + found.minor, found.multi_processor_count, shared
+
+
+def _bytes(budget: int | str | None) -> int | float | None:
+    """Bytes, or a part of what plain takes."""
+    if budget is None or (isinstance(budget, int) and not isinstance(budget, bool) and budget > 0):
+        return budget
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]i?)?b?\s*", str(budget), re.IGNORECASE)
+    if match and float(match[1]) * _UNITS[(match[2] or "").lower()] >= 1:
+        return int(float(match[1]) * _UNITS[(match[2] or "").lower()])
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*%\s*", str(budget))
+    if match and float(match[1]) > 0:
+        return float(match[1]) / 100
+    raise ValueError(f'compact.plan: budget must be bytes, as 800000000, "10GiB" or "50%", is {budget!r}')
+
+
+def _optimizer(optimizer: Any) -> tuple[type, dict] | None:
+    cls, settings = optimizer if isinstance(optimizer, tuple) else (optimizer, {})
+    if cls is None:
+        return None
+    if not isinstance(cls, type) or not issubclass(cls, torch.optim.Optimizer):
+        raise ValueError(f"compact.plan: optimizer must be a class of optimizers, (class, settings) or None, is {optimizer!r}")
+    if cls in (torch.optim.AdamW, torch.optim.Adam):
+        settings = {"fused": True} | settings  # as Trainer takes it
+    return cls, settings
+
+
+def _subject(model: Any) -> str:
+    return os.fspath(model) if isinstance(model, (str, os.PathLike)) else type(model).__name__
+
+
+def _modules(model: Any) -> list[str]:
+    """Modules that classes of a model come from."""
+    if isinstance(model, nn.Module):
+        return sorted({type(module).__module__ for module in model.modules()})
+    return [] if isinstance(model, (str, os.PathLike)) else [type(model).__module__.replace(".configuration_", ".modeling_")]
+
+
+def _sent_model(model: Any, dtype: torch.dtype | None) -> dict:
+    if isinstance(model, nn.Module):
+        if dtype is not None:
+            raise ValueError("compact.plan: dtype is for folders and configurations; model.to(dtype) changes a model")
+        return {"model": send(model), "config": None, "dtype": None}
+    name = name_of(dtype) if dtype is not None else None
+    if isinstance(model, (str, os.PathLike)):
+        if not os.path.exists(model):
+            raise ValueError(f"compact.plan: there is no folder {os.fspath(model)}; models of a hub are not fetched: give the model, or its configuration")
+        return {"model": None, "config": os.fspath(model), "dtype": name}
+    if not hasattr(model, "architectures"):
+        raise TypeError(f"compact.plan: model must be a module, a folder or a configuration, is a {type(model).__name__}")
+    return {"model": None, "config": model, "dtype": name}
+
+
+def _sent_batch(batch: Any, length: int | None) -> bytes | tuple[int, int | None]:
+    if isinstance(batch, Mapping):  # a BatchEncoding, too
+        for key, value in batch.items():
+            if value is not None and not isinstance(value, (torch.Tensor, bool, int, float, str)):
+                raise TypeError(f"compact.plan: batch[{key!r}] must be a tensor or a plain value, is a {type(value).__name__}")
+        return send(dict(batch))
+    if not isinstance(batch, (int, tuple, list)):
+        raise TypeError(
+            "compact.plan: batch must be samples, (samples, tokens) or a dictionary of what the model is called with, "
+            f'as {{"input_ids": ..., "labels": ...}}, is a {type(batch).__name__}'
+        )
+    if not isinstance(batch, int) and len(batch) > 2:
+        raise ValueError(f"compact.plan: batch must be samples, or (samples, tokens), is {batch!r}")
+    samples, tokens = (batch, length) if isinstance(batch, int) else (*batch, length)[:2]
+    for number in (samples, tokens):
+        if number is not None and (not isinstance(number, int) or number <= 0):
+            raise ValueError(f"compact.plan: batch must be positive whole numbers, is {batch!r}, {length!r}")
+    return samples, tokens

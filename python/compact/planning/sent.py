@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model on its way to another process: everything but the values of its weights."""
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..projected_weights.watched_parameter import Watched
+from .known_values import with_value
+
+_MOST_VALUES = 1 << 24  # elements of a tensor that is no parameter: positions, masks, tables
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO):
+        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+        self._numbers: dict[int, tuple[int, torch.Tensor]] = {}  # by id(), kept alive
+
+    def persistent_id(self, obj: Any) -> Any:
+        if isinstance(obj, (torch.UntypedStorage, torch.TypedStorage)):
+            raise ValueError("it has a storage beside its tensors")
+        if not isinstance(obj, torch.Tensor):
+            return None
+        if isinstance(obj, Watched):
+            raise ValueError("it has projected gradients: compact.remove(model) takes them back")
+        if type(obj) not in (torch.Tensor, nn.Parameter, nn.Buffer) or obj.layout != torch.strided:
+            raise ValueError(f"it has a tensor of type {type(obj).__name__}: plan before it is sharded, quantized or compiled")
+        number, _ = self._numbers.setdefault(id(obj), (len(self._numbers), obj))
+        value = None
+        if not isinstance(obj, nn.Parameter) and obj.device.type != "meta" and obj.numel() <= _MOST_VALUES:
+            file = io.BytesIO()
+            torch.save(obj.detach().cpu().clone(memory_format=torch.contiguous_format), file)
+            value = file.getvalue()
+        return number, isinstance(obj, nn.Parameter), tuple(obj.shape), obj.stride(), obj.dtype, obj.requires_grad, value
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO):
+        super().__init__(file)
+        self._made: dict[int, torch.Tensor] = {}
+
+    def persistent_load(self, pid: Any) -> torch.Tensor:
+        number, parameter, shape, stride, dtype, requires_grad, value = pid
+        if number not in self._made:
+            if value is not None:
+                made = with_value(torch.load(io.BytesIO(value), weights_only=True))
+            else:
+                made = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+            if parameter:
+                made = nn.Parameter(made, requires_grad=requires_grad)
+            self._made[number] = made
+        return self._made[number]
+
+
+def send(obj: Any) -> bytes:
+    """Throws ValueError where something in it cannot be sent, and says what."""
+    file = io.BytesIO()
+    try:
+        _Pickler(file).dump(obj)
+    except (pickle.PicklingError, AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"compact.plan: the model cannot be sent to the process that plans: {error}. "
+                         "The folder or the configuration of a model of transformers can be given instead") from error  # fmt: skip
+    return file.getvalue()
+
+
+def receive(sent: bytes) -> Any:
+    """What was sent, on the meta device; values are known of what is no parameter."""
+    return _Unpickler(io.BytesIO(sent)).load()
