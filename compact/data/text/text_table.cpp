@@ -2,6 +2,7 @@
 #include "compact/data/text/text_table.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
@@ -9,92 +10,25 @@
 #include "compact/data/files/odd_ones.h"
 #include "compact/data/files/printable.h"
 #include "compact/data/files/text_lines.h"
-#include "compact/data/text/csv_records.h"
+#include "compact/data/text/column_rows.h"
 
 namespace compact {
 namespace {
 
-constexpr size_t kMostColumns = 1000;
-
-// The lines of a .tsv file as rows.
-class TsvRows {
- public:
-  // `plain`: quotes are characters as others are.
-  TsvRows(const std::string& path, size_t most, bool plain)
-      : lines_(path), most_(most), plain_(plain) {}
-
-  bool next() {
-    do {
-      if (!lines_.next()) return false;
-    } while (lines_.line().empty());
-    divide(!plain_);
-    // Where quotes give another number of columns than the first row has, they are characters.
-    if (!plain_ && width_ > 0 && count_ != width_) divide(false);
-    if (width_ == 0) width_ = count_;
-    return true;
-  }
-  size_t count() const { return count_; }
-  std::string_view field(size_t i) const { return fields_[i]; }
-  [[noreturn]] void refuse(const std::string& message) const { throw OddOne(message); }
-  std::string where() const { return lines_.where(); }
-  int64_t replaced() const { return lines_.replaced(); }
-
- private:
-  void divide(bool quotes) {
-    const std::string_view line = lines_.line();
-    fields_.clear();
-    count_ = 0;
-    for (size_t start = 0; start <= line.size();) {
-      std::string field;
-      size_t end = quotes ? quoted(line, start, field) : line.npos;
-      if (end == line.npos) {
-        end = std::min(line.find('\t', start), line.size());
-        field = line.substr(start, end - start);
-      }
-      if (++count_ <= most_) fields_.push_back(std::move(field));
-      start = end + 1;
-    }
-  }
-
-  // Where a field ends that stands in quotes as a whole, its own doubled, as pandas writes those
-  // with tabs or quotes; npos: it does not.
-  static size_t quoted(std::string_view line, size_t start, std::string& field) {
-    if (!line.substr(start).starts_with('"')) return line.npos;
-    for (size_t at = start + 1;;) {
-      const size_t quote = line.find('"', at);
-      if (quote == line.npos) return quote;
-      field += line.substr(at, quote - at);
-      at = quote + 1;
-      if (at == line.size() || line[at] == '\t') return at;
-      if (line[at] != '"') return line.npos;
-      field += line[at++];
-    }
-  }
-
-  TextLines lines_;
-  std::vector<std::string> fields_;
-  size_t most_;
-  bool plain_;
-  size_t count_ = 0, width_ = 0;
-};
-
-// Rows of columns, of which the first kMostColumns are looked at. The first row is met twice: for
-// its names, or their number, and as a row.
-template <class Rows>
+// The first row is met twice: for the names of the columns, or their number, and as a row.
 class ColumnTable final : public TextTable {
  public:
-  template <class... More>
-  ColumnTable(const std::string& path, TableForm form, More... more)
-      : TextTable(path), form_(form), rows_(path, kMostColumns, more...) {
-    COMPACT_CHECK(rows_.next(), path, ": has no lines");
-    COMPACT_CHECK(rows_.count() <= kMostColumns, where(), " must have at most ", kMostColumns,
-                  " columns, has ", rows_.count());
-    for (size_t c = 0; c < rows_.count(); ++c) {
-      names_.push_back(form.header ? std::string(rows_.field(c)) : std::to_string(c));
+  ColumnTable(const std::string& path, TableForm form, std::unique_ptr<ColumnRows> rows)
+      : TextTable(path), form_(form), rows_(std::move(rows)) {
+    COMPACT_CHECK(rows_->next(), path, ": has no lines");
+    COMPACT_CHECK(rows_->count() <= kMostColumns, where(), " must have at most ", kMostColumns,
+                  " columns, has ", rows_->count());
+    for (size_t c = 0; c < rows_->count(); ++c) {
+      names_.push_back(form.header ? std::string(rows_->field(c)) : std::to_string(c));
     }
     if (!form.header) return;
     try {
-      COMPACT_CHECK(rows_.next(), path, ": has a header and no rows");
+      COMPACT_CHECK(rows_->next(), path, ": has a header and no rows");
     } catch (const OddOne& odd) {
       odd_.emplace_back(odd.what());
       first_ = false;
@@ -103,32 +37,30 @@ class ColumnTable final : public TextTable {
 
   bool next(std::vector<TableCell>& cells) override {
     say_odd();
-    if (!first_ && !rows_.next()) return false;
-    first_ = false;
-    if (!form_.ragged && rows_.count() != names_.size()) {
-      rows_.refuse(cat(where(), " must have ", names_.size(), " columns as the first line, has ",
-                       rows_.count()));
+    if (!std::exchange(first_, false) && !rows_->next()) return false;
+    if (!form_.ragged && rows_->count() != names_.size()) {
+      rows_->refuse(cat(where(), " must have ", names_.size(), " columns as the first line, has ",
+                        rows_->count()));
     }
     cells.resize(columns_.size());
     for (size_t i = 0; i < columns_.size(); ++i) {
-      const bool there = columns_[i] < rows_.count();
+      const bool there = columns_[i] < rows_->count();
       cells[i].kind = there ? TableCell::kText : TableCell::kMissing;
-      cells[i].text = there ? rows_.field(columns_[i]) : std::string_view();
+      cells[i].text = there ? rows_->field(columns_[i]) : std::string_view();
     }
     return true;
   }
-  std::string where() const override { return rows_.where(); }
-  int64_t replaced() const override { return rows_.replaced(); }
+  std::string where() const override { return rows_->where(); }
+  int64_t replaced() const override { return rows_->replaced(); }
 
  private:
   TableForm form_;
-  Rows rows_;
-  bool first_ = true;
+  std::unique_ptr<ColumnRows> rows_;
 };
 
 class JsonTable final : public TextTable {
  public:
-  JsonTable(const std::string& path, bool strict) : TextTable(path), strict_(strict), lines_(path) {
+  JsonTable(const std::string& path, bool strict) : TextTable(path), lines_(path), strict_(strict) {
     constexpr size_t kMostOdd = 100;
     std::string error;
     do {
@@ -145,8 +77,7 @@ class JsonTable final : public TextTable {
 
   bool next(std::vector<TableCell>& cells) override {
     say_odd();
-    if (!first_ && !next_line()) return false;
-    first_ = false;
+    if (!std::exchange(first_, false) && !next_line()) return false;
     fields_.resize(chosen_.size());
     for (size_t i = 0; i < chosen_.size(); ++i) fields_[i].name = chosen_[i];
     std::string error;
@@ -187,13 +118,29 @@ class JsonTable final : public TextTable {
 
   int64_t* repairs() { return strict_ ? nullptr : &replaced_; }
 
+  TextLines lines_;
   bool strict_;
   int64_t replaced_ = 0;  // halves of pairs of surrogates
-  TextLines lines_;
-  bool first_ = true;  // it is read twice: for its names, and as a row
   std::vector<JsonField> fields_;
   std::vector<std::string> others_;
 };
+
+std::unique_ptr<TextTable> open_csv(const std::string& path, TableForm form) {
+  return std::make_unique<ColumnTable>(path, form, csv_rows(path));
+}
+
+std::unique_ptr<TextTable> open_tsv(const std::string& path, TableForm form) {
+  return std::make_unique<ColumnTable>(path, form, tsv_rows(path, /*plain=*/form.tsv));
+}
+
+std::unique_ptr<TextTable> open_jsonl(const std::string& path, TableForm form) {
+  return std::make_unique<JsonTable>(path, form.strict);
+}
+
+constexpr struct {
+  std::string_view ending;
+  std::unique_ptr<TextTable> (*open)(const std::string& path, TableForm form);
+} kTableFormats[] = {{".csv", open_csv}, {".tsv", open_tsv}, {".jsonl", open_jsonl}};
 
 }  // namespace
 
@@ -230,14 +177,7 @@ bool TextTable::choose_also(const std::string& name) {
 }
 
 std::unique_ptr<TextTable> open_table(const std::string& path, TableForm form) {
-  const std::string_view name = without_compression(path);
-  if (form.tsv || name.ends_with(".tsv")) {
-    return std::make_unique<ColumnTable<TsvRows>>(path, form, /*plain=*/form.tsv);
-  }
-  if (name.ends_with(".csv")) return std::make_unique<ColumnTable<CsvRecords>>(path, form);
-  COMPACT_CHECK(name.ends_with(".jsonl"), path,
-                ": the name must end in .csv, .tsv or .jsonl, then perhaps .gz, .xz or .zst");
-  return std::make_unique<JsonTable>(path, form.strict);
+  return form.tsv ? open_tsv(path, form) : format_of(path, kTableFormats).open(path, form);
 }
 
 }  // namespace compact
