@@ -2,7 +2,7 @@
 // What the tests of this layer share: a folder that goes away, files, compression, error texts.
 #pragma once
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 #include <lzma.h>
 #include <zlib.h>
 #include <zstd.h>
@@ -19,7 +19,10 @@
 #include "tests/shared_data.h"
 #include "tests/temporary_folder.h"
 
-namespace compact::test {
+namespace compact {
+
+// What most tests look at.
+using testing::ElementsAre, testing::HasSubstr, testing::IsEmpty, testing::StartsWith;
 
 // A temporary folder whose paths are texts, to be put into messages.
 class TextFolder : public TemporaryFolder {
@@ -86,4 +89,4 @@ std::string one_line_error_of(F&& f) {
   return {};
 }
 
-}  // namespace compact::test
+}  // namespace compact

@@ -14,14 +14,6 @@
 namespace compact {
 namespace {
 
-using test::compressed;
-using test::one_line_error_of;
-using test::TextFolder;
-using test::write_file;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-
 LabelledTexts read(const std::string& task, const TextFolder& folder, const std::string& split) {
   return read_glue(glue_task(task), folder.path(), split);
 }

@@ -15,9 +15,6 @@ namespace compact {
 namespace {
 
 using namespace test;  // NOLINT: helpers of this layer's tests
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 using Change = std::function<void(json&)>;
 

@@ -11,14 +11,6 @@
 namespace compact {
 namespace {
 
-using test::compressed;
-using test::example;
-using test::one_line_error_of;
-using test::TextFolder;
-using test::write_file;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-
 std::vector<uint32_t> tokens_of(const std::string& path) {
   const TokenFile file(path);
   std::vector<int64_t> ids(static_cast<size_t>(file.count()));

@@ -11,14 +11,7 @@
 namespace compact {
 namespace {
 
-using test::compressed;
-using test::one_line_error_of;
-using test::TextFolder;
 using test::WideTokenizer;
-using test::write_file;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
 
 const WideTokenizer kBytes(257);  // end of text is 256
 

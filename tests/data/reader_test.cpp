@@ -8,14 +8,6 @@
 namespace compact {
 namespace {
 
-using test::compressed;
-using test::one_line_error_of;
-using test::TextFolder;
-using test::write_file;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
-
 const char* const kEndings[] = {"", ".gz", ".xz", ".zst"};
 
 std::vector<std::string> documents(const std::vector<std::string>& inputs,

@@ -9,13 +9,6 @@
 namespace compact {
 namespace {
 
-using test::compressed;
-using test::one_line_error_of;
-using test::TextFolder;
-using test::write_file;
-using testing::ElementsAre;
-using testing::HasSubstr;
-
 std::vector<std::string> lines_of(const std::string& path) {
   TextLines lines(path);
   std::vector<std::string> out;

@@ -14,13 +14,6 @@
 namespace compact {
 namespace {
 
-using test::example;
-using test::one_line_error_of;
-using test::TextFolder;
-using test::write_file;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-
 std::string austen_spec() { return "sentencepiece:file=" + example("austen-2048.model"); }
 std::string t5_spec() { return "sentencepiece:file=" + shared_data("tokenizers/t5-spiece.model"); }
 bool has_t5() { return std::filesystem::exists(shared_data("tokenizers/t5-spiece.model")); }
