@@ -201,20 +201,6 @@ class ZstdSource final : public Decompressor {
   bool between_frames_ = false;
 };
 
-template <class Source>
-std::unique_ptr<ByteSource> opened(const std::string& path) {
-  return std::make_unique<Source>(path);
-}
-
-constexpr struct {
-  std::string_view ending;
-  std::unique_ptr<ByteSource> (*open)(const std::string& path);
-} kCompressions[] = {
-    {".gz", opened<GzipSource>},
-    {".xz", opened<XzSource>},
-    {".zst", opened<ZstdSource>},
-};
-
 }  // namespace
 
 int64_t input_size(const std::string& path) {
@@ -231,16 +217,16 @@ int64_t input_size(const std::string& path) {
 }
 
 std::string_view without_compression(std::string_view path) {
-  for (const auto& row : kCompressions) {
-    if (path.ends_with(row.ending)) return path.substr(0, path.size() - row.ending.size());
+  for (const std::string_view ending : {".gz", ".xz", ".zst"}) {
+    if (path.ends_with(ending)) return path.substr(0, path.size() - ending.size());
   }
   return path;
 }
 
 std::unique_ptr<ByteSource> open_source(const std::string& path) {
-  for (const auto& row : kCompressions) {
-    if (path.ends_with(row.ending)) return row.open(path);
-  }
+  if (path.ends_with(".gz")) return std::make_unique<GzipSource>(path);
+  if (path.ends_with(".xz")) return std::make_unique<XzSource>(path);
+  if (path.ends_with(".zst")) return std::make_unique<ZstdSource>(path);
   return std::make_unique<FileSource>(path);
 }
 
