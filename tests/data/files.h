@@ -31,6 +31,11 @@ class TextFolder : public TemporaryFolder {
   std::string operator/(const std::string& name) const { return path() + "/" + name; }
 };
 
+// A test with a folder of its own.
+struct InFolder : testing::Test {
+  const TextFolder folder;
+};
+
 // A new file in the place of an old one: ext4 waits for the disk where a file is cut and rewritten.
 inline std::string write_file(const std::string& path, const std::string& bytes) {
   std::filesystem::remove(path);
