@@ -11,9 +11,6 @@
 namespace compact::test {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-
 class Archive : public testing::Test {
  protected:
   std::vector<std::string> names(const std::string& bytes) {

@@ -14,10 +14,6 @@
 namespace compact {
 namespace {
 
-using test::one_line_error_of;
-using test::TextFolder;
-using ::testing::HasSubstr;
-
 // A token file of 0, 1, 2, ... so that a token says where it stood.
 std::shared_ptr<const TokenFile> counting_file(const TextFolder& folder, uint32_t count) {
   TokenWriter writer(folder / "count.tokens", test::WideTokenizer(100000));

@@ -2,7 +2,7 @@
 // What the tests of this layer share: a folder that goes away, files, compression, error texts.
 #pragma once
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 #include <lzma.h>
 #include <zlib.h>
 #include <zstd.h>
@@ -19,13 +19,21 @@
 #include "tests/shared_data.h"
 #include "tests/temporary_folder.h"
 
-namespace compact::test {
+namespace compact {
+
+// What most tests look at.
+using testing::ElementsAre, testing::HasSubstr, testing::IsEmpty, testing::StartsWith;
 
 // A temporary folder whose paths are texts, to be put into messages.
 class TextFolder : public TemporaryFolder {
  public:
   std::string path() const { return TemporaryFolder::path().string(); }
   std::string operator/(const std::string& name) const { return path() + "/" + name; }
+};
+
+// A test with a folder of its own.
+struct InFolder : testing::Test {
+  const TextFolder folder;
 };
 
 // A new file in the place of an old one: ext4 waits for the disk where a file is cut and rewritten.
@@ -86,4 +94,4 @@ std::string one_line_error_of(F&& f) {
   return {};
 }
 
-}  // namespace compact::test
+}  // namespace compact

@@ -14,19 +14,13 @@
 namespace compact {
 namespace {
 
-using test::compressed;
-using test::one_line_error_of;
-using test::TextFolder;
-using test::write_file;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-
 LabelledTexts read(const std::string& task, const TextFolder& folder, const std::string& split) {
   return read_glue(glue_task(task), folder.path(), split);
 }
 
-TEST(Glue, TasksAreWhole) {
+class Glue : public InFolder {};
+
+TEST_F(Glue, TasksAreWhole) {
   const std::vector<double> some = {0, 1, 1};
   for (const GlueTask& task : glue_tasks()) {
     EXPECT_EQ(&glue_task(task.name), &task);
@@ -38,8 +32,7 @@ TEST(Glue, TasksAreWhole) {
   EXPECT_THAT(one_line_error_of([] { glue_task("sst-2"); }), HasSubstr("did you mean `sst2`?"));
 }
 
-TEST(Glue, ColaHasNoHeader) {
-  const TextFolder folder;
+TEST_F(Glue, ColaHasNoHeader) {
   write_file(folder / "train.tsv", "gj04\t1\t\tA \"b\" c.\ngj04\t0\t*\tD e.\r\n");
   const auto train = read("cola", folder, "train");
   EXPECT_THAT(train.first, ElementsAre("A \"b\" c.", "D e."));
@@ -58,8 +51,7 @@ TEST(Glue, ColaHasNoHeader) {
               HasSubstr("dev.tsv: line 1: the label must be one of 2 classes"));
 }
 
-TEST(Glue, PairsByTheirColumns) {
-  const TextFolder folder;
+TEST_F(Glue, PairsByTheirColumns) {
   struct Case {
     const char *task, *file, *text;
     float label;
@@ -94,8 +86,7 @@ TEST(Glue, PairsByTheirColumns) {
 
 // As Hugging Face's reader has it: columns that a row lacks, and an empty label, make it broken;
 // columns too many do not.
-TEST(Glue, BrokenRowsAreSkippedAndCounted) {
-  const TextFolder folder;
+TEST_F(Glue, BrokenRowsAreSkippedAndCounted) {
   write_file(folder / "train.tsv.xz",
              compressed("id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
                         "1\t2\t3\tA\tB\t0\n1\t2\t3\tcut\n1\t2\t3\tA\tB\t\n\n"
@@ -113,8 +104,7 @@ TEST(Glue, BrokenRowsAreSkippedAndCounted) {
               HasSubstr("dev.tsv: line 2: the label must be one of 2 classes"));
 }
 
-TEST(Glue, OriginalFilesOfParaphrases) {
-  const TextFolder folder;
+TEST_F(Glue, OriginalFilesOfParaphrases) {
   const std::string header = "\xEF\xBB\xBFQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n";
   write_file(folder / "msr_paraphrase_train.txt", header + "1\t1\t2\tA\tB\r\n");
   write_file(folder / "msr_paraphrase_test.txt", header + "0\t3\t4\tC\tD\r\n");
@@ -127,8 +117,7 @@ TEST(Glue, OriginalFilesOfParaphrases) {
   EXPECT_THAT(read("mrpc", folder, "dev").first, ElementsAre("E"));
 }
 
-TEST(Glue, RefusesOtherPartsAndFolders) {
-  const TextFolder folder;
+TEST_F(Glue, RefusesOtherPartsAndFolders) {
   EXPECT_THAT(one_line_error_of([&] { read("mnli", folder, "dev_match"); }),
               HasSubstr("mnli has no part `dev_match`; did you mean `dev_matched`?"));
   EXPECT_THAT(one_line_error_of([&] { read("rte", folder, "../train"); }), HasSubstr("no part"));

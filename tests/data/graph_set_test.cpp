@@ -13,8 +13,6 @@
 namespace compact::test {
 namespace {
 
-using testing::HasSubstr;
-
 at::Tensor edges(const std::vector<int64_t>& values) {
   return at::tensor(values, at::kLong).view({2, -1});
 }

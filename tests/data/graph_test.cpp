@@ -16,8 +16,6 @@
 namespace compact::test {
 namespace {
 
-using testing::HasSubstr;
-
 std::string little_endian(size_t n, int bytes) {
   std::string out;
   for (int i = 0; i < bytes; ++i) out += static_cast<char>(n >> (8 * i));

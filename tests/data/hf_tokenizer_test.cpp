@@ -15,9 +15,6 @@ namespace compact {
 namespace {
 
 using namespace test;  // NOLINT: helpers of this layer's tests
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 using Change = std::function<void(json&)>;
 
@@ -70,8 +67,9 @@ TEST(WordPiece, SequenceFormat) {
   }
 }
 
-TEST(ByteBpe, MergesInTheirOrder) {
-  const TextFolder folder;
+class ByteBpe : public InFolder {};
+
+TEST_F(ByteBpe, MergesInTheirOrder) {
   const auto tokenizer = make_tokenizer(small_bpe(folder));
   const auto id = [&](const char* token) {
     return bpe_json()["model"]["vocab"][token].get<uint32_t>();
@@ -88,8 +86,7 @@ TEST(ByteBpe, MergesInTheirOrder) {
   EXPECT_THAT(tokenizer->encode("a\xC3\xA9"), ElementsAre(id("a")));
 }
 
-TEST(ByteBpe, UnknownTokensAndIgnoredMerges) {
-  const TextFolder folder;
+TEST_F(ByteBpe, UnknownTokensAndIgnoredMerges) {
   json root = bpe_json();
   root["model"]["unk_token"] = "?";
   const uint32_t unknown = root["model"]["vocab"]["?"], a = root["model"]["vocab"]["a"];
@@ -105,8 +102,7 @@ TEST(ByteBpe, UnknownTokensAndIgnoredMerges) {
   EXPECT_THAT(make_tokenizer(small_bpe(folder, root))->encode("xyz"), ElementsAre(102));
 }
 
-TEST(ByteBpe, OneLongWordTakesNoQuadraticTime) {
-  const TextFolder folder;
+TEST_F(ByteBpe, OneLongWordTakesNoQuadraticTime) {
   const auto tokenizer = make_tokenizer(small_bpe(folder));
   std::string word;
   while (word.size() < (size_t{1} << 20)) word += "ab";
@@ -115,8 +111,7 @@ TEST(ByteBpe, OneLongWordTakesNoQuadraticTime) {
   EXPECT_EQ(tokenizer->encode(hostile).size(), hostile.size());
 }
 
-TEST(ByteBpe, ManyMarksInALineTakeNoQuadraticTime) {
-  const TextFolder folder;
+TEST_F(ByteBpe, ManyMarksInALineTakeNoQuadraticTime) {
   json root = bpe_json();
   root["normalizer"] = {{"type", "NFC"}};
   const auto tokenizer = make_tokenizer(small_bpe(folder, root));
@@ -238,8 +233,7 @@ TEST(TokenRoles, TheEndIsWhatTheFolderSaysAndWhereAGenerationStops) {
   }
 }
 
-TEST(ByteBpe, SeveralThreadsAtOnce) {
-  const TextFolder folder;
+TEST_F(ByteBpe, SeveralThreadsAtOnce) {
   const auto tokenizer = make_tokenizer(small_bpe(folder));
   const std::string text = slurp(example("hard-times.txt")).substr(0, 200000);
   const auto expected = tokenizer->encode(text);
@@ -250,16 +244,16 @@ TEST(ByteBpe, SeveralThreadsAtOnce) {
   for (const auto& ids : got) EXPECT_EQ(ids, expected);
 }
 
-TEST(HfTokenizers, InvalidUtf8BecomesTheReplacementCharacter) {
-  const TextFolder folder;
+class HfTokenizers : public InFolder {};
+
+TEST_F(HfTokenizers, InvalidUtf8BecomesTheReplacementCharacter) {
   for (const std::string& spec : {small_wordpiece(folder), small_bpe(folder)}) {
     const auto tokenizer = make_tokenizer(spec);
     EXPECT_EQ(tokenizer->encode("a\xFF\xE2\x82z"), tokenizer->encode("a\xEF\xBF\xBD\xEF\xBF\xBDz"));
   }
 }
 
-TEST(HfTokenizers, ACutChangesNothing) {
-  const TextFolder folder;
+TEST_F(HfTokenizers, ACutChangesNothing) {
   const char* const parts[] = {"the", ",",  "17",       "\n",           " ",    "\t", "abab",
                                "'t",  "!!", "\xC2\xA0", "\xE6\x97\xA5", "[SEP]"};
   for (const std::string& spec : {small_wordpiece(folder), small_bpe(folder)}) {
@@ -292,8 +286,7 @@ TEST(HfTokenizers, ACutChangesNothing) {
   EXPECT_EQ(make_tokenizer(small_bpe(folder, root))->cut(), Cut::kNowhere);
 }
 
-TEST(HfTokenizers, WhatIsNotKnownHereIsNamed) {
-  const TextFolder folder;
+TEST_F(HfTokenizers, WhatIsNotKnownHereIsNamed) {
   const std::pair<const char*, Change> wordpiece[] = {
       {"model must be of type WordPiece, is Unigram",
        [](json& j) { j["model"]["type"] = "Unigram"; }},
@@ -372,8 +365,7 @@ TEST(HfTokenizers, WhatIsNotKnownHereIsNamed) {
   }
 }
 
-TEST(HfTokenizers, HostileFiles) {
-  const TextFolder folder;
+TEST_F(HfTokenizers, HostileFiles) {
   const auto bpe = [&](const std::string& text) {
     return error_of("bpe:file=" + write_file(folder / "t.json", text));
   };
@@ -393,8 +385,7 @@ TEST(HfTokenizers, HostileFiles) {
   EXPECT_THAT(error_of("wordpiece:lowercase=true,file=a.json"), HasSubstr("for a vocab.txt"));
 }
 
-TEST(HfTokenizers, AnExpressionThatTakesForeverIsStopped) {
-  const TextFolder folder;
+TEST_F(HfTokenizers, AnExpressionThatTakesForeverIsStopped) {
   json root = bpe_json();
   root["pre_tokenizer"] = {
       {"type", "Sequence"},
@@ -408,8 +399,7 @@ TEST(HfTokenizers, AnExpressionThatTakesForeverIsStopped) {
               HasSubstr("gives up on a text"));
 }
 
-TEST(HfTokenizers, GapsInTheIds) {
-  const TextFolder folder;
+TEST_F(HfTokenizers, GapsInTheIds) {
   json root = wordpiece_json();
   root["model"]["vocab"]["x"] = 25;
   const auto tokenizer = make_tokenizer(wordpiece_of(folder, root));

@@ -16,9 +16,6 @@
 namespace compact::test {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-
 class ImageArchive : public testing::Test {
  protected:
   LabelledImages read_archive(const std::string& bytes) {

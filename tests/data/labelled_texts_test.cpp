@@ -10,14 +10,6 @@
 namespace compact {
 namespace {
 
-using test::compressed;
-using test::one_line_error_of;
-using test::TextFolder;
-using test::write_file;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-
 TEST(LabelledTexts, SinglesAndPairs) {
   const TextFolder folder;
   const auto single = read_labelled_texts(

@@ -11,14 +11,6 @@
 namespace compact {
 namespace {
 
-using test::compressed;
-using test::example;
-using test::one_line_error_of;
-using test::TextFolder;
-using test::write_file;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-
 std::vector<uint32_t> tokens_of(const std::string& path) {
   const TokenFile file(path);
   std::vector<int64_t> ids(static_cast<size_t>(file.count()));
@@ -30,8 +22,9 @@ std::unique_ptr<Tokenizer> austen() {
   return make_tokenizer("sentencepiece:file=" + example("austen-2048.model"));
 }
 
-TEST(Prepare, DocumentsEndWithEndOfText) {
-  const TextFolder folder;
+class Prepare : public InFolder {};
+
+TEST_F(Prepare, DocumentsEndWithEndOfText) {
   write_file(folder / "1.txt", "ab");
   write_file(folder / "2.jsonl.gz",
              compressed("{\"text\":\"c\"}\n{\"text\":\"\"}\n{\"text\":\"d\"}", ".gz"));
@@ -46,8 +39,7 @@ TEST(Prepare, DocumentsEndWithEndOfText) {
   TokenFile(folder / "out").check_tokenizer(*bytes);
 }
 
-TEST(Prepare, TheBundledNovels) {
-  const TextFolder folder;
+TEST_F(Prepare, TheBundledNovels) {
   const auto tokenizer = austen();
   const std::string text = slurp(example("pride-and-prejudice.txt"));
   for (const std::string ending : {"", ".gz", ".xz", ".zst"}) {
@@ -62,8 +54,7 @@ TEST(Prepare, TheBundledNovels) {
   }
 }
 
-TEST(Prepare, InvalidUtf8) {
-  const TextFolder folder;
+TEST_F(Prepare, InvalidUtf8) {
   const std::string path = write_file(folder / "a.txt", "caf\xE9 \xFF");
   // `bytes` takes it as it is, sentencepiece gets U+FFFD.
   EXPECT_EQ(prepare({path}, *make_tokenizer("bytes"), folder / "out").replaced, 0);
@@ -72,8 +63,7 @@ TEST(Prepare, InvalidUtf8) {
   EXPECT_EQ(austen()->decode(tokens_of(folder / "out")), "caf\xEF\xBF\xBD \xEF\xBF\xBD");
 }
 
-TEST(Prepare, BadInputLeavesNothing) {
-  const TextFolder folder;
+TEST_F(Prepare, BadInputLeavesNothing) {
   const auto bytes = make_tokenizer("bytes");
   const std::string output = folder / "out.tokens";
   const std::string good = write_file(folder / "good.txt", "fine");
@@ -97,8 +87,7 @@ TEST(Prepare, BadInputLeavesNothing) {
               HasSubstr("field"));
 }
 
-TEST(Prepare, ProtectsWhatIsNoTokenFile) {
-  const TextFolder folder;
+TEST_F(Prepare, ProtectsWhatIsNoTokenFile) {
   const auto bytes = make_tokenizer("bytes");
   const std::string input = write_file(folder / "in.txt", "fine"),
                     other = write_file(folder / "b.txt", "notes");
@@ -113,8 +102,7 @@ TEST(Prepare, ProtectsWhatIsNoTokenFile) {
   EXPECT_EQ(TokenFile(folder / "out").count(), 11);
 }
 
-TEST(Prepare, AnExceptionOfTheProgressStopsIt) {
-  const TextFolder folder;
+TEST_F(Prepare, AnExceptionOfTheProgressStopsIt) {
   struct Stop {};
   const PrepareOptions options{.field = "text", .progress = [](int64_t, int64_t) { throw Stop(); }};
   EXPECT_THROW(
@@ -123,8 +111,7 @@ TEST(Prepare, AnExceptionOfTheProgressStopsIt) {
   EXPECT_TRUE(folder.names().empty());
 }
 
-TEST(Prepare, AFullDiskLeavesNothing) {
-  const TextFolder folder;
+TEST_F(Prepare, AFullDiskLeavesNothing) {
   const std::string path = folder / "out";
   const std::string error = error_on_full_disk(
       300000, [&] { prepare({example("hard-times.txt")}, *make_tokenizer("bytes"), path); });
@@ -132,8 +119,7 @@ TEST(Prepare, AFullDiskLeavesNothing) {
   EXPECT_TRUE(folder.names().empty());
 }
 
-TEST(Prepare, MemoryDoesNotGrowWithTheText) {
-  const TextFolder folder;
+TEST_F(Prepare, MemoryDoesNotGrowWithTheText) {
   const std::string novel = slurp(example("pride-and-prejudice.txt"));
   const auto peak = [&](int copies, const Tokenizer& tokenizer) {
     std::string text;
@@ -152,8 +138,9 @@ TEST(Prepare, MemoryDoesNotGrowWithTheText) {
   }
 }
 
-TEST(Cache, IsReusedWhileNothingChanges) {
-  const TextFolder folder;
+class Cache : public InFolder {};
+
+TEST_F(Cache, IsReusedWhileNothingChanges) {
   const std::string input = write_file(folder / "in.txt", "some text"),
                     cache = folder / "new/cache";
   const auto bytes = make_tokenizer("bytes");
@@ -181,8 +168,7 @@ TEST(Cache, IsReusedWhileNothingChanges) {
 }
 
 // What a run trains without is said by every run that does.
-TEST(Cache, WarningsAreSaidAgain) {
-  const TextFolder folder;
+TEST_F(Cache, WarningsAreSaidAgain) {
   const std::string input = write_file(folder / "in.jsonl", "{\"text\": \"a\xFF\"}\nodd\n");
   const auto bytes = make_tokenizer("bytes");
   const auto cached = [&] {
@@ -197,8 +183,7 @@ TEST(Cache, WarningsAreSaidAgain) {
   EXPECT_FALSE(cached().reused);
 }
 
-TEST(Cache, WhatWasNotUsedForAMonthIsRemoved) {
-  const TextFolder folder;
+TEST_F(Cache, WhatWasNotUsedForAMonthIsRemoved) {
   const std::string cache = folder / "cache";
   const auto bytes = make_tokenizer("bytes");
   const auto cached = [&](const std::string& name) {
@@ -222,8 +207,7 @@ TEST(Cache, WhatWasNotUsedForAMonthIsRemoved) {
   }
 }
 
-TEST(Cache, DamagedFilesAreMadeAnew) {
-  const TextFolder folder;
+TEST_F(Cache, DamagedFilesAreMadeAnew) {
   const std::string input = write_file(folder / "in.txt", "some text"), cache = folder / "cache";
   const auto bytes = make_tokenizer("bytes");
   const std::string path = cached_token_file({input}, *bytes, cache).path;
@@ -236,8 +220,7 @@ TEST(Cache, DamagedFilesAreMadeAnew) {
   }
 }
 
-TEST(Cache, TokenFilesPassThrough) {
-  const TextFolder folder;
+TEST_F(Cache, TokenFilesPassThrough) {
   const std::string input = write_file(folder / "in.txt", "some text"), path = folder / "in.tokens";
   const auto bytes = make_tokenizer("bytes");
   prepare({input}, *bytes, path);
@@ -252,8 +235,7 @@ TEST(Cache, TokenFilesPassThrough) {
               HasSubstr("cut short"));
 }
 
-TEST(Cache, BadFolders) {
-  const TextFolder folder;
+TEST_F(Cache, BadFolders) {
   const std::string input = write_file(folder / "in.txt", "some text");
   const auto bytes = make_tokenizer("bytes");
   EXPECT_THAT(one_line_error_of([&] { cached_token_file({input}, *bytes, input + "/cache"); }),

@@ -11,14 +11,7 @@
 namespace compact {
 namespace {
 
-using test::compressed;
-using test::one_line_error_of;
-using test::TextFolder;
 using test::WideTokenizer;
-using test::write_file;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
 
 const WideTokenizer kBytes(257);  // end of text is 256
 
@@ -46,8 +39,9 @@ std::string line_of(const std::string& prompt, const std::string& completion) {
   return "{\"prompt\": \"" + prompt + "\", \"completion\": \"" + completion + "\"}\n";
 }
 
-TEST(Prompts, EndWithEndOfText) {
-  const TextFolder folder;
+class Prompts : public InFolder {};
+
+TEST_F(Prompts, EndWithEndOfText) {
   const auto samples = read_prompts(
       write_file(folder / "a.jsonl.gz", compressed(line_of("ab", "c") + line_of("", "d"), ".gz")),
       kBytes);
@@ -66,8 +60,7 @@ class EndsTokenizer final : public WideTokenizer {
   std::vector<uint32_t> ends() const override { return {'~', 256}; }
 };
 
-TEST(Prompts, BeginAndEndOnce) {
-  const TextFolder folder;
+TEST_F(Prompts, BeginAndEndOnce) {
   const std::string lines =
       line_of("^ab", "c") + line_of("ab", "c~") + line_of("a~", "") + line_of("", "^~");
   const auto samples =
@@ -78,8 +71,7 @@ TEST(Prompts, BeginAndEndOnce) {
   EXPECT_THAT(samples.prompt_lengths, ElementsAre(3, 3, 3, 1));
 }
 
-TEST(Prompts, AreCutAtTheirEnds) {
-  const TextFolder folder;
+TEST_F(Prompts, AreCutAtTheirEnds) {
   const std::string path = write_file(
       folder / "a.jsonl", line_of("abc", "d") + line_of("abc", "de") + line_of("abcd", "e") +
                               line_of("abcdef", "g") + line_of("", "") + line_of("a", ""));
@@ -112,8 +104,7 @@ TEST(Prompts, AreCutAtTheirEnds) {
 }
 
 // A token across the border is completion, though the prompt alone ends otherwise.
-TEST(Prompts, TokensAcrossTheBorder) {
-  const TextFolder folder;
+TEST_F(Prompts, TokensAcrossTheBorder) {
   const auto samples =
       read_prompts(write_file(folder / "a.jsonl", line_of("xa", "ab") + line_of("xaa", "b")),
                    DoublesTokenizer());
@@ -124,8 +115,7 @@ TEST(Prompts, TokensAcrossTheBorder) {
 }
 
 // As Alpaca has them: what is asked stands in two fields.
-TEST(Prompts, HaveSeveralFields) {
-  const TextFolder folder;
+TEST_F(Prompts, HaveSeveralFields) {
   const std::string path =
       write_file(folder / "a.jsonl", R"({"instruction": "i", "input": "", "output": "x"}
 {"instruction": "j", "input": "in", "output": "y"}
@@ -157,8 +147,7 @@ TEST(Prompts, HaveSeveralFields) {
               HasSubstr("line 3 has an `input` beside its `instruction`"));
 }
 
-TEST(Prompts, RefusesOtherLines) {
-  const TextFolder folder;
+TEST_F(Prompts, RefusesOtherLines) {
   for (const auto& [line, rule] : std::vector<std::pair<std::string, std::string>>{
            {"{\"prompt\": \"a\"}", "line 2 must have a text `completion`"},
            {"{\"completion\": \"a\"}", "line 2 must have a text `prompt`"},

@@ -12,9 +12,6 @@
 namespace compact::test {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-
 std::string big_endian(uint32_t n) {
   std::string s;
   for (int shift = 24; shift >= 0; shift -= 8) s += static_cast<char>(n >> shift);

@@ -9,9 +9,6 @@
 namespace compact {
 namespace {
 
-using test::one_line_error_of;
-using testing::HasSubstr;
-
 TEST(ResizedImages, ShowTheMiddle) {
   // Three squares of 4 x 4 beside each other, then the same in large.
   const at::Tensor squares =

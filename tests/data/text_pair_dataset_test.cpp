@@ -16,10 +16,7 @@
 namespace compact {
 namespace {
 
-using test::one_line_error_of;
 using testing::Each;
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
 const SequenceFormat kBert{.begin = {2}, .middle = {3}, .end = {3}, .pad = 0, .second_type = true};

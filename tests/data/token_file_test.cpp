@@ -16,13 +16,6 @@
 namespace compact {
 namespace {
 
-using test::one_line_error_of;
-using test::TextFolder;
-using test::write_file;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
-
 std::string write_tokens(const std::string& path, const Tokenizer& tokenizer,
                          const std::vector<uint32_t>& tokens, size_t part = 1000) {
   TokenWriter writer(path, tokenizer);
@@ -206,7 +199,7 @@ TEST(TokenFile, OtherFilesAreRefused) {
   };
   EXPECT_THAT(fails(folder / "missing"), HasSubstr("missing: cannot be read: No such file"));
   EXPECT_THAT(fails(folder.path()), HasSubstr("is a folder"));
-  EXPECT_THAT(fails(test::example("hard-times.txt")), HasSubstr("does not start with CompActT"));
+  EXPECT_THAT(fails(example("hard-times.txt")), HasSubstr("does not start with CompActT"));
   EXPECT_FALSE(is_token_file(folder / "missing"));
   EXPECT_FALSE(is_token_file(folder.path()));
 }

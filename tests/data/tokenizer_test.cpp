@@ -14,13 +14,6 @@
 namespace compact {
 namespace {
 
-using test::example;
-using test::one_line_error_of;
-using test::TextFolder;
-using test::write_file;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-
 std::string austen_spec() { return "sentencepiece:file=" + example("austen-2048.model"); }
 std::string t5_spec() { return "sentencepiece:file=" + shared_data("tokenizers/t5-spiece.model"); }
 bool has_t5() { return std::filesystem::exists(shared_data("tokenizers/t5-spiece.model")); }
@@ -46,8 +39,9 @@ std::vector<uint32_t> streamed(const Tokenizer& tokenizer, const std::string& te
   return tokens;
 }
 
-TEST(Tokenizers, TheTableMakesEachByItsName) {
-  const TextFolder folder;
+class Tokenizers : public InFolder {};
+
+TEST_F(Tokenizers, TheTableMakesEachByItsName) {
   EXPECT_EQ(tokenizers().size(), 4u);
   for (const TokenizerEntry& entry : tokenizers()) {
     const std::string name = entry.name;
@@ -64,7 +58,7 @@ TEST(Tokenizers, TheTableMakesEachByItsName) {
   EXPECT_NE(make_tokenizer("bytes")->hash(), make_tokenizer(austen_spec())->hash());
 }
 
-TEST(Tokenizers, BadSpecs) {
+TEST_F(Tokenizers, BadSpecs) {
   const auto fails = [](const std::string& spec) {
     return one_line_error_of([&] { make_tokenizer(spec); });
   };
@@ -77,8 +71,7 @@ TEST(Tokenizers, BadSpecs) {
   EXPECT_THAT(fails(""), HasSubstr("needs a name"));
 }
 
-TEST(Tokenizers, BadModelFiles) {
-  const TextFolder folder;
+TEST_F(Tokenizers, BadModelFiles) {
   const auto fails = [](const std::string& path) {
     return one_line_error_of([&] { make_tokenizer("sentencepiece:file=" + path); });
   };
@@ -219,8 +212,7 @@ TEST(StreamEncoder, AwkwardSpacesStayTogether) {
 }
 
 // The library tries them on a model without the rules, which are applied here.
-TEST(Tokenizers, SentencePieceSamplesThatNeedRulesAreNotTried) {
-  const TextFolder folder;
+TEST_F(Tokenizers, SentencePieceSamplesThatNeedRulesAreNotTried) {
   const std::string model = read_text(COMPACT_SOURCE_DIR "/tests/data/spaces.model", 1 << 24);
   const std::string file = write_file(folder / "m.model", model +
                                                               "\x22\x17\n\x15\n\x06to\xC2\xA0"

@@ -6,7 +6,7 @@ import tempfile
 
 import torch
 import transformers
-from _exchange import run_configs
+from _exchange import run_test
 from transformers import AutoConfig, LlamaConfig
 
 transformers.utils.logging.disable_progress_bar()
@@ -62,7 +62,7 @@ def main() -> None:
         for label, config in CONFIGS.items():
             config.architectures = [type(config).__name__.replace("Config", "ForCausalLM")]
             config.save_pretrained(folder / label)
-        run_configs(folder)
+        run_test("ConfigExchange", name)
         for label, config in CONFIGS.items():
             back = AutoConfig.from_pretrained(folder / f"{label}_back")
             assert meaning(back) == meaning(config), (meaning(back), meaning(config))

@@ -2,23 +2,13 @@
 """Logits, loss and every gradient of encoders in f32 agree with Hugging Face BERT and RoBERTa in
 f64 (in f32 they themselves can be farther from that), and what we write loads there."""
 
-import copy
 import os
 import pathlib
-import sys
-import tempfile
 
-try:
-    import torch
-    import transformers
-except ImportError as error:
-    print(f"SKIP: {error}")
-    sys.exit(77)
+import torch
+import transformers
+from _exchange import ROOT, agree
 
-import _exchange
-from _exchange import ROOT
-
-TOLERANCE = 1e-5  # |difference| / |tensor|, per tensor
 SHAPE = dict(hidden_size=48, intermediate_size=100, num_hidden_layers=3, num_attention_heads=4,
              vocab_size=128, max_position_embeddings=64, initializer_range=0.15)  # fmt: skip
 # Type of model, what differs, number of labels (1: regression), preset of ours.
@@ -52,39 +42,9 @@ def outputs_of(model, batch: dict) -> torch.Tensor:
     return model(batch["ids"], attention_mask=mask.long(), token_type_ids=batch["types"]).logits
 
 
-def reference(model, batch: dict, scale: float) -> dict:
-    model = copy.deepcopy(model).double()
-    logits, targets = outputs_of(model, batch), batch["targets"]
-    if targets.is_floating_point():
-        loss = scale * (logits.squeeze(1) - targets).square().sum()
-    else:
-        loss = scale * torch.nn.functional.cross_entropy(logits, targets, reduction="sum")
-    loss.backward()
-    out = {name: p.grad for name, p in model.named_parameters()}
-    return {**out, "logits": logits, "loss": loss}
-
-
 def compare(name: str, model, labels: int, preset: str) -> None:
-    batch = batch_of(model.config, labels)
-    scale = 0.25
-    want = reference(model, batch, scale)
-    with tempfile.TemporaryDirectory() as folder:
-        got = _exchange.run_test(model, batch, scale, preset, "EncoderExchange", folder)
-        again = type(model).from_pretrained(folder).eval()
-        with torch.no_grad():
-            same = torch.equal(outputs_of(again, batch), outputs_of(model, batch))
-    assert same, f"{name}: what we wrote gives other logits"
-    assert got.keys() == want.keys(), (got.keys() ^ want.keys(), name)
-    # Softmax does not feel biases of keys: theirs are of rounding alone.
-    zero = [key for key in want if key.endswith("self.key.bias")]
-    errors = {key: _exchange.relative_error(got[key], want[key]) for key in want if key not in zero}
-    worst = max(errors, key=errors.get)
-    print(f"{name:22} worst of {len(errors)} tensors: {errors[worst]:.1e} ({worst})")
-    for key, error in errors.items():
-        assert want[key].norm() > 0 and error <= TOLERANCE, (name, key, error)
-    for key in zero:
-        query = want[key.replace("self.key", "self.query")]
-        assert got[key].norm() <= TOLERANCE * query.norm(), (name, key)
+    agree(name, model, transformers.AutoModelForSequenceClassification, batch_of(model.config, labels), 0.25, preset,
+          "EncoderExchange", outputs_of)  # fmt: skip
 
 
 def check(name: str, kind: str, changes: dict, labels: int, preset: str) -> None:

@@ -2,21 +2,10 @@
 """Logits, loss and every gradient agree with Hugging Face's decoders in float64; what we write is
 the same model there."""
 
-import copy
-import sys
-import tempfile
+import torch
+import transformers
+from _exchange import agree
 
-try:
-    import torch
-    import transformers
-except ImportError as error:
-    print(f"SKIP: {error}")
-    sys.exit(77)
-
-import _exchange
-
-transformers.utils.logging.disable_progress_bar()
-TOLERANCE = 1e-5  # |difference| / |tensor|, per tensor
 SHAPE = dict(hidden_size=48, intermediate_size=100, num_hidden_layers=3, num_attention_heads=4,
              num_key_value_heads=2, vocab_size=128, max_position_embeddings=64,
              initializer_range=0.15, pad_token_id=None, bos_token_id=None, eos_token_id=None)  # fmt: skip
@@ -109,16 +98,6 @@ CASES = {
 }  # fmt: skip
 
 
-def reference(model, ids: torch.Tensor, targets: torch.Tensor, scale: float) -> dict:
-    logits = model(ids).logits
-    loss = scale * torch.nn.functional.cross_entropy(
-        logits.flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="sum"
-    )
-    loss.backward()
-    out = {name: p.grad for name, p in model.named_parameters()}
-    return {**out, "logits": logits, "loss": loss}
-
-
 def model_of(name: str, kind: str, changes: dict):
     torch.manual_seed(sum(name.encode()))
     config = getattr(transformers, f"{kind}Config")(**{**SHAPE, **changes})
@@ -141,20 +120,8 @@ def check(name: str, kind: str, changes: dict, preset: str) -> None:
     targets[:, -1] = -100
     targets[1, 4:9] = -100
     scale = 1 / (targets != -100).sum().item()
-    want = reference(copy.deepcopy(model).double(), ids, targets, scale)
-    with tempfile.TemporaryDirectory() as folder:
-        got = _exchange.run(model, ids, targets, scale, preset, folder)
-        again = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
-    assert type(again) is type(model)
-    with torch.no_grad():
-        assert torch.equal(again(ids).logits, model(ids).logits), f"{name}: other logits when written"
-    assert got.keys() == want.keys(), (got.keys() ^ want.keys(), name)
-    errors = {key: _exchange.relative_error(got[key], want[key]) for key in want}
-    worst = max(errors, key=errors.get)
-    print(f"{name:26} {preset:10} worst of {len(errors)} tensors: {errors[worst]:.1e} ({worst})")
-    for key, value in want.items():
-        assert value.norm() > 0, key
-        assert errors[key] <= TOLERANCE, (name, key, errors[key])
+    agree(name, model, transformers.AutoModelForCausalLM, dict(ids=ids, targets=targets), scale, preset,
+          "Exchange", lambda model, inputs: model(inputs["ids"]).logits)  # fmt: skip
 
 
 def main() -> None:

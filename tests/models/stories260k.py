@@ -37,7 +37,7 @@ def check(name: str, model, rows: list[list[int]], known: float) -> None:
         logits = model(ids).logits
     want = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).item()
     for preset in ("off", "exact"):
-        got = _exchange.run(model, ids, targets, 1 / tokens, preset)["loss"].item()
+        got = _exchange.run(model, dict(ids=ids, targets=targets), 1 / tokens, preset, "Exchange")["loss"].item()
         print(f"{name}, {preset}: {got:.4f} over {tokens} tokens; Hugging Face {want:.4f}; known {known}")
         assert abs(got - want) < 2e-6 * want, (got, want)
         assert abs(got - known) < 0.01, (got, known)

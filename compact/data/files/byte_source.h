@@ -12,6 +12,8 @@
 #include <string>
 #include <string_view>
 
+#include "compact/base/check.h"
+
 namespace compact {
 
 class ByteSource {
@@ -32,5 +34,17 @@ int64_t input_size(const std::string& path);
 
 // `name.jsonl.gz` -> `name.jsonl`.
 std::string_view without_compression(std::string_view path);
+
+// The row of a table of formats whose `ending` the name has, perhaps with that of a compression
+// behind it. Throws InputError with all endings where there is none.
+template <class Format, size_t count>
+const Format& format_of(const std::string& path, const Format (&formats)[count]) {
+  std::string endings;
+  for (size_t i = 0; i < count; ++i) {
+    if (without_compression(path).ends_with(formats[i].ending)) return formats[i];
+    endings += cat(i == 0 ? "" : i + 1 == count ? " or " : ", ", formats[i].ending);
+  }
+  fail(path, ": the name must end in ", endings, ", then perhaps .gz, .xz or .zst");
+}
 
 }  // namespace compact

@@ -6,44 +6,41 @@
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
-#include "compact/data/files/byte_source.h"
 #include "compact/data/files/printable.h"
 
 namespace compact {
 namespace {
 
 constexpr size_t kMostBytes = size_t{1} << 29;
-constexpr size_t kFieldBlock = size_t{1} << 16;
 constexpr std::string_view kBetween = " \t\r,";
 
 }  // namespace
 
-FieldLines::FieldLines(const std::string& path) : path_(path) {
-  const auto source = open_source(path);
-  size_t done = 0;
-  while (true) {
-    if (text_.size() - done < kFieldBlock) text_.resize(done + done / 2 + kFieldBlock);
-    const size_t got = source->read(text_.data() + done, text_.size() - done);
-    if (got == 0) break;
-    done += got;
-    COMPACT_CHECK(done <= kMostBytes, path, ": must have at most ", kMostBytes,
-                  " bytes of text, has more");
+FieldLines::FieldLines(const std::string& path)
+    : lines_(path, {.longest = kMostBytes, .nul = TextRules::kKept}) {
+  COMPACT_CHECK(find(), path, ": has no lines");
+}
+
+bool FieldLines::find() {
+  while (!found_ && lines_.next()) {
+    COMPACT_CHECK(lines_.bytes() <= static_cast<int64_t>(kMostBytes), lines_.path(),
+                  ": must have at most ", kMostBytes, " bytes of text, has more");
+    found_ = !trim(lines_.line()).empty();
+    blanks_ += !found_;
   }
-  const size_t last = std::string_view(text_).substr(0, done).find_last_not_of(" \t\r\n");
-  COMPACT_CHECK(last != text_.npos, path, ": has no lines");
-  rest_ = std::string_view(text_).substr(0, last + 1);
+  return found_;
 }
 
 bool FieldLines::next() {
-  if (rest_.empty()) return false;
-  const size_t end = std::min(rest_.find('\n'), rest_.size());
-  line_ = rest_.substr(0, end);
-  rest_.remove_prefix(std::min(end + 1, rest_.size()));
+  if (!find()) return false;
   ++number_;
+  found_ = blanks_ > 0;
+  line_ = found_ ? "" : lines_.line();
+  blanks_ -= found_;
   return true;
 }
 
-std::string FieldLines::where() const { return path_ + ": line " + std::to_string(number_); }
+std::string FieldLines::where() const { return cat(lines_.path(), ": line ", number_); }
 
 bool FieldLines::more() {
   line_.remove_prefix(std::min(line_.find_first_not_of(kBetween), line_.size()));

@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "compact/data/files/text_lines.h"
+
 namespace compact {
 
 class FieldLines {
@@ -30,10 +32,13 @@ class FieldLines {
 
  private:
   std::string_view field(std::string_view what);
+  // Goes to the next line that is not blank, where it is not there; false: there is none.
+  bool find();
 
-  std::string path_, text_;
-  std::string_view rest_, line_;  // what follows the line, and its fields not taken
-  int64_t number_ = 0;
+  TextLines lines_;
+  bool found_ = false;
+  int64_t blanks_ = 0, number_ = 0;  // lines before the one that was found
+  std::string_view line_;            // its fields not taken
 };
 
 }  // namespace compact

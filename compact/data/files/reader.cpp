@@ -4,7 +4,6 @@
 #include <glob.h>
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <set>
 
@@ -12,14 +11,56 @@
 #include "compact/base/file.h"
 #include "compact/base/text.h"
 #include "compact/data/files/json_field.h"
-#include "compact/data/files/utf8.h"
+#include "compact/data/files/odd_ones.h"
+#include "compact/data/files/text_lines.h"
 
 namespace compact {
+
+struct DocumentFile {
+  TextLines lines;
+  OddOnes odd;
+  std::string field;
+  bool strict;
+  bool (*next)(DocumentFile& file, DocumentPiece& piece);  // false after the last
+  int64_t documents = 0, replaced = 0;
+  std::string text = {};  // of a piece
+};
+
 namespace {
 
-constexpr size_t kBlock = size_t{1} << 16;
-constexpr size_t kLongestLine = size_t{1} << 26;
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+// A whole file is one document.
+bool next_block(DocumentFile& file, DocumentPiece& piece) {
+  if (file.documents > 0) return false;
+  piece.text = file.lines.block();
+  piece.last = piece.text.empty();
+  file.documents += piece.last;
+  file.replaced = file.lines.replaced();
+  return true;
+}
+
+// A line is one, the string in one field of its object.
+bool next_object(DocumentFile& file, DocumentPiece& piece) {
+  for (int64_t before = file.lines.replaced(); file.lines.next(); before = file.lines.replaced()) {
+    if (trim(file.lines.line()).empty()) continue;
+    std::string error;
+    int64_t replaced = file.lines.replaced() - before;
+    if (!json_text_field(file.lines.line(), file.field, file.text, error,
+                         file.strict ? nullptr : &replaced)) {
+      file.odd.add(cat(file.lines.where(), " ", error));
+      continue;
+    }
+    file.replaced += replaced;
+    ++file.documents;
+    piece = {file.text, true};
+    return true;
+  }
+  return false;
+}
+
+constexpr struct {
+  std::string_view ending;
+  decltype(DocumentFile::next) next;
+} kDocumentFormats[] = {{".txt", next_block}, {".jsonl", next_object}};
 
 std::vector<std::string> matches(const std::string& pattern) {
   glob_t found{};
@@ -98,9 +139,7 @@ std::vector<std::string> expand_inputs(const std::vector<std::string>& inputs) {
     }
     for (const std::string& path : found) {
       input_size(path);
-      const std::string_view name = without_compression(path);
-      COMPACT_CHECK(name.ends_with(".txt") || name.ends_with(".jsonl"), path,
-                    ": the name must end in .txt or .jsonl, then perhaps .gz, .xz or .zst");
+      format_of(path, kDocumentFormats);
       COMPACT_CHECK(seen.insert(std::filesystem::canonical(path, ignored)).second, path,
                     ": is given twice");
       files.push_back(path);
@@ -117,110 +156,49 @@ DocumentReader::DocumentReader(const std::vector<std::string>& inputs, const std
       strict_(strict) {
   COMPACT_CHECK(!field.empty(), "[reader] field must not be empty");
   for (const std::string& path : files_) total_ += input_size(path);
-  buffer_.resize(kBlock);
 }
 
-bool DocumentReader::open_next() {
-  if (file_ == files_.size()) return false;
-  path_ = files_[file_++];
-  source_ = open_source(path_);
-  json_ = without_compression(path_).ends_with(".jsonl");
-  begin_ = end_ = 0;
-  line_number_ = file_bytes_ = file_documents_ = 0;
-  odd_.emplace(strict_, path_, "lines");
-  return true;
+DocumentReader::~DocumentReader() = default;
+
+void DocumentReader::watch(std::string_view block) {
+  const TextLines& lines = file_->lines;
+  if (progress_) progress_(done_ + lines.consumed(), total_);
+  const auto nuls = static_cast<size_t>(std::ranges::count(block, '\0'));
+  constexpr size_t kTextBytes = 100;  // for each NUL
+  if (nuls > 0 && (strict_ || (lines.bytes() == 0 && nuls > 1 + block.size() / kTextBytes))) {
+    fail(lines.path(), ": must be text, but byte ",
+         lines.bytes() + static_cast<int64_t>(block.find('\0')), " is NUL: a binary file");
+  }
+}
+
+void DocumentReader::open(const std::string& path) {
+  TextRules rules{.nul = TextRules::kReplaced, .watch = [this](auto block) { watch(block); }};
+  file_.reset(new DocumentFile{TextLines(path, std::move(rules)), OddOnes(strict_, path, "lines"),
+                               field_, strict_, format_of(path, kDocumentFormats).next});
 }
 
 void DocumentReader::close() {
-  COMPACT_CHECK(file_bytes_ > 0, path_, ": is empty after decompression (0 bytes)");
-  if (std::string line = odd_->finish(file_documents_); !line.empty()) warnings_.push_back(line);
-  COMPACT_CHECK(file_documents_ > 0, path_, ": holds no document, only blank lines");
-  done_ += source_->consumed();
-  source_.reset();
-}
-
-bool DocumentReader::fill() {
-  if (begin_ < end_) return true;
-  begin_ = 0;
-  end_ = source_->read(buffer_.data(), buffer_.size());
-  if (progress_) progress_(done_ + source_->consumed(), total_);
-  const std::string_view block(buffer_.data(), end_);
-  if (file_bytes_ == 0) refuse_utf16(path_, block);
-  const auto nuls = static_cast<size_t>(std::ranges::count(block, '\0'));
-  constexpr size_t kTextBytes = 100;  // for each NUL
-  if (nuls > 0 && (strict_ || (file_bytes_ == 0 && nuls > 1 + block.size() / kTextBytes))) {
-    fail(path_, ": must be text, but byte ", file_bytes_ + static_cast<int64_t>(block.find('\0')),
-         " is NUL: a binary file");
+  const TextLines& lines = file_->lines;
+  COMPACT_CHECK(lines.bytes() > 0, lines.path(), ": is empty after decompression (0 bytes)");
+  if (std::string line = file_->odd.finish(file_->documents); !line.empty()) {
+    warnings_.push_back(line);
   }
-  if (file_bytes_ == 0 && block.starts_with(kByteOrderMark)) begin_ = kByteOrderMark.size();
-  file_bytes_ += static_cast<int64_t>(end_);
-  return begin_ < end_ || (end_ > 0 && fill());
-}
-
-bool DocumentReader::next_text(DocumentPiece& piece) {
-  if (fill()) {
-    piece = {{buffer_.data() + begin_, end_ - begin_}, false};
-    begin_ = end_;
-    if (piece.text.find('\0') == piece.text.npos) return true;
-    text_ = piece.text;
-    replaced_ += replace_nuls(text_);
-    piece.text = text_;
-  } else {
-    piece = {{}, true};
-    ++file_documents_;
-    close();
-  }
-  return true;
-}
-
-// Puts the next line, without its end, into line_; false at the end of the file.
-bool DocumentReader::next_line() {
-  line_.clear();
-  bool any = false;
-  while (fill()) {
-    any = true;
-    const char* const start = buffer_.data() + begin_;
-    const void* const newline = std::memchr(start, '\n', end_ - begin_);
-    const size_t length =
-        newline ? static_cast<size_t>(static_cast<const char*>(newline) - start) : end_ - begin_;
-    COMPACT_CHECK(line_.size() + length <= kLongestLine, path_, ": line ", line_number_ + 1,
-                  " must be at most ", format_bytes(kLongestLine), " long");
-    line_.append(start, length);
-    begin_ += length + (newline ? 1 : 0);
-    if (newline) break;
-  }
-  line_number_ += any;
-  return any;
-}
-
-bool DocumentReader::next_json(DocumentPiece& piece) {
-  while (next_line()) {
-    if (trim(line_).empty()) continue;
-    Utf8Repair repair;
-    repaired_.clear();
-    repair.feed(line_, repaired_);
-    repair.finish(repaired_);
-    std::string error;
-    int64_t replaced = repair.replaced() + replace_nuls(repaired_);
-    if (!json_text_field(repaired_, field_, text_, error, strict_ ? nullptr : &replaced)) {
-      odd_->add(cat(path_, ": line ", line_number_, " ", error));
-      continue;
-    }
-    replaced_ += replaced;
-    ++file_documents_;
-    piece = {text_, true};
-    return true;
-  }
-  close();
-  return false;
+  COMPACT_CHECK(file_->documents > 0, lines.path(), ": holds no document, only blank lines");
+  done_ += lines.consumed();
+  file_.reset();
 }
 
 bool DocumentReader::next(DocumentPiece& piece) {
-  while (source_ || open_next()) {
-    if (!(json_ ? next_json(piece) : next_text(piece))) continue;
-    documents_ += piece.last;
-    text_bytes_ += static_cast<int64_t>(piece.text.size());
-    return true;
+  while (file_ || next_file_ < files_.size()) {
+    if (!file_) open(files_[next_file_++]);
+    const int64_t before = file_->replaced;
+    if (file_->next(*file_, piece)) {
+      documents_ += piece.last;
+      text_bytes_ += static_cast<int64_t>(piece.text.size());
+      replaced_ += file_->replaced - before;
+      return true;
+    }
+    close();
   }
   return false;
 }

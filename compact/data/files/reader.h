@@ -10,13 +10,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "compact/data/files/byte_source.h"
-#include "compact/data/files/odd_ones.h"
 
 namespace compact {
 
@@ -35,10 +31,13 @@ struct DocumentPiece {
   bool last = false;  // the document ends here
 };
 
+struct DocumentFile;  // that is being read
+
 class DocumentReader {
  public:
   DocumentReader(const std::vector<std::string>& inputs, const std::string& field = "text",
                  Progress progress = {}, bool strict = true);
+  ~DocumentReader();
 
   // The next piece; false after the last. Throws InputError with the path (and the line) on
   // unreadable, binary (where strict, any NUL; otherwise more than one byte, and of 100, in the
@@ -52,28 +51,19 @@ class DocumentReader {
   const std::vector<std::string>& warnings() const { return warnings_; }  // of files, a line each
 
  private:
-  bool open_next();
-  bool fill();
-  bool next_line();
-  bool next_text(DocumentPiece& piece);
-  bool next_json(DocumentPiece& piece);
+  void open(const std::string& path);
+  void watch(std::string_view block);
   void close();
 
   std::vector<std::string> files_;
   std::string field_;
   Progress progress_;
-  size_t file_ = 0;  // the next to open
-  std::string path_;
-  std::unique_ptr<ByteSource> source_;
-  bool json_ = false, strict_;
-  std::optional<OddOnes> odd_;
+  bool strict_;
+  size_t next_file_ = 0;
+  std::unique_ptr<DocumentFile> file_;
   std::vector<std::string> warnings_;
-  std::vector<char> buffer_;
-  size_t begin_ = 0, end_ = 0;  // what waits in buffer_
-  std::string line_, repaired_, text_;
-  int64_t line_number_ = 0, file_bytes_ = 0, file_documents_ = 0;
   int64_t documents_ = 0, text_bytes_ = 0, replaced_ = 0;
-  int64_t done_ = 0, total_ = 0;
+  int64_t done_ = 0, total_ = 0;  // bytes of the files
 };
 
 }  // namespace compact

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/data/files/text_lines.h"
 
-#include <cstring>
+#include <algorithm>
+#include <utility>
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
@@ -12,20 +13,24 @@ namespace compact {
 namespace {
 
 constexpr size_t kTextBlock = size_t{1} << 16;
-constexpr size_t kLongestTextLine = size_t{1} << 26;
-constexpr std::string_view kTextMark = "\xEF\xBB\xBF";
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 }  // namespace
 
-TextLines::TextLines(const std::string& path)
-    : path_(path), source_(open_source(path)), buffer_(kTextBlock) {}
+TextLines::TextLines(const std::string& path, TextRules rules)
+    : path_(path), rules_(std::move(rules)), source_(open_source(path)), buffer_(kTextBlock) {}
 
 bool TextLines::fill() {
-  if (begin_ < end_) return true;
-  begin_ = 0;
-  end_ = source_->read(buffer_.data(), buffer_.size());
-  if (number_ == 0) refuse_utf16(path_, {buffer_.data(), end_});
-  return end_ > 0;
+  while (waiting_.empty()) {
+    waiting_ = {buffer_.data(), source_->read(buffer_.data(), buffer_.size())};
+    if (bytes_ == 0) refuse_utf16(path_, waiting_);
+    if (rules_.watch) rules_.watch(waiting_);
+    if (waiting_.empty()) return false;
+    const bool marked = bytes_ == 0 && waiting_.starts_with(kByteOrderMark);
+    bytes_ += static_cast<int64_t>(waiting_.size());
+    if (marked) waiting_.remove_prefix(kByteOrderMark.size());
+  }
+  return true;
 }
 
 bool TextLines::next() {
@@ -34,29 +39,34 @@ bool TextLines::next() {
   if (!fill()) return false;
   ++number_;
   for (bool ended = false; !ended && fill();) {
-    const char* const start = buffer_.data() + begin_;
-    const void* const newline = std::memchr(start, '\n', end_ - begin_);
-    ended = newline != nullptr;
-    const size_t length =
-        ended ? static_cast<size_t>(static_cast<const char*>(newline) - start) : end_ - begin_;
-    COMPACT_CHECK(raw_.size() + length <= kLongestTextLine, where(), " must be at most ",
-                  format_bytes(kLongestTextLine), " long");
-    raw_.append(start, length);
-    begin_ += length + ended;
+    const size_t length = std::min(waiting_.find('\n'), waiting_.size());
+    ended = length < waiting_.size();
+    COMPACT_CHECK(raw_.size() + length <= rules_.longest, where(), " must be at most ",
+                  format_bytes(static_cast<int64_t>(rules_.longest)), " long");
+    raw_ += waiting_.substr(0, length);
+    waiting_.remove_prefix(length + ended);
   }
-  std::string_view text = raw_;
-  if (number_ == 1 && text.starts_with(kTextMark)) text.remove_prefix(kTextMark.size());
-  carriage_ = text.ends_with('\r');
-  if (carriage_) text.remove_suffix(1);
+  carriage_ = raw_.ends_with('\r');
+  if (carriage_) raw_.pop_back();
   Utf8Repair repair;
-  repair.feed(text, line_);
+  repair.feed(raw_, line_);
   repair.finish(line_);
-  const size_t nul = raw_.find('\0');
-  if (nul != raw_.npos) {
+  const size_t nul = rules_.nul == TextRules::kKept ? raw_.npos : raw_.find('\0');
+  if (nul != raw_.npos && rules_.nul == TextRules::kOdd) {
     throw OddOne(cat(where(), " must be text, but byte ", nul, " of it is NUL: a binary file"));
   }
+  if (nul != raw_.npos) replaced_ += replace_nuls(line_);
   replaced_ += repair.replaced();
   return true;
+}
+
+std::string_view TextLines::block() {
+  if (!fill()) return {};
+  const std::string_view block = std::exchange(waiting_, {});
+  if (rules_.nul != TextRules::kReplaced || block.find('\0') == block.npos) return block;
+  line_ = block;
+  replaced_ += replace_nuls(line_);
+  return line_;
 }
 
 std::string TextLines::where() const { return cat(path_, ": line ", number_); }

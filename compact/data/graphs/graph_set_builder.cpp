@@ -24,6 +24,14 @@ int64_t place_in(const std::vector<int64_t>& sorted, int64_t value) {
 
 }  // namespace
 
+void StatedGraph::add_attributes(FieldLines& lines, int64_t& count) {
+  int64_t here = 0;
+  for (; lines.more(); ++here) attributes.push_back(lines.real("an attribute"));
+  if (count == kUnknown) count = here;
+  COMPACT_CHECK(here == count, lines.where(), ": nodes must have ", count,
+                " attributes as the first has, this has ", here);
+}
+
 GraphSet build_graph_set(std::vector<StatedGraph> stated, bool with_tags, int64_t attributes,
                          const std::string& where) {
   std::vector<int64_t> tags, labels;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "compact/data/files/field_lines.h"
 #include "compact/data/graphs/edge_list.h"
 #include "compact/data/graphs/graph_set.h"
 
@@ -18,6 +19,10 @@ struct StatedGraph {
   std::vector<int64_t> tags;      // one a node
   std::vector<float> attributes;  // `attributes` a node, node after node
   EdgeList edges;
+
+  // Takes the rest of a node's line, as many values as the first node has: kUnknown before it.
+  static constexpr int64_t kUnknown = -1;
+  void add_attributes(FieldLines& lines, int64_t& count);
 };
 
 // Features are the tags as columns, where `with_tags`, and the attributes, so many a node. Throws

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/base/check.h"
-#include "compact/data/files/field_lines.h"
 #include "compact/data/graphs/graph_set_builder.h"
 
 namespace compact {
 namespace {
-
-constexpr int64_t kUnknown = -1;
 
 void read_node(FieldLines& lines, StatedGraph& graph, int64_t node, int64_t nodes,
                int64_t& attributes) {
@@ -15,11 +12,7 @@ void read_node(FieldLines& lines, StatedGraph& graph, int64_t node, int64_t node
   for (int64_t e = 0; e < degree; ++e) {
     graph.edges.add(node, lines.integer("a neighbour", 0, nodes - 1));
   }
-  int64_t count = 0;
-  for (; lines.more(); ++count) graph.attributes.push_back(lines.real("an attribute"));
-  if (attributes == kUnknown) attributes = count;
-  COMPACT_CHECK(count == attributes, lines.where(), ": nodes must have ", attributes,
-                " attributes as the first has, this has ", count);
+  graph.add_attributes(lines, attributes);
 }
 
 }  // namespace
@@ -30,7 +23,7 @@ GraphSet read_graph_set_file(const std::string& path) {
   const int64_t count = lines.integer("the number of graphs", 1, kMostGraphs);
   lines.end();
   std::vector<StatedGraph> graphs;
-  int64_t attributes = kUnknown;
+  int64_t attributes = StatedGraph::kUnknown;
   for (int64_t g = 0; g < count; ++g) {
     COMPACT_CHECK(lines.next(), path, ": must have ", count, " graphs, ends after ", g);
     StatedGraph& graph = graphs.emplace_back();

@@ -5,7 +5,6 @@
 
 #include "compact/base/check.h"
 #include "compact/base/file.h"
-#include "compact/data/files/field_lines.h"
 #include "compact/data/graphs/graph_set_builder.h"
 
 namespace compact {
@@ -109,15 +108,9 @@ GraphSet read_graph_set_folder(const std::string& path) {
   }
   int64_t attributes = 0;
   if (const std::string values = prefix + "_node_attributes.txt"; is_file(values)) {
-    bool first = true;
+    attributes = StatedGraph::kUnknown;
     read_nodes(values, places, [&](FieldLines& lines, Place place) {
-      std::vector<float>& all = graphs[place.graph].attributes;
-      int64_t count = 0;
-      for (; lines.more(); ++count) all.push_back(lines.real("an attribute"));
-      if (first) attributes = count;
-      first = false;
-      COMPACT_CHECK(count == attributes, lines.where(), ": nodes must have ", attributes,
-                    " attributes as the first has, this has ", count);
+      graphs[place.graph].add_attributes(lines, attributes);
     });
   }
   return build_graph_set(std::move(graphs), tagged || attributes == 0, attributes, path);

@@ -2,6 +2,7 @@
 #include "compact/data/text/text_table.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
@@ -9,55 +10,163 @@
 #include "compact/data/files/odd_ones.h"
 #include "compact/data/files/printable.h"
 #include "compact/data/files/text_lines.h"
-#include "compact/data/text/csv_records.h"
 
 namespace compact {
 namespace {
 
-constexpr size_t kMostColumns = 1000;
+constexpr size_t kMostColumns = 1000;  // whose fields are kept
+constexpr size_t kLongestRecord = size_t{1} << 26;
 
-// The lines of a .tsv file as rows.
-class TsvRows {
+// The rows of a file of columns: how many fields one has, and the first of them.
+class ColumnRows {
  public:
-  // `plain`: quotes are characters as others are.
-  TsvRows(const std::string& path, size_t most, bool plain)
-      : lines_(path), most_(most), plain_(plain) {}
-
-  bool next() {
-    do {
-      if (!lines_.next()) return false;
-    } while (lines_.line().empty());
-    divide(!plain_);
-    // Where quotes give another number of columns than the first row has, they are characters.
-    if (!plain_ && width_ > 0 && count_ != width_) divide(false);
-    if (width_ == 0) width_ = count_;
-    return true;
-  }
+  ColumnRows(const std::string& path, bool plain)
+      : lines_(path), plain_(plain), fields_(kMostColumns) {}
   size_t count() const { return count_; }
   std::string_view field(size_t i) const { return fields_[i]; }
   [[noreturn]] void refuse(const std::string& message) const { throw OddOne(message); }
   std::string where() const { return lines_.where(); }
   int64_t replaced() const { return lines_.replaced(); }
 
+ protected:
+  bool next_line() {
+    while (lines_.next()) {
+      if (!lines_.line().empty()) return true;
+    }
+    return false;
+  }
+  // The next field of the row, empty.
+  std::string& add() {
+    std::string& field = count_ < fields_.size() ? fields_[count_] : unseen_;
+    ++count_;
+    field.clear();
+    return field;
+  }
+
+  TextLines lines_;
+  bool plain_;  // quotes are characters as others are
+  size_t count_ = 0;
+  std::vector<std::string> fields_;
+  std::string unseen_;
+};
+
+// Records as RFC 4180 has them.
+class CsvRows : public ColumnRows {
+ public:
+  using ColumnRows::ColumnRows;
+
+  bool next() {
+    try {
+      if (!next_line()) return false;
+    } catch (const OddOne& odd) {
+      // A field in quotes may go on behind the line.
+      if (std::ranges::count(lines_.line(), '"') % 2 != 0) fail(odd.what());
+      throw;
+    }
+    line_ = lines_.line();
+    where_ = lines_.where();
+    size_ = line_.size();
+    count_ = 0;
+    for (size_t at = 0;; ++at) {  // past the comma
+      std::string& field = add();
+      if (line_.substr(at).starts_with('"')) {
+        at = quoted(at + 1, field);
+        if (at < line_.size() && line_[at] != ',') {
+          refuse(cat(lines_.where(),
+                     ": behind a closing quote there must be a comma or the line's end; quotes "
+                     "within a field are doubled"));
+        }
+      } else {
+        const size_t end = std::min(line_.find(',', at), line_.size());
+        field = line_.substr(at, end - at);
+        if (field.find('"') != field.npos) {
+          refuse(cat(lines_.where(),
+                     ": a field that holds a quote must be in quotes, its own doubled"));
+        }
+        at = end;
+      }
+      if (at == line_.size()) return true;
+    }
+  }
+
+  // Where the record has gone on beyond its first line, perhaps a quote there is not closed, and
+  // rows are within it.
+  [[noreturn]] void refuse(const std::string& message) const {
+    if (lines_.where() == where_) throw OddOne(message);
+    fail(message, "; the record begins at ", where_.substr(lines_.path().size() + 2),
+         ": is a quote there not closed?");
+  }
+  const std::string& where() const { return where_; }
+
+ private:
+  // Reads the rest of a field in quotes from line_[at, ...) on; returns the place after it.
+  size_t quoted(size_t at, std::string& field) {
+    while (true) {
+      const size_t quote = line_.find('"', at);
+      field.append(line_.substr(at, quote == line_.npos ? quote : quote - at));
+      if (quote == line_.npos) {
+        field += lines_.carriage() ? "\r\n" : "\n";
+        go_on();
+        at = 0;
+      } else if (line_.substr(quote + 1).starts_with('"')) {
+        field += '"';
+        at = quote + 2;
+      } else {
+        return quote + 1;
+      }
+    }
+  }
+
+  // Within quotes, where the file must go on.
+  void go_on() {
+    bool any = true;
+    try {
+      any = lines_.next();
+    } catch (const OddOne& odd) {
+      refuse(odd.what());
+    }
+    COMPACT_CHECK(any, where_, ": a field in quotes is not closed before the file's end");
+    line_ = lines_.line();
+    size_ += line_.size() + 2;
+    COMPACT_CHECK(size_ <= kLongestRecord, where_, ": a record must have at most ",
+                  format_bytes(kLongestRecord), ", is a quote not closed?");
+  }
+
+  std::string where_;
+  std::string_view line_;
+  size_t size_ = 0;  // of the record
+};
+
+// Lines.
+class TsvRows : public ColumnRows {
+ public:
+  using ColumnRows::ColumnRows;
+
+  bool next() {
+    if (!next_line()) return false;
+    divide(!plain_);
+    // Where quotes give another number of columns than the first row has, they are characters.
+    if (!plain_ && width_ > 0 && count_ != width_) divide(false);
+    if (width_ == 0) width_ = count_;
+    return true;
+  }
+
  private:
   void divide(bool quotes) {
     const std::string_view line = lines_.line();
-    fields_.clear();
     count_ = 0;
     for (size_t start = 0; start <= line.size();) {
-      std::string field;
+      std::string& field = add();
       size_t end = quotes ? quoted(line, start, field) : line.npos;
       if (end == line.npos) {
         end = std::min(line.find('\t', start), line.size());
         field = line.substr(start, end - start);
       }
-      if (++count_ <= most_) fields_.push_back(std::move(field));
       start = end + 1;
     }
   }
 
-  // Where a field ends that stands in quotes as a whole, its own doubled, as pandas writes those
-  // with tabs or quotes; npos: it does not.
+  // Where a field ends that stands in quotes as a whole; npos: it does not.
   static size_t quoted(std::string_view line, size_t start, std::string& field) {
     if (!line.substr(start).starts_with('"')) return line.npos;
     for (size_t at = start + 1;;) {
@@ -71,21 +180,15 @@ class TsvRows {
     }
   }
 
-  TextLines lines_;
-  std::vector<std::string> fields_;
-  size_t most_;
-  bool plain_;
-  size_t count_ = 0, width_ = 0;
+  size_t width_ = 0;
 };
 
-// Rows of columns, of which the first kMostColumns are looked at. The first row is met twice: for
-// its names, or their number, and as a row.
+// The first row is met twice: for the names of the columns, or their number, and as a row.
 template <class Rows>
 class ColumnTable final : public TextTable {
  public:
-  template <class... More>
-  ColumnTable(const std::string& path, TableForm form, More... more)
-      : TextTable(path), form_(form), rows_(path, kMostColumns, more...) {
+  ColumnTable(const std::string& path, TableForm form)
+      : TextTable(path), form_(form), rows_(path, /*plain=*/form.tsv) {
     COMPACT_CHECK(rows_.next(), path, ": has no lines");
     COMPACT_CHECK(rows_.count() <= kMostColumns, where(), " must have at most ", kMostColumns,
                   " columns, has ", rows_.count());
@@ -103,8 +206,7 @@ class ColumnTable final : public TextTable {
 
   bool next(std::vector<TableCell>& cells) override {
     say_odd();
-    if (!first_ && !rows_.next()) return false;
-    first_ = false;
+    if (!std::exchange(first_, false) && !rows_.next()) return false;
     if (!form_.ragged && rows_.count() != names_.size()) {
       rows_.refuse(cat(where(), " must have ", names_.size(), " columns as the first line, has ",
                        rows_.count()));
@@ -123,19 +225,19 @@ class ColumnTable final : public TextTable {
  private:
   TableForm form_;
   Rows rows_;
-  bool first_ = true;
 };
 
 class JsonTable final : public TextTable {
  public:
-  JsonTable(const std::string& path, bool strict) : TextTable(path), strict_(strict), lines_(path) {
+  JsonTable(const std::string& path, TableForm form)
+      : TextTable(path), lines_(path), strict_(form.strict) {
     constexpr size_t kMostOdd = 100;
     std::string error;
     do {
       COMPACT_CHECK(next_line(), odd_.empty() ? path + ": has no lines" : odd_[0]);
       if (json_fields(lines_.line(), {}, others_, error, repairs())) break;
       odd_.push_back(cat(where(), " ", error));
-    } while (!strict && odd_.size() < kMostOdd);
+    } while (!strict_ && odd_.size() < kMostOdd);
     COMPACT_CHECK(error.empty(), odd_[0]);
     replaced_ = 0;  // it is read again
     for (const std::string& name : others_) {
@@ -145,8 +247,7 @@ class JsonTable final : public TextTable {
 
   bool next(std::vector<TableCell>& cells) override {
     say_odd();
-    if (!first_ && !next_line()) return false;
-    first_ = false;
+    if (!std::exchange(first_, false) && !next_line()) return false;
     fields_.resize(chosen_.size());
     for (size_t i = 0; i < chosen_.size(); ++i) fields_[i].name = chosen_[i];
     std::string error;
@@ -187,13 +288,24 @@ class JsonTable final : public TextTable {
 
   int64_t* repairs() { return strict_ ? nullptr : &replaced_; }
 
+  TextLines lines_;
   bool strict_;
   int64_t replaced_ = 0;  // halves of pairs of surrogates
-  TextLines lines_;
-  bool first_ = true;  // it is read twice: for its names, and as a row
   std::vector<JsonField> fields_;
   std::vector<std::string> others_;
 };
+
+template <class Table>
+std::unique_ptr<TextTable> opened_table(const std::string& path, TableForm form) {
+  return std::make_unique<Table>(path, form);
+}
+
+constexpr struct {
+  std::string_view ending;
+  std::unique_ptr<TextTable> (*open)(const std::string& path, TableForm form);
+} kTableFormats[] = {{".csv", opened_table<ColumnTable<CsvRows>>},
+                     {".tsv", opened_table<ColumnTable<TsvRows>>},
+                     {".jsonl", opened_table<JsonTable>}};
 
 }  // namespace
 
@@ -230,14 +342,8 @@ bool TextTable::choose_also(const std::string& name) {
 }
 
 std::unique_ptr<TextTable> open_table(const std::string& path, TableForm form) {
-  const std::string_view name = without_compression(path);
-  if (form.tsv || name.ends_with(".tsv")) {
-    return std::make_unique<ColumnTable<TsvRows>>(path, form, /*plain=*/form.tsv);
-  }
-  if (name.ends_with(".csv")) return std::make_unique<ColumnTable<CsvRecords>>(path, form);
-  COMPACT_CHECK(name.ends_with(".jsonl"), path,
-                ": the name must end in .csv, .tsv or .jsonl, then perhaps .gz, .xz or .zst");
-  return std::make_unique<JsonTable>(path, form.strict);
+  return form.tsv ? opened_table<ColumnTable<TsvRows>>(path, form)
+                  : format_of(path, kTableFormats).open(path, form);
 }
 
 }  // namespace compact

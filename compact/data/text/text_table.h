@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of chosen columns out of a file of texts, perhaps compressed, in constant memory. `.tsv`: a
-// tab ends a column, which may stand in quotes as a whole, its own doubled; other quotes are plain
-// characters, empty lines are skipped. `.csv`: a record of RFC
-// 4180 a row (csv_records.h). `.jsonl`: an object a line, whose fields are strings or numbers;
+// Rows of chosen columns out of a file of texts, perhaps compressed, in constant memory. `.csv` and
+// `.tsv`: as in column_rows.h. `.jsonl`: an object a line, whose fields are strings or numbers;
 // blank lines are skipped.
 #pragma once
 
@@ -61,6 +59,7 @@ class TextTable {
   std::string refused_;
   std::vector<std::string> odd_;  // what was wrong with rows that were met before the first
   std::vector<size_t> columns_;   // of chosen_, in names_
+  bool first_ = true;             // the first row waits to be given
 };
 
 // Throws InputError with the path where the name is not .csv, .tsv or .jsonl, perhaps with .gz, .xz
