@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collects what self_check returns: runs one case on the reference and twice on the tested backend.
+// The cases of every kernel, once: small awkward sizes, which self_check runs on the reference and
+// on the tested backend, and those of training, which are for counting and measuring.
 #pragma once
 
+#include <initializer_list>
 #include <limits>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "compact/base/check.h"
@@ -21,21 +24,31 @@ class Checker {
   using Run = FunctionRef<void(const Backend&, Side&, const Launch&)>;
   Checker(const Backend& backend, const Memory& memory, const Launch& launch)
       : backend_(backend), memory_(memory), launch_(launch) {}
+  virtual ~Checker() = default;
 
   // Later cases belong to this kernel.
-  void begin(const char* kernel);
+  virtual void begin(const char* kernel);
   // The tested backend, aligned and not, against the reference. `run` makes tensors and calls.
-  void compare(double tolerance, const std::string& what, Run run);
+  virtual void compare(double tolerance, const std::string& what, Run run);
+  // The values that a case takes: awkward ones, or those of training.
+  template <class T = int64_t>
+  std::vector<T> either(std::initializer_list<std::type_identity_t<T>> awkward,
+                        std::initializer_list<std::type_identity_t<T>> of_training) const {
+    return training_ ? of_training : awkward;
+  }
   // Values about 1 in size, the same for the same seed; with_specials: some NaN and infinities.
   static std::vector<float> values(int64_t count, uint64_t seed, bool with_specials = false);
   // Whether the backend's device has room for a row of n.
   bool takes_srht(int64_t n) const;
   const std::vector<KernelCheck>& results() const { return results_; }
 
- private:
+ protected:
   const Backend& backend_;
   Memory memory_;
   Launch launch_;
+  bool training_ = false;
+
+ private:
   std::vector<KernelCheck> results_;
 };
 

@@ -27,15 +27,21 @@ std::vector<uint8_t> all_codes(int64_t count) {
   return codes;
 }
 
-constexpr std::pair<int64_t, int64_t> kShapes[] = {{0, 5},   {1, 1},    {3, 7},
-                                                   {2, 256}, {5, 1030}, {3, 2336}};
+using Shape = std::pair<int64_t, int64_t>;
+std::vector<Shape> shapes(const Checker& c) {
+  return c.either<Shape>({{0, 5}, {1, 1}, {3, 7}, {2, 256}, {5, 1030}, {3, 2336}}, {{48, 2048}});
+}
+std::vector<int64_t> counts(const Checker& c) {
+  return c.either({0, 1, 8, 17, 1030, 40003}, {48 * 2048});
+}
 
 void check_float8(Checker& c) {
   for (const bool unpack : {false, true}) {
     c.begin(unpack ? "float8_unpack" : "float8_pack");
-    for (const bool is_signed : {false, true}) {
-      for (const auto& [rows, n] : kShapes) {
-        for (int variant = 0; variant < kVariants + 2; ++variant) {  // the last two with guards
+    for (const bool is_signed : c.either<bool>({false, true}, {true})) {
+      for (const auto& [rows, n] : shapes(c)) {
+        // The last two with guards.
+        for (const int variant : c.either<int>({0, 1, 2, 3, 4, 5, 6, 7}, {0})) {
           const auto x = hard_values(rows * n, variant % kVariants, is_signed);
           const int64_t blocks = rows * ((n + kFloat8Block - 1) / kFloat8Block);
           const auto codes = all_codes(rows * n);
@@ -69,8 +75,9 @@ void check_float8(Checker& c) {
 }
 
 void check_quantize(Checker& c, bool back, const QuantizeFormat& f, Type type) {
-  for (const auto& [rows, n] : kShapes) {
-    for (int variant = 0; variant < (back ? 2 : kVariants); ++variant) {
+  for (const auto& [rows, n] : shapes(c)) {
+    for (const int variant : c.either<int>({0, 1, 2, 3, 4, 5}, {0})) {
+      if (back && variant > 1) continue;
       const auto x = hard_values(rows * n, variant);
       const auto codes = all_codes(rows * f.row_bytes(n));
       const auto scales = Checker::values(2 * rows * f.groups(n), 2, variant == 1);
@@ -107,12 +114,13 @@ void check_quantizers(Checker& c) {
   for (const bool back : {false, true}) {
     c.begin(back ? "dequantize" : "quantize");
     for (const int bits : {1, 2, 4, 8}) {
-      for (const Levels levels : {Levels::kUniform, Levels::kLloyd, Levels::kPositive}) {
+      for (const Levels levels : c.either<Levels>(
+               {Levels::kUniform, Levels::kLloyd, Levels::kPositive}, {Levels::kUniform})) {
         if ((levels == Levels::kLloyd && bits == 8) || (levels == Levels::kPositive && bits == 1)) {
           continue;
         }
         for (const Rounding rounding : {Rounding::kNearest, Rounding::kStochastic}) {
-          for (const int64_t group : {32, 64, 128, 256, 512, 2048}) {
+          for (const int64_t group : c.either({32, 64, 128, 256, 512, 2048}, {64, 256, 2048})) {
             for (const Type type : kTypes) {
               const Type scale = kTypes[(group == 256) ^ (type == Type::kBFloat16)];
               check_quantize(c, back, {bits, group, rounding, levels, scale}, type);
@@ -125,12 +133,11 @@ void check_quantizers(Checker& c) {
 }
 
 void check_bits(Checker& c) {
-  constexpr int64_t kCounts[] = {0, 1, 8, 17, 1030, 40003};
   c.begin("bit_pack");
   for (const Type type : kTypes) {
     const uint32_t infinity = type == Type::kFloat32 ? 0x7f800000u : 0x7f80u;
-    for (const int64_t count : kCounts) {
-      for (const int variant : {0, 1, 4}) {
+    for (const int64_t count : counts(c)) {
+      for (const int variant : c.either<int>({0, 1, 4}, {0})) {
         const auto x = hard_values(count, variant);
         c.compare(0, cat(text_of(type), " count ", count, " variant ", variant),
                   [&](const Backend& b, Side& s, const Launch& launch) {
@@ -149,7 +156,7 @@ void check_bits(Checker& c) {
       }
     }
   }
-  for (const int64_t count : kCounts) {
+  for (const int64_t count : counts(c)) {
     const auto x = all_codes(count);
     c.compare(0, cat("bytes, count ", count), [&](const Backend& b, Side& s, const Launch& launch) {
       b.bit_pack({.x = s.data("x", x),
@@ -162,7 +169,7 @@ void check_bits(Checker& c) {
     });
   }
   c.begin("bit_unpack");
-  for (const int64_t count : kCounts) {
+  for (const int64_t count : counts(c)) {
     const auto bits = all_codes((count + 7) / 8);
     c.compare(0, cat("bytes, count ", count), [&](const Backend& b, Side& s, const Launch& launch) {
       b.bit_unpack({.bits = s.data("bits", bits),
@@ -175,7 +182,7 @@ void check_bits(Checker& c) {
     });
   }
   for (const Type type : kTypes) {
-    for (const int64_t count : kCounts) {
+    for (const int64_t count : counts(c)) {
       const auto bits = all_codes((count + 7) / 8);
       c.compare(0, cat(text_of(type), " count ", count),
                 [&](const Backend& b, Side& s, const Launch& launch) {

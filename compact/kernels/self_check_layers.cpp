@@ -16,14 +16,15 @@ constexpr TypePair kTypePairs[] = {{Type::kFloat32, Type::kFloat32},
                                    {Type::kBFloat16, Type::kBFloat16}};
 
 void check_rms_norm(Checker& c) {
-  constexpr int64_t kParts = 32;
+  const int64_t parts = c.either({32}, {3})[0];
   for (const bool backward : {false, true}) {
     c.begin(backward ? "rms_norm_backward" : "rms_norm");
     for (const auto [type, weight_type] : kTypePairs) {
-      for (const int64_t rows : {0, 1, 3, 77}) {
-        for (const int64_t n : {1, 7, 64, 100, 344, 2048, 16400}) {
+      for (const int64_t rows : c.either({0, 1, 3, 77}, {48})) {
+        for (const int64_t n : c.either({1, 7, 64, 100, 344, 2048, 16400}, {2048})) {
           if (n > 2048 && rows > 3) continue;
-          for (const int variant : {0, 1, 2}) {  // 1: no residual, no gweight; 2: NaN
+          for (const int variant :
+               c.either<int>({0, 1, 2}, {0})) {  // 1: no residual, no gweight; 2: NaN
             const bool full = variant != 1, special = variant == 2;
             const auto what = cat(text_of(type), ", weight ", text_of(weight_type), " [", rows,
                                   ", ", n, "] variant ", variant);
@@ -57,10 +58,10 @@ void check_rms_norm(Checker& c) {
                                    .residual = residual,
                                    .gx = gx,
                                    .gweight = full ? s.blank("gweight", n, weight_type) : nullptr,
-                                   .parts = s.scratch("parts", kParts * n),
+                                   .parts = s.scratch("parts", parts * n),
                                    .rows = rows,
                                    .n = n,
-                                   .parts_count = kParts,
+                                   .parts_count = parts,
                                    .type = type,
                                    .weight_type = weight_type},
                                   launch);
@@ -75,11 +76,12 @@ void check_rms_norm(Checker& c) {
 void check_rope(Checker& c) {
   c.begin("rope");
   for (const Type type : kTypes) {
-    for (const int64_t dim : {2, 6, 32, 64}) {
-      for (const int64_t tokens : {0, 1, 37}) {
-        for (const int64_t extra : {0, 3, 64}) {
+    for (const int64_t dim : c.either({2, 6, 32, 64}, {64, 128})) {
+      for (const int64_t tokens : c.either({0, 1, 37}, {48})) {
+        for (const int64_t extra : c.either({0, 3, 64}, {0})) {
           // Only the first part of wide heads is turned.
-          const int64_t heads = 3, length = 5, wide = extra == 64 ? dim + dim / 2 : dim;
+          const int64_t heads = c.either({3}, {2048 / dim})[0], length = c.either({5}, {48})[0];
+          const int64_t wide = extra == 64 ? dim + dim / 2 : dim;
           const int64_t stride = heads * wide + extra;
           const auto x = c.values(tokens * stride, 1, extra == 3);
           const auto cosines = c.values(length * dim / 2, 2), sines = c.values(length * dim / 2, 3);
@@ -110,9 +112,10 @@ void check_swiglu(Checker& c) {
     for (const Type type : kTypes) {
       // A silu that is rounded the other way moves the product by up to three units.
       const double tolerance = type == Type::kBFloat16 ? 1.0 / 64 : kClose;
-      for (const int64_t rows : {0, 1, 5, 40}) {
-        for (const int64_t m : {1, 7, 64, 341, 1376}) {
-          for (const int variant : {0, 1, 2}) {  // which of silu and product; 2: NaN
+      for (const int64_t rows : c.either({0, 1, 5, 40}, {48})) {
+        for (const int64_t m : c.either({1, 7, 64, 341, 1376}, {2048})) {
+          for (const int variant :
+               c.either<int>({0, 1, 2}, {2})) {  // which of silu and product; 2: NaN
             auto gates = c.values(rows * 2 * m, 1, variant == 2);
             for (float& x : gates) x *= 6;
             const auto g = c.values(rows * m, 2), silu = c.values(rows * m, 3);
@@ -150,10 +153,10 @@ void check_cross_entropy(Checker& c) {
   for (const bool backward : {false, true}) {
     c.begin(backward ? "cross_entropy_backward" : "cross_entropy");
     for (const Type type : kTypes) {
-      for (const int64_t rows : {0, 1, 9}) {
-        for (const int64_t vocabulary : {1, 5, 256, 1001, 8192}) {
+      for (const int64_t rows : c.either({0, 1, 9}, {4})) {
+        for (const int64_t vocabulary : c.either({1, 5, 256, 1001, 8192}, {32000})) {
           // 1, 2, 3: with log_probs; 2: NaN; 3: rows of minus infinity but for some elements
-          for (const int variant : {0, 1, 2, 3}) {
+          for (const int variant : c.either<int>({0, 1, 2, 3}, {0})) {
             auto logits = c.values(rows * vocabulary, 1, variant == 2);
             for (float& x : logits) x *= 8;
             for (int64_t i = 0; variant == 3 && i < rows * vocabulary; ++i) {

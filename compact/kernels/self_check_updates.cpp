@@ -9,21 +9,28 @@
 namespace compact::kernels {
 namespace {
 
+constexpr int64_t kOfTraining = 48 * 2048;
+
 void check_srht(Checker& c) {
   for (const bool transposed : {false, true}) {
     c.begin(transposed ? "srht_transpose" : "srht");
     for (const Type type : kTypes) {
-      for (const int64_t n : {1, 3, 16, 31, 64, 344, 1376, 2048, 5461, 11008, 14336, 54600}) {
+      for (const int64_t n :
+           c.either({1, 3, 16, 31, 64, 344, 1376, 2048, 5461, 11008, 14336, 54600}, {2048})) {
         if (!c.takes_srht(n)) continue;
-        for (const int64_t r : {int64_t{1}, (n + 3) / 4, n}) {
-          const int64_t rows = n > 11008 ? 1 : n > 2048 ? 3 : 5, stride = n + (r == 1 ? 3 : 0);
+        for (const int64_t r : c.either({1, (n + 3) / 4, n}, {n / 4})) {
+          const int64_t rows = c.either({n > 11008  ? 1
+                                         : n > 2048 ? 3
+                                                    : 5},
+                                        {48})[0],
+                        stride = n + (r == 1 ? 3 : 0);
           const int64_t k = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(n)));
           std::vector<uint32_t> signs(static_cast<size_t>((n + (k < n ? k : 0) + 31) / 32));
           for (size_t i = 0; i < signs.size(); ++i) signs[i] = philox(9, i).v[0];
           std::vector<int32_t> index(static_cast<size_t>(r));
           for (int64_t j = 0; j < r; ++j) index[j] = static_cast<int32_t>(j * n / r);
           const auto x = c.values(rows * stride, 1), z = c.values(rows * r, 2);
-          for (const int64_t used : {int64_t{0}, rows}) {
+          for (const int64_t used : c.either({0, rows}, {rows})) {
             const auto what = cat(text_of(type), " n ", n, " r ", r, " rows ", used);
             c.compare(kClose, what, [&](const Backend& b, Side& s, const Launch& launch) {
               const SrhtPlan plan{s.data("signs", signs), s.data("index", index), n, r};
@@ -54,9 +61,10 @@ void check_srht(Checker& c) {
 void check_draw(Checker& c) {
   c.begin("draw");
   for (const Type type : kTypes) {
-    for (const auto distribution :
-         {Distribution::kNormal, Distribution::kRademacher, Distribution::kSparse}) {
-      for (const int64_t count : {0, 1, 7, 1030, 20000}) {
+    for (const auto distribution : c.either<Distribution>(
+             {Distribution::kNormal, Distribution::kRademacher, Distribution::kSparse},
+             {Distribution::kNormal})) {
+      for (const int64_t count : c.either({0, 1, 7, 1030, 20000}, {kOfTraining})) {
         const auto what =
             cat(text_of(type), " distribution ", static_cast<int>(distribution), " count ", count);
         c.compare(0, what, [&](const Backend& b, Side& s, const Launch& launch) {
@@ -76,8 +84,8 @@ void check_draw(Checker& c) {
 void check_dropout(Checker& c) {
   c.begin("dropout");
   for (const Type type : kTypes) {
-    for (const uint32_t dropped : {0u, 1u, 6554u, 65535u}) {
-      for (const int64_t count : {0, 1, 7, 256, 1030, 20001}) {
+    for (const uint32_t dropped : c.either<uint32_t>({0u, 1u, 6554u, 65535u}, {6554u})) {
+      for (const int64_t count : c.either({0, 1, 7, 256, 1030, 20001}, {kOfTraining})) {
         const auto x = c.values(count, 1, count == 1030);
         const auto what = cat(text_of(type), " dropped ", dropped, " count ", count);
         c.compare(0, what, [&](const Backend& b, Side& s, const Launch& launch) {
@@ -102,10 +110,10 @@ void check_optimizer(Checker& c) {
   c.begin("adamw");
   for (const int mix : {0, 1, 2, 3, 4, 5, 6, 7}) {  // types of parameter, gradient, state
     const Type type = kTypes[mix & 1], grad = kTypes[mix >> 1 & 1], state = kTypes[mix >> 2];
-    for (const int64_t count : {0, 1, 7, 1030}) {
+    for (const int64_t count : c.either({0, 1, 7, 1030}, {kOfTraining})) {
       // 1: master and gradient scale; 2: NaN; 3: a guard that holds back; 4: one that does not; 5:
       // what changes is read from the device
-      for (const int variant : {0, 1, 2, 3, 4, 5}) {
+      for (const int variant : c.either<int>({0, 1, 2, 3, 4, 5}, {0, 1})) {
         const auto p = c.values(count, 1), g = c.values(count, 2, variant == 2);
         const auto m = c.values(count, 3);
         auto v = c.values(count, 4);
@@ -138,7 +146,8 @@ void check_optimizer(Checker& c) {
     }
   }
   c.begin("adamw_all");
-  for (const int64_t tensors : {0, 1, 3, 50, 200}) {  // of several types, one after the other
+  for (const int64_t tensors :
+       c.either({0, 1, 3, 50, 200}, {})) {  // of several types, one after the other
     const auto what = cat(tensors, " tensors");
     c.compare(0, what, [&](const Backend& b, Side& s, const Launch& launch) {
       std::vector<AdamW> all;
@@ -173,9 +182,10 @@ void check_optimizer(Checker& c) {
   }
   c.begin("fold");
   for (const Type type : kTypes) {
-    for (const int64_t count : {0, 1, 5, 1030}) {
-      for (const uint64_t offset : {0, 3, 8, 4097}) {
-        for (const int variant : {0, 1, 2, 3, 4}) {  // 1: master; 2: NaN; 3, 4: guards as above
+    for (const int64_t count : c.either({0, 1, 5, 1030}, {kOfTraining})) {
+      for (const uint64_t offset : c.either<uint64_t>({0u, 3u, 8u, 4097u}, {0u})) {
+        for (const int variant :
+             c.either<int>({0, 1, 2, 3, 4}, {0, 1})) {  // 1: master; 2: NaN; 3, 4: guards as above
           const auto w = c.values(count, 1), d = c.values(count, 2, variant == 2);
           const auto what = cat(text_of(type), " count ", count, " offset ", offset, " ", variant);
           c.compare(0, what, [&](const Backend& b, Side& s, const Launch& launch) {

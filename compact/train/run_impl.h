@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "compact/base/folder_lock.h"
-#include "compact/config/heap_trimmer.h"
 #include "compact/optim/schedules.h"
 #include "compact/parallel/group.h"
 #include "compact/report/metrics.h"
@@ -89,8 +88,7 @@ class Run {
   Clock::time_point started_ = Clock::now();
   double seconds_before_ = 0;
   RunFigures figures_;
-  PassReport report_;  // of the latest micro-batch
-  HeapTrimmer heap_;
+  PassReport report_;          // of the latest micro-batch
   int64_t static_bytes_ = 0;   // weights and optimizer state
   std::string products_;       // how they are computed
   int64_t outside_bytes_ = 0;  // data sets

@@ -97,7 +97,6 @@ bool Run::step() {
   figures_.traffic.busy += sent.busy - before.busy;
   // A replay asks for no memory.
   if (!replayed) peak_bytes_ = peak_bytes(device_) - outside_bytes_;
-  if (device_.is_cpu()) heap_.after_step(peak_bytes(device_));
   figures_.reserved_bytes = reserved_bytes(device_);
   figures_.highest_peak_bytes = std::max(figures_.highest_peak_bytes, peak_bytes_);
   return true;

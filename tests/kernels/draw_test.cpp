@@ -7,21 +7,6 @@ namespace {
 const Distribution kDistributions[] = {Distribution::kNormal, Distribution::kRademacher,
                                        Distribution::kSparse};
 
-TEST(Draw, EqualsReferenceBitForBit) {
-  for (const Backend* backend : cpu_backends()) {
-    for (Type type : kTypes) {
-      for (Distribution d : kDistributions) {
-        for (int64_t count : {0, 1, 5, 127, 128, 129, 10007, 40000}) {
-          Buffer out(type, count), want(type, count);
-          backend->draw({out.data(), count, 99, 0.37f, d, type}, threaded());
-          reference_backend.draw({want.data(), count, 99, 0.37f, d, type}, serial());
-          EXPECT_TRUE(out.same_bits(want)) << backend->name << " " << name_of(type) << " " << count;
-        }
-      }
-    }
-  }
-}
-
 // Moments of 400,000 values within five standard errors: a right program fails this for fewer than
 // one key in a hundred thousand, and the keys are fixed.
 TEST(Draw, HasTheMomentsOfItsDistribution) {

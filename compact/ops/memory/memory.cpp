@@ -13,6 +13,8 @@
 #include <malloc.h>
 #endif
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -23,6 +25,7 @@
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/codecs/meta_device.h"
+#include "compact/ops/memory/block_cache.h"
 #include "compact/ops/memory/memory_trace.h"
 
 namespace compact {
@@ -54,12 +57,28 @@ constexpr size_t kAlignment = 64;
 int64_t& size_of(void* data) {
   return *reinterpret_cast<int64_t*>(static_cast<char*>(data) - kAlignment);
 }
+size_t whole_size(int64_t requested) {
+  return (static_cast<size_t>(requested) + 2 * kAlignment - 1) / kAlignment * kAlignment;
+}
+
+// Blocks that wait may take an eighth (and 32 MiB) beyond the peak of those in use, within the
+// limit, so that steps whose tensors are alike but not the same need few new pages.
+BlockCache& large_blocks() {
+  static auto* const blocks = new BlockCache([](size_t used) {  // outlives every tensor
+    const size_t more = std::max(used / 8, size_t{32} << 20);
+    return std::min(used + more, static_cast<size_t>(g_cpu.limit.load()));
+  });
+  return *blocks;
+}
 
 void release(void* data) {
   if (!data) return;
-  trace_free(c10::kCPU, data, size_of(data));
-  g_cpu.live -= size_of(data);
-  std::free(static_cast<char*>(data) - kAlignment);
+  const int64_t bytes = size_of(data);
+  trace_free(c10::kCPU, data, bytes);
+  g_cpu.live -= bytes;
+  char* const block = static_cast<char*>(data) - kAlignment;
+  const size_t whole = whole_size(bytes);
+  BlockCache::takes(whole) ? large_blocks().free(block, whole) : std::free(block);
 }
 
 thread_local FunctionRef<void(int64_t)>* t_watch = nullptr;
@@ -67,8 +86,9 @@ thread_local FunctionRef<void(int64_t)>* t_watch = nullptr;
 void* acquire(int64_t requested) {
   if (t_watch) (*t_watch)(requested);
   g_cpu.add(requested);
-  const size_t whole = static_cast<size_t>(requested) + 2 * kAlignment - 1;
-  void* const block = std::aligned_alloc(kAlignment, whole / kAlignment * kAlignment);
+  const size_t whole = whole_size(requested);
+  void* const block = BlockCache::takes(whole) ? large_blocks().allocate(whole)
+                                               : std::aligned_alloc(kAlignment, whole);
   if (!block) {
     g_cpu.live -= requested;
     throw OutOfMemory(requested, g_cpu.live, kNoLimit);
@@ -115,11 +135,7 @@ void* acquire_meta(int64_t requested) {
   return block;
 }
 
-// A step frees and allocates the same sizes again and again. By default glibc maps and unmaps the
-// large ones each time, which costs a page fault for every 4 KiB: 4 to 10 % of a step's CPU time.
-// From one heap that keeps what it has there are none after the first step, at the same resident
-// size where steps free and allocate in the same order. Gradients that are freed inside the
-// backward pass leave holes (docs/planning.md).
+// What libraries allocate and free for every product stays with the process, too (block_cache.h).
 void keep_freed_memory() {
 #ifdef __GLIBC__
   mallopt(M_MMAP_MAX, 0);
@@ -189,6 +205,8 @@ std::optional<std::string> out_of_memory(const std::exception& error) {
 void install_counting_allocator() {
   static const bool installed = [] {
     keep_freed_memory();
+    pthread_atfork([] { large_blocks().lock(); }, [] { large_blocks().unlock(); },
+                   [] { large_blocks().unlock(); });
     // They outlive every tensor.
     c10::SetAllocator(c10::kCPU, new CountingAllocator, /*priority=*/100);
     c10::SetAllocator(c10::kMeta, new CountingMetaAllocator, /*priority=*/100);
