@@ -93,7 +93,7 @@ TEST(ResidentMemory, StaysNearTheTensorsThatLive) {
   for (int step = 0; step < 200; ++step) {
     std::vector<at::Tensor> live;
     for (int i = 0; i < 6; ++i) {
-      live.push_back(at::ones({200 + static_cast<int64_t>(random() % 8000) << 10}, at::kByte));
+      live.push_back(at::ones({(200 + static_cast<int64_t>(random() % 8000)) << 10}, at::kByte));
       kept.push_back(at::ones({1 << 10}, at::kByte));
     }
     highest = std::max(highest, resident());

@@ -2,6 +2,7 @@
 // Segments on tensors of every stride, and of no elements.
 #include <gtest/gtest.h>
 
+#include "compact/base/check.h"
 #include "compact/ops/stages/map_stages.h"
 #include "compact/ops/stages/stages.h"
 #include "tests/ops/block.h"
