@@ -38,29 +38,11 @@ std::string path_of(const Curve& curve, const Scale& x, const Scale& y) {
   return d;
 }
 
-// Moves labels apart, keeping their order: at least `gap` between neighbours, none below `bottom`.
-void spread(std::vector<std::pair<double, size_t>>& labels, double gap, double bottom) {
-  std::sort(labels.begin(), labels.end());
-  double moved = 0, latest = -INFINITY;
-  for (const auto& [at, i] : labels) {
-    latest = std::max(at, latest + gap);
-    moved += latest - at;
-  }
-  latest = -INFINITY;
-  for (auto& [at, i] : labels) {  // half of the way up, half of it down
-    at = latest = std::max(at - moved / static_cast<double>(labels.size()), latest + gap);
-  }
-  for (size_t i = labels.size(); i-- > 0;) {
-    const double most = i + 1 < labels.size() ? labels[i + 1].first - gap : bottom;
-    labels[i].first = std::min(labels[i].first, most);
-  }
-}
-
 // Pixels that the longest name takes, about.
-double name_width(std::span<const RunReport> runs, double per_letter) {
+double name_width(std::span<const RunReport> runs) {
   size_t most = 0;
   for (const RunReport& run : runs) most = std::max(most, run.preset.size());
-  return per_letter * static_cast<double>(std::min<size_t>(most, 40));
+  return 10.2 * static_cast<double>(std::min<size_t>(most, 40));
 }
 
 double part(const RunReport& run, size_t which) {
@@ -83,8 +65,8 @@ struct LineChart {
 };
 
 std::string draw(const LineChart& chart, std::span<const RunReport> runs) {
-  constexpr double kWidth = 860, kHeight = 400, kLeft = 56, kTop = 16, kBottom = 350;
-  const double right = kWidth - 24 - name_width(runs, 10.2);
+  constexpr double kWidth = 860, kHeight = 400, kLeft = 76, kTop = 16, kBottom = 350;
+  const double right = kWidth - 24 - name_width(runs);
   Range places, values;
   for (const RunReport& run : runs) {
     for (const Curve* curve : {&(run.*chart.lines), &(run.*chart.dots)}) {
@@ -97,12 +79,12 @@ std::string draw(const LineChart& chart, std::span<const RunReport> runs) {
   if (!(values.high >= values.low)) return "";
   const std::vector<double> y_ticks = axis_ticks(values.low, values.high, 6);
   const double last_place = places.high > 0 ? places.high : 1;
-  const std::vector<double> x_ticks = axis_ticks(0, last_place, 6);
+  const std::vector<double> x_ticks = axis_ticks(0, last_place, static_cast<int>((right - kLeft) / 100));
   const Scale x{0, last_place, kLeft, right};
   const Scale y{y_ticks.front(), y_ticks.back(), kBottom, kTop};
 
   std::string svg =
-      formatted("<svg viewBox=\"0 0 %.0f %.0f\" role=\"img\" aria-label=\"%s over %ss\">\n", kWidth,
+      formatted("<svg class=\"labelled\" viewBox=\"0 0 %.0f %.0f\" role=\"img\" aria-label=\"%s over %ss\">\n", kWidth,
                 kHeight, chart.what, chart.over);
   for (const double t : y_ticks) {
     svg += formatted("<path class=\"grid\" d=\"M%.1f %.1fH%.1f\"/>", kLeft, y(t), right);
@@ -145,7 +127,7 @@ std::string draw(const LineChart& chart, std::span<const RunReport> runs) {
     const Curve& last = (run.*chart.lines).empty() ? run.*chart.dots : run.*chart.lines;
     if (!last.empty()) labels.emplace_back(y(last.back().second), i);
   }
-  spread(labels, 19, kBottom);
+  spread_labels(labels, 19, kBottom);
   for (const auto& [at, i] : labels) {
     const RunReport& run = runs[i];
     const Curve& last = (run.*chart.lines).empty() ? run.*chart.dots : run.*chart.lines;
@@ -204,6 +186,23 @@ std::vector<double> axis_ticks(double low, double high, int count) {
   return ticks;
 }
 
+void spread_labels(std::vector<std::pair<double, size_t>>& labels, double gap, double bottom) {
+  std::sort(labels.begin(), labels.end());
+  double moved = 0, latest = -INFINITY;
+  for (const auto& [at, i] : labels) {
+    latest = std::max(at, latest + gap);
+    moved += latest - at;
+  }
+  latest = -INFINITY;
+  for (auto& [at, i] : labels) {  // half of the way up, half of it down
+    at = latest = std::max(at - moved / static_cast<double>(labels.size()), latest + gap);
+  }
+  for (size_t i = labels.size(); i-- > 0;) {
+    const double most = i + 1 < labels.size() ? labels[i + 1].first - gap : bottom;
+    labels[i].first = std::min(labels[i].first, most);
+  }
+}
+
 std::string loss_chart(std::span<const RunReport> runs) {
   return draw({&RunReport::loss, &RunReport::eval_loss, "loss", "step", 4}, runs);
 }
@@ -219,8 +218,7 @@ std::span<const char* const> memory_parts() {
 }
 
 std::string memory_chart(std::span<const RunReport> runs) {
-  constexpr double kWidth = 860, kRight = 700, kRow = 46, kBar = 28, kTop = 8;
-  const double left = 24 + name_width(runs, 8.6);
+  constexpr double kWidth = 860, kLeft = 8, kRight = 800, kRow = 62, kBar = 24, kTop = 4;
   double most = 0;
   for (const RunReport& run : runs) {
     const double peak = run.number("memory/peak_bytes");
@@ -235,7 +233,7 @@ std::string memory_chart(std::span<const RunReport> runs) {
     name = larger;
   }
   const std::vector<double> ticks = axis_ticks(0, most / unit, 6);
-  const Scale x{0, ticks.back() * unit, left, kRight};
+  const Scale x{0, ticks.back() * unit, kLeft, kRight};
   const double bottom = kTop + kRow * static_cast<double>(runs.size());
   std::string svg =
       formatted("<svg viewBox=\"0 0 %.0f %.0f\" role=\"img\" aria-label=\"Peak memory\">\n", kWidth,
@@ -249,16 +247,18 @@ std::string memory_chart(std::span<const RunReport> runs) {
   const double first = runs[0].number("memory/peak_bytes");
   for (size_t i = 0; i < runs.size(); ++i) {
     const RunReport& run = runs[i];
-    const double top = kTop + kRow * static_cast<double>(i) + (kRow - kBar) / 2;
-    svg += formatted("<text class=\"name\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">", left - 12,
-                     top + kBar / 2 + 5);
-    svg += html_escape(run.preset) + "</text>\n";
+    const double top = kTop + kRow * static_cast<double>(i) + kRow - kBar - 6;
+    svg += formatted("<text class=\"name\" x=\"%.1f\" y=\"%.1f\"><tspan font-weight=\"600\">",
+                     kLeft + 2, top - 7);
+    svg += html_escape(run.preset) + "</tspan><tspan dx=\"10\">";
     const double peak = run.number("memory/peak_bytes");
     if (!std::isfinite(peak)) {
-      svg += formatted("<text x=\"%.1f\" y=\"%.1f\">no figures</text>\n", left + 8,
-                       top + kBar / 2 + 5);
+      svg += "no figures</tspan></text>\n";
       continue;
     }
+    svg += format_bytes(std::llround(peak));
+    if (i > 0 && std::isfinite(first) && first > 0) svg += formatted(" (%.2f\u00d7)", peak / first);
+    svg += "</tspan></text>\n";
     double begin = 0;
     for (size_t p = 0; p < memory_parts().size(); ++p) {
       const double bytes = std::min(part(run, p), peak - begin);
@@ -270,13 +270,8 @@ std::string memory_chart(std::span<const RunReport> runs) {
                        format_bytes(std::llround(bytes)).c_str());
       begin += bytes;
     }
-    std::string text = format_bytes(std::llround(peak));
-    if (i > 0 && std::isfinite(first) && first > 0)
-      text += formatted(" (%.2f\u00d7)", peak / first);
-    svg += formatted("<text class=\"value\" x=\"%.1f\" y=\"%.1f\">%s</text>\n", x(peak) + 8,
-                     top + kBar / 2 + 5, text.c_str());
   }
-  svg += formatted("<path class=\"axis\" d=\"M%.1f %.1fV%.1f\"/>\n", left, kTop, bottom);
+  svg += formatted("<path class=\"axis\" d=\"M%.1f %.1fV%.1f\"/>\n", kLeft, kTop, bottom);
   return svg + "</svg>\n";
 }
 

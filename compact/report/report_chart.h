@@ -5,6 +5,7 @@
 
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "compact/report/run_report.h"
@@ -16,6 +17,10 @@ std::string html_escape(const std::string& text);
 
 // About `count` round numbers that cover [low, high].
 std::vector<double> axis_ticks(double low, double high, int count);
+
+// Moves labels, each a height and a number, apart, keeping their order: at least `gap` between
+// neighbours, none below `bottom`.
+void spread_labels(std::vector<std::pair<double, size_t>>& labels, double gap, double bottom);
 
 // Training loss as lines, evaluation loss as dots, labels at the right end. Empty where no run has
 // a curve.

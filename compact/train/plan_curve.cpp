@@ -80,7 +80,7 @@ std::string table_of(const std::vector<CurvePoint>& points) {
 }
 
 std::string svg_of(const PlanCurve& curve) {
-  constexpr double kWidth = 860, kHeight = 420, kLeft = 76, kRight = 700, kTop = 20, kBottom = 360;
+  constexpr double kWidth = 860, kHeight = 420, kLeft = 90, kRight = 690, kTop = 44, kBottom = 360;
   double x_high = 0, y_low = INFINITY, y_high = 0;
   for (const auto* points : {&curve.lossless, &curve.lossy, &curve.presets}) {
     for (const CurvePoint& p : *points) {
@@ -109,9 +109,7 @@ std::string svg_of(const PlanCurve& curve) {
                kBottom + 21, "\" text-anchor=\"middle\">", t, "</text>\n");
   }
   svg += cat("<text x=\"", (kLeft + kRight) / 2, "\" y=\"", kHeight - 12,
-             "\" text-anchor=\"middle\">peak memory of a step, GiB</text>\n", "<text x=\"16\" y=\"",
-             (kTop + kBottom) / 2, "\" text-anchor=\"middle\" ", "transform=\"rotate(-90 16 ",
-             (kTop + kBottom) / 2, ")\">predicted step time, s</text>\n");
+             "\" text-anchor=\"middle\">peak memory of a step, GiB</text>\n", "<text x=\"8\" y=\"18\">predicted step time, s</text>\n");
   const auto line = [&](const std::vector<CurvePoint>& points, int colour) {
     if (points.empty()) return;
     std::string d;
@@ -128,9 +126,11 @@ std::string svg_of(const PlanCurve& curve) {
   // Labels from the top down, so that their lines do not cross.
   std::vector<CurvePoint> presets = curve.presets;
   std::ranges::sort(presets, std::greater{}, &CurvePoint::seconds);
-  double latest = 0;
-  for (const CurvePoint& p : presets) {
-    const double at = latest = std::max(y(p.seconds) + 5, latest + 18);
+  std::vector<std::pair<double, size_t>> labels;
+  for (size_t i = 0; i < presets.size(); ++i) labels.emplace_back(y(presets[i].seconds) + 5, i);
+  spread_labels(labels, 23, kBottom);
+  for (const auto& [at, i] : labels) {
+    const CurvePoint& p = presets[i];
     svg += cat("<circle class=\"dot s0\" cx=\"", x(p.peak), "\" cy=\"", y(p.seconds),
                "\" r=\"6\"/><path class=\"leader s0\" d=\"M", x(p.peak) + 7, " ", y(p.seconds), "L",
                kRight + 6, " ", at - 5, "\"/><text class=\"name\" x=\"", kRight + 10, "\" y=\"", at,
