@@ -27,6 +27,7 @@ h1 { font-size: 26px; line-height: 1.25; margin: 0 0 4px; }
 h2 { font-size: 18px; margin: 36px 0 6px; }
 p { margin: 0 0 12px; color: var(--soft); overflow-wrap: anywhere; }
 .scroll { overflow-x: auto; }
+.chart { overflow: hidden; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { padding: 9px 10px; text-align: right; white-space: nowrap;
   border-bottom: 1px solid var(--line); vertical-align: top; }
@@ -53,8 +54,10 @@ svg text.label { font-size: 15px; font-weight: 600; stroke: none; }
 /* On narrow screens a run is a card, and the keys of the cards stand for labels of curves. */
 @media (max-width: 700px) {
   body { padding: 20px 16px 32px; }
-  svg text, svg text.name { font-size: 22px; }
-  svg text.label, .labelled .leader { display: none; }
+  svg text, svg text.name { font-size: 26px; }
+  svg text.label { font-size: 22px; }
+  .keyed { width: var(--wide); }
+  .keyed .label, .keyed .leader { display: none; }
   .runs thead { display: none; }
   .runs tr { display: grid; grid-template-columns: repeat(3, 1fr); gap: 8px; padding: 10px 0;
     border-bottom: 1px solid var(--line); }
@@ -102,8 +105,8 @@ std::string table(std::span<const RunReport> runs) {
     }
     for (const ReportColumn& c : columns_of(runs)) {
       const double value = run.number(c.key);
-      html += cat("<td data-name=\"", html_escape(c.title), "\">",
-                  html_escape(format_value(c, value)));
+      html +=
+          cat("<td data-name=\"", html_escape(c.title), "\">", html_escape(format_value(c, value)));
       if (i > 0) {
         std::string relative = format_relative(c, value, runs[0].number(c.key));
         if (relative.ends_with("x")) relative.replace(relative.size() - 1, 1, "\u00d7");
@@ -138,11 +141,11 @@ std::string report_page(std::span<const RunReport> runs, const std::string& titl
   if (const std::string chart = loss_chart(runs); !chart.empty()) {
     html +=
         "<h2>Loss over steps</h2>\n<p>Lines: training loss. Dots: evaluation loss. Equal curves "
-        "lie upon each other.</p>\n<div class=\"scroll\">" +
+        "lie upon each other.</p>\n<div class=\"chart\">" +
         chart + "</div>\n";
   }
   if (const std::string chart = accuracy_chart(runs); !chart.empty()) {
-    html += "<h2>Evaluation accuracy over epochs, percent</h2>\n<div class=\"scroll\">" + chart +
+    html += "<h2>Evaluation accuracy over epochs, percent</h2>\n<div class=\"chart\">" + chart +
             "</div>\n";
   }
   if (const std::string chart = memory_chart(runs); !chart.empty()) {
@@ -150,7 +153,7 @@ std::string report_page(std::span<const RunReport> runs, const std::string& titl
     for (size_t i = 0; i < memory_parts().size(); ++i) {
       html += cat("<span><span class=\"key p", i, "\"></span>", memory_parts()[i], "</span>");
     }
-    html += "</p>\n<div class=\"scroll\">" + chart + "</div>\n";
+    html += "</p>\n<div class=\"chart\">" + chart + "</div>\n";
   }
   return html_page(title, subtitle, html);
 }
