@@ -12,7 +12,7 @@ source "$root/scripts/cuda.sh"
 # The one list of Debian packages that building and testing need.
 packages=(
   g++ cmake ninja-build ccache pkg-config python3 python3-venv
-  libgtest-dev libgmock-dev libbenchmark-dev libcli11-dev nlohmann-json3-dev libtomlplusplus-dev
+  libgtest-dev libgmock-dev libbenchmark-dev nlohmann-json3-dev libtomlplusplus-dev
   libsentencepiece-dev libxxhash-dev zlib1g-dev libzstd-dev liblzma-dev
   libarchive-dev libjpeg-dev libpng-dev libicu-dev libboost-context-dev
 )

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <iostream>
 
-#include "compact/base/text.h"
+#include "compact/base/check.h"
 #include "compact/cli/command_help.h"
 #include "compact/cli/flags.h"
 #include "compact/cli/list.h"

@@ -2,6 +2,7 @@
 #include "compact/cli/flags.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "compact/base/check.h"
 #include "compact/base/text.h"
@@ -68,28 +69,11 @@ T parsed(const std::optional<T>& value, const std::string& source, const char* w
 }  // namespace
 
 Flags::Flags(std::string title, std::string summary)
-    : title_(std::move(title)), summary_(std::move(summary)) {
-  app_.allow_extras();  // they are looked at here, for a suggestion
-  app_.set_help_flag("-h,--help");
-}
+    : title_(std::move(title)), summary_(std::move(summary)) {}
 
 void Flags::add(Flag flag) {
   if (flag.group.empty()) flag.group = group_;
-  entries_.push_back(std::make_unique<Entry>(Entry{std::move(flag), {}}));
-  Entry& entry = *entries_.back();
-  CLI::Option* option = app_.add_option("--" + entry.flag.name, entry.values);
-  option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  switch (entry.flag.shape) {
-    case FlagShape::kOne:
-      option->expected(1)->allow_extra_args(false);
-      break;
-    case FlagShape::kBool:
-      option->expected(0, 1)->allow_extra_args(false);
-      break;
-    case FlagShape::kList:
-      option->expected(1, 1 << 20);
-      break;
-  }
+  entries_.push_back({std::move(flag), {}});
 }
 
 void Flags::add(const char* name, std::string& to, const char* help, const char* values) {
@@ -144,7 +128,7 @@ void Flags::add(const char* name, std::vector<std::string>& to, const char* help
 void Flags::add_positional(const char* name, std::string& to, const char* help) {
   positional_ = name;
   positional_help_ = help;
-  app_.add_option(name, to);
+  to_positional_ = &to;
 }
 
 bool Flags::parse(const std::vector<std::string>& arguments) {
@@ -155,30 +139,57 @@ bool Flags::parse(const std::vector<std::string>& arguments) {
                   "--help: must be markdown or words, is `", form_, "`");
     return false;
   }
-  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 takes them
-  try {
-    app_.parse(reversed);
-  } catch (const CLI::CallForHelp&) {
-    return false;
-  } catch (const CLI::ArgumentMismatch& e) {
-    const std::string message = e.what();  // "--name: 1 required TEXT missing"
-    fail(message.substr(0, message.find(':')), ": a value is missing");
-  } catch (const CLI::ParseError& e) {
-    fail(e.what());
+  const auto is_flag = [](const std::string& a) {  // a number below zero is a value
+    return a.size() > 1 && a[0] == '-' && !(a[1] >= '0' && a[1] <= '9') && !a.starts_with("---");
+  };
+  bool asks_for_help = false, no_more_flags = false;
+  std::string* positional = to_positional_;
+  std::vector<std::string> extra;
+  for (size_t i = 0; i < arguments.size();) {
+    const std::string& argument = arguments[i++];
+    Entry* entry = no_more_flags ? nullptr : entry_of(argument);
+    if (!entry) {
+      const bool value = no_more_flags || !is_flag(argument);
+      if (value && positional) {
+        *std::exchange(positional, nullptr) = argument;
+      } else if (!value && (argument == "--help" || argument.starts_with(kForm) ||
+                            argument.starts_with("-h"))) {
+        asks_for_help = true;
+      } else {
+        extra.push_back(argument);
+        no_more_flags |= argument == "--";
+      }
+      continue;
+    }
+    std::vector<std::string> values;
+    const size_t equals = argument.find('=');
+    if (equals < argument.size() - 1) values.push_back(argument.substr(equals + 1));
+    const FlagShape shape = entry->flag.shape;
+    if (values.empty() && shape != FlagShape::kBool) {
+      COMPACT_CHECK(i < arguments.size(), "--", entry->flag.name, ": a value is missing");
+      values.push_back(arguments[i++]);
+    }
+    if (const bool list = shape == FlagShape::kList; list || values.empty()) {
+      while (i < arguments.size() && !is_flag(arguments[i]) && (list || values.empty()))
+        values.push_back(arguments[i++]);
+      if (i < arguments.size() && arguments[i] == "--") ++i;  // ends them
+    }
+    if (values.empty()) values.emplace_back("true");
+    entry->values.insert(entry->values.end(), values.begin(), values.end());
   }
-  if (app_.remaining_size() > 0) fail_on_extra();
+  if (asks_for_help) return false;
+  if (extra.size() > no_more_flags) fail_on_extra(extra[0]);
   const std::vector<std::string> flags = names();
-  for (const auto& entry : entries_) {
-    std::vector<std::string>& values = entry->values;
-    const std::string& name = entry->flag.name;
+  for (Entry& entry : entries_) {
+    std::vector<std::string>& values = entry.values;
+    const std::string& name = entry.flag.name;
     for (const std::string& v : values) {
       COMPACT_CHECK(std::ranges::find(flags, v.substr(0, v.find('='))) == flags.end(), "--", name,
                     ": a value is missing before `", v, "`");
     }
-    if (app_.get_option("--" + name)->count() > 0 && values.empty()) values = {""};
-    if (entry->flag.shape == FlagShape::kList) continue;
+    if (entry.flag.shape == FlagShape::kList) continue;
     for (std::string& v : values) {
-      if (entry->flag.shape == FlagShape::kBool && v.empty()) v = "true";
+      if (entry.flag.shape == FlagShape::kBool && v.empty()) v = "true";
       COMPACT_CHECK(v == values[0], "--", name, " is given twice, as `", values[0], "` and as `", v,
                     "`");
     }
@@ -187,12 +198,18 @@ bool Flags::parse(const std::vector<std::string>& arguments) {
   return true;
 }
 
-void Flags::fail_on_extra() const {
-  const std::vector<std::string> extra = app_.remaining();
-  const std::string argument = extra[0].substr(0, extra[0].find('='));
+Flags::Entry* Flags::entry_of(const std::string& argument) {
+  const std::string name = argument.substr(0, argument.find('='));
+  const auto found = std::ranges::find_if(
+      entries_, [&](const Entry& entry) { return name == "--" + entry.flag.name; });
+  return found == entries_.end() ? nullptr : &*found;
+}
+
+void Flags::fail_on_extra(const std::string& extra) const {
+  const std::string argument = extra.substr(0, extra.find('='));
   if (!argument.starts_with("-")) {
-    fail("unexpected argument `", extra[0], "`: values follow a flag, each in one word; see `",
-         title_, " --help`");
+    fail("unexpected argument `", extra, "`: values follow a flag, each in one word; see `", title_,
+         " --help`");
   }
   const size_t begin = std::min(argument.find_first_not_of('-'), argument.size());
   const std::string here = name_here(std::string_view(argument).substr(begin));
@@ -208,22 +225,22 @@ void Flags::fail_on_extra() const {
 
 std::vector<std::string> Flags::names() const {
   std::vector<std::string> all;
-  for (const auto& entry : entries_) all.push_back("--" + entry->flag.name);
+  for (const Entry& entry : entries_) all.push_back("--" + entry.flag.name);
   return all;
 }
 
 void Flags::apply() const {
-  for (const auto& entry : entries_) {
-    if (!entry->values.empty()) entry->flag.set(entry->values, "--" + entry->flag.name);
+  for (const Entry& entry : entries_) {
+    if (!entry.values.empty()) entry.flag.set(entry.values, "--" + entry.flag.name);
   }
 }
 
 std::vector<std::string> Flags::given(const std::vector<std::string>& without) const {
   std::vector<std::string> arguments;
-  for (const auto& entry : entries_) {
-    const std::string& name = entry->flag.name;
+  for (const Entry& entry : entries_) {
+    const std::string& name = entry.flag.name;
     if (std::ranges::find(without, name) != without.end()) continue;
-    for (const std::string& v : entry->values) arguments.push_back("--" + name + "=" + v);
+    for (const std::string& v : entry.values) arguments.push_back("--" + name + "=" + v);
   }
   return arguments;
 }
@@ -234,8 +251,8 @@ std::string Flags::help() const {
 
 std::string Flags::help_words() const {
   std::string out;
-  for (const auto& entry : entries_) {
-    const Flag& f = entry->flag;
+  for (const Entry& entry : entries_) {
+    const Flag& f = entry.flag;
     out += "--" + f.name + "\t" + (f.shape == FlagShape::kBool ? "true, false" : f.values) + "\t" +
            f.help + "\n";
   }
@@ -246,8 +263,8 @@ std::string Flags::help_markdown() const {
   std::string out = "## " + title_ + "\n\n" + summary_ + "\n";
   if (!positional_.empty()) out += "\n`" + positional_ + "`: " + positional_help_ + ".\n";
   std::string group;
-  for (const auto& entry : entries_) {
-    const Flag& f = entry->flag;
+  for (const Entry& entry : entries_) {
+    const Flag& f = entry.flag;
     if (f.group != group || &entry == &entries_.front()) {
       group = f.group;
       out += "\n### " + group + "\n\n| flag | what it is | takes | default |\n|---|---|---|---|\n";
@@ -275,8 +292,8 @@ std::string Flags::help_text() const {
   out += "\n";
   if (!positional_.empty()) out += "\n" + help_row(positional_, positional_help_);
   std::string group;
-  for (const auto& entry : entries_) {
-    const Flag& f = entry->flag;
+  for (const Entry& entry : entries_) {
+    const Flag& f = entry.flag;
     if (f.group != group) out += "\n" + (group = f.group) + "\n";
     std::string text = f.help;
     if (!f.values.empty() && f.shape != FlagShape::kBool) text += " (" + f.values + ")";

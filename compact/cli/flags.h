@@ -5,11 +5,8 @@
 // for programs: name, what it takes and help, divided by tabs.
 #pragma once
 
-#include <CLI/CLI.hpp>
-
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -60,7 +57,9 @@ class Flags {
     Flag flag;
     std::vector<std::string> values;
   };
-  [[noreturn]] void fail_on_extra() const;
+  // The flag of "--name" or "--name=value"; null: there is none.
+  Entry* entry_of(const std::string& argument);
+  [[noreturn]] void fail_on_extra(const std::string& extra) const;
   std::string help_text() const;
   std::string help_markdown() const;
   std::string help_words() const;
@@ -68,8 +67,8 @@ class Flags {
 
   std::string title_, summary_, group_ = "Flags", positional_, positional_help_;
   std::string form_;  // of help: "", markdown or words
-  CLI::App app_;
-  std::vector<std::unique_ptr<Entry>> entries_;
+  std::string* to_positional_ = nullptr;
+  std::vector<Entry> entries_;
 };
 
 // A cell of a table in Markdown.

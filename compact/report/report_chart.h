@@ -1,21 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Charts as inline SVG. Colours are CSS classes of the page: s0 .. s7 one for each run, p0 .. p3
-// one for each part of a bar.
+// Charts of runs side by side.
 #pragma once
 
 #include <span>
 #include <string>
-#include <vector>
 
 #include "compact/report/run_report.h"
 
 namespace compact {
-
-// Text for HTML, in element content and in attributes.
-std::string html_escape(const std::string& text);
-
-// About `count` round numbers that cover [low, high].
-std::vector<double> axis_ticks(double low, double high, int count);
 
 // Training loss as lines, evaluation loss as dots, labels at the right end. Empty where no run has
 // a curve.

@@ -16,7 +16,7 @@ namespace compact {
 std::string report_page(std::span<const RunReport> runs, const std::string& title,
                         const std::string& subtitle, const std::string& note = {});
 
-// The frame that all pages share: `body` is HTML, whose classes are those of report_chart.h.
+// The frame that all pages share: `body` is HTML, whose classes are those of chart.h.
 std::string html_page(const std::string& title, const std::string& subtitle,
                       const std::string& body);
 

@@ -6,12 +6,11 @@
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
-namespace compact {
+#include "compact/report/chart.h"
 
-using Curve = std::vector<std::pair<double, double>>;  // (step or epoch, value)
+namespace compact {
 
 struct RunReport {
   std::string preset;  // or the name that it was given

@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
+#include <iterator>
 
 #include "compact/base/atomic_file.h"
 #include "compact/base/check.h"
 #include "compact/base/text.h"
-#include "compact/report/report_chart.h"
+#include "compact/report/chart.h"
 #include "compact/report/report_page.h"
 
 namespace compact {
@@ -79,63 +79,37 @@ std::string table_of(const std::vector<CurvePoint>& points) {
 }
 
 std::string svg_of(const PlanCurve& curve) {
-  constexpr double kWidth = 860, kHeight = 420, kLeft = 76, kRight = 700, kTop = 20, kBottom = 360;
-  double x_high = 0, y_low = INFINITY, y_high = 0;
+  const auto place = [](const CurvePoint& p) {
+    return std::pair(static_cast<double>(p.peak) * 0x1p-30, p.seconds);
+  };
+  Axis x{"peak memory of a step, GiB"}, y{"predicted step time, s"};
+  x.add(0);
+  size_t letters = 0;
   for (const auto* points : {&curve.lossless, &curve.lossy, &curve.presets}) {
     for (const CurvePoint& p : *points) {
-      x_high = std::max(x_high, static_cast<double>(p.peak) * 0x1p-30);
-      y_low = std::min(y_low, p.seconds);
-      y_high = std::max(y_high, p.seconds);
+      x.add(place(p).first);
+      y.add(p.seconds);
+      letters = std::max(letters, p.name.size());
     }
   }
-  const auto x_ticks = axis_ticks(0, x_high, 8), y_ticks = axis_ticks(y_low, y_high, 6);
-  const auto x = [&](int64_t bytes) {
-    return kLeft + static_cast<double>(bytes) * 0x1p-30 / x_ticks.back() * (kRight - kLeft);
-  };
-  const auto y = [&](double seconds) {
-    return kBottom -
-           (seconds - y_ticks.front()) / (y_ticks.back() - y_ticks.front()) * (kBottom - kTop);
-  };
-  std::string svg = cat("<svg viewBox=\"0 0 ", kWidth, " ", kHeight,
-                        "\" role=\"img\" aria-label=\"Step time against peak memory\">\n");
-  for (const double t : y_ticks) {
-    svg += cat("<path class=\"grid\" d=\"M", kLeft, " ", y(t), "H", kRight, "\"/><text x=\"",
-               kLeft - 8, "\" y=\"", y(t) + 4.5, "\" text-anchor=\"end\">", t, "</text>\n");
-  }
-  for (const double t : x_ticks) {
-    const double at = x(static_cast<int64_t>(t * 0x1p30));
-    svg += cat("<path class=\"axis\" d=\"M", at, " ", kBottom, "v5\"/><text x=\"", at, "\" y=\"",
-               kBottom + 21, "\" text-anchor=\"middle\">", t, "</text>\n");
-  }
-  svg += cat("<text x=\"", (kLeft + kRight) / 2, "\" y=\"", kHeight - 12,
-             "\" text-anchor=\"middle\">peak memory of a step, GiB</text>\n", "<text x=\"16\" y=\"",
-             (kTop + kBottom) / 2, "\" text-anchor=\"middle\" ", "transform=\"rotate(-90 16 ",
-             (kTop + kBottom) / 2, ")\">predicted step time, s</text>\n");
-  const auto line = [&](const std::vector<CurvePoint>& points, int colour) {
-    if (points.empty()) return;
-    std::string d;
-    for (const CurvePoint& p : points)
-      d += cat(d.empty() ? "M" : "L", x(p.peak), " ", y(p.seconds));
-    svg += cat("<path class=\"line s", colour, "\" stroke-width=\"2.5\" d=\"", d, "\"/>\n");
+  Chart svg("Step time against peak memory", x, y, letters, /*keys=*/false);
+  const auto dots = [&](const std::vector<CurvePoint>& points, size_t colour, double radius) {
     for (const CurvePoint& p : points) {
-      svg += cat("<circle class=\"dot s", colour, "\" cx=\"", x(p.peak), "\" cy=\"", y(p.seconds),
-                 "\" r=\"3\"/>\n");
+      svg.dot(place(p), colour, radius,
+              formatted("%s: %s, %.4g s", p.name.c_str(), format_bytes(p.peak).c_str(), p.seconds));
     }
+  };
+  const auto line = [&](const std::vector<CurvePoint>& points, size_t colour) {
+    Curve places;
+    std::ranges::transform(points, std::back_inserter(places), place);
+    svg.line(places, colour, 2.5);
+    dots(points, colour, 3);
   };
   line(curve.lossy, 2);
   line(curve.lossless, 1);
-  // Labels from the top down, so that their lines do not cross.
-  std::vector<CurvePoint> presets = curve.presets;
-  std::ranges::sort(presets, std::greater{}, &CurvePoint::seconds);
-  double latest = 0;
-  for (const CurvePoint& p : presets) {
-    const double at = latest = std::max(y(p.seconds) + 5, latest + 18);
-    svg += cat("<circle class=\"dot s0\" cx=\"", x(p.peak), "\" cy=\"", y(p.seconds),
-               "\" r=\"6\"/><path class=\"leader s0\" d=\"M", x(p.peak) + 7, " ", y(p.seconds), "L",
-               kRight + 6, " ", at - 5, "\"/><text class=\"name\" x=\"", kRight + 10, "\" y=\"", at,
-               "\">", html_escape(p.name), "</text>\n");
-  }
-  return svg + "</svg>\n";
+  dots(curve.presets, 0, 6);
+  for (const CurvePoint& p : curve.presets) svg.label(place(p), 0, p.name);
+  return svg.svg();
 }
 
 }  // namespace
@@ -185,7 +159,7 @@ void write_curve_page(const PlanCurve& curve, const std::string& path) {
       "<span><span class=\"key s2\"></span>where nothing lossless fits: moments in 16 and 8 bits, "
       "slots in 8, 4 or 2 bits, then projected gradients</span><span><span class=\"key "
       "s0\"></span>presets</span></p>\n"
-      "<div class=\"scroll\">" +
+      "<div class=\"chart\">" +
       svg_of(curve) + "</div>\n";
   write_file_atomically(path, html_page(curve.title, curve.subtitle, body));
 }

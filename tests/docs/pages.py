@@ -70,6 +70,14 @@ class Pages(unittest.TestCase):
         linked = {(p.parent / link.split("#")[0]).resolve() for p in PAGES for link in LINK.findall(p.read_text())}
         self.assertEqual([p.name for p in RESULTS if p not in linked], [])
 
+    def test_code_fits_its_column(self):
+        for page in PAGES:
+            fenced = False
+            for line in page.read_text().splitlines():
+                fenced ^= line.startswith("```")
+                if fenced or line.startswith("    "):
+                    self.assertLessEqual(len(line.removeprefix("    ")), 88, f"{page.name}: {line}")
+
     def test_the_readme_is_short(self):
         self.assertLessEqual(len((ROOT / "README.md").read_text().splitlines()), 130)
 

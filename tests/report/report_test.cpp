@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "compact/base/check.h"
+#include "compact/report/chart.h"
 #include "compact/report/report_chart.h"
 #include "compact/report/report_page.h"
 #include "compact/report/run_report.h"
@@ -170,6 +171,24 @@ TEST(ReportChart, MemoryPartsAddUpToThePeak) {
        {"weights: 1.00 MiB", "optimizer state: 2.00 MiB", "saved tensors: 4.00 MiB",
         "gradients and temporaries: 1.00 MiB", ">8.00 MiB<"}) {
     EXPECT_THAT(chart, HasSubstr(part));
+  }
+}
+
+TEST(ReportChart, LabelsStandApartInTheirOrderBesideThePlot) {
+  for (const int count : {1, 2, 8, 30}) {
+    std::vector<RunReport> runs;
+    for (int i = 0; i < count; ++i) runs.push_back(run_row(cat("r", i), 2 - 0.001 * i, 4096));
+    const std::string chart = loss_chart(runs);
+    double latest = 40;  // below the name of the axis
+    for (int i = 0; i < count; ++i) {
+      const size_t end = chart.find(cat("\">r", i, "</text>"));
+      ASSERT_NE(end, chart.npos);
+      const size_t begin = chart.rfind("y=\"", end) + 3;
+      const double y = std::stod(chart.substr(begin, end - begin));
+      EXPECT_GE(y, latest + (i == 0 ? 0 : count == 30 ? 9 : 24)) << count << " " << i;
+      latest = y;
+    }
+    EXPECT_LE(latest, 370);
   }
 }
 

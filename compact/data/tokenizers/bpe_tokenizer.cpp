@@ -6,13 +6,13 @@
 #include <nlohmann/json.hpp>
 
 #include "compact/base/check.h"
-#include "compact/data/files/pool.h"
 #include "compact/data/files/printable.h"
 #include "compact/data/files/utf8.h"
 #include "compact/data/tokenizers/added_tokens.h"
 #include "compact/data/tokenizers/bpe_files.h"
 #include "compact/data/tokenizers/byte_alphabet.h"
 #include "compact/data/tokenizers/nfc.h"
+#include "compact/data/tokenizers/pool.h"
 #include "compact/data/tokenizers/tokenizer.h"
 #include "compact/data/tokenizers/tokenizer_files.h"
 
