@@ -20,10 +20,10 @@ void check_positive(const KeyedValues<double>& values, std::string_view where);
 void check_dropouts(const KeyedValues<double>& values, std::string_view where);
 // From 0 to vocabulary - 1.
 void check_token(const char* key, int64_t id, int64_t vocabulary, std::string_view where);
-// Each head has its part of the hidden states.
+// Hidden size must be a multiple of heads.
 void check_heads(int64_t hidden, int64_t heads, std::string_view where);
-// The same, and heads are a multiple of those of keys and values, of an even width, since rotary
-// positions turn pairs.
+// The same; heads must also be a multiple of kv_heads, and head_dim even, since rotary positions
+// turn pairs.
 void check_rotary_heads(int64_t hidden, int64_t heads, int64_t kv_heads, int64_t head_dim,
                         std::string_view where);
 

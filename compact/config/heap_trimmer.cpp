@@ -20,7 +20,7 @@ bool HeapTrimmer::after_step(int64_t peak) {
   if (trimmed_ || !settled_) settled_ = *resident;
   trimmed_ = false;
   const int64_t allowed = std::max<int64_t>(int64_t{32} << 20, most_ / 8);
-  // The second condition is for what does not come back: a trim that was of no use is not repeated.
+  // The second condition is for memory that a trim does not free: it is not repeated in vain.
   if (*resident > *beside_ + most_ + allowed && *resident > settled_ + allowed) {
     malloc_trim(0);
     trimmed_ = true;

@@ -12,13 +12,13 @@ namespace {
 
 c10::StorageImpl& storage_of(const at::Tensor& t) { return *t.storage().unsafeGetStorageImpl(); }
 
-// The tensor stays, with the address of nothing: who reads it meanwhile gets no old numbers.
-void take_memory(const at::Tensor& t) {
+// Frees the storage but keeps the tensor: reads then fault instead of returning stale data.
+void free_memory(const at::Tensor& t) {
   storage_of(t).set_data_ptr_noswap(at::DataPtr(nullptr, t.device()));
   storage_of(t).set_nbytes(0);
 }
 
-void give_memory(const at::Tensor& t) {
+void allocate_memory(const at::Tensor& t) {
   const auto bytes = static_cast<size_t>(t.nbytes());
   storage_of(t).set_data_ptr_noswap(c10::GetAllocator(t.device().type())->allocate(bytes));
   storage_of(t).set_nbytes(bytes);
@@ -48,10 +48,10 @@ void WeightShards::begin(int number) {
       if (s.owner != group_->rank()) call(s.weight.detach());
     }
   };
-  try {  // all of it, before a rank that has no more of it would send fewer than the others
-    of_others(give_memory);
+  try {  // memory first: a rank that ran out between broadcasts would send fewer than others
+    of_others(allocate_memory);
   } catch (...) {
-    of_others(take_memory);
+    of_others(free_memory);
     throw;
   }
   segment.present = true;
@@ -80,7 +80,7 @@ void WeightShards::release(int number) {
 void WeightShards::let_go(Segment& segment) {
   wait(segment);
   for (const Shard& s : segment.shards) {
-    if (s.owner != group_->rank()) take_memory(s.weight);
+    if (s.owner != group_->rank()) free_memory(s.weight);
   }
   segment.present = false;
 }

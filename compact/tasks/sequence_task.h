@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tasks on sentences and pairs of sentences share: their encoder, its head and its data.
+// The encoder, its head and the data of tasks on sentences and pairs of sentences.
 #pragma once
 
 #include <optional>
@@ -11,19 +11,19 @@
 
 namespace compact {
 
-// Texts as files have them; `train` tells the classes, unless the model does.
+// Texts as files have them; the classes are those of `train`, unless the model has its own.
 struct SequenceTexts {
   std::optional<LabelledTexts> train, validation, test;
   std::optional<size_t> positive = {};  // the class that f1 is of; none: the head's second
 };
 
-// The classes that a trained model knows; empty where it is a new one, or one for values.
+// The classes of a model that is only evaluated; empty for one that is trained or is for values.
 std::vector<std::string> known_classes(const TrainConfig& config);
-// Whether a trained model is one for values.
+// Whether a model that is only evaluated is for values.
 bool knows_values(const TrainConfig& config);
 
-// The task of these texts. Where there is no validation set, --validation_split holds part of the
-// training set out. Throws InputError where tokenizer, model and texts do not go together.
+// The task of these texts. Without a validation set --validation_split holds part of the training
+// set out. Throws InputError where tokenizer, model and texts do not fit together.
 Task open_sequences(const TrainConfig& config, SequenceTexts texts,
                     std::vector<std::string> metrics, std::vector<std::string>& warnings);
 }  // namespace compact

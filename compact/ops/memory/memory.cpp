@@ -79,12 +79,12 @@ void* acquire(int64_t requested) {
   return data;
 }
 
-// All that there is of a meta tensor: its address is this one's.
+// Stands for the memory of a meta tensor: its address is the tensor's.
 struct MetaBlock {
   int64_t bytes;
   bool on_host;
 
-  // As torch's allocator of pinned memory takes it.
+  // What torch's allocator of pinned memory would take for it.
   int64_t pinned() const {
     return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(bytes)));
   }
@@ -117,7 +117,7 @@ void* acquire_meta(int64_t requested) {
 
 // A step frees and allocates the same sizes again and again. By default glibc maps and unmaps the
 // large ones each time, which costs a page fault for every 4 KiB: 4 to 10 % of a step's CPU time.
-// From one heap that keeps what it has there are none after the first step, at the same resident
+// A heap that keeps what was freed has no such faults after the first step, at the same resident
 // size.
 void keep_freed_memory() {
 #ifdef __GLIBC__
@@ -157,7 +157,7 @@ c10::DeviceIndex index_of(at::Device device) {
   return device.has_index() ? device.index() : c10::DeviceIndex{0};
 }
 
-// Before its first use CUDA's allocator knows of no device and refuses every question.
+// CUDA's allocator refuses every call before the device is initialised.
 c10::DeviceAllocator& cuda_allocator() {
   at::globalContext().lazyInitDevice(c10::kCUDA);
   return *c10::getDeviceAllocator(c10::kCUDA);

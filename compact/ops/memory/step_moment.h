@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a training step is: what its memory is told by.
+// The moments of a training step, by which its memory is reported.
 #pragma once
 
 #include <cstdint>
