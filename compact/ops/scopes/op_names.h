@@ -29,7 +29,7 @@ struct RunningOp {
   c10::SmallVector<int64_t, 5> sizes = {};       // of the first of them
   c10::SmallVector<double, 4> numbers = {};      // its arguments that are numbers, in order
   uint64_t serial = 0;                           // of its calls on this thread
-  // Of fused attention only: its arguments, and how they are held, as noted while it runs.
+  // For fused attention only: its arguments, and how they are held, as noted while it runs.
   std::vector<c10::IValue> arguments = {};
   mutable std::shared_ptr<FusedAttention> attention = {};
 };
