@@ -31,7 +31,7 @@ namespace fs = std::filesystem;
 std::vector<CompareEntry> entries_of(const CompareOptions& options) {
   COMPACT_CHECK(!options.presets.empty(), "--presets A,B,... is needed");
   std::vector<CompareEntry> entries;
-  std::vector<std::string> ignored;  // the runs will say them
+  std::vector<std::string> ignored;  // the runs will print these warnings
   for (const std::string& preset : options.presets) {
     CompareEntry entry = compare_entry(preset, options.config, options.train_arguments);
     COMPACT_CHECK(entry.budget_share == 0 || !entries.empty(), "--presets: ", entry.name,
@@ -70,16 +70,16 @@ std::string subtitle_of(const TrainConfig& c, const RunReport& run) {
   return text;
 }
 
-// When the run that is in `folder` took it for itself; none where there is no run.
+// When the run in `folder` began to use it; nullopt where there is none.
 std::optional<fs::file_time_type> begun(const fs::path& folder) {
   std::error_code error;
   const fs::file_time_type time = fs::last_write_time(folder / "train_config.json", error);
   return error ? std::nullopt : std::optional(time);
 }
 
-// What `compact train` says of itself in its folder, and how it ended. Where it ended before it
-// took the folder, what is there is another run's. `arguments` becomes what started it, but for
-// the folder.
+// Runs `compact train`; the result has how it ended and its files, unless it ended before it used
+// the folder, which then holds another run's. `arguments` becomes its command line without
+// --output_dir.
 RunReport trained(const CompareEntry& entry, const fs::path& folder, const std::string& program,
                   std::span<const RunReport> earlier, std::ostream& errors, int& signal,
                   std::vector<std::string>& arguments) {
@@ -87,7 +87,7 @@ RunReport trained(const CompareEntry& entry, const fs::path& folder, const std::
   arguments = {program, "train"};
   arguments.insert(arguments.end(), entry.arguments.begin(), entry.arguments.end());
   if (entry.budget_share > 0) {
-    // What a budget holds to: on a GPU what its allocator reserves.
+    // The peak that a budget limits: on a GPU that of its allocator's reserved memory.
     const double reserved = earlier[0].number("memory/reserved_bytes");
     const double peak = reserved > 0 ? reserved : earlier[0].number("memory/peak_bytes");
     if (!(peak > 0)) {
@@ -154,7 +154,7 @@ int compare(const CompareOptions& options, std::ostream& console, std::ostream& 
               << "\n";
     }
   }
-  // Where no run could begin, there is nothing to say in a file.
+  // Without any run's folder no files are written.
   if (std::ranges::any_of(runs, [](const RunReport& r) { return is_folder(r.folder); })) {
     nlohmann::ordered_json json;
     json["config"] = nlohmann::ordered_json::parse(config_json(c));

@@ -12,7 +12,7 @@
 namespace compact {
 namespace {
 
-// A name that is also that of a folder.
+// Whether a text can be the name of a run and of its folder.
 bool is_name(const std::string& text) {
   const auto letter = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
@@ -57,7 +57,7 @@ std::string without_quotes(const std::string& word) {
   return bare;
 }
 
-// Takes `[NAME=]PRESET`. Gives the flags that it stands for.
+// Parses `[NAME=]PRESET` into `entry`. Returns the flags that are set by it.
 std::vector<std::string> take_preset(std::string preset, CompareEntry& entry) {
   const size_t equal = preset.find('=');
   if (equal != preset.npos && equal < preset.find('/')) {
@@ -110,7 +110,7 @@ void take_flag(const std::string& name, std::vector<std::string> values,
                   ": a part of the first run's peak must be a positive number of percent, is `",
                   values[0], "`");
     entry.budget_share = *percent / 100;
-    entry.config.budget = "1TiB";  // for checks; which one it is, the first run tells
+    entry.config.budget = "1TiB";  // passes checks; the first run's peak decides the real one
     return;
   }
   set_option(entry.config, name, values, source);

@@ -28,7 +28,7 @@
 namespace compact {
 namespace {
 
-// The whole of a file of /proc or /sys, or nothing.
+// The content of a file of /proc or /sys; empty where it cannot be read.
 std::string text_of(const std::string& path) {
   std::ifstream in(path);
   return {std::istreambuf_iterator<char>(in), {}};
@@ -62,7 +62,7 @@ std::optional<int64_t> cgroup_limit() {
   }
   for (const std::string& file : files) {
     const auto limit = parse_integer(trim(text_of(file)));
-    const bool none = limit && *limit > (int64_t{1} << 60);  // version 1 writes a huge number
+    const bool none = limit && *limit > (int64_t{1} << 60);  // version 1: no limit
     if (limit && !none && (!least || *limit < *least)) least = limit;
   }
   return least;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this machine and build are, and whether the kernels compute what they should.
+// Reports on this machine and build, and tests the kernels.
 #pragma once
 
 #include <iosfwd>
@@ -9,8 +9,8 @@
 
 namespace compact {
 
-// Prints versions, devices, memory and the paths in force, then runs every kernel of every backend
-// beside the reference. Returns whether all of them agree.
+// Prints versions, devices, memory and the paths of products, then runs every kernel of every
+// backend and compares it with the reference. Returns whether all agree.
 bool doctor(std::ostream& out);
 
 // The instruction sets that matter to kernels and products here, out of the text of /proc/cpuinfo

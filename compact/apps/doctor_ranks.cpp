@@ -36,7 +36,7 @@ bool check_on(Group& group, at::Device device, const char* carrier, std::ostream
   }
   const int64_t wrong = group.sum_of(int64_t{!right});
   if (!group.leads()) return wrong == 0;
-  // What each sends and receives where a sum goes around a ring.
+  // Bytes that each rank sends and receives in a ring all-reduce.
   const double moved = 2.0 * (group.size() - 1) / group.size() * kElements * sizeof(float);
   out << formatted("%-14s", "ranks") << group.size() << " by " << carrier << ": sum of "
       << format_bytes(kElements * static_cast<int64_t>(sizeof(float)))

@@ -35,7 +35,7 @@ std::vector<int64_t> prompt_ids(const TokenIds& known, const Tokenizer& tokenize
   return {ids.begin(), ids.end()};
 }
 
-// What generation_config.json of a folder ends texts with.
+// The end tokens in a folder's generation_config.json.
 std::vector<int64_t> ends_beside(const std::string& folder) {
   const std::filesystem::path file = std::filesystem::path(folder) / "generation_config.json";
   if (!std::filesystem::exists(file)) return {};
@@ -102,7 +102,7 @@ class Generator {
   // Logits after the last of `ids`, which the decoder has not seen yet.
   at::Tensor advance(const std::vector<int64_t>& ids) {
     if (decoder_.length() < decoder_.capacity()) return decoder_.append(std::span(ids).last(1));
-    // Positions are rotations within keys that are already kept, so the newer half is run again.
+    // Kept keys are rotated by their positions, so the newer half is run again at new ones.
     slid_ = true;
     const auto half = static_cast<size_t>(std::max<int64_t>(1, decoder_.capacity() / 2));
     decoder_.truncate(0);
@@ -168,7 +168,7 @@ std::vector<Sample> generate(const GenerateOptions& options, const TextSink& sin
   const std::unique_ptr<Network> network = config->build(
       Policy(), {.device = device, .dtype = dtype_of(c.dtype), .max_length = longest});
   for (const std::string& line : load_weights(*network, folder).warnings) warnings.push_back(line);
-  const auto& model = dynamic_cast<const LanguageModel&>(*network);  // as all of this use are
+  const auto& model = dynamic_cast<const LanguageModel&>(*network);  // as all of this use
   GenerateOptions with_ends = options;
   for (const int64_t id : ends_beside(folder)) with_ends.ends.push_back(id);
   return generate(model, *tokenizer, with_ends, shape.length, sink);

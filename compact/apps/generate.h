@@ -20,9 +20,9 @@ struct GenerateOptions {
   int64_t max_new_tokens = 200;
   int64_t num_samples = 1;
   SamplingOptions sampling;
-  std::vector<int64_t> ends;  // that end a text, beside those of the model and the tokenizer
-  // Only options of Commands::kGenerate are read: --model_name_or_path, a folder with config.json,
-  // model.safetensors and a tokenizer; --tokenizer, empty: the folder's; and so on.
+  std::vector<int64_t> ends;  // end tokens besides those of the model and the tokenizer
+  // Only options of Commands::kGenerate are read, such as --model_name_or_path (a folder with
+  // config.json, model.safetensors and a tokenizer) and --tokenizer (empty: the folder's).
   TrainConfig config = [] {
     TrainConfig usual;
     usual.seed = 0;
@@ -31,26 +31,26 @@ struct GenerateOptions {
 };
 
 struct Sample {
-  std::string text;  // what follows the prompt
+  std::string text;  // without the prompt
   int64_t tokens = 0;
-  bool ended = false;  // by an end of text, which is not in the text
+  bool ended = false;  // by an end token, which is not in `text`
 };
 
-// Hears of each piece of text as it is made: well-formed UTF-8, never empty.
+// Called with each piece of text as it is made: well-formed UTF-8, never empty.
 using TextSink = std::function<void(int64_t sample, std::string_view text)>;
 
 // Continues the prompt num_samples times. Sample i takes its random numbers from (seed, i) alone.
-// The context starts with what the tokenizer's files put before a sentence, where they do not say
-// with the begin of text of config.json, once: a prompt that begins so itself gets no second. An
-// empty prompt without one starts after an end of text. A text ends at what config.json,
-// generation_config.json or the tokenizer end texts with. Once the context fills the model's
-// longest sequence, its older half is forgotten. Lines of `warnings` come before the first text.
-// Throws InputError on options out of range, a prompt longer than the context, and a model or
-// tokenizer that cannot be loaded.
+// The context starts with the tokens that the tokenizer's files put before a sentence, or, where
+// they do not say, with config.json's begin of text, unless the prompt starts with them. An empty
+// prompt without such tokens starts after an end of text. A text ends at the end tokens of
+// config.json, generation_config.json or the tokenizer. Once the context fills the model's longest
+// sequence, its older half is dropped. Lines of `warnings` come before the first text. Throws
+// InputError on options out of range, a prompt longer than the context, and a model or tokenizer
+// that cannot be loaded.
 std::vector<Sample> generate(const GenerateOptions& options, const TextSink& sink,
                              std::vector<std::string>& warnings);
-// The same with a model and a tokenizer at hand. `window`: the longest context, at most the
-// model's max_length.
+// The same with an open model and tokenizer. `window`: the longest context, at most the model's
+// max_length.
 std::vector<Sample> generate(const LanguageModel& model, const Tokenizer& tokenizer,
                              const GenerateOptions& options, int64_t window, const TextSink& sink);
 

@@ -23,7 +23,7 @@ namespace compact {
 namespace {
 
 constexpr size_t kLinesKept = 20;
-constexpr const char* kParent = "COMPACT_PARENT";  // its number, for a child
+constexpr const char* kParent = "COMPACT_PARENT";  // the parent's process id, for its child
 
 volatile std::sig_atomic_t g_child = 0, g_signal = 0;
 
@@ -33,7 +33,7 @@ void pass_on(int signal, siginfo_t* info, void*) {
   if (g_child > 0 && !from_terminal) kill(g_child, signal);
 }
 
-// While it lives, SIGINT and SIGTERM are the child's.
+// While it lives, passes SIGINT and SIGTERM on to the child.
 class SignalsPassedOn {
  public:
   SignalsPassedOn() {
@@ -63,7 +63,7 @@ void end_with_parent() {
   const char* parent = std::getenv(kParent);
   if (!parent || std::to_string(getppid()) != parent) return;
   prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (std::to_string(getppid()) != parent) raise(SIGTERM);  // it has ended meanwhile
+  if (std::to_string(getppid()) != parent) raise(SIGTERM);  // the parent has ended meanwhile
 }
 
 std::string own_program() { return reinterpret_cast<const char*>(getauxval(AT_EXECFN)); }
@@ -92,7 +92,7 @@ ProcessResult run_process(const std::vector<std::string>& arguments,
     posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
   }
   const SignalsPassedOn signals;
-  // Signals wait until the child's number is known; the child itself starts with them open.
+  // Signals are blocked until the child's process id is known; in the child they are not.
   sigset_t waiting, before;
   sigemptyset(&waiting);
   sigaddset(&waiting, SIGINT);

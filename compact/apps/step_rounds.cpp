@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 constexpr double kRoundSeconds = 1.5, kBusy = 0.05;
 
-// One round of a run.
+// Measures one round of a run.
 ProcessResult measure(std::vector<std::string> arguments, RunReport& run) {
   const fs::path folder = fs::path(run.folder) / "measured";
   const double steps = std::ceil(kRoundSeconds / run.number("step_seconds"));

@@ -7,9 +7,9 @@ namespace compact {
 namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
-// Enough that a decoder which looks at neighbours (spaces at the start of a text) sees some.
+// Tokens of context, for decoders that look at neighbours (spaces at the start of a text).
 constexpr size_t kContext = 8;
-// Tokens that complete no character are waited for this long.
+// Most tokens held back because they end inside a character.
 constexpr size_t kLongestWait = 8;
 
 }  // namespace
@@ -36,7 +36,7 @@ std::string TextStream::advance(bool last) {
   if (all.size() > before.size()) {
     repair_.feed(std::string_view(all).substr(before.size()), out);
   }
-  // What was just given out is the context of what follows.
+  // Drops older context: the tokens just given out are that of the next ones.
   if (given_ > 0 && tokens_.size() > kContext) {
     tokens_.erase(tokens_.begin(), tokens_.begin() + static_cast<int64_t>(given_));
   }

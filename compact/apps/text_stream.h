@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens to text piece by piece: what is given out is well-formed UTF-8 and, put together, what
-// decoding all tokens at once gives.
+// Tokens to text piece by piece: each piece is well-formed UTF-8, and together they equal the
+// decoding of all tokens at once.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,12 @@ namespace compact {
 
 class TextStream {
  public:
-  // Text of `context` (the end of a prompt) is not given out, but what follows joins on to it.
+  // `context` (the end of a prompt) is not returned as text, but later text is decoded after it.
   TextStream(const Tokenizer& tokenizer, std::span<const uint32_t> context);
 
   // The text that the token completes; often empty where a character takes several tokens.
   std::string add(uint32_t token);
-  // What still waits, a character cut off as U+FFFD.
+  // The text held back so far, with a cut-off character as U+FFFD.
   std::string finish();
 
  private:
@@ -28,8 +28,8 @@ class TextStream {
 
   const Tokenizer& tokenizer_;
   Utf8Repair repair_;
-  std::vector<uint32_t> tokens_;  // the latest few, all decoded with each new one
-  size_t given_ = 0;              // leading ones of tokens_ whose text was given out
+  std::vector<uint32_t> tokens_;  // the last few tokens, decoded together with each new one
+  size_t given_ = 0;              // how many of them, from the first, have had their text returned
 };
 
 }  // namespace compact

@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 constexpr int64_t kColumns = 8, kLeastSide = 48;
 constexpr int64_t kOfNoLayer = 2;  // the image and the filters come first
 
-// What is drawn of a model, in the order of the page.
+// The pictures of a model, by name, in the order of the page.
 using Pictures = std::vector<std::pair<std::string, at::Tensor>>;
 
 // [out, in, height, width]: filters that read colours in colour, others by their mean.
@@ -46,7 +46,7 @@ Pictures pictures_of(const TrainedModel& model, const VisualizeOptions& o) {
                 "), is ", o.image);
   const StepInputs image = inputs_of(data.in_order(o.image, 1), model.network->device());
   Pictures all = {{"image", image.inputs[0]}, {"filters", filters_of(*model.network, o.channels)}};
-  // What every segment gives to the next, above 0.
+  // The output of every segment, read as the next one's input, with negative values set to 0.
   const Segment* before = nullptr;
   const at::NoGradGuard no_grad;
   const auto see = [&](const Segment& s, const at::Tensor& x, Weights, const SegmentPass&) {
@@ -59,7 +59,7 @@ Pictures pictures_of(const TrainedModel& model, const VisualizeOptions& o) {
   return all;
 }
 
-// Those of the layers asked for, and what is of no layer.
+// Keeps the pictures of chosen layers and those that belong to no layer.
 void choose_layers(std::vector<Pictures>& models, const std::vector<std::string>& patterns) {
   if (patterns.empty()) return;
   std::vector<std::string> names;
@@ -80,7 +80,7 @@ void choose_layers(std::vector<Pictures>& models, const std::vector<std::string>
   }
 }
 
-// The last part of each folder's name in characters that links have, told apart by numbers.
+// The last part of each folder's name in characters of links, made distinct by numbers.
 std::vector<std::string> labels_of(const std::vector<std::string>& folders) {
   std::vector<std::string> labels;
   for (const std::string& folder : folders) {
@@ -122,7 +122,7 @@ void visualize(const VisualizeOptions& o, std::ostream& out, std::vector<std::st
   std::error_code error;
   fs::create_directories(folder, error);
   COMPACT_CHECK(!error, folder.string(), ": cannot be made (", error.message(), ")");
-  std::vector<std::string> rows;  // in the order first seen
+  std::vector<std::string> rows;  // in the order of first appearance
   std::map<std::pair<std::string, std::string>, std::string> cells;
   for (size_t m = 0; m < labels.size(); ++m) {
     for (const auto& [name, t] : models[m]) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pictures of what image networks have learned, side by side for networks that were trained in
-// different ways: filters of the first layer, and feature maps of one image.
+// Pictures of image networks, side by side: filters of the first layer, and feature maps of one
+// image.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,14 @@ struct VisualizeOptions {
   std::vector<std::string> folders;  // of models
   std::vector<std::string> layers;   // patterns of names; empty: all
   int64_t image = 0;                 // number in the file, from 0
-  int64_t channels = 32;             // drawn of a layer, the first ones
+  int64_t channels = 32;             // most maps drawn of a layer, the first ones
   TrainConfig config;                // --validation_file, --output_dir, --device, --threads
 };
 
 // Writes MODEL-filters.png, MODEL-LAYER.png and index.html, which shows them, to --output_dir, and
 // a line for each to `out`. MODEL: the last part of its folder's name. Files of the same names are
-// replaced, others left. What is amiss with a folder, but not so that nothing can be drawn, adds a
-// line to `warnings`. Throws InputError on models without maps, layers that no model has and images
-// that are not there.
+// replaced, others left. Problems with a folder that can still be drawn add lines to `warnings`.
+// Throws InputError on models without maps, layers that no model has and images that are not there.
 void visualize(const VisualizeOptions& options, std::ostream& out,
                std::vector<std::string>& warnings);
 

@@ -26,14 +26,14 @@ namespace {
 
 constexpr size_t kBuffer = size_t{1} << 18;
 
-// Tells this process from an earlier one that had the same process id.
+// Distinguishes this process from an earlier one with the same process id.
 const std::string& process_token() {
   static const std::string token =
       std::to_string(std::chrono::system_clock::now().time_since_epoch().count());
   return token;
 }
 
-// Names the host and the namespace of process ids: a container has ids of its own.
+// Identifies the host and the namespace of process ids, since a container numbers its own.
 const std::string& host_token() {
   static const std::string token = [] {
     char text[HOST_NAME_MAX + 64] = {};
@@ -72,7 +72,7 @@ int fsync_whole(int fd) {
 void sync(const fs::path& path, int flags) {
   const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags));
   if (fd.get() < 0) fail_with_errno(path, "cannot open to sync");
-  // Some file systems cannot sync a folder and say EINVAL: there is nothing more to do there.
+  // Some file systems cannot sync a folder and answer EINVAL, which is ignored.
   if (fsync_whole(fd.get()) != 0 && !((flags & O_DIRECTORY) && errno == EINVAL)) {
     fail_with_errno(path, "cannot sync to disk");
   }
@@ -101,7 +101,7 @@ void rename_to(const fs::path& from, const fs::path& to) {
   if (!renamed(from, to)) fail_with_errno(to, "cannot rename into place");
 }
 
-// Calls action(); where it throws, undo() and on with the exception.
+// Calls action(); if it throws, calls undo() and rethrows.
 void or_undo(FunctionRef<void()> action, FunctionRef<void()> undo) {
   try {
     action();
@@ -133,8 +133,8 @@ struct TemporaryFolder {
   ~TemporaryFolder() { remove_quietly(path); }
 };
 
-// Where the file system cannot exchange names: `old` moves aside, `made` takes its place. A process
-// killed in between leaves `old` under a name from which remove_leftovers() moves it back.
+// For file systems that cannot exchange names: moves `old` aside, then `made` into its place. If
+// the process is killed in between, remove_leftovers() moves `old` back.
 void replace_by_steps(const fs::path& made, const fs::path& old) {
   const std::string number = temporary_name().substr(kTemporaryPrefix.size());
   const fs::path aside = folder_of(old) / cat(kAsidePrefix, number, "-", old.filename().string());
@@ -229,7 +229,7 @@ void make_folders(const fs::path& path) {
   make_folders(path.parent_path());
   if (::mkdir(path.c_str(), 0777) == 0) {
     sync_folder(folder_of(path));
-  } else if (!is_folder(path)) {  // another process may have been faster; "a/" after "a"
+  } else if (!is_folder(path)) {  // it may exist: by another process, or "a/" after "a"
     fail_with_errno(path, "cannot create the folder");
   }
 }
@@ -260,7 +260,7 @@ void remove_leftovers(const fs::path& folder, bool alone) {
     const bool alive = !here || ::kill(static_cast<pid_t>(*pid), 0) == 0 || errno == EPERM;
     const bool own = own_id && fields[2] == process_token();
     if (!own_id && alive && !alone) continue;
-    if (aside) {  // an own one whose place is free: moving it back failed
+    if (aside) {  // back if its place is free; own ones where that failed before
       for (int i = 0; i < 4; ++i) rest.remove_prefix(fields[i].size() + 1);
       std::error_code ignored;
       const fs::path place = folder / rest;

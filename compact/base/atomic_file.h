@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files and folders that appear whole or not at all: written beside their place under a temporary
-// name, synced to the disk, renamed, and the folder that holds them synced. What fails (disk full,
+// name, synced to the disk, renamed, and the folder that holds them synced. A failure (disk full,
 // no permission, an exception of the caller) throws InputError or passes the exception on, removes
 // what was written, and leaves the place as it was.
 #pragma once
@@ -16,9 +16,9 @@
 
 namespace compact {
 
-// Begins the name of everything written here until it is complete.
+// Prefix of the temporary names of files and folders that are being written.
 inline constexpr std::string_view kTemporaryPrefix = ".compact-tmp-";
-// Begins the name of a folder for as long as another takes its place.
+// Prefix of the name of a folder that is moved aside while another takes its place.
 inline constexpr std::string_view kAsidePrefix = ".compact-old-";
 
 // One file written in pieces. Replaces what is at `path` on commit(); without commit() nothing
@@ -33,10 +33,10 @@ class AtomicFileWriter {
   // Appends, through a buffer: pieces may be as small as one likes.
   void write(const void* data, size_t bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
-  // Writes anywhere; holes read as zeros. Does not move the place where write() appends.
+  // Writes at any offset; holes read as zeros. Does not change where write() appends.
   void write_at(int64_t offset, const void* data, size_t bytes);
-  // Syncs and renames. Nothing may be written afterwards. Where only the last step fails, syncing
-  // the folder, the new file is in place.
+  // Syncs and renames. Nothing may be written afterwards. If only the last step, syncing the
+  // folder, fails, the new file is in place.
   void commit();
   const std::filesystem::path& path() const { return path_; }
 
@@ -47,7 +47,7 @@ class AtomicFileWriter {
   std::filesystem::path temporary_;
   FileDescriptor fd_;
   int64_t flushed_ = 0;  // bytes in the file that write() appended
-  std::string buffer_;   // those after them
+  std::string buffer_;   // bytes that follow those
 };
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
@@ -61,14 +61,13 @@ void write_directory_atomically(const std::filesystem::path& path,
 // Makes a folder and those above it where they are missing, each synced into the one above.
 void make_folders(const std::filesystem::path& path);
 
-// Moves the folder or file to a temporary name, then removes it: what is left of an interrupted
-// removal never looks like the whole.
+// Moves the folder or file to a temporary name, then removes it, so that an interrupted removal
+// leaves nothing under its own name.
 void remove_atomically(const std::filesystem::path& path);
 
-// Removes what killed processes left in `folder` under temporary names, and moves a folder back
-// that one had moved aside and not replaced. What processes of other hosts left stays, since nobody
-// here knows whether they live, unless `alone`: then no other process writes this folder
-// (FolderLock).
+// Removes files that killed processes left in `folder` under temporary names, and moves back a
+// folder that one moved aside and did not replace. Leftovers of other hosts stay, since their
+// processes may be alive, unless `alone`: no other process writes this folder (FolderLock).
 void remove_leftovers(const std::filesystem::path& folder, bool alone = false);
 
 }  // namespace compact

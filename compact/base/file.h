@@ -13,7 +13,7 @@ namespace compact {
 // Throws InputError "PATH: WHAT (reason of errno)".
 [[noreturn]] void fail_with_errno(const std::filesystem::path& path, std::string_view what);
 
-// Without exceptions: what cannot be looked at is neither.
+// False, without an exception, also where the path cannot be read.
 bool is_folder(const std::filesystem::path& path);
 bool is_file(const std::filesystem::path& path);
 
@@ -33,9 +33,9 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-// A regular file opened for reading. Anything else (a folder, a pipe, a device) is refused, as is
-// what Git LFS puts in the place of a file that it did not fetch.
-// Reads go through pread, so a file that shrinks while it is read is an error and not a signal.
+// A regular file opened for reading. Anything else (a folder, a pipe, a device) is refused, as is a
+// pointer file of Git LFS. Reads go through pread, so a file that shrinks while it is read is an
+// error and not a signal.
 class InputFile {
  public:
   explicit InputFile(const std::filesystem::path& path);
@@ -50,18 +50,18 @@ class InputFile {
   int64_t size_ = 0;
 };
 
-// Writes all of from[0, bytes) at `offset`, however the system splits it.
+// Writes all of from[0, bytes) at `offset`, in as many calls as the system needs.
 void write_at(int fd, const std::filesystem::path& path, int64_t offset, const void* from,
               int64_t bytes);
 
-// A file that grows by whole records. One that cannot be written (the disk is full) is cut off
-// again, and where somebody has cut the file, it goes on at its end.
+// A file that grows by whole records. A record that cannot be written whole (the disk is full) is
+// cut off again; if the file was truncated from outside, records continue at its new end.
 class AppendedFile {
  public:
   AppendedFile() = default;
-  // Opened for writing; goes on at its end.
+  // `fd`: opened for writing. Appends at its end.
   AppendedFile(FileDescriptor fd, std::filesystem::path path);
-  // In the file when the call returns; else InputError, and the file is as before.
+  // Returns with the record in the file, or throws InputError and leaves the file as it was.
   void append(std::string_view record);
 
  private:

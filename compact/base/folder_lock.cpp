@@ -30,7 +30,7 @@ std::string this_process() {
   return cat("process ", ::getpid(), " on ", host, ", since ", time);
 }
 
-// What the holder wrote, as far as that is a line of text.
+// The line that the holder wrote, or "another process" where it is not a line of text.
 std::string holder_in(int fd) {
   char text[HOST_NAME_MAX + 128];
   const ssize_t bytes = ::pread(fd, text, sizeof text, 0);
@@ -41,7 +41,7 @@ std::string holder_in(int fd) {
   return sound ? line.substr(0, line.size() - 1) : "another process";
 }
 
-// Whether the name still stands for the open file: a holder removes it when it ends.
+// Whether the name still leads to the open file, since a holder removes it when it ends.
 bool is_named(int fd, const fs::path& file) {
   struct stat open {};
   struct stat named {};
@@ -63,7 +63,7 @@ FolderLock::FolderLock(const fs::path& folder) : file_(folder / kLockName) {
                   ", writes here: wait for its end, or give another folder");
     held_ = status == 0;
   } while (held_ && !is_named(fd_.get(), file_));
-  // Where the disk is full this is not written: it is the lock that counts, not who holds it.
+  // Not checked: on a full disk the line is missing, but the lock holds.
   const std::string line = this_process() + "\n";
   [[maybe_unused]] const bool written =
       ::ftruncate(fd_.get(), 0) == 0 &&
@@ -71,7 +71,7 @@ FolderLock::FolderLock(const fs::path& folder) : file_(folder / kLockName) {
 }
 
 FolderLock::~FolderLock() {
-  // Another's, where the folder was removed and made again meanwhile, stays.
+  // If the folder was removed and made again meanwhile, the file is another process's and stays.
   if (held_ && is_named(fd_.get(), file_)) ::unlink(file_.c_str());
   for (const fs::path& folder : made_) ::rmdir(folder.c_str());
 }

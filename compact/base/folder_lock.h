@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One process at a time writes a folder. The lock is the kernel's on an open file, so that it ends
-// with its process, however that ends; the file says who holds it.
+// Lets one process at a time write a folder. The lock is the kernel's on an open file, so it ends
+// with the process, however that ends; the file names its holder.
 #pragma once
 
 #include <filesystem>
@@ -11,7 +11,7 @@
 
 namespace compact {
 
-// The file in the folder, there as long as it is locked, or left by a process that was killed.
+// The lock file. It exists while the folder is locked, or was left by a process that was killed.
 inline constexpr std::string_view kLockName = ".compact-lock";
 
 class FolderLock {
@@ -21,10 +21,10 @@ class FolderLock {
   explicit FolderLock(const std::filesystem::path& folder);
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
-  // Removes the file, and of the folders made those that are empty.
+  // Removes the file, and those of the folders it made that are empty.
   ~FolderLock();
 
-  // False where the file system has no locks: nobody is kept out.
+  // False where the file system has no locks: other processes are not kept out.
   bool held() const { return held_; }
 
  private:

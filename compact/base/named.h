@@ -31,9 +31,8 @@ std::vector<std::string> names_of(const List& all) {
   return names;
 }
 
-// The one of `all` with this `name`. Throws InputError "`what` `name`; known: ..." where there is
-// none. What it returns lives as long as the list that the span shows, so nothing is taken by
-// reference.
+// The element of `all` with this `name`. Throws InputError "`what` `name`; known: ..." where there
+// is none. Takes a span by value, since the result lives as long as the list that it views.
 template <class T>
 const auto& named(std::span<T> all, std::string_view name, std::string_view what) {
   for (const auto& x : all) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names of what there is once in every block of a series: layers.3.mlp.norm.
+// Names with the number of a block in a series: layers.3.mlp.norm.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 namespace compact {
 
 struct NumberedName {
-  std::string series, number, rest;  // "layers", "3", "mlp.norm"; without a number series is all
+  std::string series, number, rest;  // "layers", "3", "mlp.norm"; or all in `series`
 
   explicit NumberedName(std::string_view name);
   // The name with a star for the number, as people write patterns: layers.*.mlp.norm.

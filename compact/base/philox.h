@@ -40,7 +40,7 @@ COMPACT_HOST_DEVICE inline Random4 philox(uint64_t key, uint64_t counter, uint64
 // A new key from a key and a label, so that (seed, layer, slot, step) become one key:
 // derive(derive(seed, layer), slot).
 COMPACT_HOST_DEVICE inline uint64_t derive(uint64_t key, uint64_t label) {
-  const Random4 r = philox(key, label, 0x636f6d70616374ull);  // a stream no other use takes
+  const Random4 r = philox(key, label, 0x636f6d70616374ull);  // a stream of its own
   return (uint64_t{r.v[1]} << 32) | r.v[0];
 }
 

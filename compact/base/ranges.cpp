@@ -7,7 +7,7 @@
 namespace compact {
 namespace {
 
-// A number as it is written in names: "07" is none.
+// A number without leading zeros, as names have it: not "07".
 std::optional<int64_t> number_of(std::string_view text) {
   if (text.size() > kMostRangeDigits || text.find_first_not_of("0123456789") != text.npos ||
       (text.size() > 1 && text[0] == '0')) {

@@ -34,7 +34,7 @@ bool constant(Values x) {
   return std::all_of(x.begin(), x.end(), [&](double v) { return v == x[0]; });
 }
 
-// Less their mean, and then of length 1.
+// x less its mean, scaled to length 1.
 std::vector<double> normalized(Values x) {
   const double mean = std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(x.size());
   std::vector<double> out;
@@ -43,13 +43,13 @@ std::vector<double> normalized(Values x) {
     out.push_back(v - mean);
     most = std::max(most, std::abs(out.back()));
   }
-  double squares = 0;  // of parts of the largest, so that none is out of range
+  double squares = 0;  // of quotients by the largest, so that none overflows
   for (const double v : out) squares += (v / most) * (v / most);
   for (double& v : out) v = v / most / std::sqrt(squares);
   return out;
 }
 
-// From 1; equal values have the mean of their places.
+// Ranks from 1; equal values get the mean of theirs.
 std::vector<double> ranks(Values x) {
   std::vector<size_t> order(x.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -75,7 +75,7 @@ double accuracy(Values predicted, Values labels) {
 
 double f1(Values predicted, Values labels, double positive) {
   if (!comparable(predicted, labels)) return kNaN;
-  size_t both = 0, either = 0;  // counted for each side
+  size_t both = 0, either = 0;  // `either` adds the positives of both sides
   for (size_t i = 0; i < labels.size(); ++i) {
     both += predicted[i] == positive && labels[i] == positive;
     either += (predicted[i] == positive) + (labels[i] == positive);

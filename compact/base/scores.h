@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How predictions agree with labels, as scikit-learn and SciPy define it. Vectors are equally long
-// (InputError); of none, and where one holds NaN, the result is NaN.
+// How predictions agree with labels, as scikit-learn and SciPy define it. Throws InputError on
+// vectors of unequal lengths; empty vectors and vectors with NaN give NaN.
 #pragma once
 
 #include <span>
@@ -14,8 +14,8 @@ using Values = std::span<const double>;
 double accuracy(Values predicted, Values labels);
 // The score of class `positive`; 0 where neither side has it.
 double f1(Values predicted, Values labels, double positive = 1);
-// Matthews' correlation for any number of classes (Gorodkin 2004); 0 where either side has one
-// class only.
+// Matthews' correlation for any number of classes (Gorodkin 2004); 0 where predictions or labels
+// have only one class.
 double matthews(Values predicted, Values labels);
 
 // Correlation of values, from -1 to 1; NaN where either side is constant (as with one value) or

@@ -104,11 +104,11 @@ std::string format_count(int64_t n) {
 
 namespace {
 
-// Where in a text a beginning of a pattern can end: so that no number of stars and braces takes
-// longer than the product of both lengths.
+// The places in a text where a match of the pattern's first part can end. With sets of places a
+// match takes at most the product of both lengths, whatever stars and braces there are.
 using Ends = std::vector<bool>;
 
-// Those after `part` more of the pattern, which has no braces.
+// The places after matching `part`, which has no braces.
 Ends after(Ends ends, std::string_view part, std::string_view text) {
   for (const char c : part) {
     if (c == '*') {
@@ -123,7 +123,7 @@ Ends after(Ends ends, std::string_view part, std::string_view text) {
   return ends;
 }
 
-// Those after a number of the range.
+// The places after matching a number of the range.
 Ends after(const Ends& ends, const NumberRange& range, std::string_view text) {
   Ends result(ends.size());
   for (size_t t = 0; t < text.size(); ++t) {
@@ -199,7 +199,7 @@ std::string nearest(std::string_view name, std::span<const std::string> known) {
     if (d < least) least = d, best = k;
   }
   if (!best.empty()) return best;
-  // Part of it, as gpt2 of gpt2-small; or the other way round.
+  // Else a name that contains it or is part of it, as gpt2 of gpt2-small.
   constexpr size_t kLeastPart = 3;
   size_t most = kLeastPart - 1;
   const std::string lower = lower_case(name);

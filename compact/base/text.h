@@ -23,8 +23,8 @@ std::optional<int64_t> parse_integer(std::string_view text);
 
 // "1.50 GiB", "12.0 KiB", "17 B".
 std::string format_bytes(int64_t bytes);
-// "10GiB" or "10Gi", "1.5 GB" or "1.5g", "4096": a positive number and a unit, as compact.plan in
-// Python takes it, or whole bytes; nullopt on anything else.
+// "10GiB" or "10Gi", "1.5 GB" or "1.5g", "4096": a positive number with a unit, as in Python's
+// compact.plan, or whole bytes; nullopt on anything else.
 std::optional<int64_t> parse_bytes(std::string_view text);
 // "1h02m", "3m05s", "12s".
 std::string format_duration(double seconds);
@@ -38,8 +38,8 @@ std::string format_count(int64_t n);
 // themselves.
 bool glob_match(std::string_view pattern, std::string_view text);
 
-// The known name nearest to `name` by edit distance, or the one that shares most with it as a part
-// of it or the other way round; empty where none is near.
+// The known name nearest to `name` by edit distance, else the longest that contains it or is part
+// of it; empty where none is near.
 std::string nearest(std::string_view name, std::span<const std::string> known);
 // "; did you mean `x`?" where something is near, else "; known: a, b, c".
 std::string suggestion(std::string_view name, std::span<const std::string> known);

@@ -22,31 +22,31 @@ struct Windows {
 };
 
 // The name of LibTorch's record scope (RECORD_USER_SCOPE) in which tensors are encoded and
-// restored: plans and profilers know by it what codecs take.
+// restored: plans and profilers find the cost of codecs by it.
 inline constexpr const char* kCodecScope = "codec";
 
 // What is held in place of a tensor.
 struct Encoded {
   using Parts = std::vector<at::Tensor>;
   Parts parts;
-  // The tensor, or what is left of it, from parts like these: its shape, strides (of a dense
-  // tensor) and type.
+  // The tensor, exact or not, from parts like these, with its shape, strides (of a dense tensor)
+  // and type.
   std::function<at::Tensor(const Parts&)> decode;
   // Gives the means where the tensor is held as means over windows; else null.
   std::function<at::Tensor(const Parts&)> decode_means;
   Windows windows;
-  // Where parts are copied to the host beside what the device computes: makes the device wait until
-  // they are there and frees the memory that they are copied from, which else lives until they are
-  // restored. May be called at any time, also when nothing is left to be done; null: nothing is.
+  // For parts that are copied to the host beside what the device computes: makes the device wait
+  // for the copies and frees their source, which else lives until the parts are restored. Keeps no
+  // tensor alive. May be called at any time and again; null: nothing to settle.
   std::function<void()> settle;
-  // Where such parts can be copied back beside what the device computes: begins that, on the
-  // current stream's behalf. What it gives is restored, once, in place of this; or dropped.
+  // For such parts: begins to copy them back beside what the device computes, for the current
+  // stream. Its result is restored, once, in place of this; or dropped.
   std::function<Encoded(const Parts&)> fetch;
 
   bool defined() const { return decode != nullptr; }
   at::Tensor restore() const;
-  at::Tensor means() const;  // where there is decode_means
-  Encoded fetched() const;   // where there is fetch
+  at::Tensor means() const;  // if there is decode_means
+  Encoded fetched() const;   // if there is fetch
   int64_t bytes() const;
 };
 
@@ -56,24 +56,24 @@ class Codec {
   virtual ~Codec() = default;
   // Whether encode() takes this tensor: its type, device and, for some codecs, its values.
   virtual bool takes(const at::Tensor& x) const = 0;
-  // `key` of its random bits, where it has any. Throws InputError where it does not take x. Whoever
-  // calls it calls `settle` later on, where there is one. x may be a meta tensor, of which no value
-  // is read.
+  // `key`: of its random bits, if it draws any. The caller must call `settle` later on, if there is
+  // one. x may be a meta tensor, of which no value is read. Throws InputError where it does not
+  // take x.
   virtual Encoded encode(const at::Tensor& x, uint64_t key) const = 0;
-  // Exactly what the parts of a contiguous [rows, n] take; nullopt where that depends on values.
+  // The exact bytes of the parts of a contiguous [rows, n]; nullopt where they depend on values.
   virtual std::optional<int64_t> bytes(int64_t rows, int64_t n, at::ScalarType type) const = 0;
 };
 using CodecPtr = std::shared_ptr<const Codec>;
 
-// What can be read from what codecs leave: the tensor, one near it, or where it is above 0.
+// What a codec preserves: the tensor, a rounded one, or only where it is above 0.
 enum class Content : uint8_t { kExact, kRounded, kSigns };
 
 // The bits of a codec that can have more or fewer: a budget may change them, and where `average` is
 // set they are chosen while training.
 struct CodecBits {
   int bits = 0;                   // as set
-  std::vector<int> choices;       // ascending: those that go with its other settings
-  std::optional<double> average;  // over all tensors that say so
+  std::vector<int> choices;       // ascending: those that its other settings allow
+  std::optional<double> average;  // over all tensors with one
   bool zero_code = false;         // 0 has a code of its own
 };
 
@@ -97,7 +97,7 @@ struct CodecInfo {
   // and with another average where one is given.
   CodecBits (*bits)(const Spec& spec) = nullptr;
   Spec (*with_bits)(const Spec& spec, int bits, std::optional<double> average) = nullptr;
-  // Null: a budget chooses it by no setting. Each takes every float type and shape.
+  // Its settings that budgets may choose, each for every float type and shape. Null: none.
   std::vector<CodecChoice> (*choices)() = nullptr;
 };
 
@@ -113,7 +113,7 @@ CodecPtr make_codec(const std::vector<Spec>& chain);
 inline CodecPtr make_codec(const std::string& chain) {
   return make_codec(Spec::parse_chain(chain));
 }
-// What can be read from what a chain of codecs leaves.
+// What a chain of codecs preserves.
 Content content_of(const std::vector<Spec>& chain);
 
 }  // namespace compact

@@ -52,13 +52,13 @@ class Chain final : public Codec {
     return join(inner.decode, inner.decode_means, inner.windows, std::move(links));
   }
 
-  // What decodes the tensors that `links` give, from the parts of all of them.
+  // One Encoded of the parts of all links: decodes each link, then the whole from their tensors.
   static Encoded join(const Decode& decode, const Decode& decode_means, Windows windows,
                       std::vector<Encoded> given) {
     Encoded all;
     std::vector<size_t> counts;
     bool fetches = false;
-    std::vector<std::function<void()>> settles;  // which hold nothing, as `links` do
+    std::vector<std::function<void()>> settles;  // like `links`, hold no tensors
     for (Encoded& link : given) {
       counts.push_back(link.parts.size());
       std::ranges::move(link.parts, std::back_inserter(all.parts));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Projections with independent entries. P is drawn at each use, in blocks of rows of P, block b
-// from key derive(key, b); its entries are rounded to one type, and both directions use these.
+// from key derive(key, b); its entries are rounded to one type, which both directions use.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 

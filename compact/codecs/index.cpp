@@ -19,7 +19,7 @@ class Index final : public Codec {
  public:
   explicit Index(std::optional<int64_t> limit) : limit_(limit) {}
 
-  // Without a limit the values are looked at, which on a GPU would wait for it.
+  // Without a limit the values must be read, for which a GPU would have to be waited for.
   bool takes(const at::Tensor& x) const override {
     return x.scalar_type() == at::kLong && (limit_ || x.is_cpu());
   }

@@ -28,11 +28,11 @@ void check_like(const char* who, const at::Tensor& x, std::initializer_list<Name
 // The fastest backend for the tensor's device. Throws InputError on a device that has none.
 const kernels::Backend& backend_of(const at::Tensor& t);
 
-// The values of an f32 tensor, null or unusable on the meta device (where at's typed data_ptr
-// throws); null for an undefined tensor.
+// The data pointer of an f32 tensor; null for an undefined one, null or invalid on the meta device
+// (where at's typed data_ptr throws).
 float* floats_of(const at::Tensor& t);
 
-// A launch on a device with a number, which is the current one as long as this lives.
+// A launch that makes the device the current one for as long as it lives.
 class DeviceLaunch : public kernels::Launch {
  public:
   DeviceLaunch(const kernels::Launch& launch, at::Device device) : kernels::Launch(launch) {

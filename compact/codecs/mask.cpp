@@ -12,7 +12,7 @@
 namespace compact {
 namespace {
 
-// Element i's bits as an unsigned number.
+// The bits of element i as an unsigned number.
 uint32_t word_of(const at::Tensor& flat, int64_t i) {
   uint32_t word = 0;
   const auto size = static_cast<size_t>(flat.element_size());
@@ -25,8 +25,8 @@ struct Two {
   uint32_t zero = 0, one = 1;
 };
 
-// The two bit patterns of a tensor on the CPU, found in its first elements and, where these are all
-// equal, by a search for a second one; both are the same where there is only one. False where the
+// Finds the two bit patterns of a tensor on the CPU in its first elements or, where these are all
+// equal, by searching for a second one; both are the same where there is only one. False where the
 // first elements have more than two.
 bool two_of(const at::Tensor& flat, Two& two) {
   if (flat.numel() == 0) return true;
@@ -75,8 +75,8 @@ Encoded encoded(const at::Tensor& bits, const at::Tensor& x, Two two) {
 
 std::optional<int64_t> bits_bytes(int64_t rows, int64_t n) { return (rows * n + 7) / 8; }
 
-// Bool tensors anywhere; on the CPU whatever has no more than two values, as the noise that dropout
-// multiplies with.
+// Bool tensors on any device; on the CPU also tensors of at most two values, such as the mask that
+// dropout multiplies with.
 class TwoValues final : public Codec {
  public:
   bool takes(const at::Tensor& x) const override {
@@ -105,7 +105,7 @@ class TwoValues final : public Codec {
   }
 };
 
-// Where a float is above 0: all that the backward pass of a ReLU asks. Reads back as 1 and 0.
+// Where a float is above 0: all that the backward pass of a ReLU reads. Decodes to 1 and 0.
 class Sign final : public Codec {
  public:
   bool takes(const at::Tensor& x) const override {

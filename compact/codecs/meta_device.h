@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// What meta tensors stand for: tensors of a device that a plan is for, or, on a GPU's behalf, of
-// the host's memory.
+// What meta tensors stand for: tensors of the device that a plan is for, or tensors in host memory
+// that are offloaded from it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 namespace compact {
 
-// Meta tensors are treated as those of this type of device (CPU at first): its kernels, and so the
-// memory that they take. For the whole process.
+// Makes meta tensors stand for this type of device (CPU at first): they take its kernels' paths,
+// and so their memory. For the whole process.
 void set_meta_device(c10::DeviceType type);
 c10::DeviceType meta_device();
 
-// The type of a device or, of the meta device, of the one that it stands for.
+// The type of a device; for the meta device that of the device it stands for.
 inline c10::DeviceType device_type_of(c10::Device device) {
   return device.is_meta() ? meta_device() : device.type();
 }
-// The same of the device that a tensor is on.
+// The same for the device of a tensor.
 inline c10::DeviceType device_type_of(const at::Tensor& t) { return device_type_of(t.device()); }
 
-// A tensor on the CPU, all 0.01 (as far as its type goes), in the place of one on the meta device;
-// undefined in the place of an undefined one.
+// A tensor on the CPU of the same shape and type as a meta tensor, filled with 0.01; undefined for
+// an undefined one.
 at::Tensor numbers_like(const at::Tensor& t);
 
-// While one lives, the meta tensors that this thread makes stand for host memory, which is counted
-// by itself: see peak_host_bytes in ops/memory/memory.h.
+// While it lives, meta tensors that this thread makes stand for host memory, which is counted
+// separately: see peak_host_bytes in ops/memory/memory.h.
 class MetaOnHost {
  public:
   MetaOnHost();

@@ -16,7 +16,7 @@ at::Tensor on_host(const at::Tensor& x) {
   if (!x.is_meta()) {
     return at::empty(x.sizes(), x.options().device(at::kCPU).pinned_memory(!x.is_cpu()));
   }
-  // A CPU's memory is the host's.
+  // For a CPU this is ordinary memory; for a GPU it is counted as the host's.
   std::optional<MetaOnHost> host;
   if (device_type_of(x) != at::kCPU) host.emplace();
   return at::empty(x.sizes(), x.options());
@@ -28,7 +28,7 @@ at::Tensor copied_back(const Shape& shape, const at::Tensor& host) {
   return y;
 }
 
-// On its way back from the host, for one restore.
+// A copy back from the host that has begun, for one restore.
 Encoded coming_back(const Shape& shape, const at::Tensor& host) {
   const at::Tensor y = shape.empty();
   const auto coming = std::make_shared<SideCopy>(flat_of(y));
@@ -45,8 +45,8 @@ Encoded coming_back(const Shape& shape, const at::Tensor& host) {
 class Offload final : public Codec {
  public:
   bool takes(const at::Tensor&) const override { return true; }
-  // From a GPU into pinned memory: the copy runs beside what the current stream does next, and no
-  // host waits, so that no other codec may read it here. On the CPU a plain copy.
+  // From a GPU into pinned memory: the copy runs beside what the current stream does next, and the
+  // host does not wait for it, so no further codec may read the parts. On the CPU a plain copy.
   Encoded encode(const at::Tensor& x, uint64_t) const override {
     const bool alone = x.use_count() == 1 && x.storage().use_count() == 1;
     const at::Tensor flat = flat_of(x), host = on_host(flat);
@@ -61,7 +61,7 @@ class Offload final : public Codec {
     }
     const auto leaving = std::make_shared<SideCopy>(flat);
     leaving->to_host(host);
-    // Whoever else has the tensor may write to it.
+    // Another holder of the tensor may write to it, so the stream waits for the copy.
     if (!alone && flat.is_alias_of(x)) leaving->wait();
     e.settle = [leaving = std::weak_ptr(leaving)] {
       if (const auto copy = leaving.lock()) copy->wait();

@@ -15,8 +15,8 @@
 
 namespace compact {
 
-// A zero-valued trainable leaf [out, r] whose gradient is (dL/dW) P. The optimizer steps it as any
-// parameter; the fold then adds scale * carrier P^T to the weight and zeroes it.
+// A zero-valued trainable leaf [out, r] whose gradient is (dL/dW) P. The optimizer steps it like
+// any parameter; the fold then adds scale * carrier P^T to the weight and zeroes the carrier.
 struct Carrier {
   at::Tensor value;           // [out, r], requires_grad; see zero_leaf
   std::vector<int64_t> rows;  // rows of each projection; sums to out; one entry: shared
@@ -36,25 +36,26 @@ struct Carrier {
   std::vector<at::Tensor> project(const at::Tensor& x) const;
   // (dL/dW) P from the gradient of the output gy [tokens, out] and z: [out, r].
   at::Tensor gradient(const at::Tensor& gy, const std::vector<at::Tensor>& z) const;
-  // Draws projections number `draw` (no change of moments: the optimizer sees to them).
+  // Draws projections number `draw` (moments are the optimizer's to change).
   void redraw(int64_t draw, at::TensorOptions options);
 };
 
-// A leaf of zeros of a shape, which takes the memory of one element: a carrier is zero whenever
-// anybody looks at it.
+// A leaf of zeros that takes the memory of one element for any shape: a carrier is zero whenever it
+// is read.
 at::Tensor zero_leaf(at::IntArrayRef sizes, at::TensorOptions options);
 
-// The carrier that `grad` (`project:...`) asks for on a weight [out, in] of fused parts; null: it
-// asks for none. `key` is the parameter's own. `zeros`: the last columns of the weight, which no
-// projection sees. Throws InputError on a rank that `in` without these cannot have.
+// The carrier that `grad` (`project:...`) asks for on a weight [out, in] of fused parts, or null
+// where it asks for none. `key` is the parameter's own. `zeros`: so many last columns of the weight
+// are padding that no projection reads. Throws InputError on a rank that the other columns cannot
+// have.
 std::shared_ptr<Carrier> make_carrier(const Spec& grad, const std::string& name,
                                       const at::Tensor& weight, const std::vector<int64_t>& parts,
                                       uint64_t key, int64_t zeros = 0);
 // `lr_scale` of a gradient's treatment, 1 by default. Throws InputError where it is negative.
 double lr_scale_of(const Spec& grad);
 
-// Zeros that make a product's sizes what matrix units read fast: after the rows of each part, and
-// at the end of each row. They are part of no file and no count, and no update changes them.
+// Zeros that pad a product to sizes that matrix units read fast: rows after each part, columns at
+// the end of each row. Files and counts exclude them, and no update changes them.
 struct ZeroPadding {
   int64_t rows = 0, columns = 0;
 };
@@ -76,20 +77,20 @@ struct Parameter {
   double lr_scale = 1;         // multiplies the learning rate
   bool release = false;        // updated, and its gradient freed, inside the backward pass
   bool trained = true;         // false: frozen, without gradient, moments and updates
-  // Where the weight is while nothing reads it, each place for what the next one holds; none: it is
-  // there all the time.
+  // Where the weight is kept while no segment reads it: each home keeps what the next one holds of
+  // it; empty: it is always in memory.
   std::vector<WeightPlace> places = {};
 
   // What autograd and the optimizer see.
   const at::Tensor& leaf() const { return carrier ? carrier->value : weight; }
-  // Its elements without padding; and bytes of the weight, or what is held of it, that are here
-  // now.
+  // Its elements without padding; and the bytes of its weight, or of what is held of it, that are
+  // in memory now.
   int64_t count() const;
   int64_t weight_bytes() const;
 };
 
-// Gives it the carrier, learning rate and release that `grad` says, and makes its leaf the one
-// tensor of it that requires a gradient; frozen, none does.
+// Sets carrier, learning rate and release as `grad` says, and makes leaf() its only tensor that
+// requires a gradient; of a frozen parameter none does.
 void treat_gradient(Parameter& parameter, const Spec& grad, uint64_t key);
 
 }  // namespace compact

@@ -31,8 +31,8 @@ class Pool final : public Codec {
     e.decode = [shape = Shape(x), w = windows_](const Encoded::Parts& parts) {
       at::Tensor y = shape.empty();
       const auto whole = [&](int64_t axis) { return y.size(axis) == parts[0].size(axis) * w.size; };
-      // Upsampling rounds quotients where the size is no power of two, and would take some values
-      // from the neighbouring window.
+      // Upsampling rounds quotients where the size is not a power of two, and would then take some
+      // values from the neighbouring window.
       const bool exact = std::has_single_bit(static_cast<uint64_t>(w.size));
       if (y.dim() == 4 && exact && w.size == w.stride && whole(2) && whole(3)) {
         at::upsample_nearest2d_out(y, parts[0], {y.size(2), y.size(3)});
@@ -51,7 +51,7 @@ class Pool final : public Codec {
   }
 
  private:
-  // Windows that the edge cuts off are means of what is left of them.
+  // Windows that the edge cuts off are means over the elements inside.
   at::Tensor means(const at::Tensor& x) const {
     const int64_t s = windows_.stride;
     const auto k = [&](int64_t axis) { return std::min(windows_.size, x.size(axis)); };

@@ -21,12 +21,11 @@ class Projection {
   virtual ~Projection() = default;
   // x [..., n], last dimension contiguous -> z = x P, [rows, r], type of x.
   virtual at::Tensor apply(const at::Tensor& x) const = 0;
-  // z [rows, r] -> z P^T, f32 [rows, n]: unbiased for what z was made from.
+  // z [rows, r] -> z P^T, f32 [rows, n]: an unbiased estimate of the x that z was made from.
   virtual at::Tensor transpose(const at::Tensor& z) const = 0;
   // P itself, f32 [n, r].
   virtual at::Tensor matrix() const = 0;
-  // P^T other, f32 [r, other.r]: how coordinates in this basis read in the other (m -> m P^T
-  // other).
+  // P^T other, f32 [r, other.r]: changes coordinates in this basis to the other (m -> m P^T other).
   at::Tensor overlap(const Projection& other) const;
   // Bytes that live as long as the projection (SRHT: signs and index; dense: none).
   virtual int64_t bytes() const = 0;
@@ -55,8 +54,8 @@ std::span<const ProjectionInfo* const> projections();
 ProjectionPtr make_projection(std::string_view name, int64_t n, int64_t r, uint64_t key,
                               at::TensorOptions options);
 
-// `inner` of the first elements of rows, which have so many more that are 0 and stay so; itself
-// where there are none.
+// `inner` applied to rows that end with so many elements of padding, which are 0 and stay 0;
+// `inner` itself where `zeros` is 0.
 ProjectionPtr beside_zeros(ProjectionPtr inner, int64_t zeros);
 
 // Throws InputError where the CUDA backend cannot hold a row of n of `srht` on this GPU.

@@ -36,7 +36,7 @@ class Quantizer final : public Codec {
     const at::Tensor codes = at::empty({rows * format_.row_bytes(n)}, bytes);
     const at::Tensor scales =
         at::empty({rows * format_.groups(n) * 2}, x.options().dtype(scale_type()));
-    // Half precision goes through f32, since kernels have no such type.
+    // Half precision is converted to f32, since kernels do not take it.
     if (flat.scalar_type() == at::kHalf) flat = flat.to(at::kFloat);
     backend_of(flat).quantize({.format = format_,
                                .x = flat.data_ptr(),
@@ -139,7 +139,7 @@ Spec with_bits(const Spec& spec, int bits, std::optional<double> average) {
   return other;
 }
 
-// Beside 0 at least two levels are needed.
+// Besides 0 at least two levels are needed.
 std::optional<Spec> with_zero_code(const Spec& spec) {
   if (spec.integer("bits", 4) == 1) return std::nullopt;
   Spec other = spec;

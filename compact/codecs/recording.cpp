@@ -30,7 +30,7 @@ class CudaRecording final : public Recording {
 
   void record(std::function<void()> work) override {
     const c10::cuda::CUDAGuard guard(device_);
-    // The graph has a pool of its own, which takes what steps before it left in the other one.
+    // The graph has its own memory pool, for which memory cached by earlier steps is freed.
     c10::cuda::device_synchronize();
     c10::cuda::CUDACachingAllocator::emptyCache();
     auto graph = std::make_unique<at::cuda::CUDAGraph>();
@@ -39,8 +39,8 @@ class CudaRecording final : public Recording {
       work();
     } catch (...) {
       try {
-        graph->capture_end();            // or the stream could launch nothing else
-      } catch (const std::exception&) {  // of what the work had begun; its own error says more
+        graph->capture_end();            // else the stream could launch nothing more
+      } catch (const std::exception&) {  // the error of `work` itself says more
       }
       throw;
     }

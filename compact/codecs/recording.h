@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work on a device that is recorded once, then launched again as it was: a CUDA graph.
+// CUDA graphs: work on a device that is recorded once and replayed with the same arguments.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -24,8 +24,8 @@ class Recording {
 // InputError in a build without CUDA.
 std::unique_ptr<Recording> cuda_recording(c10::Device device);
 
-// On any device, without a graph: work that is replayed runs again, with all that it was given when
-// it was recorded. For tests of what may change between replays.
+// The same on any device, without a graph: replay() runs the work again, with the arguments that it
+// was recorded with. For tests of what may change between replays.
 std::unique_ptr<Recording> plain_recording();
 
 }  // namespace compact

@@ -16,8 +16,8 @@ c10::Stream current_stream(at::Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
 }
 
-// One for each device, of torch's pool. Both directions are on it, so that what comes back has left
-// before.
+// One stream for each device, of torch's pool. Both directions use it, so that a copy to the host
+// ends before the copy back begins.
 c10::Stream side_stream(at::Device device) {
   static std::mutex mutex;
   static std::unordered_map<at::Device, c10::Stream> streams;
@@ -41,7 +41,7 @@ SideCopy::~SideCopy() {
   try {
     tensor_.record_stream(streams_->side);
   } catch (const std::exception&) {
-    // A device that has failed runs nothing any more.
+    // Nothing to guard: a device that has failed runs nothing more.
   }
 }
 

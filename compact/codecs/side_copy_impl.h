@@ -11,14 +11,14 @@
 
 namespace compact {
 
-// One copy, on the side stream of its device, after all that the current stream was given before.
-// It holds the memory of the device that it reads or writes. On the meta device, which stands for
-// another then, it is made at once and holds the memory as long. May be used by many threads.
+// One copy on the side stream of its device, after all work that the current stream has so far. It
+// holds the device memory that it reads or writes. On the meta device, which stands for a GPU, the
+// copy is made at once and holds its memory as long. May be used by many threads.
 class SideCopy {
  public:
   // `of_device`: the tensor of the device, allocated on its current stream.
   explicit SideCopy(at::Tensor of_device);
-  // Memory that nobody waited for is not used again before the copy is done.
+  // Without a wait() the memory is still not reused before the copy is done.
   ~SideCopy();
   SideCopy(const SideCopy&) = delete;
   SideCopy& operator=(const SideCopy&) = delete;
@@ -26,8 +26,8 @@ class SideCopy {
   // From the tensor of the device into pinned memory, or from there. Once.
   void to_host(const at::Tensor& host);
   void from_host(const at::Tensor& host);
-  // What the tensor's own stream and the current one are given from now on runs after the copy; the
-  // tensor is released. A second call is for the current stream only.
+  // Makes all later work of the tensor's own stream and of the current one run after the copy, and
+  // releases the tensor. A second call is for the current stream only.
   void wait();
 
  private:

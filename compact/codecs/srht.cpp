@@ -20,7 +20,7 @@ namespace {
 
 constexpr uint64_t kSignStream = 1, kIndexStream = 2;
 
-// Bits for n signs and, where n is no power of two, as many again as its largest power of two.
+// Bits for n signs and, where n is not a power of two, more for the largest power of two below it.
 at::Tensor make_signs(int64_t n, uint64_t key) {
   const auto k = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(n)));
   const int64_t words = ((k < n ? n + k : n) + 31) / 32;

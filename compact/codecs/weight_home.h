@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where weights are that are not there all the time: with another process (ZeRO's stage 3), in
-// codes, in another type. What reads them fetches them before and lets go of them after.
+// Weights that are in memory only while a segment reads them: otherwise another process has them
+// (ZeRO's stage 3), or they are held in codes or in another type. Their reader fetches them before
+// and releases them after.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,18 +11,18 @@
 
 namespace compact {
 
-// Weights come and go by groups, which have numbers: those of a segment together, or, in a home
-// that makes them of what an earlier one brings, each by itself. Where there are several processes,
-// all make the same calls in the same order.
+// Weights are fetched by groups, which are numbered: all weights of a segment, or, in a home that
+// makes them of what an earlier home fetches, each weight by itself. Where a run has several
+// processes, all make the same calls in the same order.
 class WeightHome {
  public:
   virtual ~WeightHome() = default;
-  // The weights of a group are there when it returns, until as many release() as fetch(). The next
-  // group's, in the direction of the pass, may be on their way.
+  // When it returns, the weights of a group are in memory, until release() was called as often as
+  // fetch(). May also begin to fetch the next group in the direction of the pass.
   virtual void fetch(int group, bool backward) = 0;
   virtual void release(int group) = 0;
-  // What it holds of a weight that is away, in tensors with storages of their own. A home before
-  // this one may take their memory until it fetches them.
+  // What it holds of a weight that is not in memory, in tensors with storages of their own. A home
+  // before this one may take their memory until it fetches them.
   virtual std::vector<at::Tensor> held(const at::Tensor& /*weight*/) const { return {}; }
 };
 

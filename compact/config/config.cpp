@@ -28,7 +28,7 @@ std::string toml_quoted(const std::string& text) {
   return out + "\"";
 }
 
-// A number, true or false. Whole numbers that TOML's integers lack (beyond 64 bits, -0) are floats.
+// A number, true or false. Whole numbers beyond TOML's integers (over 64 bits, -0) become floats.
 std::string toml_literal(const std::string& text) {
   const bool whole = text.find_first_not_of("-0123456789") == std::string::npos;
   const auto integer = parse_integer(text);

@@ -23,7 +23,7 @@ struct TrainConfig {
   double validation_split = 0.05;
   std::string tokenizer;  // empty: the model's own, else bytes
   std::string text_field = "text";
-  bool strict = false;              // what cannot be read is an error
+  bool strict = false;              // unreadable samples are errors
   std::string task_name, data_dir;  // of GLUE
   std::string text_column, text_pair_column, label_column = "label";
   bool do_regression = false;
@@ -34,7 +34,7 @@ struct TrainConfig {
   int64_t block_size = 256;
   int64_t image_size = 0;  // pixels of a side; 0: that of the files
   bool augment = true;
-  int64_t max_eval_samples = -1;  // -1: as many as the task does; 0: all
+  int64_t max_eval_samples = -1;  // -1: the task's number; 0: all
   // Batch and length
   int64_t per_device_train_batch_size = 8, per_device_eval_batch_size = 8;
   int64_t gradient_accumulation_steps = 1;
@@ -42,10 +42,10 @@ struct TrainConfig {
   double num_train_epochs = 1;
   // Optimizer
   std::string optim = "adamw";
-  double learning_rate = -1;           // -1: what the model usually takes
+  double learning_rate = -1;           // -1: the task's usual one
   double projected_learning_rate = 0;  // 0: as learning_rate
   std::string lr_scheduler_type = "cosine";
-  double warmup_steps = -1;  // -1: the same
+  double warmup_steps = -1;  // -1: the task's usual ones
   double min_lr_ratio = 0;
   double weight_decay = 0;
   double momentum = 0.9;

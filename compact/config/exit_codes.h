@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exit codes of the program, and the errors that stand for them.
+// Exit codes of the program, and the exceptions that lead to them.
 #pragma once
 
 #include <stdexcept>

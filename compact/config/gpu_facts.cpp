@@ -49,8 +49,7 @@ std::string find_nvcc() {
   return {};
 }
 
-// The first thing that keeps the program from using a GPU, and what to do; empty where nothing
-// does.
+// The first obstacle to using a GPU, and what to do about it; empty where there is none.
 std::string first_obstacle(const GpuFacts& f) {
   if (f.driver.empty() && f.devices == 0) return "no NVIDIA driver is loaded";
   if (f.torch_cuda.empty()) {

@@ -36,7 +36,7 @@ std::optional<int64_t> number_in(const fs::path& path) {
   return std::nullopt;
 }
 
-// What a control group has left.
+// Bytes that a control group may still take.
 std::optional<int64_t> left_in(const fs::path& group, bool second_version) {
   const auto most = number_in(group / (second_version ? "memory.max" : "memory.limit_in_bytes"));
   if (!most) return std::nullopt;

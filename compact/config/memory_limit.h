@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much memory there is for tensors, and how much the process takes with all else.
+// How much memory there is for tensors, and how much the whole process takes.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ struct MemoryLimit {
 // The smallest of `budget` (bytes, 0: none), what this process's control groups have left (those
 // of versions 1 and 2, ancestors included; file cache that can be dropped counts as left), and the
 // machine's available memory. The last two are divided by `processes`, those of a run on this
-// machine, and each part keeps a margin for what is no tensor: 256 MiB or a twentieth, whichever is
-// more.
+// machine, and each part keeps a margin for memory outside tensors: 256 MiB or a twentieth,
+// whichever is more.
 MemoryLimit memory_limit(int64_t budget, int64_t processes = 1);
 
 // The bytes of this process in the machine's memory, code and libraries' buffers included: now, and
@@ -25,11 +25,10 @@ MemoryLimit memory_limit(int64_t budget, int64_t processes = 1);
 std::optional<int64_t> resident_bytes();
 std::optional<int64_t> resident_peak();
 
-// oneDNN, and torch's layer over it, keep what was compiled for a product's shape, a quarter of a
-// megabyte a piece, of the last 1,024 shapes each. Where lengths vary from step to step that grows
-// beyond the tensors; from here on they keep the 16 that were used last, unless
-// ONEDNN_PRIMITIVE_CACHE_CAPACITY and LRU_CACHE_CAPACITY say how many. To be called before the
-// process's first product.
+// oneDNN, and torch's layer over it, each cache compiled kernels, of about a quarter of a megabyte,
+// for the last 1,024 shapes of products. Where lengths vary from step to step the caches outgrow
+// the tensors; this limits them to the 16 shapes used last, unless ONEDNN_PRIMITIVE_CACHE_CAPACITY
+// and LRU_CACHE_CAPACITY say how many. To be called before the process's first product.
 void bound_primitive_caches();
 
 }  // namespace compact

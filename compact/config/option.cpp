@@ -21,7 +21,7 @@ const TrainConfig& usual() {
   return config;
 }
 
-// The full name of what may be another word for it.
+// The choice's own name for `word`, which may be another word for it.
 std::string full_name(std::span<const Choice> choices, const std::string& word) {
   for (const Choice& c : choices) {
     if (std::ranges::find(c.also, word) != c.also.end()) return c.name;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one table of the settings of a run. A row says what an option is called, what it takes, which
-// commands and tasks read it and what it means to a run that is resumed; flags, configuration
-// files, checks and what a run prints of itself all come from it. Its rows are in options_*.cpp.
+// The one table of the settings of a run. A row has an option's name, values, commands, tasks and
+// rule for resumed runs; flags, configuration files, checks and --print_config all come from it.
+// Its rows are in options_*.cpp.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@
 
 namespace compact {
 
-// What a resumed run does where an option is not what it was in the run before.
+// What a resumed run does where an option differs from the run before.
 enum class ResumeRule : uint8_t {
-  kKept,    // refuses: its numbers depend on it
-  kWarned,  // goes on with a warning: numbers change in a way that a person may want
-  kFree,    // goes on: only what is written changes, or what is named is compared by its content
+  kKept,    // refuses: results depend on it
+  kWarned,  // goes on with a warning: results change in a way that the user may want
+  kFree,    // goes on: only outputs change, or the named files are compared by content
   kPolicy,  // goes on where the policies are the same, whatever options made them
 };
 
@@ -60,7 +60,7 @@ struct ValueRange {
   std::string rule() const;  // "at least 1", "from 1 to 9", "positive", "in [0, 1)"
 };
 
-// A word that an option takes, and others that mean the same.
+// A word that an option takes, and its synonyms.
 struct Choice {
   Choice(std::string name, std::vector<std::string> also = {})
       : name(std::move(name)), also(std::move(also)) {}
@@ -68,13 +68,13 @@ struct Choice {
   std::vector<std::string> also;
 };
 
-// Text of a form: whether it has it, and the rule in words, "a number with a unit".
+// A form of texts: the check, and the rule in words, "a number with a unit".
 struct TextForm {
   bool (*holds)(const std::string& text) = nullptr;
   std::string rule = {};
 };
 
-// What has no default: a row that leaves it out does not compile.
+// A member without a default: a row that leaves it out does not compile.
 template <class T>
 class Required {
  public:
@@ -98,21 +98,21 @@ struct ConfigOption {
   Member member;
   std::string help;
   std::string values =
-      {};  // what it takes, for --help, where none of the next three says it: "DIR"
-  // What it takes beside its default: numbers in a range, one of some words, text of a form.
+      {};  // its values for --help, "DIR", where none of the next three describes them
+  // Values that it takes besides its default: numbers in a range, a word of a list, text of a form.
   ValueRange range = {};
   std::vector<Choice> choices = {};
   TextForm form = {};
   Required<ResumeRule> resume;
   uint32_t commands = Commands::kRunOrPlan;
-  std::vector<OtherHelp> elsewhere = {};  // `help` in commands for which it is not true
-  std::vector<std::string> tasks = {};    // that read it; empty: all
-  std::string projects = {};              // the setting of `project` lines that it stands above
-  std::string group = {};                 // of its part of the table
+  std::vector<OtherHelp> elsewhere = {};  // another `help` for some commands
+  std::vector<std::string> tasks = {};    // tasks that read it; empty: all
+  std::string projects = {};              // the setting of `project` lines that it overrides
+  std::string group = {};                 // heading of its part of the table
 };
 std::span<const ConfigOption> config_options();
 
-// What --help of a command (one bit of Commands) says of an option, and what the option takes.
+// What --help of a command (one bit of Commands) says of an option, and of its values.
 const std::string& help_of(const ConfigOption& option, uint32_t command);
 std::string values_of(const ConfigOption& option);
 
@@ -130,12 +130,12 @@ bool is_given(const TrainConfig& config, const ConfigOption& option);
 
 // Throws InputError, with option, rule and value, on the first value that its row does not take.
 void check_values(const TrainConfig& config);
-// A line for each option that is given and that other tasks read, not the configuration's.
+// A warning for each given option that the configuration's task does not read.
 std::vector<std::string> ignored_options(const TrainConfig& config);
 
 // The types of weights, activations and moments.
 std::span<const Choice> element_types();
-// The name of an element type where `name` is another one of it (bf16, f32, fp32), else `name`.
+// The name of the element type of which `name` is a synonym (bf16, f32, fp32), else `name`.
 std::string type_name(const std::string& name);
 
 }  // namespace compact

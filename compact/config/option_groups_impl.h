@@ -23,10 +23,10 @@ OptionGroup options_of_machine();
 OptionGroup options_of_memory();
 OptionGroup options_of_output();
 
-// More of them would pass int64.
+// More epochs would overflow the count of steps in int64.
 inline constexpr double kMostEpochs = 1e6;
 
-// The names of a table as what an option takes.
+// The names in a table, as choices of an option.
 template <class Table>
 std::vector<Choice> choices_of(const Table& table) {
   const std::vector<std::string> names = names_of(table);

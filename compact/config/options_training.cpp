@@ -7,7 +7,7 @@
 namespace compact {
 namespace {
 
-// Counts beyond these would pass int64, or memory before anything can be said about it.
+// Larger counts would overflow int64, or run out of memory before a clear error.
 constexpr double kMostSamples = 1 << 30, kMostMicroBatches = 1 << 16;
 
 }  // namespace
@@ -53,7 +53,7 @@ OptionGroup options_of_length() {
 
 namespace {
 
-// With the names that Trainer has for PyTorch's.
+// The optimizers, with Trainer's names for PyTorch's as synonyms.
 std::vector<Choice> choices_of_optimizers() {
   std::vector<Choice> all = choices_of(optimizers());
   for (Choice& c : all) {

@@ -9,7 +9,7 @@ namespace compact {
 namespace {
 
 struct OtherName {
-  std::string_view name, here;  // beginning with a dash: flags; else a sentence
+  std::string_view name, here;  // flags, which begin with a dash, or a sentence
 };
 
 constexpr OtherName kNames[] = {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What options of Hugging Face's Trainer and TRL, and other words that people try, are called here.
+// Options of Hugging Face's Trainer and TRL, and other words that people try, and their names here.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace compact {
 
-// "here it is --dtype bfloat16" for `bf16`; empty where nothing is known of the name.
+// "here it is --dtype bfloat16" for `bf16`; empty for an unknown name.
 std::string name_here(std::string_view name);
 
 }  // namespace compact

@@ -24,7 +24,7 @@ void use_onednn(bool on) {
                                           on ? Float32Precision::BF16 : Float32Precision::IEEE);
 }
 
-// Error of the path in force on a product of a size that training has.
+// Error of the current path on a product of a size that is usual in training.
 double relative_error() {
   const auto generator = at::detail::createCPUGenerator(1);  // leaves the default one alone
   const at::Tensor a = at::randn({384, 512}, generator), b = at::randn({512, 768}, generator);
@@ -38,7 +38,7 @@ double seconds_of(const at::Tensor& x, const at::Tensor& y) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Error and speed of a path, which stays in force.
+// Sets a path and measures its error and speed.
 MatmulReport measure(bool onednn) {
   at::NoGradGuard no_grad;
   use_onednn(onednn);
@@ -47,7 +47,7 @@ MatmulReport measure(bool onednn) {
           .gflops = product_gflops(at::kFloat)};
 }
 
-// f32 products of length 512 err by some 1e-7; a path through bf16 errs by 1e-3.
+// f32 products of inner size 512 have an error of some 1e-7, a path through bf16 one of 1e-3.
 constexpr double kFloat32Error = 2e-6;
 
 }  // namespace
@@ -71,7 +71,7 @@ MatmulReport set_matmul_precision(std::string_view precision, at::Device device,
                 "matmul_precision must be highest or high, is `", precision, "`");
   const bool high = precision == "high";
   if (device.is_cuda()) {
-    // Convolutions would be in TF32 by default.
+    // By default convolutions are in TF32.
     for (const Float32Op op : {Float32Op::MATMUL, Float32Op::CONV}) {
       at::globalContext().setFloat32Precision(
           Float32Backend::CUDA, op, high ? Float32Precision::TF32 : Float32Precision::IEEE);
@@ -81,7 +81,8 @@ MatmulReport set_matmul_precision(std::string_view precision, at::Device device,
   if (!at::globalContext().hasMKLDNN()) return measure(false);
   if (!forced.empty()) return measure(forced == "onednn");
   // The choice is by error alone: a run's numbers depend on the path, so it must not follow a
-  // measured speed, which is noise on a busy machine. oneDNN was the faster wherever it was tried.
+  // measured speed, which is noise on a busy machine. oneDNN is tried first, being faster wherever
+  // measured.
   const MatmulReport onednn = measure(true);
   if (onednn.error < kFloat32Error || high) return onednn;
   return measure(false);
@@ -89,7 +90,7 @@ MatmulReport set_matmul_precision(std::string_view precision, at::Device device,
 
 void set_deterministic(bool on, c10::DeviceType device) {
   const bool strict = on && device == c10::kCUDA;
-  // cuBLAS reads it once; what the user set stays.
+  // Read once, by cuBLAS; a value of the user's stays.
   if (strict) setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   at::Context& context = at::globalContext();
   context.setDeterministicFillUninitializedMemory(false);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which library path matrix products take.
+// Choosing the library path of matrix products.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,18 +24,18 @@ struct MatmulReport {
 // f32. On a CPU, oneDNN's path (asked for as bf16, which it computes in f32 where there are no bf16
 // matrix units) is measured and kept only if its error is that of f32. `high`: the fastest path
 // whatever its rounding (bf16 or TF32 units). `forced` ("onednn", "default") skips the choice, so
-// that a resumed run computes as the one before. Throws InputError on another word.
+// that a resumed run computes as before. Throws InputError on another word.
 MatmulReport set_matmul_precision(std::string_view precision, at::Device device,
                                   std::string_view forced = {});
 
-// Operations a second, in billions, of a product of this type as it is computed now on the CPU.
+// Billions of operations a second in a product of this type on the CPU, by the current path.
 double product_gflops(at::ScalarType type);
 
-// Whether every run gives the same bits on this type of device. A CPU's operations do so anyway;
-// on CUDA it makes torch take its deterministic forms, for the process, and refuse an operation
-// that has none. To be called before the first product.
+// Makes every run give the same bits on this type of device. A CPU's operations do so anyway; on
+// CUDA torch takes its deterministic operations, for the whole process, and refuses operations that
+// have none. To be called before the first product.
 void set_deterministic(bool on, c10::DeviceType device);
-// The sentence for such a refusal; none where it is another error.
+// The message for such a refusal; nullopt for other errors.
 std::optional<std::string> not_deterministic(const std::exception& error);
 
 }  // namespace compact

@@ -59,7 +59,7 @@ struct Float8Pack {
   uint8_t* codes;  // [rows, n]
   float* scales;   // [rows, ceil(n / kFloat8Block)]
   int64_t rows, n;
-  bool is_signed;  // else x >= 0, and what is not 0 stays so
+  bool is_signed;  // else x >= 0, and values above 0 stay so
   uint64_t key;
   const float* guard = nullptr;  // held_back, of updates.h
 };
@@ -75,10 +75,10 @@ struct Float8Unpack {
 // bits: GACT's quantizer (arXiv 2206.11357) and two more. Uniform levels span the group's range.
 // Lloyd's levels are those of least error for a normal (quantize.h): rounded to nearest they sit
 // on the group's mean and standard deviation, rounded stochastically they are stretched over its
-// range. Positive levels are for what a ReLU leaves: 0 has a code of its own, which nothing else
-// gets (what is below 0 reads back as 0), the others span the range from 0 up. Stochastic rounding
-// is unbiased but for 2^-16 of a step (positive levels: 2^-10). A group with a NaN, an infinity or
-// a range beyond f32 reads back as NaN.
+// range. Positive levels are for results of a ReLU: 0 has a code of its own, which values above 0
+// never get (those below 0 read back as 0), the others span the range from 0 up. Stochastic
+// rounding is unbiased but for 2^-16 of a step (positive levels: 2^-10). A group with a NaN, an
+// infinity or a range beyond f32 reads back as NaN.
 //   Groups do not cross rows. A group of c values has b = ceil(c bits / 8) bytes: byte k holds the
 // codes of its elements k, b + k, 2b + k, ..., the first in the low bits. Groups lie one after the
 // other. Element j of group g (rows after rows) takes half j%2 (0: low) of word (j%8)/2 of
@@ -118,7 +118,7 @@ struct Dequantize {
 
 // One bit an element, by its bits as an unsigned number u: set where low <= u < low + span. Bit i
 // is bit i%8 of byte i/8; bits beyond the end are 0. Where an element is neither in the range nor
-// equal to `other`, *strays is set to 1 (it is not cleared; null: nobody asks).
+// equal to `other`, *strays is set to 1 (never cleared to 0; null: not reported).
 struct BitPack {
   const void* x;    // [count] of `element` bytes
   uint8_t* bits;    // [ceil(count / 8)]

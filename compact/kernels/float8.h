@@ -39,8 +39,8 @@ COMPACT_HOST_DEVICE inline float float8_inverse(float scale) {
 }
 
 // Rounded up with probability equal to what is dropped, to 16 bits (`random` has 16): unbiased but
-// for less than 2^-16 of a step. Unsigned, what is not 0 never becomes 0: a second moment of 0
-// would make steps infinite.
+// for less than 2^-16 of a step. Unsigned values above 0 never become 0: a second moment of 0 would
+// make steps infinite.
 COMPACT_HOST_DEVICE inline uint8_t float8_code(Float8Format f, float x, float inverse,
                                                uint32_t random) {
   const uint32_t bits = bits_of(x), sign = bits >> 31;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPU of this machine, as far as choices and plans depend on it.
+// The properties of a GPU that the choice of kernels and plans depend on.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ struct Gpu {
 // GPU number `index`; nullopt where there is none, or this build has no kernels for CUDA.
 std::optional<Gpu> find_gpu(int index);
 
-// What plans are for: the first GPU, to which others of the machine are taken to be alike, or an
-// H100 where there is none, until another one is set, for the whole process.
+// The GPU that plans are for, in the whole process: the one that was set, else the first of this
+// machine (the others are assumed to be like it), else an H100.
 const Gpu& planned_gpu();
 void set_planned_gpu(const Gpu& gpu);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A watch on the kernels of the meta device, which run nothing: what plans count of them.
+// Watches the kernels of the meta device, which run nothing, so that plans can count them.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@ namespace compact::kernels {
 
 struct KernelCall {
   const char* name;
-  int64_t bytes;     // that it reads and writes at least: every operand once, scratch as it is used
-  int64_t launches;  // that CUDA's backend makes of it
+  int64_t bytes;     // least that it reads and writes: every operand once, scratch as it is used
+  int64_t launches;  // of the CUDA backend for it
 };
 
-// Shows the kernels that this thread asks the meta device for, while it lives; one at a time.
+// While it lives, calls `see` for every kernel call of this thread on the meta device.
 class KernelWatch {
  public:
   using See = std::function<void(const KernelCall&)>;

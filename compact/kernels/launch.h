@@ -11,7 +11,7 @@ namespace compact::kernels {
 enum class Type : uint8_t { kFloat32, kBFloat16 };
 enum class Device : uint8_t { kCpu, kCuda, kMeta };
 
-// How a kernel runs: threads are the caller's (CPU), the stream is the caller's (CUDA).
+// The caller's threads (CPU) or stream (CUDA), which run a kernel.
 struct Launch {
   // Calls body(begin, end) on disjoint ranges that cover [0, n); a range is at least `grain` long
   // unless it is the last one.

@@ -77,7 +77,7 @@ struct SwiGluBackward {
 };
 
 // Per row: lse = log sum exp(logits), loss = lse - logits[target]; a row whose target is
-// kIgnoreIndex has loss 0. log_probs = logits - lse. A row whose target is no class has loss and
+// kIgnoreIndex has loss 0. log_probs = logits - lse. A row whose target is not a class has loss and
 // gradient NaN; nothing outside of the row is read.
 inline constexpr int64_t kIgnoreIndex = -100;
 COMPACT_HOST_DEVICE constexpr bool is_class(int64_t target, int64_t vocabulary) {
@@ -117,7 +117,7 @@ struct Dropout {
   uint32_t dropped;  // below 2^16
   Type type;
 };
-// What the elements that stay are multiplied by.
+// The factor of elements that are not zeroed.
 inline float dropout_scale(uint32_t dropped) {
   return 65536.0f / static_cast<float>(65536 - dropped);
 }

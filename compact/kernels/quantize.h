@@ -21,7 +21,7 @@ COMPACT_HOST_DEVICE constexpr float lloyd_level(int k) {
     level = at == 0 ? 0.452780035f : 1.510417608f;
   } else {
     static_assert(kBits == 4);
-    // Choices, and no table: a GPU would hold one in the memory of every thread.
+    // Selections, since a GPU would keep a table in each thread's local memory.
     const float first = at & 1 ? 0.388048299f : 0.128395030f;
     const float second = at & 1 ? 0.942340456f : 0.656759119f;
     const float third = at & 1 ? 1.618046386f : 1.256231197f;

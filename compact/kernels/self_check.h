@@ -16,11 +16,11 @@ struct Memory {
   void* (*allocate)(size_t bytes);  // aligned to 64 bytes
   void (*release)(void*);
   void (*copy)(void* to, const void* from, size_t bytes);
-  // Marks bytes as no kernel's, or as usable again, where something watches; null: nothing does.
+  // Marks bytes as forbidden to kernels, or usable again, for a checking tool; null: no tool.
   void (*guard)(void* p, size_t bytes, bool on) = nullptr;
 };
 Memory host_memory();
-// That of a backend's device; meta has none and takes the host's.
+// The memory of a backend's device; for meta the host's.
 Memory memory_for(Device device);
 
 struct KernelCheck {
@@ -30,9 +30,9 @@ struct KernelCheck {
   std::string failure;  // the first one; empty: all cases agree
 };
 
-// One entry per kernel. What must agree bit for bit with the reference (rope, draw, adamw, fold) is
-// compared so; misaligned runs must give the bits of aligned ones; nothing outside of the tensors
-// may change.
+// One entry per kernel. Kernels that must agree bit for bit with the reference (rope, draw, adamw,
+// fold) are compared exactly; misaligned runs must give the bits of aligned ones; nothing outside
+// of the tensors may change.
 std::vector<KernelCheck> self_check(const Backend& backend, const Memory& memory,
                                     const Launch& launch);
 

@@ -40,7 +40,7 @@ class Side {
     return static_cast<const T*>(
         put(name, std::as_bytes(std::span(values)), sizeof(T), Kind::kData));
   }
-  // A tensor whose content after the call is nobody's business.
+  // A tensor whose content after the call is not compared.
   float* scratch(const char* name, int64_t count);
 
   // Copies all tensors back.

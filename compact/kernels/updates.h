@@ -7,11 +7,11 @@
 
 namespace compact::kernels {
 
-// Whether a kernel with a guard, one value on the device or null, writes nothing: where that is not
-// 0, nor is NaN. So a step that turns out not to be finite is held back without the host.
+// Whether a kernel must write nothing: its guard, one value on the device or null, is NaN or not 0.
+// So a step that turns out not to be finite changes nothing, without asking the host.
 COMPACT_HOST_DEVICE inline bool held_back(const float* guard) { return guard && !(*guard == 0.0f); }
 
-// What of an AdamW step is another in every update.
+// The numbers of an AdamW step that change with every update.
 struct AdamWNumbers {
   float lr, bias1, bias2;  // bias: 1 - beta^step
   uint64_t key;
@@ -41,12 +41,12 @@ struct AdamW {
   uint64_t key;
   Type type, grad_type, state_type;
   const float* guard = nullptr;  // held_back
-  // One on the device, read in place of the fields above, so that a launch that is repeated as it
-  // was (from a CUDA graph) makes another update; or null.
+  // On the device, or null: read in place of lr, bias1, bias2 and key, so that a launch that is
+  // replayed (from a CUDA graph) makes the next update.
   const AdamWNumbers* numbers = nullptr;
 };
 
-// The same with what is read from `numbers` in its fields, where those are in the host's memory.
+// a with the values of `numbers`, which must be in the host's memory, in its own fields.
 inline AdamW with_numbers(AdamW a) {
   if (a.numbers) {
     a.lr = a.numbers->lr;
@@ -57,8 +57,8 @@ inline AdamW with_numbers(AdamW a) {
   return a;
 }
 
-// The same on several tensors, none of which is another's. A GPU makes few launches of it: those of
-// like types and settings together, up to kAdamWTogether of them.
+// The same on several tensors that share no memory. A GPU needs few launches: one for up to
+// kAdamWTogether tensors of the same types and settings.
 inline constexpr int kAdamWTogether = 48;
 struct AdamWList {
   const AdamW* each;
@@ -71,7 +71,7 @@ inline bool steps_together(const AdamW& a, const AdamW& b) {
          (a.numbers || a.bias2 == b.bias2);
 }
 
-// How many launches of a GPU that takes: tensors of no elements take none.
+// How many launches a GPU needs for that; empty tensors need none.
 inline int64_t launches_of(const AdamWList& list) {
   int64_t launches = 0;
   for (int64_t i = 0; i < list.count; ++i) {

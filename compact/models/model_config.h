@@ -41,7 +41,7 @@ struct ModelShape {
   int64_t length = 0;      // tokens of the longest sequence
   std::string length_key;  // what in config.json says so
   int64_t token_types = 0;
-  AttentionShape attention;  // told, not taken
+  AttentionShape attention;  // output only: fit() ignores it
 
   int64_t channels = 0, height = 0, width = 0;  // of images
   std::vector<double> mean, deviation;          // that pixels of each channel are scaled by

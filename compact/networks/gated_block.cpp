@@ -23,8 +23,8 @@ void add_gated_block(Network::Part& b, const std::string& name, const Policy& po
     if (options.residual != 1) b.add(scale_stage(options.residual));
   };
   norm(l.attn_norm, slot("attn.norm", Role::kNorm, n));
-  // Turned in place, which its backward pass undoes: before norms of heads, or where nothing is
-  // turned, the product is held as it is.
+  // Rotation is in place, and its backward pass undoes it; so the unrotated product is held only
+  // where norms of heads read it, or where there is no rotation.
   const Slot qkv = slot("attn.qkv", Role::kQkv, (heads + 2 * kv_heads) * d), none = {};
   const bool norms = l.q_norm.weight != nullptr;
   b.add_linear(l.qkv, options.rope && !norms ? none : qkv);

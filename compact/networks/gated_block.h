@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A transformer's block of LLaMA's and of Gemma's kind: RMSNorm, grouped-query attention with
-// rotary positions, RMSNorm, a gated MLP, each half added to what it read.
+// rotary positions, RMSNorm, a gated MLP, each half with a residual sum.
 //
-// Slots: NAME.attn.{input,norm,qkv,out}, NAME.mlp.{input,norm,gate_up,product}, that of the gate
-// NAME.mlp.{silu or gelu}; with norms of heads NAME.attn.heads, which attention reads then; with
-// norms after the halves NAME.{attn,mlp}.added, which these norms read.
+// Slots: NAME.attn.{input,norm,qkv,out}, NAME.mlp.{input,norm,gate_up,product} and the gate's
+// NAME.mlp.{silu or gelu}; with norms of heads also NAME.attn.heads, their result; with norms after
+// the halves also NAME.{attn,mlp}.added, which these norms read.
 #pragma once
 
 #include <cstdint>
@@ -24,14 +24,14 @@ struct GatedBlockOptions {
   int64_t hidden = 0, intermediate = 0;  // padding included
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   double eps = 1e-6;                  // of norms
-  bool norms_add_one = false;         // they multiply by 1 + their weight
+  bool norms_add_one = false;         // norms multiply by 1 + their weight
   bool geglu = false;                 // with the approximation of GELU by tanh; else SwiGLU
-  double residual = 1;                // what is added is multiplied by it
-  std::shared_ptr<const Stage> rope;  // of queries and keys; null: they are not turned
+  double residual = 1;                // multiplies what each half adds
+  std::shared_ptr<const Stage> rope;  // of queries and keys; null: no rotation
   std::shared_ptr<const Stage> attention;
 };
 
-// Makes the whole segment of `part`, whose input has its slot already.
+// Adds all stages of the block to `part`, which has its input slot already.
 void add_gated_block(Network::Part& part, const std::string& name, const Policy& policy,
                      const GatedBlock& block, const GatedBlockOptions& options);
 

@@ -23,27 +23,27 @@ namespace compact {
 // The arguments of a network's forward pass beside its batch.
 struct Pass {
   double scale = 1;  // what the sum of the losses is multiplied by
-  // What the random bits of codecs and dropout come from: to differ from pass to pass.
+  // Key of the random bits of codecs and dropout; must differ from pass to pass.
   uint64_t noise = 0;
   bool training = true;             // dropout is drawn, batch norms use the batch's statistics
-  const SeeSegment* see = nullptr;  // is shown every segment; null: nobody looks
+  const SeeSegment* see = nullptr;  // called for every segment; null: not called
 
   SegmentPass of_segments(const at::Tensor& lengths = {}) const {
     return {.training = training, .noise = noise, .lengths = lengths, .see = see};
   }
 };
 
-// What a forward pass that made a graph left for its backward pass: what segments and the model's
-// own loss left, and what plain operations saved. It is for one network and one thread, and must be
-// cleared before another pass.
+// What a forward pass that made a graph holds for its backward pass: for segments, for the model's
+// own loss, and for plain operations. For one network and one thread; to be cleared before another
+// pass.
 struct PassReport : SegmentReport {
-  // What plain operations saved in the last pass, or, where the policy keeps all of it, in the
-  // first one: watching costs a little time.
+  // What plain operations saved in the last pass; where the policy keeps all of it, in the first
+  // pass, since recording it costs some time.
   SavedTensorReport plain;
 
-  // To be called before another pass of the same network fills it.
+  // To be called before another pass of the network adds to it.
   void clear() { slots.clear(), saved_bytes = 0; }
-  // Every slot with its treatment and exact bytes, and what was stored in all.
+  // Every slot with its treatment and exact bytes; and the bytes stored by all of them.
   std::vector<SlotBytes> all_slots() const;
   int64_t all_saved_bytes() const { return saved_bytes + plain.stored(); }
 };
@@ -53,9 +53,9 @@ struct Score {
   double loss = 0;      // sum over targets
   int64_t targets = 0;  // those that are not ignored
   int64_t correct = -1,
-          in_five = -1;  // whose class is the first, one of the first five; -1: there are no more
-  at::Tensor
-      predicted;  // of networks that give logits: f32 [samples], the first class or the value
+          in_five = -1;  // targets whose class came first; came among the first five, -1 where
+                         // there are not more classes
+  at::Tensor predicted;  // where logits are made: f32 [samples], the first class or the value
 };
 
 // A tensor that a codec holds from the forward to the backward pass.
@@ -71,14 +71,14 @@ struct NetworkOptions {
   at::ScalarType dtype = at::kFloat;  // of weights and activations
   int64_t max_length = 2048;          // of language models: tokens of the longest sequence
   uint64_t seed = 0;                  // of weights and projections
-  double label_smoothing = 0;  // of classifiers: part of a target that is spread over all classes
+  double label_smoothing = 0;         // of classifiers: part of a target, spread over all classes
 };
 
 class Network {
  public:
-  // A product's matrix, or a norm, and its bias; null where there is none. `others`: further
-  // products of the same input, which follow it and have matrices of their own. `adapters`: those
-  // of all these products.
+  // The weight and bias of a product or a norm; null where there is none. `others`: further
+  // products of the same input with matrices of their own, whose outputs follow. `adapters`: of all
+  // these products.
   struct Adapter {
     LowRankAdapter how;
     const Parameter *a = nullptr, *b = nullptr;
@@ -96,7 +96,7 @@ class Network {
             Slot output = {}, Slot side = {});
     int add_branch(int input, std::shared_ptr<const Stage> stage,
                    std::initializer_list<const Parameter*> read = {}, Slot output = {});
-    // Appends a product, of the input's projection alone where its gradient is projected.
+    // Appends a product; where its gradient is projected, it can keep the input's projection alone.
     int add_linear(const Affine& linear, Slot output = {});
     at::Tensor run(at::Tensor x, const SegmentPass& pass, SegmentReport* report) const {
       return segment(std::move(x), weights_of(parameters), pass, report);
@@ -109,9 +109,8 @@ class Network {
   virtual ~Network() = default;
 
   // scale * sum of the losses of the batch's targets, -100 ignored. `inputs` as the model's data
-  // set gives them. What the pass left is added to `report`. Many threads may ask at once, each
-  // with a report of its own; but batch norms in training move their statistics: of such networks
-  // one pass at a time.
+  // set gives them. What the pass holds is added to `report`. Many threads may call it at once,
+  // each with its own report, unless batch norms in training move their statistics.
   virtual at::Tensor loss(const Tensors& inputs, const at::Tensor& target, const Pass& pass,
                           PassReport* report = nullptr) const = 0;
   virtual Score score(const Tensors& inputs, const at::Tensor& target) const = 0;
@@ -123,8 +122,8 @@ class Network {
   std::vector<Parameter*> parameters() const;
   std::vector<Parameter*> trained() const;
   int64_t parameter_count() const;
-  // What model.safetensors holds, by the names that other programs know; statistics included.
-  // Copying into them loads.
+  // The tensors of model.safetensors by the names that Hugging Face gives them, statistics
+  // included. Copying into them loads a model.
   virtual std::vector<std::pair<std::string, at::Tensor>> named_tensors() const = 0;
   // Other names that a file may have for a tensor. may_be_new: a pretrained model may lack the
   // tensor, for example a head; it is then initialised.
@@ -133,25 +132,25 @@ class Network {
   virtual bool may_be_new(const std::string&) const { return false; }
   // Names under which a file may have the same values once more, for example those of a tied head.
   virtual Names copies_of(const std::string&) const { return {}; }
-  // The first of the tensor's names that `has` says a file has; its own name where there is none.
+  // The first of the tensor's names for which has(name) is true; else its own name.
   std::string found_name(const std::string& name, FunctionRef<bool(const std::string&)> has) const;
 
-  // Parts that are one node of the graph each, in the order of the forward pass; none: all saved
-  // tensors are those of plain operations.
+  // The segments, each one node of the graph, in the order of the forward pass; none where plain
+  // operations save all tensors.
   std::vector<const Segment*> segments() const;
   // The parameters that a segment of this network reads, in the order of its weights.
   std::vector<Parameter*> parameters_of(const Segment& segment) const;
   // A forward pass that shows its segments, first to last, and what they read.
   void each_segment(const Tensors& inputs, const at::Tensor& target, Pass pass,
                     SeeSegment see) const;
-  // The matrix of the products that a loss in chunks makes (loss.logits); null: there are none.
+  // The head's matrix of a loss that may be made in chunks (loss.logits); null: there is none.
   virtual const Parameter* chunked_head() const { return nullptr; }
 
-  // Whether the rows of inputs and target are samples of their own, so that part of a batch is one.
+  // Whether rows of inputs and target are independent samples, so that part of a batch is a batch.
   virtual bool divisible() const { return true; }
 
-  // codec_tensors(): what codecs hold in the passes of a report. set_codecs(): gives some of these
-  // tensors other codecs for passes to come, by `slot NAME = ...` lines.
+  // codec_tensors(): what codecs hold of the passes in a report. set_codecs(): changes codecs of
+  // such tensors for later passes, by `slot NAME = ...` lines.
   std::vector<CodecTensor> codec_tensors(const PassReport& report) const;
   virtual void set_codecs(const Policy& policy);
 
@@ -168,7 +167,7 @@ class Network {
     uint64_t key_, drawn_ = 0;
   };
 
-  // The first of a process chooses how products in bf16 are made: see ops/cpu/bf16_products.h.
+  // The first network of a process chooses how bf16 products are made: ops/cpu/bf16_products.h.
   explicit Network(Policy policy = {}, const NetworkOptions& options = {});
   const Policy& policy() const { return policy_; }
 
@@ -180,13 +179,13 @@ class Network {
   // (one dimension) have no weight decay.
   const Parameter* parameter(const std::string& name, const at::Tensor& value, bool hidden = false,
                              std::vector<int64_t> parts = {}, const ZeroPadding& padding = {});
-  // A product's matrix [sum of out, in] of fused products of so many rows, normal values of this
-  // deviation, and a bias of zeros, unless it has none.
+  // A fused product's matrix [sum of out, in], `out` being the rows of its parts, with normal
+  // values, and a bias of zeros.
   struct LinearStart {
     double deviation = 0.02;
     bool hidden = true;  // of a block
     bool bias = true;
-    ZeroPadding padding = {};  // beside `in` and each of `out`
+    ZeroPadding padding = {};  // added to each of `out` and to `in`
   };
   Affine linear(const std::string& name, int64_t in, std::vector<int64_t> out,
                 const LinearStart& start);
@@ -194,11 +193,11 @@ class Network {
   Affine layer_norm(const std::string& name, int64_t width);
   // Normal values of this deviation, keyed by seed and name.
   at::Tensor normal(const std::string& name, at::IntArrayRef sizes, double deviation) const;
-  // To be called once all parameters are there: gives them what the policy says of gradients.
-  // Throws InputError where it asks for what they cannot have, or names others.
+  // To be called once all parameters are there: treats their gradients as the policy says. Throws
+  // InputError where a parameter cannot have its treatment, or a pattern matches none.
   void treat_parameters();
-  // Adds a product's tensors under PREFIX + NAME + ".weight" and ".bias", as a file has them: the
-  // parts of a fused product where there are as many as names, else the whole.
+  // Adds a product's tensors as PREFIX + NAME + ".weight" and ".bias": each part of a fused product
+  // by its own name, or the whole by the one name.
   using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
   static void put(NamedTensors& all, const std::string& prefix, const Affine& affine,
                   const std::vector<const char*>& names = {""});

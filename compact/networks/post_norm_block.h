@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A transformer's block that norms what attention and MLP have been added to (BERT): attention,
-// LayerNorm, two matrices with GELU between, each half added to what it read.
+// LayerNorm, two matrices with GELU between, each half with a residual sum.
 //
 // Slots: NAME.attn.{qkv,out}, NAME.mlp.{input,norm,up,gelu}.
 #pragma once

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A transformer's block that norms what attention and MLP read (GPT-2, ViT): LayerNorm, attention,
-// LayerNorm, two matrices with GELU between, each half added to what it read.
+// LayerNorm, two matrices with GELU between, each half with a residual sum.
 //
 // Slots: NAME.attn.{input,norm,qkv,out}, NAME.mlp.{input,norm,up,gelu}.
 #pragma once
@@ -24,7 +24,7 @@ struct PreNormOptions {
   std::shared_ptr<const Stage> attention;
 };
 
-// Makes the whole segment of `part`, whose input has its slot already.
+// Adds all stages of the block to `part`, which has its input slot already.
 void add_pre_norm_block(Network::Part& part, const std::string& name, const Policy& policy,
                         const PreNormBlock& block, const PreNormOptions& options);
 

@@ -24,7 +24,7 @@ kernels::AdamWNumbers adamw_numbers(const StepContext& context, uint64_t key) {
 
 namespace {
 
-// What the kernel does on `target`, with moments m and v of its size, f32 or bf16.
+// The kernel's arguments for `target` and moments m and v of its size, f32 or bf16.
 kernels::AdamW adamw_of(const ParameterState& s, const at::Tensor& target, const at::Tensor& master,
                         const at::Tensor& grad, const at::Tensor& m, const at::Tensor& v,
                         uint64_t key, const StepContext& context) {
@@ -33,7 +33,7 @@ kernels::AdamW adamw_of(const ParameterState& s, const at::Tensor& target, const
   COMPACT_CHECK(m.scalar_type() == v.scalar_type(), "[optimizer] both moments of `",
                 s.parameter->name, "` must be of one type, are ", m.scalar_type(), " and ",
                 v.scalar_type());
-  // Decay inside the step would do nothing to a carrier, which is zero: there it is in the fold.
+  // A carrier is zero, so decay inside the step would do nothing: the fold decays the weight.
   const double decay = s.parameter->carrier ? 0 : context.weight_decay;
   return {.param = target.data_ptr(),
           .master = floats_of(master),
@@ -108,7 +108,7 @@ bool adamw_steps_together(const ParameterState& s) {
 
 // All parameters are on one device.
 void adamw_step_all(std::span<const ParameterStep> steps) {
-  std::vector<at::Tensor> grads;  // which live until the kernels are launched
+  std::vector<at::Tensor> grads;  // alive until the kernels are launched
   std::vector<kernels::AdamW> all;
   for (const auto& [s, grad, context] : steps) {
     grads.push_back(grad.contiguous());

@@ -13,7 +13,7 @@
 namespace compact {
 namespace {
 
-// The rows of a projected update that are sent; empty: the weight is.
+// The parts of a projected update that are sent; empty: the new weight is sent.
 std::vector<FoldPart> sent_parts(const ParameterState& s, const StepContext& context) {
   // In these cases only the owner folds the update into the weight.
   if (!s.parameter->carrier || has_master(s, context.options) || !s.parameter->places.empty())
@@ -25,7 +25,7 @@ struct Sent {
   ParameterState* state;
   std::optional<FoldPart> part;  // none: the weight
   StepContext context;
-  at::Tensor value;  // undefined until it is received into
+  at::Tensor value;  // undefined until it is received
   PendingPtr pending = {};
 };
 
@@ -40,7 +40,7 @@ void begin(Group& group, Sent& sent) {
   sent.pending = group.begin_broadcast(sent.value, s.owner);
 }
 
-void take(Group& group, Sent& sent) {
+void finish_sending(Group& group, Sent& sent) {
   group.wait(std::move(sent.pending));
   ParameterState& s = *sent.state;
   if (sent.part) return fold(s, *sent.part, sent.value, sent.context);
@@ -50,7 +50,7 @@ void take(Group& group, Sent& sent) {
 }  // namespace
 
 // In each round every rank updates one of its parameters and all of these updates are sent; the
-// next one is sent while one is folded, so that never more than one waits.
+// next one is sent while one is folded, so that at most one waits to be folded.
 void Optimizer::exchange_updates(double learning_rate, const at::Tensor& grad_scale,
                                  const at::Tensor& guard) {
   if (!reduction_) return;
@@ -74,7 +74,7 @@ void Optimizer::exchange_updates(double learning_rate, const at::Tensor& grad_sc
         update(s, context);
         context.updates = nullptr;
       }
-      if (!s.parameter->places.empty()) {  // it is sent to whoever reads it
+      if (!s.parameter->places.empty()) {  // its readers fetch it
         if (!s.is_own()) s.weight.unsafeGetTensorImpl()->bump_version();
         redraw_where_due(s);
         continue;
@@ -88,7 +88,7 @@ void Optimizer::exchange_updates(double learning_rate, const at::Tensor& grad_sc
     begin(group, all.front());
     while (!all.empty()) {
       if (all.size() > 1) begin(group, all[1]);
-      take(group, all.front());
+      finish_sending(group, all.front());
       ParameterState* s = all.front().state;
       all.pop_front();
       if (all.empty() || all.front().state != s) redraw_where_due(*s);

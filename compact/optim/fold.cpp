@@ -20,7 +20,7 @@ void accumulate(const at::Tensor& t, const at::Tensor& master, const at::Tensor&
                       .type = type_of(t),
                       .guard = floats_of(guard)},
                      launch_for(t));
-  // Kernels write behind autograd's back: a graph retained across the step must not go unnoticed.
+  // Autograd does not see what kernels write: a graph retained across the step must be refused.
   t.unsafeGetTensorImpl()->bump_version();
 }
 

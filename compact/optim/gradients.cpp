@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is known of all gradients together.
+// Norms of all gradients together, and clipping by them.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
@@ -37,7 +37,7 @@ at::Tensor Optimizer::gradient_norm() const {
     if (!g.defined()) continue;
     device_type_of(g) == at::kCUDA ? on_gpu.push_back(g) : append_norms(g, norms);
   }
-  // Few launches for all of one type.
+  // All gradients of one type in few launches.
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     std::vector<at::Tensor> like;
     std::ranges::copy_if(on_gpu, std::back_inserter(like),

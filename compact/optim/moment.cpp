@@ -16,7 +16,7 @@ namespace {
 
 uint8_t* bytes_of(const at::Tensor& t) { return static_cast<uint8_t*>(t.data_ptr()); }
 
-// Scales of a row of so many elements.
+// How many scales a row of `width` elements has.
 int64_t blocks_of(int64_t width) {
   return (width + kernels::kFloat8Block - 1) / kernels::kFloat8Block;
 }

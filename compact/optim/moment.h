@@ -21,7 +21,7 @@ class Moment {
   Moment() = default;
   // Zeros. No value of an unsigned moment may be negative.
   Moment(at::IntArrayRef sizes, const at::TensorOptions& options, MomentType type, bool is_signed);
-  // In memory that is there: f32, bf16, or bytes with scales as scales() says. Throws InputError on
+  // On existing memory: f32, bf16, or bytes with scales as scales() says. Throws InputError on
   // types and sizes that are not those of a moment.
   Moment(at::Tensor value, at::Tensor scales, bool is_signed);
 
@@ -34,10 +34,10 @@ class Moment {
   int64_t nbytes() const;
 
   int64_t rows() const;
-  // Rows [begin, begin + count) as floats: themselves, or an f32 copy where packed.
+  // Rows [begin, begin + count) as floats: a view, or an f32 copy where packed.
   at::Tensor read(int64_t begin, int64_t count) const;
-  // Puts back what read() gave, after changes; `key` is of the rounding. A guard (f32 [], see
-  // Optimizer::step) may hold that back.
+  // Stores changed rows of read(), rounded with random bits of `key`; nothing where the guard (f32
+  // [], see Optimizer::step) is not 0.
   void write(int64_t begin, const at::Tensor& rows, uint64_t key,
              const at::Tensor& guard = {}) const;
   // Rows from `begin` on: decay * them + alpha * d; d f32 [count, ...]. Returns them as read().

@@ -11,7 +11,7 @@
 namespace compact {
 namespace {
 
-// Rows of the matrices that lie one above the other in a parameter.
+// The rows of each matrix of a fused parameter.
 std::vector<int64_t> matrices(const Parameter& p) {
   if (!p.parts.empty()) return p.parts;
   return p.carrier ? p.carrier->rows : std::vector<int64_t>{p.weight.size(0)};
@@ -38,7 +38,7 @@ at::Tensor orthogonalize(const at::Tensor& x, at::ScalarType type) {
 
 namespace {
 
-// A part for each matrix, projected or not.
+// One part for each matrix, projected or not.
 std::vector<FoldPart> muon_folds(const ParameterState& s, const StepContext& context) {
   const Parameter& p = *s.parameter;
   const double scale = p.carrier ? p.carrier->scale : 1;
@@ -58,7 +58,7 @@ void muon_step(ParameterState& s, const at::Tensor& grad, const StepContext& con
   const OptimizerOptions& o = context.options;
   for (const FoldPart& part : muon_folds(s, context)) {
     const int64_t row = part.row, rows = part.rows;
-    // A copy: the gradient's memory may be somebody else's, too.
+    // A copy: other tensors may share the gradient's memory.
     at::Tensor g = at::empty({rows, grad.size(1)}, grad.options().dtype(at::kFloat));
     g.copy_(grad.narrow(0, row, rows));
     if (context.grad_scale.defined()) g.mul_(context.grad_scale);
@@ -68,7 +68,7 @@ void muon_step(ParameterState& s, const at::Tensor& grad, const StepContext& con
     g = m = at::Tensor();
     const at::Tensor update = orthogonalize(direction, part.type);
     direction = at::Tensor();
-    // The carrier stays zero: its value would only be written to be read back here.
+    // Folded without being written to the carrier, which stays zero.
     fold(s, part, update, context);
   }
 }

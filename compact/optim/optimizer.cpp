@@ -76,7 +76,7 @@ class GradientHook final : public torch::autograd::PostAccumulateGradHook {
   std::function<void()> call_;
 };
 
-// The one that a leaf has, or null.
+// The hook of a leaf, or null.
 const void* hook_of(const at::Tensor& leaf) {
   using namespace torch::autograd::impl;
   return get_autograd_meta(leaf) ? post_acc_grad_hooks(leaf).get() : nullptr;
@@ -115,7 +115,7 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions option
       "[optimizer] from zero 2 on ranks are summed before passes: their order is no tree's");
   const bool several = options_.group && options_.group->size() > 1;
   const OptimizerInfo& kind = *options_.kind;
-  std::vector<int64_t> owned;  // bytes of each that only one rank need have
+  std::vector<int64_t> owned;  // bytes of each parameter's state that one rank alone may hold
   for (Parameter* p : parameters) {
     check_parameter(*p);
     COMPACT_CHECK(p->trained, "[optimizer] `", p->name,
@@ -146,7 +146,7 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions option
     states_.push_back(std::move(s));
   }
   if (several && options_.zero > 0) {
-    // With the gradients' sums, and weights where these are dealt, too.
+    // Owners are dealt by all that they hold: state, gradients' sums and, at zero 3, weights.
     std::vector<int64_t> loads;
     for (size_t i = 0; i < states_.size(); ++i) {
       const ParameterState& s = states_[i];
@@ -168,7 +168,7 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions option
     if (s.is_own()) make_state(s, options_);
   }
   if (several) reduction_ = std::make_unique<Reduction>(options_, states_);
-  // Once nothing throws any more: no destructor would take them away.
+  // Hooks are installed last: if the constructor threw, no destructor would remove them.
   for (size_t i = 0; i < states_.size(); ++i) {
     const ParameterState& s = states_[i];
     const bool summed = sums(options_, s.leaf);
@@ -258,7 +258,7 @@ void Optimizer::release(size_t index) {
   ParameterState& s = states_[index];
   std::vector<at::Tensor> norms;
   append_norms(s.leaf.grad(), norms);
-  // On the CPU that is no wait; elsewhere, or with a guard, the step's norm tells of it.
+  // Asked on the CPU only, without a wait; elsewhere, or with a guard, the step's norm shows it.
   const auto finite = [&](const at::Tensor& norm) {
     return backward_guard_.defined() || !norm.is_cpu() || std::isfinite(norm.item<float>());
   };
@@ -271,8 +271,8 @@ void Optimizer::release(size_t index) {
   released_norms_.insert(released_norms_.end(), norms.begin(), norms.end());
 }
 
-// A block at a time, whose f32 copy is all that lives beside gradient and sum. No memory is asked
-// for once the sum changes: a gradient is in it whole or not at all.
+// A block at a time, so that the f32 copy of one block is the only temporary. It is allocated
+// before the sum changes: the sum has a gradient whole or not at all.
 void Optimizer::gather(ParameterState& s) {
   const at::NoGradGuard no_grad;
   at::Tensor& grad = s.leaf.mutable_grad();

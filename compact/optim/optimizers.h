@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of optimizers: what one is, and all there are.
+// The table of optimizers, and what a row says.
 #pragma once
 
 #include <span>
@@ -36,8 +36,8 @@ struct OptimizerInfo {
   State (*state)(const OptimizerOptions&);
   // The calls of fold() that a step makes on a projected parameter, in their order.
   std::vector<FoldPart> (*folds)(const ParameterState& s, const StepContext& context);
-  // The same for several parameters, which takes a GPU few launches. Parameters are updated one
-  // after the other where this is null, or `steps_together` is false for them.
+  // The same for several parameters in few launches of a GPU. Null, or where `steps_together` is
+  // false: parameters are updated one after the other.
   void (*step_all)(std::span<const ParameterStep> steps) = nullptr;
   bool (*steps_together)(const ParameterState& s) = nullptr;
   // Whether it updates a parameter; AdamW updates the others. Null: it updates all.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an optimizer is set to.
+// The settings of an optimizer.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -28,24 +28,24 @@ struct OptimizerOptions {
   // made the gradient of a bf16 parameter, it is moved into an f32 sum, so that small parts are not
   // rounded away.
   bool f32_sums = false;
-  // The same for every parameter, and sums are those of a binary tree over neighbours: with a power
-  // of two of passes their order is the one that as many ranks have (Group::sum_in_a_tree), at the
-  // cost of a gradient in f32 for every doubling. No state is saved inside a step.
+  // The same for every parameter, and sums are those of a binary tree over neighbours: a power of
+  // two of passes is summed in the order of as many ranks (Group::sum_in_a_tree), at the cost of
+  // one more f32 gradient for every doubling. No state is saved inside a step.
   bool tree_sums = false;
   // Multiplies the learning rate of hidden and of projected matrices.
   double hidden_lr_factor = 1;
   uint64_t seed = 0;  // of stochastic rounding
   // How a parameter's moments are held, `f32`, `bf16` or `f8`; empty: f32 everywhere.
   std::function<std::string(const Parameter&)> moment;
-  // The processes that train one model, each on its own samples; null: this one alone. All of them
-  // make the same calls. Only one optimizer of a group may have a step under way at a time.
+  // The processes that train one model, each on its own samples; null: this one alone. All must
+  // make the same calls. Only one optimizer of a group may be in a step at a time.
   std::shared_ptr<Group> group;
-  // What only one rank holds of a matrix, as ZeRO's stages have it. 0: nothing. 1: its moments and
-  // master. 2: also the sum of its gradients, made in every backward pass. 3: also the weight,
-  // where Optimizer::shard_weights() is told of it. All ranks hold all of vectors.
+  // What only one rank holds of a matrix, by ZeRO's stages. 0: nothing. 1: its moments and master.
+  // 2: also the sum of its gradients, made in every backward pass. 3: also the weight, of the
+  // segments given to Optimizer::shard_weights(). All ranks hold all of vectors.
   int zero = 0;
-  // The widest type in which gradients of matrices are summed over ranks; they are rounded to it
-  // before.
+  // The widest type in which gradients of matrices are summed over ranks; gradients of wider types
+  // are rounded to it first.
   at::ScalarType reduce_type = at::kFloat;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an optimizer asks of other ranks beside their updates (exchange.cpp): sums, norms, weights.
+// An optimizer's exchange with other ranks besides updates (exchange.cpp): sums, norms, weights.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
@@ -85,7 +85,7 @@ void Optimizer::check_summed() const {
 }
 
 void Optimizer::sum_over_ranks() {
-  for (ParameterState& s : states_) finish_tree(s);  // of what the last pass did not reach
+  for (ParameterState& s : states_) finish_tree(s);  // parameters that the last pass did not reach
   if (reduction_) reduction_->finish();
 }
 

@@ -12,7 +12,7 @@
 namespace compact {
 namespace {
 
-// The most sums under way whose gradients this rank releases: those of about a block.
+// Most sums under way whose gradients are released afterwards: about the matrices of one block.
 constexpr size_t kMostUnderWay = 4;
 
 const at::Tensor& gradient_of(const ParameterState& s) {
@@ -54,7 +54,7 @@ void Reduction::ready(size_t index) {
   while (next_ < matrices_.size() && ready_[matrices_[next_]]) start_next();
 }
 
-// What all ranks update is summed once, in the last pass; what an owner updates in every pass.
+// Matrices that all ranks update are summed once, in the last pass; those of owners in every pass.
 void Reduction::start_next() {
   const size_t index = matrices_[next_];
   if (last_ || states_[index].owner != kEveryRank) start(index);
@@ -63,8 +63,8 @@ void Reduction::start_next() {
 
 void Reduction::start(size_t index) {
   ParameterState& s = states_[index];
-  // Few sums may be under way where gradients are released afterwards or are copies. The rule does
-  // not depend on how fast sums are, so that memory is what was planned.
+  // Few sums may be under way where gradients are released afterwards or are copies. The limit is a
+  // count, independent of the speed of sums, so that memory is as planned.
   const bool few = s.owner != kEveryRank || type_ != at::kFloat;
   while (few && started_.size() >= kMostUnderWay) retire();
   if (every_pass_ && s.passes > 0 && !s.gradient().defined()) {
@@ -87,7 +87,7 @@ void Reduction::retire() {
   started_.pop_front();
   group_.wait(std::move(first.pending));
   ParameterState& s = states_[first.index];
-  // In the only pass of a step there is nothing to add to.
+  // If the step has only this pass, there is no total to add to.
   if (every_pass_) s.passes = last_ ? 0 : s.passes + 1;
   const bool adds = every_pass_ && s.owner != kEveryRank && !(last_ && !s.total.defined());
   if (s.is_own() && !adds) {

@@ -18,7 +18,7 @@ struct ParameterState;
 
 class Reduction {
  public:
-  // Gradients of these; both must outlive it.
+  // Sums the gradients of `states`; both arguments must outlive it.
   Reduction(const OptimizerOptions& options, std::vector<ParameterState>& states);
 
   // A backward pass whose gradients are summed. Throws InputError after the last of a step.
@@ -27,11 +27,11 @@ class Reduction {
   void end_pass();
   bool has_begun() const { return begun_; }
   bool is_done() const { return done_; }  // finish() was called in this step
-  // The gradient of states[index] is whole, in that pass. Matrices are summed each for itself, from
-  // the last to the first on all ranks, whichever is whole first.
+  // The gradient of states[index] is whole, in that pass. Each matrix is summed by itself, in the
+  // same order on all ranks, from the last parameter to the first, whichever is whole first.
   void ready(size_t index);
-  // All gradients are whole: those of vectors are summed as one. Then every rank has the sums of
-  // what all ranks update, and an owner has those of its own parameters; all others are released.
+  // All gradients are whole: those of vectors are summed as one tensor. Afterwards every rank has
+  // the sums of parameters without an owner, owners those of their own; all others are released.
   void finish();
   // A step is over, or has failed: nothing of it is kept.
   void begin_step();
@@ -51,7 +51,7 @@ class Reduction {
   Group& group_;
   std::vector<ParameterState>& states_;
   at::ScalarType type_;  // of sums
-  bool every_pass_;      // what owners have is summed in each, into ParameterState::total
+  bool every_pass_;      // sums owners' matrices in each pass, into ParameterState::total
   std::vector<size_t> matrices_, vectors_;  // in the order of sums
   std::vector<bool> ready_;
   size_t next_ = 0;  // of matrices_

@@ -23,9 +23,8 @@ class Schedule {
   // InputError on an unknown name, total < 1, warmup < 0 or > total, min_ratio outside [0, 1].
   Schedule(std::string_view name, int64_t total, double warmup = 0, double min_ratio = 0);
 
-  // What the learning rate of update `step` (from 0) is multiplied with: (step + 1) / warmup in the
-  // warm-up, so that no update has rate 0; then from 1 towards min_ratio, which update `total`
-  // would reach.
+  // The factor of the learning rate of update `step` (from 0): (step + 1) / warmup in the warm-up,
+  // so that no update has rate 0; then from 1 towards min_ratio, which update `total` would reach.
   double factor(int64_t step) const;
   int64_t warmup() const { return warmup_; }
 

@@ -57,8 +57,8 @@ class Entries {
   std::map<std::string, T> all_;
 };
 
-// What a tensor of such sizes lacks that was saved without padding; nothing where it was not. Codes
-// of a vector stay as they are: with padding their blocks would begin elsewhere.
+// The padding that a tensor saved without it lacks; nullopt where sizes differ otherwise. Codes of
+// a vector are not padded: their blocks would begin elsewhere.
 std::optional<ZeroPadding> missing_padding(const Parameter& p, const StoredTensor& t,
                                            at::IntArrayRef sizes) {
   if (p.padding.rows + p.padding.columns == 0 || t.sizes.size() != sizes.size() ||

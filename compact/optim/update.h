@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of an optimizer step: one parameter each.
+// The parts of an optimizer step, for one parameter.
 #pragma once
 
 #include <vector>
@@ -12,19 +12,19 @@ namespace compact {
 struct StepContext {
   const OptimizerOptions& options;
   double learning_rate;   // of this parameter
-  double weight_decay;    // of it; 0 where there is none, or the gradient has it
+  double weight_decay;    // of this parameter; 0 where it has none, or where it is in the gradient
   int64_t step;           // number of this update, from 1
   at::Tensor grad_scale;  // f32 [], or undefined
   at::Tensor guard;       // f32 [], or undefined: where it is not 0, nothing may change
-  // On the device, or null: read in place of learning rate, number and key (Optimizer::prepare).
+  // On the device, or null: read in place of learning rate, step and key (Optimizer::prepare).
   const kernels::AdamWNumbers* numbers = nullptr;
-  // Where given, what would be folded into a projected weight is put there instead: it is sent.
+  // If given, fold() appends its update here, to be sent, and does not change the weight.
   std::vector<at::Tensor>* updates = nullptr;
 
   double decay_factor() const { return 1 - learning_rate * weight_decay; }
 };
 
-// Rows of an update that go into a weight at once, multiplied with alpha.
+// Rows of an update that one call of fold() adds to the weight, multiplied by alpha.
 struct FoldPart {
   int64_t row, rows;
   double alpha;
@@ -34,25 +34,25 @@ struct FoldPart {
 // Whether its optimizer keeps an f32 copy of the weight.
 bool has_master(const ParameterState& s, const OptimizerOptions& options);
 
-// What one update takes.
+// The arguments of one update.
 struct ParameterStep {
   ParameterState* state;
   at::Tensor grad;
   StepContext context;
 };
 
-// Where the random bits of one update go, so that no two uses share them.
+// The uses of random bits in one update; no two share any.
 enum class Draws : uint64_t { kStep, kFold, kMomentum, kCarryFirst, kCarrySecond };
 uint64_t draws_key(const ParameterState& s, int64_t step, Draws use);
 
-// What AdamW's kernel takes of one update; `key` is that of its random bits.
+// The numbers of one update that AdamW's kernel reads; `key`: of its random bits.
 kernels::AdamWNumbers adamw_numbers(const StepContext& context, uint64_t key);
 
-// What kernels read one value of, where it is given: one f32 on the parameters' device.
+// Throws InputError unless t is undefined or one f32 on the parameters' device.
 void check_scalar(const char* name, const at::Tensor& t, const std::vector<ParameterState>& states);
 void check_rate(double learning_rate);
 
-// Appends norms whose own norm is that of x. Below f32 in blocks, since the CPU casts as a whole.
+// Appends norms whose own norm is that of x. In blocks below f32, as the CPU casts whole tensors.
 void append_norms(const at::Tensor& x, std::vector<at::Tensor>& norms);
 
 // The orthogonal factor of x [rows, columns], nearly: five Newton-Schulz steps with the quintic
@@ -61,8 +61,8 @@ void append_norms(const at::Tensor& x, std::vector<at::Tensor>& norms);
 at::Tensor orthogonalize(const at::Tensor& x, at::ScalarType type);
 
 // t = decay * t + alpha * d with the fold kernel: bf16 rounded stochastically, or with `master`.
-// d f32, of t's size; `offset` is the first element's place in the whole tensor. A guard may hold
-// it back.
+// d f32, of t's size; `offset` is the first element's place in the whole tensor. A guard that is
+// not 0 prevents it.
 void accumulate(const at::Tensor& t, const at::Tensor& master, const at::Tensor& d, double decay,
                 double alpha, uint64_t key, int64_t offset, const at::Tensor& guard = {});
 
@@ -71,7 +71,7 @@ void accumulate(const at::Tensor& t, const at::Tensor& master, const at::Tensor&
 void fold_rows(ParameterState& s, int64_t begin, const at::Tensor& update, double decay,
                double alpha, uint64_t key, const at::Tensor& guard = {});
 
-// The same with what the context says; or, see StepContext::updates, later.
+// The same with decay, key and guard of the context; see StepContext::updates.
 void fold(ParameterState& s, const FoldPart& part, const at::Tensor& update,
           const StepContext& context);
 

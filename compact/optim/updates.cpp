@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One update of all parameters, and what of it a step that is replayed reads from the device.
+// One update of all parameters, and the numbers that a replayed step reads from the device.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
@@ -34,7 +34,7 @@ void check_gradient(const ParameterState& s) {
                 "` must be Float or BFloat16, is ", g.scalar_type());
 }
 
-// The gradient, scaled, with the weight's decay in it. f32.
+// The scaled gradient plus weight_decay times the weight, f32.
 at::Tensor decayed_gradient(const ParameterState& s, const StepContext& context) {
   at::Tensor g = s.gradient().to(at::kFloat);
   if (context.grad_scale.defined()) g = g.mul(context.grad_scale);

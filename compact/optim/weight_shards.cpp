@@ -29,10 +29,10 @@ void WeightShards::begin(int number) {
       if (s.owner != group_->rank()) call(s.weight.detach());
     }
   };
-  try {  // all of it, before a rank that has no more of it would send fewer than the others
-    of_others(give_memory);
+  try {  // memory first: a rank that ran out between broadcasts would send fewer than others
+    of_others(allocate_memory);
   } catch (...) {
-    of_others(take_memory);
+    of_others(free_memory);
     throw;
   }
   segment.present = true;
@@ -61,7 +61,7 @@ void WeightShards::release(int number) {
 void WeightShards::let_go(Segment& segment) {
   wait(segment);
   for (const Shard& s : segment.shards) {
-    if (s.owner != group_->rank()) take_memory(s.weight);
+    if (s.owner != group_->rank()) free_memory(s.weight);
   }
   segment.present = false;
 }

@@ -20,15 +20,15 @@ class WeightShards final : public WeightHome {
     at::Tensor weight;  // with a storage of its own
     int owner = 0;
   };
-  // The weights of each segment, which all ranks have and the others now let go of.
+  // The weights of each segment, which all ranks have; those that are not owners free them now.
   WeightShards(std::shared_ptr<Group> group, std::vector<std::vector<Shard>> segments);
 
   void fetch(int segment, bool backward) override;
   void release(int segment) override;
 
-  // What was fetched ahead and not asked for is let go of: before weights change.
+  // Frees weights that were fetched ahead and not read. To be called before weights change.
   void settle();
-  // All weights, until as many scatter() as gather(): for what looks at the model as a whole.
+  // Fetches all weights, for readers of the whole model, until as many scatter() as gather().
   void gather();
   void scatter();
   bool is_gathered() const { return gathered_ > 0; }
@@ -36,8 +36,8 @@ class WeightShards final : public WeightHome {
  private:
   struct Segment {
     std::vector<Shard> shards;
-    std::vector<PendingPtr> pending;  // on their way
-    bool present = false;             // they are there, or on their way
+    std::vector<PendingPtr> pending;  // broadcasts under way
+    bool present = false;             // the weights are there, or being received
     int readers = 0;
   };
   void begin(int number);

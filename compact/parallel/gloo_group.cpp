@@ -26,16 +26,16 @@ namespace {
 constexpr int kTreeTag = 1;
 constexpr const char* kFailure = "failure";
 constexpr const char* kHeard = "heard";
-constexpr std::chrono::seconds kAsk(3);  // how long a failure is asked for
+constexpr std::chrono::seconds kAsk(3);  // how long to wait for the reason of a failure
 
 std::string first_line(const std::exception& e) {
   const auto* error = dynamic_cast<const c10::Error*>(&e);
   const std::string text = error ? error->what_without_backtrace() : e.what();
-  // After the cause gloo says where else one might look.
+  // After the cause gloo adds advice where to look.
   return text.substr(0, std::min(text.find('\n'), text.find(". This may")));
 }
 
-// A peer that dies is an exception of gloo, which is no c10::Error.
+// Turns exceptions into GroupError: gloo's, when a peer dies, are not c10::Error.
 void together(FunctionRef<void()> call) {
   try {
     call();
@@ -51,7 +51,7 @@ class GlooWork final : public Pending {
   ~GlooWork() override {
     try {
       wait();
-    } catch (const std::exception&) {  // who waits hears of it
+    } catch (const std::exception&) {  // wait() would have thrown it
     }
   }
   void wait() override {
@@ -62,7 +62,7 @@ class GlooWork final : public Pending {
   }
 
  private:
-  at::Tensor tensor_;  // whose memory the work reads and writes
+  at::Tensor tensor_;  // keeps the memory that the work uses
   c10::intrusive_ptr<c10d::Work> work_;
 };
 
@@ -83,11 +83,11 @@ class GlooGroup final : public Group {
       const std::string text = cat(failure.rank, " ", failure.code, " ", failure.message);
       const bool first = store_->compareSet(kFailure, "", text) == text;
       nccl_.reset();
-      gloo_.reset();  // who waits for this rank wakes up, and asks the store
+      gloo_.reset();  // wakes ranks that wait for this one; they ask the store
       if (first && hosts_) wait_until_heard(patience);
       return first;
     } catch (const std::exception&) {
-      return true;  // the store has gone, and with it who else could say it
+      return true;  // the store has gone, so no other rank can report
     }
   }
 
@@ -104,7 +104,7 @@ class GlooGroup final : public Group {
       bool answered = true;
       try {
         store_->add(kHeard, 1);
-      } catch (const std::exception&) {  // the store has ended on hearing it
+      } catch (const std::exception&) {  // the store ended before it could answer
         answered = false;
       }
       gloo_.reset();
@@ -141,7 +141,7 @@ class GlooGroup final : public Group {
     c10::intrusive_ptr<c10d::Work> work;
     COMPACT_CHECK(!t.is_cuda() || transfer < Transfer::kPass,
                   "[group] a tree of sums on GPUs needs NCCL, which this build has not");
-    // kPass and kReceive are steps of a tree; their work has no future.
+    // kPass and kReceive, the steps of a tree, have no future to be timed by.
     const bool step = transfer == Transfer::kPass || transfer == Transfer::kReceive;
     if (!step) clock()->begin();
     together([&] { work = launch(transfer, t, rank); });
@@ -150,7 +150,7 @@ class GlooGroup final : public Group {
     return std::make_unique<GlooWork>(t, std::move(work));
   }
 
-  // A rank that dies meanwhile closes its connection, which is an error at once.
+  // A long timeout is safe: a rank that dies closes its connection, which is an error at once.
   void sum_patiently(const at::Tensor& t) override {
     together([&] {
       std::vector<at::Tensor> list{at::from_blob(t.data_ptr(), t.sizes(), t.options())};
@@ -162,7 +162,7 @@ class GlooGroup final : public Group {
 
  private:
   c10::intrusive_ptr<c10d::Work> launch(Transfer transfer, const at::Tensor& t, int rank) {
-    // Works live for a moment after they are done; the memory is the caller's from then on.
+    // Not owned: gloo's work outlives its end for a moment, when the memory is the caller's.
     std::vector<at::Tensor> list{at::from_blob(t.data_ptr(), t.sizes(), t.options())};
     switch (transfer) {
       case Transfer::kSum:
@@ -185,7 +185,7 @@ class GlooGroup final : public Group {
     fail("[group] no such transfer");
   }
 
-  // All ranks come to their first tensor on a GPU at once.
+  // Called by all ranks at once, for their first tensor on a GPU.
   void meet_on_gpus(at::Device device) {
     const NcclMeeting meeting{.rank = this->rank(),
                               .size = size(),
@@ -214,7 +214,7 @@ class GlooGroup final : public Group {
     return done;
   }
 
-  // By all but the first to leave: the store ends with this process.
+  // Until all other ranks have read the failure, since the store ends with this process.
   void wait_until_heard(std::chrono::seconds patience) {
     const auto end = std::chrono::steady_clock::now() + patience;
     while (store_->add(kHeard, 0) < size() - 1 && std::chrono::steady_clock::now() < end) {
@@ -224,7 +224,7 @@ class GlooGroup final : public Group {
 
   static c10::intrusive_ptr<c10d::Store> store_of(const Place& place,
                                                   std::chrono::seconds timeout) {
-    FLAGS_caffe2_log_level = std::max(FLAGS_caffe2_log_level, 3);  // what fails is thrown, too
+    FLAGS_caffe2_log_level = std::max(FLAGS_caffe2_log_level, 3);  // errors are thrown as well
     c10d::TCPStoreOptions options;
     options.port = static_cast<uint16_t>(place.port);
     options.isServer = !place.hosted && place.rank == 0;
@@ -262,8 +262,8 @@ class GlooGroup final : public Group {
 
 std::unique_ptr<Group> join_group(const Place& place, std::chrono::seconds timeout) {
   if (place.size == 1) return single_group();
-  // A connection whose other end has died is an error, as under Python, and not the end of the
-  // process; whoever handles the signal goes on doing so.
+  // Writing to a connection whose other end has died is an error, as under Python, and does not end
+  // the process. A handler that is already installed stays.
   struct sigaction now = {};
   if (::sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) {
     std::signal(SIGPIPE, SIG_IGN);

@@ -16,7 +16,7 @@ class Done final : public Pending {
   void wait() override {}
 };
 
-// Whose own tensors are all there is.
+// A group of one process: sums and copies change nothing.
 class LoneGroup final : public Group {
  public:
   explicit LoneGroup(const Place& place) : Group(place) {}
@@ -101,7 +101,7 @@ void Group::sum_in_a_tree() {
   tree_ = size_ > 2;
 }
 
-// What neighbours have together goes to the one of them that is more like `to`.
+// In each round of two neighbours the one whose rank has the same bit as `to` gets their sum.
 void Group::sum_tree(const at::Tensor& t, int to) {
   at::Tensor other;
   for (int bit = 1; bit < size_; bit <<= 1) {
@@ -145,7 +145,7 @@ std::vector<std::string> Group::gather(const std::string& text, bool patiently) 
   length[rank_] = static_cast<int64_t>(text.size());
   patiently ? sum_patiently(lengths) : add(lengths);
   const int64_t most = *std::max_element(length, length + size_);
-  // Every rank writes its row of zeros.
+  // Every rank writes its row; other rows are zeros, so the sum has all.
   const at::Tensor all = at::zeros({size_, std::max<int64_t>(most, 1)}, at::kByte);
   auto* bytes = reinterpret_cast<char*>(all.mutable_data_ptr<uint8_t>());
   std::memcpy(bytes + rank_ * all.size(1), text.data(), text.size());

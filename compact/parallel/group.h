@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The processes of one run, and what they tell each other. One process alone opens no connection.
-// All of them must come to the same calls in the same order.
+// The processes of one run, and what they send each other. One process alone opens no connection.
+// All processes must make the same calls in the same order.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,7 +19,7 @@
 
 namespace compact {
 
-// Another process has gone, or did not answer in time.
+// Another process has ended, or did not answer in time.
 struct GroupError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -31,8 +31,8 @@ struct Failure {
   std::string message;
 };
 
-// A sum or a copy that has begun; the tensor may be touched once it is done. What moves it beside
-// other work ends before this does; what then fails is not told.
+// A sum or a copy that has begun; the tensor may be used after wait(). The destructor waits, too,
+// but hides failures.
 class Pending {
  public:
   Pending() = default;
@@ -64,24 +64,24 @@ class Group {
   int rank() const { return rank_; }
   int size() const { return size_; }
   int local() const { return local_; }  // number among those of this machine
-  // Whether this is the one that speaks and writes for all.
+  // Whether this rank prints and writes files for all.
   bool leads() const { return rank_ == 0; }
 
-  // t becomes the sum of all ranks' t, or that of rank `from`: of one shape and type, contiguous.
-  // Sums of two ranks do not depend on their order, of more they may; they are equal on all ranks.
+  // t becomes the sum of all ranks' t, or the t of rank `from`: of one shape and type, contiguous.
+  // Sums are equal on all ranks; those of more than two ranks may depend on the order of adding.
   // Throw GroupError.
   void all_reduce(const at::Tensor& t);
   void broadcast(const at::Tensor& t, int from = 0);
-  // The same, begun and left to run beside other work until wait(). begin_reduce() gives the sum to
-  // rank `to` alone; what the others have then is undefined. Every rank must begin them in one
-  // order. wait() throws GroupError.
+  // The same, running beside other work until wait(), which throws GroupError. begin_reduce() gives
+  // the sum to rank `to` alone; other ranks' tensors are then undefined. Every rank must begin them
+  // in the same order.
   PendingPtr begin_all_reduce(const at::Tensor& t);
   PendingPtr begin_reduce(const at::Tensor& t, int to);
   PendingPtr begin_broadcast(const at::Tensor& t, int from);
   void wait(PendingPtr pending);
   // The texts of all ranks, by rank.
   std::vector<std::string> gather(const std::string& text);
-  // The same after long work of each rank: one may take up to kWriting.
+  // The same after long work, of which each rank may do up to kWriting.
   std::vector<std::string> gather_patiently(const std::string& text);
   static constexpr std::chrono::hours kWriting{6};
   // The text of rank 0.
@@ -90,30 +90,30 @@ class Group {
   // Sums of numbers; no memory is asked for.
   int64_t sum_of(int64_t value);
   double sum_of(double value);
-  // Rank 0 works, however long; the others wait for it. Whether it ended well: in rank 0 what it
-  // throws is passed on. Throws GroupError where rank 0 has gone.
+  // Rank 0 calls `work`, however long it takes; the others wait. Returns whether it succeeded; on
+  // rank 0 an exception of `work` is passed on. Throws GroupError where rank 0 has ended.
   virtual bool lead(FunctionRef<void()> work) = 0;
 
   // From now on sums of more than two ranks are made in a binary tree over neighbours, ((0 + 1) +
-  // (2 + 3)), inside wait(). Their order, and so their last bit, is the same for every rank, and
-  // that of OptimizerOptions::tree_sums in one rank. Throws InputError where the number of ranks is
-  // no power of two.
+  // (2 + 3)), inside wait(). Their order, and so their last bit, is that of
+  // OptimizerOptions::tree_sums in one rank. Throws InputError where the number of ranks is not a
+  // power of two.
   void sum_in_a_tree();
 
-  // To be called once a device has been waited for, before what it made is kept: throws GroupError
-  // where sums on it were given up, since a rank had gone.
+  // To be called after waiting for a device and before its results are kept: throws GroupError
+  // where sums on it were aborted because a rank had ended.
   virtual void check() {}
 
   GroupTraffic traffic() const;
 
-  // Tells the others why this process leaves them; false: another one left before, and only the
-  // first is heard. The process that holds the store stays up to that long, so that the others can
-  // hear it. failure(): what the first one said, where that can be known.
+  // Tells the others why this process leaves; false if another left before, since only the first is
+  // recorded. The process that holds the store waits up to that long for the others to read it.
+  // failure(): the first recorded, if it can be read.
   virtual bool leave(const Failure&, std::chrono::seconds) noexcept { return true; }
   virtual std::optional<Failure> failure() noexcept { return std::nullopt; }
 
  protected:
-  // Seconds in which something is under way, as begin() and end() say.
+  // Seconds in which anything is under way between begin() and end().
   class Clock {
    public:
     void begin();
@@ -129,7 +129,7 @@ class Group {
   };
 
   explicit Group(const Place& place);
-  // `rank`: where a sum or a passed tensor is for, or a copy from.
+  // `rank`: the rank that gets a sum or a passed tensor, or that a copy comes from.
   virtual PendingPtr start(Transfer transfer, const at::Tensor& t, int rank) = 0;
   virtual void sum_patiently(const at::Tensor& t) { start(Transfer::kSum, t, 0)->wait(); }
   const std::shared_ptr<Clock>& clock() const { return clock_; }
@@ -148,12 +148,12 @@ class Group {
   at::Tensor count_, number_;  // of sum_of
 };
 
-// Waits for all others to come; who does not answer for `timeout` counts as gone. Throws InputError
+// Waits for all ranks; one that does not answer for `timeout` counts as gone. Throws InputError
 // where the place cannot be reached or its port is taken.
 std::unique_ptr<Group> join_group(const Place& place, std::chrono::seconds timeout);
 // One process.
 std::unique_ptr<Group> single_group();
-// What one of several would ask for: nothing is moved, and only tensors' bytes are counted.
+// For plans, one rank of several: moves nothing, and only counts tensors' bytes.
 std::unique_ptr<Group> planned_group(int rank, int size);
 
 }  // namespace compact

@@ -33,7 +33,7 @@ std::unique_ptr<NcclLink> make_nccl_link(const NcclMeeting&, at::Device) {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-// c10's event calls CUDA through c10's own library: no second runtime is linked.
+// c10's event, so that no second CUDA runtime is linked.
 using EventPtr = std::shared_ptr<c10::Event>;
 constexpr std::chrono::milliseconds kGlance(200), kPatience(1000);
 
@@ -62,7 +62,7 @@ class NcclWork final : public Pending {
   ~NcclWork() override {
     try {
       wait();
-    } catch (const std::exception&) {  // who waits hears of it
+    } catch (const std::exception&) {  // wait() would have thrown it
     }
   }
   void wait() override {
@@ -73,12 +73,12 @@ class NcclWork final : public Pending {
   }
 
  private:
-  at::Tensor tensor_;  // whose memory is the current stream's again once that waits
+  at::Tensor tensor_;  // kept until the current stream waits for the copy
   EventPtr done_;
 };
 
-// Calls do not wait for other ranks, and a thread looks after those that have begun: a rank that
-// has gone would hold them for ever.
+// Calls do not wait for other ranks. A thread watches operations under way, since one would wait
+// for ever for a rank that has ended.
 class Link final : public NcclLink {
  public:
   Link(const NcclMeeting& meeting, at::Device device)
@@ -110,7 +110,7 @@ class Link final : public NcclLink {
     }
     wake_.notify_all();
     watcher_.join();
-    // What is under way may wait for ranks that do not come any more.
+    // Aborts what is under way, which may wait for ranks that have ended.
     if (!gone_) ncclCommAbort(comm_);
   }
 
@@ -154,7 +154,7 @@ class Link final : public NcclLink {
     if (result != ncclSuccess) throw GroupError(cat("NCCL: ", ncclGetErrorString(result)));
   }
 
-  // Until a call has been taken.
+  // Waits until NCCL has accepted a call.
   void settle(ncclResult_t result) {
     const Clock::time_point end = Clock::now() + meeting_.timeout;
     Clock::time_point asked = Clock::now();
@@ -175,7 +175,7 @@ class Link final : public NcclLink {
     if (gone_) throw GroupError("another rank has gone or did not answer: NCCL was stopped");
   }
 
-  // An error of the device is one of this rank, which the next call says.
+  // Keeps an error of this rank's device, which the next call throws.
   bool is_lost_or_broken() {
     try {
       return is_lost();
@@ -185,7 +185,7 @@ class Link final : public NcclLink {
     }
   }
 
-  // Whether what has begun first waits for longer than it may, or for a rank that left.
+  // Whether the oldest operation under way waits for too long, or for a rank that left.
   bool is_lost() {
     while (!under_way_.empty() && under_way_.front().first->query()) under_way_.pop_front();
     ncclResult_t state = ncclSuccess;
@@ -203,7 +203,7 @@ class Link final : public NcclLink {
       wake_.wait_for(lock, kGlance);
       if (stopped_ || !is_lost_or_broken()) continue;
       gone_ = true;
-      ncclCommAbort(comm_);  // what waits on the device ends; its results are of no meaning
+      ncclCommAbort(comm_);  // what waits on the device ends, with undefined results
     }
   }
 

@@ -19,7 +19,7 @@ constexpr Names kNames[] = {
      "OMPI_COMM_WORLD_LOCAL_SIZE"},
     {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"}};
 
-// SLURM says "4(x2),3" of two machines with 4 and one with 3: the most of any.
+// Most tasks on one machine: SLURM writes "4(x2),3" for two machines with 4 and one with 3.
 int most_of(const std::string& text) {
   int most = 1;
   for (size_t at = 0; at < text.size();) {
@@ -69,7 +69,7 @@ Place place_from(const Environment& environment) {
   COMPACT_CHECK(port, names->size, " is ", p.size, ", but MASTER_PORT is not set: a free port of ",
                 p.address);
   p.port = *port;
-  // Started by hand without a word about it, on one machine.
+  // Without the variable (started by hand) a local address means one machine.
   const bool here = p.address == "localhost" || p.address.starts_with("127.");
   p.local = number(environment, names->local, 0, kMostRanks).value_or(here ? p.rank : 0);
   const auto neighbours = environment(names->neighbours);

@@ -154,8 +154,8 @@ bool BudgetSearch::fits_one(Variant v, int64_t budget) {
 
 int64_t BudgetSearch::least_predicted(Variant v) {
   if (v.rank > 0) v.projected = variants_.projectable();
-  // The smallest chunk has not always the least peak: where one chunk makes the head's gradient, it
-  // does so in its own type, several sum it in f32.
+  // Fewer, larger chunks can need less memory: one chunk makes the head's gradient in its own type,
+  // several sum it in f32.
   int64_t least = kAnyCost;
   for (const int64_t chunk : variants_.chunks()) {
     v.chunk = chunk;

@@ -32,8 +32,8 @@ std::string operation_and_place(const std::string& name) {
   return operation == plain.npos ? plain : plain.substr(operation + 1);
 }
 
-// Slots that some layers hold otherwise than others: layers.*.mlp.norm -> layers.{0..5}.mlp.norm;
-// of all stages layer*.*.conv1 -> layer*.*.conv1 (4 of 9).
+// Names the layers of slots that are not treated alike in all layers: layers.*.mlp.norm ->
+// layers.{0..5}.mlp.norm; of all stages layer*.*.conv1 -> layer*.*.conv1 (4 of 9).
 void name_layers(std::vector<SlotBytes>& kinds, const std::vector<SlotBytes>& slots) {
   const std::vector<SlotBytes> all = kinds;
   for (SlotBytes& kind : kinds) {

@@ -9,8 +9,8 @@
 
 namespace compact {
 
-// Slots of all layers under one name (layers.*.attn.norm) where they are treated alike, else those
-// of some (layers.{0..5}.attn.norm); bytes summed.
+// Sums slots that are treated alike into one row: of all layers (layers.*.attn.norm) or of some
+// (layers.{0..5}.attn.norm).
 std::vector<SlotBytes> by_kind(const std::vector<SlotBytes>& slots);
 
 // Lines: slot, treatment, bytes as stored, bytes if kept; then the sums.

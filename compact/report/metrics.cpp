@@ -14,8 +14,8 @@
 namespace compact {
 namespace {
 
-// Rewrites the file without rows above `last_step`, those of that step that are no training where
-// `ends`, and without a row that was cut off.
+// Rewrites the file without rows above `last_step`, without a row that was cut off, and, if `ends`,
+// without rows of that step that are not of training.
 void drop_later_rows(const std::string& path, int64_t last_step, bool ends) {
   std::ifstream in(path);
   if (!in) return;
@@ -97,7 +97,7 @@ void MetricsWriter::flush() {
   lines_ = scalars_ = 0;
 }
 
-// Output that failed (into a file on a disk that was full) is tried again with every line.
+// Clears a failed state (output into a file on a full disk), so that each line tries again.
 void Console::clear() {
   out_.clear();
   if (bar_shown_) out_ << "\r\033[K";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run writes while it goes: console lines, metrics.jsonl, TensorBoard events.
+// What a run writes as it trains: console lines, metrics.jsonl, TensorBoard events.
 #pragma once
 
 #include <cstdint>
@@ -32,21 +32,21 @@ class Console {
   bool terminal_, bar_shown_ = false;
 };
 
-// Calls write(). Where that fails (the disk is full, ...) a warning that names `what`, and false: a
-// run goes on, since it may be possible later.
+// Calls write(). If that fails (the disk is full, ...) prints a warning that names `what` and
+// returns false: the run goes on, since a later write may succeed.
 bool or_warn(Console& console, const std::string& what, FunctionRef<void()> write);
 
 // The file `folder`/metrics.jsonl and the event file beside it.
 class MetricsWriter {
  public:
-  // Rows of steps above `last_step` that an interrupted run left are dropped first (-1: all), and
-  // where that step is the run's last (`ends`) its evaluations, which come again.
+  // First drops rows of steps above `last_step` that an interrupted run left (-1: all), and, where
+  // that step is the run's last (`ends`), its evaluations, which are made again.
   MetricsWriter(const std::string& folder, int64_t last_step, bool ends, Console& console);
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;
   ~MetricsWriter();  // tries once more
-  // Appends one row; in the files when the call returns. A row that cannot be written is kept and
-  // written together with a later one; the first such row gives a warning.
+  // Appends one row, which is in the files when the call returns. A row that cannot be written is
+  // kept and written with a later one; the first such row gives a warning.
   void write(int64_t step, const MetricsRow& row);
   // Throws InputError where rows still cannot be written.
   void flush();
@@ -63,7 +63,7 @@ class MetricsWriter {
   AppendedFile file_;
   TensorBoardWriter events_;
   std::vector<Row> waiting_;
-  size_t lines_ = 0, scalars_ = 0;  // of those waiting, what is in each file
+  size_t lines_ = 0, scalars_ = 0;  // of waiting_, already in each file
 };
 
 }  // namespace compact

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a planned, or measured, step takes: as text and as JSON.
+// Memory and time of a planned or measured step, as text and as JSON.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@
 
 namespace compact {
 
-// Weights, gradients, optimizer, projections, and the peak by its parts, with the moment it is at.
+// Weights, gradients, optimizer, projections, and the peak by its parts, with its moment.
 std::string plan_table(const StepPlan& plan, c10::DeviceType device);
 
 // The predicted time of a step on a GPU, by its parts.
 std::string time_table(const StepTime& time, const GpuRates& rates);
 
-// The same of a step that ran beside what was planned, and the difference; then, where it is known,
-// what the whole process had in memory at most.
+// A measured step beside the plan, and the difference; then, where known, the peak of the whole
+// process.
 std::string measured_table(const StepMemory& planned, const StepMemory& measured,
                            std::optional<int64_t> resident);
 

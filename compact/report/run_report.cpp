@@ -23,7 +23,7 @@ void append(Curve& curve, const nlohmann::json& row, const char* place, const ch
   curve.emplace_back(at->get<double>(), value->get<double>() * unit);
 }
 
-// Whether runs differ by a difference, not a factor.
+// Whether runs are compared by difference, not by factor.
 bool is_difference(const ReportColumn& c) {
   using enum ReportColumn::Unit;
   return c.unit == kLoss || c.unit == kShare || c.unit == kSpread;

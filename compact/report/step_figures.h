@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run says of a step: a row of metrics.jsonl and a line on the console.
+// The figures of a step: a row of metrics.jsonl and a line on the console.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace compact {
 struct StepFigures {
   int64_t step = 0, steps = 0;  // updates done, and of the whole run
   double epoch = 0;
-  double loss = 0;  // mean over the updates since the row before
+  double loss = 0;  // mean over the updates since the last row
   double grad_norm = 0, learning_rate = 0;
   double seconds = 0;  // of a step
   std::string unit = "tokens";

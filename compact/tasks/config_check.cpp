@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kModelNeeded =
     "--model NAME (see `compact list models`) or --model_name_or_path DIR";
 
-// No other option says what the policy is.
+// Throws InputError where an option besides --preset changes the policy.
 void check_policy_is_open(const TrainConfig& c) {
   const ConfigOption::Member preset = &TrainConfig::preset;
   for (const ConfigOption& o : config_options()) {
@@ -53,7 +53,7 @@ void check_config(const TrainConfig& c) {
   COMPACT_CHECK(!c.deterministic_reduce || c.reduce_dtype == "float32",
                 "--deterministic_reduce needs --reduce_dtype float32: what is rounded before it is "
                 "summed depends on how many ranks there are");
-  Allowed::parse(c.allow);  // whose words stand there
+  Allowed::parse(c.allow);  // throws InputError on unknown words
   if (c.preset == "auto") check_policy_is_open(c);
   if (!c.model.empty()) model_named(c.model, task.use);
   if (task.check) task.check(c);

@@ -26,18 +26,18 @@ struct EvalResult {
   std::vector<std::pair<std::string, double>> scores;  // other metrics, by name
 };
 
-// By the task's metrics, over the first `most` samples (0: all) in their own order.
+// Evaluates by the task's metrics over the first `most` samples (0: all) in their order.
 EvalResult evaluate_samples(const Network& network, const Dataset& data, int64_t most,
                             int64_t batch, const Task& task);
 
-// The same by all ranks of a group, a batch each in turn: all get the result that one would have
-// got. Where memory runs out `batch` is halved, with a line on the console, down to 1.
+// The same by all ranks of a group, which take batches in turn and all get the result of one
+// process. Where memory runs out, halves `batch`, with a line on the console, down to 1.
 EvalResult evaluate_within_memory(const Network& network, const Dataset& data, int64_t most,
                                   int64_t& batch, const Task& task, Console& console, Group& group);
 
 // Rows `eval_loss`, `eval_accuracy`, ... for prefix `eval`; a perplexity of language models.
 MetricsRow eval_row(const std::string& prefix, const EvalResult& result);
-// Names of the figures, without the prefix, that rows of the task can have.
+// The figures, without the prefix, that eval_row() can give for the task.
 std::vector<std::string> eval_figures(const Task& task);
 // "eval_loss 1.2345  eval_accuracy 0.9180  (5,000 images)".
 std::string eval_text(const std::string& prefix, const EvalResult& result, const std::string& unit);

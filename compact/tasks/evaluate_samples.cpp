@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches of held-out data that are scored by one rank or several, and what they give together.
+// Scores batches of held-out data, by one rank or several, and puts the results together.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -18,10 +18,10 @@ namespace compact {
 
 namespace {
 
-// What batches gave, by their numbers.
+// Results of one rank's batches.
 struct Scored {
-  std::vector<double> sums;       // kSums of each batch; zeros of others' batches
-  std::vector<double> predicted;  // of all its own batches: number, count, predictions, labels
+  std::vector<double> sums;       // kSums numbers of each batch; zeros for batches of other ranks
+  std::vector<double> predicted;  // of each of its batches: number, count, predictions, labels
 };
 enum Sums { kLoss, kTargets, kCorrect, kInFive, kHasClasses, kHasFive, kSums };
 
@@ -143,7 +143,7 @@ EvalResult evaluate_within_memory(const Network& network, const Dataset& data, i
       what = out_of_memory(e);
       if (!what || batch == 1) throw;
     }
-    // Each rank says whether it ran out of memory; some may take long to answer.
+    // Each rank reports whether it ran out of memory; some may take long to get here.
     const std::vector<std::string> said = group.gather_patiently(what.value_or(""));
     const auto out = std::ranges::find_if(said, [](const auto& text) { return !text.empty(); });
     if (out == said.end()) {

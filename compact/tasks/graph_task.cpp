@@ -40,11 +40,11 @@ ModelShape set_graph_model(const TrainConfig& c, int64_t features, int64_t class
 }
 
 StepInputs inputs_like(const Batch& batch, at::Device device) {
-  const auto of = [&](const at::Tensor& t) {
+  const auto zeros_like = [&](const at::Tensor& t) {
     return at::zeros(t.sizes(), t.options().device(device));
   };
-  StepInputs inputs{{of(batch.input)}, of(batch.target)};
-  for (const at::Tensor& t : batch.more) inputs.inputs.push_back(of(t));
+  StepInputs inputs{{zeros_like(batch.input)}, zeros_like(batch.target)};
+  for (const at::Tensor& t : batch.more) inputs.inputs.push_back(zeros_like(t));
   return inputs;
 }
 

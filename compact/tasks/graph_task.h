@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tasks on graphs share: their model.
+// The model of tasks on graphs.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace compact {
 
-// Sets the model of --model in the widths asked for, for so many features and classes, or that of a
-// folder, which must take them. Throws InputError on others.
+// Sets the task's model: --model in the configured widths for so many features and classes, or that
+// of a folder. Throws InputError where the folder's model is for others.
 ModelShape set_graph_model(const TrainConfig& config, int64_t features, int64_t classes,
                            Task& task);
 
@@ -19,13 +19,13 @@ ModelShape set_graph_model(const TrainConfig& config, int64_t features, int64_t 
 void check_graphs(const ModelShape& model, int64_t features, int64_t classes,
                   const std::string& what);
 
-// Tensors of a batch's sizes on a device, of no values.
+// Zeros of a batch's sizes on a device.
 StepInputs inputs_like(const Batch& batch, at::Device device);
 
-// Settings that no task on graphs can have; opens no file.
+// Throws InputError on settings that no task on graphs can have; opens no file.
 void check_graph_settings(const TrainConfig& config);
 
-// The one file that is named; that of --train_file where both are.
+// --train_file, or where that is not given --validation_file.
 const std::string& graph_file_of(const TrainConfig& config);
 // The checksum of a file, or of all files in a folder.
 uint64_t path_checksum(const std::string& path);

@@ -13,7 +13,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-// ASCII alone: what GLUE's classes are.
+// Lowers ASCII letters only, which GLUE's classes consist of.
 std::string lower_case(std::string text) {
   for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
   return text;
@@ -36,7 +36,7 @@ bool distinct(Names names) {
   return std::ranges::adjacent_find(names) == names.end();
 }
 
-// For each of `names` its place in `order`; empty where these are not the same names.
+// The place in `order` of each of `names`; empty where they are not the same names.
 std::vector<float> places(const Names& names, const Names& order) {
   if (!distinct(order) || !std::ranges::is_permutation(names, order)) return {};
   std::vector<float> found;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which class has which number: in the data, and in the head of a model that was trained before.
+// The numbers of classes in the data and in the head of a model that is already trained.
 #pragma once
 
 #include <string>
@@ -10,11 +10,11 @@
 
 namespace compact {
 
-// Numbers the texts' classes, the positive one too, as the head of --model_name_or_path does, where
-// that was trained for the same classes (their names may differ in case). For other classes a head
-// of that size goes on with a warning in training; a model that is only evaluated is refused,
-// InputError, as is one for values where there are classes. Heads without names (LABEL_0, or 0,
-// ...) are taken to have the data's order.
+// Renumbers the texts' classes, the positive one included, as in the head of --model_name_or_path
+// where that was trained for the same classes (names may differ in case). A head of that size for
+// other classes is trained on with a warning. For evaluation it throws InputError, as does a head
+// for values where there are classes. Heads without names (LABEL_0, or 0, ...) are taken to have
+// the data's order.
 void take_numbers_of_head(const TrainConfig& config, const Opening& opening, SequenceTexts& texts,
                           std::vector<std::string>& warnings);
 

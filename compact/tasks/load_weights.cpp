@@ -18,8 +18,8 @@
 namespace compact {
 namespace {
 
-// Tensors of blocks that nothing was read from: those whose like in other blocks was read, and all
-// named as "encoder.layer.11.output.dense.weight", "model.layers.0.mlp.up_proj.weight" and
+// Tensors of blocks in the files that were not read: those that were read in other blocks, and all
+// named like "encoder.layer.11.output.dense.weight", "model.layers.0.mlp.up_proj.weight" and
 // "layer3.2.conv1.weight".
 std::vector<std::string> unread_blocks(const ModelWeights& weights,
                                        const std::set<std::string>& read) {
@@ -57,7 +57,7 @@ void refuse_other_weights(const std::string& folder) {
   for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
     const std::string name = entry.path().filename().string();
     const auto begins = [&](const char* text) { return name.starts_with(text); };
-    // What a trainer keeps beside weights.
+    // Files that trainers write beside weights.
     if (std::ranges::any_of(
             std::array{"optimizer", "scheduler", "scaler", "rng_state", "training_args"}, begins)) {
       continue;
@@ -81,7 +81,7 @@ LoadedWeights load_weights(Network& model, const std::string& folder) {
   for (auto& [name, tensor] : model.named_tensors()) {
     const std::string found =
         model.found_name(name, [&](const std::string& n) { return weights.contains(n); });
-    // A head for other classes is new as well.
+    // A head for other classes is initialised as well.
     if (model.may_be_new(name) &&
         (!weights.contains(found) || tensor.sizes() != weights.entry(found).shape)) {
       result.fresh.push_back(name);

@@ -45,7 +45,7 @@ uint64_t checksum_of(const LabelledTexts& texts) {
   return sum;
 }
 
-// The table's or the folder's, with the data's classes and the tokenizer's vocabulary.
+// Fits the table's or the folder's model to the data's classes and the tokenizer's vocabulary.
 ModelShape fit_model(ModelConfig& model, const TrainConfig& c, const LabelledTexts* train,
                      const Tokenizer* tokenizer) {
   ModelShape shape = model.shape();
@@ -67,7 +67,7 @@ ModelShape fit_model(ModelConfig& model, const TrainConfig& c, const LabelledTex
   return model.shape();
 }
 
-// The most that a batch can be: samples as long as the longest there is.
+// The largest micro-batch: all samples of the greatest length.
 void set_inputs(int64_t length, bool regression, Task& task) {
   task.inputs = [=](const TrainConfig&, at::Device device, int64_t batch) {
     const auto whole = at::TensorOptions().device(device).dtype(at::kLong);

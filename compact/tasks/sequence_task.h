@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tasks on sentences and pairs of sentences share: their encoder, its head and its data.
+// The encoder, its head and the data of tasks on sentences and pairs of sentences.
 #pragma once
 
 #include <optional>
@@ -11,14 +11,14 @@
 
 namespace compact {
 
-// Texts as files have them; `train` tells the classes, unless the model does.
+// Texts as files have them; the classes are those of `train`, unless the model has its own.
 struct SequenceTexts {
   std::optional<LabelledTexts> train, validation, test;
   std::optional<size_t> positive = {};  // the class that f1 is of; none: the head's second
 };
 
-// The task of these texts. Where there is no validation set, --validation_split holds part of the
-// training set out. Throws InputError where tokenizer, model and texts do not go together.
+// The task of these texts. Without a validation set --validation_split holds part of the training
+// set out. Throws InputError where tokenizer, model and texts do not fit together.
 Task open_sequences(const TrainConfig& config, const Opening& opening, SequenceTexts texts,
                     std::vector<std::string> metrics, std::vector<std::string>& warnings);
 }  // namespace compact

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a configuration to the things a run is made of.
+// Makes the parts of a run from its configuration.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,16 +16,16 @@
 
 namespace compact {
 
-// What there is for training beside the CPU.
+// Whether training can use a GPU.
 struct Accelerator {
-  bool gpu = false;      // that torch sees
-  bool kernels = false;  // of ours for it, in this build
+  bool gpu = false;      // torch sees one
+  bool kernels = false;  // this build has our kernels for it
 };
 Accelerator accelerator();
 
-// cpu or cuda. `auto` takes the GPU where there is one and this build has kernels for it; where
-// these alone are missing, it takes the CPU and adds a line to `warnings`. Throws InputError where
-// `cuda` lacks either.
+// cpu or cuda. `auto` takes the GPU where there is one and this build has kernels for it; if only
+// the kernels are missing, it takes the CPU and adds a line to `warnings`. `cuda` without either
+// throws InputError.
 at::Device device_of(const std::string& name, const Accelerator& there,
                      std::vector<std::string>& warnings);
 at::Device device_of(const std::string& name, std::vector<std::string>& warnings);
@@ -33,8 +33,8 @@ at::Device device_of(const std::string& name, std::vector<std::string>& warnings
 c10::DeviceType planned_device_of(const std::string& name, std::vector<std::string>& warnings);
 at::ScalarType dtype_of(const std::string& name);
 
-// Preset, then policy file, then --rank and its like, then --set. Options that take no effect add a
-// line to `warnings`. Not for --preset auto, which needs the model: see plans.h.
+// The policy of preset, policy file, --rank and the like, and --set, in this order. Options without
+// effect add lines to `warnings`. Not for --preset auto, which needs the model: see plans.h.
 Policy make_policy(const TrainConfig& config, std::vector<std::string>& warnings);
 
 // Samples of an update.
@@ -44,14 +44,14 @@ int64_t total_steps(const TrainConfig& config, int64_t ranks, int64_t samples);
 // Updates between evaluations: --eval_epochs over so many samples, else --eval_steps; 0: none.
 int64_t evaluation_interval(const TrainConfig& config, int64_t ranks, int64_t samples);
 
-// --tokenizer; else that of --model_name_or_path; else, for new weights, bytes. Without --tokenizer
-// and without `data` to read none: the vocabulary is then the model's own. Throws InputError where
-// a folder with weights has none.
+// --tokenizer; else that of --model_name_or_path; else, for new weights, bytes. Null without
+// --tokenizer and without `data` to read: the vocabulary is then the model's own. Throws InputError
+// where a folder with weights has no tokenizer.
 std::unique_ptr<Tokenizer> tokenizer_of(const TrainConfig& config, bool data);
-// Whether that is the tokenizer of --model_name_or_path, so that ids in the folder's files are its.
+// Whether it is that of --model_name_or_path, so that token ids in the folder's files are valid.
 bool reads_with_own_tokenizer(const TrainConfig& config);
 
-// What the seed is for: no two uses share random bits.
+// The uses of the seed; no two share random bits.
 enum class RandomUse : uint64_t { kWeights = 1, kData, kOptimizer, kNoise };
 uint64_t key_of(const TrainConfig& config, RandomUse use);
 

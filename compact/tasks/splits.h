@@ -12,7 +12,7 @@
 
 namespace compact {
 
-// Makes a data set of the samples of these numbers. `training`: they may be changed at random.
+// Makes a data set of the samples with these numbers. `training`: samples may be augmented.
 using MakePart =
     std::function<std::unique_ptr<Dataset>(std::vector<int64_t> samples, bool training)>;
 
@@ -24,7 +24,7 @@ void split_samples(const TrainConfig& config, int64_t count, const MakePart& mak
 // Adds a line where --validation_split is given beside a --validation_file.
 void say_unused_split(const TrainConfig& config, std::vector<std::string>& warnings);
 
-// ", validation 1,000, test 500": those that there are.
+// ", validation 1,000, test 500", without sets that do not exist.
 std::string held_out_text(const Task& task);
 
 }  // namespace compact

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tasks of GLUE, by an encoder.
+// The tasks of GLUE with an encoder.
 #include "compact/base/check.h"
 #include "compact/data/text/glue.h"
 #include "compact/tasks/sequence_task.h"
@@ -21,7 +21,7 @@ Task open_glue(const TrainConfig& c, const Opening& opening, std::vector<std::st
   if (!c.data_dir.empty()) {
     if (!opening.only_evaluates) texts.train = read_glue(glue, c.data_dir, "train");
     texts.validation = read_glue(glue, c.data_dir, glue.validation[0]);
-    // The second one of MultiNLI.
+    // MultiNLI's second validation set.
     if (glue.validation.size() > 1) texts.test = read_glue(glue, c.data_dir, glue.validation[1]);
   }
   texts.positive = 1;  // equivalent, duplicate

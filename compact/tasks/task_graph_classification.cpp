@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Classes of whole graphs, by a graph network.
+// Classification of whole graphs with a graph network.
 #include <algorithm>
 
 #include "compact/base/check.h"
@@ -37,7 +37,7 @@ Task open_graph(const TrainConfig& c, const Opening&, std::vector<std::string>& 
     return std::make_unique<GraphDataset>(set, std::move(samples), key);
   };
   split_samples(c, number_of(*set), part_of_it, task, warnings);
-  // The largest graphs, the most that a batch can be.
+  // The largest graphs make the largest batch.
   std::ranges::sort(by_size, std::greater{}, [&](int64_t i) {
     const LabelledGraph& g = set->graphs[static_cast<size_t>(i)];
     return g.features.size(0) + g.edges.size(1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Classes of images.
+// Classification of images.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ uint64_t checksum_of(const LabelledImages& data) {
   return std::stoull(xxh3(hash(images) + hash(labels)), nullptr, 16);
 }
 
-// Whether a model's head is for the classes of data, whose names it takes where it has none.
+// Whether a model's head is for the data's classes; a head without names gets theirs.
 bool is_for_classes(ModelShape& m, const LabelledImages& data) {
   if (m.labels.empty() || data.class_names.empty()) {
     if (data.classes != m.classes || !m.labels.empty()) return false;
@@ -44,7 +44,7 @@ bool is_for_classes(ModelShape& m, const LabelledImages& data) {
          });
 }
 
-// As the model reads them.
+// The images in the sizes that the model reads.
 LabelledImages fitted(LabelledImages data, const std::string& file, const ModelShape& m) {
   const auto s = data.images.sizes();
   COMPACT_CHECK(s[1] == m.channels && data.classes <= m.classes, file, ": images have ", s[1],
@@ -60,8 +60,8 @@ LabelledImages fitted(LabelledImages data, const std::string& file, const ModelS
   }
 }
 
-// A model has one size of images: that of the files it is first trained on, or --image_size. Others
-// are scaled to it, which is said unless it was asked for.
+// A model has one size of images: that of the files it is first trained on, or --image_size. Images
+// of other sizes are scaled to it, with a line in `warnings` unless --image_size was given.
 void open_data(const TrainConfig& c, ModelShape& m, Task& task,
                std::vector<std::string>& warnings) {
   const auto read = [&](const std::vector<std::string>& files, std::optional<ImageSize> size) {

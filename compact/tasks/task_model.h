@@ -12,19 +12,19 @@
 
 namespace compact {
 
-// What --model, or the folder --model_name_or_path, says. Throws InputError where it is for another
-// task, and as its family does.
+// The configuration of --model or of the folder --model_name_or_path. Throws InputError where it is
+// for another task, and as its family does.
 std::unique_ptr<ModelConfig> model_of(const TrainConfig& config);
 
-// Sets what a task takes of its model: config.json and how to make its network.
+// Sets config.json and the makers of networks in `task`.
 void set_model(const TrainConfig& config, const ModelConfig& model, Task& task);
 
-// After that, keeps the tokenizer beside the model. Throws InputError where transformers would read
-// it otherwise there and a run begins; one that goes on gets a line in `warnings`.
+// To be called after set_model(): adds the tokenizer's files. Where transformers would read these
+// otherwise beside the model, throws InputError; a resumed run gets a line in `warnings`.
 void set_tokenizer(const TrainConfig& config, const Opening& opening, const Tokenizer& tokenizer,
                    Task& task, std::vector<std::string>& warnings);
 
-// Throws InputError where an option asks for longer sequences than the model has places for.
+// Throws InputError where an option asks for longer sequences than the model can read.
 void check_length(const char* option, int64_t tokens, const ModelShape& shape);
 
 }  // namespace compact

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Classes of a graph's nodes, by a graph network.
+// Classification of a graph's nodes with a graph network.
 #include <filesystem>
 
 #include "compact/base/check.h"
@@ -32,7 +32,7 @@ Task open_node(const TrainConfig& c, const Opening&, std::vector<std::string>&) 
   Graph graph = read_graph_npz(file);
   graph.features = normalize_rows(graph.features);
   set_graph_model(c, graph.features.size(1), graph.classes, task);
-  // Kept with the model, so that `compact eval` sees no node that was trained on.
+  // Written beside the model, so that `compact eval` scores no node that was trained on.
   const uint64_t split_seed = split_seed_of(c);
   const NodeSplit split = planetoid_split(graph, split_seed);
   const uint64_t key = key_of(c, RandomUse::kData);

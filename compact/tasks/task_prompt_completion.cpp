@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Completions of prompts: the loss is on what is to be said, not on what was asked.
+// Completions of prompts: the loss is on the completion's tokens only.
 #include <algorithm>
 
 #include "compact/base/check.h"
@@ -44,7 +44,7 @@ Task open_prompt(const TrainConfig& c, const Opening& opening, std::vector<std::
   const uint64_t key = key_of(c, RandomUse::kData);
   const Padding padding{.pad = static_cast<int64_t>(tokenizer->end_of_text()),
                         .max_length = c.block_size};
-  // The last token of a sample is only a target.
+  // One token more, since the last one is only a target.
   const PromptOptions options{.prompt = c.prompt_column,
                               .completion = c.completion_column,
                               .max_length = c.block_size + 1,
@@ -86,7 +86,7 @@ Task open_prompt(const TrainConfig& c, const Opening& opening, std::vector<std::
 
 }  // namespace
 
-// `compact eval` takes the task before it in the table, language-modeling.
+// task_of_folder() never gives it: language-modeling, which is for the same models, comes first.
 extern const TaskInfo prompt_completion = {
     .name = "prompt-completion",
     .summary = "completions of prompts",

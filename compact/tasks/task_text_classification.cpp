@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Classes or values of one's own sentences or pairs of sentences, by an encoder.
+// Classes or values of sentences or pairs of sentences, with an encoder.
 #include "compact/base/check.h"
 #include "compact/tasks/sequence_task.h"
 #include "compact/tasks/task_model.h"

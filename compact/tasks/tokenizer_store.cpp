@@ -21,7 +21,7 @@ const char* const kKey = "compact_tokenizer";
 const char* const kLowerCase = "do_lower_case";
 
 // For a folder with both files: tokens that tokenizer.json adds must be in the SentencePiece model,
-// to which none can be added, except a token that only fills batches up.
+// which cannot be extended; except a padding token.
 void check_added_tokens(const std::string& file, const Tokenizer& tokenizer) {
   const nlohmann::json json = read_json(file);
   if (!json.is_object() || !json.contains("added_tokens")) return;
@@ -55,15 +55,15 @@ std::map<std::string, std::string> tokenizer_files(const Tokenizer& tokenizer,
         "beside such a model as Qwen2Tokenizer, which splits words at other places; take a "
         "tokenizer.json with Qwen's normalizer and pre_tokenizer, `--tokenizer bytes`, or a "
         "model of another type, as qwen3 or llama");
-  // What the tokenizer came with stays; what it lacks is added, so that `transformers` loads it.
+  // Keeps the tokenizer's own keys and adds those that `transformers` needs to load it.
   std::string& text = files[kConfigFile];
   nlohmann::json config = text.empty() ? nlohmann::json::object() : parse_json(text, kConfigFile);
   for (const auto& [key, value] : tokenizer.config()) {
     if (!config.contains(key) || key == kLowerCase) config[key] = nlohmann::json::parse(value);
   }
   if (files.contains(kJsonFile)) {
-    // Classes of other names make a tokenizer again from its vocabulary and leave out what they do
-    // not know; this one takes the file as it is.
+    // Other classes rebuild a tokenizer from its vocabulary and drop what they do not know; this
+    // one reads the file as it is.
     config["tokenizer_class"] = "PreTrainedTokenizerFast";
     config.erase("auto_map");
   }
@@ -94,7 +94,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& folder) {
       return make_tokenizer(spec, where);
     }
     lower_case = json_flag(json, kLowerCase, true, file);
-    // Vocabularies alone do not say what goes with them; a tokenizer.json does.
+    // Only a tokenizer.json has these settings; beside mere vocabularies they must be the usual.
     if (!has("tokenizer.json") && !has("tokenizer.model")) {
       for (const auto& [key, known] :
            {std::pair{"strip_accents", lower_case}, std::pair{"tokenize_chinese_chars", true},
@@ -110,7 +110,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& folder) {
       return make_tokenizer({type == "BPE" ? "bpe" : "wordpiece", {{"file", file}}},
                             folder.string());
     } catch (const InputError&) {
-      if (!has("tokenizer.model")) throw;  // which says the same to SentencePiece
+      if (!has("tokenizer.model")) throw;  // else that file holds the same tokenizer
     }
   }
   if (has("tokenizer.model")) {

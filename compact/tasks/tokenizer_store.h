@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tokenizer kept in the folder of the model that was trained with it: its own files by the names
-// that Hugging Face folders give them, and tokenizer_config.json with
+// Stores a tokenizer in the folder of a model: its files by the names of Hugging Face, and
+// tokenizer_config.json with
 //   {"compact_tokenizer": "sentencepiece:file=tokenizer.model"}
 // and what `transformers` needs to load it, so that the folder needs nothing from outside.
 #pragma once
@@ -16,18 +16,17 @@
 
 namespace compact {
 
-// The files that keep a tokenizer beside the model of a config.json, by name: Tokenizer::files(),
-// and a tokenizer_config.json by which AutoTokenizer of transformers 5 gives the same ids. Throws
-// InputError, which names a way out, where it would not; where `warnings` are given, that goes
-// there, and the files are those that there are.
+// The files, by name, that store a tokenizer beside the model of a config.json: Tokenizer::files(),
+// and a tokenizer_config.json by which AutoTokenizer of transformers 5 gives the same ids. Where it
+// would not, throws InputError with a remedy; with `warnings` adds that as a line instead.
 std::map<std::string, std::string> tokenizer_files(const Tokenizer& tokenizer,
                                                    const nlohmann::json& config,
                                                    std::vector<std::string>* warnings = nullptr);
 
-// The tokenizer of a model folder: the stored one, or what Hugging Face folders have, in the order
-// in which transformers looks: a tokenizer.json of BPE or WordPiece; a SentencePiece
-// tokenizer.model; vocab.json with merges.txt; vocab.txt (lower case unless tokenizer_config.json
-// says do_lower_case false). Throws InputError where there is none, or a file is not valid.
+// The tokenizer of a model folder: the stored one, or a file of Hugging Face, in transformers'
+// order: a tokenizer.json of BPE or WordPiece; a SentencePiece tokenizer.model; vocab.json with
+// merges.txt; vocab.txt (lower case unless tokenizer_config.json says do_lower_case false). Throws
+// InputError where there is none, or a file is not valid.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& folder);
 
 }  // namespace compact

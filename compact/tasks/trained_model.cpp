@@ -17,7 +17,7 @@
 namespace compact {
 namespace {
 
-// What the run was for; empty where its file does not say. Other versions have other options there.
+// The run's task, or empty. Reads only this key, since other versions have other options.
 std::string task_of_run(const std::string& train_config) {
   const nlohmann::json json = read_json(train_config);
   const auto task = json.is_object() ? json.find("task") : json.end();
@@ -29,7 +29,7 @@ bool is_table_name(const std::string& path) {
   return name.ends_with(".jsonl") || name.ends_with(".csv") || name.ends_with(".tsv");
 }
 
-// That of the folder; where a task of GLUE is named, on that task's files.
+// The folder's task; or, where a task of GLUE is named, `glue`.
 const TaskInfo& evaluated_task(const TrainConfig& c) {
   const TaskInfo& of_folder = task_of_folder(c.model_name_or_path);
   const bool file = !c.validation_file.empty(), name = !c.task_name.empty();
@@ -40,7 +40,7 @@ const TaskInfo& evaluated_task(const TrainConfig& c) {
     const std::string run = c.model_name_or_path + "/train_config.json";
     if (task.empty() && is_file(run)) {
       task = task_of_run(run);
-      // A text is measured as one, whatever the model was tuned on.
+      // Plain text is scored as language modeling, even for a model tuned on prompts.
       if (task == prompt_completion.name && !is_table_name(c.validation_file[0])) task.clear();
     }
     if (task == glue.name || task.empty()) return of_folder;

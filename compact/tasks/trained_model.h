@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model folder, opened for what its task reads.
+// A model folder opened with the data of its task.
 #pragma once
 
 #include <memory>
@@ -11,15 +11,15 @@
 namespace compact {
 
 struct TrainedModel {
-  TrainConfig config;  // as its task takes it
+  TrainConfig config;  // with the task's defaults
   Task task;           // with the data of --validation_file, or of --data_dir
   std::unique_ptr<Network> network;
   std::vector<std::string> warnings;  // about its files, one line each
 };
 
-// --model_name_or_path with its weights, on --device. With --task_name what it is evaluated on are
-// that task's own files of GLUE. Throws InputError where the folder or the data are not named,
-// cannot be read or do not go together.
+// --model_name_or_path with its weights, on --device. With --task_name the data are that task's
+// files of GLUE. Throws InputError where the folder or the data are not named, cannot be read or do
+// not fit together.
 TrainedModel open_trained_model(TrainConfig config);
 
 }  // namespace compact

@@ -16,7 +16,7 @@
 
 namespace compact {
 
-// On the batch to come, which stays to come.
+// Probes use the next batch without consuming it.
 void Run::choose_bits() {
   progress_->settle();
   const GatheredWeights gathered(group_, *model_, *optimizer_);

@@ -10,7 +10,7 @@ namespace {
 constexpr float kLowest = -std::numeric_limits<float>::infinity(),
                 kNotANumber = std::numeric_limits<float>::quiet_NaN();
 
-COMPACT_INLINE Vec larger(Vec a, Vec b) { return select(b > a, b, a); }  // NaN in b is passed over
+COMPACT_INLINE Vec larger(Vec a, Vec b) { return select(b > a, b, a); }  // ignores NaN in b
 
 template <class T>
 float row_max(const T* x, int64_t n) {
@@ -25,7 +25,7 @@ float row_max(const T* x, int64_t n) {
   return best;
 }
 
-// Zero in the lanes that are not there.
+// x with zeros in the lanes from n on.
 COMPACT_INLINE Vec keep(Vec x, Full) { return x; }
 COMPACT_INLINE Vec keep(Vec x, int n) { return fill_from(x, n, 0.0f); }
 
@@ -70,7 +70,7 @@ void cross_entropy_backward(const CrossEntropyBackward& a, const Launch& launch)
         return;
       }
       const auto gradient = [&](auto&& log_prob) {
-        // before the loop: grad may be logits
+        // before the loop, since grad may be logits
         const float at_target = (lanes(exp(log_prob(target, 1)))[0] - 1.0f) * a.scale;
         for_lanes(a.vocabulary, [&](int64_t i, auto count) {
           store(grad + i, exp(log_prob(i, count)) * a.scale, count);

@@ -11,7 +11,7 @@ namespace {
 
 static_assert(kFloat8Block == kPhiloxHalves);
 
-// What float8_code gives, on all lanes.
+// float8_code() on all lanes.
 template <bool kSigned>
 COMPACT_INLINE UVec codes_of(Vec x, float inverse, UVec random) {
   constexpr Float8Format kFormat = float8_format(kSigned);
@@ -48,7 +48,7 @@ void pack_block(const Float8Pack& a, int64_t block, int64_t at, int64_t count) {
   });
 }
 
-// What float8_value gives, on all lanes, before the block's power.
+// float8_value() on all lanes, without the block's scale.
 template <bool kSigned>
 COMPACT_INLINE Vec values_of(UVec code) {
   constexpr Float8Format kFormat = float8_format(kSigned);

@@ -11,7 +11,7 @@
 #include <cstring>
 
 #if defined(__AVX512F__) || defined(__AVX2__)
-#if defined(__GNUC__) && !defined(__clang__)  // GCC 12's own headers, once inlined
+#if defined(__GNUC__) && !defined(__clang__)  // false warnings of GCC 12's own headers
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
@@ -27,8 +27,8 @@ inline constexpr int kLanes = 16;
 #if defined(__AVX2__) && !defined(__AVX512F__)
 #define COMPACT_PAIRS_OF_REGISTERS
 
-// GCC compares vectors that are longer than a register lane by lane with scalar instructions, and
-// every choice by a comparison with it.
+// A vector of two registers. GCC compiles comparisons of a longer vector than a register, and
+// selections by them, to scalar instructions for each lane.
 template <class T>
 struct Pair {
   typedef T Half __attribute__((vector_size(8 * sizeof(T))));
@@ -102,7 +102,7 @@ COMPACT_INLINE To convert(V v) {
 COMPACT_INLINE Vec splat(float x) { return Vec{} + x; }
 COMPACT_INLINE UVec splat(uint32_t x) { return UVec{} + x; }
 
-// Sixteen lanes, or whatever V is, from memory and to it.
+// Loads and stores a V at any alignment.
 template <class V>
 COMPACT_INLINE V load_raw(const void* p) {
   V v;
@@ -113,7 +113,7 @@ template <class V>
 COMPACT_INLINE void store_raw(void* p, V v) {
   std::memcpy(p, &v, sizeof v);
 }
-#if defined(COMPACT_PAIRS_OF_REGISTERS)  // register by register: GCC copies a whole one through the
+#if defined(COMPACT_PAIRS_OF_REGISTERS)  // one register at a time: GCC copies a Pair through the
                                          // stack
 template <class V>
 requires requires { typename V::Half; }
@@ -128,7 +128,7 @@ COMPACT_INLINE void store_raw(void* p, Pair<T> v) {
 }
 #endif
 
-// Its lanes as an array.
+// The lanes of v as an array.
 COMPACT_INLINE std::array<float, kLanes> lanes(Vec v) {
   return std::bit_cast<std::array<float, kLanes>>(v);
 }

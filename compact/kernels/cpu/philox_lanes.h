@@ -12,8 +12,7 @@ inline constexpr int kPhiloxWords = 4 * kPhiloxCounters;
 
 #if defined(__AVX512F__) || defined(__AVX2__)
 
-// A register of 64-bit lanes. low_and_high: the low half of a lane from a, the high one from b's
-// low.
+// A register of 64-bit lanes. low_and_high: a's low halves, with b's low halves as the high ones.
 #if defined(__AVX512F__)
 struct PhiloxRegister {
   typedef __m512i T;
@@ -50,12 +49,12 @@ struct PhiloxRegister {
 };
 #endif
 
-// Counters are 64-bit lanes of which the low halves count: the multiplication ignores the others.
-// out[4 c + w] = word w of philox(key, counter + c).
+// Values are in the low halves of 64-bit lanes: the multiplication ignores the high halves. out[4 c
+// + w] = word w of philox(key, counter + c).
 COMPACT_INLINE void philox_words(uint64_t key, uint64_t counter, uint32_t* out) {
   typedef PhiloxRegister R;
   constexpr int kWidth = sizeof(R::T) / sizeof(uint64_t),
-                kSets = 4;  // which registers hold at once
+                kSets = 4;  // that fit into the registers
   static_assert(kPhiloxCounters % (kWidth * kSets) == 0);
   const R::T m0 = R::all(0xD2511F53), m1 = R::all(0xCD9E8D57);
   for (int done = 0; done < kPhiloxCounters; done += kWidth * kSets) {

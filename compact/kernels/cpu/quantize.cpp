@@ -38,7 +38,7 @@ COMPACT_INLINE Range range_of(const T* x, int64_t count) {
           across(broken, [](uint32_t a, uint32_t b) { return a | b; }) == 0};
 }
 
-// The order of the contract: one running sum a lane.
+// A sum in the order that kernels/codecs.h defines: one running sum a lane.
 template <class Term>
 COMPACT_INLINE float lane_sum(int64_t count, Term&& term) {
   Vec sum{};
@@ -66,7 +66,7 @@ GroupScale scale_of(const T* x, int64_t count, Type type) {
   }
 }
 
-// What quantize_code gives, on all lanes.
+// quantize_code() on all lanes.
 template <int kBits, Levels kLevels, Rounding kRounding>
 COMPACT_INLINE UVec codes_of(Vec x, float offset, float inverse, const uint16_t* random) {
   constexpr int kTop = (1 << kBits) - 1;
@@ -169,8 +169,8 @@ Place place_of(const QuantizeFormat& f, int64_t n, int64_t group) {
           row * f.row_bytes(n) + g * (f.group * f.bits / 8)};
 }
 
-// The offset and the step of a group. Their type is asked for here, once a group, and not around
-// the loops, which would be compiled for each.
+// Stores a group's offset and step. Dispatches on their type once a group: around the loops that
+// would compile these for each type.
 COMPACT_INLINE void set_scale(Type type, void* scales, int64_t g, GroupScale s) {
   with_type(type, [&]<class S>() {
     store(static_cast<S*>(scales)[2 * g], s.offset);
@@ -191,7 +191,7 @@ COMPACT_INLINE GroupScale scale_at(Type type, const void* scales, int64_t g) {
 void quantize(const Quantize& a, const Launch& launch) {
   if (a.rows * a.n == 0) return;
   const QuantizeFormat& f = a.format;
-  // Groups that one call of philox_words serves, or calls that a group takes.
+  // How many groups share one call of philox_words, and how many calls a group needs.
   const int64_t batch = std::max<int64_t>(1, kPhiloxHalves / f.group), all = a.rows * f.groups(a.n);
   const int64_t calls = std::max<int64_t>(1, f.group / kPhiloxHalves);
   with_type(a.type, [&]<class T>() {

@@ -31,7 +31,7 @@ float sign_of(const uint32_t* signs, int64_t bit) {
   return signs[bit / 32] >> (bit % 32) & 1 ? -1.0f : 1.0f;
 }
 
-// The chosen coordinates, 16 at a time: which of them, and how many came before.
+// The chosen coordinates in blocks of 16: a mask for each block, and how many precede it.
 struct Choice {
   explicit Choice(const SrhtPlan& plan)
       : index(plan.index), n(plan.n), r(plan.r), mask(static_cast<size_t>((n + 15) / 16)) {
@@ -51,7 +51,7 @@ struct Choice {
     for (int64_t j = 0; j < r; ++j) out[j] = x[index[j]];
 #endif
   }
-  // x = 0 but x[index[j]] = z[j]. Reads and writes up to a register's width beyond.
+  // x = 0 except x[index[j]] = z[j]. Reads and writes up to a register's width beyond.
   void scatter(const float* z, float* x) const {
 #if defined(__AVX512F__)
     for (size_t b = 0; b < mask.size(); ++b) {

@@ -33,7 +33,7 @@ __global__ void pack(BitPack a, bool aligned) {
     const int64_t byte = at / 8 + lane() * kWordBytes;
     store_words(a.bits + byte, bytes, (a.count + 7) / 8 - byte, aligned);
   });
-  if (stray && a.strays) *a.strays = 1;  // whoever writes, writes the same
+  if (stray && a.strays) *a.strays = 1;  // all threads write the same value
 }
 
 template <class U>

@@ -25,7 +25,7 @@ inline constexpr int kThreads = 256;
 #if defined(__CUDACC__)
 inline constexpr int64_t kMaxBlocks = 1 << 20;  // grids stride over what is left
 #else
-inline constexpr int64_t kMaxBlocks = 3;  // so that tests see them do it
+inline constexpr int64_t kMaxBlocks = 3;  // so small that tests cover it
 #endif
 
 // Blocks of a kernel that walk over rows and hold in registers what all rows share.
@@ -76,7 +76,7 @@ __device__ inline void store_pack(T* to, const float (&from)[V], int64_t left, b
   }
 }
 
-// The same of the elements themselves.
+// The same without conversion to f32.
 template <int V, class T>
 __device__ inline Words<T, V> load_words(const T* from, int64_t left, bool aligned) {
   constexpr int kStep = V < kPack<T> ? V : kPack<T>;
@@ -118,7 +118,7 @@ struct Sum {
   static constexpr float kIdentity = 0.0f;
   __device__ static float of(float a, float b) { return a + b; }
 };
-struct Max {  // a NaN is passed over
+struct Max {  // ignores NaN
   static constexpr float kIdentity = -__builtin_huge_valf();
   __device__ static float of(float a, float b) { return fmaxf(a, b); }
 };

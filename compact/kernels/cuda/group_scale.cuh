@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Offset and step of a group: of what lanes hold of it, and as they are stored.
+// Computes offset and step of a group from the values that lanes hold, and stores them.
 #pragma once
 
 #include "compact/kernels/cuda/cuda.cuh"
@@ -25,8 +25,8 @@ __device__ inline GroupScale spread_scale(float low, float high, int broken, int
   return range_scale<kBits, kLevels>(low, high, type);
 }
 
-// The sum that the contract asks for of a group, from the lane that holds its sum j at
-// 4 (lane % 4) + j, in all lanes. `lanes` hold the group.
+// A group's sum in the order that kernels/codecs.h defines, in all of its `lanes` lanes; each lane
+// gives the partial sums 4 (lane % 4) + j.
 __device__ inline float joined(float (&sum)[kPart], int lanes) {
   const int begin = lane() / lanes * lanes;
 #pragma unroll
@@ -38,8 +38,8 @@ __device__ inline float joined(float (&sum)[kPart], int lanes) {
   return __shfl_sync(kAllLanes, all, begin);
 }
 
-// Adds the elements of a group in the order of the contract, element j to sum j % 16: `get` gives
-// those of a step.
+// Adds the elements of a group in the order that kernels/codecs.h defines, element j to sum j % 16:
+// `get` gives those of a step.
 template <class Get, class F>
 __device__ inline float contract_sum(Get get, int lanes, int steps, F of) {
   const int begin = lane() / lanes * lanes + lane() % (kSums / kPart);

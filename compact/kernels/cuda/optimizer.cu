@@ -177,7 +177,7 @@ __global__ void fold_groups(Fold a, int64_t groups) {
   }
 }
 
-// No tensors yet, but what those like `a` share.
+// Steps without tensors yet, with the settings that they will share with `a`.
 Steps begun(const AdamW& a) {
   Steps s;
   s.aligned = 0;

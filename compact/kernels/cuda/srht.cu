@@ -111,7 +111,7 @@ __device__ inline void flip(float* row, int offset, int k, const uint32_t* signs
   __syncthreads();
 }
 
-// What both directions need beside the plan.
+// Sizes and factors that both directions use beside the plan.
 struct Shape {
   int n, k;
   float half_scale;  // 1 / sqrt(k)

@@ -50,7 +50,7 @@ int64_t bytes_of(const SrhtTranspose& a) {
 }
 int64_t bytes_of(const Draw& a) { return a.count * size_of(a.type); }
 int64_t bytes_of(const Dropout& a) { return 2 * a.count * size_of(a.type); }
-// Weights are read as they are, or from a master, which is written beside them.
+// Bytes of reading and writing a weight, or of doing so to its master and writing the weight.
 int64_t weight_bytes(const float* master, Type type) {
   return master ? 8 + size_of(type) : 2 * size_of(type);
 }
@@ -91,7 +91,7 @@ void show(const char* name, const Args& args) {
   if (watching) watching({name, bytes_of(args), launches_of(args)});
 }
 
-// As many kernels as there are, each of which shows itself.
+// The kernels, each of which only reports its call to the watch.
 #define X(name, Args) \
   void shown_##name(const Args& args, const Launch&) { show(#name, args); }
 COMPACT_KERNELS(X)

@@ -59,12 +59,12 @@ bool alone(const at::Tensor& t) {
 bool owned(const at::Tensor& t) { return alone(t) && t.is_contiguous(); }
 
 void VersionCheck::add(const at::Tensor& t) {
-  seen_.push_back({t.detach(), decltype(Seen::tensor)(t.getIntrusivePtr()),
-                   static_cast<uint32_t>(t._version())});
+  added_.push_back({t.detach(), decltype(Added::tensor)(t.getIntrusivePtr()),
+                    static_cast<uint32_t>(t._version())});
 }
 
 void VersionCheck::check(const char* who) const {
-  for (const auto& [value, tensor, version] : seen_) {
+  for (const auto& [value, tensor, version] : added_) {
     TORCH_CHECK(static_cast<uint32_t>(value._version()) == version, "[", who,
                 "] a tensor that the backward pass reads was changed in place: it is at version ",
                 value._version(), ", expected ", version);

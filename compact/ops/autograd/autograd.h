@@ -46,9 +46,8 @@ struct NoAutocast {
   c10::impl::ExcludeDispatchKeyGuard guard{c10::autocast_dispatch_keyset};
 };
 
-// Throws InputError where a tensor is none whose memory our nodes can read and write, and whose
-// derivatives they give: one of functorch or of forward-mode differentiation, or a subclass with a
-// dispatch of its own.
+// Throws InputError on a tensor that our nodes cannot read or differentiate: one of functorch, with
+// a forward-mode tangent, of a subclass with its own dispatch, sparse or negated.
 void check_plain(const char* who, const at::Tensor& t);
 
 bool any_requires_grad(std::span<const at::Tensor> tensors);
@@ -56,8 +55,7 @@ bool any_requires_grad(std::span<const at::Tensor> tensors);
 // Sum of elements times element size; undefined tensors count nothing.
 int64_t bytes_of(std::span<const at::Tensor> tensors);
 
-// True where nobody else can see the tensor's memory, so that it may be written in place; owned:
-// and its elements lie in order.
+// alone: no other tensor shares its memory, which may be overwritten. owned: alone and contiguous.
 bool alone(const at::Tensor& t);
 bool owned(const at::Tensor& t);
 
@@ -69,12 +67,12 @@ class VersionCheck {
   void check(const char* who) const;
 
  private:
-  struct Seen {
-    at::Tensor value;  // of its version and memory then, whatever becomes of the tensor
+  struct Added {
+    at::Tensor value;  // an alias: shares the version counter, keeps the memory of that time
     c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> tensor;
     uint32_t version;
   };
-  std::vector<Seen> seen_;
+  std::vector<Added> added_;
 };
 
 }  // namespace compact

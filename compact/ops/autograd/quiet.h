@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// LibTorch's warnings of what is meant, kept from the user's console on this thread while it lives.
+// Silences LibTorch's warnings on this thread while it lives, where we cause them on purpose.
 #pragma once
 
 #include <c10/util/Exception.h>

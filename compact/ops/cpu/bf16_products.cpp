@@ -27,7 +27,7 @@ using at::Tensor;
 bool all_bf16(const Tensor& a, const Tensor& b) {
   return a.scalar_type() == at::kBFloat16 && b.scalar_type() == at::kBFloat16;
 }
-// What is no product of matrices that fit is LibTorch's to refuse.
+// Other operands are left to LibTorch, which refuses those that do not fit.
 bool matrices(const Tensor& a, const Tensor& b) {
   return all_bf16(a, b) && a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0);
 }
@@ -35,7 +35,7 @@ bool batches(const Tensor& a, const Tensor& b) {
   return all_bf16(a, b) && a.dim() == 3 && b.dim() == 3 && a.size(0) == b.size(0) &&
          a.size(2) == b.size(1);
 }
-// Whether a result can be written while operands are read, as large as it must be.
+// Whether `out` is a bf16 tensor of these sizes that shares no memory with the operands.
 bool apart(const Tensor& out, at::IntArrayRef sizes, const Tensor& a, const Tensor& b) {
   return out.scalar_type() == at::kBFloat16 && out.sizes() == sizes && !out.is_alias_of(a) &&
          !out.is_alias_of(b);
@@ -154,9 +154,9 @@ std::tuple<Tensor, Tensor, Tensor> flash_backward(const Tensor& gout, const Tens
                    gout, q, k, v, out, lse, dropout, causal, mask, scale);
 }
 
-// In place of LibTorch's kernels while it lives.
+// Our kernels, registered in place of LibTorch's for as long as the library lives.
 std::unique_ptr<torch::Library> converting() {
-  const QuietWarnings quiet;  // of what is replaced
+  const QuietWarnings quiet;  // which a replaced kernel causes
   auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "aten",
                                                   c10::DispatchKey::CPU, __FILE__, __LINE__);
   library->impl("mm", &mm);
@@ -174,7 +174,7 @@ std::unique_ptr<torch::Library> converting() {
   return library;
 }
 
-// What oneDNN says, whose products LibTorch takes where there are any.
+// Asks oneDNN, which LibTorch uses for bf16 products where the processor has instructions for them.
 bool processor_has_bf16() {
   const auto op =
       c10::Dispatcher::singleton().findSchema({"mkldnn::_is_mkldnn_bf16_supported", ""});
@@ -195,7 +195,7 @@ std::atomic<Bf16Products> g_how = Bf16Products::kNative;
 }  // namespace
 
 void set_bf16_products(std::optional<Bf16Products> how) {
-  // Never destroyed: at the end of the process the dispatcher may be gone before.
+  // Never destroyed: at exit the dispatcher may already be gone.
   static auto* const mutex = new std::mutex;
   static auto* const library = new std::unique_ptr<torch::Library>;
   const Bf16Products now = how.value_or(usual());

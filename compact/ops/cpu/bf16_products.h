@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matrix products and attention in bfloat16 on processors without instructions for it. There
-// LibTorch computes them in plain loops, 10 to 100 times slower than in f32. In their place tiles
-// of the operands are converted to f32, in a buffer of bounded size, multiplied by the f32 library
-// that there is, summed in f32 and rounded once.
+// LibTorch computes them in plain loops, 10 to 100 times slower than in f32. Here tiles of the
+// operands are converted to f32 in a buffer of bounded size, multiplied by LibTorch's f32 products,
+// summed in f32 and rounded once.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,19 +17,19 @@ enum class Bf16Products {
   kConverted,  // by converted tiles
 };
 
-// What reports say of the second.
+// What reports say of kConverted.
 inline constexpr const char* kConvertedProducts =
     "in tiles of f32, as this processor has no bf16 instructions";
 
-// Sets how products and attention in bf16 on the CPU are computed in this process, whoever asks
-// for them: mm, addmm, bmm, baddbmm and flash attention of LibTorch, forward and backward.
-// nullopt: as the environment variable COMPACT_BF16_PRODUCTS says (`native` or `converted`), else
-// converted where oneDNN says that it has no bf16 for this processor. To be called while no
-// product runs. Throws InputError where the variable says something else.
+// Sets how this process computes bf16 products and attention on the CPU, for every caller: mm,
+// addmm, bmm, baddbmm and flash attention of LibTorch, forward and backward. nullopt: as the
+// environment variable COMPACT_BF16_PRODUCTS says (`native` or `converted`), else converted where
+// oneDNN says that it has no bf16 for this processor. To be called while no product runs. Throws
+// InputError where the variable says something else.
 void set_bf16_products(std::optional<Bf16Products> how = {});
-// As set last, at first kNative.
+// The setting in force; kNative before the first call.
 Bf16Products bf16_products();
-// The same as set_bf16_products() at the first call, nothing at later ones.
+// Calls set_bf16_products() once; later calls do nothing.
 void choose_bf16_products();
 
 // out [m, n] = beta self + alpha a [m, k] b [k, n], all bf16; self is as large as out, or not

@@ -13,19 +13,19 @@ namespace {
 using at::Tensor;
 using Mask = std::optional<at::Tensor>;
 
-// Elements of a tensor in f32 at a time, where more than one head is in them.
+// Most elements of a tensor converted to f32 at a time, unless a single head has more.
 constexpr int64_t kElements = int64_t{1} << 19;
 
-// Some heads of some samples; all heads where queries have other heads than keys.
+// Some heads of some samples; all heads where there are fewer of keys than of queries.
 struct Heads {
   int64_t sample, samples, head, heads;
 
-  Tensor of(const Tensor& t) const {
+  Tensor slice(const Tensor& t) const {
     return t.narrow(0, sample, samples).narrow(1, head, std::min(heads, t.size(1)));
   }
-  Tensor f32(const Tensor& t) const { return of(t).to(at::kFloat); }
+  Tensor f32(const Tensor& t) const { return slice(t).to(at::kFloat); }
   // A mask is [queries, keys] or has a batch and heads, each of which may be 1.
-  Mask of(const Mask& mask) const {
+  Mask slice(const Mask& mask) const {
     if (!mask || !mask->defined()) return {};
     Tensor m = *mask;
     if (m.dim() == 4) {
@@ -53,7 +53,7 @@ void each_part(const Tensor& q, const Tensor& k, const std::function<void(const 
   }
 }
 
-// As LibTorch's kernel lays its results out: [batch, tokens, heads, ...] in memory.
+// An empty tensor in the layout of LibTorch's kernel: [batch, tokens, heads, ...] in memory.
 Tensor by_token(const Tensor& like) {
   return at::empty({like.size(0), like.size(2), like.size(1), like.size(3)}, like.options())
       .transpose(1, 2);
@@ -69,9 +69,9 @@ std::tuple<Tensor, Tensor> converted_attention(const Tensor& q, const Tensor& k,
       at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat)).transpose(1, 2);
   each_part(q, k, [&](const Heads& part) {
     const auto [o, l] = at::_scaled_dot_product_flash_attention_for_cpu(
-        part.f32(q), part.f32(k), part.f32(v), dropout, causal, part.of(mask), scale);
-    part.of(out).copy_(o);
-    part.of(lse).copy_(l);
+        part.f32(q), part.f32(k), part.f32(v), dropout, causal, part.slice(mask), scale);
+    part.slice(out).copy_(o);
+    part.slice(lse).copy_(l);
   });
   return {out, lse};
 }
@@ -82,11 +82,11 @@ std::tuple<Tensor, Tensor, Tensor> converted_attention_backward(
   const Tensor gq = by_token(q), gk = by_token(k), gv = by_token(v);
   each_part(q, k, [&](const Heads& part) {
     const auto [a, b, c] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-        part.f32(gout), part.f32(q), part.f32(k), part.f32(v), part.f32(out), part.of(lse), dropout,
-        causal, part.of(mask), scale);
-    part.of(gq).copy_(a);
-    part.of(gk).copy_(b);
-    part.of(gv).copy_(c);
+        part.f32(gout), part.f32(q), part.f32(k), part.f32(v), part.f32(out), part.slice(lse),
+        dropout, causal, part.slice(mask), scale);
+    part.slice(gq).copy_(a);
+    part.slice(gk).copy_(b);
+    part.slice(gv).copy_(c);
   });
   return {gq, gk, gv};
 }

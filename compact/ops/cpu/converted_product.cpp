@@ -16,8 +16,8 @@ constexpr int64_t kTile = 1024, kInner = 1024;
 // Elements of the buffers of a group of small products.
 constexpr int64_t kGroupElements = int64_t{1} << 20;
 
-// Equal parts of n, of at most `most`. A plan looks at the first two and the last: all between take
-// what the second does.
+// Splits n into equal parts of at most `most`. A plan runs the first two and the last only: those
+// between take the memory that the second does.
 struct Parts {
   int64_t n, size, last;
   bool planned;
@@ -26,7 +26,7 @@ struct Parts {
     size = (n + count - 1) / count;
     last = (n - 1) / size * size;
   }
-  int64_t of(int64_t first) const { return std::min(size, n - first); }
+  int64_t size_at(int64_t first) const { return std::min(size, n - first); }
   int64_t after(int64_t first) const {
     return planned && first > 0 && first < last ? last : first + size;
   }
@@ -34,8 +34,8 @@ struct Parts {
 
 bool by_rows(const Tensor& t) { return t.stride(-1) == 1 || t.stride(-2) != 1; }
 
-// f32 values of a matrix or a batch of them in the memory of `buffer`, in the order of its own, so
-// that a transposed matrix is copied along its memory.
+// A matrix, or a batch of them, copied to f32 into `buffer` in the order of its memory, so that a
+// transposed matrix is read sequentially.
 Tensor converted(const Tensor& t, const Tensor& buffer) {
   const bool rows = by_rows(t);
   const Tensor from = rows ? t : t.transpose(-2, -1);
@@ -69,17 +69,17 @@ void converted_product(const Tensor& out, const Tensor& self, const Tensor& a, c
                of_b = buffer_of(out, columns.size * inner.size),
                of_out = buffer_of(out, rows.size * columns.size);
   for (int64_t j = 0; j < n; j = columns.after(j)) {
-    const int64_t width = columns.of(j);
+    const int64_t width = columns.size_at(j);
     Tensor y;
     for (int64_t i = 0; i < m; i = rows.after(i)) {
-      const int64_t height = rows.of(i);
+      const int64_t height = rows.size_at(i);
       const auto tile = [&](const Tensor& t) { return t.narrow(0, i, height).narrow(1, j, width); };
       Tensor sum = of_out.narrow(0, 0, height * width).view({height, width});
       if (adds) sum.copy_(tile(self));
       for (int64_t l = 0; l < k; l = inner.after(l)) {
-        const int64_t depth = inner.of(l);
+        const int64_t depth = inner.size_at(l);
         const Tensor x = converted(a.narrow(0, i, height).narrow(1, l, depth), of_a);
-        // Columns of b that are in the buffer in their whole height serve all rows of a.
+        // Where depth == k these columns of b are whole, so they serve all rows of a.
         if (i == 0 || depth < k) {
           y = converted(b.narrow(0, l, depth).narrow(1, j, width), of_b);
         }
@@ -112,7 +112,7 @@ void converted_products(const Tensor& out, const Tensor& self, const Tensor& a, 
                of_b = buffer_of(out, groups.size * k * n),
                of_out = buffer_of(out, groups.size * m * n);
   for (int64_t i = 0; i < count; i = groups.after(i)) {
-    const int64_t size = groups.of(i);
+    const int64_t size = groups.size_at(i);
     Tensor sum = of_out.narrow(0, 0, size * m * n).view({size, m, n});
     if (adds) sum.copy_(self.narrow(0, i, size));
     const Tensor x = converted(a.narrow(0, i, size), of_a),

@@ -27,7 +27,7 @@ bool flash_takes(int capability, at::ScalarType type, int64_t dim) {
   return capability >= 80 && dim <= 256 && !(small && dim > 192);
 }
 
-// Any width; bf16 from Ampere on.
+// The memory-efficient kernel: any width; bf16 from Ampere on.
 bool efficient_takes(int capability, at::ScalarType type) {
   return type == at::kFloat || type == at::kHalf || (type == at::kBFloat16 && capability >= 80);
 }
@@ -39,7 +39,8 @@ AttentionChoice choice_for(const at::Tensor& q) {
   return choose_attention(device_type_of(q), q.scalar_type(), q.size(3));
 }
 
-// Keys or values as the kernel takes them: flash attention on CUDA reads those of a group once.
+// Keys or values as the kernel takes them: as groups for CUDA's flash attention, else by query
+// head.
 at::Tensor for_kernel(const at::Tensor& t, const AttentionChoice& choice, int64_t heads) {
   const at::Tensor wide = padded(t, choice.width);
   return choice.kernel == Kernel::kCudaFlash ? wide : repeat_groups(wide, heads);
@@ -116,13 +117,13 @@ AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, cons
 AttentionResult attention_forward(const at::Tensor& q_, const at::Tensor& k_, const at::Tensor& v_,
                                   const AttentionChoice& choice, AttentionScale given_scale) {
   const int64_t dim = q_.size(3);
-  if (q_.numel() == 0) {  // kernels divide by it
+  if (q_.numel() == 0) {  // kernels divide by the size
     const at::Tensor out = at::empty({q_.size(0), q_.size(2), q_.size(1), dim}, q_.options());
     const at::Tensor lse =
         at::empty({q_.size(0), q_.size(1), q_.size(2)}, q_.options().dtype(at::kFloat));
     return {out.transpose(1, 2), {lse}};
   }
-  const double scale = scale_of(dim, given_scale);  // of heads as they are, not as padded
+  const double scale = scale_of(dim, given_scale);  // of the unpadded width
   const at::Tensor q = padded(q_, choice.width), k = for_kernel(k_, choice, q.size(1)),
                    v = for_kernel(v_, choice, q.size(1));
   switch (choice.kernel) {
@@ -177,7 +178,7 @@ at::Tensor attention_of_new_tokens(const at::Tensor& q, const at::Tensor& k, con
                                    TokenCache& cache, const void* reader, AttentionScale scale) {
   const bool first = cache.length() == 0;
   const auto [keys, values] = cache.append(reader, k, v);
-  // A prompt takes the kernel of training, which never makes the scores of all its positions.
+  // The first pass, a prompt, takes the kernel of training, which does not hold all scores at once.
   return first ? attention_forward(q, keys, values, scale).out
                : attention_of_last(q, keys, values, scale);
 }

@@ -45,19 +45,19 @@ struct AttentionResult {
 using AttentionScale = std::optional<double>;
 AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   AttentionScale scale = {});
-// By a kernel of one's choice.
+// The same by the given kernel.
 AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const AttentionChoice& choice, AttentionScale scale = {});
 
-// Keys or values [batch, kv_heads, ...] once for each head of their group, and the sums of what
-// such groups have [batch, heads, ...].
+// repeat_groups: keys or values [batch, kv_heads, ...] repeated for each query head, [batch, heads,
+// ...]. sum_groups, its adjoint: sums over the heads of each group.
 at::Tensor repeat_groups(const at::Tensor& t, int64_t heads);
 at::Tensor sum_groups(const at::Tensor& t, int64_t kv_heads);
 
 class TokenCache;
-// Attention of the tokens of one sequence that follow those in the cache of this reader; they are
-// added to it. No backward pass. q [1, heads, tokens, dim], k and v [1, kv_heads, tokens, dim] ->
-// the shape of q.
+// Attention of new tokens of one sequence to the tokens in this reader's cache and to themselves;
+// appends their keys and values to the cache. No backward pass. q [1, heads, tokens, dim], k and v
+// [1, kv_heads, tokens, dim] -> the shape of q.
 at::Tensor attention_of_new_tokens(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                    TokenCache& cache, const void* reader,
                                    AttentionScale scale = {});

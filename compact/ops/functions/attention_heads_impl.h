@@ -10,7 +10,7 @@
 
 namespace compact {
 
-// The kernels take any strides but the last, which they do not ask for.
+// The kernels take any strides except the last, which must be 1 and which they do not check.
 inline at::Tensor dense_rows(const at::Tensor& t) { return t.stride(-1) == 1 ? t : t.contiguous(); }
 
 // [batch, heads, sequence, dim] -> [batch, heads, sequence, width], zeros after the end of each

@@ -10,8 +10,8 @@
 namespace compact {
 
 // x with each element zeroed with probability p, 0 <= p < 1 (rounded to multiples of 2^-16), and
-// divided by 1 - p else; in the memory of x where nobody else sees it. Its adjoint is the same on
-// gradients. Contiguous float32 or bfloat16.
+// divided by 1 - p else; in the memory of x where no other tensor shares it. Its adjoint is the
+// same on gradients. Contiguous float32 or bfloat16.
 at::Tensor dropped(at::Tensor x, double p, uint64_t key);
 
 // The same for a tensor whose gradient is wanted: autograd keeps the key and nothing else.

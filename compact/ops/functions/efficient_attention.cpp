@@ -15,10 +15,9 @@
 namespace compact {
 namespace {
 
-// While one lives, the first to draw from the device's default generator draws what belongs to the
-// key: its seed is the key and its offset 0. The kernel takes no other generator. It is put back
-// afterwards. Numbers that another thread draws meanwhile by LibTorch's own operations are the
-// key's, too; nothing here does that.
+// While it lives, the device's default generator, the only one that the kernel takes, is seeded
+// with the key at offset 0; its state is restored afterwards. An operation of LibTorch that drew
+// from it on another thread meanwhile would get the key's numbers, too; nothing here does that.
 class NoiseOfKey {
  public:
   NoiseOfKey(at::Device device, uint64_t key)
@@ -49,7 +48,7 @@ std::optional<at::Tensor> bias_for(const at::Tensor& q, const MaskedAttention& h
   if (!how.lengths.defined()) return {};
   return padding_bias(how.lengths, q.scalar_type(), {q.size(0), q.size(1), q.size(2), q.size(2)});
 }
-// One row for all heads and queries, which the CPU's kernel repeats.
+// One row for all heads and queries: the CPU's kernel broadcasts it.
 std::optional<at::Tensor> row_bias_for(const at::Tensor& q, const MaskedAttention& how) {
   if (!how.lengths.defined()) return {};
   return padding_bias(how.lengths, q.scalar_type(), {q.size(0), 1, 1, q.size(2)});
@@ -79,7 +78,7 @@ AttentionResult efficient_attention(const at::Tensor& q_, const at::Tensor& k_,
                                     bool want_extras) {
   check_efficient_attention(q_, k_, v_, how);
   const int64_t dim = q_.size(3);
-  const double scale = scale_of(dim, how.scale);  // of heads as they are, not as padded
+  const double scale = scale_of(dim, how.scale);  // of the unpadded width
   const at::Tensor q = padded(q_, width), k = padded(k_, width), v = padded(v_, width);
   const std::optional<at::Tensor> bias = bias_for(q, how);
   std::optional<NoiseOfKey> noise;

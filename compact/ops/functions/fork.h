@@ -11,8 +11,8 @@
 namespace compact {
 
 // Two views of `t`. Its gradient is the sum of theirs, the bits those of the engine's own sum,
-// written into one of the two where nobody else can see it. Where gradients are off or `t` requires
-// none, the tensor itself twice.
+// written into one of the two where no other tensor shares its memory. Where gradients are off or
+// `t` requires none, the tensor itself twice.
 std::pair<at::Tensor, at::Tensor> fork(const at::Tensor& t);
 
 }  // namespace compact

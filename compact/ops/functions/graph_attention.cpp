@@ -19,10 +19,10 @@
 namespace compact {
 namespace {
 
-// Elements of the products of edges that lie in memory at once.
+// Most elements of products over edges that are in memory at once.
 constexpr int64_t kMostProducts = int64_t{1} << 19;
 
-// A node, its graph and how its weights are made. What edges have is f32 [edges, heads].
+// The graph and the options of one call. Values of edges are f32 [edges, heads].
 struct Attention {
   std::shared_ptr<const AttentionGraph> graph;
   GraphAttentionOptions options;
@@ -40,7 +40,7 @@ struct Attention {
     if (edges.is_meta()) return at::empty({rows.size(0) - 1, edges.size(1)}, edges.options());
     return at::segment_reduce(edges, how, /*lengths=*/{}, /*indices=*/{}, rows, 0, /*unsafe=*/true);
   }
-  // Before dropout.
+  // Attention weights before dropout.
   at::Tensor weights(const at::Tensor& source, const at::Tensor& target) const {
     at::Tensor w = scores(source, target);
     at::leaky_relu_(w, options.slope);
@@ -51,7 +51,7 @@ struct Attention {
   void drop(const at::Tensor& w) const {
     if (options.dropout > 0) drop_into(w, w, options.dropout, options.key);
   }
-  // [nodes, heads, width]: the heads' matrices, one below the other, are one.
+  // [nodes, heads, width], by one sparse product: the heads' matrices are stacked into one.
   at::Tensor product(const at::Tensor& w, const at::Tensor& x) const {
     const int64_t nodes = x.size(0), heads = x.size(1), width = x.size(2);
     const at::Tensor y = sparse_product(graph->neighbours, w.t().contiguous(),

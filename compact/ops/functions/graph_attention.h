@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over the edges of a graph (Velickovic et al. 2018) as one node, of which nothing of the
-// edges' size is kept: weights and dropout are rebuilt exactly from two numbers a node and head.
+// Attention over a graph's edges (Velickovic et al. 2018) as one autograd node that keeps nothing
+// of their size: it rebuilds weights and dropout exactly from two numbers a node and head.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,14 +11,14 @@
 
 namespace compact {
 
-// A graph's edges and one from every node to itself.
+// A graph's edges, and a self-loop at every node.
 struct AttentionGraph {
   Neighbours neighbours;
   at::Tensor to;       // int32 [edges], the row of each
-  at::Tensor reverse;  // int32 [edges], the place of (j, i) where (i, j) is
+  at::Tensor reverse;  // int32 [edges], for each edge (i, j) the number of (j, i)
 };
 
-// From edges int64 [2, edges], both directions of each, no node with itself.
+// From edges int64 [2, edges], both directions of each, without self-loops.
 std::shared_ptr<const AttentionGraph> attention_graph_of(const at::Tensor& edges, int64_t nodes);
 
 struct GraphAttentionOptions {
@@ -29,8 +29,8 @@ struct GraphAttentionOptions {
 
 // y[i] = sum over j of w[i, j] x[j] with w[i, .] = softmax of leaky_relu(source[j] + target[i])
 // over the edges (i, j), by heads; w [edges, heads] then under dropout. x [nodes, heads, width],
-// source and target [nodes, heads], f32 or bf16. Keeps its three arguments, x through what hooks
-// autograd has. Throws InputError on other shapes.
+// source and target [nodes, heads], f32 or bf16. Keeps its three arguments, x as a saved tensor
+// that hooks may replace. Throws InputError on other shapes.
 at::Tensor graph_attention(const at::Tensor& x, const at::Tensor& source, const at::Tensor& target,
                            const std::shared_ptr<const AttentionGraph>& graph,
                            const GraphAttentionOptions& options);

@@ -65,8 +65,8 @@ void softmax_backward(const at::Tensor& logits, const at::Tensor& log_probs, con
       launch_for(grad));
 }
 
-// Adds g^T h to the f32 sum. Products of smaller types have f32 results on a GPU only; elsewhere
-// some rows of the head are made at a time, so that there is no second head.
+// Adds g^T h to the f32 sum. Only a GPU's products of smaller types have f32 results; elsewhere
+// some rows are made at a time, so that there is no second tensor of the head's size.
 void add_head_gradient(at::Tensor sum, const at::Tensor& g, const at::Tensor& h) {
   if (g.scalar_type() == at::kFloat) {
     sum.addmm_(g.t(), h);
@@ -78,23 +78,23 @@ void add_head_gradient(at::Tensor sum, const at::Tensor& g, const at::Tensor& h)
   }
   for (int64_t v = 0; v < sum.size(0); v += kHeadRows) {
     const int64_t rows = std::min(kHeadRows, sum.size(0) - v);
-    // Cast by name: add_ would do so unseen on the CPU, and not on other devices.
+    // An explicit cast: add_ would cast by itself on the CPU, unseen by plans, and not elsewhere.
     sum.narrow(0, v, rows).add_(g.narrow(1, v, rows).t().mm(h).to(at::kFloat));
   }
 }
 
-// A cap to calculate with. In f32 a tensor of the device: a number would become one of the CPU,
-// unseen by plans; of smaller types that tensor would be rounded.
+// The cap as an operand. For f32 logits a tensor of their device: a number would become a tensor of
+// the CPU, unseen by plans. For smaller types a number, since the tensor would be rounded.
 at::Tensor cap_for(const at::Tensor& logits, double cap) {
   return logits.scalar_type() == at::kFloat ? at::full({}, cap, logits.options())
                                             : at::native::wrapped_scalar_tensor(cap);
 }
 
 struct LossNode : torch::autograd::Node {
-  // What the forward pass leaves. A backward pass works on all of it by itself: on a copy where
-  // another one may follow, else it takes it away, so that none finds half of it.
+  // What the forward pass leaves. A backward pass copies it where another one may follow, else
+  // moves it away, so that no pass finds half of it.
   struct Held {
-    at::Tensor hidden, head;                // keep only, where the other's gradient is wanted
+    at::Tensor hidden, head;                // keep only; each for the gradient of the other
     at::Tensor targets, logits, log_probs;  // keep only
     at::Tensor ghidden, ghead;              // chunked only
     at::Tensor ignored;                     // tokens without a target
@@ -113,9 +113,9 @@ struct LossNode : torch::autograd::Node {
   variable_list apply(variable_list&& grads) override;
 };
 
-// Times the gradient of the loss, in place where nobody else holds the tensor. Where `none` says
-// that no target has a part in it, it stays 0, though a mean over no targets has an infinite
-// gradient; a GPU is not asked whether it is.
+// t times g, the gradient of the loss; in place unless `keep`. Elements to which no target
+// contributes (`none`) stay 0 where g is not finite, as that of a mean over no targets; on a GPU
+// they are set in any case, since asking whether g is finite would wait for it.
 at::Tensor scaled(at::Tensor t, const at::Tensor& g, const at::Tensor& none, bool keep) {
   if (g.is_cpu() && g.item<double>() == 1.0) return keep ? t.clone() : t;
   t = keep ? t.mul(g) : t.mul_(g);
@@ -254,7 +254,7 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden_, const at::Tensor& w,
     }
   }
   lse = at::Tensor();
-  // The factor as a tensor of the device: a number would become one of the CPU, unseen.
+  // A tensor of the device: a number would become a tensor of the CPU, unseen by plans.
   at::Tensor result = loss.to(at::kDouble).sum();
   result = result.mul_(at::full({}, scale, result.options())).to(at::kFloat);
   if (!record) return result;

@@ -40,7 +40,7 @@ struct LossReport {
 // with several chunks the head's gradient is summed in f32. The graph keeps what the gradients that
 // are required read, and needs neither parameter nor model to live. A second backward pass, also
 // after one that failed, needs retain_graph in the first. Throws InputError on other types and
-// shapes, and on tensors that are none of plain memory.
+// shapes, and on tensors that check_plain() refuses.
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& head,
                                 const at::Tensor& targets, double scale,
                                 const LossTreatment& treatment, LossReport* report = nullptr,

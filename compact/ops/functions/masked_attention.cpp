@@ -16,8 +16,7 @@ namespace {
 
 constexpr int64_t kMostScores = int64_t{1} << 22;  // of a chunk: 16 MiB in f32
 
-// Some samples, some queries of each, and the keys that they attend to: few samples where one takes
-// a whole chunk.
+// Some queries of some samples, and the keys that they attend to.
 struct Chunk {
   int64_t sample = 0, samples = 0, query = 0, queries = 0, key = 0, keys = 0;
   uint64_t number = 0;
@@ -33,7 +32,7 @@ template <class F>
 void for_chunks(const at::Tensor& q, const at::Tensor& k, const MaskedAttention& how, F f) {
   const int64_t batch = q.size(0), length = q.size(2), all = k.size(2), before = all - length;
   const bool narrow = how.window > 0 && how.window < all;
-  // As many queries as a window has keys read twice that many keys.
+  // A chunk of `window` queries reads up to twice `window` keys.
   const int64_t row = q.size(1) * (narrow ? std::min(all, 2 * how.window) : all),
                 most = narrow ? std::min(length, how.window) : length;
   const int64_t samples = std::clamp<int64_t>(kMostScores / (row * most), 1, batch);
@@ -50,7 +49,7 @@ void for_chunks(const at::Tensor& q, const at::Tensor& k, const MaskedAttention&
   }
 }
 
-// Tensors of the device, for f32 scores: a number would become one of the CPU, unseen by plans.
+// A tensor for f32 scores: a number would become a tensor of the CPU, unseen by plans.
 at::Tensor number(double value, const at::Tensor& q) {
   return at::full({}, value, q.options().dtype(at::kFloat));
 }
@@ -58,8 +57,8 @@ at::Tensor factor_of(const at::Tensor& q, const MaskedAttention& how) {
   return number(scale_of(q.size(3), how.scale), q);
 }
 
-// f32 [samples, heads, queries, keys]. Where scores are capped, `slope` becomes the derivative of
-// that, unless it is null.
+// f32 [samples, heads, queries, keys]. Where scores are capped, *slope becomes the derivative of
+// the cap, unless it is null.
 at::Tensor probabilities(const at::Tensor& q, const at::Tensor& k, const MaskedAttention& how,
                          const Chunk& c, at::Tensor* slope = nullptr) {
   constexpr double kNever = -std::numeric_limits<double>::infinity();

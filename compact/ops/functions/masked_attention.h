@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention with padding, dropout of probabilities, a sliding window or capped scores: what no
-// fused kernel of LibTorch does on every device (of CUDA see efficient_attention.h). Scores exist
-// for one chunk of queries at a time; the backward pass makes them again from queries and keys, and
-// the mask of the dropout from its key, so that nothing is kept from the forward pass.
+// Attention with padding, dropout of probabilities, a sliding window or capped scores: no fused
+// kernel of LibTorch has all of these on every device (for CUDA see efficient_attention.h). Scores
+// exist for one chunk of queries at a time; the backward pass makes them again from queries and
+// keys, and the mask of the dropout from its key, so that nothing is kept from the forward pass.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,7 +23,7 @@ struct MaskedAttention {
   double softcap = 0;  // scores s are softcap tanh(s / softcap) (Gemma 2); 0: as they are
 };
 
-// Throws InputError where these do not fit together, or there is nothing to attend to.
+// Throws InputError where shapes and options do not fit together, or a tensor is empty.
 void check_masked_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             const MaskedAttention& how);
 

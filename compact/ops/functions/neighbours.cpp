@@ -69,7 +69,7 @@ at::Tensor sparse_product(const Neighbours& graph, const at::Tensor& values, con
   }
   const at::Tensor dense = x.to(at::kFloat).contiguous();
   if (x.is_meta()) return at::empty_like(dense).to(x.scalar_type());
-  const QuietWarnings quiet;  // sparse tensors call themselves new
+  const QuietWarnings quiet;  // of sparse tensors being in beta state
   const at::Tensor matrix = at::_sparse_csr_tensor_unsafe(
       rows, columns, values.reshape({-1}), {all, all}, values.options().layout(at::kSparseCsr));
   return at::mm(matrix, dense).to(x.scalar_type());

@@ -17,14 +17,14 @@ class TokenCache {
   explicit TokenCache(int64_t capacity);
 
   int64_t capacity() const { return capacity_; }
-  // Tokens that are kept: where those of the next pass begin.
+  // Tokens kept so far: the position of the next pass's first token.
   int64_t length() const { return length_; }
   // Appends a pass's keys and values [1, kv_heads, tokens, dim] to those that this reader has, and
   // returns all of them, [1, kv_heads, length() + tokens, dim]. The first call takes memory for
   // capacity() tokens.
   std::pair<at::Tensor, at::Tensor> append(const void* reader, const at::Tensor& keys,
                                            const at::Tensor& values);
-  // After a pass of so many tokens: all readers have them.
+  // Ends a pass of so many tokens, which all readers have appended.
   void advance(int64_t tokens) { length_ += tokens; }
   // Forgets all tokens but the first `length`. Throws InputError where there are fewer.
   void truncate(int64_t length);

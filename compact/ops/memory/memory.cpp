@@ -99,12 +99,12 @@ void* acquire(int64_t requested) {
   return data;
 }
 
-// All that there is of a meta tensor: its address is this one's.
+// Stands for the memory of a meta tensor: its address is the tensor's.
 struct MetaBlock {
   int64_t bytes;
   bool on_host;
 
-  // As torch's allocator of pinned memory takes it.
+  // What torch's allocator of pinned memory would take for it.
   int64_t pinned() const {
     return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(bytes)));
   }
@@ -135,7 +135,8 @@ void* acquire_meta(int64_t requested) {
   return block;
 }
 
-// What libraries allocate and free for every product stays with the process, too (block_cache.h).
+// What libraries allocate and free for every product stays with the process, too: see
+// block_cache.h, which keeps blocks of tensors.
 void keep_freed_memory() {
 #ifdef __GLIBC__
   mallopt(M_MMAP_MAX, 0);
@@ -174,7 +175,7 @@ c10::DeviceIndex index_of(at::Device device) {
   return device.has_index() ? device.index() : c10::DeviceIndex{0};
 }
 
-// Before its first use CUDA's allocator knows of no device and refuses every question.
+// CUDA's allocator refuses every call before the device is initialised.
 c10::DeviceAllocator& cuda_allocator() {
   at::globalContext().lazyInitDevice(c10::kCUDA);
   return *c10::getDeviceAllocator(c10::kCUDA);

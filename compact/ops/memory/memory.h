@@ -21,7 +21,7 @@ struct OutOfMemory : std::runtime_error {
   OutOfMemory(int64_t requested, int64_t live, int64_t limit);
   int64_t requested, live, limit;
 };
-// The message in one line where it is that, or the like of a GPU; none where it is another error.
+// The message in one line where the error is OutOfMemory or a GPU's; nullopt for other errors.
 std::optional<std::string> out_of_memory(const std::exception& error);
 
 // Replaces torch's allocators for CPU and meta by ones that count requested bytes, for the life of
@@ -37,7 +37,7 @@ void limit_cpu_bytes(std::optional<int64_t> limit);
 // allocations throw c10::OutOfMemoryError. nullopt: no limit but the device's memory. Throws
 // InputError where the limit is above that or not positive.
 void limit_cuda_bytes(at::Device device, std::optional<int64_t> limit);
-// The part of a device's `total` bytes that the allocator may then hold; the same errors.
+// `limit` as a fraction of a device's `total` bytes; throws as limit_cuda_bytes().
 double memory_fraction(std::optional<int64_t> limit, int64_t total);
 
 // Bytes of tensors that live now; the most since reset_peak. On CPU and meta 0 without the counting
@@ -54,10 +54,10 @@ struct HostBytes {
   int64_t asked = 0, pinned = 0;
 };
 HostBytes peak_host_bytes();
-bool lies_on_host(const at::Tensor& t);  // one of them
+bool lies_on_host(const at::Tensor& t);  // whether t is such a tensor
 
-// Measures what operations on the CPU take, in the middle of anything: when it dies peak_bytes is
-// what it was before it was made. To be made before the operands.
+// Measures the memory of operations on the CPU in the middle of other work: its destructor puts
+// back the peak that it found. To be made before the operands.
 class CpuProbe {
  public:
   CpuProbe();
@@ -65,7 +65,7 @@ class CpuProbe {
   CpuProbe(const CpuProbe&) = delete;
   CpuProbe& operator=(const CpuProbe&) = delete;
 
-  // What `run` returns, and the most bytes that lived beside that and all that lived before.
+  // The result of `run`, and its temporaries: the peak less what lives once it has returned.
   template <class F>
   auto beside(const F& run) const {
     reset_peak(at::kCPU);
@@ -77,9 +77,8 @@ class CpuProbe {
   int64_t before_;
 };
 
-// While one lives, the counting allocator says the size of each CPU tensor that this thread asks
-// for to `see`, in bytes and before it is made. What `see` throws comes out of the operation that
-// asked.
+// While it lives, the counting allocator calls `see` with the bytes of each CPU tensor of this
+// thread before it allocates them. What `see` throws leaves the operation that asked.
 class WatchAllocations {
  public:
   explicit WatchAllocations(FunctionRef<void(int64_t)> see);

@@ -13,7 +13,7 @@ std::atomic<bool> g_on{false};
 std::mutex g_mutex;  // of the three below: threads of a kernel may allocate
 c10::DeviceType g_type = c10::kCPU;
 MemoryTrace g_trace;
-int64_t g_moment = -1;  // its latest; negative: none
+int64_t g_moment = -1;  // number of the trace's latest; negative: none
 
 void record(const MemoryEvent& event) {
   const std::lock_guard lock(g_mutex);

@@ -38,7 +38,7 @@ struct MemoryTrace {
 void start_trace(c10::DeviceType type);
 MemoryTrace stop_trace();
 
-// Called where a step passes. Next to nothing while no trace is recorded.
+// Called at the moments of a step. Costs next to nothing while no trace is recorded.
 void trace_moment(Phase phase, const std::string& part = {});
 StepMoment traced_moment();  // the latest of the trace that is recorded
 void trace_mark(MemoryEventKind kind);

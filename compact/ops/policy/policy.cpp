@@ -173,7 +173,7 @@ void Policy::check_patterns(PolicyKind kind, std::span<const NamedRole> all) con
     return std::ranges::any_of(all,
                                [&](const NamedRole& n) { return line.matches(n.name, n.role); });
   };
-  // A preset for other networks would do nothing and say nothing.
+  // A preset of which no line matches (one for other networks) would silently do nothing.
   const Line* idle = nullptr;
   bool works = kind != PolicyKind::kSlot;
   for (const Line& line : lines_) {

@@ -5,9 +5,9 @@
 //   slot role:ROLE = treatment   slot role:{norm,product} = recompute
 //   grad PATTERN = gradient      grad layers.*.attn.qkv = project:rank=0.25,type=srht
 //   moment PATTERN = moment      moment * = bf16
-// with `#` comments; layers.{0,2} and layers.{0..13} name some of them. A role (role.h) is all
-// slots that a model says are one, in braces several roles. The last line that matches a slot, by
-// its name or by its role, holds. Presets are policies built into the program.
+// with `#` comments; layers.{0,2} and layers.{0..13} name some of them. A role (role.h) stands for
+// all slots to which a model gives that role; braces hold several roles. The last line that matches
+// a slot, by its name or by its role, holds. Presets are policies built into the program.
 #pragma once
 
 #include <array>
@@ -38,7 +38,7 @@ class Policy {
   static Policy preset(const std::string& name);
   static Policy from_file(const std::string& path);
 
-  // From now on its lines may match nothing, as those of presets may.
+  // From now on its lines may match nothing, as lines of presets may.
   void make_general() {
     for (Line& line : lines_) line.general = true;
   }
@@ -53,12 +53,12 @@ class Policy {
   // Whether there is any line of a kind; whether one matches.
   bool has(PolicyKind kind) const;
   bool names(PolicyKind kind, std::string_view name, Role role = Role::kNone) const;
-  // The fewest bits that slot lines begin with whose bits are chosen while training; none: no line
-  // leaves bits open. Throws InputError where a line's average is above its bits: plans count on
-  // these.
+  // The fewest bits with which a slot line starts whose bits are chosen while training; nullopt:
+  // there is no such line. Throws InputError where a line's average is above the bits that it
+  // starts with, which plans count on.
   std::optional<int64_t> fewest_open_bits() const;
-  // Halves the bits of every slot line that can have fewer, with an average of no more than that
-  // where bits are open. Returns whether there was one.
+  // Halves the bits of every slot line that can have fewer, and lowers its average to them where
+  // its bits are chosen while training. Returns whether there was one.
   bool halve_bits();
 
   // Sets `key` in every `project` gradient. Returns how many lines it changed.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a slot is in its network, whatever its name: policies may say `slot role:norm = recompute`,
-// and every model obeys that says which of its slots is one.
+// What a slot is in its network, whatever its name: `slot role:norm = recompute` holds for every
+// model that gives roles to its slots.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 namespace compact {
 
 enum class Role : uint8_t {
-  kNone,  // tensors that plain operations save have names alone
+  kNone,  // tensors that plain operations save have only names
   // of blocks of transformers
   kInput,
   kResidual,
@@ -46,10 +46,10 @@ std::span<const RoleInfo> roles();
 const std::string& name_of(Role role);  // not kNone
 
 // "norm" or "{norm,product}"; each once, in the order of roles(). Throws InputError, with a
-// suggestion, on a name that is no role's.
+// suggestion, on an unknown role.
 std::vector<Role> parse_roles(std::string_view text);
 
-// A slot as a policy knows it, or another thing that has a name alone.
+// What a line of a policy is matched with: a slot, or a parameter, which has only a name.
 struct NamedRole {
   std::string name;
   Role role = Role::kNone;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How slots are held, parsed once; and the table of what policies may say beside codecs, of slots,
+// Treatments of slots, parsed once; and the table of all treatments other than codecs: of slots,
 // gradients and optimizer moments.
 #pragma once
 
@@ -42,9 +42,9 @@ class Treatment {
 
   Storage storage() const { return parsed_->storage; }
   const CodecPtr& codec() const { return parsed_->codec; }  // null unless storage is kCodec
-  // What can be read from what it holds.
+  // What it preserves of a tensor.
   Content content() const { return parsed_->content; }
-  // The codecs, or the one treatment that is no codec; first(): the first of them.
+  // The codecs, or the one treatment that is not a codec; first(): the first of them.
   const std::vector<Spec>& chain() const { return parsed_->chain; }
   const Spec& first() const { return parsed_->chain[0]; }
   // Text that parses to the same.
@@ -53,7 +53,7 @@ class Treatment {
   // A treatment like this one from which signs can be read: itself, or one with a code for 0;
   // nullopt: there is none (1 bit, means).
   std::optional<Treatment> with_signs() const;
-  // The same with `codec` in place of its first codec, or of the treatment that is no codec.
+  // The same with `codec` in place of its first codec, or of the treatment that is not a codec.
   Treatment beginning_with(const Spec& codec) const;
 
   // Bits of the first codec; nullopt where it has no choice of bits. with_bits: the same treatment

@@ -32,14 +32,14 @@ FusedAttention::FusedAttention(const RunningOp& op)
     c10::IValue& argument = arguments_[i];
     const std::string& name = taken[i].name();
     if (argument.isTensor() && argument.toTensor().defined()) {
-      argument = argument.toTensor().detach();  // it holds no graph
+      argument = argument.toTensor().detach();  // so that no graph is held
       versions_[i] = version_of(argument.toTensor());
     } else if (name == "dropout_p") {
       dropout_ = argument.toDouble() > 0;
       argument = 0.0;
     } else if (name == "compute_log_sumexp") {
       argument = true;
-    } else if (name == "return_debug_mask") {  // of dropout alone
+    } else if (name == "return_debug_mask") {  // only dropout needs it
       argument = false;
     }
   }
@@ -75,7 +75,7 @@ at::Tensor FusedAttention::make(bool values) const {
   const at::NoGradGuard no_grad;
   const std::lock_guard lock(mutex_);
   at::Tensor& wanted = values ? values_ : logarithms_;
-  // Others may have asked that some be held whole since.
+  // Since the last call another operation may have had one of them held whole.
   const std::array rounds{held_[0].is_rounded(), held_[1].is_rounded(), held_[2].is_rounded()};
   if (!wanted.defined() || rounds != made_of_) {
     torch::jit::Stack stack = arguments_;

@@ -15,7 +15,7 @@ namespace {
 using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
 struct Copy {
-  // While this stands, no other storage has the address.
+  // Keeps the address from being reused.
   c10::weak_intrusive_ptr<c10::StorageImpl> storage;
   uint32_t version;  // of the copy
   WeakTensor source;
@@ -67,12 +67,12 @@ std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& f) {
                       at::SavedTensorDefaultHooks::get_tls_state().stack.size() > own_hooks;
   bool differentiable = false;
   const std::string_view name = f.name();
-  // A boxed call shows all of the caller's stack, whose end is its own.
+  // A boxed call shows the caller's whole stack; its own arguments are the last ones.
   const c10::ArrayRef<const c10::IValue> all = f.inputs();
   const c10::ArrayRef<const c10::IValue> inputs =
       all.slice(all.size() - std::min(all.size(), f.num_inputs()));
   op.name = name.substr(name.rfind(':') == name.npos ? 0 : name.rfind(':') + 1);
-  // What has no schema, as functions of Python, has whatever name its author chose.
+  // A function without a schema, as those of Python, has any name that its author chose.
   if (const std::optional<c10::OperatorName> schema = f.operator_name()) {
     op.known = name.starts_with("aten::");
     op.overload = schema->overload_name;
@@ -107,7 +107,7 @@ void note_copy(const Copying& copying, const at::RecordFunction& f) {
   if (f.outputs().size() != 1 || !f.outputs()[0].isTensor()) return;
   const at::Tensor& t = f.outputs()[0].toTensor();
   if (!plain(t) || t.storage_offset() != 0 || t.device() != copying.source.device()) return;
-  // Nothing else tells when copies are gone.
+  // Nothing notifies us when copies are gone, so they are swept now and then.
   if (copies.size() >= copies_to_sweep) {
     std::erase_if(copies, [](const auto& entry) { return entry.second.storage.expired(); });
     copies_to_sweep = std::max<size_t>(64, 2 * copies.size());

@@ -22,14 +22,14 @@ class FusedAttention;
 struct RunningOp {
   std::string name;           // convolution, without its namespace
   std::string overload = {};  // Tensor_Scalar
-  // It is an operation of ATen or of this library. Anything else may have any name: somebody's own
+  // It is an operation of ATen or of this library. Anything else may have any name: a user's own
   // autograd function may be called relu.
   bool known = false;
   c10::SmallVector<const void*, 6> inputs = {};  // storages of its tensor arguments, in order
   c10::SmallVector<int64_t, 5> sizes = {};       // of the first of them
   c10::SmallVector<double, 4> numbers = {};      // its arguments that are numbers, in order
   uint64_t serial = 0;                           // of its calls on this thread
-  // Where it is fused attention: its arguments, and what is noted of them while it runs.
+  // For fused attention only: its arguments, and how they are held, as noted while it runs.
   std::vector<c10::IValue> arguments = {};
   mutable std::shared_ptr<FusedAttention> attention = {};
 };
@@ -48,15 +48,15 @@ struct CopiedFrom {
 // Watches operations on this thread while it lives.
 class OpWatch {
  public:
-  // `hooks`: how many of Python's hooks of saved tensors are in force while the watcher's own are
+  // `hooks`: how many of Python's hooks of saved tensors are in force when the watcher's own are
   // the innermost.
   explicit OpWatch(size_t hooks = std::numeric_limits<size_t>::max());
   ~OpWatch();
   OpWatch(const OpWatch&) = delete;
   // The innermost operation that runs, null outside of any.
   static const RunningOp* current();
-  // How many operations with gradients ran inside of other hooks, which got what they saved, since
-  // the watch began.
+  // How many operations with gradients have run inside other hooks since the watch began: those
+  // hooks, not ours, got the tensors that they saved.
   static int64_t under_other_hooks();
   // The storage of what was copied into this one on this thread, by a watched operation; else null.
   static const void* source_of(const void* storage);
@@ -68,7 +68,7 @@ class OpWatch {
   at::CallbackHandle handle_;
 };
 
-// A number that is the storage's while it lives.
+// Identifies the storage of `t` while it lives.
 const void* storage_of(const at::Tensor& t);
 
 }  // namespace compact

@@ -19,12 +19,12 @@ class SavedTensorNames {
   // of them in other types.
   SavedTensorNames(Named parameters, Named buffers);
 
-  // Whether the storage is a parameter's or a buffer's; a buffer's.
+  // is_known: the storage is a parameter's or a buffer's. is_buffer: a buffer's.
   bool is_known(const void* storage) const { return find(storage); }
   bool is_buffer(const void* storage) const;
   struct Name {
     std::string text;
-    // Bits of the tensor arguments of the operation that runs which lie in its memory; 0: it is a
+    // A bit for each tensor argument of the running operation that lies in its memory; 0: it is a
     // result.
     uint32_t inputs = 0;
   };

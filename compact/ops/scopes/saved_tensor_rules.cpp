@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of what backward passes of ATen's operations read. What is not in it is read exactly:
-// values that are compared (maxima, clamps, absolute values), divided by (quotients, roots,
-// logarithms), or read nobody here knows how.
+// The table of what backward passes of ATen's operations read. Tensors of other operations are
+// taken to be read exactly: values that are compared (maxima, clamps, absolute values) or divided
+// by (quotients, roots, logarithms), and all that is unknown.
 #include "compact/ops/scopes/saved_tensor_rules_impl.h"
 
 #include <bit>
@@ -19,19 +19,19 @@ constexpr uint32_t kFirst = 1, kSecond = 2, kThird = 4, kQkv = 7, kResult = 1u <
 
 int64_t whole(double x) { return static_cast<int64_t>(x); }
 
-// What an operation promises integers to be below; 0: nothing.
+// Upper bounds of the integers that an operation saves, themselves outside; 0: unknown.
 int64_t in_map(const RunningOp& op) {
   return op.sizes.size() < 2 ? 0 : op.sizes[op.sizes.size() - 2] * op.sizes.back();
 }
 int64_t rows_of_first(const RunningOp& op) { return op.sizes.empty() ? 0 : op.sizes.front(); }
-// None of these operations takes a place that is negative.
+// None of these operations takes a negative index.
 int64_t along_dimension(const RunningOp& op) {
   if (op.sizes.empty() || op.numbers.empty()) return 0;
   const auto dimensions = static_cast<int64_t>(op.sizes.size());
   return op.sizes[static_cast<size_t>((whole(op.numbers[0]) + dimensions) % dimensions)];
 }
 
-// Only of some calls.
+// Conditions of rows that hold for some calls only.
 using When = bool (*)(const RunningOp&, const at::Tensor&);
 bool is_cube(const RunningOp& op, const at::Tensor&) {
   return op.overload == "Tensor_Scalar" && !op.numbers.empty() && op.numbers[0] == 3;
@@ -44,7 +44,7 @@ bool is_attention(const RunningOp& op, const at::Tensor& t) {
   return t.dim() >= 4 && !op.numbers.empty() &&
          (op.numbers[0] == -1 || whole(op.numbers[0]) == t.dim() - 1);
 }
-// Whose derivative has no jump: slope alpha * scale * input_scale below 0 and scale above.
+// An ELU whose derivative has no jump: slope alpha * scale * input_scale below 0 and scale above.
 bool is_smooth_elu(const RunningOp& op, const at::Tensor&) {
   double slope = 1;
   for (const double x : op.numbers) slope *= x;
@@ -52,7 +52,7 @@ bool is_smooth_elu(const RunningOp& op, const at::Tensor&) {
 }
 // Maps [batch, channels, length(s)]: roles are those of convolutional networks.
 bool is_map(const RunningOp&, const at::Tensor& t) { return t.dim() >= 3; }
-// What attention gives, not the logarithms beside it.
+// Attention's values, not the logarithms beside them.
 bool is_values(const RunningOp&, const at::Tensor& t) { return t.dim() >= 4 && t.size(-1) > 1; }
 
 struct Row {
@@ -90,7 +90,7 @@ constexpr Row kRows[] = {
     {"grid_sampler_2d", kFirst, Reads::kNear},
     {"grid_sampler_3d", kFirst, Reads::kNear},
     {"graph_attention", kFirst, Reads::kNear},
-    // Norms: a normal value, linearly and squared. Means and deviations are results, and exact.
+    // Norms read normalised values, linearly and squared. Means and deviations are exact results.
     {"native_layer_norm", kFirst, Reads::kNear},
     {"_fused_rms_norm", kFirst, Reads::kNear},
     {"native_group_norm", kFirst, Reads::kNear},
@@ -122,8 +122,8 @@ constexpr Row kRows[] = {
     {"celu", kFirst, Reads::kNear},
     {"elu", kFirst, Reads::kNear, Role::kNone, is_smooth_elu},
     {"pow", kFirst, Reads::kNear, Role::kNone, is_cube},
-    // Smooth, too, but sqrt(x^2 + c), log(1 - sigmoid(x) + c) and their like divide by what is
-    // small.
+    // Smooth, too, but sqrt(x^2 + c), log(1 - sigmoid(x) + c) and their like divide by small
+    // values.
     {"pow", kFirst, Reads::kNearBeside, Role::kNone, is_square},
     {"sigmoid", kResult, Reads::kNearBeside},
     {"tanh", kResult, Reads::kNearBeside},
@@ -186,7 +186,7 @@ Holding holding_of(const Policy& policy, const SavedTensorOptions& options, cons
   if (row) {
     held.reads = row->reads;
     held.role = row->role;
-    // A product of a tensor with itself is a square; attention to itself is none.
+    // A product of a tensor with itself is a square; attention of a tensor to itself is not.
     if (held.reads == Reads::kNear && std::popcount(inputs) > 1 && row->places != kQkv) {
       held.reads = Reads::kNearBeside;
     }
@@ -203,7 +203,7 @@ Holding holding_of(const Policy& policy, const SavedTensorOptions& options, cons
   const at::ScalarType type = t.scalar_type();
   const bool is_float = type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
   Treatment how = policy.slot(name, held.role);
-  // What segments do with a role is not for this.
+  // A line for the role may be a treatment of segments, which does not apply here.
   if (how.storage() != Storage::kKeep && !how.codec()) how = policy.slot(name);
   const bool by_sign = held.reads == Reads::kSigns || held.reads == Reads::kShape;
   if (is_float && by_sign && (options.lossless || how.codec())) {

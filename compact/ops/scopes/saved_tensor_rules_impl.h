@@ -21,9 +21,9 @@ enum class Reads : uint8_t {
   kSigns,   // which side of 0 its elements are on
   kRelu,    // the same, of a ReLU's result, whose values the next operation reads
   kPlaces,  // integers of a range that is known
-  kNear,    // values, linearly or smoothly: near ones do
-  // The same, but it shrinks where a later logarithm or quotient grows, which makes up for it only
-  // where both read the same: near values do where another operation reads those.
+  kNear,    // values, linearly or smoothly: rounded ones will do
+  // The same, but the derivative shrinks where that of a later logarithm or quotient grows; they
+  // cancel only if both read the same values: rounded ones only where another operation reads them.
   kNearBeside,
   kExact,  // the values
   kLater,  // values that are not there yet when it is saved
@@ -33,12 +33,12 @@ struct Holding {
   Treatment how;  // codecs, or keep
   Reads reads = Reads::kExact;
   Role role = Role::kNone;
-  // The policy would have it in codes that round, and the operation forbids it.
+  // The policy asks for codes that round, but the operation reads exact values.
   bool refused = false;
 };
 
-// `op` saves the tensor, null where none is known, as the input(s) of these bits, or 0: as its
-// result. `again`: not the tensor is read, but what is computed from it a second time. Throws
+// How to hold `t`, which `op` (null: unknown) saves as its inputs of these bits, or, where they are
+// 0, as its result. `again`: a checkpoint saves it, to compute from it a second time. Throws
 // InputError where the policy names a treatment of segments.
 Holding holding_of(const Policy& policy, const SavedTensorOptions& options, const RunningOp* op,
                    const at::Tensor& t, const std::string& name, uint32_t inputs, bool again);

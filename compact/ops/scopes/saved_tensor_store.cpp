@@ -24,7 +24,7 @@
 namespace compact {
 
 struct HeldTensor::Memory {
-  // Another operation that saves the tensor may change how it is held, while one is read.
+  // Guards all below: another operation that saves the tensor may change them during a read.
   mutable std::mutex mutex;
   Treatment treatment;
   Encoded encoded;   // or, where nothing encodes it,
@@ -33,8 +33,8 @@ struct HeldTensor::Memory {
   std::optional<CopiedFrom> copy;  // what was saved, where that is a copy of `plain`
   int64_t bytes = 0;
   std::shared_ptr<std::atomic<int64_t>> live;
-  size_t row = 0;  // of the report, of whoever saved it first
-  // Nobody needs its values but operations for which near ones do where others read those.
+  size_t row = 0;  // of the report: of the operation that saved it first
+  // All readers so far are Reads::kNearBeside or kShape: may be rounded once another reader is.
   bool may_round = false;
   ~Memory() {
     if (live) *live -= bytes;
@@ -80,8 +80,8 @@ bool is_finite(const at::Tensor& t) {
       });
 }
 
-// Whether there was a value that codes that round do not hold: offsets, steps and means of its
-// group are none, either. A GPU is not asked, since it would have to be waited for.
+// Whether the tensor had a NaN or an infinity: the offset, step or mean of its group is then not
+// finite. Not for a GPU, which would have to be waited for.
 bool lost_a_value(const Encoded& encoded) {
   return std::ranges::any_of(encoded.parts, [](const at::Tensor& part) {
     return at::isFloatingType(part.scalar_type()) && !is_finite(part);
@@ -180,7 +180,7 @@ HeldTensor SavedTensorStore::pack(const at::Tensor& t, bool again) {
 
 std::optional<HeldTensor> SavedTensorStore::pack_made_again(const at::Tensor& t) {
   const RunningOp* const op = OpWatch::current();
-  // Its queries and keys were packed before.
+  // Queries and keys of the operation were packed before its results.
   const FusedAttention* const attention = op ? op->attention.get() : nullptr;
   if (!attention || !is_strided(t) || !attention->rounds_scores() || !attention->can_make(t) ||
       std::ranges::find(op->inputs, storage_of(t)) != op->inputs.end()) {
@@ -243,7 +243,7 @@ void SavedTensorStore::put_codes(Memory& memory, const at::Tensor& t, const Trea
   RECORD_USER_SCOPE(kCodecScope);
   const SavedTensor& row = saved_[memory.row];
   at::Tensor x = t.detach();
-  // As it lies in memory, once for all views; but means are taken over maps.
+  // Flat, in the order of memory, so that one code serves all views; but means are taken over maps.
   const at::Tensor flat = x.is_non_overlapping_and_dense() ? x.as_strided({x.numel()}, {1}) : x;
   if (how.codec()->takes(flat) || !how.codec()->takes(x)) x = flat;
   Encoded encoded;
@@ -253,7 +253,7 @@ void SavedTensorStore::put_codes(Memory& memory, const at::Tensor& t, const Trea
     fail("slot `", row.name, "`: ", e.what());
   }
   rounded_ |= how.content() == Content::kRounded;
-  // Nobody tells when its memory must be free.
+  // At once, since nothing notifies us when the memory must be free.
   if (encoded.settle) encoded.settle();
   if (t.is_cpu() && how.content() == Content::kRounded && lost_a_value(encoded)) {
     put_whole(memory, t, row.exact_for, row.bytes);
@@ -324,7 +324,7 @@ std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::hold(const at::Tenso
   const bool shape = held.reads == Reads::kShape;
   const Content content = beside ? Content::kExact : held.how.content();
   if (plain_bits) {
-    // Whoever can do with less may read what is held for others; nobody gets less.
+    // A reader that needs less, such as signs, may share an exact copy; never the reverse.
     if (auto known = found(key(Content::kExact))) {
       if (known->may_round && content == Content::kRounded && held.role == Role::kNone) {
         put_codes(*known, t, held.how);
@@ -336,7 +336,7 @@ std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::hold(const at::Tenso
       return share(std::move(known));
     }
     if (auto known = found(key(Content::kRounded))) {
-      // Means are for those alone that ask for means.
+      // Means over windows are shared only with readers that ask for the same.
       const bool near = known->encoded.windows.size == 0 || known->treatment == held.how;
       if (shape || (near && (beside || content == Content::kRounded))) {
         return share(std::move(known));
@@ -346,7 +346,7 @@ std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::hold(const at::Tenso
       if (shape || content == Content::kSigns) return share(std::move(known));
     }
     if (content == Content::kExact && !beside && !held.how.codec()) {
-      // Held whole, it is there for everybody.
+      // An exact copy serves all readers: it replaces codes of the tensor.
       for (const Content less : {Content::kRounded, Content::kSigns}) {
         if (auto known = found(key(less))) {
           put_whole(*known, t, exact_for, memory ? 0 : row.bytes);
@@ -361,7 +361,7 @@ std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::hold(const at::Tenso
     // Held twice, in two ways: counted once.
     row.shared |= plain_bits && found(key(other)) != nullptr;
   }
-  // What was counted where it is made again.
+  // Its bytes were counted where it was saved as a result that is recomputed.
   if (const auto known = made_again_.find(storage_of(t)); known != made_again_.end()) {
     row.shared |= !known->second.expired();
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Both halves of a hook of saved tensors: what autograd saves is packed into what is held in its
-// place, which gives it back. For whoever installs the hooks: SavedTensorScope, or Python.
+// Both halves of a hook of saved tensors: pack() replaces a tensor that autograd saves, unpack()
+// gives it back. The hooks are installed by SavedTensorScope, or by Python.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,7 +30,7 @@ class HeldTensor {
  public:
   // The tensor, or what its codecs give, without history. Throws c10::Error where it is held whole,
   // or as the parameter that it is a copy of, and that was changed in place since: under hooks
-  // nobody else compares versions.
+  // autograd does not compare versions.
   at::Tensor unpack() const;
 
   bool defined() const { return memory_ != nullptr; }
@@ -39,13 +39,13 @@ class HeldTensor {
 
  private:
   friend class SavedTensorStore;
-  struct Memory;  // held once, by all who saved it
+  struct Memory;  // shared by all operations that saved the tensor
   std::shared_ptr<Memory> memory_;
   std::vector<int64_t> sizes_, strides_;
   int64_t offset_ = 0;
-  bool strided_ = false;  // plain memory of which it is a view
-  bool flat_ = false;     // all of a piece of it, in some order
-  // What makes it again, with no memory of its own; whether it is its values.
+  bool strided_ = false;  // a view of plain memory
+  bool flat_ = false;     // dense: all of a piece of memory, in some order
+  // Where set, recomputes the tensor, which takes no memory: attention's values, or its logarithms.
   std::shared_ptr<const FusedAttention> attention_;
   bool values_ = false;
 };
@@ -62,14 +62,14 @@ class SavedTensorStore {
   // as they are. `again`: it is what a checkpoint computes from a second time. Throws InputError
   // where the policy names a treatment of segments.
   HeldTensor pack(const at::Tensor& t, bool again = false);
-  // The same of a tensor that is made again from others; nullopt where it is none. For whoever
-  // keeps small tensors elsewhere: of these, too, other values may be needed than they have.
+  // The same for a tensor that is recomputed from others, else nullopt. A caller that keeps small
+  // tensors itself asks this for them first: beside rounded arguments their values change, too.
   std::optional<HeldTensor> pack_made_again(const at::Tensor& t);
 
   // Begins another pass: names and report begin again. What is held stays.
   using Named = std::vector<std::pair<std::string, at::Tensor>>;
   void begin(Named parameters, Named buffers, uint64_t noise);
-  // What was packed is not looked for in later passes, and no parameter is held.
+  // Later passes share nothing with what was packed so far; releases the parameters.
   void forget();
 
   // What was packed since the last pass began.
@@ -81,7 +81,7 @@ class SavedTensorStore {
 
  private:
   using Memory = HeldTensor::Memory;
-  // Which memory, at which of its versions, read how; what is held of it.
+  // A memory, its version, how it is viewed and read; and what is held of it.
   using Key = std::tuple<const void*, uint32_t, at::ScalarType, int64_t, std::vector<int64_t>,
                          std::vector<int64_t>, Content>;
   struct Entry {
@@ -89,10 +89,10 @@ class SavedTensorStore {
     std::weak_ptr<Memory> memory;
   };
   std::shared_ptr<Memory> hold(const at::Tensor& t, bool strided, bool again);
-  // What holds the parameter that `t` is a copy of in another type; null where it is no such copy.
+  // If `t` is a copy of a parameter in another type, holds the parameter in its place; else null.
   std::shared_ptr<Memory> as_parameter(const at::Tensor& t) const;
   std::shared_ptr<Memory> whole(const at::Tensor& t) const;
-  // Holds a tensor in place of whatever the memory held, and says so in the row of whoever saved it
+  // Replaces what the memory holds and updates the row of the operation that saved the tensor
   // first: in codes, or whole where they would lose a NaN or an infinity; or whole for an operation
   // that reads it exactly. `bytes`: 0 where it is held whole already.
   void put_codes(Memory& memory, const at::Tensor& t, const Treatment& how);

@@ -5,12 +5,12 @@
 //   at::Tensor loss = network->forward(x);   // any module
 //   loss.backward();                         // inside or outside the scope
 //
-// What autograd saves on this thread while a scope lives goes through it; the innermost holds.
+// What autograd saves on this thread while a scope lives goes through it; the innermost counts.
 // Codecs round only what the backward pass of an operation reads linearly or smoothly, as a table
-// says (saved_tensor_rules.cpp); what is not in it is kept, and the report says for which
-// operations. Tensors with a NaN or an infinity are kept; on a GPU, where asking would make it
-// wait, 256 neighbours of one read back as NaN. A scope ends on the thread it began on. Not for a
-// Python process, which has hooks of its own.
+// says (saved_tensor_rules.cpp); tensors of other operations are kept, and the report names these.
+// Tensors with a NaN or an infinity are kept; on a GPU, where asking would make it wait, 256
+// neighbours of one read back as NaN. A scope ends on the thread it began on. Not for a Python
+// process, which has hooks of its own.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -48,7 +48,7 @@ struct SavedTensor {
   std::vector<int64_t> sizes;
   at::ScalarType type = at::kFloat;
   int64_t bytes = 0;    // of the tensor
-  int64_t stored = 0;   // of what is held for it; 0 where that of another is read, or a parameter
+  int64_t stored = 0;   // held for it; 0 where it shares the memory of another or of a parameter
   bool shared = false;  // the same memory was saved before
   // It is kept though the policy says codecs, since this operation reads its values exactly.
   std::string exact_for;
@@ -65,9 +65,8 @@ struct SavedTensorReport {
 class SavedTensorScope {
  public:
   // Slots of `policy` are matched with identities NEAREST_PARAMETER.OP.PLACE and with roles of
-  // convolutional networks; a treatment other than keep and codecs that a tensor's name has throws
-  // InputError. Throws std::logic_error in a
-  // process whose autograd engine is another's (Python).
+  // convolutional networks. Throws InputError where a tensor's name has a treatment other than keep
+  // and codecs. Throws std::logic_error in a process that has another autograd engine (Python).
   explicit SavedTensorScope(Policy policy, SavedTensorOptions options = {});
   ~SavedTensorScope();
   SavedTensorScope(const SavedTensorScope&) = delete;

@@ -9,7 +9,7 @@
 namespace compact {
 
 void settle_copies(std::span<const Encoded* const> left) {
-  // These functions hold no tensors.
+  // Encoded::settle keeps no tensor alive, so these may outlive their segment.
   thread_local std::vector<std::function<void()>> under_way;
   std::vector<std::function<void()>> own;
   for (const Encoded* e : left) {
@@ -34,7 +34,7 @@ void EarlyRestore::begin(std::span<const Encoded* const> held) {
   pass_ = pass;
 }
 
-void EarlyRestore::take(std::span<Encoded* const> held) {
+void EarlyRestore::replace(std::span<Encoded* const> held) {
   std::vector<Encoded> begun;
   {
     const std::lock_guard lock(mutex_);

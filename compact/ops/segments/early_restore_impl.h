@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies to the host and back that run beside other segments: those of a segment to the host beside
-// the forward pass of the next one, those back beside the backward pass before its own.
+// Overlaps copies to the host and back with other segments: a segment's copies to the host run
+// during the forward pass of the next one, its copies back during the backward pass before its own.
 #pragma once
 
 #include <mutex>
@@ -15,8 +15,8 @@ struct Node;
 
 namespace compact {
 
-// To be called at the end of a segment's forward pass: settles what the segment before it on this
-// thread left. `left`, what this segment leaves, is settled by the next call.
+// To be called at the end of a segment's forward pass with what it holds, `left`, which the next
+// call settles; settles what the segment before it on this thread left.
 void settle_copies(std::span<const Encoded* const> left);
 
 // Whether the current backward pass runs a node that it has not run so far.
@@ -26,17 +26,17 @@ bool runs_in_this_pass(torch::autograd::Node* node);
 // by many threads.
 class EarlyRestore {
  public:
-  // Begins those of `held` that can be, for the current backward pass; once in a pass.
+  // Begins to fetch those of `held` that have fetch(), for the current backward pass; once a pass.
   void begin(std::span<const Encoded* const> held);
-  // Puts the restores begun for the current pass in the place of `held`, which must be what begin()
-  // was given, in the same order. What was begun for a pass that never came here is released.
-  void take(std::span<Encoded* const> held);
+  // Replaces `held`, which must be what begin() was given, in the same order, by the restores begun
+  // for the current pass. Restores begun for a pass that never came here are released.
+  void replace(std::span<Encoded* const> held);
   void drop();
 
  private:
   std::mutex mutex_;
   int pass_ = -1;
-  std::vector<Encoded> begun_;  // undefined where it cannot be
+  std::vector<Encoded> begun_;  // undefined where there is no fetch
 };
 
 }  // namespace compact

@@ -12,8 +12,8 @@ namespace compact {
 
 struct SlotBytes;
 
-// A backward pass works on all of it by itself: on a copy where another one may follow, else it
-// takes it away, so that none finds half of it.
+// A backward pass copies it where another one may follow, else moves it away, so that no pass finds
+// half of it.
 struct HeldTensors {
   Tensors tensors;                              // undefined where not held as they are
   Tensors sides;                                // per step

@@ -13,8 +13,8 @@
 namespace compact {
 namespace {
 
-// Calls enter(t) on `tensor` and, where that is true, on what it is made of, and so on: each once,
-// those made later first.
+// Calls enter(t) on `tensor` and, where that returns true, on the tensors that t is made of, and so
+// on: each once, those made later first.
 template <class F>
 void for_sources(const Recipe& recipe, int tensor, F enter) {
   std::vector<bool> reached(static_cast<size_t>(tensor) + 1);
@@ -149,8 +149,8 @@ Content Recipe::content(int tensor) const {
 }
 
 void Recipe::fit_codecs() {
-  // How each stored tensor is read: as it is; only for where it is above 0; to rebuild a tensor
-  // that is read only for where it is above 0.
+  // How each stored tensor is read: its values; only its signs; or, without rounding, to rebuild a
+  // tensor of which only the signs are read.
   std::vector<bool> values(slots.size()), signs(slots.size()), exact(slots.size());
   const auto read = [&](int tensor, bool only_signs) {
     for_sources(*this, tensor, [&](int t) {
@@ -183,7 +183,7 @@ void Recipe::fit_codecs() {
 }
 
 void Recipe::fit_stages() {
-  std::vector<bool> values(slots.size());  // of which what is stored is read as it is
+  std::vector<bool> values(slots.size());  // stored tensors whose values are read
   const auto read = [&](int tensor) {
     for_sources(*this, tensor, [&](int t) {
       if (stored(t)) values[t] = true;
@@ -203,7 +203,7 @@ void Recipe::fit_stages() {
     Step& step = steps[i];
     if (!step.stage || !step.stage->reads_signs()) continue;
     const Treatment& how = slots[i + 1].treatment;
-    // Signs of what is rebuilt from a rounded tensor could differ.
+    // A tensor rebuilt from a rounded one could have other signs.
     const bool unsure = how.storage() == Storage::kRecompute && rounded(step.input);
     const bool lost = how.content() == Content::kRounded && !how.with_signs() && values[i + 1];
     if (unsure || lost) step.stage = step.stage->keeping_signs();
@@ -228,7 +228,7 @@ void Recipe::finish() {
     if (slots[t].treatment.storage() != Storage::kSketch) continue;
     bool read = false;
     for (Step& step : steps) {
-      if (!step.stage || step.input != t) continue;  // no backward of a sum reads what it adds
+      if (!step.stage || step.input != t) continue;  // a sum's backward reads nothing
       check_sketch(step.stage->sketch_width() > 0, slots[t]);
       read = step.sketch = true;
     }
@@ -267,7 +267,7 @@ at::Tensor Recipe::run(size_t i, Tensors& t, Weights weights, Stage::Forward& f)
                 (step.input > 0 || (alone(t[0]) && t[0].is_non_overlapping_and_dense()));
   // Where it may be overwritten the only reference is passed on.
   f.input = f.overwrite ? std::move(t[step.input]) : t[step.input];
-  f.weights = step.of(weights);
+  f.weights = step.weights_of(weights);
   COMPACT_CHECK(!f.sketch || f.weights[0].carrier, "slot `", slots[step.input].name,
                 "` = sketch: the weight behind it has no projection");
   if (step.stage) return step.stage->forward(f);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a segment is made of: which tensor is made of which, and which are held for the backward
+// The structure of a segment: which tensor is made of which, and which are held for the backward
 // pass. Fixed once made: graphs share it and may outlive the segment.
 #pragma once
 
@@ -32,22 +32,22 @@ using Wanted = std::vector<bool>;
 struct Recipe {
   struct Step {
     std::shared_ptr<const Stage> stage;          // null: residual add
-    std::shared_ptr<const Stage> added = stage;  // before what slots hold decided who keeps signs
+    std::shared_ptr<const Stage> added = stage;  // as added: fit_stages() may replace `stage`
     int input = 0, other = -1;
     Slot side = {};
     int first_parameter = 0, parameters = 0;
     bool sketch = false;
 
-    // Whether its backward reads the tensor that it took, where these gradients are wanted.
+    // Whether its backward reads its input, where these gradients are wanted.
     bool reads_input(const Wanted& wanted) const;
-    // Whether a gradient of one of the matrices that it multiplies with is.
+    // Whether the gradient of one of its matrices is wanted.
     bool wants_matrix(const Wanted& wanted) const;
-    Weights of(Weights all) const { return all.subspan(first_parameter, parameters); }
+    Weights weights_of(Weights all) const { return all.subspan(first_parameter, parameters); }
   };
   // What one pass leaves for its backward pass.
   struct Demand {
-    std::vector<bool> tensors;  // to be held; of those with a slot that stores
-    std::vector<bool> back;     // steps that the backward pass runs back
+    std::vector<bool> tensors;  // to be held, among those whose slot stores
+    std::vector<bool> back;     // steps whose stage runs backward
     std::vector<bool> again;    // steps that it runs again, to rebuild what they made
   };
 
@@ -57,21 +57,21 @@ struct Recipe {
   int parameters = 0;
   bool finished = false;           // since its last step was added
   std::vector<int> last_reader;    // last step that reads a tensor in the forward pass
-  std::vector<bool> overwritable;  // one forward reader, never stored nor read by a backward; where
-                                   // its memory is nobody else's
+  std::vector<bool> overwritable;  // one forward reader, never stored nor read by a backward; if no
+                                   // other tensor has its memory
 
   // Appends a step that makes tensor steps.size().
   void add(Step step, Slot output);
-  // Fills what follows from slots and steps. Throws InputError naming the slot.
+  // Computes what follows from slots and steps. Throws InputError naming the slot.
   void finish();
-  // Gives slots whose signs are read a codec that tells them. Throws InputError naming the slot
-  // where what its codec leaves is not what a backward pass reads.
+  // Gives slots of which signs are read a codec that keeps signs. Throws InputError naming the slot
+  // whose codec loses what a backward pass reads.
   void fit_codecs();
-  // Lets stages keep signs that cannot be read from what slots hold.
+  // Switches stages to a mask of their own where the slot that they would read loses signs.
   void fit_stages();
 
   Wanted everything() const { return Wanted(1 + static_cast<size_t>(parameters), true); }
-  // For which tensors a gradient is made, where these are wanted.
+  // The tensors whose gradients are computed, where these are wanted.
   std::vector<bool> gradients(const Wanted& wanted) const;
   Demand demand(const Wanted& wanted) const;
 
@@ -81,7 +81,7 @@ struct Recipe {
   bool can_be_rebuilt(int tensor) const;  // from what could be stored
   // Whether a tensor comes back rounded: by its own codec, or made from one that does.
   bool rounded(int tensor) const;
-  // What can be read from what its slot holds.
+  // What its slot preserves of it.
   Content content(int tensor) const;
   // Runs step i on tensors `t`, with the weights of all stages.
   at::Tensor run(size_t i, Tensors& t, Weights weights, Stage::Forward& f) const;

@@ -24,7 +24,7 @@ struct SlotUse {
   std::string name;
   Role role = Role::kNone;
   bool rebuilt = false;  // whether it can be rebuilt from slots
-  bool signs = false;    // backward asks no more of it than what is above 0
+  bool signs = false;    // backward reads only its signs
 };
 
 // What a slot costs.
@@ -59,22 +59,20 @@ class Segment {
 
   // Checks treatments against what stages can do; called once all stages are there. A codec that
   // rounds a ReLU's output gives 0 a code of its own (levels=positive), or holds no more than signs
-  // where nothing else reads it. Throws
-  // InputError naming the slot, for example where a sketched slot is read by an operation that
-  // needs the tensor itself.
+  // where nothing else reads it. Throws InputError naming the slot, for example where a sketched
+  // slot is read by an operation that needs the tensor itself.
   void finish();
 
   // y = segment(x) with the weights that its stages take, in their order. One autograd node where
   // gradients are on and something requires them; it keeps what is read by the stages that a
   // required gradient comes through, the weights among it, and needs neither segment nor model to
-  // live. (It keeps no input of a linear stage whose weight is frozen; every other stage, a
-  // convolution too, reads what it reads for any of its gradients.) A second backward pass through
-  // it, also after one that failed, needs retain_graph in the first. x has the type of the weights
-  // (norms may be in f32); autocast does not reach inside. Where the caller gives x up, its memory
-  // may hold what is made of it. `report`: where given, what the pass left is added to it. Throws
-  // InputError on another number of weights, on another type, on a sketch whose reader has lost its
-  // projection, and on a tensor that is none of plain memory: one of functorch or with a tangent, a
-  // tensor subclass.
+  // live. (It keeps no input of a linear stage whose weight is frozen; other stages, convolutions
+  // too, keep the same for any of their gradients.) A second backward pass through it, also after
+  // one that failed, needs retain_graph in the first. x has the type of the weights (norms may be
+  // in f32); autocast does not reach inside. Where the caller gives x up, its memory may hold what
+  // is made of it. `report`: where given, what the pass left is added to it. Throws InputError on
+  // another number of weights, on another type, on a sketch whose reader has lost its projection,
+  // and on a tensor that check_plain() refuses.
   at::Tensor operator()(at::Tensor x, std::vector<Weight> weights, const SegmentPass& pass = {},
                         SegmentReport* report = nullptr) const;
 
@@ -82,7 +80,7 @@ class Segment {
   // to what backward reads and refused as in finish(), with nothing changed.
   std::vector<Slot> codec_slots() const;
   void set_codec(const std::string& slot, const Treatment& treatment);
-  // The same for all that a line of the policy is for.
+  // The same for every slot that a line of the policy matches.
   void set_codecs(const Policy& policy);
 
   const std::string& name() const { return recipe_->name; }
@@ -101,21 +99,21 @@ class Segment {
   std::vector<SlotUse> uses() const;
   // How many weights it takes.
   int parameters() const { return recipe_->parameters; }
-  // What each step of a forward pass on x takes, in order, where it is run: also on the meta
-  // device. Whether the backward pass runs it again.
+  // work: the cost of each step of a forward pass on x, in order; x may be on the meta device.
+  // rerun: whether the backward pass runs the step again.
   std::vector<Work> work(const at::Tensor& x, Weights weights, const SegmentPass& pass = {}) const;
   std::vector<bool> rerun() const;
   // Seconds of each step of a forward pass on x, which is on the meta device as the weights are and
-  // what `pass` holds. Products of matrices take what `product` says, whose arguments are their
-  // work, their output and the type of their matrices; every other step is run by itself on the
-  // CPU, as `on_cpu` says.
+  // what `pass` holds. The seconds of a matrix product come from `product`, which gets its work,
+  // its output and the type of its matrices; every other step is timed alone on the CPU, with
+  // `on_cpu`.
   std::vector<double> forward_seconds(
       const at::Tensor& x, Weights weights, const SegmentPass& pass, const SegmentPass& on_cpu,
       FunctionRef<double(const Work&, const at::Tensor&, at::ScalarType)> product) const;
 
  private:
   explicit Segment(std::shared_ptr<Recipe> recipe) : recipe_(std::move(recipe)) {}
-  // Graphs keep the recipe that they were made by.
+  // The recipe, to be changed: a copy where graphs share it, which keep the old one.
   Recipe& change();
 
   std::shared_ptr<Recipe> recipe_;

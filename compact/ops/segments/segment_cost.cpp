@@ -70,8 +70,9 @@ std::vector<Work> Segment::work(const at::Tensor& x, Weights weights,
     f.pass = pass;
     t[i + 1] = recipe_->run(i, t, weights, f);
     // A sum reads two tensors and writes one.
-    all.push_back(steps[i].stage ? steps[i].stage->work(input, t[i + 1], steps[i].of(weights))
-                                 : Work{.bytes = 3.0 * static_cast<double>(t[i + 1].nbytes())});
+    all.push_back(steps[i].stage
+                      ? steps[i].stage->work(input, t[i + 1], steps[i].weights_of(weights))
+                      : Work{.bytes = 3.0 * static_cast<double>(t[i + 1].nbytes())});
   }
   return all;
 }
@@ -120,7 +121,7 @@ std::vector<double> Segment::forward_seconds(
     Stage::Forward planned;
     planned.pass = pass;
     t[i + 1] = recipe_->run(i, t, weights, planned);
-    const Weights own = step.of(weights);
+    const Weights own = step.weights_of(weights);
     const Work work = step.stage ? step.stage->work(input, t[i + 1], own) : Work();
     if (work.inner > 0) {
       all.push_back(product(work, t[i + 1], own[0].value.scalar_type()));

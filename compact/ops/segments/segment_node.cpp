@@ -56,15 +56,15 @@ struct SegmentNode : torch::autograd::Node {
   };
   // Begins the restores of the segment whose backward pass comes next, where that is known.
   void begin_next() const;
-  // Makes a tensor of `h` again where it is not there.
+  // Restores or rebuilds a tensor of `h` that is not there.
   void restore(HeldTensors& h, int tensor) const;
   // Gradients of step i, from that of what it made.
   void step_back(Back& back, int i, at::Tensor gy) const;
-  // What a slot's codec left, where it has one; `x` is let go.
+  // Encodes x by the slot's codec and releases it; without a codec does nothing.
   static Encoded encode(const Slot& slot, at::Tensor& x, uint64_t key);
 
   std::shared_ptr<const Recipe> recipe;
-  std::shared_ptr<std::atomic<int64_t>> rebuilt;  // the report's counter; null: nobody asked
+  std::shared_ptr<std::atomic<int64_t>> rebuilt;  // the report's counter; null: no report
   HeldTensors held;
   bool released = false;
   EarlyRestore early;
@@ -72,7 +72,7 @@ struct SegmentNode : torch::autograd::Node {
 
 void SegmentNode::begin_next() const {
   torch::autograd::Node* node = next_edge(0).function.get();
-  // Through forks, views and the like.
+  // Passes forks, views and the like.
   for (int depth = 0; node && depth < 4; ++depth) {
     if (auto* segment = dynamic_cast<SegmentNode*>(node)) {
       if (segment->released || !runs_in_this_pass(node)) return;
@@ -108,8 +108,8 @@ void SegmentNode::restore(HeldTensors& h, int tensor) const {
   f.again = true;
   f.pass = of_step(h.pass, tensor - 1);
   f.extras = h.extras[tensor - 1];
-  // Probabilities that do not sum to 1, or a norm that is not one, would be worse than the
-  // rounding.
+  // Computed again from a rounded input: with statistics of the exact one probabilities would not
+  // sum to 1, which is worse than the rounding.
   f.want_extras = step.stage && recipe->rounded(step.input);
   h.tensors[tensor] = recipe->run(tensor - 1, h.tensors, h.weights, f);
   if (!f.extras.empty()) h.extras[tensor - 1] = std::move(f.extras);
@@ -155,7 +155,7 @@ void SegmentNode::step_back(Back& back, int i, at::Tensor gy) const {
   }
   b.extras = &h.extras[i];
   b.pass = of_step(h.pass, i);
-  b.weights = step.of(h.weights);
+  b.weights = step.weights_of(h.weights);
   b.sketch = step.sketch;
   b.residual = std::move(back.g[step.input]);
   b.want_input = back.made[step.input];
@@ -186,7 +186,7 @@ variable_list SegmentNode::apply(variable_list&& grads) {
   released = !back.keep_graph;
   back.h = back.keep_graph ? held : std::exchange(held, {});
   back.h.versions = {};
-  early.take(back.h.codes());
+  early.replace(back.h.codes());
   back.result.resize(1 + static_cast<size_t>(recipe->parameters));
   if (!grads[0].defined()) return std::move(back.result);
   for (size_t k = 0; k < back.result.size(); ++k) {
@@ -207,7 +207,7 @@ variable_list SegmentNode::apply(variable_list&& grads) {
     }
     back.h.tensors[i + 1] = at::Tensor();
     if (step.stage) continue;
-    // A sum passes its gradient to both.
+    // A sum passes its gradient to both terms.
     for (const int t : {step.other, step.input}) {
       if (made[t]) g[t] = g[t].defined() ? g[t] + gy : gy;
     }
@@ -254,8 +254,8 @@ at::Tensor SegmentNode::run(const std::shared_ptr<const Recipe>& own, at::Tensor
   HeldTensors h;
   h.weights = std::move(weights);
   if (demand.tensors[0] && slots[0].treatment.storage() == Storage::kKeep) h.versions.add(x);
-  for (const at::Tensor& told : {pass.lengths, pass.cos, pass.sin}) {
-    if (record && told.defined()) h.versions.add(told);
+  for (const at::Tensor& input : {pass.lengths, pass.cos, pass.sin}) {
+    if (record && input.defined()) h.versions.add(input);
   }
   h.tensors.resize(count + 1);
   h.sides.resize(count);

@@ -13,8 +13,8 @@ namespace compact {
 
 struct SegmentReport;
 
-// Runs the recipe on x and, where something requires a gradient, records one node for it. Where
-// nobody else holds x, its memory may be reused.
+// Runs the recipe on x and, where something requires a gradient, records one node for it. Where the
+// caller gives x up, its memory may be reused.
 at::Tensor run_segment(const std::shared_ptr<const Recipe>& recipe, at::Tensor x,
                        std::vector<Weight> weights, const SegmentPass& pass, SegmentReport* report);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One operation of a segment: what it is given in either direction, and what it says of itself.
+// The interface of a segment's operations: both directions, and their properties.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,7 +21,7 @@ using Tensors = std::vector<at::Tensor>;
 class Segment;
 class TokenCache;
 struct SegmentPass;
-// Is shown every segment of a pass before it runs, with what it reads.
+// Called for every segment of a pass before it runs, with what it reads.
 using SeeSegment =
     FunctionRef<void(const Segment&, const at::Tensor& input, Weights weights, const SegmentPass&)>;
 
@@ -30,14 +30,14 @@ struct SegmentPass {
   bool training = false;  // dropout is drawn, norms use the batch's statistics
   uint64_t noise = 0;  // key of the random bits of codecs and dropout; another one for each run of
                        // a segment in a network
-  at::Tensor lengths;  // int64 [batch]: tokens that are not padding; undefined: all are not
+  at::Tensor lengths;  // int64 [batch]: tokens that are not padding; undefined: no padding
   // Cosines and sines, f32 [tokens of a sequence, or of the whole batch, width / 2], for rope
   // stages without tables of their own.
   at::Tensor cos, sin;
-  // What matrix products are made in where x has another type, as under autocast: products read
-  // their input in the type of their weight, and norms before them give this one.
+  // The type of matrix products where x has another one, as under autocast: products read their
+  // input in the type of their weight, and norms before them give this type.
   std::optional<at::ScalarType> products;
-  const SeeSegment* see = nullptr;  // of the forward pass alone; null: nobody looks
+  const SeeSegment* see = nullptr;  // only in the forward pass; null: not called
   // Where given, the tokens are those of one sequence that follow the ones in the cache; such a
   // pass makes no graph.
   TokenCache* cache = nullptr;
@@ -48,7 +48,7 @@ struct SegmentPass {
   }
 };
 
-// What running a stage forward takes, whatever the device.
+// The cost of running a stage forward, independent of the device.
 struct Work {
   double products = 0;  // floating-point operations of matrix products
   double bytes = 0;     // read and written
@@ -70,33 +70,33 @@ class Stage {
   };
   struct Forward {
     at::Tensor input;
-    bool overwrite = false;    // `input` is read by nobody else: its memory may hold the output
+    bool overwrite = false;    // `input` has no other reader: its memory may hold the output
     bool want_extras = false;  // a backward pass will follow
     bool want_side = false;    // the side output is to be kept
     bool sketch = false;       // keep the projection of the input among the extras
-    bool again = false;        // rebuilds in a backward pass: leaves no trace on statistics
+    bool again = false;        // rebuilds in a backward pass: must not move statistics
     Pass pass;
     Weights weights;  // as many as parameters()
-    Tensors extras;   // result: small tensors that are always kept; again: what they are
-    at::Tensor side;  // result: a second output that backward can read or make again
+    Tensors extras;   // result: small tensors that are always kept; with `again`: those
+    at::Tensor side;  // result: a second output that backward reads or recomputes
   };
   struct Backward {
     at::Tensor gy;                    // gradient of the output
     at::Tensor input, output;         // where needed; input: see reads_input_for
-    bool consume = false;             // nobody else reads `input`: its memory may be reused
+    bool consume = false;             // `input` has no other reader: its memory may be reused
     at::Tensor means;                 // in place of `input`, where it is held as means
     Windows windows;                  // of them
     at::Tensor side;                  // where kept
     const Tensors* extras = nullptr;  // as forward left them
     Pass pass;
     Weights weights;      // those of the forward pass
-    bool sketch = false;  // the input is not there, its projection is in the extras
+    bool sketch = false;  // in place of the input its projection is there, in the extras
     at::Tensor residual;  // where defined: to be added to the result
     bool want_input = true;
     std::vector<bool> want_parameters;  // one per parameter
     Tensors gparameters;                // result: one per parameter, undefined where not wanted
 
-    // In the memory of gx, unless the residual has more digits.
+    // gx + residual, in the memory of gx unless the residual has another type.
     at::Tensor plus_residual(at::Tensor gx) const {
       if (!residual.defined()) return gx;
       return residual.scalar_type() == gx.scalar_type() ? gx.add_(residual) : residual.add(gx);
@@ -108,27 +108,27 @@ class Stage {
   // How many weights it takes.
   virtual int parameters() const { return 0; }
   virtual at::Tensor forward(Forward& f) const = 0;
-  // Gradient of the input, plus `residual`; undefined where it is not wanted. Takes what it can of
-  // its arguments to free memory early.
+  // Gradient of the input, plus `residual`; undefined where it is not wanted. Moves tensors out of
+  // its arguments where it can, to free memory early.
   virtual at::Tensor backward(Backward& b) const = 0;
   // How many of its parameters, the first ones, have gradients that need the stage's input; no
   // other gradient needs it. 0: backward reads its input for every gradient.
   virtual int reads_input_for() const { return 0; }
   // Whether backward can work from means over windows of its input (windows as wide as strides).
   virtual bool reads_means() const { return false; }
-  // Whether backward asks no more of its output, where it needs it, than what is above 0.
+  // Whether backward, where it needs its output, reads only its signs.
   virtual bool reads_signs() const { return false; }
   // For a stage that reads signs: the same operation, which keeps the signs itself and does not
   // read its output.
   virtual std::shared_ptr<const Stage> keeping_signs() const { return nullptr; }
-  // What a forward pass takes that makes `output` from `input`, which may be on the meta device.
+  // The cost of a forward pass that makes `output` from `input`, which may be on the meta device.
   virtual Work work(const at::Tensor& input, const at::Tensor& output, Weights) const {
     return {.bytes = static_cast<double>(input.nbytes() + output.nbytes())};
   }
-  // The same stage for the CPU where this one is for the meta device and holds tensors beside its
-  // weights: with numbers that stand for theirs. Null: it holds none.
+  // For a stage on the meta device that holds tensors beside its weights: the same stage on the
+  // CPU, with made-up values in them. Null: it holds none.
   virtual std::shared_ptr<const Stage> stand_in() const { return nullptr; }
-  // A number that tells apart stages that are otherwise alike, for example by their window.
+  // A number that distinguishes stages that are otherwise alike, for example by their window.
   virtual int64_t variant() const { return 0; }
   // Whether the gradient of its first parameter, a matrix, may be made in a projected space.
   virtual bool may_project() const { return false; }

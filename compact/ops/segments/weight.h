@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A parameter as one forward pass is given it.
+// A parameter as a forward pass reads it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,10 +14,10 @@
 
 namespace compact {
 
-// The backward pass of a forward pass reads the value that the forward pass read, whatever became
-// of the model's own.
+// The backward pass reads the value that the forward pass read, even if the model has another
+// since.
 struct Weight {
-  // A tensor of anybody's, which the gradient goes to.
+  // Any leaf tensor; autograd sends the gradient to it.
   Weight(const at::Tensor& tensor) : leaf(tensor), source(tensor), value(tensor.detach()) {}
   // A parameter of a model, whose carrier takes the gradient where it has one.
   Weight(const Parameter& p)
@@ -28,16 +28,16 @@ struct Weight {
         draw(p.carrier ? p.carrier->draw : 0),
         places(p.places) {}
 
-  at::Tensor leaf;                         // where autograd leads the gradient; not kept by graphs
+  at::Tensor leaf;                         // where autograd sends the gradient; not kept by graphs
   at::Tensor source;                       // what the value was read from; not kept, either
   at::Tensor value;                        // without a graph
   std::shared_ptr<const Carrier> carrier;  // null: full gradient
   int64_t draw = 0;                        // of the carrier's projections
-  std::vector<WeightPlace> places = {};    // none: the value is there
+  std::vector<WeightPlace> places = {};    // empty: the value is always in memory
 };
 using Weights = std::span<const Weight>;
 
-// For as long as it lives the values of these weights are there.
+// While it lives, the values of these weights are in memory.
 class FetchedWeights {
  public:
   FetchedWeights(Weights weights, bool backward) : FetchedWeights() {

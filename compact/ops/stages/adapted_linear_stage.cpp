@@ -41,7 +41,7 @@ class Sum {
       return;
     }
     const at::Tensor part = at::empty(sum_.sizes(), x.options());
-    sum_.add_(part.addmm_(x, y, 0, scale).to(at::kFloat));  // rounded once, behind the scale
+    sum_.add_(part.addmm_(x, y, 0, scale).to(at::kFloat));  // rounded once, after scaling
   }
   at::Tensor value() const { return sum_.defined() ? sum_.to(type_) : sum_; }
 
@@ -59,8 +59,7 @@ class AdaptedLinearStage final : public Stage {
   int parameters() const override {
     return linear_->parameters() + 2 * static_cast<int>(adapters_.size());
   }
-  // The bias's gradient alone would not need the input; that case, which is rare, is not told
-  // apart.
+  // The bias's gradient alone would not need the input; that rare case is not distinguished.
   int reads_input_for() const override { return parameters(); }
 
   Work work(const at::Tensor& input, const at::Tensor& output, Weights weights) const override {
@@ -135,7 +134,7 @@ class AdaptedLinearStage final : public Stage {
   const at::Tensor& b_of(Weights all, size_t i) const {
     return all[static_cast<size_t>(linear_->parameters()) + 2 * i + 1].value;
   }
-  // Its columns of all rows.
+  // The columns that adapter i adds to.
   at::Tensor part_of(const at::Tensor& rows, Weights weights, size_t i) const {
     const auto part = static_cast<size_t>(adapters_[i].part);
     int64_t first = 0;
@@ -150,7 +149,7 @@ class AdaptedLinearStage final : public Stage {
     const uint64_t key = derive(derive(pass.noise, i + 1), static_cast<uint64_t>(first));
     return dropped(std::move(rows), adapters_[i].dropout, key);
   }
-  // What an adapter reads of these rows, in its own type.
+  // The input of adapter i: these rows of x in its own type, under dropout.
   at::Tensor read(const at::Tensor& x, const at::Tensor& a, const SegmentPass& pass, size_t i,
                   int64_t first, int64_t count) const {
     const at::Tensor rows = x.narrow(0, first, count);
@@ -158,7 +157,7 @@ class AdaptedLinearStage final : public Stage {
     const at::Tensor own = rows.to(a.scalar_type(), /*non_blocking=*/false, /*copy=*/drops_some);
     return drops_some ? drop(own.contiguous(), pass, i, first) : own;
   }
-  // How many rows an adapter computes at a time: all, or as many as are copied.
+  // How many rows adapter i computes at a time: all, or kTokens where they are copied.
   int64_t chunk_of(const at::Tensor& rows, const at::Tensor& a, const SegmentPass& pass,
                    size_t i) const {
     const bool copies = drops(pass, i) || rows.scalar_type() != a.scalar_type();
@@ -170,7 +169,7 @@ class AdaptedLinearStage final : public Stage {
     const int64_t all = rows.size(0), most = chunk_of(rows, a, pass, i);
     for (int64_t first = 0; first < all; first += most) visit(first, std::min(most, all - first));
   }
-  // Gives the gradients of its A and B that are wanted; returns that of x A^T, where gx is.
+  // Computes the wanted gradients of adapter i's A and B; returns that of x A^T where gx is wanted.
   at::Tensor adapter_back(Backward& back, const at::Tensor& x, size_t i) const {
     const size_t place = static_cast<size_t>(linear_->parameters()) + 2 * i;
     const bool want_a = back.want_parameters[place], want_b = back.want_parameters[place + 1];

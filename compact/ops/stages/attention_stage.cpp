@@ -14,7 +14,7 @@ class AttentionStage final : public Stage {
       : heads_(heads), kv_heads_(kv_heads), dim_(dim), scale_(scale) {}
 
   Needs needs() const override { return {.input = true, .output = true}; }
-  // Half of the scores, being causal.
+  // Half of the scores, as attention is causal.
   Work work(const at::Tensor& input, const at::Tensor& output, Weights) const override {
     return {.products = 2.0 * static_cast<double>(output.numel() * input.size(1)),
             .bytes = static_cast<double>(input.nbytes() + output.nbytes())};

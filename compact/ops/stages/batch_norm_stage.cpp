@@ -29,8 +29,8 @@ class BatchNormStage final : public Stage {
     COMPACT_CHECK(!batch || sizes[0] * sizes[2] * sizes[3] > 1,
                   "[batch norm] in training a channel needs more than one value, the maps are ",
                   sizes, ": a larger batch or larger images are needed");
-    // The running statistics move once for a batch. A forward pass that runs again uses those of
-    // its first time, since the running ones may have moved.
+    // The running statistics move once for a batch. A forward pass that runs again uses those that
+    // its first run kept, since the running ones may have moved.
     at::Tensor running_mean, running_variance;
     if (!f.again) {
       running_mean = running_.mean, running_variance = running_.variance;
@@ -56,7 +56,7 @@ class BatchNormStage final : public Stage {
       return b.want_input ? b.plus_residual(std::move(b.gy)) : at::Tensor();
     }
     const at::Tensor &mean = (*b.extras)[0], &scale = (*b.extras)[1], none;
-    // CUDA's kernel wants statistics of the batch that are there, though it reads none.
+    // CUDA's kernel wants the batch's statistics to be defined, though it does not read them.
     const at::Tensor empty = at::empty({0}, mean.options());
     auto [gx, gweight, gbias] = at::native_batch_norm_backward(
         b.gy, b.input, b.weights[0].value, trained ? none : mean, trained ? none : scale,

@@ -9,17 +9,16 @@
 
 namespace compact {
 
-// What a stage keeps of a map of which backward asks no more than its sizes: a tensor of no bytes.
+// A tensor of no bytes that keeps the sizes of a map whose values backward does not read.
 at::Tensor size_note(const at::Tensor& map);
 
-// The sizes that a note tells, with the batch of `gy`.
+// The sizes that such a note keeps, with the batch of `gy`.
 std::vector<int64_t> noted_sizes(const at::Tensor& note, const at::Tensor& gy);
 
 // A map of these sizes, channels innermost, not filled.
 at::Tensor empty_map(at::IntArrayRef sizes, const at::Tensor& like);
 
-// The same whose values nobody may read, in no memory of its own: for operations that ask for no
-// more than their input's sizes.
+// The same without memory: for operations that read only their input's sizes, not its values.
 at::Tensor sizes_only(at::IntArrayRef sizes, const at::Tensor& like);
 
 }  // namespace compact

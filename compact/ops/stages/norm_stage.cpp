@@ -12,7 +12,7 @@
 namespace compact {
 namespace {
 
-// In the activations' type or in f32.
+// A weight has the activations' type or f32.
 void check_weight(const at::Tensor& x, const at::Tensor& weight, int64_t n) {
   check_like("rms norm", x, {{"weight", weight}},
              weight.scalar_type() == at::kFloat ? at::kFloat : x.scalar_type());
@@ -48,7 +48,7 @@ void normalize(const at::Tensor& x, const at::Tensor& weight, double eps, const 
                          launch_for(x));
 }
 
-// All contiguous, the residual and gweight undefined where there are none; gx may be gy.
+// All contiguous; residual and gweight undefined where not wanted; gx may be gy.
 void normalize_backward(const at::Tensor& gy, const at::Tensor& x, const at::Tensor& weight,
                         const at::Tensor& rstd, const at::Tensor& residual, const at::Tensor& gx,
                         const at::Tensor& gweight) {
@@ -160,7 +160,7 @@ class HeadNormStage final : public Stage {
     COMPACT_CHECK(x.size(-1) >= (heads_[0] + heads_[1]) * dim_, "[rms norm] ", heads_[0], " and ",
                   heads_[1], " heads of ", dim_, " are more than rows of ", x.size(-1));
   }
-  // Queries, keys, what follows them.
+  // Part 0 is queries, 1 keys, 2 what follows them.
   at::Tensor part_of(const at::Tensor& x, int part) const {
     const int64_t q = heads_[0] * dim_, k = heads_[1] * dim_;
     if (part == 2) return x.narrow(-1, q + k, x.size(-1) - q - k);

@@ -8,7 +8,7 @@
 namespace compact {
 namespace {
 
-// Bits lie as the map does with its channels innermost, whatever the map's own order.
+// The mask's bits are in the order of a channels-last map, whatever the map's own order.
 at::Tensor innermost(const at::Tensor& x) { return x.contiguous(at::MemoryFormat::ChannelsLast); }
 
 class ReluStage final : public Stage {
@@ -24,7 +24,7 @@ class ReluStage final : public Stage {
 
   at::Tensor forward(Forward& f) const override {
     const at::Tensor y = f.overwrite ? at::relu_(f.input) : at::relu(f.input);
-    // Signs of what is rebuilt from a rounded tensor could differ.
+    // The first run keeps the mask: a map rebuilt from a rounded tensor could have other signs.
     if (mask_ && f.want_extras && !f.again) {
       f.extras = signs_->encode(innermost(y), 0).parts;
     }

@@ -50,7 +50,7 @@ class RopeStage final : public Stage {
       : tables_(std::move(tables)), heads_(heads), dim_(dim) {}
 
   Needs needs() const override { return {}; }
-  // What is not rotated stays where it is.
+  // Only the part that is rotated is read and written.
   Work work(const at::Tensor& input, const at::Tensor&, Weights) const override {
     const auto part = static_cast<double>(heads_ * dim_) / static_cast<double>(input.size(-1));
     return {.bytes = 2 * static_cast<double>(input.nbytes()) * part};
@@ -83,7 +83,7 @@ class RopeStage final : public Stage {
     const int64_t length = y.size(-2);
     if (y.numel() == 0) return y;
     if (tables_) {
-      turn(y, tables_->of(first + length), heads_, dim_, first, length, inverse);
+      turn(y, tables_->for_length(first + length), heads_, dim_, first, length, inverse);
       return y;
     }
     COMPACT_CHECK(pass.cos.defined() && pass.sin.defined(),

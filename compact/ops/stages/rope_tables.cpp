@@ -20,7 +20,7 @@ at::Tensor wavelengths(double base, int64_t width) {
   return at::pow(base, exponent);
 }
 
-// Beyond two wavelengths nothing changes and all is divided; between them both are mixed.
+// Short waves are as they are, long ones divided by the factor, those between a mixture of both.
 at::Tensor llama3_frequencies(const RopeConfig& c, const at::Tensor& plain) {
   const auto length = static_cast<double>(c.original_length);
   const double factor = *c.factor, low = c.low_freq_factor, high = c.high_freq_factor;
@@ -47,7 +47,7 @@ at::Tensor yarn_frequencies(const RopeConfig& c, double factor, int64_t width) {
   return (factor * waves).reciprocal() * (1 - quick) + waves.reciprocal() * quick;
 }
 
-// What attention is scaled by, twice.
+// What cosines and sines are multiplied by; scores get it squared.
 double attention_factor(const RopeConfig& c, double factor) {
   if (c.attention_factor) return *c.attention_factor;
   if (c.kind == RopeKind::kLongrope) {
@@ -96,7 +96,7 @@ Frequencies frequencies(const RopeConfig& c, int64_t width, int64_t max_position
 
 RopeAngles angles_of(const RopeConfig& c, int64_t width, int64_t max_positions, int64_t length,
                      int64_t rows, at::Device device) {
-  if (device.is_meta()) {  // plans are made of many models
+  if (device.is_meta()) {  // plans read no values
     const auto f32 = at::TensorOptions().device(device).dtype(at::kFloat);
     return {at::empty({rows, width / 2}, f32), at::empty({rows, width / 2}, f32)};
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The stages of transformer segments. Activations are [batch, sequence, width], contiguous. What a
-// stage reads of its parameters, in this order, is given at every call: weight, bias.
+// The stages of transformer segments. Activations are [batch, sequence, width], contiguous. A stage
+// gets its weights at every call, in this order: weight, bias.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -35,8 +35,8 @@ struct LinearOptions {
   int64_t parts = 1;  // weights of the same input; their outputs lie one after the other
   // Elements per token of the projection of the input, where the weight has a carrier (its width).
   int64_t sketch_width = 0;
-  // The last columns of W, which are 0 and whose gradient is 0 whatever a codec gives for the
-  // input.
+  // So many last columns of W are padding: they are 0, and so is their gradient, whatever a codec
+  // gives for the input.
   int64_t zeros = 0;
 };
 // y = x W^T (+ bias), W [out, in], made in the type of W. With a carrier, which the first of
@@ -74,7 +74,7 @@ struct RopeTables {
   int64_t limit = 0;
 
   bool is_far(int64_t length) const { return far.cos.defined() && length > limit; }
-  const RopeAngles& of(int64_t length) const { return is_far(length) ? far : near; }
+  const RopeAngles& for_length(int64_t length) const { return is_far(length) ? far : near; }
   // For heads `dim` wide and sequences of up to `length` tokens, of a model with so many
   // max_position_embeddings. Dynamic positions beyond these are those of a sequence of `length`.
   static RopeTables make(const RopeConfig& config, int64_t dim, int64_t max_positions,
@@ -90,7 +90,7 @@ struct AttentionOptions {
   double dropout = 0;                // of probabilities, in training
   int64_t window = 0;                // tokens that one attends to, itself among them; 0: all
   double softcap = 0;                // scores s are softcap tanh(s / softcap); 0: as they are
-  // With dropout: as below.
+  // As in MaskedAttentionOptions, for attention with dropout.
   AttentionChoice choice = {AttentionKernel::kChunks, 0};
 };
 // Causal attention on a fused product [.., (heads + 2 kv_heads) dim] -> [.., heads dim]. Keeps the
@@ -110,8 +110,9 @@ struct MaskedAttentionOptions {
   // capped scores attention is made in chunks whatever this says.
   AttentionChoice choice = {AttentionKernel::kChunks, 0};
 };
-// Attention to tokens of a sequence but padding, [.., (heads + 2 kv_heads) dim] -> [.., heads dim].
-// In chunks it keeps nothing and reads its input in backward; fused kernels are as attention_stage.
+// Attention to a sequence's tokens, not to padding, [.., (heads + 2 kv_heads) dim] -> [.., heads
+// dim]. In chunks it keeps nothing and reads its input in backward; fused kernels are as
+// attention_stage.
 std::shared_ptr<const Stage> masked_attention_stage(int64_t heads, int64_t dim,
                                                     const MaskedAttentionOptions& options = {});
 

@@ -40,7 +40,7 @@ class SwiGluStage final : public Stage {
 
   at::Tensor backward(Backward& b) const override {
     at::Tensor x = std::move(b.input);
-    // The kernel writes as it reads, rows one after another.
+    // The kernel needs contiguous rows.
     if (!x.is_contiguous()) x = x.contiguous(), b.consume = true;
     const at::Tensor gy = b.gy.contiguous();
     check_like("swiglu", x, {{"gradient", gy}, {"silu", b.side}});
