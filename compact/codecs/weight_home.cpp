@@ -10,12 +10,12 @@ c10::StorageImpl& storage_of(const at::Tensor& t) { return *t.storage().unsafeGe
 
 }  // namespace
 
-void take_memory(const at::Tensor& t) {
+void free_memory(const at::Tensor& t) {
   storage_of(t).set_data_ptr_noswap(at::DataPtr(nullptr, t.device()));
   storage_of(t).set_nbytes(0);
 }
 
-void give_memory(const at::Tensor& t) {
+void allocate_memory(const at::Tensor& t) {
   const auto bytes = static_cast<size_t>(t.nbytes());
   storage_of(t).set_data_ptr_noswap(c10::GetAllocator(t.device().type())->allocate(bytes));
   storage_of(t).set_nbytes(bytes);

@@ -32,9 +32,9 @@ struct WeightPlace {
   bool operator==(const WeightPlace&) const = default;
 };
 
-// The memory of a tensor with a storage of its own goes and comes. Meanwhile the tensor stays, with
-// the address of nothing: who reads it gets no old numbers.
-void take_memory(const at::Tensor& t);
-void give_memory(const at::Tensor& t);
+// Frees the storage of a tensor that shares it with no other, but keeps the tensor: reads then
+// fault instead of returning stale data. And allocates it again, uninitialized.
+void free_memory(const at::Tensor& t);
+void allocate_memory(const at::Tensor& t);
 
 }  // namespace compact

@@ -38,8 +38,8 @@ TEST(RopeTables, OfLongSequencesAreOthers) {
     const RopeTables longer = tables_of(partial(kind), 7, 15);
     const RopeTables shorter = tables_of(partial(kind), 7, 7);
     EXPECT_FALSE(shorter.far.cos.defined());
-    EXPECT_TRUE(at::equal(longer.of(7).cos, shorter.near.cos));
-    EXPECT_EQ(&longer.of(8), &longer.far);
+    EXPECT_TRUE(at::equal(longer.for_length(7).cos, shorter.near.cos));
+    EXPECT_EQ(&longer.for_length(8), &longer.far);
     EXPECT_EQ(longer.far.cos.size(0), 15);
     EXPECT_FALSE(at::allclose(longer.far.cos.narrow(0, 0, 7), longer.near.cos, 1e-2, 1e-2));
   }

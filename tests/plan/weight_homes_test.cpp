@@ -19,18 +19,18 @@ class CodedWeights final : public WeightHome, public std::enable_shared_from_thi
   void take(Parameter& p) {
     p.places.push_back({shared_from_this(), static_cast<int>(all_.size())});
     all_.push_back({p.weight.detach(), encode(p)});
-    take_memory(p.weight);
+    free_memory(p.weight);
   }
   void fetch(int number, bool) override {
     One& one = all_.at(static_cast<size_t>(number));
     if (one.readers++ > 0) return;
-    give_memory(one.weight);
+    allocate_memory(one.weight);
     one.weight.variable_data().copy_(
         one.coded.restore());  // no new version: the values are not new
   }
   void release(int number) override {
     One& one = all_.at(static_cast<size_t>(number));
-    if (--one.readers == 0) take_memory(one.weight);
+    if (--one.readers == 0) free_memory(one.weight);
   }
   std::vector<at::Tensor> held(const at::Tensor& weight) const override {
     for (const One& one : all_) {
