@@ -9,20 +9,20 @@
 
 namespace compact {
 
-// A step frees and allocates the same sizes again and again. Mapping each block anew costs a page
-// fault for every 4 KiB, 4 to 10 % of a step's CPU time; one heap without holes for what comes next
-// grows beyond all that ever lived at once, to twice as much where gradients are freed inside the
-// backward pass. Here a freed block waits for a request of its size. Where blocks that wait would
-// take more than `most()` together with those in use, one of another size is resized in place of a
-// new mapping (its pages stay), and others are unmapped. Linux; elsewhere, and under sanitizers,
-// which watch the heap, blocks are those of the heap.
+// A step frees and allocates the same sizes again and again. To map each block costs a page fault
+// for every 4 KiB, 4 to 10 % of a step's CPU time. A heap that keeps all that was freed has no such
+// faults, but it fragments where gradients are freed inside the backward pass, and then takes twice
+// what lives at once. Here a freed block waits for a request of its size. Where waiting blocks and
+// those in use together would take more than `most()`, a waiting block of another size is resized,
+// whose pages stay, and other waiting blocks are unmapped. Linux; elsewhere, and under sanitizers,
+// which watch the heap, blocks come from the heap.
 class BlockCache {
  public:
   // The bytes that blocks may take, in use and waiting, where those in use take `used` at most.
   explicit BlockCache(std::function<size_t(size_t used)> most) : most_(std::move(most)) {}
   BlockCache(const BlockCache&) = delete;
 
-  // Whether blocks of so many bytes are kept here; smaller ones are the heap's.
+  // Whether blocks of so many bytes are kept here; smaller ones come from the heap.
   static bool takes(size_t bytes);
   // Aligned to a page; null where the system has none left. To be freed with the same size.
   void* allocate(size_t bytes);
@@ -30,7 +30,7 @@ class BlockCache {
   // Bytes that are mapped: in use and waiting.
   size_t mapped() const;
 
-  // A fork in the middle of an allocation would leave the child a lock that nobody opens.
+  // To be held across a fork: the child of a fork inside allocate() could never lock it again.
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
 
