@@ -72,10 +72,13 @@ class Pages(unittest.TestCase):
 
     def test_code_fits_its_column(self):
         for page in PAGES:
-            fenced = False
+            fenced = code = False
+            before = ""
             for line in page.read_text().splitlines():
                 fenced ^= line.startswith("```")
-                if fenced or line.startswith("    "):
+                code = line.startswith("    ") and (code or not before)  # else a list goes on
+                before = line
+                if fenced or code:
                     self.assertLessEqual(len(line.removeprefix("    ")), 88, f"{page.name}: {line}")
 
     def test_the_readme_is_short(self):
