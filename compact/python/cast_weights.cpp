@@ -15,9 +15,11 @@ at::Tensor CastWeights::add(const at::Tensor& source) {
 void CastWeights::fetch(int group, bool) {
   const std::lock_guard lock(mutex_);
   One& one = all_.at(static_cast<size_t>(group));
-  if (one.users++ > 0) return;
-  const at::NoGradGuard no_grad;
-  one.value.set_data(one.source.to(type_));
+  if (one.users == 0) {
+    const at::NoGradGuard no_grad;
+    one.value.set_data(one.source.to(type_));
+  }
+  ++one.users;  // not where the cast failed
 }
 
 void CastWeights::release(int group) {

@@ -38,7 +38,8 @@ RunPlan::RunPlan(const TrainConfig& c, const Task& task, at::Device device, Poli
   limit_ = device.is_cpu() ? memory_limit(parse_bytes(c.budget).value_or(0), place.neighbours)
                            : MemoryLimit{plans_.budget(), "--budget"};
   plans_.check_fits(policy, plan_, limit_, /*resumed=*/origin == Origin::kResumed, advises_);
-  heaviest_ = origin == Origin::kResumed ? plans_.heaviest(policy).rank : plan_.rank;
+  const bool others = origin == Origin::kResumed && plans_.ranks() > 1 && c.zero > 0;
+  heaviest_ = others ? plans_.heaviest(policy).rank : plan_.rank;
   if (plan_.rank != place.rank) plan_ = plans_.plan(policy);
   policy_ = policy;
   highest_peak_ = plan_.memory.peak;

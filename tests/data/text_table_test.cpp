@@ -31,6 +31,11 @@ TEST(TextLines, EndsMarksAndInvalidBytes) {
                           "\xEF\xBB\xBF"
                           "b"));
   EXPECT_THAT(of("a\rb\n"), ElementsAre("a\rb"));
+  const std::string split = compressed("\xEF", ".gz") + compressed(
+                                                            "\xBB\xBF"
+                                                            "a\n",
+                                                            ".gz");
+  EXPECT_THAT(lines_of(write_file(folder / "a.tsv.gz", split)), ElementsAre("a"));
   EXPECT_THAT(of("caf\xE9 \xC3\n\xC3\xA9\n"),
               ElementsAre("caf\xEF\xBF\xBD \xEF\xBF\xBD", "\xC3\xA9"));
   // Lines that lie across blocks of 64 KiB.
@@ -46,6 +51,10 @@ TEST(TextLines, RefusesWhatIsNoText) {
   };
   EXPECT_EQ(fails("a.tsv", std::string("a\nb\0c\n", 6)),
             folder / "a.tsv" + ": line 2 must be text, but byte 1 of it is NUL: a binary file");
+  EXPECT_EQ(fails("a.tsv", std::string("\xEF\xBB\xBF"
+                                       "a\0\n",
+                                       6)),
+            folder / "a.tsv" + ": line 1 must be text, but byte 4 of it is NUL: a binary file");
   EXPECT_THAT(fails("wide.tsv", "\xFE\xFF\x4E\x2D"), HasSubstr("iconv -f UTF-16"));
   // A line that never ends, out of a small file.
   const std::string bomb = compressed("ok\n" + std::string((size_t{1} << 26) + 1, 'x'), ".zst");

@@ -119,12 +119,16 @@ TEST_P(Families, RefuseBrokenFields) {
                              json::object({{"a", 1}}),
                              -0.5,
                              true,
+                             std::numeric_limits<int32_t>::max(),  // of which nothing is allocated
                              std::numeric_limits<int64_t>::max()};
       for (const json& other : others) {
         json broken = whole;
         broken[key] = other;
-        const std::string error =
-            error_of([&] { family().read(broken, "here")->to_json("float32"); });
+        const std::string error = error_of([&] {
+          const auto read = family().read(broken, "here");
+          read->shape();
+          read->to_json("float32");
+        });
         if (error.empty()) continue;
         ++refused;
         EXPECT_TRUE(error.starts_with("here: ")) << key << " = " << other << ": " << error;

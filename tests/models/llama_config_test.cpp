@@ -128,6 +128,10 @@ TEST(HfConfig, WritesWhatItReads) {
   EXPECT_EQ(written["architectures"], json::array({"LlamaForCausalLM"}));
   EXPECT_EQ(written["rope_parameters"]["rope_theta"], written["rope_theta"]);
   EXPECT_EQ(error_of([] { write_config(LlamaConfig()); }).substr(0, 19), "config: hidden_size");
+  LlamaConfig smollm3 = parse(with({{"model_type", "smollm3"}}));
+  smollm3.rope_layers = {true};
+  EXPECT_THAT(error_of([&] { write_config(smollm3); }),
+              HasSubstr("no_rope_layers must have 5 entries, one of each layer, has 1"));
 }
 
 }  // namespace

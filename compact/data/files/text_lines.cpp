@@ -22,13 +22,17 @@ TextLines::TextLines(const std::string& path, TextRules rules)
 
 bool TextLines::fill() {
   while (waiting_.empty()) {
-    waiting_ = {buffer_.data(), source_->read(buffer_.data(), buffer_.size())};
+    size_t size = 0, read = 0;
+    do {  // the mark and UTF-16 show in the first four bytes, which a source may split
+      size += read = source_->read(buffer_.data() + size, buffer_.size() - size);
+    } while (bytes_ == 0 && read > 0 && size < 4);
+    waiting_ = {buffer_.data(), size};
     if (bytes_ == 0) refuse_utf16(path_, waiting_);
     if (rules_.watch) rules_.watch(waiting_);
     if (waiting_.empty()) return false;
-    const bool marked = bytes_ == 0 && waiting_.starts_with(kByteOrderMark);
-    bytes_ += static_cast<int64_t>(waiting_.size());
-    if (marked) waiting_.remove_prefix(kByteOrderMark.size());
+    if (bytes_ == 0 && waiting_.starts_with(kByteOrderMark)) mark_ = kByteOrderMark.size();
+    if (bytes_ == 0) waiting_.remove_prefix(mark_);
+    bytes_ += static_cast<int64_t>(size);
   }
   return true;
 }
@@ -53,7 +57,8 @@ bool TextLines::next() {
   repair.finish(line_);
   const size_t nul = rules_.nul == TextRules::kKept ? raw_.npos : raw_.find('\0');
   if (nul != raw_.npos && rules_.nul == TextRules::kOdd) {
-    throw OddOne(cat(where(), " must be text, but byte ", nul, " of it is NUL: a binary file"));
+    throw OddOne(cat(where(), " must be text, but byte ", nul + (number_ == 1 ? mark_ : 0),
+                     " of it is NUL: a binary file"));
   }
   if (nul != raw_.npos) replaced_ += replace_nuls(line_);
   replaced_ += repair.replaced();

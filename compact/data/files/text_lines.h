@@ -51,6 +51,7 @@ class TextLines {
   std::unique_ptr<ByteSource> source_;
   std::vector<char> buffer_;
   std::string_view waiting_;  // in buffer_
+  size_t mark_ = 0;           // bytes of the byte order mark that was skipped
   std::string raw_, line_;
   bool carriage_ = false;
   int64_t number_ = 0, replaced_ = 0, bytes_ = 0;

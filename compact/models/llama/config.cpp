@@ -137,22 +137,24 @@ void read_window(const ConfigKeys& keys, const DecoderFamily& family, LlamaConfi
   if (!any) c.sliding_window.reset(), c.sliding_layers.clear();
 }
 
+void check_layers(const char* key, const std::vector<bool>& list, const ConfigRows& rows,
+                  const LlamaConfig& c) {
+  COMPACT_CHECK(list.empty() || std::ssize(list) == c.num_hidden_layers, rows.where(), ": ", key,
+                " must have ", c.num_hidden_layers, " entries, one of each layer, has ",
+                list.size());
+}
+
 void window_rows(ConfigRows& rows, const DecoderFamily& family, LlamaConfig& c) {
   const bool none = family.window == AttentionWindow::kNone;
   if (rows.reads() && !none) read_window(rows.given, family, c);
   rows.put("sliding_window", nullptr);
   if (c.sliding_window) rows.size("sliding_window", *c.sliding_window);
   if (none) rows.leave_out("sliding_window");
-  const auto layers = static_cast<size_t>(c.num_hidden_layers);
-  for (const auto& [key, list] :
-       {std::pair("no_rope_layers", &c.rope_layers), std::pair("layer_types", &c.sliding_layers)}) {
-    COMPACT_CHECK(list->empty() || list->size() == layers, rows.where(), ": ", key, " must have ",
-                  layers, " entries, one of each layer, has ", list->size());
-  }
+  check_layers("layer_types", c.sliding_layers, rows, c);
   if (family.window != AttentionWindow::kSwitched) return;
   rows.put("use_sliding_window", c.sliding_window.has_value());
   std::vector<bool> sliding = c.sliding_layers;
-  sliding.resize(layers, c.sliding_window.has_value());
+  sliding.resize(static_cast<size_t>(c.num_hidden_layers), c.sliding_window.has_value());
   json types = json::array();
   for (const bool one : sliding) types.push_back(one ? kSliding : kFull);
   rows.put("layer_types", types);
@@ -163,6 +165,7 @@ void window_rows(ConfigRows& rows, const DecoderFamily& family, LlamaConfig& c) 
 
 void turn_rows(ConfigRows& rows, LlamaConfig& c) {
   if (rows.reads()) c.rope_layers = read_rope_layers(rows.given, c.num_hidden_layers);
+  check_layers("no_rope_layers", c.rope_layers, rows, c);
   json turn = json::array();
   for (int64_t i = 0; i < c.num_hidden_layers; ++i) turn.push_back(c.turns(i) ? 1 : 0);
   rows.put("no_rope_layers", turn);

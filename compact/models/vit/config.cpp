@@ -25,7 +25,7 @@ void keys_of(ConfigRows& rows, VitConfig& c) {
   rows.sides("patch_size", c.patch_size, across);
   COMPACT_CHECK(c.patch_size == across, where, ": patch_size must be square, is ", c.patch_size,
                 " x ", across);
-  rows.size("num_channels", c.num_channels);
+  rows.size("num_channels", c.num_channels, ConfigRows::kOptional, 1024);
   check_heads(c.hidden_size, c.num_attention_heads, where);
   COMPACT_CHECK(c.height % c.patch_size == 0 && c.width % c.patch_size == 0, where,
                 ": image_size must be multiples of patch_size ", c.patch_size, ", is ", c.height,
