@@ -38,8 +38,10 @@ struct Chosen {
 // peak and the peak of the least cost. On the CPU these are all such budgets, on CUDA 128 at equal
 // distances, since what the caching allocator reserves is known only from the plan of a whole step.
 // The cheapest one whose plan fits is taken, or a preset without loss where that is better. So a
-// smaller budget never has a higher peak, and a larger one never a slower policy; where plans take
-// less than the solver predicts, this holds for policies that it predicts to fit.
+// smaller budget never has a higher peak, and on the CPU a larger one never a slower policy; where
+// plans take less than the solver predicts, this holds for policies that it predicts to fit. On
+// CUDA the solver's costs order the policies, and `Chosen::seconds`, counted from all operations of
+// the chosen step, may rise by some percent with the budget.
 class BudgetSearch {
  public:
   // Throws InputError on a step without segments, on speeds of other segments, and where gradients

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -44,6 +45,8 @@ class Block final : public torch::CustomClassHolder {
   c10::intrusive_ptr<Projected> projected(const std::string& product) const;
   // Uses this projection, of the same settings, from now on.
   void set_projected(const std::string& product, c10::intrusive_ptr<Projected> projected);
+  // From now on a search for a policy leaves the gradient of a product's weights as it is.
+  void keep_full(const std::string& product) { full_.insert(product); }
   // What policies may say of it: names and roles.
   std::vector<std::tuple<std::string, std::string>> slots() const;
 
@@ -118,8 +121,11 @@ class Block final : public torch::CustomClassHolder {
     size_t carrier = 0;
   };
   std::map<size_t, Gradient> gradients_;  // by the weight's place
-  bool draws_ = false;                    // codecs draw random bits
-  bool drops_ = false;                    // in training some is dropped at random
+  // Whose gradients may be projected, whatever a pass is given; products of which none may be.
+  std::set<const Parameter*> projectable_;
+  std::set<std::string> full_;
+  bool draws_ = false;  // codecs draw random bits
+  bool drops_ = false;  // in training some is dropped at random
   std::mutex mutex_;
   std::map<Variant, PartPtr> parts_;
   mutable std::mutex held_mutex_;

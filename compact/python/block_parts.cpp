@@ -19,6 +19,9 @@ namespace compact {
 // A product's matrix is one parameter, or several in order.
 void Block::project_gradients(const Network::Part& part) {
   const std::vector<bool> projectable = part.segment.projectable();
+  for (size_t i = 0; i < projectable.size(); ++i) {
+    if (projectable[i]) projectable_.insert(part.parameters[i]);
+  }
   std::vector<std::string> carriers;
   for (const auto& [product, affine] : affines_) {
     if (!projected_.contains(product)) continue;
@@ -245,7 +248,7 @@ void Block::show(SegmentGroups& seen, const PartPtr& part, const at::Tensor& x, 
   }
   const FetchedWeights there(sample.weights, /*backward=*/false);  // cast ones have sizes then
   SegmentInfo info = segment_info(*sample.segment, x, sample.weights, sample.pass, {});
-  const std::vector<bool> projectable = part->segment.projectable();
+  std::string kind = kind_;
   for (const auto& [product, affine] : affines_) {
     if (!affine.weight->hidden) continue;  // a norm
     const auto place = static_cast<size_t>(std::ranges::find(part->parameters, affine.weight) -
@@ -254,12 +257,13 @@ void Block::show(SegmentGroups& seen, const PartPtr& part, const at::Tensor& x, 
     SegmentMatrix matrix{.name = cat(name_, ".", product),
                          .out = first.size(0),
                          .in = first.size(1),
-                         .projectable = projectable[place] && affine.adapters.empty() &&
+                         .projectable = projectable_.contains(affine.weight) &&
+                                        !full_.contains(product) && affine.adapters.empty() &&
                                         weights[place].leaf.requires_grad()};
+    if (full_.contains(product)) kind += cat(" full ", product);
     for (const Network::Affine& other : affine.others) matrix.out += other.weight->weight.size(0);
     info.matrices.push_back(std::move(matrix));
   }
-  std::string kind = kind_;
   for (const auto& entry : numbers_) kind += cat(" ", entry.key(), "=", entry.value());
   seen.add(std::move(info), std::move(sample), kind);
 }

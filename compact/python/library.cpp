@@ -198,6 +198,7 @@ TORCH_LIBRARY(compact, m) {
       .def("projections", &Block::projections)
       .def("projected", &Block::projected)
       .def("set_projected", &Block::set_projected)
+      .def("keep_full", &Block::keep_full)
       .def_pickle(
           [](const BlockPtr& b) -> BlockState {
             return {b->kind(), b->name(), b->policy(), b->numbers(), b->adapters(), b->seed()};
@@ -214,7 +215,9 @@ TORCH_LIBRARY(compact, m) {
           }))
       .def("find", [](const c10::intrusive_ptr<PolicySearch>& s,
                       int64_t budget) { return as_value_error([&] { return s->find(budget); }); })
-      .def("least_peak", &PolicySearch::least_peak);
+      .def("least_peak", [](const c10::intrusive_ptr<PolicySearch>& s) {
+        return as_value_error([&] { return s->least_peak(); });
+      });
   m.def(kPlannedStep);
   m.class_<Meter>("Meter")
       .def(torch::init<>())

@@ -76,8 +76,11 @@ Speed speed_of(const SegmentGroups& groups, bool half, bool tf32) {
 PolicySearch::PolicySearch(const std::string& allow, const std::string& moments, bool half,
                            bool tf32) {
   auto steps = std::make_unique<ProgramSteps>(moments);
-  const Speed speed = speed_of(steps->groups(Policy::parse("slot * = keep\n", "auto")), half, tf32);
-  search_ = std::make_unique<BudgetSearch>(std::move(steps), Allowed::parse(allow), speed);
+  const SegmentGroups groups = steps->groups(Policy::parse("slot * = keep\n", "auto"));
+  Allowed allowed = Allowed::parse(allow);
+  allowed.project = allowed.project && Variants::any_projectable(groups);
+  const Speed speed = speed_of(groups, half, tf32);
+  search_ = std::make_unique<BudgetSearch>(std::move(steps), allowed, speed);
 }
 
 std::optional<PolicySearch::Found> PolicySearch::find(int64_t budget) {

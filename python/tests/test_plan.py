@@ -262,6 +262,23 @@ def test_moments_and_projections_where_they_are_allowed(allow, line):
     assert real - on_host == row["peak"] < least
 
 
+def test_windows_project_what_every_pass_may_project():
+    given = inputs("mistral", batch=2, length=64)  # longer than its window
+    plan = compact.plan(make("mistral"), given, policies=(), budget="50%", allow="project", optimizer=compact.optim.AdamW)
+    assert "project:rank" in plan.policy and "attn.out" not in plan.policy
+
+
+def test_nothing_to_project():
+    settings = {"policies": (), "allow": "quantize,project", "optimizer": compact.optim.AdamW}
+    frozen, shared = make("llama"), make("llama")
+    frozen.model.layers.requires_grad_(False)
+    assert compact.plan(frozen, (2, 64), budget="90%", **settings)["rows"][-1]["lossless"]
+    shared.model.layers[1].mlp.down_proj.weight = shared.model.layers[0].mlp.down_proj.weight
+    plan = compact.plan(shared, (2, 64), budget="40%", **settings)
+    assert "mlp.gate_up = project" in plan.policy and "mlp.down = project" not in plan.policy
+    compact.apply(shared, plan)
+
+
 def test_less_and_less_precision():
     given, settings = inputs("llama", batch=2, length=64), {"optimizer": compact.optim.AdamW, "policies": ()}
     rows = [compact.plan(make("llama"), given, budget=f"{part}%", allow="quantize,project", **settings)["rows"][-1] for part in (90, 70, 50, 40)]
@@ -283,6 +300,7 @@ def test_optimizers_take_moments_of_the_policy(cls, usual, caplog):
     assert "counts on moments in f8" in caplog.text
     assert {group["moments"] for group in cls(model).param_groups} == {"f8"}
     assert cls(model, moments="bf16").param_groups[0]["moments"] == "bf16"
+    assert cls(model.model).param_groups[0]["moments"] == "f8"  # a part of what the policy was given to
     assert cls(model.named_parameters()).param_groups[0]["moments"] == usual
     assert cls(compact.remove(model)).param_groups[0]["moments"] == usual
 
@@ -368,6 +386,9 @@ class Rounded(nn.Module):
         ("batch must be positive", (0, 64), {}),
         ("the length is missing", (4, None), {}),
         ("budget must be bytes", (2, 64), {"budget": "0.5"}),
+        ("budget must be bytes", (2, 64), {"budget": 1.5}),
+        ("batch must be positive whole numbers", (True, 64), {}),
+        ("optimizer must be a class", (2, 64), {"optimizer": (torch.optim.AdamW,)}),
         ("failed with TypeError", (2, 64), {"optimizer": (compact.optim.AdamW, {"moment": "f8"})}),
         ("more than the model's 128 positions", (4, 129), {}),
         ('budget must be bytes, as 800000000, "10GiB"', (2, 64), {"budget": "much"}),

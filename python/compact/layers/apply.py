@@ -16,7 +16,7 @@ from ..base.log import Notes
 from ..base.policy import moments_of, policy_text, presets
 from ..base.torch_private import REPLICATE
 from ..planning.plan import Plan, plan
-from ..projected_weights.carriers import add_carrier, check_removal, projection_problem, remove_carrier
+from ..projected_weights.carriers import add_carrier, check_removal, projection_problems, remove_carrier
 from . import loss, served_layer
 from .adapters import plain
 from .eligibility import layer_problem
@@ -244,8 +244,7 @@ def apply(
         if isinstance(state, LayerState)
         for inside, product in state.projected_modules(module)  # some of several matrices
     ]
-    problem = projection_problem(projected, model) if projected else None
-    if problem:
+    for problem in projection_problems(projected, model).values() if projected else ():
         raise ValueError(f"compact.apply: {problem}")
     layers = {module for module, _ in states}
     models = [m for m in model.modules() if m not in layers and not layers.isdisjoint(m.modules())]
@@ -264,7 +263,8 @@ def apply(
         if own is None:
             module.lm_head.__dict__[STATE] = True
             _replace_forward(module.lm_head, loss.head_forward)
-    model.__dict__["_compact_policy"] = ("auto" if planned else _name_of(policy), text)
+    for module in (model, *layers, *whole):  # an optimizer may be given a part of the model
+        module.__dict__["_compact_policy"] = ("auto" if planned else _name_of(policy), text)
     if moments := moments_of(model):
         notes.say(f"this policy counts on moments in {moments}, which compact.optim has for a model; for parameters say moments={moments!r}")
     return model

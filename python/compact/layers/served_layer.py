@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import inspect
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -81,10 +82,11 @@ class LayerState:
 
     def projected_modules(self, layer: nn.Module) -> list[tuple[nn.Module, str]]:
         """The submodules whose weights have projected gradients, each with its product."""
-        found = []
-        for product in self.projected:
-            found += [(plain(submodule(layer, path)), product) for path in self.family.products[product]]
-        return found
+        return self.modules_of(layer, self.projected)
+
+    def modules_of(self, layer: nn.Module, products: Iterable[str]) -> list[tuple[nn.Module, str]]:
+        """The submodules that have the weights of products, each with its product."""
+        return [(plain(submodule(layer, path)), product) for product in products for path in self.family.products[product]]
 
     def weights(self) -> list[Any]:
         """The tensors that the block reads: parameters, or what FullyShardedDataParallel puts in their place."""

@@ -21,7 +21,7 @@ from ..optim import Muon
 from ..optimizers.optimizer import Optimizer
 from ..planning import known_values
 from ..planning.client import OF_SCRIPT
-from ..projected_weights.carriers import Carrier
+from ..projected_weights.carriers import Carrier, projection_problems
 from . import attention, autocast, operations
 from .asked_model import inputs_of, model_of
 
@@ -65,11 +65,15 @@ class _Step:
     def moments(self) -> str:
         """How all moments are held where no policy says it; empty: none can."""
         cls, settings = self._asked or (None, {})
-        return cls.usual_moments if cls and issubclass(cls, Optimizer) and settings.get("moments") is None else ""
+        return cls.usual_moments if self.is_ours() and settings.get("moments") is None else ""
+
+    def is_ours(self) -> bool:
+        """Whether its optimizer is of compact.optim."""
+        return self._asked is not None and issubclass(self._asked[0], Optimizer)
 
     def check_projects(self) -> None:
         """Throws ValueError where the optimizer is none for projected gradients."""
-        if not self._asked or not issubclass(self._asked[0], Optimizer):
+        if not self.is_ours():
             raise ValueError("projected gradients need compact.optim.AdamW or compact.optim.Muon: give it as `optimizer`")
 
     def run(self, operations: bool = False, segments: bool = False) -> Any:
@@ -82,10 +86,25 @@ class _Step:
     def planned(self, policy: str, operations: bool, segments: bool) -> tuple[Any, int]:
         """What a search asks for: a step under a policy, and what it reserves."""
         self.treat(policy)
+        if segments:
+            self._keep_full()
         trace = self.run(operations, segments)
         if segments and (reason := _why_none(self.model)):
             raise ValueError(f"compact.plan: every layer keeps its own forward, so that there is nothing to choose: {reason}")
         return trace, trace.reserved(self._earlier)
+
+    def _keep_full(self) -> None:
+        """Says to the blocks which gradients apply() would refuse to project."""
+        weights, products = [], {}
+        for module in self.model.modules():
+            if not isinstance(state := state_of(module), LayerState):
+                continue
+            for inside, product in state.modules_of(module, state.family.products.keys() - state.projected.keys()):
+                weights.append((f"{state.name}.{product}", inside.weight))
+                products[weights[-1][0]] = (state.block, product)
+        for name in projection_problems(weights, self.model):
+            block, product = products[name]
+            block.keep_full(product)
 
     def row(self, name: str) -> dict:
         """What a step takes as the model is now."""
@@ -223,7 +242,7 @@ def answer(asked: dict) -> dict:
         search = _search(step, asked)
         found = search.find(budget)
         if found is None:
-            return reply | {"auto": None, "least": search.least_peak()}
+            return reply | {"auto": None, "least": search.least_peak(), "ours": step.is_ours()}
         policy, *figures = found
         step.treat(policy)
         reply["auto"] = step.row("auto") | dict(zip(("seconds", "added_seconds", "error", "lossless"), figures), text=policy)

@@ -109,6 +109,7 @@ def plan(
     planned, torch.OutOfMemoryError, which names the least that any policy takes, where the budget
     cannot be met, and RuntimeError where that process was killed.
     """
+    allow = allow.replace(" ", "") if isinstance(allow, str) else allow
     if not isinstance(allow, str) or not set(allow.split(",")) <= set(ALLOW):
         raise ValueError(f"compact.plan: allow must be one of {', '.join(ALLOW)}, or several with commas between, is {allow}")
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
@@ -158,9 +159,9 @@ def plan(
         raise torch.OutOfMemoryError(
             f"compact.plan: a budget of {reply['budget']:,} bytes ({budget!r}) cannot be met: the least that a "
             f"step of this model takes with allow={allow!r} is {reply['least']:,} bytes. Less take "
-            + ('allow="quantize", ' if "quantize" not in allow else "")
+            + ('allow="quantize", ' if "quantize" not in allow else 'allow="quantize,project", ' if reply["ours"] and "project" not in allow else "")
             + "fewer samples or tokens"
-            + ("" if "f8" in str(optimizer) else ", and moments in fewer bits (optimizer=(compact.optim.AdamW, {'moments': 'f8'}))")
+            + ("" if reply["ours"] else ", and moments in fewer bits (optimizer=(compact.optim.AdamW, {'moments': 'f8'}))")
         )
     result = Plan({"device": kind} | {key: reply[key] for key in ("model", "parameters", "rows", "failed", "mask", "gpu", "memory") if key in reply})
     if budget is not None:
@@ -196,17 +197,18 @@ def _bytes(budget: int | str | None) -> int | float | None:
     """Bytes, or a part of what plain takes."""
     if budget is None or (isinstance(budget, int) and not isinstance(budget, bool) and budget > 0):
         return budget
-    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]i?)?b?\s*", str(budget), re.IGNORECASE)
+    text = budget if isinstance(budget, str) else ""
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]i?)?b?\s*", text, re.IGNORECASE)
     if match and float(match[1]) * _UNITS[(match[2] or "").lower()] >= 1:
         return int(float(match[1]) * _UNITS[(match[2] or "").lower()])
-    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*%\s*", str(budget))
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*%\s*", text)
     if match and float(match[1]) > 0:
         return float(match[1]) / 100
     raise ValueError(f'compact.plan: budget must be bytes, as 800000000, "10GiB" or "50%", is {budget!r}')
 
 
 def _optimizer(optimizer: Any) -> tuple[type, dict] | None:
-    cls, settings = optimizer if isinstance(optimizer, tuple) else (optimizer, {})
+    cls, settings = optimizer if isinstance(optimizer, tuple) and len(optimizer) == 2 else (optimizer, {})
     if cls is None:
         return None
     if not isinstance(cls, type) or not issubclass(cls, torch.optim.Optimizer):
@@ -257,6 +259,6 @@ def _sent_batch(batch: Any, length: int | None) -> bytes | tuple[int, int | None
         raise ValueError(f"compact.plan: batch must be samples, or (samples, tokens), is {batch!r}")
     samples, tokens = (batch, length) if isinstance(batch, int) else (*batch, length)[:2]
     for number in (samples, tokens):
-        if number is not None and (not isinstance(number, int) or number <= 0):
+        if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number <= 0):
             raise ValueError(f"compact.plan: batch must be positive whole numbers, is {batch!r}, {length!r}")
     return samples, tokens

@@ -156,25 +156,27 @@ def _check_optimizer(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict
                 )
 
 
-def projection_problem(weights: list[tuple[str, nn.Parameter]], model: nn.Module) -> str | None:
-    """Why gradients of weights of a model cannot be projected; weights: of each the name of its product, and itself."""
+def projection_problems(weights: list[tuple[str, nn.Parameter]], model: nn.Module) -> dict[str, str]:
+    """Why gradients of weights of a model cannot be projected, by the names of their products; weights: of each the name of its product, and itself."""
     owners: dict[int, set[int]] = {}
     for module in model.modules():
         for p in parameters_of(module).values():
             if p is not None:
                 owners.setdefault(id(p), set()).add(id(module))
+    problems = {}
     for name, weight in weights:
         if type(weight) is not nn.Parameter:
-            return f"{name} is split over ranks or of a type of its own: projected gradients need whole weights"
-        if len(owners.get(id(weight), ())) > 1:
-            return f"{name} is the weight of several modules"
-        if weight.dim() != 2:
-            return f"{name} has the shape {tuple(weight.shape)}, as FullyShardedDataParallel leaves its parts: projected gradients need whole weights"
-        if has_hooks_of_others(weight):
-            return f"{name} has a hook for its gradient, which it will not have"
+            problems[name] = f"{name} is split over ranks or of a type of its own: projected gradients need whole weights"
+        elif len(owners.get(id(weight), ())) > 1:
+            problems[name] = f"{name} is the weight of several modules"
+        elif weight.dim() != 2:
+            problems[name] = f"{name} has the shape {tuple(weight.shape)}, as FullyShardedDataParallel leaves its parts: projected gradients need whole weights"
+        elif has_hooks_of_others(weight):
+            problems[name] = f"{name} has a hook for its gradient, which it will not have"
     if any(isinstance(module, nn.parallel.DistributedDataParallel) for module in model.modules()):
-        return "the model is wrapped in DistributedDataParallel, which knows no parameters that come later: apply first, and wrap then"
-    return None
+        reason = "the model is wrapped in DistributedDataParallel, which knows no parameters that come later: apply first, and wrap then"
+        problems |= {name: reason for name, _ in weights if name not in problems}
+    return problems
 
 
 def add_carrier(module: nn.Module, projected: Any, transposed: bool) -> None:
