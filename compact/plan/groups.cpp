@@ -106,6 +106,13 @@ SegmentGroups::SegmentGroups(const StepRequest& request) {
                 segments_.size(), " of ", network->segments().size(), " segments");
 }
 
+std::string SegmentGroups::key() const {
+  std::string text = cat(tokens_, " ");
+  add_tensor(text, head_);
+  for (const std::string& each : signatures_) text += each + "\n";
+  return text;
+}
+
 double SegmentGroups::head_products() const {
   if (!head_.defined()) return 0;
   return 2.0 * static_cast<double>(tokens_) * static_cast<double>(head_.numel());

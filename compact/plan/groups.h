@@ -76,6 +76,8 @@ class SegmentGroups {
   // Undefined: the loss is not made in chunks.
   const at::Tensor& head() const { return head_; }
   int64_t tokens() const { return tokens_; }
+  // A text of all that the time of a step's segments and head depends on.
+  std::string key() const;
   // Operations of the head's forward product on one micro-batch; 0 without a head.
   double head_products() const;
 

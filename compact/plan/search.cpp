@@ -100,13 +100,21 @@ const LayerProblem& BudgetSearch::problem(const Variant& v) {
   return problems_[key] = segment_problem(memory, names_, options);
 }
 
-// Over the chunks of the loss; ties go to the smaller peak.
+// Over the chunks of the loss; ties go to the smaller peak. Sizes that cut it change nothing but what
+// the loss itself takes: where that is not what costs, smaller ones are not planned.
 std::optional<BudgetSearch::Candidate> BudgetSearch::best_chunk(Variant v, int64_t budget) {
   std::optional<Candidate> best;
+  LayerProblem without_loss;  // of the size before, where it cuts
   for (const int64_t chunk : variants_.chunks()) {
     v.chunk = chunk;
-    const std::optional<LayerSolution> solution =
-        solve(problem(v), budget, best ? best->cost - chunk_cost(chunk) : kAnyCost);
+    const int64_t most = best ? best->cost - chunk_cost(chunk) : kAnyCost;
+    if (!without_loss.options.empty() && !solvable(without_loss, budget, most)) break;
+    const LayerProblem& p = problem(v);
+    if (variants_.cuts(chunk)) {
+      without_loss = p;
+      without_loss.top_base = 0;
+    }
+    const std::optional<LayerSolution> solution = solve(p, budget, most);
     if (!solution) continue;
     const int64_t cost = solution->cost + chunk_cost(chunk);
     if (best &&
@@ -145,7 +153,7 @@ std::optional<BudgetSearch::Candidate> BudgetSearch::best(const Variant& level, 
 }
 
 bool BudgetSearch::fits_one(Variant v, int64_t budget) {
-  for (const int64_t chunk : variants_.chunks()) {
+  for (const int64_t chunk : variants_.least_chunks()) {
     v.chunk = chunk;
     if (fits(problem(v), budget)) return true;
   }
@@ -154,10 +162,8 @@ bool BudgetSearch::fits_one(Variant v, int64_t budget) {
 
 int64_t BudgetSearch::least_predicted(Variant v) {
   if (v.rank > 0) v.projected = variants_.projectable();
-  // Fewer, larger chunks can need less memory: one chunk makes the head's gradient in its own type,
-  // several sum it in f32.
   int64_t least = kAnyCost;
-  for (const int64_t chunk : variants_.chunks()) {
+  for (const int64_t chunk : variants_.least_chunks()) {
     v.chunk = chunk;
     least = std::min(least, ::compact::least_peak(problem(v)));
   }

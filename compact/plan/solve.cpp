@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <queue>
+#include <tuple>
 
 namespace compact {
 namespace {
@@ -15,11 +18,12 @@ struct State {
   int before, option;  // of the layer before; of this layer
 };
 
-bool allowed(const LayerProblem& p, size_t layer, const LayerOption& option, int64_t saved,
-             int64_t budget) {
-  return p.forward_base[layer] + saved + option.forward <= budget &&
-         p.backward_base[layer] + saved + option.backward <= budget &&
-         p.after_base[layer] + saved <= budget && p.top_base + saved + option.saved <= budget;
+// The most that earlier layers may keep where a layer takes this option; below 0: it does not fit.
+int64_t room_before(const LayerProblem& p, size_t layer, const LayerOption& option,
+                    int64_t budget) {
+  return budget - std::max({p.forward_base[layer] + option.forward,
+                            p.backward_base[layer] + option.backward, p.after_base[layer],
+                            p.top_base + option.saved});
 }
 
 // The relaxed problem of layers [first, end): only the sum of what they keep is bounded, and a
@@ -104,6 +108,54 @@ int64_t room_of(const LayerProblem& p, int64_t budget) {
          std::max({p.top_base, p.forward_base.back() + forward, p.backward_base.back() + backward});
 }
 
+// What layers up to one may keep and cost in all, after states of the layers before it: those that
+// no other beats in both, what they keep growing; of equal ones the first. Each option makes a row
+// of such states of the one before; the rows are merged, and what is beaten is skipped.
+std::vector<State> next_states(const LayerProblem& p, size_t layer, const std::vector<State>& from,
+                               int64_t budget) {
+  struct Row {
+    int64_t saved, cost;  // of the state at `at`
+    size_t at, end;       // in `from`
+    int option;
+    bool operator>(const Row& other) const {
+      return std::tie(saved, cost, at, option) >
+             std::tie(other.saved, other.cost, other.at, other.option);
+    }
+  };
+  const std::vector<LayerOption>& options = p.options[layer];
+  std::priority_queue<Row, std::vector<Row>, std::greater<>> rows;
+  std::vector<State> kept;
+  // The row's first state from `at` on that what is kept does not beat.
+  const auto add = [&](Row row) {
+    const LayerOption& option = options[row.option];
+    const auto begin = from.begin() + static_cast<int64_t>(row.at),
+               end = from.begin() + static_cast<int64_t>(row.end);
+    const auto next = kept.empty() ? begin : std::partition_point(begin, end, [&](const State& s) {
+      return s.cost + option.cost >= kept.back().cost;
+    });
+    if (next == end) return;
+    row.at = static_cast<size_t>(next - from.begin());
+    row.saved = next->saved + option.saved;
+    row.cost = next->cost + option.cost;
+    rows.push(row);
+  };
+  for (size_t o = 0; o < options.size(); ++o) {
+    const int64_t room = room_before(p, layer, options[o], budget);
+    const auto end = std::ranges::upper_bound(from, room, {}, &State::saved);
+    add({0, 0, 0, static_cast<size_t>(end - from.begin()), static_cast<int>(o)});
+  }
+  while (!rows.empty()) {
+    Row row = rows.top();
+    rows.pop();
+    if (kept.empty() || row.cost < kept.back().cost) {
+      kept.push_back({row.saved, row.cost, static_cast<int>(row.at), row.option});
+      ++row.at;
+    }
+    add(row);
+  }
+  return kept;
+}
+
 // One pass under a budget: the cheapest solution of a cost of at most `most`, any one of equal
 // cost. Keeps at most `width` states of a layer, those with the least bound; then the result need
 // not be the cheapest.
@@ -114,32 +166,17 @@ std::optional<LayerSolution> pass(const LayerProblem& p, const Relaxed& relaxed,
   std::vector<std::vector<State>> levels = {{{0, 0, -1, -1}}};
   int64_t states = 0;
   for (size_t layer = 0; layer < p.options.size(); ++layer) {
-    const std::vector<State>& from = levels.back();
     const auto promise = [&](const State& s) {
       return s.cost + relaxed.bound(layer + 1, room - s.saved);
     };
-    std::vector<State> to;
-    for (size_t s = 0; s < from.size(); ++s) {
-      for (size_t o = 0; o < p.options[layer].size(); ++o) {
-        const LayerOption& option = p.options[layer][o];
-        if (!allowed(p, layer, option, from[s].saved, budget)) continue;
-        const State next{from[s].saved + option.saved, from[s].cost + option.cost,
-                         static_cast<int>(s), static_cast<int>(o)};
-        if (promise(next) <= most) to.push_back(next);
-      }
-    }
-    std::ranges::stable_sort(to, [](const State& a, const State& b) {
-      return a.saved != b.saved ? a.saved < b.saved : a.cost < b.cost;
-    });
-    std::vector<State> kept;
-    for (const State& state : to) {
-      if (kept.empty() || state.cost < kept.back().cost) kept.push_back(state);
-    }
+    std::vector<State> kept = next_states(p, layer, levels.back(), budget);
+    std::erase_if(kept, [&](const State& s) { return promise(s) > most; });
     if (kept.size() > width) {
       const auto after_least = kept.begin() + 1;  // the first keeps the least: it stays
       std::ranges::nth_element(after_least, after_least + static_cast<int64_t>(width) - 1,
                                kept.end(), {}, promise);
       kept.resize(width);
+      std::ranges::sort(kept, {}, &State::saved);
     }
     if (kept.empty()) return std::nullopt;
     states += static_cast<int64_t>(kept.size());
@@ -176,7 +213,7 @@ std::optional<int64_t> least_keeping(const LayerProblem& p, int64_t budget) {
     const std::vector<LayerOption>& options = p.options[layer];
     int best = -1;
     for (size_t o = 0; o < options.size(); ++o) {
-      if (allowed(p, layer, options[o], saved, budget) &&
+      if (saved <= room_before(p, layer, options[o], budget) &&
           (best < 0 || options[o].saved < options[best].saved)) {
         best = static_cast<int>(o);
       }
@@ -229,14 +266,17 @@ std::optional<LayerSolution> solve(const LayerProblem& problem, int64_t budget, 
   };
   // The least budget of the same cost, and under it a choice that does not depend on how the search
   // came there: whatever budget led here, the answer is then the same.
-  least_budget(0, best->peak, [&](int64_t smaller) -> std::optional<int64_t> {
-    if (!fits(problem, smaller)) return std::nullopt;
+  least_budget(least_peak(problem), best->peak, [&](int64_t smaller) -> std::optional<int64_t> {
     auto other = same_cost_in(smaller);
     if (!other) return std::nullopt;
     best = std::move(other);
     return best->peak;
   });
   return same_cost_in(best->peak);
+}
+
+bool solvable(const LayerProblem& problem, int64_t budget, int64_t most) {
+  return fits(problem, budget) && cheapest(problem, Relaxed(problem), budget, most).has_value();
 }
 
 bool fits(const LayerProblem& problem, int64_t budget) {

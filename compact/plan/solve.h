@@ -48,6 +48,9 @@ inline constexpr int64_t kAnyCost = std::numeric_limits<int64_t>::max() / 4;
 std::optional<LayerSolution> solve(const LayerProblem& problem, int64_t budget,
                                    int64_t most = kAnyCost);
 
+// Whether a choice of at most cost `most` fits.
+bool solvable(const LayerProblem& problem, int64_t budget, int64_t most);
+
 // Whether any choice fits.
 bool fits(const LayerProblem& problem, int64_t budget);
 

@@ -56,7 +56,9 @@ Variants::Variants(const SegmentGroups& groups, const StepShape& step, const std
     chunks.insert(chunks.end(), {usual, usual / 4 / 64 * 64, 64});
     std::ranges::sort(chunks, std::greater{});
     for (const int64_t chunk : chunks) {
-      if (chunk >= 64 && (chunks_.empty() || chunk < chunks_.back())) chunks_.push_back(chunk);
+      // Of those that hold all tokens one is enough.
+      const int64_t most = chunks_.empty() ? chunk + 1 : std::min(chunks_.back(), tokens);
+      if (chunk >= 64 && chunk < most) chunks_.push_back(chunk);
     }
   }
   for (size_t i = 0; i < groups.segments().size(); ++i) {
@@ -79,6 +81,12 @@ Variants::Variants(const SegmentGroups& groups, const StepShape& step, const std
 
 bool Variants::any_projectable(const SegmentGroups& groups) {
   return std::ranges::any_of(groups.segments(), projectable_segment);
+}
+
+std::vector<int64_t> Variants::least_chunks() const {
+  std::vector<int64_t> least = {chunks_.back()};
+  if (chunks_.size() > 1 && !cuts(chunks_.front())) least.push_back(chunks_.front());
+  return least;
 }
 
 bool Variants::projects(const Variant& v, size_t segment) const {
@@ -126,7 +134,7 @@ std::string Variants::lines(const Variant& v) const {
 
 // Every one of several chunks adds its part of the head's gradient to an f32 sum.
 double Variants::chunk_seconds(int64_t chunk, double bytes_per_second) const {
-  if (chunk == 0 || chunk >= groups_.tokens()) return 0;
+  if (!cuts(chunk)) return 0;
   const auto sums =
       static_cast<double>((groups_.tokens() + chunk - 1) / chunk * step_.accumulation);
   return sums * 12.0 * static_cast<double>(groups_.head().numel()) / bytes_per_second;

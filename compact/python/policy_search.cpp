@@ -60,10 +60,24 @@ class ProgramSteps final : public StepSource {
   SegmentGroups known_;
 };
 
-Speed speed_of(const SegmentGroups& groups, bool half, bool tf32) {
+Speed speed_of(const SegmentGroups& groups, bool half, bool tf32,
+               const PolicySearch::Speeds& known, PolicySearch::Speeds& made) {
   if (meta_device() == c10::kCPU) {
-    return measured_speed(groups, "",
-                          [](const std::string&, auto, auto measure) { return measure(); });
+    return measured_speed(groups, groups.key(),
+                          [&](const std::string& key, auto usable, auto measure) {
+      if (const auto found = known.find(key); found != known.end()) {
+        const std::vector<std::vector<double>>& rows = found->value();
+        const MeasuredSteps m{.segments = {rows.begin() + 1, rows.end()},
+                              .products = rows.front()[1],
+                              .bytes = rows.front()[0]};
+        if (usable(m)) return m;
+      }
+      const MeasuredSteps m = measure();
+      std::vector<std::vector<double>> rows = {{m.bytes, m.products}};
+      rows.insert(rows.end(), m.segments.begin(), m.segments.end());
+      made.insert(key, rows);
+      return m;
+    });
   }
   const GpuRates rates = reached_rates(planned_card(), tf32);
   Speed speed = stated_speed(groups, half ? rates.half : rates.single, rates.bytes);
@@ -74,12 +88,12 @@ Speed speed_of(const SegmentGroups& groups, bool half, bool tf32) {
 }  // namespace
 
 PolicySearch::PolicySearch(const std::string& allow, const std::string& moments, bool half,
-                           bool tf32) {
+                           bool tf32, const Speeds& known) {
   auto steps = std::make_unique<ProgramSteps>(moments);
   const SegmentGroups groups = steps->groups(Policy::parse("slot * = keep\n", "auto"));
   Allowed allowed = Allowed::parse(allow);
   allowed.project = allowed.project && Variants::any_projectable(groups);
-  const Speed speed = speed_of(groups, half, tf32);
+  const Speed speed = speed_of(groups, half, tf32, known, speeds_);
   search_ = std::make_unique<BudgetSearch>(std::move(steps), allowed, speed);
 }
 

@@ -3,6 +3,7 @@
 // process that plans.
 #pragma once
 
+#include <ATen/core/Dict.h>
 #include <torch/custom_class.h>
 
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "compact/plan/search.h"
 #include "compact/python/step_trace.h"
@@ -27,7 +29,15 @@ class PolicySearch final : public torch::CustomClassHolder {
  public:
   // `allow`: as --allow of the program. `moments`: how the optimizer holds all of them; empty: no
   // policy changes it. On a GPU, `half`: products are made in 16 bits, `tf32`: others in TF32.
-  PolicySearch(const std::string& allow, const std::string& moments, bool half, bool tf32);
+  // `known`: what speeds() of earlier searches gave; what is there is not measured again.
+  using Speeds = c10::Dict<std::string, std::vector<std::vector<double>>>;
+  PolicySearch(const std::string& allow, const std::string& moments, bool half, bool tf32,
+               const Speeds& known);
+
+  // What it measured of this machine, by a key that says of what: bytes a second of a copy,
+  // operations a second of the head's product, and then seconds of the steps of each group of
+  // segments. Empty: on a GPU, or where it was known.
+  const Speeds& speeds() const { return speeds_; }
 
   // Lines of a policy or the name of a preset; predicted seconds of a step, and of these what it
   // adds; E|g' - g|^2 / |g|^2; whether it loses nothing. nullopt: no step takes so little.
@@ -36,6 +46,7 @@ class PolicySearch final : public torch::CustomClassHolder {
   int64_t least_peak() { return search_->least_peak(); }
 
  private:
+  Speeds speeds_;
   std::unique_ptr<BudgetSearch> search_;
 };
 

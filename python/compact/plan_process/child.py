@@ -38,17 +38,21 @@ class _Step:
         self.clip, self.autocast = asked["clip"], asked["autocast"]
         built.stop()
         self._built, self._asked, self._bare = built, asked["optimizer"], ops.planned_bytes()
+        self._remembers = asked["device"] == "cuda"  # what an allocator keeps of earlier steps
+        self.optimizer, self.parameters, self._moments = None, [], None
         self.treat(None)
 
     def treat(self, policy: str | None) -> None:
         """Gives the model this policy; None: takes every one back."""
+        optimizer, parameters = (self.optimizer, self.parameters) if self._keeps_optimizer() else (None, [])
+        self._outside = 0 if optimizer is None else -self._state_bytes()
         self.optimizer, self.parameters = None, []
         for p in self.model.parameters():  # of a step that failed
             p.grad = None
         apply.remove(self.model)
         masks._last.result = ()  # lengths of samples, which each step keeps for the next
         gc.collect()  # what is in circles would go in a step
-        self._outside = ops.planned_bytes() - self._bare  # what a search holds
+        self._outside += ops.planned_bytes() - self._bare  # what a search holds
         if policy is not None:
             apply.apply(self.model, policy)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
@@ -60,7 +64,19 @@ class _Step:
             self.check_projects()
         if self.moments() and policy is not None and ops.moments_of(policy):
             settings = settings | {"moments": ops.moments_of(policy)}
+        before, self._moments = self._moments, settings.get("moments")
+        if optimizer is not None:
+            if before == self._moments and list(map(id, parameters)) == list(map(id, self.parameters)):
+                self.optimizer, self._first = optimizer, False
+                return
+            del optimizer
+            gc.collect()
         self.optimizer = cls(self.model if issubclass(cls, Muon) else self.parameters, **settings)
+
+    def _keeps_optimizer(self) -> bool:
+        """Whether the next policy can have the optimizer of this one, with the moments that its first step made."""
+        made = self.optimizer is not None and not self._first and not self._remembers
+        return made and not getattr(self.optimizer, "releases", False) and not any(isinstance(p, Carrier) for p in self.parameters)
 
     def moments(self) -> str:
         """How all moments are held where no policy says it; empty: none can."""
@@ -79,8 +95,8 @@ class _Step:
     def run(self, operations: bool = False, segments: bool = False) -> Any:
         """The trace of one step, with its operations or what its layers are given, where a search asks for it."""
         if self._first and not segments:  # what an optimizer makes in its first step is there in all others
-            self._first = False
             self._earlier.append(self._traced())
+            self._first = False
         return self._traced(operations, segments)
 
     def planned(self, policy: str, operations: bool, segments: bool) -> tuple[Any, int]:
@@ -196,7 +212,7 @@ def _search(step: _Step, asked: dict) -> Any:
     library.impl("planned_step", step.planned, "CompositeExplicitAutograd")
     _kept.append(library)
     half = torch.bfloat16 in (asked["autocast"], next(step.model.parameters()).dtype)
-    return classes.PolicySearch(asked["allow"], step.moments(), half, asked["tf32"])
+    return classes.PolicySearch(asked["allow"], step.moments(), half, asked["tf32"], asked["speeds"])
 
 
 def answer(asked: dict) -> dict:
@@ -240,6 +256,7 @@ def answer(asked: dict) -> dict:
     if budget is not None:
         reply["budget"] = budget
         search = _search(step, asked)
+        reply["speeds"] = search.speeds()
         found = search.find(budget)
         if found is None:
             return reply | {"auto": None, "least": search.least_peak(), "ours": step.is_ours()}

@@ -19,6 +19,7 @@ from .sent import send
 
 POLICIES = ("plain", "gradient_checkpointing", "off", "exact", "recompute", "gact-l1")
 ALLOW = ("lossless", "quantize", "project")
+_speeds: dict[str, list[list[float]]] = {}  # of this machine, as plans for budgets measured them
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
 
 
@@ -136,6 +137,7 @@ def plan(
             policy_text(name)  # an error before anything runs
     reply = ask(
         {
+            "speeds": dict(_speeds),
             **_sent_model(model, dtype),
             "batch": _sent_batch(batch, length),
             "padded": padded,
@@ -155,6 +157,7 @@ def plan(
         _modules(model),
         _subject(model),
     )
+    _speeds.update(reply.get("speeds", {}))
     if budget is not None and reply["auto"] is None:
         raise torch.OutOfMemoryError(
             f"compact.plan: a budget of {reply['budget']:,} bytes ({budget!r}) cannot be met: the least that a "
