@@ -53,8 +53,37 @@ TEST_F(LossChunks, OneIsOfferedWhereItsLogitsTakeNoMoreThanASumInFloat) {
   EXPECT_THAT(offered(request(513, c10::kCPU)), ElementsAre(256, 64));
   EXPECT_THAT(offered(request(512, c10::kCPU, at::kFloat)), ElementsAre(256, 64));
   EXPECT_THAT(offered(request(256, c10::kCPU)), ElementsAre(256, 64));
-  EXPECT_THAT(offered(request(512, c10::kCUDA)), ElementsAre(2048, 512, 64));
+  EXPECT_THAT(offered(request(512, c10::kCUDA)), ElementsAre(2048, 64));
   EXPECT_THAT(offered(request(4096, c10::kCUDA)), ElementsAre(2048, 512, 64));
+}
+
+// All that holds every token is one chunk, whatever its size.
+TEST_F(LossChunks, OneThatHoldsAllTokensIsEnough) {
+  EXPECT_THAT(offered(request(64, c10::kCPU)), ElementsAre(256));
+  EXPECT_THAT(offered(request(2, c10::kCPU, at::kFloat)), ElementsAre(256));
+  const PlanRequest r = request(64, c10::kCPU);
+  EXPECT_EQ(plan_with(r, 256).memory.moments, plan_with(r, 64).memory.moments);
+}
+
+// What the search for a budget relies on: it does not plan smaller ones where the loss is not in the
+// way.
+TEST_F(LossChunks, SizesThatCutChangeNothingButTheLoss) {
+  const auto beside_the_loss = [](const StepPlan& plan) {
+    auto moments = plan.memory.moments;
+    std::erase_if(moments, [](const auto& m) {
+      return m.first.phase == Phase::kLoss || m.first.phase == Phase::kBackward ||
+             m.first == StepMoment{Phase::kBackwardOf, "loss"};
+    });
+    return moments;
+  };
+  for (const c10::DeviceType device : {c10::kCPU, c10::kCUDA}) {
+    for (const at::ScalarType type : {at::kBFloat16, at::kFloat}) {
+      const PlanRequest r = request(512, device, type);
+      const StepPlan large = plan_with(r, 300), small = plan_with(r, 64);
+      EXPECT_EQ(beside_the_loss(large), beside_the_loss(small));
+      EXPECT_GT(large.memory.at({Phase::kLoss, ""}), small.memory.at({Phase::kLoss, ""}));
+    }
+  }
 }
 
 TEST_F(LossChunks, OneTakesLessTimeAndNoMoreMemoryThanTwo) {

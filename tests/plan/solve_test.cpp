@@ -63,6 +63,8 @@ TEST(Solve, EqualsBruteForce) {
       });
       const auto got = solve(p, budget);
       ASSERT_EQ(got.has_value(), best.first < INT64_MAX);
+      EXPECT_EQ(solvable(p, budget, best.first), got.has_value());
+      EXPECT_FALSE(solvable(p, budget, best.first - 1) && got);
       ++(got ? feasible : infeasible);
       if (!got) continue;
       EXPECT_EQ(got->cost, best.first);
