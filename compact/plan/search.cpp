@@ -100,8 +100,8 @@ const LayerProblem& BudgetSearch::problem(const Variant& v) {
   return problems_[key] = segment_problem(memory, names_, options);
 }
 
-// Over the chunks of the loss; ties go to the smaller peak. Sizes that cut it change nothing but what
-// the loss itself takes: where that is not what costs, smaller ones are not planned.
+// Over the chunks of the loss; ties go to the smaller peak. Sizes that cut it change nothing but
+// what the loss itself takes: where that is not what costs, smaller ones are not planned.
 std::optional<BudgetSearch::Candidate> BudgetSearch::best_chunk(Variant v, int64_t budget) {
   std::optional<Candidate> best;
   LayerProblem without_loss;  // of the size before, where it cuts

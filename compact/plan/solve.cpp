@@ -21,9 +21,9 @@ struct State {
 // The most that earlier layers may keep where a layer takes this option; below 0: it does not fit.
 int64_t room_before(const LayerProblem& p, size_t layer, const LayerOption& option,
                     int64_t budget) {
-  return budget - std::max({p.forward_base[layer] + option.forward,
-                            p.backward_base[layer] + option.backward, p.after_base[layer],
-                            p.top_base + option.saved});
+  return budget -
+         std::max({p.forward_base[layer] + option.forward, p.backward_base[layer] + option.backward,
+                   p.after_base[layer], p.top_base + option.saved});
 }
 
 // The relaxed problem of layers [first, end): only the sum of what they keep is bounded, and a

@@ -45,8 +45,8 @@ class Variants {
   const std::vector<Variant>& levels() const { return levels_; }
   // Tokens of a chunk that the loss may have, the most first; {0} where it has none.
   const std::vector<int64_t>& chunks() const { return chunks_; }
-  // Those of which one takes the least memory: the smallest, and that of all tokens. One chunk makes
-  // the head's gradient in its own type, several sum it in f32.
+  // Those of which one takes the least memory: the smallest, and that of all tokens. One chunk
+  // makes the head's gradient in its own type, several sum it in f32.
   std::vector<int64_t> least_chunks() const;
   // Whether the loss is made in several chunks then.
   bool cuts(int64_t chunk) const { return chunk > 0 && chunk < groups_.tokens(); }

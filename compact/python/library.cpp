@@ -208,13 +208,11 @@ TORCH_LIBRARY(compact, m) {
                                               std::get<3>(s), std::get<4>(s), std::get<5>(s));
           });
   m.class_<PolicySearch>("PolicySearch")
-      .def(torch::init(
-          [](const std::string& allow, const std::string& moments, bool half, bool tf32,
-             const PolicySearch::Speeds& known) {
-            return as_value_error([&] {
-              return c10::make_intrusive<PolicySearch>(allow, moments, half, tf32, known);
-            });
-          }))
+      .def(torch::init([](const std::string& allow, const std::string& moments, bool half,
+                          bool tf32, const PolicySearch::Speeds& known) {
+        return as_value_error(
+            [&] { return c10::make_intrusive<PolicySearch>(allow, moments, half, tf32, known); });
+      }))
       .def("speeds", [](const c10::intrusive_ptr<PolicySearch>& s) { return s->speeds(); })
       .def("find", [](const c10::intrusive_ptr<PolicySearch>& s,
                       int64_t budget) { return as_value_error([&] { return s->find(budget); }); })

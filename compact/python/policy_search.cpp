@@ -60,24 +60,24 @@ class ProgramSteps final : public StepSource {
   SegmentGroups known_;
 };
 
-Speed speed_of(const SegmentGroups& groups, bool half, bool tf32,
-               const PolicySearch::Speeds& known, PolicySearch::Speeds& made) {
+Speed speed_of(const SegmentGroups& groups, bool half, bool tf32, const PolicySearch::Speeds& known,
+               PolicySearch::Speeds& made) {
   if (meta_device() == c10::kCPU) {
     return measured_speed(groups, groups.key(),
                           [&](const std::string& key, auto usable, auto measure) {
-      if (const auto found = known.find(key); found != known.end()) {
-        const std::vector<std::vector<double>>& rows = found->value();
-        const MeasuredSteps m{.segments = {rows.begin() + 1, rows.end()},
-                              .products = rows.front()[1],
-                              .bytes = rows.front()[0]};
-        if (usable(m)) return m;
-      }
-      const MeasuredSteps m = measure();
-      std::vector<std::vector<double>> rows = {{m.bytes, m.products}};
-      rows.insert(rows.end(), m.segments.begin(), m.segments.end());
-      made.insert(key, rows);
-      return m;
-    });
+                            if (const auto found = known.find(key); found != known.end()) {
+                              const std::vector<std::vector<double>>& rows = found->value();
+                              const MeasuredSteps m{.segments = {rows.begin() + 1, rows.end()},
+                                                    .products = rows.front()[1],
+                                                    .bytes = rows.front()[0]};
+                              if (usable(m)) return m;
+                            }
+                            const MeasuredSteps m = measure();
+                            std::vector<std::vector<double>> rows = {{m.bytes, m.products}};
+                            rows.insert(rows.end(), m.segments.begin(), m.segments.end());
+                            made.insert(key, rows);
+                            return m;
+                          });
   }
   const GpuRates rates = reached_rates(planned_card(), tf32);
   Speed speed = stated_speed(groups, half ? rates.half : rates.single, rates.bytes);
