@@ -83,7 +83,7 @@ TEST_F(Planned, EqualsARealStepOfMuon) {
   for (int round = 0; round < 40; ++round) {
     const char* const policy =
         (const char*[]){"exact", "compact", "moment * = f8\n",
-                        "grad layers.*.mlp.down = project:rank=40\n"}[round % 4];
+                        "grad layers.*.mlp.down = project:rank=0.5\n"}[round % 4];
     const TestStep step{.length = 1 + static_cast<int64_t>(random() % 16),
                         .clip = random() % 2 == 0};
     const PlanRequest r =
