@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "compact/base/check.h"
 #include "compact/base/ranges.h"
@@ -202,7 +203,10 @@ std::string slot_lines(const std::vector<std::string>& names,
     }
     lines.push_back({slot, how, {name}});
   };
+  std::vector<std::string> distinct;  // calls of one segment have one option
   for (size_t i = 0; i < options.size(); ++i) {
+    if (std::ranges::find(distinct, names[i]) != distinct.end()) continue;
+    distinct.push_back(names[i]);
     const SegmentOption& o = *options[i];
     if (o.most) add(whole, "*", o.most->spec, names[i]);
     for (const auto& [slot, choice] : o.rounded) {
@@ -213,7 +217,7 @@ std::string slot_lines(const std::vector<std::string>& names,
   std::string text;
   for (const auto* lines : {&whole, &rounded, &rebuilt}) {
     for (const Line& l : *lines) {
-      for (const std::string& pattern : patterns_of(l.names, names)) {
+      for (const std::string& pattern : patterns_of(l.names, distinct)) {
         const bool all = pattern.ends_with("*") && l.slot == "*";
         text += cat("slot ", pattern, all ? "" : "." + l.slot, " = ", l.how, "\n");
       }
@@ -252,14 +256,32 @@ std::vector<SegmentOption> rounded_options(const OptionSettings& settings,
   return undominated(all);
 }
 
+std::vector<const SegmentOption*> one_way(const std::vector<std::string>& names,
+                                          std::vector<const SegmentOption*> options) {
+  std::map<std::string, const SegmentOption*> least;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const SegmentOption*& of_name = least[names[i]];
+    if (!of_name || options[i]->bytes.saved < of_name->bytes.saved) of_name = options[i];
+  }
+  for (size_t i = 0; i < names.size(); ++i) options[i] = least[names[i]];
+  return options;
+}
+
+std::string call_name(const std::string& segment, size_t call) {
+  return call == 0 ? segment : cat(segment, " call ", call + 1);
+}
+
 LayerProblem segment_problem(const StepMemory& memory, const std::vector<std::string>& names,
                              const std::vector<const std::vector<SegmentOption>*>& options) {
   LayerProblem problem;
   std::vector<StepMoment> chosen;  // that options change
   int64_t saved = 0;
   for (size_t i = 0; i < names.size(); ++i) {
+    const auto before = names.begin() + static_cast<int64_t>(i);
+    const auto call = static_cast<size_t>(std::count(names.begin(), before, names[i]));
     const auto moment = [&](Phase phase) {
-      chosen.push_back({phase, names[i]});
+      chosen.push_back({phase, call_name(names[i], call)});
+      if (!memory.has(chosen.back())) chosen.back().part = names[i];
       return memory.at(chosen.back()) - saved;
     };
     const LayerOption& first = options[i]->front().bytes;

@@ -48,6 +48,14 @@ std::vector<SegmentOption> rounded_options(const OptionSettings& settings,
                                            const std::vector<SegmentOption>& exact,
                                            double error_cost);
 
+// Where segments run several times in a step, one of `names` for each call, every call has one
+// treatment: that of the call which keeps the least.
+std::vector<const SegmentOption*> one_way(const std::vector<std::string>& names,
+                                          std::vector<const SegmentOption*> options);
+// The part of a step's moments in which a segment runs for the first (0), second, ... time, where
+// they tell calls apart: "layers.0", "layers.0 call 2".
+std::string call_name(const std::string& segment, size_t call);
+
 // The problem of choosing an option for every segment, given what a step took under the first
 // option of each. Options count from levels of their own: what lies between these and the moments
 // of a whole step is the same for all of them.

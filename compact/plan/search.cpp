@@ -96,6 +96,7 @@ const LayerProblem& BudgetSearch::problem(const Variant& v) {
     options.push_back(&options_of(i, v));
     first.push_back(&options.back()->front());
   }
+  first = one_way(names_, std::move(first));
   const StepMemory memory = plan(lines + slot_lines(names_, first)).memory;
   return problems_[key] = segment_problem(memory, names_, options);
 }
@@ -126,8 +127,9 @@ std::optional<BudgetSearch::Candidate> BudgetSearch::best_chunk(Variant v, int64
   best->nanoseconds = chunk_cost(best->variant.chunk);
   for (size_t i = 0; i < names_.size(); ++i) {
     best->options.push_back(&options_of(i, best->variant)[best->solution.choice[i]]);
-    best->nanoseconds += best->options.back()->nanoseconds;
   }
+  best->options = one_way(names_, std::move(best->options));
+  for (const SegmentOption* option : best->options) best->nanoseconds += option->nanoseconds;
   best->text = variants_.lines(best->variant) + slot_lines(names_, best->options);
   return best;
 }

@@ -3,11 +3,17 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "compact/base/check.h"
 #include "compact/codecs/meta_device.h"
 #include "compact/kernels/kernels.h"
 
 namespace compact {
+
+bool StepMemory::has(const StepMoment& moment) const {
+  return std::ranges::any_of(moments, [&](const auto& each) { return each.first == moment; });
+}
 
 int64_t StepMemory::at(const StepMoment& moment) const {
   for (const auto& [each, bytes] : moments) {

@@ -42,6 +42,7 @@ struct StepMemory {
   int64_t fixed() const { return weights + optimizer + projections + other + matrix_library; }
   // Counts `bytes` of workspaces, which live all the time.
   void add_matrix_library(int64_t bytes);
+  bool has(const StepMoment& moment) const;
   // The most at a moment, which must be one of the step's.
   int64_t at(const StepMoment& moment) const;
 };

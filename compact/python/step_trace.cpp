@@ -2,6 +2,8 @@
 #include "compact/python/step_trace.h"
 
 #include <algorithm>
+#include <array>
+#include <iterator>
 #include <map>
 
 #include "compact/base/check.h"
@@ -10,6 +12,7 @@
 #include "compact/ops/memory/memory.h"
 #include "compact/plan/caching_allocator.h"
 #include "compact/plan/gpu_card.h"
+#include "compact/plan/options.h"
 #include "compact/plan/request.h"
 
 namespace compact {
@@ -26,6 +29,31 @@ StepTrace* watching_ = nullptr;
 int64_t matrix_library() {
   if (meta_device() != c10::kCUDA) return 0;
   return kProductThreads * cublas_workspace_bytes(kernels::planned_gpu().capability);
+}
+
+// With each call of a block that runs several times as moments of its own. The backward pass comes
+// to the last call first.
+MemoryTrace by_call(MemoryTrace trace) {
+  constexpr Phase kOfParts[] = {Phase::kForwardOf, Phase::kBackwardOf, Phase::kBackwardBefore};
+  std::map<std::string, std::array<std::vector<MemoryEvent*>, std::size(kOfParts)>> visits;
+  for (MemoryEvent& e : trace.events) {
+    if (e.kind != MemoryEventKind::kMoment) continue;
+    const StepMoment& moment = trace.moments[static_cast<size_t>(e.bytes)];
+    const auto phase = std::ranges::find(kOfParts, moment.phase);
+    if (phase != std::end(kOfParts)) visits[moment.part][phase - kOfParts].push_back(&e);
+  }
+  for (const auto& [part, events] : visits) {
+    const size_t calls = events[0].size();
+    if (events[1].size() != calls || events[2].size() != calls) continue;  // some without gradients
+    for (size_t call = 1; call < calls; ++call) {
+      for (size_t i = 0; i < std::size(kOfParts); ++i) {
+        events[i][i == 0 ? call : calls - 1 - call]->bytes =
+            static_cast<int64_t>(trace.moments.size());
+        trace.moments.push_back({kOfParts[i], call_name(part, call)});
+      }
+    }
+  }
+  return trace;
 }
 
 }  // namespace
@@ -112,7 +140,7 @@ StepMemory StepTrace::memory() const {
   m.gradients = timeline_.gradients;
   m.peak = before_ + timeline_.peak.total;
   m.at_peak = timeline_.peak;
-  for (const auto& [moment, bytes] : timeline_.moments) {
+  for (const auto& [moment, bytes] : timeline_of(by_call(trace_)).moments) {
     m.moments.emplace_back(moment, before_ + bytes);
   }
   m.add_matrix_library(matrix_library());

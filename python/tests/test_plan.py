@@ -245,6 +245,32 @@ def test_codes_where_they_are_allowed():
     assert measured("llama", plan.policy, given, None) == plan["rows"][-1]["peak"] <= least - 1
 
 
+class Twice(nn.Module):
+    """Runs every layer two times in a step."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, **given):
+        first, second = self.model(**given), self.model(**given)
+        second.loss = first.loss + second.loss
+        return second
+
+
+@pytest.mark.parametrize("name", ["llama, biases, tied", "gpt2"])
+def test_layers_that_run_twice(name, monkeypatch):
+    """They have one treatment for both, and a budget of what a preset takes is met."""
+    torch.set_num_threads(1)  # with more, attention may take less than the most
+    monkeypatch.setitem(MODELS, "twice", lambda: Twice(MODELS[name]()))
+    given = inputs("twice", batch=3, length=40)
+    most, least = peaks(compact.plan(make("twice"), given, policies=["exact", "gact-l1.2"], optimizer=None)).values()
+    for budget in (most, (most + least) // 2, least):
+        plan = compact.plan(make("twice"), given, policies=(), budget=budget, allow="quantize", optimizer=None)
+        assert measured("twice", plan.policy, given, None) == plan["rows"][-1]["peak"] <= budget
+        assert "{0,1,0" not in plan.policy
+
+
 @pytest.mark.parametrize("allow,line", [("quantize", "moment * = bf16"), ("project", "project:rank=0.5"), ("quantize,project", "moment * = bf16")])
 def test_moments_and_projections_where_they_are_allowed(allow, line):
     given, made = inputs("llama", batch=2, length=64), []

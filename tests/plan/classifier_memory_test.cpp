@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Steps of classifiers planned on the meta device beside real ones.
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include "compact/base/check.h"
@@ -21,12 +20,6 @@ void expect_equal(const StepRequest& r, double tolerance, const std::string& tex
       << text << ": planned " << plan.peak << " in " << str(plan.at_peak.moment) << ", real "
       << real.peak << " in " << str(real.at_peak.moment);
 }
-
-struct OneThread {
-  OneThread() { at::set_num_threads(1); }
-  ~OneThread() { at::set_num_threads(before); }
-  const int before = at::get_num_threads();
-};
 
 TEST(ClassifierMemory, OfResnetsIsPlanned) {
   const ResnetConfig small{.blocks = {1, 2}, .width = 16, .small_images = true, .classes = 10};

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -18,6 +19,13 @@
 #include "compact/plan/budget.h"
 
 namespace compact {
+
+// While it lives.
+struct OneThread {
+  OneThread() { at::set_num_threads(1); }
+  ~OneThread() { at::set_num_threads(before); }
+  const int before = at::get_num_threads();
+};
 
 struct TestStep {
   int64_t batch = 1, length = 1;  // of a micro-batch; length: tokens of a sequence

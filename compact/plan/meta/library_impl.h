@@ -47,6 +47,7 @@ void add_attention(MetaLibrary& library);
 void add_norms(MetaLibrary& library);
 void add_convolution(MetaLibrary& library);
 void add_indexing(MetaLibrary& library);
+void add_copies(MetaLibrary& library);
 void add_sums(MetaLibrary& library);
 void add_resize(MetaLibrary& library);
 

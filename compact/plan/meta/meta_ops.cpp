@@ -33,6 +33,7 @@ void register_meta_ops() {
     add_norms(*library);
     add_convolution(*library);
     add_indexing(*library);
+    add_copies(*library);
     add_sums(*library);
     add_resize(*library);
   });

@@ -151,6 +151,7 @@ void beside_product(const Tensor& out, const Tensor& self, const Tensor& a, cons
       converted_product(out, self, a, b);
     }
   } else if (meta_device() == c10::kCPU) {
+    if (self.defined() && !self.is_same(out)) out.copy_(self);
     const int64_t bytes = cpu_product_scratch(a, b, self.defined());
     if (bytes > 0) scratch_on(a, bytes);
   }

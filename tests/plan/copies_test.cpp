@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies of matrices take as much on the meta device as on the CPU.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <utility>
+
+#include "compact/codecs/meta_device.h"
+#include "compact/ops/memory/memory.h"
+#include "compact/plan/request.h"
+
+namespace compact {
+namespace {
+
+using at::Tensor;
+
+struct Strides {
+  const char* name;
+  std::function<Tensor(int64_t, int64_t, at::TensorOptions)> make;
+};
+const Strides kStrides[] = {
+    {"by rows",
+     [](int64_t m, int64_t n, auto o) {
+       return at::zeros({m, n}, o);
+     }},
+    {"by columns",
+     [](int64_t m, int64_t n, auto o) {
+       return at::zeros({n, m}, o).t();
+     }},
+    {"columns apart",
+     [](int64_t m, int64_t n, auto o) {
+       return at::zeros({n, m + 1}, o).narrow(1, 0, m).t();
+     }},
+    {"some of the columns",
+     [](int64_t m, int64_t n, auto o) {
+       return at::zeros({n + 1, m}, o).narrow(0, 1, n).t();
+     }},
+    {"one row for all",
+     [](int64_t m, int64_t n, auto o) {
+       return at::zeros({n}, o).expand({m, n});
+     }},
+    {"a batch of one",
+     [](int64_t m, int64_t n, auto o) {
+       return at::zeros({1, n, m}, o).transpose(1, 2);
+     }},
+};
+
+// Most bytes beside what there was.
+int64_t taken_by(at::Device device, const std::function<Tensor()>& run) {
+  const int64_t before = live_bytes(device);
+  reset_peak(device);
+  run();
+  return peak_bytes(device) - before;
+}
+
+TEST(MetaCopies, TakeWhatTheyDo) {
+  prepare_meta(c10::kCPU);
+  int tiles = 0;
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble, at::kLong,
+                                    at::kByte, at::kChar, at::kBool}) {
+    for (const auto& [m, n] : {std::pair<int64_t, int64_t>{60, 60},
+                               {59, 61},
+                               {61, 60},
+                               {3600, 1},
+                               {1, 3600},
+                               {1, 3599},
+                               {36, 100},
+                               {119, 30},
+                               {200, 333},
+                               {0, 70}}) {
+      for (const Strides& from : kStrides) {
+        int64_t taken[2][4] = {};
+        for (const at::Device device : {at::kCPU, at::kMeta}) {
+          const auto options = at::device(device).dtype(type);
+          const Tensor x = from.make(m, n, options), to = at::zeros(x.sizes(), options),
+                       columns = at::zeros({n, m}, options).t().view(x.sizes()),
+                       other = to.to(type == at::kFloat ? at::kDouble : at::kFloat);
+          int64_t* const bytes = taken[device.is_meta()];
+          bytes[0] = taken_by(device, [&] { return to.copy_(x); });
+          bytes[1] = taken_by(device, [&] { return x.contiguous(); });
+          bytes[2] = taken_by(device, [&] { return columns.copy_(x); });
+          bytes[3] = taken_by(device, [&] { return other.copy_(x); });
+        }
+        for (int i = 0; i < 4; ++i) {
+          EXPECT_EQ(taken[1][i], taken[0][i])
+              << c10::toString(type) << " " << m << " x " << n << " " << from.name << " copy " << i;
+        }
+        tiles += taken[0][0] > 0;
+      }
+    }
+  }
+  EXPECT_GT(tiles, 50);
+}
+
+// On a GPU a kernel copies every layout.
+TEST(MetaCopies, TakeNothingOfGpus) {
+  prepare_meta(c10::kCUDA);
+  const Tensor x = at::zeros({70, 80}, at::kMeta), to = at::zeros({80, 70}, at::kMeta);
+  EXPECT_EQ(taken_by(at::kMeta, [&] { return to.copy_(x.t()); }), 0);
+  set_meta_device(c10::kCPU);
+}
+
+}  // namespace
+}  // namespace compact
