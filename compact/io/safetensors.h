@@ -62,11 +62,6 @@ class SafetensorsFile {
   std::map<std::string_view, const TensorEntry*> index_;
 };
 
-// All tensors of a file in the order of their bytes, or those named in the order given.
-NamedTensors read_safetensors(const std::filesystem::path& path);
-NamedTensors read_safetensors(const std::filesystem::path& path,
-                              std::span<const std::string> names);
-
 // In the metadata of a file: the XXH3 of all tensors' names, types, shapes and bytes, whatever
 // their order. A writer that is given this key fills in its value.
 inline constexpr const char* kChecksumKey = "compact.xxh3";
