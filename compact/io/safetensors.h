@@ -7,7 +7,6 @@
 
 #include <filesystem>
 #include <map>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>

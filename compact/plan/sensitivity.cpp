@@ -103,16 +103,6 @@ std::vector<double> sensitivity_by_groups(const GradientProbe& probe,
   return result;
 }
 
-std::vector<AdaptiveTensor> adaptive_tensors(const SavedTensorReport& report, double average) {
-  std::vector<AdaptiveTensor> all;
-  for (const SavedTensor& t : report.tensors) {
-    if (t.shared || !t.treatment.bits()) continue;
-    all.push_back({t.name, t.treatment, t.bytes / static_cast<int64_t>(c10::elementSize(t.type)),
-                   t.type, average});
-  }
-  return all;
-}
-
 std::vector<AdaptiveTensor> adaptive_tensors(std::span<const CodecTensor> tensors) {
   std::vector<AdaptiveTensor> all;
   for (const CodecTensor& t : tensors) {

@@ -13,7 +13,6 @@
 
 #include "compact/networks/network.h"
 #include "compact/ops/policy/policy.h"
-#include "compact/ops/scopes/saved_tensors.h"
 #include "compact/plan/bits.h"
 
 namespace compact {
@@ -30,8 +29,6 @@ struct AdaptiveTensor {
   at::ScalarType type = at::kFloat;
   double average = 4;  // bits whose bytes it brings to the budget
 };
-// The quantized tensors of a scope's report that share no memory with an earlier one, in order.
-std::vector<AdaptiveTensor> adaptive_tensors(const SavedTensorReport& report, double average);
 // The tensors with `adapt`.
 std::vector<AdaptiveTensor> adaptive_tensors(std::span<const CodecTensor> tensors);
 

@@ -11,6 +11,7 @@
 #include <numeric>
 
 #include "compact/base/check.h"
+#include "compact/ops/scopes/saved_tensors.h"
 #include "tests/models/plain_resnet.h"
 
 namespace compact {
@@ -81,6 +82,17 @@ class Sensitivity : public testing::Test {
   SavedTensorOptions options_;
   SavedTensorReport report_;
 };
+
+// The quantized tensors of a scope's report that share no memory with an earlier one, in order.
+std::vector<AdaptiveTensor> adaptive_tensors(const SavedTensorReport& report, double average) {
+  std::vector<AdaptiveTensor> all;
+  for (const SavedTensor& t : report.tensors) {
+    if (t.shared || !t.treatment.bits()) continue;
+    all.push_back({t.name, t.treatment, t.bytes / static_cast<int64_t>(c10::elementSize(t.type)),
+                   t.type, average});
+  }
+  return all;
+}
 
 double rank_correlation(const std::vector<double>& a, const std::vector<double>& b) {
   const auto ranks = [](const std::vector<double>& x) {
