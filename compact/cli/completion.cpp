@@ -183,10 +183,7 @@ int run_completion(const Command& command, const std::vector<std::string>& argum
   std::string shell;
   flags.add_positional("SHELL", shell,
                        "bash, zsh or fish; the script's first lines say where it goes");
-  if (!flags.parse(arguments)) {
-    std::cout << flags.help();
-    return kExitOk;
-  }
+  if (!flags.parse(arguments)) return kExitOk;
   for (const Shell& s : kShells) {
     if (shell != s.name) continue;
     std::cout << s.script();
