@@ -116,7 +116,7 @@ class Optimizer(torch.optim.Optimizer):
         self._refuse(settings_problem(kind, group))
         numbers = numbers_of(group)
         try:
-            ops.check_update_options(kind, numbers, group["moments"])
+            ops.check_update_options(kind, numbers)
         except ValueError as error:
             self._fail(f"group {number}: {error}")
         for i, p in params:
