@@ -27,10 +27,7 @@ int run_compare(const Command& command, const std::vector<std::string>& argument
             "rounds in which step times are measured after training, some steps of each run in "
             "turn; 0: as they trained, one after the other");
   TrainFlags settings(flags, Commands::kCompare);
-  if (!flags.parse(arguments)) {
-    std::cout << flags.help();
-    return kExitOk;
-  }
+  if (!flags.parse(arguments)) return kExitOk;
   options.config = settings.config(flags);
   if (settings.print_config()) {
     std::cout << config_toml(options.config);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <cctype>
 #include <iostream>
 #include <map>
+#include <regex>
 
 #include "compact/base/check.h"
+#include "compact/base/named.h"
 #include "compact/base/text.h"
 #include "compact/cli/command_help.h"
 #include "compact/cli/flags.h"
@@ -14,54 +14,18 @@
 namespace compact::cli {
 namespace {
 
+std::string bash(), zsh(), fish();
+
+struct Shell {
+  const char* name;
+  std::string (*script)();
+};
+constexpr Shell kShells[] = {{"bash", bash}, {"zsh", zsh}, {"fish", fish}};
+
 struct Completed {
   std::string flag, help;
-  std::vector<std::string> words;  // that it takes; none: files
+  std::string words;  // that it takes, divided by spaces; none: files
 };
-
-std::vector<std::string> names_of(const ListKind& kind) {
-  std::vector<std::string> names;
-  for (const auto& [name, summary] : kind.rows()) names.push_back(name);
-  return names;
-}
-
-bool is_word(const std::string& text) {
-  return !text.empty() && std::ranges::all_of(text, [](char c) {
-    return std::islower(static_cast<unsigned char>(c)) ||
-           std::isdigit(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.';
-  });
-}
-
-// The words of "float32 (f32, fp32), bfloat16 (bf16)", or of the list in "see `compact list
-// models`"; none where it takes anything else.
-std::vector<std::string> words_of(const std::string& values) {
-  for (const ListKind& kind : list_kinds()) {
-    if (values.find(cat("`compact list ", kind.name, "`")) != values.npos) return names_of(kind);
-  }
-  std::string shown;
-  int depth = 0;
-  for (const char c : values) {
-    depth += c == '(';
-    if (depth == 0) shown += c;
-    depth -= c == ')';
-  }
-  std::vector<std::string> words;
-  for (const std::string& part : split(shown, ',')) {
-    words.emplace_back(trim(part));
-    if (!is_word(words.back())) return {};
-  }
-  return words;
-}
-
-std::vector<Completed> flags_of(const Command& command) {
-  std::vector<Completed> all;
-  for (const std::string& line : split(help_of(command, "words"), '\n')) {
-    const std::vector<std::string> parts = split(line, '\t');
-    if (parts.size() != 3) continue;
-    all.push_back({parts[0], parts[2], words_of(parts[1])});
-  }
-  return all;
-}
 
 std::string joined(const std::vector<std::string>& words) {
   std::string out;
@@ -69,31 +33,56 @@ std::string joined(const std::vector<std::string>& words) {
   return out;
 }
 
-// What stands without a flag: kinds of lists, names of shells.
-std::vector<std::string> bare_words(const Command& command);
-
 std::string without(std::string text, std::string_view unwanted) {
   std::erase_if(text, [&](char c) { return unwanted.find(c) != unwanted.npos; });
   return text;
 }
 
+// The words of "float32 (f32, fp32), bfloat16 (bf16)", or of the list in "see `compact list
+// models`"; none where it takes anything else.
+std::string words_of(const std::string& values) {
+  static const std::regex kOthers(R"( \([^)]*\))"), kWords("[a-z0-9_.-]+(, [a-z0-9_.-]+)*");
+  for (const ListKind& kind : list_kinds()) {
+    std::vector<std::string> names;
+    for (const auto& [name, summary] : kind.rows()) names.push_back(name);
+    if (values.find(cat("`compact list ", kind.name, "`")) != values.npos) return joined(names);
+  }
+  const std::string words = std::regex_replace(values, kOthers, "");
+  return std::regex_match(words, kWords) ? without(words, ",") : "";
+}
+
+std::vector<Completed> flags_of(const Command& command) {
+  std::vector<Completed> all;
+  for (const std::string& line : split(help_of(command, "words"), '\n')) {
+    const std::vector<std::string> parts = split(line, '\t');
+    if (parts.size() == 3) all.push_back({parts[0], parts[2], words_of(parts[1])});
+  }
+  return all;
+}
+
+// What stands without a flag.
+std::string bare_words(const Command& command) {
+  return command.run == run_list         ? joined(names_of(list_kinds()))
+         : command.run == run_completion ? joined(names_of(kShells))
+                                         : "";
+}
+
 std::string bash() {
-  std::string names, cases;
+  std::string cases;
   for (const Command& c : commands()) {
-    names += cat(names.empty() ? "" : " ", c.name);
     std::string flags, values;
     std::map<std::string, std::string> flags_by_words;
     for (const Completed& f : flags_of(c)) {
       flags += f.flag + " ";
-      std::string& same = flags_by_words[joined(f.words)];
+      std::string& same = flags_by_words[f.words];
       same += (same.empty() ? "" : "|") + f.flag;
     }
     for (const auto& [words, same] : flags_by_words) {
       values +=
           cat("        ", same, ") ", words.empty() ? "files=1" : "words='" + words + "'", " ;;\n");
     }
-    cases += cat("    ", c.name, ")\n      flags='", flags, "--help'\n      bare='",
-                 joined(bare_words(c)), "'\n");
+    cases += cat("    ", c.name, ")\n      flags='", flags, "--help'\n      bare='", bare_words(c),
+                 "'\n");
     if (!values.empty()) cases += cat("      case $flag in\n", values, "      esac\n");
     cases += "      ;;\n";
   }
@@ -110,7 +99,7 @@ std::string bash() {
       "  fi\n"
       "  if ((COMP_CWORD == 1)); then\n"
       "    COMPREPLY=($(compgen -W '",
-      names,
+      joined(names_of(commands())),
       " --help --version' -- \"$word\"))\n"
       "    return\n"
       "  fi\n"
@@ -135,12 +124,12 @@ std::string zsh() {
     names += cat("    '", c.name, ":", without(c.summary, "':"), "'\n");
     cases += cat("    ", c.name, ")\n      _arguments \\\n");
     for (const Completed& f : flags_of(c)) {
-      const std::string action = f.words.empty() ? "_files" : "(" + joined(f.words) + ")";
+      const std::string action = f.words.empty() ? "_files" : "(" + f.words + ")";
       cases +=
           cat("        '*", f.flag, "=-[", without(f.help, "'[]:\\"), "]:value:", action, "' \\\n");
     }
-    const std::vector<std::string> bare = bare_words(c);
-    if (!bare.empty()) cases += cat("        '1:name:(", joined(bare), ")' \\\n");
+    if (const std::string bare = bare_words(c); !bare.empty())
+      cases += cat("        '1:name:(", bare, ")' \\\n");
     cases += "        '(- *)--help[shows the flags]'\n      ;;\n";
   }
   return cat(
@@ -179,32 +168,12 @@ std::string fish() {
         cat("complete -c compact -n '__fish_seen_subcommand_from ", c.name, "' ");
     for (const Completed& f : flags_of(c)) {
       out += when + "-l " + f.flag.substr(2) + " -d '" + without(f.help, "'\\") + "' ";
-      out += f.words.empty() ? "-r\n" : "-x -a '" + joined(f.words) + "'\n";
+      out += f.words.empty() ? "-r\n" : "-x -a '" + f.words + "'\n";
     }
-    const std::vector<std::string> bare = bare_words(c);
-    if (!bare.empty()) out += when + "-f -a '" + joined(bare) + "'\n";
+    if (const std::string bare = bare_words(c); !bare.empty())
+      out += when + "-f -a '" + bare + "'\n";
   }
   return out;
-}
-
-struct Shell {
-  const char* name;
-  std::string (*script)();
-};
-constexpr Shell kShells[] = {{"bash", bash}, {"zsh", zsh}, {"fish", fish}};
-
-std::vector<std::string> shell_names() {
-  std::vector<std::string> names;
-  for (const Shell& s : kShells) names.emplace_back(s.name);
-  return names;
-}
-
-std::vector<std::string> bare_words(const Command& command) {
-  if (command.run == run_completion) return shell_names();
-  if (command.run != run_list) return {};
-  std::vector<std::string> names;
-  for (const ListKind& kind : list_kinds()) names.emplace_back(kind.name);
-  return names;
 }
 
 }  // namespace
@@ -214,16 +183,13 @@ int run_completion(const Command& command, const std::vector<std::string>& argum
   std::string shell;
   flags.add_positional("SHELL", shell,
                        "bash, zsh or fish; the script's first lines say where it goes");
-  if (!flags.parse(arguments)) {
-    std::cout << flags.help();
-    return kExitOk;
-  }
+  if (!flags.parse(arguments)) return kExitOk;
   for (const Shell& s : kShells) {
     if (shell != s.name) continue;
     std::cout << s.script();
     return kExitOk;
   }
-  fail("SHELL must be bash, zsh or fish, is `", shell, "`", suggestion(shell, shell_names()));
+  fail("SHELL must be bash, zsh or fish, is `", shell, "`", suggestion(shell, names_of(kShells)));
 }
 
 }  // namespace compact::cli

@@ -11,10 +11,7 @@ namespace compact::cli {
 
 int run_docs(const Command& command, const std::vector<std::string>& arguments) {
   Flags flags("compact docs", command.summary);
-  if (!flags.parse(arguments)) {
-    std::cout << flags.help();
-    return kExitOk;
-  }
+  if (!flags.parse(arguments)) return kExitOk;
   std::string overview, sections;
   for (const Command& c : commands()) {
     const std::string name = cat("compact ", c.name);

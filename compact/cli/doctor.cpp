@@ -20,10 +20,7 @@ constexpr std::chrono::seconds kPatience(60);  // for a rank that does not answe
 
 int run_doctor(const Command& command, const std::vector<std::string>& arguments) {
   Flags flags("compact doctor", command.summary);
-  if (!flags.parse(arguments)) {
-    std::cout << flags.help();
-    return kExitOk;
-  }
+  if (!flags.parse(arguments)) return kExitOk;
   const Place place = place_of_process();
   if (place.size == 1) return doctor(std::cout) ? kExitOk : kExitInternal;
   const auto group = join_group(place, kPatience);

@@ -21,10 +21,7 @@ int run_eval(const Command& command, const std::vector<std::string>& arguments) 
   add_options(flags, Commands::kEval, c);
   flags.group("Output");
   flags.add("json", json, "write the figures here, too", "FILE");
-  if (!flags.parse(arguments)) {
-    std::cout << flags.help();
-    return kExitOk;
-  }
+  if (!flags.parse(arguments)) return kExitOk;
   flags.apply();
   const auto [results, unit, warnings] = evaluate(c);
   for (const std::string& line : warnings) std::cerr << "warning: " << line << "\n";

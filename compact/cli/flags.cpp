@@ -2,6 +2,7 @@
 #include "compact/cli/flags.h"
 
 #include <algorithm>
+#include <iostream>
 #include <utility>
 
 #include "compact/base/check.h"
@@ -132,6 +133,12 @@ void Flags::add_positional(const char* name, std::string& to, const char* help) 
 }
 
 bool Flags::parse(const std::vector<std::string>& arguments) {
+  if (read(arguments)) return true;
+  std::cout << (form_.empty() ? help_text() : form_ == "words" ? help_words() : help_markdown());
+  return false;
+}
+
+bool Flags::read(const std::vector<std::string>& arguments) {
   constexpr std::string_view kForm = "--help=";
   if (arguments.size() == 1 && arguments[0].starts_with(kForm)) {
     form_ = arguments[0].substr(kForm.size());
@@ -243,10 +250,6 @@ std::vector<std::string> Flags::given(const std::vector<std::string>& without) c
     for (const std::string& v : entry.values) arguments.push_back("--" + name + "=" + v);
   }
   return arguments;
-}
-
-std::string Flags::help() const {
-  return form_.empty() ? help_text() : form_ == "words" ? help_words() : help_markdown();
 }
 
 std::string Flags::help_words() const {

@@ -43,20 +43,20 @@ class Flags {
   void group(std::string name) { group_ = std::move(name); }
 
   // Reads the command line (without program and command). Returns false where it asks for help,
-  // which is then in help(), in the form that was asked for. Throws InputError, with a suggestion
-  // on an unknown flag.
+  // which is then written to standard output, in the form that was asked for. Throws InputError,
+  // with a suggestion on an unknown flag.
   bool parse(const std::vector<std::string>& arguments);
   // Hands the values that were given to their `set`.
   void apply() const;
   // As `--name=value`, those given but the ones named.
   std::vector<std::string> given(const std::vector<std::string>& without) const;
-  std::string help() const;
 
  private:
   struct Entry {
     Flag flag;
     std::vector<std::string> values;
   };
+  bool read(const std::vector<std::string>& arguments);
   // The flag of "--name" or "--name=value"; null: there is none.
   Entry* entry_of(const std::string& argument);
   [[noreturn]] void fail_on_extra(const std::string& extra) const;

@@ -22,10 +22,7 @@ int run_generate(const Command& command, const std::vector<std::string>& argumen
   flags.add("top_p", o.sampling.top_p, "choose among the likeliest that together reach p",
             "0 < x <= 1");
   add_options(flags, Commands::kGenerate, o.config);
-  if (!flags.parse(arguments)) {
-    std::cout << flags.help();
-    return kExitOk;
-  }
+  if (!flags.parse(arguments)) return kExitOk;
   flags.apply();
   int64_t shown = -1;  // the sample whose prompt was printed last
   const auto begin = [&](int64_t sample) {

@@ -122,10 +122,7 @@ int run_list(const Command& command, const std::vector<std::string>& arguments) 
   }
   const std::string text = "one of " + kinds + "; default: all";
   flags.add_positional("KIND", kind, text.c_str());
-  if (!flags.parse(arguments)) {
-    std::cout << flags.help();
-    return kExitOk;
-  }
+  if (!flags.parse(arguments)) return kExitOk;
   COMPACT_CHECK(kind.empty() || std::ranges::find(names, kind) != names.end(),
                 "nothing to list as `", kind, "`", suggestion(kind, names));
   for (const ListKind& k : kKinds) {

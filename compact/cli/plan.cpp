@@ -29,10 +29,7 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
             "X");
   o.config.tokenizer.clear();  // not named: the vocabulary of the model
   TrainFlags settings(flags, Commands::kPlan, o.config);
-  if (!flags.parse(arguments)) {
-    std::cout << flags.help();
-    return kExitOk;
-  }
+  if (!flags.parse(arguments)) return kExitOk;
   o.config = settings.config(flags);
   if (settings.print_config()) {
     std::cout << config_toml(o.config);

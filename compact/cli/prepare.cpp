@@ -26,10 +26,7 @@ int run_prepare(const Command& command, const std::vector<std::string>& argument
   flags.add("output", output, "token file to write", "PATH");
   flags.add("field", options.field, "field of a .jsonl line that holds the text", "NAME");
   add_options(flags, Commands::kPrepare, c);
-  if (!flags.parse(arguments)) {
-    std::cout << flags.help();
-    return kExitOk;
-  }
+  if (!flags.parse(arguments)) return kExitOk;
   flags.apply();
   COMPACT_CHECK(!input.empty(), "--input FILE... is needed");
   COMPACT_CHECK(!output.empty(), "--output PATH is needed");

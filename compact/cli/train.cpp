@@ -13,10 +13,7 @@ namespace compact::cli {
 int run_train(const Command& command, const std::vector<std::string>& arguments) {
   Flags flags("compact train", command.summary);
   TrainFlags settings(flags, Commands::kTrain);
-  if (!flags.parse(arguments)) {
-    std::cout << flags.help();
-    return kExitOk;
-  }
+  if (!flags.parse(arguments)) return kExitOk;
   const TrainConfig config = settings.config(flags);
   if (settings.print_config()) {
     std::cout << config_toml(config);

@@ -19,10 +19,7 @@ int run_visualize(const Command& command, const std::vector<std::string>& argume
             "stem layer1.*...");
   flags.add("max_channels", o.channels, "filters and maps drawn of a layer, the first ones");
   add_options(flags, Commands::kVisualize, o.config);
-  if (!flags.parse(arguments)) {
-    std::cout << flags.help();
-    return kExitOk;
-  }
+  if (!flags.parse(arguments)) return kExitOk;
   flags.apply();
   std::vector<std::string> warnings;
   visualize(o, std::cout, warnings);

@@ -92,7 +92,6 @@ MemoryLimit memory_limit(int64_t budget, int64_t processes) {
   return limit;
 }
 
-std::optional<int64_t> resident_bytes() { return own_bytes("VmRSS"); }
 std::optional<int64_t> resident_peak() { return own_bytes("VmHWM"); }
 
 void bound_primitive_caches() {

@@ -20,9 +20,8 @@ struct MemoryLimit {
 // whichever is more.
 MemoryLimit memory_limit(int64_t budget, int64_t processes = 1);
 
-// The bytes of this process in the machine's memory, code and libraries' buffers included: now, and
-// the most so far. Linux only.
-std::optional<int64_t> resident_bytes();
+// The bytes of this process in the machine's memory, code and libraries' buffers included: the most
+// so far. Linux only.
 std::optional<int64_t> resident_peak();
 
 // oneDNN, and torch's layer over it, each cache compiled kernels, of about a quarter of a megabyte,

@@ -151,23 +151,6 @@ bool SafetensorsFile::holds(std::string_view name, const at::Tensor& values) con
   return equal;
 }
 
-NamedTensors read_safetensors(const std::filesystem::path& path) {
-  const SafetensorsFile file(path);
-  NamedTensors tensors;
-  for (const TensorEntry& entry : file.entries()) {
-    tensors.emplace_back(entry.name, file.read(entry.name));
-  }
-  return tensors;
-}
-
-NamedTensors read_safetensors(const std::filesystem::path& path,
-                              std::span<const std::string> names) {
-  const SafetensorsFile file(path);
-  NamedTensors tensors;
-  for (const std::string& name : names) tensors.emplace_back(name, file.read(name));
-  return tensors;
-}
-
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
                                      std::vector<TensorEntry> entries, const Metadata& metadata)
     : file_(path), entries_(std::move(entries)) {

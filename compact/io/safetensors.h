@@ -7,7 +7,6 @@
 
 #include <filesystem>
 #include <map>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -61,11 +60,6 @@ class SafetensorsFile {
   SafetensorsHeader header_;
   std::map<std::string_view, const TensorEntry*> index_;
 };
-
-// All tensors of a file in the order of their bytes, or those named in the order given.
-NamedTensors read_safetensors(const std::filesystem::path& path);
-NamedTensors read_safetensors(const std::filesystem::path& path,
-                              std::span<const std::string> names);
 
 // In the metadata of a file: the XXH3 of all tensors' names, types, shapes and bytes, whatever
 // their order. A writer that is given this key fills in its value.

@@ -33,13 +33,9 @@ struct BitAllocation {
 // 1 / (2^bits - 1)^2; where one code is taken for 0, 1 / (2^bits - 2)^2.
 double uniform_error(double bits, bool zero_code = false);
 
-// From the fewest bytes up, always the step that takes off the most error a byte; GACT's way. Never
-// worse than its first step allows, and within one step of the optimum of the relaxed problem.
-// Throws InputError with both figures where the fewest bytes are more than the budget.
-BitAllocation allocate_greedy(std::span<const TensorBits> tensors, int64_t budget);
 // The optimum, by dynamic programming over what no other partial choice beats in bytes and error,
 // bounded by the relaxed problem of the tensors to come. No worse than any uniform number of bits
-// that fits.
+// that fits. Throws InputError with both figures where the fewest bytes are more than the budget.
 BitAllocation allocate_exact(std::span<const TensorBits> tensors, int64_t budget);
 
 }  // namespace compact

@@ -45,11 +45,6 @@ int64_t StepLaunches::total() const {
                          [](int64_t sum, const auto& part) { return sum + part.second; });
 }
 
-int64_t StepLaunches::of(const std::string& part) const {
-  const auto found = std::ranges::find(parts, part, [](const auto& p) { return p.first; });
-  return found == parts.end() ? 0 : found->second;
-}
-
 StepLaunches launches_of(std::span<const Operation> operations) {
   StepLaunches all;
   for (const char* part : kParts) {

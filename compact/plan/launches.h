@@ -22,7 +22,6 @@ struct StepLaunches {
   // is launched. Nothing else can wait, since no operation reads values on the meta device.
   static constexpr int64_t kWaits = 1;
   int64_t total() const;
-  int64_t of(const std::string& part) const;
 };
 
 StepLaunches launches_of(std::span<const Operation> operations);

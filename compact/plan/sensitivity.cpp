@@ -27,10 +27,6 @@ Policy probe_policy(std::span<const AdaptiveTensor> tensors, const std::vector<b
 
 bool has_zero_code(const AdaptiveTensor& t) { return t.treatment.bits()->zero_code; }
 
-double squared_distance(const at::Tensor& a, const at::Tensor& b) {
-  return (a - b).square().sum(at::kDouble).item<double>();
-}
-
 // A sum of unknowns, as measured.
 struct Equation {
   std::vector<bool> members;
@@ -72,19 +68,6 @@ int64_t bytes_of(const AdaptiveTensor& t, int bits) {
 
 }  // namespace
 
-std::vector<double> sensitivity_by_tensor(const GradientProbe& probe,
-                                          std::span<const AdaptiveTensor> tensors, uint64_t noise) {
-  const at::Tensor fine = probe(probe_policy(tensors, std::vector<bool>(tensors.size())), noise);
-  std::vector<double> result;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    std::vector<bool> coarse(tensors.size(), false);
-    coarse[i] = true;
-    const at::Tensor g = probe(probe_policy(tensors, coarse), noise);
-    result.push_back(squared_distance(g, fine) / uniform_error(kCoarse, has_zero_code(tensors[i])));
-  }
-  return result;
-}
-
 std::vector<double> sensitivity_by_groups(const GradientProbe& probe,
                                           std::span<const AdaptiveTensor> tensors, int runs,
                                           uint64_t noise) {
@@ -118,16 +101,6 @@ std::vector<double> sensitivity_by_groups(const GradientProbe& probe,
         std::max(result[i], 0.02 * mean) / uniform_error(kCoarse, has_zero_code(tensors[i]));
   }
   return result;
-}
-
-std::vector<AdaptiveTensor> adaptive_tensors(const SavedTensorReport& report, double average) {
-  std::vector<AdaptiveTensor> all;
-  for (const SavedTensor& t : report.tensors) {
-    if (t.shared || !t.treatment.bits()) continue;
-    all.push_back({t.name, t.treatment, t.bytes / static_cast<int64_t>(c10::elementSize(t.type)),
-                   t.type, average});
-  }
-  return all;
 }
 
 std::vector<AdaptiveTensor> adaptive_tensors(std::span<const CodecTensor> tensors) {

@@ -13,7 +13,6 @@
 
 #include "compact/networks/network.h"
 #include "compact/ops/policy/policy.h"
-#include "compact/ops/scopes/saved_tensors.h"
 #include "compact/plan/bits.h"
 
 namespace compact {
@@ -30,21 +29,15 @@ struct AdaptiveTensor {
   at::ScalarType type = at::kFloat;
   double average = 4;  // bits whose bytes it brings to the budget
 };
-// The quantized tensors of a scope's report that share no memory with an earlier one, in order.
-std::vector<AdaptiveTensor> adaptive_tensors(const SavedTensorReport& report, double average);
 // The tensors with `adapt`.
 std::vector<AdaptiveTensor> adaptive_tensors(std::span<const CodecTensor> tensors);
 
-// E|g' - g|^2 of each tensor in units of uniform_error(bits): one more gradient for each tensor,
-// with that tensor in 4 bits and the others in 8.
-std::vector<double> sensitivity_by_tensor(const GradientProbe& probe,
-                                          std::span<const AdaptiveTensor> tensors, uint64_t noise);
-// The same from `runs` gradients beside that of all bits, however many tensors there are: in each a
-// random half of them has fewer bits, rounded with the same noise wherever a tensor is in the half.
-// So the product of two runs' errors is the sum over the tensors in both, up to products of
-// independent errors, and `runs` gradients give runs (runs + 1) / 2 such sums; the least squares
-// fit with none below 0 tells the tensors apart. Holds `runs` + 1 gradients. Throws InputError on
-// fewer than 2 runs.
+// E|g' - g|^2 of each tensor in units of uniform_error(bits), from `runs` gradients beside that of
+// all in 8 bits, however many tensors there are: in each a random half of them has 4 bits, rounded
+// with the same noise wherever a tensor is in the half. So the product of two runs' errors is the
+// sum over the tensors in both, up to products of independent errors, and `runs` gradients give
+// runs (runs + 1) / 2 such sums; the least squares fit with none below 0 tells the tensors apart.
+// Holds `runs` + 1 gradients. Throws InputError on fewer than 2 runs.
 std::vector<double> sensitivity_by_groups(const GradientProbe& probe,
                                           std::span<const AdaptiveTensor> tensors, int runs,
                                           uint64_t noise);

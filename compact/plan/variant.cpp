@@ -56,7 +56,7 @@ Variants::Variants(const SegmentGroups& groups, const StepShape& step, const std
     chunks.insert(chunks.end(), {usual, usual / 4 / 64 * 64, 64});
     std::ranges::sort(chunks, std::greater{});
     for (const int64_t chunk : chunks) {
-      // Of those that hold all tokens one is enough.
+      // One that holds all tokens is enough.
       const int64_t most = chunks_.empty() ? chunk + 1 : std::min(chunks_.back(), tokens);
       if (chunk >= 64 && chunk < most) chunks_.push_back(chunk);
     }

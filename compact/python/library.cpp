@@ -25,7 +25,6 @@
 #include "compact/python/policy_search.h"
 #include "compact/python/shape.h"
 #include "compact/python/step_trace.h"
-#include "compact/python/update.h"
 
 namespace compact {
 namespace {
@@ -132,7 +131,14 @@ auto as_value_error(const F& run) {
   }
 }
 
-using MaybeTensor = std::optional<at::Tensor>;
+// A method that does so.
+template <class T, class R, class... Args>
+auto checked(R (T::*method)(Args...)) {
+  return [method](const c10::intrusive_ptr<T>& self, Args... args) {
+    return as_value_error([&] { return ((*self).*method)(args...); });
+  };
+}
+
 using BlockPtr = c10::intrusive_ptr<Block>;
 using BlockState =
     std::tuple<std::string, std::string, std::string, Block::Numbers, Block::Adapters, int64_t>;
@@ -159,17 +165,7 @@ TORCH_LIBRARY(compact, m) {
       .def("settings", &Projected::text)
       .def("redraw", &Projected::redraw)
       .def("matrix", &Projected::matrix)
-      .def("update",
-           [](const ProjectedPtr& p, const std::string& kind, const at::Tensor& weight,
-              const at::Tensor& grad, const MaybeTensor& m, const MaybeTensor& v,
-              const MaybeTensor& m_scales, const MaybeTensor& v_scales, const MaybeTensor& master,
-              int64_t step, int64_t index, int64_t seed, const MaybeTensor& grad_scale,
-              const UpdateNumbers& numbers, bool transposed) {
-             return as_value_error([&] {
-               update_projected(p, kind, weight, grad, m, v, m_scales, v_scales, master, step,
-                                index, seed, grad_scale, numbers, transposed);
-             });
-           })
+      .def("update", checked(&Projected::update))
       .def_pickle(
           [](const ProjectedPtr& p) -> ProjectedState {
             return std::tuple_cat(p->settings(), std::tuple(p->draw()));
@@ -183,13 +179,7 @@ TORCH_LIBRARY(compact, m) {
   m.class_<Block>("Block")
       .def(torch::init<std::string, std::string, std::string, Block::Numbers, Block::Adapters,
                        int64_t>())
-      .def("forward",
-           [](const BlockPtr& b, const at::Tensor& x, const std::vector<at::Tensor>& weights,
-              const std::optional<at::Tensor>& cos, const std::optional<at::Tensor>& sin,
-              const std::optional<at::Tensor>& lengths, bool training) {
-             return as_value_error(
-                 [&] { return b->forward(x, weights, cos, sin, lengths, training); });
-           })
+      .def("forward", checked(&Block::forward))
       .def("weights", [](const BlockPtr& b) { return b->weights(); })
       .def("slots", &Block::slots)
       .def("held", &Block::held)
@@ -214,11 +204,8 @@ TORCH_LIBRARY(compact, m) {
             [&] { return c10::make_intrusive<PolicySearch>(allow, moments, half, tf32, known); });
       }))
       .def("speeds", [](const c10::intrusive_ptr<PolicySearch>& s) { return s->speeds(); })
-      .def("find", [](const c10::intrusive_ptr<PolicySearch>& s,
-                      int64_t budget) { return as_value_error([&] { return s->find(budget); }); })
-      .def("least_peak", [](const c10::intrusive_ptr<PolicySearch>& s) {
-        return as_value_error([&] { return s->least_peak(); });
-      });
+      .def("find", checked(&PolicySearch::find))
+      .def("least_peak", checked(&PolicySearch::least_peak));
   m.def(kPlannedStep);
   m.class_<Meter>("Meter")
       .def(torch::init<>())

@@ -7,7 +7,6 @@
 
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,7 +18,7 @@
 #include "compact/kernels/kernels.h"
 #include "compact/ops/autograd/autograd.h"
 #include "compact/optim/update.h"
-#include "compact/python/update.h"
+#include "compact/python/projected.h"
 
 namespace compact {
 namespace {
@@ -28,37 +27,18 @@ using MaybeTensors = c10::List<std::optional<at::Tensor>>;
 
 constexpr uint64_t kPythonOptimizerLabel = 0x707974686f6e;
 
-double update_number(const UpdateNumbers& numbers, const char* key) {
-  COMPACT_CHECK(numbers.contains(key), "[optimizer] ", key, " must be given");
-  return numbers.at(key);
-}
-
-// Throws InputError on what is missing, unknown or out of range.
+// Throws InputError on what is out of range; optimizers/checks.py of the package checks the rest.
 OptimizerOptions update_options(const std::string& kind, const UpdateNumbers& numbers) {
-  static const std::set<std::string> kKnown = {"lr",           "beta1",    "beta2",   "eps",
-                                               "weight_decay", "momentum", "nesterov"};
-  for (const auto& entry : numbers) {
-    COMPACT_CHECK(kKnown.contains(entry.key()), "[optimizer] there is no ", entry.key());
-  }
   const OptimizerOptions options{.kind = &optimizer_named(kind),
-                                 .beta1 = update_number(numbers, "beta1"),
-                                 .beta2 = update_number(numbers, "beta2"),
-                                 .eps = update_number(numbers, "eps"),
-                                 .weight_decay = update_number(numbers, "weight_decay"),
-                                 .momentum = update_number(numbers, "momentum"),
-                                 .nesterov = update_number(numbers, "nesterov") != 0};
-  COMPACT_CHECK(options.kind->decoupled_decay, "[optimizer] ", kind,
-                " has its weight decay in the gradient, which is not done here");
+                                 .beta1 = numbers.at("beta1"),
+                                 .beta2 = numbers.at("beta2"),
+                                 .eps = numbers.at("eps"),
+                                 .weight_decay = numbers.at("weight_decay"),
+                                 .momentum = numbers.at("momentum"),
+                                 .nesterov = numbers.at("nesterov") != 0};
   check_options(options);
-  check_rate(update_number(numbers, "lr"));
+  check_rate(numbers.at("lr"));
   return options;
-}
-
-// The same, and of the type of moments.
-void check_update_options(const std::string& kind, const UpdateNumbers& numbers,
-                          const std::string& moments) {
-  update_options(kind, numbers);
-  moment_type(moments);
 }
 
 at::Tensor maybe_tensor(const MaybeTensors& all, size_t i) {
@@ -66,44 +46,22 @@ at::Tensor maybe_tensor(const MaybeTensors& all, size_t i) {
   return t ? *t : at::Tensor();
 }
 
-// Throws InputError on what kernels must not see.
-void check_update(const ParameterState& s, const at::Tensor& grad) {
-  const Parameter& p = *s.parameter;
-  const at::Tensor &w = p.weight, &leaf = p.leaf();
-  COMPACT_CHECK(w.scalar_type() == at::kFloat || w.scalar_type() == at::kBFloat16,
-                "[optimizer] the weight of ", p.name, " must be Float or BFloat16, is ",
-                c10::toString(w.scalar_type()));
-  COMPACT_CHECK(
-      grad.layout() == at::kStrided && grad.sizes() == leaf.sizes() && grad.device() == w.device(),
-      "[optimizer] the gradient of ", p.name, " must be dense ", leaf.sizes(), " on ", w.device(),
-      ", is ", grad.sizes(), " on ", grad.device());
-  COMPACT_CHECK(grad.scalar_type() == at::kFloat || grad.scalar_type() == at::kBFloat16,
-                "[optimizer] the gradient of ", p.name, " must be Float or BFloat16, is ",
-                c10::toString(grad.scalar_type()));
-  for (const Moment* moment : {&s.m, &s.v}) {
-    if (!moment->defined()) continue;
-    COMPACT_CHECK(moment->value().sizes() == leaf.sizes() && moment->value().device() == w.device(),
-                  "[optimizer] the moments of ", p.name, " must be ", leaf.sizes(), " on ",
-                  w.device(), ", are ", moment->value().sizes(), " on ", moment->value().device());
+// Throws InputError where state is not as its weight, which may have been moved since.
+void check_state(const ParameterState& s) {
+  const at::Device device = s.weight.device();
+  for (const at::Tensor& t : {s.m.value(), s.v.value(), s.master}) {
+    COMPACT_CHECK(!t.defined() || (t.device() == device && t.is_contiguous()),
+                  "[optimizer] the state of ", s.parameter->name, " must be contiguous, on ",
+                  device, ", has strides ", t.strides(), " on ", t.device());
   }
-  COMPACT_CHECK(
-      !s.m.defined() || !s.v.defined() || s.m.value().scalar_type() == s.v.value().scalar_type(),
-      "[optimizer] both moments of ", p.name, " must be of one type");
-  COMPACT_CHECK(
-      !s.master.defined() || (w.scalar_type() == at::kBFloat16 &&
-                              s.master.scalar_type() == at::kFloat && s.master.is_contiguous() &&
-                              s.master.sizes() == w.sizes() && s.master.device() == w.device()),
-      "[optimizer] the master of ", p.name, " must be Float ", w.sizes(), " on ", w.device(),
-      ", of a BFloat16 weight");
-  COMPACT_CHECK(!s.kind->takes || s.kind->takes(p), "[optimizer] ", s.kind->name,
-                " does not update ", p.name, ", which is ", w.sizes());
 }
 
 // One update, by the optimizer `kind`, of each of these weights, in place, with their moments: m
 // and v, of no elements where the optimizer has none; scales of those that are bytes; masters of
 // bf16 weights that have one. `steps`: numbers of the updates, from 1. Random bits come from the
 // seed, a parameter's index and the shard of it that the weight is, nothing else. Gradients are
-// multiplied by `grad_scale`. Throws InputError, with nothing changed, on what does not fit.
+// multiplied by `grad_scale`. Throws InputError, with nothing changed, on numbers out of range and
+// on state that was moved; types, shapes and the lists' lengths are the package's to check.
 void update_parameters(const std::string& kind, at::TensorList weights, at::TensorList grads,
                        at::TensorList m, at::TensorList v, const MaybeTensors& m_scales,
                        const MaybeTensors& v_scales, const MaybeTensors& masters,
@@ -116,19 +74,6 @@ void update_parameters(const std::string& kind, at::TensorList weights, at::Tens
   const OptimizerInfo& info = *options.kind;
   const OptimizerInfo::State held = info.state(options);
   const size_t count = weights.size();
-  for (const auto& [name, size, wanted] :
-       {std::tuple("gradients", grads.size(), count), std::tuple("m", m.size(), held.m * count),
-        std::tuple("v", v.size(), held.v * count),
-        std::tuple("scales of m", m_scales.size(), held.m * count),
-        std::tuple("scales of v", v_scales.size(), held.v * count),
-        std::tuple("masters", masters.size(), count), std::tuple("steps", steps.size(), count),
-        std::tuple("indices", indices.size(), count), std::tuple("shards", shards.size(), count)}) {
-    COMPACT_CHECK(size == wanted, "[optimizer] there must be ", wanted, " ", name, ", not ", size);
-  }
-  COMPACT_CHECK(
-      !grad_scale || (grad_scale->scalar_type() == at::kFloat && grad_scale->numel() == 1),
-      "[optimizer] grad_scale must be one Float, is ", c10::toString(grad_scale->scalar_type()),
-      " ", grad_scale->sizes());
   const uint64_t key = derive(static_cast<uint64_t>(seed), kPythonOptimizerLabel);
   std::vector<Parameter> parameters(count);
   std::vector<ParameterState> states(count);
@@ -147,7 +92,7 @@ void update_parameters(const std::string& kind, at::TensorList weights, at::Tens
     if (held.v) s.v = Moment(v[i], maybe_tensor(v_scales, i), false);
     s.master = maybe_tensor(masters, i);
     COMPACT_CHECK(steps[i] >= 1, "[optimizer] updates count from 1, this one is ", steps[i]);
-    check_update(s, grads[i]);
+    check_state(s);
   }
   // Kernels read the elements in order: those of other strides, as of channels_last, in a copy.
   const auto hold = [&](size_t i, const at::Tensor& w) {
@@ -184,14 +129,13 @@ at::Tensor maybe(const std::optional<at::Tensor>& t) { return t ? *t : at::Tenso
 
 }  // namespace
 
-void update_projected(const c10::intrusive_ptr<Projected>& projected, const std::string& kind,
-                      const at::Tensor& weight, const at::Tensor& grad,
-                      const std::optional<at::Tensor>& m, const std::optional<at::Tensor>& v,
-                      const std::optional<at::Tensor>& m_scales,
-                      const std::optional<at::Tensor>& v_scales,
-                      const std::optional<at::Tensor>& master, int64_t step, int64_t index,
-                      int64_t seed, const std::optional<at::Tensor>& grad_scale,
-                      const UpdateNumbers& numbers, bool transposed) {
+void Projected::update(const std::string& kind, const at::Tensor& weight, const at::Tensor& grad,
+                       const std::optional<at::Tensor>& m, const std::optional<at::Tensor>& v,
+                       const std::optional<at::Tensor>& m_scales,
+                       const std::optional<at::Tensor>& v_scales,
+                       const std::optional<at::Tensor>& master, int64_t step, int64_t index,
+                       int64_t seed, const std::optional<at::Tensor>& grad_scale,
+                       const UpdateNumbers& numbers, bool transposed) {
   const at::NoGradGuard no_grad;
   const NoAutocast no_autocast;
   const OptimizerOptions options = update_options(kind, numbers);
@@ -200,15 +144,11 @@ void update_projected(const c10::intrusive_ptr<Projected>& projected, const std:
     return t.defined() ? (transposed ? t.t() : t).contiguous() : t;
   };
   COMPACT_CHECK(step >= 1, "[optimizer] updates count from 1, this one is ", step);
-  const int64_t period = projected->period(), draw = period > 0 ? (step - 1) / period : 0;
-  COMPACT_CHECK(projected->draw() == draw, "[optimizer] parameter ", index, " has projection ",
-                projected->draw(), ", its update ", step, " is of number ", draw,
-                ": load the optimizer's state before the first pass of a run that goes on");
   Parameter p;
   p.name = cat("parameter ", index);
   p.weight = read(weight.detach());
   p.hidden = true;
-  p.carrier = projected->carrier_of(p.weight);
+  p.carrier = carrier_of(p.weight);
   p.carrier->value = zero_leaf({p.weight.size(0), p.carrier->rank}, p.weight.options());
   ParameterState s;
   s.parameter = &p;
@@ -218,15 +158,13 @@ void update_projected(const c10::intrusive_ptr<Projected>& projected, const std:
   s.key = derive(derive(derive(static_cast<uint64_t>(seed), kPythonOptimizerLabel),
                         static_cast<uint64_t>(index)),
                  uint64_t{0});
-  COMPACT_CHECK((!held.m || m) && (!held.v || v), "[optimizer] the moments of ", p.name,
-                " must be given");
   if (held.m) s.m = Moment(*m, maybe(m_scales), true);
   if (held.v) s.v = Moment(*v, maybe(v_scales), false);
   s.master = read(maybe(master));
-  check_update(s, grad);
+  check_state(s);
   const StepContext context{
       .options = options,
-      .learning_rate = numbers.at("lr") * projected->rate(),
+      .learning_rate = numbers.at("lr") * rate_,
       .weight_decay = options.weight_decay,
       .step = step,
       .grad_scale = grad_scale ? grad_scale->to(s.weight.device()) : at::Tensor(),
@@ -237,7 +175,7 @@ void update_projected(const c10::intrusive_ptr<Projected>& projected, const std:
   };
   write(p.weight, weight.detach());
   if (master) write(s.master, *master);
-  if (period > 0 && step % period == 0) redraw(s, options, step);
+  if (period() > 0 && step % period() == 0) compact::redraw(s, options, step);
 }
 
 }  // namespace compact
@@ -249,7 +187,9 @@ TORCH_LIBRARY_FRAGMENT(compact, m) {
       "Tensor(c!)[] v, Tensor?[] m_scales, Tensor?[] v_scales, Tensor?[] masters, int[] steps, "
       "int[] indices, int[] shards, int seed, Tensor? grad_scale, Dict(str, float) numbers) -> ()",
       &update_parameters);
-  m.def("check_update_options", &check_update_options);
+  m.def("check_update_options", [](const std::string& kind, const UpdateNumbers& numbers) {
+    update_options(kind, numbers);
+  });
   // Elements of a row of an 8-bit moment that share a scale.
   m.def("moment_block", []() -> int64_t { return kernels::kFloat8Block; });
 }

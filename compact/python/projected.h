@@ -21,6 +21,8 @@
 
 namespace compact {
 
+using UpdateNumbers = c10::Dict<std::string, double>;  // of an optimizer's step: lr, beta1, ...
+
 // Many threads may use one.
 class Projected final : public torch::CustomClassHolder {
  public:
@@ -42,6 +44,18 @@ class Projected final : public torch::CustomClassHolder {
   int64_t draw() const;
   // Draws projections number `draw`: of the passes to come.
   void redraw(int64_t draw);
+
+  // One update of a weight whose gradient [out, rank] is projected, by the optimizer `kind`, with
+  // moments of the gradient's shape: the step is made in the projected space and added to the
+  // weight, [out, in] or, `transposed`, [in, out]. Where this update is the last of a period, the
+  // moments follow into the projection of the next one; redraw() is to be called after the updates
+  // of all that share the projection. The rest as of torch.ops.compact.update_parameters.
+  void update(const std::string& kind, const at::Tensor& weight, const at::Tensor& grad,
+              const std::optional<at::Tensor>& m, const std::optional<at::Tensor>& v,
+              const std::optional<at::Tensor>& m_scales, const std::optional<at::Tensor>& v_scales,
+              const std::optional<at::Tensor>& master, int64_t step, int64_t index, int64_t seed,
+              const std::optional<at::Tensor>& grad_scale, const UpdateNumbers& numbers,
+              bool transposed);
 
   // A carrier that has widths alone.
   std::shared_ptr<Carrier> shape() const { return shape_; }

@@ -175,14 +175,9 @@ GpuRates Plans::gpu_rates(const std::string& matmul_precision) const {
   const GpuCard& card = planned_card();
   const bool half = dtype_of(config_->dtype) != at::kFloat, high = matmul_precision == "high";
   const double single = high ? card.tf32_tflops() : card.float_tflops;
-  const auto products = [&](double tflops) {
-    return stated_.products != 0 ? stated_.products : kReachedProducts * tflops * 1e12;
-  };
-  GpuRates rates{
-      .half = products(card.half_tflops),
-      .single = products(single),
-      .bytes = stated_.bytes != 0 ? stated_.bytes : kReachedBytes * card.terabytes_a_second * 1e12,
-      .host = kReachedBytes * card.host_gigabytes * 1e9};
+  GpuRates rates = reached_rates(card, high);
+  if (stated_.products != 0) rates.half = rates.single = stated_.products;
+  if (stated_.bytes != 0) rates.bytes = stated_.bytes;
   COMPACT_CHECK(rates.half > 0 && rates.bytes > 0,
                 "--device_tflops and --device_gbps must be positive, are ", rates.half * 1e-12,
                 " and ", rates.bytes * 1e-9);

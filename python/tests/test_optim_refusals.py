@@ -82,6 +82,17 @@ def test_gradients_that_cannot_be():
         compact.optim.AdamW([nn.Parameter(torch.zeros(1, 5).expand(4, 5))])
 
 
+def test_state_on_another_device():
+    """As of a model that was moved between two steps."""
+    (p,) = parameters((3, 3))
+    give_gradients([p], 0)
+    optimizer = compact.optim.AdamW([p])
+    optimizer.step()
+    optimizer.state[p]["exp_avg"] = optimizer.state[p]["exp_avg"].to("meta")
+    with pytest.raises(ValueError, match="the state of parameter 0 must be contiguous, on cpu, .* on meta"):
+        optimizer.step()
+
+
 def test_muon_refuses_what_it_cannot_tell_apart():
     net = Net()
     with pytest.raises(ValueError, match=r"parameters without names.*Trainer\(optimizers="):

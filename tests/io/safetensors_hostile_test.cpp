@@ -22,10 +22,17 @@ std::string with_length(const std::string& json, const std::string& data = "") {
   return std::string(reinterpret_cast<const char*>(&length), 8) + json + data;
 }
 
+std::vector<at::Tensor> read_all(const std::filesystem::path& path) {
+  const SafetensorsFile file(path);
+  std::vector<at::Tensor> tensors;
+  for (const TensorEntry& entry : file.entries()) tensors.push_back(file.read(entry.name));
+  return tensors;
+}
+
 std::string error_of_bytes(const std::string& bytes) {
   const TemporaryFolder folder;
   spill(folder / "f", bytes);
-  const std::string error = error_of([&] { read_safetensors(folder / "f"); });
+  const std::string error = error_of([&] { read_all(folder / "f"); });
   if (!error.empty()) {
     EXPECT_TRUE(error.starts_with((folder / "f").string() + ": ")) << error;
   }
@@ -187,9 +194,7 @@ TEST(HostileSafetensors, DamagedCopiesNeverCrash) {
     if (r.v[1] % 4 == 0) bytes.resize(r.v[2] % bytes.size());
     spill(folder / "damaged", bytes);
     const std::string error = error_of([&] {
-      for (const auto& [name, tensor] : read_safetensors(folder / "damaged")) {
-        EXPECT_LE(tensor.nbytes(), bytes.size());
-      }
+      for (const at::Tensor& t : read_all(folder / "damaged")) EXPECT_LE(t.nbytes(), bytes.size());
     });
     refused += !error.empty();
   }

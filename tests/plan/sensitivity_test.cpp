@@ -11,6 +11,7 @@
 #include <numeric>
 
 #include "compact/base/check.h"
+#include "compact/ops/scopes/saved_tensors.h"
 #include "tests/models/plain_resnet.h"
 
 namespace compact {
@@ -52,6 +53,19 @@ class Sensitivity : public testing::Test {
   static Policy uniform(int bits) {
     return Policy::parse(cat("slot * = quantize:bits=", bits, "\n"), "test");
   }
+  // E|g' - g|^2 of each tensor in units of uniform_error(bits), which sensitivity_by_groups()
+  // estimates: one gradient for each, with that tensor in 4 bits and the others in 8.
+  std::vector<double> sensitivity_by_tensor(std::span<const AdaptiveTensor> tensors) {
+    const at::Tensor fine = gradient(uniform(8), 7);
+    std::vector<double> result;
+    for (const AdaptiveTensor& t : tensors) {
+      Policy one = uniform(8);
+      one.append(Policy::parse(cat("slot ", t.name, " = quantize:bits=4\n"), "test"));
+      const double sum = (gradient(one, 7) - fine).square().sum(at::kDouble).item<double>();
+      result.push_back(sum / uniform_error(4, t.treatment.bits()->zero_code));
+    }
+    return result;
+  }
   // Mean E|g' - g|^2 over keys, and bytes held.
   double error(const Policy& policy, int keys) {
     const at::Tensor exact = gradient(Policy::parse("slot * = keep\n", "test"), 0);
@@ -68,6 +82,17 @@ class Sensitivity : public testing::Test {
   SavedTensorOptions options_;
   SavedTensorReport report_;
 };
+
+// The quantized tensors of a scope's report that share no memory with an earlier one, in order.
+std::vector<AdaptiveTensor> adaptive_tensors(const SavedTensorReport& report, double average) {
+  std::vector<AdaptiveTensor> all;
+  for (const SavedTensor& t : report.tensors) {
+    if (t.shared || !t.treatment.bits()) continue;
+    all.push_back({t.name, t.treatment, t.bytes / static_cast<int64_t>(c10::elementSize(t.type)),
+                   t.type, average});
+  }
+  return all;
+}
 
 double rank_correlation(const std::vector<double>& a, const std::vector<double>& b) {
   const auto ranks = [](const std::vector<double>& x) {
@@ -98,7 +123,7 @@ TEST_F(Sensitivity, AdaptiveBitsBeatUniformOnes) {
   const SavedTensorReport report = report_;
   const auto names = adaptive_tensors(report, 4);
   ASSERT_GT(names.size(), 10u);
-  const auto by_tensor = sensitivity_by_tensor(probe(), names, 7);
+  const auto by_tensor = sensitivity_by_tensor(names);
   const auto by_groups = sensitivity_by_groups(probe(), names, 8, 7);
   EXPECT_GT(rank_correlation(by_tensor, by_groups), 0.7);
   for (const int bits : {4, 2}) {

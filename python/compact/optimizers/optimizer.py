@@ -15,7 +15,7 @@ from ..base.shards import is_sharded, local_of, shard_of
 from ..base.type_names import name_of
 from ..projected_weights.carriers import Carrier
 from .checks import draw_problem, gradient_problem, numbers_of, parameter_problem, release_problem, settings_problem
-from .release import give_parameters, Release
+from .release import check_owners, owner_of, Release
 from .state import Kept, layout, MOMENTS, new_state, SCALES, state_problem
 
 Row = tuple[int, int, torch.Tensor]  # place of a parameter among all, place in its group, and the parameter
@@ -88,8 +88,8 @@ class Optimizer(torch.optim.Optimizer):
         return [param_group]
 
     def _begin(self, groups: list[dict[str, Any]]) -> None:
-        for group in groups:
-            give_parameters(self._release, group["params"])
+        for group in groups if self._release is not None else ():
+            self._release.take(group["params"])
         self._draw()
 
     def _places(self) -> Iterator[tuple[int, int, int, torch.Tensor]]:
@@ -116,7 +116,7 @@ class Optimizer(torch.optim.Optimizer):
         self._refuse(settings_problem(kind, group))
         numbers = numbers_of(group)
         try:
-            ops.check_update_options(kind, numbers, group["moments"])
+            ops.check_update_options(kind, numbers)
         except ValueError as error:
             self._fail(f"group {number}: {error}")
         for i, p in params:
@@ -185,7 +185,7 @@ class Optimizer(torch.optim.Optimizer):
         if releases:
             self._release = self._release or Release(self)
             for group in self.param_groups:
-                give_parameters(self._release, group["params"], from_others=False)
+                self._release.take([p for p in group["params"] if owner_of(p) is None])
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, *, grad_scale: torch.Tensor | None = None) -> Any:
@@ -197,10 +197,9 @@ class Optimizer(torch.optim.Optimizer):
 
         Throws ValueError, with nothing changed, on a setting, gradient or parameter that cannot be.
         """
-        if self._release is not None:
-            self._release.check_owner()
-            if grad_scale is not None:
-                self._fail("grad_scale comes too late with release=True: gradients are used as they arrive")
+        check_owners(self)
+        if self._release is not None and grad_scale is not None:
+            self._fail("grad_scale comes too late with release=True: gradients are used as they arrive")
         if grad_scale is not None and (grad_scale.dtype != torch.float32 or grad_scale.numel() != 1):
             self._fail(f"grad_scale must be one float32, is {name_of(grad_scale.dtype)} {tuple(grad_scale.shape)}")
         loss = None

@@ -2,7 +2,7 @@
 """Updates inside the backward pass: a gradient is used and let go as soon as it is whole (LOMO, arXiv 2306.09782).
 
 What would change the result of a step after the backward pass is an error: a second gradient before step(), gradients that are thrown
-away, settings that change between backward() and step(), and another optimizer of the same parameter.
+away, settings that change between backward() and step(), and the step of another optimizer of this package for the same parameter.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ..base.hooks import before_every_step, on_gradient
+from ..base.hooks import on_gradient
 from ..base.shards import in_process_group
 from .checks import RELEASE_ALONE
 
 _owners = WeakIdKeyDictionary()  # by parameter: a weak reference to the Release that updates it, and the handle of its hook
 
 
-def give_parameters(release: Release | None, params: list[torch.Tensor], from_others: bool = True) -> None:
-    """Makes the optimizer of `release` the one that updates these parameters; None: an optimizer that updates in step().
+def owner_of(p: torch.Tensor) -> Release | None:
+    """What updates a parameter inside the backward pass."""
+    owner = _owners[p][0]() if p in _owners else None
+    return owner if owner is not None and owner.place_of(p) is not None else None
 
-    from_others: also of parameters that another optimizer updates, whose next step() is an error then.
-    """
-    for p in params:
-        before = _owners.get(p)
-        owner = before[0]() if before is not None else None
-        if owner is not None and owner is not release and owner.place_of(p) is not None:
-            if not from_others:
-                continue
-            owner.lost = True
-        if before is not None:
-            before[1].remove()
-            _owners.pop(p, None)
-        if release is not None and (p.requires_grad or p.is_floating_point()) and not p.is_inference():
-            release.listen(p)
+
+@torch.compiler.disable
+def check_owners(optimizer: Any) -> None:
+    """Throws RuntimeError where the optimizer has a parameter that another one updates inside the backward pass."""
+    for group in optimizer.param_groups if _owners else ():
+        for p in group["params"]:
+            owner = owner_of(p) if p.requires_grad or p.grad is not None else None
+            if owner not in (None, optimizer._release):
+                raise RuntimeError(
+                    f"{type(optimizer).__name__}: another optimizer ({owner._name}, release=True) updates a parameter {tuple(p.shape)}: "
+                    "delete it, and what holds it (its scheduler)"
+                )
 
 
 class Release:
@@ -48,13 +48,16 @@ class Release:
         self._updated: set[int] = set()  # ids of parameters
         self._numbers: dict[int, dict[str, float]] = {}  # the settings of updates, by group
         self._places: dict[int, tuple[int, int, int]] = {}  # by id of a parameter: group, place among all, place in the group
-        self.lost = False  # a parameter was given to another optimizer
         weakref.finalize(optimizer, _forget, weakref.ref(self)).atexit = False
-        before_every_step(_check_optimizer)
 
-    def listen(self, p: torch.Tensor) -> None:
+    def take(self, params: list[torch.Tensor]) -> None:
+        """Updates these parameters from now on, in place of the optimizer that did."""
         this = weakref.ref(self)
-        _owners[p] = this, on_gradient(p, lambda p: (release := this()) and release.arrives(p))
+        for p in params:
+            if p in _owners:
+                _owners.pop(p)[1].remove()
+            if (p.requires_grad or p.is_floating_point()) and not p.is_inference():
+                _owners[p] = this, on_gradient(p, lambda p: (release := this()) and release.arrives(p))
 
     def arrives(self, p: torch.Tensor) -> None:
         """Updates a parameter with its complete gradient, which is freed. Throws RuntimeError where it must not be used."""
@@ -101,14 +104,8 @@ class Release:
                 f"(release=True): {', '.join(changed)}; set them before it"
             )
 
-    def check_owner(self) -> None:
-        """Throws RuntimeError where another optimizer updates the parameters."""
-        if self.lost:
-            self._fail("its parameters were given to an optimizer that was made later")
-
     def check_step(self, groups: list[dict[str, Any]]) -> None:
         """Throws RuntimeError or ValueError, and ends the step, where gradients or settings differ from those of the backward pass."""
-        self.check_owner()
         try:
             for number, group in enumerate(groups):
                 self._check_gradients(number, group)
@@ -149,18 +146,3 @@ def _forget(release: weakref.ref) -> None:
         if owner is release or owner() is None:
             hook.remove()
             _owners.pop(p, None)
-
-
-@torch.compiler.disable
-def _check_optimizer(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
-    """Throws RuntimeError where the optimizer has a parameter that another one updates inside the backward pass."""
-    own = getattr(optimizer, "_release", None)
-    for group in optimizer.param_groups if _owners else ():
-        for p in group["params"]:
-            owner = _owners[p][0]() if p in _owners else None
-            if owner in (None, own) or not (p.requires_grad or p.grad is not None) or owner.place_of(p) is None:
-                continue
-            raise RuntimeError(
-                f"{type(optimizer).__name__}: another optimizer ({owner._name}, release=True) updates a parameter {tuple(p.shape)}: "
-                "delete it, and what holds it (its scheduler)"
-            )
