@@ -119,6 +119,15 @@ def test_policies_of_files_and_texts(tmp_path):
     assert slots["layers.1.mlp.gate_up"] == "keep"
 
 
+def test_texts_that_copy_presets(tmp_path):
+    for name in compact.presets():
+        text = "\ufeff" + compact.policy_text(name) + "\n"
+        path = tmp_path / "rank=2.txt"
+        path.write_text(text)
+        for policy in (text, str(path), path):
+            assert compact.report(compact.apply(make("llama"), policy)).policy == compact.policy_text(name)
+
+
 def test_refusals():
     with pytest.raises(ValueError, match="no layer of this model is known"):
         compact.apply(nn.Sequential(nn.Linear(2, 2)))

@@ -394,7 +394,7 @@ class Rounded(nn.Module):
         ('budget must be bytes, as 800000000, "10GiB"', (2, 64), {"budget": "much"}),
         ("budget must be bytes", (2, 64), {"budget": -1}),
         ("allow must be one of", (2, 64), {"allow": "anything"}),
-        ("device must be cpu or cuda", (2, 64), {"device": "meta"}),
+        *(('device must be "cpu", "cuda" or the number of a GPU', (2, 64), {"device": device}) for device in ("meta", "gpu", -1, True, 1.5)),
         ("optimizer must be a class", (2, 64), {"optimizer": "adamw"}),
         ("projected gradients need compact.optim", (2, 64), {"budget": "90%", "allow": "quantize,project"}),
         ("no slot", (2, 64), {"policies": ["slot layers.9.attn.norm = recompute\n"]}),

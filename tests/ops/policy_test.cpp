@@ -139,6 +139,28 @@ TEST(Policy, PatternsThatMatchNothing) {
       HasSubstr("its roles: none"));
 }
 
+TEST(Policy, MayBeginWithAByteOrderMark) {
+  EXPECT_EQ(Policy::parse("\xEF\xBB\xBFslot a = keep\r\nslot b = keep\r\n", "file").str(),
+            "slot a = keep\nslot b = keep\n");
+  EXPECT_EQ(Policy::parse("\xEF\xBB\xBF", "file").str(), "");
+}
+
+TEST(Policy, CopiedLinesOfPresetsMayMatchNothing) {
+  const std::vector<NamedRole> names = {{"layers.0.mlp.norm", Role::kNorm}};
+  const auto error = [&](const std::string& text) {
+    return message_of([&] {
+      Policy policy = Policy::parse(text, "file");
+      policy.make_copies_general();
+      while (policy.halve_bits()) continue;
+      policy.check_patterns(PolicyKind::kSlot, names);
+    });
+  };
+  EXPECT_EQ(error("slot *=quantize:bits=8 # my own\nslot role:{map,relu} = pool:size=2+quantize:bits=4\n"),
+            "");
+  EXPECT_THAT(error("slot * = keep\nslot role:{map,relu} = pool:size=2+quantize:bits=8\n"),
+              HasSubstr("file:2: pattern `role:{map,relu}` matches no slot"));
+}
+
 TEST(Policy, PresetsForOtherNetworks) {
   const std::vector<NamedRole> maps = {{"layer1.0.input", Role::kMap}, {"stem.conv", Role::kConv}};
   const auto error = [&](const char* preset) {

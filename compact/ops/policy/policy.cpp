@@ -14,7 +14,7 @@ namespace compact {
 namespace {
 
 constexpr std::array<const char*, 3> kKinds = {"slot", "grad", "moment"};
-constexpr std::string_view kRole = "role:";
+constexpr std::string_view kRole = "role:", kByteOrderMark = "\xEF\xBB\xBF";
 
 PolicyKind kind_of(std::string_view word, const std::string& where) {
   for (size_t i = 0; i < kKinds.size(); ++i) {
@@ -30,6 +30,7 @@ PolicyKind kind_of(std::string_view word, const std::string& where) {
 Policy Policy::parse(std::string_view text, const std::string& source) {
   Policy policy;
   int number = 0;
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   for (const std::string& raw : split(text, '\n')) {
     ++number;
     const std::string where = source + ":" + std::to_string(number);
@@ -82,11 +83,23 @@ Policy Policy::preset(const std::string& name) {
 }
 
 Policy Policy::from_file(const std::string& path) {
-  return parse(read_text(path, int64_t{1} << 20), path);
+  Policy policy = parse(read_text(path, int64_t{1} << 20), path);
+  policy.make_copies_general();
+  return policy;
+}
+
+void Policy::make_copies_general() {
+  std::string copied = "\n";
+  for (const EmbeddedPreset& preset : embedded_presets()) copied += Policy::preset(preset.name).str();
+  for (Line& line : lines_) line.general |= copied.find(cat("\n", line.text())) != copied.npos;
 }
 
 void Policy::append(const Policy& other) {
   lines_.insert(lines_.end(), other.lines_.begin(), other.lines_.end());
+}
+
+std::string Policy::Line::text() const {
+  return cat(kKinds[static_cast<int>(kind)], " ", pattern, " = ", treatment(), "\n");
 }
 
 bool Policy::Line::matches(std::string_view name, Role role) const {
@@ -203,10 +216,7 @@ void Policy::check_patterns(PolicyKind kind, std::span<const NamedRole> all) con
 
 std::string Policy::str() const {
   std::string out;
-  for (const Line& line : lines_) {
-    out += std::string(kKinds[static_cast<int>(line.kind)]) + " " + line.pattern + " = " +
-           line.treatment() + "\n";
-  }
+  for (const Line& line : lines_) out += line.text();
   return out;
 }
 
