@@ -51,7 +51,9 @@ class AtomicFileWriter {
 };
 
 // Throws InputError where a file could not be written: to be called before work whose result it is.
-inline void check_can_write(const std::filesystem::path& path) { const AtomicFileWriter file(path); }
+inline void check_can_write(const std::filesystem::path& path) {
+  const AtomicFileWriter file(path);
+}
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 

@@ -12,7 +12,6 @@
 #include "compact/base/philox.h"
 #include "compact/config/gpu_facts.h"
 #include "compact/config/option.h"
-#include "compact/plan/variant.h"
 #include "compact/tasks/load_weights.h"
 #include "compact/tasks/tokenizer_store.h"
 
@@ -87,8 +86,6 @@ Policy make_policy(const TrainConfig& c, std::vector<std::string>& warnings) {
     }
   }
   policy.append(sets);
-  if (Allowed::parse(c.allow) != Allowed())
-    warnings.push_back(cat("--allow ", c.allow, " takes no effect: it is for --preset auto"));
   return policy;
 }
 

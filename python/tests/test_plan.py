@@ -396,6 +396,7 @@ class Rounded(nn.Module):
         ("allow must be one of", (2, 64), {"allow": "anything"}),
         *(('device must be "cpu", "cuda" or the number of a GPU', (2, 64), {"device": device}) for device in ("meta", "gpu", -1, True, 1.5)),
         ("optimizer must be a class", (2, 64), {"optimizer": "adamw"}),
+        ("or None, is an object of SGD", (2, 64), {"optimizer": torch.optim.SGD([torch.zeros(1)])}),
         ("projected gradients need compact.optim", (2, 64), {"budget": "90%", "allow": "quantize,project"}),
         ("no slot", (2, 64), {"policies": ["slot layers.9.attn.norm = recompute\n"]}),
     ],

@@ -155,8 +155,10 @@ TEST(Policy, CopiedLinesOfPresetsMayMatchNothing) {
       policy.check_patterns(PolicyKind::kSlot, names);
     });
   };
-  EXPECT_EQ(error("slot *=quantize:bits=8 # my own\nslot role:{map,relu} = pool:size=2+quantize:bits=4\n"),
-            "");
+  EXPECT_EQ(
+      error(
+          "slot *=quantize:bits=8 # my own\nslot role:{map,relu} = pool:size=2+quantize:bits=4\n"),
+      "");
   EXPECT_THAT(error("slot * = keep\nslot role:{map,relu} = pool:size=2+quantize:bits=8\n"),
               HasSubstr("file:2: pattern `role:{map,relu}` matches no slot"));
 }

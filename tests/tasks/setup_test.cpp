@@ -66,9 +66,6 @@ TEST(Setup, FlagsOverridePresetsAndSayWhereTheyDoNothing) {
   c.preset = "exact";
   make_policy(c, warnings);
   EXPECT_EQ(warnings.size(), 2u);
-  c.allow = "quantize";
-  make_policy(c, warnings);
-  EXPECT_EQ(warnings.back(), "--allow quantize takes no effect: it is for --preset auto");
   c.preset = "compact";
   c.set = {"grad layers.*.mlp.down = project:rank=4"};
   EXPECT_THAT(error_of([&] { make_policy(c, warnings); }), HasSubstr("rank"));

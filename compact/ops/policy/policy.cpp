@@ -90,7 +90,8 @@ Policy Policy::from_file(const std::string& path) {
 
 void Policy::make_copies_general() {
   std::string copied = "\n";
-  for (const EmbeddedPreset& preset : embedded_presets()) copied += Policy::preset(preset.name).str();
+  for (const EmbeddedPreset& preset : embedded_presets())
+    copied += Policy::preset(preset.name).str();
   for (Line& line : lines_) line.general |= copied.find(cat("\n", line.text())) != copied.npos;
 }
 

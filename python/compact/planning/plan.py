@@ -156,7 +156,7 @@ def plan(
     if budget is not None and reply["auto"] is None:
         raise torch.OutOfMemoryError(
             f"compact.plan: a budget of {reply['budget']:,} bytes ({budget!r}) cannot be met: the least that a "
-            f"step of this model takes with allow={allow!r} is {reply['least']:,} bytes. Less take "
+            f"step of this model takes with allow={allow!r} is {reply['least']:,} bytes. It takes less with "
             + ('allow="quantize", ' if "quantize" not in allow else 'allow="quantize,project", ' if reply["ours"] and "project" not in allow else "")
             + "fewer samples or tokens"
             + ("" if reply["ours"] else ", and moments in fewer bits (optimizer=(compact.optim.AdamW, {'moments': 'f8'}))")
@@ -222,7 +222,8 @@ def _optimizer(optimizer: Any) -> tuple[type, dict] | None:
     if cls is None:
         return None
     if not isinstance(cls, type) or not issubclass(cls, torch.optim.Optimizer):
-        raise ValueError(f"compact.plan: optimizer must be a class of optimizers, (class, settings) or None, is {optimizer!r}")
+        what = f"an object of {type(optimizer).__name__}" if isinstance(optimizer, torch.optim.Optimizer) else repr(optimizer)
+        raise ValueError(f"compact.plan: optimizer must be a class of optimizers, (class, settings) or None, is {what}")
     if cls in (torch.optim.AdamW, torch.optim.Adam):
         settings = {"fused": True} | settings  # as Trainer takes it
     return cls, settings
