@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "compact/base/check.h"
+#include "tests/temporary_folder.h"
 
 namespace compact {
 namespace {
@@ -161,6 +162,16 @@ TEST(Policy, CopiedLinesOfPresetsMayMatchNothing) {
       "");
   EXPECT_THAT(error("slot * = keep\nslot role:{map,relu} = pool:size=2+quantize:bits=8\n"),
               HasSubstr("file:2: pattern `role:{map,relu}` matches no slot"));
+}
+
+TEST(Policy, CopiesForOtherNetworksAreRefusedAbovePresets) {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "pool") << Policy::preset("pool").str();
+  Policy policy = Policy::preset("exact");
+  policy.append(Policy::from_file((folder / "pool").string()));
+  const std::vector<NamedRole> names = {{"layers.0.mlp.norm", Role::kNorm}};
+  EXPECT_THAT(message_of([&] { policy.check_patterns(PolicyKind::kSlot, names); }),
+              HasSubstr("pool:1: no slot of this model is in the preset"));
 }
 
 TEST(Policy, PresetsForOtherNetworks) {

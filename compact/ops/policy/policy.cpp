@@ -187,17 +187,20 @@ void Policy::check_patterns(PolicyKind kind, std::span<const NamedRole> all) con
     return std::ranges::any_of(all,
                                [&](const NamedRole& n) { return line.matches(n.name, n.role); });
   };
-  // A preset of which no line matches (one for other networks) would silently do nothing.
-  const Line* idle = nullptr;
-  bool works = kind != PolicyKind::kSlot;
+  // A preset, or a copy, of which no line matches (one for other networks) would silently do
+  // nothing.
+  const auto works = [&](const Line& idle) {
+    const auto source = [](const Line& l) { return l.where.substr(0, l.where.rfind(':')); };
+    return kind != PolicyKind::kSlot || std::ranges::any_of(lines_, [&](const Line& l) {
+             return l.kind == kind && l.general && source(l) == source(idle) && matched(l);
+           });
+  };
   for (const Line& line : lines_) {
-    if (line.kind != kind || !line.general) continue;
-    idle = &line;
-    works = works || matched(line);
-  }
-  if (idle && !works) fail(idle->where, ": no slot of this model is in the preset");
-  for (const Line& line : lines_) {
-    if (line.kind != kind || line.general || matched(line)) continue;
+    if (line.kind != kind || matched(line)) continue;
+    if (line.general) {
+      COMPACT_CHECK(works(line), line.where, ": no slot of this model is in the preset");
+      continue;
+    }
     const auto add = [](std::vector<std::string>& to, const std::string& name) {
       if (std::ranges::find(to, name) == to.end()) to.push_back(name);
     };

@@ -42,8 +42,8 @@ class Policy {
   void make_general() {
     for (Line& line : lines_) line.general = true;
   }
-  // The same for its lines that presets have, too: who changes a copy of one keeps the others.
-  // Those of files are so from the start.
+  // The same for the lines that a preset has, too: a text may be a preset with some lines changed.
+  // from_file() has done it.
   void make_copies_general();
   // Lines of `other` come after, and so above, the ones here.
   void append(const Policy& other);
