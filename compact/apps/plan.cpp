@@ -10,6 +10,7 @@
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/config/memory_limit.h"
+#include "compact/config/option.h"
 #include "compact/config/precision.h"
 #include "compact/io/json_file.h"
 #include "compact/kernels/gpu.h"
@@ -160,7 +161,7 @@ void report_gpu(const Plans& plans, const Policy& policy, const StepPlan& plan,
 
 void print_plan(const PlanOptions& o, std::ostream& out) {
   TrainConfig c = checked_config(o);
-  std::vector<std::string> warnings;
+  std::vector<std::string> warnings = ignored_options(o.config);
   const c10::DeviceType device = planned_device_of(c.device, warnings);
   const bool cuda = device == c10::kCUDA;
   COMPACT_CHECK(cuda || o.gpu.empty(), "--gpu ", o.gpu, " takes effect with --device cuda only");

@@ -18,6 +18,7 @@
 #include "compact/report/picture.h"
 #include "compact/report/report_page.h"
 #include "compact/tasks/trained_model.h"
+#include "compact/train/output_folder.h"
 
 namespace compact {
 namespace {
@@ -106,6 +107,7 @@ void visualize(const VisualizeOptions& o, std::ostream& out, std::vector<std::st
   COMPACT_CHECK(o.channels >= 1, "--max_channels must be at least 1, is ", o.channels);
   const fs::path folder = o.config.output_dir;
   COMPACT_CHECK(!folder.empty(), "--output_dir DIR is needed");
+  check_output_place(o.config);
   const std::vector<std::string> labels = labels_of(o.folders);
   std::vector<Pictures> models;
   for (const std::string& model : o.folders) {

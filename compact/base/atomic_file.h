@@ -50,6 +50,11 @@ class AtomicFileWriter {
   std::string buffer_;   // bytes that follow those
 };
 
+// Throws InputError where a file could not be written: to be called before work whose result it is.
+inline void check_can_write(const std::filesystem::path& path) {
+  const AtomicFileWriter file(path);
+}
+
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
 // Calls fill(folder) with an empty temporary folder beside `path`; what it holds afterwards (files

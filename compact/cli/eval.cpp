@@ -20,7 +20,7 @@ int run_eval(const Command& command, const std::vector<std::string>& arguments) 
   std::string json;
   add_options(flags, Commands::kEval, c);
   flags.group("Output");
-  flags.add("json", json, "write the figures here, too", "FILE");
+  flags.add_output("json", json, "write the figures here, too");
   if (!flags.parse(arguments)) return kExitOk;
   flags.apply();
   const auto [results, unit, warnings] = evaluate(c);

@@ -5,6 +5,7 @@
 #include <iostream>
 #include <utility>
 
+#include "compact/base/atomic_file.h"
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "compact/config/other_names.h"
@@ -83,6 +84,13 @@ void Flags::add(const char* name, std::string& to, const char* help, const char*
        .values = values,
        .fallback = to,
        .set = [&to](const auto& v, const auto&) { to = v[0]; }});
+}
+
+void Flags::add_output(const char* name, std::string& to, const char* help, const char* values) {
+  add({.name = name, .help = help, .values = values, .set = [&to](const auto& v, const auto&) {
+         if (!v[0].empty()) check_can_write(v[0]);
+         to = v[0];
+       }});
 }
 
 void Flags::add(const char* name, int64_t& to, const char* help, const char* values) {

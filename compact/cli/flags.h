@@ -37,6 +37,8 @@ class Flags {
   void add(const char* name, bool& to, const char* help);
   void add(const char* name, std::vector<std::string>& to, const char* help,
            const char* values = "FILE...");
+  // A file that the command writes when its work is done.
+  void add_output(const char* name, std::string& to, const char* help, const char* values = "FILE");
   // One optional argument without a flag.
   void add_positional(const char* name, std::string& to, const char* help);
   // The group of the flags added from here on.

@@ -14,9 +14,9 @@ int run_plan(const Command& command, const std::vector<std::string>& arguments) 
   PlanOptions o;
   double tflops = 0, gbps = 0;
   flags.group("Plan");
-  flags.add("json", o.json, "write the figures here, too", "FILE");
+  flags.add_output("json", o.json, "write the figures here, too");
   flags.add("pareto", o.pareto, "predicted step time against peak, lossless and lossy");
-  flags.add("chart", o.chart, "with --pareto: draw the curve into a page", "FILE.html");
+  flags.add_output("chart", o.chart, "with --pareto: draw the curve into a page", "FILE.html");
   flags.add("max_batch", o.max_batch, "the largest micro-batch that fits --budget");
   flags.add("gpu", o.gpu,
             "with --device cuda: the GPU to plan for; default: the one here, else an H100",

@@ -187,11 +187,16 @@ void check_values(const TrainConfig& config) {
 std::vector<std::string> ignored_options(const TrainConfig& config) {
   std::vector<std::string> lines;
   for (const ConfigOption& option : config_options()) {
-    if (option.tasks.empty() || !is_given(config, option)) continue;
-    if (std::ranges::find(option.tasks, config.task) != option.tasks.end()) continue;
+    if (!is_given(config, option)) continue;
     std::string readers;
-    for (const std::string& task : option.tasks) readers += (readers.empty() ? "" : ", ") + task;
-    lines.push_back(cat("--", option.name, " takes no effect: it is for ", readers));
+    if (std::ranges::find(option.tasks, config.task) == option.tasks.end()) {
+      for (const std::string& task : option.tasks) readers += (readers.empty() ? "" : ", ") + task;
+    }
+    const auto& [other, value] = option.beside;
+    if (!other.empty() && option_text(config, named(config_options(), other, "option")) != value)
+      readers = cat("--", other, " ", value);
+    if (!readers.empty())
+      lines.push_back(cat("--", option.name, " takes no effect: it is for ", readers));
   }
   return lines;
 }

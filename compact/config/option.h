@@ -105,10 +105,11 @@ struct ConfigOption {
   TextForm form = {};
   Required<ResumeRule> resume;
   uint32_t commands = Commands::kRunOrPlan;
-  std::vector<OtherHelp> elsewhere = {};  // another `help` for some commands
-  std::vector<std::string> tasks = {};    // tasks that read it; empty: all
-  std::string projects = {};              // the setting of `project` lines that it overrides
-  std::string group = {};                 // heading of its part of the table
+  std::vector<OtherHelp> elsewhere = {};            // another `help` for some commands
+  std::vector<std::string> tasks = {};              // tasks that read it; empty: all
+  std::pair<std::string, std::string> beside = {};  // an option and its value that read it
+  std::string projects = {};  // the setting of `project` lines that it overrides
+  std::string group = {};     // heading of its part of the table
 };
 std::span<const ConfigOption> config_options();
 
@@ -130,7 +131,7 @@ bool is_given(const TrainConfig& config, const ConfigOption& option);
 
 // Throws InputError, with option, rule and value, on the first value that its row does not take.
 void check_values(const TrainConfig& config);
-// A warning for each given option that the configuration's task does not read.
+// A warning for each given option that nothing reads: another task, or another value `beside` it.
 std::vector<std::string> ignored_options(const TrainConfig& config);
 
 // The types of weights, activations and moments.

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "compact/base/check.h"
+#include "compact/base/file.h"
 #include "compact/base/named.h"
 #include "compact/base/text.h"
 #include "compact/codecs/meta_device.h"
@@ -29,11 +30,6 @@
 namespace compact {
 namespace {
 
-// Whether a policy is given by its lines, not by a name or a path.
-bool is_text(const std::string& given) {
-  return given.find('\n') != given.npos || given.find('=') != given.npos;
-}
-
 // Presets that the package can do something with. Others are for the C++ program: for maps of
 // convolutional networks, and gradients that the package's blocks have not.
 std::vector<std::string> preset_names() {
@@ -45,22 +41,26 @@ std::vector<std::string> preset_names() {
   return names;
 }
 
-// The text of a policy that is a preset's name, the path of a file, or a text itself.
-std::string policy_text(const std::string& given) {
-  if (is_text(given)) return Policy::parse(given, "policy").str();
-  if (given.find('/') != given.npos || given.ends_with(".policy")) {
-    return Policy::from_file(given).str();
+// A policy by a preset's name, the path of a file, or its lines.
+Policy policy_of(const std::string& given) {
+  const std::vector<std::string> presets = names_of(embedded_presets());
+  if (std::ranges::find(presets, given) != presets.end()) return Policy::preset(given);
+  const bool lines = given.find('\n') != given.npos;
+  if (!lines && is_file(given)) return Policy::from_file(given);
+  if (lines || given.find('=') != given.npos) {
+    Policy policy = Policy::parse(given, "policy");
+    policy.make_copies_general();
+    return policy;
   }
-  if (std::ranges::count(names_of(embedded_presets()), given) == 0) {
-    fail("no preset `", given, "`", suggestion(given, preset_names()));
-  }
-  return Policy::preset(given).str();
+  const bool path = given.find('/') != given.npos || given.ends_with(".policy");
+  if (!path) fail("no preset `", given, "`", suggestion(given, preset_names()));
+  return Policy::from_file(given);
 }
 
+std::string policy_text(const std::string& given) { return policy_of(given).str(); }
+
 // How a policy has moments held; empty: it does not say.
-std::string moments_of(const std::string& policy) {
-  return Policy::parse(policy_text(policy), "policy").moment("").name;
-}
+std::string moments_of(const std::string& policy) { return policy_of(policy).moment("").name; }
 
 // Throws InputError where a slot pattern of `given` is for none of these slots, a gradient's for
 // none of these products (none given: gradients are not looked at).
@@ -73,8 +73,7 @@ void check_patterns(const std::string& given, const std::vector<std::string>& na
     const std::string& role = role_names[i];
     all.push_back({names[i], role.empty() ? Role::kNone : parse_roles(role).front()});
   }
-  Policy policy = Policy::parse(policy_text(given), "policy");
-  if (!is_text(given)) policy.make_general();
+  const Policy policy = policy_of(given);
   policy.check_patterns(PolicyKind::kSlot, all);
   std::vector<NamedRole> gradients;
   for (const std::string& product : products) gradients.push_back({product, Role::kNone});

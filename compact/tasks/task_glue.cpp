@@ -8,7 +8,6 @@ namespace compact {
 namespace {
 
 void check_glue(const TrainConfig& c) {
-  COMPACT_CHECK(!c.task_name.empty(), "--task_name is needed, as sst2");
   glue_task(c.task_name);
   COMPACT_CHECK(c.train_file.empty() && c.validation_file.empty() && c.test_file.empty(),
                 "--task glue takes its files from --data_dir; for others there is --task "

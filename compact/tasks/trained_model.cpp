@@ -67,7 +67,7 @@ TrainedModel open_trained_model(TrainConfig c) {
   if (info.check) info.check(c);
   c = for_task(std::move(c));
   if (c.threads > 0) at::set_num_threads(static_cast<int>(c.threads));
-  std::vector<std::string> warnings;
+  std::vector<std::string> warnings = ignored_options(c);
   const at::Device device = device_of(c.device, warnings);
   set_deterministic(c.deterministic, device.type());
   TrainedModel model{

@@ -62,8 +62,22 @@ bool in_use(const fs::path& folder) {
          });
 }
 
-// A folder that cannot be had is an error.
-void check_place(const TrainConfig& c) {
+void check_contents(const TrainConfig& c) {
+  const fs::path folder(c.output_dir);
+  COMPACT_CHECK(!in_use(folder) || c.overwrite_output_dir || !c.resume_from_checkpoint.empty(),
+                "--output_dir ", c.output_dir,
+                ": is not empty; give another, or --overwrite_output_dir, or "
+                "--resume_from_checkpoint (what a "
+                "launcher starts again goes on from a checkpoint that --save_steps kept there)");
+  COMPACT_CHECK(!c.overwrite_output_dir || !c.resume_from_checkpoint.empty() ||
+                    c.model_name_or_path.empty() || !within(c.model_name_or_path, folder),
+                "--overwrite_output_dir would remove --model_name_or_path ", c.model_name_or_path,
+                ", which lies in --output_dir: give another folder");
+}
+
+}  // namespace
+
+void check_output_place(const TrainConfig& c) {
   const fs::path folder(c.output_dir);
   std::error_code error;
   if (!fs::exists(folder, error)) {
@@ -80,24 +94,9 @@ void check_place(const TrainConfig& c) {
                 ": is not writable");
 }
 
-void check_contents(const TrainConfig& c) {
-  const fs::path folder(c.output_dir);
-  COMPACT_CHECK(!in_use(folder) || c.overwrite_output_dir || !c.resume_from_checkpoint.empty(),
-                "--output_dir ", c.output_dir,
-                ": is not empty; give another, or --overwrite_output_dir, or "
-                "--resume_from_checkpoint (what a "
-                "launcher starts again goes on from a checkpoint that --save_steps kept there)");
-  COMPACT_CHECK(!c.overwrite_output_dir || !c.resume_from_checkpoint.empty() ||
-                    c.model_name_or_path.empty() || !within(c.model_name_or_path, folder),
-                "--overwrite_output_dir would remove --model_name_or_path ", c.model_name_or_path,
-                ", which lies in --output_dir: give another folder");
-}
-
-}  // namespace
-
 std::unique_ptr<FolderLock> take_output_folder(const TrainConfig& c,
                                                std::vector<std::string>& warnings) {
-  check_place(c);
+  check_output_place(c);
   auto lock = std::make_unique<FolderLock>(c.output_dir);  // who writes there is told first
   check_contents(c);
   if (!lock->held()) {

@@ -11,6 +11,9 @@
 
 namespace compact {
 
+// Throws InputError where --output_dir is no folder, nor can be made, that may be written.
+void check_output_place(const TrainConfig& config);
+
 // The folder, made where it is missing, for this run alone; what killed runs left half written in
 // it is removed. Throws InputError, with nothing changed, where the folder cannot take this run:
 // not writable, or another run writes there, or there is something in it and neither

@@ -117,6 +117,18 @@ def test_policies_of_files_and_texts(tmp_path):
     slots = {slot: how for layer in compact.report(model).layers for slot, how, *_ in layer.slots}
     assert slots["layers.0.mlp.gate_up"].startswith("quantize:bits=4")
     assert slots["layers.1.mlp.gate_up"] == "keep"
+    path.write_text("slot layers.0.mlp.gate_op = keep\n")
+    with pytest.raises(ValueError, match="mine.policy:1: pattern `layers.0.mlp.gate_op` matches no slot"):
+        compact.apply(make("llama"), path)
+
+
+def test_texts_that_copy_presets(tmp_path):
+    for name in compact.presets():
+        text = "\ufeff" + compact.policy_text(name) + "\n"
+        path = tmp_path / "rank=2.txt"
+        path.write_text(text)
+        for policy in (text, str(path), path):
+            assert compact.report(compact.apply(make("llama"), policy)).policy == compact.policy_text(name)
 
 
 def test_refusals():

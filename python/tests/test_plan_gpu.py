@@ -48,7 +48,8 @@ def test_gpus_by_their_names():
     assert planned(gpu="H100", **small) == planned(gpu="NVIDIA H100 80GB HBM3", **small) == wanted
     assert planned(gpu="h100", device=None, **small) == wanted, "a GPU needs no device beside it"
     if not torch.cuda.is_available():
-        assert planned(**small) == wanted, "which is taken where there is none"
+        for device in ("cuda", 0, 1, "cuda:1", torch.device("cuda:1")):
+            assert planned(**small, device=device) == wanted, "which is taken where there is none"
     with pytest.raises(ValueError, match="no GPU '4091' is known; there are .*, 4090,"):
         planned(gpu="4091")
     with pytest.raises(ValueError, match='gpu=\'4090\' goes with device="cuda", is given with cpu'):

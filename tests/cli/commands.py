@@ -164,9 +164,11 @@ class Commands(InFolder):
         self.assertAlmostEqual(figures["eval_perplexity"], math.exp(figures["eval_loss"]), places=3)
         self.assertLess(abs(figures["eval_loss"] - results["eval_loss"]), 1.0)
         self.assertIn("eval_loss", shown)
-        self.good("eval", f"--model_name_or_path={out}", f"--validation_file={text}",
-                  "--block_size=32", "--max_eval_samples=1", "--dtype=bf16",
-                  f"--cache_dir={self.folder / 'cache'}")
+        done = run("eval", f"--model_name_or_path={out}", f"--validation_file={text}",
+                   "--block_size=32", "--max_eval_samples=1", "--dtype=bf16", "--max_seq_length=64",
+                   f"--cache_dir={self.folder / 'cache'}", cwd=self.folder)
+        self.assertEqual((done.returncode, done.stderr), (0,
+                         "warning: --max_seq_length takes no effect: it is for text-classification, glue\n"))
 
         arguments = ["generate", f"--model_name_or_path={out}", "--prompt=It is a truth",
                      "--max_new_tokens=20", "--seed=3"]

@@ -139,6 +139,17 @@ class Errors(InFolder):
         if os.geteuid() != 0:  # root may write anywhere
             self.refused("not writable", *self.without("output_dir"), "--output_dir=/proc/x")
 
+    def test_outputs_before_any_work(self):
+        here = ["--model_name_or_path=none", "--validation_file=none"]
+        for output in ("none/x.json", self.folder):
+            self.refused(f"{output}: cannot", "eval", *here, f"--json={output}")
+            self.refused(f"{output}: cannot", "plan", "--model=none", f"--json={output}")
+        self.refused("none/x.html: cannot", "plan", "--model=none", "--pareto", "--chart=none/x.html")
+        self.refused("none/x: cannot", "prepare", f"--input={EXAMPLES / 'hard-times.txt'}",
+                     "--output=none/x")
+        self.refused("is not a folder", "visualize", *here,
+                     f"--output_dir={self.file('not-a-folder', b'x')}")
+
     def test_models(self):
         empty = self.folder / "empty"
         empty.mkdir()

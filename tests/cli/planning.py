@@ -104,6 +104,11 @@ class Planning(Plans):
             self.assertEqual(read.returncode, 0, read.stderr)
             self.assertRegex(read.stdout, "vocabulary 257,")
 
+    def test_what_takes_no_effect(self):
+        _, text = self.plan("--allow=quantize", "--augment=false")
+        self.assertIn("warning: --allow takes no effect: it is for --preset auto\n", text)
+        self.assertIn("warning: --augment takes no effect: it is for image-classification\n", text)
+
     def test_short_names_of_types(self):
         for short in ("bf16", "bfloat16"):
             done = run("plan", *MODEL, f"--dtype={short}", "--print_config", cwd=self.folder)

@@ -123,5 +123,19 @@ TEST(Options, OfOtherTasksAreSaidToTakeNoEffect) {
                                      "prompt-completion"));
 }
 
+TEST(Options, OfOtherValuesAreSaidToTakeNoEffect) {
+  TrainConfig c;
+  c.momentum = 0;
+  c.allow = "quantize";
+  c.metric_for_best_model = "loss";
+  EXPECT_THAT(ignored_options(c),
+              ::testing::ElementsAre("--momentum takes no effect: it is for --optim sgd",
+                                     "--allow takes no effect: it is for --preset auto",
+                                     "--metric_for_best_model takes no effect: it is for "
+                                     "--load_best_model_at_end true"));
+  c.optim = "sgd", c.preset = "auto", c.load_best_model_at_end = true;
+  EXPECT_TRUE(ignored_options(c).empty());
+}
+
 }  // namespace
 }  // namespace compact

@@ -18,6 +18,7 @@
 #include "compact/models/llama/llama.h"
 #include "compact/models/resnet/resnet.h"
 #include "compact/models/vit/vit.h"
+#include "tests/temporary_folder.h"
 
 namespace compact {
 namespace {
@@ -249,6 +250,25 @@ TEST(PresetSlots, AreTheSameByName) {
     for (const SmallNetwork& small : networks()) {
       EXPECT_EQ(described(small, by_name), described(small, Policy::preset(preset)))
           << preset << ", " << small.name;
+    }
+  }
+}
+
+// A copy holds for all networks that the preset is for, with whatever bits a budget leaves it.
+TEST(PresetSlots, AreThoseOfACopy) {
+  const TemporaryFolder folder;
+  for (const EmbeddedPreset& preset : embedded_presets()) {
+    const std::string file = (folder / "copy.policy").string();
+    std::ofstream(file) << preset.text;
+    for (const SmallNetwork& small : networks()) {
+      const auto treated = [&](const Policy& policy) {
+        const std::string text = described(small, policy);
+        return text.starts_with("refused") ? text.substr(text.rfind(": ")) : text;  // without place
+      };
+      Policy own = Policy::preset(preset.name), copy = Policy::from_file(file);
+      do {
+        EXPECT_EQ(treated(copy), treated(own)) << preset.name << ", " << small.name;
+      } while (own.halve_bits() && copy.halve_bits());
     }
   }
 }

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "compact/base/check.h"
+#include "tests/temporary_folder.h"
 
 namespace compact {
 namespace {
@@ -137,6 +138,40 @@ TEST(Policy, PatternsThatMatchNothing) {
         Policy::parse("slot role:conv = keep", "file").check_patterns(PolicyKind::kSlot, plain);
       }),
       HasSubstr("its roles: none"));
+}
+
+TEST(Policy, MayBeginWithAByteOrderMark) {
+  EXPECT_EQ(Policy::parse("\xEF\xBB\xBFslot a = keep\r\nslot b = keep\r\n", "file").str(),
+            "slot a = keep\nslot b = keep\n");
+  EXPECT_EQ(Policy::parse("\xEF\xBB\xBF", "file").str(), "");
+}
+
+TEST(Policy, CopiedLinesOfPresetsMayMatchNothing) {
+  const std::vector<NamedRole> names = {{"layers.0.mlp.norm", Role::kNorm}};
+  const auto error = [&](const std::string& text) {
+    return message_of([&] {
+      Policy policy = Policy::parse(text, "file");
+      policy.make_copies_general();
+      while (policy.halve_bits()) continue;
+      policy.check_patterns(PolicyKind::kSlot, names);
+    });
+  };
+  EXPECT_EQ(
+      error(
+          "slot *=quantize:bits=8 # my own\nslot role:{map,relu} = pool:size=2+quantize:bits=4\n"),
+      "");
+  EXPECT_THAT(error("slot * = keep\nslot role:{map,relu} = pool:size=2+quantize:bits=8\n"),
+              HasSubstr("file:2: pattern `role:{map,relu}` matches no slot"));
+}
+
+TEST(Policy, CopiesForOtherNetworksAreRefusedAbovePresets) {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "pool") << Policy::preset("pool").str();
+  Policy policy = Policy::preset("exact");
+  policy.append(Policy::from_file((folder / "pool").string()));
+  const std::vector<NamedRole> names = {{"layers.0.mlp.norm", Role::kNorm}};
+  EXPECT_THAT(message_of([&] { policy.check_patterns(PolicyKind::kSlot, names); }),
+              HasSubstr("pool:1: no slot of this model is in the preset"));
 }
 
 TEST(Policy, PresetsForOtherNetworks) {

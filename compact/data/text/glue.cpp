@@ -5,7 +5,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/file.h"
-#include "compact/base/text.h"
+#include "compact/base/named.h"
 
 namespace compact {
 namespace {
@@ -70,12 +70,7 @@ std::span<const GlueTask> glue_tasks() {
 }
 
 const GlueTask& glue_task(std::string_view name) {
-  std::vector<std::string> names;
-  for (const GlueTask& task : glue_tasks()) {
-    if (task.name == name) return task;
-    names.push_back(task.name);
-  }
-  fail("no task of GLUE is named `", name, "`", suggestion(name, names));
+  return named(glue_tasks(), name, "--task_name must be a task of GLUE, is");
 }
 
 LabelledTexts read_glue(const GlueTask& task, const std::string& folder, const std::string& split) {

@@ -14,7 +14,7 @@ namespace compact {
 namespace {
 
 constexpr std::array<const char*, 3> kKinds = {"slot", "grad", "moment"};
-constexpr std::string_view kRole = "role:";
+constexpr std::string_view kRole = "role:", kByteOrderMark = "\xEF\xBB\xBF";
 
 PolicyKind kind_of(std::string_view word, const std::string& where) {
   for (size_t i = 0; i < kKinds.size(); ++i) {
@@ -30,6 +30,7 @@ PolicyKind kind_of(std::string_view word, const std::string& where) {
 Policy Policy::parse(std::string_view text, const std::string& source) {
   Policy policy;
   int number = 0;
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   for (const std::string& raw : split(text, '\n')) {
     ++number;
     const std::string where = source + ":" + std::to_string(number);
@@ -82,11 +83,24 @@ Policy Policy::preset(const std::string& name) {
 }
 
 Policy Policy::from_file(const std::string& path) {
-  return parse(read_text(path, int64_t{1} << 20), path);
+  Policy policy = parse(read_text(path, int64_t{1} << 20), path);
+  policy.make_copies_general();
+  return policy;
+}
+
+void Policy::make_copies_general() {
+  std::string copied = "\n";
+  for (const EmbeddedPreset& preset : embedded_presets())
+    copied += Policy::preset(preset.name).str();
+  for (Line& line : lines_) line.general |= copied.find(cat("\n", line.text())) != copied.npos;
 }
 
 void Policy::append(const Policy& other) {
   lines_.insert(lines_.end(), other.lines_.begin(), other.lines_.end());
+}
+
+std::string Policy::Line::text() const {
+  return cat(kKinds[static_cast<int>(kind)], " ", pattern, " = ", treatment(), "\n");
 }
 
 bool Policy::Line::matches(std::string_view name, Role role) const {
@@ -173,17 +187,20 @@ void Policy::check_patterns(PolicyKind kind, std::span<const NamedRole> all) con
     return std::ranges::any_of(all,
                                [&](const NamedRole& n) { return line.matches(n.name, n.role); });
   };
-  // A preset of which no line matches (one for other networks) would silently do nothing.
-  const Line* idle = nullptr;
-  bool works = kind != PolicyKind::kSlot;
+  // A preset, or a copy, of which no line matches (one for other networks) would silently do
+  // nothing.
+  const auto works = [&](const Line& idle) {
+    const auto source = [](const Line& l) { return l.where.substr(0, l.where.rfind(':')); };
+    return kind != PolicyKind::kSlot || std::ranges::any_of(lines_, [&](const Line& l) {
+             return l.kind == kind && l.general && source(l) == source(idle) && matched(l);
+           });
+  };
   for (const Line& line : lines_) {
-    if (line.kind != kind || !line.general) continue;
-    idle = &line;
-    works = works || matched(line);
-  }
-  if (idle && !works) fail(idle->where, ": no slot of this model is in the preset");
-  for (const Line& line : lines_) {
-    if (line.kind != kind || line.general || matched(line)) continue;
+    if (line.kind != kind || matched(line)) continue;
+    if (line.general) {
+      COMPACT_CHECK(works(line), line.where, ": no slot of this model is in the preset");
+      continue;
+    }
     const auto add = [](std::vector<std::string>& to, const std::string& name) {
       if (std::ranges::find(to, name) == to.end()) to.push_back(name);
     };
@@ -203,10 +220,7 @@ void Policy::check_patterns(PolicyKind kind, std::span<const NamedRole> all) con
 
 std::string Policy::str() const {
   std::string out;
-  for (const Line& line : lines_) {
-    out += std::string(kKinds[static_cast<int>(line.kind)]) + " " + line.pattern + " = " +
-           line.treatment() + "\n";
-  }
+  for (const Line& line : lines_) out += line.text();
   return out;
 }
 

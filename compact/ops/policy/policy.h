@@ -42,6 +42,9 @@ class Policy {
   void make_general() {
     for (Line& line : lines_) line.general = true;
   }
+  // The same for the lines that a preset has, too: a text may be a preset with some lines changed.
+  // from_file() has done it.
+  void make_copies_general();
   // Lines of `other` come after, and so above, the ones here.
   void append(const Policy& other);
 
@@ -87,6 +90,7 @@ class Policy {
     bool general = false;     // of a preset: written for many models, may match nothing
 
     bool matches(std::string_view name, Role role) const;
+    std::string text() const;  // with the end of line
     std::string treatment() const { return kind == PolicyKind::kSlot ? slot.text() : other.str(); }
   };
   const Line* find(PolicyKind kind, std::string_view name, Role role = Role::kNone) const;

@@ -16,6 +16,7 @@ from torch import nn, Tensor
 from torch.nn.parameter import is_lazy
 
 from ..base.library import classes, ops
+from ..base.policy import policy_text
 from ..base.torch_private import pop_saved_tensors_hooks, push_saved_tensors_hooks, top_saved_tensors_hooks, version_of
 
 # Parts of parameters' names that come from wrappers of modules.
@@ -179,8 +180,8 @@ class saved_tensors:
     def __init__(self, policy: str | os.PathLike[str], model: nn.Module | None = None, *, least_elements: int = 1024, lossless: bool | None = None):
         if model is not None and not isinstance(model, nn.Module):
             raise ValueError(f"compact.saved_tensors: model must be a torch.nn.Module, is {type(model).__name__}")
+        self._scope = classes.SavedTensors(policy_text(policy), least_elements, lossless)
         self._given = policy if isinstance(policy, str) else os.path.abspath(policy)
-        self._scope = classes.SavedTensors(ops.policy_text(self._given), least_elements, lossless)
         self._model = model
         self._pack = _pack_of(self._scope, least_elements)
         self._thread: int | None = None

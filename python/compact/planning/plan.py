@@ -80,7 +80,7 @@ def plan(
     optimizer: Any = torch.optim.AdamW,
     clip: bool = True,
     padded: bool = False,
-    device: str | torch.device | None = None,
+    device: str | int | torch.device | None = None,
     gpu: str | None = None,
     dtype: torch.dtype | None = None,
     autocast: torch.dtype | None = None,
@@ -98,8 +98,8 @@ def plan(
     "quantize": moments of compact.optim in bf16 and f8, unless the settings say how they are held, then what is
     kept in codes; "project": gradients and moments of compact.optim in random projections; "quantize,project":
     both, in this order. optimizer: a class, or (class, settings), as Trainer takes it; None:
-    there is none. `clip`: whether gradients are clipped by their norm. device: "cpu" or "cuda", the
-    model's own unless given; no GPU needs to be here. gpu: the one that a plan for "cuda" is for, as
+    there is none. `clip`: whether gradients are clipped by their norm. device: "cpu", "cuda" or the
+    number of a GPU, the model's own unless given; no GPU needs to be here. gpu: the one that a plan for "cuda" is for, as
     "4090" or "h100" (`compact list gpus` shows all); else the one that is here, or an H100. dtype: of the weights, where a folder or a configuration is given.
     autocast: the type that the forward pass is cast to, as Trainer's bf16=True does to
     torch.bfloat16; None: there is none.
@@ -122,9 +122,7 @@ def plan(
         raise ValueError("compact.plan: release=True lets gradients go before they could be clipped: give clip=False, and do not clip in the loop")
     if device is None:
         device = _device_of(model) if gpu is None else "cuda"
-    kind = torch.device(device).type
-    if kind not in ("cpu", "cuda"):
-        raise ValueError(f"compact.plan: device must be cpu or cuda, is {kind}")
+    kind, index = _device(device)
     if padded and isinstance(batch, Mapping):
         raise ValueError('compact.plan: padded=True is for (samples, tokens): give `batch` its "attention_mask"')
     names = [policies] if isinstance(policies, str) else list(policies)
@@ -148,7 +146,7 @@ def plan(
             "optimizer": _optimizer(optimizer),
             "clip": clip,
             "device": kind,
-            "gpu": _gpu(kind, gpu),
+            "gpu": _gpu(kind, index, gpu),
             "autocast": autocast,
             "threads": torch.get_num_threads(),  # each has buffers of its own
             "deterministic": torch.are_deterministic_algorithms_enabled(),  # whose kernels take others on a GPU
@@ -161,7 +159,7 @@ def plan(
     if budget is not None and reply["auto"] is None:
         raise torch.OutOfMemoryError(
             f"compact.plan: a budget of {reply['budget']:,} bytes ({budget!r}) cannot be met: the least that a "
-            f"step of this model takes with allow={allow!r} is {reply['least']:,} bytes. Less take "
+            f"step of this model takes with allow={allow!r} is {reply['least']:,} bytes. It takes less with "
             + ('allow="quantize", ' if "quantize" not in allow else 'allow="quantize,project", ' if reply["ours"] and "project" not in allow else "")
             + "fewer samples or tokens"
             + ("" if reply["ours"] else ", and moments in fewer bits (optimizer=(compact.optim.AdamW, {'moments': 'f8'}))")
@@ -173,14 +171,26 @@ def plan(
     return result
 
 
-def _device_of(model: Any) -> str:
+def _device_of(model: Any) -> str | torch.device:
     if isinstance(model, nn.Module):
-        kind = next((p.device.type for p in model.parameters()), "cpu")
-        return "cpu" if kind == "meta" else kind
+        device = next((p.device for p in model.parameters()), None)
+        return "cpu" if device is None or device.type == "meta" else device
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _gpu(kind: str, name: str | None) -> tuple[str, int, int, int]:
+def _device(given: Any) -> tuple[str, int | None]:
+    """Type and number of a device; a number alone is that of a GPU, as in torch."""
+    number = isinstance(given, int) and not isinstance(given, bool)
+    try:
+        device = torch.device(f"cuda:{given}" if number else given)
+    except (RuntimeError, TypeError):
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise ValueError(f'compact.plan: device must be "cpu", "cuda" or the number of a GPU, is {given!r}')
+    return device.type, device.index
+
+
+def _gpu(kind: str, index: int | None, name: str | None) -> tuple[str, int, int, int]:
     """Name, capability, processors and bytes of shared memory for a block; "": what the library takes where it finds none."""
     if name is not None:
         if kind != "cuda":
@@ -189,9 +199,9 @@ def _gpu(kind: str, name: str | None) -> tuple[str, int, int, int]:
             return ops.gpu_figures(name)
         except ValueError:
             raise ValueError(f"compact.plan: no GPU {name!r} is known; there are {', '.join(ops.gpu_names())}") from None
-    if kind != "cuda" or not torch.cuda.is_available():
+    if kind != "cuda" or not torch.cuda.is_available() or (index or 0) >= torch.cuda.device_count():
         return "", 0, 0, 0
-    found = torch.cuda.get_device_properties(torch.cuda.current_device())
+    found = torch.cuda.get_device_properties(torch.cuda.current_device() if index is None else index)
     shared = getattr(found, "shared_memory_per_block_optin", 48 << 10)
     return found.name, 10 * found.major + found.minor, found.multi_processor_count, shared
 
@@ -215,7 +225,8 @@ def _optimizer(optimizer: Any) -> tuple[type, dict] | None:
     if cls is None:
         return None
     if not isinstance(cls, type) or not issubclass(cls, torch.optim.Optimizer):
-        raise ValueError(f"compact.plan: optimizer must be a class of optimizers, (class, settings) or None, is {optimizer!r}")
+        what = f"an object of {type(optimizer).__name__}" if isinstance(optimizer, torch.optim.Optimizer) else repr(optimizer)
+        raise ValueError(f"compact.plan: optimizer must be a class of optimizers, (class, settings) or None, is {what}")
     if cls in (torch.optim.AdamW, torch.optim.Adam):
         settings = {"fused": True} | settings  # as Trainer takes it
     return cls, settings

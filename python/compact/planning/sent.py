@@ -28,7 +28,7 @@ class _Pickler(pickle.Pickler):
         if isinstance(obj, Watched):
             raise ValueError("it has projected gradients: compact.remove(model) takes them back")
         if type(obj) not in (torch.Tensor, nn.Parameter, nn.Buffer) or obj.layout != torch.strided:
-            raise ValueError(f"it has a tensor of type {type(obj).__name__}: plan before it is sharded, quantized or compiled")
+            raise ValueError(f"it has a tensor of type {type(obj).__name__}: plan before it is sharded, quantized or compiled, and after the first pass of lazy modules")
         number, _ = self._numbers.setdefault(id(obj), (len(self._numbers), obj))
         value = None
         if not isinstance(obj, nn.Parameter) and obj.device.type != "meta" and obj.numel() <= _MOST_VALUES:
