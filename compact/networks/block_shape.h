@@ -15,31 +15,33 @@ namespace compact {
 
 // Type, name, value where nothing is said, and the kinds of blocks that have it. "Elsewhere" is in
 // files and in other programs.
-#define COMPACT_BLOCK_FIELDS(X)                                                       \
-  X(int64_t, hidden, 0, kEvery)                                                       \
-  X(int64_t, intermediate, 0, kEvery)                                                 \
-  X(int64_t, heads, 0, kEvery)                                                        \
-  X(int64_t, kv_heads, 0, kGated) /* 0: as many as heads, in blocks without a gate */ \
-  X(int64_t, head_dim, 0, kEvery)                                                     \
-  X(double, eps, 1e-6, kEvery)            /* of norms */                              \
-  X(double, scale, 0, kEvery)             /* of scores; 0: 1 / sqrt(head_dim) */      \
-  X(double, attention_dropout, 0, kEvery) /* of probabilities, in training */         \
-  X(double, softcap, 0, kGated)           /* as in AttentionOptions */                \
-  X(int64_t, window, 0, kGated)           /* the same */                              \
-  X(bool, causal, true, kUngated)         /* to no later tokens */                    \
-  X(bool, rope, true, kGated)             /* queries and keys are turned */           \
-  X(double, dropout, 0, kUngated)         /* of what each half adds */                \
-  X(double, residual, 1, kGated)          /* multiplies what each half adds */        \
-  X(bool, norms_add_one, false, kGated)   /* norms multiply by 1 + weight */          \
-  X(bool, head_norms, false, kGated)      /* of each query and key, before rope */    \
-  X(bool, post_norms, false, kGated)      /* of what each half adds */                \
-  X(bool, geglu, false, kGated)           /* GELU by tanh; else SwiGLU */             \
-  X(bool, gelu_tanh, false, kUngated)     /* the approximation */                     \
-  X(bool, qkv_bias, false, kEvery)                                                    \
-  X(bool, out_bias, false, kGated)                                                    \
-  X(bool, mlp_bias, false, kGated)                                                    \
-  X(int64_t, qkv_parts, 3, kEvery)     /* matrices elsewhere; 1: fused */             \
-  X(int64_t, gate_up_parts, 2, kGated) /* the same */                                 \
+#define COMPACT_BLOCK_FIELDS(X)                                                                 \
+  X(int64_t, hidden, 0, kEvery)                                                                 \
+  X(int64_t, intermediate, 0, kEvery)                                                           \
+  X(int64_t, heads, 0, kEvery)                                                                  \
+  X(int64_t, kv_heads, 0, kGated) /* 0: as many as heads, in blocks without a gate */           \
+  X(int64_t, head_dim, 0, kEvery)                                                               \
+  X(double, eps, 1e-6, kEvery)            /* of norms */                                        \
+  X(double, scale, 0, kEvery)             /* of scores; 0: 1 / sqrt(head_dim) */                \
+  X(double, attention_dropout, 0, kEvery) /* of probabilities, in training */                   \
+  X(double, softcap, 0, kGated)           /* as in AttentionOptions */                          \
+  X(int64_t, window, 0, kGated)           /* the same */                                        \
+  X(bool, causal, true, kUngated)         /* to no later tokens */                              \
+  X(bool, rope, true, kGated)             /* queries and keys are turned */                     \
+  X(double, dropout, 0, kUngated)         /* of what each half adds */                          \
+  X(double, residual, 1, kGated)          /* multiplies what each half adds */                  \
+  X(bool, norms_add_one, false, kGated)   /* norms multiply by 1 + weight */                    \
+  X(bool, pre_norms, true, kGated)        /* of what attention and MLP read */                  \
+  X(bool, head_norms, false, kGated)      /* of each query and key, before rope */              \
+  X(bool, post_norms, false, kGated)      /* of what each half adds */                          \
+  X(bool, whole_norms, false, kGated) /* head_norms: of all queries at once, and of all keys */ \
+  X(bool, geglu, false, kGated)       /* GELU by tanh; else SwiGLU */                           \
+  X(bool, gelu_tanh, false, kUngated) /* the approximation */                                   \
+  X(bool, qkv_bias, false, kEvery)                                                              \
+  X(bool, out_bias, false, kGated)                                                              \
+  X(bool, mlp_bias, false, kGated)                                                              \
+  X(int64_t, qkv_parts, 3, kEvery)     /* matrices elsewhere; 1: fused */                       \
+  X(int64_t, gate_up_parts, 2, kGated) /* the same */                                           \
   X(bool, transposed, false, kEvery)   /* matrices elsewhere are [in, out] */
 
 struct BlockShape {

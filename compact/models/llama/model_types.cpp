@@ -74,6 +74,13 @@ const std::vector<DecoderFamily>& decoder_families() {
        .bos = 1,
        .eos = 2,
        .multipliers = true},
+      {.type = "olmo2",
+       .architecture = "Olmo2ForCausalLM",
+       .eps = 1e-5,
+       .biases = true,
+       .block = {.pre_norms = false, .head_norms = true, .post_norms = true, .whole_norms = true},
+       .eos = 50279,
+       .pad = 1},
   };
   return all;
 }

@@ -16,7 +16,7 @@ from torch import nn
 from ..base.type_names import is_forward_of, path_of
 from .layer_numbers import (
     bert_numbers, bert_refuses, gemma_numbers, gemma_refuses, gpt2_numbers, gpt2_refuses, llama_numbers, llama_refuses,
-    phi3_numbers, phi3_refuses, vit_numbers, vit_refuses,
+    olmo2_numbers, phi3_numbers, phi3_refuses, vit_numbers, vit_refuses,
 )  # fmt: skip
 
 TRANSFORMERS = "5.12"  # the earliest version with these layers
@@ -92,6 +92,7 @@ FAMILIES = (
     _llama("Qwen3", "qwen3", _NORMS | _HEAD_NORMS),
     _llama("SmolLM3", "smollm3"),
     _llama("Granite", "granite"),
+    _llama("Olmo2", "olmo2", _POST_NORMS | _HEAD_NORMS, olmo2_numbers),
     _llama("Gemma2", "gemma2", _GEMMA_NORMS, gemma_numbers, gemma_refuses),
     _llama("Gemma3", "gemma3", _GEMMA_NORMS | _HEAD_NORMS, gemma_numbers, gemma_refuses),
     Family(

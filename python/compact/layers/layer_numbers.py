@@ -96,6 +96,10 @@ def gemma_numbers(layer: nn.Module) -> dict[str, float]:
     return llama_numbers(layer) | {"post_norms": True, "norms_add_one": True, "geglu": True, "softcap": softcap}
 
 
+def olmo2_numbers(layer: nn.Module) -> dict[str, float]:
+    return llama_numbers(layer) | {"pre_norms": False, "post_norms": True, "whole_norms": True}
+
+
 def gemma_refuses(layer: nn.Module) -> str | None:
     return llama_refuses(layer, _GELU_TANH)
 
