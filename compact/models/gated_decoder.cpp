@@ -10,38 +10,33 @@
 namespace compact {
 namespace {
 
-std::string layer_name(int64_t i, const char* rest) { return cat("layers.", i, ".", rest); }
+// How many zeros follow `intermediate`: rows of gate and of up, columns of down, on every device
+// alike. Matrix units read rows of a multiple of 16 bytes. A file's one tensor of gate and up shows
+// no gap between the two, so that there are none then.
+BlockShape with_zeros(BlockShape shape) {
+  if (shape.gate_up_parts > 1) shape.zeros = (8 - shape.intermediate % 8) % 8;
+  return shape;
+}
 
 }  // namespace
 
 GatedDecoder::GatedDecoder(const Policy& policy, const NetworkOptions& options,
-                           const TokenIds& tokens, const GatedShape& shape,
-                           double initializer_range, bool tied)
-    : LanguageModel(policy, options, tokens, shape.hidden, initializer_range), shape_(shape) {
-  for (int64_t i = 0; i < shape_.layers; ++i) layers_.push_back(layer(i));
-  final_norm_ = norm("final.norm", shape_.hidden);
-  finish_parameters(tied);
-}
-
-GatedBlock GatedDecoder::layer(int64_t i) {
-  const int64_t n = shape_.hidden, m = shape_.intermediate, d = shape_.head_dim;
-  const int64_t q = shape_.heads * d, kv = shape_.kv_heads * d;
-  const auto name = [&](const char* rest) { return layer_name(i, rest); };
-  GatedBlock l;
-  l.attn_norm = norm(name("attn.norm"), n);
-  l.qkv = in_block(name("attn.qkv"), n, {q, kv, kv}, shape_.qkv_bias);
-  l.out = in_block(name("attn.out"), q, {n}, shape_.out_bias);
-  if (shape_.post_norms) l.attn_post = norm(name("attn.post_norm"), n);
-  l.mlp_norm = norm(name("mlp.norm"), n);
-  const int64_t zeros = shape_.padding();
-  l.gate_up = in_block(name("mlp.gate_up"), n, {m, m}, shape_.mlp_bias, 1, {.rows = zeros});
-  l.down = in_block(name("mlp.down"), m, {n}, shape_.mlp_bias, 1, {.columns = zeros});
-  if (shape_.post_norms) l.mlp_post = norm(name("mlp.post_norm"), n);
-  if (shape_.head_norms) {
-    l.q_norm = norm(name("attn.q_norm"), d);
-    l.k_norm = norm(name("attn.k_norm"), d);
+                           const TokenIds& tokens, const BlockShape& shape,
+                           const GatedDecoderOptions& decoder)
+    : LanguageModel(policy, options, tokens, shape.hidden, decoder.initializer_range),
+      shape_(with_zeros(shape)),
+      embedding_(decoder.embedding) {
+  for (int64_t i = 0; i < decoder.layers; ++i) {
+    layers_.push_back(gated_block(
+        shape_,
+        [&](const char* name, int64_t width) { return norm(cat("layers.", i, ".", name), width); },
+        [&](const char* name, int64_t in, std::vector<int64_t> out, bool bias,
+            const ZeroPadding& padding) {
+          return in_block(cat("layers.", i, ".", name), in, std::move(out), bias, 1, padding);
+        }));
   }
-  return l;
+  final_norm_ = norm("final.norm", shape_.hidden);
+  finish_parameters(decoder.tied);
 }
 
 Network::Affine GatedDecoder::norm(const std::string& name, int64_t width) {
@@ -55,25 +50,15 @@ std::shared_ptr<const RopeTables> GatedDecoder::tables(const RopeConfig& rope,
                                                        options().max_length, options().device));
 }
 
-void GatedDecoder::add_block(std::shared_ptr<const RopeTables> rope, AttentionOptions attention) {
-  const int64_t i = blocks_++, d = shape_.head_dim;
-  const int64_t heads = shape_.heads, kv_heads = shape_.kv_heads;
-  if (attention.window >= options().max_length) attention.window = 0;
-  attention.choice = choose_masked_attention(device(), dtype(), d, attention.dropout);
+void GatedDecoder::add_block(std::shared_ptr<const RopeTables> rope, int64_t window) {
+  const int64_t i = blocks_++;
+  BlockShape shape = shape_;
+  shape.rope = rope != nullptr;
+  shape.window = window < options().max_length ? window : 0;
   const std::string name = cat("layers.", i);
-  Part& part = add_part(name, slot_of(policy(), name + ".attn.input", Role::kInput, shape_.hidden));
-  add_gated_block(part, name, policy(), layers_.at(static_cast<size_t>(i)),
-                  {.hidden = shape_.hidden,
-                   .intermediate = shape_.intermediate + shape_.padding(),
-                   .heads = heads,
-                   .kv_heads = kv_heads,
-                   .head_dim = d,
-                   .eps = shape_.eps,
-                   .norms_add_one = shape_.norms_add_one,
-                   .geglu = shape_.geglu,
-                   .residual = shape_.residual,
-                   .rope = rope ? rope_stage(rope, heads + kv_heads, d) : nullptr,
-                   .attention = attention_stage(heads, kv_heads, d, attention)});
+  Part& part = add_part(name, slot_of(policy(), name + ".attn.input", Role::kInput, shape.hidden));
+  add_gated_block(part, name, policy(), layers_.at(static_cast<size_t>(i)), shape, rope,
+                  attention_of(shape, device(), dtype()));
   if (rope && std::ranges::find(rope_, rope) == rope_.end()) rope_.push_back(std::move(rope));
 }
 
@@ -92,31 +77,34 @@ bool GatedDecoder::is_far(int64_t length) const {
 at::Tensor GatedDecoder::embedded(const at::Tensor& ids, const at::Tensor& embedding, const Pass&,
                                   int64_t) const {
   // As in Hugging Face a padding token is not trained as a word.
-  at::Tensor x = at::embedding(embedding, ids, shape_.pad.value_or(-1));
-  return shape_.embedding == 1 ? x : x * shape_.embedding;
+  at::Tensor x = at::embedding(embedding, ids, tokens().pad.value_or(-1));
+  return embedding_ == 1 ? x : x * embedding_;
 }
 
 std::vector<std::pair<std::string, at::Tensor>> GatedDecoder::named_tensors() const {
   using Parts = std::vector<const char*>;
-  const bool fused = shape_.fused_names;
-  const std::string behind = "post_attention_layernorm";
   NamedTensors all;
+  const auto put_norm = [&](const std::string& name, const Affine& norm) {
+    if (norm.weight) put(all, name, norm);
+  };
   put(all, "model.embed_tokens", {&embedding()});
   for (size_t i = 0; i < layers_.size(); ++i) {
     const GatedBlock& l = layers_[i];
-    const std::string prefix = cat("model.layers.", i, "."), attn = prefix + "self_attn.";
-    put(all, prefix + "input_layernorm", l.attn_norm);
-    put(all, attn, l.qkv, fused ? Parts{"qkv_proj"} : Parts{"q_proj", "k_proj", "v_proj"});
-    if (l.q_norm.weight) put(all, attn + "q_norm", l.q_norm);
-    if (l.k_norm.weight) put(all, attn + "k_norm", l.k_norm);
+    const std::string prefix = cat("model.layers.", i, "."), attn = prefix + "self_attn.",
+                      after_attn = prefix + "post_attention_layernorm";
+    put_norm(prefix + "input_layernorm", l.attn_norm);
+    put(all, attn, l.qkv,
+        shape_.qkv_parts == 1 ? Parts{"qkv_proj"} : Parts{"q_proj", "k_proj", "v_proj"});
+    put_norm(attn + "q_norm", l.q_norm);
+    put_norm(attn + "k_norm", l.k_norm);
     put(all, attn + "o_proj", l.out);
     // The second of the block's norms; transformers names it by what comes before it.
-    if (l.attn_post.weight) put(all, prefix + behind, l.attn_post);
-    put(all, prefix + (l.attn_post.weight ? "pre_feedforward_layernorm" : behind), l.mlp_norm);
+    put_norm(after_attn, l.attn_post);
+    put_norm(shape_.post_norms ? prefix + "pre_feedforward_layernorm" : after_attn, l.mlp_norm);
     put(all, prefix + "mlp.", l.gate_up,
-        fused ? Parts{"gate_up_proj"} : Parts{"gate_proj", "up_proj"});
+        shape_.gate_up_parts == 1 ? Parts{"gate_up_proj"} : Parts{"gate_proj", "up_proj"});
     put(all, prefix + "mlp.down_proj", l.down);
-    if (l.mlp_post.weight) put(all, prefix + "post_feedforward_layernorm", l.mlp_post);
+    put_norm(prefix + "post_feedforward_layernorm", l.mlp_post);
   }
   put(all, "model.norm", final_norm_);
   if (&head() != &embedding()) put(all, "lm_head", {&head()});

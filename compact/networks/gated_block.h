@@ -1,38 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-// A transformer's block of LLaMA's and of Gemma's kind: RMSNorm, grouped-query attention with
-// rotary positions, RMSNorm, a gated MLP, each half with a residual sum.
+// A transformer's block of LLaMA's and of Gemma's kind: grouped-query attention with rotary
+// positions, a gated MLP, each half with a residual sum and with RMSNorm before it, after it or
+// both.
 //
-// Slots: NAME.attn.{input,norm,qkv,out}, NAME.mlp.{input,norm,gate_up,product} and the gate's
-// NAME.mlp.{silu or gelu}; with norms of heads also NAME.attn.heads, their result; with norms after
-// the halves also NAME.{attn,mlp}.added, which these norms read.
+// Slots, where the shape has what makes them: NAME.attn.{input,norm,qkv,heads,out,added},
+// NAME.mlp.{input,norm,gate_up,product,added} and the gate's NAME.mlp.{silu or gelu}. Norms of
+// heads give `heads`, norms after the halves read `added`.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "compact/base/function_ref.h"
+#include "compact/networks/block_shape.h"
 #include "compact/networks/network.h"
 
 namespace compact {
 
 struct GatedBlock {
-  Network::Affine attn_norm, qkv, out, mlp_norm, gate_up, down;
-  Network::Affine q_norm, k_norm, attn_post, mlp_post;  // null where the model has none
+  Network::Affine qkv, out, gate_up, down;
+  // Null where the model has none.
+  Network::Affine attn_norm, mlp_norm, q_norm, k_norm, attn_post, mlp_post;
 };
 
-struct GatedBlockOptions {
-  int64_t hidden = 0, intermediate = 0;  // padding included
-  int64_t heads = 0, kv_heads = 0, head_dim = 0;
-  double eps = 1e-6;                  // of norms
-  bool norms_add_one = false;         // norms multiply by 1 + their weight
-  bool geglu = false;                 // with the approximation of GELU by tanh; else SwiGLU
-  double residual = 1;                // multiplies what each half adds
-  std::shared_ptr<const Stage> rope;  // of queries and keys; null: no rotation
-  std::shared_ptr<const Stage> attention;
-};
+// Give the weights of a block by their names in it. `padding`: zeros beside `out` and `in`.
+using NormOf = FunctionRef<Network::Affine(const char* name, int64_t width)>;
+using ProductOf = FunctionRef<Network::Affine(
+    const char* name, int64_t in, std::vector<int64_t> out, bool bias, const ZeroPadding& padding)>;
+// All weights of a block of this shape, asked for in the same order every time.
+GatedBlock gated_block(const BlockShape& shape, NormOf norm, ProductOf product);
 
-// Adds all stages of the block to `part`, which has its input slot already.
+// Adds all stages of the block to `part`, which has its input slot already. Queries and keys are
+// turned by `rope`; null: by the tables of the pass.
 void add_gated_block(Network::Part& part, const std::string& name, const Policy& policy,
-                     const GatedBlock& block, const GatedBlockOptions& options);
+                     const GatedBlock& block, const BlockShape& shape,
+                     std::shared_ptr<const RopeTables> rope,
+                     std::shared_ptr<const Stage> attention);
 
 }  // namespace compact

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "compact/networks/block_shape.h"
 #include "compact/networks/network.h"
 
 namespace compact {
@@ -16,16 +17,9 @@ struct PostNormBlock {
   Network::Affine qkv, out, mlp_norm, up, down;
 };
 
-struct PostNormOptions {
-  double eps = 1e-12;      // of norms
-  double dropout = 0;      // of what each half adds
-  bool gelu_tanh = false;  // the approximation
-  std::shared_ptr<const Stage> attention;
-};
-
 // Appends the block to a part: from tensor `input` to the sum that the next norm reads.
 void add_post_norm_block(Network::Part& part, int input, const std::string& name,
-                         const Policy& policy, const PostNormBlock& block,
-                         const PostNormOptions& options);
+                         const Policy& policy, const PostNormBlock& block, const BlockShape& shape,
+                         std::shared_ptr<const Stage> attention);
 
 }  // namespace compact

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "compact/networks/block_shape.h"
 #include "compact/networks/network.h"
 
 namespace compact {
@@ -17,15 +18,9 @@ struct PreNormBlock {
   Network::Affine attn_norm, qkv, out, mlp_norm, up, down;
 };
 
-struct PreNormOptions {
-  double eps = 1e-5;       // of norms
-  double dropout = 0;      // of what each half adds
-  bool gelu_tanh = false;  // the approximation
-  std::shared_ptr<const Stage> attention;
-};
-
 // Adds all stages of the block to `part`, which has its input slot already.
 void add_pre_norm_block(Network::Part& part, const std::string& name, const Policy& policy,
-                        const PreNormBlock& block, const PreNormOptions& options);
+                        const PreNormBlock& block, const BlockShape& shape,
+                        std::shared_ptr<const Stage> attention);
 
 }  // namespace compact

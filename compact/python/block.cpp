@@ -5,7 +5,6 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 
-#include <set>
 #include <utility>
 
 #include "compact/base/check.h"
@@ -17,18 +16,6 @@
 
 namespace compact {
 namespace {
-
-// What numbers say, by kind; all of a kind's must be given.
-const std::set<std::string> kShared = {
-    "hidden", "intermediate",      "heads",     "head_dim", "eps",
-    "scale",  "attention_dropout", "qkv_parts", "qkv_bias", "transposed"};
-const std::map<std::string, std::set<std::string>> kKinds = {
-    {"gated",
-     {"kv_heads", "norms_add_one", "geglu", "residual", "rope", "window", "softcap", "out_bias",
-      "mlp_bias", "head_norms", "post_norms", "gate_up_parts"}},
-    {"pre_norm", {"dropout", "gelu_tanh", "causal"}},
-    {"post_norm", {"dropout", "gelu_tanh"}},
-};
 
 at::Tensor told(const std::optional<at::Tensor>& t) { return t ? t->detach() : at::Tensor(); }
 
@@ -43,22 +30,9 @@ Block::Block(std::string kind, std::string name, std::string policy, Numbers num
       adapters_(std::move(adapters)),
       policy_(Policy::parse(policy_text_, "policy")),
       seed_(seed) {
-  const auto found = kKinds.find(kind_);
-  COMPACT_CHECK(found != kKinds.end(), "[block] unknown kind `", kind_,
-                "`; known: gated, pre_norm, post_norm");
-  for (const std::set<std::string>& keys : {kShared, found->second}) {
-    for (const std::string& key : keys) {
-      COMPACT_CHECK(numbers_.contains(key), "[block] `", name_, "`: ", key, " must be given");
-    }
-  }
-  for (const auto& entry : numbers_) {
-    COMPACT_CHECK(kShared.contains(entry.key()) || found->second.contains(entry.key()), "[block] `",
-                  name_, "`: a ", kind_, " block has no ", entry.key());
-  }
-  for (const char* key : {"hidden", "intermediate", "heads", "head_dim", "qkv_parts"}) {
-    COMPACT_CHECK(integer(key) > 0, "[block] `", name_, "`: ", key, " must be positive, is ",
-                  integer(key));
-  }
+  std::map<std::string, double> fields;
+  for (const auto& entry : numbers_) fields[entry.key()] = entry.value();
+  shape_ = read_block_shape(kind_, fields, cat("[block] `", name_, "`"));
   make_weights();
   adapt();
   const PartPtr any = part({at::kCPU, at::kFloat, false, false});
@@ -67,7 +41,7 @@ Block::Block(std::string kind, std::string name, std::string policy, Numbers num
     kinds_.push_back({p->hidden, p->name.find(kAdapter) != p->name.npos});
   }
   draws_ = !any->segment.codec_slots().empty();
-  drops_ = number("attention_dropout") > 0 || (kind_ != "gated" && number("dropout") > 0);
+  drops_ = shape_.attention_dropout > 0 || shape_.dropout > 0;
   for (const auto& adapter : adapters_) drops_ = drops_ || std::get<4>(adapter) > 0;
   project_gradients(*any);
 }
@@ -91,15 +65,6 @@ void Block::set_projected(const std::string& product, c10::intrusive_ptr<Project
   projected_[product] = std::move(projected);
 }
 
-double Block::number(const char* key) const { return numbers_.at(key); }
-
-int64_t Block::integer(const char* key) const {
-  const double value = number(key);
-  COMPACT_CHECK(value == static_cast<double>(static_cast<int64_t>(value)), "[block] `", name_,
-                "`: ", key, " must be a whole number, is ", value);
-  return static_cast<int64_t>(value);
-}
-
 std::vector<std::tuple<std::string, std::string>> Block::slots() const {
   std::vector<std::tuple<std::string, std::string>> all;
   for (const SlotUse& use : parts_.begin()->second->segment.uses()) {
@@ -114,8 +79,8 @@ at::Tensor Block::forward(const at::Tensor& x, const std::vector<at::Tensor>& we
                           const std::optional<at::Tensor>& lengths, bool training) {
   COMPACT_CHECK(weights.size() == names_.size(), "[block] `", name_, "` takes ", names_.size(),
                 " weights, not ", weights.size());
-  COMPACT_CHECK(x.dim() == 3 && x.size(2) == integer("hidden"), "[block] `", name_,
-                "` takes [batch, sequence, ", integer("hidden"), "], not ", x.sizes());
+  COMPACT_CHECK(x.dim() == 3 && x.size(2) == shape_.hidden, "[block] `", name_,
+                "` takes [batch, sequence, ", shape_.hidden, "], not ", x.sizes());
   // On the meta device: the one that is planned for.
   const c10::DeviceType device = device_type_of(x);
   const bool autocast = at::autocast::is_autocast_enabled(device);
@@ -126,7 +91,7 @@ at::Tensor Block::forward(const at::Tensor& x, const std::vector<at::Tensor>& we
       .training = training, .lengths = told(lengths), .cos = told(cos), .sin = told(sin)};
   if (type != x.scalar_type()) pass.products = type;
   if (draws_ || (training && drops_)) pass.noise = draw_key();
-  const bool transposed = flag("transposed");
+  const bool transposed = shape_.transposed;
   std::shared_ptr<CastWeights> cast;
   std::vector<Weight> read;
   read.reserve(weights.size());
@@ -155,7 +120,7 @@ at::Tensor Block::forward(const at::Tensor& x, const std::vector<at::Tensor>& we
     w.value = cast->add(leaf);
     w.places.push_back({cast, cast->size() - 1});
   }
-  const int64_t window = kind_ == "gated" ? integer("window") : 0;
+  const int64_t window = shape_.window;
   const Variant variant{device, type, lengths.has_value(), window > 0 && window < x.size(1)};
   const PartPtr p = part(variant);
   if (StepTrace* const step = StepTrace::watching()) show(step->groups(), p, x, read, pass);
@@ -180,16 +145,16 @@ std::tuple<std::string, int64_t> Block::padding() const {
   const std::lock_guard lock(held_mutex_);
   COMPACT_CHECK(padded_, "[block] `", name_, "`: no call of it had padding");
   const auto& [variant, samples, length] = *padded_;
-  AttentionChoice choice = masked_attention_of(variant);
-  if (variant.windowed || (kind_ == "gated" && number("softcap") > 0))
-    choice = {AttentionKernel::kChunks, integer("head_dim")};
+  AttentionChoice choice = choose_masked_attention(variant.device, variant.products,
+                                                   shape_.head_dim, shape_.attention_dropout);
+  if (variant.windowed || shape_.softcap > 0) choice = {AttentionKernel::kChunks, shape_.head_dim};
   int64_t bias = 0;
   if (choice.kernel != AttentionKernel::kChunks) {
     const at::Tensor lengths = at::empty({samples}, at::device(at::kMeta).dtype(at::kLong));
     bias = static_cast<int64_t>(
         padding_bias(lengths, variant.products, {samples, 1, 1, length}).storage().nbytes());
   }
-  return {attention_text(choice, integer("head_dim")), bias};
+  return {attention_text(choice, shape_.head_dim), bias};
 }
 
 }  // namespace compact

@@ -16,6 +16,7 @@
 #include <tuple>
 #include <vector>
 
+#include "compact/networks/block_shape.h"
 #include "compact/networks/network.h"
 #include "compact/ops/functions/attention.h"
 #include "compact/plan/groups.h"
@@ -30,9 +31,9 @@ class Block final : public torch::CustomClassHolder {
   using Adapters = std::vector<std::tuple<std::string, int64_t, int64_t, double, double>>;
 
   // `kind`: gated, pre_norm or post_norm, as the blocks of compact/networks. `seed`: of
-  // projections. `name`: layers.3, as policies call it. `numbers`: its shape and settings, flags as
-  // 0 and 1; see block.cpp. Throws InputError on what is missing, unknown or out of range, and
-  // where the policy asks for what the layer cannot have.
+  // projections. `name`: layers.3, as policies call it. `numbers`: its shape, see block_shape.h.
+  // Throws InputError on what is unknown or out of range, and where the policy asks for what the
+  // layer cannot have.
   Block(std::string kind, std::string name, std::string policy, Numbers numbers, Adapters adapters,
         int64_t seed);
 
@@ -87,17 +88,12 @@ class Block final : public torch::CustomClassHolder {
   static constexpr const char* kAdapter = ".adapter.";  // in names of weights
   PartPtr part(const Variant& variant);
   PartPtr make(const Variant& variant) const;
-  AttentionChoice masked_attention_of(const Variant& variant) const;
-  // Weights of `products` products of one input, in one matrix or in a matrix each; 0: of a norm.
-  Network::Affine affine(const std::string& name, std::vector<int64_t> out, int64_t in, bool bias,
-                         int64_t products = 1);
+  // Adds the weights of products of one input, in one matrix or in a matrix each; those of a norm.
+  Network::Affine product(const std::string& name, int64_t in, std::vector<int64_t> out, bool bias);
   Network::Affine norm(const std::string& name, int64_t width, bool bias);
-  double number(const char* key) const;
-  int64_t integer(const char* key) const;
-  bool flag(const char* key) const { return number(key) != 0; }
   void make_weights();
   void adapt();
-  const Parameter* add_weight(const std::string& full, at::IntArrayRef sizes);
+  Parameter* add_weight(const std::string& full, at::IntArrayRef sizes, bool of_product = true);
   void project_gradients(const Network::Part& part);
   // Remembers a call, for plans: in shapes alone.
   void show(SegmentGroups& seen, const PartPtr& part, const at::Tensor& x, Weights weights,
@@ -105,6 +101,7 @@ class Block final : public torch::CustomClassHolder {
 
   std::string kind_, name_, policy_text_;
   Numbers numbers_;
+  BlockShape shape_;
   Adapters adapters_;
   Policy policy_;
   std::vector<std::unique_ptr<Parameter>> parameters_;  // shapes alone

@@ -42,84 +42,69 @@ void Block::project_gradients(const Network::Part& part) {
 }
 
 // Parameter::hidden: it is one of a product, matrix or bias.
-const Parameter* Block::add_weight(const std::string& full, at::IntArrayRef sizes) {
+Parameter* Block::add_weight(const std::string& full, at::IntArrayRef sizes, bool of_product) {
   Parameter p;
   p.name = full;
   p.weight = shape(sizes, at::kFloat);
-  p.hidden = true;
+  p.hidden = of_product;
   return parameters_.emplace_back(std::make_unique<Parameter>(std::move(p))).get();
 }
 
-Network::Affine Block::affine(const std::string& name, std::vector<int64_t> out, int64_t in,
-                              bool bias, int64_t products) {
+Network::Affine Block::product(const std::string& name, int64_t in, std::vector<int64_t> out,
+                               bool bias) {
   const std::string full = name_ + "." + name;
   const Spec grad = policy_.grad(full);
-  COMPACT_CHECK(products == 0 || grad.name != "full" || grad.str() == "full", "grad `", full,
-                "` = ", grad.str(), ": settings of full gradients are for the C++ program");
+  COMPACT_CHECK(grad.name != "full" || grad.str() == "full", "grad `", full, "` = ", grad.str(),
+                ": settings of full gradients are for the C++ program");
   std::shared_ptr<Carrier> carrier;
-  if (products > 0 && grad.name != "full") {
-    const auto made = c10::make_intrusive<Projected>(grad.str(), full, in, products, seed_);
+  const int64_t parts = std::ssize(out), matrices = name == "attn.qkv"      ? shape_.qkv_parts
+                                                    : name == "mlp.gate_up" ? shape_.gate_up_parts
+                                                                            : 1;
+  COMPACT_CHECK(matrices == 1 || matrices == parts, "[block] `", full, "` must be 1 matrix or ",
+                parts, ", is ", matrices);
+  if (grad.name != "full") {
+    const auto made = c10::make_intrusive<Projected>(grad.str(), full, in, parts, seed_);
     carrier = made->shape();
     projected_[name] = made;
   }
-  Network::Affine all;
+  if (matrices == 1) out = {std::accumulate(out.begin(), out.end(), int64_t{0})};
+  Network::Affine& all = affines_[name];
   for (size_t i = 0; i < out.size(); ++i) {
     const std::string part = out.size() == 1 ? name : cat(name, ".", i);
-    Network::Affine one{.weight = add_weight(part + ".weight", {out[i], in}),
-                        .bias = bias ? add_weight(part + ".bias", {out[i]}) : nullptr};
-    const_cast<Parameter*>(one.weight)->carrier = carrier;
+    Parameter* const weight = add_weight(part + ".weight", {out[i], in});
+    weight->carrier = carrier;
+    const Parameter* const b = bias ? add_weight(part + ".bias", {out[i]}) : nullptr;
     if (i == 0) {
-      all = std::move(one);
+      all = {weight, b};
     } else {
-      all.others.push_back(std::move(one));
+      all.others.push_back({weight, b});
     }
   }
   return all;
 }
 
 Network::Affine Block::norm(const std::string& name, int64_t width, bool bias) {
-  Network::Affine a = affine(name, {width}, 1, bias, 0);
-  for (const Parameter* p : {a.weight, a.bias}) {
-    if (p) const_cast<Parameter*>(p)->hidden = false;
-  }
-  return a;
+  return affines_[name] = {add_weight(name + ".weight", {width, 1}, false),
+                           bias ? add_weight(name + ".bias", {width}, false) : nullptr};
 }
 
 void Block::make_weights() {
-  const int64_t n = integer("hidden"), m = integer("intermediate"), heads = integer("heads"),
-                d = integer("head_dim");
-  const bool gated = kind_ == "gated";
-  const int64_t q = heads * d, kv = gated ? integer("kv_heads") * d : q;
-  const auto parts = [&](const char* key, const std::vector<int64_t>& rows) {
-    const int64_t count = integer(key);
-    if (count == static_cast<int64_t>(rows.size())) return rows;
-    COMPACT_CHECK(count == 1, "[block] `", name_, "`: ", key, " must be 1 or ", rows.size(),
-                  ", is ", count);
-    return std::vector<int64_t>{std::accumulate(rows.begin(), rows.end(), int64_t{0})};
-  };
-  affines_["attn.qkv"] =
-      affine("attn.qkv", parts("qkv_parts", {q, kv, kv}), n, flag("qkv_bias"), 3);
-  affines_["attn.out"] = affine("attn.out", {n}, q, !gated || flag("out_bias"));
-  affines_["mlp.norm"] = norm("mlp.norm", n, !gated);
-  if (gated) {
-    affines_["attn.norm"] = norm("attn.norm", n, false);
-    affines_["mlp.gate_up"] =
-        affine("mlp.gate_up", parts("gate_up_parts", {m, m}), n, flag("mlp_bias"), 2);
-    affines_["mlp.down"] = affine("mlp.down", {n}, m, flag("mlp_bias"));
-    if (flag("head_norms")) {
-      affines_["attn.q_norm"] = norm("attn.q_norm", d, false);
-      affines_["attn.k_norm"] = norm("attn.k_norm", d, false);
-    }
-    if (flag("post_norms")) {
-      affines_["attn.post_norm"] = norm("attn.post_norm", n, false);
-      affines_["mlp.post_norm"] = norm("mlp.post_norm", n, false);
-    }
+  if (kind_ == "gated") {
+    gated_block(
+        shape_, [&](const char* name, int64_t width) { return norm(name, width, false); },
+        [&](const char* name, int64_t in, std::vector<int64_t> out, bool bias, const auto&) {
+          return product(name, in, std::move(out), bias);
+        });
     return;
   }
-  affines_[kind_ == "pre_norm" ? "attn.norm" : "final.norm"] =
-      norm(kind_ == "pre_norm" ? "attn.norm" : "final.norm", n, true);
-  affines_["mlp.up"] = affine("mlp.up", {m}, n, true);
-  affines_["mlp.down"] = affine("mlp.down", {n}, m, true);
+  const int64_t n = shape_.hidden, m = shape_.intermediate, q = shape_.heads * shape_.head_dim;
+  product("attn.qkv", n, {q, q, q}, shape_.qkv_bias);
+  product("attn.out", q, {n}, true);
+  product("mlp.up", n, {m}, true);
+  product("mlp.down", m, {n}, true);
+  for (const char* name : {kind_ == "pre_norm" ? "attn.norm" : "final.norm", "mlp.norm"}) {
+    norm(name, n, true);
+  }
 }
 
 void Block::adapt() {
@@ -143,86 +128,28 @@ void Block::adapt() {
   }
 }
 
-AttentionChoice Block::masked_attention_of(const Variant& v) const {
-  return choose_masked_attention(v.device, v.products, integer("head_dim"),
-                                 number("attention_dropout"));
-}
-
 Block::PartPtr Block::make(const Variant& v) const {
-  const int64_t n = integer("hidden"), heads = integer("heads"), d = integer("head_dim");
-  const auto at = [&](const char* name) {
-    const auto found = affines_.find(name);
-    return found == affines_.end() ? Network::Affine{} : found->second;
-  };
-  const Network::Affine qkv = at("attn.qkv"), out = at("attn.out"), mlp_norm = at("mlp.norm"),
-                        down = at("mlp.down");
-  const double given = number("scale"), dropout = number("attention_dropout");
-  const std::optional<double> scale = given > 0 ? std::optional(given) : std::nullopt;
-  const AttentionChoice choice = masked_attention_of(v);
+  const auto at = [&](const char* name, auto...) { return affines_.at(name); };
+  BlockShape shape = shape_;
+  if (!v.windowed) shape.window = 0;
+  const std::shared_ptr<const Stage> attention =
+      attention_of(shape, v.device, v.products, v.padded);
   auto part = std::make_shared<Network::Part>(
-      name_, slot_of(policy_, name_ + ".attn.input", Role::kInput, n));
+      name_, slot_of(policy_, name_ + ".attn.input", Role::kInput, shape.hidden));
   if (kind_ == "gated") {
-    const int64_t kv_heads = integer("kv_heads"), window = v.windowed ? integer("window") : 0;
-    const double softcap = number("softcap");
-    add_gated_block(*part, name_, policy_,
-                    {.attn_norm = at("attn.norm"),
-                     .qkv = qkv,
-                     .out = out,
-                     .mlp_norm = mlp_norm,
-                     .gate_up = at("mlp.gate_up"),
-                     .down = down,
-                     .q_norm = at("attn.q_norm"),
-                     .k_norm = at("attn.k_norm"),
-                     .attn_post = at("attn.post_norm"),
-                     .mlp_post = at("mlp.post_norm")},
-                    {.hidden = n,
-                     .intermediate = integer("intermediate"),
-                     .heads = heads,
-                     .kv_heads = kv_heads,
-                     .head_dim = d,
-                     .eps = number("eps"),
-                     .norms_add_one = flag("norms_add_one"),
-                     .geglu = flag("geglu"),
-                     .residual = number("residual"),
-                     .rope = flag("rope") ? rope_stage(nullptr, heads + kv_heads, d) : nullptr,
-                     .attention = v.padded ? masked_attention_stage(heads, d,
-                                                                    {.dropout = dropout,
-                                                                     .kv_heads = kv_heads,
-                                                                     .causal = true,
-                                                                     .scale = scale,
-                                                                     .window = window,
-                                                                     .softcap = softcap,
-                                                                     .choice = choice})
-                                           : attention_stage(heads, kv_heads, d,
-                                                             {.scale = scale,
-                                                              .dropout = dropout,
-                                                              .window = window,
-                                                              .softcap = softcap,
-                                                              .choice = choice})});
+    add_gated_block(*part, name_, policy_, gated_block(shape, at, at), shape, nullptr, attention);
     return part;
   }
-  const bool causal = kind_ == "pre_norm" && flag("causal");
-  const auto attention =
-      causal && !v.padded
-          ? attention_stage(heads, heads, d, {.scale = scale, .dropout = dropout, .choice = choice})
-          : masked_attention_stage(
-                heads, d, {.dropout = dropout, .causal = causal, .scale = scale, .choice = choice});
+  const Network::Affine qkv = at("attn.qkv"), out = at("attn.out"), mlp_norm = at("mlp.norm"),
+                        up = at("mlp.up"), down = at("mlp.down");
   if (kind_ == "pre_norm") {
-    add_pre_norm_block(*part, name_, policy_,
-                       {at("attn.norm"), qkv, out, mlp_norm, at("mlp.up"), down},
-                       {.eps = number("eps"),
-                        .dropout = number("dropout"),
-                        .gelu_tanh = flag("gelu_tanh"),
-                        .attention = attention});
+    add_pre_norm_block(*part, name_, policy_, {at("attn.norm"), qkv, out, mlp_norm, up, down},
+                       shape, attention);
     return part;
   }
-  add_post_norm_block(*part, 0, name_, policy_, {qkv, out, mlp_norm, at("mlp.up"), down},
-                      {.eps = number("eps"),
-                       .dropout = number("dropout"),
-                       .gelu_tanh = flag("gelu_tanh"),
-                       .attention = attention});
+  add_post_norm_block(*part, 0, name_, policy_, {qkv, out, mlp_norm, up, down}, shape, attention);
   const Network::Affine last = at("final.norm");
-  part->add(layer_norm_stage(number("eps")), {last.weight, last.bias});
+  part->add(layer_norm_stage(shape.eps), {last.weight, last.bias});
   part->segment.finish();
   return part;
 }

@@ -35,6 +35,7 @@ MORE = {
     "smollm3": {"no_rope_layers": [1, 0], "no_rope_layer_interval": 2},
     "granite": {"embedding_multiplier": 12.0, "residual_multiplier": 0.22,
                 "attention_multiplier": 0.015625, "logits_scaling": 8.0, "attention_dropout": 0.1},
+    "olmo2": {"attention_bias": True, "num_key_value_heads": 2},
     "gemma2": {"head_dim": 8, "sliding_window": 16, "attn_logit_softcapping": 50.0,
                "final_logit_softcapping": 30.0, "query_pre_attn_scalar": 8, "pad_token_id": 0,
                "layer_types": ["sliding_attention", "full_attention"]},

@@ -54,6 +54,7 @@ MODELS = {
         "GraniteConfig",
         DECODER | {"residual_multiplier": 0.22, "attention_multiplier": 0.3, "embedding_multiplier": 3.0, "logits_scaling": 2.0},
     ),
+    "olmo2": of("Olmo2ForCausalLM", "Olmo2Config", DECODER | {"pad_token_id": 0}),
     "phi3": of(
         "Phi3ForCausalLM",
         "Phi3Config",

@@ -55,7 +55,7 @@ def test_held_bytes_fall(name):
     assert inputs_alone <= held["recompute"] < 1.2 * inputs_alone
 
 
-@pytest.mark.parametrize("name", ["llama", "bert", "gpt2"])
+@pytest.mark.parametrize("name", ["llama", "olmo2", "bert", "gpt2"])
 def test_quantized_gradients_are_near(name):
     model, given = make(name), inputs(name)
     _, wanted = gradients(model, given)
@@ -73,7 +73,7 @@ def distance(got, wanted):
     return sum(float((g - wanted[n]).square().sum()) for n, g in got.items()) ** 0.5
 
 
-@pytest.mark.parametrize("name", ["llama", "mistral", "qwen3", "gpt2", "bert", "vit"])
+@pytest.mark.parametrize("name", ["llama", "mistral", "qwen3", "olmo2", "gpt2", "bert", "vit"])
 def test_bfloat16(name):
     """As near to float64 as the model's own forward pass in bfloat16."""
     model, given = make(name).bfloat16(), inputs(name)
@@ -86,7 +86,7 @@ def test_bfloat16(name):
     assert distance(got, wanted) < 1.25 * distance(plain, wanted)
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen3", "gpt2", "bert", "roberta", "vit"])
+@pytest.mark.parametrize("name", ["llama", "qwen3", "olmo2", "gpt2", "bert", "roberta", "vit"])
 def test_autocast(name):
     model, given = make(name), inputs(name)
     _, wanted = in_double(model, given)

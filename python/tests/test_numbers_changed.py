@@ -52,7 +52,7 @@ def a_function_called_gelu(model):
     module.intermediate_act_fn = gelu
 
 
-LAYER = {"llama": "model.layers.0", "qwen3": "model.layers.0", "gpt2": "transformer.h.0", "bert": "bert.encoder.layer.0"}
+LAYER = {"llama": "model.layers.0", "qwen3": "model.layers.0", "olmo2": "model.layers.0", "gpt2": "transformer.h.0", "bert": "bert.encoder.layer.0"}
 CHANGES = {
     "llama": {
         "is_causal of attention": in_layer(f"{LAYER['llama']}.self_attn", "is_causal", False),
@@ -64,6 +64,7 @@ CHANGES = {
         "another activation": in_layer(f"{LAYER['llama']}.mlp", "act_fn", nn.Tanh()),
     },
     "qwen3": {"eps of a head's norm": in_layer(f"{LAYER['qwen3']}.self_attn.q_norm", "variance_epsilon", 1.0)},
+    "olmo2": {"eps of a norm": in_layer(f"{LAYER['olmo2']}.post_feedforward_layernorm", "variance_epsilon", 1.0)},
     "mistral": {"no window": config_is("sliding_window", None)},
     "gpt2": {
         "scaling": set_everywhere("scaling", 1.0),

@@ -33,6 +33,7 @@ KINDS = {
     "SmolLM3": dict(no_rope_layers=[1, 0]),
     "Granite": dict(embedding_multiplier=6.0, residual_multiplier=0.5, attention_multiplier=0.2,
                     logits_scaling=4.0),
+    "Olmo2": dict(attention_bias=True),
     "GPT2": dict(n_inner=48),
     "Gemma2": dict(head_dim=8, query_pre_attn_scalar=8, sliding_window=9, attn_logit_softcapping=2.0,
                    final_logit_softcapping=4.0, pad_token_id=0),

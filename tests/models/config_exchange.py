@@ -43,6 +43,7 @@ CONFIGS = {
     "granite": transformers.GraniteConfig(
         **SMALL, embedding_multiplier=12.0, residual_multiplier=0.22, attention_multiplier=0.015625,
         logits_scaling=8.0, attention_bias=True, mlp_bias=True, tie_word_embeddings=True),
+    "olmo2": transformers.Olmo2Config(**SMALL, num_key_value_heads=2, attention_bias=True, eos_token_id=3),
 }
 
 

@@ -75,6 +75,9 @@ CASES = {
     "Granite, tied": ("Granite", dict(embedding_multiplier=6.0, residual_multiplier=0.5,
                                       attention_multiplier=0.1, logits_scaling=8.0,
                                       attention_bias=True, tie_word_embeddings=True), "recompute"),
+    "OLMo 2": ("Olmo2", dict(num_key_value_heads=4), "off"),
+    "OLMo 2, grouped": ("Olmo2", dict(attention_bias=True, rms_norm_eps=1e-3), "exact"),
+    "OLMo 2, wide heads": ("Olmo2", dict(head_dim=24, tie_word_embeddings=True, **rope("linear", factor=3.0)), "recompute"),
     "GPT-2": ("GPT2", dict(), "off"),
     "GPT-2, all settings": ("GPT2", dict(
         n_inner=100, tie_word_embeddings=False, scale_attn_by_inverse_layer_idx=True,

@@ -75,9 +75,9 @@ TEST(HfConfig, RefusesWithKeyRuleAndValue) {
     const char* message;
   } cases[] = {
       {{{"model_type", "gpt2"}},
-       "here: model_type must be one of llama, mistral, qwen2, qwen3, phi3, smollm3, granite, is "
-       "`gpt2`"},
-      {{{"model_type", nullptr}}, ", granite, is ``"},
+       "here: model_type must be one of llama, mistral, qwen2, qwen3, phi3, smollm3, granite, "
+       "olmo2, is `gpt2`"},
+      {{{"model_type", nullptr}}, ", olmo2, is ``"},
       {{{"hidden_act", "gelu"}}, "hidden_act must be silu, is `gelu`"},
       {{{"attention_bias", 1}}, "attention_bias must be true or false, is 1"},
       {{{"mlp_bias", 1}}, "mlp_bias must be true or false, is 1"},

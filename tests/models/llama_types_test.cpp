@@ -132,6 +132,16 @@ TEST(HfFamily, ReadsPublishedFiles) {
   EXPECT_EQ(granite.attention_multiplier, 0.015625);
   EXPECT_EQ(granite.logits_scaling, 8);
   EXPECT_EQ(granite.residual_multiplier, 0.22);
+
+  const LlamaConfig olmo2 = config_of(json::parse(R"({
+    "architectures": ["Olmo2ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "eos_token_id": 100257, "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
+    "intermediate_size": 8192, "max_position_embeddings": 4096, "model_type": "olmo2",
+    "num_attention_heads": 16, "num_hidden_layers": 16, "num_key_value_heads": 16,
+    "pad_token_id": 100277, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 500000,
+    "tie_word_embeddings": false, "use_cache": false, "vocab_size": 100352})"));
+  EXPECT_TRUE(olmo2.head_norms);
+  EXPECT_EQ(olmo2.rope.theta, 5e5);
 }
 
 TEST(HfFamily, DefaultsAreThoseOfTheClass) {
@@ -153,6 +163,7 @@ TEST(HfFamily, DefaultsAreThoseOfTheClass) {
   EXPECT_EQ(without("smollm3", {}).rope.theta, 2e6);
   EXPECT_EQ(without("smollm3", {}).rope_layers, (std::vector<bool>{true, true, true, false}));
   EXPECT_EQ(without("granite", {}).attention_multiplier, 1);
+  EXPECT_EQ(without("olmo2", {"rms_norm_eps"}).rms_norm_eps, 1e-5);
   const LlamaConfig window = config_of(small(
       "qwen2", {{"use_sliding_window", true}, {"sliding_window", 99}, {"max_window_layers", 3}}));
   EXPECT_EQ(window.sliding_window, 99);
@@ -269,6 +280,8 @@ TEST(HfFamily, RefusesWithKeyRuleAndValue) {
       {"smollm3", {{"no_rope_layers", {1, 0, 2, 1}}}, "and 0 where it has none, has 2"},
       {"smollm3", {{"no_rope_layers", 3}}, "no_rope_layers must be a list, is 3"},
       {"smollm3", {{"no_rope_layer_interval", 0}}, "no_rope_layer_interval must be at least 1"},
+      {"olmo2", {{"clip_qkv", 8.0}}, "clip_qkv must be null with model_type olmo2, is 8.0"},
+      {"olmo2", {{"mlp_bias", true}}, "mlp_bias must be false with model_type olmo2"},
       {"granite", {{"logits_scaling", 0}}, "logits_scaling must be positive"},
       {"granite", {{"attention_multiplier", -1}}, "attention_multiplier must be positive"},
       {"granite", {{"embedding_multiplier", "12"}}, "embedding_multiplier must be a number"},
@@ -298,7 +311,8 @@ TEST(HfFamily, WritesWhatItReads) {
                        {"original_max_position_embeddings", 32},
                        {"sliding_window", 2047}}),
         small("smollm3", {{"no_rope_layers", {0, 1, 1, 0, 1}}, {"tie_word_embeddings", false}}),
-        small("granite", {{"embedding_multiplier", 12.0}, {"attention_multiplier", 0.5}})}) {
+        small("granite", {{"embedding_multiplier", 12.0}, {"attention_multiplier", 0.5}}),
+        small("olmo2", {{"attention_bias", true}, {"num_key_value_heads", 2}})}) {
     const LlamaConfig config = config_of(value);
     const json written = write_config(config);
     EXPECT_EQ(read_config<LlamaConfig>(written, "again"), config) << written;

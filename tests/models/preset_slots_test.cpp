@@ -53,6 +53,18 @@ SmallNetwork small_qwen() {
   return small;
 }
 
+// Norms after the halves alone, of queries and keys over the whole width.
+SmallNetwork small_olmo() {
+  LlamaConfig c;
+  c.model_type = "olmo2", c.head_norms = true;
+  c.hidden_size = 32, c.intermediate_size = 48, c.num_hidden_layers = 2, c.vocab_size = 61;
+  c.num_attention_heads = c.num_key_value_heads = 4, c.head_dim = 8;
+  SmallNetwork small = small_llama();
+  small.name = "olmo2";
+  small.make = [c](const Policy& p) { return std::make_unique<Llama>(c, p, NetworkOptions{}); };
+  return small;
+}
+
 // A network made from its family's own configuration.
 template <class Net, class Config>
 SmallNetwork small_of(const std::string& name, const Config& c, Tensors inputs, at::Tensor target) {
@@ -149,6 +161,7 @@ SmallNetwork small_graph_network(const std::string& name, GraphLayerKind kind, b
 std::vector<SmallNetwork> networks() {
   return {small_llama(),
           small_qwen(),
+          small_olmo(),
           small_gemma(false),
           small_gemma(true),
           small_gpt2(),

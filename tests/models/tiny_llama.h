@@ -37,21 +37,22 @@ struct DecoderKind {
 };
 inline std::vector<DecoderKind> decoder_kinds() {
   LlamaConfig qwen2 = shape(true), qwen3 = shape(), phi3 = shape(), smollm3 = shape(true),
-              granite = shape();
+              granite = shape(), olmo2 = shape();
   qwen2.qkv_bias = true, qwen2.num_key_value_heads = 2;
   qwen3.head_norms = true, qwen3.num_key_value_heads = 2, qwen3.head_dim = 12;
   phi3.rope.partial = 0.5, phi3.fused_names = true;
   smollm3.rope_layers = {true, false, true}, smollm3.out_bias = smollm3.mlp_bias = true;
   granite.embedding_multiplier = 3, granite.residual_multiplier = 0.5;
   granite.attention_multiplier = 0.3, granite.logits_scaling = 2;
+  olmo2.model_type = "olmo2", olmo2.head_norms = true, olmo2.num_key_value_heads = 2;
   LlamaConfig mistral = shape();
   mistral.sliding_window = 4, mistral.sliding_layers = {true, false, true};
   LlamaConfig every = qwen3;
   every.tie_word_embeddings = every.qkv_bias = every.out_bias = every.mlp_bias = true;
   every.residual_multiplier = 0.5, every.rope_layers = {false, true, false};
   every.rope.partial = 0.5;
-  return {{"qwen2", qwen2},     {"qwen3", qwen3}, {"phi3", phi3},      {"smollm3", smollm3},
-          {"granite", granite}, {"every", every}, {"mistral", mistral}};
+  return {{"qwen2", qwen2},     {"qwen3", qwen3}, {"phi3", phi3},       {"smollm3", smollm3},
+          {"granite", granite}, {"every", every}, {"mistral", mistral}, {"olmo2", olmo2}};
 }
 inline void PrintTo(const DecoderKind& kind, std::ostream* out) { *out << kind.name; }
 

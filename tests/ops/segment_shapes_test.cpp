@@ -21,10 +21,14 @@ struct BlockStages {
   Block block{at::kFloat};
   Parameter queries{.name = "q", .weight = noise({Block::kDim}, "q", at::kFloat)};
   Parameter keys{.name = "k", .weight = noise({Block::kDim}, "k", at::kFloat)};
+  Parameter all_queries{.name = "qs",
+                        .weight = noise({Block::kHeads * Block::kDim}, "qs", at::kFloat)};
+  Parameter all_keys{.name = "ks",
+                     .weight = noise({Block::kKvHeads * Block::kDim}, "ks", at::kFloat)};
   std::vector<StageCase> stages;
 
   BlockStages() {
-    for (Parameter* p : {&queries, &keys}) p->weight.requires_grad_(true);
+    for (Parameter* p : {&queries, &keys, &all_queries, &all_keys}) p->weight.requires_grad_(true);
     stages = {
         {head_norm_stage(1e-5, Block::kHeads, Block::kKvHeads, Block::kDim),
          Block::kQkv,
@@ -43,6 +47,9 @@ struct BlockStages {
         {head_norm_stage(1e-5, Block::kHeads, Block::kKvHeads, Block::kDim, 1),
          Block::kQkv,
          {&queries, &keys}},
+        {head_norm_stage(1e-5, 1, 1, Block::kHeads * Block::kDim, 0, Block::kKvHeads * Block::kDim),
+         Block::kQkv,
+         {&all_queries, &all_keys}},
         {geglu_stage(Block::kMlp), 2 * Block::kMlp},
         {gelu_stage(true), Block::kMlp},
         {swiglu_stage(Block::kMlp), 2 * Block::kMlp}};

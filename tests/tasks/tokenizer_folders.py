@@ -30,7 +30,7 @@ import _tokenizers as made  # noqa: E402
 transformers.utils.logging.set_verbosity_error()
 DATA = pathlib.Path(os.environ.get("COMPACT_DATA", ROOT.parent / "shared/data"))
 TEXT = "\n".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))[:12])
-TYPES = {t: {"model_type": t} for t in ("llama", "mistral", "qwen2", "qwen3", "phi3", "smollm3", "granite", "gemma2",
+TYPES = {t: {"model_type": t} for t in ("llama", "mistral", "qwen2", "qwen3", "phi3", "smollm3", "granite", "olmo2", "gemma2",
                                         "gemma3_text", "gpt2", "roberta")} | {"bert": {"model_type": "bert", "type_vocab_size": 2}}  # fmt: skip
 STRINGS = [
     "", " ", "a ", " a", "a b  c   d", "12345 3.14", "café cafe\u0301", "한국어 中文", "😀 x", "ﬁ ß İ", "//\n/foo", "__a_b__",

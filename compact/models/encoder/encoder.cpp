@@ -55,7 +55,7 @@ const Parameter* Encoder::table(const std::string& name, int64_t rows) {
 }
 
 void Encoder::add_block(const Layer& l, int64_t i) {
-  const int64_t n = config_.hidden_size, heads = config_.num_attention_heads, dim = n / heads;
+  const int64_t n = config_.hidden_size, heads = config_.num_attention_heads;
   const std::string name = cat("layers.", i);
   const auto slot = [&](const char* rest, Role role) {
     return slot_of(policy(), in_layer(i, rest), role, n);
@@ -66,15 +66,15 @@ void Encoder::add_block(const Layer& l, int64_t i) {
   int first = part.add(layer_norm_stage(config_.layer_norm_eps), {l.norm.weight, l.norm.bias},
                        drops ? Slot{} : normed);
   if (drops) first = part.add(dropout_stage(config_.hidden_dropout), {}, normed);
-  add_post_norm_block(part, first, name, policy(), l.block,
-                      {.eps = config_.layer_norm_eps,
-                       .dropout = config_.hidden_dropout,
-                       .gelu_tanh = config_.gelu_tanh,
-                       .attention = masked_attention_stage(
-                           heads, dim,
-                           {.dropout = config_.attention_dropout,
-                            .choice = choose_masked_attention(device(), dtype(), dim,
-                                                              config_.attention_dropout)})});
+  const BlockShape shape = {.heads = heads,
+                            .head_dim = n / heads,
+                            .eps = config_.layer_norm_eps,
+                            .attention_dropout = config_.attention_dropout,
+                            .causal = false,
+                            .dropout = config_.hidden_dropout,
+                            .gelu_tanh = config_.gelu_tanh};
+  add_post_norm_block(part, first, name, policy(), l.block, shape,
+                      attention_of(shape, device(), dtype()));
   part.segment.finish();
 }
 

@@ -54,19 +54,17 @@ void Gpt2::add_block(const PreNormBlock& block, int64_t i) {
   const int64_t heads = config_.n_head, d = config_.n_embd / heads;
   double scale = config_.scale_attn_weights ? 1 / std::sqrt(static_cast<double>(d)) : 1;
   if (config_.scale_attn_by_inverse_layer_idx) scale /= static_cast<double>(i + 1);
+  const BlockShape shape = {.heads = heads,
+                            .head_dim = d,
+                            .eps = config_.layer_norm_epsilon,
+                            .scale = scale,
+                            .attention_dropout = config_.attn_pdrop,
+                            .dropout = config_.resid_pdrop,
+                            .gelu_tanh = config_.gelu_tanh};
   const std::string name = cat("layers.", i);
   Part& part =
       add_part(name, slot_of(policy(), name + ".attn.input", Role::kInput, config_.n_embd));
-  add_pre_norm_block(
-      part, name, policy(), block,
-      {.eps = config_.layer_norm_epsilon,
-       .dropout = config_.resid_pdrop,
-       .gelu_tanh = config_.gelu_tanh,
-       .attention = attention_stage(
-           heads, heads, d,
-           {.scale = scale,
-            .dropout = config_.attn_pdrop,
-            .choice = choose_masked_attention(device(), dtype(), d, config_.attn_pdrop)})});
+  add_pre_norm_block(part, name, policy(), block, shape, attention_of(shape, device(), dtype()));
 }
 
 at::Tensor Gpt2::embedded(const at::Tensor& ids, const at::Tensor& embedding, const Pass& pass,

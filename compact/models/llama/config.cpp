@@ -28,7 +28,7 @@ void refuse_others(ConfigRows& rows, const DecoderFamily& family) {
   };
   if (!family.biases) refuse(false, {"attention_bias"});
   if (!family.mlp_biases) refuse(false, {"mlp_bias"});
-  if (!family.qkv_bias) refuse(false, {"qkv_bias"});
+  if (!family.block.qkv_bias) refuse(false, {"qkv_bias"});
   if (family.window != AttentionWindow::kSwitched) refuse(false, {"use_sliding_window"});
   if (family.window == AttentionWindow::kNone) refuse(nullptr, {"sliding_window"});
   refuse(false, {"lm_head_bias", "use_bias", "rope_interleaved", "qk_norm", "use_qk_norm",
@@ -61,9 +61,9 @@ void set_defaults(const ConfigKeys& keys, const DecoderFamily& family, LlamaConf
   c.head_dim = family.head_dim > 0 ? family.head_dim : c.hidden_size / c.num_attention_heads;
   c.max_position_embeddings = family.positions;
   c.rms_norm_eps = family.eps;
-  c.qkv_bias = family.qkv_bias;
-  c.head_norms = family.head_norms;
-  c.fused_names = family.fused;
+  c.qkv_bias = family.block.qkv_bias;
+  c.head_norms = family.block.head_norms;
+  c.fused_names = family.block.qkv_parts == 1;
   c.tie_word_embeddings = family.tied;
   // Unless the model is smaller than that.
   const auto usual = [&](std::optional<int64_t> token) {

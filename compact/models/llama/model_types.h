@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "compact/models/rope_json.h"
+#include "compact/networks/block_shape.h"
 
 namespace compact {
 
@@ -26,15 +27,13 @@ struct DecoderFamily {
   bool says_head_dim = false;  // a key of its own
   bool biases = false;         // attention_bias
   bool mlp_biases = false;     // mlp_bias
-  bool qkv_bias = false;       // always
-  bool head_norms = false;     // always
+  BlockShape block = {};       // what its blocks always have, beside their sizes
   AttentionWindow window = AttentionWindow::kNone;
   std::optional<int64_t> window_size = std::nullopt;
   int64_t window_layers = 0;  // max_window_layers; 0: layers without rotary positions
   std::optional<int64_t> bos = std::nullopt, eos = std::nullopt, pad = std::nullopt;
   bool multipliers = false;  // embedding, residual, attention, logits
   bool some_turn = false;    // no_rope_layers
-  bool fused = false;        // names of tensors
   RopeForm rope = {};
 };
 

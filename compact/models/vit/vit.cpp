@@ -13,7 +13,6 @@ Vit::Vit(const VitConfig& config, const Policy& policy, const NetworkOptions& op
     : Classifier(policy, options), config_(config) {
   checked(config_);
   const int64_t n = config_.hidden_size, m = config_.intermediate_size;
-  const int64_t heads = config_.num_attention_heads, dim = n / heads;
   const int64_t pixels = config_.num_channels * config_.patch_size * config_.patch_size;
   const auto table = [&](const char* name, int64_t rows) {
     return parameter(name, normal(name, {rows, n}, config_.initializer_range));
@@ -41,18 +40,18 @@ Vit::Vit(const VitConfig& config, const Policy& policy, const NetworkOptions& op
   Part& first = add_part("patches", slot_of(policy, "patches.input", Role::kImage, pixels));
   first.add_linear(patches_);
   first.segment.finish();
+  const BlockShape shape = {.heads = config_.num_attention_heads,
+                            .head_dim = n / config_.num_attention_heads,
+                            .eps = config_.layer_norm_eps,
+                            .attention_dropout = config_.attention_dropout,
+                            .causal = false,
+                            .dropout = config_.hidden_dropout,
+                            .gelu_tanh = config_.gelu_tanh};
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     const std::string name = cat("layers.", i);
     Part& part = add_part(name, slot_of(policy, name + ".attn.input", Role::kInput, n));
-    add_pre_norm_block(part, name, policy, layers_[static_cast<size_t>(i)],
-                       {.eps = config_.layer_norm_eps,
-                        .dropout = config_.hidden_dropout,
-                        .gelu_tanh = config_.gelu_tanh,
-                        .attention = masked_attention_stage(
-                            heads, dim,
-                            {.dropout = config_.attention_dropout,
-                             .choice = choose_masked_attention(device(), dtype(), dim,
-                                                               config_.attention_dropout)})});
+    add_pre_norm_block(part, name, policy, layers_[static_cast<size_t>(i)], shape,
+                       attention_of(shape, device(), dtype()));
   }
   Part& last = add_part("final", slot_of(policy, "final.input", Role::kInput, n));
   last.add(layer_norm_stage(config_.layer_norm_eps), {final_norm_.weight, final_norm_.bias});

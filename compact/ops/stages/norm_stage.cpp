@@ -115,8 +115,9 @@ class RmsNormStage final : public Stage {
 
 class HeadNormStage final : public Stage {
  public:
-  HeadNormStage(double eps, int64_t q_heads, int64_t k_heads, int64_t dim, double offset)
-      : eps_(eps), offset_(offset), heads_{q_heads, k_heads}, dim_(dim) {}
+  HeadNormStage(double eps, std::array<int64_t, 2> heads, std::array<int64_t, 2> dims,
+                double offset)
+      : eps_(eps), offset_(offset), heads_(heads), dims_(dims) {}
 
   Needs needs() const override { return {.input = true}; }
   int parameters() const override { return 2; }
@@ -156,24 +157,25 @@ class HeadNormStage final : public Stage {
 
  private:
   void check(const at::Tensor& x, Weights weights) const {
-    for (int part = 0; part < 2; ++part) check_weight(x, weights[part].value, dim_);
-    COMPACT_CHECK(x.size(-1) >= (heads_[0] + heads_[1]) * dim_, "[rms norm] ", heads_[0], " and ",
-                  heads_[1], " heads of ", dim_, " are more than rows of ", x.size(-1));
+    for (int part = 0; part < 2; ++part) check_weight(x, weights[part].value, dims_[part]);
+    COMPACT_CHECK(x.size(-1) >= heads_[0] * dims_[0] + heads_[1] * dims_[1], "[rms norm] ",
+                  heads_[0], " and ", heads_[1], " heads of ", dims_[0],
+                  dims_[1] == dims_[0] ? "" : cat(" and ", dims_[1]), " are more than rows of ",
+                  x.size(-1));
   }
   // Part 0 is queries, 1 keys, 2 what follows them.
   at::Tensor part_of(const at::Tensor& x, int part) const {
-    const int64_t q = heads_[0] * dim_, k = heads_[1] * dim_;
+    const int64_t q = heads_[0] * dims_[0], k = heads_[1] * dims_[1];
     if (part == 2) return x.narrow(-1, q + k, x.size(-1) - q - k);
     return part == 0 ? x.narrow(-1, 0, q) : x.narrow(-1, q, k);
   }
-  // [tokens * heads, dim], contiguous: a copy unless one token is all.
+  // [tokens * heads, its dim], contiguous: a copy unless one token is all.
   at::Tensor rows_of(const at::Tensor& x, int part) const {
-    return part_of(x, part).contiguous().view({x.numel() / x.size(-1) * heads_[part], dim_});
+    return part_of(x, part).contiguous().view({x.numel() / x.size(-1) * heads_[part], dims_[part]});
   }
 
   double eps_, offset_;
-  std::array<int64_t, 2> heads_;
-  int64_t dim_;
+  std::array<int64_t, 2> heads_, dims_;
 };
 
 }  // namespace
@@ -183,8 +185,9 @@ std::shared_ptr<const Stage> rms_norm_stage(double eps, double offset) {
 }
 
 std::shared_ptr<const Stage> head_norm_stage(double eps, int64_t q_heads, int64_t k_heads,
-                                             int64_t dim, double offset) {
-  return std::make_shared<HeadNormStage>(eps, q_heads, k_heads, dim, offset);
+                                             int64_t dim, double offset, int64_t k_dim) {
+  return std::make_shared<HeadNormStage>(eps, std::array{q_heads, k_heads},
+                                         std::array{dim, k_dim > 0 ? k_dim : dim}, offset);
 }
 
 }  // namespace compact

@@ -20,11 +20,11 @@ namespace compact {
 // Zhang and Sennrich 2019.
 std::shared_ptr<const Stage> rms_norm_stage(double eps, double offset = 0);
 
-// The same for each head of a fused product [.., (q_heads + k_heads + ..) dim]: queries by the
-// first weight [dim], keys by the second; what follows them stays as it is. Keeps rstd of every
-// head.
+// The same for each head of a fused product [.., q_heads dim + k_heads k_dim + ..]: queries by the
+// first weight [dim], keys by the second [k_dim], 0: dim; what follows them stays as it is. Keeps
+// rstd of every head.
 std::shared_ptr<const Stage> head_norm_stage(double eps, int64_t q_heads, int64_t k_heads,
-                                             int64_t dim, double offset = 0);
+                                             int64_t dim, double offset = 0, int64_t k_dim = 0);
 
 // y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias. Keeps mean and 1/deviation. For products:
 // y has SegmentPass::products, where that is given. Ba et al. 2016.

@@ -254,7 +254,7 @@ def apply(
         module.__dict__[STATE] = state
         if isinstance(state, LayerState):
             for inside, product in state.projected_modules(module):
-                add_carrier(inside, state.projected[product], bool(state.numbers["transposed"]))
+                add_carrier(inside, state.projected[product], bool(state.numbers.get("transposed")))
             _replace_forward(module, served_layer.forward)
     for module in whole:
         own = loss.own_loss(module, chunked_loss and not keeps_logits)

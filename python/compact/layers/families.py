@@ -15,8 +15,8 @@ from torch import nn
 
 from ..base.type_names import is_forward_of, path_of
 from .layer_numbers import (
-    bert_numbers, bert_refuses, GEMMA_NORMS, gemma_numbers, gemma_refuses, gpt2_numbers, gpt2_refuses, llama_numbers, llama_refuses,
-    phi3_numbers, phi3_refuses, vit_numbers, vit_refuses,
+    bert_numbers, bert_refuses, gemma_numbers, gemma_refuses, gpt2_numbers, gpt2_refuses, llama_numbers, llama_refuses,
+    olmo2_numbers, phi3_numbers, phi3_refuses, vit_numbers, vit_refuses,
 )  # fmt: skip
 
 TRANSFORMERS = "5.12"  # the earliest version with these layers
@@ -35,17 +35,21 @@ class Family:
     attention: str = "self_attn"  # the submodule with the `config` of attention
     causal: bool = True
     product_class: str = "torch.nn.modules.linear.Linear"
+    # A model of such layers whose forward computes hidden states, lm_head, loss_function and nothing between them, so
+    # that a loss in chunks can replace the last two (loss.py refuses capped logits). Empty: there is none.
+    model: str = ""
 
     def __reduce__(self):
         return _family_named, (self.layer,)  # a copy is the row of the table
 
 
-def _llama(name: str, module: str, head_norms: bool = False, gemma: bool = False) -> Family:
-    norms = {"attn.norm": "input_layernorm", "mlp.norm": "post_attention_layernorm"}
-    if gemma:
-        norms = dict(zip(("attn.norm", "attn.post_norm", "mlp.norm", "mlp.post_norm"), GEMMA_NORMS))
-    if head_norms:
-        norms |= {"attn.q_norm": "self_attn.q_norm", "attn.k_norm": "self_attn.k_norm"}
+_NORMS = {"attn.norm": "input_layernorm", "mlp.norm": "post_attention_layernorm"}
+_POST_NORMS = {"attn.post_norm": "post_attention_layernorm", "mlp.post_norm": "post_feedforward_layernorm"}
+_GEMMA_NORMS = _NORMS | {"mlp.norm": "pre_feedforward_layernorm"} | _POST_NORMS
+_HEAD_NORMS = {"attn.q_norm": "self_attn.q_norm", "attn.k_norm": "self_attn.k_norm"}
+
+
+def _llama(name: str, module: str, norms: dict[str, str] = _NORMS, numbers=llama_numbers, refuses=llama_refuses) -> Family:
     return Family(
         layer=f"transformers.models.{module}.modeling_{module}.{name}DecoderLayer",
         kind="gated",
@@ -56,8 +60,10 @@ def _llama(name: str, module: str, head_norms: bool = False, gemma: bool = False
             "mlp.down": ("mlp.down_proj",),
         },
         norms=norms,
-        numbers=gemma_numbers if gemma else llama_numbers,
-        refuses=gemma_refuses if gemma else llama_refuses,
+        numbers=numbers,
+        refuses=refuses,
+        # Granite divides its logits.
+        model="" if name == "Granite" else f"transformers.models.{module}.modeling_{module}.{name}ForCausalLM",
     )
 
 
@@ -83,11 +89,12 @@ FAMILIES = (
     _llama("Llama", "llama"),
     _llama("Mistral", "mistral"),
     _llama("Qwen2", "qwen2"),
-    _llama("Qwen3", "qwen3", head_norms=True),
+    _llama("Qwen3", "qwen3", _NORMS | _HEAD_NORMS),
     _llama("SmolLM3", "smollm3"),
     _llama("Granite", "granite"),
-    _llama("Gemma2", "gemma2", gemma=True),
-    _llama("Gemma3", "gemma3", head_norms=True, gemma=True),
+    _llama("Olmo2", "olmo2", _POST_NORMS | _HEAD_NORMS, olmo2_numbers),
+    _llama("Gemma2", "gemma2", _GEMMA_NORMS, gemma_numbers, gemma_refuses),
+    _llama("Gemma3", "gemma3", _GEMMA_NORMS | _HEAD_NORMS, gemma_numbers, gemma_refuses),
     Family(
         layer="transformers.models.phi3.modeling_phi3.Phi3DecoderLayer",
         kind="gated",
@@ -97,9 +104,10 @@ FAMILIES = (
             "mlp.gate_up": ("mlp.gate_up_proj",),
             "mlp.down": ("mlp.down_proj",),
         },
-        norms={"attn.norm": "input_layernorm", "mlp.norm": "post_attention_layernorm"},
+        norms=_NORMS,
         numbers=phi3_numbers,
         refuses=phi3_refuses,
+        model="transformers.models.phi3.modeling_phi3.Phi3ForCausalLM",
     ),
     _bert("Bert", "bert"),
     _bert("Roberta", "roberta"),
@@ -117,6 +125,7 @@ FAMILIES = (
         refuses=gpt2_refuses,
         attention="attn",
         product_class="transformers.pytorch_utils.Conv1D",
+        model="transformers.models.gpt2.modeling_gpt2.GPT2LMHeadModel",
     ),
     Family(
         layer="transformers.models.vit.modeling_vit.ViTLayer",

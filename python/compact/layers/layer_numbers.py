@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The numbers of the block that can stand in for a layer, read from its modules, and why no block can.
 
-A function of numbers gives what compact/python/block.cpp asks of a kind of block; one that refuses says
-what the layer computes otherwise.
+A function of numbers gives fields of compact/networks/block_shape.h, those that are not as they are there;
+one that refuses says what the layer computes otherwise.
 """
 from __future__ import annotations
 
@@ -40,8 +40,12 @@ def _gelu_tanh(module: Any) -> bool:
     return type(module).__name__ in _GELU_TANH or getattr(module, "approximate", "none") == "tanh"
 
 
-def _eps_differ(norms: Iterable[nn.Module], name: str = "eps") -> str | None:
-    return "its norms differ in eps" if len({getattr(norm, name) for norm in norms}) > 1 else None
+def _eps(norm: nn.Module) -> float | None:
+    return norm.__dict__.get("variance_epsilon", norm.__dict__.get("eps"))
+
+
+def _eps_differ(norms: Iterable[nn.Module]) -> str | None:
+    return "its norms differ in eps" if len(set(map(_eps, norms))) > 1 else None
 
 
 def _dropout(layer: nn.Module, *paths: str) -> tuple[float, str | None]:
@@ -53,7 +57,7 @@ def _dropout(layer: nn.Module, *paths: str) -> tuple[float, str | None]:
 # --- decoders of LLaMA's kind
 
 
-def _decoder_numbers(layer: nn.Module, eps: float, first: str, head_dim: int) -> dict[str, float]:
+def _decoder_numbers(layer: nn.Module, first: str) -> dict[str, float]:
     """What decoders have in common; `first` is the product that makes queries."""
     # Read in every call: a module's dictionaries are ten times as fast as its attributes.
     modules = submodules_of(layer)
@@ -63,61 +67,47 @@ def _decoder_numbers(layer: nn.Module, eps: float, first: str, head_dim: int) ->
     return {
         "hidden": q.in_features,
         "intermediate": down.in_features,
-        "head_dim": head_dim,
-        "eps": eps,
+        "head_dim": attention.head_dim,
+        "eps": _eps(modules["post_attention_layernorm"]),
         "scale": attention.scaling,
         "attention_dropout": attention.attention_dropout,
         "qkv_bias": has_bias(q),
         "out_bias": has_bias(plain(inner["o_proj"])),
         "mlp_bias": has_bias(down),
         "head_norms": "q_norm" in inner,
-        "post_norms": False,
-        "norms_add_one": False,
-        "geglu": False,
         "residual": layer.__dict__.get("residual_multiplier", 1),  # Granite's
         "rope": attention.__dict__.get("use_rope", True),  # SmolLM3's layers differ
-        "softcap": 0,
-        "transposed": False,
     }
 
 
-def _split_decoder_numbers(layer: nn.Module, eps: float) -> dict[str, float]:
+def llama_numbers(layer: nn.Module) -> dict[str, float]:
     """The numbers of a decoder with a product for each of queries, keys and values, gate and up."""
     attention = submodules_of(layer)["self_attn"]
     inner, head_dim = submodules_of(attention), attention.head_dim
-    numbers = _decoder_numbers(layer, eps, "q_proj", head_dim)
+    numbers = _decoder_numbers(layer, "q_proj")
     numbers["heads"] = plain(inner["q_proj"]).out_features // head_dim
     numbers["kv_heads"] = plain(inner["k_proj"]).out_features // head_dim
-    numbers["qkv_parts"], numbers["gate_up_parts"] = 3, 2
     numbers["window"] = _window(attention) or 0
     return numbers
 
 
-def llama_numbers(layer: nn.Module) -> dict[str, float]:
-    return _split_decoder_numbers(layer, submodules_of(layer)["input_layernorm"].variance_epsilon)
-
-
-GEMMA_NORMS = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
-
-
 def gemma_numbers(layer: nn.Module) -> dict[str, float]:
-    numbers = _split_decoder_numbers(layer, submodules_of(layer)["input_layernorm"].eps)
     softcap = submodules_of(layer)["self_attn"].attn_logit_softcapping or 0
-    return numbers | {"post_norms": True, "norms_add_one": True, "geglu": True, "softcap": softcap}
+    return llama_numbers(layer) | {"post_norms": True, "norms_add_one": True, "geglu": True, "softcap": softcap}
+
+
+def olmo2_numbers(layer: nn.Module) -> dict[str, float]:
+    return llama_numbers(layer) | {"pre_norms": False, "post_norms": True, "whole_norms": True}
 
 
 def gemma_refuses(layer: nn.Module) -> str | None:
-    modules = submodules_of(layer)
-    attention, mlp = submodules_of(modules["self_attn"]), submodules_of(modules["mlp"])
-    norms = [modules[name] for name in GEMMA_NORMS]
-    norms += [attention[name] for name in ("q_norm", "k_norm") if name in attention]
-    return _eps_differ(norms) or _some_biases(attention, mlp) or _activation(mlp["act_fn"], _GELU_TANH)
+    return llama_refuses(layer, _GELU_TANH)
 
 
 def phi3_numbers(layer: nn.Module) -> dict[str, float]:
     attention = submodules_of(layer)["self_attn"]
     config = attention.config
-    numbers = _decoder_numbers(layer, submodules_of(layer)["input_layernorm"].variance_epsilon, "qkv_proj", attention.head_dim)
+    numbers = _decoder_numbers(layer, "qkv_proj")
     numbers["heads"], numbers["kv_heads"] = config.num_attention_heads, attention.num_key_value_heads
     numbers["qkv_parts"] = numbers["gate_up_parts"] = 1
     numbers["window"] = getattr(config, "sliding_window", None) or 0
@@ -129,8 +119,7 @@ def phi3_refuses(layer: nn.Module) -> str | None:
         return "it has dropout behind its products (resid_pdrop)"
     if (plain(layer.mlp.gate_up_proj).bias is None) != (plain(layer.mlp.down_proj).bias is None):
         return "some products of its MLP have a bias and some have none"
-    norms = layer.input_layernorm, layer.post_attention_layernorm
-    return _eps_differ(norms, "variance_epsilon") or _activation(layer.mlp.activation_fn, _SILU)
+    return _eps_differ((layer.input_layernorm, layer.post_attention_layernorm)) or _activation(layer.mlp.activation_fn, _SILU)
 
 
 def _window(attention: nn.Module) -> int | None:
@@ -142,13 +131,11 @@ def _window(attention: nn.Module) -> int | None:
     return None
 
 
-def llama_refuses(layer: nn.Module) -> str | None:
+def llama_refuses(layer: nn.Module, activations: tuple[str, ...] = _SILU) -> str | None:
     modules = submodules_of(layer)
     attention, mlp = submodules_of(modules["self_attn"]), submodules_of(modules["mlp"])
-    norms = [modules["input_layernorm"], modules["post_attention_layernorm"]]
-    norms += [attention[name] for name in ("q_norm", "k_norm") if name in attention]
-    problem = _eps_differ(norms, "variance_epsilon") or _some_biases(attention, mlp)
-    return problem or _activation(mlp["act_fn"], _SILU)
+    norms = [norm for inside in (modules, attention) for name, norm in inside.items() if name.endswith("norm")]
+    return _eps_differ(norms) or _some_biases(attention, mlp) or _activation(mlp["act_fn"], activations)
 
 
 def _some_biases(attention: dict, mlp: dict) -> str | None:
@@ -175,9 +162,8 @@ def bert_numbers(layer: nn.Module) -> dict[str, float]:
         "attention_dropout": attention.dropout.p,
         "dropout": layer.output.dropout.p,
         "gelu_tanh": _gelu_tanh(layer.intermediate.intermediate_act_fn),
-        "qkv_parts": 3,
+        "causal": False,
         "qkv_bias": query.bias is not None,
-        "transposed": False,
     }
 
 
@@ -205,7 +191,6 @@ def gpt2_numbers(layer: nn.Module) -> dict[str, float]:
         "attention_dropout": layer.attn.attn_dropout.p,
         "dropout": layer.mlp.dropout.p,
         "gelu_tanh": _gelu_tanh(layer.mlp.act),
-        "causal": True,
         "qkv_parts": 1,
         "qkv_bias": True,
         "transposed": True,  # Conv1D has [in, out]
@@ -235,9 +220,7 @@ def vit_numbers(layer: nn.Module) -> dict[str, float]:
         "dropout": layer.dropout.p,
         "gelu_tanh": _gelu_tanh(layer.mlp.activation_fn),
         "causal": False,
-        "qkv_parts": 3,
         "qkv_bias": query.bias is not None,
-        "transposed": False,
     }
 
 

@@ -15,24 +15,8 @@ from ..base.log import Notes
 from ..base.torch_private import has_global_hooks, HOOKS, under_transform
 from ..base.type_names import is_forward_of
 from .call_arguments import CACHES
+from .families import FAMILIES
 from .patched_forward import Forward, STATE
-
-# Models whose forward computes hidden states, lm_head, loss_function and nothing between them, so that a loss in
-# chunks can replace the last two. (Some cap their logits; _chunks_problem() refuses that.)
-MODELS = frozenset(
-    f"transformers.models.{module}.modeling_{module}.{name}"
-    for module, name in (
-        ("llama", "LlamaForCausalLM"),
-        ("mistral", "MistralForCausalLM"),
-        ("qwen2", "Qwen2ForCausalLM"),
-        ("qwen3", "Qwen3ForCausalLM"),
-        ("smollm3", "SmolLM3ForCausalLM"),
-        ("phi3", "Phi3ForCausalLM"),
-        ("gemma2", "Gemma2ForCausalLM"),
-        ("gemma3", "Gemma3ForCausalLM"),
-        ("gpt2", "GPT2LMHeadModel"),
-    )
-)
 
 
 class LossState:
@@ -56,8 +40,8 @@ _wanted = _Wanted()
 
 
 def serves(model: nn.Module) -> bool:
-    """Whether a model has the forward of a class in MODELS, neither derived nor patched."""
-    return any(is_forward_of(type(model), path) for path in MODELS)
+    """Whether a model has the forward of a family's model, neither derived nor patched."""
+    return any(is_forward_of(type(model), family.model) for family in FAMILIES if family.model)
 
 
 def takes_cache(module: nn.Module) -> bool:

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/networks/block_shape.h"
+
+#include "compact/base/check.h"
+#include "compact/ops/stages/stages.h"
+
+namespace compact {
+
+BlockShape read_block_shape(std::string_view kind, const std::map<std::string, double>& numbers,
+                            std::string_view where) {
+  enum Kinds : uint8_t { kUngated, kGated, kEvery };
+  const Kinds own = kind == "gated" ? kGated : kUngated;
+  COMPACT_CHECK(own == kGated || kind == "pre_norm" || kind == "post_norm", where,
+                ": unknown kind `", kind, "`; known: gated, pre_norm, post_norm");
+  BlockShape shape;
+  for (const auto& [name, number] : numbers) {
+    bool there = false;
+    const auto set = [&, value = number, key = name](auto& field) {
+      field = static_cast<std::remove_reference_t<decltype(field)>>(value);
+      COMPACT_CHECK(static_cast<double>(field) == value, where, ": ", key,
+                    " must be a whole number, a flag 0 or 1, is ", value);
+      there = true;
+    };
+#define X(type, field, value, kinds) \
+  if (name == #field && (kinds == kEvery || kinds == own)) set(shape.field);
+    COMPACT_BLOCK_FIELDS(X)
+#undef X
+    COMPACT_CHECK(there, where, ": a ", kind, " block has no ", name);
+  }
+  for (const int64_t size : {shape.hidden, shape.intermediate, shape.heads, shape.head_dim}) {
+    COMPACT_CHECK(size > 0, where,
+                  ": hidden, intermediate, heads and head_dim must be positive, one is ", size);
+  }
+  return shape;
+}
+
+std::shared_ptr<const Stage> attention_of(const BlockShape& s, c10::Device device,
+                                          at::ScalarType type, bool padded) {
+  const AttentionChoice choice =
+      choose_masked_attention(device, type, s.head_dim, s.attention_dropout);
+  const std::optional<double> scale = s.scale > 0 ? std::optional(s.scale) : std::nullopt;
+  if (s.causal && !padded) {
+    return attention_stage(s.heads, s.kv_heads > 0 ? s.kv_heads : s.heads, s.head_dim,
+                           {.scale = scale,
+                            .dropout = s.attention_dropout,
+                            .window = s.window,
+                            .softcap = s.softcap,
+                            .choice = choice});
+  }
+  return masked_attention_stage(s.heads, s.head_dim,
+                                {.dropout = s.attention_dropout,
+                                 .kv_heads = s.kv_heads,
+                                 .causal = s.causal,
+                                 .scale = scale,
+                                 .window = s.window,
+                                 .softcap = s.softcap,
+                                 .choice = choice});
+}
+
+}  // namespace compact
