@@ -141,7 +141,8 @@ TEST(Encoder, DropoutIsOfTrainingAndOfTheKeyAlone) {
   EncoderConfig none = tiny_encoder();
   none.hidden_dropout = none.attention_dropout = 0;
   const Encoder without(none, Policy::preset("exact"), {.seed = 3});
-  EXPECT_EQ(without.loss(inputs_of(), target, {}).item<double>(), plain);
+  // Other kernels, for some processors, where nothing is drawn: equal but for rounding.
+  EXPECT_NEAR(without.loss(inputs_of(), target, {}).item<double>(), plain, 1e-5);
 }
 
 TEST(Encoder, PaddingChangesNothing) {
