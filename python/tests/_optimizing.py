@@ -84,3 +84,17 @@ def same_bits(a, b):
 
 def make(kind, net, **settings):
     return getattr(compact.optim, kind)(net.parameters() if kind == "AdamW" else net, **settings)
+
+
+class InLists(torch.optim.Optimizer):
+    """Keeps two tensors of each weight in a list, as some optimizers of others do."""
+
+    def __init__(self, params, lr=1e-3):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                kept = self.state[p].setdefault("kept", [torch.zeros_like(p), torch.zeros_like(p)])
+                p.sub_(kept[0].add_(p.grad), alpha=group["lr"])

@@ -5,6 +5,7 @@ import gc
 import re
 import threading
 
+from _optimizing import InLists
 from conftest import DECODER, ENCODER, MODELS, VIT, error, gradients, inputs, make, of
 import pytest
 import torch
@@ -139,6 +140,16 @@ def test_optimizers(optimizer, made):
     plan = compact.plan(make("llama"), given, policies=("exact",), optimizer=optimizer, clip=False)
     on_host = 8 * len(list(make("llama").parameters())) if optimizer and optimizer[0] is compact.optim.AdamW else 0  # counts of steps
     assert plan["rows"][0]["peak"] + on_host == measured("llama", "exact", given, made, clip=False)
+
+
+def test_state_in_lists_lives_under_every_policy():
+    """That of an optimizer whose state is not all tensors by name: two copies of the weights."""
+    peaks_of = {}
+    for optimizer in (None, InLists):
+        rows = compact.plan(make("llama"), (2, 32), policies=("off", "exact", "recompute"), optimizer=optimizer, device="cpu")["rows"]
+        peaks_of[optimizer] = [row["peak"] for row in rows]
+    weights = rows[0]["weights"]
+    assert all(held >= bare + 2 * weights for bare, held in zip(peaks_of[None], peaks_of[InLists], strict=True))
 
 
 @pytest.mark.parametrize("cls", [torch.optim.Adafactor, torch.optim.ASGD])

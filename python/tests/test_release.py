@@ -30,6 +30,16 @@ def test_weights_are_those_of_other_steps(kind, dtype, settings):
     assert optimizers[1].releases and not optimizers[0].releases
 
 
+def test_a_parameter_alone():
+    weight = nn.Parameter(torch.ones(4, 4))
+    optimizer = compact.optim.AdamW([weight], release=True)
+    weight.sum().backward()
+    assert weight.grad is None and (weight != 1).all()
+    with pytest.raises(RuntimeError, match="a second gradient"):
+        weight.sum().backward()
+    del optimizer
+
+
 PROJECTED = """grad layers.*.attn.qkv = project:rank=0.25,period=2
 grad layers.*.mlp.* = project:rank=0.25,period=2"""
 

@@ -87,7 +87,7 @@ class Release:
     def place_of(self, p: torch.Tensor) -> tuple[int, int, int] | None:
         """A parameter's group, its place among all and in the group; None where no group has it."""
         groups = self._optimizer().param_groups
-        number, _, i = self._places.get(id(p), (0, 0, 0))
+        number, _, i = self._places.get(id(p), (len(groups), 0, 0))
         if not (number < len(groups) and i < len(groups[number]["params"]) and groups[number]["params"][i] is p):
             self._places = {id(q): place for *place, q in self._optimizer()._places()}
         return self._places.get(id(p))

@@ -39,7 +39,7 @@ class _Step:
         built.stop()
         self._built, self._asked, self._bare = built, asked["optimizer"], ops.planned_bytes()
         self._remembers = asked["device"] == "cuda"  # what an allocator keeps of earlier steps
-        self.optimizer, self.parameters, self._moments = None, [], None
+        self.optimizer, self.parameters, self._moments, self._left = None, [], None, 0
         self.treat(None)
 
     def treat(self, policy: str | None) -> None:
@@ -71,12 +71,18 @@ class _Step:
                 return
             del optimizer
             gc.collect()
+        self._left = -ops.planned_bytes()
         self.optimizer = cls(self.model if issubclass(cls, Muon) else self.parameters, **settings)
 
     def _keeps_optimizer(self) -> bool:
-        """Whether the next policy can have the optimizer of this one, with the moments that its first step made."""
+        """Whether the next policy can have the optimizer of this one, with what its first step made: all of it is known state."""
         made = self.optimizer is not None and not self._first and not self._remembers
-        return made and not getattr(self.optimizer, "releases", False) and not any(isinstance(p, Carrier) for p in self.parameters)
+        return (
+            made
+            and self._left == self._state_bytes()
+            and not getattr(self.optimizer, "releases", False)
+            and not any(isinstance(p, Carrier) for p in self.parameters)
+        )
 
     def moments(self) -> str:
         """How all moments are held where no policy says it; empty: none can."""
@@ -97,6 +103,7 @@ class _Step:
         if self._first and not segments:  # what an optimizer makes in its first step is there in all others
             self._earlier.append(self._traced())
             self._first = False
+            self._left += ops.planned_bytes()  # by the optimizer and its first step
         return self._traced(operations, segments)
 
     def planned(self, policy: str, operations: bool, segments: bool) -> tuple[Any, int]:
