@@ -27,7 +27,7 @@ class StepSource {
   c10::DeviceType device = c10::kCPU;
 };
 
-// Steps of networks that are made anew for each policy.
+// Steps of networks: a new one is made for each policy.
 class NetworkSteps final : public StepSource {
  public:
   using Step = std::function<StepRequest(const Policy&)>;

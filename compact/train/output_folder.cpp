@@ -97,7 +97,8 @@ void check_output_place(const TrainConfig& c) {
 std::unique_ptr<FolderLock> take_output_folder(const TrainConfig& c,
                                                std::vector<std::string>& warnings) {
   check_output_place(c);
-  auto lock = std::make_unique<FolderLock>(c.output_dir);  // who writes there is told first
+  auto lock =
+      std::make_unique<FolderLock>(c.output_dir);  // first: another run may be writing there
   check_contents(c);
   if (!lock->held()) {
     warnings.push_back(cat("--output_dir ", c.output_dir,

@@ -94,7 +94,7 @@ std::string Plans::settings_that_fit(const Policy& policy, int64_t bytes) const 
     if (config_->preset != "auto" && has_segments() && search(any_speed())->least_peak() <= bytes) {
       return cat("--preset auto --budget ", bytes, "B");
     }
-  } catch (const InputError&) {  // what is allowed goes with no policy of this network
+  } catch (const InputError&) {  // this network has no policy with what is allowed
   }
   return milder_settings(&policy, bytes);
 }

@@ -21,7 +21,7 @@ namespace {
 
 using nlohmann::json;
 
-// Whether a rank's own: how it is told, not what is trained.
+// Whether ranks may differ in it: it says how a run starts, not what is trained.
 bool may_differ(const ConfigOption& option) {
   return option.name == "resume_from_checkpoint" || option.name == "overwrite_output_dir";
 }

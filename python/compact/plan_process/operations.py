@@ -23,7 +23,7 @@ def use(device: str, gpu: tuple[str, int, int, int]) -> None:
     for op, function in kernels.items():
         if op.namespace == "aten" and not op.is_view and not _in_cpp(op.name()):
             library.impl(op, function)
-    let_meta_have_updates(of_lists=device == "cuda")  # on a GPU optimizers update lists of tensors unless they are told otherwise
+    let_meta_have_updates(of_lists=device == "cuda")  # on a GPU optimizers update lists of tensors by default
 
 
 def _in_cpp(name: str) -> bool:
