@@ -180,12 +180,12 @@ def _device_of(model: Any) -> str | torch.device:
 
 def _device(given: Any) -> tuple[str, int | None]:
     """Type and number of a device; a number alone is that of a GPU, as in torch."""
-    number = isinstance(given, int) and not isinstance(given, bool)
+    text = f"cuda:{given}" if isinstance(given, int) and not isinstance(given, bool) else str(given)
     try:
-        device = torch.device(f"cuda:{given}" if number else given)
-    except (RuntimeError, TypeError):
+        device = torch.device(text)
+    except RuntimeError:
         device = None
-    if device is None or device.type not in ("cpu", "cuda"):
+    if device is None or device.type not in ("cpu", "cuda") or str(device) != text:  # torch cuts a number to 8 bits
         raise ValueError(f'compact.plan: device must be "cpu", "cuda" or the number of a GPU, is {given!r}')
     return device.type, device.index
 
@@ -199,8 +199,10 @@ def _gpu(kind: str, index: int | None, name: str | None) -> tuple[str, int, int,
             return ops.gpu_figures(name)
         except ValueError:
             raise ValueError(f"compact.plan: no GPU {name!r} is known; there are {', '.join(ops.gpu_names())}") from None
-    if kind != "cuda" or not torch.cuda.is_available() or (index or 0) >= torch.cuda.device_count():
+    if kind != "cuda" or not torch.cuda.is_available():
         return "", 0, 0, 0
+    if (index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"compact.plan: device is number {index}, and there are {torch.cuda.device_count()} GPUs here: gpu= names another one")
     found = torch.cuda.get_device_properties(torch.cuda.current_device() if index is None else index)
     shared = getattr(found, "shared_memory_per_block_optin", 48 << 10)
     return found.name, 10 * found.major + found.minor, found.multi_processor_count, shared
