@@ -36,6 +36,8 @@ class Optimizer(torch.optim.Optimizer):
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any], release: bool):
         if not isinstance(release, bool):
             self._fail(f"release must be of type bool, is {release!r}")
+        if not isinstance(params, Iterable):
+            self._fail(f"params must be a module, parameters or groups of them, is {params!r}")
         if release:
             self._release = Release(self)
         super().__init__(params, defaults)
@@ -200,6 +202,8 @@ class Optimizer(torch.optim.Optimizer):
         check_owners(self)
         if self._release is not None and grad_scale is not None:
             self._fail("grad_scale comes too late with release=True: gradients are used as they arrive")
+        if grad_scale is not None and not isinstance(grad_scale, torch.Tensor):
+            self._fail(f"grad_scale must be a tensor of one float32, is {grad_scale!r}")
         if grad_scale is not None and (grad_scale.dtype != torch.float32 or grad_scale.numel() != 1):
             self._fail(f"grad_scale must be one float32, is {name_of(grad_scale.dtype)} {tuple(grad_scale.shape)}")
         loss = None

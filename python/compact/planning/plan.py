@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -74,7 +74,7 @@ def plan(
     batch: int | tuple[int, int] | dict[str, torch.Tensor],
     length: int | None = None,
     *,
-    policies: Sequence[str] = POLICIES,
+    policies: str | os.PathLike | Iterable[str | os.PathLike] = POLICIES,
     budget: int | str | None = None,
     allow: str = "lossless",
     optimizer: Any = torch.optim.AdamW,
@@ -125,14 +125,19 @@ def plan(
     kind, index = _device(device)
     if padded and isinstance(batch, Mapping):
         raise ValueError('compact.plan: padded=True is for (samples, tokens): give `batch` its "attention_mask"')
-    names = [policies] if isinstance(policies, str) else list(policies)
+    if not isinstance(policies, (str, os.PathLike, Iterable)):
+        raise TypeError(f"compact.plan: policies must be a policy or several, is a {type(policies).__name__}")
+    names = [policies] if isinstance(policies, (str, os.PathLike)) else list(policies)
     must = () if policies is POLICIES else tuple(names)
     wanted = _bytes(budget)
+    if not names and budget is None:
+        raise ValueError("compact.plan: policies is empty, and there is no budget for which one would be chosen")
     if isinstance(wanted, float) and "plain" not in names:
         names.insert(0, "plain")
     for name in names:
         if name not in ("plain", "gradient_checkpointing"):
             policy_text(name)  # an error before anything runs
+    names = [os.fspath(name) for name in names]
     reply = ask(
         {
             "speeds": dict(_speeds),
@@ -196,7 +201,7 @@ def _gpu(kind: str, index: int | None, name: str | None) -> tuple[str, int, int,
         if kind != "cuda":
             raise ValueError(f'compact.plan: gpu={name!r} goes with device="cuda", is given with {kind}')
         try:
-            return ops.gpu_figures(name)
+            return ops.gpu_figures(str(name))
         except ValueError:
             raise ValueError(f"compact.plan: no GPU {name!r} is known; there are {', '.join(ops.gpu_names())}") from None
     if kind != "cuda" or not torch.cuda.is_available():
@@ -229,9 +234,11 @@ def _optimizer(optimizer: Any) -> tuple[type, dict] | None:
     if not isinstance(cls, type) or not issubclass(cls, torch.optim.Optimizer):
         what = f"an object of {type(optimizer).__name__}" if isinstance(optimizer, torch.optim.Optimizer) else repr(optimizer)
         raise ValueError(f"compact.plan: optimizer must be a class of optimizers, (class, settings) or None, is {what}")
+    if not isinstance(settings, Mapping):
+        raise TypeError(f"compact.plan: settings of an optimizer must be a dictionary, are a {type(settings).__name__}")
     if cls in (torch.optim.AdamW, torch.optim.Adam):
-        settings = {"fused": True} | settings  # as Trainer takes it
-    return cls, settings
+        settings = {"fused": True, **settings}  # as Trainer takes it
+    return cls, dict(settings)
 
 
 def _subject(model: Any) -> str:
@@ -271,7 +278,7 @@ def _sent_batch(batch: Any, length: int | None) -> bytes | tuple[int, int | None
             "compact.plan: batch must be samples, (samples, tokens) or a dictionary of what the model is called with, "
             f'as {{"input_ids": ..., "labels": ...}}, is a {type(batch).__name__}'
         )
-    if not isinstance(batch, int) and len(batch) > 2:
+    if not isinstance(batch, int) and len(batch) not in (1, 2):
         raise ValueError(f"compact.plan: batch must be samples, or (samples, tokens), is {batch!r}")
     samples, tokens = (batch, length) if isinstance(batch, int) else (*batch, length)[:2]
     for number in (samples, tokens):
