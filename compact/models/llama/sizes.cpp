@@ -102,6 +102,16 @@ LlamaInfo mistral_7b() {
                                  .rope = {.theta = 1e6}});
 }
 
+LlamaInfo olmo2(std::string name, int64_t hidden, int64_t mlp, int64_t layers, int64_t heads) {
+  LlamaInfo info = llama(std::move(name), hidden, mlp, layers, heads);
+  info.config.model_type = "olmo2";
+  info.config.vocab_size = 100352;
+  info.config.max_position_embeddings = 4096;
+  info.config.rope = {.theta = 5e5};
+  info.config.head_norms = true;
+  return info;
+}
+
 }  // namespace
 
 std::span<const LlamaInfo> llamas() {
@@ -119,6 +129,8 @@ std::span<const LlamaInfo> llamas() {
       qwen3_0_6b(),
       llama3_2_1b(),
       mistral_7b(),
+      olmo2("olmo2-1b", 2048, 8192, 16, 16),
+      olmo2("olmo2-7b", 4096, 11008, 32, 32),
   };
   return all;
 }
