@@ -120,6 +120,10 @@ std::vector<std::string> gpu_names() {
   return names;
 }
 
+// Makes a tensor of one element what an operation makes of a number: hooks of saved tensors do not
+// see it.
+void make_number(const at::Tensor& x) { x.unsafeGetTensorImpl()->set_wrapped_number(true); }
+
 // What `run` returns. Without this, Python would see an InputError of a method as a RuntimeError.
 template <class F>
 auto as_value_error(const F& run) {
@@ -225,6 +229,7 @@ TORCH_LIBRARY(compact, m) {
   m.def("devices", &devices);
   m.def("prepare_planning", &prepare_planning);
   m.def("planned_bytes", &planned_bytes);
+  m.def("make_number", &make_number);
   m.def("choose_bf16_products", [] { as_value_error([] { choose_bf16_products(); }); });
   m.def("bf16_products", [] {
     return std::string(bf16_products() == Bf16Products::kConverted ? "converted" : "native");

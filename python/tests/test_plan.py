@@ -132,6 +132,15 @@ def test_autocast(name):
         assert apart <= (2e-4 * row["peak"] if near else 0), row
 
 
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16])
+def test_numbers_that_are_multiplied_with(autocast):
+    """What the backward pass keeps of one is a tensor of 8 bytes."""
+    given = inputs("granite", batch=2, length=64)
+    plan = compact.plan(make("granite"), given, policies=("plain", "off", "exact"), optimizer=None, clip=False, autocast=autocast)
+    for row in plan["rows"]:
+        assert row["peak"] == measured("granite", row["policy"], given, optimizer=None, clip=False, autocast=autocast), row
+
+
 def test_checkpoints_under_autocast():
     """They cast the weights again in the backward pass, for as long as each of them runs."""
     given = inputs("llama", batch=1, length=4)
