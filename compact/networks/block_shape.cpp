@@ -27,10 +27,18 @@ BlockShape read_block_shape(std::string_view kind, const std::map<std::string, d
 #undef X
     COMPACT_CHECK(there, where, ": a ", kind, " block has no ", name);
   }
-  for (const int64_t size : {shape.hidden, shape.intermediate, shape.heads, shape.head_dim}) {
-    COMPACT_CHECK(size > 0, where,
-                  ": hidden, intermediate, heads and head_dim must be positive, one is ", size);
+  const std::pair<const char*, int64_t> sizes[] = {
+      {"hidden", shape.hidden},
+      {"intermediate", shape.intermediate},
+      {"heads", shape.heads},
+      {"kv_heads", own == kGated ? shape.kv_heads : shape.heads},
+      {"head_dim", shape.head_dim}};
+  for (const auto& [name, size] : sizes) {
+    COMPACT_CHECK(size > 0, where, ": ", name, " must be positive, is ", size);
   }
+  COMPACT_CHECK(own != kGated || shape.heads % shape.kv_heads == 0, where,
+                ": heads must be a multiple of kv_heads, are ", shape.heads, " with ",
+                shape.kv_heads);
   return shape;
 }
 
