@@ -6,6 +6,15 @@
 
 namespace compact {
 
+BlockShape block_shape(int64_t hidden, int64_t intermediate, int64_t heads, int64_t kv_heads,
+                       int64_t head_dim) {
+  return {.hidden = hidden,
+          .intermediate = intermediate,
+          .heads = heads,
+          .kv_heads = kv_heads,
+          .head_dim = head_dim};
+}
+
 BlockShape read_block_shape(std::string_view kind, const std::map<std::string, double>& numbers,
                             std::string_view where) {
   enum Kinds : uint8_t { kUngated, kGated, kEvery };

@@ -21,17 +21,11 @@ namespace compact {
 namespace {
 
 LlamaConfig shape(int64_t vocabulary = 257) {
-  LlamaConfig c;
-  c.hidden_size = 16;
-  c.intermediate_size = 24;
-  c.num_hidden_layers = 2;
-  c.num_attention_heads = 2;
-  c.num_key_value_heads = 1;
-  c.head_dim = 8;
-  c.vocab_size = vocabulary;
-  c.max_position_embeddings = 48;
-  c.initializer_range = 0.5;
-  return c;
+  return {.block = block_shape(16, 24, 2, 1, 8),
+          .num_hidden_layers = 2,
+          .vocab_size = vocabulary,
+          .max_position_embeddings = 48,
+          .initializer_range = 0.5};
 }
 
 class Generate : public testing::Test {

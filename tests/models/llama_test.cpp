@@ -273,7 +273,7 @@ TEST(Llama, RefusesBadInput) {
   EXPECT_THROW(model.logits(ids().add(kWords)), std::exception);
   EXPECT_THROW(model.loss({ids()}, targets().narrow(1, 0, 3), {}), InputError);
   LlamaConfig c = shape();
-  c.num_key_value_heads = 3;
+  c.block.kv_heads = 3;
   EXPECT_NE(refusal("off", "", c), "");
 }
 

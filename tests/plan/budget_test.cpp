@@ -89,9 +89,9 @@ TEST_F(Budget, NoPolicyOfTwoLayersIsCheaper) {
 // The updates of released weights take more than the backward pass: between blocks is the peak.
 TEST_F(Budget, NorIsOneWithReleasedWeights) {
   LlamaConfig shape = small_shape(2);
-  shape.hidden_size = 128;
-  shape.intermediate_size = 512;
-  shape.head_dim = 32;
+  shape.block.hidden = 128;
+  shape.block.intermediate = 512;
+  shape.block.head_dim = 32;
   shape.vocab_size = 64;
   PlanRequest r = small_request("off", at::kFloat, {.batch = 1, .length = 64, .clip = false}, shape,
                                 muon_optimizer);

@@ -100,7 +100,7 @@ class PlannedCard : public testing::Test {
 // The width of LLaMA-70B's MLPs, which the matrix after them reads.
 TEST_F(PlannedCard, RefusesProjectionsOfRowsThatItCannotHold) {
   LlamaConfig shape = small_shape(1);
-  shape.intermediate_size = 28672;
+  shape.block.intermediate = 28672;
   EXPECT_GT(plan("h100", shape).memory.peak, 0);
   try {
     plan("4090", shape);
@@ -109,7 +109,7 @@ TEST_F(PlannedCard, RefusesProjectionsOfRowsThatItCannotHold) {
     EXPECT_THAT(e.what(), HasSubstr("a row of 28672"));
     EXPECT_THAT(e.what(), HasSubstr("a block of NVIDIA RTX 4090 has 101376"));
   }
-  shape.intermediate_size = 23808;
+  shape.block.intermediate = 23808;
   EXPECT_GT(plan("4090", shape).memory.peak, 0);
 }
 

@@ -228,7 +228,7 @@ TEST_F(OffloadPlans, OnACpuNothingIsBegun) {
 // when it is read; here that is gate_up, 4 * 128 tokens of 2 * 2,048 elements in bf16.
 TEST_F(OffloadPlans, AStepHoldsOneSegmentMore) {
   LlamaConfig shape = small_shape(4);
-  shape.intermediate_size = 2048;
+  shape.block.intermediate = 2048;
   const auto peak = [&](const char* policy, std::vector<Operation>* operations) {
     PlanRequest r = small_request(policy, at::kBFloat16, {4, 128}, shape);
     r.device = c10::kCUDA;

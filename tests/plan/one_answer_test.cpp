@@ -23,13 +23,8 @@ void PrintTo(const Setting& s, std::ostream* out) { *out << s.name; }
 
 Setting transformer(const std::string& name, c10::DeviceType device, const OptimizerInfo& kind,
                     bool clip, int64_t batch) {
-  LlamaConfig shape;
-  shape.hidden_size = 512;
-  shape.intermediate_size = 1376;
-  shape.num_hidden_layers = 8;
-  shape.num_attention_heads = shape.num_key_value_heads = 8;
-  shape.head_dim = 64;
-  shape.vocab_size = 8192;
+  const LlamaConfig shape{
+      .block = block_shape(512, 1376, 8, 8, 64), .num_hidden_layers = 8, .vocab_size = 8192};
   PlanRequest r = small_request("off", at::kBFloat16, {.batch = batch, .length = 256, .clip = clip},
                                 shape, kind);
   r.device = device;
@@ -149,14 +144,8 @@ TEST_P(OneAnswer, NoBudgetOfAPresetIsRefused) { expect_no_preset_below(GetParam(
 // Where the caching allocator reserves less for `exact` than for what takes fewer bytes.
 TEST(LeastPeak, OfLlama3On80GibibytesIsNotAboveItsPresets) {
   install_counting_allocator();
-  LlamaConfig shape;
-  shape.hidden_size = 4096;
-  shape.intermediate_size = 14336;
-  shape.num_hidden_layers = 32;
-  shape.num_attention_heads = 32;
-  shape.num_key_value_heads = 8;
-  shape.head_dim = 128;
-  shape.vocab_size = 128256;
+  const LlamaConfig shape{
+      .block = block_shape(4096, 14336, 32, 8, 128), .num_hidden_layers = 32, .vocab_size = 128256};
   PlanRequest r = small_request("off", at::kBFloat16, {.batch = 1, .length = 2048}, shape);
   r.device = c10::kCUDA;
   expect_no_preset_below(

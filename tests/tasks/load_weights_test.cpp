@@ -17,12 +17,8 @@ namespace {
 
 // A file may have a head beside the embedding that it is tied to: the same one.
 TEST(LoadWeights, ATiedHeadOfItsOwnIsRefused) {
-  const LlamaConfig shape{.hidden_size = 8,
-                          .intermediate_size = 12,
+  const LlamaConfig shape{.block = block_shape(8, 12, 2, 2, 4),
                           .num_hidden_layers = 1,
-                          .num_attention_heads = 2,
-                          .num_key_value_heads = 2,
-                          .head_dim = 4,
                           .vocab_size = 11,
                           .tie_word_embeddings = true};
   Llama model(shape, Policy(), {.max_length = 8, .seed = 1});
