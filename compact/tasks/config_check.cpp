@@ -7,7 +7,7 @@
 #include "compact/base/check.h"
 #include "compact/config/option.h"
 #include "compact/models/families.h"
-#include "compact/plan/budget.h"
+#include "compact/plan/search.h"
 #include "compact/tasks/load_weights.h"
 #include "compact/tasks/task.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compact/plan/budget.h"
+#include "compact/plan/search.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -69,7 +69,7 @@ class Budget : public testing::Test {
 };
 
 TEST_F(Budget, TruePeakStaysUnderItAndNeverRises) {
-  BudgetPlanner planner = planner_of(request_, {}, speed_);
+  BudgetSearch planner = planner_of(request_, {}, speed_);
   const int64_t off = plan_step(request_).memory.peak, least = planner.least_peak();
   EXPECT_LT(least, off * 2 / 3);
   expect_peaks_fall(planner, off, 20, 0, [&](const Policy& policy) {
@@ -111,7 +111,7 @@ TEST_F(Budget, LossyOnlyWhereNothingExactFits) {
   const int64_t least = planner_of(request_, {}, speed_).least_peak();
   Allowed all;
   all.project = true;
-  BudgetPlanner planner = planner_of(request_, all, speed_);
+  BudgetSearch planner = planner_of(request_, all, speed_);
   const int64_t lossy = planner.least_peak();
   EXPECT_LT(lossy, least);
   const Chosen exact = planner.choose(least);
@@ -128,7 +128,7 @@ TEST_F(Budget, LossyOnlyWhereNothingExactFits) {
 TEST_F(Budget, MomentsAreQuantizedBeforeGradientsAreProjected) {
   Allowed all;
   all.quantize = all.project = true;
-  BudgetPlanner planner = planner_of(request_, all, speed_);
+  BudgetSearch planner = planner_of(request_, all, speed_);
   const int64_t exact = planner_of(request_, {}, speed_).least_peak();
   const int64_t quantized = planner_of(request_, {.quantize = true}, speed_).least_peak();
   EXPECT_LT(quantized, exact);
@@ -202,7 +202,7 @@ TEST_F(Budget, CodecsAreChosenLayerByLayer) {
   }
   ASSERT_LT(four, lossless);
   const CodecChoice& in_four = codec_choices()[1];
-  BudgetPlanner planner = planner_of(r, {.quantize = true}, speed_);
+  BudgetSearch planner = planner_of(r, {.quantize = true}, speed_);
   EXPECT_LT(planner.least_peak(), four);
   std::set<std::string> ways;
   int mixed = 0;
@@ -291,10 +291,10 @@ TEST(SlotLines, OneForAllLayersThatAgree) {
 }
 
 TEST_F(Budget, ImpossibleOnesSayTheLeastPeak) {
-  BudgetPlanner planner = planner_of(request_, {}, speed_);
+  BudgetSearch planner = planner_of(request_, {}, speed_);
   const int64_t least = planner.least_peak();
   try {
-    planner.choose(least - 1);
+    planner.choose(least - 1, [] { return "less"; });
     FAIL() << "a budget below the least peak was met";
   } catch (const BudgetError& e) {
     EXPECT_EQ(e.peak, least);

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <functional>
 
-#include "compact/plan/budget.h"
+#include "compact/plan/search.h"
 #include "tests/plan/requests.h"
 
 namespace compact {
@@ -15,7 +15,7 @@ namespace compact {
 // Lossless policies for budgets from `off` down to the least peak: the peak of a real step, which
 // is the planned one but for `tolerance`, stays under the budget and never rises, and predicted
 // time never falls. `step`: of a policy.
-inline void expect_peaks_fall(BudgetPlanner& planner, int64_t off, int steps, double tolerance,
+inline void expect_peaks_fall(BudgetSearch& planner, int64_t off, int steps, double tolerance,
                               const std::function<StepRequest(const Policy&)>& step) {
   const int64_t least = planner.least_peak();
   int64_t before = INT64_MAX;

@@ -16,7 +16,7 @@
 #include "compact/models/encoder/encoder.h"
 #include "compact/models/llama/llama.h"
 #include "compact/ops/memory/memory.h"
-#include "compact/plan/budget.h"
+#include "compact/plan/search.h"
 
 namespace compact {
 
@@ -98,12 +98,11 @@ inline std::vector<SegmentOption> block_options(const PlanRequest& r, const Spee
   return options_of(step_request(r), speed, error_cost)[0];
 }
 
-inline BudgetPlanner planner_of(const BudgetSearch::Step& step, Allowed allowed,
+inline BudgetSearch planner_of(const BudgetSearch::Step& step, Allowed allowed,
                                 const Speed& speed) {
-  return {std::make_unique<BudgetSearch>(step, allowed, speed),
-          [](int64_t) { return std::string("less"); }};
+  return {step, allowed, speed};
 }
-inline BudgetPlanner planner_of(const PlanRequest& r, Allowed allowed, const Speed& speed) {
+inline BudgetSearch planner_of(const PlanRequest& r, Allowed allowed, const Speed& speed) {
   return planner_of([r](const Policy& p) { return step_request(with_policy(r, p)); }, allowed,
                     speed);
 }

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "compact/io/model_weights.h"
-#include "compact/plan/budget.h"
+#include "compact/plan/search.h"
 #include "compact/tasks/evaluate.h"
 #include "tests/train/task_runs.h"
 

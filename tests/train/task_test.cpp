@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "compact/base/check.h"
-#include "compact/plan/budget.h"
+#include "compact/plan/search.h"
 #include "compact/tasks/evaluate.h"
 #include "tests/train/task_runs.h"
 
