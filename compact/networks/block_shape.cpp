@@ -22,6 +22,7 @@ BlockShape read_block_shape(std::string_view kind, const std::map<std::string, d
   COMPACT_CHECK(own == kGated || kind == "pre_norm" || kind == "post_norm", where,
                 ": unknown kind `", kind, "`; known: gated, pre_norm, post_norm");
   BlockShape shape;
+  shape.pre_norms = kind != "post_norm";
   for (const auto& [name, number] : numbers) {
     bool there = false;
     const auto set = [&, value = number, key = name](auto& field) {
