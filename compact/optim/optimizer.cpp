@@ -112,7 +112,7 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions option
   const uint64_t key = derive(options_.seed, kOptimizerLabel);
   COMPACT_CHECK(
       !options_.tree_sums || options_.zero < 2,
-      "[optimizer] from zero 2 on ranks are summed before passes: their order is no tree's");
+      "[optimizer] from zero 2 on ranks are summed before passes, not in the order of a tree");
   const bool several = options_.group && options_.group->size() > 1;
   const OptimizerInfo& kind = *options_.kind;
   std::vector<int64_t> owned;  // bytes of each parameter's state that one rank alone may hold

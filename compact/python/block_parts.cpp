@@ -140,10 +140,10 @@ Block::PartPtr Block::make(const Variant& v) const {
     return part;
   }
   const Network::Affine norm = at(shape.pre_norms ? "attn.norm" : "final.norm");
-  add_ungated_block(*part, 0, name_, policy_,
-                    {norm, at("attn.qkv"), at("attn.out"), at("mlp.norm"), at("mlp.up"),
-                     at("mlp.down")},
-                    shape, attention);
+  add_ungated_block(
+      *part, 0, name_, policy_,
+      {norm, at("attn.qkv"), at("attn.out"), at("mlp.norm"), at("mlp.up"), at("mlp.down")}, shape,
+      attention);
   if (!shape.pre_norms) part->add(layer_norm_stage(shape.eps), {norm.weight, norm.bias});
   part->segment.finish();
   return part;

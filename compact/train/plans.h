@@ -9,8 +9,8 @@
 
 #include "compact/config/config.h"
 #include "compact/config/memory_limit.h"
-#include "compact/plan/search.h"
 #include "compact/plan/request.h"
+#include "compact/plan/search.h"
 #include "compact/plan/speed.h"
 #include "compact/tasks/task.h"
 

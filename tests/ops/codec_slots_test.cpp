@@ -205,8 +205,8 @@ TEST(CodecSlotsBias, WeightGradientsAreUnbiased) {
   EXPECT_EQ(moved, 1) << "only the gradient of `down` may vary";
 }
 
-// What attention made of exact queries and keys goes with no others: whatever its own slot holds,
-// it is made again from those that come back rounded, so that probabilities sum to 1.
+// What attention made of exact queries and keys cannot be used with others: whatever its own slot
+// holds, it is made again from those that come back rounded, so that probabilities sum to 1.
 TEST(CodecSlotsBias, AttentionGoesWithItsInputAsItComesBack) {
   Block block(at::kFloat);
   const Tensors exact = run_block(block, *block.segment({}));

@@ -196,7 +196,7 @@ TEST(Policy, RolesBesideNames) {
   EXPECT_EQ(p.slot("layers.1.mlp.product", Role::kProduct).text(), "sketch");
   EXPECT_EQ(p.slot("layers.0.mlp.silu", Role::kGate).text(), "recompute");
   EXPECT_EQ(p.slot("layers.0.attn.qkv", Role::kQkv).text(), "offload");
-  // A name is no role.
+  // A name is not a role.
   EXPECT_EQ(p.slot("norm").text(), "offload");
   EXPECT_EQ(p.slot("role:norm").text(), "offload");
   EXPECT_EQ(Policy::parse(p.str(), "again").str(), p.str());

@@ -131,7 +131,7 @@ TEST(Optimizer, RefusesBadInput) {
   EXPECT_THROW(Optimizer({&parts}, {}), InputError);
 }
 
-// Kernels read memory by the type that they are told.
+// Kernels read memory by the type that they are given.
 TEST(Optimizer, RefusesGradientsAndMomentsOfOtherTypes) {
   Toy toy({});
   Optimizer optimizer(toy.pointers(), {});

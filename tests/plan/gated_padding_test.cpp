@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gated decoders whose MLP has a width that is no multiple of 8: they compute what the same without
-// padding does, and padding stays 0 whatever trains it.
+// Gated decoders whose MLP has a width that is not a multiple of 8: they compute what the same
+// without padding does, and padding stays 0 whatever trains it.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
@@ -35,7 +35,7 @@ StepInputs batch(int64_t number) {
   return {{ids.narrow(1, 0, 16).contiguous()}, ids.narrow(1, 1, 16).contiguous()};
 }
 
-// What of a parameter's weight, or of its gradient, is no padding.
+// A parameter's weight, or its gradient, without padding.
 at::Tensor real_part(const Parameter& p, const at::Tensor& t) {
   std::vector<at::Tensor> parts;
   int64_t row = 0;

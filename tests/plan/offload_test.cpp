@@ -133,13 +133,13 @@ TEST_F(OffloadPlans, NothingComesBackForWhatDoesNotRun) {
   EXPECT_THAT(back([&] { z.backward(g); }), ElementsAre("1", "1", "1", "1"));
 }
 
-// A stage whose backward pass fails as often as it is told to.
+// A stage whose backward pass fails so many times.
 struct Failing final : Stage {
   mutable int failures = 0;
   Needs needs() const override { return {.input = true}; }
   at::Tensor forward(Forward& f) const override { return f.input * 2; }
   at::Tensor backward(Backward& b) const override {
-    TORCH_CHECK(failures-- <= 0, "as told");
+    TORCH_CHECK(failures-- <= 0, "as asked");
     return b.gy * 2;
   }
 };

@@ -99,7 +99,7 @@ inline std::vector<SegmentOption> block_options(const PlanRequest& r, const Spee
 }
 
 inline BudgetSearch planner_of(const BudgetSearch::Step& step, Allowed allowed,
-                                const Speed& speed) {
+                               const Speed& speed) {
   return {step, allowed, speed};
 }
 inline BudgetSearch planner_of(const PlanRequest& r, Allowed allowed, const Speed& speed) {

@@ -120,7 +120,7 @@ TEST(TaskBudget, BoundsPresetsThatQuantize) {
   c.per_device_train_batch_size = 32;
   c.preset = "off";
   c.budget = std::to_string((four + eight) / 2) + "B";
-  // What a convolution could not do were it --preset auto is no matter here.
+  // What --preset auto could do with a convolution does not matter here.
   for (const char* allow : {"lossless", "project"}) {
     c.allow = allow;
     std::ostringstream console;

@@ -76,8 +76,7 @@ void Encoder::add_block(const UngatedBlock& l, int64_t i) {
                             .dropout = config_.hidden_dropout,
                             .pre_norms = false,
                             .gelu_tanh = config_.gelu_tanh};
-  add_ungated_block(part, first, name, policy(), l, shape,
-                    attention_of(shape, device(), dtype()));
+  add_ungated_block(part, first, name, policy(), l, shape, attention_of(shape, device(), dtype()));
   part.segment.finish();
 }
 
@@ -138,7 +137,8 @@ std::vector<std::pair<std::string, at::Tensor>> Encoder::named_tensors() const {
     put(all, name + "attention.output.LayerNorm", l.mlp_norm);
     put(all, name + "intermediate.dense", l.up);
     put(all, name + "output.dense", l.down);
-    put(all, name + "output.LayerNorm", i + 1 < layers_.size() ? layers_[i + 1].attn_norm : final_norm_);
+    put(all, name + "output.LayerNorm",
+        i + 1 < layers_.size() ? layers_[i + 1].attn_norm : final_norm_);
   }
   const bool bert = config_.kind == EncoderKind::kBert;
   put(all, bert ? base + "pooler.dense" : "classifier.dense", pooler_);

@@ -66,8 +66,7 @@ void Gpt2::add_block(const UngatedBlock& block, int64_t i) {
   const std::string name = cat("layers.", i);
   Part& part =
       add_part(name, slot_of(policy(), name + ".attn.input", Role::kInput, config_.n_embd));
-  add_ungated_block(part, 0, name, policy(), block, shape,
-                    attention_of(shape, device(), dtype()));
+  add_ungated_block(part, 0, name, policy(), block, shape, attention_of(shape, device(), dtype()));
   part.segment.finish();
 }
 
