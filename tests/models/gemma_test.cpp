@@ -11,6 +11,7 @@
 #include "compact/base/check.h"
 #include "compact/models/config_rows.h"
 #include "tests/models/tiny_decoder.h"
+#include "tests/temporary_folder.h"
 
 namespace compact {
 namespace {
@@ -131,12 +132,7 @@ TEST(Gemma, RefusesWithKeyRuleAndValue) {
   for (const auto& [third, change, message] : cases) {
     json config = write_config(tiny_gemma(third));
     config.update(change);
-    try {
-      read_config<GemmaConfig>(config, "here");
-      ADD_FAILURE() << message;
-    } catch (const InputError& e) {
-      EXPECT_THAT(e.what(), HasSubstr(message));
-    }
+    EXPECT_THAT(error_of([&] { read_config<GemmaConfig>(config, "here"); }), HasSubstr(message));
   }
 }
 

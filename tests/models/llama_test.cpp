@@ -10,6 +10,7 @@
 #include "compact/models/config_rows.h"
 #include "compact/models/llama/sizes.h"
 #include "tests/models/tiny_llama.h"
+#include "tests/temporary_folder.h"
 
 namespace compact {
 namespace {
@@ -206,12 +207,7 @@ TEST(Llama, SequencesOfNoTokensCostNothing) {
 }
 
 std::string refusal(const std::string& preset, const std::string& more, LlamaConfig c = shape()) {
-  try {
-    const Llama model(c, policy(preset, more), {.max_length = 16});
-  } catch (const InputError& e) {
-    return e.what();
-  }
-  return "";
+  return error_of([&] { Llama(c, policy(preset, more), {.max_length = 16}); });
 }
 
 TEST(Llama, RefusesPoliciesThatCannotBe) {

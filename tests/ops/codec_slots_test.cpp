@@ -9,6 +9,7 @@
 #include "compact/ops/policy/policy.h"
 #include "compact/ops/stages/map_stages.h"
 #include "tests/ops/block.h"
+#include "tests/temporary_folder.h"
 
 namespace compact {
 namespace {
@@ -96,12 +97,7 @@ TEST_P(CodecSlots, SecondBackwardGivesTheSame) {
 
 // What set_codec() says of a slot and a codec; empty where it takes it.
 std::string refused_codec(Segment& segment, const char* slot, const char* treatment) {
-  try {
-    segment.set_codec(slot, Treatment::parse(treatment));
-  } catch (const InputError& e) {
-    return e.what();
-  }
-  return "";
+  return error_of([&] { segment.set_codec(slot, Treatment::parse(treatment)); });
 }
 
 std::string treatment_of(const Segment& segment, const std::string& slot) {

@@ -292,14 +292,7 @@ TEST(SlotLines, OneForAllLayersThatAgree) {
 
 TEST_F(Budget, ImpossibleOnesSayTheLeastPeak) {
   BudgetSearch planner = planner_of(request_, {}, speed_);
-  const int64_t least = planner.least_peak();
-  try {
-    planner.choose(least - 1, [] { return "less"; });
-    FAIL() << "a budget below the least peak was met";
-  } catch (const BudgetError& e) {
-    EXPECT_EQ(e.peak, least);
-    EXPECT_THAT(e.what(), HasSubstr("would fit with less"));
-  }
+  expect_impossible_says_what_would_fit(planner);
   EXPECT_THROW(planner.choose(0), InputError);
 }
 

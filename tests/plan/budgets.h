@@ -2,6 +2,7 @@
 // What holds of policies that are chosen under budgets, whatever the network.
 #pragma once
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -37,6 +38,18 @@ inline void expect_peaks_fall(BudgetSearch& planner, int64_t off, int steps, dou
     seconds = chosen.seconds;
   }
   EXPECT_GT(distinct, 5);
+}
+
+inline void expect_impossible_says_what_would_fit(BudgetSearch& planner) {
+  const int64_t least = planner.least_peak();
+  EXPECT_FALSE(planner.find(least - 1));
+  try {
+    planner.choose(least - 1, [] { return "less"; });
+    FAIL() << "a budget below the least peak was met";
+  } catch (const BudgetError& e) {
+    EXPECT_EQ(e.peak, least);
+    EXPECT_THAT(e.what(), testing::HasSubstr("would fit with less"));
+  }
 }
 
 }  // namespace compact
