@@ -201,8 +201,9 @@ TEST(Srht, SaysWhichRowsAGpuHolds) {
   for (const auto& [name, kib, most] : gpus) {
     const kernels::Gpu gpu{.name = name, .shared_memory = kib << 10};
     check_srht_row(most, gpu);
-    EXPECT_THAT(error_of([&] { check_srht_row(most + 1, gpu); }),
-                testing::AllOf(testing::HasSubstr(std::to_string(most + 1)), testing::HasSubstr(name)));
+    EXPECT_THAT(
+        error_of([&] { check_srht_row(most + 1, gpu); }),
+        testing::AllOf(testing::HasSubstr(std::to_string(most + 1)), testing::HasSubstr(name)));
   }
 }
 
