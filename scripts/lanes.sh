@@ -3,7 +3,7 @@
 # The lanes of .ci/run, and which of them need not run again. Sourced after lib.sh.
 
 # In their order.
-lanes=(tests format docs compilers fuzz cuda quick-start older)
+lanes=(tests wheel format docs compilers fuzz cuda quick-start older)
 
 # What a lane reads, for those that only run where it has changed. tests/cmake/lanes.py holds these
 # paths against what their sources include.
@@ -12,10 +12,18 @@ declare -A lane_inputs=(
     compact/json compact/kernels compact/models compact/networks compact/ops compact/optim compact/parallel
     compact/train/run_state_json.cpp compact/train/run_state_json.h scripts/fuzz.sh"
   [cuda]="compact/base compact/kernels tests/kernels scripts/kernel_resources.py"
+  [compilers]="bench/CMakeLists.txt bench/*.cpp bench/*.h bench/rivals/*.cpp compact presets tests/CMakeLists.txt tests/*.h tests/*/*.txt
+    tests/*/*.cpp tests/*/*.h scripts/compilers.sh"
+  [older]="compact examples presets tests/CMakeLists.txt tests/suites.cmake tests/*.h tests/cli/stored tests/*/*.json tests/*/*.model
+    tests/*/*.txt tests/*/*.cpp tests/*/*.h scripts/summary.py scripts/test.sh"
+  [wheel]="LICENSE README.md compact pyproject.toml python/compact python/tests/wheel.py"
 )
 every_lane_inputs=(.ci CMakeLists.txt CMakePresets.json cmake scripts/cuda.sh scripts/lanes.sh scripts/lib.sh)
 version_of_fuzz() { clang++-16 --version; }
 version_of_cuda() { "$(find_nvcc)" --version; }
+version_of_compilers() { :; }
+version_of_older() { grep -m 1 '^flags' /proc/cpuinfo && { ls "${COMPACT_DATA:-../shared/data}" || echo "no data"; }; }
+version_of_wheel() { cmake --version; }
 
 # Which inputs a lane has passed with is kept outside the tree, on the machine where it passed, and
 # in .ci/passed (lines of lane, key and time), which is committed: with the same bytes, compilers and
@@ -25,13 +33,13 @@ committed_records=$root/.ci/passed
 
 # lane_key LANE: a hash of all that it reads and of what compiles it; fails where that is not known.
 lane_key() {
-  local text paths=()
+  local text
   [[ -n ${lane_inputs[$1]:-} ]] || return 1
-  read -r -d '' -a paths <<<"${lane_inputs[$1]}" || true
   text=$(
     set -o pipefail
     exec 2>/dev/null
-    cd "$root" && find "${every_lane_inputs[@]}" "${paths[@]}" -type f ! -name '*.pyc' ! -path .ci/passed -print0 |
+    # shellcheck disable=SC2086  # patterns
+    cd "$root" && find "${every_lane_inputs[@]}" ${lane_inputs[$1]} -type f ! -name '*.pyc' ! -path .ci/passed -print0 |
       LC_ALL=C sort -z | xargs -0 sha256sum &&
       "version_of_$1" && g++ --version && (ensure_torch >&2 && cat "$TORCH_DIR/version.py")
   ) && hash_of <<<"$text"

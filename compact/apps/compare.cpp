@@ -16,6 +16,7 @@
 #include "compact/base/file.h"
 #include "compact/base/text.h"
 #include "compact/config/exit_codes.h"
+#include "compact/config/option.h"
 #include "compact/report/report_page.h"
 #include "compact/report/run_report.h"
 #include "compact/tasks/config_check.h"
@@ -28,10 +29,33 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// The warnings of a run about options without effect, which it will print.
+std::vector<std::string> ignored_options_of(const TrainConfig& c) {
+  std::vector<std::string> lines = ignored_options(c);
+  say_unused_bits(c, c.preset == "auto" ? Policy() : make_policy(c, lines), lines);
+  return lines;
+}
+
+// Leaves an option that all runs were given out of those that it takes no effect in, where there is
+// one that it takes effect in: they would warn of it.
+void leave_out_unread(const CompareOptions& options, std::vector<CompareEntry>& entries) {
+  for (const std::string& argument : options.train_arguments) {
+    const std::string flag = argument.substr(0, argument.find('='));
+    std::vector<CompareEntry*> unread;
+    for (CompareEntry& entry : entries) {
+      const std::vector<std::string> ignored = ignored_options_of(entry.config);
+      if (std::ranges::any_of(ignored,
+                              [&](const auto& line) { return line.starts_with(flag + " "); }))
+        unread.push_back(&entry);
+    }
+    if (unread.size() == entries.size()) continue;
+    for (CompareEntry* entry : unread) std::erase(entry->arguments, argument);
+  }
+}
+
 std::vector<CompareEntry> entries_of(const CompareOptions& options) {
   COMPACT_CHECK(!options.presets.empty(), "--presets A,B,... is needed");
   std::vector<CompareEntry> entries;
-  std::vector<std::string> ignored;  // the runs will print these warnings
   for (const std::string& preset : options.presets) {
     CompareEntry entry = compare_entry(preset, options.config, options.train_arguments);
     COMPACT_CHECK(entry.budget_share == 0 || !entries.empty(), "--presets: ", entry.name,
@@ -41,9 +65,10 @@ std::vector<CompareEntry> entries_of(const CompareOptions& options) {
                     "` comes twice; name one: `NAME=", trim(preset), "`");
     }
     check_run(entry.config);
-    if (entry.config.preset != "auto") make_policy(entry.config, ignored);
+    ignored_options_of(entry.config);  // an error before anything runs
     entries.push_back(std::move(entry));
   }
+  leave_out_unread(options, entries);
   return entries;
 }
 

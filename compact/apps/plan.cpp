@@ -183,6 +183,7 @@ void print_plan(const PlanOptions& o, std::ostream& out) {
 
   const Task task = task_named(c.task).open(c, {}, warnings);
   Policy policy = c.preset == "auto" ? Policy() : make_policy(c, warnings);
+  say_unused_bits(c, policy, warnings);
   Plans plans(c, task, device, o.world_size, o.stated);
   Reported to{out, {}};
   to.json["model"] = c.model.empty() ? c.model_name_or_path : c.model;

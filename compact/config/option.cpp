@@ -186,15 +186,21 @@ void check_values(const TrainConfig& config) {
 
 std::vector<std::string> ignored_options(const TrainConfig& config) {
   std::vector<std::string> lines;
+  // Empty where `value` is one of them, else all of them.
+  const auto unless = [](const std::string& value, const std::vector<std::string>& values) {
+    std::string all;
+    if (std::ranges::find(values, value) != values.end()) return all;
+    for (const std::string& v : values) all += (all.empty() ? "" : ", ") + v;
+    return all;
+  };
   for (const ConfigOption& option : config_options()) {
     if (!is_given(config, option)) continue;
-    std::string readers;
-    if (std::ranges::find(option.tasks, config.task) == option.tasks.end()) {
-      for (const std::string& task : option.tasks) readers += (readers.empty() ? "" : ", ") + task;
+    std::string readers = unless(config.task, option.tasks);
+    if (const auto& [other, values] = option.beside; !other.empty()) {
+      const ConfigOption& row = named(config_options(), other, "option");
+      const std::string wanted = unless(option_text(config, row), values);
+      if (!wanted.empty()) readers = cat("--", other, " ", wanted);
     }
-    const auto& [other, value] = option.beside;
-    if (!other.empty() && option_text(config, named(config_options(), other, "option")) != value)
-      readers = cat("--", other, " ", value);
     if (!readers.empty())
       lines.push_back(cat("--", option.name, " takes no effect: it is for ", readers));
   }

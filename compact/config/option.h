@@ -105,9 +105,10 @@ struct ConfigOption {
   TextForm form = {};
   Required<ResumeRule> resume;
   uint32_t commands = Commands::kRunOrPlan;
-  std::vector<OtherHelp> elsewhere = {};            // another `help` for some commands
-  std::vector<std::string> tasks = {};              // tasks that read it; empty: all
-  std::pair<std::string, std::string> beside = {};  // an option and its value that read it
+  std::vector<OtherHelp> elsewhere = {};  // another `help` for some commands
+  std::vector<std::string> tasks = {};    // tasks that read it; empty: all
+  // An option, and those of its values that read this one.
+  std::pair<std::string, std::vector<std::string>> beside = {};
   std::string projects = {};  // the setting of `project` lines that it overrides
   std::string group = {};     // heading of its part of the table
 };

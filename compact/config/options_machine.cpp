@@ -133,7 +133,7 @@ OptionGroup options_of_memory() {
            .help = "what --preset auto may give up where nothing exact fits",
            .values = "lossless, quantize, project or A,B",
            .resume = kFree,
-           .beside = {"preset", "auto"}},
+           .beside = {"preset", {"auto"}}},
           {.name = "policy",
            .member = &C::policy,
            .help = "a policy file, above the preset",

@@ -143,13 +143,14 @@ std::vector<std::string> Group::gather(const std::string& text, bool patiently) 
   const at::Tensor lengths = at::zeros({size_}, at::kLong);
   auto* length = lengths.mutable_data_ptr<int64_t>();
   length[rank_] = static_cast<int64_t>(text.size());
-  patiently ? sum_patiently(lengths) : add(lengths);
+  const auto sum = [&](const at::Tensor& t) { patiently ? sum_patiently(t) : add(t); };
+  sum(lengths);
   const int64_t most = *std::max_element(length, length + size_);
   // Every rank writes its row; other rows are zeros, so the sum has all.
   const at::Tensor all = at::zeros({size_, std::max<int64_t>(most, 1)}, at::kByte);
   auto* bytes = reinterpret_cast<char*>(all.mutable_data_ptr<uint8_t>());
   std::memcpy(bytes + rank_ * all.size(1), text.data(), text.size());
-  add(all);
+  sum(all);
   std::vector<std::string> texts;
   for (int r = 0; r < size_; ++r) {
     texts.emplace_back(bytes + r * all.size(1), static_cast<size_t>(length[r]));

@@ -316,7 +316,10 @@ int64_t BudgetSearch::least_peak() {
   for (size_t i = variants_.levels().size(); i-- > 0;) {
     Level& l = level(i);
     if (l.least >= peak) continue;
-    consider(*below(l, l.least));
+    const auto least = below(l, l.least);
+    COMPACT_CHECK(least, "[plan] no policy of level ", i, " takes the ", l.least,
+                  " bytes that its least was found to be");
+    consider(*least);
     auto candidate = below(l, peak - 1);
     while (candidate) {
       consider(*candidate);

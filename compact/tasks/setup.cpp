@@ -89,6 +89,16 @@ Policy make_policy(const TrainConfig& c, std::vector<std::string>& warnings) {
   return policy;
 }
 
+void say_unused_bits(const TrainConfig& c, const Policy& policy,
+                     std::vector<std::string>& warnings) {
+  for (const ConfigOption& option : config_options()) {
+    if (!option.name.starts_with("bits_") || !is_given(c, option) || policy.fewest_open_bits())
+      continue;
+    warnings.push_back(cat("--", option.name, " takes no effect: preset `", c.preset,
+                           "` leaves no bits open (`adapt=N`)"));
+  }
+}
+
 int64_t samples_of_step(const TrainConfig& c, int64_t ranks) {
   return c.per_device_train_batch_size * c.gradient_accumulation_steps * ranks;
 }

@@ -36,6 +36,10 @@ at::ScalarType dtype_of(const std::string& name);
 // The policy of preset, policy file, --rank and the like, and --set, in this order. Options without
 // effect add lines to `warnings`. Not for --preset auto, which needs the model: see plans.h.
 Policy make_policy(const TrainConfig& config, std::vector<std::string>& warnings);
+// A line in `warnings` for each --bits_* option that is given though the policy leaves no bits
+// open.
+void say_unused_bits(const TrainConfig& config, const Policy& policy,
+                     std::vector<std::string>& warnings);
 
 // Samples of an update.
 int64_t samples_of_step(const TrainConfig& config, int64_t ranks);

@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include "compact/base/check.h"
+#include "compact/base/named.h"
 #include "compact/config/memory_limit.h"
 #include "compact/config/option.h"
 #include "compact/config/precision.h"
@@ -48,11 +49,11 @@ std::string Run::begin() {
   if (c_.threads > 0) at::set_num_threads(static_cast<int>(c_.threads));
   install_counting_allocator();
   warnings_ = ignored_options(c_);
-  if (group_.size() == 1 && c_.zero != TrainConfig().zero) {
-    warnings_.push_back(cat("--zero ", c_.zero, " takes no effect in one process"));
-  }
-  if (group_.size() == 1 && c_.reduce_dtype != TrainConfig().reduce_dtype) {
-    warnings_.push_back(cat("--reduce_dtype ", c_.reduce_dtype, " takes no effect in one process"));
+  for (const char* name : {"zero", "reduce_dtype", "ddp_timeout"}) {
+    const ConfigOption& option = named(config_options(), name, "option");
+    if (group_.size() > 1 || !is_given(c_, option)) continue;
+    warnings_.push_back(
+        cat("--", name, " ", option_text(c_, option), " takes no effect in one process"));
   }
   check_same_options(group_, c_);
   device_ = rank_device(group_, device_of(c_.device, warnings_));
@@ -67,6 +68,7 @@ std::string Run::begin() {
   } else if (c_.preset != "auto") {
     policy_ = make_policy(c_, warnings_);
   }
+  say_unused_bits(c_, policy_, warnings_);
   return checkpoint;
 }
 

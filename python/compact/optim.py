@@ -27,11 +27,10 @@ are bit for bit those of release=False. Every backward pass that reaches a param
 that was meant for something else (an attribution, another loss), and step() ends the step. Errors are: a
 second gradient before step(), zero_grad() in its place (an update cannot be taken back; step() ends what an
 exception broke off, too, and so does load_state_dict()), settings that change between backward() and
-step(), grad_scale, a process group (DDP sums later), weights split over ranks, and step() of another of this
-package's optimizers for the same parameters; of two with release=True the one made last has them.
-What cannot be seen: an optimizer of torch finds no gradients of these parameters; gradients are not clipped, and
-nothing says so but compact.hf.Callback (Trainer: max_grad_norm=0; clip_grad_norm_ returns 0); GradScaler's step()
-fails when the updates were made;
+step(), grad_scale, a process group (DDP sums later), weights split over ranks, and step() of another optimizer,
+also of torch's, for the same parameters; of two with release=True the one made last has them.
+What cannot be seen: gradients are not clipped, and nothing says so but compact.hf.Callback (Trainer:
+max_grad_norm=0; clip_grad_norm_ returns 0); GradScaler's step() fails when the updates were made;
 model.zero_grad() in place of the optimizer's throws nothing away; hooks of others after the backward pass
 see no gradients; a weight that is read without a gradient (`weight.detach()`) inside torch.utils.checkpoint,
 and with one elsewhere, is read again when it has changed, and so is one of a module that runs twice under

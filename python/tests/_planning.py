@@ -10,8 +10,9 @@ import compact
 from compact.layers import masks
 
 
-def measured(name, policy, given, optimizer=lambda p: torch.optim.AdamW(p, fused=True), clip=True, autocast=None):
-    """The most that a step takes, weights, gradients and moments included."""
+def measured(name, policy, given, optimizer=lambda p: torch.optim.AdamW(p, fused=True), clip=True, autocast=None,
+             make=make):
+    """The most that a step of `make(name)` takes, weights, gradients and moments included."""
     gc.collect()  # what dies while the meter counts would be taken off
     masks._last.result = ()  # lengths of an earlier model's samples
     with compact.Meter() as meter:

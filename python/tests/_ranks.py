@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One of two processes that train a model: DDP, FSDP2 or FSDP1 ("flat"), beside one process with both batches."""
+"""One of two processes that train models: DDP, FSDP2 or FSDP1 ("flat"), beside one process with both batches."""
 import copy
+import datetime
+import json
 import os
 import sys
 
@@ -58,8 +60,7 @@ def same_weights(trained, reference, most):
             assert float((p - wanted[n]).norm() / wanted[n].norm()) < most, n
 
 
-def main(way, name, policy):
-    dist.init_process_group("gloo")
+def train(way, name, policy):
     rank, size = dist.get_rank(), dist.get_world_size()
     model, given = make(name), inputs(name, batch=4)
     if way.endswith("lora"):
@@ -119,6 +120,13 @@ def main(way, name, policy):
     for layer in compact.report(model).layers:
         assert layer.served_as and layer.calls == steps and not layer.own_forward, layer
     assert name != "llama" or policy == "off" or f"in chunks, {steps} passes" in compact.report(model).loss
+
+
+def main(cases):
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+    for case in json.loads(cases):
+        train(*case.split("/"))
+        print(f"passed {case};", flush=True)
     dist.destroy_process_group()
     # Threads of torch that wake while Python ends take the process with them ("terminate called").
     sys.stdout.flush()
@@ -126,4 +134,4 @@ def main(way, name, policy):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1])

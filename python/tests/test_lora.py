@@ -5,10 +5,10 @@ import pickle
 
 import pytest
 import torch
+from _planning import measured
 from _reasons import reasons
 from conftest import MODELS, applied, error, gradients, in_double, inputs, make
 from test_families import distance
-from test_plan import measured
 from test_trainer import text, train
 from torch import nn
 
@@ -327,18 +327,17 @@ def test_trainer(checkpointing, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
-def test_plans_are_those_of_a_step(name, monkeypatch):
+def test_plans_are_those_of_a_step(name):
     given = inputs(name, batch=2, length=64)
     plan = compact.plan(adapted(name), given, policies=("plain", "off", "exact", "recompute"))
     assert not plan["failed"]
-    monkeypatch.setattr("test_plan.make", adapted)
     for row in plan["rows"]:
         # Numbers in Python that tensors are multiplied by, as scales of adapters.
         beside = 200 if row["policy"] == "plain" else 0
-        assert 0 <= measured(name, row["policy"], given) - row["peak"] <= beside, row
+        assert 0 <= measured(name, row["policy"], given, make=adapted) - row["peak"] <= beside, row
 
 
-def test_a_budget_of_bfloat16_with_adapters_in_float32(monkeypatch):
+def test_a_budget_of_bfloat16_with_adapters_in_float32():
     def half(name):
         torch.manual_seed(3)
         return peft.get_peft_model(make(name).bfloat16(), settings(name, lora_dropout=0.1))
@@ -346,5 +345,4 @@ def test_a_budget_of_bfloat16_with_adapters_in_float32(monkeypatch):
     given = inputs("llama", batch=4, length=96)
     assert compact.plan(half("llama"), (4, 96), policies=(), budget="75%").policy
     plan = compact.plan(half("llama"), given, policies=(), budget="75%")
-    monkeypatch.setattr("test_plan.make", half)
-    assert measured("llama", plan.policy, given) == plan["rows"][-1]["peak"] <= plan["budget"]
+    assert measured("llama", plan.policy, given, make=half) == plan["rows"][-1]["peak"] <= plan["budget"]

@@ -235,7 +235,7 @@ class Rounded(nn.Module):
         ('budget must be bytes, as 800000000, "10GiB"', (2, 64), {"budget": "much"}),
         ("budget must be bytes", (2, 64), {"budget": -1}),
         ("allow must be one of", (2, 64), {"allow": "anything"}),
-        *(('device must be "cpu", "cuda" or the number of a GPU', (2, 64), {"device": device}) for device in ("meta", "gpu", -1, True, 1.5)),
+        *(('device must be "cpu", "cuda" or the number of a GPU', (2, 64), {"device": device}) for device in ("meta", "gpu", -1, 128, 300, "cuda:256", "cuda:300", True, 1.5)),
         ("optimizer must be a class", (2, 64), {"optimizer": "adamw"}),
         ("or None, is an object of SGD", (2, 64), {"optimizer": torch.optim.SGD([torch.zeros(1)])}),
         ("projected gradients need compact.optim", (2, 64), {"budget": "90%", "allow": "quantize,project"}),

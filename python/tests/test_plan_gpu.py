@@ -57,6 +57,13 @@ def test_gpus_by_their_names():
     assert {"h100", "4090"} <= set(ops.gpu_names())
 
 
+def test_a_number_of_no_gpu_that_is_here(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(ValueError, match="device is number 2, and there are 2 GPUs here: gpu= names another one"):
+        planned(device=2)
+
+
 def chosen(**settings):
     """Where a budget asks for much of what rebuilding gives."""
     plan = planned(large(hidden_size=512, num_hidden_layers=4), (16, 128), policies=("plain",), budget="60%", **settings)

@@ -114,8 +114,11 @@ def test_an_optimizer_of_steps_beside_one_that_releases():
     plain = compact.optim.Muon(net)
     before = [p.clone() for p in net.parameters()]
     loss_of(net).backward()
+    of_torch = torch.optim.SGD(net.parameters(), lr=1.0)
     with pytest.raises(RuntimeError, match="Muon: another optimizer .compact.optim.AdamW, release=True. updates .* delete it"):
         plain.step()
+    with pytest.raises(RuntimeError, match="SGD: another optimizer .compact.optim.AdamW, release=True. updates .* delete it"):
+        of_torch.step()
     assert same_bits(before, net.parameters()) and not plain.state
     old.step()
     del old

@@ -61,6 +61,50 @@ def test_losses_step_by_step(name, settings, tmp_path):
         assert all(row.calls and not row.own_forward for row in compact.report(model).layers)
 
 
+def padded(count=22, length=32):
+    rows = text(count, length)
+    for i, row in enumerate(rows):
+        end = 2 + i * 13 % 30
+        row["attention_mask"] = (torch.arange(length) < end).long()
+        row["labels"][end:] = -100
+    return rows
+
+
+class InOrder(Trainer):
+    def _get_train_sampler(self, *args):
+        return torch.utils.data.SequentialSampler(self.train_dataset)
+
+
+def test_a_shorter_last_window_is_the_mean_over_its_tokens(tmp_path):
+    # 11 micro-batches an epoch: windows of 4, 4 and 3.
+    data, sgd, plain, losses = padded(), {"lr": 0.05}, make("llama").train(), []
+    optimizer = torch.optim.SGD(plain.parameters(), **sgd)
+    for first in 2 * [0, 8, 16]:
+        window, total = data[first : first + 8], 0.0
+        count = sum(int((row["labels"][1:] != -100).sum()) for row in window)
+        for i in range(0, len(window), 2):
+            batch = {key: torch.stack([row[key] for row in window[i : i + 2]]) for key in window[0]}
+            labels = batch.pop("labels")[:, 1:]
+            loss = torch.nn.functional.cross_entropy(plain(**batch).logits[:, :-1].transpose(1, 2), labels, reduction="sum") / count
+            loss.backward()
+            total += loss.item()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(total)
+    model = compact.apply(make("llama"), "exact")
+    args = TrainingArguments(
+        output_dir=str(tmp_path), per_device_train_batch_size=2, gradient_accumulation_steps=4, num_train_epochs=2, logging_steps=1, report_to=[],
+        use_cpu=True, disable_tqdm=True, save_strategy="no", lr_scheduler_type="constant", max_grad_norm=0,
+    )  # fmt: skip
+    trainer = InOrder(
+        model=model, args=args, train_dataset=data, callbacks=[compact.hf.Callback()], optimizer_cls_and_kwargs=(torch.optim.SGD, sgd)
+    )
+    trainer.train()
+    assert [row["loss"] for row in trainer.state.log_history if "loss" in row] == pytest.approx(losses, abs=1e-5)
+    for (name, p), q in zip(model.named_parameters(), plain.parameters()):
+        torch.testing.assert_close(p, q, atol=1e-6, rtol=0, msg=name)
+
+
 def test_gradient_checkpointing_is_taken_back(tmp_path):
     _, plain = train(make("llama"), tmp_path / "plain", text(), gradient_checkpointing=True)
     model = compact.apply(make("llama"), "recompute")

@@ -215,6 +215,29 @@ TEST_F(Compare, ABudgetCanBeAPartOfTheFirstPeak) {
               HasSubstr("--preset\nauto\n--allow=quantize\n--budget=256B\n"));
 }
 
+TEST_F(Compare, WhatOneRunReadsIsNotGivenToThoseThatWouldWarnOfIt) {
+  options.config.allow = "quantize";
+  options.config.rank = 8;
+  options.config.min_lr_ratio = 0.5;
+  options.config.lr_scheduler_type = "constant";
+  options.train_arguments = {"--allow=quantize", "--rank=8", "--min_lr_ratio=0.5"};
+  EXPECT_EQ(run({"off", "compact", "exact --allow project"}), 0);
+  const std::string log = read(program() + ".log");
+  EXPECT_THAT(log, HasSubstr("train\n--allow=quantize\n--min_lr_ratio=0.5\n--preset\noff\n"))
+      << "of no effect in any run: each says so";
+  EXPECT_THAT(log,
+              HasSubstr("--allow=quantize\n--rank=8\n--min_lr_ratio=0.5\n--preset\ncompact\n"));
+  EXPECT_THAT(log, HasSubstr("train\n--min_lr_ratio=0.5\n--preset\nexact\n--allow=project\n"));
+
+  std::filesystem::remove_all(folder / "out");
+  std::filesystem::remove(program() + ".log");
+  options.config.rank = 0;
+  options.train_arguments = {"--allow=quantize"};
+  EXPECT_EQ(run({"off", "auto --budget 50%"}), 0);
+  EXPECT_THAT(read(program() + ".log"), HasSubstr("train\n--preset\noff\n"));
+  EXPECT_THAT(read(program() + ".log"), HasSubstr("train\n--allow=quantize\n--preset\nauto\n"));
+}
+
 TEST_F(Compare, APartOfAPeakThatIsNotKnownFails) {
   EXPECT_EQ(run({"recompute", "auto --budget 50%", "off"}), 3);
   EXPECT_THAT(console.str(), HasSubstr("auto failed (exit code 2): --budget in percent"));

@@ -109,8 +109,8 @@ class RankRuns(InFolder):
         self.assertIn(words, lines[0])
         return lines[0]
 
-    def wait_for(self, path, seconds=60):
+    def wait_for(self, path, seconds=60, lines=1):
         end = time.monotonic() + seconds
-        while not (path.exists() and path.stat().st_size):
+        while not (path.exists() and path.read_bytes().count(b"\n") >= lines):
             self.assertLess(time.monotonic(), end)
             time.sleep(0.05)

@@ -49,38 +49,49 @@ class RankFailures(RankRuns):
                       links={"a": model, "b": other}, folder=self.folder)  # fmt: skip
         self.one_message(ranks, 2, "rank 1 has another set of weights")
 
-    def test_long_work_is_no_silence(self):
-        """One rank needs longer than --ddp_timeout for its part of an evaluation or of a checkpoint."""
-        data = self.text("--ddp_timeout=4", "--validation_split=0.6", "--per_device_eval_batch_size=1", steps=2)
-        data = [f for f in data if not f.startswith("--max_eval_samples=")]
-        def trained(out):
-            metrics = out / "metrics.jsonl"
-            return metrics.exists() and metrics.read_text().count("\n") >= 2
+    def stop_a_while(self, ranks):
+        """Rank 1 does nothing for longer than --ddp_timeout=4."""
+        ranks.all[1].send_signal(signal.SIGSTOP)
+        time.sleep(7)
+        ranks.all[1].send_signal(signal.SIGCONT)
 
-        def saving(out):
-            return any(f.is_dir() for f in out.glob(".compact-tmp-*"))
+    def test_a_long_evaluation_is_not_silence(self):
+        flags = self.text("--ddp_timeout=4", "--validation_split=0.6", "--per_device_eval_batch_size=1", steps=2)
+        flags = [f for f in flags if not f.startswith("--max_eval_samples=")]
+        for attempt in range(3):  # on a busy machine the stop may come after that work
+            out = self.folder / f"{attempt}"
+            ranks = Ranks([*flags, "--max_eval_samples=6000", f"--output_dir={out}"])  # which takes seconds
+            self.addCleanup(ranks.kill)
+            self.wait_for(out / "metrics.jsonl", lines=2)
+            time.sleep(1)
+            self.stop_a_while(ranks)
+            done = ranks.finish()
+            if [d[0] for d in done] == [0, 0]:
+                break
+        self.assertEqual([d[0] for d in done], [0, 0], done)
 
-        cases = {
-            "evaluation": (["--max_eval_samples=6000"], trained, 1),  # which takes seconds
-            "checkpoint": (["--max_eval_samples=2", "--save_steps=1"], saving, 0),
-        }
-        for name, (more, begun, later) in cases.items():
-            with self.subTest(name):
-                for attempt in range(3):  # on a busy machine the stop may come after that work
-                    out = self.folder / f"{name}{attempt}"
-                    ranks = Ranks([*data, *more, f"--output_dir={out}"])
-                    self.addCleanup(ranks.kill)
-                    end = time.monotonic() + 60
-                    while not begun(out):
-                        self.assertLess(time.monotonic(), end)
-                    time.sleep(later)
-                    ranks.all[1].send_signal(signal.SIGSTOP)
-                    time.sleep(7)
-                    ranks.all[1].send_signal(signal.SIGCONT)
-                    done = ranks.finish()
-                    if [d[0] for d in done] == [0, 0]:
-                        break
-                self.assertEqual([d[0] for d in done], [0, 0], done)
+    def test_a_long_checkpoint_is_not_silence(self):
+        ranks = Ranks(self.text("--ddp_timeout=4", "--save_steps=1", "--save_total_limit=1", f"--output_dir={self.out}",
+                                steps=100000))  # fmt: skip
+        self.addCleanup(ranks.kill)
+
+        def begun():
+            return any(f.is_dir() for f in self.out.glob(".compact-tmp-*"))
+
+        end = time.monotonic() + 60
+        while True:  # until the stop comes while rank 0 waits for rank 1's part
+            self.assertLess(time.monotonic(), end)
+            if not begun():
+                continue
+            ranks.all[1].send_signal(signal.SIGSTOP)
+            time.sleep(0.5)
+            if begun() and not any(self.out.glob(".compact-tmp-*/optimizer-00002-of-00002.safetensors")):
+                break
+            ranks.all[1].send_signal(signal.SIGCONT)
+        self.stop_a_while(ranks)
+        ranks.all[0].send_signal(signal.SIGINT)
+        done = ranks.finish()
+        self.assertEqual([d[0] for d in done], [130, 130], done)
 
     def test_gone_or_silent(self):
         for number, words in ((signal.SIGKILL, "another rank has gone"), (signal.SIGSTOP, "did not answer")):

@@ -65,7 +65,10 @@ class Conditional(unittest.TestCase):
         globs = [g for g in re.findall(r"\$\{PROJECT_SOURCE_DIR\}/(compact/\S+\.cpp)", fuzz)]
         self.assertGreater(len(globs), 10)
         roots = {"fuzz": [*SOURCE.glob("fuzz/**/*.cpp"), *(f for g in globs for f in SOURCE.glob(g))],
-                 "cuda": [*SOURCE.glob("compact/kernels/**/*.c*"), SOURCE / "tests/kernels/kernel_check.cpp"]}  # fmt: skip
+                 "cuda": [*SOURCE.glob("compact/kernels/**/*.c*"), SOURCE / "tests/kernels/kernel_check.cpp"],
+                 "compilers": [f for folder in ("bench", "compact", "tests") for f in SOURCE.glob(f"{folder}/**/*.cpp")],
+                 "older": [*SOURCE.glob("compact/**/*.cpp"), *SOURCE.glob("tests/*/*.cpp")],
+                 "wheel": [*SOURCE.glob("compact/**/*.cpp"), *SOURCE.glob("python/compact/**/*.py")]}  # fmt: skip
         self.assertEqual(inputs.keys(), roots.keys())
         for lane, files in roots.items():
             todo, seen = [f.relative_to(SOURCE) for f in files], set()

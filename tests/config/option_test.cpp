@@ -135,6 +135,37 @@ TEST(Options, OfOtherValuesAreSaidToTakeNoEffect) {
                                      "--load_best_model_at_end true"));
   c.optim = "sgd", c.preset = "auto", c.load_best_model_at_end = true;
   EXPECT_TRUE(ignored_options(c).empty());
+  c = {};
+  c.max_steps = 10, c.num_train_epochs = 3, c.eval_steps = 5, c.eval_epochs = 1;
+  c.lr_scheduler_type = "constant", c.min_lr_ratio = 0.1, c.optim = "sgd", c.adam_beta1 = 0.8;
+  EXPECT_THAT(
+      ignored_options(c),
+      ::testing::ElementsAre(
+          "--num_train_epochs takes no effect: it is for --max_steps -1",
+          "--min_lr_ratio takes no effect: it is for --lr_scheduler_type cosine, linear, wsd, step",
+          "--adam_beta1 takes no effect: it is for --optim adamw, muon, adam",
+          "--eval_steps takes no effect: it is for --eval_epochs 0"));
+  c.max_steps = -1, c.lr_scheduler_type = "wsd", c.optim = "adam", c.eval_epochs = 0;
+  EXPECT_TRUE(ignored_options(c).empty());
+}
+
+// What an option is for are values that the other option can have, and all but those that it is not
+// for.
+TEST(Options, BesideOthersNameTheirValues) {
+  for (const ConfigOption& option : config_options()) {
+    const auto& [name, values] = option.beside;
+    if (name.empty()) continue;
+    const auto other = std::ranges::find(config_options(), name, &ConfigOption::name);
+    ASSERT_NE(other, config_options().end()) << option.name;
+    for (const std::string& value : values) {
+      TrainConfig c;
+      set_option(c, name, {value}, name);
+      EXPECT_NO_THROW(check_values(c)) << option.name;
+    }
+    if (values.size() > 1) {
+      EXPECT_EQ(values.size() + 1, other->choices.size()) << option.name;
+    }
+  }
 }
 
 }  // namespace

@@ -66,6 +66,17 @@ TEST(Setup, FlagsOverridePresetsAndSayWhereTheyDoNothing) {
   c.preset = "exact";
   make_policy(c, warnings);
   EXPECT_EQ(warnings.size(), 2u);
+  warnings.clear();
+  c.bits_guard = 0;
+  for (const char* preset : {"gact-l2", "gact-l1", "auto"}) {
+    c.preset = preset;
+    say_unused_bits(c, c.preset == "auto" ? Policy() : Policy::preset(preset), warnings);
+  }
+  EXPECT_THAT(warnings, ::testing::ElementsAre(
+                            "--bits_guard takes no effect: preset `gact-l1` leaves no bits "
+                            "open (`adapt=N`)",
+                            "--bits_guard takes no effect: preset `auto` leaves no bits "
+                            "open (`adapt=N`)"));
   c.preset = "compact";
   c.set = {"grad layers.*.mlp.down = project:rank=4"};
   EXPECT_THAT(error_of([&] { make_policy(c, warnings); }), HasSubstr("rank"));

@@ -226,6 +226,10 @@ void keys_of(ConfigRows& rows, LlamaConfig& c) {
   if (!family.says_head_dim && usual_width) rows.leave_out("head_dim");
   rows.size("max_position_embeddings", c.max_position_embeddings);
   check_rotary_heads(b.hidden, b.heads, b.kv_heads, b.head_dim, rows.where());
+  const BlockShape& always = family.config.block;
+  COMPACT_CHECK(b.pre_norms == always.pre_norms && b.post_norms == always.post_norms &&
+                    b.whole_norms == always.whole_norms,
+                rows.where(), ": a block with norms as in another model_type than ", family.type);
   rows.positive("rms_norm_eps", b.eps);
   rows.positive("initializer_range", c.initializer_range);
   multiplier_rows(rows, family, c);

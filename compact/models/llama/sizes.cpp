@@ -83,6 +83,18 @@ LlamaInfo mistral_7b() {
   return named_as("mistral-7b", c);
 }
 
+LlamaInfo olmo2(std::string name, int64_t hidden, int64_t mlp, int64_t layers, int64_t heads) {
+  LlamaInfo info = llama(std::move(name), hidden, mlp, layers, heads);
+  info.config.model_type = "olmo2";
+  info.config.vocab_size = 100352;
+  info.config.max_position_embeddings = 4096;
+  info.config.rope = {.theta = 5e5};
+  BlockShape& block = info.config.block;
+  block.pre_norms = false;
+  block.head_norms = block.post_norms = block.whole_norms = true;
+  return info;
+}
+
 }  // namespace
 
 std::span<const LlamaInfo> llamas() {
@@ -100,6 +112,8 @@ std::span<const LlamaInfo> llamas() {
       qwen3_0_6b(),
       llama3_2_1b(),
       mistral_7b(),
+      olmo2("olmo2-1b", 2048, 8192, 16, 16),
+      olmo2("olmo2-7b", 4096, 11008, 32, 32),
   };
   return all;
 }

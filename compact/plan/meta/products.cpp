@@ -180,6 +180,13 @@ void check_batch(const Tensor& a, const Tensor& b) {
   check_types(a, b);
 }
 
+// What a product adds to, as large as its result; undefined where nothing of it is read, which is
+// then not copied.
+Tensor added(const Tensor& self, const Tensor& out, const at::Scalar& beta) {
+  if (beta.toDouble() == 0) return {};
+  return self.is_same(out) ? self : self.expand(out.sizes());
+}
+
 Tensor mm(const Tensor& a, const Tensor& b) {
   check_product(a, b);
   Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
@@ -204,52 +211,52 @@ Tensor& bmm_out(const Tensor& a, const Tensor& b, Tensor& out) {
   beside_product(out, {}, a, b);
   return out;
 }
-Tensor addmm(const Tensor& self, const Tensor& a, const Tensor& b, const at::Scalar&,
+Tensor addmm(const Tensor& self, const Tensor& a, const Tensor& b, const at::Scalar& beta,
              const at::Scalar&) {
   check_product(a, b);
   check_types(self, a);
   Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
-  beside_product(out, self.expand(out.sizes()), a, b);
+  beside_product(out, added(self, out, beta), a, b);
   return out;
 }
-Tensor& addmm_out(const Tensor& self, const Tensor& a, const Tensor& b, const at::Scalar&,
+Tensor& addmm_out(const Tensor& self, const Tensor& a, const Tensor& b, const at::Scalar& beta,
                   const at::Scalar&, Tensor& out) {
   check_product(a, b);
   check_types(self, a);
   fit(out, {a.size(0), b.size(1)});
-  beside_product(out, self.expand(out.sizes()), a, b);
+  beside_product(out, added(self, out, beta), a, b);
   return out;
 }
-Tensor& addmm_in_place(Tensor& self, const Tensor& a, const Tensor& b, const at::Scalar&,
+Tensor& addmm_in_place(Tensor& self, const Tensor& a, const Tensor& b, const at::Scalar& beta,
                        const at::Scalar&) {
   check_product(a, b);
   check_types(self, a);
   check_sum(self, {a.size(0), b.size(1)});
-  beside_product(self, self, a, b);
+  beside_product(self, added(self, self, beta), a, b);
   return self;
 }
-Tensor baddbmm(const Tensor& self, const Tensor& a, const Tensor& b, const at::Scalar&,
+Tensor baddbmm(const Tensor& self, const Tensor& a, const Tensor& b, const at::Scalar& beta,
                const at::Scalar&) {
   check_batch(a, b);
   check_types(self, a);
   Tensor out = at::empty({a.size(0), a.size(1), b.size(2)}, a.options());
-  beside_product(out, self.expand(out.sizes()), a, b);
+  beside_product(out, added(self, out, beta), a, b);
   return out;
 }
-Tensor& baddbmm_out(const Tensor& self, const Tensor& a, const Tensor& b, const at::Scalar&,
+Tensor& baddbmm_out(const Tensor& self, const Tensor& a, const Tensor& b, const at::Scalar& beta,
                     const at::Scalar&, Tensor& out) {
   check_batch(a, b);
   check_types(self, a);
   fit(out, {a.size(0), a.size(1), b.size(2)});
-  beside_product(out, self.expand(out.sizes()), a, b);
+  beside_product(out, added(self, out, beta), a, b);
   return out;
 }
-Tensor& baddbmm_in_place(Tensor& self, const Tensor& a, const Tensor& b, const at::Scalar&,
+Tensor& baddbmm_in_place(Tensor& self, const Tensor& a, const Tensor& b, const at::Scalar& beta,
                          const at::Scalar&) {
   check_batch(a, b);
   check_types(self, a);
   check_sum(self, {a.size(0), a.size(1), b.size(2)});
-  beside_product(self, self, a, b);
+  beside_product(self, added(self, self, beta), a, b);
   return self;
 }
 // On CUDA alone.

@@ -22,7 +22,7 @@ from .adapters import plain
 from .eligibility import layer_problem
 from .families import check_version, FAMILIES, Family, family_of
 from .masks import OTHER
-from .patched_forward import Forward, Replicate, STATE, state_of
+from .patched_forward import check_module, Forward, Replicate, STATE, state_of
 from .served_layer import LayerState
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -200,8 +200,9 @@ def apply(
     the layers have not, or asks for what the package does not do, and where the model has a policy;
     torch.OutOfMemoryError where no policy meets the budget. Then nothing was changed.
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"compact.apply: the first argument must be a torch.nn.Module, is a {type(model).__name__}")
+    check_module("apply", model)
+    if not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
+        raise ValueError(f"compact.apply: seed must be a whole number of 64 bits, is {seed!r}")
     planned = isinstance(policy, Plan)
     policy = _asked_for(policy, budget, batch, chunked_loss, settings)
     planned |= policy is None
@@ -286,6 +287,7 @@ def remove(model: Model) -> Model:
     Throws RuntimeError, with nothing changed, where gradients are projected in a model that
     DistributedDataParallel wraps, which would not know the weights that take them then.
     """
+    check_module("remove", model)
     check_removal(model)
     for module in model.modules():
         remove_carrier(module)
@@ -307,6 +309,7 @@ def remove(model: Model) -> Model:
 
 def report(model: nn.Module) -> Report:
     """Layer by layer, whether compact serves it and what was held in the last step."""
+    check_module("report", model)
     rows = []
     candidates = _candidates(model)
     for name, module, _, problem in candidates:

@@ -163,6 +163,13 @@ def linear_cross_entropy(
     held until the backward pass are those of hidden and weight. Under autocast products are made in
     its type.
     """
+    for name, x in (("hidden", hidden), ("weight", weight), ("targets", targets)):
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"compact.linear_cross_entropy: {name} must be a tensor, is a {type(x).__name__}")
+    if weight.dim() != 2 or weight.numel() == 0 or hidden.dim() == 0:
+        raise ValueError(f"compact.linear_cross_entropy: hidden must be [..., width] and weight [vocabulary, width], are {[*hidden.shape]}, {[*weight.shape]}")
+    if not isinstance(tokens, int) or tokens < 0:
+        raise ValueError(f"compact.linear_cross_entropy: tokens must be a whole number from 0 on, is {tokens!r}")
     kind = kind_of(hidden)
     if torch.is_autocast_enabled(kind):
         dtype = torch.get_autocast_dtype(kind)

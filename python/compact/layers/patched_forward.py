@@ -21,6 +21,12 @@ def state_of(module: nn.Module) -> Any:
     return module.__dict__.get(STATE)
 
 
+def check_module(function: str, model: Any) -> None:
+    """Throws TypeError where the first argument of a function is no module."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"compact.{function}: the first argument must be a torch.nn.Module, is a {type(model).__name__}")
+
+
 class Forward:
     """Replaces the forward of one module; a copy of it in a copied module is for that one."""
 

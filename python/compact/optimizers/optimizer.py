@@ -15,7 +15,7 @@ from ..base.shards import is_sharded, local_of, shard_of
 from ..base.type_names import name_of
 from ..projected_weights.carriers import Carrier
 from .checks import draw_problem, gradient_problem, numbers_of, parameter_problem, release_problem, settings_problem
-from .release import check_owners, owner_of, Release
+from .release import owner_of, Release
 from .state import Kept, layout, MOMENTS, new_state, SCALES, state_problem
 
 Row = tuple[int, int, torch.Tensor]  # place of a parameter among all, place in its group, and the parameter
@@ -36,6 +36,8 @@ class Optimizer(torch.optim.Optimizer):
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any], release: bool):
         if not isinstance(release, bool):
             self._fail(f"release must be of type bool, is {release!r}")
+        if not isinstance(params, Iterable):
+            self._fail(f"params must be a module, parameters or groups of them, is {params!r}")
         if release:
             self._release = Release(self)
         super().__init__(params, defaults)
@@ -197,9 +199,10 @@ class Optimizer(torch.optim.Optimizer):
 
         Throws ValueError, with nothing changed, on a setting, gradient or parameter that cannot be.
         """
-        check_owners(self)
         if self._release is not None and grad_scale is not None:
             self._fail("grad_scale comes too late with release=True: gradients are used as they arrive")
+        if grad_scale is not None and not isinstance(grad_scale, torch.Tensor):
+            self._fail(f"grad_scale must be a tensor of one float32, is {grad_scale!r}")
         if grad_scale is not None and (grad_scale.dtype != torch.float32 or grad_scale.numel() != 1):
             self._fail(f"grad_scale must be one float32, is {name_of(grad_scale.dtype)} {tuple(grad_scale.shape)}")
         loss = None

@@ -2,7 +2,7 @@
 """Updates inside the backward pass: a gradient is used and let go as soon as it is whole (LOMO, arXiv 2306.09782).
 
 What would change the result of a step after the backward pass is an error: a second gradient before step(), gradients that are thrown
-away, settings that change between backward() and step(), and the step of another optimizer of this package for the same parameter.
+away, settings that change between backward() and step(), and the step of another optimizer for the same parameter.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ..base.hooks import on_gradient
+from ..base.hooks import before_every_step, on_gradient
 from ..base.shards import in_process_group
 from .checks import RELEASE_ALONE
 
@@ -27,12 +27,13 @@ def owner_of(p: torch.Tensor) -> Release | None:
 
 
 @torch.compiler.disable
-def check_owners(optimizer: Any) -> None:
+def check_owners(optimizer: Any, *_: Any) -> None:
     """Throws RuntimeError where the optimizer has a parameter that another one updates inside the backward pass."""
+    own = getattr(getattr(optimizer, "optimizer", optimizer), "_release", None)  # accelerate wraps it
     for group in optimizer.param_groups if _owners else ():
         for p in group["params"]:
             owner = owner_of(p) if p.requires_grad or p.grad is not None else None
-            if owner not in (None, optimizer._release):
+            if owner not in (None, own):
                 raise RuntimeError(
                     f"{type(optimizer).__name__}: another optimizer ({owner._name}, release=True) updates a parameter {tuple(p.shape)}: "
                     "delete it, and what holds it (its scheduler)"
@@ -49,6 +50,7 @@ class Release:
         self._numbers: dict[int, dict[str, float]] = {}  # the settings of updates, by group
         self._places: dict[int, tuple[int, int, int]] = {}  # by id of a parameter: group, place among all, place in the group
         weakref.finalize(optimizer, _forget, weakref.ref(self)).atexit = False
+        before_every_step(check_owners)
 
     def take(self, params: list[torch.Tensor]) -> None:
         """Updates these parameters from now on, in place of the optimizer that did."""

@@ -259,9 +259,9 @@ def answer(asked: dict) -> dict:
         plain = next((row["reserved"] for row in rows if row["policy"] == "plain"), None)
         if plain is None:
             raise ValueError(f"compact.plan: the model's own step, of which the budget is a part, cannot be planned: {failed['plain']}")
-        budget = int(budget * plain)
+        budget *= plain
     if budget is not None:
-        reply["budget"] = budget
+        reply["budget"] = budget = int(min(budget, 2**63 - 1))
         search = _search(step, asked)
         reply["speeds"] = search.speeds()
         found = search.find(budget)

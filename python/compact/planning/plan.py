@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -74,7 +74,7 @@ def plan(
     batch: int | tuple[int, int] | dict[str, torch.Tensor],
     length: int | None = None,
     *,
-    policies: Sequence[str] = POLICIES,
+    policies: str | os.PathLike | Iterable[str | os.PathLike] = POLICIES,
     budget: int | str | None = None,
     allow: str = "lossless",
     optimizer: Any = torch.optim.AdamW,
@@ -125,14 +125,19 @@ def plan(
     kind, index = _device(device)
     if padded and isinstance(batch, Mapping):
         raise ValueError('compact.plan: padded=True is for (samples, tokens): give `batch` its "attention_mask"')
-    names = [policies] if isinstance(policies, str) else list(policies)
+    if not isinstance(policies, (str, os.PathLike, Iterable)):
+        raise TypeError(f"compact.plan: policies must be a policy or several, is a {type(policies).__name__}")
+    names = [policies] if isinstance(policies, (str, os.PathLike)) else list(policies)
     must = () if policies is POLICIES else tuple(names)
     wanted = _bytes(budget)
+    if not names and budget is None:
+        raise ValueError("compact.plan: policies is empty, and there is no budget for which one would be chosen")
     if isinstance(wanted, float) and "plain" not in names:
         names.insert(0, "plain")
     for name in names:
         if name not in ("plain", "gradient_checkpointing"):
             policy_text(name)  # an error before anything runs
+    names = [os.fspath(name) for name in names]
     reply = ask(
         {
             "speeds": dict(_speeds),
@@ -180,12 +185,12 @@ def _device_of(model: Any) -> str | torch.device:
 
 def _device(given: Any) -> tuple[str, int | None]:
     """Type and number of a device; a number alone is that of a GPU, as in torch."""
-    number = isinstance(given, int) and not isinstance(given, bool)
+    text = f"cuda:{given}" if isinstance(given, int) and not isinstance(given, bool) else str(given)
     try:
-        device = torch.device(f"cuda:{given}" if number else given)
-    except (RuntimeError, TypeError):
+        device = torch.device(text)
+    except RuntimeError:
         device = None
-    if device is None or device.type not in ("cpu", "cuda"):
+    if device is None or device.type not in ("cpu", "cuda") or str(device) != text:  # torch cuts a number to 8 bits
         raise ValueError(f'compact.plan: device must be "cpu", "cuda" or the number of a GPU, is {given!r}')
     return device.type, device.index
 
@@ -196,11 +201,13 @@ def _gpu(kind: str, index: int | None, name: str | None) -> tuple[str, int, int,
         if kind != "cuda":
             raise ValueError(f'compact.plan: gpu={name!r} needs device="cuda", is given with {kind}')
         try:
-            return ops.gpu_figures(name)
+            return ops.gpu_figures(str(name))
         except ValueError:
             raise ValueError(f"compact.plan: no GPU {name!r} is known; there are {', '.join(ops.gpu_names())}") from None
-    if kind != "cuda" or not torch.cuda.is_available() or (index or 0) >= torch.cuda.device_count():
+    if kind != "cuda" or not torch.cuda.is_available():
         return "", 0, 0, 0
+    if (index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"compact.plan: device is number {index}, and there are {torch.cuda.device_count()} GPUs here: gpu= names another one")
     found = torch.cuda.get_device_properties(torch.cuda.current_device() if index is None else index)
     shared = getattr(found, "shared_memory_per_block_optin", 48 << 10)
     return found.name, 10 * found.major + found.minor, found.multi_processor_count, shared
@@ -227,9 +234,11 @@ def _optimizer(optimizer: Any) -> tuple[type, dict] | None:
     if not isinstance(cls, type) or not issubclass(cls, torch.optim.Optimizer):
         what = f"an object of {type(optimizer).__name__}" if isinstance(optimizer, torch.optim.Optimizer) else repr(optimizer)
         raise ValueError(f"compact.plan: optimizer must be a class of optimizers, (class, settings) or None, is {what}")
+    if not isinstance(settings, Mapping):
+        raise TypeError(f"compact.plan: settings of an optimizer must be a dictionary, are a {type(settings).__name__}")
     if cls in (torch.optim.AdamW, torch.optim.Adam):
-        settings = {"fused": True} | settings  # as Trainer takes it
-    return cls, settings
+        settings = {"fused": True, **settings}  # as Trainer takes it
+    return cls, dict(settings)
 
 
 def _subject(model: Any) -> str:
@@ -269,7 +278,7 @@ def _sent_batch(batch: Any, length: int | None) -> bytes | tuple[int, int | None
             "compact.plan: batch must be samples, (samples, tokens) or a dictionary of what the model is called with, "
             f'as {{"input_ids": ..., "labels": ...}}, is a {type(batch).__name__}'
         )
-    if not isinstance(batch, int) and len(batch) > 2:
+    if not isinstance(batch, int) and len(batch) not in (1, 2):
         raise ValueError(f"compact.plan: batch must be samples, or (samples, tokens), is {batch!r}")
     samples, tokens = (batch, length) if isinstance(batch, int) else (*batch, length)[:2]
     for number in (samples, tokens):
