@@ -62,12 +62,12 @@ inline void spill(const std::filesystem::path& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-// What f() throws as InputError, or "" where it throws nothing.
-template <class F>
+// What f() throws as E, or "" where it throws nothing.
+template <class E = InputError, class F>
 std::string error_of(F&& f) {
   try {
     f();
-  } catch (const InputError& error) {
+  } catch (const E& error) {
     return error.what();
   }
   return "";

@@ -134,7 +134,7 @@ CompareEntry compare_entry(const std::string& text, const TrainConfig& config,
     entry.flags += (entry.flags.empty() ? "" : " ") + words[i];
     const std::string word = without_quotes(words[i++]);
     COMPACT_CHECK(word.starts_with("--"), "--presets: ", entry.name, ": `", word,
-                  "` is no flag of train; runs are parted by commas");
+                  "` is not a flag of train; runs are separated by commas");
     const size_t equal = word.find('=');
     std::vector<std::string> values;
     if (equal != word.npos) values.push_back(word.substr(equal + 1));

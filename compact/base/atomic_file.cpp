@@ -153,7 +153,7 @@ AtomicFileWriter::AtomicFileWriter(const fs::path& path) : path_(without_slash(p
                 ": cannot create (File name too long)");
   std::error_code ignored;
   COMPACT_CHECK(!fs::exists(path_, ignored) || is_file(path_), path_.string(),
-                ": cannot write, is no regular file");
+                ": cannot write, is not a regular file");
   do {
     temporary_ = folder_of(path_) / temporary_name();
     fd_ = FileDescriptor(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));

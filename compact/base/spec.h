@@ -25,7 +25,7 @@ class Spec {
   // Text that parses to the same chain.
   static std::string chain_str(const std::vector<Spec>& chain);
 
-  // The value of `key`, or `fallback`. Throws InputError where the text is no such number.
+  // The value of `key`, or `fallback`. Throws InputError where the text is not such a number.
   std::string text(std::string_view key, std::string_view fallback) const;
   double number(std::string_view key, double fallback) const;
   int64_t integer(std::string_view key, int64_t fallback) const;

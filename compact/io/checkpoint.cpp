@@ -146,7 +146,7 @@ void write_content(const fs::path& to, int64_t step, const CheckpointContent& co
   for (const auto& [name, text] : content.texts) names.push_back(name);
   json files = json::object();
   for (const CheckpointFile& file : written) {
-    // What is on another machine's disk is no part of this checkpoint.
+    // A file on another machine's disk is not part of this checkpoint.
     std::error_code error;
     COMPACT_CHECK(fs::exists(to / file.name, error), to.string(), ": has no ", file.name,
                   ", which another process wrote: all must see one file system");

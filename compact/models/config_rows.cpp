@@ -66,9 +66,10 @@ void ConfigRows::positive(const char* key, double& value) {
   check_positive({{key, value}}, where());
 }
 
-void ConfigRows::positive(const char* key, std::optional<double>& value) {
-  number(key, value);
-  check_positive({{key, value.value_or(1)}}, where());
+void ConfigRows::positive_or_none(const char* key, double& value) {
+  if (given.has(key) && !given.find(key)) value = 0;
+  if (given.find(key) || value != 0) return positive(key, value);
+  put(key, nullptr);
 }
 
 void ConfigRows::dropout(const char* key, double& value) {

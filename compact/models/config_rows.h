@@ -43,8 +43,8 @@ class ConfigRows {
   void number(const char* key, double& value, Need need = kOptional);
   void number(const char* key, std::optional<double>& value);  // null: none
   void positive(const char* key, double& value);
-  void positive(const char* key, std::optional<double>& value);  // null: none
-  void dropout(const char* key, double& value);                  // at least 0 and below 1
+  void positive_or_none(const char* key, double& value);  // null: none, which is 0
+  void dropout(const char* key, double& value);           // at least 0 and below 1
   void flag(const char* key, bool& value, Need need = kOptional);
   void sides(const char* key, int64_t& height, int64_t& width);  // sizes; one number: both
   template <class T>

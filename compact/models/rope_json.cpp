@@ -78,7 +78,7 @@ RopeConfig read_object(ConfigRows& rows, const json& object, const RopeForm& for
   settings_of(known, any, 0, 0);
   for (const auto& [key, value] : object.items()) {
     COMPACT_CHECK(value.is_null() || known.written().contains(key), rows.where(), ": ", key,
-                  " is no setting of rope_type ", name_of(rope.kind), ", is ", value.dump());
+                  " is not a setting of rope_type ", name_of(rope.kind), ", is ", value.dump());
   }
   settings_of(rows, rope, original, max_positions);
   return rope;

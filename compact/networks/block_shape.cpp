@@ -6,6 +6,15 @@
 
 namespace compact {
 
+BlockShape block_shape(int64_t hidden, int64_t intermediate, int64_t heads, int64_t kv_heads,
+                       int64_t head_dim) {
+  return {.hidden = hidden,
+          .intermediate = intermediate,
+          .heads = heads,
+          .kv_heads = kv_heads,
+          .head_dim = head_dim};
+}
+
 BlockShape read_block_shape(std::string_view kind, const std::map<std::string, double>& numbers,
                             std::string_view where) {
   enum Kinds : uint8_t { kUngated, kGated, kEvery };
@@ -13,6 +22,7 @@ BlockShape read_block_shape(std::string_view kind, const std::map<std::string, d
   COMPACT_CHECK(own == kGated || kind == "pre_norm" || kind == "post_norm", where,
                 ": unknown kind `", kind, "`; known: gated, pre_norm, post_norm");
   BlockShape shape;
+  shape.pre_norms = kind != "post_norm";
   for (const auto& [name, number] : numbers) {
     bool there = false;
     const auto set = [&, value = number, key = name](auto& field) {
@@ -27,10 +37,18 @@ BlockShape read_block_shape(std::string_view kind, const std::map<std::string, d
 #undef X
     COMPACT_CHECK(there, where, ": a ", kind, " block has no ", name);
   }
-  for (const int64_t size : {shape.hidden, shape.intermediate, shape.heads, shape.head_dim}) {
-    COMPACT_CHECK(size > 0, where,
-                  ": hidden, intermediate, heads and head_dim must be positive, one is ", size);
+  const std::pair<const char*, int64_t> sizes[] = {
+      {"hidden", shape.hidden},
+      {"intermediate", shape.intermediate},
+      {"heads", shape.heads},
+      {"kv_heads", own == kGated ? shape.kv_heads : shape.heads},
+      {"head_dim", shape.head_dim}};
+  for (const auto& [name, size] : sizes) {
+    COMPACT_CHECK(size > 0, where, ": ", name, " must be positive, is ", size);
   }
+  COMPACT_CHECK(own != kGated || shape.heads % shape.kv_heads == 0, where,
+                ": heads must be a multiple of kv_heads, are ", shape.heads, " with ",
+                shape.kv_heads);
   return shape;
 }
 

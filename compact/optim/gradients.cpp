@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Norms of all gradients together, and clipping by them.
+// Sums of gradients over passes, norms of all together, and clipping by them.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
@@ -18,6 +18,65 @@ namespace {
 at::Tensor norm_of(const at::Tensor& x) { return at::linalg_vector_norm(x); }
 
 }  // namespace
+
+const at::Tensor& ParameterState::gradient() const {
+  if (!sum.defined()) return leaf.grad();
+  COMPACT_CHECK(!leaf.grad().defined(), "[optimizer] `", parameter->name,
+                "` has a gradient beside the f32 sum of those before");
+  return sum;
+}
+
+// A block at a time, so that the f32 copy of one block is the only temporary. It is allocated
+// before the sum changes: the sum has a gradient whole or not at all.
+void ParameterState::sum_gradient(bool in_a_tree, bool last) {
+  const at::NoGradGuard no_grad;
+  at::Tensor& grad = leaf.mutable_grad();
+  if (in_a_tree) {
+    // As a binary counter carries: two sums of equally many passes become one.
+    at::Tensor now = grad.to(at::kFloat).contiguous();
+    grad.reset();
+    for (int64_t before = passes++; before & 1; before >>= 1) {
+      now = partial_sums.back().add_(now);
+      partial_sums.pop_back();
+    }
+    partial_sums.push_back(std::move(now));
+    if (last) finish_tree();
+    return;
+  }
+  if (!sum.defined()) {
+    sum = grad.to(at::kFloat).contiguous();
+  } else {
+    const at::Tensor from = grad.reshape({-1}), to = sum.view({-1});
+    const at::Tensor block =
+        at::empty({std::min(to.numel(), block_elements(to))}, to.options());  // f32
+    for_blocks(0, to.numel(), block_elements(to), [&](int64_t first, int64_t count) {
+      const at::Tensor part = block.narrow(0, 0, count);
+      to.narrow(0, first, count).add_(part.copy_(from.narrow(0, first, count)));
+    });
+  }
+  grad.reset();
+}
+
+void ParameterState::finish_tree() {
+  if (partial_sums.empty()) return;
+  const at::NoGradGuard no_grad;
+  while (partial_sums.size() > 1) {
+    const at::Tensor last = std::move(partial_sums.back());
+    partial_sums.pop_back();
+    partial_sums.back().add_(last);
+  }
+  sum = std::move(partial_sums.back());
+  partial_sums.clear();
+  passes = 0;
+}
+
+void ParameterState::clear_gradient() {
+  sum.reset();
+  total.reset();
+  partial_sums.clear();
+  passes = 0;
+  leaf.mutable_grad().reset();
+}
 
 void append_norms(const at::Tensor& x, std::vector<at::Tensor>& norms) {
   if (x.scalar_type() == at::kFloat) return norms.push_back(norm_of(x));

@@ -14,7 +14,6 @@
 
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
-#include "compact/codecs/blocks.h"
 #include "compact/codecs/launch.h"
 #include "compact/codecs/meta_device.h"
 #include "compact/optim/update.h"
@@ -93,13 +92,6 @@ bool has_master(const ParameterState& s, const OptimizerOptions& options) {
   return options.master_weights && s.weight.scalar_type() != at::kFloat;
 }
 
-const at::Tensor& ParameterState::gradient() const {
-  if (!sum.defined()) return leaf.grad();
-  COMPACT_CHECK(!leaf.grad().defined(), "[optimizer] `", parameter->name,
-                "` has a gradient beside the f32 sum of those before");
-  return sum;
-}
-
 uint64_t draws_key(const ParameterState& s, int64_t step, Draws use) {
   return derive(derive(s.key, static_cast<uint64_t>(step)), static_cast<uint64_t>(use));
 }
@@ -112,7 +104,7 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions option
   const uint64_t key = derive(options_.seed, kOptimizerLabel);
   COMPACT_CHECK(
       !options_.tree_sums || options_.zero < 2,
-      "[optimizer] from zero 2 on ranks are summed before passes: their order is no tree's");
+      "[optimizer] from zero 2 on ranks are summed before passes, not in the order of a tree");
   const bool several = options_.group && options_.group->size() > 1;
   const OptimizerInfo& kind = *options_.kind;
   std::vector<int64_t> owned;  // bytes of each parameter's state that one rank alone may hold
@@ -212,11 +204,7 @@ void Optimizer::end_pass() {
 void Optimizer::clear_gradients() {
   if (shards_) shards_->settle();
   for (ParameterState& s : states_) {
-    s.sum.reset();
-    s.total.reset();
-    s.partial_sums.clear();
-    s.passes = 0;
-    s.leaf.mutable_grad().reset();
+    s.clear_gradient();
   }
   end_pass();
 }
@@ -248,7 +236,7 @@ void Optimizer::gradient_is_whole(size_t index) {
   if (s.parameter->release) return release(index);
   COMPACT_CHECK(!reduction_ || !reduction_->is_done(), "[optimizer] `", s.parameter->name,
                 "` has a gradient more after the sums over the ranks");
-  if (sums(options_, s.leaf)) options_.tree_sums ? gather_in_a_tree(s) : gather(s);
+  if (sums(options_, s.leaf)) s.sum_gradient(options_.tree_sums, last_pass_);
   if (reduction_ && reduction_->has_begun()) reduction_->ready(index);
 }
 
@@ -269,52 +257,6 @@ void Optimizer::release(size_t index) {
   update(s, context_of(s, *backward_rate_, {}, backward_guard_));
   released_[index] = true;
   released_norms_.insert(released_norms_.end(), norms.begin(), norms.end());
-}
-
-// A block at a time, so that the f32 copy of one block is the only temporary. It is allocated
-// before the sum changes: the sum has a gradient whole or not at all.
-void Optimizer::gather(ParameterState& s) {
-  const at::NoGradGuard no_grad;
-  at::Tensor& grad = s.leaf.mutable_grad();
-  if (!s.sum.defined()) {
-    s.sum = grad.to(at::kFloat).contiguous();
-  } else {
-    const at::Tensor from = grad.reshape({-1}), to = s.sum.view({-1});
-    const at::Tensor block =
-        at::empty({std::min(to.numel(), block_elements(to))}, to.options());  // f32
-    for_blocks(0, to.numel(), block_elements(to), [&](int64_t first, int64_t count) {
-      const at::Tensor part = block.narrow(0, 0, count);
-      to.narrow(0, first, count).add_(part.copy_(from.narrow(0, first, count)));
-    });
-  }
-  grad.reset();
-}
-
-// Adds as a binary counter carries: two sums of equally many passes become one.
-void Optimizer::gather_in_a_tree(ParameterState& s) {
-  const at::NoGradGuard no_grad;
-  at::Tensor now = s.leaf.grad().to(at::kFloat).contiguous();
-  s.leaf.mutable_grad().reset();
-  const auto carry = [&] {
-    now = s.partial_sums.back().add_(now);
-    s.partial_sums.pop_back();
-  };
-  for (int64_t passes = s.passes++; passes & 1; passes >>= 1) carry();
-  s.partial_sums.push_back(std::move(now));
-  if (last_pass_) finish_tree(s);
-}
-
-void Optimizer::finish_tree(ParameterState& s) {
-  if (s.partial_sums.empty()) return;
-  const at::NoGradGuard no_grad;
-  while (s.partial_sums.size() > 1) {
-    const at::Tensor last = std::move(s.partial_sums.back());
-    s.partial_sums.pop_back();
-    s.partial_sums.back().add_(last);
-  }
-  s.sum = std::move(s.partial_sums.back());
-  s.partial_sums.clear();
-  s.passes = 0;
 }
 
 std::map<std::string, int64_t> Optimizer::bytes() const {

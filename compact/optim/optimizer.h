@@ -46,6 +46,11 @@ struct ParameterState {
   // The gradient of the next update; undefined where there is none. Throws InputError where
   // autograd has left a gradient beside the sum.
   const at::Tensor& gradient() const;
+  // Moves the leaf's gradient into `sum`, or, `in_a_tree`, into `partial_sums`, which finish_tree()
+  // sums: that is done after the `last` pass of a step.
+  void sum_gradient(bool in_a_tree = false, bool last = false);
+  void finish_tree();
+  void clear_gradient();
 };
 
 // All that a bit-exact resume needs: moments, master weights, pending gradients; the count of
@@ -179,9 +184,6 @@ class Optimizer {
                          const at::Tensor& grad_scale, const at::Tensor& guard) const;
   void gradient_is_whole(size_t index);
   void release(size_t index);
-  void gather(ParameterState& state);
-  void gather_in_a_tree(ParameterState& state);
-  static void finish_tree(ParameterState& state);
   void end_pass();
   // Throws InputError where a parameter has another weight or leaf than when this was made.
   void check_tensors() const;

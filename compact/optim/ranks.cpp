@@ -85,7 +85,7 @@ void Optimizer::check_summed() const {
 }
 
 void Optimizer::sum_over_ranks() {
-  for (ParameterState& s : states_) finish_tree(s);  // parameters that the last pass did not reach
+  for (ParameterState& s : states_) s.finish_tree();  // parameters that the last pass did not reach
   if (reduction_) reduction_->finish();
 }
 

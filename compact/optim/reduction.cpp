@@ -48,8 +48,8 @@ void Reduction::begin(bool last) {
 void Reduction::ready(size_t index) {
   const at::NoGradGuard no_grad;
   COMPACT_CHECK(!ready_[index], "[optimizer] `", states_[index].parameter->name,
-                "` has a second gradient while the first is summed over the ranks: one backward "
-                "pass goes with one begin_backward()");
+                "` has a second gradient while the first is summed over the ranks: one "
+                "begin_backward() is for one backward pass");
   ready_[index] = true;
   while (next_ < matrices_.size() && ready_[matrices_[next_]]) start_next();
 }

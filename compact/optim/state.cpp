@@ -182,7 +182,7 @@ void Optimizer::load(const StoredState& state) {
       at::Tensor& to = own_type ? grad : sum;
       to = at::empty(p.leaf().sizes(), p.leaf().options().dtype(stored->type));
       read(p, *stored, to);
-      if (own_type && options_.f32_sums && stored->type != at::kFloat) gather(states_[i]);
+      if (own_type && options_.f32_sums && stored->type != at::kFloat) states_[i].sum_gradient();
     }
     if (p.carrier && p.carrier->draw != draws[i]) {
       p.carrier->redraw(draws[i], p.weight.options());

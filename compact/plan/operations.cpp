@@ -115,8 +115,8 @@ int64_t launches_of_norms(const IValue& tensors) {
 
 void add(Operation operation) {
   if (std::ranges::any_of(running, &Running::whole)) return;
-  // Within a codec's scope it is no part of what runs outside: tensors are packed where they are
-  // saved, in the middle of an operation.
+  // What a codec runs is not counted as part of the operation around it: tensors are packed where
+  // they are saved, in the middle of an operation.
   for (auto r = running.rbegin(); r != running.rend() && !operation.codec; ++r) {
     (*r)->leaf = false;
     operation.codec = (*r)->codec_scope;

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "compact/base/check.h"
+#include "compact/base/text.h"
 
 namespace compact {
 namespace {
@@ -272,6 +273,19 @@ const Chosen* BudgetSearch::better_preset(const Chosen* found, int64_t budget) {
 // From the cheapest policy on, so that the first that fits is the best of all. Where a plan takes
 // less than the solver predicts, a budget can lie between the two; the policy of the least peak
 // then meets it.
+Chosen BudgetSearch::choose(int64_t budget, const std::function<std::string()>& ways) {
+  COMPACT_CHECK(budget > 0, "--budget must be positive, is ", budget, " B");
+  if (auto found = find(budget)) return std::move(*found);
+  const int64_t least = least_peak();
+  const std::string other = ways ? ways() : "";
+  throw BudgetError(cat("--budget ", format_bytes(budget), " (", format_count(budget),
+                        " B) cannot be met: the least peak of what is allowed is ",
+                        format_bytes(least), " (", format_count(least), " B)",
+                        other.empty() ? "; none of the milder settings reaches it"
+                                      : cat("; it would fit with ", other)),
+                    least);
+}
+
 std::optional<Chosen> BudgetSearch::find(int64_t budget) {
   for (size_t i = 0; i < variants_.levels().size(); ++i) {
     Level& l = level(i);

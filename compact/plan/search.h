@@ -7,9 +7,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,6 +35,13 @@ struct Chosen {
   int64_t states = 0;  // of the search, which is exact
 };
 
+// No policy fits. `peak`: what a step would take; after a search the least that any policy would
+// take.
+struct BudgetError : std::runtime_error {
+  BudgetError(const std::string& message, int64_t peak) : std::runtime_error(message), peak(peak) {}
+  int64_t peak;
+};
+
 // Remembers what it has planned. The policies to choose from depend on the network and the step
 // alone, never on the budget: for every level, the solver's answers to budgets between the least
 // peak and the peak of the least cost. On the CPU these are all such budgets, on CUDA 128 at equal
@@ -52,8 +61,13 @@ class BudgetSearch {
       : BudgetSearch(std::make_unique<NetworkSteps>(std::move(step)), allowed, std::move(speed)) {}
   BudgetSearch(const BudgetSearch&) = delete;
 
-  // With the plan of the whole step; nullopt where nothing fits.
+  // The least predicted time among lossless policies under the budget (bytes of tensors on the CPU,
+  // of reserved memory on CUDA); only where none fits, the allowed lossy ones, with the least error
+  // first. nullopt where nothing fits.
   std::optional<Chosen> find(int64_t budget);
+  // The same; throws BudgetError, which names what `ways` gives: settings that would fit. Throws
+  // InputError on a budget that is not positive.
+  Chosen choose(int64_t budget, const std::function<std::string()>& ways = {});
   // The smallest peak of all there are, which are planned as a whole: the least budget of `find`.
   int64_t least_peak();
 

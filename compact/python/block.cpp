@@ -17,7 +17,7 @@
 namespace compact {
 namespace {
 
-at::Tensor told(const std::optional<at::Tensor>& t) { return t ? t->detach() : at::Tensor(); }
+at::Tensor detached(const std::optional<at::Tensor>& t) { return t ? t->detach() : at::Tensor(); }
 
 }  // namespace
 
@@ -87,8 +87,10 @@ at::Tensor Block::forward(const at::Tensor& x, const std::vector<at::Tensor>& we
   const at::ScalarType type = autocast ? at::autocast::get_autocast_dtype(device) : x.scalar_type();
   COMPACT_CHECK(type == at::kFloat || type == at::kBFloat16, "[block] `", name_,
                 "` computes in float32 and bfloat16, not in ", c10::toString(type));
-  SegmentPass pass{
-      .training = training, .lengths = told(lengths), .cos = told(cos), .sin = told(sin)};
+  SegmentPass pass{.training = training,
+                   .lengths = detached(lengths),
+                   .cos = detached(cos),
+                   .sin = detached(sin)};
   if (type != x.scalar_type()) pass.products = type;
   if (draws_ || (training && drops_)) pass.noise = draw_key();
   const bool transposed = shape_.transposed;

@@ -8,8 +8,7 @@
 #include "compact/base/check.h"
 #include "compact/codecs/meta_device.h"
 #include "compact/networks/gated_block.h"
-#include "compact/networks/post_norm_block.h"
-#include "compact/networks/pre_norm_block.h"
+#include "compact/networks/ungated_block.h"
 #include "compact/ops/stages/stages.h"
 #include "compact/python/block.h"
 #include "compact/python/shape.h"
@@ -102,7 +101,7 @@ void Block::make_weights() {
   product("attn.out", q, {n}, true);
   product("mlp.up", n, {m}, true);
   product("mlp.down", m, {n}, true);
-  for (const char* name : {kind_ == "pre_norm" ? "attn.norm" : "final.norm", "mlp.norm"}) {
+  for (const char* name : {shape_.pre_norms ? "attn.norm" : "final.norm", "mlp.norm"}) {
     norm(name, n, true);
   }
 }
@@ -140,16 +139,12 @@ Block::PartPtr Block::make(const Variant& v) const {
     add_gated_block(*part, name_, policy_, gated_block(shape, at, at), shape, nullptr, attention);
     return part;
   }
-  const Network::Affine qkv = at("attn.qkv"), out = at("attn.out"), mlp_norm = at("mlp.norm"),
-                        up = at("mlp.up"), down = at("mlp.down");
-  if (kind_ == "pre_norm") {
-    add_pre_norm_block(*part, name_, policy_, {at("attn.norm"), qkv, out, mlp_norm, up, down},
-                       shape, attention);
-    return part;
-  }
-  add_post_norm_block(*part, 0, name_, policy_, {qkv, out, mlp_norm, up, down}, shape, attention);
-  const Network::Affine last = at("final.norm");
-  part->add(layer_norm_stage(shape.eps), {last.weight, last.bias});
+  const Network::Affine norm = at(shape.pre_norms ? "attn.norm" : "final.norm");
+  add_ungated_block(
+      *part, 0, name_, policy_,
+      {norm, at("attn.qkv"), at("attn.out"), at("mlp.norm"), at("mlp.up"), at("mlp.down")}, shape,
+      attention);
+  if (!shape.pre_norms) part->add(layer_norm_stage(shape.eps), {norm.weight, norm.bias});
   part->segment.finish();
   return part;
 }

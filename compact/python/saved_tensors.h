@@ -35,7 +35,7 @@ class HeldSavedTensor final : public torch::CustomClassHolder {
 class SavedTensors final : public torch::CustomClassHolder {
  public:
   // `policy`: the text of one. `lossless`: null: where it has lines of slots. Throws InputError
-  // where it is no policy, or a number is out of range.
+  // where it is not a policy, or a number is out of range.
   SavedTensors(const std::string& policy, int64_t least_elements, std::optional<bool> lossless);
 
   // From here to leave() operations of this thread have names. Random bits of codecs follow from

@@ -48,12 +48,12 @@ std::string draw(const LineChart& chart, std::span<const RunReport> runs) {
   Chart svg(cat(chart.what, " over ", chart.over, "s"), x, y, letters, /*keys=*/true);
   // Equal curves lie upon each other: earlier ones are wider, so that they stay in sight.
   for (size_t i = 0; i < runs.size(); ++i) {
-    const double behind = static_cast<double>(runs.size() - 1 - i);
+    const double wider = static_cast<double>(runs.size() - 1 - i);
     const RunReport& run = runs[i];
     const Curve &line = run.*chart.lines, &dots = run.*chart.dots;
-    if (!line.empty()) svg.line(line, i, 2 + 1.7 * behind);
+    if (!line.empty()) svg.line(line, i, 2 + 1.7 * wider);
     for (const auto& dot : dots) {
-      svg.dot(dot, i, 3.4 + behind,
+      svg.dot(dot, i, 3.4 + wider,
               run.preset + formatted(": evaluation %s %.*f at %s %.7g", chart.what, chart.digits,
                                      dot.second, chart.over, dot.first));
     }

@@ -7,7 +7,7 @@
 #include "compact/base/check.h"
 #include "compact/config/option.h"
 #include "compact/models/families.h"
-#include "compact/plan/budget.h"
+#include "compact/plan/search.h"
 #include "compact/tasks/load_weights.h"
 #include "compact/tasks/task.h"
 
@@ -48,7 +48,7 @@ void check_config(const TrainConfig& c) {
                 "--gradient_accumulation_steps that is a power of two, is ",
                 passes);
   COMPACT_CHECK(!c.deterministic_reduce || c.zero < 2,
-                "--deterministic_reduce goes with --zero 0 and 1: above that ranks are summed in "
+                "--deterministic_reduce needs --zero 0 or 1: above that ranks are summed in "
                 "every micro-batch");
   COMPACT_CHECK(!c.deterministic_reduce || c.reduce_dtype == "float32",
                 "--deterministic_reduce needs --reduce_dtype float32: what is rounded before it is "

@@ -37,7 +37,8 @@ at::Tensor sampled_gradient(const Network& model) {
   return at::cat(parts);
 }
 
-// What is no parameter but moves in a forward pass, as statistics of norms: put back at the end.
+// Tensors that a forward pass changes beside parameters, as statistics of norms: restored at the
+// end.
 class Restored {
  public:
   explicit Restored(const Network& network) {

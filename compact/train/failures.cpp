@@ -9,7 +9,7 @@
 #include "compact/base/check.h"
 #include "compact/config/precision.h"
 #include "compact/ops/memory/memory.h"
-#include "compact/plan/budget.h"
+#include "compact/plan/search.h"
 
 namespace compact {
 

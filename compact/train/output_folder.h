@@ -11,7 +11,7 @@
 
 namespace compact {
 
-// Throws InputError where --output_dir is no folder, nor can be made, that may be written.
+// Throws InputError where --output_dir is not a writable folder and cannot be made.
 void check_output_place(const TrainConfig& config);
 
 // The folder, made where it is missing, for this run alone; what killed runs left half written in

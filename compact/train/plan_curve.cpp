@@ -22,13 +22,13 @@ bool is_better(const CurvePoint& p, const CurvePoint& below) {
 }
 
 // Policies for budgets that rise from the least peak by equal factors, each better than the last.
-std::vector<CurvePoint> sweep(const char* name, BudgetPlanner planner, int64_t most) {
+std::vector<CurvePoint> sweep(const char* name, BudgetSearch& search, int64_t most) {
   std::vector<CurvePoint> points;
-  const auto low = static_cast<double>(planner.least_peak());
+  const auto low = static_cast<double>(search.least_peak());
   const double high = std::max(static_cast<double>(most), low);
   for (int i = 0; i < kPoints; ++i) {
     const double budget = low * std::pow(high / low, static_cast<double>(i) / (kPoints - 1));
-    const auto c = planner.find(static_cast<int64_t>(std::ceil(budget)));
+    const auto c = search.find(static_cast<int64_t>(std::ceil(budget)));
     const CurvePoint point{name, c->plan.reserved, c->seconds, c->added_products, c->error};
     if (points.empty() || is_better(point, points.back())) points.push_back(point);
   }
@@ -131,7 +131,7 @@ PlanCurve plan_curve(const Plans& plans) {
   const auto best = [&](const char* name, const char* allow) {
     TrainConfig c = plans.config();
     c.allow = allow;
-    return sweep(name, plans.with(c).planner(speed), curve.presets[0].peak);
+    return sweep(name, *plans.with(c).search(speed), curve.presets[0].peak);
   };
   curve.lossless = best("lossless", "lossless");
   curve.lossy = best("lossy", Variants::any_projectable(groups) ? "quantize,project" : "quantize");

@@ -129,11 +129,12 @@ Chosen Plans::choose(bool advises) const {
   Plans own = at(0);
   int64_t asked = budget();
   for (int round = 0;; ++round) {
-    BudgetPlanner planner = own.planner(own.speed(), advises);
+    const std::unique_ptr<BudgetSearch> search = own.search(own.speed());
     std::optional<Chosen> chosen;
-    if (round < kMostRounds && asked > 0) chosen = planner.find(asked);
+    if (round < kMostRounds && asked > 0) chosen = search->find(asked);
     if (!chosen) {
-      const Chosen one = planner.choose(budget());  // else it says what would fit
+      const auto ways = [&] { return advises ? own.milder_settings(nullptr, budget()) : ""; };
+      const Chosen one = search->choose(budget(), ways);
       throw BudgetError(cat("--budget ", config_->budget, ": what fits one of the ", ranks_,
                             " ranks does not fit another: a larger budget, or a smaller batch"),
                         one.plan.reserved);
@@ -145,12 +146,6 @@ Chosen Plans::choose(bool advises) const {
     own = at(chosen->plan.rank);
     asked -= more;  // what is chosen may make yet another rank the heaviest
   }
-}
-
-BudgetPlanner Plans::planner(const Speed& speed, bool advises) const {
-  return {search(speed), [plans = *this, advises](int64_t bytes) {
-            return advises ? plans.milder_settings(nullptr, bytes) : "";
-          }};
 }
 
 Speed Plans::speed() const {

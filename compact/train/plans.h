@@ -9,8 +9,8 @@
 
 #include "compact/config/config.h"
 #include "compact/config/memory_limit.h"
-#include "compact/plan/budget.h"
 #include "compact/plan/request.h"
+#include "compact/plan/search.h"
 #include "compact/plan/speed.h"
 #include "compact/tasks/task.h"
 
@@ -58,7 +58,7 @@ class Plans {
   // and BudgetError, which names settings that would fit where it `advises`.
   Chosen choose(bool advises = true) const;
   // What chooses for this rank.
-  BudgetPlanner planner(const Speed& speed, bool advises = true) const;
+  std::unique_ptr<BudgetSearch> search(const Speed& speed) const;
   // Speeds for choosing: measured on this machine for the CPU, else those of a GPU.
   Speed speed() const;
   // Those of a GPU under a --matmul_precision.
@@ -80,7 +80,6 @@ class Plans {
   bool has_segments() const;
   SegmentGroups groups() const;
   Speed any_speed() const;
-  std::unique_ptr<BudgetSearch> search(const Speed& speed) const;
   std::string milder_settings(const Policy* policy, int64_t bytes) const;
 
   std::shared_ptr<const TrainConfig> config_;

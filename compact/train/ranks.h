@@ -29,7 +29,7 @@ void in_turn(Group& group, FunctionRef<void()> work);
 // Rank 0 works, however long; throws GroupError in the others where it fails.
 void lead(Group& group, FunctionRef<void()> work);
 
-// All ranks begin where rank 0 was told to. A run that a launcher starts `again` goes on from the
+// All ranks begin where rank 0 begins. A run that a launcher starts `again` goes on from the
 // newest checkpoint in its folder; without one it is refused, as any run is in a folder that is not
 // empty.
 void agree_on_start(Group& group, bool again, TrainConfig& config);

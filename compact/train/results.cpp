@@ -28,14 +28,14 @@ double typical_step_seconds(const RunFigures& figures) {
 
 namespace {
 
-// ", 1.2 MiB a step between ranks, 80 % of the time behind other work"
+// ", 1.2 MiB a step between ranks, 80 % of the time during other work"
 std::string traffic_text(const RunFigures& figures) {
   const GroupTraffic& all = figures.traffic;
   if (all.bytes == 0) return {};
   const auto steps = static_cast<int64_t>(figures.step_seconds.size());
   std::string text = cat(", ", format_bytes(all.bytes / steps), " a step between ranks");
   if (all.busy > 0) {
-    text += formatted(", %.0f %% of their time behind other work",
+    text += formatted(", %.0f %% of their time during other work",
                       100 * std::max(0.0, 1 - all.waited / all.busy));
   }
   return text;

@@ -171,7 +171,8 @@ void check_same_run(const std::string& checkpoint, const TrainConfig& config, in
     // No part of the network; where they change the data, its checksum tells.
     if (key == "bos_token_id" || key == "eos_token_id") continue;
     if (key == "pad_token_id" && !before.is_null() && task.config.value(key, json()).is_null()) {
-      warnings.push_back(cat("the model's pad_token_id was ", before.dump(), ", which is no id of ",
+      warnings.push_back(cat("the model's pad_token_id was ", before.dump(),
+                             ", which is not an id of ",
                              "--tokenizer: from here on its embedding is trained"));
       continue;
     }

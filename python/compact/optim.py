@@ -31,7 +31,7 @@ step(), grad_scale, a process group (DDP sums later), weights split over ranks, 
 also of torch's, for the same parameters; of two with release=True the one made last has them.
 What cannot be seen: gradients are not clipped, and nothing says so but compact.hf.Callback (Trainer:
 max_grad_norm=0; clip_grad_norm_ returns 0); GradScaler's step() fails when the updates were made;
-model.zero_grad() in place of the optimizer's throws nothing away; hooks of others behind the backward pass
+model.zero_grad() in place of the optimizer's throws nothing away; hooks of others after the backward pass
 see no gradients; a weight that is read without a gradient (`weight.detach()`) inside torch.utils.checkpoint,
 and with one elsewhere, is read again when it has changed, and so is one of a module that runs twice under
 reentrant checkpoints.

@@ -52,7 +52,7 @@ def test_gpus_by_their_names():
             assert planned(**small, device=device) == wanted, "which is taken where there is none"
     with pytest.raises(ValueError, match="no GPU '4091' is known; there are .*, 4090,"):
         planned(gpu="4091")
-    with pytest.raises(ValueError, match='gpu=\'4090\' goes with device="cuda", is given with cpu'):
+    with pytest.raises(ValueError, match='gpu=\'4090\' needs device="cuda", is given with cpu'):
         planned(gpu="4090", device="cpu")
     assert {"h100", "4090"} <= set(ops.gpu_names())
 

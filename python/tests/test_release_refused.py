@@ -30,7 +30,7 @@ def test_gradients_are_not_thrown_away():
     net = Net()
     optimizer = compact.optim.AdamW(net, release=True)
     loss_of(net).backward()
-    with pytest.raises(RuntimeError, match=r"zero_grad\(\) comes behind a backward pass that has updated \d+ parameters"):
+    with pytest.raises(RuntimeError, match=r"zero_grad\(\) comes after a backward pass that has updated \d+ parameters"):
         optimizer.zero_grad()
     optimizer.step()
     optimizer.zero_grad()
@@ -86,7 +86,7 @@ def test_what_comes_too_late():
     with pytest.raises(ValueError, match="grad_scale comes too late"):
         optimizer.step(lambda: 1 / 0, grad_scale=torch.ones(1))  # told before the closure
     net.head.weight.grad = torch.zeros_like(net.head.weight)  # as DistributedDataParallel does
-    with pytest.raises(RuntimeError, match="has a gradient again behind its update"):
+    with pytest.raises(RuntimeError, match="has a gradient again after its update"):
         optimizer.step()
     assert net.head.weight.grad is None
     optimizer.zero_grad()

@@ -21,17 +21,11 @@ namespace compact {
 namespace {
 
 LlamaConfig shape(int64_t vocabulary = 257) {
-  LlamaConfig c;
-  c.hidden_size = 16;
-  c.intermediate_size = 24;
-  c.num_hidden_layers = 2;
-  c.num_attention_heads = 2;
-  c.num_key_value_heads = 1;
-  c.head_dim = 8;
-  c.vocab_size = vocabulary;
-  c.max_position_embeddings = 48;
-  c.initializer_range = 0.5;
-  return c;
+  return {.block = block_shape(16, 24, 2, 1, 8),
+          .num_hidden_layers = 2,
+          .vocab_size = vocabulary,
+          .max_position_embeddings = 48,
+          .initializer_range = 0.5};
 }
 
 class Generate : public testing::Test {
@@ -130,12 +124,8 @@ TEST_F(Generate, NeverChoosesAPaddedToken) {
 
 TEST_F(Generate, RefusesBadOptions) {
   const auto refused = [&](GenerateOptions options, const char* what, int64_t window = 48) {
-    try {
-      generate(model, *tokenizer, options, window, {});
-      FAIL() << what;
-    } catch (const InputError& e) {
-      EXPECT_THAT(e.what(), testing::HasSubstr(what));
-    }
+    EXPECT_THAT(error_of([&] { generate(model, *tokenizer, options, window, {}); }),
+                testing::HasSubstr(what));
   };
   refused({.max_new_tokens = -1}, "max_new_tokens");
   refused({.num_samples = 0}, "num_samples");

@@ -117,7 +117,7 @@ class SeveralRanks(RankRuns):
         self.assertNotEqual(*(weights(f / "model.safetensors") for f in runs))  # the check finds other orders
         for more, words in (
             (["--gradient_accumulation_steps=3"], "a power of two, is 3"),
-            (["--zero=2"], "goes with --zero 0 and 1"),
+            (["--zero=2"], "needs --zero 0 or 1"),
             (["--reduce_dtype=bfloat16"], "needs --reduce_dtype float32"),
         ):
             done = run("train", *self.text("--deterministic_reduce=true", f"--output_dir={self.out}", *more))

@@ -62,7 +62,7 @@ class Summary(unittest.TestCase):
         self.assertTrue(text.endswith("1 passed, 1 failed, 0 skipped\n"), text)
 
     def test_a_suite_that_ends_badly_fails(self):
-        """behind its last test, in the middle, or without a test; or where a skip says nothing"""
+        """after its last test, in the middle, or without a test; or where a skip says nothing"""
         for status, results in [("fail", {"Suite": single("A")}), ("fail", {}), ("run", {"Suite": ""}),
                                 ("run", {"Suite": single("A", '<skipped message="/x/y.cpp:3&#x0A;"/>')})]:  # fmt: skip
             code, text = self.of(case("base.Suite", "", status), **results)

@@ -290,7 +290,7 @@ TEST_F(ImageArchive, TurnsPicturesAsExifSays) {
   EXPECT_EQ(all.images.sizes(), at::IntArrayRef({1, 3, 16, 32}));
   EXPECT_LE(all.images.narrow(3, 17, 15).max().item<int64_t>(), 3);
   EXPECT_GE(all.images.narrow(3, 0, 15).min().item<int64_t>(), 252);
-  // A PNG of one row that is held upright, its chunk behind that of the sides.
+  // A PNG of one row that is held upright, its chunk after that of the sides.
   const auto big = [](uint64_t value) {
     std::string out;
     for (int shift = 24; shift >= 0; shift -= 8) out += static_cast<char>(value >> shift);

@@ -78,7 +78,7 @@ TEST(LabelledTexts, GivenClasses) {
                 read_labelled_texts(path, {.class_names = {"b", "b"}});
               }),
               HasSubstr("the class `b` is given twice"));
-  // A number is no name: only where a layout says so.
+  // A number is not a name: only where a layout says so.
   const std::string numbers = write_file(folder / "n.tsv", "text\tlabel\na\t0\n");
   EXPECT_THAT(one_line_error_of([&] {
                 read_labelled_texts(numbers, {.class_names = {"a", "b"}});
@@ -202,7 +202,7 @@ TEST(LabelledTexts, LeavesOutOddRows) {
       HasSubstr("6 of 100 rows cannot be read: without --strict true 5 %, or 3, may be left"));
 }
 
-// A quote that is not closed takes the rows behind it, of which none may be lost in silence.
+// A quote that is not closed takes the rows after it, of which none may be lost in silence.
 TEST(LabelledTexts, RefusesRecordsThatNeverEnd) {
   const TextFolder folder;
   const auto fails = [&](const std::string& row, const std::string& closed) {
@@ -215,7 +215,7 @@ TEST(LabelledTexts, RefusesRecordsThatNeverEnd) {
   };
   const std::string open = "\"five inch screen,1\n", nul(1, '\0');
   EXPECT_THAT(fails(open, "\"quoted\",0\n"),
-              AllOf(HasSubstr("line 45: behind a closing quote"),
+              AllOf(HasSubstr("line 45: after a closing quote"),
                     HasSubstr("the record begins at line 3: is a quote there not closed?")));
   EXPECT_THAT(fails(open, "x,\",0,1\n"), HasSubstr("line 3 must have 2 columns"));
   EXPECT_THAT(fails(open, "a\n"), HasSubstr("line 3: a field in quotes is not closed"));

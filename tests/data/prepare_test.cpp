@@ -94,7 +94,7 @@ TEST_F(Prepare, ProtectsWhatIsNoTokenFile) {
   EXPECT_THAT(one_line_error_of([&] { prepare({input}, *bytes, folder.path() + "/./in.txt"); }),
               HasSubstr("is an input"));
   EXPECT_THAT(one_line_error_of([&] { prepare({input}, *bytes, other); }),
-              HasSubstr("is no token file"));
+              HasSubstr("is not a token file"));
   EXPECT_EQ(slurp(input), "fine");
   EXPECT_EQ(slurp(other), "notes");
   prepare({input}, *bytes, folder / "out");

@@ -169,8 +169,8 @@ TEST_F(TextTable, RefusesBrokenRecords) {
   };
   EXPECT_EQ(fails("\"a,1\nb,2\n"), "line 4: a field in quotes is not closed before the file's end");
   EXPECT_THAT(fails("a\"b,1\n"), HasSubstr("line 4: a field that holds a quote must be in quotes"));
-  EXPECT_THAT(fails("\"a\nb\" ,1\n"), HasSubstr("line 5: behind a closing quote"));
-  EXPECT_THAT(fails("\"a\"b\",1\n"), HasSubstr("line 4: behind a closing quote"));
+  EXPECT_THAT(fails("\"a\nb\" ,1\n"), HasSubstr("line 5: after a closing quote"));
+  EXPECT_THAT(fails("\"a\"b\",1\n"), HasSubstr("line 4: after a closing quote"));
   EXPECT_EQ(
       fails("\"a\nb\"\n"),
       "line 4 must have 2 columns as the first line, has 1; the record begins at line 4: is a "

@@ -252,7 +252,7 @@ TEST(TokenWriter, BadPaths) {
   };
   EXPECT_THAT(fails(folder / "no/such"), HasSubstr("no/such: cannot create (No such file"));
   EXPECT_THAT(fails(folder.path()), HasSubstr("is a folder"));
-  EXPECT_THAT(fails("/dev/full"), HasSubstr("is no regular file"));
+  EXPECT_THAT(fails("/dev/full"), HasSubstr("is not a regular file"));
   EXPECT_THAT(fails("/proc/a.tokens"), HasSubstr("/proc/a.tokens: cannot create"));
   EXPECT_THAT(fails(folder / std::string(300, 'n')), HasSubstr("File name too long"));
   EXPECT_THAT(fails(""), HasSubstr("must name a file"));

@@ -79,12 +79,12 @@ TEST_F(MetaKernels, ProjectionsReadTheirPlan) {
 }
 
 TEST_F(MetaKernels, NobodyIsToldWithoutAWatch) {
-  int told = 0;
+  int calls = 0;
   {
-    const KernelWatch watch([&](const KernelCall&) { ++told; });
+    const KernelWatch watch([&](const KernelCall&) { ++calls; });
   }
   backend_for(Device::kMeta).draw({.count = 10, .type = kHalf}, Launch());
-  EXPECT_EQ(told, 0);
+  EXPECT_EQ(calls, 0);
 }
 
 // 48 tensors of like types at a time; none of no elements.

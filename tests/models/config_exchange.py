@@ -52,9 +52,9 @@ UNTOLD = {"transformers_version", "dtype", "_name_or_path", "max_window_layers",
 
 
 def meaning(config) -> dict:
-    told = {key: value for key, value in config.to_dict().items() if key not in UNTOLD}
-    told["rope_parameters"].pop("type", None)  # what transformers 4 calls rope_type
-    return told
+    settings = {key: value for key, value in config.to_dict().items() if key not in UNTOLD}
+    settings["rope_parameters"].pop("type", None)  # what transformers 4 calls rope_type
+    return settings
 
 
 def main() -> None:

@@ -99,14 +99,14 @@ TEST_P(DecoderKinds, NameEachElementOnce) {
     elements += tensor.numel();
   }
   EXPECT_EQ(elements, model.parameter_count());
-  const bool fused = GetParam().config.fused_names;
+  const bool fused = GetParam().config.block.qkv_parts == 1;
   EXPECT_EQ(names.contains("model.layers.1.self_attn.qkv_proj.weight"), fused);
   EXPECT_EQ(names.contains("model.layers.1.self_attn.k_proj.weight"), !fused);
 }
 
 TEST(DecoderSlots, OfNormsOfHeadsAreRebuiltFromTheProduct) {
   LlamaConfig c = shape();
-  c.head_norms = true;
+  c.block.head_norms = true;
   const Llama model(c, policy("exact"), {.max_length = 16});
   PassReport report;
   loss_of(model, 0, &report).backward();

@@ -12,12 +12,8 @@ namespace {
 
 LlamaConfig decode_shape(int64_t heads, int64_t kv_heads, bool tied) {
   LlamaConfig c;
-  c.hidden_size = 24;
-  c.intermediate_size = 40;
+  c.block = block_shape(24, 40, heads, kv_heads, 6);
   c.num_hidden_layers = 3;
-  c.num_attention_heads = heads;
-  c.num_key_value_heads = kv_heads;
-  c.head_dim = 6;
   c.vocab_size = 37;
   c.tie_word_embeddings = tied;
   c.initializer_range = 0.4;  // so that attention is far from uniform
@@ -116,7 +112,7 @@ TEST_P(DecodeKinds, EveryPositionEqualsTheFullForwardPass) {
 // What is kept of a short sequence is made again where it becomes a long one, and back.
 TEST(DecodeLong, TurnsAllPositionsAsThoseOfALongSequence) {
   LlamaConfig c = decode_shape(4, 2, false);
-  c.head_dim = 8;
+  c.block.head_dim = 8;
   c.max_position_embeddings = 8;
   c.rope = {.kind = RopeKind::kDynamic, .theta = 100, .factor = 4};
   LlamaConfig factors = c;

@@ -15,6 +15,7 @@
 #include "compact/base/check.h"
 #include "compact/base/text.h"
 #include "tests/models/tiny_encoder.h"
+#include "tests/temporary_folder.h"
 
 namespace compact {
 namespace {
@@ -229,28 +230,20 @@ TEST(Encoder, QuantizedPresetsAreCloseAndSmall) {
 }
 
 TEST(Encoder, RefusesWhatItCannotTake) {
-  const auto error = [](const auto& run) {
-    try {
-      run();
-    } catch (const InputError& e) {
-      return std::string(e.what());
-    }
-    return std::string();
-  };
   const Encoder net(tiny_encoder(), Policy::preset("exact"), {});
   const Tensors in = inputs_of(2, 33);
-  EXPECT_THAT(error([&] { net.logits(in, {.training = false}); }),
+  EXPECT_THAT(error_of([&] { net.logits(in, {.training = false}); }),
               HasSubstr("longer than the model's 32"));
-  EXPECT_THAT(error([&] { net.logits({in[0]}, {.training = false}); }), HasSubstr("lengths"));
+  EXPECT_THAT(error_of([&] { net.logits({in[0]}, {.training = false}); }), HasSubstr("lengths"));
   const auto make = [&](const std::string& policy) {
-    return error([&] { Encoder(tiny_encoder(), Policy::parse(policy, "test"), {}); });
+    return error_of([&] { Encoder(tiny_encoder(), Policy::parse(policy, "test"), {}); });
   };
   EXPECT_THAT(make("grad pooler = project\n"), HasSubstr("transformer blocks"));
   EXPECT_THAT(make("slot layers.0.attn.input = recompute\n"), HasSubstr("attn.input"));
   EXPECT_THAT(make("slot layers.*.mlp.up = sketch\n"), HasSubstr("sketch"));
   EncoderConfig bad = tiny_encoder();
   bad.num_attention_heads = 5;
-  EXPECT_THAT(error([&] { Encoder(bad, Policy::preset("off"), {}); }), HasSubstr("multiple"));
+  EXPECT_THAT(error_of([&] { Encoder(bad, Policy::preset("off"), {}); }), HasSubstr("multiple"));
 }
 
 }  // namespace

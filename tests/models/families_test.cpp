@@ -21,16 +21,6 @@ using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-template <class F>
-std::string error_of(F f) {
-  try {
-    f();
-  } catch (const InputError& e) {
-    return e.what();
-  }
-  return "";
-}
-
 // A model as data leave it: the smallest of its kind.
 std::unique_ptr<ModelConfig> fitted(const ModelInfo& info, bool whole_graphs = false) {
   std::unique_ptr<ModelConfig> model = info.config->clone();

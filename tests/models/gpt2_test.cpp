@@ -11,6 +11,7 @@
 #include "compact/base/check.h"
 #include "compact/models/config_rows.h"
 #include "tests/models/tiny_decoder.h"
+#include "tests/temporary_folder.h"
 
 namespace compact {
 namespace {
@@ -115,12 +116,7 @@ TEST(Gpt2, RefusesWithKeyRuleAndValue) {
   for (const auto& [change, message] : cases) {
     json config = whole;
     config.update(change);
-    try {
-      read_config<Gpt2Config>(config, "here");
-      ADD_FAILURE() << message;
-    } catch (const InputError& e) {
-      EXPECT_THAT(e.what(), HasSubstr(message));
-    }
+    EXPECT_THAT(error_of([&] { read_config<Gpt2Config>(config, "here"); }), HasSubstr(message));
   }
   Gpt2Config config = tiny_gpt2(0);
   EXPECT_THROW(Gpt2(config, Policy(), {.max_length = 21}), InputError);

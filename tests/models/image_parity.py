@@ -37,8 +37,8 @@ def gradients(model) -> dict:
         parameter.data = source.grad.clone()
     with tempfile.TemporaryDirectory() as folder:
         grads.save_pretrained(folder)
-        told = load_file(pathlib.Path(folder) / "model.safetensors")
-    return {key: value for key, value in told.items() if not key.endswith("num_batches_tracked")}
+        written = load_file(pathlib.Path(folder) / "model.safetensors")
+    return {key: value for key, value in written.items() if not key.endswith("num_batches_tracked")}
 
 
 def check(name: str, kind: str, changes: dict, classes: int, preset: str) -> None:

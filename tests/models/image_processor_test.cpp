@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "compact/base/check.h"
+#include "tests/temporary_folder.h"
 
 namespace compact {
 namespace {
@@ -154,12 +155,7 @@ TEST(ImageProcessor, RefusesWithKeyRuleAndValue) {
        "crop_size must be a part of size with its proportions, is 9 of 8"},
   };
   for (const auto& [object, message] : cases) {
-    try {
-      read(object);
-      ADD_FAILURE() << message;
-    } catch (const InputError& e) {
-      EXPECT_THAT(e.what(), HasSubstr(message));
-    }
+    EXPECT_THAT(error_of([&] { read(object); }), HasSubstr(message));
   }
 }
 

@@ -32,10 +32,10 @@ LlamaConfig parse(const json& value) { return read_config<LlamaConfig>(value, "h
 
 TEST(HfConfig, DefaultsAreThoseOfTransformers) {
   const LlamaConfig config = parse(minimal());
-  EXPECT_EQ(config.num_key_value_heads, 8);
-  EXPECT_EQ(config.head_dim, 8);
+  EXPECT_EQ(config.block.kv_heads, 8);
+  EXPECT_EQ(config.block.head_dim, 8);
   EXPECT_EQ(config.max_position_embeddings, 2048);
-  EXPECT_EQ(config.rms_norm_eps, 1e-6);
+  EXPECT_EQ(config.block.eps, 1e-6);
   EXPECT_EQ(config.rope.theta, 10000.0);
   EXPECT_EQ(config.initializer_range, 0.02);
   EXPECT_FALSE(config.tie_word_embeddings);
@@ -55,8 +55,8 @@ TEST(HfConfig, ReadsTheFormsOfBothVersions) {
                                    {"eos_token_id", {2, 3}},
                                    {"bos_token_id", 1}}));
   EXPECT_EQ(config.rope.theta, 500000.0);
-  EXPECT_EQ(config.num_key_value_heads, 4);
-  EXPECT_EQ(config.head_dim, 8);
+  EXPECT_EQ(config.block.kv_heads, 4);
+  EXPECT_EQ(config.block.head_dim, 8);
   EXPECT_EQ(config.bos_token_id, 1);
   EXPECT_EQ(config.eos_token_ids, (std::vector<int64_t>{2, 3}));
   config = parse(with({{"rope_parameters", {{"rope_theta", 1e6}, {"rope_type", "default"}}},
@@ -64,7 +64,7 @@ TEST(HfConfig, ReadsTheFormsOfBothVersions) {
                        {"head_dim", 16},
                        {"tie_word_embeddings", true}}));
   EXPECT_EQ(config.rope.theta, 1e6);
-  EXPECT_EQ(config.head_dim, 16);
+  EXPECT_EQ(config.block.head_dim, 16);
   EXPECT_TRUE(config.tie_word_embeddings);
   EXPECT_EQ(parse(with({{"rope_scaling", {{"type", "default"}}}})).rope.theta, 10000.0);
 }

@@ -10,6 +10,7 @@
 #include "compact/models/config_rows.h"
 #include "compact/models/llama/sizes.h"
 #include "tests/models/tiny_llama.h"
+#include "tests/temporary_folder.h"
 
 namespace compact {
 namespace {
@@ -206,12 +207,7 @@ TEST(Llama, SequencesOfNoTokensCostNothing) {
 }
 
 std::string refusal(const std::string& preset, const std::string& more, LlamaConfig c = shape()) {
-  try {
-    const Llama model(c, policy(preset, more), {.max_length = 16});
-  } catch (const InputError& e) {
-    return e.what();
-  }
-  return "";
+  return error_of([&] { Llama(c, policy(preset, more), {.max_length = 16}); });
 }
 
 TEST(Llama, RefusesPoliciesThatCannotBe) {
@@ -273,8 +269,11 @@ TEST(Llama, RefusesBadInput) {
   EXPECT_THROW(model.logits(ids().add(kWords)), std::exception);
   EXPECT_THROW(model.loss({ids()}, targets().narrow(1, 0, 3), {}), InputError);
   LlamaConfig c = shape();
-  c.num_key_value_heads = 3;
+  c.block.kv_heads = 3;
   EXPECT_NE(refusal("off", "", c), "");
+  c = shape();
+  c.model_type = "olmo2";  // without its norms
+  EXPECT_THAT(refusal("off", "", c), HasSubstr("norms as in another model_type than olmo2"));
 }
 
 TEST(Models, TheTableHasTheNumbersOfParametersKnown) {

@@ -54,7 +54,7 @@ TEST(HfFamily, ReadsPublishedFiles) {
     "vocab_size": 32000})"));
   EXPECT_EQ(mistral.sliding_window, 4096);
   EXPECT_EQ(longest_sequence(mistral), 32768);
-  EXPECT_EQ(mistral.head_dim, 128);
+  EXPECT_EQ(mistral.block.head_dim, 128);
   EXPECT_EQ(mistral.model_type, "mistral");
 
   const LlamaConfig qwen2 = config_of(json::parse(R"({
@@ -65,8 +65,8 @@ TEST(HfFamily, ReadsPublishedFiles) {
     "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0,
     "sliding_window": 32768, "tie_word_embeddings": true, "use_mrope": false,
     "use_sliding_window": false, "vocab_size": 151936})"));
-  EXPECT_TRUE(qwen2.qkv_bias);
-  EXPECT_FALSE(qwen2.out_bias);
+  EXPECT_TRUE(qwen2.block.qkv_bias);
+  EXPECT_FALSE(qwen2.block.out_bias);
   EXPECT_FALSE(qwen2.sliding_window);
   EXPECT_EQ(longest_sequence(qwen2), 32768);
 
@@ -78,9 +78,9 @@ TEST(HfFamily, ReadsPublishedFiles) {
     "num_attention_heads": 16, "num_hidden_layers": 28, "num_key_value_heads": 8,
     "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1000000, "sliding_window": null,
     "tie_word_embeddings": true, "use_sliding_window": false, "vocab_size": 151936})"));
-  EXPECT_TRUE(qwen3.head_norms);
-  EXPECT_FALSE(qwen3.qkv_bias);
-  EXPECT_EQ(qwen3.head_dim, 128);
+  EXPECT_TRUE(qwen3.block.head_norms);
+  EXPECT_FALSE(qwen3.block.qkv_bias);
+  EXPECT_EQ(qwen3.block.head_dim, 128);
 
   json phi4 = json::parse(R"({
     "architectures": ["Phi3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
@@ -100,7 +100,7 @@ TEST(HfFamily, ReadsPublishedFiles) {
   EXPECT_EQ(phi.rope.partial, 0.75);
   EXPECT_EQ(phi.rope.original_length, 4096);
   EXPECT_EQ(phi.pad_token_id, 199999);
-  EXPECT_TRUE(phi.fused_names);
+  EXPECT_EQ(phi.block.qkv_parts, 1);
   for (const char* name : {"su", "yarn"}) {  // as longrope was called
     phi4["rope_scaling"]["type"] = name;
     EXPECT_EQ(config_of(phi4), phi);
@@ -129,9 +129,9 @@ TEST(HfFamily, ReadsPublishedFiles) {
     "num_hidden_layers": 40, "num_key_value_heads": 8, "pad_token_id": 0,
     "residual_multiplier": 0.22, "rms_norm_eps": 1e-05, "rope_scaling": null,
     "rope_theta": 5000000.0, "tie_word_embeddings": true, "vocab_size": 49155})"));
-  EXPECT_EQ(granite.attention_multiplier, 0.015625);
+  EXPECT_EQ(granite.block.scale, 0.015625);
   EXPECT_EQ(granite.logits_scaling, 8);
-  EXPECT_EQ(granite.residual_multiplier, 0.22);
+  EXPECT_EQ(granite.block.residual, 0.22);
 
   const LlamaConfig olmo2 = config_of(json::parse(R"({
     "architectures": ["Olmo2ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
@@ -140,7 +140,8 @@ TEST(HfFamily, ReadsPublishedFiles) {
     "num_attention_heads": 16, "num_hidden_layers": 16, "num_key_value_heads": 16,
     "pad_token_id": 100277, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 500000,
     "tie_word_embeddings": false, "use_cache": false, "vocab_size": 100352})"));
-  EXPECT_TRUE(olmo2.head_norms);
+  EXPECT_TRUE(olmo2.block.head_norms && olmo2.block.whole_norms && olmo2.block.post_norms);
+  EXPECT_FALSE(olmo2.block.pre_norms);
   EXPECT_EQ(olmo2.rope.theta, 5e5);
 }
 
@@ -150,20 +151,20 @@ TEST(HfFamily, DefaultsAreThoseOfTheClass) {
     for (const char* key : keys) value.erase(key);
     return config_of(value);
   };
-  EXPECT_EQ(without("llama", {"num_key_value_heads"}).num_key_value_heads, 32);
-  EXPECT_EQ(without("mistral", {"num_key_value_heads"}).num_key_value_heads, 8);
-  EXPECT_EQ(without("qwen3", {"head_dim"}).head_dim, 128);
-  EXPECT_EQ(without("qwen2", {"head_dim"}).head_dim, 2);
+  EXPECT_EQ(without("llama", {"num_key_value_heads"}).block.kv_heads, 32);
+  EXPECT_EQ(without("mistral", {"num_key_value_heads"}).block.kv_heads, 8);
+  EXPECT_EQ(without("qwen3", {"head_dim"}).block.head_dim, 128);
+  EXPECT_EQ(without("qwen2", {"head_dim"}).block.head_dim, 2);
   EXPECT_EQ(without("mistral", {}).sliding_window, 4096);
   EXPECT_EQ(config_of(small("mistral", {{"sliding_window", nullptr}})).sliding_window,
             std::nullopt);
   EXPECT_EQ(without("phi3", {}).sliding_window, std::nullopt);
-  EXPECT_EQ(without("phi3", {}).rms_norm_eps, 1e-5);
+  EXPECT_EQ(without("phi3", {}).block.eps, 1e-5);
   EXPECT_EQ(without("phi3", {"pad_token_id"}).pad_token_id, std::nullopt);  // beyond 512
   EXPECT_EQ(without("smollm3", {}).rope.theta, 2e6);
   EXPECT_EQ(without("smollm3", {}).rope_layers, (std::vector<bool>{true, true, true, false}));
-  EXPECT_EQ(without("granite", {}).attention_multiplier, 1);
-  EXPECT_EQ(without("olmo2", {"rms_norm_eps"}).rms_norm_eps, 1e-5);
+  EXPECT_EQ(without("granite", {}).block.scale, 1);
+  EXPECT_EQ(without("olmo2", {"rms_norm_eps"}).block.eps, 1e-5);
   const LlamaConfig window = config_of(small(
       "qwen2", {{"use_sliding_window", true}, {"sliding_window", 99}, {"max_window_layers", 3}}));
   EXPECT_EQ(window.sliding_window, 99);
@@ -218,9 +219,9 @@ TEST(HfFamily, RefusesWithKeyRuleAndValue) {
       {"llama", scaled({{"rope_type", "linear"}, {"factor", -2}}), "at least 1, is -2"},
       {"llama", scaled({{"rope_type", "linear"}, {"factor", "2"}}), "factor must be a number"},
       {"llama", scaled({{"rope_type", "linear"}, {"factor", 2}, {"beta_fast", 3}}),
-       "rope_scaling: beta_fast is no setting of rope_type linear, is 3"},
+       "rope_scaling: beta_fast is not a setting of rope_type linear, is 3"},
       {"llama", scaled({{"mrope_section", {1, 2}}}),
-       "mrope_section is no setting of rope_type def"},
+       "mrope_section is not a setting of rope_type def"},
       {"llama",
        {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 2}}},
         {"rope_parameters", {{"rope_type", "linear"}, {"factor", 3}}}},

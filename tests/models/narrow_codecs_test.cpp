@@ -13,13 +13,10 @@ namespace compact {
 namespace {
 
 LlamaConfig narrow(const std::string& type, int64_t width, int64_t kv_heads) {
-  LlamaConfig c;
-  c.model_type = type;
-  c.head_norms = type == "olmo2";
-  c.hidden_size = width, c.intermediate_size = 3 * width, c.num_hidden_layers = 2;
-  c.num_attention_heads = 4, c.num_key_value_heads = kv_heads, c.head_dim = width / 4;
-  c.vocab_size = 97;
-  return c;
+  const LlamaConfig c{.block = block_shape(width, 3 * width, 4, kv_heads, width / 4),
+                      .num_hidden_layers = 2,
+                      .vocab_size = 97};
+  return type == "olmo2" ? with_olmo2_norms(c) : c;
 }
 
 std::map<std::string, at::Tensor> gradients(const LlamaConfig& c, const std::string& lines) {

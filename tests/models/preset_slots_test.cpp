@@ -30,12 +30,12 @@ struct SmallNetwork {
   at::Tensor target;
 };
 
-SmallNetwork small_llama() {
-  LlamaConfig c;
-  c.hidden_size = 32, c.intermediate_size = 48, c.num_hidden_layers = 2, c.vocab_size = 61;
-  c.num_attention_heads = c.num_key_value_heads = 4, c.head_dim = 8;
+SmallNetwork small_llama(const std::string& name = "llama",
+                         const std::function<void(LlamaConfig&)>& change = {}) {
+  LlamaConfig c{.block = block_shape(32, 48, 4, 4, 8), .num_hidden_layers = 2, .vocab_size = 61};
+  if (change) change(c);
   const at::Tensor ids = at::arange(16, at::kLong).view({2, 8});
-  return {"llama",
+  return {name,
           [c](const Policy& p) { return std::make_unique<Llama>(c, p, NetworkOptions{}); },
           {ids},
           ids.roll(-1, 1)};
@@ -43,26 +43,17 @@ SmallNetwork small_llama() {
 
 // With what some decoders have more: biases, norms of heads.
 SmallNetwork small_qwen() {
-  LlamaConfig c;
-  c.hidden_size = 32, c.intermediate_size = 48, c.num_hidden_layers = 2, c.vocab_size = 61;
-  c.num_attention_heads = 4, c.num_key_value_heads = 2, c.head_dim = 8;
-  c.qkv_bias = c.head_norms = true;
-  SmallNetwork small = small_llama();
-  small.name = "llama, norms of heads";
-  small.make = [c](const Policy& p) { return std::make_unique<Llama>(c, p, NetworkOptions{}); };
-  return small;
+  return small_llama("llama, norms of heads", [](LlamaConfig& c) {
+    c.block.kv_heads = 2, c.block.qkv_bias = c.block.head_norms = true;
+  });
 }
 
 // Norms after the halves alone, of queries and keys over the whole width.
 SmallNetwork small_olmo() {
-  LlamaConfig c;
-  c.model_type = "olmo2", c.head_norms = true;
-  c.hidden_size = 32, c.intermediate_size = 48, c.num_hidden_layers = 2, c.vocab_size = 61;
-  c.num_attention_heads = c.num_key_value_heads = 4, c.head_dim = 8;
-  SmallNetwork small = small_llama();
-  small.name = "olmo2";
-  small.make = [c](const Policy& p) { return std::make_unique<Llama>(c, p, NetworkOptions{}); };
-  return small;
+  return small_llama("olmo2", [](LlamaConfig& c) {
+    c.model_type = "olmo2", c.block.pre_norms = false;
+    c.block.post_norms = c.block.head_norms = c.block.whole_norms = true;
+  });
 }
 
 // A network made from its family's own configuration.
@@ -74,20 +65,15 @@ SmallNetwork small_of(const std::string& name, const Config& c, Tensors inputs, 
 
 SmallNetwork small_gemma(bool third) {
   const SmallNetwork llama = small_llama();
-  GemmaConfig c{.head_norms = third,
-                .hidden_size = 32,
-                .intermediate_size = 48,
+  GemmaConfig c{.block = gemma_block(third, 32, 48, 4, 2, 8),
                 .num_hidden_layers = 2,
-                .num_attention_heads = 4,
-                .num_key_value_heads = 2,
-                .head_dim = 8,
                 .vocab_size = 61,
                 .sliding_window = 5,
                 .sliding_layers = {true, false},
                 .bos_token_id = {},
                 .eos_token_ids = {},
                 .pad_token_id = {}};
-  if (!third) c.attn_logit_softcapping = c.final_logit_softcapping = 3;
+  if (!third) c.block.softcap = c.final_logit_softcapping = 3;
   return small_of<Gemma>(third ? "gemma 3" : "gemma 2", c, llama.inputs, llama.target);
 }
 

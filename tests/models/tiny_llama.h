@@ -18,15 +18,17 @@ inline constexpr int64_t n = 32, m = 44, kLayers = 3, kHeads = 4, kWords = 61, k
 inline constexpr int64_t kTokens = kBatch * kLength;
 
 inline LlamaConfig shape(bool tied = false) {
-  LlamaConfig c;
-  c.hidden_size = n;
-  c.intermediate_size = m;
-  c.num_hidden_layers = kLayers;
-  c.num_attention_heads = c.num_key_value_heads = kHeads;
-  c.head_dim = n / kHeads;
-  c.vocab_size = kWords;
-  c.tie_word_embeddings = tied;
-  c.initializer_range = 0.1;
+  return {.block = block_shape(n, m, kHeads, kHeads, n / kHeads),
+          .num_hidden_layers = kLayers,
+          .vocab_size = kWords,
+          .tie_word_embeddings = tied,
+          .initializer_range = 0.1};
+}
+
+inline LlamaConfig with_olmo2_norms(LlamaConfig c) {
+  c.model_type = "olmo2";
+  c.block.pre_norms = false, c.block.post_norms = true;
+  c.block.head_norms = c.block.whole_norms = true;
   return c;
 }
 
@@ -38,18 +40,19 @@ struct DecoderKind {
 inline std::vector<DecoderKind> decoder_kinds() {
   LlamaConfig qwen2 = shape(true), qwen3 = shape(), phi3 = shape(), smollm3 = shape(true),
               granite = shape(), olmo2 = shape();
-  qwen2.qkv_bias = true, qwen2.num_key_value_heads = 2;
-  qwen3.head_norms = true, qwen3.num_key_value_heads = 2, qwen3.head_dim = 12;
-  phi3.rope.partial = 0.5, phi3.fused_names = true;
-  smollm3.rope_layers = {true, false, true}, smollm3.out_bias = smollm3.mlp_bias = true;
-  granite.embedding_multiplier = 3, granite.residual_multiplier = 0.5;
-  granite.attention_multiplier = 0.3, granite.logits_scaling = 2;
-  olmo2.model_type = "olmo2", olmo2.head_norms = true, olmo2.num_key_value_heads = 2;
+  qwen2.block.qkv_bias = true, qwen2.block.kv_heads = 2;
+  qwen3.block.head_norms = true, qwen3.block.kv_heads = 2, qwen3.block.head_dim = 12;
+  phi3.rope.partial = 0.5, phi3.block.qkv_parts = phi3.block.gate_up_parts = 1;
+  smollm3.rope_layers = {true, false, true}, smollm3.block.out_bias = smollm3.block.mlp_bias = true;
+  granite.embedding_multiplier = 3, granite.block.residual = 0.5;
+  granite.block.scale = 0.3, granite.logits_scaling = 2;
+  olmo2 = with_olmo2_norms(olmo2), olmo2.block.kv_heads = 2;
   LlamaConfig mistral = shape();
   mistral.sliding_window = 4, mistral.sliding_layers = {true, false, true};
   LlamaConfig every = qwen3;
-  every.tie_word_embeddings = every.qkv_bias = every.out_bias = every.mlp_bias = true;
-  every.residual_multiplier = 0.5, every.rope_layers = {false, true, false};
+  every.tie_word_embeddings = every.block.qkv_bias = every.block.out_bias = every.block.mlp_bias =
+      true;
+  every.block.residual = 0.5, every.rope_layers = {false, true, false};
   every.rope.partial = 0.5;
   return {{"qwen2", qwen2},     {"qwen3", qwen3}, {"phi3", phi3},       {"smollm3", smollm3},
           {"granite", granite}, {"every", every}, {"mistral", mistral}, {"olmo2", olmo2}};

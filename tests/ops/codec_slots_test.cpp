@@ -9,6 +9,7 @@
 #include "compact/ops/policy/policy.h"
 #include "compact/ops/stages/map_stages.h"
 #include "tests/ops/block.h"
+#include "tests/temporary_folder.h"
 
 namespace compact {
 namespace {
@@ -96,12 +97,7 @@ TEST_P(CodecSlots, SecondBackwardGivesTheSame) {
 
 // What set_codec() says of a slot and a codec; empty where it takes it.
 std::string refused_codec(Segment& segment, const char* slot, const char* treatment) {
-  try {
-    segment.set_codec(slot, Treatment::parse(treatment));
-  } catch (const InputError& e) {
-    return e.what();
-  }
-  return "";
+  return error_of([&] { segment.set_codec(slot, Treatment::parse(treatment)); });
 }
 
 std::string treatment_of(const Segment& segment, const std::string& slot) {
@@ -205,8 +201,8 @@ TEST(CodecSlotsBias, WeightGradientsAreUnbiased) {
   EXPECT_EQ(moved, 1) << "only the gradient of `down` may vary";
 }
 
-// What attention made of exact queries and keys goes with no others: whatever its own slot holds,
-// it is made again from those that come back rounded, so that probabilities sum to 1.
+// What attention made of exact queries and keys cannot be used with others: whatever its own slot
+// holds, it is made again from those that come back rounded, so that probabilities sum to 1.
 TEST(CodecSlotsBias, AttentionGoesWithItsInputAsItComesBack) {
   Block block(at::kFloat);
   const Tensors exact = run_block(block, *block.segment({}));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA's memory-efficient attention on the CPU, by plain operations in f64, with what the kernel
 // asks of its arguments: so that what is around it can be tested without a GPU. The noise comes
-// from the default generator, by its seed, which is told to the backward pass, as there.
+// from the default generator, by its seed, which the backward pass is given, as there.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -12,6 +12,7 @@
 #include "compact/base/check.h"
 #include "compact/codecs/meta_device.h"
 #include "compact/ops/memory/memory_trace.h"
+#include "tests/temporary_folder.h"
 
 namespace compact {
 namespace {
@@ -136,12 +137,8 @@ TEST(CudaMemory, FractionOfTheDevice) {
   }
   EXPECT_THROW(memory_fraction(0, kTotal), InputError);
   EXPECT_THROW(memory_fraction(-1, kTotal), InputError);
-  try {
-    memory_fraction(kTotal + 1, kTotal);
-    FAIL() << "a limit above the device's memory was taken";
-  } catch (const InputError& e) {
-    EXPECT_THAT(e.what(), testing::HasSubstr("80.0 GiB"));
-  }
+  EXPECT_THAT(error_of([&] { memory_fraction(kTotal + 1, kTotal); }),
+              testing::HasSubstr("80.0 GiB"));
 }
 
 }  // namespace

@@ -15,18 +15,8 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// The message of the InputError that `body` throws; empty where it throws none.
-template <class Body>
-std::string message_of(Body body) {
-  try {
-    body();
-  } catch (const InputError& e) {
-    return e.what();
-  }
-  return "";
-}
 std::string parse_error(const std::string& text) {
-  return message_of([&] { Policy::parse(text, "file"); });
+  return error_of([&] { Policy::parse(text, "file"); });
 }
 
 TEST(Policy, TheLastLineThatMatchesHolds) {
@@ -120,8 +110,7 @@ TEST(Policy, PatternsThatMatchNothing) {
                                         {"layers.1.mlp.gate_up", Role::kGateUp},
                                         {"loss.logits", Role::kLogits}};
   const auto error = [&](const std::string& text) {
-    return message_of(
-        [&] { Policy::parse(text, "file").check_patterns(PolicyKind::kSlot, names); });
+    return error_of([&] { Policy::parse(text, "file").check_patterns(PolicyKind::kSlot, names); });
   };
   EXPECT_EQ(error("slot layers.*.mlp.gate_up = keep\ngrad nothing = full"), "");
   EXPECT_THAT(error("slot loss.logits = keep\nslot layers.*.mlp.gateup = keep"),
@@ -134,7 +123,7 @@ TEST(Policy, PatternsThatMatchNothing) {
             "logits");
   const std::vector<NamedRole> plain = {{"conv1.linear.input"}};
   EXPECT_THAT(
-      message_of([&] {
+      error_of([&] {
         Policy::parse("slot role:conv = keep", "file").check_patterns(PolicyKind::kSlot, plain);
       }),
       HasSubstr("its roles: none"));
@@ -149,7 +138,7 @@ TEST(Policy, MayBeginWithAByteOrderMark) {
 TEST(Policy, CopiedLinesOfPresetsMayMatchNothing) {
   const std::vector<NamedRole> names = {{"layers.0.mlp.norm", Role::kNorm}};
   const auto error = [&](const std::string& text) {
-    return message_of([&] {
+    return error_of([&] {
       Policy policy = Policy::parse(text, "file");
       policy.make_copies_general();
       while (policy.halve_bits()) continue;
@@ -170,14 +159,14 @@ TEST(Policy, CopiesForOtherNetworksAreRefusedAbovePresets) {
   Policy policy = Policy::preset("exact");
   policy.append(Policy::from_file((folder / "pool").string()));
   const std::vector<NamedRole> names = {{"layers.0.mlp.norm", Role::kNorm}};
-  EXPECT_THAT(message_of([&] { policy.check_patterns(PolicyKind::kSlot, names); }),
+  EXPECT_THAT(error_of([&] { policy.check_patterns(PolicyKind::kSlot, names); }),
               HasSubstr("pool:1: no slot of this model is in the preset"));
 }
 
 TEST(Policy, PresetsForOtherNetworks) {
   const std::vector<NamedRole> maps = {{"layer1.0.input", Role::kMap}, {"stem.conv", Role::kConv}};
   const auto error = [&](const char* preset) {
-    return message_of([&] { Policy::preset(preset).check_patterns(PolicyKind::kSlot, maps); });
+    return error_of([&] { Policy::preset(preset).check_patterns(PolicyKind::kSlot, maps); });
   };
   EXPECT_EQ(error("pool"), "");
   EXPECT_EQ(error("gact-l1"), "");
@@ -196,7 +185,7 @@ TEST(Policy, RolesBesideNames) {
   EXPECT_EQ(p.slot("layers.1.mlp.product", Role::kProduct).text(), "sketch");
   EXPECT_EQ(p.slot("layers.0.mlp.silu", Role::kGate).text(), "recompute");
   EXPECT_EQ(p.slot("layers.0.attn.qkv", Role::kQkv).text(), "offload");
-  // A name is no role.
+  // A name is not a role.
   EXPECT_EQ(p.slot("norm").text(), "offload");
   EXPECT_EQ(p.slot("role:norm").text(), "offload");
   EXPECT_EQ(Policy::parse(p.str(), "again").str(), p.str());
@@ -238,7 +227,7 @@ TEST(Policy, HalvesWhatCanHaveFewerBits) {
   EXPECT_TRUE(p.halve_bits());
   EXPECT_FALSE(p.halve_bits());
   EXPECT_EQ(p.slot("a").text(), "quantize:bits=1,adapt=1");
-  EXPECT_THAT(message_of([] {
+  EXPECT_THAT(error_of([] {
                 Policy::parse("slot a = quantize:bits=2,adapt=3", "file").fewest_open_bits();
               }),
               AllOf(HasSubstr("file:1"), HasSubstr("at most bits")));
@@ -253,12 +242,12 @@ TEST(Policy, OverridesOfProjections) {
 }
 
 TEST(Policy, PresetsAndFiles) {
-  EXPECT_THAT(message_of([] { Policy::preset("exat"); }), HasSubstr("did you mean `exact`"));
-  EXPECT_THAT(message_of([] { Policy::from_file("/nonexistent/p.policy"); }),
+  EXPECT_THAT(error_of([] { Policy::preset("exat"); }), HasSubstr("did you mean `exact`"));
+  EXPECT_THAT(error_of([] { Policy::from_file("/nonexistent/p.policy"); }),
               HasSubstr("/nonexistent/p.policy"));
   const std::string path = testing::TempDir() + "a.policy";
   std::ofstream(path) << "slot a = keep\nslot b = kep\n";
-  EXPECT_THAT(message_of([&] { Policy::from_file(path); }), HasSubstr(path + ":2"));
+  EXPECT_THAT(error_of([&] { Policy::from_file(path); }), HasSubstr(path + ":2"));
 }
 
 }  // namespace

@@ -45,7 +45,7 @@ Accumulated accumulated(bool f32_sums) {
   return result;
 }
 
-double error_of(const Accumulated& a) {
+double relative_error(const Accumulated& a) {
   return ((a.gradient.to(at::kDouble) - a.exact).norm() / a.exact.norm()).item<double>();
 }
 
@@ -55,10 +55,10 @@ TEST(F32Sums, ErrOfManyMicroBatchesIsThatOfOne) {
   const Accumulated plain = accumulated(false), sums = accumulated(true);
   EXPECT_EQ(plain.gradient.scalar_type(), at::kBFloat16);
   EXPECT_EQ(sums.gradient.scalar_type(), at::kFloat);
-  RecordProperty("bf16", std::to_string(error_of(plain)));
-  RecordProperty("f32", std::to_string(error_of(sums)));
-  EXPECT_GT(error_of(plain), 1.5e-2);
-  EXPECT_LT(error_of(sums), 2e-3);
+  RecordProperty("bf16", std::to_string(relative_error(plain)));
+  RecordProperty("f32", std::to_string(relative_error(sums)));
+  EXPECT_GT(relative_error(plain), 1.5e-2);
+  EXPECT_LT(relative_error(sums), 2e-3);
   EXPECT_TRUE(at::equal(sums.gradient, sums.sum_of_rounded));
 }
 

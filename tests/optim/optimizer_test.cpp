@@ -12,6 +12,7 @@
 #include "compact/base/check.h"
 #include "compact/optim/update.h"
 #include "tests/optim/toy.h"
+#include "tests/temporary_folder.h"
 
 namespace compact {
 namespace {
@@ -131,19 +132,14 @@ TEST(Optimizer, RefusesBadInput) {
   EXPECT_THROW(Optimizer({&parts}, {}), InputError);
 }
 
-// Kernels read memory by the type that they are told.
+// Kernels read memory by the type that they are given.
 TEST(Optimizer, RefusesGradientsAndMomentsOfOtherTypes) {
   Toy toy({});
   Optimizer optimizer(toy.pointers(), {});
   const auto refused = [&](const at::Tensor& gradient, const at::Tensor& scale) {
     toy.accumulate(0);
     toy.parameters[3].leaf().mutable_grad() = gradient;
-    std::string error;
-    try {
-      optimizer.step(0.1, scale);
-    } catch (const InputError& e) {
-      error = e.what();
-    }
+    const std::string error = error_of([&] { optimizer.step(0.1, scale); });
     for (Parameter& p : toy.parameters) p.leaf().mutable_grad().reset();
     return error;
   };

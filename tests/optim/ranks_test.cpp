@@ -168,7 +168,7 @@ TEST_P(EveryOptimizer, SumsPassesOnRanks) {
   }
 }
 
-// What a failure left is no part of the next step.
+// What a failure left does not enter the next step.
 TEST(Ranks, ForgetAStepThatFailed) {
   for (const bool tree : {false, true}) {
     Toy alone({});

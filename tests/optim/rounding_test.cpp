@@ -39,7 +39,7 @@ TEST(Rounding, SecondMomentFollowsTheGradients) {
     }
     const auto mean = [](const at::Tensor& t) { return t.to(at::kDouble).mean().item<double>(); };
     EXPECT_NEAR(mean(values(optimizer.states()[0].v)) / mean(exact), 1, 0.02) << type;
-    EXPECT_GT(mean(nearest) / mean(exact), 2) << "rounding to nearest is no worse: idle test";
+    EXPECT_GT(mean(nearest) / mean(exact), 2) << "rounding to nearest is as good: idle test";
   }
 }
 

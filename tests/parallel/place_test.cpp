@@ -7,6 +7,7 @@
 #include <map>
 
 #include "compact/base/check.h"
+#include "tests/temporary_folder.h"
 
 namespace compact {
 namespace {
@@ -21,12 +22,7 @@ Place place(const Variables& variables) {
 }
 
 std::string refused(const Variables& variables) {
-  try {
-    place(variables);
-  } catch (const InputError& e) {
-    return e.what();
-  }
-  return "";
+  return error_of([&] { place(variables); });
 }
 
 TEST(Place, IsAloneWhereNobodySaysOtherwise) {

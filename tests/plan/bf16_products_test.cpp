@@ -116,7 +116,7 @@ TEST_F(Bf16Plans, AttentionTakesWhatItDoes) {
   }
 }
 
-// LibTorch's own attention in bf16, of a length that is no multiple of its tiles: a plan counts
+// LibTorch's own attention in bf16, of a length that is not a multiple of its tiles: a plan counts
 // what every thread takes for its products, too.
 TEST_F(Bf16Plans, AttentionOfOnednnTakesNoMoreThanPlanned) {
   set_bf16_products(Bf16Products::kNative);

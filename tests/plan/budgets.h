@@ -2,12 +2,13 @@
 // What holds of policies that are chosen under budgets, whatever the network.
 #pragma once
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <functional>
 
-#include "compact/plan/budget.h"
+#include "compact/plan/search.h"
 #include "tests/plan/requests.h"
 
 namespace compact {
@@ -15,7 +16,7 @@ namespace compact {
 // Lossless policies for budgets from `off` down to the least peak: the peak of a real step, which
 // is the planned one but for `tolerance`, stays under the budget and never rises, and predicted
 // time never falls. `step`: of a policy.
-inline void expect_peaks_fall(BudgetPlanner& planner, int64_t off, int steps, double tolerance,
+inline void expect_peaks_fall(BudgetSearch& planner, int64_t off, int steps, double tolerance,
                               const std::function<StepRequest(const Policy&)>& step) {
   const int64_t least = planner.least_peak();
   int64_t before = INT64_MAX;
@@ -37,6 +38,18 @@ inline void expect_peaks_fall(BudgetPlanner& planner, int64_t off, int steps, do
     seconds = chosen.seconds;
   }
   EXPECT_GT(distinct, 5);
+}
+
+inline void expect_impossible_says_what_would_fit(BudgetSearch& planner) {
+  const int64_t least = planner.least_peak();
+  EXPECT_FALSE(planner.find(least - 1));
+  try {
+    planner.choose(least - 1, [] { return "less"; });
+    FAIL() << "a budget below the least peak was met";
+  } catch (const BudgetError& e) {
+    EXPECT_EQ(e.peak, least);
+    EXPECT_THAT(e.what(), testing::HasSubstr("would fit with less"));
+  }
 }
 
 }  // namespace compact

@@ -125,9 +125,9 @@ TEST(FrozenWeights, InputsOfFrozenProductsAreNotHeld) {
   install_counting_allocator();
   const TestStep step{.batch = 2, .length = 24};
   LlamaConfig shape = small_shape();
-  shape.intermediate_size = 192;
-  const int64_t tokens = step.batch * step.length, n = shape.hidden_size,
-                m = shape.intermediate_size, layers = shape.num_hidden_layers;
+  shape.block.intermediate = 192;
+  const int64_t tokens = step.batch * step.length, n = shape.block.hidden,
+                m = shape.block.intermediate, layers = shape.num_hidden_layers;
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     const auto size = static_cast<int64_t>(c10::elementSize(type));
     for (const char* policy : {"off", "exact"}) {

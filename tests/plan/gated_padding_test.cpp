@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gated decoders whose MLP has a width that is no multiple of 8: they compute what the same without
-// padding does, and padding stays 0 whatever trains it.
+// Gated decoders whose MLP has a width that is not a multiple of 8: they compute what the same
+// without padding does, and padding stays 0 whatever trains it.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
@@ -17,15 +17,15 @@ namespace {
 
 LlamaConfig odd_shape(int64_t width = 43) {
   LlamaConfig c = small_shape();
-  c.intermediate_size = width;
-  c.mlp_bias = true;
+  c.block.intermediate = width;
+  c.block.mlp_bias = true;
   c.initializer_range = 0.1;
   return c;
 }
 
 // In a file's form that has no room for padding.
 LlamaConfig plain(LlamaConfig c) {
-  c.fused_names = true;
+  c.block.qkv_parts = c.block.gate_up_parts = 1;
   return c;
 }
 
@@ -35,7 +35,7 @@ StepInputs batch(int64_t number) {
   return {{ids.narrow(1, 0, 16).contiguous()}, ids.narrow(1, 1, 16).contiguous()};
 }
 
-// What of a parameter's weight, or of its gradient, is no padding.
+// A parameter's weight, or its gradient, without padding.
 at::Tensor real_part(const Parameter& p, const at::Tensor& t) {
   std::vector<at::Tensor> parts;
   int64_t row = 0;
@@ -179,9 +179,10 @@ TEST(GatedPadding, FilesHaveNone) {
 
 // Gemma's blocks have another gate.
 TEST(GatedPadding, OfGemmaComputesTheSame) {
-  GemmaConfig c{.hidden_size = 32, .intermediate_size = 43, .num_hidden_layers = 2};
-  c.num_attention_heads = 4, c.num_key_value_heads = 2, c.head_dim = 8, c.vocab_size = 512;
-  c.sliding_layers = {true, false};
+  const GemmaConfig c{.block = gemma_block(true, 32, 43, 4, 2, 8),
+                      .num_hidden_layers = 2,
+                      .vocab_size = 512,
+                      .sliding_layers = {true, false}};
   const Gemma model(c, Policy::preset("exact"), {.max_length = 16});
   const StepInputs in = batch(1);
   model.loss(in.inputs, in.target, {}).backward();

@@ -31,7 +31,7 @@ class GpuPlans : public testing::Test {
 // pass of a layer has a quarter back on the device.
 TEST_F(GpuPlans, OffloadedSlotsAreHostMemory) {
   LlamaConfig shape = small_shape(4);
-  shape.intermediate_size = 2048;
+  shape.block.intermediate = 2048;
   const StepPlan kept = plan("slot layers.*.mlp.gate_up = keep\n", shape),
                  moved = plan("slot layers.*.mlp.gate_up = offload\n", shape);
   constexpr int64_t kMoved = int64_t{16} << 20;
@@ -80,8 +80,8 @@ TEST_F(GpuPlans, HeadsOfAnyWidthRun) {
   for (const at::ScalarType type : {at::kBFloat16, at::kFloat}) {
     for (const int64_t dim : {2, 6, 10, 12, 20, 64, 256, 258, 320}) {
       LlamaConfig shape = small_shape(1);
-      shape.head_dim = dim;
-      shape.hidden_size = 4 * dim;
+      shape.block.head_dim = dim;
+      shape.block.hidden = 4 * dim;
       EXPECT_GT(plan("exact", shape, type, {1, 16}).memory.peak, 0) << type << " " << dim;
     }
   }

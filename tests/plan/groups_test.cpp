@@ -63,7 +63,7 @@ TEST_F(Groups, BlocksOfALlamaAreAlike) {
 TEST_F(Groups, BlocksWithoutRotaryPositionsAreOthers) {
   LlamaConfig c = small_shape(3);
   c.rope_layers = {false, true, false};
-  c.head_norms = c.qkv_bias = true;
+  c.block.head_norms = c.block.qkv_bias = true;
   const SegmentGroups groups(
       step_request(small_request("off", at::kFloat, {.batch = 2, .length = 32}, c)));
   EXPECT_EQ(of(groups), (Numbers{0, 1, 0, 2}));

@@ -72,8 +72,8 @@ TEST_F(PlannedLaunches, OfALossInChunks) {
 // 128 samples of 256 tokens of a head as that of llama-350m.
 TEST_F(PlannedLaunches, OfALargeLossAreFew) {
   LlamaConfig shape = small_shape(1);
-  shape.hidden_size = 1024;
-  shape.head_dim = 256;
+  shape.block.hidden = 1024;
+  shape.block.head_dim = 256;
   shape.vocab_size = 32000;
   const PlanRequest r = small_request("exact", at::kBFloat16, {.batch = 128, .length = 256}, shape);
   EXPECT_EQ(of(r)["loss"], 5 * 8 + 2 + 7 + 2 + 4);

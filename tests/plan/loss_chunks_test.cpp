@@ -24,8 +24,8 @@ class LossChunks : public testing::Test {
                              at::ScalarType type = at::kBFloat16) {
     LlamaConfig shape = small_shape(1);
     shape.vocab_size = 65536;
-    shape.hidden_size = 256;
-    shape.head_dim = 64;
+    shape.block.hidden = 256;
+    shape.block.head_dim = 64;
     PlanRequest r = small_request("slot loss.logits = chunk\n", type, {1, tokens}, shape);
     r.device = device;
     return r;

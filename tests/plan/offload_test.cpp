@@ -133,13 +133,13 @@ TEST_F(OffloadPlans, NothingComesBackForWhatDoesNotRun) {
   EXPECT_THAT(back([&] { z.backward(g); }), ElementsAre("1", "1", "1", "1"));
 }
 
-// A stage whose backward pass fails as often as it is told to.
+// A stage whose backward pass fails so many times.
 struct Failing final : Stage {
   mutable int failures = 0;
   Needs needs() const override { return {.input = true}; }
   at::Tensor forward(Forward& f) const override { return f.input * 2; }
   at::Tensor backward(Backward& b) const override {
-    TORCH_CHECK(failures-- <= 0, "as told");
+    TORCH_CHECK(failures-- <= 0, "as asked");
     return b.gy * 2;
   }
 };
@@ -228,7 +228,7 @@ TEST_F(OffloadPlans, OnACpuNothingIsBegun) {
 // when it is read; here that is gate_up, 4 * 128 tokens of 2 * 2,048 elements in bf16.
 TEST_F(OffloadPlans, AStepHoldsOneSegmentMore) {
   LlamaConfig shape = small_shape(4);
-  shape.intermediate_size = 2048;
+  shape.block.intermediate = 2048;
   const auto peak = [&](const char* policy, std::vector<Operation>* operations) {
     PlanRequest r = small_request(policy, at::kBFloat16, {4, 128}, shape);
     r.device = c10::kCUDA;

@@ -16,20 +16,15 @@ constexpr int kBudgets = 120;
 
 struct Setting {
   std::string name;
-  std::function<BudgetPlanner()> planner;
+  std::function<BudgetSearch()> planner;
   std::function<StepPlan(const char* preset)> plan;
 };
 void PrintTo(const Setting& s, std::ostream* out) { *out << s.name; }
 
 Setting transformer(const std::string& name, c10::DeviceType device, const OptimizerInfo& kind,
                     bool clip, int64_t batch) {
-  LlamaConfig shape;
-  shape.hidden_size = 512;
-  shape.intermediate_size = 1376;
-  shape.num_hidden_layers = 8;
-  shape.num_attention_heads = shape.num_key_value_heads = 8;
-  shape.head_dim = 64;
-  shape.vocab_size = 8192;
+  const LlamaConfig shape{
+      .block = block_shape(512, 1376, 8, 8, 64), .num_hidden_layers = 8, .vocab_size = 8192};
   PlanRequest r = small_request("off", at::kBFloat16, {.batch = batch, .length = 256, .clip = clip},
                                 shape, kind);
   r.device = device;
@@ -94,7 +89,7 @@ class OneAnswer : public testing::TestWithParam<Setting> {
 };
 
 TEST_P(OneAnswer, ForEveryBudget) {
-  BudgetPlanner planner = GetParam().planner();
+  BudgetSearch planner = GetParam().planner();
   const int64_t least = planner.least_peak(), off = GetParam().plan("off").reserved;
   ASSERT_LT(least, off);
   EXPECT_FALSE(planner.find(least - 1));
@@ -117,7 +112,7 @@ TEST_P(OneAnswer, ForEveryBudget) {
   EXPECT_EQ(answers.front().plan.reserved, least);
   EXPECT_GT(distinct, 2);  // of a GPU whole segments of memory are what differs
   // The same of one who was asked little else, the other way round.
-  BudgetPlanner other = GetParam().planner();
+  BudgetSearch other = GetParam().planner();
   for (int i = kBudgets - 1; i >= 0; i -= 17) {
     EXPECT_EQ(other.choose(budgets[i]).policy.str(), answers[i].policy.str()) << i;
   }
@@ -126,7 +121,7 @@ TEST_P(OneAnswer, ForEveryBudget) {
 
 // What a preset without loss fits is never refused, and never slower than that preset.
 void expect_no_preset_below(const Setting& setting) {
-  BudgetPlanner planner = setting.planner();
+  BudgetSearch planner = setting.planner();
   int fitting = 0;
   for (const char* preset : {"off", "exact", "recompute"}) {
     int64_t reserved = 0;
@@ -149,14 +144,8 @@ TEST_P(OneAnswer, NoBudgetOfAPresetIsRefused) { expect_no_preset_below(GetParam(
 // Where the caching allocator reserves less for `exact` than for what takes fewer bytes.
 TEST(LeastPeak, OfLlama3On80GibibytesIsNotAboveItsPresets) {
   install_counting_allocator();
-  LlamaConfig shape;
-  shape.hidden_size = 4096;
-  shape.intermediate_size = 14336;
-  shape.num_hidden_layers = 32;
-  shape.num_attention_heads = 32;
-  shape.num_key_value_heads = 8;
-  shape.head_dim = 128;
-  shape.vocab_size = 128256;
+  const LlamaConfig shape{
+      .block = block_shape(4096, 14336, 32, 8, 128), .num_hidden_layers = 32, .vocab_size = 128256};
   PlanRequest r = small_request("off", at::kBFloat16, {.batch = 1, .length = 2048}, shape);
   r.device = c10::kCUDA;
   expect_no_preset_below(
@@ -175,7 +164,7 @@ TEST(LeastPeak, NoPresetWithoutLossIsBelow) {
       const PlanRequest r = small_request(
           "off", at::kBFloat16,
           {.batch = 1, .length = 128, .accumulation = accumulation, .clip = clip}, shape);
-      BudgetPlanner planner = planner_of(r, {}, stated_speed(r, 2e11, 1.5e10));
+      BudgetSearch planner = planner_of(r, {}, stated_speed(r, 2e11, 1.5e10));
       for (const char* preset : {"off", "exact", "recompute"}) {
         const int64_t peak = plan_step(with_policy(r, Policy::preset(preset))).memory.peak;
         EXPECT_GE(peak, planner.least_peak()) << preset << " " << accumulation << " " << clip;

@@ -16,7 +16,7 @@
 #include "compact/models/encoder/encoder.h"
 #include "compact/models/llama/llama.h"
 #include "compact/ops/memory/memory.h"
-#include "compact/plan/budget.h"
+#include "compact/plan/search.h"
 
 namespace compact {
 
@@ -98,12 +98,11 @@ inline std::vector<SegmentOption> block_options(const PlanRequest& r, const Spee
   return options_of(step_request(r), speed, error_cost)[0];
 }
 
-inline BudgetPlanner planner_of(const BudgetSearch::Step& step, Allowed allowed,
-                                const Speed& speed) {
-  return {std::make_unique<BudgetSearch>(step, allowed, speed),
-          [](int64_t) { return std::string("less"); }};
+inline BudgetSearch planner_of(const BudgetSearch::Step& step, Allowed allowed,
+                               const Speed& speed) {
+  return {step, allowed, speed};
 }
-inline BudgetPlanner planner_of(const PlanRequest& r, Allowed allowed, const Speed& speed) {
+inline BudgetSearch planner_of(const PlanRequest& r, Allowed allowed, const Speed& speed) {
   return planner_of([r](const Policy& p) { return step_request(with_policy(r, p)); }, allowed,
                     speed);
 }
@@ -131,15 +130,7 @@ inline PlanRequest small_request(const std::string& policy, at::ScalarType type,
 }
 
 inline LlamaConfig small_shape(int64_t layers = 2) {
-  LlamaConfig c;
-  c.hidden_size = 64;
-  c.intermediate_size = 172;
-  c.num_hidden_layers = layers;
-  c.num_attention_heads = 4;
-  c.num_key_value_heads = 2;
-  c.head_dim = 16;
-  c.vocab_size = 512;
-  return c;
+  return {.block = block_shape(64, 172, 4, 2, 16), .num_hidden_layers = layers, .vocab_size = 512};
 }
 
 inline EncoderConfig small_encoder() {
@@ -165,11 +156,12 @@ inline LlamaConfig random_shape(std::mt19937& random) {
     return low + static_cast<int64_t>(random() % (high - low + 1));
   };
   LlamaConfig c;
-  c.num_key_value_heads = from(1, 2);
-  c.num_attention_heads = c.num_key_value_heads * from(1, 3);
-  c.head_dim = 2 * from(4, 16);
-  c.hidden_size = c.num_attention_heads * c.head_dim;
-  c.intermediate_size = from(20, 200);
+  BlockShape& b = c.block;
+  b.kv_heads = from(1, 2);
+  b.heads = b.kv_heads * from(1, 3);
+  b.head_dim = 2 * from(4, 16);
+  b.hidden = b.heads * b.head_dim;
+  b.intermediate = from(20, 200);
   c.num_hidden_layers = from(1, 3);
   c.vocab_size = from(50, 3000);
   c.tie_word_embeddings = random() % 2 == 0;
@@ -180,15 +172,15 @@ inline LlamaConfig random_shape(std::mt19937& random) {
 inline LlamaConfig random_decoder(std::mt19937& random) {
   LlamaConfig c = random_shape(random);
   const auto sometimes = [&] { return random() % 3 == 0; };
-  c.head_norms = sometimes();
-  c.qkv_bias = sometimes(), c.out_bias = sometimes(), c.mlp_bias = sometimes();
+  c.block.head_norms = sometimes();
+  c.block.qkv_bias = sometimes(), c.block.out_bias = sometimes(), c.block.mlp_bias = sometimes();
   if (sometimes()) c.rope.partial = 0.5;
-  if (c.head_dim % 4 != 0) c.rope.partial = 1;
+  if (c.block.head_dim % 4 != 0) c.rope.partial = 1;
   if (sometimes()) {
     for (int64_t i = 0; i < c.num_hidden_layers; ++i) c.rope_layers.push_back(random() % 2 == 0);
   }
-  if (sometimes()) c.embedding_multiplier = 3, c.residual_multiplier = 0.5, c.logits_scaling = 2;
-  if (sometimes()) c.attention_multiplier = 0.3;
+  if (sometimes()) c.embedding_multiplier = 3, c.block.residual = 0.5, c.logits_scaling = 2;
+  if (sometimes()) c.block.scale = 0.3;
   if (sometimes())
     c.rope.kind = RopeKind::kDynamic, c.rope.factor = 2, c.max_position_embeddings = 20;
   if (sometimes()) c.pad_token_id = 1;

@@ -177,7 +177,7 @@ TEST(CodedWeights, AreDealtUnderZero3) {
   }
 }
 
-// In another type: made, for each call anew, of what the codes give.
+// In another type: made, for each call again, of what the codes give.
 class Cast final : public WeightHome {
  public:
   explicit Cast(const Weight& w) : source_(w.source.detach()), value_(w.value) {}

@@ -11,7 +11,7 @@
 #include "compact/config/option.h"
 #include "compact/data/text/glue.h"
 #include "compact/data/tokenizers/tokenizer.h"
-#include "compact/plan/budget.h"
+#include "compact/plan/search.h"
 #include "compact/tasks/task.h"
 #include "tests/temporary_folder.h"
 

@@ -56,12 +56,8 @@ TEST(Train, NonFiniteLossStopsBeforeTheUpdate) {
   c.learning_rate = 1e30;
   c.max_grad_norm = 0;
   std::ostringstream console;
-  try {
-    train(c, console);
-    FAIL() << "trained on";
-  } catch (const std::exception& e) {
-    EXPECT_THAT(e.what(), HasSubstr("stopped before the update"));
-  }
+  EXPECT_THAT(error_of<std::exception>([&] { train(c, console); }),
+              HasSubstr("stopped before the update"));
   EXPECT_FALSE(std::filesystem::exists(folder / "out/model.safetensors"));
 }
 

@@ -6,8 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "compact/io/model_weights.h"
-#include "compact/plan/budget.h"
+#include "compact/plan/search.h"
 #include "compact/tasks/evaluate.h"
+#include "tests/temporary_folder.h"
 #include "tests/train/task_runs.h"
 
 namespace compact {
@@ -75,12 +76,8 @@ TEST(ImageTask, SmallerBatchesAreOfferedWhereTheSmallestIsRefused) {
   c.budget = results["memory/planned_peak_bytes"].dump() + "B";
   c.output_dir = (folder / "other").string();
   c.per_device_train_batch_size = 32;
-  try {
-    train(c, console);
-    ADD_FAILURE() << console.str();
-  } catch (const BudgetError& e) {
-    EXPECT_THAT(e.what(), HasSubstr("--per_device_train_batch_size 8 ("));
-  }
+  EXPECT_THAT(error_of<BudgetError>([&] { train(c, console); }),
+              HasSubstr("--per_device_train_batch_size 8 ("));
 }
 
 // The size of images is kept with the model, and others are scaled to it.

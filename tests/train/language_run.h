@@ -8,14 +8,7 @@
 namespace compact {
 
 inline LlamaConfig small_llama() {
-  LlamaConfig c;
-  c.hidden_size = 16;
-  c.intermediate_size = 24;
-  c.num_hidden_layers = 1;
-  c.num_attention_heads = c.num_key_value_heads = 2;
-  c.head_dim = 8;
-  c.vocab_size = 40;
-  return c;
+  return {.block = block_shape(16, 24, 2, 2, 8), .num_hidden_layers = 1, .vocab_size = 40};
 }
 
 inline TrainConfig language_run(const std::filesystem::path& folder, const std::string& output) {

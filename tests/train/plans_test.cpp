@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "compact/tasks/setup.h"
+#include "tests/temporary_folder.h"
 #include "tests/train/task_runs.h"
 #include "tests/train/text_runs.h"
 
@@ -58,12 +59,8 @@ TEST(Plans, LargestBatchWhereOneSampleIsRefused) {
   EXPECT_LE(peak(batch), peak(5));
   EXPECT_GT(peak(batch + 1), peak(5));
   c.budget = "1KiB";
-  try {
-    Plans(c, task, c10::kCPU).largest_batch(exact);
-    ADD_FAILURE() << "nothing fits";
-  } catch (const BudgetError& e) {
-    EXPECT_THAT(e.what(), HasSubstr("not even a batch of 2 images fits"));
-  }
+  EXPECT_THAT(error_of<BudgetError>([&] { Plans(c, task, c10::kCPU).largest_batch(exact); }),
+              HasSubstr("not even a batch of 2 images fits"));
 }
 
 // Blocks longer than any sample change nothing: the halves of these below do.

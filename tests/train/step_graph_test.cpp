@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "compact/config/option.h"
+#include "tests/temporary_folder.h"
 #include "tests/train/language_run.h"
 
 namespace compact {
@@ -102,13 +103,9 @@ TEST(StepGraphOfARun, IsRefusedByWhatChanges) {
   for (const auto& [options, words] : cases) {
     const TrainConfig c = with(language_run(folder.path(), "refused"), options);
     std::ostringstream console;
-    try {
-      train(c, console, false, {.late_results = true, .replayed_steps = true});
-      ADD_FAILURE() << "trained: " << words;
-    } catch (const InputError& e) {
-      EXPECT_THAT(e.what(), HasSubstr(words));
-      EXPECT_THAT(e.what(), testing::StartsWith("--cuda_graph: "));
-    }
+    EXPECT_THAT(
+        error_of([&] { train(c, console, false, {.late_results = true, .replayed_steps = true}); }),
+        testing::AllOf(HasSubstr(words), testing::StartsWith("--cuda_graph: ")));
   }
 }
 
@@ -117,12 +114,8 @@ TEST(StepGraphOfARun, NeedsAGpu) {
   TrainConfig c = language_run(folder.path(), "none");
   c.cuda_graph = true;
   std::ostringstream console;
-  try {
-    train(c, console);
-    ADD_FAILURE() << "trained";
-  } catch (const InputError& e) {
-    EXPECT_STREQ(e.what(), "--cuda_graph needs an NVIDIA GPU; this run is on cpu");
-  }
+  EXPECT_THAT(error_of([&] { train(c, console); }),
+              testing::StrEq("--cuda_graph needs an NVIDIA GPU; this run is on cpu"));
 }
 
 // A step with other targets that count, or of another length, is launched, and needs the memory

@@ -8,6 +8,7 @@
 #include "compact/base/check.h"
 #include "compact/data/text/prepare.h"
 #include "compact/tasks/task.h"
+#include "tests/temporary_folder.h"
 #include "tests/train/text_runs.h"
 
 namespace compact {
@@ -275,12 +276,8 @@ TEST(TextTask, RefusesWhatDoesNotGoTogether) {
     c.max_steps = 1;
     change(c);
     std::ostringstream console;
-    try {
-      train(c, console);
-    } catch (const InputError& e) {
-      return e.what();
-    }
-    return console.str();
+    const std::string thrown = error_of([&] { train(c, console); });
+    return thrown.empty() ? console.str() : thrown;
   };
   EXPECT_THAT(error([](TrainConfig& c) { c.tokenizer = "bytes"; }), HasSubstr("--tokenizer"));
   EXPECT_THAT(error([](TrainConfig& c) { c.max_seq_length = 1000; }),

@@ -16,7 +16,7 @@ namespace compact {
 
 class ArchiveReader {
  public:
-  // Throws InputError where `path` is no regular file or no such archive.
+  // Throws InputError where `path` is not a regular file or not such an archive.
   ArchiveReader(const std::string& path, int64_t most_members);
 
   // Goes to the next regular file; false after the last. Folders are passed over. Throws InputError

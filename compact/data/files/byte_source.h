@@ -35,8 +35,8 @@ int64_t input_size(const std::string& path);
 // `name.jsonl.gz` -> `name.jsonl`.
 std::string_view without_compression(std::string_view path);
 
-// The row of a table of formats whose `ending` the name has, perhaps with that of a compression
-// behind it. Throws InputError with all endings where there is none.
+// The row of a table of formats whose `ending` the name has, perhaps followed by that of a
+// compression. Throws InputError with all endings where there is none.
 template <class Format, size_t count>
 const Format& format_of(const std::string& path, const Format (&formats)[count]) {
   std::string endings;

@@ -14,7 +14,7 @@ namespace compact {
 class FieldLines {
  public:
   // Reads the file, perhaps compressed (byte_source.h), of at most 512 MiB of text. White space at
-  // its end is no line. Throws InputError.
+  // its end is not a line. Throws InputError.
   explicit FieldLines(const std::string& path);
   FieldLines(const FieldLines&) = delete;
 
@@ -24,7 +24,7 @@ class FieldLines {
   std::string where() const;
 
   bool more();  // whether the line has another field
-  // The next field; InputError where there is none, or it is no number from low to high.
+  // The next field; InputError where there is none, or it is not a number from low to high.
   int64_t integer(std::string_view what, int64_t low = std::numeric_limits<int64_t>::min(),
                   int64_t high = std::numeric_limits<int64_t>::max());
   float real(std::string_view what);  // finite

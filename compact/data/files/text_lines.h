@@ -23,7 +23,7 @@ struct TextRules {
 
 class TextLines {
  public:
-  // Throws InputError where the path is no regular, non-empty file.
+  // Throws InputError where the path is not a regular, non-empty file.
   explicit TextLines(const std::string& path, TextRules rules = {});
 
   // Goes to the next line; false after the last. Throws InputError with path and line where it is

@@ -16,8 +16,8 @@ bool is_png(std::string_view bytes);
 
 class PngDecoder {
  public:
-  // Reads all of the image. Throws OddOne, beginning with `where`, on what is no whole PNG and on
-  // sides beyond `most`.
+  // Reads all of the image. Throws OddOne, beginning with `where`, on what is not a whole PNG and
+  // on sides beyond `most`.
   PngDecoder(std::string_view bytes, const std::string& where, int64_t most);
 
   ImageSize sides() const;  // turned

@@ -28,7 +28,7 @@ void check_output(const std::string& output, const std::vector<std::string>& fil
   }
   COMPACT_CHECK(!fs::is_regular_file(output, ignored) || fs::file_size(output, ignored) == 0 ||
                     is_token_file(output),
-                output, ": exists and is no token file; remove it or name another output");
+                output, ": exists and is not a token file; remove it or name another output");
 }
 
 // Whether `path` holds a whole token file of this tokenizer.

@@ -47,7 +47,8 @@ PromptSamples read_prompts(const std::string& path, const Tokenizer& tokenizer,
 class PromptDataset final : public Dataset {
  public:
   // The samples whose numbers are in `chosen`. Throws InputError where there are none, or one has
-  // fewer than 2 tokens or more than padding.max_length and the last, which is no input.
+  // fewer than 2 tokens or, without the last, which is not an input, more than
+  // padding.max_length.
   PromptDataset(std::shared_ptr<const PromptSamples> samples, std::vector<int64_t> chosen,
                 Padding padding, uint64_t seed);
 

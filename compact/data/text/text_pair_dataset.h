@@ -19,7 +19,7 @@ enum class TextTarget { kClass, kValue };
 class TextPairDataset final : public Dataset {
  public:
   // The texts whose numbers are in `chosen`. Throws InputError where there are none, one is empty
-  // or longer than padding.max_length, or a label is no class number.
+  // or longer than padding.max_length, or a label is not a class number.
   TextPairDataset(std::shared_ptr<const EncodedTexts> texts, std::vector<int64_t> chosen,
                   Padding padding, TextTarget target, uint64_t seed);
 

@@ -59,7 +59,7 @@ class CsvRows : public ColumnRows {
     try {
       if (!next_line()) return false;
     } catch (const OddOne& odd) {
-      // A field in quotes may go on behind the line.
+      // A field in quotes may continue on the next line.
       if (std::ranges::count(lines_.line(), '"') % 2 != 0) fail(odd.what());
       throw;
     }
@@ -73,7 +73,7 @@ class CsvRows : public ColumnRows {
         at = quoted(at + 1, field);
         if (at < line_.size() && line_[at] != ',') {
           refuse(cat(lines_.where(),
-                     ": behind a closing quote there must be a comma or the line's end; quotes "
+                     ": after a closing quote there must be a comma or the line's end; quotes "
                      "within a field are doubled"));
         }
       } else {

@@ -88,7 +88,7 @@ TokenFileInfo decode_token_header(std::span<const unsigned char> head, uint64_t 
   const std::string header(reinterpret_cast<const char*>(bytes), start);
   COMPACT_CHECK(header_checksum(header) == load<uint32_t>(bytes, kChecksumAt), path,
                 ": token file header is corrupt: its checksum does not match");
-  // A checksum is no proof against somebody who computes it: every value is still checked.
+  // Whoever writes a file can compute its checksum: every value is still checked.
   const auto width = load<uint32_t>(bytes, 12);
   COMPACT_CHECK(width == 2 || width == 4, path, ": bytes per id must be 2 or 4, is ", width);
   const auto count = load<uint64_t>(bytes, 16);

@@ -21,7 +21,7 @@ struct BpeSettings {
   bool fuse_unknown = false;        // one for several in a row
   bool ignore_merges = false;       // a word that is a token is that token
   bool characters = false;          // words are of characters, tokens as they are written
-  bool byte_fallback = false;       // of characters: one that is no token is bytes as <0x0A>
+  bool byte_fallback = false;       // of characters: one that is not a token is bytes as <0x0A>
 };
 
 class ByteBpe {

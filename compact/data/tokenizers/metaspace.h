@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tokenizer.json files of LLaMA 2, Gemma, Phi-3 and others whose BPE came from SentencePiece:
-// spaces are written as U+2581, words are not split, and a character that is no token is its bytes.
+// spaces are written as U+2581, words are not split, and a character that is not a token is its
+// bytes.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -246,7 +246,7 @@ class WordPieceTokenizer final : public Tokenizer {
     format_->pad = read_pad(root, files_.roles(), vocabulary_, sep ? *sep : 0, path_);
   }
 
-  // Those of the model alone: what is added is found in the text, and is no part of a word.
+  // Those of the model alone: added tokens are found in the text before it is split into words.
   void take_pieces() {
     for (uint32_t id = 0; id < vocabulary_.size(); ++id) {
       const std::string& token = *vocabulary_.token(id);

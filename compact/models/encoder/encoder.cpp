@@ -33,12 +33,12 @@ Encoder::Encoder(const EncoderConfig& config, const Policy& policy, const Networ
   positions_ = table("positions", config_.max_position_embeddings);
   types_ = table("types", config_.type_vocab_size);
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    layers_.push_back({.norm = layer_norm(in_layer(i, "attn.norm"), n),
-                       .block = {.qkv = linear(in_layer(i, "attn.qkv"), n, {n, n, n}, block),
-                                 .out = linear(in_layer(i, "attn.out"), n, {n}, block),
-                                 .mlp_norm = layer_norm(in_layer(i, "mlp.norm"), n),
-                                 .up = linear(in_layer(i, "mlp.up"), n, {m}, block),
-                                 .down = linear(in_layer(i, "mlp.down"), m, {n}, block)}});
+    layers_.push_back({.attn_norm = layer_norm(in_layer(i, "attn.norm"), n),
+                       .qkv = linear(in_layer(i, "attn.qkv"), n, {n, n, n}, block),
+                       .out = linear(in_layer(i, "attn.out"), n, {n}, block),
+                       .mlp_norm = layer_norm(in_layer(i, "mlp.norm"), n),
+                       .up = linear(in_layer(i, "mlp.up"), n, {m}, block),
+                       .down = linear(in_layer(i, "mlp.down"), m, {n}, block)});
   }
   final_norm_ = layer_norm("final.norm", n);
   pooler_ = linear("pooler", n, {n}, outside);
@@ -54,7 +54,7 @@ const Parameter* Encoder::table(const std::string& name, int64_t rows) {
   return parameter(name, normal(name, {rows, config_.hidden_size}, config_.initializer_range));
 }
 
-void Encoder::add_block(const Layer& l, int64_t i) {
+void Encoder::add_block(const UngatedBlock& l, int64_t i) {
   const int64_t n = config_.hidden_size, heads = config_.num_attention_heads;
   const std::string name = cat("layers.", i);
   const auto slot = [&](const char* rest, Role role) {
@@ -63,18 +63,20 @@ void Encoder::add_block(const Layer& l, int64_t i) {
   Part& part = add_part(name, slot("attn.input", Role::kInput));
   const bool drops = i == 0 && config_.hidden_dropout > 0;
   const Slot normed = slot("attn.norm", Role::kNorm);
-  int first = part.add(layer_norm_stage(config_.layer_norm_eps), {l.norm.weight, l.norm.bias},
-                       drops ? Slot{} : normed);
+  int first = part.add(layer_norm_stage(config_.layer_norm_eps),
+                       {l.attn_norm.weight, l.attn_norm.bias}, drops ? Slot{} : normed);
   if (drops) first = part.add(dropout_stage(config_.hidden_dropout), {}, normed);
-  const BlockShape shape = {.heads = heads,
+  const BlockShape shape = {.hidden = n,
+                            .intermediate = config_.intermediate_size,
+                            .heads = heads,
                             .head_dim = n / heads,
                             .eps = config_.layer_norm_eps,
                             .attention_dropout = config_.attention_dropout,
                             .causal = false,
                             .dropout = config_.hidden_dropout,
+                            .pre_norms = false,
                             .gelu_tanh = config_.gelu_tanh};
-  add_post_norm_block(part, first, name, policy(), l.block, shape,
-                      attention_of(shape, device(), dtype()));
+  add_ungated_block(part, first, name, policy(), l, shape, attention_of(shape, device(), dtype()));
   part.segment.finish();
 }
 
@@ -126,16 +128,17 @@ std::vector<std::pair<std::string, at::Tensor>> Encoder::named_tensors() const {
   put(all, embeddings + "word_embeddings", {embedding_});
   put(all, embeddings + "position_embeddings", {positions_});
   put(all, embeddings + "token_type_embeddings", {types_});
-  put(all, embeddings + "LayerNorm", layers_[0].norm);
+  put(all, embeddings + "LayerNorm", layers_[0].attn_norm);
   for (size_t i = 0; i < layers_.size(); ++i) {
-    const PostNormBlock& l = layers_[i].block;
+    const UngatedBlock& l = layers_[i];
     const std::string name = cat(base, "encoder.layer.", i, ".");
     put(all, name + "attention.self.", l.qkv, {"query", "key", "value"});
     put(all, name + "attention.output.dense", l.out);
     put(all, name + "attention.output.LayerNorm", l.mlp_norm);
     put(all, name + "intermediate.dense", l.up);
     put(all, name + "output.dense", l.down);
-    put(all, name + "output.LayerNorm", i + 1 < layers_.size() ? layers_[i + 1].norm : final_norm_);
+    put(all, name + "output.LayerNorm",
+        i + 1 < layers_.size() ? layers_[i + 1].attn_norm : final_norm_);
   }
   const bool bert = config_.kind == EncoderKind::kBert;
   put(all, bert ? base + "pooler.dense" : "classifier.dense", pooler_);

@@ -17,7 +17,7 @@
 
 #include "compact/models/classifier.h"
 #include "compact/models/encoder/config.h"
-#include "compact/networks/post_norm_block.h"
+#include "compact/networks/ungated_block.h"
 
 namespace compact {
 
@@ -41,13 +41,8 @@ class Encoder final : public Classifier {
   bool may_be_new(const std::string& name) const override;
 
  private:
-  struct Layer {
-    Affine norm;  // that ends the block before
-    PostNormBlock block;
-  };
-
   const Parameter* table(const std::string& name, int64_t rows);
-  void add_block(const Layer& layer, int64_t index);
+  void add_block(const UngatedBlock& layer, int64_t index);
   // The sums that block 0 reads.
   at::Tensor embedded(const Tensors& inputs) const;
   at::Tensor head_of(const at::Tensor& first, const Pass& pass) const;
@@ -55,7 +50,7 @@ class Encoder final : public Classifier {
 
   EncoderConfig config_;
   const Parameter *embedding_ = nullptr, *positions_ = nullptr, *types_ = nullptr;
-  std::vector<Layer> layers_;
+  std::vector<UngatedBlock> layers_;  // attn_norm: that ends the block before
   Affine final_norm_, pooler_, head_;
 };
 

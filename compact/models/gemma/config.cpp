@@ -28,7 +28,7 @@ void refuse_others(const ConfigRows& rows, const char* type) {
 void layer_types(ConfigRows& rows, GemmaConfig& c) {
   std::vector<std::string> types;
   if (rows.reads() && !rows.given.find("layer_types")) {
-    const int64_t period = c.head_norms ? rows.given.integer("sliding_window_pattern", 6) : 2;
+    const int64_t period = c.block.head_norms ? rows.given.integer("sliding_window_pattern", 6) : 2;
     COMPACT_CHECK(period >= 1, rows.where(), ": sliding_window_pattern must be at least 1, is ",
                   period);
     c.sliding_layers = gemma_windows(c.num_hidden_layers, period);
@@ -81,17 +81,17 @@ RopeConfig rope_of(const ConfigRows& rows, const char* kind, const RopeForm& for
 }
 
 void rope_rows(ConfigRows& rows, GemmaConfig& c) {
-  if (rows.reads() && c.head_norms) {
+  if (rows.reads() && c.block.head_norms) {
     c.rope = rope_of(rows, kFull, kFullForm, c.max_position_embeddings);
     c.sliding_rope = rope_of(rows, kSliding, kSlidingForm, c.max_position_embeddings);
   } else if (rows.reads()) {
     c.rope = read_rope(rows.given, kGemma2Form, c.max_position_embeddings);
   }
-  check_rope_config(c.rope, c.head_dim, rows.where());
-  check_rope_config(c.sliding_rope, c.head_dim, rows.where());
+  check_rope_config(c.rope, c.block.head_dim, rows.where());
+  check_rope_config(c.sliding_rope, c.block.head_dim, rows.where());
   json& written = rows.written();
-  write_rope(c.rope, c.head_norms ? kFullForm : kGemma2Form, written);
-  if (!c.head_norms) return;
+  write_rope(c.rope, c.block.head_norms ? kFullForm : kGemma2Form, written);
+  if (!c.block.head_norms) return;
   json sliding;
   write_rope(c.sliding_rope, kSlidingForm, sliding);
   written["rope_parameters"] = {{kFull, written["rope_parameters"]},
@@ -108,30 +108,31 @@ std::vector<bool> gemma_windows(int64_t layers, int64_t period) {
 }
 
 void keys_of(ConfigRows& rows, GemmaConfig& c) {
-  const bool third = c.head_norms = rows.model_type({"gemma2", "gemma3_text"}, c.head_norms) > 0;
+  const bool third = c.block.head_norms =
+      rows.model_type({"gemma2", "gemma3_text"}, c.block.head_norms) > 0;
   if (rows.reads() && !third) {
     c.vocab_size = 256000, c.max_position_embeddings = 8192;
-    c.attn_logit_softcapping = 50, c.final_logit_softcapping = 30;
+    c.block.softcap = 50, c.final_logit_softcapping = 30;
   }
   rows.put("architectures", {third ? "Gemma3ForCausalLM" : "Gemma2ForCausalLM"});
   rows.choice("hidden_activation", {kActivation});
   rows.choice("hidden_act", {kActivation});
   rows.leave_out("hidden_act");
   refuse_others(rows, third ? "gemma3_text" : "gemma2");
-  rows.size("hidden_size", c.hidden_size);
-  rows.size("intermediate_size", c.intermediate_size);
+  BlockShape& b = c.block;
+  rows.size("hidden_size", b.hidden);
+  rows.size("intermediate_size", b.intermediate);
   rows.layers("num_hidden_layers", c.num_hidden_layers);
-  rows.size("num_attention_heads", c.num_attention_heads);
-  rows.size("num_key_value_heads", c.num_key_value_heads);
-  rows.size("head_dim", c.head_dim);
+  rows.size("num_attention_heads", b.heads);
+  rows.size("num_key_value_heads", b.kv_heads);
+  rows.size("head_dim", b.head_dim);
   rows.size("vocab_size", c.vocab_size);
   rows.size("max_position_embeddings", c.max_position_embeddings);
   rows.size("sliding_window", c.sliding_window);
-  check_rotary_heads(c.hidden_size, c.num_attention_heads, c.num_key_value_heads, c.head_dim,
-                     rows.where());
+  check_rotary_heads(b.hidden, b.heads, b.kv_heads, b.head_dim, rows.where());
   layer_types(rows, c);
   rope_rows(rows, c);
-  rows.positive("rms_norm_eps", c.rms_norm_eps);
+  rows.positive("rms_norm_eps", b.eps);
   rows.positive("query_pre_attn_scalar", c.query_pre_attn_scalar);
   constexpr double kMost = int64_t{1} << 53;
   const double scalar = c.query_pre_attn_scalar;  // transformers has it as an integer
@@ -142,10 +143,11 @@ void keys_of(ConfigRows& rows, GemmaConfig& c) {
                 ": attn_logit_softcapping must be null with model_type gemma3_text, which does not "
                 "cap scores, is ",
                 rows.given.find("attn_logit_softcapping")->dump());
-  rows.positive("attn_logit_softcapping", c.attn_logit_softcapping);
-  rows.positive("final_logit_softcapping", c.final_logit_softcapping);
-  rows.flag("attention_bias", c.attention_bias);
-  rows.dropout("attention_dropout", c.attention_dropout);
+  rows.positive_or_none("attn_logit_softcapping", b.softcap);
+  rows.positive_or_none("final_logit_softcapping", c.final_logit_softcapping);
+  rows.flag("attention_bias", b.qkv_bias);
+  b.out_bias = b.qkv_bias;
+  rows.dropout("attention_dropout", b.attention_dropout);
   rows.flag("tie_word_embeddings", c.tie_word_embeddings);
   rows.positive("initializer_range", c.initializer_range);
   rows.token("bos_token_id", c.bos_token_id);

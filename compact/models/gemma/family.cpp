@@ -17,13 +17,13 @@ class GemmaModel final : public FamilyModel<GemmaModel, GemmaConfig, Gemma> {
     return {.tokens = c_.tokens(),
             .length = c_.max_position_embeddings,
             .length_key = "max_position_embeddings",
-            .attention = {.head_dim = c_.head_dim,
-                          .dropout = c_.attention_dropout,
-                          .softcap = c_.attn_logit_softcapping.value_or(0),
+            .attention = {.head_dim = c_.block.head_dim,
+                          .dropout = c_.block.attention_dropout,
+                          .softcap = c_.block.softcap,
                           .window = slides ? c_.sliding_window : 0}};
   }
   void fit(const ModelShape& shape) override {
-    if (shape.dropout >= 0) c_.attention_dropout = shape.dropout;
+    if (shape.dropout >= 0) c_.block.attention_dropout = shape.dropout;
     set_tokens(shape.tokens);
     c_.max_position_embeddings = shape.length;
   }
@@ -42,33 +42,27 @@ class GemmaModel final : public FamilyModel<GemmaModel, GemmaConfig, Gemma> {
 ModelInfo gemma(const char* name, GemmaConfig c, int64_t period) {
   c.sliding_layers = gemma_windows(c.num_hidden_layers, period);
   c.bos_token_id.reset(), c.eos_token_ids.clear(), c.pad_token_id.reset();
+  const BlockShape& b = c.block;
   return {name,
-          cat("hidden ", c.hidden_size, ", MLP ", c.intermediate_size, ", ", c.num_hidden_layers,
-              " layers, ", c.num_attention_heads, " heads, ", c.num_key_value_heads,
-              " of keys and values"),
+          cat("hidden ", b.hidden, ", MLP ", b.intermediate, ", ", c.num_hidden_layers, " layers, ",
+              b.heads, " heads, ", b.kv_heads, " of keys and values"),
           std::make_shared<const GemmaModel>(c)};
 }
 
 GemmaConfig second(int64_t hidden, int64_t mlp, int64_t layers, int64_t heads) {
-  return {.head_norms = false,
-          .hidden_size = hidden,
-          .intermediate_size = mlp,
-          .num_hidden_layers = layers,
-          .num_attention_heads = heads,
-          .num_key_value_heads = heads / 2,
-          .vocab_size = 256000,
-          .max_position_embeddings = 8192,
-          .rope = {},
-          .attn_logit_softcapping = 50,
-          .final_logit_softcapping = 30};
+  GemmaConfig c{.block = gemma_block(false, hidden, mlp, heads, heads / 2),
+                .num_hidden_layers = layers,
+                .vocab_size = 256000,
+                .max_position_embeddings = 8192,
+                .rope = {},
+                .final_logit_softcapping = 30};
+  c.block.softcap = 50;
+  return c;
 }
 
 GemmaConfig third(int64_t hidden, int64_t mlp, int64_t layers) {
-  return {.hidden_size = hidden,
-          .intermediate_size = mlp,
+  return {.block = gemma_block(true, hidden, mlp, 4, 1),
           .num_hidden_layers = layers,
-          .num_attention_heads = 4,
-          .num_key_value_heads = 1,
           .vocab_size = 262144,
           .max_position_embeddings = 32768,
           .sliding_window = 512};

@@ -17,21 +17,22 @@ namespace compact {
 
 class ConfigRows;
 
-// In the words of Hugging Face's `config.json`. The numbers are those of model_type gemma3_text.
+// Blocks of Gemma 3 (`third`), which have norms of heads, or of Gemma 2.
+BlockShape gemma_block(bool third, int64_t hidden, int64_t intermediate, int64_t heads,
+                       int64_t kv_heads, int64_t head_dim = 256);
+
+// What is not of its blocks in the words of Hugging Face's `config.json`. The numbers are those of
+// model_type gemma3_text.
 struct GemmaConfig {
-  bool head_norms = true;  // model_type gemma3_text; else gemma2
-  int64_t hidden_size = 2304, intermediate_size = 9216, num_hidden_layers = 26;
-  int64_t num_attention_heads = 8, num_key_value_heads = 4, head_dim = 256;
+  BlockShape block = gemma_block(true, 2304, 9216, 8, 4);  // but for its scale
+  int64_t num_hidden_layers = 26;
   int64_t vocab_size = 262208, max_position_embeddings = 131072;
-  double rms_norm_eps = 1e-6;
   double query_pre_attn_scalar = 256;  // scores are divided by its root
   int64_t sliding_window = 4096;       // of these layers, in tokens
   std::vector<bool> sliding_layers;    // for each layer
   RopeConfig rope = {.theta = 1e6};
-  RopeConfig sliding_rope;  // gemma3_text, of these layers
-  std::optional<double> attn_logit_softcapping, final_logit_softcapping;
-  bool attention_bias = false;
-  double attention_dropout = 0;  // of probabilities, in training
+  RopeConfig sliding_rope;             // gemma3_text, of these layers
+  double final_logit_softcapping = 0;  // 0: none
   bool tie_word_embeddings = true;
   double initializer_range = 0.02;
   std::optional<int64_t> bos_token_id = 2;

@@ -50,11 +50,13 @@ Gpt2::Gpt2(const Gpt2Config& config, const Policy& policy, const NetworkOptions&
   finish_parts();
 }
 
-void Gpt2::add_block(const PreNormBlock& block, int64_t i) {
+void Gpt2::add_block(const UngatedBlock& block, int64_t i) {
   const int64_t heads = config_.n_head, d = config_.n_embd / heads;
   double scale = config_.scale_attn_weights ? 1 / std::sqrt(static_cast<double>(d)) : 1;
   if (config_.scale_attn_by_inverse_layer_idx) scale /= static_cast<double>(i + 1);
-  const BlockShape shape = {.heads = heads,
+  const BlockShape shape = {.hidden = config_.n_embd,
+                            .intermediate = config_.n_inner,
+                            .heads = heads,
                             .head_dim = d,
                             .eps = config_.layer_norm_epsilon,
                             .scale = scale,
@@ -64,7 +66,8 @@ void Gpt2::add_block(const PreNormBlock& block, int64_t i) {
   const std::string name = cat("layers.", i);
   Part& part =
       add_part(name, slot_of(policy(), name + ".attn.input", Role::kInput, config_.n_embd));
-  add_pre_norm_block(part, name, policy(), block, shape, attention_of(shape, device(), dtype()));
+  add_ungated_block(part, 0, name, policy(), block, shape, attention_of(shape, device(), dtype()));
+  part.segment.finish();
 }
 
 at::Tensor Gpt2::embedded(const at::Tensor& ids, const at::Tensor& embedding, const Pass& pass,
@@ -84,7 +87,7 @@ std::vector<std::pair<std::string, at::Tensor>> Gpt2::named_tensors() const {
   put(all, base + "wte", {&embedding()});
   put(all, base + "wpe", {positions_});
   for (size_t i = 0; i < layers_.size(); ++i) {
-    const PreNormBlock& l = layers_[i];
+    const UngatedBlock& l = layers_[i];
     const std::string name = cat(base, "h.", i, ".");
     put(all, name + "ln_1", l.attn_norm);
     put_matrix(name + "attn.c_attn", l.qkv);

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "compact/models/language_model.h"
-#include "compact/networks/pre_norm_block.h"
+#include "compact/networks/ungated_block.h"
 
 namespace compact {
 
@@ -57,13 +57,13 @@ class Gpt2 final : public LanguageModel {
 
  private:
   const char* embedding_name() const override { return "transformer.wte.weight"; }
-  void add_block(const PreNormBlock& block, int64_t index);
+  void add_block(const UngatedBlock& block, int64_t index);
   at::Tensor embedded(const at::Tensor& ids, const at::Tensor& embedding, const Pass& pass,
                       int64_t position) const override;
 
   Gpt2Config config_;
   const Parameter* positions_ = nullptr;
-  std::vector<PreNormBlock> layers_;
+  std::vector<UngatedBlock> layers_;
   Affine final_norm_;
 };
 

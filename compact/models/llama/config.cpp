@@ -28,7 +28,7 @@ void refuse_others(ConfigRows& rows, const DecoderFamily& family) {
   };
   if (!family.biases) refuse(false, {"attention_bias"});
   if (!family.mlp_biases) refuse(false, {"mlp_bias"});
-  if (!family.block.qkv_bias) refuse(false, {"qkv_bias"});
+  if (!family.config.block.qkv_bias) refuse(false, {"qkv_bias"});
   if (family.window != AttentionWindow::kSwitched) refuse(false, {"use_sliding_window"});
   if (family.window == AttentionWindow::kNone) refuse(nullptr, {"sliding_window"});
   refuse(false, {"lm_head_bias", "use_bias", "rope_interleaved", "qk_norm", "use_qk_norm",
@@ -54,24 +54,15 @@ void refuse_others(ConfigRows& rows, const DecoderFamily& family) {
   rows.given.refuse_quantized();
 }
 
-// What a class has where keys are missing, once the sizes are there.
-void set_defaults(const ConfigKeys& keys, const DecoderFamily& family, LlamaConfig& c) {
-  const bool as_heads = keys.has("num_key_value_heads") || family.kv_heads == 0;
-  c.num_key_value_heads = as_heads ? c.num_attention_heads : family.kv_heads;
-  c.head_dim = family.head_dim > 0 ? family.head_dim : c.hidden_size / c.num_attention_heads;
-  c.max_position_embeddings = family.positions;
-  c.rms_norm_eps = family.eps;
-  c.qkv_bias = family.block.qkv_bias;
-  c.head_norms = family.block.head_norms;
-  c.fused_names = family.block.qkv_parts == 1;
-  c.tie_word_embeddings = family.tied;
-  // Unless the model is smaller than that.
-  const auto usual = [&](std::optional<int64_t> token) {
-    return token < c.vocab_size ? token : std::nullopt;
-  };
-  c.bos_token_id = usual(family.bos);
-  if (const auto eos = usual(family.eos)) c.eos_token_ids = {*eos};
-  c.pad_token_id = usual(family.pad);
+// What a class has where keys are missing and other keys say what: heads of keys and values, their
+// width, and tokens unless the vocabulary is smaller than that.
+void set_defaults(const ConfigKeys& keys, LlamaConfig& c) {
+  BlockShape& b = c.block;
+  if (keys.has("num_key_value_heads") || b.kv_heads == 0) b.kv_heads = b.heads;
+  if (b.head_dim == 0) b.head_dim = b.hidden / b.heads;
+  if (c.bos_token_id >= c.vocab_size) c.bos_token_id.reset();
+  if (c.pad_token_id >= c.vocab_size) c.pad_token_id.reset();
+  std::erase_if(c.eos_token_ids, [&](int64_t id) { return id >= c.vocab_size; });
 }
 
 // Which layers turn queries and keys: 1 in no_rope_layers, or all but each
@@ -172,13 +163,13 @@ void turn_rows(ConfigRows& rows, LlamaConfig& c) {
 }
 
 void multiplier_rows(ConfigRows& rows, const DecoderFamily& family, LlamaConfig& c) {
-  double attention = c.attention_multiplier.value_or(1);
+  double attention = c.block.scale > 0 ? c.block.scale : 1;
   rows.positive("embedding_multiplier", c.embedding_multiplier);
-  rows.positive("residual_multiplier", c.residual_multiplier);
+  rows.positive("residual_multiplier", c.block.residual);
   rows.positive("attention_multiplier", attention);
   rows.positive("logits_scaling", c.logits_scaling);
   if (family.multipliers) {
-    c.attention_multiplier = attention;
+    c.block.scale = attention;
   } else {
     for (const char* key : {"embedding_multiplier", "residual_multiplier", "attention_multiplier",
                             "logits_scaling"}) {
@@ -217,36 +208,41 @@ int64_t longest_sequence(const LlamaConfig& config) {
 void keys_of(ConfigRows& rows, LlamaConfig& c) {
   const DecoderFamily& family =
       decoder_family(rows.reads() ? rows.given.text("model_type", "") : c.model_type, rows.where());
+  if (rows.reads()) c = family.config;
   c.model_type = family.type;
+  BlockShape& b = c.block;
   rows.put("model_type", family.type);
   rows.put("architectures", {family.architecture});
   refuse_others(rows, family);
-  rows.size("hidden_size", c.hidden_size, ConfigRows::kRequired);
-  rows.size("intermediate_size", c.intermediate_size, ConfigRows::kRequired);
+  rows.size("hidden_size", b.hidden, ConfigRows::kRequired);
+  rows.size("intermediate_size", b.intermediate, ConfigRows::kRequired);
   rows.layers("num_hidden_layers", c.num_hidden_layers, ConfigRows::kRequired);
-  rows.size("num_attention_heads", c.num_attention_heads, ConfigRows::kRequired);
+  rows.size("num_attention_heads", b.heads, ConfigRows::kRequired);
   rows.size("vocab_size", c.vocab_size, ConfigRows::kRequired);
-  if (rows.reads()) set_defaults(rows.given, family, c);
-  rows.size("num_key_value_heads", c.num_key_value_heads);
-  rows.size("head_dim", c.head_dim);
-  const bool usual_width = c.head_dim * c.num_attention_heads == c.hidden_size;
+  if (rows.reads()) set_defaults(rows.given, c);
+  rows.size("num_key_value_heads", b.kv_heads);
+  rows.size("head_dim", b.head_dim);
+  const bool usual_width = b.head_dim * b.heads == b.hidden;
   if (!family.says_head_dim && usual_width) rows.leave_out("head_dim");
   rows.size("max_position_embeddings", c.max_position_embeddings);
-  check_rotary_heads(c.hidden_size, c.num_attention_heads, c.num_key_value_heads, c.head_dim,
-                     rows.where());
-  rows.positive("rms_norm_eps", c.rms_norm_eps);
+  check_rotary_heads(b.hidden, b.heads, b.kv_heads, b.head_dim, rows.where());
+  const BlockShape& always = family.config.block;
+  COMPACT_CHECK(b.pre_norms == always.pre_norms && b.post_norms == always.post_norms &&
+                    b.whole_norms == always.whole_norms,
+                rows.where(), ": a block with norms as in another model_type than ", family.type);
+  rows.positive("rms_norm_eps", b.eps);
   rows.positive("initializer_range", c.initializer_range);
   multiplier_rows(rows, family, c);
-  rows.dropout("attention_dropout", c.attention_dropout);
+  rows.dropout("attention_dropout", b.attention_dropout);
   if (rows.reads()) c.rope = read_rope(rows.given, family.rope, c.max_position_embeddings);
-  check_rope_config(c.rope, c.head_dim, rows.where());
+  check_rope_config(c.rope, b.head_dim, rows.where());
   write_rope(c.rope, family.rope, rows.written());
   if (family.some_turn) turn_rows(rows, c);
   if (family.biases) {
-    rows.flag("attention_bias", c.qkv_bias);
-    c.out_bias = c.qkv_bias;
+    rows.flag("attention_bias", b.qkv_bias);
+    b.out_bias = b.qkv_bias;
   }
-  if (family.mlp_biases) rows.flag("mlp_bias", c.mlp_bias);
+  if (family.mlp_biases) rows.flag("mlp_bias", b.mlp_bias);
   window_rows(rows, family, c);
   rows.flag("tie_word_embeddings", c.tie_word_embeddings);
   rows.token("bos_token_id", c.bos_token_id);
@@ -256,7 +252,7 @@ void keys_of(ConfigRows& rows, LlamaConfig& c) {
   if (rows.reads() && c.pad_token_id < 0 && c.pad_token_id >= -c.vocab_size) {
     *c.pad_token_id += c.vocab_size;
   }
-  if (!family.pad && !c.pad_token_id) rows.leave_out("pad_token_id");
+  if (!family.config.pad_token_id && !c.pad_token_id) rows.leave_out("pad_token_id");
   check_tokens(c.tokens(), rows.where());
   if (c.model_type == "llama") rows.put("pretraining_tp", 1);
   check_dtype(rows.given);

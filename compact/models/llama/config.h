@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The shape of a decoder of LLaMA's kind (Llama, Mistral, Qwen, Phi-3, SmolLM3, Granite), in the
-// words of Hugging Face's `config.json`. Plain data.
+// The shape of a decoder of LLaMA's kind (Llama, Mistral, Qwen, Phi-3, SmolLM3, Granite); what is
+// not of its blocks in the words of Hugging Face's `config.json`. Plain data.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 
 #include "compact/base/rope_config.h"
 #include "compact/models/model_config.h"
+#include "compact/networks/block_shape.h"
 
 namespace compact {
 
@@ -17,28 +18,17 @@ class ConfigRows;
 
 struct LlamaConfig {
   std::string model_type = "llama";  // whose config.json and names of tensors are written
-  int64_t hidden_size = 0;
-  int64_t intermediate_size = 0;
+  BlockShape block;                  // of every layer, but for `rope` and `window`
   int64_t num_hidden_layers = 0;
-  int64_t num_attention_heads = 0;
-  int64_t num_key_value_heads = 0;
-  int64_t head_dim = 0;
   int64_t vocab_size = 0;
   int64_t max_position_embeddings = 2048;
-  double rms_norm_eps = 1e-6;
   RopeConfig rope;
   std::vector<bool> rope_layers;  // which layers turn queries and keys; empty: all
-  bool qkv_bias = false, out_bias = false, mlp_bias = false;  // beside these matrices
-  bool head_norms = false;  // of each query and key, before they are turned
   // A token attends to so many, itself among them: in these layers, in all where none is named.
   std::optional<int64_t> sliding_window;
   std::vector<bool> sliding_layers;
-  double embedding_multiplier = 1;             // of what the first block reads
-  double residual_multiplier = 1;              // of what attention and MLP add
-  std::optional<double> attention_multiplier;  // of scores; none: 1 / sqrt(head_dim)
-  double logits_scaling = 1;                   // logits are divided by it
-  double attention_dropout = 0;                // of probabilities, in training
-  bool fused_names = false;  // a file has one tensor of queries, keys and values, of gate and up
+  double embedding_multiplier = 1;  // of what the first block reads
+  double logits_scaling = 1;        // logits are divided by it
   bool tie_word_embeddings = false;
   double initializer_range = 0.02;
   std::optional<int64_t> bos_token_id;

@@ -17,13 +17,13 @@ class LlamaModel final : public FamilyModel<LlamaModel, LlamaConfig, Llama> {
     return {.tokens = c_.tokens(),
             .length = longest_sequence(c_),
             .length_key = "max_position_embeddings",
-            .attention = {.head_dim = c_.head_dim,
-                          .dropout = c_.attention_dropout,
+            .attention = {.head_dim = c_.block.head_dim,
+                          .dropout = c_.block.attention_dropout,
                           .window = c_.sliding_window.value_or(0)}};
   }
 
   void fit(const ModelShape& shape) override {
-    if (shape.dropout >= 0) c_.attention_dropout = shape.dropout;
+    if (shape.dropout >= 0) c_.block.attention_dropout = shape.dropout;
     set_tokens(shape.tokens);
     if (shape.length > longest_sequence(c_)) {
       c_.max_position_embeddings = std::max(c_.max_position_embeddings, shape.length);

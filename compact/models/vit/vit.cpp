@@ -40,7 +40,9 @@ Vit::Vit(const VitConfig& config, const Policy& policy, const NetworkOptions& op
   Part& first = add_part("patches", slot_of(policy, "patches.input", Role::kImage, pixels));
   first.add_linear(patches_);
   first.segment.finish();
-  const BlockShape shape = {.heads = config_.num_attention_heads,
+  const BlockShape shape = {.hidden = n,
+                            .intermediate = m,
+                            .heads = config_.num_attention_heads,
                             .head_dim = n / config_.num_attention_heads,
                             .eps = config_.layer_norm_eps,
                             .attention_dropout = config_.attention_dropout,
@@ -50,8 +52,9 @@ Vit::Vit(const VitConfig& config, const Policy& policy, const NetworkOptions& op
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     const std::string name = cat("layers.", i);
     Part& part = add_part(name, slot_of(policy, name + ".attn.input", Role::kInput, n));
-    add_pre_norm_block(part, name, policy, layers_[static_cast<size_t>(i)], shape,
-                       attention_of(shape, device(), dtype()));
+    add_ungated_block(part, 0, name, policy, layers_[static_cast<size_t>(i)], shape,
+                      attention_of(shape, device(), dtype()));
+    part.segment.finish();
   }
   Part& last = add_part("final", slot_of(policy, "final.input", Role::kInput, n));
   last.add(layer_norm_stage(config_.layer_norm_eps), {final_norm_.weight, final_norm_.bias});
@@ -89,7 +92,7 @@ std::vector<std::pair<std::string, at::Tensor>> Vit::named_tensors() const {
   all.emplace_back(patches + "weight", patches_.weight->weight.detach().view({n, c, p, p}));
   all.emplace_back(patches + "bias", patches_.bias->weight.detach());
   for (size_t i = 0; i < layers_.size(); ++i) {
-    const PreNormBlock& l = layers_[i];
+    const UngatedBlock& l = layers_[i];
     const std::string name = cat("vit.encoder.layer.", i, ".");
     put(all, name + "attention.attention.", l.qkv, {"query", "key", "value"});
     put(all, name + "attention.output.dense", l.out);

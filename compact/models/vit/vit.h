@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "compact/models/classifier.h"
-#include "compact/networks/pre_norm_block.h"
+#include "compact/networks/ungated_block.h"
 
 namespace compact {
 
@@ -60,7 +60,7 @@ class Vit final : public Classifier {
   VitConfig config_;
   const Parameter *class_ = nullptr, *positions_ = nullptr;
   Affine patches_, final_norm_, head_;
-  std::vector<PreNormBlock> layers_;
+  std::vector<UngatedBlock> layers_;
 };
 
 }  // namespace compact

@@ -30,8 +30,8 @@ void check_plain(const char* who, const at::Tensor& t) {
   if (!t.defined()) return;
   const c10::DispatchKeySet keys = t.key_set();
   COMPACT_CHECK(!keys.has_any(kFunctorch), "[", who,
-                "] takes no tensors of functorch (vmap, grad, jvp): it is no operation that they "
-                "could transform");
+                "] takes no tensors of functorch (vmap, grad, jvp): they cannot "
+                "transform it");
   COMPACT_CHECK(!keys.has_any(kOther) && t.layout() == at::kStrided, "[", who,
                 "] takes tensors of plain memory only, no subclass (DTensor, FakeTensor), sparse, "
                 "negated or zero tensor");

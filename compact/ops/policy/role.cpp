@@ -13,7 +13,7 @@ std::span<const RoleInfo> roles() {
   static const RoleInfo all[] = {
       {Role::kInput, "input", "what a block of a transformer is given"},
       {Role::kResidual, "residual", "the sum between the attention and the MLP of a block"},
-      {Role::kNorm, "norm", "what a norm gives to the matrix behind it"},
+      {Role::kNorm, "norm", "what a norm gives to the matrix after it"},
       {Role::kQkv, "qkv", "queries, keys and values"},
       {Role::kHeads, "heads",
        "the same where queries and keys have norms of their own, after these"},
@@ -27,7 +27,7 @@ std::span<const RoleInfo> roles() {
       {Role::kActivation, "activation", "what the activation of an MLP without gate gives"},
       {Role::kImage, "image", "what a convolutional network is given"},
       {Role::kMap, "map", "what the convolutions and the shortcut that begin a block read"},
-      {Role::kConv, "conv", "what a convolution gives to the norm behind it"},
+      {Role::kConv, "conv", "what a convolution gives to the norm after it"},
       {Role::kRelu, "relu", "what a ReLU inside of a convolutional block gives"},
       {Role::kSigns, "signs", "what a ReLU gives of which nothing but signs is read backward"},
       {Role::kHead, "head", "what the head reads"},

@@ -161,7 +161,7 @@ void Recipe::fit_codecs() {
   const auto check = [](bool possible, const Slot& slot, const char* why) {
     COMPACT_CHECK(possible, "slot `", slot.name, "` = ", slot.treatment.text(), ": ", why);
   };
-  constexpr const char* kReadsValues = "the operation behind it reads values, not signs";
+  constexpr const char* kReadsValues = "the operation after it reads values, not signs";
   const Wanted wanted = everything();
   for (int i = 0; i < static_cast<int>(steps.size()); ++i) {
     const Step& step = steps[i];
@@ -269,7 +269,7 @@ at::Tensor Recipe::run(size_t i, Tensors& t, Weights weights, Stage::Forward& f)
   f.input = f.overwrite ? std::move(t[step.input]) : t[step.input];
   f.weights = step.weights_of(weights);
   COMPACT_CHECK(!f.sketch || f.weights[0].carrier, "slot `", slots[step.input].name,
-                "` = sketch: the weight behind it has no projection");
+                "` = sketch: the weight after it has no projection");
   if (step.stage) return step.stage->forward(f);
   const at::Tensor& other = t[step.other];
   const bool mixed = f.pass.products && other.scalar_type() != f.input.scalar_type();

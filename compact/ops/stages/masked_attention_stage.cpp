@@ -48,7 +48,7 @@ class MaskedAttentionStage final : public Stage {
   at::Tensor forward(Forward& f) const override {
     const auto [q, k, v] = split(f.input);
     COMPACT_CHECK(!f.pass.cache || options_.causal,
-                  "[attention] only causal attention goes on behind a cache of tokens");
+                  "[attention] only causal attention can continue a cache of tokens");
     const bool plain = options_.window == 0 && options_.softcap == 0;
     if (f.pass.cache && plain) {
       const at::Tensor y = attention_of_new_tokens(q, k, v, *f.pass.cache, this, options_.scale);

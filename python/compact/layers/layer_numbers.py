@@ -116,7 +116,7 @@ def phi3_numbers(layer: nn.Module) -> dict[str, float]:
 
 def phi3_refuses(layer: nn.Module) -> str | None:
     if layer.resid_attn_dropout.p > 0 or layer.resid_mlp_dropout.p > 0:
-        return "it has dropout behind its products (resid_pdrop)"
+        return "it has dropout after its products (resid_pdrop)"
     if (plain(layer.mlp.gate_up_proj).bias is None) != (plain(layer.mlp.down_proj).bias is None):
         return "some products of its MLP have a bias and some have none"
     return _eps_differ((layer.input_layernorm, layer.post_attention_layernorm)) or _activation(layer.mlp.activation_fn, _SILU)

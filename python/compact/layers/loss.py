@@ -80,7 +80,7 @@ def _chunks_problem(model: nn.Module, kwargs: dict) -> str | None:
     if not isinstance(head.__dict__.get("forward"), Forward):
         return "the forward of lm_head was replaced"
     if inspect.unwrap(type(head).forward) is not nn.Linear.forward or head.bias is not None:
-        return "lm_head is no plain Linear without a bias"
+        return "lm_head is not a plain Linear without a bias"
     if not _only_of_shards(head) or has_global_hooks():
         return "lm_head has a hook"
     if under_transform():

@@ -123,7 +123,7 @@ class Release:
             p.grad = None
         if again:
             self._fail(
-                f"a parameter {tuple(again[0].shape)} of group {number} has a gradient again behind its update "
+                f"a parameter {tuple(again[0].shape)} of group {number} has a gradient again after its update "
                 "(release=True), as DistributedDataParallel leaves one: release=False"
             )
 
@@ -131,7 +131,7 @@ class Release:
         """Throws RuntimeError where gradients that were used are to be thrown away."""
         if self._updated:
             self._fail(
-                f"zero_grad() comes behind a backward pass that has updated {len(self._updated)} parameters "
+                f"zero_grad() comes after a backward pass that has updated {len(self._updated)} parameters "
                 "(release=True), which cannot be taken back: step() ends a step, also one that an exception broke off; passes whose "
                 "gradients are thrown away need release=False"
             )

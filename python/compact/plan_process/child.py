@@ -160,7 +160,7 @@ class _Step:
         trace = classes.StepTrace(self._outside, operations, segments)
         last = [m for m in self.model.modules() if isinstance(state_of(m), LayerState)][-1:]
         hooks = [m.register_forward_hook(lambda *_: trace.moment("loss")) for m in last]
-        if getattr(self.optimizer, "releases", False):  # then no gradient is there behind the backward pass
+        if getattr(self.optimizer, "releases", False):  # then no gradient is there after the backward pass
             hooks += [p.register_hook(trace.gradient) for p in self.parameters]
         try:
             trace.moment("forward")
@@ -281,7 +281,7 @@ def reply(request: IO[bytes]) -> dict:
     except ValueError as error:
         return {"error": str(error)}
     except Exception as error:  # the model's, its optimizer's
-        told = f"{type(error).__name__}: {error}"
-        if isinstance(error, AttributeError) and "__main__" in told:
+        message = f"{type(error).__name__}: {error}"
+        if isinstance(error, AttributeError) and "__main__" in message:
             return {"error": OF_SCRIPT.format(error)}
-        return {"error": f"compact.plan: the step that is planned failed with {told}", "trace": traceback.format_exc()}
+        return {"error": f"compact.plan: the step that is planned failed with {message}", "trace": traceback.format_exc()}

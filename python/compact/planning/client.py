@@ -44,7 +44,7 @@ def _paths() -> list[str]:
 def _environment() -> dict[str, str]:
     return os.environ | {
         "PYTHONPATH": os.pathsep.join(_paths()),
-        "PYTHONSAFEPATH": "1",  # the working directory is no place of modules unless the caller's paths say so
+        "PYTHONSAFEPATH": "1",  # modules are not searched for in the working directory unless the caller's paths say so
         "CUDA_VISIBLE_DEVICES": "",  # plans need none
         "COMPACT_BF16_PRODUCTS": ops.bf16_products(),  # as they are made here, whatever was set since
         "OPENBLAS_NUM_THREADS": "1",  # NumPy's starts threads when it is loaded, which do not outlive a fork
@@ -203,9 +203,9 @@ def ask(asked: dict, modules: list[str], subject: str) -> dict:
         found = server.ask(request, modules, subject, fresh)
         if found is not None:
             break
-        told = _gone(server)
+        ended = _gone(server)
         if fresh:  # another one would fare no better
-            raise RuntimeError(f"compact.plan: the process that plans could not be started or was killed: {told}")
+            raise RuntimeError(f"compact.plan: the process that plans could not be started or was killed: {ended}")
     if "error" in found:
         error = ValueError(found["error"])
         if "trace" in found and hasattr(error, "add_note"):

@@ -199,7 +199,7 @@ def _gpu(kind: str, index: int | None, name: str | None) -> tuple[str, int, int,
     """Name, capability, processors and bytes of shared memory for a block; "": what the library takes where it finds none."""
     if name is not None:
         if kind != "cuda":
-            raise ValueError(f'compact.plan: gpu={name!r} goes with device="cuda", is given with {kind}')
+            raise ValueError(f'compact.plan: gpu={name!r} needs device="cuda", is given with {kind}')
         try:
             return ops.gpu_figures(str(name))
         except ValueError:

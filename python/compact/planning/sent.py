@@ -12,7 +12,7 @@ from torch import nn
 from ..projected_weights.watched_parameter import Watched
 from .known_values import with_value
 
-_MOST_VALUES = 1 << 24  # elements of a tensor that is no parameter: positions, masks, tables
+_MOST_VALUES = 1 << 24  # elements of a tensor that is not a parameter: positions, masks, tables
 
 
 class _Pickler(pickle.Pickler):
@@ -68,5 +68,5 @@ def send(obj: Any) -> bytes:
 
 
 def receive(sent: bytes) -> Any:
-    """What was sent, on the meta device; values are known of what is no parameter."""
+    """What was sent, on the meta device; values are known of what is not a parameter."""
     return _Unpickler(io.BytesIO(sent)).load()
