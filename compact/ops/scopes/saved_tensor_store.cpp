@@ -18,6 +18,7 @@
 #include "compact/base/philox.h"
 #include "compact/ops/scopes/fused_attention_impl.h"
 #include "compact/ops/scopes/op_names.h"
+#include "compact/ops/scopes/op_tape_impl.h"
 #include "compact/ops/scopes/saved_tensor_names_impl.h"
 #include "compact/ops/scopes/saved_tensor_rules_impl.h"
 
@@ -31,6 +32,7 @@ struct HeldTensor::Memory {
   at::Tensor plain;  // the tensor, without its history
   uint32_t version = 0;
   std::optional<CopiedFrom> copy;  // what was saved, where that is a copy of `plain`
+  std::shared_ptr<SavedNode> node;  // or it is held, or rebuilt, as the tape decided
   int64_t bytes = 0;
   std::shared_ptr<std::atomic<int64_t>> live;
   size_t row = 0;  // of the report: of the operation that saved it first
@@ -98,6 +100,7 @@ bool HeldTensor::is_rounded() const {
 
 at::Tensor HeldTensor::unpack() const {
   if (attention_) return attention_->make(values_);
+  if (memory_->node) return memory_->node->unpack();
   const at::NoGradGuard no_grad;
   std::unique_lock lock(memory_->mutex);
   const Encoded encoded = memory_->encoded;
@@ -123,9 +126,39 @@ SavedTensorStore::SavedTensorStore(Policy policy, SavedTensorOptions options)
     : policy_(std::move(policy)),
       options_(std::move(options)),
       names_(std::make_unique<SavedTensorNames>(options_.parameters, options_.buffers)),
-      live_(std::make_shared<std::atomic<int64_t>>(0)) {}
+      live_(std::make_shared<std::atomic<int64_t>>(0)) {
+  start_tape();
+}
 
-SavedTensorStore::~SavedTensorStore() = default;
+SavedTensorStore::~SavedTensorStore() { stop_tape(); }
+
+void SavedTensorStore::start_tape() {
+  stop_tape();
+  if (policy_.slot("", Role::kCheap).storage() != Storage::kRecompute) return;
+  const auto name_of = [this](const void* storage) { return names_->name_of(storage); };
+  RebuildOptions options;
+  options.least = 4 * options_.least_elements;  // of 4 bytes each
+  tape_ = std::make_shared<OpTape>(options, live_, name_of);
+}
+
+void SavedTensorStore::stop_tape() {
+  if (!tape_) return;
+  tape_->close();
+  saved_ = taped_rows();
+  taped_.clear();
+  tape_ = nullptr;
+}
+
+std::vector<SavedTensor> SavedTensorStore::taped_rows() const {
+  static const Treatment kAgain = Treatment::parse("recompute");
+  std::vector<SavedTensor> rows = saved_;
+  for (const size_t i : taped_) {
+    const Rebuild::Row row = tape_->row(i);
+    rows[i].stored = row.stored;
+    if (!rows[i].shared) rows[i].treatment = row.recipe ? kAgain : row.how;
+  }
+  return rows;
+}
 
 void SavedTensorStore::begin(Named parameters, Named buffers, uint64_t noise) {
   const std::lock_guard lock(mutex_);
@@ -133,6 +166,7 @@ void SavedTensorStore::begin(Named parameters, Named buffers, uint64_t noise) {
   options_.buffers = std::move(buffers);
   options_.noise = noise;
   names_ = std::make_unique<SavedTensorNames>(options_.parameters, options_.buffers);
+  start_tape();
   saved_.clear();
   rounded_ = false;
   entries_.clear();
@@ -141,6 +175,7 @@ void SavedTensorStore::begin(Named parameters, Named buffers, uint64_t noise) {
 
 void SavedTensorStore::forget() {
   const std::lock_guard lock(mutex_);
+  stop_tape();
   options_.parameters.clear();
   options_.buffers.clear();
   names_ = std::make_unique<SavedTensorNames>(options_.parameters, options_.buffers);
@@ -150,7 +185,7 @@ void SavedTensorStore::forget() {
 
 SavedTensorReport SavedTensorStore::report() const {
   const std::lock_guard lock(mutex_);
-  return {saved_};
+  return {taped_rows()};
 }
 
 bool SavedTensorStore::rounded() const {
@@ -276,6 +311,31 @@ void SavedTensorStore::put_whole(Memory& memory, const at::Tensor& t, const std:
   put(memory, Treatment(), bytes, exact_for);
 }
 
+std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::on_tape(const at::Tensor& t,
+                                                                    SavedTensor& row,
+                                                                    const Treatment& how) {
+  COMPACT_CHECK(how.content() != Content::kRounded, "slot `", row.name, "` = ", how.text(),
+                " beside `slot role:cheap = recompute`: what others are rebuilt from must be exact; "
+                "take codecs that lose nothing, or rebuild nothing");
+  const size_t number = saved_.size();
+  const bool whole = policy_.slot(row.name, Role::kCheap).storage() != Storage::kRecompute;
+  std::optional<int64_t> limit;
+  if (how.content() == Content::kSigns) {
+    limit = how.codec()->bytes(1, t.numel(), t.scalar_type()).value_or(row.bytes);
+  }
+  std::optional<OpTape::Saved> saved =
+      tape_->save(t, number, whole, limit ? Treatment() : how, limit);
+  if (!saved) return nullptr;
+  row.shared = saved->shared;
+  row.treatment = how;
+  if (!row.shared) row.bytes = static_cast<int64_t>(t.storage().nbytes());
+  saved_.push_back(std::move(row));
+  taped_.push_back(number);
+  auto memory = std::make_shared<Memory>();
+  memory->node = std::move(saved->node);
+  return memory;
+}
+
 std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::hold(const at::Tensor& t, bool strided,
                                                                  bool again) {
   SavedTensor row{.type = t.scalar_type()};
@@ -296,6 +356,9 @@ std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::hold(const at::Tenso
     held = holding_of(policy_, options_, op, t, row.name, name.inputs, again);
   }
   row.role = held.role;
+  if (tape_) {
+    if (auto memory = on_tape(t, row, held.how)) return memory;
+  }
   const std::string exact_for = !held.refused ? "" : op ? op->name : "an unknown operation";
   const bool flat = t.is_non_overlapping_and_dense();
   const bool plain_bits = has_plain_bits(t);
