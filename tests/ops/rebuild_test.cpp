@@ -103,6 +103,24 @@ TEST(Rebuild, WritesInsideAreSeen) {
   }
 }
 
+TEST(Rebuild, AWriteBesideWhatIsNeededAndOneThatIsNot) {
+  for (const bool again : {false, true}) {
+    const Held held = expect_same_bits([again] {
+      const at::Tensor w = trained({64, 64}, 2);
+      const at::Tensor h = at::mm(input(), w).to(at::kBFloat16);
+      const at::Tensor half = h.narrow(0, 16, 16).to(at::kFloat);
+      at::Tensor y = at::sigmoid(half);
+      const at::Tensor loss = at::mm(y, w).square().mean() + h.to(at::kFloat).exp().mean();
+      y.reset();
+      const at::NoGradGuard no_grad;
+      h.narrow(0, 0, 16).fill_(1);
+      if (again) h.narrow(0, 16, 16).fill_(2);
+      return Graph{loss, {w}};
+    });
+    EXPECT_LT(held.held, held.plain);
+  }
+}
+
 TEST(Rebuild, WritesAfterwardsOfWhatOthersOwn) {
   at::Tensor kept;
   expect_same_bits(

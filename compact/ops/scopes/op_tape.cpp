@@ -48,10 +48,10 @@ at::Tensor SavedNode::unpack() const {
               "[saved tensors] one of the tensors needed for gradients was changed in place: ",
               at::IntArrayRef(geometry_.sizes), " is at version ", counter_.current_version(),
               ", expected ", version_);
-  TORCH_CHECK(static_cast<int64_t>(node_->memory.nbytes()) == node_->bytes,
+  TORCH_CHECK(static_cast<int64_t>(node_->memory->storage.nbytes()) == node_->bytes,
               "[saved tensors] one of the tensors needed for gradients was resized: ",
               at::IntArrayRef(geometry_.sizes));
-  at::Tensor t = view_of(node_->memory, geometry_);
+  at::Tensor t = view_of(node_->memory->storage, geometry_);
   t.unsafeGetTensorImpl()->set_version_counter(counter_);
   return t;
 }
@@ -91,12 +91,10 @@ void OpTape::note_write(Call& call, const at::Tensor& t, const TapeNodePtr& old)
   write.version = t.unsafeGetTensorImpl()->version_counter().current_version();
   const Geometry written = Geometry::of(t);
   const bool free = old->free;
-  for (TapeNodePtr n = old; n; n = n->older.lock()) {
-    if (n->count > 0 && rebuild_->before_write(*n, written)) write.beside.push_back(n);
-  }
+  write.beside = rebuild_->before_write(*old, written);
   old->stale = true;
   TapeNodePtr n = put(t);
-  n->older = old;
+  n->saved_before = old->saved || old->saved_before;
   n->writing = true;
   n->free = free;
   n->name = old->name;
@@ -290,7 +288,10 @@ std::optional<OpTape::Saved> OpTape::save(const at::Tensor& t, size_t row, bool 
   TapeNodePtr n = node_of(t);
   if (n->stream != stream_of(t.device())) return std::nullopt;
   if (limit) {
-    const std::optional<int64_t> needed = rebuild_->recipe_bytes(*n);
+    // A result of the operation that runs will be what it is of these inputs.
+    const bool result = running_ && n->call == calls_ && (n->writing || n->external);
+    const std::optional<int64_t> needed =
+        rebuild_->recipe_bytes(*n, result ? running_->record : n->record);
     if (!needed || *needed >= *limit) return std::nullopt;
   }
   if (codes.codec() && n->count == 0 && t.is_non_overlapping_and_dense() &&
@@ -301,9 +302,10 @@ std::optional<OpTape::Saved> OpTape::save(const at::Tensor& t, size_t row, bool 
     n->geometry.type = t.scalar_type();
   }
   rebuild_->add_row(row);
-  const bool shared = n->saved;
+  const bool shared = n->saved || n->saved_before;
   rebuild_->save(*n, row, whole);
-  return Saved{std::make_shared<SavedNode>(rebuild_, std::move(n), t), shared};
+  const int64_t bytes = n->external ? std::min(n->geometry.bytes(), n->bytes) : n->bytes;
+  return Saved{std::make_shared<SavedNode>(rebuild_, std::move(n), t), bytes, shared};
 }
 
 Rebuild::Row OpTape::row(size_t row) const {

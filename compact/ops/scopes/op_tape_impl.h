@@ -56,6 +56,7 @@ class OpTape {
 
   struct Saved {
     std::shared_ptr<SavedNode> node;
+    int64_t bytes = 0;    // of its memory
     bool shared = false;  // its memory was saved before
   };
   // Holds what autograd saves, or a recipe of it; nullopt: that is for others to do. `row`: of the
@@ -94,7 +95,7 @@ struct OpTape::Call {
     TapeNodePtr before, after;
     size_t input;
     uint32_t version;
-    c10::SmallVector<TapeNodePtr, 2> beside;  // contents that stay as they are
+    std::vector<TapeNodePtr> beside;  // contents that stay as they are
   };
   c10::SmallVector<Write, 1> writes;
 };

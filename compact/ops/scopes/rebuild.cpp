@@ -12,8 +12,6 @@ namespace {
 
 constexpr int kMostFollowers = 6;  // operations between an anchor and what is released for it
 
-int64_t bytes_to_hold(const TapeNode& n) { return n.coded_bytes >= 0 ? n.coded_bytes : n.bytes; }
-
 c10::Storage copy_of(const c10::Storage& storage) {
   const Unseen unseen;
   const auto bytes = static_cast<int64_t>(storage.nbytes());
@@ -39,10 +37,40 @@ void TapeNode::add_follower(const TapeNodePtr& n) {
   follow.push_back(n);
 }
 
+std::shared_ptr<HeldStorage> Rebuild::original(const TapeNode& n) const {
+  const auto known = originals_.find(n.weak._unsafe_get_target());
+  return known == originals_.end() ? nullptr : known->second.lock();
+}
+
+std::shared_ptr<HeldStorage> Rebuild::own(c10::Storage storage) const {
+  const auto bytes = static_cast<int64_t>(storage.nbytes());
+  return std::make_shared<HeldStorage>(std::move(storage), bytes, live_);
+}
+
+void Rebuild::keep_original(TapeNode& n) {
+  n.memory = original(n);
+  // Of what others made, the part that is seen.
+  const int64_t bytes = n.external ? std::min(n.geometry.bytes(), n.bytes) : n.bytes;
+  n.held_bytes = n.memory || n.free ? 0 : bytes;
+  if (!n.memory) {
+    n.memory = std::make_shared<HeldStorage>(c10::Storage(n.weak.lock()), n.held_bytes, live_);
+    originals_[n.weak._unsafe_get_target()] = n.memory;
+  }
+  auto& users = n.memory->users;
+  std::erase_if(users, [&](const auto& user) { return user.expired() || user.lock().get() == &n; });
+  users.push_back(n.weak_from_this());
+}
+
+int64_t Rebuild::bytes_to_hold(const TapeNode& n) const {
+  if (n.coded_bytes >= 0) return n.coded_bytes;
+  const bool shared = n.memory ? n.memory.use_count() > 1 : original(n) != nullptr;
+  return shared ? 0 : n.bytes;
+}
+
 // What would have to be held so that the inputs of its operation are there.
-Rebuild::Choice Rebuild::inputs_of(TapeNode& n, Memo& memo, int depth) {
-  Choice sum{.possible = true, .work = n.record->traffic};
-  for (const Record::Input& input : n.record->inputs) {
+Rebuild::Choice Rebuild::inputs_of(const Record& record, Memo& memo, int depth) {
+  Choice sum{.possible = true, .work = record.traffic};
+  for (const Record::Input& input : record.inputs) {
     const Choice one = best(*input.node, memo, depth + 1);
     if (!one.possible) return {};
     sum.work += one.work;
@@ -55,8 +83,8 @@ Rebuild::Choice Rebuild::inputs_of(TapeNode& n, Memo& memo, int depth) {
   return sum;
 }
 
-bool Rebuild::is_worth(const TapeNode& n, const Choice& choice) const {
-  const double moved = options_.gain * static_cast<double>(n.record->traffic);
+bool Rebuild::is_worth(const TapeNode& n, const Record& record, const Choice& choice) const {
+  const double moved = options_.gain * static_cast<double>(record.traffic);
   return choice.possible && choice.work <= options_.most_work * n.bytes &&
          static_cast<double>(choice.bytes) + moved < static_cast<double>(bytes_to_hold(n));
 }
@@ -75,20 +103,21 @@ Rebuild::Choice Rebuild::best(TapeNode& n, Memo& memo, int depth) {
     choice = {.possible = true, .bytes = bytes_to_hold(n), .held = {&n}};
   }
   if (n.record && !n.pinned && (n.bytes > options_.least || !choice.possible)) {
-    const Choice again = inputs_of(n, memo, depth);
+    const Choice again = inputs_of(*n.record, memo, depth);
     const bool affordable = again.possible && again.work <= options_.most_work * n.bytes;
-    if (choice.possible ? is_worth(n, again) : affordable) choice = again;
+    if (choice.possible ? is_worth(n, *n.record, again) : affordable) choice = again;
   }
   memo.emplace(&n, choice);
   return choice;
 }
 
-std::optional<int64_t> Rebuild::recipe_bytes(TapeNode& n) {
+std::optional<int64_t> Rebuild::recipe_bytes(TapeNode& n,
+                                             const std::shared_ptr<const Record>& record) {
   if (n.count > 0) return 0;
+  if (!record || n.pinned) return std::nullopt;
   Memo memo;
-  if (!n.record || n.pinned) return std::nullopt;
-  const Choice again = inputs_of(n, memo, 0);
-  if (!is_worth(n, again)) return std::nullopt;
+  const Choice again = inputs_of(*record, memo, 0);
+  if (!is_worth(n, *record, again)) return std::nullopt;
   return again.bytes;
 }
 
@@ -116,7 +145,7 @@ void Rebuild::save(TapeNode& n, size_t row, bool whole) {
 void Rebuild::retain(TapeNode& n) {
   if (++n.count > 1) return;
   if (n.free) {
-    n.memory = c10::Storage(n.weak.lock());
+    keep_original(n);
     return;
   }
   n.count = 0;
@@ -144,19 +173,21 @@ void Rebuild::make_recipe(TapeNode& n) {
 
 void Rebuild::hold(TapeNode& n) {
   n.mode = TapeNode::Mode::kHeld;
-  c10::Storage storage(n.weak.lock());
   if (n.coded_bytes >= 0) {
     const Unseen unseen;
     const int64_t elements = n.bytes / static_cast<int64_t>(c10::elementSize(n.geometry.type));
-    n.codes = n.how.codec()->encode(view_of(storage, Geometry::flat(n.geometry.type, elements)), 0);
+    n.codes = n.how.codec()->encode(
+        view_of(c10::Storage(n.weak.lock()), Geometry::flat(n.geometry.type, elements)), 0);
     if (n.codes.settle) n.codes.settle();
     n.held_bytes = n.codes.bytes();
-  } else {
-    n.own = n.external && n.handles == 0;
-    n.memory = n.own ? copy_of(storage) : std::move(storage);
+    *live_ += n.held_bytes;
+  } else if (n.external && n.handles == 0) {
+    n.own = true;
+    n.memory = own(copy_of(c10::Storage(n.weak.lock())));
     n.held_bytes = n.bytes;
+  } else {
+    keep_original(n);
   }
-  *live_ += n.held_bytes;
   Row& row = rows_[n.row];
   row.stored += n.held_bytes;
   if (n.saved) {
@@ -165,6 +196,7 @@ void Rebuild::hold(TapeNode& n) {
   }
   if (held_.size() == held_.capacity()) {
     std::erase_if(held_, [](const auto& held) { return held.expired(); });
+    std::erase_if(originals_, [](const auto& entry) { return entry.second.expired(); });
     held_.reserve(std::max<size_t>(64, 2 * held_.size()));
   }
   held_.push_back(n.weak_from_this());
@@ -172,11 +204,12 @@ void Rebuild::hold(TapeNode& n) {
 }
 
 void Rebuild::drop(TapeNode& n) {
-  *live_ -= n.held_bytes;
+  if (n.memory) trash_.storages.push_back(std::exchange(n.memory, {}));
+  if (n.codes.defined()) {
+    *live_ -= n.held_bytes;
+    trash_.codes.push_back(std::exchange(n.codes, {}));
+  }
   n.held_bytes = 0;
-  if (n.memory) trash_.push_back(std::exchange(n.memory, {}));
-  for (const at::Tensor& part : n.codes.parts) trash_.push_back(part.storage());
-  n.codes = {};
   n.own = false;
 }
 
@@ -211,7 +244,7 @@ void Rebuild::decide_again(TapeNode& n) {
     return;
   }
   Memo memo;
-  if (!is_worth(n, inputs_of(n, memo, 0))) return;
+  if (!is_worth(n, *n.record, inputs_of(*n.record, memo, 0))) return;
   row_ = n.row;
   rows_[n.row].stored -= n.held_bytes;
   drop(n);
@@ -244,20 +277,26 @@ bool Rebuild::needs_any(const TapeNode& n, const Geometry& written) const {
   return false;
 }
 
-bool Rebuild::before_write(TapeNode& n, const Geometry& written) {
-  // What is saved is compared by its version, as without us: only recipes go on with the old.
-  if (n.count == n.handles || !n.memory || n.own) return false;
-  if (!needs_any(n, written)) return true;
-  c10::Storage copy = copy_of(n.memory);
-  trash_.push_back(std::exchange(n.memory, std::move(copy)));
-  n.own = true;
-  if (std::exchange(n.free, false)) {
-    n.mode = TapeNode::Mode::kHeld;
-    n.held_bytes = n.bytes;
-    *live_ += n.bytes;
-    rows_[n.row].stored += n.bytes;
+std::vector<TapeNodePtr> Rebuild::before_write(const TapeNode& n, const Geometry& written) {
+  std::vector<TapeNodePtr> beside;
+  const std::shared_ptr<HeldStorage> memory = original(n);
+  if (!memory) return beside;
+  for (const auto& weak : std::vector(memory->users)) {
+    const TapeNodePtr user = weak.lock();
+    // What is saved is compared by its version, as without us: only recipes go on with the old.
+    if (!user || user->memory != memory || user->count == user->handles) continue;
+    if (!needs_any(*user, written)) {
+      beside.push_back(user);
+      continue;
+    }
+    trash_.storages.push_back(std::exchange(user->memory, own(copy_of(memory->storage))));
+    user->own = true;
+    user->mode = TapeNode::Mode::kHeld;
+    user->free = false;
+    rows_[user->row].stored += user->bytes - user->held_bytes;
+    user->held_bytes = user->bytes;
   }
-  return false;
+  return beside;
 }
 
 void Rebuild::close() {
@@ -265,12 +304,13 @@ void Rebuild::close() {
     const TapeNodePtr n = weak.lock();
     if (!n || n->mode != TapeNode::Mode::kHeld) continue;
     n->record = nullptr;  // it stays held, and needs no history
-    if (n->handles == 0 && n->memory && !n->own && n->memory.use_count() > 1) {
-      trash_.push_back(std::exchange(n->memory, copy_of(n->memory)));
+    if (n->handles == 0 && n->memory && !n->own && n->memory->storage.use_count() > 1) {
+      trash_.storages.push_back(std::exchange(n->memory, own(copy_of(n->memory->storage))));
       n->own = true;
     }
   }
   held_ = {};
+  originals_.clear();
   closed_ = true;
 }
 

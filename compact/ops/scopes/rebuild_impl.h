@@ -18,6 +18,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "compact/codecs/codec.h"
@@ -29,6 +30,21 @@ namespace compact {
 
 struct TapeNode;
 using TapeNodePtr = std::shared_ptr<TapeNode>;
+
+// Memory that is held, once for all contents of it that are needed.
+struct HeldStorage {
+  HeldStorage(c10::Storage what, int64_t counted, std::shared_ptr<std::atomic<int64_t>> all)
+      : storage(std::move(what)), bytes(counted), live(std::move(all)) {
+    *live += bytes;
+  }
+  ~HeldStorage() { *live -= bytes; }
+  HeldStorage(const HeldStorage&) = delete;
+
+  c10::Storage storage;
+  int64_t bytes;  // 0: a parameter's
+  std::shared_ptr<std::atomic<int64_t>> live;
+  std::vector<std::weak_ptr<TapeNode>> users;
+};
 
 // A call that may run again.
 struct Record {
@@ -63,7 +79,6 @@ struct TapeNode : std::enable_shared_from_this<TapeNode> {
   c10::VariableVersion counter;
   uint32_t version;       // of the last write that is a part of this content, or beside it
   uint64_t call;          // in which it was made
-  std::weak_ptr<TapeNode> older;                // the content before
   std::vector<std::weak_ptr<TapeNode>> follow;  // what is made of it
 
   std::shared_ptr<const Record> record;  // null: it cannot be made again
@@ -75,6 +90,7 @@ struct TapeNode : std::enable_shared_from_this<TapeNode> {
   bool grad = false;      // it depends on parameters that are trained
   bool stale = false;     // its storage has been written since
   bool saved = false;     // by an operation
+  bool saved_before = false;  // its storage was, with another content
   bool pinned = false;    // a policy says that it is held
   bool writing = false;   // the operation that makes it runs
   uint64_t stream = 0;    // that made it
@@ -82,7 +98,7 @@ struct TapeNode : std::enable_shared_from_this<TapeNode> {
 
   int count = 0, handles = 0;  // all that need it; saved tensors among these
   Mode mode = Mode::kNone;
-  c10::Storage memory;   // where it is held, or free and needed
+  std::shared_ptr<HeldStorage> memory;  // where it is held, or free and needed
   bool own = false;      // `memory` is a copy of ours
   Encoded codes;         // or it is held so
   Treatment how;         // codecs that lose nothing, where it is saved as `flat` elements
@@ -108,8 +124,7 @@ class Rebuild {
    public:
     explicit Lock(Rebuild& rebuild) : rebuild_(rebuild), lock_(rebuild.mutex_) {}
     ~Lock() {
-      const std::vector<c10::Storage> trash = std::move(rebuild_.trash_);
-      rebuild_.trash_.clear();
+      const Trash trash = std::exchange(rebuild_.trash_, {});
       lock_.unlock();
     }
     Lock(const Lock&) = delete;
@@ -121,15 +136,15 @@ class Rebuild {
 
   // A tensor of the node was saved; `whole`: hold it whatever could be done.
   void save(TapeNode& n, size_t row, bool whole);
-  // Bytes that would be held for it beside what is held already; nullopt: it cannot be rebuilt.
-  std::optional<int64_t> recipe_bytes(TapeNode& n);
+  // Bytes that would be held beside what is held already, were it rebuilt so; nullopt: it cannot be.
+  std::optional<int64_t> recipe_bytes(TapeNode& n, const std::shared_ptr<const Record>& record);
   void retain(TapeNode& n);
   void release(TapeNode& n);
   // It was saved before it was known how it is made.
   void decide_again(TapeNode& n);
-  // These bytes of the node's storage are about to be written. True: what recipes need of it lies
-  // beside them, so that the write leaves it as it is.
-  bool before_write(TapeNode& n, const Geometry& written);
+  // These bytes of the node's storage are about to be written. Returns the contents of it of which
+  // recipes need what lies beside them, so that the write leaves that as it is.
+  std::vector<TapeNodePtr> before_write(const TapeNode& n, const Geometry& written);
   // What others than ours could write from here on, where recipes need it, is copied.
   void close();
   c10::Storage materialize(TapeNode& n);
@@ -149,12 +164,20 @@ class Rebuild {
     int64_t bytes = 0, work = 0;
     c10::SmallVector<TapeNode*, 4> held;
   };
+  struct Trash {
+    std::vector<std::shared_ptr<HeldStorage>> storages;
+    std::vector<Encoded> codes;
+  };
   using Memo = std::unordered_map<TapeNode*, Choice>;
   using Local = std::unordered_map<TapeNode*, c10::Storage>;
 
   Choice best(TapeNode& n, Memo& memo, int depth);
-  Choice inputs_of(TapeNode& n, Memo& memo, int depth);
-  bool is_worth(const TapeNode& n, const Choice& choice) const;
+  Choice inputs_of(const Record& record, Memo& memo, int depth);
+  std::shared_ptr<HeldStorage> original(const TapeNode& n) const;
+  std::shared_ptr<HeldStorage> own(c10::Storage storage) const;
+  void keep_original(TapeNode& n);
+  int64_t bytes_to_hold(const TapeNode& n) const;
+  bool is_worth(const TapeNode& n, const Record& record, const Choice& choice) const;
   void hold(TapeNode& n);
   void drop(TapeNode& n);
   void make_recipe(TapeNode& n);
@@ -169,7 +192,9 @@ class Rebuild {
   RebuildOptions options_;
   std::mutex mutex_;
   std::shared_ptr<std::atomic<int64_t>> live_;
-  std::vector<c10::Storage> trash_;
+  Trash trash_;
+  // What is held as it is, by where it lies.
+  std::unordered_map<const void*, std::weak_ptr<HeldStorage>> originals_;
   std::vector<std::weak_ptr<TapeNode>> held_;
   std::vector<Row> rows_;
   size_t row_ = 0;  // of what is being saved

@@ -63,10 +63,10 @@ void Rebuild::check(const TapeNode& n) const {
               ", which saved tensors are rebuilt from, was changed in place before the backward "
               "pass: it is at version ",
               n.counter.current_version(), ", expected ", n.version);
-  TORCH_CHECK(static_cast<int64_t>(n.memory.nbytes()) == n.bytes, "[saved tensors] ", whose(),
+  TORCH_CHECK(static_cast<int64_t>(n.memory->storage.nbytes()) == n.bytes, "[saved tensors] ", whose(),
               ", which saved tensors are rebuilt from, was resized before the backward pass: it "
               "has ",
-              n.memory.nbytes(), " bytes, expected ", n.bytes);
+              n.memory->storage.nbytes(), " bytes, expected ", n.bytes);
 }
 
 c10::Storage Rebuild::memory_of(TapeNode& n, Local& local) {
@@ -76,7 +76,7 @@ c10::Storage Rebuild::memory_of(TapeNode& n, Local& local) {
     return decoded;
   }
   if (!n.own) check(n);
-  return n.memory;
+  return n.memory->storage;
 }
 
 c10::Storage Rebuild::made(TapeNode& n, const TapeNode& target, Local& local) {
@@ -136,10 +136,9 @@ c10::Storage Rebuild::run(TapeNode& n, const TapeNode& target, Local& local) {
     if (m->mode == TapeNode::Mode::kRecipe && m->handles > readers &&
         target.call - m->call < options_.near) {
       m->mode = TapeNode::Mode::kHeld;
-      m->memory = storage;
+      m->memory = own(storage);
       m->own = true;
       m->held_bytes = m->bytes;
-      *live_ += m->bytes;
       release_inputs(*m);
     } else if (m->count > 1) {
       local[m.get()] = storage;

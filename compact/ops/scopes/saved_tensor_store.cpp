@@ -17,31 +17,12 @@
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
 #include "compact/ops/scopes/fused_attention_impl.h"
+#include "compact/ops/scopes/held_tensor_impl.h"
 #include "compact/ops/scopes/op_names.h"
-#include "compact/ops/scopes/op_tape_impl.h"
 #include "compact/ops/scopes/saved_tensor_names_impl.h"
 #include "compact/ops/scopes/saved_tensor_rules_impl.h"
 
 namespace compact {
-
-struct HeldTensor::Memory {
-  // Guards all below: another operation that saves the tensor may change them during a read.
-  mutable std::mutex mutex;
-  Treatment treatment;
-  Encoded encoded;   // or, where nothing encodes it,
-  at::Tensor plain;  // the tensor, without its history
-  uint32_t version = 0;
-  std::optional<CopiedFrom> copy;  // what was saved, where that is a copy of `plain`
-  std::shared_ptr<SavedNode> node;  // or it is held, or rebuilt, as the tape decided
-  int64_t bytes = 0;
-  std::shared_ptr<std::atomic<int64_t>> live;
-  size_t row = 0;  // of the report: of the operation that saved it first
-  // All readers so far are Reads::kNearBeside or kShape: may be rounded once another reader is.
-  bool may_round = false;
-  ~Memory() {
-    if (live) *live -= bytes;
-  }
-};
 
 namespace {
 
@@ -92,36 +73,6 @@ bool lost_a_value(const Encoded& encoded) {
 
 }  // namespace
 
-bool HeldTensor::is_rounded() const {
-  if (!memory_) return false;
-  const std::lock_guard lock(memory_->mutex);
-  return memory_->encoded.defined() && memory_->treatment.content() != Content::kExact;
-}
-
-at::Tensor HeldTensor::unpack() const {
-  if (attention_) return attention_->make(values_);
-  if (memory_->node) return memory_->node->unpack();
-  const at::NoGradGuard no_grad;
-  std::unique_lock lock(memory_->mutex);
-  const Encoded encoded = memory_->encoded;
-  at::Tensor x = memory_->plain;
-  lock.unlock();
-  if (encoded.defined()) {
-    x = encoded.restore();
-    return flat_ ? x.as_strided(sizes_, strides_) : x;
-  }
-  TORCH_CHECK(x._version() == memory_->version,
-              "[saved tensors] one of the tensors needed for gradients was changed in place: ",
-              x.sizes(), " is at version ", x._version(), ", expected ", memory_->version);
-  if (memory_->copy) {
-    const CopiedFrom& copy = *memory_->copy;
-    x = at::empty_strided(copy.sizes, copy.strides, x.options().dtype(copy.type)).copy_(x);
-  }
-  // Another view of the same memory may have been saved first.
-  const bool same = !strided_ || (x.sizes() == sizes_ && x.strides() == strides_);
-  return same ? x : x.as_strided(sizes_, strides_, offset_);
-}
-
 SavedTensorStore::SavedTensorStore(Policy policy, SavedTensorOptions options)
     : policy_(std::move(policy)),
       options_(std::move(options)),
@@ -131,34 +82,6 @@ SavedTensorStore::SavedTensorStore(Policy policy, SavedTensorOptions options)
 }
 
 SavedTensorStore::~SavedTensorStore() { stop_tape(); }
-
-void SavedTensorStore::start_tape() {
-  stop_tape();
-  if (policy_.slot("", Role::kCheap).storage() != Storage::kRecompute) return;
-  const auto name_of = [this](const void* storage) { return names_->name_of(storage); };
-  RebuildOptions options;
-  options.least = 4 * options_.least_elements;  // of 4 bytes each
-  tape_ = std::make_shared<OpTape>(options, live_, name_of);
-}
-
-void SavedTensorStore::stop_tape() {
-  if (!tape_) return;
-  tape_->close();
-  saved_ = taped_rows();
-  taped_.clear();
-  tape_ = nullptr;
-}
-
-std::vector<SavedTensor> SavedTensorStore::taped_rows() const {
-  static const Treatment kAgain = Treatment::parse("recompute");
-  std::vector<SavedTensor> rows = saved_;
-  for (const size_t i : taped_) {
-    const Rebuild::Row row = tape_->row(i);
-    rows[i].stored = row.stored;
-    if (!rows[i].shared) rows[i].treatment = row.recipe ? kAgain : row.how;
-  }
-  return rows;
-}
 
 void SavedTensorStore::begin(Named parameters, Named buffers, uint64_t noise) {
   const std::lock_guard lock(mutex_);
@@ -309,31 +232,6 @@ void SavedTensorStore::put_whole(Memory& memory, const at::Tensor& t, const std:
   memory.version = static_cast<uint32_t>(t._version());
   memory.may_round = false;
   put(memory, Treatment(), bytes, exact_for);
-}
-
-std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::on_tape(const at::Tensor& t,
-                                                                    SavedTensor& row,
-                                                                    const Treatment& how) {
-  COMPACT_CHECK(how.content() != Content::kRounded, "slot `", row.name, "` = ", how.text(),
-                " beside `slot role:cheap = recompute`: what others are rebuilt from must be exact; "
-                "take codecs that lose nothing, or rebuild nothing");
-  const size_t number = saved_.size();
-  const bool whole = policy_.slot(row.name, Role::kCheap).storage() != Storage::kRecompute;
-  std::optional<int64_t> limit;
-  if (how.content() == Content::kSigns) {
-    limit = how.codec()->bytes(1, t.numel(), t.scalar_type()).value_or(row.bytes);
-  }
-  std::optional<OpTape::Saved> saved =
-      tape_->save(t, number, whole, limit ? Treatment() : how, limit);
-  if (!saved) return nullptr;
-  row.shared = saved->shared;
-  row.treatment = how;
-  if (!row.shared) row.bytes = static_cast<int64_t>(t.storage().nbytes());
-  saved_.push_back(std::move(row));
-  taped_.push_back(number);
-  auto memory = std::make_shared<Memory>();
-  memory->node = std::move(saved->node);
-  return memory;
 }
 
 std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::hold(const at::Tensor& t, bool strided,
