@@ -53,7 +53,7 @@ void begin_on_tapes(const at::RecordFunction& f, const RunningOp& op,
     return;
   }
   const OpRule* const rule = rule_of(f);
-  if (!rule || !rule->leaf) return;
+  if (!rule || !rule->leaf || is_cast(*rule, inputs)) return;
   for (OpTape* const tape : tapes) {
     std::unique_ptr<OpTape::Call> call = tape->begin(*rule, inputs);
     if (!call) continue;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/ops/scopes/rebuild_rules_impl.h"
 
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -79,6 +80,8 @@ OpRule make_rule(const c10::OperatorHandle& op) {
     elsewhere |= written && (i > 0 || a.is_out());
   }
   rule.leaf = !op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+  rule.cast_on_cpu = op.hasKernelForDispatchKey(c10::DispatchKey::AutocastCPU);
+  rule.cast_on_cuda = op.hasKernelForDispatchKey(c10::DispatchKey::AutocastCUDA);
   const std::string_view name = schema.name();
   constexpr std::string_view kAten = "aten::";
   rule.again = name.starts_with(kAten) && !elsewhere &&
@@ -92,6 +95,22 @@ OpRule make_rule(const c10::OperatorHandle& op) {
 }
 
 }  // namespace
+
+bool is_cast(const OpRule& rule, c10::ArrayRef<const c10::IValue> arguments) {
+  const auto on = [](bool has, c10::DispatchKey key) {
+    return has && !c10::impl::tls_is_dispatch_key_excluded(key);
+  };
+  const bool cpu = on(rule.cast_on_cpu, c10::DispatchKey::AutocastCPU);
+  const bool cuda = on(rule.cast_on_cuda, c10::DispatchKey::AutocastCUDA);
+  if (!cpu && !cuda) return false;
+  const auto casts = [&](const at::Tensor& t) {
+    return t.defined() && ((cpu && t.is_cpu()) || (cuda && t.is_cuda()));
+  };
+  return std::ranges::any_of(arguments, [&](const c10::IValue& value) {
+    if (value.isTensor()) return casts(value.toTensor());
+    return value.isTensorList() && std::ranges::any_of(value.toTensorVector(), casts);
+  });
+}
 
 const OpRule* rule_of(const at::RecordFunction& f) {
   struct Known {
