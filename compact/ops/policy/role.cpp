@@ -32,6 +32,8 @@ std::span<const RoleInfo> roles() {
       {Role::kSigns, "signs", "what a ReLU gives of which nothing but signs is read backward"},
       {Role::kHead, "head", "what the head reads"},
       {Role::kLogits, "logits", "what the loss reads"},
+      {Role::kCheap, "cheap",
+       "what plain operations that move memory, rather than compute, make of tensors that are held"},
   };
   return all;
 }

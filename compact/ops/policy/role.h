@@ -35,6 +35,8 @@ enum class Role : uint8_t {
   // after the blocks
   kHead,
   kLogits,
+  // in networks of plain operations
+  kCheap,
 };
 
 struct RoleInfo {

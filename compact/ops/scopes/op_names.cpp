@@ -9,6 +9,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "compact/ops/scopes/op_tape_impl.h"
+
 namespace compact {
 namespace {
 
@@ -30,16 +32,35 @@ struct Copy {
 thread_local std::deque<RunningOp> running;
 thread_local uint64_t calls = 0;
 thread_local int watches = 0;
+thread_local at::CallbackHandle callback = 0;  // of all of them
+thread_local std::vector<OpTape*> tapes;
 thread_local size_t own_hooks = 0;
 thread_local int64_t others = 0;                            // operations inside of other hooks
 thread_local std::unordered_map<const void*, Copy> copies;  // by their storages
 thread_local size_t copies_to_sweep = 64;
 
-// A copy that is being made.
-struct Copying final : at::ObserverContext {
-  at::Tensor source;
+// What is noted of an operation from its begin to its end.
+struct Noted final : at::ObserverContext {
+  at::Tensor copied;  // by a copy that is being made
   uint32_t version = 0;
+  c10::SmallVector<std::pair<OpTape*, std::unique_ptr<OpTape::Call>>, 1> calls;
 };
+
+void begin_on_tapes(const at::RecordFunction& f, const RunningOp& op,
+                    c10::ArrayRef<const c10::IValue> inputs, std::unique_ptr<Noted>& noted) {
+  if (!op.is_operator) {
+    for (OpTape* const tape : tapes) tape->begin_opaque();
+    return;
+  }
+  const OpRule* const rule = rule_of(f);
+  if (!rule || !rule->leaf || is_cast(*rule, inputs)) return;
+  for (OpTape* const tape : tapes) {
+    std::unique_ptr<OpTape::Call> call = tape->begin(*rule, inputs);
+    if (!call) continue;
+    if (!noted) noted = std::make_unique<Noted>();
+    noted->calls.emplace_back(tape, std::move(call));
+  }
+}
 
 bool has_sizes(const at::Tensor& t) {
   return t.defined() && !t.is_nested() && !t.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
@@ -62,7 +83,7 @@ bool are_plain(c10::ArrayRef<const c10::IValue> values, size_t count) {
 std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& f) {
   RunningOp& op = running.emplace_back();
   op.serial = ++calls;
-  std::unique_ptr<Copying> copying;
+  std::unique_ptr<Noted> noted;
   const bool hooked = running.size() == 1 && c10::GradMode::is_enabled() &&
                       at::SavedTensorDefaultHooks::get_tls_state().stack.size() > own_hooks;
   bool differentiable = false;
@@ -74,6 +95,7 @@ std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& f) {
   op.name = name.substr(name.rfind(':') == name.npos ? 0 : name.rfind(':') + 1);
   // A function without a schema, as those of Python, has any name that its author chose.
   if (const std::optional<c10::OperatorName> schema = f.operator_name()) {
+    op.is_operator = true;
     op.known = name.starts_with("aten::");
     op.overload = schema->overload_name;
     if (op.known && is_fused_attention(op.name) && are_plain(inputs, 3)) {
@@ -87,9 +109,9 @@ std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& f) {
       const at::Tensor& t = value.toTensor();
       if (op.inputs.empty() && has_sizes(t)) op.sizes = t.sizes();
       if (op.inputs.empty() && op.known && op.name == "_to_copy" && plain(t)) {
-        copying = std::make_unique<Copying>();
-        copying->source = t;
-        copying->version = static_cast<uint32_t>(t._version());
+        noted = std::make_unique<Noted>();
+        noted->copied = t;
+        noted->version = static_cast<uint32_t>(t._version());
       }
       op.inputs.push_back(storage_of(t));
       differentiable |= hooked && t.requires_grad();
@@ -100,13 +122,14 @@ std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& f) {
     }
   }
   others += differentiable;
-  return copying;
+  if (!tapes.empty()) begin_on_tapes(f, op, inputs, noted);
+  return noted;
 }
 
-void note_copy(const Copying& copying, const at::RecordFunction& f) {
+void note_copy(const Noted& copying, const at::RecordFunction& f) {
   if (f.outputs().size() != 1 || !f.outputs()[0].isTensor()) return;
   const at::Tensor& t = f.outputs()[0].toTensor();
-  if (!plain(t) || t.storage_offset() != 0 || t.device() != copying.source.device()) return;
+  if (!plain(t) || t.storage_offset() != 0 || t.device() != copying.copied.device()) return;
   // Nothing notifies us when copies are gone, so they are swept now and then.
   if (copies.size() >= copies_to_sweep) {
     std::erase_if(copies, [](const auto& entry) { return entry.second.storage.expired(); });
@@ -114,25 +137,36 @@ void note_copy(const Copying& copying, const at::RecordFunction& f) {
   }
   copies.insert_or_assign(
       storage_of(t), Copy{t.storage().getWeakStorageImpl(), static_cast<uint32_t>(t._version()),
-                          WeakTensor(copying.source.getIntrusivePtr()), storage_of(copying.source),
-                          copying.version, copying.source.storage_offset(), t.scalar_type(),
+                          WeakTensor(copying.copied.getIntrusivePtr()), storage_of(copying.copied),
+                          copying.version, copying.copied.storage_offset(), t.scalar_type(),
                           t.sizes().vec(), t.strides().vec()});
 }
 
 void leave(const at::RecordFunction& f, at::ObserverContext* context) {
   if (running.empty()) return;
+  if (!running.back().is_operator) {
+    for (OpTape* const tape : tapes) tape->end_opaque();
+  }
   running.pop_back();
-  if (context) note_copy(*static_cast<const Copying*>(context), f);
+  if (!context) return;
+  auto& noted = *static_cast<Noted*>(context);
+  if (noted.copied.defined()) note_copy(noted, f);
+  const c10::ArrayRef<const c10::IValue> results(f.outputs().data(), f.outputs().size());
+  for (auto& [tape, call] : noted.calls) {
+    if (std::ranges::find(tapes, tape) != tapes.end()) tape->end(std::move(call), results);
+  }
 }
 
 }  // namespace
 
-OpWatch::OpWatch(size_t hooks)
-    : handle_(at::addThreadLocalCallback(at::RecordFunctionCallback(enter, leave)
-                                             .needsInputs(true)
-                                             .needsOutputs(true)
-                                             .scopes({at::RecordScope::FUNCTION}))) {
-  ++watches;
+OpWatch::OpWatch(std::shared_ptr<OpTape> tape, size_t hooks) : tape_(std::move(tape)) {
+  if (watches++ == 0) {
+    callback = at::addThreadLocalCallback(at::RecordFunctionCallback(enter, leave)
+                                              .needsInputs(true)
+                                              .needsOutputs(true)
+                                              .scopes({at::RecordScope::FUNCTION}));
+  }
+  if (tape_) tapes.push_back(tape_.get());
   own_hooks = hooks;
   others = 0;
 }
@@ -140,9 +174,11 @@ OpWatch::OpWatch(size_t hooks)
 int64_t OpWatch::under_other_hooks() { return others; }
 
 OpWatch::~OpWatch() {
-  at::removeCallback(handle_);
+  std::erase(tapes, tape_.get());
+  if (--watches > 0) return;
+  at::removeCallback(callback);
   running.clear();
-  if (--watches == 0) copies.clear();
+  copies.clear();
 }
 
 const RunningOp* OpWatch::current() { return running.empty() ? nullptr : &running.back(); }

@@ -18,6 +18,7 @@
 namespace compact {
 
 class FusedAttention;
+class OpTape;
 
 struct RunningOp {
   std::string name;           // convolution, without its namespace
@@ -25,6 +26,7 @@ struct RunningOp {
   // It is an operation of ATen or of this library. Anything else may have any name: a user's own
   // autograd function may be called relu.
   bool known = false;
+  bool is_operator = false;  // it has a schema
   c10::SmallVector<const void*, 6> inputs = {};  // storages of its tensor arguments, in order
   c10::SmallVector<int64_t, 5> sizes = {};       // of the first of them
   c10::SmallVector<double, 4> numbers = {};      // its arguments that are numbers, in order
@@ -48,9 +50,10 @@ struct CopiedFrom {
 // Watches operations on this thread while it lives.
 class OpWatch {
  public:
-  // `hooks`: how many of Python's hooks of saved tensors are in force when the watcher's own are
-  // the innermost.
-  explicit OpWatch(size_t hooks = std::numeric_limits<size_t>::max());
+  // `tape`: what notes all operations, or null. `hooks`: how many of Python's hooks of saved
+  // tensors are in force when the watcher's own are the innermost.
+  explicit OpWatch(std::shared_ptr<OpTape> tape = nullptr,
+                   size_t hooks = std::numeric_limits<size_t>::max());
   ~OpWatch();
   OpWatch(const OpWatch&) = delete;
   // The innermost operation that runs, null outside of any.
@@ -65,7 +68,7 @@ class OpWatch {
   static std::optional<CopiedFrom> copied_from(const at::Tensor& t);
 
  private:
-  at::CallbackHandle handle_;
+  std::shared_ptr<OpTape> tape_;
 };
 
 // Identifies the storage of `t` while it lives.

@@ -28,6 +28,11 @@ bool SavedTensorNames::is_buffer(const void* storage) const {
   return known && known->buffer;
 }
 
+std::optional<std::string> SavedTensorNames::name_of(const void* storage) const {
+  const Known* const known = find(storage);
+  return known ? std::optional(known->name) : std::nullopt;
+}
+
 SavedTensorNames::Name SavedTensorNames::next(const at::Tensor& t) {
   const RunningOp* const op = OpWatch::current();
   if (!op) return {cat(nearest_, "~", ++since_, ".tensor")};

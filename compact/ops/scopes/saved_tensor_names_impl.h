@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -22,6 +23,7 @@ class SavedTensorNames {
   // is_known: the storage is a parameter's or a buffer's. is_buffer: a buffer's.
   bool is_known(const void* storage) const { return find(storage); }
   bool is_buffer(const void* storage) const;
+  std::optional<std::string> name_of(const void* storage) const;  // nullopt: it is not known
   struct Name {
     std::string text;
     // A bit for each tensor argument of the running operation that lies in its memory; 0: it is a

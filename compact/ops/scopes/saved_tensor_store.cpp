@@ -17,29 +17,12 @@
 #include "compact/base/check.h"
 #include "compact/base/philox.h"
 #include "compact/ops/scopes/fused_attention_impl.h"
+#include "compact/ops/scopes/held_tensor_impl.h"
 #include "compact/ops/scopes/op_names.h"
 #include "compact/ops/scopes/saved_tensor_names_impl.h"
 #include "compact/ops/scopes/saved_tensor_rules_impl.h"
 
 namespace compact {
-
-struct HeldTensor::Memory {
-  // Guards all below: another operation that saves the tensor may change them during a read.
-  mutable std::mutex mutex;
-  Treatment treatment;
-  Encoded encoded;   // or, where nothing encodes it,
-  at::Tensor plain;  // the tensor, without its history
-  uint32_t version = 0;
-  std::optional<CopiedFrom> copy;  // what was saved, where that is a copy of `plain`
-  int64_t bytes = 0;
-  std::shared_ptr<std::atomic<int64_t>> live;
-  size_t row = 0;  // of the report: of the operation that saved it first
-  // All readers so far are Reads::kNearBeside or kShape: may be rounded once another reader is.
-  bool may_round = false;
-  ~Memory() {
-    if (live) *live -= bytes;
-  }
-};
 
 namespace {
 
@@ -90,42 +73,15 @@ bool lost_a_value(const Encoded& encoded) {
 
 }  // namespace
 
-bool HeldTensor::is_rounded() const {
-  if (!memory_) return false;
-  const std::lock_guard lock(memory_->mutex);
-  return memory_->encoded.defined() && memory_->treatment.content() != Content::kExact;
-}
-
-at::Tensor HeldTensor::unpack() const {
-  if (attention_) return attention_->make(values_);
-  const at::NoGradGuard no_grad;
-  std::unique_lock lock(memory_->mutex);
-  const Encoded encoded = memory_->encoded;
-  at::Tensor x = memory_->plain;
-  lock.unlock();
-  if (encoded.defined()) {
-    x = encoded.restore();
-    return flat_ ? x.as_strided(sizes_, strides_) : x;
-  }
-  TORCH_CHECK(x._version() == memory_->version,
-              "[saved tensors] one of the tensors needed for gradients was changed in place: ",
-              x.sizes(), " is at version ", x._version(), ", expected ", memory_->version);
-  if (memory_->copy) {
-    const CopiedFrom& copy = *memory_->copy;
-    x = at::empty_strided(copy.sizes, copy.strides, x.options().dtype(copy.type)).copy_(x);
-  }
-  // Another view of the same memory may have been saved first.
-  const bool same = !strided_ || (x.sizes() == sizes_ && x.strides() == strides_);
-  return same ? x : x.as_strided(sizes_, strides_, offset_);
-}
-
 SavedTensorStore::SavedTensorStore(Policy policy, SavedTensorOptions options)
     : policy_(std::move(policy)),
       options_(std::move(options)),
       names_(std::make_unique<SavedTensorNames>(options_.parameters, options_.buffers)),
-      live_(std::make_shared<std::atomic<int64_t>>(0)) {}
+      live_(std::make_shared<std::atomic<int64_t>>(0)) {
+  start_tape();
+}
 
-SavedTensorStore::~SavedTensorStore() = default;
+SavedTensorStore::~SavedTensorStore() { stop_tape(); }
 
 void SavedTensorStore::begin(Named parameters, Named buffers, uint64_t noise) {
   const std::lock_guard lock(mutex_);
@@ -133,6 +89,7 @@ void SavedTensorStore::begin(Named parameters, Named buffers, uint64_t noise) {
   options_.buffers = std::move(buffers);
   options_.noise = noise;
   names_ = std::make_unique<SavedTensorNames>(options_.parameters, options_.buffers);
+  start_tape();
   saved_.clear();
   rounded_ = false;
   entries_.clear();
@@ -141,6 +98,7 @@ void SavedTensorStore::begin(Named parameters, Named buffers, uint64_t noise) {
 
 void SavedTensorStore::forget() {
   const std::lock_guard lock(mutex_);
+  stop_tape();
   options_.parameters.clear();
   options_.buffers.clear();
   names_ = std::make_unique<SavedTensorNames>(options_.parameters, options_.buffers);
@@ -150,7 +108,7 @@ void SavedTensorStore::forget() {
 
 SavedTensorReport SavedTensorStore::report() const {
   const std::lock_guard lock(mutex_);
-  return {saved_};
+  return {taped_rows()};
 }
 
 bool SavedTensorStore::rounded() const {
@@ -296,6 +254,9 @@ std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::hold(const at::Tenso
     held = holding_of(policy_, options_, op, t, row.name, name.inputs, again);
   }
   row.role = held.role;
+  if (tape_) {
+    if (auto memory = on_tape(t, row, held.how)) return memory;
+  }
   const std::string exact_for = !held.refused ? "" : op ? op->name : "an unknown operation";
   const bool flat = t.is_non_overlapping_and_dense();
   const bool plain_bits = has_plain_bits(t);

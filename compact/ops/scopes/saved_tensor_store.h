@@ -23,6 +23,7 @@
 namespace compact {
 
 class FusedAttention;
+class OpTape;
 class SavedTensorNames;
 
 // What is held in place of one saved tensor. It holds no graph and outlives its store.
@@ -58,6 +59,9 @@ class SavedTensorStore {
   ~SavedTensorStore();
   SavedTensorStore(const SavedTensorStore&) = delete;
 
+  // What is to see the operations of this pass, where the policy has tensors rebuilt; else null.
+  const std::shared_ptr<OpTape>& tape() const { return tape_; }
+
   // A tensor that autograd is about to save. Subclasses of Python and what functorch wraps are kept
   // as they are. `again`: it is what a checkpoint computes from a second time. Throws InputError
   // where the policy names a treatment of segments.
@@ -88,7 +92,12 @@ class SavedTensorStore {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // keeps the address from being reused
     std::weak_ptr<Memory> memory;
   };
+  void start_tape();
+  void stop_tape();
+  std::vector<SavedTensor> taped_rows() const;
   std::shared_ptr<Memory> hold(const at::Tensor& t, bool strided, bool again);
+  // Where the tape knows the tensor: that, or what is held of it.
+  std::shared_ptr<Memory> on_tape(const at::Tensor& t, SavedTensor& row, const Treatment& how);
   // If `t` is a copy of a parameter in another type, holds the parameter in its place; else null.
   std::shared_ptr<Memory> as_parameter(const at::Tensor& t) const;
   std::shared_ptr<Memory> whole(const at::Tensor& t) const;
@@ -109,6 +118,8 @@ class SavedTensorStore {
   std::map<Key, Entry> entries_;
   std::map<const void*, c10::weak_intrusive_ptr<c10::StorageImpl>> made_again_;
   std::shared_ptr<std::atomic<int64_t>> live_;
+  std::shared_ptr<OpTape> tape_;
+  std::vector<size_t> taped_;  // rows of the report that the tape decides
 };
 
 }  // namespace compact

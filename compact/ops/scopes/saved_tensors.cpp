@@ -19,7 +19,8 @@ struct SavedTensorScope::State {
   SavedTensorStore store;
   OpWatch watch;
 
-  State(Policy policy, SavedTensorOptions options) : store(std::move(policy), std::move(options)) {}
+  State(Policy policy, SavedTensorOptions options)
+      : store(std::move(policy), std::move(options)), watch(store.tape()) {}
 };
 
 namespace {

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/ops/scopes/op_tape_impl.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace compact {
+namespace {
+
+constexpr int kDeepest = 40;  // operations from what is held to what is rebuilt
+
+// The stream that this thread's work for the device goes to.
+uint64_t stream_of(c10::Device device) {
+  if (!device.is_cuda()) return 0;
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  return static_cast<uint64_t>(guard.getStream(device).id());
+}
+
+const void* key_of(const at::Tensor& t) { return t.storage().unsafeGetStorageImpl(); }
+
+bool runs_backward() { return torch::autograd::get_current_graph_task_id() != -1; }
+
+}  // namespace
+
+SavedNode::SavedNode(std::shared_ptr<Rebuild> rebuild, TapeNodePtr node, const at::Tensor& t)
+    : rebuild_(std::move(rebuild)),
+      node_(std::move(node)),
+      geometry_(Geometry::of(t)),
+      counter_(t.unsafeGetTensorImpl()->version_counter()),
+      version_(counter_.current_version()) {}
+
+SavedNode::~SavedNode() {
+  const Rebuild::Lock lock(*rebuild_);
+  --node_->handles;
+  rebuild_->release(*node_);
+}
+
+at::Tensor SavedNode::unpack() const {
+  const Rebuild::Lock lock(*rebuild_);
+  const bool original = node_->mode == TapeNode::Mode::kHeld && !node_->own && !node_->codes.defined();
+  if (!original) return view_of(rebuild_->materialize(*node_), geometry_);
+  TORCH_CHECK(counter_.current_version() == version_,
+              "[saved tensors] one of the tensors needed for gradients was changed in place: ",
+              at::IntArrayRef(geometry_.sizes), " is at version ", counter_.current_version(),
+              ", expected ", version_);
+  TORCH_CHECK(static_cast<int64_t>(node_->memory->storage.nbytes()) == node_->bytes,
+              "[saved tensors] one of the tensors needed for gradients was resized: ",
+              at::IntArrayRef(geometry_.sizes));
+  at::Tensor t = view_of(node_->memory->storage, geometry_);
+  t.unsafeGetTensorImpl()->set_version_counter(counter_);
+  return t;
+}
+
+OpTape::OpTape(RebuildOptions options, std::shared_ptr<std::atomic<int64_t>> live, NameOf name_of)
+    : rebuild_(std::make_shared<Rebuild>(options, std::move(live))), name_of_(std::move(name_of)) {}
+
+TapeNodePtr OpTape::put(const at::Tensor& t) {
+  TapeNodePtr& n = index_[key_of(t)];
+  n = std::make_shared<TapeNode>(t, calls_);
+  n->stream = stream_of(t.device());
+  return n;
+}
+
+TapeNodePtr OpTape::node_of(const at::Tensor& t) {
+  const auto known = index_.find(key_of(t));
+  if (known != index_.end() && !known->second->weak.expired()) {
+    const TapeNodePtr& n = known->second;
+    // NumPy has it, or it was written by what is no operation.
+    const bool exported = n->record && !t.storage().resizable();
+    if (!exported && n->version == n->counter.current_version()) return n;
+    if (n->writing) return n;
+    n->stale = true;
+  }
+  TapeNodePtr n = put(t);
+  if (const std::optional<std::string> name = name_of_(key_of(t))) {
+    n->free = true;
+    n->name = *name;
+  }
+  n->free |= t.requires_grad() && t.is_leaf();
+  n->external = !n->free;
+  return n;
+}
+
+void OpTape::note_write(Call& call, const at::Tensor& t, const TapeNodePtr& old) {
+  Call::Write write{.t = t, .before = old};
+  write.version = t.unsafeGetTensorImpl()->version_counter().current_version();
+  const Geometry written = Geometry::of(t);
+  const bool free = old->free;
+  write.beside = rebuild_->before_write(*old, written);
+  old->stale = true;
+  TapeNodePtr n = put(t);
+  n->saved_before = old->saved || old->saved_before;
+  n->writing = true;
+  n->free = free;
+  n->name = old->name;
+  n->external = old->external;
+  n->grad |= old->grad;
+  write.after = std::move(n);
+  call.writes.push_back(std::move(write));
+}
+
+std::unique_ptr<OpTape::Call> OpTape::begin(const OpRule& rule,
+                                            c10::ArrayRef<const c10::IValue> arguments) {
+  if (running_ || closed_ || arguments.size() != rule.written.size()) return nullptr;
+  const bool notes = opaque_ == 0 && !runs_backward();
+  const bool statistics = rule.updates_statistics && arguments[OpRule::kTraining].isBool() &&
+                          arguments[OpRule::kTraining].toBool();
+  if (!notes && !rule.writes && !statistics) return nullptr;
+  auto call = std::make_unique<Call>();
+  call->rule = &rule;
+  const Rebuild::Lock lock(*rebuild_);
+  ++calls_;
+  std::shared_ptr<Record> record;
+  if (notes && rule.again) {
+    record = std::make_shared<Record>(Record{.op = rule.op});
+    record->arguments.reserve(arguments.size());
+    record->threads = at::get_num_threads();
+    record->grad_mode = c10::GradMode::is_enabled();
+  }
+  bool runs_again = record != nullptr;
+  struct Written {
+    at::Tensor t;
+    TapeNodePtr node;
+  };
+  c10::SmallVector<Written, 2> writes;
+  const auto input = [&](const at::Tensor& t, size_t argument, int element) {
+    if (!t.defined()) return;
+    if (!is_plain(t)) {
+      runs_again = false;
+      return;
+    }
+    const bool ignored =
+        statistics && (argument == OpRule::kMean || argument == OpRule::kVariance);
+    TapeNodePtr node = node_of(t);
+    call->inputs.push_back(t);
+    if (rule.written[argument] || ignored) writes.push_back({t, node});
+    if (!record || ignored) return;
+    call->trained |= t.requires_grad();
+    // An optimizer may update inside the backward pass what no gradient goes through any more.
+    if (node->grad && !t.requires_grad()) runs_again = false;
+    if (node->stream != stream_of(t.device())) runs_again = false;
+    record->traffic += t.numel() * static_cast<int64_t>(t.element_size());
+    record->inputs.push_back(
+        {argument, element, rule.written[argument], std::move(node), Geometry::of(t)});
+  };
+  for (size_t a = 0; a < arguments.size(); ++a) {
+    const c10::IValue& v = arguments[a];
+    c10::IValue kept;
+    if (v.isTensor()) {
+      const at::Tensor& t = v.toTensor();
+      // A number of Python's has a type of its own kind.
+      if (t.defined() && t.unsafeGetTensorImpl()->is_wrapped_number()) {
+        kept = v;
+      } else {
+        input(t, a, -1);
+      }
+    } else if (v.isTensorList()) {
+      c10::List<at::Tensor> blank;
+      int element = 0;
+      for (const at::Tensor& t : v.toTensorVector()) {
+        input(t, a, element++);
+        blank.push_back(at::Tensor());
+      }
+      kept = std::move(blank);
+    } else if (v.isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> blank;
+      int element = 0;
+      for (const std::optional<at::Tensor>& t : v.toOptionalTensorVector()) {
+        if (t) input(*t, a, element);
+        ++element;
+        blank.push_back(std::nullopt);
+      }
+      kept = std::move(blank);
+    } else {
+      kept = v;
+    }
+    if (record) record->arguments.push_back(std::move(kept));
+  }
+  if (runs_again) call->record = std::move(record);
+  for (const Written& w : writes) {
+    const bool noted = std::ranges::any_of(
+        call->writes, [&](const Call::Write& other) { return other.before == w.node; });
+    if (!noted) note_write(*call, w.t, w.node);
+  }
+  running_ = call.get();
+  return call;
+}
+
+void OpTape::end(std::unique_ptr<Call> call, c10::ArrayRef<const c10::IValue> results) {
+  running_ = nullptr;
+  if (closed_) return;
+  const Rebuild::Lock lock(*rebuild_);
+  const bool failed = results.size() != call->rule->op.schema().returns().size();
+  if (failed) call->record = nullptr;
+  struct Made {
+    TapeNodePtr node;
+    int output;
+    bool trained;
+  };
+  c10::SmallVector<Made, 3> made;
+  int number = 0;
+  const auto output = [&](const at::Tensor& t) {
+    const int output = number++;
+    if (!is_plain(t)) return;
+    const void* const key = key_of(t);
+    const auto same = [&](const at::Tensor& in) { return key_of(in) == key; };
+    if (std::ranges::any_of(call->inputs, same)) return;  // a view of it
+    TapeNodePtr n;
+    // Autograd has saved it already, before it was known here.
+    if (const auto known = index_.find(key);
+        known != index_.end() && !known->second->weak.expired() && known->second->external &&
+        known->second->call == calls_) {
+      n = known->second;
+    } else {
+      n = put(t);
+    }
+    if (std::ranges::find(made, n, &Made::node) != made.end()) return;
+    n->external = false;
+    n->grad |= t.requires_grad();
+    n->geometry = Geometry::of(t);
+    n->version = n->counter.current_version();
+    made.push_back({std::move(n), output, t.requires_grad()});
+  };
+  for (const c10::IValue& value : results) {
+    if (value.isTensor()) {
+      output(value.toTensor());
+    } else if (value.isTensorList()) {
+      for (const at::Tensor& t : value.toTensorVector()) output(t);
+    }
+  }
+  for (Call::Write& write : call->writes) {
+    for (const TapeNodePtr& n : write.beside) n->version = n->counter.current_version();
+    TapeNode& n = *write.after;
+    n.writing = false;
+    n.version = n.counter.current_version();
+    if (!n.weak.expired() && key_of(write.t) == n.weak._unsafe_get_target()) {
+      n.bytes = static_cast<int64_t>(write.t.storage().nbytes());  // it may have been resized
+    }
+    n.grad |= write.t.requires_grad();
+    if (!call->record || n.free || n.external) continue;
+    const auto& inputs = call->record->inputs;
+    const auto at = std::ranges::find_if(inputs, [](const auto& input) { return input.written; });
+    if (at == inputs.end()) continue;
+    n.geometry = at->geometry;
+    made.push_back({write.after, -1 - static_cast<int>(at - inputs.begin()),
+                    write.t.requires_grad()});
+  }
+  sweep();
+  // The history of what cannot run again ends here.
+  if (!call->record || made.empty()) return;
+  Record& record = *call->record;
+  int depth = 0;
+  for (const Record::Input& in : record.inputs) depth = std::max(depth, in.node->depth);
+  if (depth >= kDeepest) return;
+  for (const Made& m : made) record.traffic += m.node->bytes;
+  bool any = false;
+  for (const Made& m : made) {
+    if (call->trained && !m.trained) continue;
+    record.outputs.push_back(m.node);
+    m.node->record = call->record;
+    m.node->output = m.output;
+    m.node->depth = depth + 1;
+    any = true;
+    for (const Record::Input& in : record.inputs) in.node->add_follower(m.node);
+  }
+  if (!any) return;
+  for (const Made& m : made) rebuild_->decide_again(*m.node);
+}
+
+std::optional<OpTape::Saved> OpTape::save(const at::Tensor& t, size_t row, bool whole,
+                                          const Treatment& codes, std::optional<int64_t> limit) {
+  if (closed_ || thread_ != std::this_thread::get_id() || !is_plain(t)) return std::nullopt;
+  const Rebuild::Lock lock(*rebuild_);
+  if (running_) {
+    // In place, an operation may save what it is about to write: autograd refuses that later.
+    for (const Call::Write& write : running_->writes) {
+      if (key_of(write.t) == key_of(t) &&
+          t.unsafeGetTensorImpl()->version_counter().current_version() == write.version) {
+        return std::nullopt;
+      }
+    }
+  }
+  TapeNodePtr n = node_of(t);
+  if (n->stream != stream_of(t.device())) return std::nullopt;
+  if (limit) {
+    // A result of the operation that runs will be what it is of these inputs.
+    const bool result = running_ && n->call == calls_ && (n->writing || n->external);
+    const std::optional<int64_t> needed =
+        rebuild_->recipe_bytes(*n, result ? running_->record : n->record);
+    if (!needed || *needed >= *limit) return std::nullopt;
+  }
+  if (codes.codec() && n->count == 0 && t.is_non_overlapping_and_dense() &&
+      t.numel() * static_cast<int64_t>(t.element_size()) == n->bytes) {
+    n->how = codes;
+    n->coded_bytes =
+        codes.codec()->bytes(1, t.numel(), t.scalar_type()).value_or(n->bytes);
+    n->geometry.type = t.scalar_type();
+  }
+  rebuild_->add_row(row);
+  const bool shared = n->saved || n->saved_before;
+  rebuild_->save(*n, row, whole);
+  const int64_t bytes = n->external ? std::min(n->geometry.bytes(), n->bytes) : n->bytes;
+  return Saved{std::make_shared<SavedNode>(rebuild_, std::move(n), t), bytes, shared};
+}
+
+Rebuild::Row OpTape::row(size_t row) const {
+  const Rebuild::Lock lock(*rebuild_);
+  return row < rebuild_->rows().size() ? rebuild_->rows()[row] : Rebuild::Row{};
+}
+
+void OpTape::close() {
+  const Rebuild::Lock lock(*rebuild_);
+  if (std::exchange(closed_, true)) return;
+  rebuild_->close();
+  index_.clear();
+  name_of_ = nullptr;
+}
+
+void OpTape::sweep() {
+  if (index_.size() < sweep_at_) return;
+  std::erase_if(index_, [](const auto& entry) { return entry.second->weak.expired(); });
+  sweep_at_ = std::max<size_t>(256, 2 * index_.size());
+}
+
+}  // namespace compact

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the operations of a forward pass read and made: which content of which storage. It holds no
+// memory; where a tensor is saved, Rebuild decides by it what is held. A record dies with what was
+// made by it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/record_function.h>
+#include <c10/util/SmallVector.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_map>
+
+#include "compact/ops/scopes/rebuild_impl.h"
+
+namespace compact {
+
+// A saved tensor, as a view of a node.
+class SavedNode {
+ public:
+  SavedNode(std::shared_ptr<Rebuild> rebuild, TapeNodePtr node, const at::Tensor& t);
+  ~SavedNode();
+  SavedNode(const SavedNode&) = delete;
+
+  // Throws c10::Error where it, or what it is rebuilt from, was changed in place.
+  at::Tensor unpack() const;
+
+ private:
+  std::shared_ptr<Rebuild> rebuild_;
+  TapeNodePtr node_;
+  Geometry geometry_;
+  c10::VariableVersion counter_;
+  uint32_t version_;
+};
+
+class OpTape {
+ public:
+  // What of a storage is known: nullopt: nothing; else the name of a parameter or buffer.
+  using NameOf = std::function<std::optional<std::string>(const void* storage)>;
+  OpTape(RebuildOptions options, std::shared_ptr<std::atomic<int64_t>> live, NameOf name_of);
+
+  struct Call;
+  // One operation of this thread, from its arguments to its results; null where nothing is to be
+  // noted of it.
+  std::unique_ptr<Call> begin(const OpRule& rule, c10::ArrayRef<const c10::IValue> arguments);
+  void end(std::unique_ptr<Call> call, c10::ArrayRef<const c10::IValue> results);
+  // What runs between is nobody's to run again: a function of the user's.
+  void begin_opaque() { ++opaque_; }
+  void end_opaque() { --opaque_; }
+
+  struct Saved {
+    std::shared_ptr<SavedNode> node;
+    int64_t bytes = 0;    // of its memory
+    bool shared = false;  // its memory was saved before
+  };
+  // Holds what autograd saves, or a recipe of it; nullopt: that is for others to do. `row`: of the
+  // report. `whole`: it is held whatever it is made of. `codes`: codecs that lose nothing, for
+  // where it is held. `limit`: what others need to hold it; the recipe must need less.
+  std::optional<Saved> save(const at::Tensor& t, size_t row, bool whole, const Treatment& codes,
+                            std::optional<int64_t> limit);
+  Rebuild::Row row(size_t row) const;
+  // The forward pass is over.
+  void close();
+
+ private:
+  TapeNodePtr node_of(const at::Tensor& t);
+  TapeNodePtr put(const at::Tensor& t);
+  void note_write(Call& call, const at::Tensor& t, const TapeNodePtr& old);
+  void sweep();
+
+  std::shared_ptr<Rebuild> rebuild_;
+  NameOf name_of_;
+  std::thread::id thread_ = std::this_thread::get_id();
+  std::unordered_map<const void*, TapeNodePtr> index_;
+  size_t sweep_at_ = 256;
+  uint64_t calls_ = 0;
+  int opaque_ = 0;
+  Call* running_ = nullptr;
+  bool closed_ = false;
+};
+
+struct OpTape::Call {
+  const OpRule* rule = nullptr;
+  std::shared_ptr<Record> record;  // null where it cannot run again
+  bool trained = false;            // an input has a gradient
+  c10::SmallVector<at::Tensor, 4> inputs;
+  struct Write {
+    at::Tensor t;
+    TapeNodePtr before, after;
+    size_t input;
+    uint32_t version;
+    std::vector<TapeNodePtr> beside;  // contents that stay as they are
+  };
+  c10::SmallVector<Write, 1> writes;
+};
+
+
+}  // namespace compact

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "compact/ops/scopes/rebuild_impl.h"
+#include "compact/ops/scopes/unseen_impl.h"
+
+namespace compact {
+namespace {
+
+constexpr int kMostFollowers = 6;  // operations between an anchor and what is released for it
+
+c10::Storage copy_of(const c10::Storage& storage) {
+  const Unseen unseen;
+  const auto bytes = static_cast<int64_t>(storage.nbytes());
+  return view_of(storage, Geometry::flat(at::kByte, bytes)).clone().storage();
+}
+
+}  // namespace
+
+TapeNode::TapeNode(const at::Tensor& t, uint64_t made_in)
+    : weak(t.storage().getWeakStorageImpl()),
+      bytes(static_cast<int64_t>(t.storage().nbytes())),
+      geometry(Geometry::of(t)),
+      counter(t.unsafeGetTensorImpl()->version_counter()),
+      version(counter.current_version()),
+      call(made_in),
+      grad(t.requires_grad()) {}
+
+void TapeNode::add_follower(const TapeNodePtr& n) {
+  if (follow.size() == follow.capacity()) {
+    std::erase_if(follow, [](const auto& f) { return f.expired(); });
+    follow.reserve(std::max<size_t>(4, 2 * follow.size()));
+  }
+  follow.push_back(n);
+}
+
+std::shared_ptr<HeldStorage> Rebuild::original(const TapeNode& n) const {
+  const auto known = originals_.find(n.weak._unsafe_get_target());
+  return known == originals_.end() ? nullptr : known->second.lock();
+}
+
+std::shared_ptr<HeldStorage> Rebuild::own(c10::Storage storage) const {
+  const auto bytes = static_cast<int64_t>(storage.nbytes());
+  return std::make_shared<HeldStorage>(std::move(storage), bytes, live_);
+}
+
+void Rebuild::keep_original(TapeNode& n) {
+  n.memory = original(n);
+  // Of what others made, the part that is seen.
+  const int64_t bytes = n.external ? std::min(n.geometry.bytes(), n.bytes) : n.bytes;
+  n.held_bytes = n.memory || n.free ? 0 : bytes;
+  if (!n.memory) {
+    n.memory = std::make_shared<HeldStorage>(c10::Storage(n.weak.lock()), n.held_bytes, live_);
+    originals_[n.weak._unsafe_get_target()] = n.memory;
+  }
+  auto& users = n.memory->users;
+  std::erase_if(users, [&](const auto& user) { return user.expired() || user.lock().get() == &n; });
+  users.push_back(n.weak_from_this());
+}
+
+int64_t Rebuild::bytes_to_hold(const TapeNode& n) const {
+  if (n.coded_bytes >= 0) return n.coded_bytes;
+  const bool shared = n.memory ? n.memory.use_count() > 1 : original(n) != nullptr;
+  return shared ? 0 : n.bytes;
+}
+
+// What would have to be held so that the inputs of its operation are there.
+Rebuild::Choice Rebuild::inputs_of(const Record& record, Memo& memo, int depth) {
+  Choice sum{.possible = true, .work = record.traffic};
+  for (const Record::Input& input : record.inputs) {
+    const Choice one = best(*input.node, memo, depth + 1);
+    if (!one.possible) return {};
+    sum.work += one.work;
+    for (TapeNode* const held : one.held) {
+      if (std::ranges::find(sum.held, held) != sum.held.end()) continue;
+      sum.held.push_back(held);
+      sum.bytes += bytes_to_hold(*held);
+    }
+  }
+  return sum;
+}
+
+bool Rebuild::is_worth(const TapeNode& n, const Record& record, const Choice& choice) const {
+  const double moved = options_.gain * static_cast<double>(record.traffic);
+  return choice.possible && choice.work <= options_.most_work * n.bytes &&
+         static_cast<double>(choice.bytes) + moved < static_cast<double>(bytes_to_hold(n));
+}
+
+// What would have to be held so that the node is there.
+Rebuild::Choice Rebuild::best(TapeNode& n, Memo& memo, int depth) {
+  if (n.free) return {.possible = !n.stale && (n.count > 0 || !n.weak.expired())};
+  if (n.count > 0) {
+    // Where others write beside what is needed of it, the rest of its storage is another content.
+    const bool whole = n.mode == TapeNode::Mode::kRecipe || !n.stale || n.own || n.codes.defined();
+    return {.possible = whole, .work = n.mode == TapeNode::Mode::kRecipe ? n.work : 0};
+  }
+  if (const auto known = memo.find(&n); known != memo.end()) return known->second;
+  Choice choice;
+  if (n.is_there() && (!n.external || n.bytes <= options_.least)) {
+    choice = {.possible = true, .bytes = bytes_to_hold(n), .held = {&n}};
+  }
+  if (n.record && !n.pinned && (n.bytes > options_.least || !choice.possible)) {
+    const Choice again = inputs_of(*n.record, memo, depth);
+    const bool affordable = again.possible && again.work <= options_.most_work * n.bytes;
+    if (choice.possible ? is_worth(n, *n.record, again) : affordable) choice = again;
+  }
+  memo.emplace(&n, choice);
+  return choice;
+}
+
+std::optional<int64_t> Rebuild::recipe_bytes(TapeNode& n,
+                                             const std::shared_ptr<const Record>& record) {
+  if (n.count > 0) return 0;
+  if (!record || n.pinned) return std::nullopt;
+  Memo memo;
+  const Choice again = inputs_of(*record, memo, 0);
+  if (!is_worth(n, *record, again)) return std::nullopt;
+  return again.bytes;
+}
+
+void Rebuild::save(TapeNode& n, size_t row, bool whole) {
+  row_ = row;
+  n.pinned |= whole;
+  if (!n.saved) {
+    if (n.count > 0) {
+      rows_[n.row].stored -= n.held_bytes;
+      rows_[row_].stored += n.held_bytes;
+      rows_[row_].recipe = n.mode == TapeNode::Mode::kRecipe;
+    }
+    n.saved = true;
+    n.row = row_;
+  }
+  ++n.handles;
+  if (n.external && n.count == 0) {
+    n.count = 1;
+    hold(n);
+  } else {
+    retain(n);
+  }
+}
+
+void Rebuild::retain(TapeNode& n) {
+  if (++n.count > 1) return;
+  if (n.free) {
+    keep_original(n);
+    return;
+  }
+  n.count = 0;
+  Memo memo;
+  const Choice choice = best(n, memo, 0);
+  n.count = 1;
+  TORCH_INTERNAL_ASSERT(choice.possible, "a saved tensor is neither there nor can be rebuilt");
+  if (!n.saved) n.row = row_;
+  if (choice.held.size() == 1 && choice.held[0] == &n) {
+    hold(n);
+  } else {
+    make_recipe(n);
+  }
+}
+
+void Rebuild::make_recipe(TapeNode& n) {
+  n.mode = TapeNode::Mode::kRecipe;
+  n.work = n.record->traffic;
+  if (n.saved) rows_[n.row].recipe = true;
+  for (const Record::Input& input : n.record->inputs) {
+    retain(*input.node);
+    if (input.node->mode == TapeNode::Mode::kRecipe) n.work += input.node->work;
+  }
+}
+
+void Rebuild::hold(TapeNode& n) {
+  n.mode = TapeNode::Mode::kHeld;
+  if (n.coded_bytes >= 0) {
+    const Unseen unseen;
+    const int64_t elements = n.bytes / static_cast<int64_t>(c10::elementSize(n.geometry.type));
+    n.codes = n.how.codec()->encode(
+        view_of(c10::Storage(n.weak.lock()), Geometry::flat(n.geometry.type, elements)), 0);
+    if (n.codes.settle) n.codes.settle();
+    n.held_bytes = n.codes.bytes();
+    *live_ += n.held_bytes;
+  } else if (n.external && n.handles == 0) {
+    n.own = true;
+    n.memory = own(copy_of(c10::Storage(n.weak.lock())));
+    n.held_bytes = n.bytes;
+  } else {
+    keep_original(n);
+  }
+  Row& row = rows_[n.row];
+  row.stored += n.held_bytes;
+  if (n.saved) {
+    row.recipe = false;
+    row.how = n.coded_bytes >= 0 ? n.how : Treatment();
+  }
+  if (held_.size() == held_.capacity()) {
+    std::erase_if(held_, [](const auto& held) { return held.expired(); });
+    std::erase_if(originals_, [](const auto& entry) { return entry.second.expired(); });
+    held_.reserve(std::max<size_t>(64, 2 * held_.size()));
+  }
+  held_.push_back(n.weak_from_this());
+  release_followers(n);
+}
+
+void Rebuild::drop(TapeNode& n) {
+  if (n.memory) trash_.storages.push_back(std::exchange(n.memory, {}));
+  if (n.codes.defined()) {
+    *live_ -= n.held_bytes;
+    trash_.codes.push_back(std::exchange(n.codes, {}));
+  }
+  n.held_bytes = 0;
+  n.own = false;
+}
+
+// What was held before and follows from what is held now.
+void Rebuild::release_followers(TapeNode& anchor) {
+  std::vector<TapeNodePtr> front, next, seen;
+  const auto follow = [&](const TapeNode& from) {
+    for (const auto& weak : from.follow) {
+      TapeNodePtr n = weak.lock();
+      if (!n || std::ranges::find(seen, n) != seen.end()) continue;
+      seen.push_back(n);
+      next.push_back(std::move(n));
+    }
+  };
+  follow(anchor);
+  for (int depth = 0; depth < kMostFollowers && !next.empty(); ++depth) {
+    front = std::exchange(next, {});
+    for (const TapeNodePtr& n : front) {
+      if (n.get() == &anchor) continue;
+      if (n->count == 0) {
+        follow(*n);
+      } else {
+        decide_again(*n);
+      }
+    }
+  }
+}
+
+void Rebuild::decide_again(TapeNode& n) {
+  if (n.count == 0 || n.mode != TapeNode::Mode::kHeld || !n.record || n.pinned || closed_ ||
+      n.bytes <= options_.least) {
+    return;
+  }
+  Memo memo;
+  if (!is_worth(n, *n.record, inputs_of(*n.record, memo, 0))) return;
+  row_ = n.row;
+  rows_[n.row].stored -= n.held_bytes;
+  drop(n);
+  make_recipe(n);
+}
+
+void Rebuild::release(TapeNode& n) {
+  if (--n.count > 0) return;
+  const TapeNode::Mode mode = std::exchange(n.mode, TapeNode::Mode::kNone);
+  if (mode == TapeNode::Mode::kRecipe) {
+    release_inputs(n);
+  } else {
+    drop(n);
+  }
+}
+
+void Rebuild::release_inputs(TapeNode& n) {
+  for (const Record::Input& input : n.record->inputs) release(*input.node);
+}
+
+bool Rebuild::needs_any(const TapeNode& n, const Geometry& written) const {
+  for (const auto& weak : n.follow) {
+    const TapeNodePtr follower = weak.lock();
+    if (!follower || follower->mode != TapeNode::Mode::kRecipe) continue;
+    for (const Record::Input& input : follower->record->inputs) {
+      if (input.node.get() != &n) continue;
+      if (input.written || !are_disjoint(input.geometry, written)) return true;
+    }
+  }
+  return false;
+}
+
+std::vector<TapeNodePtr> Rebuild::before_write(const TapeNode& n, const Geometry& written) {
+  std::vector<TapeNodePtr> beside;
+  const std::shared_ptr<HeldStorage> memory = original(n);
+  if (!memory) return beside;
+  for (const auto& weak : std::vector(memory->users)) {
+    const TapeNodePtr user = weak.lock();
+    // What is saved is compared by its version, as without us: only recipes go on with the old.
+    if (!user || user->memory != memory || user->count == user->handles) continue;
+    if (!needs_any(*user, written)) {
+      beside.push_back(user);
+      continue;
+    }
+    trash_.storages.push_back(std::exchange(user->memory, own(copy_of(memory->storage))));
+    user->own = true;
+    user->mode = TapeNode::Mode::kHeld;
+    user->free = false;
+    rows_[user->row].stored += user->bytes - user->held_bytes;
+    user->held_bytes = user->bytes;
+  }
+  return beside;
+}
+
+void Rebuild::close() {
+  for (const auto& weak : held_) {
+    const TapeNodePtr n = weak.lock();
+    if (!n || n->mode != TapeNode::Mode::kHeld) continue;
+    n->record = nullptr;  // it stays held, and needs no history
+    if (n->handles == 0 && n->memory && !n->own && n->memory->storage.use_count() > 1) {
+      trash_.storages.push_back(std::exchange(n->memory, own(copy_of(n->memory->storage))));
+      n->own = true;
+    }
+  }
+  held_ = {};
+  originals_.clear();
+  closed_ = true;
+}
+
+}  // namespace compact

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decides what of a tape is held and what is rebuilt, and rebuilds. A node is needed while saved
+// tensors, or recipes of needed nodes, count on it. What is needed is held, or has a recipe: its
+// operation runs again on its inputs, which are then needed, too. Counts alone hold memory.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+#include <c10/core/Storage.h>
+#include <c10/util/SmallVector.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "compact/codecs/codec.h"
+#include "compact/ops/policy/treatment.h"
+#include "compact/ops/scopes/geometry_impl.h"
+#include "compact/ops/scopes/rebuild_rules_impl.h"
+
+namespace compact {
+
+struct TapeNode;
+using TapeNodePtr = std::shared_ptr<TapeNode>;
+
+// Memory that is held, once for all contents of it that are needed.
+struct HeldStorage {
+  HeldStorage(c10::Storage what, int64_t counted, std::shared_ptr<std::atomic<int64_t>> all)
+      : storage(std::move(what)), bytes(counted), live(std::move(all)) {
+    *live += bytes;
+  }
+  ~HeldStorage() { *live -= bytes; }
+  HeldStorage(const HeldStorage&) = delete;
+
+  c10::Storage storage;
+  int64_t bytes;  // 0: a parameter's
+  std::shared_ptr<std::atomic<int64_t>> live;
+  std::vector<std::weak_ptr<TapeNode>> users;
+};
+
+// A call that may run again.
+struct Record {
+  struct Input {
+    size_t argument;
+    int element;  // of a list, or -1
+    bool written;
+    TapeNodePtr node;
+    Geometry geometry;
+  };
+  c10::OperatorHandle op;
+  std::vector<c10::IValue> arguments;  // None in the places of tensors
+  c10::SmallVector<Input, 3> inputs;
+  c10::SmallVector<std::weak_ptr<TapeNode>, 1> outputs;
+  int64_t traffic = 0;  // bytes read and written
+  int threads = 1;      // bits may depend on how work was shared out
+  bool grad_mode = true;  // which kernels may ask for
+};
+
+// One content of one storage. Views of it are geometry only.
+struct TapeNode : std::enable_shared_from_this<TapeNode> {
+  enum class Mode : uint8_t { kNone, kHeld, kRecipe };
+
+  TapeNode(const at::Tensor& t, uint64_t call);
+  // Whether its storage lives and has this content.
+  bool is_there() const { return !stale && !weak.expired(); }
+  void add_follower(const std::shared_ptr<TapeNode>& n);
+
+  c10::weak_intrusive_ptr<c10::StorageImpl> weak;  // keeps the address from being reused
+  int64_t bytes;                                   // of the storage
+  Geometry geometry;                               // of the tensor that was made, or seen first
+  c10::VariableVersion counter;
+  uint32_t version;       // of the last write that is a part of this content, or beside it
+  uint64_t call;          // in which it was made
+  std::vector<std::weak_ptr<TapeNode>> follow;  // what is made of it
+
+  std::shared_ptr<const Record> record;  // null: it cannot be made again
+  int output = 0;                        // a result's number, or -1 - an input's that is written
+  int depth = 0;                         // of its history
+
+  bool free = false;      // a parameter's or a buffer's: no memory of ours
+  bool external = false;  // nobody has seen it being made: others may write it unseen
+  bool grad = false;      // it depends on parameters that are trained
+  bool stale = false;     // its storage has been written since
+  bool saved = false;     // by an operation
+  bool saved_before = false;  // its storage was, with another content
+  bool pinned = false;    // a policy says that it is held
+  bool writing = false;   // the operation that makes it runs
+  uint64_t stream = 0;    // that made it
+  std::string name;       // of a parameter or buffer
+
+  int count = 0, handles = 0;  // all that need it; saved tensors among these
+  Mode mode = Mode::kNone;
+  std::shared_ptr<HeldStorage> memory;  // where it is held, or free and needed
+  bool own = false;      // `memory` is a copy of ours
+  Encoded codes;         // or it is held so
+  Treatment how;         // codecs that lose nothing, where it is saved as `flat` elements
+  int64_t coded_bytes = -1, held_bytes = 0, work = 0;
+  size_t row = 0;  // of the report
+};
+
+struct RebuildOptions {
+  int64_t least = 4096;           // bytes; what is smaller is held
+  int64_t most_work = 16;         // bytes to move for a byte that is not held
+  double gain = 1.0 / 64;         // of what is not held, for a byte to move
+  uint64_t near = 80;             // calls back from what is asked for: kept for its other readers
+};
+
+// Several threads may call at a time, each beneath a Lock.
+class Rebuild {
+ public:
+  Rebuild(RebuildOptions options, std::shared_ptr<std::atomic<int64_t>> live)
+      : options_(options), live_(std::move(live)) {}
+
+  // What was held and is no longer needed is freed after unlocking, since that may call Python.
+  class Lock {
+   public:
+    explicit Lock(Rebuild& rebuild) : rebuild_(rebuild), lock_(rebuild.mutex_) {}
+    ~Lock() {
+      const Trash trash = std::exchange(rebuild_.trash_, {});
+      lock_.unlock();
+    }
+    Lock(const Lock&) = delete;
+
+   private:
+    Rebuild& rebuild_;
+    std::unique_lock<std::mutex> lock_;
+  };
+
+  // A tensor of the node was saved; `whole`: hold it whatever could be done.
+  void save(TapeNode& n, size_t row, bool whole);
+  // Bytes that would be held beside what is held already, were it rebuilt so; nullopt: it cannot be.
+  std::optional<int64_t> recipe_bytes(TapeNode& n, const std::shared_ptr<const Record>& record);
+  void retain(TapeNode& n);
+  void release(TapeNode& n);
+  // It was saved before it was known how it is made.
+  void decide_again(TapeNode& n);
+  // These bytes of the node's storage are about to be written. Returns the contents of it of which
+  // recipes need what lies beside them, so that the write leaves that as it is.
+  std::vector<TapeNodePtr> before_write(const TapeNode& n, const Geometry& written);
+  // What others than ours could write from here on, where recipes need it, is copied.
+  void close();
+  c10::Storage materialize(TapeNode& n);
+
+  // Bytes held for each row of the report and whether it has a recipe, as decided last.
+  struct Row {
+    int64_t stored = 0;
+    bool recipe = false;
+    Treatment how;
+  };
+  const std::vector<Row>& rows() const { return rows_; }
+  void add_row(size_t row) { rows_.resize(std::max(rows_.size(), row + 1)); }
+
+ private:
+  struct Choice {
+    bool possible = false;
+    int64_t bytes = 0, work = 0;
+    c10::SmallVector<TapeNode*, 4> held;
+  };
+  struct Trash {
+    std::vector<std::shared_ptr<HeldStorage>> storages;
+    std::vector<Encoded> codes;
+  };
+  using Memo = std::unordered_map<TapeNode*, Choice>;
+  using Local = std::unordered_map<TapeNode*, c10::Storage>;
+
+  Choice best(TapeNode& n, Memo& memo, int depth);
+  Choice inputs_of(const Record& record, Memo& memo, int depth);
+  std::shared_ptr<HeldStorage> original(const TapeNode& n) const;
+  std::shared_ptr<HeldStorage> own(c10::Storage storage) const;
+  void keep_original(TapeNode& n);
+  int64_t bytes_to_hold(const TapeNode& n) const;
+  bool is_worth(const TapeNode& n, const Record& record, const Choice& choice) const;
+  void hold(TapeNode& n);
+  void drop(TapeNode& n);
+  void make_recipe(TapeNode& n);
+  void release_inputs(TapeNode& n);
+  void release_followers(TapeNode& n);
+  bool needs_any(const TapeNode& n, const Geometry& written) const;
+  void check(const TapeNode& n) const;
+  c10::Storage memory_of(TapeNode& n, Local& local);
+  c10::Storage run(TapeNode& n, const TapeNode& target, Local& local);
+  c10::Storage made(TapeNode& n, const TapeNode& target, Local& local);
+
+  RebuildOptions options_;
+  std::mutex mutex_;
+  std::shared_ptr<std::atomic<int64_t>> live_;
+  Trash trash_;
+  // What is held as it is, by where it lies.
+  std::unordered_map<const void*, std::weak_ptr<HeldStorage>> originals_;
+  std::vector<std::weak_ptr<TapeNode>> held_;
+  std::vector<Row> rows_;
+  size_t row_ = 0;  // of what is being saved
+  bool closed_ = false;
+};
+
+}  // namespace compact

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/ops/scopes/rebuild_rules_impl.h"
+
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+namespace compact {
+namespace {
+
+// Beside those that ATen tags as pointwise. Not here: what draws numbers; sums whose order is free
+// on a GPU (index_add, scatter, cumsum) and choices among equals (sort, topk); what makes memory
+// (empty, zeros, full), since kernels that PyTorch does not see may fill it.
+constexpr std::string_view kAgain[] = {
+    "_adaptive_avg_pool2d",
+    "_fused_rms_norm",
+    "_log_softmax",
+    "_native_batch_norm_legit",
+    "_safe_softmax",
+    "_softmax",
+    "_to_copy",
+    "_unsafe_index",
+    "amax",
+    "amin",
+    "avg_pool2d",
+    "cat",
+    "constant_pad_nd",
+    "embedding",
+    "flip",
+    "gather",
+    "gelu_",
+    "glu",
+    "im2col",
+    "index",
+    "index_select",
+    "linalg_vector_norm",
+    "masked_fill_",
+    "max_pool2d_with_indices",
+    "mean",
+    "mish_",
+    "native_batch_norm",
+    "native_channel_shuffle",
+    "native_group_norm",
+    "native_layer_norm",
+    "pixel_shuffle",
+    "pixel_unshuffle",
+    "reflection_pad1d",
+    "reflection_pad2d",
+    "repeat",
+    "replication_pad2d",
+    "roll",
+    "select_scatter",
+    "slice_scatter",
+    "stack",
+    "sum",
+    "threshold_",
+    "tril",
+    "triu",
+    "upsample_bilinear2d",
+    "upsample_nearest1d",
+    "upsample_nearest2d",
+    "var",
+    "var_mean",
+};
+static_assert(std::ranges::is_sorted(kAgain));
+
+OpRule make_rule(const c10::OperatorHandle& op) {
+  OpRule rule{.op = op};
+  const c10::FunctionSchema& schema = op.schema();
+  bool elsewhere = false;  // it writes anything but its first argument
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const c10::Argument& a = schema.arguments()[i];
+    const bool written = a.alias_info() && a.alias_info()->isWrite();
+    rule.written.push_back(written);
+    rule.writes |= written;
+    elsewhere |= written && (i > 0 || a.is_out());
+  }
+  rule.leaf = !op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+  rule.cast_on_cpu = op.hasKernelForDispatchKey(c10::DispatchKey::AutocastCPU);
+  rule.cast_on_cuda = op.hasKernelForDispatchKey(c10::DispatchKey::AutocastCUDA);
+  const std::string_view name = schema.name();
+  constexpr std::string_view kAten = "aten::";
+  rule.again = name.starts_with(kAten) && !elsewhere &&
+               !op.hasTag(at::Tag::nondeterministic_seeded) &&
+               (op.hasTag(at::Tag::pointwise) ||
+                std::ranges::binary_search(kAgain, name.substr(kAten.size())));
+  rule.updates_statistics = name == "aten::native_batch_norm" ||
+                            name == "aten::cudnn_batch_norm" ||
+                            name == "aten::miopen_batch_norm";
+  return rule;
+}
+
+}  // namespace
+
+bool is_cast(const OpRule& rule, c10::ArrayRef<const c10::IValue> arguments) {
+  const auto on = [](bool has, c10::DispatchKey key) {
+    return has && !c10::impl::tls_is_dispatch_key_excluded(key);
+  };
+  const bool cpu = on(rule.cast_on_cpu, c10::DispatchKey::AutocastCPU);
+  const bool cuda = on(rule.cast_on_cuda, c10::DispatchKey::AutocastCUDA);
+  if (!cpu && !cuda) return false;
+  const auto casts = [&](const at::Tensor& t) {
+    return t.defined() && ((cpu && t.is_cpu()) || (cuda && t.is_cuda()));
+  };
+  return std::ranges::any_of(arguments, [&](const c10::IValue& value) {
+    if (value.isTensor()) return casts(value.toTensor());
+    return value.isTensorList() && std::ranges::any_of(value.toTensorVector(), casts);
+  });
+}
+
+const OpRule* rule_of(const at::RecordFunction& f) {
+  struct Known {
+    std::string name, overload;
+    std::optional<OpRule> rule;
+  };
+  // By where the dispatcher keeps the name, since asking for an OperatorName copies it. Another
+  // operator may be registered there later.
+  thread_local std::unordered_map<const char*, Known> known;
+  const auto at = known.find(f.name());
+  if (at != known.end() && at->second.name == f.name() &&
+      at->second.overload == f.overload_name()) {
+    return at->second.rule ? &*at->second.rule : nullptr;
+  }
+  const std::optional<c10::OperatorName> name = f.operator_name();
+  if (!name) return nullptr;
+  Known found{f.name(), f.overload_name(), std::nullopt};
+  if (const auto op = c10::Dispatcher::singleton().findSchema(*name)) found.rule = make_rule(*op);
+  Known& kept = known.insert_or_assign(f.name(), std::move(found)).first->second;
+  return kept.rule ? &*kept.rule : nullptr;
+}
+
+}  // namespace compact

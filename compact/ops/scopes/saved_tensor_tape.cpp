@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of SavedTensorStore that has tensors rebuilt.
+#include "compact/base/check.h"
+#include "compact/ops/scopes/held_tensor_impl.h"
+#include "compact/ops/scopes/saved_tensor_names_impl.h"
+
+namespace compact {
+
+void SavedTensorStore::start_tape() {
+  stop_tape();
+  if (policy_.slot("", Role::kCheap).storage() != Storage::kRecompute) return;
+  const auto name_of = [this](const void* storage) { return names_->name_of(storage); };
+  RebuildOptions options;
+  options.least = 4 * options_.least_elements;  // of 4 bytes each
+  tape_ = std::make_shared<OpTape>(options, live_, name_of);
+}
+
+void SavedTensorStore::stop_tape() {
+  if (!tape_) return;
+  tape_->close();
+  saved_ = taped_rows();
+  taped_.clear();
+  tape_ = nullptr;
+}
+
+std::vector<SavedTensor> SavedTensorStore::taped_rows() const {
+  static const Treatment kAgain = Treatment::parse("recompute");
+  std::vector<SavedTensor> rows = saved_;
+  for (const size_t i : taped_) {
+    const Rebuild::Row row = tape_->row(i);
+    rows[i].stored = row.stored;
+    if (!rows[i].shared) rows[i].treatment = row.recipe ? kAgain : row.how;
+  }
+  return rows;
+}
+
+std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::on_tape(const at::Tensor& t,
+                                                                    SavedTensor& row,
+                                                                    const Treatment& how) {
+  COMPACT_CHECK(how.content() != Content::kRounded, "slot `", row.name, "` = ", how.text(),
+                " beside `slot role:cheap = recompute`: what others are rebuilt from must be exact; "
+                "take codecs that lose nothing, or rebuild nothing");
+  const size_t number = saved_.size();
+  const bool whole = policy_.slot(row.name, Role::kCheap).storage() != Storage::kRecompute;
+  std::optional<int64_t> limit;
+  if (how.content() == Content::kSigns) {
+    limit = how.codec()->bytes(1, t.numel(), t.scalar_type()).value_or(row.bytes);
+  }
+  std::optional<OpTape::Saved> saved =
+      tape_->save(t, number, whole, limit ? Treatment() : how, limit);
+  if (!saved) return nullptr;
+  row.shared = saved->shared;
+  row.treatment = how;
+  if (!row.shared) row.bytes = saved->bytes;
+  saved_.push_back(std::move(row));
+  taped_.push_back(number);
+  auto memory = std::make_shared<Memory>();
+  memory->node = std::move(saved->node);
+  return memory;
+}
+
+}  // namespace compact

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+// Saved tensors of plain operations, rebuilt: every bit as without a scope.
+#include "tests/ops/rebuild.h"
+
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <map>
+#include <memory>
+#include <span>
+#include <thread>
+
+namespace compact {
+namespace {
+
+using testing::HasSubstr;
+using torch::autograd::backward;
+
+at::Tensor input() { return normal_tensor({32, 64}, 1); }
+
+TEST(Rebuild, HoldsTheProductAlone) {
+  const Held held = expect_same_bits([] {
+    const at::Tensor w = trained({64, 64}, 2), v = trained({64, 8}, 3);
+    const at::Tensor h = at::mm(input(), w);
+    return Graph{at::mm(at::silu(h).mul(2).sigmoid(), v).square().sum(), {w, v}};
+  });
+  // Saved: x, h, the sigmoid (twice), the last product; without x: one h, one product.
+  EXPECT_EQ(held.plain - held.held, 32 * 64 * 4);
+}
+
+TEST(Rebuild, NormsActivationsAndCasts) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const Held held = expect_same_bits([type] {
+      const at::Tensor w = trained({64, 64}, 2), g = trained({64}, 3), b = trained({64}, 4);
+      at::Tensor x = at::mm(input().to(type), w.to(type));
+      x = at::layer_norm(x, {64}, g.to(type), b.to(type));
+      x = at::gelu(x).to(at::kFloat);
+      x = x * at::rsqrt(x.pow(2).mean(-1, true) + 1e-6);
+      x = at::cat({x.narrow(1, 32, 32).neg(), x.narrow(1, 0, 32)}, 1).softmax(-1);
+      return Graph{(x.exp() * x).log().mean(), {w, g, b}};
+    });
+    EXPECT_LT(held.held * 2, held.plain);
+  }
+}
+
+TEST(Rebuild, ImageNetworkInPlace) {
+  const at::Tensor mean = at::zeros({8}), variance = at::ones({8});
+  expect_same_bits([&] {
+    mean.zero_(), variance.fill_(1);
+    const at::Tensor k = trained({8, 3, 3, 3}, 2), k2 = trained({8, 8, 3, 3}, 3),
+                     g = trained({8}, 4), b = trained({8}, 5);
+    at::Tensor x = at::conv2d(normal_tensor({2, 3, 16, 16}, 6), k, {}, 1, 1);
+    x = at::batch_norm(x, g, b, mean, variance, true, 0.1, 1e-5, false);
+    at::relu_(x);
+    at::Tensor y = at::conv2d(x, k2, {}, 1, 1);
+    y = at::batch_norm(y, g, b, mean, variance, true, 0.1, 1e-5, false);
+    y += x;
+    at::relu_(y);
+    const at::Tensor once = mean.clone();
+    return Graph{at::max_pool2d(y, 2).square().mean() + once.sum(), {k, k2, g, b}};
+  });
+  // A second change would be seen here: plain and scope began from the same statistics.
+  const at::Tensor left = mean.clone();
+  mean.zero_(), variance.fill_(1);
+  const at::Tensor k = trained({8, 3, 3, 3}, 2), k2 = trained({8, 8, 3, 3}, 3), g = trained({8}, 4),
+                   b = trained({8}, 5);
+  at::Tensor x = at::conv2d(normal_tensor({2, 3, 16, 16}, 6), k, {}, 1, 1);
+  x = at::batch_norm(x, g, b, mean, variance, true, 0.1, 1e-5, false).relu();
+  at::batch_norm(at::conv2d(x, k2, {}, 1, 1), g, b, mean, variance, true, 0.1, 1e-5, false);
+  EXPECT_TRUE(at::equal(left, mean));
+}
+
+TEST(Rebuild, DrawsNothingAgain) {
+  const Held held = expect_same_bits([] {
+    const at::Tensor w = trained({64, 64}, 2), v = trained({64, 64}, 3);
+    at::Tensor x = at::mm(input(), w);
+    x = at::dropout(at::gelu(x), 0.3, true);
+    x = at::mm(x, v);
+    x = at::rrelu(x, 0.1, 0.3, true);
+    return Graph{(x * at::rand_like(x)).square().sum(), {w, v}};
+  });
+  EXPECT_LT(held.held, held.plain);
+}
+
+TEST(Rebuild, WritesInsideAreSeen) {
+  // Nobody saves h, so that it may be written; the sigmoid is rebuilt from a copy of it.
+  const auto forward = [](bool through_data) {
+    const at::Tensor w = trained({64, 64}, 2), b = trained({64}, 3);
+    const at::Tensor h = at::mm(input(), w).to(at::kBFloat16);
+    at::Tensor y = at::sigmoid((h + b.to(at::kBFloat16)).to(at::kFloat));
+    const at::Tensor loss = at::mm(y, w).square().mean();
+    y.reset();
+    if (through_data) {
+      at::Tensor(h).variable_data().add_(1);
+    } else {
+      at::Tensor(h).detach().add_(1);
+    }
+    return Graph{loss, {w, b}};
+  };
+  for (const bool through_data : {false, true}) {
+    expect_same_bits([&] { return forward(through_data); });
+  }
+}
+
+TEST(Rebuild, AWriteBesideWhatIsNeededAndOneThatIsNot) {
+  for (const bool again : {false, true}) {
+    const Held held = expect_same_bits([again] {
+      const at::Tensor w = trained({64, 64}, 2);
+      const at::Tensor h = at::mm(input(), w).to(at::kBFloat16);
+      const at::Tensor half = h.narrow(0, 16, 16).to(at::kFloat);
+      at::Tensor y = at::sigmoid(half);
+      const at::Tensor loss = at::mm(y, w).square().mean() + h.to(at::kFloat).exp().mean();
+      y.reset();
+      const at::NoGradGuard no_grad;
+      h.narrow(0, 0, 16).fill_(1);
+      if (again) h.narrow(0, 16, 16).fill_(2);
+      return Graph{loss, {w}};
+    });
+    EXPECT_LT(held.held, held.plain);
+  }
+}
+
+TEST(Rebuild, WritesAfterwardsOfWhatOthersOwn) {
+  at::Tensor kept;
+  expect_same_bits(
+      [&] {
+        const at::Tensor w = trained({64, 64}, 2), b = trained({64}, 3);
+        kept = at::mm(input(), w).to(at::kBFloat16);
+        const at::Tensor y = at::sigmoid((kept + b.to(at::kBFloat16)).to(at::kFloat));
+        return Graph{at::mm(y, w).square().mean(), {w, b}};
+      },
+      [&](const Graph&) { kept.variable_data().zero_(); });
+}
+
+struct Biased {
+  at::Tensor w = trained({64, 64}, 2), b = trained({64}, 3), loss;
+  explicit Biased() {
+    SavedTensorScope scope(kRebuild, {.parameters = {{"fc.weight", w}, {"fc.bias", b}},
+                                      .least_elements = 0});
+    const at::Tensor h = at::mm(input(), w);
+    loss = h.square().sum() + at::mm(at::sigmoid(h + b), w).mean();
+  }
+};
+
+std::string error_of(const at::Tensor& loss) {
+  try {
+    backward({loss}, {});
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "";
+}
+
+TEST(Rebuild, NamesTheParameterThatWasChanged) {
+  Biased net;
+  net.b.detach().add_(1);
+  EXPECT_THAT(error_of(net.loss),
+              testing::AllOf(HasSubstr("`fc.bias`"), HasSubstr("changed in place")));
+}
+
+TEST(Rebuild, NamesTheParameterThatWasFreed) {
+  Biased net;
+  net.b.storage().unsafeGetStorageImpl()->set_nbytes(0);
+  EXPECT_THAT(error_of(net.loss), testing::AllOf(HasSubstr("`fc.bias`"), HasSubstr("resized")));
+}
+
+TEST(Rebuild, OutlivesItsNetwork) {
+  auto net = std::make_unique<Biased>();
+  at::Tensor loss = net->loss, w = net->w;
+  net.reset();
+  backward({loss}, {});
+  EXPECT_TRUE(w.grad().defined());
+}
+
+TEST(Rebuild, WhatIsSavedAndWrittenRaisesAsEver) {
+  const at::Tensor w = trained({64, 64}, 2);
+  at::Tensor loss;
+  {
+    SavedTensorScope scope(kRebuild, {.least_elements = 0});
+    at::Tensor y = at::mm(input(), w).exp();
+    loss = (y * 2).sum();
+    y.add_(1);
+  }
+  EXPECT_THAT(error_of(loss), HasSubstr("changed in place"));
+}
+
+TEST(Rebuild, GatesOfOneProductAreNotCopied) {
+  const Held held = expect_same_bits([] {
+    const at::Tensor w = trained({64, 256}, 2), u = trained({64, 256}, 3);
+    at::Tensor h = at::zeros({32, 64}), c = h;
+    for (int i = 0; i < 4; ++i) {
+      const auto gates = at::unsafe_chunk(at::mm(input(), w) + at::mm(h, u), 4, 1);
+      at::Tensor in = gates[0], forget = gates[1], cell = gates[2], out = gates[3];
+      in.sigmoid_(), forget.sigmoid_(), cell.tanh_(), out.sigmoid_();
+      c = forget * c + in * cell;
+      h = out * c.tanh();
+    }
+    return Graph{h.sum(), {w, u}};
+  });
+  EXPECT_LE(held.held, held.plain);
+}
+
+struct Opaque final : torch::autograd::Function<Opaque> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x) {
+    at::Tensor y = x.clone();
+    // As kernels do that PyTorch does not see.
+    std::span(y.data_ptr<float>(), static_cast<size_t>(y.numel()))[0] += 1;
+    context->save_for_backward({y});
+    return y * 1;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list g) {
+    return {g[0] * context->get_saved_variables()[0]};
+  }
+};
+
+TEST(Rebuild, FunctionsOfUsersAreHeld) {
+  expect_same_bits([] {
+    const at::Tensor w = trained({64, 64}, 2);
+    return Graph{Opaque::apply(at::mm(input(), w)).sigmoid().square().sum(), {w}};
+  });
+}
+
+TEST(Rebuild, BackwardTwiceInsideAndOnAnotherThread) {
+  const at::Tensor w = trained({64, 64}, 2);
+  const auto forward = [&] { return at::mm(at::gelu(at::mm(input(), w)).exp(), w).sum(); };
+  const at::Tensor plain = forward();
+  backward({plain}, {}, true);
+  backward({plain}, {});
+  const at::Tensor want = w.grad().clone();
+  for (const int how : {0, 1, 2}) {
+    w.mutable_grad().reset();
+    std::optional<SavedTensorScope> scope(std::in_place, kRebuild,
+                                          SavedTensorOptions{.least_elements = 0});
+    const at::Tensor loss = forward();
+    if (how != 1) scope.reset();
+    const auto twice = [&] {
+      backward({loss}, {}, true);
+      backward({loss}, {});
+    };
+    if (how == 2) {
+      std::thread(twice).join();
+    } else {
+      twice();
+    }
+    EXPECT_TRUE(at::equal(w.grad(), want)) << how;
+  }
+}
+
+TEST(Rebuild, GradientsOfGradients) {
+  expect_same_bits([] {
+    const at::Tensor w = trained({64, 64}, 2);
+    const at::Tensor inner = at::gelu(at::mm(input(), w).sigmoid() * 2).sum();
+    const auto g = torch::autograd::grad({inner}, {w}, {}, std::nullopt, true);
+    return Graph{g[0].square().mean(), {w}};
+  });
+}
+
+TEST(Rebuild, OtherThreadsShareTheWorkAsBefore) {
+  const int before = at::get_num_threads();
+  expect_same_bits(
+      [] {
+        at::set_num_threads(2);
+        const at::Tensor x = normal_tensor({333, 1111}, 1).requires_grad_(),
+                         w = trained({1111, 7}, 2);
+        return Graph{at::mm(at::gelu(x * 1.01).softmax(-1).exp(), w).sum(), {x, w}};
+      },
+      [](const Graph&) { at::set_num_threads(1); });
+  at::set_num_threads(before);
+}
+
+TEST(Rebuild, AnOptimizerInTheBackwardPassChangesNothing) {
+  // b is updated before z is read, since no gradient goes from z to it.
+  expect_same_bits([] {
+    const at::Tensor b = trained({64}, 2), w = trained({64, 64}, 3), v = trained({64, 64}, 4);
+    at::Tensor(b).register_hook([b](const at::Tensor& g) { b.variable_data().sub_(g); });
+    const at::Tensor h = at::mm(input(), v).to(at::kBFloat16);
+    const at::Tensor y = (h + b.to(at::kBFloat16)).to(at::kFloat);
+    const at::Tensor z = at::exp(y.detach() * 0.1);
+    return Graph{(z * at::mm(input(), w)).mean() + y.sum() * 1e-3, {b, w, v}};
+  });
+}
+
+TEST(Rebuild, NothingIsLeftAndTheTapeIsBounded) {
+  SavedTensorScope scope(kRebuild, {.least_elements = 0});
+  const at::Tensor w = trained({64, 64}, 2);
+  at::Tensor x = at::mm(input(), w).detach();
+  for (int i = 0; i < 3000; ++i) x = x * 0.999;
+  {
+    const at::Tensor loss = at::mm(at::gelu(at::mm(x, w)), w).sum();
+    EXPECT_GT(scope.live_bytes(), 0);
+    backward({loss}, {});
+  }
+  EXPECT_EQ(scope.live_bytes(), 0);
+}
+
+TEST(Rebuild, CodecsThatRoundAreRefused) {
+  SavedTensorScope scope(
+      Policy::parse("slot * = quantize:bits=4\nslot role:cheap = recompute\n", "test"),
+      {.least_elements = 0});
+  EXPECT_THAT([] { at::mm(input(), trained({64, 64}, 2)).exp(); },
+              testing::ThrowsMessage<InputError>(HasSubstr("must be exact")));
+}
+
+TEST(Rebuild, ALineKeepsWhatItNames) {
+  const Policy policy =
+      Policy::parse("slot role:cheap = recompute\nslot *.sin.input = keep\n", "test");
+  SavedTensorScope scope(policy, {.least_elements = 0});
+  const at::Tensor y = at::mm(input(), trained({64, 64}, 2)).exp().mul(2).sin().cos();
+  const SavedTensorReport report = scope.report();
+  std::map<std::string, std::string> how;
+  for (const SavedTensor& t : report.tensors) how[t.name] = t.treatment.text();
+  EXPECT_THAT(how, testing::Contains(testing::Pair(HasSubstr("sin.input"), "keep")));
+  EXPECT_THAT(how, testing::Contains(testing::Pair(HasSubstr("cos.input"), "recompute")));
+}
+
+}  // namespace
+}  // namespace compact
