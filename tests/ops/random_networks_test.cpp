@@ -39,14 +39,22 @@ class RandomNetwork {
 
   at::Tensor step(const at::Tensor& x) {
     switch (below(26)) {
-      case 0: return at::gelu(x);
-      case 1: return at::silu(x) * any();
-      case 2: return at::mm(x.to(at::kFloat), weight());
-      case 3: return x + any();
-      case 4: return at::layer_norm(x.to(at::kFloat), {12}, leaves_[3]);
-      case 5: return at::dropout(x, 0.4, true);
-      case 6: return x.to(at::kBFloat16);
-      case 7: return x.detach() * any();
+      case 0:
+        return at::gelu(x);
+      case 1:
+        return at::silu(x) * any();
+      case 2:
+        return at::mm(x.to(at::kFloat), weight());
+      case 3:
+        return x + any();
+      case 4:
+        return at::layer_norm(x.to(at::kFloat), {12}, leaves_[3]);
+      case 5:
+        return at::dropout(x, 0.4, true);
+      case 6:
+        return x.to(at::kBFloat16);
+      case 7:
+        return x.detach() * any();
       case 8: {  // halves that are written
         at::Tensor y = x * 1.5;
         const auto parts = at::unsafe_chunk(y, 2, 1);
@@ -70,35 +78,45 @@ class RandomNetwork {
         y.select(0, 2).mul_(0.5);
         return y.exp().clamp(-2, 2);
       }
-      case 12: return at::relu(x);
+      case 12:
+        return at::relu(x);
       case 13: {
         at::Tensor y = x - any();
         return y.relu_();
       }
-      case 14: return at::softmax(x.to(at::kFloat), 1);
-      case 15: return x.t().contiguous().t() * 2;
+      case 14:
+        return at::softmax(x.to(at::kFloat), 1);
+      case 15:
+        return x.t().contiguous().t() * 2;
       case 16: {
         const at::NoGradGuard no_grad;
         return at::exp(x.clamp(-1, 1) * 0.3);
       }
-      case 17: return at::where(x > 0, x, any() * 0.1);
-      case 18: return x.narrow(1, 0, 6).repeat({1, 2});
-      case 19: return at::index_select(x, 0, at::randperm(8));
+      case 17:
+        return at::where(x > 0, x, any() * 0.1);
+      case 18:
+        return x.narrow(1, 0, 6).repeat({1, 2});
+      case 19:
+        return at::index_select(x, 0, at::randperm(8));
       case 20: {  // a buffer changes while it is read
         at::Tensor y = at::sigmoid(x + buffer_);
         buffer_.mul_(0.9);
         return y + buffer_;
       }
-      case 21: return (x * at::sigmoid(leaves_[3])).square().sqrt();
+      case 21:
+        return (x * at::sigmoid(leaves_[3])).square().sqrt();
       case 22: {  // through another version
         at::Tensor y = (x * 0.5).to(at::kFloat);
         at::Tensor z = at::cos(y.exp() * 0.1);
         y.variable_data().add_(1);
         return z;
       }
-      case 23: return x / (any().abs() + 1);
-      case 24: return at::rrelu(x.to(at::kFloat), 0.1, 0.4, true);
-      default: return at::stack({x, any().to(x.scalar_type())}, 0).mean(0);
+      case 23:
+        return x / (any().abs() + 1);
+      case 24:
+        return at::rrelu(x.to(at::kFloat), 0.1, 0.4, true);
+      default:
+        return at::stack({x, any().to(x.scalar_type())}, 0).mean(0);
     }
   }
 

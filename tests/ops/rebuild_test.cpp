@@ -136,8 +136,8 @@ TEST(Rebuild, WritesAfterwardsOfWhatOthersOwn) {
 struct Biased {
   at::Tensor w = trained({64, 64}, 2), b = trained({64}, 3), loss;
   explicit Biased() {
-    SavedTensorScope scope(kRebuild, {.parameters = {{"fc.weight", w}, {"fc.bias", b}},
-                                      .least_elements = 0});
+    SavedTensorScope scope(kRebuild,
+                           {.parameters = {{"fc.weight", w}, {"fc.bias", b}}, .least_elements = 0});
     const at::Tensor h = at::mm(input(), w);
     loss = h.square().sum() + at::mm(at::sigmoid(h + b), w).mean();
   }
@@ -299,8 +299,11 @@ TEST(Rebuild, CodecsThatRoundAreRefused) {
   SavedTensorScope scope(
       Policy::parse("slot * = quantize:bits=4\nslot role:cheap = recompute\n", "test"),
       {.least_elements = 0});
-  EXPECT_THAT([] { at::mm(input(), trained({64, 64}, 2)).exp(); },
-              testing::ThrowsMessage<InputError>(HasSubstr("must be exact")));
+  EXPECT_THAT(
+      [] {
+        at::mm(input(), trained({64, 64}, 2)).exp();
+      },
+      testing::ThrowsMessage<InputError>(HasSubstr("must be exact")));
 }
 
 TEST(Rebuild, ALineKeepsWhatItNames) {

@@ -33,7 +33,8 @@ std::span<const RoleInfo> roles() {
       {Role::kHead, "head", "what the head reads"},
       {Role::kLogits, "logits", "what the loss reads"},
       {Role::kCheap, "cheap",
-       "what plain operations that move memory, rather than compute, make of tensors that are held"},
+       "what plain operations that move memory, rather than compute, make of tensors that are "
+       "held"},
   };
   return all;
 }

@@ -35,8 +35,7 @@ bool apart(Bytes a, Bytes b) { return a.end <= b.begin || b.end <= a.begin; }
 
 Geometry Geometry::of(const at::Tensor& t) {
   return {t.scalar_type(), c10::SmallVector<int64_t, 5>(t.sizes().begin(), t.sizes().end()),
-          c10::SmallVector<int64_t, 5>(t.strides().begin(), t.strides().end()),
-          t.storage_offset()};
+          c10::SmallVector<int64_t, 5>(t.strides().begin(), t.strides().end()), t.storage_offset()};
 }
 
 Geometry Geometry::flat(at::ScalarType type, int64_t elements) {
@@ -70,26 +69,25 @@ bool are_disjoint(const Geometry& a, const Geometry& b) {
   return a_part.end <= row && b_part.end <= row && apart(a_part, b_part);
 }
 
-bool is_plain(const at::Tensor& t) {
+bool has_elements(const at::Tensor& t) {
   static const auto kWrapped =
       c10::functorch_transforms_ks |
       c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::Functionalize,
                            c10::DispatchKey::ZeroTensor});
   return t.defined() && t.layout() == at::kStrided && t.has_storage() && !t.is_nested() &&
-         !t.is_quantized() && !t.is_conj() && !t.is_neg() && !t.is_inference() &&
-         !t.key_set().has_any(kWrapped) &&
+         !t.is_quantized() && !t.is_inference() && !t.key_set().has_any(kWrapped) &&
          !t.unsafeGetTensorImpl()->has_symbolic_sizes_strides() &&
          (t.is_cpu() || t.is_cuda() || t.is_meta());
 }
 
+bool is_plain(const at::Tensor& t) { return has_elements(t) && !t.is_conj() && !t.is_neg(); }
+
 at::Tensor view_of(const c10::Storage& storage, const Geometry& geometry) {
   at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(storage),
-      c10::DispatchKeySet(
-          c10::computeDispatchKey(geometry.type, at::kStrided, storage.device())),
+      c10::DispatchKeySet(c10::computeDispatchKey(geometry.type, at::kStrided, storage.device())),
       c10::scalarTypeToTypeMeta(geometry.type));
-  t.unsafeGetTensorImpl()->set_sizes_and_strides(geometry.sizes, geometry.strides,
-                                                 geometry.offset);
+  t.unsafeGetTensorImpl()->set_sizes_and_strides(geometry.sizes, geometry.strides, geometry.offset);
   return t;
 }
 

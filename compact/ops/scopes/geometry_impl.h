@@ -23,7 +23,9 @@ struct Geometry {
 // Whether no byte of a storage belongs to both. False where that is not seen at once.
 bool are_disjoint(const Geometry& a, const Geometry& b);
 
-// Whether the tensor is nothing but elements in a storage that operations read and write openly.
+// Whether the tensor is a view of a storage that operations read and write openly, and whether it
+// is nothing but elements there, neither conjugated nor negated.
+bool has_elements(const at::Tensor& t);
 bool is_plain(const at::Tensor& t);
 
 // A tensor over the storage, without history and with a version of its own.

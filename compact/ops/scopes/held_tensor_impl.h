@@ -20,7 +20,7 @@ struct HeldTensor::Memory {
   Encoded encoded;   // or, where nothing encodes it,
   at::Tensor plain;  // the tensor, without its history
   uint32_t version = 0;
-  std::optional<CopiedFrom> copy;  // what was saved, where that is a copy of `plain`
+  std::optional<CopiedFrom> copy;   // what was saved, where that is a copy of `plain`
   std::shared_ptr<SavedNode> node;  // or it is held, or rebuilt, as the tape decided
   int64_t bytes = 0;
   std::shared_ptr<std::atomic<int64_t>> live;

@@ -26,7 +26,7 @@ struct RunningOp {
   // It is an operation of ATen or of this library. Anything else may have any name: a user's own
   // autograd function may be called relu.
   bool known = false;
-  bool is_operator = false;  // it has a schema
+  bool is_operator = false;                      // it has a schema
   c10::SmallVector<const void*, 6> inputs = {};  // storages of its tensor arguments, in order
   c10::SmallVector<int64_t, 5> sizes = {};       // of the first of them
   c10::SmallVector<double, 4> numbers = {};      // its arguments that are numbers, in order

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/ops/scopes/op_tape_impl.h"
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -42,8 +44,12 @@ SavedNode::~SavedNode() {
 
 at::Tensor SavedNode::unpack() const {
   const Rebuild::Lock lock(*rebuild_);
-  const bool original = node_->mode == TapeNode::Mode::kHeld && !node_->own && !node_->codes.defined();
-  if (!original) return view_of(rebuild_->materialize(*node_), geometry_);
+  const bool kept = node_->mode == TapeNode::Mode::kHeld && !node_->codes.defined();
+  if (!kept || (node_->own && !node_->partial)) {
+    at::Tensor t = view_of(rebuild_->materialize(*node_), geometry_);
+    if (node_->own) t.unsafeGetTensorImpl()->set_version_counter(node_->memory->counter);
+    return t;
+  }
   TORCH_CHECK(counter_.current_version() == version_,
               "[saved tensors] one of the tensors needed for gradients was changed in place: ",
               at::IntArrayRef(geometry_.sizes), " is at version ", counter_.current_version(),
@@ -56,8 +62,10 @@ at::Tensor SavedNode::unpack() const {
   return t;
 }
 
-OpTape::OpTape(RebuildOptions options, std::shared_ptr<std::atomic<int64_t>> live, NameOf name_of)
-    : rebuild_(std::make_shared<Rebuild>(options, std::move(live))), name_of_(std::move(name_of)) {}
+OpTape::OpTape(RebuildOptions options, std::shared_ptr<std::atomic<int64_t>> live,
+               ParameterOf parameter)
+    : rebuild_(std::make_shared<Rebuild>(options, std::move(live))),
+      parameter_(std::move(parameter)) {}
 
 TapeNodePtr OpTape::put(const at::Tensor& t) {
   TapeNodePtr& n = index_[key_of(t)];
@@ -72,28 +80,33 @@ TapeNodePtr OpTape::node_of(const at::Tensor& t) {
     const TapeNodePtr& n = known->second;
     // NumPy has it, or it was written by what is no operation.
     const bool exported = n->record && !t.storage().resizable();
-    if (!exported && n->version == n->counter.current_version()) return n;
-    if (n->writing) return n;
+    if (n->writing || (!exported && n->is_unwritten())) {
+      n->watch(t);
+      return n;
+    }
     n->stale = true;
   }
   TapeNodePtr n = put(t);
-  if (const std::optional<std::string> name = name_of_(key_of(t))) {
+  if (const std::optional<Parameter> parameter = parameter_(key_of(t))) {
     n->free = true;
-    n->name = *name;
+    n->name = parameter->first;
+    n->watch(parameter->second);
   }
-  n->free |= t.requires_grad() && t.is_leaf();
+  n->free |= t.requires_grad() && t.is_leaf() && t.storage().resizable();
   n->external = !n->free;
   return n;
 }
 
-void OpTape::note_write(Call& call, const at::Tensor& t, const TapeNodePtr& old) {
+void OpTape::note_write(Call& call, const at::Tensor& t, const TapeNodePtr& old,
+                        c10::ArrayRef<Geometry> written) {
   Call::Write write{.t = t, .before = old};
   write.version = t.unsafeGetTensorImpl()->version_counter().current_version();
-  const Geometry written = Geometry::of(t);
   const bool free = old->free;
   write.beside = rebuild_->before_write(*old, written);
   old->stale = true;
   TapeNodePtr n = put(t);
+  n->versions = old->versions;
+  n->watch(t);
   n->saved_before = old->saved || old->saved_before;
   n->writing = true;
   n->free = free;
@@ -108,8 +121,9 @@ std::unique_ptr<OpTape::Call> OpTape::begin(const OpRule& rule,
                                             c10::ArrayRef<const c10::IValue> arguments) {
   if (running_ || closed_ || arguments.size() != rule.written.size()) return nullptr;
   const bool notes = opaque_ == 0 && !runs_backward();
-  const bool statistics = rule.updates_statistics && arguments[OpRule::kTraining].isBool() &&
-                          arguments[OpRule::kTraining].toBool();
+  const bool statistics = rule.statistics && (rule.statistics->training < 0 ||
+                                              (arguments[rule.statistics->training].isBool() &&
+                                               arguments[rule.statistics->training].toBool()));
   if (!notes && !rule.writes && !statistics) return nullptr;
   auto call = std::make_unique<Call>();
   call->rule = &rule;
@@ -121,24 +135,34 @@ std::unique_ptr<OpTape::Call> OpTape::begin(const OpRule& rule,
     record->arguments.reserve(arguments.size());
     record->threads = at::get_num_threads();
     record->grad_mode = c10::GradMode::is_enabled();
+    record->mkldnn = at::globalContext().userEnabledMkldnn();
   }
-  bool runs_again = record != nullptr;
+  // A mode may do anything in place of the operation.
+  bool runs_again = record != nullptr && !c10::impl::TorchDispatchModeTLS::any_modes_set();
   struct Written {
     at::Tensor t;
     TapeNodePtr node;
+    c10::SmallVector<Geometry, 1> parts;
   };
   c10::SmallVector<Written, 2> writes;
   const auto input = [&](const at::Tensor& t, size_t argument, int element) {
     if (!t.defined()) return;
     if (!is_plain(t)) {
       runs_again = false;
-      return;
+      // Conjugates and negatives are views of what they write.
+      if (!(rule.written[argument] && (t.is_conj() || t.is_neg()) && has_elements(t))) return;
     }
     const bool ignored =
-        statistics && (argument == OpRule::kMean || argument == OpRule::kVariance);
+        statistics && (argument == rule.statistics->mean || argument == rule.statistics->mean + 1);
     TapeNodePtr node = node_of(t);
     call->inputs.push_back(t);
-    if (rule.written[argument] || ignored) writes.push_back({t, node});
+    if (rule.written[argument] || ignored) {
+      const auto same = std::ranges::find(writes, node, &Written::node);
+      Written& write = same != writes.end() ? *same : writes.emplace_back(Written{t, node, {}});
+      // It may be resized first, and lie elsewhere then.
+      write.parts.push_back(rule.resizes ? Geometry::flat(at::kByte, node->bytes)
+                                         : Geometry::of(t));
+    }
     if (!record || ignored) return;
     call->trained |= t.requires_grad();
     // An optimizer may update inside the backward pass what no gradient goes through any more.
@@ -182,11 +206,7 @@ std::unique_ptr<OpTape::Call> OpTape::begin(const OpRule& rule,
     if (record) record->arguments.push_back(std::move(kept));
   }
   if (runs_again) call->record = std::move(record);
-  for (const Written& w : writes) {
-    const bool noted = std::ranges::any_of(
-        call->writes, [&](const Call::Write& other) { return other.before == w.node; });
-    if (!noted) note_write(*call, w.t, w.node);
-  }
+  for (const Written& w : writes) note_write(*call, w.t, w.node, w.parts);
   running_ = call.get();
   return call;
 }
@@ -223,7 +243,10 @@ void OpTape::end(std::unique_ptr<Call> call, c10::ArrayRef<const c10::IValue> re
     n->external = false;
     n->grad |= t.requires_grad();
     n->geometry = Geometry::of(t);
-    n->version = n->counter.current_version();
+    n->note_versions();
+    const auto elsewhere = [&](const at::Tensor& in) { return in.device() != t.device(); };
+    // Without the synchronization that the caller may have done.
+    if (std::ranges::any_of(call->inputs, elsewhere)) call->record = nullptr;
     made.push_back({std::move(n), output, t.requires_grad()});
   };
   for (const c10::IValue& value : results) {
@@ -234,10 +257,10 @@ void OpTape::end(std::unique_ptr<Call> call, c10::ArrayRef<const c10::IValue> re
     }
   }
   for (Call::Write& write : call->writes) {
-    for (const TapeNodePtr& n : write.beside) n->version = n->counter.current_version();
+    for (const TapeNodePtr& n : write.beside) n->note_versions();
     TapeNode& n = *write.after;
     n.writing = false;
-    n.version = n.counter.current_version();
+    n.note_versions();
     if (!n.weak.expired() && key_of(write.t) == n.weak._unsafe_get_target()) {
       n.bytes = static_cast<int64_t>(write.t.storage().nbytes());  // it may have been resized
     }
@@ -247,8 +270,8 @@ void OpTape::end(std::unique_ptr<Call> call, c10::ArrayRef<const c10::IValue> re
     const auto at = std::ranges::find_if(inputs, [](const auto& input) { return input.written; });
     if (at == inputs.end()) continue;
     n.geometry = at->geometry;
-    made.push_back({write.after, -1 - static_cast<int>(at - inputs.begin()),
-                    write.t.requires_grad()});
+    made.push_back(
+        {write.after, -1 - static_cast<int>(at - inputs.begin()), write.t.requires_grad()});
   }
   sweep();
   // The history of what cannot run again ends here.
@@ -297,9 +320,8 @@ std::optional<OpTape::Saved> OpTape::save(const at::Tensor& t, size_t row, bool 
   if (codes.codec() && n->count == 0 && t.is_non_overlapping_and_dense() &&
       t.numel() * static_cast<int64_t>(t.element_size()) == n->bytes) {
     n->how = codes;
-    n->coded_bytes =
-        codes.codec()->bytes(1, t.numel(), t.scalar_type()).value_or(n->bytes);
-    n->geometry.type = t.scalar_type();
+    n->coded_bytes = codes.codec()->bytes(1, t.numel(), t.scalar_type()).value_or(n->bytes);
+    n->coded = t.scalar_type();
   }
   rebuild_->add_row(row);
   const bool shared = n->saved || n->saved_before;
@@ -318,7 +340,7 @@ void OpTape::close() {
   if (std::exchange(closed_, true)) return;
   rebuild_->close();
   index_.clear();
-  name_of_ = nullptr;
+  parameter_ = nullptr;
 }
 
 void OpTape::sweep() {

@@ -16,6 +16,7 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 
 #include "compact/ops/scopes/rebuild_impl.h"
 
@@ -41,9 +42,11 @@ class SavedNode {
 
 class OpTape {
  public:
-  // What of a storage is known: nullopt: nothing; else the name of a parameter or buffer.
-  using NameOf = std::function<std::optional<std::string>(const void* storage)>;
-  OpTape(RebuildOptions options, std::shared_ptr<std::atomic<int64_t>> live, NameOf name_of);
+  // A parameter by its name.
+  using Parameter = std::pair<std::string, at::Tensor>;
+  // The parameter that lies in a storage; nullopt: none that is known.
+  using ParameterOf = std::function<std::optional<Parameter>(const void* storage)>;
+  OpTape(RebuildOptions options, std::shared_ptr<std::atomic<int64_t>> live, ParameterOf parameter);
 
   struct Call;
   // One operation of this thread, from its arguments to its results; null where nothing is to be
@@ -71,11 +74,12 @@ class OpTape {
  private:
   TapeNodePtr node_of(const at::Tensor& t);
   TapeNodePtr put(const at::Tensor& t);
-  void note_write(Call& call, const at::Tensor& t, const TapeNodePtr& old);
+  void note_write(Call& call, const at::Tensor& t, const TapeNodePtr& old,
+                  c10::ArrayRef<Geometry> written);
   void sweep();
 
   std::shared_ptr<Rebuild> rebuild_;
-  NameOf name_of_;
+  ParameterOf parameter_;
   std::thread::id thread_ = std::this_thread::get_id();
   std::unordered_map<const void*, TapeNodePtr> index_;
   size_t sweep_at_ = 256;
@@ -99,6 +103,4 @@ struct OpTape::Call {
   };
   c10::SmallVector<Write, 1> writes;
 };
-
-
 }  // namespace compact

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
+#include <c10/core/StreamGuard.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "compact/ops/scopes/rebuild_impl.h"
@@ -18,16 +20,43 @@ c10::Storage copy_of(const c10::Storage& storage) {
   return view_of(storage, Geometry::flat(at::kByte, bytes)).clone().storage();
 }
 
+// NumPy's memory and the like, which is written unseen at any time.
+bool is_foreign(const TapeNode& n) {
+  const auto storage = n.weak.lock();
+  return n.external && storage && !storage->resizable();
+}
+
 }  // namespace
 
 TapeNode::TapeNode(const at::Tensor& t, uint64_t made_in)
     : weak(t.storage().getWeakStorageImpl()),
       bytes(static_cast<int64_t>(t.storage().nbytes())),
       geometry(Geometry::of(t)),
-      counter(t.unsafeGetTensorImpl()->version_counter()),
-      version(counter.current_version()),
       call(made_in),
-      grad(t.requires_grad()) {}
+      grad(t.requires_grad()) {
+  watch(t);
+}
+
+void TapeNode::watch(const at::Tensor& t) {
+  static_assert(sizeof(c10::VariableVersion) == sizeof(void*));  // where its number is kept
+  const c10::VariableVersion& counter = t.unsafeGetTensorImpl()->version_counter();
+  for (const Version& v : versions) {
+    if (std::memcmp(static_cast<const void*>(&v.counter), static_cast<const void*>(&counter),
+                    sizeof(counter)) == 0) {
+      return;
+    }
+  }
+  versions.push_back({counter, counter.current_version()});
+}
+
+bool TapeNode::is_unwritten() const {
+  return std::ranges::all_of(
+      versions, [](const Version& v) { return v.version == v.counter.current_version(); });
+}
+
+void TapeNode::note_versions() {
+  for (Version& v : versions) v.version = v.counter.current_version();
+}
 
 void TapeNode::add_follower(const TapeNodePtr& n) {
   if (follow.size() == follow.capacity()) {
@@ -49,7 +78,7 @@ std::shared_ptr<HeldStorage> Rebuild::own(c10::Storage storage) const {
 
 void Rebuild::keep_original(TapeNode& n) {
   n.memory = original(n);
-  // Of what others made, the part that is seen.
+  // The part that is seen of what others made.
   const int64_t bytes = n.external ? std::min(n.geometry.bytes(), n.bytes) : n.bytes;
   n.held_bytes = n.memory || n.free ? 0 : bytes;
   if (!n.memory) {
@@ -94,12 +123,13 @@ Rebuild::Choice Rebuild::best(TapeNode& n, Memo& memo, int depth) {
   if (n.free) return {.possible = !n.stale && (n.count > 0 || !n.weak.expired())};
   if (n.count > 0) {
     // Where others write beside what is needed of it, the rest of its storage is another content.
-    const bool whole = n.mode == TapeNode::Mode::kRecipe || !n.stale || n.own || n.codes.defined();
+    const bool whole = n.mode == TapeNode::Mode::kRecipe || n.codes.defined() ||
+                       (n.own ? !n.partial : !n.stale && !is_foreign(n));
     return {.possible = whole, .work = n.mode == TapeNode::Mode::kRecipe ? n.work : 0};
   }
   if (const auto known = memo.find(&n); known != memo.end()) return known->second;
   Choice choice;
-  if (n.is_there() && (!n.external || n.bytes <= options_.least)) {
+  if (n.is_there() && (!n.external || (n.bytes <= options_.least && !is_foreign(n)))) {
     choice = {.possible = true, .bytes = bytes_to_hold(n), .held = {&n}};
   }
   if (n.record && !n.pinned && (n.bytes > options_.least || !choice.possible)) {
@@ -163,6 +193,7 @@ void Rebuild::retain(TapeNode& n) {
 
 void Rebuild::make_recipe(TapeNode& n) {
   n.mode = TapeNode::Mode::kRecipe;
+  n.partial = false;
   n.work = n.record->traffic;
   if (n.saved) rows_[n.row].recipe = true;
   for (const Record::Input& input : n.record->inputs) {
@@ -175,9 +206,9 @@ void Rebuild::hold(TapeNode& n) {
   n.mode = TapeNode::Mode::kHeld;
   if (n.coded_bytes >= 0) {
     const Unseen unseen;
-    const int64_t elements = n.bytes / static_cast<int64_t>(c10::elementSize(n.geometry.type));
+    const int64_t elements = n.bytes / static_cast<int64_t>(c10::elementSize(n.coded));
     n.codes = n.how.codec()->encode(
-        view_of(c10::Storage(n.weak.lock()), Geometry::flat(n.geometry.type, elements)), 0);
+        view_of(c10::Storage(n.weak.lock()), Geometry::flat(n.coded, elements)), 0);
     if (n.codes.settle) n.codes.settle();
     n.held_bytes = n.codes.bytes();
     *live_ += n.held_bytes;
@@ -265,19 +296,22 @@ void Rebuild::release_inputs(TapeNode& n) {
   for (const Record::Input& input : n.record->inputs) release(*input.node);
 }
 
-bool Rebuild::needs_any(const TapeNode& n, const Geometry& written) const {
+bool Rebuild::needs_any(const TapeNode& n, c10::ArrayRef<Geometry> written) const {
   for (const auto& weak : n.follow) {
     const TapeNodePtr follower = weak.lock();
     if (!follower || follower->mode != TapeNode::Mode::kRecipe) continue;
     for (const Record::Input& input : follower->record->inputs) {
       if (input.node.get() != &n) continue;
-      if (input.written || !are_disjoint(input.geometry, written)) return true;
+      if (input.written) return true;
+      for (const Geometry& part : written) {
+        if (!are_disjoint(input.geometry, part)) return true;
+      }
     }
   }
   return false;
 }
 
-std::vector<TapeNodePtr> Rebuild::before_write(const TapeNode& n, const Geometry& written) {
+std::vector<TapeNodePtr> Rebuild::before_write(const TapeNode& n, c10::ArrayRef<Geometry> written) {
   std::vector<TapeNodePtr> beside;
   const std::shared_ptr<HeldStorage> memory = original(n);
   if (!memory) return beside;
@@ -286,6 +320,7 @@ std::vector<TapeNodePtr> Rebuild::before_write(const TapeNode& n, const Geometry
     // What is saved is compared by its version, as without us: only recipes go on with the old.
     if (!user || user->memory != memory || user->count == user->handles) continue;
     if (!needs_any(*user, written)) {
+      user->partial = true;
       beside.push_back(user);
       continue;
     }
@@ -305,7 +340,13 @@ void Rebuild::close() {
     if (!n || n->mode != TapeNode::Mode::kHeld) continue;
     n->record = nullptr;  // it stays held, and needs no history
     if (n->handles == 0 && n->memory && !n->own && n->memory->storage.use_count() > 1) {
-      trash_.storages.push_back(std::exchange(n->memory, own(copy_of(n->memory->storage))));
+      const c10::Storage& storage = n->memory->storage;
+      c10::OptionalStreamGuard made_on;  // so that the copy comes after what made it
+      if (storage.device().is_cuda()) {
+        made_on.reset_stream(c10::Stream(c10::Stream::UNSAFE, storage.device(),
+                                         static_cast<c10::StreamId>(n->stream)));
+      }
+      trash_.storages.push_back(std::exchange(n->memory, own(copy_of(storage))));
       n->own = true;
     }
   }

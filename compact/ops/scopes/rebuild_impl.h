@@ -42,6 +42,8 @@ struct HeldStorage {
 
   c10::Storage storage;
   int64_t bytes;  // 0: a parameter's
+  // What is unpacked from a copy of ours has it: what writes there is noticed by later readers.
+  c10::VariableVersion counter{0};
   std::shared_ptr<std::atomic<int64_t>> live;
   std::vector<std::weak_ptr<TapeNode>> users;
 };
@@ -59,9 +61,10 @@ struct Record {
   std::vector<c10::IValue> arguments;  // None in the places of tensors
   c10::SmallVector<Input, 3> inputs;
   c10::SmallVector<std::weak_ptr<TapeNode>, 1> outputs;
-  int64_t traffic = 0;  // bytes read and written
-  int threads = 1;      // bits may depend on how work was shared out
+  int64_t traffic = 0;    // bytes read and written
+  int threads = 1;        // bits may depend on how work was shared out
   bool grad_mode = true;  // which kernels may ask for
+  bool mkldnn = true;     // whether it may be used
 };
 
 // One content of one storage. Views of it are geometry only.
@@ -71,46 +74,55 @@ struct TapeNode : std::enable_shared_from_this<TapeNode> {
   TapeNode(const at::Tensor& t, uint64_t call);
   // Whether its storage lives and has this content.
   bool is_there() const { return !stale && !weak.expired(); }
+  // Tensors that do not share a version may share a storage. Every one that is seen is watched.
+  void watch(const at::Tensor& t);
+  bool is_unwritten() const;
+  void note_versions();
   void add_follower(const std::shared_ptr<TapeNode>& n);
 
   c10::weak_intrusive_ptr<c10::StorageImpl> weak;  // keeps the address from being reused
   int64_t bytes;                                   // of the storage
   Geometry geometry;                               // of the tensor that was made, or seen first
-  c10::VariableVersion counter;
-  uint32_t version;       // of the last write that is a part of this content, or beside it
-  uint64_t call;          // in which it was made
+  struct Version {
+    c10::VariableVersion counter;
+    uint32_t version;  // of the last write that is a part of this content, or beside it
+  };
+  c10::SmallVector<Version, 1> versions;
+  uint64_t call;                                // in which it was made
   std::vector<std::weak_ptr<TapeNode>> follow;  // what is made of it
 
   std::shared_ptr<const Record> record;  // null: it cannot be made again
   int output = 0;                        // a result's number, or -1 - an input's that is written
   int depth = 0;                         // of its history
 
-  bool free = false;      // a parameter's or a buffer's: no memory of ours
-  bool external = false;  // nobody has seen it being made: others may write it unseen
-  bool grad = false;      // it depends on parameters that are trained
-  bool stale = false;     // its storage has been written since
-  bool saved = false;     // by an operation
+  bool free = false;          // a parameter's or a buffer's: no memory of ours
+  bool external = false;      // nobody has seen it being made: others may write it unseen
+  bool grad = false;          // it depends on parameters that are trained
+  bool stale = false;         // its storage has been written since
+  bool saved = false;         // by an operation
   bool saved_before = false;  // its storage was, with another content
-  bool pinned = false;    // a policy says that it is held
-  bool writing = false;   // the operation that makes it runs
-  uint64_t stream = 0;    // that made it
-  std::string name;       // of a parameter or buffer
+  bool pinned = false;        // a policy says that it is held
+  bool writing = false;       // the operation that makes it runs
+  uint64_t stream = 0;        // that made it
+  std::string name;           // of a parameter or buffer
 
   int count = 0, handles = 0;  // all that need it; saved tensors among these
   Mode mode = Mode::kNone;
   std::shared_ptr<HeldStorage> memory;  // where it is held, or free and needed
-  bool own = false;      // `memory` is a copy of ours
-  Encoded codes;         // or it is held so
-  Treatment how;         // codecs that lose nothing, where it is saved as `flat` elements
+  bool own = false;                     // `memory` is a copy of ours
+  bool partial = false;                 // `memory` has been written beside what recipes read of it
+  Encoded codes;                        // or it is held so
+  Treatment how;  // codecs that lose nothing, where it is saved as flat elements of `coded`
+  at::ScalarType coded = at::kByte;
   int64_t coded_bytes = -1, held_bytes = 0, work = 0;
   size_t row = 0;  // of the report
 };
 
 struct RebuildOptions {
-  int64_t least = 4096;           // bytes; what is smaller is held
-  int64_t most_work = 16;         // bytes to move for a byte that is not held
-  double gain = 1.0 / 64;         // of what is not held, for a byte to move
-  uint64_t near = 80;             // calls back from what is asked for: kept for its other readers
+  int64_t least = 4096;    // bytes; what is smaller is held
+  int64_t most_work = 16;  // bytes to move for a byte that is not held
+  double gain = 1.0 / 64;  // of what is not held, for a byte to move
+  uint64_t near = 80;      // calls back from what is asked for: kept for its other readers
 };
 
 // Several threads may call at a time, each beneath a Lock.
@@ -136,15 +148,16 @@ class Rebuild {
 
   // A tensor of the node was saved; `whole`: hold it whatever could be done.
   void save(TapeNode& n, size_t row, bool whole);
-  // Bytes that would be held beside what is held already, were it rebuilt so; nullopt: it cannot be.
+  // Bytes that would be held beside what is held already, were it rebuilt so; nullopt: it cannot
+  // be.
   std::optional<int64_t> recipe_bytes(TapeNode& n, const std::shared_ptr<const Record>& record);
   void retain(TapeNode& n);
   void release(TapeNode& n);
   // It was saved before it was known how it is made.
   void decide_again(TapeNode& n);
-  // These bytes of the node's storage are about to be written. Returns the contents of it of which
+  // These parts of the node's storage are about to be written. Returns the contents of it of which
   // recipes need what lies beside them, so that the write leaves that as it is.
-  std::vector<TapeNodePtr> before_write(const TapeNode& n, const Geometry& written);
+  std::vector<TapeNodePtr> before_write(const TapeNode& n, c10::ArrayRef<Geometry> written);
   // What others than ours could write from here on, where recipes need it, is copied.
   void close();
   c10::Storage materialize(TapeNode& n);
@@ -183,7 +196,7 @@ class Rebuild {
   void make_recipe(TapeNode& n);
   void release_inputs(TapeNode& n);
   void release_followers(TapeNode& n);
-  bool needs_any(const TapeNode& n, const Geometry& written) const;
+  bool needs_any(const TapeNode& n, c10::ArrayRef<Geometry> written) const;
   void check(const TapeNode& n) const;
   c10::Storage memory_of(TapeNode& n, Local& local);
   c10::Storage run(TapeNode& n, const TapeNode& target, Local& local);

@@ -68,6 +68,12 @@ constexpr std::string_view kAgain[] = {
 };
 static_assert(std::ranges::is_sorted(kAgain));
 
+constexpr OpRule::Statistics kStatistics[] = {
+    {"aten::native_batch_norm", 3, 5},        {"aten::cudnn_batch_norm", 3, 5},
+    {"aten::miopen_batch_norm", 3, 5},        {"aten::batch_norm_update_stats", 1, -1},
+    {"aten::batch_norm_gather_stats", 3, -1}, {"aten::batch_norm_gather_stats_with_counts", 3, -1},
+};
+
 OpRule make_rule(const c10::OperatorHandle& op) {
   OpRule rule{.op = op};
   const c10::FunctionSchema& schema = op.schema();
@@ -78,19 +84,20 @@ OpRule make_rule(const c10::OperatorHandle& op) {
     rule.written.push_back(written);
     rule.writes |= written;
     elsewhere |= written && (i > 0 || a.is_out());
+    rule.resizes |= written && a.is_out();
   }
   rule.leaf = !op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
   rule.cast_on_cpu = op.hasKernelForDispatchKey(c10::DispatchKey::AutocastCPU);
   rule.cast_on_cuda = op.hasKernelForDispatchKey(c10::DispatchKey::AutocastCUDA);
   const std::string_view name = schema.name();
+  rule.resizes |= name.starts_with("aten::resize") || name.starts_with("aten::set_");
   constexpr std::string_view kAten = "aten::";
   rule.again = name.starts_with(kAten) && !elsewhere &&
                !op.hasTag(at::Tag::nondeterministic_seeded) &&
                (op.hasTag(at::Tag::pointwise) ||
                 std::ranges::binary_search(kAgain, name.substr(kAten.size())));
-  rule.updates_statistics = name == "aten::native_batch_norm" ||
-                            name == "aten::cudnn_batch_norm" ||
-                            name == "aten::miopen_batch_norm";
+  const auto statistics = std::ranges::find(kStatistics, name, &OpRule::Statistics::name);
+  if (statistics != std::end(kStatistics)) rule.statistics = &*statistics;
   return rule;
 }
 

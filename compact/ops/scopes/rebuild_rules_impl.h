@@ -15,11 +15,17 @@ struct OpRule {
   // It is the operation itself, not a composite of others that are watched by themselves.
   bool leaf = false;
   bool cast_on_cpu = false, cast_on_cuda = false;  // there autocast makes it a composite
-  bool again = false;                    // may run again
-  bool writes = false;                   // any of its arguments
-  c10::SmallVector<bool, 8> written;     // by argument
-  bool updates_statistics = false;       // as native_batch_norm does, without saying so
-  static constexpr size_t kMean = 3, kVariance = 4, kTraining = 5;  // then, of its arguments
+  bool again = false;                              // may run again
+  bool writes = false;                             // any of its arguments
+  c10::SmallVector<bool, 8> written;               // by argument
+  bool resizes = false;                            // what it writes may get another size first
+  // Running statistics that it writes without saying so: a mean, then a variance.
+  struct Statistics {
+    const char* name;
+    size_t mean;   // its argument
+    int training;  // the argument that says whether they are written; -1: always
+  };
+  const Statistics* statistics = nullptr;
 };
 
 // Whether autocast of this thread runs the operation, with other arguments, inside of itself.

@@ -29,6 +29,23 @@ class Threads {
   bool other_;
 };
 
+// oneDNN is used, or not, as it was.
+class Mkldnn {
+ public:
+  explicit Mkldnn(bool use) : before_(at::globalContext().userEnabledMkldnn()) {
+    if (use != before_) at::globalContext().setUserEnabledMkldnn(use);
+  }
+  ~Mkldnn() {
+    if (at::globalContext().userEnabledMkldnn() != before_) {
+      at::globalContext().setUserEnabledMkldnn(before_);
+    }
+  }
+  Mkldnn(const Mkldnn&) = delete;
+
+ private:
+  bool before_;
+};
+
 std::vector<at::Tensor> tensors_of(const torch::jit::Stack& stack) {
   std::vector<at::Tensor> all;
   for (const c10::IValue& value : stack) {
@@ -59,11 +76,12 @@ void Rebuild::check(const TapeNode& n) const {
     return n.name.empty() ? c10::str("a tensor of sizes ", at::IntArrayRef(n.geometry.sizes))
                           : "`" + n.name + "`";
   };
-  TORCH_CHECK(n.counter.current_version() == n.version, "[saved tensors] ", whose(),
+  TORCH_CHECK(n.own ? n.memory->counter.current_version() == 0 : n.is_unwritten(),
+              "[saved tensors] ", whose(),
               ", which saved tensors are rebuilt from, was changed in place before the backward "
-              "pass: it is at version ",
-              n.counter.current_version(), ", expected ", n.version);
-  TORCH_CHECK(static_cast<int64_t>(n.memory->storage.nbytes()) == n.bytes, "[saved tensors] ", whose(),
+              "pass, or in it");
+  TORCH_CHECK(n.own || static_cast<int64_t>(n.memory->storage.nbytes()) == n.bytes,
+              "[saved tensors] ", whose(),
               ", which saved tensors are rebuilt from, was resized before the backward pass: it "
               "has ",
               n.memory->storage.nbytes(), " bytes, expected ", n.bytes);
@@ -75,7 +93,7 @@ c10::Storage Rebuild::memory_of(TapeNode& n, Local& local) {
     if (n.count > 1) local[&n] = decoded;
     return decoded;
   }
-  if (!n.own) check(n);
+  check(n);
   return n.memory->storage;
 }
 
@@ -116,6 +134,7 @@ c10::Storage Rebuild::run(TapeNode& n, const TapeNode& target, Local& local) {
   }
   {
     const Threads threads(record->threads);
+    const Mkldnn mkldnn(record->mkldnn);
     const at::AutoGradMode grad_mode(record->grad_mode);
     record->op.callBoxed(&stack);
   }
@@ -138,6 +157,7 @@ c10::Storage Rebuild::run(TapeNode& n, const TapeNode& target, Local& local) {
       m->mode = TapeNode::Mode::kHeld;
       m->memory = own(storage);
       m->own = true;
+      m->partial = false;
       m->held_bytes = m->bytes;
       release_inputs(*m);
     } else if (m->count > 1) {

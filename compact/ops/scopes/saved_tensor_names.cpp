@@ -12,7 +12,7 @@ SavedTensorNames::SavedTensorNames(Named parameters, Named buffers) {
   for (const bool buffer : {false, true}) {
     for (const auto& [name, tensor] : buffer ? buffers : parameters) {
       if (const void* const storage = storage_of(tensor)) {
-        known_.emplace(storage, Known{name, buffer});
+        known_.emplace(storage, Known{name, tensor, buffer});
       }
     }
   }
@@ -28,9 +28,11 @@ bool SavedTensorNames::is_buffer(const void* storage) const {
   return known && known->buffer;
 }
 
-std::optional<std::string> SavedTensorNames::name_of(const void* storage) const {
+std::optional<std::pair<std::string, at::Tensor>> SavedTensorNames::parameter(
+    const void* storage) const {
   const Known* const known = find(storage);
-  return known ? std::optional(known->name) : std::nullopt;
+  if (!known || known->buffer) return std::nullopt;
+  return std::pair(known->name, known->tensor);
 }
 
 SavedTensorNames::Name SavedTensorNames::next(const at::Tensor& t) {

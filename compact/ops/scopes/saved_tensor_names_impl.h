@@ -23,7 +23,9 @@ class SavedTensorNames {
   // is_known: the storage is a parameter's or a buffer's. is_buffer: a buffer's.
   bool is_known(const void* storage) const { return find(storage); }
   bool is_buffer(const void* storage) const;
-  std::optional<std::string> name_of(const void* storage) const;  // nullopt: it is not known
+  // The parameter that lies there, by its name; nullopt: none. Buffers are not asked for: kernels
+  // write them without saying so.
+  std::optional<std::pair<std::string, at::Tensor>> parameter(const void* storage) const;
   struct Name {
     std::string text;
     // A bit for each tensor argument of the running operation that lies in its memory; 0: it is a
@@ -38,6 +40,7 @@ class SavedTensorNames {
  private:
   struct Known {
     std::string name;
+    at::Tensor tensor;
     bool buffer;
   };
   const Known* find(const void* storage) const;

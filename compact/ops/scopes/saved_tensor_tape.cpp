@@ -9,10 +9,10 @@ namespace compact {
 void SavedTensorStore::start_tape() {
   stop_tape();
   if (policy_.slot("", Role::kCheap).storage() != Storage::kRecompute) return;
-  const auto name_of = [this](const void* storage) { return names_->name_of(storage); };
+  const auto parameter = [this](const void* storage) { return names_->parameter(storage); };
   RebuildOptions options;
   options.least = 4 * options_.least_elements;  // of 4 bytes each
-  tape_ = std::make_shared<OpTape>(options, live_, name_of);
+  tape_ = std::make_shared<OpTape>(options, live_, parameter);
 }
 
 void SavedTensorStore::stop_tape() {
@@ -37,9 +37,10 @@ std::vector<SavedTensor> SavedTensorStore::taped_rows() const {
 std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::on_tape(const at::Tensor& t,
                                                                     SavedTensor& row,
                                                                     const Treatment& how) {
-  COMPACT_CHECK(how.content() != Content::kRounded, "slot `", row.name, "` = ", how.text(),
-                " beside `slot role:cheap = recompute`: what others are rebuilt from must be exact; "
-                "take codecs that lose nothing, or rebuild nothing");
+  COMPACT_CHECK(
+      how.content() != Content::kRounded, "slot `", row.name, "` = ", how.text(),
+      " beside `slot role:cheap = recompute`: what others are rebuilt from must be exact; "
+      "take codecs that lose nothing, or rebuild nothing");
   const size_t number = saved_.size();
   const bool whole = policy_.slot(row.name, Role::kCheap).storage() != Storage::kRecompute;
   std::optional<int64_t> limit;
