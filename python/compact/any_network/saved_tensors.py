@@ -242,7 +242,7 @@ class saved_tensors:
         if ops.policy_text(self._given) and all(row[2] in ("keep", "parameter") for row in rows):
             warnings.warn(
                 "compact.saved_tensors: the policy leaves all that this network saves as it is: gact-l1 and texts with codecs "
-                "(slot * = quantize:bits=8) do not, nor does exact; recompute is for compact.apply",
+                "(slot * = quantize:bits=8) do not, exact only where cheap operations made it; recompute is for compact.apply",
                 stacklevel=3,
             )
 
