@@ -76,9 +76,9 @@ PYTHON_ROOMS = (
     "base",
     "projected_weights",
     "planning",
+    "any_network",
     "layers",
     "optimizers",
-    "any_network",
     "",
     "plan_process",
 )

@@ -9,8 +9,9 @@ from .any_network.saved_tensors import saved_tensors, SavedTensor, SavedTensorsR
 from .base.library import __version__
 from .base.meter import Meter
 from .base.policy import policy_text, presets
-from .layers.apply import apply, families, LayerReport, remove, Report, report
+from .layers.apply import apply, families, remove, report
 from .layers.loss import linear_cross_entropy
+from .layers.report import LayerReport, Report
 from .planning.plan import Plan, plan
 
 __all__ = [

@@ -132,18 +132,10 @@ def test_texts_that_copy_presets(tmp_path):
 
 
 def test_refusals():
-    with pytest.raises(ValueError, match="no layer of this model is known"):
-        compact.apply(nn.Sequential(nn.Linear(2, 2)))
     model = make("llama")
     compact.apply(model)
     with pytest.raises(ValueError, match="has a policy already"):
         compact.apply(model)
-    with pytest.raises(ValueError, match="float64"):
-        compact.apply(make("llama").double())
-    config = transformers.LlamaConfig(hidden_size=64, intermediate_size=96, num_hidden_layers=1, hidden_act="relu")
-    config.num_attention_heads = config.num_key_value_heads = 4
-    with pytest.raises(ValueError, match="activation"):
-        compact.apply(transformers.LlamaForCausalLM(config))
 
 
 def test_frozen_weights():

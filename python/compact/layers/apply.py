@@ -2,8 +2,6 @@
 """apply(), remove() and report(): the layers of a model run forward passes of the library."""
 from __future__ import annotations
 
-import collections
-import dataclasses
 import os
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -11,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from ..any_network.network_state import NetworkState
 from ..base.library import ops
 from ..base.log import Notes
 from ..base.policy import moments_of, policy_text, presets
@@ -21,91 +20,11 @@ from . import loss, served_layer
 from .adapters import plain
 from .eligibility import layer_problem
 from .families import check_version, FAMILIES, Family, family_of
-from .masks import OTHER
 from .patched_forward import check_module, Forward, Replicate, STATE, state_of
+from .report import LayerReport, Report
 from .served_layer import LayerState
 
 Model = TypeVar("Model", bound=nn.Module)
-
-
-@dataclasses.dataclass
-class LayerReport:
-    """Whether one layer is served, and what it held in the last pass."""
-
-    name: str  # in the model: model.layers.3
-    served_as: str | None  # in policies: layers.3; None: its own forward runs
-    reason: str | None  # why not
-    calls: int = 0  # passes with gradients that were served
-    own_forward: dict[str, int] = dataclasses.field(default_factory=dict)  # reason: passes that were not
-    served: bool | None = None  # in the last pass with gradients; None: there was none
-    # The slots of that pass: name in policies, treatment, bytes held, bytes if all were kept.
-    slots: list[tuple[str, str, int, int]] = dataclasses.field(default_factory=list)
-    # Where samples of that pass were padded: the kernel of its attention, bytes of what is added to its scores
-    # while it runs, and bytes of the model's mask, which layers share. None: none was.
-    padding: tuple[str, int, int] | None = None
-
-    @property
-    def held(self) -> int:
-        """Bytes that the last pass left for its backward pass."""
-        return sum(slot[2] for slot in self.slots)
-
-    @property
-    def if_kept(self) -> int:
-        """Bytes of the same tensors, all kept as they are."""
-        return sum(slot[3] for slot in self.slots)
-
-
-@dataclasses.dataclass(repr=False)
-class Report:
-    """What compact does in a model; str() of it is a table."""
-
-    policy: str | None  # its text; None: there is none
-    layers: list[LayerReport]
-    loss: str
-    name: str | None = None  # the policy's: a preset's, "auto", a file's path, or "given as text"
-    rest: list[str] = dataclasses.field(default_factory=list)  # modules with parameters around the layers: name (class)
-
-    @property
-    def held(self) -> int:
-        return sum(layer.held for layer in self.layers)
-
-    def __repr__(self) -> str:
-        return str(self)
-
-    def __str__(self) -> str:
-        if self.policy is None:
-            return "compact: not applied"
-        count, able = len(self.layers), sum(layer.served_as is not None for layer in self.layers)
-        if all(layer.served is None for layer in self.layers):
-            lines = [f"policy {self.name}: {able} of {count} layers can be served" + ("; there was no step yet" if able else "")]
-        else:
-            served = sum(bool(layer.served) for layer in self.layers)
-            kept = sum(layer.if_kept for layer in self.layers)
-            lines = [f"policy {self.name}: {served} of {count} layers served in the last step, {self.held:,} of {kept:,} bytes held"]
-        width = max((len(layer.name) for layer in self.layers), default=0)
-        for layer in self.layers:
-            if layer.served_as is None:
-                text = f"own forward: {layer.reason or 'apply() was not called for it'}"
-            else:
-                text = f"{layer.calls:6} passes served, {layer.held:14,} of {layer.if_kept:,} bytes held"
-                for reason, count in layer.own_forward.items():
-                    text += f"; {count} by its own forward: {reason}"
-            lines.append(f"  {layer.name:{width}}  {text}")
-        lines += ["  " + line for line in self._masks()]
-        if self.rest:
-            lines.append(f"  by their own code: {', '.join(self.rest)}")
-        lines.append(f"  loss: {self.loss}")
-        return "\n".join(lines)
-
-    def _masks(self) -> list[str]:
-        """What attention masks cost."""
-        padded = collections.Counter(layer.padding for layer in self.layers if layer.padding)
-        lines = [
-            f"padding: {count} layers in the last step, attention by {kernel}, in each {bias:,} bytes for it; the model's mask has {mask:,} bytes"
-            for (kernel, bias, mask), count in padded.items()
-        ]
-        others = sum(OTHER in layer.own_forward for layer in self.layers)
-        return lines + [f"masks: {others} layers ran their own forward, since {OTHER}"] * bool(others)
 
 
 def _candidates(model: nn.Module) -> list[tuple[str, nn.Module, Family, str | None]]:
@@ -196,8 +115,11 @@ def apply(
     as they are, and the layers' own forward runs wherever a block would compute something else:
     report() counts and names that.
 
-    Throws ValueError where no layer can be served, unless adapters are around some, on a policy that is malformed, names slots that
-    the layers have not, or asks for what the package does not do, and where the model has a policy;
+    Where no layer can be served and none has adapters, the whole forward pass runs in a scope of
+    saved_tensors(policy, model): "exact" rebuilds what cheap operations made, the GACT levels hold codes.
+
+    Throws ValueError on a policy that is malformed, names slots that the layers have not, or asks for what
+    the package does not do there, and where the model has a policy;
     torch.OutOfMemoryError where no policy meets the budget. Then nothing was changed.
     """
     check_module("apply", model)
@@ -211,13 +133,9 @@ def apply(
     if any(STATE in module.__dict__ for module in model.modules()):
         raise ValueError("compact.apply: this model has a policy already: compact.remove(model) takes it back")
     if not found:
-        known = ", ".join(sorted(family.layer.rsplit(".", 1)[1] for family in FAMILIES))
-        layers = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m)]
-        seen = f" ({type(layers[0][0]).__name__} is not)" if layers else ""
-        raise ValueError(
-            f"compact.apply: no layer of this model is known{seen}; known: {known}. "
-            "compact.saved_tensors() holds the saved tensors of any network in codes"
-        )
+        if policy is None:
+            raise ValueError(f"compact.apply: no layer of this model is known, and budgets are for layers that are: {_known_layers()}")
+        return _apply_to_network(model, policy, text, f"no layer of it is known; known: {_known_layers()}")
     check_version()
     if policy is None:
         policy = plan(model, batch, policies=(), budget=budget, **settings).policy
@@ -229,10 +147,10 @@ def apply(
         states.append((module, problem or LayerState(module, family, number, text, seed, notes)))
     served = [state for _, state in states if isinstance(state, LayerState)]
     if not served:
-        reason = f"{found[0][0]}: {states[0][1]}. compact.saved_tensors() holds the saved tensors of any network in codes"
+        reason = f"no layer of it can be served: {found[0][0]}: {states[0][1]}"
         if not any(plain(m) is not m for m in model.modules()):  # which may be removed later
-            raise ValueError(f"compact.apply: no layer can be served: {reason}")
-        notes.say(f"no layer can be served, all keep their own forward: {reason}")
+            return _apply_to_network(model, policy, text, reason)
+        notes.say(f"{reason}; all keep their own forward")
     slots = [slot for state in served for slot in state.block.slots()]
     slots.append(("loss.logits", "logits"))
     products = [f"{state.name}.{product}" for state in served for product in state.family.products]
@@ -269,6 +187,30 @@ def apply(
     if moments := moments_of(model):
         notes.say(f"this policy counts on moments in {moments}, which compact.optim has for a model; for parameters say moments={moments!r}")
     return model
+
+
+def _known_layers() -> str:
+    return ", ".join(sorted(family.layer.rsplit(".", 1)[1] for family in FAMILIES))
+
+
+def _apply_to_network(model: Model, policy: str | os.PathLike, text: str, reason: str) -> Model:
+    """Lets the whole model's forward pass run in a scope of saved_tensors()."""
+    if "forward" in model.__dict__:
+        raise ValueError(f"compact.apply: {reason}; and its own forward was replaced")
+    if type(model).forward is nn.Module.forward:
+        raise ValueError(f"compact.apply: {reason}; and {type(model).__name__} has no forward pass")
+    try:
+        state = NetworkState(os.fspath(policy), text)
+    except ValueError as error:
+        raise ValueError(f"compact.apply: {reason}. In a network as a whole: {error}") from None
+    model.__dict__[STATE] = state
+    _replace_forward(model, _run_network)
+    model.__dict__["_compact_policy"] = (_name_of(policy), text)
+    return model
+
+
+def _run_network(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    return state_of(module).run(module, args, kwargs)
 
 
 def _name_of(policy: str | os.PathLike) -> str:
@@ -312,7 +254,8 @@ def report(model: nn.Module) -> Report:
     check_module("report", model)
     rows = []
     candidates = _candidates(model)
-    for name, module, _, problem in candidates:
+    network = next((s for s in map(state_of, model.modules()) if isinstance(s, NetworkState)), None)
+    for name, module, family, problem in candidates:
         state = state_of(module)
         if isinstance(state, LayerState):
             rows.append(
@@ -323,12 +266,19 @@ def report(model: nn.Module) -> Report:
                 )
             )  # fmt: skip
         else:
-            rows.append(LayerReport(name, None, state or problem))
+            rows.append(LayerReport(name, None, state or problem or (layer_problem(module, family) if network else None)))
     others, rest = _others(model, {module for _, module, _, _ in candidates})
     rows += [LayerReport(name, None, f"{type(module).__name__} is none of the layers that compact knows") for name, module in others]
     found = (m.__dict__["_compact_policy"] for m in model.modules() if "_compact_policy" in m.__dict__)
     name, text = next(found, (None, None))
-    return Report(text, rows, _loss_of(model), name, rest)
+    if network is None:
+        return Report(text, rows, _loss_of(model), name, rest)
+    saved = network.saved
+    how = "the whole network by what its operations save; " + (
+        f"{saved.stored:,} of {saved.bytes:,} bytes held in the last step, {network.calls} passes" if saved else "there was no step yet"
+    )
+    how += "".join(f"; {count} by its own forward: {reason}" for reason, count in network.own.items())
+    return Report(text, rows, _loss_of(model), name, rest, saved, how)
 
 
 def _loss_of(model: nn.Module) -> str:

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""apply() where no layer of a network is known: the whole forward pass in a scope of saved tensors."""
+import copy
+import pickle
+import threading
+
+import pytest
+import torch
+from conftest import inputs, make
+from test_trainer import text, train
+from torch import nn
+import transformers
+
+import compact
+import compact.hf
+
+
+class Mixed(nn.Module):
+    """A network of one's own, of which some layers read a condition."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Conv1d(8, 16, 3, padding=1), nn.Linear(16, 4)
+        self.norm, self.scale = nn.GroupNorm(4, 16), nn.Linear(4, 16)
+
+    def forward(self, x, condition):
+        h = nn.functional.silu(self.norm(self.first(x)) * (1 + self.scale(condition)[:, :, None]))
+        return self.last(nn.functional.dropout(h, 0.3, self.training).relu_().mean(2))
+
+
+def network():
+    torch.manual_seed(0)
+    return Mixed(), (torch.randn(16, 8, 64), torch.randn(16, 4))
+
+
+def t5():
+    torch.manual_seed(0)
+    config = transformers.T5Config(vocab_size=90, d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4, decoder_start_token_id=0)
+    ids = torch.randint(0, 90, (2, 24))
+    return transformers.T5ForConditionalGeneration(config), {"input_ids": ids, "labels": ids}
+
+
+def step(model, given):
+    torch.manual_seed(5)
+    out = model(**given) if isinstance(given, dict) else model(*given)
+    loss = out.loss if isinstance(given, dict) else out.square().mean()
+    loss.backward()
+    got = [loss.detach(), *(p.grad for p in model.parameters())]
+    model.zero_grad()
+    return got
+
+
+def same(a, b):
+    return all(map(torch.equal, a, b))
+
+
+@pytest.mark.parametrize("made", [network, t5])
+def test_bits_and_report(made):
+    model, given = made()
+    wanted = step(copy.deepcopy(model), given)
+    assert compact.apply(model) is model and compact.report(model).saved is None
+    assert "there was no step yet" in str(compact.report(model))
+    for _ in range(3):
+        assert same(step(model, given), wanted)
+    report = compact.report(model)
+    assert report.policy == compact.policy_text("exact") and report.name == "exact"
+    assert 0 < report.held == report.saved.stored < 0.75 * report.saved.bytes
+    assert "3 passes" in str(report) and " saved tensors rebuilt" in str(report)
+    with pytest.raises(ValueError, match="has a policy already"):
+        compact.apply(model)
+    compact.remove(model)
+    assert compact.report(model).policy is None and "forward" not in model.__dict__
+    assert same(step(model, given), wanted)
+
+
+def test_copies_have_their_own():
+    model, given = network()
+    wanted = step(copy.deepcopy(model), given)
+    compact.apply(model)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert same(step(other, given), wanted)
+        assert compact.report(other).saved and not compact.report(model).saved
+
+
+def test_codes_hold_less():
+    model, given = network()
+    compact.apply(model, "gact-l1")
+    step(model, given)
+    saved = compact.report(model).saved
+    assert saved.stored < 0.4 * saved.bytes
+
+
+def test_where_layers_are_known_but_cannot_be_served():
+    model, given = make("llama").double(), inputs("llama")
+    wanted = step(copy.deepcopy(model), given)
+    compact.apply(model)
+    assert same(step(model, given), wanted)
+    assert "its weights are float64" in str(compact.report(model))
+
+
+def test_passes_outside_of_a_scope():
+    model, given = network()
+    wanted = step(copy.deepcopy(model), given)
+    compact.apply(model)
+    with torch.no_grad():
+        model(*given)
+    assert compact.report(model).saved is None
+    with torch.autograd.graph.save_on_cpu():
+        assert same(step(model, given), wanted)
+    assert "1 by its own forward: other hooks of saved tensors are in force" in str(compact.report(model))
+
+
+def test_two_threads():
+    model, given = network()
+    model.eval()  # threads draw from one generator
+
+    def found():
+        results = {}
+
+        def work(i):
+            out = model(*given).square().mean()
+            results[i] = torch.autograd.grad(out, list(model.parameters()))
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return results
+
+    wanted = found()
+    compact.apply(model)
+    got = found()
+    assert len(got) == 4 and all(same(got[i], wanted[i]) for i in range(4))
+
+
+def test_trainer(tmp_path):
+    found = []
+    for policy in (None, "exact"):
+        model = make("llama").double()
+        if policy:
+            compact.apply(model, policy)
+        found.append(train(model, tmp_path / str(policy), text(), [compact.hf.Callback()] if policy else [])[1])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    "policy,error",
+    [
+        ("recompute", "blocks are rebuilt of layers that compact knows"),
+        ("compact", "`grad` lines need layers that compact knows"),
+        ("nonsense", "no preset `nonsense`"),
+    ],
+)
+def test_refusals(policy, error):
+    model, _ = network()
+    with pytest.raises(ValueError, match=error):
+        compact.apply(model, policy)
+    assert "forward" not in model.__dict__
+    with pytest.raises(ValueError, match="budgets are for layers"):
+        compact.apply(model, budget="1GiB", batch=2)
+    with pytest.raises(ValueError, match="has no forward pass"):
+        compact.apply(nn.ModuleList([model]))
+    model.forward = model.forward
+    with pytest.raises(ValueError, match="its own forward was replaced"):
+        compact.apply(model)
