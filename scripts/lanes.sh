@@ -13,17 +13,17 @@ declare -A lane_inputs=(
     compact/train/run_state_json.cpp compact/train/run_state_json.h scripts/fuzz.sh"
   [cuda]="compact/base compact/kernels tests/kernels scripts/kernel_resources.py"
   [compilers]="bench/CMakeLists.txt bench/*.cpp bench/*.h bench/rivals/*.cpp compact presets tests/CMakeLists.txt tests/*.h tests/*/*.txt
-    tests/*/*.cpp tests/*/*.h scripts/compilers.sh"
+    tests/*/*.cpp tests/*/*.h scripts/compilers.sh scripts/syntax.py"
   [older]="compact examples presets tests/CMakeLists.txt tests/suites.cmake tests/*.h tests/cli/stored tests/*/*.json tests/*/*.model
-    tests/*/*.txt tests/*/*.cpp tests/*/*.h scripts/summary.py scripts/test.sh"
-  [wheel]="LICENSE README.md compact pyproject.toml python/compact python/tests/wheel.py"
+    tests/*/*.txt tests/*/*.cpp tests/*/*.h tests/optim/_oracle.py scripts/summary.py scripts/test.sh"
+  [wheel]="LICENSE README.md compact presets pyproject.toml python/compact python/tests/wheel.py"
 )
 every_lane_inputs=(.ci CMakeLists.txt CMakePresets.json cmake scripts/cuda.sh scripts/lanes.sh scripts/lib.sh)
 version_of_fuzz() { clang++-16 --version; }
 version_of_cuda() { "$(find_nvcc)" --version; }
 version_of_compilers() { :; }
-version_of_older() { grep -m 1 '^flags' /proc/cpuinfo && { ls "${COMPACT_DATA:-../shared/data}" || echo "no data"; }; }
-version_of_wheel() { cmake --version; }
+version_of_older() { grep -m 1 '^flags' /proc/cpuinfo && { find -L "${COMPACT_DATA:-../shared/data}" -type f -printf '%P %s\n' | LC_ALL=C sort || echo "no data"; }; }
+version_of_wheel() { cmake --version && python3 --version; }
 
 # Which inputs a lane has passed with is kept outside the tree, on the machine where it passed, and
 # in .ci/passed (lines of lane, key and time), which is committed: with the same bytes, compilers and

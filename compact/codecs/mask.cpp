@@ -21,6 +21,11 @@ uint32_t word_of(const at::Tensor& flat, int64_t i) {
   return word;
 }
 
+// Tensors of FakeTensorMode and zeros of forward derivatives have none.
+bool has_memory(const at::Tensor& x) {
+  return x.has_storage() && !x._is_zerotensor() && !x.unsafeGetTensorImpl()->is_python_dispatch();
+}
+
 struct Two {
   uint32_t zero = 0, one = 1;
 };
@@ -80,12 +85,13 @@ std::optional<int64_t> bits_bytes(int64_t rows, int64_t n) { return (rows * n + 
 class TwoValues final : public Codec {
  public:
   bool takes(const at::Tensor& x) const override {
+    if (!has_memory(x)) return false;
     if (x.scalar_type() == at::kBool) return true;
     if (!x.is_cpu() || x.is_complex() || x.element_size() > 4) return false;
     const at::Tensor flat = flat_of(x);
     Two two;
     int32_t strays = 0;
-    if (!two_of(flat, two)) return false;
+    if (!has_memory(flat) || !two_of(flat, two)) return false;
     pack(flat, two.one, 1, two.zero, &strays);
     return strays == 0;
   }

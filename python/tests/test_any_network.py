@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """apply() where no layer of a network is known: the whole forward pass in a scope of saved tensors."""
 import copy
+import gc
 import pickle
 import threading
+import weakref
 
 import pytest
 import torch
 from conftest import inputs, make
 from test_trainer import text, train
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 import transformers
 
 import compact
@@ -164,3 +167,45 @@ def test_refusals(policy, error):
     model.forward = model.forward
     with pytest.raises(ValueError, match="its own forward was replaced"):
         compact.apply(model)
+
+
+def test_transforms_run_its_own_forward():
+    model, given = network()
+    model.eval()
+
+    def gradient(parameters, x, condition):
+        return torch.func.functional_call(model, parameters, (x[None], condition[None])).square().sum()
+
+    def per_sample():
+        parameters = dict(model.named_parameters())
+        return list(torch.func.vmap(torch.func.grad(gradient), (None, 0, 0))(parameters, *given).values())
+
+    def forward_derivative():
+        return list(torch.func.jvp(lambda x: model(x, given[1]), (given[0],), (torch.ones_like(given[0]),)))
+
+    wanted = per_sample(), forward_derivative()
+    compact.apply(model)
+    assert same(per_sample(), wanted[0]) and same(forward_derivative(), wanted[1])
+    assert "a transform of torch.func is in force" in str(compact.report(model))
+
+
+def test_is_freed_without_a_collection():
+    model, given = network()
+    compact.apply(model)
+    step(model, given)
+    alive = weakref.ref(model)
+    gc.disable()
+    try:
+        del model
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
+def test_tensors_without_memory():
+    model, given = network()
+    with compact.saved_tensors("exact", model=model, lossless=True), torch.autograd.forward_ad.dual_level():
+        x = torch.autograd.forward_ad.make_dual(given[0], torch.ones_like(given[0]))
+        model(x, given[1])
+    with FakeTensorMode(allow_non_fake_inputs=True), compact.saved_tensors("exact", lossless=True):
+        (torch.relu(model.last.weight) @ torch.ones(16, 64) > 0).sum()

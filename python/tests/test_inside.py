@@ -110,7 +110,7 @@ def test_a_loss_in_eval_mode_says_so():
         (lambda m: compact.apply(m, "auto"), ValueError, "byte budget"),
         (lambda m: compact.saved_tensors("auto"), ValueError, "byte budget"),
         (lambda m: compact.saved_tensors(None), TypeError, "must be a preset's name, a path or a text, is a NoneType"),
-        (lambda m: compact.apply(nn.Linear(2, 2)), ValueError, "compact.saved_tensors"),
+        (lambda m: compact.apply(nn.ModuleList([nn.Linear(2, 2)])), ValueError, "has no forward pass"),
     ],
 )
 def test_mistakes(call, kind, text):

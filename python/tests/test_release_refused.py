@@ -107,6 +107,27 @@ def test_the_last_optimizer_has_the_parameters():
         old.step()
 
 
+class Around(torch.optim.Optimizer):
+    """As those that look ahead, it leaves the step to another one."""
+
+    def __init__(self, inside):
+        super().__init__(inside.param_groups, {})
+        self.base_optimizer = inside
+        self.param_groups = inside.param_groups
+
+    def step(self):
+        self.base_optimizer.step()
+
+
+def test_an_optimizer_around_one_that_releases():
+    net = Net()
+    before = [p.clone() for p in net.parameters()]
+    around = Around(compact.optim.AdamW(net, lr=0.1, release=True))
+    loss_of(net).backward()
+    around.step()
+    assert not same_bits(before, net.parameters())
+
+
 def test_an_optimizer_of_steps_beside_one_that_releases():
     """Its gradients would all have been used."""
     net = Net()

@@ -250,6 +250,26 @@ def test_policies_that_do_nothing_are_told():
             net(torch.ones(64, 64, requires_grad=True)).sum()
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_policy_that_only_rebuilds():
+    net = nn.Sequential(nn.Linear(64, 64), nn.SiLU(), nn.Linear(64, 64))
+    for policy in ("slot role:cheap = recompute", "slot *.input1 = keep\nslot role:cheap = recompute"):
+        with compact.saved_tensors(policy, model=net, least_elements=1) as saved:
+            net(torch.ones(64, 64)).sum().backward()
+        assert any(t.treatment == "recompute" for t in saved.report())
+
+
+def test_wrong_arguments():
+    for least in (None, 1.5, -1, 2**80, True):
+        with pytest.raises(ValueError, match="least_elements must be a number of elements"):
+            compact.saved_tensors("exact", least_elements=least)
+    with pytest.raises(ValueError, match="lossless must be True, False or None, is 'no'"):
+        compact.saved_tensors("exact", lossless="no")
+    with pytest.warns(UserWarning, match="preset recompute is for layers of compact.apply. .exact. rebuilds"):
+        with compact.saved_tensors("recompute"):
+            nn.Linear(64, 64)(torch.ones(64, 64))
+
+
 def test_lazy_modules_run_for_the_first_time():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(2))

@@ -81,6 +81,9 @@ class Conditional(unittest.TestCase):
                 text = (SOURCE / file).read_text()
                 todo += map(pathlib.Path, re.findall(r'^#include "((?:compact|tests|fuzz|cmake)/[^"]+)"', text, re.M))
             self.assertGreater(len(seen), 20)
+        # What no #include says: run by tests, compiled in, or doing the work.
+        for lane, path in (("older", "tests/optim/_oracle.py"), ("wheel", "presets"), ("compilers", "presets"), ("compilers", "scripts/syntax.py")):
+            self.assertIn(path, inputs[lane])
 
     def test_run_again_where_anything_has_changed(self):
         with tempfile.TemporaryDirectory() as name:

@@ -11,7 +11,7 @@ from torch import nn
 
 from ..base.log import Notes
 from ..base.policy import policy_text, presets
-from ..base.torch_private import top_saved_tensors_hooks
+from ..base.torch_private import top_saved_tensors_hooks, under_transform
 from .saved_tensors import saved_tensors, SavedTensorsReport
 
 
@@ -41,19 +41,24 @@ class NetworkState:
 
     def run(self, module: nn.Module, args: tuple, kwargs: dict) -> Any:
         own = type(module).forward
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() or torch.jit.is_tracing():
             return own(module, *args, **kwargs)
-        if top_saved_tensors_hooks(True) is not None:
-            reason = "other hooks of saved tensors are in force"
+        transform = under_transform()
+        if transform or top_saved_tensors_hooks(True) is not None:
+            reason = "a transform of torch.func is in force" if transform else "other hooks of saved tensors are in force"
             self.own[reason] = self.own.get(reason, 0) + 1
             self._notes.say(f"a pass of {type(module).__name__} is not held by its policy: {reason}")
             return own(module, *args, **kwargs)
         thread = threading.get_ident()
         if thread not in self._scopes:
-            self._scopes[thread] = saved_tensors(self.policy, model=module)
+            self._scopes[thread] = saved_tensors(self.policy)
         scope = self._scopes[thread]
-        with scope:
-            result = own(module, *args, **kwargs)
+        scope.model = module
+        try:
+            with scope:
+                result = own(module, *args, **kwargs)
+        finally:
+            scope.model = None  # a model is freed without a collection
         self._last = scope
         self.calls += 1
         return result

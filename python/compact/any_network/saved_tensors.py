@@ -16,7 +16,7 @@ from torch import nn, Tensor
 from torch.nn.parameter import is_lazy
 
 from ..base.library import classes, ops
-from ..base.policy import policy_text
+from ..base.policy import policy_text, presets
 from ..base.torch_private import pop_saved_tensors_hooks, push_saved_tensors_hooks, top_saved_tensors_hooks, version_of
 
 # Parts of parameters' names that come from wrappers of modules.
@@ -67,6 +67,8 @@ class SavedTensorsReport:
         lines = [f"{len(self.tensors)} saved tensors of {self.bytes:,} bytes, held in {self.stored:,}"]
         rows = [t for t in self.tensors if not t.parameter]
         width = max((len(t.name) for t in rows), default=0)
+        if rows:
+            lines.append(f"{'tensor':{width}}  {'bytes':>14}  {'held':>14}  how")
         for t in rows:
             held = "held above" if t.shared and not t.stored else f"{t.stored:,}"
             lines.append(f"{t.name:{width}}  {t.bytes:>14,}  {held:>14}  {t.treatment}")
@@ -81,6 +83,8 @@ class SavedTensorsReport:
                 f"{self.under_other_hooks} operations ran inside of other hooks of saved tensors (save_on_cpu, checkpoints), which "
                 "got what they saved: it is not counted here"
             )
+        if any(".CompiledFunction." in t.name for t in self.tensors):
+            lines.append("What regions of torch.compile save is held as it is, or in codes that lose nothing.")
         if any(".CheckpointFunction." in t.name for t in self.tensors):
             lines.append("What runs in reentrant checkpoints saves nothing until the backward pass runs it again.")
         return "\n".join(lines)
@@ -180,9 +184,13 @@ class saved_tensors:
     def __init__(self, policy: str | os.PathLike[str], model: nn.Module | None = None, *, least_elements: int = 1024, lossless: bool | None = None):
         if model is not None and not isinstance(model, nn.Module):
             raise ValueError(f"compact.saved_tensors: model must be a torch.nn.Module, is {type(model).__name__}")
+        if not isinstance(least_elements, int) or isinstance(least_elements, bool) or not 0 <= least_elements < 2**63:
+            raise ValueError(f"compact.saved_tensors: least_elements must be a number of elements, is {least_elements!r}")
+        if lossless not in (None, True, False):
+            raise ValueError(f"compact.saved_tensors: lossless must be True, False or None, is {lossless!r}")
         self._scope = classes.SavedTensors(policy_text(policy), least_elements, lossless)
         self._given = policy if isinstance(policy, str) else os.path.abspath(policy)
-        self._model = model
+        self.model = model
         self._pack = _pack_of(self._scope, least_elements)
         self._thread: int | None = None
         self._checked = False
@@ -196,7 +204,7 @@ class saved_tensors:
                 else f"other hooks of saved tensors are in force here ({getattr(top[0], '__qualname__', top[0])})"
             )
             raise RuntimeError(f"compact.saved_tensors: {whose}, and only the innermost would be called: leave them first")
-        self._scope.enter(*(_named_tensors(self._model) if self._model is not None else ([], [], [], [])))
+        self._scope.enter(*(_named_tensors(self.model) if self.model is not None else ([], [], [], [])))
         try:
             push_saved_tensors_hooks(self._pack, _unpack)
         except BaseException:
@@ -234,15 +242,19 @@ class saved_tensors:
         if not rows:
             return
         self._checked = True
+        idle = None
         try:
-            ops.check_patterns(self._given, [row[0] for row in rows], [row[1] for row in rows], [])
+            # `cheap` is the role of what is rebuilt, whatever the operation that saved it.
+            ops.check_patterns(self._given, [row[0] for row in rows] + [""], [row[1] for row in rows] + ["cheap"], [])
         except ValueError as error:
-            warnings.warn(f"compact.saved_tensors: {error}", stacklevel=3)
-            return
-        if ops.policy_text(self._given) and all(row[2] in ("keep", "parameter") for row in rows):
+            idle = f"preset {self._given} is for layers of compact.apply" if self._given in presets() else str(error)
+        if idle is None and ops.policy_text(self._given) and all(row[2] in ("keep", "parameter") for row in rows):
+            compiled = any(".CompiledFunction." in row[0] for row in rows)
+            idle = "the policy leaves all that this network saves as it is" + ", which is what compiled regions save" * compiled
+        if idle is not None:
             warnings.warn(
-                "compact.saved_tensors: the policy leaves all that this network saves as it is: gact-l1 and texts with codecs "
-                "(slot * = quantize:bits=8) do not, exact only where cheap operations made it; recompute is for compact.apply",
+                f'compact.saved_tensors: {idle}. "exact" rebuilds what cheap operations made, "gact-l1" and texts with codecs '
+                "(slot * = quantize:bits=8) hold codes",
                 stacklevel=3,
             )
 

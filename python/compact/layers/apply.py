@@ -72,6 +72,8 @@ def _asked_for(policy: Any, budget: Any, batch: Any, chunked_loss: bool, setting
         raise ValueError("compact.apply: give a policy or a budget, not both")
     if budget is not None and batch is None:
         raise ValueError('compact.apply: a budget needs the batch that it is for: apply(model, budget="10GiB", batch=(8, 2048))')
+    if batch is not None and not automatic:
+        raise ValueError('compact.apply: batch: only with a budget: apply(model, budget="10GiB", batch=(8, 2048))')
     if automatic != (budget is not None) or automatic != (batch is not None):
         raise ValueError('compact.apply: policy "auto" takes a byte budget and a batch: apply(model, budget="10GiB", batch=(8, 2048))')
     if automatic and not chunked_loss:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import numbers
 import threading
 from typing import Any
 
@@ -168,9 +169,9 @@ def linear_cross_entropy(
             raise TypeError(f"compact.linear_cross_entropy: {name} must be a tensor, is a {type(x).__name__}")
     if weight.dim() != 2 or weight.numel() == 0 or hidden.dim() == 0:
         raise ValueError(f"compact.linear_cross_entropy: hidden must be [..., width] and weight [vocabulary, width], are {[*hidden.shape]}, {[*weight.shape]}")
-    if not isinstance(tokens, int) or tokens < 0:
+    if not isinstance(tokens, numbers.Integral) or tokens < 0:
         raise ValueError(f"compact.linear_cross_entropy: tokens must be a whole number from 0 on, is {tokens!r}")
-    kind = kind_of(hidden)
+    tokens, kind = int(tokens), kind_of(hidden)
     if torch.is_autocast_enabled(kind):
         dtype = torch.get_autocast_dtype(kind)
         hidden, weight = hidden.to(dtype), weight.to(dtype)

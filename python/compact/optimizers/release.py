@@ -29,8 +29,11 @@ def owner_of(p: torch.Tensor) -> Release | None:
 @torch.compiler.disable
 def check_owners(optimizer: Any, *_: Any) -> None:
     """Throws RuntimeError where the optimizer has a parameter that another one updates inside the backward pass."""
-    own = getattr(getattr(optimizer, "optimizer", optimizer), "_release", None)  # accelerate wraps it
-    for group in optimizer.param_groups if _owners else ():
+    if not _owners:
+        return
+    inside = (optimizer, *(o for o in vars(optimizer).values() if isinstance(o, torch.optim.Optimizer)))  # wrappers have one
+    own = next((o._release for o in inside if getattr(o, "_release", None) is not None), None)
+    for group in optimizer.param_groups:
         for p in group["params"]:
             owner = owner_of(p) if p.requires_grad or p.grad is not None else None
             if owner not in (None, own):

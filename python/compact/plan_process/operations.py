@@ -10,6 +10,10 @@ import torch
 from ..base.library import ops, prepare_planning
 from ..base.torch_private import has_kernel, let_meta_have_updates, take_meta_kernels
 
+_WITH_NUMBERS = (
+    *("mul", "multiply", "div", "divide", "true_divide", "mul_", "multiply_", "div_", "divide_", "true_divide_"),
+    *("__mul__", "__rmul__", "__imul__", "__truediv__", "__itruediv__"),
+)
 _kept = []  # registrations live as long as this process
 
 
@@ -28,21 +32,32 @@ def use(device: str, gpu: tuple[str, int, int, int]) -> None:
             library.impl(op, function)
     let_meta_have_updates(of_lists=device == "cuda")  # on a GPU optimizers update lists of tensors by default
     for owner in (torch, torch.Tensor) if device == "cpu" else ():
-        for name in ("mul", "multiply", "div", "divide", "true_divide", "__mul__", "__rmul__", "__truediv__"):
+        for name in _WITH_NUMBERS:
             if hasattr(owner, name):
                 setattr(owner, name, _keeping_number(getattr(owner, name)))
 
 
 def _keeping_number(own: Callable) -> Callable:
-    """An operation whose backward pass reads its second operand: of a number it keeps a tensor of 8 bytes on the CPU."""
+    """An operation whose backward pass reads its operands: of a number it keeps a tensor of 8 bytes on the CPU."""
 
-    def function(x: Any, other: Any, *args: Any, **kwargs: Any) -> Any:
-        if type(other) in (int, float) and isinstance(x, torch.Tensor) and x.is_meta and x.requires_grad and torch.is_grad_enabled():
-            other = torch.empty((), dtype=torch.float64, device="meta")
-            ops.make_number(other)
-        return own(x, other, *args, **kwargs)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        tensors = [t for t in (*args[:2], kwargs.get("input"), kwargs.get("other")) if isinstance(t, torch.Tensor)]
+        if any(t.is_meta and t.requires_grad for t in tensors) and torch.is_grad_enabled():
+            args = tuple(_number() if _is_number(a) else a for a in args[:2]) + args[2:]
+            kwargs = {k: _number() if k in ("input", "other") and _is_number(a) else a for k, a in kwargs.items()}
+        return own(*args, **kwargs)
 
     return function
+
+
+def _is_number(a: Any) -> bool:
+    return isinstance(a, (int, float)) and not isinstance(a, bool)
+
+
+def _number() -> torch.Tensor:
+    number = torch.empty((), dtype=torch.float64, device="meta")
+    ops.make_number(number)
+    return number
 
 
 def _in_cpp(name: str) -> bool:

@@ -283,5 +283,5 @@ def _sent_batch(batch: Any, length: int | None) -> bytes | tuple[int, int | None
     samples, tokens = (batch, length) if isinstance(batch, int) else (*batch, length)[:2]
     for number in (samples, tokens):
         if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number <= 0):
-            raise ValueError(f"compact.plan: batch must be positive whole numbers, is {batch!r}, {length!r}")
+            raise ValueError(f"compact.plan: batch must be positive whole numbers, is {batch!r}")
     return samples, tokens
