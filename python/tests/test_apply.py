@@ -10,8 +10,6 @@ from _reasons import reasons
 from conftest import MODELS, applied, error, gradients, inputs, make
 import pytest
 import torch
-from torch import nn
-import transformers
 
 import compact
 
