@@ -38,11 +38,14 @@ inline std::vector<at::Tensor> values_of(const Graph& graph) {
 
 struct Held {
   int64_t plain = 0, held = 0;  // bytes of saved tensors, as they are and as they are held
+  int64_t span = 0;             // that are rebuilt at a time under a budget
 };
 
 // `forward` makes new leaves of the same values every time; `after`: between scope and backward.
 inline Held expect_same_bits(const std::function<Graph()>& forward,
-                             const std::function<void(const Graph&)>& after = {}) {
+                             const std::function<void(const Graph&)>& after = {},
+                             const SavedTensorOptions& options = {.parameters = {},
+                                                                  .least_elements = 0}) {
   at::manual_seed(7);
   const Graph plain = forward();
   if (after) after(plain);
@@ -52,10 +55,10 @@ inline Held expect_same_bits(const std::function<Graph()>& forward,
   Graph graph;
   Held held;
   {
-    SavedTensorScope scope(kRebuild, {.least_elements = 0});
+    SavedTensorScope scope(kRebuild, options);
     graph = forward();
     const SavedTensorReport report = scope.report();
-    held = {report.bytes(), report.stored()};
+    held = {report.bytes(), report.stored(), report.span};
     EXPECT_EQ(scope.live_bytes(), held.held);
   }
   if (after) after(graph);

@@ -15,6 +15,7 @@ namespace compact {
 namespace {
 
 constexpr int kDeepest = 40;  // operations from what is held to what is rebuilt
+constexpr int kLongest = 400;  // the same where heavy ones run again, too
 
 // The stream that this thread's work for the device goes to.
 uint64_t stream_of(c10::Device device) {
@@ -24,6 +25,17 @@ uint64_t stream_of(c10::Device device) {
 }
 
 const void* key_of(const at::Tensor& t) { return t.storage().unsafeGetStorageImpl(); }
+
+// Bytes that could be moved in the time of its products.
+int64_t heavy_work(const OpRule& rule, const Record& record, const TapeNode& result, bool on_cpu) {
+  constexpr double kOnCpu = 5, kOnGpu = 130;  // floating-point operations for a byte
+  c10::SmallVector<c10::IntArrayRef, 4> sizes;
+  for (const Record::Input& input : record.inputs) sizes.push_back(input.geometry.sizes);
+  const bool transposed =
+      rule.heavy == OpRule::Heavy::kConvolution && record.arguments[6].toBool();
+  return static_cast<int64_t>(products_of(rule, sizes, result.geometry.sizes, transposed) /
+                              (on_cpu ? kOnCpu : kOnGpu));
+}
 
 bool runs_backward() { return torch::autograd::get_current_graph_task_id() != -1; }
 
@@ -130,12 +142,16 @@ std::unique_ptr<OpTape::Call> OpTape::begin(const OpRule& rule,
   const Rebuild::Lock lock(*rebuild_);
   ++calls_;
   std::shared_ptr<Record> record;
-  if (notes && rule.again) {
+  const bool heavy =
+      rule.heavy != OpRule::Heavy::kNo && rebuild_->options().budgeted && is_settled(rule, arguments);
+  if (notes && (rule.again || heavy)) {
     record = std::make_shared<Record>(Record{.op = rule.op});
     record->arguments.reserve(arguments.size());
     record->threads = at::get_num_threads();
     record->grad_mode = c10::GradMode::is_enabled();
     record->mkldnn = at::globalContext().userEnabledMkldnn();
+    record->heavy = heavy;
+    if (heavy) record->precision = precision_settings();
   }
   // A mode may do anything in place of the operation.
   bool runs_again = record != nullptr && !c10::impl::TorchDispatchModeTLS::any_modes_set();
@@ -279,7 +295,8 @@ void OpTape::end(std::unique_ptr<Call> call, c10::ArrayRef<const c10::IValue> re
   Record& record = *call->record;
   int depth = 0;
   for (const Record::Input& in : record.inputs) depth = std::max(depth, in.node->depth);
-  if (depth >= kDeepest) return;
+  if (depth >= (rebuild_->options().budgeted ? kLongest : kDeepest)) return;
+  if (record.heavy) record.traffic += heavy_work(*call->rule, record, *made.front().node, call->inputs[0].is_cpu());
   for (const Made& m : made) record.traffic += m.node->bytes;
   bool any = false;
   for (const Made& m : made) {
@@ -325,7 +342,7 @@ std::optional<OpTape::Saved> OpTape::save(const at::Tensor& t, size_t row, bool 
   }
   rebuild_->add_row(row);
   const bool shared = n->saved || n->saved_before;
-  rebuild_->save(*n, row, whole);
+  rebuild_->save(*n, row, whole, calls_);
   const int64_t bytes = n->external ? std::min(n->geometry.bytes(), n->bytes) : n->bytes;
   return Saved{std::make_shared<SavedNode>(rebuild_, std::move(n), t), bytes, shared};
 }
@@ -333,6 +350,16 @@ std::optional<OpTape::Saved> OpTape::save(const at::Tensor& t, size_t row, bool 
 Rebuild::Row OpTape::row(size_t row) const {
   const Rebuild::Lock lock(*rebuild_);
   return row < rebuild_->rows().size() ? rebuild_->rows()[row] : Rebuild::Row{};
+}
+
+bool OpTape::keep_within(int64_t budget) {
+  const Rebuild::Lock lock(*rebuild_);
+  return rebuild_->keep_within(budget);
+}
+
+int64_t OpTape::span() const {
+  const Rebuild::Lock lock(*rebuild_);
+  return rebuild_->span();
 }
 
 void OpTape::close() {

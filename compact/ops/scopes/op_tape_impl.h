@@ -68,6 +68,9 @@ class OpTape {
   std::optional<Saved> save(const at::Tensor& t, size_t row, bool whole, const Treatment& codes,
                             std::optional<int64_t> limit);
   Rebuild::Row row(size_t row) const;
+  // Rebuild's, of what was saved until now.
+  bool keep_within(int64_t budget);
+  int64_t span() const;
   // The forward pass is over.
   void close();
 

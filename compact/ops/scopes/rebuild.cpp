@@ -12,6 +12,7 @@
 namespace compact {
 namespace {
 
+constexpr int kFarthest = 60;  // operations from what is held to what is rebuilt of it
 constexpr int kMostFollowers = 6;  // operations between an anchor and what is released for it
 
 c10::Storage copy_of(const c10::Storage& storage) {
@@ -114,7 +115,7 @@ Rebuild::Choice Rebuild::inputs_of(const Record& record, Memo& memo, int depth) 
 
 bool Rebuild::is_worth(const TapeNode& n, const Record& record, const Choice& choice) const {
   const double moved = options_.gain * static_cast<double>(record.traffic);
-  return choice.possible && choice.work <= options_.most_work * n.bytes &&
+  return choice.possible && (letting_go_ || choice.work <= options_.most_work * n.bytes) &&
          static_cast<double>(choice.bytes) + moved < static_cast<double>(bytes_to_hold(n));
 }
 
@@ -122,19 +123,23 @@ bool Rebuild::is_worth(const TapeNode& n, const Record& record, const Choice& ch
 Rebuild::Choice Rebuild::best(TapeNode& n, Memo& memo, int depth) {
   if (n.free) return {.possible = !n.stale && (n.count > 0 || !n.weak.expired())};
   if (n.count > 0) {
+    // What is saved itself is rebuilt anyway, and then near.
+    const bool anyway = options_.budgeted && n.handles > 0;
     // Where others write beside what is needed of it, the rest of its storage is another content.
     const bool whole = n.mode == TapeNode::Mode::kRecipe || n.codes.defined() ||
                        (n.own ? !n.partial : !n.stale && !is_foreign(n));
-    return {.possible = whole, .work = n.mode == TapeNode::Mode::kRecipe ? n.work : 0};
+    return {.possible = whole, .work = n.mode == TapeNode::Mode::kRecipe && !anyway ? n.work : 0};
   }
   if (const auto known = memo.find(&n); known != memo.end()) return known->second;
   Choice choice;
   if (n.is_there() && (!n.external || (n.bytes <= options_.least && !is_foreign(n)))) {
     choice = {.possible = true, .bytes = bytes_to_hold(n), .held = {&n}};
   }
-  if (n.record && !n.pinned && (n.bytes > options_.least || !choice.possible)) {
+  if (may_run(n.record) && !n.pinned && depth < kFarthest &&
+      (n.bytes > options_.least || !choice.possible)) {
     const Choice again = inputs_of(*n.record, memo, depth);
-    const bool affordable = again.possible && again.work <= options_.most_work * n.bytes;
+    const bool affordable =
+        again.possible && (letting_go_ || again.work <= options_.most_work * n.bytes);
     if (choice.possible ? is_worth(n, *n.record, again) : affordable) choice = again;
   }
   memo.emplace(&n, choice);
@@ -144,15 +149,19 @@ Rebuild::Choice Rebuild::best(TapeNode& n, Memo& memo, int depth) {
 std::optional<int64_t> Rebuild::recipe_bytes(TapeNode& n,
                                              const std::shared_ptr<const Record>& record) {
   if (n.count > 0) return 0;
-  if (!record || n.pinned) return std::nullopt;
+  if (!may_run(record) || n.pinned) return std::nullopt;
   Memo memo;
   const Choice again = inputs_of(*record, memo, 0);
   if (!is_worth(n, *record, again)) return std::nullopt;
   return again.bytes;
 }
 
-void Rebuild::save(TapeNode& n, size_t row, bool whole) {
+void Rebuild::save(TapeNode& n, size_t row, bool whole, uint64_t reader) {
   row_ = row;
+  if (options_.budgeted && std::ranges::find(n.readers, reader) == n.readers.end()) {
+    n.readers.push_back(reader);
+    saved_by_[reader].push_back(n.weak_from_this());
+  }
   n.pinned |= whole;
   if (!n.saved) {
     if (n.count > 0) {
@@ -235,7 +244,10 @@ void Rebuild::hold(TapeNode& n) {
 }
 
 void Rebuild::drop(TapeNode& n) {
-  if (n.memory) trash_.storages.push_back(std::exchange(n.memory, {}));
+  if (n.memory) {
+    if (n.memory.use_count() == 1) freeing_ += n.memory->bytes;
+    trash_.storages.push_back(std::exchange(n.memory, {}));
+  }
   if (n.codes.defined()) {
     *live_ -= n.held_bytes;
     trash_.codes.push_back(std::exchange(n.codes, {}));
@@ -270,10 +282,16 @@ void Rebuild::release_followers(TapeNode& anchor) {
 }
 
 void Rebuild::decide_again(TapeNode& n) {
-  if (n.count == 0 || n.mode != TapeNode::Mode::kHeld || !n.record || n.pinned || closed_ ||
-      n.bytes <= options_.least) {
+  if (n.count == 0 || n.mode != TapeNode::Mode::kHeld || !n.record || n.record->heavy ||
+      n.pinned || closed_ || n.bytes <= options_.least) {
     return;
   }
+  const auto letting_go = std::exchange(letting_go_, false);
+  decide_cheaply(n);
+  letting_go_ = letting_go;
+}
+
+void Rebuild::decide_cheaply(TapeNode& n) {
   Memo memo;
   if (!is_worth(n, *n.record, inputs_of(*n.record, memo, 0))) return;
   row_ = n.row;
@@ -352,6 +370,7 @@ void Rebuild::close() {
   }
   held_ = {};
   originals_.clear();
+  saved_by_.clear();
   closed_ = true;
 }
 

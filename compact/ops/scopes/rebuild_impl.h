@@ -65,6 +65,8 @@ struct Record {
   int threads = 1;        // bits may depend on how work was shared out
   bool grad_mode = true;  // which kernels may ask for
   bool mkldnn = true;     // whether it may be used
+  bool heavy = false;     // runs again under a budget only
+  uint64_t precision = 0;  // of a heavy one: precision_settings()
 };
 
 // One content of one storage. Views of it are geometry only.
@@ -116,6 +118,7 @@ struct TapeNode : std::enable_shared_from_this<TapeNode> {
   at::ScalarType coded = at::kByte;
   int64_t coded_bytes = -1, held_bytes = 0, work = 0;
   size_t row = 0;  // of the report
+  c10::SmallVector<uint64_t, 2> readers;  // calls that saved it
 };
 
 struct RebuildOptions {
@@ -123,6 +126,7 @@ struct RebuildOptions {
   int64_t most_work = 16;  // bytes to move for a byte that is not held
   double gain = 1.0 / 64;  // of what is not held, for a byte to move
   uint64_t near = 80;      // calls back from what is asked for: kept for its other readers
+  bool budgeted = false;   // heavy operations may run again, where a budget asks for it
 };
 
 // Several threads may call at a time, each beneath a Lock.
@@ -137,6 +141,7 @@ class Rebuild {
     explicit Lock(Rebuild& rebuild) : rebuild_(rebuild), lock_(rebuild.mutex_) {}
     ~Lock() {
       const Trash trash = std::exchange(rebuild_.trash_, {});
+      rebuild_.freeing_ = 0;
       lock_.unlock();
     }
     Lock(const Lock&) = delete;
@@ -146,8 +151,15 @@ class Rebuild {
     std::unique_lock<std::mutex> lock_;
   };
 
-  // A tensor of the node was saved; `whole`: hold it whatever could be done.
-  void save(TapeNode& n, size_t row, bool whole);
+  const RebuildOptions& options() const { return options_; }
+  // A tensor of the node was saved by a call; `whole`: hold it whatever could be done.
+  void save(TapeNode& n, size_t row, bool whole, uint64_t reader);
+  // Until what is held, and what lives beside it at a time while it is rebuilt, is within so many
+  // bytes, what costs least time for its bytes is rebuilt in place of being held. Returns whether
+  // it is.
+  bool keep_within(int64_t budget);
+  // Bytes of the largest part that is rebuilt at a time.
+  int64_t span() const { return span_; }
   // Bytes that would be held beside what is held already, were it rebuilt so; nullopt: it cannot
   // be.
   std::optional<int64_t> recipe_bytes(TapeNode& n, const std::shared_ptr<const Record>& record);
@@ -184,6 +196,17 @@ class Rebuild {
   using Memo = std::unordered_map<TapeNode*, Choice>;
   using Local = std::unordered_map<TapeNode*, c10::Storage>;
 
+  // Whether the operation may run again: heavy ones only where something is let go for a budget.
+  bool may_run(const std::shared_ptr<const Record>& record) const {
+    return record && (!record->heavy || letting_go_);
+  }
+  struct Offer {
+    double cost = 0;  // work for a byte that is freed
+    TapeNodePtr node;
+  };
+  // What letting go of a held node would cost; nullopt: it cannot be, or frees nothing.
+  std::optional<Offer> offer(const TapeNodePtr& n, int64_t* span);
+  int64_t span_of(TapeNode& n, const Choice& choice) const;
   Choice best(TapeNode& n, Memo& memo, int depth);
   Choice inputs_of(const Record& record, Memo& memo, int depth);
   std::shared_ptr<HeldStorage> original(const TapeNode& n) const;
@@ -195,6 +218,7 @@ class Rebuild {
   void drop(TapeNode& n);
   void make_recipe(TapeNode& n);
   void release_inputs(TapeNode& n);
+  void decide_cheaply(TapeNode& n);
   void release_followers(TapeNode& n);
   bool needs_any(const TapeNode& n, c10::ArrayRef<Geometry> written) const;
   void check(const TapeNode& n) const;
@@ -211,6 +235,10 @@ class Rebuild {
   std::vector<std::weak_ptr<TapeNode>> held_;
   std::vector<Row> rows_;
   size_t row_ = 0;  // of what is being saved
+  // Under a budget: what each call saved; the largest span, and how large one may be.
+  std::unordered_map<uint64_t, std::vector<std::weak_ptr<TapeNode>>> saved_by_;
+  int64_t span_ = 0, most_span_ = 0, freeing_ = 0;
+  bool letting_go_ = false;
   bool closed_ = false;
 };
 

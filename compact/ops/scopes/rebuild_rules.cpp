@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/ops/scopes/rebuild_rules_impl.h"
 
+#include <ATen/Context.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
@@ -68,6 +69,24 @@ constexpr std::string_view kAgain[] = {
 };
 static_assert(std::ranges::is_sorted(kAgain));
 
+struct Heavy {
+  std::string_view name;
+  OpRule::Heavy kind;
+  size_t matrix = 0;
+  int dropout = -1;
+};
+constexpr Heavy kHeavy[] = {
+    {"aten::mm", OpRule::Heavy::kProduct},
+    {"aten::bmm", OpRule::Heavy::kProduct},
+    {"aten::addmm", OpRule::Heavy::kProduct, 1},
+    {"aten::baddbmm", OpRule::Heavy::kProduct, 1},
+    {"aten::convolution", OpRule::Heavy::kConvolution},
+    {"aten::_scaled_dot_product_flash_attention_for_cpu", OpRule::Heavy::kAttention, 0, 3},
+    {"aten::_scaled_dot_product_flash_attention", OpRule::Heavy::kAttention, 0, 3},
+    {"aten::_scaled_dot_product_efficient_attention", OpRule::Heavy::kAttention, 0, 5},
+    {"aten::_scaled_dot_product_cudnn_attention", OpRule::Heavy::kAttention, 0, 5},
+};
+
 constexpr OpRule::Statistics kStatistics[] = {
     {"aten::native_batch_norm", 3, 5},        {"aten::cudnn_batch_norm", 3, 5},
     {"aten::miopen_batch_norm", 3, 5},        {"aten::batch_norm_update_stats", 1, -1},
@@ -96,6 +115,12 @@ OpRule make_rule(const c10::OperatorHandle& op) {
                !op.hasTag(at::Tag::nondeterministic_seeded) &&
                (op.hasTag(at::Tag::pointwise) ||
                 std::ranges::binary_search(kAgain, name.substr(kAten.size())));
+  const auto heavy = std::ranges::find(kHeavy, name, &Heavy::name);
+  if (heavy != std::end(kHeavy) && schema.overload_name().empty() && !elsewhere) {
+    rule.heavy = heavy->kind;
+    rule.matrix = heavy->matrix;
+    rule.dropout = heavy->dropout;
+  }
   const auto statistics = std::ranges::find(kStatistics, name, &OpRule::Statistics::name);
   if (statistics != std::end(kStatistics)) rule.statistics = &*statistics;
   return rule;
@@ -117,6 +142,45 @@ bool is_cast(const OpRule& rule, c10::ArrayRef<const c10::IValue> arguments) {
     if (value.isTensor()) return casts(value.toTensor());
     return value.isTensorList() && std::ranges::any_of(value.toTensorVector(), casts);
   });
+}
+
+bool is_settled(const OpRule& rule, c10::ArrayRef<const c10::IValue> arguments) {
+  return rule.dropout < 0 || (arguments[static_cast<size_t>(rule.dropout)].isDouble() &&
+                              arguments[static_cast<size_t>(rule.dropout)].toDouble() == 0);
+}
+
+double products_of(const OpRule& rule, c10::ArrayRef<c10::IntArrayRef> inputs,
+                   c10::IntArrayRef result, bool transposed) {
+  const auto count = [](c10::IntArrayRef sizes) {
+    return static_cast<double>(c10::multiply_integers(sizes));
+  };
+  const c10::IntArrayRef first = inputs[rule.matrix], second = inputs[rule.matrix + 1];
+  switch (rule.heavy) {
+    case OpRule::Heavy::kProduct: return 2 * count(result) * static_cast<double>(first.back());
+    case OpRule::Heavy::kConvolution:  // of a window, for each place of the smaller channels' map
+      return 2 * count(transposed ? first : result) * count(second.slice(1));
+    case OpRule::Heavy::kAttention:
+      return 4 * count(first) * static_cast<double>(second[second.size() - 2]);
+    case OpRule::Heavy::kNo: break;
+  }
+  return 0;
+}
+
+uint64_t precision_settings() {
+  const at::Context& context = at::globalContext();
+  uint64_t all = 0;
+  for (const auto backend : {at::Float32Backend::CUDA, at::Float32Backend::MKLDNN}) {
+    for (const auto op : {at::Float32Op::CONV, at::Float32Op::MATMUL}) {
+      all = 8 * all + static_cast<uint64_t>(context.float32Precision(backend, op));
+    }
+  }
+  all = 4 * all + static_cast<uint64_t>(context.allowFP16ReductionCuBLAS());
+  all = 4 * all + static_cast<uint64_t>(context.allowBF16ReductionCuBLAS());
+  for (const bool flag : {context.benchmarkCuDNN(), context.deterministicCuDNN(),
+                          context.deterministicAlgorithms(), context.allowFP16ReductionCPU()}) {
+    all = 2 * all + static_cast<uint64_t>(flag);
+  }
+  return all;
 }
 
 const OpRule* rule_of(const at::RecordFunction& f) {

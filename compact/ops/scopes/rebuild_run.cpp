@@ -132,6 +132,10 @@ c10::Storage Rebuild::run(TapeNode& n, const TapeNode& target, Local& local) {
     views.push_back(view_of(at->second, input.geometry));
     put(stack, input, views.back());
   }
+  TORCH_CHECK(!record->heavy || record->precision == precision_settings(), "[saved tensors] ",
+              record->op.schema().name(),
+              " is run again for the backward pass, and settings of its precision or algorithms "
+              "(float32_matmul_precision, allow_tf32, cudnn.benchmark, ...) have changed since");
   {
     const Threads threads(record->threads);
     const Mkldnn mkldnn(record->mkldnn);

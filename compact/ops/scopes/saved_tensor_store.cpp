@@ -92,6 +92,7 @@ void SavedTensorStore::begin(Named parameters, Named buffers, uint64_t noise) {
   start_tape();
   saved_.clear();
   rounded_ = false;
+  saved_bytes_ = span_ = 0;
   entries_.clear();
   made_again_.clear();
 }
@@ -108,7 +109,7 @@ void SavedTensorStore::forget() {
 
 SavedTensorReport SavedTensorStore::report() const {
   const std::lock_guard lock(mutex_);
-  return {taped_rows()};
+  return {taped_rows(), tape_ ? tape_->span() : span_};
 }
 
 bool SavedTensorStore::rounded() const {
@@ -132,6 +133,7 @@ HeldTensor SavedTensorStore::pack(const at::Tensor& t, bool again) {
   if (attends && !op->attention) op->attention = std::make_shared<FusedAttention>(*op);
   const std::lock_guard lock(mutex_);
   held.memory_ = hold(t, held.strided_, again);
+  keep_budget();
   if (attends) op->attention->note(t, held);
   return held;
 }

@@ -95,6 +95,7 @@ class SavedTensorStore {
   void start_tape();
   void stop_tape();
   std::vector<SavedTensor> taped_rows() const;
+  void keep_budget();
   std::shared_ptr<Memory> hold(const at::Tensor& t, bool strided, bool again);
   // Where the tape knows the tensor: that, or what is held of it.
   std::shared_ptr<Memory> on_tape(const at::Tensor& t, SavedTensor& row, const Treatment& how);
@@ -115,6 +116,7 @@ class SavedTensorStore {
   std::unique_ptr<SavedTensorNames> names_;
   std::vector<SavedTensor> saved_;
   bool rounded_ = false;
+  int64_t saved_bytes_ = 0, span_ = 0;  // of this pass
   std::map<Key, Entry> entries_;
   std::map<const void*, c10::weak_intrusive_ptr<c10::StorageImpl>> made_again_;
   std::shared_ptr<std::atomic<int64_t>> live_;

@@ -12,6 +12,7 @@ void SavedTensorStore::start_tape() {
   const auto parameter = [this](const void* storage) { return names_->parameter(storage); };
   RebuildOptions options;
   options.least = 4 * options_.least_elements;  // of 4 bytes each
+  options.budgeted = options_.budget > 0 || options_.budget_part > 0;
   tape_ = std::make_shared<OpTape>(options, live_, parameter);
 }
 
@@ -19,8 +20,23 @@ void SavedTensorStore::stop_tape() {
   if (!tape_) return;
   tape_->close();
   saved_ = taped_rows();
+  span_ = tape_->span();
   taped_.clear();
   tape_ = nullptr;
+}
+
+void SavedTensorStore::keep_budget() {
+  if (!tape_ || saved_.empty()) return;
+  const SavedTensor& last = saved_.back();
+  if (!last.shared && !last.parameter) saved_bytes_ += last.bytes;
+  if (options_.budget_part > 0) {
+    tape_->keep_within(
+        static_cast<int64_t>(options_.budget_part * static_cast<double>(saved_bytes_)));
+  }
+  if (options_.budget == 0 || tape_->keep_within(options_.budget)) return;
+  fail("[saved tensors] a budget of ", options_.budget, " bytes cannot be kept: ", *live_,
+       " are held at `", last.name, "`, and ", tape_->span(),
+       " more live while others are rebuilt; nothing that is left can be rebuilt in fewer");
 }
 
 std::vector<SavedTensor> SavedTensorStore::taped_rows() const {

@@ -37,6 +37,11 @@ struct SavedTensorOptions {
   int64_t least_elements = 1024;  // smaller tensors are kept
   bool lossless = true;           // bits for booleans and two values; narrow indices
   uint64_t noise = 0;             // key of stochastic rounding; to differ from step to step
+  // Beside `slot role:cheap = recompute`: bytes of what is held and of what is rebuilt at a time. To
+  // keep within it, products, convolutions and attention run again, too. 0: there is none. A pass
+  // that cannot be kept within it throws InputError.
+  int64_t budget = 0;
+  double budget_part = 0;  // or a part of the bytes that are saved, over 0 and below 1
 };
 
 // One tensor that autograd saved.
@@ -58,6 +63,7 @@ struct SavedTensorReport {
   std::vector<SavedTensor> tensors;  // in the order of saving
   int64_t bytes() const;             // distinct tensors, parameters excluded, as they are
   int64_t stored() const;
+  int64_t span = 0;  // bytes that are rebuilt at a time, at most, where a budget asked for it
   // Bytes that are kept though the policy says codecs, by the operations that read them exactly.
   std::map<std::string, int64_t> exact_for() const;
 };

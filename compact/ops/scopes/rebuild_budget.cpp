@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rebuild's third part: a budget of bytes. Online and greedy by time for a byte, as in DTR (Kirisame
+// et al. 2021), but what is let go is limited by the bytes that are rebuilt at a time, and nothing
+// is let go in the backward pass.
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+
+#include "compact/ops/scopes/rebuild_impl.h"
+
+namespace compact {
+namespace {
+
+constexpr double kMostSpan = 0.6;  // of the budget
+constexpr int64_t kParts = 64;     // of the budget, one of which is freed at a time
+
+}  // namespace
+
+// Bytes that live at a time while the node is rebuilt: what it is made of, what is made of it, and
+// what the same operations read beside these.
+int64_t Rebuild::span_of(TapeNode& n, const Choice& choice) const {
+  std::unordered_set<const TapeNode*> seen{&n};
+  std::vector<std::pair<const TapeNode*, bool>> left{{&n, true}};
+  int64_t sum = n.bytes;
+  const auto visit = [&](const TapeNode& m, bool made_of_it) {
+    const bool unneeded = m.count == 0 && !m.free && m.record &&
+                          std::ranges::find(choice.held, &m) == choice.held.end();
+    if (m.mode != TapeNode::Mode::kRecipe && !(unneeded && !made_of_it)) return;
+    if (!seen.insert(&m).second) return;
+    sum += m.bytes;
+    left.emplace_back(&m, made_of_it);
+  };
+  while (!left.empty() && sum <= most_span_) {
+    const auto [m, made_of_it] = left.back();
+    left.pop_back();
+    for (const Record::Input& input : m->record->inputs) visit(*input.node, false);
+    if (made_of_it) {
+      for (const auto& weak : m->follow) {
+        if (const TapeNodePtr follower = weak.lock()) visit(*follower, true);
+      }
+    }
+    for (const uint64_t reader : m->readers) {
+      const auto saved = saved_by_.find(reader);
+      if (saved == saved_by_.end()) continue;
+      for (const auto& weak : saved->second) {
+        const TapeNodePtr beside = weak.lock();
+        if (beside && beside->mode == TapeNode::Mode::kRecipe) visit(*beside, false);
+      }
+    }
+  }
+  return sum;
+}
+
+std::optional<Rebuild::Offer> Rebuild::offer(const TapeNodePtr& n, int64_t* span) {
+  if (!n || n->count == 0 || n->mode != TapeNode::Mode::kHeld || !n->record || n->pinned ||
+      n->bytes <= options_.least || (n->memory && n->memory.use_count() > 1)) {
+    return std::nullopt;
+  }
+  Memo memo;
+  memo.emplace(n.get(), Choice());  // it is not made of itself
+  const Choice again = inputs_of(*n->record, memo, 0);
+  const int64_t freed = n->held_bytes - again.bytes;
+  if (!again.possible || freed <= 0) return std::nullopt;
+  *span = span_of(*n, again);
+  if (*span > most_span_) return std::nullopt;
+  return Offer{static_cast<double>(again.work) / static_cast<double>(freed), n};
+}
+
+bool Rebuild::keep_within(int64_t budget) {
+  const auto over = [&] { return *live_ - freeing_ + span_ - budget; };
+  if (closed_ || over() <= 0) return true;
+  most_span_ = std::max(most_span_, budget / 16);
+  const auto letting_go = std::exchange(letting_go_, true);
+  while (over() > 0) {
+    std::vector<Offer> offers;
+    int64_t span = 0;
+    for (const auto& weak : held_) {
+      if (auto one = offer(weak.lock(), &span)) offers.push_back(*std::move(one));
+    }
+    if (offers.empty()) {
+      const auto larger = most_span_ + most_span_ / 2;
+      if (static_cast<double>(larger) > kMostSpan * static_cast<double>(budget)) break;
+      most_span_ = larger;
+      continue;
+    }
+    std::ranges::sort(offers, {}, &Offer::cost);
+    const int64_t enough = -budget / kParts;
+    for (const Offer& one : offers) {
+      // What was let go before it may have changed it.
+      if (over() <= enough || !offer(one.node, &span)) continue;
+      TapeNode& n = *one.node;
+      span_ = std::max(span_, span);
+      row_ = n.row;
+      rows_[n.row].stored -= n.held_bytes;
+      drop(n);
+      make_recipe(n);
+    }
+  }
+  letting_go_ = letting_go;
+  return over() <= 0;
+}
+
+}  // namespace compact
