@@ -16,7 +16,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 // Makes a network of the same weights every time, outside of any scope.
-class Weights {
+class TestWeights {
  public:
   at::Tensor operator()(at::IntArrayRef sizes) {
     if (next_ == all_.size()) all_.push_back(trained(sizes, all_.size() + 1));
@@ -24,7 +24,7 @@ class Weights {
   }
   // Their gradients are of the pass that begins.
   void begin() {
-    for (at::Tensor& w : all_) w.mutable_grad() = {};
+    for (at::Tensor& w : all_) w.mutable_grad().reset();
     next_ = 0;
   }
   const std::vector<at::Tensor>& all() const { return all_; }
@@ -35,7 +35,7 @@ class Weights {
 };
 
 // Six blocks with attention, of 64 tokens.
-at::Tensor transformer(Weights& weight) {
+at::Tensor transformer(TestWeights& weight) {
   at::Tensor x = at::mm(normal_tensor({64, 32}, 99), weight({32, 32}));
   for (int block = 0; block < 6; ++block) {
     const auto heads = [&](const at::Tensor& t) {
@@ -52,7 +52,7 @@ at::Tensor transformer(Weights& weight) {
 }
 
 // Eight residual blocks of convolutions, written in place.
-at::Tensor images(Weights& weight) {
+at::Tensor images(TestWeights& weight) {
   at::Tensor x = at::conv2d(normal_tensor({2, 3, 16, 16}, 99), weight({8, 3, 3, 3}), {}, 1, 1);
   for (int block = 0; block < 8; ++block) {
     at::Tensor y = at::conv2d(x, weight({8, 8, 3, 3}), weight({8}), 1, 1);
@@ -64,10 +64,10 @@ at::Tensor images(Weights& weight) {
   return x.square().mean();
 }
 
-using Network = at::Tensor (*)(Weights&);
+using Network = at::Tensor (*)(TestWeights&);
 
 Held held_of(Network network, const SavedTensorOptions& options) {
-  Weights weights;
+  TestWeights weights;
   network(weights);
   return expect_same_bits(
       [&] {
