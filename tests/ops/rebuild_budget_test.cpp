@@ -83,7 +83,7 @@ SavedTensorOptions part(double budget) {
 }
 
 TEST(RebuildBudget, IsKeptBitForBit) {
-  for (const Network network : {transformer, images}) {
+  for (const Network network : {images, transformer}) {
     const Held all = held_of(network, {.parameters = {}, .least_elements = 0});
     for (const double b : {0.7, 0.5, 0.4, 0.35, 0.3, 0.25, 0.2}) {
       SavedTensorOptions o{.parameters = {}, .least_elements = 0};

@@ -123,12 +123,10 @@ bool Rebuild::is_worth(const TapeNode& n, const Record& record, const Choice& ch
 Rebuild::Choice Rebuild::best(TapeNode& n, Memo& memo, int depth) {
   if (n.free) return {.possible = !n.stale && (n.count > 0 || !n.weak.expired())};
   if (n.count > 0) {
-    // What is saved itself is rebuilt anyway, and then near.
-    const bool anyway = options_.budgeted && n.handles > 0;
     // Where others write beside what is needed of it, the rest of its storage is another content.
     const bool whole = n.mode == TapeNode::Mode::kRecipe || n.codes.defined() ||
                        (n.own ? !n.partial : !n.stale && !is_foreign(n));
-    return {.possible = whole, .work = n.mode == TapeNode::Mode::kRecipe && !anyway ? n.work : 0};
+    return {.possible = whole, .work = n.mode == TapeNode::Mode::kRecipe ? n.work : 0};
   }
   if (const auto known = memo.find(&n); known != memo.end()) return known->second;
   Choice choice;

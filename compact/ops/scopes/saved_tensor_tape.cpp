@@ -13,6 +13,7 @@ void SavedTensorStore::start_tape() {
   RebuildOptions options;
   options.least = 4 * options_.least_elements;  // of 4 bytes each
   options.budgeted = options_.budget > 0 || options_.budget_part > 0;
+  if (options.budgeted) options.most_work = 9;  // long chains of sums leave nothing to let go
   tape_ = std::make_shared<OpTape>(options, live_, parameter);
 }
 
