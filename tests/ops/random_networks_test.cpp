@@ -137,5 +137,13 @@ TEST(RandomNetworks, EveryBitAsWithoutAScope) {
   EXPECT_LT(sum.held, 0.8 * static_cast<double>(sum.plain));
 }
 
+TEST(RandomNetworks, EveryBitUnderABudget) {
+  const SavedTensorOptions options{.parameters = {}, .least_elements = 0, .budget_part = 0.4};
+  for (uint64_t number = 0; number < 1000; ++number) {
+    expect_same_bits([&] { return RandomNetwork(number).forward(); }, {}, options);
+    ASSERT_FALSE(testing::Test::HasFailure()) << "network " << number;
+  }
+}
+
 }  // namespace
 }  // namespace compact
