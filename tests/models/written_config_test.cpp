@@ -64,7 +64,7 @@ TEST(WrittenConfig, RefusesToWriteWhatItCannotSay) {
     LlamaConfig granite = small("granite");
     granite.block.scale = wrong;
     EXPECT_THAT(error_of([&] { write_config(granite); }),
-                HasSubstr("attention_multiplier must be positive, is "));
+                HasSubstr("attention_multiplier must be positive and finite, is "));
   }
 }
 

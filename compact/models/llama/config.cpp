@@ -215,8 +215,10 @@ std::string difference(const LlamaConfig& c, const LlamaConfig& read) {
     return cat("sliding_window = ", c.sliding_window.value_or(0));
   }
   if (c.sliding_layers != read.sliding_layers) return "sliding_layers";
-  return cat("embedding_multiplier = ", c.embedding_multiplier,
-             " and logits_scaling = ", c.logits_scaling);
+  if (c.embedding_multiplier != read.embedding_multiplier) {
+    return cat("embedding_multiplier = ", c.embedding_multiplier);
+  }
+  return cat("logits_scaling = ", c.logits_scaling);
 }
 
 int64_t longest_sequence(const LlamaConfig& config) {
