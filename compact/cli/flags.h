@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The flags of a command: `--name value`, `--name=value`, lists (`--name a b`, or repeated), and
 // booleans (`--name`, `--name=false`). A flag that is given twice with different values, or with an
-// empty one, is an error. `--help` shows them all, `--help=markdown` as a page's section, `--help=words` one a line
-// for programs: name, what it takes and help, divided by tabs.
+// empty one, is an error. `--help` shows them all, `--help=markdown` as a page's section,
+// `--help=words` one a line for programs: name, what it takes and help, divided by tabs.
 #pragma once
 
 #include <cstdint>

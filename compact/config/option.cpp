@@ -123,7 +123,8 @@ void set_option(TrainConfig& config, std::string_view name, const std::vector<st
       [&](auto member) {
         using T = std::remove_reference_t<decltype(config.*member)>;
         if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-          COMPACT_CHECK(std::ranges::find(values, "") == values.end(), source, ": a value is empty");
+          COMPACT_CHECK(std::ranges::find(values, "") == values.end(), source,
+                        ": a value is empty");
           config.*member = values;
         } else {
           COMPACT_CHECK(values.size() == 1, source, ": takes one value, got ", values.size());

@@ -72,7 +72,9 @@ TEST(Config, UnknownKeysAndWrongTypesNameThemselves) {
             "--max_steps: its value is empty");
   EXPECT_EQ(error_of([&] { set_option(c, "text_field", {""}, "--text_field"); }),
             "--text_field: its value is empty");
-  EXPECT_EQ(error_of([&] { set_option(c, "train_file", {"a", ""}, "--train_file"); }),
+  EXPECT_EQ(error_of([&] {
+              set_option(c, "train_file", {"a", ""}, "--train_file");
+            }),
             "--train_file: a value is empty");
   const TemporaryFolder folder;
   spill(folder / "bad.toml", "max_stepz = 3\n");

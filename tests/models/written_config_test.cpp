@@ -49,16 +49,23 @@ TEST(WrittenConfig, RefusesToWriteWhatItCannotSay) {
       {"qwen2", "block.mlp_bias = 1", [](auto& c) { c.block.mlp_bias = true; }},
       {"llama", "embedding_multiplier = 12", [](auto& c) { c.embedding_multiplier = 12; }},
       {"llama", "logits_scaling = 8", [](auto& c) { c.logits_scaling = 8; }},
-      {"llama", "rope_layers", [](auto& c) { c.rope_layers = {true, false, true, true}; }},
+      {"llama", "rope_layers",
+       [](auto& c) {
+         c.rope_layers = {true, false, true, true};
+       }},
       {"llama", "sliding_window = 7", [](auto& c) { c.sliding_window = 7; }},
-      {"mistral", "sliding_layers", [](auto& c) { c.sliding_layers = {true, false, true, true}; }},
+      {"mistral", "sliding_layers",
+       [](auto& c) {
+         c.sliding_layers = {true, false, true, true};
+       }},
       {"llama", "rope", [](auto& c) { c.rope.beta_fast = 3; }},
   };
   for (const auto& [type, field, change] : cases) {
     LlamaConfig c = small(type);
     change(c);
-    EXPECT_THAT(error_of([&] { write_config(c); }),
-                HasSubstr(cat("config: config.json with model_type ", type, " cannot say ", field)));
+    EXPECT_THAT(
+        error_of([&] { write_config(c); }),
+        HasSubstr(cat("config: config.json with model_type ", type, " cannot say ", field)));
   }
   for (const double wrong : {-0.5, 0.0, std::nan("")}) {
     LlamaConfig granite = small("granite");
