@@ -4,11 +4,9 @@
 
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <map>
 #include <memory>
-#include <span>
 #include <thread>
 
 namespace compact {
@@ -199,27 +197,6 @@ TEST(Rebuild, GatesOfOneProductAreNotCopied) {
     return Graph{h.sum(), {w, u}};
   });
   EXPECT_LE(held.held, held.plain);
-}
-
-struct Opaque final : torch::autograd::Function<Opaque> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x) {
-    at::Tensor y = x.clone();
-    // As kernels do that PyTorch does not see.
-    std::span(y.data_ptr<float>(), static_cast<size_t>(y.numel()))[0] += 1;
-    context->save_for_backward({y});
-    return y * 1;
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list g) {
-    return {g[0] * context->get_saved_variables()[0]};
-  }
-};
-
-TEST(Rebuild, FunctionsOfUsersAreHeld) {
-  expect_same_bits([] {
-    const at::Tensor w = trained({64, 64}, 2);
-    return Graph{Opaque::apply(at::mm(input(), w)).sigmoid().square().sum(), {w}};
-  });
 }
 
 TEST(Rebuild, BackwardTwiceInsideAndOnAnotherThread) {

@@ -82,6 +82,9 @@ TapeNodePtr OpTape::node_of(const at::Tensor& t) {
     const bool exported = n->record && !t.storage().resizable();
     if (n->writing || (!exported && n->is_unwritten())) {
       n->watch(t);
+      // An autograd function of C++ gave it its gradient, and may have written it unseen.
+      const bool given = t.requires_grad() && !t.is_leaf() && !n->grad;
+      if (given && n->mode != TapeNode::Mode::kRecipe) n->record = nullptr;
       return n;
     }
     n->stale = true;
