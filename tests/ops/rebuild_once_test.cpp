@@ -119,20 +119,25 @@ at::Tensor late_mean(const at::Tensor& t) {
 }
 
 TEST(RebuildOnce, BranchesWithoutGradientAreReadAfterAnUpdate) {
-  const std::pair<const char*, at::Tensor (*)(const at::Tensor&)> kBranches[] = {
-      {"detached", [](const at::Tensor& y) { return at::exp(y.detach() * 0.1); }},
-      {"compared", [](const at::Tensor& y) { return (y > 0.3).to(at::kFloat); }},
+  using Branch = at::Tensor (*)(const at::Tensor& y, const at::Tensor& x);
+  const Branch detached = [](const at::Tensor& y, const at::Tensor&) {
+    return at::exp(y.detach() * 0.1);
   };
-  for (const auto& [name, branch] : kBranches) {
-    SCOPED_TRACE(name);
-    at::Tensor late;
-    expect_same_bits([&, branch = branch] {
-      const at::Tensor b = trained({64}, 2), w = trained({64, 64}, 3), v = trained({64, 64}, 4);
+  const Branch compared = [](const at::Tensor& y, const at::Tensor& x) {
+    return (y > 0.3).to(at::kFloat) * x;
+  };
+  for (const Branch branch : {detached, compared}) {
+    SCOPED_TRACE(branch == detached ? "detached" : "compared");
+    // Made outside of the scope, which otherwise holds it.
+    std::vector<at::Tensor> biases{trained({64}, 2), trained({64}, 2)};
+    expect_same_bits([&] {
+      const at::Tensor b = biases.back(), w = trained({64, 64}, 3), v = trained({64, 64}, 4);
+      biases.pop_back();
       // An optimizer inside the backward pass.
       at::Tensor(b).register_hook([b](const at::Tensor& g) { b.variable_data().sub_(g, 1e4); });
-      const at::Tensor h = at::mm(rows(), v).to(at::kBFloat16);
+      const at::Tensor x = rows(), h = at::mm(x, v).to(at::kBFloat16);
       const at::Tensor y = (h + b.to(at::kBFloat16)).to(at::kFloat);
-      const at::Tensor z = branch(y) * at::mm(rows(), w);
+      const at::Tensor z = branch(y, x) * at::mm(x, w);
       return Graph{late_mean(z) + (y.sum() + h.square().to(at::kFloat).sum()) * 1e-3, {b, w, v}};
     });
   }
