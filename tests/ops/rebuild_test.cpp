@@ -163,6 +163,43 @@ TEST(Rebuild, NamesTheParameterThatWasFreed) {
   EXPECT_THAT(error_of(net.loss), testing::AllOf(HasSubstr("`fc.bias`"), HasSubstr("resized")));
 }
 
+// As FSDP does, whose parameters have no names and are there only while their layer runs.
+TEST(Rebuild, FreedInsideTheScope) {
+  const auto run = [](bool scoped, bool named, bool early, bool made_inside) {
+    const at::Tensor w = trained({64, 64}, 2), before = trained({64}, 3);
+    std::optional<SavedTensorScope> scope;
+    SavedTensorOptions options;
+    if (named) options.parameters = {{"fc.weight", w}};
+    if (scoped) scope.emplace(kRebuild, options);
+    const at::Tensor b =
+        made_inside ? at::empty({64}).copy_(before.detach()).requires_grad_() : before;
+    const auto free = [&] { b.storage().unsafeGetStorageImpl()->set_nbytes(0); };
+    const at::Tensor h = at::mm(input(), w);
+    at::Tensor loss = h.square().sum();
+    const at::Tensor sum = h + b;
+    if (early) free();
+    loss = loss + at::mm(at::sigmoid(sum), w).mean();
+    if (!early) free();
+    scope.reset();
+    const std::string error = error_of(loss);
+    return std::pair(error, error.empty() ? std::vector{loss.detach(), w.grad(), b.grad()}
+                                          : std::vector<at::Tensor>());
+  };
+  for (int how = 0; how < 8; ++how) {
+    SCOPED_TRACE(how);
+    const bool named = how & 1, early = how & 2, made_inside = how & 4;
+    const auto want = run(false, named, early, made_inside).second;
+    const auto [error, got] = run(true, named, early, made_inside);
+    if (!named && !early) {
+      EXPECT_THAT(error, HasSubstr("was resized before the backward pass"));
+      continue;
+    }
+    EXPECT_EQ(error, "");
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_TRUE(at::equal(got[i], want[i])) << i;
+  }
+}
+
 TEST(Rebuild, OutlivesItsNetwork) {
   auto net = std::make_unique<Biased>();
   at::Tensor loss = net->loss, w = net->w;

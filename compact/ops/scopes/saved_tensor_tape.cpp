@@ -13,6 +13,7 @@ void SavedTensorStore::start_tape() {
   const auto parameter = [this](const void* storage) { return names_->parameter(storage); };
   RebuildOptions options;
   options.least = 4 * options_.least_elements;  // of 4 bytes each
+  options.named = !options_.parameters.empty();
   tape_ = std::make_shared<OpTape>(options, live_, parameter);
 }
 
