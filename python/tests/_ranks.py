@@ -26,7 +26,7 @@ def full(t):
 
 def shard(model, order):
     """Layers as units of their own, before or after apply()."""
-    layers = next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList))
+    layers = next(m for m in model.modules() if isinstance(m, (torch.nn.ModuleList, torch.nn.Sequential)))
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16) if order.endswith("bf16") else MixedPrecisionPolicy()
     mesh = dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))
     for layer in layers:
@@ -47,8 +47,8 @@ def shard_flat(model, whole, units=True):
     from torch.distributed.fsdp import FullyShardedDataParallel
     from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
-    layers = next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList))
-    wrap = ModuleWrapPolicy({type(layers[0])}) if units else None
+    layers = next(m for m in model.modules() if isinstance(m, (torch.nn.ModuleList, torch.nn.Sequential)))
+    wrap = ModuleWrapPolicy({type(layer) for layer in layers}) if units else None
     return FullyShardedDataParallel(model, auto_wrap_policy=wrap, device_id=torch.device("cpu"), use_orig_params=whole)
 
 

@@ -32,7 +32,7 @@ CASES = [
     ("any-fsdp", "bert", "exact"),
     ("any-fsdp-autocast", "llama_eager", "exact"),
     ("any-fsdp-apply", "whisper", "exact"),
-    ("any-flat", "gat", "exact"),
+    ("any-flat", "nano_gpt", "exact"),
     ("any-flat-whole-autocast", "mixtral", "exact"),
     ("any-flat-whole-apply", "t5", "exact"),
 ]
