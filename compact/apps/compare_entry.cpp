@@ -101,6 +101,7 @@ void take_flag(const std::string& name, std::vector<std::string> values,
                   ": a value is missing");
     values = {"true"};
   }
+  COMPACT_CHECK(!values[0].empty(), source, ": its value is empty");
   std::erase_if(entry.arguments,
                 [&](const std::string& a) { return a.starts_with(cat("--", name, "=")); });
   const ConfigOption::Member budget = &TrainConfig::budget;

@@ -44,7 +44,7 @@ int dispatch(const std::vector<std::string>& arguments, const std::string& commi
     COMPACT_CHECK(arguments.size() == 2, "`help` takes one command");
     return dispatch({arguments[1], "--help"}, commit);
   }
-  if (first.empty() || first == "--help" || first == "-h" || first == "help") {
+  if (arguments.empty() || first == "--help" || first == "-h" || first == "help") {
     std::cout << help();
     return kExitOk;
   }

@@ -88,7 +88,7 @@ void Flags::add(const char* name, std::string& to, const char* help, const char*
 
 void Flags::add_output(const char* name, std::string& to, const char* help, const char* values) {
   add({.name = name, .help = help, .values = values, .set = [&to](const auto& v, const auto&) {
-         if (!v[0].empty()) check_can_write(v[0]);
+         check_can_write(v[0]);
          to = v[0];
        }});
 }
@@ -166,6 +166,7 @@ bool Flags::read(const std::vector<std::string>& arguments) {
     if (!entry) {
       const bool value = no_more_flags || !is_flag(argument);
       if (value && positional) {
+        COMPACT_CHECK(!argument.empty(), positional_, " is empty");
         *std::exchange(positional, nullptr) = argument;
       } else if (!value && (argument == "--help" || argument.starts_with(kForm) ||
                             argument.starts_with("-h"))) {
@@ -178,7 +179,7 @@ bool Flags::read(const std::vector<std::string>& arguments) {
     }
     std::vector<std::string> values;
     const size_t equals = argument.find('=');
-    if (equals < argument.size() - 1) values.push_back(argument.substr(equals + 1));
+    if (equals != argument.npos) values.push_back(argument.substr(equals + 1));
     const FlagShape shape = entry->flag.shape;
     if (values.empty() && shape != FlagShape::kBool) {
       COMPACT_CHECK(i < arguments.size(), "--", entry->flag.name, ": a value is missing");
@@ -199,12 +200,13 @@ bool Flags::read(const std::vector<std::string>& arguments) {
     std::vector<std::string>& values = entry.values;
     const std::string& name = entry.flag.name;
     for (const std::string& v : values) {
+      COMPACT_CHECK(!v.empty() || entry.flag.may_be_empty, "--", name,
+                    ": its value is empty; without the flag it has its default");
       COMPACT_CHECK(std::ranges::find(flags, v.substr(0, v.find('='))) == flags.end(), "--", name,
                     ": a value is missing before `", v, "`");
     }
     if (entry.flag.shape == FlagShape::kList) continue;
-    for (std::string& v : values) {
-      if (entry.flag.shape == FlagShape::kBool && v.empty()) v = "true";
+    for (const std::string& v : values) {
       COMPACT_CHECK(v == values[0], "--", name, " is given twice, as `", values[0], "` and as `", v,
                     "`");
     }

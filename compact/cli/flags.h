@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The flags of a command: `--name value`, `--name=value`, lists (`--name a b`, or repeated), and
-// booleans (`--name`, `--name=false`). A flag that is given twice with different values is an
-// error. `--help` shows them all, `--help=markdown` as a page's section, `--help=words` one a line
-// for programs: name, what it takes and help, divided by tabs.
+// booleans (`--name`, `--name=false`). A flag that is given twice with different values, or with an
+// empty one, is an error. `--help` shows them all, `--help=markdown` as a page's section,
+// `--help=words` one a line for programs: name, what it takes and help, divided by tabs.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,7 @@ struct Flag {
   std::string values;    // what it takes, for --help
   std::string fallback;  // the value where it is not given, for --help
   FlagShape shape = FlagShape::kOne;
+  bool may_be_empty = false;  // an empty value has a meaning
   // Takes the values; `source` ("--name") begins the message of the InputError on a wrong one.
   std::function<void(const std::vector<std::string>& values, const std::string& source)> set;
 };

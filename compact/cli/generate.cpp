@@ -14,7 +14,11 @@ int run_generate(const Command& command, const std::vector<std::string>& argumen
   Flags flags("compact generate", command.summary);
   GenerateOptions o;
   flags.group("Text");
-  flags.add("prompt", o.prompt, "text to go on from; empty: the start of a document");
+  flags.add({.name = "prompt",
+             .help = "text to go on from; empty: the start of a document",
+             .values = "TEXT",
+             .may_be_empty = true,
+             .set = [&o](const auto& v, const auto&) { o.prompt = v[0]; }});
   flags.add("max_new_tokens", o.max_new_tokens, "tokens to write, unless the text ends before");
   flags.add("num_samples", o.num_samples, "texts to write");
   flags.add("temperature", o.sampling.temperature, "0: always the likeliest token");

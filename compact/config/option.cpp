@@ -123,10 +123,14 @@ void set_option(TrainConfig& config, std::string_view name, const std::vector<st
       [&](auto member) {
         using T = std::remove_reference_t<decltype(config.*member)>;
         if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+          COMPACT_CHECK(std::ranges::find(values, "") == values.end(), source,
+                        ": a value is empty");
           config.*member = values;
         } else {
           COMPACT_CHECK(values.size() == 1, source, ": takes one value, got ", values.size());
           const std::string& text = values[0];
+          COMPACT_CHECK(!text.empty() || option_text(usual(), option).empty(), source,
+                        ": its value is empty");
           if constexpr (std::is_same_v<T, std::string>) {
             config.*member = full_name(option.choices, text);
           } else if constexpr (std::is_same_v<T, bool>) {

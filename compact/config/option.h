@@ -118,8 +118,9 @@ std::span<const ConfigOption> config_options();
 const std::string& help_of(const ConfigOption& option, uint32_t command);
 std::string values_of(const ConfigOption& option);
 
-// Sets one option from text. `source` ("--max_steps", "run.toml: max_steps") begins the message of
-// the InputError on an unknown name (with a suggestion) or a value of the wrong type.
+// Sets one option from text; an empty one is the default of options without a value. `source`
+// ("--max_steps", "run.toml: max_steps") begins the message of the InputError on an unknown name
+// (with a suggestion) or a value of the wrong type.
 void set_option(TrainConfig& config, std::string_view name, const std::vector<std::string>& values,
                 const std::string& source);
 

@@ -126,7 +126,9 @@ OptionGroup options_of_memory() {
                    "quantizes takes fewer bits where it must; default: what the machine has",
            .values =
                "10GiB or 10Gi, 10GB or 10G, bytes as 13926664; of one run of a comparison 50%",
-           .form = {is_bytes, "a positive number of bytes, as 10GiB, 10GB or 13926664"},
+           .form = {is_bytes,
+                    "a positive number of bytes, as 10GiB, 10GB or 13926664; only --presets of a "
+                    "comparison take a part, as 50%"},
            .resume = kFree},
           {.name = "allow",
            .member = &C::allow,

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "compact/base/check.h"
 #include "compact/io/config_keys.h"
 #include "compact/models/model_config.h"
 
@@ -101,10 +102,18 @@ C read_config(const nlohmann::json& object, std::string_view where) {
   keys_of(rows, config);
   return config;
 }
+// Throws InputError, which names the member where difference() does, if config.json cannot say
+// what `config` is: another network would be read from it.
 template <class C>
 nlohmann::json write_config(C config, const std::string& dtype = "float32") {
   ConfigRows rows("config", dtype);
   keys_of(rows, config);
+  if (const C read = read_config<C>(rows.written(), "config"); !(read == config)) {
+    std::string what = "it";
+    if constexpr (requires { difference(config, read); }) what = difference(config, read);
+    fail("config: config.json with model_type ",
+         rows.written()["model_type"].template get<std::string>(), " cannot say ", what);
+  }
   return std::move(rows.written());
 }
 // For constructors of networks: `config`, where it breaks no rule.

@@ -15,6 +15,14 @@ BlockShape block_shape(int64_t hidden, int64_t intermediate, int64_t heads, int6
           .head_dim = head_dim};
 }
 
+std::string difference(const BlockShape& a, const BlockShape& b) {
+#define X(type, name, value, kinds) \
+  if (a.name != b.name) return cat(#name " = ", a.name, " (", b.name, " is read back)");
+  COMPACT_BLOCK_FIELDS(X)
+#undef X
+  return cat("zeros = ", a.zeros);
+}
+
 BlockShape read_block_shape(std::string_view kind, const std::map<std::string, double>& numbers,
                             std::string_view where) {
   enum Kinds : uint8_t { kUngated, kGated, kEvery };
@@ -46,6 +54,8 @@ BlockShape read_block_shape(std::string_view kind, const std::map<std::string, d
   for (const auto& [name, size] : sizes) {
     COMPACT_CHECK(size > 0, where, ": ", name, " must be positive, is ", size);
   }
+  COMPACT_CHECK(shape.scale > 0 || !numbers.contains("scale"), where,
+                ": scale must be positive, is ", shape.scale);
   COMPACT_CHECK(own != kGated || shape.heads % shape.kv_heads == 0, where,
                 ": heads must be a multiple of kv_heads, are ", shape.heads, " with ",
                 shape.kv_heads);

@@ -55,10 +55,13 @@ struct BlockShape {
 BlockShape block_shape(int64_t hidden, int64_t intermediate, int64_t heads, int64_t kv_heads,
                        int64_t head_dim);
 
+// The first field in which what is written, `a`, and what is read back differ, with both values.
+std::string difference(const BlockShape& a, const BlockShape& b);
+
 // The shape of a block of this kind (gated, pre_norm, post_norm) from numbers by these names, flags
 // as 0 and 1; a field without a number is as above. Throws InputError, beginning with `where`, on
 // another kind, on a name that the kind does not have, on a count that is not a whole number, on a
-// size that is not positive and on heads that are not a multiple of kv_heads.
+// size or scale that is not positive and on heads that are not a multiple of kv_heads.
 BlockShape read_block_shape(std::string_view kind, const std::map<std::string, double>& numbers,
                             std::string_view where);
 

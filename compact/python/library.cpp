@@ -30,14 +30,12 @@
 namespace compact {
 namespace {
 
-// Presets that the package can do something with. Others are for the C++ program: for maps of
-// convolutional networks, and gradients that the package's blocks have not.
+// Presets that the package can do something with, in layers or in networks as a whole. Gradients as
+// in compact-paper are for the C++ program.
 std::vector<std::string> preset_names() {
   std::vector<std::string> names;
   for (const EmbeddedPreset& preset : embedded_presets()) names.push_back(preset.name);
-  std::erase_if(names, [](const std::string& name) {
-    return name == "pool" || name == "pool-quant" || name == "compact-paper";
-  });
+  std::erase(names, "compact-paper");
   return names;
 }
 

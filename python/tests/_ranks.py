@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One of two processes that train models: DDP, FSDP2 or FSDP1 ("flat"), beside one process with both batches."""
+"""One of two processes that train models: DDP, FSDP2 or FSDP1 ("flat"), beside one process with both batches. Any network,
+rebuilt ("any"): beside itself without a scope, bit for bit."""
+import contextlib
 import copy
 import datetime
 import json
@@ -8,6 +10,7 @@ import sys
 
 import torch
 import torch.distributed as dist
+from _any_networks import build
 from conftest import inputs, make
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -23,7 +26,7 @@ def full(t):
 
 def shard(model, order):
     """Layers as units of their own, before or after apply()."""
-    layers = next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList))
+    layers = next(m for m in model.modules() if isinstance(m, (torch.nn.ModuleList, torch.nn.Sequential)))
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16) if order.endswith("bf16") else MixedPrecisionPolicy()
     mesh = dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))
     for layer in layers:
@@ -44,8 +47,8 @@ def shard_flat(model, whole, units=True):
     from torch.distributed.fsdp import FullyShardedDataParallel
     from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
-    layers = next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList))
-    wrap = ModuleWrapPolicy({type(layers[0])}) if units else None
+    layers = next(m for m in model.modules() if isinstance(m, (torch.nn.ModuleList, torch.nn.Sequential)))
+    wrap = ModuleWrapPolicy({type(layer) for layer in layers}) if units else None
     return FullyShardedDataParallel(model, auto_wrap_policy=wrap, device_id=torch.device("cpu"), use_orig_params=whole)
 
 
@@ -122,10 +125,49 @@ def train(way, name, policy):
     assert name != "llama" or policy == "off" or f"in chunks, {steps} passes" in compact.report(model).loss
 
 
+def same_bits(way, name, policy):
+    """The pass of a whole network in a scope, or of the network that apply() took, twice for each step."""
+
+    def trained(scoped):
+        model, loss_of = build(name, "autocast" if "autocast" in way else "f32")
+        if scoped and "apply" in way:
+            compact.apply(model, policy)
+        if "fsdp" in way:
+            shard(model, way)
+        elif "flat" in way:
+            model = shard_flat(model, whole="whole" in way)
+        else:
+            model = DistributedDataParallel(model, find_unused_parameters="unused" in way)
+        scope = compact.saved_tensors(policy, model=model) if scoped and "apply" not in way else contextlib.nullcontext()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        torch.manual_seed(5 + dist.get_rank())
+        found = []
+        for i in range(4):
+            last = i % 2 == 1
+            if "fsdp" in way:
+                model.set_requires_gradient_sync(last)
+            with contextlib.nullcontext() if last or "fsdp" in way else model.no_sync():
+                with scope, torch.autocast("cpu", torch.bfloat16, enabled="autocast" in way):
+                    loss = loss_of(model)
+                loss.backward()
+            found.append(loss.detach())
+            if last:
+                local = [p.grad.to_local() if hasattr(p.grad, "to_local") else p.grad for p in model.parameters() if p.grad is not None]
+                found += [g.clone() for g in local]
+                step(optimizer)
+        if scoped:
+            saved = scope.report() if "apply" not in way else compact.report(model if "fsdp" in way else model.module).saved
+            assert saved.stored < 0.8 * saved.bytes, saved
+        return found + [b.clone() for b in model.buffers()]
+
+    wanted, got = trained(False), trained(True)
+    assert len(got) == len(wanted) and all(map(torch.equal, got, wanted))
+
+
 def main(cases):
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
     for case in json.loads(cases):
-        train(*case.split("/"))
+        (same_bits if case.startswith("any") else train)(*case.split("/"))
         print(f"passed {case};", flush=True)
     dist.destroy_process_group()
     # Threads of torch that wake while Python ends take the process with them ("terminate called").

@@ -121,7 +121,7 @@ def test_policies_of_files_and_texts(tmp_path):
 
 
 def test_texts_that_copy_presets(tmp_path):
-    for name in compact.presets():
+    for name in set(compact.presets()) - {"pool", "pool-quant"}:  # for convolutional networks
         text = "\ufeff" + compact.policy_text(name) + "\n"
         path = tmp_path / "rank=2.txt"
         path.write_text(text)
@@ -154,7 +154,8 @@ def test_a_weight_changed_in_place_is_an_error():
             loss = model(**given).loss
         with torch.no_grad():
             model.model.layers[0].mlp.down_proj.weight.add_(1)
-        with pytest.raises(RuntimeError, match="changed in place"):
+        sizes = ", ".join(map(str, model.model.layers[0].mlp.down_proj.weight.shape))
+        with pytest.raises(RuntimeError, match=f"`layers.0`: a tensor that the backward pass reads, .{sizes}., was changed in place"):
             loss.backward()
         gradients(model, given)
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two processes under DDP, FSDP2 and FSDP1: gradients as one process has them with both batches."""
+"""Two processes under DDP, FSDP2 and FSDP1: gradients as one process has them with both batches, and any
+network rebuilt bit for bit as it is without."""
 import json
 import os
 import pathlib
@@ -25,6 +26,15 @@ CASES = [
     ("flat", "llama, biases, tied", "exact"),
     ("flat-after-whole", "bert", "exact"),
     ("flat-after-root", "llama", "exact"),
+    ("any-ddp", "resnet50", "exact"),
+    ("any-ddp-unused-autocast", "qwen3_moe", "exact"),
+    ("any-ddp-apply", "t5", "exact"),
+    ("any-fsdp", "bert", "exact"),
+    ("any-fsdp-autocast", "llama_eager", "exact"),
+    ("any-fsdp-apply", "whisper", "exact"),
+    ("any-flat", "nano_gpt", "exact"),
+    ("any-flat-whole-autocast", "mixtral", "exact"),
+    ("any-flat-whole-apply", "t5", "exact"),
 ]
 
 

@@ -124,17 +124,26 @@ def test_texts_of_presets():
 
 
 def test_presets_are_those_that_a_model_can_have():
-    for name in compact.presets():
+    maps = ("pool", "pool-quant")
+    for name in set(compact.presets()) - set(maps):
         compact.apply(make("llama"), name)
-    assert {"off", "exact", "recompute", "compact", "gact-l1"} <= set(compact.presets())
-    for name in ("pool", "pool-quant", "compact-paper"):
-        assert compact.policy_text(name) and name not in compact.presets()
+    assert {"off", "exact", "recompute", "compact", "gact-l1", *maps} <= set(compact.presets())
+    assert "compact-paper" not in compact.presets()
+    for name in maps:
+        net, x = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3)), torch.randn(4, 3, 32, 32)
+        compact.apply(net, name)(x).sum().backward()
+        assert any("pool" in t.treatment for t in compact.report(net).saved)
+        assert compact.report(net).name == name
+        with pytest.warns(UserWarning, match=f"preset {name} is for convolutional networks"):
+            compact.apply(nn.Sequential(nn.Linear(64, 64), nn.Tanh()), name)(torch.ones(64, 64)).sum().backward()
+    for name in (*maps, "compact-paper"):
+        assert compact.policy_text(name)
         with pytest.raises(ValueError, match="no slot of this model is in the preset|for the C\\+\\+ program"):
             compact.apply(make("llama"), name)
     for call in (compact.policy_text, lambda name: compact.apply(make("llama"), name), lambda name: compact.saved_tensors(name).__enter__()):
         with pytest.raises(ValueError, match="no preset `wrong`") as error:
             call("wrong")
-        assert all(name in str(error.value) for name in compact.presets()) and "pool" not in str(error.value)
+        assert all(name in str(error.value) for name in compact.presets()) and "compact-paper" not in str(error.value)
 
 
 def test_versions_of_transformers(monkeypatch):

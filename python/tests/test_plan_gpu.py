@@ -49,7 +49,10 @@ def test_gpus_by_their_names():
     assert planned(gpu="h100", device=None, **small) == wanted, "a GPU needs no device beside it"
     if not torch.cuda.is_available():
         for device in ("cuda", 0, 1, "cuda:1", torch.device("cuda:1")):
-            assert planned(**small, device=device) == wanted, "which is taken where there is none"
+            taken = planned(**small, device=device)
+            assert taken == wanted, "which is taken where there is none"
+            assert f"a step on {taken['gpu']} (none was found here: gpu= names another), MiB" in str(taken)
+        assert "found" not in str(wanted)
     with pytest.raises(ValueError, match="no GPU '4091' is known; there are .*, 4090,"):
         planned(gpu="4091")
     with pytest.raises(ValueError, match='gpu=\'4090\' needs device="cuda", is given with cpu'):

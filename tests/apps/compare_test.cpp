@@ -267,6 +267,7 @@ TEST_F(Compare, RefusesBeforeAnythingRuns) {
   EXPECT_THAT(error_of({"compact --optin muon"}), HasSubstr("did you mean `optim`?"));
   EXPECT_THAT(error_of({"compact --optim moun"}), HasSubstr("did you mean `muon`?"));
   EXPECT_THAT(error_of({"compact --optim"}), HasSubstr("--optim: a value is missing"));
+  EXPECT_THAT(error_of({"compact --budget="}), HasSubstr("--budget: its value is empty"));
   EXPECT_THAT(error_of({"compact muon"}), HasSubstr("`muon` is not a flag of train"));
   EXPECT_THAT(error_of({"off", "x=off --output_dir y"}), HasSubstr("cannot differ"));
   EXPECT_THAT(error_of({"auto"}), HasSubstr("--preset auto needs a --budget"));

@@ -36,13 +36,10 @@ TEST(Flags, SplitsWordsIntoFlagsAndValues) {
       {{}, ""},
       {{"--one", "a=b"}, " --one=a=b"},
       {{"--one=a=b"}, " --one=a=b"},
-      {{"--one=", "a"}, " --one=a"},
-      {{"--one", ""}, " --one="},
       {{"--one", "-1", "--one=-1"}, " --one=-1"},
       {{"--flag"}, " --flag=true"},
       {{"--flag", "false", "bash"}, "bash --flag=false"},
       {{"--flag=false", "bash"}, "bash --flag=false"},
-      {{"bash", "--flag="}, "bash --flag=true"},
       {{"--files", "a", "-2", "[b,c]", "--flag"},
        " --flag=true --files=a --files=-2 --files=[b,c]"},
       {{"--files=a", "b", "--files", "a"}, " --files=a --files=b --files=a"},
@@ -51,13 +48,28 @@ TEST(Flags, SplitsWordsIntoFlagsAndValues) {
       {{"--other", "-h"}, "help"},
       {{"--help", "--one", "a"}, "help"},
       {{"--one"}, "--one: a value is missing"},
-      {{"--files="}, "--files: a value is missing"},
       {{"--one", "--flag"}, "--one: a value is missing before `--flag`"},
       {{"--one=a", "--one", "b"}, "--one is given twice, as `a` and as `b`"},
   };
   for (const auto& [arguments, expected] : cases) {
     EXPECT_EQ(parsed(arguments), expected) << testing::PrintToString(arguments);
   }
+}
+
+// As of a shell's variable that is not set.
+TEST(Flags, EmptyValuesAreErrors) {
+  const std::pair<Words, std::string> cases[] = {
+      {{"--one", ""}, "--one"},          {{"--one="}, "--one"},
+      {{"--one=", "a"}, "--one"},        {{"--one=", "--flag"}, "--one"},
+      {{"--flag="}, "--flag"},           {{"--flag", ""}, "--flag"},
+      {{"--files="}, "--files"},         {{"--files", "a", ""}, "--files"},
+      {{"--files", "", "b"}, "--files"}, {{"--files=", "b"}, "--files"},
+  };
+  for (const auto& [arguments, name] : cases) {
+    EXPECT_EQ(parsed(arguments), name + ": its value is empty; without the flag it has its default")
+        << testing::PrintToString(arguments);
+  }
+  EXPECT_EQ(parsed({""}), "SHELL is empty");
 }
 
 TEST(Flags, NamesWhatIsLeft) {

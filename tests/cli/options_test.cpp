@@ -101,6 +101,22 @@ TEST_P(OptionsOf, RefuseWithRuleAndValueWhatTheTableDoesNotTake) {
   }
 }
 
+TEST_P(OptionsOf, AreRefusedWithAnEmptyValue) {
+  const auto& [name, bit, flags] = GetParam();
+  for (const std::string& line : split(run({name, "--help=words"}).out, '\n')) {
+    const std::string flag = line.substr(0, line.find('\t'));
+    if (flag.empty() || flag == "--prompt") continue;  // whose help says what empty is
+    for (const auto& given : {std::vector{flag + "="}, {flag, ""}}) {
+      std::vector<std::string> arguments = {name};
+      arguments.insert(arguments.end(), given.begin(), given.end());
+      arguments.insert(arguments.end(), flags.begin(), flags.end());
+      const Said said = run(arguments);
+      EXPECT_EQ(said.code, kExitInput) << flag;
+      EXPECT_THAT(said.errors, HasSubstr(flag + ": its value is empty"));
+    }
+  }
+}
+
 // No run can begin with them, even where a value is taken.
 const std::vector<std::string> kNoRun = {"--model=llama-tiny", "--train_file=missing.txt",
                                          "--output_dir=/dev/null/never"};

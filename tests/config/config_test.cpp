@@ -68,6 +68,14 @@ TEST(Config, UnknownKeysAndWrongTypesNameThemselves) {
               HasSubstr("--max_steps: must be an integer, is `ten`"));
   EXPECT_THAT(error_of([&] { set_option(c, "learning_rate", {"nan"}, "--learning_rate"); }),
               HasSubstr("finite number"));
+  EXPECT_EQ(error_of([&] { set_option(c, "max_steps", {""}, "--max_steps"); }),
+            "--max_steps: its value is empty");
+  EXPECT_EQ(error_of([&] { set_option(c, "text_field", {""}, "--text_field"); }),
+            "--text_field: its value is empty");
+  EXPECT_EQ(error_of([&] {
+              set_option(c, "train_file", {"a", ""}, "--train_file");
+            }),
+            "--train_file: a value is empty");
   const TemporaryFolder folder;
   spill(folder / "bad.toml", "max_stepz = 3\n");
   EXPECT_THAT(error_of([&] { read_config_file(c, (folder / "bad.toml").string()); }),

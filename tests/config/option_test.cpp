@@ -92,8 +92,10 @@ TEST(Options, SayTheirRulesInWords) {
   EXPECT_EQ(refusal("per_device_train_batch_size", "9223372036854775807"),
             "--per_device_train_batch_size must be from 1 to 1073741824, is 9223372036854775807");
   EXPECT_EQ(refusal("optim", "adamv"), "--optim: no such value `adamv`; did you mean `adamw`?");
-  EXPECT_EQ(refusal("budget", "1.5"),
-            "--budget must be a positive number of bytes, as 10GiB, 10GB or 13926664, is `1.5`");
+  EXPECT_EQ(
+      refusal("budget", "1.5"),
+      "--budget must be a positive number of bytes, as 10GiB, 10GB or 13926664; only --presets of "
+      "a comparison take a part, as 50%, is `1.5`");
 }
 
 TEST(Options, SayWhatTheyTakeFromTheirRows) {

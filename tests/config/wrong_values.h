@@ -35,9 +35,12 @@ inline std::vector<std::pair<std::string, std::string>> wrong_values(const Confi
   return wrong;
 }
 
-// Texts that the row takes: the edges of its range, all of its words, its default.
+// Texts that the row takes: the edges of its range, all of its words, its default (of a list none).
 inline std::vector<std::string> right_values(const ConfigOption& o) {
-  std::vector<std::string> right = {option_text({}, o)};
+  std::vector<std::string> right;
+  if (!std::holds_alternative<std::vector<std::string> TrainConfig::*>(o.member)) {
+    right.push_back(option_text({}, o));
+  }
   if (o.range.least > -ValueRange::kNone && !o.range.above)
     right.push_back(number_text(o.range.least));
   if (o.range.most < ValueRange::kNone && !o.range.below)

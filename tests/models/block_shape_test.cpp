@@ -33,6 +33,8 @@ TEST(BlockShape, RefusesWhatNoBlockCanHave) {
       {"gated", {{"kv_heads", 3}}, "here: heads must be a multiple of kv_heads, are 4 with 3"},
       {"gated", {{"kv_heads", 2}, {"hidden", 0}}, "here: hidden must be positive, is 0"},
       {"post_norm", {{"head_dim", -8}}, "here: head_dim must be positive, is -8"},
+      {"pre_norm", {{"scale", -0.5}}, "here: scale must be positive, is -0.5"},
+      {"pre_norm", {{"scale", 0}}, "here: scale must be positive, is 0"},
       {"pre_norm", {{"heads", 1.5}}, "heads must be a whole number, a flag 0 or 1, is 1.5"},
       {"pre_norm", {{"kv_heads", 2}}, "here: a pre_norm block has no kv_heads"},
       {"other", {}, "here: unknown kind `other`"}};

@@ -35,7 +35,11 @@ void keys_of(ConfigRows& rows, EncoderConfig& c) {
   rows.dropout("attention_probs_dropout_prob", c.attention_dropout);
   rows.put("classifier_dropout", nullptr);
   c.classifier_dropout = rows.given.number("classifier_dropout", c.classifier_dropout);
-  if (c.classifier_dropout >= 0) rows.dropout("classifier_dropout", c.classifier_dropout);
+  if (c.classifier_dropout < 0) {
+    c.classifier_dropout = -1;
+  } else {
+    rows.dropout("classifier_dropout", c.classifier_dropout);
+  }
   rows.positive("layer_norm_eps", c.layer_norm_eps);
   rows.positive("initializer_range", c.initializer_range);
   label_rows(rows, c.labels);

@@ -107,6 +107,11 @@ std::vector<bool> gemma_windows(int64_t layers, int64_t period) {
   return sliding;
 }
 
+std::string difference(const GemmaConfig& c, const GemmaConfig& read) {
+  if (c.block != read.block) return "block." + difference(c.block, read.block);
+  return c.rope != read.rope ? "rope" : "sliding_rope";
+}
+
 void keys_of(ConfigRows& rows, GemmaConfig& c) {
   const bool third = c.block.head_norms =
       rows.model_type({"gemma2", "gemma3_text"}, c.block.head_norms) > 0;
@@ -146,7 +151,7 @@ void keys_of(ConfigRows& rows, GemmaConfig& c) {
   rows.positive_or_none("attn_logit_softcapping", b.softcap);
   rows.positive_or_none("final_logit_softcapping", c.final_logit_softcapping);
   rows.flag("attention_bias", b.qkv_bias);
-  b.out_bias = b.qkv_bias;
+  if (rows.reads()) b.out_bias = b.qkv_bias;
   rows.dropout("attention_dropout", b.attention_dropout);
   rows.flag("tie_word_embeddings", c.tie_word_embeddings);
   rows.positive("initializer_range", c.initializer_range);

@@ -43,6 +43,8 @@ struct GemmaConfig {
   bool operator==(const GemmaConfig&) const = default;
 };
 void keys_of(ConfigRows& rows, GemmaConfig& c);  // see config_rows.h
+// The first member that config.json cannot say, where `read` is what it says.
+std::string difference(const GemmaConfig& c, const GemmaConfig& read);
 // Which of so many layers have a window: all but each `period`-th.
 std::vector<bool> gemma_windows(int64_t layers, int64_t period);
 

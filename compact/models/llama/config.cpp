@@ -88,8 +88,7 @@ std::vector<bool> read_rope_layers(const ConfigKeys& keys, int64_t layers) {
                   interval);
     for (int64_t i = 0; i < layers; ++i) turn.push_back((i + 1) % interval != 0);
   }
-  const bool all = std::ranges::find(turn, false) == turn.end();
-  return all ? std::vector<bool>() : turn;
+  return turn;
 }
 
 // Layers whose tokens attend no further than the window.
@@ -138,14 +137,25 @@ void check_layers(const char* key, const std::vector<bool>& list, const ConfigRo
 void window_rows(ConfigRows& rows, const DecoderFamily& family, LlamaConfig& c) {
   const bool none = family.window == AttentionWindow::kNone;
   if (rows.reads() && !none) read_window(rows.given, family, c);
+  if (!c.sliding_window) c.sliding_layers.clear();
   rows.put("sliding_window", nullptr);
   if (c.sliding_window) rows.size("sliding_window", *c.sliding_window);
   if (none) rows.leave_out("sliding_window");
   check_layers("layer_types", c.sliding_layers, rows, c);
-  if (family.window != AttentionWindow::kSwitched) return;
-  rows.put("use_sliding_window", c.sliding_window.has_value());
+  if (family.window != AttentionWindow::kSwitched) {
+    if (std::ranges::find(c.sliding_layers, false) == c.sliding_layers.end()) {
+      c.sliding_layers.clear();
+    }
+    return;
+  }
   std::vector<bool> sliding = c.sliding_layers;
-  sliding.resize(static_cast<size_t>(c.num_hidden_layers), c.sliding_window.has_value());
+  if (sliding.empty()) {
+    sliding.resize(static_cast<size_t>(c.num_hidden_layers), c.sliding_window.has_value());
+  }
+  const bool any = std::ranges::find(sliding, true) != sliding.end();
+  c.sliding_layers = any ? sliding : std::vector<bool>();
+  if (!any) c.sliding_window.reset(), rows.put("sliding_window", nullptr);
+  rows.put("use_sliding_window", any);
   json types = json::array();
   for (const bool one : sliding) types.push_back(one ? kSliding : kFull);
   rows.put("layer_types", types);
@@ -154,16 +164,18 @@ void window_rows(ConfigRows& rows, const DecoderFamily& family, LlamaConfig& c) 
   }
 }
 
-void turn_rows(ConfigRows& rows, LlamaConfig& c) {
-  if (rows.reads()) c.rope_layers = read_rope_layers(rows.given, c.num_hidden_layers);
+void turn_rows(ConfigRows& rows, bool some, LlamaConfig& c) {
+  if (rows.reads() && some) c.rope_layers = read_rope_layers(rows.given, c.num_hidden_layers);
   check_layers("no_rope_layers", c.rope_layers, rows, c);
+  if (std::ranges::find(c.rope_layers, false) == c.rope_layers.end()) c.rope_layers.clear();
+  if (!some) return;
   json turn = json::array();
   for (int64_t i = 0; i < c.num_hidden_layers; ++i) turn.push_back(c.turns(i) ? 1 : 0);
   rows.put("no_rope_layers", turn);
 }
 
 void multiplier_rows(ConfigRows& rows, const DecoderFamily& family, LlamaConfig& c) {
-  double attention = c.block.scale > 0 ? c.block.scale : 1;
+  double attention = c.block.scale != 0 || family.multipliers ? c.block.scale : 1;
   rows.positive("embedding_multiplier", c.embedding_multiplier);
   rows.positive("residual_multiplier", c.block.residual);
   rows.positive("attention_multiplier", attention);
@@ -194,6 +206,20 @@ void check_dtype(const ConfigKeys& keys) {
 }
 
 }  // namespace
+
+std::string difference(const LlamaConfig& c, const LlamaConfig& read) {
+  if (c.block != read.block) return "block." + difference(c.block, read.block);
+  if (c.rope != read.rope) return "rope";
+  if (c.rope_layers != read.rope_layers) return "rope_layers";
+  if (c.sliding_window != read.sliding_window) {
+    return cat("sliding_window = ", c.sliding_window.value_or(0));
+  }
+  if (c.sliding_layers != read.sliding_layers) return "sliding_layers";
+  if (c.embedding_multiplier != read.embedding_multiplier) {
+    return cat("embedding_multiplier = ", c.embedding_multiplier);
+  }
+  return cat("logits_scaling = ", c.logits_scaling);
+}
 
 int64_t longest_sequence(const LlamaConfig& config) {
   int64_t longest = config.max_position_embeddings;
@@ -237,10 +263,10 @@ void keys_of(ConfigRows& rows, LlamaConfig& c) {
   if (rows.reads()) c.rope = read_rope(rows.given, family.rope, c.max_position_embeddings);
   check_rope_config(c.rope, b.head_dim, rows.where());
   write_rope(c.rope, family.rope, rows.written());
-  if (family.some_turn) turn_rows(rows, c);
+  turn_rows(rows, family.some_turn, c);
   if (family.biases) {
     rows.flag("attention_bias", b.qkv_bias);
-    b.out_bias = b.qkv_bias;
+    if (rows.reads()) b.out_bias = b.qkv_bias;
   }
   if (family.mlp_biases) rows.flag("mlp_bias", b.mlp_bias);
   window_rows(rows, family, c);

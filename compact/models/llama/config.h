@@ -50,5 +50,7 @@ struct LlamaConfig {
 int64_t longest_sequence(const LlamaConfig& config);
 
 void keys_of(ConfigRows& rows, LlamaConfig& c);  // see config_rows.h
+// The first member that config.json cannot say, where `read` is what it says.
+std::string difference(const LlamaConfig& c, const LlamaConfig& read);
 
 }  // namespace compact

@@ -63,7 +63,7 @@ const std::vector<DecoderFamily>& decoder_families() {
        .rope = {.theta = 2e6}},
       {.type = "granite",
        .architecture = "GraniteForCausalLM",
-       .config = {.bos_token_id = 1, .eos_token_ids = {2}},
+       .config = {.block = {.scale = 1}, .bos_token_id = 1, .eos_token_ids = {2}},
        .biases = true,
        .mlp_biases = true,
        .multipliers = true},

@@ -63,16 +63,18 @@ void VersionCheck::add(const at::Tensor& t) {
                     static_cast<uint32_t>(t._version())});
 }
 
-void VersionCheck::check(const char* who) const {
+void VersionCheck::check(const char* who, std::string_view of) const {
+  const auto what = [&](const at::Tensor& t) {
+    return cat("[", who, "] ", of.empty() ? "" : cat("`", of, "`: "),
+               "a tensor that the backward pass reads, ", t.sizes(), ", was ");
+  };
   for (const auto& [value, tensor, version] : added_) {
-    TORCH_CHECK(static_cast<uint32_t>(value._version()) == version, "[", who,
-                "] a tensor that the backward pass reads was changed in place: it is at version ",
-                value._version(), ", expected ", version);
+    TORCH_CHECK(static_cast<uint32_t>(value._version()) == version, what(value),
+                "changed in place: it is at version ", value._version(), ", expected ", version);
     const auto now = tensor.lock();
     TORCH_CHECK(
         !now || now->storage().unsafeGetStorageImpl() == value.storage().unsafeGetStorageImpl(),
-        "[", who, "] a tensor that the backward pass reads, ", value.sizes(),
-        ", was given other memory since the forward pass (`.data = ...`)");
+        what(value), "given other memory since the forward pass (`.data = ...`)");
   }
 }
 

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -63,8 +64,9 @@ bool owned(const at::Tensor& t);
 class VersionCheck {
  public:
   void add(const at::Tensor& t);
-  // Throws where one was changed in place since, or given other memory (`t.data = ...`).
-  void check(const char* who) const;
+  // Throws where one was changed in place since, or given other memory (`t.data = ...`). `of`: a
+  // block's name, for the message.
+  void check(const char* who, std::string_view of = {}) const;
 
  private:
   struct Added {

@@ -46,13 +46,15 @@ struct Noted final : at::ObserverContext {
   c10::SmallVector<std::pair<OpTape*, std::unique_ptr<OpTape::Call>>, 1> calls;
 };
 
-void begin_on_tapes(const at::RecordFunction& f, const RunningOp& op,
+void begin_on_tapes(const at::RecordFunction& f, RunningOp& op,
                     c10::ArrayRef<const c10::IValue> inputs, std::unique_ptr<Noted>& noted) {
-  if (!op.is_operator) {
+  const OpRule* const rule = op.is_operator ? rule_of(f) : nullptr;
+  // Another library's composite may write what it makes by kernels that PyTorch does not see.
+  op.is_opaque = !op.is_operator || (rule && !rule->leaf && !op.known);
+  if (op.is_opaque) {
     for (OpTape* const tape : tapes) tape->begin_opaque();
     return;
   }
-  const OpRule* const rule = rule_of(f);
   if (!rule || !rule->leaf || is_cast(*rule, inputs)) return;
   for (OpTape* const tape : tapes) {
     std::unique_ptr<OpTape::Call> call = tape->begin(*rule, inputs);
@@ -144,7 +146,7 @@ void note_copy(const Noted& copying, const at::RecordFunction& f) {
 
 void leave(const at::RecordFunction& f, at::ObserverContext* context) {
   if (running.empty()) return;
-  if (!running.back().is_operator) {
+  if (running.back().is_opaque) {
     for (OpTape* const tape : tapes) tape->end_opaque();
   }
   running.pop_back();

@@ -27,6 +27,7 @@ struct RunningOp {
   // autograd function may be called relu.
   bool known = false;
   bool is_operator = false;                      // it has a schema
+  bool is_opaque = false;                        // what it calls is nobody's to run again
   c10::SmallVector<const void*, 6> inputs = {};  // storages of its tensor arguments, in order
   c10::SmallVector<int64_t, 5> sizes = {};       // of the first of them
   c10::SmallVector<double, 4> numbers = {};      // its arguments that are numbers, in order

@@ -77,7 +77,8 @@ at::Tensor SavedNode::unpack() const {
 OpTape::OpTape(RebuildOptions options, std::shared_ptr<std::atomic<int64_t>> live,
                ParameterOf parameter)
     : rebuild_(std::make_shared<Rebuild>(options, std::move(live))),
-      parameter_(std::move(parameter)) {}
+      parameter_(std::move(parameter)),
+      named_(options.named) {}
 
 TapeNodePtr OpTape::put(const at::Tensor& t) {
   TapeNodePtr& n = index_[key_of(t)];
@@ -87,6 +88,7 @@ TapeNodePtr OpTape::put(const at::Tensor& t) {
 }
 
 TapeNodePtr OpTape::node_of(const at::Tensor& t) {
+  const bool leaf = t.requires_grad() && t.is_leaf() && t.storage().resizable();
   const auto known = index_.find(key_of(t));
   if (known != index_.end() && !known->second->weak.expired()) {
     const TapeNodePtr& n = known->second;
@@ -94,6 +96,10 @@ TapeNodePtr OpTape::node_of(const at::Tensor& t) {
     const bool exported = n->record && !t.storage().resizable();
     if (n->writing || (!exported && n->is_unwritten())) {
       n->watch(t);
+      if (leaf && named_ && !n->free && n->count == 0) n->external = n->leaf = true;
+      // An autograd function of C++ gave it its gradient, and may have written it unseen.
+      const bool given = t.requires_grad() && !t.is_leaf() && !n->grad;
+      if (given && n->mode != TapeNode::Mode::kRecipe) n->record = nullptr;
       return n;
     }
     n->stale = true;
@@ -104,7 +110,8 @@ TapeNodePtr OpTape::node_of(const at::Tensor& t) {
     n->name = parameter->first;
     n->watch(parameter->second);
   }
-  n->free |= t.requires_grad() && t.is_leaf() && t.storage().resizable();
+  n->free |= leaf && !named_;
+  n->leaf = leaf && !n->free;
   n->external = !n->free;
   return n;
 }

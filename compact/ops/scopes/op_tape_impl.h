@@ -83,6 +83,7 @@ class OpTape {
 
   std::shared_ptr<Rebuild> rebuild_;
   ParameterOf parameter_;
+  bool named_;
   std::thread::id thread_ = std::this_thread::get_id();
   std::unordered_map<const void*, TapeNodePtr> index_;
   size_t sweep_at_ = 256;

@@ -50,6 +50,11 @@ void TapeNode::watch(const at::Tensor& t) {
   versions.push_back({counter, counter.current_version()});
 }
 
+bool TapeNode::is_there() const {
+  const auto storage = weak.lock();
+  return !stale && storage && static_cast<int64_t>(storage->nbytes()) == bytes;
+}
+
 bool TapeNode::is_unwritten() const {
   return std::ranges::all_of(
       versions, [](const Version& v) { return v.version == v.counter.current_version(); });
@@ -121,16 +126,17 @@ bool Rebuild::is_worth(const TapeNode& n, const Record& record, const Choice& ch
 
 // What would have to be held so that the node is there.
 Rebuild::Choice Rebuild::best(TapeNode& n, Memo& memo, int depth) {
-  if (n.free) return {.possible = !n.stale && (n.count > 0 || !n.weak.expired())};
+  if (n.free) return {.possible = n.is_there()};
   if (n.count > 0) {
     // Where others write beside what is needed of it, the rest of its storage is another content.
     const bool whole = n.mode == TapeNode::Mode::kRecipe || n.codes.defined() ||
-                       (n.own ? !n.partial : !n.stale && !is_foreign(n));
+                       (n.own ? !n.partial : n.is_there() && !is_foreign(n));
     return {.possible = whole, .work = n.mode == TapeNode::Mode::kRecipe ? n.work : 0};
   }
   if (const auto known = memo.find(&n); known != memo.end()) return known->second;
   Choice choice;
-  if (n.is_there() && (!n.external || (n.bytes <= options_.least && !is_foreign(n)))) {
+  const bool copied = (n.leaf || n.bytes <= options_.least) && !is_foreign(n);
+  if (n.is_there() && (!n.external || copied)) {
     choice = {.possible = true, .bytes = bytes_to_hold(n), .held = {&n}};
   }
   if (may_run(n.record) && !n.pinned && depth < kFarthest &&
@@ -355,8 +361,10 @@ void Rebuild::close() {
     const TapeNodePtr n = weak.lock();
     if (!n || n->mode != TapeNode::Mode::kHeld) continue;
     n->record = nullptr;  // it stays held, and needs no history
-    if (n->handles == 0 && n->memory && !n->own && n->memory->storage.use_count() > 1) {
-      const c10::Storage& storage = n->memory->storage;
+    if (n->handles > 0 || !n->memory || n->own) continue;
+    const c10::Storage& storage = n->memory->storage;
+    // What was freed may be there again when it is needed (FSDP).
+    if (storage.use_count() > 1 && static_cast<int64_t>(storage.nbytes()) == n->bytes) {
       c10::OptionalStreamGuard made_on;  // so that the copy comes after what made it
       if (storage.device().is_cuda()) {
         made_on.reset_stream(c10::Stream(c10::Stream::UNSAFE, storage.device(),

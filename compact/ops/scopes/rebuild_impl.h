@@ -75,7 +75,7 @@ struct TapeNode : std::enable_shared_from_this<TapeNode> {
 
   TapeNode(const at::Tensor& t, uint64_t call);
   // Whether its storage lives and has this content.
-  bool is_there() const { return !stale && !weak.expired(); }
+  bool is_there() const;
   // Tensors that do not share a version may share a storage. Every one that is seen is watched.
   void watch(const at::Tensor& t);
   bool is_unwritten() const;
@@ -99,6 +99,7 @@ struct TapeNode : std::enable_shared_from_this<TapeNode> {
 
   bool free = false;          // a parameter's or a buffer's: no memory of ours
   bool external = false;      // nobody has seen it being made: others may write it unseen
+  bool leaf = false;          // a parameter of no known name, which may be freed: it is copied
   bool grad = false;          // it depends on parameters that are trained
   bool stale = false;         // its storage has been written since
   bool saved = false;         // by an operation
@@ -127,6 +128,7 @@ struct RebuildOptions {
   double gain = 1.0 / 64;  // of what is not held, for a byte to move
   uint64_t near = 80;      // calls back from what is asked for: kept for its other readers
   bool budgeted = false;   // heavy operations may run again, where a budget asks for it
+  bool named = false;      // parameters are known by name; other leaves may be freed (FSDP)
 };
 
 // Several threads may call at a time, each beneath a Lock.

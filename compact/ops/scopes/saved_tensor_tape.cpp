@@ -2,6 +2,7 @@
 // The part of SavedTensorStore that has tensors rebuilt.
 #include "compact/base/check.h"
 #include "compact/ops/scopes/held_tensor_impl.h"
+#include "compact/ops/scopes/op_names.h"
 #include "compact/ops/scopes/saved_tensor_names_impl.h"
 
 namespace compact {
@@ -13,7 +14,7 @@ void SavedTensorStore::start_tape() {
   RebuildOptions options;
   options.least = 4 * options_.least_elements;  // of 4 bytes each
   options.budgeted = options_.budget > 0 || options_.budget_part > 0;
-  if (options.budgeted) options.most_work = 9;  // long chains of sums leave nothing to let go
+  options.named = !options_.parameters.empty();
   tape_ = std::make_shared<OpTape>(options, live_, parameter);
 }
 
@@ -59,7 +60,9 @@ std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::on_tape(const at::Te
       " beside `slot role:cheap = recompute`: what others are rebuilt from must be exact; "
       "take codecs that lose nothing, or rebuild nothing");
   const size_t number = saved_.size();
-  const bool whole = policy_.slot(row.name, Role::kCheap).storage() != Storage::kRecompute;
+  // Outside of any operation an autograd function of C++ saves, maybe what it made.
+  const bool whole = policy_.slot(row.name, Role::kCheap).storage() != Storage::kRecompute ||
+                     (!OpWatch::current() && !t.requires_grad());
   std::optional<int64_t> limit;
   if (how.content() == Content::kSigns) {
     limit = how.codec()->bytes(1, t.numel(), t.scalar_type()).value_or(row.bytes);

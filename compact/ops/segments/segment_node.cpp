@@ -173,7 +173,7 @@ variable_list SegmentNode::apply(variable_list&& grads) {
               "[segment] backward a second time, or after a backward pass that failed: the saved "
               "tensors are freed; pass retain_graph=True to the first backward");
   TORCH_CHECK(!at::GradMode::is_enabled(), "[segment] gradients of gradients are not supported");
-  held.versions.check("segment");
+  held.versions.check("segment", recipe->name);
   for (const Weight& w : held.weights) {
     TORCH_CHECK(!w.carrier || w.carrier->draw == w.draw,
                 "[segment] projections of a weight's gradient were drawn again between the forward "

@@ -18,13 +18,14 @@ from .saved_tensors import saved_tensors, SavedTensorsReport
 class NetworkState:
     """What apply() keeps in such a network. A copy of the network has one of its own."""
 
-    def __init__(self, policy: str, text: str):
+    def __init__(self, policy: str, text: str, reason: str):
         if any(line.split()[:1] == ["grad"] for line in text.splitlines()):
             raise ValueError("policies with `grad` lines need layers that compact knows")
         if text == policy_text("recompute"):
             raise ValueError('blocks are rebuilt of layers that compact knows; "exact" rebuilds what it can in any network')
         saved_tensors(policy)  # throws what of it cannot be done
         self.policy, self.text = policy if policy in presets() else text, text
+        self.reason = reason  # why no layer is served by itself
         self.calls = 0  # passes with gradients
         self.own: dict[str, int] = {}  # reason: passes with gradients outside of a scope
         self._notes = Notes()
@@ -32,7 +33,7 @@ class NetworkState:
         self._last: saved_tensors | None = None
 
     def __reduce__(self):
-        return type(self), (self.policy, self.text)
+        return type(self), (self.policy, self.text, self.reason)
 
     @property
     def saved(self) -> SavedTensorsReport | None:

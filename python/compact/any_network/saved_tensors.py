@@ -247,7 +247,8 @@ class saved_tensors:
             # `cheap` is the role of what is rebuilt, whatever the operation that saved it.
             ops.check_patterns(self._given, [row[0] for row in rows] + [""], [row[1] for row in rows] + ["cheap"], [])
         except ValueError as error:
-            idle = f"preset {self._given} is for layers of compact.apply" if self._given in presets() else str(error)
+            whose = "convolutional networks" if self._given in ("pool", "pool-quant") else "layers of compact.apply"
+            idle = f"preset {self._given} is for {whose}" if self._given in presets() else str(error)
         if idle is None and ops.policy_text(self._given) and all(row[2] in ("keep", "parameter") for row in rows):
             compiled = any(".CompiledFunction." in row[0] for row in rows)
             idle = "the policy leaves all that this network saves as it is" + ", which is what compiled regions save" * compiled

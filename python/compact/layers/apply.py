@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
@@ -135,9 +135,11 @@ def apply(
     if any(STATE in module.__dict__ for module in model.modules()):
         raise ValueError("compact.apply: this model has a policy already: compact.remove(model) takes it back")
     if not found:
+        classes = ", ".join(sorted({type(module).__name__ for _, module in _others(model, set())[0]})) or "no list of layers"
+        reason = f"no layer of {type(model).__name__} is known (it has {classes}); known: {_known_layers()}"
         if policy is None:
-            raise ValueError(f"compact.apply: no layer of this model is known, and budgets are for layers that are: {_known_layers()}")
-        return _apply_to_network(model, policy, text, f"no layer of it is known; known: {_known_layers()}")
+            raise ValueError(f"compact.apply: budgets are for layers that are known, and {reason}")
+        return _apply_to_network(model, policy, text, reason)
     check_version()
     if policy is None:
         policy = plan(model, batch, policies=(), budget=budget, **settings).policy
@@ -149,7 +151,7 @@ def apply(
         states.append((module, problem or LayerState(module, family, number, text, seed, notes)))
     served = [state for _, state in states if isinstance(state, LayerState)]
     if not served:
-        reason = f"no layer of it can be served: {found[0][0]}: {states[0][1]}"
+        reason = "no layer of it can be served: " + each_problem((name, state) for (name, *_), (_, state) in zip(found, states))
         if not any(plain(m) is not m for m in model.modules()):  # which may be removed later
             return _apply_to_network(model, policy, text, reason)
         notes.say(f"{reason}; all keep their own forward")
@@ -191,6 +193,14 @@ def apply(
     return model
 
 
+def each_problem(named: Iterable[tuple[str, str]]) -> str:
+    """Every problem of layers once, with the first layer that has it."""
+    first = {}
+    for name, problem in named:
+        first.setdefault(problem, name)
+    return "; ".join(f"{name}: {problem}" for problem, name in first.items())
+
+
 def _known_layers() -> str:
     return ", ".join(sorted(family.layer.rsplit(".", 1)[1] for family in FAMILIES))
 
@@ -202,7 +212,7 @@ def _apply_to_network(model: Model, policy: str | os.PathLike, text: str, reason
     if type(model).forward is nn.Module.forward:
         raise ValueError(f"compact.apply: {reason}; and {type(model).__name__} has no forward pass")
     try:
-        state = NetworkState(os.fspath(policy), text)
+        state = NetworkState(os.fspath(policy), text, reason)
     except ValueError as error:
         raise ValueError(f"compact.apply: {reason}. In a network as a whole: {error}") from None
     model.__dict__[STATE] = state

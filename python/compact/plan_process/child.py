@@ -11,6 +11,7 @@ from typing import Any, IO
 import torch
 from torch import nn
 
+from ..any_network.network_state import NetworkState
 from ..base.library import classes, ops
 from ..base.log import log
 from ..base.torch_private import storage_id
@@ -204,10 +205,18 @@ def _plain(step: _Step, policy: str) -> None:
 
 def _why_none(model: nn.Module) -> str | None:
     """Why none of the layers that a policy was given to was served in the step before; None: some were."""
-    states = [s for s in map(state_of, model.modules()) if isinstance(s, LayerState)]
+    named = [(name, state_of(module)) for name, module in model.named_modules()]
+    states = [s for _, s in named if isinstance(s, LayerState)]
     if any(state.served for state in states):
         return None
-    return next((reason for state in states for reason in state.own_forward), "no pass with gradients came to them")
+    for _, network in named:
+        if isinstance(network, NetworkState):
+            return (
+                f"{network.reason}. compact.apply(model, policy) holds what the network saves as a whole, which plans do not count: "
+                'compact.report(model) says it after a step, and policies=("plain",) plans the model as it is'
+            )
+    own = next((reason for state in states for reason in state.own_forward), "no pass with gradients came to them")
+    return own if states else apply.each_problem((name, s) for name, s in named if isinstance(s, str)) or own
 
 
 def _search(step: _Step, asked: dict) -> Any:

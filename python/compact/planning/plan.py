@@ -30,11 +30,13 @@ class Plan(dict):
     GPU what torch's caching allocator holds, else the peak), at the peak `gradients`, `saved` (for
     the backward pass) and `workspace`, always `weights` and `optimizer`, and `at`, the moment.
     failed: of policies that the model cannot have, why. model: its class. device: "cpu" or "cuda", and
-    of a GPU `gpu`, its name, and `memory`, what a step may take of it in bytes, 0 where that is not
+    of a GPU `gpu`, its name (str() says where it was taken since none is here), and `memory`, what a step may take of it in bytes, 0 where that is not
     known. mask: whether an attention mask was counted; None: the model takes none. With a budget also `budget`, and `policy`,
     the lines of the chosen one or its name, whose row is the last, with `seconds` of a step and of these
     `added_seconds`, predicted, and the `error` of gradients.
     """
+
+    assumed = False  # its GPU, since none was named and none is here
 
     @property
     def policy(self) -> str | None:
@@ -46,7 +48,8 @@ class Plan(dict):
 
     def __str__(self) -> str:
         cuda = self["device"] != "cpu"
-        lines = [f"{self['model']}, {self['parameters']:,} parameters, a step on {self['gpu'] if cuda else 'the CPU'}, MiB"]
+        device = (self["gpu"] + " (none was found here: gpu= names another)" * self.assumed) if cuda else "the CPU"
+        lines = [f"{self['model']}, {self['parameters']:,} parameters, a step on {device}, MiB"]
         names = ("peak", *(("reserved",) if cuda else ()), "weights", "optimizer", "gradients", "saved", "workspace")
         width = max(len("policy"), *(len(row["policy"]) for row in self["rows"]), 0)
         lines.append(f"{'policy':{width}}" + "".join(f"{name:>11}" for name in names) + "  highest in")
@@ -138,6 +141,7 @@ def plan(
         if name not in ("plain", "gradient_checkpointing"):
             policy_text(name)  # an error before anything runs
     names = [os.fspath(name) for name in names]
+    card = _gpu(kind, index, gpu)
     reply = ask(
         {
             "speeds": dict(_speeds),
@@ -151,7 +155,7 @@ def plan(
             "optimizer": _optimizer(optimizer),
             "clip": clip,
             "device": kind,
-            "gpu": _gpu(kind, index, gpu),
+            "gpu": card,
             "autocast": autocast,
             "threads": torch.get_num_threads(),  # each has buffers of its own
             "deterministic": torch.are_deterministic_algorithms_enabled(),  # whose kernels take others on a GPU
@@ -170,6 +174,7 @@ def plan(
             + ("" if reply["ours"] else ", and moments in fewer bits (optimizer=(compact.optim.AdamW, {'moments': 'f8'}))")
         )
     result = Plan({"device": kind} | {key: reply[key] for key in ("model", "parameters", "rows", "failed", "mask", "gpu", "memory") if key in reply})
+    result.assumed = kind == "cuda" and not card[0]
     if budget is not None:
         result["budget"], result["policy"] = reply["budget"], reply["auto"].pop("text")
         result["rows"].append(reply["auto"])
