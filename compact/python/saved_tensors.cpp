@@ -12,10 +12,13 @@
 namespace compact {
 namespace {
 
-SavedTensorOptions checked(int64_t least_elements, bool lossless) {
+SavedTensorOptions checked(int64_t least_elements, bool lossless, SavedTensorBudget budget) {
   COMPACT_CHECK(least_elements >= 0, "[saved_tensors] least_elements must be at least 0, is ",
                 least_elements);
-  return {.parameters = {}, .least_elements = least_elements, .lossless = lossless};
+  return {.parameters = {},
+          .least_elements = least_elements,
+          .lossless = lossless,
+          .budget = budget};
 }
 
 SavedTensorStore::Named named(const std::vector<std::string>& names,
@@ -30,10 +33,11 @@ SavedTensorStore::Named named(const std::vector<std::string>& names,
 }  // namespace
 
 SavedTensors::SavedTensors(const std::string& policy, int64_t least_elements,
-                           std::optional<bool> lossless)
+                           std::optional<bool> lossless, int64_t budget, double part)
     : store_(Policy::parse(policy, "policy"),
              checked(least_elements,
-                     lossless.value_or(Policy::parse(policy, "policy").has(PolicyKind::kSlot)))) {}
+                     lossless.value_or(Policy::parse(policy, "policy").has(PolicyKind::kSlot)),
+                     {budget, part})) {}
 
 void SavedTensors::enter(const std::vector<std::string>& parameter_names,
                          const std::vector<at::Tensor>& parameters,
@@ -96,9 +100,9 @@ int64_t SavedTensors::under_other_hooks() const {
   return watch_ ? OpWatch::under_other_hooks() : others_;
 }
 
-std::tuple<int64_t, int64_t, int64_t> SavedTensors::bytes() const {
+std::tuple<int64_t, int64_t, int64_t, int64_t> SavedTensors::bytes() const {
   const SavedTensorReport report = store_.report();
-  return {report.bytes(), report.stored(), store_.live_bytes()};
+  return {report.bytes(), report.stored(), store_.live_bytes(), report.span};
 }
 
 }  // namespace compact
@@ -107,7 +111,7 @@ TORCH_LIBRARY_FRAGMENT(compact, m) {
   using namespace compact;
   m.class_<HeldSavedTensor>("HeldSavedTensor").def("unpack", &HeldSavedTensor::unpack);
   m.class_<SavedTensors>("SavedTensors")
-      .def(torch::init<const std::string&, int64_t, std::optional<bool>>())
+      .def(torch::init<const std::string&, int64_t, std::optional<bool>, int64_t, double>())
       .def("enter", &SavedTensors::enter)
       .def("leave", &SavedTensors::leave)
       .def("pack", &SavedTensors::pack)

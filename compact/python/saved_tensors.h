@@ -34,9 +34,10 @@ class HeldSavedTensor final : public torch::CustomClassHolder {
 // Forward passes of one thread at a time, one after another.
 class SavedTensors final : public torch::CustomClassHolder {
  public:
-  // `policy`: the text of one. `lossless`: null: where it has lines of slots. Throws InputError
-  // where it is not a policy, or a number is out of range.
-  SavedTensors(const std::string& policy, int64_t least_elements, std::optional<bool> lossless);
+  // `policy`: the text of one. `lossless`: null: where it has lines of slots. `budget`, `part`: of a
+  // SavedTensorBudget. Throws InputError where it is not a policy, or a number is out of range.
+  SavedTensors(const std::string& policy, int64_t least_elements, std::optional<bool> lossless,
+               int64_t budget, double part);
 
   // From here to leave() operations of this thread have names. Random bits of codecs follow from
   // the state that torch's generator for the CPU has here; what the pass draws from it is what it
@@ -63,8 +64,9 @@ class SavedTensors final : public torch::CustomClassHolder {
   std::vector<Row> report() const;
   // How many operations of the last pass ran inside of other hooks, which got what they saved.
   int64_t under_other_hooks() const;
-  // Bytes of the last pass, as they are and as they are held; those that live, of any pass.
-  std::tuple<int64_t, int64_t, int64_t> bytes() const;
+  // Bytes of the last pass, as they are and as they are held; those that live, of any pass; those
+  // that are rebuilt at a time for a budget.
+  std::tuple<int64_t, int64_t, int64_t, int64_t> bytes() const;
 
  private:
   c10::intrusive_ptr<HeldSavedTensor> held(const at::Tensor& t, bool again);

@@ -138,7 +138,7 @@ TEST(RandomNetworks, EveryBitAsWithoutAScope) {
 }
 
 TEST(RandomNetworks, EveryBitUnderABudget) {
-  const SavedTensorOptions options{.parameters = {}, .least_elements = 0, .budget_part = 0.4};
+  const SavedTensorOptions options{.parameters = {}, .least_elements = 0, .budget = {.part = 0.4}};
   for (uint64_t number = 0; number < 1000; ++number) {
     expect_same_bits([&] { return RandomNetwork(number).forward(); }, {}, options);
     ASSERT_FALSE(testing::Test::HasFailure()) << "network " << number;

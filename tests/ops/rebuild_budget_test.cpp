@@ -79,7 +79,7 @@ Held held_of(Network network, const SavedTensorOptions& options) {
 }
 
 SavedTensorOptions part(double budget) {
-  return {.parameters = {}, .least_elements = 0, .budget_part = budget};
+  return {.parameters = {}, .least_elements = 0, .budget = {.part = budget}};
 }
 
 TEST(RebuildBudget, IsKeptBitForBit) {
@@ -87,7 +87,7 @@ TEST(RebuildBudget, IsKeptBitForBit) {
     const Held all = held_of(network, {.parameters = {}, .least_elements = 0});
     for (const double b : {0.7, 0.5, 0.4, 0.35, 0.3, 0.25, 0.2}) {
       SavedTensorOptions o{.parameters = {}, .least_elements = 0};
-      o.budget = static_cast<int64_t>(b * all.plain);
+      o.budget.bytes = static_cast<int64_t>(b * all.plain);
       try {
         const Held held = held_of(network, o);
         printf("abs %.2f: held %.3f span %.3f\n", b, double(held.held) / held.plain,

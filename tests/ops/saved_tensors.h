@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string>
 
-#include "compact/base/text.h"
+#include "compact/base/check.h"
 #include "compact/ops/scopes/saved_tensors.h"
 
 namespace compact {

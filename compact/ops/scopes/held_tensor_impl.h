@@ -2,7 +2,6 @@
 // What is held of a saved tensor.
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -23,12 +22,12 @@ struct HeldTensor::Memory {
   std::optional<CopiedFrom> copy;   // what was saved, where that is a copy of `plain`
   std::shared_ptr<SavedNode> node;  // or it is held, or rebuilt, as the tape decided
   int64_t bytes = 0;
-  std::shared_ptr<std::atomic<int64_t>> live;
+  std::shared_ptr<LiveBytes> live;
   size_t row = 0;  // of the report: of the operation that saved it first
   // All readers so far are Reads::kNearBeside or kShape: may be rounded once another reader is.
   bool may_round = false;
   ~Memory() {
-    if (live) *live -= bytes;
+    if (live) live->add(-bytes);
   }
 };
 

@@ -14,8 +14,8 @@
 namespace compact {
 namespace {
 
-constexpr int kDeepest = 40;  // operations from what is held to what is rebuilt
-constexpr int kLongest = 400;  // the same where heavy ones run again, too
+constexpr int kDeepest = 40;   // operations from what is held to what is rebuilt
+constexpr int kLongest = 400;  // the same under a budget
 
 // The stream that this thread's work for the device goes to.
 uint64_t stream_of(c10::Device device) {
@@ -25,17 +25,6 @@ uint64_t stream_of(c10::Device device) {
 }
 
 const void* key_of(const at::Tensor& t) { return t.storage().unsafeGetStorageImpl(); }
-
-// Bytes that could be moved in the time of its products.
-int64_t heavy_work(const OpRule& rule, const Record& record, const TapeNode& result, bool on_cpu) {
-  constexpr double kOnCpu = 5, kOnGpu = 130;  // floating-point operations for a byte
-  c10::SmallVector<c10::IntArrayRef, 4> sizes;
-  for (const Record::Input& input : record.inputs) sizes.push_back(input.geometry.sizes);
-  const bool transposed =
-      rule.heavy == OpRule::Heavy::kConvolution && record.arguments[6].toBool();
-  return static_cast<int64_t>(products_of(rule, sizes, result.geometry.sizes, transposed) /
-                              (on_cpu ? kOnCpu : kOnGpu));
-}
 
 bool runs_backward() { return torch::autograd::get_current_graph_task_id() != -1; }
 
@@ -74,7 +63,7 @@ at::Tensor SavedNode::unpack() const {
   return t;
 }
 
-OpTape::OpTape(RebuildOptions options, std::shared_ptr<std::atomic<int64_t>> live,
+OpTape::OpTape(RebuildOptions options, std::shared_ptr<LiveBytes> live,
                ParameterOf parameter)
     : rebuild_(std::make_shared<Rebuild>(options, std::move(live))),
       parameter_(std::move(parameter)),
@@ -149,8 +138,8 @@ std::unique_ptr<OpTape::Call> OpTape::begin(const OpRule& rule,
   const Rebuild::Lock lock(*rebuild_);
   ++calls_;
   std::shared_ptr<Record> record;
-  const bool heavy =
-      rule.heavy != OpRule::Heavy::kNo && rebuild_->options().budgeted && is_settled(rule, arguments);
+  const bool budgeted = rebuild_->options().budgeted;
+  const bool heavy = budgeted && rule.heavy && draws_nothing(*rule.heavy, arguments);
   if (notes && (rule.again || heavy)) {
     record = std::make_shared<Record>(Record{.op = rule.op});
     record->arguments.reserve(arguments.size());
@@ -302,8 +291,14 @@ void OpTape::end(std::unique_ptr<Call> call, c10::ArrayRef<const c10::IValue> re
   Record& record = *call->record;
   int depth = 0;
   for (const Record::Input& in : record.inputs) depth = std::max(depth, in.node->depth);
-  if (depth >= (rebuild_->options().budgeted ? kLongest : kDeepest)) return;
-  if (record.heavy) record.traffic += heavy_work(*call->rule, record, *made.front().node, call->inputs[0].is_cpu());
+  const bool budgeted = rebuild_->options().budgeted;
+  if (depth >= (budgeted ? kLongest : kDeepest)) return;
+  if (record.heavy) {
+    c10::SmallVector<c10::IntArrayRef, 4> sizes;
+    for (const Record::Input& in : record.inputs) sizes.push_back(in.geometry.sizes);
+    record.traffic += work_of(*call->rule->heavy, sizes, made.front().node->geometry.sizes,
+                              record.arguments, call->inputs[0].is_cpu());
+  }
   for (const Made& m : made) record.traffic += m.node->bytes;
   bool any = false;
   for (const Made& m : made) {
@@ -312,11 +307,15 @@ void OpTape::end(std::unique_ptr<Call> call, c10::ArrayRef<const c10::IValue> re
     m.node->record = call->record;
     m.node->output = m.output;
     m.node->depth = depth + 1;
+    if (budgeted) rebuild_->note_reach(*m.node, record);
     any = true;
     for (const Record::Input& in : record.inputs) in.node->add_follower(m.node);
   }
   if (!any) return;
-  for (const Made& m : made) rebuild_->decide_again(*m.node);
+  for (const Made& m : made) {
+    if (budgeted && m.node->mode == TapeNode::Mode::kHeld) rebuild_->cut(*m.node);
+    rebuild_->decide_again(*m.node);
+  }
 }
 
 std::optional<OpTape::Saved> OpTape::save(const at::Tensor& t, size_t row, bool whole,

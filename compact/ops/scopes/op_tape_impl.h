@@ -8,7 +8,6 @@
 #include <ATen/record_function.h>
 #include <c10/util/SmallVector.h>
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -46,7 +45,7 @@ class OpTape {
   using Parameter = std::pair<std::string, at::Tensor>;
   // The parameter that lies in a storage; nullopt: none that is known.
   using ParameterOf = std::function<std::optional<Parameter>(const void* storage)>;
-  OpTape(RebuildOptions options, std::shared_ptr<std::atomic<int64_t>> live, ParameterOf parameter);
+  OpTape(RebuildOptions options, std::shared_ptr<LiveBytes> live, ParameterOf parameter);
 
   struct Call;
   // One operation of this thread, from its arguments to its results; null where nothing is to be
@@ -71,6 +70,7 @@ class OpTape {
   // Rebuild's, of what was saved until now.
   bool keep_within(int64_t budget);
   int64_t span() const;
+  uint64_t calls() const { return calls_; }  // until now
   // The forward pass is over.
   void close();
 

@@ -12,7 +12,7 @@
 namespace compact {
 namespace {
 
-constexpr int kFarthest = 60;  // operations from what is held to what is rebuilt of it
+constexpr int kFarthest = 60;      // operations from what is held to what is rebuilt of it
 constexpr int kMostFollowers = 6;  // operations between an anchor and what is released for it
 
 c10::Storage copy_of(const c10::Storage& storage) {
@@ -167,6 +167,7 @@ void Rebuild::save(TapeNode& n, size_t row, bool whole, uint64_t reader) {
     saved_by_[reader].push_back(n.weak_from_this());
   }
   n.pinned |= whole;
+  if (options_.budgeted) cut(n);
   if (!n.saved) {
     if (n.count > 0) {
       rows_[n.row].stored -= n.held_bytes;
@@ -213,6 +214,7 @@ void Rebuild::make_recipe(TapeNode& n) {
     retain(*input.node);
     if (input.node->mode == TapeNode::Mode::kRecipe) n.work += input.node->work;
   }
+  if (options_.budgeted) span_ = std::max(span_, span_of(n, {}, budget_));
 }
 
 void Rebuild::hold(TapeNode& n) {
@@ -224,7 +226,7 @@ void Rebuild::hold(TapeNode& n) {
         view_of(c10::Storage(n.weak.lock()), Geometry::flat(n.coded, elements)), 0);
     if (n.codes.settle) n.codes.settle();
     n.held_bytes = n.codes.bytes();
-    *live_ += n.held_bytes;
+    live_->add(n.held_bytes);
   } else if (n.external && n.handles == 0) {
     n.own = true;
     n.memory = own(copy_of(c10::Storage(n.weak.lock())));
@@ -253,7 +255,7 @@ void Rebuild::drop(TapeNode& n) {
     trash_.storages.push_back(std::exchange(n.memory, {}));
   }
   if (n.codes.defined()) {
-    *live_ -= n.held_bytes;
+    live_->add(-n.held_bytes);
     trash_.codes.push_back(std::exchange(n.codes, {}));
   }
   n.held_bytes = 0;
@@ -290,14 +292,12 @@ void Rebuild::decide_again(TapeNode& n) {
       n.pinned || closed_ || n.bytes <= options_.least) {
     return;
   }
-  const auto letting_go = std::exchange(letting_go_, false);
-  decide_cheaply(n);
-  letting_go_ = letting_go;
+  const Within cheap(letting_go_, false);
+  Memo memo;
+  if (is_worth(n, *n.record, inputs_of(*n.record, memo, 0))) let_go(n);
 }
 
-void Rebuild::decide_cheaply(TapeNode& n) {
-  Memo memo;
-  if (!is_worth(n, *n.record, inputs_of(*n.record, memo, 0))) return;
+void Rebuild::let_go(TapeNode& n) {
   row_ = n.row;
   rows_[n.row].stored -= n.held_bytes;
   drop(n);

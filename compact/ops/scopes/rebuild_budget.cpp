@@ -11,14 +11,44 @@
 namespace compact {
 namespace {
 
-constexpr double kMostSpan = 0.6;  // of the budget
+constexpr double kMostSpan = 0.8;  // of the budget
 constexpr int64_t kParts = 64;     // of the budget, one of which is freed at a time
+constexpr int64_t kPaths = 3;      // parts of the budget as long as which a path may be
 
 }  // namespace
 
+void Rebuild::note_reach(TapeNode& n, const Record& record) const {
+  const TapeNode *near = nullptr, *far = nullptr;
+  for (const Record::Input& input : record.inputs) {
+    const TapeNode& m = *input.node;
+    if (m.free || m.bytes <= options_.least) continue;
+    if (!record.heavy && !m.sum.expired()) n.sum = m.sum;
+    if (!near || m.reach < near->reach) near = &m;
+    if (!far || m.reach > far->reach) far = &m;
+  }
+  n.reach = n.bytes + (far ? far->reach : 0);
+  n.products = (record.heavy ? 1 : 0) + (far ? far->products : 0);
+  if (near != far && far->reach - near->reach >= 2 * n.bytes && far->products > near->products) {
+    n.sum = n.weak_from_this();
+  }
+}
+
+void Rebuild::cut(TapeNode& n) {
+  const TapeNodePtr sum = n.sum.lock();
+  if (!sum || budget_ <= 0 || n.reach <= budget_ / kPaths || sum->pinned) return;
+  const auto may_be = [](const TapeNode& m) {
+    return m.mode != TapeNode::Mode::kRecipe && m.is_there();
+  };
+  const bool smaller = sum->bytes < n.bytes && may_be(*sum);
+  if (!smaller && !may_be(n)) return;
+  TapeNode& held = smaller ? *sum : n;
+  held.pinned = true;
+  held.reach = 0;
+}
+
 // Bytes that live at a time while the node is rebuilt: what it is made of, what is made of it, and
 // what the same operations read beside these.
-int64_t Rebuild::span_of(TapeNode& n, const Choice& choice) const {
+int64_t Rebuild::span_of(TapeNode& n, const Choice& choice, int64_t enough) const {
   std::unordered_set<const TapeNode*> seen{&n};
   std::vector<std::pair<const TapeNode*, bool>> left{{&n, true}};
   int64_t sum = n.bytes;
@@ -30,7 +60,7 @@ int64_t Rebuild::span_of(TapeNode& n, const Choice& choice) const {
     sum += m.bytes;
     left.emplace_back(&m, made_of_it);
   };
-  while (!left.empty() && sum <= most_span_) {
+  while (!left.empty() && sum <= enough) {
     const auto [m, made_of_it] = left.back();
     left.pop_back();
     for (const Record::Input& input : m->record->inputs) visit(*input.node, false);
@@ -61,16 +91,17 @@ std::optional<Rebuild::Offer> Rebuild::offer(const TapeNodePtr& n, int64_t* span
   const Choice again = inputs_of(*n->record, memo, 0);
   const int64_t freed = n->held_bytes - again.bytes;
   if (!again.possible || freed <= 0) return std::nullopt;
-  *span = span_of(*n, again);
+  *span = span_of(*n, again, most_span_);
   if (*span > most_span_) return std::nullopt;
   return Offer{static_cast<double>(again.work) / static_cast<double>(freed), n};
 }
 
 bool Rebuild::keep_within(int64_t budget) {
-  const auto over = [&] { return *live_ - freeing_ + span_ - budget; };
+  budget_ = budget;
+  const auto over = [&] { return live_->bytes() - freeing_ + span_ - budget; };
   if (closed_ || over() <= 0) return true;
   most_span_ = std::max(most_span_, budget / 16);
-  const auto letting_go = std::exchange(letting_go_, true);
+  const Within letting_go(letting_go_, true);
   while (over() > 0) {
     std::vector<Offer> offers;
     int64_t span = 0;
@@ -78,9 +109,9 @@ bool Rebuild::keep_within(int64_t budget) {
       if (auto one = offer(weak.lock(), &span)) offers.push_back(*std::move(one));
     }
     if (offers.empty()) {
-      const auto larger = most_span_ + most_span_ / 2;
-      if (static_cast<double>(larger) > kMostSpan * static_cast<double>(budget)) break;
-      most_span_ = larger;
+      const auto most = static_cast<int64_t>(kMostSpan * static_cast<double>(budget));
+      if (most_span_ >= most) break;
+      most_span_ = std::min(most_span_ + most_span_ / 4, most);
       continue;
     }
     std::ranges::sort(offers, {}, &Offer::cost);
@@ -88,15 +119,10 @@ bool Rebuild::keep_within(int64_t budget) {
     for (const Offer& one : offers) {
       // What was let go before it may have changed it.
       if (over() <= enough || !offer(one.node, &span)) continue;
-      TapeNode& n = *one.node;
       span_ = std::max(span_, span);
-      row_ = n.row;
-      rows_[n.row].stored -= n.held_bytes;
-      drop(n);
-      make_recipe(n);
+      let_go(*one.node);
     }
   }
-  letting_go_ = letting_go;
   return over() <= 0;
 }
 

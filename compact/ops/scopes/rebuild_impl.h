@@ -10,7 +10,6 @@
 #include <c10/core/Storage.h>
 #include <c10/util/SmallVector.h>
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -24,6 +23,7 @@
 #include "compact/codecs/codec.h"
 #include "compact/ops/policy/treatment.h"
 #include "compact/ops/scopes/geometry_impl.h"
+#include "compact/ops/scopes/live_bytes.h"
 #include "compact/ops/scopes/rebuild_rules_impl.h"
 
 namespace compact {
@@ -33,18 +33,18 @@ using TapeNodePtr = std::shared_ptr<TapeNode>;
 
 // Memory that is held, once for all contents of it that are needed.
 struct HeldStorage {
-  HeldStorage(c10::Storage what, int64_t counted, std::shared_ptr<std::atomic<int64_t>> all)
+  HeldStorage(c10::Storage what, int64_t counted, std::shared_ptr<LiveBytes> all)
       : storage(std::move(what)), bytes(counted), live(std::move(all)) {
-    *live += bytes;
+    live->add(bytes);
   }
-  ~HeldStorage() { *live -= bytes; }
+  ~HeldStorage() { live->add(-bytes); }
   HeldStorage(const HeldStorage&) = delete;
 
   c10::Storage storage;
   int64_t bytes;  // 0: a parameter's
   // What is unpacked from a copy of ours has it: what writes there is noticed by later readers.
   c10::VariableVersion counter{0};
-  std::shared_ptr<std::atomic<int64_t>> live;
+  std::shared_ptr<LiveBytes> live;
   std::vector<std::weak_ptr<TapeNode>> users;
 };
 
@@ -119,7 +119,12 @@ struct TapeNode : std::enable_shared_from_this<TapeNode> {
   at::ScalarType coded = at::kByte;
   int64_t coded_bytes = -1, held_bytes = 0, work = 0;
   size_t row = 0;  // of the report
-  c10::SmallVector<uint64_t, 2> readers;  // calls that saved it
+  // Under a budget: calls that saved it; bytes of the longest path to it from what is held for good,
+  // and its heavy operations; the sum of a path and a much longer one with more of these, as residual
+  // blocks end with, that it is, or is made of by cheap operations alone.
+  c10::SmallVector<uint64_t, 2> readers;
+  int64_t reach = 0, products = 0;
+  std::weak_ptr<TapeNode> sum;
 };
 
 struct RebuildOptions {
@@ -134,7 +139,7 @@ struct RebuildOptions {
 // Several threads may call at a time, each beneath a Lock.
 class Rebuild {
  public:
-  Rebuild(RebuildOptions options, std::shared_ptr<std::atomic<int64_t>> live)
+  Rebuild(RebuildOptions options, std::shared_ptr<LiveBytes> live)
       : options_(options), live_(std::move(live)) {}
 
   // What was held and is no longer needed is freed after unlocking, since that may call Python.
@@ -156,6 +161,10 @@ class Rebuild {
   const RebuildOptions& options() const { return options_; }
   // A tensor of the node was saved by a call; `whole`: hold it whatever could be done.
   void save(TapeNode& n, size_t row, bool whole, uint64_t reader);
+  // A call made the node: how far it is from what is held for good.
+  void note_reach(TapeNode& n, const Record& record) const;
+  // Holds the node, or what it was cheaply made of, for good where that cuts a long path in two.
+  void cut(TapeNode& n);
   // Until what is held, and what lives beside it at a time while it is rebuilt, is within so many
   // bytes, what costs least time for its bytes is rebuilt in place of being held. Returns whether
   // it is.
@@ -202,13 +211,24 @@ class Rebuild {
   bool may_run(const std::shared_ptr<const Record>& record) const {
     return record && (!record->heavy || letting_go_);
   }
+  // Sets the flag for a while.
+  class Within {
+   public:
+    Within(bool& flag, bool value) : flag_(flag), before_(std::exchange(flag, value)) {}
+    ~Within() { flag_ = before_; }
+    Within(const Within&) = delete;
+
+   private:
+    bool& flag_;
+    bool before_;
+  };
   struct Offer {
     double cost = 0;  // work for a byte that is freed
     TapeNodePtr node;
   };
   // What letting go of a held node would cost; nullopt: it cannot be, or frees nothing.
   std::optional<Offer> offer(const TapeNodePtr& n, int64_t* span);
-  int64_t span_of(TapeNode& n, const Choice& choice) const;
+  int64_t span_of(TapeNode& n, const Choice& choice, int64_t enough) const;
   Choice best(TapeNode& n, Memo& memo, int depth);
   Choice inputs_of(const Record& record, Memo& memo, int depth);
   std::shared_ptr<HeldStorage> original(const TapeNode& n) const;
@@ -220,7 +240,7 @@ class Rebuild {
   void drop(TapeNode& n);
   void make_recipe(TapeNode& n);
   void release_inputs(TapeNode& n);
-  void decide_cheaply(TapeNode& n);
+  void let_go(TapeNode& n);
   void release_followers(TapeNode& n);
   bool needs_any(const TapeNode& n, c10::ArrayRef<Geometry> written) const;
   void check(const TapeNode& n) const;
@@ -230,7 +250,7 @@ class Rebuild {
 
   RebuildOptions options_;
   std::mutex mutex_;
-  std::shared_ptr<std::atomic<int64_t>> live_;
+  std::shared_ptr<LiveBytes> live_;
   Trash trash_;
   // What is held as it is, by where it lies.
   std::unordered_map<const void*, std::weak_ptr<HeldStorage>> originals_;
@@ -239,7 +259,7 @@ class Rebuild {
   size_t row_ = 0;  // of what is being saved
   // Under a budget: what each call saved; the largest span, and how large one may be.
   std::unordered_map<uint64_t, std::vector<std::weak_ptr<TapeNode>>> saved_by_;
-  int64_t span_ = 0, most_span_ = 0, freeing_ = 0;
+  int64_t budget_ = 0, span_ = 0, most_span_ = 0, freeing_ = 0;
   bool letting_go_ = false;
   bool closed_ = false;
 };

@@ -69,22 +69,18 @@ constexpr std::string_view kAgain[] = {
 };
 static_assert(std::ranges::is_sorted(kAgain));
 
-struct Heavy {
-  std::string_view name;
-  OpRule::Heavy kind;
-  size_t matrix = 0;
-  int dropout = -1;
-};
-constexpr Heavy kHeavy[] = {
-    {"aten::mm", OpRule::Heavy::kProduct},
-    {"aten::bmm", OpRule::Heavy::kProduct},
-    {"aten::addmm", OpRule::Heavy::kProduct, 1},
-    {"aten::baddbmm", OpRule::Heavy::kProduct, 1},
-    {"aten::convolution", OpRule::Heavy::kConvolution},
-    {"aten::_scaled_dot_product_flash_attention_for_cpu", OpRule::Heavy::kAttention, 0, 3},
-    {"aten::_scaled_dot_product_flash_attention", OpRule::Heavy::kAttention, 0, 3},
-    {"aten::_scaled_dot_product_efficient_attention", OpRule::Heavy::kAttention, 0, 5},
-    {"aten::_scaled_dot_product_cudnn_attention", OpRule::Heavy::kAttention, 0, 5},
+using Kind = OpRule::Heavy::Kind;
+constexpr OpRule::Heavy kHeavy[] = {
+    {"aten::mm", Kind::kProduct},
+    {"aten::bmm", Kind::kProduct},
+    {"aten::addmm", Kind::kProduct, 1},
+    {"aten::baddbmm", Kind::kProduct, 1},
+    {"aten::_grouped_mm", Kind::kProduct},
+    {"aten::convolution", Kind::kConvolution},
+    {"aten::_scaled_dot_product_flash_attention_for_cpu", Kind::kAttention, 0, 3},
+    {"aten::_scaled_dot_product_flash_attention", Kind::kAttention, 0, 3},
+    {"aten::_scaled_dot_product_efficient_attention", Kind::kAttention, 0, 5},
+    {"aten::_scaled_dot_product_cudnn_attention", Kind::kAttention, 0, 5},
 };
 
 constexpr OpRule::Statistics kStatistics[] = {
@@ -115,12 +111,8 @@ OpRule make_rule(const c10::OperatorHandle& op) {
                !op.hasTag(at::Tag::nondeterministic_seeded) &&
                (op.hasTag(at::Tag::pointwise) ||
                 std::ranges::binary_search(kAgain, name.substr(kAten.size())));
-  const auto heavy = std::ranges::find(kHeavy, name, &Heavy::name);
-  if (heavy != std::end(kHeavy) && schema.overload_name().empty() && !elsewhere) {
-    rule.heavy = heavy->kind;
-    rule.matrix = heavy->matrix;
-    rule.dropout = heavy->dropout;
-  }
+  const auto heavy = std::ranges::find(kHeavy, name, &OpRule::Heavy::name);
+  if (heavy != std::end(kHeavy) && schema.overload_name().empty() && !elsewhere) rule.heavy = &*heavy;
   const auto statistics = std::ranges::find(kStatistics, name, &OpRule::Statistics::name);
   if (statistics != std::end(kStatistics)) rule.statistics = &*statistics;
   return rule;
@@ -144,26 +136,33 @@ bool is_cast(const OpRule& rule, c10::ArrayRef<const c10::IValue> arguments) {
   });
 }
 
-bool is_settled(const OpRule& rule, c10::ArrayRef<const c10::IValue> arguments) {
-  return rule.dropout < 0 || (arguments[static_cast<size_t>(rule.dropout)].isDouble() &&
-                              arguments[static_cast<size_t>(rule.dropout)].toDouble() == 0);
+bool draws_nothing(const OpRule::Heavy& heavy, c10::ArrayRef<const c10::IValue> arguments) {
+  if (heavy.dropout < 0) return true;
+  const c10::IValue& chance = arguments[static_cast<size_t>(heavy.dropout)];
+  return chance.isDouble() && chance.toDouble() == 0;
 }
 
-double products_of(const OpRule& rule, c10::ArrayRef<c10::IntArrayRef> inputs,
-                   c10::IntArrayRef result, bool transposed) {
+int64_t work_of(const OpRule::Heavy& heavy, c10::ArrayRef<c10::IntArrayRef> inputs,
+                c10::IntArrayRef result, c10::ArrayRef<c10::IValue> arguments, bool on_cpu) {
+  // Floating-point operations in the time of a byte: two cores of a server, an H100.
+  constexpr double kOnCpu = 5, kOnGpu = 130;
   const auto count = [](c10::IntArrayRef sizes) {
     return static_cast<double>(c10::multiply_integers(sizes));
   };
-  const c10::IntArrayRef first = inputs[rule.matrix], second = inputs[rule.matrix + 1];
-  switch (rule.heavy) {
-    case OpRule::Heavy::kProduct: return 2 * count(result) * static_cast<double>(first.back());
-    case OpRule::Heavy::kConvolution:  // of a window, for each place of the smaller channels' map
-      return 2 * count(transposed ? first : result) * count(second.slice(1));
-    case OpRule::Heavy::kAttention:
-      return 4 * count(first) * static_cast<double>(second[second.size() - 2]);
-    case OpRule::Heavy::kNo: break;
+  const c10::IntArrayRef first = inputs[heavy.matrix], second = inputs[heavy.matrix + 1];
+  double operations = 0;
+  switch (heavy.kind) {
+    case Kind::kProduct: operations = 2 * count(result) * static_cast<double>(first.back()); break;
+    case Kind::kConvolution: {  // a window for each place, of what it reads where it is transposed
+      const bool transposed = arguments[6].toBool();
+      operations = 2 * count(transposed ? first : result) * count(second.slice(1));
+      break;
+    }
+    case Kind::kAttention:
+      operations = 4 * count(first) * static_cast<double>(second[second.size() - 2]);
+      break;
   }
-  return 0;
+  return static_cast<int64_t>(operations / (on_cpu ? kOnCpu : kOnGpu));
 }
 
 uint64_t precision_settings() {

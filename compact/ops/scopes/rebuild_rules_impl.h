@@ -18,9 +18,13 @@ struct OpRule {
   bool cast_on_cpu = false, cast_on_cuda = false;  // there autocast makes it a composite
   bool again = false;                              // may run again
   // A product, convolution or attention, which may run again under a budget.
-  enum class Heavy : uint8_t { kNo, kProduct, kConvolution, kAttention } heavy = Heavy::kNo;
-  size_t matrix = 0;  // the argument that is a product's first matrix
-  int dropout = -1;   // the argument that says with which chance attention drops weights
+  struct Heavy {
+    const char* name;
+    enum class Kind : uint8_t { kProduct, kConvolution, kAttention } kind;
+    size_t matrix = 0;  // the argument that is a product's first matrix
+    int dropout = -1;   // the argument that says with which chance attention drops weights
+  };
+  const Heavy* heavy = nullptr;
   bool writes = false;                             // any of its arguments
   c10::SmallVector<bool, 8> written;               // by argument
   bool resizes = false;                            // what it writes may get another size first
@@ -36,12 +40,12 @@ struct OpRule {
 // Whether autocast of this thread runs the operation, with other arguments, inside of itself.
 bool is_cast(const OpRule& rule, c10::ArrayRef<const c10::IValue> arguments);
 
-// Whether the heavy operation gives the same again: attention that drops nothing.
-bool is_settled(const OpRule& rule, c10::ArrayRef<const c10::IValue> arguments);
-// A heavy operation's floating-point operations, of its inputs' sizes in order and its result's.
-double products_of(const OpRule& rule, c10::ArrayRef<c10::IntArrayRef> inputs,
-                   c10::IntArrayRef result, bool transposed);
-// Whichever settings of the process may change what a heavy operation gives.
+// Whether it draws no numbers with these arguments: attention that drops nothing.
+bool draws_nothing(const OpRule::Heavy& heavy, c10::ArrayRef<const c10::IValue> arguments);
+// Bytes that could be moved in the time of its arithmetic. `inputs`: sizes of its tensors in order.
+int64_t work_of(const OpRule::Heavy& heavy, c10::ArrayRef<c10::IntArrayRef> inputs,
+                c10::IntArrayRef result, c10::ArrayRef<c10::IValue> arguments, bool on_cpu);
+// Whichever settings of the process may change the bits that a heavy operation gives.
 uint64_t precision_settings();
 
 // Null where the function has no schema: Python's own autograd functions.

@@ -77,7 +77,9 @@ SavedTensorStore::SavedTensorStore(Policy policy, SavedTensorOptions options)
     : policy_(std::move(policy)),
       options_(std::move(options)),
       names_(std::make_unique<SavedTensorNames>(options_.parameters, options_.buffers)),
-      live_(std::make_shared<std::atomic<int64_t>>(0)) {
+      all_live_(std::make_shared<LiveBytes>()),
+      live_(std::make_shared<LiveBytes>(all_live_)) {
+  check_budget();
   start_tape();
 }
 
@@ -89,10 +91,12 @@ void SavedTensorStore::begin(Named parameters, Named buffers, uint64_t noise) {
   options_.buffers = std::move(buffers);
   options_.noise = noise;
   names_ = std::make_unique<SavedTensorNames>(options_.parameters, options_.buffers);
+  live_ = std::make_shared<LiveBytes>(all_live_);
   start_tape();
   saved_.clear();
   rounded_ = false;
-  saved_bytes_ = span_ = 0;
+  saved_before_ = std::exchange(saved_bytes_, 0);
+  span_ = 0;
   entries_.clear();
   made_again_.clear();
 }
@@ -132,8 +136,9 @@ HeldTensor SavedTensorStore::pack(const at::Tensor& t, bool again) {
   const bool attends = op && !op->arguments.empty() && held.strided_;
   if (attends && !op->attention) op->attention = std::make_shared<FusedAttention>(*op);
   const std::lock_guard lock(mutex_);
+  keep_budget(true);
   held.memory_ = hold(t, held.strided_, again);
-  keep_budget();
+  keep_budget(false);
   if (attends) op->attention->note(t, held);
   return held;
 }
@@ -191,7 +196,7 @@ std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::as_parameter(
 void SavedTensorStore::put(Memory& memory, const Treatment& how, int64_t bytes,
                            const std::string& exact_for) {
   memory.treatment = how;
-  *live_ += bytes - memory.bytes;
+  live_->add(bytes - memory.bytes);
   memory.bytes = bytes;
   SavedTensor& row = saved_[memory.row];
   row.treatment = how;

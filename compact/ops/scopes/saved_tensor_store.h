@@ -5,7 +5,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -18,6 +17,7 @@
 
 #include "compact/codecs/codec.h"
 #include "compact/ops/policy/policy.h"
+#include "compact/ops/scopes/live_bytes.h"
 #include "compact/ops/scopes/saved_tensors.h"
 
 namespace compact {
@@ -64,7 +64,7 @@ class SavedTensorStore {
 
   // A tensor that autograd is about to save. Subclasses of Python and what functorch wraps are kept
   // as they are. `again`: it is what a checkpoint computes from a second time. Throws InputError
-  // where the policy names a treatment of segments.
+  // where the policy names a treatment of segments, and where the budget cannot be kept.
   HeldTensor pack(const at::Tensor& t, bool again = false);
   // The same for a tensor that is recomputed from others, else nullopt. A caller that keeps small
   // tensors itself asks this for them first: beside rounded arguments their values change, too.
@@ -81,7 +81,7 @@ class SavedTensorStore {
   // Whether anything was rounded since then.
   bool rounded() const;
   // Bytes of all that is held and lives, parameters excluded.
-  int64_t live_bytes() const { return *live_; }
+  int64_t live_bytes() const { return all_live_->bytes(); }
 
  private:
   using Memory = HeldTensor::Memory;
@@ -92,10 +92,12 @@ class SavedTensorStore {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // keeps the address from being reused
     std::weak_ptr<Memory> memory;
   };
+  bool tapes() const;  // whether the policy has tensors rebuilt
   void start_tape();
   void stop_tape();
   std::vector<SavedTensor> taped_rows() const;
-  void keep_budget();
+  void check_budget() const;
+  void keep_budget(bool begins);  // begins: before another tensor is saved
   std::shared_ptr<Memory> hold(const at::Tensor& t, bool strided, bool again);
   // Where the tape knows the tensor: that, or what is held of it.
   std::shared_ptr<Memory> on_tape(const at::Tensor& t, SavedTensor& row, const Treatment& how);
@@ -116,11 +118,12 @@ class SavedTensorStore {
   std::unique_ptr<SavedTensorNames> names_;
   std::vector<SavedTensor> saved_;
   bool rounded_ = false;
-  int64_t saved_bytes_ = 0, span_ = 0;  // of this pass
+  int64_t saved_bytes_ = 0, saved_before_ = 0, span_ = 0;  // of this pass, and of the one before
   std::map<Key, Entry> entries_;
   std::map<const void*, c10::weak_intrusive_ptr<c10::StorageImpl>> made_again_;
-  std::shared_ptr<std::atomic<int64_t>> live_;
+  std::shared_ptr<LiveBytes> all_live_, live_;  // of all passes, and of this one
   std::shared_ptr<OpTape> tape_;
+  uint64_t saved_in_ = 0;      // the call of the operation that saved last
   std::vector<size_t> taped_;  // rows of the report that the tape decides
 };
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of SavedTensorStore that has tensors rebuilt.
+#include <algorithm>
+
 #include "compact/base/check.h"
 #include "compact/ops/scopes/held_tensor_impl.h"
 #include "compact/ops/scopes/op_names.h"
@@ -7,13 +9,17 @@
 
 namespace compact {
 
+bool SavedTensorStore::tapes() const {
+  return policy_.slot("", Role::kCheap).storage() == Storage::kRecompute;
+}
+
 void SavedTensorStore::start_tape() {
   stop_tape();
-  if (policy_.slot("", Role::kCheap).storage() != Storage::kRecompute) return;
+  if (!tapes()) return;
   const auto parameter = [this](const void* storage) { return names_->parameter(storage); };
   RebuildOptions options;
   options.least = 4 * options_.least_elements;  // of 4 bytes each
-  options.budgeted = options_.budget > 0 || options_.budget_part > 0;
+  options.budgeted = static_cast<bool>(options_.budget);
   options.named = !options_.parameters.empty();
   tape_ = std::make_shared<OpTape>(options, live_, parameter);
 }
@@ -27,17 +33,30 @@ void SavedTensorStore::stop_tape() {
   tape_ = nullptr;
 }
 
-void SavedTensorStore::keep_budget() {
-  if (!tape_ || saved_.empty()) return;
+void SavedTensorStore::check_budget() const {
+  const auto& [budget, part] = options_.budget;
+  COMPACT_CHECK(budget >= 0, "[saved tensors] a budget must be positive, is ", budget);
+  COMPACT_CHECK(part >= 0 && part < 1, "[saved tensors] a budget's part must be below 1, is ", part);
+  COMPACT_CHECK(budget == 0 || part == 0, "[saved tensors] a budget is bytes or a part, not both");
+  COMPACT_CHECK(!options_.budget || tapes(),
+                "[saved tensors] a budget is kept by what is rebuilt: the policy needs the line `slot "
+                "role:cheap = recompute`, as preset exact has it");
+}
+
+void SavedTensorStore::keep_budget(bool begins) {
+  if (!tape_ || !options_.budget || saved_.empty()) return;
+  const auto& [budget, part] = options_.budget;
   const SavedTensor& last = saved_.back();
-  if (!last.shared && !last.parameter) saved_bytes_ += last.bytes;
-  if (options_.budget_part > 0) {
-    tape_->keep_within(
-        static_cast<int64_t>(options_.budget_part * static_cast<double>(saved_bytes_)));
-  }
-  if (options_.budget == 0 || tape_->keep_within(options_.budget)) return;
-  fail("[saved tensors] a budget of ", options_.budget, " bytes cannot be kept: ", *live_,
-       " are held at `", last.name, "`, and ", tape_->span(),
+  if (!begins && !last.shared && !last.parameter) saved_bytes_ += last.bytes;
+  const auto saved = static_cast<double>(std::max(saved_bytes_, saved_before_));
+  // Graphs of passes before may live.
+  const int64_t others = all_live_->bytes() - live_->bytes();
+  const bool kept = tape_->keep_within(part > 0 ? static_cast<int64_t>(part * saved) : budget - others);
+  // What an operation saves may follow from what is known once it has ended.
+  const bool ended = std::exchange(saved_in_, tape_->calls()) != tape_->calls();
+  if (kept || part > 0 || !begins || !ended) return;
+  fail("[saved tensors] a budget of ", budget, " bytes cannot be kept: ", all_live_->bytes(),
+       " are held after `", last.name, "`, and ", tape_->span(),
        " more live while others are rebuilt; nothing that is left can be rebuilt in fewer");
 }
 

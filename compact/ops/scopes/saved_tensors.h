@@ -26,6 +26,19 @@
 
 namespace compact {
 
+// Beside `slot role:cheap = recompute`: what a pass may hold, with what is rebuilt at a time in its
+// backward pass. To keep within it products, convolutions and attention without dropout run again,
+// too, those first that take least time for their bytes.
+struct SavedTensorBudget {
+  // 0: any number. A pass that cannot be kept within it throws InputError where it saves the next
+  // tensor.
+  int64_t bytes = 0;
+  // Or a part below 1 of the bytes that the pass, or the one before it, saves. What cannot be reached
+  // is approached.
+  double part = 0;
+  explicit operator bool() const { return bytes > 0 || part > 0; }
+};
+
 struct SavedTensorOptions {
   // The network's parameters, with the names that identities begin with. What is named here is
   // never encoded, nor anything that requires gradients as a leaf, its views and casts. Frozen
@@ -37,11 +50,7 @@ struct SavedTensorOptions {
   int64_t least_elements = 1024;  // smaller tensors are kept
   bool lossless = true;           // bits for booleans and two values; narrow indices
   uint64_t noise = 0;             // key of stochastic rounding; to differ from step to step
-  // Beside `slot role:cheap = recompute`: bytes of what is held and of what is rebuilt at a time. To
-  // keep within it, products, convolutions and attention run again, too. 0: there is none. A pass
-  // that cannot be kept within it throws InputError.
-  int64_t budget = 0;
-  double budget_part = 0;  // or a part of the bytes that are saved, over 0 and below 1
+  SavedTensorBudget budget = {};
 };
 
 // One tensor that autograd saved.
@@ -63,7 +72,7 @@ struct SavedTensorReport {
   std::vector<SavedTensor> tensors;  // in the order of saving
   int64_t bytes() const;             // distinct tensors, parameters excluded, as they are
   int64_t stored() const;
-  int64_t span = 0;  // bytes that are rebuilt at a time, at most, where a budget asked for it
+  int64_t span = 0;  // at most so many bytes are rebuilt at a time for a budget
   // Bytes that are kept though the policy says codecs, by the operations that read them exactly.
   std::map<std::string, int64_t> exact_for() const;
 };

@@ -15,6 +15,7 @@ import torch.utils.checkpoint
 from torch import nn, Tensor
 from torch.nn.parameter import is_lazy
 
+from ..base.byte_count import byte_count
 from ..base.library import classes, ops
 from ..base.policy import policy_text, presets
 from ..base.torch_private import pop_saved_tensors_hooks, push_saved_tensors_hooks, top_saved_tensors_hooks, version_of
@@ -46,6 +47,7 @@ class SavedTensorsReport:
     tensors: list[SavedTensor]
     bytes: int  # of distinct tensors, without parameters
     stored: int  # of what is held for them
+    span: int  # at most so many bytes are rebuilt at a time for a budget
     under_other_hooks: int  # operations inside of other hooks (save_on_cpu, checkpoints), which got what they saved
 
     @property
@@ -65,6 +67,8 @@ class SavedTensorsReport:
 
     def __str__(self) -> str:
         lines = [f"{len(self.tensors)} saved tensors of {self.bytes:,} bytes, held in {self.stored:,}"]
+        if self.span:
+            lines[0] += f", and at most {self.span:,} more are rebuilt at a time"
         rows = [t for t in self.tensors if not t.parameter]
         width = max((len(t.name) for t in rows), default=0)
         if rows:
@@ -149,7 +153,7 @@ def _pack_of(scope, least: int) -> Callable[[Tensor], object]:
 class saved_tensors:
     """Holds what autograd saves inside of it as `policy` says; any network, any operation.
 
-        saved = compact.saved_tensors("gact-l1", model=net)
+        saved = compact.saved_tensors("exact", model=net, budget="40%")
         for x in batches:
             with saved:
                 loss = net(x)
@@ -162,6 +166,11 @@ class saved_tensors:
     model: gives names to what its parameters are used for, and keeps frozen parameters and buffers
     from being encoded; leaves that require gradients are never encoded.
     least_elements: smaller tensors are kept as they are, and reported nowhere.
+    budget: bytes, as 800000000 or "10GiB", of what is held and of what the backward pass rebuilds at a
+    time, for policies that rebuild ("exact"); or a part of what is saved, as "40%". Within it, products,
+    convolutions and attention without dropout run again, too, those first that take least time for
+    their bytes; every bit stays. A pass that cannot be kept within so many bytes raises ValueError
+    where it runs; of a part that cannot be reached, a warning says what was.
     lossless: whether booleans and other tensors of two values are held in bits and indices in few
     bytes, which changes no result; None: where the policy has lines of slots.
 
@@ -181,14 +190,19 @@ class saved_tensors:
     and reentrant checkpoints inside of it put their inputs through it.
     """
 
-    def __init__(self, policy: str | os.PathLike[str], model: nn.Module | None = None, *, least_elements: int = 1024, lossless: bool | None = None):
+    def __init__(self, policy: str | os.PathLike[str], model: nn.Module | None = None, *, budget: int | str | None = None, least_elements: int = 1024, lossless: bool | None = None):
         if model is not None and not isinstance(model, nn.Module):
             raise ValueError(f"compact.saved_tensors: model must be a torch.nn.Module, is {type(model).__name__}")
         if not isinstance(least_elements, int) or isinstance(least_elements, bool) or not 0 <= least_elements < 2**63:
             raise ValueError(f"compact.saved_tensors: least_elements must be a number of elements, is {least_elements!r}")
         if lossless not in (None, True, False):
             raise ValueError(f"compact.saved_tensors: lossless must be True, False or None, is {lossless!r}")
-        self._scope = classes.SavedTensors(policy_text(policy), least_elements, lossless)
+        wanted = byte_count(budget, "compact.saved_tensors")
+        if isinstance(wanted, float) and wanted >= 1:
+            raise ValueError(f"compact.saved_tensors: a budget that is a part must be below 100%, is {budget!r}")
+        self._part = wanted if isinstance(wanted, float) else 0.0
+        self._bytes = 0 if self._part else min(wanted or 0, 2**63 - 1)
+        self._scope = classes.SavedTensors(policy_text(policy), least_elements, lossless, self._bytes, self._part)
         self._given = policy if isinstance(policy, str) else os.path.abspath(policy)
         self.model = model
         self._pack = _pack_of(self._scope, least_elements)
@@ -232,6 +246,11 @@ class saved_tensors:
             raise RuntimeError(
                 "compact.saved_tensors: hooks were replaced inside of it and not put back: what was saved since is not held as the policy says"
             )
+        if self._bytes and self.live_bytes + self.span > self._bytes:
+            raise ValueError(
+                f"compact.saved_tensors: a budget of {self._bytes:,} bytes cannot be kept: {self.live_bytes:,} are held, and {self.span:,} more "
+                "are rebuilt at a time"
+            )
         self._check_patterns()
 
     def _check_patterns(self) -> None:
@@ -242,6 +261,12 @@ class saved_tensors:
         if not rows:
             return
         self._checked = True
+        if self._part and (self.stored + self.span > self._part * self.bytes):
+            warnings.warn(
+                f"compact.saved_tensors: {self._part:.0%} of {self.bytes:,} bytes cannot be reached: {self.stored:,} are held, and {self.span:,} more "
+                "are rebuilt at a time",
+                stacklevel=3,
+            )
         idle = None
         try:
             # `cheap` is the role of what is rebuilt, whatever the operation that saved it.
@@ -265,7 +290,7 @@ class saved_tensors:
             SavedTensor(name, role, treatment, tuple(shape), getattr(torch, dtype), *rest)
             for name, role, treatment, shape, dtype, *rest in self._scope.report()
         ]
-        return SavedTensorsReport(rows, self.bytes, self.stored, self._scope.under_other_hooks())
+        return SavedTensorsReport(rows, self.bytes, self.stored, self.span, self._scope.under_other_hooks())
 
     @property
     def bytes(self) -> int:
@@ -276,6 +301,11 @@ class saved_tensors:
     def stored(self) -> int:
         """Bytes that were held for them."""
         return self._scope.bytes()[1]
+
+    @property
+    def span(self) -> int:
+        """Bytes that are rebuilt at a time for a budget, at most."""
+        return self._scope.bytes()[3]
 
     @property
     def live_bytes(self) -> int:

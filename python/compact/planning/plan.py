@@ -4,13 +4,13 @@ step runs on tensors that take no memory."""
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
+from ..base.byte_count import byte_count
 from ..base.library import ops
 from ..base.policy import policy_text
 from ..base.type_names import name_of
@@ -20,7 +20,6 @@ from .sent import send
 POLICIES = ("plain", "gradient_checkpointing", "off", "exact", "recompute", "gact-l1")
 ALLOW = ("lossless", "quantize", "project")
 _speeds: dict[str, list[list[float]]] = {}  # of this machine, as plans for budgets measured them
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
 
 
 class Plan(dict):
@@ -132,7 +131,7 @@ def plan(
         raise TypeError(f"compact.plan: policies must be a policy or several, is a {type(policies).__name__}")
     names = [policies] if isinstance(policies, (str, os.PathLike)) else list(policies)
     must = () if policies is POLICIES else tuple(names)
-    wanted = _bytes(budget)
+    wanted = byte_count(budget, "compact.plan")
     if not names and budget is None:
         raise ValueError("compact.plan: policies is empty, and there is no budget for which one would be chosen")
     if isinstance(wanted, float) and "plain" not in names:
@@ -216,20 +215,6 @@ def _gpu(kind: str, index: int | None, name: str | None) -> tuple[str, int, int,
     found = torch.cuda.get_device_properties(torch.cuda.current_device() if index is None else index)
     shared = getattr(found, "shared_memory_per_block_optin", 48 << 10)
     return found.name, 10 * found.major + found.minor, found.multi_processor_count, shared
-
-
-def _bytes(budget: int | str | None) -> int | float | None:
-    """Bytes, or a part of what plain takes."""
-    if budget is None or (isinstance(budget, int) and not isinstance(budget, bool) and budget > 0):
-        return budget
-    text = budget if isinstance(budget, str) else ""
-    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]i?)?b?\s*", text, re.IGNORECASE)
-    if match and float(match[1]) * _UNITS[(match[2] or "").lower()] >= 1:
-        return int(float(match[1]) * _UNITS[(match[2] or "").lower()])
-    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*%\s*", text)
-    if match and float(match[1]) > 0:
-        return float(match[1]) / 100
-    raise ValueError(f'compact.plan: budget must be bytes, as 800000000, "10GiB" or "50%", is {budget!r}')
 
 
 def _optimizer(optimizer: Any) -> tuple[type, dict] | None:
