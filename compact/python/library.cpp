@@ -60,6 +60,12 @@ std::string policy_text(const std::string& given) { return policy_of(given).str(
 // How a policy has moments held; empty: it does not say.
 std::string moments_of(const std::string& policy) { return policy_of(policy).moment("").name; }
 
+// What a policy lets saved tensors take: bytes, or a part of what is saved; 0: it does not say.
+std::tuple<int64_t, double> slot_budget(const std::string& policy) {
+  const ByteBudget budget = budget_of(policy_of(policy).slot("", Role::kHeavy).first());
+  return {budget.bytes, budget.part};
+}
+
 // Throws InputError where a slot pattern of `given` is for none of these slots, a gradient's for
 // none of these products (none given: gradients are not looked at).
 void check_patterns(const std::string& given, const std::vector<std::string>& names,
@@ -218,6 +224,7 @@ TORCH_LIBRARY(compact, m) {
   m.def("policy_text", &policy_text);
   m.def("preset_names", &preset_names);
   m.def("moments_of", &moments_of);
+  m.def("slot_budget", &slot_budget);
   m.def("check_patterns", &check_patterns);
   m.def("loss_chunk", &loss_chunk);
   m.def("chunked_cross_entropy", &chunked_cross_entropy);

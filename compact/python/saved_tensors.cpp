@@ -12,13 +12,10 @@
 namespace compact {
 namespace {
 
-SavedTensorOptions checked(int64_t least_elements, bool lossless, SavedTensorBudget budget) {
+SavedTensorOptions checked(int64_t least_elements, bool lossless) {
   COMPACT_CHECK(least_elements >= 0, "[saved_tensors] least_elements must be at least 0, is ",
                 least_elements);
-  return {.parameters = {},
-          .least_elements = least_elements,
-          .lossless = lossless,
-          .budget = budget};
+  return {.parameters = {}, .least_elements = least_elements, .lossless = lossless};
 }
 
 SavedTensorStore::Named named(const std::vector<std::string>& names,
@@ -33,11 +30,10 @@ SavedTensorStore::Named named(const std::vector<std::string>& names,
 }  // namespace
 
 SavedTensors::SavedTensors(const std::string& policy, int64_t least_elements,
-                           std::optional<bool> lossless, int64_t budget, double part)
+                           std::optional<bool> lossless)
     : store_(Policy::parse(policy, "policy"),
              checked(least_elements,
-                     lossless.value_or(Policy::parse(policy, "policy").has(PolicyKind::kSlot)),
-                     {budget, part})) {}
+                     lossless.value_or(Policy::parse(policy, "policy").has(PolicyKind::kSlot)))) {}
 
 void SavedTensors::enter(const std::vector<std::string>& parameter_names,
                          const std::vector<at::Tensor>& parameters,
@@ -111,7 +107,7 @@ TORCH_LIBRARY_FRAGMENT(compact, m) {
   using namespace compact;
   m.class_<HeldSavedTensor>("HeldSavedTensor").def("unpack", &HeldSavedTensor::unpack);
   m.class_<SavedTensors>("SavedTensors")
-      .def(torch::init<const std::string&, int64_t, std::optional<bool>, int64_t, double>())
+      .def(torch::init<const std::string&, int64_t, std::optional<bool>>())
       .def("enter", &SavedTensors::enter)
       .def("leave", &SavedTensors::leave)
       .def("pack", &SavedTensors::pack)

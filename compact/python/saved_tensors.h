@@ -34,10 +34,9 @@ class HeldSavedTensor final : public torch::CustomClassHolder {
 // Forward passes of one thread at a time, one after another.
 class SavedTensors final : public torch::CustomClassHolder {
  public:
-  // `policy`: the text of one. `lossless`: null: where it has lines of slots. `budget`, `part`: of a
-  // SavedTensorBudget. Throws InputError where it is not a policy, or a number is out of range.
-  SavedTensors(const std::string& policy, int64_t least_elements, std::optional<bool> lossless,
-               int64_t budget, double part);
+  // `policy`: the text of one. `lossless`: null: where it has lines of slots. Throws InputError
+  // where it is not a policy, or a number is out of range.
+  SavedTensors(const std::string& policy, int64_t least_elements, std::optional<bool> lossless);
 
   // From here to leave() operations of this thread have names. Random bits of codecs follow from
   // the state that torch's generator for the CPU has here; what the pass draws from it is what it

@@ -138,9 +138,9 @@ TEST(RandomNetworks, EveryBitAsWithoutAScope) {
 }
 
 TEST(RandomNetworks, EveryBitUnderABudget) {
-  const SavedTensorOptions options{.parameters = {}, .least_elements = 0, .budget = {.part = 0.4}};
+  const Policy policy = within("40%");
   for (uint64_t number = 0; number < 1000; ++number) {
-    expect_same_bits([&] { return RandomNetwork(number).forward(); }, {}, options);
+    expect_same_bits([&] { return RandomNetwork(number).forward(); }, {}, policy);
     ASSERT_FALSE(testing::Test::HasFailure()) << "network " << number;
   }
 }

@@ -18,6 +18,12 @@ namespace compact {
 
 inline const Policy kRebuild = Policy::parse("slot role:cheap = recompute\n", "test");
 
+// The same within so many bytes, or such a part, as "40%".
+inline Policy within(const std::string& budget) {
+  return Policy::parse(
+      cat("slot role:cheap = recompute\nslot role:heavy = recompute:budget=", budget, "\n"), "test");
+}
+
 inline at::Tensor trained(at::IntArrayRef sizes, uint64_t seed) {
   return normal_tensor(sizes, seed).mul_(0.3).requires_grad_();
 }
@@ -44,8 +50,7 @@ struct Held {
 // `forward` makes new leaves of the same values every time; `after`: between scope and backward.
 inline Held expect_same_bits(const std::function<Graph()>& forward,
                              const std::function<void(const Graph&)>& after = {},
-                             const SavedTensorOptions& options = {.parameters = {},
-                                                                  .least_elements = 0}) {
+                             const Policy& policy = kRebuild) {
   at::manual_seed(7);
   const Graph plain = forward();
   if (after) after(plain);
@@ -55,7 +60,7 @@ inline Held expect_same_bits(const std::function<Graph()>& forward,
   Graph graph;
   Held held;
   {
-    SavedTensorScope scope(kRebuild, options);
+    SavedTensorScope scope(policy, {.parameters = {}, .least_elements = 0});
     graph = forward();
     const SavedTensorReport report = scope.report();
     held = {report.bytes(), report.stored(), report.span};

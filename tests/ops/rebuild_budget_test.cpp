@@ -7,7 +7,10 @@
 #include <memory>
 #include <string>
 
+#include "compact/ops/scopes/op_names.h"
+#include "compact/ops/scopes/saved_tensor_store.h"
 #include "tests/ops/rebuild.h"
+#include "tests/temporary_folder.h"
 
 namespace compact {
 namespace {
@@ -66,7 +69,7 @@ at::Tensor images(TestWeights& weight) {
 
 using Network = at::Tensor (*)(TestWeights&);
 
-Held held_of(Network network, const SavedTensorOptions& options) {
+Held held_of(Network network, const Policy& policy) {
   TestWeights weights;
   network(weights);
   return expect_same_bits(
@@ -75,32 +78,100 @@ Held held_of(Network network, const SavedTensorOptions& options) {
         const at::Tensor loss = network(weights);
         return Graph{loss, weights.all()};
       },
-      {}, options);
-}
-
-SavedTensorOptions part(double budget) {
-  return {.parameters = {}, .least_elements = 0, .budget = {.part = budget}};
+      {}, policy);
 }
 
 TEST(RebuildBudget, IsKeptBitForBit) {
-  for (const Network network : {images, transformer}) {
-    const Held all = held_of(network, {.parameters = {}, .least_elements = 0});
-    for (const double b : {0.7, 0.5, 0.4, 0.35, 0.3, 0.25, 0.2}) {
-      SavedTensorOptions o{.parameters = {}, .least_elements = 0};
-      o.budget.bytes = static_cast<int64_t>(b * all.plain);
-      try {
-        const Held held = held_of(network, o);
-        printf("abs %.2f: held %.3f span %.3f\n", b, double(held.held) / held.plain,
-               double(held.span) / held.plain);
-      } catch (const InputError& e) {
-        printf("abs %.2f: %s\n", b, e.what());
-      }
+  struct Case {
+    Network network;
+    int least;  // percent that can be kept
+  };
+  for (const auto& [network, least] : {Case{transformer, 25}, Case{images, 45}}) {
+    SCOPED_TRACE(network == images ? "images" : "transformer");
+    const int64_t plain = held_of(network, kRebuild).plain;
+    for (int percent = least; percent < 80; percent += 5) {
+      const int64_t budget = plain * percent / 100;
+      const Held held = held_of(network, within(std::to_string(budget)));
+      EXPECT_LE(held.held + held.span, budget) << percent;
+      EXPECT_GT(held.held + held.span, budget / 2) << percent;  // no more is run again than it asks
+      const Held part = held_of(network, within(cat(percent, "%")));
+      EXPECT_LE(part.held + part.span, budget) << percent;
     }
-    for (const double budget : {0.9, 0.7, 0.5, 0.4, 0.3, 0.25}) {
-      const Held held = held_of(network, part(budget));
-      printf("%.2f: held %.3f span %.3f\n", budget, double(held.held) / held.plain, double(held.span) / held.plain);
-      EXPECT_LE(held.held + held.span, budget * static_cast<double>(held.plain)) << budget;
-    }
+  }
+}
+
+// As far as it can be, without an error.
+TEST(RebuildBudget, PartsThatCannotBeKeptAreApproached) {
+  const Held held = held_of(images, within("5%"));
+  EXPECT_GT(held.held + held.span, held.plain / 20);
+  EXPECT_LT(held.held + held.span, held.plain * 4 / 5);
+}
+
+TEST(RebuildBudget, SaysWhereItCannotBeKept) {
+  TestWeights weights;
+  const SavedTensorScope scope(within("50000"), {.parameters = {}, .least_elements = 0});
+  EXPECT_THAT(error_of([&] { transformer(weights); }),
+              AllOf(HasSubstr("a budget of 50000 bytes cannot be kept"),
+                    HasSubstr("are held after `")));
+}
+
+// Graphs of passes before are a part of what is held.
+TEST(RebuildBudget, CountsGraphsThatLive) {
+  TestWeights weights;
+  transformer(weights);
+  SavedTensorStore store(within("400000"), {.parameters = {}, .least_elements = 0});
+  EXPECT_EQ(store.live_bytes(), 0);
+  const HeldTensor first = store.pack(normal_tensor({256, 256}, 1));
+  store.begin({}, {}, 0);
+  const at::Tensor t = normal_tensor({256, 256}, 2), u = normal_tensor({256}, 3);
+  const OpWatch watch(store.tape());
+  const HeldTensor second = store.pack(t);
+  EXPECT_EQ(store.live_bytes(), 2 * 256 * 256 * 4);
+  u.add(1);
+  EXPECT_THROW(store.pack(u), InputError);
+}
+
+TEST(RebuildBudget, SettingsOfPrecisionMayNotChangeBetweenThePasses) {
+  TestWeights weights;
+  at::Tensor loss;
+  {
+    const SavedTensorScope scope(within("30%"), {.parameters = {}, .least_elements = 0});
+    loss = transformer(weights);
+  }
+  at::Context& context = at::globalContext();
+  const bool before = context.deterministicAlgorithms();
+  context.setDeterministicAlgorithms(!before, true);
+  EXPECT_THAT(error_of<c10::Error>([&] { torch::autograd::backward({loss}, {}); }),
+              HasSubstr("settings of its precision or algorithms"));
+  context.setDeterministicAlgorithms(before, true);
+}
+
+TEST(RebuildBudget, OfAttentionThatDropsIsNotRunAgain) {
+  const at::Tensor w = trained({32, 32}, 1);
+  expect_same_bits(
+      [&] {
+        w.mutable_grad().reset();
+        const at::Tensor q = at::mm(normal_tensor({64, 32}, 9), w).view({1, 2, 32, 32});
+        return Graph{at::scaled_dot_product_attention(q, q, q, {}, 0.5).square().sum(), {w}};
+      },
+      {}, within("1%"));
+}
+
+TEST(RebuildBudget, PoliciesSayItInALineOfItsOwn) {
+  const auto error = [](const std::string& text) {
+    return error_of([&] { SavedTensorStore(Policy::parse(text, "test"), {.parameters = {}}); });
+  };
+  const std::string cheap = "slot role:cheap = recompute\n";
+  EXPECT_EQ(error(cheap + "slot role:heavy = recompute:budget=1.5GiB"), "");
+  EXPECT_EQ(error(cheap + "slot role:heavy = keep"), "");
+  EXPECT_THAT(error("slot role:heavy = recompute:budget=40%"), HasSubstr("role:cheap = recompute"));
+  EXPECT_THAT(error(cheap + "slot role:heavy = recompute"), HasSubstr("or has a budget"));
+  EXPECT_THAT(error("slot role:{cheap,heavy} = recompute:budget=40%"), HasSubstr("of its own"));
+  EXPECT_THAT(error("slot * = recompute:budget=40%"), HasSubstr("budgets are for"));
+  for (const char* wrong : {"0", "-1", "100%", "0%", "-5%", "x", "1e99GiB", "%"}) {
+    EXPECT_THAT(error(cat(cheap, "slot role:heavy = recompute:budget=", wrong)),
+                HasSubstr("must be bytes, as 10GiB, or a part below 100%"))
+        << wrong;
   }
 }
 

@@ -25,6 +25,16 @@ PolicyKind kind_of(std::string_view word, const std::string& where) {
        suggestion(word, known));
 }
 
+void check_budget(const std::vector<Role>& roles, const Treatment& slot) {
+  const bool heavy = std::ranges::find(roles, Role::kHeavy) != roles.end();
+  COMPACT_CHECK(!heavy || roles.size() == 1, "role:heavy stands in a line of its own");
+  const bool budget = static_cast<bool>(budget_of(slot.first()));
+  COMPACT_CHECK(heavy == budget || slot.storage() == Storage::kKeep,
+                heavy ? "role:heavy is `keep`, or has a budget, as `recompute:budget=10GiB` or "
+                        "`recompute:budget=40%`"
+                      : "budgets are for `slot role:heavy`");
+}
+
 }  // namespace
 
 Policy Policy::parse(std::string_view text, const std::string& source) {
@@ -57,6 +67,7 @@ Policy Policy::parse(std::string_view text, const std::string& source) {
       }
       if (l.kind == PolicyKind::kSlot) {
         l.slot = Treatment(std::move(chain));
+        check_budget(l.roles, l.slot);
       } else {
         check_treatment(l.kind, chain);
         l.other = std::move(chain[0]);

@@ -35,6 +35,9 @@ std::span<const RoleInfo> roles() {
       {Role::kCheap, "cheap",
        "what plain operations that move memory, rather than compute, make of tensors that are "
        "held"},
+      {Role::kHeavy, "heavy",
+       "what products, convolutions and attention of plain operations give: all that is rebuilt is "
+       "kept within the budget of its line"},
   };
   return all;
 }

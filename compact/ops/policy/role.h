@@ -37,6 +37,7 @@ enum class Role : uint8_t {
   kLogits,
   // in networks of plain operations
   kCheap,
+  kHeavy,
 };
 
 struct RoleInfo {

@@ -6,6 +6,7 @@
 
 #include "compact/base/check.h"
 #include "compact/base/named.h"
+#include "compact/base/text.h"
 #include "compact/codecs/parameter.h"
 
 namespace compact {
@@ -28,11 +29,25 @@ void check_projection(const Spec& spec) {
 
 }  // namespace
 
+ByteBudget budget_of(const Spec& treatment) {
+  const std::string text = treatment.text("budget", "");
+  if (treatment.name != "recompute" || text.empty()) return {};
+  ByteBudget budget;
+  if (text.ends_with('%')) {
+    budget.part = parse_number(text.substr(0, text.size() - 1)).value_or(0) / 100;
+  } else {
+    budget.bytes = parse_bytes(text).value_or(0);
+  }
+  COMPACT_CHECK(budget && budget.part >= 0 && budget.part < 1,
+                "recompute:budget must be bytes, as 10GiB, or a part below 100%, is ", text);
+  return budget;
+}
+
 std::span<const TreatmentInfo> treatments() {
   static const TreatmentInfo all[] = {
       {PolicyKind::kSlot, "keep", "", "the tensor as it is", Storage::kKeep},
-      {PolicyKind::kSlot, "recompute", "", "rebuilt exactly in the backward pass",
-       Storage::kRecompute},
+      {PolicyKind::kSlot, "recompute", "budget=BYTES or PART% (role:heavy only)",
+       "rebuilt exactly in the backward pass", Storage::kRecompute},
       {PolicyKind::kSlot, "sketch", "",
        "only its random projection, where every reader is a linear whose gradient is `project`",
        Storage::kSketch},
@@ -71,6 +86,9 @@ void check_treatment(PolicyKind kind, const std::vector<Spec>& chain) {
     spec.allow({"tokens"});
     COMPACT_CHECK(spec.integer("tokens", 1) >= 1, "chunk:tokens must be at least 1, is ",
                   spec.text("tokens", ""));
+  } else if (spec.name == "recompute") {
+    spec.allow({"budget"});
+    budget_of(spec);
   } else if (spec.name == "full") {
     spec.allow({"lr_scale", "release"});
   } else if (spec.name == "project") {

@@ -25,6 +25,17 @@ struct TreatmentInfo {
 };
 std::span<const TreatmentInfo> treatments();
 
+// What a forward pass may hold, with what its backward pass rebuilds at a time: so many bytes, or a
+// part, below 1, of what it saves.
+struct ByteBudget {
+  int64_t bytes = 0;
+  double part = 0;
+  explicit operator bool() const { return bytes > 0 || part > 0; }
+};
+// Of `recompute:budget=10GiB`, or `=40%`; false of other treatments. Throws InputError on other
+// words.
+ByteBudget budget_of(const Spec& treatment);
+
 // Throws InputError, with a suggestion, on a treatment that is not in the table, an unknown setting
 // or a value out of range, and on more than one.
 void check_treatment(PolicyKind kind, const std::vector<Spec>& chain);

@@ -75,11 +75,11 @@ bool lost_a_value(const Encoded& encoded) {
 
 SavedTensorStore::SavedTensorStore(Policy policy, SavedTensorOptions options)
     : policy_(std::move(policy)),
+      budget_(budget_of(policy_.slot("", Role::kHeavy).first())),
       options_(std::move(options)),
       names_(std::make_unique<SavedTensorNames>(options_.parameters, options_.buffers)),
       all_live_(std::make_shared<LiveBytes>()),
       live_(std::make_shared<LiveBytes>(all_live_)) {
-  check_budget();
   start_tape();
 }
 
@@ -96,7 +96,7 @@ void SavedTensorStore::begin(Named parameters, Named buffers, uint64_t noise) {
   saved_.clear();
   rounded_ = false;
   saved_before_ = std::exchange(saved_bytes_, 0);
-  span_ = 0;
+  span_ = approached_ = 0;
   entries_.clear();
   made_again_.clear();
 }

@@ -92,11 +92,9 @@ class SavedTensorStore {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // keeps the address from being reused
     std::weak_ptr<Memory> memory;
   };
-  bool tapes() const;  // whether the policy has tensors rebuilt
   void start_tape();
   void stop_tape();
   std::vector<SavedTensor> taped_rows() const;
-  void check_budget() const;
   void keep_budget(bool begins);  // begins: before another tensor is saved
   std::shared_ptr<Memory> hold(const at::Tensor& t, bool strided, bool again);
   // Where the tape knows the tensor: that, or what is held of it.
@@ -113,6 +111,7 @@ class SavedTensorStore {
   std::shared_ptr<Memory> found(const Key& key) const;
 
   Policy policy_;
+  ByteBudget budget_;
   SavedTensorOptions options_;
   mutable std::mutex mutex_;
   std::unique_ptr<SavedTensorNames> names_;
@@ -124,6 +123,7 @@ class SavedTensorStore {
   std::shared_ptr<LiveBytes> all_live_, live_;  // of all passes, and of this one
   std::shared_ptr<OpTape> tape_;
   uint64_t saved_in_ = 0;      // the call of the operation that saved last
+  int64_t approached_ = 0;     // the least that was kept of a part that cannot be
   std::vector<size_t> taped_;  // rows of the report that the tape decides
 };
 

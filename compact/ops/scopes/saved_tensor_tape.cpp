@@ -9,17 +9,17 @@
 
 namespace compact {
 
-bool SavedTensorStore::tapes() const {
-  return policy_.slot("", Role::kCheap).storage() == Storage::kRecompute;
-}
-
 void SavedTensorStore::start_tape() {
   stop_tape();
-  if (!tapes()) return;
+  if (policy_.slot("", Role::kCheap).storage() != Storage::kRecompute) {
+    COMPACT_CHECK(!budget_, "`slot role:heavy` has a budget, which is kept by what is rebuilt: it "
+                            "needs the line `slot role:cheap = recompute`, as preset exact has it");
+    return;
+  }
   const auto parameter = [this](const void* storage) { return names_->parameter(storage); };
   RebuildOptions options;
   options.least = 4 * options_.least_elements;  // of 4 bytes each
-  options.budgeted = static_cast<bool>(options_.budget);
+  options.budgeted = static_cast<bool>(budget_);
   options.named = !options_.parameters.empty();
   tape_ = std::make_shared<OpTape>(options, live_, parameter);
 }
@@ -33,30 +33,28 @@ void SavedTensorStore::stop_tape() {
   tape_ = nullptr;
 }
 
-void SavedTensorStore::check_budget() const {
-  const auto& [budget, part] = options_.budget;
-  COMPACT_CHECK(budget >= 0, "[saved tensors] a budget must be positive, is ", budget);
-  COMPACT_CHECK(part >= 0 && part < 1, "[saved tensors] a budget's part must be below 1, is ", part);
-  COMPACT_CHECK(budget == 0 || part == 0, "[saved tensors] a budget is bytes or a part, not both");
-  COMPACT_CHECK(!options_.budget || tapes(),
-                "[saved tensors] a budget is kept by what is rebuilt: the policy needs the line `slot "
-                "role:cheap = recompute`, as preset exact has it");
-}
-
 void SavedTensorStore::keep_budget(bool begins) {
-  if (!tape_ || !options_.budget || saved_.empty()) return;
-  const auto& [budget, part] = options_.budget;
+  if (!tape_ || !budget_ || saved_.empty()) return;
   const SavedTensor& last = saved_.back();
   if (!begins && !last.shared && !last.parameter) saved_bytes_ += last.bytes;
   const auto saved = static_cast<double>(std::max(saved_bytes_, saved_before_));
   // Graphs of passes before may live.
   const int64_t others = all_live_->bytes() - live_->bytes();
-  const bool kept = tape_->keep_within(part > 0 ? static_cast<int64_t>(part * saved) : budget - others);
+  int64_t budget = budget_.bytes > 0
+                       ? budget_.bytes - others
+                       : std::max(static_cast<int64_t>(budget_.part * saved), approached_);
   // What an operation saves may follow from what is known once it has ended.
   const bool ended = std::exchange(saved_in_, tape_->calls()) != tape_->calls();
-  if (kept || part > 0 || !begins || !ended) return;
-  fail("[saved tensors] a budget of ", budget, " bytes cannot be kept: ", all_live_->bytes(),
-       " are held after `", last.name, "`, and ", tape_->span(),
+  bool kept = tape_->keep_within(budget);
+  if (!begins || !ended) return;
+  // In the first pass it is not known yet of how many bytes it is a part.
+  while (!kept && budget_.part > 0 && saved_before_ > 0) {
+    budget = approached_ = budget + budget / 4 + 1;
+    kept = tape_->keep_within(budget);
+  }
+  if (kept || budget_.part > 0) return;
+  fail("[saved tensors] a budget of ", budget_.bytes, " bytes cannot be kept: ",
+       all_live_->bytes(), " are held after `", last.name, "`, and ", tape_->span(),
        " more live while others are rebuilt; nothing that is left can be rebuilt in fewer");
 }
 

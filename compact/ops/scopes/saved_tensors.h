@@ -26,19 +26,6 @@
 
 namespace compact {
 
-// Beside `slot role:cheap = recompute`: what a pass may hold, with what is rebuilt at a time in its
-// backward pass. To keep within it products, convolutions and attention without dropout run again,
-// too, those first that take least time for their bytes.
-struct SavedTensorBudget {
-  // 0: any number. A pass that cannot be kept within it throws InputError where it saves the next
-  // tensor.
-  int64_t bytes = 0;
-  // Or a part below 1 of the bytes that the pass, or the one before it, saves. What cannot be reached
-  // is approached.
-  double part = 0;
-  explicit operator bool() const { return bytes > 0 || part > 0; }
-};
-
 struct SavedTensorOptions {
   // The network's parameters, with the names that identities begin with. What is named here is
   // never encoded, nor anything that requires gradients as a leaf, its views and casts. Frozen
@@ -50,7 +37,6 @@ struct SavedTensorOptions {
   int64_t least_elements = 1024;  // smaller tensors are kept
   bool lossless = true;           // bits for booleans and two values; narrow indices
   uint64_t noise = 0;             // key of stochastic rounding; to differ from step to step
-  SavedTensorBudget budget = {};
 };
 
 // One tensor that autograd saved.

@@ -197,12 +197,12 @@ class saved_tensors:
             raise ValueError(f"compact.saved_tensors: least_elements must be a number of elements, is {least_elements!r}")
         if lossless not in (None, True, False):
             raise ValueError(f"compact.saved_tensors: lossless must be True, False or None, is {lossless!r}")
+        text = policy_text(policy)
         wanted = byte_count(budget, "compact.saved_tensors")
-        if isinstance(wanted, float) and wanted >= 1:
-            raise ValueError(f"compact.saved_tensors: a budget that is a part must be below 100%, is {budget!r}")
-        self._part = wanted if isinstance(wanted, float) else 0.0
-        self._bytes = 0 if self._part else min(wanted or 0, 2**63 - 1)
-        self._scope = classes.SavedTensors(policy_text(policy), least_elements, lossless, self._bytes, self._part)
+        if wanted is not None:
+            text += f"\nslot role:heavy = recompute:budget={min(wanted, 2**62 - 1) if isinstance(wanted, int) else f'{100 * wanted:g}%'}\n"
+        self._scope = classes.SavedTensors(text, least_elements, lossless)
+        self._budget: tuple[int, float] = ops.slot_budget(text)
         self._given = policy if isinstance(policy, str) else os.path.abspath(policy)
         self.model = model
         self._pack = _pack_of(self._scope, least_elements)
@@ -246,9 +246,10 @@ class saved_tensors:
             raise RuntimeError(
                 "compact.saved_tensors: hooks were replaced inside of it and not put back: what was saved since is not held as the policy says"
             )
-        if self._bytes and self.live_bytes + self.span > self._bytes:
+        budget = self._budget[0]
+        if budget and self.live_bytes + self.span > budget:
             raise ValueError(
-                f"compact.saved_tensors: a budget of {self._bytes:,} bytes cannot be kept: {self.live_bytes:,} are held, and {self.span:,} more "
+                f"compact.saved_tensors: a budget of {budget:,} bytes cannot be kept: {self.live_bytes:,} are held, and {self.span:,} more "
                 "are rebuilt at a time"
             )
         self._check_patterns()
@@ -261,16 +262,17 @@ class saved_tensors:
         if not rows:
             return
         self._checked = True
-        if self._part and (self.stored + self.span > self._part * self.bytes):
+        part = self._budget[1]
+        if part and self.stored + self.span > part * self.bytes:
             warnings.warn(
-                f"compact.saved_tensors: {self._part:.0%} of {self.bytes:,} bytes cannot be reached: {self.stored:,} are held, and {self.span:,} more "
+                f"compact.saved_tensors: {part:.0%} of {self.bytes:,} bytes cannot be reached: {self.stored:,} are held, and {self.span:,} more "
                 "are rebuilt at a time",
                 stacklevel=3,
             )
         idle = None
         try:
             # `cheap` is the role of what is rebuilt, whatever the operation that saved it.
-            ops.check_patterns(self._given, [row[0] for row in rows] + [""], [row[1] for row in rows] + ["cheap"], [])
+            ops.check_patterns(self._given, [row[0] for row in rows] + [""], [row[1] for row in rows] + ["cheap", "heavy"], [])
         except ValueError as error:
             whose = "convolutional networks" if self._given in ("pool", "pool-quant") else "layers of compact.apply"
             idle = f"preset {self._given} is for {whose}" if self._given in presets() else str(error)

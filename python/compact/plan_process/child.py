@@ -211,6 +211,7 @@ def _why_none(model: nn.Module) -> str | None:
         return None
     for _, network in named:
         if isinstance(network, NetworkState):
+            if network.calls: return None
             return (
                 f"{network.reason}. compact.apply(model, policy) holds what the network saves as a whole, which plans do not count: "
                 'compact.report(model) says it after a step, and policies=("plain",) plans the model as it is'
