@@ -160,7 +160,7 @@ def test_refusals(policy, error):
     with pytest.raises(ValueError, match=error):
         compact.apply(model, policy)
     assert "forward" not in model.__dict__
-    with pytest.raises(ValueError, match="budgets are for layers that are known, and no layer of Mixed is known .it has no list of layers.; known: .*Llama"):
+    with pytest.raises(ValueError, match="budgets of a step are for layers that are known, and no layer of Mixed is known .it has no list of layers.; known: .*Llama"):
         compact.apply(model, budget="1GiB", batch=2)
     with pytest.raises(ValueError, match="has no forward pass"):
         compact.apply(nn.ModuleList([model]))
@@ -170,13 +170,11 @@ def test_refusals(policy, error):
 
 
 def test_plans_say_why_no_layer_is_served():
-    why = "no layer of T5ForConditionalGeneration is known .it has T5Block.; known: .*holds what the network saves as a whole, which plans do not count"
     model, given = t5()
-    with pytest.raises(ValueError, match=f"no layer would be served: {why}"):
-        compact.plan(model, given, policies="exact")
+    with pytest.raises(ValueError, match="no layer of T5ForConditionalGeneration is known .it has T5Block.; known: .*blocks are rebuilt of layers"):
+        compact.plan(model, given, policies="recompute")
     with pytest.raises(ValueError, match="no layer of T5ForConditionalGeneration is known"):
         compact.plan(model, given, policies="plain", budget="80%")
-    assert compact.plan(model, given, policies="plain")["rows"]
     model = make("llama")
     for number, layer in enumerate(model.model.layers):
         layer.mlp.act_fn = nn.Tanh() if number else nn.GELU()

@@ -338,7 +338,10 @@ std::optional<OpTape::Saved> OpTape::save(const at::Tensor& t, size_t row, bool 
     const bool result = running_ && n->call == calls_ && (n->writing || n->external);
     const std::optional<int64_t> needed =
         rebuild_->recipe_bytes(*n, result ? running_->record : n->record);
-    if (!needed || *needed >= *limit) return std::nullopt;
+    if (!needed || *needed >= *limit) {
+      n->saved_before = true;  // who saves it next counts nothing more
+      return std::nullopt;
+    }
   }
   if (codes.codec() && n->count == 0 && t.is_non_overlapping_and_dense() &&
       t.numel() * static_cast<int64_t>(t.element_size()) == n->bytes) {

@@ -97,6 +97,7 @@ void SavedTensorStore::begin(Named parameters, Named buffers, uint64_t noise) {
   rounded_ = false;
   saved_before_ = std::exchange(saved_bytes_, 0);
   span_ = approached_ = 0;
+  counted_ = 0;
   entries_.clear();
   made_again_.clear();
 }

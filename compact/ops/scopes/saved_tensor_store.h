@@ -95,6 +95,7 @@ class SavedTensorStore {
   void start_tape();
   void stop_tape();
   std::vector<SavedTensor> taped_rows() const;
+  int64_t budget_now() const;    // of what this pass may hold
   void keep_budget(bool begins);  // begins: before another tensor is saved
   std::shared_ptr<Memory> hold(const at::Tensor& t, bool strided, bool again);
   // Where the tape knows the tensor: that, or what is held of it.
@@ -123,6 +124,7 @@ class SavedTensorStore {
   std::shared_ptr<LiveBytes> all_live_, live_;  // of all passes, and of this one
   std::shared_ptr<OpTape> tape_;
   uint64_t saved_in_ = 0;      // the call of the operation that saved last
+  size_t counted_ = 0;         // rows of the report, in saved_bytes_
   int64_t approached_ = 0;     // the least that was kept of a part that cannot be
   std::vector<size_t> taped_;  // rows of the report that the tape decides
 };

@@ -26,6 +26,7 @@ void SavedTensorStore::start_tape() {
 
 void SavedTensorStore::stop_tape() {
   if (!tape_) return;
+  if (budget_) tape_->keep_within(budget_now());
   tape_->close();
   saved_ = taped_rows();
   span_ = tape_->span();
@@ -33,18 +34,22 @@ void SavedTensorStore::stop_tape() {
   tape_ = nullptr;
 }
 
+int64_t SavedTensorStore::budget_now() const {
+  // Graphs of passes before may live.
+  if (budget_.bytes > 0) return budget_.bytes - (all_live_->bytes() - live_->bytes());
+  const auto saved = static_cast<double>(std::max(saved_bytes_, saved_before_));
+  return std::max(static_cast<int64_t>(budget_.part * saved), approached_);
+}
+
 void SavedTensorStore::keep_budget(bool begins) {
   if (!tape_ || !budget_ || saved_.empty()) return;
-  const SavedTensor& last = saved_.back();
-  if (!begins && !last.shared && !last.parameter) saved_bytes_ += last.bytes;
-  const auto saved = static_cast<double>(std::max(saved_bytes_, saved_before_));
-  // Graphs of passes before may live.
-  const int64_t others = all_live_->bytes() - live_->bytes();
-  int64_t budget = budget_.bytes > 0
-                       ? budget_.bytes - others
-                       : std::max(static_cast<int64_t>(budget_.part * saved), approached_);
+  for (; counted_ < saved_.size(); ++counted_) {
+    const SavedTensor& t = saved_[counted_];
+    if (!t.shared && !t.parameter) saved_bytes_ += t.bytes;
+  }
   // What an operation saves may follow from what is known once it has ended.
   const bool ended = std::exchange(saved_in_, tape_->calls()) != tape_->calls();
+  int64_t budget = budget_now();
   bool kept = tape_->keep_within(budget);
   if (!begins || !ended) return;
   // In the first pass it is not known yet of how many bytes it is a part.
@@ -54,7 +59,7 @@ void SavedTensorStore::keep_budget(bool begins) {
   }
   if (kept || budget_.part > 0) return;
   fail("[saved tensors] a budget of ", budget_.bytes, " bytes cannot be kept: ",
-       all_live_->bytes(), " are held after `", last.name, "`, and ", tape_->span(),
+       all_live_->bytes(), " are held after `", saved_.back().name, "`, and ", tape_->span(),
        " more live while others are rebuilt; nothing that is left can be rebuilt in fewer");
 }
 

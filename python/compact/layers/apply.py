@@ -138,7 +138,10 @@ def apply(
         classes = ", ".join(sorted({type(module).__name__ for _, module in _others(model, set())[0]})) or "no list of layers"
         reason = f"no layer of {type(model).__name__} is known (it has {classes}); known: {_known_layers()}"
         if policy is None:
-            raise ValueError(f"compact.apply: budgets are for layers that are known, and {reason}")
+            raise ValueError(
+                f"compact.apply: budgets of a step are for layers that are known, and {reason}. compact.saved_tensors(budget=) keeps what a network "
+                "saves within bytes, and so does the line `slot role:heavy = recompute:budget=40%` of a policy"
+            )
         return _apply_to_network(model, policy, text, reason)
     check_version()
     if policy is None:

@@ -22,7 +22,7 @@ def _as_bias(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | No
 
 def _on_cpu(q, k, v, mask, dropout, causal, scale, grouped):
     rows = [_one_row(t).requires_grad_(t.requires_grad) for t in (q, k, v)]
-    fake_mask = None if mask is None else _one_row(mask)
+    fake_mask = None if mask is None else _one_row(mask).requires_grad_(mask.requires_grad)
     if attention_choice(*rows, fake_mask, dropout, causal, scale=scale, enable_gqa=grouped) != 1:  # flash attention
         return None
     bias = _as_bias(mask, q.dtype)

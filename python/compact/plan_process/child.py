@@ -113,6 +113,8 @@ class _Step:
         if segments:
             self._keep_full()
         trace = self.run(operations, segments)
+        if segments and (network := _network_of(self.model)):
+            raise ValueError(f"compact.plan: budgets of a step are for layers that are known, and {network.reason}")
         if segments and (reason := _why_none(self.model)):
             raise ValueError(f"compact.plan: every layer keeps its own forward, so that there is nothing to choose: {reason}")
         return trace, trace.reserved(self._earlier)
@@ -203,19 +205,19 @@ def _plain(step: _Step, policy: str) -> None:
             module.gradient_checkpointing = False
 
 
+def _network_of(model: nn.Module) -> NetworkState | None:
+    """What holds the model's saved tensors where it is served as a whole."""
+    return next((state for m in model.modules() if isinstance(state := state_of(m), NetworkState)), None)
+
+
 def _why_none(model: nn.Module) -> str | None:
     """Why none of the layers that a policy was given to was served in the step before; None: some were."""
     named = [(name, state_of(module)) for name, module in model.named_modules()]
     states = [s for _, s in named if isinstance(s, LayerState)]
     if any(state.served for state in states):
         return None
-    for _, network in named:
-        if isinstance(network, NetworkState):
-            if network.calls: return None
-            return (
-                f"{network.reason}. compact.apply(model, policy) holds what the network saves as a whole, which plans do not count: "
-                'compact.report(model) says it after a step, and policies=("plain",) plans the model as it is'
-            )
+    if network := _network_of(model):
+        return None if network.calls else next(iter(network.own), "no pass with gradients came to it")
     own = next((reason for state in states for reason in state.own_forward), "no pass with gradients came to them")
     return own if states else apply.each_problem((name, s) for name, s in named if isinstance(s, str)) or own
 
@@ -239,7 +241,7 @@ def answer(asked: dict) -> dict:
     attention.use(asked["device"])
     autocast.use(asked["device"])
     step = _Step(asked)
-    rows, failed = [], {}
+    rows, failed, whole = [], {}, False
     for policy in asked["policies"]:
         try:
             if policy in ("plain", "gradient_checkpointing"):
@@ -248,6 +250,7 @@ def answer(asked: dict) -> dict:
                 _plain(step, "plain")
                 step.treat(policy)
             row = step.row(policy)
+            whole |= _network_of(step.model) is not None
             if policy not in ("plain", "gradient_checkpointing") and (reason := _why_none(step.model)):
                 raise ValueError(f"no layer would be served: {reason}")
             rows.append(row)
@@ -258,6 +261,7 @@ def answer(asked: dict) -> dict:
     reply = {
         "rows": rows,
         "failed": failed,
+        "whole": whole,
         "mask": step.given.get("attention_mask") is not None if "input_ids" in step.given else None,
         "model": type(step.model).__name__,
         "parameters": sum(p.numel() for p in step.model.parameters() if not isinstance(p, Carrier)),

@@ -36,6 +36,7 @@ class Plan(dict):
     """
 
     assumed = False  # its GPU, since none was named and none is here
+    whole = False  # no layer is served by itself
 
     @property
     def policy(self) -> str | None:
@@ -64,6 +65,8 @@ class Plan(dict):
         for reason in dict.fromkeys(self["failed"].values()):
             policies = [policy for policy, why in self["failed"].items() if why == reason]
             lines.append(f"{', '.join(policies)}: not for this model: {reason}")
+        if self.whole:
+            lines.append("held as a whole: on a CPU tensors of two values, as dropout's masks, may take fewer bytes than are counted here")
         if self.get("policy"):
             row = self["rows"][-1]
             lines.append(f"auto fits {self['budget']:,} bytes; rebuilding is predicted to add {row['added_seconds']:.3g} s to a step:")
@@ -173,6 +176,7 @@ def plan(
             + ("" if reply["ours"] else ", and moments in fewer bits (optimizer=(compact.optim.AdamW, {'moments': 'f8'}))")
         )
     result = Plan({"device": kind} | {key: reply[key] for key in ("model", "parameters", "rows", "failed", "mask", "gpu", "memory") if key in reply})
+    result.whole = reply["whole"]
     result.assumed = kind == "cuda" and not card[0]
     if budget is not None:
         result["budget"], result["policy"] = reply["budget"], reply["auto"].pop("text")

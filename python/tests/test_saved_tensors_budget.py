@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""saved_tensors("exact", budget=...): kept in bytes that are measured, and every bit as without."""
+
+import gc
+import warnings
+
+import pytest
+import torch
+from _any_networks import build, NETWORKS
+from torch import nn
+
+import compact
+
+# Of what is saved without a scope: the least budget that each keeps.
+LEAST = {"llama": 0.30, "mixtral": 0.40, "gpt2": 0.42, "resnet50": 0.45, "whisper": 0.55, "t5": 0.33}
+HEAVY = "slot role:heavy = recompute:budget="
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """With several, PyTorch itself adds the gradients of indices in any order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def step(model, loss_of, scope=None):
+    """Loss and gradients, bytes after the forward pass and the most of the step, beyond what was there."""
+    for p in model.parameters():
+        p.grad = None
+    gc.collect()
+    torch.manual_seed(5)
+    buffers = [b.clone() for b in model.buffers()]
+    with compact.Meter() as meter:
+        if scope is None:
+            loss = loss_of(model)
+        else:
+            with scope:
+                loss = loss_of(model)
+        held = meter.now
+        loss.backward()
+    for buffer, before in zip(model.buffers(), buffers, strict=True):
+        buffer.copy_(before)
+    return [loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None)], held, meter.peak
+
+
+@pytest.mark.parametrize("name", LEAST)
+def test_thirty_budgets_are_kept_bit_for_bit(name):
+    model, loss_of = build(name, "f32")
+    wanted, held, peak = step(model, loss_of)
+    off = compact.saved_tensors("off", model=model)
+    step(model, loss_of, off)
+    rest = held - off.bytes  # small tensors, the loss
+    gradients = sum(g.nbytes for g in wanted)
+    kept = []
+    for tenths in range(30):
+        budget = int(off.bytes * (0.95 - 0.03 * tenths))
+        scope = compact.saved_tensors("exact", model=model, budget=budget)
+        try:
+            got, now, most = step(model, loss_of, scope)
+        except ValueError as error:
+            assert f"a budget of {budget}" in str(error).replace(",", "") and "cannot be kept" in str(error)
+            continue
+        assert all(map(torch.equal, got, wanted))
+        report = scope.report()
+        assert report.stored + report.span <= budget
+        assert now <= report.stored + rest + 4096
+        # What the plain step takes beside saved tensors at its highest, all gradients, and the budget.
+        assert most <= peak - held + gradients + rest + budget
+        kept.append(budget / off.bytes)
+        assert scope.live_bytes == 0
+    assert min(kept) <= LEAST[name] and len(kept) >= 30 * (0.95 - LEAST[name])
+
+
+def test_parts():
+    model, loss_of = build("resnet50", "f32")
+    wanted, _, _ = step(model, loss_of)
+    for part in ("80%", "60%", "45%"):
+        scope = compact.saved_tensors("exact", model=model, budget=part)
+        step(model, loss_of, scope)  # of the second on it is known of how many bytes it is a part
+        got, _, _ = step(model, loss_of, scope)
+        report = scope.report()
+        assert all(map(torch.equal, got, wanted))
+        assert report.stored + report.span <= float(part[:-1]) / 100 * report.bytes
+        assert f"at most {report.span:,} more are rebuilt at a time" in str(report)
+
+
+def test_parts_that_cannot_be_reached_are_approached():
+    model, loss_of = build("resnet50", "f32")
+    scope = compact.saved_tensors("exact", model=model, budget="3%")
+    with pytest.warns(UserWarning, match="3% of [0-9,]+ bytes cannot be reached: [0-9,]+ are held"):
+        step(model, loss_of, scope)
+    step(model, loss_of, scope)
+    assert scope.stored + scope.span < 0.55 * scope.bytes
+
+
+def test_experts_whose_load_changes():
+    model, _ = build("mixtral", "f32")
+    inputs = [torch.randint(10, 1024, (1, count)) for count in (128, 40, 200, 128)]
+    saved = []
+    for ids in inputs:
+        off = compact.saved_tensors("off", model=model)
+        with off:
+            model(input_ids=ids, labels=ids).loss.backward()
+        saved.append(off.bytes)
+    scope = compact.saved_tensors("exact", model=model, budget=int(0.45 * max(saved)))
+    for ids in inputs:
+        results = []
+        for held in (False, True):
+            results.append(step(model, lambda m, ids=ids: m(input_ids=ids, labels=ids).loss, scope if held else None)[0])
+        assert all(map(torch.equal, *results))
+        assert scope.stored + scope.span <= 0.45 * max(saved)
+
+
+def test_autocast_and_checkpoints():
+    for kind in ("bf16", "autocast"):
+        model, loss_of = build("llama", kind)
+        scope = compact.saved_tensors("exact", model=model, budget="50%")
+        results = []
+        for s in (None, scope, scope):
+            with torch.autocast("cpu", torch.bfloat16, enabled=kind == "autocast"):
+                results.append(step(model, loss_of, s)[0])
+        assert all(map(torch.equal, results[0], results[2]))
+        assert scope.stored + scope.span <= 0.5 * scope.bytes
+
+
+def test_a_network_as_a_whole_by_a_line_of_its_policy():
+    model, loss_of = build("nano_gpt", "f32")
+    wanted, _, _ = step(model, loss_of)
+    compact.apply(model, compact.policy_text("exact") + HEAVY + "50%\n")
+    for _ in range(2):
+        got, _, _ = step(model, loss_of)
+    assert all(map(torch.equal, got, wanted))
+    saved = compact.report(model).saved
+    assert 0 < saved.span and saved.stored + saved.span <= 0.5 * saved.bytes
+    layers = nn.Sequential(nn.Linear(64, 64))
+    with pytest.raises(ValueError, match="budgets of a step are for layers that are known.*saved_tensors.budget="):
+        compact.apply(layers, budget="1GiB", batch=(8, 2048))
+
+
+def test_what_is_said_wrong():
+    for budget in (0, -1, True, 1.5, "x", "0%", "-5%", "", "10 apples"):
+        with pytest.raises(ValueError, match="budget must be bytes"):
+            compact.saved_tensors("exact", budget=budget)
+    for budget in ("100%", "250%"):
+        with pytest.raises(ValueError, match="a part below 100%"):
+            compact.saved_tensors("exact", budget=budget)
+    with pytest.raises(ValueError, match="needs the line `slot role:cheap = recompute`"):
+        compact.saved_tensors("gact-l1", budget="50%")
+    with pytest.raises(ValueError, match="budgets are for `slot role:heavy`"):
+        compact.saved_tensors("slot * = recompute:budget=1GiB")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compact.saved_tensors("exact", budget=1 << 70)  # more than any machine has
+    assert set(LEAST) <= set(NETWORKS)
