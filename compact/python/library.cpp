@@ -60,7 +60,8 @@ std::string policy_text(const std::string& given) { return policy_of(given).str(
 // How a policy has moments held; empty: it does not say.
 std::string moments_of(const std::string& policy) { return policy_of(policy).moment("").name; }
 
-// What the text of a policy lets saved tensors take: bytes, or a part of what is saved; 0: it does not say.
+// What the text of a policy lets saved tensors take: bytes, or a part of what is saved; 0: it does
+// not say.
 std::tuple<int64_t, double> slot_budget(const std::string& policy) {
   const ByteBudget budget =
       budget_of(Policy::parse(policy, "policy").slot("", Role::kHeavy).first());

@@ -154,3 +154,53 @@ def test_what_is_said_wrong():
         warnings.simplefilter("error")
         compact.saved_tensors("exact", budget=1 << 70)  # more than any machine has
     assert set(LEAST) <= set(NETWORKS)
+
+
+def test_no_warning_where_nothing_is_wrong():
+    model, loss_of = build("nano_gpt", "f32")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for budget in (None, "60%", 1 << 30):
+            step(model, loss_of, compact.saved_tensors("exact", model=model, budget=budget))
+
+
+def test_budgets_of_a_few_bytes_end():
+    layer, x = nn.Linear(64, 64), torch.randn(32, 64)
+    for budget in (2, 10, 63, 1000):
+        with pytest.raises(ValueError, match="cannot be kept"), compact.saved_tensors("exact", model=layer, budget=budget):
+            layer(x).sigmoid().exp().sum()
+    scope = compact.saved_tensors("exact", model=layer, budget="1%", least_elements=0)
+    with scope:
+        loss = (x[:1, :8] * layer.weight[:1, :8]).exp().sum() + layer(x).sigmoid().exp().sum()
+    loss.backward()
+
+
+def test_what_fits_as_it_is_is_kept():
+    """Long cheap chains are rebuilt together; a budget for all of it is enough."""
+    layer, x = nn.Linear(512, 512), torch.randn(256, 512)
+
+    def loss_of(model):
+        y = model(x)
+        return ((y.sin() + y.exp()).tanh().exp() * 0.5).sum()
+
+    wanted, _, _ = step(layer, loss_of)
+    off = compact.saved_tensors("off", model=layer)
+    step(layer, loss_of, off)
+    for part in (1.0, 1.2, 1.5):
+        scope = compact.saved_tensors("exact", model=layer, budget=int(part * off.bytes))
+        assert all(map(torch.equal, step(layer, loss_of, scope)[0], wanted))
+        assert scope.stored + scope.span <= part * off.bytes
+
+
+def test_a_graph_that_is_kept_stays_within():
+    model, loss_of = build("llama", "f32")
+    scope = compact.saved_tensors("exact", model=model, budget="50%")
+    for _ in range(2):
+        torch.manual_seed(5)
+        with scope:
+            loss = loss_of(model)
+        held = scope.live_bytes
+        parameters = list(model.parameters())
+        first = torch.autograd.grad(loss, parameters, retain_graph=True)
+        assert scope.live_bytes <= held
+        assert all(map(torch.equal, first, torch.autograd.grad(loss, parameters)))

@@ -21,7 +21,8 @@ inline const Policy kRebuild = Policy::parse("slot role:cheap = recompute\n", "t
 // The same within so many bytes, or such a part, as "40%".
 inline Policy within(const std::string& budget) {
   return Policy::parse(
-      cat("slot role:cheap = recompute\nslot role:heavy = recompute:budget=", budget, "\n"), "test");
+      cat("slot role:cheap = recompute\nslot role:heavy = recompute:budget=", budget, "\n"),
+      "test");
 }
 
 inline at::Tensor trained(at::IntArrayRef sizes, uint64_t seed) {

@@ -110,9 +110,9 @@ TEST(RebuildBudget, PartsThatCannotBeKeptAreApproached) {
 TEST(RebuildBudget, SaysWhereItCannotBeKept) {
   TestWeights weights;
   const SavedTensorScope scope(within("50000"), {.parameters = {}, .least_elements = 0});
-  EXPECT_THAT(error_of([&] { transformer(weights); }),
-              AllOf(HasSubstr("a budget of 50000 bytes cannot be kept"),
-                    HasSubstr("are held after `")));
+  EXPECT_THAT(
+      error_of([&] { transformer(weights); }),
+      AllOf(HasSubstr("a budget of 50000 bytes cannot be kept"), HasSubstr("are held after `")));
 }
 
 // Graphs of passes before are a part of what is held.

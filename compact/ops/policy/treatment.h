@@ -32,8 +32,8 @@ struct ByteBudget {
   double part = 0;
   explicit operator bool() const { return bytes > 0 || part > 0; }
 };
-// Of `recompute:budget=10GiB`, or `=40%`; false of other treatments. Throws InputError on other
-// words.
+// The budget of `recompute:budget=10GiB`, or `=40%`; false of other treatments. Throws InputError
+// on other words.
 ByteBudget budget_of(const Spec& treatment);
 
 // Throws InputError, with a suggestion, on a treatment that is not in the table, an unknown setting

@@ -17,18 +17,17 @@ namespace {
 constexpr int kDeepest = 40;   // operations from what is held to what is rebuilt
 constexpr int kLongest = 400;  // the same under a budget
 
-// The stream that this thread's work for the device goes to.
-uint64_t stream_of(c10::Device device) {
-  if (!device.is_cuda()) return 0;
-  const c10::impl::VirtualGuardImpl guard(device.type());
-  return static_cast<uint64_t>(guard.getStream(device).id());
-}
-
 const void* key_of(const at::Tensor& t) { return t.storage().unsafeGetStorageImpl(); }
 
 bool runs_backward() { return torch::autograd::get_current_graph_task_id() != -1; }
 
 }  // namespace
+
+uint64_t stream_of(c10::Device device) {
+  if (!device.is_cuda()) return 0;
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  return static_cast<uint64_t>(guard.getStream(device).id());
+}
 
 SavedNode::SavedNode(std::shared_ptr<Rebuild> rebuild, TapeNodePtr node, const at::Tensor& t)
     : rebuild_(std::move(rebuild)),
@@ -63,8 +62,7 @@ at::Tensor SavedNode::unpack() const {
   return t;
 }
 
-OpTape::OpTape(RebuildOptions options, std::shared_ptr<LiveBytes> live,
-               ParameterOf parameter)
+OpTape::OpTape(RebuildOptions options, std::shared_ptr<LiveBytes> live, ParameterOf parameter)
     : rebuild_(std::make_shared<Rebuild>(options, std::move(live))),
       parameter_(std::move(parameter)),
       named_(options.named) {}
@@ -139,7 +137,7 @@ std::unique_ptr<OpTape::Call> OpTape::begin(const OpRule& rule,
   ++calls_;
   std::shared_ptr<Record> record;
   const bool budgeted = rebuild_->options().budgeted;
-  const bool heavy = budgeted && rule.heavy && draws_nothing(*rule.heavy, arguments);
+  const bool heavy = budgeted && rule.heavy && gives_the_same(*rule.heavy, arguments);
   if (notes && (rule.again || heavy)) {
     record = std::make_shared<Record>(Record{.op = rule.op});
     record->arguments.reserve(arguments.size());
@@ -257,8 +255,10 @@ void OpTape::end(std::unique_ptr<Call> call, c10::ArrayRef<const c10::IValue> re
     n->geometry = Geometry::of(t);
     n->note_versions();
     const auto elsewhere = [&](const at::Tensor& in) { return in.device() != t.device(); };
-    // Without the synchronization that the caller may have done.
-    if (std::ranges::any_of(call->inputs, elsewhere)) call->record = nullptr;
+    if (std::ranges::any_of(call->inputs, elsewhere)) {
+      if (n->bytes <= 16) return;  // a seed of attention
+      call->record = nullptr;      // without the synchronization that the caller may have done
+    }
     made.push_back({std::move(n), output, t.requires_grad()});
   };
   for (const c10::IValue& value : results) {
@@ -369,6 +369,11 @@ bool OpTape::keep_within(int64_t budget) {
 int64_t OpTape::span() const {
   const Rebuild::Lock lock(*rebuild_);
   return rebuild_->span();
+}
+
+uint64_t OpTape::calls() const {
+  const Rebuild::Lock lock(*rebuild_);
+  return calls_;
 }
 
 void OpTape::close() {

@@ -70,7 +70,7 @@ class OpTape {
   // Rebuild's, of what was saved until now.
   bool keep_within(int64_t budget);
   int64_t span() const;
-  uint64_t calls() const { return calls_; }  // until now
+  uint64_t calls() const;  // until now
   // The forward pass is over.
   void close();
 

@@ -104,7 +104,7 @@ int64_t Rebuild::bytes_to_hold(const TapeNode& n) const {
 
 // What would have to be held so that the inputs of its operation are there.
 Rebuild::Choice Rebuild::inputs_of(const Record& record, Memo& memo, int depth) {
-  Choice sum{.possible = true, .work = record.traffic};
+  Choice sum{.possible = true, .work = static_cast<double>(record.traffic)};
   for (const Record::Input& input : record.inputs) {
     const Choice one = best(*input.node, memo, depth + 1);
     if (!one.possible) return {};
@@ -120,7 +120,8 @@ Rebuild::Choice Rebuild::inputs_of(const Record& record, Memo& memo, int depth) 
 
 bool Rebuild::is_worth(const TapeNode& n, const Record& record, const Choice& choice) const {
   const double moved = options_.gain * static_cast<double>(record.traffic);
-  return choice.possible && (letting_go_ || choice.work <= options_.most_work * n.bytes) &&
+  return choice.possible &&
+         (letting_go_ || choice.work <= options_.most_work * static_cast<double>(n.bytes)) &&
          static_cast<double>(choice.bytes) + moved < static_cast<double>(bytes_to_hold(n));
 }
 
@@ -143,7 +144,8 @@ Rebuild::Choice Rebuild::best(TapeNode& n, Memo& memo, int depth) {
       (n.bytes > options_.least || !choice.possible)) {
     const Choice again = inputs_of(*n.record, memo, depth);
     const bool affordable =
-        again.possible && (letting_go_ || again.work <= options_.most_work * n.bytes);
+        again.possible &&
+        (letting_go_ || again.work <= options_.most_work * static_cast<double>(n.bytes));
     if (choice.possible ? is_worth(n, *n.record, again) : affordable) choice = again;
   }
   memo.emplace(&n, choice);
@@ -198,7 +200,7 @@ void Rebuild::retain(TapeNode& n) {
   n.count = 1;
   TORCH_INTERNAL_ASSERT(choice.possible, "a saved tensor is neither there nor can be rebuilt");
   if (!n.saved) n.row = row_;
-  if (choice.held.size() == 1 && choice.held[0] == &n) {
+  if ((choice.held.size() == 1 && choice.held[0] == &n) || spans_much(n, choice)) {
     hold(n);
   } else {
     make_recipe(n);
@@ -208,7 +210,7 @@ void Rebuild::retain(TapeNode& n) {
 void Rebuild::make_recipe(TapeNode& n) {
   n.mode = TapeNode::Mode::kRecipe;
   n.partial = false;
-  n.work = n.record->traffic;
+  n.work = static_cast<double>(n.record->traffic);
   if (n.saved) rows_[n.row].recipe = true;
   for (const Record::Input& input : n.record->inputs) {
     retain(*input.node);
@@ -288,13 +290,14 @@ void Rebuild::release_followers(TapeNode& anchor) {
 }
 
 void Rebuild::decide_again(TapeNode& n) {
-  if (n.count == 0 || n.mode != TapeNode::Mode::kHeld || !n.record || n.record->heavy ||
-      n.pinned || closed_ || n.bytes <= options_.least) {
+  if (n.count == 0 || n.mode != TapeNode::Mode::kHeld || !n.record || n.record->heavy || n.pinned ||
+      closed_ || n.bytes <= options_.least) {
     return;
   }
   const Within cheap(letting_go_, false);
   Memo memo;
-  if (is_worth(n, *n.record, inputs_of(*n.record, memo, 0))) let_go(n);
+  const Choice again = inputs_of(*n.record, memo, 0);
+  if (is_worth(n, *n.record, again) && !spans_much(n, again)) let_go(n);
 }
 
 void Rebuild::let_go(TapeNode& n) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rebuild's third part: a budget of bytes. Online and greedy by time for a byte, as in DTR (Kirisame
-// et al. 2021), but what is let go is limited by the bytes that are rebuilt at a time, and nothing
-// is let go in the backward pass.
+// Rebuild's third part: a budget of bytes. Online and greedy by time for a byte, as in DTR
+// (Kirisame et al. 2021), but what is let go is limited by the bytes that are rebuilt at a time,
+// and nothing is let go in the backward pass.
 #include <algorithm>
 #include <unordered_set>
 #include <utility>
@@ -81,11 +81,19 @@ int64_t Rebuild::span_of(TapeNode& n, const Choice& choice, int64_t enough) cons
   return sum;
 }
 
+bool Rebuild::spans_much(TapeNode& n, const Choice& choice) const {
+  if (!options_.budgeted || letting_go_ || !n.is_there()) return false;
+  const int64_t most = std::max({most_span_, span_, budget_ / 16});
+  return span_of(n, choice, most) > most;
+}
+
 std::optional<Rebuild::Offer> Rebuild::offer(const TapeNodePtr& n, int64_t* span) {
   if (!n || n->count == 0 || n->mode != TapeNode::Mode::kHeld || !n->record || n->pinned ||
       n->bytes <= options_.least || (n->memory && n->memory.use_count() > 1)) {
     return std::nullopt;
   }
+  // Another stream may not have made yet what would be held in its place.
+  if (n->memory && n->stream != stream_of(n->memory->storage.device())) return std::nullopt;
   Memo memo;
   memo.emplace(n.get(), Choice());  // it is not made of itself
   const Choice again = inputs_of(*n->record, memo, 0);
@@ -93,13 +101,15 @@ std::optional<Rebuild::Offer> Rebuild::offer(const TapeNodePtr& n, int64_t* span
   if (!again.possible || freed <= 0) return std::nullopt;
   *span = span_of(*n, again, most_span_);
   if (*span > most_span_) return std::nullopt;
-  return Offer{static_cast<double>(again.work) / static_cast<double>(freed), n};
+  return Offer{again.work / static_cast<double>(freed), n};
 }
 
 bool Rebuild::keep_within(int64_t budget) {
   budget_ = budget;
   const auto over = [&] { return live_->bytes() - freeing_ + span_ - budget; };
   if (closed_ || over() <= 0) return true;
+  const auto held = std::pair(live_->bytes() - freeing_ - budget, held_.size());
+  if (held == tried_) return false;
   most_span_ = std::max(most_span_, budget / 16);
   const Within letting_go(letting_go_, true);
   while (over() > 0) {
@@ -111,7 +121,7 @@ bool Rebuild::keep_within(int64_t budget) {
     if (offers.empty()) {
       const auto most = static_cast<int64_t>(kMostSpan * static_cast<double>(budget));
       if (most_span_ >= most) break;
-      most_span_ = std::min(most_span_ + most_span_ / 4, most);
+      most_span_ = std::min(most_span_ + most_span_ / 4 + 1, most);
       continue;
     }
     std::ranges::sort(offers, {}, &Offer::cost);
@@ -123,6 +133,7 @@ bool Rebuild::keep_within(int64_t budget) {
       let_go(*one.node);
     }
   }
+  if (over() > 0) tried_ = {live_->bytes() - freeing_ - budget, held_.size()};
   return over() <= 0;
 }
 

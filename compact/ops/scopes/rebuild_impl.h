@@ -61,11 +61,11 @@ struct Record {
   std::vector<c10::IValue> arguments;  // None in the places of tensors
   c10::SmallVector<Input, 3> inputs;
   c10::SmallVector<std::weak_ptr<TapeNode>, 1> outputs;
-  int64_t traffic = 0;    // bytes read and written
-  int threads = 1;        // bits may depend on how work was shared out
-  bool grad_mode = true;  // which kernels may ask for
-  bool mkldnn = true;     // whether it may be used
-  bool heavy = false;     // runs again under a budget only
+  int64_t traffic = 0;     // bytes read and written
+  int threads = 1;         // bits may depend on how work was shared out
+  bool grad_mode = true;   // which kernels may ask for
+  bool mkldnn = true;      // whether it may be used
+  bool heavy = false;      // runs again under a budget only
   uint64_t precision = 0;  // of a heavy one: precision_settings()
 };
 
@@ -117,11 +117,12 @@ struct TapeNode : std::enable_shared_from_this<TapeNode> {
   Encoded codes;                        // or it is held so
   Treatment how;  // codecs that lose nothing, where it is saved as flat elements of `coded`
   at::ScalarType coded = at::kByte;
-  int64_t coded_bytes = -1, held_bytes = 0, work = 0;
-  size_t row = 0;  // of the report
-  // Under a budget: calls that saved it; bytes of the longest path to it from what is held for good,
-  // and its heavy operations; the sum of a path and a much longer one with more of these, as residual
-  // blocks end with, that it is, or is made of by cheap operations alone.
+  int64_t coded_bytes = -1, held_bytes = 0;
+  double work = 0;  // bytes to move while it is rebuilt; what several read counts for each
+  size_t row = 0;   // of the report
+  // Under a budget: calls that saved it; bytes of the longest path to it from what is held for
+  // good, and its heavy operations; the sum of a path and a much longer one with more of these, as
+  // residual blocks end with, that it is, or is made of by cheap operations alone.
   c10::SmallVector<uint64_t, 2> readers;
   int64_t reach = 0, products = 0;
   std::weak_ptr<TapeNode> sum;
@@ -129,12 +130,15 @@ struct TapeNode : std::enable_shared_from_this<TapeNode> {
 
 struct RebuildOptions {
   int64_t least = 4096;    // bytes; what is smaller is held
-  int64_t most_work = 16;  // bytes to move for a byte that is not held
+  double most_work = 16;   // bytes to move for a byte that is not held
   double gain = 1.0 / 64;  // of what is not held, for a byte to move
   uint64_t near = 80;      // calls back from what is asked for: kept for its other readers
   bool budgeted = false;   // heavy operations may run again, where a budget asks for it
   bool named = false;      // parameters are known by name; other leaves may be freed (FSDP)
 };
+
+// The stream that this thread's work for the device goes to.
+uint64_t stream_of(c10::Device device);
 
 // Several threads may call at a time, each beneath a Lock.
 class Rebuild {
@@ -197,7 +201,8 @@ class Rebuild {
  private:
   struct Choice {
     bool possible = false;
-    int64_t bytes = 0, work = 0;
+    int64_t bytes = 0;
+    double work = 0;
     c10::SmallVector<TapeNode*, 4> held;
   };
   struct Trash {
@@ -229,6 +234,8 @@ class Rebuild {
   // What letting go of a held node would cost; nullopt: it cannot be, or frees nothing.
   std::optional<Offer> offer(const TapeNodePtr& n, int64_t* span);
   int64_t span_of(TapeNode& n, const Choice& choice, int64_t enough) const;
+  // Whether so much would be rebuilt with it at a time that it is held until a budget asks for it.
+  bool spans_much(TapeNode& n, const Choice& choice) const;
   Choice best(TapeNode& n, Memo& memo, int depth);
   Choice inputs_of(const Record& record, Memo& memo, int depth);
   std::shared_ptr<HeldStorage> original(const TapeNode& n) const;
@@ -260,6 +267,8 @@ class Rebuild {
   // Under a budget: what each call saved; the largest span, and how large one may be.
   std::unordered_map<uint64_t, std::vector<std::weak_ptr<TapeNode>>> saved_by_;
   int64_t budget_ = 0, span_ = 0, most_span_ = 0, freeing_ = 0;
+  std::pair<int64_t, size_t>
+      tried_;  // bytes and tensors held, with which nothing was left to let go
   bool letting_go_ = false;
   bool closed_ = false;
 };

@@ -112,7 +112,8 @@ OpRule make_rule(const c10::OperatorHandle& op) {
                (op.hasTag(at::Tag::pointwise) ||
                 std::ranges::binary_search(kAgain, name.substr(kAten.size())));
   const auto heavy = std::ranges::find(kHeavy, name, &OpRule::Heavy::name);
-  if (heavy != std::end(kHeavy) && schema.overload_name().empty() && !elsewhere) rule.heavy = &*heavy;
+  if (heavy != std::end(kHeavy) && schema.overload_name().empty() && !elsewhere)
+    rule.heavy = &*heavy;
   const auto statistics = std::ranges::find(kStatistics, name, &OpRule::Statistics::name);
   if (statistics != std::end(kStatistics)) rule.statistics = &*statistics;
   return rule;
@@ -136,7 +137,12 @@ bool is_cast(const OpRule& rule, c10::ArrayRef<const c10::IValue> arguments) {
   });
 }
 
-bool draws_nothing(const OpRule::Heavy& heavy, c10::ArrayRef<const c10::IValue> arguments) {
+bool gives_the_same(const OpRule::Heavy& heavy, c10::ArrayRef<const c10::IValue> arguments) {
+  const at::Context& context = at::globalContext();
+  const bool free = heavy.kind == Kind::kConvolution && arguments[0].isTensor() &&
+                    !arguments[0].toTensor().is_cpu() && !context.deterministicCuDNN() &&
+                    !context.deterministicAlgorithms();
+  if (free && (context.benchmarkCuDNN() || arguments[6].toBool())) return false;
   if (heavy.dropout < 0) return true;
   const c10::IValue& chance = arguments[static_cast<size_t>(heavy.dropout)];
   return chance.isDouble() && chance.toDouble() == 0;
@@ -152,7 +158,9 @@ int64_t work_of(const OpRule::Heavy& heavy, c10::ArrayRef<c10::IntArrayRef> inpu
   const c10::IntArrayRef first = inputs[heavy.matrix], second = inputs[heavy.matrix + 1];
   double operations = 0;
   switch (heavy.kind) {
-    case Kind::kProduct: operations = 2 * count(result) * static_cast<double>(first.back()); break;
+    case Kind::kProduct:
+      operations = 2 * count(result) * static_cast<double>(first.back());
+      break;
     case Kind::kConvolution: {  // a window for each place, of what it reads where it is transposed
       const bool transposed = arguments[6].toBool();
       operations = 2 * count(transposed ? first : result) * count(second.slice(1));
@@ -166,7 +174,7 @@ int64_t work_of(const OpRule::Heavy& heavy, c10::ArrayRef<c10::IntArrayRef> inpu
 }
 
 uint64_t precision_settings() {
-  const at::Context& context = at::globalContext();
+  at::Context& context = at::globalContext();
   uint64_t all = 0;
   for (const auto backend : {at::Float32Backend::CUDA, at::Float32Backend::MKLDNN}) {
     for (const auto op : {at::Float32Op::CONV, at::Float32Op::MATMUL}) {
@@ -175,8 +183,11 @@ uint64_t precision_settings() {
   }
   all = 4 * all + static_cast<uint64_t>(context.allowFP16ReductionCuBLAS());
   all = 4 * all + static_cast<uint64_t>(context.allowBF16ReductionCuBLAS());
+  all = 8 * all + static_cast<uint64_t>(context.blasPreferredBackend());
   for (const bool flag : {context.benchmarkCuDNN(), context.deterministicCuDNN(),
-                          context.deterministicAlgorithms(), context.allowFP16ReductionCPU()}) {
+                          context.deterministicAlgorithms(), context.userEnabledCuDNN(),
+                          context.allowFP16ReductionCPU(), context.allowFP16AccumulationCuBLAS(),
+                          context.deterministicMkldnn(), context.userEnabledNNPACK()}) {
     all = 2 * all + static_cast<uint64_t>(flag);
   }
   return all;

@@ -25,9 +25,9 @@ struct OpRule {
     int dropout = -1;   // the argument that says with which chance attention drops weights
   };
   const Heavy* heavy = nullptr;
-  bool writes = false;                             // any of its arguments
-  c10::SmallVector<bool, 8> written;               // by argument
-  bool resizes = false;                            // what it writes may get another size first
+  bool writes = false;                // any of its arguments
+  c10::SmallVector<bool, 8> written;  // by argument
+  bool resizes = false;               // what it writes may get another size first
   // Running statistics that it writes without saying so: a mean, then a variance.
   struct Statistics {
     const char* name;
@@ -40,8 +40,9 @@ struct OpRule {
 // Whether autocast of this thread runs the operation, with other arguments, inside of itself.
 bool is_cast(const OpRule& rule, c10::ArrayRef<const c10::IValue> arguments);
 
-// Whether it draws no numbers with these arguments: attention that drops nothing.
-bool draws_nothing(const OpRule::Heavy& heavy, c10::ArrayRef<const c10::IValue> arguments);
+// Whether it gives the same bits again with these arguments: attention that drops nothing, and on a
+// GPU convolutions whose algorithm no thread chooses by time, and which add in one order.
+bool gives_the_same(const OpRule::Heavy& heavy, c10::ArrayRef<const c10::IValue> arguments);
 // Bytes that could be moved in the time of its arithmetic. `inputs`: sizes of its tensors in order.
 int64_t work_of(const OpRule::Heavy& heavy, c10::ArrayRef<c10::IntArrayRef> inputs,
                 c10::IntArrayRef result, c10::ArrayRef<c10::IValue> arguments, bool on_cpu);

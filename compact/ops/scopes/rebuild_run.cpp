@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 #include <utility>
@@ -120,9 +121,9 @@ c10::Storage Rebuild::run(TapeNode& n, const TapeNode& target, Local& local) {
       const bool written = std::ranges::any_of(record->inputs, [&](const Record::Input& other) {
         return other.written && other.node == input.node;
       });
-      // What is only here may be written itself: who asks for it later makes it again.
-      const bool ours = from.mode == TapeNode::Mode::kRecipe || from.codes.defined();
-      if (written && ours) local.erase(&from);
+      // What nobody else reads may be written itself.
+      const bool made = from.mode == TapeNode::Mode::kRecipe || from.codes.defined();
+      const bool ours = made && from.count == 1;
       if (written && !ours) {
         const auto bytes = static_cast<int64_t>(storage.nbytes());
         storage = view_of(storage, Geometry::flat(at::kByte, bytes)).clone().storage();
@@ -154,9 +155,11 @@ c10::Storage Rebuild::run(TapeNode& n, const TapeNode& target, Local& local) {
                 "[saved tensors] ", record->op.schema().name(),
                 " gave a tensor of another layout when it was run again");
     if (m.get() == &n) result = storage;
-    // Other readers are near: as if it had been held, until they have read it.
+    // Other readers are near: as if it had been held, until they have read it. A graph that is kept
+    // would hold it for good.
     const int readers = m.get() == &target ? 1 : 0;
-    if (m->mode == TapeNode::Mode::kRecipe && m->handles > readers &&
+    const bool stays = options_.budgeted && torch::autograd::get_current_graph_task_keep_graph();
+    if (m->mode == TapeNode::Mode::kRecipe && m->handles > readers && !stays &&
         target.call - m->call < options_.near) {
       m->mode = TapeNode::Mode::kHeld;
       m->memory = own(storage);

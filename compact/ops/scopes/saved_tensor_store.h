@@ -95,7 +95,7 @@ class SavedTensorStore {
   void start_tape();
   void stop_tape();
   std::vector<SavedTensor> taped_rows() const;
-  int64_t budget_now() const;    // of what this pass may hold
+  int64_t budget_now() const;     // of what this pass may hold
   void keep_budget(bool begins);  // begins: before another tensor is saved
   std::shared_ptr<Memory> hold(const at::Tensor& t, bool strided, bool again);
   // Where the tape knows the tensor: that, or what is held of it.

@@ -12,8 +12,9 @@ namespace compact {
 void SavedTensorStore::start_tape() {
   stop_tape();
   if (policy_.slot("", Role::kCheap).storage() != Storage::kRecompute) {
-    COMPACT_CHECK(!budget_, "`slot role:heavy` has a budget, which is kept by what is rebuilt: it "
-                            "needs the line `slot role:cheap = recompute`, as preset exact has it");
+    COMPACT_CHECK(!budget_,
+                  "`slot role:heavy` has a budget, which is kept by what is rebuilt: it "
+                  "needs the line `slot role:cheap = recompute`, as preset exact has it");
     return;
   }
   const auto parameter = [this](const void* storage) { return names_->parameter(storage); };
@@ -26,7 +27,6 @@ void SavedTensorStore::start_tape() {
 
 void SavedTensorStore::stop_tape() {
   if (!tape_) return;
-  if (budget_) tape_->keep_within(budget_now());
   tape_->close();
   saved_ = taped_rows();
   span_ = tape_->span();
@@ -58,8 +58,8 @@ void SavedTensorStore::keep_budget(bool begins) {
     kept = tape_->keep_within(budget);
   }
   if (kept || budget_.part > 0) return;
-  fail("[saved tensors] a budget of ", budget_.bytes, " bytes cannot be kept: ",
-       all_live_->bytes(), " are held after `", saved_.back().name, "`, and ", tape_->span(),
+  fail("[saved tensors] a budget of ", budget_.bytes, " bytes cannot be kept: ", all_live_->bytes(),
+       " are held after `", saved_.back().name, "`, and ", tape_->span(),
        " more live while others are rebuilt; nothing that is left can be rebuilt in fewer");
 }
 

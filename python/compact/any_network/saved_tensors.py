@@ -207,7 +207,7 @@ class saved_tensors:
         self.model = model
         self._pack = _pack_of(self._scope, least_elements)
         self._thread: int | None = None
-        self._checked = False
+        self._checked = self._warned = False
 
     def __enter__(self) -> saved_tensors:
         top = top_saved_tensors_hooks(True)
@@ -246,7 +246,14 @@ class saved_tensors:
             raise RuntimeError(
                 "compact.saved_tensors: hooks were replaced inside of it and not put back: what was saved since is not held as the policy says"
             )
-        budget = self._budget[0]
+        budget, part = self._budget
+        if part and not self._warned and self.stored + self.span > part * self.bytes:
+            self._warned = True
+            warnings.warn(
+                f"compact.saved_tensors: {100 * part:g}% of {self.bytes:,} bytes cannot be reached: {self.stored:,} are held, and {self.span:,} more "
+                "are rebuilt at a time",
+                stacklevel=2,
+            )
         if budget and self.live_bytes + self.span > budget:
             raise ValueError(
                 f"compact.saved_tensors: a budget of {budget:,} bytes cannot be kept: {self.live_bytes:,} are held, and {self.span:,} more "
@@ -262,17 +269,10 @@ class saved_tensors:
         if not rows:
             return
         self._checked = True
-        part = self._budget[1]
-        if part and self.stored + self.span > part * self.bytes:
-            warnings.warn(
-                f"compact.saved_tensors: {part:.0%} of {self.bytes:,} bytes cannot be reached: {self.stored:,} are held, and {self.span:,} more "
-                "are rebuilt at a time",
-                stacklevel=3,
-            )
         idle = None
         try:
-            # `cheap` is the role of what is rebuilt, whatever the operation that saved it.
-            ops.check_patterns(self._given, [row[0] for row in rows] + [""], [row[1] for row in rows] + ["cheap", "heavy"], [])
+            # `cheap` and `heavy` are roles of what is rebuilt, whatever the operation that saved it.
+            ops.check_patterns(self._given, [row[0] for row in rows] + ["", ""], [row[1] for row in rows] + ["cheap", "heavy"], [])
         except ValueError as error:
             whose = "convolutional networks" if self._given in ("pool", "pool-quant") else "layers of compact.apply"
             idle = f"preset {self._given} is for {whose}" if self._given in presets() else str(error)
