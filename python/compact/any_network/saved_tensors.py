@@ -166,11 +166,12 @@ class saved_tensors:
     model: gives names to what its parameters are used for, and keeps frozen parameters and buffers
     from being encoded; leaves that require gradients are never encoded.
     least_elements: smaller tensors are kept as they are, and reported nowhere.
-    budget: bytes, as 800000000 or "10GiB", of what is held and of what the backward pass rebuilds at a
-    time, for policies that rebuild ("exact"); or a part of what is saved, as "40%". Within it, products,
-    convolutions and attention without dropout run again, too, those first that take least time for
-    their bytes; every bit stays. A pass that cannot be kept within so many bytes raises ValueError
-    where it runs; of a part that cannot be reached, a warning says what was.
+    budget: bytes, as 800000000 or "10GiB", for policies that rebuild ("exact"): of what is held, with the
+    most that the backward pass has rebuilt at one moment; or a part of what is saved, as "40%". Within it
+    products, convolutions and attention without dropout run again, too, those first that take least time
+    for their bytes; every bit stays. A pass that cannot be kept within so many bytes raises ValueError
+    where it runs. Parts never raise: the first pass estimates, the second knows of how many bytes it is a
+    part, and a warning says what was reached where that is more.
     lossless: whether booleans and other tensors of two values are held in bits and indices in few
     bytes, which changes no result; None: where the policy has lines of slots.
 
@@ -199,15 +200,24 @@ class saved_tensors:
             raise ValueError(f"compact.saved_tensors: lossless must be True, False or None, is {lossless!r}")
         text = policy_text(policy)
         wanted = byte_count(budget, "compact.saved_tensors")
+        if isinstance(wanted, float) and wanted >= 1:
+            raise ValueError(f"compact.saved_tensors: budget must be bytes, or a part below 100% of what is saved, is {budget!r}")
         if wanted is not None:
             text += f"\nslot role:heavy = recompute:budget={min(wanted, 2**62 - 1) if isinstance(wanted, int) else f'{100 * wanted:g}%'}\n"
-        self._scope = classes.SavedTensors(text, least_elements, lossless)
+        try:
+            self._scope = classes.SavedTensors(text, least_elements, lossless)
+        except ValueError as error:
+            if wanted is None or "role:cheap" not in str(error):
+                raise
+            raise ValueError(f'compact.saved_tensors: budget= is for policies that rebuild, as "exact": {error}') from None
         self._budget: tuple[int, float] = ops.slot_budget(text)
+        self._rebuilds = any(line.split()[:4] == ["slot", "role:cheap", "=", "recompute"] for line in text.splitlines())
         self._given = policy if isinstance(policy, str) else os.path.abspath(policy)
         self.model = model
         self._pack = _pack_of(self._scope, least_elements)
         self._thread: int | None = None
         self._checked = self._warned = False
+        self._before = 0  # bytes of the pass before
 
     def __enter__(self) -> saved_tensors:
         top = top_saved_tensors_hooks(True)
@@ -247,7 +257,9 @@ class saved_tensors:
                 "compact.saved_tensors: hooks were replaced inside of it and not put back: what was saved since is not held as the policy says"
             )
         budget, part = self._budget
-        if part and not self._warned and self.stored + self.span > part * self.bytes:
+        # Passes before the second of a size do not know yet of how many bytes it is a part.
+        settled, self._before = self.bytes == self._before, self.bytes
+        if part and settled and not self._warned and self.stored + self.span > part * self.bytes:
             self._warned = True
             warnings.warn(
                 f"compact.saved_tensors: {100 * part:g}% of {self.bytes:,} bytes cannot be reached: {self.stored:,} are held, and {self.span:,} more "
@@ -280,9 +292,13 @@ class saved_tensors:
             compiled = any(".CompiledFunction." in row[0] for row in rows)
             idle = "the policy leaves all that this network saves as it is" + ", which is what compiled regions save" * compiled
         if idle is not None:
+            hint = (
+                "Nothing of it can be rebuilt: what checkpoints and compiled regions hold is left alone"
+                if self._rebuilds
+                else '"exact" rebuilds what cheap operations made, "gact-l1" and texts with codecs (slot * = quantize:bits=8) hold codes'
+            )
             warnings.warn(
-                f'compact.saved_tensors: {idle}. "exact" rebuilds what cheap operations made, "gact-l1" and texts with codecs '
-                "(slot * = quantize:bits=8) hold codes",
+                f"compact.saved_tensors: {idle}. {hint}",
                 stacklevel=3,
             )
 

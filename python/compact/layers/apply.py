@@ -69,7 +69,10 @@ def _asked_for(policy: Any, budget: Any, batch: Any, chunked_loss: bool, setting
     if settings and not automatic:
         raise TypeError(f"compact.apply: {', '.join(settings)}: only with a budget")
     if not automatic and budget is not None:
-        raise ValueError("compact.apply: give a policy or a budget, not both")
+        raise ValueError(
+            "compact.apply: give a policy or a budget, not both; of a network as a whole a budget of what it saves is a line of its policy: "
+            "slot role:heavy = recompute:budget=40%"
+        )
     if budget is not None and batch is None:
         raise ValueError('compact.apply: a budget needs the batch that it is for: apply(model, budget="10GiB", batch=(8, 2048))')
     if batch is not None and not automatic:
@@ -118,7 +121,8 @@ def apply(
     report() counts and names that.
 
     Where no layer can be served and none has adapters, the whole forward pass runs in a scope of
-    saved_tensors(policy, model): "exact" rebuilds what cheap operations made, the GACT levels hold codes.
+    saved_tensors(policy, model): "exact" rebuilds what cheap operations made, and with the line
+    `slot role:heavy = recompute:budget=40%` whatever a budget asks for; the GACT levels hold codes.
 
     Throws ValueError on a policy that is malformed, names slots that the layers have not, or asks for what
     the package does not do there, and where the model has a policy;
