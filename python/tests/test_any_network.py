@@ -184,13 +184,13 @@ def test_plans_say_why_no_layer_is_served():
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_plans_of_networks_as_a_whole(dropout):
-    """To the byte; what would be held in bits, as two values of floats, counts as it is."""
+    """To 16 bytes; what would be held in bits, as two values of floats, counts as it is."""
     torch.manual_seed(0)
     ids = torch.randint(10, 500, (2, 64))
     given = {"input_ids": ids, "labels": ids}
     settings = {"hidden_size": 64, "ffn_dim": 256, "num_hidden_layers": 3, "num_attention_heads": 4, "word_embed_proj_dim": 64, "use_cache": False}
     model = transformers.OPTForCausalLM(transformers.OPTConfig(vocab_size=512, max_position_embeddings=64, dropout=dropout, **settings)).train()
-    policies = ["exact", "gact-l1", compact.policy_text("exact") + "slot role:heavy = recompute:budget=40%\n"]
+    policies = ["exact", "gact-l1", compact.policy_text("exact") + "slot role:heavy = recompute:budget=70%\n"]
     plan = compact.plan(model, given, policies=["plain", *policies, policies[-1]], clip=False)
     again = plan["rows"].pop()
     assert again == plan["rows"][-1]  # whatever was planned before it
@@ -211,7 +211,10 @@ def test_plans_of_networks_as_a_whole(dropout):
     for policy, peak in zip(policies, planned[1:], strict=True):
         compact.apply(model, policy)
         found = measured()
-        assert peak - base == found if dropout == 0 else found < peak - base < planned[0] - base
+        if dropout:
+            assert found < peak - base < planned[0] - base
+        else:  # where the forward pass is highest, without a mask's numbers, which a plan knows
+            assert 0 <= found - (peak - base) <= (16 if "heavy" in policy else 0)
         compact.remove(model)
 
 

@@ -18,7 +18,7 @@ from .saved_tensors import saved_tensors, SavedTensorsReport
 class NetworkState:
     """What apply() keeps in such a network. A copy of the network has one of its own."""
 
-    def __init__(self, policy: str, text: str, reason: str):
+    def __init__(self, policy: str, text: str, reason: str = ""):
         if any(line.split()[:1] == ["grad"] for line in text.splitlines()):
             raise ValueError("policies with `grad` lines need layers that compact knows")
         if text == policy_text("recompute"):
