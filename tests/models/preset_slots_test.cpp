@@ -273,7 +273,8 @@ TEST(PresetSlots, AreThoseOfACopy) {
 }
 
 TEST(PresetSlots, EverySlotHasARole) {
-  std::set<Role> seen = {Role::kHead, Role::kLogits, Role::kCheap};  // of what no segment holds
+  // Roles of what no segment holds.
+  std::set<Role> seen = {Role::kHead, Role::kLogits, Role::kCheap, Role::kHeavy};
   for (const SmallNetwork& small : networks()) {
     const std::unique_ptr<Network> network = small.make(Policy());
     for (const Segment* segment : network->segments()) {
