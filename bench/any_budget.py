@@ -6,11 +6,13 @@ A step is a forward and a backward pass with compact.saved_tensors("exact", budg
 PyTorch and, where the model has it, its own checkpointing of every block. Peaks are exact bytes of
 tensors beyond the weights, all gradients included. Ways take turns; times are medians. Gradients
 of all ways are compared in bits. The floor is the time of the plain step's products alone, at the
-speed of a large one.
+speed of a large one. On a GPU networks are larger, and those of language are in bfloat16.
 
     python bench/any_budget.py --threads 2 --rounds 9
+    python bench/any_budget.py --device cuda --rounds 9 --out bench/results
 """
 import argparse
+import contextlib
 import gc
 import os
 import pathlib
@@ -18,16 +20,19 @@ import statistics
 import sys
 import time
 
-import torch
-import transformers
-from torch.utils.flop_counter import FlopCounterMode
-
-import compact
-
+DEVICE = "cuda" if "cuda" in sys.argv else "cpu"
+os.environ["COMPACT_TEST_DEVICE"] = DEVICE  # on which the tests' networks are made
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "python/tests"))
 import _any_networks  # noqa: E402
+import torch  # noqa: E402
+import transformers  # noqa: E402
+from measuring import origin, origin_lines, slug_of, write  # noqa: E402
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
-TOKENS, WIDTH, LAYERS = (2, 256), 192, 12
+import compact  # noqa: E402
+
+TOKENS, WIDTH, LAYERS, HEADS = ((2, 256), 192, 12, 6) if DEVICE == "cpu" else ((8, 1024), 1024, 16, 16)
+IMAGES = (4, 112, 16) if DEVICE == "cpu" else (64, 224, 64)  # how many, of so many pixels; the network's width
 PARTS = ("60%", "50%", "40%", "30%", "25%", "20%")
 
 
@@ -35,19 +40,26 @@ def decoder(kind, **settings):
     ids = torch.randint(10, 1024, TOKENS)
     config = getattr(transformers, f"{kind}Config")(vocab_size=1024, use_cache=False, attn_implementation="sdpa", **settings)
     name = "GPT2LMHeadModel" if kind == "GPT2" else f"{kind}ForCausalLM"
-    return getattr(transformers, name)(config), lambda m: m(input_ids=ids, labels=ids).loss
+    dtype = torch.float32 if DEVICE == "cpu" else torch.bfloat16
+    return getattr(transformers, name)(config).to(dtype), lambda m: m(input_ids=ids, labels=ids).loss
 
 
 def gated(kind, **settings):
-    return decoder(kind, hidden_size=WIDTH, num_hidden_layers=LAYERS, num_attention_heads=6, num_key_value_heads=2, **settings)
+    return decoder(kind, hidden_size=WIDTH, num_hidden_layers=LAYERS, num_attention_heads=HEADS, num_key_value_heads=2, **settings)
 
 
 NETWORKS = {
-    "Llama": lambda: gated("Llama", intermediate_size=512),
-    "Mixtral": lambda: gated("Mixtral", intermediate_size=256, num_local_experts=4, num_experts_per_tok=2),
-    "GPT-2": lambda: decoder("GPT2", n_embd=WIDTH, n_layer=LAYERS, n_head=6, n_positions=TOKENS[1], attn_pdrop=0, resid_pdrop=0, embd_pdrop=0),
-    "ResNet-50": _any_networks.resnet50,
+    "Llama": lambda: gated("Llama", intermediate_size=WIDTH * 8 // 3 // 64 * 64),
+    "Mixtral": lambda: gated("Mixtral", intermediate_size=WIDTH * 4 // 3 // 64 * 64, num_local_experts=4, num_experts_per_tok=2),
+    "GPT-2": lambda: decoder("GPT2", n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, n_positions=TOKENS[1], attn_pdrop=0, resid_pdrop=0, embd_pdrop=0),
+    "ResNet-50": lambda: _any_networks.resnet50(*IMAGES),
 }
+
+
+def now():
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def step(model, loss_of, scope):
@@ -57,14 +69,14 @@ def step(model, loss_of, scope):
     gc.collect()
     torch.manual_seed(1)
     with compact.Meter() as meter:
-        start = time.perf_counter()
+        start = now()
         if scope is None:
             loss = loss_of(model)
         else:
             with scope:
                 loss = loss_of(model)
         loss.backward()
-        seconds = time.perf_counter() - start
+        seconds = now() - start
     return seconds, meter.peak, [p.grad for p in model.parameters() if p.grad is not None]
 
 
@@ -72,16 +84,40 @@ def seconds_of_products(model, loss_of):
     counter = FlopCounterMode(display=False)
     with counter:
         loss_of(model).backward()
-    a = torch.randn(1024, 1024)
+    size = 1024 if DEVICE == "cpu" else 8192
+    a = torch.randn(size, size, dtype=next(model.parameters()).dtype)
     times = []
     for _ in range(9):
-        start = time.perf_counter()
+        start = now()
         torch.mm(a, a)
-        times.append(time.perf_counter() - start)
-    return counter.get_total_flops() / (2 * 1024**3) * min(times)
+        times.append(now() - start)
+    return counter.get_total_flops() / (2 * size**3) * min(times)
+
+
+@contextlib.contextmanager
+def same_bits_twice(strictly):
+    """On a GPU, where attention adds its gradients in any order unless it is told otherwise."""
+    if DEVICE == "cuda":
+        torch.use_deterministic_algorithms(True, warn_only=not strictly)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def is_strict(model, loss_of):
+    """Whether all of the network has operations that give the same bits twice."""
+    try:
+        with same_bits_twice(True):
+            step(model, loss_of, None)
+    except RuntimeError as error:
+        if "deterministic" not in str(error):
+            raise
+        torch.use_deterministic_algorithms(False)
+        return False
+    return True
 
 
 def measure(name, a):
+    """The lines of one network's part of the page."""
     torch.manual_seed(0)
     model, loss_of = NETWORKS[name]()
     model.train()
@@ -95,6 +131,7 @@ def measure(name, a):
         ways[f"budget {part}"] = compact.saved_tensors("exact", model=model, budget=int(off.bytes * float(part[:-1]) / 100))
     ways["exact, no budget"] = compact.saved_tensors("exact", model=model)
     times, peaks, refused, wanted = {}, {}, {}, None
+    strictly = is_strict(model, loss_of)
     for turn in range(a.rounds + 1):
         for way, scope in ways.items():
             if way in refused:
@@ -102,7 +139,8 @@ def measure(name, a):
             if "every block" in way:
                 model.gradient_checkpointing_enable({"use_reentrant": False})
             try:
-                seconds, peaks[way], gradients = step(model, loss_of, scope)
+                with contextlib.nullcontext() if turn else same_bits_twice(strictly):
+                    seconds, peaks[way], gradients = step(model, loss_of, scope)
             except ValueError as error:
                 refused[way] = str(error)
                 continue
@@ -116,17 +154,17 @@ def measure(name, a):
                 assert all(map(torch.equal, gradients, wanted)), f"{way}: other gradients"
     floor = seconds_of_products(model, loss_of)
     plain, peak = statistics.median(times["PyTorch"]), peaks["PyTorch"]
-    print(f"\n## {name}\n\n| | held + rebuilt at a time | peak MiB | beside PyTorch | step s | beside PyTorch |\n|---|---|---|---|---|---|")
+    lines = ["", f"## {name}", "", "| | held + rebuilt at a time | peak MiB | beside PyTorch | step s | beside PyTorch |", "|---|---|---|---|---|---|"]
     for way, scope in ways.items():
         if way in refused:
-            print(f"| {way} | refused | | | | |")
+            lines.append(f"| {way} | refused | | | | |")
             continue
         seconds = statistics.median(times[way])
         held = "" if scope is None else f"{scope.stored / off.bytes:.2f} + {scope.span / off.bytes:.2f}"
-        print(f"| {way} | {held} | {peaks[way] / 2**20:.1f} | {peaks[way] / peak:.3f} | {seconds:.3f} | {seconds / plain:.2f} |")
-    print(f"| products alone | | | | {floor:.3f} | {floor / plain:.2f} |")
+        lines.append(f"| {way} | {held} | {peaks[way] / 2**20:.1f} | {peaks[way] / peak:.3f} | {seconds:.3f} | {seconds / plain:.2f} |")
+    lines.append(f"| products alone | | | | {floor:.3f} | {floor / plain:.2f} |")
     gradients = sum(p.nbytes for p in model.parameters())
-    print(f"\nSaved: {off.bytes / 2**20:.1f} MiB; gradients: {gradients / 2**20:.1f} MiB.", flush=True)
+    return [*lines, "", f"Saved: {off.bytes / 2**20:.1f} MiB; gradients: {gradients / 2**20:.1f} MiB."]
 
 
 def main():
@@ -134,11 +172,18 @@ def main():
     parser.add_argument("--networks", nargs="*", default=list(NETWORKS), choices=list(NETWORKS))
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--out", type=pathlib.Path, help="a folder, for the page any-budget-DEVICE.md")
     a = parser.parse_args()
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(a.threads)
+    of, page = origin(DEVICE), []
     for name in a.networks:
-        measure(name, a)
+        lines = measure(name, a)
+        print("\n".join(lines), flush=True)
+        page += lines
+        if a.out:
+            write(a.out / f"any-budget-{slug_of(of['device'])}.md", "\n".join([*origin_lines("A byte budget for any network", of), *page, ""]))
 
 
 if __name__ == "__main__":

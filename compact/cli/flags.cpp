@@ -201,7 +201,7 @@ bool Flags::read(const std::vector<std::string>& arguments) {
     const std::string& name = entry.flag.name;
     for (const std::string& v : values) {
       COMPACT_CHECK(!v.empty() || entry.flag.may_be_empty, "--", name,
-                    ": its value is empty; without the flag it has its default");
+                    ": its value is empty; to leave it as it is, leave the flag out");
       COMPACT_CHECK(std::ranges::find(flags, v.substr(0, v.find('='))) == flags.end(), "--", name,
                     ": a value is missing before `", v, "`");
     }

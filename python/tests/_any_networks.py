@@ -4,6 +4,7 @@
 import contextlib
 import gc
 
+from _device import DEVICE
 import torch
 import transformers
 from torch import nn
@@ -130,9 +131,9 @@ class ResNet50(nn.Module):
         return self.head(self.blocks(self.stem(x)).mean((2, 3)))
 
 
-def resnet50():
-    x, y = torch.randn(4, 3, 112, 112), torch.randint(0, 10, (4,))
-    return ResNet50(), lambda m: F.cross_entropy(m(x.to(_dtype(m))), y)
+def resnet50(samples=4, pixels=112, width=16):
+    x, y = torch.randn(samples, 3, pixels, pixels), torch.randint(0, 10, (samples,))
+    return ResNet50(width), lambda m: F.cross_entropy(m(x.to(_dtype(m))), y)
 
 
 class TextNet(nn.Module):
@@ -238,7 +239,7 @@ def train(name, kind, scope_of=None, steps=3):
         optimizer.zero_grad()
         gc.collect()
         with compact.Meter() as meter:
-            with scope, torch.autocast("cpu", torch.bfloat16, enabled=kind == "autocast"):
+            with scope, torch.autocast(DEVICE, torch.bfloat16, enabled=kind == "autocast"):
                 loss = loss_of(model)
             held = meter.now
             loss.backward()

@@ -2,6 +2,7 @@
 """What a planned step really takes."""
 import gc
 
+from _device import DEVICE
 from conftest import make
 import torch
 from torch import nn
@@ -26,7 +27,7 @@ def measured(name, policy, given, optimizer=lambda p: torch.optim.AdamW(p, fused
         given = {key: t.clone() for key, t in given.items()}
 
         def step():
-            with torch.autocast("cpu", autocast or torch.bfloat16, enabled=autocast is not None):
+            with torch.autocast(DEVICE, autocast or torch.bfloat16, enabled=autocast is not None):
                 loss = model(**given).loss
             loss.backward()
             del loss

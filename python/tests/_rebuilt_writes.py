@@ -3,7 +3,7 @@
 
 import numpy
 import torch
-from _rebuilt_cases import N, case, rows
+from _rebuilt_cases import N, case, cpu_case, rows
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -94,7 +94,7 @@ def what_a_mode_makes(scope):
     return ended(loss, u, w)
 
 
-@case
+@cpu_case
 def memory_of_numpy(scope):
     u, w = weights(N, N)
     buffer, large = numpy.zeros(N, dtype=numpy.float32), rows().numpy().copy()

@@ -2,6 +2,7 @@
 """A network that saves tensors of many kinds, and its passes."""
 import contextlib
 
+from _device import DEVICE
 import pytest
 import torch
 from torch import nn
@@ -43,7 +44,7 @@ def step(model, ids, scope=None, autocast=False, seed=2):
     """Gradients of one pass."""
     model.zero_grad()
     torch.manual_seed(seed)
-    with torch.autocast("cpu", torch.bfloat16, enabled=autocast), scope or contextlib.nullcontext():
+    with torch.autocast(DEVICE, torch.bfloat16, enabled=autocast), scope or contextlib.nullcontext():
         loss = model(ids)
     loss.backward()
     return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}

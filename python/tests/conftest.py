@@ -5,6 +5,7 @@ import copy
 import gc
 import sys
 
+import _device  # noqa: F401 - before anything makes a tensor
 import pytest
 import torch
 import transformers

@@ -6,6 +6,7 @@ import io
 import pickle
 import weakref
 
+from _device import DEVICE
 from _reasons import reasons
 from conftest import MODELS, applied, error, gradients, inputs, make
 import pytest
@@ -150,7 +151,7 @@ def test_a_weight_changed_in_place_is_an_error():
     for autocast in (False, True):
         model, given = make("llama"), inputs("llama")
         compact.apply(model, "exact")
-        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=autocast):
             loss = model(**given).loss
         with torch.no_grad():
             model.model.layers[0].mlp.down_proj.weight.add_(1)
@@ -168,7 +169,7 @@ def test_a_weight_given_other_memory_is_an_error(name, autocast):
     compact.apply(model, "recompute")
     layer = (model.model.layers if name == "llama" else model.transformer.h)[0]
     for weight in layer.parameters():
-        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=autocast):
             loss = model(**given).loss
         weight.data = weight.data.clone()
         with pytest.raises(RuntimeError, match="was given other memory since the forward pass"):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every family, with and without padding: losses and gradients beside the model's own in float64."""
+from _device import DEVICE
 import pytest
 import torch
 from conftest import MODELS, applied, error, gradients, in_double, inputs, make
@@ -93,7 +94,7 @@ def test_autocast(name):
 
     def under_autocast():
         model.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(DEVICE, torch.bfloat16):
             loss = model(**given).loss
         loss.backward()
         return {n: p.grad.double() for n, p in model.named_parameters() if p.grad is not None}

@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+from _device import DEVICE
 import pytest
 import torch
 from _planning import measured
@@ -81,7 +82,7 @@ def test_types(name, way):
 
     def run():
         model.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16, enabled=way == "autocast"):
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=way == "autocast"):
             loss = model(**given).loss
         loss.backward()
         return {n: p.grad.double() for n, p in model.named_parameters() if p.grad is not None}

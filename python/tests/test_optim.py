@@ -4,6 +4,7 @@ import copy
 import math
 import pathlib
 
+from _device import DEVICE
 from _optimizing import batch, BF16, F32, give_gradients, Net, one_thread, parameters, same_bits, tensors, train  # noqa: F401 - a fixture for all tests
 import pytest
 import torch
@@ -317,7 +318,7 @@ def test_updates_inside_autocast_are_the_same(kind):
         net = Net()
         optimizer = kind(net if kind is compact.optim.Muon else net.parameters(), lr=1e-2)
         give_gradients(net.parameters(), 0)
-        with torch.autocast("cpu", torch.bfloat16, enabled=inside):
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=inside):
             optimizer.step()
         bits.append([p.detach().clone() for p in net.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*bits))

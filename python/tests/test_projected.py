@@ -5,6 +5,7 @@ import pathlib
 import subprocess
 import sys
 
+from _device import DEVICE
 from _projecting import carriers, LLAMA, PERIOD, policy_of, projection, run
 from conftest import error, inputs, make, MODELS
 import pytest
@@ -98,7 +99,7 @@ def test_types(dtype):
     model = make("llama") if dtype == "autocast" else make("llama").bfloat16()
     compact.apply(model, LLAMA)
     optimizer = compact.optim.AdamW(model.parameters(), lr=1e-2, master_weights=dtype == "masters")
-    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "autocast"):
+    with torch.autocast(DEVICE, torch.bfloat16, enabled=dtype == "autocast"):
         losses = run(model, optimizer, [0] * 12)
     assert losses[-1] < losses[0] - 0.5
     assert all(c.is_zero() and c.dtype == c.weight.dtype for c in carriers(model).values())

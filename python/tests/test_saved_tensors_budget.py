@@ -7,6 +7,7 @@ import warnings
 import pytest
 import torch
 from _any_networks import build, NETWORKS
+from _device import DEVICE
 from torch import nn
 
 import compact
@@ -121,7 +122,7 @@ def test_autocast_and_checkpoints():
         scope = compact.saved_tensors("exact", model=model, budget="50%")
         results = []
         for s in (None, scope, scope):
-            with torch.autocast("cpu", torch.bfloat16, enabled=kind == "autocast"):
+            with torch.autocast(DEVICE, torch.bfloat16, enabled=kind == "autocast"):
                 results.append(step(model, loss_of, s)[0])
         assert all(map(torch.equal, results[0], results[2]))
         assert scope.stored + scope.span <= 0.5 * scope.bytes

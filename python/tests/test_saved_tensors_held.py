@@ -5,6 +5,7 @@ import gc
 import warnings
 import weakref
 
+from _device import DEVICE
 from _scopes import distance, EIGHT, FOUR, net, nothing_is_left, same, step  # noqa: F401 - a fixture for all tests
 from conftest import inputs, make
 import pytest
@@ -39,7 +40,7 @@ def test_names_under_autocast_and_wrappers():
     model, ids = net()
     compiled = torch.compile(model, backend="eager")  # never called: its names are of interest
     for autocast in (False, True):
-        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=autocast):
             with compact.saved_tensors("off", model=compiled) as saved:
                 model(ids)
         assert "up.addmm.input1" in {t.name for t in saved.report()}, autocast
@@ -118,7 +119,7 @@ def test_casts_of_parameters_are_not_held():
         model.zero_grad()
         x.grad = None
         with compact.Meter() as meter:
-            with torch.autocast("cpu", torch.bfloat16), scope:
+            with torch.autocast(DEVICE, torch.bfloat16), scope:
                 y = model(x).sum()
             held = meter.now
         y.backward()
@@ -136,7 +137,7 @@ def test_casts_of_parameters_are_not_held():
 
 def test_a_parameter_that_changed_after_its_cast_raises():
     w, x = nn.Parameter(torch.randn(64, 64)), torch.randn(64, 64, requires_grad=True)
-    with torch.autocast("cpu", torch.bfloat16), compact.saved_tensors("off", least_elements=1):
+    with torch.autocast(DEVICE, torch.bfloat16), compact.saved_tensors("off", least_elements=1):
         y = (x @ w).sum()
     with torch.no_grad():
         w.add_(1)
@@ -162,7 +163,7 @@ def test_a_buffer_may_change_after_its_cast():
     ):
         torch.manual_seed(0)
         model, x = Codebook(), torch.randn(64, 64, requires_grad=True)
-        with torch.autocast("cpu", torch.bfloat16), scope(model):
+        with torch.autocast(DEVICE, torch.bfloat16), scope(model):
             y = model(x)
         y.backward()
         gradient.append(x.grad)
@@ -327,7 +328,7 @@ def test_gradient_checkpointing_of_transformers(reentrant, autocast):
 
     def run(scope):
         model.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16, enabled=autocast), scope:
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=autocast), scope:
             last = model(ids, use_cache=False).last_hidden_state
             loss = (last * last.roll(1, 0)).mean()
         live = scope.live_bytes

@@ -66,7 +66,7 @@ TEST(Flags, EmptyValuesAreErrors) {
       {{"--files", "", "b"}, "--files"}, {{"--files=", "b"}, "--files"},
   };
   for (const auto& [arguments, name] : cases) {
-    EXPECT_EQ(parsed(arguments), name + ": its value is empty; without the flag it has its default")
+    EXPECT_EQ(parsed(arguments), name + ": its value is empty; to leave it as it is, leave the flag out")
         << testing::PrintToString(arguments);
   }
   EXPECT_EQ(parsed({""}), "SHELL is empty");

@@ -81,6 +81,32 @@ TEST(Rebuild, DrawsNothingAgain) {
   EXPECT_LT(held.held, held.plain);
 }
 
+// As modules drop on a GPU.
+TEST(Rebuild, NativeDropoutIsMadeAgainOfItsMask) {
+  struct Case {
+    double chance;
+    std::optional<bool> train;
+    bool again;
+  };
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kDouble}) {
+    for (const auto& [chance, train, again] :
+         {Case{0.3, true, true}, Case{0.1, std::nullopt, true}, Case{0, true, false},
+          Case{1, true, false}, Case{0.3, false, false}}) {
+      SCOPED_TRACE(cat(type, " ", chance, " ", train.value_or(true)));
+      const Held held = expect_same_bits([&] {
+        const at::Tensor w = trained({64, 64}, 2);
+        const at::Tensor x = at::sigmoid(at::mm(input().to(type), w.to(type)));
+        const at::Tensor dropped = std::get<0>(at::native_dropout(x, chance, train));
+        return Graph{(dropped * dropped).sum() + std::get<0>(at::native_dropout(x, 0.5, true)).sum(),
+                     {w}};
+      });
+      // Beside a copy of the input, the sigmoid and two masks: what is dropped of it.
+      const int64_t bytes = 32 * 64 * static_cast<int64_t>(c10::elementSize(type));
+      EXPECT_EQ(held.plain - held.held, again ? bytes : 0);
+    }
+  }
+}
+
 TEST(Rebuild, WritesInsideAreSeen) {
   // Nobody saves h, so that it may be written; the sigmoid is rebuilt from a copy of it.
   const auto forward = [](bool through_data) {

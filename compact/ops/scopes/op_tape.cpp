@@ -81,11 +81,12 @@ TapeNodePtr OpTape::node_of(const at::Tensor& t) {
     const TapeNodePtr& n = known->second;
     // NumPy has it, or it was written by what is no operation.
     const bool exported = n->record && !t.storage().resizable();
-    if (n->writing || (!exported && n->is_unwritten())) {
+    const bool resized = static_cast<int64_t>(t.storage().nbytes()) != n->bytes;
+    if (n->writing || (!exported && !resized && n->is_unwritten())) {
       n->watch(t);
       if (leaf && named_ && !n->free && n->count == 0) n->external = n->leaf = true;
-      // An autograd function of C++ gave it its gradient, and may have written it unseen.
-      const bool given = t.requires_grad() && !t.is_leaf() && !n->grad;
+      // Its function gave it its gradient, and may have written it unseen.
+      const bool given = t.requires_grad() && !t.is_leaf() && !n->grad && n->is_of_function();
       if (given && n->mode != TapeNode::Mode::kRecipe) n->record = nullptr;
       return n;
     }
@@ -138,7 +139,8 @@ std::unique_ptr<OpTape::Call> OpTape::begin(const OpRule& rule,
   std::shared_ptr<Record> record;
   const bool budgeted = rebuild_->options().budgeted;
   const bool heavy = budgeted && rule.heavy && gives_the_same(*rule.heavy, arguments);
-  if (notes && (rule.again || heavy)) {
+  const std::optional<double> scale = rule.drops ? scale_of_dropout(arguments) : std::nullopt;
+  if (notes && (rule.again || heavy || scale)) {
     record = std::make_shared<Record>(Record{.op = rule.op});
     record->arguments.reserve(arguments.size());
     record->threads = at::get_num_threads();
@@ -215,6 +217,12 @@ std::unique_ptr<OpTape::Call> OpTape::begin(const OpRule& rule,
     }
     if (record) record->arguments.push_back(std::move(kept));
   }
+  if (record && scale) {
+    static const auto kAgain =
+        c10::Dispatcher::singleton().findSchemaOrThrow("aten::native_dropout_backward", "");
+    record->op = kAgain;
+    record->arguments = {{}, {}, *scale};
+  }
   if (runs_again) call->record = std::move(record);
   for (const Written& w : writes) note_write(*call, w.t, w.node, w.parts);
   running_ = call.get();
@@ -286,6 +294,16 @@ void OpTape::end(std::unique_ptr<Call> call, c10::ArrayRef<const c10::IValue> re
         {write.after, -1 - static_cast<int>(at - inputs.begin()), write.t.requires_grad()});
   }
   sweep();
+  if (call->rule->drops && call->record) {
+    if (made.size() == 2) {
+      const TapeNodePtr& mask = made[1].node;
+      call->record->traffic += mask->bytes;
+      call->record->inputs.push_back({1, -1, false, mask, mask->geometry});
+      made.resize(1);
+    } else {
+      call->record = nullptr;
+    }
+  }
   // The history of what cannot run again ends here.
   if (!call->record || made.empty()) return;
   Record& record = *call->record;
@@ -319,7 +337,8 @@ void OpTape::end(std::unique_ptr<Call> call, c10::ArrayRef<const c10::IValue> re
 }
 
 std::optional<OpTape::Saved> OpTape::save(const at::Tensor& t, size_t row, bool whole,
-                                          const Treatment& codes, std::optional<int64_t> limit) {
+                                          bool outside, const Treatment& codes,
+                                          std::optional<int64_t> limit) {
   if (closed_ || thread_ != std::this_thread::get_id() || !is_plain(t)) return std::nullopt;
   const Rebuild::Lock lock(*rebuild_);
   if (running_) {
@@ -333,6 +352,7 @@ std::optional<OpTape::Saved> OpTape::save(const at::Tensor& t, size_t row, bool 
   }
   TapeNodePtr n = node_of(t);
   if (n->stream != stream_of(t.device())) return std::nullopt;
+  whole |= outside && n->is_of_function();
   if (limit) {
     // A result of the operation that runs will be what it is of these inputs.
     const bool result = running_ && n->call == calls_ && (n->writing || n->external);

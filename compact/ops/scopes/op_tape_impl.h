@@ -62,10 +62,11 @@ class OpTape {
     bool shared = false;  // its memory was saved before
   };
   // Holds what autograd saves, or a recipe of it; nullopt: that is for others to do. `row`: of the
-  // report. `whole`: it is held whatever it is made of. `codes`: codecs that lose nothing, for
-  // where it is held. `limit`: what others need to hold it; the recipe must need less.
-  std::optional<Saved> save(const at::Tensor& t, size_t row, bool whole, const Treatment& codes,
-                            std::optional<int64_t> limit);
+  // report. `whole`: it is held whatever it is made of. `outside`: of any operation, so that it is
+  // held where a function may have made it. `codes`: codecs that lose nothing, for where it is
+  // held. `limit`: what others need to hold it; the recipe must need less.
+  std::optional<Saved> save(const at::Tensor& t, size_t row, bool whole, bool outside,
+                            const Treatment& codes, std::optional<int64_t> limit);
   Rebuild::Row row(size_t row) const;
   // Rebuild's, of what was saved until now.
   bool keep_within(int64_t budget);

@@ -87,7 +87,7 @@ bool Rebuild::spans_much(TapeNode& n, const Choice& choice) const {
   return span_of(n, choice, most) > most;
 }
 
-std::optional<Rebuild::Offer> Rebuild::offer(const TapeNodePtr& n, int64_t* span) {
+std::optional<Rebuild::Offer> Rebuild::offer(const TapeNodePtr& n) {
   if (!n || n->count == 0 || n->mode != TapeNode::Mode::kHeld || !n->record || n->pinned ||
       n->bytes <= options_.least || (n->memory && n->memory.use_count() > 1)) {
     return std::nullopt;
@@ -99,9 +99,26 @@ std::optional<Rebuild::Offer> Rebuild::offer(const TapeNodePtr& n, int64_t* span
   const Choice again = inputs_of(*n->record, memo, 0);
   const int64_t freed = n->held_bytes - again.bytes;
   if (!again.possible || freed <= 0) return std::nullopt;
-  *span = span_of(*n, again, most_span_);
-  if (*span > most_span_) return std::nullopt;
-  return Offer{again.work / static_cast<double>(freed), n};
+  const int64_t span = span_of(*n, again, most_span_);
+  if (span > most_span_) return std::nullopt;
+  return Offer{again.work / static_cast<double>(freed), freed, span, n};
+}
+
+std::vector<Rebuild::Offer> Rebuild::offers() {
+  std::vector<Offer> all;
+  for (const auto& weak : held_) {
+    if (auto one = offer(weak.lock())) all.push_back(*std::move(one));
+  }
+  std::ranges::sort(all, {}, &Offer::span);
+  size_t count = 0;
+  int64_t freed = 0;
+  for (size_t i = 0; i < all.size(); ++i) {
+    freed += all[i].freed;
+    if (freed > all[i].span - span_) count = i + 1;
+  }
+  all.resize(count);
+  std::ranges::sort(all, {}, &Offer::cost);
+  return all;
 }
 
 bool Rebuild::keep_within(int64_t budget) {
@@ -113,23 +130,20 @@ bool Rebuild::keep_within(int64_t budget) {
   most_span_ = std::max(most_span_, budget / 16);
   const Within letting_go(letting_go_, true);
   while (over() > 0) {
-    std::vector<Offer> offers;
-    int64_t span = 0;
-    for (const auto& weak : held_) {
-      if (auto one = offer(weak.lock(), &span)) offers.push_back(*std::move(one));
-    }
-    if (offers.empty()) {
+    const std::vector<Offer> found = offers();
+    if (found.empty()) {
       const auto most = static_cast<int64_t>(kMostSpan * static_cast<double>(budget));
       if (most_span_ >= most) break;
       most_span_ = std::min(most_span_ + most_span_ / 4 + 1, most);
       continue;
     }
-    std::ranges::sort(offers, {}, &Offer::cost);
     const int64_t enough = -budget / kParts;
-    for (const Offer& one : offers) {
+    for (const Offer& one : found) {
+      if (over() <= enough) break;
       // What was let go before it may have changed it.
-      if (over() <= enough || !offer(one.node, &span)) continue;
-      span_ = std::max(span_, span);
+      const std::optional<Offer> now = offer(one.node);
+      if (!now) continue;
+      span_ = std::max(span_, now->span);
       let_go(*one.node);
     }
   }

@@ -76,6 +76,8 @@ struct TapeNode : std::enable_shared_from_this<TapeNode> {
   TapeNode(const at::Tensor& t, uint64_t call);
   // Whether its storage lives and has this content.
   bool is_there() const;
+  // Whether it was made with grad mode off, as in an autograd function of C++.
+  bool is_of_function() const { return record && !record->grad_mode; }
   // Tensors that do not share a version may share a storage. Every one that is seen is watched.
   void watch(const at::Tensor& t);
   bool is_unwritten() const;
@@ -229,10 +231,13 @@ class Rebuild {
   };
   struct Offer {
     double cost = 0;  // work for a byte that is freed
+    int64_t freed = 0, span = 0;
     TapeNodePtr node;
   };
   // What letting go of a held node would cost; nullopt: it cannot be, or frees nothing.
-  std::optional<Offer> offer(const TapeNodePtr& n, int64_t* span);
+  std::optional<Offer> offer(const TapeNodePtr& n);
+  // The offers that together free more than they raise the span by, cheapest first.
+  std::vector<Offer> offers();
   int64_t span_of(TapeNode& n, const Choice& choice, int64_t enough) const;
   // Whether so much would be rebuilt with it at a time that it is held until a budget asks for it.
   bool spans_much(TapeNode& n, const Choice& choice) const;

@@ -23,6 +23,8 @@ constexpr std::string_view kAgain[] = {
     "_native_batch_norm_legit",
     "_safe_softmax",
     "_softmax",
+    "_thnn_fused_gru_cell",
+    "_thnn_fused_lstm_cell",
     "_to_copy",
     "_unsafe_index",
     "amax",
@@ -30,6 +32,7 @@ constexpr std::string_view kAgain[] = {
     "avg_pool2d",
     "cat",
     "constant_pad_nd",
+    "cudnn_batch_norm",
     "embedding",
     "flip",
     "gather",
@@ -114,12 +117,23 @@ OpRule make_rule(const c10::OperatorHandle& op) {
   const auto heavy = std::ranges::find(kHeavy, name, &OpRule::Heavy::name);
   if (heavy != std::end(kHeavy) && schema.overload_name().empty() && !elsewhere)
     rule.heavy = &*heavy;
+  rule.drops = name == "aten::native_dropout" && schema.overload_name().empty();
   const auto statistics = std::ranges::find(kStatistics, name, &OpRule::Statistics::name);
   if (statistics != std::end(kStatistics)) rule.statistics = &*statistics;
   return rule;
 }
 
 }  // namespace
+
+std::optional<double> scale_of_dropout(c10::ArrayRef<const c10::IValue> arguments) {
+  const at::Tensor& t = arguments[0].toTensor();
+  const double kept = 1 - arguments[1].toDouble();
+  if (kept <= 0 || kept >= 1 || !(arguments[2].isNone() || arguments[2].toBool()))
+    return std::nullopt;
+  // Its kernel for a GPU divides in the type that it multiplies in.
+  const bool in_float = t.is_cuda() && t.scalar_type() != at::kDouble;
+  return in_float ? 1 / static_cast<float>(kept) : 1 / kept;
+}
 
 bool is_cast(const OpRule& rule, c10::ArrayRef<const c10::IValue> arguments) {
   const auto on = [](bool has, c10::DispatchKey key) {

@@ -8,6 +8,7 @@
 #include <c10/util/SmallVector.h>
 
 #include <cstdint>
+#include <optional>
 
 namespace compact {
 
@@ -25,6 +26,7 @@ struct OpRule {
     int dropout = -1;   // the argument that says with which chance attention drops weights
   };
   const Heavy* heavy = nullptr;
+  bool drops = false;                 // native_dropout: its first result is made again of its mask
   bool writes = false;                // any of its arguments
   c10::SmallVector<bool, 8> written;  // by argument
   bool resizes = false;               // what it writes may get another size first
@@ -39,6 +41,10 @@ struct OpRule {
 
 // Whether autocast of this thread runs the operation, with other arguments, inside of itself.
 bool is_cast(const OpRule& rule, c10::ArrayRef<const c10::IValue> arguments);
+
+// By which native_dropout multiplies what it keeps; nullopt: it keeps all, or nothing. Its
+// gradient's operation, of the same scale and mask, gives its result.
+std::optional<double> scale_of_dropout(c10::ArrayRef<const c10::IValue> arguments);
 
 // Whether it gives the same bits again with these arguments: attention that drops nothing, and on a
 // GPU convolutions whose algorithm no thread chooses by time, and which add in one order.

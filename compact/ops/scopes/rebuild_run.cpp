@@ -147,7 +147,7 @@ c10::Storage Rebuild::run(TapeNode& n, const TapeNode& target, Local& local) {
   c10::Storage result;
   for (const auto& weak : record->outputs) {
     const TapeNodePtr m = weak.lock();
-    if (!m) continue;
+    if (!m || m->record != record) continue;  // it is no longer known to be
     const at::Tensor& t = m->output >= 0 ? results.at(static_cast<size_t>(m->output))
                                          : views.at(static_cast<size_t>(-1 - m->output));
     const c10::Storage& storage = t.storage();

@@ -52,9 +52,10 @@ void SavedTensorStore::keep_budget(bool begins) {
   int64_t budget = budget_now();
   bool kept = tape_->keep_within(budget);
   if (!begins || !ended) return;
-  // In the first pass it is not known yet of how many bytes it is a part.
-  while (!kept && budget_.part > 0 && saved_before_ > 0) {
-    budget = approached_ = budget + budget / 4 + 1;
+  while (!kept && budget_.part > 0) {
+    budget += budget / 4 + 1;
+    // In the first pass it is not known yet of how many bytes it is a part.
+    if (saved_before_ > 0) approached_ = budget;
     kept = tape_->keep_within(budget);
   }
   if (kept || budget_.part > 0) return;
@@ -82,15 +83,15 @@ std::shared_ptr<SavedTensorStore::Memory> SavedTensorStore::on_tape(const at::Te
       " beside `slot role:cheap = recompute`: what others are rebuilt from must be exact; "
       "take codecs that lose nothing, or rebuild nothing");
   const size_t number = saved_.size();
-  // Outside of any operation an autograd function of C++ saves, maybe what it made.
-  const bool whole = policy_.slot(row.name, Role::kCheap).storage() != Storage::kRecompute ||
-                     (!OpWatch::current() && !t.requires_grad());
+  const bool whole = policy_.slot(row.name, Role::kCheap).storage() != Storage::kRecompute;
+  // There an autograd function of C++ saves, maybe what it made.
+  const bool outside = !OpWatch::current() && !t.requires_grad();
   std::optional<int64_t> limit;
   if (how.content() == Content::kSigns) {
     limit = how.codec()->bytes(1, t.numel(), t.scalar_type()).value_or(row.bytes);
   }
   std::optional<OpTape::Saved> saved =
-      tape_->save(t, number, whole, limit ? Treatment() : how, limit);
+      tape_->save(t, number, whole, outside, limit ? Treatment() : how, limit);
   if (!saved) return nullptr;
   row.shared = saved->shared;
   row.treatment = how;

@@ -126,7 +126,12 @@ _apply = torch.autograd.Function.apply.__func__.__code__
 
 
 def _is_checkpoint(frame) -> bool:
-    """Whether the frame is of torch's checkpoint, which saves its inputs again; compared by code, since names may be the same elsewhere."""
+    """Whether the frame is of torch's checkpoint, which saves its inputs again; compared by code, since names may be the same elsewhere.
+
+    None: autograd's thread of a GPU, whose operations no function of Python called.
+    """
+    if frame is None:
+        return False
     if frame.f_code is _apply:
         function = frame.f_locals.get("cls")
         return function is not None and _checkpoints.get(function.__name__) is function
@@ -138,7 +143,7 @@ def _pack_of(scope, least: int) -> Callable[[Tensor], object]:
 
     def pack(t: Tensor):
         if t.numel() >= least and type(t) in plain:
-            return pack_again(t) if _is_checkpoint(sys._getframe(1)) else pack_large(t)
+            return pack_again(t) if _is_checkpoint(sys._getframe().f_back) else pack_large(t)
         # Results of attention have three dimensions or more, of ragged batches two.
         if t.dim() >= 2 and type(t) in plain and (held := pack_small(t)) is not None:
             return held
