@@ -64,7 +64,7 @@ def steps(kind, size, device, policy, half, count=4):
     scoped = policy == SCOPE
     if policy and not scoped:
         compact.apply(model, policy)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     losses = []
     for number in range(count):
         if number == 2 and device == "cuda":

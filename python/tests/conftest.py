@@ -64,7 +64,7 @@ MODELS = {
     "gemma2": of(
         "Gemma2ForCausalLM",
         "Gemma2Config",
-        DECODER | {"head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": 16, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 30.0},
+        DECODER | {"attn_implementation": "eager", "head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": 16, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 30.0},
     ),
     "gemma3": of(
         "Gemma3ForCausalLM",

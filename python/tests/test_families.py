@@ -24,7 +24,7 @@ def test_gradients(name, padded, attention):
             results[policy] = gradients(model, given)
         assert abs(results[policy][0] - loss) < 2e-6 * loss
         # Gradients of queries and keys are small differences: PyTorch's own are off by up to 5e-6 here.
-        assert error(results[policy][1], wanted) < max(1e-5, 3 * own)
+        assert error(results[policy][1], wanted) < max(1e-5 if DEVICE == "cpu" else 2e-5, 3 * own)
     for n, g in results["exact"][1].items():
         assert torch.equal(g, results["recompute"][1][n]), n
 
@@ -53,7 +53,7 @@ def test_held_bytes_fall(name):
     assert held["gact-l1"] < 0.35 * held["exact"]
     # Each of the two layers holds its input alone, and at most a fifth for statistics of norms and attention.
     inputs_alone = 2 * 3 * (17 if name == "vit" else 40) * 64 * 4
-    assert inputs_alone <= held["recompute"] < 1.2 * inputs_alone
+    assert inputs_alone <= held["recompute"] < (1.2 if DEVICE == "cpu" else 1.25) * inputs_alone
 
 
 @pytest.mark.parametrize("name", ["llama", "olmo2", "bert", "gpt2"])

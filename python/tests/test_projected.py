@@ -5,7 +5,7 @@ import pathlib
 import subprocess
 import sys
 
-from _device import DEVICE
+from _device import cpu_only, DEVICE
 from _projecting import carriers, LLAMA, PERIOD, policy_of, projection, run
 from conftest import error, inputs, make, MODELS
 import pytest
@@ -124,6 +124,7 @@ def test_bytes():
     assert rows[1]["weights"] < rows[0]["weights"] + 200 and rows[1]["peak"] < rows[0]["peak"]
 
 
+@cpu_only  # by gloo
 def test_two_processes():
     script = pathlib.Path(__file__).with_name("_projected_ranks.py")
     done = subprocess.run(

@@ -14,6 +14,8 @@ import compact
 
 # Of what is saved without a scope: the least budget that each keeps.
 LEAST = {"llama": 0.39, "mixtral": 0.42, "gpt2": 0.45, "resnet50": 0.45, "whisper": 0.55, "t5": 0.39}
+if DEVICE != "cpu":
+    LEAST |= {"llama": 0.44, "mixtral": 0.5, "gpt2": 0.5, "whisper": 0.65}
 HEAVY = "slot role:heavy = recompute:budget="
 
 
@@ -101,19 +103,19 @@ def test_parts_that_cannot_be_reached_are_approached():
 def test_experts_whose_load_changes():
     model, _ = build("mixtral", "f32")
     inputs = [torch.randint(10, 1024, (1, count)) for count in (128, 40, 200, 128)]
-    saved = []
+    saved, part = [], LEAST["mixtral"] + 0.03
     for ids in inputs:
         off = compact.saved_tensors("off", model=model)
         with off:
             model(input_ids=ids, labels=ids).loss.backward()
         saved.append(off.bytes)
-    scope = compact.saved_tensors("exact", model=model, budget=int(0.45 * max(saved)))
+    scope = compact.saved_tensors("exact", model=model, budget=int(part * max(saved)))
     for ids in inputs:
         results = []
         for held in (False, True):
             results.append(step(model, lambda m, ids=ids: m(input_ids=ids, labels=ids).loss, scope if held else None)[0])
         assert all(map(torch.equal, *results))
-        assert scope.stored + scope.span <= 0.45 * max(saved)
+        assert scope.stored + scope.span <= part * max(saved)
 
 
 def test_autocast_and_checkpoints():

@@ -5,7 +5,7 @@ import gc
 import warnings
 import weakref
 
-from _device import DEVICE
+from _device import cpu_only, DEVICE
 from _scopes import distance, EIGHT, FOUR, net, nothing_is_left, same, step  # noqa: F401 - a fixture for all tests
 from conftest import inputs, make
 import pytest
@@ -27,7 +27,7 @@ def test_names_say_module_operation_and_place():
     assert {
         "up.addmm.input1",
         "norm.native_layer_norm.input",
-        "norm~1.mul.input1",  # what dropout multiplies with
+        "norm~1.mul.input1" if DEVICE == "cpu" else "norm~1.native_dropout.result",  # what dropout multiplies with
         "frozen.addmm.input2",
         "basis.mm.input1",
         "conv.convolution.input",
@@ -131,7 +131,8 @@ def test_casts_of_parameters_are_not_held():
     assert all(torch.equal(g, w) for g, w in zip(got, wanted)) and len(got) == 3
     # All weights in bf16 are gone, and the copy of x, which is a leaf. A frozen product saves no
     # input, so that the one of the last is what is left; and the sum.
-    assert held == saved.stored + 2 == 2 * 16 * 256 + 2
+    total = 2 if DEVICE == "cpu" else 4  # bytes of the sum, in float32 on a GPU
+    assert held == saved.stored + total == 2 * 16 * 256 + total
     assert plain == held + 2 * (2 * 256 * 256 + 256 * 8 + 16 * 256)
 
 
@@ -170,6 +171,7 @@ def test_a_buffer_may_change_after_its_cast():
     assert torch.equal(*gradient)
 
 
+@cpu_only  # elsewhere other kernels of attention hold others
 @pytest.mark.parametrize(
     "kind,smaller,exact",
     [
@@ -204,8 +206,9 @@ def test_pool_holds_means_of_what_convolutions_read():
         saved = compact.saved_tensors("pool", model=model)
         got = run(saved)
     assert [n for n in wanted if not torch.equal(got[n], wanted[n])] == ["3.weight"]
+    norm = "native_batch_norm" if DEVICE == "cpu" else "cudnn_batch_norm"
     held = {t.name: (t.role, t.treatment, t.bytes / max(1, t.stored)) for t in saved.report() if not t.parameter}
-    assert held["0.convolution.input"] == ("image", "keep", 1) and held["1.native_batch_norm.input"] == ("conv", "keep", 1)
+    assert held["0.convolution.input"] == ("image", "keep", 1) and held[f"1.{norm}.input"] == ("conv", "keep", 1)
     assert held["1~1.relu.result"] == ("signs", "mask:of=sign", 32) and held["3.convolution.input"] == ("map", "pool:size=2", 4)
 
 
@@ -336,7 +339,7 @@ def test_gradient_checkpointing_of_transformers(reentrant, autocast):
         return live, {n: p.grad for n, p in model.named_parameters()}
 
     _, wanted = run(compact.saved_tensors("off", model=model))
-    model.activation_checkpointing_enable({"use_reentrant": reentrant})
+    getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)({"use_reentrant": reentrant})
     live = {}
     for bits in None, 8, 4:
         saved = compact.saved_tensors("off" if bits is None else f"slot * = quantize:bits={bits}", model=model)

@@ -111,6 +111,7 @@ def test_patterns_that_match_nothing_are_told_once():
     assert told[0].filename == __file__
 
 
+@cpu_only  # a default device is one thread's
 def test_threads_have_scopes_of_their_own():
     scopes = [compact.saved_tensors("off", least_elements=1) for _ in range(4)]
     errors = []

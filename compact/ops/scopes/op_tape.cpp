@@ -139,7 +139,8 @@ std::unique_ptr<OpTape::Call> OpTape::begin(const OpRule& rule,
   std::shared_ptr<Record> record;
   const bool budgeted = rebuild_->options().budgeted;
   const bool heavy = budgeted && rule.heavy && gives_the_same(*rule.heavy, arguments);
-  const std::optional<double> scale = rule.drops ? scale_of_dropout(arguments) : std::nullopt;
+  const bool drops = rule.drops && is_plain(arguments[0].toTensor());
+  const std::optional<double> scale = drops ? scale_of_dropout(arguments) : std::nullopt;
   if (notes && (rule.again || heavy || scale)) {
     record = std::make_shared<Record>(Record{.op = rule.op});
     record->arguments.reserve(arguments.size());

@@ -128,11 +128,16 @@ OpRule make_rule(const c10::OperatorHandle& op) {
 std::optional<double> scale_of_dropout(c10::ArrayRef<const c10::IValue> arguments) {
   const at::Tensor& t = arguments[0].toTensor();
   const double kept = 1 - arguments[1].toDouble();
-  if (kept <= 0 || kept >= 1 || !(arguments[2].isNone() || arguments[2].toBool()))
-    return std::nullopt;
-  // Its kernel for a GPU divides in the type that it multiplies in.
-  const bool in_float = t.is_cuda() && t.scalar_type() != at::kDouble;
-  return in_float ? 1 / static_cast<float>(kept) : 1 / kept;
+  const bool drops = kept > 0 && kept < 1 && (arguments[2].isNone() || arguments[2].toBool());
+  // Its gradient's operation gives what is dense in a format, and keeps no other strides.
+  if (!drops || !t.is_contiguous(t.suggest_memory_format())) return std::nullopt;
+  if (t.scalar_type() == at::kDouble) return 1 / kept;
+  // Its kernel for a GPU divides in float; on a CPU it multiplies by a number of the tensor's type.
+  if (t.is_cuda()) return 1 / static_cast<float>(kept);
+  const auto scale = static_cast<float>(1 / kept);
+  if (t.scalar_type() == at::kBFloat16) return static_cast<c10::BFloat16>(scale);
+  if (t.scalar_type() == at::kHalf) return static_cast<c10::Half>(scale);
+  return scale;
 }
 
 bool is_cast(const OpRule& rule, c10::ArrayRef<const c10::IValue> arguments) {

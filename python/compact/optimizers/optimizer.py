@@ -166,7 +166,7 @@ class Optimizer(torch.optim.Optimizer):
                 continue
             p, group, place = places[key]
             self._refuse(state_problem(of_parameter, p, self._kind(group), group, place))
-            kept = {"step": torch.tensor(int(of_parameter["step"]), dtype=torch.int64)}
+            kept = {"step": torch.tensor(int(of_parameter["step"]), dtype=torch.int64, device="cpu")}
             if isinstance(p, Carrier):
                 kept["projection"] = of_parameter["projection"].detach().cpu()
             for name in layout(p, self._kind(group), group):
@@ -290,7 +290,7 @@ class Optimizer(torch.optim.Optimizer):
             numbers,
         )
         for state, step in zip(states, steps):
-            state["step"] = torch.tensor(step)  # a new tensor: copies of the state keep the old one
+            state["step"] = torch.tensor(step, device="cpu")  # a new tensor: copies of the state keep the old one
 
     def _update_projected(
         self, kind: str, seed: int, numbers: dict[str, float], mine: list[tuple[int, int, Carrier]], grad_scale: torch.Tensor | None
@@ -305,7 +305,7 @@ class Optimizer(torch.optim.Optimizer):
                 state.get(second + SCALES) if second else None, state.get("master"), step, index, seed, grad_scale,
                 numbers, p.transposed,
             )  # fmt: skip
-            state["step"] = torch.tensor(step)
+            state["step"] = torch.tensor(step, device="cpu")
 
     def _carriers(self) -> list[list[Carrier]]:
         """Carriers by their projection."""
@@ -326,7 +326,7 @@ class Optimizer(torch.optim.Optimizer):
                 if step < max(steps):
                     if not self.state.get(p):
                         self.state[p] = new_state(p, self._kind(group_of[p]), group_of[p])
-                    self.state[p]["step"] = torch.tensor(max(steps))
+                    self.state[p]["step"] = torch.tensor(max(steps), device="cpu")
 
     @torch.compiler.disable
     def _draw(self) -> None:

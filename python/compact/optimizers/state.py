@@ -28,7 +28,7 @@ class Kept:
 
 def _projection(p: Carrier) -> torch.Tensor:
     """The settings of its projection as the bytes of a text, which every checkpoint can hold."""
-    return torch.tensor(list(p.projected.settings().encode()), dtype=torch.uint8)
+    return torch.tensor(list(p.projected.settings().encode()), dtype=torch.uint8, device="cpu")
 
 
 def _text(projection: Any) -> str | None:
@@ -60,7 +60,7 @@ def layout(p: torch.Tensor, kind: str, group: dict[str, Any]) -> dict[str, tuple
 def new_state(p: torch.Tensor, kind: str, group: dict[str, Any]) -> dict[str, Any]:
     """The state before the first update; of a DTensor, this rank's shard."""
     local = local_of(p)
-    state: dict[str, Any] = {"step": torch.zeros((), dtype=torch.int64)}
+    state: dict[str, Any] = {"step": torch.zeros((), dtype=torch.int64, device="cpu")}
     if isinstance(p, Carrier):
         state["projection"] = _projection(p)
     for name, (dtype, shape) in layout(p, kind, group).items():

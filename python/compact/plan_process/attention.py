@@ -34,8 +34,8 @@ def _on_cuda(q, k, v, mask, dropout, causal, scale, grouped):
         return flash_attention(q, k, v, dropout, causal, False, scale=scale)[0]
     if q.dtype == torch.float64 or q.size(-1) % (4 if q.dtype == torch.float32 else 8):
         return None
-    if grouped:
-        k, v = (t.repeat_interleave(q.size(1) // t.size(1), 1) for t in (k, v))
+    if grouped and q.size(1) != k.size(1):
+        return None  # products and a softmax: the efficient kernel knows no groups
     bias = _as_bias(mask, q.dtype)
     bias = None if bias is None else bias.expand(q.size(0), q.size(1), q.size(2), k.size(2))
     return efficient_attention(q, k, v, bias, True, dropout, causal, scale=scale)[0]
