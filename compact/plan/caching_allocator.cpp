@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 namespace compact {
 namespace {
@@ -88,16 +89,28 @@ void CachingAllocatorModel::free(uintptr_t address) {
 }
 
 int64_t CachingAllocatorModel::allocate_workspaces(int capability) {
-  const int64_t bytes = cublas_workspace_bytes(capability);
-  for (uintptr_t thread = 0; thread < kProductThreads; ++thread) allocate(thread, bytes);
-  return kProductThreads * bytes;
+  workspace_ = cublas_workspace_bytes(capability);
+  allocate(0, workspace_);
+  return kProductThreads * workspace_;
 }
 
 void CachingAllocatorModel::replay(const MemoryTrace& trace) {
+  bool backward = false;
   for (const MemoryEvent& e : trace.events) {
-    if (e.kind == MemoryEventKind::kAllocate) allocate(e.address, e.bytes);
+    if (e.kind == MemoryEventKind::kForwardBegin) backward = false;
+    if (e.kind == MemoryEventKind::kForwardEnd) backward = true;
     if (e.kind == MemoryEventKind::kFree) free(e.address);
+    if (e.kind == MemoryEventKind::kAllocate && !at_.contains(e.address)) {
+      allocate(e.address, e.bytes);
+    }
+    if (e.kind == MemoryEventKind::kProduct && backward && workspace_ > 0) {
+      allocate(1, std::exchange(workspace_, 0));
+    }
   }
+}
+
+void CachingAllocatorModel::replay_steps(const MemoryTrace& step) {
+  for (int i = 0; i < 3; ++i) replay(step);
 }
 
 }  // namespace compact

@@ -69,8 +69,7 @@ StepPlan plan_step(const StepRequest& request, std::vector<Operation>* operation
         allocator.allocate_workspaces(kernels::planned_gpu().capability));
     allocator.replay(built);
     if (dealt) plan.whole = allocator.most_reserved();
-    allocator.replay(recorder.trace());
-    if (getenv("TWICE")) for (int i = 0; i < atoi(getenv("TWICE")); ++i) { fprintf(stderr, "reserved %ld\n", (long)allocator.most_reserved()>>20); allocator.replay(recorder.trace());}
+    allocator.replay_steps(recorder.trace());
     plan.reserved = allocator.most_reserved();
   }
   return plan;

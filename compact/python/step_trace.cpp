@@ -130,7 +130,7 @@ int64_t StepTrace::reserved(const std::vector<c10::intrusive_ptr<StepTrace>>& ea
   CachingAllocatorModel allocator;
   allocator.allocate_workspaces(kernels::planned_gpu().capability);
   for (const auto& trace : earlier) allocator.replay(trace->trace_);
-  allocator.replay(trace_);
+  allocator.replay_steps(trace_);
   return allocator.most_reserved();
 }
 

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/ops/memory/memory_trace.h"
 
+#include <ATen/record_function.h>
+
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <string_view>
 #include <unordered_map>
 
 namespace compact {
@@ -14,6 +17,7 @@ std::mutex g_mutex;  // of the three below: threads of a kernel may allocate
 c10::DeviceType g_type = c10::kCPU;
 MemoryTrace g_trace;
 int64_t g_moment = -1;  // number of the trace's latest; negative: none
+at::CallbackHandle g_products = at::INVALID_CALLBACK_HANDLE;  // of the thread that started it
 
 void record(const MemoryEvent& event) {
   const std::lock_guard lock(g_mutex);
@@ -24,6 +28,13 @@ uintptr_t number_of(const void* address) { return reinterpret_cast<uintptr_t>(ad
 
 bool traced(c10::DeviceType type) { return g_on.load(std::memory_order_relaxed) && type == g_type; }
 
+void note_product(const at::RecordFunction& f, at::ObserverContext*) {
+  constexpr std::string_view kProducts[] = {"aten::mm", "aten::addmm", "aten::bmm",
+                                            "aten::baddbmm"};
+  if (std::ranges::find(kProducts, std::string_view(f.name())) != std::end(kProducts))
+    trace_mark(MemoryEventKind::kProduct);
+}
+
 }  // namespace
 
 void start_trace(c10::DeviceType type) {
@@ -32,10 +43,17 @@ void start_trace(c10::DeviceType type) {
   g_moment = -1;
   g_type = type;
   g_on = true;
+  if (type == c10::kMeta) {
+    g_products = at::addThreadLocalCallback(
+        at::RecordFunctionCallback(nullptr, note_product).scopes({at::RecordScope::FUNCTION}));
+  }
 }
 
 MemoryTrace stop_trace() {
   const std::lock_guard lock(g_mutex);
+  if (g_products != at::INVALID_CALLBACK_HANDLE) {
+    at::removeCallback(std::exchange(g_products, at::INVALID_CALLBACK_HANDLE));
+  }
   g_on = false;
   g_moment = -1;
   return std::exchange(g_trace, {});
@@ -124,6 +142,7 @@ MemoryTimeline timeline_of(const MemoryTrace& trace) {
         }
         break;
       case MemoryEventKind::kMoment:
+      case MemoryEventKind::kProduct:
         break;
     }
   }

@@ -18,6 +18,7 @@ enum class MemoryEventKind : uint8_t {
   kFree,          // of `bytes` at `address`
   kMoment,        // from here on it is moment number `bytes`
   kGradient,      // what lives at `address` is a gradient
+  kProduct,       // on the meta device: a matrix product has its result
   kForwardBegin,  // of a micro-batch
   kForwardEnd,    // what was allocated since kForwardBegin and lives is held for backward
 };
