@@ -14,6 +14,8 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kRound = 512, kSmall = kMiB, kSmallSegment = 2 * kMiB;
 constexpr int64_t kLargeSegment = 20 * kMiB, kLarge = 10 * kMiB;
 
+constexpr uintptr_t kCallersWorkspace = 0, kAutogradsWorkspace = 1;  // no addresses of others
+
 int64_t whole_multiple(int64_t n, int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
@@ -88,10 +90,15 @@ void CachingAllocatorModel::free(uintptr_t address) {
   set_free(block);
 }
 
-int64_t CachingAllocatorModel::allocate_workspaces(int capability) {
-  workspace_ = cublas_workspace_bytes(capability);
-  allocate(0, workspace_);
-  return kProductThreads * workspace_;
+int64_t CachingAllocatorModel::allocate_workspaces(int capability, bool late) {
+  const int64_t bytes = cublas_workspace_bytes(capability);
+  allocate(kCallersWorkspace, bytes);
+  if (late) {
+    late_workspace_ = bytes;
+  } else {
+    allocate(kAutogradsWorkspace, bytes);
+  }
+  return kProductThreads * bytes;
 }
 
 void CachingAllocatorModel::replay(const MemoryTrace& trace) {
@@ -103,8 +110,8 @@ void CachingAllocatorModel::replay(const MemoryTrace& trace) {
     if (e.kind == MemoryEventKind::kAllocate && !at_.contains(e.address)) {
       allocate(e.address, e.bytes);
     }
-    if (e.kind == MemoryEventKind::kProduct && backward && workspace_ > 0) {
-      allocate(1, std::exchange(workspace_, 0));
+    if (e.kind == MemoryEventKind::kProduct && backward && late_workspace_ > 0) {
+      allocate(kAutogradsWorkspace, std::exchange(late_workspace_, 0));
     }
   }
 }

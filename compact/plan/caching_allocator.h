@@ -26,9 +26,9 @@ class CachingAllocatorModel {
  public:
   void allocate(uintptr_t address, int64_t bytes);
   void free(uintptr_t address);
-  // The workspace of the thread that calls; that of autograd's thread is taken once a backward pass
-  // has made a product, from what is free then, and stays. Returns the bytes of both.
-  int64_t allocate_workspaces(int capability);
+  // The workspaces of all threads, which stay. Returns their bytes. `late`: that of autograd's
+  // thread is taken once a backward pass has made a product, from what is free then.
+  int64_t allocate_workspaces(int capability, bool late);
   // What the trace leaves there is not allocated again when it is replayed again.
   void replay(const MemoryTrace& trace);
   // A step finds what the one before it left: the second may reserve more than the first.
@@ -51,7 +51,7 @@ class CachingAllocatorModel {
   Free free_[2];             // large, small
   std::unordered_map<uintptr_t, Place> at_;
   int64_t segments_ = 0, reserved_ = 0, most_ = 0;
-  int64_t workspace_ = 0;  // of autograd's thread, which has none yet
+  int64_t late_workspace_ = 0;
 };
 
 }  // namespace compact

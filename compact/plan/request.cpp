@@ -66,7 +66,7 @@ StepPlan plan_step(const StepRequest& request, std::vector<Operation>* operation
   if (cuda) {
     CachingAllocatorModel allocator;
     plan.memory.add_matrix_library(
-        allocator.allocate_workspaces(kernels::planned_gpu().capability));
+        allocator.allocate_workspaces(kernels::planned_gpu().capability, /*late=*/false));
     allocator.replay(built);
     if (dealt) plan.whole = allocator.most_reserved();
     allocator.replay_steps(recorder.trace());

@@ -128,7 +128,7 @@ std::tuple<int64_t, int64_t, int64_t, int64_t, std::string> StepTrace::peak() co
 int64_t StepTrace::reserved(const std::vector<c10::intrusive_ptr<StepTrace>>& earlier) const {
   if (meta_device() != c10::kCUDA) return before_ + timeline_.peak.total;
   CachingAllocatorModel allocator;
-  allocator.allocate_workspaces(kernels::planned_gpu().capability);
+  allocator.allocate_workspaces(kernels::planned_gpu().capability, /*late=*/true);
   for (const auto& trace : earlier) allocator.replay(trace->trace_);
   allocator.replay_steps(trace_);
   return allocator.most_reserved();

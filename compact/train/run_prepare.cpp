@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a run does before its first step.
 #include <ATen/Parallel.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "compact/base/check.h"
 #include "compact/base/named.h"
@@ -25,6 +26,14 @@ std::string gpu_name(at::Device device) {
   if (!device.is_cuda()) return {};
   const auto gpu = kernels::find_gpu(device.has_index() ? device.index() : 0);
   return gpu ? gpu->name : std::string();
+}
+
+// cuBLAS's workspaces of both threads that make products. That of autograd's, taken by the first
+// product of a backward pass, would split a block that every later step needs as a whole.
+void make_workspaces(at::Device device) {
+  if (!device.is_cuda()) return;
+  const at::Tensor x = at::ones({8, 8}, device).requires_grad_();
+  torch::autograd::backward({at::mm(x, x).sum()}, {});
 }
 
 }  // namespace
@@ -137,6 +146,7 @@ void Run::make_model() {
   outside_bytes_ = live_bytes(device_);
   plan_->enforce(outside_bytes_);
   if (c_.cuda_graph || hooks_.replayed_steps) graph_.emplace(device_);  // before what it runs
+  make_workspaces(device_);
   model_ = make_network(c_, task_, policy_, device_, warnings_);
   optimizer_ =
       std::make_unique<Optimizer>(model_->trained(), optimizer_options(c_, policy_, shared_));

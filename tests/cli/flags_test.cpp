@@ -66,7 +66,8 @@ TEST(Flags, EmptyValuesAreErrors) {
       {{"--files", "", "b"}, "--files"}, {{"--files=", "b"}, "--files"},
   };
   for (const auto& [arguments, name] : cases) {
-    EXPECT_EQ(parsed(arguments), name + ": its value is empty; to leave it as it is, leave the flag out")
+    EXPECT_EQ(parsed(arguments),
+              name + ": its value is empty; to leave it as it is, leave the flag out")
         << testing::PrintToString(arguments);
   }
   EXPECT_EQ(parsed({""}), "SHELL is empty");

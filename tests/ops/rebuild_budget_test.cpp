@@ -114,7 +114,8 @@ TEST(RebuildBudget, ASmallerPartTakesNoMore) {
   const Network blocks = [](TestWeights& weight) {
     at::Tensor x = at::mm(normal_tensor({128, 64}, 99), weight({64, 64}));
     for (int block = 0; block < 8; ++block) {
-      x = x + at::relu(at::mm(at::layer_norm(x, {64}, weight({64}), weight({64})), weight({64, 64})));
+      x = x +
+          at::relu(at::mm(at::layer_norm(x, {64}, weight({64}), weight({64})), weight({64, 64})));
     }
     return x.square().mean();
   };

@@ -89,17 +89,16 @@ TEST(Rebuild, NativeDropoutIsMadeAgainOfItsMask) {
     bool again;
   };
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble}) {
-    for (const auto& [chance, train, again] :
-         {Case{0.3, true, true}, Case{0.1, std::nullopt, true}, Case{0, true, false},
-          Case{0.3, false, false}}) {
+    for (const auto& [chance, train, again] : {Case{0.3, true, true}, Case{0.1, std::nullopt, true},
+                                               Case{0, true, false}, Case{0.3, false, false}}) {
       SCOPED_TRACE(cat(type, " ", chance, " ", train.value_or(true)));
       const at::Tensor given = input().to(type);
       const Held held = expect_same_bits([&] {
         const at::Tensor w = trained({64, 64}, 2).to(type).detach().requires_grad_();
         const at::Tensor x = at::sigmoid(at::mm(given, w));
         const at::Tensor dropped = std::get<0>(at::native_dropout(x, chance, train));
-        return Graph{(dropped * dropped).sum() + std::get<0>(at::native_dropout(x, 0.5, true)).sum(),
-                     {w}};
+        return Graph{
+            (dropped * dropped).sum() + std::get<0>(at::native_dropout(x, 0.5, true)).sum(), {w}};
       });
       // Held are the input, the sigmoid and two masks in bits.
       constexpr int64_t kElements = 32 * 64;

@@ -49,5 +49,30 @@ TEST(CachingAllocator, FragmentationReservesMore) {
   EXPECT_EQ(a.most_reserved(), 70 * kMiB);
 }
 
+MemoryTrace step_of(int64_t logits) {
+  using enum MemoryEventKind;
+  MemoryTrace step;
+  step.events = {
+      {kForwardBegin}, {kAllocate, 10, logits}, {kProduct}, {kForwardEnd},
+      {kFree, 10},     {kAllocate, 11, 8},      {kProduct}, {kFree, 11},
+  };
+  return step;
+}
+
+// As measured on an H100: the block that the forward pass has freed is split for good by the
+// workspace of autograd's thread, so that the second step needs another one.
+TEST(CachingAllocator, AWorkspaceThatComesLateSplitsABlock) {
+  constexpr int64_t kWorkspace = 32 * kMiB, kLogits = 4000 * kMiB;
+  for (const bool late : {false, true}) {
+    CachingAllocatorModel a;
+    EXPECT_EQ(a.allocate_workspaces(90, late), 2 * kWorkspace);
+    a.replay(step_of(kLogits));
+    const int64_t small = 2 * kMiB;
+    EXPECT_EQ(a.most_reserved(), (late ? 1 : 2) * kWorkspace + kLogits + small);
+    a.replay_steps(step_of(kLogits));
+    EXPECT_EQ(a.most_reserved(), (late ? kWorkspace + kLogits : 2 * kWorkspace) + kLogits + small);
+  }
+}
+
 }  // namespace
 }  // namespace compact

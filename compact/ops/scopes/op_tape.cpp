@@ -337,9 +337,8 @@ void OpTape::end(std::unique_ptr<Call> call, c10::ArrayRef<const c10::IValue> re
   }
 }
 
-std::optional<OpTape::Saved> OpTape::save(const at::Tensor& t, size_t row, bool whole,
-                                          bool outside, const Treatment& codes,
-                                          std::optional<int64_t> limit) {
+std::optional<OpTape::Saved> OpTape::save(const at::Tensor& t, size_t row, bool whole, bool outside,
+                                          const Treatment& codes, std::optional<int64_t> limit) {
   if (closed_ || thread_ != std::this_thread::get_id() || !is_plain(t)) return std::nullopt;
   const Rebuild::Lock lock(*rebuild_);
   if (running_) {
