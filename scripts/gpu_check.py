@@ -69,7 +69,7 @@ def stages(a):
     roofline = script("bench/roofline.py", "--out", RESULTS, *(["--seconds", 0.01] if small else []), program="bench_kernels")
     tests = [ROOT / f"python/tests/test_{name}.py" for name in (TESTS[-2:] if small else TESTS)]
     package = [sys.executable, "-m", "pytest", "-q", "-n", max(2, (os.cpu_count() or 2) - 4), "--dist", "worksteal", "-p", "no:cacheprovider", "--tb=short", *tests]
-    budgets = [sys.executable, ROOT / "bench/any_budget.py", "--device", a.device, "--out", RESULTS, "--rounds", 1 if small else 7]
+    budgets = [sys.executable, ROOT / "bench/any_budget.py", "--device", a.device, "--out", RESULTS, "--rounds", 1 if small else 5]
     found = {
         "kernels": Stage(90, doctor, own_limit=False, timed=False),
         "tasks": Stage(120, script("scripts/gpu_tasks.py", "--folder", WORK, "--out", RESULTS), timed=False),

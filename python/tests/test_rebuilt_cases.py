@@ -8,6 +8,7 @@ import pytest
 import torch
 from _rebuilt_cases import CASES, N, exact, net, rows
 from torch import nn
+from torch.nn import functional as F
 
 import compact
 
@@ -24,6 +25,30 @@ def test_as_plain_pytorch(name):
     assert len(got) == len(wanted)
     for a, b in zip(got, wanted, strict=True):
         assert (a is None and b is None) or torch.equal(a, b)
+
+
+def gated(x, w):
+    return torch.sigmoid(x @ w) * torch.tanh(x)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_what_torchscript_saves_is_rebuilt():
+    m, w, scripted = net(), nn.Parameter(rows()[:N].clone()), torch.jit.script(gated)
+
+    def run(scope):
+        for t in (*m.parameters(), w):
+            t.grad = None
+        with scope:
+            loss = scripted(F.gelu(m[0](rows())) * 2, w).square().sum()
+        loss.backward()
+        return [m[0].weight.grad, w.grad]
+
+    for _ in range(3):  # until it has profiled itself, and has a graph of its own
+        wanted = run(contextlib.nullcontext())
+    scope = exact()
+    assert all(map(torch.equal, run(scope), wanted))
+    outside = [t for t in scope.report() if t.name.endswith(".tensor")]  # what it saves is of no operation
+    assert outside and outside[0].treatment == "recompute"
 
 
 def test_what_is_saved_and_written_raises_as_ever():
