@@ -62,6 +62,9 @@ std::string moments_of(const std::string& policy) { return policy_of(policy).mom
 
 // What the text of a policy lets saved tensors take: bytes, or a part of what is saved; 0: it does
 // not say.
+// 0: it is no number of bytes.
+int64_t bytes_of_text(const std::string& text) { return parse_bytes(text).value_or(0); }
+
 std::tuple<int64_t, double> slot_budget(const std::string& policy) {
   const ByteBudget budget =
       budget_of(Policy::parse(policy, "policy").slot("", Role::kHeavy).first());
@@ -227,6 +230,7 @@ TORCH_LIBRARY(compact, m) {
   m.def("preset_names", &preset_names);
   m.def("moments_of", &moments_of);
   m.def("slot_budget", &slot_budget);
+  m.def("parse_bytes", &bytes_of_text);
   m.def("check_patterns", &check_patterns);
   m.def("loss_chunk", &loss_chunk);
   m.def("chunked_cross_entropy", &chunked_cross_entropy);

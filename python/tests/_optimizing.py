@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small network, its steps, and what optimizers keep of them."""
-import pytest
 import torch
 from torch import nn
 from torch.nn import functional
@@ -8,12 +7,6 @@ from torch.nn import functional
 import compact
 
 F32, BF16 = torch.float32, torch.bfloat16
-
-
-@pytest.fixture(autouse=True)
-def one_thread(two_threads):
-    """Tensors here are too small for two, which would wait for one another where cores are shared."""
-    torch.set_num_threads(1)
 
 
 def parameters(*shapes, dtype=F32, seed=0):

@@ -137,6 +137,12 @@ def two_threads():
     gc.collect()
 
 
+@pytest.fixture
+def one_thread(two_threads):
+    """Two wait for one another where cores are shared, and PyTorch adds gradients of indices in any order then."""
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(autouse=True)
 def accelerate_begins_afresh():
     """What accelerate keeps for a process, such as its precision, is for one test."""

@@ -5,13 +5,15 @@ import math
 import pathlib
 
 from _device import DEVICE
-from _optimizing import batch, BF16, F32, give_gradients, Net, one_thread, parameters, same_bits, tensors, train  # noqa: F401 - a fixture for all tests
+from _optimizing import batch, BF16, F32, give_gradients, Net, parameters, same_bits, tensors, train
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
 import compact
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_adamw_is_torchs():

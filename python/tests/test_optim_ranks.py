@@ -4,7 +4,7 @@ import copy
 import math
 import traceback
 
-from _optimizing import BF16, F32, Net, one_thread, same_bits, tensors, train  # noqa: F401 - a fixture for all tests
+from _optimizing import BF16, F32, Net, same_bits, tensors, train
 import pytest
 import torch
 from torch import nn
@@ -14,6 +14,8 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimi
 import torch.multiprocessing as mp
 
 import compact
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def ddp(rank, moments, dtype, folder):

@@ -2,12 +2,14 @@
 """Settings, parameters and gradients that optimizers do not take."""
 import math
 
-from _optimizing import give_gradients, make, Net, one_thread, parameters  # noqa: F401 - a fixture for all tests
+from _optimizing import give_gradients, make, Net, parameters
 import pytest
 import torch
 from torch import nn
 
 import compact
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,15 @@
 """What optimizers keep, and what becomes of it in files, copies and Trainer."""
 import copy
 
-from _optimizing import BF16, F32, give_gradients, make, Net, one_thread, parameters, same_bits, tensors, train  # noqa: F401 - a fixture for all tests
+from _optimizing import BF16, F32, give_gradients, make, Net, parameters, same_bits, tensors, train
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict, set_optimizer_state_dict
 
 import compact
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # -- what is kept -------------------------------------------------------------------------------------

@@ -49,13 +49,7 @@ if DEVICE != "cpu":
     HELD |= ON_GPU
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """With several, PyTorch itself adds the gradients of indices in any order."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("kind", ["f32", "bf16", "autocast"])

@@ -8,13 +8,13 @@ import pytest
 import torch
 import transformers
 from _device import cpu_only
-from _optimizing import BF16, Net, loss_of, make, one_thread, same_bits, train
+from _optimizing import BF16, Net, loss_of, make, same_bits, train
 from conftest import inputs, make as model_of
 from torch import nn
 
 import compact
 
-_ = one_thread
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("dtype, settings", [(torch.float32, {}), (BF16, {"moments": "f8"}), (BF16, {"master_weights": True})])

@@ -5,14 +5,14 @@ import gc
 
 import pytest
 import torch
-from _optimizing import Net, loss_of, one_thread, same_bits, train
+from _optimizing import Net, loss_of, same_bits, train
 from _projecting import LLAMA, run
 from conftest import make as model_of
 from torch import distributed
 
 import compact
 
-_ = one_thread
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_gradients_are_not_accumulated():

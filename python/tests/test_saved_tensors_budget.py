@@ -19,13 +19,7 @@ if DEVICE != "cpu":
 HEAVY = "slot role:heavy = recompute:budget="
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """With several, PyTorch itself adds the gradients of indices in any order."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def step(model, loss_of, scope=None):
