@@ -139,6 +139,13 @@ inline int __all_sync(unsigned mask, int set, emulated::Site at = emulated::Site
   return __ballot_sync(mask, set, at) == mask;
 }
 
+// a + b towards zero, where a double holds it.
+inline float __fadd_rz(float a, float b) {
+  const double sum = static_cast<double>(a) + b;
+  const auto near = static_cast<float>(sum);
+  return fabs(near) > fabs(sum) ? nextafterf(near, 0.0f) : near;
+}
+
 // CUDA's own overloads in the global namespace.
 template <class T>
 constexpr T max(T a, T b) {

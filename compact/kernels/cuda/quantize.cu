@@ -6,6 +6,8 @@
 // of a row after its whole groups is walked byte by byte.
 #include "compact/kernels/quantize.h"
 
+#include <bit>
+
 #include "compact/kernels/cuda/group_scale.cuh"
 #include "compact/kernels/cuda/short_group.cuh"
 
@@ -167,54 +169,162 @@ __global__ void __launch_bounds__(kStaged ? kStagedThreads : kThreads, kStaged ?
   });
 }
 
-template <int kBits, Levels kLevels, class T>
-__global__ void dequantize_units(Dequantize a, Walk w) {
-  const QuantizeFormat& f = a.format;
-  const Held h = held_of(f);
-  for_warps(a.rows * w.units, [&](int64_t number) {
-    const Unit unit = unit_of(f, a.n, w, number);
-    const int64_t first = unit.row * f.groups(a.n) + unit.first, left = unit.whole * f.group;
-    const uint8_t* codes = a.codes + unit.row * f.row_bytes(a.n) + unit.first * h.plane;
-    T* to = static_cast<T*>(a.x) + unit.row * a.n + unit.first * f.group;
-    for (int turn = 0; turn < h.turns() && left > 0; ++turn) {
-      uint32_t words[kParts] = {};
-      GroupScale scale[kParts] = {};
+constexpr int kMany = 4;  // groups that a warp takes at once
+constexpr int kTileThreads = 128;
+
+// The words of codes that a lane makes of its part, plus kBias.
+constexpr uint32_t kBias = 0x4b000000u;  // the bits of 2^23, where an f32 has no fraction
+template <int kBits, Rounding kRounding, class T>
+__device__ inline uint32_t uniform_codes(const Words<T, kPart>& pack, float offset, float inverse,
+                                         const uint32_t (&random)[kPart]) {
+  constexpr float kTop = (1 << kBits) - 1;
+  uint32_t word = 0;
+#pragma unroll
+  for (int j = 0; j < kPart; ++j) {
+    float up = 0.5f;
+    if constexpr (kRounding == Rounding::kStochastic) {
+      up = float_of(0x43000000u | random[j]) - 128.0f;  // random / 2^16
+    }
+    const float t = (load(pack.v[j]) - offset) * inverse + up;
+    // As quantize_code: not below 0, and kTop for a NaN.
+    word += bits_of(__fadd_rz(fminf(t, kTop), 0x1p23f)) << (8 * j);
+  }
+  return word;
+}
+
+// Groups of a tile, uniform levels, no gaps between groups: a warp takes kMany groups, of which
+// eight lanes make one scale.
+template <int kBits, Rounding kRounding, class T>
+__global__ void __launch_bounds__(kTileThreads)
+    quantize_tiles(Quantize a, int64_t groups) {
+  using Pack = Words<T, kPart>;
+  constexpr int kGroupLanes = kWarp / kMany;
+  constexpr int kCodeLanes = kBits < 4 ? kWarp * kBits / 4 : kWarp;  // that store words
+  const Type type = a.format.scale;
+  for_warps((groups + kMany - 1) / kMany, [&](int64_t unit) {
+    const int64_t first = unit * kMany, left = groups - first;
+    const T* from = static_cast<const T*>(a.x) + first * kTile;
+    Pack held[kMany][kParts] = {};
+#pragma unroll
+    for (int g = 0; g < kMany; ++g) {
 #pragma unroll
       for (int p = 0; p < kParts; ++p) {
-        const Spot spot = spot_of(h, turn * kParts + p);
-        if (spot.group >= unit.whole) continue;
-        scale[p] = p > 0 && h.wide() ? scale[0]
-                                     : read_scale(a.scales, f.scale, first + spot.group, w.aligned);
-        if (p > 0 && h.joins()) {
-          words[p] = words[0];
-          continue;
-        }
-        const auto bytes =
-            load_words<kPart>(codes + spot.group * h.plane + spot.at % h.plane, kPart, w.aligned);
-#pragma unroll
-        for (int j = 0; j < kPart; ++j) words[p] |= uint32_t{bytes.v[j]} << (8 * j);
-      }
-      for (int tile = turn; tile < h.tiles(); tile += h.turns()) {
-#pragma unroll
-        for (int p = 0; p < kParts; ++p) {
-          const int step = tile * kParts + p;
-          const uint32_t plane = words[p] >> (spot_of(h, step).at / h.plane * kBits);
-          float x[kPart];
-#pragma unroll
-          for (int j = 0; j < kPart; ++j) {
-            x[j] = quantize_value<kBits, kLevels>(plane >> (8 * j) & ((1u << kBits) - 1), scale[p]);
-          }
-          const int64_t at = step * kPartTile + lane() * kPart;
-          store_pack(to + at, x, left - at, w.aligned);
-        }
+        if (g < left) held[g][p] = *reinterpret_cast<const Pack*>(from + g * kTile + part_at(p));
       }
     }
-    if (unit.tail) {
-      const int64_t last = (unit.row + 1) * f.groups(a.n) - 1;
-      dequantize_tail<kBits, kLevels, T>(a, unit.row,
-                                         read_scale(a.scales, f.scale, last, w.aligned));
+    float low[kMany], high[kMany];
+#pragma unroll
+    for (int g = 0; g < kMany; ++g) {
+      low[g] = high[g] = load(held[g][0].v[0]);
+#pragma unroll
+      for (int i = 1; i < kParts * kPart; ++i) {
+        const float x = load(held[g][i / kPart].v[i % kPart]);
+        low[g] = least(low[g], x);
+        high[g] = most(high[g], x);
+      }
+    }
+    // Half of the lanes take half of the groups, until eight lanes have one.
+    int apart = kWarp / 2;
+#pragma unroll
+    for (int half = kMany / 2; half > 0; half /= 2, apart /= 2) {
+      const bool upper = lane() & apart;
+#pragma unroll
+      for (int g = 0; g < half; ++g) {
+        const int other = g + half;
+        const float l = __shfl_xor_sync(kAllLanes, upper ? low[g] : low[other], apart);
+        const float h = __shfl_xor_sync(kAllLanes, upper ? high[g] : high[other], apart);
+        low[g] = least(upper ? low[other] : low[g], l);
+        high[g] = most(upper ? high[other] : high[g], h);
+      }
+    }
+#pragma unroll
+    for (; apart > 0; apart /= 2) {
+      low[0] = least(low[0], __shfl_xor_sync(kAllLanes, low[0], apart));
+      high[0] = most(high[0], __shfl_xor_sync(kAllLanes, high[0], apart));
+    }
+    const GroupScale scale = uniform_scale<kBits>(low[0], high[0], type);
+    const float inverse = inverse_of(scale.step);
+    const int mine = lane() / kGroupLanes;
+    if (lane() % kGroupLanes == 0 && mine < left) {
+      write_scale(a.scales, type, first + mine, scale, true);
+    }
+    uint8_t* codes = a.codes + first * (kTile / 8 * kBits) + lane() * kPart;
+#pragma unroll
+    for (int g = 0; g < kMany; ++g) {
+      if (g >= left) break;
+      const float offset = __shfl_sync(kAllLanes, scale.offset, g * kGroupLanes);
+      const float by = __shfl_sync(kAllLanes, inverse, g * kGroupLanes);
+      uint32_t random[kParts][kPart] = {};
+      if constexpr (kRounding == Rounding::kStochastic) {
+        tile_bits(random, a.key, static_cast<uint64_t>((first + g) * (kTile / 8)));
+      }
+      uint32_t words[kParts];
+#pragma unroll
+      for (int p = 0; p < kParts; ++p) {
+        words[p] = uniform_codes<kBits, kRounding>(held[g][p], offset, by, random[p]) - kBias;
+      }
+      auto* to = reinterpret_cast<uint32_t*>(codes + g * (kTile / 8 * kBits));
+      if constexpr (kBits == 8) {
+        to[0] = words[0];
+        to[kWarp] = words[1];
+      } else {
+        uint32_t word = words[0] | words[1] << 4;  // half of the planes lie in each part
+        if constexpr (kBits < 4) word <<= lane() / kCodeLanes * kBits;
+#pragma unroll
+        for (int other = kWarp / 2; other >= kCodeLanes; other /= 2) {
+          word |= __shfl_xor_sync(kAllLanes, word, other);
+        }
+        if (lane() < kCodeLanes) *to = word;
+      }
     }
   });
+  if (a.n % kTile != 0 && blockIdx.x == 0 && threadIdx.x < kWarp) {
+    quantize_tail<kBits, Levels::kUniform, kRounding, T>(a, 0);
+  }
+}
+
+// A thread takes a word of kPack<T> bytes of codes and writes as many neighbours of each plane; two
+// share a word and its planes where a plane has no more bytes, lest they write halves of sectors.
+struct Planes {
+  int64_t threads;
+  int bytes, shift, share;  // of a plane; 2^shift bytes; 2^share threads a word
+};
+template <int kBits, Levels kLevels, class T>
+__global__ void __launch_bounds__(kThreads) dequantize_words(Dequantize a, Planes planes) {
+  constexpr int V = kPack<T>, kPlanes = 8 / kBits;
+  const int64_t stride = int64_t{gridDim.x} * kThreads;
+  for (int64_t t = int64_t{blockIdx.x} * kThreads + threadIdx.x; t < planes.threads; t += stride) {
+    const int64_t byte = (t >> planes.share) * V, group = byte >> planes.shift;
+    const auto words = *reinterpret_cast<const Words<uint32_t, V / 4>*>(a.codes + byte);
+    const GroupScale scale = read_scale(a.scales, a.format.scale, group, true);
+    T* to = static_cast<T*>(a.x) + byte + group * planes.bytes * (kPlanes - 1);
+    const int begin = static_cast<int>(t) & ((1 << planes.share) - 1);
+#pragma unroll
+    for (int i = 0; i < kPlanes; ++i) {
+      const int plane = begin + (i << planes.share);
+      if (plane >= kPlanes) break;
+      float x[V];
+#pragma unroll
+      for (int w = 0; w < V / 4; ++w) {
+        const uint32_t codes = words.v[w] >> plane * kBits & ((1u << kBits) - 1) * 0x01010101u;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          x[4 * w + j] = quantize_value<kBits, kLevels>(codes >> 8 * j & 0xffu, scale);
+        }
+      }
+      store_pack(to + plane * planes.bytes, x, V, true);
+    }
+  }
+  if (a.n % a.format.group != 0 && blockIdx.x == 0 && threadIdx.x < kWarp) {
+    dequantize_group<kBits, kLevels, T>(a, a.format.groups(a.n) - 1);
+  }
+}
+
+// Any rows: a warp takes a group, lanes its bytes.
+template <int kBits, Levels kLevels, class T>
+__global__ void dequantize_groups(Dequantize a) {
+  for_warps(a.rows * a.format.groups(a.n),
+            [&](int64_t group) { dequantize_group<kBits, kLevels, T>(a, group); });
 }
 
 template <class T>
@@ -228,32 +338,58 @@ Walk walk_of(const QuantizeFormat& f, int64_t n, const T* x, const uint8_t* code
                      f.row_bytes(n) % kPart == 0 && address(scales) % 8 == 0};
 }
 
+// Whether groups follow one another without gaps, rows or not, and words of all may be accessed as a
+// whole.
+template <class A>
+bool gapless(const A& a) {
+  const auto address = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
+  return (a.rows == 1 || a.n % a.format.group == 0) && address(a.x) % 16 == 0 &&
+         address(a.codes) % 8 == 0 && address(a.scales) % 8 == 0;
+}
+
 }  // namespace
 
 void quantize(const Quantize& a, const Launch& launch) {
   if (a.rows * a.n == 0) return;
+  const QuantizeFormat& f = a.format;
+  const bool tiles = f.group == kTile && f.levels == Levels::kUniform && gapless(a);
   with_type(a.type, [&]<class T>() {
-    const Walk w = walk_of(a.format, a.n, static_cast<const T*>(a.x), a.codes, a.scales);
-    with_format(a.format, [&]<int kBits, Levels kLevels, Rounding kRounding>() {
+    const Walk w = walk_of(f, a.n, static_cast<const T*>(a.x), a.codes, a.scales);
+    with_format(f, [&]<int kBits, Levels kLevels, Rounding kRounding>() {
+      if constexpr (kLevels == Levels::kUniform) {
+        if (tiles) {
+          const int64_t groups = a.rows * (a.n / kTile);
+          const unsigned blocks = blocks_for(groups + 1, kMany * kTileThreads / kWarp);
+          return start("quantize", launch, {blocks, kTileThreads},
+                       quantize_tiles<kBits, kRounding, T>, a, groups);
+        }
+      }
       const auto run = [&]<bool kStaged>() {
         const int threads = kStaged ? kStagedThreads : kThreads, warps = threads / kWarp;
-        const size_t bytes =
-            kStaged ? static_cast<size_t>(a.format.group * warps) * sizeof(T) : size_t{0};
+        const size_t bytes = kStaged ? static_cast<size_t>(f.group * warps) * sizeof(T) : size_t{0};
         start("quantize", launch, {blocks_for(a.rows * w.units, warps), threads, bytes},
               quantize_units<kBits, kLevels, kRounding, kStaged, T>, a, w);
       };
-      a.format.group > kTile ? run.template operator()<true>() : run.template operator()<false>();
+      f.group > kTile ? run.template operator()<true>() : run.template operator()<false>();
     });
   });
 }
 
 void dequantize(const Dequantize& a, const Launch& launch) {
   if (a.rows * a.n == 0) return;
+  const QuantizeFormat& f = a.format;
   with_type(a.type, [&]<class T>() {
-    const Walk w = walk_of(a.format, a.n, static_cast<const T*>(a.x), a.codes, a.scales);
-    const unsigned grid = blocks_for(a.rows * w.units, kThreads / kWarp);
-    with_levels(a.format, [&]<int kBits, Levels kLevels>() {
-      start("dequantize", launch, {grid, kThreads}, dequantize_units<kBits, kLevels, T>, a, w);
+    const int bytes = static_cast<int>(f.group) * f.bits / 8, share = bytes < 2 * kPack<T> ? 1 : 0;
+    with_levels(f, [&]<int kBits, Levels kLevels>() {
+      if (gapless(a) && bytes >= kPack<T>) {
+        const Planes planes = {a.rows * (a.n / f.group) * (bytes / kPack<T>) << share, bytes,
+                               std::countr_zero(static_cast<unsigned>(bytes)), share};
+        start("dequantize", launch, {blocks_for(planes.threads + 1, kThreads), kThreads},
+              dequantize_words<kBits, kLevels, T>, a, planes);
+      } else {
+        const unsigned blocks = blocks_for(a.rows * f.groups(a.n), kThreads / kWarp);
+        start("dequantize", launch, {blocks, kThreads}, dequantize_groups<kBits, kLevels, T>, a);
+      }
     });
   });
 }

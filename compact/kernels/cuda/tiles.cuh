@@ -33,21 +33,21 @@ __device__ inline void store_tile(T* to, const float (&from)[kParts][kPart], int
 }
 
 // The 16 random bits of every element of a tile, where a Philox call serves eight neighbours and
-// `call` is the tile's first. Each lane makes one call, all lanes must come here.
+// `call` is the tile's first. Two lanes share a call for each of their parts: the even one makes the
+// first part's. All lanes must come here.
 __device__ inline void tile_bits(uint32_t (&bits)[kParts][kPart], uint64_t key, uint64_t call) {
-  const Random4 mine = philox(key, call + static_cast<uint64_t>(lane()));
+  const int odd = lane() % 2;
+  const Random4 mine = philox(key, call + static_cast<uint64_t>(lane() / 2 + odd * (kWarp / 2)));
 #pragma unroll
-  for (int p = 0; p < kParts; ++p) {
-    const int source = part_at(p) / 8;
-    uint32_t words[4];
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t own = odd ? mine.v[i + 2] : mine.v[i];
+    const uint32_t other = __shfl_xor_sync(kAllLanes, odd ? mine.v[i] : mine.v[i + 2], 1);
+    const uint32_t words[kParts] = {odd ? other : own, odd ? own : other};
 #pragma unroll
-    for (int i = 0; i < 4; ++i) words[i] = __shfl_sync(kAllLanes, mine.v[i], source);
-    const uint32_t first = lane() % 2 ? words[2] : words[0];
-    const uint32_t second = lane() % 2 ? words[3] : words[1];
-    bits[p][0] = first & 0xffffu;
-    bits[p][1] = first >> 16;
-    bits[p][2] = second & 0xffffu;
-    bits[p][3] = second >> 16;
+    for (int p = 0; p < kParts; ++p) {
+      bits[p][2 * i] = words[p] & 0xffffu;
+      bits[p][2 * i + 1] = words[p] >> 16;
+    }
   }
 }
 
