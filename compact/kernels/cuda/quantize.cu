@@ -87,7 +87,7 @@ constexpr int kStagedThreads = 128;  // of a block: its groups of 2,048 fit into
 
 // kStaged: groups of more than a tile wait in shared memory, where a lane has its own words.
 template <int kBits, Levels kLevels, Rounding kRounding, bool kStaged, class T>
-__global__ void __launch_bounds__(kStaged ? kStagedThreads : kThreads, kStaged ? 5 : 3)
+__global__ void __launch_bounds__(kStaged ? kStagedThreads : kThreads, kStaged ? 5 : 2)
     quantize_units(Quantize a, Walk w) {
   using Pack = Words<T, kPart>;
   const QuantizeFormat& f = a.format;
@@ -169,110 +169,106 @@ __global__ void __launch_bounds__(kStaged ? kStagedThreads : kThreads, kStaged ?
   });
 }
 
-constexpr int kMany = 4;  // groups that a warp takes at once
 constexpr int kTileThreads = 128;
 
-// The words of codes that a lane makes of its part, plus kBias.
-constexpr uint32_t kBias = 0x4b000000u;  // the bits of 2^23, where an f32 has no fraction
-template <int kBits, Rounding kRounding, class T>
-__device__ inline uint32_t uniform_codes(const Words<T, kPart>& pack, float offset, float inverse,
-                                         const uint32_t (&random)[kPart]) {
+// The codes of a part with uniform levels, a byte each; random: two words, as tile_words gives them.
+template <int kBits, Rounding kRounding>
+__device__ inline uint32_t uniform_codes(const float (&x)[kPart], float offset, float inverse,
+                                         const uint32_t (&random)[2]) {
   constexpr float kTop = (1 << kBits) - 1;
-  uint32_t word = 0;
+  uint32_t codes = 0u - 0x4b000000u;  // less the bits of 2^23, from where an f32 has no fraction
 #pragma unroll
   for (int j = 0; j < kPart; ++j) {
     float up = 0.5f;
     if constexpr (kRounding == Rounding::kStochastic) {
-      up = float_of(0x43000000u | random[j]) - 128.0f;  // random / 2^16
+      const uint32_t bits = __byte_perm(random[j / 2], 0x4300u, j % 2 ? 0x5432 : 0x5410);
+      up = float_of(bits) - 128.0f;  // the 16 bits times 2^-16
     }
-    const float t = (load(pack.v[j]) - offset) * inverse + up;
-    // As quantize_code: not below 0, and kTop for a NaN.
-    word += bits_of(__fadd_rz(fminf(t, kTop), 0x1p23f)) << (8 * j);
+    // As quantize_code has it: never below 0, and kTop for a NaN.
+    const float t = (x[j] - offset) * inverse + up;
+    codes += bits_of(__fadd_rz(fminf(t, kTop), 0x1p23f)) << (8 * j);
   }
-  return word;
+  return codes;
 }
 
-// Groups of a tile, uniform levels, no gaps between groups: a warp takes kMany groups, of which
-// eight lanes make one scale.
+// Groups of a tile with uniform levels and without gaps: a warp takes kPack<T> of them at once, for
+// each of which some lanes make the scale.
 template <int kBits, Rounding kRounding, class T>
-__global__ void __launch_bounds__(kTileThreads)
-    quantize_tiles(Quantize a, int64_t groups) {
-  using Pack = Words<T, kPart>;
-  constexpr int kGroupLanes = kWarp / kMany;
-  constexpr int kCodeLanes = kBits < 4 ? kWarp * kBits / 4 : kWarp;  // that store words
+__global__ void __launch_bounds__(kTileThreads, 5) quantize_tiles(Quantize a, int64_t groups) {
+  using Pack = Memory<T, kPart>;
+  constexpr int kMany = kPack<T>, kGroupLanes = kWarp / kMany, kBytes = kTile / 8 * kBits;
+  constexpr int kCodeLanes = kBits < 4 ? kBytes / kPart : kWarp;  // that store codes
   const Type type = a.format.scale;
   for_warps((groups + kMany - 1) / kMany, [&](int64_t unit) {
-    const int64_t first = unit * kMany, left = groups - first;
+    // The last takes some of its neighbour's again, to the same codes.
+    const int64_t first = unit * kMany < groups - kMany ? unit * kMany : groups - kMany;
     const T* from = static_cast<const T*>(a.x) + first * kTile;
-    Pack held[kMany][kParts] = {};
+    Pack held[kMany][kParts];
 #pragma unroll
     for (int g = 0; g < kMany; ++g) {
 #pragma unroll
       for (int p = 0; p < kParts; ++p) {
-        if (g < left) held[g][p] = *reinterpret_cast<const Pack*>(from + g * kTile + part_at(p));
+        held[g][p] = *reinterpret_cast<const Pack*>(from + g * kTile + part_at(p));
       }
     }
-    float low[kMany], high[kMany];
+    float low[kMany], minus[kMany];  // the least, and the largest negated
 #pragma unroll
     for (int g = 0; g < kMany; ++g) {
-      low[g] = high[g] = load(held[g][0].v[0]);
 #pragma unroll
-      for (int i = 1; i < kParts * kPart; ++i) {
-        const float x = load(held[g][i / kPart].v[i % kPart]);
-        low[g] = least(low[g], x);
-        high[g] = most(high[g], x);
+      for (int p = 0; p < kParts; ++p) {
+        float x[kPart];
+        unpack<T>(x, held[g][p]);
+        if (p == 0) low[g] = x[0], minus[g] = -x[0];
+#pragma unroll
+        for (int j = 0; j < kPart; ++j) {
+          low[g] = least(low[g], x[j]);
+          minus[g] = least(minus[g], -x[j]);
+        }
       }
     }
-    // Half of the lanes take half of the groups, until eight lanes have one.
-    int apart = kWarp / 2;
+    // Half of the lanes go on with half of the groups, until each has one.
 #pragma unroll
-    for (int half = kMany / 2; half > 0; half /= 2, apart /= 2) {
+    for (int apart = kWarp / 2; apart > 0; apart /= 2) {
+      const int half = kMany * apart / kWarp;
       const bool upper = lane() & apart;
 #pragma unroll
-      for (int g = 0; g < half; ++g) {
+      for (int g = 0; g < (half > 0 ? half : 1); ++g) {
         const int other = g + half;
         const float l = __shfl_xor_sync(kAllLanes, upper ? low[g] : low[other], apart);
-        const float h = __shfl_xor_sync(kAllLanes, upper ? high[g] : high[other], apart);
+        const float m = __shfl_xor_sync(kAllLanes, upper ? minus[g] : minus[other], apart);
         low[g] = least(upper ? low[other] : low[g], l);
-        high[g] = most(upper ? high[other] : high[g], h);
+        minus[g] = least(upper ? minus[other] : minus[g], m);
       }
     }
-#pragma unroll
-    for (; apart > 0; apart /= 2) {
-      low[0] = least(low[0], __shfl_xor_sync(kAllLanes, low[0], apart));
-      high[0] = most(high[0], __shfl_xor_sync(kAllLanes, high[0], apart));
-    }
-    const GroupScale scale = uniform_scale<kBits>(low[0], high[0], type);
+    const GroupScale scale = uniform_scale<kBits>(low[0], -minus[0], type);
     const float inverse = inverse_of(scale.step);
-    const int mine = lane() / kGroupLanes;
-    if (lane() % kGroupLanes == 0 && mine < left) {
-      write_scale(a.scales, type, first + mine, scale, true);
+    if (lane() % kGroupLanes == 0) {
+      write_scale(a.scales, type, first + lane() / kGroupLanes, scale, true);
     }
-    uint8_t* codes = a.codes + first * (kTile / 8 * kBits) + lane() * kPart;
+    uint8_t* codes = a.codes + first * kBytes + lane() * kPart;
 #pragma unroll
     for (int g = 0; g < kMany; ++g) {
-      if (g >= left) break;
       const float offset = __shfl_sync(kAllLanes, scale.offset, g * kGroupLanes);
       const float by = __shfl_sync(kAllLanes, inverse, g * kGroupLanes);
-      uint32_t random[kParts][kPart] = {};
+      uint32_t random[kParts][2] = {}, words[kParts];
       if constexpr (kRounding == Rounding::kStochastic) {
-        tile_bits(random, a.key, static_cast<uint64_t>((first + g) * (kTile / 8)));
+        tile_words(random, a.key, static_cast<uint64_t>(first + g) * (kTile / 8));
       }
-      uint32_t words[kParts];
 #pragma unroll
       for (int p = 0; p < kParts; ++p) {
-        words[p] = uniform_codes<kBits, kRounding>(held[g][p], offset, by, random[p]) - kBias;
+        float x[kPart];
+        unpack<T>(x, held[g][p]);
+        words[p] = uniform_codes<kBits, kRounding>(x, offset, by, random[p]);
       }
-      auto* to = reinterpret_cast<uint32_t*>(codes + g * (kTile / 8 * kBits));
+      auto* to = reinterpret_cast<uint32_t*>(codes + g * kBytes);
       if constexpr (kBits == 8) {
-        to[0] = words[0];
-        to[kWarp] = words[1];
+        to[0] = words[0], to[kWarp] = words[1];
       } else {
         uint32_t word = words[0] | words[1] << 4;  // half of the planes lie in each part
-        if constexpr (kBits < 4) word <<= lane() / kCodeLanes * kBits;
+        word <<= lane() / kCodeLanes * kBits;
 #pragma unroll
-        for (int other = kWarp / 2; other >= kCodeLanes; other /= 2) {
-          word |= __shfl_xor_sync(kAllLanes, word, other);
+        for (int apart = kWarp / 2; apart >= kCodeLanes; apart /= 2) {
+          word |= __shfl_xor_sync(kAllLanes, word, apart);
         }
         if (lane() < kCodeLanes) *to = word;
       }
@@ -297,12 +293,10 @@ __global__ void __launch_bounds__(kThreads) dequantize_words(Dequantize a, Plane
     const int64_t byte = (t >> planes.share) * V, group = byte >> planes.shift;
     const auto words = *reinterpret_cast<const Words<uint32_t, V / 4>*>(a.codes + byte);
     const GroupScale scale = read_scale(a.scales, a.format.scale, group, true);
-    T* to = static_cast<T*>(a.x) + byte + group * planes.bytes * (kPlanes - 1);
-    const int begin = static_cast<int>(t) & ((1 << planes.share) - 1);
+    int plane = static_cast<int>(t) & ((1 << planes.share) - 1);
 #pragma unroll
-    for (int i = 0; i < kPlanes; ++i) {
-      const int plane = begin + (i << planes.share);
-      if (plane >= kPlanes) break;
+    for (int i = 0; i < kPlanes; ++i, plane += 1 << planes.share) {
+      if (plane >= kPlanes) continue;
       float x[V];
 #pragma unroll
       for (int w = 0; w < V / 4; ++w) {
@@ -312,7 +306,8 @@ __global__ void __launch_bounds__(kThreads) dequantize_words(Dequantize a, Plane
           x[4 * w + j] = quantize_value<kBits, kLevels>(codes >> 8 * j & 0xffu, scale);
         }
       }
-      store_pack(to + plane * planes.bytes, x, V, true);
+      const int64_t at = byte + (group * (kPlanes - 1) + plane) * planes.bytes;
+      store_pack(static_cast<T*>(a.x) + at, x, V, true);
     }
   }
   if (a.n % a.format.group != 0 && blockIdx.x == 0 && threadIdx.x < kWarp) {
@@ -352,14 +347,13 @@ bool gapless(const A& a) {
 void quantize(const Quantize& a, const Launch& launch) {
   if (a.rows * a.n == 0) return;
   const QuantizeFormat& f = a.format;
-  const bool tiles = f.group == kTile && f.levels == Levels::kUniform && gapless(a);
+  const int64_t groups = a.rows * (a.n / kTile);
   with_type(a.type, [&]<class T>() {
     const Walk w = walk_of(f, a.n, static_cast<const T*>(a.x), a.codes, a.scales);
     with_format(f, [&]<int kBits, Levels kLevels, Rounding kRounding>() {
       if constexpr (kLevels == Levels::kUniform) {
-        if (tiles) {
-          const int64_t groups = a.rows * (a.n / kTile);
-          const unsigned blocks = blocks_for(groups + 1, kMany * kTileThreads / kWarp);
+        if (f.group == kTile && gapless(a) && groups >= kPack<T>) {
+          const unsigned blocks = blocks_for(groups, kPack<T> * kTileThreads / kWarp);
           return start("quantize", launch, {blocks, kTileThreads},
                        quantize_tiles<kBits, kRounding, T>, a, groups);
         }

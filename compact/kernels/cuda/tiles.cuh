@@ -32,22 +32,28 @@ __device__ inline void store_tile(T* to, const float (&from)[kParts][kPart], int
   }
 }
 
-// The 16 random bits of every element of a tile, where a Philox call serves eight neighbours and
-// `call` is the tile's first. Two lanes share a call for each of their parts: the even one makes the
-// first part's. All lanes must come here.
-__device__ inline void tile_bits(uint32_t (&bits)[kParts][kPart], uint64_t key, uint64_t call) {
-  const int odd = lane() % 2;
+// Random words for a tile, two for the lane's part: its element j has 16 bits of word j / 2, the low
+// ones first. A Philox call serves eight neighbours, `call` is the tile's first. Two lanes share the
+// calls of their parts, of which the even one makes the first part's. All lanes must come here.
+__device__ inline void tile_words(uint32_t (&words)[kParts][2], uint64_t key, uint64_t call) {
+  const bool odd = lane() % 2;
   const Random4 mine = philox(key, call + static_cast<uint64_t>(lane() / 2 + odd * (kWarp / 2)));
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const uint32_t own = odd ? mine.v[i + 2] : mine.v[i];
     const uint32_t other = __shfl_xor_sync(kAllLanes, odd ? mine.v[i] : mine.v[i + 2], 1);
-    const uint32_t words[kParts] = {odd ? other : own, odd ? own : other};
+    words[0][i] = odd ? other : own;
+    words[1][i] = odd ? own : other;
+  }
+}
+// The same bits, one element each.
+__device__ inline void tile_bits(uint32_t (&bits)[kParts][kPart], uint64_t key, uint64_t call) {
+  uint32_t words[kParts][2];
+  tile_words(words, key, call);
 #pragma unroll
-    for (int p = 0; p < kParts; ++p) {
-      bits[p][2 * i] = words[p] & 0xffffu;
-      bits[p][2 * i + 1] = words[p] >> 16;
-    }
+  for (int p = 0; p < kParts; ++p) {
+#pragma unroll
+    for (int j = 0; j < kPart; ++j) bits[p][j] = j % 2 ? words[p][j / 2] >> 16 : words[p][j / 2] & 0xffffu;
   }
 }
 
