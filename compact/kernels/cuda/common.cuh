@@ -145,17 +145,6 @@ bool rows_aligned(const T* p, int64_t stride) {
   return reinterpret_cast<uintptr_t>(p) % 16 == 0 && stride % kPack<T> == 0;
 }
 
-// The smaller of two; a NaN where one is.
-__device__ inline float least(float a, float b) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  float c;
-  asm("min.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
-  return c;
-#else
-  return a != a || b != b ? a + b : fminf(a, b);
-#endif
-}
-
 struct Sum {
   static constexpr float kIdentity = 0.0f;
   __device__ static float of(float a, float b) { return a + b; }

@@ -169,9 +169,10 @@ __global__ void __launch_bounds__(kStaged ? kStagedThreads : kThreads, kStaged ?
   });
 }
 
-constexpr int kTileThreads = 128;
+constexpr int kTileThreads = 64, kMany = 4;  // groups that a warp takes at once
 
-// The codes of a part with uniform levels, a byte each; random: two words, as tile_words gives them.
+// The codes of a part with uniform levels, a byte each; random: two words, as tile_words gives
+// them.
 template <int kBits, Rounding kRounding>
 __device__ inline uint32_t uniform_codes(const float (&x)[kPart], float offset, float inverse,
                                          const uint32_t (&random)[2]) {
@@ -191,12 +192,64 @@ __device__ inline uint32_t uniform_codes(const float (&x)[kPart], float offset, 
   return codes;
 }
 
-// Groups of a tile with uniform levels and without gaps: a warp takes kPack<T> of them at once, for
+// The smaller or larger of two floats, or of the two halves of words, by their bits; a NaN where
+// one is.
+template <bool kLeast>
+__device__ inline uint32_t extreme(float, uint32_t a, uint32_t b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  if constexpr (kLeast) {
+    asm("min.NaN.f32 %0, %0, %1;" : "+r"(a) : "r"(b));
+  } else {
+    asm("max.NaN.f32 %0, %0, %1;" : "+r"(a) : "r"(b));
+  }
+  return a;
+#else
+  const float x = float_of(a), y = float_of(b);
+  return bits_of(x != x || y != y ? not_a_number() : kLeast ? fminf(x, y) : fmaxf(x, y));
+#endif
+}
+template <bool kLeast>
+__device__ inline uint32_t extreme(BFloat16, uint32_t a, uint32_t b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  if constexpr (kLeast) {
+    asm("min.NaN.bf16x2 %0, %0, %1;" : "+r"(a) : "r"(b));
+  } else {
+    asm("max.NaN.bf16x2 %0, %0, %1;" : "+r"(a) : "r"(b));
+  }
+  return a;
+#else
+  return extreme<kLeast>(0.0f, a << 16, b << 16) >> 16 |
+         extreme<kLeast>(0.0f, a & 0xffff0000u, b & 0xffff0000u);
+#endif
+}
+
+// The least of some values and the largest negated, two floats or two halves.
+template <class T>
+using Range = Memory<T, 2>;
+template <class T, int kWords>
+__device__ inline Range<T> range_of(const Words<uint32_t, kWords> (&packs)[kParts]) {
+  uint32_t low = packs[0].v[0], high = low;
+#pragma unroll
+  for (int i = 1; i < kParts * kWords; ++i) {
+    const uint32_t word = packs[i / kWords].v[i % kWords];
+    low = extreme<true>(T{}, low, word);
+    high = extreme<false>(T{}, high, word);
+  }
+  if constexpr (sizeof(T) == 4) {
+    return {low, high ^ 0x80000000u};
+  } else {
+    high ^= 0x80008000u;
+    return {extreme<true>(T{}, __byte_perm(low, high, 0x5410), __byte_perm(low, high, 0x7632))};
+  }
+}
+
+// Groups of a tile with uniform levels and without gaps: a warp takes kMany of them at once, for
 // each of which some lanes make the scale.
 template <int kBits, Rounding kRounding, class T>
-__global__ void __launch_bounds__(kTileThreads, 5) quantize_tiles(Quantize a, int64_t groups) {
+__global__ void __launch_bounds__(kTileThreads, 10)
+    quantize_tiles(Quantize a, int64_t groups, RoundKeys keys) {
   using Pack = Memory<T, kPart>;
-  constexpr int kMany = kPack<T>, kGroupLanes = kWarp / kMany, kBytes = kTile / 8 * kBits;
+  constexpr int kGroupLanes = kWarp / kMany, kBytes = kTile / 8 * kBits;
   constexpr int kCodeLanes = kBits < 4 ? kBytes / kPart : kWarp;  // that store codes
   const Type type = a.format.scale;
   for_warps((groups + kMany - 1) / kMany, [&](int64_t unit) {
@@ -211,36 +264,27 @@ __global__ void __launch_bounds__(kTileThreads, 5) quantize_tiles(Quantize a, in
         held[g][p] = *reinterpret_cast<const Pack*>(from + g * kTile + part_at(p));
       }
     }
-    float low[kMany], minus[kMany];  // the least, and the largest negated
+    Range<T> range[kMany];
 #pragma unroll
-    for (int g = 0; g < kMany; ++g) {
-#pragma unroll
-      for (int p = 0; p < kParts; ++p) {
-        float x[kPart];
-        unpack<T>(x, held[g][p]);
-        if (p == 0) low[g] = x[0], minus[g] = -x[0];
-#pragma unroll
-        for (int j = 0; j < kPart; ++j) {
-          low[g] = least(low[g], x[j]);
-          minus[g] = least(minus[g], -x[j]);
-        }
-      }
-    }
-    // Half of the lanes go on with half of the groups, until each has one.
+    for (int g = 0; g < kMany; ++g) range[g] = range_of<T>(held[g]);
+      // Half of the lanes go on with half of the groups, until each has one.
 #pragma unroll
     for (int apart = kWarp / 2; apart > 0; apart /= 2) {
       const int half = kMany * apart / kWarp;
       const bool upper = lane() & apart;
 #pragma unroll
       for (int g = 0; g < (half > 0 ? half : 1); ++g) {
-        const int other = g + half;
-        const float l = __shfl_xor_sync(kAllLanes, upper ? low[g] : low[other], apart);
-        const float m = __shfl_xor_sync(kAllLanes, upper ? minus[g] : minus[other], apart);
-        low[g] = least(upper ? low[other] : low[g], l);
-        minus[g] = least(upper ? minus[other] : minus[g], m);
+#pragma unroll
+        for (size_t i = 0; i < sizeof(T) / 2; ++i) {
+          const uint32_t one = range[g].v[i], other = range[g + half].v[i];
+          const uint32_t got = __shfl_xor_sync(kAllLanes, upper ? one : other, apart);
+          range[g].v[i] = extreme<true>(T{}, upper ? other : one, got);
+        }
       }
     }
-    const GroupScale scale = uniform_scale<kBits>(low[0], -minus[0], type);
+    float ends[2];
+    unpack<T>(ends, range[0]);
+    const GroupScale scale = uniform_scale<kBits>(ends[0], -ends[1], type);
     const float inverse = inverse_of(scale.step);
     if (lane() % kGroupLanes == 0) {
       write_scale(a.scales, type, first + lane() / kGroupLanes, scale, true);
@@ -252,7 +296,7 @@ __global__ void __launch_bounds__(kTileThreads, 5) quantize_tiles(Quantize a, in
       const float by = __shfl_sync(kAllLanes, inverse, g * kGroupLanes);
       uint32_t random[kParts][2] = {}, words[kParts];
       if constexpr (kRounding == Rounding::kStochastic) {
-        tile_words(random, a.key, static_cast<uint64_t>(first + g) * (kTile / 8));
+        tile_words(random, keys, static_cast<uint64_t>(first + g) * (kTile / 8));
       }
 #pragma unroll
       for (int p = 0; p < kParts; ++p) {
@@ -333,8 +377,8 @@ Walk walk_of(const QuantizeFormat& f, int64_t n, const T* x, const uint8_t* code
                      f.row_bytes(n) % kPart == 0 && address(scales) % 8 == 0};
 }
 
-// Whether groups follow one another without gaps, rows or not, and words of all may be accessed as a
-// whole.
+// Whether groups follow one another without gaps, rows or not, and words of all may be accessed as
+// a whole.
 template <class A>
 bool gapless(const A& a) {
   const auto address = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
@@ -352,10 +396,10 @@ void quantize(const Quantize& a, const Launch& launch) {
     const Walk w = walk_of(f, a.n, static_cast<const T*>(a.x), a.codes, a.scales);
     with_format(f, [&]<int kBits, Levels kLevels, Rounding kRounding>() {
       if constexpr (kLevels == Levels::kUniform) {
-        if (f.group == kTile && gapless(a) && groups >= kPack<T>) {
-          const unsigned blocks = blocks_for(groups, kPack<T> * kTileThreads / kWarp);
+        if (f.group == kTile && gapless(a) && groups >= kMany) {
+          const unsigned blocks = blocks_for(groups, kMany * kTileThreads / kWarp);
           return start("quantize", launch, {blocks, kTileThreads},
-                       quantize_tiles<kBits, kRounding, T>, a, groups);
+                       quantize_tiles<kBits, kRounding, T>, a, groups, round_keys(a.key));
         }
       }
       const auto run = [&]<bool kStaged>() {
