@@ -18,23 +18,34 @@ struct Random4 {
   uint32_t v[4];
 };
 
+struct Product {
+  uint32_t low, high;
+};
+COMPACT_HOST_DEVICE inline Product product(uint32_t a, uint32_t b) {
+#if defined(__CUDA_ARCH__)
+  return {a * b, __umulhi(a, b)};  // one instruction, where 64-bit numbers make two
+#else
+  const uint64_t p = uint64_t{a} * b;
+  return {static_cast<uint32_t>(p), static_cast<uint32_t>(p >> 32)};
+#endif
+}
+
+COMPACT_HOST_DEVICE inline Random4 philox_round(const Random4& c, uint32_t k0, uint32_t k1) {
+  const Product p0 = product(0xD2511F53u, c.v[0]), p1 = product(0xCD9E8D57u, c.v[2]);
+  return {{p1.high ^ c.v[1] ^ k0, p1.low, p0.high ^ c.v[3] ^ k1, p0.low}};
+}
+
 // Four independent 32-bit words for (key, counter, stream).
 COMPACT_HOST_DEVICE inline Random4 philox(uint64_t key, uint64_t counter, uint64_t stream = 0) {
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
-  uint32_t c0 = static_cast<uint32_t>(counter), c1 = static_cast<uint32_t>(counter >> 32);
-  uint32_t c2 = static_cast<uint32_t>(stream), c3 = static_cast<uint32_t>(stream >> 32);
+  Random4 c = {{static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32),
+                static_cast<uint32_t>(stream), static_cast<uint32_t>(stream >> 32)}};
   for (int round = 0; round < 10; ++round) {
-    const uint64_t p0 = uint64_t{0xD2511F53u} * c0, p1 = uint64_t{0xCD9E8D57u} * c2;
-    const uint32_t n0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
-    const uint32_t n2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
-    c1 = static_cast<uint32_t>(p1);
-    c3 = static_cast<uint32_t>(p0);
-    c0 = n0;
-    c2 = n2;
+    c = philox_round(c, k0, k1);
     k0 += 0x9E3779B9u;
     k1 += 0xBB67AE85u;
   }
-  return {{c0, c1, c2, c3}};
+  return c;
 }
 
 // A new key from a key and a label, so that (seed, layer, slot, step) become one key:

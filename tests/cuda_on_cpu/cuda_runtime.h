@@ -139,6 +139,23 @@ inline int __all_sync(unsigned mask, int set, emulated::Site at = emulated::Site
   return __ballot_sync(mask, set, at) == mask;
 }
 
+// a + b towards zero, where a double holds it.
+inline float __fadd_rz(float a, float b) {
+  const double sum = static_cast<double>(a) + b;
+  const auto near = static_cast<float>(sum);
+  return fabs(near) > fabs(sum) ? nextafterf(near, 0.0f) : near;
+}
+
+// Byte i is the byte of {a, b} that digit i of `select` names.
+inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t select) {
+  const uint64_t both = uint64_t{b} << 32 | a;
+  uint32_t bytes = 0;
+  for (int i = 0; i < 4; ++i) {
+    bytes |= static_cast<uint32_t>(both >> 8 * (select >> 4 * i & 7) & 0xff) << 8 * i;
+  }
+  return bytes;
+}
+
 // CUDA's own overloads in the global namespace.
 template <class T>
 constexpr T max(T a, T b) {

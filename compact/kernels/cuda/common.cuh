@@ -40,16 +40,47 @@ struct alignas(sizeof(T) * kCount) Words {
   T v[kCount];
 };
 
+// Elements as the words of memory that hold them: a pack of half words would not move as a whole.
+template <class T, int V>
+using Memory = Words<uint32_t, (V * static_cast<int>(sizeof(T)) + 3) / 4>;
+template <class T, int V>
+inline constexpr bool kWhole = V * sizeof(T) % 4 == 0;
+template <class T, int V>
+__device__ inline void unpack(float (&to)[V], const Memory<T, V>& words) {
+#pragma unroll
+  for (int j = 0; j < V; ++j) {
+    const uint32_t word = words.v[j * sizeof(T) / 4];
+    to[j] = float_of(sizeof(T) == 4 ? word : j % 2 ? word & 0xffff0000u : word << 16);
+  }
+}
+
+// Two values as a word of T, or one.
+__device__ inline uint32_t word_of(float, const float* x) { return bits_of(*x); }
+__device__ inline uint32_t word_of(BFloat16, const float* x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  uint32_t word;  // rounded as `store` does
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(x[1]), "f"(x[0]));
+  return word;
+#else
+  BFloat16 low, high;
+  store(low, x[0]);
+  store(high, x[1]);
+  return uint32_t{high.bits} << 16 | low.bits;
+#endif
+}
+
 // The elements [0, V) of `from`, of which `left` exist (the others read as 0).
 template <int V, class T>
 __device__ inline void load_pack(float (&to)[V], const T* from, int64_t left, bool aligned) {
   constexpr int kStep = V < kPack<T> ? V : kPack<T>;
-  if (aligned && left >= V) {
+  if (kWhole<T, V> && aligned && left >= V) {
 #pragma unroll
     for (int i = 0; i < V; i += kStep) {
-      const auto words = *reinterpret_cast<const Words<T, kStep>*>(from + i);
+      const auto words = *reinterpret_cast<const Memory<T, kStep>*>(from + i);
+      float part[kStep];
+      unpack<T>(part, words);
 #pragma unroll
-      for (int j = 0; j < kStep; ++j) to[i + j] = load(words.v[j]);
+      for (int j = 0; j < kStep; ++j) to[i + j] = part[j];
     }
     return;
   }
@@ -59,14 +90,14 @@ __device__ inline void load_pack(float (&to)[V], const T* from, int64_t left, bo
 
 template <int V, class T>
 __device__ inline void store_pack(T* to, const float (&from)[V], int64_t left, bool aligned) {
-  constexpr int kStep = V < kPack<T> ? V : kPack<T>;
-  if (aligned && left >= V) {
+  constexpr int kStep = V < kPack<T> ? V : kPack<T>, kWords = (kStep * sizeof(T) + 3) / 4;
+  if (kWhole<T, V> && aligned && left >= V) {
 #pragma unroll
     for (int i = 0; i < V; i += kStep) {
-      Words<T, kStep> words;
+      Memory<T, kStep> words;
 #pragma unroll
-      for (int j = 0; j < kStep; ++j) store(words.v[j], from[i + j]);
-      *reinterpret_cast<Words<T, kStep>*>(to + i) = words;
+      for (int j = 0; j < kWords; ++j) words.v[j] = word_of(T{}, from + i + j * kStep / kWords);
+      *reinterpret_cast<Memory<T, kStep>*>(to + i) = words;
     }
     return;
   }

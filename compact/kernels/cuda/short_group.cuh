@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The short group at the end of a row: byte k of its codes in lane k % 32.
+// A group by itself, such as the short one at the end of a row: byte k of its codes in lane k % 32.
 #pragma once
 
 #include "compact/kernels/cuda/group_scale.cuh"
@@ -43,20 +43,21 @@ __device__ inline GroupScale short_scale(const T* x, int64_t count, Type type) {
   }
 }
 
-// Where the short group of a row begins, in elements and in bytes, and its elements and bytes.
-struct Tail {
+// Where a group (rows after rows) begins, in elements and in bytes, and its elements and bytes.
+struct Place {
   int64_t first, byte, count, bytes;
 };
-__device__ inline Tail tail_of(const QuantizeFormat& f, int64_t n, int64_t row) {
-  const int64_t count = n % f.group, bytes = (count * f.bits + 7) / 8;
-  return {row * n + n - count, (row + 1) * f.row_bytes(n) - bytes, count, bytes};
+__device__ inline Place place_of(const QuantizeFormat& f, int64_t n, int64_t group) {
+  const int64_t row = group / f.groups(n), at = group % f.groups(n) * f.group;
+  const int64_t count = n - at < f.group ? n - at : f.group;
+  return {row * n + at, row * f.row_bytes(n) + at * f.bits / 8, count, (count * f.bits + 7) / 8};
 }
 
 template <int kBits, Levels kLevels, Rounding kRounding, class T>
 __device__ inline void quantize_tail(const Quantize& a, int64_t row) {
   const QuantizeFormat& f = a.format;
-  const Tail at = tail_of(f, a.n, row);
   const int64_t group = (row + 1) * f.groups(a.n) - 1;
+  const Place at = place_of(f, a.n, group);
   const T* x = static_cast<const T*>(a.x) + at.first;
   const GroupScale s = short_scale<kBits, kLevels, kRounding>(x, at.count, f.scale);
   if (lane() == 0) write_scale(a.scales, f.scale, group, s, false);
@@ -84,8 +85,9 @@ __device__ inline void quantize_tail(const Quantize& a, int64_t row) {
 }
 
 template <int kBits, Levels kLevels, class T>
-__device__ inline void dequantize_tail(const Dequantize& a, int64_t row, const GroupScale& s) {
-  const Tail at = tail_of(a.format, a.n, row);
+__device__ inline void dequantize_group(const Dequantize& a, int64_t group) {
+  const Place at = place_of(a.format, a.n, group);
+  const GroupScale s = read_scale(a.scales, a.format.scale, group, false);
   for (int64_t k = lane(); k < at.bytes; k += kWarp) {
     const uint32_t byte = a.codes[at.byte + k];
     for (int p = 0; p < 8 / kBits; ++p) {

@@ -32,22 +32,51 @@ __device__ inline void store_tile(T* to, const float (&from)[kParts][kPart], int
   }
 }
 
-// The 16 random bits of every element of a tile, where a Philox call serves eight neighbours and
-// `call` is the tile's first. Each lane makes one call, all lanes must come here.
+// What a key is in each round of Philox, as a kernel's argument: constants that take no registers.
+struct RoundKeys {
+  uint32_t v[10][2];
+};
+inline RoundKeys round_keys(uint64_t key) {
+  RoundKeys keys;
+  for (uint32_t i = 0; i < 10; ++i) {
+    keys.v[i][0] = static_cast<uint32_t>(key) + i * 0x9E3779B9u;
+    keys.v[i][1] = static_cast<uint32_t>(key >> 32) + i * 0xBB67AE85u;
+  }
+  return keys;
+}
+using compact::philox;
+__device__ inline Random4 philox(const RoundKeys& keys, uint64_t counter) {
+  Random4 r = {{static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32), 0, 0}};
+#pragma unroll
+  for (int i = 0; i < 10; ++i) r = philox_round(r, keys.v[i][0], keys.v[i][1]);
+  return r;
+}
+
+// Random words for a tile, two for the lane's part: its element j has 16 bits of word j / 2, the
+// low ones first. A Philox call serves eight neighbours, `call` is the tile's first. Two lanes
+// share the calls of their parts, of which the even one makes the first part's. All lanes must come
+// here.
+template <class Key>
+__device__ inline void tile_words(uint32_t (&words)[kParts][2], const Key& key, uint64_t call) {
+  const bool odd = lane() % 2;
+  const Random4 mine = philox(key, call + static_cast<uint64_t>(lane() / 2 + odd * (kWarp / 2)));
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t own = odd ? mine.v[i + 2] : mine.v[i];
+    const uint32_t other = __shfl_xor_sync(kAllLanes, odd ? mine.v[i] : mine.v[i + 2], 1);
+    words[0][i] = odd ? other : own;
+    words[1][i] = odd ? own : other;
+  }
+}
+// The same bits, one element each.
 __device__ inline void tile_bits(uint32_t (&bits)[kParts][kPart], uint64_t key, uint64_t call) {
-  const Random4 mine = philox(key, call + static_cast<uint64_t>(lane()));
+  uint32_t words[kParts][2];
+  tile_words(words, key, call);
 #pragma unroll
   for (int p = 0; p < kParts; ++p) {
-    const int source = part_at(p) / 8;
-    uint32_t words[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) words[i] = __shfl_sync(kAllLanes, mine.v[i], source);
-    const uint32_t first = lane() % 2 ? words[2] : words[0];
-    const uint32_t second = lane() % 2 ? words[3] : words[1];
-    bits[p][0] = first & 0xffffu;
-    bits[p][1] = first >> 16;
-    bits[p][2] = second & 0xffffu;
-    bits[p][3] = second >> 16;
+    for (int j = 0; j < kPart; ++j)
+      bits[p][j] = j % 2 ? words[p][j / 2] >> 16 : words[p][j / 2] & 0xffffu;
   }
 }
 
