@@ -18,13 +18,18 @@ struct Random4 {
   uint32_t v[4];
 };
 
+struct PlainProduct {
+  COMPACT_HOST_DEVICE static uint64_t of(uint32_t a, uint32_t b) { return uint64_t{a} * b; }
+};
+
 // Four independent 32-bit words for (key, counter, stream).
+template <class Product = PlainProduct>
 COMPACT_HOST_DEVICE inline Random4 philox(uint64_t key, uint64_t counter, uint64_t stream = 0) {
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
   uint32_t c0 = static_cast<uint32_t>(counter), c1 = static_cast<uint32_t>(counter >> 32);
   uint32_t c2 = static_cast<uint32_t>(stream), c3 = static_cast<uint32_t>(stream >> 32);
   for (int round = 0; round < 10; ++round) {
-    const uint64_t p0 = uint64_t{0xD2511F53u} * c0, p1 = uint64_t{0xCD9E8D57u} * c2;
+    const uint64_t p0 = Product::of(0xD2511F53u, c0), p1 = Product::of(0xCD9E8D57u, c2);
     const uint32_t n0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
     const uint32_t n2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
     c1 = static_cast<uint32_t>(p1);

@@ -139,6 +139,11 @@ inline int __all_sync(unsigned mask, int set, emulated::Site at = emulated::Site
   return __ballot_sync(mask, set, at) == mask;
 }
 
+// The low half of high:low >> shift % 32.
+inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t shift) {
+  return static_cast<uint32_t>((uint64_t{high} << 32 | low) >> shift % 32);
+}
+
 // CUDA's own overloads in the global namespace.
 template <class T>
 constexpr T max(T a, T b) {

@@ -40,6 +40,70 @@ struct alignas(sizeof(T) * kCount) Words {
   T v[kCount];
 };
 
+// V elements as they lie in memory. In words of 32 bits, since nvcc takes a pack of bf16 apart as
+// soon as it is loaded, and so waits for each load before the next one.
+template <class T, int V>
+struct Raw {
+  static constexpr int kEach = 4 / static_cast<int>(sizeof(T));  // elements of a word
+  uint32_t v[V / kEach];
+};
+
+// The elements [0, V) of `from`, of which `left` exist (the others read as 0).
+template <int V, class T>
+__device__ inline Raw<T, V> load_raw(const T* from, int64_t left, bool aligned) {
+  constexpr int kStep = V < kPack<T> ? V : kPack<T>, kEach = Raw<T, V>::kEach;
+  Raw<T, V> raw = {};
+  if (aligned && left >= V) {
+#pragma unroll
+    for (int i = 0; i < V; i += kStep) {
+      const auto some =
+          __builtin_bit_cast(Raw<T, kStep>, *reinterpret_cast<const Words<T, kStep>*>(from + i));
+#pragma unroll
+      for (int j = 0; j < kStep / kEach; ++j) raw.v[i / kEach + j] = some.v[j];
+    }
+    return raw;
+  }
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    if (i >= left) continue;
+    if constexpr (kEach == 2) {
+      raw.v[i / 2] |= uint32_t{from[i].bits} << i % 2 * 16;
+    } else {
+      raw.v[i] = bits_of(from[i]);
+    }
+  }
+  return raw;
+}
+template <class T, int V>
+__device__ inline void unpack(float* to, const Raw<T, V>& raw) {
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    const uint32_t word = raw.v[i / Raw<T, V>::kEach];
+    to[i] = float_of(sizeof(T) == 4 ? word : i % 2 ? word & 0xffff0000u : word << 16);
+  }
+}
+
+// Numbers as a pack, as `store` rounds them: the GPU has an instruction for two.
+template <class T, int V>
+__device__ inline Words<T, V> pack(const float* from) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(T) == 2 && V % 2 == 0) {
+    Raw<T, V> pairs;
+#pragma unroll
+    for (int i = 0; i < V; i += 2) {
+      asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pairs.v[i / 2]) : "f"(from[i + 1]), "f"(from[i]));
+    }
+    return __builtin_bit_cast(Words<T, V>, pairs);
+  } else
+#endif
+  {
+    Words<T, V> words;
+#pragma unroll
+    for (int i = 0; i < V; ++i) store(words.v[i], from[i]);
+    return words;
+  }
+}
+
 // The elements [0, V) of `from`, of which `left` exist (the others read as 0).
 template <int V, class T>
 __device__ inline void load_pack(float (&to)[V], const T* from, int64_t left, bool aligned) {
@@ -48,8 +112,11 @@ __device__ inline void load_pack(float (&to)[V], const T* from, int64_t left, bo
 #pragma unroll
     for (int i = 0; i < V; i += kStep) {
       const auto words = *reinterpret_cast<const Words<T, kStep>*>(from + i);
-#pragma unroll
-      for (int j = 0; j < kStep; ++j) to[i + j] = load(words.v[j]);
+      if constexpr (sizeof(words) < 4) {
+        to[i] = load(words.v[0]);
+      } else {
+        unpack(to + i, __builtin_bit_cast(Raw<T, kStep>, words));
+      }
     }
     return;
   }
@@ -63,10 +130,7 @@ __device__ inline void store_pack(T* to, const float (&from)[V], int64_t left, b
   if (aligned && left >= V) {
 #pragma unroll
     for (int i = 0; i < V; i += kStep) {
-      Words<T, kStep> words;
-#pragma unroll
-      for (int j = 0; j < kStep; ++j) store(words.v[j], from[i + j]);
-      *reinterpret_cast<Words<T, kStep>*>(to + i) = words;
+      *reinterpret_cast<Words<T, kStep>*>(to + i) = pack<T, kStep>(from + i);
     }
     return;
   }
