@@ -52,17 +52,18 @@ __device__ inline void for_packs(int64_t n, Body body) {
 // The weight, in packs as long as those of a row of T.
 template <class T, class W, int kPacks>
 struct Weight {
-  Raw<W, kPack<T>> packs[kPacks > 0 ? kPacks : 1];
+  Words<W, kPack<T>> packs[kPacks > 0 ? kPacks : 1];
 
   __device__ void read(const W* weight, int64_t n, bool aligned) {
     for_packs<T, kPacks>(n, [&](int k, int64_t i) {
-      if constexpr (kPacks > 0) packs[k] = load_raw<kPack<T>>(weight + i, n - i, aligned);
+      if constexpr (kPacks > 0) packs[k] = load_words<kPack<T>>(weight + i, n - i, aligned);
     });
   }
   __device__ void get(float (&to)[kPack<T>], const W* weight, int k, int64_t i, int64_t n,
                       bool aligned) const {
     if constexpr (kPacks > 0) {
-      unpack(to, packs[k]);
+#pragma unroll
+      for (int j = 0; j < kPack<T>; ++j) to[j] = load(packs[k].v[j]);
     } else {
       load_pack(to, weight + i, n - i, aligned);
     }
@@ -139,8 +140,6 @@ __global__ void __launch_bounds__(kRowThreads, kPacks == 1 ? 2 : 1)
       T* gx = static_cast<T*>(a.gx) + row * a.n;
       if (!kAhead) fetch(row);
       const Row<T, kPacks> held_x = next_x, held_gy = next_gy;
-      Row<T, kAhead ? kPacks : 0> held_residual;
-      if (residual) held_residual.read(residual, a.n, aligned);
       if (kAhead) fetch(row + 1);
       const float rstd = a.rstd[row];
       float sum = 0;
@@ -171,7 +170,7 @@ __global__ void __launch_bounds__(kRowThreads, kPacks == 1 ? 2 : 1)
 #pragma unroll
         for (int j = 0; j < V; ++j) g[j] = rstd * (g[j] * w[j] - v[j] * along);
         if (residual) {
-          held_residual.get(r, residual, k, a.n, aligned);
+          load_pack(r, residual + i, a.n - i, aligned);
 #pragma unroll
           for (int j = 0; j < V; ++j) g[j] += r[j];
         }
