@@ -51,7 +51,7 @@ struct Exps {
   }
 };
 
-template <class T, bool aligned>
+template <class T, bool kAligned>
 __global__ void __launch_bounds__(kRowThreads) forward(CrossEntropy a) {
   constexpr int V = kPack<T>;
   constexpr int kHeld = 2;  // packs that a thread loads at a time
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kRowThreads) forward(CrossEntropy a) {
       Raw<T, V> packs[kHeld];
 #pragma unroll
       for (int k = 0; k < kHeld; ++k) {
-        packs[k] = load_raw<V>(logits + i + k * stride, V, aligned);
+        packs[k] = load_raw<V>(logits + i + k * stride, V, kAligned);
       }
       float x[kHeld * V];
 #pragma unroll
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kRowThreads) forward(CrossEntropy a) {
     }
     for (; i < a.vocabulary; i += stride) {
       float x[V];
-      load_pack(x, logits + i, a.vocabulary - i, aligned);
+      load_pack(x, logits + i, a.vocabulary - i, kAligned);
 #pragma unroll
       for (int j = 0; j < V; ++j) {
         if (i + j >= a.vocabulary) x[j] = Max::kIdentity;
@@ -95,10 +95,10 @@ __global__ void __launch_bounds__(kRowThreads) forward(CrossEntropy a) {
       float* log_probs = a.log_probs + row * a.vocabulary;
       for (int64_t i = threadIdx.x * V; i < a.vocabulary; i += blockDim.x * V) {
         float x[V];
-        load_pack(x, logits + i, a.vocabulary - i, aligned);
+        load_pack(x, logits + i, a.vocabulary - i, kAligned);
 #pragma unroll
         for (int j = 0; j < V; ++j) x[j] -= lse;
-        store_pack(log_probs + i, x, a.vocabulary - i, aligned);
+        store_pack(log_probs + i, x, a.vocabulary - i, kAligned);
       }
     }
   }
