@@ -15,7 +15,7 @@ constexpr int kTiles = kBits / kTile, kTileBytes = kTile / 8;
 template <class U>
 inline constexpr int kPacks = sizeof(U) == 4 ? kParts : 1;
 template <class U>
-using Pack = Memory<U, 8 / kPacks<U>>;
+using Pack = Raw<U, 8 / kPacks<U>>;
 template <class U>
 __device__ inline int pack_at(int pack) {
   return kPacks<U> == 1 ? lane() * 8 : part_at(pack);

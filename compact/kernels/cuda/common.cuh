@@ -40,18 +40,48 @@ struct alignas(sizeof(T) * kCount) Words {
   T v[kCount];
 };
 
-// Elements as the words of memory that hold them: a pack of half words would not move as a whole.
+// V elements as they lie in memory: in words of 32 bits, since nvcc takes a pack of bf16 apart as
+// soon as it is loaded, and so waits for each load before the next one.
 template <class T, int V>
-using Memory = Words<uint32_t, (V * static_cast<int>(sizeof(T)) + 3) / 4>;
+struct alignas(V * sizeof(T) < 16 ? (V * sizeof(T) + 3) / 4 * 4 : 16) Raw {
+  static constexpr int kEach = 4 / static_cast<int>(sizeof(T));  // elements of a word
+  uint32_t v[(V + kEach - 1) / kEach];
+};
 template <class T, int V>
 inline constexpr bool kWhole = V * sizeof(T) % 4 == 0;
 template <class T, int V>
-__device__ inline void unpack(float (&to)[V], const Memory<T, V>& words) {
+__device__ inline void unpack(float* to, const Raw<T, V>& raw) {
 #pragma unroll
-  for (int j = 0; j < V; ++j) {
-    const uint32_t word = words.v[j * sizeof(T) / 4];
-    to[j] = float_of(sizeof(T) == 4 ? word : j % 2 ? word & 0xffff0000u : word << 16);
+  for (int i = 0; i < V; ++i) {
+    const uint32_t word = raw.v[i / Raw<T, V>::kEach];
+    to[i] = float_of(sizeof(T) == 4 ? word : i % 2 ? word & 0xffff0000u : word << 16);
   }
+}
+
+// The elements [0, V) of `from`, of which `left` exist (the others read as 0).
+template <int V, class T>
+__device__ inline Raw<T, V> load_raw(const T* from, int64_t left, bool aligned) {
+  constexpr int kStep = V < kPack<T> ? V : kPack<T>, kEach = Raw<T, V>::kEach;
+  Raw<T, V> raw = {};
+  if (kWhole<T, V> && aligned && left >= V) {
+#pragma unroll
+    for (int i = 0; i < V; i += kStep) {
+      const auto some = *reinterpret_cast<const Raw<T, kStep>*>(from + i);
+#pragma unroll
+      for (int j = 0; j < kStep / kEach; ++j) raw.v[i / kEach + j] = some.v[j];
+    }
+    return raw;
+  }
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    if (i >= left) continue;
+    if constexpr (kEach == 2) {
+      raw.v[i / 2] |= uint32_t{from[i].bits} << i % 2 * 16;
+    } else {
+      raw.v[i] = bits_of(from[i]);
+    }
+  }
+  return raw;
 }
 
 // Two values as a word of T, or one.
@@ -76,11 +106,7 @@ __device__ inline void load_pack(float (&to)[V], const T* from, int64_t left, bo
   if (kWhole<T, V> && aligned && left >= V) {
 #pragma unroll
     for (int i = 0; i < V; i += kStep) {
-      const auto words = *reinterpret_cast<const Memory<T, kStep>*>(from + i);
-      float part[kStep];
-      unpack<T>(part, words);
-#pragma unroll
-      for (int j = 0; j < kStep; ++j) to[i + j] = part[j];
+      unpack(to + i, *reinterpret_cast<const Raw<T, kStep>*>(from + i));
     }
     return;
   }
@@ -90,14 +116,14 @@ __device__ inline void load_pack(float (&to)[V], const T* from, int64_t left, bo
 
 template <int V, class T>
 __device__ inline void store_pack(T* to, const float (&from)[V], int64_t left, bool aligned) {
-  constexpr int kStep = V < kPack<T> ? V : kPack<T>, kWords = (kStep * sizeof(T) + 3) / 4;
+  constexpr int kStep = V < kPack<T> ? V : kPack<T>, kEach = Raw<T, kStep>::kEach;
   if (kWhole<T, V> && aligned && left >= V) {
 #pragma unroll
     for (int i = 0; i < V; i += kStep) {
-      Memory<T, kStep> words;
+      Raw<T, kStep> words;
 #pragma unroll
-      for (int j = 0; j < kWords; ++j) words.v[j] = word_of(T{}, from + i + j * kStep / kWords);
-      *reinterpret_cast<Memory<T, kStep>*>(to + i) = words;
+      for (int j = 0; j < kStep; j += kEach) words.v[j / kEach] = word_of(T{}, from + i + j);
+      *reinterpret_cast<Raw<T, kStep>*>(to + i) = words;
     }
     return;
   }

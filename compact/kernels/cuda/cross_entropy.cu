@@ -12,31 +12,76 @@ __device__ inline float base_of(float largest) {
   return largest == Max::kIdentity ? 0.0f : largest;
 }
 
-template <class T>
-__global__ void forward(CrossEntropy a, bool aligned) {
+// exp to a few units in the last place, 0 for results that are not normal: for sums whose largest
+// term is 1.
+__device__ inline float quick_exp(float x) {
+#if defined(__CUDA_ARCH__)
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 1.44269504f));
+  return power;
+#else
+  return expf(x);
+#endif
+}
+
+// The reduction of x by halves.
+template <class Op, int V>
+__device__ inline float halved(const float (&x)[V]) {
+  if constexpr (V == 1) {
+    return x[0];
+  } else {
+    float half[V / 2];
+#pragma unroll
+    for (int j = 0; j < V / 2; ++j) half[j] = Op::of(x[j], x[j + V / 2]);
+    return halved<Op>(half);
+  }
+}
+
+// The largest of some values, and the sum of exp(x - it).
+struct Exps {
+  float largest = Max::kIdentity, sum = 0;
+
+  template <int V>
+  __device__ void take(float (&x)[V]) {
+    const float now = Max::of(largest, halved<Max>(x)), base = base_of(now);
+#pragma unroll
+    for (int j = 0; j < V; ++j) x[j] = quick_exp(x[j] - base);
+    sum = sum * quick_exp(largest - base) + halved<Sum>(x);
+    largest = now;
+  }
+};
+
+template <class T, bool kAligned>
+__global__ void __launch_bounds__(kRowThreads) forward(CrossEntropy a) {
   constexpr int V = kPack<T>;
+  constexpr int kHeld = 2;  // packs that a thread loads at a time
+  const int64_t stride = int64_t{blockDim.x} * V;
   for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
     const T* logits = static_cast<const T*>(a.logits) + row * a.vocabulary;
-    // The largest so far, and the sum of exp(x - it), which is rescaled where it grows.
-    float largest = Max::kIdentity, sum = 0;
-    for (int64_t i = threadIdx.x * V; i < a.vocabulary; i += blockDim.x * V) {
-      float x[V];
-      load_pack(x, logits + i, a.vocabulary - i, aligned);
-      float now = largest;
+    Exps exps;
+    int64_t i = threadIdx.x * V;
+    for (; i + (kHeld - 1) * stride + V <= a.vocabulary; i += kHeld * stride) {
+      Raw<T, V> packs[kHeld];
 #pragma unroll
-      for (int j = 0; j < V; ++j) {
-        if (i + j < a.vocabulary) now = Max::of(now, x[j]);
+      for (int k = 0; k < kHeld; ++k) {
+        packs[k] = load_raw<V>(logits + i + k * stride, V, kAligned);
       }
-      const float base = base_of(now);
-      if (now > largest) sum *= expf(largest - base);
-      largest = now;
+      float x[kHeld * V];
 #pragma unroll
-      for (int j = 0; j < V; ++j) {
-        if (i + j < a.vocabulary) sum += expf(x[j] - base);
-      }
+      for (int k = 0; k < kHeld; ++k) unpack(x + k * V, packs[k]);
+      exps.take(x);
     }
-    const float top = block_reduce<Max>(largest);
-    sum = block_reduce<Sum>(sum * expf(largest - base_of(top)));
+    for (; i < a.vocabulary; i += stride) {
+      float x[V];
+      load_pack(x, logits + i, a.vocabulary - i, kAligned);
+#pragma unroll
+      for (int j = 0; j < V; ++j) {
+        if (i + j >= a.vocabulary) x[j] = Max::kIdentity;
+      }
+      exps.take(x);
+    }
+    const float top = block_reduce<Max>(exps.largest);
+    const float sum = block_reduce<Sum>(exps.sum * quick_exp(exps.largest - base_of(top)));
     // A row without a finite value gets NaN.
     const float lse = top == Max::kIdentity ? nanf("") : top + logf(sum);
     if (threadIdx.x == 0) {
@@ -50,10 +95,10 @@ __global__ void forward(CrossEntropy a, bool aligned) {
       float* log_probs = a.log_probs + row * a.vocabulary;
       for (int64_t i = threadIdx.x * V; i < a.vocabulary; i += blockDim.x * V) {
         float x[V];
-        load_pack(x, logits + i, a.vocabulary - i, aligned);
+        load_pack(x, logits + i, a.vocabulary - i, kAligned);
 #pragma unroll
         for (int j = 0; j < V; ++j) x[j] -= lse;
-        store_pack(log_probs + i, x, a.vocabulary - i, aligned);
+        store_pack(log_probs + i, x, a.vocabulary - i, kAligned);
       }
     }
   }
@@ -94,7 +139,8 @@ void cross_entropy(const CrossEntropy& a, const Launch& launch) {
     const bool aligned = rows_aligned(static_cast<const T*>(a.logits), a.vocabulary) &&
                          rows_aligned(a.log_probs, a.vocabulary);
     const int threads = threads_for(a.vocabulary / kPack<T>, kRowThreads);
-    start("cross_entropy", launch, {blocks_for(a.rows), threads}, forward<T>, a, aligned);
+    start("cross_entropy", launch, {blocks_for(a.rows), threads},
+          aligned ? forward<T, true> : forward<T, false>, a);
   });
 }
 

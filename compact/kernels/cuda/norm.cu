@@ -13,21 +13,19 @@ inline constexpr int kRowThreads = 512;
 template <class T, int kPacks>
 struct Row {
   static constexpr bool kHeld = kPacks > 0;
-  using Pack = Words<T, kPack<T>>;
-  Pack packs[kHeld ? kPacks : 1];
+  Raw<T, kPack<T>> packs[kHeld ? kPacks : 1];
 
   __device__ void read(const T* row, int64_t n, bool aligned) {
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
       const int64_t i = place(k);
-      packs[k] = load_words<kPack<T>>(row + (i < n ? i : 0), n - i, aligned);
+      packs[k] = load_raw<kPack<T>>(row + (i < n ? i : 0), n - i, aligned);
     }
   }
   // Pack k as numbers, from memory where it is not held.
   __device__ void get(float (&to)[kPack<T>], const T* row, int k, int64_t n, bool aligned) const {
     if constexpr (kHeld) {
-#pragma unroll
-      for (int j = 0; j < kPack<T>; ++j) to[j] = load(packs[k].v[j]);
+      unpack(to, packs[k]);
     } else {
       load_pack(to, row + place(k), n - place(k), aligned);
     }
@@ -108,7 +106,7 @@ __global__ void __launch_bounds__(kRowThreads) forward(RmsNorm a, bool aligned) 
 // A block walks over the rows of a part, whose sum of the weight's gradient it makes on the way; in
 // memory where rows are too wide to be held.
 template <class T, class W, int kPacks>
-__global__ void __launch_bounds__(kRowThreads)
+__global__ void __launch_bounds__(kRowThreads, kPacks == 1 ? 2 : 1)
     backward(RmsNormBackward a, int64_t parts, bool aligned) {
   constexpr int V = kPack<T>;
   const W* weight = static_cast<const W*>(a.weight);
@@ -125,15 +123,24 @@ __global__ void __launch_bounds__(kRowThreads)
         store_pack(sums + i, zero, a.n - i, aligned);
       });
     }
-    const int64_t end = (part + 1) * a.rows / parts;
-    for (int64_t row = part * a.rows / parts; row < end; ++row) {
+    const int64_t begin = part * a.rows / parts, end = (part + 1) * a.rows / parts;
+    // The next row is on its way while a row is treated, where that leaves registers enough.
+    constexpr bool kAhead = kPacks * V <= 8;
+    Row<T, kPacks> next_x, next_gy;
+    const auto fetch = [&](int64_t row) {
+      if (row >= end) return;
+      next_x.read(static_cast<const T*>(a.x) + row * a.n, a.n, aligned);
+      next_gy.read(static_cast<const T*>(a.gy) + row * a.n, a.n, aligned);
+    };
+    if (kAhead) fetch(begin);
+    for (int64_t row = begin; row < end; ++row) {
       const T* x = static_cast<const T*>(a.x) + row * a.n;
       const T* gy = static_cast<const T*>(a.gy) + row * a.n;
       const T* residual = a.residual ? static_cast<const T*>(a.residual) + row * a.n : nullptr;
       T* gx = static_cast<T*>(a.gx) + row * a.n;
-      Row<T, kPacks> held_x, held_gy;
-      held_x.read(x, a.n, aligned);
-      held_gy.read(gy, a.n, aligned);
+      if (!kAhead) fetch(row);
+      const Row<T, kPacks> held_x = next_x, held_gy = next_gy;
+      if (kAhead) fetch(row + 1);
       const float rstd = a.rstd[row];
       float sum = 0;
       for_packs<T, kPacks>(a.n, [&](int k, int64_t i) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdamW and the fold of a carrier: element-wise, a thread takes the elements of one Philox call.
+// AdamW and the fold of a carrier: element-wise, a warp takes a tile.
 #include <cmath>
 #include <vector>
 
@@ -9,24 +9,40 @@
 namespace compact::kernels::cuda {
 namespace {
 
+__device__ inline uint32_t upper_halves(uint32_t low, uint32_t high) {
+#if defined(__CUDA_ARCH__)
+  return __byte_perm(low, high, 0x7632);
+#else
+  return low >> 16 | (high & 0xffff0000u);
+#endif
+}
+
+// Random numbers have 16 bits. Where all values are at most the largest bf16 in size, their sums
+// with them are finite, and one test serves a pack.
 template <class T, int V>
 __device__ inline void store_pack_stochastic(T* to, const float (&from)[V],
                                              const uint32_t (&random)[V], int64_t left,
                                              bool aligned) {
-  if (aligned && left >= V) {
-    constexpr int kStep = V < kPack<T> ? V : kPack<T>;
+  if constexpr (sizeof(T) == sizeof(float)) {
+    store_pack(to, from, left, aligned);
+  } else {
+    bool plain = aligned && left >= V;
 #pragma unroll
-    for (int i = 0; i < V; i += kStep) {
-      Words<T, kStep> words;
+    for (int i = 0; i < V; ++i) plain &= fabsf(from[i]) <= 0x1.fep127f;
+    if (plain) {
+      Raw<T, V> pairs;
 #pragma unroll
-      for (int j = 0; j < kStep; ++j) store_stochastic(words.v[j], from[i + j], random[i + j]);
-      *reinterpret_cast<Words<T, kStep>*>(to + i) = words;
+      for (int i = 0; i < V; i += 2) {
+        pairs.v[i / 2] =
+            upper_halves(bits_of(from[i]) + random[i], bits_of(from[i + 1]) + random[i + 1]);
+      }
+      *reinterpret_cast<Words<T, V>*>(to) = __builtin_bit_cast(Words<T, V>, pairs);
+      return;
     }
-    return;
-  }
 #pragma unroll
-  for (int i = 0; i < V; ++i) {
-    if (i < left) store_stochastic(to[i], from[i], random[i]);
+    for (int i = 0; i < V; ++i) {
+      if (i < left) store_stochastic(to[i], from[i], random[i]);
+    }
   }
 }
 
@@ -36,7 +52,7 @@ struct Steps {
   float* master[kAdamWTogether];
   const void* grad[kAdamWTogether];
   int64_t count[kAdamWTogether];
-  int64_t end[kAdamWTogether];                  // shares of a block up to and with this tensor
+  unsigned end[kAdamWTogether];                 // shares of a block up to and with this tensor
   const AdamWNumbers* numbers[kAdamWTogether];  // or the next three say them
   uint64_t key[kAdamWTogether];
   float decay[kAdamWTogether], step[kAdamWTogether];  // decay: with numbers a learning rate less
@@ -46,10 +62,11 @@ struct Steps {
   int tensors;
 };
 static_assert(sizeof(Steps) <= 4096 && kAdamWTogether <= 64);
-constexpr int kShare = 4 * kThreads;  // elements: a thread takes those of a Philox call
+constexpr int kStepThreads = 128;                     // of a block, so that registers are used up
+constexpr int kShare = kStepThreads / kWarp * kTile;  // elements: a warp takes a tile
 
 // The first tensor whose end is beyond `share`.
-__device__ inline int tensor_of(const Steps& a, int64_t share) {
+__device__ inline int tensor_of(const Steps& a, unsigned share) {
   int low = 0, high = a.tensors - 1;
   while (low < high) {
     const int middle = (low + high) / 2;
@@ -62,58 +79,97 @@ __device__ inline int tensor_of(const Steps& a, int64_t share) {
   return low;
 }
 
-template <class P, class G, class S>
-__global__ void adamw_steps(Steps a) {
-  if (held_back(a.guard)) return;
-  const float scale = a.grad_scale ? *a.grad_scale : 1.0f;
-  for (int64_t share = blockIdx.x; share < a.end[a.tensors - 1]; share += gridDim.x) {
-    const int i = tensor_of(a, share);
-    const int64_t first = share - (i > 0 ? a.end[i - 1] : 0);
-    const int64_t t = first * kThreads + threadIdx.x, at = t * 4, left = a.count[i] - at;
-    if (left <= 0) continue;
-    const bool aligned = a.aligned >> i & 1;
-    P* param = static_cast<P*>(a.param[i]) + at;
-    S* m_at = static_cast<S*>(a.m[i]) + at;
-    S* v_at = static_cast<S*>(a.v[i]) + at;
-    float* master = a.master[i] ? a.master[i] + at : nullptr;
-    float p[4], g[4], m[4], v[4];
-    if (master) {
-      load_pack(p, master, left, aligned);
-    } else {
-      load_pack(p, param, left, aligned);
-    }
-    load_pack(g, static_cast<const G*>(a.grad[i]) + at, left, aligned);
-    load_pack(m, m_at, left, aligned);
-    load_pack(v, v_at, left, aligned);
-    uint64_t key = a.key[i];
-    float decay = a.decay[i], step = a.step[i], root = a.root;
+// What a step needs of tensor i.
+struct StepNumbers {
+  uint64_t key;
+  float decay, step, root;
+  __device__ StepNumbers(const Steps& a, int i)
+      : key(a.key[i]), decay(a.decay[i]), step(a.step[i]), root(a.root) {
     if (const AdamWNumbers* now = a.numbers[i]) {
       key = now->key;
       decay *= now->lr;
       step = now->lr / now->bias1;
       root = 1 / sqrtf(now->bias2);
     }
-    const Random4 random = philox(key, static_cast<uint64_t>(t));
-    uint32_t p_bits[4], m_bits[4], v_bits[4];
+  }
+};
+
+// Neighbouring parts of tensor i's tile, the first of which begins at element `at`; kWhole: all are
+// there and aligned. `weights` are stepped, and copied to `rounded` if that is not null. All loads
+// come before what needs them.
+template <int kCount, bool kWhole, class G, class S, class W, class P>
+__device__ inline void adamw_parts(const Steps& a, int i, int64_t at, float scale, W* weights,
+                                   P* rounded) {
+  const auto left = [&](int k) { return kWhole ? kPart : a.count[i] - at - part_at(k); };
+  const bool aligned = kWhole || (a.aligned >> i & 1);
+  S* m_at = static_cast<S*>(a.m[i]) + at;
+  S* v_at = static_cast<S*>(a.v[i]) + at;
+  Raw<W, kPart> ws[kCount];
+  Raw<G, kPart> gs[kCount];
+  Raw<S, kPart> ms[kCount], vs[kCount];
+  const auto read = [&]<class T>(Raw<T, kPart>(&to)[kCount], const T* from) {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
+    for (int k = 0; k < kCount; ++k) {
+      to[k] = load_raw<kPart>(from + part_at(k), left(k), aligned);
+    }
+  };
+  read(ws, weights + at);
+  read(gs, static_cast<const G*>(a.grad[i]) + at);
+  read(ms, m_at);
+  read(vs, v_at);
+  const StepNumbers now(a, i);
+#pragma unroll
+  for (int k = 0; k < kCount; ++k) {
+    const int part = part_at(k);
+    const Random4 random = philox(now.key, static_cast<uint64_t>(at + part) / 4);
+    float p[kPart], g[kPart], m[kPart], v[kPart];
+    unpack(p, ws[k]);
+    unpack(g, gs[k]);
+    unpack(m, ms[k]);
+    unpack(v, vs[k]);
+    uint32_t p_bits[kPart], m_bits[kPart], v_bits[kPart];
+#pragma unroll
+    for (int j = 0; j < kPart; ++j) {
       const uint32_t w = random.v[j];
       p_bits[j] = w & 0xffffu;
       m_bits[j] = w >> 16;
       v_bits[j] = w * kThirdHalf >> 16;
       const float grad = g[j] * scale;
-      p[j] -= decay * p[j];
+      p[j] -= now.decay * p[j];
       m[j] += a.rest1 * (grad - m[j]);
       v[j] = a.beta2 * v[j] + a.rest2 * (grad * grad);
-      p[j] -= step * m[j] / (sqrtf(v[j]) * root + a.eps);
+      p[j] -= now.step * m[j] / (sqrtf(v[j]) * now.root + a.eps);
     }
-    store_pack_stochastic(m_at, m, m_bits, left, aligned);
-    store_pack_stochastic(v_at, v, v_bits, left, aligned);
-    if (master) {
-      store_pack(master, p, left, aligned);
-      store_pack(param, p, left, aligned);
+    store_pack_stochastic(m_at + part, m, m_bits, left(k), aligned);
+    store_pack_stochastic(v_at + part, v, v_bits, left(k), aligned);
+    store_pack_stochastic(weights + at + part, p, p_bits, left(k), aligned);
+    if (rounded) store_pack(rounded + at + part, p, left(k), aligned);
+  }
+}
+
+template <class P, class G, class S>
+__global__ void __launch_bounds__(kStepThreads) adamw_steps(Steps a) {
+  if (held_back(a.guard)) return;
+  const float scale = a.grad_scale ? *a.grad_scale : 1.0f;
+  for (unsigned share = blockIdx.x; share < a.end[a.tensors - 1]; share += gridDim.x) {
+    const int i = tensor_of(a, share);
+    const unsigned first = share - (i > 0 ? a.end[i - 1] : 0);
+    const int64_t at = int64_t{first} * kShare + threadIdx.x / kWarp * kTile;
+    const auto step = [&](auto* weights, P* rounded) {
+      if (a.count[i] - at >= kTile && (a.aligned >> i & 1)) {
+        adamw_parts<kParts, true, G, S>(a, i, at, scale, weights, rounded);
+        return;
+      }
+#pragma unroll 1
+      for (int64_t part = at; part < at + kTile && part < a.count[i]; part += kPartTile) {
+        adamw_parts<1, false, G, S>(a, i, part, scale, weights, rounded);
+      }
+    };
+    P* param = static_cast<P*>(a.param[i]);
+    if (a.master[i]) {
+      step(a.master[i], param);
     } else {
-      store_pack_stochastic(param, p, p_bits, left, aligned);
+      step(param, static_cast<P*>(nullptr));
     }
   }
 }
@@ -202,7 +258,7 @@ void add(Steps& s, const AdamW& a) {
   s.master[i] = a.master;
   s.grad[i] = a.grad;
   s.count[i] = a.count;
-  s.end[i] = (i > 0 ? s.end[i - 1] : 0) + (a.count + kShare - 1) / kShare;
+  s.end[i] = (i > 0 ? s.end[i - 1] : 0) + static_cast<unsigned>((a.count + kShare - 1) / kShare);
   s.key[i] = a.key;
   s.numbers[i] = a.numbers;
   s.decay[i] = a.numbers ? a.weight_decay : a.lr * a.weight_decay;
@@ -223,7 +279,7 @@ void adamw_all(const AdamWList& list, const Launch& launch) {
     if (!like) return;
     with_types(like->type, like->grad_type, [&]<class P, class G>() {
       with_type(like->state_type, [&]<class S>() {
-        start("adamw", launch, {blocks_for(steps.end[steps.tensors - 1]), kThreads},
+        start("adamw", launch, {blocks_for(steps.end[steps.tensors - 1]), kStepThreads},
               adamw_steps<P, G, S>, steps);
       });
     });

@@ -225,7 +225,7 @@ __device__ inline uint32_t extreme(BFloat16, uint32_t a, uint32_t b) {
 
 // The least of some values and the largest negated, two floats or two halves.
 template <class T>
-using Range = Memory<T, 2>;
+using Range = Raw<T, 2>;
 template <class T, int kWords>
 __device__ inline Range<T> range_of(const Words<uint32_t, kWords> (&packs)[kParts]) {
   uint32_t low = packs[0].v[0], high = low;
@@ -248,7 +248,7 @@ __device__ inline Range<T> range_of(const Words<uint32_t, kWords> (&packs)[kPart
 template <int kBits, Rounding kRounding, class T>
 __global__ void __launch_bounds__(kTileThreads, 10)
     quantize_tiles(Quantize a, int64_t groups, RoundKeys keys) {
-  using Pack = Memory<T, kPart>;
+  using Pack = Raw<T, kPart>;
   constexpr int kGroupLanes = kWarp / kMany, kBytes = kTile / 8 * kBits;
   constexpr int kCodeLanes = kBits < 4 ? kBytes / kPart : kWarp;  // that store codes
   const Type type = a.format.scale;
@@ -283,7 +283,7 @@ __global__ void __launch_bounds__(kTileThreads, 10)
       }
     }
     float ends[2];
-    unpack<T>(ends, range[0]);
+    unpack(ends, range[0]);
     const GroupScale scale = uniform_scale<kBits>(ends[0], -ends[1], type);
     const float inverse = inverse_of(scale.step);
     if (lane() % kGroupLanes == 0) {
@@ -301,7 +301,7 @@ __global__ void __launch_bounds__(kTileThreads, 10)
 #pragma unroll
       for (int p = 0; p < kParts; ++p) {
         float x[kPart];
-        unpack<T>(x, held[g][p]);
+        unpack(x, held[g][p]);
         words[p] = uniform_codes<kBits, kRounding>(x, offset, by, random[p]);
       }
       auto* to = reinterpret_cast<uint32_t*>(codes + g * kBytes);

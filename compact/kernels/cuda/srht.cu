@@ -13,40 +13,56 @@ namespace {
 
 __device__ inline int place(int i) { return i + (i >> 4); }
 
-__device__ inline float signed_by(uint32_t word, int64_t i, float x) {
-  return word >> (i & 31) & 1u ? -x : x;
+__device__ inline float signed_by(uint32_t word, int i, float x) {
+  return float_of(bits_of(x) ^ (word << (31 - i) & 0x80000000u));
 }
 
-// kStages butterfly stages of distances h, 2h, ... on the k elements from `offset` on.
-template <int kStages>
-__device__ inline void butterflies(float* row, int offset, int k, int h) {
+// kStages butterfly stages of distances h = 2^log, 2 h, ... on the k elements from `offset` on. The
+// first ones, of h = 1, take what change(v, i) makes of v, the elements from i on. Later ones have
+// an h that is a multiple of 16.
+template <int kStages, bool kFirst, class Change>
+__device__ inline void butterflies(float* row, int offset, int k, int log, Change change) {
   constexpr int kRadix = 1 << kStages;
   for (int t = threadIdx.x; t < k / kRadix; t += blockDim.x) {
-    const int base = offset + t / h * h * kRadix + t % h;
-    float v[kRadix];
+    const int base = offset + (t >> log << (log + kStages)) + (t & ((1 << log) - 1));
+    float* first = row + place(base);
+    const auto run = [&](auto at) {
+      float v[kRadix];
 #pragma unroll
-    for (int j = 0; j < kRadix; ++j) v[j] = row[place(base + j * h)];
+      for (int j = 0; j < kRadix; ++j) v[j] = first[at(j)];
+      if constexpr (kFirst) change(v, base);
 #pragma unroll
-    for (int d = 1; d < kRadix; d *= 2) {
+      for (int d = 1; d < kRadix; d *= 2) {
 #pragma unroll
-      for (int j = 0; j < kRadix; ++j) {
-        if ((j & d) == 0) {
-          const float a = v[j], b = v[j + d];
-          v[j] = a + b;
-          v[j + d] = a - b;
+        for (int j = 0; j < kRadix; ++j) {
+          if ((j & d) == 0) {
+            const float a = v[j], b = v[j + d];
+            v[j] = a + b;
+            v[j + d] = a - b;
+          }
         }
       }
-    }
 #pragma unroll
-    for (int j = 0; j < kRadix; ++j) row[place(base + j * h)] = v[j];
+      for (int j = 0; j < kRadix; ++j) first[at(j)] = v[j];
+    };
+    if constexpr (kFirst) {
+      const int beyond = base % 16;
+      if (beyond == 0) {
+        run([](int j) { return j; });
+      } else {
+        run([&](int j) { return j + ((beyond + j) >> 4); });
+      }
+    } else {
+      const int step = place(1 << log);
+      run([&](int j) { return j * step; });
+    }
   }
   __syncthreads();
 }
 
 constexpr int kRowThreads = 512;
-constexpr int kTurn =
-    31 * kWarp;              // elements whose signs a warp reads at a time, wherever they begin
-constexpr int kIndices = 6;  // of a thread, which it holds for all rows
+constexpr int kTogether = 2;  // packs of a row that a thread loads before it needs one
+constexpr int kIndices = 6;   // of a thread, which it holds for all rows
 
 // The coordinates that a thread takes out, or puts in.
 struct Indices {
@@ -73,42 +89,29 @@ struct Indices {
   }
 };
 
-// Unscaled Hadamard transform of row[offset, offset + k), k a power of two.
-__device__ inline void hadamard(float* row, int offset, int k) {
-  int h = 1;
-  for (; h * 16 <= k; h *= 16) butterflies<4>(row, offset, k, h);
-  switch (k / h) {
+// Unscaled Hadamard transform of what `change` makes of row[offset, offset + k), k a power of two.
+template <class Change>
+__device__ inline void hadamard(float* row, int offset, int k, Change change) {
+  int log = 0;
+  const auto stages = [&]<int kStages>() {
+    if (log == 0) {
+      butterflies<kStages, true>(row, offset, k, 0, change);
+    } else {
+      butterflies<kStages, false>(row, offset, k, log, change);
+    }
+  };
+  for (; 16 << log <= k; log += 4) stages.template operator()<4>();
+  switch (k >> log) {
     case 2:
-      butterflies<1>(row, offset, k, h);
+      stages.template operator()<1>();
       break;
     case 4:
-      butterflies<2>(row, offset, k, h);
+      stages.template operator()<2>();
       break;
     case 8:
-      butterflies<3>(row, offset, k, h);
+      stages.template operator()<3>();
       break;
   }
-}
-
-// row[offset + i] <- +- scale * row[offset + i], signs from bit `first` on. A warp reads 32 words
-// of them at a time.
-__device__ inline void flip(float* row, int offset, int k, const uint32_t* signs, int64_t first,
-                            float scale) {
-  const int lane = static_cast<int>(threadIdx.x % kWarp), shift = static_cast<int>(first % 32);
-  const int64_t last = (first + k - 1) / 32;
-  for (int base = static_cast<int>(threadIdx.x / kWarp) * kTurn; base < k;
-       base += static_cast<int>(blockDim.x / kWarp) * kTurn) {
-    const int64_t word = (first + base) / 32 + lane;
-    const uint32_t mine = word <= last ? signs[word] : 0;
-    for (int turn = 0; turn < kTurn / kWarp && base + turn * kWarp < k; ++turn) {
-      const int bit = turn * kWarp + lane, i = base + bit;
-      const uint32_t mask = __shfl_sync(0xffffffffu, mine, (bit + shift) / 32);
-      if (i >= k) continue;
-      float& x = row[place(offset + i)];
-      x = signed_by(mask, bit + shift, x * scale);
-    }
-  }
-  __syncthreads();
 }
 
 // Sizes and factors that both directions use beside the plan.
@@ -119,6 +122,31 @@ struct Shape {
   bool aligned;      // rows may be read (forward) or written (transpose) in packs
 };
 
+// What lies between the two transforms of rows that are no power of two long: elements below k come
+// from (forward) or go to (transpose) the first transform, and are scaled for it; those from `rest`
+// on take a second sign, of bit n on.
+struct Between {
+  const uint32_t* signs;
+  int n, k, rest;
+  float scale;
+  // Element i's sign is bit 31 of word << (31 - j), i = first + j, j < 16.
+  __device__ uint32_t word(int first) const {
+    const int bit = n + max(first - rest, 0), last = n + k - 1;
+    const uint32_t low = signs[min(bit, last) / 32], high = signs[min(bit + 16, last) / 32];
+    const uint32_t both = __funnelshift_r(low, high, bit % 32);
+    return first < rest ? both << min(rest - first, 31) : both;
+  }
+  template <int V>
+  __device__ void apply(float (&v)[V], int first, int below) const {
+    const uint32_t mask = word(first);
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      const int i = first + j;
+      v[j] = signed_by(mask, j, i >= rest && i < below ? v[j] * scale : v[j]);
+    }
+  }
+};
+
 template <class T>
 __global__ void __launch_bounds__(kRowThreads, 2) forward(Srht a, Shape s) {
   constexpr int V = kPack<T>;
@@ -127,28 +155,37 @@ __global__ void __launch_bounds__(kRowThreads, 2) forward(Srht a, Shape s) {
   const int rest = s.n - s.k;
   for (int64_t t = blockIdx.x; t < a.rows; t += gridDim.x) {
     const T* x = static_cast<const T*>(a.x) + t * a.x_stride;
-    for (int i = threadIdx.x * V; i < s.n; i += blockDim.x * V) {
-      float v[V];
-      load_pack(v, x + i, s.n - i, s.aligned);
-      const uint32_t word = a.plan.signs[i / 32];  // a pack does not cross words
+    const int stride = static_cast<int>(blockDim.x) * V;
+    for (int first = threadIdx.x * V; first < s.n; first += kTogether * stride) {
+      Raw<T, V> packs[kTogether];
+      uint32_t words[kTogether];
 #pragma unroll
-      for (int j = 0; j < V; ++j) {
-        if (i + j < s.n) row[place(i + j)] = signed_by(word, i + j, v[j]);
+      for (int k = 0; k < kTogether; ++k) {
+        const int i = first + k * stride;
+        if (i >= s.n) break;
+        packs[k] = load_raw<V>(x + i, s.n - i, s.aligned);
+        words[k] = a.plan.signs[i / 32] >> i % 32;  // a pack does not cross words
+      }
+#pragma unroll
+      for (int k = 0; k < kTogether; ++k) {
+        const int i = first + k * stride;
+        float v[V];
+        unpack(v, packs[k]);
+#pragma unroll
+        for (int j = 0; j < V; ++j) {
+          if (i + j < s.n) row[place(i + j)] = signed_by(words[k], j, v[j]);
+        }
       }
     }
     __syncthreads();
-    hadamard(row, 0, s.k);
+    hadamard(row, 0, s.k, [](auto&, int) {});
     if (rest > 0) {
-      for (int i = threadIdx.x; i < s.k; i += blockDim.x) row[place(i)] *= s.half_scale;
-      __syncthreads();
-      flip(row, rest, s.k, a.plan.signs, s.n, 1.0f);
-      hadamard(row, rest, s.k);
+      const Between between{a.plan.signs, s.n, s.k, rest, s.half_scale};
+      hadamard(row, rest, s.k, [&](auto& v, int i) { between.apply(v, i, s.k); });
     }
     T* z = static_cast<T*>(a.z) + t * a.plan.r;
-    indices.each(a.plan, [&](int j, int i) {
-      const float half = i >= rest ? s.half_scale : 1.0f;  // before `rest` it was applied above
-      store(z[j], row[place(i)] * half * s.out_scale);
-    });
+    indices.each(a.plan,
+                 [&](int j, int i) { store(z[j], row[place(i)] * s.half_scale * s.out_scale); });
     __syncthreads();
   }
 }
@@ -165,20 +202,22 @@ __global__ void __launch_bounds__(kRowThreads, 2) transpose(SrhtTranspose a, Sha
     __syncthreads();
     indices.each(a.plan, [&](int j, int i) { row[place(i)] = load(z[j]) * s.out_scale; });
     __syncthreads();
+    const Between between{a.plan.signs, s.n, s.k, rest, s.half_scale};
     if (rest > 0) {
-      hadamard(row, rest, s.k);
-      flip(row, rest, s.k, a.plan.signs, s.n, s.half_scale);
+      hadamard(row, rest, s.k, [](auto&, int) {});
+      hadamard(row, 0, s.k, [&](auto& v, int i) { between.apply(v, i, s.n); });
+    } else {
+      hadamard(row, 0, s.k, [](auto&, int) {});
     }
-    hadamard(row, 0, s.k);
     float* x = a.x + t * s.n;
     for (int i = threadIdx.x * V; i < s.n; i += blockDim.x * V) {
       float v[V];
-      const uint32_t word = a.plan.signs[i / 32];
+      uint32_t word = a.plan.signs[i / 32] >> i % 32;
+      if (i + V > s.k && rest > 0) word ^= between.word(i) & (i < s.k ? ~0u << (s.k - i) : ~0u);
 #pragma unroll
       for (int j = 0; j < V; ++j) {
         if (i + j >= s.n) break;
-        const float scaled = row[place(i + j)] * (i + j < s.k ? s.half_scale : 1.0f);
-        v[j] = signed_by(word, i + j, scaled);
+        v[j] = signed_by(word, j, row[place(i + j)] * s.half_scale);
       }
       store_pack(x + i, v, s.n - i, s.aligned);
     }
