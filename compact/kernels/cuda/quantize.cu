@@ -226,8 +226,9 @@ __device__ inline uint32_t extreme(BFloat16, uint32_t a, uint32_t b) {
 // The least of some values and the largest negated, two floats or two halves.
 template <class T>
 using Range = Raw<T, 2>;
-template <class T, int kWords>
-__device__ inline Range<T> range_of(const Words<uint32_t, kWords> (&packs)[kParts]) {
+template <class T>
+__device__ inline Range<T> range_of(const Raw<T, kPart> (&packs)[kParts]) {
+  constexpr int kWords = kPart / Raw<T, kPart>::kEach;
   uint32_t low = packs[0].v[0], high = low;
 #pragma unroll
   for (int i = 1; i < kParts * kWords; ++i) {
