@@ -154,6 +154,7 @@ inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t select) {
     bytes |= static_cast<uint32_t>(both >> 8 * (select >> 4 * i & 7) & 0xff) << 8 * i;
   }
   return bytes;
+}
 
 // The low half of high:low >> shift % 32.
 inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t shift) {
