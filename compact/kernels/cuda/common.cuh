@@ -106,7 +106,8 @@ __device__ inline void load_pack(float (&to)[V], const T* from, int64_t left, bo
   if (kWhole<T, V> && aligned && left >= V) {
 #pragma unroll
     for (int i = 0; i < V; i += kStep) {
-      unpack(to + i, *reinterpret_cast<const Raw<T, kStep>*>(from + i));
+      const auto words = *reinterpret_cast<const Raw<T, kStep>*>(from + i);
+      unpack(to + i, words);
     }
     return;
   }
