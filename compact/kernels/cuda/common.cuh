@@ -40,6 +40,15 @@ struct alignas(sizeof(T) * kCount) Words {
   T v[kCount];
 };
 
+// Blocks of a kernel that a multiprocessor is to hold; on sm_100 so many that ptxas spills nothing.
+constexpr int blocks_held(int elsewhere, int on_sm_100) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000 && __CUDA_ARCH__ < 1200
+  return on_sm_100;
+#else
+  return elsewhere;
+#endif
+}
+
 // V elements as they lie in memory: in words of 32 bits, since nvcc takes a pack of bf16 apart as
 // soon as it is loaded, and so waits for each load before the next one.
 template <class T, int V>

@@ -148,7 +148,7 @@ __device__ inline void adamw_parts(const Steps& a, int i, int64_t at, float scal
 }
 
 template <class P, class G, class S>
-__global__ void __launch_bounds__(kStepThreads) adamw_steps(Steps a) {
+__global__ void __launch_bounds__(kStepThreads, blocks_held(0, 4)) adamw_steps(Steps a) {
   if (held_back(a.guard)) return;
   const float scale = a.grad_scale ? *a.grad_scale : 1.0f;
   for (unsigned share = blockIdx.x; share < a.end[a.tensors - 1]; share += gridDim.x) {

@@ -247,7 +247,7 @@ __device__ inline Range<T> range_of(const Raw<T, kPart> (&packs)[kParts]) {
 // Groups of a tile with uniform levels and without gaps: a warp takes kMany of them at once, for
 // each of which some lanes make the scale.
 template <int kBits, Rounding kRounding, class T>
-__global__ void __launch_bounds__(kTileThreads, 10)
+__global__ void __launch_bounds__(kTileThreads, blocks_held(10, 8))
     quantize_tiles(Quantize a, int64_t groups, RoundKeys keys) {
   using Pack = Raw<T, kPart>;
   constexpr int kGroupLanes = kWarp / kMany, kBytes = kTile / 8 * kBits;
@@ -331,7 +331,8 @@ struct Planes {
   int bytes, shift, share;  // of a plane; 2^shift bytes; 2^share threads a word
 };
 template <int kBits, Levels kLevels, class T>
-__global__ void __launch_bounds__(kThreads) dequantize_words(Dequantize a, Planes planes) {
+__global__ void __launch_bounds__(kThreads, blocks_held(0, 4))
+    dequantize_words(Dequantize a, Planes planes) {
   constexpr int V = kPack<T>, kPlanes = 8 / kBits;
   const int64_t stride = int64_t{gridDim.x} * kThreads;
   for (int64_t t = int64_t{blockIdx.x} * kThreads + threadIdx.x; t < planes.threads; t += stride) {
