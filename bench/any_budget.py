@@ -169,6 +169,17 @@ def measure(name, a):
     return [*lines, "", f"Saved: {off.bytes / 2**20:.1f} MiB; gradients: {gradients / 2**20:.1f} MiB."]
 
 
+def about():
+    (rows, tokens), (count, pixels, _) = TOKENS, IMAGES
+    kind = "float32" if DEVICE == "cpu" else "bfloat16"
+    return [
+        f"A forward and a backward pass of {LAYERS} blocks of width {WIDTH} on {rows} × {tokens} tokens in {kind} (ResNet-50: {count} images of",
+        f"{pixels} × {pixels} in float32), plain, checkpointed and in `compact.saved_tensors(\"exact\", budget=...)`. Budgets are bytes, as parts of what",
+        "plain PyTorch saves; what cannot be kept is refused. Gradients of all rows are equal in bits. Peaks are bytes of tensors beyond the weights, with",
+        "all gradients.",
+    ]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--networks", nargs="*", default=list(NETWORKS), choices=list(NETWORKS))
@@ -185,7 +196,7 @@ def main():
         print("\n".join(lines), flush=True)
         page += lines
         if a.out:
-            write(a.out / f"any-budget-{slug_of(of['device'])}.md", "\n".join([*origin_lines("A byte budget for any network", of), *page, ""]))
+            write(a.out / f"any-budget-{slug_of(of['device'])}.md", "\n".join([*origin_lines("A byte budget for any network", of), "", *about(), *page, ""]))
 
 
 if __name__ == "__main__":
