@@ -20,7 +20,7 @@ import statistics
 import sys
 import time
 
-DEVICE = "cuda" if "cuda" in sys.argv else "cpu"
+DEVICE = "cuda" if {"cuda", "--device=cuda"} & set(sys.argv) else "cpu"
 os.environ["COMPACT_TEST_DEVICE"] = DEVICE  # on which the tests' networks are made
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "python/tests"))
 import _any_networks  # noqa: E402
@@ -101,8 +101,10 @@ def same_bits_twice(strictly):
     """On a GPU, where attention adds its gradients in any order unless it is told otherwise."""
     if DEVICE == "cuda":
         torch.use_deterministic_algorithms(True, warn_only=not strictly)
-    yield
-    torch.use_deterministic_algorithms(False)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def is_strict(model, loss_of):
@@ -113,7 +115,6 @@ def is_strict(model, loss_of):
     except RuntimeError as error:
         if "deterministic" not in str(error):
             raise
-        torch.use_deterministic_algorithms(False)
         return False
     return True
 

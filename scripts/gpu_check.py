@@ -16,6 +16,7 @@ import concurrent.futures
 import dataclasses
 import datetime
 import importlib.util
+import io
 import json
 import os
 import pathlib
@@ -30,10 +31,12 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
 import gpu_goals  # noqa: E402
+from gpu_data import make_data  # noqa: E402
 from measuring import OUT_OF_TIME, device_name, end_with_children, hash_of, write  # noqa: E402
 
 BIN, WORK, RESULTS = ROOT / "bin", ROOT / "work", ROOT / "results"
 SKIPPED = 77
+RUNNING = []  # processes of stages
 BESIDE = 6  # stages at a time, of those that measure no time
 # Of the package's tests: all that could be other on a GPU than on a CPU.
 TESTS = ("apply", "families", "inside", "loss", "masks", "optim", "optim_state", "projected", "rebuilt_cases", "rebuilt_networks", "release",
@@ -106,6 +109,7 @@ def ended(command, log, seconds):
     log.write(f"$ {' '.join(map(str, command))}\n".encode())
     log.flush()
     process = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    RUNNING.append(process)
     try:
         return process.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -139,7 +143,13 @@ def publish(a, state):
     others = [path.read_text() for path in sorted(RESULTS.glob("*.md")) if path.name != "goals.md"]
     write(a.out / "goals.md", "\n".join([page, *others]))
     with tarfile.open(a.out / "results.tar.xz.new", "w:xz") as archive:
-        archive.add(RESULTS, "results")
+        for path in sorted(RESULTS.iterdir()):
+            if path.suffix == ".new" or not path.is_file():
+                continue  # a stage is about to put it in the place of another
+            data = path.read_bytes()  # at once, since stages write
+            info = tarfile.TarInfo(f"results/{path.name}")
+            info.size, info.mtime = len(data), path.stat().st_mtime
+            archive.addfile(info, io.BytesIO(data))
     (a.out / "results.tar.xz.new").replace(a.out / "results.tar.xz")
 
 
@@ -207,8 +217,17 @@ def main():
             publish(a, ordered)
 
     ordered = sorted(wanted, key=lambda n: state.get(n, {}).get("tries", 0))
+    if not (WORK / "data/prompts.jsonl").exists():  # the last that is written; stages share them
+        make_data(WORK / "data")
     with concurrent.futures.ThreadPoolExecutor(BESIDE) as pool:
-        list(pool.map(attend, [n for n in ordered if not found[n].timed]))
+        try:
+            list(pool.map(attend, [n for n in ordered if not found[n].timed]))
+        except BaseException:  # SIGTERM, too
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in RUNNING:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGTERM)
+            raise
     for name in ordered:
         if found[name].timed:
             attend(name)
