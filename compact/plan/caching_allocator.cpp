@@ -20,6 +20,20 @@ int64_t whole_multiple(int64_t n, int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
+// The trace with a number of its own for each block that it allocates, in place of an address.
+MemoryTrace numbered(MemoryTrace trace) {
+  std::unordered_map<uintptr_t, uintptr_t> numbers;  // of what is allocated, by address
+  uintptr_t next = UINTPTR_MAX;                      // no address of memory
+  for (MemoryEvent& e : trace.events) {
+    if (e.kind == MemoryEventKind::kAllocate) {
+      e.address = numbers[e.address] = next--;
+    } else if (e.kind == MemoryEventKind::kFree) {
+      if (const auto number = numbers.extract(e.address)) e.address = number.mapped();
+    }
+  }
+  return trace;
+}
+
 int64_t segment_bytes(int64_t bytes) {
   if (bytes <= kSmall) return kSmallSegment;
   if (bytes < kLarge) return kLargeSegment;
@@ -107,7 +121,7 @@ void CachingAllocatorModel::replay(const MemoryTrace& trace) {
     if (e.kind == MemoryEventKind::kForwardBegin) backward = false;
     if (e.kind == MemoryEventKind::kForwardEnd) backward = true;
     if (e.kind == MemoryEventKind::kFree) free(e.address);
-    if (e.kind == MemoryEventKind::kAllocate && !at_.contains(e.address)) {
+    if (e.kind == MemoryEventKind::kAllocate && e.bytes > 0 && !at_.contains(e.address)) {
       allocate(e.address, e.bytes);
     }
     if (e.kind == MemoryEventKind::kProduct && backward && late_workspace_ > 0) {
@@ -117,7 +131,8 @@ void CachingAllocatorModel::replay(const MemoryTrace& trace) {
 }
 
 void CachingAllocatorModel::replay_steps(const MemoryTrace& step) {
-  for (int i = 0; i < 3; ++i) replay(step);
+  const MemoryTrace blocks = numbered(step);
+  for (int i = 0; i < 3; ++i) replay(blocks);
 }
 
 }  // namespace compact

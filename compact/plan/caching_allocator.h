@@ -16,8 +16,7 @@
 namespace compact {
 
 // The workspace that cuBLAS takes for every thread that makes products, on a GPU of a capability
-// (10
-// * major + minor). Where torch must be deterministic, as it is now, it is of one size on all GPUs.
+// (10 * major + minor). Where torch must be deterministic, as it is now, it is of one size on all GPUs.
 int64_t cublas_workspace_bytes(int capability);
 // The threads of a training step that make products: the one that calls, and autograd's.
 inline constexpr int kProductThreads = 2;
@@ -31,7 +30,8 @@ class CachingAllocatorModel {
   int64_t allocate_workspaces(int capability, bool late);
   // What the trace leaves there is not allocated again when it is replayed again.
   void replay(const MemoryTrace& trace);
-  // A step finds what the one before it left: the second may reserve more than the first.
+  // A step finds what the one before it left: the second may reserve more than the first. What the
+  // step allocates at an address that it has freed is another block.
   void replay_steps(const MemoryTrace& step);
   int64_t most_reserved() const { return most_; }
 

@@ -60,11 +60,11 @@ std::string policy_text(const std::string& given) { return policy_of(given).str(
 // How a policy has moments held; empty: it does not say.
 std::string moments_of(const std::string& policy) { return policy_of(policy).moment("").name; }
 
-// What the text of a policy lets saved tensors take: bytes, or a part of what is saved; 0: it does
-// not say.
 // 0: it is no number of bytes.
 int64_t bytes_of_text(const std::string& text) { return parse_bytes(text).value_or(0); }
 
+// What the text of a policy lets saved tensors take: bytes, or a part of what is saved; 0: it does
+// not say.
 std::tuple<int64_t, double> slot_budget(const std::string& policy) {
   const ByteBudget budget =
       budget_of(Policy::parse(policy, "policy").slot("", Role::kHeavy).first());
@@ -169,7 +169,8 @@ TORCH_LIBRARY(compact, m) {
       .def("gradient", &StepTrace::gradient)
       .def("stop", &StepTrace::stop)
       .def("peak", &StepTrace::peak)
-      .def("reserved", &StepTrace::reserved);
+      .def("reserved", &StepTrace::reserved)
+      .def("seconds", &StepTrace::seconds);
   m.class_<Projected>("Projected")
       .def("rank", &Projected::rank)
       .def("period", &Projected::period)

@@ -92,6 +92,7 @@ class Run {
   int64_t static_bytes_ = 0;   // weights and optimizer state
   std::string products_;       // how they are computed
   int64_t outside_bytes_ = 0;  // data sets
+  int64_t workspace_bytes_ = 0;  // of products, on a GPU
   std::optional<RunPlan> plan_;
   std::optional<BitChooser> bits_;
   std::optional<RunEvaluation> evaluation_;

@@ -29,11 +29,16 @@ std::string gpu_name(at::Device device) {
 }
 
 // cuBLAS's workspaces of both threads that make products. That of autograd's, taken by the first
-// product of a backward pass, would split a block that every later step needs as a whole.
-void make_workspaces(at::Device device) {
-  if (!device.is_cuda()) return;
-  const at::Tensor x = at::ones({8, 8}, device).requires_grad_();
-  torch::autograd::backward({at::mm(x, x).sum()}, {});
+// product of a backward pass, would split a block that every later step needs as a whole. Returns
+// their bytes.
+int64_t make_workspaces(at::Device device) {
+  if (!device.is_cuda()) return 0;
+  const int64_t before = live_bytes(device);
+  {
+    const at::Tensor x = at::ones({8, 8}, device).requires_grad_();
+    torch::autograd::backward({at::mm(x, x).sum()}, {});
+  }
+  return live_bytes(device) - before;
 }
 
 }  // namespace
@@ -49,7 +54,7 @@ void Run::prepare() {
              cat(s_.machine, ", ", s_.matmul_path, ", ", gpu_name(device_)));
   check_same_tensors(group_, *model_, *optimizer_);
   shard_weights(*model_, *optimizer_);
-  static_bytes_ = live_bytes(device_) - outside_bytes_;
+  static_bytes_ = live_bytes(device_) - outside_bytes_ - workspace_bytes_;
   if (!group_.leads()) return;
   output_.emplace(c_, task_, policy_, checkpoint.empty() ? -1 : s_.step, last(), console_);
 }
@@ -146,7 +151,7 @@ void Run::make_model() {
   outside_bytes_ = live_bytes(device_);
   plan_->enforce(outside_bytes_);
   if (c_.cuda_graph || hooks_.replayed_steps) graph_.emplace(device_);  // before what it runs
-  make_workspaces(device_);
+  workspace_bytes_ = make_workspaces(device_);
   model_ = make_network(c_, task_, policy_, device_, warnings_);
   optimizer_ =
       std::make_unique<Optimizer>(model_->trained(), optimizer_options(c_, policy_, shared_));

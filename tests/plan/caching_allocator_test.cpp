@@ -74,5 +74,15 @@ TEST(CachingAllocator, AWorkspaceThatComesLateSplitsABlock) {
   }
 }
 
+// What a step leaves at an address that it used before is not taken for the block before it.
+TEST(CachingAllocator, AddressesAreGivenOutAgain) {
+  using enum MemoryEventKind;
+  MemoryTrace step;
+  step.events = {{kAllocate, 10, 100 * kMiB}, {kFree, 10}, {kAllocate, 10, 30 * kMiB}};
+  CachingAllocatorModel a;
+  a.replay_steps(step);
+  EXPECT_EQ(a.most_reserved(), 200 * kMiB);  // the 30 stay in the first 100
+}
+
 }  // namespace
 }  // namespace compact

@@ -9,14 +9,6 @@
 namespace compact::kernels::cuda {
 namespace {
 
-__device__ inline uint32_t upper_halves(uint32_t low, uint32_t high) {
-#if defined(__CUDA_ARCH__)
-  return __byte_perm(low, high, 0x7632);
-#else
-  return low >> 16 | (high & 0xffff0000u);
-#endif
-}
-
 // Random numbers have 16 bits. Where all values are at most the largest bf16 in size, their sums
 // with them are finite, and one test serves a pack.
 template <class T, int V>
@@ -33,8 +25,8 @@ __device__ inline void store_pack_stochastic(T* to, const float (&from)[V],
       Raw<T, V> pairs;
 #pragma unroll
       for (int i = 0; i < V; i += 2) {
-        pairs.v[i / 2] =
-            upper_halves(bits_of(from[i]) + random[i], bits_of(from[i + 1]) + random[i + 1]);
+        pairs.v[i / 2] = __byte_perm(bits_of(from[i]) + random[i],
+                                     bits_of(from[i + 1]) + random[i + 1], 0x7632);
       }
       *reinterpret_cast<Words<T, V>*>(to) = __builtin_bit_cast(Words<T, V>, pairs);
       return;

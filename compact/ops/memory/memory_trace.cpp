@@ -28,6 +28,11 @@ uintptr_t number_of(const void* address) { return reinterpret_cast<uintptr_t>(ad
 
 bool traced(c10::DeviceType type) { return g_on.load(std::memory_order_relaxed) && type == g_type; }
 
+void stop_noting_products() {
+  if (g_products == at::INVALID_CALLBACK_HANDLE) return;
+  at::removeCallback(std::exchange(g_products, at::INVALID_CALLBACK_HANDLE));
+}
+
 void note_product(const at::RecordFunction& f, at::ObserverContext*) {
   constexpr std::string_view kProducts[] = {"aten::mm", "aten::addmm", "aten::bmm",
                                             "aten::baddbmm"};
@@ -39,6 +44,7 @@ void note_product(const at::RecordFunction& f, at::ObserverContext*) {
 
 void start_trace(c10::DeviceType type) {
   const std::lock_guard lock(g_mutex);
+  stop_noting_products();  // of a trace that an error ended
   g_trace = {};
   g_moment = -1;
   g_type = type;
@@ -51,9 +57,7 @@ void start_trace(c10::DeviceType type) {
 
 MemoryTrace stop_trace() {
   const std::lock_guard lock(g_mutex);
-  if (g_products != at::INVALID_CALLBACK_HANDLE) {
-    at::removeCallback(std::exchange(g_products, at::INVALID_CALLBACK_HANDLE));
-  }
+  stop_noting_products();
   g_on = false;
   g_moment = -1;
   return std::exchange(g_trace, {});

@@ -11,6 +11,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "compact/ops/scopes/unseen_impl.h"
+
 namespace compact {
 namespace {
 
@@ -158,15 +160,22 @@ std::unique_ptr<OpTape::Call> OpTape::begin(const OpRule& rule,
     c10::SmallVector<Geometry, 1> parts;
   };
   c10::SmallVector<Written, 2> writes;
-  const auto input = [&](const at::Tensor& t, size_t argument, int element) {
-    if (!t.defined()) return;
+  // Returns what the record has in its place.
+  const auto input = [&](const at::Tensor& t, size_t argument, int element) -> at::Tensor {
+    if (!t.defined()) return {};
     if (!is_plain(t)) {
       runs_again = false;
       // Conjugates and negatives are views of what they write.
-      if (!(rule.written[argument] && (t.is_conj() || t.is_neg()) && has_elements(t))) return;
+      if (!(rule.written[argument] && (t.is_conj() || t.is_neg()) && has_elements(t))) return {};
     }
     const bool ignored =
         statistics && (argument == rule.statistics->mean || argument == rule.statistics->mean + 1);
+    if (record && !record->heavy && t.numel() == 0 && !rule.written[argument]) {
+      // As a cache before its first tokens: it may be gone by then, and another one is the same.
+      const Unseen unseen;
+      call->inputs.push_back(t);
+      return at::empty_strided(t.sizes(), t.strides(), t.options());
+    }
     TapeNodePtr node = node_of(t);
     call->inputs.push_back(t);
     if (rule.written[argument] || ignored) {
@@ -176,7 +185,7 @@ std::unique_ptr<OpTape::Call> OpTape::begin(const OpRule& rule,
       write.parts.push_back(rule.resizes ? Geometry::flat(at::kByte, node->bytes)
                                          : Geometry::of(t));
     }
-    if (!record || ignored) return;
+    if (!record || ignored) return {};
     call->trained |= t.requires_grad();
     // An optimizer may update inside the backward pass what no gradient goes through any more.
     if (node->grad && !t.requires_grad()) runs_again = false;
@@ -184,6 +193,7 @@ std::unique_ptr<OpTape::Call> OpTape::begin(const OpRule& rule,
     record->traffic += t.numel() * static_cast<int64_t>(t.element_size());
     record->inputs.push_back(
         {argument, element, rule.written[argument], std::move(node), Geometry::of(t)});
+    return {};
   };
   for (size_t a = 0; a < arguments.size(); ++a) {
     const c10::IValue& v = arguments[a];
@@ -194,23 +204,22 @@ std::unique_ptr<OpTape::Call> OpTape::begin(const OpRule& rule,
       if (t.defined() && t.unsafeGetTensorImpl()->is_wrapped_number()) {
         kept = v;
       } else {
-        input(t, a, -1);
+        if (at::Tensor same = input(t, a, -1); same.defined()) kept = std::move(same);
       }
     } else if (v.isTensorList()) {
       c10::List<at::Tensor> blank;
       int element = 0;
       for (const at::Tensor& t : v.toTensorVector()) {
-        input(t, a, element++);
-        blank.push_back(at::Tensor());
+        blank.push_back(input(t, a, element++));
       }
       kept = std::move(blank);
     } else if (v.isOptionalTensorList()) {
       c10::List<std::optional<at::Tensor>> blank;
       int element = 0;
       for (const std::optional<at::Tensor>& t : v.toOptionalTensorVector()) {
-        if (t) input(*t, a, element);
+        at::Tensor same = t ? input(*t, a, element) : at::Tensor();
         ++element;
-        blank.push_back(std::nullopt);
+        blank.push_back(same.defined() ? std::optional(std::move(same)) : std::nullopt);
       }
       kept = std::move(blank);
     } else {
@@ -381,9 +390,9 @@ Rebuild::Row OpTape::row(size_t row) const {
   return row < rebuild_->rows().size() ? rebuild_->rows()[row] : Rebuild::Row{};
 }
 
-bool OpTape::keep_within(int64_t budget) {
+bool OpTape::keep_within(int64_t budget, bool joins) {
   const Rebuild::Lock lock(*rebuild_);
-  return rebuild_->keep_within(budget);
+  return rebuild_->keep_within(budget, joins);
 }
 
 int64_t OpTape::span() const {

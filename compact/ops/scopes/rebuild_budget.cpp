@@ -3,6 +3,7 @@
 // (Kirisame et al. 2021), but what is let go is limited by the bytes that are rebuilt at a time,
 // and nothing is let go in the backward pass.
 #include <algorithm>
+#include <limits>
 #include <unordered_set>
 #include <utility>
 
@@ -13,6 +14,7 @@ namespace {
 
 constexpr double kMostSpan = 0.8;  // of the budget
 constexpr int64_t kParts = 64;     // of the budget, one of which is freed at a time
+constexpr size_t kMostTogether = 400;  // nodes that are rebuilt of each other
 constexpr int64_t kPaths = 3;      // parts of the budget as long as which a path may be
 
 }  // namespace
@@ -28,7 +30,7 @@ void Rebuild::note_reach(TapeNode& n, const Record& record) const {
   }
   n.reach = n.bytes + (far ? far->reach : 0);
   n.products = (record.heavy ? 1 : 0) + (far ? far->products : 0);
-  if (near != far && far->reach - near->reach >= 2 * n.bytes && far->products > near->products) {
+  if (near != far && near->grad && far->reach - near->reach >= 2 * n.bytes && far->products != near->products) {
     n.sum = n.weak_from_this();
   }
 }
@@ -36,28 +38,37 @@ void Rebuild::note_reach(TapeNode& n, const Record& record) const {
 void Rebuild::cut(TapeNode& n) {
   const TapeNodePtr sum = n.sum.lock();
   if (!sum || budget_ <= 0 || n.reach <= budget_ / kPaths || sum->pinned) return;
-  const auto may_be = [](const TapeNode& m) {
-    return m.mode != TapeNode::Mode::kRecipe && m.is_there();
-  };
-  const bool smaller = sum->bytes < n.bytes && may_be(*sum);
-  if (!smaller && !may_be(n)) return;
-  TapeNode& held = smaller ? *sum : n;
-  held.pinned = true;
-  held.reach = 0;
+  if (sum->mode == TapeNode::Mode::kRecipe) return;
+  TapeNode& held = sum->bytes <= n.bytes && sum->is_there() ? *sum : n;
+  if (held.mode == TapeNode::Mode::kRecipe || !held.is_there()) return;
+  held.pinned = held.cuts = true;
+  if (&held != &n) {  // which goes on from there
+    n.reach -= held.reach;
+    n.depth -= held.depth;
+  }
+  held.reach = held.depth = 0;
 }
 
 // Bytes that live at a time while the node is rebuilt: what it is made of, what is made of it, and
-// what the same operations read beside these.
+// what the same operations read beside these. What one operation reads, and nobody else, lives
+// while this runs.
 int64_t Rebuild::span_of(TapeNode& n, const Choice& choice, int64_t enough) const {
   std::unordered_set<const TapeNode*> seen{&n};
   std::vector<std::pair<const TapeNode*, bool>> left{{&n, true}};
-  int64_t sum = n.bytes;
+  const auto stays = [](const TapeNode& m) {
+    if (m.handles > 0 || m.count > 0) return m.handles > 0 || m.count > 1;
+    return std::ranges::count_if(m.follow, [](const auto& weak) {
+             const TapeNodePtr f = weak.lock();
+             return f && f->record && (f->count == 0 || f->mode == TapeNode::Mode::kRecipe);
+           }) > 1;
+  };
+  int64_t sum = stays(n) ? n.bytes : 0;
   const auto visit = [&](const TapeNode& m, bool made_of_it) {
     const bool unneeded = m.count == 0 && !m.free && m.record &&
                           std::ranges::find(choice.held, &m) == choice.held.end();
     if (m.mode != TapeNode::Mode::kRecipe && !(unneeded && !made_of_it)) return;
     if (!seen.insert(&m).second) return;
-    sum += m.bytes;
+    if (stays(m)) sum += m.bytes;
     left.emplace_back(&m, made_of_it);
   };
   while (!left.empty() && sum <= enough) {
@@ -78,7 +89,25 @@ int64_t Rebuild::span_of(TapeNode& n, const Choice& choice, int64_t enough) cons
       }
     }
   }
-  return sum;
+  if (sum > enough) return sum;
+  if (seen.size() > kMostTogether) return std::numeric_limits<int64_t>::max();
+  // Beside what stays: the most that lives while one of them is made.
+  std::unordered_map<const TapeNode*, int64_t> known;
+  const auto passing = [&](const auto& self, const TapeNode& m) -> int64_t {
+    const auto [at, is_new] = known.try_emplace(&m, 0);
+    if (!is_new) return at->second;
+    int64_t inputs = 0, most = 0;
+    for (const Record::Input& input : m.record->inputs) {
+      if (!seen.contains(input.node.get()) || stays(*input.node)) continue;
+      most = std::max(most, inputs + self(self, *input.node));
+      inputs += input.node->bytes;
+    }
+    most = std::max(most, inputs + (stays(m) ? 0 : m.bytes));
+    return known[&m] = most;
+  };
+  int64_t most = 0;
+  for (const TapeNode* const m : seen) most = std::max(most, passing(passing, *m));
+  return sum + most;
 }
 
 bool Rebuild::spans_much(TapeNode& n, const Choice& choice) const {
@@ -88,7 +117,8 @@ bool Rebuild::spans_much(TapeNode& n, const Choice& choice) const {
 }
 
 std::optional<Rebuild::Offer> Rebuild::offer(const TapeNodePtr& n) {
-  if (!n || n->count == 0 || n->mode != TapeNode::Mode::kHeld || !n->record || n->pinned ||
+  if (!n || n->count == 0 || n->mode != TapeNode::Mode::kHeld || !n->record ||
+      (n->pinned && !(n->cuts && joins_)) ||
       n->bytes <= options_.least || (n->memory && n->memory.use_count() > 1)) {
     return std::nullopt;
   }
@@ -121,7 +151,7 @@ std::vector<Rebuild::Offer> Rebuild::offers() {
   return all;
 }
 
-bool Rebuild::keep_within(int64_t budget) {
+bool Rebuild::keep_within(int64_t budget, bool joins) {
   budget_ = budget;
   const auto over = [&] { return live_->bytes() - freeing_ + span_ - budget; };
   if (closed_ || over() <= 0) return true;
@@ -133,7 +163,10 @@ bool Rebuild::keep_within(int64_t budget) {
     const std::vector<Offer> found = offers();
     if (found.empty()) {
       const auto most = static_cast<int64_t>(kMostSpan * static_cast<double>(budget));
-      if (most_span_ >= most) break;
+      if (most_span_ >= most) {
+        if (!joins || std::exchange(joins_, true)) break;
+        most_span_ = std::max(span_, budget / 16);
+      }
       most_span_ = std::min(most_span_ + most_span_ / 4 + 1, most);
       continue;
     }
@@ -144,6 +177,7 @@ bool Rebuild::keep_within(int64_t budget) {
       const std::optional<Offer> now = offer(one.node);
       if (!now) continue;
       span_ = std::max(span_, now->span);
+      one.node->pinned &= !one.node->cuts;
       let_go(*one.node);
     }
   }

@@ -50,13 +50,14 @@ void SavedTensorStore::keep_budget(bool begins) {
   // What an operation saves may follow from what is known once it has ended.
   const bool ended = std::exchange(saved_in_, tape_->calls()) != tape_->calls();
   int64_t budget = budget_now();
-  bool kept = tape_->keep_within(budget);
+  const bool joins = budget_.bytes > 0;  // which a part that is not known yet would make too many
+  bool kept = tape_->keep_within(budget, joins);
   if (!begins || !ended) return;
   while (!kept && budget_.part > 0) {
     budget += budget / 4 + 1;
     // In the first pass it is not known yet of how many bytes it is a part.
     if (saved_before_ > 0) approached_ = budget;
-    kept = tape_->keep_within(budget);
+    kept = tape_->keep_within(budget, joins);
   }
   if (kept || budget_.part > 0) return;
   fail("[saved tensors] a budget of ", budget_.bytes, " bytes cannot be kept: ", all_live_->bytes(),

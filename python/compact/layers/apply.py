@@ -57,7 +57,7 @@ def _others(model: nn.Module, known: set[nn.Module]) -> tuple[list[tuple[str, nn
     return layers, rest
 
 
-_PLAN_SETTINGS = ("padded", "allow", "optimizer", "clip", "device", "gpu", "autocast")  # arguments of plan() that a budget may have
+_PLAN_SETTINGS = ("padded", "allow", "optimizer", "clip", "device", "gpu", "autocast", "loss")  # arguments of plan() that a budget may have
 
 
 def _asked_for(policy: Any, budget: Any, batch: Any, chunked_loss: bool, settings: dict) -> str | os.PathLike | None:
@@ -103,7 +103,7 @@ def apply(
     policy: a preset's name ("exact", which is the default, "recompute", "gact-l1", ...;
     compact.presets()), the path of a policy's file, its text, or a plan for a budget. With a `budget` and
     a `batch` it is "auto": what plan() chooses for them and the same `settings` (padded, allow, optimizer,
-    clip, device, gpu, autocast).
+    clip, device, gpu, autocast, loss).
 
     Optimizers are to be made after apply(). A policy with `grad` lines, as "compact", projects
     gradients: weights that it names are frozen, and parameters `carrier` beside them take their
@@ -121,8 +121,8 @@ def apply(
     report() counts and names that.
 
     Where no layer can be served and none has adapters, the whole forward pass runs in a scope of
-    saved_tensors(policy, model): "exact" rebuilds what cheap operations made, and with the line
-    `slot role:heavy = recompute:budget=40%` whatever a budget asks for; the GACT levels hold codes.
+    saved_tensors(policy, model): "exact" rebuilds what cheap operations made, with a budget of a step or the line
+    `slot role:heavy = recompute:budget=40%` products and the like, too; the GACT levels hold codes.
 
     Throws ValueError on a policy that is malformed, names slots that the layers have not, or asks for what
     the package does not do there, and where the model has a policy;
@@ -141,16 +141,13 @@ def apply(
     if not found:
         classes = ", ".join(sorted({type(module).__name__ for _, module in _others(model, set())[0]})) or "no list of layers"
         reason = f"no layer of {type(model).__name__} is known (it has {classes}); known: {_known_layers()}"
-        if policy is None:
-            raise ValueError(
-                f"compact.apply: budgets of a step are for layers that are known, and {reason}. compact.saved_tensors(budget=) keeps what a network "
-                "saves within bytes, and so does the line `slot role:heavy = recompute:budget=40%` of a policy"
-            )
-        return _apply_to_network(model, policy, text, reason)
-    check_version()
+    else:
+        check_version()
     if policy is None:
         policy = plan(model, batch, policies=(), budget=budget, **settings).policy
         text = policy_text(policy)
+    if not found:
+        return _apply_to_network(model, policy, text, reason, planned)
     notes = Notes()
     states: list[tuple[nn.Module, LayerState | str]] = []
     for number, (_, module, family, problem) in enumerate(found):
@@ -160,7 +157,7 @@ def apply(
     if not served:
         reason = "no layer of it can be served: " + each_problem((name, state) for (name, *_), (_, state) in zip(found, states))
         if not any(plain(m) is not m for m in model.modules()):  # which may be removed later
-            return _apply_to_network(model, policy, text, reason)
+            return _apply_to_network(model, policy, text, reason, planned)
         notes.say(f"{reason}; all keep their own forward")
     slots = [slot for state in served for slot in state.block.slots()]
     slots.append(("loss.logits", "logits"))
@@ -193,10 +190,14 @@ def apply(
         if own is None:
             module.lm_head.__dict__[STATE] = True
             _replace_forward(module.lm_head, loss.head_forward)
-    for module in (model, *layers, *whole):  # an optimizer may be given a part of the model
+    return _with_policy(model, [model, *layers, *whole], policy, text, planned)  # an optimizer may be given a part of the model
+
+
+def _with_policy(model: Model, modules: Iterable[nn.Module], policy: str | os.PathLike, text: str, planned: bool) -> Model:
+    for module in modules:
         module.__dict__["_compact_policy"] = ("auto" if planned else _name_of(policy), text)
     if moments := moments_of(model):
-        notes.say(f"this policy counts on moments in {moments}, which compact.optim has for a model; for parameters say moments={moments!r}")
+        Notes().say(f"this policy counts on moments in {moments}, which compact.optim has for a model; for parameters say moments={moments!r}")
     return model
 
 
@@ -212,7 +213,7 @@ def _known_layers() -> str:
     return ", ".join(sorted(family.layer.rsplit(".", 1)[1] for family in FAMILIES))
 
 
-def _apply_to_network(model: Model, policy: str | os.PathLike, text: str, reason: str) -> Model:
+def _apply_to_network(model: Model, policy: str | os.PathLike, text: str, reason: str, planned: bool) -> Model:
     """Lets the whole model's forward pass run in a scope of saved_tensors()."""
     if "forward" in model.__dict__:
         raise ValueError(f"compact.apply: {reason}; and its own forward was replaced")
@@ -224,8 +225,7 @@ def _apply_to_network(model: Model, policy: str | os.PathLike, text: str, reason
         raise ValueError(f"compact.apply: {reason}. In a network as a whole: {error}") from None
     model.__dict__[STATE] = state
     _replace_forward(model, _run_network)
-    model.__dict__["_compact_policy"] = (_name_of(policy), text)
-    return model
+    return _with_policy(model, [model], policy, text, planned)
 
 
 def _run_network(module: nn.Module, *args: Any, **kwargs: Any) -> Any:

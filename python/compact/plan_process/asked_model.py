@@ -2,6 +2,7 @@
 """The model that is planned, on the meta device, and what it is called with."""
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -32,6 +33,27 @@ def model_of(asked: dict) -> nn.Module:
             return cls(config)
         finally:
             torch.set_default_dtype(before)
+
+
+def loss_of(asked: dict) -> Callable[[Any], torch.Tensor]:
+    """What gives the loss of what the model returns."""
+    if asked["loss"] is not None:
+        return sent.receive(asked["loss"])
+
+    def own(output: Any) -> torch.Tensor:
+        if isinstance(output, torch.Tensor):
+            found = output
+        elif isinstance(output, (tuple, list)):
+            found = next((t for t in output if isinstance(t, torch.Tensor) and t.numel() == 1 and t.requires_grad), None)
+        else:
+            found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+        if found is None:
+            raise ValueError("compact.plan: the model gives no loss: `batch` must hold its labels, or loss= be a function of what it returns")
+        if found.numel() != 1:
+            raise ValueError(f"compact.plan: the model gives a tensor of shape {tuple(found.shape)}, no loss: loss= must be a function of it")
+        return found
+
+    return own
 
 
 def _class_of(config: Any) -> type[nn.Module]:

@@ -24,7 +24,8 @@ from ..planning import known_values
 from ..planning.client import OF_SCRIPT
 from ..projected_weights.carriers import Carrier, projection_problems
 from . import attention, autocast, operations
-from .asked_model import inputs_of, model_of
+from .asked_model import inputs_of, loss_of, model_of
+from .network_search import NetworkSearch
 
 _kept = []  # registrations live as long as this process
 
@@ -36,6 +37,7 @@ class _Step:
         built = classes.StepTrace(0, False, False)
         self.model = model_of(asked).train()
         self.given = inputs_of(asked, self.model)
+        self.loss = loss_of(asked)
         self.clip, self.autocast = asked["clip"], asked["autocast"]
         built.stop()
         self._built, self._asked, self._bare = built, asked["optimizer"], ops.planned_bytes()
@@ -113,11 +115,18 @@ class _Step:
         if segments:
             self._keep_full()
         trace = self.run(operations, segments)
-        if segments and (network := _network_of(self.model)):
-            raise ValueError(f"compact.plan: budgets of a step are for layers that are known, and {network.reason}")
         if segments and (reason := _why_none(self.model)):
             raise ValueError(f"compact.plan: every layer keeps its own forward, so that there is nothing to choose: {reason}")
-        return trace, trace.reserved(self._earlier)
+        return trace, self.reserved(trace)
+
+    def reserved(self, trace: Any) -> int:
+        """What a step takes, after those before it."""
+        return trace.reserved(self._earlier)
+
+    def stored(self) -> int:
+        """Bytes of what the last pass saved, and of what is rebuilt of it at a time, where the network is held as a whole."""
+        saved = _network_of(self.model).saved
+        return saved.stored + saved.span
 
     def _keep_full(self) -> None:
         """Says to the blocks which gradients apply() would refuse to project."""
@@ -135,15 +144,17 @@ class _Step:
     def row(self, name: str) -> dict:
         """What a step takes as the model is now."""
         network = _network_of(self.model)
-        if network and ops.slot_budget(network.text)[1]:
-            self.run()  # of how many bytes the budget is a part, the first pass tells
         trace = self.run()
+        if network and any(ops.slot_budget(network.text)):  # the first pass does not know yet how much it saves
+            first, trace = trace, self.run()
+            if not ops.slot_budget(network.text)[1]:  # of a part the first pass is an estimate
+                trace = max(first, trace, key=self.reserved)
         peak, gradients, saved, workspace, moment = trace.peak()
         states = self._state_bytes()
         return {
             "policy": name,
             "peak": peak,
-            "reserved": trace.reserved(self._earlier),
+            "reserved": self.reserved(trace),
             "weights": sum({storage_id(s): s.nbytes() for s in (p.untyped_storage() for p in self.model.parameters())}.values()),
             "optimizer": states,
             "gradients": gradients,
@@ -171,9 +182,7 @@ class _Step:
         try:
             trace.moment("forward")
             with known_values.KnownValues(), autocast.autocast(self.autocast):
-                loss = self.model(**self.given).loss
-            if loss is None:
-                raise ValueError("compact.plan: the model gives no loss: `batch` must hold its labels")
+                loss = self.loss(self.model(**self.given))
             trace.moment("backward")
             loss.backward()
             for p in self.parameters:
@@ -237,6 +246,24 @@ def _search(step: _Step, asked: dict) -> Any:
     return classes.PolicySearch(asked["allow"], step.moments(), half, asked["tf32"], asked["speeds"])
 
 
+def _chosen_for_layers(step: _Step, asked: dict, budget: int) -> dict:
+    search = _search(step, asked)
+    found = search.find(budget)
+    reply = {"speeds": search.speeds()}
+    if found is None:
+        return reply | {"auto": None, "least": search.least_peak(), "ours": step.is_ours(), "projects": step.is_ours()}
+    return reply | {"auto": dict(zip(("text", "seconds", "added_seconds", "error", "lossless"), found))}
+
+
+def _chosen_for_network(step: _Step, asked: dict, budget: int) -> dict:
+    search = NetworkSearch(step, asked["allow"], asked["tf32"])
+    found = search.find(budget)
+    if found is None:
+        return {"whole": True, "auto": None, "least": search.least(), "ours": step.is_ours(), "projects": False}
+    figures = {"seconds": found.seconds, "added_seconds": search.added_seconds(found), "error": 0.0 if found.exact else None, "lossless": found.lossless}
+    return {"whole": True, "auto": figures | {"text": found.text}}
+
+
 def answer(asked: dict) -> dict:
     torch.set_num_threads(asked["threads"])
     torch.use_deterministic_algorithms(asked["deterministic"], warn_only=True)
@@ -279,14 +306,14 @@ def answer(asked: dict) -> dict:
         budget *= plain
     if budget is not None:
         reply["budget"] = budget = int(min(budget, 2**63 - 1))
-        search = _search(step, asked)
-        reply["speeds"] = search.speeds()
-        found = search.find(budget)
-        if found is None:
-            return reply | {"auto": None, "least": search.least_peak(), "ours": step.is_ours()}
-        policy, *figures = found
-        step.treat(policy)
-        reply["auto"] = step.row("auto") | dict(zip(("seconds", "added_seconds", "error", "lossless"), figures), text=policy)
+        step.treat("exact")
+        if _network_of(step.model):
+            reply |= _chosen_for_network(step, asked, budget)
+        else:
+            reply |= _chosen_for_layers(step, asked, budget)
+        if reply["auto"] is not None:
+            step.treat(reply["auto"]["text"])
+            reply["auto"] = step.row("auto") | reply["auto"]
     return reply
 
 

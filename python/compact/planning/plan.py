@@ -4,7 +4,7 @@ step runs on tensors that take no memory."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -89,6 +89,7 @@ def plan(
     gpu: str | None = None,
     dtype: torch.dtype | None = None,
     autocast: torch.dtype | None = None,
+    loss: Callable[[Any], torch.Tensor] | None = None,
 ) -> Plan:
     """What a training step of `model` takes under each of `policies`, to the byte, before it runs.
 
@@ -107,7 +108,12 @@ def plan(
     number of a GPU, the model's own unless given; no GPU needs to be here. gpu: the one that a plan for "cuda" is for, as
     "4090" or "h100" (`compact list gpus` shows all); else the one that is here, or an H100. dtype: of the weights, where a folder or a configuration is given.
     autocast: the type that the forward pass is cast to, as Trainer's bf16=True does to
-    torch.bfloat16; None: there is none.
+    torch.bfloat16; None: there is none. loss: a function of a module that gives the loss of what the model returns, as
+    functools.partial(torch.nn.functional.cross_entropy, target=labels); None: what it returns has a `loss`, is a
+    tuple with one, or is one.
+
+    A network of which no layer is known is held as a whole: the policy for a budget is then "off", "exact", this with
+    a line that says how many bytes what is saved may take, or, where allowed, a GACT preset.
 
     The step runs in a process of its own, on the meta device, with one micro-batch. That process is
     forked from one that the first plan starts, which takes some seconds for imports, and which ends
@@ -150,6 +156,7 @@ def plan(
             **_sent_model(model, dtype),
             "batch": _sent_batch(batch, length),
             "padded": padded,
+            "loss": None if loss is None else send(loss, "loss", "It must be a function that another process can import, no lambda"),
             "policies": names,
             "must": must,
             "budget": wanted,
@@ -171,7 +178,7 @@ def plan(
         raise torch.OutOfMemoryError(
             f"compact.plan: a budget of {reply['budget']:,} bytes ({budget!r}) cannot be met: the least that a "
             f"step of this model takes with allow={allow!r} is {reply['least']:,} bytes. It takes less with "
-            + ('allow="quantize", ' if "quantize" not in allow else 'allow="quantize,project", ' if reply["ours"] and "project" not in allow else "")
+            + ('allow="quantize", ' if "quantize" not in allow else 'allow="quantize,project", ' if reply["projects"] and "project" not in allow else "")
             + "fewer samples or tokens"
             + ("" if reply["ours"] else ", and moments in fewer bits (optimizer=(compact.optim.AdamW, {'moments': 'f8'}))")
         )

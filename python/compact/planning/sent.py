@@ -56,14 +56,15 @@ class _Unpickler(pickle.Unpickler):
         return self._made[number]
 
 
-def send(obj: Any) -> bytes:
+def send(
+    obj: Any, what: str = "the model", instead: str = "The folder or the configuration of a model of transformers can be given instead"
+) -> bytes:
     """Throws ValueError where something in it cannot be sent, and says what."""
     file = io.BytesIO()
     try:
         _Pickler(file).dump(obj)
     except (pickle.PicklingError, AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"compact.plan: the model cannot be sent to the process that plans: {error}. "
-                         "The folder or the configuration of a model of transformers can be given instead") from error  # fmt: skip
+        raise ValueError(f"compact.plan: {what} cannot be sent to the process that plans: {error}. {instead}") from error
     return file.getvalue()
 
 
