@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """apply() where no layer of a network is known: the whole forward pass in a scope of saved tensors."""
 import copy
+import functools
 import gc
 import pickle
+import re
 import threading
 import weakref
 
@@ -160,7 +162,7 @@ def test_refusals(policy, error):
     with pytest.raises(ValueError, match=error):
         compact.apply(model, policy)
     assert "forward" not in model.__dict__
-    with pytest.raises(ValueError, match="budgets of a step are for layers that are known, and no layer of Mixed is known .it has no list of layers.; known: .*Llama"):
+    with pytest.raises(ValueError, match="what labels a Mixed takes is not known: give `batch` as a dictionary"):
         compact.apply(model, budget="1GiB", batch=2)
     with pytest.raises(ValueError, match="has no forward pass"):
         compact.apply(nn.ModuleList([model]))
@@ -173,13 +175,17 @@ def test_plans_say_why_no_layer_is_served():
     model, given = t5()
     with pytest.raises(ValueError, match="no layer of T5ForConditionalGeneration is known .it has T5Block.; known: .*blocks are rebuilt of layers"):
         compact.plan(model, given, policies="recompute")
-    with pytest.raises(ValueError, match="no layer of T5ForConditionalGeneration is known"):
-        compact.plan(model, given, policies="plain", budget="80%")
     model = make("llama")
     for number, layer in enumerate(model.model.layers):
         layer.mlp.act_fn = nn.Tanh() if number else nn.GELU()
-    with pytest.raises(ValueError, match="no layer of it can be served: model.layers.0: .*; model.layers.1: "):
-        compact.apply(model, budget="80%", batch=(2, 16))
+    with pytest.raises(ValueError, match="no layer of it can be served: model.layers.0: .*; model.layers.1: .*blocks are rebuilt of layers"):
+        compact.plan(model, (2, 16), policies="recompute")
+    compact.apply(model, budget="1GiB", batch=(2, 16))
+    assert "the whole network" in str(compact.report(model))
+
+
+def opt(vocab_size=512, **settings):
+    return transformers.OPTForCausalLM(transformers.OPTConfig(vocab_size=vocab_size, max_position_embeddings=64, **settings)).train()
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
@@ -188,8 +194,8 @@ def test_plans_of_networks_as_a_whole(dropout):
     torch.manual_seed(0)
     ids = torch.randint(10, 500, (2, 64))
     given = {"input_ids": ids, "labels": ids}
-    settings = {"hidden_size": 64, "ffn_dim": 256, "num_hidden_layers": 3, "num_attention_heads": 4, "word_embed_proj_dim": 64, "use_cache": False}
-    model = transformers.OPTForCausalLM(transformers.OPTConfig(vocab_size=512, max_position_embeddings=64, dropout=dropout, **settings)).train()
+    settings = {"hidden_size": 64, "ffn_dim": 256, "num_hidden_layers": 3, "num_attention_heads": 4, "word_embed_proj_dim": 64}
+    model = opt(dropout=dropout, use_cache=False, **settings)
     policies = ["exact", "gact-l1", compact.policy_text("exact") + "slot role:heavy = recompute:budget=70%\n"]
     plan = compact.plan(model, given, policies=["plain", *policies, policies[-1]], clip=False)
     again = plan["rows"].pop()
@@ -216,6 +222,99 @@ def test_plans_of_networks_as_a_whole(dropout):
         else:  # where the forward pass is highest, without a mask's numbers, which a plan knows
             assert 0 <= found - (peak - base) <= (16 if "heavy" in policy else 0)
         compact.remove(model)
+
+
+def measured_step(model, given, loss_of, optimizer=torch.optim.AdamW):
+    """What a step takes beside the model, its gradients and moments included, the second and the third."""
+    made = optimizer(model.parameters(), fused=True)
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    made.step()  # its moments
+    made.zero_grad()
+    peaks = []
+    for _ in range(2):
+        gc.collect()
+        with compact.Meter() as meter:
+            loss_of(model(**given)).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            made.step()
+            made.zero_grad()
+        peaks.append(meter.peak)
+    return max(peaks)
+
+
+def mean_square(output):
+    return output.square().mean()
+
+
+def networks_under_budgets():
+    torch.manual_seed(0)
+    ids = torch.randint(10, 60, (16, 64))
+    deep = opt(64, hidden_size=32, ffn_dim=64, num_hidden_layers=6, num_attention_heads=2, word_embed_proj_dim=32, dropout=0.0)
+    own, x, condition = Mixed(), torch.randn(8, 8, 512), torch.randn(8, 4)
+    return {
+        "OPT": (deep, {"input_ids": ids, "labels": ids}, None),  # with a cache, which training does not need
+        "T5": (*t5(), None),
+        "own": (own, {"x": x, "condition": condition}, mean_square),
+    }
+
+
+@pytest.mark.parametrize("name", ["OPT", "T5", "own"])
+def test_budgets_of_steps_of_networks_as_a_whole(name):
+    model, given, loss = networks_under_budgets()[name]
+    loss_of = loss or (lambda output: output.loss)
+    plain = compact.plan(model, given, policies="plain", loss=loss)["rows"][0]["peak"]
+    beside = plain - measured_step(model, given, loss_of)  # weights and moments
+    with pytest.raises(torch.OutOfMemoryError, match="the least that a step of this model takes with allow='lossless' is ([0-9,]+) bytes") as error:
+        compact.apply(model, budget="100kB", batch=given, loss=loss)
+    assert not hasattr(model, "_compact_policy") and "allow=\"quantize\"" in str(error.value)
+    least = int(re.search("lossless' is ([0-9,]+) bytes", str(error.value))[1].replace(",", ""))
+    assert least <= {"OPT": 0.55, "T5": 0.9, "own": 1}[name] * plain
+    wanted = None
+    seconds = []
+    parts = 8 if name == "OPT" else 3
+    for part in range(parts + 1):
+        budget = least + part * (plain - least) // parts
+        plan = compact.plan(model, given, policies=(), budget=budget, loss=loss)
+        row = plan["rows"][-1]
+        assert row["peak"] <= budget and row["lossless"] and row["error"] == 0
+        seconds.append(row["added_seconds"])
+        alike = copy.deepcopy(model)
+        compact.apply(alike, plan)
+        assert beside + measured_step(alike, given, loss_of) <= budget
+        compact.remove(alike)
+        alike.load_state_dict(model.state_dict())
+        compact.apply(alike, plan)
+        torch.manual_seed(3)
+        loss_of(alike(**given)).backward()
+        gradients = [p.grad for p in alike.parameters()]
+        wanted = wanted or gradients
+        assert same(gradients, wanted)
+    assert plan.policy == "off" and seconds[-1] == 0
+    assert compact.report(compact.apply(model, budget=plain, batch=given, loss=loss)).policy == compact.policy_text("off")
+
+
+def test_what_a_network_as_a_whole_may_lose():
+    model, given, _ = networks_under_budgets()["OPT"]
+    ours = (compact.optim.AdamW, {"lr": 1e-3})
+    found = []
+    for part in ("75%", "50%", "45%"):
+        plan = compact.plan(model, given, policies=("plain",), budget=part, allow="quantize", optimizer=ours)
+        row = plan["rows"][-1]
+        assert row["peak"] <= plan["budget"] and (row["error"] is None) == ("quantize" in plan.policy)
+        found.append((row["lossless"], "moment * = " in plan.policy))
+    assert found[0] == (True, False) and (False, True) in found
+
+
+def test_losses_of_steps_that_are_planned():
+    model, (x, condition) = network()
+    given = {"x": x, "condition": condition}
+    target = functools.partial(nn.functional.mse_loss, target=torch.zeros(16, 4))
+    assert compact.plan(model, given, policies="plain", loss=target)["rows"][0]["peak"] > 0
+    with pytest.raises(ValueError, match=r"gives a tensor of shape .16, 4., no loss: loss= must be a function"):
+        compact.plan(model, given, policies="plain")
+    with pytest.raises(ValueError, match="loss cannot be sent to the process that plans.*no lambda"):
+        compact.plan(model, given, policies="plain", loss=lambda output: output.sum())
 
 
 def test_transforms_run_its_own_forward():

@@ -134,7 +134,7 @@ def test_a_network_as_a_whole_by_a_line_of_its_policy():
     saved = compact.report(model).saved
     assert 0 < saved.span and saved.stored + saved.span <= 0.5 * saved.bytes
     layers = nn.Sequential(nn.Linear(64, 64))
-    with pytest.raises(ValueError, match="budgets of a step are for layers that are known.*saved_tensors.budget="):
+    with pytest.raises(ValueError, match="what labels a Sequential takes is not known"):
         compact.apply(layers, budget="1GiB", batch=(8, 2048))
 
 

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "compact/codecs/meta_device.h"
 #include "compact/ops/scopes/unseen_impl.h"
 
 namespace compact {
@@ -325,7 +326,7 @@ void OpTape::end(std::unique_ptr<Call> call, c10::ArrayRef<const c10::IValue> re
     c10::SmallVector<c10::IntArrayRef, 4> sizes;
     for (const Record::Input& in : record.inputs) sizes.push_back(in.geometry.sizes);
     record.traffic += work_of(*call->rule->heavy, sizes, made.front().node->geometry.sizes,
-                              record.arguments, call->inputs[0].is_cpu());
+                              record.arguments, device_type_of(call->inputs[0]) == at::kCPU);
   }
   for (const Made& m : made) record.traffic += m.node->bytes;
   bool any = false;

@@ -10,6 +10,8 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "compact/codecs/meta_device.h"
+
 namespace compact {
 namespace {
 
@@ -133,7 +135,7 @@ std::optional<double> scale_of_dropout(c10::ArrayRef<const c10::IValue> argument
   if (!drops || !t.is_contiguous(t.suggest_memory_format())) return std::nullopt;
   if (t.scalar_type() == at::kDouble) return 1 / kept;
   // Its kernel for a GPU divides in float; on a CPU it multiplies by a number of the tensor's type.
-  if (t.is_cuda()) return 1 / static_cast<float>(kept);
+  if (device_type_of(t) == at::kCUDA) return 1 / static_cast<float>(kept);
   const auto scale = static_cast<float>(1 / kept);
   if (t.scalar_type() == at::kBFloat16) return static_cast<c10::BFloat16>(scale);
   if (t.scalar_type() == at::kHalf) return static_cast<c10::Half>(scale);
@@ -159,8 +161,8 @@ bool is_cast(const OpRule& rule, c10::ArrayRef<const c10::IValue> arguments) {
 bool gives_the_same(const OpRule::Heavy& heavy, c10::ArrayRef<const c10::IValue> arguments) {
   const at::Context& context = at::globalContext();
   const bool free = heavy.kind == Kind::kConvolution && arguments[0].isTensor() &&
-                    !arguments[0].toTensor().is_cpu() && !context.deterministicCuDNN() &&
-                    !context.deterministicAlgorithms();
+                    device_type_of(arguments[0].toTensor()) != at::kCPU &&
+                    !context.deterministicCuDNN() && !context.deterministicAlgorithms();
   if (free && (context.benchmarkCuDNN() || arguments[6].toBool())) return false;
   if (heavy.dropout < 0) return true;
   const c10::IValue& chance = arguments[static_cast<size_t>(heavy.dropout)];

@@ -50,7 +50,7 @@ void SavedTensorStore::keep_budget(bool begins) {
   // What an operation saves may follow from what is known once it has ended.
   const bool ended = std::exchange(saved_in_, tape_->calls()) != tape_->calls();
   int64_t budget = budget_now();
-  const bool joins = budget_.bytes > 0;  // which a part that is not known yet would make too many
+  const bool joins = budget_.bytes > 0 || saved_before_ > 0;  // the budget is known
   bool kept = tape_->keep_within(budget, joins);
   if (!begins || !ended) return;
   while (!kept && budget_.part > 0) {

@@ -14,6 +14,7 @@ _LOSSLESS = ("off", "exact")  # the faster first
 _ROUNDED = ("gact-l1", "gact-l2", "gact-l3")  # by their errors
 _ENOUGH = 0.01  # part of the bytes that are held without a budget within which the search ends
 _TRIES = 10
+_NUMBERS = 1024  # bytes of masks' numbers, which a pass under a budget may hold and a plan knows without them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +33,7 @@ class NetworkSearch:
     def __init__(self, step: Any, allow: str, tf32: bool):
         self._step, self._tf32 = step, tf32
         self._known: dict[str, Found | None] = {}
-        self._least: dict[str, Found] = {}
+        self._least: dict[str, Found | None] = {}
         moments, usual = [""], step.moments()
         if "quantize" in allow:
             moments += [kind for kind in ("bf16", "f8") if usual == "f32" or (usual and usual != "f8" and kind == "f8")]
@@ -53,7 +54,11 @@ class NetworkSearch:
 
     def least(self) -> int:
         """Bytes of the step that takes least."""
-        self.find(0)
+        for lines, lossless in self._levels:
+            if lossless:
+                self._least_of(lines)
+            else:
+                self._planned(_ROUNDED[-1], lines, exact=False)
         return min(p.reserved for p in self._known.values() if p is not None)
 
     def added_seconds(self, found: Found) -> float:
@@ -67,11 +72,13 @@ class NetworkSearch:
             return None
         found = self._between(budget, lines)
         if found is None:
-            least = self._least.get(lines) or self._between(0, lines, least=True)
-            if least is not None:
-                self._least[lines] = least
-                found = least if least.reserved <= budget else None
-        return found
+            found = self._least_of(lines)
+        return found if found is not None and found.reserved <= budget else None
+
+    def _least_of(self, lines: str) -> Found | None:
+        if lines not in self._least:
+            self._least[lines] = self._between(0, lines, least=True)
+        return self._least[lines]
 
     def _between(self, budget: int, lines: str, least: bool = False) -> Found | None:
         exact = self._planned("exact", lines)
@@ -110,7 +117,7 @@ class NetworkSearch:
                     raise
                 self._known[text] = None
             else:
-                reserved = max(self._step.reserved(t) for t in traces)
+                reserved = max(self._step.reserved(t) for t in traces) + (_NUMBERS if stored is not None else 0)
                 seconds = traces[1].seconds(self._tf32)
                 self._known[text] = Found(text, reserved, self._step.stored(), seconds, lossless=exact and not lines, exact=exact)
         return self._known[text]
