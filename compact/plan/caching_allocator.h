@@ -16,7 +16,8 @@
 namespace compact {
 
 // The workspace that cuBLAS takes for every thread that makes products, on a GPU of a capability
-// (10 * major + minor). Where torch must be deterministic, as it is now, it is of one size on all GPUs.
+// (10 * major + minor). Where torch must be deterministic, as it is now, it is of one size on all
+// GPUs.
 int64_t cublas_workspace_bytes(int capability);
 // The threads of a training step that make products: the one that calls, and autograd's.
 inline constexpr int kProductThreads = 2;

@@ -96,7 +96,8 @@ DeviceRates measured_rates(bool half) {
   const auto rate = [](at::ScalarType type) {
     return product_rate(kMostSize, kMostSize, kMostSize, type);
   };
-  DeviceRates rates{.source = "measured", .single = rate(at::kFloat), .bytes = copied_bytes()};
+  static const double copied = copied_bytes();  // once, so that steps can be compared
+  DeviceRates rates{.source = "measured", .single = rate(at::kFloat), .bytes = copied};
   rates.half = half ? rate(at::kBFloat16) : rates.single;
   rates.host = rates.bytes;
   return rates;

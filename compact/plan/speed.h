@@ -19,8 +19,8 @@ struct Speed {
   std::string source;  // what the figures come from
   // Seconds of each step of the forward pass of each group of segments, one micro-batch.
   std::vector<std::vector<double>> segments;
-  double head = 0;              // seconds of the forward product of a loss in chunks
-  double bytes_per_second = 0;  // of a copy, read and written
+  double head = 0;                 // seconds of the forward product of a loss in chunks
+  double bytes_per_second = 0;     // of a copy, read and written
   std::optional<DeviceRates> gpu;  // where given, steps are timed by their operations
 };
 

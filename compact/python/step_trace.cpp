@@ -141,8 +141,7 @@ double StepTrace::seconds(bool tf32) const {
   const bool half = std::ranges::any_of(operations_, [](const Operation& o) {
     return o.products > 0 && o.type != at::kFloat && o.type != at::kDouble;
   });
-  const DeviceRates rates =
-      on_cpu ? measured_rates(half) : reached_rates(planned_card(), tf32);
+  const DeviceRates rates = on_cpu ? measured_rates(half) : reached_rates(planned_card(), tf32);
   return step_time(operations_, rates).total().seconds;
 }
 

@@ -88,10 +88,10 @@ class Run {
   Clock::time_point started_ = Clock::now();
   double seconds_before_ = 0;
   RunFigures figures_;
-  PassReport report_;          // of the latest micro-batch
-  int64_t static_bytes_ = 0;   // weights and optimizer state
-  std::string products_;       // how they are computed
-  int64_t outside_bytes_ = 0;  // data sets
+  PassReport report_;            // of the latest micro-batch
+  int64_t static_bytes_ = 0;     // weights and optimizer state
+  std::string products_;         // how they are computed
+  int64_t outside_bytes_ = 0;    // data sets
   int64_t workspace_bytes_ = 0;  // of products, on a GPU
   std::optional<RunPlan> plan_;
   std::optional<BitChooser> bits_;

@@ -27,6 +27,17 @@ TEST(Rebuild, HoldsTheProductAlone) {
   EXPECT_EQ(held.plain - held.held, 32 * 64 * 4);
 }
 
+// A cache of keys, whose beginning is gone once the first ones are in it.
+TEST(Rebuild, OfWhatHadNoElements) {
+  const Held held = expect_same_bits([] {
+    const at::Tensor w = trained({64, 64}, 2), v = trained({64, 8}, 3);
+    at::Tensor keys = at::empty({0});
+    keys = at::cat({keys, at::silu(at::mm(input(), w))});
+    return Graph{at::mm(keys, v).square().sum(), {w, v}};
+  });
+  EXPECT_EQ(held.plain - held.held, 32 * 64 * 4);
+}
+
 TEST(Rebuild, NormsActivationsAndCasts) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     const Held held = expect_same_bits([type] {

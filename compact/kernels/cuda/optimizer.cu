@@ -25,8 +25,8 @@ __device__ inline void store_pack_stochastic(T* to, const float (&from)[V],
       Raw<T, V> pairs;
 #pragma unroll
       for (int i = 0; i < V; i += 2) {
-        pairs.v[i / 2] = __byte_perm(bits_of(from[i]) + random[i],
-                                     bits_of(from[i + 1]) + random[i + 1], 0x7632);
+        pairs.v[i / 2] =
+            __byte_perm(bits_of(from[i]) + random[i], bits_of(from[i + 1]) + random[i + 1], 0x7632);
       }
       *reinterpret_cast<Words<T, V>*>(to) = __builtin_bit_cast(Words<T, V>, pairs);
       return;

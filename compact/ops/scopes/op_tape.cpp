@@ -391,9 +391,9 @@ Rebuild::Row OpTape::row(size_t row) const {
   return row < rebuild_->rows().size() ? rebuild_->rows()[row] : Rebuild::Row{};
 }
 
-bool OpTape::keep_within(int64_t budget, bool joins) {
+bool OpTape::keep_within(int64_t budget) {
   const Rebuild::Lock lock(*rebuild_);
-  return rebuild_->keep_within(budget, joins);
+  return rebuild_->keep_within(budget);
 }
 
 int64_t OpTape::span() const {

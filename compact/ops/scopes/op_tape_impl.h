@@ -69,7 +69,7 @@ class OpTape {
                             const Treatment& codes, std::optional<int64_t> limit);
   Rebuild::Row row(size_t row) const;
   // Rebuild's, of what was saved until now.
-  bool keep_within(int64_t budget, bool joins);
+  bool keep_within(int64_t budget);
   int64_t span() const;
   uint64_t calls() const;  // until now
   // The forward pass is over.

@@ -169,7 +169,6 @@ void Rebuild::save(TapeNode& n, size_t row, bool whole, uint64_t reader) {
     saved_by_[reader].push_back(n.weak_from_this());
   }
   n.pinned |= whole;
-  n.cuts &= !whole;
   if (options_.budgeted) cut(n);
   if (!n.saved) {
     if (n.count > 0) {

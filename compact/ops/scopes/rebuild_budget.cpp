@@ -3,7 +3,6 @@
 // (Kirisame et al. 2021), but what is let go is limited by the bytes that are rebuilt at a time,
 // and nothing is let go in the backward pass.
 #include <algorithm>
-#include <limits>
 #include <unordered_set>
 #include <utility>
 
@@ -14,7 +13,6 @@ namespace {
 
 constexpr double kMostSpan = 0.8;  // of the budget
 constexpr int64_t kParts = 64;     // of the budget, one of which is freed at a time
-constexpr size_t kMostTogether = 400;  // nodes that are rebuilt of each other
 constexpr int64_t kPaths = 3;      // parts of the budget as long as which a path may be
 
 }  // namespace
@@ -30,7 +28,8 @@ void Rebuild::note_reach(TapeNode& n, const Record& record) const {
   }
   n.reach = n.bytes + (far ? far->reach : 0);
   n.products = (record.heavy ? 1 : 0) + (far ? far->products : 0);
-  if (near != far && near->grad && far->reach - near->reach >= 2 * n.bytes && far->products != near->products) {
+  if (near != far && near->grad && far->reach - near->reach >= 2 * n.bytes &&
+      far->products != near->products) {
     n.sum = n.weak_from_this();
   }
 }
@@ -41,7 +40,7 @@ void Rebuild::cut(TapeNode& n) {
   if (sum->mode == TapeNode::Mode::kRecipe) return;
   TapeNode& held = sum->bytes <= n.bytes && sum->is_there() ? *sum : n;
   if (held.mode == TapeNode::Mode::kRecipe || !held.is_there()) return;
-  held.pinned = held.cuts = true;
+  held.pinned = true;
   if (&held != &n) {  // which goes on from there
     n.reach -= held.reach;
     n.depth -= held.depth;
@@ -90,7 +89,6 @@ int64_t Rebuild::span_of(TapeNode& n, const Choice& choice, int64_t enough) cons
     }
   }
   if (sum > enough) return sum;
-  if (seen.size() > kMostTogether) return std::numeric_limits<int64_t>::max();
   // Beside what stays: the most that lives while one of them is made.
   std::unordered_map<const TapeNode*, int64_t> known;
   const auto passing = [&](const auto& self, const TapeNode& m) -> int64_t {
@@ -117,8 +115,7 @@ bool Rebuild::spans_much(TapeNode& n, const Choice& choice) const {
 }
 
 std::optional<Rebuild::Offer> Rebuild::offer(const TapeNodePtr& n) {
-  if (!n || n->count == 0 || n->mode != TapeNode::Mode::kHeld || !n->record ||
-      (n->pinned && !(n->cuts && joins_)) ||
+  if (!n || n->count == 0 || n->mode != TapeNode::Mode::kHeld || !n->record || n->pinned ||
       n->bytes <= options_.least || (n->memory && n->memory.use_count() > 1)) {
     return std::nullopt;
   }
@@ -151,7 +148,7 @@ std::vector<Rebuild::Offer> Rebuild::offers() {
   return all;
 }
 
-bool Rebuild::keep_within(int64_t budget, bool joins) {
+bool Rebuild::keep_within(int64_t budget) {
   budget_ = budget;
   const auto over = [&] { return live_->bytes() - freeing_ + span_ - budget; };
   if (closed_ || over() <= 0) return true;
@@ -163,10 +160,7 @@ bool Rebuild::keep_within(int64_t budget, bool joins) {
     const std::vector<Offer> found = offers();
     if (found.empty()) {
       const auto most = static_cast<int64_t>(kMostSpan * static_cast<double>(budget));
-      if (most_span_ >= most) {
-        if (!joins || std::exchange(joins_, true)) break;
-        most_span_ = std::max(span_, budget / 16);
-      }
+      if (most_span_ >= most) break;
       most_span_ = std::min(most_span_ + most_span_ / 4 + 1, most);
       continue;
     }
@@ -177,7 +171,6 @@ bool Rebuild::keep_within(int64_t budget, bool joins) {
       const std::optional<Offer> now = offer(one.node);
       if (!now) continue;
       span_ = std::max(span_, now->span);
-      one.node->pinned &= !one.node->cuts;
       let_go(*one.node);
     }
   }

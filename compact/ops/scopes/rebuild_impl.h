@@ -107,7 +107,6 @@ struct TapeNode : std::enable_shared_from_this<TapeNode> {
   bool saved = false;         // by an operation
   bool saved_before = false;  // its storage was, with another content
   bool pinned = false;        // it is held: a policy says so, or it cuts a long path
-  bool cuts = false;          // only that
   bool writing = false;       // the operation that makes it runs
   uint64_t stream = 0;        // that made it
   std::string name;           // of a parameter or buffer
@@ -174,8 +173,8 @@ class Rebuild {
   void cut(TapeNode& n);
   // Until what is held, and what lives beside it at a time while it is rebuilt, is within so many
   // bytes, what costs least time for its bytes is rebuilt in place of being held. Returns whether
-  // it is. `joins`: where nothing else is left, what cuts long paths is, too.
-  bool keep_within(int64_t budget, bool joins);
+  // it is.
+  bool keep_within(int64_t budget);
   // Bytes of the largest part that is rebuilt at a time.
   int64_t span() const { return span_; }
   // Bytes that would be held beside what is held already, were it rebuilt so; nullopt: it cannot
@@ -276,7 +275,6 @@ class Rebuild {
   std::pair<int64_t, size_t>
       tried_;  // bytes and tensors held, with which nothing was left to let go
   bool letting_go_ = false;
-  bool joins_ = false;  // what cuts paths in two is let go, too, since nothing else is left
   bool closed_ = false;
 };
 

@@ -105,7 +105,7 @@ void SavedTensorStore::begin(Named parameters, Named buffers, uint64_t noise) {
 void SavedTensorStore::forget() {
   const std::lock_guard lock(mutex_);
   saved_before_ = approached_ = 0;  // the part is of this pass
-  if (tape_ && budget_) tape_->keep_within(budget_now(), budget_.bytes > 0);
+  if (tape_ && budget_) tape_->keep_within(budget_now());
   stop_tape();
   options_.parameters.clear();
   options_.buffers.clear();

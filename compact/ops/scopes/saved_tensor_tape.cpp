@@ -50,14 +50,13 @@ void SavedTensorStore::keep_budget(bool begins) {
   // What an operation saves may follow from what is known once it has ended.
   const bool ended = std::exchange(saved_in_, tape_->calls()) != tape_->calls();
   int64_t budget = budget_now();
-  const bool joins = budget_.bytes > 0 || saved_before_ > 0;  // the budget is known
-  bool kept = tape_->keep_within(budget, joins);
+  bool kept = tape_->keep_within(budget);
   if (!begins || !ended) return;
   while (!kept && budget_.part > 0) {
     budget += budget / 4 + 1;
     // In the first pass it is not known yet of how many bytes it is a part.
     if (saved_before_ > 0) approached_ = budget;
-    kept = tape_->keep_within(budget, joins);
+    kept = tape_->keep_within(budget);
   }
   if (kept || budget_.part > 0) return;
   fail("[saved tensors] a budget of ", budget_.bytes, " bytes cannot be kept: ", all_live_->bytes(),

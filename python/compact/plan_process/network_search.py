@@ -7,7 +7,6 @@ import dataclasses
 import math
 from typing import Any
 
-from ..base.library import ops
 from ..base.policy import policy_text
 
 _LOSSLESS = ("off", "exact")  # the faster first
@@ -43,8 +42,8 @@ class NetworkSearch:
 
     def find(self, budget: int) -> Found | None:
         """The fastest that loses nothing, or else, where that is allowed, loses least; None: no step takes so little."""
-        for lines, lossless in self._levels:
-            if not lossless:
+        for lines, exact in self._levels:
+            if not exact:
                 found = next((p for name in _ROUNDED if (p := self._planned(name, lines, exact=False)).reserved <= budget), None)
             else:
                 found = next((p for name in _LOSSLESS if (p := self._planned(name, lines)).reserved <= budget), None) or self._within(budget, lines)
@@ -53,20 +52,19 @@ class NetworkSearch:
         return None
 
     def least(self) -> int:
-        """Bytes of the step that takes least."""
-        for lines, lossless in self._levels:
-            if lossless:
-                self._least_of(lines)
-            else:
-                self._planned(_ROUNDED[-1], lines, exact=False)
-        return min(p.reserved for p in self._known.values() if p is not None)
+        """Bytes of the step that takes least, which find() finds for so many."""
+        all = []
+        for lines, exact in self._levels:
+            all += [self._planned(name, lines, exact=exact) for name in (_LOSSLESS if exact else _ROUNDED)]
+            all += [self._least_of(lines)] if exact else []
+        return min(p.reserved for p in all if p is not None)
 
     def added_seconds(self, found: Found) -> float:
         """What it takes beside a step that holds everything."""
         return found.seconds - self._planned(_LOSSLESS[0], "").seconds
 
     def _within(self, budget: int, lines: str) -> Found | None:
-        """Of those that run products and the like again, the one that may hold most."""
+        """The one that may hold most, of those that run products and the like again."""
         exact = self._planned("exact", lines)
         if exact.reserved - exact.stored > budget:  # whatever is held
             return None
