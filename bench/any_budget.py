@@ -34,7 +34,7 @@ import compact  # noqa: E402
 
 TOKENS, WIDTH, LAYERS, HEADS = ((2, 256), 192, 12, 6) if DEVICE == "cpu" else ((8, 2048), 2048, 16, 16)
 IMAGES = (4, 112, 16) if DEVICE == "cpu" else (64, 224, 64)  # how many, of so many pixels; the network's width
-PARTS = ("60%", "40%", "30%", "25%", "20%", "15%", "12%", "10%")
+PARTS = ("60%", "40%", "30%", "25%", "20%", "15%")
 
 
 def decoder(kind, **settings):

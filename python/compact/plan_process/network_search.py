@@ -4,7 +4,6 @@ in a step under a budget, since the fewer are held, the more operations run agai
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 from ..base.policy import policy_text
