@@ -130,7 +130,7 @@ void report_gpu(const Plans& plans, const Policy& policy, const StepPlan& plan,
   std::vector<Operation> operations;
   plans.plan(policy, &operations);
   const GpuCard& card = planned_card();
-  const DeviceRates rates = plans.gpu_rates(c.matmul_precision);
+  const GpuRates rates = plans.gpu_rates(c.matmul_precision);
   const StepTime time = step_time(operations, rates);
   const bool fits = plan.reserved <= card.memory_bytes();
   to.out << time_table(time, rates) << "gpu      " << gpu << ": a step "
@@ -138,7 +138,7 @@ void report_gpu(const Plans& plans, const Policy& policy, const StepPlan& plan,
          << format_bytes(card.memory_bytes()) << " that the driver and a context leave of "
          << card.mebibytes << " MiB\n";
   if (dtype_of(c.dtype) == at::kFloat && card.tf32_tflops() > card.float_tflops) {
-    const DeviceRates other = plans.gpu_rates(c.matmul_precision == "high" ? "highest" : "high");
+    const GpuRates other = plans.gpu_rates(c.matmul_precision == "high" ? "highest" : "high");
     to.out << "products " << float_products(card, c.matmul_precision)
            << formatted(", a step of %.4g ms\n",
                         1e3 * step_time(operations, other).total().seconds);

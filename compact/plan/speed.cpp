@@ -50,7 +50,7 @@ double copied_bytes() {
   return 2 * static_cast<double>(from.nbytes()) / least_seconds([&] { to.copy_(from); });
 }
 
-DeviceRates reached_rates(const GpuCard& card, bool tf32) {
+GpuRates reached_rates(const GpuCard& card, bool tf32) {
   const auto products = [](double tflops) { return kReachedProducts * tflops * 1e12; };
   return {.half = products(card.half_tflops),
           .single = products(tf32 ? card.tf32_tflops() : card.float_tflops),
@@ -90,17 +90,6 @@ double product_rate(int64_t rows, int64_t inner, int64_t out, at::ScalarType typ
     rate = 2.0 * static_cast<double>(m * k * n) / least_seconds([&] { x.mm(w.t()); });
   }
   return rate;
-}
-
-DeviceRates measured_rates(bool half) {
-  const auto rate = [](at::ScalarType type) {
-    return product_rate(kMostSize, kMostSize, kMostSize, type);
-  };
-  static const double copied = copied_bytes();  // once, so that steps can be compared
-  DeviceRates rates{.source = "measured", .single = rate(at::kFloat), .bytes = copied};
-  rates.half = half ? rate(at::kBFloat16) : rates.single;
-  rates.host = rates.bytes;
-  return rates;
 }
 
 SampleSeconds sample_seconds(const SegmentSample& s, std::span<const Work> work,

@@ -19,16 +19,13 @@ struct Speed {
   std::string source;  // what the figures come from
   // Seconds of each step of the forward pass of each group of segments, one micro-batch.
   std::vector<std::vector<double>> segments;
-  double head = 0;                 // seconds of the forward product of a loss in chunks
-  double bytes_per_second = 0;     // of a copy, read and written
-  std::optional<DeviceRates> gpu;  // where given, steps are timed by their operations
+  double head = 0;              // seconds of the forward product of a loss in chunks
+  double bytes_per_second = 0;  // of a copy, read and written
+  std::optional<GpuRates> gpu;  // where given, steps are timed by their operations
 };
 
 // What training reaches on a GPU, `tf32`: products in f32 take that path.
-DeviceRates reached_rates(const GpuCard& card, bool tf32);
-
-// What this machine's CPU reaches, measured; `half`: products in bf16 are among them.
-DeviceRates measured_rates(bool half);
+GpuRates reached_rates(const GpuCard& card, bool tf32);
 
 // From floating-point operations and bytes a second. Throws InputError where one is not positive.
 Speed stated_speed(const SegmentGroups& groups, double products_per_second,

@@ -16,7 +16,7 @@ Part part_of(const Operation& o) {
   return o.products > 0 ? kProducts : kOtherLayers;
 }
 
-double seconds_of(const Operation& o, const DeviceRates& rates) {
+double seconds_of(const Operation& o, const GpuRates& rates) {
   if (o.host) return o.bytes / rates.host;
   const bool half = o.type == at::kBFloat16 || o.type == at::kHalf;
   return std::max(o.products / (half ? rates.half : rates.single), o.bytes / rates.bytes);
@@ -36,7 +36,7 @@ TimePart StepTime::total() const {
   return sum;
 }
 
-StepTime step_time(std::span<const Operation> operations, const DeviceRates& rates) {
+StepTime step_time(std::span<const Operation> operations, const GpuRates& rates) {
   StepTime time;
   for (const Operation& o : operations) {
     add(time.parts[part_of(o)], o.products, o.bytes, seconds_of(o, rates));

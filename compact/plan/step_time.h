@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The predicted time of a step: the sum over its operations, each of which takes as long
+// The predicted time of a step on a GPU: the sum over its operations, each of which takes as long
 // as its products or as its bytes, whichever is longer. Launches and waits are not in it.
 #pragma once
 
@@ -10,8 +10,8 @@
 
 namespace compact {
 
-// What a device reaches a second.
-struct DeviceRates {
+// What a GPU reaches a second.
+struct GpuRates {
   std::string source;  // what the figures come from
   double half = 0;     // operations of products of bf16
   double single = 0;   // of f32, on the path that is in force
@@ -36,6 +36,6 @@ struct StepTime {
   TimePart total() const;
 };
 
-StepTime step_time(std::span<const Operation> operations, const DeviceRates& rates);
+StepTime step_time(std::span<const Operation> operations, const GpuRates& rates);
 
 }  // namespace compact

@@ -169,8 +169,7 @@ TORCH_LIBRARY(compact, m) {
       .def("gradient", &StepTrace::gradient)
       .def("stop", &StepTrace::stop)
       .def("peak", &StepTrace::peak)
-      .def("reserved", &StepTrace::reserved)
-      .def("seconds", &StepTrace::seconds);
+      .def("reserved", &StepTrace::reserved);
   m.class_<Projected>("Projected")
       .def("rank", &Projected::rank)
       .def("period", &Projected::period)

@@ -79,7 +79,7 @@ Speed speed_of(const SegmentGroups& groups, bool half, bool tf32, const PolicySe
                             return m;
                           });
   }
-  const DeviceRates rates = reached_rates(planned_card(), tf32);
+  const GpuRates rates = reached_rates(planned_card(), tf32);
   Speed speed = stated_speed(groups, half ? rates.half : rates.single, rates.bytes);
   speed.gpu = rates;
   return speed;

@@ -14,8 +14,6 @@
 #include "compact/plan/gpu_card.h"
 #include "compact/plan/options.h"
 #include "compact/plan/request.h"
-#include "compact/plan/speed.h"
-#include "compact/plan/step_time.h"
 
 namespace compact {
 namespace {
@@ -134,15 +132,6 @@ int64_t StepTrace::reserved(const std::vector<c10::intrusive_ptr<StepTrace>>& ea
   for (const auto& trace : earlier) allocator.replay(trace->trace_);
   allocator.replay_steps(trace_);
   return allocator.most_reserved();
-}
-
-double StepTrace::seconds(bool tf32) const {
-  const bool on_cpu = meta_device() == c10::kCPU;
-  const bool half = std::ranges::any_of(operations_, [](const Operation& o) {
-    return o.products > 0 && o.type != at::kFloat && o.type != at::kDouble;
-  });
-  const DeviceRates rates = on_cpu ? measured_rates(half) : reached_rates(planned_card(), tf32);
-  return step_time(operations_, rates).total().seconds;
 }
 
 StepMemory StepTrace::memory() const {

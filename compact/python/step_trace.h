@@ -54,9 +54,6 @@ class StepTrace final : public torch::CustomClassHolder {
   std::tuple<int64_t, int64_t, int64_t, int64_t, std::string> peak() const;
   // On CUDA, what the caching allocator holds at the most, after `earlier` traces; else the peak.
   int64_t reserved(const std::vector<c10::intrusive_ptr<StepTrace>>& earlier) const;
-  // Predicted, of what ran where it was made to remember operations. `tf32`: products in f32 take
-  // that path.
-  double seconds(bool tf32) const;
   // As the search for a policy takes it: all that lives before the step counts as weights.
   StepMemory memory() const;
   std::vector<Operation> operations() { return std::move(operations_); }

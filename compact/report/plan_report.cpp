@@ -60,7 +60,7 @@ std::string plan_table(const StepPlan& plan, c10::DeviceType device) {
   return out;
 }
 
-std::string time_table(const StepTime& time, const DeviceRates& rates) {
+std::string time_table(const StepTime& time, const GpuRates& rates) {
   const auto line = [](const TimePart& p) {
     return formatted("  %-16s %10.4g TFLOP %10.4g GB %10.4g ms  %s\n", p.name, p.products * 1e-12,
                      p.bytes * 1e-9, p.seconds * 1e3, p.what);
@@ -137,7 +137,7 @@ nlohmann::ordered_json launches_json(const StepLaunches& launches) {
   return j;
 }
 
-nlohmann::ordered_json time_json(const StepTime& time, const DeviceRates& rates) {
+nlohmann::ordered_json time_json(const StepTime& time, const GpuRates& rates) {
   nlohmann::ordered_json j = {{"speed", rates.source}, {"seconds", time.total().seconds}};
   j["parts"] = nlohmann::ordered_json::array();
   for (const TimePart& p : time.parts) {

@@ -17,7 +17,7 @@ namespace compact {
 std::string plan_table(const StepPlan& plan, c10::DeviceType device);
 
 // The predicted time of a step on a GPU, by its parts.
-std::string time_table(const StepTime& time, const DeviceRates& rates);
+std::string time_table(const StepTime& time, const GpuRates& rates);
 
 // A measured step beside the plan, and the difference; then, where known, the peak of the whole
 // process.
@@ -33,6 +33,6 @@ nlohmann::ordered_json plan_json(const StepPlan& plan, c10::DeviceType device);
 nlohmann::ordered_json launches_json(const StepLaunches& launches);
 
 // Keys: speed, seconds, parts: of each its name, flops, bytes, seconds.
-nlohmann::ordered_json time_json(const StepTime& time, const DeviceRates& rates);
+nlohmann::ordered_json time_json(const StepTime& time, const GpuRates& rates);
 
 }  // namespace compact

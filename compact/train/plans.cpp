@@ -151,7 +151,7 @@ Chosen Plans::choose(bool advises) const {
 Speed Plans::speed() const {
   const TrainConfig& c = *config_;
   if (device_ != c10::kCPU) {
-    const DeviceRates rates = gpu_rates(c.matmul_precision);
+    const GpuRates rates = gpu_rates(c.matmul_precision);
     const bool half = dtype_of(c.dtype) != at::kFloat;
     Speed speed = stated_speed(groups(), half ? rates.half : rates.single, rates.bytes);
     speed.source = rates.source;
@@ -166,11 +166,11 @@ Speed Plans::speed() const {
   return measured_speed(groups(), timing_key(c, *task_), remember);
 }
 
-DeviceRates Plans::gpu_rates(const std::string& matmul_precision) const {
+GpuRates Plans::gpu_rates(const std::string& matmul_precision) const {
   const GpuCard& card = planned_card();
   const bool half = dtype_of(config_->dtype) != at::kFloat, high = matmul_precision == "high";
   const double single = high ? card.tf32_tflops() : card.float_tflops;
-  DeviceRates rates = reached_rates(card, high);
+  GpuRates rates = reached_rates(card, high);
   if (stated_.products != 0) rates.half = rates.single = stated_.products;
   if (stated_.bytes != 0) rates.bytes = stated_.bytes;
   COMPACT_CHECK(rates.half > 0 && rates.bytes > 0,

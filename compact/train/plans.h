@@ -62,7 +62,7 @@ class Plans {
   // Speeds for choosing: measured on this machine for the CPU, else those of a GPU.
   Speed speed() const;
   // Those of a GPU under a --matmul_precision.
-  DeviceRates gpu_rates(const std::string& matmul_precision) const;
+  GpuRates gpu_rates(const std::string& matmul_precision) const;
 
   // Settings under which a step takes no more than so many bytes, the mildest first; empty where
   // none was found.

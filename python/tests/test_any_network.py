@@ -33,6 +33,12 @@ class Mixed(nn.Module):
         return self.last(nn.functional.dropout(h, 0.3, self.training).relu_().mean(2))
 
 
+class ReadsValues(Mixed):
+    def forward(self, x, condition):
+        h = super().forward(x, condition).sum()
+        return h if h.item() > 0 else -h
+
+
 def network():
     torch.manual_seed(0)
     return Mixed(), (torch.randn(16, 8, 64), torch.randn(16, 4))
@@ -271,14 +277,12 @@ def test_budgets_of_steps_of_networks_as_a_whole(name):
     least = int(re.search("lossless' is ([0-9,]+) bytes", str(error.value))[1].replace(",", ""))
     assert least <= {"OPT": 0.55, "T5": 0.9, "own": 1}[name] * plain
     wanted = None
-    seconds = []
     parts = 8 if name == "OPT" else 3
     for part in range(parts + 1):
         budget = least + part * (plain - least) // parts
         plan = compact.plan(model, given, policies=(), budget=budget, loss=loss)
         row = plan["rows"][-1]
         assert row["peak"] <= budget and row["lossless"] and row["error"] == 0
-        seconds.append(row["added_seconds"])
         alike = copy.deepcopy(model)
         compact.apply(alike, plan)
         assert beside + measured_step(alike, given, loss_of) <= budget
@@ -290,7 +294,7 @@ def test_budgets_of_steps_of_networks_as_a_whole(name):
         gradients = [p.grad for p in alike.parameters()]
         wanted = wanted or gradients
         assert same(gradients, wanted)
-    assert plan.policy == "off" and seconds[-1] == 0
+    assert plan.policy == "off" and "times are not predicted" in str(plan)
     assert compact.report(compact.apply(model, budget=plain, batch=given, loss=loss)).policy == compact.policy_text("off")
 
 
@@ -313,8 +317,37 @@ def test_losses_of_steps_that_are_planned():
     assert compact.plan(model, given, policies="plain", loss=target)["rows"][0]["peak"] > 0
     with pytest.raises(ValueError, match=r"gives a tensor of shape .16, 4., no loss: loss= must be a function"):
         compact.plan(model, given, policies="plain")
-    with pytest.raises(ValueError, match="loss cannot be sent to the process that plans.*no lambda"):
-        compact.plan(model, given, policies="plain", loss=lambda output: output.sum())
+    for wrong, error in ((lambda output: output.sum(), "loss cannot be sent to the process that plans.*functools.partial"), (abs, "gives a tensor of shape .16, 4.")):
+        with pytest.raises(ValueError, match=error):
+            compact.plan(model, given, policies="plain", loss=wrong)
+    with pytest.raises(TypeError, match="loss must be a function of what the model returns, is a str"):
+        compact.plan(model, given, policies="plain", loss="mse")
+
+
+def test_what_cannot_be_planned_says_what_can_be_done():
+    model, (x, condition) = network()
+    model.__class__ = ReadsValues
+    with pytest.raises(ValueError, match="asks item of a tensor that depends on its weights.*saved_tensors"):
+        compact.plan(model, {"x": x, "condition": condition}, policies="plain")
+
+
+def test_experts_are_planned_and_keep_budgets():
+    torch.manual_seed(0)
+    config = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4}
+    model = transformers.MixtralForCausalLM(transformers.MixtralConfig(vocab_size=64, num_hidden_layers=6, **config)).train()
+    ids = torch.randint(0, 64, (8, 64))
+    given = {"input_ids": ids, "labels": ids}
+    plan = compact.plan(model, given, policies=("plain", "exact"))
+    plain = plan["rows"][0]["peak"]
+    beside = plain - measured_step(model, given, lambda output: output.loss)
+    for budget in ("75%", "60%"):
+        chosen = compact.plan(model, given, policies=("plain",), budget=budget)
+        compact.apply(model, chosen)
+        assert beside + measured_step(model, given, lambda output: output.loss) <= chosen["budget"]
+        larger = {name: t.repeat(2, 1) for name, t in given.items()}
+        (model(**larger).loss + model(**given).loss).backward()  # takes more, and runs
+        model.zero_grad()
+        compact.remove(model)
 
 
 def test_transforms_run_its_own_forward():

@@ -28,7 +28,7 @@ def stepped(grad_scale):
         ("compact.plan: policies must be a policy or several, is a int", lambda: planned(policies=3)),
         ("compact.plan: policies is empty, and there is no budget", lambda: planned(policies=[])),
         ("a policy must be a preset's name, a path or a text, is a NoneType", lambda: planned(policies=[None])),
-        ("compact.plan: batch must be samples, or (samples, tokens), is ()", lambda: planned(batch=())),
+        ("compact.plan: batch must be samples, (samples, tokens) or a dictionary of what the model is called with, is ()", lambda: planned(batch=())),
         ("compact.plan: settings of an optimizer must be a dictionary, are a NoneType", lambda: planned(optimizer=(torch.optim.AdamW, None))),
         ("compact.plan: settings of an optimizer must be a dictionary, are a int", lambda: planned(optimizer=(torch.optim.SGD, 3))),
         ("compact.plan: no GPU 4091 is known", lambda: planned(gpu=4091)),

@@ -12,7 +12,7 @@
 namespace compact {
 namespace {
 
-const DeviceRates kRates{.half = 1000, .single = 100, .bytes = 10, .host = 1};
+const GpuRates kRates{.half = 1000, .single = 100, .bytes = 10, .host = 1};
 
 TEST(StepTime, IsTheLongerOfProductsAndBytes) {
   const Operation operations[] = {
@@ -45,7 +45,7 @@ TEST(StepTime, EveryOperationIsInOnePart) {
   for (int i = 0; i < 5; ++i) EXPECT_EQ(time.parts[i].seconds, seconds[i]) << time.parts[i].name;
 }
 
-DeviceRates rates_of(const GpuCard& card) {
+GpuRates rates_of(const GpuCard& card) {
   return {.half = card.half_tflops * 1e12,
           .single = card.float_tflops * 1e12,
           .bytes = card.terabytes_a_second * 1e12,

@@ -360,6 +360,7 @@ std::vector<TapeNodePtr> Rebuild::before_write(const TapeNode& n, c10::ArrayRef<
 }
 
 void Rebuild::close() {
+  if (budget_ > 0) most_live_ = std::max(budget_, live_->bytes() - freeing_ + span_);
   for (const auto& weak : held_) {
     const TapeNodePtr n = weak.lock();
     if (!n || n->mode != TapeNode::Mode::kHeld) continue;

@@ -41,7 +41,7 @@ void Rebuild::cut(TapeNode& n) {
   TapeNode& held = sum->bytes <= n.bytes && sum->is_there() ? *sum : n;
   if (held.mode == TapeNode::Mode::kRecipe || !held.is_there()) return;
   held.pinned = true;
-  if (&held != &n) {  // which goes on from there
+  if (&held != &n && n.reach >= held.reach && n.depth >= held.depth) {  // which goes on from there
     n.reach -= held.reach;
     n.depth -= held.depth;
   }
@@ -96,9 +96,9 @@ int64_t Rebuild::span_of(TapeNode& n, const Choice& choice, int64_t enough) cons
     if (!is_new) return at->second;
     int64_t inputs = 0, most = 0;
     for (const Record::Input& input : m.record->inputs) {
-      if (!seen.contains(input.node.get()) || stays(*input.node)) continue;
-      most = std::max(most, inputs + self(self, *input.node));
-      inputs += input.node->bytes;
+      if (!seen.contains(input.node.get())) continue;
+      most = std::max(most, inputs + self(self, *input.node));  // what was made before it waits
+      if (!stays(*input.node)) inputs += input.node->bytes;
     }
     most = std::max(most, inputs + (stays(m) ? 0 : m.bytes));
     return known[&m] = most;

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -272,6 +273,7 @@ class Rebuild {
   // Under a budget: what each call saved; the largest span, and how large one may be.
   std::unordered_map<uint64_t, std::vector<std::weak_ptr<TapeNode>>> saved_by_;
   int64_t budget_ = 0, span_ = 0, most_span_ = 0, freeing_ = 0;
+  int64_t most_live_ = std::numeric_limits<int64_t>::max();  // in the backward pass
   std::pair<int64_t, size_t>
       tried_;  // bytes and tensors held, with which nothing was left to let go
   bool letting_go_ = false;

@@ -156,9 +156,10 @@ c10::Storage Rebuild::run(TapeNode& n, const TapeNode& target, Local& local) {
                 " gave a tensor of another layout when it was run again");
     if (m.get() == &n) result = storage;
     // Other readers are near: as if it had been held, until they have read it. A graph that is kept
-    // would hold it for good.
+    // would hold it for good, and a budget is for all that is held.
     const int readers = m.get() == &target ? 1 : 0;
-    const bool stays = options_.budgeted && torch::autograd::get_current_graph_task_keep_graph();
+    const bool stays = options_.budgeted && (torch::autograd::get_current_graph_task_keep_graph() ||
+                                             live_->bytes() - freeing_ + m->bytes > most_live_);
     if (m->mode == TapeNode::Mode::kRecipe && m->handles > readers && !stays &&
         target.call - m->call < options_.near) {
       m->mode = TapeNode::Mode::kHeld;

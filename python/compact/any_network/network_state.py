@@ -18,7 +18,7 @@ from .saved_tensors import saved_tensors, SavedTensorsReport
 class NetworkState:
     """What apply() keeps in such a network. A copy of the network has one of its own."""
 
-    def __init__(self, policy: str, text: str, reason: str = ""):
+    def __init__(self, policy: str, text: str, reason: str = "", planned: bool = False):
         if any(line.split()[:1] == ["grad"] for line in text.splitlines()):
             raise ValueError("policies with `grad` lines need layers that compact knows")
         if text == policy_text("recompute"):
@@ -26,6 +26,7 @@ class NetworkState:
         saved_tensors(policy)  # throws what of it cannot be done
         self.policy, self.text = policy if policy in presets() else text, text
         self.reason = reason  # why no layer is served by itself
+        self.planned = planned  # its policy was chosen for a step's budget
         self.calls = 0  # passes with gradients
         self.own: dict[str, int] = {}  # reason: passes with gradients outside of a scope
         self._notes = Notes()
@@ -33,7 +34,7 @@ class NetworkState:
         self._last: saved_tensors | None = None
 
     def __reduce__(self):
-        return type(self), (self.policy, self.text, self.reason)
+        return type(self), (self.policy, self.text, self.reason, self.planned)
 
     @property
     def saved(self) -> SavedTensorsReport | None:
@@ -53,6 +54,7 @@ class NetworkState:
         thread = threading.get_ident()
         if thread not in self._scopes:
             self._scopes[thread] = saved_tensors(self.policy)
+            self._scopes[thread].warns &= not self.planned  # the step fits, whatever part of it is reached
         scope = self._scopes[thread]
         scope.model = module
         try:

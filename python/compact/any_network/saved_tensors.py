@@ -221,7 +221,8 @@ class saved_tensors:
         self.model = model
         self._pack = _pack_of(self._scope, least_elements)
         self._thread: int | None = None
-        self._checked = self._warned = False
+        self._checked = False
+        self.warns = True  # once, where a part is not reached
         self._before = 0  # bytes of the pass before
 
     def __enter__(self) -> saved_tensors:
@@ -264,8 +265,8 @@ class saved_tensors:
         budget, part = self._budget
         # Passes before the second of a size do not know yet of how many bytes it is a part.
         settled, self._before = self.bytes == self._before, self.bytes
-        if part and settled and not self._warned and self.stored + self.span > part * self.bytes:
-            self._warned = True
+        if part and settled and self.warns and self.stored + self.span > part * self.bytes:
+            self.warns = False
             warnings.warn(
                 f"compact.saved_tensors: {100 * part:g}% of {self.bytes:,} bytes cannot be reached: {self.stored:,} are held, and {self.span:,} more "
                 "are rebuilt at a time",

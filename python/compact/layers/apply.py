@@ -220,7 +220,7 @@ def _apply_to_network(model: Model, policy: str | os.PathLike, text: str, reason
     if type(model).forward is nn.Module.forward:
         raise ValueError(f"compact.apply: {reason}; and {type(model).__name__} has no forward pass")
     try:
-        state = NetworkState(os.fspath(policy), text, reason)
+        state = NetworkState(os.fspath(policy), text, reason, planned)
     except ValueError as error:
         raise ValueError(f"compact.apply: {reason}. In a network as a whole: {error}") from None
     model.__dict__[STATE] = state
@@ -287,14 +287,15 @@ def report(model: nn.Module) -> Report:
         else:
             rows.append(LayerReport(name, None, state or problem or (layer_problem(module, family) if network else None)))
     others, rest = _others(model, {module for _, module, _, _ in candidates})
-    rows += [LayerReport(name, None, f"{type(module).__name__} is none of the layers that compact knows") for name, module in others]
+    if network is None:
+        rows += [LayerReport(name, None, f"{type(module).__name__} is none of the layers that compact knows") for name, module in others]
     found = (m.__dict__["_compact_policy"] for m in model.modules() if "_compact_policy" in m.__dict__)
     name, text = next(found, (None, None))
     if network is None:
         return Report(text, rows, _loss_of(model), name, rest)
     saved = network.saved
     how = "the whole network by what its operations save; " + (
-        f"{saved.stored:,} of {saved.bytes:,} bytes held in the last step, {network.calls} passes" if saved else "there was no step yet"
+        f"{saved.stored:,} of {saved.bytes:,} bytes held in the last step, {network.calls} pass{'es' * (network.calls != 1)}" if saved else "there was no step yet"
     )
     how += "".join(f"; {count} by its own forward: {reason}" for reason, count in network.own.items())
     return Report(text, rows, _loss_of(model), name, rest, saved, how)

@@ -37,10 +37,15 @@ def model_of(asked: dict) -> nn.Module:
 
 def loss_of(asked: dict) -> Callable[[Any], torch.Tensor]:
     """What gives the loss of what the model returns."""
-    if asked["loss"] is not None:
-        return sent.receive(asked["loss"])
+    given = sent.receive(asked["loss"]) if asked["loss"] is not None else None
 
-    def own(output: Any) -> torch.Tensor:
+    def loss(output: Any) -> torch.Tensor:
+        if given is not None:
+            found = given(output)
+            if not isinstance(found, torch.Tensor) or found.numel() != 1:
+                what = f"a tensor of shape {tuple(found.shape)}" if isinstance(found, torch.Tensor) else f"a {type(found).__name__}"
+                raise ValueError(f"compact.plan: loss= must give a tensor of one number, gives {what}")
+            return found
         if isinstance(output, torch.Tensor):
             found = output
         elif isinstance(output, (tuple, list)):
@@ -50,10 +55,10 @@ def loss_of(asked: dict) -> Callable[[Any], torch.Tensor]:
         if found is None:
             raise ValueError("compact.plan: the model gives no loss: `batch` must hold its labels, or loss= be a function of what it returns")
         if found.numel() != 1:
-            raise ValueError(f"compact.plan: the model gives a tensor of shape {tuple(found.shape)}, no loss: loss= must be a function of it")
+            raise ValueError(f"compact.plan: the model gives a tensor of shape {tuple(found.shape)}, no loss: loss= must be a function of it, as functools.partial(torch.nn.functional.cross_entropy, target=labels)")
         return found
 
-    return own
+    return loss
 
 
 def _class_of(config: Any) -> type[nn.Module]:

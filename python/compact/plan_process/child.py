@@ -123,10 +123,9 @@ class _Step:
         """What a step takes, after those before it."""
         return trace.reserved(self._earlier)
 
-    def stored(self) -> int:
-        """Bytes of what the last pass saved, and of what is rebuilt of it at a time, where the network is held as a whole."""
-        saved = _network_of(self.model).saved
-        return saved.stored + saved.span
+    def largest_saved(self) -> int:
+        """Bytes of the largest tensor that the last pass saved, where the network is held as a whole."""
+        return max((t.bytes for t in _network_of(self.model).saved if not t.parameter), default=0)
 
     def _keep_full(self) -> None:
         """Says to the blocks which gradients apply() would refuse to project."""
@@ -146,9 +145,7 @@ class _Step:
         network = _network_of(self.model)
         trace = self.run()
         if network and any(ops.slot_budget(network.text)):  # the first pass does not know yet how much it saves
-            first, trace = trace, self.run()
-            if not ops.slot_budget(network.text)[1]:  # of a part the first pass is an estimate
-                trace = max(first, trace, key=self.reserved)
+            trace = max(trace, self.run(), key=self.reserved)
         peak, gradients, saved, workspace, moment = trace.peak()
         states = self._state_bytes()
         return {
@@ -256,21 +253,28 @@ def _chosen_for_layers(step: _Step, asked: dict, budget: int) -> dict:
 
 
 def _chosen_for_network(step: _Step, asked: dict, budget: int) -> dict:
-    search = NetworkSearch(step, asked["allow"], asked["tf32"])
+    step.run()
+    if reason := _why_none(step.model):
+        raise ValueError(f"compact.plan: nothing of the network is held by a policy: {reason}")
+    search = NetworkSearch(step, asked["allow"])
     found = search.find(budget)
     if found is None:
         return {"whole": True, "auto": None, "least": search.least(), "ours": step.is_ours(), "projects": False}
-    figures = {"seconds": found.seconds, "added_seconds": search.added_seconds(found), "error": 0.0 if found.exact else None, "lossless": found.lossless}
+    figures = {"seconds": None, "added_seconds": None, "error": 0.0 if found.exact else None, "lossless": found.lossless}  # times are not predicted
     return {"whole": True, "auto": figures | {"text": found.text}}
 
 
 def answer(asked: dict) -> dict:
     torch.set_num_threads(asked["threads"])
     torch.use_deterministic_algorithms(asked["deterministic"], warn_only=True)
+    for name, value in asked["cudnn"].items():  # by which convolutions may run again
+        setattr(torch.backends.cudnn, name, value)
     operations.use(asked["device"], asked["gpu"])
     attention.use(asked["device"])
     autocast.use(asked["device"])
     step = _Step(asked)
+    if asked["device"] == "cpu" and any(isinstance(m, nn.LSTM) for m in step.model.modules()):
+        raise ValueError("compact.plan: what nn.LSTM takes on a CPU is not known: oneDNN runs it as a whole" + known_values.NO_PLAN_NEEDED)
     rows, failed, whole = [], {}, False
     for policy in asked["policies"]:
         try:
@@ -328,4 +332,5 @@ def reply(request: IO[bytes]) -> dict:
         message = f"{type(error).__name__}: {error}"
         if isinstance(error, AttributeError) and "__main__" in message:
             return {"error": OF_SCRIPT.format(error)}
-        return {"error": f"compact.plan: the step that is planned failed with {message}", "trace": traceback.format_exc()}
+        hint = known_values.NO_PLAN if "meta" in message else ""
+        return {"error": f"compact.plan: the step that is planned failed with {message}{hint}", "trace": traceback.format_exc()}

@@ -30,11 +30,24 @@ def use(device: str, gpu: tuple[str, int, int, int]) -> None:
     for op, function in kernels.items():
         if op.namespace == "aten" and not op.is_view and not _in_cpp(op.name()):
             library.impl(op, function)
+    library.impl("_grouped_mm", _grouped_mm)  # LibTorch's reads how many rows each group has, torch's Python takes bfloat16 alone
     let_meta_have_updates(of_lists=device == "cuda")  # on a GPU optimizers update lists of tensors by default
     for owner in (torch, torch.Tensor) if device == "cpu" else ():
         for name in _WITH_NUMBERS:
             if hasattr(owner, name):
                 setattr(owner, name, _keeping_number(getattr(owner, name)))
+
+
+def _grouped_mm(
+    a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None = None, bias: torch.Tensor | None = None, out_dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    """What products of experts give, however their rows are shared out."""
+    groups = [offs.numel()] if a.dim() == b.dim() == 2 else [a.size(0)] if a.dim() == b.dim() == 3 else []
+    dtype = out_dtype or a.dtype
+    step = 16 // dtype.itemsize  # rows begin at multiples of 16 bytes
+    row = (b.size(-1) + step - 1) // step * step
+    sizes = (*groups, a.size(-2), b.size(-1))
+    return torch.empty_strided(sizes, (a.size(-2) * row, row, 1)[-len(sizes) :], dtype=dtype, device=a.device)
 
 
 def _keeping_number(own: Callable) -> Callable:

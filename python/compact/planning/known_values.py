@@ -13,6 +13,8 @@ from ..base.torch_private import pytree
 
 VALUE = "_compact_value"  # the attribute of a meta tensor whose values are known
 MOST = 1 << 28  # elements
+NO_PLAN_NEEDED = '. compact.saved_tensors("exact", model=net, budget="40%") around the forward pass needs no plan'
+NO_PLAN = ". What reads values cannot be planned" + NO_PLAN_NEEDED
 # What makes a number or a list of a tensor.
 _READS = {
     torch.Tensor.__bool__, torch.Tensor.__int__, torch.Tensor.__float__, torch.Tensor.__index__,
@@ -38,7 +40,7 @@ class KnownValues(TorchFunctionMode):
         if func in _READS:
             known, missing = _known((args, kwargs))
             if missing:
-                raise ValueError(f"a plan has no values: the model asks {func.__name__} of a tensor that depends on its weights")
+                raise ValueError(f"a plan has no values: the model asks {func.__name__} of a tensor that depends on its weights{NO_PLAN}")
             return func(*known[0], **known[1])
         out = func(*args, **kwargs)
         name = getattr(func, "__name__", "")

@@ -19,7 +19,11 @@ from .sent import send
 
 POLICIES = ("plain", "gradient_checkpointing", "off", "exact", "recompute", "gact-l1")
 ALLOW = ("lossless", "quantize", "project")
+_LOSSES = "put it into a module, or use a function of torch, as functools.partial(torch.nn.functional.cross_entropy, target=labels)"
 _speeds: dict[str, list[list[float]]] = {}  # of this machine, as plans for budgets measured them
+
+
+_NO_BLOCKS = "blocks are rebuilt of layers that compact knows (compact.families()); here a budget has products run again"
 
 
 class Plan(dict):
@@ -64,12 +68,13 @@ class Plan(dict):
             lines.append(f"policies that fit in its {self['memory'] / (1 << 30):.1f} GiB: {', '.join(fits) or 'none'}")
         for reason in dict.fromkeys(self["failed"].values()):
             policies = [policy for policy, why in self["failed"].items() if why == reason]
-            lines.append(f"{', '.join(policies)}: not for this model: {reason}")
+            lines.append(f"{', '.join(policies)}: not for this model: " + (_NO_BLOCKS if self.whole and policies == ["recompute"] else reason))
         if self.whole:
-            lines.append("held as a whole: on a CPU tensors of two values, as dropout's masks, may take fewer bytes than are counted here")
+            lines.append("held as a whole: on a CPU tensors of two values, as dropout's masks, take fewer bytes than are counted here; under a budget a step may take some percent more or less")
         if self.get("policy"):
             row = self["rows"][-1]
-            lines.append(f"auto fits {self['budget']:,} bytes; rebuilding is predicted to add {row['added_seconds']:.3g} s to a step:")
+            time = f"rebuilding is predicted to add {row['added_seconds']:.3g} s to a step" if row["added_seconds"] is not None else "times are not predicted of a network as a whole"
+            lines.append(f"auto fits {self['budget']:,} bytes; {time}:")
             lines += ["  " + line for line in self["policy"].splitlines()]
         return "\n".join(lines)
 
@@ -138,6 +143,10 @@ def plan(
         raise ValueError('compact.plan: padded=True is for (samples, tokens): give `batch` its "attention_mask"')
     if not isinstance(policies, (str, os.PathLike, Iterable)):
         raise TypeError(f"compact.plan: policies must be a policy or several, is a {type(policies).__name__}")
+    if loss is not None and not callable(loss):
+        raise TypeError(f"compact.plan: loss must be a function of what the model returns, is a {type(loss).__name__}")
+    if getattr(loss, "__module__", None) == "__main__":
+        raise ValueError(f"compact.plan: loss is a function of the script that runs, which another process cannot import: {_LOSSES}")
     names = [policies] if isinstance(policies, (str, os.PathLike)) else list(policies)
     must = () if policies is POLICIES else tuple(names)
     wanted = byte_count(budget, "compact.plan")
@@ -156,7 +165,7 @@ def plan(
             **_sent_model(model, dtype),
             "batch": _sent_batch(batch, length),
             "padded": padded,
-            "loss": None if loss is None else send(loss, "loss", "It must be a function that another process can import, no lambda"),
+            "loss": None if loss is None else send(loss, "loss", _LOSSES),
             "policies": names,
             "must": must,
             "budget": wanted,
@@ -168,6 +177,7 @@ def plan(
             "autocast": autocast,
             "threads": torch.get_num_threads(),  # each has buffers of its own
             "deterministic": torch.are_deterministic_algorithms_enabled(),  # whose kernels take others on a GPU
+            "cudnn": {name: getattr(torch.backends.cudnn, name) for name in ("benchmark", "deterministic", "enabled")},
             "tf32": torch.backends.cuda.matmul.fp32_precision == "tf32",  # `allow_tf32` cannot be read where this was set
         },
         _modules(model),
@@ -280,7 +290,7 @@ def _sent_batch(batch: Any, length: int | None) -> bytes | tuple[int, int | None
             f'as {{"input_ids": ..., "labels": ...}}, is a {type(batch).__name__}'
         )
     if not isinstance(batch, int) and len(batch) not in (1, 2):
-        raise ValueError(f"compact.plan: batch must be samples, or (samples, tokens), is {batch!r}")
+        raise ValueError(f"compact.plan: batch must be samples, (samples, tokens) or a dictionary of what the model is called with, is {batch!r}")
     samples, tokens = (batch, length) if isinstance(batch, int) else (*batch, length)[:2]
     for number in (samples, tokens):
         if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number <= 0):
