@@ -308,6 +308,8 @@ def test_what_a_network_as_a_whole_may_lose():
         assert row["peak"] <= plan["budget"] and (row["error"] is None) == ("quantize" in plan.policy)
         found.append((row["lossless"], "moment * = " in plan.policy))
     assert found[0] == (True, False) and (False, True) in found
+    with pytest.raises(ValueError, match="projected gradients need layers that compact knows, and no layer of OPTForCausalLM is known"):
+        compact.plan(model, given, policies=(), budget="50%", allow="quantize,project", optimizer=ours)
 
 
 def test_losses_of_steps_that_are_planned():

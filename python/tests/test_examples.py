@@ -31,6 +31,15 @@ def test_loop_within_a_budget():
     assert abs(peak - planned) <= 0.1 and part <= 0.45
 
 
+def test_a_network_of_its_own_within_a_budget():
+    said = run(EXAMPLES / "own_network.py", "--steps", 3)
+    assert "all losses are equal: True" in said and "recompute:budget=" in said
+    peak, plain = map(float, re.search(r"takes ([\d.]+) MiB, without a budget ([\d.]+)", said).groups())
+    beside = sum(map(float, re.search(r"^auto +[\d.]+ +([\d.]+) +([\d.]+)", said, re.M).groups()))  # weights and moments
+    whole = float(re.search(r"^plain +([\d.]+)", said, re.M)[1])
+    assert peak + beside <= 0.72 * whole + 0.2 and abs(plain + beside - whole) < 0.3
+
+
 def test_trainer(tmp_path):
     said = run(EXAMPLES / "trainer.py", "--steps", 10, "--output_dir", tmp_path)
     assert "6 of 6 layers served" in said and "compact_held_bytes" in said

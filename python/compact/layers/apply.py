@@ -197,7 +197,7 @@ def _with_policy(model: Model, modules: Iterable[nn.Module], policy: str | os.Pa
     for module in modules:
         module.__dict__["_compact_policy"] = ("auto" if planned else _name_of(policy), text)
     if moments := moments_of(model):
-        Notes().say(f"this policy counts on moments in {moments}, which compact.optim has for a model; for parameters say moments={moments!r}")
+        Notes().say(f"this policy counts on moments in {moments}: an optimizer of compact.optim that is given the model has them; one that is given parameters needs moments={moments!r}")
     return model
 
 

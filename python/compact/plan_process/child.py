@@ -253,6 +253,8 @@ def _chosen_for_layers(step: _Step, asked: dict, budget: int) -> dict:
 
 
 def _chosen_for_network(step: _Step, asked: dict, budget: int) -> dict:
+    if "project" in asked["allow"]:
+        raise ValueError("compact.plan: projected gradients need layers that compact knows, and " + _network_of(step.model).reason)
     step.run()
     if reason := _why_none(step.model):
         raise ValueError(f"compact.plan: nothing of the network is held by a policy: {reason}")
