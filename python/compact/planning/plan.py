@@ -20,10 +20,8 @@ from .sent import send
 POLICIES = ("plain", "gradient_checkpointing", "off", "exact", "recompute", "gact-l1")
 ALLOW = ("lossless", "quantize", "project")
 _LOSSES = "put it into a module, or use a function of torch, as functools.partial(torch.nn.functional.cross_entropy, target=labels)"
-_speeds: dict[str, list[list[float]]] = {}  # of this machine, as plans for budgets measured them
-
-
 _NO_BLOCKS = "blocks are rebuilt of layers that compact knows (compact.families()); here a budget has products run again"
+_speeds: dict[str, list[list[float]]] = {}  # of this machine, as plans for budgets measured them
 
 
 class Plan(dict):
@@ -118,7 +116,8 @@ def plan(
     tuple with one, or is one.
 
     A network of which no layer is known is held as a whole: the policy for a budget is then "off", "exact", this with
-    a line that says how many bytes what is saved may take, or, where allowed, a GACT preset.
+    a line that says which part of what is saved may be held, or, where allowed, a GACT preset; times are not predicted
+    (`seconds` and `added_seconds` are None), nor is the `error` of a GACT preset.
 
     The step runs in a process of its own, on the meta device, with one micro-batch. That process is
     forked from one that the first plan starts, which takes some seconds for imports, and which ends
