@@ -58,7 +58,7 @@ ROOMS = {
         "autograd": set(),
         "cpu": {"autograd"},
         "functions": {"policy", "memory", "autograd"},
-        "segments": {"policy", "memory", "autograd"},
+        "segments": {"policy", "memory", "autograd", "scopes"},
         "stages": {"policy", "autograd", "functions", "segments"},
         "scopes": {"policy"},
     },

@@ -71,6 +71,13 @@ std::tuple<int64_t, double> slot_budget(const std::string& policy) {
   return {budget.bytes, budget.part};
 }
 
+// How the text of a policy treats the slots of a role.
+std::string slot_treatment(const std::string& policy, const std::string& role) {
+  return Policy::parse(policy, "policy").slot("", parse_roles(role).front()).text();
+}
+
+bool keeps_all(const std::string& policy) { return Policy::parse(policy, "policy").keeps_all(); }
+
 // Throws InputError where a slot pattern of `given` is for none of these slots, a gradient's for
 // none of these products (none given: gradients are not looked at).
 void check_patterns(const std::string& given, const std::vector<std::string>& names,
@@ -230,6 +237,8 @@ TORCH_LIBRARY(compact, m) {
   m.def("preset_names", &preset_names);
   m.def("moments_of", &moments_of);
   m.def("slot_budget", &slot_budget);
+  m.def("slot_treatment", &slot_treatment);
+  m.def("keeps_all", &keeps_all);
   m.def("parse_bytes", &bytes_of_text);
   m.def("check_patterns", &check_patterns);
   m.def("loss_chunk", &loss_chunk);

@@ -115,6 +115,11 @@ def gradients(model, given):
     return loss.detach().double(), {n: p.grad.double() for n, p in model.named_parameters() if p.grad is not None}
 
 
+def same(got, wanted):
+    """Whether gradients have the same names and bits."""
+    return got.keys() == wanted.keys() and all(torch.equal(got[name], gradient) for name, gradient in wanted.items())
+
+
 def in_double(model, given):
     """The same of a copy of the model in float64."""
     given = {k: v.double() if v.is_floating_point() else v for k, v in given.items()}

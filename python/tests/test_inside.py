@@ -5,7 +5,7 @@ import logging
 
 import pytest
 import torch
-from conftest import DECODER, VIT, error, gradients, inputs, make
+from conftest import DECODER, VIT, error, gradients, inputs, make, same
 from torch import nn
 import transformers
 
@@ -66,10 +66,31 @@ def test_reports_of_a_model_with_a_vision_tower():
     assert [bool(row.served) for row in report.layers] == [True, True, False, False] and report.held > 0
     assert all("CLIPEncoderLayer" in row.reason and ".vision_tower." in row.name for row in report.layers[2:])
     assert "2 of 4 layers served" in str(report)
+    assert report.saved.stored < 0.75 * report.saved.bytes and f"{report.saved.stored:,} of {report.saved.bytes:,} bytes held" in str(report)
     rest = " ".join(report.rest)
     assert all(f" {name} (" in f" {rest} " for name in ("lm_head", "model.multi_modal_projector", "model.language_model.embed_tokens"))
     assert "layers." not in rest and "model.multi_modal_projector (" in str(report)
     assert compact.report(make("llama")).rest == ["model.embed_tokens (Embedding)", "model.norm (LlamaRMSNorm)", "lm_head (Linear)"]
+
+
+def test_towers_have_the_bits_of_their_own_code():
+    text, vision = transformers.LlamaConfig(**DECODER), transformers.CLIPVisionConfig(**VIT | {"num_attention_heads": 4, "intermediate_size": 128})
+    torch.manual_seed(0)
+    model = transformers.LlavaForConditionalGeneration(transformers.LlavaConfig(text_config=text, vision_config=vision, image_token_id=199)).train()
+    ids = inputs("llama", batch=1)["input_ids"] % 199
+    ids[0, :16] = 199
+    given = {"input_ids": ids, "pixel_values": torch.randn(1, 3, 32, 32), "labels": ids}
+    results = []
+    for policy in ("off", "exact", "recompute", "gact-l1"):
+        compact.apply(model, policy)
+        for _ in range(2):
+            loss, wanted = gradients(model, given)
+        results.append((policy, wanted, compact.report(model).saved))
+        compact.remove(model)
+    off, exact, recompute, codes = results
+    assert off[2] is None and recompute[2].stored < exact[2].stored == codes[2].stored
+    for other in (exact, recompute):
+        assert same(off[1], other[1]), other[0]
 
 
 def test_reports():
@@ -81,7 +102,7 @@ def test_reports():
     assert f"2 of 2 layers served in the last step, {held:,} of" in str(compact.report(model))
     gradients(model, given | {"use_cache": True})
     report = compact.report(model)
-    assert report.held == 0 and "0 of 2 layers served in the last step, 0 of 0" in str(report)
+    assert report.held == report.saved.stored and "0 of 2 layers served in the last step, 0 of 0" in str(report)
     assert "1 by its own forward: a cache of keys and values is passed; give use_cache=False" in str(report)
 
 

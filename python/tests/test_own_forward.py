@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """When a layer's own forward runs, and when it need not."""
 import copy
+import pickle
 
 from _reasons import reasons
-from conftest import applied, error, gradients, inputs, make
+from conftest import applied, error, gradients, inputs, make, same
 import pytest
 import torch
 from torch import nn
@@ -197,3 +198,54 @@ def test_functional_call_reads_the_given_weights():
         got = run()
     assert all((a is None) == (b is None) for a, b in zip(got, wanted))
     assert all(torch.allclose(a, b, rtol=1e-3, atol=1e-4) for a, b in zip(got, wanted) if a is not None)
+
+
+@pytest.mark.parametrize("policy", ["exact", "recompute", "gact-l1", "a budget"])
+def test_layers_that_run_their_own_forward_are_held_in_a_scope(policy):
+    model, given = make("llama"), inputs("llama")
+    left = torch.ones(3, 40, dtype=torch.long)
+    left[0, :5] = 0
+    given |= {"attention_mask": left}
+    wanted = gradients(model, given)
+    if policy == "a budget":
+        policy = compact.policy_text("exact") + "slot role:heavy = recompute:budget=50%\n"
+    compact.apply(model, policy, chunked_loss=False)
+    for model in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        for _ in range(2):
+            got = gradients(model, given)
+        assert torch.equal(got[0], wanted[0]) and same(got[1], wanted[1])
+        saved = compact.report(model).saved
+        assert saved.stored < (0.4 if policy == "recompute" else 0.46 if "heavy" in policy else 0.6) * saved.bytes, (saved.stored / saved.bytes)
+        assert f"{saved.stored:,} of {saved.bytes:,} bytes held" in str(compact.report(model))
+    gradients(model, inputs("llama"))
+    assert compact.report(model).saved is None  # each of its layers was served
+    with torch.autograd.graph.save_on_cpu():
+        gradients(model, given)
+    assert compact.report(model).saved is None and "hooks for saved tensors are in force around it, as of checkpointing or offloading" in reasons(model)
+    compact.remove(model)
+    assert not any("_compact_scope" in m.__dict__ or "forward" in m.__dict__ for m in model.modules())
+
+
+def test_a_pass_that_fails_ends_its_scope():
+    model, given = make("llama"), inputs("llama") | {"use_cache": True}
+    compact.apply(model)
+    wanted = gradients(model, given)
+
+    def fail(*_):
+        raise RuntimeError("of a hook")
+
+    handle = model.model.norm.register_forward_hook(fail)
+    with pytest.raises(RuntimeError, match="of a hook"):
+        gradients(model, given)
+    handle.remove()
+    assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+    got = gradients(model, given)
+    assert same(got[1], wanted[1]) and compact.report(model).saved.stored > 0
+
+
+def test_a_scope_that_others_opened_is_the_one():
+    model, given = make("llama"), inputs("llama") | {"use_cache": True}
+    wanted = gradients(compact.apply(model), given)
+    with compact.saved_tensors("exact", model=model) as saved:
+        got = gradients(model, given)
+    assert same(got[1], wanted[1]) and saved.stored > 0 and compact.report(model).saved is None

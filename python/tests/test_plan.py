@@ -150,13 +150,20 @@ def test_checkpoints_under_autocast():
     assert -near <= real - row["peak"] <= RANDOM_STATE + near, row  # the state is there at some processors' peaks
 
 
-def test_plans_say_why_nothing_is_served():
-    with pytest.raises(ValueError, match="no layer would be served: it computes in torch.float16"):
-        compact.plan(make("llama"), (2, 16), policies=("exact",), autocast=torch.float16)
-    plan = compact.plan(make("llama"), (2, 16), autocast=torch.float16)
-    assert "no layer would be served" in plan["failed"]["exact"] and "exact" in str(plan)
-    with pytest.raises(ValueError, match="nothing to choose: it computes in torch.float16"):
-        compact.plan(make("llama"), (2, 16), budget="90%", autocast=torch.float16)
+def test_layers_that_keep_their_own_forward():
+    """They are held in a scope, and a budget chooses a part of what they save."""
+    plan = compact.plan(make("llama"), (8, 64), policies=("plain", "exact", "recompute"), autocast=torch.float16, optimizer=None, clip=False)
+    held = peaks(plan)
+    assert held["recompute"] < held["exact"] < 0.8 * held["plain"], held
+    assert "no layer would be served: it computes in torch.float16" in compact.plan(make("llama"), (2, 16), autocast=torch.float16)["failed"]["off"]
+    ids = torch.randint(200, (4, 64))
+    left = {"input_ids": ids, "labels": ids.clone(), "attention_mask": (torch.arange(64).expand(4, 64) > 9).long()}
+    plan = compact.plan(make("llama"), left, policies=("plain",), budget="75%")
+    assert "slot role:heavy = recompute:budget=" in plan.policy or plan.policy == "exact"
+    assert plan["rows"][1]["peak"] <= 0.75 * plan["rows"][0]["peak"]
+    assert measured("llama", plan, left) <= 0.75 * plan["rows"][0]["peak"]
+    with pytest.raises(ValueError, match="projected gradients need layers that compact knows, and the attention mask is neither causal"):
+        compact.plan(make("llama"), left, budget="75%", allow="project", optimizer=compact.optim.AdamW)
     with pytest.raises(ValueError, match="cannot be planned: .* must hold its labels"):
         compact.plan(make("llama"), {"input_ids": torch.ones(2, 8, dtype=torch.long)}, budget="70%")
 

@@ -148,6 +148,12 @@ bool Policy::names(PolicyKind kind, std::string_view name, Role role) const {
   return find(kind, name, role) != nullptr;
 }
 
+bool Policy::keeps_all() const {
+  return std::ranges::all_of(lines_, [](const Line& line) {
+    return line.kind != PolicyKind::kSlot || line.slot.storage() == Storage::kKeep;
+  });
+}
+
 std::optional<int64_t> Policy::fewest_open_bits() const {
   std::optional<int64_t> fewest;
   for (const Line& line : lines_) {

@@ -33,6 +33,7 @@ thread_local std::deque<RunningOp> running;
 thread_local uint64_t calls = 0;
 thread_local int watches = 0;
 thread_local at::CallbackHandle callback = 0;  // of all of them
+thread_local bool as_one = false;                // nobody watches for now
 thread_local std::vector<OpTape*> tapes;
 thread_local size_t own_hooks = 0;
 thread_local int64_t others = 0;                            // operations inside of other hooks
@@ -171,6 +172,20 @@ OpWatch::OpWatch(std::shared_ptr<OpTape> tape, size_t hooks) : tape_(std::move(t
   if (tape_) tapes.push_back(tape_.get());
   own_hooks = hooks;
   others = 0;
+}
+
+OpWatch::AsOne::AsOne() : watched_(watches > 0 && !std::exchange(as_one, true)) {
+  if (watched_) at::disableCallback(callback);
+}
+
+OpWatch::AsOne::~AsOne() {
+  if (!watched_) return;
+  at::reenableCallback(callback);
+  as_one = false;
+}
+
+void OpWatch::AsOne::made(const at::Tensor& t) {
+  for (OpTape* const tape : tapes) tape->note_made(t);
 }
 
 int64_t OpWatch::under_other_hooks() { return others; }

@@ -51,6 +51,19 @@ struct CopiedFrom {
 // Watches operations on this thread while it lives.
 class OpWatch {
  public:
+  // While it lives, watchers of this thread see no operation: what runs is one node of the graph,
+  // whose result is given to made().
+  class AsOne {
+   public:
+    AsOne();
+    ~AsOne();
+    AsOne(const AsOne&) = delete;
+    // `t`: new memory, which later operations may be rebuilt from.
+    static void made(const at::Tensor& t);
+
+   private:
+    bool watched_;
+  };
   // `tape`: what notes all operations, or null. `hooks`: how many of Python's hooks of saved
   // tensors are in force when the watcher's own are the innermost.
   explicit OpWatch(std::shared_ptr<OpTape> tape = nullptr,

@@ -347,6 +347,13 @@ void OpTape::end(std::unique_ptr<Call> call, c10::ArrayRef<const c10::IValue> re
   }
 }
 
+void OpTape::note_made(const at::Tensor& t) {
+  if (closed_ || opaque_ > 0 || !is_plain(t)) return;
+  const Rebuild::Lock lock(*rebuild_);
+  const auto known = index_.find(key_of(t));
+  if (known == index_.end() || known->second->weak.expired()) put(t);
+}
+
 std::optional<OpTape::Saved> OpTape::save(const at::Tensor& t, size_t row, bool whole, bool outside,
                                           const Treatment& codes, std::optional<int64_t> limit) {
   if (closed_ || thread_ != std::this_thread::get_id() || !is_plain(t)) return std::nullopt;

@@ -52,6 +52,8 @@ class OpTape {
   // noted of it.
   std::unique_ptr<Call> begin(const OpRule& rule, c10::ArrayRef<const c10::IValue> arguments);
   void end(std::unique_ptr<Call> call, c10::ArrayRef<const c10::IValue> results);
+  // A result whose operations were not seen.
+  void note_made(const at::Tensor& t);
   // What runs between is nobody's to run again: a function of the user's.
   void begin_opaque() { ++opaque_; }
   void end_opaque() { --opaque_; }

@@ -17,6 +17,7 @@
 #include "compact/base/philox.h"
 #include "compact/ops/autograd/autograd.h"
 #include "compact/ops/memory/memory_trace.h"
+#include "compact/ops/scopes/op_names.h"
 #include "compact/ops/segments/early_restore_impl.h"
 #include "compact/ops/segments/held_tensors_impl.h"
 #include "compact/ops/segments/segment.h"
@@ -227,6 +228,7 @@ at::Tensor SegmentNode::run(const std::shared_ptr<const Recipe>& own, at::Tensor
                 "` takes real floating-point tensors, not ", c10::toString(x.scalar_type()));
   trace_moment(Phase::kForwardOf, recipe.name);
   const NoAutocast no_autocast;
+  const OpWatch::AsOne as_one;
   Tensors leaves = {x}, sources;
   for (Weight& w : weights) {
     leaves.push_back(std::move(w.leaf));
@@ -324,6 +326,7 @@ at::Tensor SegmentNode::run(const std::shared_ptr<const Recipe>& own, at::Tensor
   if (t[count].defined()) h.versions.add(y);
   static_cast<SegmentNode*>(owner.get())->held = std::move(h);
   torch::autograd::set_history(y, owner);
+  OpWatch::AsOne::made(y);
   return y;
 }
 

@@ -216,13 +216,13 @@ class saved_tensors:
                 raise
             raise ValueError(f'compact.saved_tensors: budget= is for policies that rebuild, as "exact": {error}') from None
         self._budget: tuple[int, float] = ops.slot_budget(text)
-        self._rebuilds = any(line.split()[:4] == ["slot", "role:cheap", "=", "recompute"] for line in text.splitlines())
+        self._rebuilds = ops.slot_treatment(text, "cheap") == "recompute"
         self._given = policy if isinstance(policy, str) else os.path.abspath(policy)
         self.model = model
         self._pack = _pack_of(self._scope, least_elements)
         self._thread: int | None = None
         self._checked = False
-        self.warns = True  # once, where a part is not reached
+        self.warns = True  # of lines that match nothing; once, where a part is not reached
         self._before = 0  # bytes of the pass before
 
     def __enter__(self) -> saved_tensors:
@@ -281,7 +281,7 @@ class saved_tensors:
 
     def _check_patterns(self) -> None:
         """Warns, after the first pass that saved anything, of lines of the policy that match nothing, and of one that does nothing."""
-        if self._checked:
+        if self._checked or not self.warns:
             return
         rows = self._scope.report()
         if not rows:

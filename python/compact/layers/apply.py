@@ -2,6 +2,7 @@
 """apply(), remove() and report(): the layers of a model run forward passes of the library."""
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -9,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from ..any_network.network_state import NetworkState
+from ..any_network.network_state import around_layers, NetworkState, ScopeState
 from ..base.library import ops
 from ..base.log import Notes
 from ..base.policy import moments_of, policy_text, presets
@@ -20,7 +21,7 @@ from . import loss, served_layer
 from .adapters import plain
 from .eligibility import layer_problem
 from .families import check_version, FAMILIES, Family, family_of
-from .patched_forward import check_module, Forward, Replicate, STATE, state_of
+from .patched_forward import Around, check_module, Forward, Replicate, SCOPE, STATE, state_of
 from .report import LayerReport, Report
 from .served_layer import LayerState
 
@@ -160,7 +161,7 @@ def apply(
             return _apply_to_network(model, policy, text, reason, planned)
         notes.say(f"{reason}; all keep their own forward")
     slots = [slot for state in served for slot in state.block.slots()]
-    slots.append(("loss.logits", "logits"))
+    slots += [("loss.logits", "logits"), ("", "cheap"), ("", "heavy")]  # of the loss, and of what runs around layers
     products = [f"{state.name}.{product}" for state in served for product in state.family.products]
     names, roles = zip(*slots)
     if served:
@@ -188,9 +189,25 @@ def apply(
         module.__dict__[STATE] = loss.LossState(tokens, own, notes)
         _replace_forward(module, loss.model_forward)
         if own is None:
-            module.lm_head.__dict__[STATE] = True
             _replace_forward(module.lm_head, loss.head_forward)
+    if around := around_layers(text):
+        waits = len(served) == len(states) and not _others(model, layers)[0]
+        for module in [m for m in models if _has_scope(m)]:
+            module.__dict__[SCOPE] = ScopeState(around, waits)
+            _replace_forward(module, _run_around, Around)
     return _with_policy(model, [model, *layers, *whole], policy, text, planned)  # an optimizer may be given a part of the model
+
+
+def _has_scope(module: nn.Module) -> bool:
+    """Whether the forward pass of a module with layers inside may run in a scope: it is no wrapper of torch's, and nobody replaced it."""
+    own = type(module).forward
+    replaced = "forward" in module.__dict__ and STATE not in module.__dict__
+    return own is not nn.Module.forward and not replaced and not inspect.unwrap(own).__module__.startswith("torch.")
+
+
+def _run_around(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    own = loss.model_forward if isinstance(state_of(module), loss.LossState) else type(module).forward
+    return module.__dict__[SCOPE].run(module, own, args, kwargs)
 
 
 def _with_policy(model: Model, modules: Iterable[nn.Module], policy: str | os.PathLike, text: str, planned: bool) -> Model:
@@ -229,7 +246,7 @@ def _apply_to_network(model: Model, policy: str | os.PathLike, text: str, reason
 
 
 def _run_network(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    return state_of(module).run(module, args, kwargs)
+    return state_of(module).run(module, type(module).forward, args, kwargs)
 
 
 def _name_of(policy: str | os.PathLike) -> str:
@@ -237,8 +254,9 @@ def _name_of(policy: str | os.PathLike) -> str:
     return name if name in presets() or os.path.exists(name) else "given as text"
 
 
-def _replace_forward(module: nn.Module, function: Callable) -> None:
-    module.forward = Forward(function, module)
+def _replace_forward(module: nn.Module, function: Callable, kind: type[Forward] = Forward) -> None:
+    module.__dict__.setdefault(STATE, True)
+    module.forward = kind(function, module)
     module.__dict__[REPLICATE] = Replicate(None, module)
 
 
@@ -261,8 +279,8 @@ def remove(model: Model) -> Model:
                     del module.__dict__[name]
                 else:
                     module.__dict__[name] = type(module).forward.__get__(module)
-        module.__dict__.pop(STATE)
-        module.__dict__.pop(REPLICATE, None)
+        for name in (STATE, SCOPE, REPLICATE):
+            module.__dict__.pop(name, None)
     for module in model.modules():
         module.__dict__.pop("_compact_policy", None)
     return model
@@ -292,7 +310,8 @@ def report(model: nn.Module) -> Report:
     found = (m.__dict__["_compact_policy"] for m in model.modules() if "_compact_policy" in m.__dict__)
     name, text = next(found, (None, None))
     if network is None:
-        return Report(text, rows, _loss_of(model), name, rest)
+        scopes = [m.__dict__[SCOPE] for m in model.modules() if SCOPE in m.__dict__]  # the outermost that was called has all
+        return Report(text, rows, _loss_of(model), name, rest, next(filter(None, (scope.saved for scope in scopes)), None))
     saved = network.saved
     how = "the whole network by what its operations save; " + (
         f"{saved.stored:,} of {saved.bytes:,} bytes held in the last step, {network.calls} pass{'es' * (network.calls != 1)}" if saved else "there was no step yet"

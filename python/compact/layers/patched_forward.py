@@ -14,6 +14,7 @@ from torch.compiler import is_dynamo_compiling
 from ..base.torch_private import REPLICATE
 
 STATE = "_compact"  # the attribute of a module whose forward is replaced
+SCOPE = "_compact_scope"  # of a module that has a scope around its layers, too
 
 
 def state_of(module: nn.Module) -> Any:
@@ -54,6 +55,16 @@ class Forward:
         return inspect.signature(type(self.module).forward.__get__(self.module))
 
 
+class Around(Forward):
+    """Replaces the forward of a module in a way that a compiled graph may do without."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        module = self.module
+        if is_dynamo_compiling() and state_of(module) is True:
+            return type(module).forward(module, *args, **kwargs)
+        return super().__call__(*args, **kwargs)
+
+
 class Replicate(Forward):
     """Makes the replicas of a module for nn.DataParallel, which run the forward of its class."""
 
@@ -62,7 +73,7 @@ class Replicate(Forward):
         if getattr(state_of(module), "projected", None) and torch.is_grad_enabled():
             raise RuntimeError("compact: nn.DataParallel's replicas would lose projected gradients: use DistributedDataParallel, or one GPU")
         replica = getattr(type(module), REPLICATE)(module)
-        for name in (STATE, "forward", REPLICATE):
+        for name in (STATE, SCOPE, "forward", REPLICATE):
             replica.__dict__.pop(name, None)
         return replica
 

@@ -45,7 +45,7 @@ class Report:
     loss: str
     name: str | None = None  # the policy's: a preset's, "auto", a file's path, or "given as text"
     rest: list[str] = dataclasses.field(default_factory=list)  # modules with parameters around the layers: name (class)
-    # What the last pass with gradients saved, where the network is served as a whole.
+    # What the last pass with gradients saved: around the layers that are served, or of the network as a whole.
     saved: SavedTensorsReport | None = None
     network: str | None = None  # how the whole of it is served; None: layers are
 
@@ -67,7 +67,8 @@ class Report:
         else:
             served = sum(bool(layer.served) for layer in self.layers)
             kept = sum(layer.if_kept for layer in self.layers)
-            lines = [f"policy {self.name}: {served} of {count} layers served in the last step, {self.held:,} of {kept:,} bytes held"]
+            held = sum(layer.held for layer in self.layers)
+            lines = [f"policy {self.name}: {served} of {count} layers served in the last step, {held:,} of {kept:,} bytes held"]
         width = max((len(layer.name) for layer in self.layers), default=0)
         for layer in self.layers:
             if layer.served_as is None:
@@ -80,6 +81,9 @@ class Report:
         lines += ["  " + line for line in self._masks()]
         if self.rest:
             lines.append(f"  by their own code: {', '.join(self.rest)}")
+        if self.saved:
+            again = sum(t.treatment == "recompute" for t in self.saved)
+            lines.append(f"  by their own code, layers that were not served included: {self.saved.stored:,} of {self.saved.bytes:,} bytes held, {again} of {len(self.saved)} saved tensors rebuilt")
         lines.append(f"  loss: {self.loss}")
         return "\n".join(lines)
 

@@ -6,17 +6,18 @@ from __future__ import annotations
 import gc
 import pickle
 import traceback
+from collections.abc import Iterator
 from typing import Any, IO
 
 import torch
 from torch import nn
 
-from ..any_network.network_state import NetworkState
+from ..any_network.network_state import NetworkState, ScopeState
 from ..base.library import classes, ops
 from ..base.log import log
 from ..base.torch_private import storage_id
 from ..layers import apply, masks
-from ..layers.patched_forward import state_of
+from ..layers.patched_forward import SCOPE, state_of
 from ..layers.served_layer import LayerState
 from ..optim import Muon
 from ..optimizers.optimizer import Optimizer
@@ -115,8 +116,8 @@ class _Step:
         if segments:
             self._keep_full()
         trace = self.run(operations, segments)
-        if segments and (reason := _why_none(self.model)):
-            raise ValueError(f"compact.plan: every layer keeps its own forward, so that there is nothing to choose: {reason}")
+        if segments and not any(state.served for state in _layers_of(self.model)):
+            raise _NoneServed
         return trace, self.reserved(trace)
 
     def reserved(self, trace: Any) -> int:
@@ -124,8 +125,9 @@ class _Step:
         return trace.reserved(self._earlier)
 
     def largest_saved(self) -> int:
-        """Bytes of the largest tensor that the last pass saved, where the network is held as a whole."""
-        return max((t.bytes for t in _network_of(self.model).saved if not t.parameter), default=0)
+        """Bytes of the largest tensor that the last pass saved in a scope."""
+        reports = filter(None, (scope.saved for scope in _scopes_of(self.model)))
+        return max((t.bytes for report in reports for t in report if not t.parameter), default=0)
 
     def _keep_full(self) -> None:
         """Says to the blocks which gradients apply() would refuse to project."""
@@ -142,9 +144,8 @@ class _Step:
 
     def row(self, name: str) -> dict:
         """What a step takes as the model is now."""
-        network = _network_of(self.model)
         trace = self.run()
-        if network and any(ops.slot_budget(network.text)):  # the first pass does not know yet how much it saves
+        if any(scope.has_budget for scope in _scopes_of(self.model)):  # the first pass does not know yet how much it saves
             trace = max(trace, self.run(), key=self.reserved)
         peak, gradients, saved, workspace, moment = trace.peak()
         states = self._state_bytes()
@@ -214,19 +215,33 @@ def _plain(step: _Step, policy: str) -> None:
             module.gradient_checkpointing = False
 
 
+class _NoneServed(Exception):
+    """Every layer keeps its own forward, so that blocks have nothing to choose."""
+
+
+def _layers_of(model: nn.Module) -> list[LayerState]:
+    return [state for m in model.modules() if isinstance(state := state_of(m), LayerState)]
+
+
+def _scopes_of(model: nn.Module) -> Iterator[ScopeState]:
+    for module in model.modules():
+        if isinstance(scope := module.__dict__.get(SCOPE) or state_of(module), ScopeState):
+            yield scope
+
+
 def _network_of(model: nn.Module) -> NetworkState | None:
     """What holds the model's saved tensors where it is served as a whole."""
     return next((state for m in model.modules() if isinstance(state := state_of(m), NetworkState)), None)
 
 
 def _why_none(model: nn.Module) -> str | None:
-    """Why none of the layers that a policy was given to was served in the step before; None: some were."""
+    """Why neither a layer was served nor a scope ran in the step before; None: one did."""
     named = [(name, state_of(module)) for name, module in model.named_modules()]
-    states = [s for _, s in named if isinstance(s, LayerState)]
-    if any(state.served for state in states):
+    states = _layers_of(model)
+    if any(state.served for state in states) or any(scope.saved for scope in _scopes_of(model)):
         return None
     if network := _network_of(model):
-        return None if network.calls else next(iter(network.own), "no pass with gradients came to it")
+        return next(iter(network.own), "no pass with gradients came to it")
     own = next((reason for state in states for reason in state.own_forward), "no pass with gradients came to them")
     return own if states else apply.each_problem((name, s) for name, s in named if isinstance(s, str)) or own
 
@@ -253,9 +268,11 @@ def _chosen_for_layers(step: _Step, asked: dict, budget: int) -> dict:
 
 
 def _chosen_for_network(step: _Step, asked: dict, budget: int) -> dict:
-    if "project" in asked["allow"]:
-        raise ValueError("compact.plan: projected gradients need layers that compact knows, and " + _network_of(step.model).reason)
+    network = _network_of(step.model)
     step.run()
+    if "project" in asked["allow"]:
+        why = network.reason if network else next(reason for state in _layers_of(step.model) for reason in state.own_forward)
+        raise ValueError(f"compact.plan: projected gradients need layers that compact knows, and {why}")
     if reason := _why_none(step.model):
         raise ValueError(f"compact.plan: nothing of the network is held by a policy: {reason}")
     search = NetworkSearch(step, asked["allow"])
@@ -313,10 +330,12 @@ def answer(asked: dict) -> dict:
     if budget is not None:
         reply["budget"] = budget = int(min(budget, 2**63 - 1))
         step.treat("exact")
-        if _network_of(step.model):
-            reply |= _chosen_for_network(step, asked, budget)
-        else:
-            reply |= _chosen_for_layers(step, asked, budget)
+        try:
+            chosen = None if _network_of(step.model) else _chosen_for_layers(step, asked, budget)
+        except _NoneServed:
+            step.treat("exact")
+            chosen = None
+        reply |= chosen or _chosen_for_network(step, asked, budget)
         if reply["auto"] is not None:
             step.treat(reply["auto"]["text"])
             reply["auto"] = step.row("auto") | reply["auto"]
