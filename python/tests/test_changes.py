@@ -150,6 +150,18 @@ def test_windows_longer_than_padded_sequences():
     assert all(row.calls == 1 for row in compact.report(model).layers)
 
 
+@pytest.mark.parametrize("name", ["mistral", "gemma2", "gemma3"])
+def test_padding_behind_windows(name):
+    own, given = make(name), inputs(name)
+    given["attention_mask"] = (torch.arange(40) < torch.tensor([[40], [33], [38]])).long()
+    model = compact.apply(copy.deepcopy(own))
+    assert own.config.sliding_window < 33
+    got, wanted = gradients(model, given), gradients(own, given)
+    assert abs(got[0] - wanted[0]) < 1e-5 and error(got[1], wanted[1]) < 1e-5
+    report = compact.report(model)
+    assert all(row.calls == 1 for row in report.layers) and "padding: " in str(report)
+
+
 def test_one_mask_for_the_batch():
     own, given = make("llama"), inputs("llama")
     mask = torch.tril(torch.ones(40, 40, dtype=torch.bool))[None, None].clone()

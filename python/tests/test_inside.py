@@ -116,6 +116,18 @@ def test_what_is_said_is_said_once_of_each_model(caplog):
         assert len(said) == count and said[0].startswith("compact: layers keep their own forward")
 
 
+def test_positions_that_begin_again_are_said(caplog):
+    caplog.set_level(logging.WARNING, "compact")
+    model, given = compact.apply(make("llama")), inputs("llama")
+    packed = torch.cat([torch.arange(25), torch.arange(15)]).expand(3, 40)
+    for more in ({"position_ids": torch.arange(40).expand(3, 40)}, {"position_ids": packed, "use_cache": False}):
+        gradients(compact.apply(make("llama")), given | more)
+    assert not [record for record in caplog.records if "begin again" in record.message]
+    for _ in range(2):
+        gradients(model, given | {"position_ids": packed})
+    assert len([record for record in caplog.records if "position_ids begin again within a row" in record.message]) == 1
+
+
 def test_a_loss_in_eval_mode_says_so():
     model = compact.apply(make("llama").eval())
     out = model(**inputs("llama"))

@@ -31,8 +31,15 @@ def test_windows(form):
     assert read_mask(form(causal(6, [6, 6], window=3)), 6, True, 3) == (None, None)
     assert read_mask(form(causal(6, [6, 6], window=3)), 6, True, None) == (None, OTHER)
     assert read_mask(form(causal(6, [6, 6])), 6, True, 3) == (None, OTHER)
-    assert read_mask(form(causal(6, [6, 4], window=3)), 6, True, 3) == (None, OTHER)
+    assert read_mask(form(causal(6, [6, 4], window=3)), 6, True, 3)[0].tolist() == [6, 4]
     assert read_mask(form(causal(6, [6, 4])), 6, True, 8)[0].tolist() == [6, 4]
+
+
+def test_rows_that_attend_to_nothing():
+    """Booleans leave nothing of them, numbers that are added the mean of all."""
+    mask = causal(6, [6, 1], window=3)
+    assert read_mask(mask, 6, True, 3)[0].tolist() == [6, 1]
+    assert read_mask(added(mask), 6, True, 3) == (None, OTHER)
 
 
 def test_others():

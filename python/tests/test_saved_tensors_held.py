@@ -289,7 +289,7 @@ def test_checkpoints_hold_inputs_in_few_bits(how, bits):
     torch.manual_seed(0)
     first = nn.Linear(WIDTH, WIDTH)
     layers = nn.Sequential(
-        *(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH)) for _ in range(LAYERS))
+        *(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH)) for _ in range(LAYERS))
     )
     x = torch.randn(ROWS, WIDTH)
 
@@ -314,7 +314,7 @@ def test_checkpoints_hold_inputs_in_few_bits(how, bits):
     policy = "off" if bits is None else f"slot * = quantize:bits={bits}"
     saved = compact.saved_tensors(policy, model=layers)
     held, got = run(saved, how)
-    # Each layer holds its input, a plain one also the result of tanh; the input x of the first is there already where
+    # Each layer holds its input, a plain one also the result of ReLU; the input x of the first is there already where
     # it is kept. The 4 bytes are the sum's.
     tensors = 2 * LAYERS if how == "plain" else LAYERS
     assert held == (tensors + (bits is not None)) * held_of(ROWS * WIDTH, bits) + 4

@@ -80,6 +80,7 @@ EXACT = {
     "atanh": lambda y: torch.atanh(y.tanh() * 0.999).sum(),
     "logit": lambda y: torch.logit(y.sigmoid()).sum(),
     "bce of sigmoid": lambda y: F.binary_cross_entropy((10 * y).sigmoid(), (T > 0).float()),
+    "tanh beside a product": lambda y: (lambda a: (1 - a.pow(2) + 1e-6).log().sum() + (a @ W).sum())((y * 5).tanh()),
     "ctc": lambda y: F.ctc_loss(
         y.reshape(64, 2, 32).log_softmax(2), torch.tensor([[1, 2], [3, 4]]), (64, 64), (2, 2)
     ),
@@ -115,6 +116,9 @@ LINEAR = {
     "var": lambda y: y.var(1),
     # The range of a logarithm is wide: one gradient is far off, the mean is not.
     "p log p": lambda y: (lambda p: p * p.log())(y.mul(5).softmax(1)),
+    "p log (p + c)": lambda y: (lambda p: p * (p + 1e-8).log())(y.mul(5).softmax(1)),
+    "p log (p + c) of sigmoids": lambda y: (lambda p: p * (p + 1e-8).log() + (1 - p) * (1 - p + 1e-8).log())(y.mul(10).sigmoid()),
+    "p log of a mean": lambda y: (lambda p, q: p * ((p + 1e-8).log() - ((p + q) / 2 + 1e-8).log()))(y.mul(5).softmax(1), T.softmax(1)),
     "square beside a product": lambda y: y.pow(2) + y * y.flip(0),
 }
 
@@ -138,7 +142,6 @@ SMOOTH = {
     "std": lambda y: y.std(1),
     "attention": lambda y: F.scaled_dot_product_attention(*(t.view(2, 2, 16, 64) for t in (y, y.flip(0), y.flip(1)))),
     "weights of attention": lambda y: y.view(2, 4, 8, 64).softmax(-1),
-    "tanh beside a product": lambda y: y.tanh() @ W,
     "sigmoid of a gate": lambda y: y.sigmoid() * y.flip(0),
 }
 

@@ -122,12 +122,9 @@ constexpr Row kRows[] = {
     {"celu", kFirst, Reads::kNear},
     {"elu", kFirst, Reads::kNear, Role::kNone, is_smooth_elu},
     {"pow", kFirst, Reads::kNear, Role::kNone, is_cube},
-    // Smooth, too, but sqrt(x^2 + c), log(1 - sigmoid(x) + c) and their like divide by small
-    // values.
+    // Smooth, too, but sqrt(x^2 + c) and its like divide by small values. (Results of sigmoid, tanh
+    // and other softmaxes are exact: in p * log(p + c) what p is multiplied with is divided by it.)
     {"pow", kFirst, Reads::kNearBeside, Role::kNone, is_square},
-    {"sigmoid", kResult, Reads::kNearBeside},
-    {"tanh", kResult, Reads::kNearBeside},
-    {"_softmax", kResult, Reads::kNearBeside},
     // Signs.
     {"relu", kResult, Reads::kRelu, Role::kSigns, is_map},
     {"relu", kResult, Reads::kRelu},

@@ -11,7 +11,12 @@ class Notes:
     def __init__(self):
         self._written: set[str] = set()
 
+    def first(self, key: str) -> bool:
+        """Whether nobody has asked for this key before."""
+        known = key in self._written
+        self._written.add(key)
+        return not known
+
     def say(self, text: str, key: str = "") -> None:
-        if (key or text) not in self._written:
-            self._written.add(key or text)
+        if self.first(key or text):
             log.warning(f"compact: {text}")

@@ -99,7 +99,7 @@ def _chunks_problem(model: nn.Module, kwargs: dict) -> str | None:
     return None
 
 
-def _leave_out_cache(model: nn.Module, kwargs: dict) -> None:
+def _leave_out_cache(model: nn.Module, kwargs: dict, notes: Notes) -> None:
     """Switches the cache off, which training does not use. But without a cache or a mask, transformers reads positions
     that begin again as several sequences in one row: a mask of ones has the effect of the cache."""
     kwargs["use_cache"] = False
@@ -109,6 +109,8 @@ def _leave_out_cache(model: nn.Module, kwargs: dict) -> None:
     x = kwargs["input_ids"] if kwargs.get("input_ids") is not None else kwargs.get("inputs_embeds")
     if getattr(model.config.get_text_config(), "use_cache", False) and not checkpointed and x is not None:
         kwargs["attention_mask"] = torch.ones(x.shape[:2], dtype=torch.long, device=x.device)
+        if notes.first("positions") and bool((kwargs["position_ids"].diff(dim=-1) < 0).any()):
+            notes.say("position_ids begin again within a row, and its tokens attend to all before them, as in transformers with a cache: use_cache=False makes of it several sequences")
 
 
 def model_forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -124,7 +126,7 @@ def model_forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
         args = ()
     labels = kwargs.get("labels")
     if (model.training or labels is not None) and kwargs.get("use_cache") is None and all(kwargs.get(name) is None for name in CACHES):
-        _leave_out_cache(model, kwargs)
+        _leave_out_cache(model, kwargs, state.notes)
     if labels is None or state.own_loss is not None:
         return own(model, *args, **kwargs)
     reason = _chunks_problem(model, kwargs)

@@ -61,9 +61,10 @@ def _read(mask, length, causal, window):
         expected = distance >= 0
     if window is not None and window < length:
         expected = expected & (distance < window)
-        lengths = torch.full((mask.size(0),), length, device=mask.device)
-    else:
-        lengths = allowed[:, 0, -1].sum(-1)
+    # Each token that is there attends to itself; the mask of an encoder may have one row for all.
+    lengths = (allowed[:, 0].diagonal(dim1=-2, dim2=-1) if causal else allowed[:, 0, -1]).sum(-1)
+    if mask.is_floating_point() and window is not None and bool((lengths + window <= length).any()):
+        return None, OTHER  # padding that attends to nothing attends to everything where numbers are added
     seen = (places < lengths[:, None])[:, None, None, :]
     wanted = (expected[None, None] & seen).expand(mask.size(0), 1, length, length)
     if not bool((allowed == wanted).all()) or not bool((lengths > 0).all()):
