@@ -83,8 +83,9 @@ at::Tensor probabilities(const at::Tensor& q, const at::Tensor& k, const MaskedA
     scores.masked_fill_(place.gt(query), kNever);
     if (how.window > 0) scores.masked_fill_(place.le(query.sub(how.window)), kNever);
     if (how.window > 0 && how.lengths.defined()) {
-      // Of padding far behind a sample nothing is attended to: zeros, as in torch's own attention.
-      const at::Tensor none = query.sub(how.window).ge(c.samples_of(how.lengths).view({-1, 1, 1, 1}) - 1);
+      // Padding far behind a sample attends to nothing: zeros, as in torch's own attention.
+      const at::Tensor none =
+          query.sub(how.window).ge(c.samples_of(how.lengths).view({-1, 1, 1, 1}) - 1);
       return at::_softmax(scores, -1, false).masked_fill_(none, 0);
     }
   }
@@ -101,9 +102,8 @@ void check_masked_attention(const at::Tensor& q, const at::Tensor& k, const at::
   COMPACT_CHECK(q.dim() == 4 && k.sizes() == sizes && v.sizes() == sizes && q.numel() > 0,
                 "[attention] q, k, v must be [batch, heads, sequence, dim] alike, are ", q.sizes(),
                 ", ", k.sizes(), ", ", v.sizes());
-  COMPACT_CHECK(
-      how.window == 0 || (how.window > 0 && how.causal),
-      "[attention] only causal attention has a window, of at least 1, is ", how.window);
+  COMPACT_CHECK(how.window == 0 || (how.window > 0 && how.causal),
+                "[attention] only causal attention has a window, of at least 1, is ", how.window);
   COMPACT_CHECK(!how.lengths.defined() || (how.lengths.scalar_type() == at::kLong &&
                                            how.lengths.sizes() == at::IntArrayRef{q.size(0)}),
                 "[attention] lengths must be int64 [", q.size(0), "]");

@@ -33,7 +33,7 @@ thread_local std::deque<RunningOp> running;
 thread_local uint64_t calls = 0;
 thread_local int watches = 0;
 thread_local at::CallbackHandle callback = 0;  // of all of them
-thread_local bool as_one = false;                // nobody watches for now
+thread_local bool as_one = false;              // nobody watches for now
 thread_local std::vector<OpTape*> tapes;
 thread_local size_t own_hooks = 0;
 thread_local int64_t others = 0;                            // operations inside of other hooks
