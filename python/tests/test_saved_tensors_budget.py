@@ -207,6 +207,8 @@ def test_what_is_said_wrong():
     for budget in (0, -1, True, 1.5, "x", "0%", "-5%", "", "10 apples"):
         with pytest.raises(ValueError, match="budget must be bytes"):
             compact.saved_tensors("exact", budget=budget)
+    with pytest.raises(ValueError, match='budget=.50. is so many bytes: write "50%" or "50GiB"'):
+        compact.saved_tensors("exact", budget="50")
     for budget in ("100%", "250%"):
         with pytest.raises(ValueError, match="a part below 100%"):
             compact.saved_tensors("exact", budget=budget)

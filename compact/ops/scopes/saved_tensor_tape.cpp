@@ -61,7 +61,9 @@ void SavedTensorStore::keep_budget(bool begins) {
   if (kept || budget_.part > 0) return;
   fail("[saved tensors] a budget of ", budget_.bytes, " bytes cannot be kept: ", all_live_->bytes(),
        " are held after `", saved_.back().name, "`, and ", tape_->span(),
-       " more live while others are rebuilt; nothing that is left can be rebuilt in fewer");
+       " more live while others are rebuilt; nothing that is left can be rebuilt in fewer. A part, "
+       "as "
+       "30%, is kept as far as can be, and the report says what that takes");
 }
 
 std::vector<SavedTensor> SavedTensorStore::taped_rows() const {

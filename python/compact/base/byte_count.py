@@ -13,6 +13,8 @@ def byte_count(budget: int | str | None, whose: str) -> int | float | None:
         return budget
     text = budget if isinstance(budget, str) else ""
     if count := ops.parse_bytes(text):
+        if count < 65536 and text.strip().isdigit():
+            raise ValueError(f'{whose}: budget={budget!r} is so many bytes: write "{text.strip()}%" or "{text.strip()}GiB"')
         return count
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*%\s*", text)
     if match and float(match[1]) > 0:

@@ -145,7 +145,10 @@ def apply(
     else:
         check_version()
     if policy is None:
-        policy = plan(model, batch, policies=(), budget=budget, **settings).policy
+        try:
+            policy = plan(model, batch, policies=(), budget=budget, **settings).policy
+        except (ValueError, TypeError, torch.OutOfMemoryError) as error:
+            raise type(error)(str(error).replace("compact.plan:", "compact.apply:", 1)) from error
         text = policy_text(policy)
     if not found:
         return _apply_to_network(model, policy, text, reason, planned)
