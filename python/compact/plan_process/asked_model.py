@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..base.transformers_private import class_for
+from ..base.transformers_private import class_for, let_record
 from ..planning import known_values, sent
 
 _LABELS_OF_TOKENS = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForTokenClassification")
@@ -18,7 +18,10 @@ _LABELS_OF_SAMPLES = ("ForSequenceClassification", "ForImageClassification")
 def model_of(asked: dict) -> nn.Module:
     """The model that was sent, or one of a configuration."""
     if asked["model"] is not None:
-        return sent.receive(asked["model"])
+        model = sent.receive(asked["model"])
+        for module in model.modules():
+            let_record(module)
+        return model
     import transformers
 
     config = asked["config"]

@@ -31,6 +31,7 @@ def use(device: str, gpu: tuple[str, int, int, int]) -> None:
         if op.namespace == "aten" and not op.is_view and not _in_cpp(op.name()):
             library.impl(op, function)
     library.impl("_grouped_mm", _grouped_mm)  # LibTorch's reads how many rows each group has, torch's Python takes bfloat16 alone
+    library.impl("masked_scatter_backward", _masked_scatter_backward)
     let_meta_have_updates(of_lists=device == "cuda")  # on a GPU optimizers update lists of tensors by default
     for owner in (torch, torch.Tensor) if device == "cpu" else ():
         for name in _WITH_NUMBERS:
@@ -48,6 +49,14 @@ def _grouped_mm(
     row = (b.size(-1) + step - 1) // step * step
     sizes = (*groups, a.size(-2), b.size(-1))
     return torch.empty_strided(sizes, (a.size(-2) * row, row, 1)[-len(sizes) :], dtype=dtype, device=a.device)
+
+
+def _masked_scatter_backward(gradient: torch.Tensor, mask: torch.Tensor, sizes: list[int]) -> torch.Tensor:
+    """The gradient of what was put in places of a mask, of which so many are chosen as there was to put."""
+    places = torch.empty(gradient.shape, dtype=torch.int64, device="meta")
+    before = torch.empty_like(places)  # chosen ones before each
+    del places, before
+    return gradient.new_empty(sizes)
 
 
 def _keeping_number(own: Callable) -> Callable:

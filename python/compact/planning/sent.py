@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..base.transformers_private import no_recorder, RECORDERS
 from ..projected_weights.watched_parameter import Watched
 from .known_values import with_value
 
@@ -19,6 +20,10 @@ class _Pickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO):
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
         self._numbers: dict[int, tuple[int, torch.Tensor]] = {}  # by id(), kept alive
+
+    def reducer_override(self, obj: Any) -> Any:
+        # Hooks that record what layers return; transformers adds them again where they are gone.
+        return (no_recorder, ()) if getattr(obj, "__module__", None) == RECORDERS and not isinstance(obj, type) else NotImplemented
 
     def persistent_id(self, obj: Any) -> Any:
         if isinstance(obj, (torch.UntypedStorage, torch.TypedStorage)):
