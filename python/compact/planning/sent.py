@@ -2,6 +2,7 @@
 """A model on its way to another process: everything but the values of its weights."""
 from __future__ import annotations
 
+import copy
 import io
 import pickle
 from typing import Any
@@ -32,15 +33,33 @@ class _Pickler(pickle.Pickler):
             return None
         if isinstance(obj, Watched):
             raise ValueError("it has projected gradients: compact.remove(model) takes them back")
-        if type(obj) not in (torch.Tensor, nn.Parameter, nn.Buffer) or obj.layout != torch.strided:
-            raise ValueError(f"it has a tensor of type {type(obj).__name__}: plan before it is sharded, quantized or compiled, and after the first pass of lazy modules")
+        of_class = type(obj) not in (torch.Tensor, nn.Parameter, nn.Buffer)
+        if (of_class and not _is_plain_parameter(obj)) or obj.layout != torch.strided:
+            raise ValueError(f"it has a tensor of type {type(obj).__name__}: plan before it is sharded or compiled, and after the first pass of lazy modules")
         number, _ = self._numbers.setdefault(id(obj), (len(self._numbers), obj))
         value = None
         if not isinstance(obj, nn.Parameter) and obj.device.type != "meta" and obj.numel() <= _MOST_VALUES:
             file = io.BytesIO()
             torch.save(obj.detach().cpu().clone(memory_format=torch.contiguous_format), file)
             value = file.getvalue()
-        return number, isinstance(obj, nn.Parameter), tuple(obj.shape), obj.stride(), obj.dtype, obj.requires_grad, value
+        about = (type(obj), {name: _without_values(x) for name, x in vars(obj).items() if not isinstance(x, nn.Module)}) if of_class else None
+        return number, isinstance(obj, nn.Parameter), tuple(obj.shape), obj.stride(), obj.dtype, obj.requires_grad, value, about
+
+
+def _is_plain_parameter(t: torch.Tensor) -> bool:
+    """Whether it is of a class of parameters whose memory is its own, as those that bitsandbytes quantizes."""
+    return isinstance(t, nn.Parameter) and type(t).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+
+
+def _without_values(x: Any) -> Any:
+    """What a parameter of such a class has beside its elements, as scales of its blocks."""
+    if isinstance(x, torch.Tensor):
+        return x.detach().to("meta")
+    if hasattr(x, "__dict__") and not isinstance(x, type):
+        x = copy.copy(x)
+        for name, inside in vars(x).items():
+            setattr(x, name, _without_values(inside))
+    return x
 
 
 class _Unpickler(pickle.Unpickler):
@@ -49,13 +68,16 @@ class _Unpickler(pickle.Unpickler):
         self._made: dict[int, torch.Tensor] = {}
 
     def persistent_load(self, pid: Any) -> torch.Tensor:
-        number, parameter, shape, stride, dtype, requires_grad, value = pid
+        number, parameter, shape, stride, dtype, requires_grad, value, about = pid
         if number not in self._made:
             if value is not None:
                 made = with_value(torch.load(io.BytesIO(value), weights_only=True))
             else:
                 made = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
-            if parameter:
+            if about is not None:
+                made = torch.Tensor._make_subclass(about[0], made, requires_grad)
+                vars(made).update(about[1])
+            elif parameter:
                 made = nn.Parameter(made, requires_grad=requires_grad)
             self._made[number] = made
         return self._made[number]
