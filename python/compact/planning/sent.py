@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..base.torch_private import as_class
 from ..base.transformers_private import no_recorder, RECORDERS
 from ..projected_weights.watched_parameter import Watched
 from .known_values import with_value
@@ -75,7 +76,7 @@ class _Unpickler(pickle.Unpickler):
             else:
                 made = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
             if about is not None:
-                made = torch.Tensor._make_subclass(about[0], made, requires_grad)
+                made = as_class(about[0], made, requires_grad)
                 vars(made).update(about[1])
             elif parameter:
                 made = nn.Parameter(made, requires_grad=requires_grad)
