@@ -6,11 +6,13 @@ import math
 from _device import cpu_only, DEVICE
 import pytest
 import torch
-from conftest import applied, error, gradients, inputs, make
+from conftest import applied, error, gradients, inputs, make, same
 from torch.nn import functional
+import transformers
 from transformers.loss.loss_utils import ForCausalLMLoss
 
 import compact
+from compact.layers.plain_loss import makes_plain_loss
 
 NAMES = ["llama", "llama, biases, tied", "gpt2", "qwen2", "qwen3", "mistral"]
 
@@ -146,3 +148,40 @@ def test_logits_never_exist():
     # Two chunks of logits, and the gradients of the head (also as a sum) and of the hidden states.
     assert meter.peak < 2.2 * 32 * 30000 * 4 + 2 * weight.nbytes + 4 * hidden.nbytes
     assert meter.peak < 512 * 30000 * 4
+
+
+@pytest.mark.parametrize("kind", ["GPTNeoX", "StableLm", "Olmoe", "Gemma", "Helium", "Ernie4_5"])
+def test_other_language_models(kind):
+    sizes = {"vocab_size": 200, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16}
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{kind}ForCausalLM")(getattr(transformers, f"{kind}Config")(**sizes)).train()
+    given = inputs("llama")
+    wanted = gradients(model, given)
+    compact.apply(model, chunked_loss=True)
+    got = gradients(model, given)
+    assert abs(got[0] - wanted[0]) < 1e-5 and error(got[1], wanted[1]) < 1e-5
+    assert "in chunks, 1 passes" in compact.report(model).loss
+
+
+def test_what_a_loss_in_chunks_would_not_do():
+    plain = makes_plain_loss
+    assert all(map(plain, (transformers.LlamaForCausalLM, transformers.MixtralForCausalLM, transformers.Qwen2VLForConditionalGeneration)))
+    # They scale logits, add a loss of logits, or have labels for something else.
+    others = (transformers.GraniteForCausalLM, transformers.CohereForCausalLM, transformers.BambaForCausalLM, transformers.T5ForConditionalGeneration)
+    assert not any(map(plain, others))
+    derived = type("Derived", (transformers.LlamaForCausalLM,), {})
+    assert plain(derived)
+    derived.forward = lambda self, **given: super(derived, self).forward(**given)
+    assert not plain(derived)
+    torch.manual_seed(0)
+    config = transformers.MixtralConfig(
+        vocab_size=200, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, num_local_experts=4, output_router_logits=True
+    )
+    model, given = transformers.MixtralForCausalLM(config).train(), inputs("llama")
+    wanted = gradients(model, given)
+    compact.apply(model, chunked_loss=True)
+    got = gradients(model, given)
+    assert torch.equal(got[0], wanted[0]) and same(got[1], wanted[1])
+    assert "from all logits: the loss of its router is asked for" in compact.report(model).loss
+    gradients(model, given | {"output_router_logits": False})
+    assert "in chunks, 1 passes" in compact.report(model).loss

@@ -21,7 +21,8 @@ from . import loss, served_layer
 from .adapters import plain
 from .eligibility import layer_problem
 from .families import check_version, FAMILIES, Family, family_of
-from .patched_forward import Around, check_module, Forward, Replicate, SCOPE, STATE, state_of
+from .patched_forward import Around, check_module, Forward, KEPT, LOSS, Replicate, SCOPE, STATE, state_of
+from .plain_loss import makes_plain_loss
 from .report import LayerReport, Report
 from .served_layer import LayerState
 
@@ -61,7 +62,7 @@ def _others(model: nn.Module, known: set[nn.Module]) -> tuple[list[tuple[str, nn
 _PLAN_SETTINGS = ("padded", "allow", "optimizer", "clip", "device", "gpu", "autocast", "loss")  # arguments of plan() that a budget may have
 
 
-def _asked_for(policy: Any, budget: Any, batch: Any, chunked_loss: bool, settings: dict) -> str | os.PathLike | None:
+def _asked_for(policy: Any, budget: Any, batch: Any, chunked_loss: bool | None, settings: dict) -> str | os.PathLike | None:
     """The policy argument of apply() after checks; None: plan() chooses one for the budget."""
     automatic = policy == "auto" or (policy is None and budget is not None)
     unknown = [name for name in settings if name not in _PLAN_SETTINGS]
@@ -80,7 +81,7 @@ def _asked_for(policy: Any, budget: Any, batch: Any, chunked_loss: bool, setting
         raise ValueError('compact.apply: batch: only with a budget: apply(model, budget="10GiB", batch=(8, 2048))')
     if automatic != (budget is not None) or automatic != (batch is not None):
         raise ValueError('compact.apply: policy "auto" takes a byte budget and a batch: apply(model, budget="10GiB", batch=(8, 2048))')
-    if automatic and not chunked_loss:
+    if automatic and chunked_loss is False:
         raise ValueError("compact.apply: policy `auto` makes the loss in chunks, which chunked_loss=False forbids")
     if isinstance(policy, Plan):
         if policy.policy is None:
@@ -93,7 +94,7 @@ def apply(
     model: Model,
     policy: str | os.PathLike | Plan | None = None,
     *,
-    chunked_loss: bool = True,
+    chunked_loss: bool | None = None,
     budget: int | str | None = None,
     batch: int | tuple[int, int] | dict[str, torch.Tensor] | None = None,
     seed: int = 0,
@@ -117,7 +118,7 @@ def apply(
     Layers that the library knows (compact.families()) get another forward pass, one node of the graph
     each, and where the policy says so a causal language model in training makes its loss in chunks
     where it is given labels; its output then has no logits. `chunked_loss=False` leaves the loss
-    alone. Models inside other modules are found. Classes, submodules, parameters and their names stay
+    alone; True has that of a network of which no layer is known made so, too, up to rounding. Models inside other modules are found. Classes, submodules, parameters and their names stay
     as they are, and the layers' own forward runs wherever a block would compute something else:
     report() counts and names that.
 
@@ -146,12 +147,12 @@ def apply(
         check_version()
     if policy is None:
         try:
-            policy = plan(model, batch, policies=(), budget=budget, **settings).policy
+            policy = plan(model, batch, policies=(), budget=budget, chunked_loss=chunked_loss, **settings).policy
         except (ValueError, TypeError, torch.OutOfMemoryError) as error:
             raise type(error)(str(error).replace("compact.plan:", "compact.apply:", 1)) from error
         text = policy_text(policy)
     if not found:
-        return _apply_to_network(model, policy, text, reason, planned)
+        return _apply_to_network(model, policy, text, reason, planned, chunked_loss)
     notes = Notes()
     states: list[tuple[nn.Module, LayerState | str]] = []
     for number, (_, module, family, problem) in enumerate(found):
@@ -161,7 +162,7 @@ def apply(
     if not served:
         reason = "no layer of it can be served: " + each_problem((name, state) for (name, *_), (_, state) in zip(found, states))
         if not any(plain(m) is not m for m in model.modules()):  # which may be removed later
-            return _apply_to_network(model, policy, text, reason, planned)
+            return _apply_to_network(model, policy, text, reason, planned, chunked_loss)
         notes.say(f"{reason}; all keep their own forward")
     slots = [slot for state in served for slot in state.block.slots()]
     slots += [("loss.logits", "logits"), ("", "cheap"), ("", "heavy")]  # of the loss, and of what runs around layers
@@ -179,8 +180,7 @@ def apply(
         raise ValueError(f"compact.apply: {problem}")
     layers = {module for module, _ in states}
     models = [m for m in model.modules() if m not in layers and not layers.isdisjoint(m.modules())]
-    whole = [m for m in models if loss.takes_cache(m)]
-    keeps_logits, tokens = ops.loss_chunk(text) if any(map(loss.serves, whole)) else (True, 0)
+    whole = [m for m in models if loss.takes_cache(m) or ("forward" not in m.__dict__ and makes_plain_loss(type(m)))]
     for module, state in states:
         module.__dict__[STATE] = state
         if isinstance(state, LayerState):
@@ -188,17 +188,22 @@ def apply(
                 add_carrier(inside, state.projected[product], bool(state.numbers.get("transposed")))
             _replace_forward(module, served_layer.forward)
     for module in whole:
-        own = loss.own_loss(module, chunked_loss and not keeps_logits)
-        module.__dict__[STATE] = loss.LossState(tokens, own, notes)
-        _replace_forward(module, loss.model_forward)
-        if own is None:
-            _replace_forward(module.lm_head, loss.head_forward)
+        _replace_loss(module, text, chunked_loss is not False, notes)
     if around := around_layers(text):
         waits = len(served) == len(states) and not _others(model, layers)[0]
         for module in [m for m in models if _has_scope(m)]:
             module.__dict__[SCOPE] = ScopeState(around, waits)
             _replace_forward(module, _run_around, Around)
     return _with_policy(model, [model, *layers, *whole], policy, text, planned)  # an optimizer may be given a part of the model
+
+
+def _replace_loss(module: nn.Module, text: str, chunked: bool, notes: Notes) -> None:
+    keeps_logits, tokens = ops.loss_chunk(text) if makes_plain_loss(type(module)) else (True, 0)
+    own = loss.own_loss(module, chunked and not keeps_logits)
+    module.__dict__[LOSS] = loss.LossState(tokens, own, loss.takes_cache(module), notes)
+    _replace_forward(module, loss.model_forward)
+    if own is None:
+        _replace_forward(module.lm_head, loss.head_forward)
 
 
 def _has_scope(module: nn.Module) -> bool:
@@ -209,8 +214,11 @@ def _has_scope(module: nn.Module) -> bool:
 
 
 def _run_around(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    own = loss.model_forward if isinstance(state_of(module), loss.LossState) else type(module).forward
-    return module.__dict__[SCOPE].run(module, own, args, kwargs)
+    return module.__dict__[SCOPE].run(module, _own_or_loss(module), args, kwargs)
+
+
+def _own_or_loss(module: nn.Module) -> Callable:
+    return loss.model_forward if LOSS in module.__dict__ else type(module).forward
 
 
 def _with_policy(model: Model, modules: Iterable[nn.Module], policy: str | os.PathLike, text: str, planned: bool) -> Model:
@@ -233,8 +241,8 @@ def _known_layers() -> str:
     return ", ".join(sorted(family.layer.rsplit(".", 1)[1] for family in FAMILIES))
 
 
-def _apply_to_network(model: Model, policy: str | os.PathLike, text: str, reason: str, planned: bool) -> Model:
-    """Lets the whole model's forward pass run in a scope of saved_tensors()."""
+def _apply_to_network(model: Model, policy: str | os.PathLike, text: str, reason: str, planned: bool, chunked_loss: bool | None) -> Model:
+    """Lets the whole model's forward pass run in a scope of saved_tensors(), and makes its loss in chunks where that is asked for."""
     if "forward" in model.__dict__:
         raise ValueError(f"compact.apply: {reason}; and its own forward was replaced")
     if type(model).forward is nn.Module.forward:
@@ -243,13 +251,16 @@ def _apply_to_network(model: Model, policy: str | os.PathLike, text: str, reason
         state = NetworkState(os.fspath(policy), text, reason, planned)
     except ValueError as error:
         raise ValueError(f"compact.apply: {reason}. In a network as a whole: {error}") from None
+    for module in model.modules() if chunked_loss else ():
+        if "forward" not in module.__dict__ and makes_plain_loss(type(module)):
+            _replace_loss(module, text, True, Notes())
     model.__dict__[STATE] = state
     _replace_forward(model, _run_network)
     return _with_policy(model, [model], policy, text, planned)
 
 
 def _run_network(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    return state_of(module).run(module, type(module).forward, args, kwargs)
+    return state_of(module).run(module, _own_or_loss(module), args, kwargs)
 
 
 def _name_of(policy: str | os.PathLike) -> str:
@@ -282,7 +293,7 @@ def remove(model: Model) -> Model:
                     del module.__dict__[name]
                 else:
                     module.__dict__[name] = type(module).forward.__get__(module)
-        for name in (STATE, SCOPE, REPLICATE):
+        for name in (*KEPT, REPLICATE):
             module.__dict__.pop(name, None)
     for module in model.modules():
         module.__dict__.pop("_compact_policy", None)
@@ -324,11 +335,11 @@ def report(model: nn.Module) -> Report:
 
 
 def _loss_of(model: nn.Module) -> str:
-    states = [state_of(module) for module in model.modules()]
-    states = [state for state in states if isinstance(state, loss.LossState)]
+    states = [m.__dict__[LOSS] for m in model.modules() if LOSS in m.__dict__]
     state = next((state for state in states if state.own_loss is None), states[0] if states else None)
     if state is None:
-        return "the model's own"
+        able = any(makes_plain_loss(type(module)) for module in model.modules())
+        return "the model's own" + "; chunked_loss=True makes it in chunks, in less memory, up to rounding" * able
     if state.own_loss is not None:
         return f"the model's own: {state.own_loss}"
     text = f"in chunks, {state.calls} passes"

@@ -35,9 +35,6 @@ class Family:
     attention: str = "self_attn"  # the submodule with the `config` of attention
     causal: bool = True
     product_class: str = "torch.nn.modules.linear.Linear"
-    # A model of such layers whose forward computes hidden states, lm_head, loss_function and nothing between them, so
-    # that a loss in chunks can replace the last two (loss.py refuses capped logits). Empty: there is none.
-    model: str = ""
 
     def __reduce__(self):
         return _family_named, (self.layer,)  # a copy is the row of the table
@@ -62,8 +59,6 @@ def _llama(name: str, module: str, norms: dict[str, str] = _NORMS, numbers=llama
         norms=norms,
         numbers=numbers,
         refuses=refuses,
-        # Granite divides its logits.
-        model="" if name == "Granite" else f"transformers.models.{module}.modeling_{module}.{name}ForCausalLM",
     )
 
 
@@ -107,7 +102,6 @@ FAMILIES = (
         norms=_NORMS,
         numbers=phi3_numbers,
         refuses=phi3_refuses,
-        model="transformers.models.phi3.modeling_phi3.Phi3ForCausalLM",
     ),
     _bert("Bert", "bert"),
     _bert("Roberta", "roberta"),
@@ -125,7 +119,6 @@ FAMILIES = (
         refuses=gpt2_refuses,
         attention="attn",
         product_class="transformers.pytorch_utils.Conv1D",
-        model="transformers.models.gpt2.modeling_gpt2.GPT2LMHeadModel",
     ),
     Family(
         layer="transformers.models.vit.modeling_vit.ViTLayer",

@@ -14,17 +14,17 @@ from torch.nn import functional
 from ..base.library import can_compute_on, kind_of, ops, TYPES
 from ..base.log import Notes
 from ..base.torch_private import has_global_hooks, HOOKS, under_transform
-from ..base.type_names import is_forward_of
 from .call_arguments import CACHES
-from .families import FAMILIES
-from .patched_forward import Forward, STATE
+from .patched_forward import Forward, LOSS, STATE
+from .plain_loss import makes_plain_loss
 
 
 class LossState:
     """The state of a model whose loss may be made in chunks."""
 
-    def __init__(self, tokens: int, own_loss: str | None, notes: Notes):
+    def __init__(self, tokens: int, own_loss: str | None, cached: bool, notes: Notes):
         self.tokens, self.notes = tokens, notes
+        self.cached = cached  # it may be asked for a cache, which training does not use
         self.own_loss = own_loss  # why the model's own loss always runs; None: it is made in chunks
         self.calls = 0
         self.own: dict[str, int] = {}
@@ -40,23 +40,18 @@ class _Wanted(threading.local):
 _wanted = _Wanted()
 
 
-def serves(model: nn.Module) -> bool:
-    """Whether a model has the forward of a family's model, neither derived nor patched."""
-    return any(is_forward_of(type(model), family.model) for family in FAMILIES if family.model)
-
-
 def takes_cache(module: nn.Module) -> bool:
     """Whether a module is a model of transformers, whole or inside another one, which has the forward
     of its class and may be asked for a cache."""
-    if not type(module).__mro__[0].__module__.startswith("transformers.models.") and not serves(module):
+    if not type(module).__mro__[0].__module__.startswith("transformers.models.") and not makes_plain_loss(type(module)):
         return False
     return "forward" not in module.__dict__ and "use_cache" in inspect.signature(type(module).forward).parameters
 
 
 def own_loss(model: nn.Module, chunked: bool) -> str | None:
     """Why a model's own loss runs in every pass; None: chunks may replace it."""
-    if not serves(model):
-        return "its forward is none of those that compact knows a loss in chunks for"
+    if not makes_plain_loss(type(model)):
+        return "its forward does more with logits than to make the loss, or is none of transformers'"
     if not chunked:
         return "the policy or chunked_loss leaves it alone"
     if "forward" in model.lm_head.__dict__:
@@ -92,6 +87,9 @@ def _chunks_problem(model: nn.Module, kwargs: dict) -> str | None:
         return "the model has a loss_function of its own"
     if kwargs.get("logits_to_keep", 0) != 0:
         return "logits_to_keep is given"
+    config = model.config.get_text_config()
+    if kwargs.get("output_router_logits", getattr(config, "output_router_logits", False)):
+        return "the loss of its router is asked for (output_router_logits)"
     if kwargs.get("return_dict") is False or not getattr(model.config, "return_dict", True):
         return "a tuple is to be returned (return_dict)"
     if kwargs.get("ignore_index", -100) != -100 or kwargs.get("weight") is not None:
@@ -116,7 +114,7 @@ def _leave_out_cache(model: nn.Module, kwargs: dict, notes: Notes) -> None:
 def model_forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """The forward of a model for causal language modelling: in training, with labels and gradients on, the
     loss in chunks, and `logits` None."""
-    state: LossState = model.__dict__[STATE]
+    state: LossState = model.__dict__[LOSS]
     own = type(model).forward
     if not torch.is_grad_enabled():
         return own(model, *args, **kwargs)
@@ -125,7 +123,7 @@ def model_forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
         kwargs = dict(zip(names, args)) | kwargs
         args = ()
     labels = kwargs.get("labels")
-    if (model.training or labels is not None) and kwargs.get("use_cache") is None and all(kwargs.get(name) is None for name in CACHES):
+    if state.cached and (model.training or labels is not None) and kwargs.get("use_cache") is None and all(kwargs.get(name) is None for name in CACHES):
         _leave_out_cache(model, kwargs, state.notes)
     if labels is None or state.own_loss is not None:
         return own(model, *args, **kwargs)

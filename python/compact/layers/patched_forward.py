@@ -15,6 +15,8 @@ from ..base.torch_private import REPLICATE
 
 STATE = "_compact"  # the attribute of a module whose forward is replaced
 SCOPE = "_compact_scope"  # of a module that has a scope around its layers, too
+LOSS = "_compact_loss"  # of a model that may make its loss in chunks
+KEPT = STATE, SCOPE, LOSS
 
 
 def state_of(module: nn.Module) -> Any:
@@ -73,7 +75,7 @@ class Replicate(Forward):
         if getattr(state_of(module), "projected", None) and torch.is_grad_enabled():
             raise RuntimeError("compact: nn.DataParallel's replicas would lose projected gradients: use DistributedDataParallel, or one GPU")
         replica = getattr(type(module), REPLICATE)(module)
-        for name in (STATE, SCOPE, "forward", REPLICATE):
+        for name in (*KEPT, "forward", REPLICATE):
             replica.__dict__.pop(name, None)
         return replica
 

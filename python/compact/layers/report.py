@@ -60,7 +60,7 @@ class Report:
         if self.policy is None:
             return "compact: not applied"
         if self.network is not None:
-            return "\n".join([f"policy {self.name}: {self.network}", *self._by_module(), *self._own_forwards()])
+            return "\n".join([f"policy {self.name}: {self.network}", *self._by_module(), *self._own_forwards(), f"  loss: {self.loss}"])
         count, able = len(self.layers), sum(layer.served_as is not None for layer in self.layers)
         if all(layer.served is None for layer in self.layers):
             lines = [f"policy {self.name}: {able} of {count} layers can be served" + ("; there was no step yet" if able else "")]

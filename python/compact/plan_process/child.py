@@ -39,7 +39,7 @@ class _Step:
         self.model = model_of(asked).train()
         self.given = inputs_of(asked, self.model)
         self.loss = loss_of(asked)
-        self.clip, self.autocast = asked["clip"], asked["autocast"]
+        self.clip, self.autocast, self.chunked_loss = asked["clip"], asked["autocast"], asked["chunked_loss"]
         built.stop()
         self._built, self._asked, self._bare = built, asked["optimizer"], ops.planned_bytes()
         self._remembers = asked["device"] == "cuda"  # what an allocator keeps of earlier steps
@@ -58,7 +58,7 @@ class _Step:
         gc.collect()  # what is in circles would go in a step
         self._outside += ops.planned_bytes() - self._bare  # what a search holds
         if policy is not None:
-            apply.apply(self.model, policy)
+            apply.apply(self.model, policy, chunked_loss=self.chunked_loss)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self._earlier, self._first = [self._built], True
         if self._asked is None:

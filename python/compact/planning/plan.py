@@ -93,6 +93,7 @@ def plan(
     dtype: torch.dtype | None = None,
     autocast: torch.dtype | None = None,
     loss: Callable[[Any], torch.Tensor] | None = None,
+    chunked_loss: bool | None = None,
 ) -> Plan:
     """What a training step of `model` takes under each of `policies`, to the byte, before it runs.
 
@@ -113,7 +114,7 @@ def plan(
     autocast: the type that the forward pass is cast to, as Trainer's bf16=True does to
     torch.bfloat16; None: there is none. loss: a function of a module that gives the loss of what the model returns, as
     functools.partial(torch.nn.functional.cross_entropy, target=labels); None: what it returns has a `loss`, is a
-    tuple with one, or is one.
+    tuple with one, or is one. chunked_loss: as of apply().
 
     A network of which no layer is known is held as a whole: the policy for a budget is then "off", "exact", this with
     a line that says which part of what is saved may be held, or, where allowed, a GACT preset; times are not predicted
@@ -171,6 +172,7 @@ def plan(
             "allow": allow,
             "optimizer": _optimizer(optimizer),
             "clip": clip,
+            "chunked_loss": chunked_loss,
             "device": kind,
             "gpu": card,
             "autocast": autocast,
