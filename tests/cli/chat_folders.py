@@ -34,6 +34,11 @@ def added(tokenizer, *names, **flags):
     return tokenizer
 
 
+def plain_end(tokenizer):
+    tokenizer.add_tokens([AddedToken("<|done|>", special=False, normalized=False)])
+    return tokenizer
+
+
 def begins(tokenizer, token):
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{token} $A", pair=f"{token} $A {token} $B", special_tokens=[(token, tokenizer.token_to_id(token))])
@@ -70,12 +75,16 @@ def folders():
                  ["<|endoftext|>", "<|assistant|>", "<|end|>"]),
         "Gemma3": (begins(added(marked(LINES, ["<pad>", "<eos>", "<bos>", "<unk>"]), "<end_of_turn>"), "<bos>"),
                    dict(eos_token="<eos>", bos_token="<bos>", unk_token="<unk>", pad_token="<pad>"), ["<eos>", "<end_of_turn>"]),
+        # Stops at a token that is not marked as special, and at a word.
+        "Plain": (plain_end(made.smollm2(LINES)), dict(eos_token="<|endoftext|>", pad_token="<|endoftext|>"), ["<|done|>"]),
+        "Word": (made.smollm2(LINES), dict(eos_token="<|endoftext|>", pad_token="<|endoftext|>"), ["Ġthe"]),
     }  # fmt: skip
 
 
 CONFIGS = {"Qwen2": "Qwen2Config", "SmolLM2": "LlamaConfig", "Llama3": "LlamaConfig", "Llama3Base": "LlamaConfig",
-           "Phi3": "Phi3Config", "Gemma3": "Gemma3TextConfig"}  # fmt: skip
-CLASSES = {"Qwen2": "Qwen2Tokenizer", "SmolLM2": "GPT2Tokenizer", "Llama3": "PreTrainedTokenizerFast", "Gemma3": "GemmaTokenizer"}
+           "Phi3": "Phi3Config", "Gemma3": "Gemma3TextConfig", "Plain": "LlamaConfig", "Word": "LlamaConfig"}  # fmt: skip
+CLASSES = {"Qwen2": "Qwen2Tokenizer", "SmolLM2": "GPT2Tokenizer", "Llama3": "PreTrainedTokenizerFast", "Gemma3": "GemmaTokenizer",
+           "Plain": "PreTrainedTokenizerFast", "Word": "PreTrainedTokenizerFast"}
 
 
 class ChatFolders(InFolder):
@@ -125,7 +134,7 @@ class ChatFolders(InFolder):
                 folder, model, tokenizer, roles, stops = self.source(kind)
                 end = tokenizer.token_to_id(roles["eos_token"])
                 end = end if end in stops else stops[0]
-                last = tokenizer.id_to_token(stops[-1])
+                last = tokenizer.decode(stops[-1:], skip_special_tokens=False)
                 begin = tokenizer.encode("", add_special_tokens=True).ids
                 first = "".join(tokenizer.id_to_token(i) for i in begin)
                 rows = [("What is it? ", "Nothing at all."), ("3 + 4 = ", "7" + last), (first + "user: 12 ", "so")]
