@@ -110,6 +110,9 @@ class ChatFolders(InFolder):
         model.generation_config.eos_token_id = ids
         model.save_pretrained(folder)
         (folder / "preprocessor_config.json").write_text('{"kept": 1}')
+        (folder / "additional_chat_templates").mkdir()
+        (folder / "additional_chat_templates/tool_use.jinja").write_text("tools")
+        (folder / "LICENSE").write_text("kept")
         (folder / "README.md").write_text("not kept")
         (folder / "optimizer.pt").write_text("not kept")
         return folder, model, tokenizer, roles, ids
@@ -168,6 +171,8 @@ class ChatFolders(InFolder):
                 names = {path.name for path in out.iterdir()}
                 self.assertLessEqual({"generation_config.json", "chat_template.jinja", "preprocessor_config.json"}, names)
                 self.assertFalse({"README.md", "optimizer.pt"} & names)
+                self.assertEqual((out / "LICENSE").read_text(), "kept")
+                self.assertEqual(trained.chat_template, {"default": TEMPLATE, "tool_use": "tools"})
 
     def test_a_tokenizer_from_elsewhere_decides_the_end(self):
         folder, _, tokenizer, *_ = self.source("Llama3Base")
