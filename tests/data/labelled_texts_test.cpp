@@ -123,9 +123,11 @@ TEST(LabelledTexts, LeavesOutUnlabelledRows) {
   EXPECT_THAT(some.warnings, ElementsAre(HasSubstr("a.csv: 2 rows were left out as unlabelled")));
   EXPECT_THAT(of(" 1-1 0", {"0", "1"}).labels, ElementsAre(1, 0));
   EXPECT_THAT(of("-1 1-1").labels, ElementsAre(0, 1, 0));
+  EXPECT_THAT(of("-1 1-1").warnings, ElementsAre());
   const auto sentiments = of(" 0-1 1-1 0");
   EXPECT_THAT(sentiments.class_names, ElementsAre("-1", "0", "1"));
   EXPECT_THAT(sentiments.labels, ElementsAre(1, 0, 2, 0, 1));
+  EXPECT_THAT(sentiments.warnings, ElementsAre(HasSubstr("a.csv: -1 is taken for a class of its")));
   EXPECT_THAT(of("-1 1-2 0").class_names, ElementsAre("-2", "-1", "0", "1"));
 }
 
