@@ -187,10 +187,7 @@ LabelledTexts read_rows(TextTable& table, const RowRules& rules) {
                                skipped == 1 ? " row was" : " rows were",
                                " skipped: a text or the label was missing"));
   }
-  if (table.replaced() > 0) {
-    out.warnings.push_back(
-        cat(table.path(), ": invalid UTF-8 was replaced in ", table.replaced(), " places"));
-  }
+  if (table.replaced().count > 0) out.warnings.push_back(table.replaced().line());
   return out;
 }
 
