@@ -13,7 +13,7 @@ struct OtherName {
 };
 
 constexpr OtherName kNames[] = {
-    {"activation_offloading", "--set \"slot * = offload\", on a GPU"},
+    {"activation_offloading", "--set \"slot layers.* = offload\", on a GPU"},
     {"assistant_only_loss", "--task prompt-completion, whose loss is on completions alone"},
     {"attn_implementation", "attention takes the fastest kernel that there is"},
     {"auto_find_batch_size", "--preset auto --budget 90%, or `compact plan --max_batch`"},

@@ -48,7 +48,7 @@ class Errors(InFolder):
             (["--gradient_checkpointing=true"], "here it is --preset recompute"),
             (["--use_liger_kernel"], "`--use_liger_kernel`: layers and the loss are fused by --preset exact"),
             (["--optim=adamw_bnb_8bit"], "`adamw_bnb_8bit`: here it is --optim adamw --optim_state_dtype float8"),
-            (["--activation_offloading"], 'here it is --set "slot * = offload", on a GPU'),
+            (["--activation_offloading"], 'here it is --set "slot layers.* = offload", on a GPU'),
             (["--no_cuda"], "here it is --device cpu"),
             (["--neftune_noise_alpha=5"], "embeddings get no noise"),
             (["--report_to=none"], "TensorBoard's events and metrics.jsonl are always in"),
