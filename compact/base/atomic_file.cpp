@@ -205,6 +205,14 @@ void write_file_atomically(const fs::path& path, std::string_view content) {
   file.commit();
 }
 
+void write_files_atomically(const fs::path& folder,
+                            const std::map<std::string, std::string>& texts) {
+  for (const auto& [name, text] : texts) {
+    make_folders((folder / name).parent_path());
+    write_file_atomically(folder / name, text);
+  }
+}
+
 void write_directory_atomically(const fs::path& path, FunctionRef<void(const fs::path&)> fill) {
   const fs::path target = without_slash(path);
   COMPACT_CHECK(!is_file(target), target.string(), ": cannot write a folder, is a file");

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -56,6 +57,10 @@ inline void check_can_write(const std::filesystem::path& path) {
 }
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
+// Texts by the names that they have below `folder`, in folders that are made where they are
+// missing.
+void write_files_atomically(const std::filesystem::path& folder,
+                            const std::map<std::string, std::string>& texts);
 
 // Calls fill(folder) with an empty temporary folder beside `path`; what it holds afterwards (files
 // and folders, by any writer) becomes `path`. A folder already at `path` is exchanged in one step

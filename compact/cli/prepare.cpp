@@ -42,10 +42,6 @@ int run_prepare(const Command& command, const std::vector<std::string>& argument
   console.line(cat(output, ": ", format_count(p.tokens), " tokens from ", format_count(p.documents),
                    " documents in ", p.files, " files (", format_bytes(p.text_bytes), " of text)"));
   for (const std::string& line : p.warnings) console.line("warning: " + line);
-  if (p.replaced > 0) {
-    console.line(
-        cat("warning: ", format_count(p.replaced), " invalid UTF-8 sequences became U+FFFD"));
-  }
   return kExitOk;
 }
 

@@ -52,8 +52,9 @@ void check_value(const TrainConfig& config, const ConfigOption& o) {
   }
   if (!o.choices.empty()) {
     const std::vector<std::string> known = names_of(o.choices);
+    const std::string here = name_here(cat(o.name, " ", text));
     COMPACT_CHECK(std::ranges::find(known, text) != known.end(), "--", o.name, ": no such value `",
-                  text, "`", suggestion(text, known));
+                  text, "`", here.empty() ? suggestion(text, known) : ": " + here);
   }
   COMPACT_CHECK(!o.form.holds || o.form.holds(text), "--", o.name, " must be ", o.form.rule,
                 ", is `", text, "`");

@@ -79,7 +79,7 @@ OptionGroup options_of_optimizer() {
            .resume = kKept},
           {.name = "learning_rate",
            .member = &C::learning_rate,
-           .help = "peak learning rate; -1: 1e-3, or 5e-5 to tune a model with weights by adam(w)",
+           .help = "peak learning rate; -1: 1e-3, or 5e-5 to tune a model with weights, but by sgd",
            .range = ValueRange::at_least(0),
            .resume = kKept},
           {.name = "projected_learning_rate",
@@ -94,8 +94,8 @@ OptionGroup options_of_optimizer() {
            .resume = kKept},
           {.name = "warmup_steps",
            .member = &C::warmup_steps,
-           .help = "steps of warm-up; below 1: a part of all steps; -1: none, or 0.1 where "
-                   "learning_rate is 5e-5 as nobody gave it",
+           .help = "steps of warm-up; below 1: a part of all steps; -1: none, or 0.1 to tune a "
+                   "model with weights where nobody gave a learning_rate",
            .values = "N or ratio",
            .range = ValueRange::at_least(0),
            .resume = kKept},

@@ -7,7 +7,8 @@
 
 namespace compact {
 
-// "here it is --dtype bfloat16" for `bf16`; empty for an unknown name.
+// "here it is --dtype bfloat16" for `bf16`, and for a value "optim adamw_8bit" what it is here;
+// empty for an unknown name.
 std::string name_here(std::string_view name);
 
 }  // namespace compact

@@ -38,10 +38,12 @@ bool is_own_file(std::string_view name) {
   return name == kModelFile || is_optimizer_file(name) || name == kConfigFile || name == kStateFile;
 }
 
-// A name that stays in its folder.
+// A name that stays in its folder, or one in a folder of it.
 bool is_plain_name(std::string_view name) {
-  return !name.empty() && name != "." && name != ".." && name.find('/') == name.npos &&
-         name.find('\0') == name.npos;
+  return name.find('\0') == name.npos &&
+         std::ranges::all_of(split(name, '/'), [](const auto& part) {
+           return !part.empty() && part != "." && part != "..";
+         });
 }
 
 // The checksum that a state carries of itself: of its text without that checksum. Objects have one
@@ -141,7 +143,7 @@ void write_content(const fs::path& to, int64_t step, const CheckpointContent& co
                 ": a checkpoint of ", content.optimizer_parts, " parts has ", written.size());
   write_safetensors(to / kModelFile, content.model, kModelMetadata);
   write_json(to / kConfigFile, content.config);
-  for (const auto& [name, text] : content.texts) write_file_atomically(to / name, text);
+  write_files_atomically(to, content.texts);
   std::vector<std::string> names = {kModelFile, kConfigFile};
   for (const auto& [name, text] : content.texts) names.push_back(name);
   json files = json::object();

@@ -46,7 +46,7 @@ struct CheckpointContent {
   OtherParts other_parts{};
   nlohmann::json config;
   nlohmann::json trainer_state;                // an object without the key "checkpoint"
-  std::map<std::string, std::string> texts{};  // file name -> content: policy.txt, ...
+  std::map<std::string, std::string> texts{};  // file name -> content: policy.txt, a/b.json, ...
 };
 
 // A checkpoint folder of the right name; nothing is said of its content.

@@ -28,6 +28,7 @@ ModelShape set_language_model(const TrainConfig& c, const Opening& opening,
   shape.dropout = c.dropout;
   TokenIds own;
   if (tokenizer) {
+    for (std::string& line : tokenizer->warnings()) warnings.push_back(std::move(line));
     own = {.vocabulary = tokenizer->vocabulary(),
            .bos = {},
            .eos = {tokenizer->end_of_text()},

@@ -39,10 +39,10 @@ TrainConfig for_task(TrainConfig c) {
   const TaskInfo& task = task_named(c.task);
   if (task.one_sample) c.per_device_train_batch_size = c.per_device_eval_batch_size = 1;
   if (c.max_eval_samples < 0) c.max_eval_samples = task.eval_samples;
-  const bool tunes = c.optim.starts_with("adam") && !c.model_name_or_path.empty() &&
-                     has_weights(c.model_name_or_path);
+  const bool tunes = !c.model_name_or_path.empty() && has_weights(c.model_name_or_path);
   const bool given = c.learning_rate >= 0;
-  if (!given) c.learning_rate = tunes ? 5e-5 : 1e-3;
+  // Muon's updates are as large as AdamW's; those of SGD are gradients.
+  if (!given) c.learning_rate = tunes && c.optim != "sgd" ? 5e-5 : 1e-3;
   if (c.warmup_steps < 0) c.warmup_steps = tunes && !given ? 0.1 : 0;
   return c;
 }

@@ -26,12 +26,7 @@ void open_data(const TrainConfig& c, const Tokenizer& tokenizer, const Progress&
   const auto open = [&](const std::vector<std::string>& inputs) {
     PrepareOptions options{.field = c.text_field, .progress = progress, .strict = c.strict};
     const CachedTokens tokens = cached_token_file(inputs, tokenizer, cache, options);
-    const Prepared& prepared = tokens.prepared;
-    warnings.insert(warnings.end(), prepared.warnings.begin(), prepared.warnings.end());
-    if (prepared.replaced > 0) {
-      warnings.push_back(
-          cat(inputs[0], ": ", prepared.replaced, " invalid UTF-8 sequences became U+FFFD"));
-    }
+    for (const std::string& line : tokens.prepared.warnings) warnings.push_back(line);
     return std::make_shared<const TokenFile>(tokens.path);
   };
   // Blocks of the tokens in `range`; messages name the files `inputs`.

@@ -5,10 +5,13 @@
 
 #include "compact/base/check.h"
 #include "compact/base/file.h"
+#include "compact/base/named.h"
+#include "compact/base/text.h"
 #include "compact/config/memory_limit.h"
 #include "compact/config/option.h"
 #include "compact/config/precision.h"
 #include "compact/data/files/byte_source.h"
+#include "compact/data/text/text_table.h"
 #include "compact/io/model_weights.h"
 #include "compact/json/json.h"
 #include "compact/tasks/load_weights.h"
@@ -22,6 +25,23 @@ std::string task_of_run(const std::string& train_config) {
   const nlohmann::json json = read_json(train_config);
   const auto task = json.is_object() ? json.find("task") : json.end();
   return task != json.end() && task->is_string() ? task->get<std::string>() : "";
+}
+
+// Columns that the run read, where nobody names others and the file has them.
+void take_columns(const std::string& train_config, TrainConfig& c) {
+  const nlohmann::json json = read_json(train_config);
+  const auto table = open_table(c.validation_file[0], {.strict = false});
+  for (const char* const name :
+       {"text_column", "text_pair_column", "label_column", "prompt_column", "completion_column"}) {
+    const auto value = json.is_object() ? json.find(name) : json.end();
+    if (value == json.end() || !value->is_string()) continue;
+    const std::string column = *value;
+    if (is_given(c, named(config_options(), name, "option")) ||
+        !table->has(split(column, ',')[0])) {
+      continue;
+    }
+    set_option(c, name, {column}, train_config);
+  }
 }
 
 bool is_table_name(const std::string& path) {
@@ -62,6 +82,11 @@ TrainedModel open_trained_model(TrainConfig c) {
   COMPACT_CHECK(!c.model_name_or_path.empty(), "--model_name_or_path DIR is needed");
   const TaskInfo& info = evaluated_task(c);
   c.task = info.name;
+  const std::string run = c.model_name_or_path + "/train_config.json";
+  if (!c.validation_file.empty() && is_table_name(c.validation_file[0]) && is_file(run) &&
+      (&info == &prompt_completion || &info == &text_classification)) {
+    take_columns(run, c);
+  }
   c.model.clear();
   c.train_file.clear();
   if (info.check) info.check(c);

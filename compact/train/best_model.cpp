@@ -77,7 +77,7 @@ std::optional<double> BestModel::better(const EvalResult& result, const RunState
 bool BestModel::keep(double value, const Network& network, RunState& s, Console& console) const {
   const auto fill = [&](const std::filesystem::path& folder) {
     write_model_folder(folder, network.named_tensors(), task_.config);
-    for (const auto& [file, text] : task_.files) write_file_atomically(folder / file, text);
+    write_files_atomically(folder, task_.files);
     write_json(folder / kFile, {{"step", s.step}, {"metric", metric_}, {"value", value}});
   };
   if (!or_warn(console, cat("the best model, of step ", s.step),

@@ -114,8 +114,11 @@ void clear_output_folder(const TrainConfig& c) {
     const fs::path list = fs::path(c.output_dir) / kWrittenNames;
     if (is_file(list)) {
       for (const std::string& name : split(read_text(list, int64_t{1} << 20), '\n')) {
-        if (!name.empty() && fs::path(name).filename() == name)
-          fs::remove(list.parent_path() / name);
+        const fs::path path = fs::path(name).lexically_normal();
+        if (name.empty() || path != name || path.is_absolute() || *path.begin() == "..") continue;
+        fs::remove(list.parent_path() / path);
+        std::error_code error;  // a folder with more in it stays
+        if (path.has_parent_path()) fs::remove(list.parent_path() / path.parent_path(), error);
       }
     }
     for (const auto& entry : fs::directory_iterator(c.output_dir)) {

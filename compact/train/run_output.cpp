@@ -48,10 +48,8 @@ RunOutput::RunOutput(const TrainConfig& config, const Task& task, const Policy& 
   for (const char* own : {"overwrite_output_dir", "resume_from_checkpoint"}) settings.erase(own);
   write_json(config.output_dir + "/train_config.json", settings);
   std::string names;
-  for (const auto& [name, text] : task.files) {
-    write_file_atomically(config.output_dir + "/" + name, text);
-    names += name + "\n";
-  }
+  write_files_atomically(config.output_dir, task.files);
+  for (const auto& [name, text] : task.files) names += name + "\n";
   write_file_atomically(cat(config.output_dir, "/", kWrittenNames), names);
 }
 

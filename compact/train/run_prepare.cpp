@@ -99,9 +99,10 @@ void Run::open_data() {
         warnings_);
   });
   if (c_.model.empty()) {
-    task_.files.merge(kept_files(c_.model_name_or_path, warnings_));
+    const bool own_tokenizer = reads_with_own_tokenizer(c_);
+    task_.files.merge(kept_files(c_.model_name_or_path, task_.files, own_tokenizer, warnings_));
     // Its ids are of the folder's tokenizer.
-    if (!reads_with_own_tokenizer(c_)) task_.files.erase("generation_config.json");
+    if (!own_tokenizer) task_.files.erase("generation_config.json");
   }
   check_same(group_, "training data", cat(task_.checksum));
   check_same(group_, "model", task_.config.dump());

@@ -34,6 +34,11 @@ def added(tokenizer, *names, **flags):
     return tokenizer
 
 
+def plain_end(tokenizer):
+    tokenizer.add_tokens([AddedToken("<|done|>", special=False, normalized=False)])
+    return tokenizer
+
+
 def begins(tokenizer, token):
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{token} $A", pair=f"{token} $A {token} $B", special_tokens=[(token, tokenizer.token_to_id(token))])
@@ -70,12 +75,16 @@ def folders():
                  ["<|endoftext|>", "<|assistant|>", "<|end|>"]),
         "Gemma3": (begins(added(marked(LINES, ["<pad>", "<eos>", "<bos>", "<unk>"]), "<end_of_turn>"), "<bos>"),
                    dict(eos_token="<eos>", bos_token="<bos>", unk_token="<unk>", pad_token="<pad>"), ["<eos>", "<end_of_turn>"]),
+        # Stops at a token that is not marked as special, and at a word.
+        "Plain": (plain_end(made.smollm2(LINES)), dict(eos_token="<|endoftext|>", pad_token="<|endoftext|>"), ["<|done|>"]),
+        "Word": (made.smollm2(LINES), dict(eos_token="<|endoftext|>", pad_token="<|endoftext|>"), ["Ġthe"]),
     }  # fmt: skip
 
 
 CONFIGS = {"Qwen2": "Qwen2Config", "SmolLM2": "LlamaConfig", "Llama3": "LlamaConfig", "Llama3Base": "LlamaConfig",
-           "Phi3": "Phi3Config", "Gemma3": "Gemma3TextConfig"}  # fmt: skip
-CLASSES = {"Qwen2": "Qwen2Tokenizer", "SmolLM2": "GPT2Tokenizer", "Llama3": "PreTrainedTokenizerFast", "Gemma3": "GemmaTokenizer"}
+           "Phi3": "Phi3Config", "Gemma3": "Gemma3TextConfig", "Plain": "LlamaConfig", "Word": "LlamaConfig"}  # fmt: skip
+CLASSES = {"Qwen2": "Qwen2Tokenizer", "SmolLM2": "GPT2Tokenizer", "Llama3": "PreTrainedTokenizerFast", "Gemma3": "GemmaTokenizer",
+           "Plain": "PreTrainedTokenizerFast", "Word": "PreTrainedTokenizerFast"}
 
 
 class ChatFolders(InFolder):
@@ -101,6 +110,9 @@ class ChatFolders(InFolder):
         model.generation_config.eos_token_id = ids
         model.save_pretrained(folder)
         (folder / "preprocessor_config.json").write_text('{"kept": 1}')
+        (folder / "additional_chat_templates").mkdir()
+        (folder / "additional_chat_templates/tool_use.jinja").write_text("tools")
+        (folder / "LICENSE").write_text("kept")
         (folder / "README.md").write_text("not kept")
         (folder / "optimizer.pt").write_text("not kept")
         return folder, model, tokenizer, roles, ids
@@ -125,7 +137,7 @@ class ChatFolders(InFolder):
                 folder, model, tokenizer, roles, stops = self.source(kind)
                 end = tokenizer.token_to_id(roles["eos_token"])
                 end = end if end in stops else stops[0]
-                last = tokenizer.id_to_token(stops[-1])
+                last = tokenizer.decode(stops[-1:], skip_special_tokens=False)
                 begin = tokenizer.encode("", add_special_tokens=True).ids
                 first = "".join(tokenizer.id_to_token(i) for i in begin)
                 rows = [("What is it? ", "Nothing at all."), ("3 + 4 = ", "7" + last), (first + "user: 12 ", "so")]
@@ -159,6 +171,8 @@ class ChatFolders(InFolder):
                 names = {path.name for path in out.iterdir()}
                 self.assertLessEqual({"generation_config.json", "chat_template.jinja", "preprocessor_config.json"}, names)
                 self.assertFalse({"README.md", "optimizer.pt"} & names)
+                self.assertEqual((out / "LICENSE").read_text(), "kept")
+                self.assertEqual(trained.chat_template, {"default": TEMPLATE, "tool_use": "tools"})
 
     def test_a_tokenizer_from_elsewhere_decides_the_end(self):
         folder, _, tokenizer, *_ = self.source("Llama3Base")

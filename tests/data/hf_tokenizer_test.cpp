@@ -19,6 +19,8 @@ using namespace test;  // NOLINT: helpers of this layer's tests
 
 using Change = std::function<void(json&)>;
 
+using Ids = std::vector<uint32_t>;
+
 std::string error_of(const std::string& spec) {
   return one_line_error_of([&] { make_tokenizer(spec); });
 }
@@ -216,12 +218,28 @@ TEST(TokenRoles, TheEndIsWhatTheFolderSaysAndWhereAGenerationStops) {
             0);
   const auto ids = [&](int id) { return cat(R"({"eos_token_id": )", id, "}"); };
   EXPECT_EQ(end_with("config.json", ids(first + 1)), 1);
-  EXPECT_EQ(end_with("config.json", ids(5)), 0);  // no special token
+  // One that is within texts, too, which is said; a special one goes before it.
+  EXPECT_EQ(end_with("config.json", ids(5)), 5 - first);
+  const auto ordinary = make_tokenizer(small_bpe(folder, root));
+  EXPECT_THAT(ordinary->warnings(), ElementsAre(HasSubstr("config.json: a generation stops at the "
+                                                          "token 5, `$`, which is an ordinary")));
+  EXPECT_EQ(ordinary->decode(Ids{5}), "$");
+  EXPECT_FALSE(ordinary->config().contains("eos_token"));
+  EXPECT_EQ(end_with("config.json", cat(R"({"eos_token_id": [5, )", first + 1, "]}")), 1);
+  // One that is not there is named.
+  EXPECT_EQ(end_with("config.json", ids(9999)), 0);
+  EXPECT_THAT(make_tokenizer(small_bpe(folder, root))->warnings(), ElementsAre(HasSubstr("9999")));
   EXPECT_EQ(end_with("config.json", ids(first + 1)), 1);
   EXPECT_EQ(end_with("generation_config.json", ids(first)), 0);
   EXPECT_EQ(end_with("tokenizer_config.json", R"({"eos_token": "<|im_end|>"})"), 0);
   EXPECT_THAT(make_tokenizer(small_bpe(folder, root))->ends(),
               testing::Each(static_cast<uint32_t>(first)));
+  root["added_tokens"].back()["special"] = false;
+  write_file(folder / "tokenizer_config.json", R"({"eos_token": "<|endoftext|>"})");
+  EXPECT_EQ(end_with("generation_config.json", ids(first + 1)), 1);
+  EXPECT_THAT(make_tokenizer(small_bpe(folder, root))->warnings(), ElementsAre());
+  root["added_tokens"].back()["special"] = true;
+  EXPECT_EQ(end_with("generation_config.json", ids(first)), 0);
   // What a file beside adds is one token, and no part of another word.
   const std::string more = R"({"added_tokens_decoder": {"999": {"content": "zz", "special": false,
       "single_word": true, "normalized": false}}})";

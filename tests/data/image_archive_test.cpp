@@ -36,6 +36,10 @@ const std::vector<Member>& small_set() {
       {"train/dog/", "", AE_IFDIR},
       {"train/dog/0.jpg", colour(250, 10, 20)},
       {"train/dog/.hidden", "not an image"},
+      {"train/dog/Thumbs.db", "not an image"},
+      {"train/ant/Desktop.ini", "not an image"},
+      {"__MACOSX/train/dog/0.jpg", "not an image"},
+      {"train/__MACOSX/dog/0.jpg", "not an image"},
       {"train/ant/0.JPEG", jpeg_of(8, 8, {77})},
       {"train/dog/1.jpg", jpeg_of(8, 8, {10, 20, 250}, JpegForm::kProgressive)},
   };
@@ -227,7 +231,7 @@ TEST_F(ImageArchive, LeavesOutOddFilesAndConvertsOthers) {
       {"train/dog/4.jpg", jpeg_of(8, 8, {255, 0, 100, 128})},
       {"train/dog/5.png", png_of(8, 8, {9, 8, 7, 0})},
       {"train/dog/6.jpg", good.substr(0, good.size() / 2)},
-      {"train/dog/Thumbs.db", "x"},
+      {"train/dog/thumbs.txt", "x"},
       {"classes.txt", "cat\ndog\n"},
   };
   const std::string path = write_file(folder_ / "images.tar", archive_of(members, "pax"));

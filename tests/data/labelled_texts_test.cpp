@@ -123,9 +123,11 @@ TEST(LabelledTexts, LeavesOutUnlabelledRows) {
   EXPECT_THAT(some.warnings, ElementsAre(HasSubstr("a.csv: 2 rows were left out as unlabelled")));
   EXPECT_THAT(of(" 1-1 0", {"0", "1"}).labels, ElementsAre(1, 0));
   EXPECT_THAT(of("-1 1-1").labels, ElementsAre(0, 1, 0));
+  EXPECT_THAT(of("-1 1-1").warnings, ElementsAre());
   const auto sentiments = of(" 0-1 1-1 0");
   EXPECT_THAT(sentiments.class_names, ElementsAre("-1", "0", "1"));
   EXPECT_THAT(sentiments.labels, ElementsAre(1, 0, 2, 0, 1));
+  EXPECT_THAT(sentiments.warnings, ElementsAre(HasSubstr("a.csv: -1 is taken for a class of its")));
   EXPECT_THAT(of("-1 1-2 0").class_names, ElementsAre("-2", "-1", "0", "1"));
 }
 
@@ -185,8 +187,8 @@ TEST(LabelledTexts, LeavesOutOddRows) {
 {"text": ["d"], "label": 1}
 )");
   EXPECT_THAT(lines.first, ElementsAre("a\xEF\xBF\xBD", "b\xF0\x9F\x98\x80"));
-  EXPECT_THAT(lines.warnings,
-              ElementsAre(HasSubstr("2 of 4 rows cannot be read"), HasSubstr("in 1 places")));
+  EXPECT_THAT(lines.warnings, ElementsAre(HasSubstr("2 of 4 rows cannot be read"),
+                                          HasSubstr("a.jsonl: line 1: invalid UTF-8")));
   EXPECT_THAT(one_line_error_of([&] { of("a.tsv", "text\tlabel\na\t0\nb\nc\n"); }),
               HasSubstr("line 3 must have 2 columns as the first line, has 1; 2 of 3 rows"));
   const auto some = [&](int good, int bad) {
@@ -226,10 +228,14 @@ TEST(LabelledTexts, RefusesRecordsThatNeverEnd) {
 
 TEST(LabelledTexts, WarnsOfInvalidBytes) {
   const TextFolder folder;
-  const auto texts =
-      read_labelled_texts(write_file(folder / "a.tsv", "text\tlabel\ncaf\xE9\t0\n\xFF\xFF\t1\n"));
-  EXPECT_THAT(texts.first, ElementsAre("caf\xEF\xBF\xBD", "\xEF\xBF\xBD\xEF\xBF\xBD"));
-  EXPECT_THAT(texts.warnings, ElementsAre(HasSubstr("invalid UTF-8 was replaced in 3 places")));
+  const std::string path =
+      write_file(folder / "a.tsv", "text\tlabel\na\t1\ncaf\xE9\t0\n\xFF\xFF\t1\n");
+  const auto texts = read_labelled_texts(path, {.strict = false});
+  EXPECT_THAT(texts.first, ElementsAre("a", "caf\xEF\xBF\xBD", "\xEF\xBF\xBD\xEF\xBF\xBD"));
+  EXPECT_THAT(texts.warnings,
+              ElementsAre(path + ": line 3: invalid UTF-8 became U+FFFD, as in 2 other places"));
+  EXPECT_EQ(one_line_error_of([&] { read_labelled_texts(path); }),
+            path + ": line 3 must be UTF-8, but byte 3 of it is not");
 }
 
 }  // namespace

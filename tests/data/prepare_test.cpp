@@ -59,8 +59,13 @@ TEST_F(Prepare, InvalidUtf8) {
   // `bytes` takes it as it is, sentencepiece gets U+FFFD.
   EXPECT_EQ(prepare({path}, *make_tokenizer("bytes"), folder / "out").replaced, 0);
   EXPECT_THAT(tokens_of(folder / "out"), ElementsAre('c', 'a', 'f', 0xE9, ' ', 0xFF, 256));
-  EXPECT_EQ(prepare({path}, *austen(), folder / "out").replaced, 2);
+  const Prepared made = prepare({path}, *austen(), folder / "out", {.strict = false});
+  EXPECT_EQ(made.replaced, 2);
+  EXPECT_THAT(made.warnings,
+              ElementsAre(path + ": invalid UTF-8 became U+FFFD, as in 1 other place"));
   EXPECT_EQ(austen()->decode(tokens_of(folder / "out")), "caf\xEF\xBF\xBD \xEF\xBF\xBD");
+  EXPECT_EQ(one_line_error_of([&] { prepare({path}, *austen(), folder / "out"); }),
+            path + ": must be UTF-8, but there is invalid UTF-8 in the first 6 bytes");
 }
 
 TEST_F(Prepare, BadInputLeavesNothing) {
@@ -176,7 +181,9 @@ TEST_F(Cache, WarningsAreSaidAgain) {
   };
   const CachedTokens first = cached(), again = cached();
   ASSERT_TRUE(again.reused);
-  EXPECT_THAT(again.prepared.warnings, ElementsAre(HasSubstr("1 of 2 lines cannot be read")));
+  EXPECT_THAT(again.prepared.warnings,
+              ElementsAre(HasSubstr("1 of 2 lines cannot be read"),
+                          input + ": line 1: invalid UTF-8 became U+FFFD"));
   EXPECT_EQ(again.prepared.warnings, first.prepared.warnings);
   EXPECT_EQ(again.prepared.replaced, 1);
   std::filesystem::remove(again.path + ".warnings");

@@ -109,14 +109,17 @@ TEST_F(Reader, OtherFieldAndRepeatedKey) {
 TEST_F(Reader, InvalidUtf8InJsonIsReplacedAndCounted) {
   const std::string path =
       write_file(folder / "a.jsonl", "{\"text\": \"a\xFFz\"}\n{\"text\": \"\xE2\x82\"}\n");
-  DocumentReader reader({path});
+  DocumentReader reader({path}, "text", {}, /*strict=*/false);
   DocumentPiece piece;
   ASSERT_TRUE(reader.next(piece));
   EXPECT_EQ(piece.text, "a\xEF\xBF\xBDz");
   ASSERT_TRUE(reader.next(piece));
   EXPECT_EQ(piece.text, "\xEF\xBF\xBD");
   EXPECT_FALSE(reader.next(piece));
-  EXPECT_EQ(reader.replaced(), 2);
+  EXPECT_EQ(reader.replaced().line(),
+            path + ": line 1: invalid UTF-8 became U+FFFD, as in 1 other place");
+  EXPECT_EQ(one_line_error_of([&] { documents({path}); }),
+            path + ": line 1 must be UTF-8, but byte 11 of it is not");
 }
 
 TEST_F(Reader, BadLinesNameFileAndLine) {
@@ -163,7 +166,7 @@ TEST_F(Reader, OddLinesAreLeftOutAndNamed) {
   EXPECT_THAT(all,
               ElementsAre("a", "b" + unknown, "c" + unknown,
                           std::string(200, 'x') + unknown + std::string(70000, 'y') + unknown, ""));
-  EXPECT_EQ(reader.replaced(), 4);
+  EXPECT_EQ(reader.replaced().count, 4);
   EXPECT_THAT(
       reader.warnings(),
       ElementsAre(AllOf(StartsWith(lines + ": 1 of 4 lines cannot be read and were left out"),

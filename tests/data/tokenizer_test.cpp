@@ -165,6 +165,23 @@ TEST(SentencePiece, TextComesBack) {
   EXPECT_EQ(files.at("tokenizer.model"), slurp(example("austen-2048.model")));
 }
 
+TEST(SentencePiece, EndsWhereAGenerationStops) {
+  const TextFolder folder;
+  const std::string spec = "sentencepiece:file=" + write_file(folder / "tokenizer.model",
+                                                              slurp(example("austen-2048.model")));
+  const uint32_t own = make_tokenizer(spec)->end_of_text();
+  write_file(folder / "generation_config.json", R"({"eos_token_id": [1000, 4000]})");
+  const auto tokenizer = make_tokenizer(spec);
+  EXPECT_NE(own, 1000u);
+  EXPECT_EQ(tokenizer->end_of_text(), 1000u);
+  EXPECT_FALSE(tokenizer->config().contains("eos_token"));
+  EXPECT_THAT(tokenizer->warnings(), ElementsAre(HasSubstr("the token 4000, which the tokenizer"),
+                                                 HasSubstr("which is an ordinary one")));
+  write_file(folder / "generation_config.json", cat(R"({"eos_token_id": [1000, )", own, "]}"));
+  EXPECT_EQ(make_tokenizer(spec)->end_of_text(), own);
+  EXPECT_THAT(make_tokenizer(spec)->warnings(), ElementsAre());
+}
+
 TEST(SentencePiece, InvalidUtf8BecomesTheReplacementCharacter) {
   const auto tokenizer = make_tokenizer(austen_spec());
   EXPECT_EQ(tokenizer->encode("a\xFF\xE2\x82z"), tokenizer->encode("a\xEF\xBF\xBD\xEF\xBF\xBDz"));

@@ -210,7 +210,8 @@ TEST(Checkpoint, BadContentIsRefused) {
               HasSubstr("finite"));
   EXPECT_THAT(save_error([](auto& c) { c.trainer_state["text"] = "\xff"; }),
               HasSubstr("cannot be written"));
-  EXPECT_THAT(save_error([](auto& c) { c.texts["a/b"] = ""; }), HasSubstr("plain name"));
+  EXPECT_THAT(save_error([](auto& c) { c.texts["a/../../b"] = ""; }), HasSubstr("plain name"));
+  EXPECT_THAT(save_error([](auto& c) { c.texts["/a"] = ""; }), HasSubstr("plain name"));
   EXPECT_THAT(save_error([](auto& c) { c.texts["config.json"] = ""; }), HasSubstr("plain name"));
   EXPECT_THAT(folder.names(), IsEmpty());
   spill(folder / "f", "");

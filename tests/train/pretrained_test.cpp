@@ -74,6 +74,10 @@ TEST(Pretrained, UsualRatesAreThoseThatNobodyGave) {
   EXPECT_EQ(taken(0, usual.warmup_steps), std::pair(0.0, 0.0));
   EXPECT_EQ(taken(2e-5, usual.warmup_steps), std::pair(2e-5, 0.0));
   EXPECT_EQ(taken(usual.learning_rate, 7), std::pair(5e-5, 7.0));
+  more.optim = "muon";
+  EXPECT_EQ(taken(usual.learning_rate, usual.warmup_steps), std::pair(5e-5, 0.1));
+  more.optim = "sgd";
+  EXPECT_EQ(taken(usual.learning_rate, usual.warmup_steps), std::pair(1e-3, 0.1));
   more.model_name_or_path.clear();
   EXPECT_EQ(taken(usual.learning_rate, usual.warmup_steps), std::pair(1e-3, 0.0));
   // At zero nothing moves, and nothing can be a multiple of it.

@@ -218,6 +218,34 @@ TEST(TextTask, CutsLongPromptsAndPlansForTheLongest) {
   EXPECT_GT(evaluate(measured).results[0].second.targets, 128);
 }
 
+// By the columns that the run read, where the file has them.
+TEST(TextTask, MeasuresARunOnPromptsByItsColumns) {
+  const TemporaryFolder folder;
+  TrainConfig c = prompts(folder.path(), "run");
+  spill(folder / "own.jsonl", R"({"instruction": "a", "input": "b", "output": "cd", "prompt": "x"}
+{"instruction": "e", "output": "f", "prompt": "x"})");
+  const std::string own = (folder / "own.jsonl").string(), usual = c.train_file[0];
+  c.max_steps = 1;
+  c.prompt_column = "instruction,input";
+  c.completion_column = "output";
+  c.train_file = {own};
+  c.validation_file = {own};
+  ran(c);
+  TrainConfig measured;
+  measured.task.clear();
+  measured.model_name_or_path = c.output_dir;
+  measured.block_size = 32;
+  measured.device = "cpu";
+  const auto targets_of = [&](const std::string& path) {
+    measured.validation_file = {path};
+    return evaluate(measured).results[0].second.targets;
+  };
+  EXPECT_EQ(targets_of(own), 5);  // with an end each
+  EXPECT_GT(targets_of(usual), 0);
+  measured.prompt_column = "input";
+  EXPECT_THAT(error_of([&] { targets_of(usual); }), HasSubstr("has no column `input`"));
+}
+
 // A text or its tokens are measured as such, whatever options a run of another version had.
 TEST(TextTask, MeasuresARunOnPromptsOnTexts) {
   const TemporaryFolder folder;

@@ -172,7 +172,9 @@ void DocumentReader::watch(std::string_view block) {
 }
 
 void DocumentReader::open(const std::string& path) {
-  TextRules rules{.nul = TextRules::kReplaced, .watch = [this](auto block) { watch(block); }};
+  TextRules rules{.nul = TextRules::kReplaced, .strict = strict_, .watch = [this](auto block) {
+                    watch(block);
+                  }};
   file_.reset(new DocumentFile{TextLines(path, std::move(rules)), OddOnes(strict_, path, "lines"),
                                field_, strict_, format_of(path, kDocumentFormats).next});
 }
@@ -188,6 +190,8 @@ void DocumentReader::close() {
   file_.reset();
 }
 
+std::string DocumentReader::where() const { return file_->lines.where(); }
+
 bool DocumentReader::next(DocumentPiece& piece) {
   while (file_ || next_file_ < files_.size()) {
     if (!file_) open(files_[next_file_++]);
@@ -195,7 +199,7 @@ bool DocumentReader::next(DocumentPiece& piece) {
     if (file_->next(*file_, piece)) {
       documents_ += piece.last;
       text_bytes_ += static_cast<int64_t>(piece.text.size());
-      replaced_ += file_->replaced - before;
+      replaced_.add(file_->replaced - before, where());
       return true;
     }
     close();

@@ -3,8 +3,9 @@
 // byte by byte as it is but for a byte order mark. `.jsonl`: a line is a document, the string in
 // one field of its object; blank lines are skipped, a line may be up to 64 MiB, and invalid UTF-8,
 // which JSON does not allow, becomes U+FFFD and is counted. Either may also be `.gz`, `.xz` or
-// `.zst`. Unless they are strict, readers leave out lines that are no such objects, and NUL and
-// halves of pairs of surrogates become U+FFFD, too.
+// `.zst`. Where readers are strict that is an error, as lines are that are no such objects, NUL
+// and halves of pairs of surrogates; otherwise such lines are left out, and these become U+FFFD,
+// too.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "compact/data/files/replaced.h"
 
 namespace compact {
 
@@ -46,8 +49,10 @@ class DocumentReader {
 
   const std::vector<std::string>& files() const { return files_; }
   int64_t documents() const { return documents_; }
-  int64_t text_bytes() const { return text_bytes_; }                      // given out so far
-  int64_t replaced() const { return replaced_; }                          // U+FFFD put in
+  int64_t text_bytes() const { return text_bytes_; }      // given out so far
+  const Replaced& replaced() const { return replaced_; }  // U+FFFD put in
+  // Where the last piece is: "PATH: line 3", or "PATH" of a .txt.
+  std::string where() const;
   const std::vector<std::string>& warnings() const { return warnings_; }  // of files, a line each
 
  private:
@@ -62,7 +67,8 @@ class DocumentReader {
   size_t next_file_ = 0;
   std::unique_ptr<DocumentFile> file_;
   std::vector<std::string> warnings_;
-  int64_t documents_ = 0, text_bytes_ = 0, replaced_ = 0;
+  int64_t documents_ = 0, text_bytes_ = 0;
+  Replaced replaced_;
   int64_t done_ = 0, total_ = 0;  // bytes of the files
 };
 

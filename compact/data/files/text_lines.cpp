@@ -61,6 +61,11 @@ bool TextLines::next() {
                      " of it is NUL: a binary file"));
   }
   if (nul != raw_.npos) replaced_ += replace_nuls(line_);
+  if (rules_.strict && repair.replaced() > 0) {
+    const auto first = std::ranges::mismatch(raw_, line_).in1 - raw_.begin();
+    throw OddOne(cat(where(), " must be UTF-8, but byte ",
+                     static_cast<size_t>(first) + (number_ == 1 ? mark_ : 0), " of it is not"));
+  }
   replaced_ += repair.replaced();
   return true;
 }
@@ -74,6 +79,8 @@ std::string_view TextLines::block() {
   return line_;
 }
 
-std::string TextLines::where() const { return cat(path_, ": line ", number_); }
+std::string TextLines::where() const {
+  return number_ == 0 ? path_ : cat(path_, ": line ", number_);
+}
 
 }  // namespace compact

@@ -17,6 +17,7 @@ namespace compact {
 struct TextRules {
   size_t longest = size_t{1} << 26;            // bytes of a line
   enum { kOdd, kReplaced, kKept } nul = kOdd;  // of lines and blocks: replaced by U+FFFD
+  bool strict = false;                         // invalid UTF-8 in a line is odd, not replaced
   // Is shown every block of the file as it is read, the last is empty; may throw.
   std::function<void(std::string_view block)> watch = {};
 };
@@ -27,11 +28,11 @@ class TextLines {
   explicit TextLines(const std::string& path, TextRules rules = {});
 
   // Goes to the next line; false after the last. Throws InputError with path and line where it is
-  // too long or the file is UTF-16, and OddOne where a NUL byte in it is odd; line() holds it.
+  // too long or the file is UTF-16, and OddOne where something in it is odd; line() holds it.
   bool next();
   std::string_view line() const { return line_; }  // until the next call of next() or block()
   bool carriage() const { return carriage_; }      // whether CR and LF ended it, not LF
-  // "PATH: line 3", to begin a message.
+  // "PATH: line 3", or "PATH" before the first line, to begin a message.
   std::string where() const;
 
   // Some of what follows, its UTF-8 as it is; empty at the file's end.

@@ -4,13 +4,13 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
 
 #include "compact/base/check.h"
+#include "compact/base/text.h"
 #include "compact/data/files/archive.h"
 #include "compact/data/files/odd_ones.h"
 #include "compact/data/images/jpeg.h"
@@ -40,9 +40,16 @@ ImageName parts_of(const std::string& name) {
   return parts;
 }
 
-bool is_image_name(std::string name) {
-  std::transform(name.begin(), name.end(), name.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+// What operating systems leave in folders.
+bool is_litter(const std::string& path, const std::string& file) {
+  const std::string name = lower_case(file);
+  return name.starts_with('.') || name == "thumbs.db" || name == "ehthumbs.db" ||
+         name == "desktop.ini" || path.starts_with("__MACOSX/") ||
+         path.find("/__MACOSX/") != path.npos;
+}
+
+bool is_image_name(const std::string& file) {
+  const std::string name = lower_case(file);
   return name.ends_with(".jpg") || name.ends_with(".jpeg") || name.ends_with(".png");
 }
 
@@ -68,7 +75,7 @@ LabelledImages read_image_archive(const std::string& path, std::optional<ImageSi
   ImageSize first_other;
   while (archive.next()) {
     const ImageName name = parts_of(archive.name());
-    if (name.file.starts_with('.')) continue;
+    if (is_litter(archive.name(), name.file)) continue;
     if (!is_image_name(name.file) || name.folder.empty()) {
       odd.add(archive.where() + ": an archive of images holds CLASS/NAME.jpg or .png only");
       continue;

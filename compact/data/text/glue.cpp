@@ -100,7 +100,8 @@ LabelledTexts read_glue(const GlueTask& task, const std::string& folder, const s
 
   // CoLA's files for training are the only ones without a header.
   const bool header = task.name != "cola" || test;
-  const auto table = open_table(path, {.header = header, .ragged = header, .tsv = true});
+  const auto table =
+      open_table(path, {.header = header, .ragged = header, .tsv = true, .strict = false});
   std::vector<std::string> columns = {header ? task.first : "3"};
   if (!task.second.empty()) columns.push_back(task.second);
   if (!test) columns.push_back(header ? task.label : "1");

@@ -75,6 +75,12 @@ class Labels {
     return number;
   }
 
+  // Where -1 may mark rows without a label, but is a class as well as 0.
+  bool takes_minus_one() const {
+    return !rules_.regression && rules_.class_names.empty() &&
+           numbers_.contains(std::string(kUnlabelled)) && numbers_.contains("0");
+  }
+
   // Names in their order. Classes that the file brought get the numbers of that order.
   std::vector<std::string> finish(std::vector<float>& labels, const TextTable& table) const {
     if (rules_.regression) return {};
@@ -170,15 +176,18 @@ LabelledTexts read_rows(TextTable& table, const RowRules& rules) {
                                " left out as unlabelled, with -1 for a class; a class of its own "
                                "needs another name"));
   }
+  if (labels.takes_minus_one()) {
+    out.warnings.push_back(
+        cat(table.path(), ": -1 is taken for a class of its own: it marks rows ",
+            "without a label only beside three classes or more that are numbers ",
+            "from 0 on; where it does so here, remove these rows"));
+  }
   if (skipped > 0) {
     out.warnings.push_back(cat(table.path(), ": ", skipped,
                                skipped == 1 ? " row was" : " rows were",
                                " skipped: a text or the label was missing"));
   }
-  if (table.replaced() > 0) {
-    out.warnings.push_back(
-        cat(table.path(), ": invalid UTF-8 was replaced in ", table.replaced(), " places"));
-  }
+  if (table.replaced().count > 0) out.warnings.push_back(table.replaced().line());
   return out;
 }
 

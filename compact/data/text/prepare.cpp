@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <utility>
 
 #include "compact/base/atomic_file.h"
 #include "compact/base/check.h"
@@ -46,7 +47,7 @@ std::string warnings_of(const std::string& cached) { return cached + ".warnings"
 
 std::string cache_name(const std::vector<std::string>& files, const Tokenizer& tokenizer,
                        const PrepareOptions& options) {
-  std::string key = cat("3\n", tokenizer.hash(), '\n', options.field, '\n', options.strict, '\n');
+  std::string key = cat("4\n", tokenizer.hash(), '\n', options.field, '\n', options.strict, '\n');
   for (const std::string& file : files) {
     struct stat status {};
     COMPACT_CHECK(::stat(file.c_str(), &status) == 0, file, ": cannot be read");
@@ -91,6 +92,8 @@ Prepared prepare(const std::vector<std::string>& inputs, const Tokenizer& tokeni
   StreamEncoder encoder(tokenizer);
   std::vector<uint32_t> tokens;
   DocumentPiece piece;
+  Replaced replaced;
+  int64_t counted = 0;
   while (reader.next(piece)) {
     tokens.clear();
     encoder.feed(piece.text, tokens);
@@ -99,15 +102,22 @@ Prepared prepare(const std::vector<std::string>& inputs, const Tokenizer& tokeni
       const bool ended = !tokens.empty() && tokens.back() == tokenizer.end_of_text();
       if (!ended) tokens.push_back(tokenizer.end_of_text());
     }
+    const int64_t now = reader.replaced().count + encoder.replaced();
+    replaced.add(now - std::exchange(counted, now), reader.where());
+    COMPACT_CHECK(!options.strict || now == 0, reader.where(), ": must be UTF-8, but ",
+                  "there is invalid UTF-8 in the first ", format_count(reader.text_bytes()),
+                  " bytes");
     writer.append(tokens);
   }
   writer.finish();
+  std::vector<std::string> warnings = reader.warnings();
+  if (replaced.count > 0) warnings.push_back(replaced.line());
   return {.files = static_cast<int64_t>(reader.files().size()),
           .documents = reader.documents(),
           .text_bytes = reader.text_bytes(),
           .tokens = writer.count(),
-          .replaced = reader.replaced() + encoder.replaced(),
-          .warnings = reader.warnings()};
+          .replaced = replaced.count,
+          .warnings = std::move(warnings)};
 }
 
 CachedTokens cached_token_file(const std::vector<std::string>& inputs, const Tokenizer& tokenizer,

@@ -17,7 +17,8 @@ struct Prepared {
   int64_t files = 0, documents = 0;
   int64_t text_bytes = 0;  // after decompression
   int64_t tokens = 0;      // end of text included
-  int64_t replaced = 0;    // places that became U+FFFD (under `bytes` + .txt only NUL)
+  int64_t replaced = 0;    // places that became U+FFFD (under `bytes` + .txt only NUL), if it was
+                           // not strict; among `warnings`, too
   std::vector<std::string> warnings = {};  // about files, a line each
 };
 

@@ -116,10 +116,7 @@ PromptSamples read_prompts(const std::string& path, const Tokenizer& tokenizer,
                     options.truncation == kDrop ? "more than" : "no token of the completion within",
                     " ", options.max_length, " tokens"));
   warn(across, "with a token across the end of the prompt; it counts as completion");
-  if (table->replaced() > 0) {
-    out.warnings.push_back(
-        cat(path, ": ", table->replaced(), " places of invalid UTF-8 were replaced"));
-  }
+  if (table->replaced().count > 0) out.warnings.push_back(table->replaced().line());
   return out;
 }
 

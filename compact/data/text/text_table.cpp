@@ -20,8 +20,8 @@ constexpr size_t kLongestRecord = size_t{1} << 26;
 // The rows of a file of columns: how many fields one has, and the first of them.
 class ColumnRows {
  public:
-  ColumnRows(const std::string& path, bool plain)
-      : lines_(path), plain_(plain), fields_(kMostColumns) {}
+  ColumnRows(const std::string& path, const TableForm& form)
+      : lines_(path, {.strict = form.strict}), plain_(form.tsv), fields_(kMostColumns) {}
   size_t count() const { return count_; }
   std::string_view field(size_t i) const { return fields_[i]; }
   [[noreturn]] void refuse(const std::string& message) const { throw OddOne(message); }
@@ -188,7 +188,7 @@ template <class Rows>
 class ColumnTable final : public TextTable {
  public:
   ColumnTable(const std::string& path, TableForm form)
-      : TextTable(path), form_(form), rows_(path, /*plain=*/form.tsv) {
+      : TextTable(path), form_(form), rows_(path, form) {
     COMPACT_CHECK(rows_.next(), path, ": has no lines");
     COMPACT_CHECK(rows_.count() <= kMostColumns, where(), " must have at most ", kMostColumns,
                   " columns, has ", rows_.count());
@@ -207,6 +207,7 @@ class ColumnTable final : public TextTable {
   bool next(std::vector<TableCell>& cells) override {
     say_odd();
     if (!std::exchange(first_, false) && !rows_.next()) return false;
+    note_replaced(rows_.replaced());
     if (!form_.ragged && rows_.count() != names_.size()) {
       rows_.refuse(cat(where(), " must have ", names_.size(), " columns as the first line, has ",
                        rows_.count()));
@@ -220,7 +221,6 @@ class ColumnTable final : public TextTable {
     return true;
   }
   std::string where() const override { return rows_.where(); }
-  int64_t replaced() const override { return rows_.replaced(); }
 
  private:
   TableForm form_;
@@ -230,7 +230,7 @@ class ColumnTable final : public TextTable {
 class JsonTable final : public TextTable {
  public:
   JsonTable(const std::string& path, TableForm form)
-      : TextTable(path), lines_(path), strict_(form.strict) {
+      : TextTable(path), lines_(path, {.strict = form.strict}), strict_(form.strict) {
     constexpr size_t kMostOdd = 100;
     std::string error;
     do {
@@ -239,7 +239,7 @@ class JsonTable final : public TextTable {
       odd_.push_back(cat(where(), " ", error));
     } while (!strict_ && odd_.size() < kMostOdd);
     COMPACT_CHECK(error.empty(), odd_[0]);
-    replaced_ = 0;  // it is read again
+    surrogates_ = 0;  // it is read again
     for (const std::string& name : others_) {
       if (!has(name)) names_.push_back(name);  // if a key is given twice, the last one counts
     }
@@ -251,7 +251,9 @@ class JsonTable final : public TextTable {
     fields_.resize(chosen_.size());
     for (size_t i = 0; i < chosen_.size(); ++i) fields_[i].name = chosen_[i];
     std::string error;
-    if (!json_fields(lines_.line(), fields_, others_, error, repairs())) {
+    const bool sound = json_fields(lines_.line(), fields_, others_, error, repairs());
+    note_replaced(lines_.replaced() + surrogates_);
+    if (!sound) {
       throw OddOne(cat(where(), " ", error));
     }
     COMPACT_CHECK(refused_.empty() || std::ranges::find(others_, refused_) == others_.end(),
@@ -275,7 +277,6 @@ class JsonTable final : public TextTable {
     return true;
   }
   std::string where() const override { return lines_.where(); }
-  int64_t replaced() const override { return lines_.replaced() + replaced_; }
 
  private:
   // Goes to the next line that is not blank.
@@ -286,11 +287,11 @@ class JsonTable final : public TextTable {
     return false;
   }
 
-  int64_t* repairs() { return strict_ ? nullptr : &replaced_; }
+  int64_t* repairs() { return strict_ ? nullptr : &surrogates_; }
 
   TextLines lines_;
   bool strict_;
-  int64_t replaced_ = 0;  // halves of pairs of surrogates
+  int64_t surrogates_ = 0;  // halves of pairs that were replaced
   std::vector<JsonField> fields_;
   std::vector<std::string> others_;
 };

@@ -6,7 +6,10 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "compact/data/files/replaced.h"
 
 namespace compact {
 
@@ -20,7 +23,9 @@ struct TableForm {
   bool header = true;   // not .jsonl: the first row names the columns; otherwise they are 0, 1, ...
   bool ragged = false;  // the same: rows may have fewer columns (missing) or more (not looked at)
   bool tsv = false;     // it is a .tsv whatever its name, and all quotes are plain characters
-  bool strict = true;   // halves of pairs of surrogates in .jsonl are errors, not U+FFFD
+  // Rows with invalid UTF-8, and in .jsonl with halves of pairs of surrogates, are odd; otherwise
+  // these become U+FFFD.
+  bool strict = true;
 };
 
 class TextTable {
@@ -46,13 +51,15 @@ class TextTable {
   virtual bool next(std::vector<TableCell>& cells) = 0;
   // "PATH: line 3", to begin a message about the row.
   virtual std::string where() const = 0;
-  virtual int64_t replaced() const = 0;  // places of invalid UTF-8 so far
+  const Replaced& replaced() const { return replaced_; }  // in the rows so far
   const std::string& path() const { return path_; }
 
  protected:
   explicit TextTable(std::string path) : path_(std::move(path)) {}
   // Throws the first of odd_, which it takes out.
   void say_odd();
+  // Notes what was replaced in the row, of `now` places so far.
+  void note_replaced(int64_t now) { replaced_.add(now - std::exchange(noted_, now), where()); }
 
   std::string path_;
   std::vector<std::string> names_, chosen_;
@@ -60,6 +67,10 @@ class TextTable {
   std::vector<std::string> odd_;  // what was wrong with rows that were met before the first
   std::vector<size_t> columns_;   // of chosen_, in names_
   bool first_ = true;             // the first row waits to be given
+
+ private:
+  Replaced replaced_;
+  int64_t noted_ = 0;
 };
 
 // Throws InputError with the path where the name is not .csv, .tsv or .jsonl, perhaps with .gz, .xz

@@ -80,13 +80,8 @@ void take_roles(const TokenRoles& roles, BpeParts& parts, const std::string& whe
     parts.beside += cat(token.id, "=", token.content, token.special, token.normalized, token.lstrip,
                         token.rstrip, token.single_word, ";");
   }
-  parts.stops = roles.stops([&](int64_t id) {
-    return std::ranges::any_of(parts.added,
-                               [&](const AddedToken& t) { return t.special && t.id == id; });
-  });
-  const std::string* const eos = roles.token("eos_token");
-  const std::optional<uint32_t> end =
-      TokenRoles::end(eos ? parts.vocabulary.find(*eos) : std::nullopt, parts.stops);
+  parts.stops = roles.stops(parts.vocabulary);
+  const std::optional<uint32_t> end = roles.end(parts.vocabulary, parts.added);
   COMPACT_CHECK(end || own, where,
                 ": needs a special added token that ends a text: <|endoftext|>, <|end_of_text|>, "
                 "</s>, <eos>, <|eot_id|> or <|im_end|>, or eos_token in a tokenizer_config.json");

@@ -43,7 +43,10 @@ class BpeTokenizer final : public Tokenizer {
         first_.add(token, token.content, path_);
       }
     }
-    special_[parts_.end_of_text] = true;
+    if (std::ranges::find(parts_.added, parts_.end_of_text, &AddedToken::id) !=
+        parts_.added.end()) {
+      special_[parts_.end_of_text] = true;
+    }
   }
 
   std::vector<uint32_t> encode(std::string_view text) const override {
@@ -100,6 +103,9 @@ class BpeTokenizer final : public Tokenizer {
     all.push_back(parts_.end_of_text);
     return all;
   }
+  std::vector<std::string> warnings() const override {
+    return files_.roles().warnings(parts_.vocabulary, parts_.added, parts_.end_of_text);
+  }
   Cut cut() const override {
     const bool space = parts_.cut == Cut::kAtSpace;  // which may not be beside an added token
     const bool may = can_cut_before_space(parts_.added) &&
@@ -119,8 +125,10 @@ class BpeTokenizer final : public Tokenizer {
     return {"bpe", {{"vocab", folder + "vocab.json"}, {"merges", folder + "merges.txt"}}};
   }
   std::map<std::string, std::string> config() const override {
-    const std::string end = nlohmann::json(*parts_.vocabulary.token(parts_.end_of_text)).dump();
-    std::map<std::string, std::string> config{{"eos_token", end}};
+    std::map<std::string, std::string> config;
+    if (special_[parts_.end_of_text]) {  // an ordinary one `transformers` would look for in texts
+      config["eos_token"] = nlohmann::json(*parts_.vocabulary.token(parts_.end_of_text)).dump();
+    }
     if (parts_.format) {
       config["pad_token"] = nlohmann::json(*parts_.vocabulary.token(parts_.format->pad)).dump();
     }

@@ -54,11 +54,8 @@ class SentencePieceTokenizer final : public Tokenizer {
       finder_.add(token, token.content, path);
       special_[token.id] = token.special;
     }
-    stops_ = files_.roles().stops([&](int64_t id) {
-      return id >= 0 && id < vocabulary() && special_[static_cast<size_t>(id)];
-    });
-    const std::string* const eos = files_.roles().token("eos_token");
-    const auto end = TokenRoles::end(eos ? vocabulary_.find(*eos) : std::nullopt, stops_);
+    stops_ = files_.roles().stops(vocabulary_);
+    const auto end = files_.roles().end(vocabulary_, added_);
     const int own = processor_.eos_id();
     COMPACT_CHECK(end || own >= 0, path, ": needs an end-of-sentence piece (</s>)");
     end_ = end ? *end : static_cast<uint32_t>(own);
@@ -119,6 +116,9 @@ class SentencePieceTokenizer final : public Tokenizer {
     all.push_back(end_);
     return all;
   }
+  std::vector<std::string> warnings() const override {
+    return files_.roles().warnings(vocabulary_, added_, end_);
+  }
   Cut cut() const override { return cut_; }
   std::string spec() const override { return "sentencepiece:file=" + path_; }
   uint64_t hash() const override { return hash_; }
@@ -137,7 +137,9 @@ class SentencePieceTokenizer final : public Tokenizer {
       if (id < 0) return;
       config[role] = nlohmann::json(*vocabulary_.token(static_cast<uint32_t>(id))).dump();
     };
-    name("eos_token", end_);
+    // An ordinary piece `transformers` would look for in texts.
+    const bool added = std::ranges::find(added_, end_, &AddedToken::id) != added_.end();
+    if (added || static_cast<int64_t>(end_) == processor_.eos_id()) name("eos_token", end_);
     name("bos_token", processor_.bos_id());
     name("unk_token", processor_.unk_id());
     name("pad_token", processor_.pad_id());

@@ -42,6 +42,11 @@ json object_of(const std::string& text, const std::string& where) {
   return value;
 }
 
+bool has(const Vocabulary& vocabulary, int64_t id) {
+  if (id < 0 || id >= vocabulary.size()) return false;
+  return !vocabulary.token(static_cast<uint32_t>(id))->empty();
+}
+
 }  // namespace
 
 TokenRoles::TokenRoles(const std::function<std::string(const char*)>& text_of,
@@ -98,8 +103,9 @@ TokenRoles::TokenRoles(const std::function<std::string(const char*)>& text_of,
     const json object = read(name);
     const auto found = object.find("eos_token_id");
     if (found == object.end() || found->is_null()) continue;
+    stops_file_ = folder + "/" + name;
     for (const json& id : found->is_array() ? *found : json::array({*found})) {
-      COMPACT_CHECK(id.is_number_integer(), folder, "/", name,
+      COMPACT_CHECK(id.is_number_integer(), stops_file_,
                     ": eos_token_id must be an id or a list of ids");
       stops_.push_back(id.get<int64_t>());
     }
@@ -143,18 +149,43 @@ std::vector<AddedToken> TokenRoles::add_to(Vocabulary& vocabulary, std::vector<A
   return fresh;
 }
 
-std::vector<uint32_t> TokenRoles::stops(const std::function<bool(int64_t)>& special) const {
+std::vector<uint32_t> TokenRoles::stops(const Vocabulary& vocabulary) const {
   std::vector<uint32_t> ids;
   for (const int64_t id : stops_) {
-    if (special(id)) ids.push_back(static_cast<uint32_t>(id));
+    if (has(vocabulary, id)) ids.push_back(static_cast<uint32_t>(id));
   }
   return ids;
 }
 
-std::optional<uint32_t> TokenRoles::end(std::optional<uint32_t> eos,
-                                        const std::vector<uint32_t>& stops) {
+std::optional<uint32_t> TokenRoles::end(const Vocabulary& vocabulary,
+                                        const std::vector<AddedToken>& added) const {
+  const std::string* const name = token("eos_token");
+  const std::optional<uint32_t> eos = name ? vocabulary.find(*name) : std::nullopt;
+  const std::vector<uint32_t> stops = this->stops(vocabulary);
   const bool stopped = eos && std::ranges::find(stops, *eos) != stops.end();
-  return stopped || stops.empty() ? eos : stops[0];
+  if (stopped || stops.empty()) return eos;
+  const auto special = std::ranges::find_if(stops, [&](uint32_t id) {
+    return std::ranges::any_of(added, [&](const AddedToken& t) { return t.special && t.id == id; });
+  });
+  return special == stops.end() ? stops[0] : *special;
+}
+
+std::vector<std::string> TokenRoles::warnings(const Vocabulary& vocabulary,
+                                              const std::vector<AddedToken>& added,
+                                              uint32_t end) const {
+  std::vector<std::string> lines;
+  for (const int64_t id : stops_) {
+    if (id < 0 || has(vocabulary, id)) continue;
+    lines.push_back(cat(stops_file_, ": a generation stops at the token ", id,
+                        ", which the tokenizer does not have; no text is trained to end with it"));
+  }
+  const bool stops = std::ranges::find(stops_, int64_t{end}) != stops_.end();
+  if (stops && std::ranges::find(added, end, &AddedToken::id) == added.end()) {
+    lines.push_back(cat(stops_file_, ": a generation stops at the token ", end, ", `",
+                        printable(*vocabulary.token(end)),
+                        "`, which is an ordinary one; texts are trained to end with it"));
+  }
+  return lines;
 }
 
 }  // namespace compact

@@ -37,18 +37,24 @@ class TokenRoles {
   std::vector<AddedToken> add_to(Vocabulary& vocabulary, std::vector<AddedToken>& added,
                                  const std::string& where) const;
 
-  // The ids at which a generation stops, `special` ones alone.
-  std::vector<uint32_t> stops(const std::function<bool(int64_t)>& special) const;
+  // The ids at which a generation stops, of those that `vocabulary` has.
+  std::vector<uint32_t> stops(const Vocabulary& vocabulary) const;
   // What ends a text that a model shall learn to end: eos_token where a generation stops there,
-  // else the first of `stops`; nothing where the folder does not say.
-  static std::optional<uint32_t> end(std::optional<uint32_t> eos,
-                                     const std::vector<uint32_t>& stops);
+  // else the first of the stops that is a special token of `added`, else the first; eos_token, if
+  // any, where the folder does not say.
+  std::optional<uint32_t> end(const Vocabulary& vocabulary,
+                              const std::vector<AddedToken>& added) const;
+  // A line for each id of the stops that `vocabulary` lacks, and one where `end` is no token of
+  // `added`, so that it is within texts, too.
+  std::vector<std::string> warnings(const Vocabulary& vocabulary,
+                                    const std::vector<AddedToken>& added, uint32_t end) const;
 
  private:
   std::map<std::string, AddedToken> named_;
   std::map<int64_t, AddedToken> numbered_;  // by the id that a file gives
   std::vector<AddedToken> extra_;
   std::vector<int64_t> stops_;
+  std::string stops_file_;
   std::optional<bool> adds_begin_;
 };
 

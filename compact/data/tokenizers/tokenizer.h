@@ -43,13 +43,16 @@ class Tokenizer {
   // U+FFFD first. Takes memory in proportion to `text`: StreamEncoder does not. Safe to call from
   // several threads at once.
   virtual std::vector<uint32_t> encode(std::string_view text) const = 0;
-  // The text of `tokens`; end of text gives nothing. Throws InputError on an id >= vocabulary().
+  // The text of `tokens`; end of text gives nothing, unless it is a piece of texts as others are.
+  // Throws InputError on an id >= vocabulary().
   virtual std::string decode(std::span<const uint32_t> tokens) const = 0;
 
   virtual int64_t vocabulary() const = 0;    // ids are 0 .. vocabulary() - 1
   virtual uint32_t end_of_text() const = 0;  // the id that ends a document
   // Every id that ends a text: that one, and where the folder says that a generation stops.
   virtual std::vector<uint32_t> ends() const { return {end_of_text()}; }
+  // What is odd about them, for who trains with it: a line each.
+  virtual std::vector<std::string> warnings() const { return {}; }
   virtual Cut cut() const = 0;
   // What make_tokenizer takes to make it again.
   virtual std::string spec() const = 0;
