@@ -2,12 +2,14 @@
 """When a layer's own forward runs, and when it need not."""
 import copy
 import pickle
+import types
 
 from _reasons import reasons
 from conftest import applied, error, gradients, inputs, make, same
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import compact
 
@@ -249,3 +251,96 @@ def test_a_scope_that_others_opened_is_the_one():
     with compact.saved_tensors("exact", model=model) as saved:
         got = gradients(model, given)
     assert same(got[1], wanted[1]) and saved.stored > 0 and compact.report(model).saved is None
+
+
+LEFT = torch.ones(3, 40, dtype=torch.long)
+LEFT[0, :5] = 0
+
+
+class Around(nn.Module):
+    """A model in a module whose forward does more."""
+
+    def __init__(self, before):
+        super().__init__()
+        self.lm, self.before = make("llama"), before
+        layers = 0 if before is without_hooks else 2  # unknown ones have a scope from the beginning, inside of which torch refuses this
+        self.tower = nn.ModuleList(nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True) for _ in range(layers))
+
+    def forward(self, input_ids, **given):
+        return self.before(self, input_ids, given)
+
+
+def penalty(self, ids, given):
+    """A backward pass in the forward pass, of a layer that a reentrant checkpoint runs again."""
+    e = self.lm.model.embed_tokens(ids).detach().requires_grad_()
+    positions = self.lm.model.rotary_emb(e, torch.arange(ids.shape[1])[None])
+    y = checkpoint(lambda t: self.lm.model.layers[0](t, position_embeddings=positions), e, use_reentrant=True)
+    y.pow(2).sum().backward()
+    out = self.lm(input_ids=ids, **given)
+    out.loss = out.loss + e.grad.mean()
+    return out
+
+
+def own_scope(self, ids, given):
+    e = self.lm.model.embed_tokens(ids)
+    with compact.saved_tensors("exact", model=self.tower):
+        for layer in self.tower:
+            e = layer(e)
+    return self.lm(inputs_embeds=e, **given)
+
+
+def without_hooks(self, ids, given):
+    with torch.autograd.graph.disable_saved_tensors_hooks("hooks are disabled here"):
+        return self.lm(input_ids=ids, **given)
+
+
+@pytest.mark.parametrize("before", [penalty, own_scope, without_hooks])
+@pytest.mark.parametrize("more", [{}, {"attention_mask": LEFT}])
+def test_forwards_that_do_more(before, more):
+    torch.manual_seed(0)
+    model, given = Around(before).train(), inputs("llama") | more
+    wanted = gradients(compact.apply(model, "off"), given)
+    compact.remove(model)
+    compact.apply(model)
+    for _ in range(2):
+        got = gradients(model, given)
+        if before is not penalty or more:  # served layers of it run once as they are
+            assert abs(got[0] - wanted[0]) < 1e-5 and error(got[1], wanted[1]) < 1e-5
+    assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+
+
+def test_other_networks_called_inside():
+    """A teacher outside of the model's modules is held by its own policy, where a scope of the model waits or runs."""
+    teacher = compact.apply(nn.Sequential(nn.Linear(64, 64), nn.SiLU(), nn.Linear(64, 64), nn.SiLU()))
+
+    def taught(self, ids, given):
+        out = self.lm(input_ids=ids, **given)
+        out.loss = out.loss + teacher(self.lm.model.embed_tokens(ids)).mean()
+        return out
+
+    for more in ({}, {"attention_mask": LEFT}):
+        model, given = compact.apply(Around(taught)), inputs("llama") | more
+        before = compact.report(teacher).saved
+        gradients(model, given)
+        held = compact.report(teacher).saved
+        assert held is not before and 0 < held.stored < held.bytes and not compact.report(teacher).network.count("own forward")
+
+
+def test_forwards_that_others_hold():
+    model, given = compact.apply(make("llama")), inputs("llama")
+    wanted, forward = gradients(model, given), model.forward
+    compact.remove(model)
+    compact.apply(model, "off")
+    assert abs(forward(**given).loss - wanted[0]) < 1e-5
+    bert, given = make("bert"), inputs("bert")
+    wanted = gradients(bert, given)
+    compact.apply(bert)
+    bert.forward = types.MethodType(bert.forward, bert)  # as accelerate does
+    assert error(gradients(bert, given)[1], wanted[1]) < 1e-5
+
+
+def test_transforms_of_positions():
+    model, ids = compact.apply(make("llama"), "off"), inputs("llama")["input_ids"]
+    positions = torch.arange(40).expand(3, 40)
+    losses = torch.func.vmap(lambda i, p: model(input_ids=i[None], labels=i[None], position_ids=p[None]).loss)(ids, positions)
+    assert losses.shape == (3,)

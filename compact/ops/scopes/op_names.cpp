@@ -162,7 +162,8 @@ void leave(const at::RecordFunction& f, at::ObserverContext* context) {
 
 }  // namespace
 
-OpWatch::OpWatch(std::shared_ptr<OpTape> tape, size_t hooks) : tape_(std::move(tape)) {
+OpWatch::OpWatch(std::shared_ptr<OpTape> tape, size_t hooks)
+    : tape_(std::move(tape)), hooks_before_(own_hooks), others_before_(others) {
   if (watches++ == 0) {
     callback = at::addThreadLocalCallback(at::RecordFunctionCallback(enter, leave)
                                               .needsInputs(true)
@@ -192,6 +193,8 @@ int64_t OpWatch::under_other_hooks() { return others; }
 
 OpWatch::~OpWatch() {
   std::erase(tapes, tape_.get());
+  own_hooks = hooks_before_;
+  others = others_before_;
   if (--watches > 0) return;
   at::removeCallback(callback);
   running.clear();

@@ -83,6 +83,8 @@ class OpWatch {
 
  private:
   std::shared_ptr<OpTape> tape_;
+  size_t hooks_before_;
+  int64_t others_before_;
 };
 
 // Identifies the storage of `t` while it lives.

@@ -14,7 +14,7 @@ from torch import nn
 from ..base.library import ops
 from ..base.log import Notes
 from ..base.policy import policy_text, presets
-from ..base.torch_private import top_saved_tensors_hooks, under_transform
+from ..base.torch_private import disabled_saved_tensors_hooks, running_backward_pass, top_saved_tensors_hooks, under_transform
 from .saved_tensors import saved_tensors, SavedTensorsReport
 
 
@@ -34,24 +34,39 @@ class _Pass(threading.local):
     """The pass of this thread whose scope begins once it is needed."""
 
     begin: Callable[[], Any] | None = None
+    notes: Notes | None = None  # of the model, by which its layers are known
 
 
 _pass = _Pass()
 
 
-def begin_scope() -> None:
-    """Begins the scope of the pass that runs, where it has one that waits: a layer runs its own forward."""
-    if _pass.begin is not None and top_saved_tensors_hooks(True) is None:
-        _pass.begin()
-        _pass.begin = None
+def begin_scope(notes: Notes) -> None:
+    """Begins the scope of the pass that runs, where it is of the same model and waits: a layer runs its own forward."""
+    # A scope that began inside a backward pass would end with it.
+    if _pass.begin is not None and _pass.notes is notes and _no_scope(notes) is None and running_backward_pass() == -1:
+        begin, _pass.begin = _pass.begin, None
+        begin()
+
+
+def _no_scope(notes: Notes) -> str | None:
+    """Why no scope of a model can begin."""
+    if under_transform():
+        return "a transform of torch.func is in force"
+    if disabled_saved_tensors_hooks() is not None:
+        return "hooks of saved tensors are disabled"
+    top = top_saved_tensors_hooks(True)
+    around = top and getattr(getattr(top[0], "of_compact", None), "around", None)  # of another model: this one's are called inside
+    return "other hooks of saved tensors are in force" if top and (not around or around is notes) else None
 
 
 class ScopeState:
     """Runs the forward pass of a module around layers in a scope. A copy of the module has one of its own."""
 
-    def __init__(self, policy: str, waits: bool, warns: bool = False):
+    around = True  # what is inside of it may have scopes of its own
+
+    def __init__(self, policy: str, waits: bool, notes: Notes, warns: bool = False):
         saved_tensors(policy)  # throws what of it cannot be done
-        self.policy = policy
+        self.policy, self.notes = policy, notes
         self.waits = waits  # for begin_scope()
         self.warns = warns  # of what of the policy does nothing or is not reached
         self.calls = 0  # passes with gradients
@@ -59,7 +74,7 @@ class ScopeState:
         self._last: saved_tensors | None = None
 
     def __reduce__(self):
-        return type(self), (self.policy, self.waits)
+        return type(self), (self.policy, self.waits, self.notes)
 
     @property
     def has_budget(self) -> bool:
@@ -75,24 +90,24 @@ class ScopeState:
         if not torch.is_grad_enabled() or torch.jit.is_tracing():
             return own(module, *args, **kwargs)
         self._last = None
-        if _pass.begin is not None:
+        if _pass.begin is not None and _pass.notes is self.notes:
             return own(module, *args, **kwargs)
-        transform = under_transform()
-        if transform or top_saved_tensors_hooks(True) is not None:
-            self.note_own(module, "a transform of torch.func is in force" if transform else "other hooks of saved tensors are in force")
+        if reason := _no_scope(self.notes):
+            self.note_own(module, reason)
             return own(module, *args, **kwargs)
         thread = threading.get_ident()
         if thread not in self._scopes:
             self._scopes[thread] = saved_tensors(self.policy)
-            self._scopes[thread].warns = self.warns
-        scope = self._scopes[thread]
+            self._scopes[thread].warns, self._scopes[thread].around = self.warns, self.around and self.notes
+        scope, before = self._scopes[thread], (_pass.begin, _pass.notes)
         scope.model = module
         try:
             with contextlib.ExitStack() as stack:
                 self._begin_in(stack, scope)
                 return own(module, *args, **kwargs)
         finally:
-            scope.model = _pass.begin = None  # a model is freed without a collection
+            scope.model = None  # a model is freed without a collection
+            _pass.begin, _pass.notes = before
 
     def _begin_in(self, stack: contextlib.ExitStack, scope: saved_tensors) -> None:
         def begin() -> None:
@@ -101,8 +116,9 @@ class ScopeState:
             self.calls += 1
 
         if self.waits:
-            _pass.begin = begin
+            _pass.begin, _pass.notes = begin, self.notes
         else:
+            _pass.begin = None
             begin()
 
     def note_own(self, module: nn.Module, reason: str) -> None:
@@ -112,20 +128,21 @@ class ScopeState:
 class NetworkState(ScopeState):
     """What apply() keeps in a network of which no layer is known."""
 
+    around = False
+
     def __init__(self, policy: str, text: str, reason: str = "", planned: bool = False):
         if any(line.split()[:1] == ["grad"] for line in text.splitlines()):
             raise ValueError("policies with `grad` lines need layers that compact knows")
         if text == policy_text("recompute"):
             raise ValueError('blocks are rebuilt of layers that compact knows; "exact" rebuilds what it can in any network')
-        super().__init__(policy if policy in presets() else text, False, not planned)  # a step that was planned fits, whatever part of it is reached
+        super().__init__(policy if policy in presets() else text, False, Notes(), not planned)  # a step that was planned fits, whatever part of it is reached
         self.text = text
         self.reason = reason  # why no layer is served by itself
         self.own: dict[str, int] = {}  # reason: passes with gradients outside of a scope
-        self._notes = Notes()
 
     def __reduce__(self):
         return type(self), (self.policy, self.text, self.reason, not self.warns)
 
     def note_own(self, module: nn.Module, reason: str) -> None:
         self.own[reason] = self.own.get(reason, 0) + 1
-        self._notes.say(f"a pass of {type(module).__name__} is not held by its policy: {reason}")
+        self.notes.say(f"a pass of {type(module).__name__} is not held by its policy: {reason}")

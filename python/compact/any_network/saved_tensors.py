@@ -138,7 +138,7 @@ def _is_checkpoint(frame) -> bool:
     return frame.f_globals is _checkpoints
 
 
-def _pack_of(scope, least: int) -> Callable[[Tensor], object]:
+def _pack_of(owner: saved_tensors, scope, least: int) -> Callable[[Tensor], object]:
     plain, pack_large, pack_again, pack_small = (Tensor, nn.Parameter), scope.pack, scope.pack_again, scope.pack_small
 
     def pack(t: Tensor):
@@ -151,7 +151,7 @@ def _pack_of(scope, least: int) -> Callable[[Tensor], object]:
         # freed. A detached tensor shares the version, which _unpack compares.
         return t.detach(), version_of(t)
 
-    pack.of_compact = True
+    pack.of_compact = owner
     return pack
 
 
@@ -219,18 +219,19 @@ class saved_tensors:
         self._rebuilds = ops.slot_treatment(text, "cheap") == "recompute"
         self._given = policy if isinstance(policy, str) else os.path.abspath(policy)
         self.model = model
-        self._pack = _pack_of(self._scope, least_elements)
+        self._pack = _pack_of(self, self._scope, least_elements)
         self._thread: int | None = None
         self._checked = False
+        self.around = None  # of a model whose layers are served: others may be entered inside of it, and are called in its place
         self.warns = True  # of lines that match nothing; once, where a part is not reached
         self._before = 0  # bytes of the pass before
 
     def __enter__(self) -> saved_tensors:
         top = top_saved_tensors_hooks(True)
-        if top is not None:
+        if top is not None and not getattr(getattr(top[0], "of_compact", None), "around", False):
             whose = (
                 "compact.saved_tensors is in force here already"
-                if getattr(top[0], "of_compact", False)
+                if hasattr(top[0], "of_compact")
                 else f"other hooks of saved tensors are in force here ({getattr(top[0], '__qualname__', top[0])})"
             )
             raise RuntimeError(f"compact.saved_tensors: {whose}, and only the innermost would be called: leave them first")

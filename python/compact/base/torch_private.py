@@ -34,6 +34,7 @@ internal_overlap = torch._debug_has_internal_overlap  # 1: elements share memory
 without_torch_function = torch._C.DisableTorchFunctionSubclass
 running_backward_pass = torch._C._current_graph_task_id  # -1: none
 top_saved_tensors_hooks = _autograd._top_saved_tensors_default_hooks
+disabled_saved_tensors_hooks = _autograd._saved_tensors_hooks_get_disabled_error_message  # None: they are not
 push_saved_tensors_hooks = _autograd._push_saved_tensors_default_hooks
 pop_saved_tensors_hooks = _autograd._pop_saved_tensors_default_hooks
 # Kernels, in the process that plans.

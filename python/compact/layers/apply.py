@@ -192,7 +192,7 @@ def apply(
     if around := around_layers(text):
         waits = len(served) == len(states) and not _others(model, layers)[0]
         for module in [m for m in models if _has_scope(m)]:
-            module.__dict__[SCOPE] = ScopeState(around, waits)
+            module.__dict__[SCOPE] = ScopeState(around, waits, notes)
             _replace_forward(module, _run_around, Around)
     return _with_policy(model, [model, *layers, *whole], policy, text, planned)  # an optimizer may be given a part of the model
 
@@ -210,11 +210,12 @@ def _has_scope(module: nn.Module) -> bool:
     """Whether the forward pass of a module with layers inside may run in a scope: it is no wrapper of torch's, and nobody replaced it."""
     own = type(module).forward
     replaced = "forward" in module.__dict__ and STATE not in module.__dict__
-    return own is not nn.Module.forward and not replaced and not inspect.unwrap(own).__module__.startswith("torch.")
+    return own is not nn.Module.forward and not replaced and not (inspect.unwrap(own).__module__ or "").startswith("torch.")
 
 
 def _run_around(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    return module.__dict__[SCOPE].run(module, _own_or_loss(module), args, kwargs)
+    scope, own = module.__dict__.get(SCOPE), _own_or_loss(module)  # none: another policy was applied since
+    return scope.run(module, own, args, kwargs) if scope else own(module, *args, **kwargs)
 
 
 def _own_or_loss(module: nn.Module) -> Callable:

@@ -107,7 +107,7 @@ def _leave_out_cache(model: nn.Module, kwargs: dict, notes: Notes) -> None:
     x = kwargs["input_ids"] if kwargs.get("input_ids") is not None else kwargs.get("inputs_embeds")
     if getattr(model.config.get_text_config(), "use_cache", False) and not checkpointed and x is not None:
         kwargs["attention_mask"] = torch.ones(x.shape[:2], dtype=torch.long, device=x.device)
-        if notes.first("positions") and bool((kwargs["position_ids"].diff(dim=-1) < 0).any()):
+        if not under_transform() and notes.first("positions") and bool((kwargs["position_ids"].diff(dim=-1) < 0).any()):
             notes.say("position_ids begin again within a row, and its tokens attend to all before them, as in transformers with a cache: use_cache=False makes of it several sequences")
 
 

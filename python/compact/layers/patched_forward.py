@@ -45,6 +45,8 @@ class Forward:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         module = self._module()
+        if args and args[0] is module:  # accelerate binds this object to its module
+            args = args[1:]
         if STATE not in module.__dict__:  # after remove(), where a wrapper still holds this object
             return type(module).forward(module, *args, **kwargs)
         if is_dynamo_compiling():  # a compiled graph cannot contain the library's nodes
@@ -62,7 +64,7 @@ class Around(Forward):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         module = self.module
-        if is_dynamo_compiling() and state_of(module) is True:
+        if is_dynamo_compiling() and state_of(module) is True and LOSS not in module.__dict__:
             return type(module).forward(module, *args, **kwargs)
         return super().__call__(*args, **kwargs)
 

@@ -252,7 +252,7 @@ def forward(layer: nn.Module, hidden_states: torch.Tensor, *args: Any, **kwargs:
             state.notes.say(f"layers keep their own forward (the first is {state.name}): {reason}", reason)
         state.own_forward[reason] += 1
         state.served = False
-        begin_scope()
+        begin_scope(state.notes)
         return type(layer).forward(layer, hidden_states, *args, **kwargs)
     if getattr(layer, "gradient_checkpointing", False) and layer.training:
         state.notes.say(f"gradient_checkpointing is on, and has no effect on layers that compact serves: {INSTEAD}")

@@ -271,7 +271,7 @@ def _chosen_for_network(step: _Step, asked: dict, budget: int) -> dict:
     network = _network_of(step.model)
     step.run()
     if "project" in asked["allow"]:
-        why = network.reason if network else next(reason for state in _layers_of(step.model) for reason in state.own_forward)
+        why = network.reason if network else next((reason for state in _layers_of(step.model) for reason in state.own_forward), "none was served")
         raise ValueError(f"compact.plan: projected gradients need layers that compact knows, and {why}")
     if reason := _why_none(step.model):
         raise ValueError(f"compact.plan: nothing of the network is held by a policy: {reason}")
