@@ -8,7 +8,7 @@
 #include "compact/config/memory_limit.h"
 #include "compact/config/option.h"
 #include "compact/config/precision.h"
-#include "compact/data/files/reader.h"
+#include "compact/data/text/prepare.h"
 #include "compact/kernels/gpu.h"
 #include "compact/ops/memory/memory.h"
 #include "compact/report/memory_table.h"
@@ -93,7 +93,7 @@ std::string Run::begin() {
 // opened with its data, whose model and samples are the same.
 void Run::plan_without_data() {
   for (const auto* inputs : {&c_.train_file, &c_.validation_file}) {
-    if (!inputs->empty()) expand_inputs(*inputs);  // one that is not there is an error at once
+    if (!inputs->empty()) check_inputs(*inputs);
   }
   std::vector<std::string> unsaid;  // open_data() says them
   task_ = task_named(c_.task).open(without_data(c_), {}, unsaid);
