@@ -154,8 +154,10 @@ void Run::restore(const std::string& checkpoint) {
 void Run::make_plan(bool resumed) {
   using enum RunPlan::Origin;
   const Place& place = hooks_.place;
-  group_.lead(
-      [&] { plan_.emplace(c_, task_, device_, policy_, resumed ? kResumed : kNew, place); });
+  group_.lead([&] {
+    const std::shared_ptr<void> shown = hooks_.planning ? hooks_.planning() : nullptr;
+    plan_.emplace(c_, task_, device_, policy_, resumed ? kResumed : kNew, place);
+  });
   const std::string policy = group_.broadcast(policy_.str());
   if (group_.leads()) return;
   policy_ = Policy::parse(policy, "the policy of rank 0");
